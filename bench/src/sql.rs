@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use taskyard_core::service::Service;
-use taskyard_sql::wire::{Ask, Opening, Wire, connect};
+use taskyard_sql::connection::{Connection, Query, SessionOptions, connect};
 use taskyard_sql::{Config, Conninfo, Source, SqlTasks};
 use tokio::task::JoinSet;
 
@@ -34,20 +34,20 @@ pub async fn measure(report: &mut Report, url: &str, quick: bool) -> Result<()> 
 
 struct Bench {
     database: Conninfo,
-    wire: Wire,
+    wire: Connection,
     tasks: SqlTasks,
 }
 
 impl Bench {
     async fn start(database: &Conninfo) -> Result<Self> {
-        let mut config = Config::alone(database);
+        let mut config = Config::single(database);
         for row in &mut config.rows {
             row.names.schema = SCHEMA.into();
         }
-        let wire = connect(database, &Opening::default()).await;
+        let wire = connect(database, &SessionOptions::default()).await;
         let mut wire = wire.map_err(|error| anyhow!("{}", error.line()))?;
         wire.run(&format!("DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")).await?;
-        let tasks = SqlTasks::start(database.clone(), Source::Given(config), Duration::ZERO)?;
+        let tasks = SqlTasks::start(database.clone(), Source::Inline(config), Duration::ZERO)?;
         let mut bench = Bench { database: database.clone(), wire, tasks };
         bench.until(&format!("to_regclass('{TABLE}') IS NOT NULL")).await?;
         Ok(bench)
@@ -187,7 +187,7 @@ impl Bench {
     }
 
     async fn number(&mut self, sql: &str) -> Result<f64> {
-        let rows = self.wire.ask(Ask::new(sql, [])).await?;
+        let rows = self.wire.query(Query::new(sql, [])).await?;
         let number = rows.first().and_then(|row| row.parsed(0));
         number.with_context(|| format!("no number: {sql}"))
     }
@@ -205,7 +205,7 @@ async fn connections(database: &Conninfo, count: usize) -> Result<f64> {
         let database = database.clone();
         eight.spawn(async move {
             for _ in 0..count / PARALLEL {
-                let wire = connect(&database, &Opening::default()).await;
+                let wire = connect(&database, &SessionOptions::default()).await;
                 wire.map_err(|error| anyhow!("{}", error.line()))?.run("SELECT 1").await?;
             }
             Ok::<(), anyhow::Error>(())

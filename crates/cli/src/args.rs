@@ -1,4 +1,4 @@
-//! Every command, as the help shows it.
+//! All commands and their help texts.
 
 use clap::{Parser, Subcommand};
 
@@ -47,82 +47,83 @@ First steps:
   taskyard take mail
   taskyard ack mail 0";
 
-/// A task queue that knows who goes next.
+/// A task queue with priorities, delays, leases, semaphores and SQL tasks.
 #[derive(Debug, Parser)]
 #[command(name = "taskyard", version, after_help = EXIT_CODES, max_term_width = 100)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub verb: Verb,
 }
 
-/// What to do.
+/// All commands.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
-    /// Run the server, with the tasks in a folder of this machine.
+    /// Run the server; by default it stores tasks in a folder of this machine.
     Serve(ServeArgs),
-    /// Bring a database to the form that this version needs.
+    /// Upgrade the schema of a database to this version.
     Migrate(MigrateArgs),
     /// Copy tubes with their tasks, and semaphores, from one store to another.
     Copy(CopyArgs),
     /// Add tasks to a tube; prints their ids.
     Put(PutArgs),
-    /// Take tasks from a tube; ack them when they are done.
+    /// Take tasks from a tube for a limited time (the lease).
     Take(TakeArgs),
-    /// Say that tasks are done: they are removed.
+    /// Acknowledge tasks as done; they are removed.
     #[command(after_help = ACK_EXAMPLES)]
     Ack(AckArgs),
-    /// Give tasks back, to be taken again at once or later.
+    /// Return taken tasks to their tube, at once or after a delay.
     Release(ReleaseArgs),
-    /// Put tasks aside until somebody kicks them.
+    /// Set tasks aside; they are not delivered until they are kicked.
     #[command(after_help = BURY_EXAMPLES)]
     Bury(AckArgs),
-    /// Bring buried tasks back.
+    /// Make buried tasks ready again.
     Kick(KickArgs),
-    /// Ask for more time for taken tasks.
+    /// Extend the lease of taken tasks.
     Touch(TouchArgs),
-    /// Remove tasks, whoever holds them.
+    /// Remove tasks in any state, including taken ones.
     Delete(DeleteArgs),
-    /// Show tasks without taking them, and why they do not run now.
+    /// Show tasks without taking them, and why they are not running.
     Peek(PeekArgs),
-    /// Show what the tubes have and what was done to them.
+    /// Show the number of tasks and calls of each tube.
     Stats(StatsArgs),
-    /// Watch the tubes live: what they have, and what is done to them a second.
+    /// Show a live view of all tubes with their rates per second.
     Top(TopArgs),
-    /// Make, change, show and remove tubes.
+    /// Create, change, show and remove tubes.
     Tube(TubeArgs),
-    /// Run the SQL tasks of a PostgreSQL database: INSERT a query, it runs.
+    /// Run the SQL tasks of a PostgreSQL database: INSERT a query, and it runs.
     Sql(SqlArgs),
-    /// Let only the best tasks go on: stand in line, release, see events.
+    /// Limit how many tasks run at once, by priority: enqueue, release, read events.
     Semaphore(SemaphoreArgs),
     /// Run programs for clients, with limits by running time.
     Pool(PoolArgs),
     /// Take, print and ack tasks until Ctrl-C; with --exec run a command for each.
     Worker(WorkerArgs),
-    /// Show who plans for typed workers, and what is planned.
+    /// Show the manager of typed workers and its plan.
     Manager(ManagerArgs),
     /// Check contracts of typed queues and generate code from them.
     Contract(ContractArgs),
     /// Measure the rate and the latency of a running server.
     Bench(BenchArgs),
-    /// Print completions for a shell.
+    /// Print the completion script of a shell.
     Completions(CompletionsArgs),
 }
 
 const ACK_EXAMPLES: &str = "\
 Examples:
-  taskyard ack mail 0:17           the delivery 17 of task 0, as take printed it
-  taskyard ack mail 0:17 1:18      several
-  taskyard ack mail 0              whoever holds it now
+  taskyard ack mail 0:17           delivery 17 of task 0, as printed by take
+  taskyard ack mail 0:17 1:18      several tasks
+  taskyard ack mail 0              the current delivery of task 0, of any consumer
 
-With the lease number the ack is refused (exit code 5) when the task was given to somebody else.";
+With the lease number the ack is refused (exit code 5) if the task has been delivered to another
+consumer.";
 
 const BURY_EXAMPLES: &str = "\
 Examples:
-  taskyard bury mail 0:17          a task that was taken
+  taskyard bury mail 0:17          a task that you have taken
   taskyard bury mail 0             a task in any state
-  taskyard kick mail --count 5     bring up to five back";
+  taskyard kick mail --count 5     make up to five buried tasks ready again";
 
 #[cfg(test)]
 mod tests {
@@ -131,12 +132,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definition_holds_together() {
+    fn the_command_definition_is_valid() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn the_exit_codes_are_those_of_the_list() {
+    fn the_help_lists_all_exit_codes() {
         let list = include_str!("../../wire/src/codes.rs");
         let rows = list.lines().skip_while(|line| *line != "//! | exit | when |").skip(2);
         let rows: Vec<&str> = rows.take_while(|line| line.starts_with("//! |")).collect();
@@ -144,7 +145,7 @@ mod tests {
         for row in rows {
             let cells: Vec<&str> = row.split('|').map(str::trim).collect();
             let line = format!("  {}  {}", cells[1], cells[2]);
-            assert!(EXIT_CODES.contains(&line), "the help lacks {line:?}");
+            assert!(EXIT_CODES.contains(&line), "missing in the help: {line:?}");
         }
     }
 }

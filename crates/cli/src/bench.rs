@@ -16,42 +16,43 @@ use taskyard_core::{
 };
 use taskyard_wire::Exit;
 
-use crate::connect::{ConnectArgs, misfit};
-use crate::failure::Wrong;
+use crate::connect::{ConnectArgs, unexpected_reply};
+use crate::failure::UsageError;
 use crate::output;
 use crate::table::Table;
 
 /// The most tasks that one run puts.
 const TASKS_MAX: usize = 100_000_000;
-/// The most requests that are under way at once.
+/// The maximum number of concurrent requests.
 const CLIENTS_MAX: usize = 10_000;
-/// Longer than any run: a task that is taken must not come back.
+/// Longer than any run: a taken task must not become ready again.
 const LEASE: Span = Span::from_secs(3600);
 
-/// What to measure.
+/// The arguments of `bench`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Puts tasks into a new tube of a running server, then takes and acks them, over HTTP, and removes the tube.
-The figures include this program and the network. Compare only figures of one machine and one time.
+Puts tasks into a new tube of a running server, then takes and acks them, over HTTP, and removes
+the tube. The figures include this program and the network. Compare only figures from the same
+machine at the same time.
 
 Examples:
   taskyard bench                             10,000 tasks, 16 clients, one task per request
-  taskyard bench --clients 1                 how long one client waits for each answer
+  taskyard bench --clients 1                 the latency of a single client
   taskyard bench --tasks 1000000 --batch 1000")]
 pub struct BenchArgs {
-    /// How many tasks.
+    /// Number of tasks.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     tasks: usize,
-    /// How many clients at once.
+    /// Number of concurrent clients.
     #[arg(long, value_name = "N", default_value_t = 16)]
     clients: usize,
-    /// How many tasks in one request.
+    /// Number of tasks per request.
     #[arg(long, value_name = "N", default_value_t = 1)]
     batch: usize,
-    /// How many bytes each task carries.
+    /// Payload of each task, in bytes.
     #[arg(long, value_name = "N", default_value_t = 100)]
     payload: usize,
-    /// The tube to make, use and remove; it must not exist.
+    /// The tube to create, use and remove; it must not exist.
     #[arg(long, value_name = "NAME", default_value = "bench")]
     tube: String,
     /// Print JSON instead of a table.
@@ -72,7 +73,7 @@ struct Step {
     max_ms: f64,
 }
 
-/// What a run needs to know.
+/// The parameters of a run.
 #[derive(Clone)]
 struct Load {
     http: Http,
@@ -81,7 +82,7 @@ struct Load {
     task: NewTask,
 }
 
-/// Measures and prints.
+/// Measures and prints the result.
 pub fn run(args: BenchArgs) -> anyhow::Result<Exit> {
     for (option, value, most) in [
         ("--tasks", args.tasks, TASKS_MAX),
@@ -89,7 +90,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<Exit> {
         ("--batch", args.batch, BATCH_TASKS_MAX),
     ] {
         if !(1..=most).contains(&value) {
-            return Err(Wrong(format!("{option} must be from 1 to {most}")).into());
+            return Err(UsageError(format!("{option} must be from 1 to {most}")).into());
         }
     }
     let load = Load {
@@ -123,7 +124,7 @@ async fn measure(load: &Load, tasks: usize, clients: usize) -> anyhow::Result<Ve
     Ok(vec![put, drain])
 }
 
-/// Lets each client ask for its share until all tasks are done.
+/// Lets the clients send requests until all tasks are done.
 async fn drive<F, R>(
     step: &'static str,
     tasks: usize,
@@ -186,7 +187,7 @@ impl Load {
         let put = Command::Put { tube: self.tube, tasks, wait: Span::ZERO };
         match self.http.ask(put).await? {
             Reply::Put(placed) => Ok(placed.len()),
-            _ => Err(misfit("put")),
+            _ => Err(unexpected_reply("put")),
         }
     }
 
@@ -199,7 +200,7 @@ impl Load {
             wait: Span::ZERO,
         };
         let Reply::Taken(tasks) = self.http.ask(Command::Take(take)).await? else {
-            return Err(misfit("take"));
+            return Err(unexpected_reply("take"));
         };
         let items = tasks.iter().filter_map(|task| {
             let holder = Holder::Lease(task.lease?);
@@ -207,7 +208,7 @@ impl Load {
         });
         let ack = Command::Finish { tube: self.tube, items: items.collect(), show: false };
         let Reply::Finished(outcomes) = self.http.ask(ack).await? else {
-            return Err(misfit("ack"));
+            return Err(unexpected_reply("ack"));
         };
         Ok(outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Done(_))).count())
     }

@@ -1,4 +1,4 @@
-//! Completions for shells.
+//! `completions`: prints the completion script of a shell.
 
 use clap::{Args, CommandFactory};
 use clap_complete::{Shell, generate};
@@ -7,7 +7,7 @@ use taskyard_wire::Exit;
 use crate::args::Cli;
 use crate::output;
 
-/// Which shell.
+/// The arguments of `completions`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -19,9 +19,9 @@ pub struct CompletionsArgs {
     shell: Shell,
 }
 
-/// Prints what the shell reads.
+/// Prints the script.
 pub fn run(args: CompletionsArgs) -> anyhow::Result<Exit> {
-    // Written in one go, because the generator does not expect a reader that leaves.
+    // Written at once, because the generator panics if its writer fails.
     let mut script = Vec::new();
     generate(args.shell, &mut Cli::command(), "taskyard", &mut script);
     output::bytes(&script)?;

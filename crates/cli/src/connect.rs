@@ -1,4 +1,4 @@
-//! How client commands find and ask the server.
+//! Sends requests of client commands to the server.
 
 use std::convert::Infallible;
 use std::env;
@@ -11,27 +11,27 @@ use taskyard_core::{Command, Reply};
 
 use crate::output::quoted;
 
-/// Where a server listens unless told otherwise.
+/// The default URL of a server.
 pub const URL_DEFAULT: &str = "http://127.0.0.1:7070";
-/// The port of an address that names none.
+/// The port of an address without one.
 const PORT_DEFAULT: u16 = 7070;
 
-/// Where the server is.
+/// The server to connect to.
 #[derive(Clone, Debug, Args)]
 pub struct ConnectArgs {
-    /// Where the server is; http:// may be left out, and with it the port 7070.
+    /// URL of the server; without http:// the default port is 7070.
     #[arg(long, env = "TASKYARD_URL", default_value = URL_DEFAULT, value_name = "URL")]
     #[arg(value_parser = with_scheme)]
     #[arg(help_heading = "Server")]
     url: String,
-    /// The token that the server asks for.
+    /// The access token of the server.
     #[arg(long, env = "TASKYARD_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     #[arg(help_heading = "Server")]
     token: Option<String>,
 }
 
 impl ConnectArgs {
-    /// The server, not yet spoken to.
+    /// A client for the server, not connected yet.
     pub fn http(&self) -> Result<Http, HttpError> {
         let http = Http::new(&self.url)?;
         match self.token.as_deref().filter(|token| !token.trim().is_empty()) {
@@ -40,13 +40,13 @@ impl ConnectArgs {
         }
     }
 
-    /// Asks one thing.
+    /// Sends one command and returns the reply.
     pub fn ask(&self, command: Command) -> anyhow::Result<Reply> {
         let http = self.http()?;
         block_on(async { Ok(http.ask(command).await?) })
     }
 
-    /// What to add to a command line that a person pastes, so that it reaches the same server.
+    /// The flags that a suggested command line needs to use the same server.
     pub fn flags(&self) -> String {
         let known =
             env::var("TASKYARD_URL").is_ok_and(|url| with_scheme(&url).as_ref() == Ok(&self.url));
@@ -57,7 +57,7 @@ impl ConnectArgs {
     }
 }
 
-/// The address with its scheme and, where it had neither, its port: people write `localhost:7071` or `10.0.0.7`.
+/// Adds the scheme and the default port to an address such as `localhost:7071` or `10.0.0.7`.
 fn with_scheme(url: &str) -> Result<String, Infallible> {
     if url.contains("://") {
         return Ok(url.to_owned());
@@ -71,29 +71,31 @@ fn with_scheme(url: &str) -> Result<String, Infallible> {
     Ok(format!("http://{host}{port}{path}"))
 }
 
-/// This program as the person called it, for lines to paste.
+/// The name by which this program was called, for suggested command lines.
 pub fn program() -> String {
     env::args().next().map_or_else(|| "taskyard".into(), |name| quoted(&name))
 }
 
-/// Runs to the end on this thread.
+/// Runs a future to its end on this thread.
 pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(work)
 }
 
-/// What is said of an answer that does not fit the question.
-pub fn misfit(verb: &str) -> anyhow::Error {
-    anyhow::anyhow!("the server answered something else to {verb}; is it the same version?")
+/// The error for a reply that does not match the command.
+pub fn unexpected_reply(verb: &str) -> anyhow::Error {
+    anyhow::anyhow!(
+        "the server sent an unexpected reply to {verb}; check that client and server have the same version"
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A host alone meant port 80, where no taskyard is.
+    /// A host without a port meant port 80, where no taskyard listens.
     #[test]
-    fn a_host_alone_is_at_the_usual_port() {
+    fn a_host_without_a_port_uses_the_default_port() {
         for (written, wanted) in [
             ("127.0.0.1", "http://127.0.0.1:7070"),
             ("box7.example", "http://box7.example:7070"),

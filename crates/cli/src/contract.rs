@@ -1,4 +1,4 @@
-//! `contract`: check contracts of typed queues and generate source code from them.
+//! `contract`: checks contracts of typed queues and generates source code from them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,21 +7,21 @@ use clap::{Args, Subcommand, ValueEnum};
 use taskyard_contract::{Contract, Problems, compare, parse, python, rust, rust_types};
 use taskyard_wire::Exit;
 
-use crate::failure::Wrong;
+use crate::failure::UsageError;
 use crate::output;
 
-/// What to do with a contract.
+/// The arguments of `contract`.
 #[derive(Debug, Args)]
 pub struct ContractArgs {
     #[command(subcommand)]
-    verb: Verb,
+    verb: ContractVerb,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
-    /// Say everything that is wrong with a contract, with line, column and a hint.
+enum ContractVerb {
+    /// Report all errors of a contract, with line, column and a hint.
     Check(CheckArgs),
-    /// Write the source code of a contract: types, codec, handlers, producers.
+    /// Generate source code from a contract: types, codec, handlers, producers.
     Generate(GenerateArgs),
 }
 
@@ -31,12 +31,12 @@ Examples:
   taskyard contract check queues.yaml
   taskyard contract check queues.yaml --previous released/queues.yaml
 
-Exit code 2 when something is wrong. Against the previous contract: fields may only be appended, ids never
-change.")]
+The exit code is 2 if the contract has errors. Compared with the previous contract, fields may
+only be appended and ids must not change.")]
 struct CheckArgs {
-    /// The contract.
+    /// The contract, a YAML file.
     file: PathBuf,
-    /// The contract that is in use: its tasks must survive.
+    /// The contract that is in use; its tasks must stay readable.
     #[arg(long, value_name = "FILE")]
     previous: Option<PathBuf>,
 }
@@ -47,17 +47,17 @@ Examples:
   taskyard contract generate queues.yaml --output src/queues.rs
   taskyard contract generate queues.yaml --language python > queues.py
 
-Generating again changes nothing. No code of yours belongs into what is generated.")]
+Generating again gives the same result. Do not edit the generated file.")]
 struct GenerateArgs {
     #[command(flatten)]
     check: CheckArgs,
-    /// Write to this file instead of printing; a file that is as it should be is left alone.
+    /// Write to this file instead of standard output; an unchanged file is not written.
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// In which language.
+    /// The language of the generated code.
     #[arg(long, value_enum, default_value = "rust")]
     language: Language,
-    /// Leave out the handlers: for programs that only put tasks.
+    /// Generate no handlers, for programs that only put tasks.
     #[arg(long)]
     types: bool,
 }
@@ -70,16 +70,16 @@ enum Language {
     Python,
 }
 
-/// Checks or generates.
+/// Checks a contract or generates code.
 pub fn run(args: ContractArgs) -> anyhow::Result<Exit> {
     match args.verb {
-        Verb::Check(args) => {
+        ContractVerb::Check(args) => {
             let contract = args.contract()?;
             let count = contract.queues.len();
             let queues = if count == 1 { "1 queue".into() } else { format!("{count} queues") };
-            output::line(format!("{} is good: {queues}", args.file.display()))?;
+            output::line(format!("{} is valid: {queues}", args.file.display()))?;
         }
-        Verb::Generate(args) => args.generate()?,
+        ContractVerb::Generate(args) => args.generate()?,
     }
     Ok(Exit::Ok)
 }
@@ -106,7 +106,7 @@ impl GenerateArgs {
         let Some(target) = &self.output else {
             return Ok(output::bytes(source.as_bytes())?);
         };
-        // What is built from the file need not be built again.
+        // An unchanged file does not trigger a rebuild.
         if fs::read(target).is_ok_and(|written| written == source.as_bytes()) {
             return Ok(());
         }
@@ -115,15 +115,15 @@ impl GenerateArgs {
     }
 }
 
-/// The contract in a file.
-pub fn read(path: &Path) -> Result<Contract, Wrong> {
+/// Reads a contract from a file.
+pub fn read(path: &Path) -> Result<Contract, UsageError> {
     let text = fs::read_to_string(path)
-        .map_err(|error| Wrong(format!("cannot read {}: {error}", path.display())))?;
+        .map_err(|error| UsageError(format!("cannot read {}: {error}", path.display())))?;
     parse(&text).map_err(|problems| wrong(path, &problems))
 }
 
-fn wrong(path: &Path, problems: &Problems) -> Wrong {
+fn wrong(path: &Path, problems: &Problems) -> UsageError {
     let lines: Vec<_> =
         problems.iter().map(|problem| format!("{}:{problem}", path.display())).collect();
-    Wrong(lines.join("\n"))
+    UsageError(lines.join("\n"))
 }

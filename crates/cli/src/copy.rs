@@ -1,4 +1,4 @@
-//! `copy`: tubes with their tasks, and semaphores, from one store to another.
+//! `copy`: copies tubes with their tasks, and semaphores, from one store to another.
 
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -12,29 +12,32 @@ use taskyard_store::{OpenError, OpenOptions, Store};
 use taskyard_wire::Exit;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::failure::Wrong;
-use crate::migrate::shown;
-use crate::opening::{self, STORE_WAIT};
+use crate::failure::UsageError;
+use crate::migrate::without_password;
+use crate::open_store::{self, STORE_WAIT};
 use crate::{output, progress};
 
-/// How often a line says how far it is, where nobody watches a bar.
+/// How often the progress is printed as a line, where standard error is not a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// From where to where.
+/// The arguments of `copy`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Tasks keep their ids, states, times, priorities, attempts and payloads; tubes their options and next ids; semaphores who
-waits and holds, and their events. What is taken comes over as after a crash: ready.
+Tasks keep their ids, states, times, priorities, attempts and payloads; tubes keep their options
+and next ids; semaphores keep their waiting tasks, holders and events. Taken tasks become ready,
+as after a crash.
 
-Stop the servers of both stores first. A folder is locked while it is copied, so its `serve` must be stopped; a database
-cannot be locked, so stop what puts and takes there. The source is not changed, and a copy that finds in the end
-that it was used meanwhile is refused.
+Stop the servers of both stores first. A folder is locked while it is copied, so its `serve` must
+be stopped; a database cannot be locked, so stop all clients that put and take there. The source
+is not changed. If the source was used during the copy, the copy is refused at the end.
 
-Nothing is seen in the target before all is there: until then its tasks are in paused tubes called taskyard.copy.…
-A copy that was killed goes on where it stopped when the same command is run again. A target that has such tubes with
-other content, or cannot hold something, is refused before anything is written: tasks of temporary tubes, which would not
-outlive the copy, or tubes with a semaphore on a cluster of Redis. A PostgreSQL database is brought to the form of this
-version, as by `taskyard migrate`, even if it is only read. A database that is starting is waited for, up to 30 seconds.
+The copied tubes become visible in the target only when everything is copied: until then their
+tasks are in paused tubes named taskyard.copy.… A copy that was killed resumes when the same
+command is run again. The target is refused before anything is written if it has such tubes with
+other content, or cannot store something: tasks of temporary tubes, which would be lost after the
+copy, or tubes with a semaphore on a Redis cluster. The schema of a PostgreSQL database is
+upgraded, as by `taskyard migrate`, even if it is only read. A database that is starting is waited
+for up to 30 seconds.
 
 Examples:
   taskyard copy --from sqlite:taskyard-data --to postgres://db/queue
@@ -47,13 +50,13 @@ pub struct CopyArgs {
     /// existing tarantool/queue.
     #[arg(long, value_name = "URL")]
     from: String,
-    /// The store to write: any of these but the last.
+    /// The store to write: any of these except the last.
     #[arg(long, value_name = "URL")]
     to: String,
-    /// Only this tube, with the semaphore before it; may be given several times.
+    /// Copy only this tube and its semaphore; may be given several times.
     #[arg(long, value_name = "NAME")]
     tube: Vec<String>,
-    /// Count what would be copied, and write nothing.
+    /// Count what would be copied and write nothing.
     #[arg(long)]
     dry_run: bool,
     /// Print one JSON object.
@@ -65,39 +68,39 @@ pub struct CopyArgs {
 pub fn run(args: CopyArgs) -> anyhow::Result<Exit> {
     let tubes = args.tube.iter().map(|name| TubeName::new(name)).collect::<Result<Vec<_>, _>>()?;
     refuse_urls(&args)?;
-    let look = OpenOptions { read_only: true, wait: STORE_WAIT, ..OpenOptions::default() };
-    let from = opening::open(&args.from, &look)
-        .with_context(|| format!("cannot copy from {}", shown(&args.from)))?;
+    let read_only = OpenOptions { read_only: true, wait: STORE_WAIT, ..OpenOptions::default() };
+    let from = open_store::open(&args.from, &read_only)
+        .with_context(|| format!("cannot copy from {}", without_password(&args.from)))?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let done = work(&args, &runtime, &*from, &tubes);
-    // Whatever came of it: a folder that is not given up properly is slower to open.
+    // Also after an error: a folder that is not closed is slower to open.
     let closed = runtime.block_on(from.close());
     done?;
-    closed.context("cannot close the source properly")?;
+    closed.context("cannot close the source")?;
     Ok(Exit::Ok)
 }
 
 fn open_target(args: &CopyArgs, url: &str) -> anyhow::Result<Box<dyn Store>> {
-    // A look must not change a database.
+    // A dry run must not change a database.
     let (read_only, wait) = (args.dry_run, STORE_WAIT);
     let options = OpenOptions { read_only, wait, ..OpenOptions::default() };
-    let opened = opening::open(url, &options);
-    opened.with_context(|| format!("cannot copy to {}", shown(&args.to)))
+    let opened = open_store::open(url, &options);
+    opened.with_context(|| format!("cannot copy to {}", without_password(&args.to)))
 }
 
-/// Refuses what could only be a mistake.
+/// Refuses URLs that can only be a mistake.
 fn refuse_urls(args: &CopyArgs) -> anyhow::Result<()> {
     for url in [&args.from, &args.to] {
         if url == "memory:" {
-            let text = "memory: is empty before and gone after; name a store that lasts";
-            bail!(Wrong(text.into()));
+            let text = "a copy from or to memory: has no effect; name a persistent store";
+            bail!(UsageError(text.into()));
         }
     }
     if args.from == args.to {
-        bail!(Wrong("both URLs name the same store".into()));
+        bail!(UsageError("both URLs name the same store".into()));
     }
     if is_missing_folder(&args.from) {
-        let what = "there is no store in it".to_owned();
+        let what = "it contains no store".to_owned();
         bail!(OpenError::Unavailable { folder: folder(&args.from).into(), what });
     }
     Ok(())
@@ -107,7 +110,7 @@ fn folder(url: &str) -> &str {
     url.strip_prefix("sqlite:").unwrap_or_default()
 }
 
-/// Whether a URL names a folder that has no store: to open it would make one.
+/// Whether a URL names a folder without a store, which opening would create.
 fn is_missing_folder(url: &str) -> bool {
     url.starts_with("sqlite:") && !Path::new(folder(url)).join("taskyard.db").exists()
 }
@@ -119,7 +122,7 @@ fn work(
     tubes: &[TubeName],
 ) -> anyhow::Result<()> {
     let begin = Instant::now();
-    // A folder is made when it is sure that something comes into it; until then it is as empty as memory.
+    // A folder is created only when the copy is allowed; until then an empty store in memory stands for it.
     let fresh = is_missing_folder(&args.to);
     let mut to = open_target(args, if fresh { "memory:" } else { &args.to })?;
     let planned = runtime.block_on(plan(from, &*to, tubes));
@@ -129,13 +132,13 @@ fn work(
             if fresh {
                 to = open_target(args, &args.to)?;
             }
-            runtime.block_on(bring(from, &*to, plan))
+            runtime.block_on(copy_planned(from, &*to, plan))
         }
         Err(refusal) => Err(refusal.into()),
     };
     let closed = runtime.block_on(to.close());
     let (plan, copied) = copied?;
-    closed.context("cannot close the target properly")?;
+    closed.context("cannot close the target")?;
     if args.json {
         output::json(&as_json(&plan, copied, begin.elapsed()))
     } else {
@@ -143,14 +146,15 @@ fn work(
     }
 }
 
-/// Copies what was planned, and says how far it is.
-async fn bring(
+/// Copies what was planned and reports the progress.
+async fn copy_planned(
     from: &dyn Store,
     to: &dyn Store,
     plan: Plan,
 ) -> anyhow::Result<(Plan, Option<Copied>)> {
-    let mut teller = Teller::new();
-    let copied = copy(from, to, now()?, &plan, |progress| teller.tell(progress)).await;
+    let mut reporter = ProgressReporter::new();
+    let copied = copy(from, to, now()?, &plan, |progress| reporter.report(progress)).await;
+    drop(reporter);
     Ok((plan, Some(copied?)))
 }
 
@@ -179,7 +183,7 @@ fn as_text(plan: &Plan, copied: Option<Copied>, took: Duration) -> String {
     let (tubes, semaphores) = (plan.tubes.len(), plan.semaphores.len());
     let what = format!("{} tasks in {tubes} tubes, {semaphores} semaphores", plan.tasks());
     match copied {
-        _ if plan.already => format!("all of it is there already: {what}"),
+        _ if plan.already => format!("the target already has everything: {what}"),
         None => format!("would copy {what}"),
         Some(copied) => {
             let resumed = match copied.resumed {
@@ -191,24 +195,24 @@ fn as_text(plan: &Plan, copied: Option<Copied>, took: Duration) -> String {
     }
 }
 
-/// Says how far it is: a bar for a person, lines otherwise.
-struct Teller {
+/// Reports the progress: a bar on a terminal, lines otherwise.
+struct ProgressReporter {
     bar: progress::Progress,
-    said: Instant,
+    last_line: Instant,
 }
 
-impl Teller {
+impl ProgressReporter {
     fn new() -> Self {
-        Teller { bar: progress::Progress::new(), said: Instant::now() }
+        ProgressReporter { bar: progress::Progress::new(), last_line: Instant::now() }
     }
 
-    fn tell(&mut self, progress: Progress<'_>) {
+    fn report(&mut self, progress: Progress<'_>) {
         let Progress { tube, done, total } = progress;
         if self.bar.is_shown() {
             self.bar.bar(done, total, tube.as_str());
-        } else if done == total || self.said.elapsed() >= LINE_EVERY {
-            self.said = Instant::now();
-            output::note(format!("{done} of {total} tasks, now of tube '{tube}'"));
+        } else if done == total || self.last_line.elapsed() >= LINE_EVERY {
+            self.last_line = Instant::now();
+            output::note(format!("copied {done} of {total} tasks; copying tube '{tube}'"));
         }
     }
 }

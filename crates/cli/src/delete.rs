@@ -1,13 +1,13 @@
-//! `delete`: remove tasks.
+//! `delete`: removes tasks.
 
 use clap::Args;
 use taskyard_core::{Command, Reply, TaskId, TubeName};
 use taskyard_wire::Exit;
 
-use crate::connect::{ConnectArgs, misfit};
+use crate::connect::{ConnectArgs, unexpected_reply};
 use crate::finish;
 
-/// What to remove.
+/// The arguments of `delete`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -16,23 +16,23 @@ Examples:
 pub struct DeleteArgs {
     /// The tube.
     tube: String,
-    /// Which tasks.
+    /// The tasks.
     #[arg(required = true, value_name = "ID")]
     ids: Vec<u64>,
-    /// Print one JSON object a line, with id and outcome.
+    /// Print one JSON object per line, with id and outcome.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     connect: ConnectArgs,
 }
 
-/// Removes them.
+/// Removes tasks.
 pub fn run(args: DeleteArgs) -> anyhow::Result<Exit> {
     let tube = TubeName::new(&args.tube)?;
     let ids: Vec<TaskId> = args.ids.into_iter().map(TaskId).collect();
     let delete = Command::Delete { tube: tube.clone(), ids: ids.clone(), show: false };
     let Reply::Finished(outcomes) = args.connect.ask(delete)? else {
-        return Err(misfit("delete"));
+        return Err(unexpected_reply("delete"));
     };
     finish::print(&tube, &ids, &outcomes, "deleted", args.json)
 }

@@ -1,4 +1,4 @@
-//! What is said when something failed, and how the program ends then.
+//! Prints errors and maps them to exit codes.
 
 use std::io;
 
@@ -11,19 +11,19 @@ use taskyard_wire::{Code, Exit};
 
 use crate::output::{note, quoted};
 
-/// A wrong argument that the parser cannot see.
+/// An invalid argument that the parser cannot detect.
 #[derive(Debug)]
-pub struct Wrong(pub String);
+pub struct UsageError(pub String);
 
-impl std::fmt::Display for Wrong {
+impl std::fmt::Display for UsageError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Wrong {}
+impl std::error::Error for UsageError {}
 
-/// A put into a tube that is not there, where the server does not make it.
+/// A put into a tube that does not exist, where the server does not create it.
 #[derive(Debug)]
 pub struct NoTube {
     /// The tube.
@@ -42,18 +42,18 @@ impl std::fmt::Display for NoTube {
 
 impl std::error::Error for NoTube {}
 
-/// Says what failed in one line and what to do about it.
+/// Prints an error in one line, with what to do about it, and returns the exit code.
 pub fn report(error: &anyhow::Error) -> Exit {
     if is_closed_pipe(error) {
-        // Whoever reads our output has seen enough.
+        // The reader of the output has closed the pipe, which is not an error.
         return Exit::Ok;
     }
     note(format!("taskyard: {}{}", text(error), advice(error)));
     exit_of(error)
 }
 
-/// What failed, from the outside in. A server tells callers of HTTP what to do about an unknown
-/// tube; a person at a command line is told below.
+/// The message of an error and its causes. The server's hint about an unknown tube is for HTTP clients; `advice` has the
+/// one for the command line.
 fn text(error: &anyhow::Error) -> String {
     let causes = error.chain().map(|cause| match unknown_tube(cause) {
         Some(tube) => format!("tube '{tube}' does not exist"),
@@ -62,7 +62,7 @@ fn text(error: &anyhow::Error) -> String {
     causes.collect::<Vec<_>>().join(": ")
 }
 
-/// The tube that this error says does not exist.
+/// The tube that does not exist, if this is the cause.
 fn unknown_tube<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a TubeName> {
     match cause.downcast_ref()? {
         HttpError::Refused { error: Error::TubeNotFound(tube), .. } => Some(tube),
@@ -71,7 +71,7 @@ fn unknown_tube<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a 
 }
 
 pub fn exit_of(error: &anyhow::Error) -> Exit {
-    if error.chain().any(|cause| cause.is::<Wrong>()) {
+    if error.chain().any(|cause| cause.is::<UsageError>()) {
         return Exit::Usage;
     }
     if error.chain().any(|cause| cause.is::<NoTube>()) {
@@ -96,7 +96,7 @@ pub fn exit_of(error: &anyhow::Error) -> Exit {
     }
 }
 
-/// How `copy` ends when it was not made.
+/// The exit code of a failed `copy`.
 fn exit_of_copy(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     match cause.downcast_ref()? {
         CopyError::Refused(_) | CopyError::Changed(_) => Some(Exit::Refused),
@@ -105,7 +105,7 @@ fn exit_of_copy(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     }
 }
 
-/// How `serve` ends when it cannot even start.
+/// The exit code of a `serve` that cannot start.
 fn exit_of_start(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     match cause.downcast_ref() {
         Some(
@@ -125,14 +125,14 @@ fn exit_of_start(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     }
 }
 
-/// What to do, where the error itself cannot know it.
+/// What to do about an error, where its message does not say it.
 fn advice(error: &anyhow::Error) -> &'static str {
     if error.chain().any(|cause| unknown_tube(cause).is_some()) {
-        return "; taskyard tube list shows those there are";
+        return "; taskyard tube list shows the existing tubes";
     }
     match http_error(error) {
         Some(HttpError::Unreachable { .. }) => "; is it running? start it with: taskyard serve",
-        Some(HttpError::Unauthorized(_)) => "; here: --token or TASKYARD_TOKEN",
+        Some(HttpError::Unauthorized(_)) => "; set --token or TASKYARD_TOKEN",
         _ => "",
     }
 }
@@ -157,9 +157,9 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_decides_how_we_end() {
+    fn an_error_of_the_server_determines_the_exit_code() {
         let refused = HttpError::Refused {
-            message: "see elsewhere".into(),
+            message: "see the list of tubes".into(),
             error: Error::TubeNotFound(tube()),
         };
         let failed = Err::<(), _>(refused).context("stopped after 3 tasks").unwrap_err();
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_put_without_a_tube_is_told_how_to_make_it() {
+    fn a_put_into_a_missing_tube_prints_how_to_create_it() {
         let failed = anyhow::Error::from(NoTube { tube: tube(), subqueues: true });
         assert_eq!(exit_of(&failed), Exit::NotFound);
         let said = text(&failed) + advice(&failed);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_cannot_start_says_why_by_its_exit() {
+    fn each_start_failure_has_its_exit_code() {
         let address = ([127, 0, 0, 1], 1).into();
         for (failed, exit) in [
             (anyhow::Error::from(BindError::Busy(address)), Exit::AddressBusy),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_not_there_is_told_with_what_to_do() {
+    fn an_unreachable_server_prints_how_to_start_it() {
         let failed = HttpError::Unreachable { url: "http://x".into(), why: "refused".into() };
         let failed = anyhow::Error::from(failed);
         assert_eq!(exit_of(&failed), Exit::Unreachable);
@@ -199,8 +199,8 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_argument_is_usage() {
-        assert_eq!(exit_of(&anyhow::Error::from(Wrong("no".into()))), Exit::Usage);
+    fn an_invalid_argument_is_a_usage_error() {
+        assert_eq!(exit_of(&anyhow::Error::from(UsageError("no".into()))), Exit::Usage);
         assert_eq!(exit_of(&anyhow::anyhow!("else")), Exit::Failure);
     }
 }

@@ -1,4 +1,4 @@
-//! `ack`, `release`, `bury`, `touch`: end or prolong deliveries.
+//! `ack`, `release`, `bury`, `touch`: ends or extends deliveries.
 
 use clap::Args;
 use serde::Serialize;
@@ -6,26 +6,26 @@ use taskyard_core::{Command, Finish, FinishItem, Outcome, Reply, Span, TaskId, T
 use taskyard_wire::Exit;
 use taskyard_wire::http::OutcomeWord;
 
-use crate::connect::{ConnectArgs, misfit};
+use crate::connect::{ConnectArgs, unexpected_reply};
 use crate::output;
 use crate::units::{self, Delivery};
 
-/// Which deliveries.
+/// The arguments of `ack` and `bury`.
 #[derive(Debug, Args)]
 pub struct AckArgs {
     /// The tube.
     tube: String,
-    /// Which tasks: the id, and the lease to be sure that it is still your delivery.
+    /// The tasks; with the lease number the command fails if it is no longer your delivery.
     #[arg(required = true, value_name = "ID[:LEASE]")]
     deliveries: Vec<Delivery>,
-    /// Print one JSON object a line, with id and outcome.
+    /// Print one JSON object per line, with id and outcome.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     connect: ConnectArgs,
 }
 
-/// Which deliveries to give back.
+/// The arguments of `release`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -34,7 +34,7 @@ Examples:
 pub struct ReleaseArgs {
     #[command(flatten)]
     which: AckArgs,
-    /// Not ready before this time has passed.
+    /// Make the tasks ready after this time.
     #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "0")]
     delay: Span,
     /// Do not count this delivery as an attempt.
@@ -42,44 +42,44 @@ pub struct ReleaseArgs {
     uncounted: bool,
 }
 
-/// Which deliveries need more time.
+/// The arguments of `touch`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  taskyard touch mail 0:17                 a minute more
-  taskyard touch mail 0:17 --by 10m        ten minutes more")]
+  taskyard touch mail 0:17                 extend the lease by a minute
+  taskyard touch mail 0:17 --by 10m        extend the lease by ten minutes")]
 pub struct TouchArgs {
     #[command(flatten)]
     which: AckArgs,
-    /// How much more time.
+    /// The time to add to the lease.
     #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "60s")]
     by: Span,
 }
 
-/// What became of one task, as `--json` prints it.
+/// The outcome of one task, as `--json` prints it.
 #[derive(Serialize)]
-struct Line {
+struct OutcomeLine {
     id: u64,
     outcome: OutcomeWord,
 }
 
-/// Says that tasks are done.
+/// Acknowledges tasks.
 pub fn ack(args: AckArgs) -> anyhow::Result<Exit> {
     finish(&args, Finish::Ack, "acked")
 }
 
-/// Gives tasks back.
+/// Returns tasks.
 pub fn release(args: ReleaseArgs) -> anyhow::Result<Exit> {
     let release = Finish::Release { delay: args.delay, counted: !args.uncounted };
     finish(&args.which, release, "released")
 }
 
-/// Puts tasks aside.
+/// Buries tasks.
 pub fn bury(args: AckArgs) -> anyhow::Result<Exit> {
     finish(&args, Finish::Bury, "buried")
 }
 
-/// Asks for more time.
+/// Extends leases.
 pub fn touch(args: TouchArgs) -> anyhow::Result<Exit> {
     finish(&args.which, Finish::Touch(args.by), "touched")
 }
@@ -90,12 +90,12 @@ fn finish(args: &AckArgs, finish: Finish, done: &str) -> anyhow::Result<Exit> {
         |delivery: &Delivery| FinishItem { id: delivery.id, holder: delivery.holder, finish };
     let items = args.deliveries.iter().map(item).collect();
     let reply = args.connect.ask(Command::Finish { tube: tube.clone(), items, show: false })?;
-    let Reply::Finished(outcomes) = reply else { return Err(misfit("finish")) };
+    let Reply::Finished(outcomes) = reply else { return Err(unexpected_reply("finish")) };
     let ids: Vec<TaskId> = args.deliveries.iter().map(|delivery| delivery.id).collect();
     print(&tube, &ids, &outcomes, done, args.json)
 }
 
-/// Prints an outcome for each task, for people with the word `done` before it, and says how to end.
+/// Prints the outcome of each task, as JSON or with the word `done` before it, and returns the exit code.
 pub fn print(
     tube: &TubeName,
     ids: &[TaskId],
@@ -105,16 +105,16 @@ pub fn print(
 ) -> anyhow::Result<Exit> {
     let lines = ids.iter().zip(outcomes).map(|(id, outcome)| (id.0, OutcomeWord::from(outcome)));
     if json {
-        output::json_lines(lines.map(|(id, outcome)| Line { id, outcome }))?;
+        output::json_lines(lines.map(|(id, outcome)| OutcomeLine { id, outcome }))?;
         return Ok(exit_of(outcomes));
     }
     for (id, outcome) in lines {
         match outcome {
             OutcomeWord::Done => output::line(format!("{done} {id}"))?,
             OutcomeWord::Stale => output::note(format!(
-                "task {id} of {tube} is not taken, or no longer by this delivery"
+                "task {id} of {tube} is not taken, or has been delivered again since"
             )),
-            OutcomeWord::Missing => output::note(format!("no task {id} in {tube}")),
+            OutcomeWord::Missing => output::note(format!("task {id} does not exist in {tube}")),
         }
     }
     Ok(exit_of(outcomes))
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worst_outcome_decides() {
+    fn the_worst_outcome_determines_the_exit_code() {
         assert_eq!(exit_of(&[]), Exit::Ok);
         assert_eq!(exit_of(&[Outcome::Missing, Outcome::Stale]), Exit::Stale);
         assert_eq!(exit_of(&[Outcome::Missing]), Exit::NotFound);

@@ -1,4 +1,4 @@
-//! The settings of `serve` for clients of Tarantool's queue.
+//! The options of `serve` for clients of Tarantool's queue.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -7,36 +7,35 @@ use std::{fmt, fs};
 use clap::Args;
 use taskyard_server::{BindError, Config, IprotoConfig, Server, Tls, Users};
 
-use crate::failure::Wrong;
+use crate::failure::UsageError;
 use crate::output::note;
 
-/// Where clients of Tarantool's queue look first.
+/// The default address for clients of Tarantool's queue.
 const ADDRESS_DEFAULT: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 3301);
 
-/// How to serve clients of Tarantool's queue.
+/// The options for clients of Tarantool's queue.
 #[derive(Debug, Args)]
 pub struct IprotoArgs {
-    /// Where to listen for clients of Tarantool's queue: an address, or off [default:
-    /// 127.0.0.1:3301, and off where that is in use].
+    /// Address for clients of Tarantool's queue, or off [default: 127.0.0.1:3301, or off if that is in use].
     #[arg(long, value_name = "ADDR|off", value_parser = address)]
     iproto: Option<Address>,
-    /// What the names of their functions begin with.
+    /// Prefix of the function names that these clients call.
     #[arg(long, value_name = "NAME", default_value = "queue")]
     iproto_prefix: String,
-    /// The YAML file that says who may do what there; without it everybody
-    /// may do everything or, where there is a token, user admin with the token as password.
+    /// YAML file with the users of this address and their rights; without it every client has all rights or, if the
+    /// server has a token, only user admin with the token as password.
     #[arg(long, value_name = "FILE")]
     iproto_users: Option<PathBuf>,
-    /// Encrypt their connections, with the certificate in this PEM file.
+    /// PEM file with the certificate for TLS at this address.
     #[arg(long, value_name = "FILE", requires = "iproto_tls_key")]
     iproto_tls_cert: Option<PathBuf>,
-    /// The certificate's private key, a PEM file.
+    /// PEM file with the private key of the certificate.
     #[arg(long, value_name = "FILE", requires = "iproto_tls_cert")]
     iproto_tls_key: Option<PathBuf>,
 }
 
-/// Where to listen, or nowhere.
+/// The address to listen on, or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Address {
     Off,
@@ -53,16 +52,17 @@ fn address(text: &str) -> Result<Address, String> {
 }
 
 impl IprotoArgs {
-    /// What they say; `None` is not to serve such clients.
+    /// The configuration; `None` if such clients are not served.
     pub fn config(&self) -> anyhow::Result<Option<IprotoConfig>> {
         if !is_prefix(&self.iproto_prefix) {
             let text = "--iproto-prefix must be a name such as queue or box.queue";
-            return Err(Wrong(text.into()).into());
+            return Err(UsageError(text.into()).into());
         }
         let address = match self.iproto {
             Some(Address::Off) if self.iproto_users.is_some() || self.iproto_tls_cert.is_some() => {
-                let text = "--iproto off leaves nothing for users or certificates to guard";
-                return Err(Wrong(text.into()).into());
+                let text =
+                    "--iproto off cannot be combined with --iproto-users or --iproto-tls-cert";
+                return Err(UsageError(text.into()).into());
             }
             Some(Address::Off) => return Ok(None),
             Some(Address::At(address)) => address,
@@ -83,7 +83,7 @@ impl IprotoArgs {
         }))
     }
 
-    /// The address that other machines can reach, if no users guard it.
+    /// The address, if other machines can reach it and no users are configured.
     pub fn open_address(&self) -> Option<SocketAddr> {
         match self.iproto {
             Some(Address::At(address)) if !self.has_users() && !address.ip().is_loopback() => {
@@ -98,14 +98,13 @@ impl IprotoArgs {
         self.iproto_users.is_some()
     }
 
-    /// What to go on with after a refusal: where nobody asked for a port that is in use, it is done
-    /// without. Any other refusal stays one.
+    /// The configuration without this address, if it is the default one and in use. Any other error is returned.
     pub fn without(&self, config: Config, refusal: BindError) -> Result<Config, BindError> {
         match refusal {
             BindError::IprotoBusy(busy) if self.iproto.is_none() => {
                 note(format!(
-                    "{busy} is in use, so clients of Tarantool's queue are not served; choose \
-                     another address with --iproto, or say --iproto off"
+                    "{busy} is in use; clients of Tarantool's queue are not served; choose \
+                     another address with --iproto, or use --iproto off"
                 ));
                 Ok(Config { iproto: None, ..config })
             }
@@ -114,7 +113,7 @@ impl IprotoArgs {
     }
 }
 
-/// The line of the first screen.
+/// The line of the start message.
 pub fn line(server: &Server, args: &IprotoArgs) -> String {
     let Some(address) = server.iproto_address() else { return "off".into() };
     let mut line = format!("{address} (clients of Tarantool's queue");
@@ -130,7 +129,7 @@ pub fn line(server: &Server, args: &IprotoArgs) -> String {
     line + ")"
 }
 
-/// Whether this is a dotted name, as Lua has them.
+/// Whether this is a dotted name of Lua.
 fn is_prefix(text: &str) -> bool {
     let is_name = |name: &str| {
         let first = name.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
@@ -142,18 +141,18 @@ fn is_prefix(text: &str) -> bool {
 fn read_users(path: &Path) -> anyhow::Result<Users> {
     let path_shown = path.display();
     let text = fs::read_to_string(path)
-        .map_err(|error| Wrong(format!("cannot read the users from {path_shown}: {error}")))?;
+        .map_err(|error| UsageError(format!("cannot read the users from {path_shown}: {error}")))?;
     let users: Users = serde_saphyr::from_str(&text)
-        .map_err(|error| Wrong(format!("cannot understand the users in {path_shown}: {error}")))?;
+        .map_err(|error| UsageError(format!("cannot parse the users in {path_shown}: {error}")))?;
     if users.is_empty() {
-        let text = format!("there are no users in {path_shown}; list at least one under users:");
-        return Err(Wrong(text).into());
+        let text = format!("no users in {path_shown}; list at least one under users:");
+        return Err(UsageError(text).into());
     }
     Ok(users)
 }
 
-fn wrong(error: &impl fmt::Display) -> Wrong {
-    Wrong(error.to_string())
+fn wrong(error: &impl fmt::Display) -> UsageError {
+    UsageError(error.to_string())
 }
 
 #[cfg(test)]

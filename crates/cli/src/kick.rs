@@ -1,19 +1,19 @@
-//! `kick`: bring buried tasks back.
+//! `kick`: makes buried tasks ready again.
 
 use clap::Args;
 use taskyard_core::{Command, Reply, TubeName};
 use taskyard_wire::Exit;
 use taskyard_wire::http::KickAnswer;
 
-use crate::connect::{ConnectArgs, misfit};
+use crate::connect::{ConnectArgs, unexpected_reply};
 use crate::output;
 
-/// How many to bring back.
+/// The arguments of `kick`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A kicked task keeps its attempts. In a tube with attempts_max a task that was buried because they were
-used up gets one more delivery: when that fails, it is buried again. To give such tasks more attempts,
-raise the limit before the kick.
+A kicked task keeps its attempts. In a tube with attempts_max a task that was buried because they
+were used up gets one more delivery: when that fails, it is buried again. To give such tasks more
+attempts, raise the limit before the kick.
 
 Examples:
   taskyard kick mail               the first one
@@ -23,24 +23,26 @@ Examples:
 pub struct KickArgs {
     /// The tube.
     tube: String,
-    /// At most how many, smallest priority number first.
+    /// Kick at most this many, smallest priority number first.
     #[arg(long, value_name = "N", default_value_t = 1)]
     count: u64,
-    /// All of them.
+    /// Kick all buried tasks.
     #[arg(long, conflicts_with = "count")]
     all: bool,
-    /// Print a JSON object with how many came back.
+    /// Print a JSON object with the number of kicked tasks.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     connect: ConnectArgs,
 }
 
-/// Brings them back and says how many came.
+/// Kicks tasks and prints their number.
 pub fn run(args: KickArgs) -> anyhow::Result<Exit> {
     let count = if args.all { u64::MAX } else { args.count };
     let kick = Command::Kick { tube: TubeName::new(&args.tube)?, count };
-    let Reply::Kicked(kicked) = args.connect.ask(kick)? else { return Err(misfit("kick")) };
+    let Reply::Kicked(kicked) = args.connect.ask(kick)? else {
+        return Err(unexpected_reply("kick"));
+    };
     if args.json {
         output::json(&KickAnswer { kicked })?;
     } else {

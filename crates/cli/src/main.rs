@@ -1,9 +1,9 @@
-//! The taskyard binary: parse, call, print.
+//! The taskyard binary: parses arguments, calls the server or a library, prints the result.
 //!
-//! It decides nothing about tasks: `serve` starts the server, every other command asks a running one
-//! over HTTP. A file per command; what they share is at the end of the list.
+//! It contains no rules about tasks: `serve` starts the server, most other commands send a request to a running server
+//! over HTTP. Each command has a file; shared modules are at the end of the list.
 //!
-//! Start reading at `args` (every command), then `serve` and `take` (one of each sort).
+//! Start reading at `args` (all commands), then `serve` and `take` (a server and a client command).
 
 mod args;
 mod bench;
@@ -28,15 +28,15 @@ mod tube;
 mod worker;
 
 mod connect;
-mod data;
 mod failure;
-mod internal;
+mod internal_tubes;
 mod iproto;
+mod listen_addresses;
 mod log;
-mod opening;
+mod open_store;
 mod output;
+mod payload;
 mod progress;
-mod reach;
 mod table;
 mod units;
 
@@ -46,13 +46,12 @@ use clap::Parser;
 
 use args::{Cli, Verb};
 
-/// Tasks are made on one thread and dropped on another all the time, which this allocator minds less
-/// than the system's.
+/// Tasks are often allocated on one thread and freed on another, which this allocator handles faster than the system's.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // Inside the sandboxes of a pool this executable is their init process.
+    // Inside a sandbox of the pool this executable runs another program.
     if let Some(end) = taskyard_pool::backend::run_as_sandbox_init() {
         return end;
     }

@@ -1,4 +1,4 @@
-//! `manager`: who plans for typed workers, and what is planned.
+//! `manager`: shows the manager of typed workers and its plan.
 
 use clap::{Args, Subcommand};
 use taskyard_wire::Exit;
@@ -8,14 +8,15 @@ use crate::connect::{ConnectArgs, block_on};
 use crate::output;
 use crate::table::Table;
 
-/// What to ask about the manager.
+/// The arguments of `manager`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  taskyard manager status            who leads, who works, where processors go
+  taskyard manager status            the active manager, its workers and their processors
   taskyard manager status --json
 
-Every server has a manager; of several servers that share a store one leads.")]
+The manager divides the processors of typed workers among their queues. Every server runs one; of
+several servers that share a store only one is active.")]
 pub struct ManagerArgs {
     #[command(subcommand)]
     verb: ManagerVerb,
@@ -23,20 +24,20 @@ pub struct ManagerArgs {
 
 #[derive(Debug, Subcommand)]
 enum ManagerVerb {
-    /// Show who plans, which workers reported lately, and how many processors each queue gets.
+    /// Show the active manager, the workers that reported recently, and the processors of each queue.
     Status(StatusArgs),
 }
 
 #[derive(Debug, Args)]
 struct StatusArgs {
-    /// Print it as JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     connect: ConnectArgs,
 }
 
-/// Does what is asked.
+/// Prints the status.
 pub fn run(args: ManagerArgs) -> anyhow::Result<Exit> {
     let ManagerVerb::Status(args) = args.verb;
     let http = args.connect.http()?;
@@ -46,10 +47,10 @@ pub fn run(args: ManagerArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// The status for a person.
+/// The status as a table.
 fn shown(status: &ManagerAnswer) -> String {
     if status.workers.is_empty() {
-        return "no worker has reported lately; workers without a plan go round robin".into();
+        return "no worker has reported recently; workers without a plan take from their queues in turn".into();
     }
     let header = ["worker", "queue", "tube", "planned", "busy", "s/task", "errors", "plan"];
     let mut table = Table::ruled(header);
@@ -58,8 +59,8 @@ fn shown(status: &ManagerAnswer) -> String {
             let planned = worker.planned.as_ref().map(|shares| shares.get(&queue.queue_num));
             let planned = planned.map(|count| count.copied().unwrap_or(0).to_string());
             let cost = queue.seconds_per_task.map(|cost| format!("{cost:.4}"));
-            let follows = if worker.version == 0 { None } else { Some(worker.version.to_string()) };
-            let follows = follows.unwrap_or_else(|| "none yet".into());
+            let plan = if worker.version == 0 { None } else { Some(worker.version.to_string()) };
+            let plan = plan.unwrap_or_else(|| "none yet".into());
             table.add_row([
                 worker.name.clone(),
                 queue.queue_num.to_string(),
@@ -68,14 +69,14 @@ fn shown(status: &ManagerAnswer) -> String {
                 queue.busy.to_string(),
                 cost.unwrap_or_else(|| "-".into()),
                 queue.errors.to_string(),
-                follows,
+                plan,
             ]);
         }
     }
     let leader = match (&status.leader, status.led) {
-        (Some(leader), true) => format!("led by {leader}"),
-        (None, true) => "led, without a plan yet".into(),
-        (_, false) => "nobody leads; the workers go on as they did".into(),
+        (Some(leader), true) => format!("manager {leader}"),
+        (None, true) => "manager active, no plan yet".into(),
+        (_, false) => "no active manager; workers keep their last plan".into(),
     };
     let count = status.workers.len();
     let plan = status.version.map(|version| format!(", plan {version}")).unwrap_or_default();
@@ -89,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_person_sees_who_leads_and_who_goes_where() {
+    fn the_status_shows_the_manager_and_the_plan() {
         assert!(shown(&ManagerAnswer::default()).contains("no worker"));
         let load = QueueLoad {
             queue_num: 7,
@@ -110,12 +111,12 @@ mod tests {
         let (leader, version) = (Some("here".into()), Some(12));
         let mut status = ManagerAnswer { led: true, leader, version, workers: vec![worker] };
         let text = shown(&status);
-        for word in ["mailer", "emails", " 4 ", "0.2500", "led by here, plan 12"] {
+        for word in ["mailer", "emails", " 4 ", "0.2500", "manager here, plan 12"] {
             assert!(text.contains(word), "{word}\n{text}");
         }
         status.led = false;
         status.workers[0].planned = None;
         let text = shown(&status);
-        assert!(text.contains("nobody leads") && text.contains("round robin"), "{text}");
+        assert!(text.contains("no active manager") && text.contains("round robin"), "{text}");
     }
 }

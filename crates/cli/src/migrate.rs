@@ -1,4 +1,4 @@
-//! `migrate`: bring a database to the form that this version needs.
+//! `migrate`: upgrades the schema of a database.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -8,20 +8,20 @@ use clap::Args;
 use taskyard_store::OpenOptions;
 use taskyard_wire::Exit;
 
-use crate::opening::{self, STORE_WAIT};
+use crate::open_store::{self, STORE_WAIT};
 use crate::output;
 
-/// Which database.
+/// The arguments of `migrate`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-`serve` does the same when it starts; this is for those who want it done before, by somebody who may
-change the database. It may be run at any time and by several at once: the database is locked
-meanwhile, and nothing is done when nothing is to do.
+`serve` upgrades the schema when it starts. Use this command to do it earlier, with a role that
+may change the schema. It can run at any time and several times at once: it locks the database,
+and changes nothing if the schema is current.
 
 Examples:
   taskyard migrate --store postgres://owner@db/queue")]
 pub struct MigrateArgs {
-    /// Where tasks live: sqlite:DIR, postgres://…, redis://… or tarantool://…
+    /// The store: sqlite:DIR, postgres://…, redis://… or tarantool://…
     #[arg(long, value_name = "URL")]
     store: String,
 }
@@ -29,7 +29,7 @@ pub struct MigrateArgs {
 /// Opens the store, which migrates it, and closes it again.
 pub fn run(args: MigrateArgs) -> anyhow::Result<Exit> {
     let options = OpenOptions { wait: STORE_WAIT, ..OpenOptions::default() };
-    let store = opening::open(&args.store, &options)?;
+    let store = open_store::open(&args.store, &options)?;
     let mut closing = pin!(store.close());
     let waker = Waker::from(std::sync::Arc::new(Unpark(std::thread::current())));
     let closed = loop {
@@ -38,8 +38,8 @@ pub fn run(args: MigrateArgs) -> anyhow::Result<Exit> {
             Poll::Pending => std::thread::park(),
         }
     };
-    closed.context("cannot close it properly")?;
-    output::line(format!("{} has the form of this version", shown(&args.store)))?;
+    closed.context("cannot close the store")?;
+    output::line(format!("the schema of {} is current", without_password(&args.store)))?;
     Ok(Exit::Ok)
 }
 
@@ -51,14 +51,14 @@ impl std::task::Wake for Unpark {
     }
 }
 
-/// The URL of a store as it may be shown: without a password.
-pub fn shown(url: &str) -> String {
+/// The URL of a store without its password, for messages.
+pub fn without_password(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    // What follows the question mark may name a password too.
+    // The query part may contain a password too.
     let rest = rest.split('?').next().unwrap_or_default();
-    let Some((user, place)) = rest.rsplit_once('@') else { return format!("{scheme}://{rest}") };
+    let Some((user, host)) = rest.rsplit_once('@') else { return format!("{scheme}://{rest}") };
     let name = user.split(':').next().unwrap_or_default();
-    format!("{scheme}://{name}@{place}")
+    format!("{scheme}://{name}@{host}")
 }
 
 #[cfg(test)]
@@ -75,7 +75,7 @@ mod tests {
             ("postgres://ann:se:c@ret@db:5432/queue", "postgres://ann@db:5432/queue"),
             ("postgres://db/queue?user=ann&password=x", "postgres://db/queue"),
         ] {
-            assert_eq!(shown(url), expected);
+            assert_eq!(without_password(url), expected);
         }
     }
 }

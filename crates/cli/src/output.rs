@@ -1,4 +1,4 @@
-//! Printing. A reader that leaves early is an error like any other, never a panic.
+//! Prints to standard output and standard error. A closed pipe is an error, never a panic.
 
 use std::fmt::{Display, Write as _};
 use std::io::{self, IsTerminal, Write};
@@ -17,7 +17,7 @@ pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
     Ok(line(serde_json::to_string(value)?)?)
 }
 
-/// Prints many values, a line of JSON each, in one go.
+/// Prints values, one line of JSON each, with one write.
 pub fn json_lines(values: impl IntoIterator<Item = impl Serialize>) -> anyhow::Result<()> {
     let mut lines = String::new();
     for value in values {
@@ -26,25 +26,25 @@ pub fn json_lines(values: impl IntoIterator<Item = impl Serialize>) -> anyhow::R
     Ok(bytes(lines.as_bytes())?)
 }
 
-/// Prints these bytes.
+/// Writes bytes to standard output.
 pub fn bytes(bytes: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(bytes)?;
     out.flush()
 }
 
-/// Says something beside the output.
+/// Prints a message to standard error.
 pub fn note(text: impl Display) {
-    // Where not even this can be said there is nothing left to do.
+    // A closed standard error is ignored.
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
-/// Whether a person reads the output.
-pub fn is_for_people() -> bool {
+/// Whether standard output is a terminal.
+pub fn is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// A table with this header, without lines around the cells.
+/// A table with this header and without borders.
 pub fn table(header: &[&str]) -> Table {
     Table::new(header.iter().map(|name| name.to_uppercase()))
 }
@@ -54,7 +54,7 @@ pub fn show(table: &Table) -> io::Result<()> {
     line(table)
 }
 
-/// The text with what could steer a terminal made visible.
+/// Escapes control characters, which could change the state of a terminal.
 pub fn printable(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for char in text.chars() {
@@ -67,7 +67,7 @@ pub fn printable(text: &str) -> String {
     safe
 }
 
-/// The word as a shell reads it back.
+/// Quotes a word for a shell.
 pub fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_come_back_from_a_shell() {
+    fn words_are_quoted_for_a_shell() {
         assert_eq!(quoted("mail"), "mail");
         assert_eq!(quoted("a b"), "'a b'");
         assert_eq!(quoted("it's"), r"'it'\''s'");
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn terminals_are_not_steered() {
+    fn control_characters_are_escaped() {
         assert_eq!(printable("a\u{1b}[2Jb"), r"a\u{1b}[2Jb");
     }
 }

@@ -1,4 +1,4 @@
-//! `peek`: show tasks without taking them.
+//! `peek`: shows tasks without taking them.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,34 +7,34 @@ use taskyard_core::{Command, Reason, Reply, Task, TaskId, TubeName};
 use taskyard_wire::Exit;
 use taskyard_wire::http::{Form, TaskAnswer, moment_of};
 
-use crate::connect::{ConnectArgs, misfit};
-use crate::{data, output, units};
+use crate::connect::{ConnectArgs, unexpected_reply};
+use crate::{output, payload, units};
 
-/// What to look at.
+/// The arguments of `peek`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  taskyard peek mail 0             state, data, and why it does not run now
+  taskyard peek mail 0             state, data, and why it is not running
   taskyard peek mail 0 1 2 --json")]
 pub struct PeekArgs {
     /// The tube.
     tube: String,
-    /// Which tasks.
+    /// The tasks.
     #[arg(required = true, value_name = "ID")]
     ids: Vec<u64>,
-    /// Print one JSON object a line, with everything known.
+    /// Print one JSON object per line, with all fields.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     connect: ConnectArgs,
 }
 
-/// Shows them; exit code 4 when one is not there.
+/// Shows tasks; the exit code is 4 if one does not exist.
 pub fn run(args: PeekArgs) -> anyhow::Result<Exit> {
     let tube = TubeName::new(&args.tube)?;
     let ids: Vec<TaskId> = args.ids.iter().copied().map(TaskId).collect();
     let peek = Command::Peek { tube: tube.clone(), ids: ids.clone() };
-    let Reply::Tasks(tasks) = args.connect.ask(peek)? else { return Err(misfit("peek")) };
+    let Reply::Tasks(tasks) = args.connect.ask(peek)? else { return Err(unexpected_reply("peek")) };
     if args.json {
         output::json_lines(tasks.iter().map(|task| TaskAnswer::with_reason(task, Form::Json)))?;
     } else if !tasks.is_empty() {
@@ -44,30 +44,30 @@ pub fn run(args: PeekArgs) -> anyhow::Result<Exit> {
             table.add_row([
                 task.id.to_string(),
                 task.state.name().into(),
-                importance(task),
+                priority_text(task),
                 task.attempts.to_string(),
                 why(task, now),
-                data::show(task.body.as_ref()),
+                payload::show(task.body.as_ref()),
             ]);
         }
         output::show(&table)?;
     }
     let missing: Vec<_> = ids.iter().filter(|id| tasks.iter().all(|t| t.id != **id)).collect();
     for id in &missing {
-        output::note(format!("no task {id} in {tube}"));
+        output::note(format!("task {id} does not exist in {tube}"));
     }
     Ok(if missing.is_empty() { Exit::Ok } else { Exit::NotFound })
 }
 
-/// The priority, and the one for the semaphore where it has one of its own.
-fn importance(task: &Task) -> String {
+/// The priority, and the one for the semaphore if it has its own.
+fn priority_text(task: &Task) -> String {
     match task.semaphore_priority {
         Some(own) => format!("{} (semaphore {})", task.pri, own.value()),
         None => task.pri.to_string(),
     }
 }
 
-/// Why a task does not run now, with the moment that ends it where there is one.
+/// Why a task is not running, and until when if that is known.
 fn why(task: &Task, now: f64) -> String {
     let until = match task.reason {
         Reason::NotDue(due) => moment_of(due).map(|due| ("due", due)),

@@ -1,4 +1,4 @@
-//! `put`: add tasks.
+//! `put`: adds tasks to a tube.
 
 use std::io::{self, BufRead};
 use std::sync::Arc;
@@ -15,19 +15,19 @@ use taskyard_wire::Exit;
 use taskyard_wire::http::PutAnswer;
 use tokio::sync::mpsc::{Receiver, channel};
 
-use crate::connect::{ConnectArgs, block_on, misfit};
-use crate::data::Form;
-use crate::failure::{NoTube, Wrong};
+use crate::connect::{ConnectArgs, block_on, unexpected_reply};
+use crate::failure::{NoTube, UsageError};
+use crate::payload::Form;
 use crate::progress::Progress;
-use crate::{data, output, units};
+use crate::{output, payload, units};
 
-/// What to add.
+/// The arguments of `put`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-DATA is JSON when it parses as JSON, text otherwise; --as json refuses what does not parse, --as text
-stores everything as text. @FILE reads a file, - the standard input. One
-line end at the end of what is read is left out of a text; what is not UTF-8 is kept byte for byte.
-A tube that does not exist is made as fifottl, unless the server runs with --strict-tubes.
+DATA is stored as JSON if it parses as JSON, otherwise as text. --as json refuses invalid JSON,
+--as text stores everything as text. @FILE reads a file, - reads standard input. One line end at
+the end of a file is removed; data that is not UTF-8 is stored unchanged. A tube that does not
+exist is created with kind fifottl, unless the server runs with --strict-tubes.
 
 Examples:
   taskyard put mail '{\"to\": \"ann\"}'
@@ -40,43 +40,43 @@ Examples:
 pub struct PutArgs {
     /// The tube.
     tube: String,
-    /// What the tasks carry, one task each; all are added or none.
+    /// The payloads, one task each; either all tasks are added or none.
     #[arg(required_unless_present = "lines", value_name = "DATA", allow_negative_numbers = true)]
     data: Vec<String>,
-    /// Read the standard input, one task a line; empty lines are skipped.
+    /// Read standard input, one task per line; empty lines are skipped.
     #[arg(long, conflicts_with = "data")]
     lines: bool,
-    /// Take DATA for JSON or for text, whatever it looks like.
+    /// Treat DATA as JSON or as text.
     #[arg(long = "as", value_name = "TYPE")]
     form: Option<Form>,
-    /// Priority: smaller goes first.
+    /// Priority: smaller numbers are delivered first.
     #[arg(long, value_name = "N", value_parser = units::pri, allow_negative_numbers = true)]
     pri: Option<u64>,
-    /// Remove the task if nobody took it in this time.
+    /// Remove the task if it is not taken within this time.
     #[arg(long, value_name = "TIME", value_parser = units::span)]
     ttl: Option<Span>,
-    /// Give the task back if whoever took it does not answer in this time.
+    /// Return the task to the tube if it is taken and not acknowledged within this time.
     #[arg(long, value_name = "TIME", value_parser = units::span)]
     ttr: Option<Span>,
-    /// Not ready before this time has passed.
+    /// Make the task ready after this time.
     #[arg(long, value_name = "TIME", value_parser = units::span)]
     delay: Option<Span>,
-    /// Not ready before this moment, such as 2030-01-31T08:00:00Z, or 2030-01-31 for midnight UTC.
-    #[arg(long, value_name = "MOMENT", value_parser = units::moment, conflicts_with = "delay")]
+    /// Make the task ready at this time, such as 2030-01-31T08:00:00Z, or 2030-01-31 for midnight UTC.
+    #[arg(long, value_name = "DATETIME", value_parser = units::timestamp, conflicts_with = "delay")]
     at: Option<Timestamp>,
-    /// The sub-queue, in tubes that have them: one task of each runs at a time.
+    /// The sub-queue, in tubes of kind utube and utubettl: one task of each sub-queue runs at a time.
     #[arg(long, value_name = "NAME")]
     subqueue: Option<String>,
-    /// How important the task is to the semaphore before the tube, instead of what --pri says: larger goes first.
+    /// Priority for the semaphore of the tube, instead of --pri: larger numbers go first.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     semaphore_priority: Option<f64>,
-    /// A small JSON object that travels with the task.
+    /// A small JSON object that is stored with the task.
     #[arg(long, value_name = "JSON")]
     meta: Option<String>,
-    /// Wait this long for room when the tube is full.
+    /// How long to wait if the tube is full.
     #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "0")]
     timeout: Span,
-    /// Print one JSON object a line, with id and state.
+    /// Print one JSON object per line, with id and state.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -95,7 +95,7 @@ pub fn run(args: PutArgs) -> anyhow::Result<Exit> {
         .data
         .iter()
         .map(|argument| {
-            let (payload, hint) = data::read(argument, args.form)?;
+            let (payload, hint) = payload::read(argument, args.form)?;
             hint.iter().for_each(output::note);
             Ok(with_payload(&template, &payload))
         })
@@ -106,11 +106,11 @@ pub fn run(args: PutArgs) -> anyhow::Result<Exit> {
 }
 
 impl PutArgs {
-    /// A task with everything but its payload.
+    /// A task with all options and no payload.
     fn template(&self) -> anyhow::Result<NewTask> {
         let meta = match &self.meta {
             Some(text) => taskyard_wire::json_to_msgpack(text)
-                .map_err(|error| Wrong(format!("--meta is {error}; write a JSON object")))?,
+                .map_err(|error| UsageError(format!("--meta is {error}; write a JSON object")))?,
             None => Vec::new(),
         };
         Ok(NewTask {
@@ -140,8 +140,8 @@ async fn put(
     let subqueues = tasks.iter().any(|task| task.subqueue.is_some());
     match http.ask(Command::Put { tube: tube.clone(), tasks, wait }).await {
         Ok(Reply::Put(placed)) => Ok(placed),
-        Ok(_) => Err(misfit("put")),
-        // RemoteChange this is a wrong name; here it is a tube that has to be made.
+        Ok(_) => Err(unexpected_reply("put")),
+        // For other commands this is a wrong name; here the tube has to be created.
         Err(HttpError::Refused { error: Error::TubeNotFound(tube), .. }) => {
             Err(NoTube { tube, subqueues }.into())
         }
@@ -149,7 +149,7 @@ async fn put(
     }
 }
 
-/// Puts what arrives line by line, as much at once as is there.
+/// Puts lines as they arrive, in batches of all lines that are available.
 async fn put_lines(
     args: &PutArgs,
     http: &Http,
@@ -159,16 +159,16 @@ async fn put_lines(
     let mut lines = read_lines();
     let mut progress = Progress::new();
     let mut count = 0;
-    // A million ids are for a program; a person gets the sum below.
-    let mut printing = args.json || !output::is_for_people();
+    // A terminal shows only the number of tasks below.
+    let mut printing = args.json || !output::is_terminal();
     let mut hinted = false;
     while let Some(batch) = next_batch(&mut lines).await {
         let stopped = || format!("stopped after {count} tasks");
         let mut tasks = Vec::with_capacity(batch.len());
         for line in batch {
-            let line = line.context("cannot read the standard input").with_context(stopped)?;
-            let (payload, hint) = data::from_text(&line, args.form).with_context(stopped)?;
-            // The others are most often of the same sort.
+            let line = line.context("cannot read standard input").with_context(stopped)?;
+            let (payload, hint) = payload::from_text(&line, args.form).with_context(stopped)?;
+            // The other lines usually need the same hint.
             if let Some(hint) = hint.filter(|_| !std::mem::replace(&mut hinted, true)) {
                 output::note(hint);
             }
@@ -177,7 +177,7 @@ async fn put_lines(
         let placed = put(http, tube, tasks, args.timeout).await.with_context(stopped)?;
         count += placed.len();
         progress.count(count as u64, "tasks put");
-        // Who no longer reads the ids has not asked to stop putting.
+        // A closed pipe ends the printing of ids and not the put.
         printing = printing && print(args, &placed).is_ok();
     }
     drop(progress);
@@ -198,8 +198,7 @@ const BATCH_TASKS: usize = 1_000;
 const BATCH_BYTES: usize = 4 << 20;
 const _: () = assert!(BATCH_TASKS <= BATCH_TASKS_MAX);
 
-/// Lines are read ahead on a thread of their own, so that a slow producer never holds back what is
-/// already there.
+/// Reads lines ahead on a separate thread, so that a slow producer does not delay lines that have arrived.
 fn read_lines() -> Receiver<io::Result<String>> {
     let (sender, receiver) = channel(BATCH_TASKS);
     thread::spawn(move || {
@@ -214,7 +213,7 @@ fn read_lines() -> Receiver<io::Result<String>> {
     receiver
 }
 
-/// The first line that comes and what came with it; `None` at the end.
+/// The next lines that are available, at least one; `None` at the end.
 async fn next_batch(lines: &mut Receiver<io::Result<String>>) -> Option<Vec<io::Result<String>>> {
     let size = |line: &io::Result<String>| line.as_ref().map_or(0, String::len);
     let first = lines.recv().await?;

@@ -1,4 +1,4 @@
-//! `serve`: run the server.
+//! `serve`: runs the server.
 
 use std::io::Read;
 use std::net::SocketAddr;
@@ -26,120 +26,122 @@ use taskyard_worker::ManagerService;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::connect::{URL_DEFAULT, misfit};
-use crate::failure::Wrong;
+use crate::connect::{URL_DEFAULT, unexpected_reply};
+use crate::failure::UsageError;
 use crate::iproto::IprotoArgs;
-use crate::migrate::shown;
-use crate::opening::{self, STORE_WAIT};
+use crate::migrate::without_password;
+use crate::open_store::{self, STORE_WAIT};
 use crate::output::{note, quoted};
 use crate::units::Size;
-use crate::{iproto, log, output, pool, reach, sql, units};
+use crate::{iproto, listen_addresses, log, output, pool, sql, units};
 
-/// How to serve.
+/// The arguments of `serve`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  taskyard serve                                   tasks in ./taskyard-data, on 127.0.0.1:7070
+  taskyard serve                                   in ./taskyard-data, on 127.0.0.1:7070
   taskyard serve --data /var/lib/taskyard
   taskyard serve --http 0.0.0.0:7070 --token-file secret.txt
-  taskyard serve --store memory:                   nothing is kept
+  taskyard serve --store memory:                   keep tasks in memory only
   taskyard serve --sql tasks.json --database postgres://db/postgres
 
-Ctrl-C or SIGTERM stops it; what was acknowledged is on disk. TASKYARD_LOG=debug tells more.")]
+Ctrl-C or SIGTERM stops the server; everything that was acknowledged is on disk.
+TASKYARD_LOG=debug logs more.")]
 pub struct ServeArgs {
-    /// The folder with the tasks; the same as --store sqlite:DIR.
+    /// The folder in which tasks are stored; the same as --store sqlite:DIR.
     #[arg(long, value_name = "DIR", default_value = "taskyard-data", conflicts_with = "store")]
     data: PathBuf,
-    /// Where tasks live: memory:, sqlite:DIR, postgres://USER@HOST/DATABASE, redis://HOST or
+    /// The store: memory:, sqlite:DIR, postgres://USER@HOST/DATABASE, redis://HOST or
     /// tarantool://USER@HOST:PORT.
     #[arg(long, value_name = "URL")]
     store: Option<String>,
-    /// Where to listen for HTTP; port 0 is any free one.
+    /// Address for HTTP; port 0 selects a free port.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070")]
     http: SocketAddr,
-    /// What callers must show. Others on this machine can see it here: better the two below.
+    /// Access token that clients must send. Other users of this machine can read command lines: prefer --token-file or
+    /// TASKYARD_TOKEN.
     #[arg(long, value_name = "TOKEN", env = "TASKYARD_TOKEN", hide_env_values = true)]
     token: Option<String>,
-    /// Read the token from this file, which other users of the machine must not be able to read.
+    /// Read the token from this file, which only its owner may read.
     #[arg(long, value_name = "FILE", conflicts_with = "token")]
     token_file: Option<PathBuf>,
-    /// Listen outside this machine although there is no token.
+    /// Allow an address that other machines can reach although no token is set.
     #[arg(long)]
     insecure: bool,
-    /// A name under which this server may be called without a token; may be repeated.
+    /// A host name that requests without a token may use; may be repeated.
     #[arg(long, value_name = "NAME")]
     host_name: Vec<String>,
-    /// Refuse a put into a tube that does not exist instead of making it.
+    /// Refuse a put into a tube that does not exist instead of creating the tube.
     #[arg(long)]
     strict_tubes: bool,
-    /// Most tubes that one user may create; all HTTP clients are one user. 10000 is no limit.
+    /// Maximum number of tubes that one user may create; all HTTP clients count as one user. 10000 is no limit.
     #[arg(long, value_name = "N", default_value_t = TUBES_PER_USER_MAX as u16)]
     tubes_per_user: u16,
-    /// How many tubes have rows of their own in /metrics; the others share one row.
+    /// Number of tubes with their own rows in /metrics; the others share one row.
     #[arg(long, value_name = "N", default_value_t = METRICS_TUBES_MAX as u16)]
     metrics_tubes: u16,
-    /// Put events of semaphores into this tube as they come.
+    /// Also put events of semaphores into this tube.
     #[arg(long, value_name = "TUBE")]
     events_tube: Option<String>,
-    /// How much of what tasks carry is kept in memory; the rest stays on disk.
+    /// Memory for payloads; further payloads stay on disk.
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     #[arg(default_value_t = Size(OpenOptions::default().memory_bytes))]
     memory: Size,
-    /// The largest payload of a task, up to 64MB.
+    /// Maximum payload of a task, up to 64MB.
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     #[arg(default_value_t = Size(PAYLOAD_BYTES_DEFAULT))]
     payload_max: Size,
-    /// Open a damaged folder with what is left of it.
+    /// Open a damaged folder and recover what is readable; the rest is lost.
     #[arg(long)]
     accept_loss: bool,
-    /// Run SQL tasks too, of the tables that this file lists; see taskyard sql --help.
+    /// Also run the SQL tasks of the tables in this file; see taskyard sql --help.
     #[arg(long, value_name = "FILE", requires = "database")]
     sql: Option<PathBuf>,
-    /// How to connect to the database of SQL tasks.
+    /// Connection URL of the database of SQL tasks.
     #[arg(long, value_name = "URL", env = "TASKYARD_DATABASE", hide_env_values = true)]
     database: Option<String>,
-    /// Host a pool beside the queue: the programs and limits in this YAML file.
+    /// Also run a pool with the programs and limits in this YAML file.
     #[arg(long, value_name = "FILE")]
     pool: Option<PathBuf>,
-    /// Host only the gateway of that pool; its schedulers and backends are found over this Redis.
+    /// Run only the gateway of the pool; it finds schedulers and backends through this Redis.
     #[arg(long, value_name = "URL", requires = "pool")]
     pool_redis: Option<String>,
-    /// Go only to backends of that pool that encrypt, and that the authority in this PEM file vouches for.
+    /// Connect only to backends of the pool with TLS and a certificate of the authority in this PEM file.
     #[arg(long, value_name = "FILE", requires = "pool_redis")]
     pool_backend_ca: Option<PathBuf>,
-    /// Leave planning for typed workers to other servers of the store.
+    /// Run no manager of typed workers; other servers of the store do.
     #[arg(long)]
     no_manager: bool,
     #[command(flatten)]
     iproto: IprotoArgs,
 }
 
-/// What to do for a server that shall have no token.
-const WITHOUT_TOKEN: &str = "to go without one, leave out --token and --token-file and unset \
+/// How to run a server without a token.
+const WITHOUT_TOKEN: &str = "to run without a token, leave out --token and --token-file and unset \
                              TASKYARD_TOKEN";
 
-/// What was found in the store.
-struct Found {
+/// The opened store, for the start message.
+struct OpenedStore {
     url: String,
     durable: bool,
-    /// What a database that the store is in says about that.
+    /// The durability that the settings of a database determine.
     durability: Option<String>,
-    /// What the store does not have.
-    lacks: &'static [&'static str],
+    /// The features that the store does not support.
+    unsupported: &'static [&'static str],
     tubes: Vec<TubeInfo>,
-    opening: Duration,
+    opened_in: Duration,
 }
 
-/// Serves until told to stop.
+/// Serves until a signal stops the server.
 pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     log::start();
-    // Ten thousand connections need as many open files, and the usual limit is lower.
+    // Ten thousand connections need as many open files, and the default limit is lower.
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
-        tracing::warn!(%error, "cannot raise the limit of open files");
+        tracing::warn!(%error, "cannot raise the limit on open files");
     }
     let config = args.config()?;
     let runtime = runtime()?;
-    // Before anything is made on disk. From here on clients are told that the server is starting.
+    // Before anything is created on disk. From here on clients get the reply that the server is starting.
     let mut listeners = runtime.block_on(listen(config, &args.iproto))?;
     tracing::info!(http = %listeners.address(), "listening; opening the store");
     let pool = match &args.pool {
@@ -154,13 +156,14 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     let started = Instant::now();
     let (url, store) = args.open()?;
     let durable = store.capabilities().durable;
-    let (durability, lacks) = (store.durability(), store.unsupported());
+    let (durability, unsupported) = (store.durability(), store.unsupported());
     runtime.block_on(async {
         let settings = Settings { payload_bytes_max: args.payload_max.0 };
         let engine = Engine::start(store, Arc::new(SystemClock::new()), settings);
         let tubes = tubes(&engine).await?;
-        let found = Found { url, durable, durability, lacks, tubes, opening: started.elapsed() };
-        let (stop, again) = (Stop::new()?, Stop::new()?);
+        let opened_in = started.elapsed();
+        let opened = OpenedStore { url, durable, durability, unsupported, tubes, opened_in };
+        let (stop, again) = (StopSignals::new()?, StopSignals::new()?);
         let services = &mut listeners.config.services;
         services.extend(args.sql_tasks()?);
         services.extend(pool.as_ref().map(|pool| pool.service.clone()));
@@ -173,26 +176,26 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
                 return Err(refusal.into());
             }
         };
-        // A person who closes the terminal's pipe still wants the server.
+        // A closed standard output does not stop the server.
         let hosted = pool.as_ref().map(|pool| pool.screen(&server.url()));
-        let screen = first_screen(&server, &found, &args, &hosted.unwrap_or_default());
-        let _ = output::bytes(screen.as_bytes());
+        let message = start_message(&server, &opened, &args, &hosted.unwrap_or_default());
+        let _ = output::bytes(message.as_bytes());
         let stopping = async {
             stop_at_first(stop, again).await;
-            // While the queue still answers, so that another server can lead at once.
+            // While the queue still answers, so that the manager of another server can take over at once.
             if let Some(manager) = &manager {
                 manager.stop().await;
             }
         };
-        server.run(stopping).await.context("cannot stop properly")?;
-        let said = if is_pool_alone(&args) { "stopped".into() } else { goodbye(&found) };
-        let _ = output::line(said);
+        server.run(stopping).await.context("cannot stop the server")?;
+        let text = if is_pool_alone(&args) { "stopped".into() } else { stop_message(&opened) };
+        let _ = output::line(text);
         Ok(Exit::Ok)
     })
 }
 
-/// The threads for connections. One core is left to the engine, which has a thread of its own: on two cores
-/// sixteen connections get a seventh more than with a thread for each core.
+/// The threads for connections. One core is left to the engine, which has its own thread: on two cores this is a seventh
+/// faster for sixteen connections than a thread for each core.
 pub fn runtime() -> io::Result<Runtime> {
     let cores = std::thread::available_parallelism().map_or(2, NonZero::get);
     let workers = cores.saturating_sub(1).max(1);
@@ -204,18 +207,18 @@ impl ServeArgs {
         if self.payload_max.0 > PAYLOAD_BYTES_MAX {
             let most = Size(PAYLOAD_BYTES_MAX);
             return Err(
-                Wrong(format!("--payload-max is more than {most}, the most there is")).into()
+                UsageError(format!("--payload-max is more than the maximum of {most}")).into()
             );
         }
         let token = match &self.token_file {
             Some(path) => Some(read_token(path)?),
             None => self.token.clone(),
         };
-        // An empty one is most often a secret that did not arrive, so it must not open the server.
+        // An empty token is usually a missing secret, so it must not make the server accessible without one.
         let token =
             token.map(|text| Token::new(&text)).transpose().map_err(|error| match error {
-                TokenError::Empty => Wrong(format!("{error}; {WITHOUT_TOKEN}")),
-                other => Wrong(other.to_string()),
+                TokenError::Empty => UsageError(format!("{error}; {WITHOUT_TOKEN}")),
+                other => UsageError(other.to_string()),
             })?;
         let http = Some(self.http).filter(|http| token.is_none() && !http.ip().is_loopback());
         let open = [(http, "a token"), (self.iproto.open_address(), "a user")];
@@ -228,7 +231,7 @@ impl ServeArgs {
         }
         if token.is_none() && self.iproto.has_users() {
             note(
-                "users guard iproto alone; HTTP is open to everybody on this machine without a token",
+                "--iproto-users applies to iproto only; without a token every user of this machine can use HTTP",
             );
         }
         Ok(Config {
@@ -245,14 +248,14 @@ impl ServeArgs {
         })
     }
 
-    /// Starts the SQL tasks, if there are to be any.
+    /// Starts SQL tasks, if they are configured.
     fn sql_tasks(&self) -> anyhow::Result<Option<Arc<dyn Service>>> {
         let (Some(file), Some(database)) = (&self.sql, &self.database) else { return Ok(None) };
         let tasks = sql::start(database, Source::File(file.clone()), sql::PATIENCE)?;
         Ok(Some(Arc::new(tasks)))
     }
 
-    /// Starts planning for workers, which begins when the first one reports.
+    /// Starts the manager, which makes plans once the first worker has reported.
     fn manager(&self, engine: &Engine) -> Arc<dyn Service> {
         let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let name = format!("{} on {}, process {}", self.http, host.trim(), process::id());
@@ -271,32 +274,33 @@ impl ServeArgs {
             wait: STORE_WAIT,
             read_only: false,
         };
-        let store = opening::open(&url, &options)?;
-        Ok((shown(&url), store))
+        let store = open_store::open(&url, &options)?;
+        Ok((without_password(&url), store))
     }
 }
 
-/// The token in a file that other users of the machine can neither read nor change.
+/// Reads the token from a file that other users of the machine can neither read nor change.
 fn read_token(path: &Path) -> anyhow::Result<String> {
     let shown = path.display();
-    let failed = |error: io::Error| Wrong(format!("cannot read the token from {shown}: {error}"));
+    let failed =
+        |error: io::Error| UsageError(format!("cannot read the token from {shown}: {error}"));
     let mut file = fs::File::open(path).map_err(failed)?;
     let about = file.metadata().map_err(failed)?;
-    // A pipe has no name by which others could read it.
+    // A pipe has no name by which other users could read it.
     if about.is_file() && about.permissions().mode() & 0o007 != 0 {
         let text = format!(
-            "every user of this machine can open {shown}, which has the token; allow it to its owner alone: \
+            "every user of this machine can open {shown}, which contains the token; restrict it to its owner: \
              chmod 600 {}",
             quoted(&shown.to_string())
         );
-        return Err(Wrong(text).into());
+        return Err(UsageError(text).into());
     }
     let mut text = String::new();
     file.read_to_string(&mut text).map_err(failed)?;
     Ok(text)
 }
 
-/// Listens, if need be without clients of Tarantool's queue.
+/// Listens on all addresses, without the default one for clients of Tarantool's queue if that is in use.
 async fn listen(config: Config, iproto: &IprotoArgs) -> Result<Listeners, BindError> {
     match Listeners::bind(config.clone()).await {
         Err(refusal) => Listeners::bind(iproto.without(config, refusal)?).await,
@@ -308,59 +312,61 @@ async fn tubes(engine: &Engine) -> anyhow::Result<Vec<TubeInfo>> {
     match engine.execute(vec![Command::Tubes { tube: None }]).await.pop() {
         Some(Ok(Reply::Tubes(tubes))) => Ok(tubes),
         Some(Err(error)) => Err(error.into()),
-        _ => Err(misfit("tubes")),
+        _ => Err(unexpected_reply("tubes")),
     }
 }
 
-/// What a newcomer sees: what runs where, and lines to paste.
-fn first_screen(server: &Server, found: &Found, args: &ServeArgs, hosted: &str) -> String {
-    let durable = match &found.durability {
+/// The start message: the store, the addresses, and commands to try.
+fn start_message(server: &Server, opened: &OpenedStore, args: &ServeArgs, hosted: &str) -> String {
+    let durable = match &opened.durability {
         Some(durability) => durability,
-        None if found.durable => "durable: what is acknowledged is on disk",
-        None => "not durable: gone when the server stops",
+        None if opened.durable => "durable: what is acknowledged is on disk",
+        None => "not durable: tasks are lost when the server stops",
     };
     let durable = match &args.store {
         Some(url) if url.contains("pooler=transaction") => {
-            format!("{durable}; behind a pooler, so what other servers do is seen within a second")
+            format!(
+                "{durable}; behind a pooler: changes by other servers are visible within a second"
+            )
         }
         _ => durable.to_owned(),
     };
-    let lacks = match found.lacks {
+    let unsupported = match opened.unsupported {
         [] => String::new(),
-        lacks => format!("\x20 without {}\n", lacks.join(", ")),
+        unsupported => format!("\x20 without {}\n", unsupported.join(", ")),
     };
-    let tasks: u64 = found.tubes.iter().map(|tube| tube.stats.tasks.total()).sum();
-    let tubes = match found.tubes.len() {
+    let tasks: u64 = opened.tubes.iter().map(|tube| tube.stats.tasks.total()).sum();
+    let tubes = match opened.tubes.len() {
         1 => "1 tube".into(),
         count => format!("{count} tubes"),
     };
-    let opening = found.opening.as_secs_f64();
+    let opened_in = opened.opened_in.as_secs_f64();
     let token = if server.needs_token() { "token needed" } else { "no token needed" };
     format!(
         "taskyard {}\n\
          \x20 store  {} ({durable})\n\
-         {lacks}\x20 tasks  {tasks} in {tubes}, opened in {opening:.2} s\n\
+         {unsupported}\x20 tasks  {tasks} in {tubes}, opened in {opened_in:.2} s\n\
          \x20 http   {} ({token})\n\
          \x20 iproto {}\n{hosted}\n\
          Try in another terminal:\n{}\n\
          Ctrl-C stops it.\n",
         env!("CARGO_PKG_VERSION"),
-        found.url,
-        reach::line(server),
+        opened.url,
+        listen_addresses::line(server),
         iproto::line(server, &args.iproto),
         match is_pool_alone(args) {
             true => pool::to_paste(&program(), server.url().as_str(), server.needs_token()),
-            false => to_paste(server, &free_name(&found.tubes), args.strict_tubes),
+            false => to_paste(server, &free_name(&opened.tubes), args.strict_tubes),
         },
     )
 }
 
-/// Whether this is a pool by itself, whose queue nobody uses.
+/// Whether only the pool is used: its queue is in memory.
 fn is_pool_alone(args: &ServeArgs) -> bool {
     args.pool.is_some() && args.store.as_deref() == Some("memory:")
 }
 
-/// A put, a take and an ack that work as they are; where a put makes no tube, it is made first.
+/// Commands that put, take and ack a task; where a put does not create the tube, a command that does.
 fn to_paste(server: &Server, tube: &str, strict: bool) -> String {
     let program = program();
     let mut flags = String::new();
@@ -379,43 +385,43 @@ fn to_paste(server: &Server, tube: &str, strict: bool) -> String {
     create.iter().chain(&verbs).map(|verb| format!("  {program} {verb}{flags}\n")).collect()
 }
 
-fn goodbye(found: &Found) -> String {
-    if found.durable || found.durability.is_some() {
-        format!("stopped; everything is in {}", found.url)
+fn stop_message(opened: &OpenedStore) -> String {
+    if opened.durable || opened.durability.is_some() {
+        format!("stopped; all tasks are in {}", opened.url)
     } else {
-        "stopped; the tasks were in memory only and are gone".into()
+        "stopped; the tasks were in memory only and are lost".into()
     }
 }
 
-/// A tube that is not there yet, so that its first task has the id 0.
+/// The name of a tube that does not exist, so that its first task has the id 0.
 fn free_name(tubes: &[TubeInfo]) -> String {
     let names = (1..).map(|n| if n == 1 { "mail".into() } else { format!("mail{n}") });
     let mut free = names.filter(|name: &String| tubes.iter().all(|t| t.name.as_str() != *name));
     free.next().unwrap_or_default()
 }
 
-/// Where this program is.
+/// The path of this program, quoted for a shell.
 fn program() -> String {
     let path = env::current_exe().ok().and_then(|path| path.to_str().map(quoted));
     path.unwrap_or_else(|| "taskyard".into())
 }
 
-/// The two ways to ask a program to stop.
-pub struct Stop {
+/// The signals that ask the program to stop: SIGINT and SIGTERM.
+pub struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
 }
 
-impl Stop {
-    /// Listens for both.
+impl StopSignals {
+    /// Listens for both signals.
     pub fn new() -> io::Result<Self> {
-        Ok(Stop {
+        Ok(StopSignals {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
         })
     }
 
-    async fn asked(&mut self) {
+    async fn received(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
@@ -423,14 +429,14 @@ impl Stop {
     }
 }
 
-/// Ready at the first signal. The second ends the process at once: what was acknowledged is safe.
-pub async fn stop_at_first(mut stop: Stop, mut again: Stop) {
-    stop.asked().await;
-    output::note("stopping; once more to stop at once");
+/// Ready at the first signal. The second one ends the process at once: what was acknowledged is on disk.
+pub async fn stop_at_first(mut stop: StopSignals, mut again: StopSignals) {
+    stop.received().await;
+    output::note("stopping; press Ctrl-C again to stop at once");
     tokio::spawn(async move {
-        // It has seen the first signal too.
-        again.asked().await;
-        again.asked().await;
+        // It has received the first signal too.
+        again.received().await;
+        again.received().await;
         process::exit(130);
     });
 }

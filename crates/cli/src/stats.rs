@@ -1,4 +1,4 @@
-//! `stats`: what the tubes have and what was done to them.
+//! `stats`: shows the number of tasks and calls of each tube.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -10,26 +10,26 @@ use taskyard_wire::Exit;
 use taskyard_wire::http::TubeAnswer;
 
 use crate::connect::{ConnectArgs, block_on};
-use crate::internal::InternalArgs;
+use crate::internal_tubes::InternalArgs;
 use crate::{output, units};
 
-/// What to show.
+/// The arguments of `stats`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  taskyard stats                   all tubes; oldest is for how long a task has been ready
-  taskyard stats mail --json       one tube, for a program
-  taskyard stats --watch           again every second, with rates, until Ctrl-C
+  taskyard stats                   all tubes; OLDEST is how long the oldest task has been ready
+  taskyard stats mail --json       one tube as JSON
+  taskyard stats --watch           every second, with rates, until Ctrl-C
   taskyard stats --watch=5s")]
 pub struct StatsArgs {
-    /// The tube; all of them when absent.
+    /// The tube; all tubes if it is not given.
     tube: Option<String>,
     #[command(flatten)]
     internal: InternalArgs,
     /// Print one JSON object a line for each tube.
     #[arg(long)]
     json: bool,
-    /// Show it again and again until Ctrl-C, with rates.
+    /// Repeat at this interval until Ctrl-C, with rates; 1s if no time is given.
     #[arg(long, value_name = "TIME", value_parser = units::span)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1s")]
     watch: Option<Span>,
@@ -37,74 +37,78 @@ pub struct StatsArgs {
     connect: ConnectArgs,
 }
 
-/// What was seen when.
-struct Seen {
+/// The state of the tubes at one time.
+struct Snapshot {
     at: Instant,
     tubes: Vec<TubeAnswer>,
-    /// What becomes of acknowledged tasks, where a database's settings say it.
+    /// Whether acknowledged tasks are on disk, where the settings of a database determine it.
     durability: Option<String>,
 }
 
-/// Shows the numbers.
+/// Prints the numbers, repeatedly with `--watch`.
 pub fn run(args: StatsArgs) -> anyhow::Result<Exit> {
     let http = args.connect.http()?;
     let tube = args.tube.as_deref().map(TubeName::new).transpose()?;
     block_on(async {
         let mut before = None;
         loop {
-            let mut seen = see(&http, tube.as_ref(), args.json).await?;
+            let mut snapshot = query(&http, tube.as_ref(), args.json).await?;
             if tube.is_none() {
-                args.internal.hide(&mut seen.tubes);
+                args.internal.hide(&mut snapshot.tubes);
             }
-            print(&args, &seen, before.as_ref())?;
+            print(&args, &snapshot, before.as_ref())?;
             let Some(every) = args.watch else { return Ok(Exit::Ok) };
             let stop = tokio::signal::ctrl_c();
-            // Faster than this nobody reads, and a zero would be a storm.
+            // A shorter interval is unreadable, and zero would flood the server.
             let every = Duration::from(every).max(Duration::from_millis(100));
             if tokio::time::timeout(every, stop).await.is_ok() {
                 return Ok(Exit::Ok);
             }
-            before = Some(seen);
+            before = Some(snapshot);
         }
     })
 }
 
-async fn see(http: &Http, tube: Option<&TubeName>, json: bool) -> anyhow::Result<Seen> {
+async fn query(http: &Http, tube: Option<&TubeName>, json: bool) -> anyhow::Result<Snapshot> {
     let durability = if tube.is_none() && !json { http.durability().await? } else { None };
-    Ok(Seen { tubes: http.tubes(tube).await?, at: Instant::now(), durability })
+    Ok(Snapshot { tubes: http.tubes(tube).await?, at: Instant::now(), durability })
 }
 
-fn print(args: &StatsArgs, seen: &Seen, before: Option<&Seen>) -> anyhow::Result<()> {
+fn print(args: &StatsArgs, snapshot: &Snapshot, before: Option<&Snapshot>) -> anyhow::Result<()> {
     if args.json {
-        return output::json_lines(&seen.tubes);
+        return output::json_lines(&snapshot.tubes);
     }
     if args.watch.is_some() && std::io::stdout().is_terminal() {
-        // Clears the screen and goes to its corner.
+        // Clears the screen and moves the cursor to the top left.
         output::bytes(b"\x1b[2J\x1b[H")?;
     }
-    if let Some(durability) = &seen.durability {
+    if let Some(durability) = &snapshot.durability {
         output::line(format!("{durability}\n"))?;
     }
-    if seen.tubes.is_empty() {
-        output::line("no tubes yet; the first put makes one: taskyard put mail hello")?;
+    if snapshot.tubes.is_empty() {
+        output::line("no tubes yet; the first put creates one: taskyard put mail hello")?;
         return Ok(());
     }
-    overview(args, seen, before)?;
+    overview(args, snapshot, before)?;
     if args.tube.is_some() {
-        seen.tubes.iter().try_for_each(calls)?;
+        snapshot.tubes.iter().try_for_each(calls)?;
     }
     Ok(())
 }
 
-/// A line for each tube.
-fn overview(args: &StatsArgs, seen: &Seen, before: Option<&Seen>) -> anyhow::Result<()> {
+/// Prints a line for each tube.
+fn overview(
+    args: &StatsArgs,
+    snapshot: &Snapshot,
+    before: Option<&Snapshot>,
+) -> anyhow::Result<()> {
     let mut header =
         vec!["tube", "kind", "ready", "taken", "delayed", "buried", "done", "waiting", "oldest"];
     if args.watch.is_some() {
         header.extend(["put/s", "take/s", "ack/s"]);
     }
     let mut table = output::table(&header);
-    for tube in &seen.tubes {
+    for tube in &snapshot.tubes {
         let tasks = &tube.tasks;
         let paused = if tube.paused { " (paused)" } else { "" };
         let mut row = vec![
@@ -116,18 +120,18 @@ fn overview(args: &StatsArgs, seen: &Seen, before: Option<&Seen>) -> anyhow::Res
         row.push(tube.consumers.to_string());
         row.push(tube.oldest_ready.map_or_else(|| "-".into(), units::age));
         if args.watch.is_some() {
-            row.extend(rates(tube, seen, before));
+            row.extend(rates(tube, snapshot, before));
         }
         table.add_row(row);
     }
     Ok(output::show(&table)?)
 }
 
-/// Puts, takes and acks a second since the last look.
-fn rates(tube: &TubeAnswer, seen: &Seen, before: Option<&Seen>) -> [String; 3] {
+/// Puts, takes and acks per second since the last snapshot.
+fn rates(tube: &TubeAnswer, snapshot: &Snapshot, before: Option<&Snapshot>) -> [String; 3] {
     let old = before.and_then(|before| {
         let old = before.tubes.iter().find(|old| old.number == tube.number)?;
-        Some((old, seen.at.duration_since(before.at).as_secs_f64()))
+        Some((old, snapshot.at.duration_since(before.at).as_secs_f64()))
     });
     let Some((old, seconds)) = old else { return ["-", "-", "-"].map(String::from) };
     let rate = |new: u64, old: u64| format!("{:.0}", new.saturating_sub(old) as f64 / seconds);
@@ -138,7 +142,7 @@ fn rates(tube: &TubeAnswer, seen: &Seen, before: Option<&Seen>) -> [String; 3] {
     ]
 }
 
-/// What was done to a tube since the store was opened.
+/// Prints the calls of a tube since the server started.
 fn calls(tube: &TubeAnswer) -> anyhow::Result<()> {
     let calls = &tube.calls;
     let mut table = output::table(&[

@@ -1,4 +1,4 @@
-//! Times, sizes and names of deliveries as people write them.
+//! Parses and prints durations, times, sizes and deliveries.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,11 +6,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use taskyard_core::{Holder, Lease, Span, TaskId, Timestamp};
 
-/// A value, or `none` to take it away.
+/// A value, or `none` to remove it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OrNone<T>(pub Option<T>);
 
-/// A number of bytes that prints as people write it.
+/// A number of bytes, printed with its largest whole unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub usize);
 
@@ -25,12 +25,12 @@ impl fmt::Display for Size {
     }
 }
 
-/// One delivery as people name it: `ID` or `ID:LEASE`.
+/// A delivery, written as `ID` or `ID:LEASE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
     /// The task.
     pub id: TaskId,
-    /// Who says so.
+    /// The lease that must hold the task, if one is given.
     pub holder: Holder,
 }
 
@@ -47,7 +47,7 @@ impl FromStr for Delivery {
     }
 }
 
-/// A length of time: `5s`, `1m30s`, `250ms`, `2h`, `1d`, or seconds.
+/// A duration: `5s`, `1m30s`, `250ms`, `2h`, `1d`, or seconds.
 pub fn span(text: &str) -> Result<Span, String> {
     if let Ok(seconds) = text.parse::<f64>()
         && seconds.is_finite()
@@ -63,7 +63,7 @@ pub fn span(text: &str) -> Result<Span, String> {
     Ok(Span::from_micros(micros.round() as i64))
 }
 
-/// A length of time, or `none`.
+/// A duration, or `none`.
 pub fn span_or_none(text: &str) -> Result<OrNone<Span>, String> {
     if text == "none" { Ok(OrNone(None)) } else { span(text).map(|span| OrNone(Some(span))) }
 }
@@ -98,11 +98,11 @@ pub fn pri(text: &str) -> Result<u64, String> {
         .map_err(|_| format!("write a whole number from 0 to {}; smaller goes first", u64::MAX))
 }
 
-/// A moment: `2030-01-31T08:00:00Z`, with an offset or a fraction, a date alone for its midnight in UTC, or seconds since
+/// A time: `2030-01-31T08:00:00Z`, with an offset or a fraction, a date alone for its midnight in UTC, or seconds since
 /// 1970.
-pub fn moment(text: &str) -> Result<Timestamp, String> {
+pub fn timestamp(text: &str) -> Result<Timestamp, String> {
     let wrong = || {
-        "write a date such as 2030-01-31 (midnight UTC), a moment with its zone such as \
+        "write a date such as 2030-01-31 (midnight UTC), a time with its zone such as \
          2030-01-31T08:00:00Z or 2030-01-31T08:00:00+03:00, or seconds since 1970"
             .to_owned()
     };
@@ -112,7 +112,7 @@ pub fn moment(text: &str) -> Result<Timestamp, String> {
     calendar_seconds(text).and_then(Timestamp::from_secs_f64).ok_or_else(wrong)
 }
 
-/// A moment given in seconds since 1970, as `moment` reads it.
+/// A time in seconds since 1970, in the format that `timestamp` reads.
 pub fn utc(seconds: f64) -> String {
     let total = seconds.max(0.0) as i64;
     let (mut days, clock) = (total / 86_400, total % 86_400);
@@ -131,13 +131,13 @@ pub fn utc(seconds: f64) -> String {
     format!("{year}-{:02}-{:02}T{hour:02}:{minute:02}:{second:02}Z", month + 1, days + 1)
 }
 
-/// For how long something has been so that began at this moment, in seconds since the epoch.
+/// The duration since a time in seconds since 1970.
 pub fn age(since: f64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     in_words(now.as_secs_f64() - since)
 }
 
-/// A length of time in seconds as a person says it: its two largest parts.
+/// A duration in seconds as text, with its two largest units.
 pub fn in_words(seconds: f64) -> String {
     let total = seconds.round().max(0.0) as u64;
     let parts = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
@@ -152,7 +152,7 @@ pub fn in_words(seconds: f64) -> String {
     if words.is_empty() { "less than a second".into() } else { words.join(" ") }
 }
 
-/// Numbers and the letters behind each of them.
+/// Numbers, each with the letters after it.
 fn parts(text: &str) -> Option<Vec<(f64, &str)>> {
     let mut parts = Vec::new();
     let mut rest = text;
@@ -179,7 +179,7 @@ fn unit_micros(unit: &str) -> Option<f64> {
     })
 }
 
-/// Seconds since 1970 of a date and time with a zone, or of the beginning of a date in UTC.
+/// Seconds since 1970 of a date and time with a zone, or of midnight UTC of a date.
 fn calendar_seconds(text: &str) -> Option<f64> {
     let (date, rest) = text.split_once(['T', 't', ' ']).unwrap_or((text, "00:00:00Z"));
     let zone = rest.find(['Z', 'z', '+', '-'])?;
@@ -216,7 +216,7 @@ fn month_days(year: i64) -> [i64; 12] {
     [31, 28 + i64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]
 }
 
-/// Exactly `N` numbers with this between them; only the last may have a fraction.
+/// Exactly `N` numbers with this separator; only the last may have a fraction.
 fn numbers<const N: usize>(text: &str, between: char) -> Option<[f64; N]> {
     let mut numbers = [0.0; N];
     let mut parts = text.split(between);
@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times() {
+    fn durations_are_parsed() {
         for (text, micros) in [
             ("5", 5_000_000),
             ("0.25", 250_000),
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes() {
+    fn sizes_are_parsed_and_printed() {
         assert_eq!(size("64MB"), Ok(Size(64 << 20)));
         assert_eq!(size("1.5KiB"), Ok(Size(1536)));
         assert_eq!(size("100"), Ok(Size(100)));
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn words_for_times() {
+    fn durations_are_printed_in_words() {
         for (seconds, words) in [
             (0.2, "less than a second"),
             (-5.0, "less than a second"),
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn moments() {
+    fn times_are_parsed_and_printed() {
         for (text, seconds) in [
             ("1700000000.5", 1_700_000_000.5),
             ("1970-01-01T00:00:00Z", 0.0),
@@ -289,24 +289,24 @@ mod tests {
             ("2023-11-14 23:13:20.25+01:00", 1_700_000_000.25),
             ("2100-03-01T00:00:00Z", 4_107_542_400.0),
         ] {
-            assert_eq!(moment(text), Ok(Timestamp::from_secs_f64(seconds).unwrap()), "{text}");
+            assert_eq!(timestamp(text), Ok(Timestamp::from_secs_f64(seconds).unwrap()), "{text}");
         }
         for text in ["1970-01-01T00:00:00Z", "2000-02-29T12:00:07Z", "2100-12-31T23:59:59Z"] {
-            assert_eq!(utc(moment(text).unwrap().as_secs_f64()), text);
+            assert_eq!(utc(timestamp(text).unwrap().as_secs_f64()), text);
         }
         for text in ["", "-5", "tomorrow", "2023-02-29T00:00:00Z", "2023-13-01T00:00:00Z"] {
-            assert!(moment(text).is_err(), "{text}");
+            assert!(timestamp(text).is_err(), "{text}");
         }
         for text in ["2023-11-31", "2023-11", "2023-11-14T22:13:20", "2023-11-14T25:00:00Z"] {
-            assert!(moment(text).is_err(), "{text}");
+            assert!(timestamp(text).is_err(), "{text}");
         }
-        assert_eq!(moment("2023-11-14"), moment("2023-11-14T00:00:00Z"), "midnight in UTC");
-        assert_eq!(moment("2023-11-14T03:00:00+03:00"), moment("2023-11-14"));
-        assert!(moment("1-2-3T4:5:6Z").is_err());
+        assert_eq!(timestamp("2023-11-14"), timestamp("2023-11-14T00:00:00Z"), "midnight in UTC");
+        assert_eq!(timestamp("2023-11-14T03:00:00+03:00"), timestamp("2023-11-14"));
+        assert!(timestamp("1-2-3T4:5:6Z").is_err());
     }
 
     #[test]
-    fn deliveries() {
+    fn deliveries_are_parsed() {
         let held = Delivery { id: TaskId(3), holder: Holder::Lease(Lease(17)) };
         assert_eq!("3:17".parse(), Ok(held));
         assert_eq!("3".parse(), Ok(Delivery { id: TaskId(3), holder: Holder::Any }));

@@ -14,6 +14,8 @@ mod memory;
 mod options;
 #[cfg(feature = "remote")]
 pub mod remote;
+#[cfg(feature = "remote")]
+pub mod template;
 mod transfer;
 
 use std::future::{Future, ready};

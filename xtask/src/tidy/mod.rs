@@ -11,6 +11,7 @@ mod lexer;
 mod links;
 mod shape;
 mod source;
+mod sql;
 mod tree;
 mod words;
 
@@ -27,8 +28,10 @@ const CHECKS: &[fn(&Tree) -> Vec<Diagnostic>] = &[
     directions::pure_core,
     shape::file_length,
     shape::function_length,
+    sql::function_length,
     shape::names,
     shape::crate_header,
+    shape::doc_tests,
     leftovers::attributes,
     leftovers::unfinished,
     leftovers::sleeping,

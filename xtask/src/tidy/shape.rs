@@ -6,7 +6,7 @@ use super::tree::Tree;
 /// The most lines of a file that are not tests.
 const FILE_LINES_MAX: usize = 600;
 /// The most lines of a function outside the tests.
-const FUNCTION_LINES_MAX: usize = 70;
+pub const FUNCTION_LINES_MAX: usize = 70;
 /// Names that say nothing about what is inside.
 const VAGUE_NAMES: &[&str] = &["util", "utils", "common", "helper", "helpers", "misc", "imp"];
 
@@ -89,6 +89,35 @@ pub fn crate_header(tree: &Tree) -> Vec<Diagnostic> {
         .collect()
 }
 
+/// A crate that turns documentation tests off, which saves their time, has no code in doc comments that would not be run.
+pub fn doc_tests(tree: &Tree) -> Vec<Diagnostic> {
+    let manifests = tree.ending("Cargo.toml").filter(|(_, text)| text.contains("doctest = false"));
+    let folders: Vec<String> =
+        manifests.map(|(path, _)| path.replace("Cargo.toml", "src/")).collect();
+    let mut diagnostics = Vec::new();
+    for (path, source) in tree.rust() {
+        if !folders.iter().any(|folder| path.starts_with(folder.as_str())) {
+            continue;
+        }
+        let mut fences = source.lines().filter(|line| fence(line.comment).is_some()).step_by(2);
+        let code = fences.find(|line| {
+            matches!(fence(line.comment), Some("" | "rust" | "no_run" | "should_panic"))
+        });
+        diagnostics.extend(code.map(|line| {
+            let instead = "remove `doctest = false` from its Cargo.toml";
+            Diagnostic::new((path, line.number), "this code in a doc comment is not run", instead)
+        }));
+    }
+    diagnostics
+}
+
+/// The kind of a block of code that opens or closes in this doc comment.
+fn fence(comment: &str) -> Option<&str> {
+    let comment = comment.trim_start();
+    let text = comment.strip_prefix("///").or_else(|| comment.strip_prefix("//!"))?;
+    text.trim().strip_prefix("```")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,5 +175,18 @@ mod tests {
             ("crates/b/src/c.rs", "\n"),
         ]);
         assert_eq!(lines(&crate_header(&tree)), [("crates/b/src/lib.rs", 1)]);
+    }
+
+    #[test]
+    fn code_in_doc_comments_is_run() {
+        let code = "/// ```\n/// f();\n/// ```\nfn f() {}\n";
+        let tree = Tree::of(&[
+            ("crates/a/Cargo.toml", "[lib]\ndoctest = false\n"),
+            ("crates/a/src/a.rs", code),
+            ("crates/a/src/b.rs", "/// ```text\n/// f\n/// ```\n"),
+            ("crates/b/Cargo.toml", ""),
+            ("crates/b/src/a.rs", code),
+        ]);
+        assert_eq!(lines(&doc_tests(&tree)), [("crates/a/src/a.rs", 1)]);
     }
 }

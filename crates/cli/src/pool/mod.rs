@@ -17,7 +17,7 @@ use taskyard_server::Guests;
 use taskyard_wire::Exit;
 
 use crate::args::{Cli, Verb};
-use crate::failure::Wrong;
+use crate::failure::UsageError;
 use crate::serve;
 use parts::{BackendArgs, SchedulerArgs};
 use status::StatusArgs;
@@ -159,9 +159,9 @@ impl HostedPool {
         let config = read(file)?;
         if let Some(url) = redis {
             let address =
-                PoolAddress::parse(url, "gateway").map_err(|error| Wrong(error.to_string()))?;
+                PoolAddress::parse(url, "gateway").map_err(|error| UsageError(error.to_string()))?;
             let trust = backend_ca.map(BackendTrust::read).transpose();
-            let trust = trust.map_err(|error| Wrong(error.to_string()))?.unwrap_or_default();
+            let trust = trust.map_err(|error| UsageError(error.to_string()))?.unwrap_or_default();
             let redis_gateway = RedisGateway::with_trust(&config, &address, trust)?;
             let gateway = redis_gateway.gateway().clone();
             return Ok(HostedPool { gateway, service: Arc::new(redis_gateway), gaps: Vec::new() });
@@ -195,7 +195,7 @@ pub fn to_paste(program: &str, url: &str, needs_token: bool) -> String {
 
 /// Reads the file that describes a pool.
 fn read(file: &Path) -> anyhow::Result<Config> {
-    let wrong = |why: String| Wrong(format!("{}: {why}", file.display()));
+    let wrong = |why: String| UsageError(format!("{}: {why}", file.display()));
     let text = fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
     Ok(Config::parse(&text).map_err(|error| wrong(error.to_string()))?)
 }

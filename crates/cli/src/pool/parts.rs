@@ -14,9 +14,9 @@ use taskyard_pool::redis::{
 use taskyard_wire::Exit;
 
 use super::read;
-use crate::failure::Wrong;
+use crate::failure::UsageError;
 use crate::log;
-use crate::serve::{Stop, runtime, stop_at_first};
+use crate::serve::{StopSignals, runtime, stop_at_first};
 use crate::{output, units};
 
 /// The pool.
@@ -82,7 +82,7 @@ pub fn scheduler(args: &SchedulerArgs) -> anyhow::Result<Exit> {
     runtime()?.block_on(async {
         let scheduler =
             RedisScheduler::new(config, &args.part.address("scheduler")?, &process_name())?;
-        let stop = stop_at_first(Stop::new()?, Stop::new()?);
+        let stop = stop_at_first(StopSignals::new()?, StopSignals::new()?);
         output::line(format!("scheduler {}: leads if no other scheduler does", process_name()))?;
         scheduler.run(stop).await;
         Ok(Exit::Ok)
@@ -96,12 +96,12 @@ pub fn backend(args: BackendArgs) -> anyhow::Result<Exit> {
     let unreachable = args.listen.ip().is_unspecified() && args.advertise.is_none();
     if unreachable {
         let why = "--listen is not an address that gateways can use; set --advertise HOST:PORT";
-        return Err(Wrong(why.into()).into());
+        return Err(UsageError(why.into()).into());
     }
     let identity = match (&args.tls_cert, &args.tls_key) {
         (Some(certificate), Some(key)) => {
             let read = Identity::read(certificate, key);
-            Some(read.map_err(|error| Wrong(error.to_string()))?)
+            Some(read.map_err(|error| UsageError(error.to_string()))?)
         }
         _ => None,
     };
@@ -118,7 +118,7 @@ pub fn backend(args: BackendArgs) -> anyhow::Result<Exit> {
         let options = BackendHostOptions { listen, advertise, identity, grace };
         let host =
             BackendHost::open(config, &args.part.address("backend")?, runner, options).await?;
-        let stop = stop_at_first(Stop::new()?, Stop::new()?);
+        let stop = stop_at_first(StopSignals::new()?, StopSignals::new()?);
         let listens = host.address();
         output::line(format!(
             "backend {}: up to {count} programs, listening on {listens}{encrypted}",
@@ -134,7 +134,7 @@ pub fn backend(args: BackendArgs) -> anyhow::Result<Exit> {
 
 impl PartArgs {
     fn address(&self, role: &str) -> anyhow::Result<PoolAddress> {
-        Ok(PoolAddress::parse(&self.redis, role).map_err(|error| Wrong(error.to_string()))?)
+        Ok(PoolAddress::parse(&self.redis, role).map_err(|error| UsageError(error.to_string()))?)
     }
 }
 

@@ -6,7 +6,7 @@ use taskyard_pool::redis::{PoolAddress, RedisClient, read_status};
 use taskyard_wire::Exit;
 
 use crate::connect::{ConnectArgs, block_on};
-use crate::failure::Wrong;
+use crate::failure::UsageError;
 use crate::output;
 use crate::table::Table;
 
@@ -32,7 +32,7 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<Exit> {
     let status: Value = match &args.redis {
         Some(url) => {
             let address =
-                PoolAddress::parse(url, "status").map_err(|error| Wrong(error.to_string()))?;
+                PoolAddress::parse(url, "status").map_err(|error| UsageError(error.to_string()))?;
             block_on(async { Ok(read_status(&RedisClient::open(&address)).await?) })?
         }
         None => {

@@ -1,4 +1,4 @@
-//! Fetching events.
+//! `semaphore events`: prints and acknowledges events.
 
 use clap::Args;
 use taskyard_core::{EventId, SemaphoreCommand, SemaphoreReply, Span};
@@ -6,44 +6,45 @@ use taskyard_wire::Exit;
 use taskyard_wire::http::EventAnswer;
 
 use super::{ask, key};
-use crate::connect::{ConnectArgs, misfit};
+use crate::connect::{ConnectArgs, unexpected_reply};
 use crate::output;
 use crate::units;
 
-/// Which events to fetch.
+/// The arguments of `semaphore events`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  taskyard semaphore events                      those that are there
+  taskyard semaphore events                      the pending events of all semaphores
   taskyard semaphore events yang --wait 1m --ack
   taskyard semaphore events --json
 
-An event comes again until it is acknowledged: after half a minute, then a minute, and so on.")]
+An event is delivered again until it is acknowledged: after 30 seconds, then after a minute, and
+so on.")]
 pub struct EventsArgs {
-    /// Of this semaphore only.
+    /// Only events of this semaphore.
     key: Option<String>,
-    /// At most how many.
+    /// Print at most this many.
     #[arg(long, value_name = "N", default_value_t = 100)]
     count: usize,
-    /// How long to wait for the first.
+    /// How long to wait for the first event.
     #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "0")]
     wait: Span,
-    /// Acknowledge them once they are printed.
+    /// Acknowledge the events after printing them.
     #[arg(long)]
     ack: bool,
-    /// Print one JSON object a line.
+    /// Print one JSON object per line.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     connect: ConnectArgs,
 }
 
-/// Fetches, prints and perhaps acknowledges.
+/// Fetches events, prints them and, if asked, acknowledges them.
 pub fn run(args: &EventsArgs) -> anyhow::Result<Exit> {
     let key = args.key.as_deref().map(key).transpose()?;
     let fetch = SemaphoreCommand::Events { key, count: args.count, wait: args.wait };
     let SemaphoreReply::Events(events) = ask(&args.connect, fetch)? else {
-        return Err(misfit("events"));
+        return Err(unexpected_reply("events"));
     };
     if args.json {
         output::json_lines(events.iter().map(EventAnswer::new))?;

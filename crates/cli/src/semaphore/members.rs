@@ -1,4 +1,4 @@
-//! Showing who holds grants or waits for them, and removing semaphores.
+//! `semaphore holders`, `waiting` and `drop`: lists the tasks of a semaphore, and removes semaphores.
 
 use clap::Args;
 use taskyard_core::{LineCursor, LinePart, Member, SemaphoreCommand, SemaphoreReply};
@@ -6,24 +6,24 @@ use taskyard_wire::Exit;
 use taskyard_wire::http::{MembersAnswer, NothingAnswer};
 
 use super::{ask, key};
-use crate::connect::{ConnectArgs, misfit};
+use crate::connect::{ConnectArgs, unexpected_reply};
 use crate::output;
 
-/// Which part of a line to show.
+/// The arguments of `semaphore holders` and `waiting`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   taskyard semaphore holders yang
   taskyard semaphore waiting yang --count 20
 
-A page that is not the last one says with which --after the next one begins.")]
+If there are more tasks, the command prints the --after for the next page.")]
 pub struct MembersArgs {
     /// The semaphore.
     key: String,
-    /// At most how many.
+    /// Print at most this many.
     #[arg(long, value_name = "N", default_value_t = 1000)]
     count: usize,
-    /// The end of the page before.
+    /// Where the previous page ended.
     #[arg(long, value_name = "NEXT", allow_hyphen_values = true)]
     after: Option<LineCursor>,
     /// Print JSON.
@@ -33,12 +33,12 @@ pub struct MembersArgs {
     connect: ConnectArgs,
 }
 
-/// Which semaphore to remove.
+/// The arguments of `semaphore drop`.
 #[derive(Debug, Args)]
 pub struct DropArgs {
     /// The semaphore.
     key: String,
-    /// Also while tasks hold its grants or wait for them; they are not told.
+    /// Remove it even if tasks hold its grants or wait for them; they get no event.
     #[arg(long)]
     force: bool,
     /// Print JSON.
@@ -48,12 +48,12 @@ pub struct DropArgs {
     connect: ConnectArgs,
 }
 
-/// Shows one page.
+/// Prints one page.
 pub fn run(args: &MembersArgs, part: LinePart) -> anyhow::Result<Exit> {
     let (key, after, count) = (key(&args.key)?, args.after, args.count);
     let members = SemaphoreCommand::Members { key, part, after, count };
     let SemaphoreReply::Members(page) = ask(&args.connect, members)? else {
-        return Err(misfit("semaphore"));
+        return Err(unexpected_reply("semaphore"));
     };
     if args.json {
         output::json(&MembersAnswer::new(&page))?;
@@ -81,7 +81,7 @@ pub fn drop(args: &DropArgs) -> anyhow::Result<Exit> {
     let key = key(&args.key)?;
     let drop = SemaphoreCommand::Drop { key: key.clone(), force: args.force };
     let SemaphoreReply::Dropped = ask(&args.connect, drop)? else {
-        return Err(misfit("semaphore"));
+        return Err(unexpected_reply("semaphore"));
     };
     if args.json {
         output::json(&NothingAnswer {})?;

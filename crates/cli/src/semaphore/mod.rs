@@ -1,7 +1,7 @@
-//! `semaphore`: only the best so many at a time.
+//! `semaphore`: limits how many tasks run at once, by priority.
 
 mod events;
-mod line;
+mod grants;
 mod members;
 mod set;
 mod show;
@@ -10,15 +10,15 @@ use clap::{Args, Subcommand};
 use taskyard_core::{Command, LinePart, Reply, SemaphoreCommand, SemaphoreKey, SemaphoreReply};
 use taskyard_wire::Exit;
 
-use crate::connect::{ConnectArgs, misfit};
+use crate::connect::{ConnectArgs, unexpected_reply};
 
 use events::EventsArgs;
-use line::{EnqueueArgs, ReleaseArgs};
+use grants::{EnqueueArgs, GrantReleaseArgs};
 use members::{DropArgs, MembersArgs};
-use set::{CreateArgs, SetArgs};
-use show::{ListArgs, ShowArgs};
+use set::{SemaphoreCreateArgs, SetArgs};
+use show::{SemaphoreListArgs, ShowArgs};
 
-/// What to do with which semaphore.
+/// The arguments of `semaphore`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -27,46 +27,47 @@ Examples:
   taskyard semaphore events --wait 1m --ack
   taskyard semaphore release yang 17
 
-A semaphore lets the best tasks go on, at most --active at a time. Larger priorities go first. When better
-tasks come, the worst of the holders are asked to release.")]
+A semaphore grants at most --active tasks at a time, the ones with the largest priorities. When a
+task of higher priority is enqueued, the holders with the lowest priorities are asked to release
+their grants.")]
 pub struct SemaphoreArgs {
     #[command(subcommand)]
     verb: SemaphoreVerb,
 }
 
-/// What to do.
+/// The subcommands of `semaphore`.
 #[derive(Debug, Subcommand)]
 enum SemaphoreVerb {
-    /// Make a semaphore.
-    Create(CreateArgs),
-    /// Change a semaphore, or make it.
+    /// Create a semaphore.
+    Create(SemaphoreCreateArgs),
+    /// Change a semaphore, or create it.
     Set(SetArgs),
-    /// Stand in line, or change a priority.
+    /// Enqueue a task, or change its priority.
     Enqueue(EnqueueArgs),
-    /// Leave: give a grant back, or the place in line.
-    Release(ReleaseArgs),
-    /// Fetch events: who may go on, who is asked to release.
+    /// End a grant, or stop waiting for one.
+    Release(GrantReleaseArgs),
+    /// Print events: grants that were acquired, and requests to release.
     Events(EventsArgs),
     /// Show all semaphores.
     #[command(visible_alias = "ls")]
-    List(ListArgs),
-    /// Show one semaphore, and where tasks stand in it.
+    List(SemaphoreListArgs),
+    /// Show one semaphore, or the status of tasks in it.
     Show(ShowArgs),
-    /// Show who holds a grant, the best first.
+    /// Show the tasks that hold a grant, largest priority first.
     Holders(MembersArgs),
-    /// Show the tasks that wait for a grant, the best first.
+    /// Show the tasks that wait for a grant, largest priority first.
     Waiting(MembersArgs),
-    /// Remove a semaphore; refused while a tube is behind it, or tasks hold its grants or wait for them.
+    /// Remove a semaphore; refused while a tube uses it, or tasks hold its grants or wait for them.
     Drop(DropArgs),
 }
 
-/// Does it.
+/// Runs a subcommand.
 pub fn run(args: SemaphoreArgs) -> anyhow::Result<Exit> {
     match args.verb {
         SemaphoreVerb::Create(args) => set::create(&args),
         SemaphoreVerb::Set(args) => set::run(&args, false),
-        SemaphoreVerb::Enqueue(args) => line::enqueue(&args),
-        SemaphoreVerb::Release(args) => line::release(&args),
+        SemaphoreVerb::Enqueue(args) => grants::enqueue(&args),
+        SemaphoreVerb::Release(args) => grants::release(&args),
         SemaphoreVerb::Events(args) => events::run(&args),
         SemaphoreVerb::List(args) => show::list(&args),
         SemaphoreVerb::Show(args) => show::one(&args),
@@ -76,11 +77,11 @@ pub fn run(args: SemaphoreArgs) -> anyhow::Result<Exit> {
     }
 }
 
-/// Asks a semaphore.
+/// Sends a command to a semaphore.
 fn ask(connect: &ConnectArgs, command: SemaphoreCommand) -> anyhow::Result<SemaphoreReply> {
     match connect.ask(Command::Semaphore(command))? {
         Reply::Semaphore(reply) => Ok(reply),
-        _ => Err(misfit("semaphore")),
+        _ => Err(unexpected_reply("semaphore")),
     }
 }
 

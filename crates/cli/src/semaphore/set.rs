@@ -1,15 +1,15 @@
-//! Making and changing semaphores.
+//! `semaphore create` and `semaphore set`: creates and changes semaphores.
 
 use clap::Args;
 use taskyard_core::{Error, SemaphoreChange, SemaphoreCommand, SemaphoreReply, Span};
 use taskyard_wire::Exit;
 
 use super::{ask, key, show};
-use crate::connect::{ConnectArgs, misfit};
+use crate::connect::{ConnectArgs, unexpected_reply};
 use crate::failure::exit_of;
 use crate::units::{self, OrNone};
 
-/// What the semaphore does. What is not said stays or has its default.
+/// The options of a semaphore. Options that are not given stay unchanged or have their default.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -17,42 +17,42 @@ Examples:
   taskyard semaphore set yang --active 10 --shed true
   taskyard semaphore set yang --lease none")]
 pub struct SetArgs {
-    /// Its key: 1 to 128 bytes without control characters, / or :
+    /// The key of the semaphore: 1 to 128 bytes without control characters, / or :
     key: String,
-    /// How many may hold a grant at the same time; 1000 in a new one.
+    /// How many tasks may hold a grant at the same time; default 1000.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     active: Option<i64>,
-    /// How many of them, from the worst on, may be asked to release; 900 in a new one.
+    /// How many of the holders with the lowest priorities may be asked to release; default 900.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     try_release: Option<i64>,
-    /// How much better than a holder a task must be for that holder to be asked.
+    /// How much larger than the priority of a holder that of a waiting task must be for the holder to be asked.
     #[arg(long, value_name = "GAP", allow_negative_numbers = true)]
     margin: Option<f64>,
-    /// How long a new grant is left alone.
+    /// How long the holder of a new grant is not asked to release.
     #[arg(long, value_name = "TIME", value_parser = units::span)]
     min_hold: Option<Span>,
-    /// How long a task that yielded stays out of the line.
+    /// How long a task that yielded cannot get another grant.
     #[arg(long, value_name = "TIME", value_parser = units::span)]
     cool_down: Option<Span>,
-    /// How many may be asked at the same time, or none for the usual 16.
+    /// How many holders may be asked at the same time, or none for the default of 16.
     #[arg(long, value_name = "N", value_parser = units::number_or_none::<i64>)]
     max_revoking: Option<OrNone<i64>>,
-    /// After this time a holder that was asked is asked again; a minute in a new one.
+    /// How long to wait before a holder is asked again; default 1 minute.
     #[arg(long, value_name = "TIME", value_parser = units::span)]
     revoke_grace: Option<Span>,
-    /// Take the grant away then.
+    /// Revoke the grant after --revoke-grace instead of asking again.
     #[arg(long, value_name = "BOOL")]
     force: Option<bool>,
-    /// How long a grant lasts unless it is extended, or none.
+    /// How long a grant lasts unless it is extended, or none for no limit.
     #[arg(long, value_name = "TIME", value_parser = units::span_or_none)]
     lease: Option<OrNone<Span>>,
-    /// How long the event of a grant may go without acknowledgement, or none.
+    /// How long the event of a grant may stay unacknowledged, or none for no limit.
     #[arg(long, value_name = "TIME", value_parser = units::span_or_none)]
     ack_timeout: Option<OrNone<Span>>,
     /// Ask holders to release when --active was lowered below their number.
     #[arg(long, value_name = "BOOL")]
     shed: Option<bool>,
-    /// Let tasks leave whose lease is over, instead of standing in line again.
+    /// Remove tasks whose lease has expired, instead of enqueueing them again.
     #[arg(long, value_name = "BOOL")]
     drop_expired: Option<bool>,
     /// Print JSON.
@@ -62,27 +62,27 @@ pub struct SetArgs {
     connect: ConnectArgs,
 }
 
-/// What the new semaphore does.
+/// The arguments of `semaphore create`.
 #[derive(Debug, Args)]
-pub struct CreateArgs {
+pub struct SemaphoreCreateArgs {
     #[command(flatten)]
     set: SetArgs,
-    /// Leave a semaphore of that key as it is instead of refusing, if it has the options that are named here.
+    /// Accept an existing semaphore if it has the given options.
     #[arg(long)]
     if_not_exists: bool,
 }
 
-/// Makes a semaphore and shows it; refuses one that is there, as for tubes.
-pub fn create(args: &CreateArgs) -> anyhow::Result<Exit> {
+/// Creates a semaphore and prints it; refuses an existing one, as for tubes.
+pub fn create(args: &SemaphoreCreateArgs) -> anyhow::Result<Exit> {
     let (key, set) = (key(&args.set.key)?, &args.set);
     if !args.if_not_exists {
         let list = SemaphoreCommand::List { key: Some(key.clone()) };
         match ask(&set.connect, list) {
-            // Should another make it meanwhile, this changes nothing about it.
+            // A semaphore that another client creates meanwhile stays unchanged.
             Err(error) if exit_of(&error) == Exit::NotFound => {}
             found => {
                 let SemaphoreReply::Semaphores(infos) = found? else {
-                    return Err(misfit("semaphore"));
+                    return Err(unexpected_reply("semaphore"));
                 };
                 for info in &infos {
                     change(set).check_same(&key, &info.options)?;
@@ -111,7 +111,7 @@ fn change(args: &SetArgs) -> SemaphoreChange {
     }
 }
 
-/// Makes or changes a semaphore and shows it.
+/// Creates or changes a semaphore and prints it.
 pub fn run(args: &SetArgs, only_new: bool) -> anyhow::Result<Exit> {
     let (key, change) = (key(&args.key)?, Box::new(change(args)));
     let configure = SemaphoreCommand::Configure { key, change, only_new };
@@ -122,6 +122,6 @@ pub fn run(args: &SetArgs, only_new: bool) -> anyhow::Result<Exit> {
             }
             Ok(Exit::Ok)
         }
-        _ => Err(misfit("semaphore")),
+        _ => Err(unexpected_reply("semaphore")),
     }
 }

@@ -1,4 +1,4 @@
-//! Showing semaphores and where tasks stand in them.
+//! `semaphore list` and `semaphore show`: prints semaphores and the status of their tasks.
 
 use clap::Args;
 use taskyard_core::{SemaphoreCommand, SemaphoreInfo, SemaphoreReply, Span, Standing, TaskId};
@@ -6,29 +6,29 @@ use taskyard_wire::Exit;
 use taskyard_wire::http::{SemaphoreAnswer, StandingAnswer};
 
 use super::{ask, key};
-use crate::connect::{ConnectArgs, misfit};
+use crate::connect::{ConnectArgs, unexpected_reply};
 use crate::output;
 
-/// How to show all semaphores.
+/// The arguments of `semaphore list`.
 #[derive(Debug, Args)]
-pub struct ListArgs {
-    /// Print one JSON object a line for each.
+pub struct SemaphoreListArgs {
+    /// Print one JSON object per line.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     connect: ConnectArgs,
 }
 
-/// What to show.
+/// The arguments of `semaphore show`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   taskyard semaphore show yang
-  taskyard semaphore show yang 17 18             where these tasks stand")]
+  taskyard semaphore show yang 17 18             the status of these tasks")]
 pub struct ShowArgs {
     /// The semaphore.
     key: String,
-    /// Tasks in it.
+    /// Show the status of these tasks instead.
     #[arg(value_name = "TASK")]
     tasks: Vec<u64>,
     /// Print JSON.
@@ -41,12 +41,12 @@ pub struct ShowArgs {
 fn infos(connect: &ConnectArgs, command: SemaphoreCommand) -> anyhow::Result<Vec<SemaphoreInfo>> {
     match ask(connect, command)? {
         SemaphoreReply::Semaphores(infos) => Ok(infos),
-        _ => Err(misfit("semaphore")),
+        _ => Err(unexpected_reply("semaphore")),
     }
 }
 
-/// Shows all semaphores.
-pub fn list(args: &ListArgs) -> anyhow::Result<Exit> {
+/// Prints all semaphores.
+pub fn list(args: &SemaphoreListArgs) -> anyhow::Result<Exit> {
     let infos = infos(&args.connect, SemaphoreCommand::List { key: None })?;
     if args.json {
         output::json_lines(infos.iter().map(SemaphoreAnswer::new))?;
@@ -68,7 +68,7 @@ pub fn list(args: &ListArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// Shows one semaphore, or where tasks stand in it.
+/// Prints one semaphore, or the status of tasks in it.
 pub fn one(args: &ShowArgs) -> anyhow::Result<Exit> {
     let key = key(&args.key)?;
     if !args.tasks.is_empty() {
@@ -76,7 +76,7 @@ pub fn one(args: &ShowArgs) -> anyhow::Result<Exit> {
         let SemaphoreReply::Standings(found) =
             ask(&args.connect, SemaphoreCommand::Look { key, tasks })?
         else {
-            return Err(misfit("semaphore"));
+            return Err(unexpected_reply("semaphore"));
         };
         standings(&found, args.json)?;
         let all = found.len() == args.tasks.len();
@@ -122,7 +122,7 @@ pub fn print(info: &SemaphoreInfo, json: bool) -> anyhow::Result<()> {
     Ok(output::bytes(text.as_bytes())?)
 }
 
-/// Prints where tasks stand.
+/// Prints the status of tasks.
 pub fn standings(standings: &[Standing], json: bool) -> anyhow::Result<()> {
     if json {
         return output::json_lines(standings.iter().map(StandingAnswer::new));

@@ -11,7 +11,7 @@ use super::screen::draw;
 use super::stop::Stop;
 use super::terminal::{Terminal, keys};
 use super::view::{Asked, View};
-use crate::internal::InternalArgs;
+use crate::internal_tubes::InternalArgs;
 
 /// An answer that takes longer than this is told of.
 const OVERDUE: Duration = Duration::from_secs(1);

@@ -23,7 +23,7 @@ use taskyard_wire::Exit;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::connect::{ConnectArgs, block_on};
-use crate::internal::InternalArgs;
+use crate::internal_tubes::InternalArgs;
 use crate::{output, units};
 
 use columns::{Column, Order};
@@ -93,7 +93,7 @@ pub fn run(args: TopArgs) -> anyhow::Result<Exit> {
     block_on(async {
         if args.json {
             print::json(source(http), &choice, args.once).await?;
-        } else if args.once || !output::is_for_people() {
+        } else if args.once || !output::is_terminal() {
             print::table(source(http), &choice).await?;
         } else {
             let view = View::new(http.url(), interval, choice);

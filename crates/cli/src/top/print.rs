@@ -12,7 +12,7 @@ use super::sample::{Report, Row, Seen, Total, Tracker, look};
 use super::stop::Stop;
 use super::text;
 use super::view::Choice;
-use crate::internal::InternalArgs;
+use crate::internal_tubes::InternalArgs;
 use crate::output;
 
 /// A server that is looked at again and again.

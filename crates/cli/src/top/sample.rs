@@ -8,7 +8,7 @@ use taskyard::{Http, HttpError};
 use taskyard_core::{Error, Kind};
 use taskyard_wire::http::{CallCounts, TaskCounts, TubeAnswer};
 
-use crate::internal::InternalArgs;
+use crate::internal_tubes::InternalArgs;
 
 /// How long an answer may take before the server counts as away.
 const ANSWER_MAX: Duration = Duration::from_secs(5);

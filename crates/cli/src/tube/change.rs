@@ -1,4 +1,4 @@
-//! Making and changing tubes.
+//! `tube create`, `alter`, `pause`, `resume` and `rename`: creates and changes tubes.
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
@@ -7,12 +7,12 @@ use taskyard_wire::Exit;
 use taskyard_wire::http::{CreateAnswer, check_options};
 
 use super::{NameArgs, RenameArgs, show};
-use crate::connect::{ConnectArgs, misfit};
-use crate::failure::Wrong;
+use crate::connect::{ConnectArgs, unexpected_reply};
+use crate::failure::UsageError;
 use crate::output;
 use crate::units::{self, OrNone};
 
-/// What the new tube does.
+/// The arguments of `tube create`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -22,46 +22,46 @@ Examples:
   taskyard tube create orders --kind utubettl --if-not-exists
   taskyard tube create checks --semaphore yang
   taskyard tube create emails --queue-num 1")]
-pub struct CreateArgs {
-    /// Its name: 1 to 128 bytes without control characters, / or :
+pub struct TubeCreateArgs {
+    /// The name of the tube: 1 to 128 bytes without control characters, / or :
     tube: String,
-    /// What it does with its tasks.
+    /// The kind of the tube; see taskyard tube --help.
     #[arg(long, default_value = "fifottl", value_parser = PossibleValuesParser::new(Kind::ALL.map(Kind::name)))]
     kind: String,
-    /// Its tasks may be forgotten at a restart, for speed.
+    /// Do not store its tasks durably: faster, but they are lost at a restart.
     #[arg(long)]
     temporary: bool,
-    /// Most tasks of any state; a limfifottl tube needs it.
+    /// Maximum number of tasks in any state; required for limfifottl.
     #[arg(long, value_name = "N")]
     capacity: Option<u64>,
-    /// Remove a task that nobody took in this time.
+    /// Remove a task that is not taken within this time.
     #[arg(long, value_name = "TIME", value_parser = units::span)]
     ttl: Option<Span>,
-    /// Give a task back when whoever took it does not answer in this time.
+    /// Return a task that is taken and not acknowledged within this time.
     #[arg(long, value_name = "TIME", value_parser = units::span)]
     ttr: Option<Span>,
-    /// A new task is not ready before this time has passed.
+    /// Make a new task ready after this time.
     #[arg(long, value_name = "TIME", value_parser = units::span)]
     delay: Option<Span>,
-    /// Priority of a task whose put names none; smaller goes first.
+    /// Default priority of tasks; smaller numbers are delivered first.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = units::pri, allow_negative_numbers = true)]
     pri: u64,
-    /// Bury a task when this many deliveries have failed.
+    /// Bury a task after this many failed deliveries.
     #[arg(long, value_name = "N")]
     attempts_max: Option<u32>,
-    /// Let the ttl end a delivery, as Tarantool's queue does.
+    /// Remove a taken task when its ttl ends, as Tarantool's queue does.
     #[arg(long)]
     ttl_kills_taken: bool,
-    /// Begin without deliveries, until it is resumed.
+    /// Deliver no tasks until the tube is resumed.
     #[arg(long)]
     paused: bool,
-    /// The semaphore before it: a task is ready only while it holds a grant, and its end frees the place.
+    /// The semaphore of the tube: a task is ready only while it holds a grant, and releases the grant when it ends.
     #[arg(long, value_name = "KEY")]
     semaphore: Option<String>,
-    /// The number of the queue of a contract that it is, for workers who may not make tubes themselves.
+    /// The number of the tube's queue in a contract, for workers without the right to create tubes.
     #[arg(long, value_name = "N")]
     queue_num: Option<u32>,
-    /// Leave a tube of that name as it is instead of refusing.
+    /// Accept an existing tube of this name.
     #[arg(long)]
     if_not_exists: bool,
     /// Print JSON.
@@ -71,7 +71,7 @@ pub struct CreateArgs {
     connect: ConnectArgs,
 }
 
-/// What to change; `none` takes a limit away.
+/// The arguments of `tube alter`; `none` removes a limit.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -80,7 +80,7 @@ Examples:
 pub struct AlterArgs {
     /// The tube.
     tube: String,
-    /// Most tasks of any state, or none.
+    /// Maximum number of tasks in any state, or none.
     #[arg(long, value_name = "N", value_parser = units::number_or_none::<u64>)]
     capacity: Option<OrNone<u64>>,
     /// Default time to live, or none.
@@ -92,10 +92,10 @@ pub struct AlterArgs {
     /// Default delay, or none.
     #[arg(long, value_name = "TIME", value_parser = units::span_or_none)]
     delay: Option<OrNone<Span>>,
-    /// Default priority; smaller goes first.
+    /// Default priority; smaller numbers are delivered first.
     #[arg(long, value_name = "N", value_parser = units::pri, allow_negative_numbers = true)]
     pri: Option<u64>,
-    /// Deliveries before a task is buried, or none.
+    /// Failed deliveries before a task is buried, or none.
     #[arg(long, value_name = "N", value_parser = units::number_or_none::<u32>)]
     attempts_max: Option<OrNone<u32>>,
     /// Print the tube after the change as JSON.
@@ -105,10 +105,10 @@ pub struct AlterArgs {
     connect: ConnectArgs,
 }
 
-/// Makes a tube.
-pub fn create(args: CreateArgs) -> anyhow::Result<Exit> {
+/// Creates a tube.
+pub fn create(args: TubeCreateArgs) -> anyhow::Result<Exit> {
     let tube = TubeName::new(&args.tube)?;
-    let kind = Kind::from_name(&args.kind).ok_or_else(|| Wrong("no such kind".into()))?;
+    let kind = Kind::from_name(&args.kind).ok_or_else(|| UsageError("no such kind".into()))?;
     let options = TubeOptions {
         kind,
         temporary: args.temporary,
@@ -126,13 +126,15 @@ pub fn create(args: CreateArgs) -> anyhow::Result<Exit> {
     check_options(&options)?;
     let if_not_exists = args.if_not_exists;
     let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists };
-    let Reply::Created(created) = args.connect.ask(create)? else { return Err(misfit("create")) };
+    let Reply::Created(created) = args.connect.ask(create)? else {
+        return Err(unexpected_reply("create"));
+    };
     if args.json {
         output::json(&CreateAnswer { created })?;
     } else if created {
         output::line(format!("created {tube}"))?;
     } else {
-        output::line(format!("{tube} was there already"))?;
+        output::line(format!("{tube} already exists"))?;
     }
     Ok(Exit::Ok)
 }
@@ -149,12 +151,12 @@ pub fn alter(args: AlterArgs) -> anyhow::Result<Exit> {
         attempts_max: args.attempts_max.map(|attempts| attempts.0),
     };
     if change == TubeChange::default() {
-        return Err(Wrong("nothing to change; say what, such as --ttr 5m".into()).into());
+        return Err(UsageError("nothing to change; give an option such as --ttr 5m".into()).into());
     }
     apply(&args.connect, &args.tube, change, args.json)
 }
 
-/// Stops or resumes deliveries.
+/// Pauses or resumes deliveries.
 pub fn pause(args: &NameArgs, paused: bool) -> anyhow::Result<Exit> {
     let change = TubeChange { paused: Some(paused), ..TubeChange::default() };
     apply(&args.connect, &args.tube, change, args.json)
@@ -171,7 +173,7 @@ fn apply(
     show::print_one(connect, &tube, json)
 }
 
-/// Gives a tube another name.
+/// Renames a tube.
 pub fn rename(args: &RenameArgs) -> anyhow::Result<Exit> {
     let (tube, name) = (TubeName::new(&args.tube)?, TubeName::new(&args.name)?);
     args.connect.ask(Command::NameTube { tube, name: name.clone(), queue_num: None })?;

@@ -1,4 +1,4 @@
-//! `tube`: make, change, show and remove tubes.
+//! `tube`: creates, changes, shows and removes tubes.
 
 mod change;
 mod show;
@@ -10,58 +10,58 @@ use taskyard_core::{Command, Reply, TubeName};
 use taskyard_wire::Exit;
 use taskyard_wire::http::NothingAnswer;
 
-use crate::connect::{ConnectArgs, misfit};
-use crate::failure::Wrong;
+use crate::connect::{ConnectArgs, unexpected_reply};
+use crate::failure::UsageError;
 use crate::output;
 
-use change::{AlterArgs, CreateArgs};
-use show::{ListArgs, WhoArgs};
+use change::{AlterArgs, TubeCreateArgs};
+use show::{TubeListArgs, TubePageArgs};
 
-/// What to do with which tube.
+/// The arguments of `tube`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Kinds:
-  fifo         in order of arrival, nothing else
-  fifottl      order by priority; ttl, ttr, delay (the usual one)
-  limfifottl   the same with a capacity
-  utube        in order of arrival, one running task for each sub-queue
-  utubettl     sub-queues, priority and times")]
+  fifo         order of arrival only
+  fifottl      order by priority; ttl, ttr and delay (the default)
+  limfifottl   fifottl with a capacity
+  utube        order of arrival, one running task per sub-queue
+  utubettl     utube with priority, ttl, ttr and delay")]
 pub struct TubeArgs {
     #[command(subcommand)]
     verb: TubeVerb,
 }
 
-/// What to do.
+/// The subcommands of `tube`.
 #[derive(Debug, Subcommand)]
 enum TubeVerb {
-    /// Make a tube.
-    Create(CreateArgs),
-    /// Change a tube; tasks that are there keep their times.
+    /// Create a tube.
+    Create(TubeCreateArgs),
+    /// Change a tube; existing tasks keep their times.
     Alter(AlterArgs),
-    /// Give a tube another name; its tasks stay.
+    /// Rename a tube; its tasks stay.
     Rename(RenameArgs),
-    /// Stop deliveries; everything else goes on.
+    /// Stop deliveries; everything else continues.
     Pause(NameArgs),
-    /// Let deliveries go on.
+    /// Resume deliveries.
     Resume(NameArgs),
     /// Remove a tube with its tasks; refused while tasks are taken or consumers wait.
     Drop(NameArgs),
     /// Remove all tasks of a tube, taken ones too.
     Truncate(TruncateArgs),
-    /// Give back every taken task of a tube.
+    /// Return all taken tasks of a tube.
     ReleaseAll(NameArgs),
     /// Show all tubes.
     #[command(visible_alias = "ls")]
-    List(ListArgs),
-    /// Show one tube: its options and numbers.
+    List(TubeListArgs),
+    /// Show one tube: its options and counters.
     Show(NameArgs),
-    /// Show who holds which tasks of a tube.
-    Deliveries(WhoArgs),
-    /// Show who waits for a task of a tube.
-    Consumers(WhoArgs),
+    /// Show the taken tasks of a tube and their sessions.
+    Deliveries(TubePageArgs),
+    /// Show the sessions that wait for a task of a tube.
+    Consumers(TubePageArgs),
 }
 
-/// Which tube.
+/// A tube.
 #[derive(Debug, Args)]
 struct NameArgs {
     /// The tube.
@@ -73,31 +73,32 @@ struct NameArgs {
     connect: ConnectArgs,
 }
 
-/// Which tube to empty.
+/// The arguments of `tube truncate`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  taskyard tube truncate mail            asks first
-  taskyard tube truncate mail --yes      for scripts")]
+  taskyard tube truncate mail            asks for confirmation
+  taskyard tube truncate mail --yes      does not ask, for scripts")]
 struct TruncateArgs {
     #[command(flatten)]
     name: NameArgs,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(long, short)]
     yes: bool,
 }
 
-/// Which tube, and its new name.
+/// The arguments of `tube rename`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   taskyard tube rename emails letters
 
-Consumers that still use the old name are told that there is no such tube; a put under the old name makes a new one.")]
+Consumers that use the old name get the error that the tube does not exist; a put with the old
+name creates a new tube.")]
 struct RenameArgs {
     /// The tube.
     tube: String,
-    /// What it is called from now on.
+    /// The new name.
     name: String,
     /// Print JSON.
     #[arg(long)]
@@ -106,7 +107,7 @@ struct RenameArgs {
     connect: ConnectArgs,
 }
 
-/// Does it.
+/// Runs a subcommand.
 pub fn run(args: TubeArgs) -> anyhow::Result<Exit> {
     match args.verb {
         TubeVerb::Create(args) => change::create(args),
@@ -114,10 +115,10 @@ pub fn run(args: TubeArgs) -> anyhow::Result<Exit> {
         TubeVerb::Rename(args) => change::rename(&args),
         TubeVerb::Pause(args) => change::pause(&args, true),
         TubeVerb::Resume(args) => change::pause(&args, false),
-        TubeVerb::Drop(args) => silent(&args, |tube| Command::DropTube { tube }, "dropped"),
+        TubeVerb::Drop(args) => send(&args, |tube| Command::DropTube { tube }, "dropped"),
         TubeVerb::Truncate(args) => truncate(&args),
         TubeVerb::ReleaseAll(args) => {
-            silent(&args, |tube| Command::ReleaseAll { tube }, "released all of")
+            send(&args, |tube| Command::ReleaseAll { tube }, "released all of")
         }
         TubeVerb::List(args) => show::list(&args),
         TubeVerb::Show(args) => show::one(&args),
@@ -126,25 +127,25 @@ pub fn run(args: TubeArgs) -> anyhow::Result<Exit> {
     }
 }
 
-/// Removes all tasks of a tube, when that is really wanted.
+/// Removes all tasks of a tube, after a confirmation.
 fn truncate(args: &TruncateArgs) -> anyhow::Result<Exit> {
     if !args.yes && !confirmed(&args.name)? {
         output::note("nothing was removed");
         return Ok(Exit::Ok);
     }
-    silent(&args.name, |tube| Command::Truncate { tube }, "emptied")
+    send(&args.name, |tube| Command::Truncate { tube }, "emptied")
 }
 
-/// Asks at the terminal.
+/// Asks for confirmation on the terminal.
 fn confirmed(args: &NameArgs) -> anyhow::Result<bool> {
     if !io::stdin().is_terminal() {
-        let why = "truncate removes every task of the tube and asks before; there is no terminal to ask \
-                   at, so say --yes";
-        return Err(Wrong(why.into()).into());
+        let why = "truncate removes every task of the tube and asks for confirmation; standard input is no \
+                   terminal, so confirm with --yes";
+        return Err(UsageError(why.into()).into());
     }
     let tube = TubeName::new(&args.tube)?;
     let Reply::Tubes(tubes) = args.connect.ask(Command::Tubes { tube: Some(tube.clone()) })? else {
-        return Err(misfit("tubes"));
+        return Err(unexpected_reply("tubes"));
     };
     let tasks: u64 = tubes.iter().map(|tube| tube.stats.tasks.total()).sum();
     eprint!("remove all {tasks} tasks of {tube}, taken ones too? [y/N] ");
@@ -153,8 +154,8 @@ fn confirmed(args: &NameArgs) -> anyhow::Result<bool> {
     Ok(["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()))
 }
 
-/// A command that answers nothing.
-fn silent(
+/// Sends a command whose reply is empty, and prints that it is done.
+fn send(
     args: &NameArgs,
     command: impl Fn(TubeName) -> Command,
     done: &str,

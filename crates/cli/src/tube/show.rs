@@ -1,4 +1,4 @@
-//! Showing tubes, who holds their tasks and who waits for them.
+//! `tube list`, `show`, `deliveries` and `consumers`: prints tubes, taken tasks and waiting sessions.
 
 use clap::Args;
 use taskyard_core::{Kind, TubeName};
@@ -7,38 +7,38 @@ use taskyard_wire::http::TubeAnswer;
 
 use super::NameArgs;
 use crate::connect::{ConnectArgs, block_on};
-use crate::internal::InternalArgs;
+use crate::internal_tubes::InternalArgs;
 use crate::{output, units};
 
-/// How to show all tubes.
+/// The arguments of `tube list`.
 #[derive(Debug, Args)]
-pub struct ListArgs {
+pub struct TubeListArgs {
     #[command(flatten)]
     internal: InternalArgs,
-    /// Print one JSON object a line for each tube.
+    /// Print one JSON object per line.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     connect: ConnectArgs,
 }
 
-/// Whose deliveries or consumers to show.
+/// The arguments of `tube deliveries` and `consumers`.
 #[derive(Debug, Args)]
-pub struct WhoArgs {
+pub struct TubePageArgs {
     /// The tube.
     tube: String,
-    /// At most how many.
+    /// Print at most this many.
     #[arg(long, value_name = "N", default_value_t = 100)]
     count: usize,
-    /// Print one JSON object a line.
+    /// Print one JSON object per line.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     connect: ConnectArgs,
 }
 
-/// Shows all tubes.
-pub fn list(args: &ListArgs) -> anyhow::Result<Exit> {
+/// Prints all tubes.
+pub fn list(args: &TubeListArgs) -> anyhow::Result<Exit> {
     let http = args.connect.http()?;
     let mut tubes = block_on(async { Ok(http.tubes(None).await?) })?;
     args.internal.hide(&mut tubes);
@@ -57,12 +57,12 @@ pub fn list(args: &ListArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// Shows one tube.
+/// Prints one tube.
 pub fn one(args: &NameArgs) -> anyhow::Result<Exit> {
     print_one(&args.connect, &TubeName::new(&args.tube)?, args.json)
 }
 
-/// Prints a tube as it is now.
+/// Prints the current state of a tube.
 pub fn print_one(connect: &ConnectArgs, tube: &TubeName, json: bool) -> anyhow::Result<Exit> {
     let http = connect.http()?;
     for tube in block_on(async { Ok(http.tubes(Some(tube)).await?) })? {
@@ -85,7 +85,7 @@ fn print(tube: &TubeAnswer) -> anyhow::Result<()> {
     lines.extend(options(tube).into_iter().filter(|(name, _)| *name != "paused"));
     lines.extend([
         ("ready", format!("{} ({} can be taken now)", tasks.ready, tube.takeable)),
-        ("oldest", tube.oldest_ready.map_or_else(|| "none is ready".into(), ready_for)),
+        ("oldest", tube.oldest_ready.map_or_else(|| "no ready task".into(), ready_for)),
         ("taken", tasks.taken.to_string()),
         ("delayed", tasks.delayed.to_string()),
         ("buried", tasks.buried.to_string()),
@@ -101,7 +101,7 @@ fn ready_for(since: f64) -> String {
     format!("ready for {}", units::age(since))
 }
 
-/// What was set, by name.
+/// The options that differ from the default, by name.
 fn options(tube: &TubeAnswer) -> Vec<(&'static str, String)> {
     let seconds = |name, value: Option<f64>| value.map(|value| (name, format!("{value}s")));
     let flag = |name, value: bool| value.then(|| (name, "yes".to_owned()));
@@ -122,8 +122,8 @@ fn options(tube: &TubeAnswer) -> Vec<(&'static str, String)> {
     options.into_iter().flatten().collect()
 }
 
-/// Shows who holds what.
-pub fn deliveries(args: &WhoArgs) -> anyhow::Result<Exit> {
+/// Prints the taken tasks.
+pub fn deliveries(args: &TubePageArgs) -> anyhow::Result<Exit> {
     let (http, tube) = (args.connect.http()?, TubeName::new(&args.tube)?);
     let deliveries = block_on(async { Ok(http.deliveries(&tube, args.count).await?) })?;
     if args.json {
@@ -144,15 +144,15 @@ pub fn deliveries(args: &WhoArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// Shows who waits.
-pub fn consumers(args: &WhoArgs) -> anyhow::Result<Exit> {
+/// Prints the waiting sessions.
+pub fn consumers(args: &TubePageArgs) -> anyhow::Result<Exit> {
     let (http, tube) = (args.connect.http()?, TubeName::new(&args.tube)?);
     let consumers = block_on(async { Ok(http.consumers(&tube, args.count).await?) })?;
     if args.json {
         output::json_lines(&consumers)?;
         return Ok(Exit::Ok);
     }
-    let mut table = output::table(&["waits since", "until", "session"]);
+    let mut table = output::table(&["waiting since", "until", "session"]);
     for consumer in &consumers {
         table.add_row([
             moment(Some(consumer.since)),
@@ -164,7 +164,7 @@ pub fn consumers(args: &WhoArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// A moment as a person reads it, in UTC; without one it does not come.
+/// A time in UTC; `never` without one.
 fn moment(seconds: Option<f64>) -> String {
     seconds.map_or_else(|| "never".into(), units::utc)
 }

@@ -1,5 +1,5 @@
-//! The command of a task, in a process group of its own: a Ctrl-C in the terminal does not reach
-//! it, and killing it reaches everything it started.
+//! Runs the command of a task in its own process group: Ctrl-C in the terminal does not signal it, and killing it kills
+//! all its children.
 
 use std::io;
 use std::process::{ExitStatus, Stdio};
@@ -10,17 +10,17 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
-use crate::data;
+use crate::payload;
 
-/// A command that runs. When this goes before the command has ended, the whole group is killed.
-pub struct Running {
+/// A running command. Dropping it before the command has ended kills the whole process group.
+pub struct RunningCommand {
     child: Child,
     group: Option<Pid>,
     feeding: JoinHandle<()>,
 }
 
-impl Running {
-    /// Starts `command` by a shell, with the task's payload on its standard input.
+impl RunningCommand {
+    /// Starts `command` in a shell, with the payload of the task on its standard input.
     pub fn start(command: &str, tube: &TubeName, task: &Task) -> io::Result<Self> {
         let lease = task.lease.map(|lease| lease.to_string()).unwrap_or_default();
         let mut shell = Command::new("sh");
@@ -30,7 +30,7 @@ impl Running {
             .env("TASKYARD_ID", task.id.to_string())
             .env("TASKYARD_LEASE", lease)
             .env("TASKYARD_ATTEMPTS", task.attempts.to_string());
-        Running::spawn(shell, data::plain(task.body.as_ref()))
+        RunningCommand::spawn(shell, payload::plain(task.body.as_ref()))
     }
 
     /// Starts a command with this on its standard input.
@@ -40,22 +40,22 @@ impl Running {
         let input = child.stdin.take();
         let feeding = tokio::spawn(async move {
             if let Some(mut input) = input {
-                // Whether the command reads its input or not is its own affair.
+                // The command need not read its input.
                 let _ = input.write_all(&payload).await;
             }
         });
-        Ok(Running { child, group, feeding })
+        Ok(RunningCommand { child, group, feeding })
     }
 
-    /// Waits for the command's own end; what it left in the background goes on.
+    /// Waits for the end of the command; its background processes continue.
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
         let status = self.child.wait().await?;
-        // From here on the number may belong to somebody else.
+        // From here on the process id may be reused.
         self.group = None;
         Ok(status)
     }
 
-    /// Kills the command and everything it started.
+    /// Kills the command and all its children.
     pub async fn kill(mut self) -> io::Result<()> {
         self.kill_group();
         self.wait().await.map(drop)
@@ -63,13 +63,13 @@ impl Running {
 
     fn kill_group(&self) {
         if let Some(group) = self.group {
-            // A group that has just ended needs no killing.
+            // The group may have just ended.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningCommand {
     fn drop(&mut self) {
         self.feeding.abort();
         self.kill_group();

@@ -1,4 +1,4 @@
-//! Typed tasks as programs read them: a JSON object of the fields.
+//! Converts the fields of a typed task to a JSON object.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -13,8 +13,7 @@ pub struct Fields {
 
 impl Fields {
     pub fn of(queue: &Queue) -> Self {
-        // Errors name fields by texts that live as long as the program, as those of generated code do; a
-        // contract is read once and is small.
+        // Errors need static field names, as generated code has them; a contract is read once and is small.
         let field = |field: &taskyard_contract::Field| {
             let name: &'static str = field.name.clone().leak();
             (name, field.kind)

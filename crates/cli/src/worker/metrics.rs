@@ -1,4 +1,4 @@
-//! The worker's counters over HTTP, for Prometheus.
+//! Serves the counters of the worker to Prometheus over HTTP.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -12,46 +12,48 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-use crate::failure::Wrong;
+use crate::failure::UsageError;
 use crate::output;
 
-/// Most connections that are answered at once; the others wait.
+/// The maximum number of concurrent connections; further ones wait.
 const CONNECTIONS_MAX: usize = 16;
-/// The largest head of a request.
+/// The maximum size of a request head.
 const HEAD_BYTES_MAX: usize = 8 << 10;
-/// How long one request may take to arrive, and its answer to be read.
+/// How long a request and its response may take.
 const REQUEST_TIME: Duration = Duration::from_secs(10);
-/// How long to wait after a connection could not be accepted.
+/// How long to wait after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where the counters are served.
+/// The options for metrics.
 #[derive(Debug, Args)]
 pub struct MetricsArgs {
-    /// Serve the worker's counters in the format of Prometheus at http://ADDR/metrics; a port alone is on this machine.
+    /// Serve metrics for Prometheus at http://ADDR/metrics; a port alone means 127.0.0.1.
     #[arg(long, value_name = "ADDR", value_parser = address)]
     metrics: Option<SocketAddr>,
-    /// Serve them outside this machine, to every machine that can connect.
+    /// Allow an address that other machines can reach.
     #[arg(long, requires = "metrics")]
     insecure: bool,
 }
 
-/// Makes the text that is served.
+/// Returns the text that is served.
 pub type Text = dyn Fn() -> BoxFuture<'static, String> + Send + Sync;
 
 impl MetricsArgs {
-    /// Refuses an address that others can reach, unless it is meant.
-    pub fn check(&self) -> Result<(), Wrong> {
+    /// Refuses an address that other machines can reach, unless --insecure is given.
+    pub fn check(&self) -> Result<(), UsageError> {
         match self.metrics {
-            Some(address) if !address.ip().is_loopback() && !self.insecure => Err(Wrong(format!(
-                "{address} can be reached from other machines and the metrics need no token; \
-                 use --metrics 127.0.0.1:{}, or say --insecure",
-                address.port()
-            ))),
+            Some(address) if !address.ip().is_loopback() && !self.insecure => {
+                Err(UsageError(format!(
+                    "{address} can be reached from other machines and the metrics need no token; \
+                 use --metrics 127.0.0.1:{}, or add --insecure",
+                    address.port()
+                )))
+            }
             _ => Ok(()),
         }
     }
 
-    /// Serves the text from now on, if that is wanted.
+    /// Starts to serve the text, if --metrics is given.
     pub async fn serve(&self, text: Arc<Text>) -> anyhow::Result<()> {
         let Some(address) = self.metrics else { return Ok(()) };
         let listener = TcpListener::bind(address).await.with_context(|| {
@@ -82,7 +84,7 @@ async fn accept(listener: TcpListener, bound: IpAddr, text: Arc<Text>) {
                 let text = text.clone();
                 tokio::spawn(async move {
                     let _place = place;
-                    // A client that is slow or gone loses its answer and nothing else.
+                    // A slow client loses its response and nothing else.
                     let _ = tokio::time::timeout(REQUEST_TIME, answer(stream, bound, &*text)).await;
                 });
             }
@@ -93,7 +95,7 @@ async fn accept(listener: TcpListener, bound: IpAddr, text: Arc<Text>) {
 
 async fn answer(mut stream: TcpStream, bound: IpAddr, text: &Text) -> io::Result<()> {
     let head = read_head(&mut stream).await?;
-    let (status, body) = match judge(&head, bound) {
+    let (status, body) = match check_request(&head, bound) {
         Ok(()) => ("200 OK", text().await),
         Err(status) => (status, format!("{status}\n")),
     };
@@ -109,7 +111,7 @@ async fn answer(mut stream: TcpStream, bound: IpAddr, text: &Text) -> io::Result
     stream.shutdown().await
 }
 
-/// The head of a request, or as much of it as may be.
+/// Reads the head of a request, up to the maximum size.
 async fn read_head(stream: &mut TcpStream) -> io::Result<String> {
     let (mut head, mut bytes) = (Vec::new(), [0; 1024]);
     while head.len() < HEAD_BYTES_MAX && !head.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -121,8 +123,8 @@ async fn read_head(stream: &mut TcpStream) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&head).into_owned())
 }
 
-/// Whether a request gets the metrics; otherwise the status that it gets instead.
-fn judge(head: &str, bound: IpAddr) -> Result<(), &'static str> {
+/// Checks a request; the error is the status of the response.
+fn check_request(head: &str, bound: IpAddr) -> Result<(), &'static str> {
     let (head, _) = head.split_once("\r\n\r\n").ok_or("400 Bad Request")?;
     let mut lines = head.split("\r\n");
     let mut first = lines.next().unwrap_or_default().split(' ');
@@ -139,7 +141,7 @@ fn judge(head: &str, bound: IpAddr) -> Result<(), &'static str> {
     if !["GET", "HEAD"].contains(&method) {
         return Err("405 Method Not Allowed");
     }
-    // A page of another site must not read them through a name that it points at this machine.
+    // A web page must not read the metrics through a host name that resolves to this machine (DNS rebinding).
     let host = lines.filter_map(|line| line.split_once(':'));
     let host = host.into_iter().find(|(name, _)| name.eq_ignore_ascii_case("host"));
     let host = host.map_or("", |(_, host)| host.trim());
@@ -154,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_metrics_are_given_and_only_to_this_machine() {
+    fn only_requests_for_metrics_from_this_machine_are_answered() {
         let here = IpAddr::from(Ipv4Addr::LOCALHOST);
         let head = |first: &str, host: &str| format!("{first}\r\nHost: {host}\r\n\r\n");
         for (first, host, wanted) in [
@@ -167,15 +169,15 @@ mod tests {
             ("GET /metrics", "localhost", Err("400 Bad Request")),
             ("", "localhost", Err("400 Bad Request")),
         ] {
-            assert_eq!(judge(&head(first, host), here), wanted, "{first} {host}");
+            assert_eq!(check_request(&head(first, host), here), wanted, "{first} {host}");
         }
-        assert_eq!(judge("GET /metrics HTTP/1.1\r\n", here), Err("400 Bad Request"));
+        assert_eq!(check_request("GET /metrics HTTP/1.1\r\n", here), Err("400 Bad Request"));
         let everywhere = IpAddr::from(Ipv4Addr::UNSPECIFIED);
-        assert_eq!(judge(&head("GET /metrics HTTP/1.1", "box7"), everywhere), Ok(()));
+        assert_eq!(check_request(&head("GET /metrics HTTP/1.1", "box7"), everywhere), Ok(()));
     }
 
     #[test]
-    fn a_port_alone_is_on_this_machine() {
+    fn a_port_alone_means_localhost() {
         assert_eq!(address("9100"), Ok(([127, 0, 0, 1], 9100).into()));
         assert_eq!(address("0.0.0.0:9100"), Ok(([0, 0, 0, 0], 9100).into()));
         assert!(address("box7:9100").is_err());

@@ -1,10 +1,10 @@
-//! `worker`: a small worker for trying things out and for shell scripts.
+//! `worker`: a worker for tests and shell scripts.
 
 mod command;
 mod fields;
 mod metrics;
 mod server;
-mod stop;
+mod signals;
 mod typed;
 
 use std::pin::{Pin, pin};
@@ -21,58 +21,59 @@ use taskyard_wire::Exit;
 use taskyard_worker::{BoxFuture, Metrics, Settings, SystemTimer, TaskEnd, Timer, TubeMetrics};
 use tokio::time::{Instant, sleep_until};
 
-use crate::connect::{ConnectArgs, block_on, misfit};
-use crate::failure::Wrong;
-use crate::{data, output, units};
+use crate::connect::{ConnectArgs, block_on, unexpected_reply};
+use crate::failure::UsageError;
+use crate::{output, payload, units};
 
-use command::Running;
+use command::RunningCommand;
 use metrics::MetricsArgs;
-use server::{Answered, Server};
-use stop::Stop;
+use server::{RetriedReply, Server};
+use signals::StopRequests;
 
-/// What to work on.
+/// The arguments of `worker`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-With --exec each task runs the command with the payload on its standard input: a text as it is, the
-rest as JSON. TASKYARD_TUBE, TASKYARD_ID, TASKYARD_LEASE and TASKYARD_ATTEMPTS are set. Exit code 0
-acks the task, any other releases it. A long command keeps its task, the lease is prolonged, until
---run-max is over: then it is killed and its task released.
+With --exec the command runs for each task, with the payload on its standard input: texts
+unchanged, anything else as JSON. TASKYARD_TUBE, TASKYARD_ID, TASKYARD_LEASE and TASKYARD_ATTEMPTS
+are set. Exit code 0 acks the task, any other releases it. While the command runs the lease is
+extended, up to --run-max: then the command is killed and its task released.
 
-With --contract the program after -- runs for each task of the contract's queues, without a shell, with the
-task's fields as JSON on its standard input. TASKYARD_QUEUE, TASKYARD_ID, TASKYARD_TASK_ID (unique in the store)
-and TASKYARD_ATTEMPTS are set. A task whose program fails is tried again after one second, then two, four, up to an hour.
+With --contract the program after -- runs for each task of the contract's queues, without a shell,
+with the task's fields as JSON on its standard input. TASKYARD_QUEUE, TASKYARD_ID,
+TASKYARD_TASK_ID (unique in the store) and TASKYARD_ATTEMPTS are set. A failed task is tried again
+after one second, then two, four, up to an hour.
 
-Ctrl-C or SIGTERM lets the command that runs finish and takes no more; a second one kills it, with
-everything it started, and gives its task back. A server that is away is waited for, except that
---drain does not wait for one that never answered.
+After Ctrl-C or SIGTERM the worker takes no more tasks and waits for the running command; a second
+signal kills the command with all its children and returns its task. The worker retries while the
+server is unreachable; with --drain it fails if the server has never answered.
 
 Examples:
-  taskyard worker mail                             print and ack
+  taskyard worker mail                             print and ack each task
   taskyard worker mail --exec 'jq -r .to'
   taskyard worker mail --exec ./send.sh --retry 30s --run-max 5m
-  taskyard worker mail --drain                     stop when nothing is left
+  taskyard worker mail --drain                     exit when the tube is empty
   taskyard worker mail --exec ./send.sh --metrics 9100
   taskyard worker --contract queues.yaml -- ./send --fast")]
 pub struct WorkerArgs {
     /// The tube.
     #[arg(required_unless_present = "contract", conflicts_with = "contract")]
     tube: Option<String>,
-    /// How long a task is ours before it must be prolonged.
+    /// The lease of a task, which the worker extends while it works on it.
     #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "60s")]
     lease: Span,
-    /// How long the work on a task may take, however often it is prolonged; then it has failed. Ten times --lease unless set.
+    /// Maximum time of the work on a task, after which it has failed; default ten times --lease.
     #[arg(long, value_name = "TIME", value_parser = units::span)]
     run_max: Option<Span>,
     #[command(flatten)]
     metrics: MetricsArgs,
-    /// Run this for each task, by `sh -c`.
+    /// Run this command for each task, with `sh -c`.
     #[arg(long, value_name = "CMD", conflicts_with = "contract", help_heading = FOR_TUBE)]
     exec: Option<String>,
-    /// How long a task rests after the command failed.
+    /// Delay before a task whose command failed is delivered again.
     #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "5s")]
     #[arg(conflicts_with = "contract", help_heading = FOR_TUBE)]
     retry: Span,
-    /// Stop when there is nothing to take.
+    /// Exit when there is no task to take.
     #[arg(long, conflicts_with = "contract", help_heading = FOR_TUBE)]
     drain: bool,
     #[command(flatten)]
@@ -81,28 +82,28 @@ pub struct WorkerArgs {
     connect: ConnectArgs,
 }
 
-/// What belongs to a worker of one tube.
+/// The heading of options for a worker of one tube.
 const FOR_TUBE: &str = "With a tube";
 
-/// How long one take waits. A worker that stops waits for its last take, because what the server gave it
-/// meanwhile would stay taken until its lease is over: so this is also how long a stop may take.
+/// How long one take waits. A stopping worker waits for its last take, because a task that the server delivers meanwhile
+/// would stay taken until its lease ends: so this is also how long a stop may take.
 const WAIT: Span = Span::from_secs(1);
 /// How long a stop waits for a server that does not answer.
-const FAREWELL: Duration = Duration::from_secs(5);
-/// The shortest pause between two requests for more time.
-const KEEP_MIN: Duration = Duration::from_millis(10);
+const STOP_WAIT: Duration = Duration::from_secs(5);
+/// The shortest pause between two extensions of a lease.
+const EXTEND_MIN: Duration = Duration::from_millis(10);
 
 /// How the work on a task ended.
-enum Ended {
+enum WorkResult {
     Done,
     Failed(String),
-    /// It took longer than it may.
-    Overrun,
+    /// It took longer than `--run-max`.
+    TimedOut,
     Interrupted,
     Lost,
 }
 
-/// Works until told to stop.
+/// Works until a signal stops the worker.
 pub fn run(args: WorkerArgs) -> anyhow::Result<Exit> {
     args.typed.check()?;
     args.metrics.check()?;
@@ -111,18 +112,18 @@ pub fn run(args: WorkerArgs) -> anyhow::Result<Exit> {
         run_max: args.run_max.map(Into::into),
         ..Settings::default()
     };
-    if args.typed.is_asked() {
+    if args.typed.has_contract() {
         return typed::run(&args.typed, args.connect.http()?, settings, &args.metrics);
     }
     if args.run_max == Some(Span::ZERO) {
-        return Err(Wrong("--run-max must be longer than nothing".into()).into());
+        return Err(UsageError("--run-max must be greater than 0".into()).into());
     }
     let run_max = settings.run_max_of(args.lease.into());
     let tube = TubeName::new(args.tube.as_deref().unwrap_or_default())?;
     let http = args.connect.http()?;
     let metrics = Arc::new(Metrics::default().tube(tube.clone()));
     block_on(async {
-        let stop = Stop::listen()?;
+        let stop = StopRequests::listen()?;
         let (asked, counted, of) = (http.clone(), metrics.clone(), tube.clone());
         let text = move || -> BoxFuture<'static, String> {
             Box::pin(metrics_text(asked.clone(), counted.clone(), of.clone()))
@@ -133,10 +134,10 @@ pub fn run(args: WorkerArgs) -> anyhow::Result<Exit> {
     })
 }
 
-/// All that is counted, and what the server says about the tube; without an answer what it said last.
+/// The metrics of the worker and of the tube; if the server does not answer, with the last values of the tube.
 async fn metrics_text(http: Http, metrics: Arc<TubeMetrics>, tube: TubeName) -> String {
     let asked = http.ask(Command::Tubes { tube: Some(tube) });
-    if let Ok(Ok(Reply::Tubes(tubes))) = tokio::time::timeout(FAREWELL, asked).await {
+    if let Ok(Ok(Reply::Tubes(tubes))) = tokio::time::timeout(STOP_WAIT, asked).await {
         tubes.iter().for_each(|tube| metrics.observe(tube, SystemTimer.now()));
     }
     metrics.text()
@@ -144,7 +145,7 @@ async fn metrics_text(http: Http, metrics: Arc<TubeMetrics>, tube: TubeName) -> 
 
 struct Worker<'a> {
     server: Server,
-    stop: Stop,
+    stop: StopRequests,
     tube: TubeName,
     /// How long the work on a task may take.
     run_max: Duration,
@@ -154,11 +155,11 @@ struct Worker<'a> {
 
 impl Worker<'_> {
     async fn run(&self) -> anyhow::Result<Exit> {
-        while !self.stop.is_asked() {
+        while !self.stop.is_requested() {
             let mut taking = pin!(self.take());
             let taken = tokio::select! {
                 biased;
-                () = self.stop.asked() => return self.leave(taking).await,
+                () = self.stop.requested() => return self.finish_take(taking).await,
                 taken = taking.as_mut() => taken?,
             };
             match taken {
@@ -176,15 +177,15 @@ impl Worker<'_> {
         Ok(Exit::Ok)
     }
 
-    /// Gives back what the take under way brings, if it brings something.
-    async fn leave(
+    /// Returns the task that the pending take delivers, if there is one.
+    async fn finish_take(
         &self,
         taking: Pin<&mut impl Future<Output = anyhow::Result<Option<Task>>>>,
     ) -> anyhow::Result<Exit> {
         let taken = tokio::select! {
-            taken = taking, if !self.server.is_away() => taken?,
-            () = self.stop.insisted() => None,
-            () = tokio::time::sleep(FAREWELL) => None,
+            taken = taking, if !self.server.is_unreachable() => taken?,
+            () = self.stop.repeated() => None,
+            () = tokio::time::sleep(STOP_WAIT) => None,
             else => None,
         };
         if let Some(task) = taken {
@@ -204,103 +205,106 @@ impl Worker<'_> {
         };
         match self.server.ask(Command::Take(take)).await?.reply {
             Reply::Taken(mut tasks) => Ok(tasks.pop()),
-            _ => Err(misfit("take")),
+            _ => Err(unexpected_reply("take")),
         }
     }
 
-    /// Prints the task, or runs the command for it while keeping it ours.
-    async fn work(&self, task: &Task) -> anyhow::Result<Ended> {
+    /// Prints the task, or runs the command for it while extending its lease.
+    async fn work(&self, task: &Task) -> anyhow::Result<WorkResult> {
         let Some(command) = &self.args.exec else {
-            output::line(format!("{} {}", task.id, data::show(task.body.as_ref())))?;
-            return Ok(Ended::Done);
+            output::line(format!("{} {}", task.id, payload::show(task.body.as_ref())))?;
+            return Ok(WorkResult::Done);
         };
-        let mut running = Running::start(command, &self.tube, task)?;
+        let mut running = RunningCommand::start(command, &self.tube, task)?;
         let ended = tokio::select! {
             status = running.wait() => match status? {
-                status if status.success() => return Ok(Ended::Done),
-                status => return Ok(Ended::Failed(status.to_string())),
+                status if status.success() => return Ok(WorkResult::Done),
+                status => return Ok(WorkResult::Failed(status.to_string())),
             },
-            lost = self.keep(task) => lost?,
-            () = tokio::time::sleep(self.run_max) => Ended::Overrun,
-            () = self.insisted(task) => Ended::Interrupted,
+            lost = self.extend_lease(task) => lost?,
+            () = tokio::time::sleep(self.run_max) => WorkResult::TimedOut,
+            () = self.stop_repeated(task) => WorkResult::Interrupted,
         };
         running.kill().await?;
         Ok(ended)
     }
 
-    /// Ready when somebody wants the command to end at once; says how after the first signal.
-    async fn insisted(&self, task: &Task) {
-        self.stop.asked().await;
+    /// Ready at the second stop signal; after the first one it prints how to kill the command.
+    async fn stop_repeated(&self, task: &Task) {
+        self.stop.requested().await;
         output::note(format!(
-            "stopping when task {} is done; once more to kill it and give it back",
+            "stopping when task {} is done; press Ctrl-C again to kill its command and return the task",
             task.id
         ));
-        self.stop.insisted().await;
+        self.stop.repeated().await;
     }
 
-    /// Prolongs the lease again and again; answers only when the task is no longer ours.
-    async fn keep(&self, task: &Task) -> anyhow::Result<Ended> {
-        let pause = (Duration::from(self.args.lease) / 3).max(KEEP_MIN);
-        let mut paid = Instant::now();
+    /// Extends the lease repeatedly; returns only when the lease is lost.
+    async fn extend_lease(&self, task: &Task) -> anyhow::Result<WorkResult> {
+        let pause = (Duration::from(self.args.lease) / 3).max(EXTEND_MIN);
+        let mut extended = Instant::now();
         loop {
-            sleep_until(paid + pause).await;
-            // The time that has really passed: the server may have been away meanwhile.
-            let passed = paid.elapsed();
+            sleep_until(extended + pause).await;
+            // The time that has really passed: the server may have been unreachable meanwhile.
+            let passed = extended.elapsed();
             match self.end(task, Finish::Touch(passed.into())).await?.0 {
-                Outcome::Done(_) => paid += passed,
-                Outcome::Stale | Outcome::Missing => return Ok(Ended::Lost),
+                Outcome::Done(_) => extended += passed,
+                Outcome::Stale | Outcome::Missing => return Ok(WorkResult::Lost),
             }
         }
     }
 
-    async fn finish(&self, task: &Task, ended: Ended) -> anyhow::Result<TaskEnd> {
+    async fn finish(&self, task: &Task, ended: WorkResult) -> anyhow::Result<TaskEnd> {
         let failed = Finish::Release { delay: self.args.retry, counted: true };
-        let (finish, end, news) = match ended {
-            Ended::Done => (Finish::Ack, TaskEnd::Done, None),
-            Ended::Failed(why) => (failed, TaskEnd::Failed, Some(format!("{why}; released"))),
-            Ended::Overrun => {
+        let (finish, end, message) = match ended {
+            WorkResult::Done => (Finish::Ack, TaskEnd::Done, None),
+            WorkResult::Failed(why) => (failed, TaskEnd::Failed, Some(format!("{why}; released"))),
+            WorkResult::TimedOut => {
                 let seconds = self.run_max.as_secs_f64();
-                let news = format!("ran longer than {seconds} s (--run-max); killed and released");
-                (failed, TaskEnd::TimedOut, Some(news))
+                let text = format!("ran longer than {seconds} s (--run-max); killed and released");
+                (failed, TaskEnd::TimedOut, Some(text))
             }
-            Ended::Interrupted => {
+            WorkResult::Interrupted => {
                 let release = Finish::Release { delay: Span::ZERO, counted: false };
-                (release, TaskEnd::GivenBack, Some("killed; given back".into()))
+                (release, TaskEnd::GivenBack, Some("killed and returned".into()))
             }
-            Ended::Lost => {
-                output::note(format!("task {} is no longer ours; left alone", task.id));
+            WorkResult::Lost => {
+                output::note(format!(
+                    "task {}: the lease was lost; its command was killed",
+                    task.id
+                ));
                 return Ok(TaskEnd::Lost);
             }
         };
-        let (outcome, again) = tokio::select! {
+        let (outcome, retried) = tokio::select! {
             biased;
-            // Who wants to be gone does not wait for a server.
-            () = self.stop.insisted() => self.end_once(task, finish).await?,
+            // After a second stop signal the worker does not wait for the server.
+            () = self.stop.repeated() => self.end_once(task, finish).await?,
             ended = self.end(task, finish) => ended?,
         };
-        // Asked twice, the first may have done it and only its answer got lost.
-        let done_before = again && finish == Finish::Ack && outcome == Outcome::Missing;
+        // After a retry the first request may have succeeded and only its reply was lost.
+        let done_before = retried && finish == Finish::Ack && outcome == Outcome::Missing;
         if !matches!(outcome, Outcome::Done(_)) && !done_before {
-            output::note(format!("task {} was no longer ours when it ended", task.id));
+            output::note(format!("task {}: the lease was lost before it ended", task.id));
             return Ok(TaskEnd::Lost);
         }
-        if let Some(news) = news {
-            output::note(format!("task {}: {news}", task.id));
+        if let Some(message) = message {
+            output::note(format!("task {}: {message}", task.id));
         }
         Ok(end)
     }
 
-    /// Ends or prolongs the delivery; also says whether that was asked more than once.
+    /// Ends or extends the delivery; also returns whether the request was retried.
     async fn end(&self, task: &Task, finish: Finish) -> anyhow::Result<(Outcome, bool)> {
-        let Answered { reply, again } = self.server.ask(self.ending(task, finish)).await?;
-        Ok((outcome_of(reply)?, again))
+        let RetriedReply { reply, retried } = self.server.ask(self.ending(task, finish)).await?;
+        Ok((outcome_of(reply)?, retried))
     }
 
-    /// The same without patience. It may have been asked before.
+    /// Ends the delivery without retries. The request may have been sent before.
     async fn end_once(&self, task: &Task, finish: Finish) -> anyhow::Result<(Outcome, bool)> {
         let reply = self.server.ask_once(self.ending(task, finish)).await;
-        let unsaid = || format!("task {} stays taken until its lease is over", task.id);
-        Ok((outcome_of(reply.with_context(unsaid)?)?, true))
+        let failed = || format!("task {} stays taken until its lease ends", task.id);
+        Ok((outcome_of(reply.with_context(failed)?)?, true))
     }
 
     fn ending(&self, task: &Task, finish: Finish) -> Command {
@@ -312,7 +316,7 @@ impl Worker<'_> {
 
 fn outcome_of(reply: Reply) -> anyhow::Result<Outcome> {
     match reply {
-        Reply::Finished(mut outcomes) => outcomes.pop().ok_or_else(|| misfit("finish")),
-        _ => Err(misfit("finish")),
+        Reply::Finished(mut outcomes) => outcomes.pop().ok_or_else(|| unexpected_reply("finish")),
+        _ => Err(unexpected_reply("finish")),
     }
 }

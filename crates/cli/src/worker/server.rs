@@ -1,4 +1,4 @@
-//! The server as a worker needs it: away for a while is no reason to give up.
+//! Sends commands to the server and retries while it is unreachable.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -10,85 +10,85 @@ use taskyard_worker::TubeMetrics;
 
 use crate::output::note;
 
-/// The first pause before asking again; each one is twice as long as the one before.
+/// The first pause before a retry; each further one is twice as long.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// A server that may be away for a while.
+/// A server that may be unreachable for a while.
 pub struct Server {
     http: Http,
-    /// Whether a server that never answered is waited for too.
+    /// Whether a server that has never answered is retried too.
     waits_for_first: bool,
     reached: Cell<bool>,
-    away: Cell<bool>,
+    unreachable: Cell<bool>,
     metrics: Arc<TubeMetrics>,
 }
 
-/// A reply, and whether the same thing was asked before without getting one.
-pub struct Answered {
+/// A reply, and whether the command was sent before without getting one.
+pub struct RetriedReply {
     pub reply: Reply,
-    pub again: bool,
+    pub retried: bool,
 }
 
 impl Server {
-    /// Not yet spoken to.
+    /// A server that has not been contacted yet.
     pub fn new(http: Http, waits_for_first: bool, metrics: Arc<TubeMetrics>) -> Self {
-        let (reached, away) = (Cell::new(false), Cell::new(false));
-        Server { http, waits_for_first, reached, away, metrics }
+        let (reached, unreachable) = (Cell::new(false), Cell::new(false));
+        Server { http, waits_for_first, reached, unreachable, metrics }
     }
 
-    /// Asks until there is an answer, with growing pauses. Says once that the server is away and
-    /// once that it is back.
-    pub async fn ask(&self, command: Command) -> Result<Answered, HttpError> {
+    /// Sends a command until there is a reply, with growing pauses. Prints once that the server is unreachable and once
+    /// that it answers again.
+    pub async fn ask(&self, command: Command) -> Result<RetriedReply, HttpError> {
         let mut pause = PAUSE_FIRST;
-        let mut again = false;
+        let mut retried = false;
         loop {
             match self.http.ask(command.clone()).await {
-                Err(error) if self.will_come_back(&error) => self.note_away(&error),
+                Err(error) if self.may_recover(&error) => self.note_unreachable(&error),
                 answer => {
-                    self.note_here();
-                    return answer.map(|reply| Answered { reply, again });
+                    self.note_answer();
+                    return answer.map(|reply| RetriedReply { reply, retried });
                 }
             }
-            again = true;
+            retried = true;
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 
-    /// Whether the latest question got no answer.
-    pub fn is_away(&self) -> bool {
-        self.away.get()
+    /// Whether the last command got no reply.
+    pub fn is_unreachable(&self) -> bool {
+        self.unreachable.get()
     }
 
-    /// Asks one time only.
+    /// Sends a command once, without retries.
     pub async fn ask_once(&self, command: Command) -> Result<Reply, HttpError> {
         self.http.ask(command).await
     }
 
-    fn will_come_back(&self, error: &HttpError) -> bool {
+    fn may_recover(&self, error: &HttpError) -> bool {
         let known = self.reached.get();
         match error {
             HttpError::Unreachable { .. } => known || self.waits_for_first,
-            // What stands before a server answers in its place while it is away.
+            // A proxy answers in place of an unreachable server.
             HttpError::NotTaskyard { .. } => known,
             HttpError::Refused { error, .. } => error.is_passing(),
             _ => false,
         }
     }
 
-    fn note_away(&self, error: &HttpError) {
+    fn note_unreachable(&self, error: &HttpError) {
         self.metrics.store_error();
-        if !self.away.replace(true) {
-            note(format!("the server is away ({error}); trying again until it is back"));
+        if !self.unreachable.replace(true) {
+            note(format!("{error}; retrying until the server answers"));
         }
     }
 
-    fn note_here(&self) {
+    fn note_answer(&self) {
         self.reached.set(true);
-        if self.away.replace(false) {
-            note(format!("{} is back", self.http.url()));
+        if self.unreachable.replace(false) {
+            note(format!("{} answers again", self.http.url()));
         }
     }
 }

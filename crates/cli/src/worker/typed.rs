@@ -1,4 +1,4 @@
-//! A worker for the queues of a contract that runs a program for each task.
+//! Runs a program for each task of the queues of a contract.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -17,65 +17,65 @@ use taskyard_worker::{
 use tokio::process::Command;
 
 use crate::connect::block_on;
-use crate::failure::Wrong;
+use crate::failure::UsageError;
 use crate::log;
 use crate::{contract, output};
 
-use super::command::Running;
+use super::command::RunningCommand;
 use super::fields::Fields;
 use super::metrics::MetricsArgs;
-use super::stop::Stop;
+use super::signals::StopRequests;
 
-/// The first pause before a server that is not there is asked again; each one is twice as long as the one before.
+/// The first pause before an unreachable server is contacted again; each further one is twice as long.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
-/// How long the metrics wait for what the server says about the queues.
+/// How long the metrics wait for the numbers of the server.
 const METRICS_TIME: Duration = Duration::from_secs(5);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// What belongs to a worker of a contract.
+/// The heading of options for a worker of a contract.
 const FOR_CONTRACT: &str = "With a contract";
 
-/// A contract and the program for its tasks.
+/// The options for a worker of a contract.
 #[derive(Debug, Args)]
 pub struct TypedArgs {
-    /// Work on the queues of this contract.
+    /// Work on the queues of this contract, a YAML file.
     #[arg(long, value_name = "FILE", requires = "program", help_heading = FOR_CONTRACT)]
     contract: Option<PathBuf>,
-    /// How many tasks may be worked on at once.
+    /// How many tasks run at the same time.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "contract", help_heading = FOR_CONTRACT)]
     processors: usize,
-    /// Read settings from this file, again whenever it changes.
+    /// Read settings from this file, and again when it changes.
     #[arg(long, value_name = "FILE", requires = "contract", help_heading = FOR_CONTRACT)]
     config: Option<PathBuf>,
-    /// Do not report to the server's manager: go round robin over the queues.
+    /// Do not report to the manager of the server; take from the queues in turn.
     #[arg(long, requires = "contract", help_heading = FOR_CONTRACT)]
     unmanaged: bool,
-    /// The worker's name in the settings, {service}/{name}.
+    /// The name of the worker in the settings, {service}/{name}.
     #[arg(long, value_name = "NAME", default_value = "taskyard/worker", requires = "contract", help_heading = FOR_CONTRACT)]
     name: String,
-    /// The program and its arguments.
+    /// The program to run for each task, and its arguments.
     #[arg(last = true, value_name = "PROGRAM", help_heading = FOR_CONTRACT)]
     program: Vec<String>,
 }
 
 impl TypedArgs {
-    /// Whether there is a contract to work by.
-    pub fn is_asked(&self) -> bool {
+    /// Whether a contract is given.
+    pub fn has_contract(&self) -> bool {
         self.contract.is_some()
     }
 
-    /// That what is given goes together. The parser does not ask for a contract where the name of a tube, which excludes it,
-    /// stands beside a program.
-    pub fn check(&self) -> Result<(), Wrong> {
+    /// Checks that the options fit together. The parser does not require a contract for a program if a tube, which
+    /// excludes a contract, is given.
+    pub fn check(&self) -> Result<(), UsageError> {
         match self.program.first() {
-            Some(_) if !self.is_asked() => Err(Wrong(
-                "a program after -- is for the tasks of a contract: name it with --contract FILE, or \
-                 run something for each task of a tube with --exec 'CMD'"
+            Some(_) if !self.has_contract() => Err(UsageError(
+                "a program after -- needs a contract: give --contract FILE, or use --exec 'CMD' to run a \
+                 command for each task of a tube"
                     .into(),
             )),
-            Some(program) if !is_found(program) => Err(Wrong(format!(
-                "there is no program {program:?} that can be run; it is looked for as the shell does"
+            Some(program) if !is_found(program) => Err(UsageError(format!(
+                "program {program:?} was not found or is not executable; give its path, or a name in PATH"
             ))),
             _ => Ok(()),
         }
@@ -93,7 +93,7 @@ impl TypedArgs {
     }
 }
 
-/// Whether there is such a program: a typing error must not use up the attempts of every task.
+/// Whether the program exists: a typing error must not use up the attempts of every task.
 fn is_found(program: &str) -> bool {
     let can_run = |path: PathBuf| {
         path.metadata()
@@ -106,7 +106,7 @@ fn is_found(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| can_run(folder.join(program)))
 }
 
-/// Works until told to stop.
+/// Works until a signal stops the worker.
 pub fn run(
     args: &TypedArgs,
     http: Http,
@@ -114,18 +114,18 @@ pub fn run(
     metrics: &MetricsArgs,
 ) -> anyhow::Result<Exit> {
     let (service, name) = args.name.split_once('/').unwrap_or(("taskyard", &args.name));
-    // A program runs for each task alone, so a batch is one task: the others are free for others.
+    // A program runs for a single task, so a batch is one task: other tasks stay available to other workers.
     let settings = Settings { max_processors: args.processors, batch_size: 1, ..settings };
     let mut worker = Worker::builder(name, http, args.dispatcher()?).settings(settings);
     if !args.unmanaged {
         worker = worker.managed();
     }
-    let worker = worker.build().map_err(|error| Wrong(error.to_string()))?;
-    // All that a worker has to say about its queues and tasks goes to the log.
+    let worker = worker.build().map_err(|error| UsageError(error.to_string()))?;
+    // The worker logs what concerns its queues and tasks.
     log::start();
     block_on(async {
-        let stop = Stop::listen()?;
-        if !begun(&worker, &stop).await? {
+        let stop = StopRequests::listen()?;
+        if !started(&worker, &stop).await? {
             return Ok(Exit::Ok);
         }
         let counted = worker.clone();
@@ -137,66 +137,68 @@ pub fn run(
             let wrong = config.load(&worker);
             if !wrong.is_empty() {
                 let wrong = format!("{}: {}", path.display(), wrong.join("; "));
-                return Err(Wrong(wrong).into());
+                return Err(UsageError(wrong).into());
             }
             tokio::spawn(config.follow(worker.clone()));
         }
         let stopping = async {
-            stop.asked().await;
-            output::note("stopping when the programs that run are done; once more to kill them");
+            stop.requested().await;
+            output::note(
+                "stopping when the running programs are done; press Ctrl-C again to kill them",
+            );
             drop(worker.graceful_stop());
             tokio::select! {
                 () = worker.ended() => Ok(()),
-                () = stop.insisted() => worker.shutdown(Duration::ZERO).await,
+                () = stop.repeated() => worker.shutdown(Duration::ZERO).await,
             }
         };
         let (ran, stopped) = tokio::join!(worker.run(), stopping);
-        ran.map_err(begin_failed)?;
+        ran.map_err(init_failed)?;
         stopped?;
         Ok(Exit::Ok)
     })
 }
 
-/// All that is counted, and what the server says about the queues; without an answer what it said last.
+/// The metrics of the worker and of the queues; if the server does not answer, with the last values of the queues.
 async fn metrics_text(worker: Worker) -> String {
     let asked = tokio::time::timeout(METRICS_TIME, worker.metrics_text()).await;
     asked.unwrap_or_else(|_| worker.metrics().text())
 }
 
-/// Begins, as soon as the server is there; `false` when somebody wants to stop before.
-async fn begun(worker: &Worker, stop: &Stop) -> anyhow::Result<bool> {
+/// Initializes the worker, when the server answers; returns `false` if a stop was requested before.
+async fn started(worker: &Worker, stop: &StopRequests) -> anyhow::Result<bool> {
     let mut pause = PAUSE_FIRST;
     loop {
         match worker.init().await {
             Ok(()) => {
                 if pause > PAUSE_FIRST {
-                    output::note("the server is there");
+                    output::note("connected to the server");
                 }
                 return Ok(true);
             }
             Err(InitError::Refused(refusal)) if refusal.is_passing() => {
                 if pause == PAUSE_FIRST {
-                    output::note(format!("{refusal}; trying again until the server is there"));
+                    output::note(format!("{refusal}; retrying until the server answers"));
                 }
             }
-            Err(error) => return Err(begin_failed(error)),
+            Err(error) => return Err(init_failed(error)),
         }
         tokio::select! {
             () = tokio::time::sleep(pause) => pause = (pause * 2).min(PAUSE_MAX),
-            () = stop.asked() => return Ok(false),
+            () = stop.requested() => return Ok(false),
         }
     }
 }
 
-fn begin_failed(error: InitError) -> anyhow::Error {
+fn init_failed(error: InitError) -> anyhow::Error {
     match error {
         InitError::Refused(refusal) => refusal.into(),
-        other => Wrong(other.to_string()).into(),
+        other => UsageError(other.to_string()).into(),
     }
 }
 
-/// A task as its program gets it.
-struct Letter {
+/// A task and its fields as JSON.
+struct ProgramTask {
     task: RawTask,
     json: Vec<u8>,
 }
@@ -207,23 +209,23 @@ fn handler(queue: &Queue, program: Arc<[String]>) -> Handler {
     let read = move |task: &RawTask| {
         let mut json = fields.json(task.body.payload())?.to_string().into_bytes();
         json.push(b'\n');
-        Ok(Letter { task: task.clone(), json })
+        Ok(ProgramTask { task: task.clone(), json })
     };
-    Handler::with_decoder(read, move |ctx, store, letters: Vec<Letter>| {
+    Handler::with_decoder(read, move |ctx, store, tasks: Vec<ProgramTask>| {
         let (name, program) = (name.clone(), program.clone());
-        async move { handle(&ctx, &store, letters, &name, &program).await }
+        async move { handle(&ctx, &store, tasks, &name, &program).await }
     })
 }
 
 async fn handle(
     ctx: &Context,
     store: &Store,
-    letters: Vec<Letter>,
+    tasks: Vec<ProgramTask>,
     queue: &str,
     program: &[String],
 ) -> HandlerResult {
     let mut outcome = BatchOutcome::new(store);
-    for Letter { task, json } in letters {
+    for ProgramTask { task, json } in tasks {
         let (task_id, attempts) = (task.delivery.task_id, task.delivery.attempts);
         let id = task.delivery.id();
         if ctx.is_lost(task_id) {
@@ -240,7 +242,7 @@ async fn handle(
             .env("TASKYARD_ID", id.to_string())
             .env("TASKYARD_TASK_ID", task_id.to_string())
             .env("TASKYARD_ATTEMPTS", attempts.to_string());
-        let mut running = match Running::spawn(command, json) {
+        let mut running = match RunningCommand::spawn(command, json) {
             Ok(running) => running,
             Err(error) => {
                 note(queue, id, &format!("cannot run {}: {error}", program[0]));
@@ -256,18 +258,18 @@ async fn handle(
         match status {
             Some(status) if status.success() => outcome.done(task_id),
             Some(status) => {
-                note(queue, id, &format!("{status}; tried again later"));
+                note(queue, id, &format!("{status}; will be tried again"));
                 outcome.retry(task_id, attempts, status);
             }
             None => {
                 running.kill().await?;
                 if ctx.is_lost(task_id) {
-                    note(queue, id, "no longer ours; killed");
+                    note(queue, id, "the lease was lost; killed");
                 } else if ctx.cancel_reason() == Some(CancelReason::RunMax) {
-                    note(queue, id, "ran longer than run_max; killed, tried again later");
+                    note(queue, id, "ran longer than run_max; killed; will be tried again");
                     outcome.retry(task_id, attempts, "ran longer than run_max");
                 } else {
-                    note(queue, id, "killed; given back");
+                    note(queue, id, "killed and returned");
                     outcome.give_back(task_id);
                 }
             }
@@ -276,6 +278,6 @@ async fn handle(
     outcome.commit().await
 }
 
-fn note(queue: &str, id: TaskId, news: &str) {
-    output::note(format!("{queue} {id}: {news}"));
+fn note(queue: &str, id: TaskId, message: &str) {
+    output::note(format!("{queue} {id}: {message}"));
 }

@@ -1,4 +1,4 @@
-//! Connections to the database are cut: at any moment, and in the middle of an answer.
+//! Connections to the database are cut, also in the middle of an answer.
 
 use crate::judge::judge;
 use crate::load::{Fate, Load};
@@ -6,16 +6,16 @@ use crate::proxy::Proxy;
 use crate::yard::{Yard, run};
 use taskyard_testkit::postgres::{cluster, sql};
 
-/// How many answers come before and after each blow.
+/// How many answers arrive before and after each fault.
 const ANSWERS: usize = 100;
 
-/// Ends what serves this database's servers.
+/// Terminates the database sessions of the servers.
 const TERMINATE: &str = "
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name = 'taskyard'";
 
 #[test]
-fn connections_that_the_database_ends_are_made_anew() {
+fn terminated_connections_are_opened_again() {
     run(async {
         let mut yard = Yard::new();
         let servers = [yard.serve(), yard.serve()];
@@ -35,7 +35,7 @@ fn connections_that_the_database_ends_are_made_anew() {
 }
 
 #[test]
-fn answers_that_are_cut_off_leave_nothing_behind() {
+fn cut_off_answers_leave_no_task_behind() {
     run(async {
         let mut yard = Yard::new();
         let proxy = Proxy::new(cluster(), &yard.database.url()).await;

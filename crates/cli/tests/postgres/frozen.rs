@@ -1,4 +1,4 @@
-//! A server is frozen for so long that the others take it for dead, and goes on.
+//! A server is frozen until the others declare it dead, and then continues.
 
 use taskyard_core::{
     Body, Command, Execute, Finish, FinishItem, Holder, NewTask, Outcome, Reply, SessionId, Span,
@@ -34,7 +34,7 @@ async fn ack(queue: &impl Execute, task: &Task, holder: Holder) -> Outcome {
 }
 
 #[test]
-fn what_a_frozen_server_held_is_given_to_others_and_refused_to_it() {
+fn tasks_of_a_frozen_server_are_delivered_again_and_its_acks_refused() {
     run(async {
         let mut yard = Yard::new();
         let (stays, freezes) = (yard.serve(), yard.serve());
@@ -74,12 +74,12 @@ fn what_a_frozen_server_held_is_given_to_others_and_refused_to_it() {
         let stale = Holder::Lease(by_session.lease.expect("a lease"));
         assert_eq!(ack(&client, &by_session, stale).await, Outcome::Stale);
         assert_eq!(ack(&client, &by_session, Holder::Session(session)).await, Outcome::Stale);
-        // A lease with a time of its own is nobody's session and lasts as long as it was given for.
+        // A lease with its own time belongs to no session and lasts until it ends.
         let good = Holder::Lease(by_lease.lease.expect("a lease"));
         assert_eq!(ack(&freezes.http, &by_lease, good).await, Outcome::Done(None));
         assert_eq!(ack(&other, &again, Holder::Session(others)).await, Outcome::Done(None));
 
-        // The client has noticed nothing: its session goes on, and ends with its connection.
+        // The client has noticed nothing: its session continues, and ends with its connection.
         let put = vec![NewTask::new(Body::new(&[0xc0]))];
         ask(&stays.http, Command::Put { tube: tube("own"), tasks: put, wait: Span::ZERO }).await;
         let new = take(&client, Some(session)).await;

@@ -1,14 +1,14 @@
-//! Servers are killed, and others take their place.
+//! Servers are killed, and others replace them.
 
 use crate::judge::{judge, wait_for_returns};
 use crate::load::{Fate, Load};
 use crate::yard::{Yard, run};
 
-/// How many answers come before and after each blow.
+/// How many answers arrive before and after each fault.
 const ANSWERS: usize = 150;
 
 #[test]
-fn killed_servers_lose_nothing() {
+fn killed_servers_lose_no_task() {
     run(async {
         let mut yard = Yard::new();
         let stays = yard.serve();

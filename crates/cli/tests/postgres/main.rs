@@ -1,5 +1,5 @@
-//! Several servers on one PostgreSQL: real processes under load, and whatever can happen to them. After each
-//! storm a judge asks whether what the clients saw, and what is left, can have happened.
+//! Several servers on one PostgreSQL: real processes under load, with faults. After each
+//! run the auditor checks that the observations of the clients and the remaining tasks are consistent.
 
 #[expect(dead_code, reason = "the other tests of this crate use all of it")]
 #[path = "../suite/rig.rs"]

@@ -1,4 +1,4 @@
-//! The database is killed under load, and comes back.
+//! The database is killed under load and restarted.
 
 use std::thread;
 
@@ -8,11 +8,11 @@ use crate::yard::{Yard, run};
 use taskyard_testkit::postgres::{Cluster, programs};
 use taskyard_testkit::postgres::{crash, prepare, sql};
 
-/// How many answers come before and after each blow.
+/// How many answers arrive before and after each fault.
 const ANSWERS: usize = 200;
 
 #[test]
-fn servers_outlive_their_database() {
+fn servers_survive_a_restart_of_their_database() {
     run(async {
         let cluster: &'static Cluster =
             Box::leak(Box::new(Cluster::new(programs().expect("it is there"))));
@@ -30,7 +30,7 @@ fn servers_outlive_their_database() {
             cluster.start();
         }
         load.answers(ANSWERS).await;
-        // A server that is started meanwhile waits, and does not take the others for dead.
+        // A server that is started meanwhile waits, and does not declare the others dead.
         cluster.kill();
         let newcomer = thread::scope(|scope| {
             let starting = scope.spawn(|| yard.start(&yard.database.url()));
@@ -45,14 +45,14 @@ fn servers_outlive_their_database() {
     });
 }
 
-/// One server was heard last when its next heartbeat was nearly due.
+/// The last heartbeat of one server was sent shortly before its next one was due.
 const OLD: &str = "UPDATE taskyard.server SET heartbeat = heartbeat - 1900000
     WHERE id = (SELECT id FROM taskyard.server ORDER BY id LIMIT 1)";
 
 // One process of the database was killed, as a system without memory does it, and the database recovered in place: in four of fourteen crashes
-// the first server that came back took the other for dead and delivered its tasks again.
+// the first server that reconnected declared the other dead and delivered its tasks again.
 #[test]
-fn servers_outlive_a_crash_of_one_process_of_their_database() {
+fn servers_survive_a_crash_of_one_database_process() {
     run(async {
         let cluster: &'static Cluster =
             Box::leak(Box::new(Cluster::new(programs().expect("it is there"))));

@@ -1,4 +1,4 @@
-//! Servers behind a pooler that gives each transaction another connection.
+//! Servers behind a transaction pooler.
 
 use taskyard_core::{Body, Command, Execute, NewTask, Reply, Span, Take, TaskId};
 
@@ -8,7 +8,7 @@ use crate::yard::{PLAIN, Yard, run, tube};
 use taskyard_testkit::postgres::{is_there, pooler};
 
 #[test]
-fn they_say_that_they_look_and_do() {
+fn servers_behind_a_pooler_poll_and_print_it() {
     run(async {
         if !is_there() {
             return;

@@ -1,4 +1,4 @@
-//! Servers are killed in the middle of a storm on semaphores, and others take their place.
+//! Servers are killed under a load of semaphore calls, and others replace them.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,12 +12,12 @@ use crate::yard::{Yard, run};
 use taskyard_testkit::postgres::sql;
 
 const SEMAPHORES: usize = 30;
-/// Short, because the servers' clocks are real.
+/// Short, because the servers use real clocks.
 const LEASE: Span = Span::from_micros(200_000);
-/// How many answers come before each blow.
+/// How many answers arrive before each fault.
 const ANSWERS: usize = 200;
 
-/// Whoever still lives: a client whose server is gone asks the next one.
+/// The servers that are alive: a client whose server is gone uses the next one.
 struct Servers {
     alive: Mutex<Vec<Http>>,
     answers: AtomicUsize,
@@ -32,7 +32,7 @@ impl Execute for Servers {
                 alive[place % alive.len()].clone()
             };
             let replies = http.execute(commands.clone()).await;
-            // Semaphores may be asked twice: every call of theirs says the same again.
+            // Calls of semaphores are idempotent and may be repeated.
             let lost = |reply: &Result<Reply, Error>| {
                 matches!(
                     reply,
@@ -73,7 +73,7 @@ fn killed_servers_lose_no_grant_and_no_event() {
             goes = next;
         }
         let told = clients.join_all().await.into_iter().flatten().collect();
-        // What was told and not acknowledged would come again in half a minute; here at once.
+        // Unacknowledged events would be delivered again after half a minute; here at once.
         sql(&yard.database.url(), "UPDATE taskyard.semaphore_event SET next_at = 0");
         storm::judge(servers, SEMAPHORES, told).await;
         let wrong = sql(&yard.database.url(), "SELECT * FROM taskyard.semaphore_audit");

@@ -1,11 +1,11 @@
-//! Moving to Redis and back through the binary, and pulling the plug on it.
+//! `copy` to Redis and back, also when it is killed.
 
 use crate::many::{TASKS, source};
 use crate::rig::{Running, binary, run};
 use taskyard_testkit::redis::{Instance, program};
 
 #[test]
-fn killed_at_any_moment_it_goes_on() {
+fn a_killed_copy_resumes() {
     let Some(program) = program() else { return };
     let instance = Instance::new(program);
     let (url, folder) = (instance.url(), tempfile::tempdir().expect("a folder"));
@@ -33,7 +33,7 @@ fn killed_at_any_moment_it_goes_on() {
     instance.audit("taskyard", &home);
     let again = run(&["copy", "--from", &from, "--to", &url]).good();
     assert!(again.contains("already"), "{again}");
-    // And back: both folders are the same.
+    // The copy back gives the same folder.
     let back = format!("sqlite:{}", folder.path().join("back").display());
     run(&["copy", "--from", &url, "--to", &back]).good();
     let same = run(&["copy", "--from", &from, "--to", &back]).good();

@@ -1,11 +1,11 @@
-//! What `serve` and `stats` say about Redis.
+//! What `serve` and `stats` print about Redis.
 
 use crate::rig::run;
 use crate::yard::start;
 use taskyard_testkit::redis::{DURABLE, Instance, program};
 
 #[test]
-fn what_redis_keeps_is_said_at_the_start_and_in_the_numbers() {
+fn the_durability_of_redis_is_printed_by_serve_and_stats() {
     let Some(program) = program() else { return };
     let second = ["--appendfsync", "everysec"];
     let redis = Instance::with(program, &[DURABLE, &second].concat());
@@ -17,7 +17,7 @@ fn what_redis_keeps_is_said_at_the_start_and_in_the_numbers() {
     assert_eq!(serving.run(&["stats", "--json"]).json()[0]["tasks"]["ready"], 1);
     serving.signal("TERM");
     let (status, rest) = serving.ended();
-    assert!(status.success() && rest.contains("everything is in redis://"), "{status} {rest}");
+    assert!(status.success() && rest.contains("all tasks are in redis://"), "{status} {rest}");
     let again = start(&redis.url());
     assert!(again.screen.contains("1 in 1 tube"), "{}", again.screen);
 }

@@ -1,4 +1,4 @@
-//! Redis and servers are killed, frozen and cut off under load.
+//! Redis and servers are killed, frozen and disconnected under load.
 
 use std::thread;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use crate::proxy::Proxy;
 use crate::yard::{LANES, PLAIN, ROOM, make_tubes, run, serve, start, welcome};
 use taskyard_testkit::redis::{Cluster, Instance, program};
 
-/// How many answers come before and after each blow.
+/// How many answers arrive before and after each fault.
 const ANSWERS: usize = 150;
 
 fn redis() -> Instance {
     Instance::new(program().expect("whoever asks has looked for it"))
 }
 
-/// The orders of every tube say the same as its tasks.
+/// Checks that the indexes of every tube agree with its tasks.
 fn audit(redis: &Instance) {
     for name in [PLAIN, LANES, ROOM] {
         redis.audit("taskyard", name);
@@ -26,7 +26,7 @@ fn audit(redis: &Instance) {
 }
 
 #[test]
-fn killed_servers_lose_nothing() {
+fn killed_servers_lose_no_task() {
     run(async {
         let redis = redis();
         let stays = serve(&redis.url());
@@ -48,7 +48,7 @@ fn killed_servers_lose_nothing() {
 }
 
 #[test]
-fn servers_outlive_redis() {
+fn servers_survive_a_restart_of_redis() {
     run(async {
         let redis = redis();
         let servers = [serve(&redis.url()), serve(&redis.url())];
@@ -63,7 +63,7 @@ fn servers_outlive_redis() {
             redis.start();
         }
         load.answers(ANSWERS).await;
-        // A server that is started meanwhile waits, and does not take the others for dead.
+        // A server that is started meanwhile waits, and does not declare the others dead.
         redis.kill();
         let newcomer = thread::scope(|scope| {
             let starting = scope.spawn(|| start(&redis.url()));
@@ -79,9 +79,9 @@ fn servers_outlive_redis() {
     });
 }
 
-/// For longer than heartbeats may be missing, so that servers doubt what the others think of them.
+/// Freezes it for longer than heartbeats may be missing, so that servers must check whether they were declared dead.
 #[test]
-fn a_frozen_redis_goes_on_where_it_was() {
+fn a_frozen_redis_continues() {
     run(async {
         let redis = redis();
         let servers = [serve(&redis.url()), serve(&redis.url())];
@@ -93,7 +93,7 @@ fn a_frozen_redis_goes_on_where_it_was() {
         for seconds in [1, 5] {
             load.answers(ANSWERS).await;
             redis.signal("STOP");
-            // Only time tells whether somebody is missed.
+            // Only the passing of time shows whether a server is declared dead.
             let nobody = load.answers(usize::MAX / 2);
             assert!(timeout(Duration::from_secs(seconds), nobody).await.is_err());
             redis.signal("CONT");
@@ -105,9 +105,9 @@ fn a_frozen_redis_goes_on_where_it_was() {
     });
 }
 
-/// Others give its sessions' tasks away meanwhile, and it learns of it.
+/// Other servers release the tasks of its sessions meanwhile, and it learns of that.
 #[test]
-fn a_frozen_server_is_taken_for_dead_and_goes_on() {
+fn a_frozen_server_is_declared_dead_and_continues() {
     run(async {
         let redis = redis();
         let (stays, freezes) = (serve(&redis.url()), serve(&redis.url()));
@@ -117,7 +117,7 @@ fn a_frozen_server_is_taken_for_dead_and_goes_on() {
         load.begin(&freezes, Fate::Goes).await;
         load.answers(ANSWERS).await;
         freezes.serving.signal("STOP");
-        // Until the other has missed it.
+        // Until the other server has declared it dead.
         while redis.talk(&["ZCARD", "{taskyard}:v"]) != "1" {}
         load.answers(ANSWERS).await;
         freezes.serving.signal("CONT");
@@ -132,7 +132,7 @@ fn a_frozen_server_is_taken_for_dead_and_goes_on() {
 }
 
 #[test]
-fn answers_that_are_cut_off_leave_nothing_behind() {
+fn cut_off_answers_leave_no_task_behind() {
     run(async {
         let redis = redis();
         let proxy = Proxy::new(&redis.url()).await;
@@ -150,7 +150,7 @@ fn answers_that_are_cut_off_leave_nothing_behind() {
     });
 }
 
-/// With `wait=1` what is acknowledged is on the replica that takes over.
+/// With `wait=1` everything acknowledged is on the replica that takes over.
 #[test]
 fn a_master_of_a_cluster_is_killed_under_load() {
     run(async {

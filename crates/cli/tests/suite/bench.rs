@@ -16,7 +16,7 @@ fn a_run_reports_its_steps_and_removes_its_tube() {
 }
 
 #[test]
-fn a_tube_of_others_is_left_alone() {
+fn an_existing_tube_is_not_used() {
     let rig = Rig::new();
     rig.run(&["put", "mail", "hello"]).good();
     rig.run(&["bench", "--tube", "mail"]).ends(6);

@@ -1,4 +1,4 @@
-//! Contracts at the command line.
+//! `contract`, and `worker --contract`.
 
 use std::fs;
 use std::process::Command;
@@ -17,7 +17,7 @@ fn a_contract_is_checked() {
         path.to_str().unwrap().to_owned()
     };
     let good = file("good.yaml", GOOD);
-    assert!(run(&["contract", "check", &good]).good().ends_with("is good: 2 queues\n"));
+    assert!(run(&["contract", "check", &good]).good().ends_with("is valid: 2 queues\n"));
     let bad = file("bad.yaml", "queues:\n  - id: 0\n    name: Mail\n    fields: []\n");
     let ran = run(&["contract", "check", &bad]).ends(2);
     assert_eq!(ran.err.lines().count(), 3, "{}", ran.err);
@@ -33,7 +33,7 @@ fn a_contract_is_checked() {
 }
 
 #[test]
-fn source_is_generated_and_left_alone_when_nothing_changed() {
+fn source_is_generated_and_not_written_if_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let contract = folder.path().join("queues.yaml");
     fs::write(&contract, GOOD).unwrap();
@@ -83,21 +83,21 @@ fn a_program_works_on_the_tasks_of_a_contract() {
 }
 
 #[test]
-fn a_program_that_fails_has_its_task_tried_again_later() {
+fn a_failed_program_has_its_task_tried_again() {
     let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
     let contract = folder.path().join("queues.yaml");
     fs::write(&contract, GOOD).unwrap();
     let contract = contract.to_str().unwrap();
     rig.run(&["put", "emails", r#"["ann"]"#, "\"poison\""]).good();
     let mut working = worker(&rig, contract, &["false"]);
-    assert!(working.complaint().contains("exit status: 1; tried again later"));
+    assert!(working.complaint().contains("exit status: 1; will be tried again"));
     let tasks = || rig.run(&["peek", "emails", "0", "1", "--json"]).json();
     while !tasks().iter().all(|task| task["attempts"] != 0) {}
     working.signal("INT");
-    assert!(working.ended().ends(0).err.contains("stopping when the programs"));
+    assert!(working.ended().ends(0).err.contains("stopping when the running programs"));
     let ran = rig.run(&["worker", "--contract", contract]).ends(2);
     assert!(ran.err.contains("PROGRAM"), "{}", ran.err);
-    // What is for tubes alone was taken and had no effect; a typing error used up the attempts of all tasks.
+    // Options for tubes were accepted without effect; a typing error used up the attempts of all tasks.
     for wrong in
         [&["--drain", "--", "cat"][..], &["--retry", "3s", "--", "cat"], &["--", "no-such"]]
     {
@@ -108,7 +108,7 @@ fn a_program_that_fails_has_its_task_tried_again_later() {
 }
 
 #[test]
-fn a_worker_killed_in_the_middle_loses_nothing() {
+fn a_killed_worker_loses_no_task() {
     let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
     let (contract, gate) = (folder.path().join("queues.yaml"), folder.path().join("gate"));
     fs::write(&contract, GOOD).unwrap();
@@ -138,7 +138,7 @@ fn a_worker_killed_in_the_middle_loses_nothing() {
     fs::write(&gate, "").unwrap();
 }
 
-/// Lines of its complaints until one has these words.
+/// Reads lines of standard error until one contains these words.
 fn complained(working: &mut Running, words: &str) -> String {
     loop {
         let line = working.complaint();
@@ -149,10 +149,10 @@ fn complained(working: &mut Running, words: &str) -> String {
     }
 }
 
-/// The worker speaks by a log that nobody had begun: a task that nobody can read and a setting that cannot be were
-/// passed over in silence.
+/// The log of the worker was not started: an unreadable task and an invalid setting were
+/// ignored silently.
 #[test]
-fn what_goes_wrong_is_told() {
+fn errors_of_tasks_and_settings_are_logged() {
     let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
     let (contract, config) = (folder.path().join("queues.yaml"), folder.path().join("conf.yaml"));
     fs::write(&contract, GOOD).unwrap();
@@ -177,7 +177,7 @@ fn what_goes_wrong_is_told() {
 
 /// A worker that was started before its server ended at once.
 #[test]
-fn a_server_that_is_not_there_yet_is_waited_for() {
+fn it_waits_for_a_server_that_is_not_started_yet() {
     let folder = tempfile::tempdir().unwrap();
     let contract = folder.path().join("queues.yaml");
     fs::write(&contract, GOOD).unwrap();
@@ -198,9 +198,9 @@ fn a_server_that_is_not_there_yet_is_waited_for() {
     working.ended().ends(0);
 }
 
-/// The server began anew, so the task was somebody else's; the program ran on, and so did a second one.
+/// After a restart of the server the lease was lost; the program kept running, and so did a second one.
 #[test]
-fn a_program_whose_task_is_lost_is_killed() {
+fn a_program_whose_lease_is_lost_is_killed() {
     let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
     let (contract, gate) = (folder.path().join("queues.yaml"), folder.path().join("gate"));
     fs::write(&contract, GOOD).unwrap();
@@ -213,7 +213,7 @@ fn a_program_whose_task_is_lost_is_killed() {
     let mut working = Running::start(&mut command);
     assert_eq!(working.line(), "0\n");
     rig.run(&["release", "emails", "0"]).good();
-    complained(&mut working, "no longer ours; killed");
+    complained(&mut working, "the lease was lost; killed");
     assert_eq!(working.line(), "1\n");
     working.signal("TERM");
     complained(&mut working, "stopping when the programs");
@@ -221,10 +221,10 @@ fn a_program_whose_task_is_lost_is_killed() {
     working.ended();
 }
 
-/// A program that hung kept its task for ever. A limit of attempts in the tube, which buries what a handler would retry, was
-/// passed over in silence.
+/// A hanging program kept its task for ever. A limit on attempts in the tube, which buries what a handler would retry, was
+/// ignored silently.
 #[test]
-fn a_program_that_runs_too_long_is_killed_and_its_task_tried_again() {
+fn a_program_is_killed_after_run_max_and_its_task_tried_again() {
     let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
     let (contract, gate) = (folder.path().join("queues.yaml"), folder.path().join("gate"));
     fs::write(&contract, GOOD).unwrap();
@@ -247,9 +247,9 @@ fn a_program_that_runs_too_long_is_killed_and_its_task_tried_again() {
     working.ended();
 }
 
-/// A number of a queue that the contract lacks stood in the settings for nothing, and an empty file set nothing.
+/// Settings for a queue that the contract does not have were ignored, and so was an empty file.
 #[test]
-fn settings_that_mean_nothing_are_refused() {
+fn settings_without_effect_are_refused() {
     let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
     let (contract, config) = (folder.path().join("queues.yaml"), folder.path().join("conf.yaml"));
     fs::write(&contract, GOOD).unwrap();

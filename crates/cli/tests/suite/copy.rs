@@ -1,22 +1,22 @@
-//! Moving between stores through the binary, and pulling the plug on it.
+//! `copy`, also when it is killed.
 
 use taskyard_sql::Conninfo;
-use taskyard_sql::wire::{Ask, Opening, connect};
+use taskyard_sql::connection::{Query, SessionOptions, connect};
 
 use crate::many::{TASKS, source};
 use crate::rig::{Running, Serving, binary, run};
 use taskyard_testkit::postgres::{Cluster, programs};
 
-/// Asks a database for one value, until there is one that is good.
+/// Queries one value from a database until it is accepted.
 fn ask(url: &str, sql: &str, good: impl Fn(&str) -> bool) -> String {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let conninfo = Conninfo::parse(url).expect("a URL");
-        let wire = connect(&conninfo, &Opening::default()).await;
+        let wire = connect(&conninfo, &SessionOptions::default()).await;
         let mut wire = wire.unwrap_or_else(|error| panic!("{}", error.line()));
         loop {
-            // While the tables are being made there may be none.
-            let rows = wire.ask(Ask::new(sql, [])).await.unwrap_or_default();
+            // The tables may not exist yet.
+            let rows = wire.query(Query::new(sql, [])).await.unwrap_or_default();
             let value = rows.into_iter().next().and_then(|mut row| row.take(0));
             if let Some(value) = value.filter(|value| good(value)) {
                 return value;
@@ -27,7 +27,7 @@ fn ask(url: &str, sql: &str, good: impl Fn(&str) -> bool) -> String {
 }
 
 #[test]
-fn killed_at_any_moment_it_goes_on() {
+fn a_killed_copy_resumes() {
     let Some(programs) = programs() else { return };
     let cluster = Cluster::new(programs);
     let url = cluster.url("postgres");
@@ -64,12 +64,12 @@ fn bad_urls_and_busy_folders_are_refused() {
     assert!(copy(&from, "mysql://db").ends(11).err.contains("names no store"));
     assert!(copy("memory:", &fresh).ends(2).err.contains("memory:"));
     assert!(copy(&from, &from).ends(2).err.contains("same store"));
-    assert!(copy(&fresh, &from).ends(1).err.contains("no store in it"));
+    assert!(copy(&fresh, &from).ends(1).err.contains("it contains no store"));
     copy(&from, "postgres://127.0.0.1/none?sslmode=maybe").ends(1);
     let empty = format!("sqlite:{}", second.path().join("empty").display());
     let told = run(&["copy", "--from", &from, "--to", &empty, "--tube", "none"]).ends(4);
     assert!(told.err.contains("none"), "{told:?}");
-    // A refused copy once left an empty folder behind.
+    // A refused copy left an empty folder.
     assert!(!second.path().join("empty").exists(), "nothing was made");
     let told = run(&["copy", "--from", &from, "--to", &fresh, "--dry-run"]).good();
     assert!(told.contains("would copy 40000 tasks in 1 tubes"), "{told}");

@@ -1,4 +1,4 @@
-//! The plug is pulled: what was acknowledged is there.
+//! A killed server: what was acknowledged is not lost.
 
 use crate::rig::Serving;
 
@@ -12,7 +12,7 @@ fn nothing_acknowledged_is_lost() {
         let lines: String = (0..50).map(|n| format!("{round}-{n}\n")).collect();
         let ids = serving.run_with(&["put", "mail", "--lines"], &lines).good();
         put += ids.lines().count();
-        // Some are acked, some are only taken when the plug is pulled.
+        // Some are acked, some are only taken when the server is killed.
         let taken = serving.run(&["take", "mail", "--count", "20", "--json"]).json();
         let names: Vec<String> =
             taken.iter().take(10).map(|t| format!("{}:{}", t["id"], t["lease"])).collect();

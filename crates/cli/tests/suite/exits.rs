@@ -1,19 +1,19 @@
-//! How the program ends, and what it says then.
+//! Exit codes and error messages.
 
 use std::fs;
 
 use crate::rig::{Rig, Serving, TOKEN, run, token_file};
 
 #[test]
-fn a_server_that_is_not_there() {
-    // Port 1 needs rights that nobody gives to a queue.
+fn an_unreachable_server() {
+    // Port 1 is privileged, so no server listens there.
     let ran = run(&["take", "mail", "--url", "http://127.0.0.1:1"]).ends(7);
     assert!(ran.err.contains("taskyard serve"), "{}", ran.err);
     assert_eq!(ran.err.lines().count(), 1);
 }
 
 #[test]
-fn what_is_not_there() {
+fn missing_tubes_and_tasks() {
     let rig = Rig::new();
     for verb in [["take", "nope", "--json"], ["ack", "nope", "0"], ["kick", "nope", "--all"]] {
         let ran = rig.run(&verb).ends(4);
@@ -22,7 +22,7 @@ fn what_is_not_there() {
 }
 
 #[test]
-fn a_delivery_that_is_no_longer_the_callers() {
+fn a_stale_delivery() {
     let rig = Rig::new();
     rig.run(&["put", "mail", "x"]).good();
     let lease = rig.run(&["take", "mail", "--json"]).json()[0]["lease"].as_u64().unwrap();
@@ -34,7 +34,7 @@ fn a_delivery_that_is_no_longer_the_callers() {
 }
 
 #[test]
-fn wrong_words() {
+fn invalid_arguments() {
     for args in [
         &["fetch"][..],
         &["take"],
@@ -59,7 +59,7 @@ fn wrong_words() {
 }
 
 #[test]
-fn too_much_is_refused() {
+fn limits_are_enforced() {
     let rig = Rig::new();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("large");
@@ -69,7 +69,7 @@ fn too_much_is_refused() {
 }
 
 #[test]
-fn the_token_opens() {
+fn a_token_grants_access() {
     let folder = tempfile::tempdir().unwrap();
     let file = token_file(folder.path());
     let flags = ["--token-file", &file];
@@ -81,7 +81,7 @@ fn the_token_opens() {
     assert_eq!(serving.run(&["put", "mail", "x", "--token", TOKEN]).good(), "0\n");
 }
 
-// People write an address as they write it elsewhere, and were told that it is none.
+// An address without a scheme, as users often write it, was refused.
 #[test]
 fn an_address_needs_no_scheme() {
     let rig = Rig::new();
@@ -90,7 +90,7 @@ fn an_address_needs_no_scheme() {
     assert_eq!(put.good(), "0\n");
     let port = address.rsplit(':').next().unwrap();
     run(&["take", "mail", "--url", &format!("localhost:{port}")]).ends(0);
-    // A host alone meant port 80.
+    // A host without a port meant port 80.
     let ran = run(&["take", "mail", "--url", "127.70.70.70"]).ends(7);
     assert!(ran.err.contains("http://127.70.70.70:7070"), "{}", ran.err);
 }

@@ -1,10 +1,10 @@
-//! Help that teaches.
+//! The help texts.
 
 use taskyard_store::OpenOptions;
 
 use crate::rig::run;
 
-/// Every command a client or an operator uses.
+/// All commands.
 const VERBS: [&str; 23] = [
     "copy",
     "manager",
@@ -75,16 +75,16 @@ fn every_command_about_pools_has_an_example() {
 }
 
 #[test]
-fn defaults_are_shown_as_people_write_them() {
+fn defaults_are_shown_with_units() {
     let help = run(&["serve", "--help"]).good();
     let memory = OpenOptions::default().memory_bytes >> 20;
     assert!(help.contains(&format!("[default: {memory}MB]")), "{help}");
     let help = run(&["put", "--help"]).good();
-    assert!(help.contains("line end at the end of what is read is left out"), "{help}");
+    assert!(help.contains("the end of a file is removed"), "{help}");
 }
 
 #[test]
-fn client_commands_find_the_server_in_one_way() {
+fn all_client_commands_have_the_options_of_the_server() {
     for verb in ["put", "take", "ack", "kick", "stats", "worker"] {
         let help = run(&[verb, "--help"]).good();
         assert!(help.contains("--url <URL>") && help.contains("TASKYARD_URL"), "{verb}");
@@ -94,7 +94,7 @@ fn client_commands_find_the_server_in_one_way() {
 }
 
 #[test]
-fn completions_print() {
+fn completions_are_printed() {
     for shell in ["bash", "zsh", "fish"] {
         let script = run(&["completions", shell]).good();
         assert!(script.contains("taskyard") && script.contains("release"), "{shell}");
@@ -102,7 +102,7 @@ fn completions_print() {
     run(&["completions", "sh"]).ends(2);
 }
 
-// The page about running a server left out settings that were there.
+// The page about running a server did not list all options.
 #[test]
 fn every_setting_of_serve_is_documented() {
     let page = include_str!("../../../../docs/operating.md");

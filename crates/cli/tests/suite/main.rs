@@ -1,4 +1,4 @@
-//! The real binary, as people and scripts use it.
+//! Tests of the binary `taskyard`.
 
 mod bench;
 mod contract;

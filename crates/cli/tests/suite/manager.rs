@@ -1,4 +1,4 @@
-//! Typed workers and the manager in the server, as processes that are killed.
+//! Typed workers and the manager of the server, as processes that are killed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ fn status(serving: &Serving) -> Value {
     serving.run(&["manager", "status", "--json"]).json().remove(0)
 }
 
-/// Asks until every one of `count` workers follows a plan newer than this; answers its version.
+/// Waits until all `count` workers follow a plan newer than this; returns its version.
 fn followed(serving: &Serving, count: usize, newer_than: u64) -> u64 {
     loop {
         let status = status(serving);
@@ -46,10 +46,10 @@ fn followed(serving: &Serving, count: usize, newer_than: u64) -> u64 {
     }
 }
 
-/// The server with the manager is killed. Its workers wait for it, go on when it is back, and follow the plan
-/// of the next one.
+/// The server with the manager is killed. Its workers wait for it, continue after its restart, and follow the plan
+/// of the new manager.
 #[test]
-fn workers_outlive_the_server_that_planned_for_them() {
+fn workers_survive_a_restart_of_the_server() {
     let folder = tempfile::tempdir().unwrap();
     let (contract, data) = (contract(folder.path()), folder.path().join("data"));
     let serving = Serving::folder(&data, &[]);
@@ -57,7 +57,7 @@ fn workers_outlive_the_server_that_planned_for_them() {
     let mut workers = [start(), start()];
     let version = followed(&serving, 2, 0);
     let shown = serving.run(&["manager", "status"]).good();
-    assert!(shown.contains("2 workers, led by 127.0.0.1:0 on "), "{shown}");
+    assert!(shown.contains("2 workers, manager 127.0.0.1:0 on "), "{shown}");
     let address = serving.url.trim_start_matches("http://").to_owned();
     serving.signal("KILL");
     drop(serving);
@@ -76,13 +76,13 @@ fn workers_outlive_the_server_that_planned_for_them() {
     let left = || status(&serving)["workers"].as_array().unwrap().len();
     while left() > 0 {}
     let metrics = serving.run(&["manager", "status"]).good();
-    assert!(metrics.contains("no worker has reported lately"), "{metrics}");
+    assert!(metrics.contains("no worker has reported recently"), "{metrics}");
 }
 
-/// A worker that is killed in the middle of a batch loses nothing: its task comes to another one, and counts
-/// the delivery that failed.
+/// A worker that is killed during a batch loses no task: its task is delivered to another worker, and counts
+/// the failed delivery.
 #[test]
-fn a_killed_worker_loses_nothing() {
+fn a_killed_worker_loses_no_task() {
     let folder = tempfile::tempdir().unwrap();
     let contract = contract(folder.path());
     let serving = Serving::folder(&folder.path().join("data"), &["--no-manager"]);

@@ -1,15 +1,15 @@
-//! semaphore.
+//! `semaphore`.
 
 use serde_json::json;
 
 use crate::rig::Rig;
 
 #[test]
-fn a_semaphore_from_its_making_to_its_events() {
+fn a_semaphore_is_created_and_its_events_are_printed() {
     let rig = Rig::new();
     let create = ["semaphore", "create", "yang", "--active", "1", "--try-release", "1"];
     assert!(rig.run(&create).good().contains("active          1\n"));
-    // A create on a key that was there succeeded silently, whatever was asked; a tube was refused.
+    // A create with an existing key succeeded silently with any options; for a tube it was refused.
     let refused = rig.run(&["semaphore", "create", "yang"]).ends(6);
     assert!(refused.err.contains("semaphore 'yang' already exists"), "{}", refused.err);
     for more in [&["--if-not-exists"][..], &[]] {
@@ -48,9 +48,9 @@ fn a_semaphore_from_its_making_to_its_events() {
     rig.run(&["semaphore", "show", "yang"]).ends(4);
 }
 
-/// A tube with a semaphore before it, as somebody new to it would try it.
+/// A tube with a semaphore, as in a first try.
 #[test]
-fn a_tube_with_a_semaphore_before_it() {
+fn a_tube_with_a_semaphore() {
     let rig = Rig::new();
     rig.run(&["tube", "create", "checks", "--semaphore", "yang"]).ends(4);
     rig.run(&["semaphore", "create", "yang", "--active", "1", "--try-release", "1"]).good();
@@ -63,7 +63,7 @@ fn a_tube_with_a_semaphore_before_it() {
     assert_eq!(waits[0]["reason"]["name"], "semaphore");
     let taken = rig.run(&["take", "checks", "--json"]).json();
     rig.run(&["take", "checks"]).ends(3);
-    // Somebody better comes: whoever works on the first is asked.
+    // A task of higher priority is put: the holder of the first grant is asked to release.
     rig.run(&["put", "checks", "urgent", "--pri", "1"]).good();
     let asked = rig.run(&["semaphore", "events", "--ack"]).good();
     assert!(asked.starts_with("yang try_release tube checks task 0 grant 1 (event "), "{asked}");
@@ -86,7 +86,7 @@ fn a_tube_with_a_semaphore_before_it() {
 }
 
 #[test]
-fn wrong_words_are_answered_and_change_nothing() {
+fn invalid_arguments_are_refused_and_change_nothing() {
     let rig = Rig::new();
     rig.run(&["semaphore", "set", "yang", "--active", "3"]).good();
     rig.run(&["semaphore", "set", "yang", "--active", "-1"]).ends(2);

@@ -1,4 +1,4 @@
-//! The server's first screen, its refusals to start, and its end.
+//! `serve`: the start message, errors at startup, and stopping.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -8,9 +8,9 @@ use std::process::Command;
 
 use crate::rig::{Ran, Rig, Running, Serving, TOKEN, binary, run, token_file};
 
-/// The three lines to paste work as they are, in a shell.
+/// The suggested commands work in a shell.
 #[test]
-fn the_first_screen_can_be_pasted() {
+fn the_suggested_commands_of_the_start_message_work() {
     let rig = Rig::new();
     let screen = &rig.serving.screen;
     assert!(screen.starts_with(&format!("taskyard {}", env!("CARGO_PKG_VERSION"))), "{screen}");
@@ -21,7 +21,7 @@ fn the_first_screen_can_be_pasted() {
 }
 
 #[test]
-fn it_stops_when_asked_and_keeps_everything() {
+fn it_stops_on_a_signal_and_keeps_all_tasks() {
     for signal in ["INT", "TERM"] {
         let folder = tempfile::tempdir().unwrap();
         let serving = Serving::folder(folder.path(), &[]);
@@ -39,17 +39,17 @@ fn it_stops_when_asked_and_keeps_everything() {
 }
 
 #[test]
-fn memory_is_said_to_be_gone() {
+fn a_memory_store_prints_that_tasks_are_lost() {
     let mut command = binary();
     command.args(["serve", "--store", "memory:", "--http", "127.0.0.1:0"]);
     let serving = Serving::start(&mut command);
     assert!(serving.screen.contains("not durable"), "{}", serving.screen);
     serving.signal("TERM");
-    assert!(serving.ended().1.contains("gone"));
+    assert!(serving.ended().1.contains("lost"));
 }
 
 #[test]
-fn it_refuses_to_start_with_a_reason() {
+fn a_start_failure_prints_its_reason() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     let serving = Serving::folder(folder.path(), &[]);
@@ -64,9 +64,9 @@ fn it_refuses_to_start_with_a_reason() {
     assert!(store.err.contains("sqlite:DIR"), "{}", store.err);
 }
 
-// A server that could not listen had already made its folder, and left it behind empty.
+// A server that could not listen had already created its folder and left it empty.
 #[test]
-fn a_refused_server_leaves_nothing_behind() {
+fn a_failed_start_creates_no_folder() {
     let rig = Rig::new();
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
@@ -76,7 +76,7 @@ fn a_refused_server_leaves_nothing_behind() {
     assert!(!data.exists());
 }
 
-// An empty token, most often a secret that did not arrive, ran the server without any.
+// An empty token, usually a missing secret, started the server without a token.
 #[test]
 fn an_empty_token_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -92,9 +92,9 @@ fn an_empty_token_is_refused() {
     assert_eq!(by_variable.status.code(), Some(2), "{by_variable:?}");
 }
 
-// One character was enough for a token, and every user of the machine could read it from its file.
+// A token of one character was accepted, and so was a token file that every user of the machine could read.
 #[test]
-fn tokens_that_others_know_or_guess_are_refused() {
+fn short_tokens_and_readable_token_files_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let file = token_file(folder.path());
     let serve = ["serve", "--store", "memory:", "--http", "127.0.0.1:0", "--iproto", "off"];
@@ -111,9 +111,9 @@ fn tokens_that_others_know_or_guess_are_refused() {
     serving.run(&["put", "mail", "x", "--token", TOKEN]).good();
 }
 
-// A server on every address said that it was on 127.0.0.1, and nothing warned that every machine could use it.
+// A server on every address printed 127.0.0.1, and no warning said that every machine could use it.
 #[test]
-fn an_insecure_server_warns_and_shows_where_it_can_be_reached() {
+fn an_insecure_server_warns_and_prints_its_addresses() {
     let mut command = binary();
     command.args([
         "serve",
@@ -139,7 +139,7 @@ fn an_insecure_server_warns_and_shows_where_it_can_be_reached() {
 // The addresses were bound, dropped and bound again once the store was open: clients that connected meanwhile were
 // reset, and another program could take the port.
 #[test]
-fn a_server_that_is_starting_says_so() {
+fn a_starting_server_answers_that_it_is_starting() {
     // A database that accepts connections and never answers.
     let database = TcpListener::bind("127.0.0.1:0").unwrap();
     let store = format!("redis://{}", database.local_addr().unwrap());
@@ -163,7 +163,7 @@ fn a_server_that_is_starting_says_so() {
 }
 
 #[test]
-fn strict_servers_make_no_tubes() {
+fn strict_servers_create_no_tubes() {
     let rig = Rig::with(&["--strict-tubes"]);
     let refused = rig.run(&["put", "my mail", "x"]).ends(4);
     assert!(refused.err.contains("taskyard tube create 'my mail'"), "{}", refused.err);
@@ -171,15 +171,15 @@ fn strict_servers_make_no_tubes() {
     rig.run(&["put", "my mail", "x"]).good();
 }
 
-// The lines to paste put into a tube that a strict server does not make.
+// The suggested commands put into a tube that a strict server does not create.
 #[test]
-fn the_first_screen_of_a_strict_server_can_be_pasted() {
+fn the_suggested_commands_of_a_strict_server_work() {
     let rig = Rig::with(&["--strict-tubes"]);
     assert_eq!(paste(&rig.serving.screen), 4);
     assert_eq!(rig.run(&["stats", "--json"]).json()[0]["calls"]["ack"], 1);
 }
 
-/// Runs the lines of the first screen that are there to be pasted; answers how many there are.
+/// Runs the suggested commands of the start message; returns their number.
 fn paste(screen: &str) -> usize {
     let lines: Vec<&str> = screen.lines().filter(|line| line.contains(" mail")).collect();
     for line in &lines {
@@ -189,7 +189,7 @@ fn paste(screen: &str) -> usize {
     lines.len()
 }
 
-/// The address of a first screen's line for clients of Tarantool's queue.
+/// The address for clients of Tarantool's queue in the start message.
 fn iproto(screen: &str) -> &str {
     let line = screen.lines().find_map(|line| line.trim().strip_prefix("iproto "));
     line.and_then(|line| line.split(' ').next()).expect("the screen has such a line")
@@ -205,13 +205,13 @@ fn clients_of_tarantools_queue_are_served_too() {
 }
 
 #[test]
-fn a_busy_port_is_done_without_unless_somebody_asked_for_it() {
+fn a_busy_default_port_is_skipped_and_a_given_one_is_an_error() {
     let held = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = held.local_addr().unwrap().to_string();
     let memory = ["serve", "--store", "memory:", "--http", "127.0.0.1:0"];
     let busy = finish_with(&memory, &["--iproto", &address]).ends(9);
     assert!(busy.err.contains("--iproto off"), "{}", busy.err);
-    // Whoever else has the usual port: it is in use either way, but only ours stays so for sure.
+    // Another program may use the default port, but only our listener surely keeps it in use.
     if let Ok(_held) = TcpListener::bind("127.0.0.1:3301") {
         let serving = Serving::start(binary().args(memory));
         assert_eq!(iproto(&serving.screen), "off", "{}", serving.screen);
@@ -221,7 +221,7 @@ fn a_busy_port_is_done_without_unless_somebody_asked_for_it() {
 }
 
 #[test]
-fn what_is_wrong_with_users_is_said_before_anything_is_opened() {
+fn invalid_users_are_reported_before_the_store_is_opened() {
     let folder = tempfile::tempdir().unwrap();
     let users = folder.path().join("users.yaml");
     std::fs::write(&users, "users:\n  - name: ann\n    grants: all\n").unwrap();

@@ -1,38 +1,38 @@
-//! SQL tasks through the binary: the scheduler, its crash, and the commands around it.
+//! `taskyard sql`: the scheduler, its crash, and its subcommands.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use taskyard_sql::Conninfo;
-use taskyard_sql::wire::{Ask, Opening, Wire, connect};
+use taskyard_sql::connection::{Connection, Query, SessionOptions, connect};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::rig::{Running, Serving, binary, run};
 use taskyard_testkit::postgres::{Cluster, programs};
 
-/// A database of the test's own, and a connection to it.
+/// A database for one test, and a connection to it.
 struct Database {
     url: String,
-    wire: Wire,
+    connection: Connection,
     runtime: Runtime,
     cluster: Cluster,
 }
 
 impl Database {
-    /// Nothing when the tests are to go on without PostgreSQL.
+    /// `None` when PostgreSQL is not installed and the tests may skip it.
     fn new() -> Option<Self> {
         let cluster = Cluster::new(programs()?);
         let url = cluster.url("postgres");
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         let conninfo = Conninfo::parse(&url).expect("a URL");
-        let wire = runtime.block_on(connect(&conninfo, &Opening::default()));
-        let wire = wire.unwrap_or_else(|error| panic!("{}", error.line()));
-        Some(Database { url, wire, runtime, cluster })
+        let connection = runtime.block_on(connect(&conninfo, &SessionOptions::default()));
+        let connection = connection.unwrap_or_else(|error| panic!("{}", error.line()));
+        Some(Database { url, connection, runtime, cluster })
     }
 
     fn get(&mut self, sql: &str) -> Option<String> {
-        let rows = self.runtime.block_on(self.wire.ask(Ask::new(sql, [])));
+        let rows = self.runtime.block_on(self.connection.query(Query::new(sql, [])));
         rows.unwrap_or_else(|error| panic!("{sql}: {error}")).first_mut()?.take(0)
     }
 
@@ -58,7 +58,7 @@ impl Database {
 }
 
 #[test]
-fn a_killed_scheduler_loses_nothing_and_its_session_does_not_run_on() {
+fn a_killed_scheduler_loses_no_task_and_its_session_ends() {
     let Some(mut database) = Database::new() else { return };
     let scheduler = database.scheduler();
     database.until("to_regclass('task') IS NOT NULL");
@@ -71,21 +71,21 @@ fn a_killed_scheduler_loses_nothing_and_its_session_does_not_run_on() {
         .until("EXISTS (SELECT FROM task WHERE state = 'WORK') AND (SELECT is_called FROM runs)");
     let pid = database.get("SELECT pid FROM task").expect("it runs");
     let since = database.get("SELECT pg_postmaster_start_time()");
-    // Dropped is killed, with SIGKILL.
+    // Dropping it kills it with SIGKILL.
     drop(scheduler);
     let scheduler = database.scheduler();
     database.until("EXISTS (SELECT FROM task WHERE state = 'DONE' AND error IS NULL)");
     assert_eq!(database.get(&format!("SELECT 1 FROM pg_stat_activity WHERE pid = {pid}")), None);
     assert_eq!(database.get("SELECT last_value FROM runs").as_deref(), Some("2"));
-    // In pg_task a kill of one process took the whole database down for a moment, with everybody in it.
+    // In pg_task the kill of one process restarted the whole database and ended all its connections.
     assert_eq!(database.get("SELECT pg_postmaster_start_time()"), since);
 
-    // The whole server crashes and comes back: the scheduler waits for it.
+    // The database server crashes and restarts: the scheduler waits for it.
     database.cluster.kill();
     database.cluster.start();
     let conninfo = Conninfo::parse(&database.url).expect("a URL");
-    let wire = database.runtime.block_on(connect(&conninfo, &Opening::default()));
-    database.wire = wire.unwrap_or_else(|error| panic!("{}", error.line()));
+    let connection = database.runtime.block_on(connect(&conninfo, &SessionOptions::default()));
+    database.connection = connection.unwrap_or_else(|error| panic!("{}", error.line()));
     database.get("INSERT INTO task (input) VALUES ('select ''back''')");
     database.until("EXISTS (SELECT FROM task WHERE output = 'back')");
     scheduler.signal("TERM");
@@ -97,7 +97,7 @@ fn a_killed_scheduler_loses_nothing_and_its_session_does_not_run_on() {
 fn tasks_are_listed_shown_run_and_stopped() {
     let Some(mut database) = Database::new() else { return };
     let refused = run(&["sql", "list", "--database", &database.url]);
-    assert!(refused.err.contains("there is no table"), "{refused:?}");
+    assert!(refused.err.contains("table \"public\".\"task\" does not exist"), "{refused:?}");
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("tasks.json");
     std::fs::write(&file, "[{\"data\": \"postgres\"}]").expect("it can be written");
@@ -131,22 +131,22 @@ fn tasks_are_listed_shown_run_and_stopped() {
     assert!(wrong.err.contains("PLAN"), "{wrong:?}");
     assert_eq!(database.get("SELECT state FROM task WHERE id = 1").as_deref(), Some("STOP"));
     let again = database.sql(&["run", "2"]);
-    assert_eq!(again, "task 2 has ended; task 3 runs in its place\n");
+    assert_eq!(again, "task 2 has ended; its copy 3 runs now\n");
     database.until("EXISTS (SELECT FROM task WHERE id = 3 AND output = 'two' AND parent = 2)");
     run(&["sql", "show", "99", "--database", &database.url]).ends(4);
     database.get("INSERT INTO task (input, repeat, \"group\") VALUES ('select 1 as a, 2 as b', '1 day', 'daily')");
     database.until("EXISTS (SELECT FROM task WHERE parent = 4)");
-    // Tabs are tabs, lengths of time are words, times are those of this machine.
+    // Tabs are printed as tabs, intervals in words, times in the time zone of this machine.
     let url = ["--database", database.url.as_str()];
     let shown = run_in_zone(&[&["sql", "show", "4"], &url[..]].concat(), "Asia/Tokyo");
     assert!(shown.contains("output       a\tb\n             1\t2\n"), "{shown}");
-    assert!(shown.contains("+09:00\n") && shown.contains("repeated by  5\n"), "{shown}");
+    assert!(shown.contains("+09:00\n") && shown.contains("next run     5\n"), "{shown}");
     assert!(shown.lines().any(|line| line.starts_with("ran ") && line.contains("sec")), "{shown}");
-    // The first of them has ended; what follows it is stopped.
+    // Task 4 has ended; its next run is stopped.
     assert_eq!(database.sql(&["stop", "4"]), "task 5 is stopped\n");
     assert_eq!(
         database.sql(&["run", "--group", "daily"]),
-        "task 5 runs as soon as its group has room\n"
+        "task 5 is planned for now; it runs when its group allows\n"
     );
     run(&["sql", "stop", "--group", "none", "--database", &database.url]).ends(4);
     let metrics = http_get(&serving.url, "/metrics");
@@ -160,14 +160,14 @@ fn tasks_are_listed_shown_run_and_stopped() {
 }
 
 #[test]
-fn a_file_is_read_again_at_sighup() {
+fn the_configuration_is_read_again_on_sighup() {
     let Some(mut database) = Database::new() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("tasks.json");
     let write = |table: &str| {
         let text = format!("[{{\"data\": \"postgres\", \"table\": \"{table}\"}}]");
         std::fs::write(&file, text).expect("it can be written");
-        // Neither its length nor its time tells that it is another.
+        // Neither its size nor its time of modification shows the change.
         let opened = std::fs::File::options().write(true).open(&file).expect("it is there");
         opened.set_modified(std::time::UNIX_EPOCH).expect("it is ours");
     };
@@ -186,33 +186,33 @@ fn a_file_is_read_again_at_sighup() {
     assert_eq!(scheduler.ended().exit, 0);
 }
 
-/// What a command says where clocks show the time of this zone.
+/// The output of a command in this time zone.
 fn run_in_zone(args: &[&str], zone: &str) -> String {
     let output = binary().args(args).env("TZ", zone).output().expect("it runs");
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).expect("it is text")
 }
 
-/// An answer of the server, as it comes.
+/// The complete HTTP response to a GET.
 fn http_get(url: &str, path: &str) -> String {
     let address = url.trim_start_matches("http://");
     let mut stream = TcpStream::connect(address).expect("it listens");
-    let ask = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(ask.as_bytes()).expect("it reads");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("it reads");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("it answers with text");
     answer
 }
 
 #[test]
-fn a_file_of_tables_can_be_checked() {
+fn a_configuration_file_is_checked() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("tasks.json");
     let name = file.to_str().expect("a name");
     std::fs::write(&file, "[{\"data\": \"shop\", \"sleep\": 100, \"colour\": 1}]")
         .expect("written");
     let checked = run(&["sql", "check", name]);
-    assert!(checked.err.contains("'colour' is not known"), "{checked:?}");
+    assert!(checked.err.contains("unknown key 'colour'"), "{checked:?}");
     let json = run(&["sql", "check", name, "--json"]).good();
     assert!(json.starts_with("{\"data\":\"shop\"") && json.contains("\"sleep_ms\":100"), "{json}");
     let out = checked.good();

@@ -1,4 +1,4 @@
-//! put, take, ack and the other verbs about tasks.
+//! `put`, `take`, `ack` and the other commands for tasks.
 
 use std::fs;
 use std::io::Read;
@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::rig::{Rig, binary};
 
 #[test]
-fn a_task_goes_its_way() {
+fn a_task_is_put_taken_and_acked() {
     let rig = Rig::new();
     assert_eq!(rig.run(&["put", "mail", r#"{"to": "ann"}"#]).good(), "0\n");
     let taken = rig.run(&["take", "mail", "--json"]).json();
@@ -27,7 +27,7 @@ fn a_task_goes_its_way() {
 }
 
 #[test]
-fn people_are_told_how_to_go_on() {
+fn take_prints_the_command_to_ack() {
     let rig = Rig::new();
     rig.run(&["put", "my mail", "hello"]).good();
     let taken = rig.run(&["take", "my mail", "--lease", "1m30s"]).ends(0);
@@ -40,7 +40,7 @@ fn people_are_told_how_to_go_on() {
 }
 
 #[test]
-fn data_is_json_text_or_read() {
+fn data_is_json_text_or_a_file() {
     let rig = Rig::new();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("letter");
@@ -62,7 +62,7 @@ fn data_is_json_text_or_read() {
 }
 
 #[test]
-fn options_of_a_put_arrive() {
+fn options_of_a_put_are_stored() {
     let rig = Rig::new();
     let put = [
         "put",
@@ -107,7 +107,7 @@ fn lines_become_tasks() {
 }
 
 #[test]
-fn a_reader_that_leaves_is_no_accident() {
+fn a_closed_pipe_is_not_an_error() {
     let rig = Rig::new();
     rig.run(&["put", "mail", "x"]).good();
     for args in [vec!["stats"], vec!["take", "mail"], vec!["completions", "bash"], vec!["--help"]] {
@@ -124,7 +124,7 @@ fn a_reader_that_leaves_is_no_accident() {
 }
 
 #[test]
-fn the_other_verbs() {
+fn release_bury_kick_touch_and_delete_work() {
     let rig = Rig::new();
     rig.run(&["put", "mail", "a", "b", "c"]).good();
     let lease = rig.run(&["take", "mail", "--json"]).json()[0]["lease"].to_string();
@@ -143,9 +143,9 @@ fn the_other_verbs() {
     assert!(peeked.out.contains("waits for a consumer"), "{peeked:?}");
 }
 
-// What was meant as JSON was stored as text without a word.
+// Invalid JSON was stored as text without a hint.
 #[test]
-fn what_looks_like_json_and_is_none_is_told() {
+fn invalid_json_gets_a_hint() {
     let rig = Rig::new();
     let put = rig.run(&["put", "mail", r#"{"to": ann}"#]).ends(0);
     assert!(
@@ -154,7 +154,7 @@ fn what_looks_like_json_and_is_none_is_told() {
     );
     assert_eq!(put.out, "0\n");
     let refused = rig.run(&["put", "mail", r#"{"to": ann}"#, "--as", "json"]).ends(2);
-    assert!(refused.err.contains("is no JSON"), "{refused:?}");
+    assert!(refused.err.contains("is not JSON"), "{refused:?}");
     assert_eq!(rig.run(&["put", "mail", "[draft]", "--as", "text"]).ends(0).err, "");
     assert_eq!(rig.run(&["put", "mail", "17", "--as", "text"]).ends(0).err, "");
     let lines = rig.serving.run_with(&["put", "mail", "--lines"], "[a\n[b\n").ends(0);
@@ -164,9 +164,9 @@ fn what_looks_like_json_and_is_none_is_told() {
     assert_eq!(json!(data), json!([r#"{"to": ann}"#, "[draft]", "17", "[a", "[b"]));
 }
 
-// A paused tube was said to be empty.
+// A paused tube was reported as empty.
 #[test]
-fn a_paused_tube_says_that_it_is_paused() {
+fn a_take_from_a_paused_tube_says_that_it_is_paused() {
     let rig = Rig::new();
     rig.run(&["put", "my mail", "x"]).good();
     rig.run(&["tube", "pause", "my mail"]).good();
@@ -180,9 +180,9 @@ fn a_paused_tube_says_that_it_is_paused() {
     assert!(rig.run(&["take", "my mail"]).ends(3).err.contains("nothing to take"));
 }
 
-// --pri -1 was an invalid digit, and a date was no moment.
+// --pri -1 was reported as an invalid digit, and a date was refused.
 #[test]
-fn numbers_and_moments_say_what_they_may_be() {
+fn invalid_numbers_and_times_print_the_valid_forms() {
     let rig = Rig::new();
     for args in [&["put", "mail", "x", "--pri", "-1"][..], &["tube", "create", "x", "--pri", "-1"]]
     {
@@ -196,7 +196,7 @@ fn numbers_and_moments_say_what_they_may_be() {
     assert!(wrong.err.contains("with its zone such as 2030-01-31T08:00:00Z"), "{wrong:?}");
 }
 
-// The attempts of a kicked task were a surprise: after --all the next failure buried each again.
+// The attempts of kicked tasks were not documented: after --all the next failure buried each again.
 #[test]
 fn a_kicked_task_keeps_its_attempts() {
     let rig = Rig::new();

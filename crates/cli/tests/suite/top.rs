@@ -1,4 +1,4 @@
-//! The live view, in a terminal and without one.
+//! `top`, in a terminal and without one.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -7,12 +7,12 @@ use std::thread;
 
 use crate::rig::{Rig, Running, Serving, binary, run, token_file};
 
-/// What a program sends to take a terminal over and to give it back.
+/// The sequences that enter and leave full screen mode.
 const TAKEN_OVER: &str = "\u{1b}[?1049h";
 const GIVEN_BACK: &str = "\u{1b}[?1049l";
 const CURSOR_SHOWN: &str = "\u{1b}[?25h";
 
-/// The view in a terminal of its own, which `script` makes. It is killed when this goes.
+/// The view in a terminal that `script` creates. Dropping this kills it.
 struct Terminal {
     child: Child,
     keys: Option<ChildStdin>,
@@ -22,7 +22,7 @@ struct Terminal {
 }
 
 impl Terminal {
-    /// Starts it. The shell says its number before it becomes the view.
+    /// Starts the view. The shell prints its process id before it runs the view.
     fn start(url: &str) -> Self {
         let line = format!(
             "stty rows 24 cols 120; echo pid $$.; exec '{}' top --interval 100ms --url {url}",
@@ -38,7 +38,7 @@ impl Terminal {
         Terminal { child, keys, out, screen: String::new() }
     }
 
-    /// Reads until this was shown after what was read before.
+    /// Reads until this text is shown after what was read before.
     #[track_caller]
     fn shows(&mut self, text: &str) {
         let seen = self.screen.len();
@@ -64,7 +64,7 @@ impl Terminal {
         assert!(kill.expect("kill is there").success());
     }
 
-    /// Waits for the end; checks that it went well and that the terminal was given back.
+    /// Waits for the end; checks the exit code and that the terminal was restored.
     #[track_caller]
     fn ends_well(mut self) {
         let mut rest = Vec::new();
@@ -87,7 +87,7 @@ impl Drop for Terminal {
 }
 
 #[test]
-fn keys_end_it_and_the_terminal_is_given_back() {
+fn keys_end_it_and_restore_the_terminal() {
     let rig = Rig::new();
     rig.run(&["put", "letters", "x"]).good();
     for keys in ["q", "\u{1b}", "\u{3}", "/qq\r>>rq"] {
@@ -99,7 +99,7 @@ fn keys_end_it_and_the_terminal_is_given_back() {
 }
 
 #[test]
-fn signals_end_it_and_the_terminal_is_given_back() {
+fn signals_end_it_and_restore_the_terminal() {
     let rig = Rig::new();
     rig.run(&["put", "letters", "x"]).good();
     for signal in ["TERM", "INT", "HUP"] {
@@ -111,7 +111,7 @@ fn signals_end_it_and_the_terminal_is_given_back() {
 }
 
 #[test]
-fn a_server_that_goes_away_is_waited_for() {
+fn it_waits_for_an_unreachable_server() {
     let folder = tempfile::tempdir().unwrap();
     let serving = Serving::folder(folder.path(), &[]);
     serving.run(&["put", "letters", "x"]).good();
@@ -120,7 +120,7 @@ fn a_server_that_goes_away_is_waited_for() {
     terminal.shows("letters");
     serving.signal("TERM");
     serving.ended();
-    terminal.shows("AWAY");
+    terminal.shows("UNREACHABLE");
     let mut again = binary();
     again.args(["serve", "--iproto", "off", "--http", &address, "--data"]).arg(folder.path());
     let _serving = Serving::start(&mut again);
@@ -130,7 +130,7 @@ fn a_server_that_goes_away_is_waited_for() {
 }
 
 #[test]
-fn one_table_where_there_is_no_terminal() {
+fn without_a_terminal_one_table_is_printed() {
     let rig = Rig::new();
     rig.run(&["put", "mail", "x"]).good();
     rig.run(&["put", "sms", "x"]).good();
@@ -158,7 +158,7 @@ fn one_table_where_there_is_no_terminal() {
 }
 
 #[test]
-fn lines_of_json_until_a_signal() {
+fn json_lines_are_printed_until_a_signal() {
     let rig = Rig::new();
     rig.run(&["put", "mail", "x"]).good();
     let mut command = binary();
@@ -179,7 +179,7 @@ fn lines_of_json_until_a_signal() {
 }
 
 #[test]
-fn json_says_that_nobody_answers_and_goes_on() {
+fn json_reports_an_unreachable_server_and_continues() {
     let mut command = binary();
     command.args(["top", "--json", "--interval", "100ms", "--url", "http://127.0.0.1:1"]);
     let mut top = Running::start(&mut command);
@@ -193,7 +193,7 @@ fn json_says_that_nobody_answers_and_goes_on() {
 }
 
 #[test]
-fn what_trying_again_does_not_mend_is_an_error() {
+fn a_permanent_error_ends_it() {
     for flags in [&["top"][..], &["top", "--once"], &["top", "--once", "--json"]] {
         let ran = run(&[flags, &["--url", "http://127.0.0.1:1"]].concat()).ends(7);
         assert_eq!((ran.out.as_str(), ran.err.lines().count()), ("", 1), "{}", ran.err);
@@ -207,12 +207,12 @@ fn what_trying_again_does_not_mend_is_an_error() {
 }
 
 #[test]
-fn somebody_else_who_answers_is_told_from_a_server() {
+fn another_program_at_the_address_is_detected() {
     for body in ["", "hello", "{}", r#"{"tubes":[{"name":1}]}"#, r#"{"tubes":null}"#] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let answering = thread::spawn(move || {
-            let (mut caller, _) = listener.accept().expect("somebody asks");
+            let (mut caller, _) = listener.accept().expect("a connection");
             let _ = caller.read(&mut [0; 4096]).expect("the question is read");
             let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
             caller.write_all((head + body).as_bytes()).expect("the answer is sent");
@@ -224,7 +224,7 @@ fn somebody_else_who_answers_is_told_from_a_server() {
 }
 
 #[test]
-fn help_teaches_it() {
+fn the_help_lists_keys_and_examples() {
     let help = run(&["top", "--help"]).good();
     for word in ["Examples:", "taskyard top --once", "Keys:", "[default: 1s]", "TASKYARD_URL"] {
         assert!(help.contains(word), "{word} is not in\n{help}");

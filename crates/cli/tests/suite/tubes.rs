@@ -1,4 +1,4 @@
-//! tube and stats.
+//! `tube` and `stats`.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::rig::Rig;
 
 #[test]
-fn tubes_are_made_changed_and_dropped() {
+fn tubes_are_created_changed_and_dropped() {
     let rig = Rig::new();
     let create = ["tube", "create", "inbox", "--kind", "limfifottl", "--capacity", "1"];
     assert_eq!(rig.run(&create).good(), "created inbox\n");
@@ -32,7 +32,7 @@ fn tubes_are_made_changed_and_dropped() {
     rig.run(&["tube", "show", "inbox"]).ends(4);
 }
 
-// The sub-queue of a first put was ignored, because a put makes tubes that have none.
+// The sub-queue of a first put was ignored, because a put creates tubes without sub-queues.
 #[test]
 fn sub_queues_need_a_tube_that_has_them() {
     let rig = Rig::new();
@@ -54,7 +54,7 @@ fn a_tube_without_sub_queues_refuses_them() {
         assert!(refused.err.contains("a fifottl tube does not support sub-queues"), "{refused:?}");
     }
     assert_eq!(rig.run(&["stats", "mail", "--json"]).json()[0]["tasks"]["total"], 1);
-    // A tube that was made anew under the name is looked at again.
+    // A tube that was created again with the same name is checked again.
     rig.run(&["tube", "create", "lanes", "--kind", "utube"]).good();
     rig.run(&["put", "lanes", "x", "--subqueue", "ann"]).good();
     rig.run(&["tube", "drop", "lanes"]).good();
@@ -62,13 +62,13 @@ fn a_tube_without_sub_queues_refuses_them() {
     rig.run(&["put", "lanes", "x", "--subqueue", "ann"]).ends(6);
 }
 
-// A script that had the wrong name in it emptied a tube without a word.
+// A script with a wrong name emptied a tube without a confirmation.
 #[test]
-fn a_tube_is_not_emptied_unasked() {
+fn truncate_needs_a_confirmation() {
     let rig = Rig::new();
     rig.run(&["put", "mail", "x"]).good();
     let refused = rig.run(&["tube", "truncate", "mail"]).ends(2);
-    assert!(refused.err.contains("say --yes"), "{}", refused.err);
+    assert!(refused.err.contains("confirm with --yes"), "{}", refused.err);
     let count = || rig.run(&["stats", "mail", "--json"]).json()[0]["tasks"]["total"].clone();
     for (answer, left) in [("n", 1), ("", 1), ("y", 0)] {
         let line = format!("'{}' tube truncate mail", env!("CARGO_BIN_EXE_taskyard"));
@@ -87,9 +87,9 @@ fn a_tube_is_not_emptied_unasked() {
     assert_eq!(rig.run(&["tube", "truncate", "mail", "--yes"]).good(), "emptied mail\n");
 }
 
-// The three tubes of the manager stood among a user's own in every list.
+// Every list showed the three tubes of the manager among those of the user.
 #[test]
-fn tubes_of_taskyard_itself_are_shown_when_asked_for() {
+fn internal_tubes_are_shown_only_with_internal() {
     let rig = Rig::new();
     rig.run(&["tube", "create", "taskyard.manager.seat"]).good();
     assert!(rig.run(&["stats"]).good().contains("no tubes yet"));
@@ -111,7 +111,7 @@ fn tubes_of_taskyard_itself_are_shown_when_asked_for() {
 }
 
 #[test]
-fn lists_say_who_holds_what() {
+fn deliveries_and_consumers_are_listed() {
     let rig = Rig::new();
     rig.run(&["put", "mail", "a"]).good();
     rig.run(&["tube", "create", "orders", "--kind", "utube", "--attempts-max", "3"]).good();
@@ -127,7 +127,7 @@ fn lists_say_who_holds_what() {
 }
 
 #[test]
-fn stats_are_for_people_and_programs() {
+fn stats_are_printed_as_a_table_and_as_json() {
     let rig = Rig::new();
     assert!(rig.run(&["stats"]).good().contains("no tubes yet"));
     rig.run(&["put", "mail", "a", "b"]).good();
@@ -144,9 +144,9 @@ fn stats_are_for_people_and_programs() {
     rig.run(&["stats", "nope"]).ends(4);
 }
 
-// Two tubes with one queue number: that the other one already exists was all that was said.
+// For two tubes with one queue number the error said only that the other one exists.
 #[test]
-fn a_queue_number_that_is_taken_says_whose_it_is() {
+fn a_queue_number_in_use_names_its_tube() {
     let rig = Rig::new();
     rig.run(&["tube", "create", "emails", "--queue-num", "7"]).good();
     let refused = rig.run(&["tube", "create", "letters", "--queue-num", "7"]).ends(6);

@@ -1,4 +1,4 @@
-//! The demo worker.
+//! `worker`.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -20,7 +20,7 @@ fn it_prints_and_acks() {
 }
 
 #[test]
-fn it_runs_a_command_for_each() {
+fn it_runs_a_command_for_each_task() {
     let rig = Rig::new();
     rig.run(&["put", "mail", "hello", r#"{"to": "ann"}"#]).good();
     let exec = r#"echo "$TASKYARD_TUBE $TASKYARD_ID $(cat)""#;
@@ -29,7 +29,7 @@ fn it_runs_a_command_for_each() {
 }
 
 #[test]
-fn a_command_that_fails_gives_the_task_back() {
+fn a_failed_command_releases_the_task() {
     let rig = Rig::new();
     rig.run(&["put", "mail", "x"]).good();
     let ran = rig.run(&["worker", "mail", "--drain", "--retry", "1h", "--exec", "exit 3"]).ends(0);
@@ -38,7 +38,7 @@ fn a_command_that_fails_gives_the_task_back() {
     assert_eq!((&task["state"], &task["attempts"]), (&"delayed".into(), &1.into()));
 }
 
-// The program after -- did not run, and the tasks were acked without a word: the parser lets it pass beside a tube.
+// The program after -- did not run, and the tasks were acked: the parser accepts it together with a tube.
 #[test]
 fn a_program_without_a_contract_is_refused() {
     let rig = Rig::new();
@@ -55,7 +55,7 @@ fn worker(serving: &Serving, flags: &[&str]) -> Running {
     Running::start(&mut command)
 }
 
-/// A pipe with a name: who reads it waits until somebody opens it for writing.
+/// A named pipe: a reader waits until it is opened for writing.
 fn gate(folder: &Path) -> PathBuf {
     let gate = folder.join("gate");
     assert!(Command::new("mkfifo").arg(&gate).status().unwrap().success());
@@ -66,8 +66,8 @@ fn open(gate: &Path) {
     fs::write(gate, "go\n").unwrap();
 }
 
-// A Ctrl-C killed the shell at once and gave the task back, while what the shell had started ran
-// on. The first signal now lets the command finish.
+// A Ctrl-C killed the shell at once and returned the task, while the children of the shell kept
+// running. The first signal now lets the command finish.
 #[test]
 fn the_first_signal_lets_the_command_finish() {
     for signal in ["INT", "TERM", "HUP"] {
@@ -86,9 +86,9 @@ fn the_first_signal_lets_the_command_finish() {
     }
 }
 
-// Only the shell was killed, and its child kept running with a task that somebody else had.
+// Only the shell was killed, and its child kept running with a task that another worker had.
 #[test]
-fn the_second_signal_kills_everything_and_gives_the_task_back() {
+fn the_second_signal_kills_the_command_and_returns_the_task() {
     let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
     let gate = gate(folder.path());
     rig.run(&["put", "mail", "a"]).good();
@@ -96,17 +96,17 @@ fn the_second_signal_kills_everything_and_gives_the_task_back() {
     let mut worker = worker(&rig.serving, &["--exec", &exec]);
     assert_eq!(worker.line(), "started\n");
     worker.signal("INT");
-    assert!(worker.complaint().contains("once more to kill it"));
+    assert!(worker.complaint().contains("again to kill its command"));
     worker.signal("TERM");
-    // This waits for the end of everything that holds the output, not only of the worker.
+    // This waits for all processes that have the output open, not only for the worker.
     let ran = worker.ended().ends(0);
-    assert!(ran.out.is_empty() && ran.err.contains("given back"), "{ran:?}");
+    assert!(ran.out.is_empty() && ran.err.contains("killed and returned"), "{ran:?}");
     let task = &rig.run(&["peek", "mail", "0", "--json"]).json()[0];
     assert_eq!((&task["state"], &task["attempts"]), (&json!("ready"), &json!(0)));
 }
 
 #[test]
-fn a_signal_ends_a_worker_that_waits() {
+fn a_signal_ends_a_waiting_worker() {
     let rig = Rig::new();
     rig.run(&["put", "mail", "a"]).good();
     let mut worker = worker(&rig.serving, &[]);
@@ -115,9 +115,9 @@ fn a_signal_ends_a_worker_that_waits() {
     worker.ended().ends(0);
 }
 
-// A worker ended with its server, and somebody had to start it again by hand.
+// A worker ended with its server and had to be started again by hand.
 #[test]
-fn it_waits_for_a_server_that_is_away() {
+fn it_waits_for_an_unreachable_server() {
     let folder = tempfile::tempdir().unwrap();
     let serving = Serving::folder(folder.path(), &[]);
     serving.run(&["put", "mail", "before"]).good();
@@ -128,21 +128,21 @@ fn it_waits_for_a_server_that_is_away() {
     let address = serving.url.trim_start_matches("http://").to_owned();
     serving.signal("TERM");
     serving.ended();
-    assert!(worker.complaint().contains("the server is away"));
+    assert!(worker.complaint().contains("retrying until the server answers"));
     let mut again = binary();
     again.args(["serve", "--iproto", "off", "--http", &address, "--data"]).arg(folder.path());
     let serving = Serving::start(&mut again);
     serving.run(&["put", "mail", "after"]).good();
     assert_eq!(worker.line(), "1 \"after\"\n");
-    assert!(worker.complaint().ends_with("is back\n"));
+    assert!(worker.complaint().ends_with("answers again\n"));
     worker.signal("TERM");
     assert_eq!(worker.ended().ends(0).err, "", "it is said once");
 }
 
-/// A worker that was stopped dropped the take it had under way, and in one stop of twenty the task it
-/// brought stayed taken for the whole lease.
+/// A stopped worker dropped its pending take, and in one stop of twenty the task that it
+/// delivered stayed taken for the whole lease.
 #[test]
-fn nothing_stays_taken_when_it_stops() {
+fn no_task_stays_taken_after_a_stop() {
     let rig = Rig::new();
     for round in 0..10 {
         rig.run(&["put", "mail", "a", "b", "c", "d"]).good();
@@ -161,7 +161,7 @@ fn a_drain_does_not_wait_for_a_server_that_never_answered() {
 }
 
 #[test]
-fn a_long_command_keeps_its_task() {
+fn the_lease_of_a_long_command_is_extended() {
     for kind in ["fifottl", "fifo"] {
         let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
         let gate = gate(folder.path());
@@ -182,9 +182,9 @@ fn a_long_command_keeps_its_task() {
     }
 }
 
-// A command that hung kept its task for ever: the lease was prolonged without limit.
+// A hanging command kept its task for ever: the lease was extended without limit.
 #[test]
-fn a_command_that_runs_too_long_is_killed_and_has_failed() {
+fn a_command_is_killed_after_run_max() {
     let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
     let gate = gate(folder.path());
     rig.run(&["put", "mail", "a"]).good();
@@ -201,7 +201,7 @@ fn a_command_that_runs_too_long_is_killed_and_has_failed() {
     rig.run(&["worker", "mail", "--run-max", "0"]).ends(2);
 }
 
-/// The answer to a request for this path.
+/// The response to a request for this path.
 pub fn fetch(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
@@ -211,14 +211,14 @@ pub fn fetch(address: &str, path: &str) -> String {
     answer
 }
 
-/// Where a worker serves its metrics, as it says it.
+/// The address of the metrics that a worker has printed.
 pub fn metrics_address(line: &str) -> String {
     let address =
         line.strip_prefix("metrics: http://").and_then(|rest| rest.strip_suffix("/metrics\n"));
     address.unwrap_or_else(|| panic!("{line}")).to_owned()
 }
 
-// What a worker of the command line did was not counted anywhere.
+// The worker of the command line had no metrics.
 #[test]
 fn it_serves_its_metrics() {
     let rig = Rig::new();
@@ -237,9 +237,9 @@ fn it_serves_its_metrics() {
     assert!(refused.err.contains("--insecure"), "{refused:?}");
 }
 
-// --lease, --retry and --drain stood under the options of a contract, where two of them are refused.
+// The help listed --lease, --retry and --drain under the options of a contract, which refuses two of them.
 #[test]
-fn help_groups_options_by_what_they_belong_to() {
+fn help_groups_the_options() {
     let help = run(&["worker", "--help"]).good();
     let group = |option: &str| {
         let before = &help[..help.find(&format!("      {option}")).expect(option)];

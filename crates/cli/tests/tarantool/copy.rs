@@ -1,4 +1,4 @@
-//! Moving to Tarantool and back through the binary, and pulling the plug on it.
+//! `copy` to Tarantool and back, also when it is killed.
 
 use taskyard_tarantool::LuaValue;
 
@@ -7,7 +7,7 @@ use crate::rig::{Running, binary, run};
 use taskyard_testkit::tarantool::{Instance, program};
 
 #[test]
-fn killed_at_any_moment_it_goes_on() {
+fn a_killed_copy_resumes() {
     let Some(program) = program() else { return };
     let instance = Instance::new(program);
     let (url, folder) = (instance.url(), tempfile::tempdir().expect("a folder"));
@@ -25,7 +25,7 @@ fn killed_at_any_moment_it_goes_on() {
     instance.audit("taskyard");
     let again = run(&["copy", "--from", &from, "--to", &url]).good();
     assert!(again.contains("already"), "{again}");
-    // And back: both folders are the same.
+    // The copy back gives the same folder.
     let back = format!("sqlite:{}", folder.path().join("back").display());
     run(&["copy", "--from", &url, "--to", &back]).good();
     let same = run(&["copy", "--from", &from, "--to", &back]).good();
@@ -34,7 +34,7 @@ fn killed_at_any_moment_it_goes_on() {
 
 // `serve` waited for a database that was starting and `copy` did not: a script that started the database and then copied failed.
 #[test]
-fn one_that_loads_its_data_is_waited_for() {
+fn copy_waits_for_a_database_that_is_loading() {
     let Some(program) = program() else { return };
     let (first, second) = (Instance::new(program.clone()), Instance::new(program));
     // `migrate` waits as well.

@@ -1,5 +1,5 @@
-//! Several servers on one Tarantool, or on one with a replica: real processes under load, and whatever can happen to them. After each
-//! storm a judge asks whether what the clients saw, and what is left, can have happened.
+//! Several servers on one Tarantool, or on one with a replica: real processes under load, with faults. After each
+//! run the auditor checks that the observations of the clients and the remaining tasks are consistent.
 
 #[path = "../postgres/load.rs"]
 mod load;

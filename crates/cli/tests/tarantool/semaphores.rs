@@ -1,4 +1,4 @@
-//! Servers and Tarantool are killed in the middle of a storm on semaphores.
+//! Servers and Tarantool are killed under a load of semaphore calls.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,12 +12,12 @@ use crate::yard::{run, serve};
 use taskyard_testkit::tarantool::{Instance, program};
 
 const SEMAPHORES: usize = 30;
-/// Short, because the servers' clocks are real.
+/// Short, because the servers use real clocks.
 const LEASE: Span = Span::from_micros(200_000);
-/// How many answers come before each blow.
+/// How many answers arrive before each fault.
 const ANSWERS: usize = 150;
 
-/// Whoever still lives: a client whose server is gone asks the next one.
+/// The servers that are alive: a client whose server is gone uses the next one.
 struct Servers {
     alive: Mutex<Vec<Http>>,
     answers: AtomicUsize,
@@ -32,7 +32,7 @@ impl Execute for Servers {
                 alive[place % alive.len()].clone()
             };
             let replies = http.execute(commands.clone()).await;
-            // Semaphores may be asked twice: every call of theirs says the same again.
+            // Calls of semaphores are idempotent and may be repeated.
             let lost = |reply: &Result<Reply, Error>| {
                 matches!(
                     reply,
@@ -49,7 +49,7 @@ impl Execute for Servers {
 }
 
 impl Servers {
-    /// Waits until so many more answers have come.
+    /// Waits for this many more answers.
     async fn answered(&self, count: usize) {
         let wanted = self.answers.load(Ordering::Relaxed) + count;
         while self.answers.load(Ordering::Relaxed) < wanted {
@@ -80,7 +80,7 @@ fn kills_lose_no_grant_and_no_event() {
         tarantool.kill();
         tarantool.start();
         let told = clients.join_all().await.into_iter().flatten().collect();
-        // What was told and not acknowledged would come again in half a minute; here at once.
+        // Unacknowledged events would be delivered again after half a minute; here at once.
         tarantool.talk(
             "for _, event in ipairs(box.space.taskyard_event:select()) do
                 box.space.taskyard_event:update(event[1], {{'=', 7, 0}})

@@ -1,11 +1,11 @@
-//! What `serve` and `stats` say about Tarantool.
+//! What `serve` and `stats` print about Tarantool.
 
 use crate::rig::run;
 use crate::yard::start;
 use taskyard_testkit::tarantool::{Instance, program};
 
 #[test]
-fn what_tarantool_keeps_is_said_at_the_start_and_in_the_numbers() {
+fn the_durability_of_tarantool_is_printed_by_serve_and_stats() {
     let Some(program) = program() else { return };
     let tarantool = Instance::with(program, &[("wal_mode", "write")]);
     let serving = start(&tarantool.url());
@@ -19,14 +19,14 @@ fn what_tarantool_keeps_is_said_at_the_start_and_in_the_numbers() {
     assert_eq!((&task["id"], &task["data"]), (&0.into(), &"hello".into()));
     serving.signal("TERM");
     let (status, rest) = serving.ended();
-    assert!(status.success() && rest.contains("everything is in tarantool://"), "{status} {rest}");
+    assert!(status.success() && rest.contains("all tasks are in tarantool://"), "{status} {rest}");
     assert!(!rest.contains("cret"), "{rest}");
     let again = start(&tarantool.url());
     assert!(again.screen.contains("1 in 1 tube"), "{}", again.screen);
 }
 
 #[test]
-fn what_is_wrong_is_said_without_the_password() {
+fn errors_do_not_contain_the_password() {
     let Some(program) = program() else { return };
     let tarantool = Instance::new(program);
     for (who, why) in [("taskyard:wrong@", "password"), ("stranger:secret@", "execute")] {
@@ -44,7 +44,7 @@ fn what_is_wrong_is_said_without_the_password() {
 
 const STAND_IN: &str = taskyard_testkit::tarantool::QUEUE_MODULE;
 
-/// The module is not here: a stand-in answers as its description says.
+/// The module is not installed: a substitute answers as its documentation says.
 #[test]
 fn tubes_of_an_existing_queue_are_served() {
     let Some(program) = program() else { return };

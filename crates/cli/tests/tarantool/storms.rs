@@ -1,4 +1,4 @@
-//! Tarantool and servers are killed, frozen and cut off under load.
+//! Tarantool and servers are killed, frozen and disconnected under load.
 
 use std::thread;
 use std::time::Duration;
@@ -12,25 +12,25 @@ use crate::proxy::Proxy;
 use crate::yard::{make_tubes, run, serve, start, welcome};
 use taskyard_testkit::tarantool::{Instance, program};
 
-/// How many answers come before and after each blow.
+/// How many answers arrive before and after each fault.
 const ANSWERS: usize = 150;
 
 fn tarantool() -> Instance {
     Instance::new(program().expect("whoever asks has looked for it"))
 }
 
-/// What is kept does not contradict itself.
+/// Checks that the stored data is consistent.
 fn audit(tarantool: &Instance) {
     tarantool.audit("taskyard");
 }
 
-/// Waits until so many servers live.
+/// Waits until this many servers are alive.
 fn wait_for_servers(tarantool: &Instance, count: i128) {
     while tarantool.talk("return box.space.taskyard_server:len()") != LuaValue::Int(count) {}
 }
 
 #[test]
-fn killed_servers_lose_nothing() {
+fn killed_servers_lose_no_task() {
     run(async {
         let tarantool = tarantool();
         let stays = serve(&tarantool.url());
@@ -52,7 +52,7 @@ fn killed_servers_lose_nothing() {
 }
 
 #[test]
-fn servers_outlive_tarantool() {
+fn servers_survive_a_restart_of_tarantool() {
     run(async {
         let tarantool = tarantool();
         let servers = [serve(&tarantool.url()), serve(&tarantool.url())];
@@ -67,7 +67,7 @@ fn servers_outlive_tarantool() {
             tarantool.start();
         }
         load.answers(ANSWERS).await;
-        // A server that is started meanwhile waits, and does not take the others for dead.
+        // A server that is started meanwhile waits, and does not declare the others dead.
         tarantool.kill();
         let newcomer = thread::scope(|scope| {
             let starting = scope.spawn(|| start(&tarantool.url()));
@@ -83,9 +83,9 @@ fn servers_outlive_tarantool() {
     });
 }
 
-/// For longer than heartbeats may be missing, so that servers doubt what the others think of them.
+/// Freezes it for longer than heartbeats may be missing, so that servers must check whether they were declared dead.
 #[test]
-fn a_frozen_tarantool_goes_on_where_it_was() {
+fn a_frozen_tarantool_continues() {
     run(async {
         let tarantool = tarantool();
         let servers = [serve(&tarantool.url()), serve(&tarantool.url())];
@@ -97,7 +97,7 @@ fn a_frozen_tarantool_goes_on_where_it_was() {
         for seconds in [1, 5] {
             load.answers(ANSWERS).await;
             tarantool.signal("STOP");
-            // Only time tells whether somebody is missed.
+            // Only the passing of time shows whether a server is declared dead.
             let nobody = load.answers(usize::MAX / 2);
             assert!(timeout(Duration::from_secs(seconds), nobody).await.is_err());
             tarantool.signal("CONT");
@@ -109,9 +109,9 @@ fn a_frozen_tarantool_goes_on_where_it_was() {
     });
 }
 
-/// Others give its sessions' tasks away meanwhile, and it learns of it.
+/// Other servers release the tasks of its sessions meanwhile, and it learns of that.
 #[test]
-fn a_frozen_server_is_taken_for_dead_and_goes_on() {
+fn a_frozen_server_is_declared_dead_and_continues() {
     run(async {
         let tarantool = tarantool();
         let (stays, freezes) = (serve(&tarantool.url()), serve(&tarantool.url()));
@@ -121,7 +121,7 @@ fn a_frozen_server_is_taken_for_dead_and_goes_on() {
         load.begin(&freezes, Fate::Goes).await;
         load.answers(ANSWERS).await;
         freezes.serving.signal("STOP");
-        // Until the other has missed it.
+        // Until the other server has declared it dead.
         wait_for_servers(&tarantool, 1);
         load.answers(ANSWERS).await;
         freezes.serving.signal("CONT");
@@ -136,7 +136,7 @@ fn a_frozen_server_is_taken_for_dead_and_goes_on() {
 }
 
 #[test]
-fn answers_that_are_cut_off_leave_nothing_behind() {
+fn cut_off_answers_leave_no_task_behind() {
     run(async {
         let tarantool = tarantool();
         let proxy = Proxy::new(&tarantool.url()).await;
@@ -154,19 +154,19 @@ fn answers_that_are_cut_off_leave_nothing_behind() {
     });
 }
 
-/// A URL that names both, the first first.
+/// A URL with both instances, in this order.
 fn url_of(pair: &[Instance; 2]) -> String {
     format!("{},127.0.0.1:{}", pair[0].url(), pair[1].port())
 }
 
-/// Waits until one has all that the other has written.
+/// Waits until `to` has everything that `from` has written.
 fn wait_until_caught_up(from: &Instance, to: &Instance) {
     let clock =
         |instance: &Instance| instance.talk("return require('json').encode(box.info.vclock)");
     while clock(from) != clock(to) {}
 }
 
-/// The operator lets the master rest and promotes the replica, and back again.
+/// The master is made read-only and the replica promoted, and then the reverse.
 #[test]
 fn a_replica_takes_over_under_load() {
     run(async {
@@ -191,7 +191,7 @@ fn a_replica_takes_over_under_load() {
     });
 }
 
-/// With `replicas=1` what is acknowledged is on the replica when the master is killed.
+/// With `replicas=1` everything acknowledged is on the replica when the master is killed.
 #[test]
 fn a_master_is_killed_and_its_replica_promoted_under_load() {
     run(async {
@@ -206,7 +206,7 @@ fn a_master_is_killed_and_its_replica_promoted_under_load() {
         load.answers(ANSWERS).await;
         pair[0].kill();
         pair[1].talk("box.cfg{read_only = false}");
-        // Alone it can acknowledge nothing. The old master may have written what nobody else has: it must not come back with it.
+        // Alone it can acknowledge nothing. The old master may have writes that no replica has: it must not return with them.
         pair[0].forget();
         pair[0].start_as_replica();
         load.answers(ANSWERS).await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use taskyard_core::service::Service;
-use taskyard_sql::wire::{Opening, Wire, connect};
+use taskyard_sql::connection::{Connection, SessionOptions, connect};
 use taskyard_sql::{Config, Conninfo, Source, SqlTasks};
 
 use crate::HOSTILE;
@@ -13,9 +13,9 @@ use taskyard_testkit::chromium::browse;
 use taskyard_testkit::postgres::{Cluster, programs};
 
 const NEWEST: &str = "[data-sheet=\"Newest tasks\"] tbody tr";
-const COMING: &str = "[data-sheet=\"Coming runs\"] tbody tr";
+const COMING: &str = "[data-sheet=\"Planned runs\"] tbody tr";
 
-async fn run(wire: &mut Wire, sql: &str) {
+async fn run(wire: &mut Connection, sql: &str) {
     wire.run(sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
 }
 
@@ -25,17 +25,17 @@ async fn sql_tasks_are_shown_with_their_runs_and_without_passwords() {
     let cluster = Cluster::new(programs);
     let database = Conninfo::parse(&cluster.url("postgres")).unwrap();
     let config = Config::parse("[{\"data\": \"postgres\"}]").unwrap();
-    let tasks = SqlTasks::start(database.clone(), Source::Given(config), Duration::ZERO).unwrap();
+    let tasks = SqlTasks::start(database.clone(), Source::Inline(config), Duration::ZERO).unwrap();
     let site =
         Site::with(Some("right-0123456789"), vec![Arc::new(tasks) as Arc<dyn Service>]).await;
-    let mut wire = connect(&database, &Opening::default()).await.ok().unwrap();
+    let mut wire = connect(&database, &SessionOptions::default()).await.ok().unwrap();
     browse(&site.url(), async |page| {
         page.until("text('#state') === 'token needed'").await;
         assert_eq!(page.text("#services").await, "");
         page.fill("#token", "right-0123456789").await;
         page.click("#token-form button").await;
         page.until("text('#services h2') === 'SQL tasks'").await;
-        page.until("text('#services .parts').includes('leads; 0 running')").await;
+        page.until("text('#services .parts').includes('leader; 0 running')").await;
         page.until("text('#services').includes('Newest tasks: \"public\".\"task\" in postgres: none')").await;
 
         let input = format!("select '{}'", HOSTILE.replace('\'', "''")).replace('\'', "''");

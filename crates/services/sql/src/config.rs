@@ -1,41 +1,41 @@
-//! Which tables are scheduled: the rows of pg_task's configuration.
+//! Reads the configuration of pg_task: one row for each table that is scheduled.
 
 use std::time::Duration;
 
 use serde::Deserialize;
 
 use crate::scheduler::Settings;
-use crate::table::{Names, Profile};
+use crate::table::{Profile, TableName};
 use taskyard_postgres::Conninfo;
 
 /// The database and the user where a row names neither.
-const USUAL: &str = "postgres";
+const NAME_DEFAULT: &str = "postgres";
 /// The longest output unless a row sets another, in bytes.
 pub const OUTPUT_BYTES_DEFAULT: usize = 16 << 20;
-/// The longest output that a row may allow, in bytes: what is written down travels as JSON in one message.
+/// The longest output that a row may allow, in bytes: an outcome is sent as JSON in one message.
 const OUTPUT_BYTES_MAX: usize = 128 << 20;
-/// The longest that finished tasks can be kept, in seconds, about 1000 years: no moment of the database is so far back
-/// that it could be this long ago.
+/// The longest that finished tasks can be kept, in seconds, about 1000 years: a longer interval before now is outside
+/// the range of timestamps.
 const KEEP_SECONDS_MAX: u64 = 1000 * 365 * 86_400;
 
-/// One table that is scheduled.
+/// The configuration of one table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct TableConfig {
     /// The database.
     pub data: String,
-    /// As whom.
+    /// The role that tasks run as.
     pub user: String,
     /// The schema and the table.
-    pub names: Names,
-    /// How often to look where nothing says that there is something to do.
+    pub names: TableName,
+    /// The interval at which the table is polled without a notification.
     pub sleep: Duration,
-    /// How often to look for tasks that nobody runs any more.
+    /// The interval at which tasks are searched that no session runs.
     pub reset: Duration,
-    /// How many tasks may run at the same time; where it is not given, as many as leave enough connections free.
+    /// How many tasks may run at the same time; `None` for as many as leave enough connections free.
     pub run: Option<usize>,
-    /// For how long finished tasks are kept.
+    /// How long finished tasks are kept.
     pub keep: Option<Duration>,
-    /// Which states there are.
+    /// The states of the table.
     pub profile: Profile,
     /// The longest output, in bytes.
     pub output_bytes_max: usize,
@@ -43,12 +43,12 @@ pub struct Row {
     passfile: Option<String>,
 }
 
-/// All tables that are scheduled.
+/// The configuration of all tables.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Config {
-    /// One row for each.
-    pub rows: Vec<Row>,
-    /// What is there but means nothing.
+    /// One row for each table.
+    pub rows: Vec<TableConfig>,
+    /// One warning for each unknown key.
     pub warnings: Vec<String>,
 }
 
@@ -57,9 +57,9 @@ pub struct Config {
 #[error("{0}")]
 pub struct ConfigError(String);
 
-/// A row as it is written.
+/// A row as it is written, before defaults are filled in.
 #[derive(Deserialize, Default)]
-struct Written {
+struct RawTableConfig {
     data: Option<String>,
     user: Option<String>,
     schema: Option<String>,
@@ -80,15 +80,15 @@ impl Config {
     /// Reads the array of rows.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let values: Vec<serde_json::Value> = serde_json::from_str(text).map_err(|error| {
-            ConfigError(format!("the configuration is no array of JSON: {error}"))
+            ConfigError(format!("the configuration is not a JSON array: {error}"))
         })?;
         let mut config = Config::default();
-        for (place, value) in values.into_iter().enumerate() {
-            let wrong = |why: String| ConfigError(format!("row {}: {why}", place + 1));
-            let written: Written =
+        for (index, value) in values.into_iter().enumerate() {
+            let wrong = |why: String| ConfigError(format!("row {}: {why}", index + 1));
+            let written: RawTableConfig =
                 serde_json::from_value(value).map_err(|error| wrong(error.to_string()))?;
             for name in written.unknown.keys() {
-                let warning = format!("row {}: '{name}' is not known and ignored", place + 1);
+                let warning = format!("row {}: unknown key '{name}' is ignored", index + 1);
                 config.warnings.push(warning);
             }
             let row = written.resolved().map_err(wrong)?;
@@ -99,41 +99,42 @@ impl Config {
         Ok(config)
     }
 
-    /// The one table that a connection string names by itself.
-    pub fn alone(database: &Conninfo) -> Self {
+    /// The configuration of the table `public.task` of the database that a connection string names.
+    pub fn single(database: &Conninfo) -> Self {
         let user = database.user.clone().or_else(|| database.dbname.clone());
-        let user = user.unwrap_or_else(|| USUAL.into());
+        let user = user.unwrap_or_else(|| NAME_DEFAULT.into());
         let data = database.dbname.clone().unwrap_or_else(|| user.clone());
-        let written = Written { data: Some(data), user: Some(user), ..Written::default() };
+        let written =
+            RawTableConfig { data: Some(data), user: Some(user), ..RawTableConfig::default() };
         let rows = written.resolved().into_iter().collect();
         Config { rows, warnings: Vec::new() }
     }
 }
 
-impl Written {
-    fn resolved(self) -> Result<Row, String> {
+impl RawTableConfig {
+    fn resolved(self) -> Result<TableConfig, String> {
         let named = |name: Option<String>| name.filter(|name| !name.is_empty());
         let (data, user) = match (named(self.data), named(self.user)) {
             (Some(data), Some(user)) => (data, user),
             (Some(one), None) | (None, Some(one)) => (one.clone(), one),
-            (None, None) => (USUAL.into(), USUAL.into()),
+            (None, None) => (NAME_DEFAULT.into(), NAME_DEFAULT.into()),
         };
-        let names = Names {
+        let names = TableName {
             schema: named(self.schema).unwrap_or_else(|| "public".into()),
             table: named(self.table).unwrap_or_else(|| "task".into()),
         };
         for name in [&data, &user, &names.schema, &names.table] {
             if name.len() > 63 || name.contains('\0') {
-                return Err(format!("'{name}' is longer than 63 bytes, the most a name can be"));
+                return Err(format!("name '{name}' is longer than 63 bytes"));
             }
         }
         let sleep = self.sleep.unwrap_or(1000);
         let reset = duration(self.reset.as_deref().unwrap_or("1 hour"), "reset")?;
         if sleep == 0 || reset.is_zero() {
-            return Err("sleep and reset must be more than nothing".into());
+            return Err("sleep and reset must be greater than 0".into());
         }
         let output_max = self.output_max.map_or(OUTPUT_BYTES_DEFAULT, |max| max as usize);
-        Ok(Row {
+        Ok(TableConfig {
             data,
             user,
             names,
@@ -153,18 +154,18 @@ impl Written {
     }
 }
 
-impl Row {
+impl TableConfig {
     /// Whether both are about the same table.
-    pub fn is_same(&self, other: &Row) -> bool {
-        let key = |row: &Row| (row.data.clone(), row.user.clone(), row.names.clone());
+    pub fn is_same(&self, other: &TableConfig) -> bool {
+        let key = |row: &TableConfig| (row.data.clone(), row.user.clone(), row.names.clone());
         key(self) == key(other)
     }
 
-    /// What its scheduler needs, with the credentials of `database`.
+    /// The settings of its scheduler, with the credentials of `database`.
     pub fn settings(&self, database: &Conninfo) -> Settings {
         let own = database.user.as_ref().or(database.dbname.as_ref()) == Some(&self.user);
         let mut conninfo = database.clone();
-        // A password is for its own user; a file has a line for each.
+        // The password of the connection string belongs to its user; a password file has a line for each user.
         conninfo.password = self.password.clone().or(database.password.clone().filter(|_| own));
         conninfo.passfile = self.passfile.clone().or(database.passfile.clone());
         conninfo.user = Some(self.user.clone());
@@ -181,19 +182,19 @@ impl Row {
         }
     }
 
-    /// The password that a role gets when it is made.
+    /// The password that the role gets when it is created.
     pub fn password(&self) -> Option<&str> {
         self.password.as_deref()
     }
 }
 
-/// A length of time as PostgreSQL reads it, in numbers that every version takes.
+/// A duration as an interval of PostgreSQL, in numbers that every version accepts.
 fn interval(length: Duration) -> String {
     let (seconds, micros) = (length.as_secs(), length.subsec_micros());
     format!("{} hours {}.{micros:06} seconds", seconds / 3600, seconds % 3600)
 }
 
-/// Reads a length of time as PostgreSQL writes the usual ones: `1 hour`, `2 days 3 min`, `01:30:00`.
+/// Reads a duration in the usual notations of PostgreSQL: `1 hour`, `2 days 3 min`, `01:30:00`.
 fn duration(text: &str, name: &str) -> Result<Duration, String> {
     let wrong = || format!("{name} is '{text}'; write it as 1 hour, 5 min, 2 days or 01:30:00");
     let mut seconds = 0.0;
@@ -237,13 +238,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_example_of_the_first_description() {
+    fn the_example_of_the_specification_is_read() {
         let text = r#"[{"data":"database1"},{"data":"database2","user":"username2"},
             {"data":"database3","schema":"schema3"},{"data":"database4","table":"table4"},
             {"data":"database5","sleep":100}]"#;
         let rows = Config::parse(text).unwrap().rows;
-        let short = |row: &Row| {
-            let Names { schema, table } = &row.names;
+        let short = |row: &TableConfig| {
+            let TableName { schema, table } = &row.names;
             format!("{} {} {schema} {table} {}", row.data, row.user, row.sleep.as_millis())
         };
         let all: Vec<String> = rows.iter().map(short).collect();
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_filled_in_and_what_is_twice_is_once() {
+    fn missing_keys_get_defaults_and_duplicates_are_merged() {
         let rows = Config::parse(r#"[{}, {"user": "postgres"}, {"user": "ann"}, {"data": ""}]"#);
         let rows = rows.unwrap().rows;
         let pairs: Vec<_> = rows.iter().map(|row| (row.data.as_str(), row.user.as_str())).collect();
@@ -269,10 +270,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_row() {
-        for (text, said) in [
-            ("", "the configuration is no array of JSON"),
-            ("{}", "the configuration is no array of JSON"),
+    fn an_error_names_its_row() {
+        for (text, expected) in [
+            ("", "the configuration is not a JSON array"),
+            ("{}", "the configuration is not a JSON array"),
             (r#"[{}, 5]"#, "row 2:"),
             (r#"[{"sleep": "often"}]"#, "row 1: invalid type"),
             (r#"[{"sleep": 0}]"#, "row 1: sleep and reset"),
@@ -281,14 +282,14 @@ mod tests {
             (r#"[{"profile": "other"}]"#, "row 1: unknown variant"),
         ] {
             let error = Config::parse(text).unwrap_err().to_string();
-            assert!(error.starts_with(said), "{text}: {error}");
+            assert!(error.starts_with(expected), "{text}: {error}");
         }
         let config = Config::parse(r#"[{"tabel": "x"}]"#).unwrap();
-        assert_eq!(config.warnings, ["row 1: 'tabel' is not known and ignored"]);
+        assert_eq!(config.warnings, ["row 1: unknown key 'tabel' is ignored"]);
     }
 
     #[test]
-    fn lengths_of_time() {
+    fn durations_are_read() {
         for (text, seconds) in [
             ("1 hour", 3600.0),
             ("90", 90.0),
@@ -305,8 +306,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_for_ever_is_kept_for_a_thousand_years() {
-        // Ten thousand years ago there was no moment that the database knows: every round failed.
+    fn keep_is_at_most_a_thousand_years() {
+        // A timestamp of ten thousand years ago is outside the range of the database: every round failed.
         let keep = |text: &str| {
             let rows = Config::parse(&format!(r#"[{{"keep": "{text}"}}]"#)).unwrap().rows;
             rows[0].settings(&Conninfo::default()).keep.unwrap()
@@ -316,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_for_its_own_user() {
+    fn a_password_is_used_for_its_own_user_only() {
         let database = Conninfo::parse("postgres://ann:secret@h/shop").unwrap();
         let rows =
             Config::parse(r#"[{"data": "x", "user": "ann"}, {"user": "bob"}]"#).unwrap().rows;

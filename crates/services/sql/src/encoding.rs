@@ -1,7 +1,7 @@
-//! Texts of a task that chose another encoding than ours.
+//! Decodes the output of a task that chose another encoding than UTF-8.
 //!
-//! A task may `SET client_encoding`. Since version 14 the server says so only when all statements of the task are through,
-//! after their results. So bytes that are no UTF-8 are kept until then.
+//! A task may `SET client_encoding`. Since version 14 the server reports that only when all statements of the task are
+//! done, after their results. So bytes that are not UTF-8 are kept until then.
 
 use encoding_rs::Encoding;
 
@@ -15,7 +15,7 @@ pub enum Charset {
 }
 
 impl Charset {
-    /// The encoding that PostgreSQL calls so; `None` for ours and for those that cannot be read here.
+    /// The encoding with this PostgreSQL name; `None` for UTF-8 and for encodings that cannot be decoded here.
     pub fn named(name: &str) -> Option<Self> {
         let name: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
         let name = name.to_ascii_uppercase();
@@ -52,7 +52,7 @@ impl Charset {
         Encoding::for_label(label.as_bytes()).map(Charset::Other)
     }
 
-    /// The encoding that a task seems to choose, where the server says nothing: an error undoes the choice.
+    /// The encoding that the text of a task seems to choose, where the server reports none: an error undoes the choice.
     pub fn chosen_in(input: &str) -> Option<Self> {
         let lower = input.to_ascii_lowercase();
         let mut places = ["client_encoding", "names"].into_iter().flat_map(|word| {
@@ -68,7 +68,7 @@ impl Charset {
         })
     }
 
-    /// The text that these bytes are.
+    /// Decodes bytes.
     pub fn decode(charset: Option<Self>, bytes: &[u8]) -> String {
         if let Ok(text) = str::from_utf8(bytes) {
             return text.to_owned();
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn encodings_by_their_names_in_postgresql() {
+    fn encodings_are_found_by_their_postgresql_names() {
         for (name, bytes, text) in [
             ("LATIN1", &b"Gr\xf6\xdfe"[..], "Größe"),
             ("iso_8859_5", b"\xbf", "П"),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_choice_of_a_task() {
+    fn the_encoding_is_found_in_the_text_of_a_task() {
         for input in [
             "SET client_encoding = 'LATIN1'",
             "set Client_Encoding to latin1; select 1",

@@ -1,33 +1,36 @@
 //! SQL tasks: INSERT a query into a table of PostgreSQL, and it runs.
 //!
-//! An external scheduler for the table of pg_task: it needs no extension, no superuser and no restart. It owns its
-//! table and needs no other crate of Taskyard but the core, where the rules of time are, and `postgres`, which knows how a
-//! database is reached.
+//! An external scheduler for the table of pg_task: it needs no extension, no superuser and no restart of the database. It
+//! owns its table and depends on two crates of Taskyard only: `core`, which holds the rules of time, and `postgres`, which
+//! reads connection strings and sets up encryption.
 //!
-//! Start reading at `statements/claim.sql` (who may begin), then `leader` (one round trip after another), then
-//! `session` (how a task runs) and `verdict` (how its end is written down).
+//! Start reading at `statements/claim.sql` (which tasks may start), then `leader` (the loop of round trips), `session`
+//! (how a task runs) and `outcome` (how its result is written to the table).
 
 pub mod config;
-pub mod desk;
+pub mod connection;
 pub mod scheduler;
 pub mod service;
 pub mod status;
 pub mod table;
-pub mod wire;
-pub mod zone;
+pub mod task_admin;
+pub mod time_zone;
 
-mod board;
 mod clock;
-mod crew;
 mod encoding;
 mod leader;
+mod outcome;
 mod output;
 mod provision;
 mod session;
+mod session_pool;
+mod status_report;
 mod task;
-mod verdict;
 
 pub use config::{Config, ConfigError};
-pub use desk::{Coming, Desk, DeskError, Leading, Listed, Told, Which, Why};
 pub use service::{Source, SqlTasks, StartError};
+pub use task_admin::{
+    AdminOutcome, LeaderStatus, ListedTask, PlannedRun, TaskAdmin, TaskAdminError, TaskSelector,
+    WaitReason,
+};
 pub use taskyard_postgres::{Conninfo, ConninfoError, masked};

@@ -1,4 +1,4 @@
-//! What a task leaves in the column `output`: rows, headers and command tags as lines of text.
+//! Builds the text of the column `output`: rows, headers and command tags as lines.
 
 use crate::encoding::Charset;
 
@@ -6,22 +6,22 @@ use crate::encoding::Charset;
 /// float8, bit, numeric.
 const PLAIN_TYPES: [u32; 12] = [16, 20, 21, 23, 26, 27, 28, 29, 700, 701, 1560, 1700];
 
-/// How a task wants its output.
+/// The format of an output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Format {
-    /// Whether names stand above the columns.
+    /// Whether a line with the names of the columns is written.
     pub header: bool,
     /// Whether only strings are quoted.
     pub string: bool,
-    /// What stands between columns.
+    /// The character between columns.
     pub delimiter: Option<char>,
-    /// What stands before a quote inside a value.
+    /// The character before a quote inside a value.
     pub escape: Option<char>,
-    /// What stands around values.
+    /// The character around values.
     pub quote: Option<char>,
-    /// Whether what escapes is escaped too.
+    /// Whether the escape character is escaped too.
     pub escapes_itself: bool,
-    /// What stands for NULL.
+    /// The text for NULL.
     pub null: String,
 }
 
@@ -29,51 +29,61 @@ pub struct Format {
 pub struct Column {
     /// Its name, in the encoding of the session.
     pub name: Vec<u8>,
-    /// The number of its type.
+    /// The OID of its type.
     pub type_oid: u32,
 }
 
-/// The output while it grows.
+/// An output that is being built.
 pub struct Output {
     format: Format,
     text: Option<String>,
     columns: Vec<Column>,
     header_due: bool,
-    /// Whether a COPY begins, whose first piece stands on a line of its own.
+    /// Whether a COPY has begun, whose first part starts a new line.
     copy_due: bool,
     bytes_max: usize,
     cut: bool,
-    /// What is no UTF-8, until its encoding is known.
-    raw: Vec<Raw>,
-    /// What that takes, with what each piece takes beside its bytes.
-    raw_bytes: usize,
+    /// Pieces that are not UTF-8, until their encoding is known.
+    undecoded: Vec<UndecodedPiece>,
+    /// The memory of these pieces, with their structs.
+    undecoded_bytes: usize,
 }
 
 /// A piece in an encoding that is not known yet.
-struct Raw {
-    /// Where in the text it belongs.
+struct UndecodedPiece {
+    /// Its position in the text.
     at: usize,
     bytes: Vec<u8>,
     quoted: bool,
 }
 
 impl Output {
-    /// Nothing yet, and never more than so many bytes.
+    /// An empty output of at most `bytes_max` bytes.
     pub fn new(format: Format, bytes_max: usize) -> Self {
         let columns = Vec::new();
         let (header_due, copy_due) = (false, false);
-        let (raw, raw_bytes) = (Vec::new(), 0);
+        let (undecoded, undecoded_bytes) = (Vec::new(), 0);
         let (text, cut) = (None, false);
-        Output { format, text, columns, header_due, copy_due, bytes_max, cut, raw, raw_bytes }
+        Output {
+            format,
+            text,
+            columns,
+            header_due,
+            copy_due,
+            bytes_max,
+            cut,
+            undecoded,
+            undecoded_bytes,
+        }
     }
 
-    /// A result with these columns begins.
+    /// Begins a result with these columns.
     pub fn begin(&mut self, columns: Vec<Column>) {
         self.header_due = self.format.header && columns.len() > 1;
         self.columns = columns;
     }
 
-    /// A row of the result.
+    /// Writes a row of the result.
     pub fn row<'a>(&mut self, values: impl Iterator<Item = Option<&'a [u8]>>) {
         if self.cut {
             return;
@@ -81,32 +91,32 @@ impl Output {
         if std::mem::take(&mut self.header_due) {
             self.line("");
             let columns = std::mem::take(&mut self.columns);
-            for (place, column) in columns.iter().enumerate() {
-                self.between(place);
+            for (index, column) in columns.iter().enumerate() {
+                self.between(index);
                 self.piece(&column.name, true);
             }
             self.columns = columns;
         }
         self.line("");
-        // Piece by piece: together they may be far longer than what is kept of them.
-        for (place, value) in values.enumerate() {
-            self.between(place);
-            self.value(place, value);
+        // Value by value: together they may be far longer than what is kept of them.
+        for (index, value) in values.enumerate() {
+            self.between(index);
+            self.value(index, value);
             if self.cut {
                 return;
             }
         }
     }
 
-    fn between(&mut self, place: usize) {
-        if place > 0
+    fn between(&mut self, index: usize) {
+        if index > 0
             && let Some(between) = self.format.delimiter
         {
             self.push(between.encode_utf8(&mut [0; 4]));
         }
     }
 
-    fn value(&mut self, place: usize, value: Option<&[u8]>) {
+    fn value(&mut self, index: usize, value: Option<&[u8]>) {
         let Some(value) = value else {
             let null = std::mem::take(&mut self.format.null);
             self.push(&null);
@@ -114,11 +124,11 @@ impl Output {
             return;
         };
         let plain = |column: &Column| PLAIN_TYPES.contains(&column.type_oid);
-        let plain = self.format.string && self.columns.get(place).is_some_and(plain);
+        let plain = self.format.string && self.columns.get(index).is_some_and(plain);
         self.piece(value, !plain);
     }
 
-    /// A value or a name.
+    /// Writes a value or a name.
     fn piece(&mut self, bytes: &[u8], quoted: bool) {
         match str::from_utf8(bytes) {
             Err(_) => self.keep(bytes, quoted),
@@ -133,57 +143,57 @@ impl Output {
             return;
         }
         let at = self.text.get_or_insert_default().len();
-        self.raw_bytes += size_of::<Raw>();
-        let room = self.bytes_max.saturating_sub(at + self.raw_bytes);
-        let kept = &bytes[..bytes.len().min(room)];
-        self.raw_bytes += kept.len();
-        self.raw.push(Raw { at, bytes: kept.to_owned(), quoted });
+        self.undecoded_bytes += size_of::<UndecodedPiece>();
+        let remaining = self.bytes_max.saturating_sub(at + self.undecoded_bytes);
+        let kept = &bytes[..bytes.len().min(remaining)];
+        self.undecoded_bytes += kept.len();
+        self.undecoded.push(UndecodedPiece { at, bytes: kept.to_owned(), quoted });
         if kept.len() < bytes.len() {
             self.cut_here();
         }
     }
 
-    /// A command that has no rows ended with this tag.
+    /// Writes the tag of a command without rows.
     pub fn tag(&mut self, tag: &str) {
         self.line(tag);
     }
 
-    /// A COPY begins.
+    /// Begins a COPY.
     pub fn begin_copy(&mut self) {
         self.copy_due = true;
     }
 
-    /// A piece of COPY, with the ends of its lines.
+    /// Writes a part of a COPY, with its line ends.
     pub fn copied(&mut self, data: &[u8]) {
         if std::mem::take(&mut self.copy_due) {
             self.line("");
         }
         match str::from_utf8(data) {
-            // What no text of PostgreSQL can hold.
+            // No text of PostgreSQL can contain NUL.
             Ok(text) => self.push(&text.replace('\0', "\u{fffd}")),
             Err(_) => self.keep(data, false),
         }
     }
 
-    /// Something that is longer than any output may be.
+    /// Marks the output as truncated.
     pub fn too_long(&mut self) {
         self.cut_here();
     }
 
-    /// Whether something is missing at its end.
+    /// Whether the output was truncated.
     pub fn is_cut(&self) -> bool {
         self.cut
     }
 
-    /// The text; none where nothing was said. `charset` is what is not UTF-8.
+    /// The text; `None` where nothing was written. `charset` is the encoding of pieces that are not UTF-8.
     pub fn into_text(self, charset: Option<Charset>) -> Option<String> {
         let text = self.text?;
-        if self.raw.is_empty() {
+        if self.undecoded.is_empty() {
             return Some(text);
         }
-        let mut whole = String::with_capacity(text.len() + self.raw_bytes);
+        let mut whole = String::with_capacity(text.len() + self.undecoded_bytes);
         let mut from = 0;
-        for Raw { at, bytes, quoted } in self.raw {
+        for UndecodedPiece { at, bytes, quoted } in self.undecoded {
             whole.push_str(&text[from..at]);
             let piece = Charset::decode(charset, &bytes).replace('\0', "\u{fffd}");
             whole.push_str(&if quoted { self.format.quoted(&piece) } else { piece });
@@ -194,9 +204,9 @@ impl Output {
     }
 
     fn line(&mut self, line: &str) {
-        // Empty lines at the beginning vanish: the first description of this format has it so.
-        let before = self.text.as_ref().is_some_and(|text| match self.raw.last() {
-            Some(raw) if raw.at == text.len() => !raw.bytes.ends_with(b"\n"),
+        // Empty lines at the beginning are left out, as pg_task does.
+        let before = self.text.as_ref().is_some_and(|text| match self.undecoded.last() {
+            Some(piece) if piece.at == text.len() => !piece.bytes.ends_with(b"\n"),
             _ => !text.is_empty() && !text.ends_with('\n'),
         });
         if before {
@@ -210,12 +220,12 @@ impl Output {
             return;
         }
         let text = self.text.get_or_insert_default();
-        let room = self.bytes_max.saturating_sub(text.len() + self.raw_bytes);
-        if piece.len() <= room {
+        let remaining = self.bytes_max.saturating_sub(text.len() + self.undecoded_bytes);
+        if piece.len() <= remaining {
             text.push_str(piece);
             return;
         }
-        text.push_str(&piece[..piece.floor_char_boundary(room)]);
+        text.push_str(&piece[..piece.floor_char_boundary(remaining)]);
         self.cut_here();
     }
 
@@ -284,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_stands_above_two_columns_and_not_above_one() {
+    fn two_columns_have_a_header_and_one_has_none() {
         let mut output = Output::new(format(), 1000);
         begin(&mut output, &[("a", 23)]);
         row(&mut output, &[Some("1")]);
@@ -298,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes_are_for_strings_and_headers() {
+    fn strings_and_headers_are_quoted() {
         let columns = [("h\"1", 25), ("n", 23), ("z", 25), ("b", 16)];
         let values = [Some("x\"y"), Some("1"), None, Some("t")];
         let csv =
@@ -314,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn an_escape_is_escaped_only_where_asked() {
+    fn the_escape_character_is_escaped_only_with_escapes_itself() {
         let odd = Format {
             quote: Some('\''),
             escape: Some('\\'),
@@ -333,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_not_an_empty_text() {
+    fn no_output_differs_from_an_empty_text() {
         assert_eq!(Output::new(format(), 10).into_text(None), None);
         let mut output = Output::new(format(), 10);
         begin(&mut output, &[("a", 25)]);
@@ -343,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_is_cut_and_marked() {
+    fn a_long_output_is_cut_and_marked() {
         let mut output = Output::new(format(), 7);
         begin(&mut output, &[("a", 25)]);
         for _ in 0..1000 {
@@ -355,21 +365,21 @@ mod tests {
     }
 
     #[test]
-    fn a_long_word_for_null_is_not_repeated_beyond_the_bound() {
-        // A row of 1,600 NULLs with a word of ten megabytes for each was put together first, and cut then: 16 GB.
+    fn a_long_text_for_null_is_not_repeated_beyond_the_limit() {
+        // A row of 1,600 NULLs with ten megabytes for each was built first and cut then: 16 GB.
         let mut output = Output::new(Format { null: "x".repeat(10 << 20), ..format() }, 1000);
         begin(&mut output, &[("a", 25)]);
-        let looked = std::cell::Cell::new(0);
-        output.row((0..1600).map(|place| {
-            looked.set(place);
+        let read = std::cell::Cell::new(0);
+        output.row((0..1600).map(|index| {
+            read.set(index);
             None
         }));
-        assert!(output.is_cut() && looked.get() == 0, "{}", looked.get());
+        assert!(output.is_cut() && read.get() == 0, "{}", read.get());
         assert!(output.into_text(None).is_some_and(|text| text.len() < 10_000));
     }
 
     #[test]
-    fn bytes_that_are_no_text_become_text() {
+    fn invalid_bytes_become_replacement_characters() {
         let mut output = Output::new(format(), 100);
         begin(&mut output, &[("a", 25)]);
         output.row([Some(&b"\xff\xfe"[..])].into_iter());
@@ -377,8 +387,8 @@ mod tests {
     }
 
     #[test]
-    fn another_encoding_is_read_as_what_it_is() {
-        // A task that chose LATIN1 left question marks.
+    fn another_encoding_is_decoded() {
+        // The output of a task that chose LATIN1 had question marks.
         let quote = Some('\'');
         let mut output = Output::new(Format { quote, escape: quote, ..format() }, 1000);
         let name = b"Gr\xf6\xdfe".to_vec();
@@ -391,9 +401,9 @@ mod tests {
     }
 
     #[test]
-    fn many_short_values_in_another_encoding_are_bounded() {
-        // Only the byte of each was counted, and not the forty beside it: 30 million of them were within 64 MiB of
-        // output, and took 2 GB.
+    fn the_memory_of_many_short_values_in_another_encoding_is_limited() {
+        // Only the byte of each was counted, and not the forty of its struct: 30 million of them counted as 64 MiB of
+        // output and took 2 GB.
         let bytes_max = 64 << 10;
         let mut output = Output::new(format(), bytes_max);
         begin(&mut output, &[("a", 25)]);
@@ -401,13 +411,16 @@ mod tests {
             output.row([Some(&b"\xe9"[..])].into_iter());
         }
         assert!(output.is_cut());
-        assert!(output.raw.len() * size_of::<Raw>() <= bytes_max + size_of::<Raw>());
+        assert!(
+            output.undecoded.len() * size_of::<UndecodedPiece>()
+                <= bytes_max + size_of::<UndecodedPiece>()
+        );
         let text = output.into_text(Some(Charset::Latin1)).expect("there were rows");
         assert!(text.starts_with("é\né\n"), "{}", &text[..20]);
     }
 
     #[test]
-    fn results_before_a_copy_end_their_line() {
+    fn a_copy_starts_a_new_line() {
         let mut output = Output::new(format(), 100);
         begin(&mut output, &[("a", 23)]);
         row(&mut output, &[Some("2")]);
@@ -415,7 +428,7 @@ mod tests {
         output.copied(b"1\n");
         output.begin_copy();
         output.copied(b"2\n");
-        // One that copies nothing leaves nothing.
+        // A COPY without rows writes nothing.
         output.begin_copy();
         assert_eq!(output.into_text(None).as_deref(), Some("2\n1\n2\n"));
     }

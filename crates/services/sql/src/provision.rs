@@ -1,126 +1,125 @@
-//! Roles and databases that a configuration names and that are not there yet.
+//! Creates the roles and databases that a configuration names and that do not exist.
 
 use taskyard_postgres::Conninfo;
 
-use crate::config::Row;
+use crate::config::TableConfig;
+use crate::connection::{ConnectError, Connection, Query, QueryError, SessionOptions, connect};
 use crate::table::{identifier, literal};
-use crate::wire::{Ask, AskError, ConnectError, Opening, Wire, connect};
 
-/// What is there already, of what a row names.
+/// Which of the role and the database of a row exist.
 const FOUND: &str = "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1), \
                      EXISTS (SELECT FROM pg_database WHERE datname = $2), \
                      (SELECT rolsuper FROM pg_roles WHERE rolname = current_user), \
                      EXISTS (SELECT FROM pg_roles WHERE rolname = $1 AND rolcanlogin)";
 
-/// Makes the role and the database of a row where they are missing, with the rights of `database`. `refused` is what
-/// was said when we came as the row's own user. Where a right is missing, says everything that somebody with more
-/// rights would have to run.
+/// Creates the role and the database of a row where they are missing, with the rights of `database`. `refused` is the
+/// error of connecting as the row's own user. Where a right is missing, the error lists all statements that an
+/// administrator has to run.
 pub async fn provision(
     database: &Conninfo,
-    row: &Row,
+    row: &TableConfig,
     refused: &ConnectError,
 ) -> Result<(), String> {
-    let mut wire = administer(database, row).await?;
-    let found = wire.ask(Ask::new(FOUND, [&row.user, &row.data])).await;
+    let mut connection = connect_as_admin(database, row).await?;
+    let found = connection.query(Query::new(FOUND, [&row.user, &row.data])).await;
     let found = found.map_err(|error| error.line())?;
     let [found] = found.as_slice() else { return Ok(()) };
     let (role, data, superuser) = (found.is_true(0), found.is_true(1), found.is_true(2));
     if role && data {
-        return advice(row, refused, found.is_true(3)).map_or(Ok(()), Err);
+        return login_hint(row, refused, found.is_true(3)).map_or(Ok(()), Err);
     }
     let missing = missing(row, Missing { role: !role, data: !data, superuser });
-    for (place, step) in missing.iter().enumerate() {
-        if let Err(said) = run(&mut wire, step).await {
-            let rest = missing[place..].iter().filter(|step| !step.ours);
+    for (done, step) in missing.iter().enumerate() {
+        if let Err(error) = run(&mut connection, step).await {
+            let rest = missing[done..].iter().filter(|step| !step.temporary);
             let rest: Vec<&str> = rest.map(|step| step.statement.as_str()).collect();
-            return Err(format!("{said}; somebody who may can run: {}", rest.join("; ")));
+            return Err(format!("{error}; an administrator can run: {}", rest.join("; ")));
         }
         tracing::info!("{}", step.statement);
     }
     Ok(())
 }
 
-/// The databases that are there in every server.
-const ALWAYS: [&str; 2] = ["postgres", "template1"];
+/// The databases that exist in every server.
+const MAINTENANCE_DATABASES: [&str; 2] = ["postgres", "template1"];
 
-/// A connection with the rights of `database`, to another database where that one is itself missing.
-async fn administer(database: &Conninfo, row: &Row) -> Result<Wire, String> {
-    let error = match connect(database, &Opening::default()).await {
-        Ok(wire) => return Ok(wire),
+/// Connects with the rights of `database`, to another database where that one is missing.
+async fn connect_as_admin(database: &Conninfo, row: &TableConfig) -> Result<Connection, String> {
+    let error = match connect(database, &SessionOptions::default()).await {
+        Ok(connection) => return Ok(connection),
         Err(error) => error,
     };
-    if !matches!(&error, ConnectError::Refused(refusal) if refusal.code == "3D000") {
+    if !matches!(&error, ConnectError::Refused(error) if error.code == "3D000") {
         return Err(error.line());
     }
-    for name in ALWAYS {
+    for name in MAINTENANCE_DATABASES {
         let other = Conninfo { dbname: Some(name.into()), ..database.clone() };
-        if let Ok(wire) = connect(&other, &Opening::default()).await {
-            return Ok(wire);
+        if let Ok(connection) = connect(&other, &SessionOptions::default()).await {
+            return Ok(connection);
         }
     }
     let (user, data) = (identifier(&row.user), identifier(&row.data));
     Err(format!("an administrator can run: CREATE DATABASE {data} OWNER {user}"))
 }
 
-/// What of a row is not there.
+/// Which of the role and the database of a row are missing.
 struct Missing {
     role: bool,
     data: bool,
-    /// Whether we may do everything.
+    /// Whether the connection belongs to a superuser.
     superuser: bool,
 }
 
-/// Something to run; the secret end of it is not told.
+/// A statement to run.
 struct Step {
     statement: String,
+    /// The end of the statement, which is never shown.
     secret: String,
-    /// Whether it only helps us, and nobody else would need it.
-    ours: bool,
+    /// Whether only a role without superuser rights needs it.
+    temporary: bool,
 }
 
-fn missing(row: &Row, missing: Missing) -> Vec<Step> {
-    let step = |statement: String, ours| Step { statement, secret: String::new(), ours };
+fn missing(row: &TableConfig, missing: Missing) -> Vec<Step> {
+    let step = |statement: String, temporary| Step { statement, secret: String::new(), temporary };
     let (user, data) = (identifier(&row.user), identifier(&row.data));
     let mut steps = Vec::new();
     if missing.role {
         let password = row.password().map(|text| format!(" PASSWORD{}", literal(text)));
         let statement = format!("CREATE ROLE {user} LOGIN");
-        steps.push(Step { statement, secret: password.unwrap_or_default(), ours: false });
+        steps.push(Step { statement, secret: password.unwrap_or_default(), temporary: false });
     }
     if missing.data {
-        // Whoever is no superuser may give a database only to a role that they have themselves, and a moment is enough.
-        let lend = missing.role && !missing.superuser;
-        steps.extend(lend.then(|| step(format!("GRANT {user} TO CURRENT_USER"), true)));
+        // A role without superuser rights can make only a role that it is a member of the owner of a database.
+        let grant = missing.role && !missing.superuser;
+        steps.extend(grant.then(|| step(format!("GRANT {user} TO CURRENT_USER"), true)));
         steps.push(step(format!("CREATE DATABASE {data} OWNER {user}"), false));
-        steps.extend(lend.then(|| step(format!("REVOKE {user} FROM CURRENT_USER"), true)));
+        steps.extend(grant.then(|| step(format!("REVOKE {user} FROM CURRENT_USER"), true)));
     }
     steps
 }
 
-async fn run(wire: &mut Wire, step: &Step) -> Result<(), String> {
-    match wire.run(&format!("{}{}", step.statement, step.secret)).await {
+async fn run(connection: &mut Connection, step: &Step) -> Result<(), String> {
+    match connection.run(&format!("{}{}", step.statement, step.secret)).await {
         Ok(()) => Ok(()),
-        // Another scheduler made it at the same time.
-        Err(AskError::Refused(refusal))
-            if ["42710", "42P04", "23505"].contains(&&*refusal.code) =>
-        {
+        // Another scheduler created it at the same time.
+        Err(QueryError::Refused(error)) if ["42710", "42P04", "23505"].contains(&&*error.code) => {
             Ok(())
         }
         Err(error) => Err(error.line()),
     }
 }
 
-/// What helps a role that is there and yet is not let in; nothing where what was said is enough.
-fn advice(row: &Row, refused: &ConnectError, may_log_in: bool) -> Option<String> {
-    let ConnectError::Refused(refusal) = refused else { return None };
+/// What lets a role that exists log in; nothing where the error of the server is enough.
+fn login_hint(row: &TableConfig, refused: &ConnectError, may_log_in: bool) -> Option<String> {
+    let ConnectError::Refused(error) = refused else { return None };
     let (user, data) = (identifier(&row.user), identifier(&row.data));
-    Some(match refusal.code.as_str() {
+    Some(match error.code.as_str() {
         _ if !may_log_in => format!("an administrator can run: ALTER ROLE {user} LOGIN"),
         "42501" => {
             format!("an administrator can run: GRANT CONNECT ON DATABASE {data} TO {user}")
         }
         "28P01" => format!(
-            "give the password of {user} as \"password\" in its row, or name a file with it as \"passfile\""
+            "set the password of {user} as \"password\" in its row, or name a file with it as \"passfile\""
         ),
         _ => return None,
     })
@@ -130,9 +129,9 @@ fn advice(row: &Row, refused: &ConnectError, may_log_in: bool) -> Option<String>
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::wire::Refusal;
+    use crate::connection::SqlError;
 
-    fn row() -> Row {
+    fn row() -> TableConfig {
         let text = r#"[{"data": "sh\"op", "user": "ann", "password": "it's"}]"#;
         Config::parse(text).unwrap().rows.remove(0)
     }
@@ -142,29 +141,31 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_made() {
+    fn missing_roles_and_databases_are_created() {
         let role = "CREATE ROLE \"ann\" LOGIN PASSWORD E'it''s'";
         let data = "CREATE DATABASE \"sh\"\"op\" OWNER \"ann\"";
         let all = Missing { role: true, data: true, superuser: true };
         assert_eq!(statements(all), [role, data]);
-        let (lend, back) = ("GRANT \"ann\" TO CURRENT_USER", "REVOKE \"ann\" FROM CURRENT_USER");
+        let grant = "GRANT \"ann\" TO CURRENT_USER";
+        let revoke = "REVOKE \"ann\" FROM CURRENT_USER";
         let all = Missing { role: true, data: true, superuser: false };
-        assert_eq!(statements(all), [role, lend, data, back]);
+        assert_eq!(statements(all), [role, grant, data, revoke]);
         assert_eq!(statements(Missing { role: true, data: false, superuser: false }), [role]);
         assert_eq!(statements(Missing { role: false, data: true, superuser: false }), [data]);
     }
 
     #[test]
-    fn a_role_that_is_not_let_in_gets_advice() {
-        let refused =
-            |code: &str| ConnectError::Refused(Refusal { code: code.into(), ..Refusal::default() });
-        let said = |code, may| advice(&row(), &refused(code), may).unwrap_or_default();
-        assert!(said("28000", false).ends_with("ALTER ROLE \"ann\" LOGIN"));
-        assert!(said("42501", true).ends_with("GRANT CONNECT ON DATABASE \"sh\"\"op\" TO \"ann\""));
-        assert!(said("28P01", true).contains("\"password\" in its row"));
-        // No line of the server's own file for us: what the server says is enough.
-        assert_eq!(said("28000", true), "");
-        let away = ConnectError::Unreachable("away".into());
-        assert_eq!(advice(&row(), &away, true), None);
+    fn a_role_that_cannot_log_in_gets_a_hint() {
+        let refused = |code: &str| {
+            ConnectError::Refused(SqlError { code: code.into(), ..SqlError::default() })
+        };
+        let hint = |code, may| login_hint(&row(), &refused(code), may).unwrap_or_default();
+        assert!(hint("28000", false).ends_with("ALTER ROLE \"ann\" LOGIN"));
+        assert!(hint("42501", true).ends_with("GRANT CONNECT ON DATABASE \"sh\"\"op\" TO \"ann\""));
+        assert!(hint("28P01", true).contains("\"password\" in its row"));
+        // pg_hba.conf has no line for this client: the error of the server is enough.
+        assert_eq!(hint("28000", true), "");
+        let unreachable = ConnectError::Unreachable("timeout expired".into());
+        assert_eq!(login_hint(&row(), &unreachable, true), None);
     }
 }

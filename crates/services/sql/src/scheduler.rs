@@ -1,4 +1,4 @@
-//! One scheduler: connects, becomes the one that leads its table, and leads.
+//! Connects to the database, waits until this scheduler leads its table, and runs the leader.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,161 +7,166 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::config::Row;
-use crate::leader::{Leader, Why};
+use crate::config::TableConfig;
+use crate::connection::{ConnectError, Connection, Query, QueryError, SessionOptions, connect};
+use crate::leader::{Leader, LeaderExit};
 use crate::provision::provision;
-use crate::status::Status;
-use crate::table::{self, Names, Profile, Table};
-use crate::wire::{Ask, AskError, ConnectError, Opening, Wire, connect};
+use crate::status::SchedulerStatus;
+use crate::table::{self, Profile, Table, TableName};
 use taskyard_postgres::Conninfo;
 
-/// How long to wait before another try to connect: at first, and at most.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
-/// How often one that does not lead asks whether it may.
-const ASK_TO_LEAD: Duration = Duration::from_millis(200);
+/// How long to wait before connecting again: at first, and at most.
+const RECONNECT_MIN: Duration = Duration::from_millis(50);
+const RECONNECT_MAX: Duration = Duration::from_secs(5);
+/// How often a standby tries to become the leader.
+const LEAD_RETRY: Duration = Duration::from_millis(200);
 
-/// How long a database that cannot be reached is waited for, beyond the patience with tasks.
-const PATIENCE_MORE: Duration = Duration::from_secs(2);
+/// How long a stopping scheduler waits for an unreachable database beyond the time that tasks may continue.
+const STOP_GRACE: Duration = Duration::from_secs(2);
 
-/// Lets a session end by itself soon after its scheduler is gone, where the server can see that.
+/// Lets the server end a session soon after its scheduler is gone, where it supports that.
 pub const CHECK_CLIENT: (&str, &str) = ("client_connection_check_interval", "2000");
 
-/// Lets the server see within half a minute that a machine is gone without a word, and with it give up its lead.
-/// Otherwise it takes two hours.
+/// Lets the server notice within half a minute that a machine is gone without closing its connections, and release its
+/// lock. By default that takes two hours.
 pub const KEEPALIVES: [(&str, &str); 3] = [
     ("tcp_keepalives_idle", "10"),
     ("tcp_keepalives_interval", "5"),
     ("tcp_keepalives_count", "3"),
 ];
 
-/// How the scheduler's own session is set. Plans are made once and kept, so they must suit a full table although
-/// they may be made while it is empty.
+/// The settings of the scheduler's own session. Query plans are made once and kept, so they must suit a full table
+/// although they may be made while it is empty.
 const SESSION: [(&str, &str); 16] = [
     ("plan_cache_mode", "force_generic_plan"),
     ("enable_seqscan", "off"),
-    // Such a scan does not mark the entries of dead rows that it meets, so the next one meets them again.
+    // A bitmap scan does not mark the index entries of dead rows, so the next one reads them again.
     ("enable_bitmapscan", "off"),
-    // Few rows are joined with a table that may be large: always through its key.
+    // Few rows are joined with a table that may be large: always through its primary key.
     ("enable_hashjoin", "off"),
     ("enable_mergejoin", "off"),
     ("enable_material", "off"),
     ("enable_sort", "off"),
     ("jit", "off"),
-    // Somebody's own transaction may hold the table; the scheduler must go on seeing to its sessions.
+    // A user's transaction may hold the table locked; the scheduler must keep serving its sessions.
     ("lock_timeout", "2000"),
     ("taskyard.quiet", "on"),
     ("statement_timeout", "0"),
     ("search_path", "pg_catalog, pg_temp"),
-    // Asked for here to learn whether the server can do it; sessions of tasks then have it from their beginning.
+    // Set here to learn whether the server supports it; sessions of tasks then start with it.
     (CHECK_CLIENT.0, CHECK_CLIENT.1),
     KEEPALIVES[0],
     KEEPALIVES[1],
     KEEPALIVES[2],
 ];
 
-/// What one scheduler does, and where.
+/// The settings of one scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The table of tasks.
-    pub names: Names,
-    /// The database, and as whom.
+    pub names: TableName,
+    /// The database and the role.
     pub conninfo: Conninfo,
-    /// How often to look where nothing says that there is something to do.
+    /// The interval at which the table is polled without a notification.
     pub sleep: Duration,
-    /// How often to look for tasks that nobody runs any more.
+    /// The interval at which tasks are searched that no session runs.
     pub reset: Duration,
-    /// How many tasks may run at the same time; where it is not given, as many as leave enough connections free.
+    /// How many tasks may run at the same time; `None` for as many as leave enough connections free.
     pub run: Option<usize>,
-    /// For how long finished tasks are kept, as an interval; for ever where it is not given.
+    /// How long finished tasks are kept, as an interval; `None` for ever.
     pub keep: Option<String>,
-    /// Which states there are.
+    /// The states of the table.
     pub profile: Profile,
     /// The longest output, in bytes.
     pub output_bytes_max: usize,
 }
 
-/// Whether to go on.
+/// Whether a scheduler claims tasks or stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Going {
-    /// Yes.
-    On,
-    /// No more tasks; those that run may end.
-    AfterTasks,
-    /// The same, but only for so long; what still runs then is given back.
-    Within(Duration),
+pub enum RunState {
+    /// It claims tasks.
+    Running,
+    /// It claims no more tasks and ends after the running ones.
+    Draining,
+    /// The same, for at most this time; tasks that still run then are returned.
+    DrainingFor(Duration),
 }
 
-/// What a scheduler is given.
+/// A scheduler for one table.
 pub struct Scheduler {
-    /// What it does; may change while it runs.
+    /// Its settings, which may change while it runs.
     pub settings: watch::Receiver<Settings>,
-    /// Whether to go on.
-    pub going: watch::Receiver<Going>,
-    /// What it tells.
-    pub status: Arc<Status>,
+    /// Whether it claims tasks or stops.
+    pub run_state: watch::Receiver<RunState>,
+    /// Its counters and its problem.
+    pub status: Arc<SchedulerStatus>,
     /// The row that it was started for.
-    pub row: Row,
-    /// How to connect to make what is missing.
+    pub row: TableConfig,
+    /// How to connect to create a missing role or database.
     pub database: Conninfo,
 }
 
 impl Scheduler {
-    /// Runs until it is told to stop.
+    /// Runs until it is asked to stop.
     pub async fn run(mut self) {
         let table = self.settings.borrow().names.quoted();
         let mut leader =
-            Leader::new(self.settings.clone(), self.going.clone(), self.status.clone());
-        let mut wait = AGAIN.0;
+            Leader::new(self.settings.clone(), self.run_state.clone(), self.status.clone());
+        let mut wait = RECONNECT_MIN;
         let mut stuck = false;
-        while !self.is_over(&leader) {
+        while !self.is_done(&leader) {
             let settings = self.settings.borrow().clone();
-            let turn = tokio::select! {
-                turn = self.turn(&settings, stuck) => turn,
-                // One that has tasks tries on, to write down how they end.
-                () = end_of(self.going.clone(), leader.has_tasks()) => break,
+            let prepared = tokio::select! {
+                prepared = self.become_leader(&settings, stuck) => prepared,
+                // A scheduler with tasks keeps trying, to write their outcomes.
+                () = stopped(self.run_state.clone(), leader.has_tasks()) => break,
             };
-            let why = match turn {
-                Ok((wire, table)) => Ok(leader.lead(wire, table).await),
-                Err(said) => Err(said),
+            let exit = match prepared {
+                Ok((connection, table)) => Ok(leader.lead(connection, table).await),
+                Err(error) => Err(error),
             };
             self.status.leads.store(false, Ordering::Relaxed);
             self.status.connected.store(false, Ordering::Relaxed);
-            match why {
-                Ok(Why::Over) => break,
-                // It is looked at anew at once.
-                Ok(Why::Changed(said)) if leader.has_worked() => {
-                    (wait, stuck) = (AGAIN.0, false);
-                    tracing::info!(table, "{said}");
+            match exit {
+                Ok(LeaderExit::Stopped) => break,
+                // The table is prepared again at once.
+                Ok(LeaderExit::Changed(what)) if leader.take_progress() => {
+                    (wait, stuck) = (RECONNECT_MIN, false);
+                    tracing::info!(table, "{what}");
                 }
-                // That did not help.
-                Ok(Why::Changed(said)) => {
+                // Preparing the table did not help.
+                Ok(LeaderExit::Changed(what)) => {
                     stuck = true;
-                    self.status.trouble(&table, Some(said));
+                    self.status.set_problem(&table, Some(what));
                 }
-                Ok(Why::Lost(said)) => {
-                    (wait, stuck) = (AGAIN.0, false);
-                    self.status.trouble(&table, Some(said));
+                Ok(LeaderExit::Lost(error)) => {
+                    (wait, stuck) = (RECONNECT_MIN, false);
+                    self.status.set_problem(&table, Some(error));
                 }
-                Err(said) => self.status.trouble(&table, Some(said)),
+                Err(error) => self.status.set_problem(&table, Some(error)),
             }
             tokio::select! {
-                () = sleep(wait) => wait = (wait * 2).min(AGAIN.1),
-                () = end_of(self.going.clone(), leader.has_tasks()) => break,
+                () = sleep(wait) => wait = (wait * 2).min(RECONNECT_MAX),
+                () = stopped(self.run_state.clone(), leader.has_tasks()) => break,
             }
         }
         leader.close();
-        self.status.trouble(&table, None);
+        self.status.set_problem(&table, None);
     }
 
-    fn is_over(&mut self, leader: &Leader) -> bool {
-        *self.going.borrow_and_update() != Going::On && !leader.has_tasks()
+    fn is_done(&mut self, leader: &Leader) -> bool {
+        *self.run_state.borrow_and_update() != RunState::Running && !leader.has_tasks()
     }
 
-    /// Connects, sees to the table, and waits for its turn to lead.
-    /// One that is `stuck` is not well before a round has gone well.
-    async fn turn(&self, settings: &Settings, stuck: bool) -> Result<(Wire, Table), String> {
-        let mut wire = match open(settings).await {
-            Ok(wire) => wire,
+    /// Connects, prepares the table, and waits until this scheduler leads. The problem of a scheduler that is `stuck` is
+    /// cleared only by a successful round.
+    async fn become_leader(
+        &self,
+        settings: &Settings,
+        stuck: bool,
+    ) -> Result<(Connection, Table), String> {
+        let mut connection = match open(settings).await {
+            Ok(connection) => connection,
             Err(error) if is_missing(&error) => {
                 let made = provision(&self.database, &self.row, &error).await;
                 made.map_err(|why| format!("{}: {why}", error.line()))?;
@@ -169,67 +174,70 @@ impl Scheduler {
             }
             Err(error) => return Err(error.line()),
         };
-        let made = table::prepare(&mut wire, &settings.names, settings.profile).await;
+        let made = table::prepare(&mut connection, &settings.names, settings.profile).await;
         let table = made.map_err(|error| error.to_string())?;
         self.status.connected.store(true, Ordering::Relaxed);
         if !stuck {
-            self.status.trouble(&settings.names.quoted(), None);
+            self.status.set_problem(&settings.names.quoted(), None);
         }
-        wait_to_lead(&mut wire, &table).await.map_err(|error| error.line())?;
-        wire.run("LISTEN taskyard_sql").await.map_err(|error| error.line())?;
+        wait_to_lead(&mut connection, &table).await.map_err(|error| error.line())?;
+        connection.run("LISTEN taskyard_sql").await.map_err(|error| error.line())?;
         self.status.leads.store(true, Ordering::Relaxed);
-        Ok((wire, table))
+        Ok((connection, table))
     }
 }
 
-/// Whether the role or the database may not be there, or a right of it.
+/// Whether the error may mean that the role, the database or a right is missing.
 fn is_missing(error: &ConnectError) -> bool {
-    let ConnectError::Refused(refusal) = error else { return false };
-    ["3D000", "28000", "28P01", "42501"].contains(&refusal.code.as_str())
+    let ConnectError::Refused(error) = error else { return false };
+    ["3D000", "28000", "28P01", "42501"].contains(&error.code.as_str())
 }
 
-/// Ready when there is nothing more to do: at once when it is told to stop, or when its patience is over where it
-/// still has something to write down.
-async fn end_of(mut going: watch::Receiver<Going>, has_tasks: bool) {
-    let told = going.wait_for(|going| *going != Going::On).await.map(|going| *going);
-    match told {
-        Ok(Going::Within(patience)) if has_tasks => sleep(patience + PATIENCE_MORE).await,
+/// Ready when a scheduler without connection ends: as soon as it is asked to stop, or after the drain time where it has
+/// outcomes to write.
+async fn stopped(mut run_state: watch::Receiver<RunState>, has_tasks: bool) {
+    let state = run_state.wait_for(|state| *state != RunState::Running).await.map(|state| *state);
+    match state {
+        Ok(RunState::DrainingFor(patience)) if has_tasks => sleep(patience + STOP_GRACE).await,
         Ok(_) if has_tasks => std::future::pending().await,
-        // Whoever could tell is gone: that is an end too.
+        // A closed channel means that the service is gone.
         Ok(_) | Err(_) => {}
     }
 }
 
-async fn open(settings: &Settings) -> Result<Wire, ConnectError> {
-    let Names { schema, table } = &settings.names;
+async fn open(settings: &Settings) -> Result<Connection, ConnectError> {
+    let TableName { schema, table } = &settings.names;
     let millis = settings.sleep.as_millis();
     let name = format!("pg_work {schema} {table} {millis}");
-    let mut wire = connect(&settings.conninfo, &Opening::default()).await?;
-    // Not with the connection: older versions do not know all of them, and poolers refuse them.
+    let mut connection = connect(&settings.conninfo, &SessionOptions::default()).await?;
+    // Not in the startup message: older versions do not know all of them, and poolers refuse them.
     for (setting, value) in SESSION.into_iter().chain([("application_name", name.as_str())]) {
         let set = "SELECT set_config($1, $2, false)";
-        match wire.ask(Ask::new(set, [setting, value])).await {
+        match connection.query(Query::new(set, [setting, value])).await {
             Ok(_) => {}
-            Err(AskError::Refused(refusal)) => tracing::debug!(setting, "{}", refusal.line()),
-            Err(AskError::Lost(why)) => return Err(ConnectError::Unreachable(why)),
+            Err(QueryError::Refused(error)) => tracing::debug!(setting, "{}", error.line()),
+            Err(QueryError::Lost(why)) => return Err(ConnectError::Unreachable(why)),
         }
     }
-    // What is to be on disk is so however the server is set; the rest is not waited for.
+    // `taskyard.sync` is the setting for transactions that must be on disk; all others do not wait for the disk.
     let sync = "SELECT set_config('taskyard.sync', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' \
                 ELSE current_setting('synchronous_commit') END, false)";
-    wire.ask(Ask::new(sync, [])).await.map_err(|error| ConnectError::Unreachable(error.line()))?;
-    Ok(wire)
+    connection
+        .query(Query::new(sync, []))
+        .await
+        .map_err(|error| ConnectError::Unreachable(error.line()))?;
+    Ok(connection)
 }
 
-/// Waits until no other scheduler has this table. The lock goes with the connection, so the next one leads as soon as
-/// the database sees that this one is gone.
-async fn wait_to_lead(wire: &mut Wire, table: &Table) -> Result<(), AskError> {
+/// Waits until no other scheduler leads this table. The lock ends with the connection, so the next scheduler leads as
+/// soon as the database notices that this one is gone.
+async fn wait_to_lead(connection: &mut Connection, table: &Table) -> Result<(), QueryError> {
     let number = table.oid.cast_signed().to_string();
     loop {
-        let ask = Ask::new("SELECT pg_try_advisory_lock(1952543592, $1::integer)", [&number]);
-        if wire.ask(ask).await?.first().is_some_and(|row| row.is_true(0)) {
+        let query = Query::new("SELECT pg_try_advisory_lock(1952543592, $1::integer)", [&number]);
+        if connection.query(query).await?.first().is_some_and(|row| row.is_true(0)) {
             return Ok(());
         }
-        sleep(ASK_TO_LEAD).await;
+        sleep(LEAD_RETRY).await;
     }
 }

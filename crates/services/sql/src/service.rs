@@ -1,4 +1,4 @@
-//! All schedulers of a configuration, as one service.
+//! Runs one scheduler for each table of a configuration, as one service.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,53 +11,53 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use crate::board::Board;
-use crate::config::{Config, Row};
-use crate::scheduler::{Going, Scheduler, Settings};
-use crate::status::Status;
+use crate::config::{Config, TableConfig};
+use crate::scheduler::{RunState, Scheduler, Settings};
+use crate::status::SchedulerStatus;
+use crate::status_report::StatusReport;
 use taskyard_postgres::Conninfo;
 
-/// How often a file is looked at.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often the configuration file is checked for changes.
+const FILE_POLL: Duration = Duration::from_secs(1);
 
-/// Where the configuration is.
+/// Where the configuration comes from.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// In a file, which may change.
+    /// A file, which may change.
     File(PathBuf),
-    /// Here.
-    Given(Config),
+    /// A configuration that does not change.
+    Inline(Config),
 }
 
 /// All schedulers of a configuration.
 #[derive(Clone)]
-pub struct SqlTasks(Arc<Inner>);
+pub struct SqlTasks(Arc<ServiceState>);
 
-struct Inner {
+struct ServiceState {
     database: Conninfo,
     source: Source,
-    /// How long tasks may go on when all is stopped.
+    /// How long running tasks may continue when the service stops.
     patience: Duration,
-    running: Mutex<Vec<Running>>,
-    /// Those whose row is gone and whose tasks may go on.
-    retired: Mutex<Vec<Running>>,
+    running: Mutex<Vec<RunningScheduler>>,
+    /// Schedulers whose row was removed and whose tasks still run.
+    retired: Mutex<Vec<RunningScheduler>>,
     /// Why the newest configuration is not used.
-    trouble: Mutex<Option<String>>,
+    config_problem: Mutex<Option<String>>,
     watching: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct Running {
-    row: Row,
+struct RunningScheduler {
+    row: TableConfig,
     settings: watch::Sender<Settings>,
-    going: watch::Sender<Going>,
-    status: Arc<Status>,
-    board: Arc<Board>,
-    /// Whether it has seen that it shall end, and does.
-    over: Arc<Mutex<bool>>,
-    ended: JoinHandle<()>,
+    run_state: watch::Sender<RunState>,
+    status: Arc<SchedulerStatus>,
+    report: Arc<StatusReport>,
+    /// Whether it has decided to end, so that it cannot be resumed.
+    ending: Arc<Mutex<bool>>,
+    task: JoinHandle<()>,
 }
 
-/// Why nothing could be started.
+/// Why the service could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The file cannot be read.
@@ -65,19 +65,19 @@ pub enum StartError {
     File {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The error of the file system.
         source: std::io::Error,
     },
-    /// What is in it cannot be used.
+    /// The configuration is invalid.
     #[error("{0}")]
     Config(#[from] crate::config::ConfigError),
 }
 
 impl Source {
-    /// The configuration as it is now.
+    /// Reads the current configuration.
     pub fn read(&self) -> Result<Config, StartError> {
         match self {
-            Source::Given(config) => Ok(config.clone()),
+            Source::Inline(config) => Ok(config.clone()),
             Source::File(path) => {
                 let text = std::fs::read_to_string(path)
                     .map_err(|source| StartError::File { path: path.clone(), source })?;
@@ -86,7 +86,7 @@ impl Source {
         }
     }
 
-    /// What changes when the file does.
+    /// The time of modification and the size of the file, by which a change is noticed.
     fn stamp(&self) -> Option<(SystemTime, u64)> {
         let Source::File(path) = self else { return None };
         let file = std::fs::metadata(path).ok()?;
@@ -95,8 +95,8 @@ impl Source {
 }
 
 impl SqlTasks {
-    /// Starts a scheduler for each row, on the runtime this is called on. `database` says how to connect; when all is
-    /// stopped, running tasks may go on for `patience`.
+    /// Starts a scheduler for each row, on the current runtime. `database` says how to connect; when the service stops,
+    /// running tasks may continue for `patience`.
     pub fn start(
         database: Conninfo,
         source: Source,
@@ -104,13 +104,13 @@ impl SqlTasks {
     ) -> Result<Self, StartError> {
         let stamp = source.stamp();
         let config = source.read()?;
-        let tasks = SqlTasks(Arc::new(Inner {
+        let tasks = SqlTasks(Arc::new(ServiceState {
             database,
             source,
             patience,
             running: Mutex::default(),
             retired: Mutex::default(),
-            trouble: Mutex::default(),
+            config_problem: Mutex::default(),
             watching: Mutex::default(),
         }));
         tasks.apply(config);
@@ -121,7 +121,7 @@ impl SqlTasks {
         Ok(tasks)
     }
 
-    /// Reads the configuration anew. A bad one is told and the old one stays.
+    /// Reads the configuration again. An invalid one is reported and the old one stays in use.
     pub fn reload(&self) {
         self.0.reload();
     }
@@ -130,16 +130,16 @@ impl SqlTasks {
         self.0.apply(config);
     }
 
-    /// What each scheduler tells.
-    pub fn statuses(&self) -> Vec<(Row, Arc<Status>)> {
+    /// The row and the status of each scheduler.
+    pub fn statuses(&self) -> Vec<(TableConfig, Arc<SchedulerStatus>)> {
         let running = lock(&self.0.running);
-        running.iter().map(|one| (one.row.clone(), one.status.clone())).collect()
+        running.iter().map(|scheduler| (scheduler.row.clone(), scheduler.status.clone())).collect()
     }
 }
 
-async fn watch_file(tasks: std::sync::Weak<Inner>, mut last: Option<(SystemTime, u64)>) {
+async fn watch_file(tasks: std::sync::Weak<ServiceState>, mut last: Option<(SystemTime, u64)>) {
     loop {
-        sleep(LOOK).await;
+        sleep(FILE_POLL).await;
         let Some(tasks) = tasks.upgrade() else { return };
         let stamp = tasks.source.stamp();
         if stamp != last {
@@ -149,16 +149,17 @@ async fn watch_file(tasks: std::sync::Weak<Inner>, mut last: Option<(SystemTime,
     }
 }
 
-impl Inner {
+impl ServiceState {
     fn reload(&self) {
         match self.source.read() {
             Ok(config) => {
-                *lock(&self.trouble) = None;
+                *lock(&self.config_problem) = None;
                 self.apply(config);
             }
             Err(error) => {
-                tracing::error!("the old configuration stays: {error}");
-                *lock(&self.trouble) = Some(format!("the old configuration stays: {error}"));
+                let problem = format!("the old configuration stays in use: {error}");
+                tracing::error!("{problem}");
+                *lock(&self.config_problem) = Some(problem);
             }
         }
     }
@@ -168,63 +169,63 @@ impl Inner {
             tracing::warn!("{warning}");
         }
         let (mut running, mut retired) = (lock(&self.running), lock(&self.retired));
-        let gone = |one: &mut Running| !config.rows.iter().any(|row| row.is_same(&one.row));
-        for one in running.extract_if(.., gone) {
+        let is_configured = |row: &TableConfig| config.rows.iter().any(|new| new.is_same(row));
+        for scheduler in running.extract_if(.., |scheduler| !is_configured(&scheduler.row)) {
             // It ends by itself when its tasks have ended.
-            one.going.send_replace(Going::AfterTasks);
-            retired.push(one);
+            scheduler.run_state.send_replace(RunState::Draining);
+            retired.push(scheduler);
         }
-        // One whose row is back goes on; another would wait until its tasks have ended.
-        let back = |one: &mut Running| config.rows.iter().any(|row| row.is_same(&one.row));
-        running.extend(retired.extract_if(.., back).filter(Running::goes_on));
-        retired.retain(|one| !one.ended.is_finished());
+        // A scheduler whose row is back is resumed; a new one would wait until its tasks have ended.
+        let back = retired.extract_if(.., |scheduler| is_configured(&scheduler.row));
+        running.extend(back.filter(RunningScheduler::resume));
+        retired.retain(|scheduler| !scheduler.task.is_finished());
         for row in config.rows {
             let settings = row.settings(&self.database);
-            match running.iter_mut().find(|one| one.row.is_same(&row)) {
-                Some(one) => {
-                    one.settings.send_if_modified(|old| {
+            match running.iter_mut().find(|scheduler| scheduler.row.is_same(&row)) {
+                Some(scheduler) => {
+                    scheduler.settings.send_if_modified(|old| {
                         let changed = *old != settings;
                         *old = settings;
                         changed
                     });
-                    one.row = row;
+                    scheduler.row = row;
                 }
-                None => running.push(Running::start(row, settings, &self.database)),
+                None => running.push(RunningScheduler::start(row, settings, &self.database)),
             }
         }
     }
 }
 
-impl Running {
-    fn start(row: Row, settings: Settings, database: &Conninfo) -> Self {
-        let (settings, given) = watch::channel(settings);
-        let (going, told) = watch::channel(Going::On);
-        let status = Arc::new(Status::default());
-        let over = Arc::<Mutex<bool>>::default();
-        let (ends, own) = (over.clone(), (status.clone(), row.clone(), database.clone()));
-        let ended = tokio::spawn(async move {
+impl RunningScheduler {
+    fn start(row: TableConfig, settings: Settings, database: &Conninfo) -> Self {
+        let (settings, new_settings) = watch::channel(settings);
+        let (run_state, new_state) = watch::channel(RunState::Running);
+        let status = Arc::new(SchedulerStatus::default());
+        let ending = Arc::<Mutex<bool>>::default();
+        let (decided, own) = (ending.clone(), (status.clone(), row.clone(), database.clone()));
+        let task = tokio::spawn(async move {
             loop {
                 let (status, row, database) = own.clone();
-                let (settings, going) = (given.clone(), told.clone());
-                Scheduler { settings, going, status, row, database }.run().await;
-                // It may have been told to go on at the last moment.
-                let mut ends = lock(&ends);
-                if *told.borrow() != Going::On || told.has_changed().is_err() {
-                    *ends = true;
+                let (settings, run_state) = (new_settings.clone(), new_state.clone());
+                Scheduler { settings, run_state, status, row, database }.run().await;
+                // It may have been resumed at the last moment.
+                let mut decided = lock(&decided);
+                if *new_state.borrow() != RunState::Running || new_state.has_changed().is_err() {
+                    *decided = true;
                     return;
                 }
             }
         });
-        Running { row, settings, going, status, board: Arc::default(), over, ended }
+        RunningScheduler { row, settings, run_state, status, report: Arc::default(), ending, task }
     }
 
-    /// Tells one that was to end that it goes on, unless it is too late for that.
-    fn goes_on(&self) -> bool {
-        let over = lock(&self.over);
-        if !*over {
-            self.going.send_replace(Going::On);
+    /// Resumes a scheduler that drains; returns `false` if it is already ending.
+    fn resume(&self) -> bool {
+        let ending = lock(&self.ending);
+        if !*ending {
+            self.run_state.send_replace(RunState::Running);
         }
-        !*over
+        !*ending
     }
 
     fn part(&self) -> String {
@@ -235,18 +236,17 @@ impl Running {
         vec![("database", self.row.data.clone()), ("table", self.row.names.quoted())]
     }
 
-    fn words(&self) -> String {
+    /// The state of the scheduler in one line.
+    fn summary(&self) -> String {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let status = &self.status;
-        if let Some(why) = status.why() {
-            return why;
+        if let Some(problem) = status.problem() {
+            return problem;
         }
         let role = match status.leads.load(Ordering::Relaxed) {
-            true => "leads",
-            false if status.connected.load(Ordering::Relaxed) => {
-                "waits for the scheduler that leads"
-            }
-            false => "connects",
+            true => "leader",
+            false if status.connected.load(Ordering::Relaxed) => "standby: another scheduler leads",
+            false => "connecting",
         };
         let (running, done) = (count(&status.running), count(&status.done));
         let limit = match count(&status.limit) {
@@ -264,74 +264,82 @@ impl Service for SqlTasks {
 
     fn health(&self) -> Health {
         let running = lock(&self.0.running);
-        let own = lock(&self.0.trouble).clone();
-        let theirs = running.iter().find_map(|one| {
-            let why = one.status.why()?;
-            Some(format!("{}: {why}", one.part()))
+        let config = lock(&self.0.config_problem).clone();
+        let schedulers = running.iter().find_map(|scheduler| {
+            let problem = scheduler.status.problem()?;
+            Some(format!("{}: {problem}", scheduler.part()))
         });
-        own.or(theirs).map_or(Health::Well, Health::Troubled)
+        config.or(schedulers).map_or(Health::Well, Health::Troubled)
     }
 
     fn metrics(&self) -> Vec<Metric> {
-        type Of = fn(&Status) -> u64;
+        type Of = fn(&SchedulerStatus) -> u64;
         let families: [(&str, &str, bool, Of); 9] = [
             ("taskyard_sql_claimed_total", "Tasks that were claimed.", true, |s| {
                 s.claimed.load(Ordering::Relaxed)
             }),
-            ("taskyard_sql_done_total", "Tasks that ended well.", true, |s| {
+            ("taskyard_sql_done_total", "Tasks that succeeded.", true, |s| {
                 s.done.load(Ordering::Relaxed)
             }),
             ("taskyard_sql_failed_total", "Tasks that ended with an error.", true, |s| {
                 s.failed.load(Ordering::Relaxed)
             }),
-            ("taskyard_sql_expired_total", "Tasks that were too late.", true, |s| {
+            ("taskyard_sql_expired_total", "Tasks that had expired when claimed.", true, |s| {
                 s.expired.load(Ordering::Relaxed)
             }),
             ("taskyard_sql_lost_total", "Tasks that lost their session.", true, |s| {
                 s.lost.load(Ordering::Relaxed)
             }),
-            ("taskyard_sql_running", "Tasks that run.", false, |s| {
+            ("taskyard_sql_running", "Running tasks.", false, |s| {
                 s.running.load(Ordering::Relaxed)
             }),
-            ("taskyard_sql_sessions", "Sessions that are open.", false, |s| {
+            ("taskyard_sql_sessions", "Open sessions.", false, |s| {
                 s.sessions.load(Ordering::Relaxed)
             }),
-            ("taskyard_sql_limit", "The limit that keeps tasks waiting, or 0.", false, |s| {
+            ("taskyard_sql_limit", "The limit that tasks wait for, or 0.", false, |s| {
                 s.limit.load(Ordering::Relaxed)
             }),
-            ("taskyard_sql_leads", "Whether it runs the tasks of its table.", false, |s| {
-                s.leads.load(Ordering::Relaxed).into()
-            }),
+            (
+                "taskyard_sql_leader",
+                "1 if this scheduler runs the tasks of its table.",
+                false,
+                |s| s.leads.load(Ordering::Relaxed).into(),
+            ),
         ];
         let running = lock(&self.0.running);
         let metric = |(name, about, grows, of): (&'static str, &'static str, bool, Of)| Metric {
             name,
             about,
             grows,
-            values: running.iter().map(|one| (one.labels(), of(&one.status) as f64)).collect(),
+            values: running
+                .iter()
+                .map(|scheduler| (scheduler.labels(), of(&scheduler.status) as f64))
+                .collect(),
         };
         families.into_iter().map(metric).collect()
     }
 
     fn status(&self) -> Vec<Line> {
         let running = lock(&self.0.running);
-        let own = lock(&self.0.trouble).clone();
-        let own = own.map(|words| Line { part: "configuration".into(), words });
-        let lines = running.iter().map(|one| Line { part: one.part(), words: one.words() });
-        own.into_iter().chain(lines).collect()
+        let config = lock(&self.0.config_problem).clone();
+        let config = config.map(|words| Line { part: "configuration".into(), words });
+        let lines = running
+            .iter()
+            .map(|scheduler| Line { part: scheduler.part(), words: scheduler.summary() });
+        config.into_iter().chain(lines).collect()
     }
 
     fn sheets(&self) -> Showing<'_> {
         Box::pin(async {
-            let look = |one: &Running| {
-                let Settings { names, conninfo, .. } = one.settings.borrow().clone();
-                tokio::spawn(one.board.clone().sheets(conninfo, names, one.part()))
+            let query = |scheduler: &RunningScheduler| {
+                let Settings { names, conninfo, .. } = scheduler.settings.borrow().clone();
+                tokio::spawn(scheduler.report.clone().sheets(conninfo, names, scheduler.part()))
             };
-            let looking: Vec<_> = lock(&self.0.running).iter().map(look).collect();
+            let querying: Vec<_> = lock(&self.0.running).iter().map(query).collect();
             let mut sheets = Vec::new();
-            for look in looking {
-                // One that failed shows nothing; its status says why.
-                sheets.extend(look.await.unwrap_or_default());
+            for query in querying {
+                // A failed query shows nothing; the status of its scheduler has the error.
+                sheets.extend(query.await.unwrap_or_default());
             }
             sheets
         })
@@ -342,14 +350,14 @@ impl Service for SqlTasks {
             if let Some(watching) = lock(&self.0.watching).take() {
                 watching.abort();
             }
-            let mut running: Vec<Running> = lock(&self.0.running).drain(..).collect();
+            let mut running: Vec<RunningScheduler> = lock(&self.0.running).drain(..).collect();
             running.append(&mut lock(&self.0.retired));
-            for one in &running {
-                one.going.send_replace(Going::Within(self.0.patience));
+            for scheduler in &running {
+                scheduler.run_state.send_replace(RunState::DrainingFor(self.0.patience));
             }
-            for one in running {
-                // One that failed has ended too.
-                let _ = one.ended.await;
+            for scheduler in running {
+                // A scheduler that panicked has ended too.
+                let _ = scheduler.task.await;
             }
         })
     }

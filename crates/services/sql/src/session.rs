@@ -1,4 +1,4 @@
-//! One executor: a session that runs a task, and perhaps others after it.
+//! Runs tasks in one session: connects, executes, collects the output, cancels.
 
 use std::io;
 use std::time::Duration;
@@ -11,261 +11,263 @@ use postgres_protocol::message::frontend;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
+use crate::connection::{
+    ConnectError, Connection, Incoming, LongMessage, SessionOptions, SqlError, connect,
+};
 use crate::encoding::Charset;
 use crate::output::{Format, Output};
-use crate::wire::{Arrived, ConnectError, Long, Opening, Refusal, Wire, connect};
 use taskyard_postgres::Conninfo;
 
-/// How often a task that was cancelled is told so.
-const CANCEL_AGAIN: Duration = Duration::from_secs(1);
-/// How often it is told before its connection is closed.
+/// How long to wait before a cancel request is repeated.
+const CANCEL_RETRY: Duration = Duration::from_secs(1);
+/// How many cancel requests are sent before the connection is closed.
 const CANCELS_MAX: u32 = 10;
-/// How many bytes a row has beside its values at most: the length of each of its columns.
+/// How many bytes a row has at most beside its values: the length of each of its columns.
 const ROW_HEAD_BYTES: usize = 16 << 10;
-/// Makes a session as if it were new.
+/// Resets a session to its initial state.
 const CLEAN: &str = "DISCARD ALL";
 
-/// What a session is to run.
+/// A task for a session.
 #[derive(Debug)]
 pub struct Job {
-    /// What to run.
+    /// The statements to run.
     pub input: String,
-    /// How long it may take in all.
+    /// How long all of them may take.
     pub timeout: Option<Duration>,
-    /// How to write what it says.
+    /// The format of the output.
     pub format: Format,
-    /// The most of it that is kept.
+    /// How many bytes of output are kept.
     pub output_bytes_max: usize,
-    /// What is tried before it; whether it goes well does not matter.
+    /// A statement that runs first and may fail.
     pub attempt: Option<String>,
-    /// What sets the session up for it.
+    /// A statement that prepares the session.
     pub before: Option<String>,
-    /// Whether the session is made as if it were new afterwards, because it may run another task.
+    /// Whether the session is reset afterwards, because it may run another task.
     pub clean: bool,
 }
 
-/// What a session is told.
+/// A command to a session.
 #[derive(Debug)]
-pub enum Order {
-    /// Run this.
+pub enum SessionCommand {
+    /// Run a task.
     Run(Box<Job>),
-    /// Stop what runs.
+    /// Cancel the running task.
     Cancel,
-    /// No more.
+    /// Close the session.
     Close,
 }
 
-/// What a session tells.
+/// An event of a session.
 #[derive(Debug)]
-pub enum Event {
-    /// It is there, served by this process.
+pub enum SessionEvent {
+    /// The session is open, with this server process.
     Opened(i32),
-    /// There is no connection.
+    /// The session could not be opened.
     Failed(ConnectError),
     /// The task has ended.
-    Ended(Outcome),
+    TaskEnded(RunResult),
 }
 
-/// How a task ended.
+/// The result of running a task.
 #[derive(Debug, Default)]
-pub struct Outcome {
-    /// What it said.
+pub struct RunResult {
+    /// The output of the task.
     pub output: Option<String>,
-    /// What went wrong.
-    pub error: Option<Refusal>,
-    /// Whether only the output is not whole.
+    /// The error of the task.
+    pub error: Option<SqlError>,
+    /// Whether the output was truncated.
     pub cut: bool,
-    /// Whether the connection is gone.
+    /// Whether the connection was lost.
     pub lost: bool,
-    /// Whether it was cancelled from here, so that the session must not be used again: a cancel that came too late
-    /// would hit the next task.
+    /// Whether the scheduler cancelled the task. The session is not used again: a cancel request that arrives late would
+    /// hit the next task.
     pub cancelled: bool,
 }
 
-/// Where a session tells what happens, under its number.
+/// Sends the events of a session, with its number.
 #[derive(Clone)]
-pub struct Teller {
-    /// Its number.
+pub struct EventSender {
+    /// The number of the session.
     pub session: u64,
-    /// To whom.
-    pub events: mpsc::UnboundedSender<(u64, Event)>,
+    /// The receiver of all sessions.
+    pub events: mpsc::UnboundedSender<(u64, SessionEvent)>,
 }
 
-impl Teller {
-    fn tell(&self, event: Event) {
-        // Whoever listened may be gone; then nobody needs it.
+impl EventSender {
+    fn send(&self, event: SessionEvent) {
+        // A leader that is gone needs no events.
         let _ = self.events.send((self.session, event));
     }
 }
 
-/// Opens a session, not after `deadline`, and runs what it is told until it is closed or lost.
+/// Opens a session before `deadline`, and handles commands until it is closed or lost.
 pub async fn serve(
-    (conninfo, opening): (Conninfo, Opening),
+    (conninfo, options): (Conninfo, SessionOptions),
     deadline: Option<Instant>,
-    teller: Teller,
-    mut orders: mpsc::UnboundedReceiver<Order>,
+    sender: EventSender,
+    mut commands: mpsc::UnboundedReceiver<SessionCommand>,
 ) {
     let opened = tokio::select! {
-        opened = connect(&conninfo, &opening) => opened,
-        () = over(deadline) => Err(ConnectError::Unreachable("timeout expired".into())),
-        () = closed(&mut orders) => return,
+        opened = connect(&conninfo, &options) => opened,
+        () = expired(deadline) => Err(ConnectError::Unreachable("timeout expired".into())),
+        () = closed(&mut commands) => return,
     };
-    let mut wire = match opened {
-        Ok(wire) => wire,
-        Err(error) => return teller.tell(Event::Failed(error)),
+    let mut connection = match opened {
+        Ok(connection) => connection,
+        Err(error) => return sender.send(SessionEvent::Failed(error)),
     };
-    teller.tell(Event::Opened(wire.pid));
+    sender.send(SessionEvent::Opened(connection.pid));
     let mut unread = 0;
-    while let Some(order) = orders.recv().await {
-        match order {
-            Order::Run(job) => {
+    while let Some(command) = commands.recv().await {
+        match command {
+            SessionCommand::Run(job) => {
                 let cleaned = job.clean;
-                let outcome = run(&mut wire, *job, unread, &mut orders).await;
-                let over = outcome.lost || outcome.cancelled;
-                teller.tell(Event::Ended(outcome));
-                // Cleaned now, while the end of the task is written down; the answer is read with the next task.
-                if over || (cleaned && clean(&mut wire).await.is_err()) {
+                let result = run(&mut connection, *job, unread, &mut commands).await;
+                let unusable = result.lost || result.cancelled;
+                sender.send(SessionEvent::TaskEnded(result));
+                // Reset now, while the outcome of the task is written; the answer is read with the next task.
+                if unusable || (cleaned && clean(&mut connection).await.is_err()) {
                     break;
                 }
                 unread = usize::from(cleaned);
             }
-            Order::Cancel => {}
-            Order::Close => break,
+            SessionCommand::Cancel => {}
+            SessionCommand::Close => break,
         }
     }
-    frontend::terminate(&mut wire.out);
-    // It may be gone already.
-    let _ = wire.flush().await;
+    frontend::terminate(&mut connection.out);
+    // The connection may be lost already.
+    let _ = connection.flush().await;
 }
 
-async fn clean(wire: &mut Wire) -> io::Result<()> {
-    frontend::query(CLEAN, &mut wire.out)?;
-    wire.flush().await
+async fn clean(connection: &mut Connection) -> io::Result<()> {
+    frontend::query(CLEAN, &mut connection.out)?;
+    connection.flush().await
 }
 
-/// Ready when the time is over; never where there is no end.
-async fn over(deadline: Option<Instant>) {
+/// Ready at the deadline; never without one.
+async fn expired(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,
         None => std::future::pending().await,
     }
 }
 
-/// Ready when the session is no longer wanted before it was there.
-async fn closed(orders: &mut mpsc::UnboundedReceiver<Order>) {
-    while !matches!(orders.recv().await, None | Some(Order::Close)) {}
+/// Ready when the session is closed while it is being opened.
+async fn closed(commands: &mut mpsc::UnboundedReceiver<SessionCommand>) {
+    while !matches!(commands.recv().await, None | Some(SessionCommand::Close)) {}
 }
 
-/// A task that runs.
-struct Run {
+/// A running task.
+struct RunningJob {
     output: Output,
-    error: Option<Refusal>,
-    /// The error as it came, in whatever encoding.
-    said: Option<ErrorResponseBody>,
-    /// Answers to what came before the task.
+    error: Option<SqlError>,
+    /// The error message as received, in the encoding of the session.
+    raw_error: Option<ErrorResponseBody>,
+    /// How many answers to statements before the task are still to come.
     before: usize,
-    /// How many of them are left while the one is read that may be a refusal.
+    /// The value of `before` while the answer is read that may be an error.
     attempt: Option<usize>,
-    /// Whether the command that runs now has rows.
+    /// Whether the running command returns rows.
     rows: bool,
-    /// Whether it was ended with a COMMIT or ROLLBACK of ours.
+    /// Whether a COMMIT or ROLLBACK was sent to end the transaction of the task.
     closing: bool,
-    over: bool,
+    done: bool,
     /// Whether the server ended the session.
-    ended: bool,
+    session_ended: bool,
 }
 
-/// Runs a task. `unread` answers to something else come before its own.
+/// Runs a task. `unread` answers to earlier statements come before its own.
 async fn run(
-    wire: &mut Wire,
+    connection: &mut Connection,
     job: Job,
     unread: usize,
-    orders: &mut mpsc::UnboundedReceiver<Order>,
-) -> Outcome {
-    let began = Instant::now();
-    wire.head_max = job.output_bytes_max + ROW_HEAD_BYTES;
-    let mut run = Run {
+    commands: &mut mpsc::UnboundedReceiver<SessionCommand>,
+) -> RunResult {
+    let started = Instant::now();
+    connection.head_max = job.output_bytes_max + ROW_HEAD_BYTES;
+    let mut run = RunningJob {
         output: Output::new(job.format, job.output_bytes_max),
         error: None,
-        said: None,
+        raw_error: None,
         before: unread + usize::from(job.attempt.is_some()) + usize::from(job.before.is_some()),
         attempt: job.attempt.as_ref().map(|_| 1 + usize::from(job.before.is_some())),
         rows: false,
         closing: false,
-        over: false,
-        ended: false,
+        done: false,
+        session_ended: false,
     };
     let mut texts = job.attempt.iter().chain(&job.before).chain([&job.input]);
-    if let Err(error) = texts.try_for_each(|text| frontend::query(text, &mut wire.out)) {
-        let error = Some(Refusal::own(error.to_string()));
-        return Outcome { error, lost: true, cancelled: true, ..Outcome::default() };
+    if let Err(error) = texts.try_for_each(|text| frontend::query(text, &mut connection.out)) {
+        let error = Some(SqlError::new(error.to_string()));
+        return RunResult { error, lost: true, cancelled: true, ..RunResult::default() };
     }
-    let mut deadline = job.timeout.map(|timeout| began + timeout);
+    let mut deadline = job.timeout.map(|timeout| started + timeout);
     let mut timed_out = false;
     let mut cancels = 0;
     let lost = loop {
-        if run.over {
+        if run.done {
             break None;
         }
-        let wake = deadline.unwrap_or_else(|| began + Duration::from_secs(86_400 * 365));
+        let wake = deadline.unwrap_or_else(|| started + Duration::from_secs(86_400 * 365));
         tokio::select! {
-            arrived = wire.next() => match arrived.map(|arrived| run.take(arrived, wire)) {
+            incoming = connection.next() => match incoming.map(|incoming| run.handle(incoming, connection)) {
                 Ok(Ok(())) => continue,
-                // The server may go on with it and end it well, so it is not done again.
-                Ok(Err(error)) if !run.ended => {
-                    run.error.get_or_insert_with(|| Refusal::own(error.to_string()));
+                // The server may complete the task, so it is not run again.
+                Ok(Err(error)) if !run.session_ended => {
+                    run.error.get_or_insert_with(|| SqlError::new(error.to_string()));
                     cancels += 1;
                     break None;
                 }
                 Ok(Err(error)) | Err(error) => break Some(error),
             },
-            order = orders.recv() => if !matches!(order, None | Some(Order::Cancel | Order::Close)) {
+            command = commands.recv() => if !matches!(command, None | Some(SessionCommand::Cancel | SessionCommand::Close)) {
                 continue;
             },
             () = sleep_until(wake) => timed_out |= cancels == 0,
         }
         if cancels == CANCELS_MAX {
-            break Some(io::Error::other("it did not stop when it was cancelled"));
+            break Some(io::Error::other("the task did not stop when it was cancelled"));
         }
         cancels += 1;
-        deadline = Some(Instant::now() + CANCEL_AGAIN);
-        if let Some(cancel) = wire.cancel.clone() {
-            // Asked again if it fails.
+        deadline = Some(Instant::now() + CANCEL_RETRY);
+        if let Some(cancel) = connection.cancel.clone() {
+            // Repeated if it fails.
             tokio::spawn(async move { cancel.send().await });
         }
     };
-    let charset = Charset::named(&wire.encoding).or_else(|| Charset::chosen_in(&job.input));
-    run.outcome(lost, timed_out, cancels > 0, charset)
+    let charset = Charset::named(&connection.encoding).or_else(|| Charset::chosen_in(&job.input));
+    run.into_result(lost, timed_out, cancels > 0, charset)
 }
 
-impl Run {
-    fn take(&mut self, arrived: Arrived, wire: &mut Wire) -> io::Result<()> {
-        let message = match arrived {
-            Arrived::Message(message) => message,
-            Arrived::Columns(columns) => {
+impl RunningJob {
+    fn handle(&mut self, incoming: Incoming, connection: &mut Connection) -> io::Result<()> {
+        let message = match incoming {
+            Incoming::Message(message) => message,
+            Incoming::Columns(columns) => {
                 if self.before == 0 {
                     self.rows = true;
                     self.output.begin(columns);
                 }
                 return Ok(());
             }
-            Arrived::Skipped(long) => {
-                self.skipped(&long);
+            Incoming::Skipped(long) => {
+                self.handle_long(&long);
                 return Ok(());
             }
         };
         match message {
             Message::ReadyForQuery(_) if self.before > 0 => self.before -= 1,
-            Message::ReadyForQuery(body) => self.ready(body.status(), wire)?,
+            Message::ReadyForQuery(body) => self.ready(body.status(), connection)?,
             Message::ErrorResponse(body) => {
-                let refusal = Refusal::read(&body);
-                let fatal = refusal.is_fatal();
+                let error = SqlError::read(&body);
+                let fatal = error.is_fatal();
                 if self.error.is_none() && (fatal || self.attempt != Some(self.before)) {
-                    (self.error, self.said) = (Some(refusal), Some(body));
+                    (self.error, self.raw_error) = (Some(error), Some(body));
                 }
                 if fatal {
-                    self.ended = true;
-                    return Err(io::Error::other("the session was ended"));
+                    self.session_ended = true;
+                    return Err(io::Error::other("the server ended the session"));
                 }
             }
             Message::DataRow(body) if self.before == 0 => row(&mut self.output, &body)?,
@@ -276,25 +278,25 @@ impl Run {
             }
             Message::CopyData(body) => self.output.copied(body.data()),
             Message::CopyInResponse(_) => {
-                frontend::copy_fail("COPY FROM STDIN is not supported", &mut wire.out)?;
+                frontend::copy_fail("COPY FROM STDIN is not supported", &mut connection.out)?;
             }
             _ => {}
         }
         Ok(())
     }
 
-    /// A message was too long to be kept whole.
-    fn skipped(&mut self, long: &Long) {
+    /// Handles a message that was too long to be kept.
+    fn handle_long(&mut self, long: &LongMessage) {
         match long.kind {
             b'D' | b'd' if self.before > 0 => return,
             b'D' => self.output.row(long.values().into_iter()),
             b'd' => self.output.copied(&long.head),
             b'E' => {
-                let said = "what the database says about an error is too long";
-                self.error.get_or_insert_with(|| Refusal::own(said));
+                let text = "the error message of the database is too long";
+                self.error.get_or_insert_with(|| SqlError::new(text));
                 return;
             }
-            // A notice, which is kept nowhere.
+            // Notices are not kept.
             _ => return,
         }
         if !long.whole {
@@ -304,46 +306,46 @@ impl Run {
 
     fn complete(&mut self, body: &CommandCompleteBody) -> io::Result<()> {
         let rows = std::mem::take(&mut self.rows);
-        // What ended with an error has nothing to add.
+        // A command that ended with an error has no tag.
         if !rows && self.error.is_none() {
             self.output.tag(body.tag()?);
         }
         Ok(())
     }
 
-    /// The texts are through; a transaction that was left open is closed.
-    fn ready(&mut self, status: u8, wire: &mut Wire) -> io::Result<()> {
-        self.over = self.closing || status == b'I';
-        if !self.over {
+    /// All statements are done; a transaction that was left open is ended.
+    fn ready(&mut self, status: u8, connection: &mut Connection) -> io::Result<()> {
+        self.done = self.closing || status == b'I';
+        if !self.done {
             self.closing = true;
             let end = if status == b'T' { "COMMIT" } else { "ROLLBACK" };
-            frontend::query(end, &mut wire.out)?;
+            frontend::query(end, &mut connection.out)?;
         }
         Ok(())
     }
 
-    fn outcome(
+    fn into_result(
         self,
         lost: Option<io::Error>,
         timed_out: bool,
         cancelled: bool,
         charset: Option<Charset>,
-    ) -> Outcome {
+    ) -> RunResult {
         let cut = self.output.is_cut();
-        let mut error = match self.said {
-            Some(body) if charset.is_some() => Some(Refusal::read_in(&body, charset)),
+        let mut error = match self.raw_error {
+            Some(body) if charset.is_some() => Some(SqlError::read_in(&body, charset)),
             _ => self.error,
         };
-        if let Some(refusal) = error.as_mut().filter(|refusal| refusal.code == "57014")
+        if let Some(error) = error.as_mut().filter(|error| error.code == "57014")
             && timed_out
         {
-            refusal.message = "canceling statement due to statement timeout".into();
+            error.message = "canceling statement due to statement timeout".into();
         }
         if let (Some(lost), None) = (&lost, &error) {
-            error = Some(Refusal::detailed("the connection was lost", lost.to_string()));
+            error = Some(SqlError::with_detail("the connection was lost", lost.to_string()));
         }
         let output = self.output.into_text(charset);
-        Outcome { output, error, cut, lost: lost.is_some(), cancelled }
+        RunResult { output, error, cut, lost: lost.is_some(), cancelled }
     }
 }
 

@@ -1,29 +1,29 @@
-//! The table of tasks: its names, its making, and the statements for it.
+//! Creates or upgrades the table of tasks, and builds the statements for it.
 
+use crate::connection::{Connection, Query, QueryError};
 use crate::task::{COLUMNS, COLUMNS_COUNT};
-use crate::wire::{Ask, AskError, Wire};
 
-/// What makes a group: its own name and its remote, in one number that no two groups share. The column `hash` is too
-/// short for that.
+/// The key of a group: a hash of its name and its remote that no two groups share. The column `hash` is too short for
+/// that.
 const KEY: &str =
     r#"md5(length("group")::text || ':' || "group" || coalesce(':' || remote, ''))::uuid"#;
 
-/// Lets the transaction that claims or starts a task on a remote be on disk before it is answered, whatever the session
-/// set before: `taskyard.sync` is what it was set to by itself.
+/// Makes the transaction that claims or starts a task on a remote wait for the disk, although the session does not by
+/// default: `taskyard.sync` is the setting that the session started with.
 const SYNC: &str = "CASE WHEN t.remote IS NOT NULL THEN set_config('synchronous_commit', \
     coalesce(nullif(current_setting('taskyard.sync', true), ''), 'on'), true) END";
 
-/// How many finished tasks are deleted in one go.
-pub const FORGOTTEN_MAX: usize = 1000;
+/// How many finished tasks are deleted by one statement.
+pub const DELETED_MAX: usize = 1000;
 
-/// Which states there are.
+/// The states of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Profile {
     /// A task that failed is DONE, with an error.
     #[default]
     Seed,
-    /// A task that failed is FAIL, one that was too late is GONE.
+    /// A task that failed is FAIL, one that expired is GONE.
     Extended,
 }
 
@@ -36,28 +36,28 @@ impl Profile {
     }
 }
 
-/// How a table is called.
+/// The name of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Names {
+pub struct TableName {
     /// The schema.
     pub schema: String,
     /// The table in it.
     pub table: String,
 }
 
-impl Names {
-    /// Both, as they stand in a statement.
+impl TableName {
+    /// The qualified name for a statement.
     pub fn quoted(&self) -> String {
         format!("{}.{}", identifier(&self.schema), identifier(&self.table))
     }
 }
 
-/// A name as it stands in a statement.
+/// Quotes a name for a statement.
 pub fn identifier(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// A text as it stands in a statement.
+/// Quotes a text for a statement.
 pub fn literal(text: &str) -> String {
     format!(" E'{}'", text.replace('\\', "\\\\").replace('\'', "''"))
 }
@@ -67,35 +67,35 @@ pub fn literal(text: &str) -> String {
 pub struct Statements {
     /// Claims tasks.
     pub claim: String,
-    /// Writes down how tasks ended.
+    /// Writes the outcomes of tasks.
     pub finish: String,
-    /// Says that tasks run.
+    /// Marks tasks as running.
     pub start: String,
-    /// Gives back what nobody runs.
+    /// Returns tasks that no session runs.
     pub reset: String,
     /// Writes again what a crash of the database lost.
     pub restore: String,
     /// Ends sessions of a scheduler that is gone.
     pub orphans: String,
-    /// What ran on remotes for a scheduler that is gone.
+    /// Finds tasks that ran on remotes for a scheduler that is gone.
     pub abandoned: String,
-    /// Which of these tasks are no longer to run.
-    pub unwanted: String,
-    /// The last pauses of groups.
+    /// Finds which of these tasks were stopped or deleted.
+    pub stopped: String,
+    /// Finds the last pauses of groups.
     pub pauses: String,
-    /// Deletes what is finished for long enough.
-    pub forget: String,
-    names: Names,
+    /// Deletes tasks that finished long enough ago.
+    pub delete_finished: String,
+    names: TableName,
     version: u32,
 }
 
 impl Statements {
-    fn new(names: &Names, version: u32) -> Self {
-        let fill = |text: &str| filled(text, names, version);
+    fn new(names: &TableName, version: u32) -> Self {
+        let fill = |text: &str| fill_names(text, names, version);
         let table = "{table}";
         Statements {
-            claim: fill(include_str!("statements/claim.sql")),
-            finish: fill(&include_str!("statements/finish.sql").replace("{again}", "")),
+            claim: fill(&claim()),
+            finish: fill(&include_str!("statements/finish.sql").replace("{repeat}", "")),
             start: fill(include_str!("statements/start.sql")),
             reset: fill(include_str!("statements/reset.sql")),
             restore: fill(include_str!("statements/restore.sql")),
@@ -105,7 +105,7 @@ impl Statements {
                  encode(timestamptz_send(clock_timestamp()), 'hex') FROM {table} t \
                  WHERE t.state = 'WORK' AND t.remote IS NOT NULL AND t.id <> ALL ($1::bigint[])"
             )),
-            unwanted: fill(&format!(
+            stopped: fill(&format!(
                 "SELECT i FROM unnest($1::bigint[]) AS i WHERE NOT EXISTS (SELECT FROM {table} t \
                  WHERE t.id = i AND t.state IN ('TAKE', 'WORK'))"
             )),
@@ -115,37 +115,55 @@ impl Statements {
                  WHERE max < 0 AND stop > now() - interval '50 days' AND stop > now() - greatest(interval '1 hour', \
                  max * interval '-2 ms') ORDER BY 1, stop DESC"
             )),
-            forget: fill(&format!(
-                "WITH gone AS (DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE state::text IN \
-                 ('DONE', 'FAIL', 'GONE') AND stop < now() - $1::interval LIMIT {FORGOTTEN_MAX}) RETURNING 1) \
-                 SELECT count(*) FROM gone"
+            delete_finished: fill(&format!(
+                "WITH deleted AS (DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE state::text IN \
+                 ('DONE', 'FAIL', 'GONE') AND stop < now() - $1::interval LIMIT {DELETED_MAX}) RETURNING 1) \
+                 SELECT count(*) FROM deleted"
             )),
             names: names.clone(),
             version,
         }
     }
 
-    /// The one that writes down ends and makes repetitions with these columns.
-    pub fn finish_again(&self, columns: &str, values: &str) -> String {
-        let again = include_str!("statements/again.sql");
-        let again = filled(again, &self.names, self.version);
-        let again = put_in(&again, &[("names", columns), ("values", values)]);
-        let text = filled(include_str!("statements/finish.sql"), &self.names, self.version);
-        put_in(&text, &[("again", &again)])
+    /// The statement that writes outcomes and inserts the next runs with these columns.
+    pub fn finish_and_repeat(&self, columns: &str, values: &str) -> String {
+        let repeat = include_str!("statements/repeat.sql");
+        let repeat = fill_names(repeat, &self.names, self.version);
+        let repeat = substitute(&repeat, &[("names", columns), ("values", values)]);
+        let text = fill_names(include_str!("statements/finish.sql"), &self.names, self.version);
+        substitute(&text, &[("repeat", &repeat)])
     }
 }
 
-/// The columns that repetitions have in common.
-pub const REPEATED: &str = include_str!("statements/columns.sql");
+/// The statements that create or upgrade the table, in this order.
+const TABLE_PARTS: &str = concat!(
+    include_str!("statements/table/schema.sql"),
+    include_str!("statements/table/columns.sql"),
+    include_str!("statements/table/indexes.sql"),
+    include_str!("statements/table/triggers.sql"),
+);
 
-fn filled(text: &str, names: &Names, version: u32) -> String {
-    // Before 12 every part was made on its own anyway, and there was no word for it.
+/// The claim, put together from its parts.
+fn claim() -> String {
+    let parts = [
+        ("groups", include_str!("statements/claim/groups.sql")),
+        ("tasks", include_str!("statements/claim/tasks.sql")),
+        ("waiting", include_str!("statements/claim/waiting.sql")),
+    ];
+    substitute(include_str!("statements/claim.sql"), &parts)
+}
+
+/// Finds the columns that the next run of a task copies.
+pub const REPEATED_COLUMNS: &str = include_str!("statements/repeated_columns.sql");
+
+fn fill_names(text: &str, names: &TableName, version: u32) -> String {
+    // Before version 12 every CTE was materialized, and the keyword did not exist.
     let text =
         if version < 120_000 { text.replace(" AS MATERIALIZED ", " AS ") } else { text.into() };
     let state = format!("{}.state", identifier(&names.schema));
     let nothing = "NULL, ".repeat(COLUMNS_COUNT + 2);
     let table = names.quoted();
-    let places = [
+    let values = [
         ("table", table.as_str()),
         ("state", &state),
         ("columns", COLUMNS),
@@ -153,16 +171,16 @@ fn filled(text: &str, names: &Names, version: u32) -> String {
         ("key", KEY),
         ("sync", SYNC),
     ];
-    put_in(&text, &places)
+    substitute(&text, &values)
 }
 
-/// Puts values into their places, each once: what a value itself looks like does not matter.
-fn put_in(text: &str, places: &[(&str, &str)]) -> String {
+/// Replaces placeholders by values, in one pass: braces inside a value are not replaced.
+fn substitute(text: &str, values: &[(&str, &str)]) -> String {
     let mut done = String::with_capacity(text.len() * 2);
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('{') {
         done.push_str(before);
-        let found = places
+        let found = values
             .iter()
             .find_map(|(name, value)| Some((value, after.strip_prefix(name)?.strip_prefix('}')?)));
         match found {
@@ -180,20 +198,20 @@ fn put_in(text: &str, places: &[(&str, &str)]) -> String {
     done
 }
 
-/// A table that is ready.
+/// A table that is ready for use.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// Its number in the catalog.
+    /// Its OID.
     pub oid: u32,
     /// The statements for it.
     pub statements: Statements,
-    /// Which states it has.
+    /// Its states.
     pub profile: Profile,
     /// The time zone of the database.
     pub zone: String,
-    /// Whether the role we are is a superuser.
+    /// Whether the scheduler's role is a superuser.
     pub superuser: bool,
-    /// Whether the server can see that a client is gone while a query runs.
+    /// Whether the server can detect a closed client connection while a query runs.
     pub checks_client: bool,
 }
 
@@ -201,34 +219,36 @@ pub struct Table {
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
     /// A right is missing.
-    #[error("{said}; an administrator can run: {grant}")]
-    Right {
-        /// What the database says.
-        said: String,
-        /// What gives the right.
+    #[error("{error}; an administrator can run: {grant}")]
+    MissingRight {
+        /// The error of the database.
+        error: String,
+        /// The statement that grants the right.
         grant: String,
     },
-    /// The database refused, or is gone.
+    /// A query failed.
     #[error("{0}")]
-    Database(#[from] AskError),
+    Database(#[from] QueryError),
 }
 
-/// Makes or upgrades the table.
+/// Creates or upgrades the table.
 pub async fn prepare(
-    wire: &mut Wire,
-    names: &Names,
+    connection: &mut Connection,
+    names: &TableName,
     profile: Profile,
 ) -> Result<Table, TableError> {
-    let places = [
+    let values = [
         ("schema_text", &*literal(&names.schema)),
         ("table_text", &*literal(&names.table)),
         ("labels", profile.labels()),
+        ("column_list", include_str!("statements/table/column_list.sql").trim_end()),
         ("key", KEY),
         ("cron", include_str!("statements/cron.sql")),
     ];
-    let make = put_in(include_str!("statements/table.sql"), &places);
-    if let Err(error) = wire.run(&make).await {
-        return Err(explain(wire, names, error).await);
+    // One text, so that all parts are one transaction.
+    let make = substitute(TABLE_PARTS, &values);
+    if let Err(error) = connection.run(&make).await {
+        return Err(with_grant(connection, names, error).await);
     }
     let text = "SELECT $1::regclass::oid, current_setting('server_version_num'), \
                 current_setting('TimeZone'), current_setting('is_superuser') = 'on', \
@@ -236,13 +256,13 @@ pub async fn prepare(
                 AND has_table_privilege($1, 'UPDATE') AND has_table_privilege($1, 'DELETE'), \
                 current_user, \
                 coalesce(current_setting('client_connection_check_interval', true), '0') <> '0'";
-    let rows = wire.ask(Ask::new(text, [&names.quoted()])).await?;
-    let row = rows.first().ok_or_else(|| AskError::Lost("no answer".into()))?;
+    let rows = connection.query(Query::new(text, [&names.quoted()])).await?;
+    let row = rows.first().ok_or_else(|| QueryError::Lost("no answer".into()))?;
     if !row.is_true(4) {
         let user = identifier(row.text(5).unwrap_or_default());
         let table = names.quoted();
-        return Err(TableError::Right {
-            said: format!("the tasks in {table} cannot be read and changed"),
+        return Err(TableError::MissingRight {
+            error: format!("permission denied to read and change tasks in {table}"),
             grant: format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO {user}"),
         });
     }
@@ -256,27 +276,31 @@ pub async fn prepare(
     })
 }
 
-/// Adds to a refusal what would help.
-async fn explain(wire: &mut Wire, names: &Names, error: AskError) -> TableError {
-    let AskError::Refused(refusal) = &error else { return error.into() };
-    if refusal.code != "42501" {
+/// Adds the missing GRANT to an error about permissions.
+async fn with_grant(
+    connection: &mut Connection,
+    names: &TableName,
+    error: QueryError,
+) -> TableError {
+    let QueryError::Refused(refused) = &error else { return error.into() };
+    if refused.code != "42501" {
         return error.into();
     }
-    let said = refusal.message.clone();
-    let rows = wire.ask(Ask::new("SELECT current_user, current_database()", [])).await;
+    let message = refused.message.clone();
+    let rows = connection.query(Query::new("SELECT current_user, current_database()", [])).await;
     let Ok([row]) = rows.as_deref() else { return error.into() };
     let user = identifier(row.text(0).unwrap_or_default());
     let database = identifier(row.text(1).unwrap_or_default());
-    let grant = if said.contains("database") {
+    let grant = if message.contains("database") {
         format!("GRANT CREATE ON DATABASE {database} TO {user}")
-    } else if said.contains("schema") {
+    } else if message.contains("schema") {
         format!("GRANT USAGE, CREATE ON SCHEMA {} TO {user}", identifier(&names.schema))
-    } else if said.contains("type") {
+    } else if message.contains("type") {
         format!("ALTER TYPE {}.state OWNER TO {user}", identifier(&names.schema))
     } else {
         format!("ALTER TABLE {} OWNER TO {user}", names.quoted())
     };
-    TableError::Right { said, grant }
+    TableError::MissingRight { error: message, grant }
 }
 
 #[cfg(test)]
@@ -284,19 +308,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_cannot_be_broken_out_of() {
-        let names = Names { schema: "a\"b; --".into(), table: "x y".into() };
+    fn names_and_texts_are_quoted() {
+        let names = TableName { schema: "a\"b; --".into(), table: "x y".into() };
         assert_eq!(names.quoted(), "\"a\"\"b; --\".\"x y\"");
         assert_eq!(literal("it's \\"), " E'it''s \\\\'");
     }
 
     #[test]
-    fn every_place_is_filled() {
-        let names = Names { schema: "public".into(), table: "task".into() };
+    fn every_placeholder_is_replaced() {
+        let names = TableName { schema: "public".into(), table: "task".into() };
         let all = Statements::new(&names, 150_000);
-        let again = all.finish_again(", input", ", t.input");
+        let repeat = all.finish_and_repeat(", input", ", t.input");
         for text in
-            [&all.claim, &all.finish, &all.start, &all.reset, &all.orphans, &all.restore, &again]
+            [&all.claim, &all.finish, &all.start, &all.reset, &all.orphans, &all.restore, &repeat]
         {
             assert!(!text.contains('{'), "{text}");
         }

@@ -1,16 +1,16 @@
-//! A task as it was claimed.
+//! Reads a claimed task from its row.
 
 use taskyard_core::Timestamp;
 use taskyard_core::schedule::{Interval, Reuse};
 
+use crate::connection::Row;
 use crate::output::Format;
-use crate::wire::Row;
 
-/// Microseconds between 1970 and 2000, where PostgreSQL begins to count.
+/// Microseconds between the epochs of Unix (1970) and PostgreSQL (2000).
 const POSTGRES_EPOCH: i64 = 946_684_800_000_000;
 
-/// The columns that [`Task::read`] reads, of a row called `t`, in this order. The last one says whether something is too
-/// long to travel in one message; that is left out then.
+/// The columns that [`Task::read`] reads, of a row named `t`, in this order. A value that is too long for one message is
+/// left out, and the last column says so.
 pub const COLUMNS: &str = r#"t.id, CASE WHEN octet_length(t."group") > 524288 THEN '' ELSE t."group" END,
     CASE WHEN octet_length(t.remote) > 524288 THEN '' ELSE t.remote END,
     CASE WHEN octet_length(t.input) > 62914560 THEN '' ELSE t.input END, t.max, t.count, t.delete, t.drift,
@@ -24,43 +24,43 @@ pub const COLUMNS: &str = r#"t.id, CASE WHEN octet_length(t."group") > 524288 TH
     octet_length(t.input) > 62914560 OR greatest(octet_length(t."group"), octet_length(t.remote),
         octet_length(t."null"), octet_length(t.cron), octet_length(t.zone)) > 524288"#;
 
-/// What is said about a task that cannot be read for its length.
+/// The error of a task with a value that is too long.
 const TOO_LONG: &str =
     "input must not be longer than 60 MiB, nor group, remote, null, cron and zone than 512 KiB";
 
-/// How many they are.
+/// The number of these columns.
 pub const COLUMNS_COUNT: usize = 27;
 
-/// A task as it was claimed.
+/// A claimed task.
 #[derive(Clone, Debug)]
 pub struct Task {
-    /// Its key.
+    /// Its id.
     pub id: i64,
     /// Its group.
     pub group: String,
-    /// Where it runs, if not here.
+    /// The connection string of its remote, if it runs there.
     pub remote: Option<String>,
-    /// What it runs.
+    /// The statements that it runs.
     pub input: String,
-    /// When it was to begin.
+    /// When it is planned to start.
     pub plan: Timestamp,
-    /// When it was to begin before it was tried again.
+    /// Its plan before it was tried again.
     pub origin: Option<Timestamp>,
-    /// Whether it is deleted when it has nothing to say.
+    /// Whether it is deleted when it has no output and no error.
     pub delete: bool,
-    /// Whether what follows counts from its end.
+    /// Whether repetitions and pauses count from its end.
     pub drift: bool,
-    /// What it says about its session.
+    /// How its session may be reused.
     pub reuse: Reuse,
-    /// How often it runs.
+    /// The interval at which it repeats.
     pub repeat: Interval,
-    /// How long it may run; zero is as long as it likes.
+    /// How long it may run; zero is unlimited.
     pub timeout: Interval,
-    /// How it wants its output, or why that cannot be.
+    /// The format of its output, or why it is invalid.
     pub format: Result<Format, String>,
-    /// When it runs, by cron.
+    /// Its cron expression.
     pub cron: Option<String>,
-    /// By which clocks.
+    /// The time zone of its cron expression.
     pub zone: Option<String>,
     /// How often it was tried before.
     pub attempts: u32,
@@ -68,16 +68,16 @@ pub struct Task {
     pub attempts_max: u32,
     /// How long to wait before the second try.
     pub backoff: Interval,
-    /// The session that it was given to, if it was.
+    /// The process of the session that it was claimed for, if there is one.
     pub pid: Option<i32>,
-    /// Whether its session stays as it is for the next task.
+    /// Whether its session keeps its state for the next task.
     pub save: bool,
 }
 
 impl Task {
-    /// Reads the columns of [`COLUMNS`]; `None` if something else is there.
+    /// Reads the columns of [`COLUMNS`]; `None` if one is malformed.
     pub fn read(row: &mut Row, escapes_itself: bool) -> Option<Self> {
-        let interval = |place: usize| interval(row.text(place)?);
+        let interval = |column: usize| interval(row.text(column)?);
         let (live, repeat) = (interval(9)?, interval(10)?);
         let (timeout, backoff) = (interval(11)?, interval(22)?);
         let format = match row.is_true(26) {
@@ -86,7 +86,7 @@ impl Task {
         };
         Some(Task {
             id: row.parsed(0)?,
-            plan: moment(row.text(8)?)?,
+            plan: timestamp(row.text(8)?)?,
             reuse: Reuse { max: row.parsed(4)?, count: row.parsed(5)?, live },
             delete: row.is_true(6),
             drift: row.is_true(7),
@@ -98,7 +98,7 @@ impl Task {
             backoff,
             pid: row.parsed(23),
             save: row.is_true(24),
-            origin: row.text(25).and_then(moment),
+            origin: row.text(25).and_then(timestamp),
             group: row.take(1)?,
             remote: row.take(2),
             input: row.take(3)?,
@@ -109,10 +109,10 @@ impl Task {
 }
 
 fn format(row: &Row, escapes_itself: bool) -> Result<Format, String> {
-    let char = |place: usize, name: &str| match byte(row.text(place).unwrap_or_default()) {
+    let char = |column: usize, name: &str| match byte(row.text(column).unwrap_or_default()) {
         Some(0) | None => Ok(None),
         Some(byte) if byte.is_ascii() => Ok(Some(char::from(byte))),
-        Some(_) => Err(format!("{name} must be one character of ASCII")),
+        Some(_) => Err(format!("{name} must be one ASCII character")),
     };
     Ok(Format {
         header: row.is_true(12),
@@ -129,7 +129,7 @@ fn byte(hex: &str) -> Option<u8> {
     u8::from_str_radix(hex, 16).ok()
 }
 
-/// An interval as PostgreSQL sends it.
+/// Reads an interval in the binary format of PostgreSQL, as hexadecimal digits.
 pub fn interval(hex: &str) -> Option<Interval> {
     let part = |from: usize, to: usize| u64::from_str_radix(hex.get(from..to)?, 16).ok();
     let short = |value: u64| (value as u32).cast_signed();
@@ -137,8 +137,8 @@ pub fn interval(hex: &str) -> Option<Interval> {
     Some(Interval { months: short(months), days: short(days), micros: micros.cast_signed() })
 }
 
-/// A moment as PostgreSQL sends it.
-pub fn moment(hex: &str) -> Option<Timestamp> {
+/// Reads a timestamp in the binary format of PostgreSQL, as hexadecimal digits.
+pub fn timestamp(hex: &str) -> Option<Timestamp> {
     let micros = u64::from_str_radix(hex, 16).ok()?.cast_signed();
     Some(match micros {
         i64::MAX => Timestamp::NEVER,
@@ -146,8 +146,8 @@ pub fn moment(hex: &str) -> Option<Timestamp> {
     })
 }
 
-/// A moment as PostgreSQL reads it.
-pub fn moment_text(at: Timestamp) -> String {
+/// Writes a timestamp as PostgreSQL reads it.
+pub fn timestamp_text(at: Timestamp) -> String {
     let micros = at.as_micros();
     if at == Timestamp::NEVER {
         return "infinity".into();
@@ -155,7 +155,7 @@ pub fn moment_text(at: Timestamp) -> String {
     let (days, of_day) = (micros.div_euclid(86_400_000_000), micros.rem_euclid(86_400_000_000));
     let (seconds, fraction) = (of_day / 1_000_000, of_day % 1_000_000);
     let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
-    // Julian days are the one form of a date that needs no calendar: 1970 began with this one.
+    // A Julian day needs no calendar arithmetic: this is the one of 1970-01-01.
     let julian = days + 2_440_588;
     format!("J{julian} {hours:02}:{minutes:02}:{:02}.{fraction:06}+00", seconds % 60)
 }
@@ -165,25 +165,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn intervals_and_moments_as_they_are_sent() {
+    fn intervals_and_timestamps_are_read() {
         let text = "00000000000f42400000000200000003";
         let expected = Interval { months: 3, days: 2, micros: 1_000_000 };
         assert_eq!(interval(text), Some(expected));
         let text = "fffffffffff0bdc0ffffffffffffffff";
         let expected = Interval { months: -1, days: -1, micros: -1_000_000 };
         assert_eq!(interval(text), Some(expected));
-        assert_eq!(moment("7fffffffffffffff"), Some(Timestamp::NEVER));
-        assert_eq!(moment("0000000000000001").map(|at| at.as_micros()), Some(POSTGRES_EPOCH + 1));
+        assert_eq!(timestamp("7fffffffffffffff"), Some(Timestamp::NEVER));
+        assert_eq!(
+            timestamp("0000000000000001").map(|at| at.as_micros()),
+            Some(POSTGRES_EPOCH + 1)
+        );
         for broken in ["", "xyz", "00000000000f4240", "é0000000000000000000000000000000"] {
             assert_eq!(interval(broken), None);
         }
     }
 
     #[test]
-    fn moments_as_they_are_read() {
-        assert_eq!(moment_text(Timestamp::EPOCH), "J2440588 00:00:00.000000+00");
+    fn timestamps_are_written() {
+        assert_eq!(timestamp_text(Timestamp::EPOCH), "J2440588 00:00:00.000000+00");
         let at = Timestamp::from_micros(86_400_000_000 + 3_723_000_004);
-        assert_eq!(moment_text(at), "J2440589 01:02:03.000004+00");
-        assert_eq!(moment_text(Timestamp::NEVER), "infinity");
+        assert_eq!(timestamp_text(at), "J2440589 01:02:03.000004+00");
+        assert_eq!(timestamp_text(Timestamp::NEVER), "infinity");
     }
 }

@@ -1,44 +1,47 @@
-//! Which sessions are connected here, as their callers were told.
+//! Registers the sessions that are connected to this server, as confirmed to their callers.
 //!
-//! The database knows it too, until a batch is lost on the way, or this server is silent for so long that the
-//! others take it for dead. Then what is noted here is right and the database is told anew. A caller who
-//! learned nothing has joined and left nothing, and took nothing.
+//! The database has the same rows, until the answer to a batch is lost or other servers declare this one dead. Then
+//! this registry is right and the rows are replaced by it: a join, leave or take whose caller got no answer did not
+//! happen.
 
 use std::collections::{BTreeSet, HashMap};
 
-use taskyard_core::{Error, Reply, SessionId};
+use taskyard_core::{Command, Error, Reply, SessionId};
 
 use super::codec::{count_to_sql, session_to_sql};
 use super::connection::Backend;
-use super::plan::{Ask, Step};
+use super::plan::Step;
 use super::statements::{self as sql, Call, param};
 
-/// What this server knows of its sessions.
+/// The sessions that are connected to this server.
 #[derive(Debug, Default)]
-pub(super) struct Attendance {
-    /// How many connections of each are here.
+pub(super) struct SessionRegistry {
+    /// The number of connections of each.
     connections: HashMap<SessionId, i64>,
-    /// The largest lease that a session was told. Those that one connection gets only grow.
+    /// The largest lease that was answered to a session. The leases that one connection gets only grow.
     last_lease: u64,
-    /// What must be put in order before anything else is asked.
-    disorder: Option<Disorder>,
+    /// What must be repaired before the next batch.
+    divergence: Option<Divergence>,
 }
 
-/// Why the database may believe something else.
+/// Why the rows of the database may differ from the registry.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Disorder {
-    /// Whose work was under way when their connections broke; it may still be.
+pub(super) struct Divergence {
+    /// Backends whose transaction was under way when their connection broke. It may still run.
     pub backends: Vec<Backend>,
-    /// Sessions for which something may have been taken that nobody was told of.
+    /// Sessions that may hold tasks whose delivery was never answered.
     unsure: BTreeSet<SessionId>,
 }
 
-impl Attendance {
-    /// Takes in the answers of one call.
-    pub fn note(&mut self, ask: &Ask, replies: &[Result<Reply, Error>]) {
-        match (ask, replies) {
-            (Ask::Join { session }, [Ok(_)]) => *self.connections.entry(*session).or_default() += 1,
-            (Ask::Leave { session }, [Ok(_)]) => {
+impl SessionRegistry {
+    /// Notes the answers of one call.
+    pub fn note(&mut self, step: &Step, replies: &[Result<Reply, Error>]) {
+        let Some(command) = step.command() else { return };
+        match (command, replies) {
+            (Command::JoinSession { session, .. }, [Ok(_)]) => {
+                *self.connections.entry(*session).or_default() += 1;
+            }
+            (Command::LeaveSession { session }, [Ok(_)]) => {
                 if let Some(count) = self.connections.get_mut(session) {
                     *count -= 1;
                     if *count <= 0 {
@@ -46,10 +49,10 @@ impl Attendance {
                     }
                 }
             }
-            (Ask::Leave { session }, [Err(Error::SessionUnknown(_))]) => {
+            (Command::LeaveSession { session }, [Err(Error::SessionUnknown(_))]) => {
                 self.connections.remove(session);
             }
-            (Ask::Take { session: Some(_), .. }, replies) => {
+            (Command::Take(take), replies) if take.session.is_some() => {
                 let tasks = replies.iter().filter_map(|reply| match reply {
                     Ok(Reply::Taken(tasks)) => Some(tasks),
                     _ => None,
@@ -61,44 +64,44 @@ impl Attendance {
         }
     }
 
-    /// Notes that nobody knows what came of these.
+    /// Notes that the outcome of these steps is unknown.
     pub fn lost(&mut self, backend: Option<Backend>, steps: &[Step]) {
-        let disorder = self.disorder.get_or_insert_default();
-        disorder.backends.extend(backend);
-        disorder.unsure.extend(steps.iter().filter_map(|step| match &step.ask {
-            Ask::Take { session, .. } => *session,
+        let divergence = self.divergence.get_or_insert_default();
+        divergence.backends.extend(backend);
+        divergence.unsure.extend(steps.iter().filter_map(|step| match step.command()? {
+            Command::Take(take) => take.session,
             _ => None,
         }));
     }
 
     /// Whether the database does not know a session that is connected here.
-    pub fn has_lost(&self, reply: &Result<Reply, Error>) -> bool {
+    pub fn is_unknown_to_database(&self, reply: &Result<Reply, Error>) -> bool {
         matches!(reply, Err(Error::SessionUnknown(session)) if self.connections.contains_key(session))
     }
 
-    /// Notes that others may have taken this server for dead.
-    pub fn doubt(&mut self) {
-        self.disorder.get_or_insert_default();
+    /// Notes that other servers may have declared this one dead.
+    pub fn mark_diverged(&mut self) {
+        self.divergence.get_or_insert_default();
     }
 
-    /// What is to be put in order, if anything is.
-    pub fn disorder(&self) -> Option<Disorder> {
-        self.disorder.clone()
+    /// What is to be repaired, if anything is.
+    pub fn divergence(&self) -> Option<Divergence> {
+        self.divergence.clone()
     }
 
-    /// Notes that all is in order.
-    pub fn settled(&mut self) {
-        self.disorder = None;
+    /// Notes that the database has the rows of this registry.
+    pub fn reconciled(&mut self) {
+        self.divergence = None;
     }
 
-    /// The call that tells the database.
-    pub fn settle(&self, server: &[u8], disorder: &Disorder, now: Option<i64>) -> Call {
+    /// The call that replaces the rows of the database.
+    pub fn reconcile_call(&self, server: &[u8], divergence: &Divergence, now: Option<i64>) -> Call {
         let (sessions, counts): (Vec<_>, Vec<_>) = self
             .connections
             .iter()
             .map(|(session, count)| (session_to_sql(*session), *count))
             .unzip();
-        let unsure: Vec<_> = disorder.unsure.iter().copied().map(session_to_sql).collect();
+        let unsure: Vec<_> = divergence.unsure.iter().copied().map(session_to_sql).collect();
         let params = [
             param(server.to_vec()),
             param(sessions),
@@ -113,54 +116,68 @@ impl Attendance {
 
 #[cfg(test)]
 mod tests {
-    use super::super::heads::Start;
+    use taskyard_core::{Span, Take, TubeName};
+
+    use super::super::plan::{CallDetail, StepRequest};
     use super::*;
 
     const SESSION: SessionId = SessionId([7; 16]);
-    const JOIN: Ask = Ask::Join { session: SESSION };
-    const LEAVE: Ask = Ask::Leave { session: SESSION };
 
-    fn connections(attendance: &Attendance) -> Option<i64> {
-        attendance.connections.get(&SESSION).copied()
+    fn step(command: Command) -> Step {
+        Step { places: vec![0], request: StepRequest::Commands(vec![command], CallDetail::None) }
+    }
+
+    fn join() -> Step {
+        step(Command::JoinSession { session: SESSION, create: true })
+    }
+
+    fn leave() -> Step {
+        step(Command::LeaveSession { session: SESSION })
+    }
+
+    fn connections(sessions: &SessionRegistry) -> Option<i64> {
+        sessions.connections.get(&SESSION).copied()
     }
 
     #[test]
-    fn only_what_callers_were_told_counts() {
-        let mut attendance = Attendance::default();
+    fn only_answered_joins_and_leaves_count() {
+        let mut sessions = SessionRegistry::default();
         let joined = [Ok(Reply::Session(SESSION))];
-        attendance.note(&JOIN, &joined);
-        attendance.note(&JOIN, &joined);
-        attendance.note(&JOIN, &[Err(Error::OutcomeUnknown("lost".into()))]);
-        assert_eq!(connections(&attendance), Some(2));
-        attendance.note(&LEAVE, &[Err(Error::OutcomeUnknown("lost".into()))]);
-        attendance.note(&LEAVE, &[Ok(Reply::Nothing)]);
-        assert_eq!(connections(&attendance), Some(1));
-        attendance.note(&LEAVE, &[Err(Error::SessionUnknown(SESSION))]);
-        assert_eq!(connections(&attendance), None);
+        sessions.note(&join(), &joined);
+        sessions.note(&join(), &joined);
+        sessions.note(&join(), &[Err(Error::OutcomeUnknown("lost".into()))]);
+        assert_eq!(connections(&sessions), Some(2));
+        sessions.note(&leave(), &[Err(Error::OutcomeUnknown("lost".into()))]);
+        sessions.note(&leave(), &[Ok(Reply::Nothing)]);
+        assert_eq!(connections(&sessions), Some(1));
+        sessions.note(&leave(), &[Err(Error::SessionUnknown(SESSION))]);
+        assert_eq!(connections(&sessions), None);
     }
 
     #[test]
-    fn only_sessions_that_are_connected_here_are_lost() {
-        let mut attendance = Attendance::default();
+    fn only_sessions_of_this_server_can_be_unknown() {
+        let mut sessions = SessionRegistry::default();
         let unknown = Err(Error::SessionUnknown(SESSION));
-        assert!(!attendance.has_lost(&unknown));
-        attendance.note(&JOIN, &[Ok(Reply::Session(SESSION))]);
-        assert!(attendance.has_lost(&unknown));
-        assert!(!attendance.has_lost(&Ok(Reply::Nothing)));
+        assert!(!sessions.is_unknown_to_database(&unknown));
+        sessions.note(&join(), &[Ok(Reply::Session(SESSION))]);
+        assert!(sessions.is_unknown_to_database(&unknown));
+        assert!(!sessions.is_unknown_to_database(&Ok(Reply::Nothing)));
     }
 
     #[test]
-    fn a_loss_is_remembered_until_it_is_settled() {
-        let mut attendance = Attendance::default();
-        assert!(attendance.disorder().is_none());
-        attendance.doubt();
-        assert!(attendance.disorder().is_some_and(|disorder| disorder.unsure.is_empty()));
-        let tube = taskyard_core::TubeName::new("mail").unwrap();
-        let start = Start { from: None, may_sweep: false };
-        let ask = Ask::Take { tube, session: Some(SESSION), lease: None, counts: vec![1], start };
-        attendance.lost(None, &[Step { places: vec![0], ask }]);
-        assert!(attendance.disorder().is_some_and(|disorder| disorder.unsure.contains(&SESSION)));
-        attendance.settled();
-        assert!(attendance.disorder().is_none());
+    fn a_divergence_is_remembered_until_it_is_repaired() {
+        let mut sessions = SessionRegistry::default();
+        assert!(sessions.divergence().is_none());
+        sessions.mark_diverged();
+        assert!(sessions.divergence().is_some_and(|divergence| divergence.unsure.is_empty()));
+        let tube = TubeName::new("mail").unwrap();
+        let (session, lease, wait) = (Some(SESSION), None, Span::ZERO);
+        let take = Command::Take(Take { tube, count: 1, session, lease, wait });
+        sessions.lost(None, &[step(take)]);
+        assert!(
+            sessions.divergence().is_some_and(|divergence| divergence.unsure.contains(&SESSION))
+        );
+        sessions.reconciled();
+        assert!(sessions.divergence().is_none());
     }
 }

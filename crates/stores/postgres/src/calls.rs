@@ -1,4 +1,4 @@
-//! The calls themselves: commands as parameters.
+//! Encodes commands as calls of SQL functions.
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, TUBES_MAX};
 use taskyard_core::{
@@ -9,30 +9,23 @@ use taskyard_core::{
 use super::codec::{
     Meta, Payload, count_to_sql, id_to_sql, pri_to_sql, session_to_sql, span_to_sql,
 };
-use super::heads::Start;
-use super::places::Places;
-use super::plan::{Ask, Context};
+use super::heads::TakeStart;
+use super::plan::PlanContext;
 use super::semaphores;
 use super::statements::{self as sql, Call, Param, param};
 
 /// The puts of several callers into one tube.
-pub(super) fn put(commands: Vec<Command>, now: Option<i64>) -> (Ask, Call) {
-    let (mut sizes, mut all, mut into) = (Vec::new(), Vec::new(), None);
-    let usual = are_usual(&commands);
-    for command in commands {
-        let Command::Put { tube, tasks, .. } = command else { continue };
-        sizes.push(tasks.len());
-        all.extend(tasks);
-        into = Some(tube);
-    }
-    let tube = into.expect("a put names its tube");
-    let counts = sizes.iter().map(|size| *size as i32).collect();
-    let call = put_call(&tube, now, counts, all);
-    (Ask::Put { tube, sizes, usual }, call)
+pub(super) fn put(tube: &TubeName, commands: &[Command], now: Option<i64>) -> Call {
+    let puts = commands.iter().filter_map(|command| match command {
+        Command::Put { tasks, .. } => Some(tasks),
+        _ => None,
+    });
+    let sizes = puts.clone().map(|tasks| tasks.len() as i32).collect();
+    put_call(tube, now, sizes, &puts.flatten().collect::<Vec<_>>())
 }
 
-/// Whether these puts name no priorities.
-pub(super) fn are_usual(commands: &[Command]) -> bool {
+/// Whether no task of these puts names a priority.
+pub(super) fn have_default_priorities(commands: &[Command]) -> bool {
     commands.iter().all(|command| match command {
         Command::Put { tasks, .. } => tasks.iter().all(|task| task.pri.is_none()),
         _ => false,
@@ -44,10 +37,10 @@ pub(super) fn put_call(
     tube: &TubeName,
     now: Option<i64>,
     sizes: Vec<i32>,
-    tasks: Vec<NewTask>,
+    tasks: &[&NewTask],
 ) -> Call {
     let spans =
-        |of: fn(&NewTask) -> Option<Span>| column(&tasks, |task| of(task).map(Span::as_micros));
+        |of: fn(&NewTask) -> Option<Span>| column(tasks, |task| of(task).map(Span::as_micros));
     let metas = tasks.iter().any(|task| task.body.meta().is_some());
     let metas: Option<Vec<Meta>> =
         metas.then(|| tasks.iter().map(|task| Meta(task.body.clone())).collect());
@@ -57,13 +50,13 @@ pub(super) fn put_call(
         param(sizes),
         param(tasks.iter().map(|task| Payload(task.body.clone())).collect::<Vec<_>>()),
         param(metas),
-        column(&tasks, |task| task.pri.map(pri_to_sql)),
+        column(tasks, |task| task.pri.map(pri_to_sql)),
         spans(|task| task.ttl),
         spans(|task| task.ttr),
         spans(|task| task.delay),
-        column(&tasks, |task| task.at.map(Timestamp::as_micros)),
-        column(&tasks, |task| task.subqueue.as_deref().map(str::to_owned)),
-        column(&tasks, |task| task.semaphore_priority.map(Priority::value)),
+        column(tasks, |task| task.at.map(Timestamp::as_micros)),
+        column(tasks, |task| task.subqueue.as_deref().map(str::to_owned)),
+        column(tasks, |task| task.semaphore_priority.map(Priority::value)),
         param(None::<i32>),
         param(None::<Vec<i64>>),
     ];
@@ -71,39 +64,48 @@ pub(super) fn put_call(
 }
 
 /// A column of optional values; NULL as a whole where none has one.
-fn column<T>(tasks: &[NewTask], of: impl Fn(&NewTask) -> Option<T>) -> Param
+fn column<T>(tasks: &[&NewTask], of: impl Fn(&NewTask) -> Option<T>) -> Param
 where
     Vec<Option<T>>: tokio_postgres::types::ToSql + Sync + Send + 'static,
 {
     let any = tasks.iter().any(|task| of(task).is_some());
-    param(any.then(|| tasks.iter().map(of).collect::<Vec<Option<T>>>()))
+    param(any.then(|| tasks.iter().map(|task| of(task)).collect::<Vec<Option<T>>>()))
 }
 
-/// The takes of several callers from one tube, for the same session and time.
-pub(super) fn take(commands: Vec<Command>, now: Option<i64>, start: Start) -> (Ask, Call) {
-    let (mut counts, mut first) = (Vec::new(), None);
-    for command in commands {
-        let Command::Take(take) = command else { continue };
-        counts.push(take.count);
-        first.get_or_insert(take);
-    }
-    let Take { tube, session, lease, .. } = first.expect("a take names its tube");
+/// The takes of several callers from one tube, all for the session and time of the first.
+pub(super) fn take(
+    first: &Take,
+    commands: &[Command],
+    now: Option<i64>,
+    start: &TakeStart,
+) -> Call {
+    let count: usize = commands.iter().map(task_count).sum();
     let params = [
-        text(&tube),
+        text(&first.tube),
         param(now),
-        param(counts.iter().sum::<usize>() as i64),
-        param(session.map(session_to_sql)),
-        param(span_to_sql(lease)),
+        param(count as i64),
+        param(first.session.map(session_to_sql)),
+        param(span_to_sql(first.lease)),
         param(BATCH_BYTES_MAX as i64),
         param(start.from.map(|place| place.0)),
         param(start.from.map(|place| place.1)),
         param(start.may_sweep),
     ];
-    (Ask::Take { tube, session, lease, counts, start }, Call::new(&sql::TAKE, params))
+    Call::new(&sql::TAKE, params)
 }
 
-/// Who holds deliveries, as three columns: how it is shown, the lease, the session. Where all are by lease
-/// the others are NULL.
+/// How many tasks a put, a take or the end of deliveries names.
+pub(super) fn task_count(command: &Command) -> usize {
+    match command {
+        Command::Put { tasks, .. } => tasks.len(),
+        Command::Take(take) => take.count,
+        Command::Finish { items, .. } => items.len(),
+        _ => 0,
+    }
+}
+
+/// The holders of deliveries as three columns: the kind of proof, the lease, the session. Where all are by lease the
+/// others are NULL.
 fn holders(items: &[FinishItem]) -> [Param; 3] {
     let others = items.iter().any(|item| !matches!(item.holder, Holder::Lease(_)));
     let kind = |item: &FinishItem| match item.holder {
@@ -130,35 +132,37 @@ fn ids(items: &[FinishItem]) -> Param {
     param(items.iter().map(|item| id_to_sql(item.id)).collect::<Vec<_>>())
 }
 
-/// The acks of several callers in one tube, each of another task.
-pub(super) fn ack(commands: Vec<Command>, now: Option<i64>, places: &Places) -> (Ask, Call) {
-    let (mut sizes, mut all, mut of) = (Vec::new(), Vec::new(), None);
-    for command in commands {
-        let Command::Finish { tube, items, show } = command else { continue };
-        sizes.push(items.len());
-        all.extend(items);
-        of = Some((tube, show));
-    }
-    let (tube, show) = of.expect("an ack names its tube");
+/// The acks of several callers in one tube, each of another task, and the place of each item of the call among theirs.
+pub(super) fn ack(
+    tube: &TubeName,
+    show: bool,
+    commands: &[Command],
+    context: &PlanContext<'_>,
+) -> (Vec<usize>, Call) {
+    let items = commands.iter().filter_map(|command| match command {
+        Command::Finish { items, .. } => Some(items),
+        _ => None,
+    });
+    let mut all: Vec<FinishItem> = items.flatten().cloned().collect();
     let mut order: Vec<usize> = (0..all.len()).collect();
     order.sort_unstable_by_key(|place| all[*place].id);
     all.sort_unstable_by_key(|item| item.id);
     let [kinds, leases, sessions] = holders(&all);
     let params = [
-        text(&tube),
-        param(now),
+        text(tube),
+        param(context.now),
         ids(&all),
         kinds,
         leases,
         sessions,
         param(show),
         param(BATCH_BYTES_MAX as i64),
-        param(places.of(&all)),
+        param(context.row_locations.of(&all)),
     ];
-    (Ask::Ack { tube, sizes, order, show }, Call::new(&sql::ACK, params))
+    (order, Call::new(&sql::ACK, params))
 }
 
-fn finish(tube: TubeName, items: &[FinishItem], show: bool, now: Option<i64>) -> (Ask, Call) {
+fn finish(tube: &TubeName, items: &[FinishItem], show: bool, now: Option<i64>) -> Call {
     let verb = |item: &FinishItem| match item.finish {
         Finish::Ack => 0,
         Finish::Release { .. } => 1,
@@ -172,7 +176,7 @@ fn finish(tube: TubeName, items: &[FinishItem], show: bool, now: Option<i64>) ->
     let counted = |item: &FinishItem| matches!(item.finish, Finish::Release { counted: true, .. });
     let [kinds, leases, sessions] = holders(items);
     let params = [
-        param(tube.as_str().to_owned()),
+        text(tube),
         param(now),
         ids(items),
         kinds,
@@ -184,92 +188,72 @@ fn finish(tube: TubeName, items: &[FinishItem], show: bool, now: Option<i64>) ->
         param(show),
         param(BATCH_BYTES_MAX as i64),
     ];
-    (Ask::Finish { tube, size: items.len(), show }, Call::new(&sql::FINISH, params))
+    Call::new(&sql::FINISH, params)
 }
 
 /// A command that has a call of its own.
-pub(super) fn single(command: Command, context: &Context<'_>) -> (Ask, Call) {
+pub(super) fn single(command: &Command, context: &PlanContext<'_>) -> Call {
     let now = context.now;
+    let limit = || param(BATCH_BYTES_MAX as i64);
     match command {
-        Command::CreateTube { tube, options, if_not_exists } => {
-            let call = create(&tube, &options);
-            let TubeOptions { semaphore, queue_num, .. } = options;
-            (Ask::Create { tube, if_not_exists, semaphore, queue_num }, call)
-        }
-        Command::AlterTube { tube, change } => {
-            let call = alter(&tube, &change);
-            (Ask::Alter { tube, change }, call)
-        }
+        Command::CreateTube { tube, options, .. } => create(tube, options),
+        Command::AlterTube { tube, change } => alter(tube, change),
         Command::NameTube { tube, name, queue_num } => {
-            let params = [text(&tube), text(&name), param(queue_num.map(i64::from))];
-            (Ask::Name { tube, name, queue_num }, Call::new(&sql::NAME_TUBE, params))
+            let params = [text(tube), text(name), param(queue_num.map(i64::from))];
+            Call::new(&sql::NAME_TUBE, params)
         }
-        Command::DropTube { tube } => {
-            let call = Call::new(&sql::DROP_TUBE, [text(&tube), param(now)]);
-            (Ask::Drop { tube }, call)
-        }
+        Command::DropTube { tube } => Call::new(&sql::DROP_TUBE, [text(tube), param(now)]),
         Command::Tubes { tube } => {
             let name = tube.as_ref().map(|tube| tube.as_str().to_owned());
-            (Ask::Tubes { tube }, Call::new(&sql::SHOW_TUBES, [param(name)]))
+            Call::new(&sql::SHOW_TUBES, [param(name)])
         }
         Command::Kick { tube, count } => {
-            let call = Call::new(&sql::KICK, [text(&tube), param(count_to_sql(count)), param(now)]);
-            (Ask::Kick { tube }, call)
+            Call::new(&sql::KICK, [text(tube), param(count_to_sql(*count)), param(now)])
         }
-        Command::Delete { tube, ids, show } => delete(tube, &ids, show, now),
+        Command::Delete { tube, ids, show } => {
+            let params = [text(tube), param(now), id_column(ids), param(*show), limit()];
+            Call::new(&sql::DELETE, params)
+        }
         Command::Peek { tube, ids } => {
-            let limit = param(BATCH_BYTES_MAX as i64);
-            let call = Call::new(&sql::PEEK, [text(&tube), param(now), id_column(&ids), limit]);
-            (Ask::Peek { tube }, call)
+            Call::new(&sql::PEEK, [text(tube), param(now), id_column(ids), limit()])
         }
         Command::Deliveries { tube, count } => {
-            let count = param(count_to_sql(count as u64));
-            let call = Call::new(&sql::DELIVERIES, [text(&tube), count]);
-            (Ask::Deliveries { tube }, call)
+            let count = param(count_to_sql(*count as u64));
+            Call::new(&sql::DELIVERIES, [text(tube), count])
         }
-        Command::Truncate { tube } => {
-            let call = Call::new(&sql::TRUNCATE_TUBE, [text(&tube), param(now)]);
-            (Ask::Truncate { tube }, call)
-        }
-        Command::ReleaseAll { tube } => {
-            let call = Call::new(&sql::RELEASE_ALL, [text(&tube), param(now)]);
-            (Ask::ReleaseAll { tube }, call)
-        }
-        Command::Finish { tube, items, show } => finish(tube, &items, show, now),
-        Command::Put { .. } => put(vec![command], now),
-        Command::Take(_) => take(vec![command], now, Start { from: None, may_sweep: true }),
-        Command::Semaphore(command) => {
-            let (ask, call) = semaphores::call(command, now);
-            (Ask::Semaphore(ask), call)
-        }
+        Command::Truncate { tube } => Call::new(&sql::TRUNCATE_TUBE, [text(tube), param(now)]),
+        Command::ReleaseAll { tube } => Call::new(&sql::RELEASE_ALL, [text(tube), param(now)]),
+        Command::Finish { tube, items, show } => finish(tube, items, *show, now),
+        Command::Semaphore(command) => semaphores::call(command, now),
         other => session(other, context),
     }
 }
 
-/// What concerns sessions and the time.
-fn session(command: Command, context: &Context<'_>) -> (Ask, Call) {
+/// The call of a command about sessions.
+fn session(command: &Command, context: &PlanContext<'_>) -> Call {
     let now = context.now;
     let server = || param(context.server.to_vec());
     match command {
         Command::JoinSession { session, create } => {
-            let params = [param(session_to_sql(session)), param(create), server(), param(now)];
-            (Ask::Join { session }, Call::new(&sql::JOIN_SESSION, params))
+            let params = [param(session_to_sql(*session)), param(*create), server(), param(now)];
+            Call::new(&sql::JOIN_SESSION, params)
         }
         Command::LeaveSession { session } => {
-            let params = [param(session_to_sql(session)), server(), param(now)];
-            (Ask::Leave { session }, Call::new(&sql::LEAVE_SESSION, params))
+            let params = [param(session_to_sql(*session)), server(), param(now)];
+            Call::new(&sql::LEAVE_SESSION, params)
         }
         Command::ConfigureSessions { ttr } => {
-            let call = Call::new(&sql::CONFIGURE_SESSIONS, [param(ttr.as_micros())]);
-            (Ask::Configure, call)
+            Call::new(&sql::CONFIGURE_SESSIONS, [param(ttr.as_micros())])
         }
-        Command::Tick { limit } => {
-            let from = context.timers.begin(context.moment);
-            let params = [param(now), param(count_to_sql(limit as u64)), param(from)];
-            (Ask::Tick { from }, Call::new(&sql::TICK, params))
+        other => {
+            unreachable!("the command {} shares its call or has a planner of its own", other.verb())
         }
-        other => unreachable!("{} has its call elsewhere", other.verb()),
     }
+}
+
+/// A tick that does not look at moments before `from`.
+pub(super) fn tick(limit: usize, from: Option<i64>, now: Option<i64>) -> Call {
+    Call::new(&sql::TICK, [param(now), param(count_to_sql(limit as u64)), param(from)])
 }
 
 fn text(tube: &TubeName) -> Param {
@@ -278,12 +262,6 @@ fn text(tube: &TubeName) -> Param {
 
 fn id_column(ids: &[TaskId]) -> Param {
     param(ids.iter().copied().map(id_to_sql).collect::<Vec<_>>())
-}
-
-fn delete(tube: TubeName, ids: &[TaskId], show: bool, now: Option<i64>) -> (Ask, Call) {
-    let limit = param(BATCH_BYTES_MAX as i64);
-    let params = [text(&tube), param(now), id_column(ids), param(show), limit];
-    (Ask::Delete { tube, size: ids.len(), show }, Call::new(&sql::DELETE, params))
 }
 
 fn create(tube: &TubeName, options: &TubeOptions) -> Call {

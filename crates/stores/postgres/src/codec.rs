@@ -1,4 +1,4 @@
-//! How the core's values look in PostgreSQL, and back.
+//! Encodes values of the core as SQL parameters and decodes them from rows.
 
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::TUBE_NAME_BYTES_MAX;
@@ -10,15 +10,17 @@ use tokio_postgres::Row;
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
-/// What is wrong with a row that this version did not write.
-pub(super) type Unreadable = Box<dyn std::error::Error + Send + Sync>;
+use super::status::state;
+
+/// Why a row could not be decoded.
+pub(super) type DecodeError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A column, by its place.
-pub(super) fn get<'a, T: FromSql<'a>>(row: &'a Row, place: usize) -> Result<T, Unreadable> {
+pub(super) fn get<'a, T: FromSql<'a>>(row: &'a Row, place: usize) -> Result<T, DecodeError> {
     Ok(row.try_get(place)?)
 }
 
-/// Priorities are unsigned in the core: kept less 2^63 they sort the same way.
+/// Priorities are unsigned in the core: stored less 2^63 they sort the same way.
 pub(super) const fn pri_to_sql(pri: u64) -> i64 {
     (pri ^ (1 << 63)) as i64
 }
@@ -62,7 +64,7 @@ pub(super) struct Payload(pub Body);
 pub(super) struct Meta(pub Body);
 
 impl ToSql for Payload {
-    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Unreadable> {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, DecodeError> {
         out.extend_from_slice(self.0.payload());
         Ok(IsNull::No)
     }
@@ -75,7 +77,7 @@ impl ToSql for Payload {
 }
 
 impl ToSql for Meta {
-    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Unreadable> {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, DecodeError> {
         let Some(meta) = self.0.meta() else { return Ok(IsNull::Yes) };
         out.extend_from_slice(meta);
         Ok(IsNull::No)
@@ -88,15 +90,15 @@ impl ToSql for Meta {
     to_sql_checked!();
 }
 
-/// Where a row lies in its table.
+/// The location of a row in its table, PostgreSQL's `ctid`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct RowLocation {
     page: u32,
     line: u16,
 }
 
-impl ToSql for Place {
-    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Unreadable> {
+impl ToSql for RowLocation {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, DecodeError> {
         out.extend_from_slice(&self.page.to_be_bytes());
         out.extend_from_slice(&self.line.to_be_bytes());
         Ok(IsNull::No)
@@ -109,10 +111,10 @@ impl ToSql for Place {
     to_sql_checked!();
 }
 
-impl<'a> FromSql<'a> for Place {
-    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Unreadable> {
+impl<'a> FromSql<'a> for RowLocation {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, DecodeError> {
         let [a, b, c, d, e, f] = raw.try_into()?;
-        Ok(Place { page: u32::from_be_bytes([a, b, c, d]), line: u16::from_be_bytes([e, f]) })
+        Ok(RowLocation { page: u32::from_be_bytes([a, b, c, d]), line: u16::from_be_bytes([e, f]) })
     }
 
     fn accepts(ty: &Type) -> bool {
@@ -121,14 +123,14 @@ impl<'a> FromSql<'a> for Place {
 }
 
 /// The body in these two columns.
-pub(super) fn body(row: &Row, meta: usize, payload: usize) -> Result<Option<Body>, Unreadable> {
+pub(super) fn body(row: &Row, meta: usize, payload: usize) -> Result<Option<Body>, DecodeError> {
     let Some(payload) = get::<Option<&[u8]>>(row, payload)? else { return Ok(None) };
     let meta = get::<Option<&[u8]>>(row, meta)?.unwrap_or_default();
     Ok(Some(Body::with_meta(payload, meta)))
 }
 
 /// A delivered task, in a row of `deliver_ready_tasks`.
-pub(super) fn taken(row: &Row, session: Option<SessionId>) -> Result<Task, Unreadable> {
+pub(super) fn taken(row: &Row, session: Option<SessionId>) -> Result<Task, DecodeError> {
     let moment = |place| get::<i64>(row, place).map(Timestamp::from_micros);
     Ok(Task {
         id: TaskId(count_from_sql(get(row, 2)?)),
@@ -156,19 +158,19 @@ pub(super) fn attempts(stored: i64) -> u32 {
 }
 
 /// A task in a row of the type `outcome`.
-pub(super) fn viewed(row: &Row) -> Result<Task, Unreadable> {
+pub(super) fn viewed(row: &Row) -> Result<Task, DecodeError> {
     let moment = |place| get::<i64>(row, place).map(Timestamp::from_micros);
     let stored: i16 = get(row, 4)?;
     let timer = deadline(get(row, 9)?);
-    let delivered = stored == 1;
+    let delivered = stored == state::TAKEN;
     let reason = reason(get(row, 16)?, timer)?;
     let session = get::<Option<&[u8]>>(row, 14)?.map(TryInto::try_into).transpose()?;
     Ok(Task {
         id: TaskId(count_from_sql(get(row, 3)?)),
-        state: if reason == Reason::Finished { State::Done } else { state(stored)? },
+        state: if reason == Reason::Finished { State::Done } else { state_from_sql(stored)? },
         pri: pri_from_sql(get(row, 5)?),
         created: moment(6)?,
-        due: if stored == 2 { Some(timer) } else { since(row)? },
+        due: if stored == state::DELAYED { Some(timer) } else { since(row)? },
         expires: moment(7)?,
         ttr: Span::from_micros(get(row, 8)?),
         attempts: attempts(get(row, 10)?),
@@ -185,7 +187,7 @@ pub(super) fn viewed(row: &Row) -> Result<Task, Unreadable> {
 }
 
 /// What a peek has beside the type `outcome`.
-fn semaphore_priority(row: &Row) -> Result<Option<Priority>, Unreadable> {
+fn semaphore_priority(row: &Row) -> Result<Option<Priority>, DecodeError> {
     const PLACE: usize = 19;
     if row.len() <= PLACE {
         return Ok(None);
@@ -194,7 +196,7 @@ fn semaphore_priority(row: &Row) -> Result<Option<Priority>, Unreadable> {
 }
 
 /// Since when a taken task was ready, which a peek and the list of deliveries have behind the priority.
-fn since(row: &Row) -> Result<Option<Timestamp>, Unreadable> {
+fn since(row: &Row) -> Result<Option<Timestamp>, DecodeError> {
     const PLACE: usize = 20;
     if row.len() <= PLACE {
         return Ok(None);
@@ -202,17 +204,17 @@ fn since(row: &Row) -> Result<Option<Timestamp>, Unreadable> {
     Ok(get::<Option<i64>>(row, PLACE)?.map(Timestamp::from_micros))
 }
 
-pub(super) fn state(stored: i16) -> Result<State, Unreadable> {
+pub(super) fn state_from_sql(stored: i16) -> Result<State, DecodeError> {
     Ok(match stored {
-        0 | 5 => State::Ready,
-        1 => State::Taken,
-        2 | 6 => State::Delayed,
-        3 | 4 => State::Buried,
-        other => return Err(format!("no task has the state {other}").into()),
+        state::READY | state::PASSED => State::Ready,
+        state::TAKEN => State::Taken,
+        state::DELAYED | state::GATED => State::Delayed,
+        state::BURIED | state::USED_UP => State::Buried,
+        other => return Err(format!("unknown task state {other}").into()),
     })
 }
 
-fn reason(stored: i16, timer: Timestamp) -> Result<Reason, Unreadable> {
+fn reason(stored: i16, timer: Timestamp) -> Result<Reason, DecodeError> {
     Ok(match stored {
         0 => Reason::WaitsForConsumer,
         1 => Reason::Running,
@@ -224,23 +226,23 @@ fn reason(stored: i16, timer: Timestamp) -> Result<Reason, Unreadable> {
         7 => Reason::Expired,
         8 => Reason::Finished,
         9 => Reason::Semaphore,
-        other => return Err(format!("there is no reason {other}").into()),
+        other => return Err(format!("unknown reason {other}").into()),
     })
 }
 
 /// A tube in a row of `show_tubes`, its counters still empty.
-pub(super) fn tube(row: &Row) -> Result<TubeInfo, Unreadable> {
+pub(super) fn tube(row: &Row) -> Result<TubeInfo, DecodeError> {
     tube_from(row, 0)
 }
 
 /// The same, whose columns begin at `first`.
-pub(super) fn tube_from(row: &Row, first: usize) -> Result<TubeInfo, Unreadable> {
+pub(super) fn tube_from(row: &Row, first: usize) -> Result<TubeInfo, DecodeError> {
     let span =
         |place| get::<Option<i64>>(row, first + place).map(|span| span.map(Span::from_micros));
     let count = |place| get::<i64>(row, first + place).map(count_from_sql);
     let kind: &str = get(row, first + 2)?;
     let options = TubeOptions {
-        kind: Kind::from_name(kind).ok_or_else(|| format!("no tube is of the kind {kind}"))?,
+        kind: Kind::from_name(kind).ok_or_else(|| format!("unknown kind of tube {kind}"))?,
         temporary: get(row, first + 3)?,
         capacity: get::<Option<i64>>(row, first + 4)?.map(count_from_sql),
         ttl: span(5)?,
@@ -270,15 +272,15 @@ pub(super) fn tube_from(row: &Row, first: usize) -> Result<TubeInfo, Unreadable>
 }
 
 /// A tube's number.
-pub(super) fn number(row: &Row, place: usize) -> Result<u32, Unreadable> {
+pub(super) fn number(row: &Row, place: usize) -> Result<u32, DecodeError> {
     Ok(u32::try_from(get::<i32>(row, place)?)?)
 }
 
 /// A tube's name.
-pub(super) fn name(text: &str) -> Result<TubeName, Unreadable> {
+pub(super) fn name(text: &str) -> Result<TubeName, DecodeError> {
     TubeName::new(text).map_err(|_| {
         let cut: String = text.chars().take(TUBE_NAME_BYTES_MAX).collect();
-        format!("no tube is called {cut:?}").into()
+        format!("invalid tube name {cut:?}").into()
     })
 }
 

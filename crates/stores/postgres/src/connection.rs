@@ -1,4 +1,4 @@
-//! A connection: statements go out together, answers come back in order.
+//! Runs transactions on one connection: all statements are sent at once, the answers come back in order.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -17,19 +17,19 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::statements::{Call, Statement};
 
-/// How a connection is set. Plans are made once and kept, so they must suit a full table although they may be made
-/// while it is empty: every path of these functions has its index.
+/// Settings of each connection. Plans are made once and cached, so they must suit a full table although they may be
+/// made while it is empty: every search of the functions has its index.
 const SETTINGS: [(&str, &str); 8] = [
     ("plan_cache_mode", "force_generic_plan"),
     ("enable_seqscan", "off"),
-    // Such a scan does not mark the entries of dead rows that it meets, so the next one meets them again.
+    // A bitmap scan does not mark the index entries of dead rows, so the next one reads them again.
     ("enable_bitmapscan", "off"),
     ("enable_hashjoin", "off"),
     ("enable_mergejoin", "off"),
     ("jit", "off"),
-    // Somebody's own transaction may hold what a batch needs; others must not wait for it for ever.
+    // A transaction of plain SQL may hold what a batch needs. Other commands must not wait for it without limit.
     ("lock_timeout", "2000"),
-    // A put asks for little and can be tried again: it waits less, so that what came with it need not.
+    // A put can be repeated by its caller: it waits less, so that the rest of its batch goes on.
     ("taskyard.lock_wait", "500"),
 ];
 
@@ -41,11 +41,11 @@ pub(super) struct Connection {
     client: Client,
     prepared: HashMap<&'static str, tokio_postgres::Statement>,
     backend: Option<Backend>,
-    /// Behind a pooler that gives each transaction another connection: nothing may be kept between two.
+    /// Behind a pooler that gives each transaction another connection: no state lasts from one to the next.
     pooled: bool,
 }
 
-/// The process that serves a connection. Numbers of processes are used again, so its start belongs to it.
+/// The database process of a connection. Process numbers are reused, so the start time identifies it as well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Backend {
     process: i32,
@@ -55,13 +55,13 @@ pub(super) struct Backend {
 /// Why a transaction failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The connection is gone, and nobody knows whether the transaction took effect.
+    /// The connection is gone, and it is unknown whether the transaction took effect.
     Lost(String),
     /// The connection is gone, and the transaction has not taken effect; it can be sent again.
     Broken(String),
     /// There is no connection, so nothing was done.
     Unreachable(String),
-    /// The database gave it up for the sake of another; it can be sent again.
+    /// The database rolled it back because of a conflict with another one; it can be sent again.
     Conflict(String),
     /// The database refused it.
     Refused(String),
@@ -74,9 +74,9 @@ impl Failure {
             Some(&SqlState::T_R_SERIALIZATION_FAILURE | &SqlState::T_R_DEADLOCK_DETECTED) => {
                 Failure::Conflict(text)
             }
-            // Class 57P: the server is going down, or somebody ended this connection.
+            // Class 57P: the server shuts down, or an administrator ended the connection.
             Some(code) if code.code().starts_with("57P") => Failure::Broken(text),
-            // Class 08 is said by whoever stands between, who knows no more than that an answer is missing.
+            // Class 08 comes from a proxy, which only knows that an answer is missing.
             Some(code) if code.code().starts_with("08") => Failure::Lost(text),
             Some(&SqlState::LOCK_NOT_AVAILABLE) => Failure::Refused(LOCKED.into()),
             Some(_) => Failure::Refused(text),
@@ -84,11 +84,11 @@ impl Failure {
         }
     }
 
-    /// What to tell those who asked.
+    /// The message for callers.
     pub fn text(&self) -> String {
         match self {
             Failure::Lost(text) => format!(
-                "the connection to PostgreSQL was lost ({text}); what was asked may have been done"
+                "the connection to PostgreSQL was lost ({text}); the commands may have been done"
             ),
             Failure::Unreachable(text) | Failure::Broken(text) => {
                 format!("PostgreSQL cannot be reached, nothing was done: {text}")
@@ -97,7 +97,7 @@ impl Failure {
         }
     }
 
-    /// The same as a refusal.
+    /// The error for callers.
     pub fn error(&self) -> Error {
         match self {
             Failure::Lost(_) => Error::OutcomeUnknown(self.text()),
@@ -114,13 +114,13 @@ impl Failure {
         }
     }
 
-    /// The same for what a pooler passes on: it may have heard it instead of the answer to a commit.
+    /// The same for an error that a pooler forwards: the pooler may have got it instead of the answer to a commit.
     fn of_pooled(error: &tokio_postgres::Error) -> Self {
         let fatal = error.as_db_error().is_some_and(|error| error.severity() == "FATAL");
         if fatal { Failure::Lost(describe(error)) } else { Failure::of(error).at_commit() }
     }
 
-    /// The same for the end of a transaction: whoever ends the connection then may have come after it.
+    /// The same for an error at the end of a transaction: the connection may have been ended after the commit.
     fn at_commit(self) -> Self {
         match self {
             Failure::Broken(text) => Failure::Lost(text),
@@ -128,18 +128,18 @@ impl Failure {
         }
     }
 
-    /// Whether it only says that something before it failed.
+    /// Whether it only reports that an earlier statement of the transaction failed.
     fn is_echo(error: &tokio_postgres::Error) -> bool {
         error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION)
     }
 }
 
-/// What an error says, with its cause.
+/// The text of an error, with its cause.
 pub(super) fn describe(error: &tokio_postgres::Error) -> String {
     let said = match error.as_db_error() {
         Some(error) => {
-            // Where in which function is of no use to who asked.
-            tracing::debug!(?error, "PostgreSQL refused");
+            // The position in the function is for the log, not for callers.
+            tracing::debug!(?error, "PostgreSQL refused a statement");
             let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
             return format!("{} ({}){hint}", error.message(), error.code().code());
         }
@@ -151,12 +151,11 @@ pub(super) fn describe(error: &tokio_postgres::Error) -> String {
     }
 }
 
-type Answer<'a> =
+type PendingRows<'a> =
     Pin<Box<dyn Future<Output = Result<Vec<Row>, tokio_postgres::Error>> + Send + 'a>>;
 
 impl Connection {
-    /// Connects, and lets the connection run by itself on the runtime this is called on. What the
-    /// database notifies goes to `notices`, if somebody listens.
+    /// Connects, and drives the connection on the current runtime. Notifications of the database go to `notices`.
     pub async fn open(
         config: &Config,
         tls: Option<&MakeRustlsConnect>,
@@ -183,17 +182,17 @@ impl Connection {
             }
         };
         // Behind a pooler it is another one for each transaction.
-        let backend = if pooled { None } else { Some(who_serves(&client).await?) };
+        let backend = if pooled { None } else { Some(backend_of(&client).await?) };
         Ok(Connection { client, prepared: HashMap::new(), backend, pooled })
     }
 
-    /// Who serves it, if that is known.
+    /// The database process of this connection, if it is known.
     pub fn backend(&self) -> Option<Backend> {
         self.backend.clone()
     }
 
-    /// Ends the process that served another connection, and waits until it has: whatever it did is done
-    /// then, and nothing more will be. Answers whether that is so.
+    /// Ends the process of another connection and waits for its end: after that its transaction has either committed or
+    /// been rolled back. Returns whether it has ended.
     pub async fn end(&self, backend: &Backend) -> Result<bool, Failure> {
         let text = "SELECT coalesce(bool_and(pg_terminate_backend(pid, $3)), true) \
             FROM pg_stat_activity WHERE pid = $1 AND backend_start::text = $2";
@@ -232,7 +231,7 @@ impl Connection {
         } else {
             "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned()
         };
-        let mut answers: Vec<Answer<'_>> = Vec::with_capacity(calls.len() + 2);
+        let mut answers: Vec<PendingRows<'_>> = Vec::with_capacity(calls.len() + 2);
         answers.push(Box::pin(self.plain(&begin)));
         for call in calls {
             answers.push(self.call(call));
@@ -248,7 +247,7 @@ impl Connection {
                 Ok(answer) => rows.push(answer),
                 Err(error) if failure.is_some() && Failure::is_echo(&error) => {}
                 Err(error) => {
-                    // Answers come in order: what the database says before the end comes before it.
+                    // Answers come in order: an error before the commit is reported before it.
                     failure.get_or_insert(match self.pooled {
                         true => Failure::of_pooled(&error),
                         false if place > calls.len() => Failure::of(&error).at_commit(),
@@ -270,7 +269,7 @@ impl Connection {
         self.client.batch_execute(text).await.map(|()| Vec::new())
     }
 
-    fn call<'a>(&'a self, call: &'a Call) -> Answer<'a> {
+    fn call<'a>(&'a self, call: &'a Call) -> PendingRows<'a> {
         let Call { statement, params } = call;
         match self.prepared.get(statement.text) {
             Some(prepared) => Box::pin(async move {
@@ -289,7 +288,7 @@ impl Connection {
         }
     }
 
-    /// Hears what is notified from now on.
+    /// Receives notifications from now on.
     pub async fn listen(&self) -> Result<(), Failure> {
         match timeout(ANSWER_MAX, self.client.batch_execute("LISTEN taskyard")).await {
             Ok(listening) => listening.map_err(|error| Failure::of(&error)),
@@ -297,7 +296,7 @@ impl Connection {
         }
     }
 
-    /// Prepares what has not been, unless there is a pooler.
+    /// Prepares statements that are not prepared yet, unless there is a pooler.
     async fn prepare(&mut self, calls: &[Call]) -> Result<(), Failure> {
         for Call { statement, .. } in calls.iter().filter(|_| !self.pooled) {
             let Statement { text, types } = statement;
@@ -311,28 +310,28 @@ impl Connection {
     }
 }
 
-/// How long a transaction may take, with what prepares it. A database that hangs keeps everybody else waiting.
+/// How long a transaction may take, including the preparation of its statements.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
-/// What is said when `lock_timeout` is over.
+/// The message when `lock_timeout` is over.
 pub(super) const LOCKED: &str = "the tube is locked by an open transaction, probably a put by plain SQL into a \
     tube with a capacity or with sub-queues; nothing was done, try again when it has ended";
 
-/// What is said of one that took longer.
-const SILENT: &str = "it has not answered for too long";
+/// The message when a transaction took longer.
+const SILENT: &str = "no answer within the time limit";
 
 /// How long to wait for the end of a process, in milliseconds.
 const END_TIMEOUT_MS: i64 = 2_000;
-/// The same with the way there and back.
+/// The same including the round trip.
 const END_MAX: Duration = Duration::from_secs(10);
 
-/// What is set when a connection begins: what the URL says, and then what must be so.
+/// The startup options of a connection: those of the URL, then the required ones.
 fn options(given: Option<&str>) -> String {
     let own = SETTINGS.map(|(name, value)| format!("-c {name}={value}")).join(" ");
     given.into_iter().chain([own.as_str()]).collect::<Vec<_>>().join(" ")
 }
 
-async fn who_serves(client: &Client) -> Result<Backend, tokio_postgres::Error> {
+async fn backend_of(client: &Client) -> Result<Backend, tokio_postgres::Error> {
     let text = "SELECT pid, backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()";
     let rows = client.query_typed(text, &[]).await?;
     let row = rows.first();
@@ -341,7 +340,7 @@ async fn who_serves(client: &Client) -> Result<Backend, tokio_postgres::Error> {
     Ok(Backend { process, since })
 }
 
-/// Lets a connection run until it ends.
+/// Drives a connection until it ends.
 async fn drive<S: TlsStream + Unpin>(
     mut connection: tokio_postgres::Connection<Socket, S>,
     notices: Option<Notices>,
@@ -350,7 +349,7 @@ async fn drive<S: TlsStream + Unpin>(
         match poll_fn(|context| connection.poll_message(context)).await {
             Some(Ok(AsyncMessage::Notification(notice))) => {
                 if let Some(notices) = &notices {
-                    // Whoever listened may be gone; then nobody needs it.
+                    // The receiver may be gone; then the notification is not needed.
                     let _ = notices.send(notice.payload().to_owned());
                 }
             }
@@ -365,10 +364,10 @@ async fn drive<S: TlsStream + Unpin>(
 }
 
 /// Sends everything before it waits for the first answer.
-async fn send(mut answers: Vec<Answer<'_>>) -> Vec<Result<Vec<Row>, tokio_postgres::Error>> {
+async fn send(mut answers: Vec<PendingRows<'_>>) -> Vec<Result<Vec<Row>, tokio_postgres::Error>> {
     let mut early = Vec::with_capacity(answers.len());
     poll_fn(|context| {
-        // A request leaves when it is polled for the first time.
+        // A request is sent when it is polled for the first time.
         early = answers.iter_mut().map(|answer| answer.as_mut().poll(context)).collect();
         Poll::Ready(())
     })
@@ -387,9 +386,9 @@ async fn send(mut answers: Vec<Answer<'_>>) -> Vec<Result<Vec<Row>, tokio_postgr
 mod tests {
     use super::*;
 
-    // What the URL said was replaced without a word.
+    // The options of the URL were replaced silently.
     #[test]
-    fn what_the_url_sets_stays_set() {
+    fn options_of_the_url_are_kept() {
         let both = options(Some("-c work_mem=8MB"));
         assert!(both.starts_with("-c work_mem=8MB -c plan_cache_mode="), "{both}");
         assert!(options(None).starts_with("-c plan_cache_mode="));

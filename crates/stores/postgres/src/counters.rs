@@ -1,100 +1,100 @@
-//! What was done to tubes, by all servers.
+//! Counts operations per tube, for all servers together.
 //!
-//! Each server counts in memory what its own batches did and adds it to the database with the first batch
-//! of each second, in the same transaction. What is shown is what the database has and what is not added yet.
+//! Each server counts the operations of its own batches in memory and adds them to the database with the first batch of
+//! each second, in the same transaction. Statistics show the sum of the database and of what is not added yet.
 
 use std::collections::HashMap;
 
-use taskyard_core::{Calls, TubeStats};
+use taskyard_core::{Calls, Command, TubeStats};
 use tokio_postgres::Row;
 
-use super::codec::{self, Unreadable, count_from_sql, count_to_sql, get};
-use super::plan::{Ask, Step};
+use super::codec::{self, DecodeError, count_from_sql, count_to_sql, get};
+use super::plan::Step;
 use super::statements::{self as sql, Call, param};
-use super::tally::{Counted, Tally};
+use super::tally::{CounterDeltas, TubeCounts};
 
-/// How long a count may be known to this server alone, in microseconds.
+/// How long a count may stay in memory before it is added to the database, in microseconds.
 const KEPT_MAX: i64 = 1_000_000;
 
-/// What was done, by tube number.
+/// The operations of each tube, by its number.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    /// What only this server knows.
-    own: HashMap<u32, Counted>,
-    /// Tubes that are gone, which the database does not know.
+    /// What is not added to the database yet.
+    own: HashMap<u32, TubeCounts>,
+    /// Dropped tubes whose counters the database still has.
     dropped: Vec<u32>,
-    /// What the database knew when it was last asked.
-    total: HashMap<u32, Counted>,
-    /// When the last was added.
+    /// The counters of the database when they were last read.
+    total: HashMap<u32, TubeCounts>,
+    /// When counts were last added.
     added: i64,
 }
 
-/// What goes with a batch for the sake of counters, behind its own calls.
+/// Which calls for counters follow the calls of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Extras {
+pub(super) struct CounterCalls {
     adds: bool,
     shows: bool,
 }
 
 impl Counters {
-    /// Lets what is to be added and what is to be shown go with a batch.
-    pub fn go_along(&self, steps: &[Step], calls: &mut Vec<Call>, now: i64) -> Extras {
-        let mut extras = Extras::default();
+    /// Appends the calls that add counts and read counters to those of a batch.
+    pub fn append_calls(&self, steps: &[Step], calls: &mut Vec<Call>, now: i64) -> CounterCalls {
+        let mut counter_calls = CounterCalls::default();
         if now.saturating_sub(self.added) >= KEPT_MAX && !calls.is_empty() {
-            let adding = self.adding();
-            extras.adds = adding.is_some();
-            calls.extend(adding);
+            let flush_call = self.flush_call();
+            counter_calls.adds = flush_call.is_some();
+            calls.extend(flush_call);
         }
         let mut names = Vec::new();
         for step in steps {
-            match &step.ask {
-                Ask::Tubes { tube: None } => {
+            match step.command() {
+                Some(Command::Tubes { tube: None }) => {
                     calls.push(Call::new(&sql::ALL_COUNTERS, []));
-                    extras.shows = true;
-                    return extras;
+                    counter_calls.shows = true;
+                    return counter_calls;
                 }
-                Ask::Tubes { tube: Some(tube) } | Ask::Alter { tube, .. } => {
+                Some(Command::Tubes { tube: Some(tube) } | Command::AlterTube { tube, .. }) => {
                     names.push(tube.as_str().to_owned());
                 }
-                Ask::Name { name, .. } => names.push(name.as_str().to_owned()),
+                Some(Command::NameTube { name, .. }) => names.push(name.as_str().to_owned()),
                 _ => {}
             }
         }
         if !names.is_empty() {
             calls.push(Call::new(&sql::COUNTERS, [param(names)]));
-            extras.shows = true;
+            counter_calls.shows = true;
         }
-        extras
+        counter_calls
     }
 
-    /// The call that adds what only this server knows, if there is anything.
-    pub fn adding(&self) -> Option<Call> {
+    /// The call that adds counts to the database, if there are any.
+    pub fn flush_call(&self) -> Option<Call> {
         if self.own.is_empty() && self.dropped.is_empty() {
             return None;
         }
         let tubes: Vec<i32> = self.own.keys().map(|tube| *tube as i32).collect();
         let more: Vec<i64> =
-            self.own.values().flat_map(Counted::numbers).map(count_to_sql).collect();
+            self.own.values().flat_map(TubeCounts::numbers).map(count_to_sql).collect();
         let dropped: Vec<i32> = self.dropped.iter().map(|tube| *tube as i32).collect();
         Some(Call::new(&sql::ADD_COUNTERS, [param(tubes), param(more), param(dropped)]))
     }
 
-    /// Takes in what came back of what went along, and leaves the answers to the batch itself.
-    pub fn come_back(
+    /// Removes the answers of the calls for counters from those of a batch, and notes them.
+    pub fn absorb_answers(
         &mut self,
-        extras: Extras,
+        counter_calls: CounterCalls,
         rows: &mut Vec<Vec<Row>>,
         now: i64,
-    ) -> Result<(), Unreadable> {
-        if extras.shows {
+    ) -> Result<(), DecodeError> {
+        if counter_calls.shows {
             for row in rows.pop().unwrap_or_default() {
                 self.total.insert(codec::number(&row, 0)?, counted(&row)?);
             }
         }
-        if extras.adds {
+        if counter_calls.adds {
             rows.pop();
-            if !extras.shows {
-                // What was added is seen when somebody asks.
+            if !counter_calls.shows {
+                // The counters of the database are read when they are shown.
                 for (tube, own) in &self.own {
                     let total = self.total.entry(*tube).or_default();
                     *total = total.plus(*own);
@@ -107,30 +107,31 @@ impl Counters {
         Ok(())
     }
 
-    /// Takes in what a batch did.
-    pub fn add(&mut self, tally: &Tally) {
-        for (number, more) in tally.counted() {
+    /// Adds what a batch did.
+    pub fn add(&mut self, deltas: &CounterDeltas) {
+        for (number, more) in deltas.counted() {
             let own = self.own.entry(*number).or_default();
             *own = own.plus(*more);
         }
-        for number in tally.dropped_tubes() {
+        for number in deltas.dropped_tubes() {
             self.own.remove(number);
             self.total.remove(number);
             self.dropped.push(*number);
         }
     }
 
-    /// Fills in what was done to a tube, this batch included.
-    pub fn show(&self, number: u32, tally: &Tally, stats: &mut TubeStats) {
-        let of = |counts: &HashMap<u32, Counted>| counts.get(&number).copied().unwrap_or_default();
-        let sum = of(&self.total).plus(of(&self.own)).plus(of(tally.counted()));
+    /// Fills in the counters of a tube, this batch included.
+    pub fn show(&self, number: u32, deltas: &CounterDeltas, stats: &mut TubeStats) {
+        let of =
+            |counts: &HashMap<u32, TubeCounts>| counts.get(&number).copied().unwrap_or_default();
+        let sum = of(&self.total).plus(of(&self.own)).plus(of(deltas.counted()));
         stats.calls = sum.calls;
         stats.tasks.done = sum.done;
     }
 }
 
-/// What was done to a tube, in a row of the table of counters.
-pub(super) fn counted(row: &Row) -> Result<Counted, Unreadable> {
+/// The operations of a tube, in a row of the table of counters.
+pub(super) fn counted(row: &Row) -> Result<TubeCounts, DecodeError> {
     let at = |place| get::<i64>(row, place).map(count_from_sql);
     let calls = Calls {
         ack: at(1)?,
@@ -145,10 +146,10 @@ pub(super) fn counted(row: &Row) -> Result<Counted, Unreadable> {
         ttr: at(10)?,
         delay: at(11)?,
     };
-    Ok(Counted { calls, done: at(12)? })
+    Ok(TubeCounts { calls, done: at(12)? })
 }
 
-impl Counted {
+impl TubeCounts {
     /// All numbers, in the order of the columns.
     fn numbers(&self) -> [u64; 12] {
         let mut numbers = [self.done; 12];
@@ -163,23 +164,23 @@ impl Counted {
 mod tests {
     use super::*;
 
-    fn put(number: u32, count: u64) -> Tally {
-        let mut tally = Tally::default();
-        tally.of(number).calls.put = count;
-        tally
+    fn put(number: u32, count: u64) -> CounterDeltas {
+        let mut deltas = CounterDeltas::default();
+        deltas.of(number).calls.put = count;
+        deltas
     }
 
     #[test]
-    fn what_is_counted_goes_along_once_a_second() {
+    fn counts_are_added_once_a_second() {
         let mut counters = Counters::default();
         let mut calls = vec![Call::new(&sql::ALL_COUNTERS, [])];
-        assert_eq!(counters.go_along(&[], &mut calls, KEPT_MAX), Extras::default());
+        assert_eq!(counters.append_calls(&[], &mut calls, KEPT_MAX), CounterCalls::default());
         counters.add(&put(7, 2));
-        let extras = counters.go_along(&[], &mut calls, KEPT_MAX);
-        assert!(extras.adds && calls.len() == 2);
-        counters.come_back(extras, &mut vec![Vec::new(); 2], KEPT_MAX).unwrap();
+        let counter_calls = counters.append_calls(&[], &mut calls, KEPT_MAX);
+        assert!(counter_calls.adds && calls.len() == 2);
+        counters.absorb_answers(counter_calls, &mut vec![Vec::new(); 2], KEPT_MAX).unwrap();
         counters.add(&put(7, 3));
-        let soon = counters.go_along(&[], &mut calls, KEPT_MAX + 1);
+        let soon = counters.append_calls(&[], &mut calls, KEPT_MAX + 1);
         assert!(!soon.adds);
         let mut stats = TubeStats::default();
         counters.show(7, &put(7, 10), &mut stats);
@@ -187,8 +188,8 @@ mod tests {
     }
 
     #[test]
-    fn the_last_number_is_what_is_done() {
-        let mut counted = Counted { done: 12, ..Counted::default() };
+    fn the_last_number_counts_finished_tasks() {
+        let mut counted = TubeCounts { done: 12, ..TubeCounts::default() };
         (counted.calls.ack, counted.calls.delay) = (1, 11);
         let numbers = counted.numbers();
         assert_eq!((numbers[0], numbers[10], numbers[11]), (1, 11, 12));

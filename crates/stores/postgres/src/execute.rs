@@ -1,4 +1,4 @@
-//! A batch on its way to the database and back.
+//! Executes batches: plans the calls, sends them, repeats them where that is safe, and reads the answers.
 
 use std::collections::HashSet;
 
@@ -6,28 +6,28 @@ use taskyard_core::limits::TUBES_MAX;
 use taskyard_core::{Command, Effects, Error, Reply, Timestamp, TubeName};
 use tokio_postgres::Row;
 
-use super::answers::Reader;
-use super::codec::{Unreadable, get};
+use super::answers::AnswerReader;
+use super::codec::{DecodeError, get};
 use super::connection::{Connection, Failure};
-use super::counters::Extras;
-use super::heads::Heads;
-use super::lanes::{self, Takes};
+use super::counters::CounterCalls;
+use super::heads::HeadHints;
+use super::lanes::{self, SplitTakes};
 use super::order;
-use super::plan::{Ask, Context, Part, Step, plan};
+use super::plan::{CallBatch, CallDetail, PlanContext, Step, StepRequest, plan};
 use super::statements::{self as sql, Call};
-use super::tally::Tally;
-use super::{Clock, Known, Postgres};
+use super::tally::CounterDeltas;
+use super::{Clock, LocalState, Postgres};
 use taskyard_store::Executed;
 
-/// How often a batch is sent again that the database gave up for the sake of another, or that was not
-/// done because its connection broke.
+/// How often a batch is sent again after a conflict with another transaction, or after its connection broke before it
+/// took effect.
 const RETRIES: usize = 8;
 
 /// Which connection is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lane {
+pub(super) enum ConnectionRole {
     Main,
-    Side,
+    Second,
 }
 
 impl Postgres {
@@ -46,90 +46,102 @@ impl Postgres {
 
     async fn execute_part(&self, now: Timestamp, commands: Vec<Command>) -> Executed {
         let count = commands.len();
-        let (mut main, side) = self.plan(now, commands);
-        let Some(side) = side else { return self.run(Lane::Main, now, count, main).await };
-        if let Err(failure) = self.reserve(&mut main, &side).await {
-            return failed(count, &failure);
+        let (mut main, second) = self.plan(now, commands);
+        let Some(second) = second else {
+            return self.run(ConnectionRole::Main, now, count, main).await;
+        };
+        if let Err(failure) = self.reserve(&mut main, &second).await {
+            return failure_replies(count, &failure);
         }
-        let takes = Takes::of(main.steps.iter().chain(&side.steps));
+        let takes = SplitTakes::of(main.steps.iter().chain(&second.steps));
         let places: Vec<usize> =
-            side.steps.iter().flat_map(|step| step.places.iter().copied()).collect();
+            second.steps.iter().flat_map(|step| step.places.iter().copied()).collect();
         let (mut whole, mut part) = tokio::join!(
-            self.run(Lane::Main, now, count, main),
-            self.run(Lane::Side, now, count, side)
+            self.run(ConnectionRole::Main, now, count, main),
+            self.run(ConnectionRole::Second, now, count, second)
         );
         for place in places {
             std::mem::swap(&mut whole.replies[place], &mut part.replies[place]);
         }
-        // Either may have been read first.
+        // Either half may have been read first.
         let wakeups = [whole.effects.next_wakeup, part.effects.next_wakeup];
         add_effects(&mut whole.effects, part.effects);
         whole.effects.next_wakeup = wakeups.into_iter().flatten().min();
-        takes.deal(&mut whole.replies);
+        takes.distribute(&mut whole.replies);
         whole
     }
 
-    /// Runs what goes by one connection; there are replies for the whole batch, but only its own mean something.
-    async fn run(&self, lane: Lane, now: Timestamp, count: usize, part: Part) -> Executed {
-        let Part { steps, mut calls } = part;
-        let extras = match lane {
-            Lane::Main => self.known().counters.go_along(&steps, &mut calls, now.as_micros()),
-            Lane::Side => Extras::default(),
+    /// Runs the calls of one connection. The result has replies for the whole batch, of which only those of these calls
+    /// are valid.
+    async fn run(
+        &self,
+        role: ConnectionRole,
+        now: Timestamp,
+        count: usize,
+        part: CallBatch,
+    ) -> Executed {
+        let CallBatch { steps, mut calls } = part;
+        let counter_calls = match role {
+            ConnectionRole::Main => {
+                self.known().counters.append_calls(&steps, &mut calls, now.as_micros())
+            }
+            ConnectionRole::Second => CounterCalls::default(),
         };
-        let mut done = self.transact(lane, &steps, &calls).await;
-        if lane == Lane::Side && matches!(done, Err(Failure::Unreachable(_))) {
-            // Perhaps there may be no more connections.
-            done = self.transact(Lane::Main, &steps, &calls).await;
+        let mut done = self.transact(role, &steps, &calls).await;
+        if role == ConnectionRole::Second && matches!(done, Err(Failure::Unreachable(_))) {
+            // The database may accept no more connections.
+            done = self.transact(ConnectionRole::Main, &steps, &calls).await;
         }
         match done {
             Ok(mut rows) => {
-                let back = self.known().counters.come_back(extras, &mut rows, now.as_micros());
+                let back =
+                    self.known().counters.absorb_answers(counter_calls, &mut rows, now.as_micros());
                 if let Err(error) = back {
-                    tracing::error!(%error, "the counters of the database could not be read");
+                    tracing::error!(%error, "cannot decode the counters of the database");
                 }
                 let whole = self.read(now, count, &steps, rows);
-                self.take_anew(lane, now, Part { steps, calls }, whole).await
+                self.repeat_unknown_takes(role, now, CallBatch { steps, calls }, whole).await
             }
-            Err(Failure::Refused(text)) if calls.len() > 1 + usize::from(asks_moved(&steps)) => {
-                tracing::warn!(%text, "a batch was refused; trying its commands one by one");
-                self.one_by_one(now, count, Part { steps, calls }).await
+            Err(Failure::Refused(text)) if calls.len() > 1 + usize::from(reads_moved(&steps)) => {
+                tracing::warn!(%text, "a batch was refused; running its commands in separate transactions");
+                self.run_separately(now, count, CallBatch { steps, calls }).await
             }
             Err(failure) => {
-                // What it took is there again, before where the other half has ended.
-                self.known().heads.forget_all();
-                failed(count, &failure)
+                // The tasks that it took are ready again, perhaps before the place where the other half ended.
+                self.known().head_hints.forget_all();
+                failure_replies(count, &failure)
             }
         }
     }
 
-    /// Repeats the takes of sessions that are connected here and that the database does not know: others took this server
-    /// for dead, and it has not heard of it yet. It says how things stand first, which begins those sessions anew.
-    async fn take_anew(
+    /// Repeats the takes of sessions that are connected to this server and unknown to the database: other servers have
+    /// declared this one dead, and it has not noticed yet. The repetition first restores the sessions.
+    async fn repeat_unknown_takes(
         &self,
-        lane: Lane,
+        role: ConnectionRole,
         now: Timestamp,
-        part: Part,
+        part: CallBatch,
         mut whole: Executed,
     ) -> Executed {
-        let Part { steps, calls } = part;
-        let asked = steps.into_iter().filter(|step| !matches!(step.ask, Ask::Refused(_)));
+        let CallBatch { steps, calls } = part;
+        let asked = steps.into_iter().filter(Step::has_call);
         let (steps, calls): (Vec<_>, Vec<_>) = {
             let known = self.known();
             let lost = |step: &Step| {
                 let mut replies = step.places.iter().map(|place| &whole.replies[*place]);
-                matches!(step.ask, Ask::Take { .. })
-                    && replies.any(|reply| known.attendance.has_lost(reply))
+                matches!(step.command(), Some(Command::Take(_)))
+                    && replies.any(|reply| known.sessions.is_unknown_to_database(reply))
             };
             asked.zip(calls).filter(|(step, _)| lost(step)).unzip()
         };
         if steps.is_empty() {
             return whole;
         }
-        self.known().attendance.doubt();
+        self.known().sessions.mark_diverged();
         let count = whole.replies.len();
-        let mut part = match self.transact(lane, &steps, &calls).await {
+        let mut part = match self.transact(role, &steps, &calls).await {
             Ok(rows) => self.read(now, count, &steps, rows),
-            Err(failure) => failed(count, &failure),
+            Err(failure) => failure_replies(count, &failure),
         };
         for place in steps.iter().flat_map(|step| &step.places) {
             std::mem::swap(&mut whole.replies[*place], &mut part.replies[*place]);
@@ -138,26 +150,35 @@ impl Postgres {
         whole
     }
 
-    fn plan(&self, now: Timestamp, commands: Vec<Command>) -> (Part, Option<Part>) {
+    fn plan(&self, now: Timestamp, commands: Vec<Command>) -> (CallBatch, Option<CallBatch>) {
         let mut known = self.known();
         let moment = now.as_micros();
         known.now = moment;
         let now = (self.clock == Clock::Caller).then_some(moment);
-        let Known { heads, timers, places, plain, gated, attendance, .. } = &*known;
-        let may_split = attendance.disorder().is_none() && !self.presence.is_overdue();
+        let LocalState { head_hints, timers, row_locations, plain, gated, sessions, .. } = &*known;
+        let may_split = sessions.divergence().is_none() && !self.presence.is_overdue();
         let server = &self.server;
-        let context =
-            Context { now, server, heads, timers, moment, places, plain, gated, may_split };
+        let context = PlanContext {
+            now,
+            server,
+            head_hints,
+            timers,
+            moment,
+            row_locations,
+            plain,
+            gated,
+            may_split,
+        };
         plan(commands, &context)
     }
 
-    /// Gets ids for the puts that go by the first connection, so that those of the second come behind them.
-    async fn reserve(&self, main: &mut Part, side: &Part) -> Result<(), Failure> {
-        let (tubes, calls) = lanes::reservations(main, side);
-        let rows = self.transact(Lane::Main, &[], &calls).await?;
+    /// Reserves ids for the puts of the first connection, so that those of the second get larger ones.
+    async fn reserve(&self, main: &mut CallBatch, second: &CallBatch) -> Result<(), Failure> {
+        let (tubes, calls) = lanes::reservations(main, second);
+        let rows = self.transact(ConnectionRole::Main, &[], &calls).await?;
         for (tube, rows) in tubes.iter().zip(rows) {
             let Some(row) = rows.first() else { continue };
-            let unreadable = |error: Unreadable| Failure::Refused(error.to_string());
+            let unreadable = |error: DecodeError| Failure::Refused(error.to_string());
             let number: Option<i32> = get(row, 0).map_err(unreadable)?;
             let ids: Option<Vec<i64>> = get(row, 1).map_err(unreadable)?;
             if let (Some(number), Some(ids)) = (number, ids) {
@@ -167,35 +188,35 @@ impl Postgres {
         Ok(())
     }
 
-    /// Runs the calls in one transaction, again as long as that is safe and may help. What is lost on the
-    /// way is noted, to be settled before the next batch.
+    /// Runs the calls in one transaction, and repeats it where that is safe and may help. An unknown outcome is noted and
+    /// repaired before the next batch.
     pub(crate) async fn transact(
         &self,
-        lane: Lane,
+        role: ConnectionRole,
         steps: &[Step],
         calls: &[Call],
     ) -> Result<Vec<Vec<Row>>, Failure> {
         if calls.is_empty() {
             return Ok(Vec::new());
         }
-        let mut place = match lane {
-            Lane::Main => self.connection.lock().await,
-            Lane::Side => self.side.lock().await,
+        let mut place = match role {
+            ConnectionRole::Main => self.connection.lock().await,
+            ConnectionRole::Second => self.second_connection.lock().await,
         };
         let mut tries = 0;
         loop {
             if place.as_ref().is_none_or(|connection| !connection.is_open()) {
-                *place = Some(self.reach.connect().await?);
+                *place = Some(self.connector.connect().await?);
             }
             let Some(connection) = place.as_mut() else { continue };
-            let mut done = self.settle(connection).await.map(|()| Vec::new());
+            let mut done = self.reconcile(connection).await.map(|()| Vec::new());
             if done.is_ok() {
                 done = connection.transact(calls).await;
                 if let Err(Failure::Lost(text)) = &done {
-                    tracing::warn!(%text, "a batch was lost on the way");
+                    tracing::warn!(%text, "the connection broke during a batch; its outcome is unknown");
                     let mut known = self.known();
-                    known.attendance.lost(connection.backend(), steps);
-                    known.heads.forget_all();
+                    known.sessions.lost(connection.backend(), steps);
+                    known.head_hints.forget_all();
                 }
             }
             let again = match &done {
@@ -203,7 +224,7 @@ impl Postgres {
                 Err(Failure::Lost(_)) => is_repeatable(steps),
                 _ => false,
             };
-            // One that is silent is as good as gone.
+            // A connection without an answer is not used again.
             if matches!(done, Err(Failure::Broken(_) | Failure::Lost(_) | Failure::Unreachable(_)))
             {
                 *place = None;
@@ -212,74 +233,74 @@ impl Postgres {
                 return done;
             }
             if let Err(Failure::Conflict(why)) = &done {
-                tracing::warn!(why, "a batch gave way to another; trying again");
+                tracing::warn!(why, "a batch conflicted with another transaction; trying again");
             }
             tracing::debug!(?done, "a batch was not done; trying again");
             tries += 1;
         }
     }
 
-    /// Tells the database how things stand here, if it may believe something else.
-    async fn settle(&self, connection: &mut Connection) -> Result<(), Failure> {
-        let (disorder, call) = {
+    /// Replaces the session rows of this server, if they may differ from the registry.
+    async fn reconcile(&self, connection: &mut Connection) -> Result<(), Failure> {
+        let (divergence, call) = {
             let mut known = self.known();
             if self.presence.is_overdue() {
-                known.attendance.doubt();
+                known.sessions.mark_diverged();
             }
-            let Some(disorder) = known.attendance.disorder() else { return Ok(()) };
+            let Some(divergence) = known.sessions.divergence() else { return Ok(()) };
             let now = (self.clock == Clock::Caller).then_some(known.now);
-            let call = known.attendance.settle(&self.server, &disorder, now);
-            (disorder, call)
+            let call = known.sessions.reconcile_call(&self.server, &divergence, now);
+            (divergence, call)
         };
-        for backend in &disorder.backends {
+        for backend in &divergence.backends {
             if !connection.end(backend).await? {
-                let why = "what was under way when the connection was lost has not ended yet";
+                let why = "the transaction of a lost connection has not ended yet";
                 return Err(Failure::Unreachable(why.into()));
             }
         }
-        // It can be repeated, so that it does not matter whether it was done.
-        let settled = connection.transact(&[call]).await;
-        settled.map_err(|failure| match failure {
+        // It is idempotent, so an unknown outcome does no harm,
+        let reconciled = connection.transact(&[call]).await;
+        reconciled.map_err(|failure| match failure {
             Failure::Lost(text) => {
-                // Though not while the next one settles something else.
-                self.known().attendance.lost(connection.backend(), &[]);
+                // but it must have ended before the next repair.
+                self.known().sessions.lost(connection.backend(), &[]);
                 Failure::Broken(text)
             }
-            // Somebody holds what it needs; the batch itself was not even tried.
+            // Another transaction holds its locks. The batch itself was not sent.
             Failure::Refused(text) => Failure::Unreachable(text),
             other => other,
         })?;
-        self.known().attendance.settled();
-        self.presence.look_around();
+        self.known().sessions.reconciled();
+        self.presence.recheck_all();
         Ok(())
     }
 
-    /// Each call in a transaction of its own, so that only what cannot be done fails.
-    async fn one_by_one(&self, now: Timestamp, count: usize, part: Part) -> Executed {
-        let Part { steps, calls } = part;
-        let moves = asks_moved(&steps);
+    /// Runs each call in a transaction of its own, so that only the refused ones fail.
+    async fn run_separately(&self, now: Timestamp, count: usize, part: CallBatch) -> Executed {
+        let CallBatch { steps, calls } = part;
+        let moves = reads_moved(&steps);
         let mut calls = calls.into_iter();
-        let replies = unreadable(count);
+        let replies = undecodable_replies(count);
         let mut whole = Executed { replies, effects: Effects::default(), unloaded: Vec::new() };
-        for Step { places, ask } in steps {
-            let call: Vec<Call> = match ask {
-                Ask::Refused(_) => Vec::new(),
-                _ => calls.next().into_iter().collect(),
-            };
-            // Alone, a call locks in order itself, and what was locked for it would be left behind.
-            if matches!(ask, Ask::LockTube | Ask::Moved) {
+        for step in steps {
+            let mut call = Vec::new();
+            if step.has_call() {
+                call.extend(calls.next());
+            }
+            let Step { places, request } = step;
+            // Alone a call takes its own locks in order, and earlier locks do not outlast their transaction.
+            if matches!(request, StepRequest::Lock | StepRequest::Moved) {
                 continue;
             }
             let count = places.len();
-            let mut step = vec![Step { places: (0..count).collect(), ask }];
-            let mut call = call;
+            let mut step = vec![Step { places: (0..count).collect(), request }];
             if moves && !call.is_empty() {
-                step.push(Step { places: Vec::new(), ask: Ask::Moved });
+                step.push(Step { places: Vec::new(), request: StepRequest::Moved });
                 call.push(Call::new(&sql::MOVED, []));
             }
-            let part = match self.transact(Lane::Main, &step, &call).await {
+            let part = match self.transact(ConnectionRole::Main, &step, &call).await {
                 Ok(rows) => self.read(now, count, &step, rows),
-                Err(failure) => failed(count, &failure),
+                Err(failure) => failure_replies(count, &failure),
             };
             for (place, reply) in places.into_iter().zip(part.replies) {
                 whole.replies[place] = reply;
@@ -293,58 +314,58 @@ impl Postgres {
     fn read(&self, now: Timestamp, count: usize, steps: &[Step], rows: Vec<Vec<Row>>) -> Executed {
         let mut rows = rows.into_iter();
         let mut known = self.known();
-        let Known { counters, heads, places: lay, attendance, timers, plain, gated, .. } =
-            &mut *known;
-        let mut reader = Reader::new(counters);
-        let mut replies = unreadable(count);
-        for Step { places, ask } in steps {
-            let answer = match ask {
-                Ask::Refused(_) => Vec::new(),
-                _ => rows.next().unwrap_or_default(),
-            };
-            let answers = reader.read(ask, &answer).unwrap_or_else(|error| {
-                tracing::error!(%error, "an answer of the database could not be read");
-                unreadable(places.len())
+        let LocalState {
+            counters, head_hints, row_locations, sessions, timers, plain, gated, ..
+        } = &mut *known;
+        let mut reader = AnswerReader::new(counters);
+        let mut replies = undecodable_replies(count);
+        for step in steps {
+            let answer = if step.has_call() { rows.next().unwrap_or_default() } else { Vec::new() };
+            let answers = reader.read(&step.request, &answer).unwrap_or_else(|error| {
+                tracing::error!(%error, "cannot decode an answer of the database");
+                undecodable_replies(step.places.len())
             });
-            attendance.note(ask, &answers);
-            for (place, reply) in places.iter().zip(answers) {
+            sessions.note(step, &answers);
+            for (place, reply) in step.places.iter().zip(answers) {
                 replies[*place] = reply;
             }
-            follow(heads, ask, &mut reader, now);
-            learn(plain, ask, reader.plain.take());
-            learn(gated, ask, reader.gated.take());
-            for (lease, id, place) in reader.places.drain(..) {
-                lay.note(lease, id, place);
+            update_head_hints(head_hints, step, &mut reader, now);
+            update_tubes(plain, step, reader.plain.take());
+            update_tubes(gated, step, reader.gated.take());
+            for (lease, id, place) in reader.row_locations.drain(..) {
+                row_locations.note(lease, id, place);
             }
-            if let (Ask::Tick { from }, Some(exact)) = (ask, reader.tally.exact) {
+            if let (StepRequest::Commands(_, CallDetail::Tick { from }), Some(exact)) =
+                (&step.request, reader.deltas.exact)
+            {
                 let next = exact.deadline.unwrap_or(exact.clock);
                 timers.ticked(*from, reader.tick_cost, next, now.as_micros());
             }
         }
-        let tally = reader.tally;
-        known.counters.add(&tally);
-        let next_wakeup = known.learn(now, &tally);
+        let deltas = reader.deltas;
+        known.counters.add(&deltas);
+        let next_wakeup = known.note_deadlines(now, &deltas);
         drop(known);
-        self.presence.tell(&tally);
-        Executed { replies, effects: tally.into_effects(next_wakeup), unloaded: Vec::new() }
+        self.presence.announce(&deltas);
+        Executed { replies, effects: deltas.into_effects(next_wakeup), unloaded: Vec::new() }
     }
 }
 
-impl Known {
-    /// Takes in what a batch says about the time. Answers when a tick is wanted, by the caller's clock.
-    fn learn(&mut self, now: Timestamp, tally: &Tally) -> Option<Timestamp> {
-        self.deadline = self.deadline.into_iter().chain(tally.deadline).min();
-        self.timers.set(tally.deadline);
-        if let Some(exact) = tally.exact {
-            // What the same batch set after its tick the tick did not see.
-            self.deadline = exact.deadline.into_iter().chain(tally.deadline).min();
+impl LocalState {
+    /// Notes the deadlines that a batch reports. Returns when the next tick is due, by the caller's clock.
+    fn note_deadlines(&mut self, now: Timestamp, deltas: &CounterDeltas) -> Option<Timestamp> {
+        self.deadline = self.deadline.into_iter().chain(deltas.deadline).min();
+        self.timers.set(deltas.deadline);
+        if let Some(exact) = deltas.exact {
+            // A deadline that the batch set after its tick is not among those of the tick.
+            self.deadline = exact.deadline.into_iter().chain(deltas.deadline).min();
             self.ahead = exact.clock.saturating_sub(now.as_micros());
         }
         self.deadline.map(|at| Timestamp::from_micros(at.saturating_sub(self.ahead)))
     }
 }
 
-/// Adds what a later part of a batch says.
+/// Adds the effects of a later part of a batch.
 fn add_effects(whole: &mut Effects, part: Effects) {
     whole.ready.extend(part.ready);
     whole.room.extend(part.room);
@@ -352,102 +373,117 @@ fn add_effects(whole: &mut Effects, part: Effects) {
     whole.next_wakeup = part.next_wakeup;
 }
 
-/// Keeps the hints right after one step of a batch.
-fn follow(heads: &mut Heads, ask: &Ask, reader: &mut Reader<'_>, now: Timestamp) {
-    for tube in reader.tally.back.drain(..) {
-        heads.back(&tube);
+/// Updates the head hints after one step of a batch.
+fn update_head_hints(
+    head_hints: &mut HeadHints,
+    step: &Step,
+    reader: &mut AnswerReader<'_>,
+    now: Timestamp,
+) {
+    for tube in reader.deltas.back.drain(..) {
+        head_hints.back(&tube);
     }
-    match ask {
-        Ask::Put { tube, usual, .. } => {
-            if let Some(best) = reader.tally.best_put.take() {
-                heads.put(tube, best, *usual);
+    let StepRequest::Commands(commands, detail) = &step.request else { return };
+    match (commands.first(), detail) {
+        (Some(Command::Put { tube, .. }), CallDetail::Put { usual }) => {
+            if let Some(best) = reader.deltas.best_put.take() {
+                head_hints.put(tube, best, *usual);
             }
         }
-        Ask::Take { tube, start, .. } => {
-            heads.took(tube, *start, std::mem::take(&mut reader.found), now.as_micros());
+        (Some(Command::Take(take)), CallDetail::Take(start)) => {
+            let found = std::mem::take(&mut reader.found);
+            head_hints.took(&take.tube, *start, found, now.as_micros());
         }
-        Ask::Drop { tube } | Ask::Create { tube, .. } | Ask::Alter { tube, .. } => {
-            heads.remove(tube);
-        }
-        Ask::Name { tube, name, .. } => {
-            heads.remove(tube);
-            heads.remove(name);
+        (Some(command), _) => {
+            tubes_changed(command).into_iter().flatten().for_each(|tube| head_hints.remove(tube))
         }
         _ => {}
     }
 }
 
-/// Keeps in mind which tubes are plain, or have a semaphore.
-fn learn(known: &mut HashSet<TubeName>, ask: &Ask, seen: Option<TubeName>) {
-    match ask {
-        Ask::Drop { tube } | Ask::Create { tube, .. } | Ask::Alter { tube, .. } => {
+/// Updates the set of tubes that are plain, or of those that have a semaphore.
+fn update_tubes(known: &mut HashSet<TubeName>, step: &Step, seen: Option<TubeName>) {
+    if let Some(command) = step.command() {
+        for tube in tubes_changed(command).into_iter().flatten() {
             known.remove(tube);
         }
-        Ask::Name { tube, name, .. } => {
-            known.remove(tube);
-            known.remove(name);
-        }
-        _ => {}
     }
-    // Those that other servers have dropped stay until there are too many.
+    // Tubes that other servers have dropped stay in the set until it is too large.
     if known.len() > TUBES_MAX {
         known.clear();
     }
     known.extend(seen);
 }
 
-/// Whether a batch asks in the end what semaphores did.
-fn asks_moved(steps: &[Step]) -> bool {
-    steps.last().is_some_and(|step| matches!(step.ask, Ask::Moved))
+/// The tubes whose options a command may change, so that what is known of them is void.
+fn tubes_changed(command: &Command) -> [Option<&TubeName>; 2] {
+    match command {
+        Command::DropTube { tube }
+        | Command::CreateTube { tube, .. }
+        | Command::AlterTube { tube, .. } => [Some(tube), None],
+        Command::NameTube { tube, name, .. } => [Some(tube), Some(name)],
+        _ => [None, None],
+    }
+}
+
+/// Whether the last call of a batch reads what semaphores did.
+fn reads_moved(steps: &[Step]) -> bool {
+    steps.last().is_some_and(|step| matches!(step.request, StepRequest::Moved))
 }
 
 /// Whether commands may run twice without harm.
 fn is_repeatable(steps: &[Step]) -> bool {
-    steps.iter().all(|step| {
-        let ask = &step.ask;
-        matches!(
-            ask,
-            Ask::Refused(_)
-                | Ask::Tubes { .. }
-                | Ask::Peek { .. }
-                | Ask::Deliveries { .. }
-                | Ask::Configure
-                | Ask::Tick { .. }
-                | Ask::Moved
-        )
+    steps.iter().all(|step| match &step.request {
+        StepRequest::Refused(_) | StepRequest::Moved => true,
+        StepRequest::Lock => false,
+        StepRequest::Commands(commands, _) => commands.iter().all(|command| {
+            matches!(
+                command,
+                Command::Tubes { .. }
+                    | Command::Peek { .. }
+                    | Command::Deliveries { .. }
+                    | Command::ConfigureSessions { .. }
+                    | Command::Tick { .. }
+            )
+        }),
     })
 }
 
-/// The answers to a batch that was not done, or of which nobody knows whether it was.
-fn failed(count: usize, failure: &Failure) -> Executed {
+/// The replies to a batch that was not done, or whose outcome is unknown.
+fn failure_replies(count: usize, failure: &Failure) -> Executed {
     let replies: Vec<Result<Reply, Error>> = vec![Err(failure.error()); count];
     Executed { replies, effects: Effects::default(), unloaded: Vec::new() }
 }
 
-fn unreadable(count: usize) -> Vec<Result<Reply, Error>> {
-    let what = "it was done, but the database's answer could not be read; see the log";
+fn undecodable_replies(count: usize) -> Vec<Result<Reply, Error>> {
+    let what =
+        "the command was done, but the answer of the database could not be decoded; see the log";
     vec![Err(Error::Store(what.into())); count]
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tally::Exact;
+    use super::super::tally::TickTimes;
     use super::*;
 
-    // The answer of a tick replaced what commands after it in the same batch had set: a delay was met a second late.
+    // The deadlines of a tick replaced those that later commands of the same batch had set: a delay ended a second late.
     #[test]
     fn a_deadline_that_is_set_after_a_tick_counts() {
         let now = Timestamp::from_micros(100);
-        let tally = |deadline, ticked| {
-            let mut tally = Tally::default();
-            tally.deadline = deadline;
-            tally.exact = Some(Exact { deadline: ticked, clock: 100 });
-            tally
+        let deltas = |deadline, ticked| {
+            let mut deltas = CounterDeltas::default();
+            deltas.deadline = deadline;
+            deltas.exact = Some(TickTimes { deadline: ticked, clock: 100 });
+            deltas
         };
-        let mut known = Known::default();
+        let mut known = LocalState::default();
         let at = |micros| Some(Timestamp::from_micros(micros));
-        assert_eq!(known.learn(now, &tally(Some(150), Some(900))), at(150));
-        assert_eq!(known.learn(now, &tally(None, Some(900))), at(900), "the earlier one is over");
-        assert_eq!(known.learn(now, &tally(Some(950), None)), at(950));
+        assert_eq!(known.note_deadlines(now, &deltas(Some(150), Some(900))), at(150));
+        assert_eq!(
+            known.note_deadlines(now, &deltas(None, Some(900))),
+            at(900),
+            "the earlier one has passed"
+        );
+        assert_eq!(known.note_deadlines(now, &deltas(Some(950), None)), at(950));
     }
 }

@@ -1,68 +1,68 @@
-//! Which commands of a batch may share a call although others stand between them.
+//! Decides which commands of a batch share a call although other commands are between them.
 //!
-//! Sixteen workers that ack one task and take the next send acks and takes in turns; as neighbours alone
-//! they would be a call each. In a tube without sub-queues and capacity an ack by lease changes nothing that a
-//! put or a take sees, and the other way round, so it may pass them. A put and a take never pass each
-//! other, and nothing passes a command of another kind. What is asked of other tubes does not matter.
+//! Sixteen workers that ack one task and take the next produce acks and takes in turns; if only neighbours shared a call
+//! there would be a call for each. In a tube without sub-queues and capacity an ack by lease changes nothing that a put or
+//! a take sees, and the other way round, so they may be reordered. A put and a take of one tube are never reordered, and
+//! nothing is moved across a command of another kind. Commands for other tubes do not matter.
 
 use std::collections::{HashMap, HashSet};
 
 use taskyard_core::{Command, Finish, Holder, SemaphoreKey, TubeName};
 
-use super::plan::Group;
+use super::plan::CallGroup;
 use super::semaphores;
 
 /// The groups that may still grow, by tube.
 #[derive(Default)]
-pub(super) struct OpenGroups {
-    tubes: HashMap<TubeName, Open>,
-    /// The latest groups that enqueue and that release, and the latest of either that names a semaphore.
+pub(super) struct CallGrouping {
+    tubes: HashMap<TubeName, TubeGroups>,
+    /// The latest group of enqueues, the latest of releases, and for each semaphore the latest of either that names it.
     semaphores: [Option<usize>; 2],
     named: HashMap<SemaphoreKey, usize>,
 }
 
 /// The latest group of each kind in a tube.
 #[derive(Default)]
-struct Open {
+struct TubeGroups {
     put: Option<usize>,
     take: Option<usize>,
     ack: Option<usize>,
 }
 
-/// What a command does to a tube, as far as passing is concerned.
+/// What a command does to a tube, as far as reordering is concerned.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum GroupKind {
     Put,
     Take,
-    /// Of deliveries that are named by their lease, so that none of this batch can be meant.
+    /// Of deliveries that are named by their lease: so none of this batch can be named.
     Ack,
 }
 
-fn kind(command: &Command) -> Option<(&TubeName, Kind)> {
+fn kind(command: &Command) -> Option<(&TubeName, GroupKind)> {
     match command {
-        Command::Put { tube, .. } => Some((tube, Kind::Put)),
-        Command::Take(take) => Some((&take.tube, Kind::Take)),
+        Command::Put { tube, .. } => Some((tube, GroupKind::Put)),
+        Command::Take(take) => Some((&take.tube, GroupKind::Take)),
         Command::Finish { tube, items, .. } => {
             let acks = items
                 .iter()
                 .all(|item| item.finish == Finish::Ack && matches!(item.holder, Holder::Lease(_)));
-            acks.then_some((tube, Kind::Ack))
+            acks.then_some((tube, GroupKind::Ack))
         }
         _ => None,
     }
 }
 
-impl OpenGroups {
-    /// The group that a command may join, if there is one; it counts as one of it then. Groups that what comes
-    /// later must not join any more, because it would pass this command, are closed.
+impl CallGrouping {
+    /// The group that a command joins, if there is one. Closes the groups that later commands must not join, because that
+    /// would move them across this command.
     pub fn admitting(
         &mut self,
         command: &Command,
-        groups: &mut [Group],
+        groups: &mut [CallGroup],
         plain: &HashSet<TubeName>,
     ) -> Option<usize> {
         if let Some((kind, key)) = semaphores::shares(command) {
-            // What is asked of different semaphores does not matter to each other; of one it stays in its order.
+            // Commands for different semaphores are independent; those for one keep their order.
             let after = self.named.get(key).copied().unwrap_or(0);
             let group = self.semaphores[kind].filter(|group| *group >= after);
             let group = group.filter(|group| groups[*group].admits(command))?;
@@ -71,33 +71,33 @@ impl OpenGroups {
         }
         let Some((tube, kind)) = kind(command) else { return self.neighbour(command, groups) };
         if !plain.contains(tube) {
-            // It may have a semaphore before it.
+            // The tube may have a semaphore.
             self.semaphores = [None; 2];
         }
         let open = self.tubes.entry(tube.clone()).or_default();
         let is_plain = plain.contains(tube);
-        if !is_plain || kind == Kind::Put {
-            open.take = open.take.filter(|_| kind == Kind::Take);
+        if !is_plain || kind == GroupKind::Put {
+            open.take = open.take.filter(|_| kind == GroupKind::Take);
         }
-        if !is_plain || kind == Kind::Take {
-            open.put = open.put.filter(|_| kind == Kind::Put);
+        if !is_plain || kind == GroupKind::Take {
+            open.put = open.put.filter(|_| kind == GroupKind::Put);
         }
         if !is_plain {
-            open.ack = open.ack.filter(|_| kind == Kind::Ack);
+            open.ack = open.ack.filter(|_| kind == GroupKind::Ack);
         }
         let latest = *open.of(kind);
         latest.filter(|group| groups[*group].admits(command))
     }
 
-    /// Acks in other ways are only joined with those right before them; anything else stands alone.
-    fn neighbour(&mut self, command: &Command, groups: &mut [Group]) -> Option<usize> {
+    /// Acks that are not by lease join only the group right before them; all other commands have a call of their own.
+    fn neighbour(&mut self, command: &Command, groups: &mut [CallGroup]) -> Option<usize> {
         self.tubes.clear();
         self.semaphores = [None; 2];
         let last = groups.len().checked_sub(1)?;
         groups[last].admits(command).then_some(last)
     }
 
-    /// A command begins a group of its own, at this place.
+    /// Notes that a command begins the group with this index.
     pub fn begin(&mut self, command: &Command, group: usize) {
         if let Some((kind, key)) = semaphores::shares(command) {
             self.semaphores[kind] = Some(group);
@@ -109,12 +109,12 @@ impl OpenGroups {
     }
 }
 
-impl Open {
-    fn of(&mut self, kind: Kind) -> &mut Option<usize> {
+impl TubeGroups {
+    fn of(&mut self, kind: GroupKind) -> &mut Option<usize> {
         match kind {
-            Kind::Put => &mut self.put,
-            Kind::Take => &mut self.take,
-            Kind::Ack => &mut self.ack,
+            GroupKind::Put => &mut self.put,
+            GroupKind::Take => &mut self.take,
+            GroupKind::Ack => &mut self.ack,
         }
     }
 }
@@ -127,14 +127,14 @@ mod tests {
     };
 
     use super::*;
-    use crate::heads::{Heads, Timers};
-    use crate::places::Places;
-    use crate::plan::{Context, plan};
+    use crate::heads::{HeadHints, TimerHint};
+    use crate::places::RowLocations;
+    use crate::plan::{PlanContext, plan};
 
-    // Batches locked tubes as they came: two servers that put into two tubes with a capacity, in opposite order,
-    // stood still until the database found out.
+    // Batches locked tubes in the order of their commands: two servers that put into two tubes with a capacity, in
+    // opposite order, deadlocked until the database noticed.
     #[test]
-    fn tubes_are_asked_in_one_order() {
+    fn calls_are_in_the_order_of_tube_names() {
         let peek = |tube: &str| Command::Peek { tube: TubeName::new(tube).unwrap(), ids: vec![] };
         let commands = vec![peek("b"), peek("a"), peek("b"), Command::Tick { limit: 1 }, peek("a")];
         assert_eq!(calls(commands, false), [[1], [0], [2], [3], [4]]);
@@ -166,39 +166,49 @@ mod tests {
     /// The places of the commands that share each call.
     fn calls(commands: Vec<Command>, is_plain: bool) -> Vec<Vec<usize>> {
         let plain = is_plain.then(mail).into_iter().collect();
-        let (heads, timers, places) = (&Heads::default(), &Timers::default(), &Places::default());
+        let (head_hints, timers, row_locations) =
+            (&HeadHints::default(), &TimerHint::default(), &RowLocations::default());
         let (now, server, moment, plain, may_split) = (None, &[], 0, &plain, false);
         let gated = &HashSet::new();
-        let context =
-            Context { now, server, heads, timers, moment, places, plain, gated, may_split };
+        let context = PlanContext {
+            now,
+            server,
+            head_hints,
+            timers,
+            moment,
+            row_locations,
+            plain,
+            gated,
+            may_split,
+        };
         let places = plan(commands, &context).0.steps.into_iter().map(|step| step.places);
-        // Without what nobody asked for.
+        // Without steps that have no command.
         places.filter(|places| !places.is_empty()).collect()
     }
 
-    /// Workers that ack and take in turns had a call for each ack and each take, sixteen of both in a batch
-    /// where two do.
+    /// Workers that ack and take in turns had a call for each ack and each take: 32 calls in a batch where two are
+    /// enough.
     #[test]
     fn acks_and_takes_in_turns_are_two_calls() {
         let turns = || vec![by_lease(1), take(), by_lease(2), take(), by_lease(3), take()];
         assert_eq!(calls(turns(), true), [[0, 2, 4], [1, 3, 5]]);
-        assert_eq!(calls(turns(), false).len(), 6, "where an ack may let another run");
+        assert_eq!(calls(turns(), false).len(), 6, "where an ack may make another task ready");
     }
 
     #[test]
-    fn puts_and_takes_never_pass_each_other() {
+    fn puts_and_takes_are_never_reordered() {
         let commands = vec![put(), by_lease(1), put(), take(), put(), take()];
         assert_eq!(calls(commands, true), [vec![0, 2], vec![1], vec![3], vec![4], vec![5]]);
     }
 
     #[test]
-    fn an_ack_that_may_mean_a_task_of_this_batch_passes_nothing() {
+    fn an_ack_that_may_name_a_task_of_this_batch_is_not_moved() {
         let commands = vec![by_lease(1), take(), ack(2, Holder::Any), ack(3, Holder::Any), take()];
         assert_eq!(calls(commands, true), [vec![0], vec![1], vec![2, 3], vec![4]]);
     }
 
     #[test]
-    fn nothing_passes_another_verb() {
+    fn nothing_is_moved_across_another_command() {
         let commands = vec![take(), Command::ReleaseAll { tube: mail() }, take()];
         assert_eq!(calls(commands, true), [[0], [1], [2]]);
     }
@@ -223,13 +233,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_of_one_semaphore_stays_in_its_order() {
+    fn commands_for_one_semaphore_keep_their_order() {
         let commands = vec![enqueue("a"), release("a"), enqueue("a"), release("b"), enqueue("b")];
         assert_eq!(calls(commands, true), [vec![0], vec![1, 3], vec![2, 4]]);
         let list = || Command::Semaphore(SemaphoreCommand::List { key: None });
         let commands = vec![enqueue("a"), list(), enqueue("b"), take(), enqueue("c")];
         assert_eq!(calls(commands.clone(), true), [vec![0], vec![1], vec![2, 4], vec![3]]);
-        assert_eq!(calls(commands, false).len(), 5, "a tube may have a semaphore before it");
+        assert_eq!(calls(commands, false).len(), 5, "the tube may have a semaphore");
     }
 
     #[test]

@@ -1,90 +1,88 @@
-//! Where each tube's ready tasks begin.
+//! Remembers where the ready tasks of each tube begin, as a hint for the next take.
 //!
-//! A transaction that stays open for long keeps PostgreSQL from removing what others have deleted
-//! meanwhile, so every take would pass over all that was taken since. A server therefore remembers where its
-//! last take ended and lets the next one begin there. That is a hint about order alone: a take that
-//! does not find enough behind it looks at everything, whatever brings tasks back before it forgets it, and
-//! once a second it is not used. So what another server or an open transaction puts before it is passed over
-//! for a second at most, and only while there is other work.
+//! A transaction that stays open for long keeps PostgreSQL from removing rows that were deleted since, so every take
+//! would read all tasks that were taken since. A server therefore remembers where its last take ended and begins the next
+//! one there. That is a hint about order only: a take that does not find enough tasks behind it searches the whole tube,
+//! the hint is dropped when tasks return before it, and once a second it is not used. So a task that another server or an
+//! open transaction puts before it is missed for a second at most, and only while there are other tasks.
 //!
-//! The database says how long a look at everything takes. Where that is long, there is somebody with such a
-//! transaction: then everything is looked at for a twentieth of the time at most, and else only when this
-//! server knows that tasks came back and it has nothing else to do.
+//! The database reports how long a search of the whole tube takes. If that is long, such a transaction is open: then the
+//! whole tube is searched for a twentieth of the time at most, and otherwise only when this server knows that tasks
+//! returned and it finds no others.
 
 use std::collections::{HashMap, HashSet};
 
 use taskyard_core::TubeName;
 
-/// How long the beginning is not looked at, in microseconds.
+/// The time between two searches of the whole tube, in microseconds.
 const SWEEP: i64 = 1_000_000;
-/// A look at everything that takes longer than this, in microseconds, is made less often,
+/// A search of the whole tube that takes longer than this, in microseconds, is made less often,
 const COSTLY: i64 = 50_000;
-/// so that this part of the time is spent with it,
+/// so that one part in this many of the time is spent on it,
 const SHARE: i64 = 20;
 /// but at least this often.
 const SWEEP_MAX: i64 = 30_000_000;
 
-/// What is known of the tubes.
+/// The hints of all tubes.
 #[derive(Debug, Default)]
-pub(super) struct Heads {
-    heads: HashMap<TubeName, Head>,
-    /// The priority that tasks got whose put named none.
+pub(super) struct HeadHints {
+    head_hints: HashMap<TubeName, HeadHint>,
+    /// The priority of tasks whose put names none.
     usual: HashMap<TubeName, i64>,
 }
 
-/// Nothing ready is known before this place.
+/// No ready task is known before this place.
 #[derive(Clone, Copy, Debug)]
-struct Head {
+struct HeadHint {
     pri: i64,
     id: i64,
-    /// When everything was last looked at, and how long that took.
+    /// When the whole tube was last searched, and how long that took.
     swept: i64,
     cost: i64,
-    /// Whether tasks came back since, perhaps before this place.
+    /// Whether tasks returned since, perhaps before this place.
     back: bool,
 }
 
 /// Where a take begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Start {
-    /// The place, or nothing for the beginning.
+pub(super) struct TakeStart {
+    /// The place; `None` is the beginning.
     pub from: Option<(i64, i64)>,
-    /// Whether to look at everything when there is not enough behind it.
+    /// Whether to search the whole tube when there are not enough tasks behind it.
     pub may_sweep: bool,
 }
 
 /// What a take found.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Found {
+pub(super) struct TakeResult {
     /// The place of its last task.
     pub last: Option<(i64, i64)>,
     /// Whether it got as many as it asked for.
     pub enough: bool,
-    /// If it looked at everything: how long that took, in microseconds, and the place where the next put
-    /// will be.
+    /// If it searched the whole tube: how long that took, in microseconds, and the place of the next put.
     pub sweep: Option<(i64, (i64, i64))>,
 }
 
-impl Heads {
+impl HeadHints {
     /// Where a take at the moment `now` begins.
-    pub fn of(&self, tube: &TubeName, now: i64) -> Start {
-        let beginning = Start { from: None, may_sweep: true };
-        let Some(head) = self.heads.get(tube) else { return beginning };
+    pub fn of(&self, tube: &TubeName, now: i64) -> TakeStart {
+        let beginning = TakeStart { from: None, may_sweep: true };
+        let Some(head) = self.head_hints.get(tube) else { return beginning };
         if now.saturating_sub(head.swept) >= head.pause() {
             return beginning;
         }
-        Start { from: Some((head.pri, head.id)), may_sweep: head.back || !head.is_costly() }
+        TakeStart { from: Some((head.pri, head.id)), may_sweep: head.back || !head.is_costly() }
     }
 
-    /// A take that began there has found this.
-    pub fn took(&mut self, tube: &TubeName, start: Start, found: Found, now: i64) {
+    /// Notes what a take found that began there.
+    pub fn took(&mut self, tube: &TubeName, start: TakeStart, found: TakeResult, now: i64) {
         let next = |(pri, id): (i64, i64)| (pri, id + 1);
-        let known = self.heads.get(tube).filter(|_| start.from.is_some()).copied();
-        let Found { last, enough, sweep } = found;
+        let known = self.head_hints.get(tube).filter(|_| start.from.is_some()).copied();
+        let TakeResult { last, enough, sweep } = found;
         let place = match (known, sweep) {
-            // Some of these lie before the place that was known, and more of them may.
+            // Some of these tasks are before the known place, and there may be more.
             (Some(_), Some(_)) if enough => {
-                self.heads.remove(tube);
+                self.head_hints.remove(tube);
                 return;
             }
             (Some(known), _) => last.map(next).into_iter().chain([(known.pri, known.id)]).max(),
@@ -92,86 +90,86 @@ impl Heads {
             (None, _) => last.map(next),
         };
         let Some((pri, id)) = place else { return };
-        let before = known.unwrap_or(Head { pri, id, swept: now, cost: 0, back: false });
+        let before = known.unwrap_or(HeadHint { pri, id, swept: now, cost: 0, back: false });
         let head = match sweep {
-            Some((cost, _)) => Head { pri, id, swept: now, cost, back: false },
-            None => Head { pri, id, ..before },
+            Some((cost, _)) => HeadHint { pri, id, swept: now, cost, back: false },
+            None => HeadHint { pri, id, ..before },
         };
-        self.heads.insert(tube.clone(), head);
+        self.head_hints.insert(tube.clone(), head);
     }
 
-    /// Tasks were put, the best of them with this priority; `usual` when none of them named one.
+    /// Notes that tasks were put, the best of them with this priority; `usual` when none of them named one.
     pub fn put(&mut self, tube: &TubeName, pri: i64, usual: bool) {
         if usual {
             self.usual.insert(tube.clone(), pri);
         }
-        if let Some(head) = self.heads.get_mut(tube).filter(|head| pri < head.pri) {
+        if let Some(head) = self.head_hints.get_mut(tube).filter(|head| pri < head.pri) {
             (head.pri, head.id) = (pri, 0);
         }
     }
 
-    /// Whether a put that names no priorities cannot come before the hint.
+    /// Whether a put that names no priorities is behind the hint.
     pub fn put_is_behind(&self, tube: &TubeName) -> bool {
-        match (self.heads.get(tube), self.usual.get(tube)) {
+        match (self.head_hints.get(tube), self.usual.get(tube)) {
             (Some(head), Some(usual)) => *usual >= head.pri,
             _ => false,
         }
     }
 
-    /// Whether a look at everything takes long.
+    /// Whether a search of the whole tube takes long.
     pub fn is_costly(&self, tube: &TubeName) -> bool {
-        self.heads.get(tube).is_some_and(Head::is_costly)
+        self.head_hints.get(tube).is_some_and(HeadHint::is_costly)
     }
 
-    /// Tasks came back to this tube.
+    /// Notes that tasks returned to this tube.
     pub fn back(&mut self, tube: &TubeName) {
         self.forget(tube);
-        if let Some(head) = self.heads.get_mut(tube) {
+        if let Some(head) = self.head_hints.get_mut(tube) {
             head.back = true;
         }
     }
 
-    /// Tasks may have come to this tube somewhere else.
+    /// Notes that another server may have put tasks into this tube.
     pub fn forget(&mut self, tube: &TubeName) {
         if !self.is_costly(tube) {
             self.remove(tube);
         }
     }
 
-    /// The tube is another one, or its options are.
+    /// Notes that this is another tube, or that its options changed.
     pub fn remove(&mut self, tube: &TubeName) {
-        self.heads.remove(tube);
+        self.head_hints.remove(tube);
         self.usual.remove(tube);
     }
 
-    /// Anything may have happened.
+    /// Drops all hints.
     pub fn forget_all(&mut self) {
-        self.heads.clear();
+        self.head_hints.clear();
         self.usual.clear();
     }
 }
 
-impl Head {
+impl HeadHint {
     fn is_costly(&self) -> bool {
         self.cost > COSTLY
     }
 
-    /// How long everything is not looked at.
+    /// The time until the next search of the whole tube.
     fn pause(&self) -> i64 {
         if self.is_costly() { (self.cost * SHARE).clamp(SWEEP, SWEEP_MAX) } else { SWEEP }
     }
 }
 
-/// When the search for what is due may pass over moments that are long gone, for the same reason.
+/// Where the search for due timers may begin, for the same reason.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Timers {
-    /// Nothing waits for an earlier moment, as far as this server knows.
+pub(super) struct TimerHint {
+    /// No timer is set to an earlier moment, as far as this server knows.
     from: Option<i64>,
     swept: i64,
     cost: i64,
 }
 
-impl Timers {
+impl TimerHint {
     /// Where a tick at the moment `now` begins.
     pub fn begin(&self, now: i64) -> Option<i64> {
         let pause = (self.cost * SHARE).min(SWEEP_MAX);
@@ -179,7 +177,7 @@ impl Timers {
         self.from.filter(|_| rests)
     }
 
-    /// A tick that began there took this long; nothing waits for a moment before `next`.
+    /// Notes that a tick that began there took this long and that no timer is set to a moment before `next`.
     pub fn ticked(&mut self, begun: Option<i64>, cost: i64, next: i64, now: i64) {
         if begun.is_none() {
             (self.swept, self.cost) = (now, cost);
@@ -187,31 +185,31 @@ impl Timers {
         self.from = Some(next);
     }
 
-    /// Something waits for this moment.
+    /// Notes that a timer is set to this moment.
     pub fn set(&mut self, moment: Option<i64>) {
         self.from = self.from.map(|from| from.min(moment.unwrap_or(i64::MAX)));
     }
 }
 
-/// Which hints are still good within a batch that is being planned.
+/// The tubes whose hints are void within a batch that is being planned.
 #[derive(Debug, Default)]
-pub(super) struct Touched {
+pub(super) struct TouchedTubes {
     tubes: HashSet<TubeName>,
     all: bool,
 }
 
-impl Touched {
-    /// A command before may have brought tasks back to this tube.
+impl TouchedTubes {
+    /// Notes that an earlier command may have returned tasks to this tube.
     pub fn tube(&mut self, tube: &TubeName) {
         self.tubes.insert(tube.clone());
     }
 
-    /// Or to any tube.
+    /// The same for all tubes.
     pub fn all(&mut self) {
         self.all = true;
     }
 
-    /// Whether one did.
+    /// Whether the hint of this tube is void.
     pub fn has(&self, tube: &TubeName) -> bool {
         self.all || self.tubes.contains(tube)
     }
@@ -225,64 +223,68 @@ mod tests {
         TubeName::new("mail").unwrap()
     }
 
-    fn found(last: Option<(i64, i64)>, enough: bool, cost: Option<i64>) -> Found {
-        Found { last, enough, sweep: cost.map(|cost| (cost, (0, 100))) }
+    fn found(last: Option<(i64, i64)>, enough: bool, cost: Option<i64>) -> TakeResult {
+        TakeResult { last, enough, sweep: cost.map(|cost| (cost, (0, 100))) }
     }
 
-    const BEGINNING: Start = Start { from: None, may_sweep: true };
+    const BEGINNING: TakeStart = TakeStart { from: None, may_sweep: true };
 
     #[test]
-    fn a_hint_is_good_for_a_second() {
-        let (tube, mut heads) = (mail(), Heads::default());
-        heads.took(&tube, BEGINNING, found(Some((5, 7)), true, Some(10)), 100);
-        let start = heads.of(&tube, 100 + SWEEP - 1);
-        assert_eq!(start, Start { from: Some((5, 8)), may_sweep: true });
-        heads.took(&tube, start, found(Some((5, 9)), true, None), 100 + SWEEP - 1);
-        assert_eq!(heads.of(&tube, 100 + SWEEP), BEGINNING, "using it does not make it younger");
-        heads.took(&tube, BEGINNING, found(Some((5, 20)), true, Some(10)), 100 + SWEEP);
-        assert_eq!(heads.of(&tube, 100 + SWEEP).from, Some((5, 21)));
-    }
-
-    #[test]
-    fn a_better_task_moves_it() {
-        let (tube, mut heads) = (mail(), Heads::default());
-        heads.took(&tube, BEGINNING, found(Some((5, 7)), true, Some(10)), 0);
-        assert!(!heads.put_is_behind(&tube), "nothing is known yet");
-        heads.put(&tube, 5, true);
-        assert!(heads.put_is_behind(&tube));
-        heads.put(&tube, 4, false);
-        assert_eq!(heads.of(&tube, 0).from, Some((4, 0)));
+    fn a_hint_is_used_for_a_second() {
+        let (tube, mut head_hints) = (mail(), HeadHints::default());
+        head_hints.took(&tube, BEGINNING, found(Some((5, 7)), true, Some(10)), 100);
+        let start = head_hints.of(&tube, 100 + SWEEP - 1);
+        assert_eq!(start, TakeStart { from: Some((5, 8)), may_sweep: true });
+        head_hints.took(&tube, start, found(Some((5, 9)), true, None), 100 + SWEEP - 1);
+        assert_eq!(head_hints.of(&tube, 100 + SWEEP), BEGINNING, "its use does not prolong it");
+        head_hints.took(&tube, BEGINNING, found(Some((5, 20)), true, Some(10)), 100 + SWEEP);
+        assert_eq!(head_hints.of(&tube, 100 + SWEEP).from, Some((5, 21)));
     }
 
     #[test]
-    fn a_costly_look_is_made_a_twentieth_of_the_time() {
-        let (tube, mut heads) = (mail(), Heads::default());
-        heads.took(&tube, BEGINNING, found(None, false, Some(250_000)), 0);
-        let start = heads.of(&tube, 4_999_999);
-        assert_eq!(start, Start { from: Some((0, 100)), may_sweep: false });
-        heads.forget(&tube);
-        assert_eq!(heads.of(&tube, 4_999_999), start, "a rumour is not worth a look");
-        heads.back(&tube);
-        assert!(heads.of(&tube, 4_999_999).may_sweep, "what came back is");
-        assert_eq!(heads.of(&tube, 5_000_000), BEGINNING);
+    fn a_put_with_a_better_priority_moves_the_hint() {
+        let (tube, mut head_hints) = (mail(), HeadHints::default());
+        head_hints.took(&tube, BEGINNING, found(Some((5, 7)), true, Some(10)), 0);
+        assert!(!head_hints.put_is_behind(&tube), "nothing is known yet");
+        head_hints.put(&tube, 5, true);
+        assert!(head_hints.put_is_behind(&tube));
+        head_hints.put(&tube, 4, false);
+        assert_eq!(head_hints.of(&tube, 0).from, Some((4, 0)));
     }
 
     #[test]
-    fn what_lay_before_the_hint_may_not_have_been_all() {
-        let (tube, mut heads) = (mail(), Heads::default());
-        heads.took(&tube, BEGINNING, found(Some((0, 50)), true, Some(10)), 0);
-        let start = heads.of(&tube, 1);
-        heads.took(&tube, start, found(Some((0, 3)), false, Some(10)), 1);
-        assert_eq!(heads.of(&tube, 2).from, Some((0, 51)), "there was nothing else");
-        heads.took(&tube, heads.of(&tube, 2), found(Some((0, 3)), true, Some(10)), 2);
-        assert_eq!(heads.of(&tube, 3), BEGINNING);
+    fn a_costly_search_takes_a_twentieth_of_the_time() {
+        let (tube, mut head_hints) = (mail(), HeadHints::default());
+        head_hints.took(&tube, BEGINNING, found(None, false, Some(250_000)), 0);
+        let start = head_hints.of(&tube, 4_999_999);
+        assert_eq!(start, TakeStart { from: Some((0, 100)), may_sweep: false });
+        head_hints.forget(&tube);
+        assert_eq!(
+            head_hints.of(&tube, 4_999_999),
+            start,
+            "an unspecific change does not cause a search"
+        );
+        head_hints.back(&tube);
+        assert!(head_hints.of(&tube, 4_999_999).may_sweep, "returned tasks do");
+        assert_eq!(head_hints.of(&tube, 5_000_000), BEGINNING);
     }
 
     #[test]
-    fn ticks_pass_over_the_past_where_it_is_long() {
-        let mut timers = Timers::default();
+    fn more_tasks_may_be_before_the_hint() {
+        let (tube, mut head_hints) = (mail(), HeadHints::default());
+        head_hints.took(&tube, BEGINNING, found(Some((0, 50)), true, Some(10)), 0);
+        let start = head_hints.of(&tube, 1);
+        head_hints.took(&tube, start, found(Some((0, 3)), false, Some(10)), 1);
+        assert_eq!(head_hints.of(&tube, 2).from, Some((0, 51)), "there were no others");
+        head_hints.took(&tube, head_hints.of(&tube, 2), found(Some((0, 3)), true, Some(10)), 2);
+        assert_eq!(head_hints.of(&tube, 3), BEGINNING);
+    }
+
+    #[test]
+    fn ticks_skip_the_past_where_its_search_is_costly() {
+        let mut timers = TimerHint::default();
         timers.ticked(None, 10, 70, 0);
-        assert_eq!(timers.begin(1), None, "it takes no time to look");
+        assert_eq!(timers.begin(1), None, "the search is cheap");
         timers.ticked(None, 100_000, 70, 0);
         assert_eq!(timers.begin(1_999_999), Some(70));
         timers.set(Some(60));

@@ -1,45 +1,48 @@
-//! Large batches on two connections at a time.
+//! Splits large batches into two transactions that run on two connections at the same time.
 //!
-//! One connection is one process of the database, and so one core. Where a batch has several large commands that do
-//! not concern each other, the later half of them goes by a second connection, as a transaction of its own. That is
-//! for puts, acks by lease and takes without a session in tubes that have neither sub-queues nor a capacity, and
-//! never for puts and takes of one tube. No command is torn apart.
+//! One connection is one process of the database, and so one core. If a batch has several large commands that are
+//! independent, the later half of them is sent on a second connection, as a transaction of its own. That is done for
+//! puts, acks by lease and takes without a session in tubes that have neither sub-queues nor a capacity, and never for
+//! puts and takes of one tube. A command is never split.
 //!
-//! What callers see is the same: the ids of the first half are reserved before the second begins, and what was taken is
-//! dealt out in the order of the queue.
+//! The result for callers is the same: the ids of the first half are reserved before the second begins, and the taken
+//! tasks are distributed in the order of the queue.
 
 use std::collections::{BTreeMap, HashSet};
 
 use taskyard_core::limits::BATCH_BYTES_MAX;
 use taskyard_core::{Command, Error, Finish, FinishItem, Holder, Reply, Span, Task, TubeName};
 
-use super::plan::{Ask, Group, Part, Step};
+use super::calls::task_count;
+use super::plan::{CallBatch, CallGroup, Step};
 use super::statements::{self as sql, Call, param};
 
 /// Fewer tasks than this are not worth a second transaction.
 const TASKS_MIN: usize = 1_000;
 
-/// What a task costs in each verb, beside the others.
+/// The relative cost of a task in each command.
 const PUT: usize = 7;
 const TAKE: usize = 11;
 const ACK: usize = 3;
 
-/// What a command is about and what it costs, if it may go by either connection.
-struct Load<'a> {
+/// The tube and the cost of a command that may run on either connection.
+struct CommandLoad<'a> {
     tube: &'a TubeName,
     tasks: usize,
     each: usize,
 }
 
-fn load(command: &Command) -> Option<Load<'_>> {
+fn load(command: &Command) -> Option<CommandLoad<'_>> {
     match command {
-        Command::Put { tube, tasks, .. } => Some(Load { tube, tasks: tasks.len(), each: PUT }),
-        // Sessions are told which leases are theirs by one connection alone: there they only grow.
+        Command::Put { tube, tasks, .. } => {
+            Some(CommandLoad { tube, tasks: tasks.len(), each: PUT })
+        }
+        // The leases of sessions come from one connection only, where they grow.
         Command::Take(take) if take.session.is_none() => {
-            Some(Load { tube: &take.tube, tasks: take.count, each: TAKE })
+            Some(CommandLoad { tube: &take.tube, tasks: take.count, each: TAKE })
         }
         Command::Finish { tube, items, show: false } if items.iter().all(is_ack_by_lease) => {
-            Some(Load { tube, tasks: items.len(), each: ACK })
+            Some(CommandLoad { tube, tasks: items.len(), each: ACK })
         }
         _ => None,
     }
@@ -53,13 +56,13 @@ fn cost(command: &Command) -> usize {
     load(command).map_or(0, |load| load.tasks * load.each)
 }
 
-/// Takes out what is to go by the second connection; nothing where one is enough.
-pub(super) fn split(groups: &mut Vec<Group>, plain: &HashSet<TubeName>) -> Vec<Group> {
+/// Removes the groups for the second connection; none where one is enough.
+pub(super) fn split(groups: &mut Vec<CallGroup>, plain: &HashSet<TubeName>) -> Vec<CallGroup> {
     if !may_split(groups, plain) {
         return Vec::new();
     }
     let half = groups.iter().flat_map(|group| &group.commands).map(cost).sum::<usize>() / 2;
-    let (mut side, mut moved) = (Vec::new(), 0);
+    let (mut second, mut moved) = (Vec::new(), 0);
     while let Some(group) = groups.last_mut() {
         let mut left = group.commands.len();
         while left > 0 && moved + cost(&group.commands[left - 1]) <= half {
@@ -68,17 +71,17 @@ pub(super) fn split(groups: &mut Vec<Group>, plain: &HashSet<TubeName>) -> Vec<G
         }
         if left > 0 {
             if left < group.commands.len() {
-                side.push(group.split_off(left));
+                second.push(group.split_off(left));
             }
             break;
         }
-        side.extend(groups.pop());
+        second.extend(groups.pop());
     }
-    side.reverse();
-    side
+    second.reverse();
+    second
 }
 
-fn may_split(groups: &[Group], plain: &HashSet<TubeName>) -> bool {
+fn may_split(groups: &[CallGroup], plain: &HashSet<TubeName>) -> bool {
     let (mut commands, mut tasks, mut kinds) = (0, 0, HashSet::new());
     for group in groups {
         for command in &group.commands {
@@ -89,7 +92,7 @@ fn may_split(groups: &[Group], plain: &HashSet<TubeName>) -> bool {
             tasks += load.tasks;
         }
         let Some(load) = group.commands.first().and_then(load) else { return false };
-        // Two calls with acks in one tube name the same task twice, or are more than enough for one.
+        // Two calls with acks in one tube name the same task twice, or are too large for one call.
         if !kinds.insert((load.tube, load.each)) && load.each == ACK {
             return false;
         }
@@ -99,8 +102,8 @@ fn may_split(groups: &[Group], plain: &HashSet<TubeName>) -> bool {
 }
 
 /// The calls that reserve ids for puts of the first half, where the second half has puts into the same tube.
-pub(super) fn reservations(main: &Part, side: &Part) -> (Vec<TubeName>, Vec<Call>) {
-    let later: HashSet<&TubeName> = puts(&side.steps).map(|(tube, _)| tube).collect();
+pub(super) fn reservations(main: &CallBatch, second: &CallBatch) -> (Vec<TubeName>, Vec<Call>) {
+    let later: HashSet<&TubeName> = puts(&second.steps).map(|(tube, _)| tube).collect();
     let mut counts = BTreeMap::<&TubeName, usize>::new();
     for (tube, count) in puts(&main.steps).filter(|(tube, _)| later.contains(tube)) {
         *counts.entry(tube).or_default() += count;
@@ -113,20 +116,25 @@ pub(super) fn reservations(main: &Part, side: &Part) -> (Vec<TubeName>, Vec<Call
 }
 
 fn puts(steps: &[Step]) -> impl Iterator<Item = (&TubeName, usize)> {
-    steps.iter().filter_map(|step| match &step.ask {
-        Ask::Put { tube, sizes, .. } => Some((tube, sizes.iter().sum())),
+    steps.iter().filter_map(|step| match step.command()? {
+        Command::Put { tube, .. } => Some((tube, tasks_of(step))),
         _ => None,
     })
 }
 
+/// How many tasks the commands of a step have together.
+fn tasks_of(step: &Step) -> usize {
+    step.commands().iter().map(task_count).sum()
+}
+
 /// Lets the puts into a tube use ids that were reserved in the one with this number.
-pub(super) fn use_ids(part: &mut Part, tube: &TubeName, number: i32, ids: Vec<i64>) {
+pub(super) fn use_ids(part: &mut CallBatch, tube: &TubeName, number: i32, ids: Vec<i64>) {
     let mut ids = ids.into_iter();
-    let asked = part.steps.iter().filter(|step| !matches!(step.ask, Ask::Refused(_)));
+    let asked = part.steps.iter().filter(|step| step.has_call());
     for (step, call) in asked.zip(&mut part.calls) {
-        let Ask::Put { tube: into, sizes, .. } = &step.ask else { continue };
+        let Some(Command::Put { tube: into, .. }) = step.command() else { continue };
         if into == tube {
-            let own: Vec<i64> = ids.by_ref().take(sizes.iter().sum()).collect();
+            let own: Vec<i64> = ids.by_ref().take(tasks_of(step)).collect();
             call.params.truncate(call.params.len() - 2);
             call.params.extend([param(Some(number)), param(Some(own))]);
         }
@@ -134,34 +142,35 @@ pub(super) fn use_ids(part: &mut Part, tube: &TubeName, number: i32, ids: Vec<i6
 }
 
 /// The place of a take in its batch, and how many it asks for.
-type Wish = (usize, usize);
+type TakeSize = (usize, usize);
 
-/// Takes of one tube for the same time, which could as well have got what the others got.
+/// The takes of each tube and lease time, whose tasks are interchangeable.
 #[derive(Default)]
-pub(super) struct Takes(BTreeMap<(TubeName, Option<Span>), Vec<Wish>>);
+pub(super) struct SplitTakes(BTreeMap<(TubeName, Option<Span>), Vec<TakeSize>>);
 
-impl Takes {
-    /// Those among these steps, which have no session.
+impl SplitTakes {
+    /// The takes among these steps, which have no session.
     pub fn of<'a>(steps: impl Iterator<Item = &'a Step>) -> Self {
-        let mut takes = Takes::default();
+        let mut takes = SplitTakes::default();
         for step in steps {
-            if let Ask::Take { tube, lease, counts, .. } = &step.ask {
-                let alike = takes.0.entry((tube.clone(), *lease)).or_default();
-                alike.extend(step.places.iter().copied().zip(counts.iter().copied()));
+            if let Some(Command::Take(take)) = step.command() {
+                let alike = takes.0.entry((take.tube.clone(), take.lease)).or_default();
+                let counts = step.commands().iter().map(task_count);
+                alike.extend(step.places.iter().copied().zip(counts));
             }
         }
         takes
     }
 
-    /// Deals out what they got in the order of the queue, the first first.
-    pub fn deal(self, replies: &mut [Result<Reply, Error>]) {
+    /// Distributes the taken tasks in the order of the queue.
+    pub fn distribute(self, replies: &mut [Result<Reply, Error>]) {
         for mut alike in self.0.into_values().filter(|alike| alike.len() > 1) {
             alike.sort_unstable();
             let taken = alike.iter().map(|(place, _)| match &replies[*place] {
                 Ok(Reply::Taken(tasks)) => Some(tasks.iter().map(bytes).sum::<usize>()),
                 _ => None,
             });
-            // One answer must not get more than it can hold.
+            // One answer must not exceed its limit.
             if taken.sum::<Option<usize>>().is_none_or(|bytes| bytes > BATCH_BYTES_MAX) {
                 continue;
             }

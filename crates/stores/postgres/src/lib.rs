@@ -1,25 +1,25 @@
-//! Tasks in a PostgreSQL database, shared by any number of servers.
+//! Stores tasks in a PostgreSQL database that any number of servers share.
 //!
-//! Every verb is one call of a function in the schema `taskyard`; the rules are in `verbs/*.sql` and are
+//! Every command is one call of a function in the schema `taskyard`; the rules are in `verbs/*.sql` and are
 //! compared with the core's machine by the conformance suite. A batch is one transaction whose
-//! calls leave together, so a batch costs one round trip and one sync of the disk, however many
+//! calls are sent together, so a batch costs one round trip and one sync of the disk, however many
 //! callers share it.
 //!
-//! Start reading at `verbs/put.sql`, `take.sql` and `finish.sql`. On this side `plan` turns commands into
-//! calls, `execute` sends them by a `connection`, `answers` reads what comes back, `presence` tells the other
-//! servers that this one lives and hears from them. When a connection breaks, `reach` makes the next one and
-//! `attendance` knows what the database must be told again.
+//! Start reading at `verbs/put.sql`, `take.sql` and `finish.sql`. In Rust, `plan` turns commands into calls, `execute`
+//! sends them on a `connection`, `answers` decodes the rows, and `presence` sends heartbeats and exchanges notifications
+//! with other servers. When a connection breaks, `reach` makes the next one, and `attendance` has the sessions whose rows
+//! the database may have wrong.
 //!
-//! Choices that could have been others:
-//! - Functions lock first and decide in later statements, under READ COMMITTED. Who works on a tube holds an
-//!   advisory lock shared; who alters, empties or drops it holds it alone. A foreign key would write into
-//!   the tube's row at every put.
-//! - Payloads are in the task's row. A table of their own was weighed: it costs a second row and a second index
-//!   entry for each task, while what it saves, the copy of a small payload at a take, is cheaper. Those
-//!   above 2 kB are kept outside of the row by PostgreSQL itself and are not copied.
-//! - What is done is counted in memory and added to the database once a second. The counts of states are sums of small rows, one for each call,
-//!   which ticks put together: a counter that every put updates would make them wait for each other.
-//! - Where a take begins is remembered in `heads`, for the sake of transactions that stay open for long.
+//! Design decisions:
+//! - Functions lock first and decide in later statements, under READ COMMITTED. An operation on the tasks of a tube holds
+//!   an advisory lock shared; one that alters, empties or drops the tube holds it exclusively. A foreign key would write
+//!   into the tube's row at every put.
+//! - Payloads are in the task's row. A separate table costs a second row and a second index entry for each task, while
+//!   what it saves, the copy of a small payload at a take, is cheaper. PostgreSQL stores payloads above 2 kB outside of
+//!   the row and does not copy them.
+//! - Operations are counted in memory and added to the database once a second. The counts of states are sums of small
+//!   rows, one for each call, which ticks add up: a counter that every put updates would make puts wait for each other.
+//! - `heads` remembers where a take begins, because of transactions that stay open for long.
 
 mod answers;
 mod attendance;
@@ -39,6 +39,7 @@ mod presence;
 mod reach;
 mod semaphores;
 mod statements;
+mod status;
 mod tally;
 mod tls;
 mod transaction;
@@ -57,17 +58,17 @@ use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use attendance::Attendance;
+use attendance::SessionRegistry;
 use connection::{Connection, describe};
 use counters::Counters;
-use execute::Lane;
-use heads::{Heads, Timers};
+use execute::ConnectionRole;
+use heads::{HeadHints, TimerHint};
 use migrate::MigrateError;
-use places::Places;
+use places::RowLocations;
 use presence::Presence;
-use reach::Reach;
+use reach::Connector;
 use statements::{self as sql, Call, param};
-use url::Place;
+use url::DatabaseUrl;
 
 pub use presence::HEARTBEAT;
 pub use taskyard_store::remote::Clock;
@@ -75,9 +76,9 @@ pub use transaction::put_in;
 
 /// How long to wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a connection may be silent while something is expected of it.
+/// How long a connection may be silent while an answer is expected.
 const SILENCE: Duration = Duration::from_secs(10);
-/// How long a change of the tables may take. A large table may get a new index, or another server is at it.
+/// How long a migration may take. A large table may get a new index, or another server may be migrating.
 const MIGRATE_MAX: Duration = Duration::from_secs(600);
 /// What it can do.
 pub const CAPABILITIES: Capabilities = Capabilities {
@@ -110,34 +111,34 @@ pub type PostgresStore = RemoteStore<Postgres>;
 
 /// The database, as the store and its background work share it.
 pub struct Postgres {
-    reach: Reach,
+    connector: Connector,
     clock: Clock,
     /// This server's identity in the database.
     server: Vec<u8>,
-    /// Whether the database knows of this one.
+    /// Whether this server is registered in the database.
     serves: bool,
     connection: Mutex<Option<Connection>>,
     /// A second one, for large batches.
-    side: Mutex<Option<Connection>>,
-    known: Lock<Known>,
+    second_connection: Mutex<Option<Connection>>,
+    known: Lock<LocalState>,
     presence: Presence,
     /// The background work, until the store is closed.
     background: Lock<Option<JoinHandle<()>>>,
 }
 
-/// What this server remembers between batches.
+/// The state that this server keeps between batches.
 #[derive(Default)]
-struct Known {
+struct LocalState {
     counters: Counters,
-    heads: Heads,
-    places: Places,
-    attendance: Attendance,
-    timers: Timers,
-    /// Tubes that were seen to have neither sub-queues nor a capacity.
+    head_hints: HeadHints,
+    row_locations: RowLocations,
+    sessions: SessionRegistry,
+    timers: TimerHint,
+    /// Tubes that are known to have neither sub-queues nor a capacity.
     plain: HashSet<TubeName>,
-    /// Tubes that are known to have a semaphore before them.
+    /// Tubes that are known to have a semaphore.
     gated: HashSet<TubeName>,
-    /// When time next changes something, as far as this server knows, by the clock of the tasks.
+    /// The next deadline that this server knows of, by the clock of the tasks.
     deadline: Option<i64>,
     /// How far the clock of the tasks is ahead of the caller's.
     ahead: i64,
@@ -153,19 +154,19 @@ impl Backend for Postgres {
         url: &str,
         access: Access,
     ) -> Result<impl Future<Output = Result<Self, OpenError>> + Send + 'static, OpenError> {
-        let mut place = Place::parse(url).map_err(|error| Self::unavailable(&error))?;
-        let config = &mut place.config;
+        let mut address = DatabaseUrl::parse(url).map_err(|error| Self::unavailable(&error))?;
+        let config = &mut address.config;
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(CONNECT_TIMEOUT);
         }
-        // A cable that is cut says nothing: a batch must not wait for it until the system gives up.
+        // A cut cable is silent: a batch must not wait until the operating system gives up.
         config.keepalives_idle(SILENCE).tcp_user_timeout(SILENCE);
-        let reach = Reach::new(place).map_err(|error| Self::unavailable(&error))?;
-        Ok(Postgres::connect(reach, access))
+        let connector = Connector::new(address).map_err(|error| Self::unavailable(&error))?;
+        Ok(Postgres::connect(connector, access))
     }
 
     fn start(self: &Arc<Self>, runtime: &Handle) {
-        let task = runtime.spawn(presence::live(Arc::clone(self)));
+        let task = runtime.spawn(presence::run(Arc::clone(self)));
         *self.background.lock().unwrap_or_else(PoisonError::into_inner) = Some(task);
     }
 
@@ -195,16 +196,16 @@ impl Backend for Postgres {
 }
 
 impl Postgres {
-    async fn connect(reach: Reach, access: Access) -> Result<Self, OpenError> {
+    async fn connect(connector: Connector, access: Access) -> Result<Self, OpenError> {
         let Access { clock, wait, serves } = access;
         let unavailable = |why: &str| Self::unavailable(why);
-        if reach.pooled {
+        if connector.pooled {
             tracing::info!("behind a pooler: other servers' changes are noticed within a second");
         }
-        let connection = reach.wait_for(wait).await;
+        let connection = connector.wait_for(wait).await;
         let mut connection = connection.map_err(|error| unavailable(&error.text()))?;
         let migrated = timeout(MIGRATE_MAX, migrate::migrate(connection.client())).await;
-        let silent = |_| unavailable("it did not end a change of its tables within ten minutes");
+        let silent = |_| unavailable("the migration did not end within ten minutes");
         migrated.map_err(silent)?.map_err(|error| match error {
             MigrateError::TooNew { found, known } => Self::too_new(found, known),
             MigrateError::Database(error) => unavailable(&describe(&error)),
@@ -220,11 +221,21 @@ impl Postgres {
             connection.transact(&begin).await.map_err(|failure| unavailable(&failure.text()))?;
         }
         let (connection, known) = (Mutex::new(Some(connection)), Lock::default());
-        let (side, presence, background) = Default::default();
-        Ok(Postgres { reach, clock, server, serves, connection, side, known, presence, background })
+        let (second_connection, presence, background) = Default::default();
+        Ok(Postgres {
+            connector,
+            clock,
+            server,
+            serves,
+            connection,
+            second_connection,
+            known,
+            presence,
+            background,
+        })
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, LocalState> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -237,14 +248,14 @@ impl Postgres {
         }
         let now = (self.clock == Clock::Caller).then(|| self.known().now);
         let params = [param(self.server.clone()), param(presence::patience()), param(now)];
-        let mut end: Vec<Call> = self.known().counters.adding().into_iter().collect();
+        let mut end: Vec<Call> = self.known().counters.flush_call().into_iter().collect();
         end.push(Call::new(&sql::END_SERVER, params));
         let ended = match self.serves {
-            true => self.transact(Lane::Main, &[], &end).await,
+            true => self.transact(ConnectionRole::Main, &[], &end).await,
             false => Ok(Vec::new()),
         };
         *self.connection.lock().await = None;
-        *self.side.lock().await = None;
+        *self.second_connection.lock().await = None;
         ended.map(|_| ()).map_err(|failure| failure.error())
     }
 }

@@ -1,15 +1,17 @@
-//! Numbered migrations, applied under a lock.
+//! Creates and upgrades the schema, under a lock.
 //!
-//! Tables change by migrations, which are never edited. The functions are replaced as a whole when this version's set
-//! is newer than the one that is there: a running server of an older version goes on with the newer
-//! ones, so a change that it would not understand gets a new name.
+//! Tables change by numbered migrations, whose statements are never edited. The functions are replaced as a whole when
+//! this version's set is newer than the installed one. Running servers of an older version then call the newer functions,
+//! so an incompatible function gets a new name.
 
+use taskyard_core::{SemaphoreOptions, Span, limits};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::connection::describe;
+use taskyard_store::template::substitute;
 
-/// The newest form of the tables is the number of these.
+/// The version of the tables is the number of these.
 const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0001_tables.sql"),
     include_str!("migrations/0002_counters.sql"),
@@ -25,8 +27,8 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0012_semaphore_declines.sql"),
 ];
 
-/// The set of functions; to be raised with every change of them.
-const FUNCTIONS: i32 = 16;
+/// The version of the functions; to be raised with every change of them.
+const FUNCTIONS: i32 = 17;
 
 const VERBS: &[&str] = &[
     include_str!("verbs/moments.sql"),
@@ -69,16 +71,16 @@ const VERSIONS: &str = "CREATE SCHEMA IF NOT EXISTS taskyard; \
 /// Why the schema cannot be used.
 #[derive(Debug)]
 pub(super) enum MigrateError {
-    /// It was made by a newer version.
+    /// It was created by a newer version of the program.
     TooNew {
-        /// The form found.
+        /// The version of the tables.
         found: i64,
-        /// The newest one known.
+        /// The newest version that this program knows.
         known: i64,
     },
-    /// The user may not do it; who may can change that.
+    /// The user lacks a privilege.
     NoRight {
-        /// What the database says.
+        /// The message of the database.
         why: String,
         /// What to do.
         advice: String,
@@ -93,7 +95,7 @@ impl From<tokio_postgres::Error> for MigrateError {
     }
 }
 
-/// Brings the schema to this version's form.
+/// Brings the schema to this version.
 pub(super) async fn migrate(client: &Client) -> Result<(), MigrateError> {
     if is_current(client).await {
         return Ok(());
@@ -116,7 +118,7 @@ pub(super) async fn migrate(client: &Client) -> Result<(), MigrateError> {
     Ok(ended?)
 }
 
-/// What somebody has to do so that this user may.
+/// What an administrator has to do so that this user has the privilege.
 async fn advice(client: &Client) -> Result<String, tokio_postgres::Error> {
     let text = "SELECT quote_ident(current_user), quote_ident(current_database()), \
         (SELECT quote_ident(pg_get_userbyid(nspowner)) FROM pg_namespace WHERE nspname = 'taskyard')";
@@ -125,17 +127,33 @@ async fn advice(client: &Client) -> Result<String, tokio_postgres::Error> {
     let (user, database): (String, String) = (row.try_get(0)?, row.try_get(1)?);
     Ok(match row.try_get::<_, Option<String>>(2)? {
         Some(owner) => format!(
-            "the schema taskyard is {owner}'s: run `taskyard migrate --store URL` as {owner}, and let \
-             this user have the same rights with GRANT {owner} TO {user}"
+            "the schema taskyard belongs to {owner}: run `taskyard migrate --store URL` as {owner}, and give \
+             this user the same privileges with GRANT {owner} TO {user}"
         ),
         None => format!(
-            "let somebody run GRANT CREATE ON DATABASE {database} TO {user}, or `taskyard migrate \
-             --store URL` as a user who may, and then GRANT that user TO {user}"
+            "run GRANT CREATE ON DATABASE {database} TO {user} as its owner, or `taskyard migrate --store \
+             URL` as a user with that privilege and then GRANT that user TO {user}"
         ),
     })
 }
 
-/// Looks without a lock: most of the time there is nothing to do.
+/// The values that functions name as `{{NAME}}`.
+fn values() -> Vec<(&'static str, String)> {
+    vec![
+        ("BATCH_TASKS_MAX", limits::BATCH_TASKS_MAX.to_string()),
+        ("FOREVER", Span::FOREVER.as_micros().to_string()),
+        ("META_BYTES_MAX", limits::META_BYTES_MAX.to_string()),
+        ("NESTING_MAX", limits::NESTING_MAX.to_string()),
+        ("OLDEST_LOOKED_MAX", limits::OLDEST_LOOKED_MAX.to_string()),
+        ("PAYLOAD_BYTES_MAX", limits::PAYLOAD_BYTES_MAX.to_string()),
+        ("SEMAPHORE_ACTIVE_DEFAULT", SemaphoreOptions::default().active.to_string()),
+        ("SETTLE_STEPS_MAX", limits::SETTLE_STEPS_MAX.to_string()),
+        ("SETTLE_STEP_PLACES", limits::SETTLE_STEP_PLACES.to_string()),
+        ("SUBQUEUE_BYTES_MAX", limits::SUBQUEUE_BYTES_MAX.to_string()),
+    ]
+}
+
+/// Whether the schema is current. Reads without a lock: most of the time there is nothing to do.
 async fn is_current(client: &Client) -> bool {
     let found = client.query_typed("SELECT tables, functions FROM taskyard.version", &[]).await;
     let Ok(rows) = found else { return false };
@@ -160,8 +178,9 @@ async fn apply(client: &Client) -> Result<(), MigrateError> {
         client.batch_execute(migration).await?;
     }
     if functions < FUNCTIONS || tables < MIGRATIONS.len() {
+        let values = values();
         for verbs in VERBS {
-            client.batch_execute(verbs).await?;
+            client.batch_execute(&substitute(verbs, &values)).await?;
         }
     }
     let (tables, functions) = (MIGRATIONS.len(), FUNCTIONS.max(functions));
@@ -170,4 +189,48 @@ async fn apply(client: &Client) -> Result<(), MigrateError> {
     );
     client.batch_execute(&version).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines of code, without their comments, in which a limit is typed by hand.
+    fn typed_limits(text: &str) -> Vec<&str> {
+        let values = values();
+        let is_typed = |line: &&str| {
+            let code = line.split("--").next().unwrap_or_default();
+            // Short numbers are also those of bytes and bits.
+            let is_about_bytes = code.contains("bytea") || code.contains("_bits");
+            let mut words = code.split(|char: char| !(char.is_ascii_alphanumeric() || char == '_'));
+            words.any(|word| {
+                values.iter().any(|(_, value)| word == value && (word.len() > 3 || !is_about_bytes))
+            })
+        };
+        text.lines().filter(is_typed).collect()
+    }
+
+    #[test]
+    fn no_limit_is_typed_by_hand() {
+        assert_eq!(
+            typed_limits("LIMIT 10000 -- 20000\n-- 20000\nLIMIT 100001\n"),
+            ["LIMIT 10000 -- 20000"]
+        );
+        assert_eq!(
+            typed_limits("FOR i IN 1 .. 256 LOOP\n_length < 256 AND _bits8\n"),
+            ["FOR i IN 1 .. 256 LOOP"]
+        );
+        for verbs in VERBS {
+            assert_eq!(typed_limits(verbs), Vec::<&str>::new(), "write {{{{NAME}}}} instead");
+        }
+    }
+
+    #[test]
+    fn every_placeholder_has_a_value() {
+        for verbs in VERBS {
+            let text = substitute(verbs, &values());
+            let left: Vec<_> = text.lines().filter(|line| line.contains("{{")).collect();
+            assert_eq!(left, Vec::<&str>::new());
+        }
+    }
 }

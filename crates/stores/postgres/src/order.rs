@@ -1,18 +1,18 @@
-//! In which order a batch asks, so that two servers never wait for each other in a circle.
+//! Orders the calls of a batch so that two servers never deadlock.
 //!
-//! A batch is one transaction and keeps what it locks: rows of tubes with a capacity, and of sub-queues. What is
-//! asked of different tubes may stand in any order, so it stands in that of their names; where one
-//! tube is asked more than one thing, all that will be locked there is locked first, in one order as well.
+//! A batch is one transaction and keeps its locks until the end: rows of tubes with a capacity, and of sub-queues. Calls
+//! for different tubes are independent, so they are in the order of the tube names; where there is more than one call for
+//! a tube, all its locks are taken first, in one order as well.
 
 use std::collections::HashSet;
 
 use taskyard_core::{Command, TubeName};
 
 use super::codec::id_to_sql;
-use super::plan::Group;
+use super::plan::CallGroup;
 use super::statements::{self as sql, Call, param};
 
-/// The tube that a command is about, if it may change places with those about others.
+/// The tube of a command that may be reordered with commands for other tubes.
 pub(super) fn tube_of(command: &Command) -> Option<&TubeName> {
     match command {
         Command::Put { tube, .. }
@@ -25,9 +25,9 @@ pub(super) fn tube_of(command: &Command) -> Option<&TubeName> {
     }
 }
 
-/// Whether a command goes from tube to tube, or keeps others away from one: what it locks stands in no order with what
-/// comes before and after it.
-fn roams(command: &Command) -> bool {
+/// Whether a command locks several tubes, or one exclusively: its locks are in no order with those of the commands before
+/// and after it.
+fn spans_tubes(command: &Command) -> bool {
     let looks = matches!(
         command,
         Command::Tubes { .. } | Command::Semaphore(_) | Command::ConfigureSessions { .. }
@@ -35,17 +35,17 @@ fn roams(command: &Command) -> bool {
     tube_of(command).is_none() && !looks
 }
 
-/// The parts of a batch that become transactions of their own, one after the other. Most batches are one part: where
-/// all tubes are plain nothing is locked that others wait for.
+/// The parts of a batch that become transactions of their own, one after the other. Most batches are one part: in plain
+/// tubes no lock is taken that others wait for.
 pub(super) fn parts(commands: Vec<Command>, plain: &HashSet<TubeName>) -> Vec<Vec<Command>> {
     let locks = |command: &Command| tube_of(command).is_some_and(|tube| !plain.contains(tube));
-    if !commands.iter().any(roams) || !commands.iter().any(locks) {
+    if !commands.iter().any(spans_tubes) || !commands.iter().any(locks) {
         return vec![commands];
     }
     let mut parts: Vec<Vec<Command>> = Vec::new();
     let mut ended = true;
     for command in commands {
-        let alone = roams(&command);
+        let alone = spans_tubes(&command);
         match parts.last_mut().filter(|_| !ended && !alone) {
             Some(part) => part.push(command),
             None => parts.push(vec![command]),
@@ -55,19 +55,19 @@ pub(super) fn parts(commands: Vec<Command>, plain: &HashSet<TubeName>) -> Vec<Ve
     parts
 }
 
-fn tube(group: &Group) -> Option<&TubeName> {
+fn tube(group: &CallGroup) -> Option<&TubeName> {
     tube_of(group.commands.first()?)
 }
 
-/// Puts groups into the order of their tubes, between those that nothing passes. In one tube they stay as they are.
-pub(super) fn sort(groups: &mut [Group]) {
+/// Sorts groups by tube, between the commands that are not reordered. Groups of one tube keep their order.
+pub(super) fn sort(groups: &mut [CallGroup]) {
     for run in groups.chunk_by_mut(|a, b| tube(a).is_some() && tube(b).is_some()) {
         run.sort_by(|a, b| tube(a).cmp(&tube(b)));
     }
 }
 
-/// The call that has to come before each group, where one has to.
-pub(super) fn locks(groups: &[Group], plain: &HashSet<TubeName>) -> Vec<Option<Call>> {
+/// The lock call before each group, where one is needed.
+pub(super) fn locks(groups: &[CallGroup], plain: &HashSet<TubeName>) -> Vec<Option<Call>> {
     let mut locks = Vec::with_capacity(groups.len());
     for run in groups.chunk_by(|a, b| tube(a).is_some() && tube(a) == tube(b)) {
         let several = tube(&run[0]).filter(|tube| run.len() > 1 && !plain.contains(*tube));
@@ -77,8 +77,8 @@ pub(super) fn locks(groups: &[Group], plain: &HashSet<TubeName>) -> Vec<Option<C
     locks
 }
 
-/// Locks whatever these will; nothing where they only take, which waits for nobody.
-fn lock(tube: &TubeName, groups: &[Group]) -> Option<Call> {
+/// Takes all locks of these groups; `None` where they only take, which waits for no lock.
+fn lock(tube: &TubeName, groups: &[CallGroup]) -> Option<Call> {
     let (mut keys, mut ids) = (None::<Vec<Option<String>>>, Vec::new());
     for command in groups.iter().flat_map(|group| &group.commands) {
         match command {
@@ -106,10 +106,10 @@ mod tests {
         Command::Peek { tube: TubeName::new(tube).unwrap(), ids: vec![] }
     }
 
-    // A tick locked sub-queues of one tube, and what came after it in the batch those of an earlier one: two servers
-    // waited for each other until the database found out.
+    // A tick locked sub-queues of one tube, and a later command of the batch those of an earlier tube: two servers
+    // deadlocked until the database noticed.
     #[test]
-    fn what_roams_is_a_transaction_of_its_own() {
+    fn a_command_that_spans_tubes_is_a_transaction_of_its_own() {
         let tick = || Command::Tick { limit: 1 };
         let batch = || vec![tick(), peek("b"), peek("a"), tick(), tick(), peek("b")];
         let sizes = |plain: &[&str]| {

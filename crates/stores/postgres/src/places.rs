@@ -1,45 +1,44 @@
-//! Where the deliveries of this server lie in the table.
+//! Remembers the row locations of this server's deliveries, as hints for acks.
 //!
-//! An ack names a task by its id, which the database would look up; where it put the row when it was taken is known
-//! already. That is a hint and no more: a row is meant if it has the lease, wherever it lies, and
-//! what is not found at its place is looked up.
+//! An ack names a task by its id, which costs an index lookup, while the location of the row is known from the take. It is
+//! only a hint: a row is deleted only if it has the lease, and a task that is not found at its location is looked up.
 
 use std::collections::HashMap;
 
 use taskyard_core::{FinishItem, Holder, Lease, TaskId};
 
-use super::codec::Place;
+use super::codec::RowLocation;
 
-/// How many are remembered at least, if there are as many.
+/// How many of the latest deliveries are remembered at least.
 const KEPT: usize = 50_000;
 
-/// What is known of the latest deliveries.
+/// The row locations of the latest deliveries.
 #[derive(Debug, Default)]
-pub(super) struct Places {
-    /// In two halves, so that the older ones can be forgotten at once.
-    young: HashMap<Lease, (TaskId, Place)>,
-    old: HashMap<Lease, (TaskId, Place)>,
+pub(super) struct RowLocations {
+    /// In two generations, so that the older one can be dropped at once.
+    young: HashMap<Lease, (TaskId, RowLocation)>,
+    old: HashMap<Lease, (TaskId, RowLocation)>,
 }
 
-impl Places {
+impl RowLocations {
     /// Remembers a delivery.
-    pub fn note(&mut self, lease: Lease, id: TaskId, place: Place) {
+    pub fn note(&mut self, lease: Lease, id: TaskId, place: RowLocation) {
         if self.young.len() >= KEPT {
             self.old = std::mem::take(&mut self.young);
         }
         self.young.insert(lease, (id, place));
     }
 
-    /// Where each of these lies; nothing where none is known.
-    pub fn of(&self, items: &[FinishItem]) -> Option<Vec<Option<Place>>> {
+    /// The location of each of these; `None` where none is known.
+    pub fn of(&self, items: &[FinishItem]) -> Option<Vec<Option<RowLocation>>> {
         let places: Vec<_> = items.iter().map(|item| self.place(item)).collect();
         places.iter().any(Option::is_some).then_some(places)
     }
 
-    fn place(&self, item: &FinishItem) -> Option<Place> {
+    fn place(&self, item: &FinishItem) -> Option<RowLocation> {
         let Holder::Lease(lease) = &item.holder else { return None };
         let (id, place) = self.young.get(lease).or_else(|| self.old.get(lease))?;
-        // Somebody may name one task with the lease of another.
+        // A caller may name one task with the lease of another.
         (*id == item.id).then_some(*place)
     }
 }
@@ -51,8 +50,8 @@ mod tests {
 
     use super::*;
 
-    fn place(line: u8) -> Place {
-        Place::from_sql(&Type::TID, &[0, 0, 0, 1, 0, line]).expect("six bytes")
+    fn place(line: u8) -> RowLocation {
+        RowLocation::from_sql(&Type::TID, &[0, 0, 0, 1, 0, line]).expect("six bytes")
     }
 
     fn ack(id: u64, holder: Holder) -> FinishItem {
@@ -60,8 +59,8 @@ mod tests {
     }
 
     #[test]
-    fn only_the_task_of_a_lease_has_its_place() {
-        let mut places = Places::default();
+    fn only_the_task_of_a_lease_has_its_location() {
+        let mut places = RowLocations::default();
         places.note(Lease(7), TaskId(1), place(3));
         let right = ack(1, Holder::Lease(Lease(7)));
         let others =
@@ -72,8 +71,8 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_are_forgotten() {
-        let mut places = Places::default();
+    fn the_oldest_are_dropped() {
+        let mut places = RowLocations::default();
         for lease in 0..=2 * KEPT as u64 {
             places.note(Lease(lease), TaskId(lease), place(1));
         }

@@ -1,45 +1,44 @@
-//! From a batch of commands to calls.
+//! Plans the calls of a batch of commands.
 //!
-//! Commands that ask the same of the same tube become one call, where that cannot change an answer: puts,
-//! takes of one task each, and acks. Which may pass which is in `gather`.
+//! Commands of one kind for one tube share a call where that cannot change an answer: puts, takes of one task each, and
+//! acks. `gather` decides which may be reordered for that.
 
 use std::collections::HashSet;
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
 use taskyard_core::names::check_names;
 use taskyard_core::{
-    Command, Error, Finish, FinishItem, NewTask, SemaphoreKey, SessionId, Span, TaskId, TubeChange,
-    TubeName, check_tasks, refuse_priorities,
+    Command, Error, Finish, FinishItem, NewTask, TaskId, TubeName, check_tasks, refuse_priorities,
 };
 
-use super::gather::OpenGroups;
-use super::heads::{Heads, Start, Timers, Touched};
-use super::places::Places;
+use super::gather::CallGrouping;
+use super::heads::{HeadHints, TakeStart, TimerHint, TouchedTubes};
+use super::places::RowLocations;
 use super::statements::{self as sql, Call};
 use super::{calls, lanes, order, semaphores};
 
-/// What every call of a batch needs to know.
-pub(super) struct Context<'a> {
+/// What the planning of a batch needs to know.
+pub(super) struct PlanContext<'a> {
     /// The moment, or `None` for the database's clock.
     pub now: Option<i64>,
     /// This server's identity.
     pub server: &'a [u8],
     /// Where takes and ticks may begin, and the moment by the caller's clock.
-    pub heads: &'a Heads,
-    pub timers: &'a Timers,
+    pub head_hints: &'a HeadHints,
+    pub timers: &'a TimerHint,
     pub moment: i64,
-    /// Where deliveries lie.
-    pub places: &'a Places,
+    /// The row locations of deliveries.
+    pub row_locations: &'a RowLocations,
     /// Tubes that are known to have neither sub-queues, a capacity nor a semaphore, and those that are known to have one.
     pub plain: &'a HashSet<TubeName>,
     pub gated: &'a HashSet<TubeName>,
-    /// Whether a large batch may go by two connections.
+    /// Whether a large batch may use two connections.
     pub may_split: bool,
 }
 
-/// What goes by one connection. Steps without a call have none in the second list.
+/// The steps and calls of one transaction. Steps without a call have none in the second list.
 #[derive(Debug, Default)]
-pub(super) struct Part {
+pub(super) struct CallBatch {
     pub steps: Vec<Step>,
     pub calls: Vec<Call>,
 }
@@ -48,113 +47,76 @@ pub(super) struct Part {
 #[derive(Debug)]
 pub(super) struct Step {
     pub places: Vec<usize>,
-    pub ask: Ask,
+    pub request: StepRequest,
 }
 
-/// What was asked, as far as its answer needs it.
+/// What a step asks of the database.
 #[derive(Debug)]
-pub(super) enum Ask {
+pub(super) enum StepRequest {
+    /// Nothing: the command is refused.
     Refused(Error),
-    Create {
-        tube: TubeName,
-        if_not_exists: bool,
-        semaphore: Option<SemaphoreKey>,
-        queue_num: Option<u32>,
-    },
-    Name {
-        tube: TubeName,
-        name: TubeName,
-        queue_num: Option<u32>,
-    },
-    Alter {
-        tube: TubeName,
-        change: TubeChange,
-    },
-    Drop {
-        tube: TubeName,
-    },
-    Tubes {
-        tube: Option<TubeName>,
-    },
+    /// Commands of one kind that share a call.
+    Commands(Vec<Command>, CallDetail),
+    /// To lock what later calls of the transaction change.
+    Lock,
+    /// What semaphores did beside what was asked: the last call.
+    Moved,
+}
+
+/// What the answer of a call needs to know beside its commands.
+#[derive(Debug)]
+pub(super) enum CallDetail {
+    None,
     /// `usual` when no task names its priority.
     Put {
-        tube: TubeName,
-        sizes: Vec<usize>,
         usual: bool,
     },
-    Take {
-        tube: TubeName,
-        session: Option<SessionId>,
-        lease: Option<Span>,
-        counts: Vec<usize>,
-        start: Start,
-    },
-    /// `order` has the place of each item of the call among those of the commands.
+    Take(TakeStart),
+    /// The place of each item of the call among those of the commands.
     Ack {
-        tube: TubeName,
-        sizes: Vec<usize>,
         order: Vec<usize>,
-        show: bool,
     },
-    Finish {
-        tube: TubeName,
-        size: usize,
-        show: bool,
-    },
-    Delete {
-        tube: TubeName,
-        size: usize,
-        show: bool,
-    },
-    Kick {
-        tube: TubeName,
-    },
-    Peek {
-        tube: TubeName,
-    },
-    Deliveries {
-        tube: TubeName,
-    },
-    Truncate {
-        tube: TubeName,
-    },
-    ReleaseAll {
-        tube: TubeName,
-    },
-    Join {
-        session: SessionId,
-    },
-    Leave {
-        session: SessionId,
-    },
-    Configure,
     /// `from` when it does not begin at the beginning.
     Tick {
         from: Option<i64>,
     },
-    Semaphore(semaphores::Ask),
-    /// What many callers ask of semaphores, in the order of the rows.
-    Semaphores(Vec<semaphores::Ask>),
-    /// Comes before everything else; nobody asked for it.
-    LockSemaphores,
-    /// Comes before what a tube is asked; nobody asked for it.
-    LockTube,
-    /// Comes last: what semaphores did beside what was asked.
-    Moved,
 }
 
-/// Turns commands into steps and calls, and for a large batch into those of two connections.
-pub(super) fn plan(commands: Vec<Command>, context: &Context<'_>) -> (Part, Option<Part>) {
-    let mut main = Part::default();
-    if let Some(lock) = semaphores::lock(&commands, context.gated) {
-        main.push(Vec::new(), Ask::LockSemaphores, lock);
+impl Step {
+    /// The first of its commands. The others are of the same kind.
+    pub fn command(&self) -> Option<&Command> {
+        self.commands().first()
     }
-    let moves = semaphores::may_move(&commands, context.plain);
-    let mut groups: Vec<Group> = Vec::new();
-    let mut open = OpenGroups::default();
+
+    /// All its commands.
+    pub fn commands(&self) -> &[Command] {
+        match &self.request {
+            StepRequest::Commands(commands, _) => commands,
+            _ => &[],
+        }
+    }
+
+    /// Whether it has a call.
+    pub fn has_call(&self) -> bool {
+        !matches!(self.request, StepRequest::Refused(_))
+    }
+}
+
+/// Turns commands into steps and calls: of one transaction, or of two for a large batch.
+pub(super) fn plan(
+    commands: Vec<Command>,
+    context: &PlanContext<'_>,
+) -> (CallBatch, Option<CallBatch>) {
+    let mut main = CallBatch::default();
+    if let Some(lock) = semaphores::lock(&commands, context.gated) {
+        main.push(Vec::new(), StepRequest::Lock, lock);
+    }
+    let moves = semaphores::may_change_semaphores(&commands, context.plain);
+    let mut groups: Vec<CallGroup> = Vec::new();
+    let mut open = CallGrouping::default();
     for (place, command) in commands.into_iter().enumerate() {
         if let Some(refusal) = refusal(&command) {
-            main.steps.push(Step { places: vec![place], ask: Ask::Refused(refusal) });
+            main.steps.push(Step { places: vec![place], request: StepRequest::Refused(refusal) });
             continue;
         }
         let found = open.admitting(&command, &mut groups, context.plain);
@@ -162,47 +124,47 @@ pub(super) fn plan(commands: Vec<Command>, context: &Context<'_>) -> (Part, Opti
             Some(group) => groups[group].push(place, command),
             None => {
                 open.begin(&command, groups.len());
-                groups.push(Group::new(place, command));
+                groups.push(CallGroup::new(place, command));
             }
         }
     }
     order::sort(&mut groups);
     let may_split = context.may_split && main.calls.is_empty();
-    let side = if may_split { lanes::split(&mut groups, context.plain) } else { Vec::new() };
+    let second = if may_split { lanes::split(&mut groups, context.plain) } else { Vec::new() };
     main.ask(groups, context);
     if moves {
-        main.push(Vec::new(), Ask::Moved, Call::new(&sql::MOVED, []));
+        main.push(Vec::new(), StepRequest::Moved, Call::new(&sql::MOVED, []));
     }
-    let side = (!side.is_empty()).then(|| {
-        let mut part = Part::default();
-        part.ask(side, context);
+    let second = (!second.is_empty()).then(|| {
+        let mut part = CallBatch::default();
+        part.ask(second, context);
         part
     });
-    (main, side)
+    (main, second)
 }
 
-impl Part {
-    fn push(&mut self, places: Vec<usize>, ask: Ask, call: Call) {
-        self.steps.push(Step { places, ask });
+impl CallBatch {
+    fn push(&mut self, places: Vec<usize>, request: StepRequest, call: Call) {
+        self.steps.push(Step { places, request });
         self.calls.push(call);
     }
 
     /// Adds the calls of these groups, in their order.
-    fn ask(&mut self, groups: Vec<Group>, context: &Context<'_>) {
+    fn ask(&mut self, groups: Vec<CallGroup>, context: &PlanContext<'_>) {
         let locks = order::locks(&groups, context.plain);
-        let mut touched = Touched::default();
+        let mut touched = TouchedTubes::default();
         for (mut group, lock) in groups.into_iter().zip(locks) {
             if let Some(lock) = lock {
-                self.push(Vec::new(), Ask::LockTube, lock);
+                self.push(Vec::new(), StepRequest::Lock, lock);
             }
             let places = std::mem::take(&mut group.places);
-            let (ask, call) = group.call(context, &mut touched);
-            self.push(places, ask, call);
+            let (detail, call) = group.call(context, &mut touched);
+            self.push(places, StepRequest::Commands(group.commands, detail), call);
         }
     }
 }
 
-/// What can be refused without asking the database.
+/// The error of a command that can be refused without a call.
 fn refusal(command: &Command) -> Option<Error> {
     if let Err(refused) = check_names(command) {
         return Some(refused);
@@ -257,17 +219,17 @@ fn refuse_count(what: &'static str, size: usize) -> Option<Error> {
 
 pub(super) fn refuse_tasks(tasks: &[NewTask]) -> Option<Error> {
     let zero = |task: &NewTask| task.subqueue.as_deref().is_some_and(|key| key.contains('\0'));
-    let message = "PostgreSQL cannot keep a zero character in the name of a sub-queue";
+    let message = "PostgreSQL cannot store a zero character in the name of a sub-queue";
     let refused = check_tasks(tasks).err();
     refused.or_else(|| tasks.iter().any(zero).then(|| Error::Invalid(message.into())))
 }
 
 /// Commands that share a call.
-pub(super) struct Group {
+pub(super) struct CallGroup {
     pub(super) commands: Vec<Command>,
-    /// Where they stand in the batch.
+    /// Their places in the batch.
     places: Vec<usize>,
-    /// What they have together.
+    /// Their tasks and payload bytes together.
     tasks: usize,
     bytes: usize,
     acked: HashSet<TaskId>,
@@ -275,9 +237,9 @@ pub(super) struct Group {
     acks: bool,
 }
 
-impl Group {
+impl CallGroup {
     fn new(place: usize, command: Command) -> Self {
-        let mut group = Group {
+        let mut group = CallGroup {
             commands: Vec::new(),
             places: vec![place],
             tasks: 0,
@@ -300,18 +262,18 @@ impl Group {
         self.commands.push(command);
     }
 
-    /// Takes out the commands from this one on.
-    pub(super) fn split_off(&mut self, from: usize) -> Group {
+    /// Removes the commands from this one on.
+    pub(super) fn split_off(&mut self, from: usize) -> CallGroup {
         let (commands, places) = (self.commands.split_off(from), self.places.split_off(from));
         let (tasks, bytes, acked) = (self.tasks, self.bytes, HashSet::new());
-        Group { commands, places, tasks, bytes, acked, acks: self.acks }
+        CallGroup { commands, places, tasks, bytes, acked, acks: self.acks }
     }
 
-    /// Whether a command can share the call of those before it; then it counts as one of them.
+    /// Whether a command can share the call of this group; then it is counted in.
     pub(super) fn admits(&mut self, next: &Command) -> bool {
         match (&self.commands[0], next) {
             (Command::Put { tube, tasks: first, .. }, Command::Put { tube: other, tasks, .. }) => {
-                // A tube without a semaphore refuses a call with priorities for it as a whole.
+                // A tube without a semaphore refuses a whole call if a task has a priority for one.
                 let alike = refuse_priorities(tube, first) == refuse_priorities(tube, tasks);
                 let (count, bytes) = (tasks.len(), next.payload_bytes());
                 let fits =
@@ -331,7 +293,7 @@ impl Group {
                 admits
             }
             (Command::Take(first), Command::Take(take)) => {
-                // Of more than one an answer may have too many bytes, which ends only that take.
+                // The answer to a take of more than one task may be cut at the limit of bytes, which ends that take only.
                 (&first.tube, first.session, first.lease) == (&take.tube, take.session, take.lease)
                     && first.count == 1
                     && take.count == 1
@@ -356,38 +318,47 @@ impl Group {
         new && self.acked.len() == known + items.len()
     }
 
-    fn call(self, context: &Context<'_>, touched: &mut Touched) -> (Ask, Call) {
-        let Group { mut commands, acks, .. } = self;
+    fn call(&self, context: &PlanContext<'_>, touched: &mut TouchedTubes) -> (CallDetail, Call) {
+        let commands = &self.commands;
         match &commands[0] {
             Command::Put { tube, .. } => {
-                if !calls::are_usual(&commands) || !context.heads.put_is_behind(tube) {
+                let usual = calls::have_default_priorities(commands);
+                if !usual || !context.head_hints.put_is_behind(tube) {
                     touched.tube(tube);
                 }
-                calls::put(commands, context.now)
+                (CallDetail::Put { usual }, calls::put(tube, commands, context.now))
             }
             Command::Take(take) => {
-                let mut start = context.heads.of(&take.tube, context.moment);
+                let mut start = context.head_hints.of(&take.tube, context.moment);
                 if touched.has(&take.tube) {
                     start.may_sweep = true;
-                    start.from = start.from.filter(|_| context.heads.is_costly(&take.tube));
+                    start.from = start.from.filter(|_| context.head_hints.is_costly(&take.tube));
                 }
-                calls::take(commands, context.now, start)
+                let call = calls::take(take, commands, context.now, &start);
+                (CallDetail::Take(start), call)
             }
-            Command::Finish { .. } if acks => calls::ack(commands, context.now, context.places),
+            Command::Finish { tube, show, .. } if self.acks => {
+                let (order, call) = calls::ack(tube, *show, commands, context);
+                (CallDetail::Ack { order }, call)
+            }
             Command::Semaphore(_) if commands.len() > 1 => {
-                let (asks, call) = semaphores::call_all(commands, context.now);
-                (Ask::Semaphores(asks), call)
+                (CallDetail::None, semaphores::call_all(commands, context.now))
+            }
+            Command::Tick { limit } => {
+                touched.all();
+                let from = context.timers.begin(context.moment);
+                (CallDetail::Tick { from }, calls::tick(*limit, from, context.now))
             }
             command => {
                 touch(command, touched);
-                calls::single(commands.remove(0), context)
+                (CallDetail::None, calls::single(command, context))
             }
         }
     }
 }
 
-/// Notes which tubes may get tasks back.
-fn touch(command: &Command, touched: &mut Touched) {
+/// Notes the tubes to which a command may return tasks.
+fn touch(command: &Command, touched: &mut TouchedTubes) {
     match command {
         Command::Tubes { .. }
         | Command::Peek { .. }

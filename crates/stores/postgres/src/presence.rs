@@ -1,8 +1,8 @@
-//! This server among others: it says that it lives, and tells and hears which tubes got tasks.
+//! Sends heartbeats, and exchanges notifications about changed tubes with other servers.
 //!
-//! All of it is on a connection of its own, so that a long batch does not make others think that this server is
-//! dead. Notices are hints: they are gathered while the last ones are under way, because each costs a lock
-//! that all transactions of the database share, and behind them every server looks once a second.
+//! Both use a connection of their own, so that a long batch does not delay heartbeats. Notifications are hints: they are
+//! collected while the last ones are under way, because each costs a lock that all transactions of the database share,
+//! and every server also polls once a second.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -17,18 +17,18 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use super::codec::get;
 use super::connection::{Connection, Failure};
 use super::statements::{self as sql, Call, param};
-use super::tally::Tally;
+use super::tally::CounterDeltas;
 use super::{Clock, Postgres};
 use taskyard_store::{RemoteChange, Watcher};
 
-/// How often a server says that it lives. The sessions of one that has not for two of these are ended by
-/// another, which looks as often: a dead server's tasks return within three.
+/// The interval of heartbeats. The sessions of a server that misses two of them are ended by another one, which checks as
+/// often: a dead server's tasks return within three.
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
 
-/// What a notice says of new events. No tube has such a name, so servers of an older version do not listen to it.
+/// The notification of new semaphore events. No tube has such a name, so servers of an older version ignore it.
 const EVENTS: &str = "/events";
 
-/// Least time between two rounds of notices.
+/// Least time between two rounds of notifications.
 const THROTTLE: Duration = Duration::from_millis(2);
 
 /// How long a server may be silent, in microseconds.
@@ -36,17 +36,17 @@ pub(super) fn patience() -> i64 {
     2 * HEARTBEAT.as_micros() as i64
 }
 
-/// What is known of the other servers, and what they are to be told.
+/// The state of the background work, and the notifications to send.
 pub(super) struct Presence {
     stopped: AtomicBool,
-    /// Whether other servers live.
-    accompanied: AtomicBool,
-    /// Tubes that got tasks or room since the last notices, and whether semaphores have new events.
+    /// Whether there are other live servers.
+    has_peers: AtomicBool,
+    /// Tubes that got tasks or room since the last notifications, and whether semaphores have new events.
     outbox: Mutex<(BTreeSet<TubeName>, bool)>,
-    /// Something is in the outbox, or it is over.
+    /// Signals that something is in the outbox, or that the store is closed.
     wake: Notify,
     watcher: Mutex<Option<Watcher>>,
-    /// When the last sign of life left that the database has seen.
+    /// When the last successful heartbeat was sent.
     seen: Mutex<Instant>,
 }
 
@@ -54,7 +54,7 @@ impl Default for Presence {
     fn default() -> Self {
         Presence {
             stopped: AtomicBool::default(),
-            accompanied: AtomicBool::default(),
+            has_peers: AtomicBool::default(),
             outbox: Mutex::default(),
             wake: Notify::default(),
             watcher: Mutex::default(),
@@ -64,20 +64,20 @@ impl Default for Presence {
 }
 
 impl Presence {
-    /// Tells the others what a batch made takeable.
-    pub fn tell(&self, tally: &Tally) {
-        if !self.accompanied.load(Ordering::Relaxed) {
+    /// Queues notifications of what a batch made available.
+    pub fn announce(&self, deltas: &CounterDeltas) {
+        if !self.has_peers.load(Ordering::Relaxed) {
             return;
         }
         let mut outbox = self.outbox.lock().unwrap_or_else(PoisonError::into_inner);
-        outbox.0.extend(tally.concerned().cloned());
-        outbox.1 |= tally.events.are_there();
+        outbox.0.extend(deltas.changed_tubes().cloned());
+        outbox.1 |= deltas.events.are_there();
         if !outbox.0.is_empty() || outbox.1 {
             self.wake.notify_one();
         }
     }
 
-    /// Who wants to know what others say.
+    /// Sets the receiver of changes by other servers.
     pub fn watch(&self, watcher: Watcher) {
         *self.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Some(watcher);
     }
@@ -92,22 +92,22 @@ impl Presence {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Whether others may take this server for dead: it was frozen, or cut off.
+    /// Whether other servers may have declared this one dead: it was frozen, or cut off.
     pub fn is_overdue(&self) -> bool {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.elapsed() > 2 * HEARTBEAT
     }
 
-    fn seen(&self, at: Instant) {
+    fn note_heartbeat(&self, at: Instant) {
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = at;
     }
 
-    /// Lets those who wait here look whether there is something for them.
-    pub fn look_around(&self) {
-        self.heard(RemoteChange::Anything);
+    /// Lets all waiting callers check again.
+    pub fn recheck_all(&self) {
+        self.report(RemoteChange::Anything);
     }
 
-    fn heard(&self, what: RemoteChange) {
+    fn report(&self, what: RemoteChange) {
         if let Some(watcher) = &*self.watcher.lock().unwrap_or_else(PoisonError::into_inner) {
             watcher(what);
         }
@@ -121,7 +121,7 @@ impl Presence {
     }
 }
 
-/// What a notice says: who and where. A tube's name has no colon.
+/// The text of a notification: the server and the tube, whose name has no colon.
 pub(super) fn notice(server: &[u8], tube: &TubeName) -> String {
     notice_of(server, tube.as_str())
 }
@@ -135,7 +135,7 @@ fn notice_of(server: &[u8], what: &str) -> String {
     text
 }
 
-/// What a notice of another server is about.
+/// What a notification of another server is about.
 fn read_notice(own: &[u8], text: &str) -> Option<RemoteChange> {
     let what = text.split_once(':')?.1;
     if notice_of(own, what) == text {
@@ -147,38 +147,38 @@ fn read_notice(own: &[u8], text: &str) -> Option<RemoteChange> {
     TubeName::new(what).ok().map(RemoteChange::Tube)
 }
 
-/// Lives until the store is closed.
-pub(super) async fn live(shared: Arc<Postgres>) {
+/// Runs until the store is closed.
+pub(super) async fn run(shared: Arc<Postgres>) {
     while !shared.presence.is_stopped() {
         let (sender, notices) = mpsc::unbounded_channel();
-        // What cannot be reached is in the log already.
-        if let Ok(connection) = shared.reach.try_connect(Some(sender)).await
-            && let Err(failure) = attend(&shared, connection, notices).await
+        // A failure to connect is in the log already.
+        if let Ok(connection) = shared.connector.try_connect(Some(sender)).await
+            && let Err(failure) = serve_connection(&shared, connection, notices).await
         {
             let why = failure.text();
-            tracing::warn!(why, "cannot tell the other servers that this one lives; trying again");
+            tracing::warn!(why, "cannot send a heartbeat; trying again");
         }
-        // Soon, since those who hear nothing take this server for dead. Ends early when the store is closed.
-        let _ = timeout(shared.reach.pause(), shared.presence.wake.notified()).await;
+        // Soon, since a server without heartbeats is declared dead. Ends early when the store is closed.
+        let _ = timeout(shared.connector.pause(), shared.presence.wake.notified()).await;
     }
 }
 
-async fn attend(
+async fn serve_connection(
     shared: &Postgres,
     mut connection: Connection,
     mut notices: mpsc::UnboundedReceiver<String>,
 ) -> Result<(), Failure> {
-    if !shared.reach.pooled {
+    if !shared.connector.pooled {
         connection.listen().await?;
     }
-    // Notices may have been lost before this.
-    shared.known().heads.forget_all();
-    shared.presence.look_around();
+    // Notifications may have been lost before this.
+    shared.known().head_hints.forget_all();
+    shared.presence.recheck_all();
     let mut beats = interval(HEARTBEAT);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while !shared.presence.is_stopped() {
         tokio::select! {
-            _ = beats.tick() => beat(shared, &mut connection).await?,
+            _ = beats.tick() => send_heartbeat(shared, &mut connection).await?,
             () = shared.presence.wake.notified() => {
                 let outgoing = shared.presence.outgoing(&shared.server);
                 if !outgoing.is_empty() {
@@ -190,9 +190,9 @@ async fn attend(
                 let Some(text) = heard else { return Ok(()) };
                 if let Some(what) = read_notice(&shared.server, &text) {
                     if let RemoteChange::Tube(tube) = &what {
-                        shared.known().heads.forget(tube);
+                        shared.known().head_hints.forget(tube);
                     }
-                    shared.presence.heard(what);
+                    shared.presence.report(what);
                 }
             }
         }
@@ -200,26 +200,28 @@ async fn attend(
     Ok(())
 }
 
-/// Says that this server lives, and ends the sessions of those that do not.
-async fn beat(shared: &Postgres, connection: &mut Connection) -> Result<(), Failure> {
+/// Sends a heartbeat, which also ends the sessions of dead servers.
+async fn send_heartbeat(shared: &Postgres, connection: &mut Connection) -> Result<(), Failure> {
     let now = (shared.clock == Clock::Caller).then(|| shared.known().now);
     let params = [param(shared.server.clone()), param(patience()), param(now)];
     let leaves = Instant::now();
     let rows = connection.transact(&[Call::new(&sql::HEARTBEAT, params)]).await?;
     let Some(row) = rows.first().and_then(|rows| rows.first()) else { return Ok(()) };
     let count = |place| get::<i64>(row, place).map_err(|error| Failure::Refused(error.to_string()));
-    shared.presence.accompanied.store(count(0)? > 0, Ordering::Relaxed);
+    shared.presence.has_peers.store(count(0)? > 0, Ordering::Relaxed);
     let forgotten: bool = get(row, 2).map_err(|error| Failure::Refused(error.to_string()))?;
     if forgotten {
-        tracing::warn!("this server was silent for so long that others took it for dead");
-        shared.known().attendance.doubt();
-        shared.presence.look_around();
+        tracing::warn!(
+            "missed two heartbeats; other servers declared this one dead and ended its sessions"
+        );
+        shared.known().sessions.mark_diverged();
+        shared.presence.recheck_all();
     }
-    shared.presence.seen(leaves);
+    shared.presence.note_heartbeat(leaves);
     if count(1)? > 0 {
-        tracing::warn!("another server is gone; its sessions end");
-        shared.known().heads.forget_all();
-        shared.presence.heard(RemoteChange::Anything);
+        tracing::warn!("another server missed two heartbeats; its sessions end");
+        shared.known().head_hints.forget_all();
+        shared.presence.report(RemoteChange::Anything);
     }
     Ok(())
 }
@@ -229,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_does_not_hear_itself() {
+    fn a_server_ignores_its_own_notifications() {
         let tube = TubeName::new("mail").unwrap();
         let text = notice(&[0xab, 1], &tube);
         assert_eq!(text, "ab01:mail");
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_notice_is_not_heard() {
+    fn malformed_notifications_are_ignored() {
         for text in ["", "mail", "ab:", "ab:a/b", "ab:a:b"] {
             assert_eq!(read_notice(&[], text), None, "{text}");
         }

@@ -1,4 +1,4 @@
-//! The way to the database: connecting, and leaving it alone for a while when that fails.
+//! Opens connections to the database, with growing pauses while it cannot be reached.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,71 +10,74 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::connection::{Connection, Failure, Notices, describe};
 use super::tls;
-use super::url::Place;
+use super::url::DatabaseUrl;
 
-/// How long to leave a database alone that cannot be reached: at first, and at most.
+/// The pause after a failed attempt: the first, and the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// How long opening a connection may take in all. Who accepts one may still never say a word on it.
+/// How long opening a connection may take, including the first exchange on it.
 const OPEN_MAX: Duration = Duration::from_secs(15);
 
-/// Why there is no connection.
+/// Why a connection could not be opened.
 #[derive(Debug)]
-pub(super) enum Unopened {
-    /// Nobody is there, or somebody does not want to.
+pub(super) enum ConnectError {
+    /// The connection was not accepted.
     Failed(tokio_postgres::Error),
-    /// Somebody is there and says nothing.
+    /// The connection was accepted, and there was no answer in time.
     Silent,
 }
 
-impl Unopened {
-    /// What to tell those who asked.
+impl ConnectError {
+    /// The message for callers.
     pub fn text(&self) -> String {
         match self {
-            Unopened::Failed(error) => describe(error),
-            Unopened::Silent => {
-                format!("it accepts connections and says nothing for {} s", OPEN_MAX.as_secs())
+            ConnectError::Failed(error) => describe(error),
+            ConnectError::Silent => {
+                format!(
+                    "it accepted the connection and did not answer within {} s",
+                    OPEN_MAX.as_secs()
+                )
             }
         }
     }
 }
 
-/// Where the database is, and whether it answered last.
-pub(super) struct Reach {
+/// Opens connections, and remembers whether the last attempt failed.
+pub(super) struct Connector {
     config: Config,
-    /// What encrypts connections, if anything does.
+    /// The encryption of connections, if there is any.
     tls: Option<MakeRustlsConnect>,
     /// Behind a pooler in transaction mode.
     pub pooled: bool,
-    away: Mutex<Option<Away>>,
+    away: Mutex<Option<Outage>>,
 }
 
 /// A database that could not be reached.
-struct Away {
+struct Outage {
     why: String,
     pause: Duration,
-    /// Until then nobody tries.
+    /// No attempt is made before.
     until: Instant,
 }
 
-impl Reach {
-    pub fn new(place: Place) -> Result<Self, String> {
-        let Place { config, pooled, security } = place;
+impl Connector {
+    pub fn new(target: DatabaseUrl) -> Result<Self, String> {
+        let DatabaseUrl { config, pooled, security } = target;
         let tls = tls::connector(&security)?;
-        Ok(Reach { config, tls, pooled, away: Mutex::default() })
+        Ok(Connector { config, tls, pooled, away: Mutex::default() })
     }
 
-    async fn open(&self, notices: Option<Notices>) -> Result<Connection, Unopened> {
+    async fn open(&self, notices: Option<Notices>) -> Result<Connection, ConnectError> {
         let opening = Connection::open(&self.config, self.tls.as_ref(), self.pooled, notices);
         match timeout(OPEN_MAX, opening).await {
-            Ok(opened) => opened.map_err(Unopened::Failed),
-            Err(_) => Err(Unopened::Silent),
+            Ok(opened) => opened.map_err(ConnectError::Failed),
+            Err(_) => Err(ConnectError::Silent),
         }
     }
 
     /// Connects, waiting this long for a database that is not up.
-    pub async fn wait_for(&self, wait: Duration) -> Result<Connection, Unopened> {
+    pub async fn wait_for(&self, wait: Duration) -> Result<Connection, ConnectError> {
         let until = Instant::now() + wait;
         loop {
             let opened = self.open(None).await;
@@ -91,8 +94,8 @@ impl Reach {
         }
     }
 
-    /// Connects. While the last try is too short a time ago this fails at once, so that many callers do
-    /// not become as many tries.
+    /// Connects. During the pause after a failed attempt this fails at once, so that many callers do not cause as many
+    /// attempts.
     pub async fn connect(&self) -> Result<Connection, Failure> {
         if let Some(away) = &*self.away()
             && away.until > Instant::now()
@@ -102,12 +105,12 @@ impl Reach {
         self.try_connect(None).await
     }
 
-    /// Connects, however short a time ago the last try is.
+    /// Connects, also during the pause.
     pub async fn try_connect(&self, notices: Option<Notices>) -> Result<Connection, Failure> {
         match self.open(notices).await {
             Ok(connection) => {
                 if self.away().take().is_some() {
-                    tracing::warn!("PostgreSQL is back");
+                    tracing::warn!("PostgreSQL can be reached again");
                 }
                 Ok(connection)
             }
@@ -115,7 +118,7 @@ impl Reach {
         }
     }
 
-    /// How long to wait before the next try.
+    /// The pause before the next attempt.
     pub fn pause(&self) -> Duration {
         self.away().as_ref().map_or(PAUSE_MIN, |away| away.pause)
     }
@@ -127,21 +130,21 @@ impl Reach {
         }
         let pause =
             away.as_ref().map_or(PAUSE_MIN, |away| away.pause.saturating_mul(2).min(PAUSE_MAX));
-        *away = Some(Away { why: why.clone(), pause, until: Instant::now() + pause });
+        *away = Some(Outage { why: why.clone(), pause, until: Instant::now() + pause });
         Failure::Unreachable(why)
     }
 
-    fn away(&self) -> MutexGuard<'_, Option<Away>> {
+    fn away(&self) -> MutexGuard<'_, Option<Outage>> {
         self.away.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether a database is not up, rather than unwilling.
-fn is_down(error: &Unopened) -> bool {
-    let Unopened::Failed(error) = error else { return true };
+/// Whether the database is not up, rather than refusing the connection.
+fn is_down(error: &ConnectError) -> bool {
+    let ConnectError::Failed(error) = error else { return true };
     match error.code() {
         Some(code) => *code == SqlState::CANNOT_CONNECT_NOW,
-        // What is wrong with encryption stays wrong.
+        // An encryption error does not pass with time.
         None if error.to_string().contains("TLS") => false,
         None => std::error::Error::source(error).is_some_and(|cause| cause.is::<std::io::Error>()),
     }
@@ -151,48 +154,49 @@ fn is_down(error: &Unopened) -> bool {
 mod tests {
     use super::*;
 
-    fn nowhere() -> Reach {
-        let place = Place::parse("postgres://nobody@%2Fnowhere/none").expect("a URL");
-        Reach::new(place).expect("nothing is wrong with it")
+    fn unreachable() -> Connector {
+        let target = DatabaseUrl::parse("postgres://ann@%2Fnowhere/none").expect("a URL");
+        Connector::new(target).expect("nothing is wrong with it")
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_database_that_is_away_is_left_alone_longer_and_longer() {
-        let reach = nowhere();
+    async fn pauses_grow_while_the_database_cannot_be_reached() {
+        let connector = unreachable();
         let mut pauses = Vec::new();
         for _ in 0..10 {
-            let failure = reach.try_connect(None).await.err();
+            let failure = connector.try_connect(None).await.err();
             assert!(matches!(failure, Some(Failure::Unreachable(_))), "{failure:?}");
-            pauses.push(reach.pause());
+            pauses.push(connector.pause());
         }
         assert!(pauses.is_sorted(), "{pauses:?}");
         assert_eq!((pauses[0], pauses[9]), (PAUSE_MIN, PAUSE_MAX));
     }
 
-    // The limit was on the connection alone and not on what is said on it: a database that was accepted for but
-    // did not answer kept everybody waiting for ever.
+    // The time limit covered only the connection and not the first exchange: callers waited without end for a database
+    // that accepted a connection and did not answer.
     #[tokio::test(start_paused = true)]
-    async fn one_that_accepts_and_says_nothing_cannot_be_reached() {
+    async fn a_database_that_accepts_and_does_not_answer_is_unreachable() {
         let mute = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = mute.local_addr().expect("it has an address").port();
-        let url = format!("postgres://nobody@127.0.0.1:{port}/none");
-        let reach = Reach::new(Place::parse(&url).expect("a URL")).expect("nothing is wrong");
-        let failure = reach.try_connect(None).await.err();
+        let url = format!("postgres://ann@127.0.0.1:{port}/none");
+        let connector =
+            Connector::new(DatabaseUrl::parse(&url).expect("a URL")).expect("nothing is wrong");
+        let failure = connector.try_connect(None).await.err();
         assert!(
-            matches!(&failure, Some(Failure::Unreachable(why)) if why.contains("says nothing")),
+            matches!(&failure, Some(Failure::Unreachable(why)) if why.contains("did not answer")),
             "{failure:?}"
         );
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_asks_too_soon_is_refused_without_a_try() {
-        let reach = nowhere();
-        assert!(reach.connect().await.is_err());
-        let pause = reach.pause();
-        assert!(reach.connect().await.is_err());
-        assert_eq!(reach.pause(), pause, "the second did not try");
+    async fn no_attempt_is_made_during_the_pause() {
+        let connector = unreachable();
+        assert!(connector.connect().await.is_err());
+        let pause = connector.pause();
+        assert!(connector.connect().await.is_err());
+        assert_eq!(connector.pause(), pause, "the second call made no attempt");
         tokio::time::advance(pause).await;
-        assert!(reach.connect().await.is_err());
-        assert!(reach.pause() > pause, "the third did");
+        assert!(connector.connect().await.is_err());
+        assert!(connector.pause() > pause, "the third call did");
     }
 }

@@ -1,4 +1,4 @@
-//! Semaphores: what is asked of the database, and what its rows mean.
+//! Encodes commands for semaphores as calls, and decodes their answers.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -12,45 +12,14 @@ use taskyard_core::{
 };
 use tokio_postgres::Row;
 
-use super::codec::{Unreadable, count_from_sql, count_to_sql, get, name, span_to_sql};
+use super::codec::{DecodeError, count_from_sql, count_to_sql, get, name, span_to_sql};
 use super::order::tube_of;
 use super::statements::{self as sql, Call, Param, param};
-use super::tally::Tally;
+use super::status::{outcome, semaphore};
+use super::tally::CounterDeltas;
 
-/// What was asked, as far as its answer needs it.
-#[derive(Debug)]
-pub(super) enum Ask {
-    Configure {
-        key: SemaphoreKey,
-        change: Box<SemaphoreChange>,
-        only_new: bool,
-    },
-    Members {
-        key: SemaphoreKey,
-        count: usize,
-    },
-    Drop {
-        key: SemaphoreKey,
-    },
-    /// The tasks as they were named: one that is named twice is asked about once.
-    Standings {
-        key: SemaphoreKey,
-        tasks: Vec<TaskId>,
-    },
-    Finish {
-        key: SemaphoreKey,
-    },
-    List {
-        key: Option<SemaphoreKey>,
-    },
-    Events {
-        key: Option<SemaphoreKey>,
-    },
-    Acknowledge,
-}
-
-/// Locks the semaphores that a batch changes, where it asks for more than one thing of them: two batches that lock
-/// them in the order of their commands could wait for each other.
+/// The call that locks the semaphores of a batch with several commands: batches that lock them in the order of their
+/// commands could deadlock.
 pub(super) fn lock(commands: &[Command], gated: &HashSet<TubeName>) -> Option<Call> {
     let (mut keys, mut tubes, mut events) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
     for command in commands {
@@ -71,13 +40,13 @@ pub(super) fn lock(commands: &[Command], gated: &HashSet<TubeName>) -> Option<Ca
     }
     let keys: Vec<String> = keys.into_iter().map(str::to_owned).collect();
     let tubes: Vec<String> = tubes.into_iter().collect();
-    // Also one semaphore alone, when something else is asked that may wait for a lock.
+    // Also a single semaphore, when another command of the batch may wait for a lock.
     let locks = commands.len() > 1 && !(keys.is_empty() && tubes.is_empty() && events.is_empty());
     locks.then(|| Call::new(&sql::SEMAPHORE_LOCK, [param(keys), param(tubes), param(events)]))
 }
 
-/// Whether a batch may let semaphores do something beside what it asks: in tubes that are plain they do nothing.
-pub(super) fn may_move(commands: &[Command], plain: &HashSet<TubeName>) -> bool {
+/// Whether semaphores may make tasks ready, write events or set deadlines because of a batch. Plain tubes have none.
+pub(super) fn may_change_semaphores(commands: &[Command], plain: &HashSet<TubeName>) -> bool {
     commands.iter().any(|command| match command {
         Command::Put { tube, .. }
         | Command::Finish { tube, .. }
@@ -98,67 +67,59 @@ pub(super) fn may_move(commands: &[Command], plain: &HashSet<TubeName>) -> bool 
     })
 }
 
-/// Notes what semaphores did beside what was asked.
-pub(super) fn read_moved(rows: &[Row], tally: &mut Tally) -> Result<(), Unreadable> {
-    let row = rows.first().ok_or("what semaphores did was not told")?;
-    tally.news(get(row, 0)?, None);
-    tally.deadline(get(row, 1)?);
+/// Notes what semaphores did because of a batch.
+pub(super) fn read_moved(rows: &[Row], deltas: &mut CounterDeltas) -> Result<(), DecodeError> {
+    let row = rows.first().ok_or("the effects of semaphores are missing")?;
+    deltas.news(get(row, 0)?, None);
+    deltas.deadline(get(row, 1)?);
     let tubes = get::<Option<Vec<&str>>>(row, 2)?.unwrap_or_default();
     let counts = get::<Option<Vec<i64>>>(row, 3)?.unwrap_or_default();
     for (tube, count) in tubes.into_iter().zip(counts) {
-        tally.back(&name(tube)?, count_from_sql(count));
+        deltas.back(&name(tube)?, count_from_sql(count));
     }
     Ok(())
 }
 
 /// The call of a command.
-pub(super) fn call(command: SemaphoreCommand, now: Option<i64>) -> (Ask, Call) {
+pub(super) fn call(command: &SemaphoreCommand, now: Option<i64>) -> Call {
     match command {
         SemaphoreCommand::Configure { key, change, only_new } => {
-            let call = configure(&key, &change, only_new, now);
-            (Ask::Configure { key, change, only_new }, call)
+            configure(key, change, *only_new, now)
         }
         SemaphoreCommand::Enqueue { key, wishes } => {
-            let (tasks, priorities) = last_words(&wishes);
-            let params = [text(&key), param(now), param(tasks), param(priorities)];
-            let tasks = wishes.iter().map(|wish| wish.task).collect();
-            (Ask::Standings { key, tasks }, Call::new(&sql::SEMAPHORE_ENQUEUE, params))
+            let (tasks, priorities) = last_priorities(wishes);
+            let params = [text(key), param(now), param(tasks), param(priorities)];
+            Call::new(&sql::SEMAPHORE_ENQUEUE, params)
         }
         SemaphoreCommand::Look { key, tasks } => {
             let ids: Vec<i64> = tasks.iter().map(|task| task.0 as i64).collect();
-            let call = Call::new(&sql::SEMAPHORE_LOOK, [text(&key), param(ids)]);
-            (Ask::Standings { key, tasks }, call)
+            Call::new(&sql::SEMAPHORE_LOOK, [text(key), param(ids)])
         }
-        SemaphoreCommand::Finish { key, items } => {
-            let call = finish(&key, &items, now);
-            (Ask::Finish { key }, call)
-        }
+        SemaphoreCommand::Finish { key, items } => finish(key, items, now),
         SemaphoreCommand::Members { key, part, after, count } => {
             let params = [
-                text(&key),
-                param(part == LinePart::Holders),
+                text(key),
+                param(*part == LinePart::Holders),
                 param(after.map(|after| -after.priority.value())),
                 param(after.map(|after| count_to_sql(after.seq))),
-                param(count_to_sql(count as u64)),
+                param(count_to_sql(*count as u64)),
             ];
-            (Ask::Members { key, count }, Call::new(&sql::SEMAPHORE_MEMBERS, params))
+            Call::new(&sql::SEMAPHORE_MEMBERS, params)
         }
         SemaphoreCommand::Drop { key, force } => {
-            let call = Call::new(&sql::SEMAPHORE_DROP, [text(&key), param(force)]);
-            (Ask::Drop { key }, call)
+            Call::new(&sql::SEMAPHORE_DROP, [text(key), param(*force)])
         }
         SemaphoreCommand::List { key } => {
-            let call = Call::new(&sql::SEMAPHORE_SHOW, [optional_text(key.as_ref())]);
-            (Ask::List { key }, call)
+            Call::new(&sql::SEMAPHORE_SHOW, [optional_text(key.as_ref())])
         }
         SemaphoreCommand::Events { key, count, .. } => {
             let params =
-                [optional_text(key.as_ref()), param(now), param(count_to_sql(count as u64))];
-            (Ask::Events { key }, Call::new(&sql::SEMAPHORE_FETCH, params))
+                [optional_text(key.as_ref()), param(now), param(count_to_sql(*count as u64))];
+            Call::new(&sql::SEMAPHORE_FETCH, params)
         }
         SemaphoreCommand::Acknowledge { events } => {
             let ids: Vec<i64> = events.iter().map(|event| event.0 as i64).collect();
-            (Ask::Acknowledge, Call::new(&sql::SEMAPHORE_ACKNOWLEDGE, [param(ids)]))
+            Call::new(&sql::SEMAPHORE_ACKNOWLEDGE, [param(ids)])
         }
     }
 }
@@ -176,20 +137,18 @@ pub(super) fn shares(command: &Command) -> Option<(usize, &SemaphoreKey)> {
 }
 
 /// One call for commands of the same kind.
-pub(super) fn call_all(commands: Vec<Command>, now: Option<i64>) -> (Vec<Ask>, Call) {
-    let (mut keys, mut sizes, mut asks) = (Vec::new(), Vec::new(), Vec::new());
+pub(super) fn call_all(commands: &[Command], now: Option<i64>) -> Call {
+    let (mut keys, mut sizes) = (Vec::new(), Vec::new());
     let (mut tasks, mut priorities, mut grants) = (Vec::new(), Vec::new(), Vec::new());
     let mut enqueues = false;
     for command in commands {
         match command {
             Command::Semaphore(SemaphoreCommand::Enqueue { key, wishes }) => {
-                let (own, own_priorities) = last_words(&wishes);
+                let (own, own_priorities) = last_priorities(wishes);
                 sizes.push(own.len() as i32);
                 tasks.extend(own);
                 priorities.extend(own_priorities);
                 keys.push(key.as_str().to_owned());
-                let tasks = wishes.iter().map(|wish| wish.task).collect();
-                asks.push(Ask::Standings { key, tasks });
                 enqueues = true;
             }
             Command::Semaphore(SemaphoreCommand::Finish { key, items }) => {
@@ -197,19 +156,17 @@ pub(super) fn call_all(commands: Vec<Command>, now: Option<i64>) -> (Vec<Ask>, C
                 tasks.extend(items.iter().map(|item| item.task.0 as i64));
                 grants.extend(items.iter().map(|item| item.grant.map(|grant| grant.0 as i64)));
                 keys.push(key.as_str().to_owned());
-                asks.push(Ask::Finish { key });
             }
             other => unreachable!("{} shares no call", other.verb()),
         }
     }
-    let call = if enqueues {
+    if enqueues {
         let params = [param(keys), param(now), param(sizes), param(tasks), param(priorities)];
         Call::new(&sql::SEMAPHORE_ENQUEUE_ALL, params)
     } else {
         let params = [param(keys), param(now), param(sizes), param(tasks), param(grants)];
         Call::new(&sql::SEMAPHORE_RELEASE_ALL, params)
-    };
-    (asks, call)
+    }
 }
 
 fn text(key: &SemaphoreKey) -> Param {
@@ -220,8 +177,8 @@ fn optional_text(key: Option<&SemaphoreKey>) -> Param {
     param(key.map(|key| key.as_str().to_owned()))
 }
 
-/// Each task once, where it was named first, with the priority it was given last.
-fn last_words(wishes: &[Wish]) -> (Vec<i64>, Vec<f64>) {
+/// Each task once, at the place of its first wish, with the priority of its last.
+fn last_priorities(wishes: &[Wish]) -> (Vec<i64>, Vec<f64>) {
     let (mut tasks, mut priorities) = (Vec::new(), Vec::new());
     let mut places: HashMap<TaskId, usize> = HashMap::new();
     for wish in wishes {
@@ -243,7 +200,7 @@ fn configure(
     only_new: bool,
     now: Option<i64>,
 ) -> Call {
-    // The numbers were checked: they fit.
+    // The numbers were checked before: they fit.
     let count =
         |value: Option<i64>| param(value.map(|value| i32::try_from(value).unwrap_or(i32::MAX)));
     let params = [
@@ -293,159 +250,175 @@ fn finish(key: &SemaphoreKey, items: &[GrantItem], now: Option<i64>) -> Call {
     Call::new(&sql::SEMAPHORE_FINISH, params)
 }
 
-/// The replies to what many callers asked with one call: each row begins with the place of its caller, from 1.
+/// The replies to commands that share a call: each row begins with the place of its command, from 1.
 pub(super) fn read_all(
-    asks: &[Ask],
+    commands: &[Command],
     rows: &[Row],
-    tally: &mut Tally,
-) -> Result<Vec<Result<Reply, Error>>, Unreadable> {
-    let mut parts: Vec<(Option<&Row>, Vec<&Row>)> = asks.iter().map(|_| (None, vec![])).collect();
+    deltas: &mut CounterDeltas,
+) -> Result<Vec<Result<Reply, Error>>, DecodeError> {
+    let mut parts: Vec<(Option<&Row>, Vec<&Row>)> =
+        commands.iter().map(|_| (None, vec![])).collect();
     for row in rows {
         let place = usize::try_from(get::<i32>(row, 0)? - 1)?;
-        let part = parts.get_mut(place).ok_or("an answer without a question")?;
+        let part = parts.get_mut(place).ok_or("an answer without a command")?;
         match get::<Option<i16>>(row, 1)? {
             Some(_) => part.0 = Some(row),
             None => part.1.push(row),
         }
     }
-    let replies = asks.iter().zip(parts).map(|(ask, (head, rows))| {
+    let replies = commands.iter().zip(parts).map(|(command, (head, rows))| {
         let head = head.ok_or("an answer has no head")?;
-        let key = match ask {
-            Ask::Standings { key, .. } | Ask::Finish { key } => key,
-            _ => return Err("only what changes semaphores is asked together".into()),
+        let (key, wishes) = match command {
+            Command::Semaphore(SemaphoreCommand::Enqueue { key, wishes }) => (key, Some(wishes)),
+            Command::Semaphore(SemaphoreCommand::Finish { key, .. }) => (key, None),
+            _ => return Err("only commands that change semaphores share a call".into()),
         };
-        if get::<i16>(head, 1)? != 0 {
+        if get::<i16>(head, 1)? != semaphore::DONE {
             return Ok(Err(Error::SemaphoreNotFound(key.clone())));
         }
-        tally.deadline(get(head, 2)?);
-        tally.news(get::<Option<bool>>(head, 3)?.unwrap_or(false), Some(key));
-        Ok(Ok(Reply::Semaphore(match ask {
-            Ask::Standings { tasks, .. } => {
+        deltas.deadline(get(head, 2)?);
+        deltas.news(get::<Option<bool>>(head, 3)?.unwrap_or(false), Some(key));
+        Ok(Ok(Reply::Semaphore(match wishes {
+            Some(wishes) => {
                 for row in &rows {
-                    tally.deadline(get(row, 2)?);
+                    deltas.deadline(get(row, 2)?);
                 }
+                let tasks = wishes.iter().map(|wish| wish.task);
                 SemaphoreReply::Standings(standings(tasks, rows.into_iter(), 1)?)
             }
-            _ => {
+            None => {
                 let outcomes = get::<Vec<i16>>(head, 4)?;
-                SemaphoreReply::Finished(outcomes.into_iter().map(outcome).collect())
+                SemaphoreReply::Finished(outcomes.into_iter().map(grant_outcome).collect())
             }
         })))
     });
     replies.collect()
 }
 
-/// The reply to what was asked with one call.
+/// The reply to a command with a call of its own.
 pub(super) fn read(
-    ask: &Ask,
+    command: &SemaphoreCommand,
     rows: &[Row],
-    tally: &mut Tally,
-) -> Result<Result<Reply, Error>, Unreadable> {
-    let reply = match ask {
-        Ask::Configure { key, change, only_new } => {
-            let row = rows.first().ok_or("a semaphore was not shown")?;
-            match get::<i16>(row, 0)? {
-                2 => return Ok(Err(Error::TooManySemaphores(SEMAPHORES_MAX))),
-                3 => {
-                    let active = u32::try_from(get::<i64>(row, 1)?)?;
-                    return Ok(Err(tail_too_long(change.try_release.unwrap_or_default(), active)));
-                }
-                _ => note(row, key, tally)?,
-            }
-            let info = shown(row)?;
-            if *only_new && let Err(differs) = change.check_same(key, &info.options) {
-                return Ok(Err(differs));
-            }
-            SemaphoreReply::Semaphores(vec![info])
+    deltas: &mut CounterDeltas,
+) -> Result<Result<Reply, Error>, DecodeError> {
+    let reply = match command {
+        SemaphoreCommand::Configure { key, change, only_new } => {
+            configured(key, change, *only_new, rows, deltas)?
         }
-        Ask::List { key: Some(key) } if rows.is_empty() => {
-            return Ok(Err(Error::SemaphoreNotFound(key.clone())));
+        SemaphoreCommand::List { key: Some(key) } if rows.is_empty() => {
+            Err(Error::SemaphoreNotFound(key.clone()))
         }
-        Ask::List { .. } => {
-            SemaphoreReply::Semaphores(rows.iter().map(shown).collect::<Result<_, _>>()?)
+        SemaphoreCommand::List { .. } => {
+            Ok(SemaphoreReply::Semaphores(rows.iter().map(shown).collect::<Result<_, _>>()?))
         }
-        Ask::Standings { key, tasks } => {
+        SemaphoreCommand::Enqueue { key, wishes } => {
             let (head, rows) = rows.split_first().ok_or("standings have no head")?;
-            if get::<i16>(head, 0)? != 0 {
-                return Ok(Err(Error::SemaphoreNotFound(key.clone())));
-            }
-            note(head, key, tally)?;
-            SemaphoreReply::Standings(standings(tasks, rows.iter(), 0)?)
+            note(head, key, deltas)?;
+            let found = standings(wishes.iter().map(|wish| wish.task), rows.iter(), 0)?;
+            exists(key, head)?.map(|()| SemaphoreReply::Standings(found))
         }
-        Ask::Members { key, count } => {
+        SemaphoreCommand::Look { key, tasks } => {
+            let (head, rows) = rows.split_first().ok_or("standings have no head")?;
+            let found = standings(tasks.iter().copied(), rows.iter(), 0)?;
+            exists(key, head)?.map(|()| SemaphoreReply::Standings(found))
+        }
+        SemaphoreCommand::Members { key, count, .. } => {
             let (head, rows) = rows.split_first().ok_or("members have no head")?;
-            if get::<i16>(head, 0)? != 0 {
-                return Ok(Err(Error::SemaphoreNotFound(key.clone())));
-            }
-            SemaphoreReply::Members(members(rows, *count)?)
+            let page = members(rows, *count)?;
+            exists(key, head)?.map(|()| SemaphoreReply::Members(page))
         }
-        Ask::Drop { key } => match dropped(rows, key)? {
-            Ok(reply) => reply,
-            Err(refusal) => return Ok(Err(refusal)),
-        },
-        Ask::Finish { key } => {
+        SemaphoreCommand::Drop { key, .. } => dropped(rows, key)?,
+        SemaphoreCommand::Finish { key, .. } => {
             let row = rows.first().ok_or("a finish has no answer")?;
-            if get::<i16>(row, 0)? != 0 {
-                return Ok(Err(Error::SemaphoreNotFound(key.clone())));
-            }
-            note(row, key, tally)?;
-            SemaphoreReply::Finished(get::<Vec<i16>>(row, 3)?.into_iter().map(outcome).collect())
+            note(row, key, deltas)?;
+            let outcomes = get::<Option<Vec<i16>>>(row, 3)?.unwrap_or_default();
+            let outcomes = outcomes.into_iter().map(grant_outcome).collect();
+            exists(key, row)?.map(|()| SemaphoreReply::Finished(outcomes))
         }
-        Ask::Events { key } => {
+        SemaphoreCommand::Events { key, .. } => {
             let (head, rows) = rows.split_first().ok_or("events have no head")?;
-            if let (Some(key), true) = (key, get::<i16>(head, 0)? != 0) {
-                return Ok(Err(Error::SemaphoreNotFound(key.clone())));
-            }
-            SemaphoreReply::Events(rows.iter().map(event).collect::<Result<_, _>>()?)
+            let events = rows.iter().map(event).collect::<Result<_, _>>()?;
+            let found = key.as_ref().map_or(Ok(Ok(())), |key| exists(key, head))?;
+            found.map(|()| SemaphoreReply::Events(events))
         }
-        Ask::Acknowledge => {
+        SemaphoreCommand::Acknowledge { .. } => {
             let row = rows.first().ok_or("an acknowledgement has no answer")?;
-            tally.news(get(row, 1)?, None);
-            SemaphoreReply::Acknowledged(count_from_sql(get(row, 0)?))
+            deltas.news(get(row, 1)?, None);
+            Ok(SemaphoreReply::Acknowledged(count_from_sql(get(row, 0)?)))
         }
     };
-    Ok(Ok(Reply::Semaphore(reply)))
+    Ok(reply.map(Reply::Semaphore))
+}
+
+/// Whether the head of an answer says that there is such a semaphore.
+fn exists(key: &SemaphoreKey, head: &Row) -> Result<Result<(), Error>, DecodeError> {
+    let is_there = get::<i16>(head, 0)? == semaphore::DONE;
+    Ok(if is_there { Ok(()) } else { Err(Error::SemaphoreNotFound(key.clone())) })
+}
+
+/// The answer of a configuration.
+fn configured(
+    key: &SemaphoreKey,
+    change: &SemaphoreChange,
+    only_new: bool,
+    rows: &[Row],
+    deltas: &mut CounterDeltas,
+) -> Result<Result<SemaphoreReply, Error>, DecodeError> {
+    let row = rows.first().ok_or("a semaphore was not shown")?;
+    match get::<i16>(row, 0)? {
+        semaphore::TOO_MANY => return Ok(Err(Error::TooManySemaphores(SEMAPHORES_MAX))),
+        semaphore::TAIL_TOO_LONG => {
+            let active = u32::try_from(get::<i64>(row, 1)?)?;
+            return Ok(Err(tail_too_long(change.try_release.unwrap_or_default(), active)));
+        }
+        _ => note(row, key, deltas)?,
+    }
+    let info = shown(row)?;
+    if only_new && let Err(differs) = change.check_same(key, &info.options) {
+        return Ok(Err(differs));
+    }
+    Ok(Ok(SemaphoreReply::Semaphores(vec![info])))
 }
 
 /// The answer of a drop.
-fn dropped(rows: &[Row], key: &SemaphoreKey) -> Result<Result<SemaphoreReply, Error>, Unreadable> {
+fn dropped(rows: &[Row], key: &SemaphoreKey) -> Result<Result<SemaphoreReply, Error>, DecodeError> {
     let row = rows.first().ok_or("a drop has no answer")?;
     let key = key.clone();
     Ok(match get::<i16>(row, 0)? {
-        0 => Ok(SemaphoreReply::Dropped),
-        1 => Err(Error::SemaphoreNotFound(key)),
-        2 => Err(Error::SemaphoreInUse(key)),
+        semaphore::DONE => Ok(SemaphoreReply::Dropped),
+        semaphore::NOT_FOUND => Err(Error::SemaphoreNotFound(key)),
+        semaphore::IN_USE => Err(Error::SemaphoreInUse(key)),
         _ => Err(Error::SemaphoreHasTube { key, tube: name(get(row, 1)?)? }),
     })
 }
 
-/// Notes what a call says about the time and about events.
-fn note(row: &Row, key: &SemaphoreKey, tally: &mut Tally) -> Result<(), Unreadable> {
-    tally.deadline(get(row, 1)?);
-    tally.news(get::<Option<bool>>(row, 2)?.unwrap_or(false), Some(key));
+/// Notes the deadline and the events that a call reports.
+fn note(row: &Row, key: &SemaphoreKey, deltas: &mut CounterDeltas) -> Result<(), DecodeError> {
+    deltas.deadline(get(row, 1)?);
+    deltas.news(get::<Option<bool>>(row, 2)?.unwrap_or(false), Some(key));
     Ok(())
 }
 
-fn outcome(code: i16) -> GrantOutcome {
+fn grant_outcome(code: i16) -> GrantOutcome {
     match code {
-        0 => GrantOutcome::Done,
-        1 => GrantOutcome::Stale,
-        3 => GrantOutcome::NotAsked,
+        outcome::DONE => GrantOutcome::Done,
+        outcome::STALE => GrantOutcome::Stale,
+        outcome::NOT_ASKED => GrantOutcome::NotAsked,
         _ => GrantOutcome::Missing,
     }
 }
 
 /// A semaphore as answers show it.
-fn shown(row: &Row) -> Result<SemaphoreInfo, Unreadable> {
+fn shown(row: &Row) -> Result<SemaphoreInfo, DecodeError> {
     let info = info(row)?;
     Ok(SemaphoreInfo { options: info.options.shown(), ..info })
 }
 
-/// One page of a line.
-fn members(rows: &[Row], count: usize) -> Result<MembersPage, Unreadable> {
+/// One page of the holders or waiting tasks.
+fn members(rows: &[Row], count: usize) -> Result<MembersPage, DecodeError> {
     let member = |row: &Row| {
         let tube = get::<Option<&str>>(row, 13)?.map(name).transpose()?;
-        Ok::<_, Unreadable>(Member { tube, standing: standing(row, 0)? })
+        Ok::<_, DecodeError>(Member { tube, standing: standing(row, 0)? })
     };
     let members: Vec<Member> = rows.iter().map(member).collect::<Result<_, _>>()?;
     let next = match rows.last().filter(|_| rows.len() == count) {
@@ -458,12 +431,12 @@ fn members(rows: &[Row], count: usize) -> Result<MembersPage, Unreadable> {
     Ok(MembersPage { members, next })
 }
 
-/// The options are as they are written down.
-pub(super) fn info(row: &Row) -> Result<SemaphoreInfo, Unreadable> {
+/// A semaphore with its options as they are stored.
+pub(super) fn info(row: &Row) -> Result<SemaphoreInfo, DecodeError> {
     let span = |place: usize| get::<i64>(row, place).map(Span::from_micros);
     let optional =
         |place: usize| get::<Option<i64>>(row, place).map(|micros| micros.map(Span::from_micros));
-    let number = |place: usize| Ok::<_, Unreadable>(u32::try_from(get::<i32>(row, place)?)?);
+    let number = |place: usize| Ok::<_, DecodeError>(u32::try_from(get::<i32>(row, place)?)?);
     let most = get::<Option<i32>>(row, 9)?.map(u32::try_from).transpose()?;
     Ok(SemaphoreInfo {
         key: SemaphoreKey::new(get(row, 3)?)?,
@@ -490,19 +463,19 @@ pub(super) fn info(row: &Row) -> Result<SemaphoreInfo, Unreadable> {
     })
 }
 
-/// Where the tasks stand that were named, in the order in which they were; `first` columns come before what a row says.
+/// The standings of these tasks, in this order. The columns of a standing begin behind the first `first` columns.
 fn standings<'a>(
-    tasks: &[TaskId],
+    tasks: impl Iterator<Item = TaskId>,
     rows: impl Iterator<Item = &'a Row>,
     first: usize,
-) -> Result<Vec<Standing>, Unreadable> {
+) -> Result<Vec<Standing>, DecodeError> {
     let found: HashMap<TaskId, Standing> = rows
         .map(|row| standing(row, first).map(|standing| (standing.task, standing)))
         .collect::<Result<_, _>>()?;
-    Ok(tasks.iter().filter_map(|task| found.get(task).copied()).collect())
+    Ok(tasks.filter_map(|task| found.get(&task).copied()).collect())
 }
 
-fn standing(row: &Row, first: usize) -> Result<Standing, Unreadable> {
+fn standing(row: &Row, first: usize) -> Result<Standing, DecodeError> {
     let moment = |place: usize| {
         get::<Option<i64>>(row, first + place).map(|micros| micros.map(Timestamp::from_micros))
     };
@@ -520,7 +493,7 @@ fn standing(row: &Row, first: usize) -> Result<Standing, Unreadable> {
     })
 }
 
-fn event(row: &Row) -> Result<SemaphoreEvent, Unreadable> {
+fn event(row: &Row) -> Result<SemaphoreEvent, DecodeError> {
     Ok(SemaphoreEvent {
         id: EventId(get::<i64>(row, 1)? as u64),
         semaphore: SemaphoreKey::new(get(row, 2)?)?,
@@ -538,10 +511,10 @@ mod tests {
 
     use super::*;
 
-    // A batch with one semaphore locked it where it stood, and acknowledgements where they stood: two servers that did
-    // the same things in another order waited for each other until the database found out.
+    // A batch with one semaphore locked it at the place of its command, and acknowledgements at theirs: two servers with
+    // the same commands in another order deadlocked until the database noticed.
     #[test]
-    fn what_may_wait_for_others_locks_its_semaphores_first() {
+    fn a_batch_that_may_wait_for_locks_locks_its_semaphores_first() {
         let yang = SemaphoreKey::new("yang").unwrap();
         let enqueue = Command::Semaphore(SemaphoreCommand::Enqueue { key: yang, wishes: vec![] });
         let acknowledge = SemaphoreCommand::Acknowledge { events: vec![EventId(7)] };
@@ -554,7 +527,7 @@ mod tests {
             let commands: Vec<Command> = commands.iter().map(|&command| command.clone()).collect();
             lock(&commands, gated).is_some()
         };
-        assert!(!locks(&[&enqueue], &nothing), "alone it locks its own");
+        assert!(!locks(&[&enqueue], &nothing), "a single command takes its own lock");
         assert!(!locks(&[&put, &put], &nothing));
         assert!(locks(&[&put, &enqueue], &nothing));
         assert!(locks(&[&acknowledge, &put], &nothing));

@@ -1,4 +1,4 @@
-//! What is sent: one function call for each verb.
+//! Declares the SQL statements: one function call for each command.
 
 use tokio_postgres::types::{ToSql, Type};
 
@@ -12,7 +12,7 @@ pub(super) struct Statement {
 /// A value for a parameter.
 pub(super) type Param = Box<dyn ToSql + Sync + Send>;
 
-/// A statement with its values. It can be sent again when a transaction has to be.
+/// A statement with its values. It can be sent again when a transaction is repeated.
 #[derive(Debug)]
 pub(super) struct Call {
     pub statement: &'static Statement,
@@ -26,7 +26,7 @@ impl Call {
     }
 }
 
-/// Puts a value into a box.
+/// Boxes a value.
 pub(super) fn param(value: impl ToSql + Sync + Send + 'static) -> Param {
     Box::new(value)
 }

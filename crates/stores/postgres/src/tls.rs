@@ -1,15 +1,15 @@
-//! Encryption on the way to the database, for the driver; whom to believe is decided in `taskyard_postgres`.
+//! Configures encryption for the driver. `taskyard_postgres` decides which certificates are trusted.
 
 use taskyard_postgres::{Security, SslMode, client_config};
 use tokio_postgres::config;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-/// What encrypts connections; nothing where nothing shall.
+/// The encryption of connections; `None` without one.
 pub(super) fn connector(security: &Security) -> Result<Option<MakeRustlsConnect>, String> {
     Ok(client_config(security)?.map(MakeRustlsConnect::new))
 }
 
-/// The same for the driver, which leaves it to us to look at certificates.
+/// The mode for the driver, which does not check certificates itself.
 pub(super) fn to_driver(mode: SslMode) -> config::SslMode {
     match mode {
         SslMode::Disable => config::SslMode::Disable,

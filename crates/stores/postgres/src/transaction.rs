@@ -1,21 +1,19 @@
-//! Putting tasks in a transaction of the caller's.
+//! Puts tasks in a transaction of the caller.
 
 use taskyard_core::{Error, NewTask, Placed, Reply, TubeName};
 use tokio_postgres::GenericClient;
 use tokio_postgres::types::{ToSql, Type};
 
-use super::answers::Reader;
+use super::answers::AnswerReader;
 use super::calls::put_call;
 use super::connection::describe;
 use super::counters::Counters;
-use super::plan::Ask;
 use super::presence::notice;
 use super::statements::{self as sql, Call, param};
 
-/// Puts tasks in a transaction of the caller's own: they are there when it commits, together with whatever
-/// else it changed, and not when it does not.
+/// Puts tasks in a transaction of the caller: they exist if and only if it commits, together with its other changes.
 ///
-/// `client` is a transaction, or a client outside of one; then the put stands alone. The database must be one
+/// `client` is a transaction, or a client outside of one; then the put is a transaction of its own. The database must be one
 /// that a [`PostgresStore`](super::PostgresStore) has opened before. All or none are put. A tube with a
 /// capacity or with sub-queues is locked until the transaction ends, so it should be short.
 pub async fn put_in<C: GenericClient + Sync>(
@@ -23,15 +21,15 @@ pub async fn put_in<C: GenericClient + Sync>(
     tube: &TubeName,
     tasks: Vec<NewTask>,
 ) -> Result<Vec<Placed>, Error> {
-    let size = tasks.len();
     if let Some(refusal) = super::plan::refuse_tasks(&tasks) {
         return Err(refusal);
     }
-    let rows = send(client, &put_call(tube, None, vec![size as i32], tasks)).await?;
+    let size = tasks.len();
+    let call = put_call(tube, None, vec![size as i32], &tasks.iter().collect::<Vec<_>>());
+    let rows = send(client, &call).await?;
     let counters = Counters::default();
-    let mut reader = Reader::new(&counters);
-    let replies =
-        reader.read(&Ask::Put { tube: tube.clone(), sizes: vec![size], usual: false }, &rows);
+    let mut reader = AnswerReader::new(&counters);
+    let replies = reader.put(tube, &[size], &rows);
     let replies = replies.map_err(|error| Error::Store(error.to_string()))?;
     match replies.into_iter().next() {
         Some(Ok(Reply::Put(placed))) => {

@@ -1,4 +1,4 @@
-//! Everything out of the database, or into it, when a store is copied.
+//! Exports the content of the database and imports it, when a store is copied.
 
 use std::collections::HashMap;
 
@@ -11,11 +11,12 @@ use taskyard_core::{
 };
 use tokio_postgres::Row;
 
-use super::codec::{self, Meta, Payload, Unreadable, count_from_sql, count_to_sql, get};
+use super::codec::{self, DecodeError, Meta, Payload, count_from_sql, count_to_sql, get};
 use super::counters::counted;
-use super::execute::Lane;
+use super::execute::ConnectionRole;
 use super::semaphores;
 use super::statements::{self as sql, Call, param};
+use super::status::state;
 use super::{Clock, Postgres};
 use taskyard_store::{Export, Exported, Import};
 
@@ -54,11 +55,11 @@ impl Postgres {
         read.map_err(|error| Error::Store(error.to_string()))
     }
 
-    /// Asks without a word about this server: it may be none.
+    /// Calls without sending session rows: this store may not be a registered server.
     async fn look(&self, calls: &[Call]) -> Result<Vec<Vec<Row>>, Error> {
         let mut place = self.connection.lock().await;
         if place.as_ref().is_none_or(|connection| !connection.is_open()) {
-            *place = Some(self.reach.connect().await.map_err(|failure| failure.error())?);
+            *place = Some(self.connector.connect().await.map_err(|failure| failure.error())?);
         }
         let Some(connection) = place.as_mut() else { return Ok(Vec::new()) };
         connection.transact(calls).await.map_err(|failure| failure.error())
@@ -70,19 +71,19 @@ impl Postgres {
             Import::Tasks(tube, records) => vec![import_tasks(&tube, records)],
             Import::End(ending) => end(ending, now),
         };
-        let done = self.transact(Lane::Main, &[], &calls).await;
-        self.known().heads.forget_all();
+        let done = self.transact(ConnectionRole::Main, &[], &calls).await;
+        self.known().head_hints.forget_all();
         done.map(|_| ()).map_err(|failure| failure.error())
     }
 }
 
-fn tasks_read(tasks: Result<Vec<Record>, Unreadable>) -> Result<Exported, Unreadable> {
+fn tasks_read(tasks: Result<Vec<Record>, DecodeError>) -> Result<Exported, DecodeError> {
     Ok(Exported::Tasks(tasks?))
 }
 
-fn tubes(answers: &[Vec<Row>]) -> Result<Exported, Unreadable> {
+fn tubes(answers: &[Vec<Row>]) -> Result<Exported, DecodeError> {
     let [shown, next_ids, counters, next_lease] = answers else {
-        return Err("the database answered too little".into());
+        return Err("an answer of the database is incomplete".into());
     };
     let mut counts = HashMap::new();
     for row in counters {
@@ -101,11 +102,11 @@ fn tubes(answers: &[Vec<Row>]) -> Result<Exported, Unreadable> {
         let next_id = ids.get(&info.number).copied().unwrap_or_default();
         tubes.push(TubeCopy::new(info, next_id));
     }
-    let next_lease = next_lease.first().ok_or("no number of a lease")?;
+    let next_lease = next_lease.first().ok_or("the next lease number is missing")?;
     Ok(Exported::Tubes(tubes, count_from_sql(get(next_lease, 0)?)))
 }
 
-fn moment(row: &Row, place: usize) -> Result<Option<Timestamp>, Unreadable> {
+fn moment(row: &Row, place: usize) -> Result<Option<Timestamp>, DecodeError> {
     Ok(get::<Option<i64>>(row, place)?.map(Timestamp::from_micros))
 }
 
@@ -114,16 +115,16 @@ fn never(moment: Option<Timestamp>) -> Timestamp {
 }
 
 /// A row of `EXPORT_TASKS`.
-fn task(row: &Row) -> Result<Record, Unreadable> {
-    let state: i16 = get(row, 1)?;
+fn task(row: &Row) -> Result<Record, DecodeError> {
+    let stored: i16 = get(row, 1)?;
     let body = codec::body(row, 12, 13)?.unwrap_or_else(|| Body::new(&[]));
     let created = Timestamp::from_micros(get(row, 3)?);
     let mut record = Record {
         id: TaskId(count_from_sql(get(row, 0)?)),
-        standing: match state {
-            2 => StoredState::Delayed(never(moment(row, 6)?)),
-            3 => StoredState::Buried,
-            4 => StoredState::DeadLetter,
+        standing: match stored {
+            state::DELAYED => StoredState::Delayed(never(moment(row, 6)?)),
+            state::BURIED => StoredState::Buried,
+            state::USED_UP => StoredState::DeadLetter,
             _ => StoredState::Ready(moment(row, 15)?.unwrap_or(created)),
         },
         pri: codec::pri_from_sql(get(row, 2)?),
@@ -137,7 +138,7 @@ fn task(row: &Row) -> Result<Record, Unreadable> {
         body_bytes: body.bytes(),
         body: Some(body),
     };
-    if state == 1 {
+    if stored == state::TAKEN {
         let attempts_max = get::<Option<i64>>(row, 14)?.map(codec::attempts);
         record.given_back(moment(row, 9)?.unwrap_or(created), attempts_max);
     }
@@ -149,12 +150,12 @@ fn import_tasks(tube: &TubeName, records: Vec<Record>) -> Call {
         records.iter().map(field).collect()
     }
     let micros = |moment: Option<Timestamp>| moment.map(Timestamp::as_micros);
-    let (state, due) = (
+    let (states, due) = (
         each(&records, |record| match record.standing {
-            StoredState::Ready(_) => 0_i16,
-            StoredState::Delayed(_) | StoredState::Scheduled(_) => 2,
-            StoredState::Buried => 3,
-            StoredState::DeadLetter => 4,
+            StoredState::Ready(_) => state::READY,
+            StoredState::Delayed(_) | StoredState::Scheduled(_) => state::DELAYED,
+            StoredState::Buried => state::BURIED,
+            StoredState::DeadLetter => state::USED_UP,
         }),
         each(&records, |record| match record.standing {
             StoredState::Delayed(due) | StoredState::Scheduled(due) => Some(due.as_micros()),
@@ -166,7 +167,7 @@ fn import_tasks(tube: &TubeName, records: Vec<Record>) -> Call {
     let params = [
         param(tube.as_str().to_owned()),
         param(each(&records, |record| codec::id_to_sql(record.id))),
-        param(state),
+        param(states),
         param(each(&records, |record| codec::pri_to_sql(record.pri))),
         param(each(&records, |record| record.created.as_micros())),
         param(each(&records, |record| record.expires.as_micros())),
@@ -197,7 +198,7 @@ fn end(ending: Ending, now: Option<i64>) -> Vec<Call> {
         places.extend(stands.into_iter().map(|place| (record.key.clone(), place)));
         events.extend(told.into_iter().map(|event| (record.key.clone(), event)));
     }
-    // Those of all semaphores in the order in which they came.
+    // Of all semaphores together, in the order of arrival.
     places.sort_by_key(|(_, copy)| copy.place.seq);
     events.sort_by_key(|(_, copy)| copy.id);
     calls.push(import_places(&places, &names));
@@ -277,7 +278,7 @@ fn import_semaphore(record: &SemaphoreRecord) -> Call {
 }
 
 fn import_places(places: &[(SemaphoreKey, PlaceCopy)], names: &HashMap<u32, String>) -> Call {
-    // Who is of a tube that does not come along has no place here.
+    // Without the tasks of tubes that are not copied.
     let places: Vec<_> = places
         .iter()
         .filter(|(_, copy)| copy.tube.is_none_or(|tube| names.contains_key(&tube)))
@@ -342,9 +343,9 @@ fn import_events(events: &[(SemaphoreKey, EventCopy)], names: &HashMap<u32, Stri
     Call::new(&sql::IMPORT_EVENTS, params)
 }
 
-fn all_semaphores(answers: &[Vec<Row>]) -> Result<Exported, Unreadable> {
+fn all_semaphores(answers: &[Vec<Row>]) -> Result<Exported, DecodeError> {
     let [shown, places, events] = answers else {
-        return Err("the database answered too little".into());
+        return Err("an answer of the database is incomplete".into());
     };
     let (mut copies, mut by_id) = (Vec::new(), HashMap::new());
     for row in shown {
@@ -358,7 +359,7 @@ fn all_semaphores(answers: &[Vec<Row>]) -> Result<Exported, Unreadable> {
         };
         copies.push(SemaphoreCopy { record, places: Vec::new(), events: Vec::new() });
     }
-    let lost = "somebody stands in a semaphore that is gone";
+    let lost = "a task waits in a semaphore that does not exist";
     for row in places {
         let place = *by_id.get(&get::<i32>(row, 0)?).ok_or(lost)?;
         copies[place].places.push(read_place(row)?);
@@ -378,14 +379,14 @@ fn all_semaphores(answers: &[Vec<Row>]) -> Result<Exported, Unreadable> {
     Ok(Exported::Semaphores(copies))
 }
 
-fn tube_of(row: &Row, place: usize) -> Result<Option<u32>, Unreadable> {
+fn tube_of(row: &Row, place: usize) -> Result<Option<u32>, DecodeError> {
     Ok(get::<Option<i32>>(row, place)?.map(u32::try_from).transpose()?)
 }
 
 /// A row of `EXPORT_PLACES`.
-fn read_place(row: &Row) -> Result<PlaceCopy, Unreadable> {
+fn read_place(row: &Row) -> Result<PlaceCopy, DecodeError> {
     let moments = moment(row, 11)?;
-    let hold = |asked: Option<Timestamp>| -> Result<Stand, Unreadable> {
+    let hold = |asked: Option<Timestamp>| -> Result<Stand, DecodeError> {
         Ok(Stand::Held(Box::new(Hold {
             grant: Grant(count_from_sql(get::<Option<i64>>(row, 7)?.unwrap_or_default())),
             granted: moment(row, 8)?.unwrap_or(Timestamp::EPOCH),
@@ -400,7 +401,7 @@ fn read_place(row: &Row) -> Result<PlaceCopy, Unreadable> {
         "DELAYED" => Stand::Delayed(never(moments)),
         "ACQUIRED" => hold(None)?,
         "TRY_RELEASE" => hold(Some(never(moments)))?,
-        other => return Err(format!("nobody can be {other} in a semaphore").into()),
+        other => return Err(format!("unknown status {other} in a semaphore").into()),
     };
     let place = Place {
         priority: Priority::new(get(row, 3)?)?,

@@ -1,4 +1,4 @@
-//! What a URL says about the database, and where else a password may be.
+//! Parses the URL of a database, and finds the password if the URL has none.
 
 use std::env;
 use std::path::PathBuf;
@@ -11,9 +11,9 @@ use tokio_postgres::config::Host;
 
 use super::tls;
 
-/// Where a database is and how to get there.
+/// The parsed URL of a database.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct DatabaseUrl {
     pub config: Config,
     /// Behind a pooler in transaction mode.
     pub pooled: bool,
@@ -21,20 +21,20 @@ pub(super) struct Place {
     pub security: Security,
 }
 
-impl Place {
+impl DatabaseUrl {
     /// Reads a URL. A password that is not in it comes from `PGPASSWORD`, or from the file `PGPASSFILE` or
     /// `~/.pgpass`.
     pub fn parse(url: &str) -> Result<Self, String> {
-        let mut place = Self::read(url)?;
-        if place.config.get_password().is_none()
-            && let Some(password) = password(&place.config)
+        let mut target = Self::read(url)?;
+        if target.config.get_password().is_none()
+            && let Some(password) = password(&target.config)
         {
-            place.config.password(password);
+            target.config.password(password);
         }
-        Ok(place)
+        Ok(target)
     }
 
-    /// Takes the parameters out of a URL that the driver does not know.
+    /// Separates our own parameters from those of the driver.
     fn read(url: &str) -> Result<Self, String> {
         let (base, parameters) = url.split_once('?').unwrap_or((url, ""));
         let (mut pooled, mut security) = (false, Security::default());
@@ -59,17 +59,17 @@ impl Place {
         let others = others.join("&");
         let plain = if others.is_empty() { base.to_owned() } else { format!("{base}?{others}") };
         let mut config: Config =
-            plain.parse().map_err(|error| format!("{}; {LOOKS}", describe(&error)))?;
+            plain.parse().map_err(|error| format!("{}; {EXAMPLE}", describe(&error)))?;
         if !url.contains("://") {
-            return Err(format!("this is no URL of a database; {LOOKS}"));
+            return Err(format!("not the URL of a database; {EXAMPLE}"));
         }
         let is_local = |host: &Host| matches!(host, Host::Unix(_));
         if config.get_hosts().iter().all(is_local) {
-            // Nobody listens in between, and PostgreSQL does not encrypt there.
+            // PostgreSQL does not encrypt on a Unix socket, which cannot be eavesdropped.
             security.mode = SslMode::Disable;
         }
         config.ssl_mode(tls::to_driver(security.mode));
-        Ok(Place { config, pooled, security })
+        Ok(DatabaseUrl { config, pooled, security })
     }
 }
 
@@ -77,8 +77,8 @@ fn file(text: &str) -> Result<PathBuf, String> {
     decoded(text).map(PathBuf::from).map_err(|error| error.to_string())
 }
 
-/// What to write instead.
-const LOOKS: &str = "it looks like postgres://user:password@host:5432/database, or, with the folder of a \
+/// What a URL looks like.
+const EXAMPLE: &str = "it looks like postgres://user:password@host:5432/database, or, with the folder of a \
     socket, postgres://user@%2Fvar%2Frun%2Fpostgresql/database";
 
 fn unknown_mode(name: &str) -> String {
@@ -102,13 +102,13 @@ fn password(config: &Config) -> Option<String> {
     let file = env::var_os("PGPASSFILE").map(PathBuf::from);
     let file = file.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".pgpass")))?;
     let (user, ports) = (config.get_user().unwrap_or_default(), config.get_ports());
-    config.get_hosts().iter().enumerate().find_map(|(place, host)| {
+    config.get_hosts().iter().enumerate().find_map(|(index, host)| {
         let wanted = PassfileQuery {
             host: match host {
                 Host::Tcp(name) => name,
                 Host::Unix(_) => "localhost",
             },
-            port: ports.get(place).or(ports.first()).copied().unwrap_or(5432),
+            port: ports.get(index).or(ports.first()).copied().unwrap_or(5432),
             dbname: config.get_dbname().unwrap_or(user),
             user,
         };
@@ -126,20 +126,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_own_parameters_are_not_the_drivers() {
-        let place = Place::read("postgres://a@b/c?connect_timeout=3").unwrap();
-        assert_eq!((place.pooled, place.security), (false, Security::default()));
+    fn our_own_parameters_are_removed_from_the_url() {
+        let target = DatabaseUrl::read("postgres://a@b/c?connect_timeout=3").unwrap();
+        assert_eq!((target.pooled, target.security), (false, Security::default()));
         let url = "postgres://a@b/c?pooler=transaction&sslmode=verify-full&sslrootcert=%2Ftmp%2Fa%20b\
                    &sslcert=/own.crt&sslkey=/own.key";
-        let place = Place::read(url).unwrap();
+        let target = DatabaseUrl::read(url).unwrap();
         let expected = Security {
             mode: SslMode::VerifyFull,
             root: Some("/tmp/a b".into()),
             cert: Some("/own.crt".into()),
             key: Some("/own.key".into()),
         };
-        assert_eq!((place.pooled, place.security), (true, expected));
-        let local = Place::read("postgres://a@%2Frun/c?sslmode=require").unwrap();
+        assert_eq!((target.pooled, target.security), (true, expected));
+        let local = DatabaseUrl::read("postgres://a@%2Frun/c?sslmode=require").unwrap();
         assert_eq!(local.security.mode, SslMode::Disable);
         for (wrong, why) in [
             ("postgres://a@b/c?sslmode=maybe", "sslmode=maybe is not known"),
@@ -148,13 +148,13 @@ mod tests {
             ("postgres:/x", "looks like postgres://user:password@host:5432/database"),
             ("postgres://a@b:port/c", "looks like postgres://"),
         ] {
-            let refusal = Place::read(wrong).unwrap_err();
+            let refusal = DatabaseUrl::read(wrong).unwrap_err();
             assert!(refusal.contains(why), "{refusal}");
         }
     }
 
-    /// SQL tasks read connection strings by rules of their own, because the driver's reader is not for them: who uses
-    /// both must find that one URL means one database.
+    /// SQL tasks parse connection strings by rules of their own, because the driver's parser does not fit: one URL must
+    /// mean one database in both.
     #[test]
     fn a_url_means_the_same_for_sql_tasks() {
         for url in [
@@ -167,7 +167,7 @@ mod tests {
             "postgres://ann@db/shop?options=-c%20work_mem%3D1MB&connect_timeout=7",
             "postgres:///shop?host=/run/pg&user=ann&port=6432",
         ] {
-            let driver = Place::read(url).unwrap().config;
+            let driver = DatabaseUrl::read(url).unwrap().config;
             let ours = Conninfo::parse(url).unwrap();
             let hosts = driver.get_hosts().iter().map(|host| match host {
                 Host::Tcp(name) => name.clone(),
@@ -189,7 +189,10 @@ mod tests {
             assert_eq!(u64::from(ours.connect_timeout), seconds, "{url}");
         }
         for wrong in ["postgres://h:port/d", "postgres://h/d?nonsense=1"] {
-            assert!(Place::read(wrong).is_err() && Conninfo::parse(wrong).is_err(), "{wrong}");
+            assert!(
+                DatabaseUrl::read(wrong).is_err() && Conninfo::parse(wrong).is_err(),
+                "{wrong}"
+            );
         }
     }
 }

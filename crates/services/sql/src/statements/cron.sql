@@ -1,5 +1,5 @@
--- Checks cron and zone when a row is inserted, and plans a row whose plan is not given for its next time. The rules are
--- those of the scheduler itself (`schedule::cron` of the core), which plans all that follow.
+-- Checks cron and zone when a row is inserted, and sets the plan of a row that has none to its next time. The rules are those
+-- of `schedule::cron` in the core, by which the scheduler plans the runs that follow.
 
 -- The values that a field allows: `*`, `5`, `5-10`, lists of them, each with a step; names count from the lowest.
 CREATE FUNCTION "schema".taskyard_cron_field(word text, field text, low integer, high integer, names text[])
@@ -41,13 +41,13 @@ SELECT coalesce(
 FROM (SELECT least_second / 3600 AS h, least_second / 60 % 60 AS m, least_second % 60 AS s) AS l
 $body$;
 
--- How far the clocks of a zone are ahead at a moment.
+-- The offset of a time zone from UTC at a time.
 CREATE FUNCTION "schema".taskyard_cron_offset(moment timestamptz, zone text)
 RETURNS interval LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $body$
 SELECT (moment AT TIME ZONE zone) - (moment AT TIME ZONE 'UTC')
 $body$;
 
--- The moments at which clocks show this: one, two where they were set back, the end of the gap where they were set forward.
+-- The times at which clocks show `shown`: one; two where they were set back; the end of the gap where they were set forward.
 CREATE FUNCTION "schema".taskyard_cron_moments(shown timestamp, zone text)
 RETURNS timestamptz[] LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $body$
 DECLARE
@@ -74,7 +74,7 @@ BEGIN
     RETURN ARRAY[late];
 END $body$;
 
--- The first time after a moment. Refuses what cannot be read, and what names no day within nine years.
+-- The first time after `moment`. Refuses an invalid expression, and one without a day in the next nine years.
 CREATE FUNCTION "schema".taskyard_cron_next(cron text, zone text, moment timestamptz)
 RETURNS timestamptz LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $body$
 DECLARE
@@ -113,7 +113,7 @@ BEGIN
     w := CASE WHEN 7 = ANY (w) THEN 0 || w ELSE w END;
     both_days := words[4] ~ '^[*?]' OR words[6] ~ '^[*?]';
     every_hour := 24 = (SELECT count(DISTINCT v) FROM unnest(h) AS v);
-    -- Around a change of the clocks, times that were already shown may come again.
+    -- Around a change of the clocks, times that clocks have shown may repeat.
     IF (moment - interval '3 hours') AT TIME ZONE zone <> shown - interval '3 hours' THEN
         shown := shown - interval '3 hours';
     END IF;
@@ -150,7 +150,7 @@ CREATE FUNCTION "schema".taskyard_cron() RETURNS trigger LANGUAGE plpgsql SET se
 DECLARE
     next timestamptz;
 BEGIN
-    -- The database refuses a zone that it does not know.
+    -- The database refuses an unknown time zone.
     PERFORM statement_timestamp() AT TIME ZONE NEW.zone;
     IF NEW.cron IS NOT NULL THEN
         next := "schema".taskyard_cron_next(NEW.cron, coalesce(NEW.zone, "schema".taskyard_zone()), statement_timestamp());

@@ -1,5 +1,5 @@
--- Ends sessions that run tasks for a scheduler that is gone. $1: the sessions of this one; $2: the ids that are under way
--- here. Answers how many are still there. No session runs a task before the table shows it with that session.
+-- Ends sessions that run tasks for a scheduler that is gone. $1: the processes of the sessions of this scheduler; $2: the ids
+-- of its tasks. Returns how many such sessions exist. A session runs no task before the table shows the task with its process.
 SELECT count(*), count(pg_terminate_backend(a.pid)) FROM pg_stat_activity a
 WHERE a.datname = current_database() AND a.usename = current_user AND a.pid <> pg_backend_pid()
     AND a.pid <> ALL ($1::integer[]) AND a.pid IN (

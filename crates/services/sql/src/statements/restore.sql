@@ -1,5 +1,5 @@
--- Writes again which tasks are under way here, where a crash of the database lost that. $1: the tasks, each with the process
--- that runs it. A row that was changed otherwise has a process or an end, and stays as it is.
+-- Writes again which tasks this scheduler runs, where a crash of the database lost that. $1: the tasks, each with its process.
+-- A row that was changed in another way has a process or an end, and stays unchanged.
 UPDATE {table} t SET pid = i.pid, start = i.start,
     state = CASE WHEN t.state = 'STOP' THEN t.state WHEN i.pid IS NULL THEN 'TAKE' ELSE 'WORK' END
 FROM json_to_recordset($1::json) AS i(id bigint, pid integer, start timestamptz)

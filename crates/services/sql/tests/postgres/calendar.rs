@@ -1,24 +1,24 @@
-//! The core's calendar beside the database's.
+//! Compares the calendar of the core with that of the database.
 
 use taskyard_core::Timestamp;
 use taskyard_core::schedule::{Cron, Interval};
-use taskyard_sql::zone::Named;
+use taskyard_sql::time_zone::NamedZone;
 
-use crate::rig::{Client, Rig, database, run};
+use crate::fixture::{Client, Fixture, database, run};
 
-/// Random sums as numbers: the moment, the parts of the interval, and what the database makes of them.
+/// Random sums as numbers: the timestamp, the parts of the interval, and the result of the database.
 const SUMS: &str = "SELECT string_agg(concat_ws(' ', at, months, days, micros, round(extract(epoch FROM \
     to_timestamp(at / 1000000) + make_interval(months => months, days => days, secs => micros / 1000000)) * 1000000)::bigint), ',') \
     FROM (SELECT 1577836800000000 + floor(random() * 5000000)::bigint * 60000000 AS at, floor(random() * 30 - 10)::int AS months, \
     floor(random() * 80 - 20)::int AS days, floor(random() * 90000)::bigint * 1000000 AS micros FROM generate_series(1, 1000)) x";
 
 #[test]
-fn moments_and_intervals_add_up_as_in_the_database() {
+fn timestamps_and_intervals_add_up_as_in_the_database() {
     run(async {
         let client = Client::new(&database("postgres", "postgres")).await;
         for name in ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "UTC"] {
             client.run(&format!("SET TimeZone = '{name}'")).await;
-            let zone = Named::find(name).expect("it is in every table");
+            let zone = NamedZone::find(name).expect("every database has it");
             client.run("SELECT setseed(0.25)").await;
             let sums = client.get(SUMS).await.expect("sums");
             for sum in sums.split(',') {
@@ -33,17 +33,17 @@ fn moments_and_intervals_add_up_as_in_the_database() {
     });
 }
 
-/// Moments around changes of clocks and elsewhere, in microseconds: every 17 minutes for two days, then every 11 days.
+/// Timestamps around changes of clocks and at other times, in microseconds: every 17 minutes for two days, then every 11 days.
 const MOMENTS: &str = "SELECT string_agg(concat_ws(' ', at, round(extract(epoch FROM {schema}.taskyard_cron_next('{cron}', '{zone}', \
     to_timestamp(at / 1000000.0))) * 1000000)::bigint), ',') FROM (SELECT start + i::bigint * 1020000000 AS at FROM \
     unnest(ARRAY[1774656000000000, 1792800000000000]) AS start, generate_series(1, 170) AS i \
     UNION ALL SELECT 1767225600000001 + i::bigint * 950400000000 FROM generate_series(1, 40) AS i) x";
 
 #[test]
-fn the_database_finds_the_same_next_time_of_cron() {
-    // The first run of a row is planned in the database, all that follow by the scheduler.
+fn database_and_scheduler_compute_the_same_cron_times() {
+    // The first run of a row is planned by the database, all others by the scheduler.
     run(async {
-        let rig = Rig::new().await;
+        let fixture = Fixture::new().await;
         for (cron, name) in [
             ("30 2 * * *", "Europe/Berlin"),
             ("*/20 * * * *", "Europe/Berlin"),
@@ -52,11 +52,11 @@ fn the_database_finds_the_same_next_time_of_cron() {
             ("0 12 13 * fri", "UTC"),
             ("10/25 9 */7 jan-mar,oct mon", "Europe/Berlin"),
         ] {
-            let zone = Named::find(name).expect("it is in every table");
+            let zone = NamedZone::find(name).expect("every database has it");
             let rule = Cron::parse(cron).expect("a rule");
-            let sql = MOMENTS.replace("{schema}", &rig.schema);
+            let sql = MOMENTS.replace("{schema}", &fixture.schema);
             let sql = sql.replace("{cron}", cron).replace("{zone}", name);
-            let pairs = rig.get(&sql).await.expect("times");
+            let pairs = fixture.get(&sql).await.expect("times");
             for pair in pairs.split(',') {
                 let numbers: Vec<i64> =
                     pair.split(' ').map(|word| word.parse().expect(pair)).collect();
@@ -65,6 +65,6 @@ fn the_database_finds_the_same_next_time_of_cron() {
                 assert_eq!(next, numbers.get(1).copied(), "{cron} in {name} after {}", numbers[0]);
             }
         }
-        rig.stop().await;
+        fixture.stop().await;
     });
 }

@@ -1,17 +1,17 @@
-//! Configurations that change.
+//! Changes of the configuration.
 
 use std::time::Duration;
 
-use crate::rig::{Client, Rig, database, run};
+use crate::fixture::{Client, Fixture, database, run};
 use taskyard_core::service::{Health, Service};
 use taskyard_sql::{Source, SqlTasks};
 
 #[test]
-fn databases_roles_and_tables_are_made_and_files_are_read_again() {
+fn missing_objects_are_created_and_a_changed_file_is_read_again() {
     run(async {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("tasks.json");
-        let (one, two) = (Rig::name(), Rig::name());
+        let (one, two) = (Fixture::name(), Fixture::name());
         let write = |text: String| std::fs::write(&file, text).expect("it can be written");
         write(format!("[{{\"data\": \"{one}\"}}]"));
         let admin = database("postgres", "postgres");
@@ -31,7 +31,7 @@ fn databases_roles_and_tables_are_made_and_files_are_read_again() {
         first.run("INSERT INTO task (input) VALUES ('select current_user')").await;
         first.until(&format!("EXISTS (SELECT FROM task WHERE output = '{one}')")).await;
 
-        // A bad file changes nothing and is told.
+        // An invalid file changes nothing and is reported.
         write("[{".into());
         tasks.reload();
         assert!(
@@ -40,7 +40,7 @@ fn databases_roles_and_tables_are_made_and_files_are_read_again() {
         first.run("INSERT INTO task (input) VALUES ('select 2')").await;
         first.until("EXISTS (SELECT FROM task WHERE output = '2')").await;
 
-        // A row that goes lets its task end; one that comes begins. The file is noticed by itself.
+        // The scheduler of a removed row waits for its task; that of a new row starts. The change of the file is noticed.
         first.run("SELECT pg_advisory_lock(5)").await;
         first.run("INSERT INTO task (input) VALUES ('select pg_advisory_lock_shared(5)')").await;
         first.until("EXISTS (SELECT FROM task WHERE state = 'WORK')").await;
@@ -66,47 +66,47 @@ fn databases_roles_and_tables_are_made_and_files_are_read_again() {
 #[test]
 fn an_idle_scheduler_has_one_connection() {
     run(async {
-        let rig = Rig::new().await;
-        rig.run("INSERT INTO task (input, count, max) SELECT 'select 1', 100, 3 FROM generate_series(1, 20)").await;
-        rig.idle().await;
-        let mine = format!("application_name LIKE 'pg_task {} %'", rig.schema);
-        rig.until(&format!("NOT EXISTS (SELECT FROM pg_stat_activity WHERE {mine})")).await;
-        let name = format!("pg_work {} task 1000", rig.schema);
-        let count = rig
+        let fixture = Fixture::new().await;
+        fixture.run("INSERT INTO task (input, count, max) SELECT 'select 1', 100, 3 FROM generate_series(1, 20)").await;
+        fixture.idle().await;
+        let mine = format!("application_name LIKE 'pg_task {} %'", fixture.schema);
+        fixture.until(&format!("NOT EXISTS (SELECT FROM pg_stat_activity WHERE {mine})")).await;
+        let name = format!("pg_work {} task 1000", fixture.schema);
+        let count = fixture
             .get(&format!(
                 "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{name}'"
             ))
             .await;
         assert_eq!(count.as_deref(), Some("1"));
-        let metrics = rig.tasks.metrics();
+        let metrics = fixture.tasks.metrics();
         let value = |name: &str| {
             metrics.iter().find(|metric| metric.name == name).map(|metric| metric.values[0].1)
         };
         assert_eq!(value("taskyard_sql_done_total"), Some(20.0));
-        assert_eq!(value("taskyard_sql_leads"), Some(1.0));
+        assert_eq!(value("taskyard_sql_leader"), Some(1.0));
         assert!(
-            rig.tasks.status()[0].words.starts_with("leads; 0 running, 20 done"),
+            fixture.tasks.status()[0].words.starts_with("leader; 0 running, 20 done"),
             "{:?}",
-            rig.tasks.status()
+            fixture.tasks.status()
         );
-        rig.stop().await;
+        fixture.stop().await;
     });
 }
 
 #[test]
-fn a_row_that_comes_back_goes_on_and_one_that_is_gone_is_waited_for() {
-    // What was taken out was forgotten: put back, its table stood still until its last task had ended, and the whole
+fn a_restored_row_resumes_and_a_removed_one_is_drained() {
+    // A removed row was forgotten: restored, its table stood still until its last task had ended, and the service
     // did not wait for that task when it stopped.
     run(async {
         let folder = tempfile::tempdir().expect("a folder");
-        let (file, schema) = (folder.path().join("tasks.json"), Rig::name());
+        let (file, schema) = (folder.path().join("tasks.json"), Fixture::name());
         let write = |text: &str| std::fs::write(&file, text).expect("it can be written");
         let row = format!("[{{\"data\": \"postgres\", \"schema\": \"{schema}\"}}]");
         write(&row);
         let admin = database("postgres", "postgres");
         let tasks = SqlTasks::start(admin, Source::File(file.clone()), Duration::from_secs(60));
         let tasks = tasks.expect("it starts");
-        let client = Rig::client(&schema).await;
+        let client = Fixture::client(&schema).await;
         client.until(&format!("to_regclass('{schema}.task') IS NOT NULL")).await;
         client.run("SELECT pg_advisory_lock(96)").await;
         client.run("INSERT INTO task (input) VALUES ('select pg_advisory_lock_shared(96)')").await;

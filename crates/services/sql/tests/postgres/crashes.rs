@@ -1,13 +1,13 @@
-//! Databases that crash while tasks are under way, and lose what was not on disk.
+//! Crashes of the database while tasks run, with loss of what was not on disk.
 
 use std::time::Duration;
 
-use crate::rig::{Client, Rig, run};
+use crate::fixture::{Client, Fixture, run};
 use taskyard_core::service::Service;
 use taskyard_sql::{Config, Conninfo, Source, SqlTasks};
 use taskyard_testkit::postgres::{Cluster, programs};
 
-/// A server of a test's own that writes what is not waited for only after ten seconds, with a scheduler for it.
+/// A server that writes asynchronous commits only after ten seconds, with a scheduler.
 struct Crashing {
     cluster: Cluster,
     conninfo: Conninfo,
@@ -20,14 +20,14 @@ impl Crashing {
         let programs = programs().expect("the test has looked for it");
         let cluster = Cluster::with(programs, 5432, |_| "wal_writer_delay = 10s\n".into());
         let conninfo = Conninfo::parse(&cluster.url("postgres")).expect("a URL");
-        let source = Source::Given(Config::alone(&conninfo));
+        let source = Source::Inline(Config::single(&conninfo));
         let tasks = SqlTasks::start(conninfo.clone(), source, Duration::from_secs(40));
         let client = Client::new(&conninfo).await;
         client.until("to_regclass('task') IS NOT NULL").await;
         Crashing { cluster, conninfo, client, tasks: tasks.expect("it starts") }
     }
 
-    /// Inserts a task and lets another commit bring its claim to the disk, but not its start.
+    /// Inserts a task, and writes its claim to disk with another commit, but not its start.
     async fn insert(&self, input: &str) {
         let client = &self.client;
         client.run("CREATE TABLE other (one integer)").await;
@@ -61,8 +61,8 @@ fn crashing(case: impl AsyncFnOnce(Crashing)) {
 
 #[test]
 fn a_task_whose_start_was_lost_in_a_crash_runs_again_at_once() {
-    // Its row was TAKE again, without a process. The scheduler gave back the task of the process it knew, no row showed
-    // that one, and the row waited for the next reset: an hour, after which the task was not active any more.
+    // Its row was TAKE again, without a process. The scheduler returned the task with the process it knew, no row showed
+    // that one, and the row waited an hour for the next reset, when the task had expired.
     crashing(async |mut crashing: Crashing| {
         let since = crashing.client.get("SELECT pg_postmaster_start_time()").await;
         let since = since.expect("it has started");
@@ -81,9 +81,9 @@ fn a_task_whose_start_was_lost_in_a_crash_runs_again_at_once() {
 }
 
 #[test]
-fn an_end_counts_although_the_start_was_lost_in_a_crash() {
-    // The task had ended and its end was on the way when the database crashed and lost the start: the end named a
-    // process that the row did not show, and was thrown away.
+fn an_outcome_is_written_although_the_start_was_lost_in_a_crash() {
+    // The task had ended and its outcome was being written when the database crashed and lost the start: the outcome named a
+    // process that the row did not show, and was discarded.
     crashing(async |mut crashing: Crashing| {
         let client = &crashing.client;
         client
@@ -109,11 +109,11 @@ fn an_end_counts_although_the_start_was_lost_in_a_crash() {
 }
 
 #[test]
-fn a_task_on_a_remote_goes_on_through_a_crash_and_runs_once() {
-    // Its claim was not on disk: after the crash the row was PLAN, and the task began a second time beside itself.
+fn a_task_on_a_remote_survives_a_crash_and_runs_once() {
+    // Its claim was not on disk: after the crash the row was PLAN, and the task started a second time while it ran.
     crashing(async |mut crashing: Crashing| {
-        let remote = Rig::client("public").await;
-        let url = crate::rig::cluster().url("postgres");
+        let remote = Fixture::client("public").await;
+        let url = crate::fixture::cluster().url("postgres");
         remote.run("SELECT pg_advisory_lock(9901)").await;
         let input = "select pg_advisory_lock_shared(9901)";
         crashing
@@ -140,13 +140,13 @@ fn a_task_on_a_remote_goes_on_through_a_crash_and_runs_once() {
 
 #[test]
 fn the_claim_and_the_start_of_a_task_on_a_remote_are_on_disk() {
-    // Both were answered before they were on disk: scheduler and database gone together, the task ran twice.
+    // Both were answered before they were on disk: when scheduler and database crashed together, the task ran twice.
     run(async {
-        let rig = Rig::new().await;
-        let (schema, url) = (&rig.schema, crate::rig::cluster().url("postgres"));
+        let fixture = Fixture::new().await;
+        let (schema, url) = (&fixture.schema, crate::fixture::cluster().url("postgres"));
         // A deferred trigger sees what the commit sees.
-        rig.run(&format!(
-            "CREATE TABLE seen (state text, far boolean, sync text); \
+        fixture.run(&format!(
+            "CREATE TABLE seen (state text, is_remote boolean, sync text); \
              CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $f$ BEGIN INSERT INTO {schema}.seen \
              VALUES (NEW.state, NEW.remote IS NOT NULL, current_setting('synchronous_commit')); RETURN NULL; END $f$; \
              CREATE CONSTRAINT TRIGGER note AFTER UPDATE ON task DEFERRABLE INITIALLY DEFERRED \
@@ -154,17 +154,18 @@ fn the_claim_and_the_start_of_a_task_on_a_remote_are_on_disk() {
         ))
         .await;
         for remote in ["NULL".to_owned(), format!("'{url}'")] {
-            rig.run(&format!(
+            fixture.run(&format!(
                 "INSERT INTO task (input, remote, count) SELECT 'select 1', {remote}, 2 FROM generate_series(1, 4)"
             ))
             .await;
-            rig.idle().await;
+            fixture.idle().await;
         }
-        let far = "SELECT string_agg(DISTINCT state || ' ' || sync, '|') FROM seen WHERE far";
-        assert_eq!(rig.get(far).await.as_deref(), Some("DONE on|TAKE on|WORK on"));
+        let remote =
+            "SELECT string_agg(DISTINCT state || ' ' || sync, '|') FROM seen WHERE is_remote";
+        assert_eq!(fixture.get(remote).await.as_deref(), Some("DONE on|TAKE on|WORK on"));
         let quick =
-            "SELECT count(*) > 0 FROM seen WHERE NOT far AND state = 'TAKE' AND sync = 'off'";
-        assert_eq!(rig.get(quick).await.as_deref(), Some("t"));
-        rig.stop().await;
+            "SELECT count(*) > 0 FROM seen WHERE NOT is_remote AND state = 'TAKE' AND sync = 'off'";
+        assert_eq!(fixture.get(quick).await.as_deref(), Some("t"));
+        fixture.stop().await;
     });
 }

@@ -1,17 +1,17 @@
-//! Encrypted connections, with a server and certificates of their own.
+//! Encrypted connections to a server with its own certificates.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use taskyard_core::service::Service;
-use taskyard_sql::wire::{Ask, Opening, connect};
+use taskyard_sql::connection::{Query, SessionOptions, connect};
 use taskyard_sql::{Config, Conninfo, Source, SqlTasks};
 
-use crate::rig::{Client, run};
+use crate::fixture::{Client, run};
 use taskyard_testkit::postgres::{Cluster, programs};
 
-/// Makes an authority, and a certificate of it for an address that the server does not have.
+/// Creates a certificate authority, and a certificate for another address than that of the server.
 const CERTIFICATES: &str = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=authority -keyout ca.key -out ca.crt && \
     openssl req -newkey rsa:2048 -nodes -subj /CN=server -keyout server.key -out server.csr && \
     echo subjectAltName=IP:127.0.0.1 > names && \
@@ -20,11 +20,12 @@ const CERTIFICATES: &str = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=
     openssl x509 -req -in client.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out client.crt && \
     chmod 600 server.key";
 
-/// A machine that is gone without a word kept its sessions, and the lead with them, for two hours.
-async fn watches(conninfo: &str, local: &Conninfo) {
+/// Checks the keepalives: a machine that went down without closing its connections kept its sessions and the lock of the
+/// leader for two hours.
+async fn assert_keepalives(conninfo: &str, local: &Conninfo) {
     let admin = Client::new(local).await;
     let conninfo = Conninfo::parse(conninfo).expect("a connection string");
-    let source = Source::Given(Config::alone(&conninfo));
+    let source = Source::Inline(Config::single(&conninfo));
     let tasks = SqlTasks::start(conninfo, source, Duration::from_secs(60)).expect("it starts");
     admin.until("to_regclass('public.task') IS NOT NULL").await;
     let input = "concat_ws('' '', current_setting(''tcp_keepalives_idle''), current_setting(''tcp_keepalives_count''))";
@@ -34,9 +35,9 @@ async fn watches(conninfo: &str, local: &Conninfo) {
 }
 
 #[test]
-fn as_strict_as_asked() {
+fn sslmode_is_enforced() {
     run(async {
-        let cluster = Cluster::new(programs().expect("whoever runs this has it"));
+        let cluster = Cluster::new(programs().expect("the caller has checked for PostgreSQL"));
         let local = Conninfo::parse(&cluster.url("postgres")).expect("a URL");
         // An address of this machine that no other test has.
         let number = std::process::id();
@@ -84,10 +85,10 @@ fn as_strict_as_asked() {
         ] {
             let text = format!("host={host} user=postgres dbname=postgres {options}");
             let conninfo = Conninfo::parse(&text).expect("a connection string");
-            match connect(&conninfo, &Opening::default()).await {
-                Ok(mut wire) => {
-                    let ask = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
-                    let rows = wire.ask(Ask::new(ask, [])).await.expect("it answers");
+            match connect(&conninfo, &SessionOptions::default()).await {
+                Ok(mut connection) => {
+                    let query = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
+                    let rows = connection.query(Query::new(query, [])).await.expect("it answers");
                     assert!(rows[0].is_true(0) && expected.is_none(), "{options}");
                 }
                 Err(error) => {
@@ -96,7 +97,10 @@ fn as_strict_as_asked() {
                 }
             }
         }
-        watches(&format!("host={host} user=postgres dbname=postgres sslmode=require"), &local)
-            .await;
+        assert_keepalives(
+            &format!("host={host} user=postgres dbname=postgres sslmode=require"),
+            &local,
+        )
+        .await;
     });
 }

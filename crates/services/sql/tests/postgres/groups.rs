@@ -1,31 +1,31 @@
-//! Who runs beside whom, in which session.
+//! Groups, parallel tasks and the reuse of sessions.
 
-use crate::rig::{Rig, cluster, database, run};
-use taskyard_sql::table::{Names, Profile, prepare};
-use taskyard_sql::wire::{Ask, Opening, connect};
+use crate::fixture::{Fixture, cluster, database, run};
+use taskyard_sql::connection::{Query, SessionOptions, connect};
+use taskyard_sql::table::{Profile, TableName, prepare};
 
 /// How many tasks each session ran, most first.
 const PER_PID: &str = "SELECT string_agg(n::text, ' ' ORDER BY n DESC) FROM (SELECT count(*) AS n FROM task GROUP BY pid) x";
 
 async fn per_session(columns: &str, values: &str, rows: usize) -> String {
-    let rig = Rig::new().await;
-    rig.run(&format!(
+    let fixture = Fixture::new().await;
+    fixture.run(&format!(
         "INSERT INTO task (input{columns}) SELECT 'SELECT 1'{values} FROM generate_series(1, {rows})"
     ))
     .await;
-    rig.idle().await;
-    let counts = rig.get(PER_PID).await.unwrap_or_default();
-    rig.stop().await;
+    fixture.idle().await;
+    let counts = fixture.get(PER_PID).await.unwrap_or_default();
+    fixture.stop().await;
     counts
 }
 
 #[test]
-fn every_task_has_its_own_session_unless_it_says_otherwise() {
+fn sessions_are_reused_only_with_count_or_live() {
     run(async {
         assert_eq!(per_session("", "", 5).await, "1 1 1 1 1");
         assert_eq!(per_session(", count", ", 3", 7).await, "3 3 1");
         assert_eq!(per_session(", count, live", ", 2, '1 hour'", 6).await, "2 2 2");
-        // When one of two has run its five, a third may begin and share what is left with the other one.
+        // When one of two sessions has run five tasks, a third may open and share the rest with the other one.
         let two = per_session(", count, max", ", 5, 1", 10).await;
         assert!(["5 5", "5 4 1", "5 3 2"].contains(&two.as_str()), "{two}");
         assert_eq!(per_session(", live", ", '1 hour'", 6).await, "6");
@@ -33,26 +33,26 @@ fn every_task_has_its_own_session_unless_it_says_otherwise() {
 }
 
 #[test]
-fn a_session_for_a_higher_max_takes_no_lower_ones() {
+fn a_session_for_a_higher_max_runs_no_task_with_a_lower_max() {
     run(async {
-        let rig = Rig::new().await;
-        rig.run(
+        let fixture = Fixture::new().await;
+        fixture.run(
             "BEGIN; INSERT INTO task (input, count, max) SELECT 'SELECT 1', 6, 1 FROM generate_series(1, 10); \
              INSERT INTO task (input, count, max) VALUES ('SELECT 1', 6, 2); COMMIT",
         )
         .await;
-        rig.idle().await;
+        fixture.idle().await;
         let high = "SELECT count(*) FROM task WHERE pid = (SELECT pid FROM task WHERE max = 2)";
-        assert_eq!(rig.get(high).await.as_deref(), Some("1"));
-        rig.stop().await;
+        assert_eq!(fixture.get(high).await.as_deref(), Some("1"));
+        fixture.stop().await;
     });
 }
 
 #[test]
-fn a_session_that_goes_on_is_as_if_new() {
+fn a_reused_session_is_reset() {
     run(async {
-        let rig = Rig::new().await;
-        rig.run(
+        let fixture = Fixture::new().await;
+        fixture.run(
             "INSERT INTO task (input, count) VALUES
              ('create temp table left_behind (i int); set work_mem = ''1MB''; prepare p as select 1', 9),
              ('select to_regclass(''left_behind''), current_setting(''work_mem'') = ''1MB'', current_setting(''pg_task.id''), \
@@ -60,21 +60,22 @@ fn a_session_that_goes_on_is_as_if_new() {
              ('select 1/0', 9), ('select 4', 9)",
         )
         .await;
-        rig.idle().await;
-        assert_eq!(rig.get(PER_PID).await.as_deref(), Some("4"));
-        let second = rig.get("SELECT split_part(output, chr(10), 2) FROM task WHERE id = 2").await;
+        fixture.idle().await;
+        assert_eq!(fixture.get(PER_PID).await.as_deref(), Some("4"));
+        let second =
+            fixture.get("SELECT split_part(output, chr(10), 2) FROM task WHERE id = 2").await;
         assert_eq!(second.as_deref(), Some("\\N\tf\t2\tgroup\ttask\t0"));
-        rig.stop().await;
+        fixture.stop().await;
     });
 }
 
 #[test]
-fn a_session_is_kept_as_it_is_where_asked() {
+fn save_keeps_the_state_of_a_session() {
     run(async {
-        let rig = Rig::new().await;
-        let schema = rig.schema.clone();
-        rig.stop().await;
-        rig.run(&format!(
+        let fixture = Fixture::new().await;
+        let schema = fixture.schema.clone();
+        fixture.stop().await;
+        fixture.run(&format!(
             "INSERT INTO task (count, delete, save, input) VALUES
              (9, false, true, 'create temp table kept as select 5 as n; set work_mem = ''7MB'''),
              (9, false, true, 'select n from kept; show work_mem; select current_setting(''pg_task.id'')'),
@@ -83,137 +84,142 @@ fn a_session_is_kept_as_it_is_where_asked() {
              (9, false, false, 'show work_mem; select count(*) from {schema}.task where pid <> pg_backend_pid()')"
         ))
         .await;
-        let tasks = crate::rig::start(&schema, "");
-        rig.idle().await;
+        let tasks = crate::fixture::start(&schema, "");
+        fixture.idle().await;
         let texts = "SELECT string_agg(coalesce(split_part(error, chr(10), 1), output), '|' ORDER BY id) FROM task";
         let expected = "SELECT 1\nSET|5\n7MB\n2|6|ERROR:  relation \"kept\" does not exist at character 15|4MB\n0";
-        assert_eq!(rig.get(texts).await.as_deref(), Some(expected));
+        assert_eq!(fixture.get(texts).await.as_deref(), Some(expected));
         taskyard_core::service::Service::stop(&tasks).await;
     });
 }
 
 #[test]
-fn a_task_knows_itself_and_its_children_know_it() {
+fn a_task_reads_its_id_and_is_the_parent_of_tasks_it_inserts() {
     run(async {
-        let rig = Rig::new().await;
-        let schema = rig.schema.clone();
-        rig.run(&format!(
+        let fixture = Fixture::new().await;
+        let schema = fixture.schema.clone();
+        fixture.run(&format!(
             "INSERT INTO task (\"group\", input) VALUES ('it''s a \\group', 'insert into {schema}.task (input) values (''select \
              current_setting(''''pg_task.group''''), current_setting(''''pg_task.schema''''), \
              current_setting(''''pg_task.oid'''')::oid = ''''{schema}.task''''::regclass'')')"
         ))
         .await;
-        rig.until("EXISTS (SELECT FROM task WHERE parent = 1 AND state = 'DONE')").await;
+        fixture.until("EXISTS (SELECT FROM task WHERE parent = 1 AND state = 'DONE')").await;
         let child =
-            rig.get("SELECT split_part(output, chr(10), 2) FROM task WHERE parent = 1").await;
+            fixture.get("SELECT split_part(output, chr(10), 2) FROM task WHERE parent = 1").await;
         assert_eq!(child, Some(format!("it's a \\group\t{schema}\tt")));
-        rig.stop().await;
+        fixture.stop().await;
     });
 }
 
 #[test]
-fn groups_whose_names_run_together_are_two() {
-    // pg_task made one group of ('ab', 'c') and ('a', 'bc'), because it hashed the two texts glued together.
+fn groups_with_the_same_hash_stay_separate() {
+    // pg_task treated ('ab', 'c') and ('a', 'bc') as one group, because it hashed the concatenated texts.
     run(async {
-        let rig = Rig::new().await;
+        let fixture = Fixture::new().await;
         let url = cluster().url("postgres");
-        rig.run("SELECT pg_advisory_lock(77)").await;
-        rig.run(&format!(
+        fixture.run("SELECT pg_advisory_lock(77)").await;
+        fixture.run(&format!(
             "INSERT INTO task (\"group\", remote, input) VALUES ('a', '{url}', 'select pg_advisory_lock_shared(77)'), \
              ('a{url}', NULL, 'select pg_advisory_lock_shared(77)')"
         ))
         .await;
-        rig.until("2 = (SELECT count(*) FROM task WHERE state = 'WORK')").await;
-        assert_eq!(rig.get("SELECT count(DISTINCT hash) FROM task").await.as_deref(), Some("1"));
-        rig.run("SELECT pg_advisory_unlock_all()").await;
-        rig.idle().await;
-        rig.stop().await;
+        fixture.until("2 = (SELECT count(*) FROM task WHERE state = 'WORK')").await;
+        assert_eq!(
+            fixture.get("SELECT count(DISTINCT hash) FROM task").await.as_deref(),
+            Some("1")
+        );
+        fixture.run("SELECT pg_advisory_unlock_all()").await;
+        fixture.idle().await;
+        fixture.stop().await;
     });
 }
 
 #[test]
-fn a_higher_max_goes_first_when_there_is_no_room_for_all() {
+fn a_higher_max_starts_first_at_the_run_limit() {
     run(async {
-        let rig = Rig::with("\"run\": 1").await;
-        rig.run("SELECT pg_advisory_lock(78)").await;
-        rig.run("INSERT INTO task (\"group\", input) VALUES ('first', 'select pg_advisory_lock_shared(78)')").await;
-        rig.until("EXISTS (SELECT FROM task WHERE state = 'WORK')").await;
-        rig.run(
+        let fixture = Fixture::with("\"run\": 1").await;
+        fixture.run("SELECT pg_advisory_lock(78)").await;
+        fixture.run("INSERT INTO task (\"group\", input) VALUES ('first', 'select pg_advisory_lock_shared(78)')").await;
+        fixture.until("EXISTS (SELECT FROM task WHERE state = 'WORK')").await;
+        fixture.run(
             "INSERT INTO task (\"group\", max, input) SELECT 'g' || n, n % 3, 'select 1' FROM generate_series(1, 9) AS n",
         )
         .await;
-        rig.run("SELECT pg_advisory_unlock_all()").await;
-        rig.idle().await;
+        fixture.run("SELECT pg_advisory_unlock_all()").await;
+        fixture.idle().await;
         let order =
             "SELECT string_agg(max::text, ' ' ORDER BY start) FROM task WHERE \"group\" <> 'first'";
-        assert_eq!(rig.get(order).await.as_deref(), Some("2 2 2 1 1 1 0 0 0"));
-        rig.stop().await;
+        assert_eq!(fixture.get(order).await.as_deref(), Some("2 2 2 1 1 1 0 0 0"));
+        fixture.stop().await;
     });
 }
 
 #[test]
-fn a_pause_is_kept_for_a_task_that_comes_later() {
-    // pg_task forgot the pause when the next task was inserted after the end of the last.
+fn a_pause_applies_to_a_task_inserted_later() {
+    // pg_task ignored the pause when the next task was inserted after the end of the last.
     run(async {
-        let rig = Rig::new().await;
-        rig.run("INSERT INTO task (max, drift, input) VALUES (-400, true, 'select 1')").await;
-        rig.idle().await;
-        rig.run("INSERT INTO task (max, drift, input) VALUES (-400, true, 'select 2')").await;
-        rig.idle().await;
+        let fixture = Fixture::new().await;
+        fixture.run("INSERT INTO task (max, drift, input) VALUES (-400, true, 'select 1')").await;
+        fixture.idle().await;
+        fixture.run("INSERT INTO task (max, drift, input) VALUES (-400, true, 'select 2')").await;
+        fixture.idle().await;
         let kept = "SELECT (SELECT start FROM task WHERE id = 2) >= (SELECT stop FROM task WHERE id = 1) + '400 ms'::interval";
-        assert_eq!(rig.get(kept).await.as_deref(), Some("t"));
-        // Another scheduler knows it too.
-        rig.run("INSERT INTO task (max, drift, input) VALUES (-1500, true, 'select 3')").await;
-        rig.idle().await;
-        rig.stop().await;
-        let tasks = crate::rig::start(&rig.schema, "");
-        rig.run("INSERT INTO task (max, drift, input) VALUES (-1, true, 'select 4')").await;
-        rig.idle().await;
+        assert_eq!(fixture.get(kept).await.as_deref(), Some("t"));
+        // The next scheduler observes it too.
+        fixture.run("INSERT INTO task (max, drift, input) VALUES (-1500, true, 'select 3')").await;
+        fixture.idle().await;
+        fixture.stop().await;
+        let tasks = crate::fixture::start(&fixture.schema, "");
+        fixture.run("INSERT INTO task (max, drift, input) VALUES (-1, true, 'select 4')").await;
+        fixture.idle().await;
         let kept = "SELECT (SELECT start FROM task WHERE id = 4) >= (SELECT stop FROM task WHERE id = 3) + '1500 ms'::interval";
-        assert_eq!(rig.get(kept).await.as_deref(), Some("t"));
+        assert_eq!(fixture.get(kept).await.as_deref(), Some("t"));
         taskyard_core::service::Service::stop(&tasks).await;
     });
 }
 
 #[test]
-fn no_more_run_at_once_because_others_were_too_late() {
-    // Once a task was too late a thousand more rows were looked at, and as many began, whatever `run` allowed.
+fn expired_tasks_do_not_raise_the_run_limit() {
+    // After an expired task a thousand more rows were read, and as many tasks started regardless of `run`.
     run(async {
-        let rig = Rig::with("\"run\": 1").await;
-        rig.run("SELECT pg_advisory_lock(94)").await;
-        rig.run(
+        let fixture = Fixture::with("\"run\": 1").await;
+        fixture.run("SELECT pg_advisory_lock(94)").await;
+        fixture.run(
             "INSERT INTO task (input, plan, \"group\") SELECT 'select pg_advisory_lock_shared(94)', \
              CASE WHEN i = 0 THEN now() - interval '1 day' ELSE now() END, i::text FROM generate_series(0, 20) AS i",
         )
         .await;
-        // Its end is written together with the claim of the others.
-        rig.until("EXISTS (SELECT FROM task WHERE error = 'ERROR:  task not active')").await;
+        // Its outcome is written together with the claim of the others.
+        fixture.until("EXISTS (SELECT FROM task WHERE error = 'ERROR:  task not active')").await;
         let busy = "SELECT count(*) FROM task WHERE state IN ('TAKE', 'WORK')";
-        assert_eq!(rig.get(busy).await.as_deref(), Some("1"));
-        rig.run("SELECT pg_advisory_unlock_all()").await;
-        rig.idle().await;
-        rig.stop().await;
+        assert_eq!(fixture.get(busy).await.as_deref(), Some("1"));
+        fixture.run("SELECT pg_advisory_unlock_all()").await;
+        fixture.idle().await;
+        fixture.stop().await;
     });
 }
 
 #[test]
-fn groups_with_nothing_due_cost_a_claim_nothing() {
-    // Every claim went through all groups that had a planned task, be it for tomorrow.
+fn a_claim_skips_groups_without_due_tasks() {
+    // Every claim read all groups that had a planned task, even for tomorrow.
     run(async {
-        let rig = Rig::new().await;
-        rig.stop().await;
-        rig.run(
+        let fixture = Fixture::new().await;
+        fixture.stop().await;
+        fixture.run(
             "INSERT INTO task (input, \"group\", plan) SELECT 'select 1', i::text, now() + CASE WHEN i > 3 THEN \
              interval '1 day' ELSE '0' END FROM generate_series(1, 3000) AS i; ANALYZE task",
         )
         .await;
-        let Ok(mut wire) = connect(&database("postgres", "postgres"), &Opening::default()).await
+        let Ok(mut connection) =
+            connect(&database("postgres", "postgres"), &SessionOptions::default()).await
         else {
             panic!("no connection");
         };
-        let names = Names { schema: rig.schema.clone(), table: "task".into() };
-        let table = prepare(&mut wire, &names, Profile::Seed).await.expect("it is there");
-        wire.run("SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off")
+        let names = TableName { schema: fixture.schema.clone(), table: "task".into() };
+        let table = prepare(&mut connection, &names, Profile::Seed).await.expect("it is there");
+        connection
+            .run("SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off")
             .await
             .expect("it can be set");
         let explain = format!("EXPLAIN (ANALYZE, BUFFERS, TIMING off) {}", table.statements.claim);
@@ -223,7 +229,8 @@ fn groups_with_nothing_due_cost_a_claim_nothing() {
             Some("100"),
         ]);
         let params = given.map(|param| param.map(str::to_owned)).collect();
-        let lines = wire.ask(Ask { sql: &explain, params }).await.expect("it is explained");
+        let lines =
+            connection.query(Query { sql: &explain, params }).await.expect("it is explained");
         let buffers = lines.iter().filter_map(|line| line.text(0)?.trim().strip_prefix("Buffers:"));
         let pages: u32 = buffers
             .flat_map(|line| line.split(['=', ' ']).filter_map(|word| word.parse::<u32>().ok()))
@@ -231,17 +238,17 @@ fn groups_with_nothing_due_cost_a_claim_nothing() {
             .expect("the plan says it");
         assert!(pages > 0 && pages < 3000, "{pages} pages");
         let busy = "SELECT count(*) FROM task WHERE state = 'TAKE'";
-        assert_eq!(rig.get(busy).await.as_deref(), Some("3"));
+        assert_eq!(fixture.get(busy).await.as_deref(), Some("3"));
     });
 }
 
 #[test]
-fn a_busy_group_keeps_no_other_from_its_plan() {
-    // Each end looked at its own group only, and put the next plan of all others off to the one after it: as long as one
+fn a_busy_group_does_not_delay_the_plans_of_others() {
+    // Each end claimed its own group only, and replaced the next plan of all others by the one after it: as long as one
     // group was busy without a break, planned tasks and pauses of the others waited for the poll.
     run(async {
-        let rig = Rig::new().await;
-        rig.run(
+        let fixture = Fixture::new().await;
+        fixture.run(
             "WITH many AS (INSERT INTO task (\"group\", max, count, input)
                 SELECT 'many', 1, 100000, 'select 1' FROM generate_series(1, 4000))
              INSERT INTO task (\"group\", max, plan, input) VALUES
@@ -250,10 +257,11 @@ fn a_busy_group_keeps_no_other_from_its_plan() {
                 ('slow', -50, now(), 'select 1'), ('slow', -50, now(), 'select 1'), ('slow', -50, now(), 'select 1')",
         )
         .await;
-        rig.until("5 = (SELECT count(*) FROM task WHERE state = 'DONE' AND \"group\" <> 'many')")
+        fixture
+            .until("5 = (SELECT count(*) FROM task WHERE state = 'DONE' AND \"group\" <> 'many')")
             .await;
         let busy = "SELECT count(*) > 0 FROM task WHERE state = 'PLAN' AND \"group\" = 'many'";
-        assert_eq!(rig.get(busy).await.as_deref(), Some("t"), "they had to wait for it");
-        rig.stop().await;
+        assert_eq!(fixture.get(busy).await.as_deref(), Some("t"), "they had to wait for it");
+        fixture.stop().await;
     });
 }

@@ -1,21 +1,21 @@
-//! SQL tasks in a real database.
+//! Tests of SQL tasks with a real PostgreSQL server.
 
-mod rig;
+mod fixture;
 
 mod bad_input;
 mod calendar;
-mod columns;
 mod configuration;
 mod crashes;
-mod documents;
+mod doc_examples;
 mod encryption;
-mod first_description;
 mod groups;
 mod limits;
-mod losses;
+mod lost_connections;
 mod output;
-mod refusals;
+mod refused_writes;
 mod rights;
-mod several;
+mod several_schedulers;
+mod specification;
 mod stopping;
+mod table;
 mod times;

@@ -1,8 +1,8 @@
-//! What tasks leave in the column `output`.
+//! The column `output`.
 
-use crate::rig::{Rig, run};
+use crate::fixture::{Fixture, run};
 
-/// What is inserted, and the output; a newline is written as `/`.
+/// The input and the expected output; a newline is written as `/`.
 const OUTPUTS: &[(&str, Option<&str>)] = &[
     ("SELECT 1 AS a", Some("1")),
     ("SELECT 1 AS a, 2 AS b", Some("a\tb/1\t2")),
@@ -47,30 +47,30 @@ const OUTPUTS: &[(&str, Option<&str>)] = &[
 ];
 
 #[test]
-fn every_kind_of_statement() {
+fn outputs_of_every_kind_of_statement() {
     run(async {
-        let rig = Rig::new().await;
+        let fixture = Fixture::new().await;
         for (place, (input, _)) in OUTPUTS.iter().enumerate() {
-            rig.run(&format!(
+            fixture.run(&format!(
                 "INSERT INTO task (id, input, delete, \"group\") VALUES ({place}, $i${input}$i$, false, '{place}')"
             ))
             .await;
         }
-        rig.idle().await;
+        fixture.idle().await;
         for (place, (input, expected)) in OUTPUTS.iter().enumerate() {
-            let output = rig.get(&format!("SELECT output FROM task WHERE id = {place}")).await;
-            let error = rig.get(&format!("SELECT error FROM task WHERE id = {place}")).await;
+            let output = fixture.get(&format!("SELECT output FROM task WHERE id = {place}")).await;
+            let error = fixture.get(&format!("SELECT error FROM task WHERE id = {place}")).await;
             assert_eq!(error, None, "{input}");
             assert_eq!(output, expected.map(|text| text.replace('/', "\n")), "{input}");
         }
-        rig.stop().await;
+        fixture.stop().await;
     });
 }
 
 #[test]
-fn formats() {
+fn output_formats() {
     run(async {
-        let rig = Rig::new().await;
+        let fixture = Fixture::new().await;
         let names = ", delimiter, quote, escape, string, \"null\", input";
         let input = r#"$i$select 'x"y' as "h""1", 1 as n, null as z, true as b$i$"#;
         for (values, expected) in [
@@ -85,23 +85,23 @@ fn formats() {
             ),
             (r#", '', '', '"', false, '', "#, "h\"1nzb\nx\"y1t"),
         ] {
-            let (output, error) = rig.output(names, &format!("{values}{input}")).await;
+            let (output, error) = fixture.output(names, &format!("{values}{input}")).await;
             assert_eq!((output.as_deref(), error), (Some(expected), None), "{values}");
         }
         let types = "select 1::int2, 2::int4, 3::int8, 4::float4, 5::float8, 6::numeric, true, 7::oid, 1::bit, \
                      ''2020-01-01''::date, ''x''::name, ''1''::varbit, ''(0,1)''::tid, ''c''::\"char\"";
         let values = format!(", false, ',', '\"', '{types}'");
-        let (output, _) = rig.output(", header, delimiter, quote, input", &values).await;
+        let (output, _) = fixture.output(", header, delimiter, quote, input", &values).await;
         let expected = "1,2,3,4,5,6,t,7,1,\"2020-01-01\",\"x\",\"1\",(0,1),\"c\"";
         assert_eq!(output.as_deref(), Some(expected));
-        rig.stop().await;
+        fixture.stop().await;
     });
 }
 
 #[test]
-fn errors_have_all_their_parts_whatever_the_server_logs() {
+fn errors_have_all_fields_regardless_of_log_settings() {
     run(async {
-        let rig = Rig::new().await;
+        let fixture = Fixture::new().await;
         for (input, expected) in [
             (
                 "selec 1",
@@ -126,41 +126,41 @@ fn errors_have_all_their_parts_whatever_the_server_logs() {
                 "ERROR:  COPY from stdin failed: COPY FROM STDIN is not supported\nCONTEXT:  COPY x, line 1\n",
             ),
         ] {
-            let (_, error) = rig.output(", input", &format!(", $i${input}$i$")).await;
+            let (_, error) = fixture.output(", input", &format!(", $i${input}$i$")).await;
             let error = error.unwrap_or_default();
             assert!(error.starts_with(expected), "{input}: {error}");
         }
-        // What was said before the error is kept, what was done is not.
-        rig.run("CREATE TABLE kept (i int)").await;
-        let schema = &rig.schema;
+        // The output before the error is kept; the changes are rolled back.
+        fixture.run("CREATE TABLE kept (i int)").await;
+        let schema = &fixture.schema;
         let input = format!(", 'insert into {schema}.kept values (1); select 1/0'");
-        let (output, error) = rig.output(", input", &input).await;
+        let (output, error) = fixture.output(", input", &input).await;
         assert_eq!(output.as_deref(), Some("INSERT 0 1"));
         assert!(error.is_some());
-        assert_eq!(rig.get("SELECT count(*) FROM kept").await.as_deref(), Some("0"));
-        rig.stop().await;
+        assert_eq!(fixture.get("SELECT count(*) FROM kept").await.as_deref(), Some("0"));
+        fixture.stop().await;
     });
 }
 
 #[test]
-fn a_task_without_output_is_deleted_unless_told_otherwise() {
+fn a_task_without_output_is_deleted_unless_delete_is_false() {
     run(async {
-        let rig = Rig::new().await;
-        rig.run(
+        let fixture = Fixture::new().await;
+        fixture.run(
             "INSERT INTO task (input, delete) VALUES ('select 1 where false', true), ('select 1 where false', false), \
              ('do ''begin end''', true), ('select 1/0', true)",
         )
         .await;
-        rig.idle().await;
-        let left = rig.get("SELECT string_agg(id::text, ' ' ORDER BY id) FROM task").await;
+        fixture.idle().await;
+        let left = fixture.get("SELECT string_agg(id::text, ' ' ORDER BY id) FROM task").await;
         assert_eq!(left.as_deref(), Some("2 3 4"));
-        // One that repeats is deleted and repeats all the same.
-        rig.run(
+        // A task that repeats is deleted too, and still repeats.
+        fixture.run(
             "INSERT INTO task (id, input, repeat) VALUES (100, 'select 1 where false', '1 hour')",
         )
         .await;
-        rig.until("EXISTS (SELECT FROM task WHERE parent = 100 AND state = 'PLAN')").await;
-        assert_eq!(rig.get("SELECT 1 FROM task WHERE id = 100").await, None);
-        rig.stop().await;
+        fixture.until("EXISTS (SELECT FROM task WHERE parent = 100 AND state = 'PLAN')").await;
+        assert_eq!(fixture.get("SELECT 1 FROM task WHERE id = 100").await, None);
+        fixture.stop().await;
     });
 }

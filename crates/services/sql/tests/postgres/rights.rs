@@ -1,22 +1,23 @@
-//! Ordinary roles: one that schedules, one that only inserts.
+//! Roles without superuser rights: one that schedules, one that only inserts.
 
 use std::time::Duration;
 
-use crate::rig::{Client, Rig, cluster, database, run};
+use crate::fixture::{Client, Fixture, cluster, database, run};
 use taskyard_core::service::{Health, Service};
 use taskyard_sql::{Config, Source, SqlTasks};
 
 fn schedule(config: &str, user: &str) -> SqlTasks {
     let config = Config::parse(config).expect("a configuration");
     let database = database("postgres", user);
-    SqlTasks::start(database, Source::Given(config), Duration::from_secs(60)).expect("it starts")
+    SqlTasks::start(database, Source::Inline(config), Duration::from_secs(60)).expect("it starts")
 }
 
 #[test]
 fn an_ordinary_role_schedules_and_another_only_inserts() {
-    // pg_task let nobody insert but superusers and members of its own role.
+    // In pg_task only superusers and members of its own role could insert.
     run(async {
-        let (schema, admin) = (Rig::name(), Client::new(&database("postgres", "postgres")).await);
+        let (schema, admin) =
+            (Fixture::name(), Client::new(&database("postgres", "postgres")).await);
         let (owner, poor) = (format!("{schema}_owner"), format!("{schema}_poor"));
         admin
             .run(&format!(
@@ -56,7 +57,7 @@ fn an_ordinary_role_schedules_and_another_only_inserts() {
             error.as_deref(),
             Some("ERROR:  permission denied to set session authorization \"postgres\"")
         );
-        // Who wrote the connection string must prove who they are: trust of this machine is not theirs.
+        // The author of the connection string must authenticate: the trust in this machine does not extend to them.
         let url = cluster().url("postgres");
         for (remote, said) in [
             (url.clone(), "Non-superusers must provide a password in the connection string."),
@@ -83,10 +84,11 @@ fn an_ordinary_role_schedules_and_another_only_inserts() {
 }
 
 #[test]
-fn an_old_table_tells_the_right_on_its_sequence() {
-    // INSERT alone failed on the sequence of the ids, and nothing said what to grant.
+fn missing_rights_on_the_sequence_of_an_old_table_are_listed() {
+    // INSERT alone failed on the sequence of the ids, and no message named the missing GRANT.
     run(async {
-        let (schema, admin) = (Rig::name(), Client::new(&database("postgres", "postgres")).await);
+        let (schema, admin) =
+            (Fixture::name(), Client::new(&database("postgres", "postgres")).await);
         let poor = format!("{schema}_poor");
         admin
             .run(&format!(
@@ -96,9 +98,11 @@ fn an_old_table_tells_the_right_on_its_sequence() {
             ))
             .await;
         let grants = async |table: &str| {
-            let names = taskyard_sql::table::Names { schema: schema.clone(), table: table.into() };
-            let desk = taskyard_sql::Desk::open(&database("postgres", "postgres"), names).await;
-            desk.expect("it opens").missing_grants().await.expect("it looks")
+            let names =
+                taskyard_sql::table::TableName { schema: schema.clone(), table: table.into() };
+            let admin =
+                taskyard_sql::TaskAdmin::open(&database("postgres", "postgres"), names).await;
+            admin.expect("a connection").missing_grants().await.expect("a result")
         };
         let grant = format!("GRANT USAGE ON SEQUENCE {schema}.old_id_seq TO {poor}");
         assert_eq!(grants("old").await, [grant.as_str()]);
@@ -109,13 +113,13 @@ fn an_old_table_tells_the_right_on_its_sequence() {
 }
 
 #[test]
-fn a_missing_database_of_the_connection_string_is_made() {
-    // It was asked for again and again, and the log said only that it does not exist.
+fn a_missing_database_of_the_connection_string_is_created() {
+    // The scheduler connected again and again, and the log said only that the database does not exist.
     run(async {
-        let (name, admin) = (Rig::name(), Client::new(&database("postgres", "postgres")).await);
+        let (name, admin) = (Fixture::name(), Client::new(&database("postgres", "postgres")).await);
         let start = |data: &str, user: &str| {
             let conninfo = database(data, user);
-            let source = Source::Given(Config::alone(&conninfo));
+            let source = Source::Inline(Config::single(&conninfo));
             SqlTasks::start(conninfo, source, Duration::from_secs(60)).expect("it starts")
         };
         let tasks = start(&name, "postgres");
@@ -123,11 +127,11 @@ fn a_missing_database_of_the_connection_string_is_made() {
         let client = Client::new(&database(&name, "postgres")).await;
         client.until("to_regclass('task') IS NOT NULL").await;
         tasks.stop().await;
-        // One that may not make it is told what helps.
+        // A role that may not create it gets the missing statement.
         let (poor, missing) = (format!("{name}_poor"), format!("{name}_missing"));
         admin.run(&format!("CREATE ROLE {poor} LOGIN")).await;
         let tasks = start(&missing, &poor);
-        told(&tasks, &format!("CREATE DATABASE \"{missing}\" OWNER \"{poor}\"")).await;
+        until_reported(&tasks, &format!("CREATE DATABASE \"{missing}\" OWNER \"{poor}\"")).await;
         tasks.stop().await;
     });
 }
@@ -135,34 +139,35 @@ fn a_missing_database_of_the_connection_string_is_made() {
 #[test]
 fn a_missing_right_is_named() {
     run(async {
-        let (schema, admin) = (Rig::name(), Client::new(&database("postgres", "postgres")).await);
+        let (schema, admin) =
+            (Fixture::name(), Client::new(&database("postgres", "postgres")).await);
         let role = format!("{schema}_r");
         admin.run(&format!("CREATE ROLE {role} LOGIN; CREATE SCHEMA {schema}")).await;
         let row =
             format!("[{{\"data\": \"postgres\", \"user\": \"{role}\", \"schema\": \"{schema}\"}}]");
         let tasks = schedule(&row, &role);
         let expected = format!("GRANT USAGE, CREATE ON SCHEMA \"{schema}\" TO \"{role}\"");
-        told(&tasks, &expected).await;
-        // With the right it goes on by itself.
+        until_reported(&tasks, &expected).await;
+        // With the right the scheduler continues by itself.
         admin.run(&expected).await;
         admin.until(&format!("to_regclass('{schema}.task') IS NOT NULL")).await;
         tasks.stop().await;
-        // All that is missing is told at once, and a password is not.
+        // All missing statements are reported at once, without the password.
         let row = "[{\"data\": \"not_there\", \"user\": \"no_one\", \"password\": \"secret\"}]";
         let tasks = schedule(row, &role);
-        let all = "permission denied to create role; somebody who may can run: CREATE ROLE \"no_one\" LOGIN; \
+        let all = "permission denied to create role; an administrator can run: CREATE ROLE \"no_one\" LOGIN; \
                    CREATE DATABASE \"not_there\" OWNER \"no_one\"";
-        told(&tasks, all).await;
+        until_reported(&tasks, all).await;
         assert!(!format!("{:?}", tasks.health()).contains("secret"));
         tasks.stop().await;
     });
 }
 
 #[test]
-fn an_ordinary_role_that_may_makes_roles_and_databases() {
-    // Whoever is no superuser cannot give a database to a role that was only just made, unless they have that role.
+fn a_role_with_createrole_and_createdb_creates_roles_and_databases() {
+    // A role without superuser rights cannot make a new role the owner of a database, unless it is a member of it.
     run(async {
-        let (name, admin) = (Rig::name(), Client::new(&database("postgres", "postgres")).await);
+        let (name, admin) = (Fixture::name(), Client::new(&database("postgres", "postgres")).await);
         let maker = format!("{name}_maker");
         admin.run(&format!("CREATE ROLE {maker} LOGIN CREATEROLE CREATEDB")).await;
         let tasks = schedule(&format!("[{{\"data\": \"{name}\"}}]"), &maker);
@@ -175,7 +180,7 @@ fn an_ordinary_role_that_may_makes_roles_and_databases() {
         inserter.until("to_regclass('public.task') IS NOT NULL").await;
         inserter.run("INSERT INTO task (input) VALUES ('select current_user')").await;
         inserter.until(&format!("EXISTS (SELECT FROM task WHERE output = '{name}')")).await;
-        // Nothing is left of what was lent for it.
+        // The temporary membership is revoked.
         let has = format!("SELECT pg_has_role('{maker}', '{name}', 'member')");
         assert_eq!(admin.get(&has).await.as_deref(), Some("f"));
         tasks.stop().await;
@@ -183,9 +188,9 @@ fn an_ordinary_role_that_may_makes_roles_and_databases() {
 }
 
 #[test]
-fn a_role_that_is_not_let_in_is_told_what_helps() {
+fn a_login_failure_names_the_missing_statement() {
     run(async {
-        let (name, admin) = (Rig::name(), Client::new(&database("postgres", "postgres")).await);
+        let (name, admin) = (Fixture::name(), Client::new(&database("postgres", "postgres")).await);
         admin.run(&format!("CREATE ROLE {name} NOLOGIN")).await;
         admin.run(&format!("CREATE DATABASE {name} OWNER {name}")).await;
         admin.run(&format!("REVOKE CONNECT ON DATABASE {name} FROM public, {name}")).await;
@@ -194,7 +199,7 @@ fn a_role_that_is_not_let_in_is_told_what_helps() {
             format!("ALTER ROLE \"{name}\" LOGIN"),
             format!("GRANT CONNECT ON DATABASE \"{name}\" TO \"{name}\""),
         ] {
-            told(&tasks, &format!("an administrator can run: {missing}")).await;
+            until_reported(&tasks, &format!("an administrator can run: {missing}")).await;
             admin.run(&missing).await;
         }
         let inserter = Client::new(&database(&name, &name)).await;
@@ -203,8 +208,8 @@ fn a_role_that_is_not_let_in_is_told_what_helps() {
     });
 }
 
-/// Waits until the service says this about itself.
-async fn told(tasks: &SqlTasks, expected: &str) {
+/// Waits until the service reports this problem.
+async fn until_reported(tasks: &SqlTasks, expected: &str) {
     let admin = Client::new(&database("postgres", "postgres")).await;
     for _ in 0..4000 {
         if let Health::Troubled(said) = tasks.health()
@@ -218,9 +223,9 @@ async fn told(tasks: &SqlTasks, expected: &str) {
 }
 
 #[test]
-fn a_password_is_proved_by_scram_and_md5() {
+fn passwords_work_with_scram_and_md5() {
     run(async {
-        let (name, admin) = (Rig::name(), Client::new(&database("postgres", "postgres")).await);
+        let (name, admin) = (Fixture::name(), Client::new(&database("postgres", "postgres")).await);
         for method in ["md5", "scram-sha-256"] {
             let role = format!("{name}_{}", &method[..3]);
             let rules = format!(
@@ -237,14 +242,14 @@ fn a_password_is_proved_by_scram_and_md5() {
             let mut conninfo = database("postgres", &role);
             conninfo.password = Some("wrong".into());
             let refused = async |conninfo| {
-                let opening = taskyard_sql::wire::Opening::default();
-                taskyard_sql::wire::connect(&conninfo, &opening)
+                let opening = taskyard_sql::connection::SessionOptions::default();
+                taskyard_sql::connection::connect(&conninfo, &opening)
                     .await
                     .err()
                     .map(|error| error.line())
             };
             let said = format!("password authentication failed for user \"{role}\"");
-            // The server reads the file a moment later.
+            // The server reads the file asynchronously.
             while refused(conninfo.clone()).await.as_deref() != Some(said.as_str()) {}
             conninfo.password = Some("it's secret".into());
             assert_eq!(refused(conninfo.clone()).await, None, "{method}");
@@ -258,10 +263,11 @@ fn a_password_is_proved_by_scram_and_md5() {
 }
 
 #[test]
-fn who_may_insert_names_no_files() {
-    // Whoever could insert could let the scheduler read any file of its machine, a device that never ends among them.
+fn a_remote_must_not_name_files() {
+    // A role with INSERT could make the scheduler read any file of its machine, including endless devices.
     run(async {
-        let (schema, admin) = (Rig::name(), Client::new(&database("postgres", "postgres")).await);
+        let (schema, admin) =
+            (Fixture::name(), Client::new(&database("postgres", "postgres")).await);
         admin
             .run(&format!(
                 "CREATE ROLE {schema} LOGIN; CREATE SCHEMA {schema} AUTHORIZATION {schema}"
@@ -290,10 +296,11 @@ fn who_may_insert_names_no_files() {
 }
 
 #[test]
-fn a_role_that_is_not_let_in_any_more_is_told() {
-    // Whatever kept sessions from opening counted as a lack of room: nothing ran, and the scheduler was well.
+fn a_lost_login_right_is_reported() {
+    // Any failure to open sessions counted as a full server: nothing ran, and the scheduler reported no problem.
     run(async {
-        let (schema, admin) = (Rig::name(), Client::new(&database("postgres", "postgres")).await);
+        let (schema, admin) =
+            (Fixture::name(), Client::new(&database("postgres", "postgres")).await);
         admin
             .run(&format!(
                 "CREATE ROLE {schema} LOGIN; CREATE SCHEMA {schema} AUTHORIZATION {schema}"
@@ -313,7 +320,7 @@ fn a_role_that_is_not_let_in_any_more_is_told() {
         admin.until(&done(1)).await;
         admin.run(&format!("ALTER ROLE {schema} NOLOGIN")).await;
         admin.run(&format!("INSERT INTO {schema}.task (input) VALUES ('select 2')")).await;
-        told(&tasks, "is not permitted to log in").await;
+        until_reported(&tasks, "is not permitted to log in").await;
         admin.run(&format!("ALTER ROLE {schema} LOGIN")).await;
         admin.until(&done(2)).await;
         assert_eq!(tasks.health(), Health::Well);

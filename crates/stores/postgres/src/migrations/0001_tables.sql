@@ -72,8 +72,8 @@ CREATE INDEX task_session ON taskyard.task (session) WHERE session IS NOT NULL;
 CREATE INDEX task_subqueue ON taskyard.task (tube, subqueue, state, pri, id)
     WHERE subqueue IS NOT NULL;
 
--- How many tasks stand where, as changes that add up: every call adds a row, so that no row is updated by
--- everybody, and ticks put them together. Expired tasks that a take passed over are counted apart.
+-- How many tasks are in each state, as changes that add up: every call adds a row, so that no row is updated by
+-- every call, and ticks add them up. Expired tasks that a take passed over are counted apart.
 CREATE TABLE taskyard.count (
     tube            integer NOT NULL,
     ready           bigint NOT NULL DEFAULT 0,
@@ -88,7 +88,7 @@ CREATE TABLE taskyard.count (
 );
 CREATE INDEX count_tube ON taskyard.count (tube);
 
--- One row for each sub-queue that has tasks. Whoever changes a task of a sub-queue locks its row first.
+-- One row for each sub-queue that has tasks. A change of a task of a sub-queue locks its row first.
 -- The head is its first ready task while none runs, so that a take never looks at busy ones.
 CREATE TABLE taskyard.subqueue (
     tube            integer NOT NULL,

@@ -1,6 +1,6 @@
--- Who holds what is asked by listings, by whoever gives everything back, and at every start of a first
--- server: none of them may read the whole backlog for it. What waits for a moment and what is taken are
--- apart, so that a take still makes one entry and not two.
+-- Taken tasks are read by listings, by the release of all of them, and at every start of a first server: none of
+-- them may read the whole backlog for it. Timers and taken tasks have separate indexes, so that a take still makes
+-- one entry and not two.
 DROP INDEX taskyard.task_timer;
 CREATE INDEX task_timer ON taskyard.task (tube, timer) WHERE timer IS NOT NULL AND state <> 1;
 CREATE INDEX task_taken ON taskyard.task (tube, timer) WHERE state = 1;

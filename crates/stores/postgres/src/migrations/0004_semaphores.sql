@@ -41,7 +41,7 @@ CREATE INDEX ON taskyard.semaphore_recheck (at);
 
 CREATE SEQUENCE taskyard.semaphore_seq;
 
--- Who stands in line or holds a grant. A foreign key would lock the semaphore's row at every enqueue.
+-- Waiting tasks and holders of grants. A foreign key would lock the semaphore's row at every enqueue.
 CREATE TABLE taskyard.semaphore_task (
     semaphore_id integer NOT NULL,
     task_id      bigint NOT NULL,
@@ -54,7 +54,7 @@ CREATE TABLE taskyard.semaphore_task (
     granted      bigint,
     lease_until  bigint,
     ack_by       bigint,
-    -- When a delayed task stands in line again, or a holder that was asked to release is asked again.
+    -- When a delayed task waits again, or a holder that was asked to release is asked again.
     moment       bigint,
     pinned       boolean NOT NULL DEFAULT false,
     -- When time alone next changes something about it.

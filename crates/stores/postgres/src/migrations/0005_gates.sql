@@ -1,9 +1,9 @@
--- Tubes with a semaphore before them: their tasks are ready only while they hold a grant.
+-- Tubes with a semaphore: their tasks are ready only while they hold a grant.
 
 ALTER TABLE taskyard.tube ADD COLUMN semaphore integer;
 
--- State 6 waits for the semaphore before its tube, and its time to live runs. Everybody sees it as delayed. Not
--- validated, as no row can have it yet.
+-- State 6 waits for the semaphore of its tube, and its time to live runs. It is shown as delayed. Not validated, as
+-- no row can have it yet.
 ALTER TABLE taskyard.task DROP CONSTRAINT task_state_check;
 ALTER TABLE taskyard.task ADD CONSTRAINT task_state_check CHECK (state BETWEEN 0 AND 6) NOT VALID;
 

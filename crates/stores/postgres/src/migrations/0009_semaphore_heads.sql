@@ -1,5 +1,5 @@
--- Where to look for the best who waits and for the worst who may be asked, see verbs/semaphore_heads.sql. NULL is not
--- known.
+-- Bounds for the search for the best waiting task and the worst holder, see verbs/semaphore_heads.sql. NULL is
+-- unknown.
 ALTER TABLE taskyard.semaphore_state
     ADD COLUMN rest_rank float8,
     ADD COLUMN rest_seq bigint,

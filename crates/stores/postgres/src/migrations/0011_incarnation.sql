@@ -1,4 +1,4 @@
--- Since when this database has heard servers. Crash recovery and the promotion of a replica empty a table that is not logged, so a
+-- Since when this database receives heartbeats. Crash recovery and the promotion of a replica empty a table that is not logged, so a
 -- missing row says that heartbeats may have been missed, whatever ended the database before.
 CREATE UNLOGGED TABLE taskyard.incarnation (began bigint NOT NULL);
 INSERT INTO taskyard.incarnation VALUES (0);

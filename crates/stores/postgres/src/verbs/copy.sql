@@ -1,5 +1,4 @@
--- Everything out of the database, or into it, when a store is copied. Tasks come into a tube that nobody knows, which gets
--- its name in the end.
+-- Imports the content of another store. Tasks are put into a tube under a temporary name, which is renamed in the end.
 
 -- The id that the next task of a tube gets.
 CREATE OR REPLACE FUNCTION taskyard.next_id(_ids regclass) RETURNS bigint
@@ -11,8 +10,8 @@ BEGIN
     RETURN _next;
 END $$;
 
--- Tasks with their ids, which must be beyond those that are there. States are those of the table; a due moment is that of
--- a delayed task, or since when a ready one waits, if not since its put.
+-- Imports tasks with their ids, which must be larger than those in the tube. States are those of the table; a due moment is
+-- that of a delayed task, or since when a task is ready, if not since its put.
 CREATE OR REPLACE FUNCTION taskyard.import_tasks(
     _tube text, _ids bigint[], _states smallint[], _pris bigint[], _created bigint[], _expires bigint[],
     _ttrs bigint[], _dues bigint[], _attempts bigint[], _previous_starts bigint[], _subqueues text[],
@@ -44,7 +43,7 @@ BEGIN
         FROM unnest(_states) AS s(state);
 END $$;
 
--- A semaphore in which nobody stands yet.
+-- Creates a semaphore without tasks.
 CREATE OR REPLACE FUNCTION taskyard.import_semaphore(
     _key text, _active integer, _try_release integer, _margin float8, _min_hold bigint, _cool_down bigint,
     _max_revoking integer, _revoke_grace bigint, _force boolean, _lease bigint, _ack_timeout bigint,
@@ -64,7 +63,7 @@ BEGIN
     END IF;
 END $$;
 
--- Gives a tube the name, options and numbers of the one that it is a copy of. Twelve counters, as in their table.
+-- Gives a tube the name, options and numbers of the one that it copies. There are twelve counters, as in their table.
 CREATE OR REPLACE FUNCTION taskyard.end_import_tube(
     _came text, _tube text, _temporary boolean, _capacity bigint, _paused boolean, _semaphore text,
     _queue_num bigint, _next_id bigint, _counters bigint[])
@@ -84,7 +83,7 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'tube ''%'' does not exist', _came;
     END IF;
-    -- What fits beside each other in the number of a task in a semaphore.
+    -- What fits into the number of a task in a semaphore together.
     IF _gate IS NOT NULL AND (_t.number >= 1048576 OR _next_id >= 8796093022208) THEN
         RAISE EXCEPTION 'the numbers of tube ''%'' are too large for one with a semaphore', _tube;
     END IF;
@@ -93,8 +92,8 @@ BEGIN
     PERFORM taskyard.add_counters(ARRAY[_t.number], _counters, '{}');
 END $$;
 
--- Lets everybody stand where they stood: in the order of arrival, with the names of tubes for their tasks. A moment is
--- that of a delayed one, or when one that was asked to release is asked again.
+-- Imports the holders and waiting tasks of semaphores, in the order of arrival, with the names of tubes for their tasks. A
+-- moment is when a delayed task waits again, or when a holder that was asked to release is asked again.
 CREATE OR REPLACE FUNCTION taskyard.import_places(
     _keys text[], _tubes text[], _tasks bigint[], _priorities float8[], _statuses text[], _enqueued bigint[],
     _grants bigint[], _granted bigint[], _lease_until bigint[], _ack_by bigint[], _moments bigint[],
@@ -120,7 +119,7 @@ BEGIN
         WHERE t.semaphore_id = c.semaphore_id;
 END $$;
 
--- Events, by number; they keep their numbers if none of them was given here yet.
+-- Imports events, by number; they keep their numbers if none of these is used yet.
 CREATE OR REPLACE FUNCTION taskyard.import_events(
     _keys text[], _ids bigint[], _tubes text[], _tasks bigint[], _grants bigint[], _kinds text[],
     _attempts integer[], _next_at bigint[])
@@ -146,8 +145,8 @@ BEGIN
     END IF;
 END $$;
 
--- When all is there: who does not hold a grant of the semaphore before its tube is not ready, and sub-queues know who
--- stands first. Leases go on from _next_lease.
+-- Completes an import: a task without a grant of its tube's semaphore is not ready, and sub-queues get their heads. Lease
+-- numbers continue from _next_lease.
 CREATE OR REPLACE FUNCTION taskyard.end_import(_tubes text[], _next_lease bigint, _now bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -175,9 +174,9 @@ BEGIN
                 ORDER BY k.subqueue, k.state <> 0, k.pri, k.id;
         END IF;
         IF _t.semaphore IS NOT NULL THEN
-            -- Those of which the semaphore knows nothing, or more than it should.
+            -- Tasks that the semaphore does not have, or should not have.
             _loose := ARRAY(SELECT a.id FROM taskyard.gate_audit a WHERE a.tube = _t.name ORDER BY a.id);
-            PERFORM taskyard.regate(_t, _loose, _now);
+            PERFORM taskyard.update_gate(_t, _loose, _now);
         END IF;
     END LOOP;
 END $$;

@@ -1,7 +1,7 @@
--- What was done to tubes.
+-- Counters of operations.
 
--- Adds what a server has counted: _more has twelve numbers for each tube, in the order of the columns. What
--- was counted of tubes that are gone is forgotten.
+-- Adds the counts of a server: _more has twelve numbers for each tube, in the order of the columns. Counts of dropped tubes
+-- are ignored.
 CREATE OR REPLACE FUNCTION taskyard.add_counters(
     _tubes integer[], _more bigint[], _dropped integer[])
 RETURNS void LANGUAGE sql VOLATILE AS $$

@@ -1,15 +1,15 @@
--- Tubes with a semaphore before them. Whatever is asked of such a tube locks the state row of its semaphore first, so
--- that nothing moves its tasks at the same time.
+-- Tubes with a semaphore. Every operation on such a tube locks the state row of its semaphore first, so that no other one
+-- changes its tasks at the same time.
 --
--- A task stands in the semaphore exactly while it is ready, taken, or would be ready with a grant (state 6).
+-- A task is in the semaphore exactly while it is ready, taken, or would be ready with a grant (state 6).
 
--- The number of a tube's task in its semaphore: below zero, where no caller's own numbers are.
+-- The number of a tube's task in its semaphore: negative, so that it differs from the numbers of callers.
 CREATE OR REPLACE FUNCTION taskyard.gated(_tube integer, _id bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
     SELECT (-9223372036854775808)::bigint + (_tube::bigint << 43) + _id
 $$;
 
--- The way back: the number of the tube, and the id.
+-- The inverse: the number of the tube, and the id.
 CREATE OR REPLACE FUNCTION taskyard.gated_tube(_task bigint) RETURNS integer
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN _task < 0 THEN ((_task & 9223372036854775807) >> 43)::integer END
@@ -38,7 +38,8 @@ BEGIN
     END IF;
 END $$;
 
--- Locks the semaphores of what a session holds; to be called before its row is locked, because a take locks in that order.
+-- Locks the semaphores of the tasks that a session holds. To be called before the session's row is locked, because a take
+-- locks in that order.
 CREATE OR REPLACE FUNCTION taskyard.lock_gates_of(_session bytea) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -46,9 +47,9 @@ BEGIN
         SELECT DISTINCT t.tube FROM taskyard.task t WHERE t.session = _session));
 END $$;
 
--- What semaphores do beside what was asked (tasks become ready in this or another tube, events are written, deadlines
--- set) is noted until the transaction ends, and read by its last call: so the server that did it tells those who wait. A
--- notice from here would make all commits of the database stand in one line.
+-- What semaphores do because of a call (tasks become ready in this or another tube, events are written, deadlines set) is
+-- noted until the transaction ends and read by its last call, so that the server can wake waiting callers. A NOTIFY from here
+-- would serialize all commits of the database.
 CREATE OR REPLACE FUNCTION taskyard.note_ready(_tube text, _count bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -57,7 +58,7 @@ BEGIN
         concat(current_setting('taskyard.ready', true), '/', _count, ':', _tube), true);
 END $$;
 
-CREATE OR REPLACE FUNCTION taskyard.note_settled(_news boolean, _deadline bigint) RETURNS void
+CREATE OR REPLACE FUNCTION taskyard.note_semaphore(_news boolean, _deadline bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     IF _news THEN
@@ -78,7 +79,7 @@ LANGUAGE sql VOLATILE AS $$
     FROM unnest(string_to_array(substr(current_setting('taskyard.ready', true), 2), '/')) AS r(noted)
 $$;
 
--- Who was let in is ready, who lost its grant is not.
+-- Makes tasks ready that got a grant (_in), or not ready that lost it.
 CREATE OR REPLACE FUNCTION taskyard.move_gated(_tasks bigint[], _in boolean) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -107,9 +108,9 @@ BEGIN
         (SELECT array_agg(k.tube ORDER BY k.tube, k.key) FROM keyed k),
         (SELECT array_agg(k.key ORDER BY k.tube, k.key) FROM keyed k)
         INTO _numbers, _ready, _keyed, _keys;
-    -- Who stands first in their sub-queues now? Nobody else touches these: that needs the lock of the semaphore.
+    -- Find the new heads of their sub-queues. Other transactions cannot change these: that needs the lock of the semaphore.
     FOR _number IN SELECT DISTINCT k.tube FROM unnest(_keyed) AS k(tube) ORDER BY 1 LOOP
-        PERFORM taskyard.settle_subqueues(_number, ARRAY(
+        PERFORM taskyard.set_subqueue_heads(_number, ARRAY(
             SELECT k.key FROM unnest(_keyed, _keys) AS k(tube, key) WHERE k.tube = _number));
     END LOOP;
     IF _in THEN
@@ -118,37 +119,103 @@ BEGIN
     END IF;
 END $$;
 
--- After tasks of a tube moved, brings them to where its semaphore has them, and settles it. The ids are in the order in
--- which they come to stand in line. Answers the next deadline of the semaphore that was set.
-CREATE OR REPLACE FUNCTION taskyard.regate(_t taskyard.tube, _ids bigint[], _now bigint) RETURNS bigint
+-- Removes tasks of a tube from its semaphore. Returns the state after that.
+CREATE OR REPLACE FUNCTION taskyard.gate_remove(_n taskyard.semaphore_state, _tasks bigint[])
+RETURNS taskyard.semaphore_state LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _ahead bigint;
+BEGIN
+    DELETE FROM taskyard.semaphore_event e USING unnest(_tasks) AS g(task)
+        WHERE e.semaphore_id = _n.semaphore_id AND e.task_id = g.task;
+    WITH gone AS (
+        DELETE FROM taskyard.semaphore_task p USING unnest(_tasks) AS g(task)
+        WHERE p.semaphore_id = _n.semaphore_id AND p.task_id = g.task
+        RETURNING p.status, p.rank, p.seq)
+    SELECT _n.acquired - count(*) FILTER (WHERE g.status = 'ACQUIRED'),
+        _n.revoking - count(*) FILTER (WHERE g.status = 'TRY_RELEASE'),
+        count(*) FILTER (WHERE g.status = 'WAIT' AND (g.rank, g.seq) < (_n.rest_rank, _n.rest_seq))
+        INTO _n.acquired, _n.revoking, _ahead FROM gone g;
+    RETURN taskyard.semaphore_removed(_n, _ahead);
+END $$;
+
+-- Releases the grants of those of these tasks that were asked to release and are not taken any more; _back is when they wait
+-- again, NULL at once. Returns the state after that; _asked is NULL if there are none.
+CREATE OR REPLACE FUNCTION taskyard.gate_release_asked(INOUT _n taskyard.semaphore_state, _tasks bigint[],
+    _back bigint, OUT _asked bigint[])
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _rank float8;
+    _seq bigint;
+BEGIN
+    SELECT array_agg(p.task_id) INTO _asked FROM unnest(_tasks) AS g(task)
+        CROSS JOIN LATERAL (SELECT p.task_id FROM taskyard.semaphore_task p
+            WHERE p.semaphore_id = _n.semaphore_id AND p.task_id = g.task AND p.status = 'TRY_RELEASE' OFFSET 0) p;
+    IF _asked IS NULL THEN
+        RETURN;
+    END IF;
+    DELETE FROM taskyard.semaphore_event e USING unnest(_asked) AS g(task)
+        WHERE e.semaphore_id = _n.semaphore_id AND e.task_id = g.task;
+    UPDATE taskyard.semaphore_task p
+        SET status = CASE WHEN _back IS NULL THEN 'WAIT' ELSE 'DELAYED' END::taskyard.semaphore_status,
+            moment = _back, grant_no = NULL, granted = NULL, lease_until = NULL, ack_by = NULL, pinned = false
+        FROM unnest(_asked) AS g(task) WHERE p.semaphore_id = _n.semaphore_id AND p.task_id = g.task;
+    IF _back IS NULL THEN
+        SELECT p.rank, p.seq INTO _rank, _seq FROM unnest(_asked) AS g(task)
+            JOIN taskyard.semaphore_task p ON p.semaphore_id = _n.semaphore_id AND p.task_id = g.task
+            ORDER BY p.rank, p.seq LIMIT 1;
+        _n := taskyard.semaphore_added(_n, _rank, _seq, cardinality(_asked));
+    END IF;
+    _n.revoking := _n.revoking - cardinality(_asked);
+END $$;
+
+-- Adds tasks of a tube to its semaphore, in this order, as far as they are not in it yet. Returns the state after that.
+CREATE OR REPLACE FUNCTION taskyard.gate_add(_n taskyard.semaphore_state, _tube integer, _tasks bigint[], _now bigint)
+RETURNS taskyard.semaphore_state LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _came bigint;
+    _rank float8;
+    _seq bigint;
+BEGIN
+    WITH added AS (
+        INSERT INTO taskyard.semaphore_task AS p (semaphore_id, task_id, priority, seq, enqueued)
+        SELECT _n.semaphore_id, g.task,
+            coalesce(k.semaphore_priority, 0 - (k.pri::numeric + 9223372036854775808)::float8),
+            nextval('taskyard.semaphore_seq'), _now
+        FROM unnest(_tasks) AS g(task)
+        CROSS JOIN LATERAL (SELECT k.pri, k.semaphore_priority FROM taskyard.task k
+            WHERE k.tube = _tube AND k.id = taskyard.gated_id(g.task) OFFSET 0) k
+        ON CONFLICT (semaphore_id, task_id) DO NOTHING
+        RETURNING p.rank, p.seq),
+    best AS (SELECT k.rank, k.seq FROM added k ORDER BY k.rank, k.seq LIMIT 1)
+    SELECT c.count, b.rank, b.seq INTO _came, _rank, _seq
+        FROM (SELECT count(*) FROM added) c LEFT JOIN best b ON true;
+    RETURN taskyard.semaphore_added(_n, _rank, _seq, _came);
+END $$;
+
+-- After tasks of a tube changed, adds them to its semaphore or removes them there, and grants what became free. The ids are
+-- in the order in which they begin to wait. Returns the next deadline of the semaphore that was set.
+CREATE OR REPLACE FUNCTION taskyard.update_gate(_t taskyard.tube, _ids bigint[], _now bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     _s taskyard.semaphore;
     _state taskyard.semaphore_state;
+    _n taskyard.semaphore_state;
     _stand bigint[];
     _leave bigint[];
-    _asked bigint[];
     _back bigint;
-    _acquired integer;
-    _revoking integer;
-    _settled record;
-    _n taskyard.semaphore_state;
-    _came bigint;
-    _rank float8;
-    _seq bigint;
+    _released record;
+    _advanced record;
 BEGIN
     SELECT s.* INTO _state FROM taskyard.semaphore_state s WHERE s.semaphore_id = _t.semaphore FOR UPDATE;
     SELECT s.* INTO _s FROM taskyard.semaphore s WHERE s.id = _t.semaphore;
     IF _s.id IS NULL THEN
-        -- A gate whose semaphore is lost stays shut.
+        -- Without its semaphore no task of the tube is ready.
         PERFORM taskyard.move_gated(ARRAY(SELECT taskyard.gated(_t.number, i.id) FROM unnest(_ids) AS i(id)), false);
         RETURN NULL;
     END IF;
     _now := coalesce(_now, taskyard.clock());
     _n := _state;
-    _acquired := _state.acquired;
-    _revoking := _state.revoking;
     SELECT array_agg(taskyard.gated(_t.number, i.id) ORDER BY i.n) FILTER (WHERE k.state IN (0, 5, 6)),
         array_agg(taskyard.gated(_t.number, i.id)) FILTER (WHERE coalesce(k.state, 3) IN (2, 3, 4))
         INTO _stand, _leave
@@ -156,67 +223,28 @@ BEGIN
         LEFT JOIN LATERAL (SELECT k.state FROM taskyard.task k
             WHERE k.tube = _t.number AND k.id = i.id OFFSET 0) k ON true;
     IF _leave IS NOT NULL THEN
-        DELETE FROM taskyard.semaphore_event e USING unnest(_leave) AS g(task)
-            WHERE e.semaphore_id = _s.id AND e.task_id = g.task;
-        WITH gone AS (
-            DELETE FROM taskyard.semaphore_task p USING unnest(_leave) AS g(task)
-            WHERE p.semaphore_id = _s.id AND p.task_id = g.task
-            RETURNING p.status, p.rank, p.seq)
-        SELECT _acquired - count(*) FILTER (WHERE g.status = 'ACQUIRED'),
-            _revoking - count(*) FILTER (WHERE g.status = 'TRY_RELEASE'),
-            count(*) FILTER (WHERE g.status = 'WAIT' AND (g.rank, g.seq) < (_n.rest_rank, _n.rest_seq))
-            INTO _acquired, _revoking, _came FROM gone g;
-        _n := taskyard.semaphore_left(_n, _came);
+        _n := taskyard.gate_remove(_n, _leave);
     END IF;
     IF _stand IS NOT NULL THEN
-        -- Who was asked to release and is not worked on any more does so.
-        SELECT array_agg(p.task_id) INTO _asked FROM unnest(_stand) AS g(task)
-            CROSS JOIN LATERAL (SELECT p.task_id FROM taskyard.semaphore_task p
-                WHERE p.semaphore_id = _s.id AND p.task_id = g.task AND p.status = 'TRY_RELEASE' OFFSET 0) p;
-        IF _asked IS NOT NULL THEN
-            DELETE FROM taskyard.semaphore_event e USING unnest(_asked) AS g(task)
-                WHERE e.semaphore_id = _s.id AND e.task_id = g.task;
-            _back := CASE WHEN _s.cool_down > 0 THEN taskyard.later(_now, _s.cool_down) END;
-            UPDATE taskyard.semaphore_task p
-                SET status = CASE WHEN _back IS NULL THEN 'WAIT' ELSE 'DELAYED' END::taskyard.semaphore_status,
-                    moment = _back, grant_no = NULL, granted = NULL, lease_until = NULL, ack_by = NULL,
-                    pinned = false
-                FROM unnest(_asked) AS g(task) WHERE p.semaphore_id = _s.id AND p.task_id = g.task;
-            IF _back IS NULL THEN
-                SELECT p.rank, p.seq INTO _rank, _seq FROM unnest(_asked) AS g(task)
-                    JOIN taskyard.semaphore_task p ON p.semaphore_id = _s.id AND p.task_id = g.task
-                    ORDER BY p.rank, p.seq LIMIT 1;
-                _n := taskyard.semaphore_came(_n, _rank, _seq, cardinality(_asked));
-            END IF;
-            _revoking := _revoking - cardinality(_asked);
+        _back := CASE WHEN _s.cool_down > 0 THEN taskyard.later(_now, _s.cool_down) END;
+        _released := taskyard.gate_release_asked(_n, _stand, _back);
+        IF _released._asked IS NULL THEN
+            _back := NULL;
         END IF;
-        WITH stands AS (
-            INSERT INTO taskyard.semaphore_task AS p (semaphore_id, task_id, priority, seq, enqueued)
-            SELECT _s.id, g.task,
-                coalesce(k.semaphore_priority, 0 - (k.pri::numeric + 9223372036854775808)::float8),
-                nextval('taskyard.semaphore_seq'), _now
-            FROM unnest(_stand) AS g(task)
-            CROSS JOIN LATERAL (SELECT k.pri, k.semaphore_priority FROM taskyard.task k
-                WHERE k.tube = _t.number AND k.id = taskyard.gated_id(g.task) OFFSET 0) k
-            ON CONFLICT (semaphore_id, task_id) DO NOTHING
-            RETURNING p.rank, p.seq),
-        best AS (SELECT k.rank, k.seq FROM stands k ORDER BY k.rank, k.seq LIMIT 1)
-        SELECT c.count, b.rank, b.seq INTO _came, _rank, _seq
-            FROM (SELECT count(*) FROM stands) c LEFT JOIN best b ON true;
-        _n := taskyard.semaphore_came(_n, _rank, _seq, _came);
+        _n := taskyard.gate_add(_released._n, _t.number, _stand, _now);
         PERFORM taskyard.move_gated(ARRAY(SELECT g.task FROM unnest(_stand) AS g(task)
             CROSS JOIN LATERAL (SELECT p.status FROM taskyard.semaphore_task p
                 WHERE p.semaphore_id = _s.id AND p.task_id = g.task OFFSET 0) p
             WHERE p.status IN ('WAIT', 'DELAYED')), false);
     END IF;
-    SELECT * INTO _settled FROM taskyard.semaphore_settle(_s, _state, _n, _acquired, _revoking, _now);
-    _back := taskyard.timer(least(_back, _settled._deadline));
-    PERFORM taskyard.note_settled(_settled._news, _back);
+    _advanced := taskyard.semaphore_advance(_s, _state, _n, _now);
+    _back := taskyard.timer(least(_back, _advanced._deadline));
+    PERFORM taskyard.note_semaphore(_advanced._news, _back);
     RETURN _back;
 END $$;
 
--- What is wrong with tubes that have a semaphore: no rows is as it should be. A task is ready without a grant, or stands in
--- the semaphore and need not, or is gone and left its place behind.
+-- Inconsistencies of tubes that have a semaphore; should be empty. A task is ready without a grant, is in the semaphore and
+-- should not be, or is deleted and still in the semaphore.
 CREATE OR REPLACE VIEW taskyard.gate_audit AS
     SELECT u.name AS tube, k.id, k.state, p.status
     FROM taskyard.tube u

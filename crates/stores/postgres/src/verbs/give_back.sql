@@ -1,14 +1,15 @@
--- How deliveries end without their holder. Rows of events say what is to be counted in which tube:
--- 1 a delay ended, 2 a lease ran out, 3 attempts were used up, 4 expired, 5 released. 7 says how much
--- room a tube has now. 0 closes the answer.
+-- Ends deliveries without a command of their holder. Rows of events have what is to be counted in which tube: 1 a delay
+-- ended, 2 a lease ended, 3 attempts were used up, 4 expired, 5 released. 7 is how much room a tube has now. 0 closes the
+-- answer.
 
 DROP FUNCTION IF EXISTS taskyard.give_back(integer[], bigint[], bigint[], integer);
 DROP FUNCTION IF EXISTS taskyard.give_back(integer[], bigint[], bigint[], integer, bigint);
+DROP FUNCTION IF EXISTS taskyard.give_back(integer[], bigint[], bigint[], integer, bigint, bigint);
 
--- Gives back these deliveries of any tubes, as far as they are still under way: another delivery of the
--- same task has another lease. With _over only those whose time is over then: a touch keeps the lease. Event 2 leaves
--- semaphores to the caller.
-CREATE OR REPLACE FUNCTION taskyard.give_back(
+-- Releases these deliveries of any tubes, as far as they still exist: another delivery of the same task has another lease.
+-- With _over only those whose lease ends by then: a touch keeps the number of the lease. With event 2 the caller updates the
+-- semaphores.
+CREATE OR REPLACE FUNCTION taskyard.release_deliveries(
     _tubes integer[], _ids bigint[], _leases bigint[], _event integer, _over bigint,
     _now bigint)
 RETURNS TABLE (event integer, number integer, name text, count bigint)
@@ -32,7 +33,7 @@ BEGIN
             UPDATE taskyard.task t SET
                 attempts = least(t.attempts + 1, 4294967295),
                 previous_start = coalesce(t.since, t.created),
-                -- Whoever was too late gave it back when its time was over, whenever that is seen.
+                -- A task whose lease ended is ready since that moment, not since the tick that noticed it.
                 since = CASE WHEN _over IS NULL THEN coalesce(_now, taskyard.clock()) ELSE t.timer END,
                 state = CASE WHEN least(t.attempts + 1, 4294967295)
                     >= coalesce(_t.attempts_max, 4294967295) THEN 4 ELSE 0 END,
@@ -45,13 +46,13 @@ BEGIN
             RETURNING t.state)
         SELECT count(*), count(*) FILTER (WHERE b.state = 4) INTO count, _used_up FROM back b;
         INSERT INTO taskyard.count (tube, ready, taken, buried)
-            SELECT _t.number, give_back.count - _used_up, -give_back.count, _used_up
-            WHERE give_back.count > 0;
+            SELECT _t.number, release_deliveries.count - _used_up, -release_deliveries.count, _used_up
+            WHERE release_deliveries.count > 0;
         IF _t.has_subqueues THEN
-            PERFORM taskyard.settle_subqueues(_t.number, _keys);
+            PERFORM taskyard.set_subqueue_heads(_t.number, _keys);
         END IF;
         IF _t.semaphore IS NOT NULL AND _event <> 2 THEN
-            PERFORM taskyard.regate(_t, _own, _now);
+            PERFORM taskyard.update_gate(_t, _own, _now);
         END IF;
         event := _event;
         number := _t.number;
@@ -63,7 +64,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Gives back every taken task of a tube. status: 0 done, 1 no such tube.
+-- Releases every taken task of a tube. status: 0 done, 1 no such tube.
 CREATE OR REPLACE FUNCTION taskyard.release_all(_tube text, _now bigint)
 RETURNS TABLE (event integer, number integer, name text, count bigint, status smallint)
 LANGUAGE plpgsql VOLATILE AS $$
@@ -78,21 +79,21 @@ BEGIN
         FROM taskyard.task t WHERE t.tube = _number AND t.state = 1;
     IF _ids IS NOT NULL THEN
         RETURN QUERY SELECT g.event, g.number, g.name, g.count, 0::smallint
-        FROM taskyard.give_back(array_fill(_number, ARRAY[cardinality(_ids)]), _ids, _leases, 5,
+        FROM taskyard.release_deliveries(array_fill(_number, ARRAY[cardinality(_ids)]), _ids, _leases, 5,
             NULL, _now) g;
     END IF;
     RETURN QUERY SELECT 0, _number, NULL::text, 0::bigint,
         (CASE WHEN _number IS NULL THEN 1 ELSE 0 END)::smallint;
 END $$;
 
--- For servers of before there were semaphores.
+-- For servers of versions before semaphores.
 CREATE OR REPLACE FUNCTION taskyard.release_all(_tube text)
 RETURNS TABLE (event integer, number integer, name text, count bigint, status smallint)
 LANGUAGE sql VOLATILE AS $$
     SELECT * FROM taskyard.release_all(_tube, NULL)
 $$;
 
--- Gives back what a session holds, and forgets it.
+-- Releases what a session holds, and deletes the session.
 CREATE OR REPLACE FUNCTION taskyard.end_session(_session bytea, _now bigint)
 RETURNS TABLE (event integer, number integer, name text, count bigint)
 LANGUAGE plpgsql VOLATILE AS $$
@@ -104,7 +105,7 @@ BEGIN
     SELECT array_agg(t.tube), array_agg(t.id), array_agg(t.lease) INTO _tubes, _ids, _leases
         FROM taskyard.task t WHERE t.session = _session;
     IF _ids IS NOT NULL THEN
-        RETURN QUERY SELECT * FROM taskyard.give_back(_tubes, _ids, _leases, 5, NULL, _now);
+        RETURN QUERY SELECT * FROM taskyard.release_deliveries(_tubes, _ids, _leases, 5, NULL, _now);
     END IF;
     DELETE FROM taskyard.connection c WHERE c.session = _session;
     DELETE FROM taskyard.session s WHERE s.id = _session;

@@ -1,4 +1,15 @@
--- Moments and locks.
+-- Times, spans and row locks.
+
+-- Functions of earlier versions that have other names now.
+DROP FUNCTION IF EXISTS taskyard.forget_server(bytea, bigint);
+DROP FUNCTION IF EXISTS taskyard.heard_after(bigint, bigint);
+DROP FUNCTION IF EXISTS taskyard.note_settled(boolean, bigint);
+DROP FUNCTION IF EXISTS taskyard.part_sessions(bytea, bytea[], bigint);
+DROP FUNCTION IF EXISTS taskyard.regate(taskyard.tube, bigint[], bigint);
+DROP FUNCTION IF EXISTS taskyard.semaphore_came(taskyard.semaphore_state, float8, bigint, bigint);
+DROP FUNCTION IF EXISTS taskyard.semaphore_forget(integer, bigint, bigint);
+DROP FUNCTION IF EXISTS taskyard.semaphore_left(taskyard.semaphore_state, bigint);
+DROP FUNCTION IF EXISTS taskyard.settle_subqueues(integer, text[]);
 
 -- This database's clock, in microseconds.
 CREATE OR REPLACE FUNCTION taskyard.clock() RETURNS bigint
@@ -6,31 +17,31 @@ LANGUAGE sql VOLATILE AS $$
     SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 $$;
 
--- A moment moved by a span; what lies beyond the representable, or a span of a hundred years, is never.
+-- A moment moved by a span; beyond the representable, and for a span of a hundred years, the result is never.
 CREATE OR REPLACE FUNCTION taskyard.later(_moment bigint, _span bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE
-        WHEN _span >= 3153600000000000 OR _moment > 9223372036854775807 - _span
+        WHEN _span >= {{FOREVER}} OR _moment > 9223372036854775807 - _span
         THEN 9223372036854775807
         ELSE _moment + _span
     END
 $$;
 
--- The column timer of a moment.
+-- The value of the column timer for a moment.
 CREATE OR REPLACE FUNCTION taskyard.timer(_moment bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
     SELECT nullif(_moment, 9223372036854775807)
 $$;
 
--- A length of time as tasks have it: never negative, at most a hundred years.
+-- An interval in microseconds: never negative, at most a hundred years.
 CREATE OR REPLACE FUNCTION taskyard.micros(_interval interval) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN _interval IS NOT NULL THEN
-        least(greatest((extract(epoch FROM _interval) * 1000000)::bigint, 0), 3153600000000000)
+        least(greatest((extract(epoch FROM _interval) * 1000000)::bigint, 0), {{FOREVER}})
     END
 $$;
 
--- When time next moves a task of a tube, leaving out moments before _from.
+-- The next timer of a tube, without moments before _from.
 CREATE OR REPLACE FUNCTION taskyard.next_timer(_number integer, _from bigint) RETURNS bigint
 LANGUAGE sql STABLE AS $$
     SELECT least(
@@ -40,7 +51,7 @@ LANGUAGE sql STABLE AS $$
             AND k.state <> 1 ORDER BY k.timer LIMIT 1))
 $$;
 
--- How much room a tube has, if it has a capacity.
+-- How many tasks more a tube can hold, if it has a capacity.
 CREATE OR REPLACE FUNCTION taskyard.room(_number integer, _capacity bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -52,10 +63,10 @@ BEGIN
         FROM taskyard.count c WHERE c.tube = _number));
 END $$;
 
--- Locks these tasks of a tube, in one order for everybody, and answers where they lie: until this transaction
--- moves them itself they stay there. Whoever changes many tasks names their places and nothing else: for
--- `id = ANY (...)`, or any condition that an index serves, a plan made while the table is small would read
--- the whole tube for ever.
+-- Locks these tasks of a tube, always in the order of their ids, and returns where they lie: there they stay until this
+-- transaction changes them itself. A statement that changes many tasks selects them by their places and nothing else: for
+-- `id = ANY (...)`, or any condition that an index serves, a plan made while the table is small would always read the whole
+-- tube.
 CREATE OR REPLACE FUNCTION taskyard.lock_tasks(_number integer, _ids bigint[]) RETURNS tid[]
 LANGUAGE sql VOLATILE AS $$
     SELECT array_agg(t.place)

@@ -1,6 +1,6 @@
--- Since when the oldest task of a tube waits that could be taken, pauses aside. Within a priority ids are in the order of
--- puts, so behind the first task that was ready at once nobody waits for longer; in front of it may be some that
--- were delayed or given back. At most 256 are looked at, as in the core (OLDEST_LOOKED_MAX): beyond them an older one may stand.
+-- Since when the oldest takeable task of a tube is ready, regardless of a pause. Within a priority ids are in the order of
+-- puts, so behind the first task that was ready at once none is older; in front of it there may be some that were delayed or
+-- released. At most OLDEST_LOOKED_MAX tasks are read, as in the core: beyond them there may be an older one.
 CREATE OR REPLACE FUNCTION taskyard.oldest_ready(_number integer, _has_subqueues boolean) RETURNS bigint
 LANGUAGE plpgsql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off AS $$
@@ -11,7 +11,7 @@ DECLARE
     _created bigint;
     _oldest bigint;
 BEGIN
-    FOR i IN 1 .. 256 LOOP
+    FOR i IN 1 .. {{OLDEST_LOOKED_MAX}} LOOP
         IF _has_subqueues THEN
             SELECT s.head_pri, s.head_id INTO _pri, _id FROM taskyard.subqueue s
                 WHERE s.tube = _number AND s.head_id IS NOT NULL AND (s.head_pri, s.head_id) > (_pri, _id)
@@ -27,7 +27,7 @@ BEGIN
         END IF;
         _oldest := least(_oldest, coalesce(_since, _created));
         IF coalesce(_since, _created) = _created THEN
-            -- On to the next priority.
+            -- Continue with the next priority.
             _id := 9223372036854775807;
         END IF;
     END LOOP;

@@ -5,8 +5,7 @@
 --     SELECT taskyard.put('mail', '{"to": "ann@example.org"}');
 --     COMMIT;
 --
--- The task is there when the transaction commits, and not when it does not. The tube must be there. What
--- is NULL comes from the tube:
+-- The task exists if and only if the transaction commits. The tube must exist. NULL stands for the option of the tube:
 --
 --     SELECT taskyard.put('mail', '"hello"', pri => 3, ttl => '1 day', ttr => '5 minutes',
 --         delay => '10 seconds', subqueue => 'ann');
@@ -16,13 +15,13 @@
 --
 --     SELECT taskyard.put('checks', '{"page": 17}', semaphore_priority => 2.5);
 --
--- Whoever may call it needs no right to the tables:
+-- A user who may call it needs no privilege on the tables:
 --
 --     GRANT USAGE ON SCHEMA taskyard TO app;
 --     GRANT EXECUTE ON FUNCTION taskyard.put, taskyard.put_raw TO app;
 
--- The length of a thing, as MessagePack writes it before the thing: _short is the first byte of the form in
--- one byte for less than _fix, the others are the first bytes of the forms with 8, 16 and 32 bits.
+-- The MessagePack header of a value of this length: _short is the first byte of the one-byte form for less than _fix, the
+-- others are the first bytes of the forms with 8, 16 and 32 bits.
 CREATE OR REPLACE FUNCTION taskyard.msgpack_length(
     _length integer, _short integer, _fix integer, _bits8 bytea, _bits16 bytea, _bits32 bytea)
 RETURNS bytea LANGUAGE sql IMMUTABLE AS $$
@@ -59,7 +58,7 @@ LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- JSON as MessagePack, which is what tasks carry.
-CREATE OR REPLACE FUNCTION taskyard.msgpack(_value jsonb, _depth integer DEFAULT 64) RETURNS bytea
+CREATE OR REPLACE FUNCTION taskyard.msgpack(_value jsonb, _depth integer DEFAULT {{NESTING_MAX}}) RETURNS bytea
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
     _text bytea;
@@ -67,7 +66,7 @@ DECLARE
     _count integer;
 BEGIN
     IF _depth < 1 THEN
-        RAISE EXCEPTION 'the data is nested too deeply: at most 64 levels'
+        RAISE EXCEPTION 'the data is nested too deeply: at most {{NESTING_MAX}} levels'
             USING ERRCODE = 'program_limit_exceeded';
     END IF;
     IF _value IS NULL THEN
@@ -100,8 +99,8 @@ BEGIN
     END CASE;
 END $$;
 
--- The older forms go, because a call could mean them as well. Whoever could call them can call the new ones, and what
--- was built on them keeps them under another name.
+-- The older forms are dropped, because calls would be ambiguous. Their privileges are given to the new ones, and objects that
+-- depend on them keep them under another name.
 DO $$
 DECLARE
     _old record;
@@ -124,7 +123,7 @@ BEGIN
     PERFORM set_config('taskyard.putters', _acl, true);
 END $$;
 
--- Puts a task whose payload is MessagePack already; answers its id.
+-- Puts a task whose payload is MessagePack; returns its id.
 CREATE OR REPLACE FUNCTION taskyard.put_raw(
     tube text, payload bytea, pri bigint DEFAULT NULL, ttl interval DEFAULT NULL,
     ttr interval DEFAULT NULL, delay interval DEFAULT NULL, at timestamptz DEFAULT NULL,
@@ -148,12 +147,12 @@ BEGIN
         RAISE EXCEPTION 'a payload must be one value, and NULL is none' USING
             ERRCODE = 'check_violation', HINT = 'for a task without data put ''null''';
     END IF;
-    IF octet_length(payload) > 67108864 THEN
-        RAISE EXCEPTION 'a payload may have 64 MiB, this one has % bytes', octet_length(payload)
+    IF octet_length(payload) > {{PAYLOAD_BYTES_MAX}} THEN
+        RAISE EXCEPTION 'a payload may have {{PAYLOAD_BYTES_MAX}} bytes, this one has %', octet_length(payload)
             USING ERRCODE = 'program_limit_exceeded';
     END IF;
-    IF octet_length(meta) > 1024 OR octet_length(subqueue) > 256 THEN
-        RAISE EXCEPTION 'a meta map may have 1024 bytes, the name of a sub-queue 256'
+    IF octet_length(meta) > {{META_BYTES_MAX}} OR octet_length(subqueue) > {{SUBQUEUE_BYTES_MAX}} THEN
+        RAISE EXCEPTION 'a meta map may have {{META_BYTES_MAX}} bytes, the name of a sub-queue {{SUBQUEUE_BYTES_MAX}}'
             USING ERRCODE = 'program_limit_exceeded';
     END IF;
     SELECT * INTO _put FROM taskyard.put_tasks(
@@ -182,7 +181,7 @@ BEGIN
     RETURN _put.ids[1];
 END $$;
 
--- Puts a task with this data; answers its id.
+-- Puts a task with this data; returns its id.
 CREATE OR REPLACE FUNCTION taskyard.put(
     tube text, data jsonb, pri bigint DEFAULT NULL, ttl interval DEFAULT NULL,
     ttr interval DEFAULT NULL, delay interval DEFAULT NULL, at timestamptz DEFAULT NULL,

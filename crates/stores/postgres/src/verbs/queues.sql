@@ -1,4 +1,4 @@
--- Tubes that are queues of a contract: they have a permanent number, and may get another name.
+-- Tubes that are queues of a contract: they have a permanent number, and can be renamed.
 -- status: as for tubes, and 6 another tube has the number (its name is in `other`), 7 the tube has another number
 -- already (which is in `other`).
 
@@ -14,7 +14,7 @@ BEGIN
         status := 3;
         RETURN;
     END IF;
-    -- Numbers are given one at a time, as tubes are made.
+    -- One at a time, as tubes are created.
     PERFORM pg_advisory_xact_lock(1952543594);
     SELECT t.name INTO other FROM taskyard.tube t WHERE t.queue_num = _queue_num;
     IF FOUND AND NOT EXISTS (SELECT 1 FROM taskyard.tube t WHERE t.name = _tube)
@@ -30,7 +30,7 @@ BEGIN
     END IF;
 END $$;
 
--- Gives a tube a name and, if it has none, a number.
+-- Renames a tube and, if it has none, gives it a number.
 CREATE OR REPLACE FUNCTION taskyard.name_tube(
     _tube text, _name text, _queue_num bigint, OUT status smallint, OUT other text)
 LANGUAGE plpgsql VOLATILE AS $$

@@ -1,8 +1,8 @@
--- Holders that declined to release. The state of a semaphore notes that there may be some (`declines`): who declines says
--- so, and who looks for them and finds none takes it back.
+-- Holders that declined to release. The state of a semaphore notes that there may be some (`declines`): a decline sets it, and
+-- a search that finds none clears it.
 
--- A decline stands as long as the request that it answered would: when no better task waits for the place, and it is not
--- one of too many, its holder may be asked again. Answers the state with what changed there.
+-- Ends declines. A decline lasts as long as the request that it answered would: when no better task waits for the place, and
+-- the holders are not too many, the holder may be asked again. Returns the state after that.
 CREATE OR REPLACE FUNCTION taskyard.semaphore_end_declines(_s taskyard.semaphore, _n taskyard.semaphore_state,
     _held integer)
 RETURNS taskyard.semaphore_state LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_bitmapscan = off AS $$
@@ -28,8 +28,8 @@ BEGIN
     RETURN _n;
 END $$;
 
--- Whether the worst holder that can be asked, which stands here, is outside of the best _protected of all holders, which
--- never are. Those that can be asked are better than the worst of them, and of the others some are.
+-- Whether the worst holder that can be asked, which is at this place, is not one of the best _protected holders, which are
+-- never asked. The other holders that can be asked are better; of those that cannot, the better ones are counted.
 CREATE OR REPLACE FUNCTION taskyard.semaphore_may_ask(_id integer, _acquired integer, _protected integer,
     _rank float8, _seq bigint)
 RETURNS boolean LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off AS $$

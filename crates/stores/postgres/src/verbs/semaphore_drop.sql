@@ -1,6 +1,6 @@
--- Removing semaphores.
+-- Drops semaphores.
 
--- Codes: 0 done, 1 no such semaphore, 2 tasks hold its grants or wait for them, 3 it is before a tube, which is named.
+-- Codes: 0 done, 1 no such semaphore, 2 tasks hold its grants or wait for them, 3 a tube has it, which is named.
 CREATE OR REPLACE FUNCTION taskyard.semaphore_drop(_key text, _force boolean, OUT code smallint, OUT tube text)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -13,8 +13,8 @@ BEGIN
         code := 1;
         RETURN;
     END IF;
-    -- Tubes are made one at a time, under this lock: none gets the semaphore meanwhile. A batch that makes a tube has locked
-    -- its semaphores before, so here that comes first as well.
+    -- Tubes are created one at a time, under this lock: none gets the semaphore meanwhile. A batch that creates a tube has
+    -- locked its semaphores before, so the state is locked first here as well.
     PERFORM pg_advisory_xact_lock(1952543594);
     SELECT u.name::text INTO tube FROM taskyard.tube u WHERE u.semaphore = _id ORDER BY u.name LIMIT 1;
     IF FOUND THEN

@@ -1,5 +1,5 @@
--- Standing in line, and seeing who does. The first row says how it went (code 1: no such semaphore); the others have
--- a NULL there and show tasks.
+-- Enqueues tasks and shows them. The first row has the code (1: no such semaphore); the others have a NULL there and show
+-- tasks.
 
 CREATE OR REPLACE FUNCTION taskyard.semaphore_look(_key text, _tasks bigint[])
 RETURNS TABLE (code smallint, deadline bigint, news boolean, task bigint, status text,
@@ -21,7 +21,7 @@ BEGIN
         ORDER BY w.n;
 END $$;
 
--- No task may be named twice.
+-- Enqueues tasks, or changes their priorities. No task may be named twice.
 CREATE OR REPLACE FUNCTION taskyard.semaphore_enqueue(_key text, _now bigint, _tasks bigint[],
     _priorities float8[])
 RETURNS TABLE (code smallint, deadline bigint, news boolean, task bigint, status text,
@@ -32,9 +32,8 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _s taskyard.semaphore;
     _state taskyard.semaphore_state;
-    _deadline bigint;
-    _news boolean := false;
     _n taskyard.semaphore_state;
+    _advanced record;
     _came bigint;
     _rank float8;
     _seq bigint;
@@ -63,12 +62,11 @@ BEGIN
     SELECT c.count, b.rank, b.seq, w.rank, w.seq INTO _came, _rank, _seq, _worst_rank, _worst_seq
         FROM (SELECT count(*) FROM stands k WHERE k.status = 'WAIT') c LEFT JOIN best b ON true
         LEFT JOIN worst w ON true;
-    _n := taskyard.semaphore_holds(taskyard.semaphore_came(_state, _rank, _seq, _came), _worst_rank, _worst_seq);
-    SELECT d._deadline, d._news INTO _deadline, _news
-        FROM taskyard.semaphore_settle(_s, _state, _n, _state.acquired, _state.revoking, _now) d;
+    _n := taskyard.semaphore_holds(taskyard.semaphore_added(_state, _rank, _seq, _came), _worst_rank, _worst_seq);
+    _advanced := taskyard.semaphore_advance(_s, _state, _n, _now);
     code := 0;
-    deadline := _deadline;
-    news := _news;
+    deadline := _advanced._deadline;
+    news := _advanced._news;
     RETURN NEXT;
     RETURN QUERY SELECT NULL::smallint, NULL::bigint, NULL::boolean, t.task_id, lower(t.status::text),
         t.priority, t.enqueued, t.moment, t.grant_no, t.granted, t.lease_until, t.pinned

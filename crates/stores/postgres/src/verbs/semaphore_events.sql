@@ -1,7 +1,7 @@
--- Events of semaphores: at least once, until they are acknowledged.
+-- Events of semaphores: handed out at least once, until they are acknowledged.
 
 -- Hands out events that are due: of each grant only the first, so that a later one never arrives before an earlier one.
--- The first row says how it went (code 1: no such semaphore).
+-- The first row has the code (1: no such semaphore).
 DROP FUNCTION IF EXISTS taskyard.semaphore_fetch(text, bigint, bigint);
 
 CREATE FUNCTION taskyard.semaphore_fetch(_key text, _now bigint, _count bigint)
@@ -20,7 +20,7 @@ BEGIN
     IF code = 1 THEN
         RETURN;
     END IF;
-    -- Two searches, so that each has its index: what is due elsewhere must not be walked over. OFFSET 0, or a plan may
+    -- Two searches, so that each has its index and does not read the due events of other semaphores. OFFSET 0, or a plan may
     -- compare every event with every other.
     IF _key IS NULL THEN
         _due := ARRAY(SELECT e.id FROM taskyard.semaphore_event e
@@ -54,7 +54,7 @@ BEGIN
         LEFT JOIN taskyard.tube u ON u.number = taskyard.gated_tube(t.task_id) ORDER BY t.n;
 END $$;
 
--- Removes events that have arrived; how many were there, and whether others waited for them.
+-- Deletes acknowledged events; returns how many there were, and whether later events had to wait for them.
 CREATE OR REPLACE FUNCTION taskyard.semaphore_acknowledge(_ids bigint[],
     OUT arrived bigint, OUT news boolean)
 LANGUAGE plpgsql VOLATILE AS $$
@@ -63,7 +63,7 @@ DECLARE
 BEGIN
     arrived := 0;
     news := false;
-    -- A grant whose acknowledgement is waited for changes with it, which needs the lock of its semaphore.
+    -- The acknowledgement of a grant with a time limit for it changes the grant, which needs the lock of its semaphore.
     PERFORM 1 FROM taskyard.semaphore_state t WHERE t.semaphore_id = ANY (ARRAY(
         SELECT e.semaphore_id FROM taskyard.semaphore_event e
         JOIN taskyard.semaphore s ON s.id = e.semaphore_id
@@ -71,7 +71,7 @@ BEGIN
             AND EXISTS (SELECT 1 FROM taskyard.semaphore_task k WHERE k.semaphore_id = e.semaphore_id
                 AND k.task_id = e.task_id AND k.grant_no = e.grant_no AND k.ack_by IS NOT NULL OFFSET 0)))
         ORDER BY t.semaphore_id FOR UPDATE;
-    -- In the order of their numbers, as whoever else removes several.
+    -- In the order of their numbers, like all statements that delete several.
     PERFORM 1 FROM taskyard.semaphore_event e WHERE e.id = ANY (_ids) ORDER BY e.id FOR UPDATE;
     FOR _e IN DELETE FROM taskyard.semaphore_event e WHERE e.id = ANY (_ids) RETURNING e.* LOOP
         arrived := arrived + 1;

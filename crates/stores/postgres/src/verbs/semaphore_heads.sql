@@ -1,13 +1,13 @@
--- Where searches in a semaphore begin. Whoever leaves a line leaves an entry in its index, and while somebody holds an old
--- snapshot (a backup, a long report) none of them can be removed: a search from the beginning would walk over all who
--- were ever let in. So the state of a semaphore notes where the living begin:
+-- Bounds for searches in a semaphore. A task that stops waiting leaves an entry in the index, and while a transaction with an
+-- old snapshot is open (a backup, a long report) none of them can be removed: a search from the beginning would read all tasks
+-- that were ever admitted. So the state of a semaphore has bounds:
 --
--- All who wait stand at (rest_rank, rest_seq) or behind it, but for at most `ahead` who came later and are better; these
--- stand at (head_rank, head_seq) or behind it. Two bounds, because one alone would fall to every better newcomer, and the
--- search after it would walk over the dead once more. All unpinned holders stand at (tail_rank, tail_seq) or before it.
--- A bound may be too careful, never too bold. Who changes a line holds its state's lock, so what was noted is so.
+-- All waiting tasks are at (rest_rank, rest_seq) or behind it, except for at most `ahead` that came later and are better; these
+-- are at (head_rank, head_seq) or behind it. There are two bounds, because a single one would move to every better newcomer, and
+-- the next search would read the dead entries again. All unpinned holders are at (tail_rank, tail_seq) or before it. A bound may
+-- be too wide, never too narrow. Changes are made under the lock of the state, so the bounds are exact.
 
--- Where the search for who waits begins. Two functions, because a function with two results is never inlined.
+-- Where the search for waiting tasks begins. Two functions, because a function with two results is never inlined.
 CREATE OR REPLACE FUNCTION taskyard.semaphore_from_rank(_n taskyard.semaphore_state) RETURNS float8
 LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(CASE WHEN (_n).ahead > 0 THEN (_n).head_rank ELSE (_n).rest_rank END, '-infinity'::float8)
@@ -18,8 +18,8 @@ LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(CASE WHEN (_n).ahead > 0 THEN (_n).head_seq ELSE (_n).rest_seq END, 0::bigint)
 $$;
 
--- So many came to wait, the best of them here.
-CREATE OR REPLACE FUNCTION taskyard.semaphore_came(
+-- The bounds after so many tasks began to wait, the best of them at this place.
+CREATE OR REPLACE FUNCTION taskyard.semaphore_added(
     _n taskyard.semaphore_state, _rank float8, _seq bigint, _count bigint)
 RETURNS taskyard.semaphore_state LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -27,7 +27,7 @@ BEGIN
         RETURN _n;
     END IF;
     IF _n.ahead > 16 AND (_rank, _seq) < (_n.head_rank, _n.head_seq) THEN
-        -- So many are not late comers any more, they are the line.
+        -- So many that they become the rest.
         _n.rest_rank := _n.head_rank;
         _n.rest_seq := _n.head_seq;
         _n.ahead := 0;
@@ -40,15 +40,15 @@ BEGIN
     RETURN _n;
 END $$;
 
--- So many who stood before the rest left the line.
-CREATE OR REPLACE FUNCTION taskyard.semaphore_left(_n taskyard.semaphore_state, _count bigint)
+-- The bounds after so many tasks before the rest stopped waiting.
+CREATE OR REPLACE FUNCTION taskyard.semaphore_removed(_n taskyard.semaphore_state, _count bigint)
 RETURNS taskyard.semaphore_state LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
     _n.ahead := greatest(_n.ahead - _count, 0);
     RETURN _n;
 END $$;
 
--- The best who waits was found here; NULL is nobody.
+-- The bounds after the best waiting task was found at this place; NULL is none.
 CREATE OR REPLACE FUNCTION taskyard.semaphore_found(_n taskyard.semaphore_state, _rank float8, _seq bigint)
 RETURNS taskyard.semaphore_state LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -67,7 +67,7 @@ BEGIN
     RETURN _n;
 END $$;
 
--- So many of the best do not wait any more, the last of them here.
+-- The bounds after so many of the best stopped waiting, the last of them at this place.
 CREATE OR REPLACE FUNCTION taskyard.semaphore_popped(
     _n taskyard.semaphore_state, _rank float8, _seq bigint, _count bigint)
 RETURNS taskyard.semaphore_state LANGUAGE plpgsql IMMUTABLE AS $$
@@ -83,7 +83,7 @@ BEGIN
     RETURN _n;
 END $$;
 
--- Somebody holds a grant here.
+-- The bounds with a holder at this place.
 CREATE OR REPLACE FUNCTION taskyard.semaphore_holds(_n taskyard.semaphore_state, _rank float8, _seq bigint)
 RETURNS taskyard.semaphore_state LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -92,4 +92,27 @@ BEGIN
         _n.tail_seq := _seq;
     END IF;
     RETURN _n;
+END $$;
+
+-- The state after so many of the best waiting tasks got a grant, the last of them at this place.
+CREATE OR REPLACE FUNCTION taskyard.semaphore_admitted(
+    _n taskyard.semaphore_state, _rank float8, _seq bigint, _count integer)
+RETURNS taskyard.semaphore_state LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF _n.acquired = 0 OR (_rank, _seq) > (_n.tail_rank, _n.tail_seq) THEN
+        _n.tail_rank := coalesce(_rank, '-infinity');
+        _n.tail_seq := coalesce(_seq, 0);
+    END IF;
+    _n.acquired := _n.acquired + _count;
+    _n.grant_seq := _n.grant_seq + _count;
+    RETURN taskyard.semaphore_popped(_n, _rank, _seq, _count);
+END $$;
+
+-- The state after the request to a holder at this place was taken back.
+CREATE OR REPLACE FUNCTION taskyard.semaphore_kept(_n taskyard.semaphore_state, _rank float8, _seq bigint)
+RETURNS taskyard.semaphore_state LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    _n.acquired := _n.acquired + 1;
+    _n.revoking := _n.revoking - 1;
+    RETURN taskyard.semaphore_holds(_n, _rank, _seq);
 END $$;

@@ -1,16 +1,35 @@
--- What many callers ask of semaphores at the same time, in one call. Where a semaphore has room for all and nobody waits,
--- nobody has to be compared with anybody: that is done for all such semaphores at once. The others are asked one call
--- after the other. Plans are made once, perhaps on empty tables, so they are told to use the indexes.
+-- Commands of many callers in one call. If a semaphore has room for all tasks and none waits, priorities need not be compared:
+-- such semaphores are changed together. The others are changed one after the other. Plans are made once, perhaps for empty
+-- tables, so settings make them use the indexes.
 
--- _sizes has the number of tasks of each call, the other arrays have the tasks of all. Answers as semaphore_enqueue does,
--- with the place of the call before it.
+-- Those of these semaphores that have room for all these new tasks while no task waits. _of has the semaphore of each task.
+CREATE OR REPLACE FUNCTION taskyard.semaphore_uncontended(_tasks bigint[], _of integer[]) RETURNS integer[]
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN ARRAY(SELECT g.id FROM (
+            SELECT w.id, count(*) AS wanted, count(DISTINCT w.task) AS tasks, bool_or(p.there) AS known
+            FROM unnest(_tasks, _of) AS w(task, id)
+            LEFT JOIN LATERAL (SELECT true AS there FROM taskyard.semaphore_task p
+                WHERE p.semaphore_id = w.id AND p.task_id = w.task OFFSET 0) p ON true
+            GROUP BY w.id) g
+        CROSS JOIN LATERAL (SELECT s.active, s.min_hold FROM taskyard.semaphore s WHERE s.id = g.id OFFSET 0) s
+        CROSS JOIN LATERAL (SELECT t.acquired, t.revoking, t.declines, taskyard.semaphore_from_rank(t) AS from_rank,
+                taskyard.semaphore_from_seq(t) AS from_seq
+            FROM taskyard.semaphore_state t WHERE t.semaphore_id = g.id OFFSET 0) t
+        WHERE g.known IS NULL AND g.tasks = g.wanted AND s.min_hold = 0 AND t.revoking = 0 AND NOT t.declines
+            AND t.acquired + g.wanted <= s.active
+            AND NOT EXISTS (SELECT 1 FROM taskyard.semaphore_task p
+                WHERE p.semaphore_id = g.id AND p.status = 'WAIT'
+                    AND (p.rank, p.seq) >= (t.from_rank, t.from_seq)));
+END $$;
+
+-- _sizes has the number of tasks of each command, the other arrays have the tasks of all. Returns the rows of
+-- semaphore_enqueue, with the place of the command before them.
 CREATE OR REPLACE FUNCTION taskyard.semaphore_enqueue_all(_keys text[], _now bigint, _sizes integer[],
     _tasks bigint[], _priorities float8[])
-RETURNS TABLE (item integer, code smallint, deadline bigint, news boolean, task bigint, status text,
-    priority float8, enqueued bigint, moment bigint, grant_no bigint, granted bigint,
-    lease_until bigint, pinned boolean)
-LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+RETURNS TABLE (item integer, code smallint, deadline bigint, news boolean, task bigint, status text, priority float8,
+    enqueued bigint, moment bigint, grant_no bigint, granted bigint, lease_until bigint, pinned boolean)
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
     _ids integer[];
@@ -27,21 +46,7 @@ BEGIN
     SELECT array_agg(s.n::integer ORDER BY s.n), array_agg(_ids[s.n] ORDER BY s.n) INTO _items, _of
         FROM unnest(_sizes) WITH ORDINALITY AS s(size, n) CROSS JOIN generate_series(1, s.size);
     -- Decided after the lock.
-    _simple := ARRAY(SELECT g.id FROM (
-            SELECT w.id, count(*) AS wanted, count(DISTINCT w.task) AS tasks, bool_or(p.there) AS known
-            FROM unnest(_tasks, _of) AS w(task, id)
-            LEFT JOIN LATERAL (SELECT true AS there FROM taskyard.semaphore_task p
-                WHERE p.semaphore_id = w.id AND p.task_id = w.task OFFSET 0) p ON true
-            GROUP BY w.id) g
-        CROSS JOIN LATERAL (SELECT s.active, s.min_hold FROM taskyard.semaphore s WHERE s.id = g.id OFFSET 0) s
-        CROSS JOIN LATERAL (SELECT t.acquired, t.revoking, t.declines, taskyard.semaphore_from_rank(t) AS from_rank,
-                taskyard.semaphore_from_seq(t) AS from_seq
-            FROM taskyard.semaphore_state t WHERE t.semaphore_id = g.id OFFSET 0) t
-        WHERE g.known IS NULL AND g.tasks = g.wanted AND s.min_hold = 0 AND t.revoking = 0 AND NOT t.declines
-            AND t.acquired + g.wanted <= s.active
-            AND NOT EXISTS (SELECT 1 FROM taskyard.semaphore_task p
-                WHERE p.semaphore_id = g.id AND p.status = 'WAIT'
-                    AND (p.rank, p.seq) >= (t.from_rank, t.from_seq)));
+    _simple := taskyard.semaphore_uncontended(_tasks, _of);
     IF _simple <> '{}' THEN
         RETURN QUERY WITH wish AS MATERIALIZED (
             SELECT w.task, w.priority, w.item, w.id, w.n,
@@ -66,7 +71,7 @@ BEGIN
         counted AS (
             UPDATE taskyard.semaphore_state t
             SET acquired = t.acquired + c.count, grant_seq = t.grant_seq + c.count,
-                -- Nobody waits, which is known now.
+                -- No task waits, which is known now.
                 rest_rank = 'infinity', rest_seq = 0, ahead = 0, head_rank = NULL, head_seq = NULL,
                 tail_rank = CASE WHEN (c.rank, c.seq) > (t.tail_rank, t.tail_seq) THEN c.rank ELSE t.tail_rank END,
                 tail_seq = CASE WHEN (c.rank, c.seq) > (t.tail_rank, t.tail_seq) THEN c.seq ELSE t.tail_seq END
@@ -91,7 +96,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- The same for releases. Answers as semaphore_finish does, with the place of the call before it.
+-- The same for releases. Returns the rows of semaphore_finish, with the place of the command before them.
 CREATE OR REPLACE FUNCTION taskyard.semaphore_release_all(_keys text[], _now bigint, _sizes integer[],
     _tasks bigint[], _grants bigint[])
 RETURNS TABLE (item integer, code smallint, deadline bigint, news boolean, outcomes smallint[])

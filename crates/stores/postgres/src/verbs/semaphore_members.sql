@@ -1,7 +1,7 @@
--- Who holds grants of a semaphore or waits for them, the best first, a page at a time.
+-- Lists the holders or the waiting tasks of a semaphore, the best first, a page at a time.
 
--- The first row says how it went (code 1: no such semaphore); the others have a NULL there and show tasks as
--- semaphore_look does, then the number of arrival and the name of the tube. Only those behind (_rank, _seq) are shown.
+-- The first row has the code (1: no such semaphore); the others have a NULL there and show tasks as semaphore_look does, then
+-- the number of arrival and the name of the tube. Only tasks behind (_rank, _seq) are shown.
 CREATE OR REPLACE FUNCTION taskyard.semaphore_members(_key text, _holders boolean, _rank float8, _seq bigint,
     _count bigint)
 RETURNS TABLE (code smallint, deadline bigint, news boolean, task bigint, status text,

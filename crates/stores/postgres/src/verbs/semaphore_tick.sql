@@ -1,4 +1,54 @@
--- What time alone does to semaphores.
+-- Ticks of semaphores: ends what is due.
+
+-- Asks a holder to release once more, unless the first request was not handed out yet. Returns whether there is a new event.
+CREATE OR REPLACE FUNCTION taskyard.semaphore_ask_again(_id integer, _task bigint, _grant bigint, _now bigint,
+    _again bigint)
+RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    UPDATE taskyard.semaphore_task t SET moment = _again WHERE t.semaphore_id = _id AND t.task_id = _task;
+    IF EXISTS (SELECT 1 FROM taskyard.semaphore_event e WHERE e.semaphore_id = _id
+        AND e.task_id = _task AND e.grant_no = _grant AND e.kind = 'try_release')
+    THEN
+        RETURN false;
+    END IF;
+    INSERT INTO taskyard.semaphore_event (semaphore_id, task_id, grant_no, kind, attempts, next_at)
+        VALUES (_id, _task, _grant, 'try_release', 1, _now);
+    RETURN true;
+END $$;
+
+-- Ends a grant whose lease or acknowledgement time is over (_over), or that was not released in time. Returns the state
+-- after that, whether there is a new event, and the moment from which the task waits again.
+CREATE OR REPLACE FUNCTION taskyard.semaphore_end_grant(_s taskyard.semaphore, INOUT _n taskyard.semaphore_state,
+    _k taskyard.semaphore_task, _over boolean, _now bigint, OUT _news boolean, OUT _back bigint)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _lease_over boolean := coalesce(_k.lease_until <= _now, false);
+    _heard boolean;
+BEGIN
+    IF _k.status = 'ACQUIRED' THEN
+        _n.acquired := _n.acquired - 1;
+    ELSE
+        _n.revoking := _n.revoking - 1;
+    END IF;
+    _heard := taskyard.semaphore_delete_events(_s.id, _k.task_id, _k.grant_no);
+    _news := _heard OR NOT _over;
+    IF _news THEN
+        INSERT INTO taskyard.semaphore_event (semaphore_id, task_id, grant_no, kind, next_at)
+            VALUES (_s.id, _k.task_id, _k.grant_no, CASE WHEN _over THEN 'expired' ELSE 'revoked' END, _now);
+    END IF;
+    -- A holder that was never informed of its grant did not let it run out.
+    IF _lease_over AND _heard AND _s.drop_expired THEN
+        DELETE FROM taskyard.semaphore_task t WHERE t.semaphore_id = _s.id AND t.task_id = _k.task_id;
+        RETURN;
+    END IF;
+    -- After a grant that was not acknowledged the task waits for a while: its receiver may be down.
+    _back := taskyard.later(_now, CASE
+        WHEN NOT _over THEN nullif(_s.cool_down, 0)
+        WHEN _lease_over THEN NULL
+        ELSE _s.ack_timeout
+    END);
+    _n := taskyard.semaphore_requeue(_n, _k.task_id, _back);
+END $$;
 
 -- Ends what is due in one semaphore, which the caller has locked.
 CREATE OR REPLACE FUNCTION taskyard.semaphore_end_waits(_s taskyard.semaphore,
@@ -6,90 +56,45 @@ CREATE OR REPLACE FUNCTION taskyard.semaphore_end_waits(_s taskyard.semaphore,
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _k taskyard.semaphore_task;
-    _acquired integer := _state.acquired;
-    _revoking integer := _state.revoking;
-    _over boolean;
-    _lease_over boolean;
-    _heard boolean;
-    _kind text;
-    _back bigint;
-    _earliest bigint;
-    _told boolean := false;
-    _settled record;
     _n taskyard.semaphore_state := _state;
+    _over boolean;
+    _again bigint;
+    _earliest bigint;
+    _noted boolean := false;
+    _ended record;
+    _advanced record;
 BEGIN
     FOR _k IN SELECT t.* FROM taskyard.semaphore_task t
         WHERE t.semaphore_id = _s.id AND t.timer <= _now
-        ORDER BY t.timer, t.task_id LIMIT 10000
+        ORDER BY t.timer, t.task_id LIMIT {{BATCH_TASKS_MAX}}
     LOOP
         IF _k.status = 'DELAYED' THEN
             UPDATE taskyard.semaphore_task t SET status = 'WAIT', moment = NULL
                 WHERE t.semaphore_id = _s.id AND t.task_id = _k.task_id;
-            _n := taskyard.semaphore_came(_n, _k.rank, _k.seq, 1);
+            _n := taskyard.semaphore_added(_n, _k.rank, _k.seq, 1);
             CONTINUE;
         END IF;
         _over := coalesce(least(_k.lease_until, _k.ack_by) <= _now, false);
-        -- The place of a task that is worked on in its tube is free when the work ends, and not before.
+        -- The place of a task that is taken in its tube becomes free when its delivery ends, and not before.
         IF NOT _over AND (NOT _s.force OR _k.task_id < 0) THEN
-            -- Asked to release, and did not: once more, unless the first request still is on its way.
-            IF NOT EXISTS (SELECT 1 FROM taskyard.semaphore_event e WHERE e.semaphore_id = _s.id
-                AND e.task_id = _k.task_id AND e.grant_no = _k.grant_no AND e.kind = 'try_release')
-            THEN
-                INSERT INTO taskyard.semaphore_event (semaphore_id, task_id, grant_no, kind, attempts, next_at)
-                    VALUES (_s.id, _k.task_id, _k.grant_no, 'try_release', 1, _now);
-                _told := true;
-            END IF;
-            _back := taskyard.later(_now, _s.revoke_grace);
-            UPDATE taskyard.semaphore_task t SET moment = _back
-                WHERE t.semaphore_id = _s.id AND t.task_id = _k.task_id;
-            _earliest := least(_earliest, _back);
+            _again := taskyard.later(_now, _s.revoke_grace);
+            _noted := taskyard.semaphore_ask_again(_s.id, _k.task_id, _k.grant_no, _now, _again) OR _noted;
+            _earliest := least(_earliest, _again);
             CONTINUE;
         END IF;
-        -- The grant ends: nobody spoke up for it, or its holder did not release in time.
-        IF _k.status = 'ACQUIRED' THEN
-            _acquired := _acquired - 1;
-        ELSE
-            _revoking := _revoking - 1;
-        END IF;
-        _kind := CASE WHEN _over THEN 'expired' ELSE 'revoked' END;
-        _heard := taskyard.semaphore_forget(_s.id, _k.task_id, _k.grant_no);
-        IF _heard OR NOT _over THEN
-            INSERT INTO taskyard.semaphore_event (semaphore_id, task_id, grant_no, kind, next_at)
-                VALUES (_s.id, _k.task_id, _k.grant_no, _kind, _now);
-            _told := true;
-        END IF;
-        _lease_over := coalesce(_k.lease_until <= _now, false);
-        -- Who never heard of its grant did not let it run out.
-        IF _lease_over AND _heard AND _s.drop_expired THEN
-            DELETE FROM taskyard.semaphore_task t
-                WHERE t.semaphore_id = _s.id AND t.task_id = _k.task_id;
-            CONTINUE;
-        END IF;
-        -- Whoever should have heard of the grant may be down for a while.
-        _back := CASE
-            WHEN NOT _over THEN nullif(_s.cool_down, 0)
-            WHEN _lease_over THEN NULL
-            ELSE _s.ack_timeout
-        END;
-        _back := taskyard.later(_now, _back);
-        UPDATE taskyard.semaphore_task t
-            SET status = CASE WHEN _back IS NULL THEN 'WAIT' ELSE 'DELAYED' END::taskyard.semaphore_status,
-                moment = _back, grant_no = NULL, granted = NULL, lease_until = NULL, ack_by = NULL,
-                pinned = false
-            WHERE t.semaphore_id = _s.id AND t.task_id = _k.task_id;
-        IF _back IS NULL THEN
-            _n := taskyard.semaphore_came(_n, _k.rank, _k.seq, 1);
-        END IF;
-        _earliest := least(_earliest, _back);
+        _ended := taskyard.semaphore_end_grant(_s, _n, _k, _over, _now);
+        _n := _ended._n;
+        _noted := _noted OR _ended._news;
+        _earliest := least(_earliest, _ended._back);
     END LOOP;
-    DELETE FROM taskyard.semaphore_recheck r WHERE r.semaphore_id = _s.id;
-    SELECT * INTO _settled FROM taskyard.semaphore_settle(_s, _state, _n, _acquired, _revoking, _now);
-    _deadline := taskyard.timer(least(_earliest, _settled._deadline));
-    _news := _told OR _settled._news;
+    PERFORM taskyard.semaphore_set_recheck(_s.id, NULL);
+    _advanced := taskyard.semaphore_advance(_s, _state, _n, _now);
+    _deadline := taskyard.timer(least(_earliest, _advanced._deadline));
+    _news := _noted OR _advanced._news;
 END $$;
 
--- Does what is due in at most _limit semaphores; in how many something was, and the next deadline of all. Semaphores
--- that others have locked are left to the next tick.
+-- Ends what is due in at most _limit semaphores. Returns in how many something was due, and the next deadline of all.
+-- Semaphores that other transactions have locked are left to the next tick.
 CREATE OR REPLACE FUNCTION taskyard.semaphore_tick(_now bigint, _limit bigint,
     OUT _moved integer, OUT _deadline bigint, OUT _news boolean)
 LANGUAGE plpgsql VOLATILE AS $$
@@ -105,10 +110,10 @@ BEGIN
     FOR _id IN
         SELECT d.semaphore_id FROM (
             (SELECT t.semaphore_id, t.timer AS at FROM taskyard.semaphore_task t
-                WHERE t.timer <= _now ORDER BY t.timer LIMIT 10000)
+                WHERE t.timer <= _now ORDER BY t.timer LIMIT {{BATCH_TASKS_MAX}})
             UNION ALL
             (SELECT r.semaphore_id, r.at FROM taskyard.semaphore_recheck r
-                WHERE r.at <= _now ORDER BY r.at LIMIT 10000)) d
+                WHERE r.at <= _now ORDER BY r.at LIMIT {{BATCH_TASKS_MAX}})) d
         GROUP BY d.semaphore_id ORDER BY min(d.at), d.semaphore_id LIMIT _limit
     LOOP
         SELECT t.* INTO _state FROM taskyard.semaphore_state t WHERE t.semaphore_id = _id
@@ -120,8 +125,8 @@ BEGIN
             _moved := _moved + 1;
             _news := _news OR _ended._news;
         EXCEPTION WHEN data_exception OR integrity_constraint_violation THEN
-            -- Values that nobody thought of in one semaphore must not stop the time of all others and of all tubes.
-            RAISE WARNING 'the time of semaphore % stands still: %', _s.key, SQLERRM;
+            -- Unforeseen values in one semaphore must not stop the ticks of all others and of all tubes.
+            RAISE WARNING 'the tick of semaphore % failed: %', _s.key, SQLERRM;
             _failed := true;
         END;
     END LOOP;
@@ -129,7 +134,7 @@ BEGIN
         (SELECT t.timer FROM taskyard.semaphore_task t WHERE t.timer IS NOT NULL ORDER BY t.timer LIMIT 1),
         (SELECT r.at FROM taskyard.semaphore_recheck r ORDER BY r.at LIMIT 1)) INTO _deadline;
     IF _failed THEN
-        -- What could not be done is tried again, but not at once.
+        -- It is tried again, but not at once.
         _deadline := greatest(_deadline, _now + 1000000);
     END IF;
 END $$;
@@ -155,7 +160,7 @@ BEGIN
             RETURN QUERY SELECT _row.event, _row.number, _row.name, _row.count, _row.status;
         END IF;
     END LOOP;
-    -- After the tubes: a task that is gone needs its place no more.
+    -- After the tubes: a deleted task does not need its place any more.
     SELECT * INTO _ticked FROM taskyard.semaphore_tick(coalesce(_now, taskyard.clock()), _limit);
     IF _ticked._news THEN
         RETURN QUERY SELECT 8, NULL::integer, NULL::text, NULL::bigint, 0::smallint;
@@ -165,8 +170,8 @@ BEGIN
     RETURN QUERY SELECT 6, _clock.number, NULL::text, _clock.count, 0::smallint;
 END $$;
 
--- What is wrong with semaphores: no rows is as it should be. A place that is counted but not held would be lost for
--- ever, one that is held but not counted would be given twice.
+-- Inconsistencies of semaphores; should be empty. A place that is counted but not held would be lost for ever, one that is held
+-- but not counted would be given twice.
 CREATE OR REPLACE VIEW taskyard.semaphore_audit AS
     SELECT s.key, t.acquired, t.revoking, c.acquired AS acquired_rows, c.revoking AS revoking_rows,
         c.waiting, s.active
@@ -182,13 +187,13 @@ CREATE OR REPLACE VIEW taskyard.semaphore_audit AS
     WHERE (t.acquired, t.revoking) <> (c.acquired, c.revoking)
         OR c.grants <> c.acquired + c.revoking
         OR c.newest > t.grant_seq
-        -- Unless it was too much for one call, and the next tick goes on.
+        -- Unless there were too many steps for one call, and the next tick goes on.
         OR (c.waiting > 0 AND c.acquired + c.revoking < s.active AND NOT EXISTS (
             SELECT 1 FROM taskyard.semaphore_recheck r WHERE r.semaphore_id = s.id))
-        -- A decline that nothing looks for would stand for ever.
+        -- A decline that no search finds would last for ever.
         OR (NOT t.declines AND EXISTS (SELECT 1 FROM taskyard.semaphore_task k
             WHERE k.semaphore_id = s.id AND k.pinned))
-        -- Somebody stands where no search looks.
+        -- A waiting task before the bounds of the search.
         OR EXISTS (SELECT 1 FROM taskyard.semaphore_task k
             WHERE k.semaphore_id = s.id AND k.status = 'WAIT'
                 AND (k.rank, k.seq) < (taskyard.semaphore_from_rank(t), taskyard.semaphore_from_seq(t)))

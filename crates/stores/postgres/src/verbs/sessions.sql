@@ -1,5 +1,5 @@
--- Who takes: sessions begin, are shared, and end. The row with event 0 closes each answer with its
--- status: 0 done, 2 the session is unknown; its count is the next end of a session that was set.
+-- Joins and leaves of sessions. The row with event 0 closes each answer with its status: 0 done, 2 the session is unknown; its
+-- count is the next end of a session that was set.
 
 CREATE OR REPLACE FUNCTION taskyard.join_session(
     _session bytea, _create boolean, _server bytea, _now bigint)
@@ -14,7 +14,7 @@ BEGIN
             RETURN QUERY SELECT 0, NULL::integer, NULL::text, NULL::bigint, 2::smallint;
             RETURN;
         END IF;
-        -- Its time was over, though no tick has said so yet.
+        -- Its time was over, although no tick has ended it yet.
         RETURN QUERY SELECT g.event, g.number, g.name, g.count, 0::smallint
             FROM taskyard.end_session(_session, _now) g;
     END IF;

@@ -1,9 +1,9 @@
--- A server that lost the thread says how things stand.
+-- Repairs the rows of a server after a lost answer.
 
--- A batch whose answer was lost may have been done, and a server that was silent for too long has been
--- forgotten: it says how many connections of which sessions it has, and that is so from now on. What a
--- session that is connected there alone holds with a lease above _lease was taken for somebody who never heard
--- of it, and goes back without counting as an attempt; only the sessions in _unsure can have such.
+-- A batch whose answer was lost may have been done, and a server that missed heartbeats may have been declared dead: then it sends
+-- how many connections of which sessions it has, and the rows are replaced by that. A task that a session connected to this server
+-- alone holds with a lease above _lease was taken by a batch whose answer was lost: it is released without counting as an attempt.
+-- Only the sessions in _unsure can have such tasks.
 CREATE OR REPLACE FUNCTION taskyard.settle_server(
     _server bytea, _sessions bytea[], _counts bigint[], _unsure bytea[], _lease bigint, _now bigint)
 RETURNS void LANGUAGE plpgsql VOLATILE AS $$
@@ -18,14 +18,14 @@ BEGIN
     _now := coalesce(_now, taskyard.clock());
     INSERT INTO taskyard.server (id, heartbeat) VALUES (_server, taskyard.clock())
         ON CONFLICT (id) DO UPDATE SET heartbeat = excluded.heartbeat;
-    PERFORM taskyard.part_sessions(_server, _sessions, _now);
+    PERFORM taskyard.disconnect_sessions(_server, _sessions, _now);
     FOR _session, _count IN
         SELECT k.id, k.count FROM unnest(_sessions, _counts) AS k(id, count) ORDER BY k.id
     LOOP
         PERFORM taskyard.lock_gates_of(_session);
         PERFORM 1 FROM taskyard.session s WHERE s.id = _session FOR UPDATE;
         IF NOT taskyard.is_alive(_session, _now) THEN
-            -- It ended meanwhile. It goes on without what it held.
+            -- It ended meanwhile. It continues without the tasks that it held.
             PERFORM taskyard.end_session(_session, _now);
         END IF;
         INSERT INTO taskyard.session AS s (id) VALUES (_session)

@@ -1,6 +1,6 @@
--- How tasks are shown.
+-- Shows tasks.
 
--- A task as answers show it, as it stands or as it was when it left.
+-- A task as answers show it, as it is or (_gone) as it was when it was deleted.
 CREATE OR REPLACE FUNCTION taskyard.view_task(
     _item integer, _event smallint, _task taskyard.task, _paused boolean, _now bigint,
     _gone boolean)
@@ -25,7 +25,7 @@ RETURNS SETOF taskyard.outcome LANGUAGE sql STABLE AS $$
         (_task).meta, (_task).payload
 $$;
 
--- How many bytes the tasks of these ids have together, an id that stands twice counted twice.
+-- How many bytes the tasks of these ids have together; an id that occurs twice is counted twice.
 CREATE OR REPLACE FUNCTION taskyard.shown_bytes(_number integer, _ids bigint[]) RETURNS bigint
 LANGUAGE sql VOLATILE AS $$
     SELECT coalesce(sum(octet_length(t.payload) + coalesce(octet_length(t.meta), 0)), 0)::bigint
@@ -63,7 +63,7 @@ BEGIN
     END IF;
 END $$;
 
--- Who holds what, by id, without payloads. Item 0 as above.
+-- The taken tasks of a tube, by id, without payloads. Item 0 as above.
 CREATE OR REPLACE FUNCTION taskyard.show_deliveries(_tube text, _count bigint)
 RETURNS SETOF taskyard.outcome LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

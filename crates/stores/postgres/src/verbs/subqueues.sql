@@ -1,6 +1,6 @@
 -- Sub-queues: at most one task of each runs.
 
--- Makes the rows of these sub-queues of a tube that are not there.
+-- Creates the missing rows of these sub-queues of a tube.
 CREATE OR REPLACE FUNCTION taskyard.make_subqueues(_number integer, _keys text[]) RETURNS void
 LANGUAGE sql VOLATILE AS $$
     INSERT INTO taskyard.subqueue (tube, key)
@@ -11,8 +11,8 @@ LANGUAGE sql VOLATILE AS $$
         ON CONFLICT DO NOTHING
 $$;
 
--- Locks the rows of these sub-queues of a tube, in one order for everybody. Those that are not there are made
--- before any is held: who makes one may have to wait for somebody who does the same.
+-- Locks the rows of these sub-queues of a tube, always in the order of their keys. Missing ones are created before any is
+-- locked: the creation may have to wait for another transaction that creates the same one.
 CREATE OR REPLACE FUNCTION taskyard.lock_subqueues(_number integer, _keys text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -24,14 +24,13 @@ BEGIN
             FROM (SELECT u.key FROM unnest(_keys) AS u(key) ORDER BY u.key COLLATE "C") k
             CROSS JOIN LATERAL (SELECT 1 FROM taskyard.subqueue s
                 WHERE s.tube = _number AND s.key = k.key FOR UPDATE OFFSET 0) s;
-        -- Otherwise some were forgotten while this waited for them.
+        -- Otherwise some were deleted while this waited for them.
         EXIT WHEN _locked = cardinality(_keys);
     END LOOP;
 END $$;
 
--- Locks what a put needs: the row of a tube with a capacity, and the sub-queues _keys. Answers whether it could: where
--- the connection has the setting taskyard.lock_wait, somebody's open transaction is waited for no longer than
--- that, and what was locked is free again.
+-- Takes the locks of a put: the row of a tube with a capacity, and the sub-queues _keys. Returns whether it could: with the
+-- setting taskyard.lock_wait it waits for other transactions no longer than that, and then the locks are released.
 CREATE OR REPLACE FUNCTION taskyard.lock_for_put(_number integer, _capacity bigint, _keys text[])
 RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -61,9 +60,8 @@ BEGIN
     RETURN true;
 END $$;
 
--- Locks all that a batch is going to lock in a tube: its row, if it has a capacity and there are puts, then
--- the sub-queues of what is put, _keys, and of these tasks. Only the former are made; the put that
--- follows says who stands first in them.
+-- Takes all locks of a batch in a tube: its row, if it has a capacity and there are puts, then the sub-queues of the puts, _keys,
+-- and of these tasks. Only the former are created; the put that follows sets their heads.
 CREATE OR REPLACE FUNCTION taskyard.lock_tube(_tube text, _keys text[], _ids bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -77,7 +75,7 @@ BEGIN
     IF _t.capacity IS NOT NULL AND _keys IS NOT NULL
         AND NOT taskyard.lock_for_put(_t.number, _t.capacity, NULL)
     THEN
-        -- The put will say so.
+        -- The put will return that.
         RETURN;
     END IF;
     IF _t.has_subqueues THEN
@@ -93,7 +91,7 @@ BEGIN
     END IF;
 END $$;
 
--- Locks the sub-queues of these tasks of a tube and answers their keys.
+-- Locks the sub-queues of these tasks of a tube and returns their keys.
 CREATE OR REPLACE FUNCTION taskyard.lock_subqueues_of(_number integer, _ids bigint[]) RETURNS text[]
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -107,9 +105,8 @@ BEGIN
     RETURN _keys;
 END $$;
 
--- After tasks of these locked sub-queues changed: who stands first now? Those without tasks are
--- forgotten.
-CREATE OR REPLACE FUNCTION taskyard.settle_subqueues(_number integer, _keys text[]) RETURNS void
+-- Finds the new heads of these locked sub-queues after their tasks changed, and deletes those without tasks.
+CREATE OR REPLACE FUNCTION taskyard.set_subqueue_heads(_number integer, _keys text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _key text;

@@ -1,7 +1,7 @@
--- What time alone does.
+-- Ticks: ends delays, leases, lifetimes and sessions that are due.
 
--- Puts the changes of counts together, where there are many. Who empties a tube must not do it at the same
--- time, since it would not see the sum.
+-- Adds up the rows of counts where there are many. A tube must not be emptied at the same time, since that would not see the
+-- sum.
 CREATE OR REPLACE FUNCTION taskyard.fold_counts() RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -18,9 +18,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- When time next moves something in each tube that has anything to wait for, without moments before _from; a tube
--- may stand there twice. Found by going from one tube to the next, so that ten thousand without any cost nothing. Who
--- passes over the past, because it is full of the dead, asks all.
+-- The next timer of each tube that has one, without moments before _from; a tube may occur twice. The search goes from one tube
+-- with timers to the next, so that ten thousand tubes without timers cost nothing. With _from, which skips dead index entries of
+-- the past, all tubes are searched.
 CREATE OR REPLACE FUNCTION taskyard.first_timers(_from bigint)
 RETURNS TABLE (number integer, timer bigint) LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -47,10 +47,96 @@ BEGIN
     END LOOP;
 END $$;
 
--- Lets time do what is due, for about _limit tasks. The row with event 0 closes the answer: number is
--- how many tasks and sessions moved, count the next deadline, status 0; then one with event 6 whose count
--- is this clock and number the microseconds this took. One server at a time does it; the others have
--- nothing to do. Where the caller knows of nothing that waits for a moment before _from, it may say so.
+-- Up to _limit tasks of these tubes whose timer is due, without moments before _past.
+CREATE OR REPLACE FUNCTION taskyard.due_tasks(_numbers integer[], _past bigint, _now bigint, _limit bigint,
+    OUT tubes integer[], OUT ids bigint[], OUT leases bigint[], OUT states smallint[], OUT timers bigint[])
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    SELECT array_agg(d.tube), array_agg(d.id), array_agg(d.lease), array_agg(d.state), array_agg(d.timer)
+        INTO tubes, ids, leases, states, timers
+        FROM (SELECT k.* FROM unnest(_numbers) AS u(number) CROSS JOIN LATERAL (
+                (SELECT t.tube, t.id, t.lease, t.state, t.timer FROM taskyard.task t
+                WHERE t.tube = u.number AND t.timer BETWEEN _past AND _now AND t.state = 1
+                ORDER BY t.timer LIMIT _limit)
+                UNION ALL
+                (SELECT t.tube, t.id, t.lease, t.state, t.timer FROM taskyard.task t
+                WHERE t.tube = u.number AND t.timer BETWEEN _past AND _now AND t.state <> 1
+                ORDER BY t.timer LIMIT _limit)) k
+            LIMIT _limit) d;
+END $$;
+
+-- Ends the delays of these tasks of a tube that are due, and deletes those that have expired; one whose delay ends now is
+-- looked at again in the next round. _moved are all tasks of the tube that time has moved, in the order of their timers.
+-- Returns the events of the tube.
+CREATE OR REPLACE FUNCTION taskyard.tick_tube(_t taskyard.tube, _ids bigint[], _moved bigint[], _now bigint)
+RETURNS TABLE (event integer, count bigint) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _due_places tid[];
+    _gone_places tid[];
+    _keys text[];
+    _due bigint;
+    _gone bigint;
+BEGIN
+    IF _t.has_subqueues THEN
+        _keys := taskyard.lock_subqueues_of(_t.number, _ids);
+    END IF;
+    PERFORM taskyard.lock_tasks(_t.number, _ids);
+    SELECT array_agg(k.place) FILTER (WHERE k.state = 2 AND k.timer <= _now),
+        array_agg(k.place) FILTER (WHERE k.state IN (0, 3, 4, 5, 6) AND k.expires <= _now)
+        INTO _due_places, _gone_places FROM unnest(_ids) AS i(id)
+        CROSS JOIN LATERAL (SELECT t.ctid AS place, t.state, t.timer, t.expires
+            FROM taskyard.task t WHERE t.tube = _t.number AND t.id = i.id OFFSET 0) k;
+    UPDATE taskyard.task t SET state = 0, since = t.timer, timer = taskyard.timer(t.expires)
+        WHERE t.ctid = ANY (_due_places);
+    GET DIAGNOSTICS _due = ROW_COUNT;
+    WITH gone AS (
+        DELETE FROM taskyard.task t WHERE t.ctid = ANY (_gone_places) RETURNING t.state),
+    counted AS (
+        INSERT INTO taskyard.count (tube, ready, passed, delayed, buried)
+        SELECT _t.number, _due - count(*) FILTER (WHERE g.state = 0),
+            -count(*) FILTER (WHERE g.state = 5), -_due - count(*) FILTER (WHERE g.state = 6),
+            -count(*) FILTER (WHERE g.state IN (3, 4))
+        FROM gone g HAVING _due + count(*) > 0)
+    SELECT count(*) INTO _gone FROM gone g;
+    IF _t.has_subqueues THEN
+        PERFORM taskyard.set_subqueue_heads(_t.number, _keys);
+    END IF;
+    IF _t.semaphore IS NOT NULL THEN
+        PERFORM taskyard.update_gate(_t, _moved, _now);
+    END IF;
+    RETURN QUERY SELECT e.event, e.count
+        FROM (VALUES (1, _due), (4, _gone), (7, taskyard.room(_t.number, _t.capacity))) AS e(event, count)
+        WHERE e.count IS NOT NULL;
+END $$;
+
+-- Moves these due tasks: ends the deliveries whose lease is over, then what tick_tube does in each tube.
+CREATE OR REPLACE FUNCTION taskyard.tick_tasks(
+    _tubes integer[], _ids bigint[], _leases bigint[], _states smallint[], _timers bigint[], _now bigint)
+RETURNS TABLE (event integer, number integer, name text, count bigint) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _t taskyard.tube;
+    _own bigint[];
+BEGIN
+    PERFORM taskyard.lock_gates(_tubes);
+    IF 1 = ANY (_states) THEN
+        RETURN QUERY SELECT g.event, g.number, g.name, g.count
+            FROM taskyard.release_deliveries(_tubes, _ids, _leases, 2, _now, _now) g;
+    END IF;
+    FOR _t IN SELECT * FROM taskyard.tube t WHERE t.number = ANY (_tubes) ORDER BY t.name LOOP
+        _own := ARRAY(SELECT d.id FROM unnest(_tubes, _ids, _states) AS d(tube, id, state)
+            WHERE d.tube = _t.number AND d.state <> 1);
+        CONTINUE WHEN _own = '{}' AND _t.semaphore IS NULL;
+        RETURN QUERY SELECT e.event, _t.number, _t.name::text, e.count
+            FROM taskyard.tick_tube(_t, _own, ARRAY(
+                SELECT d.id FROM unnest(_tubes, _ids, _timers) AS d(tube, id, timer)
+                WHERE d.tube = _t.number ORDER BY d.timer, d.id), _now) e;
+    END LOOP;
+END $$;
+
+-- Moves what is due, about _limit tasks. The row with event 0 closes the answer: number is how many tasks and sessions
+-- moved, count the next deadline, status 0; then one with event 6 whose count is this clock and number the microseconds this
+-- took. One server at a time does it; for the others nothing is due. A caller that knows of nothing that waits for a moment
+-- before _from may pass it.
 CREATE OR REPLACE FUNCTION taskyard.tick(_now bigint, _limit bigint, _from bigint)
 RETURNS TABLE (event integer, number integer, name text, count bigint, status smallint)
 LANGUAGE plpgsql VOLATILE AS $$
@@ -58,21 +144,9 @@ DECLARE
     _moved bigint := 0;
     _found bigint;
     _session bytea;
-    _tubes integer[];
-    _ids bigint[];
-    _leases bigint[];
-    _states smallint[];
-    _timers bigint[];
-    _t taskyard.tube;
-    _own bigint[];
-    _due_places tid[];
-    _gone_places tid[];
-    _keys text[];
-    _due bigint;
-    _gone bigint;
     _begun bigint := taskyard.clock();
-    _past bigint := coalesce(_from, -9223372036854775808);
     _timed integer[];
+    _due record;
     _next bigint;
     _idle boolean := false;
 BEGIN
@@ -99,64 +173,11 @@ BEGIN
             INTO _timed, _next FROM taskyard.first_timers(_from) f;
         _idle := _timed IS NULL;
         EXIT WHEN _idle;
-        SELECT array_agg(d.tube), array_agg(d.id), array_agg(d.lease), array_agg(d.state),
-            array_agg(d.timer)
-            INTO _tubes, _ids, _leases, _states, _timers
-            FROM (SELECT k.* FROM unnest(_timed) AS u(number) CROSS JOIN LATERAL (
-                    (SELECT t.tube, t.id, t.lease, t.state, t.timer FROM taskyard.task t
-                    WHERE t.tube = u.number AND t.timer BETWEEN _past AND _now AND t.state = 1
-                    ORDER BY t.timer LIMIT _limit - _moved)
-                    UNION ALL
-                    (SELECT t.tube, t.id, t.lease, t.state, t.timer FROM taskyard.task t
-                    WHERE t.tube = u.number AND t.timer BETWEEN _past AND _now AND t.state <> 1
-                    ORDER BY t.timer LIMIT _limit - _moved)) k
-                LIMIT _limit - _moved) d;
-        EXIT WHEN _ids IS NULL;
-        PERFORM taskyard.lock_gates(_tubes);
-        IF 1 = ANY (_states) THEN
-            RETURN QUERY SELECT g.event, g.number, g.name, g.count, 0::smallint
-                FROM taskyard.give_back(_tubes, _ids, _leases, 2, _now, _now) g;
-        END IF;
-        FOR _t IN SELECT * FROM taskyard.tube t WHERE t.number = ANY (_tubes) ORDER BY t.name LOOP
-            _own := ARRAY(SELECT d.id FROM unnest(_tubes, _ids, _states) AS d(tube, id, state)
-                WHERE d.tube = _t.number AND d.state <> 1);
-            CONTINUE WHEN _own = '{}' AND _t.semaphore IS NULL;
-            IF _t.has_subqueues THEN
-                _keys := taskyard.lock_subqueues_of(_t.number, _own);
-            END IF;
-            PERFORM taskyard.lock_tasks(_t.number, _own);
-            -- What was delayed until now is looked at again in the next round.
-            SELECT array_agg(k.place) FILTER (WHERE k.state = 2 AND k.timer <= _now),
-                array_agg(k.place) FILTER (WHERE k.state IN (0, 3, 4, 5, 6) AND k.expires <= _now)
-                INTO _due_places, _gone_places FROM unnest(_own) AS i(id)
-                CROSS JOIN LATERAL (SELECT t.ctid AS place, t.state, t.timer, t.expires
-                    FROM taskyard.task t WHERE t.tube = _t.number AND t.id = i.id OFFSET 0) k;
-            UPDATE taskyard.task t SET state = 0, since = t.timer, timer = taskyard.timer(t.expires)
-                WHERE t.ctid = ANY (_due_places);
-            GET DIAGNOSTICS _due = ROW_COUNT;
-            WITH gone AS (
-                DELETE FROM taskyard.task t WHERE t.ctid = ANY (_gone_places) RETURNING t.state),
-            counted AS (
-                INSERT INTO taskyard.count (tube, ready, passed, delayed, buried)
-                SELECT _t.number, _due - count(*) FILTER (WHERE g.state = 0),
-                    -count(*) FILTER (WHERE g.state = 5), -_due - count(*) FILTER (WHERE g.state = 6),
-                    -count(*) FILTER (WHERE g.state IN (3, 4))
-                FROM gone g HAVING _due + count(*) > 0)
-            SELECT count(*) INTO _gone FROM gone g;
-            IF _t.has_subqueues THEN
-                PERFORM taskyard.settle_subqueues(_t.number, _keys);
-            END IF;
-            IF _t.semaphore IS NOT NULL THEN
-                PERFORM taskyard.regate(_t, ARRAY(
-                    SELECT d.id FROM unnest(_tubes, _ids, _timers) AS d(tube, id, timer)
-                    WHERE d.tube = _t.number ORDER BY d.timer, d.id), _now);
-            END IF;
-            RETURN QUERY SELECT e.event, _t.number, _t.name::text, e.count, 0::smallint
-                FROM (VALUES (1, _due), (4, _gone), (7, taskyard.room(_t.number, _t.capacity)))
-                    AS e(event, count)
-                WHERE e.count IS NOT NULL;
-        END LOOP;
-        _moved := _moved + cardinality(_ids);
+        _due := taskyard.due_tasks(_timed, coalesce(_from, -9223372036854775808), _now, _limit - _moved);
+        EXIT WHEN _due.ids IS NULL;
+        RETURN QUERY SELECT g.event, g.number, g.name, g.count, 0::smallint FROM taskyard.tick_tasks(
+            _due.tubes, _due.ids, _due.leases, _due.states, _due.timers, _now) g;
+        _moved := _moved + cardinality(_due.ids);
     END LOOP;
     IF NOT _idle THEN
         SELECT min(f.timer) INTO _next FROM taskyard.first_timers(_from) f;

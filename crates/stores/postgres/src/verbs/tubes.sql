@@ -1,8 +1,7 @@
--- The registry of tubes. status: 0 done, 1 no such tube, 3 it is there already, 4 too many tubes,
--- 5 it has taken tasks, 8 no such semaphore.
+-- Creates, changes and drops tubes. status: 0 done, 1 no such tube, 3 it exists already, 4 too many tubes, 5 it has taken tasks,
+-- 8 no such semaphore.
 
--- Waits for all who work on the tube and keeps others away until the end of the transaction. Those
--- who work on it take the same lock shared.
+-- Locks a tube exclusively until the end of the transaction. Operations on its tasks take the same lock shared.
 CREATE OR REPLACE FUNCTION taskyard.lock_tube(_tube text) RETURNS void
 LANGUAGE sql VOLATILE AS $$
     SELECT pg_advisory_xact_lock(1952543595, hashtext(_tube))
@@ -40,9 +39,9 @@ BEGIN
         END IF;
     END IF;
     number := nextval('taskyard.tube_number');
-    -- What fits beside the id of a task.
+    -- What fits into one number beside the id of a task.
     IF _gate IS NOT NULL AND number >= 1048576 THEN
-        RAISE EXCEPTION 'too many tubes were made here for one with a semaphore';
+        RAISE EXCEPTION 'too many tubes were created in this database for one with a semaphore';
     END IF;
     _ids := 'taskyard.ids_' || number;
     EXECUTE format('CREATE SEQUENCE %s MINVALUE 0 START 0', _ids);
@@ -53,7 +52,7 @@ BEGIN
     status := 0;
 END $$;
 
--- One tube or, with NULL, all. There is no row for a tube that is not there.
+-- Shows one tube or, with NULL, all. There is no row for a tube that does not exist.
 CREATE OR REPLACE FUNCTION taskyard.show_tubes(_tube text) RETURNS SETOF taskyard.tube_info
 LANGUAGE sql VOLATILE AS $$
     SELECT t.number, t.name, t.kind, t.temporary, t.capacity, t.ttl, t.ttr, t.delay, t.pri,
@@ -79,7 +78,7 @@ LANGUAGE sql VOLATILE AS $$
     ORDER BY t.name
 $$;
 
--- The change is a row of flags and values; then the tube is shown.
+-- Changes a tube and shows it. The change consists of flags and values.
 CREATE OR REPLACE FUNCTION taskyard.alter_tube(
     _tube text, _paused boolean, _set_capacity boolean, _capacity bigint, _set_ttl boolean,
     _ttl bigint, _set_ttr boolean, _ttr bigint, _set_delay boolean, _delay bigint, _pri bigint,
@@ -129,7 +128,7 @@ BEGIN
     DELETE FROM taskyard.tube t WHERE t.number = drop_tube.number;
     EXECUTE 'DROP SEQUENCE ' || _t.ids::text;
     IF _stood IS NOT NULL THEN
-        wakeup := taskyard.regate(_t, _stood, _now);
+        wakeup := taskyard.update_gate(_t, _stood, _now);
     END IF;
     status := 0;
 END $$;
@@ -157,12 +156,12 @@ BEGIN
     DELETE FROM taskyard.subqueue s WHERE s.tube = truncate_tube.number;
     DELETE FROM taskyard.count c WHERE c.tube = truncate_tube.number;
     IF _stood IS NOT NULL THEN
-        wakeup := taskyard.regate(_t, _stood, _now);
+        wakeup := taskyard.update_gate(_t, _stood, _now);
     END IF;
     status := 0;
 END $$;
 
--- For servers of before there were semaphores.
+-- For servers of versions before semaphores.
 CREATE OR REPLACE FUNCTION taskyard.create_tube(
     _tube text, _kind text, _temporary boolean, _capacity bigint, _ttl bigint, _ttr bigint,
     _delay bigint, _pri bigint, _attempts_max bigint, _ttl_kills_taken boolean, _paused boolean,

@@ -1,4 +1,4 @@
-//! What stands in a tube must not be read by who asks for something else.
+//! Commands do not read the tasks of a tube that they do not concern.
 
 use taskyard_conformance::block_on;
 use taskyard_core::{
@@ -10,9 +10,9 @@ use taskyard_store_postgres::PostgresStore;
 use taskyard_testkit::calls::{ack, ask, make_tube, put, take};
 use taskyard_testkit::postgres::{Database, run, sql};
 
-/// Tasks that nobody asks for.
+/// Tasks that no command names.
 const BACKLOG: usize = 3_000;
-/// How often each verb is used meanwhile.
+/// How often each command runs.
 const ROUNDS: usize = 10;
 
 fn finish(store: &PostgresStore, tube: &TubeName, task: &Task, finish: Finish) {
@@ -22,7 +22,7 @@ fn finish(store: &PostgresStore, tube: &TubeName, task: &Task, finish: Finish) {
     assert_eq!(reply, Ok(Reply::Finished(vec![Outcome::Done(None)])));
 }
 
-/// Every verb but those that empty the tube.
+/// Every command but those that empty the tube.
 fn use_all(store: &PostgresStore, tube: &TubeName) {
     let tasks = take(store, tube, 4);
     let [first, second, third, fourth] = tasks.as_slice() else { panic!("{tasks:?}") };
@@ -46,7 +46,7 @@ fn use_all(store: &PostgresStore, tube: &TubeName) {
 /// Plans are made once, when the tables may be empty. Those of takes and acks read the whole tube for `id =
 /// ANY (...)`, so that a drain of 100,000 tasks took a minute.
 #[test]
-fn no_verb_reads_the_backlog() {
+fn no_command_reads_the_backlog() {
     run(async {
         for kind in [Kind::FifoTtl, Kind::UtubeTtl] {
             let database = Database::unopened();
@@ -81,7 +81,7 @@ fn no_verb_reads_the_backlog() {
                 WHERE schemaname = 'taskyard' AND relname = 'task'",
             );
             let read: usize = read.expect("it is counted").parse().expect("a number");
-            // A put into sub-queues looks whether each of them stands still.
+            // A put into sub-queues checks whether a task of each of them is taken.
             assert!(read < 3 * BACKLOG, "{kind:?}: {read} rows were read");
         }
     });

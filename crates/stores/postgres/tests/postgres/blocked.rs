@@ -1,4 +1,4 @@
-//! Somebody's own transaction holds what a server needs.
+//! A transaction of plain SQL holds locks that a server needs.
 
 use taskyard_conformance::block_on;
 use taskyard_core::{Command, Error, Kind, TubeName, TubeOptions};
@@ -7,10 +7,10 @@ use taskyard_store::Store;
 use taskyard_testkit::calls::{NOW, ask, put};
 use taskyard_testkit::postgres::{Database, check_counts, connect, run, runtime};
 
-// A batch with a put into a tube that somebody's open transaction had locked waited for two seconds, was refused, and
-// waited once more when its commands were tried one by one; all callers of that server stood still meanwhile.
+// A batch with a put into a tube that an open transaction had locked waited for two seconds, was refused, and waited once
+// more when its commands were run separately; all callers of that server waited with it.
 #[test]
-fn a_put_into_a_locked_tube_is_refused_and_nothing_else_is() {
+fn only_the_put_into_a_locked_tube_is_refused() {
     run(async {
         let database = Database::new();
         let store = database.open();

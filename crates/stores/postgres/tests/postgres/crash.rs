@@ -17,7 +17,7 @@ const SESSION: SessionId = SessionId([7; 16]);
 /// How long servers may be silent in these tests, in microseconds: the database must be up for longer.
 const PATIENCE: u32 = 1_000_000;
 
-/// A server that only judges, and one that was last heard an hour ago and holds a task by its session.
+/// A server that sends heartbeats, and one whose last heartbeat is an hour old and whose session holds a task.
 const JUDGE: &str = "'\\x01'";
 const SILENT: &str = "'\\x0a'";
 
@@ -59,14 +59,15 @@ fn sessions(database: &Database) -> Option<String> {
     sql(&database.url(), "SELECT count(*) FROM taskyard.session WHERE ends IS NULL")
 }
 
-// The start of the postmaster told whether the database was away, and it does not change when one process is killed: the first server that
-// came back ended the sessions of the others, whose heartbeats could not be written meanwhile, and delivered their tasks again.
+// Whether the database had been down was decided by the start of the postmaster, which does not change when one process is
+// killed: the first server that came back ended the sessions of the others, whose heartbeats could not be written meanwhile, and
+// delivered their tasks again.
 #[test]
 fn no_server_is_declared_dead_after_a_crash() {
     let Some(cluster) = own_cluster() else { return };
     let database = with_silent_server(cluster);
     let url = database.url();
-    // It was heard regularly, also at the moment of the crash.
+    // The database received heartbeats regularly, also at the moment of the crash.
     let judge = format!(
         "INSERT INTO taskyard.server VALUES ({JUDGE}, taskyard.clock() + 3600000000, taskyard.clock())"
     );
@@ -75,15 +76,15 @@ fn no_server_is_declared_dead_after_a_crash() {
     crash(&url);
     assert_eq!(sql(&url, &beat).as_deref(), Some("0"));
     assert_eq!(sessions(&database).as_deref(), Some("1"));
-    // Those that do not come back are dead in the end.
+    // Servers that do not come back are declared dead in the end.
     sql(&url, "UPDATE taskyard.incarnation SET began = 0");
     assert_eq!(sql(&url, &beat).as_deref(), Some("1"));
     assert_eq!(sessions(&database).as_deref(), Some("0"));
 }
 
-// A server that was started after the crash found no living one, and gave back what all others held.
+// A server that was started after the crash found no live one, and released the tasks of all others.
 #[test]
-fn who_starts_after_a_crash_takes_nothing_from_others() {
+fn a_server_started_after_a_crash_ends_no_sessions_of_others() {
     let Some(cluster) = own_cluster() else { return };
     let database = with_silent_server(cluster);
     let url = database.url();
@@ -94,7 +95,7 @@ fn who_starts_after_a_crash_takes_nothing_from_others() {
         sql(&url, "SELECT count(*) FROM taskyard.task WHERE state = 1").as_deref(),
         Some("1")
     );
-    // And gives it back when that server is really gone.
+    // And releases it when that server is really dead.
     sql(
         &url,
         "UPDATE taskyard.incarnation SET began = 0; UPDATE taskyard.server SET heartbeat = 0",
@@ -116,7 +117,7 @@ fn answered(store: &PostgresStore, command: &Command) -> Reply {
 
 // The same as servers see it: each has a session that holds a task, and can finish it after every crash.
 #[test]
-fn holders_keep_what_they_hold() {
+fn sessions_keep_their_tasks_across_crashes() {
     let Some(cluster) = own_cluster() else { return };
     let database = Database::on(cluster);
     let url = database.url();
@@ -136,7 +137,7 @@ fn holders_keep_what_they_hold() {
                 other => panic!("a take answers with tasks, not {other:?}"),
             }
         });
-        // One of them was heard last when its next heartbeat was nearly due.
+        // The last heartbeat of one of them was nearly one interval ago.
         sql(
             &url,
             "UPDATE taskyard.server SET heartbeat = heartbeat - 1900000
@@ -149,7 +150,7 @@ fn holders_keep_what_they_hold() {
             let items = vec![FinishItem { id: task.id, holder, finish: Finish::Ack }];
             let ack = Command::Finish { tube: tube.clone(), items, show: false };
             let Reply::Finished(outcomes) = answered(store, &ack) else { panic!("it is finished") };
-            // An ack that was asked twice finds nothing the second time.
+            // An ack that is repeated finds no task the second time.
             assert!(!matches!(outcomes[0], Outcome::Stale), "{outcomes:?}");
         }
     }

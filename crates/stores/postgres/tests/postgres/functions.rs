@@ -1,14 +1,13 @@
-//! What can be asked of the functions alone.
+//! Tests of single SQL functions.
 
 use taskyard_core::{Command, Kind, TubeOptions};
 
 use taskyard_testkit::calls::{ask, make_tube, put};
 use taskyard_testkit::postgres::{Database, check_counts, run, sql};
 
-// A tick asked each tube when time next moves something in it: with ten thousand empty tubes that took a third of a
-// second.
+// A tick searched each tube for its next timer: with ten thousand empty tubes that took a third of a second.
 #[test]
-fn a_tick_asks_the_tubes_that_have_something_to_wait_for() {
+fn a_tick_searches_only_tubes_with_timers() {
     run(async {
         let database = Database::new();
         let store = database.open();
@@ -43,11 +42,11 @@ fn a_tick_asks_the_tubes_that_have_something_to_wait_for() {
     });
 }
 
-// A take that ended because its answer was full did not say that there was more: those who waited were not woken, and
-// the next take believed that everything before it was gone. And what it found at the hint did not count, so that
-// it could answer with twice as much.
+// A take that ended because its answer was full did not report that there was more: waiting callers were not woken, and
+// the next take assumed that no task was left before it. And the tasks behind the hint did not count, so that an answer could
+// have twice the limit.
 #[test]
-fn a_take_that_is_cut_short_says_so() {
+fn a_take_that_is_cut_short_reports_it() {
     run(async {
         let database = Database::new();
         let store = database.open();
@@ -73,9 +72,9 @@ fn a_take_that_is_cut_short_says_so() {
     });
 }
 
-// Whoever changed nothing wrote that down all the same, and each row had to be added up later.
+// Calls that changed nothing wrote a row of counts all the same, and each row had to be added up later.
 #[test]
-fn what_changes_nothing_is_not_counted() {
+fn calls_that_change_nothing_write_no_counts() {
     run(async {
         let database = Database::new();
         let store = database.open();
@@ -89,7 +88,7 @@ fn what_changes_nothing_is_not_counted() {
              SELECT taskyard.delete_tasks('mail', 0, '{77}', false, 1000);
              SELECT taskyard.finish_tasks('mail', 0, '{0}', NULL, '{99}', NULL, '{1}', '{0}', '{true}', \
                 false, 0);
-             SELECT taskyard.give_back(ARRAY[number], '{0}', '{99}', 5, NULL, 0) FROM taskyard.tube;
+             SELECT taskyard.release_deliveries(ARRAY[number], '{0}', '{99}', 5, NULL, 0) FROM taskyard.tube;
              SELECT taskyard.tick(0, 10, NULL)",
         );
         assert_eq!(ask(&store, Command::Tick { limit: 10 }).err(), None);

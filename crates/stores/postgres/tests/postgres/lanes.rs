@@ -1,4 +1,4 @@
-//! Large batches go by two connections, and nobody can tell.
+//! Large batches use two connections, without a difference for callers.
 
 use taskyard_conformance::block_on;
 use taskyard_core::{
@@ -66,7 +66,7 @@ fn connections(database: &Database) -> Option<String> {
 }
 
 #[test]
-fn what_was_put_and_taken_stands_in_the_order_of_arrival() {
+fn puts_and_takes_are_in_the_order_of_arrival() {
     run(async {
         let database = Database::new();
         let (store, tube) = opened(&database);
@@ -105,7 +105,7 @@ fn what_was_put_and_taken_stands_in_the_order_of_arrival() {
 }
 
 #[test]
-fn a_take_sees_what_was_put_before_it() {
+fn a_take_sees_earlier_puts() {
     run(async {
         let database = Database::new();
         let (store, tube) = opened(&database);
@@ -117,7 +117,7 @@ fn a_take_sees_what_was_put_before_it() {
 }
 
 #[test]
-fn a_tube_that_does_not_exist_is_not_found_by_either() {
+fn a_missing_tube_is_reported_by_both_connections() {
     run(async {
         let database = Database::new();
         let (store, tube) = opened(&database);
@@ -131,7 +131,7 @@ fn a_tube_that_does_not_exist_is_not_found_by_either() {
 }
 
 #[test]
-fn both_are_made_anew_when_they_have_ended() {
+fn both_connections_are_opened_again() {
     run(async {
         let database = Database::new();
         let (store, tube) = opened(&database);

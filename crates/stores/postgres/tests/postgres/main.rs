@@ -1,4 +1,4 @@
-//! Tasks in a PostgreSQL database: the suite, and what only a database can get wrong.
+//! Tests of the PostgreSQL store: the conformance suite, and what is specific to a shared database.
 
 mod suite;
 

@@ -10,9 +10,9 @@ use taskyard_testkit::postgres::{Database, run, sql};
 
 const FIRST: &str = include_str!("../../src/migrations/0001_tables.sql");
 
-/// What the first form of the tables held is there after the upgrade, taken tasks included.
+/// The tasks of the first version of the tables exist after the upgrade, taken ones included.
 #[test]
-fn the_first_form_is_upgraded() {
+fn the_first_version_is_upgraded() {
     run(async {
         let database = Database::unopened();
         sql(
@@ -35,7 +35,7 @@ fn the_first_form_is_upgraded() {
         );
         let store = database.open();
         let old = taskyard_core::TubeName::new("old").expect("a name");
-        // No other server lives, so what was taken has come back.
+        // There is no other server, so taken tasks were released.
         let tasks = take(&store, &old, 3);
         assert_eq!(tasks.iter().map(|task| task.id.0).collect::<Vec<_>>(), [0, 1]);
         assert_eq!(ack(&store, &old, &tasks[1]), Outcome::Done(None));
@@ -48,9 +48,9 @@ fn the_first_form_is_upgraded() {
     });
 }
 
-// A user without rights was told that permission was denied, and not what to do about it.
+// The error for a user without privileges was "permission denied", without advice.
 #[test]
-fn who_has_no_rights_is_told_how_to_get_them() {
+fn missing_privileges_are_reported_with_advice() {
     run(async {
         let database = Database::unopened();
         let name = database.url().rsplit('/').next().expect("it has a name").to_owned();

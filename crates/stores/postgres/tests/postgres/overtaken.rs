@@ -1,4 +1,4 @@
-//! Two transactions at once, one of which waits for what the other holds and then sees another world.
+//! Pairs of transactions of which one waits for a lock of the other and then sees its changes.
 
 use taskyard_core::{Kind, TubeOptions};
 use tokio_postgres::Client;
@@ -48,8 +48,8 @@ fn tick(now: i64) -> String {
     format!("SELECT taskyard.tick({now}, 100, NULL)")
 }
 
-// A tick chose a lease that had run out by its own moment and waited for a touch that came in time: the touch
-// was acknowledged, and then the tick gave the task back, since the lease still had the same number.
+// A tick selected a lease that was over and waited for a touch that came in time: the touch was acknowledged, and then the
+// tick released the task, since the lease still had the same number.
 #[test]
 fn a_touch_is_not_undone_by_a_tick_that_waited_for_it() {
     run(async {
@@ -73,10 +73,10 @@ fn a_touch_is_not_undone_by_a_tick_that_waited_for_it() {
     });
 }
 
-// A take asked whether its session lived and did not keep it alive: a session that ended at that moment left the
-// task with nobody, where no tick found it.
+// A take checked whether its session was alive without locking it: a session that ended at that moment left the task taken
+// without a session, where no tick found it.
 #[test]
-fn what_is_taken_while_its_session_ends_goes_back() {
+fn a_task_taken_while_its_session_ends_is_released() {
     run(async {
         let database = with_task(Kind::Fifo);
         let url = database.url();
@@ -89,13 +89,13 @@ fn what_is_taken_while_its_session_ends_goes_back() {
     });
 }
 
-// A session joined at another server while its old one was forgotten; whether it was connected elsewhere had been
-// looked up before, so it was ended although it was.
+// A session joined at another server while its old server was deleted; its connections had been read before, so it was ended
+// although it had one.
 #[test]
-fn a_session_that_joins_elsewhere_outlives_its_server() {
+fn a_session_that_joins_another_server_outlives_its_own() {
     run(async {
         let partings = [
-            "SELECT taskyard.forget_server('\\x0a', 1)",
+            "SELECT taskyard.delete_server('\\x0a', 1)",
             "SELECT taskyard.settle_server('\\x0a', '{}', '{}', '{}', 0, 1)",
         ];
         for parting in partings {

@@ -1,4 +1,4 @@
-//! What plain SQL can do.
+//! Puts by plain SQL.
 
 use taskyard_conformance::block_on;
 use taskyard_core::{
@@ -55,7 +55,7 @@ fn json_becomes_message_pack() {
 }
 
 #[test]
-fn a_task_is_put_with_everything() {
+fn a_task_is_put_with_all_options() {
     run(async {
         let database = Database::new();
         let store = PostgresStore::open(&database.url(), Clock::Database).expect("it opens");
@@ -75,7 +75,7 @@ fn a_task_is_put_with_everything() {
 }
 
 #[test]
-fn a_put_that_cannot_be_says_why() {
+fn a_refused_put_names_the_reason() {
     run(async {
         let database = Database::new();
         let store = database.open();
@@ -89,7 +89,7 @@ fn a_put_that_cannot_be_says_why() {
                 "SELECT taskyard.put('mail', '1', semaphore_priority => '-infinity')",
                 "check_violation",
             ),
-            // The delay was lost without a word.
+            // The delay was ignored silently.
             (
                 "SELECT taskyard.put('mail', '1', delay => '1 hour', at => '2100-01-01')",
                 "check_violation",
@@ -118,10 +118,10 @@ fn a_put_that_cannot_be_says_why() {
     });
 }
 
-// A transaction that sees the world as it was when it began counted the tasks of that time: three fitted
-// into a tube of three that was full.
+// A transaction with a snapshot of its beginning counted the tasks of that time: three were accepted by a full tube of
+// three.
 #[test]
-fn a_transaction_that_cannot_count_does_not_put_where_tasks_are_counted() {
+fn a_repeatable_read_transaction_cannot_put_into_a_tube_with_a_capacity() {
     run(async {
         let database = Database::new();
         let store = database.open();
@@ -136,7 +136,7 @@ fn a_transaction_that_cannot_count_does_not_put_where_tasks_are_counted() {
     });
 }
 
-/// A semaphore for two, and a tube behind it.
+/// A semaphore with two places, and a tube with it.
 fn gated(store: &dyn Store) -> TubeName {
     let key = SemaphoreKey::new("yang").expect("a key");
     let change = Box::new(SemaphoreChange::limits(2, 2));
@@ -149,7 +149,7 @@ fn gated(store: &dyn Store) -> TubeName {
     tube
 }
 
-/// Which task is next, what it is to its semaphore and whether it was there at once, until none is left.
+/// Takes the tasks one by one: the id, the priority in the semaphore and whether it was ready at once.
 fn in_order(store: &dyn Store, tube: &TubeName) -> Vec<(TaskId, Option<Priority>)> {
     let mut order = Vec::new();
     loop {
@@ -165,7 +165,7 @@ fn in_order(store: &dyn Store, tube: &TubeName) -> Vec<(TaskId, Option<Priority>
     }
 }
 
-/// Whoever puts by SQL can say how important a task is to its semaphore; who comes first then, the core knows.
+/// A put by SQL can name the priority of a task in its semaphore; the order is compared with the core's.
 #[test]
 fn a_task_is_put_with_a_priority_for_its_semaphore() {
     run(async {
@@ -206,7 +206,7 @@ fn a_task_is_put_with_a_priority_for_its_semaphore() {
     });
 }
 
-/// The forms of before tasks had priorities for semaphores.
+/// The functions before tasks had priorities for semaphores.
 const OLDER: &str = "
 DROP FUNCTION taskyard.put; DROP FUNCTION taskyard.put_raw;
 CREATE FUNCTION taskyard.put_raw(tube text, payload bytea, pri bigint DEFAULT NULL, ttl interval DEFAULT NULL,
@@ -220,10 +220,10 @@ RETURNS bigint LANGUAGE sql AS 'SELECT taskyard.put_raw(tube, taskyard.msgpack(d
 REVOKE EXECUTE ON FUNCTION taskyard.put, taskyard.put_raw FROM PUBLIC;
 UPDATE taskyard.version SET functions = 13;";
 
-/// A function with one more argument is another function: without care, an upgrade would make each call mean two of them,
-/// or take the right to call it from those who had it.
+/// A function with one more argument is another function: an upgrade must not make calls ambiguous, nor revoke the privilege
+/// to call it.
 #[test]
-fn an_upgrade_keeps_who_may_put_and_what_was_built_on_it() {
+fn an_upgrade_keeps_privileges_and_dependent_objects() {
     run(async {
         let database = Database::on(cluster());
         let tube = make_tube(&database.open(), TubeOptions::new(Kind::FifoTtl));
@@ -247,9 +247,9 @@ fn an_upgrade_keeps_who_may_put_and_what_was_built_on_it() {
     });
 }
 
-// To put a task one needed every right to every table, and nothing said which.
+// A put by SQL needed all privileges on all tables, which was not documented.
 #[test]
-fn who_was_granted_to_put_can_put_and_nothing_else() {
+fn a_user_with_the_privilege_to_put_can_only_put() {
     run(async {
         let database = Database::on(cluster());
         let store = database.open();

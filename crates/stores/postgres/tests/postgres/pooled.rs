@@ -1,4 +1,4 @@
-//! Behind a real pooler in transaction mode, where nothing may be kept between two transactions.
+//! Tests behind a real pooler in transaction mode, where no state lasts from one transaction to the next.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -26,7 +26,7 @@ fn run_pooled(case: impl Future) {
     });
 }
 
-/// Every verb, in random order, compared with the core's machine.
+/// All commands, in random order, compared with the core's machine.
 #[test]
 fn model() {
     for seed in model::seeds(1) {
@@ -59,7 +59,7 @@ fn several_servers_share_a_few_connections() {
 }
 
 #[test]
-fn a_task_is_there_when_its_transaction_commits() {
+fn a_task_exists_when_its_transaction_commits() {
     run_pooled(async {
         let database = Database::new();
         let store = open(&database);
@@ -85,7 +85,7 @@ fn a_task_is_there_when_its_transaction_commits() {
 }
 
 #[test]
-fn others_are_not_heard_and_so_it_looks() {
+fn changes_by_other_servers_are_found_by_polling() {
     run_pooled(async {
         let database = Database::new();
         let store = open(&database);

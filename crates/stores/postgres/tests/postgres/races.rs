@@ -49,7 +49,7 @@ fn drain(store: &PostgresStore, tube: &TubeName, count: usize) -> Vec<Task> {
 }
 
 #[test]
-fn each_task_goes_to_one() {
+fn each_task_is_delivered_once() {
     run(async {
         let database = Database::new();
         let store = database.open();
@@ -66,7 +66,7 @@ fn each_task_goes_to_one() {
 }
 
 #[test]
-fn an_empty_database_is_opened_by_many() {
+fn many_servers_open_an_empty_database() {
     run(async {
         let database = Database::unopened();
         let ids = at_once(&database, |store| {
@@ -81,9 +81,9 @@ fn an_empty_database_is_opened_by_many() {
     });
 }
 
-/// Ticks put counts together while others count on.
+/// Ticks add up counts while other calls add rows.
 #[test]
-fn counts_are_right_whatever_happens_at_once() {
+fn counts_are_right_under_concurrency() {
     run(async {
         let database = Database::new();
         let store = database.open();
@@ -154,7 +154,7 @@ fn one_of_a_subqueue_runs_at_a_time() {
     });
 }
 
-/// Ends all connections but its own, so that what they counted is to be seen.
+/// Ends all connections but its own, so that their statistics are complete.
 const END: &str = "
 SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid()";
@@ -166,10 +166,10 @@ fn put_key(tube: &TubeName, key: &str) -> Command {
     Command::Put { tube: tube.clone(), tasks: vec![task], wait: Span::ZERO }
 }
 
-// A batch locked what it needed as its commands came: two servers whose commands came in opposite order waited for
-// each other for a second, until the database ended one of the two.
+// A batch took its locks in the order of its commands: two servers with commands in opposite order deadlocked for a second,
+// until the database ended one of the two.
 #[test]
-fn batches_in_opposite_order_do_not_wait_for_each_other() {
+fn batches_in_opposite_order_do_not_deadlock() {
     run(async {
         let database = Database::on(cluster());
         let store = database.open();

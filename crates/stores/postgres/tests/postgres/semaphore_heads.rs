@@ -1,4 +1,4 @@
-//! What a call of a semaphore reads while somebody holds an old snapshot, so that nothing dead can be removed.
+//! How much a call of a semaphore reads while a transaction with an old snapshot keeps dead rows from being removed.
 
 use taskyard_conformance::StoreHarness;
 use taskyard_conformance::semaphores::SemaphoreAsk;
@@ -6,11 +6,10 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 
 use taskyard_testkit::postgres::{Database, connect, run, runtime};
 
-/// How many have gone before a call is measured.
+/// How many tasks were released before a call is measured.
 const DEAD: u32 = 100_000;
 
-/// A call reads so many pages at most. From the beginning of the line it would read all of the
-/// dead.
+/// A call reads so many pages at most. From the beginning of the index it would read all dead entries.
 const BUFFERS_MAX: u64 = 200;
 
 fn tasks(from: u32, count: u32) -> String {
@@ -49,7 +48,7 @@ async fn buffers(client: &Client, call: &str) -> u64 {
     number("Shared Hit Blocks") + number("Shared Read Blocks")
 }
 
-/// A database with a semaphore, a connection, and one that holds a snapshot of before anything happened.
+/// A database with a semaphore, a connection, and a second one with a snapshot from the beginning.
 async fn held(active: i64) -> (Database, Client, Client) {
     let database = Database::new();
     let url = database.url();
@@ -84,7 +83,7 @@ async fn sound(client: &Client) {
     assert!(wrong.expect("it can be asked").is_empty());
 }
 
-/// Lets the next in, one at a time, and has each of them read little.
+/// Admits tasks one at a time, and checks that each call reads few pages.
 async fn pops_read_little(client: &Client, holders: impl Iterator<Item = u32>) {
     for holder in holders {
         let read = buffers(client, &release(holder, 1)).await;
@@ -93,12 +92,12 @@ async fn pops_read_little(client: &Client, holders: impl Iterator<Item = u32>) {
     sound(client).await;
 }
 
-/// Forgets where the living begin, as if nobody noted it.
+/// Clears the bounds of the searches.
 const FORGET: &str = "UPDATE taskyard.semaphore_state SET rest_rank = NULL, rest_seq = NULL, ahead = 0, \
                       head_rank = NULL, head_seq = NULL, tail_rank = NULL, tail_seq = NULL";
 
-/// So many came and went before, all of one priority, and left their entries in the indexes; without the functions, which
-/// would take long.
+/// Adds and removes so many tasks of one priority, whose entries stay in the indexes; without the functions, which would take
+/// long.
 async fn die(client: &Client, priority: &str, were_let_in: bool) {
     let last = 1_000_000 + DEAD;
     let come = format!(
@@ -112,7 +111,7 @@ async fn die(client: &Client, priority: &str, were_let_in: bool) {
     done(client, &[vec![come], held, vec![go.into()]].concat()).await;
 }
 
-/// Makes some more come, be let in and go by calls. The first of them walks over the dead, and notes where they end.
+/// Enqueues, admits and releases some more by calls. The first of them reads the dead entries, and notes where they end.
 async fn pass_through(client: &Client, priority: &str) {
     die(client, priority, true).await;
     done(client, &["UPDATE taskyard.semaphore SET active = 100".into()]).await;
@@ -124,14 +123,14 @@ async fn pass_through(client: &Client, priority: &str) {
 }
 
 #[test]
-fn a_call_does_not_walk_over_those_who_are_gone() {
+fn a_call_does_not_read_dead_entries() {
     let _runtime = runtime().enter();
     run(async {
         let (_database, client, _old) = held(1).await;
         pass_through(&client, "1").await;
         done(&client, &[enqueue(1, 20, "1")]).await;
         pops_read_little(&client, 1..6).await;
-        // Better ones come, wait, and go: what was known of the others still is.
+        // Better tasks come, wait, and are released: the bound of the others stays.
         done(&client, &[enqueue(50, 2, "5")]).await;
         pops_read_little(&client, [6, 50, 51, 7, 8].into_iter()).await;
         let read = buffers(&client, &enqueue(60, 1, "0.5")).await;
@@ -145,7 +144,7 @@ fn a_call_does_not_walk_over_those_who_are_gone() {
 }
 
 #[test]
-fn a_line_that_all_have_left_is_not_walked_over() {
+fn an_empty_queue_is_not_searched_again() {
     let _runtime = runtime().enter();
     run(async {
         let (_database, client, _old) = held(1).await;
@@ -155,7 +154,7 @@ fn a_line_that_all_have_left_is_not_walked_over() {
             let from = 2_000_000 + round * 100;
             done(&client, &[enqueue(from, 100, "1"), release(from, 100)]).await;
         }
-        // Once they are walked over, by who looks first.
+        // The first search reads them once.
         done(&client, &[release(1, 1)]).await;
         for task in 2..5 {
             for call in [enqueue(task, 1, "1"), enqueue(task + 10, 1, "1"), release(task, 1)] {
@@ -168,9 +167,9 @@ fn a_line_that_all_have_left_is_not_walked_over() {
     });
 }
 
-/// Those who were let in and are gone stand behind the worst holder.
+/// Dead entries of former holders are behind the worst holder.
 #[test]
-fn the_worst_holder_is_found_beside_those_who_are_gone() {
+fn the_worst_holder_is_found_among_dead_entries() {
     let _runtime = runtime().enter();
     run(async {
         let (_database, client, _old) = held(1).await;

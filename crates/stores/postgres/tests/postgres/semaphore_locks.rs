@@ -1,4 +1,4 @@
-//! Two servers whose batches ask several semaphores and tubes in opposite orders.
+//! Two servers whose batches change several semaphores and tubes in opposite orders.
 
 use std::sync::Barrier;
 use std::thread;
@@ -15,7 +15,7 @@ use taskyard_store_postgres::PostgresStore;
 use taskyard_testkit::calls::{NOW, put};
 use taskyard_testkit::postgres::{Database, run, sql};
 
-/// How often both go at it.
+/// How many rounds both run.
 const ROUNDS: u64 = 60;
 
 struct Server(PostgresStore);
@@ -91,10 +91,10 @@ async fn play(server: &Server, first: &str, second: &str, offset: u64) {
     }
 }
 
-// A batch locked semaphores as its commands came: an acknowledgement after an enqueue, or one semaphore alone beside a
-// tube with a capacity, and two servers stood still for a second until the database found out.
+// A batch locked semaphores in the order of its commands: with an acknowledgement after an enqueue, or one semaphore beside a
+// tube with a capacity, two servers deadlocked for a second until the database noticed.
 #[test]
-fn two_servers_never_wait_for_each_other_in_a_circle() {
+fn two_servers_never_deadlock() {
     run(async {
         let database = &Database::new();
         let server = Server(database.open());
@@ -114,7 +114,7 @@ fn two_servers_never_wait_for_each_other_in_a_circle() {
                 let barrier = &barrier;
                 scope.spawn(move || {
                     let server = Server(database.open());
-                    // Which tubes have semaphores is learnt from the first answers.
+                    // Servers learn from the first answers which tubes have semaphores.
                     block_on(all(&server, vec![put(&tube(first), 1)]));
                     block_on(all(&server, vec![put(&tube(second), 1)]));
                     barrier.wait();
@@ -129,9 +129,9 @@ fn two_servers_never_wait_for_each_other_in_a_circle() {
     });
 }
 
-// A tube whose semaphore was lost behaved as if it had none.
+// A tube whose semaphore row was missing behaved as if it had none.
 #[test]
-fn a_gate_whose_semaphore_is_lost_stays_shut() {
+fn a_tube_without_its_semaphore_delivers_nothing() {
     run(async {
         let database = Database::new();
         let server = Server(database.open());

@@ -1,4 +1,4 @@
-//! What semaphores on PostgreSQL tell the server that asked and the others, and what they must not wait for.
+//! Which effects of semaphores reach the calling server and other servers, and which calls must not wait.
 
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -31,9 +31,9 @@ async fn connect(database: &Database) -> Client {
     client
 }
 
-/// A semaphore whose time could not go on stopped the time of all tubes, once a second anew.
+/// A semaphore whose tick failed stopped the ticks of all tubes, every second again.
 #[test]
-fn one_semaphore_that_fails_does_not_stop_the_time_of_others() {
+fn one_failing_semaphore_does_not_stop_the_ticks_of_others() {
     run(async {
         let database = Database::new();
         let queue = server(&database);
@@ -79,7 +79,7 @@ fn yang() -> SemaphoreKey {
     SemaphoreKey::new("yang").expect("a good key")
 }
 
-/// A semaphore for one, and two tubes behind it.
+/// A semaphore with one place, and two tubes with it.
 fn gated_tubes(store: &PostgresStore) -> [TubeName; 2] {
     let change = Box::new(SemaphoreChange::limits(1, 1));
     let configure = SemaphoreCommand::Configure { key: yang(), change, only_new: false };
@@ -98,17 +98,17 @@ fn put(tube: &TubeName) -> Command {
     Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO }
 }
 
-/// Runs a batch of which the first must work; what others may be waiting for.
+/// Runs a batch whose first command must succeed; returns the effects on waiting callers.
 fn effects(store: &PostgresStore, commands: Vec<Command>) -> Effects {
     let executed = block_on(store.execute(Timestamp::from_micros(1_700_000_000_000_000), commands));
     assert!(executed.replies[0].is_ok(), "{:?}", executed.replies);
     executed.effects
 }
 
-// Whatever a gated tube caused in its semaphore was not told to the server itself: who waited for the event, or for
-// a task of another tube, was only served when the server looked once a second.
+// The effects of a gated tube on its semaphore were not reported to the server: callers that waited for the event, or for a
+// task of another tube, were only served by the poll once a second.
 #[test]
-fn what_a_gated_tube_lets_in_elsewhere_is_told_at_once() {
+fn tasks_that_a_gated_tube_makes_ready_in_another_are_reported_at_once() {
     run(async {
         let database = Database::new();
         let store = database.open();
@@ -127,16 +127,16 @@ fn what_a_gated_tube_lets_in_elsewhere_is_told_at_once() {
         let ready: Vec<_> = after.ready.iter().map(|(tube, _)| tube.clone()).collect();
         assert!(ready.contains(&other), "{after:?}");
         assert!(!after.events.are_there());
-        // The other way round: a task of a caller waits behind one of the tube.
+        // The reverse: a task of a caller waits behind one of the tube.
         let kick = Command::Delete { tube: other.clone(), ids: vec![TaskId(0)], show: false };
         assert!(!effects(&store, vec![enqueue(7, -1e12)]).events.are_there());
         assert!(effects(&store, vec![kick]).events.are_there(), "its grant is told");
     });
 }
 
-/// After a batch of which one command failed the events of the others were told to nobody.
+/// After a batch of which one command failed the events of the others were not reported.
 #[test]
-fn a_batch_of_which_one_command_fails_tells_of_its_events() {
+fn a_batch_with_a_failed_command_reports_its_events() {
     run(async {
         let database = Database::new();
         let store = database.open();
@@ -159,9 +159,9 @@ fn a_batch_of_which_one_command_fails_tells_of_its_events() {
     });
 }
 
-// Notices were of tubes alone.
+// Notifications were only about tubes.
 #[test]
-fn servers_hear_of_the_events_of_others() {
+fn servers_are_notified_of_events_of_others() {
     run(async {
         let database = Database::new();
         let (here, there) = (database.open(), database.open());
@@ -173,7 +173,7 @@ fn servers_hear_of_the_events_of_others() {
             let items = vec![GrantItem { task: TaskId(1), grant: None, finish }];
             semaphore_command(SemaphoreCommand::Finish { key: yang(), items })
         };
-        // They need not know of each other yet when the first ones come.
+        // The servers need not know of each other yet when the first notifications come.
         let hears = (0..600).any(|_| {
             effects(&here, vec![enqueue(1, 1.0)]);
             effects(&here, vec![release()]);
@@ -184,9 +184,9 @@ fn servers_hear_of_the_events_of_others() {
     });
 }
 
-// Whoever only asked for a semaphore that is there locked it and counted everybody who waits, while all others waited.
+// A get-or-create of an existing semaphore locked it and counted all waiting tasks, while all other calls waited.
 #[test]
-fn get_or_create_waits_for_nobody() {
+fn get_or_create_waits_for_no_lock() {
     let _runtime = runtime().enter();
     run(async {
         let database = Database::new();

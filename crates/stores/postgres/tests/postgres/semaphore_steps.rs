@@ -1,8 +1,9 @@
-//! Two connections that meet at one semaphore, one of them stopped at each step of its call while the other does its own.
+//! Interleaves two calls on one semaphore: one is stopped at each step of its call while the other runs.
 //!
-//! What a step is, the database says itself: a call of `step` is added behind every statement of every function of
+//! The steps are found by instrumentation: a call of `step` is added behind every statement of every function of
 //! semaphores, and triggers call it before every row that is written and once more at the commit. Statements have a
-//! snapshot each, so between two of them the world may change. A call alone counts its steps; then it runs once for each.
+//! snapshot each, so the data may change between two of them. A call that runs alone counts its steps; then it runs once for
+//! each of them.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -17,15 +18,15 @@ use tokio_postgres::Client;
 use taskyard_testkit::calls::NOW;
 use taskyard_testkit::postgres::{Database, cluster, connect, run, runtime};
 
-/// `stop` says which side counts its steps, and at which of them it waits for the lock 1; with 0 it only writes them down.
-/// Nobody gives up waiting: that is a matter of time.
+/// `stop` has the side that counts its steps, and the step at which it waits for the lock 1; with 0 it only records them.
+/// Waits have no timeout, which would depend on the speed of the machine.
 const STEPS: &str = "
 CREATE TABLE public.stop AS SELECT ''::text AS side, 0::bigint AS at;
 CREATE SEQUENCE public.steps;
 CREATE TABLE public.passed (place bigint, what text);
 CREATE FUNCTION public.step(_what text) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    _side text := current_setting('yard.side', true);
+    _side text := current_setting('test.side', true);
     _at bigint;
     _place bigint;
 BEGIN
@@ -47,8 +48,8 @@ END $$;
 CREATE FUNCTION public.step_written() RETURNS trigger LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     -- One step for all that is left to the commit.
-    IF TG_WHEN = 'BEFORE' OR coalesce(current_setting('yard.ends', true), '') = '' THEN
-        PERFORM set_config('yard.ends', CASE TG_WHEN WHEN 'AFTER' THEN 'now' ELSE '' END, true);
+    IF TG_WHEN = 'BEFORE' OR coalesce(current_setting('test.ends', true), '') = '' THEN
+        PERFORM set_config('test.ends', CASE TG_WHEN WHEN 'AFTER' THEN 'now' ELSE '' END, true);
         PERFORM public.step(TG_WHEN || ' ' || TG_OP || ' ' || TG_TABLE_NAME);
     END IF;
     IF TG_OP = 'DELETE' THEN
@@ -71,14 +72,14 @@ BEGIN
 END $$;
 ";
 
-/// The functions whose statements are steps. Those that change nothing run with the snapshot of their caller.
+/// The functions whose statements are steps. Functions that change nothing run with the snapshot of their caller.
 const FUNCTIONS: &str = "
 SELECT p.proname::text, pg_get_functiondef(p.oid), p.prosrc FROM pg_proc p
 WHERE p.pronamespace = 'taskyard'::regnamespace AND p.proname LIKE 'semaphore%' AND p.provolatile = 'v'
     AND p.prolang = (SELECT l.oid FROM pg_language l WHERE l.lanname = 'plpgsql')";
 
-/// The text of a function with a step at its beginning and behind each statement that asks the database for something. An
-/// assertion, because it leaves FOUND alone.
+/// The text of a function with a step at its beginning and behind each statement that queries the database. A step is an
+/// assertion, because it does not change FOUND.
 fn with_steps(name: &str, text: &str) -> String {
     const ASKS: [&str; 5] = ["SELECT", "INSERT", "UPDATE", "DELETE", "PERFORM"];
     let (mut out, mut depth, mut count) = (String::new(), 0, 0);
@@ -115,7 +116,7 @@ type Answers = Vec<Result<Reply, Error>>;
 
 impl Side {
     fn open(database: &Database, name: &str) -> Self {
-        let url = format!("{}?options=-c%20yard.side%3D{name}", database.url());
+        let url = format!("{}?options=-c%20test.side%3D{name}", database.url());
         Side(Arc::new(PostgresStore::open(&url, Clock::Caller).expect("the store opens")))
     }
 
@@ -126,7 +127,7 @@ impl Side {
     }
 }
 
-/// Two servers, somebody who stops them, and one who is never stopped.
+/// Two servers, a connection that stops them, and a server that is never stopped.
 struct Stage {
     sides: [Side; 2],
     audience: Side,
@@ -137,9 +138,9 @@ struct Stage {
 const NAMES: [&str; 2] = ["one", "other"];
 
 impl Stage {
-    /// `change` may change what the functions say.
+    /// `change` may change the text of the functions.
     async fn new(change: impl Fn(String) -> String) -> Self {
-        // Nobody else may have it afterwards: it is full of steps.
+        // Other tests must not reuse this database: it is instrumented.
         let database = Database::on(cluster());
         let audience = Side(Arc::new(database.open()));
         let director = connect(&database.url()).await;
@@ -160,7 +161,7 @@ impl Stage {
         self.director.batch_execute(text).await.unwrap_or_else(|error| panic!("{text}: {error:?}"));
     }
 
-    /// Lets this side count, and stop at a step until the lock is given back.
+    /// Lets this side count its steps, and stop at one of them until the lock is released.
     async fn stop(&self, side: usize, at: usize) {
         let name = NAMES[side];
         self.direct(&format!(
@@ -170,7 +171,7 @@ impl Stage {
         .await;
     }
 
-    /// Waits until so many stand before a lock, or the call is over.
+    /// Waits until so many wait for a lock, or the call is over.
     async fn wait(&self, count: i64, call: &JoinHandle<Answers>) {
         let waiting = "SELECT count(DISTINCT l.pid) FROM pg_locks l JOIN pg_stat_activity a USING (pid) \
                        WHERE NOT l.granted AND a.datname = current_database()";
@@ -182,7 +183,7 @@ impl Stage {
         }
     }
 
-    /// What the call of one side passes, when it is alone.
+    /// The steps of the call of one side, when it runs alone.
     async fn steps(&self, pair: &Pair, side: usize, name: &str) -> Vec<String> {
         let calls = pair.prepare(&self.audience, name).await;
         self.direct("TRUNCATE public.passed").await;
@@ -207,8 +208,8 @@ impl Stage {
         self.judge(pair, side, [stopped, whole], name).await
     }
 
-    /// Somebody else holds rows that both need, until one after the other waits for them.
-    async fn meet_locked(
+    /// A third connection holds rows that both need, until one after the other waits for them.
+    async fn interleave_locked(
         &self,
         pair: &Pair,
         side: usize,
@@ -227,7 +228,7 @@ impl Stage {
         self.judge(pair, side, [first, second], name).await
     }
 
-    /// What is wrong when both are done, if something is.
+    /// The inconsistency when both are done, if there is one.
     async fn judge(
         &self,
         pair: &Pair,
@@ -248,8 +249,8 @@ impl Stage {
     }
 }
 
-/// Lets the calls of a pair meet at each step of either; how that went each time.
-async fn meet_everywhere(stage: &Stage, number: usize) -> Vec<Result<(), String>> {
+/// Interleaves the calls of a pair at each step of either; returns the results.
+async fn interleave_everywhere(stage: &Stage, number: usize) -> Vec<Result<(), String>> {
     let (pair, mut met) = (&PAIRS[number], Vec::new());
     for side in [0, 1] {
         let steps = stage.steps(pair, side, &format!("alone {number} {side}")).await;
@@ -263,8 +264,8 @@ async fn meet_everywhere(stage: &Stage, number: usize) -> Vec<Result<(), String>
     met
 }
 
-/// Whatever comes between any two statements of a call, everything is as if one call had come after the other: no place
-/// is given twice or lost, and no event.
+/// Wherever two calls are interleaved, the result is the same as of one call after the other: no place is given twice or lost,
+/// and no event.
 #[test]
 fn two_calls_interleaved_at_every_step() {
     let _runtime = runtime().enter();
@@ -272,27 +273,27 @@ fn two_calls_interleaved_at_every_step() {
         let stage = Stage::new(|text| text).await;
         let mut meetings = 0;
         for number in 0..PAIRS.len() {
-            for how in meet_everywhere(&stage, number).await {
+            for how in interleave_everywhere(&stage, number).await {
                 how.unwrap_or_else(|wrong| panic!("{wrong}"));
                 meetings += 1;
             }
         }
-        assert!(meetings > 20 * PAIRS.len(), "hardly a call has so few steps: {meetings} in all");
+        assert!(meetings > 20 * PAIRS.len(), "too few steps: {meetings} in all");
     });
 }
 
-/// Calls that did not lock their semaphore would be caught.
+/// The test detects calls that do not lock their semaphore.
 #[test]
-fn without_a_lock_they_would_miss_each_other() {
+fn missing_locks_are_detected() {
     let _runtime = runtime().enter();
     run(async {
         let stage = Stage::new(|text| text.replace("FOR UPDATE;", ";")).await;
-        let met = meet_everywhere(&stage, 0).await;
-        assert!(met.iter().any(Result::is_err), "nobody noticed");
+        let met = interleave_everywhere(&stage, 0).await;
+        assert!(met.iter().any(Result::is_err), "no interleaving failed");
     });
 }
 
-/// Rows that a call locks without changing them are no step: they are held by a third.
+/// Rows that a call locks without changing them are no step: here a third connection holds them.
 #[test]
 fn two_calls_that_wait_for_the_same_rows() {
     let _runtime = runtime().enter();
@@ -302,7 +303,7 @@ fn two_calls_that_wait_for_the_same_rows() {
             for table in ["semaphore", "semaphore_state", "semaphore_task", "semaphore_event"] {
                 for side in [0, 1] {
                     let name = format!("{table} {number} {side}");
-                    let how = stage.meet_locked(pair, side, table, &name).await;
+                    let how = stage.interleave_locked(pair, side, table, &name).await;
                     how.unwrap_or_else(|wrong| {
                         panic!("{}, {table} held, {side} first: {wrong}", pair.name)
                     });

@@ -29,7 +29,7 @@ fn server(database: &Database) -> StoreHarness {
     })
 }
 
-/// A store that may fail: nothing is done before its commands.
+/// A store whose commands may fail.
 struct Direct(PostgresStore);
 
 impl Execute for Direct {
@@ -38,7 +38,7 @@ impl Execute for Direct {
     }
 }
 
-/// The same with time that passes.
+/// The same with a clock that advances.
 struct Stormy<'a>(PostgresStore, &'a storm::Clock);
 
 impl Execute for Stormy<'_> {
@@ -51,7 +51,7 @@ impl Execute for Stormy<'_> {
     }
 }
 
-/// Lets many clients play, each with a server of its own; `meanwhile` runs beside them.
+/// Runs many random clients, each with a server of its own; `meanwhile` runs beside them.
 fn storm(database: &Database, calls: usize, meanwhile: impl Fn() + Sync) -> storm::Told {
     let (barrier, clock) = (Barrier::new(CLIENTS as usize + 1), storm::Clock::new(NOW));
     thread::scope(|scope| {
@@ -81,7 +81,7 @@ fn judge(database: &Database, told: storm::Told) {
 }
 
 #[test]
-fn a_storm_leaves_everything_in_order() {
+fn a_storm_leaves_no_inconsistency() {
     run(async {
         let database = Database::new();
         block_on(storm::prepare(&server(&database), SEMAPHORES, storm::LEASE));
@@ -92,7 +92,7 @@ fn a_storm_leaves_everything_in_order() {
 
 /// Connections are cut ten times: a batch has happened or not, and no place is lost.
 #[test]
-fn a_storm_with_cut_connections_leaves_everything_in_order() {
+fn a_storm_with_cut_connections_leaves_no_inconsistency() {
     run(async {
         let database = Database::new();
         block_on(storm::prepare(&server(&database), SEMAPHORES, storm::LEASE));
@@ -107,8 +107,8 @@ fn a_storm_with_cut_connections_leaves_everything_in_order() {
     });
 }
 
-/// A server that asks again while the database is away, and counts what was answered. That takes as long as one call:
-/// asking again and again would move time beyond all measure.
+/// A server that repeats commands while the database is down, and counts the answers. A repeated command advances the clock
+/// as much as a single one.
 struct Patient<'a>(Stormy<'a>, &'a AtomicUsize);
 
 impl Execute for Patient<'_> {
@@ -130,13 +130,13 @@ impl Execute for Patient<'_> {
     }
 }
 
-/// How many answers come before each blow.
+/// How many answers come before each kill.
 const ANSWERS: usize = 300;
 
 /// The database is killed twice in a storm, as by a loss of power: a call has happened or not, and no place, grant or
 /// event is lost or given twice.
 #[test]
-fn a_storm_in_which_the_database_is_killed_leaves_everything_in_order() {
+fn a_storm_with_kills_of_the_database_leaves_no_inconsistency() {
     let Some(programs) = programs() else { return };
     let cluster: &'static Cluster = Box::leak(Box::new(Cluster::new(programs)));
     prepare(cluster);
@@ -162,7 +162,7 @@ fn a_storm_in_which_the_database_is_killed_leaves_everything_in_order() {
     judge(database, told);
 }
 
-/// Four servers work on two tubes with one semaphore while connections are cut: never more at work than may, every task is
+/// Four servers work on two tubes with one semaphore while connections are cut: the capacity is never exceeded, every task is
 /// done once, and every place is free in the end.
 #[test]
 fn a_storm_on_tubes_with_a_semaphore() {
@@ -202,7 +202,7 @@ fn a_storm_on_tubes_with_a_semaphore() {
         for view in ["semaphore_audit", "gate_audit"] {
             assert_eq!(sql(&database.url(), &format!("SELECT * FROM taskyard.{view}")), None);
         }
-        // What is left can be done, and then nothing is held.
+        // The remaining tasks can be done, and then no place is held.
         let queue = Direct(database.open());
         for tube in &tubes {
             queue.execute(vec![Command::ReleaseAll { tube: tube.clone() }]).await;
@@ -214,7 +214,7 @@ fn a_storm_on_tubes_with_a_semaphore() {
     });
 }
 
-/// Puts, takes, acks, releases and deletes, whatever comes of it.
+/// Puts, takes, acks, releases and deletes; the outcome does not matter.
 async fn work(queue: &Direct, seed: u64, tubes: &[TubeName]) {
     let mut rng = fastrand::Rng::with_seed(seed);
     for _ in 0..60 {
@@ -247,7 +247,7 @@ fn take_from(tube: TubeName) -> Command {
     Command::Take(Take { tube, count: 2, session, lease, wait })
 }
 
-/// Takes and acks what there is; how many that were.
+/// Takes and acks all tasks; returns how many there were.
 async fn finish_some(queue: &Direct, tubes: &[TubeName]) -> usize {
     let mut done = 0;
     for tube in tubes {
@@ -274,10 +274,10 @@ async fn connect(database: &Database) -> Client {
     client
 }
 
-// Plans that were made while nobody waited read the whole table for each call, and with a million waiters in one semaphore a
-// call of any other took seconds.
+// Plans that were made while no task waited read the whole table for each call, and with a million waiting tasks in one
+// semaphore a call of any other took seconds.
 #[test]
-fn no_call_reads_the_lines_of_others() {
+fn no_call_reads_the_tasks_of_other_semaphores() {
     const CALLS: &str = "
         SELECT taskyard.semaphore_enqueue('yang', NULL, '{7,8}', '{1,2}');
         SELECT taskyard.semaphore_finish('yang', NULL, '{7,8}', '{NULL,NULL}', '{0,0}', '{NULL,NULL}');
@@ -306,9 +306,9 @@ fn no_call_reads_the_lines_of_others() {
     });
 }
 
-/// Every look-up must be by an index however many wait: a plan that walks over all of them would only show later.
+/// Every search uses an index however many tasks wait: a plan that reads all of them would be slow only later.
 #[test]
-fn the_best_and_the_worst_are_found_by_an_index() {
+fn the_best_and_the_worst_task_are_found_by_an_index() {
     let _runtime = runtime().enter();
     run(async {
         let database = Database::new();

@@ -32,11 +32,11 @@ fn a_dead_servers_tasks_return() {
             ),
         );
         let task = take_as(&store, &tube);
-        // Nobody has heard of it for ages.
+        // Its last heartbeat is long ago.
         sql(&database.url(), "UPDATE taskyard.server SET heartbeat = 0 WHERE id = '\\xdead'");
-        // Who was away itself does not judge; who comes regularly does.
+        // A server that missed heartbeats itself does not declare others dead; one with regular heartbeats does.
         let beat = "SELECT taskyard.heartbeat('\\x01', 3000000, NULL)";
-        // A database that is up for less heard nobody.
+        // The database must be up for longer than that.
         wait_until(&database.url(), "clock_timestamp() > pg_postmaster_start_time() + '3 seconds'");
         let away = format!("INSERT INTO taskyard.server VALUES ('\\x01', 1); {beat}");
         sql(&database.url(), &away);
@@ -53,15 +53,15 @@ fn a_dead_servers_tasks_return() {
     });
 }
 
-// A database that stood still for two or three seconds let the first server that came back take another for dead whose last
+// After the database hung for two or three seconds, the first server that came back declared another one dead whose last
 // heartbeat was only a little older than its own.
 #[test]
-fn a_server_is_lost_only_after_two_heartbeats_of_another() {
+fn a_server_is_dead_only_after_two_heartbeats_of_another() {
     run(async {
         let database = Database::new();
         let url = database.url();
         wait_until(&url, "clock_timestamp() > pg_postmaster_start_time() + '1 second'");
-        // Heartbeats of a second: the database stood still before the third one of server 0b, and server 0a was heard between the first two.
+        // Heartbeats every second: the database hung before the third one of server 0b, and server 0a sent one between the first two.
         sql(
             &url,
             "INSERT INTO taskyard.server (id, heartbeat, previous) VALUES
@@ -77,7 +77,7 @@ fn a_server_is_lost_only_after_two_heartbeats_of_another() {
 // Each connection took a hundred lease numbers ahead: a delivery by one server had a smaller number than an earlier one by another, so
 // that a resource which accepts only growing numbers refused the holder and accepted the one before.
 #[test]
-fn a_later_delivery_has_a_larger_lease_at_whichever_server() {
+fn a_later_delivery_by_any_server_has_a_larger_lease() {
     run(async {
         let database = Database::new();
         let servers = [database.open(), database.open(), database.open()];
@@ -95,10 +95,10 @@ fn a_later_delivery_has_a_larger_lease_at_whichever_server() {
     });
 }
 
-// Others took this server for dead and it had not heard of that yet: the next take of a session that was connected to it all the time
-// was refused, because the session was unknown.
+// Other servers had declared this one dead, and it had not noticed yet: the next take of a session that was connected to it all
+// the time was refused, because the session was unknown.
 #[test]
-fn a_session_that_others_ended_begins_anew_with_its_next_take() {
+fn a_session_that_others_ended_is_restored_by_its_next_take() {
     run(async {
         let database = Database::new();
         let store = database.open();
@@ -106,11 +106,11 @@ fn a_session_that_others_ended_begins_anew_with_its_next_take() {
         ask(&store, put(&tube, 2)).expect("they are put");
         join(&store, true);
         let held = take_as(&store, &tube);
-        sql(&database.url(), "SELECT taskyard.forget_server(v.id, 0) FROM taskyard.server v");
+        sql(&database.url(), "SELECT taskyard.delete_server(v.id, 0) FROM taskyard.server v");
         let taken = take_as(&store, &tube);
         assert_eq!(ack(&store, &tube, &held), Outcome::Stale, "it goes on without what it held");
         assert_eq!(ack(&store, &tube, &taken), Outcome::Done(None));
-        // It is connected once, as its client was told.
+        // It has one connection, as was answered to its client.
         let leave = Command::LeaveSession { session: SESSION };
         assert_eq!(ask(&store, leave), Ok(Reply::Nothing));
         let left = sql(&database.url(), "SELECT count(*) FROM taskyard.connection");
@@ -141,7 +141,7 @@ fn what_one_server_counts_the_others_show_a_second_later() {
         assert_eq!(counted(&here, 1), (3, 0, 0));
         assert_eq!(counted(&there, 1), (3, 1, 1));
         assert_eq!(counted(&here, 1), (3, 1, 1));
-        // Who leaves adds what it has; who is killed takes its last second along.
+        // A server that stops adds its counts; one that is killed loses its last second.
         ask(&there, put(&tube, 1)).expect("it is put");
         there.close().await.expect("it closes");
         let killed = database.open();
@@ -160,10 +160,10 @@ fn what_one_server_counts_the_others_show_a_second_later() {
     });
 }
 
-// A server that said how things stand left its sign of life as old as it was: the next heartbeat of another took it
-// for dead, and it had to say everything again.
+// The repair of session rows did not renew the heartbeat: the next heartbeat of another server declared this one dead, and it
+// had to repair its rows again.
 #[test]
-fn who_says_how_things_stand_lives() {
+fn a_repair_of_session_rows_counts_as_a_heartbeat() {
     run(async {
         let database = Database::new();
         let url = database.url();

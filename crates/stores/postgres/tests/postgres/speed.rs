@@ -1,4 +1,4 @@
-//! How fast it is, told and not judged: `TASKYARD_SPEED=100000 cargo test --release -- speed --nocapture`.
+//! Prints the speed without a limit: `TASKYARD_SPEED=100000 cargo test --release -- speed --nocapture`.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use taskyard_store_postgres::PostgresStore;
 
 use taskyard_testkit::postgres::{Database, connect, run, runtime};
 
-/// How many callers share a batch, as the engine gathers them.
+/// How many callers share a batch, as the engine collects them.
 const CALLERS: usize = 16;
 
 #[test]
@@ -33,22 +33,22 @@ fn speed() {
             tasks: vec![NewTask::new(Body::new(&[0xc0; 100])); count],
             wait: Span::ZERO,
         };
-        tell("puts one by one", tasks, || {
+        measure("puts one by one", tasks, || {
             for _ in 0..tasks / CALLERS {
                 ask(&store, vec![put(1); CALLERS]);
             }
         });
-        tell("puts in batches of 1,000", tasks, || {
+        measure("puts in batches of 1,000", tasks, || {
             for _ in 0..tasks / 1000 {
                 ask(&store, vec![put(1000)]);
             }
         });
-        tell("drain one by one", tasks, || {
+        measure("drain one by one", tasks, || {
             for _ in 0..tasks / CALLERS {
                 drain(&store, &tube, 1, CALLERS);
             }
         });
-        tell("drain in batches of 1,000", tasks, || {
+        measure("drain in batches of 1,000", tasks, || {
             for _ in 0..tasks / 1000 {
                 drain(&store, &tube, 1000, 1);
             }
@@ -57,7 +57,7 @@ fn speed() {
         for _ in 0..tasks / 1000 {
             ask(&store, vec![put(1000)]);
         }
-        tell("drain one by one beside a long transaction", tasks, || {
+        measure("drain one by one beside a long transaction", tasks, || {
             for _ in 0..tasks / CALLERS {
                 drain(&store, &tube, 1, CALLERS);
             }
@@ -76,7 +76,7 @@ fn speed() {
     });
 }
 
-/// Somebody who looks at the database for long, so that nothing can be cleaned up meanwhile.
+/// A connection with a long transaction, so that dead rows cannot be removed meanwhile.
 fn connect_long(database: &Database) -> tokio_postgres::Client {
     runtime().block_on(async {
         let client = connect(&database.url()).await;
@@ -86,7 +86,7 @@ fn connect_long(database: &Database) -> tokio_postgres::Client {
     })
 }
 
-fn tell(what: &str, tasks: usize, work: impl FnOnce()) {
+fn measure(what: &str, tasks: usize, work: impl FnOnce()) {
     let begin = Instant::now();
     work();
     let took = begin.elapsed();

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use taskyard_testkit::postgres::{Cluster, programs};
 use taskyard_testkit::postgres::{prepare, run, sql};
 
-/// Who may come, and how: nobody over the network without encryption.
+/// The access rules of the database: no unencrypted connection over the network.
 const ACCESS: &str = "
 local all all trust
 hostssl all guarded 127.0.0.1/32 scram-sha-256
@@ -21,11 +21,11 @@ hostssl all all 127.0.0.1/32 trust
 hostnossl all all 127.0.0.1/32 reject
 ";
 
-/// A database that only talks encrypted over the network, as `localhost`.
+/// A database that accepts only encrypted connections over the network, as `localhost`.
 struct Guarded {
     _cluster: Cluster,
     port: u16,
-    /// Has the certificate, which has signed itself, and another one.
+    /// Has the self-signed certificate, and another one.
     folder: TempDir,
 }
 
@@ -69,7 +69,7 @@ fn free_port() -> u16 {
     listener.local_addr().expect("it has an address").port()
 }
 
-/// Makes a certificate for this name, signed by itself.
+/// Creates a self-signed certificate for this name.
 fn certificate(folder: &Path, name: &str) {
     let mut openssl = Command::new("openssl");
     openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]);
@@ -82,7 +82,7 @@ fn certificate(folder: &Path, name: &str) {
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
 }
 
-/// Opens a store; the text of the refusal if it cannot be.
+/// Opens a store; returns the error as text if that fails.
 fn opened(url: &str) -> Result<(), String> {
     PostgresStore::open(url, Clock::Database).map(drop).map_err(|error| error.to_string())
 }
@@ -93,7 +93,7 @@ fn refused(url: &str, why: &str) {
 }
 
 #[test]
-fn a_connection_is_encrypted_and_looked_at_as_the_url_says() {
+fn a_connection_is_encrypted_and_verified_as_the_url_says() {
     run(async {
         let guarded = guarded();
         let (own, other) = (guarded.root("localhost.crt"), guarded.root("elsewhere.crt"));
@@ -119,7 +119,7 @@ fn a_connection_is_encrypted_and_looked_at_as_the_url_says() {
 }
 
 #[test]
-fn a_password_comes_with_the_url_and_goes_encrypted() {
+fn a_password_of_the_url_is_sent_encrypted() {
     run(async {
         let guarded = guarded();
         let url = |user: &str| guarded.url(user, "localhost", "sslmode=require");
@@ -128,9 +128,9 @@ fn a_password_comes_with_the_url_and_goes_encrypted() {
     });
 }
 
-/// A database in which encryption was forgotten.
+/// A database without encryption.
 #[test]
-fn a_database_that_cannot_encrypt_is_refused_where_it_must() {
+fn a_database_without_encryption_is_refused_if_it_is_required() {
     run(async {
         let port = free_port();
         let listening = |_: &Path| "listen_addresses = '127.0.0.1'\n".into();

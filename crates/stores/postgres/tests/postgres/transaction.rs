@@ -1,4 +1,4 @@
-//! Tasks that are put in a transaction of somebody else's.
+//! Puts in a transaction of the caller.
 
 use taskyard_core::{Body, Command, Error, Kind, NewTask, Reply, TubeName, TubeOptions};
 use taskyard_store::Store;
@@ -12,7 +12,7 @@ fn task(byte: u8) -> Vec<NewTask> {
 }
 
 #[test]
-fn a_task_is_there_when_its_transaction_commits() {
+fn a_task_exists_when_its_transaction_commits() {
     run(async {
         let database = Database::new();
         let store = database.open();
@@ -35,10 +35,10 @@ fn a_task_is_there_when_its_transaction_commits() {
     });
 }
 
-// A transaction that somebody forgot to end held the row of a sub-queue, and every command that came with one
-// for that sub-queue waited for it.
+// A forgotten open transaction held the row of a sub-queue, and every command in a batch with one for that sub-queue waited
+// for it.
 #[test]
-fn who_holds_a_subqueue_delays_nobody_else() {
+fn a_locked_subqueue_delays_only_commands_for_it() {
     run(async {
         let database = Database::new();
         let store = database.open();
@@ -59,10 +59,10 @@ fn who_holds_a_subqueue_delays_nobody_else() {
     });
 }
 
-// A queue that remembers how far it has been emptied must not pass over a task with a lower id whose
-// transaction committed later.
+// A queue that remembers how far it has been emptied must not miss a task with a lower id whose transaction committed
+// later.
 #[test]
-fn a_late_commit_is_not_passed_over() {
+fn a_late_commit_is_not_missed() {
     run(async {
         let database = Database::new();
         let store = database.open();
@@ -82,10 +82,10 @@ fn a_late_commit_is_not_passed_over() {
     });
 }
 
-// Somebody's own transaction had put into a tube with a capacity and stayed open: others were told of a lock
-// timeout, with several lines about functions of the database.
+// A transaction had put into a tube with a capacity and stayed open: the error for others was a lock timeout, with several
+// lines about functions of the database.
 #[test]
-fn a_tube_that_an_open_transaction_holds_is_said_to_be_locked() {
+fn a_tube_held_by_an_open_transaction_is_reported_as_locked() {
     run(async {
         let database = Database::new();
         let store = database.open();
