@@ -10,6 +10,8 @@
 mod capabilities;
 pub mod copy;
 mod error;
+#[cfg(feature = "remote")]
+pub mod lua;
 mod memory;
 mod options;
 #[cfg(feature = "remote")]

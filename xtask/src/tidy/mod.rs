@@ -9,6 +9,7 @@ mod directions;
 mod leftovers;
 mod lexer;
 mod links;
+mod lua;
 mod shape;
 mod source;
 mod sql;
@@ -28,6 +29,7 @@ const CHECKS: &[fn(&Tree) -> Vec<Diagnostic>] = &[
     directions::pure_core,
     shape::file_length,
     shape::function_length,
+    lua::function_length,
     sql::function_length,
     shape::names,
     shape::crate_header,

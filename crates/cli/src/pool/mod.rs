@@ -158,8 +158,8 @@ impl HostedPool {
     ) -> anyhow::Result<Self> {
         let config = read(file)?;
         if let Some(url) = redis {
-            let address =
-                PoolAddress::parse(url, "gateway").map_err(|error| UsageError(error.to_string()))?;
+            let address = PoolAddress::parse(url, "gateway")
+                .map_err(|error| UsageError(error.to_string()))?;
             let trust = backend_ca.map(BackendTrust::read).transpose();
             let trust = trust.map_err(|error| UsageError(error.to_string()))?.unwrap_or_default();
             let redis_gateway = RedisGateway::with_trust(&config, &address, trust)?;

@@ -66,6 +66,6 @@ fn tubes_of_an_existing_queue_are_served() {
     );
     let refused = serving.run(&["tube", "pause", "mail"]);
     assert_ne!(refused.exit, 0);
-    assert!(refused.err.contains("is not there in a tarantool/queue"), "{}", refused.err);
+    assert!(refused.err.contains("is not supported by tarantool/queue"), "{}", refused.err);
     assert_eq!(serving.run(&["stats", "--json"]).json()[0]["tasks"]["ready"], 1);
 }

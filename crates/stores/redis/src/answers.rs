@@ -1,4 +1,4 @@
-//! What a tube answered to the commands of one call.
+//! Decodes the answers of a tube to the commands of one call.
 
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::BATCH_BYTES_MAX;
@@ -9,39 +9,39 @@ use taskyard_core::{
 use taskyard_redis::Value;
 
 use super::codec::{
-    Bytes, Unreadable, is_apart, read_info, read_shown, read_since, read_taken, read_task,
+    ByteReader, Unreadable, is_apart, read_info, read_shown, read_since, read_taken, read_task,
 };
 use super::runs;
 
-/// How a tube stands after a call.
+/// The state of a tube after a call.
 #[derive(Clone, Debug)]
-pub(super) struct Head {
-    /// Whether there is such a tube.
+pub(super) struct TubeHead {
+    /// Whether the tube exists.
     pub present: bool,
-    /// Whether one of another name lives there.
-    pub elsewhere: bool,
+    /// Whether a tube of another name has this tag.
+    pub has_other_name: bool,
     /// The clock of the tasks.
     pub clock: i64,
     pub takeable: u64,
-    /// How many more it may hold, if it has a capacity.
+    /// How many more tasks it may hold, if it has a capacity.
     pub room: Option<u64>,
-    /// When time next changes something.
+    /// The next deadline.
     pub next: Option<i64>,
     pub number: u32,
-    /// Whether a semaphore stands before it.
+    /// Whether it has a semaphore.
     pub gated: bool,
-    /// Whether single commands can be put together in it.
-    pub straight: bool,
+    /// Whether single commands can be merged in it.
+    pub mergeable: bool,
     /// Whether it lost its capacity.
     pub unlimited: bool,
-    /// What it is called, where it was asked without a name.
+    /// Its name, where the call did not name it.
     pub name: Option<TubeName>,
 }
 
-/// How a tube or a semaphore stands after a call that was not for it.
+/// The state of a tube or a semaphore after a call for another one.
 #[derive(Clone, Debug)]
-pub(super) enum Other {
-    /// How many can be taken, and when time next changes something.
+pub(super) enum OtherState {
+    /// How many tasks can be taken, and the next deadline.
     Tube {
         name: TubeName,
         takeable: u64,
@@ -50,41 +50,41 @@ pub(super) enum Other {
     Semaphore(SemaphoreHead),
 }
 
-/// How a semaphore stands after a call.
+/// The state of a semaphore after a call.
 #[derive(Clone, Debug)]
 pub(super) struct SemaphoreHead {
     pub key: SemaphoreKey,
     pub number: u32,
-    /// When time next changes something.
+    /// The next deadline.
     pub next: Option<i64>,
-    /// When the next event may be handed out.
+    /// When the next event may be delivered.
     pub next_event: Option<i64>,
     /// Whether there are new events.
-    pub news: bool,
+    pub has_new_events: bool,
 }
 
-/// A task, and since when it could be taken, where that is not since its put.
+/// A task, and since when it is ready, where that is not since its put.
 pub(super) type Peeked = (Task, Option<Timestamp>);
 
-/// What is shown of a task besides the rest.
+/// How much of a task is shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Shows {
-    /// What was just taken, with its body.
+enum Detail {
+    /// A task that was just taken, with its body.
     Taken,
     NoBodies,
     Bodies,
-    /// Also how important it is to its semaphore.
+    /// Also its priority in the semaphore.
     Everything,
 }
 
-/// The parts of an answer, one after the other.
-pub(super) struct Parts(std::vec::IntoIter<Value>);
+/// Reads the parts of an answer in order.
+pub(super) struct AnswerParts(std::vec::IntoIter<Value>);
 
-impl Parts {
-    /// The answer to a call of a tube: first how it stands.
-    pub fn new(answer: Value) -> Result<(Head, Self), Unreadable> {
+impl AnswerParts {
+    /// The answer to a call of a tube, which begins with its state.
+    pub fn new(answer: Value) -> Result<(TubeHead, Self), Unreadable> {
         let list = answer.list().ok_or(Unreadable("an answer has no parts"))?;
-        let mut parts = Parts(list.into_iter());
+        let mut parts = AnswerParts(list.into_iter());
         let head = read_head(&parts.text()?)?;
         Ok((head, parts))
     }
@@ -92,7 +92,7 @@ impl Parts {
     /// The answer to a call of a semaphore.
     pub fn all(answer: Value) -> Result<Self, Unreadable> {
         let list = answer.list().ok_or(Unreadable("an answer has no parts"))?;
-        Ok(Parts(list.into_iter()))
+        Ok(AnswerParts(list.into_iter()))
     }
 
     fn text(&mut self) -> Result<Vec<u8>, Unreadable> {
@@ -102,25 +102,25 @@ impl Parts {
     /// A number that a function answers after its status.
     pub fn counted(&mut self) -> Result<u64, Unreadable> {
         let text = self.text()?;
-        let mut bytes = Bytes(&text);
-        // Where there is no tube there was nothing to count.
+        let mut bytes = ByteReader(&text);
+        // A tube that does not exist counts nothing.
         if bytes.byte()? == 0 { bytes.count() } else { Ok(0) }
     }
 
-    /// How a tube looks, or the status with which it refuses.
+    /// The description of a tube, or the status with which it refuses.
     pub fn info(&mut self) -> Result<Result<TubeInfo, u8>, Unreadable> {
         let text = self.text()?;
-        let mut bytes = Bytes(&text);
+        let mut bytes = ByteReader(&text);
         match bytes.byte()? {
             0 => read_info(bytes).map(Ok),
             status => Ok(Err(status)),
         }
     }
 
-    /// How others stand that were changed beside what was asked, when all answers are read.
-    pub fn others(&mut self) -> Result<Vec<Other>, Unreadable> {
+    /// The states of other tubes and semaphores that the call changed. Read after all answers.
+    pub fn others(&mut self) -> Result<Vec<OtherState>, Unreadable> {
         let Some(text) = self.0.next().and_then(Value::text) else { return Ok(Vec::new()) };
-        let (mut bytes, mut others) = (Bytes(&text), Vec::new());
+        let (mut bytes, mut others) = (ByteReader(&text), Vec::new());
         while bytes.has_more() {
             others.push(read_other(&mut bytes)?);
         }
@@ -134,21 +134,21 @@ impl Parts {
 
     /// A status alone.
     pub fn status(&mut self) -> Result<u8, Unreadable> {
-        Bytes(&self.text()?).byte()
+        ByteReader(&self.text()?).byte()
     }
 
-    /// The answers to a run of commands that were asked as one, or to one alone.
+    /// The answers to a run of commands that were sent as one, or to a single command.
     pub fn replies(
         &mut self,
         tube: &TubeName,
-        run: &[runs::Placed],
+        run: &[runs::IndexedCommand],
     ) -> Result<Vec<Result<Reply, Error>>, Unreadable> {
         let Some((_, first)) = run.first() else { return Ok(Vec::new()) };
         if run.len() == 1 {
             return Ok(vec![self.reply(tube, first)?]);
         }
         let text = self.text()?;
-        let mut bytes = Bytes(&text);
+        let mut bytes = ByteReader(&text);
         let status = bytes.byte()?;
         if status != 0 {
             return Ok(vec![Err(refusal(status, bytes, tube, first)?); run.len()]);
@@ -156,7 +156,7 @@ impl Parts {
         match first {
             Command::Put { .. } => placed_apart(bytes, tube, run.len()),
             Command::Take(_) => {
-                let mut tasks = self.tasks(bytes, Shows::Taken)?.into_iter();
+                let mut tasks = self.tasks(bytes, Detail::Taken)?.into_iter();
                 let each = run.iter().map(|_| Ok(Reply::Taken(tasks.next().into_iter().collect())));
                 Ok(each.collect())
             }
@@ -182,16 +182,16 @@ impl Parts {
         command: &Command,
     ) -> Result<Result<Reply, Error>, Unreadable> {
         let text = self.text()?;
-        let mut bytes = Bytes(&text);
+        let mut bytes = ByteReader(&text);
         let status = bytes.byte()?;
         if status != 0 {
             return refusal(status, bytes, tube, command).map(Err);
         }
         Ok(Ok(match command {
             Command::Put { .. } => placed(bytes)?,
-            Command::Take(_) => Reply::Taken(self.tasks(bytes, Shows::Taken)?),
-            Command::Peek { .. } => Reply::Tasks(self.tasks(bytes, Shows::Everything)?),
-            Command::Deliveries { .. } => Reply::Tasks(self.tasks(bytes, Shows::NoBodies)?),
+            Command::Take(_) => Reply::Taken(self.tasks(bytes, Detail::Taken)?),
+            Command::Peek { .. } => Reply::Tasks(self.tasks(bytes, Detail::Everything)?),
+            Command::Deliveries { .. } => Reply::Tasks(self.tasks(bytes, Detail::NoBodies)?),
             Command::Finish { show, items, .. } => {
                 Reply::Finished(self.outcomes(bytes, items.len(), *show)?)
             }
@@ -206,37 +206,44 @@ impl Parts {
         }))
     }
 
-    /// Tasks whose heads come in these bytes, behind their number, and their records after that.
-    fn tasks(&mut self, mut bytes: Bytes<'_>, shows: Shows) -> Result<Vec<Task>, Unreadable> {
+    /// Tasks whose count and heads are in these bytes; their records follow.
+    fn tasks(
+        &mut self,
+        mut bytes: ByteReader<'_>,
+        detail: Detail,
+    ) -> Result<Vec<Task>, Unreadable> {
         let count = bytes.small()?;
-        (0..count).map(|_| self.task(&mut bytes, shows)).collect()
+        (0..count).map(|_| self.task(&mut bytes, detail)).collect()
     }
 
-    fn task(&mut self, heads: &mut Bytes<'_>, shows: Shows) -> Result<Task, Unreadable> {
-        self.recorded(heads, shows).map(|(task, _)| task)
+    fn task(&mut self, heads: &mut ByteReader<'_>, detail: Detail) -> Result<Task, Unreadable> {
+        self.recorded(heads, detail).map(|(task, _)| task)
     }
 
     /// A task, and its record.
     fn recorded(
         &mut self,
-        heads: &mut Bytes<'_>,
-        shows: Shows,
+        heads: &mut ByteReader<'_>,
+        detail: Detail,
     ) -> Result<(Task, Vec<u8>), Unreadable> {
-        let shown = if shows == Shows::Taken { read_taken(heads) } else { read_shown(heads) }?;
+        let shown = if detail == Detail::Taken { read_taken(heads) } else { read_shown(heads) }?;
         let record = self.text()?;
-        let apart =
-            if shows != Shows::NoBodies && is_apart(&record)? { Some(self.text()?) } else { None };
-        let mut task = read_task(shown, &record, apart.as_deref(), shows == Shows::Everything)?;
-        if task.state == State::Taken && shows != Shows::Bodies {
+        let apart = if detail != Detail::NoBodies && is_apart(&record)? {
+            Some(self.text()?)
+        } else {
+            None
+        };
+        let mut task = read_task(shown, &record, apart.as_deref(), detail == Detail::Everything)?;
+        if task.state == State::Taken && detail != Detail::Bodies {
             task.due = Some(read_since(&record)?.unwrap_or(task.created));
         }
         Ok((task, record))
     }
 
-    /// The answer to a peek, with since when each could be taken, where that is not since its put.
+    /// The answer to a peek, with since when each task is ready, where that is not since its put.
     pub fn peeked(&mut self, tube: &TubeName) -> Result<Result<Vec<Peeked>, Error>, Unreadable> {
         let text = self.text()?;
-        let mut bytes = Bytes(&text);
+        let mut bytes = ByteReader(&text);
         let status = bytes.byte()?;
         if status != 0 {
             let peek = Command::Peek { tube: tube.clone(), ids: Vec::new() };
@@ -244,25 +251,25 @@ impl Parts {
         }
         let count = bytes.small()?;
         let tasks = (0..count).map(|_| {
-            let (task, record) = self.recorded(&mut bytes, Shows::Everything)?;
+            let (task, record) = self.recorded(&mut bytes, Detail::Everything)?;
             Ok((task, read_since(&record)?))
         });
         tasks.collect::<Result<_, _>>().map(Ok)
     }
 
-    /// What became of each of these, and behind it the heads of those that are shown.
+    /// The outcome of each item, followed by the heads of the tasks that are shown.
     fn outcomes(
         &mut self,
-        bytes: Bytes<'_>,
+        bytes: ByteReader<'_>,
         count: usize,
         show: bool,
     ) -> Result<Vec<Outcome>, Unreadable> {
         let cut = Unreadable("outcomes are missing");
         let (statuses, heads) = bytes.rest().split_at_checked(count).ok_or(cut)?;
-        let mut heads = Bytes(heads);
+        let mut heads = ByteReader(heads);
         let outcomes = statuses.iter().map(|status| {
             Ok(match status {
-                0 if show => Outcome::Done(Some(Box::new(self.task(&mut heads, Shows::Bodies)?))),
+                0 if show => Outcome::Done(Some(Box::new(self.task(&mut heads, Detail::Bodies)?))),
                 0 => Outcome::Done(None),
                 1 => Outcome::Stale,
                 _ => Outcome::Missing,
@@ -272,8 +279,8 @@ impl Parts {
     }
 }
 
-fn read_head(text: &[u8]) -> Result<Head, Unreadable> {
-    let mut bytes = Bytes(text);
+fn read_head(text: &[u8]) -> Result<TubeHead, Unreadable> {
+    let mut bytes = ByteReader(text);
     let present = bytes.byte()?;
     let (clock, takeable) = (bytes.number()? as i64, bytes.count()?);
     let (room, next) = (bytes.number()?, bytes.maybe_moment()?);
@@ -281,45 +288,45 @@ fn read_head(text: &[u8]) -> Result<Head, Unreadable> {
     let room = (room >= 0.0).then_some(room as u64);
     let unlimited = bytes.byte()? == 1;
     let name = std::str::from_utf8(bytes.rest()).ok().and_then(|name| TubeName::new(name).ok());
-    let (present, elsewhere) = (present == 1, present == 2);
-    let (gated, straight) = (kind == 1, kind == 2 && room.is_none());
-    Ok(Head {
+    let (present, has_other_name) = (present == 1, present == 2);
+    let (gated, mergeable) = (kind == 1, kind == 2 && room.is_none());
+    Ok(TubeHead {
         present,
-        elsewhere,
+        has_other_name,
         clock,
         takeable,
         room,
         next,
         number,
         gated,
-        straight,
+        mergeable,
         unlimited,
         name,
     })
 }
 
-fn read_other(bytes: &mut Bytes<'_>) -> Result<Other, Unreadable> {
+fn read_other(bytes: &mut ByteReader<'_>) -> Result<OtherState, Unreadable> {
     let kind = bytes.byte()?;
     let name = bytes.short_text()?;
     if kind == 0 {
         let name = TubeName::new(name).map_err(|_| Unreadable("a tube has no name"))?;
         let (takeable, next) = (bytes.count()?, bytes.maybe_moment()?);
-        return Ok(Other::Tube { name, takeable, next });
+        return Ok(OtherState::Tube { name, takeable, next });
     }
     let key = SemaphoreKey::new(name).map_err(|_| Unreadable("a semaphore has no key"))?;
     let (next, next_event) = (bytes.maybe_moment()?, bytes.maybe_moment()?);
-    let (news, number) = (bytes.byte()? == 1, bytes.small()?);
-    Ok(Other::Semaphore(SemaphoreHead { key, number, next, next_event, news }))
+    let (has_new_events, number) = (bytes.byte()? == 1, bytes.small()?);
+    Ok(OtherState::Semaphore(SemaphoreHead { key, number, next, next_event, has_new_events }))
 }
 
-fn placed(mut bytes: Bytes<'_>) -> Result<Reply, Unreadable> {
+fn placed(mut bytes: ByteReader<'_>) -> Result<Reply, Unreadable> {
     let first = bytes.count()?;
     Ok(Reply::Put(read_placed(first, bytes.rest()).collect()))
 }
 
-/// The answers to puts of one task each. A tube that got a capacity meanwhile has room for the first ones alone.
+/// The answers to puts of one task each. A tube that got a capacity meanwhile has room for the first ones only.
 fn placed_apart(
-    mut bytes: Bytes<'_>,
+    mut bytes: ByteReader<'_>,
     tube: &TubeName,
     count: usize,
 ) -> Result<Vec<Result<Reply, Error>>, Unreadable> {
@@ -332,7 +339,7 @@ fn placed_apart(
     Ok(each.collect())
 }
 
-/// New tasks with ids one after the other, in these states.
+/// New tasks with consecutive ids, in these states.
 fn read_placed(first: u64, states: &[u8]) -> impl Iterator<Item = Placed> {
     let states = states.iter().map(|state| match state {
         0 => State::Ready,
@@ -343,7 +350,7 @@ fn read_placed(first: u64, states: &[u8]) -> impl Iterator<Item = Placed> {
 
 fn refusal(
     status: u8,
-    mut bytes: Bytes<'_>,
+    mut bytes: ByteReader<'_>,
     tube: &TubeName,
     command: &Command,
 ) -> Result<Error, Unreadable> {
@@ -364,7 +371,7 @@ fn refusal(
         (14, _) => no_semaphore(&tube),
         (8, Command::Take(take)) => match take.session {
             Some(session) => Error::SessionUnknown(session),
-            None => return Err(Unreadable("a session that nobody named is unknown")),
+            None => return Err(Unreadable("a session is unknown although the command names none")),
         },
         _ => return Err(Unreadable("an answer has an unknown status")),
     })

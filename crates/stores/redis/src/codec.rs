@@ -1,4 +1,4 @@
-//! Commands, tasks and tubes as the functions in Redis know them. The layouts are those of `lua/*.lua`.
+//! Encodes commands and decodes tasks and tubes in the layouts of `lua/*.lua`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,32 +10,32 @@ use taskyard_core::{
     TubeName, TubeOptions, TubeStats,
 };
 
-use super::runs::{Placed, merge};
+use super::runs::{IndexedCommand, merge};
 
-/// Until when a moment is one: later ones are not exact as doubles, and count as this.
+/// A moment that never comes: later moments are not exact as doubles, and count as this.
 const NEVER: f64 = 9_007_199_254_740_992.0;
 const NO_SESSION: [u8; 16] = [0; 16];
-/// What every record has, at its end how many bytes its body has. Those of more than this are apart.
+/// The fixed part of a record, which ends with the size of the body. Larger bodies than `INLINE_MAX` are stored apart.
 const RECORD_BYTES: usize = 65;
 const INLINE_MAX: u32 = 512;
-/// What follows a delivery and means nothing.
+/// Padding behind a delivery.
 const FILLING_BYTES: usize = 23;
 
-/// What an answer has that no answer of ours can have.
+/// An answer that does not fit the layouts.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Unreadable(pub &'static str);
 
 /// What encoding needs besides the command.
 pub(super) struct Context<'a> {
-    /// Which of the sessions that are named live.
+    /// Which of the named sessions are alive.
     pub alive: &'a HashMap<SessionId, bool>,
-    /// The number of the next delivery.
+    /// The lease number of the next delivery.
     pub lease: u64,
 }
 
-/// A run of commands, or one, as arguments of a call.
-pub(super) fn encode_run(run: &[Placed], context: &mut Context<'_>) -> Vec<Vec<u8>> {
+/// A run of commands, or a single one, as arguments of a call.
+pub(super) fn encode_run(run: &[IndexedCommand], context: &mut Context<'_>) -> Vec<Vec<u8>> {
     match (merge(run), run) {
         (Some(merged), _) => encode(&merged, true, context),
         (None, [(_, command)]) => encode(command, false, context),
@@ -43,7 +43,7 @@ pub(super) fn encode_run(run: &[Placed], context: &mut Context<'_>) -> Vec<Vec<u
     }
 }
 
-/// The command as arguments of a call; it may be several of one task each. Takes use up lease numbers.
+/// The command as arguments of a call; `merged` is a run of commands of one task each. Takes use lease numbers.
 fn encode(command: &Command, merged: bool, context: &mut Context<'_>) -> Vec<Vec<u8>> {
     match command {
         Command::Put { tasks, .. } => put(tasks, merged),
@@ -68,22 +68,22 @@ fn encode(command: &Command, merged: bool, context: &mut Context<'_>) -> Vec<Vec
     }
 }
 
-/// Time does what is due in a tube.
+/// Applies due deadlines in a tube.
 pub(super) fn tick(limit: usize) -> Vec<u8> {
     with_count(b'I', limit as u64)
 }
 
-/// What a session holds goes back.
-pub(super) fn part(session: SessionId) -> Vec<u8> {
+/// Gives back what a session holds.
+pub(super) fn end_session(session: SessionId) -> Vec<u8> {
     [&b"S"[..], &session.0].concat()
 }
 
-/// Deliveries with these numbers never were.
-pub(super) fn unhear(first: u64, last: u64) -> Vec<u8> {
+/// Undoes deliveries with these lease numbers.
+pub(super) fn undo_unacknowledged(first: u64, last: u64) -> Vec<u8> {
     [&b"U"[..], &first.to_be_bytes(), &last.to_be_bytes()].concat()
 }
 
-/// A tube begins, unless it is later than this.
+/// Creates a tube, unless the deadline has passed.
 pub(super) fn create(
     number: u32,
     name: &TubeName,
@@ -109,7 +109,7 @@ pub(super) fn create(
     header
 }
 
-/// A tube is called something else, unless it is later than this.
+/// Renames a tube, unless the deadline has passed.
 pub(super) fn rename(name: &TubeName, queue_num: Option<u32>, deadline: i64) -> Vec<u8> {
     let mut header = with_count(b'M', deadline.unsigned_abs());
     header.extend(queue_num.unwrap_or(0).to_le_bytes());
@@ -117,7 +117,7 @@ pub(super) fn rename(name: &TubeName, queue_num: Option<u32>, deadline: i64) -> 
     header
 }
 
-/// A text behind its length.
+/// A text with its length before it.
 pub(super) fn short_text(text: &str) -> Vec<u8> {
     [&(text.len() as u16).to_le_bytes(), text.as_bytes()].concat()
 }
@@ -127,7 +127,7 @@ pub(super) fn bits(flags: impl Iterator<Item = bool>) -> u8 {
 }
 
 pub(super) fn with_count(verb: u8, count: u64) -> Vec<u8> {
-    // More than this many there never are.
+    // Doubles are exact up to this.
     let count = count.min(1 << 53) as f64;
     [&[verb][..], &count.to_le_bytes()].concat()
 }
@@ -177,7 +177,7 @@ fn put(tasks: &[NewTask], merged: bool) -> Vec<Vec<u8>> {
     words
 }
 
-/// Payload, meta, and how long that is.
+/// Payload, meta, and the size of the meta.
 pub(super) fn body_bytes(body: &Body) -> Vec<u8> {
     let meta = body.meta().unwrap_or_default();
     [body.payload(), meta, &(meta.len() as u32).to_le_bytes()].concat()
@@ -202,7 +202,7 @@ fn encode_take(take: &Take, merged: bool, context: &Context<'_>) -> Vec<u8> {
     header
 }
 
-/// How a holder is called; a session that has ended is another kind.
+/// The number of a kind of holder; an ended session is a kind of its own.
 fn holder_number(holder: &Holder, alive: &HashMap<SessionId, bool>) -> u8 {
     match holder {
         Holder::Lease(_) => 0,
@@ -212,7 +212,7 @@ fn holder_number(holder: &Holder, alive: &HashMap<SessionId, bool>) -> u8 {
     }
 }
 
-/// Most finishes are acks that have the same kind of holder, or the same session: those are short.
+/// A short form for acks with the same kind of holder, or the same session, as most are.
 fn acks(items: &[FinishItem], alive: &HashMap<SessionId, bool>) -> Option<Vec<u8>> {
     let first = items.first()?.holder;
     let mut header = Vec::with_capacity(24 + 16 * items.len());
@@ -281,10 +281,10 @@ fn kind_number(kind: Kind) -> u8 {
     Kind::ALL.iter().position(|other| *other == kind).unwrap_or(0) as u8
 }
 
-/// Reads a text from its beginning.
-pub(super) struct Bytes<'a>(pub &'a [u8]);
+/// Reads values from the beginning of a text.
+pub(super) struct ByteReader<'a>(pub &'a [u8]);
 
-impl<'a> Bytes<'a> {
+impl<'a> ByteReader<'a> {
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Unreadable> {
         let (first, rest) = self.0.split_first_chunk().ok_or(Unreadable("a text is too short"))?;
         self.0 = rest;
@@ -307,7 +307,7 @@ impl<'a> Bytes<'a> {
         Ok(f64::from_le_bytes(self.array()?))
     }
 
-    /// A number that is never less than none.
+    /// A number that is not negative.
     pub fn count(&mut self) -> Result<u64, Unreadable> {
         Ok(self.number()? as u64)
     }
@@ -332,32 +332,32 @@ impl<'a> Bytes<'a> {
         Ok((span >= 0.0).then(|| Span::from_micros(span as i64)))
     }
 
-    /// A text behind its length.
+    /// A text with its length before it.
     pub fn short_text(&mut self) -> Result<&'a str, Unreadable> {
         let size = usize::from(u16::from_le_bytes(self.array()?));
         let (text, rest) = self.0.split_at_checked(size).ok_or(Unreadable("a text is cut"))?;
         self.0 = rest;
-        std::str::from_utf8(text).map_err(|_| Unreadable("a text is no text"))
+        std::str::from_utf8(text).map_err(|_| Unreadable("a text is not UTF-8"))
     }
 
-    /// Whether something is left.
+    /// Whether bytes are left.
     pub fn has_more(&self) -> bool {
         !self.0.is_empty()
     }
 
-    /// What is left.
+    /// The bytes that are left.
     pub fn rest(self) -> &'a [u8] {
         self.0
     }
 
     pub fn kind(&mut self) -> Result<Kind, Unreadable> {
         let kind = usize::from(self.byte()?);
-        Kind::ALL.get(kind).copied().ok_or(Unreadable("a tube is of no kind"))
+        Kind::ALL.get(kind).copied().ok_or(Unreadable("a tube has an unknown kind"))
     }
 }
 
-/// What an answer says of a task that it shows, before its record.
-pub(super) struct Shown {
+/// What an answer says of a task before its record.
+pub(super) struct TaskHead {
     id: TaskId,
     reason: u8,
     state: u8,
@@ -372,20 +372,20 @@ struct Delivery {
 }
 
 /// The head of one task that is shown.
-pub(super) fn read_shown(bytes: &mut Bytes<'_>) -> Result<Shown, Unreadable> {
+pub(super) fn read_shown(bytes: &mut ByteReader<'_>) -> Result<TaskHead, Unreadable> {
     let id = TaskId(bytes.big()?);
     let (reason, state) = (bytes.byte()?, bytes.byte()?);
     let delivery = if state == 1 { Some(read_delivery(bytes)?) } else { None };
-    Ok(Shown { id, reason, state, delivery })
+    Ok(TaskHead { id, reason, state, delivery })
 }
 
-/// The same of a task that was just taken: there is nothing to tell but its delivery.
-pub(super) fn read_taken(bytes: &mut Bytes<'_>) -> Result<Shown, Unreadable> {
+/// The head of a task that was just taken, which has only its delivery.
+pub(super) fn read_taken(bytes: &mut ByteReader<'_>) -> Result<TaskHead, Unreadable> {
     let (id, delivery) = (TaskId(bytes.big()?), read_delivery(bytes)?);
-    Ok(Shown { id, reason: 1, state: 1, delivery: Some(delivery) })
+    Ok(TaskHead { id, reason: 1, state: 1, delivery: Some(delivery) })
 }
 
-fn read_delivery(bytes: &mut Bytes<'_>) -> Result<Delivery, Unreadable> {
+fn read_delivery(bytes: &mut ByteReader<'_>) -> Result<Delivery, Unreadable> {
     let (flags, _apart) = (bytes.byte()?, bytes.byte()?);
     let (until, session, start) = (bytes.moment()?, bytes.array()?, bytes.moment()?);
     let lease = Lease(bytes.big()?);
@@ -394,23 +394,23 @@ fn read_delivery(bytes: &mut Bytes<'_>) -> Result<Delivery, Unreadable> {
     Ok(Delivery { until, session, start, lease })
 }
 
-/// Whether the body of a task is apart from its record.
+/// Whether the body of a task is stored apart from its record.
 pub(super) fn is_apart(record: &[u8]) -> Result<bool, Unreadable> {
     let size = record.get(RECORD_BYTES - 4..RECORD_BYTES).and_then(|size| size.try_into().ok());
     let size = size.ok_or(Unreadable("a record is cut"))?;
     Ok(u32::from_le_bytes(size) > INLINE_MAX)
 }
 
-/// A task as it is shown, with its body if that is in its record or apart. Only a peek shows how important it is to its semaphore.
+/// A task as it is shown, with its body if that is in its record or apart. Only a peek shows its priority in the semaphore.
 pub(super) fn read_task(
-    shown: Shown,
+    shown: TaskHead,
     record: &[u8],
     apart: Option<&[u8]>,
     peeked: bool,
 ) -> Result<Task, Unreadable> {
-    let Shown { id, reason, state, delivery } = shown;
-    let mut bytes = Bytes(record);
-    // The state here is that before it was taken.
+    let TaskHead { id, reason, state, delivery } = shown;
+    let mut bytes = ByteReader(record);
+    // This is the state before it was taken.
     bytes.byte()?;
     let (moment, attempts) = (bytes.moment()?, bytes.count()? as u32);
     let (pri, created, expires) = (bytes.big()?, bytes.moment()?, bytes.moment()?);
@@ -444,24 +444,24 @@ pub(super) fn read_task(
     })
 }
 
-/// Since when a task could be taken, where that is not since its put.
+/// Since when a task is ready, where that is not since its put.
 pub(super) fn read_since(record: &[u8]) -> Result<Option<Timestamp>, Unreadable> {
-    let mut bytes = Bytes(record);
+    let mut bytes = ByteReader(record);
     let (state, since) = (bytes.byte()?, bytes.moment()?);
     Ok(Some(since).filter(|since| state != 2 && *since != Timestamp::EPOCH))
 }
 
-/// How important a task is to its semaphore, behind a star, and its sub-queue, behind a plus.
+/// The priority in the semaphore after a star, and the sub-queue after a plus.
 fn read_tail(tail: &[u8]) -> Result<(Option<Priority>, Option<Arc<str>>), Unreadable> {
     let (mut own, mut key) = (None, tail);
     if let Some(rest) = tail.strip_prefix(b"*") {
-        let mut bytes = Bytes(rest);
+        let mut bytes = ByteReader(rest);
         let priority = Priority::new(bytes.number()?);
         own = Some(priority.map_err(|_| Unreadable("a priority is no number"))?);
         key = bytes.rest();
     }
-    let key = std::str::from_utf8(key).map_err(|_| Unreadable("a key is no text"))?;
-    // A plus tells one without a name from none.
+    let key = std::str::from_utf8(key).map_err(|_| Unreadable("a sub-queue is not UTF-8"))?;
+    // The plus distinguishes an empty name from none.
     Ok((own, key.strip_prefix('+').map(Arc::from)))
 }
 
@@ -472,7 +472,7 @@ fn read_state(state: u8) -> Result<State, Unreadable> {
         2 => State::Delayed,
         3 | 4 => State::Buried,
         5 => State::Delayed,
-        _ => return Err(Unreadable("a task is in no state")),
+        _ => return Err(Unreadable("a task has an unknown state")),
     })
 }
 
@@ -488,12 +488,12 @@ fn read_reason(reason: u8, due: Option<Timestamp>) -> Result<Reason, Unreadable>
         7 => Reason::Expired,
         8 => Reason::Finished,
         9 => Reason::Semaphore,
-        _ => return Err(Unreadable("a task waits for no reason")),
+        _ => return Err(Unreadable("a task has an unknown reason")),
     })
 }
 
 /// A tube as it is shown.
-pub(super) fn read_info(mut bytes: Bytes<'_>) -> Result<TubeInfo, Unreadable> {
+pub(super) fn read_info(mut bytes: ByteReader<'_>) -> Result<TubeInfo, Unreadable> {
     let (kind, flags) = (bytes.kind()?, bytes.byte()?);
     let number = bytes.small()?;
     let (ttl, ttr) = (bytes.optional_span()?, bytes.optional_span()?);
@@ -534,10 +534,10 @@ pub(super) fn read_info(mut bytes: Bytes<'_>) -> Result<TubeInfo, Unreadable> {
     Ok(TubeInfo { name, number, options, stats, takeable, next_wakeup, oldest_ready })
 }
 
-/// Of a tube as it is shown: in which epoch it was last asked, and its next id.
+/// The epoch of the last call to a shown tube, and its next id.
 pub(super) fn read_numbers(text: &[u8]) -> Result<(u64, u64), Unreadable> {
     let place = text.len().checked_sub(15 * 8).ok_or(Unreadable("a tube has no numbers"))?;
-    let mut numbers = Bytes(&text[place..]);
+    let mut numbers = ByteReader(&text[place..]);
     Ok((numbers.count()?, numbers.count()?))
 }
 

@@ -1,26 +1,26 @@
-//! What Redis does to keep what it was told, as its own settings say.
+//! Reads how durable the writes of Redis are from its settings.
 
 use taskyard_redis::{Failure, Link, Value};
 
-/// When what was acknowledged is on disk.
+/// When acknowledged writes are on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Durability {
-    /// Never, or in a snapshot now and then.
+    /// Never, or in occasional snapshots.
     Memory,
-    /// Whenever the system likes.
+    /// When the operating system writes them.
     System,
     /// Within a second.
     Second,
-    /// Before it is answered.
+    /// Before they are acknowledged.
     Always,
 }
 
 impl Durability {
-    /// Asks all masters. The weakest counts.
+    /// Asks all masters and answers the weakest.
     pub async fn ask(link: &mut Link) -> Result<Option<Self>, Failure> {
         match link.ask_masters(&["CONFIG", "GET", "*append*"]).await {
             Ok(answers) => Ok(answers.into_iter().map(Self::read).min().flatten()),
-            // Who only rents Redis is often not told.
+            // Managed Redis often forbids CONFIG.
             Err(Failure::Refused(_)) => Ok(None),
             Err(failure) => Err(failure),
         }
@@ -33,7 +33,7 @@ impl Durability {
             words.get(place + 1)?.clone().text()
         };
         let (only, sync) = (find("appendonly")?, find("appendfsync")?);
-        // While a child of it writes it may leave it to the system, whatever else is set.
+        // With this setting nothing is synced while a child process writes.
         if only == b"yes" && find("no-appendfsync-on-rewrite").as_deref() == Some(b"yes") {
             return Some(Durability::System);
         }
@@ -45,15 +45,15 @@ impl Durability {
         })
     }
 
-    /// In words.
+    /// The description for users.
     pub fn text(self) -> &'static str {
         match self {
-            Durability::Always => "what is acknowledged is on disk (appendfsync always)",
+            Durability::Always => "acknowledged writes are on disk (appendfsync always)",
             Durability::Second => {
                 "a crash of Redis may lose the last second (appendfsync everysec)"
             }
             Durability::System => {
-                "a loss of power may lose what the system has not written yet (appendfsync no, or \
+                "a power failure may lose what the operating system has not written yet (appendfsync no, or \
                  no-appendfsync-on-rewrite yes)"
             }
             Durability::Memory => {
@@ -76,16 +76,16 @@ pub(super) async fn ask_eviction(
     let Some(policy) = answers.into_iter().find_map(evicting_policy) else { return Ok(None) };
     if !accepted {
         return Err(Failure::Refused(format!(
-            "its maxmemory-policy is {policy}: when its memory is full it throws tasks away; set it to noeviction \
+            "its maxmemory-policy is {policy}: it evicts tasks when its memory is full; set it to noeviction \
              (CONFIG SET maxmemory-policy noeviction, and in its configuration), or add eviction=accept to the URL \
              if tasks may be lost"
         )));
     }
-    tracing::warn!(policy, "Redis throws tasks away when its memory is full");
+    tracing::warn!(policy, "Redis evicts tasks when its memory is full");
     Ok(Some(policy))
 }
 
-/// The policy by which keys are thrown away that nobody gave a time to live. Ours have none.
+/// The policy, if it evicts keys without a time to live. Ours have none.
 fn evicting_policy(answer: Value) -> Option<String> {
     let text = String::from_utf8(answer.text()?).ok()?;
     let policy = text.lines().find_map(|line| line.strip_prefix("maxmemory_policy:"))?.trim_end();
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_weaker_is_less() {
+    fn durabilities_are_ordered() {
         assert!(Durability::Memory < Durability::System);
         assert!(Durability::Second < Durability::Always);
     }
@@ -115,9 +115,9 @@ mod tests {
         assert_eq!(Durability::read(Value::List(Vec::new())), None);
     }
 
-    // It said that what is acknowledged is on disk, though nothing was synced while a child saved.
+    // It reported that acknowledged writes are on disk, although nothing was synced while a child process saved.
     #[test]
-    fn what_is_not_synced_now_and_then_is_not_always_synced() {
+    fn no_sync_during_a_rewrite_is_not_always_synced() {
         let words =
             ["appendonly", "yes", "appendfsync", "always", "no-appendfsync-on-rewrite", "yes"];
         let said = Value::List(words.map(|word| Value::Text(word.into())).to_vec());
@@ -125,13 +125,13 @@ mod tests {
     }
 
     #[test]
-    fn only_what_throws_any_key_away_counts() {
+    fn only_allkeys_policies_evict_tasks() {
         let policy = |name: &str| {
             let text = format!("# Memory\r\nmaxmemory:0\r\nmaxmemory_policy:{name}\r\nx:1\r\n");
             evicting_policy(Value::Text(text.into_bytes()))
         };
         assert_eq!(policy("allkeys-lru").as_deref(), Some("allkeys-lru"));
         assert_eq!(policy("noeviction"), None);
-        assert_eq!(policy("volatile-lru"), None, "ours have no time to live");
+        assert_eq!(policy("volatile-lru"), None, "tasks have no time to live");
     }
 }

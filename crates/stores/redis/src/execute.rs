@@ -1,8 +1,8 @@
-//! A batch on its way to Redis and back.
+//! Runs a batch as calls to Redis.
 //!
-//! What is asked of tubes goes out together, one call for each tube however many commands it carries; what is about
-//! all tubes, or about sessions, stands between such rounds. Each call is atomic, the batch is not: when Redis is lost in
-//! the middle of it, what was answered before is answered.
+//! Commands of tubes are sent in rounds, one call for each tube however many commands it has; commands about all tubes or
+//! about sessions run between such rounds. Each call is atomic, the batch is not: when the connection is lost during a batch,
+//! earlier answers stay.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::{Deref, DerefMut};
@@ -12,20 +12,20 @@ use taskyard_core::{Command, Error, Holder, Reply, SessionId, TubeName};
 
 use taskyard_redis::{Call, Failure, Link, Value};
 
-use super::answers::Head;
+use super::answers::TubeHead;
 use super::codec;
 use super::failure::error;
 use super::refuse::refusal;
-use super::results::{Leases, Results, Taken};
-use super::runs::{self, Placed};
-use super::semaphores::Pending;
-use super::tubes::Home;
+use super::results::{CallResult, Leases, Results};
+use super::runs::{self, IndexedCommand};
+use super::semaphores::SemaphoreBatch;
+use super::tubes::HashTag;
 use super::{Clock, Redis};
 
 /// How many lease numbers are reserved together.
 const LEASES: u64 = 1 << 20;
 
-/// A batch that has Redis to itself.
+/// A batch that runs while no other does.
 pub(super) struct Batch<'a> {
     pub shared: &'a Redis,
     pub link: &'a mut Link,
@@ -46,20 +46,20 @@ impl DerefMut for Batch<'_> {
     }
 }
 
-/// Commands of a batch that ask the same tube, with their places.
-pub(super) struct Group {
+/// The commands of a batch for one tube, with their indexes in the batch.
+pub(super) struct TubeGroup {
     pub tube: TubeName,
-    pub commands: Vec<Placed>,
+    pub commands: Vec<IndexedCommand>,
     tasks: usize,
     bytes: usize,
-    /// Whether the registry was asked where it lives.
-    sought: bool,
-    /// Whether single commands are put together.
-    straight: bool,
+    /// Whether the registry was asked for its tag.
+    is_located: bool,
+    /// Whether single commands are merged.
+    mergeable: bool,
 }
 
 impl<'a> Batch<'a> {
-    /// One of which nobody waits for replies.
+    /// A batch without commands, for internal calls.
     pub fn new(shared: &'a Redis, link: &'a mut Link) -> Self {
         Batch { shared, link, results: Results::new(shared, 0) }
     }
@@ -68,35 +68,35 @@ impl<'a> Batch<'a> {
 impl Batch<'_> {
     pub async fn run(&mut self, commands: Vec<Command>) {
         let cluster = self.shared.reach.url.cluster;
-        let (mut tubes, mut semaphores) = (Vec::new(), Pending::default());
+        let (mut tubes, mut semaphores) = (Vec::new(), SemaphoreBatch::default());
         for (place, command) in commands.into_iter().enumerate() {
             if let Some(refusal) = refusal(&command, cluster) {
                 self.answer(place, Err(refusal));
             } else if tube_of(&command).is_some() {
-                self.ask_semaphores(std::mem::take(&mut semaphores)).await;
+                self.call_semaphores(std::mem::take(&mut semaphores)).await;
                 tubes.push((place, command));
             } else {
-                self.ask_tubes(std::mem::take(&mut tubes)).await;
+                self.call_tubes(std::mem::take(&mut tubes)).await;
                 let Some(command) = semaphores.add(place, command) else { continue };
-                self.ask_semaphores(std::mem::take(&mut semaphores)).await;
-                self.ask_alone(place, command).await;
+                self.call_semaphores(std::mem::take(&mut semaphores)).await;
+                self.run_single(place, command).await;
             }
         }
-        self.ask_semaphores(semaphores).await;
-        self.ask_tubes(tubes).await;
+        self.call_semaphores(semaphores).await;
+        self.call_tubes(tubes).await;
     }
 
-    async fn ask_alone(&mut self, place: usize, command: Command) {
-        let done = if self.lost { Err(unasked()) } else { self.try_alone(command).await };
+    async fn run_single(&mut self, place: usize, command: Command) {
+        let done = if self.lost { Err(not_sent()) } else { self.try_single(command).await };
         let reply = done.unwrap_or_else(|failure| {
             self.note(&failure);
             Err(error(&failure))
         });
-        let reply = self.doubt_reply(reply);
+        let reply = self.check_replicated(reply);
         self.answer(place, reply);
     }
 
-    async fn try_alone(&mut self, command: Command) -> Result<Result<Reply, Error>, Failure> {
+    async fn try_single(&mut self, command: Command) -> Result<Result<Reply, Error>, Failure> {
         match command {
             Command::CreateTube { tube, options, if_not_exists } => {
                 self.create_tube(tube, &options, if_not_exists).await
@@ -110,39 +110,39 @@ impl Batch<'_> {
             Command::LeaveSession { session } => self.leave(session).await,
             Command::ConfigureSessions { ttr } => {
                 let ttr = ttr.as_micros().to_string().into_bytes();
-                self.registry_again("configure", vec![ttr]).await?;
+                self.registry_with_retry("configure", vec![ttr]).await?;
                 Ok(Ok(Reply::Nothing))
             }
-            Command::Semaphore(command) => self.ask_all_semaphores(command).await,
+            Command::Semaphore(command) => self.run_semaphore_command(command).await,
             Command::Tick { limit } => Ok(Ok(Reply::Ticked(self.tick(limit).await?))),
             other => {
-                let what = format!("'{}' is asked of a tube", other.verb());
+                let what = format!("'{}' is a command of a tube", other.verb());
                 Ok(Err(Error::Store(what)))
             }
         }
     }
 
-    async fn ask_tubes(&mut self, commands: Vec<(usize, Command)>) {
-        let waves = waves(commands, &self.shared.known().gated);
-        for mut groups in waves {
+    async fn call_tubes(&mut self, commands: Vec<(usize, Command)>) {
+        let rounds = rounds(commands, &self.shared.cache().gated);
+        for mut groups in rounds {
             for group in &mut groups {
-                if self.shared.known().straight.contains(&group.tube) {
-                    group.straighten();
+                if self.shared.cache().mergeable.contains(&group.tube) {
+                    group.merge_commands();
                 }
             }
-            self.wave(groups).await;
+            self.run_round(groups).await;
         }
     }
 
-    /// Asks tubes, each once.
-    pub async fn wave(&mut self, groups: Vec<Group>) {
-        let groups = self.refuse_disorder(groups);
-        let prepared = if self.lost { Err(unasked()) } else { self.prepare(&groups).await };
+    /// Sends one call to each tube.
+    pub async fn run_round(&mut self, groups: Vec<TubeGroup>) {
+        let groups = self.refuse_unsynced(groups);
+        let prepared = if self.lost { Err(not_sent()) } else { self.prepare(&groups).await };
         let (calls, ranges) = match prepared {
             Ok(prepared) => prepared,
             Err(failure) => {
                 self.note(&failure);
-                // The tubes were not even asked.
+                // The calls were not sent.
                 let error = error(&Failure::Unreachable(failure.text()));
                 for (place, _) in groups.into_iter().flat_map(|group| group.commands) {
                     self.answer(place, Err(error.clone()));
@@ -151,47 +151,47 @@ impl Batch<'_> {
             }
         };
         let mut answers = self.link.call(&calls).await;
-        self.look_again(&groups, &calls, &mut answers).await;
+        self.retry_reads(&groups, &calls, &mut answers).await;
         let mut again = Vec::new();
         let mut absent = Vec::new();
         let mut leases = Leases::of(&ranges);
         for ((group, answer), range) in groups.into_iter().zip(answers).zip(ranges) {
-            match self.take_in(&group, answer, range, &mut leases) {
-                Taken::In => {}
-                Taken::Absent(head) if !group.sought => absent.push((group, head)),
-                Taken::Absent(head) => self.miss(&group, &head),
-                Taken::Not(Failure::Full) if group.has_put() => {
+            match self.apply_answer(&group, answer, range, &mut leases) {
+                CallResult::SemaphoreAnswer => {}
+                CallResult::Absent(head) if !group.is_located => absent.push((group, head)),
+                CallResult::Absent(head) => self.answer_missing(&group, &head),
+                CallResult::Failed(Failure::Full) if group.has_put() => {
                     again.extend(self.without_puts(group));
                 }
-                Taken::Not(failure) => self.fail(&group, &failure),
+                CallResult::Failed(failure) => self.fail(&group, &failure),
             }
         }
-        self.shared.known().return_leases(&leases);
-        again.extend(self.seek(absent).await);
+        self.shared.cache().return_leases(&leases);
+        again.extend(self.locate(absent).await);
         if !again.is_empty() {
-            Box::pin(self.wave(again)).await;
+            Box::pin(self.run_round(again)).await;
         }
     }
 
-    /// Tubes that were not found may live elsewhere: answers whom to ask again.
-    async fn seek(&mut self, absent: Vec<(Group, Head)>) -> Vec<Group> {
+    /// Tubes that were not found may have another tag: answers the groups to send again.
+    async fn locate(&mut self, absent: Vec<(TubeGroup, TubeHead)>) -> Vec<TubeGroup> {
         let mut again = Vec::new();
         if absent.is_empty() {
             return again;
         }
         let names: Vec<TubeName> = absent.iter().map(|(group, _)| group.tube.clone()).collect();
-        let moved = self.has_moved(&names).await;
+        let moved = self.update_tags(&names).await;
         for (place, (mut group, head)) in absent.into_iter().enumerate() {
             match &moved {
                 Ok(moved) if moved[place] => {
-                    group.sought = true;
+                    group.is_located = true;
                     again.push(group);
                 }
-                Ok(_) => self.miss(&group, &head),
+                Ok(_) => self.answer_missing(&group, &head),
                 Err(failure) => {
                     self.note(failure);
                     let error = error(&Failure::Unreachable(failure.text()));
-                    group.places().for_each(|place| self.answer(place, Err(error.clone())));
+                    group.indexes().for_each(|place| self.answer(place, Err(error.clone())));
                 }
             }
         }
@@ -199,21 +199,24 @@ impl Batch<'_> {
     }
 
     /// The calls, and the lease numbers that each may use.
-    async fn prepare(&mut self, groups: &[Group]) -> Result<(Vec<Call>, Vec<(u64, u64)>), Failure> {
+    async fn prepare(
+        &mut self,
+        groups: &[TubeGroup],
+    ) -> Result<(Vec<Call>, Vec<(u64, u64)>), Failure> {
         let alive = self.alive(groups).await?;
-        self.hold(groups, &alive).await?;
+        self.record_new_sessions(groups, &alive).await?;
         self.reserve_leases(groups).await?;
         Ok(self.shared.encode(groups, &alive))
     }
 
-    /// Which of the sessions that are named live. Those that are connected here do.
-    async fn alive(&mut self, groups: &[Group]) -> Result<HashMap<SessionId, bool>, Failure> {
+    /// Which of the named sessions are alive. Those that are connected here are.
+    async fn alive(&mut self, groups: &[TubeGroup]) -> Result<HashMap<SessionId, bool>, Failure> {
         let mut alive = HashMap::new();
         let mut unknown = Vec::new();
         {
-            let known = self.shared.known();
-            for session in groups.iter().flat_map(Group::sessions) {
-                let here = known.sessions.connections.contains_key(&session);
+            let cache = self.shared.cache();
+            for session in groups.iter().flat_map(TubeGroup::sessions) {
+                let here = cache.sessions.connections.contains_key(&session);
                 if alive.insert(session, here).is_none() && !here {
                     unknown.push(session);
                 }
@@ -221,7 +224,7 @@ impl Batch<'_> {
         }
         if !unknown.is_empty() {
             let words = unknown.iter().map(|session| session.0.to_vec()).collect();
-            let lives = self.registry_again("lives", words).await?;
+            let lives = self.registry_with_retry("alive", words).await?;
             for (session, lives) in unknown.into_iter().zip(lives) {
                 alive.insert(session, lives.int() == Some(1));
             }
@@ -229,64 +232,65 @@ impl Batch<'_> {
         Ok(alive)
     }
 
-    /// Tells the registry from which tubes sessions take, before they do for the first time.
-    async fn hold(
+    /// Records in the registry from which tubes sessions take, before the first take.
+    async fn record_new_sessions(
         &mut self,
-        groups: &[Group],
+        groups: &[TubeGroup],
         alive: &HashMap<SessionId, bool>,
     ) -> Result<(), Failure> {
-        let mut new: HashMap<SessionId, Vec<Home>> = HashMap::new();
+        let mut new: HashMap<SessionId, Vec<HashTag>> = HashMap::new();
         for group in groups {
-            let home = self.shared.whom(&group.tube).home;
-            let known = self.shared.known();
+            let tag = self.shared.address(&group.tube).tag;
+            let cache = self.shared.cache();
             for (_, command) in &group.commands {
                 if let Command::Take(take) = command
                     && let Some(session) = take.session
                     && alive.get(&session) == Some(&true)
-                    && known.sessions.is_new_to(session, &home)
+                    && cache.sessions.is_new_to(session, &tag)
                 {
-                    new.entry(session).or_default().push(home.clone());
+                    new.entry(session).or_default().push(tag.clone());
                 }
             }
         }
-        for (session, homes) in new {
-            self.tell_held(session, &homes).await?;
-            self.shared.known().sessions.held.entry(session).or_default().extend(homes);
+        for (session, tags) in new {
+            self.record_held(session, &tags).await?;
+            self.shared.cache().sessions.held.entry(session).or_default().extend(tags);
         }
         Ok(())
     }
 
-    /// Sees to it that there are as many lease numbers as these may use.
-    async fn reserve_leases(&mut self, groups: &[Group]) -> Result<(), Failure> {
-        let wanted: u64 = groups.iter().map(Group::leases).sum();
-        if self.shared.known().has_leases(wanted) {
+    /// Reserves as many lease numbers as these may use.
+    async fn reserve_leases(&mut self, groups: &[TubeGroup]) -> Result<(), Failure> {
+        let wanted: u64 = groups.iter().map(TubeGroup::leases).sum();
+        if self.shared.cache().has_leases(wanted) {
             return Ok(());
         }
         let size = wanted.max(LEASES);
-        let answer = self.registry_again("leases", vec![size.to_string().into_bytes()]).await?;
+        let answer =
+            self.registry_with_retry("leases", vec![size.to_string().into_bytes()]).await?;
         let first = answer.first().and_then(Value::int).and_then(|first| u64::try_from(first).ok());
         let Some(first) = first else { return Err(unreadable_registry()) };
-        self.shared.known().leases = first..first + size;
+        self.shared.cache().leases = first..first + size;
         Ok(())
     }
 }
 
 impl Redis {
-    /// The moment as functions are told: nothing is the clock of Redis.
+    /// The moment as an argument of calls: empty is the clock of Redis.
     pub(crate) fn now_word(&self) -> Vec<u8> {
         match self.clock {
-            Clock::Caller => self.known().now.to_string().into_bytes(),
+            Clock::Caller => self.cache().now.to_string().into_bytes(),
             Clock::Database => Vec::new(),
         }
     }
 
-    /// The calls, and the lease numbers that each may use, which are taken from those of this server.
+    /// The calls, and the lease numbers that each may use, out of those that are reserved.
     pub(crate) fn encode(
         &self,
-        groups: &[Group],
+        groups: &[TubeGroup],
         alive: &HashMap<SessionId, bool>,
     ) -> (Vec<Call>, Vec<(u64, u64)>) {
-        let mut lease = self.known().leases.start;
+        let mut lease = self.cache().leases.start;
         let (mut calls, mut ranges) = (Vec::new(), Vec::new());
         for group in groups {
             let first = lease;
@@ -295,41 +299,48 @@ impl Redis {
             let words: Vec<_> = words.collect();
             lease = context.lease;
             ranges.push((first, lease));
-            let function = if group.has_put() { "ask" } else { "free" };
-            let mut call = self.tube_call(function, &self.whom(&group.tube), words);
-            call.replicate = !group.only_looks();
+            let function = if group.has_put() { "grow" } else { "call" };
+            let mut call = self.tube_call(function, &self.address(&group.tube), words);
+            call.replicate = !group.is_read_only();
             calls.push(call);
         }
-        self.known().leases.start = lease;
+        self.cache().leases.start = lease;
         (calls, ranges)
     }
 }
 
-impl Group {
+impl TubeGroup {
     fn new(tube: TubeName) -> Self {
-        Group { tube, commands: Vec::new(), tasks: 0, bytes: 0, sought: false, straight: false }
+        TubeGroup {
+            tube,
+            commands: Vec::new(),
+            tasks: 0,
+            bytes: 0,
+            is_located: false,
+            mergeable: false,
+        }
     }
 
-    /// Whether one more would make it too large for one call, which nobody else gets between.
+    /// Whether one more would make it too large for one call, which blocks Redis while it runs.
     fn is_full(&self, tasks: usize, bytes: usize) -> bool {
         !self.commands.is_empty()
             && (self.tasks + tasks > BATCH_TASKS_MAX || self.bytes + bytes > BATCH_BYTES_MAX)
     }
 
-    /// Lets single commands be put together.
-    pub fn straighten(&mut self) {
-        self.straight = true;
-        runs::arrange(&mut self.commands);
+    /// Allows single commands to be merged.
+    pub fn merge_commands(&mut self) {
+        self.mergeable = true;
+        runs::move_acks_first(&mut self.commands);
     }
 
-    /// What is asked as one command each.
-    pub fn runs(&self) -> impl Iterator<Item = &[Placed]> {
+    /// The runs of commands that are sent as one command each.
+    pub fn runs(&self) -> impl Iterator<Item = &[IndexedCommand]> {
         let (together, alone) =
-            self.commands.split_at(if self.straight { self.commands.len() } else { 0 });
+            self.commands.split_at(if self.mergeable { self.commands.len() } else { 0 });
         runs::runs(together).chain(alone.chunks(1))
     }
 
-    pub fn places(&self) -> impl Iterator<Item = usize> {
+    pub fn indexes(&self) -> impl Iterator<Item = usize> {
         self.commands.iter().map(|(place, _)| *place)
     }
 
@@ -337,8 +348,8 @@ impl Group {
         self.commands.iter().any(|(_, command)| matches!(command, Command::Put { .. }))
     }
 
-    pub fn only_looks(&self) -> bool {
-        self.commands.iter().all(|(_, command)| only_looks(command))
+    pub fn is_read_only(&self) -> bool {
+        self.commands.iter().all(|(_, command)| is_read_only(command))
     }
 
     /// How many lease numbers its takes may use.
@@ -375,40 +386,45 @@ pub(super) fn sessions_of(command: &Command) -> Vec<SessionId> {
     }
 }
 
-/// Puts commands together by tube; those that do not fit into one call come in the next round.
-pub(super) fn waves(commands: Vec<Placed>, gated: &HashSet<TubeName>) -> Vec<Vec<Group>> {
-    let mut waves: Vec<Vec<Group>> = Vec::new();
+/// Groups commands by tube; those that do not fit into one call go to the next round.
+pub(super) fn rounds(
+    commands: Vec<IndexedCommand>,
+    gated: &HashSet<TubeName>,
+) -> Vec<Vec<TubeGroup>> {
+    let mut rounds: Vec<Vec<TubeGroup>> = Vec::new();
     let mut open: HashMap<TubeName, (usize, usize)> = HashMap::new();
     let mut before: Option<TubeName> = None;
     for (place, command) in commands {
         let Some(tube) = tube_of(&command).cloned() else { continue };
         let (tasks, bytes) = (tasks_in(&command), command.payload_bytes());
-        // Tubes may have one semaphore, where the order of arrival counts.
+        // Tubes may share a semaphore, where the order of arrival counts.
         let behind_other = gated.contains(&tube)
             && before.replace(tube.clone()).is_some_and(|before| before != tube);
         let found = open.get(&tube).copied();
-        let (wave, group) = match found {
-            Some((wave, group)) if !behind_other && !waves[wave][group].is_full(tasks, bytes) => {
-                (wave, group)
+        let (round, group) = match found {
+            Some((round, group))
+                if !behind_other && !rounds[round][group].is_full(tasks, bytes) =>
+            {
+                (round, group)
             }
             other => {
-                let next = other.map_or(0, |(wave, _)| wave + 1);
-                let wave = if behind_other { waves.len() } else { next };
-                if waves.len() <= wave {
-                    waves.push(Vec::new());
+                let next = other.map_or(0, |(round, _)| round + 1);
+                let round = if behind_other { rounds.len() } else { next };
+                if rounds.len() <= round {
+                    rounds.push(Vec::new());
                 }
-                waves[wave].push(Group::new(tube.clone()));
-                let at = (wave, waves[wave].len() - 1);
+                rounds[round].push(TubeGroup::new(tube.clone()));
+                let at = (round, rounds[round].len() - 1);
                 open.insert(tube, at);
                 at
             }
         };
-        let group = &mut waves[wave][group];
+        let group = &mut rounds[round][group];
         group.tasks += tasks;
         group.bytes += bytes;
         group.commands.push((place, command));
     }
-    waves
+    rounds
 }
 
 pub(super) fn tasks_in(command: &Command) -> usize {
@@ -421,7 +437,7 @@ pub(super) fn tasks_in(command: &Command) -> usize {
     }
 }
 
-/// The tube that a command is about, if that is all it is about.
+/// The tube of a command, if it is about one tube only.
 pub(super) fn tube_of(command: &Command) -> Option<&TubeName> {
     match command {
         Command::Put { tube, .. }
@@ -439,14 +455,14 @@ pub(super) fn tube_of(command: &Command) -> Option<&TubeName> {
     }
 }
 
-pub(super) fn only_looks(command: &Command) -> bool {
+pub(super) fn is_read_only(command: &Command) -> bool {
     matches!(command, Command::Peek { .. } | Command::Deliveries { .. } | Command::Tubes { .. })
 }
 
-pub(super) fn unasked() -> Failure {
-    Failure::Unreachable("it was lost before".into())
+pub(super) fn not_sent() -> Failure {
+    Failure::Unreachable("the connection was lost earlier in this batch".into())
 }
 
 pub(super) fn unreadable_registry() -> Failure {
-    Failure::Refused("its registry answered something strange".into())
+    Failure::Refused("the registry sent an unreadable answer".into())
 }

@@ -1,4 +1,4 @@
-//! What this server remembers between batches.
+//! Caches what this server knows of tubes, semaphores and sessions between batches.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
@@ -6,76 +6,76 @@ use std::ops::{Bound, Range};
 
 use taskyard_core::{News, SemaphoreKey, SessionId, Timestamp, TubeName};
 
-use super::answers::{Head, SemaphoreHead};
+use super::answers::{SemaphoreHead, TubeHead};
 use super::results::Leases;
-use super::tubes::Home;
+use super::tubes::HashTag;
 
-/// Other servers may have set moments that this one knows nothing about: all tubes are asked this often, in
-/// microseconds.
+/// How often all tubes are asked for due work, in microseconds: other servers may have set deadlines that this one does not
+/// know.
 const SWEEP: i64 = 1_000_000;
 
-/// What this server remembers.
+/// What this server knows between batches.
 #[derive(Debug, Default)]
-pub(super) struct Known {
-    /// How often all servers were gone. A tube that does not know puts itself in order.
+pub(super) struct TubeCache {
+    /// The number of times that all servers were gone. A tube with a lower one restarts itself.
     pub epoch: u64,
-    /// Lease numbers that are this server's.
+    /// Lease numbers that are reserved for this server.
     pub leases: Range<u64>,
     pub sessions: Sessions,
-    /// Where tubes live that do not live under their name.
-    pub homes: HashMap<TubeName, Home>,
-    pub moments: Moments<TubeName>,
-    /// Tubes in which single commands can be put together.
-    pub straight: HashSet<TubeName>,
+    /// Hash tags of tubes whose tag is not their name.
+    pub tags: HashMap<TubeName, HashTag>,
+    pub deadlines: Deadlines<TubeName>,
+    /// Tubes in which single commands can be merged.
+    pub mergeable: HashSet<TubeName>,
     /// Tubes that have a semaphore.
     pub gated: HashSet<TubeName>,
     pub semaphores: Semaphores,
     /// When the next session without connections ends, by the clock of the tasks.
     pub session_end: Option<i64>,
-    /// How far the clock of the tasks is ahead of the caller's.
+    /// How far the clock of the tasks is ahead of the caller's clock.
     pub ahead: i64,
     /// The caller's latest moment.
     pub now: i64,
-    /// When all tubes were last asked what is due.
+    /// When all tubes were last asked for due work.
     swept: Option<i64>,
-    /// Whether anything may have happened elsewhere since the latest sweep began.
+    /// Whether other servers may have changed anything since the latest sweep began.
     sweep_forgotten: bool,
-    /// What must be put in order before anything else is asked.
-    pub disorder: Option<Disorder>,
+    /// What must be corrected in Redis before the next call.
+    pub resync: Option<Resync>,
 }
 
-/// Which sessions are connected here, as their callers were told.
+/// The sessions that are connected here, as their callers know them.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
-    /// How many connections of each.
+    /// The number of connections of each session.
     pub connections: HashMap<SessionId, i64>,
-    /// Where the tubes live that each took from, as the registry was told.
-    pub held: HashMap<SessionId, HashSet<Home>>,
+    /// The tags of the tubes that each session took from, as the registry knows them.
+    pub held: HashMap<SessionId, HashSet<HashTag>>,
 }
 
-/// Why Redis may believe something else.
+/// The differences that there may be between Redis and this server.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Disorder {
-    /// Whether the registry knows how things stand.
-    pub told: bool,
-    /// Deliveries that nobody may have heard of: where the tube lives, and the first and last of their numbers.
-    pub unheard: Vec<(Home, u64, u64)>,
+pub(super) struct Resync {
+    /// Whether the registry has this server's sessions.
+    pub is_reported: bool,
+    /// Deliveries whose replies were lost: the tag of the tube, and the first and last of their lease numbers.
+    pub unacknowledged: Vec<(HashTag, u64, u64)>,
 }
 
-/// When each tube next wants a tick, or each semaphore something else.
+/// The next deadline of each tube or semaphore.
 #[derive(Debug)]
-pub(super) struct Moments<K> {
+pub(super) struct Deadlines<K> {
     by_name: HashMap<K, i64>,
     order: BTreeMap<i64, BTreeSet<K>>,
 }
 
-impl<K> Default for Moments<K> {
+impl<K> Default for Deadlines<K> {
     fn default() -> Self {
-        Moments { by_name: HashMap::new(), order: BTreeMap::new() }
+        Deadlines { by_name: HashMap::new(), order: BTreeMap::new() }
     }
 }
 
-impl<K: Clone + Ord + Hash> Moments<K> {
+impl<K: Clone + Ord + Hash> Deadlines<K> {
     pub fn set(&mut self, name: &K, at: Option<i64>) {
         let before = match at {
             Some(at) => self.by_name.insert(name.clone(), at),
@@ -97,7 +97,7 @@ impl<K: Clone + Ord + Hash> Moments<K> {
         }
     }
 
-    /// Those whose moment has come.
+    /// The names whose deadline has passed.
     pub fn due(&self, clock: i64) -> Vec<K> {
         self.order.range(..=clock).flat_map(|(_, names)| names.iter().cloned()).collect()
     }
@@ -106,48 +106,48 @@ impl<K: Clone + Ord + Hash> Moments<K> {
         self.order.first_key_value().map(|(moment, _)| *moment)
     }
 
-    /// Those whose moment comes after the first of these two, and not after the second.
+    /// The names whose deadline is after the first moment and not after the second.
     fn between(&self, after: i64, last: i64) -> impl Iterator<Item = &K> {
         let range = (Bound::Excluded(after), Bound::Included(last.max(after)));
         self.order.range(range).flat_map(|(_, names)| names)
     }
 
-    /// The first moment after this one.
+    /// The first deadline after this moment.
     fn first_after(&self, moment: i64) -> Option<i64> {
         let after = (Bound::Excluded(moment), Bound::Unbounded);
         self.order.range(after).next().map(|(moment, _)| *moment)
     }
 }
 
-/// A semaphore with its number, by which they are in the order in which they were made.
+/// A semaphore with its number. Numbers are in the order of creation.
 pub(super) type Numbered = (u32, SemaphoreKey);
 
-/// What is known of semaphores.
+/// What this server knows of semaphores.
 #[derive(Debug, Default)]
 pub(super) struct Semaphores {
     /// Their keys by number.
     pub keys: BTreeMap<u32, SemaphoreKey>,
     numbers: HashMap<SemaphoreKey, u32>,
-    /// When each next wants a tick.
-    pub moments: Moments<Numbered>,
-    /// When the next event of each may be handed out.
-    pub events: Moments<Numbered>,
-    /// Who waits for events knows of those that were due by then.
-    told: i64,
-    /// Where the next look at what others did begins.
+    /// When each next needs a tick.
+    pub deadlines: Deadlines<Numbered>,
+    /// When the next event of each may be delivered.
+    pub events: Deadlines<Numbered>,
+    /// Events that were due by then are announced to waiting callers.
+    announced_until: i64,
+    /// Where the next scan for changes of other servers begins.
     pub cursor: u32,
 }
 
 impl Semaphores {
-    /// Takes in how a semaphore stands.
+    /// Records the state of a semaphore.
     pub fn learn(&mut self, head: &SemaphoreHead) {
         self.list(head.number, &head.key);
         let numbered = (head.number, head.key.clone());
-        self.moments.set(&numbered, head.next);
+        self.deadlines.set(&numbered, head.next);
         self.events.set(&numbered, head.next_event);
     }
 
-    /// There is a semaphore of this number. Another had it if Redis lost its last moments.
+    /// Records the number of a semaphore. Another had it if Redis lost its last writes.
     pub fn list(&mut self, number: u32, key: &SemaphoreKey) {
         if self.numbers.get(key) != Some(&number) {
             self.forget(key);
@@ -158,67 +158,67 @@ impl Semaphores {
         }
     }
 
-    /// It is not there, or not under the number that was known.
+    /// Removes a semaphore that does not exist, or has another number.
     pub fn forget(&mut self, key: &SemaphoreKey) {
         let Some(number) = self.numbers.remove(key) else { return };
         let numbered = (number, key.clone());
-        self.moments.set(&numbered, None);
+        self.deadlines.set(&numbered, None);
         self.events.set(&numbered, None);
         if self.keys.get(&number) == Some(key) {
             self.keys.remove(&number);
         }
     }
 
-    /// This one could not be asked what is due: it is asked again then.
-    pub fn ask_later(&mut self, one: &Numbered, at: i64) {
-        self.moments.set(one, Some(at));
+    /// Sets when a semaphore is called again that could not be called.
+    pub fn retry_at(&mut self, one: &Numbered, at: i64) {
+        self.deadlines.set(one, Some(at));
     }
 
-    /// Another server did something to this one: it is looked at with the next tick. Answers whether it is known at all.
-    pub fn suspect(&mut self, key: &SemaphoreKey) -> bool {
+    /// Another server changed this semaphore: the next tick calls it. Answers whether it is known here.
+    pub fn mark_stale(&mut self, key: &SemaphoreKey) -> bool {
         let number = self.numbers.get(key).copied();
         if let Some(number) = number {
-            self.moments.set(&(number, key.clone()), Some(i64::MIN));
-            // Whoever wants events looks before that.
+            self.deadlines.set(&(number, key.clone()), Some(i64::MIN));
+            // A fetch of events calls it before that.
             self.events.set(&(number, key.clone()), Some(i64::MIN));
         }
         number.is_some()
     }
 
-    /// Of which semaphores events became due since the last call.
-    pub fn tell(&mut self, clock: i64) -> News {
-        let mut news = News::Nothing;
-        for (_, key) in self.events.between(self.told, clock) {
-            news.add_key(key);
+    /// The semaphores of which events became due since the last call.
+    pub fn take_due_events(&mut self, clock: i64) -> News {
+        let mut due = News::Nothing;
+        for (_, key) in self.events.between(self.announced_until, clock) {
+            due.add_key(key);
         }
-        self.told = self.told.max(clock);
-        news
+        self.announced_until = self.announced_until.max(clock);
+        due
     }
 }
 
-impl Known {
-    /// Takes in how a tube stands.
-    pub fn learn(&mut self, tube: &TubeName, head: &Head) {
-        self.moments.set(tube, head.next.filter(|_| head.present));
+impl TubeCache {
+    /// Records the state of a tube.
+    pub fn learn(&mut self, tube: &TubeName, head: &TubeHead) {
+        self.deadlines.set(tube, head.next.filter(|_| head.present));
         if head.gated {
             self.gated.insert(tube.clone());
         } else {
             self.gated.remove(tube);
         }
-        if !head.straight {
-            self.straight.remove(tube);
-        } else if !self.straight.contains(tube) {
-            self.straight.insert(tube.clone());
+        if !head.mergeable {
+            self.mergeable.remove(tube);
+        } else if !self.mergeable.contains(tube) {
+            self.mergeable.insert(tube.clone());
         }
         self.ahead = head.clock.saturating_sub(self.now);
     }
 
-    /// Whether so many lease numbers are this server's.
+    /// Whether so many lease numbers are reserved.
     pub fn has_leases(&self, count: u64) -> bool {
         count <= self.leases.end.saturating_sub(self.leases.start)
     }
 
-    /// Lease numbers that were kept for takes which did not need them are used by the next, unless some behind them are in use.
+    /// Returns lease numbers that takes did not use, unless later ones are in use.
     pub fn return_leases(&mut self, leases: &Leases) {
         if leases.end == self.leases.start
             && let Some(unused) = leases.unused
@@ -232,51 +232,51 @@ impl Known {
         self.now.saturating_add(self.ahead)
     }
 
-    /// When a tick is wanted, by the caller's clock.
+    /// When the next tick is needed, by the caller's clock.
     pub fn next_wakeup(&self) -> Option<Timestamp> {
         let semaphores = &self.semaphores;
-        let events = semaphores.events.first_after(semaphores.told);
-        let next = self.moments.first().into_iter().chain(self.session_end);
-        let next = next.chain(semaphores.moments.first()).chain(events).min();
-        // A server that is alone sweeps only when it has to, so that must not be missed.
+        let events = semaphores.events.first_after(semaphores.announced_until);
+        let next = self.deadlines.first().into_iter().chain(self.session_end);
+        let next = next.chain(semaphores.deadlines.first()).chain(events).min();
+        // A server without others sweeps only when it must, so this tick must not be missed.
         let sweep = self.swept.is_none().then_some(self.now);
         let next = next.map(|next| next.saturating_sub(self.ahead)).into_iter().chain(sweep).min();
         next.map(Timestamp::from_micros)
     }
 
-    /// Whether all tubes are to be asked what is due: at first, and now and then where there are other servers.
-    pub fn wants_sweep(&self, accompanied: bool) -> bool {
-        self.swept.is_none_or(|swept| accompanied && self.now.saturating_sub(swept) >= SWEEP)
+    /// Whether all tubes must be asked for due work: at first, and regularly while there are other servers.
+    pub fn wants_sweep(&self, has_others: bool) -> bool {
+        self.swept.is_none_or(|swept| has_others && self.now.saturating_sub(swept) >= SWEEP)
     }
 
-    /// Whether all are to be asked for the first time, or as if it were.
+    /// Whether no sweep has succeeded since the last unknown change.
     pub fn was_never_swept(&self) -> bool {
         self.swept.is_none()
     }
 
-    /// All are about to be asked.
+    /// A sweep begins.
     pub fn begin_sweep(&mut self) {
         self.sweep_forgotten = false;
     }
 
-    /// All were asked. What happened elsewhere meanwhile may have been missed.
+    /// A sweep is done. It counts unless other servers changed something meanwhile.
     pub fn swept(&mut self) {
         if !self.sweep_forgotten {
             self.swept = Some(self.now);
         }
     }
 
-    /// Anything may have happened elsewhere.
+    /// Other servers may have changed anything.
     pub fn forget_sweep(&mut self) {
         self.swept = None;
         self.sweep_forgotten = true;
     }
 
-    /// Redis may believe something else than this server.
-    pub fn doubt(&mut self) -> &mut Disorder {
-        let disorder = self.disorder.get_or_insert_default();
-        disorder.told = false;
-        disorder
+    /// Redis may differ from what this server knows: it is corrected before the next call.
+    pub fn request_resync(&mut self) -> &mut Resync {
+        let resync = self.resync.get_or_insert_default();
+        resync.is_reported = false;
+        resync
     }
 
     /// A session ends at this moment, by the clock of the tasks.
@@ -284,8 +284,8 @@ impl Known {
         self.session_end = self.session_end.into_iter().chain([at]).min();
     }
 
-    /// The registry knows of this epoch. One that is known here counts also when it was lost there.
-    pub fn heard_epoch(&mut self, epoch: i64) {
+    /// Records the registry's epoch. A higher one that is known here stays, also when Redis lost it.
+    pub fn raise_epoch(&mut self, epoch: i64) {
         self.epoch = self.epoch.max(epoch.unsigned_abs());
     }
 }
@@ -304,15 +304,15 @@ impl Sessions {
         }
     }
 
-    /// It is no more.
+    /// A session has ended.
     pub fn ended(&mut self, session: SessionId) {
         self.connections.remove(&session);
         self.held.remove(&session);
     }
 
-    /// Whether the registry does not know yet that this session takes from this tube.
-    pub fn is_new_to(&self, session: SessionId, home: &Home) -> bool {
-        !self.held.get(&session).is_some_and(|homes| homes.contains(home))
+    /// Whether the registry does not know yet that a session takes from a tube.
+    pub fn is_new_to(&self, session: SessionId, tag: &HashTag) -> bool {
+        !self.held.get(&session).is_some_and(|tags| tags.contains(tag))
     }
 }
 
@@ -325,68 +325,68 @@ mod tests {
     }
 
     #[test]
-    fn a_tube_has_one_moment() {
-        let mut moments = Moments::default();
-        moments.set(&name("a"), Some(5));
-        moments.set(&name("b"), Some(3));
-        moments.set(&name("a"), Some(1));
-        assert_eq!(moments.due(2), [name("a")]);
-        assert_eq!(moments.due(3), [name("a"), name("b")]);
-        moments.set(&name("a"), None);
-        assert_eq!(moments.first(), Some(3));
+    fn a_tube_has_one_deadline() {
+        let mut deadlines = Deadlines::default();
+        deadlines.set(&name("a"), Some(5));
+        deadlines.set(&name("b"), Some(3));
+        deadlines.set(&name("a"), Some(1));
+        assert_eq!(deadlines.due(2), [name("a")]);
+        assert_eq!(deadlines.due(3), [name("a"), name("b")]);
+        deadlines.set(&name("a"), None);
+        assert_eq!(deadlines.first(), Some(3));
     }
 
     #[test]
-    fn events_are_told_once_when_they_are_due() {
+    fn due_events_are_announced_once() {
         let mut semaphores = Semaphores::default();
         let key = |text: &str| SemaphoreKey::new(text).unwrap();
         for (number, text, at) in [(1, "a", 5), (2, "b", 7), (3, "c", 5)] {
             semaphores.events.set(&(number, key(text)), Some(at));
         }
-        assert_eq!(semaphores.tell(4), News::Nothing);
-        assert_eq!(semaphores.tell(5), News::Of([key("a"), key("c")].into()));
-        assert_eq!(semaphores.tell(5), News::Nothing);
-        assert_eq!(semaphores.tell(3), News::Nothing, "a clock may be set back");
-        assert_eq!(semaphores.tell(9), News::of(key("b")));
+        assert_eq!(semaphores.take_due_events(4), News::Nothing);
+        assert_eq!(semaphores.take_due_events(5), News::Of([key("a"), key("c")].into()));
+        assert_eq!(semaphores.take_due_events(5), News::Nothing);
+        assert_eq!(semaphores.take_due_events(3), News::Nothing, "a clock may be set back");
+        assert_eq!(semaphores.take_due_events(9), News::of(key("b")));
     }
 
     #[test]
-    fn only_whom_others_may_have_changed_is_asked_again_and_again() {
-        let mut known = Known::default();
-        assert!(known.wants_sweep(false), "at first");
-        known.begin_sweep();
-        known.swept();
-        known.now = SWEEP;
-        assert!(!known.wants_sweep(false));
-        assert!(known.wants_sweep(true));
-        known.forget_sweep();
-        assert!(known.wants_sweep(false));
-        assert!(known.next_wakeup().is_some(), "it is not left to chance");
-        // Another server died while all were asked: its sessions were never ended, and their tasks stayed taken.
-        known.begin_sweep();
-        known.forget_sweep();
-        known.swept();
-        assert!(known.wants_sweep(false));
+    fn a_sweep_is_repeated_only_when_others_may_have_changed_something() {
+        let mut cache = TubeCache::default();
+        assert!(cache.wants_sweep(false), "at first");
+        cache.begin_sweep();
+        cache.swept();
+        cache.now = SWEEP;
+        assert!(!cache.wants_sweep(false));
+        assert!(cache.wants_sweep(true));
+        cache.forget_sweep();
+        assert!(cache.wants_sweep(false));
+        assert!(cache.next_wakeup().is_some(), "a tick is requested");
+        // Another server died during a sweep: its sessions were never ended, and their tasks stayed taken.
+        cache.begin_sweep();
+        cache.forget_sweep();
+        cache.swept();
+        assert!(cache.wants_sweep(false));
     }
 
-    // Each take used up as many numbers as it asked for, so that idle ones soon outran the clock that keeps numbers from being given twice.
+    // Each take used up as many numbers as it requested, so idle takes soon overtook the clock that keeps numbers unique.
     #[test]
-    fn only_leases_that_were_given_are_used_up() {
-        let mut known = Known { leases: 100..200, ..Known::default() };
-        assert!(known.has_leases(100) && !known.has_leases(101));
-        known.leases.start = 150;
-        known.return_leases(&Leases { end: 150, unused: Some(103) });
-        assert_eq!(known.leases, 103..200);
-        known.return_leases(&Leases { end: 150, unused: Some(110) });
-        assert_eq!(known.leases, 103..200, "others have got some since");
-        known.return_leases(&Leases { end: 103, unused: None });
-        assert_eq!(known.leases, 103..200, "nobody knows");
-        known.return_leases(&Leases { end: 103, unused: Some(u64::MAX) });
-        assert_eq!(known.leases, 103..200, "perhaps all");
+    fn unused_lease_numbers_are_returned() {
+        let mut cache = TubeCache { leases: 100..200, ..TubeCache::default() };
+        assert!(cache.has_leases(100) && !cache.has_leases(101));
+        cache.leases.start = 150;
+        cache.return_leases(&Leases { end: 150, unused: Some(103) });
+        assert_eq!(cache.leases, 103..200);
+        cache.return_leases(&Leases { end: 150, unused: Some(110) });
+        assert_eq!(cache.leases, 103..200, "later numbers are in use");
+        cache.return_leases(&Leases { end: 103, unused: None });
+        assert_eq!(cache.leases, 103..200, "unknown");
+        cache.return_leases(&Leases { end: 103, unused: Some(u64::MAX) });
+        assert_eq!(cache.leases, 103..200, "perhaps all");
     }
 
     #[test]
-    fn a_session_is_here_until_its_last_connection_leaves() {
+    fn a_session_is_connected_until_its_last_connection_leaves() {
         let (mut sessions, session) = (Sessions::default(), SessionId([7; 16]));
         sessions.joined(session);
         sessions.joined(session);

@@ -1,20 +1,20 @@
-//! Tasks in Redis, shared by any number of servers.
+//! Stores tasks in Redis, shared by any number of servers.
 //!
-//! The rules are functions in `lua/*.lua`, loaded into Redis as one library, and are compared with the core's machine by
-//! the conformance suite. All that a batch asks of a tube is one call, which is atomic; the calls of a batch leave
-//! together. All keys of a tube have one hash tag, so that a tube is whole on one node of a cluster; what is about all
-//! tubes (their names, sessions, servers, lease numbers) has a tag of its own, and no function touches keys of two.
+//! The rules are functions in `lua/*.lua` and the shared Lua files of the store crate, loaded into Redis as one library; the
+//! conformance suite compares them with the core's machine. All commands of a batch for one tube are one atomic call; the
+//! calls of a batch are sent together. All keys of a tube have one hash tag, so that a cluster keeps a tube on one node. The
+//! registry (names of tubes, sessions, servers, lease numbers) has a tag of its own, and no function uses keys of two tags.
 //!
-//! Start reading at `lua/call.lua`, `lua/tube.lua` and `lua/put.lua`. On this side `execute` turns a batch into calls and
-//! `registry` does what concerns more than one tube, `codec` and `answers` know the layouts,
-//! `presence` tells the other servers that this one lives. How Redis is reached is `taskyard_redis`.
+//! Start reading at `lua/call.lua`, `lua/tube.lua` and `lua/put.lua`. In Rust, `execute` turns a batch into calls,
+//! `registry` handles what concerns more than one tube, `codec` and `answers` encode and decode the calls, and
+//! `presence` sends heartbeats and receives notices of other servers. Connections are in `taskyard_redis`.
 //!
-//! Choices that could have been others:
-//! - That a tube exists is what its own keys say. The registry lists a name before the tube is made and until it is gone.
-//! - When all servers were gone, no tube is touched: an epoch is counted up, and each tube that hears of it for the first time gives
-//!   back what was taken. So a start takes as long with ten thousand tubes as with one.
-//! - Lease numbers come from ranges that begin at the clock of Redis: even when the last second is lost in a crash or a failover, none
-//!   is issued twice.
+//! Design decisions:
+//! - The keys of a tube decide whether it exists. The registry lists a name before the tube is created and until it is dropped.
+//! - When all servers were gone, no tube is changed: the epoch is increased, and the first call to each tube with a lower epoch
+//!   gives back its taken tasks. So a start takes as long with ten thousand tubes as with one.
+//! - Lease numbers come from ranges that begin at the clock of Redis: none is issued twice, even when a crash or a failover loses
+//!   the last second.
 
 mod again;
 mod answers;
@@ -48,16 +48,16 @@ use tokio::time::Instant;
 
 use durability::Durability;
 use execute::Batch;
-use known::Known;
+use known::TubeCache;
 use library::FORMAT;
-use overlap::Line;
+use overlap::Sequence;
 use presence::Presence;
 use transfer::Pages;
 
 pub use presence::HEARTBEAT;
 pub use taskyard_store::remote::Clock;
 
-/// What it is like with Redis's own settings; `appendfsync always` makes it durable.
+/// The capabilities with Redis's default settings; `appendfsync always` makes it durable.
 pub const CAPABILITIES: Capabilities = Capabilities {
     shared: true,
     exports: true,
@@ -68,7 +68,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     loses: &[
         (
             "the server is killed or stopped",
-            "nothing; its sessions end two heartbeats later, then others get what they held",
+            "nothing; its sessions end two heartbeats later, then their tasks are ready again",
         ),
         (
             "the machine fails",
@@ -90,17 +90,17 @@ pub struct Redis {
     /// This server's identity in Redis.
     server: Vec<u8>,
     link: Mutex<Link>,
-    /// Batches that may leave beside others read this, those that may not write it.
-    turns: RwLock<()>,
-    line: Line,
-    landings: Line,
-    known: Lock<Known>,
+    /// Batches that run beside others lock it for reading, batches that run alone lock it for writing.
+    exclusion: RwLock<()>,
+    start_order: Sequence,
+    reply_order: Sequence,
+    cache: Lock<TubeCache>,
     presence: Presence,
     durability: Option<Durability>,
-    /// Whether Redis knows of this one.
+    /// Whether this is one of the servers of Redis.
     serves: bool,
     pages: Lock<Pages>,
-    /// The policy by which it throws tasks away, if it does and that is accepted.
+    /// The eviction policy of Redis, if it evicts tasks and the URL accepts that.
     evicts: Option<String>,
 }
 
@@ -117,7 +117,7 @@ impl Backend for Redis {
     }
 
     fn start(self: &Arc<Self>, runtime: &Handle) {
-        runtime.spawn(presence::live(Arc::clone(self)));
+        runtime.spawn(presence::run(Arc::clone(self)));
     }
 
     fn execute(
@@ -126,7 +126,7 @@ impl Backend for Redis {
         commands: Vec<Command>,
     ) -> impl Future<Output = Executed> + Send + 'static {
         // At once: batches are done in the order of their calls.
-        let entry = self.line.enter();
+        let entry = self.start_order.enter();
         async move { Redis::execute(&self, now, entry, commands).await }
     }
 
@@ -159,14 +159,17 @@ impl Backend for Redis {
     }
 
     fn durability(&self) -> Option<String> {
-        let unknown = "Redis does not say how it keeps what is acknowledged";
+        let unknown = "the durability of Redis is unknown (CONFIG GET is not allowed)";
         let mut text = self.durability.map_or(unknown, Durability::text).to_owned();
         let place = &self.reach.url;
         if place.replicas > 0 {
-            text = format!("{text}; {} replicas have it before it is answered", place.replicas);
+            text = format!(
+                "{text}; {} replicas have a write before it is acknowledged",
+                place.replicas
+            );
         }
         if let Some(policy) = &self.evicts {
-            text = format!("{text}; it throws tasks away when its memory is full ({policy})");
+            text = format!("{text}; tasks are evicted when its memory is full ({policy})");
         }
         Some(text)
     }
@@ -183,17 +186,17 @@ impl Redis {
                 .map_err(|error| Self::unavailable(&error))?,
         );
         let link = Mutex::new(Link::ordered(Arc::clone(&reach)));
-        let (turns, line, landings, known) = Default::default();
+        let (exclusion, start_order, reply_order, cache) = Default::default();
         let (durability, evicts, pages) = Default::default();
         let mut shared = Redis {
             reach,
             clock,
             server,
             link,
-            turns,
-            line,
-            landings,
-            known,
+            exclusion,
+            start_order,
+            reply_order,
+            cache,
             presence,
             durability,
             evicts,
@@ -216,14 +219,14 @@ impl Redis {
         }
     }
 
-    /// Says that this server begins. Answers the version of what is there.
+    /// Registers this server. Answers the version of the stored format.
     async fn begin(&mut self) -> Result<i64, Failure> {
         if !self.serves {
             let mut link = self.link.lock().await;
-            return Batch::new(self, &mut link).look_at_format().await;
+            return Batch::new(self, &mut link).read_format().await;
         }
         let format = FORMAT.to_string().into_bytes();
-        let words = vec![self.server.clone(), presence::patience(), format];
+        let words = vec![self.server.clone(), presence::heartbeat_timeout(), format];
         let call = self.registry_call("begin", words);
         let may_evict = self.reach.url.may_evict;
         let link = self.link.get_mut();
@@ -234,25 +237,25 @@ impl Redis {
         let numbers: Vec<i64> = parts.iter().filter_map(Value::int).collect();
         let [epoch, found] = numbers[..] else { return Err(execute::unreadable_registry()) };
         self.durability = Durability::ask(link).await?;
-        self.known().epoch = epoch.unsigned_abs();
+        self.cache().epoch = epoch.unsigned_abs();
         self.presence.seen(Instant::now());
         Ok(found)
     }
 
-    /// The epoch that this server knows, as functions are told.
+    /// The epoch that this server knows, as an argument of calls.
     fn epoch_word(&self) -> Vec<u8> {
-        self.known().epoch.to_string().into_bytes()
+        self.cache().epoch.to_string().into_bytes()
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cache(&self) -> MutexGuard<'_, TubeCache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn pages(&self) -> MutexGuard<'_, Pages> {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where servers tell each other what happened.
+    /// The channel on which servers notify each other.
     fn channel(&self) -> String {
         format!("{{{}}}:news", self.reach.url.prefix)
     }

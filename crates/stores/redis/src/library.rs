@@ -1,16 +1,21 @@
-//! The functions that decide inside Redis.
+//! Assembles the library of Lua functions that run inside Redis.
 
 use taskyard_redis::Library;
 
-/// The files of the library, in the order in which they need each other. A chunk of Lua may have two hundred local names, so
-/// what the others do not use is out of their sight.
+use taskyard_store::lua::{SEMAPHORE_RULES, VALUES, with_limits};
+
+/// The files of the library in the order of their dependencies. A Lua function may have two hundred local names, so files
+/// whose names the others do not use are blocks.
 const FILES: &[&str] = &[
+    VALUES,
     include_str!("lua/task.lua"),
-    include_str!("lua/life.lua"),
+    include_str!("lua/incarnation.lua"),
     include_str!("lua/tube.lua"),
-    concat!("do\n", include_str!("lua/semaphore.lua"), "end\n"),
-    concat!("do\n", include_str!("lua/outbox.lua"), "end\n"),
-    concat!("do\n", include_str!("lua/settle.lua"), "end\n"),
+    "do\n",
+    include_str!("lua/semaphore.lua"),
+    include_str!("lua/outbox.lua"),
+    SEMAPHORE_RULES,
+    "end\n",
     concat!("do\n", include_str!("lua/gates.lua"), "end\n"),
     include_str!("lua/put.lua"),
     include_str!("lua/show.lua"),
@@ -28,12 +33,24 @@ const FILES: &[&str] = &[
     concat!("do\n", include_str!("lua/import.lua"), "end\n"),
 ];
 
-/// The version of what is kept in Redis. Whoever finds a later one there leaves it alone. In the second one tasks may have a priority
-/// for their semaphore. The third one keeps tasks in another way, with the moment since which they wait, and a tube of an earlier
-/// one is written anew by the first call that finds it (`lua/upgrade.lua`).
+/// The version of the stored format. A server refuses to work with a later one. Since version 2 tasks may have a priority for
+/// their semaphore. Version 3 stores tasks differently, with the moment since which they wait; the first call to a tube of an
+/// earlier version converts it (`lua/upgrade.lua`).
 pub(super) const FORMAT: i64 = 3;
 
 /// The library of this version.
 pub(super) fn library() -> Library {
-    Library::new(&format!("taskyard_{FORMAT}"), FILES)
+    Library::new(&format!("taskyard_{FORMAT}"), &[&with_limits(&FILES.concat())])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use taskyard_store::lua::typed_limits;
+
+    #[test]
+    fn limits_come_from_the_core() {
+        assert_eq!(typed_limits(&FILES.concat()), Vec::<String>::new());
+        assert!(!library().text().contains("{{"), "a placeholder without a value");
+    }
 }

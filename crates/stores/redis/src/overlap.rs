@@ -1,9 +1,9 @@
-//! Batches that leave while others are under way, and those that have Redis to themselves.
+//! Pipelines batches: sends a batch while earlier ones are in flight, or runs it alone.
 //!
-//! Puts, takes and finishes of plain tubes need nothing but one call each. Such a batch is sent behind the one before it, on the same
-//! connection, and Redis need not wait until that one is heard and answered here. All others wait until
-//! nothing is under way any more: they may need several rounds, and what was lost must be known before it can be put in order. So must those
-//! of which Redis has refused a part, which was not done and is asked again.
+//! Puts, takes and finishes of plain tubes need only one call each. Such a batch is sent on the same connection behind the one before,
+//! so that Redis does not wait until that one is received and answered here. All other batches wait until nothing is in flight: they
+//! may need several rounds, and lost replies must be known before they can be corrected. The same holds for commands that Redis has
+//! refused, which were not done and are sent again.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
@@ -14,54 +14,54 @@ use taskyard_redis::{Failure, Link, SentCalls};
 use tokio::sync::oneshot;
 
 use super::Redis;
-use super::execute::{Batch, Group, leases_of, sessions_of, tasks_in, tube_of, waves};
+use super::execute::{Batch, TubeGroup, leases_of, rounds, sessions_of, tasks_in, tube_of};
 use super::failure::error;
 use super::refuse::refusal;
-use super::results::{Leases, Results, Taken};
+use super::results::{CallResult, Leases, Results};
 use taskyard_store::Executed;
 
-/// What is left to be done.
+/// The work that is left.
 enum Work {
     All(Vec<Command>),
-    Some(Vec<Group>),
+    Some(Vec<TubeGroup>),
 }
 
-/// Calls that were sent for these, and the lease numbers that each may use.
-struct Begun {
-    groups: Vec<Group>,
+/// Calls that were sent, and the lease numbers that each may use.
+struct InFlight {
+    groups: Vec<TubeGroup>,
     ranges: Vec<(u64, u64)>,
     sent: SentCalls,
-    /// Nodes do not answer in the order in which they were asked.
-    landing: Entry,
+    /// Orders the replies: nodes do not answer in the order of the calls.
+    ticket: Ticket,
 }
 
-/// The place of a batch among those that came before and after it, who wait until it is known how this one goes.
-pub(super) struct Entry {
+/// The position of a batch in a sequence: it waits for the one before, and the next one waits for it.
+pub(super) struct Ticket {
     before: oneshot::Receiver<()>,
-    /// Whoever comes next waits until this is dropped.
+    /// The next one waits until this is dropped.
     next: oneshot::Sender<()>,
 }
 
-/// The latest batch that came.
+/// A sequence of batches; it holds the end of the latest one.
 #[derive(Default)]
-pub(super) struct Line(Mutex<Option<oneshot::Receiver<()>>>);
+pub(super) struct Sequence(Mutex<Option<oneshot::Receiver<()>>>);
 
-impl Line {
-    /// A place behind all that came before. Batches are not begun in the order in which they come, so it is asked for first.
-    pub fn enter(&self) -> Entry {
+impl Sequence {
+    /// A position behind all earlier ones. Tasks of the runtime do not start in the order of arrival, so a batch enters first.
+    pub fn enter(&self) -> Ticket {
         let (next, behind) = oneshot::channel();
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = last.replace(behind).unwrap_or_else(|| oneshot::channel().1);
-        Entry { before, next }
+        Ticket { before, next }
     }
 }
 
 impl Redis {
-    /// Runs a batch. Whatever fails, each command is answered.
+    /// Runs a batch. Every command is answered, whatever fails.
     pub(crate) async fn execute(
         &self,
         now: Timestamp,
-        Entry { before, next: entry }: Entry,
+        Ticket { before, next: entry }: Ticket,
         commands: Vec<Command>,
     ) -> Executed {
         let mut results = Results::new(self, commands.len());
@@ -69,45 +69,45 @@ impl Redis {
             results.answer_rest(&refusal);
             return results.end();
         }
-        // It is dropped, not sent.
+        // The sender is dropped without a message.
         let _ = before.await;
         if !commands.iter().all(is_simple) {
-            return self.run_alone(now, Some(entry), Work::All(commands), results).await;
+            return self.run_exclusive(now, Some(entry), Work::All(commands), results).await;
         }
-        // Kept until all is known of what came of it.
-        let turn = self.turns.read().await;
-        let begun = match self.begin_beside(now, commands).await {
-            Ok(begun) => begun,
+        // Held until the results are recorded.
+        let shared_access = self.exclusion.read().await;
+        let in_flight = match self.dispatch(now, commands).await {
+            Ok(in_flight) => in_flight,
             Err(commands) => {
-                drop(turn);
-                return self.run_alone(now, Some(entry), Work::All(commands), results).await;
+                drop(shared_access);
+                return self.run_exclusive(now, Some(entry), Work::All(commands), results).await;
             }
         };
         drop(entry);
-        let again = self.end_beside(begun, &mut results).await;
-        drop(turn);
+        let again = self.complete(in_flight, &mut results).await;
+        drop(shared_access);
         if again.is_empty() {
             return results.end();
         }
-        self.run_alone(now, None, Work::Some(again), results).await
+        self.run_exclusive(now, None, Work::Some(again), results).await
     }
 
-    /// Runs a batch, or what is left of it, when nothing else is under way.
-    async fn run_alone(
+    /// Runs a batch, or the rest of it, when nothing else is in flight.
+    async fn run_exclusive(
         &self,
         now: Timestamp,
         entry: Option<oneshot::Sender<()>>,
         work: Work,
         results: Results<'_>,
     ) -> Executed {
-        let _turn = self.turns.write().await;
+        let _exclusive_access = self.exclusion.write().await;
         drop(entry);
         let mut link = self.link.lock().await;
-        self.known().now = now.as_micros();
+        self.cache().now = now.as_micros();
         let mut batch = Batch { shared: self, link: &mut link, results };
-        match (batch.settle().await, work) {
+        match (batch.resync().await, work) {
             (Ok(()), Work::All(commands)) => batch.run(commands).await,
-            (Ok(()), Work::Some(groups)) => batch.wave(groups).await,
+            (Ok(()), Work::Some(groups)) => batch.run_round(groups).await,
             (Err(failure), _) => {
                 batch.answer_rest(&error(&Failure::Unreachable(failure.text())));
             }
@@ -115,52 +115,52 @@ impl Redis {
         batch.results.end()
     }
 
-    /// Sends a batch behind what is under way, if that can be done now.
-    async fn begin_beside(
+    /// Sends a batch behind those in flight, if that is possible now.
+    async fn dispatch(
         &self,
         now: Timestamp,
         commands: Vec<Command>,
-    ) -> Result<Begun, Vec<Command>> {
+    ) -> Result<InFlight, Vec<Command>> {
         let mut link = self.link.lock().await;
-        self.known().now = now.as_micros();
-        if !self.may_leave(&link, &commands) {
+        self.cache().now = now.as_micros();
+        if !self.can_dispatch(&link, &commands) {
             return Err(commands);
         }
         let sessions = commands.iter().flat_map(sessions_of);
         let alive: HashMap<_, _> = sessions.map(|session| (session, true)).collect();
         let placed = commands.into_iter().enumerate().collect();
-        let mut groups = waves(placed, &HashSet::new()).pop().unwrap_or_default();
-        groups.iter_mut().for_each(Group::straighten);
+        let mut groups = rounds(placed, &HashSet::new()).pop().unwrap_or_default();
+        groups.iter_mut().for_each(TubeGroup::merge_commands);
         let (calls, ranges) = self.encode(&groups, &alive);
         let sent = link.begin(&calls).await;
-        let landing = self.landings.enter();
-        Ok(Begun { groups, ranges, sent, landing })
+        let ticket = self.reply_order.enter();
+        Ok(InFlight { groups, ranges, sent, ticket })
     }
 
-    /// Takes in what came of it. Answers what was not done.
-    async fn end_beside(&self, begun: Begun, results: &mut Results<'_>) -> Vec<Group> {
-        let Begun { groups, ranges, sent, landing: Entry { before, next } } = begun;
+    /// Receives and records the results. Answers the groups that were not done.
+    async fn complete(&self, in_flight: InFlight, results: &mut Results<'_>) -> Vec<TubeGroup> {
+        let InFlight { groups, ranges, sent, ticket: Ticket { before, next } } = in_flight;
         let (answers, troubles) = sent.receive().await;
-        // What is learned of a tube must not be older than what is known.
+        // A recorded state of a tube must not be older than the known one.
         let _ = before.await;
         if !troubles.is_empty() {
             self.link.lock().await.handle_failures(troubles);
         }
         let (mut again, mut leases) = (Vec::new(), Leases::of(&ranges));
         for ((group, answer), range) in groups.into_iter().zip(answers).zip(ranges) {
-            match results.take_in(&group, answer, range, &mut leases) {
-                Taken::In => {}
-                Taken::Not(failure @ Failure::Refused(_)) => results.fail(&group, &failure),
-                Taken::Not(_) | Taken::Absent(_) => again.push(group),
+            match results.apply_answer(&group, answer, range, &mut leases) {
+                CallResult::SemaphoreAnswer => {}
+                CallResult::Failed(failure @ Failure::Refused(_)) => results.fail(&group, &failure),
+                CallResult::Failed(_) | CallResult::Absent(_) => again.push(group),
             }
         }
-        self.known().return_leases(&leases);
+        self.cache().return_leases(&leases);
         drop(next);
         again
     }
 
-    /// Whether these need nothing but one call for each of their tubes, which can leave at once.
-    fn may_leave(&self, link: &Link, commands: &[Command]) -> bool {
+    /// Whether these commands need only one call for each tube, which can be sent at once.
+    fn can_dispatch(&self, link: &Link, commands: &[Command]) -> bool {
         let (mut tasks, mut bytes, mut leases) = (0, 0, 0);
         let mut tubes: BTreeSet<&TubeName> = BTreeSet::new();
         let cluster = self.reach.url.cluster;
@@ -169,44 +169,44 @@ impl Redis {
             bytes += command.payload_bytes();
             leases += leases_of(command);
             tubes.extend(tube_of(command));
-            if refusal(command, cluster).is_some() || !self.is_at_home(command) {
+            if refusal(command, cluster).is_some() || !self.has_sessions_here(command) {
                 return false;
             }
         }
-        let known = self.known();
-        if known.disorder.is_some()
+        let cache = self.cache();
+        if cache.resync.is_some()
             || self.presence.is_overdue()
-            || !known.has_leases(leases)
-            || !tubes.iter().all(|tube| known.straight.contains(*tube))
+            || !cache.has_leases(leases)
+            || !tubes.iter().all(|tube| cache.mergeable.contains(*tube))
         {
             return false;
         }
-        drop(known);
-        let keys = tubes.iter().map(|tube| self.tube_key(&self.whom(tube).home));
+        drop(cache);
+        let keys = tubes.iter().map(|tube| self.tube_key(&self.address(tube).tag));
         tasks <= BATCH_TASKS_MAX
             && bytes <= BATCH_BYTES_MAX
             && link.is_ready(keys.collect::<Vec<_>>().iter().map(String::as_str))
     }
 
-    /// Whether the sessions that a command names are connected here, and the registry knows where they take.
-    fn is_at_home(&self, command: &Command) -> bool {
+    /// Whether the sessions of a command are connected here, and the registry knows the tubes that they take from.
+    fn has_sessions_here(&self, command: &Command) -> bool {
         let sessions = sessions_of(command);
         if sessions.is_empty() {
             return true;
         }
         let taken = match command {
-            Command::Take(take) => Some(self.whom(&take.tube).home),
+            Command::Take(take) => Some(self.address(&take.tube).tag),
             _ => None,
         };
-        let known = self.known();
+        let cache = self.cache();
         sessions.iter().all(|session| {
-            known.sessions.connections.contains_key(session)
-                && !taken.as_ref().is_some_and(|home| known.sessions.is_new_to(*session, home))
+            cache.sessions.connections.contains_key(session)
+                && !taken.as_ref().is_some_and(|tag| cache.sessions.is_new_to(*session, tag))
         })
     }
 }
 
-/// Whether a command may be one of those that leave beside others.
+/// Whether a command can be pipelined.
 fn is_simple(command: &Command) -> bool {
     matches!(command, Command::Put { .. } | Command::Take(_) | Command::Finish { .. })
 }

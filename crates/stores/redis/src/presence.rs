@@ -1,8 +1,7 @@
-//! This server among others: it says that it lives, and hears which tubes got tasks.
+//! Sends heartbeats and receives notices of other servers.
 //!
-//! Both are on connections of their own, so that a long batch does not make others think that this server is dead. What
-//! others did is published by the functions that did it, and only while there are others; notices may be lost, and
-//! behind them every server looks once a second.
+//! Both use connections of their own, so that a long batch does not delay heartbeats. The Lua functions publish notices of
+//! changes, only while there are several servers. Notices may be lost, so every server also looks once a second.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -19,33 +18,33 @@ use super::execute::unreadable_registry;
 use super::library::FORMAT;
 use taskyard_store::{RemoteChange, Watcher};
 
-/// How often a server says that it lives. The sessions of one that has not for two of these are ended by
-/// another, which looks as often: a dead server's tasks return within three.
+/// The interval of heartbeats. A server that missed two is declared dead by another one, which ends its sessions: the tasks of a
+/// dead server are ready again within three intervals.
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
 
-/// May be said where notices are heard, too.
+/// Allowed on a subscribed connection, too.
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
-/// How long a server may be silent, in microseconds.
-pub(super) fn patience() -> Vec<u8> {
+/// How long a server may miss heartbeats, in microseconds.
+pub(super) fn heartbeat_timeout() -> Vec<u8> {
     (2 * HEARTBEAT.as_micros()).to_string().into_bytes()
 }
 
-/// What is known of the other servers.
+/// This server's view of the other servers.
 pub(super) struct Presence {
     /// This server's identity, as text.
     name: String,
     stopped: AtomicBool,
-    /// Whether other servers live.
-    accompanied: AtomicBool,
+    /// Whether there are other servers.
+    has_others: AtomicBool,
     wake: Notify,
     watcher: Mutex<Option<Watcher>>,
-    /// When the last sign of life left that Redis has seen.
+    /// When the last heartbeat was sent that Redis received.
     seen: Mutex<Instant>,
-    /// A version of what is kept in Redis that is later than the one that is known here; no more than that if it is not.
+    /// The version of the stored format that the last heartbeat found.
     format: AtomicI64,
-    /// Held while a sign of life is under way.
-    beating: tokio::sync::Mutex<()>,
+    /// Held while a heartbeat is in flight.
+    sending: tokio::sync::Mutex<()>,
 }
 
 impl Presence {
@@ -57,12 +56,12 @@ impl Presence {
         Presence {
             name,
             stopped: AtomicBool::default(),
-            accompanied: AtomicBool::default(),
+            has_others: AtomicBool::default(),
             wake: Notify::default(),
             watcher: Mutex::default(),
             seen: Mutex::new(Instant::now()),
             format: AtomicI64::default(),
-            beating: tokio::sync::Mutex::default(),
+            sending: tokio::sync::Mutex::default(),
         }
     }
 
@@ -71,8 +70,8 @@ impl Presence {
         &self.name
     }
 
-    /// What a notice of another server is about: who tells it, a colon, then the name of a tube, or a slash and the key of a
-    /// semaphore. Neither has a colon or a slash in it.
+    /// Reads a notice of another server: the server, a colon, then the name of a tube, or a slash and the key of a semaphore. Names and
+    /// keys contain no colon and no slash.
     fn read_notice(&self, text: &[u8]) -> Option<Notice> {
         let (server, name) = std::str::from_utf8(text).ok()?.split_once(':')?;
         if server == self.name {
@@ -84,47 +83,50 @@ impl Presence {
         }
     }
 
-    /// Whether others live, who must be told things.
-    pub fn is_accompanied(&self) -> bool {
-        self.accompanied.load(Ordering::Relaxed)
+    /// Whether there are other servers, which need notices.
+    pub fn has_other_servers(&self) -> bool {
+        self.has_others.load(Ordering::Relaxed)
     }
 
-    /// Who wants to know what others say.
+    /// Sets the function that is called on changes of other servers.
     pub fn watch(&self, watcher: Watcher) {
         *self.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Some(watcher);
     }
 
-    /// Ends the background work. No sign of life leaves after this: it would make others believe that a server lives which
-    /// has said that it ends.
+    /// Ends the background work. No heartbeat is sent after this: it would register a server again that has ended.
     pub async fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
         self.wake.notify_one();
-        drop(self.beating.lock().await);
+        drop(self.sending.lock().await);
     }
 
     fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Whether others may take this server for dead: it was frozen, or cut off.
+    /// Whether other servers may have declared this one dead, because it was frozen or disconnected.
     pub fn is_overdue(&self) -> bool {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.elapsed() > 2 * HEARTBEAT
     }
 
-    /// Takes in of which version what is kept in Redis is now.
-    fn found_format(&self, format: i64) {
+    /// Records the version of the stored format.
+    fn check_format(&self, format: i64) {
         if self.format.swap(format, Ordering::Relaxed) <= FORMAT && format > FORMAT {
-            tracing::error!(format, known = FORMAT, "Redis was taken over by a later version");
+            tracing::error!(
+                format,
+                known = FORMAT,
+                "a later version has converted the data in Redis; stop this server"
+            );
         }
     }
 
-    /// Why nothing can be done here any more, if so.
+    /// Why this server cannot continue, if so.
     pub fn refusal(&self) -> Option<Error> {
         let format = self.format.load(Ordering::Relaxed);
         let why = format!(
-            "what is kept in Redis is of version {format} now, and this server knows {FORMAT}: \
-             a later one has taken over, so stop this one"
+            "the data in Redis has format {format} now, this server knows {FORMAT}: \
+             a later version has converted it, so stop this server"
         );
         (format > FORMAT).then_some(Error::Store(why))
     }
@@ -133,80 +135,80 @@ impl Presence {
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = at;
     }
 
-    /// Lets those who wait here look whether there is something for them.
-    pub fn look_around(&self) {
-        self.heard(RemoteChange::Anything);
+    /// Reports that anything may have changed, so that all waiting callers look again.
+    pub fn notify_unknown(&self) {
+        self.notify(RemoteChange::Anything);
     }
 
-    fn heard(&self, what: RemoteChange) {
+    fn notify(&self, what: RemoteChange) {
         if let Some(watcher) = &*self.watcher.lock().unwrap_or_else(PoisonError::into_inner) {
             watcher(what);
         }
     }
 }
 
-/// What another server tells.
+/// A notice of another server.
 #[derive(Debug, PartialEq, Eq)]
 enum Notice {
     Tube(TubeName),
-    /// It has new events.
+    /// A semaphore with new events.
     Semaphore(SemaphoreKey),
 }
 
 impl Redis {
-    fn heed(&self, notice: Notice) {
+    fn apply_notice(&self, notice: Notice) {
         match notice {
-            Notice::Tube(tube) => self.presence.heard(RemoteChange::Tube(tube)),
+            Notice::Tube(tube) => self.presence.notify(RemoteChange::Tube(tube)),
             Notice::Semaphore(key) => {
-                let mut known = self.known();
-                if !known.semaphores.suspect(&key) {
-                    known.forget_sweep();
+                let mut cache = self.cache();
+                if !cache.semaphores.mark_stale(&key) {
+                    cache.forget_sweep();
                 }
-                drop(known);
-                self.presence.heard(RemoteChange::Events);
+                drop(cache);
+                self.presence.notify(RemoteChange::Events);
             }
         }
     }
 }
 
-/// Lives until the store is closed.
-pub(super) async fn live(shared: Arc<Redis>) {
+/// Sends heartbeats and receives notices until the store is closed.
+pub(super) async fn run(shared: Arc<Redis>) {
     let mut link = Link::new(Arc::clone(&shared.reach));
     while !shared.presence.is_stopped() {
-        if let Err(failure) = attend(&shared, &mut link).await {
+        if let Err(failure) = run_connected(&shared, &mut link).await {
             let why = failure.text();
-            tracing::debug!(why, "cannot tell the other servers that this one lives; trying again");
+            tracing::debug!(why, "cannot send heartbeats; trying again");
         }
-        // Soon, since those who hear nothing take this server for dead. Ends early when the store is closed.
+        // Soon, because a server without heartbeats is declared dead. Ends early when the store is closed.
         let _ = timeout(link.pause(), shared.presence.wake.notified()).await;
     }
 }
 
-async fn attend(shared: &Redis, link: &mut Link) -> Result<(), Failure> {
-    let mut ear = listen(shared, link).await?;
+async fn run_connected(shared: &Redis, link: &mut Link) -> Result<(), Failure> {
+    let mut subscription = subscribe(shared, link).await?;
     // Notices may have been lost before this.
-    shared.presence.look_around();
+    shared.presence.notify_unknown();
     let mut beats = interval(HEARTBEAT);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // On a cluster it may be at another node than the heartbeat, so it is asked for a sign of life too.
+    // On a cluster the subscription may be at another node than the heartbeat, so it is checked with a PING too.
     let mut asked = false;
     while !shared.presence.is_stopped() {
         tokio::select! {
             _ = beats.tick() => {
-                beat(shared, link).await?;
+                send_heartbeat(shared, link).await?;
                 if std::mem::replace(&mut asked, true) {
-                    return Err(Failure::Lost("no notices can be heard any more".into()));
+                    return Err(Failure::Lost("the subscription does not answer".into()));
                 }
-                ear.send(PING).await?;
-                // A beat that took long leaves its answer as much time as any.
+                subscription.send(PING).await?;
+                // After a slow heartbeat the PING gets a whole interval for its answer.
                 beats.reset();
             }
             () = shared.presence.wake.notified() => {}
-            heard = ear.next_message() => {
+            heard = subscription.next_message() => {
                 asked = false;
                 let text = heard?.list().and_then(|mut parts| parts.pop()?.text());
                 if let Some(notice) = text.and_then(|text| shared.presence.read_notice(&text)) {
-                    shared.heed(notice);
+                    shared.apply_notice(notice);
                 }
             }
         }
@@ -215,8 +217,8 @@ async fn attend(shared: &Redis, link: &mut Link) -> Result<(), Failure> {
 }
 
 /// A connection on which notices arrive.
-async fn listen(shared: &Redis, link: &mut Link) -> Result<Connection, Failure> {
-    let mut last = Failure::Unreachable("it has no node".into());
+async fn subscribe(shared: &Redis, link: &mut Link) -> Result<Connection, Failure> {
+    let mut last = Failure::Unreachable("the cluster has no node".into());
     for node in link.masters().await? {
         match link.listener(&node).await {
             Ok(mut connection) => {
@@ -229,41 +231,41 @@ async fn listen(shared: &Redis, link: &mut Link) -> Result<Connection, Failure> 
     Err(last)
 }
 
-/// Says that this server lives, and ends the sessions of those that do not.
-async fn beat(shared: &Redis, link: &mut Link) -> Result<(), Failure> {
-    let _beating = shared.presence.beating.lock().await;
+/// Sends a heartbeat, which also ends the sessions of dead servers.
+async fn send_heartbeat(shared: &Redis, link: &mut Link) -> Result<(), Failure> {
+    let _sending = shared.presence.sending.lock().await;
     if shared.presence.is_stopped() {
         return Ok(());
     }
     let leaves = Instant::now();
-    let words = vec![shared.server.clone(), patience(), shared.epoch_word()];
-    let call = shared.registry_call("beat", words);
+    let words = vec![shared.server.clone(), heartbeat_timeout(), shared.epoch_word()];
+    let call = shared.registry_call("heartbeat", words);
     let answer = link.call(&[call]).await.pop().unwrap_or_else(|| Err(unreadable_registry()))?;
     let numbers = answer.list().unwrap_or_default();
     let numbers: Vec<i64> = numbers.iter().filter_map(Value::int).collect();
     let [others, lost, forgotten, epoch, format] = numbers[..] else {
         return Err(unreadable_registry());
     };
-    shared.presence.found_format(format);
-    let accompanied = others > 0;
-    if accompanied != shared.presence.accompanied.swap(accompanied, Ordering::Relaxed) {
-        shared.known().forget_sweep();
+    shared.presence.check_format(format);
+    let has_others = others > 0;
+    if has_others != shared.presence.has_others.swap(has_others, Ordering::Relaxed) {
+        shared.cache().forget_sweep();
     }
     {
-        let mut known = shared.known();
-        known.heard_epoch(epoch);
+        let mut cache = shared.cache();
+        cache.raise_epoch(epoch);
         if forgotten == 1 {
-            tracing::warn!("this server was silent for so long that others took it for dead");
-            known.doubt();
+            tracing::warn!("missed heartbeats; declared dead, sessions released");
+            cache.request_resync();
         }
         if lost > 0 {
-            tracing::warn!("another server is gone; its sessions end");
-            known.forget_sweep();
+            tracing::warn!("another server missed its heartbeats; its sessions end");
+            cache.forget_sweep();
         }
     }
     shared.presence.seen(leaves);
     if forgotten == 1 || lost > 0 {
-        shared.presence.look_around();
+        shared.presence.notify_unknown();
     }
     Ok(())
 }
@@ -273,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_does_not_hear_itself() {
+    fn own_notices_are_ignored() {
         let tube = TubeName::new("mail").unwrap();
         let (own, other) = (Presence::new(&[0xab, 1]), Presence::new(&[0xab, 2]));
         assert_eq!(own.read_notice(b"ab01:mail"), None);
@@ -283,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_notice_is_not_heard() {
+    fn malformed_notices_are_ignored() {
         let presence = Presence::new(&[1]);
         for text in [&b""[..], b"mail", b"ab:", b"ab:a/b", b"ab:a:b", b"ab:/", b"ab://", b"\xff:a"]
         {

@@ -1,4 +1,4 @@
-//! What can be refused without asking Redis.
+//! Refuses commands that can be checked without a call to Redis.
 
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::names::check_names;
@@ -6,7 +6,7 @@ use taskyard_core::{Command, Error, TubeOptions, check_tasks};
 
 use super::execute::tasks_in;
 
-/// Why a command is refused whatever is in Redis; on a cluster more is.
+/// Why a command is refused whatever the state of Redis; on a cluster more are.
 pub(super) fn refusal(command: &Command, cluster: bool) -> Option<Error> {
     let options = |capacity: Option<u64>, attempts_max: Option<u32>| {
         let message = if capacity == Some(0) {
@@ -44,7 +44,7 @@ fn refuse_queue_num(queue_num: Option<u32>) -> Option<Error> {
     (queue_num == Some(0)).then(|| Error::Invalid(message.into()))
 }
 
-/// Nodes of a cluster decide alone, and a tube and its semaphore may be on two.
+/// A function runs on one node, and a tube and its semaphore may be on two nodes of a cluster.
 fn refuse_gate(options: &TubeOptions, cluster: bool) -> Option<Error> {
     let refusal =
         "a tube cannot have a semaphore on a cluster of Redis; use a single Redis, or PostgreSQL";

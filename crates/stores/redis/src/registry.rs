@@ -1,4 +1,4 @@
-//! What is about all tubes: sessions, and what time does.
+//! Manages sessions and runs ticks over all tubes.
 
 use std::collections::BTreeSet;
 
@@ -8,27 +8,27 @@ use taskyard_redis::{Call, Failure, Value};
 use super::Redis;
 use super::codec;
 use super::execute::{Batch, unreadable_registry};
-use super::tubes::{Home, NEVER, TUBES_TOGETHER, Whom, read_counted, status};
+use super::tubes::{HashTag, NEVER, TUBES_TOGETHER, TubeAddress, read_counted, status};
 
-/// What the registry answers first.
+/// The status of an answer of the registry.
 const OK: i64 = 0;
 const UNKNOWN: i64 = 2;
 const STALE: i64 = 9;
 const ENDING: i64 = 10;
 
-/// How long what cannot be asked is left alone, in microseconds.
-pub(super) const AGAIN: i64 = 1_000_000;
+/// How long to wait before an unreachable tube is called again, in microseconds.
+pub(super) const RETRY_AFTER: i64 = 1_000_000;
 
-/// What a tick has done so far.
+/// The progress of a tick.
 #[derive(Default)]
-pub(super) struct Ticked {
+pub(super) struct TickProgress {
     pub moved: usize,
-    /// The first that went wrong.
+    /// The first failure.
     failed: Option<Failure>,
 }
 
-impl Ticked {
-    /// What somebody answered; nothing if that went wrong.
+impl TickProgress {
+    /// The answer; `None` and noted if it is a failure.
     pub fn take<T>(&mut self, answer: Result<T, Failure>) -> Option<T> {
         answer.map_err(|failure| self.failed.get_or_insert(failure).clone()).ok()
     }
@@ -52,7 +52,7 @@ impl Redis {
 }
 
 impl Batch<'_> {
-    /// Asks the registry something that changes things.
+    /// Calls the registry once.
     pub async fn registry(
         &mut self,
         verb: &str,
@@ -64,14 +64,14 @@ impl Batch<'_> {
         answer.list().ok_or_else(unreadable_registry)
     }
 
-    /// Asks it something that may be asked twice.
-    pub async fn registry_again(
+    /// Calls the registry with an idempotent verb.
+    pub async fn registry_with_retry(
         &mut self,
         verb: &str,
         words: Vec<Vec<u8>>,
     ) -> Result<Vec<Value>, Failure> {
         let call = self.shared.registry_call(verb, words);
-        let answer = self.call_again(&call).await?;
+        let answer = self.call_with_retry(&call).await?;
         answer.list().ok_or_else(unreadable_registry)
     }
 
@@ -91,7 +91,7 @@ impl Batch<'_> {
         if answer.0 != OK {
             return Ok(Err(Error::SessionUnknown(session)));
         }
-        self.shared.known().sessions.joined(session);
+        self.shared.cache().sessions.joined(session);
         Ok(Ok(Reply::Session(session)))
     }
 
@@ -99,34 +99,33 @@ impl Batch<'_> {
         let words = vec![session.0.to_vec(), self.shared.server.clone()];
         let (status, ends) = status(&self.registry("leave", words).await?)?;
         if status == UNKNOWN {
-            self.shared.known().sessions.ended(session);
+            self.shared.cache().sessions.ended(session);
             return Ok(Err(Error::SessionUnknown(session)));
         }
-        self.shared.known().sessions.left(session);
+        self.shared.cache().sessions.left(session);
         if status == ENDING {
             let ended = self.end_session(session).await;
             if ended.is_err() {
-                // Whoever says again that it leaves hears that it is no more. A tick brings it to its end.
-                let mut known = self.shared.known();
-                let clock = known.clock();
-                known.session_ends(clock);
+                // A repeated leave is answered that the session is unknown. A tick ends it.
+                let mut cache = self.shared.cache();
+                let clock = cache.clock();
+                cache.session_ends(clock);
             }
             ended?;
         } else if ends < NEVER {
-            self.shared.known().session_ends(ends);
+            self.shared.cache().session_ends(ends);
         }
         Ok(Ok(Reply::Nothing))
     }
 
-    /// Gives back what a session holds, then forgets it, unless a tube cannot be asked. May be done twice. Answers how many tasks that were.
+    /// Gives back what a session holds, then removes it, unless a tube cannot be reached. Idempotent. Answers the number of tasks.
     pub async fn end_session(&mut self, session: SessionId) -> Result<usize, Failure> {
-        let held = self.registry_again("held", vec![session.0.to_vec()]).await?;
-        let mut homes: BTreeSet<Home> = held.into_iter().filter_map(Home::read).collect();
-        homes
-            .extend(self.shared.known().sessions.held.get(&session).into_iter().flatten().cloned());
-        let whom: Vec<Whom> = homes.into_iter().map(Whom::at).collect();
+        let held = self.registry_with_retry("held", vec![session.0.to_vec()]).await?;
+        let mut tags: BTreeSet<HashTag> = held.into_iter().filter_map(HashTag::read).collect();
+        tags.extend(self.shared.cache().sessions.held.get(&session).into_iter().flatten().cloned());
+        let address: Vec<TubeAddress> = tags.into_iter().map(TubeAddress::at).collect();
         let (mut back, mut failed) = (0, None);
-        for (_, answer) in self.ask_each(&whom, &codec::part(session)).await {
+        for (_, answer) in self.call_each(&address, &codec::end_session(session)).await {
             match answer.and_then(read_counted) {
                 Ok((head, mut parts, count)) => {
                     back += count;
@@ -139,46 +138,50 @@ impl Batch<'_> {
         if let Some(failure) = failed {
             return Err(failure);
         }
-        self.registry_again("ended", vec![session.0.to_vec()]).await?;
-        self.shared.known().sessions.held.remove(&session);
+        self.registry_with_retry("ended", vec![session.0.to_vec()]).await?;
+        self.shared.cache().sessions.held.remove(&session);
         Ok(back)
     }
 
-    /// Tells the registry from which tubes a session takes, by where they live.
-    pub async fn tell_held(&mut self, session: SessionId, homes: &[Home]) -> Result<(), Failure> {
-        let homes = homes.iter().map(Home::bytes);
-        let words = std::iter::once(session.0.to_vec()).chain(homes).collect();
-        self.registry_again("hold", words).await.map(drop)
+    /// Records in the registry from which tubes a session takes, by their tags.
+    pub async fn record_held(
+        &mut self,
+        session: SessionId,
+        tags: &[HashTag],
+    ) -> Result<(), Failure> {
+        let tags = tags.iter().map(HashTag::bytes);
+        let words = std::iter::once(session.0.to_vec()).chain(tags).collect();
+        self.registry_with_retry("hold", words).await.map(drop)
     }
 
-    /// Lets time do what is due, for about `limit` tasks. A tube that cannot be asked does not keep it from others: it is a failure only
-    /// where nothing else moved.
+    /// Applies due deadlines to about `limit` tasks. A tube that cannot be reached does not block the others: it is a failure only
+    /// if nothing else moved.
     pub async fn tick(&mut self, limit: usize) -> Result<usize, Failure> {
         let (sweep, clock, session_end) = {
-            let mut known = self.shared.known();
-            let sweep = known.wants_sweep(self.shared.presence.is_accompanied());
+            let mut cache = self.shared.cache();
+            let sweep = cache.wants_sweep(self.shared.presence.has_other_servers());
             if sweep {
-                known.begin_sweep();
+                cache.begin_sweep();
             }
-            (sweep, known.clock(), known.session_end)
+            (sweep, cache.clock(), cache.session_end)
         };
-        let mut ticked = Ticked::default();
+        let mut ticked = TickProgress::default();
         if sweep || session_end.is_some_and(|end| end <= clock) {
             self.tick_sessions(limit, &mut ticked).await?;
         }
         let tubes = if sweep { self.all_tubes().await? } else { self.due_tubes(clock) };
-        for whom in tubes.chunks(TUBES_TOGETHER) {
+        for address in tubes.chunks(TUBES_TOGETHER) {
             if ticked.moved >= limit {
                 return Ok(ticked.moved);
             }
             let words = codec::tick(limit - ticked.moved);
-            for (whom, answer) in self.ask_each(whom, &words).await {
+            for (address, answer) in self.call_each(address, &words).await {
                 let Some((head, mut parts, here)) = ticked.take(answer.and_then(read_counted))
                 else {
-                    self.tick_later(whom);
+                    self.tick_later(address);
                     continue;
                 };
-                if let Some(name) = &whom.name {
+                if let Some(name) = &address.name {
                     self.learn(name, &head, here > 0);
                 }
                 self.learn_others(&mut parts);
@@ -187,29 +190,33 @@ impl Batch<'_> {
         }
         self.tick_semaphores(limit, sweep, &mut ticked).await?;
         if sweep {
-            self.shared.known().swept();
+            self.shared.cache().swept();
         }
         ticked.end()
     }
 
-    /// A tube that could not be asked is asked again before long, also by a server that is alone.
-    fn tick_later(&mut self, whom: &Whom) {
-        let mut known = self.shared.known();
-        let again = known.clock().saturating_add(AGAIN);
-        if let Some(name) = &whom.name {
-            known.moments.set(name, Some(again));
+    /// Schedules another tick of a tube that could not be reached, also without other servers.
+    fn tick_later(&mut self, address: &TubeAddress) {
+        let mut cache = self.shared.cache();
+        let again = cache.clock().saturating_add(RETRY_AFTER);
+        if let Some(name) = &address.name {
+            cache.deadlines.set(name, Some(again));
         }
     }
 
-    /// The tubes in which something is due, as far as is known here.
-    fn due_tubes(&self, clock: i64) -> Vec<Whom> {
-        let due = self.shared.known().moments.due(clock);
-        due.iter().map(|tube| self.shared.whom(tube)).collect()
+    /// The tubes in which something is due, as far as this server knows.
+    fn due_tubes(&self, clock: i64) -> Vec<TubeAddress> {
+        let due = self.shared.cache().deadlines.due(clock);
+        due.iter().map(|tube| self.shared.address(tube)).collect()
     }
 
-    /// Ends sessions whose time is over. Sessions and tasks move.
-    async fn tick_sessions(&mut self, limit: usize, ticked: &mut Ticked) -> Result<(), Failure> {
-        let mut due = self.registry_again("due", vec![limit.to_string().into_bytes()]).await?;
+    /// Ends sessions whose time is over.
+    async fn tick_sessions(
+        &mut self,
+        limit: usize,
+        ticked: &mut TickProgress,
+    ) -> Result<(), Failure> {
+        let mut due = self.registry_with_retry("due", vec![limit.to_string().into_bytes()]).await?;
         let clock = due.pop().and_then(|clock| clock.int());
         let next = due.pop().and_then(|next| next.int());
         let (Some(clock), Some(next)) = (clock, next) else { return Err(unreadable_registry()) };
@@ -218,14 +225,14 @@ impl Batch<'_> {
             let ended = self.end_session(SessionId(session)).await;
             ticked.moved += ticked.take(ended).map_or(0, |back| 1 + back);
         }
-        let mut known = self.shared.known();
-        known.ahead = clock.saturating_sub(known.now);
-        known.session_end = Some(next).filter(|next| *next < NEVER);
-        // Where there were as many as were asked for, there may be more.
+        let mut cache = self.shared.cache();
+        cache.ahead = clock.saturating_sub(cache.now);
+        cache.session_end = Some(next).filter(|next| *next < NEVER);
+        // If the limit is reached, more may be due.
         if ticked.moved >= limit {
-            known.session_ends(clock);
+            cache.session_ends(clock);
         } else if ticked.failed.is_some() {
-            known.session_ends(clock.saturating_add(AGAIN));
+            cache.session_ends(clock.saturating_add(RETRY_AFTER));
         }
         Ok(())
     }

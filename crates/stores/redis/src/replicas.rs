@@ -1,14 +1,14 @@
-//! What was done, but is not on as many replicas as the URL asks for: a failover may undo it, and whoever asked is told so. What was refused, and
-//! what only looked, is answered as it is.
+//! Replaces replies of changes that are not on as many replicas as the URL requires: a failover may undo them. Refusals and reads
+//! are answered as they are.
 
 use taskyard_core::{Command, Error, Outcome, Reply};
 use taskyard_redis::{Failure, Value};
 
-use super::execute::Group;
+use super::execute::TubeGroup;
 use super::failure::error;
 use super::results::{Results, has_changed};
 
-/// The answer, and why it may be undone if it may.
+/// The answer, and why a failover may undo it, if so.
 pub(super) fn split(answer: Result<Value, Failure>) -> (Result<Value, Failure>, Option<String>) {
     match answer {
         Err(Failure::Unreplicated(why, value)) => (Ok(value), Some(why)),
@@ -16,43 +16,43 @@ pub(super) fn split(answer: Result<Value, Failure>) -> (Result<Value, Failure>, 
     }
 }
 
-/// What to tell whoever asked for something that may be undone.
-pub(super) fn undoable(why: &str) -> Error {
+/// The error for a change that may be undone.
+pub(super) fn unreplicated(why: &str) -> Error {
     error(&Failure::Unreplicated(why.into(), Value::Nil))
 }
 
 impl Results<'_> {
-    /// Tells those whose command changed a tube that it may be undone. What was taken is given back: nobody is told of it.
-    pub fn doubt_replies(&mut self, group: &Group, why: &str, (first, end): (u64, u64)) {
+    /// Replaces the replies of commands that changed a tube. Deliveries are undone, because their callers do not get them.
+    pub fn replace_unreplicated(&mut self, group: &TubeGroup, why: &str, (first, end): (u64, u64)) {
         let mut taken = false;
         for (place, command) in &group.commands {
             let Some(reply) = &mut self.replies[*place] else { continue };
             if has_done(command, reply) {
                 taken |= matches!(reply, Ok(Reply::Taken(_)));
-                *reply = Err(undoable(why));
+                *reply = Err(unreplicated(why));
             }
         }
         if taken && first < end {
-            self.unheard(group, (first, end));
+            self.unacknowledged(group, (first, end));
         }
     }
 
-    /// Nobody hears of what these commands took.
-    pub fn unheard(&mut self, group: &Group, (first, end): (u64, u64)) {
+    /// Notes that the callers do not get the deliveries of these commands.
+    pub fn unacknowledged(&mut self, group: &TubeGroup, (first, end): (u64, u64)) {
         if first < end {
-            let delivery = (self.shared.whom(&group.tube).home, first, end - 1);
-            self.shared.known().doubt().unheard.push(delivery);
+            let delivery = (self.shared.address(&group.tube).tag, first, end - 1);
+            self.shared.cache().request_resync().unacknowledged.push(delivery);
         }
     }
 
-    /// The reply to a command that was asked alone: whether it may be undone is known since its change.
-    pub fn doubt_reply(&mut self, reply: Result<Reply, Error>) -> Result<Reply, Error> {
+    /// The reply to a command that was sent alone, replaced if its change may be undone.
+    pub fn check_replicated(&mut self, reply: Result<Reply, Error>) -> Result<Reply, Error> {
         let changed = matches!(
             reply,
             Ok(Reply::Created(true) | Reply::Nothing | Reply::Tubes(_) | Reply::Semaphore(_))
         );
         match self.short.take() {
-            Some(why) if changed => Err(undoable(&why)),
+            Some(why) if changed => Err(unreplicated(&why)),
             _ => reply,
         }
     }

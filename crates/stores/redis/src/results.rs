@@ -1,4 +1,4 @@
-//! What came of a batch so far.
+//! Collects the replies and effects of a batch.
 
 use std::collections::BTreeMap;
 
@@ -6,42 +6,42 @@ use taskyard_core::{Command, Effects, Error, News, Reply, TubeName};
 use taskyard_redis::{Answer, Failure};
 
 use super::Redis;
-use super::answers::{Head, Other, Parts, SemaphoreHead};
+use super::answers::{AnswerParts, OtherState, SemaphoreHead, TubeHead};
 use super::codec::Unreadable;
-use super::execute::{Group, only_looks};
+use super::execute::{TubeGroup, is_read_only};
 use super::failure::error;
 use super::replicas;
 use taskyard_store::Executed;
 
-/// What came of a batch so far.
+/// The replies and effects of a batch so far.
 pub(super) struct Results<'a> {
     pub shared: &'a Redis,
     pub replies: Vec<Option<Result<Reply, Error>>>,
     ready: BTreeMap<TubeName, u64>,
     room: BTreeMap<TubeName, u64>,
-    /// Of which semaphores there may be new events.
+    /// The semaphores that may have new events.
     pub events: News,
-    /// Redis was lost: what comes after is not asked.
+    /// Whether the connection is lost: later commands are not sent.
     pub lost: bool,
-    /// Why what a command changed that was asked alone may be undone.
+    /// Why the change of a command that was sent alone may be undone by a failover.
     pub short: Option<String>,
 }
 
-/// What became of the answer of a tube.
-pub(super) enum Taken {
-    /// Whoever asked is answered.
-    In,
-    /// There is no such tube.
-    Absent(Head),
-    /// It was not done.
-    Not(Failure),
+/// The result of a call to a tube.
+pub(super) enum CallResult {
+    /// The replies are recorded.
+    SemaphoreAnswer,
+    /// The tube does not exist.
+    Absent(TubeHead),
+    /// The call was not done.
+    Failed(Failure),
 }
 
 /// The lease numbers of some calls, and which of them are used.
 pub(super) struct Leases {
-    /// The first that none of them may use.
+    /// The first number that none of them may use.
     pub end: u64,
-    /// The first that none of them has used, as far as that is known.
+    /// The first number that none of them has used, if known.
     pub unused: Option<u64>,
 }
 
@@ -53,7 +53,7 @@ impl Leases {
 }
 
 impl<'a> Results<'a> {
-    /// Of so many commands, none of which is answered.
+    /// For so many commands, none of which is answered.
     pub fn new(shared: &'a Redis, count: usize) -> Self {
         let (ready, room) = (BTreeMap::new(), BTreeMap::new());
         let (events, lost, short) = (News::Nothing, false, None);
@@ -69,7 +69,7 @@ impl Results<'_> {
             ready: self.ready.into_iter().collect(),
             room: self.room.into_iter().collect(),
             events: self.events,
-            next_wakeup: self.shared.known().next_wakeup(),
+            next_wakeup: self.shared.cache().next_wakeup(),
         };
         Executed { replies, effects, unloaded: Vec::new() }
     }
@@ -78,58 +78,58 @@ impl Results<'_> {
         self.replies[place] = Some(reply);
     }
 
-    /// Answers all that have no answer yet.
+    /// Answers all commands that have no reply yet.
     pub fn answer_rest(&mut self, error: &Error) {
         for reply in self.replies.iter_mut().filter(|reply| reply.is_none()) {
             *reply = Some(Err(error.clone()));
         }
     }
 
-    /// Keeps in mind that something was lost.
+    /// Records a failure: Redis is corrected if the call may have been done.
     pub fn note(&mut self, failure: &Failure) {
         if failure.may_be_done() {
-            self.shared.known().doubt();
+            self.shared.cache().request_resync();
         }
         self.lost |= matches!(failure, Failure::Lost(_));
     }
 
-    /// Takes in what a tube answered to calls that may use these lease numbers.
-    pub fn take_in(
+    /// Records the answer of a tube to a call that may use these lease numbers.
+    pub fn apply_answer(
         &mut self,
-        group: &Group,
+        group: &TubeGroup,
         answer: Answer,
         range: (u64, u64),
         leases: &mut Leases,
-    ) -> Taken {
+    ) -> CallResult {
         let (answer, short) = replicas::split(answer);
-        match answer.map(Parts::new) {
-            Ok(Ok((head, _))) if !head.present => return Taken::Absent(head),
+        match answer.map(AnswerParts::new) {
+            Ok(Ok((head, _))) if !head.present => return CallResult::Absent(head),
             Ok(Ok((head, parts))) => {
                 self.read(group, &head, parts);
                 leases.unused = leases.unused.map(|unused| unused.max(self.unused(group)));
                 if let Some(why) = short {
-                    // The whole range is given back with what was taken.
+                    // The whole range is undone.
                     leases.unused = None;
-                    self.doubt_replies(group, &why, range);
+                    self.replace_unreplicated(group, &why, range);
                 }
             }
             Ok(Err(why)) => {
                 leases.unused = None;
-                self.unheard(group, range);
-                group.places().for_each(|place| self.answer(place, misread(&why)));
+                self.unacknowledged(group, range);
+                group.indexes().for_each(|place| self.answer(place, misread(&why)));
             }
             Err(failure) if failure.may_be_done() => {
                 leases.unused = None;
-                self.unheard(group, range);
+                self.unacknowledged(group, range);
                 self.fail(group, &failure);
             }
-            Err(failure) => return Taken::Not(failure),
+            Err(failure) => return CallResult::Failed(failure),
         }
-        Taken::In
+        CallResult::SemaphoreAnswer
     }
 
-    /// Reads what a tube answered.
-    fn read(&mut self, group: &Group, head: &Head, mut parts: Parts) {
+    /// Reads the answer of a tube.
+    fn read(&mut self, group: &TubeGroup, head: &TubeHead, mut parts: AnswerParts) {
         let mut changed = false;
         for run in group.runs() {
             let replies = parts.replies(&group.tube, run);
@@ -145,8 +145,8 @@ impl Results<'_> {
         }
     }
 
-    /// The first lease number that is greater than all that these were given; all count as given where one reply could not be read.
-    fn unused(&self, group: &Group) -> u64 {
+    /// The first lease number after all that these takes got; all count as used if a reply could not be read.
+    fn unused(&self, group: &TubeGroup) -> u64 {
         let each = group.commands.iter().map(|(place, command)| match &self.replies[*place] {
             Some(Ok(Reply::Taken(tasks))) => {
                 let given = tasks.iter().filter_map(|task| task.lease);
@@ -158,23 +158,23 @@ impl Results<'_> {
         each.max().unwrap_or(0)
     }
 
-    /// There is no such tube.
-    pub fn miss(&mut self, group: &Group, head: &Head) {
+    /// Answers that the tube does not exist.
+    pub fn answer_missing(&mut self, group: &TubeGroup, head: &TubeHead) {
         let missing = Error::TubeNotFound(group.tube.clone());
-        group.places().for_each(|place| self.answer(place, Err(missing.clone())));
+        group.indexes().for_each(|place| self.answer(place, Err(missing.clone())));
         self.learn(&group.tube, head, false);
     }
 
-    /// Takes in how a tube stands that was asked without its name, and changed.
-    pub fn learn_unnamed(&mut self, head: &Head) {
+    /// Records the state of a tube that was called without its name, and changed.
+    pub fn learn_unnamed(&mut self, head: &TubeHead) {
         if let Some(name) = head.name.clone() {
             self.learn(&name, head, true);
         }
     }
 
-    /// Takes in how a tube stands after a call that changed something, or did not.
-    pub fn learn(&mut self, tube: &TubeName, head: &Head, changed: bool) {
-        self.shared.known().learn(tube, head);
+    /// Records the state of a tube after a call.
+    pub fn learn(&mut self, tube: &TubeName, head: &TubeHead, changed: bool) {
+        self.shared.cache().learn(tube, head);
         if !changed {
             return;
         }
@@ -186,7 +186,7 @@ impl Results<'_> {
         }
     }
 
-    /// Says how many tasks of a tube can be taken.
+    /// Sets how many tasks of a tube can be taken.
     pub fn set_ready(&mut self, tube: &TubeName, takeable: u64) {
         self.ready.remove(tube);
         if takeable > 0 {
@@ -194,33 +194,33 @@ impl Results<'_> {
         }
     }
 
-    /// Takes in how a semaphore stands.
+    /// Records the state of a semaphore.
     pub fn learn_semaphore(&mut self, head: &SemaphoreHead) {
-        if head.news {
+        if head.has_new_events {
             self.events.add_key(&head.key);
         }
-        self.shared.known().semaphores.learn(head);
+        self.shared.cache().semaphores.learn(head);
     }
 
-    /// Takes in what a call did to others than it was for.
-    pub fn learn_others(&mut self, parts: &mut Parts) {
+    /// Records the states of other tubes and semaphores that a call changed.
+    pub fn learn_others(&mut self, parts: &mut AnswerParts) {
         let others = parts.others().unwrap_or_else(|why| {
-            tracing::error!(%why, "an answer of Redis could not be read");
+            tracing::error!(%why, "cannot read an answer of Redis");
             Vec::new()
         });
         for other in others {
             match other {
-                Other::Tube { name, takeable, next } => {
-                    self.shared.known().moments.set(&name, next);
+                OtherState::Tube { name, takeable, next } => {
+                    self.shared.cache().deadlines.set(&name, next);
                     self.set_ready(&name, takeable);
                 }
-                Other::Semaphore(head) => self.learn_semaphore(&head),
+                OtherState::Semaphore(head) => self.learn_semaphore(&head),
             }
         }
     }
 
-    /// Redis has no room: puts are refused, and the rest is asked again without them.
-    pub fn without_puts(&mut self, mut group: Group) -> Option<Group> {
+    /// Refuses puts because Redis is full. Answers the group without them, to be sent again.
+    pub fn without_puts(&mut self, mut group: TubeGroup) -> Option<TubeGroup> {
         group.commands.retain(|(place, command)| {
             let is_put = matches!(command, Command::Put { .. });
             if is_put {
@@ -231,25 +231,25 @@ impl Results<'_> {
         (!group.commands.is_empty()).then_some(group)
     }
 
-    pub fn fail(&mut self, group: &Group, failure: &Failure) {
+    pub fn fail(&mut self, group: &TubeGroup, failure: &Failure) {
         self.note(failure);
-        for place in group.places() {
+        for place in group.indexes() {
             self.answer(place, Err(error(failure)));
         }
     }
 }
 
-/// Whether those who wait may find something now.
+/// Whether waiting callers may find something now.
 pub(super) fn has_changed(command: &Command, reply: &Result<Reply, Error>) -> bool {
     match reply {
         Err(_) => false,
         Ok(Reply::Taken(tasks)) => !tasks.is_empty(),
-        Ok(_) => !only_looks(command),
+        Ok(_) => !is_read_only(command),
     }
 }
 
 pub(super) fn misread(why: &Unreadable) -> Result<Reply, Error> {
-    tracing::error!(%why, "an answer of Redis could not be read");
-    let what = "it was done, but the answer of Redis could not be read; see the log";
+    tracing::error!(%why, "cannot read an answer of Redis");
+    let what = "the call was done, but the answer of Redis cannot be read; see the log";
     Err(Error::Store(what.into()))
 }

@@ -1,90 +1,96 @@
-//! Redis may believe something else than this server: it is told how things stand before anything else is asked.
+//! Corrects what Redis has after a reply was lost, before the next call.
 //!
-//! A node of a cluster that is away keeps nobody from the others. What was under way there is put in order when it is back, and until
-//! then only those who ask there are refused.
+//! A node of a cluster that is away does not block the others. Calls that were under way there are corrected when it is back; until
+//! then only commands for that node are refused.
 
 use taskyard_redis::{Call, Failure};
 
 use super::codec;
-use super::execute::{Batch, Group, unreadable_registry};
+use super::execute::{Batch, TubeGroup, unreadable_registry};
 use super::failure::error;
-use super::presence::patience;
-use super::tubes::{Home, Whom, read, unreadable};
+use super::presence::heartbeat_timeout;
+use super::tubes::{HashTag, TubeAddress, read, unreadable};
 
-/// A delivery that nobody may have heard of: where the tube lives, and the first and last of its numbers.
-type Unheard = (Home, u64, u64);
+/// Deliveries whose replies were lost: the tag of the tube, and the first and last of their lease numbers.
+type Unacknowledged = (HashTag, u64, u64);
 
 impl Batch<'_> {
-    /// Tells Redis how things stand here, if it may believe something else. May be done twice.
-    pub async fn settle(&mut self) -> Result<(), Failure> {
-        let (told, unheard) = {
-            let mut known = self.shared.known();
+    /// Corrects Redis, if it may differ from what this server knows. Idempotent.
+    pub async fn resync(&mut self) -> Result<(), Failure> {
+        let (is_reported, unacknowledged) = {
+            let mut cache = self.shared.cache();
             if self.shared.presence.is_overdue() {
-                known.doubt();
+                cache.request_resync();
             }
-            let Some(disorder) = &mut known.disorder else { return Ok(()) };
-            (std::mem::replace(&mut disorder.told, true), disorder.unheard.clone())
+            let Some(resync) = &mut cache.resync else { return Ok(()) };
+            (std::mem::replace(&mut resync.is_reported, true), resync.unacknowledged.clone())
         };
-        if !told && let Err(failure) = self.tell_registry().await {
-            self.shared.known().doubt();
+        if !is_reported && let Err(failure) = self.report_sessions().await {
+            self.shared.cache().request_resync();
             return Err(failure);
         }
-        let done = self.unhear(unheard).await;
+        let done = self.undo_unacknowledged(unacknowledged).await;
         {
-            let mut known = self.shared.known();
-            let Some(disorder) = &mut known.disorder else { return Ok(()) };
-            disorder.unheard.retain(|one| !done.contains(one));
-            if disorder.told && disorder.unheard.is_empty() {
-                known.disorder = None;
+            let mut cache = self.shared.cache();
+            let Some(resync) = &mut cache.resync else { return Ok(()) };
+            resync.unacknowledged.retain(|one| !done.contains(one));
+            if resync.is_reported && resync.unacknowledged.is_empty() {
+                cache.resync = None;
             }
         }
-        if !told || !done.is_empty() {
-            self.shared.presence.look_around();
+        if !is_reported || !done.is_empty() {
+            self.shared.presence.notify_unknown();
         }
         Ok(())
     }
 
-    async fn tell_registry(&mut self) -> Result<(), Failure> {
+    async fn report_sessions(&mut self) -> Result<(), Failure> {
         let (sessions, held) = {
-            let known = self.shared.known();
-            (known.sessions.connections.clone(), known.sessions.held.clone())
+            let cache = self.shared.cache();
+            (cache.sessions.connections.clone(), cache.sessions.held.clone())
         };
         let names = sessions.keys().map(|session| session.0.to_vec()).collect();
-        let lives = self.registry_again("lives", names).await?;
+        let lives = self.registry_with_retry("alive", names).await?;
         for (session, lives) in sessions.keys().zip(lives) {
-            // It ended meanwhile, and goes on without what it held; but what is where nobody can be asked it keeps.
+            // It ended meanwhile and continues without its tasks; but tasks on unreachable nodes stay with it.
             if lives.int() != Some(1)
                 && let Err(failure) = self.end_session(*session).await
             {
-                tracing::debug!(why = failure.text(), "a session keeps what cannot be given back");
+                tracing::debug!(
+                    why = failure.text(),
+                    "a session keeps tasks of a node that cannot be reached"
+                );
             }
         }
         let counts = sessions.iter();
         let counts = counts
             .flat_map(|(session, count)| [session.0.to_vec(), count.to_string().into_bytes()]);
-        let first = [self.shared.server.clone(), patience(), self.shared.epoch_word()];
+        let first = [self.shared.server.clone(), heartbeat_timeout(), self.shared.epoch_word()];
         let words = first.into_iter().chain(counts).collect();
-        let answer = self.registry_again("settle", words).await?;
+        let answer = self.registry_with_retry("resync", words).await?;
         let epoch = answer.first().and_then(|epoch| epoch.int()).ok_or_else(unreadable_registry)?;
-        self.shared.known().heard_epoch(epoch);
-        for (session, homes) in held.iter().filter(|(session, _)| sessions.contains_key(session)) {
-            let homes: Vec<Home> = homes.iter().cloned().collect();
-            self.tell_held(*session, &homes).await?;
-            self.shared.known().sessions.held.insert(*session, homes.into_iter().collect());
+        self.shared.cache().raise_epoch(epoch);
+        for (session, tags) in held.iter().filter(|(session, _)| sessions.contains_key(session)) {
+            let tags: Vec<HashTag> = tags.iter().cloned().collect();
+            self.record_held(*session, &tags).await?;
+            self.shared.cache().sessions.held.insert(*session, tags.into_iter().collect());
         }
         Ok(())
     }
 
-    /// Gives back what nobody heard of, where that can be done now. Answers what is in order.
-    async fn unhear(&mut self, unheard: Vec<Unheard>) -> Vec<Unheard> {
-        let call = |(home, first, last): &Unheard| {
-            let words = vec![codec::unhear(*first, *last)];
-            self.shared.tube_call("free", &Whom::at(home.clone()), words)
+    /// Undoes deliveries whose replies were lost, where that is possible now. Answers those that are done.
+    async fn undo_unacknowledged(
+        &mut self,
+        unacknowledged: Vec<Unacknowledged>,
+    ) -> Vec<Unacknowledged> {
+        let call = |(tag, first, last): &Unacknowledged| {
+            let words = vec![codec::undo_unacknowledged(*first, *last)];
+            self.shared.tube_call("call", &TubeAddress::at(tag.clone()), words)
         };
-        let calls: Vec<Call> = unheard.iter().map(call).collect();
-        let answers = self.call_each_again(&calls).await;
+        let calls: Vec<Call> = unacknowledged.iter().map(call).collect();
+        let answers = self.call_each_with_retry(&calls).await;
         let mut done = Vec::new();
-        for (one, answer) in unheard.into_iter().zip(answers) {
+        for (one, answer) in unacknowledged.into_iter().zip(answers) {
             let given_back = answer.and_then(read).and_then(|(head, mut parts)| {
                 parts.status().map_err(unreadable)?;
                 self.learn_unnamed(&head);
@@ -93,31 +99,37 @@ impl Batch<'_> {
             });
             match given_back {
                 Ok(()) => done.push(one),
-                // A tube that is damaged must not keep the others waiting.
+                // A damaged tube must not block the others.
                 Err(failure @ Failure::Refused(_)) if failure.may_be_done() => {
-                    tracing::error!(why = failure.text(), "a delivery cannot be given back");
+                    tracing::error!(
+                        why = failure.text(),
+                        "cannot undo a delivery whose reply was lost"
+                    );
                     done.push(one);
                 }
                 Err(failure) => {
-                    tracing::debug!(why = failure.text(), "a delivery cannot be given back yet");
+                    tracing::debug!(
+                        why = failure.text(),
+                        "cannot undo a delivery whose reply was lost yet"
+                    );
                 }
             }
         }
         done
     }
 
-    /// Refuses those who ask where something is not in order yet. Answers the others.
-    pub fn refuse_disorder(&mut self, mut groups: Vec<Group>) -> Vec<Group> {
-        let disorder = self.shared.known().disorder.clone();
-        // What this batch has brought into disorder itself is put in order before the next one.
-        let Some(disorder) = disorder.filter(|disorder| disorder.told) else { return groups };
+    /// Refuses commands for tubes that are not corrected yet. Answers the others.
+    pub fn refuse_unsynced(&mut self, mut groups: Vec<TubeGroup>) -> Vec<TubeGroup> {
+        let resync = self.shared.cache().resync.clone();
+        // What this batch has lost itself is corrected before the next one.
+        let Some(resync) = resync.filter(|resync| resync.is_reported) else { return groups };
         groups.retain(|group| {
-            let home = self.shared.whom(&group.tube).home;
-            let waits = disorder.unheard.iter().any(|(other, ..)| *other == home);
+            let tag = self.shared.address(&group.tube).tag;
+            let waits = resync.unacknowledged.iter().any(|(other, ..)| *other == tag);
             if waits {
-                let why = "what was lost there cannot be put in order yet";
+                let why = "deliveries whose replies were lost cannot be undone there yet";
                 let error = error(&Failure::Unreachable(why.into()));
-                group.places().for_each(|place| self.replies[place] = Some(Err(error.clone())));
+                group.indexes().for_each(|place| self.replies[place] = Some(Err(error.clone())));
             }
             !waits
         });

@@ -1,7 +1,7 @@
-//! Everything out of Redis, or into it, when a store is copied.
+//! Exports and imports all data, when a store is copied.
 //!
-//! No order has tasks by id, so the ids of a tube are read first, and then tasks by them. On a single Redis the last step is
-//! one call; on a cluster each tube gets its name alone, and a copy that is broken off there goes on with the rest.
+//! Tasks are in no order by id, so the ids of a tube are read first, and then the tasks. On a single Redis the last step is
+//! one call; on a cluster each tube gets its name in a call of its own, and an interrupted copy continues with the rest.
 
 use std::collections::HashMap;
 
@@ -16,29 +16,29 @@ use taskyard_redis::{Call, Failure, Value};
 
 use super::Redis;
 use super::answers::Peeked;
-use super::codec::{self, Bytes};
+use super::codec::{self, ByteReader};
 use super::execute::{Batch, unreadable_registry};
 use super::failure::error;
-use super::tubes::{TUBES_TOGETHER, Whom, read, unreadable};
+use super::tubes::{TUBES_TOGETHER, TubeAddress, read, unreadable};
 use taskyard_store::{Export, Exported, Import};
 
 /// Most tasks that are read together.
 const TOGETHER: usize = 1_000;
 
-/// What is remembered from one page of a copy to the next.
+/// What an export keeps from one page to the next.
 #[derive(Default)]
 pub(super) struct Pages {
-    tubes: HashMap<u32, Listed>,
+    tubes: HashMap<u32, ExportedTube>,
     /// The ids of one tube, in order.
     ids: Option<(u32, Vec<TaskId>)>,
 }
 
-/// A tube that was shown.
+/// A tube of the export.
 #[derive(Clone)]
-struct Listed {
-    whom: Whom,
+struct ExportedTube {
+    address: TubeAddress,
     attempts_max: Option<u32>,
-    /// It is temporary, and all servers were gone: whoever asks it next finds it empty.
+    /// It is temporary, and all servers were gone: the next call to it empties it.
     is_gone: bool,
 }
 
@@ -58,21 +58,23 @@ impl Redis {
 
     pub(crate) async fn import(&self, now: Timestamp, part: Import) -> Result<(), Error> {
         let mut link = self.link.lock().await;
-        self.known().now = now.as_micros();
+        self.cache().now = now.as_micros();
         *self.pages() = Pages::default();
         let mut batch = Batch::new(self, &mut link);
         let imported = match part {
             Import::Tasks(tube, records) => batch.import_tasks(tube, &records).await,
-            Import::End(ending) if self.reach.url.cluster => batch.end_apart(ending).await,
-            Import::End(ending) => batch.end_at_once(&ending).await,
+            Import::End(ending) if self.reach.url.cluster => {
+                batch.finish_step_by_step(ending).await
+            }
+            Import::End(ending) => batch.finish_in_one_call(&ending).await,
         };
-        // Numbers of deliveries go on from those of the other store, and there is more to look after.
-        self.known().leases = 0..0;
-        self.known().forget_sweep();
+        // Lease numbers continue from those of the other store, and there are new tubes to sweep.
+        self.cache().leases = 0..0;
+        self.cache().forget_sweep();
         imported.unwrap_or_else(|failure| Err(error(&failure)))
     }
 
-    /// A call that shows something or takes something in, at a key that is not that of a tube.
+    /// A call that exports or imports, for a key that is not a tube's.
     pub(crate) fn transfer_call(
         &self,
         function: &'static str,
@@ -80,7 +82,7 @@ impl Redis {
         words: Vec<Vec<u8>>,
     ) -> Call {
         let single = if self.reach.url.cluster { "" } else { "1" };
-        let epoch = self.known().epoch.to_string();
+        let epoch = self.cache().epoch.to_string();
         let mut args = vec![self.now_word(), epoch.into_bytes(), Vec::new()];
         args.extend([self.presence.name().as_bytes().to_vec(), single.into()]);
         args.extend(words);
@@ -92,39 +94,39 @@ impl Redis {
     }
 }
 
-/// What the registry says of everything.
-struct Kept {
+/// The numbers of the registry.
+struct RegistryState {
     epoch: u64,
     next_lease: u64,
 }
 
 impl Batch<'_> {
-    /// The version of what is there.
-    pub async fn look_at_format(&mut self) -> Result<i64, Failure> {
+    /// The version of the stored format.
+    pub async fn read_format(&mut self) -> Result<i64, Failure> {
         let key = self.shared.registry_key();
         let kept = self.shown(key, vec![b"R".to_vec()]).await?;
         kept.first().and_then(Value::int).ok_or_else(unreadable_registry)
     }
 
-    async fn kept(&mut self) -> Result<Kept, Failure> {
+    async fn kept(&mut self) -> Result<RegistryState, Failure> {
         let key = self.shared.registry_key();
         let kept = self.shown(key, vec![b"R".to_vec()]).await?;
         let epoch = kept.get(1).and_then(Value::int).map(i64::unsigned_abs);
         let lease = kept.into_iter().nth(2).and_then(Value::text);
         let lease = lease.and_then(|text| String::from_utf8(text).ok()?.parse().ok());
         match (epoch, lease) {
-            (Some(epoch), Some(next_lease)) => Ok(Kept { epoch, next_lease }),
+            (Some(epoch), Some(next_lease)) => Ok(RegistryState { epoch, next_lease }),
             _ => Err(unreadable_registry()),
         }
     }
 
-    /// What is shown at this key.
+    /// Exports from this key.
     pub async fn shown(&mut self, key: String, words: Vec<Vec<u8>>) -> Result<Vec<Value>, Failure> {
         let call = self.shared.transfer_call("export", key, words);
-        self.call_again(&call).await?.list().ok_or_else(unreadable_registry)
+        self.call_with_retry(&call).await?.list().ok_or_else(unreadable_registry)
     }
 
-    /// What is shown at this key from a cursor on until the last one, one text after the other.
+    /// Exports all pages from this key.
     pub async fn shown_all(&mut self, key: &str, verb: u8) -> Result<Vec<Vec<u8>>, Failure> {
         let (mut cursor, mut texts) = (b"0".to_vec(), Vec::new());
         loop {
@@ -142,23 +144,26 @@ impl Batch<'_> {
     }
 
     async fn export_tubes(&mut self) -> Result<Exported, Failure> {
-        let Kept { epoch, next_lease } = self.kept().await?;
-        let whom = self.all_tubes().await?;
+        let RegistryState { epoch, next_lease } = self.kept().await?;
+        let address = self.all_tubes().await?;
         let (mut copies, mut tubes) = (Vec::new(), HashMap::new());
-        for whom in whom.chunks(TUBES_TOGETHER) {
-            for (whom, answer) in self.ask_each(whom, b"N").await {
+        for address in address.chunks(TUBES_TOGETHER) {
+            for (address, answer) in self.call_each(address, b"N").await {
                 let (head, mut parts) = read(answer?)?;
                 if !head.present {
                     continue;
                 }
                 let text = parts.bytes().map_err(unreadable)?;
-                let mut bytes = Bytes(&text);
+                let mut bytes = ByteReader(&text);
                 bytes.byte().map_err(unreadable)?;
                 let mut info = codec::read_info(bytes).map_err(unreadable)?;
                 let (last_epoch, next_id) = codec::read_numbers(&text).map_err(unreadable)?;
                 let is_gone = last_epoch < epoch && forget_epoch(&mut info);
                 let attempts_max = info.options.attempts_max;
-                tubes.insert(info.number, Listed { whom: whom.clone(), attempts_max, is_gone });
+                tubes.insert(
+                    info.number,
+                    ExportedTube { address: address.clone(), attempts_max, is_gone },
+                );
                 copies.push(TubeCopy::new(info, next_id));
             }
         }
@@ -172,8 +177,8 @@ impl Batch<'_> {
         from: TaskId,
         (count, bytes): (usize, usize),
     ) -> Result<Vec<Record>, Failure> {
-        let known = self.shared.pages().tubes.get(&tube).cloned();
-        let listed = match known {
+        let cache = self.shared.pages().tubes.get(&tube).cloned();
+        let listed = match cache {
             Some(listed) => Some(listed),
             None => {
                 self.export_tubes().await?;
@@ -183,7 +188,7 @@ impl Batch<'_> {
         let Some(listed) = listed.filter(|listed| !listed.is_gone) else { return Ok(Vec::new()) };
         let has_ids = |pages: &Pages| pages.ids.as_ref().is_some_and(|(of, _)| *of == tube);
         if from == TaskId(0) || !has_ids(&self.shared.pages()) {
-            let ids = self.ids(&listed.whom).await?;
+            let ids = self.ids(&listed.address).await?;
             self.shared.pages().ids = Some((tube, ids));
         }
         let page: Vec<TaskId> = match &self.shared.pages().ids {
@@ -197,8 +202,8 @@ impl Batch<'_> {
     }
 
     /// The ids of a tube, in order.
-    async fn ids(&mut self, whom: &Whom) -> Result<Vec<TaskId>, Failure> {
-        let key = self.shared.tube_call("export", whom, Vec::new()).key;
+    async fn ids(&mut self, address: &TubeAddress) -> Result<Vec<TaskId>, Failure> {
+        let key = self.shared.tube_call("export", address, Vec::new()).key;
         let mut ids = Vec::new();
         for text in self.shown_all(&key, b'I').await? {
             let (all, _) = text.as_chunks::<8>();
@@ -212,7 +217,7 @@ impl Batch<'_> {
     /// Tasks of these ids, until their bodies have this many bytes.
     async fn read_page(
         &mut self,
-        listed: &Listed,
+        listed: &ExportedTube,
         mut ids: &[TaskId],
         bytes: usize,
     ) -> Result<Vec<Record>, Failure> {
@@ -220,7 +225,7 @@ impl Batch<'_> {
         while !ids.is_empty() && size < bytes {
             let some = &ids[..together.min(ids.len())];
             let Some(tasks) = self.peek(listed, some).await? else {
-                // They are too large to be shown together.
+                // They are too large for one answer.
                 together = (together / 2).max(1);
                 continue;
             };
@@ -239,15 +244,15 @@ impl Batch<'_> {
 
     async fn peek(
         &mut self,
-        listed: &Listed,
+        listed: &ExportedTube,
         ids: &[TaskId],
     ) -> Result<Option<Vec<Peeked>>, Failure> {
         let words = vec![codec::with_ids(vec![b'E'], ids)];
-        let mut call = self.shared.tube_call("free", &listed.whom, words);
-        // At a moment at which nothing has expired, so that the reason tells the state.
+        let mut call = self.shared.tube_call("call", &listed.address, words);
+        // At a moment at which nothing has expired, so that the reason shows the state.
         call.args[0] = b"0".to_vec();
-        let (_, mut parts) = read(self.call_again(&call).await?)?;
-        let Some(tube) = listed.whom.name.clone() else { return Err(unreadable_registry()) };
+        let (_, mut parts) = read(self.call_with_retry(&call).await?)?;
+        let Some(tube) = listed.address.name.clone() else { return Err(unreadable_registry()) };
         match parts.peeked(&tube).map_err(unreadable)? {
             Ok(tasks) => Ok(Some(tasks)),
             Err(Error::TooLarge { .. }) if ids.len() > 1 => Ok(None),
@@ -256,8 +261,8 @@ impl Batch<'_> {
         }
     }
 
-    /// Asks for something to be taken in, once. Answers why that is refused.
-    pub async fn taken_in(&mut self, call: Call) -> Result<Result<(), Error>, Failure> {
+    /// Makes an import call once. Answers why it is refused.
+    pub async fn import_call(&mut self, call: Call) -> Result<Result<(), Error>, Failure> {
         let answer = self.link.call(&[call]).await.pop();
         let answer = answer.unwrap_or_else(|| Err(unreadable_registry()))?;
         let text = answer.list().into_iter().flatten().next().and_then(Value::text);
@@ -273,7 +278,7 @@ impl Batch<'_> {
         tube: TubeName,
         records: &[Record],
     ) -> Result<Result<(), Error>, Failure> {
-        let (whom, Some(_)) = self.find(&tube).await? else {
+        let (address, Some(_)) = self.find(&tube).await? else {
             return Ok(Err(Error::TubeNotFound(tube)));
         };
         let mut words = vec![b"T".to_vec(), encode_tasks(records)];
@@ -281,13 +286,13 @@ impl Batch<'_> {
             let body = record.body.clone().unwrap_or_else(|| Body::new(&[]));
             codec::body_bytes(&body)
         }));
-        let mut call = self.shared.tube_call("import", &whom, words);
+        let mut call = self.shared.tube_call("import", &address, words);
         call.replicate = true;
-        self.taken_in(call).await
+        self.import_call(call).await
     }
 
-    /// All in one call.
-    async fn end_at_once(&mut self, ending: &Ending) -> Result<Result<(), Error>, Failure> {
+    /// Finishes an import in one call.
+    async fn finish_in_one_call(&mut self, ending: &Ending) -> Result<Result<(), Error>, Failure> {
         let Ending { tubes, semaphores, next_lease } = ending;
         let counts = [*next_lease, tubes.len() as u64, semaphores.len() as u64];
         let mut words = vec![b"A".to_vec()];
@@ -296,15 +301,15 @@ impl Batch<'_> {
         let numbers = (1..).zip(tubes).map(|(place, (_, copy))| (copy.number, place)).collect();
         words.extend(super::semaphores::transfer::encode(semaphores, &numbers));
         let call = self.shared.transfer_call("import", self.shared.registry_key(), words);
-        self.taken_in(call).await
+        self.import_call(call).await
     }
 
-    /// One after the other, each of which may be done again.
-    async fn end_apart(&mut self, ending: Ending) -> Result<Result<(), Error>, Failure> {
+    /// Finishes an import in steps that can be repeated.
+    async fn finish_step_by_step(&mut self, ending: Ending) -> Result<Result<(), Error>, Failure> {
         let Ending { tubes, semaphores, next_lease } = ending;
         let words = vec![b"L".to_vec(), next_lease.to_string().into_bytes()];
         let call = self.shared.transfer_call("import", self.shared.registry_key(), words);
-        if let Err(refusal) = self.taken_in(call).await? {
+        if let Err(refusal) = self.import_call(call).await? {
             return Ok(Err(refusal));
         }
         for semaphore in &semaphores {
@@ -313,13 +318,13 @@ impl Batch<'_> {
             }
         }
         for (came, copy) in tubes {
-            let (whom, Some(_)) = self.find(&came).await? else {
+            let (address, Some(_)) = self.find(&came).await? else {
                 return Ok(Err(Error::TubeNotFound(came)));
             };
             let words = vec![b"O".to_vec(), encode_tube(&came, &copy)];
-            let mut call = self.shared.tube_call("import", &whom, words);
+            let mut call = self.shared.tube_call("import", &address, words);
             call.replicate = true;
-            if let Err(refusal) = self.taken_in(call).await? {
+            if let Err(refusal) = self.import_call(call).await? {
                 return Ok(Err(refusal));
             }
             let queue_num = copy.record.options.queue_num;
@@ -331,7 +336,7 @@ impl Batch<'_> {
     }
 }
 
-/// All servers were gone since: what was counted until then counts no more. Answers whether its tasks do not either.
+/// Resets the counters of a tube because all servers were gone. Answers whether its tasks are gone too.
 fn forget_epoch(info: &mut TubeInfo) -> bool {
     let tasks = Counts { done: 0, ..info.stats.tasks };
     let is_gone = info.options.temporary;
@@ -340,7 +345,7 @@ fn forget_epoch(info: &mut TubeInfo) -> bool {
     is_gone
 }
 
-/// A task as a peek shows it, as it is written down.
+/// The record of a task that a peek shows.
 fn record(task: Task, since: Option<Timestamp>, attempts_max: Option<u32>) -> Record {
     let body = task.body.unwrap_or_else(|| Body::new(&[]));
     let mut record = Record {
@@ -349,7 +354,7 @@ fn record(task: Task, since: Option<Timestamp>, attempts_max: Option<u32>) -> Re
             (State::Delayed, Some(due), _) => StoredState::Delayed(due),
             (State::Buried, _, Reason::AttemptsUsedUp) => StoredState::DeadLetter,
             (State::Buried, _, _) => StoredState::Buried,
-            // Whoever waits for the semaphore of its tube would be ready.
+            // A gated task counts as ready.
             _ => StoredState::Ready(since.unwrap_or(task.created)),
         },
         pri: task.pri,
@@ -369,7 +374,7 @@ fn record(task: Task, since: Option<Timestamp>, attempts_max: Option<u32>) -> Re
     record
 }
 
-/// What `import.lua` reads of tasks; their bodies come apart.
+/// Tasks as `import.lua` reads them; their bodies are separate.
 fn encode_tasks(records: &[Record]) -> Vec<u8> {
     let mut header = (records.len() as u32).to_le_bytes().to_vec();
     for record in records {
@@ -396,7 +401,7 @@ fn encode_tasks(records: &[Record]) -> Vec<u8> {
     header
 }
 
-/// What `import.lua` reads of a tube.
+/// A tube as `import.lua` reads it.
 fn encode_tube(came: &TubeName, copy: &TubeCopy) -> Vec<u8> {
     let (record, options, calls) = (&copy.record, &copy.record.options, copy.stats.calls);
     let mut word = codec::short_text(came.as_str());

@@ -1,18 +1,18 @@
-//! What Tarantool does to keep what it was told, as its own settings say.
+//! Reads how durable the writes of Tarantool are from its settings.
 
-/// When what was acknowledged is on disk.
+/// When acknowledged writes are on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Durability {
-    /// In a snapshot now and then.
+    /// In occasional snapshots.
     Memory,
-    /// Whenever the system likes.
+    /// When the operating system writes them.
     System,
-    /// Before it is answered.
+    /// Before they are acknowledged.
     Always,
 }
 
 impl Durability {
-    /// What `wal_mode` means.
+    /// The meaning of `wal_mode`.
     pub fn read(wal_mode: &str) -> Self {
         match wal_mode {
             "fsync" => Durability::Always,
@@ -21,12 +21,12 @@ impl Durability {
         }
     }
 
-    /// In words.
+    /// The description for users.
     pub fn text(self) -> &'static str {
         match self {
-            Durability::Always => "what is acknowledged is on disk (wal_mode fsync)",
+            Durability::Always => "acknowledged writes are on disk (wal_mode fsync)",
             Durability::System => {
-                "a loss of power may lose what the system has not written yet (wal_mode write)"
+                "a power failure may lose what the operating system has not written yet (wal_mode write)"
             }
             Durability::Memory => {
                 "a crash of Tarantool loses everything since its last snapshot (wal_mode none)"

@@ -1,29 +1,29 @@
-//! A batch on its way to Tarantool and back.
+//! Runs a batch as calls to Tarantool.
 //!
-//! A call carries any commands in order and is one transaction; a large batch is several calls, which leave together, so that
-//! nobody else waits long. Each command is whole.
+//! A call has any commands in order and is one transaction; a large batch is several calls, which are sent together, so that
+//! other servers do not wait long. Each command is atomic.
 
 use std::collections::BTreeMap;
 
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::names::check_names;
 use taskyard_core::{Command, Effects, Error, News, Reply, Timestamp, TubeName, check_tasks};
-use taskyard_tarantool::{ANSWER_MAX, BatchReply as Answered, Failure, Fault, decode_batch};
+use taskyard_tarantool::{ANSWER_MAX, BatchReply as BatchAnswer, Failure, Fault, decode_batch};
 
-use super::known::Disorder;
-use super::link::{Link, error_of, is_elsewhere};
+use super::known::Resync;
+use super::link::{Link, error_of, needs_reconnect};
 use super::{Clock, Tarantool};
 use taskyard_store::Executed;
 
-/// How often commands are asked that were not done.
+/// How often commands are sent that were not done.
 const TRIES: usize = 3;
 /// How many lease numbers are reserved together.
 const LEASES: u64 = 1 << 20;
-/// Most tasks and bytes of one call, unless one command has more: nobody else gets between.
+/// Most tasks and bytes of one call, unless one command has more: a call blocks Tarantool while it runs.
 const CALL_TASKS_MAX: usize = 2_000;
 const CALL_BYTES_MAX: usize = 4 << 20;
 
-/// A batch under way.
+/// A batch in progress.
 struct Batch<'a> {
     shared: &'a Tarantool,
     link: &'a mut Link,
@@ -31,26 +31,26 @@ struct Batch<'a> {
     replies: Vec<Option<Result<Reply, Error>>>,
     ready: BTreeMap<TubeName, u64>,
     room: BTreeMap<TubeName, u64>,
-    /// Of which semaphores there may be new events.
+    /// The semaphores that may have new events.
     events: News,
     next_wakeup: Option<Timestamp>,
-    /// Whether the tasks of a call were too many bytes for one answer.
+    /// Whether the tasks of a call were too large for one answer.
     is_large: bool,
 }
 
-/// Commands of one call, with their places in the batch.
+/// The commands of one call, with their indexes in the batch.
 #[derive(Default)]
 struct Chunk {
     places: Vec<usize>,
     commands: Vec<Command>,
     tasks: usize,
     bytes: usize,
-    /// Lease numbers that its takes may use: the first, and the one behind the last.
+    /// Lease numbers that its takes may use: the first, and the one after the last.
     leases: (u64, u64),
 }
 
-/// The reply, unless a semaphore that was to be made is there and is another.
-fn kept(command: &Command, reply: Reply) -> Result<Reply, Error> {
+/// The reply, unless a semaphore to be created exists with other options.
+fn check_created(command: &Command, reply: Reply) -> Result<Reply, Error> {
     if let (Command::Semaphore(command), Reply::Semaphore(reply)) = (command, &reply) {
         command.check_kept(reply)?;
     }
@@ -58,10 +58,10 @@ fn kept(command: &Command, reply: Reply) -> Result<Reply, Error> {
 }
 
 impl Tarantool {
-    /// Runs a batch. Whatever fails, each command is answered.
+    /// Runs a batch. Every command is answered, whatever fails.
     pub(crate) async fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Executed {
         let mut link = self.link.lock().await;
-        self.known().now = Some(now);
+        self.cache().now = Some(now);
         let replies = vec![None; commands.len()];
         let mut batch = Batch {
             shared: self,
@@ -78,10 +78,10 @@ impl Tarantool {
         batch.end()
     }
 
-    /// The moment as procedures are told: nothing is the clock of Tarantool.
+    /// The moment as an argument of calls: `None` is the clock of Tarantool.
     pub(crate) fn moment(&self) -> Option<i64> {
         match self.clock {
-            Clock::Caller => self.known().now.map(Timestamp::as_micros),
+            Clock::Caller => self.cache().now.map(Timestamp::as_micros),
             Clock::Database => None,
         }
     }
@@ -99,7 +99,7 @@ impl Batch<'_> {
         let (mut chunks, mut tries) = (cut(open), 0);
         while !chunks.is_empty() {
             let left = self.unanswered();
-            // Where one answer was too small for all, the rest comes call by call.
+            // If one answer was too small for all, the rest is sent call by call.
             let later = if self.is_large { chunks.split_off(1) } else { Vec::new() };
             tries += 1;
             chunks = self.attempt(chunks, tries == TRIES).await;
@@ -114,12 +114,12 @@ impl Batch<'_> {
         self.replies.iter().filter(|reply| reply.is_none()).count()
     }
 
-    /// Asks all; answers what was not done and may be asked again.
+    /// Sends all calls; answers those that were not done and may be sent again.
     async fn attempt(&mut self, mut chunks: Vec<Chunk>, last: bool) -> Vec<Chunk> {
         let answers = match self.ask(&mut chunks).await {
             Ok(answers) => answers,
             Err(failure) => {
-                if is_elsewhere(&failure) {
+                if needs_reconnect(&failure) {
                     self.link.drop_connection();
                 }
                 return self.fail_all(chunks, &failure, last);
@@ -129,7 +129,7 @@ impl Batch<'_> {
         let mut is_cut = false;
         for (chunk, answer) in chunks.into_iter().zip(answers) {
             match answer.map(|data| decode_batch(&data)) {
-                Ok(Ok(Answered::Executed(decided))) => {
+                Ok(Ok(BatchAnswer::Executed(decided))) => {
                     let ahead = decided.clock.as_micros().saturating_sub(self.now.as_micros());
                     self.learn(&chunk, decided.effects, ahead);
                     if let Some(rest) = self.answer(chunk, decided.replies) {
@@ -137,17 +137,20 @@ impl Batch<'_> {
                         again.push(rest);
                     }
                 }
-                // It waits for the rest of another.
-                Ok(Ok(Answered::Cancelled)) if is_cut => again.push(chunk),
-                // Others took this server for dead; nothing was done.
-                Ok(Ok(Answered::Cancelled)) if !last => {
-                    self.shared.known().doubt();
+                // It waits for the rest of another call.
+                Ok(Ok(BatchAnswer::Cancelled)) if is_cut => again.push(chunk),
+                // This server was declared dead; nothing was done.
+                Ok(Ok(BatchAnswer::Cancelled)) if !last => {
+                    self.shared.cache().request_resync();
                     again.push(chunk);
                 }
-                Ok(Ok(Answered::Cancelled)) => {
-                    self.fail(&chunk, &Failure::Unreachable("others have taken its place".into()));
+                Ok(Ok(BatchAnswer::Cancelled)) => {
+                    self.fail(
+                        &chunk,
+                        &Failure::Unreachable("this server was declared dead".into()),
+                    );
                 }
-                Ok(Ok(Answered::Unreplicated)) => {
+                Ok(Ok(BatchAnswer::Unreplicated)) => {
                     let why = "too few replicas have it".into();
                     self.fail(&chunk, &Failure::Lost(why));
                 }
@@ -161,30 +164,30 @@ impl Batch<'_> {
 
     /// Sends all calls and waits for all answers.
     async fn ask(&mut self, chunks: &mut [Chunk]) -> Result<Vec<Result<Vec<u8>, Fault>>, Failure> {
-        let unasked = |failure: Failure| match failure {
-            // What was lost is something else.
+        let not_sent = |failure: Failure| match failure {
+            // The lost call was a different one; these commands were not sent.
             Failure::Lost(why) => Failure::Unreachable(why),
             other => other,
         };
-        self.link.connection().await.map_err(unasked)?;
-        self.shared.known().is_new(self.link.number());
-        match self.settle().await {
-            // To put things in order something must be written; a look goes on where nothing can be.
-            Err(Failure::Refused(_)) if chunks.iter().all(Chunk::only_looks) => {}
-            settled => settled.map_err(unasked)?,
+        self.link.connection().await.map_err(not_sent)?;
+        self.shared.cache().is_new(self.link.number());
+        match self.resync().await {
+            // A resync must write; reads go on if writing is refused.
+            Err(Failure::Refused(_)) if chunks.iter().all(Chunk::is_read_only) => {}
+            resynced => resynced.map_err(not_sent)?,
         }
-        self.reserve_leases(chunks).await.map_err(unasked)?;
+        self.reserve_leases(chunks).await.map_err(not_sent)?;
         let (shared, moment) = (self.shared, self.shared.moment());
         let replicas = shared.reach.replicas;
-        self.link.connection().await.map_err(unasked)?;
-        if self.shared.known().is_new(self.link.number()) {
-            return Err(Failure::Unreachable("it was lost meanwhile".into()));
+        self.link.connection().await.map_err(not_sent)?;
+        if self.shared.cache().is_new(self.link.number()) {
+            return Err(Failure::Unreachable("the connection was lost meanwhile".into()));
         }
-        let connection = self.link.connection().await.map_err(unasked)?;
+        let connection = self.link.connection().await.map_err(not_sent)?;
         let mut requests = connection.requests();
-        let first = shared.known().calls + 1;
-        let last = shared.known().calls + chunks.len() as u64;
-        shared.known().calls = last;
+        let first = shared.cache().calls + 1;
+        let last = shared.cache().calls + chunks.len() as u64;
+        shared.cache().calls = last;
         for (call, chunk) in (first..).zip(chunks.iter()) {
             shared.reach.call(&mut requests, "batch", |args| {
                 args.bytes(&shared.server).uint(call).optional(moment);
@@ -194,76 +197,76 @@ impl Batch<'_> {
         connection.exchange(requests, ANSWER_MAX).await
     }
 
-    /// Sees that there are lease numbers for all takes.
+    /// Reserves lease numbers for all takes.
     async fn reserve_leases(&mut self, chunks: &mut [Chunk]) -> Result<(), Failure> {
         let wanted: u64 = chunks.iter().map(Chunk::deliveries).sum();
-        let own = self.shared.known().leases.clone();
+        let own = self.shared.cache().leases.clone();
         if wanted > own.end.saturating_sub(own.start) {
             let size = wanted.max(LEASES);
-            let first = self.link.call_again("leases", |args| _ = args.uint(size)).await?;
+            let first = self.link.call_with_retry("leases", |args| _ = args.uint(size)).await?;
             let first = first.uint().ok_or_else(|| Failure::Lost("no lease numbers".into()))?;
-            self.shared.known().leases = first..first + size;
+            self.shared.cache().leases = first..first + size;
         }
-        let mut known = self.shared.known();
+        let mut cache = self.shared.cache();
         for chunk in chunks {
-            let first = known.leases.start;
-            known.leases.start += chunk.deliveries();
-            chunk.leases = (first, known.leases.start);
+            let first = cache.leases.start;
+            cache.leases.start += chunk.deliveries();
+            chunk.leases = (first, cache.leases.start);
         }
         Ok(())
     }
 
-    /// Tells Tarantool how things stand here, if it may believe something else. May be done twice.
-    async fn settle(&mut self) -> Result<(), Failure> {
-        while !self.try_to_settle().await? {}
+    /// Corrects Tarantool, if it may differ from what this server knows. Idempotent.
+    async fn resync(&mut self) -> Result<(), Failure> {
+        while !self.try_resync().await? {}
         Ok(())
     }
 
-    /// The same; not done where Tarantool knows of later calls, which is learned.
-    async fn try_to_settle(&mut self) -> Result<bool, Failure> {
-        let (disorder, sessions, calls) = {
-            let mut known = self.shared.known();
-            let Some(disorder) = known.disorder.clone() else { return Ok(true) };
-            // It has a number too: one that is held up on the way is not done again.
-            known.calls += 1;
-            let sessions: Vec<_> = known.sessions.iter().map(|(id, count)| (*id, *count)).collect();
-            (disorder, sessions, known.calls)
+    /// Tries a resync; false if Tarantool has seen later calls, whose number is recorded.
+    async fn try_resync(&mut self) -> Result<bool, Failure> {
+        let (resync, sessions, calls) = {
+            let mut cache = self.shared.cache();
+            let Some(resync) = cache.resync.clone() else { return Ok(true) };
+            // It has a number too, so that a delayed one is not done again.
+            cache.calls += 1;
+            let sessions: Vec<_> = cache.sessions.iter().map(|(id, count)| (*id, *count)).collect();
+            (resync, sessions, cache.calls)
         };
         let now = self.shared.moment();
         let server = &self.shared.server;
         let last = self
             .link
-            .call_again("settle", |args| {
+            .call_with_retry("resync", |args| {
                 args.bytes(server).optional(now).uint(calls);
                 args.rows(&sessions, |row, (session, count)| {
                     _ = row.bytes(&session.0).uint(*count);
                 });
-                let unheard: Vec<_> = disorder.unheard.iter().collect();
-                args.rows(&unheard, |row, (tube, first, last)| {
+                let unacknowledged: Vec<_> = resync.unacknowledged.iter().collect();
+                args.rows(&unacknowledged, |row, (tube, first, last)| {
                     _ = row.text(tube.as_str()).uint(*first).uint(*last);
                 });
             })
             .await?;
         if let Some(last) = last.uint().filter(|last| *last > calls) {
-            self.shared.known().calls = last;
+            self.shared.cache().calls = last;
             return Ok(false);
         }
-        self.shared.known().disorder = None;
-        self.shared.presence.look_around();
+        self.shared.cache().resync = None;
+        self.shared.presence.notify_unknown();
         Ok(true)
     }
 
-    /// None of these was answered.
+    /// Handles the failure of calls that were not answered.
     fn fail_all(&mut self, chunks: Vec<Chunk>, failure: &Failure, last: bool) -> Vec<Chunk> {
         let mut again = Vec::new();
         if matches!(failure, Failure::Lost(_)) {
-            self.shared.known().doubt();
+            self.shared.cache().request_resync();
         }
-        // A connection that ended while nobody used it is no reason to fail.
+        // A connection that was closed while idle is no reason to fail.
         let may_repeat = |chunk: &Chunk| match failure {
             Failure::Unreachable(_) => true,
-            Failure::Lost(_) => chunk.only_looks(),
-            Failure::Refused(_) => is_elsewhere(failure),
+            Failure::Lost(_) => chunk.is_read_only(),
+            Failure::Refused(_) => needs_reconnect(failure),
         };
         for chunk in chunks {
             if !last && may_repeat(&chunk) {
@@ -277,41 +280,41 @@ impl Batch<'_> {
 
     fn fail(&mut self, chunk: &Chunk, failure: &Failure) {
         if matches!(failure, Failure::Lost(_)) {
-            // Also where it took nothing: sessions are as their connections were told.
-            chunk.is_unheard(self.shared.known().doubt());
+            // Also if it took nothing, because it may have changed sessions.
+            chunk.add_unacknowledged(self.shared.cache().request_resync());
         }
         for place in &chunk.places {
             self.replies[*place] = Some(Err(error_of(failure)));
         }
     }
 
-    /// The call was refused as a whole, and nothing of it was done. What may be the fault of one command is asked again one
+    /// Handles a call that was refused as a whole, so nothing of it was done. If one command may be the cause, all are sent again one
     /// by one.
     fn refused(&mut self, chunk: Chunk, fault: Fault, last: bool) -> Vec<Chunk> {
         let failure = Failure::Refused(fault);
-        if is_elsewhere(&failure) {
+        if needs_reconnect(&failure) {
             self.link.drop_connection();
             if !last {
                 return vec![chunk];
             }
         } else if chunk.commands.len() > 1 && !last {
-            return chunk.alone();
+            return chunk.one_by_one();
         }
         self.fail(&chunk, &failure);
         Vec::new()
     }
 
     fn unreadable(&mut self, chunk: &Chunk, why: &str) {
-        // They are taken, and nobody has their lease numbers.
-        chunk.is_unheard(self.shared.known().doubt());
-        tracing::error!(why, "an answer of Tarantool could not be read");
-        let what = "it was done, but the answer of Tarantool could not be read; see the log";
+        // The tasks are taken, but the callers do not have their lease numbers.
+        chunk.add_unacknowledged(self.shared.cache().request_resync());
+        tracing::error!(why, "cannot read an answer of Tarantool");
+        let what = "the call was done, but the answer of Tarantool cannot be read; see the log";
         for place in &chunk.places {
             self.replies[*place] = Some(Err(Error::Store(what.into())));
         }
     }
 
-    /// Takes in replies. Answers the rest of the commands where one answer had no room for all.
+    /// Records replies. Answers the rest of the commands if one answer had no room for all.
     fn answer(&mut self, mut chunk: Chunk, replies: Vec<Result<Reply, Error>>) -> Option<Chunk> {
         let count = replies.len();
         if count > chunk.places.len() || (count == 0 && !chunk.places.is_empty()) {
@@ -319,11 +322,11 @@ impl Batch<'_> {
             return None;
         }
         let rest = chunk.split_off(count);
-        let mut known = self.shared.known();
+        let mut cache = self.shared.cache();
         for ((place, command), reply) in chunk.places.iter().zip(&chunk.commands).zip(replies) {
-            let reply = reply.and_then(|reply| kept(command, reply));
+            let reply = reply.and_then(|reply| check_created(command, reply));
             if let Ok(reply) = &reply {
-                known.learn(command, reply);
+                cache.learn(command, reply);
             }
             self.replies[*place] = Some(reply);
         }
@@ -331,7 +334,7 @@ impl Batch<'_> {
     }
 
     fn learn(&mut self, chunk: &Chunk, effects: Effects, ahead: i64) {
-        if !chunk.only_looks() {
+        if !chunk.is_read_only() {
             self.ready.extend(effects.ready);
             self.room.extend(effects.room);
         }
@@ -349,7 +352,7 @@ impl Batch<'_> {
             ready: self.ready.into_iter().collect(),
             room: self.room.into_iter().collect(),
             events: self.events,
-            // When nothing was heard, what was heard last still holds.
+            // Without an answer the last known deadline stays.
             next_wakeup: self.next_wakeup.or(*self.shared.wakeup()),
         };
         Executed { replies, effects, unloaded: Vec::new() }
@@ -357,8 +360,8 @@ impl Batch<'_> {
 }
 
 impl Chunk {
-    fn only_looks(&self) -> bool {
-        self.commands.iter().all(only_looks)
+    fn is_read_only(&self) -> bool {
+        self.commands.iter().all(is_read_only)
     }
 
     /// How many lease numbers its takes may use.
@@ -370,19 +373,19 @@ impl Chunk {
         takes.sum()
     }
 
-    /// What it took nobody heard of: each tube is said once, however many takes there were.
-    fn is_unheard(&self, disorder: &mut Disorder) {
+    /// Notes that the callers do not get the deliveries: one entry for each tube, however many takes there were.
+    fn add_unacknowledged(&self, resync: &mut Resync) {
         let (first, end) = self.leases;
         for command in &self.commands {
             if let Command::Take(take) = command
                 && take.count > 0
             {
-                disorder.unheard.insert((take.tube.clone(), first, end.saturating_sub(1)));
+                resync.unacknowledged.insert((take.tube.clone(), first, end.saturating_sub(1)));
             }
         }
     }
 
-    /// The commands from this place on, if there are any.
+    /// The commands from this index on, if there are any.
     fn split_off(&mut self, place: usize) -> Option<Chunk> {
         let places = self.places.split_off(place).into_iter();
         let mut rest = Chunk::default();
@@ -393,7 +396,7 @@ impl Chunk {
     }
 
     /// Each command in a call of its own.
-    fn alone(self) -> Vec<Chunk> {
+    fn one_by_one(self) -> Vec<Chunk> {
         let each = self.places.into_iter().zip(self.commands);
         each.map(|(place, command)| {
             let mut chunk = Chunk::default();
@@ -442,11 +445,11 @@ fn tasks_in(command: &Command) -> usize {
     }
 }
 
-fn only_looks(command: &Command) -> bool {
+fn is_read_only(command: &Command) -> bool {
     matches!(command, Command::Peek { .. } | Command::Deliveries { .. } | Command::Tubes { .. })
 }
 
-/// What can be refused without asking.
+/// Refuses commands that can be checked without a call to Tarantool.
 fn refusal(command: &Command) -> Option<Error> {
     let options = |capacity: Option<u64>, attempts_max: Option<u32>| {
         let message = if capacity == Some(0) {
@@ -489,10 +492,10 @@ fn refuse_count(what: &'static str, size: usize, advice: &'static str) -> Option
 mod tests {
     use super::*;
 
-    // Each take of a lost call was told to Tarantool, which looked for it among all deliveries of the tube: with a thousand takes it
-    // stood still for longer than anybody waits, and was asked again.
+    // Each take of a lost call was sent to Tarantool, which searched for it in all deliveries of the tube: with a thousand takes it
+    // blocked for longer than the timeout, and was sent the same again.
     #[test]
-    fn a_lost_call_is_told_once_for_each_tube() {
+    fn a_lost_call_is_reported_once_for_each_tube() {
         let take = |text| {
             let tube = TubeName::new(text).unwrap();
             let (session, lease, wait) = (None, None, Default::default());
@@ -502,10 +505,10 @@ mod tests {
         for place in 0..2_000 {
             chunk.push(place, take(if place % 2 == 0 { "a" } else { "b" }));
         }
-        let mut disorder = Disorder::default();
-        chunk.is_unheard(&mut disorder);
+        let mut resync = Resync::default();
+        chunk.add_unacknowledged(&mut resync);
         let rows: Vec<_> =
-            disorder.unheard.iter().map(|row| (row.0.as_str(), row.1, row.2)).collect();
+            resync.unacknowledged.iter().map(|row| (row.0.as_str(), row.1, row.2)).collect();
         assert_eq!(rows, [("a", 10, 2_009), ("b", 10, 2_009)]);
     }
 

@@ -1,24 +1,23 @@
-//! Tasks in Tarantool, shared by any number of servers.
+//! Stores tasks in Tarantool, shared by any number of servers.
 //!
-//! The rules are procedures in `lua/*.lua`, loaded into Tarantool by whoever connects, and are compared with the core's machine by
-//! the conformance suite. A batch is one call and one transaction of memtx, in which nothing yields until its commit, so
-//! nobody sees half of it. What it wrote is in the log before it is answered.
+//! The rules are procedures in `lua/*.lua` and the shared Lua files of the store crate, which a server loads into Tarantool when it
+//! connects; the conformance suite compares them with the core's machine. A batch is one call and one transaction of memtx, in which
+//! nothing yields until its commit, so no other call sees half of it. Its writes are in the log before it is answered.
 //!
-//! Start reading at `lua/batch.lua`, `lua/spaces.lua` and `lua/put.lua`. On this side `execute` turns a batch into calls,
-//! `link` finds the instance that can be written to and brings it the procedures, `presence` tells the other servers that
-//! this one lives.
+//! Start reading at `lua/batch.lua`, `lua/spaces.lua` and `lua/put.lua`. In Rust, `execute` turns a batch into calls, `link` finds the
+//! writable instance and loads the procedures, and `presence` sends heartbeats and receives notices of other servers.
 //!
-//! Choices that could have been others:
-//! - Commands and replies travel in the layouts of our own protocol, and a task lies in its space as it is answered: a
-//!   taken task is copied into the answer and never becomes a table in Lua.
-//! - A delivery is a row of its own, so that a take writes no task anew: a take is a delete and an insert of small rows. One space
+//! Design decisions:
+//! - Commands and replies use the layouts of our own protocol, and a task is stored as it is answered: a taken task is copied into the
+//!   answer and never becomes a table in Lua.
+//! - A delivery is a row of its own, so that a take does not rewrite the task: a take is a delete and an insert of small rows. One space
 //!   with an index for each order was tried: takes cost three times as much.
-//! - Counts are in a space of this instance alone, which is in the transaction but not in the log. An instance that has just begun to
-//!   be written to counts once. **Invariant**: whatever writes there writes something into the log too. What has nothing for the log is
-//!   done at once, before others that wait for it, and Tarantool ends when it must undo one of those below it.
-//! - Nobody waits in Tarantool for tasks, because it stops reading at 768 requests under way: consumers wait in the engine.
-//! - Lease numbers come from ranges that begin at the clock of Tarantool: even when a replica takes over that has not heard the
-//!   last of them, none is issued twice.
+//! - Counts are in a temporary space of the instance, which is part of the transaction but not of the log. An instance that became
+//!   writable counts once. **Invariant**: a transaction that writes counts also writes to the log. A transaction without log rows
+//!   commits at once, before others that wait for the log, and Tarantool aborts if it must roll back one of those below it.
+//! - Consumers do not wait in Tarantool, because it stops reading at 768 requests in flight: they wait in the engine.
+//! - Lease numbers come from ranges that begin at the clock of Tarantool: none is issued twice, even when a replica takes over that did
+//!   not receive the last writes.
 
 mod durability;
 mod execute;
@@ -39,7 +38,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use durability::Durability;
-use known::Known;
+use known::TubeCache;
 use library::{FORMAT, Library};
 use link::{Link, Reach, error_of, may_come_up};
 use presence::Presence;
@@ -60,12 +59,12 @@ pub struct Tarantool {
     /// This server's identity in Tarantool.
     server: Vec<u8>,
     link: Mutex<Link>,
-    known: Lock<Known>,
-    /// When a tick is wanted, as was heard last.
+    cache: Lock<TubeCache>,
+    /// When the next tick is needed, as far as known.
     wakeup: Lock<Option<Timestamp>>,
     presence: Presence,
     durability: Durability,
-    /// Whether Tarantool knows of this one.
+    /// Whether this is one of the servers of Tarantool.
     serves: bool,
 }
 
@@ -82,8 +81,8 @@ impl Backend for Tarantool {
     }
 
     fn start(self: &Arc<Self>, runtime: &Handle) {
-        runtime.spawn(presence::live(Arc::clone(self)));
-        runtime.spawn(presence::listen(Arc::clone(self)));
+        runtime.spawn(presence::run(Arc::clone(self)));
+        runtime.spawn(presence::receive_notices(Arc::clone(self)));
     }
 
     async fn execute(self: Arc<Self>, now: Timestamp, commands: Vec<Command>) -> Executed {
@@ -113,7 +112,7 @@ impl Backend for Tarantool {
     fn capabilities(&self) -> Capabilities {
         let durable = self.durability == Durability::Always;
         if self.reach.is_adapter {
-            // Its tasks get their ids and attempts from nobody but itself.
+            // The module alone gives ids and attempts to its tasks.
             let plain = Capabilities { semaphores: false, gates: false, ..CAPABILITIES };
             return Capabilities { name: ADAPTED, durable, imports: false, ..plain };
         }
@@ -128,26 +127,26 @@ impl Backend for Tarantool {
         let text = self.durability.text();
         Some(match self.reach.replicas {
             0 => text.to_owned(),
-            count => format!("{text}; {count} replicas have it before it is answered"),
+            count => format!("{text}; {count} replicas have a write before it is acknowledged"),
         })
     }
 }
 
-/// Schemes of URLs: tubes of our own, and those of an existing tarantool/queue.
+/// Schemes of URLs: our own tubes, and those of an existing tarantool/queue.
 const OURS: &str = "tarantool";
 
-/// What it is like with Tarantool's own settings; `wal_mode = 'fsync'` makes it durable.
+/// The capabilities with Tarantool's default settings; `wal_mode = 'fsync'` makes it durable.
 pub const CAPABILITIES: Capabilities = Capabilities {
     shared: true,
     exports: true,
     imports: true,
     semaphores: true,
     gates: true,
-    wakes: "at once by one call that waits for news",
+    wakes: "at once by one call that waits for notices",
     loses: &[
         (
             "the server is killed or stopped",
-            "nothing; its sessions end two heartbeats later, then others get what they held",
+            "nothing; its sessions end two heartbeats later, then their tasks are ready again",
         ),
         (
             "the machine fails",
@@ -163,7 +162,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
 };
 const ADAPTED: &str = "tarantool+queue";
 
-/// What an existing tarantool/queue does not have. What of it can be asked is refused.
+/// What an existing tarantool/queue does not support. Commands that need it are refused.
 const UNSUPPORTED: &[&str] = &[
     "attempts and a limit of them",
     "the previous start of a task, and since when the oldest waits",
@@ -175,7 +174,7 @@ const UNSUPPORTED: &[&str] = &[
     "ids that are never used again",
 ];
 
-/// What a URL says.
+/// Parses a URL.
 fn reach(url: &str) -> Result<Arc<Reach>, String> {
     let place = TarantoolUrl::parse(url, &[OURS, ADAPTED])?;
     let is_adapter = url.starts_with(ADAPTED);
@@ -184,10 +183,10 @@ fn reach(url: &str) -> Result<Arc<Reach>, String> {
         match name.as_str() {
             "prefix" => prefix.clone_from(value),
             "replicas" => {
-                let wrong = || format!("'{value}' is no number for replicas");
+                let wrong = || format!("replicas= must be a number, not '{value}'");
                 replicas = value.parse().map_err(|_| wrong())?;
             }
-            _ => return Err(format!("{name}= is not known; it may be prefix or replicas")),
+            _ => return Err(format!("unknown parameter {name}=; known are prefix and replicas")),
         }
     }
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -213,21 +212,21 @@ impl Tarantool {
                 Ok(durability) => break durability?,
                 Err(failure) if may_come_up(&failure) && Instant::now() < until => {
                     if !std::mem::replace(&mut waits, true) {
-                        tracing::warn!(why = said(&failure), "waiting for Tarantool");
+                        tracing::warn!(why = describe(&failure), "waiting for Tarantool");
                     }
                     tokio::time::sleep(link.pause()).await;
                 }
-                Err(failure) => return Err(Self::unavailable(&said(&failure))),
+                Err(failure) => return Err(Self::unavailable(&describe(&failure))),
             }
         };
         let (wakeup, presence) = Default::default();
-        let known = Lock::new(Known { link: link.number(), ..Known::default() });
+        let cache = Lock::new(TubeCache { link: link.number(), ..TubeCache::default() });
         let link = Mutex::new(link);
-        Ok(Tarantool { reach, clock, server, link, known, wakeup, presence, durability, serves })
+        Ok(Tarantool { reach, clock, server, link, cache, wakeup, presence, durability, serves })
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cache(&self) -> MutexGuard<'_, TubeCache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wakeup(&self) -> MutexGuard<'_, Option<Timestamp>> {
@@ -241,30 +240,30 @@ impl Tarantool {
         }
         let mut link = self.link.lock().await;
         let now = self.moment();
-        let ended = link.call_again("end", |args| {
-            _ = args.bytes(&self.server).optional(now).uint(presence::patience());
+        let ended = link.call_with_retry("end", |args| {
+            _ = args.bytes(&self.server).optional(now).uint(presence::heartbeat_timeout());
         });
         ended.await.map(drop).map_err(|failure| error_of(&failure))
     }
 }
 
-/// Says that this server begins, if it is to be one. Answers how Tarantool keeps what it is told.
+/// Registers this server, if it is to be one. Answers the durability of Tarantool.
 async fn begin(
     link: &mut Link,
     server: &[u8],
     serves: bool,
 ) -> Result<Result<Durability, OpenError>, Failure> {
     let answer = link
-        .call_again(if serves { "begin" } else { "look" }, |args| {
-            _ = args.bytes(server).optional(None).uint(presence::patience());
+        .call_with_retry(if serves { "begin" } else { "probe" }, |args| {
+            _ = args.bytes(server).optional(None).uint(presence::heartbeat_timeout());
         })
         .await?;
     let (found, wal_mode) = match answer.list() {
         [_, _, _, read_only, ..] if serves && read_only.is_true() => {
-            return Err(Failure::Unreachable("it has become read-only".into()));
+            return Err(Failure::Unreachable("the instance has become read-only".into()));
         }
         [found, wal_mode, ..] => (found.uint(), wal_mode.text().unwrap_or("none")),
-        _ => return Err(Failure::Lost("it answered something else".into())),
+        _ => return Err(Failure::Lost("unexpected answer".into())),
     };
     let found = found.and_then(|found| i64::try_from(found).ok()).unwrap_or(0);
     if found > FORMAT {
@@ -273,8 +272,8 @@ async fn begin(
     Ok(Ok(Durability::read(wal_mode)))
 }
 
-/// Why it cannot be opened.
-fn said(failure: &Failure) -> String {
+/// The description of a failure to open.
+fn describe(failure: &Failure) -> String {
     match failure {
         Failure::Refused(_) => match error_of(failure) {
             Error::Store(why) => why,

@@ -1,15 +1,19 @@
-//! The procedures that decide inside Tarantool.
+//! Assembles the library of Lua procedures that run inside Tarantool.
 
-/// The files, in the order in which they need each other: first what all share, then what keeps the rest to itself (Lua
-/// allows two hundred names in one place), then what semaphores share among themselves.
-const SHARED: [&str; 4] = [
+use taskyard_store::lua::{SEMAPHORE_RULES, VALUES, with_limits};
+
+/// The files in the order of their dependencies: first those whose names all others use, then those that are blocks of their
+/// own (a Lua function may have two hundred local names), then those of semaphores.
+const SHARED: [&str; 6] = [
+    include_str!("lua/modules.lua"),
+    VALUES,
     include_str!("lua/values.lua"),
     include_str!("lua/spaces.lua"),
     include_str!("lua/tube.lua"),
     include_str!("lua/orders.lua"),
 ];
 const TUBES: [&str; 9] = [
-    include_str!("lua/straight.lua"),
+    include_str!("lua/raw_insert.lua"),
     include_str!("lua/take.lua"),
     include_str!("lua/put.lua"),
     include_str!("lua/show.lua"),
@@ -21,7 +25,7 @@ const TUBES: [&str; 9] = [
 ];
 const SEMAPHORE: &str = include_str!("lua/semaphore.lua");
 const SEMAPHORES: [&str; 4] = [
-    include_str!("lua/settle.lua"),
+    SEMAPHORE_RULES,
     include_str!("lua/gates.lua"),
     include_str!("lua/semaphores.lua"),
     include_str!("lua/import_semaphores.lua"),
@@ -29,40 +33,40 @@ const SEMAPHORES: [&str; 4] = [
 const LAST: [&str; 3] =
     [include_str!("lua/servers.lua"), include_str!("lua/batch.lua"), include_str!("lua/copy.lua")];
 
-/// Instead of all but what is shared, where tubes are those of an existing tarantool/queue.
+/// Replaces all but the shared files where tubes are those of an existing tarantool/queue.
 const ADAPTER: &str = include_str!("lua/adapter.lua");
 
-/// The version of what is kept in Tarantool. Whoever finds a later one there leaves it alone.
+/// The version of the stored format. A server refuses to work with a later one.
 pub(super) const FORMAT: i64 = 1;
 
-/// Says whether the procedures are there, whether the instance can be written to, and the version of what it keeps.
-pub(super) const LOOK: &str = include_str!("lua/look.lua");
-/// Makes them.
+/// Answers whether the procedures are loaded, whether the instance is read-only, and the version of the stored format.
+pub(super) const PROBE: &str = include_str!("lua/probe.lua");
+/// Loads the procedures.
 pub(super) const LOAD: &str = include_str!("lua/load.lua");
 
 /// The procedures as Tarantool loads them.
 pub(super) struct Library {
-    /// Its name, which says what is in it: servers of several versions do not take it from each other.
+    /// Its name, with a fingerprint of the text: servers of several versions do not replace each other's library.
     pub name: String,
-    /// What is called.
+    /// The function that a server calls.
     pub function: String,
     pub text: String,
 }
 
 impl Library {
-    /// Puts the files together.
+    /// Assembles the files.
     pub fn new() -> Self {
         let apart = |file: &str| format!("do\n{file}end\n");
         let semaphores = format!("{SEMAPHORE}{}", SEMAPHORES.map(apart).concat());
         let semaphores = format!("(function()\n{semaphores}end)()\n");
         let parts = TUBES.map(apart).concat() + &semaphores;
-        Self::of(&format!("{}{parts}{}", SHARED.concat(), LAST.concat()))
+        Self::of(&with_limits(&format!("{}{parts}{}", SHARED.concat(), LAST.concat())))
     }
 
     /// For tubes of an existing tarantool/queue.
     pub fn adapter() -> Self {
-        let [values, spaces, tube, _] = SHARED;
-        Self::of(&format!("{values}{spaces}{tube}{ADAPTER}"))
+        let [modules, shared, values, spaces, tube, _] = SHARED;
+        Self::of(&with_limits(&format!("{modules}{shared}{values}{spaces}{tube}{ADAPTER}")))
     }
 
     fn of(files: &str) -> Self {
@@ -74,7 +78,7 @@ impl Library {
     }
 }
 
-/// Tells texts apart (FNV-1a).
+/// Distinguishes texts (FNV-1a).
 fn fingerprint(bytes: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
@@ -83,6 +87,7 @@ fn fingerprint(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use taskyard_store::lua::typed_limits;
 
     #[test]
     fn another_text_has_another_name() {
@@ -90,5 +95,14 @@ mod tests {
         let library = Library::new();
         assert_eq!(library.function, format!("{}.call", library.name));
         assert_ne!(library.name, Library::adapter().name);
+    }
+
+    #[test]
+    fn limits_come_from_the_core() {
+        let files = [&SHARED[..], &TUBES, &[SEMAPHORE], &SEMAPHORES, &LAST, &[ADAPTER]].concat();
+        assert_eq!(typed_limits(&files.concat()), Vec::<String>::new());
+        for library in [Library::new(), Library::adapter()] {
+            assert!(!library.text.contains("{{"), "a placeholder without a value");
+        }
     }
 }

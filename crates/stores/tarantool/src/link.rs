@@ -1,4 +1,4 @@
-//! The way to the instance that can be written to.
+//! Connects to the writable instance and loads the procedures there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,15 +10,15 @@ use taskyard_tarantool::{
 };
 use tokio::time::Instant;
 
-use super::library::{FORMAT, LOAD, LOOK, Library};
+use super::library::{FORMAT, LOAD, Library, PROBE};
 
-/// How long to leave Tarantool alone when it cannot be reached: at first, and at most.
+/// The pause between attempts to connect: at first, and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// The oldest version that has all that the procedures use.
+/// The oldest version with everything that the procedures use.
 const VERSION_MIN: (u32, u32) = (2, 6);
 
-/// Tarantool's numbers for what it refuses.
+/// Error codes of Tarantool.
 mod code {
     pub const MEMORY: u32 = 2;
     pub const READ_ONLY: u32 = 7;
@@ -28,32 +28,32 @@ mod code {
     pub const NO_USER: u32 = 45;
     pub const PASSWORD: u32 = 47;
     pub const LOADING: u32 = 116;
-    /// Ours: a tarantool/queue that does nothing for a while.
+    /// Ours: tarantool/queue is not running.
     pub const NOT_RUNNING: u32 = 20_116;
 }
 
-/// What all connections have in common.
+/// The settings of all connections.
 pub(super) struct Reach {
     pub place: TarantoolUrl,
-    /// What the names of all spaces begin with.
+    /// The prefix of the names of all spaces.
     pub prefix: String,
-    /// How many replicas must have what is written before it is answered.
+    /// How many replicas must have a write before it is acknowledged.
     pub replicas: u64,
     /// Whether tubes are those of an existing tarantool/queue.
     pub is_adapter: bool,
     pub library: Library,
 }
 
-/// The connection of one who asks.
+/// A connection that is opened again when it is lost.
 pub(super) struct Link {
     reach: Arc<Reach>,
     connection: Option<Connection>,
     /// How many connections there were.
     count: u64,
-    /// The instance that could be written to.
+    /// The instance that was writable last.
     which: usize,
     pause: Duration,
-    /// Why it could not be reached, and until when nobody tries.
+    /// Why it could not be reached, and until when no other attempt is made.
     away: Option<(Failure, Instant)>,
 }
 
@@ -91,20 +91,20 @@ impl Link {
         self.connection.as_mut().ok_or_else(|| Failure::Unreachable("no connection".into()))
     }
 
-    /// The number of the connection that was made last.
+    /// The number of the last connection.
     pub fn number(&self) -> u64 {
         self.count
     }
 
-    /// It is of no use any more.
+    /// Closes the connection.
     pub fn drop_connection(&mut self) {
         self.connection = None;
     }
 
-    /// Connects to the first instance that can be written to, beginning with the last that could.
+    /// Connects to the first writable instance, beginning with the last one.
     async fn connect(&mut self) -> Result<Connection, Failure> {
         let count = self.reach.place.instances.len();
-        let mut last = Failure::Unreachable("it has no instance".into());
+        let mut last = Failure::Unreachable("the URL names no instance".into());
         for turn in 0..count {
             let which = (self.which + turn) % count;
             match self.try_instance(which).await {
@@ -112,7 +112,7 @@ impl Link {
                     self.which = which;
                     return Ok(connection);
                 }
-                // One that refuses for good says more than one that is not there.
+                // A permanent refusal is more informative than an unreachable instance.
                 Err(Failure::Refused(fault)) => last = Failure::Refused(fault),
                 Err(failure) if !matches!(last, Failure::Refused(_)) => last = failure,
                 Err(_) => {}
@@ -136,12 +136,12 @@ impl Link {
             )));
         }
         let (name, prefix) = (&reach.library.name, &reach.prefix);
-        let mut look = connection.requests();
-        look.eval(LOOK, |args| _ = args.text(name).text(prefix));
-        let found = connection.ask(look).await?;
+        let mut probe = connection.requests();
+        probe.eval(PROBE, |args| _ = args.text(name).text(prefix));
+        let found = connection.ask(probe).await?;
         let found = decode_value(&found).map_err(|error| Failure::Lost(error.to_string()))?;
         let [loaded, read_only, format] = found.list() else {
-            return Err(Failure::Lost("it answered something else".into()));
+            return Err(Failure::Lost("unexpected answer".into()));
         };
         if read_only.is_true() {
             return Err(Failure::Unreachable(format!("{address} is read-only")));
@@ -159,8 +159,8 @@ impl Link {
         Ok(connection)
     }
 
-    /// Calls a procedure whose doing twice does no harm, and answers what it did.
-    pub async fn call_again(
+    /// Calls an idempotent procedure and decodes its answer.
+    pub async fn call_with_retry(
         &mut self,
         verb: &str,
         write: impl Fn(&mut ArgumentWriter<'_>),
@@ -169,8 +169,8 @@ impl Link {
         decode_value(&data).map_err(|error| Failure::Lost(error.to_string()))
     }
 
-    /// Calls a procedure and answers its results as they came. It is called again if it was not done, and where that does no
-    /// harm also if it may have been.
+    /// Calls a procedure and answers its results undecoded. It is called again if it was not done, and with `may_repeat` also if it
+    /// may have been done.
     pub async fn call(
         &mut self,
         verb: &str,
@@ -195,11 +195,11 @@ impl Link {
                 Ok(data) => return Ok(data),
                 Err(failure) => failure,
             };
-            if is_elsewhere(&failure) {
+            if needs_reconnect(&failure) {
                 self.drop_connection();
             }
             let is_done = matches!(failure, Failure::Lost(_)) && !may_repeat;
-            if tries >= 3 || is_done || !is_elsewhere(&failure) {
+            if tries >= 3 || is_done || !needs_reconnect(&failure) {
                 return Err(failure);
             }
         }
@@ -220,9 +220,8 @@ impl Reach {
     }
 }
 
-/// Whether another connection may bring it: this one is lost, or its instance is not the one to be written to, or has not
-/// our procedures.
-pub(super) fn is_elsewhere(failure: &Failure) -> bool {
+/// Whether another connection may succeed: this one is lost, or its instance is read-only, or has not our procedures.
+pub(super) fn needs_reconnect(failure: &Failure) -> bool {
     match failure {
         Failure::Unreachable(_) | Failure::Lost(_) => true,
         Failure::Refused(fault) => {
@@ -231,37 +230,36 @@ pub(super) fn is_elsewhere(failure: &Failure) -> bool {
     }
 }
 
-/// Whether it is worth waiting for: it is not up, still loads, or cannot be written to yet.
+/// Whether waiting may help: it is not up, still loading, or not writable yet.
 pub(super) fn may_come_up(failure: &Failure) -> bool {
     let is_idle = matches!(failure, Failure::Refused(fault) if fault.code == code::NOT_RUNNING);
-    is_elsewhere(failure) || is_idle
+    needs_reconnect(failure) || is_idle
 }
 
-/// What the caller is told.
+/// The error that the caller gets.
 pub(super) fn error_of(failure: &Failure) -> Error {
     let fault = match failure {
         Failure::Unreachable(why) => {
             return Error::StoreAway(format!(
-                "Tarantool cannot be reached ({why}); nothing was done, try again a little later"
+                "cannot reach Tarantool ({why}); nothing was done, try again"
             ));
         }
         Failure::Lost(why) => {
             return Error::OutcomeUnknown(format!(
-                "Tarantool was lost before it answered ({why}): it was done or it was not"
+                "the connection to Tarantool was lost before it answered ({why}): the call was done or not; check before you try again"
             ));
         }
         Failure::Refused(fault) => fault,
     };
     match fault.code {
-        code::READ_ONLY => Error::StoreAway(
-            "no Tarantool that can be written to; nothing was done, try again a little later"
-                .into(),
-        ),
-        code::LOADING => Error::StoreAway(
-            "Tarantool is starting; nothing was done, try again a little later".into(),
-        ),
+        code::READ_ONLY => {
+            Error::StoreAway("no writable Tarantool instance; nothing was done, try again".into())
+        }
+        code::LOADING => {
+            Error::StoreAway("Tarantool is starting; nothing was done, try again".into())
+        }
         code::NOT_RUNNING => {
-            Error::StoreAway(format!("{}; nothing was done, try again a little later", fault.text))
+            Error::StoreAway(format!("{}; nothing was done, try again", fault.text))
         }
         code::MEMORY => Error::Overloaded("Tarantool's memory is full (memtx_memory)"),
         code::LOG => Error::Store(format!(
@@ -279,7 +277,7 @@ pub(super) fn error_of(failure: &Failure) -> Error {
     }
 }
 
-/// What is said of spaces that a newer version wrote.
+/// The error for spaces that a newer version wrote.
 fn newer(format: u64) -> String {
     format!("its spaces have format {format}, this version knows {FORMAT}; use a newer taskyard")
 }
@@ -295,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn old_versions_are_known() {
+    fn old_versions_are_refused() {
         for (version, good) in
             [("2.6.0", true), ("2.11.5", true), ("3.0.0-alpha", true), ("2.5.9", false)]
         {
@@ -305,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_passes_is_waited_for() {
+    fn only_temporary_failures_are_waited_for() {
         let refused = |code| Failure::Refused(Fault::new(code, "text"));
         for code in [code::LOADING, code::READ_ONLY, code::NOT_RUNNING] {
             assert!(may_come_up(&refused(code)), "{code}");
@@ -317,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_what_to_do() {
+    fn errors_say_what_to_do() {
         let refused = |code| error_of(&Failure::Refused(Fault::new(code, "text")));
         assert!(matches!(refused(7), Error::StoreAway(_)));
         assert!(matches!(refused(116), Error::StoreAway(_)));

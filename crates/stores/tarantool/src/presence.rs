@@ -1,8 +1,8 @@
-//! This server among others: it says that it lives, and hears which tubes got tasks.
+//! Sends heartbeats and receives notices of other servers.
 //!
-//! Both are on connections of their own, so that a long batch does not make others think that this server is dead. To
-//! hear, one call is parked in Tarantool for each server, however many consumers wait here: Tarantool stops reading
-//! when too many requests are under way. Notices may be lost, and behind them every server looks once a second.
+//! Both use connections of their own, so that a long batch does not delay heartbeats. To receive notices, one call of each
+//! server waits in Tarantool, however many consumers wait here: Tarantool stops reading when too many requests are in
+//! flight. Notices may be lost, so every server also looks once a second.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,18 +17,18 @@ use super::Tarantool;
 use super::link::Link;
 use taskyard_store::{RemoteChange, Watcher};
 
-/// How often a server says that it lives. The sessions of one that has not for two of these are ended by
-/// another, which looks as often: a dead server's tasks return within three.
+/// The interval of heartbeats. A server that missed two is declared dead by another one, which ends its sessions: the tasks of a
+/// dead server are ready again within three intervals.
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
-/// How long a call waits for news.
+/// How long a call waits for notices.
 const WATCH: Duration = Duration::from_secs(5);
 
-/// How long a server may be silent, in microseconds.
-pub(super) fn patience() -> u64 {
+/// How long a server may miss heartbeats, in microseconds.
+pub(super) fn heartbeat_timeout() -> u64 {
     2 * HEARTBEAT.as_micros() as u64
 }
 
-/// What is known of the other servers.
+/// The background work of this server.
 #[derive(Default)]
 pub(super) struct Presence {
     stopped: AtomicBool,
@@ -37,7 +37,7 @@ pub(super) struct Presence {
 }
 
 impl Presence {
-    /// Who wants to know what others say.
+    /// Sets the function that is called on changes of other servers.
     pub fn watch(&self, watcher: Watcher) {
         *self.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Some(watcher);
     }
@@ -52,105 +52,105 @@ impl Presence {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Waits, or until the store is closed.
-    async fn rest(&self, span: Duration) {
+    /// Waits, at most until the store is closed.
+    async fn pause(&self, span: Duration) {
         let _ = timeout(span, self.wake.notified()).await;
     }
 
-    /// Lets those who wait here look whether there is something for them.
-    pub fn look_around(&self) {
-        self.heard(RemoteChange::Anything);
+    /// Reports that anything may have changed, so that all waiting callers look again.
+    pub fn notify_unknown(&self) {
+        self.notify(RemoteChange::Anything);
     }
 
-    fn heard(&self, what: RemoteChange) {
+    fn notify(&self, what: RemoteChange) {
         if let Some(watcher) = &*self.watcher.lock().unwrap_or_else(PoisonError::into_inner) {
             watcher(what);
         }
     }
 }
 
-/// Says that this server lives, until the store is closed.
-pub(super) async fn live(shared: Arc<Tarantool>) {
+/// Sends heartbeats until the store is closed.
+pub(super) async fn run(shared: Arc<Tarantool>) {
     let mut link = Link::new(Arc::clone(&shared.reach));
     while !shared.presence.is_stopped() {
-        let pause = match beat(&shared, &mut link).await {
+        let pause = match send_heartbeat(&shared, &mut link).await {
             Ok(()) => HEARTBEAT,
             Err(failure) => {
-                tracing::debug!(why = %failure, "cannot say that this server lives; trying again");
-                // Soon, since those who hear nothing take this server for dead.
+                tracing::debug!(why = %failure, "cannot send heartbeats; trying again");
+                // Soon, because a server without heartbeats is declared dead.
                 link.pause()
             }
         };
-        shared.presence.rest(pause).await;
+        shared.presence.pause(pause).await;
     }
 }
 
-async fn beat(shared: &Tarantool, link: &mut Link) -> Result<(), Failure> {
+async fn send_heartbeat(shared: &Tarantool, link: &mut Link) -> Result<(), Failure> {
     let now = shared.moment();
     let answer = link
-        .call_again("beat", |args| {
-            _ = args.bytes(&shared.server).optional(now).uint(patience());
+        .call_with_retry("heartbeat", |args| {
+            _ = args.bytes(&shared.server).optional(now).uint(heartbeat_timeout());
         })
         .await?;
     let [_, lost, forgotten] = answer.list() else {
-        return Err(Failure::Lost("it answered something else".into()));
+        return Err(Failure::Lost("unexpected answer".into()));
     };
     let lost = lost.uint().unwrap_or(0) > 0;
     if forgotten.is_true() {
-        tracing::warn!("this server was silent for so long that others took it for dead");
-        shared.known().doubt();
+        tracing::warn!("missed heartbeats; declared dead, sessions released");
+        shared.cache().request_resync();
     }
     if lost {
-        tracing::warn!("another server is gone; its sessions end");
+        tracing::warn!("another server missed its heartbeats; its sessions end");
     }
     if lost || forgotten.is_true() {
-        shared.presence.look_around();
+        shared.presence.notify_unknown();
     }
     Ok(())
 }
 
-/// Hears what others did, until the store is closed.
-pub(super) async fn listen(shared: Arc<Tarantool>) {
+/// Receives notices of other servers until the store is closed.
+pub(super) async fn receive_notices(shared: Arc<Tarantool>) {
     let mut link = Link::new(Arc::clone(&shared.reach));
-    // The last notice that was heard; nothing when some may have been missed.
+    // The last notice that was received; `None` when some may have been missed.
     let mut seen = None;
     while !shared.presence.is_stopped() {
-        match hear(&shared, &mut link, seen).await {
+        match receive(&shared, &mut link, seen).await {
             Ok(last) => seen = Some(last),
             Err(failure) => {
-                tracing::debug!(why = %failure, "cannot hear the other servers; trying again");
+                tracing::debug!(why = %failure, "cannot receive notices of other servers; trying again");
                 link.drop_connection();
                 seen = None;
-                shared.presence.rest(link.pause()).await;
+                shared.presence.pause(link.pause()).await;
             }
         }
     }
 }
 
-async fn hear(shared: &Tarantool, link: &mut Link, seen: Option<u64>) -> Result<u64, Failure> {
+async fn receive(shared: &Tarantool, link: &mut Link, seen: Option<u64>) -> Result<u64, Failure> {
     let connection = link.connection().await?;
     let mut requests = connection.requests();
-    let known = seen.and_then(|seen| i64::try_from(seen).ok());
+    let last_seen = seen.and_then(|seen| i64::try_from(seen).ok());
     shared.reach.call(&mut requests, "watch", |args| {
-        _ = args.bytes(&shared.server).optional(known).uint(WATCH.as_secs());
+        _ = args.bytes(&shared.server).optional(last_seen).uint(WATCH.as_secs());
     });
     let answers = connection.exchange(requests, WATCH + ANSWER_MAX).await?;
     let data = answers.into_iter().next().unwrap_or_else(|| Ok(Vec::new()));
     let word = decode_value(&data.map_err(Failure::Refused)?);
     let word = word.map_err(|error| Failure::Lost(error.to_string()))?;
     let [last, tubes, events, anything] = word.list() else {
-        return Err(Failure::Lost("it answered something else".into()));
+        return Err(Failure::Lost("unexpected answer".into()));
     };
     if anything.is_true() {
-        shared.presence.look_around();
+        shared.presence.notify_unknown();
     }
     for tube in tubes.list().iter().filter_map(LuaValue::text) {
         if let Ok(tube) = TubeName::new(tube) {
-            shared.presence.heard(RemoteChange::Tube(tube));
+            shared.presence.notify(RemoteChange::Tube(tube));
         }
     }
     if events.is_true() {
-        shared.presence.heard(RemoteChange::Events);
+        shared.presence.notify(RemoteChange::Events);
     }
-    last.uint().ok_or_else(|| Failure::Lost("it answered something else".into()))
+    last.uint().ok_or_else(|| Failure::Lost("unexpected answer".into()))
 }

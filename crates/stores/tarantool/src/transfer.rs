@@ -1,4 +1,4 @@
-//! Everything out of Tarantool, or into it, when a store is copied.
+//! Exports and imports all data, when a store is copied.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use super::link::error_of;
 use taskyard_store::refused;
 use taskyard_store::{Export, Exported, Import};
 
-/// How long a call may take: the last one brings all who stand in semaphores.
+/// How long a call may take: the last one has all entries of semaphores.
 const CALL_MAX: Duration = Duration::from_secs(600);
 
-/// Sets the tasks of tubes apart from the numbers that callers choose: a tube number above a task id.
+/// Separates the tasks of tubes from the numbers that callers choose: the number of the tube above the task id.
 const GATED: u64 = 1 << 63;
 const ID_BITS: u32 = 49;
 
@@ -47,14 +47,14 @@ impl Tarantool {
             }
             Export::Semaphores => semaphores(&self.ask("export_semaphores", true, |_| {}).await?),
         };
-        read.ok_or_else(|| Error::Store("what is kept in Tarantool could not be read".into()))
+        read.ok_or_else(|| Error::Store("cannot read the data in Tarantool".into()))
     }
 
     pub(crate) async fn import(&self, now: Timestamp, part: Import) -> Result<(), Error> {
         if self.reach.is_adapter {
             return Err(refused("be copied to"));
         }
-        self.known().now = Some(now);
+        self.cache().now = Some(now);
         let (moment, replicas) = (self.moment(), self.reach.replicas);
         match part {
             Import::Tasks(tube, records) => {
@@ -70,8 +70,8 @@ impl Tarantool {
                     write_ending(args, &ending);
                 };
                 self.ask("import_end", false, write).await?;
-                // Numbers of deliveries go on from those of the other store.
-                self.known().leases = 0..0;
+                // Lease numbers continue from those of the other store.
+                self.cache().leases = 0..0;
             }
         }
         Ok(())
@@ -86,7 +86,7 @@ impl Tarantool {
         let mut link = self.link.lock().await;
         let answer = link.call(verb, CALL_MAX, may_repeat, write).await;
         answer.map_err(|failure| match failure {
-            // What only looks was not done, whether it was or not.
+            // An export changes nothing, so a lost one counts as not done.
             Failure::Lost(why) if may_repeat => error_of(&Failure::Unreachable(why)),
             failure => error_of(&failure),
         })
@@ -131,7 +131,7 @@ fn tasks(data: &[u8]) -> Option<Exported> {
     Some(Exported::Tasks(records))
 }
 
-/// A task as it lies in its space.
+/// A task as it is stored.
 fn read_task(row: &[LuaValue]) -> Option<Record> {
     let [id, state, pri, created, expires, ttr, attempts, _, body, rest @ ..] = row else {
         return None;
@@ -145,7 +145,7 @@ fn read_task(row: &[LuaValue]) -> Option<Record> {
         },
     };
     let standing = match (state.uint()?, flag.uint()?) {
-        // Whoever waits for the semaphore of its tube would be ready.
+        // A gated task counts as ready.
         (DELAYED, 0) => StoredState::Delayed(moment(due)?),
         (BURIED, DEAD_LETTER) => StoredState::DeadLetter,
         (BURIED, _) => StoredState::Buried,
@@ -202,7 +202,7 @@ fn write_task(args: &mut ArgumentWriter<'_>, record: &Record) {
     args.bytes(payload).maybe(meta, ArgumentWriter::bytes);
 }
 
-/// The last step, in the order of `copy.lua`. Tubes and semaphores are named by their places in these lists.
+/// The last step, in the order of `copy.lua`. Tubes and semaphores are named by their positions in these lists.
 fn write_ending(args: &mut ArgumentWriter<'_>, ending: &Ending) {
     let Ending { tubes, semaphores, next_lease } = ending;
     args.uint(*next_lease).rows(tubes, |row, (came, copy)| write_tube(row, came, copy));
@@ -214,7 +214,7 @@ fn write_ending(args: &mut ArgumentWriter<'_>, ending: &Ending) {
         places.extend(semaphore.places.iter().map(|copy| (at, copy)));
         events.extend(semaphore.events.iter().map(|copy| (at, copy)));
     }
-    // Who is of a tube that does not come along has no place here.
+    // Entries of tubes that are not imported are left out.
     let comes = |tube: Option<u32>| tube.is_none_or(|tube| numbers.contains_key(&tube));
     places.retain(|(_, copy)| comes(copy.tube));
     events.retain(|(_, copy)| comes(copy.tube));
@@ -250,7 +250,7 @@ fn write_tube(row: &mut ArgumentWriter<'_>, came: &TubeName, copy: &TubeCopy) {
     });
 }
 
-/// Its key, options as they lie in their space, last grant, and when to look again.
+/// Its key, its options as they are stored, last grant, and when to look again.
 fn write_semaphore(row: &mut ArgumentWriter<'_>, record: &SemaphoreRecord) {
     let options = &record.options;
     let micros = |span: Span| span.as_micros().unsigned_abs();
@@ -342,7 +342,7 @@ fn read_semaphore(row: &LuaValue) -> Option<SemaphoreRecord> {
     })
 }
 
-/// The number of the task's tube, if it is of one, and its number there.
+/// The number of the task's tube, if it belongs to one, and its id there.
 fn apart(task: u64) -> (Option<u32>, TaskId) {
     if task < GATED {
         return (None, TaskId(task));

@@ -30,7 +30,7 @@ for place = 1, #tasks, 2 do
     if delivery then
         check(id, 'is taken and was not ready before', state == 0)
         state, flags, apart, moment, session = 1, struct.unpack('<BBdc16', delivery)
-        check(id, 'has its body elsewhere than its delivery says', (apart == 1) == (bytes > 512))
+        check(id, 'has its body in another place than its delivery says', (apart == 1) == (bytes > 512))
     end
     local timer = (state == 1 or state == 2) and moment or expires
     sizes.all = sizes.all + 1
@@ -68,7 +68,7 @@ for place = 1, #tasks, 2 do
         end
         if flags >= 2 then
             sizes.s = sizes.s + 1
-            check(id, 'is held by nobody', redis.call('ZSCORE', base .. ':s', session .. id))
+            check(id, 'is not held by its session', redis.call('ZSCORE', base .. ':s', session .. id))
         end
     elseif state == 2 or state == 5 then
         sizes.delayed = sizes.delayed + 1
@@ -87,7 +87,7 @@ end
 same('bodies apart', sizes.b, redis.call('HLEN', base .. ':b'))
 same('taken', sizes.x, redis.call('HLEN', base .. ':x'))
 same('buried', sizes.d, redis.call('ZCARD', base .. ':d'))
--- Among the moments is a name that nobody has, after all of them.
+-- Among the deadlines is a member that is no task, after all of them.
 same('moments', sizes.w, redis.call('ZCOUNT', base .. ':w', '-inf', '(+inf'))
 same('held by sessions', sizes.s, redis.call('ZCARD', base .. ':s'))
 local _, _, delayed = struct.unpack('<ddd', redis.call('GET', base .. ':m'))

@@ -41,7 +41,7 @@ same('who stands back', sizes.back, standing_back)
 same('who declined', sizes.k, declined)
 local held = sizes.a + sizes.r + sizes.k
 same('no more than may', true, held <= active)
-same('no place free while somebody waits', true, held == active or sizes.w == 0)
+same('no free place while a task waits', true, held == active or sizes.w == 0)
 
 -- Of each grant the first event may be handed out, and no other.
 local numbers, first = 0, 0

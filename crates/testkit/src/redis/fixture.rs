@@ -66,8 +66,8 @@ impl SharedDatabase for SharedRedis {
 
     fn word_of(request: Request) -> &'static [u8] {
         match request {
-            Request::Put => b"_ask",
-            Request::Take | Request::ShowTube => b"_free",
+            Request::Put => b"_grow",
+            Request::Take | Request::ShowTube => b"_call",
             Request::Join => b"\r\njoin\r\n",
             Request::Leave => b"\r\nleave\r\n",
             Request::ListTubes => b"\r\ntubes\r\n",

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tempfile::{Builder, TempDir};
 
-/// Where Redis is, unless `TASKYARD_REDIS` says otherwise.
+/// The default program, unless `TASKYARD_REDIS` is set.
 const USUAL: &str = "/usr/bin/redis-server";
 
 /// Ends the server and removes its folder when its input ends: when this process does, however it does.
@@ -37,7 +37,7 @@ pub const DURABLE: &[&str] = &[
     "60000",
 ];
 
-/// The program; nothing when the tests are to go on without.
+/// The program; `None` when the tests may be skipped.
 pub fn program() -> Option<PathBuf> {
     let program = std::env::var_os("TASKYARD_REDIS").map_or_else(|| USUAL.into(), PathBuf::from);
     if program.exists() {
@@ -77,7 +77,7 @@ impl Instance {
         instance
     }
 
-    /// One that is not started yet.
+    /// Prepares a server without starting it.
     pub fn prepared(program: PathBuf, settings: &[&str]) -> Self {
         let folder = folder().keep();
         let keeper = Keeper::new(&folder);
@@ -91,7 +91,7 @@ impl Instance {
         self.launch(&["PING"]);
     }
 
-    /// The same for one that answers those only who know its password.
+    /// Starts a server that requires a password.
     pub fn start_with_password(&self, password: &str) {
         self.launch(&["--no-auth-warning", "-a", password, "PING"]);
     }
@@ -107,7 +107,7 @@ impl Instance {
             .stdout(log.expect("a log can be written"))
             .stderr(Stdio::null());
         *self.server() = Some(server.spawn().expect("the server can be started"));
-        // One that loads its data answers that it does.
+        // A server that loads its data answers an error.
         while !self.talk(ping).contains("PONG") {
             let ended = self.server().as_mut().and_then(|child| child.try_wait().ok()?);
             assert!(ended.is_none(), "the server in {} ended: {ended:?}", self.folder.display());
@@ -129,7 +129,7 @@ impl Instance {
         assert!(sent.expect("there is a program that sends signals").success());
     }
 
-    /// Where it listens.
+    /// The port.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -183,12 +183,12 @@ impl Drop for Instance {
 
 /// Three masters with a replica each.
 pub struct Cluster {
-    /// All six. Which are masters is for them to say.
+    /// All six nodes; the cluster decides which are masters.
     pub nodes: Vec<Instance>,
 }
 
-/// How long a node may be silent before the others choose its replica, in milliseconds; and as long as they do not know each other:
-/// whoever is not met within that time is never met, and a busy machine takes its time.
+/// How long a node may be unreachable before the others choose its replica, in milliseconds; and the timeout while the cluster is formed: a
+/// node that is not reached within that time is never added, and a busy machine is slow.
 const NODE_TIMEOUT_MS: &str = "1000";
 const MEET_TIMEOUT_MS: &str = "30000";
 
@@ -246,7 +246,7 @@ impl Cluster {
         }
     }
 
-    /// Its port, as those who live see it; none while they do not agree.
+    /// Its port, as the living nodes see it; `None` while they do not agree.
     pub fn living_master_of(&self, key: &str) -> Option<u16> {
         let mut seen = self.nodes.iter().filter_map(|node| owner(node, key));
         let first = seen.next()?;
@@ -284,7 +284,7 @@ struct Keeper {
 impl Keeper {
     fn new(folder: &Path) -> Self {
         let mut shell = Command::new("sh");
-        // In a group of its own, so that whoever interrupts the tests does not interrupt it.
+        // In a process group of its own, so that interrupting the tests does not interrupt it.
         shell.args(["-c", KEEPER]).arg(folder).process_group(0).current_dir("/");
         shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         Keeper { shell: shell.spawn().expect("a shell can be started") }
@@ -307,7 +307,7 @@ fn folder() -> TempDir {
     made.expect("a temporary folder can be made")
 }
 
-/// A port that nobody listens on.
+/// A free port.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("it has an address").port()

@@ -55,7 +55,7 @@ for _, task in of('task'):pairs() do
         sizes.taken = sizes.taken + 1
         if delivery[4] ~= nil then
             order('held', { delivery[4], tube, id }, id)
-            check(of('session'):get(delivery[4]) ~= nil, 'task %s is held by nobody', tostring(id))
+            check(of('session'):get(delivery[4]) ~= nil, 'task %s is held by an unknown session', tostring(id))
         end
     elseif task[2] == 0 then
         count(tube, 'ready')
@@ -133,6 +133,6 @@ for _, s in of('semaphore'):pairs() do
     end
     check(s[7] == n[0] and s[8] == n[1] and s[9] == n[2] and s[11] == n[3] and s[10] == n[4], 'semaphore %s counts wrong', s[2])
     check(s[12] == of('event').index[2]:count({ s[1] }), 'semaphore %s counts its events wrong', s[2])
-    check(n[0] == 0 or n[2] + n[3] + n[4] >= s[3][1] or s[5] < NEVER, 'semaphore %s lets nobody in', s[2])
+    check(n[0] == 0 or n[2] + n[3] + n[4] >= s[3][1] or s[5] < NEVER, 'semaphore %s has free places and waiting tasks', s[2])
 end
 return wrong

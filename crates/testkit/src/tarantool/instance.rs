@@ -12,7 +12,7 @@ use std::thread;
 use taskyard_tarantool::{Address, Connection, Failure, LuaValue, decode_value};
 use tempfile::{Builder, TempDir};
 
-/// Where Tarantool is, unless `TASKYARD_TARANTOOL` says otherwise.
+/// The default program, unless `TASKYARD_TARANTOOL` is set.
 const USUAL: &str = "/usr/bin/tarantool";
 
 /// Ends the server and removes its folder when its input ends: when this process does, however it does.
@@ -27,7 +27,7 @@ const SCRIPT: &str = include_str!("instance.lua");
 /// What is wrong with the spaces of a store.
 const AUDIT: &str = include_str!("audit.lua");
 
-/// The program; nothing when the tests are to go on without.
+/// The program; `None` when the tests may be skipped.
 pub fn program() -> Option<PathBuf> {
     let program =
         std::env::var_os("TASKYARD_TARANTOOL").map_or_else(|| USUAL.into(), PathBuf::from);
@@ -70,7 +70,7 @@ impl Instance {
         instance
     }
 
-    /// One that is not started yet.
+    /// Prepares a server without starting it.
     pub fn prepared(program: PathBuf, settings: &[(&str, &str)]) -> Self {
         let folder = folder().keep();
         let keeper = Keeper::new(&folder);
@@ -85,7 +85,7 @@ impl Instance {
     pub fn pair(program: &Path) -> [Instance; 2] {
         let mut pair = [(); 2].map(|()| Self::prepared(program.into(), &[]));
         let uris = pair.each_ref().map(|one| format!("admin:boss@127.0.0.1:{}", one.port));
-        // The first begins alone: only then are there users whom the second can be.
+        // The first starts alone: the second needs its users.
         pair[0].start();
         pair[1].replica = true;
         for one in &mut pair {
@@ -109,7 +109,7 @@ impl Instance {
     fn launch(&self, read_only: bool) {
         let log = fs::File::options().create(true).append(true).open(self.folder.join("out"));
         let log = log.expect("a log can be written");
-        // What cannot be written is to be an error, as on a full disk, and not a signal.
+        // A failed write is an error, as on a full disk, and not a signal.
         let mut server = Command::new("sh");
         server.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(&self.program);
         server.arg("instance.lua").arg(self.port.to_string());
@@ -118,7 +118,7 @@ impl Instance {
         let errors = log.try_clone().expect("a file can be opened twice");
         server.stdin(Stdio::null()).stdout(log).stderr(errors);
         *self.server() = Some(server.spawn().expect("the server can be started"));
-        // One that loads its data answers that it does.
+        // A server that loads its data answers an error.
         while !matches!(
             self.try_talk("return rawget(_G, 'ready') == true"),
             Ok(LuaValue::Bool(true))
@@ -164,7 +164,7 @@ impl Instance {
         assert!(set.expect("there is a program that sets limits").success());
     }
 
-    /// Where it listens.
+    /// The port.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -174,7 +174,7 @@ impl Instance {
         format!("tarantool://taskyard:se%2Fcret@127.0.0.1:{}", self.port)
     }
 
-    /// The same by a way on which the first connections are answered as by one that loads its data.
+    /// A URL through a proxy that answers the first connections like a server that loads its data.
     pub fn loading_url(&self, connections: usize) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("it has an address").port();
@@ -203,7 +203,7 @@ impl Instance {
     }
 
     fn try_talk(&self, lua: &str) -> Result<LuaValue, Failure> {
-        // The caller may be on a runtime, where it must not wait for another.
+        // The caller may be in a runtime, where it must not block.
         thread::scope(|scope| scope.spawn(|| self.talk_here(lua)).join().expect("it does not fail"))
     }
 
@@ -243,7 +243,7 @@ fn answer_loading(mut client: TcpStream, mut server: TcpStream) {
     let _ = client.read_to_end(&mut Vec::new());
 }
 
-/// Carries what is said, either way.
+/// Forwards bytes in both directions.
 fn carry(client: TcpStream, server: TcpStream) {
     let pair = || (client.try_clone().expect("a socket"), server.try_clone().expect("a socket"));
     let ((mut asks, mut asked), (mut told, mut tells)) = (pair(), pair());
@@ -265,7 +265,7 @@ struct Keeper {
 impl Keeper {
     fn new(folder: &Path) -> Self {
         let mut shell = Command::new("sh");
-        // In a group of its own, so that whoever interrupts the tests does not interrupt it.
+        // In a process group of its own, so that interrupting the tests does not interrupt it.
         shell.args(["-c", KEEPER]).arg(folder).process_group(0).current_dir("/");
         shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         Keeper { shell: shell.spawn().expect("a shell can be started") }
@@ -288,7 +288,7 @@ fn folder() -> TempDir {
     made.expect("a temporary folder can be made")
 }
 
-/// A port that nobody listens on.
+/// A free port.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("it has an address").port()

@@ -1,9 +1,10 @@
--- The way in: one call asks a tube for any number of things, one after the other.
+-- Runs the commands of one call to a tube, one after the other.
 
-local VERBS = { P = put, T = verbs.take, F = finish, G = ack, D = delete, K = kick, E = peek, L = deliveries, N = info, A = release_all,
-    S = part, U = unhear, I = verbs.tick, R = alter, M = name_tube, X = drop, Z = truncate }
--- Those that a plain tube does in its straight way.
-local STRAIGHT = { P = true, T = true, G = true }
+local VERBS = { P = verbs.put, T = verbs.take, F = verbs.finish, G = verbs.ack, D = verbs.delete, K = verbs.kick, E = verbs.peek,
+    L = verbs.deliveries, N = info, A = verbs.release_all, S = verbs.end_session, U = verbs.undo_unacknowledged, I = verbs.tick,
+    R = verbs.alter, M = verbs.rename, X = verbs.drop, Z = verbs.truncate }
+-- The commands of a plain tube's fast path.
+local FAST = { P = true, T = true, G = true }
 
 local Call = {}
 Call.__index = Call
@@ -14,7 +15,7 @@ end
 
 local last_base, last_prefix
 
--- What all keys begin with, from what those of a tube do.
+-- The prefix of all keys, from the prefix of a tube's keys.
 local function prefix_of(base)
     if base ~= last_base then
         last_base, last_prefix = base, string.match(base, '^{([^:]*):')
@@ -22,7 +23,7 @@ local function prefix_of(base)
     return last_prefix
 end
 
--- The first arguments are the moment (or nothing), the epoch, where to tell the others (or nothing) and who tells them.
+-- The first arguments are the moment (or nothing), the epoch, the channel for notices (or nothing) and the server that calls.
 local function new_call(base, args, single)
     local call = { args = args, next = 6, answers = { '' }, now = tonumber(args[1]) or clock(), epoch = tonumber(args[2]),
         channel = args[3], server = args[4], prefix = prefix_of(base), single = single, tubes = {},
@@ -36,17 +37,16 @@ local function publish(call, name)
     end
 end
 
--- Writes what was done to a tube.
+-- Writes the changes of a tube.
 local function close_tube(call, tube)
     flush(tube)
     write_numbers(tube)
-    if tube.news then
+    if tube.notify then
         publish(call, tube.options.name)
     end
 end
 
--- Writes what was done beside what was asked: to semaphores before tubes, and to other tubes behind them. How those
--- stand is the last answer.
+-- Writes the changes of other tubes and of semaphores. Their states are the last answer.
 local function end_call(call, own, own_key)
     local others = {}
     for _, tube in pairs(call.tubes) do
@@ -59,13 +59,13 @@ local function end_call(call, own, own_key)
     for key, s in pairs(call.semaphores) do
         if s then
             sem.close(s)
-            if s.news then
+            if s.notify then
                 publish(call, '/' .. key)
             end
         end
         if s and key ~= own_key then
             others[#others + 1] = struct.pack('<BI2c0ddBI4', 1, #key, key, sem.next_moment(s), outbox.next_moment(s),
-                s.news and 1 or 0, s.number)
+                s.notify and 1 or 0, s.number)
         end
     end
     if #others > 0 then
@@ -73,8 +73,8 @@ local function end_call(call, own, own_key)
     end
 end
 
--- What the commands of a call will want is read at once, where there are several.
-local function look_ahead(tube, call)
+-- Reads what several commands of a call need in one step.
+local function prefetch(tube, call)
     local args, place, ids, acked = call.args, call.next, {}, {}
     while place <= #args do
         local header = args[place]
@@ -105,8 +105,8 @@ local function look_ahead(tube, call)
     end
 end
 
--- What the caller learns of the tube besides: whether it is there (or another is), this clock, how many can be taken, how much room there is
--- (less than none: no limit), the next moment, its number, whether it has a semaphore or is plain, and whether it lost its limit.
+-- The state of the tube for the caller: whether it exists (or another has its tag), this clock, how many tasks can be taken, how many more
+-- it may hold (negative: no limit), the next deadline, its number, whether it has a semaphore or is plain, and whether it lost its limit.
 local HEAD = '<BddddI4BB'
 
 local function head_of(tube, now, other)
@@ -122,14 +122,14 @@ local function head_of(tube, now, other)
         tube.unlimited and 1 or 0)
 end
 
--- Behind the first arguments is what the tube is called (or nothing: then that is answered).
-local function ask(keys, args)
+-- After the first arguments comes the name of the tube (or nothing: then the name is answered), then the commands.
+local function run_call(keys, args)
     local base, name = keys[1], args[5]
     local call = new_call(base, args, true)
     local now = call.now
     local tube, other = open_tube(call, base, name)
     if tube and #args > call.next then
-        look_ahead(tube, call)
+        prefetch(tube, call)
     end
     while call.next <= #args do
         local header = args[call.next]
@@ -143,7 +143,7 @@ local function ask(keys, args)
             call:answer(refused or '\0')
             tube = tube or not refused and create(call, base, header) or nil
         elseif tube then
-            if not STRAIGHT[verb] then
+            if not FAST[verb] then
                 plain.leave(tube)
             end
             VERBS[verb](tube, header, call)
@@ -164,6 +164,6 @@ local function ask(keys, args)
     return call.answers
 end
 
-redis.register_function(NAME .. '_ask', ask)
--- The same for what needs no room: it may be asked of a Redis that is full.
-redis.register_function({ function_name = NAME .. '_free', callback = ask, flags = { 'allow-oom' } })
+redis.register_function(NAME .. '_grow', run_call)
+-- The same for commands that need no memory: they also run when Redis is full.
+redis.register_function({ function_name = NAME .. '_call', callback = run_call, flags = { 'allow-oom' } })

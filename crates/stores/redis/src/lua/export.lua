@@ -1,5 +1,4 @@
--- Everything out, when a store is copied: what no other call shows. Nothing is written, so nothing is put in order either that
--- the last servers left behind.
+-- Exports what no other call shows, when a store is copied. Nothing is written, so tubes are not restarted after all servers were gone.
 
 local PAGE = 5000
 
@@ -15,19 +14,19 @@ end
 
 local exports = {}
 
--- The version of what is kept here, how often all servers were gone, and a number that no delivery was given yet.
+-- The version of the stored format, the epoch, and a lease number that was not used yet.
 function exports.R(base)
-    local kept = redis.call('MGET', base .. ':format', base .. ':epoch', base .. ':lease')
-    return { tonumber(kept[1] or 0), tonumber(kept[2] or 0), kept[3] or '0' }
+    local stored = redis.call('MGET', base .. ':format', base .. ':epoch', base .. ':lease')
+    return { tonumber(stored[1] or 0), tonumber(stored[2] or 0), stored[3] or '0' }
 end
 
--- Some ids of a tube, perhaps twice, in no order.
+-- Some ids of a tube, in no order; an id may occur twice.
 function exports.I(base, cursor)
     local ids, next_cursor = some_fields(base .. ':t', cursor)
     return { next_cursor, table.concat(ids) }
 end
 
--- The rules of a semaphore, its last grant, and when to look again; nothing where there is none.
+-- The configuration of a semaphore, its last grant, and when to look again; empty where there is none.
 function exports.S(_, _, s)
     if not s then
         return {}
@@ -35,12 +34,12 @@ function exports.S(_, _, s)
     return { s.raw, struct.pack('<dd', s.grants, s.recheck) }
 end
 
--- Some who stand in a semaphore.
+-- Some entries of a semaphore.
 function exports.P(base, cursor, s)
     local tasks, next_cursor = some_fields(base .. ':p', cursor)
     for place, task in ipairs(tasks) do
-        local p = sem.place(s, task)
-        tasks[place] = struct.pack('<I2c0BBddddddddd', #task, task, p.status, p.pinned, p.priority, p.seq, p.enqueued, p.until_when,
+        local p = sem.find(s, task)
+        tasks[place] = struct.pack('<I2c0BBddddddddd', #task, task, p.status, p.declined, p.priority, p.seq, p.enqueued, p.until_when,
             p.grant, p.granted, p.lease_until, p.ack_by, p.revoke_at)
     end
     return { next_cursor, table.concat(tasks) }
@@ -57,7 +56,7 @@ function exports.E(base, cursor, s)
     return { next_cursor, table.concat(events) }
 end
 
--- Behind the arguments of every call: what is wanted, and from where on.
+-- After the arguments of every call: what to export, and the cursor.
 local function export(keys, args)
     local call, key = new_call(keys[1], args, true), nil
     if call.prefix then

@@ -1,20 +1,18 @@
--- How deliveries end, and what else moves a task by hand.
+-- Ends deliveries (ack, release, bury), touches them, and runs other commands that change tasks.
 
-local ACK, RELEASE, BURY, TOUCH = 0, 1, 2, 3
-local BY_LEASE, BY_SESSION, BY_ANYBODY, BY_ENDED_SESSION = 0, 1, 2, 3
+local BY_LEASE, BY_SESSION, BY_ANY_CALLER = 0, 1, 2
 local DONE_ITEM, STALE_ITEM, MISSING_ITEM = '\0', '\1', '\2'
 
 local ITEM = '<c8Bc16BdB'
 local ITEM_BYTES = 35
 
--- Acks of one kind of holder: behind their number the session, where it is one, then the ids, each with its lease, where it is
--- that.
+-- Acks of one kind of holder: after their number the session, if it is a session; then the ids, each with its lease, if it is a lease.
 local function read_acks(header)
     local holder, size = struct.unpack('<BI4', header, 2)
     local acks, place, step = { holder = holder, ids = {}, leases = {} }, 7, 8
     if holder == BY_LEASE then
         step = 16
-    elseif holder ~= BY_ANYBODY then
+    elseif holder ~= BY_ANY_CALLER then
         acks.who = string.sub(header, place, place + 15)
         place = place + 16
     end
@@ -37,7 +35,7 @@ local function read_items(header)
     return items, ids
 end
 
--- Whether a delivery is under way and held by who says so.
+-- Whether a task is taken and the caller holds it.
 local function is_held(tube, task, item)
     if task.state ~= TAKEN or task.moment <= tube.now then
         return false
@@ -46,19 +44,18 @@ local function is_held(tube, task, item)
     elseif item.holder == BY_SESSION then
         return task.flags >= HAS_SESSION and task.session == item.who
     end
-    return item.holder == BY_ANYBODY
+    return item.holder == BY_ANY_CALLER
 end
 
--- Ends a delivery without ack: the task is ready again, or delayed, or its attempts are used up.
+-- Ends a delivery without ack: the task is ready again, or delayed, or buried because its attempts are used up.
 local function give_back(tube, id, task, delay, counted, call)
     leave(tube, id, task)
     local used_up = false
     if counted then
-        -- Whoever was too late gave it back when its time was over, whenever that is seen.
+        -- A task whose time to run is over is ready since then, not since the tick that notices it.
         task.previous, task.since = task.since or task.created, call == 'ttr' and task.moment or tube.now
-        task.attempts = math.min(task.attempts + 1, ATTEMPTS_MAX)
         local most = tube.options.attempts_max
-        used_up = task.attempts >= (most > 0 and most or ATTEMPTS_MAX)
+        task.attempts, used_up = count_attempt(task.attempts, most > 0 and most or nil)
     end
     undeliver(task)
     if used_up then
@@ -82,8 +79,8 @@ local function bury(tube, id, task)
     undeliver(task)
     task.state = BURIED
     enter(tube, id, task)
-    -- It may have kept others of its sub-queue waiting.
-    tube.news = true
+    -- Other tasks of its sub-queue may be ready now.
+    tube.notify = true
     count(tube, 'bury')
 end
 
@@ -100,19 +97,19 @@ local function touch(tube, id, task, more)
     count(tube, 'touch')
 end
 
--- What became of one item; the task is shown as it is afterwards.
+-- Finishes one item and answers the outcome; the task is shown as it is afterwards.
 local function finish_one(tube, item, shown)
     local id, task = item.id, tube.tasks[item.id]
     if not task then
         return MISSING_ITEM
     end
-    local anybody_buries = item.verb == BURY and item.holder == BY_ANYBODY
-    if not anybody_buries and not is_held(tube, task, item) then
+    local buries_untaken = item.verb == BURY and item.holder == BY_ANY_CALLER
+    if not buries_untaken and not is_held(tube, task, item) then
         return STALE_ITEM
     end
     if item.verb == ACK then
         if shown then
-            show(tube, shown, id, REASON.finished)
+            show(tube, shown, id, REASONS.finished)
         end
         remove(tube, id, task)
         count(tube, 'ack')
@@ -130,7 +127,7 @@ local function finish_one(tube, item, shown)
     return DONE_ITEM
 end
 
--- A kind without times has no touch, except for deliveries whose taker named a lease time.
+-- Whether a touch is not supported: a kind without times has none, except for deliveries with a given lease time.
 local function has_wrong_touch(tube, items)
     for _, item in ipairs(items) do
         local task = item.verb == TOUCH and tube.tasks[item.id]
@@ -141,7 +138,7 @@ local function has_wrong_touch(tube, items)
     return false
 end
 
--- What was shown as ready before the semaphore had its say is shown as it is now.
+-- Shows tasks again that were ready before the semaphore decided.
 local function show_gated(tube, shown)
     if tube.options.semaphore == '' then
         return
@@ -149,7 +146,7 @@ local function show_gated(tube, shown)
     for place, head in ipairs(shown.heads) do
         local id, reason, state = struct.unpack('c8BB', head)
         local task = tube.tasks[id]
-        if state == READY and reason ~= REASON.finished and task then
+        if state == READY and reason ~= REASONS.finished and task then
             shown.heads[place] = head_text(id, task, reason_of(tube, task))
         end
     end
@@ -176,13 +173,13 @@ local function finish_items(tube, call, items, ids, wants_shown)
     answer_shown(call, '\0' .. table.concat(outcomes), shown)
 end
 
-local function finish(tube, header, call)
+function verbs.finish(tube, header, call)
     local items, ids = read_items(header)
     finish_items(tube, call, items, ids, struct.unpack('B', header, 2) == 1)
 end
 
--- Acks alone, where nothing is to be shown.
-local function ack(tube, header, call)
+-- Acks in the short form, without showing tasks.
+function verbs.ack(tube, header, call)
     local acks, items = call.acks and call.acks[header] or read_acks(header), {}
     if tube.options.plain then
         return plain.ack(tube, call, acks)
@@ -194,7 +191,7 @@ local function ack(tube, header, call)
     finish_items(tube, call, items, acks.ids, false)
 end
 
-local function delete(tube, header, call)
+function verbs.delete(tube, header, call)
     local wants_shown = struct.unpack('B', header, 2) == 1
     local ids = read_ids(header, 3)
     load(tube, ids)
@@ -208,7 +205,7 @@ local function delete(tube, header, call)
         outcomes[place] = task and DONE_ITEM or MISSING_ITEM
         if task then
             if wants_shown then
-                show(tube, shown, id, REASON.finished)
+                show(tube, shown, id, REASONS.finished)
             end
             remove(tube, id, task)
             count(tube, 'delete')
@@ -218,7 +215,7 @@ local function delete(tube, header, call)
     answer_shown(call, '\0' .. table.concat(outcomes), shown)
 end
 
-local function kick(tube, header, call)
+function verbs.kick(tube, header, call)
     local limit, kicked, all = struct.unpack('<d', header, 2), 0, {}
     while kicked < limit do
         flush(tube)
@@ -245,26 +242,26 @@ local function kick(tube, header, call)
     call:answer('\0' .. struct.pack('<d', kicked))
 end
 
--- Gives back these tasks, which are taken.
+-- Gives back these taken tasks.
 local function give_back_all(tube, ids, counted)
     load(tube, ids)
     for _, id in ipairs(ids) do
         give_back(tube, id, tube.tasks[id], 0, counted, 'release')
     end
     if tube.options.semaphore ~= '' then
-        -- They stand in line in their order. To sort them takes long, so only there.
+        -- They are added to the semaphore in their order. Sorting is slow, so only then.
         table.sort(ids)
         gates.regate(tube, ids)
     end
 end
 
-local function release_all(tube, _, call)
+function verbs.release_all(tube, _, call)
     give_back_all(tube, taken_ids(tube), true)
     call:answer('\0')
 end
 
--- A session has ended: what it holds goes back.
-local function part(tube, header, call)
+-- Gives back what an ended session holds.
+function verbs.end_session(tube, header, call)
     local session = string.sub(header, 2, 17)
     flush(tube)
     local ids = redis.call('ZRANGEBYLEX', tube.base .. ':s', '[' .. session, '[' .. session .. string.rep('\255', 8))
@@ -275,17 +272,17 @@ local function part(tube, header, call)
     call:answer('\0' .. struct.pack('<d', #ids))
 end
 
--- Deliveries with these lease numbers nobody has heard of: they never were.
-local function unhear(tube, header, call)
+-- Undoes deliveries with these lease numbers, whose replies were lost: no attempt is counted.
+function verbs.undo_unacknowledged(tube, header, call)
     local first, last = string.sub(header, 2, 9), string.sub(header, 10, 17)
-    local ids, unheard = taken_ids(tube), {}
+    local ids, lost = taken_ids(tube), {}
     load(tube, ids)
     for _, id in ipairs(ids) do
         local lease = tube.tasks[id].lease
         if lease >= first and lease <= last then
-            unheard[#unheard + 1] = id
+            lost[#lost + 1] = id
         end
     end
-    give_back_all(tube, unheard, false)
+    give_back_all(tube, lost, false)
     call:answer('\0')
 end

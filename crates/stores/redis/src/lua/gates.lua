@@ -1,47 +1,47 @@
--- Tubes with a semaphore before them: their tasks are ready only while they hold a grant. One call then works on keys of several
--- tags, so such tubes are on a single Redis only.
+-- Connects tubes with their semaphore: tasks of such a tube are ready only while they hold a grant. One call then works on keys of several
+-- hash tags, so this needs a single Redis.
 --
--- A task stands in the semaphore exactly while it is ready, taken, or would be ready with a grant. So whatever moved tasks ends
--- with `regate`, and whatever moved places with `follow`.
+-- A task is in the semaphore exactly while it is ready, taken, or would be ready with a grant (gated). So code that moves tasks ends with
+-- `regate`, and code that changes entries ends with `follow`.
 
 local MARK = '\128'
 
--- The number under which a task of a tube stands in its semaphore.
+-- The name of a tube's task in its semaphore.
 local function gated_task(tube, id)
     return MARK .. struct.pack('>I4', tube.options.number) .. id
 end
 
 gates.task = gated_task
 
--- The tube that lives there.
-function gates.tube(call, home)
-    return call.tubes[home] or gates.open_tube(call, '{' .. call.prefix .. ':' .. home .. '}', '')
+-- The tube of this tag.
+function gates.tube(call, tag)
+    return call.tubes[tag] or gates.open_tube(call, '{' .. call.prefix .. ':' .. tag .. '}', '')
 end
 
--- The same, if it is still that of this task.
-local function tube_of(call, home, task)
-    local tube = gates.tube(call, home)
+-- The same, if the task still belongs to it.
+local function tube_of(call, tag, task)
+    local tube = gates.tube(call, tag)
     if tube and not tube.dropped and gated_task(tube, string.sub(task, 6)) == task then
         return tube
     end
 end
 
--- Opens the tube of a task, if it is one. Answers whether that brought the tube, and so this semaphore, in order after all
--- servers were gone: whoever is about to decide decides again.
-function gates.rouse(s, task, place)
-    if #task == 8 or s.call.tubes[place.home] then
+-- Opens the tube of a task, if it has one. Answers whether that restarted the tube, and so changed this semaphore, because all servers
+-- were gone meanwhile: then the caller decides again.
+function sem.refresh(s, entry)
+    if #entry.task == 8 or s.call.tubes[entry.tag] then
         return false
     end
-    local tube = gates.tube(s.call, place.home)
+    local tube = gates.tube(s.call, entry.tag)
     return tube and tube.restarted
 end
 
--- Whether this is a task of a tube that nobody works on: it can lose its grant without a word.
-function gates.is_idle(s, task, place)
+function sem.is_idle(s, entry)
+    local task = entry.task
     if #task == 8 then
         return false
     end
-    local tube, id = tube_of(s.call, place.home, task), string.sub(task, 6)
+    local tube, id = tube_of(s.call, entry.tag, task), string.sub(task, 6)
     if not tube then
         return true
     end
@@ -57,23 +57,23 @@ local function set_gated(tube, id, task, holds)
     end
 end
 
--- After a semaphore changed: who was let in is ready, who lost its grant is not.
+-- After a semaphore changed: tasks with a new grant are ready, tasks that lost theirs are gated.
 function gates.follow(s)
     local moved = s.moved
     s.moved = {}
     for _, task in ipairs(moved) do
-        local place, id = sem.place(s, task), string.sub(task, 6)
-        local tube = place and tube_of(s.call, place.home, task)
+        local entry, id = sem.find(s, task), string.sub(task, 6)
+        local tube = entry and tube_of(s.call, entry.tag, task)
         if tube then
             load(tube, { id })
             if tube.tasks[id] then
-                set_gated(tube, id, tube.tasks[id], place.status >= HOLDS)
+                set_gated(tube, id, tube.tasks[id], entry.status >= HOLDING)
             end
         end
     end
 end
 
--- How important a task is: what its put said, or the less the larger its number.
+-- The priority of a task in the semaphore: what its put says, or the lower the larger the number of its priority in the tube.
 local function priority_of(record)
     if record.own then
         return (struct.unpack('<d', record.own))
@@ -81,28 +81,20 @@ local function priority_of(record)
     return 0 - struct.unpack('>I8', record.pri)
 end
 
--- What a tube wants for one of its tasks.
-local function want(s, tube, id)
+-- Brings the entry of one task in line with its state.
+local function update_entry(s, tube, id)
     local task, record = gated_task(tube, id), tube.tasks[id]
-    local place, state = sem.place(s, task), record and record.state
+    local state = record and record.state
     if state == READY or state == GATED then
-        if not place then
-            sem.stand_in_line(s, task, priority_of(record), tube.home)
-        elseif place.status == ASKED then
-            outbox.forget(s, task, place.grant)
-            sem.stand_back(s, task, place, s.rules.cool_down)
-        end
-    elseif place and state ~= TAKEN then
-        if place.status >= HOLDS then
-            outbox.forget(s, task, place.grant)
-        end
-        sem.remove(s, task, place)
+        rules.follow_tube(s, task, 'waits', priority_of(record), tube.tag)
+    else
+        rules.follow_tube(s, task, state == TAKEN and 'taken' or nil)
     end
-    -- The tube may believe otherwise although nothing changed here.
+    -- The tube may have another state although nothing changed here.
     s.moved[#s.moved + 1] = task
 end
 
--- After tasks of a tube moved: brings them to where their semaphore has them. Does nothing for a tube without one.
+-- After tasks of a tube moved: brings their semaphore in line with them. Does nothing for a tube without one.
 function gates.regate(tube, ids)
     if tube.options.semaphore == '' or #ids == 0 then
         return
@@ -110,7 +102,7 @@ function gates.regate(tube, ids)
     load(tube, ids)
     local s = sem.open(tube.call, tube.options.semaphore)
     if not s then
-        -- A gate that is lost is shut.
+        -- Without its semaphore no task of the tube is ready.
         for _, id in ipairs(ids) do
             if tube.tasks[id] then
                 set_gated(tube, id, tube.tasks[id], false)
@@ -119,9 +111,9 @@ function gates.regate(tube, ids)
         return
     end
     for _, id in ipairs(ids) do
-        want(s, tube, id)
+        update_entry(s, tube, id)
     end
-    settle.all(s)
+    rules.admit_waiters(s)
     gates.follow(s)
 end
 

@@ -1,5 +1,5 @@
--- What comes from another store. Tasks come by id into a tube that nobody knows; in the end it gets its name, and semaphores come with
--- all who stand there. Everything is checked before anything is written.
+-- Imports from another store. Tasks are imported by id into a tube with a temporary name; in the end it gets its name, and semaphores are
+-- imported with their entries. Everything is checked before anything is written.
 
 local GIVES_OWN_PRIORITY, GIVES_SUBQUEUE_NAME = 1, 2
 
@@ -7,7 +7,7 @@ local function refused(...)
     return '\1' .. string.format(...)
 end
 
--- What is said of one task, from this place of a header, and where the next one begins.
+-- One task at this position of a header, and the position of the next one.
 local function read_copy(header, place)
     local new, given = {}, nil
     new.id, new.state, new.pri, new.created, new.expires, new.ttr, new.attempts, new.moment, new.previous, given, place =
@@ -36,7 +36,7 @@ function imports.T(call, base)
         new, place = read_copy(header, place)
         local id, body = struct.unpack('>I8', new.id), call.args[7 + item]
         if id < next_id or id > TASK_ID_MAX or (new.subqueue ~= nil) ~= tube.options.subqueues then
-            return refused("task %.0f cannot come into tube '%s'", id, call.args[5])
+            return refused("task %.0f cannot be imported into tube '%s'", id, call.args[5])
         end
         local task = make_task(tube, new, body)
         task.state, task.attempts, task.pri, task.created, task.expires = new.state, new.attempts, new.pri, new.created, new.expires
@@ -53,7 +53,7 @@ function imports.T(call, base)
     return '\0'
 end
 
--- What a tube becomes: what it is called now and then, flags, capacity, queue, next id, semaphore, and what was done.
+-- The final state of a tube: its temporary and its final name, flags, capacity, queue number, next id, semaphore, and counters.
 local function read_tube(word)
     local new, place = { numbers = {} }, nil
     new.came, new.name, new.flags, new.capacity_bytes, new.queue, new.next_id, new.semaphore, place =
@@ -64,7 +64,7 @@ local function read_tube(word)
     return new
 end
 
--- Gives a tube the options and numbers of the one that it is a copy of; what it is called is said apart.
+-- Gives a tube the options and numbers of its original, and this name.
 local function end_tube(call, tube, new, name)
     plain.leave(tube)
     local o = {}
@@ -79,11 +79,11 @@ local function end_tube(call, tube, new, name)
     for number = DONE, 15 do
         tube.numbers[number] = new.numbers[number]
     end
-    tube.news = true
+    tube.notify = true
     join(call, tube)
 end
 
--- The last step of one tube where not all are on one node: all but its name and the number of its queue.
+-- The last step of one tube on a cluster: all but its name and its queue number.
 function imports.O(call, base)
     local tube, new = open_tube(call, base, call.args[5]), read_tube(call.args[7])
     if not tube then
@@ -95,12 +95,12 @@ function imports.O(call, base)
     return '\0'
 end
 
--- A task as it stands in semaphores here: those of tubes have the number of their tube before them.
+-- The name of a task in a semaphore: tasks of tubes have the number of their tube before them.
 local function task_here(tube, task)
     return tube and gates.task(tube, task) or task
 end
 
--- One semaphore in which nobody stands yet.
+-- One semaphore without entries.
 local function import_semaphore(call, word, number)
     local key, raw, grants, recheck = struct.unpack('<I2c0I2c0dd', word)
     local s = sem.create(call, key, number, raw)
@@ -108,23 +108,23 @@ local function import_semaphore(call, word, number)
     return s
 end
 
--- Who stands there, in the order of arrival; each with its semaphore and its tube, or none, by their places in the lists.
+-- Entries in the order of arrival; each with its semaphore and its tube (or none), by their positions in the lists.
 local function import_places(semaphores, tubes, text)
     local place = 1
     while place <= #text do
         local p, of, in_tube, task = { deadline = NEVER }, nil, nil, nil
-        of, in_tube, task, p.status, p.pinned, p.priority, p.enqueued, p.until_when, p.grant, p.granted, p.lease_until, p.ack_by,
+        of, in_tube, task, p.status, p.declined, p.priority, p.enqueued, p.until_when, p.grant, p.granted, p.lease_until, p.ack_by,
             p.revoke_at, place = struct.unpack('<I4I4c8BBdddddddd', text, place)
         local s, tube = semaphores[of], tubes[in_tube]
         task = task_here(tube, task)
-        p.home, p.seq = tube and tube.home or '', s.next_place
-        s.next_place = s.next_place + 1
-        s.places[task] = p
-        sem.write(s, task, p)
+        p.task, p.tag, p.seq = task, tube and tube.tag or '', s.next_seq
+        s.next_seq = s.next_seq + 1
+        s.entries[task] = p
+        sem.write(s, p)
     end
 end
 
--- Events in their order. They get new numbers: those of Redis tell their semaphore.
+-- Events in their order. They get new numbers, because event ids contain the semaphore.
 local function import_events(semaphores, tubes, text)
     local place = 1
     while place <= #text do
@@ -133,16 +133,16 @@ local function import_events(semaphores, tubes, text)
         local s = semaphores[of]
         local now = s.now
         s.now = next_at
-        outbox.tell(s, task_here(tubes[in_tube], task), grant, kind, attempts)
+        outbox.add(s, task_here(tubes[in_tube], task), grant, kind, attempts)
         s.now = now
     end
 end
 
--- A semaphore where not all are on one node, so that no tubes stand behind it: its number, itself, who stands there, events.
+-- A semaphore on a cluster, which no tube uses: its number, itself, its entries, its events.
 function imports.S(call)
     local key = struct.unpack('<I2c0', call.args[8])
     if sem.open(call, key) then
-        return refused("semaphore '%s' is there already", key)
+        return refused("semaphore '%s' exists already", key)
     end
     local semaphores = { import_semaphore(call, call.args[8], tonumber(call.args[7])) }
     import_places(semaphores, {}, call.args[9])
@@ -151,7 +151,7 @@ function imports.S(call)
     return '\0'
 end
 
--- Leases go on from this number.
+-- Lease numbers continue from this one.
 function imports.L(_, base, next_lease)
     local key = base .. ':lease'
     local before = tonumber(redis.call('GET', key) or 0)
@@ -159,52 +159,52 @@ function imports.L(_, base, next_lease)
     return '\0'
 end
 
--- The tube that is called so, if there is one.
+-- The tube of this name, if there is one.
 local function named(call, base, name)
     if redis.call('HEXISTS', base .. ':tubes', name) == 0 then
         return nil
     end
-    local home = redis.call('HGET', base .. ':homes', name) or name
-    return open_tube(call, '{' .. call.prefix .. ':' .. home .. '}', name), home
+    local tag = redis.call('HGET', base .. ':homes', name) or name
+    return open_tube(call, '{' .. call.prefix .. ':' .. tag .. '}', name), tag
 end
 
--- Why a tube cannot get its name or its queue.
+-- Why a tube cannot get its name or its queue number.
 local function refuse_tube(call, base, new)
     if named(call, base, new.name) then
-        return refused("tube '%s' is there already", new.name)
+        return refused("tube '%s' exists already", new.name)
     end
     local owner = new.queue > 0 and redis.call('HGET', base .. ':queues', new.queue)
-    local home = owner and string.match(owner, '^(.*) %d+$')
-    local other = home and open_tube(call, '{' .. call.prefix .. ':' .. home .. '}', '')
+    local tag = owner and string.match(owner, '^(.*) %d+$')
+    local other = tag and open_tube(call, '{' .. call.prefix .. ':' .. tag .. '}', '')
     if other and other.options.queue == new.queue then
-        return refused("tube '%s' is queue %.0f, as another is", new.name, new.queue)
+        return refused("tube '%s' has queue number %.0f, which another tube has already", new.name, new.queue)
     end
 end
 
-local function name_tube_here(base, tube, home, new)
-    listing.add(base, new.name, tube.options.number, home)
+local function name_tube_here(base, tube, tag, new)
+    listing.add(base, new.name, tube.options.number, tag)
     names.unlist(base, nil, new.came, string.format('%.0f', tube.options.number))
     if new.queue > 0 then
-        redis.call('HSET', base .. ':queues', new.queue, home .. ' 0')
+        redis.call('HSET', base .. ':queues', new.queue, tag .. ' 0')
     end
 end
 
--- Those of a tube of which its semaphore knows nothing, or more than it should.
+-- The tasks of a tube whose entries in its semaphore do not fit their state.
 local function loose_of(tube)
     local ids, loose = gates.all_ids(tube), {}
     local s = sem.open(tube.call, tube.options.semaphore)
     load(tube, ids)
     for _, id in ipairs(ids) do
-        local place, state = sem.place(s, gates.task(tube, id)), tube.tasks[id].state
+        local entry, state = sem.find(s, gates.task(tube, id)), tube.tasks[id].state
         local waits = state == READY or state == GATED
-        if waits ~= (place and true or false) or place and place.status == ASKED then
+        if waits ~= (entry and true or false) or entry and entry.status == ASKED then
             loose[#loose + 1] = id
         end
     end
     return loose
 end
 
--- Who holds a grant of the semaphore before its tube is ready, and nobody else.
+-- Brings tubes and their semaphores in line with each other: only tasks with a grant are ready.
 local function close_gates(call, tubes)
     local loose = {}
     for place, tube in ipairs(tubes) do
@@ -225,12 +225,12 @@ local function close_gates(call, tubes)
     end
 end
 
--- Why it cannot be done, or the tubes that came, where they live, and what they become.
+-- Why the import cannot be finished, or the imported tubes, their tags, and their final states.
 local function check_end(call, base, words, tubes_count, semaphores_count)
-    local tubes, homes, new = {}, {}, {}
+    local tubes, tags, new = {}, {}, {}
     for place = 1, tubes_count do
         new[place] = read_tube(words[place])
-        tubes[place], homes[place] = named(call, base, new[place].came)
+        tubes[place], tags[place] = named(call, base, new[place].came)
         local refusal = not tubes[place] and refused("tube '%s' does not exist", new[place].came) or refuse_tube(call, base, new[place])
         if refusal then
             return refusal
@@ -239,20 +239,20 @@ local function check_end(call, base, words, tubes_count, semaphores_count)
     for place = 1, semaphores_count do
         local key = struct.unpack('<I2c0', words[tubes_count + place])
         if sem.open(call, key) then
-            return refused("semaphore '%s' is there already", key)
+            return refused("semaphore '%s' exists already", key)
         end
     end
-    return nil, tubes, homes, new
+    return nil, tubes, tags, new
 end
 
--- The last step where all is on one node: the next lease, how many tubes and semaphores, these, then places and events.
+-- The last step on a single Redis: the next lease number, the numbers of tubes and semaphores, these, then entries and events.
 function imports.A(call, base)
     call.prefix = string.sub(base, 2, -2)
     local tubes_count, semaphores_count, words = tonumber(call.args[8]), tonumber(call.args[9]), {}
     for place = 10, #call.args do
         words[place - 9] = call.args[place]
     end
-    local refusal, tubes, homes, new = check_end(call, base, words, tubes_count, semaphores_count)
+    local refusal, tubes, tags, new = check_end(call, base, words, tubes_count, semaphores_count)
     if refusal then
         return refusal
     end
@@ -264,7 +264,7 @@ function imports.A(call, base)
         semaphores[place] = import_semaphore(call, word, names.semaphore(base, nil, key)[2])
     end
     for place, tube in ipairs(tubes) do
-        name_tube_here(base, tube, homes[place], new[place])
+        name_tube_here(base, tube, tags[place], new[place])
         end_tube(call, tube, new[place], new[place].name)
     end
     import_places(semaphores, tubes, words[#words - 1])
@@ -277,7 +277,7 @@ function imports.A(call, base)
     return '\0'
 end
 
--- Behind the arguments of every call: what comes.
+-- After the arguments of every call: what to import.
 local function import(keys, args)
     local call = new_call(keys[1], args, args[5] == '1')
     return { imports[args[6]](call, keys[1], args[7]) }

@@ -1,19 +1,18 @@
--- Events of a semaphore that are not acknowledged yet: e by number, g numbers by grant, q what may be handed out by moment. Of each grant
--- only the first stands in q, so that a later one never arrives before an earlier one.
+-- Events of a semaphore that are not acknowledged yet: e by number, g numbers by grant, q deliverable ones by moment. Of each grant only
+-- the first is in q, so that a later event never arrives before an earlier one.
 
 outbox.ACQUIRED, outbox.TRY_RELEASE, outbox.KEEP, outbox.REVOKED, outbox.EXPIRED = 0, 1, 2, 3, 4
 
--- Kind, how often it was handed out, when it is next, grant, its place among the events of all semaphores; behind it the task.
+-- Kind, number of deliveries, when the next one is, grant, its number among the events of all semaphores; the task follows.
 local EVENT = '<BI4ddd'
 local EVENT_BYTES = 29
-local VISIBILITY, VISIBILITY_MAX = 30000000, 600000000
 
--- Numbers of events have 36 bits. Those of a semaphore that begins anew do so at the clock, so that none comes again though Redis has forgotten it:
--- this many a second, from the year 2025 on.
+-- Numbers of events have 36 bits. A new semaphore begins at the clock, so that no number repeats although Redis lost it: this many a
+-- second, from the year 2025 on.
 local NUMBERS_A_SECOND, NUMBERS_SINCE = 32, 1735689600
 
 function outbox.first_number(call)
-    -- A moment that is given by hand says nothing about other lives.
+    -- A moment that the caller gives says nothing about other incarnations.
     if call.args[1] ~= '' then
         return 0
     end
@@ -52,7 +51,7 @@ function outbox.of_grant(s, task, grant)
     return redis.call('HGET', s.base .. ':g', grant_field(task, grant)) or ''
 end
 
--- Events of all semaphores are handed out in the order in which they were made, where one node can count them.
+-- Events of all semaphores are delivered in the order in which they were made, where one node can count them.
 local function next_stamp(s)
     if not s.call.single then
         return s.next_event
@@ -60,8 +59,13 @@ local function next_stamp(s)
     return redis.call('INCR', '{' .. s.call.prefix .. '}:stamp')
 end
 
--- Tells a holder something, as if it had been told so many times already.
-function outbox.tell(s, task, grant, kind, attempts)
+-- The caller may have something to deliver.
+function outbox.notify(s)
+    s.notify = true
+end
+
+-- Adds an event for a holder that counts as delivered so many times already.
+function outbox.add(s, task, grant, kind, attempts)
     local event = { number = struct.pack('>I8', s.next_event), kind = kind, attempts = attempts, next_at = s.now, grant = grant,
         stamp = next_stamp(s), task = task }
     s.next_event = s.next_event + 1
@@ -71,7 +75,7 @@ function outbox.tell(s, task, grant, kind, attempts)
     if before == '' then
         link(s, event)
     end
-    s.news = true
+    outbox.notify(s)
 end
 
 function outbox.remove(s, event)
@@ -86,10 +90,11 @@ function outbox.remove(s, event)
     redis.call('HDEL', s.base .. ':e', event.number)
     if #left == 0 then
         redis.call('HDEL', s.base .. ':g', grant_field(event.task, event.grant))
-        return
+        return false
     end
     redis.call('HSET', s.base .. ':g', grant_field(event.task, event.grant), table.concat(left))
     link(s, outbox.get(s, left[1]))
+    return true
 end
 
 -- The event of this kind of a grant.
@@ -103,23 +108,23 @@ function outbox.find(s, task, grant, kind)
     end
 end
 
--- Whether nobody can have heard of a grant yet.
-function outbox.is_untold(s, task, grant)
+-- Whether the holder cannot know of its grant yet.
+function outbox.is_unsent(s, task, grant)
     local event = outbox.find(s, task, grant, outbox.ACQUIRED)
     return event and event.attempts == 0
 end
 
--- Removes what was still to be said about a grant. Tells whether its holder may have heard of it.
-function outbox.forget(s, task, grant)
-    local untold = outbox.is_untold(s, task, grant)
+-- Removes all events of a grant. Answers whether the holder may know of the grant.
+function outbox.clear(s, task, grant)
+    local unsent = outbox.is_unsent(s, task, grant)
     local numbers = outbox.of_grant(s, task, grant)
     for place = 1, #numbers, 8 do
         outbox.remove(s, outbox.get(s, string.sub(numbers, place, place + 7)))
     end
-    return not untold
+    return not unsent
 end
 
--- The events that may be handed out now, in order, at most so many.
+-- The events that may be delivered now, in order, at most so many.
 function outbox.due(s, most)
     local found = {}
     if most > 0 then
@@ -130,21 +135,20 @@ function outbox.due(s, most)
     return found
 end
 
--- Hands an event out, if it may be.
-function outbox.hand_out(s, number)
+-- Delivers an event, if it is due.
+function outbox.deliver(s, number)
     local event = outbox.get(s, number)
     if not event or event.next_at > s.now or string.sub(outbox.of_grant(s, event.task, event.grant), 1, 8) ~= number then
         return nil
     end
     unlink(s, event)
-    event.attempts = math.min(event.attempts + 1, ATTEMPTS_MAX)
-    event.next_at = s.now + math.min(VISIBILITY * 2 ^ math.min(event.attempts - 1, 10), VISIBILITY_MAX)
+    event.attempts, event.next_at = rules.next_delivery(s.now, event.attempts)
     write_event(s, event)
     link(s, event)
     return event
 end
 
--- When the next event may be handed out.
+-- When the next event may be delivered.
 function outbox.next_moment(s)
     local first = redis.call('ZRANGE', s.base .. ':q', 0, 0, 'WITHSCORES')
     return first[2] and tonumber(first[2]) or NEVER

@@ -1,38 +1,44 @@
--- How tasks come in.
+-- Puts tasks.
 
-local GIVES_PRI, GIVES_TTL, GIVES_TTR, GIVES_DELAY, GIVES_AT, GIVES_SUBQUEUE, GIVES_OWN = 1, 2, 4, 8, 16, 32, 64
--- Where what is said of each task begins in the header.
+local GIVES_PRI = 1
+-- The position of the options of the first task in the header.
 local PUT_ITEMS_AT = 7
 
--- What a put says about one task, from this place of its header, and where the next one begins.
-local function read_new(header, place)
-    local given, new = struct.unpack('B', header, place), {}
-    place = place + 1
-    if given == 0 then
+local read_new
+
+do
+    local GIVES_TTL, GIVES_TTR, GIVES_DELAY, GIVES_AT, GIVES_SUBQUEUE, GIVES_OWN = 2, 4, 8, 16, 32, 64
+
+    -- The options of one task at this position of the header, and the position of the next one.
+    function read_new(header, place)
+        local given, new = struct.unpack('B', header, place), {}
+        place = place + 1
+        if given == 0 then
+            return new, place
+        end
+        if has(given, GIVES_PRI) then
+            new.pri, place = struct.unpack('c8', header, place)
+        end
+        if has(given, GIVES_TTL) then
+            new.ttl, place = struct.unpack('<d', header, place)
+        end
+        if has(given, GIVES_TTR) then
+            new.ttr, place = struct.unpack('<d', header, place)
+        end
+        if has(given, GIVES_DELAY) then
+            new.delay, place = struct.unpack('<d', header, place)
+        end
+        if has(given, GIVES_AT) then
+            new.at, place = struct.unpack('<d', header, place)
+        end
+        if has(given, GIVES_SUBQUEUE) then
+            new.subqueue, place = struct.unpack('<I2c0', header, place)
+        end
+        if has(given, GIVES_OWN) then
+            new.own, place = struct.unpack('c8', header, place)
+        end
         return new, place
     end
-    if has(given, GIVES_PRI) then
-        new.pri, place = struct.unpack('c8', header, place)
-    end
-    if has(given, GIVES_TTL) then
-        new.ttl, place = struct.unpack('<d', header, place)
-    end
-    if has(given, GIVES_TTR) then
-        new.ttr, place = struct.unpack('<d', header, place)
-    end
-    if has(given, GIVES_DELAY) then
-        new.delay, place = struct.unpack('<d', header, place)
-    end
-    if has(given, GIVES_AT) then
-        new.at, place = struct.unpack('<d', header, place)
-    end
-    if has(given, GIVES_SUBQUEUE) then
-        new.subqueue, place = struct.unpack('<I2c0', header, place)
-    end
-    if has(given, GIVES_OWN) then
-        new.own, place = struct.unpack('c8', header, place)
-    end
-    return new, place
 end
 
 local function or_given(value, otherwise)
@@ -51,20 +57,16 @@ local function make_task(tube, new, body)
     if not o.times then
         return task
     end
-    local ttl = or_given(new.ttl, o.ttl) or FOREVER
-    local due = new.at or later(now, or_given(new.delay, o.delay) or 0)
+    local due
     task.pri = new.pri or o.pri
-    task.ttr = or_given(new.ttr, o.ttr) or ttl
-    task.expires = later(now, ttl)
-    if due > now then
-        -- The time to live begins when the delay is over.
-        task.expires = later(due, ttl)
+    task.ttr, task.expires, due = task_times(now, or_given(new.ttl, o.ttl), or_given(new.ttr, o.ttr), or_given(new.delay, o.delay), new.at)
+    if due then
         task.state, task.moment = DELAYED, due
     end
     return task
 end
 
--- Puts tasks one by one, into a tube of any kind. Answers their states.
+-- Puts tasks one by one into a tube of any kind. Answers their states.
 local function put_each(tube, call, header, first, size)
     local id, states, names, place = tube.numbers[NEXT_ID], {}, {}, PUT_ITEMS_AT
     for item = 1, size do
@@ -84,9 +86,9 @@ local function put_each(tube, call, header, first, size)
     return table.concat(states)
 end
 
--- How many; whether one says how important it is to a semaphore, and whether they are puts of one each, otherwise it is all or
--- none; and what is said of each. The bodies follow the header.
-local function put(tube, header, call)
+-- The header has the number of tasks; whether one has a priority for the semaphore, and whether these are puts of one task each (otherwise
+-- all or none are put); and the options of each. The bodies follow the header.
+function verbs.put(tube, header, call)
     local size, flags = struct.unpack('<I4B', header, 2)
     local first, singles = call.next, flags >= 2
     call.next = first + size

@@ -1,8 +1,9 @@
--- What is about all tubes, under a hash tag of its own (names of tubes are in names.lua): s sessions, e when those without
--- connections end, c:SERVER connections at a server, t:SESSION homes of tubes it took from, v servers by their last heartbeat, p the heartbeat before that of each server, life in which life
--- of Redis numbers were given and heartbeats heard, and since when, ttr, epoch, lease, number, and format: the version of all this.
+-- The registry of servers, sessions and numbers, under a hash tag of its own (names of tubes are in names.lua): s sessions, e when those
+-- without connections end, c:SERVER connections at a server, t:SESSION tags of tubes it took from, v servers by their last heartbeat,
+-- p the heartbeat before that of each server, life the incarnation of Redis that gave numbers and received heartbeats, and since when,
+-- ttr, epoch, lease, number, and format: the version of the stored format.
 
--- Connections in all, and when it ends if none comes back (less than nothing: one is there).
+-- The number of connections, and when the session ends if none comes back (negative: it has connections).
 local SESSION = '<dd'
 local NO_END = -1
 
@@ -16,7 +17,7 @@ local function session_of(base, id)
     end
 end
 
-local function lives(session, now)
+local function is_alive(session, now)
     return session and (session.ends < 0 or session.ends > now)
 end
 
@@ -33,7 +34,7 @@ local function session_ttr(base)
     return tonumber(redis.call('GET', base .. ':ttr') or 0)
 end
 
--- Says how many connections of a session are at a server. A session without any ends when its time has passed.
+-- Sets the number of connections of a session at a server. A session without connections ends when its time has passed.
 local function set_connections(base, server, id, session, connections, now)
     local key = base .. ':c:' .. server
     local before = tonumber(redis.call('HGET', key, id) or 0)
@@ -51,8 +52,8 @@ local function set_connections(base, server, id, session, connections, now)
     set_session(base, id, session)
 end
 
--- Ends the part that a server had in all sessions but these.
-local function part_sessions(base, server, kept, now)
+-- Removes the connections of a server from all sessions but these.
+local function disconnect_sessions(base, server, kept, now)
     for _, id in ipairs(redis.call('HKEYS', base .. ':c:' .. server)) do
         local session = session_of(base, id)
         if not session then
@@ -64,27 +65,27 @@ local function part_sessions(base, server, kept, now)
 end
 
 local function forget_server(base, server, now)
-    part_sessions(base, server, {}, now)
+    disconnect_sessions(base, server, {}, now)
     redis.call('ZREM', base .. ':v', server)
     redis.call('HDEL', base .. ':p', server)
     redis.call('DEL', base .. ':c:' .. server)
 end
 
--- How long servers have to find a Redis that was away: as long as opening a connection may take.
+-- How long servers have to reconnect to a Redis that was away: as long as opening a connection may take.
 local TIME_TO_RETURN = 5000000
 
--- Since when heartbeats have been coming without a gap. A Redis that has just begun, has taken over from another or was away for all heard
--- nobody meanwhile, and its clock may not be the one by which the last of them came.
+-- Since when heartbeats have been received without a gap. A Redis that has just started, has taken over or was unreachable received none
+-- meanwhile, and its clock may differ from the one of the last heartbeats.
 local function heard_since(base, moment, patience)
     local known = redis.call('HMGET', base .. ':life', 'servers', 'since')
     local latest = redis.call('ZREVRANGE', base .. ':v', 0, 0, 'WITHSCORES')[2]
-    if known[1] == life.mark() and latest and tonumber(latest) > moment - patience then
+    if known[1] == incarnation.id() and latest and tonumber(latest) > moment - patience then
         return tonumber(known[2])
     end
     for _, server in ipairs(redis.call('ZRANGEBYSCORE', base .. ':v', '(' .. string.format('%.0f', moment), '+inf')) do
         redis.call('ZADD', base .. ':v', moment, server)
     end
-    redis.call('HSET', base .. ':life', 'servers', life.mark(), 'since', string.format('%.0f', moment))
+    redis.call('HSET', base .. ':life', 'servers', incarnation.id(), 'since', string.format('%.0f', moment))
     return moment
 end
 
@@ -92,14 +93,14 @@ local function epoch_of(base)
     return tonumber(redis.call('GET', base .. ':epoch') or 0)
 end
 
--- An epoch that somebody knows of is not forgotten here.
+-- Restores an epoch that a server knows and Redis lost.
 local function raise_epoch(base, epoch)
     if epoch > epoch_of(base) then
         redis.call('SET', base .. ':epoch', string.format('%.0f', epoch))
     end
 end
 
--- All servers are gone, and with them all sessions. Each tube is put in order by the next call to it.
+-- All servers are gone, and with them all sessions. The next call to each tube restarts it.
 local function begin_epoch(base)
     for _, server in ipairs(redis.call('ZRANGE', base .. ':v', 0, -1)) do
         redis.call('DEL', base .. ':c:' .. server)
@@ -108,11 +109,11 @@ local function begin_epoch(base)
         redis.call('DEL', base .. ':t:' .. id)
     end
     redis.call('DEL', base .. ':v', base .. ':p', base .. ':s', base .. ':e', base .. ':ttr')
-    -- At the clock, so that tubes have never heard of it, also when the last one was lost here.
+    -- Not below the clock, so that no tube has it already, even if the last epoch was lost.
     raise_epoch(base, math.max(epoch_of(base) + 1, clock()))
 end
 
--- Only if all ended in good order. Whoever is listed and silent may be alive: perhaps it was Redis that was away.
+-- Only if all servers ended in order. A listed server without heartbeats may be alive: Redis may have been away.
 local function begin_if_alone(base)
     if redis.call('ZCARD', base .. ':v') == 0 then
         begin_epoch(base)
@@ -121,8 +122,7 @@ end
 
 local registry = {}
 
--- A server begins, unless what is kept here is of a later version than it knows. When no other lives, what the last ones
--- left behind is put in order.
+-- Registers a server, unless the stored format is later than it knows. Without other servers a new epoch begins.
 function registry.begin(base, _, server, patience, format)
     local found = tonumber(redis.call('GET', base .. ':format') or 0)
     if found > tonumber(format) then
@@ -135,10 +135,10 @@ function registry.begin(base, _, server, patience, format)
     return { epoch_of(base), tonumber(format) }
 end
 
--- A server says that it lives and which epoch it knows, and looks after those that have not said so for a while. A server that was away itself does
--- not judge others, a lost one has missed both of its last two heartbeats, and none is lost before all could come back: perhaps it was Redis
--- that was away. Answers also of which version all this is by now.
-function registry.beat(base, now, server, patience, epoch)
+-- Records a heartbeat and the epoch that the server knows, and removes dead servers. A server that was away itself does not remove others, a
+-- dead one has missed both of its last two heartbeats, and none is removed before all could reconnect: Redis may have been away. Answers
+-- also the version of the stored format.
+function registry.heartbeat(base, now, server, patience, epoch)
     local moment, lost = clock(), 0
     patience = tonumber(patience)
     local before, since = redis.call('ZSCORE', base .. ':v', server), heard_since(base, moment, patience)
@@ -157,15 +157,15 @@ function registry.beat(base, now, server, patience, epoch)
         tonumber(redis.call('GET', base .. ':format') or 0) }
 end
 
--- A server ends in good order.
+-- A server ends in order.
 registry['end'] = function(base, now, server)
     forget_server(base, server, now)
     begin_if_alone(base)
     return {}
 end
 
--- A server that lost the thread says which epoch it knows and which sessions are connected there, and that is so from now on.
-function registry.settle(base, now, server, patience, epoch, words)
+-- Replaces the sessions that are connected at a server, and restores the epoch that it knows.
+function registry.resync(base, now, server, patience, epoch, words)
     local kept = {}
     heard_since(base, clock(), tonumber(patience))
     redis.call('ZADD', base .. ':v', clock(), server)
@@ -173,7 +173,7 @@ function registry.settle(base, now, server, patience, epoch, words)
     for place = 6, #words, 2 do
         kept[words[place]] = true
     end
-    part_sessions(base, server, kept, now)
+    disconnect_sessions(base, server, kept, now)
     for place = 6, #words, 2 do
         local session = session_of(base, words[place]) or { connections = 0, ends = NO_END }
         set_connections(base, server, words[place], session, tonumber(words[place + 1]), now)
@@ -183,11 +183,11 @@ end
 
 function registry.join(base, now, session_id, create, server)
     local session = session_of(base, session_id)
-    if not lives(session, now) then
+    if not is_alive(session, now) then
         if create == '0' then
             return { UNKNOWN }
         elseif session then
-            -- Its time was over, though no tick has said so yet: first it ends.
+            -- Its time is over, but no tick has ended it yet: first it must end.
             return { STALE }
         end
         session = { connections = 0, ends = NO_END }
@@ -197,10 +197,10 @@ function registry.join(base, now, session_id, create, server)
     return { OK }
 end
 
--- Answers also when the session ends, if that was set. One that ends at once does so when its tasks are back.
+-- Answers also when the session ends, if that is set. A session that ends at once does so when its tasks are given back.
 function registry.leave(base, now, session_id, server)
     local session = session_of(base, session_id)
-    if not lives(session, now) then
+    if not is_alive(session, now) then
         return { UNKNOWN, NEVER }
     end
     local here = tonumber(redis.call('HGET', base .. ':c:' .. server, session_id) or 0)
@@ -208,7 +208,7 @@ function registry.leave(base, now, session_id, server)
     if session.connections > 0 then
         return { OK, NEVER }
     end
-    -- Who leaves a session that nobody is in begins its time anew.
+    -- Leaving a session without connections restarts its time.
     session.ends = later(now, session_ttr(base))
     set_session(base, session_id, session)
     if session.ends <= now then
@@ -222,16 +222,16 @@ function registry.configure(base, _, ttr)
     return {}
 end
 
--- Which of these sessions live.
-function registry.lives(base, now, _, _, _, words)
+-- Which of these sessions are alive.
+function registry.alive(base, now, _, _, _, words)
     local alive = {}
     for place = 3, #words do
-        alive[place - 2] = lives(session_of(base, words[place]), now) and 1 or 0
+        alive[place - 2] = is_alive(session_of(base, words[place]), now) and 1 or 0
     end
     return alive
 end
 
--- A session is about to take from these tubes for the first time.
+-- Records the tubes from which a session is about to take.
 function registry.hold(base, _, session_id, _, _, words)
     for place = 4, #words do
         redis.call('SADD', base .. ':t:' .. session_id, words[place])
@@ -239,12 +239,12 @@ function registry.hold(base, _, session_id, _, _, words)
     return {}
 end
 
--- The tubes a session took from.
+-- The tubes from which a session took.
 function registry.held(base, _, session_id)
     return redis.call('SMEMBERS', base .. ':t:' .. session_id)
 end
 
--- Sessions whose time is over, at most so many, and behind them when the next one ends.
+-- Sessions whose time is over, at most so many, then when the next one ends, and this clock.
 function registry.due(base, now, limit)
     local ids = redis.call('ZRANGEBYSCORE', base .. ':e', '-inf', now, 'LIMIT', 0, limit)
     local first = redis.call('ZRANGEBYSCORE', base .. ':e', '(' .. string.format('%.0f', now), '+inf', 'WITHSCORES',
@@ -254,9 +254,9 @@ function registry.due(base, now, limit)
     return ids
 end
 
--- What a session held is back: it is no more, unless somebody has begun it again.
+-- Removes a session whose tasks are given back, unless it was created again.
 function registry.ended(base, now, session_id)
-    if not lives(session_of(base, session_id), now) then
+    if not is_alive(session_of(base, session_id), now) then
         redis.call('HDEL', base .. ':s', session_id)
         redis.call('ZREM', base .. ':e', session_id)
         redis.call('DEL', base .. ':t:' .. session_id)
@@ -264,20 +264,19 @@ function registry.ended(base, now, session_id)
     return {}
 end
 
--- Lease numbers that nobody else gets. They begin at this clock where that is further, so that none is issued twice
--- even if what was written last is lost with a node.
+-- Reserves lease numbers. They begin not below the clock, so that none is issued twice even if a node loses its last writes.
 function registry.leases(base, _, size)
     local first = math.max(tonumber(redis.call('GET', base .. ':lease') or 0), clock())
     redis.call('SET', base .. ':lease', string.format('%.0f', first + size))
     return { first }
 end
 
--- The first arguments are the verb and the moment (or nothing). A verb is given three words, and all where there may be
--- thousands, which do not fit on the stack.
-local function look(keys, args)
+-- The first arguments are the verb and the moment (or nothing). A verb gets three arguments, and the list of all, because thousands do not
+-- fit on the stack.
+local function run_registry_call(keys, args)
     local now = tonumber(args[2]) or clock()
     local verb = registry[args[1]] or names[args[1]]
     return verb(keys[1], now, args[3], args[4], args[5], args)
 end
 
-redis.register_function({ function_name = NAME .. '_registry', callback = look, flags = { 'allow-oom' } })
+redis.register_function({ function_name = NAME .. '_registry', callback = run_registry_call, flags = { 'allow-oom' } })

@@ -1,40 +1,42 @@
--- One semaphore while a call works on it. Its keys have one hash tag: o rules, s numbers, p places by task, w who waits, a who holds a
--- grant and may be asked to release, r who was asked, k who declined (each the best first), d deadlines, and what outbox.lua has.
+-- Storage of one semaphore during a call. Its keys have one hash tag: o configuration, s numbers, p entries by task, w waiting tasks, a
+-- holders that may be asked to release, r holders that are asked, k holders that declined (each the best first), d deadlines, and those
+-- of outbox.lua. The rules are in semaphore_rules.lua.
 --
--- A task of a caller is eight bytes; one of a tube is a mark, the number of the tube and the id, so that it comes after all of
--- those. What changes is written at once.
+-- A task of a caller is eight bytes; a task of a tube is a mark, the number of the tube and the id, so that it sorts behind all tasks of
+-- callers. Changes are written at once.
 
-local RULES = '<I4I4dddddddB'
+-- The keys of fields that the rules read.
+local E_TASK, E_GRANT, E_GRANTED, E_LEASE, E_ACK_BY, E_SEQ = 'task', 'grant', 'granted', 'lease_until', 'ack_by', 'seq'
+local V_TASK, V_GRANT, V_KIND, V_ATTEMPTS = 'task', 'grant', 'kind', 'attempts'
+
+local CONFIG = '<I4I4dddddddB'
 sem.FORCE, sem.SHED, sem.DROP_EXPIRED = 1, 2, 4
--- Number, last grant, next place, next event, when to look again, how many stand back, how many declined.
+-- Number, last grant, next number of arrival, next event, when to look again, how many tasks cool down, how many holders declined.
 local STATE = '<I4dddddd'
--- Behind it stands in which life of Redis it was written.
+-- The incarnation of Redis that wrote it follows.
 local STATE_BYTES = 52
--- Status, whether it declined, priority, place in the order of arrival, when it came, until when it stands back, then of a holder: grant, since
--- when, until when, when it must be acknowledged, when it is asked again. Behind it where its tube lives.
-local PLACE = '<BBddddddddd'
-local PLACE_BYTES = 74
+-- Status, whether it declined, priority, number of arrival, when it was enqueued, until when it cools down; then of a holder: grant, since
+-- when, until when, when it must be acknowledged, when it is asked again. The tag of its tube follows.
+local ENTRY = '<BBddddddddd'
+local ENTRY_BYTES = 74
 
-local MAX_REVOKING = 16
+local function given(value)
+    return value >= 0 and value or nil
+end
 
-function sem.read_rules(raw)
-    local r = {}
-    local flags
+function sem.read_config(raw)
+    local r, flags = {}, nil
     r.active, r.try_release, r.margin, r.min_hold, r.cool_down, r.max_revoking, r.revoke_grace, r.lease, r.ack_timeout, flags =
-        struct.unpack(RULES, raw)
+        struct.unpack(CONFIG, raw)
+    r.max_revoking, r.lease, r.ack_timeout = given(r.max_revoking), given(r.lease), given(r.ack_timeout)
     r.force, r.shed, r.drop_expired = has(flags, sem.FORCE), has(flags, sem.SHED), has(flags, sem.DROP_EXPIRED)
-    local tail = math.min(r.try_release, r.active)
-    local most = r.max_revoking >= 0 and r.max_revoking or MAX_REVOKING
-    r.protected = r.active - tail
-    r.revoking_limit = math.min(most, tail)
-    -- With no capacity every holder is one too many; otherwise a tail of 0 means that none is ever asked.
-    r.shedding_limit = r.try_release == 0 and r.active > 0 and 0 or most
+    rules.derive_limits(r)
     return r
 end
 
-function sem.write_rules(r)
-    return struct.pack(RULES, r.active, r.try_release, r.margin, r.min_hold, r.cool_down, r.max_revoking, r.revoke_grace,
-        r.lease, r.ack_timeout,
+function sem.write_config(r)
+    return struct.pack(CONFIG, r.active, r.try_release, r.margin, r.min_hold, r.cool_down, r.max_revoking or -1, r.revoke_grace,
+        r.lease or -1, r.ack_timeout or -1,
         (r.force and sem.FORCE or 0) + (r.shed and sem.SHED or 0) + (r.drop_expired and sem.DROP_EXPIRED or 0))
 end
 
@@ -50,31 +52,31 @@ function sem.open(call, key)
         call.semaphores[key] = false
         return false
     end
-    local s = { call = call, key = key, base = base, now = call.now, raw = raw[1], rules = sem.read_rules(raw[1]), places = {},
+    local s = { call = call, key = key, base = base, now = call.now, raw = raw[1], config = sem.read_config(raw[1]), entries = {},
         moved = {}, state_before = raw[2] }
-    s.number, s.grants, s.next_place, s.next_event, s.recheck, s.standing_back, s.declined = struct.unpack(STATE, raw[2])
-    if life.is_over(string.sub(raw[2], STATE_BYTES + 1)) then
-        s.grants, s.next_event = s.grants + life.JUMP, math.max(s.next_event + life.JUMP, outbox.first_number(call))
+    s.number, s.grants, s.next_seq, s.next_event, s.recheck, s.cooling, s.declined = struct.unpack(STATE, raw[2])
+    if incarnation.is_earlier(string.sub(raw[2], STATE_BYTES + 1)) then
+        s.grants, s.next_event = s.grants + incarnation.SKIP, math.max(s.next_event + incarnation.SKIP, outbox.first_number(call))
     end
     call.semaphores[key] = s
     return s
 end
 
--- Makes one with these rules. Its first event and the grant before its first are at least these.
+-- Creates one with this configuration. Its first event and the grant before its first are at least these.
 function sem.create(call, key, number, raw, event, grant)
     local base = '{' .. call.prefix .. ':/' .. key .. '}'
     redis.call('SET', base .. ':o', raw)
     redis.call('SET', base .. ':s', struct.pack(STATE, number, grant or 0, 0, math.max(outbox.first_number(call), event or 0), NEVER, 0, 0)
-        .. life.mark())
+        .. incarnation.id())
     call.semaphores[key] = nil
     return sem.open(call, key)
 end
 
--- Its keys but for the rules and the numbers.
+-- Its keys but for the configuration and the numbers.
 local PARTS = { ':p', ':w', ':a', ':r', ':k', ':d', ':e', ':g', ':q' }
 
--- What is left of a semaphore that was dropped, until the registry knows of it: its number, the first event of a next one, the last grant.
--- Nothing where there is one, or never was.
+-- The numbers of a semaphore that was dropped, until the registry has them: its number, the first event of the next one, the last grant.
+-- Nil where there is one, or never was.
 function sem.remains(call, key)
     local base = '{' .. call.prefix .. ':/' .. key .. '}'
     local raw = redis.call('MGET', base .. ':o', base .. ':s')
@@ -96,231 +98,302 @@ function sem.drop(s)
     return sem.remains(s.call, s.key)
 end
 
--- The registry knows that it was dropped.
+-- The registry has the numbers of a dropped semaphore.
 function sem.forget(call, key, remains)
     if sem.remains(call, key) == remains then
         redis.call('UNLINK', '{' .. call.prefix .. ':/' .. key .. '}:s')
     end
 end
 
--- Writes the numbers, when all is done.
+-- Writes the numbers at the end of a call.
 function sem.close(s)
-    local text = struct.pack(STATE, s.number, s.grants, s.next_place, s.next_event, s.recheck, s.standing_back, s.declined)
-        .. life.mark()
+    local text = struct.pack(STATE, s.number, s.grants, s.next_seq, s.next_event, s.recheck, s.cooling, s.declined)
+        .. incarnation.id()
     if text ~= s.state_before then
         redis.call('SET', s.base .. ':s', text)
     end
 end
 
--- The order in which a place stands, if it does in one.
-local function order_of(place)
-    if place.status == WAITS then
+-- The order that an entry is in, if it is in one.
+local function order_of(entry)
+    if entry.status == WAITING then
         return ':w'
-    elseif place.status == ASKED then
+    elseif entry.status == ASKED then
         return ':r'
-    elseif place.status == HOLDS then
-        return place.pinned == 0 and ':a' or ':k'
+    elseif entry.status == HOLDING then
+        return entry.declined == 0 and ':a' or ':k'
     end
     return false
 end
 
-local function deadline_of(place)
-    if place.status == STANDS_BACK then
-        return place.until_when
-    elseif place.status == WAITS then
+local function deadline_of(entry)
+    if entry.status == COOLING then
+        return entry.until_when
+    elseif entry.status == WAITING then
         return NEVER
     end
-    return math.min(place.lease_until, place.ack_by, place.revoke_at)
+    return math.min(entry.lease_until, entry.ack_by, entry.revoke_at)
 end
 
 -- What is counted beside the orders.
-local function counter_of(place)
-    if place.status == STANDS_BACK then
-        return 'standing_back'
-    elseif place.status == HOLDS and place.pinned == 1 then
+local function counter_of(entry)
+    if entry.status == COOLING then
+        return 'cooling'
+    elseif entry.status == HOLDING and entry.declined == 1 then
         return 'declined'
     end
     return false
 end
 
-function sem.place(s, task)
-    local place = s.places[task]
-    if place ~= nil then
-        return place
+function sem.find(s, task)
+    local entry = s.entries[task]
+    if entry ~= nil then
+        return entry
     end
     local raw = redis.call('HGET', s.base .. ':p', task)
-    place = false
+    entry = false
     if raw then
-        place = { home = string.sub(raw, PLACE_BYTES + 1) }
-        place.status, place.pinned, place.priority, place.seq, place.enqueued, place.until_when, place.grant, place.granted,
-            place.lease_until, place.ack_by, place.revoke_at = struct.unpack(PLACE, raw)
-        place.order, place.deadline, place.counter = order_of(place), deadline_of(place), counter_of(place)
+        entry = { task = task, tag = string.sub(raw, ENTRY_BYTES + 1) }
+        entry.status, entry.declined, entry.priority, entry.seq, entry.enqueued, entry.until_when, entry.grant, entry.granted,
+            entry.lease_until, entry.ack_by, entry.revoke_at = struct.unpack(ENTRY, raw)
+        entry.order, entry.deadline, entry.counter = order_of(entry), deadline_of(entry), counter_of(entry)
     end
-    s.places[task] = place
-    return place
+    s.entries[task] = entry
+    return entry
 end
 
-local function count_place(s, counter, more)
+local function add_to_counter(s, counter, more)
     if counter then
         s[counter] = s[counter] + more
     end
 end
 
-local function tell_moved(s, task)
+local function note_moved(s, task)
     if #task > 8 then
         s.moved[#s.moved + 1] = task
     end
 end
 
--- Writes a place that has changed, and puts it where it belongs.
-function sem.write(s, task, place)
+-- Writes an entry that has changed, and moves it to its order.
+function sem.write(s, entry)
+    local task = entry.task
     local member, order, deadline, counter =
-        struct.pack('>I8', place.seq) .. task, order_of(place), deadline_of(place), counter_of(place)
-    if place.order and place.order ~= order then
-        redis.call('ZREM', s.base .. place.order, member)
+        struct.pack('>I8', entry.seq) .. task, order_of(entry), deadline_of(entry), counter_of(entry)
+    if entry.order and entry.order ~= order then
+        redis.call('ZREM', s.base .. entry.order, member)
     end
     if order then
-        redis.call('ZADD', s.base .. order, 0 - place.priority, member)
+        redis.call('ZADD', s.base .. order, 0 - entry.priority, member)
     end
-    if deadline ~= place.deadline then
+    if deadline ~= entry.deadline then
         if deadline == NEVER then
             redis.call('ZREM', s.base .. ':d', task)
         else
             redis.call('ZADD', s.base .. ':d', deadline, task)
         end
     end
-    count_place(s, place.counter, -1)
-    count_place(s, counter, 1)
-    place.order, place.deadline, place.counter = order, deadline, counter
-    redis.call('HSET', s.base .. ':p', task, struct.pack(PLACE, place.status, place.pinned, place.priority, place.seq,
-        place.enqueued, place.until_when, place.grant, place.granted, place.lease_until, place.ack_by, place.revoke_at) .. place.home)
-    tell_moved(s, task)
+    add_to_counter(s, entry.counter, -1)
+    add_to_counter(s, counter, 1)
+    entry.order, entry.deadline, entry.counter = order, deadline, counter
+    redis.call('HSET', s.base .. ':p', task, struct.pack(ENTRY, entry.status, entry.declined, entry.priority, entry.seq,
+        entry.enqueued, entry.until_when, entry.grant, entry.granted, entry.lease_until, entry.ack_by, entry.revoke_at) .. entry.tag)
+    note_moved(s, task)
 end
 
--- A task leaves.
-function sem.remove(s, task, place)
-    if place.order then
-        redis.call('ZREM', s.base .. place.order, struct.pack('>I8', place.seq) .. task)
+function sem.remove(s, entry)
+    local task = entry.task
+    if entry.order then
+        redis.call('ZREM', s.base .. entry.order, struct.pack('>I8', entry.seq) .. task)
     end
-    if place.deadline ~= NEVER then
+    if entry.deadline ~= NEVER then
         redis.call('ZREM', s.base .. ':d', task)
     end
-    count_place(s, place.counter, -1)
+    add_to_counter(s, entry.counter, -1)
     redis.call('HDEL', s.base .. ':p', task)
-    s.places[task] = false
-    tell_moved(s, task)
+    s.entries[task] = false
+    note_moved(s, task)
 end
 
--- Holds nothing, or nothing any more.
-function sem.not_held(place, status, until_when)
-    place.status, place.until_when, place.pinned, place.grant, place.granted = status, until_when, 0, 0, 0
-    place.lease_until, place.ack_by, place.revoke_at = NEVER, NEVER, NEVER
+-- Sets an entry without a grant.
+local function clear_grant(entry, status, until_when)
+    entry.status, entry.until_when, entry.declined, entry.grant, entry.granted = status, until_when, 0, 0, 0
+    entry.lease_until, entry.ack_by, entry.revoke_at = NEVER, NEVER, NEVER
 end
 
--- Adds a task, or changes its priority: its seniority stays.
-function sem.stand_in_line(s, task, priority, home)
-    local place = sem.place(s, task)
-    if place then
-        if place.priority ~= priority then
-            place.priority = priority
-            sem.write(s, task, place)
-        end
-        return
-    end
-    place = { priority = priority, seq = s.next_place, enqueued = s.now, home = home, deadline = NEVER }
-    s.next_place = s.next_place + 1
-    sem.not_held(place, WAITS, 0)
-    s.places[task] = place
-    sem.write(s, task, place)
+function sem.add(s, task, priority, tag)
+    local entry = { task = task, priority = priority, seq = s.next_seq, enqueued = s.now, tag = tag, deadline = NEVER }
+    s.next_seq = s.next_seq + 1
+    clear_grant(entry, WAITING, 0)
+    s.entries[task] = entry
+    sem.write(s, entry)
 end
 
--- A holder stands in line again after this time.
-function sem.stand_back(s, task, place, after)
+function sem.set_priority(s, entry, priority)
+    entry.priority = priority
+    sem.write(s, entry)
+end
+
+function sem.set_waiting(s, entry, after)
     if after == 0 then
-        sem.not_held(place, WAITS, 0)
+        clear_grant(entry, WAITING, 0)
     else
-        sem.not_held(place, STANDS_BACK, later(s.now, after))
+        clear_grant(entry, COOLING, later(s.now, after))
     end
-    sem.write(s, task, place)
+    sem.write(s, entry)
 end
 
-function sem.count(s, order)
+function sem.set_granted(s, entry, grant, lease_until, ack_by)
+    entry.status, entry.declined, entry.grant, entry.granted = HOLDING, 0, grant, s.now
+    entry.lease_until, entry.ack_by, entry.revoke_at = lease_until, ack_by, NEVER
+    sem.write(s, entry)
+end
+
+function sem.set_asked(s, entry, revoke_at)
+    entry.status, entry.revoke_at = ASKED, revoke_at
+    sem.write(s, entry)
+end
+
+function sem.set_kept(s, entry)
+    entry.status, entry.revoke_at = HOLDING, NEVER
+    sem.write(s, entry)
+end
+
+function sem.set_declined(s, entry, declined)
+    if declined then
+        entry.status, entry.declined, entry.revoke_at, entry.ack_by = HOLDING, 1, NEVER, NEVER
+    else
+        entry.declined = 0
+    end
+    sem.write(s, entry)
+end
+
+function sem.set_lease(s, entry, lease_until)
+    entry.lease_until, entry.ack_by = lease_until, NEVER
+    sem.write(s, entry)
+end
+
+function sem.set_acknowledged(s, entry)
+    entry.ack_by = NEVER
+    sem.write(s, entry)
+end
+
+function sem.priority(entry)
+    return entry.priority
+end
+
+function sem.is_holding(entry)
+    return entry.status >= HOLDING
+end
+
+function sem.is_asked(entry)
+    return entry.status == ASKED
+end
+
+function sem.has_declined(entry)
+    return entry.declined == 1
+end
+
+function sem.awaits_ack(entry)
+    return entry.ack_by ~= NEVER
+end
+
+function sem.is_tube_task(task)
+    return #task > 8
+end
+
+function sem.size(s, order)
     return redis.call('ZCARD', s.base .. order)
 end
 
-function sem.acquired(s)
-    return sem.count(s, ':a') + s.declined
+function sem.count_askable(s)
+    return redis.call('ZCARD', s.base .. ':a')
 end
 
--- Who stands at this place of an order, from 0 for the best; -1 is the worst.
-function sem.at(s, order, place)
-    local found = redis.call('ZRANGE', s.base .. order, place, place)[1]
-    return found and string.sub(found, 9)
+function sem.count_asked(s)
+    return redis.call('ZCARD', s.base .. ':r')
 end
 
--- Earlier versions only counted who declined: brings them into their order.
+function sem.count_granted(s)
+    return redis.call('ZCARD', s.base .. ':a') + s.declined
+end
+
+-- The entry at this rank of an order, from 0 for the best; -1 is the worst.
+local function entry_at(s, order, rank)
+    local found = redis.call('ZRANGE', s.base .. order, rank, rank)[1]
+    return found and sem.find(s, string.sub(found, 9))
+end
+
+function sem.waiter(s, rank)
+    return entry_at(s, ':w', rank)
+end
+
+function sem.worst_holder(s)
+    return entry_at(s, ':a', -1)
+end
+
+function sem.best_asked(s)
+    return entry_at(s, ':r', 0)
+end
+
+-- Earlier versions only counted the holders that declined: brings them into their order.
 local function order_declined(s)
     local cursor = '0'
     repeat
         local some = redis.call('HSCAN', s.base .. ':p', cursor, 'COUNT', 1000)
         cursor = some[1]
         for at = 1, #some[2], 2 do
-            local place = sem.place(s, some[2][at])
-            if place and place.order == ':k' then
-                sem.write(s, some[2][at], place)
+            local entry = sem.find(s, some[2][at])
+            if entry and entry.order == ':k' then
+                sem.write(s, entry)
             end
         end
     until cursor == '0'
 end
 
--- The task of a member of an order, and its place if it stands there. Functions of an earlier version do not know of the order of those
--- that declined, and leave members in it whose places are gone or elsewhere.
+-- The entry of a member of an order, if it is in that order. Functions of an earlier version do not know the order of holders that
+-- declined, and leave members in it whose entries are gone or in another order.
 function sem.member(s, order, member)
-    local task = string.sub(member, 9)
-    local place = sem.place(s, task)
-    local stands = place and place.order == order and struct.pack('>I8', place.seq) == string.sub(member, 1, 8)
-    return task, stands and place
+    local entry = sem.find(s, string.sub(member, 9))
+    return entry and entry.order == order and struct.pack('>I8', entry.seq) == string.sub(member, 1, 8) and entry
 end
 
--- Brings the order of those that declined to their number, where functions of an earlier version changed one without the other. Once in
--- a call is enough: no other function runs meanwhile.
-function sem.tidy_declined(s)
-    if s.is_tidy then
+-- Brings the order of holders that declined in line with their number, where functions of an earlier version changed one without the
+-- other. Once in a call is enough: no other function runs meanwhile.
+function sem.repair_declined(s)
+    if s.is_repaired then
         return
     end
-    s.is_tidy = true
+    s.is_repaired = true
     local key = s.base .. ':k'
     if s.declined == 0 then
         redis.call('DEL', key)
         return
     end
-    if sem.count(s, ':k') ~= s.declined then
+    if sem.size(s, ':k') ~= s.declined then
         for _, member in ipairs(redis.call('ZRANGE', key, 0, -1)) do
-            local _, place = sem.member(s, ':k', member)
-            if not place then
+            if not sem.member(s, ':k', member) then
                 redis.call('ZREM', key, member)
             end
         end
     end
-    if sem.count(s, ':k') < s.declined then
+    if sem.size(s, ':k') < s.declined then
         order_declined(s)
     end
 end
 
--- The best of those that declined.
 function sem.best_declined(s)
-    sem.tidy_declined(s)
+    sem.repair_declined(s)
     local best = s.declined > 0 and redis.call('ZRANGE', s.base .. ':k', 0, 0)[1]
     if not best then
         return nil
     end
-    local task, place = sem.member(s, ':k', best)
-    if place then
-        return task
+    local entry = sem.member(s, ':k', best)
+    if entry then
+        return entry
     end
     -- As many are missing as are left over.
     redis.call('ZREM', s.base .. ':k', best)
-    s.is_tidy = false
+    s.is_repaired = false
     return sem.best_declined(s)
 end
 
@@ -328,7 +401,7 @@ end
 function sem.before(s, order, priority, seq)
     local key, score = s.base .. order, string.format('%.17g', 0 - priority)
     local low, high = redis.call('ZCOUNT', key, '-inf', '(' .. score), redis.call('ZCOUNT', key, '-inf', score)
-    -- Of equals the ones that came first.
+    -- Of equals those that arrived first.
     while low < high do
         local middle = math.floor((low + high) / 2)
         if string.sub(redis.call('ZRANGE', key, middle, middle)[1], 1, 8) < seq then
@@ -338,6 +411,11 @@ function sem.before(s, order, priority, seq)
         end
     end
     return low
+end
+
+function sem.count_better(s, entry)
+    local seq = struct.pack('>I8', entry.seq)
+    return sem.before(s, ':k', entry.priority, seq) + sem.before(s, ':r', entry.priority, seq)
 end
 
 -- When time alone next changes something.

@@ -1,7 +1,4 @@
--- How tasks are shown.
-
-local REASON = { waits = 0, running = 1, not_due = 2, paused = 3, busy = 4, buried = 5, used_up = 6, expired = 7, finished = 8,
-    semaphore = 9 }
+-- Encodes tasks and tubes for answers.
 
 local function is_busy(tube, key)
     local noted = tube.u[key]
@@ -13,27 +10,27 @@ end
 
 local function reason_of(tube, task)
     if task.state == TAKEN then
-        return REASON.running
+        return REASONS.running
     elseif task.state == DELAYED then
-        return REASON.not_due
+        return REASONS.not_due
     elseif task.expires <= tube.now then
-        return REASON.expired
+        return REASONS.expired
     elseif task.state == GATED then
-        return REASON.semaphore
+        return REASONS.semaphore
     elseif task.state == DEAD_LETTER then
-        return REASON.used_up
+        return REASONS.used_up
     elseif task.state == BURIED then
-        return REASON.buried
+        return REASONS.buried
     elseif tube.options.paused then
-        return REASON.paused
+        return REASONS.paused
     elseif tube.options.subqueues and is_busy(tube, task.subqueue) then
-        return REASON.busy
+        return REASONS.subqueue_busy
     end
-    return REASON.waits
+    return REASONS.waits
 end
 
--- Tasks that are shown: behind the answer's own text its head (id, reason, state, delivery); then records, each followed by its
--- body where that is apart.
+-- Shown tasks: their heads (id, reason, state, delivery) follow the answer's own text; then come records, each followed by its body if
+-- that is apart.
 local function new_shown()
     return { heads = {}, texts = {} }
 end
@@ -43,7 +40,7 @@ local function head_text(id, task, reason)
     return task.state == TAKEN and text .. encode_delivery(task) or text
 end
 
--- Shows one more. Whoever changes it afterwards must have its head made again.
+-- Adds a task. If it changes afterwards, its head must be made again.
 local function show(tube, shown, id, reason)
     local task, texts = tube.tasks[id], shown.texts
     shown.heads[#shown.heads + 1] = head_text(id, task, reason)
@@ -60,17 +57,17 @@ local function answer_shown(call, text, shown)
     end
 end
 
--- How many bytes these tasks have together, if they are more than may be shown.
+-- The size of these tasks together, if it is more than an answer may have.
 local function too_many_bytes(tube, ids)
     local bytes = 0
     for _, id in ipairs(ids) do
         local task = tube.tasks[id]
         bytes = bytes + (task and task.bytes or 0)
     end
-    return bytes > BYTES_MAX and bytes
+    return bytes > BATCH_BYTES_MAX and bytes
 end
 
--- The ids from this place of a header on.
+-- The ids at this position of a header.
 local function read_ids(header, place)
     local size, ids = struct.unpack('<I4', header, place), {}
     for item = 1, size do
@@ -80,7 +77,7 @@ local function read_ids(header, place)
     return ids
 end
 
-local function peek(tube, header, call)
+function verbs.peek(tube, header, call)
     local ids = read_ids(header, 2)
     load(tube, ids)
     local bytes = too_many_bytes(tube, ids)
@@ -97,8 +94,8 @@ local function peek(tube, header, call)
     answer_shown(call, '\0' .. struct.pack('<I4', #shown.heads), shown)
 end
 
--- Who holds what, by id, without bodies.
-local function deliveries(tube, header, call)
+-- Shows taken tasks by id, without bodies.
+function verbs.deliveries(tube, header, call)
     local limit = struct.unpack('<d', header, 2)
     local ids = taken_ids(tube)
     table.sort(ids)
@@ -109,7 +106,7 @@ local function deliveries(tube, header, call)
     local shown = new_shown()
     for place, id in ipairs(ids) do
         local task = tube.tasks[id]
-        shown.heads[place] = head_text(id, task, REASON.running)
+        shown.heads[place] = head_text(id, task, REASONS.running)
         shown.texts[place] = string.sub(encode(task), 1, -1 - #(task.body or ''))
     end
     answer_shown(call, '\0' .. struct.pack('<I4', #ids), shown)
@@ -124,31 +121,26 @@ local function takeable(tube)
     return tube.options.paused and 0 or redis.call('ZCARD', tube.base .. ':r')
 end
 
--- Most tasks that are looked at to find the oldest, as in the core (OLDEST_LOOKED_MAX).
-local OLDEST_LOOKED_MAX = 256
 local LAST_ID = '\255\255\255\255\255\255\255\255'
 
--- Since when the oldest task waits that could be taken, pauses aside. Within a priority ids are in the order of puts, so behind
--- the first task that was ready at once nobody waits for longer; in front of it may be some that were delayed or
--- given back.
+-- Since when the oldest task that could be taken waits, whether or not the tube is paused.
 local function oldest_ready(tube)
-    local from, oldest = '-', NEVER
-    for _ = 1, OLDEST_LOOKED_MAX do
+    local from = '-'
+    return oldest_of(function()
         local place = redis.call('ZRANGEBYLEX', tube.base .. ':r', from, '+', 'LIMIT', 0, 1)[1]
         if not place then
-            break
+            return nil
         end
         local id = string.sub(place, 9)
         load(tube, { id })
         local task = tube.tasks[id]
         local since = task.since or task.created
-        oldest = math.min(oldest, since)
         from = '(' .. (since == task.created and string.sub(place, 1, 8) .. LAST_ID or place)
-    end
-    return oldest
+        return since
+    end) or NEVER
 end
 
--- The options, how many tasks stand where, what was done.
+-- Answers the options, the numbers of tasks by state, and the counters.
 local function info(tube, _, call)
     local all = total(tube)
     local taken = redis.call('HLEN', tube.base .. ':x')

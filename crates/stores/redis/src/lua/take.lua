@@ -1,4 +1,4 @@
--- How tasks go out.
+-- Takes tasks.
 
 local function deliver(tube, id, task, how)
     leave(tube, id, task)
@@ -15,8 +15,7 @@ local function deliver(tube, id, task, how)
     count(tube, 'take')
 end
 
--- Whether one of these has expired. They leave the order for good, each once in its life, and wait for the tick
--- that removes them.
+-- Removes expired tasks from the order of takeable ones, where they wait no more until a tick removes them. Answers whether there were any.
 local function pass_expired(tube, ids)
     local expired = false
     for _, id in ipairs(ids) do
@@ -29,8 +28,8 @@ local function pass_expired(tube, ids)
     return expired
 end
 
--- What several takes of one call are given is looked up once: the first places of the order, as long as nothing but takes changes them.
-local function look(tube, call, want)
+-- Reads the first tasks of the order for all takes of a call, as long as only takes change it.
+local function read_window(tube, call, want)
     local size = math.min(math.max(want, call.wanted), TAKE_STEP)
     while true do
         flush(tube)
@@ -51,7 +50,7 @@ local function take_some(tube, how, want, call)
     while #taken < want do
         local window = tube.window
         if not window or (window.next > #window.ids and not window.last) then
-            window = look(tube, call, want - #taken)
+            window = read_window(tube, call, want - #taken)
         end
         local id = window.ids[window.next]
         if not id then
@@ -60,7 +59,7 @@ local function take_some(tube, how, want, call)
         end
         local task = tube.tasks[id]
         bytes = bytes + task.bytes
-        if bytes > BYTES_MAX and #taken > 0 and how.singles == 0 then
+        if bytes > BATCH_BYTES_MAX and #taken > 0 and how.singles == 0 then
             tube.window = window
             break
         end
@@ -73,7 +72,7 @@ local function take_some(tube, how, want, call)
 end
 
 function verbs.take(tube, header, call)
-    -- Whether these are takes of one each.
+    -- `singles` says whether these are takes of one task each.
     local how = { number = 0, lease = 0, session = '', singles = 0, flags = 0, taken = 0, bytes = 0, full = false }
     local want, alive
     want, how.number, how.lease, alive, how.session, how.singles = struct.unpack('<I4ddBc16B', header, 2)
@@ -90,7 +89,7 @@ function verbs.take(tube, header, call)
     call.wanted = call.wanted - want
     local shown = new_shown()
     for place, id in ipairs(taken) do
-        show(tube, shown, id, REASON.running)
+        show(tube, shown, id, REASONS.running)
         shown.heads[place] = id .. encode_delivery(tube.tasks[id])
     end
     answer_shown(call, '\0' .. struct.pack('<I4', #taken), shown)

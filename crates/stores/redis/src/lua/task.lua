@@ -1,52 +1,45 @@
--- A task's record: all that answers show of it, with its body where that is small; and its delivery while it is taken.
--- Numbers in Lua are doubles, so moments are microseconds up to 2^53, which is never; priorities, lease numbers and ids are strings
--- of eight bytes that sort as they should. Lua reads every byte of a text whenever it gets it: short ones are quick.
+-- Encodes the record of a task, with its body if that is small, and its delivery while it is taken. Priorities, lease numbers and ids are
+-- strings of eight bytes that sort like numbers. Lua hashes every string that it receives, so short strings are faster.
 
-local NEVER = 9007199254740992
-local FOREVER = 3153600000000000
-local ATTEMPTS_MAX = 4294967295
-local TASK_ID_MAX = 562949953421311
-local BYTES_MAX = 67108864
--- Bodies of more bytes than this are apart, so that they are not written again whenever their task moves.
+-- Larger bodies are stored apart, so that they are not written again whenever their task changes.
 local INLINE_MAX = 512
 
--- A gated task would be ready if its semaphore let it.
-local READY, TAKEN, DELAYED, BURIED, DEAD_LETTER, GATED = 0, 1, 2, 3, 4, 5
--- What semaphores do (semaphore.lua, outbox.lua, settle.lua), and what is between them and tubes (gates.lua).
-local sem, outbox, settle, gates = {}, {}, {}, {}
--- The straight way of plain tubes (plain.lua), and tubes of an earlier version (upgrade.lua).
+-- States beyond the shared ones. A gated task would be ready with a grant of its tube's semaphore.
+local DEAD_LETTER, GATED = 4, 5
+-- Functions of semaphores (semaphore.lua, outbox.lua, semaphore_rules.lua), and between them and tubes (gates.lua).
+local sem, outbox, rules, gates = {}, {}, {}, {}
+-- The fast path of plain tubes (plain.lua), and tubes of an earlier version (upgrade.lua).
 local plain, earlier = {}, {}
--- What is about all tubes (names.lua, registry.lua).
+-- Functions about all tubes (names.lua, registry.lua).
 local names, listing = {}, {}
--- What is asked of a tube by files whose other names nobody needs.
+-- Commands of a tube whose files export nothing else.
 local verbs = {}
--- How a task stands in a semaphore.
-local WAITS, STANDS_BACK, HOLDS, ASKED = 0, 1, 2, 3
+-- The status of a task in a semaphore.
+local WAITING, COOLING, HOLDING, ASKED = 0, 1, 2, 3
 
--- Whether the taker named the lease time itself, and whether it has a session.
+-- Flags of a delivery: the take gave a lease time; the take has a session.
 local EXPLICIT, HAS_SESSION = 1, 2
--- While a library is loaded it has no functions for strings.
+-- The string library is not available while a library is loaded.
 local NO_LEASE, NO_PRI = '\0\0\0\0\0\0\0\0', '\0\0\0\0\0\0\0\0'
 local NO_SESSION = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 
--- State (of a taken task the one before), due (of a delayed one; of one that waits or is taken since when it could be taken, where
--- that is not since its put), attempts, priority, created, expires, ttr, previous start, the
--- length of the tail, bytes of the body. The tail is a star and how important it is to its semaphore, where its put said
--- so; then a plus and the name of the sub-queue, which may be empty, where there is one. Behind it the body, unless that is
--- apart.
+-- State (of a taken task the one before), due (of a delayed task; of others since when they are ready, if that is not since their put),
+-- attempts, priority, created, expires, ttr, previous start, length of the tail, size of the body. The tail is a star and the priority in
+-- the semaphore, if the put gives one; then a plus and the name of the sub-queue, which may be empty, if there is one. The body follows,
+-- unless it is apart.
 local RECORD = '<Bddc8ddddI4I4'
 local RECORD_BYTES = 65
 local PRI_AT, EXPIRES_AT, LENGTHS_AT = 18, 34, 58
 local STAR = 42
 local OWN_BYTES = 9
--- What is small is a list to Redis, which it walks through, as long as nothing in it has more than 64 bytes. Where there may be
--- some hundred at a time this is too slow: so there is something behind each delivery, and a name that nobody has among the moments.
+-- Redis keeps small hashes and orders as lists, which it scans, as long as no value has more than 64 bytes. With some hundred values that
+-- is too slow: so deliveries are padded, and the deadlines have one long member that is no task.
 local FILLING = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 local TALL = 'this order is kept as a large one, however few moments there are in it'
 -- Flags, whether the body is apart, the end, session, start, lease.
 local DELIVERY = '<BBdc16dc8'
 
--- The text is kept until the task changes: an answer shows what is then written.
+-- The text is cached until the task changes: an answer shows what is written afterwards.
 local function encode(task)
     if not task.text then
         local tail = (task.own and '*' .. task.own or '') .. task.subqueue
@@ -61,7 +54,7 @@ local function encode_delivery(task)
     return struct.pack(DELIVERY, task.flags, task.body and 0 or 1, task.moment, task.session, task.start, task.lease) .. FILLING
 end
 
--- A task that nobody holds any more.
+-- Removes the delivery of a task.
 local function undeliver(task)
     task.flags, task.moment, task.lease, task.start, task.session = 0, 0, NO_LEASE, 0, NO_SESSION
 end
@@ -96,15 +89,7 @@ local function clock()
     return time[1] * 1000000 + time[2]
 end
 
--- A moment moved by a length of time.
-local function later(moment, span)
-    if span >= FOREVER then
-        return NEVER
-    end
-    return math.min(moment + span, NEVER)
-end
-
--- When time alone next moves a task.
+-- The next deadline of a task.
 local function timer_of(task)
     if task.state == TAKEN or task.state == DELAYED then
         return task.moment

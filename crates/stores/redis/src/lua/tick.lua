@@ -1,4 +1,4 @@
--- What time alone does, for about so many tasks. Answers how many moved.
+-- Applies due deadlines to about so many tasks. Answers how many changed.
 function verbs.tick(tube, header, call)
     local limit, moved, all = struct.unpack('<d', header, 2), 0, {}
     while moved < limit do

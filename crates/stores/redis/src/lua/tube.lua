@@ -1,21 +1,21 @@
--- One tube while a call works on it. Its keys have one hash tag, so that they are on one node of a cluster:
--- o options, m numbers, t records, b large bodies, r what can be taken by (pri, id), q what is ready by sub-queue, u busy
--- sub-queues, h what stands for each idle one in r, d buried, w moments, x deliveries, s what each session holds.
+-- One tube during a call. Its keys have one hash tag, so that they are on one node of a cluster: o options, m numbers, t records, b large
+-- bodies, r takeable tasks by (pri, id), q ready tasks by sub-queue, u busy sub-queues, h the task of each idle sub-queue that is in r,
+-- d buried, w deadlines, x deliveries, s tasks that each session holds.
 --
--- What changes is noted and written together, in as few commands as possible: the log of Redis has each of them.
+-- Changes are noted and written together in as few commands as possible, because each command goes to the log of Redis.
 
--- Most values of one command; Lua's stack has room for a few thousand.
+-- Most values of one command; the stack of Lua has room for a few thousand.
 local VALUES_MAX = 1000
--- Most tasks that are looked at together.
+-- Most tasks that are read together.
 local TAKE_STEP = 200
 
--- What can be altered; behind it the number of the queue, the name, and the semaphore.
+-- The options that can be altered; the queue number, the name and the semaphore follow.
 local OPTIONS = '<BBI4dddI4c8c8'
 local OPTIONS_BYTES = 50
 local TAIL = '<I4I2c0I2c0'
 local TEMPORARY, TTL_KILLS_TAKEN, PAUSED, HAS_CAPACITY = 1, 2, 4, 8
 
--- Epoch, next id, delayed and gated tasks, done, then how often each thing was done.
+-- Epoch, next id, delayed and gated tasks, done, then a counter for each kind of call.
 local NUMBERS = '<ddddddddddddddd'
 local EPOCH, NEXT_ID, DELAYED_COUNT, DONE = 1, 2, 3, 4
 local CALLS = { ack = 5, bury = 6, delete = 7, kick = 8, put = 9, release = 10, take = 11, touch = 12, ttl = 13, ttr = 14, delay = 15 }
@@ -28,8 +28,7 @@ local function read_options(raw)
     local o = { raw = raw, tail = string.sub(raw, OPTIONS_BYTES + 1) }
     o.kind, o.flags, o.number, o.ttl, o.ttr, o.delay, o.attempts_max, o.pri, o.capacity_bytes = struct.unpack(OPTIONS, raw)
     o.queue, o.name, o.semaphore = struct.unpack(TAIL, o.tail)
-    o.times = o.kind == 1 or o.kind == 2 or o.kind == 4
-    o.subqueues = o.kind >= 3
+    o.times, o.subqueues = kind_traits(o.kind)
     o.plain = not o.subqueues and o.semaphore == ''
     o.paused = has(o.flags, PAUSED)
     o.ttl_kills_taken = has(o.flags, TTL_KILLS_TAKEN)
@@ -39,23 +38,23 @@ local function read_options(raw)
     return o
 end
 
--- What each text of options means: a tube is opened by every call and altered hardly ever.
-local known_options, known_count = {}, 0
+-- Decoded options by their text: every call opens a tube, but options change rarely.
+local decoded_options, decoded_count = {}, 0
 
 local function options_of(raw)
-    local options = known_options[raw]
+    local options = decoded_options[raw]
     if not options then
-        if known_count >= 1000 then
-            known_options, known_count = {}, 0
+        if decoded_count >= 1000 then
+            decoded_options, decoded_count = {}, 0
         end
         options = read_options(raw)
-        known_options[raw] = options
-        known_count = known_count + 1
+        decoded_options[raw] = options
+        decoded_count = decoded_count + 1
     end
     return options
 end
 
--- Nothing is noted yet.
+-- Discards noted changes.
 local function forget_notes(tube)
     tube.t, tube.b, tube.r, tube.q, tube.u, tube.d, tube.w, tube.x, tube.s, tube.keys = {}, {}, {}, {}, {}, {}, {}, {}, {}, {}
     tube.noted = false
@@ -63,7 +62,7 @@ end
 
 local function new_tube(base, now, raw, numbers)
     local tube = { base = base, now = now, options = options_of(raw), numbers = numbers, tasks = {} }
-    -- A plain one mostly goes its straight way, which notes nothing.
+    -- A plain tube mostly uses the fast path, which notes nothing.
     if not tube.options.plain then
         forget_notes(tube)
     end
@@ -74,13 +73,13 @@ local function count(tube, call, more)
     tube.numbers[CALLS[call]] = tube.numbers[CALLS[call]] + (more or 1)
 end
 
--- What begins the members of a sub-queue. Its length comes first, so that none is the beginning of another.
+-- The prefix of the members of a sub-queue. The length comes first, so that no prefix is the beginning of another.
 local function subqueue_prefix(key)
     return struct.pack('>I2', #key) .. key
 end
 
 local function note_ready(tube, id, task, there)
-    -- What a take has seen of the order is not so any more.
+    -- The window of the last take is out of date.
     tube.window = nil
     if tube.options.subqueues then
         tube.q[subqueue_prefix(task.subqueue) .. task.pri .. id] = there
@@ -91,7 +90,7 @@ local function note_ready(tube, id, task, there)
     tube.noted = true
 end
 
--- Takes a task out of the orders of its state. One that has expired may have left the ready ones before.
+-- Removes a task from the orders of its state. An expired one may have left the order of ready tasks before.
 local function leave(tube, id, task)
     if task.state == READY then
         note_ready(tube, id, task, false)
@@ -115,17 +114,17 @@ local function leave(tube, id, task)
     end
 end
 
--- The record is to be written; a delivery leaves it as it is.
+-- Notes that the record changed; a delivery does not change it.
 local function note_record(tube, id, task)
     task.text = nil
     tube.t[id] = task
 end
 
--- Puts it into those of its new state.
+-- Adds a task to the orders of its new state.
 local function enter(tube, id, task)
     if task.state == READY then
         note_ready(tube, id, task, true)
-        tube.news = true
+        tube.notify = true
     elseif task.state == TAKEN then
         tube.x[id] = task
         if tube.options.subqueues then
@@ -151,7 +150,7 @@ local function enter(tube, id, task)
     end
 end
 
--- Takes a task out for good.
+-- Removes a task from the tube.
 local function remove(tube, id, task)
     leave(tube, id, task)
     tube.tasks[id] = false
@@ -160,8 +159,8 @@ local function remove(tube, id, task)
         tube.b[id] = false
     end
     tube.noted = true
-    -- Whoever waits for room, or for the sub-queue, may go on.
-    tube.news = tube.news or tube.options.capacity or tube.options.subqueues
+    -- Callers that wait for room, or for the sub-queue, may continue.
+    tube.notify = tube.notify or tube.options.capacity or tube.options.subqueues
     tube.numbers[DONE] = tube.numbers[DONE] + 1
 end
 
@@ -191,7 +190,7 @@ local function write_hash(key, noted, text_of)
     send('HDEL', key, gone)
 end
 
--- Moments as texts: many at once are the same.
+-- Moments as text: many consecutive ones are equal.
 local last_score, last_score_text = 0, '0'
 
 local function score_text(score)
@@ -201,12 +200,12 @@ local function score_text(score)
     return last_score_text
 end
 
--- A value of true is a place in an order of names alone.
+-- Writes an order; a score of true is 0, for orders by name only.
 local function write_order(key, noted, tall)
     local set, gone = tall and next(noted) and { '+inf', TALL } or {}, {}
     for member, score in pairs(noted) do
         if score then
-            -- Redis would write a number out with all its digits, and that takes longer than all else here.
+            -- Redis would format a number with all its digits, which is slower than all else here.
             set[#set + 1] = score == true and '0' or score_text(score)
             set[#set + 1] = member
         else
@@ -229,8 +228,8 @@ end
 
 local HIGHEST = '\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255'
 
--- Lets the first ready task of an idle sub-queue stand for it, and nothing for a busy one.
-local function settle_subqueue(base, key)
+-- Puts the first ready task of an idle sub-queue into the order of takeable tasks, and none of a busy one.
+local function update_subqueue(base, key)
     local head = false
     if redis.call('SISMEMBER', base .. ':u', key) == 0 then
         local prefix = subqueue_prefix(key)
@@ -252,9 +251,9 @@ local function settle_subqueue(base, key)
     end
 end
 
--- Writes what is noted. Whoever looks at an order calls this first.
+-- Writes noted changes. Code that reads an order calls this first.
 local function flush(tube)
-    if tube.lane then
+    if tube.pending then
         plain.flush(tube)
     end
     if not tube.noted then
@@ -272,13 +271,13 @@ local function flush(tube)
         write_order(base .. ':q', tube.q)
         write_set(base .. ':u', tube.u)
         for key in pairs(tube.keys) do
-            settle_subqueue(base, key)
+            update_subqueue(base, key)
         end
     end
     forget_notes(tube)
 end
 
--- Reads the records of these ids, unless they are known.
+-- Reads the records of these ids, unless they are loaded.
 local function load(tube, ids, untaken)
     local unknown, asked = {}, {}
     for _, id in ipairs(ids) do
@@ -297,25 +296,25 @@ local function load(tube, ids, untaken)
     end
 end
 
--- All that are taken.
+-- The ids of all taken tasks.
 local function taken_ids(tube)
     flush(tube)
     return redis.call('HKEYS', tube.base .. ':x')
 end
 
--- How many tasks it has in all.
+-- The number of all tasks.
 local function total(tube)
     flush(tube)
     return redis.call('HLEN', tube.base .. ':t')
 end
 
--- Forgets all tasks.
+-- Removes all tasks.
 local function empty(tube)
     local base = tube.base
     redis.call('UNLINK', base .. ':t', base .. ':b', base .. ':r', base .. ':q', base .. ':u', base .. ':h', base .. ':d',
         base .. ':w', base .. ':x', base .. ':s')
     forget_notes(tube)
-    tube.tasks, tube.window, tube.lane = {}, nil, nil
+    tube.tasks, tube.window, tube.pending = {}, nil, nil
     tube.numbers[DELAYED_COUNT] = 0
-    tube.news = true
+    tube.notify = true
 end

@@ -1,10 +1,10 @@
--- A tube begins, changes and ends. That it exists is what its own keys say; the registry is a list of names.
+-- Opens, creates, alters and drops tubes. The keys of a tube decide whether it exists; the registry is a list of names.
 
--- Behind the numbers stands in which life of Redis they were written.
+-- The incarnation of Redis that wrote the numbers follows them.
 local NUMBERS_BYTES = 120
 
 local function write_numbers(tube)
-    local text = struct.pack(NUMBERS, unpack(tube.numbers, 1, 15)) .. life.mark()
+    local text = struct.pack(NUMBERS, unpack(tube.numbers, 1, 15)) .. incarnation.id()
     if text ~= tube.numbers_before then
         redis.call('SET', tube.base .. ':m', text)
     end
@@ -17,7 +17,7 @@ local function write_options(tube, o)
     tube.options = options_of(raw)
 end
 
--- All servers were gone for a while: taken tasks are given back, a temporary tube is empty, numbers begin again.
+-- All servers were gone: gives back taken tasks, empties a temporary tube, resets the counters.
 local function restart(tube, epoch)
     tube.restarted = true
     plain.leave(tube)
@@ -34,16 +34,16 @@ local function restart(tube, epoch)
     tube.numbers[EPOCH] = epoch
 end
 
--- A tube with a semaphore is met again by what its call does to others.
+-- Registers a tube with a semaphore in its call, because the semaphore may change it later in the call.
 local function join(call, tube)
     if tube.options.semaphore ~= '' then
-        tube.call, tube.home = call, string.sub(tube.base, #call.prefix + 3, -2)
-        call.tubes[tube.home] = tube
+        tube.call, tube.tag = call, string.sub(tube.base, #call.prefix + 3, -2)
+        call.tubes[tube.tag] = tube
     end
     return tube
 end
 
--- The tube, or nothing where there is none, or one of another name. Who does not name it means whichever is there.
+-- The tube; nil where there is none, or one of another name. An empty name means any.
 local function open_tube(call, base, name)
     local raw = redis.call('MGET', base .. ':o', base .. ':m')
     if not raw[1] then
@@ -55,8 +55,8 @@ local function open_tube(call, base, name)
     local numbers = raw[2] or earlier.upgrade(base)
     local tube = join(call, new_tube(base, call.now, raw[1], { struct.unpack(NUMBERS, numbers) }))
     tube.numbers_before = numbers
-    if life.is_over(string.sub(tube.numbers_before, NUMBERS_BYTES + 1)) then
-        tube.numbers[NEXT_ID] = tube.numbers[NEXT_ID] + life.JUMP
+    if incarnation.is_earlier(string.sub(tube.numbers_before, NUMBERS_BYTES + 1)) then
+        tube.numbers[NEXT_ID] = tube.numbers[NEXT_ID] + incarnation.SKIP
     end
     if tube.numbers[EPOCH] < call.epoch then
         restart(tube, call.epoch)
@@ -66,7 +66,7 @@ end
 
 gates.open_tube = open_tube
 
--- Why a tube cannot be made: it is too late, or its semaphore is not there.
+-- Why a tube cannot be created: the deadline has passed, or its semaphore does not exist.
 local function refuse_create(call, header)
     local deadline = struct.unpack('<d', header, 2)
     if clock() > deadline then
@@ -76,7 +76,7 @@ local function refuse_create(call, header)
     return key ~= '' and not sem.open(call, key) and '\13' or nil
 end
 
--- Until when this may still be done, and the options.
+-- The header has the deadline of this command and the options.
 local function create(call, base, header)
     local numbers = {}
     for number = 1, 15 do
@@ -88,8 +88,8 @@ local function create(call, base, header)
     return join(call, new_tube(base, call.now, raw, numbers))
 end
 
--- Which options to change, as bits in the order of what follows.
-local function alter(tube, header, call)
+-- The header has a bit for each option that changes, then the values.
+function verbs.alter(tube, header, call)
     local o, unlimited = {}, false
     for key, value in pairs(tube.options) do
         o[key] = value
@@ -113,12 +113,12 @@ local function alter(tube, header, call)
     o.pri = has(given, 32) and pri or o.pri
     o.attempts_max = has(given, 64) and attempts_max or o.attempts_max
     write_options(tube, o)
-    tube.news, tube.unlimited = true, unlimited
+    tube.notify, tube.unlimited = true, unlimited
     info(tube, header, call)
 end
 
--- Until when this may still be done, the number of the queue (or none), the name.
-local function name_tube(tube, header, call)
+-- The header has the deadline of this command, the queue number (or 0) and the name.
+function verbs.rename(tube, header, call)
     local deadline, queue, name = struct.unpack('<dI4I2c0', header, 2)
     if clock() > deadline then
         return call:answer('\12')
@@ -129,11 +129,11 @@ local function name_tube(tube, header, call)
     end
     o.tail = struct.pack(TAIL, queue > 0 and queue or o.queue, #name, name, #o.semaphore, o.semaphore)
     write_options(tube, o)
-    tube.news = true
+    tube.notify = true
     info(tube, header, call)
 end
 
-local function drop(tube, _, call)
+function verbs.drop(tube, _, call)
     flush(tube)
     if redis.call('HLEN', tube.base .. ':x') > 0 then
         return call:answer('\7')
@@ -146,7 +146,7 @@ local function drop(tube, _, call)
     call:answer('\0')
 end
 
-local function truncate(tube, _, call)
+function verbs.truncate(tube, _, call)
     local ids = gates.all_ids(tube)
     empty(tube)
     gates.regate(tube, ids)

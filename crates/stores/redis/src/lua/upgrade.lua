@@ -1,11 +1,11 @@
--- Tubes as the second version kept them: numbers under n, which now are under m, so that functions of that version stop before
--- they touch anything; deliveries in the records, and a set of the ids that are taken; bodies apart however small.
+-- Converts tubes of format 2: numbers under n, which now are under m, so that functions of that version stop before they change
+-- anything; deliveries in the records, and a set of the taken ids; all bodies apart.
 
 local OLD_RECORD = '<BBI4I4c8dddddc8dc16'
 local OLD_RECORD_BYTES = 90
 local OLD_STEP = 400
 
--- One task as it is kept now: its record, and its delivery if it is taken. What it may have behind its record is the tail.
+-- One task in the current format: its record, and its delivery if it is taken. The tail followed the old record.
 local function convert(record, body)
     local task = {}
     task.state, task.flags, task.attempts, task.bytes, task.pri, task.created, task.expires, task.ttr, task.previous,
@@ -33,7 +33,7 @@ local function convert_some(base, ids)
     send('HSET', base .. ':x', taken)
 end
 
--- Writes a tube anew, in one step however many tasks it has. Answers its numbers.
+-- Converts a tube in one step, however many tasks it has. Answers its numbers.
 function earlier.upgrade(base)
     local numbers, ids, some = redis.call('GET', base .. ':n'), redis.call('HKEYS', base .. ':t'), {}
     redis.call('UNLINK', base .. ':x')

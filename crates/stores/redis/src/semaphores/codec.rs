@@ -1,4 +1,4 @@
-//! Commands and answers of semaphores as the functions in Redis know them. The layouts are those of `lua/semaphores.lua`.
+//! Encodes commands of semaphores and decodes their answers in the layouts of `lua/semaphores.lua`.
 
 use taskyard_core::{
     EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, LineCursor, LinePart, Member,
@@ -8,24 +8,24 @@ use taskyard_core::{
 
 use super::super::answers::SemaphoreHead;
 use super::super::codec::{
-    Bytes, Unreadable, bits, optional_span, span_bytes, with_count, with_ids,
+    ByteReader, Unreadable, bits, optional_span, span_bytes, with_count, with_ids,
 };
 
-/// The number of an event is that of its semaphore above its own. All of it is exact as a double.
+/// An event id is the number of the semaphore above the number of the event, and exact as a double.
 const EVENT_BITS: u32 = 36;
-/// What no grant is.
+/// Stands for no grant.
 const NO_GRANT: f64 = -2.0;
-/// A number of a grant up to which doubles are exact.
+/// Doubles are exact up to this grant number.
 const GRANT_MAX: u64 = 1 << 53;
 
-/// The event of this number of a semaphore.
+/// The id of an event of a semaphore.
 pub(super) fn event_id(semaphore: u32, number: u64) -> EventId {
     EventId(u64::from(semaphore) << EVENT_BITS | number)
 }
 
-/// Which event of which semaphore that is.
+/// The semaphore and the number of an event id.
 pub(super) fn event_number(id: EventId) -> (u32, u64) {
-    // A number that is too large for a semaphore is that of none.
+    // No semaphore has a number that is too large.
     let semaphore = u32::try_from(id.0 >> EVENT_BITS).unwrap_or(u32::MAX);
     (semaphore, id.0 & ((1 << EVENT_BITS) - 1))
 }
@@ -34,7 +34,7 @@ pub(super) fn event_number(id: EventId) -> (u32, u64) {
 pub(super) fn encode(command: &SemaphoreCommand) -> Vec<u8> {
     match command {
         SemaphoreCommand::Configure { change, only_new, .. } => {
-            configure(change, *only_new, Begin::default())
+            configure(change, *only_new, NewSemaphore::default())
         }
         SemaphoreCommand::Members { part, after, count, .. } => members(*part, *after, *count),
         SemaphoreCommand::Drop { force, .. } => vec![b'D', u8::from(*force)],
@@ -62,22 +62,22 @@ fn with_size(verb: u8, size: usize) -> Vec<u8> {
     [&[verb][..], &(size as u32).to_le_bytes()].concat()
 }
 
-/// Time does what is due.
+/// Applies due deadlines.
 pub(super) fn tick() -> Vec<u8> {
     b"I".to_vec()
 }
 
-/// Which events are due, at most so many.
+/// Lists due events, at most so many.
 pub(super) fn peek(count: usize) -> Vec<u8> {
     with_count(b'P', count as u64)
 }
 
-/// These events of the semaphore are handed out.
-pub(super) fn hand_out(numbers: &[u64]) -> Vec<u8> {
+/// Delivers these events.
+pub(super) fn deliver(numbers: &[u64]) -> Vec<u8> {
     with_numbers(b'H', numbers)
 }
 
-/// These of the semaphore of this number have arrived.
+/// Acknowledges these events of the semaphore of this number.
 pub(super) fn acknowledge(semaphore: u32, numbers: &[u64]) -> Vec<u8> {
     let mut header = vec![b'A'];
     header.extend(semaphore.to_le_bytes());
@@ -110,9 +110,9 @@ fn finish(item: &GrantItem) -> Vec<u8> {
     bytes
 }
 
-/// How a new semaphore begins.
+/// The numbers of a new semaphore.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Begin {
+pub(super) struct NewSemaphore {
     /// Its number; 0 is none yet.
     pub number: u32,
     /// Its first event is at least this one.
@@ -121,7 +121,7 @@ pub(super) struct Begin {
     pub grant: f64,
 }
 
-/// What is left of a semaphore that was dropped: number, first event of a next one, last grant. As the functions write it.
+/// The numbers of a dropped semaphore: its number, the first event of the next one, the last grant.
 pub(super) struct Remains {
     pub number: u32,
     pub event: u64,
@@ -130,12 +130,12 @@ pub(super) struct Remains {
 }
 
 impl Remains {
-    pub fn read(mut bytes: Bytes<'_>) -> Result<Self, Unreadable> {
+    pub fn read(mut bytes: ByteReader<'_>) -> Result<Self, Unreadable> {
         let text = bytes.0.to_vec();
         Ok(Remains { number: bytes.small()?, event: bytes.count()?, grant: bytes.count()?, text })
     }
 
-    /// The registry knows that it was dropped.
+    /// Confirms that the registry has these numbers.
     pub fn forget(&self) -> Vec<u8> {
         [&b"X"[..], &self.text].concat()
     }
@@ -149,8 +149,8 @@ fn members(part: LinePart, after: Option<LineCursor>, count: usize) -> Vec<u8> {
     header
 }
 
-/// A semaphore is made or changed; a new one begins like this.
-pub(super) fn configure(change: &SemaphoreChange, only_new: bool, begin: Begin) -> Vec<u8> {
+/// Creates or changes a semaphore.
+pub(super) fn configure(change: &SemaphoreChange, only_new: bool, begin: NewSemaphore) -> Vec<u8> {
     let SemaphoreChange { active, try_release, margin, min_hold, cool_down, .. } = change;
     let SemaphoreChange { max_revoking, revoke_grace, lease, ack_timeout, .. } = change;
     let SemaphoreChange { force, shed, drop_expired, .. } = change;
@@ -176,11 +176,11 @@ pub(super) fn configure(change: &SemaphoreChange, only_new: bool, begin: Begin) 
     header.push(bits(flags.into_iter()));
     header.extend(begin.event.to_le_bytes());
     header.extend(begin.grant.to_le_bytes());
-    header.extend(rules(&SemaphoreOptions::default()));
+    header.extend(config(&SemaphoreOptions::default()));
     header
 }
 
-pub(super) fn rules(options: &SemaphoreOptions) -> Vec<u8> {
+pub(super) fn config(options: &SemaphoreOptions) -> Vec<u8> {
     let mut bytes = options.active.to_le_bytes().to_vec();
     bytes.extend(options.try_release.to_le_bytes());
     bytes.extend(options.margin.value().to_le_bytes());
@@ -195,11 +195,11 @@ pub(super) fn rules(options: &SemaphoreOptions) -> Vec<u8> {
     bytes
 }
 
-fn priority(bytes: &mut Bytes<'_>) -> Result<Priority, Unreadable> {
+fn priority(bytes: &mut ByteReader<'_>) -> Result<Priority, Unreadable> {
     Priority::new(bytes.number()?).map_err(|_| Unreadable("a priority is no number"))
 }
 
-pub(super) fn read_rules(bytes: &mut Bytes<'_>) -> Result<SemaphoreOptions, Unreadable> {
+pub(super) fn read_config(bytes: &mut ByteReader<'_>) -> Result<SemaphoreOptions, Unreadable> {
     let (active, try_release) = (bytes.small()?, bytes.small()?);
     let margin = priority(bytes)?;
     let (min_hold, cool_down) = (bytes.span()?, bytes.span()?);
@@ -222,26 +222,26 @@ pub(super) fn read_rules(bytes: &mut Bytes<'_>) -> Result<SemaphoreOptions, Unre
     })
 }
 
-/// How a semaphore stands after a call, if it is there, and the clock of Redis.
+/// The state of a semaphore after a call, if it exists, and the clock of Redis.
 pub(super) fn read_head(
     key: &SemaphoreKey,
     text: &[u8],
 ) -> Result<(Option<SemaphoreHead>, i64), Unreadable> {
-    let mut bytes = Bytes(text);
+    let mut bytes = ByteReader(text);
     let present = bytes.byte()? == 1;
     let clock = bytes.number()? as i64;
     let (next, next_event) = (bytes.maybe_moment()?, bytes.maybe_moment()?);
-    let (news, number) = (bytes.byte()? == 1, bytes.small()?);
-    let head = SemaphoreHead { key: key.clone(), number, next, next_event, news };
+    let (has_new_events, number) = (bytes.byte()? == 1, bytes.small()?);
+    let head = SemaphoreHead { key: key.clone(), number, next, next_event, has_new_events };
     Ok((present.then_some(head), clock))
 }
 
 /// A semaphore as it is shown.
 pub(super) fn read_info(
     key: &SemaphoreKey,
-    mut bytes: Bytes<'_>,
+    mut bytes: ByteReader<'_>,
 ) -> Result<SemaphoreInfo, Unreadable> {
-    let options = read_rules(&mut bytes)?.shown();
+    let options = read_config(&mut bytes)?.shown();
     let (waiting, delayed) = (bytes.count()?, bytes.count()?);
     let (acquired, revoking) = (bytes.count()?, bytes.count()?);
     let (events, next) = (bytes.count()?, bytes.maybe_moment()?);
@@ -250,7 +250,7 @@ pub(super) fn read_info(
     Ok(SemaphoreInfo { key, options, waiting, delayed, acquired, revoking, events, next_event })
 }
 
-pub(super) fn read_standings(mut bytes: Bytes<'_>) -> Result<Vec<Standing>, Unreadable> {
+pub(super) fn read_standings(mut bytes: ByteReader<'_>) -> Result<Vec<Standing>, Unreadable> {
     let mut standings = Vec::new();
     while bytes.has_more() {
         standings.push(read_standing(&mut bytes)?);
@@ -258,8 +258,11 @@ pub(super) fn read_standings(mut bytes: Bytes<'_>) -> Result<Vec<Standing>, Unre
     Ok(standings)
 }
 
-/// One page of a line, of which at most so many were asked.
-pub(super) fn read_members(mut bytes: Bytes<'_>, count: usize) -> Result<MembersPage, Unreadable> {
+/// One page of members, at most `count`.
+pub(super) fn read_members(
+    mut bytes: ByteReader<'_>,
+    count: usize,
+) -> Result<MembersPage, Unreadable> {
     let (mut members, mut last) = (Vec::new(), None);
     while bytes.has_more() {
         let standing = read_standing(&mut bytes)?;
@@ -270,7 +273,7 @@ pub(super) fn read_members(mut bytes: Bytes<'_>, count: usize) -> Result<Members
     Ok(MembersPage { members, next })
 }
 
-fn read_standing(bytes: &mut Bytes<'_>) -> Result<Standing, Unreadable> {
+fn read_standing(bytes: &mut ByteReader<'_>) -> Result<Standing, Unreadable> {
     let task = TaskId(bytes.big()?);
     let (status, pinned) = (bytes.byte()?, bytes.byte()? == 1);
     let (priority, enqueued) = (priority(bytes)?, bytes.moment()?);
@@ -278,7 +281,7 @@ fn read_standing(bytes: &mut Bytes<'_>) -> Result<Standing, Unreadable> {
     let (granted, lease_until) = (bytes.moment()?, bytes.moment()?);
     let status = *Status::ALL
         .get(usize::from(status))
-        .ok_or(Unreadable("a task of a semaphore is in no state"))?;
+        .ok_or(Unreadable("a task of a semaphore has an unknown state"))?;
     let held = matches!(status, Status::Acquired | Status::TryRelease);
     Ok(Standing {
         task,
@@ -293,7 +296,7 @@ fn read_standing(bytes: &mut Bytes<'_>) -> Result<Standing, Unreadable> {
     })
 }
 
-pub(super) fn read_outcomes(bytes: Bytes<'_>) -> Vec<GrantOutcome> {
+pub(super) fn read_outcomes(bytes: ByteReader<'_>) -> Vec<GrantOutcome> {
     let outcome = |status: &u8| match status {
         0 => GrantOutcome::Done,
         1 => GrantOutcome::Stale,
@@ -303,10 +306,10 @@ pub(super) fn read_outcomes(bytes: Bytes<'_>) -> Vec<GrantOutcome> {
     bytes.rest().iter().map(outcome).collect()
 }
 
-/// The events of a semaphore that were handed out.
+/// The delivered events of a semaphore.
 pub(super) fn read_events(
     (semaphore, key): (u32, &SemaphoreKey),
-    mut bytes: Bytes<'_>,
+    mut bytes: ByteReader<'_>,
 ) -> Result<Vec<SemaphoreEvent>, Unreadable> {
     let mut events = Vec::new();
     while bytes.has_more() {
@@ -314,7 +317,7 @@ pub(super) fn read_events(
         let (attempt, kind, grant) = (bytes.small()?, bytes.byte()?, Grant(bytes.count()?));
         let (task, name) = (TaskId(bytes.big()?), bytes.short_text()?);
         let kind = EventKind::ALL.get(usize::from(kind)).copied();
-        let kind = kind.ok_or(Unreadable("an event is of no kind"))?;
+        let kind = kind.ok_or(Unreadable("an event has an unknown kind"))?;
         let semaphore = key.clone();
         events.push(SemaphoreEvent {
             id,
@@ -329,7 +332,7 @@ pub(super) fn read_events(
     Ok(events)
 }
 
-/// An event that is due: since when, its place among those of all semaphores, its number in its own.
+/// A due event: since when, its position among all semaphores, its number in its semaphore.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Due {
     pub at: f64,
@@ -337,7 +340,7 @@ pub(super) struct Due {
     pub number: u64,
 }
 
-pub(super) fn read_due(mut bytes: Bytes<'_>) -> Result<Vec<Due>, Unreadable> {
+pub(super) fn read_due(mut bytes: ByteReader<'_>) -> Result<Vec<Due>, Unreadable> {
     let mut due = Vec::new();
     while bytes.has_more() {
         due.push(Due { at: bytes.number()?, stamp: bytes.number()?, number: bytes.big()? });
@@ -351,7 +354,7 @@ mod tests {
     use taskyard_core::limits::SEMAPHORES_MAX;
 
     #[test]
-    fn the_number_of_an_event_tells_its_semaphore() {
+    fn an_event_id_contains_its_semaphore() {
         let last = (SEMAPHORES_MAX as u32, (1 << EVENT_BITS) - 1);
         for (semaphore, number) in [(1, 0), (7, 9), last] {
             let id = event_id(semaphore, number);
@@ -362,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_come_back_as_they_were() {
+    fn a_configuration_survives_encoding() {
         let options = SemaphoreOptions {
             active: 7,
             try_release: 3,
@@ -373,8 +376,8 @@ mod tests {
             drop_expired: true,
             ..SemaphoreOptions::default()
         };
-        let bytes = rules(&options);
-        assert_eq!(read_rules(&mut Bytes(&bytes)).unwrap(), options);
-        assert!(read_rules(&mut Bytes(&bytes[1..])).is_err());
+        let bytes = config(&options);
+        assert_eq!(read_config(&mut ByteReader(&bytes)).unwrap(), options);
+        assert!(read_config(&mut ByteReader(&bytes[1..])).is_err());
     }
 }

@@ -1,21 +1,21 @@
-//! Removing semaphores: first what a semaphore has on its node, then its entry in the registry.
+//! Drops semaphores: first the keys on its node, then its entry in the registry.
 
 use taskyard_core::{Error, SemaphoreCommand, SemaphoreKey, SemaphoreReply, TubeName};
 use taskyard_redis::Failure;
 
-use super::super::codec::Bytes;
+use super::super::codec::ByteReader;
 use super::super::execute::{Batch, unreadable_registry};
 use super::super::replicas;
 use super::super::tubes::unreadable;
 use super::{MISSING, codec};
 
-/// What a semaphore answers to a drop while it is in use, or before a tube.
+/// The status of a drop while the semaphore has entries, or a tube uses it.
 const IN_USE: u8 = 5;
 const HAS_TUBE: u8 = 6;
 
 impl Batch<'_> {
-    /// Removes a semaphore, then its entry in the registry. If this breaks off between the two steps, the next drop of this key, or
-    /// the next call that makes a semaphore of this key, takes the second one.
+    /// Drops a semaphore, then its entry in the registry. If this is interrupted between the two steps, the next drop of the key, or
+    /// the next call that creates a semaphore of the key, does the second one.
     pub(super) async fn drop_semaphore(
         &mut self,
         key: &SemaphoreKey,
@@ -30,7 +30,7 @@ impl Batch<'_> {
         let (_, mut parts) = self.read_semaphore(key, answer?).map_err(unreadable)?;
         let text = parts.bytes().map_err(unreadable)?;
         self.learn_others(&mut parts);
-        let mut bytes = Bytes(&text);
+        let mut bytes = ByteReader(&text);
         let key = key.clone();
         Ok(match bytes.byte().map_err(unreadable)? {
             MISSING if !bytes.has_more() => Err(Error::SemaphoreNotFound(key)),
@@ -59,9 +59,9 @@ impl Batch<'_> {
         let numbers = [number.to_string(), event.to_string(), grant.to_string()];
         let mut words = vec![key.as_str().as_bytes().to_vec()];
         words.extend(numbers.map(String::into_bytes));
-        self.registry_again("unlist_semaphore", words).await?;
+        self.registry_with_retry("unlist_semaphore", words).await?;
         let mut call = self.shared.semaphore_call(key, vec![remains.forget()], false);
         call.replicate = true;
-        self.call_again(&call).await.map(drop)
+        self.call_with_retry(&call).await.map(drop)
     }
 }

@@ -1,7 +1,7 @@
-//! Semaphores: each is whole on one node, and a call is about one of them.
+//! Runs the commands of semaphores. Each semaphore is on one node, and a call is for one of them.
 //!
-//! Whoever wants events of all semaphores is given them in order: what is due is looked at first, then the first of it is handed
-//! out. Which semaphores to look at a server knows from its own calls, from notices of others, and from a look at all of them now and then.
+//! Events of all semaphores are delivered in order: due events are listed first, then the oldest are delivered. A server knows which
+//! semaphores have events from its own calls, from notices of other servers, and from regular scans of all of them.
 
 mod codec;
 mod drop;
@@ -17,50 +17,50 @@ use taskyard_core::{
 use taskyard_redis::{Call, Failure, Value};
 
 use super::Redis;
-use super::answers::Parts;
-use super::codec::{Bytes, Unreadable};
+use super::answers::AnswerParts;
+use super::codec::{ByteReader, Unreadable};
 use super::execute::{Batch, unreadable_registry};
 use super::failure::error;
 use super::known::Numbered;
-use super::registry::{AGAIN, Ticked};
+use super::registry::{RETRY_AFTER, TickProgress};
 use super::replicas;
 use super::results::misread;
 use super::tubes::{status, unreadable};
 
-/// What the registry answers when there are too many.
+/// The status of the registry when there are too many semaphores.
 const TOO_MANY: i64 = 4;
-/// What a semaphore answers that is not there, whose tail would be too long, and that has no number yet or another one.
+/// The status of a semaphore that does not exist, whose try_release would be more than active, and that has no number yet or another.
 const MISSING: u8 = 1;
 const TAIL: u8 = 2;
 const UNNUMBERED: u8 = 3;
-/// What a semaphore answers to a call that makes it before a drop of the one before has ended.
+/// The status of a semaphore that is created before the drop of an earlier one is finished.
 const DROPPED: u8 = 7;
 
-/// How many semaphores a server looks at in a second, for what other servers did.
+/// How many semaphores a server scans in a second for changes of other servers.
 const SWEPT_TOGETHER: usize = 1000;
 
-/// Commands that ask one semaphore each, in order, until they are asked. They leave together; only neighbours share a call,
-/// since events of all semaphores are told in the order in which they came about.
+/// Commands for one semaphore each, in order, until they are sent. They are sent together; only neighbours share a call,
+/// because events of all semaphores are delivered in the order in which they occurred.
 #[derive(Default)]
-pub(super) struct Pending {
-    groups: Vec<Group>,
+pub(super) struct SemaphoreBatch {
+    groups: Vec<SemaphoreGroup>,
     items: usize,
 }
 
-/// What a semaphore answered, and its number.
-struct Answered {
+/// The answer of a semaphore, and its number.
+struct SemaphoreAnswer {
     number: u32,
     text: Vec<u8>,
 }
 
-/// What is asked of one semaphore.
-struct Group {
+/// Commands for one semaphore.
+struct SemaphoreGroup {
     key: SemaphoreKey,
     commands: Vec<(usize, SemaphoreCommand)>,
 }
 
-impl Pending {
-    /// Adds a command, unless it must be asked alone.
+impl SemaphoreBatch {
+    /// Adds a command; answers it if it must be sent alone.
     pub fn add(&mut self, place: usize, command: Command) -> Option<Command> {
         let command = match command {
             Command::Semaphore(command) => command,
@@ -72,13 +72,13 @@ impl Pending {
         self.items += command.items();
         match self.groups.last_mut().filter(|group| group.key == key) {
             Some(group) => group.commands.push((place, command)),
-            None => self.groups.push(Group { key, commands: vec![(place, command)] }),
+            None => self.groups.push(SemaphoreGroup { key, commands: vec![(place, command)] }),
         }
         None
     }
 }
 
-/// The semaphore that a command is about, if that is all it is about and it can be asked together with others.
+/// The semaphore of a command, if it is about one only and can be sent together with others.
 fn key_of(command: &SemaphoreCommand) -> Option<SemaphoreKey> {
     match command {
         SemaphoreCommand::Enqueue { key, .. }
@@ -91,7 +91,7 @@ fn key_of(command: &SemaphoreCommand) -> Option<SemaphoreKey> {
     }
 }
 
-fn only_looks(command: &SemaphoreCommand) -> bool {
+fn is_read_only(command: &SemaphoreCommand) -> bool {
     matches!(
         command,
         SemaphoreCommand::Look { .. }
@@ -103,35 +103,37 @@ fn only_looks(command: &SemaphoreCommand) -> bool {
 impl Redis {
     fn semaphore_call(&self, key: &SemaphoreKey, words: Vec<Vec<u8>>, grows: bool) -> Call {
         let place = &self.reach.url;
-        let channel = if self.presence.is_accompanied() { self.channel() } else { String::new() };
+        let channel =
+            if self.presence.has_other_servers() { self.channel() } else { String::new() };
         let single = if place.cluster { "" } else { "1" };
         let mut args = vec![self.now_word(), self.epoch_word()];
         args.extend([channel, self.presence.name().to_owned(), single.into()].map(Vec::from));
         args.extend(words);
-        let function = if grows { "semaphore" } else { "semaphore_free" };
+        let function = if grows { "semaphore" } else { "semaphore_oom" };
         let key = format!("{{{}:/{key}}}", place.prefix);
         Call { function, key, args, replicate: false }
     }
 }
 
 impl Batch<'_> {
-    /// Asks semaphores, each once.
-    pub async fn ask_semaphores(&mut self, pending: Pending) {
+    /// Sends one call to each semaphore.
+    pub async fn call_semaphores(&mut self, pending: SemaphoreBatch) {
         if pending.groups.is_empty() {
             return;
         }
         if self.lost {
-            let failure = Failure::Unreachable("it was lost before".into());
+            let failure =
+                Failure::Unreachable("the connection was lost earlier in this batch".into());
             pending.groups.iter().for_each(|group| self.fail_group(group, &failure));
             return;
         }
         let calls: Vec<Call> = pending.groups.iter().map(|group| self.group_call(group)).collect();
         let answers = self.link.call(&calls).await;
-        let mut again = Pending::default();
+        let mut again = SemaphoreBatch::default();
         for ((group, call), answer) in pending.groups.into_iter().zip(&calls).zip(answers) {
-            let looks = group.commands.iter().all(|(_, command)| only_looks(command));
+            let looks = group.commands.iter().all(|(_, command)| is_read_only(command));
             let answer = match answer {
-                Err(Failure::Lost(_)) if looks => self.call_again(call).await,
+                Err(Failure::Lost(_)) if looks => self.call_with_retry(call).await,
                 answer => answer,
             };
             let (answer, short) = replicas::split(answer);
@@ -139,18 +141,18 @@ impl Batch<'_> {
                 Ok(value) => {
                     self.read_group(&group, value);
                     if let Some(why) = short {
-                        self.doubt_group(&group, &why);
+                        self.replace_unreplicated_group(&group, &why);
                     }
                 }
                 Err(Failure::Full) => again.groups.extend(self.without_enqueues(group)),
                 Err(failure) => self.fail_group(&group, &failure),
             }
         }
-        Box::pin(self.ask_semaphores(again)).await;
+        Box::pin(self.call_semaphores(again)).await;
     }
 
-    /// Redis has no room: whoever wants to stand in line is refused, and the rest is asked again without that.
-    fn without_enqueues(&mut self, mut group: Group) -> Option<Group> {
+    /// Refuses enqueues because Redis is full. Answers the group without them, to be sent again.
+    fn without_enqueues(&mut self, mut group: SemaphoreGroup) -> Option<SemaphoreGroup> {
         let asked = group.commands.len();
         group.commands.retain(|(place, command)| {
             let grows = matches!(command, SemaphoreCommand::Enqueue { .. });
@@ -160,39 +162,39 @@ impl Batch<'_> {
             !grows
         });
         if group.commands.len() == asked {
-            // Then there is nothing to leave out.
+            // Nothing can be left out.
             self.fail_group(&group, &Failure::Full);
             return None;
         }
         (!group.commands.is_empty()).then_some(group)
     }
 
-    /// What was done here may be undone.
-    fn doubt_group(&mut self, group: &Group, why: &str) {
+    /// Replaces the replies of a group whose changes a failover may undo.
+    fn replace_unreplicated_group(&mut self, group: &SemaphoreGroup, why: &str) {
         for (place, command) in &group.commands {
-            if !only_looks(command) && matches!(self.replies[*place], Some(Ok(_))) {
-                self.answer(*place, Err(replicas::undoable(why)));
+            if !is_read_only(command) && matches!(self.replies[*place], Some(Ok(_))) {
+                self.answer(*place, Err(replicas::unreplicated(why)));
             }
         }
     }
 
-    fn group_call(&self, group: &Group) -> Call {
+    fn group_call(&self, group: &SemaphoreGroup) -> Call {
         let words = group.commands.iter().map(|(_, command)| codec::encode(command)).collect();
         let commands = || group.commands.iter().map(|(_, command)| command);
         let grows = commands().any(|command| matches!(command, SemaphoreCommand::Enqueue { .. }));
         let mut call = self.shared.semaphore_call(&group.key, words, grows);
-        call.replicate = !commands().all(only_looks);
+        call.replicate = !commands().all(is_read_only);
         call
     }
 
-    fn fail_group(&mut self, group: &Group, failure: &Failure) {
+    fn fail_group(&mut self, group: &SemaphoreGroup, failure: &Failure) {
         self.note(failure);
         for (place, _) in &group.commands {
             self.answer(*place, Err(error(failure)));
         }
     }
 
-    fn read_group(&mut self, group: &Group, value: Value) {
+    fn read_group(&mut self, group: &SemaphoreGroup, value: Value) {
         let read = self.read_semaphore(&group.key, value);
         let (number, mut parts) = match read {
             Ok(read) => read,
@@ -209,28 +211,28 @@ impl Batch<'_> {
         self.learn_others(&mut parts);
     }
 
-    /// Takes in how a semaphore stands. Answers its number, or none where there is none, and what it answered.
+    /// Records the state of a semaphore. Answers its number, or 0 if it does not exist, and the rest of the answer.
     fn read_semaphore(
         &mut self,
         key: &SemaphoreKey,
         value: Value,
-    ) -> Result<(u32, Parts), Unreadable> {
-        let mut parts = Parts::all(value)?;
+    ) -> Result<(u32, AnswerParts), Unreadable> {
+        let mut parts = AnswerParts::all(value)?;
         let (head, clock) = codec::read_head(key, &parts.bytes()?)?;
         {
-            let mut known = self.shared.known();
-            known.ahead = clock.saturating_sub(known.now);
+            let mut cache = self.shared.cache();
+            cache.ahead = clock.saturating_sub(cache.now);
         }
         let number = head.as_ref().map_or(0, |head| head.number);
         match head {
             Some(head) => self.learn_semaphore(&head),
-            None => self.shared.known().semaphores.forget(key),
+            None => self.shared.cache().semaphores.forget(key),
         }
         Ok((number, parts))
     }
 
-    /// What is about all semaphores, or may make one.
-    pub async fn ask_all_semaphores(
+    /// Runs a command about all semaphores, or one that may create a semaphore.
+    pub async fn run_semaphore_command(
         &mut self,
         command: SemaphoreCommand,
     ) -> Result<Result<Reply, Error>, Failure> {
@@ -240,18 +242,18 @@ impl Batch<'_> {
             SemaphoreCommand::List { key: None } => Ok(self.list().await?),
             SemaphoreCommand::Events { key: None, count, .. } => Ok(self.fetch(count).await?),
             SemaphoreCommand::Acknowledge { events } => Ok(self.acknowledge(&events).await?),
-            one => return Ok(self.ask_one(one).await),
+            one => return Ok(self.call_semaphore(one).await),
         };
         Ok(reply.map(Reply::Semaphore))
     }
 
-    /// Asks one semaphore, when those before it were as many as are asked together.
-    async fn ask_one(&mut self, command: SemaphoreCommand) -> Result<Reply, Error> {
-        let mut pending = Pending::default();
+    /// Sends a command to one semaphore.
+    async fn call_semaphore(&mut self, command: SemaphoreCommand) -> Result<Reply, Error> {
+        let mut pending = SemaphoreBatch::default();
         let place = self.replies.len();
         self.replies.push(None);
         pending.add(place, Command::Semaphore(command));
-        self.ask_semaphores(pending).await;
+        self.call_semaphores(pending).await;
         let reply = self.replies.pop().flatten();
         reply.unwrap_or_else(|| Err(Error::Store("the store did not answer".into())))
     }
@@ -264,7 +266,7 @@ impl Batch<'_> {
         let SemaphoreCommand::Configure { change, only_new, .. } = command else {
             return Err(unreadable_registry());
         };
-        let mut begin = codec::Begin::default();
+        let mut begin = codec::NewSemaphore::default();
         loop {
             let words = vec![codec::configure(change, *only_new, begin)];
             let mut call = self.shared.semaphore_call(key, words, true);
@@ -276,7 +278,7 @@ impl Batch<'_> {
             let answer = answer?;
             let (found, mut parts) = self.read_semaphore(key, answer).map_err(unreadable)?;
             let text = parts.bytes().map_err(unreadable)?;
-            let mut bytes = Bytes(&text);
+            let mut bytes = ByteReader(&text);
             match bytes.byte().map_err(unreadable)? {
                 0 => {
                     self.learn_others(&mut parts);
@@ -297,69 +299,74 @@ impl Batch<'_> {
                 }
                 UNNUMBERED if begin.number == 0 => {
                     let words = vec![key.as_str().as_bytes().to_vec()];
-                    let answer = self.registry_again("semaphore", words).await?;
+                    let answer = self.registry_with_retry("semaphore", words).await?;
                     let (found, new) = status(&answer)?;
                     if found == TOO_MANY {
                         return Ok(Err(Error::TooManySemaphores(new as usize)));
                     }
                     let more = |place| answer.get(place).and_then(Value::int).unwrap_or(0) as f64;
-                    begin = codec::Begin { number: new as u32, event: more(2), grant: more(3) };
+                    begin =
+                        codec::NewSemaphore { number: new as u32, event: more(2), grant: more(3) };
                 }
                 _ => return Err(unreadable_registry()),
             }
         }
     }
 
-    /// One that was there already is listed, also when the registry has lost it.
+    /// Lists an existing semaphore, which the registry may have lost.
     async fn list_semaphore(&mut self, key: &SemaphoreKey, number: u32) -> Result<(), Failure> {
         let words = vec![key.as_str().as_bytes().to_vec(), number.to_string().into_bytes()];
-        self.registry_again("list_semaphore", words).await.map(drop)
+        self.registry_with_retry("list_semaphore", words).await.map(drop)
     }
 
-    /// Asks semaphores the same thing each, which may be asked twice unless `once`. The first that cannot be asked is the answer.
-    async fn ask_each_semaphore(
+    /// Sends a command to each semaphore, repeated if the answer is lost unless `once`. Answers the first failure.
+    async fn call_each_semaphore(
         &mut self,
         asked: &[(Numbered, Vec<u8>)],
         once: bool,
-    ) -> Result<Vec<Answered>, Failure> {
+    ) -> Result<Vec<SemaphoreAnswer>, Failure> {
         self.try_each_semaphore(asked, once).await.into_iter().collect()
     }
 
-    /// The same with an answer for each.
+    /// Like `call_each_semaphore`, with a result for each.
     async fn try_each_semaphore(
         &mut self,
         asked: &[(Numbered, Vec<u8>)],
         once: bool,
-    ) -> Vec<Result<Answered, Failure>> {
+    ) -> Vec<Result<SemaphoreAnswer, Failure>> {
         let call = |((_, key), words): &(Numbered, Vec<u8>)| {
             self.shared.semaphore_call(key, vec![words.clone()], false)
         };
         let calls: Vec<Call> = asked.iter().map(call).collect();
         let answers = match once {
             true => self.link.call(&calls).await,
-            false => self.call_each_again(&calls).await,
+            false => self.call_each_with_retry(&calls).await,
         };
         let answers = asked.iter().zip(answers);
         answers.map(|(((_, key), _), answer)| self.read_answered(key, answer?)).collect()
     }
 
-    fn read_answered(&mut self, key: &SemaphoreKey, answer: Value) -> Result<Answered, Failure> {
+    fn read_answered(
+        &mut self,
+        key: &SemaphoreKey,
+        answer: Value,
+    ) -> Result<SemaphoreAnswer, Failure> {
         let (number, mut parts) = self.read_semaphore(key, answer).map_err(unreadable)?;
         let text = parts.bytes().map_err(unreadable)?;
         self.learn_others(&mut parts);
-        Ok(Answered { number, text })
+        Ok(SemaphoreAnswer { number, text })
     }
 
-    /// All semaphores that are listed, by number.
+    /// All listed semaphores, by number.
     async fn all_semaphores(&mut self) -> Result<Vec<Numbered>, Failure> {
-        let mut words = self.registry_again("semaphores", Vec::new()).await?.into_iter();
+        let mut words = self.registry_with_retry("semaphores", Vec::new()).await?.into_iter();
         let mut found = Vec::new();
         while let (Some(key), Some(number)) = (words.next(), words.next()) {
             let key = key.text().and_then(|key| String::from_utf8(key).ok());
             let key = key.and_then(|key| SemaphoreKey::new(&key).ok());
             let number = number.int().and_then(|number| u32::try_from(number).ok());
             if let (Some(key), Some(number)) = (key, number) {
-                self.shared.known().semaphores.list(number, &key);
+                self.shared.cache().semaphores.list(number, &key);
                 found.push((number, key));
             }
         }
@@ -372,10 +379,10 @@ impl Batch<'_> {
         let mut infos = Vec::with_capacity(all.len());
         for some in all.chunks(SWEPT_TOGETHER) {
             let asked: Vec<_> = some.iter().map(|one| (one.clone(), b"N".to_vec())).collect();
-            let answers = self.ask_each_semaphore(&asked, false).await?;
+            let answers = self.call_each_semaphore(&asked, false).await?;
             for ((_, key), answered) in some.iter().zip(answers) {
-                let mut bytes = Bytes(&answered.text);
-                // One that is listed may not be made yet.
+                let mut bytes = ByteReader(&answered.text);
+                // A listed semaphore may not exist yet.
                 if bytes.byte().map_err(unreadable)? == 0 {
                     infos.push(codec::read_info(key, bytes).map_err(unreadable)?);
                 }
@@ -385,18 +392,18 @@ impl Batch<'_> {
         Ok(SemaphoreReply::Semaphores(infos))
     }
 
-    /// Hands out events of all semaphores, the oldest first.
+    /// Delivers events of all semaphores, the oldest first.
     async fn fetch(&mut self, count: usize) -> Result<SemaphoreReply, Failure> {
         let due = {
-            let known = self.shared.known();
-            known.semaphores.events.due(known.clock())
+            let cache = self.shared.cache();
+            cache.semaphores.events.due(cache.clock())
         };
         let mut found = Vec::new();
         for some in due.chunks(SWEPT_TOGETHER) {
             let asked: Vec<_> = some.iter().map(|one| (one.clone(), codec::peek(count))).collect();
-            let answers = self.ask_each_semaphore(&asked, false).await?;
+            let answers = self.call_each_semaphore(&asked, false).await?;
             for ((_, key), answered) in some.iter().zip(answers) {
-                let mut bytes = Bytes(&answered.text);
+                let mut bytes = ByteReader(&answered.text);
                 if bytes.byte().map_err(unreadable)? == 0 {
                     let due = codec::read_due(bytes).map_err(unreadable)?;
                     let one = (answered.number, key.clone());
@@ -412,11 +419,11 @@ impl Batch<'_> {
         found.truncate(count);
         let wanted: Vec<(Numbered, u64)> =
             found.into_iter().map(|(due, one)| (one, due.number)).collect();
-        Ok(SemaphoreReply::Events(self.hand_out(&wanted).await?))
+        Ok(SemaphoreReply::Events(self.deliver(&wanted).await?))
     }
 
-    /// Hands out these events, in this order. What another server handed out meanwhile is left out.
-    async fn hand_out(
+    /// Delivers these events in this order, without those that another server delivered meanwhile.
+    async fn deliver(
         &mut self,
         wanted: &[(Numbered, u64)],
     ) -> Result<Vec<SemaphoreEvent>, Failure> {
@@ -426,12 +433,12 @@ impl Batch<'_> {
         }
         let asked: Vec<_> = by_semaphore
             .into_iter()
-            .map(|(one, numbers)| (one.clone(), codec::hand_out(&numbers)))
+            .map(|(one, numbers)| (one.clone(), codec::deliver(&numbers)))
             .collect();
-        let answers = self.ask_each_semaphore(&asked, true).await?;
+        let answers = self.call_each_semaphore(&asked, true).await?;
         let mut events: HashMap<EventId, SemaphoreEvent> = HashMap::new();
         for (((_, key), _), answered) in asked.iter().zip(answers) {
-            let mut bytes = Bytes(&answered.text);
+            let mut bytes = ByteReader(&answered.text);
             if bytes.byte().map_err(unreadable)? == 0 {
                 let semaphore = (answered.number, key);
                 let handed = codec::read_events(semaphore, bytes).map_err(unreadable)?;
@@ -450,17 +457,17 @@ impl Batch<'_> {
             by_semaphore.entry(semaphore).or_default().push(number);
         }
         let mut arrived = 0;
-        // What is known here comes first; after that what the registry says.
+        // First the numbers that are known here, then those of the registry.
         for looked in [false, true] {
             let mut asked = Vec::new();
             for (semaphore, numbers) in &by_semaphore {
-                let key = self.shared.known().semaphores.keys.get(semaphore).cloned();
+                let key = self.shared.cache().semaphores.keys.get(semaphore).cloned();
                 let words = || codec::acknowledge(*semaphore, numbers);
                 asked.extend(key.map(|key| ((*semaphore, key), words())));
             }
-            let answers = self.ask_each_semaphore(&asked, true).await?;
+            let answers = self.call_each_semaphore(&asked, true).await?;
             for (((semaphore, _), _), answered) in asked.iter().zip(answers) {
-                // Where the number is another's, nothing was done.
+                // If another semaphore has the number, nothing was done.
                 if !matches!(answered.text[..], [MISSING | UNNUMBERED, ..]) {
                     by_semaphore.remove(semaphore);
                     arrived += counted(&answered.text).map_err(unreadable)?;
@@ -474,12 +481,12 @@ impl Batch<'_> {
         Ok(SemaphoreReply::Acknowledged(arrived))
     }
 
-    /// Lets time do what is due in semaphores. Each in which something was counts as one that moved.
+    /// Applies due deadlines in semaphores. Each semaphore that changes counts as one.
     pub async fn tick_semaphores(
         &mut self,
         limit: usize,
         sweep: bool,
-        ticked: &mut Ticked,
+        ticked: &mut TickProgress,
     ) -> Result<(), Failure> {
         let due = self.due_semaphores(sweep).await?;
         for some in due.chunks(SWEPT_TOGETHER) {
@@ -492,38 +499,38 @@ impl Batch<'_> {
                 let moved =
                     answered.and_then(|answered| counted(&answered.text).map_err(unreadable));
                 let Some(moved) = ticked.take(moved) else {
-                    let mut known = self.shared.known();
-                    let again = known.clock().saturating_add(AGAIN);
-                    known.semaphores.ask_later(one, again);
+                    let mut cache = self.shared.cache();
+                    let again = cache.clock().saturating_add(RETRY_AFTER);
+                    cache.semaphores.retry_at(one, again);
                     continue;
                 };
                 ticked.moved += moved as usize;
             }
         }
-        let mut known = self.shared.known();
-        let clock = known.clock();
-        self.events.add(known.semaphores.tell(clock));
+        let mut cache = self.shared.cache();
+        let clock = cache.clock();
+        self.events.add(cache.semaphores.take_due_events(clock));
         Ok(())
     }
 
-    /// The semaphores to be asked what is due: those whose moment has come, and with a sweep some of all, or all the first time.
+    /// The semaphores to call: those with a due deadline, and in a sweep some of all, or all the first time.
     async fn due_semaphores(&mut self, sweep: bool) -> Result<Vec<Numbered>, Failure> {
         let (mut due, first) = {
-            let known = self.shared.known();
-            (known.semaphores.moments.due(known.clock()), known.was_never_swept())
+            let cache = self.shared.cache();
+            (cache.semaphores.deadlines.due(cache.clock()), cache.was_never_swept())
         };
         if sweep {
             let all = self.all_semaphores().await?;
-            let mut known = self.shared.known();
-            let cursor = known.semaphores.cursor;
+            let mut cache = self.shared.cache();
+            let cursor = cache.semaphores.cursor;
             let rest = all.into_iter().filter(|(number, _)| first || *number >= cursor);
             let some: Vec<Numbered> =
                 rest.take(if first { usize::MAX } else { SWEPT_TOGETHER }).collect();
             let whole = some.len() < SWEPT_TOGETHER;
             let last = some.last().map_or(0, |(number, _)| number + 1);
-            known.semaphores.cursor = if first || whole { 0 } else { last };
+            cache.semaphores.cursor = if first || whole { 0 } else { last };
             due.extend(some);
-            // Each once, those whose moment has come first.
+            // Each once, due ones first.
             let mut seen = std::collections::HashSet::new();
             due.retain(|one| seen.insert(one.0));
         }
@@ -532,21 +539,21 @@ impl Batch<'_> {
 }
 
 fn counted(text: &[u8]) -> Result<u64, Unreadable> {
-    let mut bytes = Bytes(text);
+    let mut bytes = ByteReader(text);
     if bytes.byte()? == 0 { bytes.count() } else { Ok(0) }
 }
 
 fn read_reply(
     semaphore: (u32, &SemaphoreKey),
     command: &SemaphoreCommand,
-    parts: &mut Parts,
+    parts: &mut AnswerParts,
 ) -> Result<Result<Reply, Error>, Unreadable> {
     let text = parts.bytes()?;
-    let mut bytes = Bytes(&text);
+    let mut bytes = ByteReader(&text);
     match bytes.byte()? {
         0 => {}
         MISSING => return Ok(Err(Error::SemaphoreNotFound(semaphore.1.clone()))),
-        _ => return Err(Unreadable("a semaphore refuses for no reason")),
+        _ => return Err(Unreadable("a semaphore answers an unknown status")),
     }
     Ok(Ok(Reply::Semaphore(match command {
         SemaphoreCommand::Enqueue { .. } | SemaphoreCommand::Look { .. } => {

@@ -1,4 +1,4 @@
-//! Semaphores with all who stand there, out of Redis or into it, when a store is copied.
+//! Exports and imports semaphores with their entries and events, when a store is copied.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use taskyard_core::{Error, EventKind, Grant, Priority, SemaphoreKey, TaskId, Tim
 use taskyard_redis::{Failure, Value};
 
 use super::super::Redis;
-use super::super::codec::{Bytes, Unreadable, moment, short_text};
+use super::super::codec::{ByteReader, Unreadable, moment, short_text};
 use super::super::execute::Batch;
 use super::super::tubes::{status, unreadable};
 use super::{TOO_MANY, codec};
@@ -26,15 +26,15 @@ impl Batch<'_> {
             let at = self.shared.semaphore_key(&key);
             let head = self.shown(at.clone(), vec![b"S".to_vec()]).await?;
             let mut head = head.into_iter().filter_map(Value::text);
-            // One that is listed may not be made yet.
+            // A listed semaphore may not exist yet.
             let (Some(rules), Some(numbers)) = (head.next(), head.next()) else { continue };
             let record = read_record(key, &rules, &numbers).map_err(unreadable)?;
             let (mut places, mut events) = (HashMap::new(), HashMap::new());
             for text in self.shown_all(&at, b'P').await? {
-                read_places(Bytes(&text), &mut places).map_err(unreadable)?;
+                read_places(ByteReader(&text), &mut places).map_err(unreadable)?;
             }
             for text in self.shown_all(&at, b'E').await? {
-                read_events(number, Bytes(&text), &mut events).map_err(unreadable)?;
+                read_events(number, ByteReader(&text), &mut events).map_err(unreadable)?;
             }
             let mut places: Vec<PlaceCopy> = places.into_values().collect();
             places.sort_unstable_by_key(|copy| copy.place.seq);
@@ -46,14 +46,14 @@ impl Batch<'_> {
         Ok(copies)
     }
 
-    /// Takes in a semaphore before which no tube stands.
+    /// Imports a semaphore that no tube uses.
     pub async fn import_semaphore(
         &mut self,
         copy: &SemaphoreCopy,
     ) -> Result<Result<(), Error>, Failure> {
         let key = &copy.record.key;
         let words = vec![key.as_str().as_bytes().to_vec()];
-        let (found, number) = status(&self.registry_again("semaphore", words).await?)?;
+        let (found, number) = status(&self.registry_with_retry("semaphore", words).await?)?;
         if found == TOO_MANY {
             return Ok(Err(Error::TooManySemaphores(number as usize)));
         }
@@ -61,12 +61,12 @@ impl Batch<'_> {
         words.extend(encode(std::slice::from_ref(copy), &HashMap::new()));
         let at = self.shared.semaphore_key(key);
         let call = self.shared.transfer_call("import", at, words);
-        self.taken_in(call).await
+        self.import_call(call).await
     }
 }
 
-/// The semaphores, then all places, then all events, as `import.lua` reads them. `tubes` has the places of the tubes that come
-/// along, by their numbers in the other store.
+/// The semaphores, then all entries, then all events, as `import.lua` reads them. `tubes` has the positions of the imported tubes by
+/// their numbers in the other store.
 pub(in super::super) fn encode(
     semaphores: &[SemaphoreCopy],
     tubes: &HashMap<u32, u32>,
@@ -78,10 +78,10 @@ pub(in super::super) fn encode(
         places.extend(copy.places.iter().map(|place| (at, place)));
         events.extend(copy.events.iter().map(|event| (at, event)));
     }
-    // Those of all semaphores in the order in which they came.
+    // Events of all semaphores in their order.
     places.sort_by_key(|(_, copy)| copy.place.seq);
     events.sort_by_key(|(_, copy)| copy.id);
-    // Who is of a tube that does not come along has no place here.
+    // Entries of tubes that are not imported are left out.
     let here = |tube: Option<u32>| match tube {
         Some(tube) => tubes.get(&tube).copied(),
         None => Some(0),
@@ -104,7 +104,7 @@ pub(in super::super) fn encode(
 }
 
 fn encode_record(record: &SemaphoreRecord) -> Vec<u8> {
-    let rules = codec::rules(&record.options);
+    let rules = codec::config(&record.options);
     let mut word = short_text(record.key.as_str());
     word.extend((rules.len() as u16).to_le_bytes());
     word.extend(rules);
@@ -153,14 +153,14 @@ fn read_record(
     rules: &[u8],
     numbers: &[u8],
 ) -> Result<SemaphoreRecord, Unreadable> {
-    let (options, mut numbers) = (codec::read_rules(&mut Bytes(rules))?, Bytes(numbers));
+    let (options, mut numbers) = (codec::read_config(&mut ByteReader(rules))?, ByteReader(numbers));
     let grant_seq = numbers.count()?;
     let recheck_at = numbers.maybe_moment()?.map(Timestamp::from_micros);
     Ok(SemaphoreRecord { key, options, grant_seq, recheck_at })
 }
 
-/// A task of a caller is its number; one of a tube has a mark and the number of its tube before it.
-fn read_task(bytes: &mut Bytes<'_>) -> Result<(Option<u32>, TaskId), Unreadable> {
+/// A task of a caller is its number; a task of a tube has a mark and the number of its tube before it.
+fn read_task(bytes: &mut ByteReader<'_>) -> Result<(Option<u32>, TaskId), Unreadable> {
     let size = u16::from_le_bytes(bytes.array()?);
     let tube = match size {
         8 => None,
@@ -168,14 +168,14 @@ fn read_task(bytes: &mut Bytes<'_>) -> Result<(Option<u32>, TaskId), Unreadable>
             bytes.byte()?;
             Some(u32::from_be_bytes(bytes.array()?))
         }
-        _ => return Err(Unreadable("somebody stands in a semaphore who is no task")),
+        _ => return Err(Unreadable("an entry of a semaphore is not a task")),
     };
     Ok((tube, TaskId(bytes.big()?)))
 }
 
 type Found<T> = HashMap<(Option<u32>, TaskId), T>;
 
-fn read_places(mut bytes: Bytes<'_>, found: &mut Found<PlaceCopy>) -> Result<(), Unreadable> {
+fn read_places(mut bytes: ByteReader<'_>, found: &mut Found<PlaceCopy>) -> Result<(), Unreadable> {
     while bytes.has_more() {
         let (tube, task) = read_task(&mut bytes)?;
         let (status, pinned) = (bytes.byte()?, bytes.byte()? == 1);
@@ -193,7 +193,7 @@ fn read_places(mut bytes: Bytes<'_>, found: &mut Found<PlaceCopy>) -> Result<(),
             Some(Status::Delayed) => Stand::Delayed(until),
             Some(Status::Acquired) => hold(None),
             Some(Status::TryRelease) => hold(Some(revoke_at)),
-            None => return Err(Unreadable("a task of a semaphore is in no state")),
+            None => return Err(Unreadable("a task of a semaphore has an unknown state")),
         };
         let place = Place { priority, seq, enqueued, stand };
         found.insert((tube, task), PlaceCopy { tube, task, place });
@@ -203,7 +203,7 @@ fn read_places(mut bytes: Bytes<'_>, found: &mut Found<PlaceCopy>) -> Result<(),
 
 fn read_events(
     semaphore: u32,
-    mut bytes: Bytes<'_>,
+    mut bytes: ByteReader<'_>,
     found: &mut HashMap<u64, EventCopy>,
 ) -> Result<(), Unreadable> {
     while bytes.has_more() {
@@ -212,7 +212,7 @@ fn read_events(
         let (grant, _) = (Grant(bytes.count()?), bytes.number()?);
         let number = bytes.big()?;
         let kind = EventKind::ALL.get(usize::from(kind)).copied();
-        let kind = kind.ok_or(Unreadable("an event is of no kind"))?;
+        let kind = kind.ok_or(Unreadable("an event has an unknown kind"))?;
         let id = codec::event_id(semaphore, number);
         found.insert(number, EventCopy { id, tube, task, grant, kind, attempts, next_at });
     }

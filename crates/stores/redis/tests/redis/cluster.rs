@@ -1,4 +1,4 @@
-//! Three masters with a replica each.
+//! Tests on a cluster of three masters with a replica each.
 
 use std::sync::OnceLock;
 use std::thread;
@@ -18,10 +18,12 @@ use taskyard_testkit::redis::{open, own, run};
 
 fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
-    CLUSTER.get_or_init(|| Cluster::new(&program().expect("whoever asks has looked for it")))
+    CLUSTER.get_or_init(|| {
+        Cluster::new(&program().expect("the caller has checked that it is installed"))
+    })
 }
 
-/// The machine and a cluster answer the same, whatever is asked.
+/// The core's machine and a cluster give the same answers to random commands.
 #[test]
 fn model() {
     run(async {
@@ -31,7 +33,7 @@ fn model() {
     });
 }
 
-/// Each is whole on one node, and events of all are told together.
+/// Each semaphore is on one node, and events of all are delivered together.
 #[test]
 fn semaphores_are_on_the_nodes_of_their_keys() {
     run(async {
@@ -52,7 +54,7 @@ fn semaphores_are_on_the_nodes_of_their_keys() {
                     .expect("they stand");
             }
         }
-        // Nobody was told of the first grant, so the better one has it.
+        // The event of the first grant was not delivered yet, so the better task has it.
         let mut told: Vec<_> = queue
             .fetch(None)
             .await
@@ -70,9 +72,9 @@ fn semaphores_are_on_the_nodes_of_their_keys() {
     });
 }
 
-/// A tube and its semaphore may be on two nodes, each of which decides alone.
+/// A tube and its semaphore may be on two nodes, and a function runs on one.
 #[test]
-fn tubes_behind_a_semaphore_are_refused_in_words() {
+fn tubes_with_a_semaphore_are_refused() {
     run(async {
         let store = open(&own(&cluster().url()));
         let semaphore = SemaphoreKey::new("door").ok();
@@ -96,7 +98,7 @@ fn make(store: &RedisStore, tube: &TubeName) {
     assert_eq!(ask(store, create), Ok(Reply::Created(true)));
 }
 
-/// Asks until the cluster is in order again.
+/// Repeats a command until the cluster works again.
 fn ask_until_there(store: &RedisStore, command: &Command) -> Reply {
     loop {
         match ask(store, command.clone()) {
@@ -129,9 +131,9 @@ fn tubes_are_spread_over_the_nodes() {
     });
 }
 
-/// A server learns from a refusal that slots have moved, and nothing is done twice or left out.
+/// A server learns from a refusal that slots have moved, and every command is done once.
 #[test]
-fn what_another_node_has_now_is_asked_there() {
+fn commands_follow_a_slot_to_another_node() {
     let Some(program) = program() else { return };
     let cluster = Cluster::new(&program);
     let store = open(&format!("{}?prefix=moves", cluster.url()));
@@ -140,7 +142,7 @@ fn what_another_node_has_now_is_asked_there() {
     ask(&store, put(&tube, 3)).expect("they are put");
     let key = "{moves:mail}:o";
     let before = cluster.master_of(key).port();
-    // Its replica takes over in good order.
+    // A planned failover to its replica.
     let replica = cluster.replica_of(key);
     assert_eq!(replica.talk(&["CLUSTER", "FAILOVER"]), "OK");
     while cluster.master_of(key).port() == before {}
@@ -169,10 +171,10 @@ fn a_master_that_is_killed_is_replaced_by_its_replica() {
     assert_eq!(take(&store, &tube, 9).len(), 4);
 }
 
-// Something was under way to a node when it died. Until it was back every server that had asked there refused whatever it was asked, also for
-// the other nodes.
+// A call to a node was in flight when it died. Until it was back every server with such a call refused all commands, also for the other
+// nodes.
 #[test]
-fn a_node_that_is_away_keeps_nobody_from_the_others() {
+fn an_unreachable_node_does_not_block_the_others() {
     let Some(program) = program() else { return };
     let cluster = Cluster::new(&program);
     for node in &cluster.nodes {
@@ -182,8 +184,8 @@ fn a_node_that_is_away_keeps_nobody_from_the_others() {
     let port_of = |tube: &TubeName| cluster.master_of(&format!("{{part:{tube}}}:o")).port();
     let registry = cluster.master_of("{part}:v").port();
     let tubes = tubes(40);
-    // Neither is where the registry is, which all need.
-    let dies = tubes.iter().find(|tube| port_of(tube) != registry).expect("one elsewhere");
+    // Neither is the registry node, which all need.
+    let dies = tubes.iter().find(|tube| port_of(tube) != registry).expect("a tube on another node");
     let lives = tubes.iter().find(|tube| ![registry, port_of(dies)].contains(&port_of(tube)));
     let lives = lives.expect("one on the third");
     for tube in [dies, lives] {
@@ -205,7 +207,7 @@ fn a_node_that_is_away_keeps_nobody_from_the_others() {
         assert!(matches!(lost, Err(Error::OutcomeUnknown(_))), "{lost:?}");
     });
     ask(&store, put(lives, 1)).expect("its node is there");
-    // Time goes on there too.
+    // Ticks work there too.
     let later = NOW + Span::from_secs(10);
     let ticked = block_on(store.execute(later, vec![Command::Tick { limit: 9 }])).replies;
     assert_eq!(ticked, [Ok(Reply::Ticked(1))]);
@@ -218,7 +220,7 @@ fn a_node_that_is_away_keeps_nobody_from_the_others() {
 }
 
 #[test]
-fn a_cluster_and_a_single_one_are_told_apart() {
+fn a_cluster_and_a_single_redis_are_distinguished() {
     run(async {
         let node = cluster().nodes[0].url();
         let refusal = RedisStore::open(&node, Clock::Database).err().map(|error| error.to_string());

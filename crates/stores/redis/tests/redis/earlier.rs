@@ -1,4 +1,4 @@
-//! What an earlier version of the programs kept in Redis.
+//! Tests of data in an earlier format.
 
 use taskyard_core::{
     Body, Command, Finish, FinishItem, Holder, Kind, NewTask, Outcome, Reply, SessionId, Span,
@@ -12,14 +12,14 @@ use taskyard_testkit::redis::{instance, open, own, run};
 
 const SESSION: SessionId = SessionId([7; 16]);
 
-/// A part of Redis with a prefix of its own, and that.
+/// A URL with a prefix of its own, and that prefix.
 fn part() -> (String, String) {
     let url = own(&instance().url());
     let prefix = url.rsplit_once('=').expect("it has a prefix").1.to_owned();
     (url, prefix)
 }
 
-/// Bodies on both sides of what is kept in the record, and times of every sort.
+/// Bodies inside and outside of the record, and times of every kind.
 fn some_tasks() -> Vec<NewTask> {
     let key = |number: usize| Some(format!("key {number}").into());
     let sized = |(number, size): (usize, usize)| NewTask {
@@ -78,7 +78,7 @@ fn as_earlier(prefix: &str) {
 const EARLIER: &str = include_str!("earlier.lua");
 
 #[test]
-fn a_tube_of_an_earlier_version_is_written_anew_by_the_first_who_asks() {
+fn the_first_call_converts_a_tube_of_an_earlier_format() {
     run(async {
         for kind in [Kind::FifoTtl, Kind::UtubeTtl] {
             let (url, prefix) = part();
@@ -102,7 +102,7 @@ fn a_tube_of_an_earlier_version_is_written_anew_by_the_first_who_asks() {
 }
 
 #[test]
-fn an_empty_tube_of_an_earlier_version_can_be_used() {
+fn an_empty_tube_of_an_earlier_format_can_be_used() {
     run(async {
         let (url, prefix) = part();
         let store = open(&url);
@@ -119,9 +119,9 @@ fn an_empty_tube_of_an_earlier_version_can_be_used() {
     });
 }
 
-// Tasks of the first version have no priority for a semaphore; all else is as in the second.
+// Tasks of format 1 have no priority for a semaphore; all else is as in format 2.
 #[test]
-fn what_all_servers_of_an_earlier_version_left_is_put_in_order() {
+fn taken_tasks_of_an_earlier_format_are_given_back() {
     run(async {
         let (url, prefix) = part();
         let store = open(&url);

@@ -1,4 +1,4 @@
-//! What Redis refuses, forgets, and cannot do for a while.
+//! Tests with a Redis that is down, full, read-only or misconfigured.
 
 use std::net::TcpListener;
 use std::thread;
@@ -16,7 +16,7 @@ use taskyard_testkit::calls::{NOW, ack, ask, make_tube, put, take};
 use taskyard_testkit::redis::{DURABLE, Instance, free_port, program};
 use taskyard_testkit::redis::{open, own, run};
 
-/// Asks until Redis is there. Nothing else may go wrong.
+/// Repeats a command while Redis is away. Any other error fails the test.
 fn ask_until_there(store: &RedisStore, command: &Command) -> Reply {
     loop {
         match ask(store, command.clone()) {
@@ -47,7 +47,7 @@ fn a_redis_that_is_down_is_away_and_comes_back_as_it_was() {
     ask(&store, put(&tube, 3)).expect("they are put");
     let held = take(&store, &tube, 1).remove(0);
     redis.kill();
-    // Nothing was under way: it is known that nothing was done.
+    // Nothing was in flight: it is known that nothing was done.
     is_away(ask(&store, put(&tube, 1)));
     is_away(ask(&store, Command::Tubes { tube: None }));
     redis.start();
@@ -55,7 +55,7 @@ fn a_redis_that_is_down_is_away_and_comes_back_as_it_was() {
     assert_eq!(ack(&store, &tube, &held), Outcome::Done(None));
 }
 
-// A Redis that was restarted without its files, or whose functions somebody flushed, answered every call with an error.
+// A Redis that was restarted without its files, or whose functions were flushed, answered every call with an error.
 #[test]
 fn functions_that_were_lost_are_loaded_again() {
     let Some(program) = program() else { return };
@@ -91,7 +91,7 @@ fn a_redis_that_is_full_refuses_puts_and_nothing_else() {
         "{refusal:?}"
     );
     assert_eq!(counts(&store, &tube), (there, 0), "what was refused is not there, what was not is");
-    // In one batch with what is refused, the rest is done. A thousand found no room; so that one does not either there is less.
+    // In one batch with refused commands the rest is done. A thousand tasks found no room; the limit is lowered so that one does not either.
     assert_eq!(redis.talk(&["CONFIG", "SET", "maxmemory", "1mb"]), "OK");
     let commands = vec![put(&tube, 1), Command::Tick { limit: 1 }, put(&tube, 1)];
     let replies =
@@ -122,7 +122,7 @@ fn a_master_that_became_a_replica_is_away() {
 }
 
 #[test]
-fn what_redis_does_for_durability_is_said() {
+fn the_durability_of_redis_is_reported() {
     let Some(program) = program() else { return };
     let redis = Instance::new(program);
     for (only, sync, words, durable) in [
@@ -141,7 +141,7 @@ fn what_redis_does_for_durability_is_said() {
 }
 
 #[test]
-fn replicas_are_waited_for_where_the_url_says_so() {
+fn a_url_with_wait_waits_for_replicas() {
     let Some(program) = program() else { return };
     let (redis, replica) = (Instance::new(program.clone()), Instance::new(program));
     let url = format!("{}?wait=1&wait_ms=200", redis.url());
@@ -166,9 +166,9 @@ fn replicas_are_waited_for_where_the_url_says_so() {
     assert!(store.durability().expect("Redis says it").contains("1 replicas"));
 }
 
-// Whatever was answered was said to be done but not replicated: a put into a full tube was, and nothing was put.
+// Every answer was replaced by "done but not replicated", even the refusal of a put into a full tube.
 #[test]
-fn what_was_refused_is_not_said_to_be_done() {
+fn refusals_are_not_reported_as_unreplicated() {
     let Some(program) = program() else { return };
     let redis = Instance::new(program);
     let store = open(&format!("{}?wait=1&wait_ms=20", redis.url()));
@@ -188,16 +188,16 @@ fn what_was_refused_is_not_said_to_be_done() {
     assert_eq!(counts(&store, &tube), (1, 0), "what only looks is answered");
     let take = Take { tube: tube.clone(), count: 1, session: None, lease: None, wait: Span::ZERO };
     is_undoable(ask(&store, Command::Take(take)));
-    assert_eq!(counts(&store, &tube), (1, 0), "nobody was told that it was taken");
+    assert_eq!(counts(&store, &tube), (1, 0), "the delivery was not answered");
     let holder = Holder::Any;
     let items = vec![FinishItem { id: TaskId(7), holder, finish: Finish::Ack }];
     let ack = Command::Finish { tube, items, show: false };
     assert_eq!(ask(&store, ack), Ok(Reply::Finished(vec![Outcome::Missing])));
 }
 
-// It lost tasks without a word when its memory was full, and answered what was left with errors.
+// Redis evicted tasks silently when its memory was full, and later calls failed.
 #[test]
-fn a_redis_that_throws_keys_away_is_refused() {
+fn a_redis_that_evicts_keys_is_refused() {
     let Some(program) = program() else { return };
     let redis = Instance::with(program, &["--maxmemory-policy", "allkeys-lru"]);
     let opened = |url: &str| RedisStore::open(url, Clock::Database);
@@ -206,7 +206,7 @@ fn a_redis_that_throws_keys_away_is_refused() {
     assert!(refusal.contains("noeviction"), "it says what to do: {refusal}");
     assert_eq!(redis.talk(&["EXISTS", "{taskyard}:v"]), "0", "no server has begun");
     let accepted = opened(&format!("{}?eviction=accept", redis.url())).expect("it is accepted");
-    assert!(accepted.durability().is_some_and(|said| said.contains("throws tasks away")));
+    assert!(accepted.durability().is_some_and(|said| said.contains("tasks are evicted")));
     for policy in ["volatile-lru", "noeviction"] {
         assert_eq!(redis.talk(&["CONFIG", "SET", "maxmemory-policy", policy]), "OK");
         let store = opened(&redis.url()).expect("nothing of ours is thrown away");
@@ -214,7 +214,7 @@ fn a_redis_that_throws_keys_away_is_refused() {
     }
 }
 
-// Names of tubes that were never made stayed listed, and counted among those that there may be.
+// Names of tubes that were never created stayed listed, and counted towards the limit.
 #[test]
 fn a_tube_that_a_full_redis_refuses_leaves_no_name() {
     let Some(program) = program() else { return };
@@ -231,9 +231,9 @@ fn a_tube_that_a_full_redis_refuses_leaves_no_name() {
     assert_eq!(ask(&store, create), Ok(Reply::Created(true)));
 }
 
-// One who wanted to stand in line kept those from leaving who came in the same moment, so that there was never room.
+// An enqueue that was refused because Redis is full also blocked releases in the same batch, so memory was never freed.
 #[test]
-fn a_full_redis_lets_holders_release_beside_those_who_come() {
+fn a_full_redis_accepts_releases_beside_refused_enqueues() {
     let Some(program) = program() else { return };
     let redis = Instance::new(program);
     let store = open(&redis.url());
@@ -267,7 +267,7 @@ fn a_password_is_needed_where_redis_has_one() {
     };
     assert_eq!(opened(":open%20sesame@"), Ok(()));
     assert_eq!(opened("default:open%20sesame@"), Ok(()));
-    for who in ["", ":wrong@", "nobody:open%20sesame@"] {
+    for who in ["", ":wrong@", "unknown:open%20sesame@"] {
         let refusal = opened(who).expect_err("it is refused");
         assert!(refusal.contains("AUTH") || refusal.contains("WRONGPASS"), "{who}: {refusal}");
         assert!(!refusal.contains("wrong@") && !refusal.contains("sesame"), "{refusal}");
@@ -275,7 +275,7 @@ fn a_password_is_needed_where_redis_has_one() {
 }
 
 #[test]
-fn what_is_no_redis_is_refused() {
+fn a_server_that_is_not_redis_is_refused() {
     run(async {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("it has an address").port();
@@ -293,7 +293,7 @@ fn what_is_no_redis_is_refused() {
 // The runtime of a store that could not be opened was dropped where waiting is forbidden: a program on a runtime of its own got a
 // panic instead of the reason.
 #[test]
-fn whoever_opens_it_from_a_runtime_learns_why_it_fails() {
+fn a_failed_open_inside_a_runtime_returns_the_reason() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let url = format!("redis://127.0.0.1:{}", free_port());
     let opened =

@@ -1,9 +1,9 @@
-//! The servers that the other tests use.
+//! Tests of the servers that the other tests use.
 
 use taskyard_testkit::redis::{Cluster, Instance, program};
 
 #[test]
-fn what_is_acknowledged_outlives_a_kill() {
+fn acknowledged_writes_survive_a_kill() {
     let Some(program) = program() else { return };
     let instance = Instance::new(program);
     assert_eq!(instance.talk(&["SET", "key", "value"]), "OK");

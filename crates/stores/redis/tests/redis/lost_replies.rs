@@ -29,8 +29,8 @@ fn join() -> Command {
     Command::JoinSession { session: SESSION, create: true }
 }
 
-// A client went while Redis could not be asked for its tubes. Whoever said again that it leaves heard that there is no such session, and a
-// server that was alone kept its task until it was started anew.
+// A client disconnected while its tubes could not be reached. A repeated leave was answered that the session is unknown, and a
+// single server kept its task taken until a restart.
 #[test]
 fn a_session_that_could_not_be_ended_at_once_is_ended_by_a_tick() {
     run(async {
@@ -41,7 +41,7 @@ fn a_session_that_could_not_be_ended_at_once_is_ended_by_a_tick() {
         ask(&store, put(&tube, 1)).expect("it is put");
         ask(&store, join()).expect("it joins");
         take(&store, &tube).expect("there is one");
-        // What gives back what a session holds, however often it is tried.
+        // The command that gives back the tasks of a session, with all its repetitions.
         path.proxy.lose(Loss { word: b"$17\r\nS", times: 4, executed: false });
         let leave = Command::LeaveSession { session: SESSION };
         is_unknown(ask(&store, leave.clone()));
@@ -52,9 +52,9 @@ fn a_session_that_could_not_be_ended_at_once_is_ended_by_a_tick() {
     });
 }
 
-/// Commands before and after the one that was lost: those before it were answered, those after it not asked.
+/// Commands before and after the lost one: earlier ones were answered, later ones not sent.
 #[test]
-fn a_loss_in_the_middle_of_a_batch_concerns_what_was_under_way() {
+fn a_loss_during_a_batch_affects_the_command_in_flight() {
     run(async {
         let path = SharedRedis::lossy_path();
         let store = open(&path.url);
@@ -70,33 +70,33 @@ fn a_loss_in_the_middle_of_a_batch_concerns_what_was_under_way() {
     });
 }
 
-// A Redis that has not noticed that a connection broke may still read what was sent on it, much later.
+// A Redis that has not noticed that a connection broke may still read its calls much later.
 #[test]
-fn a_lost_connection_is_ended_before_anything_else_is_asked() {
+fn a_lost_connection_is_closed_in_redis_before_the_next_call() {
     let Some(program) = program() else { return };
     let alone = Instance::new(program);
     let path = lossy_path_to(&alone);
     let store = open(&path.url);
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     let served = || alone.talk(&["CLIENT", "LIST"]).matches("name=taskyard-").count();
-    // One for batches, one for the heartbeat and one that listens.
+    // One for batches, one for heartbeats and one for notices.
     while served() != 3 {}
     path.proxy.linger();
-    path.proxy.withhold_reply(b"_ask");
+    path.proxy.withhold_reply(b"_grow");
     is_unknown(ask(&store, put(&tube, 1)));
     ask(&store, put(&tube, 1)).expect("it is put when all is in order");
     while served() != 3 {}
 }
 
-// To bring things in order Redis is asked which connection was lost. When the answer to that was lost as well, its connection was kept
-// though it had ended, and the server was of no use from then on.
+// For the correction Redis is asked which connection was lost. When that answer was lost as well, the closed connection was kept, and the
+// server could not continue.
 #[test]
-fn a_connection_that_breaks_while_order_is_made_is_not_used_again() {
+fn a_connection_that_breaks_during_a_resync_is_not_reused() {
     run(async {
         let path = SharedRedis::lossy_path();
         let store = open(&path.url);
         let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
-        path.proxy.withhold_reply(b"_ask");
+        path.proxy.withhold_reply(b"_grow");
         is_unknown(ask(&store, put(&tube, 1)));
         path.proxy.withhold_reply(b"\r\nCLIENT\r\n");
         let refused = ask(&store, put(&tube, 1));

@@ -1,4 +1,4 @@
-//! Redis forgets what it was told last, and its servers do not.
+//! Tests with a Redis that loses its last writes while its servers keep running.
 
 use taskyard_core::{
     Command, EventId, Grant, Kind, Outcome, Reply, SemaphoreChange, SemaphoreCommand,
@@ -11,10 +11,10 @@ use taskyard_testkit::calls::{ack, ask, make_tube, put, take};
 use taskyard_testkit::redis::{Instance, program};
 use taskyard_testkit::redis::{instance, open, own, run};
 
-/// It keeps what it had when it was last told to save, and nothing else.
+/// It keeps only its last snapshot.
 const FORGETFUL: &[&str] = &["--appendonly", "no", "--save", ""];
 
-/// Redis crashes, and is back as it was when it last saved.
+/// Crashes Redis, which comes back with its last snapshot.
 fn crash(redis: &Instance) {
     redis.kill();
     redis.start();
@@ -28,7 +28,7 @@ fn key(text: &str) -> SemaphoreKey {
     SemaphoreKey::new(text).expect("a key")
 }
 
-/// Asks until Redis is there again.
+/// Repeats a command while Redis is away.
 fn ask_semaphore(store: &RedisStore, command: SemaphoreCommand) -> SemaphoreReply {
     loop {
         match ask(store, Command::Semaphore(command.clone())) {
@@ -72,9 +72,9 @@ fn put_one(store: &RedisStore, tube: &TubeName) -> TaskId {
     }
 }
 
-// Two callers were told the same id for two tasks, and what the first one did with it was done to the task of the second.
+// Two callers got the same id for two tasks, and commands of the first changed the task of the second.
 #[test]
-fn ids_do_not_come_again() {
+fn ids_are_not_reused() {
     let Some(program) = program() else { return };
     let redis = Instance::with(program, FORGETFUL);
     let store = open(&redis.url());
@@ -85,15 +85,15 @@ fn ids_do_not_come_again() {
     crash(&redis);
     let later = put_one(&store, &tube);
     assert!(later > TaskId(1), "{later}");
-    assert_eq!(put_one(&store, &tube), TaskId(later.0 + 1), "once for each life of Redis");
+    assert_eq!(put_one(&store, &tube), TaskId(later.0 + 1), "once for each incarnation of Redis");
     let ids = vec![TaskId(1)];
     assert_eq!(ask(&store, Command::Peek { tube, ids }), Ok(Reply::Tasks(Vec::new())));
 }
 
-// An event that was handed out before the crash had the number of one that came about after it. Who acknowledged the first deleted the
-// second: nobody was told that a task may go on, and its place was lost.
+// An event that was delivered before the crash had the number of a later one. Acknowledging the first deleted the second: a task was
+// never notified of its grant, which was lost.
 #[test]
-fn events_and_grants_do_not_come_again() {
+fn event_and_grant_numbers_are_not_reused() {
     let Some(program) = program() else { return };
     let redis = Instance::with(program, FORGETFUL);
     let store = open(&redis.url());
@@ -112,10 +112,10 @@ fn events_and_grants_do_not_come_again() {
     assert_eq!(events(&store, None), []);
 }
 
-// A semaphore that was lost had the number of another one from then on, and a server that had seen both took them for each other: what was
-// acknowledged for one was deleted from the other.
+// The number of a lost semaphore was given to another one, and a server that had seen both confused them: an acknowledgement for one
+// deleted an event of the other.
 #[test]
-fn a_semaphore_is_not_taken_for_one_that_was_lost() {
+fn a_semaphore_is_not_confused_with_a_lost_one() {
     let Some(program) = program() else { return };
     let redis = Instance::with(program, FORGETFUL);
     let store = open(&redis.url());
@@ -124,7 +124,7 @@ fn a_semaphore_is_not_taken_for_one_that_was_lost() {
     configure(&store, "x");
     enqueue(&store, "x", 1);
     crash(&redis);
-    // As if the marks were lost too: numbers are given anew.
+    // As if the incarnation marks were lost too: numbers are given again.
     redis.talk(&["DEL", "{taskyard}:life"]);
     for text in ["y", "x"] {
         configure(&store, text);
@@ -137,9 +137,9 @@ fn a_semaphore_is_not_taken_for_one_that_was_lost() {
     assert_eq!(acknowledge(&store, vec![left[0].id]), SemaphoreReply::Acknowledged(1));
 }
 
-// A semaphore that only the list of them had lost was never looked at again.
+// A semaphore that only the list had lost never got ticks again.
 #[test]
-fn a_semaphore_that_the_list_has_lost_is_listed_when_it_is_configured() {
+fn configuring_a_semaphore_lists_it_again() {
     run(async {
         let url = own(&instance().url());
         let prefix = url.rsplit_once('=').expect("it has a prefix").1.to_owned();
@@ -152,9 +152,9 @@ fn a_semaphore_that_the_list_has_lost_is_listed_when_it_is_configured() {
     });
 }
 
-// The epoch began again at one, tubes had seen later ones, and what was taken when the servers died was never given back.
+// The epoch began again at one, tubes had later ones, and tasks that were taken when the servers died were never given back.
 #[test]
-fn an_epoch_that_was_lost_does_not_come_again() {
+fn a_lost_epoch_is_not_reused() {
     run(async {
         let url = own(&instance().url());
         let prefix = url.rsplit_once('=').expect("it has a prefix").1.to_owned();
@@ -174,9 +174,9 @@ fn an_epoch_that_was_lost_does_not_come_again() {
     });
 }
 
-/// Servers that are there remember it, so that those who come later do not work with an older one.
+/// Running servers know the epoch, so that later servers do not use an older one.
 #[test]
-fn an_epoch_that_was_lost_is_told_again() {
+fn a_lost_epoch_is_restored_by_a_server() {
     run(async {
         let url = own(&instance().url());
         let epoch = format!("{{{}}}:epoch", url.rsplit_once('=').expect("it has a prefix").1);

@@ -1,4 +1,4 @@
-//! Tasks in Redis: the suite, and what only a server beyond a network can get wrong.
+//! Tests of the Redis store: the conformance suite, and failures of a store behind a network.
 
 mod suite;
 

@@ -1,5 +1,5 @@
-//! Names of tubes concern two tags, so giving one is several steps: what other servers see, and what is left when it
-//! breaks off between them.
+//! Tests of creating and renaming tubes, which takes several steps: what other servers see, and what is left after an
+//! interruption.
 
 use std::sync::Barrier;
 use std::thread;
@@ -25,7 +25,7 @@ fn rename(store: &RedisStore, tube: &str, to: &str) -> Result<Reply, Error> {
     ask(store, Command::NameTube { tube: name(tube), name: name(to), queue_num: None })
 }
 
-/// A part of Redis of its own, with what its keys begin with.
+/// A URL and a prefix of the test's own.
 struct Part {
     url: String,
     prefix: String,
@@ -38,7 +38,7 @@ impl Part {
         Part { url, prefix }
     }
 
-    /// Writes into what the registry keeps, as somebody did who then broke off.
+    /// Writes into the registry, like a server that was interrupted.
     fn set(&self, hash: &str, field: &str, value: &str) {
         let key = format!("{{{}}}:{hash}", self.prefix);
         instance().talk(&["HSET", &key, field, value]);
@@ -49,7 +49,7 @@ impl Part {
     }
 }
 
-/// A moment that has not come.
+/// A moment in the future.
 const LATER: &str = "9000000000000000";
 
 #[test]
@@ -78,9 +78,9 @@ fn another_server_finds_a_tube_by_its_new_name() {
     });
 }
 
-/// What a session holds it gives back, whatever the tube is called by then.
+/// An ended session gives back its tasks even if the tube was renamed.
 #[test]
-fn sessions_hold_on_to_renamed_tubes() {
+fn sessions_give_back_tasks_of_renamed_tubes() {
     run(async {
         let part = Part::new();
         let store = open(&part.url);
@@ -100,7 +100,7 @@ fn sessions_hold_on_to_renamed_tubes() {
 
 /// The new name is listed, and the tube does not have it yet.
 #[test]
-fn a_rename_that_broke_off_before_the_tube_can_be_repeated() {
+fn a_rename_interrupted_before_the_tube_can_be_repeated() {
     run(async {
         let part = Part::new();
         let store = open(&part.url);
@@ -113,16 +113,19 @@ fn a_rename_that_broke_off_before_the_tube_can_be_repeated() {
         let missing = ask(&store, put(&name("letters"), 1));
         assert_eq!(missing, Err(Error::TubeNotFound(name("letters"))));
         let busy = create(&store, "letters", None);
-        assert!(matches!(busy, Err(Error::StoreAway(_))), "somebody may be about to: {busy:?}");
+        assert!(
+            matches!(busy, Err(Error::StoreAway(_))),
+            "another server may be about to: {busy:?}"
+        );
         rename(&store, "emails", "letters").expect("the same can be done again");
         assert_eq!(take(&store, &name("letters"), 9).len(), 1);
         assert_eq!(part.get("pending", "letters"), "");
     });
 }
 
-/// The same, and nobody comes back to it: the name is for another when the time for it is over.
+/// The same without a repetition: the name is free for another tube when the reservation has expired.
 #[test]
-fn a_name_that_nobody_came_for_is_free_again() {
+fn an_abandoned_name_is_free_again() {
     run(async {
         let part = Part::new();
         let store = open(&part.url);
@@ -141,7 +144,7 @@ fn a_name_that_nobody_came_for_is_free_again() {
 
 /// The tube has its new name, and the old one is still listed.
 #[test]
-fn a_rename_that_broke_off_after_the_tube_is_done() {
+fn a_rename_interrupted_after_the_tube_is_done() {
     run(async {
         let part = Part::new();
         let store = open(&part.url);
@@ -165,17 +168,20 @@ fn a_rename_that_broke_off_after_the_tube_is_done() {
     });
 }
 
-/// Who gets the number of a queue is listed before it has it, and may never get it.
+/// A queue number is listed before the tube has it, and the tube may never get it.
 #[test]
-fn a_queue_number_that_nobody_has_is_free() {
+fn an_abandoned_queue_number_is_free() {
     run(async {
         let part = Part::new();
         let store = open(&part.url);
         part.set("queues", "7", &format!("ghost {LATER}"));
         let busy = create(&store, "emails", Some(7));
-        assert!(matches!(busy, Err(Error::StoreAway(_))), "somebody may be about to: {busy:?}");
+        assert!(
+            matches!(busy, Err(Error::StoreAway(_))),
+            "another server may be about to: {busy:?}"
+        );
         part.set("queues", "7", "ghost 1");
-        create(&store, "emails", Some(7)).expect("nobody has it");
+        create(&store, "emails", Some(7)).expect("the number is free");
         let taken = create(&store, "letters", Some(7));
         assert_eq!(taken, Err(Error::QueueNumTaken { tube: name("emails"), num: 7 }));
         ask(&store, Command::DropTube { tube: name("emails") }).expect("it is dropped");
@@ -183,10 +189,10 @@ fn a_queue_number_that_nobody_has_is_free() {
     });
 }
 
-// Each had the name listed under a number of its own, the tube had one of them, and with the other the name stayed when the tube was dropped.
-// Ten thousand of those, and no tube could be made.
+// Both servers listed the name with a number of their own; the tube had one of them, and the name stayed listed with the other when the tube
+// was dropped. After ten thousand of those no tube could be created.
 #[test]
-fn a_tube_that_two_servers_make_at_once_leaves_no_name() {
+fn two_servers_that_create_the_same_tube_leave_no_name() {
     run(async {
         let part = Part::new();
         let (here, there) = (open(&part.url), open(&part.url));
@@ -211,15 +217,15 @@ fn a_tube_that_two_servers_make_at_once_leaves_no_name() {
     });
 }
 
-// The name of a tube was listed by one server, another listed it for itself, was refused and took the name from the list: a tube that was there
-// was in no list, and time did nothing to it.
+// One server listed the name of a tube, another listed it for itself, was refused and removed the name: an existing tube was in no list, and
+// got no ticks.
 #[test]
-fn a_refusal_takes_no_name_from_somebody_else() {
+fn a_refused_create_does_not_remove_the_name_of_another() {
     run(async {
         let part = Part::new();
         let store = open(&part.url);
         create(&store, "first", Some(7)).expect("it is made");
-        // Somebody has the name listed and is about to make the tube.
+        // Another server has listed the name and is about to create the tube.
         part.set("tubes", "second", "90");
         let refused = create(&store, "second", Some(7));
         assert_eq!(refused, Err(Error::QueueNumTaken { tube: name("first"), num: 7 }));

@@ -1,4 +1,4 @@
-//! Batches that leave while others are under way.
+//! Tests of pipelined batches.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -16,8 +16,8 @@ use taskyard_testkit::calls::{NOW, ack, ask, make_tube, put, take};
 use taskyard_testkit::redis::{Instance, program};
 use taskyard_testkit::redis::{instance, open, own, run};
 
-/// A way to Redis on which answers can be held back and lost, and that counts what is asked.
-struct Way {
+/// A proxy that can hold back and lose answers, and counts calls.
+struct Proxy {
     url: String,
     state: Arc<State>,
 }
@@ -30,15 +30,15 @@ struct State {
 
 #[derive(Default)]
 struct Now {
-    /// How often a tube was asked.
+    /// The number of calls to tubes.
     asked: usize,
-    /// How often somebody subscribed.
+    /// The number of subscriptions.
     subscribed: usize,
-    /// Answers of tubes wait.
+    /// Whether answers of tubes are held back.
     shut: bool,
-    /// Whoever waits is cut off.
+    /// Whether connections with held back answers are closed.
     cut: bool,
-    /// Whoever has subscribed hears nothing more.
+    /// Whether subscriptions receive nothing more.
     deaf: bool,
 }
 
@@ -54,7 +54,7 @@ impl State {
     }
 }
 
-impl Way {
+impl Proxy {
     fn to(instance: &Instance) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("it has an address");
@@ -65,34 +65,29 @@ impl Way {
                 let redis = TcpStream::connect(("127.0.0.1", port)).expect("Redis is there");
                 let (asks, tells) = (server.try_clone(), redis.try_clone());
                 let (asks, tells) = (asks.expect("a socket"), tells.expect("a socket"));
-                let kind = Arc::new(Mutex::new(Kindred::default()));
+                let kind = Arc::new(Mutex::new(Usage::default()));
                 let (states, kinds) = (shared.clone(), kind.clone());
-                thread::spawn(move || carry_questions(asks, tells, &states, &kinds));
+                thread::spawn(move || forward_requests(asks, tells, &states, &kinds));
                 let states = shared.clone();
-                thread::spawn(move || carry_answers(redis, server, &states, &kind));
+                thread::spawn(move || forward_answers(redis, server, &states, &kind));
             }
         });
-        Way { url: own(&format!("redis://{address}")), state }
+        Proxy { url: own(&format!("redis://{address}")), state }
     }
 }
 
 /// What a connection is used for.
 #[derive(Clone, Copy, Default)]
-struct Kindred {
+struct Usage {
     asks_tubes: bool,
     listens: bool,
 }
 
-fn carry_questions(
-    mut asks: TcpStream,
-    mut tells: TcpStream,
-    state: &State,
-    kind: &Mutex<Kindred>,
-) {
+fn forward_requests(mut asks: TcpStream, mut tells: TcpStream, state: &State, kind: &Mutex<Usage>) {
     let mut bytes = vec![0; 65_536];
     while let Ok(count @ 1..) = asks.read(&mut bytes) {
         let text = String::from_utf8_lossy(&bytes[..count]).into_owned();
-        let asked = text.matches("_free\r\n").count() + text.matches("_ask\r\n").count();
+        let asked = text.matches("_call\r\n").count() + text.matches("_grow\r\n").count();
         let subscribed = text.matches("SUBSCRIBE\r\n").count();
         {
             let mut kind = kind.lock().expect("no thread failed");
@@ -110,11 +105,11 @@ fn carry_questions(
     let _ = tells.shutdown(Shutdown::Both);
 }
 
-fn carry_answers(
+fn forward_answers(
     mut redis: TcpStream,
     mut server: TcpStream,
     state: &State,
-    kind: &Mutex<Kindred>,
+    kind: &Mutex<Usage>,
 ) {
     let mut bytes = vec![0; 65_536];
     while let Ok(count @ 1..) = redis.read(&mut bytes) {
@@ -149,9 +144,9 @@ fn counts(store: &RedisStore, tube: &TubeName) -> (u64, u64) {
     }
 }
 
-/// The only reply to each of these batches, which are all under way before the first is answered.
+/// The only reply to each of these batches, which are all in flight before the first is answered.
 async fn together(
-    way: &Way,
+    way: &Proxy,
     store: &RedisStore,
     batches: Vec<Command>,
 ) -> Vec<Result<Reply, Error>> {
@@ -169,9 +164,9 @@ async fn together(
 }
 
 #[test]
-fn a_batch_leaves_before_the_one_before_it_is_answered() {
+fn a_batch_is_sent_before_the_previous_one_is_answered() {
     run(async {
-        let way = Way::to(instance());
+        let way = Proxy::to(instance());
         let store = open(&way.url);
         let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
         ask(&store, put(&tube, 1)).expect("it is put");
@@ -193,12 +188,12 @@ fn a_batch_leaves_before_the_one_before_it_is_answered() {
     });
 }
 
-// Only the first of those under way was noted as lost; what the second had taken stayed so for ever.
+// Only the first batch in flight was noted as lost; tasks that the second had taken stayed taken for ever.
 #[test]
-fn all_that_was_under_way_on_a_lost_connection_is_given_back() {
+fn deliveries_of_all_lost_batches_are_undone() {
     run(async {
         let session = SessionId([7; 16]);
-        let way = Way::to(instance());
+        let way = Proxy::to(instance());
         let store = open(&way.url);
         let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
         ask(&store, put(&tube, 5)).expect("they are put");
@@ -220,13 +215,13 @@ fn all_that_was_under_way_on_a_lost_connection_is_given_back() {
     });
 }
 
-// What Redis refused for a reason that passes was not done, and is asked again as if nothing had been.
+// Commands that Redis refused for a temporary reason were not done, and are sent again.
 #[test]
-fn what_is_refused_beside_others_is_asked_again() {
+fn a_refused_pipelined_batch_is_sent_again() {
     let Some(program) = program() else { return };
     run(async {
         let alone = Instance::new(program);
-        let way = Way::to(&alone);
+        let way = Proxy::to(&alone);
         let store = open(&way.url);
         let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
         ask(&store, put(&tube, 1)).expect("it is put");
@@ -240,9 +235,9 @@ fn what_is_refused_beside_others_is_asked_again() {
     });
 }
 
-// Whatever a take asked for was used up, and a range of numbers is a second of the clock that keeps them from being given twice.
+// A take used up all lease numbers that it requested, and a range of numbers is a second of the clock that keeps them unique.
 #[test]
-fn takes_that_find_nothing_use_up_no_lease_numbers() {
+fn empty_takes_use_no_lease_numbers() {
     run(async {
         let url = own(&instance().url());
         let store = open(&url);
@@ -261,9 +256,9 @@ fn takes_that_find_nothing_use_up_no_lease_numbers() {
     });
 }
 
-// A function that breaks off leaves behind what it had written, and whoever asked was told that nothing was done.
+// An aborted function leaves its writes, but the caller was told that nothing was done.
 #[test]
-fn what_breaks_off_inside_redis_is_unknown() {
+fn an_aborted_function_is_an_unknown_outcome() {
     run(async {
         let url = own(&instance().url());
         let store = open(&url);
@@ -277,19 +272,19 @@ fn what_breaks_off_inside_redis_is_unknown() {
     });
 }
 
-// A connection on which notices should arrive went silent, and nobody noticed before the server was started anew.
+// The connection for notices stopped answering, and this was not noticed before a restart of the server.
 #[test]
-fn who_hears_nothing_any_more_listens_again() {
+fn a_silent_subscription_is_opened_again() {
     let Some(program) = program() else { return };
     let alone = Instance::new(program);
-    let way = Way::to(&alone);
+    let way = Proxy::to(&alone);
     let _store = open(&way.url);
     way.state.wait(|now| now.subscribed == 1);
     way.state.change(|now| now.deaf = true);
     way.state.wait(|now| now.subscribed == 2);
 }
 
-// A server of an earlier version went on beside one of a later, and read what that had written as it understood it.
+// A server of an earlier version continued beside a later one, and misread its data.
 #[test]
 fn a_server_stops_when_a_later_version_has_taken_over() {
     run(async {

@@ -1,4 +1,4 @@
-//! Semaphores on Redis with several servers: what they tell each other, and storms.
+//! Tests of semaphores on Redis with several servers: notices, and random load.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
@@ -23,8 +23,7 @@ use taskyard_testkit::redis::{instance, open, own, run};
 const CLIENTS: u64 = 8;
 const SEMAPHORES: usize = 100;
 
-/// A server that may fail: nothing is done before its commands. It asks again while Redis is away, and counts what was
-/// answered.
+/// A server that may fail. It repeats commands while Redis is away, and counts answers.
 struct Server<'a> {
     store: RedisStore,
     answers: &'a AtomicUsize,
@@ -54,7 +53,7 @@ fn harness(url: &str) -> StoreHarness {
     StoreHarness::new(move || Box::new(open(&url)))
 }
 
-/// Lets many clients play, each with a server of its own; `meanwhile` runs beside them.
+/// Runs many random clients, each with a server of its own; `meanwhile` runs beside them.
 fn play(url: &str, calls: usize, meanwhile: impl Fn(&AtomicUsize)) -> storm::Told {
     let (barrier, answers) = (Barrier::new(CLIENTS as usize + 1), AtomicUsize::new(0));
     let clock = storm::Clock::new(NOW);
@@ -88,7 +87,7 @@ fn judge(redis: &Instance, url: &str, told: storm::Told) {
     audit(redis, url);
 }
 
-/// Panics unless the orders of all semaphores say the same as their places.
+/// Panics unless the orders of all semaphores match their entries.
 fn audit(redis: &Instance, url: &str) {
     let prefix = url.rsplit_once('=').expect("it has a prefix").1;
     let keys = redis.talk(&["HKEYS", &format!("{{{prefix}}}:semaphores")]);
@@ -98,7 +97,7 @@ fn audit(redis: &Instance, url: &str) {
 }
 
 #[test]
-fn a_storm_leaves_everything_in_order() {
+fn random_load_leaves_semaphores_consistent() {
     run(async {
         let url = own(&instance().url());
         block_on(storm::prepare(&harness(&url), SEMAPHORES, storm::LEASE));
@@ -107,10 +106,10 @@ fn a_storm_leaves_everything_in_order() {
     });
 }
 
-/// Connections are cut, then Redis is killed: a call has happened or not, and no place, grant or event is lost or given
-/// twice.
+/// Connections are cut, then Redis is killed: a call has happened or not, and no entry, grant or event is lost or
+/// duplicated.
 #[test]
-fn a_storm_in_which_redis_is_killed_leaves_everything_in_order() {
+fn random_load_with_kills_leaves_semaphores_consistent() {
     let Some(program) = program() else { return };
     let redis = Instance::new(program);
     let url = own(&redis.url());
@@ -131,7 +130,7 @@ fn yang() -> SemaphoreKey {
     SemaphoreKey::new("yang").expect("a good key")
 }
 
-/// Two tubes behind one semaphore, of which one has sub-queues.
+/// Two tubes with one semaphore, of which one has sub-queues.
 fn gated_tubes(store: &RedisStore, active: i64) -> [TubeName; 2] {
     limit(store, active);
     let tubes = [("one", Kind::FifoTtl), ("other", Kind::UtubeTtl)];
@@ -152,7 +151,7 @@ fn gated_tube(store: &RedisStore, text: &str, options: TubeOptions) -> TubeName 
     tube
 }
 
-/// Runs a batch of which the first must work; what others may be waiting for.
+/// Runs a batch whose first command must succeed; answers its effects.
 fn effects(store: &RedisStore, commands: Vec<Command>) -> Effects {
     let executed = block_on(store.execute(NOW, commands));
     assert!(executed.replies[0].is_ok(), "{:?}", executed.replies);
@@ -179,9 +178,9 @@ fn finish(tube: &TubeName, id: u64, finish: Finish) -> Command {
     Command::Finish { tube: tube.clone(), items, show: false }
 }
 
-/// Whoever waits for a task of another tube, or for an event, is served at once.
+/// Callers that wait for a task of another tube, or for an event, are woken at once.
 #[test]
-fn what_a_gated_tube_lets_in_elsewhere_is_told_at_once() {
+fn grants_for_other_tubes_wake_waiting_callers() {
     run(async {
         let store = open(&own(&instance().url()));
         let [one, other] = gated_tubes(&store, 1);
@@ -190,17 +189,21 @@ fn what_a_gated_tube_lets_in_elsewhere_is_told_at_once() {
         effects(&store, vec![put(&other)]);
         let after = effects(&store, vec![finish(&one, 0, Finish::Ack)]);
         assert_eq!((after.ready, after.events), (vec![(other.clone(), 1)], News::Nothing));
-        // The other way round: a task of a caller waits behind one of the tube.
+        // The other way round: a task of a caller waits for one of the tube.
         let delete = Command::Delete { tube: other, ids: vec![TaskId(0)], show: false };
         assert_eq!(effects(&store, vec![enqueue(7, -1e12)]).events, News::Nothing);
-        assert_eq!(effects(&store, vec![delete]).events, News::of(yang()), "its grant is told");
+        assert_eq!(
+            effects(&store, vec![delete]).events,
+            News::of(yang()),
+            "its grant is announced"
+        );
     });
 }
 
-// All servers were gone, and the first thing that is asked is the semaphore. It chose a task of a temporary tube to give way, and
-// on the question whether that is at work the tube forgot it, with its place: the call broke off half way.
+// All servers were gone, and the first call is to the semaphore. It asked a task of a temporary tube to release; checking whether that task
+// is taken emptied the tube and removed its entry, and the call was aborted.
 #[test]
-fn who_was_forgotten_does_not_stand_in_line() {
+fn removed_tasks_leave_the_semaphore() {
     run(async {
         for (temporary, left) in [(true, 0), (false, 1)] {
             let url = own(&instance().url());
@@ -223,9 +226,9 @@ fn who_was_forgotten_does_not_stand_in_line() {
     });
 }
 
-// Somebody removed the keys of a semaphore: nobody gets past a gate that is not there, and who is at work can end it.
+// The keys of a semaphore were removed by hand: no task becomes ready, and taken tasks can be finished.
 #[test]
-fn a_gate_whose_semaphore_is_lost_stays_shut() {
+fn tasks_of_a_lost_semaphore_stay_gated() {
     run(async {
         let url = own(&instance().url());
         let store = open(&url);
@@ -260,7 +263,7 @@ async fn holders(queue: &StoreHarness) -> Vec<u64> {
     }
 }
 
-// Functions of an earlier version only count the tasks that declined. A holder that declined there was not shown. One that left there
+// Functions of an earlier version only count the tasks that declined. A holder that declined there was not shown. One that was removed there
 // stayed in the order of those that declined, and every call that shows holders failed.
 #[test]
 fn holders_are_shown_after_functions_of_an_earlier_version() {
@@ -293,7 +296,7 @@ fn holders_are_shown_after_functions_of_an_earlier_version() {
 
 // A task that had left through functions of an earlier version was counted among the best holders, so one of the best was asked.
 #[test]
-fn a_place_that_is_gone_is_not_one_of_the_best() {
+fn a_removed_entry_is_not_one_of_the_best() {
     run(async {
         let url = own(&instance().url());
         let prefix = url.rsplit_once('=').expect("it has a prefix").1;
@@ -318,10 +321,10 @@ fn a_place_that_is_gone_is_not_one_of_the_best() {
     });
 }
 
-// A server died after a semaphore was removed and before its entry in the registry was: the next drop answered that there is none, and
-// the entry stayed.
+// A server died after a semaphore was dropped and before its entry in the registry was removed: the next drop answered that there is none,
+// and the entry stayed.
 #[test]
-fn a_second_drop_ends_one_that_broke_off() {
+fn a_second_drop_finishes_an_interrupted_one() {
     run(async {
         let url = own(&instance().url());
         let prefix = url.rsplit_once('=').expect("it has a prefix").1;
@@ -346,7 +349,7 @@ fn a_second_drop_ends_one_that_broke_off() {
 }
 
 #[test]
-fn servers_hear_of_the_events_of_others() {
+fn servers_are_notified_of_events_of_others() {
     run(async {
         let url = own(&instance().url());
         let (here, there) = (open(&url), open(&url));
@@ -358,7 +361,7 @@ fn servers_hear_of_the_events_of_others() {
             let items = vec![GrantItem { task: TaskId(1), grant: None, finish }];
             Command::Semaphore(SemaphoreCommand::Finish { key: yang(), items })
         };
-        // They need not know of each other yet when the first ones come.
+        // They may not know of each other yet at the first ones.
         let hears = (0..600).any(|_| {
             effects(&here, vec![enqueue(1, 1.0)]);
             effects(&here, vec![release()]);
@@ -374,10 +377,10 @@ fn servers_hear_of_the_events_of_others() {
     });
 }
 
-/// Servers work on two tubes with one semaphore while connections are cut: never more at work than may, and every place
-/// is free in the end.
+/// Servers work on two tubes with one semaphore while connections are cut: never more tasks are taken than allowed, and all grants
+/// are free in the end.
 #[test]
-fn a_storm_on_tubes_with_a_semaphore() {
+fn random_load_on_tubes_with_a_semaphore() {
     let Some(program) = program() else { return };
     let redis = &Instance::new(program);
     let url = &own(&redis.url());
@@ -403,7 +406,7 @@ fn a_storm_on_tubes_with_a_semaphore() {
         redis.audit(prefix, tube.as_str());
     }
     audit(redis, url);
-    // What is left can be done, and then nothing is held.
+    // The rest can be finished, and then no grant is held.
     let queue = Server { store: open(url), answers, clock };
     for tube in tubes {
         block_on(queue.execute(vec![Command::ReleaseAll { tube: tube.clone() }]));
@@ -414,7 +417,7 @@ fn a_storm_on_tubes_with_a_semaphore() {
     audit(redis, url);
 }
 
-/// Puts, takes, acks, releases and deletes, whatever comes of it.
+/// Random puts, takes, acks, releases and deletes, with any outcome.
 async fn work(queue: &Server<'_>, seed: u64, tubes: &[TubeName]) {
     let mut rng = fastrand::Rng::with_seed(seed);
     for _ in 0..80 {
@@ -443,7 +446,7 @@ async fn work(queue: &Server<'_>, seed: u64, tubes: &[TubeName]) {
     }
 }
 
-/// Takes and acks what there is; how many that were.
+/// Takes and acks ready tasks; answers how many.
 async fn finish_some(queue: &Server<'_>, tubes: &[TubeName]) -> usize {
     let mut done = 0;
     for tube in tubes {

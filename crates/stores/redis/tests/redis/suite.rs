@@ -1,4 +1,4 @@
-//! What every store must do.
+//! Runs the conformance suite and the random comparisons with the core.
 
 use taskyard_conformance::{model, semaphores as rules};
 
@@ -14,7 +14,7 @@ fn model_of_semaphores() {
     }
 }
 
-// Runs in which events of several semaphores came in another order than that in which they were made.
+// Seeds with which events of several semaphores were delivered in another order than they occurred.
 #[test]
 fn model_with_events_of_several_semaphores() {
     for seed in [26, 40] {
@@ -35,9 +35,9 @@ fn model_with_a_session_that_is_left_twice() {
     run(async { model::replay(queue(), 108, 1000).await });
 }
 
-// A put of nothing was refused where a tube has more tasks than its capacity, which was lowered.
+// An empty put was refused where a tube has more tasks than its lowered capacity.
 #[test]
-fn model_with_a_put_of_nothing_into_too_little_room() {
+fn model_with_an_empty_put_into_a_full_tube() {
     run(async { model::replay(queue(), 235, 1000).await });
 }
 

@@ -1,4 +1,4 @@
-//! Encrypted connections.
+//! Tests of TLS connections.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,20 +10,20 @@ use tempfile::TempDir;
 use taskyard_testkit::redis::run;
 use taskyard_testkit::redis::{Instance, free_port, program};
 
-/// A Redis that talks encrypted on another port, as `localhost`.
-struct Guarded {
+/// A Redis with TLS on another port, as `localhost`.
+struct TlsRedis {
     _redis: Instance,
     port: u16,
-    /// Has the certificate, which has signed itself, and another one.
+    /// Contains the self-signed certificate, and another one.
     folder: TempDir,
 }
 
-fn guarded() -> &'static Guarded {
-    static GUARDED: OnceLock<Guarded> = OnceLock::new();
+fn tls_redis() -> &'static TlsRedis {
+    static GUARDED: OnceLock<TlsRedis> = OnceLock::new();
     GUARDED.get_or_init(|| {
         let folder = TempDir::new().expect("a temporary folder can be made");
         certificate(folder.path(), "localhost");
-        certificate(folder.path(), "elsewhere");
+        certificate(folder.path(), "other");
         let file = |name: &str| folder.path().join(name).display().to_string();
         let (port, own, key) = (free_port(), file("localhost.crt"), file("localhost.key"));
         let text = port.to_string();
@@ -31,11 +31,11 @@ fn guarded() -> &'static Guarded {
         let clients = ["--tls-ca-cert-file", &own, "--tls-auth-clients", "no"];
         let settings = [&settings[..], &clients].concat();
         let redis = Instance::with(program().expect("it is there"), &settings);
-        Guarded { _redis: redis, port, folder }
+        TlsRedis { _redis: redis, port, folder }
     })
 }
 
-/// Makes a certificate for this name, signed by itself.
+/// Creates a self-signed certificate for this name.
 fn certificate(folder: &Path, name: &str) {
     let mut openssl = Command::new("openssl");
     openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]);
@@ -49,18 +49,18 @@ fn certificate(folder: &Path, name: &str) {
 }
 
 fn opened(host: &str, root: &str) -> Result<(), String> {
-    let guarded = guarded();
-    let root = guarded.folder.path().join(root);
-    let url = format!("rediss://{host}:{}?sslrootcert={}", guarded.port, root.display());
+    let tls_redis = tls_redis();
+    let root = tls_redis.folder.path().join(root);
+    let url = format!("rediss://{host}:{}?sslrootcert={}", tls_redis.port, root.display());
     RedisStore::open(&url, Clock::Database).map(drop).map_err(|error| error.to_string())
 }
 
 #[test]
-fn a_connection_is_encrypted_and_looked_at() {
+fn a_certificate_is_verified() {
     run(async {
         assert_eq!(opened("localhost", "localhost.crt"), Ok(()));
         for (host, root, why) in [
-            ("localhost", "elsewhere.crt", "certificate"),
+            ("localhost", "other.crt", "certificate"),
             ("127.0.0.1", "localhost.crt", "certificate"),
             ("localhost", "nowhere.crt", "nowhere.crt"),
             ("localhost", "localhost.key", "there is none in it"),
@@ -72,9 +72,9 @@ fn a_connection_is_encrypted_and_looked_at() {
 }
 
 #[test]
-fn who_does_not_encrypt_is_not_understood() {
+fn a_connection_without_tls_is_refused() {
     run(async {
-        let url = format!("redis://localhost:{}", guarded().port);
+        let url = format!("redis://localhost:{}", tls_redis().port);
         assert!(RedisStore::open(&url, Clock::Database).is_err());
     });
 }

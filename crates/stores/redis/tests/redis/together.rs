@@ -1,5 +1,4 @@
-//! Many single commands in one batch, which are put together on their way, or in batches that are under way together: each is answered as if
-//! it had come alone.
+//! Tests of merged and pipelined single commands: each is answered as if it had been sent alone.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +16,7 @@ use taskyard_testkit::redis::{instance, open, own, run};
 
 const SESSION: SessionId = SessionId([7; 16]);
 const BATCHES: usize = 60;
-/// One that nobody gets.
+/// A lease that is never issued.
 const NO_LEASE: Lease = Lease(u64::MAX - 1);
 
 /// The lease of a task that was taken: here, and in the core.
@@ -85,7 +84,7 @@ impl Script {
         self.finish(finish)
     }
 
-    /// Mostly of what is held, by its lease.
+    /// Mostly of taken tasks, by lease.
     fn finish(&mut self, finish: Finish) -> (Command, Command) {
         let ids: Vec<TaskId> = self.held.keys().copied().collect();
         let count = if self.rng.u8(0..4) == 0 { self.rng.usize(0..3) } else { 1 };
@@ -108,7 +107,7 @@ impl Script {
         (finish(here), finish(there))
     }
 
-    /// Keeps in mind which leases were given.
+    /// Records issued leases.
     fn learn(&mut self, here: &Result<Reply, Error>, there: &Result<Reply, Error>) {
         let (Ok(Reply::Taken(own)), Ok(Reply::Taken(core))) = (here, there) else { return };
         for (own, core) in own.iter().zip(core) {
@@ -119,7 +118,7 @@ impl Script {
     }
 }
 
-/// Leases and the numbers of tubes differ, all else must not.
+/// Leases and the numbers of tubes differ, all else must be equal.
 fn without_numbers(mut reply: Result<Reply, Error>) -> Result<Reply, Error> {
     match &mut reply {
         Ok(Reply::Taken(tasks) | Reply::Tasks(tasks)) => {
@@ -161,7 +160,7 @@ async fn compare(seed: u64) {
         let ticked = (store.execute(now, tick()).await, core.execute(now, tick()).await);
         assert_eq!(ticked.0.replies, ticked.1.replies, "seed {seed}, tick {batch}");
         let asked: Vec<Command> = commands.iter().map(|(own, _)| own.clone()).collect();
-        // In parts that are under way at the same time, or at once.
+        // In parts that are in flight at the same time, or as one batch.
         let size = script.rng.usize(1..=asked.len());
         let parts = asked.chunks(size).map(|part| store.execute(now, part.to_vec()));
         let parts: Vec<_> = parts.collect();
@@ -190,9 +189,9 @@ fn batches_are_answered_as_the_core_answers_their_commands() {
     });
 }
 
-// What this server knows of a tube may be from before another server gave it a capacity.
+// This server may not know yet that another server gave the tube a capacity.
 #[test]
-fn single_puts_fill_the_room_that_another_server_left() {
+fn merged_puts_fill_a_capacity_set_by_another_server() {
     run(async {
         let url = own(&instance().url());
         let (here, there) = (open(&url), open(&url));
@@ -209,9 +208,9 @@ fn single_puts_fill_the_room_that_another_server_left() {
     });
 }
 
-// Many takes of one each are one take for Redis, and one take has a limit of bytes that as many single ones do not have.
+// Many single takes are one take for Redis; the limit of bytes of one take does not apply to them.
 #[test]
-fn single_takes_are_not_held_to_the_bytes_of_one() {
+fn merged_takes_ignore_the_byte_limit_of_one_take() {
     run(async {
         const SIZE: usize = 33 << 20;
         let store = open(&own(&instance().url()));

@@ -1,11 +1,10 @@
--- Tubes of an existing tarantool/queue, asked by the same calls as our own. What the module decides it decides: here its words are turned
--- into ours, and what it does not know is refused. A task that is taken belongs to the connection that took it, so lease numbers,
--- lease times and sessions are kept here, for as long as that connection lives.
+-- Serves tubes of an existing tarantool/queue with the same calls as our own. The module decides; its answers are translated, and what it
+-- does not support is refused. A taken task belongs to the connection that took it, so lease numbers, lease times and sessions are kept here
+-- as long as that connection exists.
 
-local LACKS = 'is not there in a tarantool/queue (tarantool+queue://); use tarantool:// for it'
+local UNSUPPORTED = 'is not supported by tarantool/queue (tarantool+queue://); use tarantool:// for it'
 local STATES = { r = READY, t = TAKEN, ['~'] = DELAYED, ['!'] = BURIED, ['-'] = DONE }
-local ACK, RELEASE, BURY, TOUCH = 0, 1, 2, 3
--- Where things stand in the tuples of each type.
+-- Positions of fields in the tuples of each type.
 local LAYOUTS = {
     fifo = { data = 3 },
     utube = { utube = 3, data = 4 },
@@ -15,26 +14,26 @@ local LAYOUTS = {
 }
 local msgpack = require('msgpack')
 
--- What each server holds, by its name.
+-- Deliveries and sessions of each server, by its name.
 local servers = {}
 
-local function lacks(what)
-    return refuse('invalid', what .. ' ' .. LACKS)
+local function unsupported(what)
+    return refuse('invalid', what .. ' ' .. UNSUPPORTED)
 end
 
--- The module, under the name that its users have for it.
+-- The module, by its global name.
 local function the_queue()
     local queue = rawget(_G, 'queue')
     if queue == nil then
-        box.error({ code = 0, reason = "there is no tarantool/queue here: no global 'queue'" })
+        box.error({ code = 0, reason = "tarantool/queue is not loaded: there is no global 'queue'" })
     end
     return queue
 end
 
--- What it refuses while the module does nothing, and the server's number for that.
+-- The error code while the module is not running.
 local NOT_RUNNING = 20116
 
--- While it starts, ends or waits for others the module answers nothing, and does nothing.
+-- While it starts, ends or waits for other instances the module does nothing, and answers nothing.
 local function is_running()
     local queue = the_queue()
     return queue.state == nil or queue.state() == 'RUNNING'
@@ -58,7 +57,7 @@ local function key_of(tube, id)
     return tube.name .. '\0' .. tostring(id)
 end
 
--- The whole tuple of a task, of which methods answer only a part.
+-- The whole tuple of a task; methods return only a part.
 local function tuple_of(tube, id)
     return tube.space:get(id)
 end
@@ -73,8 +72,8 @@ local function view(tube, task, state, delivery, body)
     local ttl = at.ttl and whole(task[at.ttl], FOREVER) or FOREVER
     local created = at.created and whole(task[at.created], 0) or 0
     local due = state == DELAYED and at.at and stamp(whole(task[at.at], 0)) or NULL
-    local reason = { [READY] = { WHY.waits }, [TAKEN] = { WHY.running }, [DELAYED] = { WHY.not_due, due }, [BURIED] = { WHY.buried },
-        [DONE] = { WHY.finished } }
+    local reason = { [READY] = { REASONS.waits }, [TAKEN] = { REASONS.running }, [DELAYED] = { REASONS.not_due, due }, [BURIED] = { REASONS.buried },
+        [DONE] = { REASONS.finished } }
     return { task[1], state, at.pri and task[at.pri] or 0, created, stamp(later(created, ttl)),
         at.ttr and math.min(whole(task[at.ttr], FOREVER), FOREVER) or FOREVER, 0, reason[state],
         body and msgpack.encode(task[at.data]) or NULL,
@@ -86,11 +85,11 @@ local function seconds(span)
     return span and tonumber(span) / 1000000
 end
 
--- Runs a method: what it answers, or what became of an item that it refused.
+-- Runs a method; answers its result, or the outcome of an item that it refused.
 local function attempt(tube, method, ...)
     local done, answer = pcall(tube.raw[method], tube.raw, ...)
     if done and answer == nil and (method ~= 'touch' or not is_running()) then
-        -- Whatever it does it shows, but for a touch by nothing.
+        -- Every method returns what it did, but for a touch by 0.
         refuse_idle()
     elseif done then
         return answer
@@ -110,19 +109,19 @@ local function notice(c, tube, count)
     end
 end
 
-local asks = {}
+local commands_by_number = {}
 
-local function with_tube(ask)
+local function with_tube(run)
     return function(c, command)
         local tube = open_tube(command[2])
         if not tube then
             return refuse('tube_not_found', command[2])
         end
-        return ask(c, tube, command)
+        return run(c, tube, command)
     end
 end
 
-asks[0] = function(_, command)
+commands_by_number[0] = function(_, command)
     local name, o, if_not_exists = command[2], command[3], command[4]
     local kind = o[O.kind]
     if open_tube(name) then
@@ -131,32 +130,32 @@ asks[0] = function(_, command)
     for option, what in pairs({ attempts_max = 'a limit of attempts', semaphore = 'a semaphore before a tube',
         queue_num = 'a queue number', delay = 'a usual delay' }) do
         if o[O[option]] ~= nil then
-            return lacks(what)
+            return unsupported(what)
         end
     end
     if o[O.paused] then
-        return lacks('a pause')
+        return unsupported('a pause')
     elseif o[O.capacity] ~= nil and kind ~= 'limfifottl' then
-        return lacks('a capacity of a ' .. kind .. ' tube')
+        return unsupported('a capacity of a ' .. kind .. ' tube')
     end
     the_queue().create_tube(name, kind, { temporary = o[O.temporary], ttl = seconds(given(o[O.ttl])), ttr = seconds(given(o[O.ttr])),
         pri = o[O.pri], capacity = given(o[O.capacity]), if_not_exists = true })
     return { REPLY.created, true }
 end
 
-asks[1] = function()
-    return lacks('altering a tube')
+commands_by_number[1] = function()
+    return unsupported('altering a tube')
 end
 
-asks[18] = function()
-    return lacks('another name or a queue number for a tube')
+commands_by_number[18] = function()
+    return unsupported('another name or a queue number for a tube')
 end
 
-asks[17] = function()
-    return lacks('a semaphore')
+commands_by_number[17] = function()
+    return unsupported('a semaphore')
 end
 
-asks[2] = with_tube(function(_, tube)
+commands_by_number[2] = with_tube(function(_, tube)
     local done, why = pcall(tube.raw.drop, tube.raw)
     if done then
         return NOTHING
@@ -181,7 +180,7 @@ local function info(tube)
         tasks.ready, NULL }
 end
 
-asks[3] = function(_, command)
+commands_by_number[3] = function(_, command)
     local name, shown = given(command[2]), {}
     if name then
         local tube = open_tube(name)
@@ -197,16 +196,16 @@ asks[3] = function(_, command)
     return { REPLY.tubes, shown }
 end
 
-asks[4] = with_tube(function(c, tube, command)
+commands_by_number[4] = with_tube(function(c, tube, command)
     local placed, ready = {}, 0
     local payloads = {}
     for place, new in ipairs(command[3]) do
         if type(new[1]) == 'table' then
-            return lacks('the meta of a task')
+            return unsupported('the meta of a task')
         elseif new[8] ~= nil then
             return refuse('no_semaphore', tube.name)
         end
-        -- One that it cannot read is refused before the first is there.
+        -- A payload that cannot be decoded is refused before the first is put.
         payloads[place] = { msgpack.decode(text(new[1])) }
     end
     for place, new in ipairs(command[3]) do
@@ -217,7 +216,7 @@ asks[4] = with_tube(function(c, tube, command)
         local done, task = pcall(tube.raw.put, tube.raw, payloads[place][1], { pri = given(new[2]), ttl = seconds(given(new[3])),
             ttr = seconds(given(new[4])), delay = delay, utube = given(new[7]) })
         if not done or task == nil then
-            -- All or none: what is there already goes again.
+            -- All or none: removes those that were put already.
             for _, there in ipairs(placed) do
                 pcall(tube.raw.delete, tube.raw, there[1])
             end
@@ -235,20 +234,20 @@ asks[4] = with_tube(function(c, tube, command)
     return { REPLY.put, placed }
 end)
 
-asks[5] = with_tube(function(c, tube, command)
+commands_by_number[5] = with_tube(function(c, tube, command)
     local count, lease, session, taken, bytes = tonumber(command[3]), number(command[5]), text(given(command[6])), {}, 0
     if session and not c.holder.sessions[session] then
         return refuse('session_unknown', session)
     end
-    while #taken < count and bytes < BYTES_MAX do
+    while #taken < count and bytes < BATCH_BYTES_MAX do
         local done, task = pcall(tube.raw.take, tube.raw, 0)
         if not done and #taken == 0 then
             error(task, 0)
         elseif not done or task == nil then
-            -- What was taken is said, whatever became of the rest.
+            -- Taken tasks are answered, whatever happened to the rest.
             break
         end
-        local delivery = { lease = c.lease, start = c.now, ending = lease and later(c.now, lease) or FAR, session = session, tube = tube.name,
+        local delivery = { lease = c.lease, start = c.now, ending = lease and later(c.now, lease) or NEVER, session = session, tube = tube.name,
             id = task[1] }
         c.lease = c.lease + 1
         c.holder.deliveries[key_of(tube, task[1])] = delivery
@@ -263,7 +262,7 @@ asks[5] = with_tube(function(c, tube, command)
     return { REPLY.taken, taken }
 end)
 
--- Whether this server has the delivery, and whoever says so holds it.
+-- Whether this server has the delivery, and the caller holds it.
 local function is_held(c, delivery, holder)
     if not delivery or delivery.ending <= c.now then
         return false
@@ -310,7 +309,7 @@ local function finish_one(c, tube, item, show)
     return { 0, show and view(tube, after, state, (verb == ACK or verb == TOUCH) and delivery or nil, true) or nil }
 end
 
-asks[6] = with_tube(function(c, tube, command)
+commands_by_number[6] = with_tube(function(c, tube, command)
     local outcomes = {}
     for place, item in ipairs(command[3]) do
         outcomes[place] = finish_one(c, tube, item, command[4])
@@ -318,7 +317,7 @@ asks[6] = with_tube(function(c, tube, command)
     return { REPLY.finished, outcomes }
 end)
 
-asks[7] = with_tube(function(c, tube, command)
+commands_by_number[7] = with_tube(function(c, tube, command)
     local kicked = tube.raw:kick(math.min(tonumber(command[3]), 2 ^ 31))
     if kicked == nil then
         refuse_idle()
@@ -327,7 +326,7 @@ asks[7] = with_tube(function(c, tube, command)
     return { REPLY.kicked, kicked }
 end)
 
-asks[8] = with_tube(function(c, tube, command)
+commands_by_number[8] = with_tube(function(c, tube, command)
     local outcomes = {}
     for place, id in ipairs(command[3]) do
         local before, delivery = tuple_of(tube, id), c.holder.deliveries[key_of(tube, id)]
@@ -338,15 +337,15 @@ asks[8] = with_tube(function(c, tube, command)
     return { REPLY.finished, outcomes }
 end)
 
-asks[9] = with_tube(function(c, tube, command)
+commands_by_number[9] = with_tube(function(c, tube, command)
     local shown, bytes = {}, 0
     for _, id in ipairs(command[3]) do
         local task = tuple_of(tube, id)
         if task then
             local seen = view(tube, task, STATES[task[2]], c.holder.deliveries[key_of(tube, id)], true)
             shown[#shown + 1], bytes = seen, bytes + #seen[BODY]
-            if bytes > BYTES_MAX then
-                return refuse('too_large', 'the size of the tasks to show, in bytes,', bytes, BYTES_MAX, 'ask for fewer at a time')
+            if bytes > BATCH_BYTES_MAX then
+                return refuse('too_large', 'the size of the tasks to show, in bytes,', bytes, BATCH_BYTES_MAX, 'ask for fewer at a time')
             end
         end
     end
@@ -354,8 +353,8 @@ asks[9] = with_tube(function(c, tube, command)
     return { REPLY.tasks, shown }
 end)
 
--- Only what was taken through this server is known.
-asks[10] = with_tube(function(c, tube, command)
+-- Only deliveries of this server are known.
+commands_by_number[10] = with_tube(function(c, tube, command)
     local shown = {}
     for _, delivery in pairs(c.holder.deliveries) do
         local task = delivery.tube == tube.name and tuple_of(tube, delivery.id)
@@ -370,7 +369,7 @@ asks[10] = with_tube(function(c, tube, command)
     return { REPLY.tasks, shown }
 end)
 
-asks[11] = with_tube(function(_, tube)
+commands_by_number[11] = with_tube(function(_, tube)
     if not is_running() then
         refuse_idle()
     end
@@ -378,7 +377,7 @@ asks[11] = with_tube(function(_, tube)
     return NOTHING
 end)
 
-asks[12] = with_tube(function(c, tube)
+commands_by_number[12] = with_tube(function(c, tube)
     if not is_running() then
         refuse_idle()
     end
@@ -387,7 +386,7 @@ asks[12] = with_tube(function(c, tube)
     return NOTHING
 end)
 
--- Gives back what a session holds, or what is held for too long. Answers how much that was.
+-- Gives back deliveries that are over: of a session, or beyond their time. Answers how many.
 local function give_back(c, is_over)
     local count = 0
     for key, delivery in pairs(c.holder.deliveries) do
@@ -404,7 +403,7 @@ local function give_back(c, is_over)
     return count
 end
 
-asks[13] = function(c, command)
+commands_by_number[13] = function(c, command)
     local session = text(command[2])
     if not c.holder.sessions[session] and not command[3] then
         return refuse('session_unknown', session)
@@ -413,7 +412,7 @@ asks[13] = function(c, command)
     return { REPLY.session, session }
 end
 
-asks[14] = function(c, command)
+commands_by_number[14] = function(c, command)
     local session = text(command[2])
     local count = c.holder.sessions[session]
     if not count then
@@ -426,14 +425,14 @@ asks[14] = function(c, command)
     return NOTHING
 end
 
-asks[15] = function(_, command)
+commands_by_number[15] = function(_, command)
     if tonumber(command[2]) > 0 then
-        return lacks('a time for sessions without connections')
+        return unsupported('a time for sessions without connections')
     end
     return NOTHING
 end
 
-asks[16] = function(c)
+commands_by_number[16] = function(c)
     return { REPLY.ticked, give_back(c, function(delivery) return delivery.ending <= c.now end) }
 end
 
@@ -444,18 +443,18 @@ function api.begin()
     return { FORMAT, box.cfg.wal_mode, _TARANTOOL, box.info.ro }
 end
 
-api.look = api.begin
+api.probe = api.begin
 
-function api.beat()
+function api.heartbeat()
     return { 0, 0, false }
 end
 
 -- All tubes, as a batch answers.
 function api.export_tubes()
-    return { { asks[3](nil, { 3 }) }, 0, NULL, {}, {}, false }
+    return { { commands_by_number[3](nil, { 3 }) }, 0, NULL, {}, {}, false }
 end
 
--- The next id of each tube. Nobody else gives deliveries numbers.
+-- The next id of each tube. The module has no lease numbers.
 function api.export_numbers()
     local ids = {}
     for _, row in box.space._queue:pairs() do
@@ -465,7 +464,7 @@ function api.export_numbers()
     return { ids, 0 }
 end
 
--- Tasks of a tube by id, laid out as our own. Who is taken is ready; how often it was is not known here.
+-- Tasks of a tube by id, in our layout. Taken tasks are ready; attempts are not known.
 function api.export_tasks(of, from, count, bytes_max)
     local row, tasks, size, bytes = box.space._queue.index.tube_id:get(of), {}, 0, 0
     local tube = row and open_tube(row[1])
@@ -497,7 +496,7 @@ end
 local function holder_of(server)
     local holder = servers[server]
     if not holder then
-        -- Servers that were killed do not say that they end.
+        -- Killed servers do not end in order.
         for name, other in pairs(servers) do
             if not box.session.exists(other.connection) then
                 servers[name] = nil
@@ -513,15 +512,15 @@ local function holder_of(server)
     return holder
 end
 
--- What was taken for a connection that is gone went back with it; on one that is still there, what nobody heard of goes back.
-function api.settle(server, _, _, sessions, unheard)
+-- Tasks of a closed connection are given back by the module; on an open one deliveries whose replies were lost are given back.
+function api.resync(server, _, _, sessions, lost)
     local holder = holder_of(server)
     holder.sessions = {}
     for _, row in ipairs(sessions) do
         holder.sessions[text(row[1])] = row[2]
     end
     give_back({ holder = holder, ready = {} }, function(delivery)
-        for _, range in ipairs(unheard) do
+        for _, range in ipairs(lost) do
             if delivery.lease >= range[2] and delivery.lease <= range[3] then
                 return true
             end
@@ -544,18 +543,18 @@ function api.watch(_, _, wait)
     return { 0, {}, false, false }
 end
 
--- Answers as many as have room in one answer, and no more when the module does nothing any more: that is answered too.
+-- Runs commands until the answer is full, or the module stops running; then answers also that error.
 local function run(c, commands)
     local replies = {}
     for place, command in ipairs(commands) do
-        if c.bytes > ANSWER_BYTES_MAX then
+        if c.bytes > REPLY_BYTES_MAX then
             break
         end
-        local done, reply = pcall(asks[command[1]], c, command)
+        local done, reply = pcall(commands_by_number[command[1]], c, command)
         if not done and type(reply) == 'cdata' and reply.code == NOT_RUNNING then
             return replies, reply
         end
-        replies[place] = done and reply or refuse('invalid', 'tarantool/queue says: ' .. tostring(reply))
+        replies[place] = done and reply or refuse('invalid', 'tarantool/queue: ' .. tostring(reply))
     end
     return replies
 end
@@ -574,21 +573,21 @@ function api.batch(server, call, now, lease, commands, _, together)
     end
     local replies, idle = run(c, commands)
     if #replies < #commands then
-        -- Those that were sent with this one must not be done before the rest of it.
+        -- Calls that were sent with this one must not run before the rest of it.
         holder.last = together
     end
     holder.turn:get()
     if idle and #replies == 0 then
         error(idle, 0)
     end
-    local ready, next_at = {}, FAR
+    local ready, next_at = {}, NEVER
     for name, count in pairs(c.ready) do
         ready[#ready + 1] = { name, count }
     end
     for _, delivery in pairs(holder.deliveries) do
         next_at = math.min(next_at, delivery.ending)
     end
-    return { replies, c.now, next_at < FAR and next_at or NULL, ready, {}, false }
+    return { replies, c.now, next_at < NEVER and next_at or NULL, ready, {}, false }
 end
 
 return api

@@ -1,41 +1,41 @@
--- The way in: one call asks for any number of things, one after the other, in one transaction.
+-- Runs the commands of one call in one transaction, and passes notices between servers.
 
--- Who is further behind than this looks at everything.
+-- A server that is further behind than this looks at everything.
 local NOTICES_MAX = 1000
 
--- How long replicas are waited for.
+-- How long to wait for replicas.
 local REPLICAS_SECONDS = 5
 
-local function tell(server, tubes, events)
-    news.number = news.number + 1
-    news.notices[news.number] = { PREFIX, server, tubes, events }
-    news.notices[news.number - NOTICES_MAX] = nil
-    news.cond:broadcast()
+local function notify_servers(server, tubes, events)
+    instance.number = instance.number + 1
+    instance.notices[instance.number] = { PREFIX, server, tubes, events }
+    instance.notices[instance.number - NOTICES_MAX] = nil
+    instance.cond:broadcast()
 end
 
--- Of which semaphores there may be events: their keys, or true for any.
-local function news_of(c)
-    if c.news == true then
+-- The keys of semaphores that may have events, or true for any.
+local function event_keys_of(c)
+    if c.event_keys == true then
         return true
     end
     local keys = {}
-    for key in pairs(c.news) do
+    for key in pairs(c.event_keys) do
         keys[#keys + 1] = key
     end
     return keys
 end
 
--- What others may be waiting for: tubes with something to take, and tubes with room.
+-- What waiting callers may need: tubes with takeable tasks, and tubes with room.
 local function effects(c)
     local ready, rooms, names = {}, {}, {}
-    for of in pairs(c.settled) do
+    for of in pairs(c.changed_tubes) do
         local tube = c.by_number[of]
         local count, free = takeable(tube), room(tube)
         if count > 0 then
             ready[#ready + 1] = { tube.name, count }
         end
         if c.unlimited[of] then
-            rooms[#rooms + 1] = { tube.name, NEVER }
+            rooms[#rooms + 1] = { tube.name, STORED_NEVER }
         elseif free and free > 0 then
             rooms[#rooms + 1] = { tube.name, free }
         end
@@ -46,13 +46,13 @@ local function effects(c)
     return ready, rooms, names
 end
 
--- When time alone next changes something.
+-- The next deadline.
 local function next_wakeup(c)
     local first = S.live.index[1]:min()
-    local at = first and moment(first[2]) or FAR
+    local at = first and moment(first[2]) or NEVER
     local session = S.session.index[1]:min()
-    at = math.min(at, session and moment(session[3]) or FAR, next_semaphore(c))
-    return at < FAR and at or NULL
+    at = math.min(at, session and moment(session[3]) or NEVER, next_semaphore(c))
+    return at < NEVER and at or NULL
 end
 
 -- Whether a call of this number is still wanted: not from a server that others took for dead, nor one that gave it up.
@@ -61,13 +61,13 @@ local function is_wanted(server, call)
     return row ~= nil and row[3] < call
 end
 
--- Answers as many as have room in one answer. The calls of up to this number were sent together, and must not be done before the rest of
--- this one.
+-- Runs commands until the answer is full. The calls up to `together` were sent at the same time, and must not run before the rest of this
+-- one.
 local function run(c, commands, together)
-    begin_here()
+    ensure_counted()
     local replies = {}
     for place, command in ipairs(commands) do
-        if c.bytes > ANSWER_BYTES_MAX then
+        if c.bytes > REPLY_BYTES_MAX then
             S.server:update(c.server, { { '=', 3, together } })
             break
         end
@@ -75,13 +75,13 @@ local function run(c, commands, together)
     end
     flush_all(c)
     if c.gone then
-        -- What it found gone may be so by a batch that is not in the log yet: it is answered behind that one, or not at all.
+        -- A task may be gone because of a batch that is not in the log yet: this answer must follow that batch, or fail with it.
         S.server:replace(S.server:get(c.server))
     end
     return replies
 end
 
--- Waits until so many replicas have all that was written here; whether they have in time.
+-- Waits until so many replicas have all writes of this instance; answers whether they have in time.
 local function wait_for_replicas(count, seconds)
     local own, written = box.info.id, box.info.lsn
     local deadline = fiber.clock() + seconds
@@ -102,17 +102,16 @@ local function wait_for_replicas(count, seconds)
     end
 end
 
--- What is left to do when a batch is done; whatever goes wrong here, it is not undone. Answers whether enough replicas have it.
+-- Finishes a batch after its commit; errors here do not undo it. Answers whether enough replicas have it.
 local function finish_batch(server, names, events, replicas)
     if S.server:len() > 1 and (#names > 0 or events) then
-        tell(server, names, events)
+        notify_servers(server, names, events)
     end
     return replicas == 0 or wait_for_replicas(replicas, REPLICAS_SECONDS)
 end
 
--- Answers the replies, this clock, when a tick is wanted, what can be taken, where there is room, and of which semaphores there may be
--- events; or nothing for a call that is not wanted any more. Where replicas are to have it first and do not in time, it answers that
--- alone.
+-- Answers the replies, this clock, the next deadline, tubes with takeable tasks, tubes with room, and semaphores that may have events; an
+-- empty list for a call that is refused. If too few replicas have the batch in time, it answers only that.
 function api.batch(server, call, now, lease, commands, replicas, together)
     if box.info.ro then
         box.error(box.error.READONLY)
@@ -120,8 +119,8 @@ function api.batch(server, call, now, lease, commands, replicas, together)
     if not is_wanted(server, call) then
         return {}
     end
-    -- Even if its heartbeat is late.
-    hear(server)
+    -- A call counts like a heartbeat.
+    note_contact(server)
     local c = new_context(server, moment(now), lease and tonumber(lease))
     box.begin()
     local done, replies = pcall(run, c, commands, together or call)
@@ -130,9 +129,9 @@ function api.batch(server, call, now, lease, commands, replicas, together)
         error(replies, 0)
     end
     local ready, rooms, names = effects(c)
-    local next_at, keys = next_wakeup(c), news_of(c)
+    local next_at, keys = next_wakeup(c), event_keys_of(c)
     box.commit()
-    confirm_told(c)
+    confirm_announced(c)
     local finished, replicated = pcall(finish_batch, server, names, keys == true or #keys > 0, replicas)
     if not (finished and replicated) then
         return { REPLICAS_SECONDS }
@@ -140,11 +139,11 @@ function api.batch(server, call, now, lease, commands, replicas, together)
     return { replies, c.now, next_at, ready, rooms, keys }
 end
 
--- Tubes, and whether there are events, of which other servers told between these notices.
-local function heard(server, seen, last)
+-- Tubes, and whether there are events, in the notices of other servers between these numbers.
+local function read_notices(server, seen, last)
     local tubes, known, events = {}, {}, false
     for notice = seen + 1, last do
-        local prefix, from, names, with_events = unpack(news.notices[notice], 1, 4)
+        local prefix, from, names, with_events = unpack(instance.notices[notice], 1, 4)
         if prefix == PREFIX and from ~= server then
             events = events or with_events or false
             for _, name in ipairs(names) do
@@ -158,25 +157,25 @@ local function heard(server, seen, last)
     return tubes, events
 end
 
--- Waits until another server did something after the notice of this number, or for so many seconds. Answers the number of the
--- last notice, tubes, whether there are events, and whether anything may have happened.
+-- Waits until another server sends a notice after this number, or for so many seconds. Answers the number of the last notice, tubes, whether
+-- there are events, and whether anything may have changed.
 function api.watch(server, seen, seconds)
     local deadline = fiber.clock() + seconds
     while true do
         if box.info.ro then
-            -- Nobody will tell anything here any more.
+            -- There will be no more notices here.
             box.error(box.error.READONLY)
         end
-        local last = news.number
+        local last = instance.number
         if seen == nil or seen > last or last - seen > NOTICES_MAX then
             return { last, {}, false, true }
         end
-        local tubes, events = heard(server, seen, last)
+        local tubes, events = read_notices(server, seen, last)
         local left = deadline - fiber.clock()
         if #tubes > 0 or events or left <= 0 then
             return { last, tubes, events, false }
         end
         seen = last
-        news.cond:wait(left)
+        instance.cond:wait(left)
     end
 end

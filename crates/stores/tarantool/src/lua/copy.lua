@@ -1,7 +1,7 @@
--- Everything out, or in, when a store is copied. Whoever only looks is none of the servers.
+-- Exports and imports all data, when a store is copied. A program that only exports is not one of the servers.
 
--- Whether anything was ever kept here.
-local function is_there()
+-- Whether the spaces exist.
+local function has_data()
     if not find_spaces() then
         return false
     end
@@ -11,8 +11,8 @@ local function is_there()
     return true
 end
 
--- The version of what is kept here and how it is kept, as `begin` answers.
-function api.look()
+-- The version of the stored format and the durability, as `begin` answers.
+function api.probe()
     local meta = box.space[full_name('meta')]
     return { meta and meta:get('format')[2] or FORMAT, box.cfg.wal_mode, _TARANTOOL, box.info.ro }
 end
@@ -20,16 +20,16 @@ end
 -- All tubes, as a batch answers.
 function api.export_tubes()
     local shown = {}
-    if is_there() then
+    if has_data() then
         shown = verbs[3](new_context('', 0), { 3 })[2]
     end
     return { { { REPLY.tubes, shown } }, 0, NULL, {}, {}, false }
 end
 
--- The next id of each tube, and a number that no delivery was given yet.
+-- The next id of each tube, and a lease number that was not used yet.
 function api.export_numbers()
     local ids = {}
-    if not is_there() then
+    if not has_data() then
         return { ids, 0 }
     end
     for _, row in S.tube:pairs() do
@@ -38,9 +38,9 @@ function api.export_numbers()
     return { ids, read_meta('lease') or 0 }
 end
 
--- Tasks of a tube by id, each with when its delivery began, and after how many attempts they are given up.
+-- Tasks of a tube by id, each with the start of its delivery, and the limit of attempts.
 function api.export_tasks(of, from, count, bytes_max)
-    local tube, tasks, size, bytes = is_there() and S.tube:get(of), {}, 0, 0
+    local tube, tasks, size, bytes = has_data() and S.tube:get(of), {}, 0, 0
     if not tube then
         return { tasks, NULL }
     end
@@ -60,16 +60,16 @@ function api.export_tasks(of, from, count, bytes_max)
     return { tasks, read_options(tube[3]).attempts_max or NULL }
 end
 
--- All semaphores, each with who stands there and the events.
+-- All semaphores with their entries and events.
 function api.export_semaphores()
     local found = {}
-    for place, row in ipairs(is_there() and S.semaphore.index[1]:select() or {}) do
+    for place, row in ipairs(has_data() and S.semaphore.index[1]:select() or {}) do
         found[place] = { row, S.place:select({ row[1] }), S.event.index[3]:select({ row[1] }) }
     end
     return found
 end
 
--- Does it in one transaction, and waits until so many replicas have it.
+-- Runs work in one transaction, and waits until so many replicas have it.
 local function import(now, replicas, work)
     atomically(function()
         local c = new_context('', moment(now))
@@ -77,7 +77,7 @@ local function import(now, replicas, work)
         flush_all(c)
     end)
     if replicas > 0 and not wait_for_replicas(replicas, REPLICAS_SECONDS) then
-        error('it is there, but too few replicas have it', 0)
+        error('the import is done, but too few replicas have it', 0)
     end
     return {}
 end
@@ -86,14 +86,14 @@ function api.import_tasks(now, replicas, tube, tasks)
     return import(now, replicas, function(c) imports.tasks(c, tube, tasks) end)
 end
 
--- The last step: tubes get their names, semaphores come, and leases go on from this number.
-function api.import_end(now, replicas, next_lease, tubes, semaphores, places, events)
+-- The last step: tubes get their names, semaphores are imported, and lease numbers continue from this one.
+function api.import_end(now, replicas, next_lease, tubes, semaphores, entries, events)
     return import(now, replicas, function(c)
         local named = {}
         for place, row in ipairs(tubes) do
             named[place] = imports.tube(c, row)
         end
-        imports.semaphores(c, semaphores, named, places, events)
+        imports.semaphores(c, semaphores, named, entries, events)
         imports.gates(c, named)
         write_meta('lease', math.max(read_meta('lease') or 0, tonumber(next_lease)))
     end)

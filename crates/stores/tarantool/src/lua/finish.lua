@@ -1,9 +1,8 @@
--- How deliveries end, and what else moves a task by hand.
+-- Ends deliveries (ack, release, bury), touches them, and runs other commands that change tasks.
 
-local ACK, RELEASE, BURY, TOUCH = 0, 1, 2, 3
 local DONE_ITEM, STALE_ITEM, MISSING_ITEM = { 0 }, { 1 }, { 2 }
 
--- Whether a delivery is under way and held by who says so: a number is its lease, a text its session, nothing is anybody.
+-- Whether a task is taken and the caller holds it: a number is its lease, a string its session, nil any caller.
 local function is_held(c, delivery, holder)
     if not delivery then
         return false
@@ -19,15 +18,14 @@ local function is_held(c, delivery, holder)
     return delivery[D_UNTIL] > c.now
 end
 
--- Ends a delivery without ack: the task is ready again, or delayed, or its attempts are used up.
+-- Ends a delivery without ack: the task is ready again, or delayed, or buried because its attempts are used up.
 function give_back(c, tube, task, delivery, delay, counted, call)
     local state, flag, due, used_up = READY, PLAIN, task[DUE], false
     local attempts, previous, expires = task[ATTEMPTS], task[PREVIOUS], task[EXPIRES]
     if counted then
-        -- Whoever was too late gave it back when its time was over, whenever that is seen.
+        -- A task whose time to run is over is ready since then, not since the tick that notices it.
         previous, due = since_of(task), call == 'ttr' and delivery[D_UNTIL] or c.now
-        attempts = math.min(attempts + 1, ATTEMPTS_MAX)
-        used_up = attempts >= (tube.o.attempts_max or ATTEMPTS_MAX)
+        attempts, used_up = count_attempt(attempts, tube.o.attempts_max)
     end
     if used_up then
         state, flag, due = BURIED, DEAD_LETTER, NULL
@@ -72,7 +70,7 @@ local function touch(tube, task, delivery, more)
     return task, delivery
 end
 
--- What most do, in as few steps as possible.
+-- Acks a task in as few steps as possible.
 local function ack(tube, key, delivery)
     local n, task, session = tube.n, S.task:delete(key), delivery[D_SESSION]
     S.taken:delete(key)
@@ -81,14 +79,14 @@ local function ack(tube, key, delivery)
         S.held:delete({ session, key[1], key[2] })
     end
     if tube.o.subqueues then
-        settle_subqueue(tube, task[SUBQUEUE], -1)
+        update_subqueue(tube, task[SUBQUEUE], -1)
     end
     if task[PARTS] > 0 then
         forget_body(tube, task)
     end
 end
 
--- What became of one item, with the task as it is shown.
+-- Finishes one item and answers the outcome, with the task if it is to be shown.
 local function finish_one(c, tube, item, show, key)
     key[2] = item[1]
     local verb, holder, delivery = item[2], text(item[3]), S.taken:get(key)
@@ -120,7 +118,7 @@ local function finish_one(c, tube, item, show, key)
     return show and { 0, view(c, tube, task, delivery, body) } or DONE_ITEM
 end
 
--- A kind without times has no touch, except for deliveries whose taker named a lease time.
+-- Refuses a touch that is not supported: a kind without times has none, except for deliveries with a given lease time.
 local function refuse_touch(c, tube, items)
     for _, item in ipairs(items) do
         if item[2] == TOUCH then
@@ -140,7 +138,7 @@ local function ids_of(items)
     return ids
 end
 
--- What was shown before the semaphore had its say is shown as it is now.
+-- Shows tasks again that were ready before the semaphore decided.
 local function show_gated(c, tube, outcomes)
     for _, outcome in ipairs(outcomes) do
         local seen = outcome[2]
@@ -166,7 +164,7 @@ verbs[6] = function(c, command)
         outcomes[place], all_done = outcome, all_done and outcome == DONE_ITEM
         c.gone = c.gone or outcome[1] ~= 0
     end
-    settle(c, tube)
+    mark_changed(c, tube)
     if tube.o.semaphore then
         local done = {}
         for place, item in ipairs(items) do
@@ -201,7 +199,7 @@ verbs[8] = function(c, command)
             tube.n.delete = tube.n.delete + 1
         end
     end
-    settle(c, tube)
+    mark_changed(c, tube)
     regate(c, tube, ids)
     return { REPLY.finished, outcomes }
 end
@@ -223,12 +221,12 @@ verbs[7] = function(c, command)
         end
     end
     tube.n.kick = tube.n.kick + #kicked
-    settle(c, tube)
+    mark_changed(c, tube)
     regate(c, tube, kicked)
     return { REPLY.kicked, #kicked }
 end
 
--- Gives back these deliveries; answers of which tasks.
+-- Gives back these deliveries; answers the ids of their tasks.
 function give_back_all(c, tube, all, counted)
     local ids = {}
     for place, delivery in ipairs(all) do
@@ -236,7 +234,7 @@ function give_back_all(c, tube, all, counted)
         give_back(c, tube, task, delivery, 0, counted, 'release')
         ids[place] = delivery[D_ID]
     end
-    settle(c, tube)
+    mark_changed(c, tube)
     return ids
 end
 

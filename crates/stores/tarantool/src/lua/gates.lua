@@ -1,22 +1,22 @@
--- Tubes with a semaphore before them: their tasks are ready only while they hold a grant. A task stands in the semaphore
--- exactly while it is ready, taken, or would be ready with a grant. So whatever moved tasks says which in the end (`regate`), and
--- whatever moved places is followed.
+-- Connects tubes with their semaphore: tasks of such a tube are ready only while they hold a grant. A task is in the semaphore exactly
+-- while it is ready, taken, or would be ready with a grant (gated). So code that moves tasks ends with `regate`, and code that changes
+-- entries ends with `follow`.
 
--- Lets a task be ready, or wait for its semaphore.
+-- Makes a task ready, or gated.
 local function set_gated(c, tube, id, holds)
     local task = S.task:get({ tube.number, id })
     if not task or delivery_of(tube, id) then
         return
     elseif task[STATE] == DELAYED and task[FLAG] == GATED and holds then
         move(tube, task, { { '=', STATE, READY }, { '=', FLAG, PLAIN } })
-        settle(c, tube)
+        mark_changed(c, tube)
     elseif task[STATE] == READY and not holds then
         move(tube, task, { { '=', STATE, DELAYED }, { '=', FLAG, GATED } })
-        settle(c, tube)
+        mark_changed(c, tube)
     end
 end
 
--- After semaphores changed: who was let in is ready, who lost its grant is not.
+-- After semaphores changed: tasks with a new grant are ready, tasks that lost theirs are gated.
 function follow(c)
     local moved = c.moved
     c.moved = {}
@@ -25,54 +25,43 @@ function follow(c)
         local tube = open_number(c, of)
         local s = tube and tube.o.semaphore and find_semaphore(c, tube.o.semaphore)
         if s then
-            local place = place_of(s, task)
-            set_gated(c, tube, id, place ~= nil and place[P_GRANT] ~= nil)
+            local entry = sem.find(s, task)
+            set_gated(c, tube, id, entry ~= nil and entry[E_GRANT] ~= nil)
         end
     end
 end
 
--- What a tube wants for one of its tasks: a rank to stand in line with, or its work goes on, or it is to leave.
-local function want(tube, id)
+-- The state of a tube's task as the rules want it, and its priority in the semaphore if it waits: what its put says, or the lower the
+-- larger the number of its priority in the tube.
+local function state_of(tube, id)
     local task = S.task:get({ tube.number, id })
     if not task then
         return nil
     elseif delivery_of(tube, id) then
-        return 'work'
+        return 'taken'
     elseif task[STATE] == READY or task[FLAG] == GATED then
-        return task[OWN] == nil and tonumber(task[PRI]) or -tonumber(task[OWN]) + 0
+        return 'waits', task[OWN] == nil and -tonumber(task[PRI]) + 0 or tonumber(task[OWN])
     end
     return nil
 end
 
--- After tasks of a tube moved: brings them to where their semaphore has them. Does nothing for a tube without one.
+-- After tasks of a tube moved: brings their semaphore in line with them. Does nothing for a tube without one.
 function regate(c, tube, ids)
     local s = tube.o.semaphore and #ids > 0 and find_semaphore(c, tube.o.semaphore)
     if not s then
         return
     end
     for _, id in ipairs(ids) do
-        local task, rank = gated_task(tube.number, id), want(tube, id)
-        local place = place_of(s, task)
-        if not place and type(rank) == 'number' then
-            stand_in_line(c, s, task, rank)
-        elseif place and (rank == nil or rank ~= 'work' and place[P_CLASS] == ASKED) then
-            if place[P_GRANT] ~= nil then
-                forget_events(s, task, place[P_GRANT])
-            end
-            if rank == nil then
-                remove_place(c, s, place)
-            else
-                stand_back(c, s, place, s.cool_down)
-            end
-        end
-        -- The tube may believe otherwise although nothing changed here.
+        local task = gated_task(tube.number, id)
+        rules.follow_tube(s, task, state_of(tube, id))
+        -- The tube may have another state although nothing changed here.
         c.moved[#c.moved + 1] = task
     end
-    settle_semaphore(c, s)
+    rules.admit_waiters(s)
     follow(c)
 end
 
--- Lets new tasks stand in line; answers where each stands.
+-- Adds new tasks to their semaphore; answers the state of each.
 function gate_new(c, tube, first, size)
     local ids, placed = {}, {}
     for place = 1, size do

@@ -1,6 +1,6 @@
--- What comes from another store: tasks by id, into a tube that nobody knows. In the end that tube gets its name.
+-- Imports from another store: tasks by id, into a tube with a temporary name. In the end the tube gets its name.
 
--- Where a task stands, as it travels.
+-- Positions of the fields of a task in the request.
 local N_ID, N_STATE, N_PRI, N_CREATED, N_EXPIRES, N_TTR, N_ATTEMPTS, N_DUE, N_PREVIOUS, N_SUBQUEUE, N_OWN, N_FLAG, N_PAYLOAD, N_META =
     1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14
 
@@ -11,7 +11,7 @@ end
 local function import_task(tube, new)
     local id, subqueue = tonumber(new[N_ID]), given(new[N_SUBQUEUE])
     if id < tube.next_id or id > TASK_ID_MAX or (subqueue ~= nil) ~= tube.o.subqueues then
-        error(string.format("task %d cannot come into tube '%s'", id, tube.name), 0)
+        error(string.format("task %d cannot be imported into tube '%s'", id, tube.name), 0)
     end
     local row = { id, new[N_STATE], new[N_PRI], stamp(moment(new[N_CREATED])), stamp(moment(new[N_EXPIRES])), tonumber(new[N_TTR]),
         new[N_ATTEMPTS], NO_REASON, NULL, NULL, optional_moment(new[N_PREVIOUS]), optional_moment(new[N_DUE]), subqueue or NULL,
@@ -22,7 +22,7 @@ local function import_task(tube, new)
     tube.next_id = id + 1
 end
 
--- Tasks with their ids, which must be beyond those that the tube has.
+-- Tasks with their ids, which must be greater than those of the tube.
 function imports.tasks(c, name, tasks)
     local tube = open_tube(c, name)
     if not tube then
@@ -34,19 +34,19 @@ function imports.tasks(c, name, tasks)
         import_task(tube, tasks[place])
     end
     tube.renewed = true
-    settle(c, tube)
+    mark_changed(c, tube)
 end
 
--- Gives a tube the name, options and numbers of the one that it is a copy of.
+-- Gives a tube the name, options and numbers of its original.
 function imports.tube(c, row)
     local came, name, temporary, capacity, paused, semaphore, queue_num, next_id, done, calls = unpack(row, 1, 10)
     local tube = open_tube(c, came)
     if not tube then
         error("tube '" .. came .. "' does not exist", 0)
     elseif open_tube(c, name) then
-        error("tube '" .. name .. "' is there already", 0)
+        error("tube '" .. name .. "' exists already", 0)
     elseif refuse_queue_num(tube.number, given(queue_num)) then
-        error("the queue number of tube '" .. name .. "' is another's", 0)
+        error("another tube has the queue number of tube '" .. name .. "'", 0)
     end
     local options, n = tube.options, tube.n
     options[O.temporary], options[O.paused] = temporary, paused
@@ -59,6 +59,6 @@ function imports.tube(c, row)
         n[call] = calls[place]
     end
     write_row(tube)
-    settle(c, tube)
+    mark_changed(c, tube)
     return tube
 end

@@ -2,8 +2,7 @@ local name, prefix, format, text = ...
 local all, fiber = rawget(_G, name), require('fiber')
 if not all then
     all = { parts = {} }
-    -- A transaction must not yield, however long it is: Tarantool 3 refuses what has not done so for a second, unless it is told
-    -- not to.
+    -- A transaction must not yield, however long it takes: by default Tarantool 3 aborts a fiber that does not yield for a second.
     local slice = { warn = 3600, err = 3600 }
     function all.call(part, verb, ...)
         if fiber.set_slice then
@@ -13,7 +12,7 @@ if not all then
     end
     rawset(_G, name, all)
 end
--- Others may have brought it meanwhile, and it may have begun to remember things.
+-- Another server may have loaded it meanwhile, and it may have state.
 if all.parts[prefix] then
     return
 end
@@ -21,7 +20,7 @@ local chunk, why = loadstring(text, '=taskyard')
 if not chunk then
     error(why)
 end
--- A name that is nobody's is a mistake here, and must not become one of everybody.
+-- An undeclared name is a mistake, and must not become a global.
 local function refuse(_, key)
     error("taskyard: '" .. key .. "' is not declared", 2)
 end

@@ -1,14 +1,13 @@
--- The orders in which tasks are found. A task is in exactly those of its state, because whatever moves one takes it out with
--- `leave` and puts it in with `enter`.
+-- The orders of tasks. A task is in exactly the orders of its state, because code that moves it uses `leave` and `enter`.
 
--- Since when a task that is ready, taken or gated could be taken.
+-- Since when a task that is ready, taken or gated is ready.
 local function since_of(task)
     local since = task[DUE]
     return since == nil and task[CREATED] or since
 end
 
--- Lets the first ready task of an idle sub-queue stand for it, and nothing for a busy one.
-local function settle_subqueue(tube, key, running)
+-- Puts the first ready task of an idle sub-queue into the order of takeable tasks, and none of a busy one.
+local function update_subqueue(tube, key, running)
     local of = tube.number
     local row = S.subqueue:get({ of, key })
     local before_pri, before_id = row and given(row[4]), row and given(row[5])
@@ -37,11 +36,11 @@ local function settle_subqueue(tube, key, running)
     end
 end
 
--- Takes a task out of what can be taken. One that has expired may have left before.
+-- Removes a task from the takeable ones. An expired one may have left before.
 local function leave_ready(tube, pri, id, key)
     if tube.o.subqueues then
         S.line:delete({ tube.number, key, pri, id })
-        settle_subqueue(tube, key)
+        update_subqueue(tube, key)
     elseif S.ready:delete({ tube.number, pri, id }) then
         tube.n.takeable = tube.n.takeable - 1
     end
@@ -50,14 +49,14 @@ end
 local function enter_ready(tube, pri, id, key)
     if tube.o.subqueues then
         S.line:insert({ tube.number, key, pri, id })
-        settle_subqueue(tube, key)
+        update_subqueue(tube, key)
     else
         S.ready:insert({ tube.number, pri, id })
         tube.n.takeable = tube.n.takeable + 1
     end
 end
 
--- A task that nobody holds leaves the orders of its state.
+-- Removes a task that is not taken from the orders of its state.
 local function leave(tube, task)
     local of, id, n = tube.number, task[ID], tube.n
     if task[STATE] == READY then
@@ -74,12 +73,12 @@ local function leave(tube, task)
         S.delayed:delete({ of, task[DUE], id })
         return
     end
-    if task[EXPIRES] < NEVER then
+    if task[EXPIRES] < STORED_NEVER then
         S.expiry:delete({ of, task[EXPIRES], id })
     end
 end
 
--- And enters those of its new one.
+-- Adds a task to the orders of its new state.
 local function enter(tube, task)
     local of, id, n = tube.number, task[ID], tube.n
     if task[STATE] == READY then
@@ -96,13 +95,13 @@ local function enter(tube, task)
         S.delayed:insert({ of, task[DUE], id })
         return
     end
-    if task[EXPIRES] < NEVER then
-        tube.mortal = true
+    if task[EXPIRES] < STORED_NEVER then
+        tube.can_expire = true
         S.expiry:insert({ of, task[EXPIRES], id })
     end
 end
 
--- A delivery ends: what it kept busy is free. Whoever calls says what becomes of the task.
+-- Ends a delivery and frees its sub-queue. The caller moves the task.
 local function undeliver(tube, delivery, key)
     local id = delivery[D_ID]
     S.taken:delete({ tube.number, id })
@@ -112,11 +111,11 @@ local function undeliver(tube, delivery, key)
         S.held:delete({ session, tube.number, id })
     end
     if tube.o.subqueues then
-        settle_subqueue(tube, key, -1)
+        update_subqueue(tube, key, -1)
     end
 end
 
--- Moves a task that nobody holds to another state.
+-- Moves a task that is not taken to another state.
 local function move(tube, task, changes)
     leave(tube, task)
     task = S.task:update({ tube.number, task[ID] }, changes)
@@ -130,7 +129,7 @@ local function forget_body(tube, task)
     end
 end
 
--- Takes a task out for good.
+-- Removes a task from the tube.
 local function remove(tube, task, delivery)
     S.task:delete({ tube.number, task[ID] })
     if delivery then

@@ -1,11 +1,11 @@
--- How tasks come in.
+-- Puts tasks.
 
--- A body up to this size lies in its task; a larger one is not copied with it, and lies apart in parts, each smaller than
--- the largest tuple that Tarantool takes unless it is told otherwise.
+-- A body up to this size is stored in the row of its task. A larger one is stored apart, in parts that are smaller than Tarantool's default
+-- limit of a tuple, so that it is not copied when the task changes.
 local INLINE_BYTES_MAX = 8192
 local PART_BYTES = 524288
 
--- Puts must leave room for takes, which free it: so much of the memory, and so many bytes, stay free.
+-- Puts must leave memory for takes and acks, which free it: this part of the memory, and at least so many bytes.
 local RESERVE, RESERVE_BYTES = 16, 4194304
 
 -- Whether there is too little memory for more tasks.
@@ -25,7 +25,7 @@ local function write_parts(tube, id, payload, meta)
     return part
 end
 
--- Keeps what a task carries: in its row, or apart.
+-- Stores the body of a task in its row, or apart.
 function keep_body(tube, row, payload, meta)
     local bytes = #payload + (meta and #meta or 0)
     row[BYTES] = bytes
@@ -36,10 +36,10 @@ function keep_body(tube, row, payload, meta)
     end
 end
 
--- A put that leaves all to its tube.
+-- A put without options.
 local NO_OPTIONS = {}
 
--- The payload and the meta of a body, which are one or two.
+-- The payload and the meta of a body.
 local function split_body(body)
     if type(body) == 'table' then
         return text(body[1]), text(body[2])
@@ -47,22 +47,15 @@ local function split_body(body)
     return text(body), nil
 end
 
--- What the times of a put mean. Answers whether the task waits.
+-- Sets the times and the state of a new task.
 local function set_times(c, o, new, row)
-    local ttl = number(new[3]) or o.ttl or FOREVER
-    local due = moment(new[6]) or later(c.now, number(new[5]) or o.delay or 0)
-    row[PRI] = given(new[2]) or o.pri
-    row[TTR] = number(new[4]) or o.ttr or ttl
-    row[EXPIRES] = stamp(later(c.now, ttl))
-    row[STATE], row[DUE] = READY, NULL
-    if due > c.now then
-        -- The time to live begins when the delay is over.
-        row[EXPIRES] = stamp(later(due, ttl))
-        row[STATE], row[DUE] = DELAYED, stamp(due)
-    end
+    local ttr, expires, due =
+        task_times(c.now, number(new[3]) or o.ttl, number(new[4]) or o.ttr, number(new[5]) or o.delay, moment(new[6]))
+    row[PRI], row[TTR], row[EXPIRES] = given(new[2]) or o.pri, ttr, stamp(expires)
+    row[STATE], row[DUE] = due and DELAYED or READY, due and stamp(due) or NULL
 end
 
--- Whether one of these says how important it is to a semaphore.
+-- Whether one of these has a priority for the semaphore.
 local function has_own(tasks)
     for place = 1, #tasks do
         if tasks[place][8] ~= nil then
@@ -89,7 +82,7 @@ local function refuse_put(c, tube, tasks)
     end
 end
 
--- Adds one task; `row` is what all have in common.
+-- Adds one task; `row` has the common fields.
 local function add_task(c, tube, new, row)
     local o = tube.o
     keep_body(tube, row, split_body(new[1]))
@@ -106,8 +99,8 @@ local function add_task(c, tube, new, row)
     enter(tube, row)
 end
 
--- Adds tasks that say nothing but what they carry to a tube where that makes them ready at once, as nearly all are, in as few steps
--- as possible. Answers how many from the first on were such.
+-- Adds tasks without options, which are ready at once, as nearly all are, in as few steps as possible. Stops at the first task with options
+-- or a large body; answers how many were added.
 local function add_plain(tube, tasks, row, order, first)
     local task, ready = S.task, S.ready
     order[2] = row[PRI]
@@ -125,15 +118,15 @@ local function add_plain(tube, tasks, row, order, first)
     return #tasks
 end
 
--- Whether rows go straight into their spaces, which is asked once in a call.
-local function is_straight(c)
-    if c.straight == nil then
-        c.straight = may_go_straight(S.task, S.ready)
+-- Whether raw rows can be inserted, which is checked once in a call.
+local function inserts_raw(c)
+    if c.inserts_raw == nil then
+        c.inserts_raw = can_insert_raw(S.task, S.ready)
     end
-    return c.straight
+    return c.inserts_raw
 end
 
--- All or none.
+-- Puts all tasks or none.
 verbs[4] = function(c, command)
     local tube, tasks = open_tube(c, command[2]), command[3]
     if not tube then
@@ -145,14 +138,14 @@ verbs[4] = function(c, command)
         return refusal
     end
     local first, o = tube.next_id, tube.o
-    local row = { 0, READY, 0, c.now, NEVER, FOREVER, 0, NO_REASON, NULL, NULL, NULL, NULL, NULL, NULL, tube.number, 0, 0,
+    local row = { 0, READY, 0, c.now, STORED_NEVER, FOREVER, 0, NO_REASON, NULL, NULL, NULL, NULL, NULL, NULL, tube.number, 0, 0,
         PLAIN }
     if o.times then
         set_times(c, o, NO_OPTIONS, row)
     end
     local plain, placed = 0, nil
-    if row[STATE] == READY and row[EXPIRES] == NEVER and not o.subqueues then
-        if is_straight(c) and type(row[PRI]) == 'number' and type(first) == 'number' then
+    if row[STATE] == READY and row[EXPIRES] == STORED_NEVER and not o.subqueues then
+        if inserts_raw(c) and type(row[PRI]) == 'number' and type(first) == 'number' then
             plain = insert_plain(tube, tasks, row, first, INLINE_BYTES_MAX)
         else
             plain = add_plain(tube, tasks, row, { tube.number, 0, 0 }, first)
@@ -171,7 +164,7 @@ verbs[4] = function(c, command)
     end
     tube.next_id, tube.renewed = first + size, size > 0 or tube.renewed
     tube.n.put = tube.n.put + size
-    settle(c, tube)
+    mark_changed(c, tube)
     if tube.o.semaphore then
         return { REPLY.put, gate_new(c, tube, first, size) }
     end

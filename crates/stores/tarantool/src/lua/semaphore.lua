@@ -1,92 +1,98 @@
--- One semaphore while a call works on it, who stands where, and what is still to be said to holders. All of it is read when it
--- is needed and written at once, but for the semaphore's own row, which is written in the end.
+-- Storage of semaphores during a call: their entries and their undelivered events. All of it is read when it is needed and written at once,
+-- but for the semaphore's own row, which is written at the end of the call. The rules are in semaphore_rules.lua.
 
--- What the files of semaphores say to each other.
-local WAIT, BACK, HOLDS, ASKED, PINNED, P_TASK, P_CLASS, P_RANK, P_SEQ, P_ENQUEUED, P_GRANT, P_GRANTED, P_LEASE, P_ACK_BY, P_REVOKE_AT,
-    P_PINNED, P_DEADLINE, P_NOT_BEFORE
-local follow, gated_task, tube_task, read_semaphore_options, open_semaphore, write_semaphore, free_semaphore_number, place_of,
-    set_place, remove_place, stand_back, stand_in_line, waiter, worst_holder, best_asked, best_declined, held, events_of, find_event, remove_event,
-    tell_holder, is_untold, forget_events, told_until, note_news, note_due, standing, settle_semaphore
+-- Functions of the files about semaphores.
+local sem, outbox, rules = {}, {}, {}
+local follow, gated_task, tube_task
 
--- Where one may stand. Holders that declined to release are not asked again, so they stand apart.
-WAIT, BACK, HOLDS, ASKED, PINNED = 0, 1, 2, 3, 4
--- A place: semaphore, task, class, rank (less is better), number of arrival, and so on.
-P_TASK, P_CLASS, P_RANK, P_SEQ, P_ENQUEUED, P_GRANT, P_GRANTED, P_LEASE, P_ACK_BY, P_REVOKE_AT, P_PINNED, P_DEADLINE, P_NOT_BEFORE =
+-- Classes of entries. Holders that declined are not asked again, so they have a class of their own.
+local WAITING, COOLING, HOLDING, ASKED, DECLINED = 0, 1, 2, 3, 4
+-- An entry: semaphore, task, class, rank (less is better), number of arrival, and so on.
+local E_TASK, E_CLASS, E_RANK, E_SEQ, E_ENQUEUED, E_GRANT, E_GRANTED, E_LEASE, E_ACK_BY, E_REVOKE_AT, E_DECLINED, E_DEADLINE, E_NOT_BEFORE =
     2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14
+-- An event: number, semaphore, task, grant, kind, deliveries, when the next one is, whether it waits behind another event of its grant.
+local V_NUMBER, V_SEMAPHORE, V_TASK, V_GRANT, V_KIND, V_ATTEMPTS, V_DUE, V_BLOCKED = 1, 2, 3, 4, 5, 6, 7, 8
 
-local STATUS = { [WAIT] = 'waiting', [BACK] = 'delayed', [HOLDS] = 'granted', [ASKED] = 'try_release', [PINNED] = 'granted' }
--- Sets the tasks of tubes apart from the numbers that callers choose: a tube number above a task id.
-local GATED_TASKS, IDS = 9223372036854775808ULL, 562949953421312ULL
+outbox.ACQUIRED, outbox.TRY_RELEASE, outbox.KEEP, outbox.REVOKED, outbox.EXPIRED = 'acquired', 'try_release', 'keep', 'revoked', 'expired'
 
--- The number under which a task of a tube stands in a semaphore.
+local STATUS = { [WAITING] = 'waiting', [COOLING] = 'delayed', [HOLDING] = 'granted', [ASKED] = 'try_release', [DECLINED] = 'granted' }
+-- Separates the tasks of tubes from the numbers that callers choose: the number of the tube above the task id.
+local GATED_TASKS, IDS = 9223372036854775808ULL, {{TASK_ID_MAX}}ULL + 1
+
+-- The number of a tube's task in a semaphore.
 function gated_task(of, id)
     return GATED_TASKS + IDS * of + id
 end
 
--- Which task of which tube stands under this number, if one does.
+-- The tube and the id of a task, if it belongs to a tube.
 function tube_task(task)
     if task < GATED_TASKS then
         return nil
     end
-    local place = task - GATED_TASKS
-    return tonumber(place / IDS), tonumber(place % IDS)
+    local position = task - GATED_TASKS
+    return tonumber(position / IDS), tonumber(position % IDS)
 end
 
-local function read_semaphore(row)
-    local o = row[3]
-    local s = { number = row[1], key = row[2], options = o, grant_seq = row[4], recheck = moment(row[5]), seq = row[13],
-        events = row[12], count = { [WAIT] = row[7], [BACK] = row[8], [HOLDS] = row[9], [PINNED] = row[10], [ASKED] = row[11] } }
-    read_semaphore_options(s)
+function sem.is_tube_task(task)
+    return task >= GATED_TASKS
+end
+
+function sem.is_idle(_, entry)
+    local of, id = tube_task(entry[E_TASK])
+    return of ~= nil and S.taken:get({ of, id }) == nil
+end
+
+-- Tubes are always up to date here.
+function sem.refresh()
+    return false
+end
+
+local function read_config(o)
+    local r = { active = o[1], try_release = o[2], margin = tonumber(o[3]), min_hold = tonumber(o[4]), cool_down = tonumber(o[5]),
+        revoke_grace = tonumber(o[6]), force = o[7], shed = o[8], drop_expired = o[9], max_revoking = given(o[10]), lease = number(o[11]),
+        ack_timeout = number(o[12]) }
+    rules.derive_limits(r)
+    return r
+end
+
+function sem.set_options(s, options)
+    s.options, s.config = options, read_config(options)
+end
+
+local function read_semaphore(c, row)
+    local s = { c = c, now = c.now, number = row[1], key = row[2], grants = row[4], recheck = moment(row[5]), seq = row[13],
+        events = row[12], count = { [WAITING] = row[7], [COOLING] = row[8], [HOLDING] = row[9], [DECLINED] = row[10], [ASKED] = row[11] } }
+    sem.set_options(s, row[3])
     return s
 end
 
-function read_semaphore_options(s)
-    local o = s.options
-    s.active, s.try_release, s.margin = o[1], o[2], tonumber(o[3])
-    s.min_hold, s.cool_down, s.revoke_grace = tonumber(o[4]), tonumber(o[5]), tonumber(o[6])
-    s.force, s.shed, s.drop_expired = o[7], o[8], o[9]
-    s.max_revoking, s.lease, s.ack_timeout = given(o[10]), number(o[11]), number(o[12])
-    s.tail = math.min(s.try_release, s.active)
-    s.protected = s.active - s.tail
-end
-
-function open_semaphore(c, of)
+function sem.open(c, of)
     local s = c.semaphores[of]
     if not s then
-        s = read_semaphore(S.semaphore:get(of))
+        s = read_semaphore(c, S.semaphore:get(of))
         c.semaphores[of] = s
     end
     return s
 end
 
--- The lowest number that no semaphore has.
-function free_semaphore_number()
-    local last = S.semaphore.index[0]:max()
-    local size = S.semaphore:len()
-    if not last or last[1] == size - 1 then
-        return size
-    end
-    local free = 0
-    for _, row in S.semaphore:pairs() do
-        if row[1] > free then
-            break
-        end
-        free = row[1] + 1
-    end
-    return free
-end
-
 function find_semaphore(c, key)
     local row = S.semaphore.index[1]:get(key)
-    return row and open_semaphore(c, row[1])
+    return row and sem.open(c, row[1])
 end
 
-function write_semaphore(s)
+-- Creates one with these options; `recheck` is when to look again.
+function sem.create(c, key, options, grants, recheck)
+    local of = free_number(S.semaphore)
+    S.semaphore:insert({ of, key, options, grants, recheck, STORED_NEVER, 0, 0, 0, 0, 0, 0, 0 })
+    return sem.open(c, of)
+end
+
+local function write_semaphore(s)
     local first = S.place.index[2]:select({ s.number }, { limit = 1 })[1]
-    local wakeup = math.min(first and moment(first[P_DEADLINE]) or FAR, s.recheck)
+    local wakeup = math.min(first and moment(first[E_DEADLINE]) or NEVER, s.recheck)
     local n = s.count
-    S.semaphore:replace({ s.number, s.key, s.options, s.grant_seq, stamp(s.recheck), stamp(wakeup), n[WAIT], n[BACK], n[HOLDS],
-        n[PINNED], n[ASKED], s.events, s.seq })
+    S.semaphore:replace({ s.number, s.key, s.options, s.grants, stamp(s.recheck), stamp(wakeup), n[WAITING], n[COOLING], n[HOLDING],
+        n[DECLINED], n[ASKED], s.events, s.seq })
 end
 
 function flush_semaphores(c)
@@ -98,205 +104,278 @@ function flush_semaphores(c)
     end
 end
 
-local function class_of(place)
-    if place[P_GRANT] == nil then
-        return place[P_NOT_BEFORE] == nil and WAIT or BACK
-    elseif place[P_REVOKE_AT] ~= nil then
+local function class_of(entry)
+    if entry[E_GRANT] == nil then
+        return entry[E_NOT_BEFORE] == nil and WAITING or COOLING
+    elseif entry[E_REVOKE_AT] ~= nil then
         return ASKED
     end
-    return place[P_PINNED] and PINNED or HOLDS
+    return entry[E_DECLINED] and DECLINED or HOLDING
 end
 
--- When time alone next changes something about a place.
-local function deadline_of(place)
-    if place[P_GRANT] == nil then
-        return place[P_NOT_BEFORE] == nil and NEVER or place[P_NOT_BEFORE]
+-- When time alone next changes an entry.
+local function deadline_of(entry)
+    if entry[E_GRANT] == nil then
+        return entry[E_NOT_BEFORE] == nil and STORED_NEVER or entry[E_NOT_BEFORE]
     end
-    local at = math.min(moment(place[P_LEASE]), moment(place[P_ACK_BY]))
-    if place[P_REVOKE_AT] ~= nil then
-        at = math.min(at, moment(place[P_REVOKE_AT]))
+    local at = math.min(moment(entry[E_LEASE]), moment(entry[E_ACK_BY]))
+    if entry[E_REVOKE_AT] ~= nil then
+        at = math.min(at, moment(entry[E_REVOKE_AT]))
     end
     return stamp(at)
 end
 
-local function note_moved(c, task)
-    if tube_task(task) then
-        c.moved[#c.moved + 1] = task
+local function note_moved(s, task)
+    if task >= GATED_TASKS then
+        local moved = s.c.moved
+        moved[#moved + 1] = task
     end
 end
 
-function place_of(s, task)
+function sem.find(s, task)
     return S.place:get({ s.number, task })
 end
 
--- Changes where a task stands: some of its fields, by their places.
-function set_place(c, s, place, changes)
-    local row = place:totable()
+-- Changes fields of an entry, by their positions.
+local function change(s, entry, changes)
+    local row = entry:totable()
     for field, value in pairs(changes) do
         row[field] = value
     end
-    s.count[row[P_CLASS]] = s.count[row[P_CLASS]] - 1
-    row[P_CLASS], row[P_DEADLINE] = class_of(row), deadline_of(row)
-    s.count[row[P_CLASS]] = s.count[row[P_CLASS]] + 1
+    s.count[row[E_CLASS]] = s.count[row[E_CLASS]] - 1
+    row[E_CLASS], row[E_DEADLINE] = class_of(row), deadline_of(row)
+    s.count[row[E_CLASS]] = s.count[row[E_CLASS]] + 1
     s.changed = true
-    note_moved(c, row[P_TASK])
-    return S.place:replace(row)
+    note_moved(s, row[E_TASK])
+    S.place:replace(row)
 end
 
-function remove_place(c, s, place)
-    S.place:delete({ s.number, place[P_TASK] })
-    s.count[place[P_CLASS]] = s.count[place[P_CLASS]] - 1
+function sem.remove(s, entry)
+    S.place:delete({ s.number, entry[E_TASK] })
+    s.count[entry[E_CLASS]] = s.count[entry[E_CLASS]] - 1
     s.changed = true
-    note_moved(c, place[P_TASK])
+    note_moved(s, entry[E_TASK])
 end
 
--- Without a grant, in line again now or at a moment.
-function stand_back(c, s, place, after)
-    set_place(c, s, place, { [P_GRANT] = NULL, [P_GRANTED] = NULL, [P_LEASE] = NULL, [P_ACK_BY] = NULL, [P_REVOKE_AT] = NULL,
-        [P_PINNED] = false, [P_NOT_BEFORE] = after == 0 and NULL or stamp(later(c.now, after)) })
+function sem.add(s, task, priority)
+    s.seq = s.seq + 1
+    s.count[WAITING] = s.count[WAITING] + 1
+    s.changed = true
+    S.place:insert({ s.number, task, WAITING, -priority + 0, s.seq, s.now, NULL, NULL, NULL, NULL, NULL, false, STORED_NEVER, NULL })
+    note_moved(s, task)
 end
 
--- Adds a task, or changes its priority: its seniority stays.
-function stand_in_line(c, s, task, rank)
-    local place = place_of(s, task)
-    if not place then
-        s.seq = s.seq + 1
-        s.count[WAIT] = s.count[WAIT] + 1
-        s.changed = true
-        S.place:insert({ s.number, task, WAIT, rank, s.seq, c.now, NULL, NULL, NULL, NULL, NULL, false, NEVER, NULL })
-        note_moved(c, task)
-    elseif tonumber(place[P_RANK]) ~= rank then
-        set_place(c, s, place, { [P_RANK] = rank })
+function sem.set_priority(s, entry, priority)
+    change(s, entry, { [E_RANK] = -priority + 0 })
+end
+
+function sem.set_waiting(s, entry, after)
+    change(s, entry, { [E_GRANT] = NULL, [E_GRANTED] = NULL, [E_LEASE] = NULL, [E_ACK_BY] = NULL, [E_REVOKE_AT] = NULL,
+        [E_DECLINED] = false, [E_NOT_BEFORE] = after == 0 and NULL or stamp(later(s.now, after)) })
+end
+
+function sem.set_granted(s, entry, grant, lease_until, ack_by)
+    change(s, entry, { [E_GRANT] = grant, [E_GRANTED] = s.now, [E_LEASE] = stamp(lease_until), [E_ACK_BY] = stamp(ack_by),
+        [E_REVOKE_AT] = NULL, [E_DECLINED] = false, [E_NOT_BEFORE] = NULL })
+end
+
+function sem.set_asked(s, entry, revoke_at)
+    change(s, entry, { [E_REVOKE_AT] = stamp(revoke_at) })
+end
+
+function sem.set_kept(s, entry)
+    change(s, entry, { [E_REVOKE_AT] = NULL })
+end
+
+function sem.set_declined(s, entry, declined)
+    if declined then
+        change(s, entry, { [E_DECLINED] = true, [E_REVOKE_AT] = NULL, [E_ACK_BY] = STORED_NEVER })
+    else
+        change(s, entry, { [E_DECLINED] = false })
     end
 end
 
--- Who stands at this place of the line, from 0.
-function waiter(s, place)
-    return S.place.index[1]:select({ s.number, WAIT }, { limit = 1, offset = place })[1]
+function sem.set_lease(s, entry, lease_until)
+    change(s, entry, { [E_LEASE] = stamp(lease_until), [E_ACK_BY] = STORED_NEVER })
 end
 
-function worst_holder(s)
-    return S.place.index[1]:select({ s.number, HOLDS }, { limit = 1, iterator = 'REQ' })[1]
+function sem.set_acknowledged(s, entry)
+    change(s, entry, { [E_ACK_BY] = STORED_NEVER })
 end
 
-function best_asked(s)
+function sem.priority(entry)
+    return -tonumber(entry[E_RANK]) + 0
+end
+
+function sem.is_holding(entry)
+    return entry[E_GRANT] ~= nil
+end
+
+function sem.is_asked(entry)
+    return entry[E_CLASS] == ASKED
+end
+
+function sem.has_declined(entry)
+    return entry[E_DECLINED]
+end
+
+function sem.awaits_ack(entry)
+    return entry[E_ACK_BY] ~= STORED_NEVER
+end
+
+function sem.count_askable(s)
+    return s.count[HOLDING]
+end
+
+function sem.count_asked(s)
+    return s.count[ASKED]
+end
+
+function sem.count_granted(s)
+    return s.count[HOLDING] + s.count[DECLINED]
+end
+
+function sem.waiter(s, rank)
+    return S.place.index[1]:select({ s.number, WAITING }, { limit = 1, offset = rank })[1]
+end
+
+function sem.worst_holder(s)
+    return S.place.index[1]:select({ s.number, HOLDING }, { limit = 1, iterator = 'REQ' })[1]
+end
+
+function sem.best_asked(s)
     return S.place.index[1]:select({ s.number, ASKED }, { limit = 1 })[1]
 end
 
-function best_declined(s)
-    return S.place.index[1]:select({ s.number, PINNED }, { limit = 1 })[1]
+function sem.best_declined(s)
+    return s.count[DECLINED] > 0 and S.place.index[1]:select({ s.number, DECLINED }, { limit = 1 })[1]
 end
 
-function held(s)
-    return s.count[HOLDS] + s.count[PINNED] + s.count[ASKED]
+-- How many of a class are better than an entry; counts up to `most`.
+local function count_before(s, class, entry, most)
+    local before = S.place.index[1]:select({ s.number, class, entry[E_RANK], entry[E_SEQ] }, { iterator = 'LT', limit = most })
+    local found = 0
+    for _, other in ipairs(before) do
+        if other[1] ~= s.number or other[E_CLASS] ~= class then
+            break
+        end
+        found = found + 1
+    end
+    return found
+end
+
+function sem.count_better(s, entry, most)
+    return count_before(s, DECLINED, entry, most) + count_before(s, ASKED, entry, most)
 end
 
 -- The events of a grant, the oldest first.
-function events_of(s, task, grant)
+function outbox.of_grant(s, task, grant)
     return S.event.index[3]:select({ s.number, task, grant })
 end
 
-function find_event(s, task, grant, kind)
-    for _, event in ipairs(events_of(s, task, grant)) do
-        if event[5] == kind then
+function outbox.find(s, task, grant, kind)
+    for _, event in ipairs(outbox.of_grant(s, task, grant)) do
+        if event[V_KIND] == kind then
             return event
         end
     end
 end
 
--- Removes an event. Of each grant only the first is handed out, so the next may be now.
-function remove_event(s, event)
-    S.event:delete(event[1])
+-- Removes an event. Of each grant only the first is delivered, so the next one may be now: answers it.
+function outbox.remove(s, event)
+    S.event:delete(event[V_NUMBER])
     s.events = s.events - 1
     s.changed = true
-    local first = S.event.index[3]:select({ s.number, event[3], event[4] }, { limit = 1 })[1]
-    if first and first[8] == 1 then
-        S.event:update(first[1], { { '=', 8, 0 } })
+    local first = S.event.index[3]:select({ s.number, event[V_TASK], event[V_GRANT] }, { limit = 1 })[1]
+    if first and first[V_BLOCKED] == 1 then
+        S.event:update(first[V_NUMBER], { { '=', V_BLOCKED, 0 } })
     end
     return first
 end
 
--- Tells the holder of a grant something, as if it had been told so many times already.
-function tell_holder(c, s, task, grant, kind, attempts)
+-- Adds an event for a holder that counts as delivered so many times already.
+function outbox.add(s, task, grant, kind, attempts)
     local id = read_meta('event') or 0
     write_meta('event', id + 1)
-    local behind = events_of(s, task, grant)[1] and 1 or 0
-    S.event:insert({ id, s.number, task, grant, kind, attempts or 0, c.now, behind })
+    local blocked = outbox.of_grant(s, task, grant)[1] and 1 or 0
+    S.event:insert({ id, s.number, task, grant, kind, attempts, s.now, blocked })
     s.events = s.events + 1
     s.changed = true
-    note_news(c, s)
-    told_until(c, c.now)
+    outbox.notify(s)
+    outbox.announce(s.c, s.now)
 end
 
--- Whether nobody can have heard of a grant yet.
-function is_untold(s, task, grant)
-    local acquired = find_event(s, task, grant, 'acquired')
-    return acquired ~= nil and acquired[6] == 0
+-- Whether the holder cannot know of its grant yet.
+function outbox.is_unsent(s, task, grant)
+    local acquired = outbox.find(s, task, grant, outbox.ACQUIRED)
+    return acquired ~= nil and acquired[V_ATTEMPTS] == 0
 end
 
--- Removes what was still to be said about a grant. Answers whether its holder may have heard of it.
-function forget_events(s, task, grant)
-    local untold = is_untold(s, task, grant)
-    for _, event in ipairs(events_of(s, task, grant)) do
-        remove_event(s, event)
+-- Removes all events of a grant. Answers whether the holder may know of the grant.
+function outbox.clear(s, task, grant)
+    local unsent = outbox.is_unsent(s, task, grant)
+    for _, event in ipairs(outbox.of_grant(s, task, grant)) do
+        outbox.remove(s, event)
     end
-    return not untold
+    return not unsent
 end
 
--- Events that were due by this moment are known to those who wait for events. It is no more than a hint, and in no space: what is
--- due again writes nothing into the log.
-local told = 0
+-- Up to when due events were announced to servers that wait for events. It is a hint and in no space: an event that becomes due again writes
+-- nothing into the log.
+local announced = 0
 
-function told_until(c, at)
-    c.told = math.max(c.told or 0, at)
+-- A call announces events up to a moment; that is valid when the call is done.
+function outbox.announce(c, at)
+    c.announced = math.max(c.announced or 0, at)
 end
 
--- What a call told is known when it is done.
-function confirm_told(c)
-    told = math.max(told, c.told or 0)
+function confirm_announced(c)
+    announced = math.max(announced, c.announced or 0)
 end
 
-function forget_told()
-    told = 0
+function reset_announced()
+    announced = 0
 end
 
--- The first moment after what is known at which something may be handed out.
+-- The first moment after the announced ones at which an event may be delivered.
 local function next_event(c)
-    local known = math.max(told, c.told or 0)
+    local known = math.max(announced, c.announced or 0)
     local first = S.event.index[1]:select({ 0, known + 1 }, { iterator = 'GE', limit = 1 })[1]
-    return first and first[8] == 0 and moment(first[7]) or FAR
+    return first and first[V_BLOCKED] == 0 and moment(first[V_DUE]) or NEVER
 end
 
--- There may be something to hear of this semaphore.
-function note_news(c, s)
-    if type(c.news) == 'table' then
-        c.news[s.key] = true
+-- The semaphore may have events to deliver.
+function outbox.notify(s)
+    local keys = s.c.event_keys
+    if type(keys) == 'table' then
+        keys[s.key] = true
     end
 end
 
--- Of which semaphores something may be handed out since this was last asked; of any, where that is much.
-function note_due(c)
-    local first = { 0, math.max(told, c.told or 0) + 1 }
+-- Notes the semaphores of which events became due since the announced moment; all of them, where those are many.
+function outbox.note_due(c)
+    local first = { 0, math.max(announced, c.announced or 0) + 1 }
     local due = S.event.index[1]:select(first, { iterator = 'GE', limit = STEP })
     for _, event in ipairs(due) do
-        if event[8] ~= 0 or event[7] > c.now then
+        if event[V_BLOCKED] ~= 0 or event[V_DUE] > c.now then
             return
         end
-        note_news(c, open_semaphore(c, event[2]))
+        outbox.notify(sem.open(c, event[V_SEMAPHORE]))
     end
     if #due == STEP then
-        c.news = true
+        c.event_keys = true
     end
 end
 
 -- When time alone next changes something, or makes an event due.
 function next_semaphore(c)
     local first = S.semaphore.index[2]:min()
-    return math.min(first and moment(first[6]) or FAR, next_event(c))
+    return math.min(first and moment(first[6]) or NEVER, next_event(c))
 end
 
-function standing(place)
-    local lease = given(place[P_LEASE])
-    return { place[P_TASK], STATUS[place[P_CLASS]], -tonumber(place[P_RANK]) + 0, place[P_ENQUEUED], place[P_PINNED],
-        place[P_NOT_BEFORE], place[P_GRANT], place[P_GRANTED], lease and lease < NEVER and lease or NULL }
+-- An entry as answers show it.
+function sem.standing(entry)
+    local lease = given(entry[E_LEASE])
+    return { entry[E_TASK], STATUS[entry[E_CLASS]], sem.priority(entry), entry[E_ENQUEUED], entry[E_DECLINED],
+        entry[E_NOT_BEFORE], entry[E_GRANT], entry[E_GRANTED], lease and lease < STORED_NEVER and lease or NULL }
 end

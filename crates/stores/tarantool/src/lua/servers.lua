@@ -1,35 +1,35 @@
--- The servers that share these tubes. Each says every while that it lives; the sessions of one that does not are ended. When all
--- were gone, what the last ones left behind is put in order.
+-- The servers that share these tubes. Each sends heartbeats; the sessions of a dead server are ended. After all servers were gone, taken
+-- tasks are given back.
 
--- What servers hear of each other: notices of what was done, and when each was last heard. All versions of these procedures share it.
-local news = rawget(_G, NEWS)
-if not news then
-    news = { number = 0, cond = fiber.cond(), notices = {}, heard = {} }
-    rawset(_G, NEWS, news)
+-- State of this instance that all versions of these procedures share: notices of changes, and the last contact of each server.
+local instance = rawget(_G, NEWS)
+if not instance then
+    instance = { number = 0, cond = fiber.cond(), notices = {}, heard = {} }
+    rawset(_G, NEWS, instance)
 end
--- The same by a clock that nobody sets: when each server was last heard, since when this instance can be written to for each prefix.
-news.last, news.since = news.last or {}, news.since or {}
+-- By the monotonic clock: the last contact of each server, and since when this instance is writable for each prefix.
+instance.last, instance.since = instance.last or {}, instance.since or {}
 -- The last two heartbeats of each server, by that clock.
-news.beats = news.beats or {}
+instance.beats = instance.beats or {}
 
--- An instance that does not run for so long, in microseconds, hears nobody; it notes every while that it runs.
+-- An instance that does not run for so long, in microseconds, receives no heartbeats; it notes regularly that it runs.
 local STANDSTILL, PULSE_SECONDS = 1000000, 0.25
 
 local function steady()
     return tonumber(clock.monotonic64() / 1000)
 end
 
--- Notes that this instance runs, and since when without having stood still.
+-- Notes that this instance runs, and since when without a standstill.
 local function note_pulse()
     local at = steady()
-    if at - news.pulse > STANDSTILL then
-        news.awake = at
+    if at - instance.pulse > STANDSTILL then
+        instance.awake = at
     end
-    news.pulse = at
+    instance.pulse = at
 end
 
-if not news.pulse then
-    news.pulse, news.awake = steady(), steady()
+if not instance.pulse then
+    instance.pulse, instance.awake = steady(), steady()
     fiber.create(function()
         fiber.name('taskyard')
         while true do
@@ -39,27 +39,27 @@ if not news.pulse then
     end)
 end
 
--- Who asks lives. The clock of the day is for servers of older versions.
-local function hear(server)
-    news.heard[server], news.last[server] = micros(), steady()
+-- Notes a contact of a server. The wall clock is for servers of older versions.
+local function note_contact(server)
+    instance.heard[server], instance.last[server] = micros(), steady()
 end
 
 local function forget_server(server)
     S.server:delete(server)
-    news.heard[server], news.last[server], news.beats[server] = nil, nil, nil
+    instance.heard[server], instance.last[server], instance.beats[server] = nil, nil, nil
 end
 
--- Notes a heartbeat. Answers the one before the last, if this instance has heard so many.
+-- Notes a heartbeat. Answers the one before the last, if this instance received so many.
 local function note_beat(server)
-    local before = news.beats[server] or {}
-    news.beats[server] = { steady(), before[1] }
+    local before = instance.beats[server] or {}
+    instance.beats[server] = { steady(), before[1] }
     return before[2]
 end
 
--- All that is kept of one call.
+-- The state of one call.
 local function new_context(server, now, lease)
-    return { now = now or micros(), server = server, lease = lease, by_name = {}, by_number = {}, settled = {}, unlimited = {},
-        alive = {}, moved = {}, semaphores = {}, news = {}, bytes = 0 }
+    return { now = now or micros(), server = server, lease = lease, by_name = {}, by_number = {}, changed_tubes = {}, unlimited = {},
+        alive = {}, moved = {}, semaphores = {}, event_keys = {}, bytes = 0 }
 end
 
 function flush_all(c)
@@ -69,17 +69,16 @@ function flush_all(c)
     flush_semaphores(c)
 end
 
--- Lease numbers begin at this clock where that is further than those that were given, so that none is issued twice even if what was
--- written last is lost with an instance: in steps of four microseconds, faster than tasks can be taken, since the year 2020, because
--- Lua is quick with numbers below 10^14 only. Servers reserve them ahead of the clock, so another instance begins far ahead of it: by more
--- than four minutes.
-local LEASE_EPOCH, LEASE_STEP, LEASES_AHEAD = 1577836800000000, 4, 67108864
+-- Lease numbers begin not below the clock, so that none is issued twice even if an instance loses its last writes: in steps of four
+-- microseconds, faster than tasks can be taken, since the year 2020, because Lua is fast only with numbers below 10^14. Servers reserve them
+-- ahead of the clock, so another instance begins far ahead of it: by more than four minutes.
+local LEASE_EPOCH, LEASE_STEP, LEASES_AHEAD = 1577836800000000, 4, 2 ^ 26
 
 local function lease_now()
     return math.floor((micros() - LEASE_EPOCH) / LEASE_STEP)
 end
 
--- How much other instances have written, as far as it arrived here; 0 is what is kept here alone.
+-- How much other instances have written, as far as it arrived here. Component 0 of the vclock is local.
 local function foreign()
     local own, sum = box.info.id, 0
     for id, lsn in pairs(box.info.vclock) do
@@ -90,15 +89,15 @@ local function foreign()
     return sum
 end
 
--- Whether all tasks were counted since this instance can be written to, and no other was written to meanwhile.
+-- Whether all tasks were counted since this instance became writable, and no other instance was written to meanwhile.
 local function is_counted(others)
     local row = S.here:get(0)
     return row ~= nil and row[2] == others
 end
 
--- Counts all tasks where they were not. That is part of the caller's transaction, and has a row in the log: others that wait for
--- theirs may have to be undone, and would find their counts written over.
-local function begin_here()
+-- Counts all tasks if necessary. It is part of the caller's transaction and writes a row to the log: transactions that wait for the log may be
+-- rolled back, and would find their counts overwritten.
+local function ensure_counted()
     local others = foreign()
     if is_counted(others) then
         return
@@ -114,16 +113,16 @@ local function begin_here()
         write_meta('lease', math.max(read_meta('lease') or 0, lease_now() + LEASES_AHEAD))
     end
     S.here:replace({ 0, others, micros(), 0 })
-    news.since[PREFIX] = steady()
-    forget_told()
+    instance.since[PREFIX] = steady()
+    reset_announced()
 end
 
 local function begin_and(work, ...)
-    begin_here()
+    ensure_counted()
     return work(...)
 end
 
--- Runs in one transaction, or not at all: what went wrong is thrown on.
+-- Runs work in one transaction; errors are raised again after the rollback.
 local function atomically(work, ...)
     if box.info.ro then
         box.error(box.error.READONLY)
@@ -138,8 +137,8 @@ local function atomically(work, ...)
     return answer
 end
 
--- Ends the part that a server had in all sessions but these.
-local function part_sessions(c, server, kept)
+-- Removes the connections of a server from all sessions but these.
+local function disconnect_sessions(c, server, kept)
     for _, row in ipairs(S.connection:select({ server })) do
         if not kept[row[2]] then
             if S.session:get(row[2]) then
@@ -151,31 +150,31 @@ local function part_sessions(c, server, kept)
     end
 end
 
--- For how long a server was not heard: what is written down of it counts where this instance has not heard it itself.
+-- How long ago the last contact of a server was: the stored one counts if this instance had none itself.
 local function silent_for(row)
-    local last = news.last[row[1]]
+    local last = instance.last[row[1]]
     if last then
         return steady() - last
     end
-    return micros() - math.max(tonumber(row[2]), news.heard[row[1]] or 0)
+    return micros() - math.max(tonumber(row[2]), instance.heard[row[1]] or 0)
 end
 
--- Whether a server that lives must have been heard by now: an instance that was away itself, or stood still, heard nobody.
-local function may_judge(patience)
+-- Whether every living server must have had contact by now: an instance that was away or stood still received no heartbeats.
+local function can_declare_dead(timeout)
     note_pulse()
-    news.since[PREFIX] = news.since[PREFIX] or steady()
-    return math.max(news.since[PREFIX], news.awake) + patience <= steady()
+    instance.since[PREFIX] = instance.since[PREFIX] or steady()
+    return math.max(instance.since[PREFIX], instance.awake) + timeout <= steady()
 end
 
--- All servers are gone, and with them all sessions: taken tasks go back, temporary tubes are empty, numbers begin again.
-local function begin_anew(c)
+-- All servers are gone, and with them all sessions: gives back taken tasks, empties temporary tubes, resets counters.
+local function restart(c)
     for _, row in ipairs(S.server:select()) do
         forget_server(row[1])
     end
     for _, row in ipairs(S.connection:select()) do
         S.connection:delete({ row[1], row[2] })
     end
-    -- Nobody works any more when semaphores decide, and who is forgotten leaves them first.
+    -- All deliveries have ended before semaphores decide, and removed tasks leave them first.
     local gone, back = {}, {}
     for _, row in ipairs(S.tube:select()) do
         local tube = open_number(c, row[1])
@@ -201,25 +200,25 @@ local function begin_anew(c)
         S.session:delete(row[1])
     end
     S.meta:delete('session_ttr')
-    -- Counters begin again also where nothing else changes, and must not be written without a row for the log.
+    -- Counters are reset even if nothing else changes, and must not be written without a log row.
     write_meta('begun', micros())
     flush_all(c)
 end
 
-local function begin_anew_if_alone(c, patience)
-    local judges = may_judge(patience)
+local function restart_if_alone(c, timeout)
+    local can_declare = can_declare_dead(timeout)
     for _, row in S.server:pairs() do
-        if not judges or silent_for(row) < patience then
+        if not can_declare or silent_for(row) < timeout then
             return
         end
     end
-    begin_anew(c)
+    restart(c)
 end
 
 local api = {}
 
--- A server begins. Answers the version of what is kept here, how it is kept, and the version of Tarantool.
-function api.begin(server, now, patience)
+-- Registers a server. Answers the version of the stored format, wal_mode, the version of Tarantool, and whether it is read-only.
+function api.begin(server, now, timeout)
     if box.space[full_name('meta')] == nil then
         if box.info.ro then
             return { 0, box.cfg.wal_mode, _TARANTOOL, true }
@@ -232,31 +231,30 @@ function api.begin(server, now, patience)
     end
     find_spaces()
     atomically(function()
-        begin_anew_if_alone(new_context(server, moment(now)), patience)
+        restart_if_alone(new_context(server, moment(now)), timeout)
         S.server:replace({ server, micros(), 0 })
-        hear(server)
+        note_contact(server)
     end)
     return { found, box.cfg.wal_mode, _TARANTOOL, false }
 end
 
--- A server says that it lives, and looks after those that have not said so for a while. A server that was away itself does not judge
--- others, and a lost one has missed both of its last two heartbeats: perhaps it was Tarantool that was away. Answers how many others there are,
--- how many were lost, and whether this one was.
-function api.beat(server, now, patience)
+-- Records a heartbeat and removes dead servers. A server that was away itself does not remove others, and a dead one has missed both of its
+-- last two heartbeats: Tarantool may have been away. Answers how many others there are, how many were removed, and whether this one was.
+function api.heartbeat(server, now, timeout)
     return atomically(function()
         local at, lost, row = micros(), 0, S.server:get(server)
         if not row then
-            -- It first says how things stand there.
+            -- It must report its sessions first.
             return { S.server:len(), 0, true }
         end
-        local was_away, previous = silent_for(row) >= patience, note_beat(server)
+        local was_away, previous = silent_for(row) >= timeout, note_beat(server)
         S.server:update(server, { { '=', 2, at } })
-        hear(server)
-        if may_judge(patience) and previous and not was_away then
+        note_contact(server)
+        if can_declare_dead(timeout) and previous and not was_away then
             local c = new_context(server, moment(now))
             for _, other in ipairs(S.server:select()) do
-                if silent_for(other) >= math.max(patience, steady() - previous) then
-                    part_sessions(c, other[1], {})
+                if silent_for(other) >= math.max(timeout, steady() - previous) then
+                    disconnect_sessions(c, other[1], {})
                     forget_server(other[1])
                     lost = lost + 1
                 end
@@ -266,17 +264,17 @@ function api.beat(server, now, patience)
     end)
 end
 
--- A server ends in good order.
-api['end'] = function(server, now, patience)
+-- A server ends in order.
+api['end'] = function(server, now, timeout)
     return atomically(function()
         local c = new_context(server, moment(now))
-        part_sessions(c, server, {})
+        disconnect_sessions(c, server, {})
         forget_server(server)
-        begin_anew_if_alone(c, patience)
+        restart_if_alone(c, timeout)
     end)
 end
 
--- Ranges of lease numbers in order, those that meet as one.
+-- Ranges of lease numbers in order, adjacent ones joined.
 local function joined(ranges)
     table.sort(ranges, function(a, b) return a[1] < b[1] end)
     local all = {}
@@ -291,7 +289,7 @@ local function joined(ranges)
     return all
 end
 
--- Whether a number is in one of these.
+-- Whether a number is in one of these ranges.
 local function is_within(ranges, of)
     local low, high = 1, #ranges
     while low <= high do
@@ -307,21 +305,21 @@ local function is_within(ranges, of)
     return false
 end
 
--- Deliveries that nobody heard of, by the numbers of their tubes. Each tube is read once, and all of them where one has another
--- name by now: lease numbers are everybody's.
-local function find_unheard(c, unheard)
-    local wanted, everywhere = {}, false
+-- Deliveries whose replies were lost, by the numbers of their tubes. Each tube is read once, and all tubes if one was renamed: lease numbers
+-- are unique across tubes.
+local function find_unacknowledged(c, lost)
+    local wanted, all_tubes = {}, false
     local ranges = {}
-    for place, row in ipairs(unheard) do
+    for place, row in ipairs(lost) do
         local tube = open_tube(c, row[1])
         if tube then
             wanted[tube.number] = true
         else
-            everywhere = true
+            all_tubes = true
         end
         ranges[place] = { tonumber(row[2]), tonumber(row[3]) }
     end
-    if everywhere then
+    if all_tubes then
         for _, tube in S.tube:pairs() do
             wanted[tube[1]] = true
         end
@@ -340,43 +338,43 @@ local function find_unheard(c, unheard)
     return found
 end
 
-local function give_back_unheard(c, unheard)
-    for of, all in pairs(find_unheard(c, unheard)) do
+local function undo_unacknowledged(c, lost)
+    for of, all in pairs(find_unacknowledged(c, lost)) do
         local tube = open_number(c, of)
         regate(c, tube, give_back_all(c, tube, all, false))
     end
 end
 
--- A server that lost the thread says which sessions are connected there, which deliveries nobody heard of, and the last of
--- its calls, which is this one; what it asked before is not done any more. Answers the last that is not.
-function api.settle(server, now, last, sessions, unheard)
+-- Replaces the sessions that are connected at a server, undoes deliveries whose replies were lost, and refuses calls up to this one from now
+-- on. Answers the last refused call.
+function api.resync(server, now, last, sessions, lost)
     return atomically(function()
         local row = S.server:get(server)
         if row and row[3] >= last then
-            -- It was held up on the way, and is done already.
+            -- This call was delayed, and a later one is done already.
             return row[3]
         end
         local c, kept = new_context(server, moment(now)), {}
         S.server:replace({ server, micros(), last })
-        hear(server)
+        note_contact(server)
         for _, row in ipairs(sessions) do
             kept[row[1]] = true
         end
-        part_sessions(c, server, kept)
+        disconnect_sessions(c, server, kept)
         for _, row in ipairs(sessions) do
             if not is_alive(c, row[1]) then
-                -- It ended meanwhile. It goes on without what it held.
+                -- It ended meanwhile, and continues without its tasks.
                 end_session(c, row[1])
             end
             connect(c, server, row[1], row[2])
         end
-        give_back_unheard(c, unheard)
+        undo_unacknowledged(c, lost)
         flush_all(c)
         return last
     end)
 end
 
--- Lease numbers that nobody else gets.
+-- Reserves lease numbers.
 function api.leases(size)
     return atomically(function()
         local first = math.max(read_meta('lease') or 0, lease_now())

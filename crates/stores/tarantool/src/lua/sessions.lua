@@ -1,6 +1,6 @@
--- Who takes: sessions begin, are shared by connections at several servers, and end.
+-- Sessions: they may have connections at several servers.
 
--- Gives back what a session holds and forgets it. Answers how many tasks that were.
+-- Gives back what a session holds and removes it. Answers the number of tasks.
 function end_session(c, session)
     local count, by_tube, order = 0, {}, {}
     for _, row in ipairs(S.held:select({ session })) do
@@ -40,15 +40,15 @@ local function session_ttr()
     return read_meta('session_ttr') or 0
 end
 
--- Says how many connections of a session are at a server. A session without any ends when its time has passed.
+-- Sets the number of connections of a session at a server. A session without connections ends when its time has passed.
 function connect(c, server, session, count)
     local row = S.session:get(session)
-    local all, ends = row and row[2] or 0, row and row[3] or NEVER
+    local all, ends = row and row[2] or 0, row and row[3] or STORED_NEVER
     all = all + count - connections_at(server, session)
     set_connections(server, session, count)
     if all > 0 then
-        ends = NEVER
-    elseif ends == NEVER then
+        ends = STORED_NEVER
+    elseif ends == STORED_NEVER then
         ends = stamp(later(c.now, session_ttr()))
     end
     S.session:replace({ session, all, ends })
@@ -62,7 +62,7 @@ verbs[13] = function(c, command)
         if not create_it then
             return refuse('session_unknown', session)
         end
-        -- Its time was over, though no tick has said so yet.
+        -- Its time is over, but no tick has ended it yet.
         end_session(c, session)
     end
     connect(c, c.server, session, connections_at(c.server, session) + 1)
@@ -82,7 +82,7 @@ verbs[14] = function(c, command)
     if ttr == 0 then
         end_session(c, session)
     else
-        -- Who leaves a session that nobody is in begins its time anew.
+        -- Leaving a session without connections restarts its time.
         S.session:update(session, { { '=', 3, stamp(later(c.now, ttr)) } })
     end
     return NOTHING

@@ -1,26 +1,26 @@
--- How tasks are shown.
+-- Shows tasks and tubes in answers.
 
 local function reason_of(c, tube, task, delivery)
     if delivery then
-        return { WHY.running }
+        return { REASONS.running }
     elseif task[STATE] == DELAYED and task[FLAG] ~= GATED then
-        return { WHY.not_due, task[DUE] }
+        return { REASONS.not_due, task[DUE] }
     elseif task[EXPIRES] <= c.now then
-        return { WHY.expired }
+        return { REASONS.expired }
     elseif task[STATE] == DELAYED then
-        return { WHY.semaphore }
+        return { REASONS.semaphore }
     elseif task[STATE] == BURIED then
-        return { task[FLAG] == DEAD_LETTER and WHY.used_up or WHY.buried }
+        return { task[FLAG] == DEAD_LETTER and REASONS.used_up or REASONS.buried }
     elseif tube.o.paused then
-        return { WHY.paused }
+        return { REASONS.paused }
     elseif tube.o.subqueues then
         local row = S.subqueue:get({ tube.number, task[SUBQUEUE] })
-        return { row and row[3] > 0 and WHY.subqueue_busy or WHY.waits }
+        return { row and row[3] > 0 and REASONS.subqueue_busy or REASONS.waits }
     end
     return NO_REASON
 end
 
--- A task as answers show it. How important it is to a semaphore is for those to know who look at it.
+-- A task as answers show it. Only a peek shows its priority in the semaphore.
 function view(c, tube, task, delivery, body)
     local row = task:totable()
     row[OWN] = NULL
@@ -36,10 +36,10 @@ function view(c, tube, task, delivery, body)
     return row
 end
 
--- One that has just left its tube.
+-- A task that has just left its tube.
 function view_done(c, tube, task, delivery, body)
     local row = view(c, tube, task, delivery, body)
-    row[STATE], row[REASON] = DONE, { WHY.finished }
+    row[STATE], row[REASON] = DONE, { REASONS.finished }
     return row
 end
 
@@ -47,15 +47,15 @@ function delivery_of(tube, id)
     return S.taken:get({ tube.number, id })
 end
 
--- Refuses to show more bytes in one answer than may travel in one command.
+-- Refuses to show more bytes than one command may have.
 function refuse_shown(c, tube, ids)
     local bytes = 0
     for _, id in ipairs(ids) do
         local task = S.task:get({ tube.number, id })
         bytes = bytes + (task and task[BYTES] or 0)
     end
-    if bytes > BYTES_MAX then
-        return refuse('too_large', 'the size of the tasks to show, in bytes,', bytes, BYTES_MAX, 'ask for fewer at a time')
+    if bytes > BATCH_BYTES_MAX then
+        return refuse('too_large', 'the size of the tasks to show, in bytes,', bytes, BATCH_BYTES_MAX, 'ask for fewer at a time')
     end
     c.bytes = c.bytes + bytes
 end
@@ -84,7 +84,7 @@ verbs[9] = function(c, command)
     return { REPLY.tasks, shown }
 end
 
--- Who holds what, by id, without bodies.
+-- Shows taken tasks by id, without bodies.
 verbs[10] = function(c, command)
     local tube, limit, shown = open_tube(c, command[2]), tonumber(command[3]), {}
     if not tube then
@@ -102,29 +102,23 @@ verbs[10] = function(c, command)
     return { REPLY.tasks, shown }
 end
 
--- Most tasks that are looked at to find the oldest, as in the core.
-local OLDEST_LOOKED_MAX = 256
-
--- Since when the oldest task waits that could be taken, pauses aside. Within a priority ids are in the order of puts, so behind
--- the first task that was ready at once nobody waits for longer; in front of it may be some that were delayed or
--- given back.
+-- Since when the oldest task that could be taken waits, whether or not the tube is paused.
 local function oldest_ready(tube)
-    local place, oldest = S.ready:select({ tube.number }, { limit = 1 })[1], nil
-    for _ = 1, OLDEST_LOOKED_MAX do
+    local after, iterator = { tube.number }, 'GE'
+    return oldest_of(function()
+        local place = S.ready:select(after, { iterator = iterator, limit = 1 })[1]
         if not place or place[1] ~= tube.number then
-            break
+            return nil
         end
         local task = S.task:get({ tube.number, place[3] })
         local since = since_of(task)
-        oldest = (not oldest or since < oldest) and since or oldest
-        -- Without an id on to the next priority.
-        local after = since == task[CREATED] and { tube.number, place[2] } or { tube.number, place[2], place[3] }
-        place = S.ready:select(after, { iterator = 'GT', limit = 1 })[1]
-    end
-    return oldest or NULL
+        -- A key without an id goes on to the next priority.
+        after, iterator = { tube.number, place[2], since ~= task[CREATED] and place[3] or nil }, 'GT'
+        return since
+    end) or NULL
 end
 
--- A tube with what it has and what was done to it.
+-- A tube with its counts and counters.
 function info(tube)
     local n, calls = tube.n, {}
     if tube.changed then
@@ -139,7 +133,7 @@ function info(tube)
     end
     options[O.queue_num] = tube.queue_num or NULL
     return { tube.name, tube.number, options, { n.ready, n.taken, n.buried, n.delayed, n.done }, calls, takeable(tube),
-        n.next < FAR and n.next or NULL, oldest_ready(tube) }
+        n.next < NEVER and n.next or NULL, oldest_ready(tube) }
 end
 
 verbs[3] = function(c, command)
@@ -150,7 +144,7 @@ verbs[3] = function(c, command)
     end
     local names, shown = {}, {}
     for _, row in S.tube:pairs() do
-        -- One that this call made or renamed is there under its new name.
+        -- By number, because this call may have created or renamed tubes.
         names[#names + 1] = row[1]
     end
     for place, of in ipairs(names) do

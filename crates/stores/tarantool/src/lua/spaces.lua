@@ -1,4 +1,4 @@
--- Where things are kept. Spaces of this server's life alone (`temporary`) are not written to disk and not replicated.
+-- Creates and finds the spaces. Temporary spaces are not written to disk, not replicated, and empty after a restart.
 
 local S = {}
 
@@ -12,25 +12,25 @@ end
 
 -- Each with its indexes; the first is the key.
 local SPACES = {
-    -- Words about all: the version, the next lease number, how long sessions without connections last.
+    -- Global values: the version of the format, the next lease number, how long sessions without connections last.
     meta = { '1:string' },
     -- Number, name, options, the next id, the number of its queue.
     tube = { '1', '2:string' },
     task = { '15 1' },
-    -- Bodies that are too large to be copied with their task, in parts.
+    -- Parts of bodies that are too large for the row of their task.
     body = { '1 2 3' },
-    -- What can be taken: tube, pri, id.
+    -- Takeable tasks: tube, pri, id.
     ready = { '1 2 3' },
     taken = { '5 6', '5 2 6' },
     delayed = { '1 2 3' },
     buried = { '1 2 3' },
-    -- What waits for the semaphore of its tube: tube, id.
+    -- Gated tasks, which wait for the semaphore of their tube: tube, id.
     gated = { '1 2' },
-    -- When tasks that nobody holds die: tube, moment, id.
+    -- When tasks that are not taken expire: tube, moment, id.
     expiry = { '1 2 3' },
     -- Ready tasks of sub-queues: tube, sub-queue, pri, id.
     line = { '1 2:string 3 4' },
-    -- Tube, sub-queue, how many run, and pri and id of what stands for it among the ready.
+    -- Tube, sub-queue, how many tasks run, and pri and id of its task among the takeable ones.
     subqueue = { '1 2:string' },
     -- Session, tube, id.
     held = { '1:string 2 3' },
@@ -38,17 +38,17 @@ local SPACES = {
     session = { '1:string', '3 1:string' },
     -- Server, session, connections there.
     connection = { '1:string 2:string' },
-    -- Server, when it was last heard, and the last of its calls that is not done any more.
+    -- Server, its last contact, and the last of its calls that is refused.
     server = { '1:string' },
-    -- Number, key, options, last grant, moment to look again, next moment, who stands where, events.
+    -- Number, key, options, last grant, moment to look again, next deadline, numbers of entries by class, events.
     semaphore = { '1', '2:string', '6 1' },
-    -- Semaphore, task, class, rank, number of arrival, and what else there is to it; its next moment comes last.
+    -- Entries of semaphores: semaphore, task, class, rank, number of arrival, grant and so on, deadline.
     place = { '1 2', '1 3 4:number 5', '1 13 2' },
-    -- Number, semaphore, task, grant, kind, attempts, when it is due, whether it waits behind another of its grant.
+    -- Number, semaphore, task, grant, kind, deliveries, when it is due, whether it waits behind another event of its grant.
     event = { '1', '8 7 1', '2 8 7 1', '2 3 4 1' },
-    -- Tube, next moment, then how many tasks stand where and what was done.
+    -- Tube, next deadline, numbers of tasks by state, and counters.
     live = { '1', '2 1', temporary = true },
-    -- What this instance knows of itself since it can be written to.
+    -- State of this instance since it became writable.
     here = { '1', temporary = true },
 }
 
@@ -63,7 +63,7 @@ local function make_space(name, indexes)
     end
 end
 
--- Makes all spaces, or none.
+-- Creates all spaces, or none.
 local function make_spaces()
     box.begin()
     local made, why = pcall(function()
@@ -79,7 +79,7 @@ local function make_spaces()
     box.commit()
 end
 
--- Finds the spaces; whether they are there.
+-- Finds the spaces; answers whether they exist.
 local function find_spaces()
     if box.space[full_name('meta')] == nil then
         return false
@@ -97,4 +97,20 @@ end
 
 local function write_meta(key, value)
     S.meta:replace({ key, value })
+end
+
+-- The lowest number that no row of a space has: numbers are part of keys and stay small.
+local function free_number(space)
+    local last, size = space.index[0]:max(), space:len()
+    if not last or last[1] == size - 1 then
+        return size
+    end
+    local free = 0
+    for _, row in space:pairs() do
+        if row[1] > free then
+            break
+        end
+        free = row[1] + 1
+    end
+    return free
 end

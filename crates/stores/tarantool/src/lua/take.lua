@@ -1,4 +1,4 @@
--- How tasks go out.
+-- Takes tasks.
 
 function is_alive(c, session)
     local alive = c.alive[session]
@@ -10,12 +10,12 @@ function is_alive(c, session)
     return alive
 end
 
--- The row of a delivery, to be filled in for each task.
+-- The row of a delivery, completed for each task.
 local function new_delivery(c, tube, session, lease)
     return { 0, 0, c.now, session or NULL, tube.number, 0, lease ~= nil }
 end
 
--- Delivers a task that stands at this place among the ready.
+-- Delivers a task; `place` is its row among the takeable ones.
 local function deliver(c, tube, task, how, place, expires)
     local row, id, o = how.row, place[3], tube.o
     local ending = how.ending or stamp(later(c.now, tonumber(task[TTR])))
@@ -27,13 +27,13 @@ local function deliver(c, tube, task, how, place, expires)
     if how.session then
         S.held:insert({ how.session, tube.number, id })
     end
-    if expires and expires < NEVER then
+    if expires and expires < STORED_NEVER then
         S.expiry:delete({ tube.number, expires, id })
     end
     if o.subqueues then
         local key = task[SUBQUEUE]
         S.line:delete({ tube.number, key, place[2], id })
-        settle_subqueue(tube, key, 1)
+        update_subqueue(tube, key, 1)
     else
         local order = how.order
         order[2], order[3] = place[2], id
@@ -43,7 +43,7 @@ local function deliver(c, tube, task, how, place, expires)
     return S.taken:insert(row)
 end
 
--- The bytes of a body, together.
+-- The body of a task, joined from its parts.
 function body_of(tube, task)
     if task[PARTS] == 0 then
         return task[BODY]
@@ -58,7 +58,7 @@ function body_of(tube, task)
     return meta and { payload, meta } or payload
 end
 
--- A task in an answer: as it lies there, unless its body lies apart.
+-- A task in an answer: its stored row, unless its body is stored apart.
 local function with_body(tube, task)
     if task[PARTS] == 0 then
         return task
@@ -68,17 +68,17 @@ local function with_body(tube, task)
     return row
 end
 
--- Whether a task that waits here may die by its time: where none does, nobody needs to look when.
-local function is_mortal(tube)
-    if tube.mortal == nil then
-        tube.mortal = #S.expiry:select({ tube.number }, { limit = 1 }) > 0
+-- Whether any waiting task of the tube may expire: if not, takes need not check it.
+local function may_expire(tube)
+    if tube.can_expire == nil then
+        tube.can_expire = #S.expiry:select({ tube.number }, { limit = 1 }) > 0
     end
-    return tube.mortal
+    return tube.can_expire
 end
 
--- Takes at most so many; answers each and then its delivery.
+-- Takes at most so many; answers each task followed by its delivery.
 local function take_some(c, tube, want, how)
-    local taken, count, bytes, key, mortal = {}, 0, 0, { tube.number, 0 }, is_mortal(tube)
+    local taken, count, bytes, key, can_expire = {}, 0, 0, { tube.number, 0 }, may_expire(tube)
     while count < want do
         local places = S.ready:select({ tube.number }, { limit = math.min(want - count, STEP) })
         if #places == 0 then
@@ -87,20 +87,20 @@ local function take_some(c, tube, want, how)
         for at = 1, #places do
             key[2] = places[at][3]
             local task = S.task:get(key)
-            local expires = mortal and task[EXPIRES]
+            local expires = can_expire and task[EXPIRES]
             if expires and expires <= c.now then
-                -- It leaves the order for good, and waits for the tick that removes it.
+                -- It leaves the order, and waits for the tick that removes it.
                 leave_ready(tube, task[PRI], task[ID], task[SUBQUEUE])
                 if tube.o.subqueues then
-                    -- What stands for its sub-queue now may come before the rest.
+                    -- The next task of its sub-queue may come before the rest.
                     break
                 end
             else
                 bytes = bytes + task[BYTES]
-                if bytes > BYTES_MAX and count > 0 then
+                if bytes > BATCH_BYTES_MAX and count > 0 then
                     return taken, count, bytes
                 end
-                -- One after the other, so that Lua keeps them as a list.
+                -- In order, so that Lua stores them as an array.
                 taken[2 * count + 1] = task[PARTS] == 0 and task or with_body(tube, task)
                 taken[2 * count + 2] = deliver(c, tube, task, how, places[at], expires)
                 count = count + 1
@@ -129,7 +129,7 @@ verbs[5] = function(c, command)
     end
     if size > 0 then
         n.ready, n.taken, n.take = n.ready - size, n.taken + size, n.take + size
-        settle(c, tube)
+        mark_changed(c, tube)
     elseif n.takeable ~= before then
         tube.changed = true
     end

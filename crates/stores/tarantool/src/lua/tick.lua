@@ -1,6 +1,6 @@
--- What time alone does.
+-- Applies due deadlines.
 
--- The earliest of the moments of a tube: when, which task, and which order it stands in.
+-- The task with the earliest due deadline of a tube, and the order that it is in.
 local function first_due(c, tube)
     local at, id, space
     for _, order in ipairs({ S.taken.index[1], S.delayed, S.expiry }) do
@@ -26,7 +26,7 @@ local function tick_tube(c, tube, limit)
         end
         local task = S.task:get({ tube.number, id })
         if order == S.delayed then
-            -- Its due stays: since then it waits.
+            -- DUE stays: the task is ready since then.
             move(tube, task, { { '=', STATE, READY } })
             tube.n.delay = tube.n.delay + 1
         elseif order == S.expiry then
@@ -37,13 +37,13 @@ local function tick_tube(c, tube, limit)
         end
         moved[#moved + 1] = id
     end
-    settle(c, tube)
+    mark_changed(c, tube)
     regate(c, tube, moved)
     flush(tube)
     return #moved
 end
 
--- About so many tasks. Answers how many tasks, sessions and semaphores moved.
+-- For about so many tasks. Answers how many tasks, sessions and semaphores changed.
 verbs[16] = function(c, command)
     local limit, moved = tonumber(command[2]), 0
     flush_all(c)

@@ -1,18 +1,18 @@
--- One tube while a call works on it: its options, and how many tasks stand where. Both are read once and written once.
+-- One tube during a call: its options and its counts. Both are read once and written once.
 
 local KINDS = { fifo = 0, fifottl = 1, limfifottl = 2, utube = 3, utubettl = 4 }
 local CALLS = { 'ack', 'bury', 'delete', 'kick', 'put', 'release', 'take', 'touch', 'ttl', 'ttr', 'delay' }
 
--- Options in the order in which they travel.
+-- Positions of options in requests and answers.
 local O = { kind = 1, pri = 2, temporary = 3, ttl_kills_taken = 4, paused = 5, capacity = 6, ttl = 7, ttr = 8, delay = 9, attempts_max = 10,
     semaphore = 11, queue_num = 12 }
 
 local function read_options(row)
-    local kind = KINDS[row[O.kind]]
+    local times, subqueues = kind_traits(KINDS[row[O.kind]])
     return {
         kind = row[O.kind],
-        times = kind == 1 or kind == 2 or kind == 4,
-        subqueues = kind >= 3,
+        times = times,
+        subqueues = subqueues,
         pri = row[O.pri],
         temporary = row[O.temporary],
         ttl_kills_taken = row[O.ttl_kills_taken],
@@ -26,7 +26,7 @@ local function read_options(row)
     }
 end
 
--- The list with all its places.
+-- The list of options with nulls instead of missing values.
 local function whole_options(row)
     local whole = {}
     for place = 1, 12 do
@@ -36,7 +36,7 @@ local function whole_options(row)
     return whole
 end
 
--- How many tasks stand where, as it was written down.
+-- The stored counts of a tube.
 local function read_live(row)
     local n = {}
     n.next, n.ready, n.taken, n.buried, n.delayed, n.takeable, n.done = row:unpack(2, 8)
@@ -57,10 +57,9 @@ local function write_live(tube, row)
     tube.live = S.live:replace(row or live_row(tube))
 end
 
--- Whether it is another than was written down. What changes nothing that is logged must write nothing here either: without a
--- row for the log it would be done at once, before others that still wait for theirs, and Tarantool ends when it has to undo one
--- of those and finds that somebody wrote over it.
-local function is_other(row, live)
+-- Whether the counts changed. A transaction that writes nothing to the log must not write here either: without a log row it commits at once,
+-- before others that still wait for the log, and Tarantool aborts if it must roll back one of those and finds the row overwritten.
+local function has_changed(row, live)
     for place = 2, #row do
         if row[place] ~= live[place] then
             return true
@@ -106,7 +105,7 @@ local function takeable(tube)
     return tube.o.paused and 0 or tube.n.takeable
 end
 
--- How many more tasks it may hold; nothing where there is no limit.
+-- How many more tasks it may hold; nil where there is no limit.
 local function room(tube)
     local capacity = tube.o.capacity
     if not capacity then
@@ -118,10 +117,10 @@ end
 
 local function first_moment(space, tube, field)
     local first = space:select({ tube.number }, { limit = 1 })[1]
-    return first and moment(first[field]) or FAR
+    return first and moment(first[field]) or NEVER
 end
 
--- What moves next by time alone.
+-- The next deadline of a tube.
 local function next_moment(tube)
     local next_at = first_moment(S.taken.index[1], tube, D_UNTIL)
     next_at = math.min(next_at, first_moment(S.delayed, tube, 2))
@@ -132,7 +131,7 @@ local function write_row(tube)
     S.tube:replace({ tube.number, tube.name, tube.options, tube.next_id, tube.queue_num or NULL })
 end
 
--- Writes what changed about a tube.
+-- Writes the changes of a tube.
 local function flush(tube)
     if tube.renewed then
         tube.renewed = false
@@ -142,19 +141,19 @@ local function flush(tube)
         tube.changed = false
         tube.n.next = next_moment(tube)
         local row = live_row(tube)
-        if is_other(row, tube.live) then
+        if has_changed(row, tube.live) then
             write_live(tube, row)
         end
     end
 end
 
--- After a tube changed: who may be waiting for it?
-local function settle(c, tube)
+-- Notes that a tube changed: callers may wait for its tasks, or for room in it.
+local function mark_changed(c, tube)
     tube.changed = true
-    c.settled[tube.number] = true
+    c.changed_tubes[tube.number] = true
 end
 
--- Counts the tasks of a tube where nobody has counted yet: this instance has just begun, or begun to be written to.
+-- Counts the tasks of a tube after this instance started or became writable.
 local function count_tube(of)
     local function count(space)
         return space:count({ of })

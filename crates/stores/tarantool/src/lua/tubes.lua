@@ -1,28 +1,9 @@
--- Tubes begin, change and end.
+-- Creates, alters, renames and drops tubes.
 
-local EMPTY_LIVE = { next = FAR, ready = 0, taken = 0, buried = 0, delayed = 0, takeable = 0, done = 0, ack = 0, bury = 0,
+local EMPTY_LIVE = { next = NEVER, ready = 0, taken = 0, buried = 0, delayed = 0, takeable = 0, done = 0, ack = 0, bury = 0,
     delete = 0, kick = 0, put = 0, release = 0, take = 0, touch = 0, ttl = 0, ttr = 0, delay = 0 }
 
--- The lowest number that no tube has: numbers stand in keys and stay small.
-local function free_number()
-    local last = S.tube.index[0]:max()
-    local size = S.tube:len()
-    if not last then
-        return 0
-    elseif last[1] == size - 1 then
-        return size
-    end
-    local free = 0
-    for _, row in S.tube:pairs() do
-        if row[1] > free then
-            break
-        end
-        free = row[1] + 1
-    end
-    return free
-end
-
--- The tube that has this number of a queue, if another has it.
+-- Refuses a queue number that another tube has.
 function refuse_queue_num(own, wanted)
     if wanted == nil then
         return nil
@@ -51,7 +32,7 @@ verbs[0] = function(c, command)
         return refuse('semaphore_not_found', semaphore)
     end
     options[O.queue_num] = NULL
-    local tube = { number = free_number(), name = name, options = options, next_id = 0, queue_num = queue_num }
+    local tube = { number = free_number(S.tube), name = name, options = options, next_id = 0, queue_num = queue_num }
     tube.n = table.copy(EMPTY_LIVE)
     write_row(tube)
     write_live(tube)
@@ -59,7 +40,7 @@ verbs[0] = function(c, command)
     return { REPLY.created, true }
 end
 
--- What stays is nil, what is taken away is false.
+-- A value of nil keeps the option, false removes it.
 local function set_option(options, place, value)
     if value ~= nil then
         options[place] = value == false and place ~= O.paused and NULL or value
@@ -77,7 +58,7 @@ verbs[1] = function(c, command)
         set_option(tube.options, option, change[place])
     end
     tube.o, tube.renewed = read_options(tube.options), true
-    settle(c, tube)
+    mark_changed(c, tube)
     if had_limit and not tube.o.capacity then
         c.unlimited[tube.number] = true
     end
@@ -91,7 +72,7 @@ verbs[18] = function(c, command)
     elseif name ~= tube.name and open_tube(c, name) then
         return refuse('tube_exists', name)
     elseif tube.queue_num and queue_num and tube.queue_num ~= queue_num then
-        -- Such numbers are permanent.
+        -- Queue numbers are permanent.
         return refuse('queue_num_taken', tube.name, tube.queue_num)
     end
     local refusal = refuse_queue_num(tube.number, queue_num)
@@ -104,7 +85,7 @@ verbs[18] = function(c, command)
     return { REPLY.tubes, { info(tube) } }
 end
 
--- Removes all rows of a tube from a space whose key begins with its number.
+-- Removes all rows of a tube from a space whose primary key begins with its number.
 local function clear(space, of)
     local parts = space.index[0].parts
     while true do
@@ -122,7 +103,7 @@ local function clear(space, of)
     end
 end
 
--- Forgets all tasks; answers of which tasks, where a semaphore must hear of it.
+-- Removes all tasks; answers their ids if the tube has a semaphore.
 function empty(tube)
     local of, ids = tube.number, {}
     for _, delivery in S.taken:pairs({ of }) do
@@ -152,7 +133,7 @@ verbs[2] = function(c, command)
     S.tube:delete(tube.number)
     S.live:delete(tube.number)
     c.by_name[tube.name], c.by_number[tube.number] = nil, nil
-    c.settled[tube.number], c.unlimited[tube.number] = nil, nil
+    c.changed_tubes[tube.number], c.unlimited[tube.number] = nil, nil
     regate(c, tube, ids)
     return NOTHING
 end
@@ -163,7 +144,7 @@ verbs[11] = function(c, command)
         return refuse('tube_not_found', command[2])
     end
     local ids = empty(tube)
-    settle(c, tube)
+    mark_changed(c, tube)
     regate(c, tube, ids)
     return NOTHING
 end

@@ -1,4 +1,4 @@
-//! Tubes of an existing tarantool/queue. The module itself is not here: a stand-in answers as its description says.
+//! Tests of tubes of an existing tarantool/queue, with a substitute that was written from its documentation.
 
 use taskyard_conformance::block_on;
 use taskyard_core::{
@@ -52,7 +52,7 @@ fn peek(store: &TarantoolStore, tube: &TubeName, id: u64) -> Task {
 const DONE: Outcome = Outcome::Done(None);
 
 #[test]
-fn a_task_goes_its_way_in_every_kind() {
+fn every_kind_supports_the_life_cycle_of_a_task() {
     let Some((instance, url)) = queue() else { return };
     let store = open(&url);
     for kind in Kind::ALL {
@@ -94,7 +94,7 @@ fn a_task_goes_its_way_in_every_kind() {
 }
 
 #[test]
-fn what_others_put_is_taken_and_what_is_put_others_see() {
+fn tasks_are_exchanged_with_other_users_of_the_module() {
     let Some((instance, url)) = queue() else { return };
     instance.talk(
         "queue.create_tube('mail', 'fifottl', {}) queue.tube.mail:put({to = 'ann'}, {pri = 5})",
@@ -115,7 +115,7 @@ fn what_others_put_is_taken_and_what_is_put_others_see() {
     assert!(matches!(ask(&store, missing), Err(Error::TubeNotFound(_))));
 }
 
-/// The module knows no lease times: the server gives back what was held too long.
+/// The module has no lease times: the server gives back tasks whose lease is over.
 #[test]
 fn a_lease_time_is_kept_by_the_server() {
     let Some((_instance, url)) = queue() else { return };
@@ -134,10 +134,9 @@ fn a_lease_time_is_kept_by_the_server() {
     assert_eq!(peek(&store, &tube, 0).state, State::Ready);
 }
 
-// After a restart of Tarantool each connection of each server looks for the procedures and brings them. Whoever brought them last made
-// them forget what was held.
+// After a restart of Tarantool each connection of each server loads the procedures. The last load discarded the deliveries.
 #[test]
-fn procedures_that_come_again_forget_nothing() {
+fn loading_the_procedures_again_keeps_deliveries() {
     const LOAD: &str = include_str!("../../src/lua/load.lua");
     let Some((instance, url)) = queue() else { return };
     let store = open(&url);
@@ -153,9 +152,9 @@ fn procedures_that_come_again_forget_nothing() {
     assert_eq!(ask(&store, finish(&tube, &task, Finish::Ack)), Ok(Reply::Finished(vec![DONE])));
 }
 
-// While the module starts, ends or waits for others it answers nothing and does nothing. That was taken for done.
+// While the module starts, ends or waits for others it does nothing and answers nothing. That counted as done.
 #[test]
-fn what_the_module_does_not_do_is_not_said_to_be_done() {
+fn commands_fail_while_the_module_is_not_running() {
     let Some((instance, url)) = queue() else { return };
     let store = open(&url);
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
@@ -186,7 +185,7 @@ fn what_the_module_does_not_do_is_not_said_to_be_done() {
         let away = ask(&store, command.clone());
         assert!(matches!(away, Err(Error::StoreAway(_))), "{}: {away:?}", command.verb());
     }
-    // A look goes on, and the rest of its batch is refused all the same.
+    // A peek works, and the rest of its batch is refused nevertheless.
     let look = Command::Peek { tube: tube.clone(), ids: vec![TaskId(0), TaskId(1)] };
     let mixed = vec![look, commands[1].clone()];
     let replies = block_on(store.execute(NOW, mixed)).replies;
@@ -198,7 +197,7 @@ fn what_the_module_does_not_do_is_not_said_to_be_done() {
 }
 
 #[test]
-fn what_a_dead_server_took_goes_back() {
+fn tasks_of_a_dead_server_are_given_back() {
     let Some((instance, url)) = queue() else { return };
     let (store, dead) = (open(&url), open(&url));
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
@@ -215,7 +214,7 @@ fn what_a_dead_server_took_goes_back() {
 }
 
 #[test]
-fn what_it_cannot_do_is_refused_in_words() {
+fn unsupported_commands_are_refused() {
     let Some((instance, url)) = queue() else { return };
     let store = open(&url);
     assert_eq!(store.capabilities().name, "tarantool+queue");
@@ -243,13 +242,13 @@ fn what_it_cannot_do_is_refused_in_words() {
         let verb = command.verb();
         let refusal = ask(&store, command);
         let text = refusal.as_ref().map_err(Error::to_string).expect_err("it is refused");
-        assert!(text.contains("is not there in a tarantool/queue"), "{verb}: {text}");
+        assert!(text.contains("is not supported by tarantool/queue"), "{verb}: {text}");
     }
     assert_eq!(instance.talk("return queue.statistics('mail').tasks.total"), LuaValue::Int(0));
 }
 
 #[test]
-fn a_full_tube_takes_all_or_none() {
+fn a_put_into_a_full_tube_puts_all_or_none() {
     let Some((_instance, url)) = queue() else { return };
     let store = open(&url);
     let tube =
@@ -260,7 +259,7 @@ fn a_full_tube_takes_all_or_none() {
     ask(&store, put(&tube, vec![number(1), number(2)])).expect("they fit");
 }
 
-// One of several could not be read by Tarantool (a type of its own that it does not know), and those before it stayed.
+// Tarantool could not decode one of several payloads (an unknown extension type), and those before it stayed.
 #[test]
 fn a_put_that_is_refused_leaves_nothing() {
     let Some((_instance, url)) = queue() else { return };

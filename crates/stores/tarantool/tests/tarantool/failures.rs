@@ -1,4 +1,4 @@
-//! What Tarantool refuses, forgets, and cannot do for a while.
+//! Tests with a Tarantool that is down, full, read-only or misconfigured.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -28,7 +28,7 @@ fn is_away(reply: Result<Reply, Error>) {
 }
 
 #[test]
-fn one_that_is_down_is_away_and_comes_back_as_it_was() {
+fn a_tarantool_that_is_down_is_away_and_comes_back_as_it_was() {
     let Some(program) = program() else { return };
     let tarantool = Instance::new(program);
     let store = open(&tarantool.url());
@@ -36,7 +36,7 @@ fn one_that_is_down_is_away_and_comes_back_as_it_was() {
     ask(&store, put(&tube, 3)).expect("they are put");
     let held = take(&store, &tube, 1).remove(0);
     tarantool.kill();
-    // Nothing was under way: it is known that nothing was done.
+    // Nothing was in flight: it is known that nothing was done.
     is_away(ask(&store, put(&tube, 1)));
     is_away(ask(&store, Command::Tubes { tube: None }));
     tarantool.start();
@@ -45,7 +45,7 @@ fn one_that_is_down_is_away_and_comes_back_as_it_was() {
     tarantool.audit("taskyard");
 }
 
-// Procedures are in memory alone: whoever finds them gone brings them again.
+// Procedures are in memory only: a server that finds them missing loads them again.
 #[test]
 fn procedures_that_were_lost_are_loaded_again() {
     let Some(program) = program() else { return };
@@ -59,10 +59,10 @@ fn procedures_that_were_lost_are_loaded_again() {
     assert_eq!(take(&store, &tube, 9).len(), 1);
 }
 
-// Tarantool 3 refuses what has not yielded for a second, and our transactions never yield: a large tube could not be emptied there.
-// Where the version at hand has no such limit, what would set it is noted.
+// Tarantool 3 aborts a fiber that does not yield for a second, and our transactions never yield: a large tube could not be emptied there.
+// If this version has no such limit, the test only checks that the limit would be set.
 #[test]
-fn a_long_call_is_not_cut_off() {
+fn a_long_call_is_not_aborted() {
     let Some(program) = program() else { return };
     let tarantool = Instance::new(program);
     let store = open(&tarantool.url());
@@ -79,7 +79,7 @@ fn a_long_call_is_not_cut_off() {
 }
 
 #[test]
-fn one_that_is_full_refuses_puts_and_nothing_else() {
+fn a_full_tarantool_refuses_puts_and_nothing_else() {
     let Some(program) = program() else { return };
     let tarantool = Instance::with(program, &[("memtx_memory", "50331648")]);
     let store = open(&tarantool.url());
@@ -96,7 +96,7 @@ fn one_that_is_full_refuses_puts_and_nothing_else() {
         "{refusal:?}"
     );
     assert_eq!(counts(&store, &tube), (there, 0), "what was refused is not there, what was not is");
-    // In one batch with what is refused, the rest is done.
+    // In one batch with refused commands the rest is done.
     let commands = vec![put(&tube, 1), Command::Tick { limit: 1 }, put(&tube, 1)];
     let replies =
         taskyard_conformance::block_on(store.execute(taskyard_testkit::calls::NOW, commands))
@@ -119,7 +119,7 @@ fn one_that_is_full_refuses_puts_and_nothing_else() {
 }
 
 #[test]
-fn one_that_became_read_only_is_away() {
+fn a_read_only_tarantool_is_away() {
     let Some(program) = program() else { return };
     let tarantool = Instance::new(program);
     let store = open(&tarantool.url());
@@ -134,7 +134,7 @@ fn one_that_became_read_only_is_away() {
 }
 
 #[test]
-fn what_tarantool_does_for_durability_is_said() {
+fn the_durability_of_tarantool_is_reported() {
     let Some(program) = program() else { return };
     for (mode, words, durable) in
         [("fsync", "is on disk", true), ("write", "the system", false), ("none", "snapshot", false)]
@@ -161,7 +161,7 @@ fn a_user_needs_a_password_and_rights() {
     assert_eq!(opened("worker:secret@"), Ok(()), "who makes no spaces needs no right to");
     for (who, why) in [
         ("taskyard:wrong@", "password"),
-        ("nobody:secret@", "not found"),
+        ("unknown:secret@", "not found"),
         ("stranger:secret@", "execute"),
         ("", "execute"),
     ] {
@@ -173,7 +173,7 @@ fn a_user_needs_a_password_and_rights() {
 }
 
 #[test]
-fn what_is_no_tarantool_is_refused() {
+fn a_server_that_is_not_tarantool_is_refused() {
     run(async {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("it has an address").port();
@@ -196,10 +196,10 @@ fn what_is_no_tarantool_is_refused() {
     });
 }
 
-// A server that was started together with a Tarantool of many tasks ended at once: only one that was not there at all was waited for, and
-// not one that loaded its data.
+// A server that was started together with a Tarantool with many tasks ended at once: it waited only for a Tarantool that does not answer, not
+// for one that loads its data.
 #[test]
-fn one_that_loads_its_data_is_waited_for() {
+fn a_server_waits_for_a_tarantool_that_loads_its_data() {
     let Some(program) = program() else { return };
     let tarantool = Instance::new(program);
     let refusal = TarantoolStore::open(&tarantool.loading_url(1), Clock::Database).err();
@@ -210,7 +210,7 @@ fn one_that_loads_its_data_is_waited_for() {
     let store = store.expect("it is there in the end");
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     ask(&store, put(&tube, 1)).expect("it is put");
-    // To look at it waits as well.
+    // Opening it read-only waits as well.
     let seen = TarantoolStore::open_read_only(&tarantool.loading_url(3), Clock::Caller, wait);
     assert!(seen.is_ok());
 }
@@ -218,7 +218,7 @@ fn one_that_loads_its_data_is_waited_for() {
 // The runtime of a store that could not be opened was dropped where waiting is forbidden: a program on a runtime of its own
 // got a panic instead of the reason.
 #[test]
-fn whoever_opens_it_from_a_runtime_learns_why_it_fails() {
+fn a_failed_open_inside_a_runtime_returns_the_reason() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let url = format!("tarantool://127.0.0.1:{}", free_port());
     let opened =

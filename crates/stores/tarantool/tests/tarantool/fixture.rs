@@ -1,11 +1,11 @@
-//! The servers that the other tests use.
+//! Tests of the servers that the other tests use.
 
 use taskyard_tarantool::LuaValue;
 
 use taskyard_testkit::tarantool::{Instance, program};
 
 #[test]
-fn what_is_acknowledged_outlives_a_kill() {
+fn acknowledged_writes_survive_a_kill() {
     let Some(program) = program() else { return };
     let instance = Instance::new(program);
     instance.talk("box.schema.space.create('s'):create_index('i') box.space.s:insert{7}");
@@ -30,7 +30,7 @@ fn a_replica_follows_and_cannot_be_written_to() {
 }
 
 #[test]
-fn a_killed_master_joins_anew() {
+fn a_killed_master_joins_again() {
     let Some(program) = program() else { return };
     let [old, new] = Instance::pair(&program);
     old.kill();

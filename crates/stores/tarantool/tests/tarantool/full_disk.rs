@@ -1,4 +1,4 @@
-//! The log of Tarantool cannot be written while several servers use it.
+//! Tests with a full disk: the log of Tarantool cannot be written while several servers use it.
 
 use std::sync::Barrier;
 use std::thread;
@@ -14,12 +14,12 @@ use taskyard_testkit::calls::{ack, ask, make_tube, put, take};
 use taskyard_testkit::tarantool::{CALL, open};
 use taskyard_testkit::tarantool::{Instance, program};
 
-/// How often each of two servers asks.
+/// The number of batches of each of two servers.
 const TIMES: usize = 300;
 
 type Replies = Vec<Result<Reply, Error>>;
 
-/// Asks at two servers at the same time, again and again, while nothing can be written; answers what they were told.
+/// Sends batches through two servers at the same time while nothing can be written; answers their replies.
 fn ask_while_full(
     tarantool: &Instance,
     stores: [&TarantoolStore; 2],
@@ -57,10 +57,10 @@ fn ack_by(tube: &TubeName, id: u64, lease: u64) -> Command {
     Command::Finish { tube: tube.clone(), items, show: false }
 }
 
-// An ack of something stale wrote the counts of its tube anew although they were the same, into a space that is not in the log, and
-// was done at once. A put before it that could not be logged was undone then, found its counts written over, and Tarantool ended.
+// A stale ack wrote the unchanged counts of its tube into a space that is not in the log, and committed at once. A put before it that could
+// not be logged was rolled back, found its counts overwritten, and Tarantool aborted.
 #[test]
-fn a_put_that_cannot_be_logged_is_refused_beside_what_changes_nothing() {
+fn a_put_that_cannot_be_logged_is_refused_beside_stale_acks() {
     let Some(program) = program() else { return };
     let tarantool = Instance::new(program);
     let (store, other) = (open(&tarantool.url()), open(&tarantool.url()));
@@ -82,12 +82,12 @@ fn a_put_that_cannot_be_logged_is_refused_beside_what_changes_nothing() {
     assert_eq!(take(&other, &tube, 99).len(), 5, "and nothing that was refused is there");
 }
 
-// Who was told of events was kept in such a space too, and each tick of each server wrote there.
+// Announced events were stored in such a space too, and each tick of each server wrote there.
 #[test]
 fn a_grant_that_cannot_be_logged_is_refused_beside_ticks() {
     let Some(program) = program() else { return };
     let tarantool = Instance::new(program);
-    // Time must go on, or nothing becomes due.
+    // The clock must advance, or nothing becomes due.
     let open = || TarantoolStore::open(&tarantool.url(), Clock::Database).expect("it opens");
     let (store, other) = (open(), open());
     let key = SemaphoreKey::new("yang").expect("a key");
@@ -103,10 +103,10 @@ fn a_grant_that_cannot_be_logged_is_refused_beside_ticks() {
     tarantool.audit("taskyard");
 }
 
-// An ack that was not logged yet made another server answer that the task is gone, and then was undone: the task came again, though
-// its worker had been told that it was done.
+// An ack that was not logged yet made another server answer that the task is gone, and then was rolled back: the task was delivered again,
+// although its worker got the answer that it is done.
 #[test]
-fn nobody_hears_of_an_ack_that_is_undone() {
+fn an_ack_that_is_rolled_back_is_not_visible() {
     let Some(program) = program() else { return };
     let tarantool = Instance::new(program);
     let (store, other) = (open(&tarantool.url()), open(&tarantool.url()));
@@ -124,7 +124,7 @@ fn nobody_hears_of_an_ack_that_is_undone() {
     tarantool.audit("taskyard");
 }
 
-// An instance that another wrote to counts all tasks anew. It did so beside what still waited for the log, at once.
+// An instance counts all tasks again after another one wrote. It committed the counts before transactions that waited for the log.
 #[test]
 fn a_put_that_cannot_be_logged_is_refused_while_tasks_are_counted() {
     let Some(program) = program() else { return };
@@ -151,9 +151,9 @@ fn a_put_that_cannot_be_logged_is_refused_while_tasks_are_counted() {
     tarantool.audit("taskyard");
 }
 
-/// A server that connects anew says how things stand there, which cannot be written; it can look all the same.
+/// A server that reconnects cannot write its resync; reads work nevertheless.
 #[test]
-fn what_only_looks_goes_on() {
+fn reads_work_on_a_full_disk() {
     let Some(program) = program() else { return };
     let tarantool = Instance::new(program);
     let store = open(&tarantool.url());

@@ -1,4 +1,4 @@
-//! Tarantool's tuples and answers have limits: what must come through all the same.
+//! Tests of bodies and answers that are larger than the limits of Tarantool.
 
 use taskyard_conformance::block_on;
 use taskyard_core::{
@@ -11,9 +11,9 @@ use taskyard_testkit::calls::{NOW, ask, make_tube, put, take};
 use taskyard_testkit::tarantool::{CALL, open, run, store};
 use taskyard_testkit::tarantool::{Instance, program};
 
-/// Larger than the largest tuple that Tarantool takes unless it is told otherwise, and with a meta.
+/// Larger than the default limit of a tuple, and with a meta.
 #[test]
-fn large_bodies_come_back_byte_for_byte() {
+fn large_bodies_are_returned_unchanged() {
     run(async {
         let store = store();
         let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
@@ -43,10 +43,10 @@ fn large_bodies_come_back_byte_for_byte() {
     });
 }
 
-// Each take may answer with 64 MiB, and a call may have two thousand of them: Lua had no memory for that, and the connection no room. A call
-// stops when its answer is large, and what was sent behind it waits for the rest.
+// Each take may answer 64 MiB, and a call may have two thousand of them: too much for the memory of Lua and for the connection. A call
+// stops when its answer is large, and later calls wait for the rest.
 #[test]
-fn one_answer_is_not_larger_than_it_may_be() {
+fn an_answer_is_limited_in_size() {
     const MANY: u8 = 40;
     let Some(program) = program() else { return };
     let tarantool = Instance::new(program);
@@ -75,7 +75,7 @@ fn one_answer_is_not_larger_than_it_may_be() {
     let (kind, if_not_exists) = (TubeOptions::new(Kind::Fifo), false);
     let mut commands = vec![take(&tube, 1); usize::from(MANY)];
     commands.push(Command::CreateTube { tube: other.clone(), options: kind, if_not_exists });
-    // These are too many for one call.
+    // Too many for one call.
     commands.extend([put(&other, 2_000), take(&other, 2_000)]);
     let mut replies = block_on(store.execute(NOW, commands)).replies;
     let Some(Ok(Reply::Taken(tasks))) = replies.pop() else { panic!("a take") };

@@ -19,10 +19,10 @@ fn take_many(tube: &TubeName, count: usize) -> Command {
     Command::Take(Take { tube: tube.clone(), count, session, lease, wait })
 }
 
-// Many consumers ask together and nobody hears the answer, beside much that is held; this kept Tarantool busy for so long that its
-// answer was given up too. A tube that got another name meanwhile kept what nobody had heard of.
+// The reply to many takes is lost beside many other deliveries: undoing them blocked Tarantool for so long that its answer timed out too.
+// In a tube that was renamed meanwhile the lost deliveries stayed.
 #[test]
-fn what_many_takes_got_goes_back_and_nothing_else() {
+fn only_lost_deliveries_of_many_takes_are_undone() {
     run(async {
         let path = SharedTarantool::lossy_path();
         let (store, other) = (open(&path.url), open(&path.url));
@@ -42,16 +42,16 @@ fn what_many_takes_got_goes_back_and_nothing_else() {
     });
 }
 
-// The same said three times on three connections: the first may be held up on the way, and arrive when sessions were joined that it knows
-// nothing of. It ended them.
+// A resync was sent three times on three connections: the first was delayed, arrived after sessions were joined that it does not contain, and
+// ended them.
 #[test]
-fn what_was_put_in_order_is_not_put_in_order_later() {
+fn a_delayed_resync_is_ignored() {
     let Some(program) = program() else { return };
     let alone = Instance::new(program);
     let store = open(&alone.url());
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     ask(&store, put(&tube, 1)).expect("it is put");
-    let settle = format!("{CALL} call('settle', server, nil, 9, {{}}, {{}})");
+    let settle = format!("{CALL} call('resync', server, nil, 9, {{}}, {{}})");
     alone.talk(&settle);
     alone.talk(&format!(
         "{CALL} call('batch', server, 10, nil, 7, {{{{13, ('s'):rep(16), true}}, {{5, 'mail', 1, 0, nil, ('s'):rep(16)}}}}, 0)"
@@ -63,9 +63,9 @@ fn what_was_put_in_order_is_not_put_in_order_later() {
     assert_eq!(alone.talk(held), LuaValue::Int(1));
 }
 
-// A connection that was lost while it was made had carried nothing yet: a put was said to be done or not, though it had not been sent.
+// A connection was lost while it was opened: a put got an unknown outcome although it had not been sent.
 #[test]
-fn what_was_not_asked_is_not_said_to_be_unknown() {
+fn a_command_that_was_not_sent_has_a_known_outcome() {
     let Some(program) = program() else { return };
     let alone = Instance::new(program);
     let path = lossy_path_to(&alone);
@@ -73,15 +73,15 @@ fn what_was_not_asked_is_not_said_to_be_unknown() {
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     alone.kill();
     alone.start();
-    // This is in the first question on each connection.
+    // This is in the first request of each connection.
     path.proxy.lose(Loss { word: b"box.info.ro", times: usize::MAX, executed: true });
     let away = ask(&store, put(&tube, 1));
     assert!(matches!(away, Err(Error::StoreAway(_))), "{away:?}");
 }
 
-// A call that was given up must not be done later: a Tarantool that is slow to read may still have it.
+// A call that timed out must not be done later: a slow Tarantool may still receive it.
 #[test]
-fn what_was_given_up_is_not_done_later() {
+fn a_call_that_timed_out_is_not_done_later() {
     let Some(program) = program() else { return };
     let alone = Instance::new(program);
     let store = open(&alone.url());

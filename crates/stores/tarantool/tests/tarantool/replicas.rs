@@ -1,4 +1,4 @@
-//! Instances that follow another, and take its place.
+//! Tests of replicas that take over from a master.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -15,12 +15,12 @@ use taskyard_testkit::tarantool::{Instance, program};
 
 const SESSION: SessionId = SessionId([7; 16]);
 
-/// A URL that names both.
+/// A URL with both instances.
 fn both(pair: &[Instance; 2]) -> String {
     format!("{},127.0.0.1:{}", pair[0].url(), pair[1].port())
 }
 
-/// Lets the second have all that the first has, and then take its place.
+/// Waits until the second instance has all data of the first, then makes it the master.
 fn switch(pair: &[Instance; 2]) {
     pair[0].talk("box.cfg{read_only = true}");
     let written = "return tostring(box.info.vclock[1])";
@@ -45,9 +45,9 @@ fn take_as(tube: &TubeName) -> Command {
     Command::Take(Take { tube: tube.clone(), count: 1, session, lease: None, wait: Span::ZERO })
 }
 
-// The call that waits for news stayed with the old master, where nobody told anything any more.
+// The call that waits for notices stayed at the old master, where there were no more notices.
 #[test]
-fn servers_hear_of_each_other_after_a_switch() {
+fn notices_work_after_a_change_of_the_master() {
     let Some(program) = program() else { return };
     let pair = Instance::pair(&program);
     let (store, other) = (open(&both(&pair)), open(&both(&pair)));
@@ -56,7 +56,7 @@ fn servers_hear_of_each_other_after_a_switch() {
     store.watch(Arc::new(move |what| drop(sender.send(what))));
     switch(&pair);
     ask_until_there(&other, &put(&tube, 1));
-    // What was told before the switch is none of it.
+    // Notices from before the change do not count.
     heard.try_iter().for_each(drop);
     let heard = (0..600).find_map(|_| {
         ask_until_there(&other, &put(&tube, 1));
@@ -66,10 +66,10 @@ fn servers_hear_of_each_other_after_a_switch() {
     assert_eq!(heard, Some(RemoteChange::Tube(tube)));
 }
 
-// A leave was done, but no replica had it in time: it was answered as unknown, and said again. It counted twice, and the session ended under
-// its second connection.
+// A leave was done, but no replica had it in time: its outcome was unknown, and it was repeated. It counted twice, and the session ended
+// although it had a second connection.
 #[test]
-fn a_leave_that_no_replica_has_counts_once() {
+fn a_repeated_leave_without_replicas_counts_once() {
     let Some(program) = program() else { return };
     let pair = Instance::pair(&program);
     let store = open(&format!("{}?replicas=1", pair[0].url()));
@@ -89,10 +89,10 @@ fn a_leave_that_no_replica_has_counts_once() {
     assert_eq!(taken(&store, &tube), 0);
 }
 
-// A replica that had not received the last of it took over while nobody asked anything. It did not know sessions that the server knew, and
+// A replica that had not received the last writes took over while no command ran. It did not have sessions that the server knew, and
 // lease numbers that had been reserved at the old master could be reserved again.
 #[test]
-fn one_that_takes_over_is_told_what_it_missed() {
+fn sessions_are_restored_after_a_failover() {
     let Some(program) = program() else { return };
     let pair = Instance::pair(&program);
     let store = open(&both(&pair));

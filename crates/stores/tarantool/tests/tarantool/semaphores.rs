@@ -1,4 +1,4 @@
-//! Semaphores on Tarantool and tubes behind them: who is told of what, and what is left when all servers were gone.
+//! Tests of semaphores and tubes with a semaphore: notifications, and the state after all servers were gone.
 
 use taskyard_conformance::semaphores::SemaphoreAsk;
 use taskyard_conformance::{StoreHarness, block_on};
@@ -31,7 +31,7 @@ fn gated_tube(store: &TarantoolStore, text: &str, options: TubeOptions) -> TubeN
     tube
 }
 
-/// What others may be waiting for after a command that must work.
+/// The effects of a command that must succeed.
 fn effects(store: &TarantoolStore, command: Command) -> Effects {
     let executed = block_on(store.execute(NOW, vec![command]));
     assert!(executed.replies[0].is_ok(), "{:?}", executed.replies);
@@ -57,9 +57,9 @@ fn audit(url: &str) {
     instance().audit(url.rsplit_once('=').expect("it has a prefix").1);
 }
 
-/// Whoever waits for a task of another tube, or for an event of that semaphore, is served at once, and nobody else is woken.
+/// Callers that wait for a task of another tube, or for an event of that semaphore, are woken at once, and no others.
 #[test]
-fn what_a_gated_tube_lets_in_elsewhere_is_told_at_once() {
+fn grants_for_other_tubes_wake_waiting_callers() {
     run(async {
         let url = own(&instance().url());
         let store = open(&url);
@@ -71,17 +71,17 @@ fn what_a_gated_tube_lets_in_elsewhere_is_told_at_once() {
         effects(&store, put(&other, 1));
         let after = effects(&store, ack(&one, 0));
         assert_eq!((after.ready, after.events), (vec![(other.clone(), 1)], News::Nothing));
-        // The other way round: a task of a caller waits behind one of the tube.
+        // The other way round: a task of a caller waits for one of the tube.
         let delete = Command::Delete { tube: other, ids: vec![TaskId(0)], show: false };
         assert_eq!(effects(&store, enqueue(yang(), 7, -1e12)).events, News::Nothing);
-        assert_eq!(effects(&store, delete).events, News::of(yang()), "its grant is told");
+        assert_eq!(effects(&store, delete).events, News::of(yang()), "its grant is announced");
         audit(&url);
     });
 }
 
-/// An event that nobody acknowledged is due again after a while: those who wait for that semaphore hear of it with the tick.
+/// An event that was not acknowledged is due again after a while: callers that wait for that semaphore are woken by the tick.
 #[test]
-fn events_that_are_due_again_are_told_by_key() {
+fn events_that_are_due_again_are_announced_by_key() {
     run(async {
         let store = open(&own(&instance().url()));
         let keys = ["yang", "yin"].map(|text| SemaphoreKey::new(text).expect("a good key"));
@@ -102,10 +102,9 @@ fn events_that_are_due_again_are_told_by_key() {
     });
 }
 
-// All servers were gone. The tasks of a temporary tube are forgotten then, but they kept their places: nobody would ever have left
-// them.
+// All servers were gone. The tasks of a temporary tube are removed then, but they kept their entries in the semaphore for ever.
 #[test]
-fn who_was_forgotten_does_not_stand_in_line() {
+fn removed_tasks_leave_the_semaphore() {
     run(async {
         for (temporary, left) in [(true, 0), (false, 1)] {
             let url = own(&instance().url());
@@ -129,9 +128,9 @@ fn who_was_forgotten_does_not_stand_in_line() {
     });
 }
 
-// Lua writes 2.0 as 2 and numbers beyond 10^14 with a point: whatever a priority is, it comes back as it was.
+// Lua encodes 2.0 as an integer and numbers beyond 10^14 as doubles: priorities must survive that.
 #[test]
-fn a_priority_comes_back_as_it_was() {
+fn priorities_survive_encoding() {
     run(async {
         let store = open(&own(&instance().url()));
         limit(&store, yang(), 1);
@@ -150,14 +149,14 @@ fn a_priority_comes_back_as_it_was() {
         };
         let shown: Vec<_> = shown.iter().filter_map(|task| task.semaphore_priority).collect();
         assert_eq!(shown, own);
-        // The best of them is let in, and is shown to who takes it without.
+        // The best one gets the grant; a take does not show its priority.
         let Ok(Reply::Taken(taken)) = ask(&store, take_from(&tube)) else { panic!("a take") };
         assert_eq!((taken[0].id, taken[0].semaphore_priority), (TaskId(8), None));
     });
 }
 
 #[test]
-fn a_priority_for_no_semaphore_is_refused_as_a_whole() {
+fn a_put_with_a_priority_for_no_semaphore_is_refused() {
     run(async {
         let store = open(&own(&instance().url()));
         let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));

@@ -1,4 +1,4 @@
-//! Several servers on one Tarantool.
+//! Tests of several servers on one Tarantool.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -16,9 +16,9 @@ use taskyard_testkit::suite::servers::{join, take_as};
 
 taskyard_testkit::server_suite!(taskyard_testkit::tarantool::SharedTarantool);
 
-/// The heartbeat is real time, so the dead one's is set back by hand.
+/// Heartbeats use real time, so the dead server's heartbeat is set back by hand.
 #[test]
-fn a_dead_servers_tasks_return() {
+fn tasks_of_a_dead_server_are_given_back() {
     run(async {
         let url = own(&instance().url());
         let prefix = url.rsplit_once('=').expect("it has a prefix").1.to_owned();
@@ -27,13 +27,13 @@ fn a_dead_servers_tasks_return() {
         ask(&store, put(&tube, 1)).expect("it is put");
         join(&dead, true);
         let task = take_as(&dead, &tube);
-        // Killed: it says nothing any more.
+        // Like a killed server: it sends no heartbeats.
         drop(dead);
         let (sender, heard) = mpsc::channel();
         store.watch(Arc::new(move |what| drop(sender.send(what))));
         let servers = format!("return box.space.{prefix}_server:len()");
         assert_eq!(instance().talk(&servers), LuaValue::Int(2));
-        // Who lives hears that something happened once it has judged.
+        // The other server reports a change when it has declared this one dead.
         while instance().talk(&servers) != LuaValue::Int(1) {
             let _ = heard.recv_timeout(Duration::from_millis(100));
         }
@@ -44,20 +44,20 @@ fn a_dead_servers_tasks_return() {
     });
 }
 
-/// What a server that begins does to one that lives and holds a task, when these are so many seconds back: when that was last heard, by
-/// either clock, and when Tarantool last ran.
-fn held_after_a_begin(heard: u32, clock: u32, ran: u32) -> Option<u64> {
+/// How many tasks a living server still holds after another server starts, when these are so many seconds back: its last contact by
+/// either clock, and the last time that Tarantool ran.
+fn held_after_a_start(contact: u32, clock: u32, ran: u32) -> Option<u64> {
     let tarantool = Instance::new(program()?);
     let store = open(&tarantool.url());
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     ask(&store, put(&tube, 1)).expect("it is put");
     take(&store, &tube, 1);
-    // In one go, so that nothing else is heard between.
+    // In one script, so that no heartbeat arrives in between.
     tarantool.talk(&format!(
         "{CALL}
         local news = taskyard_news_1
         news.since.taskyard, news.awake = 0, 0
-        news.last[server] = news.last[server] - {heard}000000
+        news.last[server] = news.last[server] - {contact}000000
         news.heard[server] = news.heard[server] - {clock}000000
         local row = box.space.taskyard_server:get(server)
         box.space.taskyard_server:update(server, {{{{'=', 2, row[2] - {clock}000000}}}})
@@ -69,24 +69,24 @@ fn held_after_a_begin(heard: u32, clock: u32, ran: u32) -> Option<u64> {
     u64::try_from(held).ok()
 }
 
-// Tarantool stood still, or its clock was set, and a server that began then was heard before those that live: it took them for dead and gave
-// back all that was held, by them and by anybody.
+// Tarantool stood still, or its clock was set, and a server that started then had contact before the living ones: it declared them dead and
+// gave back all taken tasks.
 #[test]
-fn who_begins_takes_nothing_from_those_who_live() {
-    let Some(held) = held_after_a_begin(10, 10, 0) else { return };
-    assert_eq!(held, 0, "nobody lived");
-    assert_eq!(held_after_a_begin(10, 10, 9), Some(1), "Tarantool itself stood still");
-    assert_eq!(held_after_a_begin(0, 3600, 0), Some(1), "its clock was set");
+fn a_start_takes_no_tasks_from_living_servers() {
+    let Some(held) = held_after_a_start(10, 10, 0) else { return };
+    assert_eq!(held, 0, "no server was alive");
+    assert_eq!(held_after_a_start(10, 10, 9), Some(1), "Tarantool itself stood still");
+    assert_eq!(held_after_a_start(0, 3600, 0), Some(1), "its clock was set");
 }
 
-// The way to Tarantool was cut for two or three seconds: the first server that came back took another for dead whose last sign of life
+// The network was interrupted for two or three seconds: the first server that came back declared another dead whose last heartbeat
 // was only a little older than its own.
 #[test]
-fn a_server_is_lost_only_after_two_heartbeats_of_another() {
+fn a_server_is_dead_only_after_two_heartbeats_of_another() {
     let Some(program) = program() else { return };
     let tarantool = Instance::new(program);
     drop(open(&tarantool.url()));
-    // Heartbeats of a second: server b was heard 3.5 and 0.5 seconds ago, and a 3 seconds ago.
+    // Heartbeats of a second: server b sent one 3.5 and 0.5 seconds ago, and a 3 seconds ago.
     let lost = tarantool.talk(&format!(
         "{CALL}
         local a, b, news = ('a'):rep(16), ('b'):rep(16), taskyard_news_1
@@ -96,7 +96,7 @@ fn a_server_is_lost_only_after_two_heartbeats_of_another() {
         news.last[server] = now + 60000000
         news.last[a], news.last[b] = now - 3000000, now - 500000
         news.beats[b] = {{ now - 500000, now - 3500000 }}
-        return {{ call('beat', b, nil, 1000000)[2], call('beat', b, nil, 1000000)[2] }}"
+        return {{ call('heartbeat', b, nil, 1000000)[2], call('heartbeat', b, nil, 1000000)[2] }}"
     ));
     assert_eq!(lost, LuaValue::List(vec![LuaValue::Int(0), LuaValue::Int(1)]));
 }

@@ -1,5 +1,4 @@
-//! Rows that go into their spaces as bytes that we put together ourselves: they must be as Tarantool would have made them, in memory, in
-//! the log, and for who looks for them.
+//! Tests of raw inserts: the rows must equal those of Tarantool, in memory, in the log, and for index lookups.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +12,7 @@ use taskyard_testkit::calls::{ack, ask, make_tube, put, take};
 use taskyard_testkit::tarantool::open;
 use taskyard_testkit::tarantool::{Instance, program};
 
-/// Where numbers get one byte longer.
+/// Sizes around which encoded numbers get one byte longer.
 const EDGES: [u64; 11] =
     [0, 127, 128, 255, 256, 65_535, 65_536, 0xffff_ffff, 1 << 32, 1 << 40, 99_999_999_999_999];
 
@@ -38,9 +37,9 @@ fn peek(store: &TarantoolStore, tube: &TubeName, ids: &[u64]) -> Vec<Task> {
     }
 }
 
-/// The log is written from the bytes of a row when its transaction ends, so they must not be used for the next row before.
+/// The log is written from the bytes of a row when its transaction ends, so they must not be reused before.
 #[test]
-fn bodies_and_numbers_of_every_length_outlive_a_kill() {
+fn bodies_and_numbers_of_every_length_survive_a_kill() {
     let Some(program) = program() else { return };
     let instance = Instance::new(program);
     let store = open(&instance.url());
@@ -84,9 +83,9 @@ fn bodies_and_numbers_of_every_length_outlive_a_kill() {
     instance.audit("taskyard");
 }
 
-/// A trigger is Lua inside of the call that brings a row: who sets one gets the rows the usual way.
+/// A trigger runs Lua inside of an insert: with a trigger rows are inserted with `space:insert`.
 #[test]
-fn who_sets_a_trigger_hears_of_every_task() {
+fn a_trigger_sees_every_task() {
     let Some(program) = program() else { return };
     let instance = Instance::new(program);
     let store = open(&instance.url());

@@ -1,4 +1,4 @@
-//! What every store must do.
+//! Runs the conformance suite and the random comparisons with the core.
 
 use taskyard_conformance::{model, semaphores as rules};
 

@@ -1,20 +1,20 @@
--- Rows straight into their spaces. What `space:insert` does besides costs more than the row itself: it turns a table into bytes and answers
--- a row that nobody looks at. Here the bytes are put together by us, and nothing is answered. A trigger is Lua that would run inside of
--- such a call, which must not be: where somebody has set one, rows go the usual way.
+-- Inserts encoded rows through the C API. `space:insert` encodes a table and returns a row that is not used, which costs more than the row
+-- itself. Here the bytes are written directly, and nothing is returned. A trigger would run Lua inside of the C call, which is not allowed:
+-- if a space has triggers, rows are inserted with `space:insert`.
 
 local ffi, msgpack = require('ffi'), require('msgpack')
--- Somebody else may have declared them.
+-- Another library may have declared them.
 pcall(ffi.cdef, 'int box_insert(uint32_t space, const char *tuple, const char *tuple_end, void **result);')
 pcall(ffi.cdef, 'void *box_txn_alloc(size_t size);')
-local is_there = pcall(function() return ffi.C.box_insert, ffi.C.box_txn_alloc end)
+local is_available = pcall(function() return ffi.C.box_insert, ffi.C.box_txn_alloc end)
 
--- What a row has at most besides its body and what all have in common.
+-- The most bytes of a row besides its body and the common fields.
 local ROOM_BYTES = 64
 local floor = math.floor
 local u8 = ffi.typeof('uint8_t *')
 local chars = ffi.typeof('const char *')
 
--- Memory for a row. It is there until the transaction ends: the log is written from it.
+-- Memory for a row. It is valid until the transaction ends, because the log is written from it.
 local function new_bytes(size)
     local bytes = ffi.C.box_txn_alloc(size)
     if bytes == nil then
@@ -23,7 +23,7 @@ local function new_bytes(size)
     return ffi.cast(u8, bytes)
 end
 
--- Writes a whole number below 2^53 at this place; answers the next one. Indexes find only what is as short as it can be.
+-- Writes a whole number below 2^53 at this position; answers the next one. Indexes find only the shortest encoding.
 local function write_uint(at, value)
     if value < 128 then
         at[0] = value
@@ -66,7 +66,7 @@ local function write_raw(at, raw)
     return at + #raw
 end
 
--- A row of three numbers: where it begins and ends.
+-- A row of three numbers: its beginning and its end.
 local function three(a, b, c)
     local bytes = new_bytes(ROOM_BYTES)
     bytes[0] = 0x93
@@ -79,9 +79,9 @@ local function insert_bytes(space, first, last)
     end
 end
 
--- Whether rows of these spaces may go straight.
-function may_go_straight(...)
-    if not is_there then
+-- Whether raw rows can be inserted into these spaces.
+function can_insert_raw(...)
+    if not is_available then
         return false
     end
     for place = 1, select('#', ...) do
@@ -93,7 +93,7 @@ function may_go_straight(...)
     return true
 end
 
--- The bytes of these fields of a row, one after the other.
+-- The encoded fields of a row from `first` to `last`.
 local function fields_of(row, first, last)
     local bytes = {}
     for place = first, last do
@@ -102,7 +102,7 @@ local function fields_of(row, first, last)
     return table.concat(bytes)
 end
 
--- What plain tasks have in common, in three parts. It is the same in a whole call, as long as the tube is not altered.
+-- The common fields of plain tasks, in three parts. They are the same in a whole call, as long as the tube is not altered.
 local function common_parts(tube, row)
     local o = tube.o
     if not o.common then
@@ -111,8 +111,8 @@ local function common_parts(tube, row)
     return o.common[1], o.common[2], o.common[3]
 end
 
--- Puts tasks that differ in nothing but their ids and what they carry, into both of their spaces. Answers how many there were from the
--- first on that carry no more than so much and say nothing else.
+-- Puts tasks that differ only in their ids and bodies. Stops at the first task with options or a body of more than `most` bytes; answers how
+-- many were put.
 function insert_plain(tube, tasks, row, first, most)
     local before, between, after = common_parts(tube, row)
     local task, ready, of, pri = S.task.id, S.ready.id, tube.number, row[PRI]
