@@ -23,7 +23,7 @@ async function left() {
   return Number(rows[0].count);
 }
 
-// Fresh tables, so that nobody is measured by when autovacuum came by last.
+// Fresh tables, so that the time of the last autovacuum does not matter.
 async function clean() {
   await pgPool.query("VACUUM (ANALYZE) graphile_worker._private_jobs");
 }
@@ -78,7 +78,7 @@ async function latency(utils) {
   return times;
 }
 
-// Rounds of put and drain, for a database that somebody looks at all the time.
+// Rounds of put and drain, for a database with an open snapshot.
 async function rounds(utils) {
   const rates = [];
   const end = performance.now() + held.seconds * 1000;

@@ -12,7 +12,7 @@ async function left(boss, queue) {
   return Number(rows[0].count);
 }
 
-// Fresh tables, so that nobody is measured by when autovacuum came by last.
+// Fresh tables, so that the time of the last autovacuum does not matter.
 async function clean(boss) {
   await boss.getDb().executeSql("VACUUM (ANALYZE)");
 }

@@ -38,7 +38,7 @@ async def count(status):
 
 
 async def clean():
-    """Fresh tables, so that nobody is measured by when autovacuum came by last."""
+    """Fresh tables, so that the time of the last autovacuum does not matter."""
     async with await psycopg.AsyncConnection.connect(CONNINFO, autocommit=True) as connection:
         await connection.execute("VACUUM (ANALYZE) procrastinate_jobs")
 

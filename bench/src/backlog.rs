@@ -9,7 +9,7 @@ use super::load::{self, Load};
 use super::report::{Report, Row, Target};
 use super::{Size, store_in};
 
-/// What a task of the benchmark takes in memory with its payload.
+/// The memory of a benchmark task with its payload.
 const TASK_BYTES: usize = 128;
 
 pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<()> {

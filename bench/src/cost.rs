@@ -1,4 +1,4 @@
-//! What a take costs as the tube grows: it must not.
+//! Measures the cost of a take in tubes of different sizes: it must not grow.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::Size;
 use super::load::{self, Load, TUBE};
 use super::report::{Report, Row, Target};
 
-/// Tasks in one call, so that the rules are measured and not the way to them.
+/// Tasks in one call, so that the rules are measured and not the calls.
 const BATCH: usize = 100;
 /// Calls in one measurement.
 const CALLS: usize = 2_000;

@@ -1,4 +1,4 @@
-//! What the disk itself can do: the limit that everything durable is measured against.
+//! Measures the disk alone: the limit of every durable store.
 
 use std::fs::File;
 use std::io;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::report::{Report, Row};
 
-/// A task of 100 bytes with what must be known of it.
+/// A task of 100 bytes with its metadata.
 const RECORD_BYTES: usize = 150;
 
 /// The file is this long and written round and round, so that its length never changes.

@@ -11,8 +11,8 @@ use super::load::{self, Load, TUBE};
 use super::report::{Report, Row, Target};
 use super::{Size, store_in};
 
-/// Tasks in one round, so that their payloads fit into memory; a backlog that does not is measured
-/// for itself.
+/// Tasks in one round, so that their payloads fit into memory; a larger backlog is measured
+/// separately.
 const ROUND: usize = 250_000;
 
 pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
@@ -43,7 +43,7 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
     Ok(())
 }
 
-/// One client, beside the disk's own rate measured in turns with it.
+/// One client, alternating with the measurement of the disk's own rate.
 async fn one_by_one(
     report: &mut Report,
     folder: &Path,
@@ -63,13 +63,13 @@ async fn one_by_one(
     }
     let rate = puts as f64 / seconds;
     let there = client.stats(TUBE).await?.tasks.ready;
-    ensure!(there == puts, "{there} tasks are there after {puts} puts");
+    ensure!(there == puts, "{there} tasks exist after {puts} puts");
     report.add(Row {
         what: "durable put, one client".into(),
         figure: rate / syncs * 100.0,
         unit: "% of fdatasync",
         target: Some(Target::AtLeast(70.0)),
-        note: format!("{rate:.0} puts/s in turns with {syncs:.0} syncs/s"),
+        note: format!("{rate:.0} puts/s alternating with {syncs:.0} syncs/s"),
     });
     Ok(())
 }

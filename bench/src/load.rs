@@ -1,4 +1,4 @@
-//! Clients under way at the same time, and what they measure.
+//! Runs concurrent clients and measures their calls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ pub const TUBE: &str = "bench";
 /// How the load is spread.
 #[derive(Clone, Copy)]
 pub struct Load {
-    /// Clients under way at the same time, each waiting for its answer.
+    /// Concurrent clients, each waiting for its reply.
     pub clients: usize,
     /// Tasks in one call.
     pub batch: usize,
@@ -25,7 +25,7 @@ pub struct Load {
     pub tasks: usize,
 }
 
-/// What a load measured.
+/// The result of a load.
 pub struct Measured {
     tasks: usize,
     seconds: f64,
@@ -39,7 +39,7 @@ impl Measured {
         self.tasks as f64 / self.seconds
     }
 
-    /// Adds what another round measured.
+    /// Adds the result of another round.
     pub fn add(&mut self, other: &Measured) -> Result<()> {
         self.tasks += other.tasks;
         self.seconds += other.seconds;
@@ -77,11 +77,11 @@ where
     })
     .await?;
     let after = counter.stats(TUBE).await?.tasks.ready;
-    ensure!(after == before + load.tasks as u64, "{after} tasks are there after the puts");
+    ensure!(after == before + load.tasks as u64, "{after} tasks exist after the puts");
     Ok(measured)
 }
 
-/// Takes tasks and acknowledges them; the tube has exactly so many.
+/// Takes tasks and acknowledges them; the tube has exactly this many.
 pub async fn take_and_ack<E>(client: &Client<E>, load: Load) -> Result<Measured>
 where
     E: Execute + Clone + 'static,
@@ -102,7 +102,7 @@ where
     Ok(measured)
 }
 
-/// Runs `call` from many clients at once; it is told how many tasks to do and must do them.
+/// Runs `call` from many clients at once; its argument is the number of tasks that it must process.
 pub async fn run<C, F>(load: Load, call: C) -> Result<Measured>
 where
     C: Fn(usize) -> F + Clone + Send + 'static,
@@ -135,7 +135,7 @@ where
         }
         let begin = Instant::now();
         let done = call(count).await?;
-        ensure!(done == count, "{done} tasks were done where {count} should be");
+        ensure!(done == count, "{done} tasks were processed instead of {count}");
         latency.record(begin.elapsed().as_micros() as u64)?;
     }
 }

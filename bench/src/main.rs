@@ -1,7 +1,7 @@
-//! Measures how fast Taskyard is on this machine, next to its disk and to other queues.
+//! Measures the speed of Taskyard on this machine, compared with its disk and with other queues.
 //!
 //! Every part uses the public client and counts the tasks afterwards. Run it with `cargo xtask bench`, which builds it and
-//! installs the other queues. Start reading at `Part`, then `load` (what is done) and `report` (how it is shown).
+//! installs the other queues. Start reading at `Part`, then `load` (the clients) and `report` (the output).
 
 mod backlog;
 mod copy;
@@ -48,19 +48,19 @@ Examples:
 Every figure is of this machine and this minute: compare figures of one run only."
 )]
 struct Args {
-    /// Measure less: a look instead of a record.
+    /// Measure less: a short run for orientation.
     #[arg(long)]
     quick: bool,
     /// Only these parts.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
     only: Vec<Part>,
-    /// Where the files of the run go; the disk measured is the one under it.
+    /// The folder for the files of the run; its disk is measured.
     #[arg(long, value_name = "DIR", default_value = "taskyard-bench")]
     data: PathBuf,
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
-    /// A running Tarantool with its queue module as the global `queue`, to be measured beside ours.
+    /// A running Tarantool with its queue module as the global `queue`, to be measured beside Taskyard.
     #[arg(long, value_name = "HOST:PORT")]
     tarantool: Option<String>,
     /// Where SQL tasks and semaphores are measured, instead of on a PostgreSQL that is started for it. The
@@ -87,27 +87,27 @@ enum Part {
     Backlog,
     /// Puts over HTTP.
     Http,
-    /// What programs for Tarantool's queue get.
+    /// Clients of Tarantool's queue.
     Iproto,
     /// Priority semaphores.
     Semaphores,
     /// Typed workers and the codec of their tasks.
     Workers,
-    /// Duration classes: decisions, starts of programs, a waiting crowd.
+    /// Duration classes: decisions, starts of programs, many waiting clients.
     Pool,
     /// The same over Redis, on several processes.
     PoolRedis,
     /// Memory with many tasks, and opening them again.
     Resident,
-    /// Tasks on PostgreSQL, beside other queues on it.
+    /// Tasks on PostgreSQL, compared with other queues on it.
     Postgres,
-    /// The same while somebody holds a snapshot: minutes, so only when it is named.
+    /// The same while a snapshot is open: takes minutes, so only when it is named.
     Snapshot,
-    /// Tasks on Redis, beside other queues on it.
+    /// Tasks on Redis, compared with other queues on it.
     Redis,
     /// SQL tasks.
     Sql,
-    /// Moving tasks from a folder to PostgreSQL.
+    /// Copying tasks from a folder to PostgreSQL.
     Copy,
     /// Tasks on Tarantool.
     Tarantool,
@@ -122,7 +122,7 @@ struct Size {
 }
 
 impl Size {
-    /// Whether this is only a look.
+    /// Whether this is a short run.
     fn is_quick(self) -> bool {
         self.tasks < FULL.tasks
     }
@@ -157,7 +157,8 @@ fn run(args: &Args) -> Result<()> {
         return runtime.block_on(resident::run_child(child, &args.data));
     }
     let folder = &args.data;
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    std::fs::create_dir_all(folder)
+        .with_context(|| format!("cannot create {}", folder.display()))?;
     let report = runtime.block_on(measure(args, folder));
     _ = std::fs::remove_dir_all(folder);
     let report = report?;
@@ -203,7 +204,7 @@ async fn measure(args: &Args, folder: &Path) -> Result<Report> {
         pool::measure(&mut report).await?;
     }
     if wanted(Part::PoolRedis) {
-        pool::far::measure(&mut report, folder).await?;
+        pool::over_redis::measure(&mut report, folder).await?;
     }
     if wanted(Part::Resident) {
         resident::measure(&mut report, folder, size)?;
@@ -222,7 +223,7 @@ async fn measure(args: &Args, folder: &Path) -> Result<Report> {
     {
         sql::measure(&mut report, &database.url(), args.quick).await?;
     }
-    // Into a database of its own: one that somebody named may have such a tube.
+    // Into a new database: one given by the user may have such a tube.
     if wanted(Part::Copy)
         && let Some(database) = postgres::database(folder, None)?
     {

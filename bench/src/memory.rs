@@ -1,4 +1,4 @@
-//! The same without a disk: what the rules and the engine cost.
+//! The same without a disk: the cost of the rules and the engine.
 
 use anyhow::Result;
 use taskyard::Client;

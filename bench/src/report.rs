@@ -4,24 +4,24 @@ use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
 use serde_json::{Value, json};
 
-/// How wide the table is where nobody can tell how wide it may be.
+/// The width of the table if the width of the terminal is unknown.
 const WIDTH: u16 = 120;
 
-/// One measured thing.
+/// One measurement.
 pub struct Row {
     /// What was measured.
     pub what: String,
     /// The figure.
     pub figure: f64,
-    /// What it counts.
+    /// The unit.
     pub unit: &'static str,
-    /// What was asked for, if something was.
+    /// The target, if there is one.
     pub target: Option<Target>,
-    /// How, or beside what.
+    /// How it was measured, or compared.
     pub note: String,
 }
 
-/// What a figure should be.
+/// The target of a figure.
 #[derive(Clone, Copy)]
 pub enum Target {
     /// At least this.
@@ -30,7 +30,7 @@ pub enum Target {
     AtMost(f64),
 }
 
-/// All rows so far. Each is also told as soon as it is known, because a run takes minutes.
+/// All rows so far. Each is also printed as soon as it is known, because a run takes minutes.
 #[derive(Default)]
 pub struct Report {
     rows: Vec<Row>,
@@ -90,7 +90,7 @@ impl Target {
         }
     }
 
-    /// Whether it is reached or, if not, how far it is.
+    /// Whether it is reached or, if not, by how much it is missed.
     fn verdict(self, figure: f64) -> String {
         match self {
             _ if self.met(figure) => "reached".into(),
@@ -107,7 +107,7 @@ impl Target {
     }
 }
 
-/// A figure as people read it: thousands apart, decimals only where they matter.
+/// A readable figure: with thousands separators, decimals only where they matter.
 fn number(figure: f64) -> String {
     if figure.abs() < 100.0 {
         return format!("{figure:.2}");

@@ -15,9 +15,9 @@ use super::{Size, store_in};
 /// What a child process does.
 #[derive(Clone, Debug)]
 pub enum Child {
-    /// Puts so many tasks and says how much memory it has then.
+    /// Puts this many tasks and prints its memory.
     Fill(usize),
-    /// Opens the store again and says how long that took.
+    /// Opens the store again and prints how long that took.
     Reopen(usize),
 }
 
@@ -30,7 +30,7 @@ impl FromStr for Child {
         match word {
             "fill" => Ok(Child::Fill(tasks)),
             "reopen" => Ok(Child::Reopen(tasks)),
-            _ => Err(format!("no child is called {word}")),
+            _ => Err(format!("unknown child {word}")),
         }
     }
 }
@@ -40,7 +40,7 @@ pub fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
         let place = folder.join("resident");
         _ = std::fs::remove_dir_all(&place);
         let megabytes = spawn(&format!("fill:{tasks}"), &place)?;
-        // What was asked for a million and for ten million, and in proportion for a quick look.
+        // The targets for a million and for ten million, and in proportion for a short run.
         let limit = if *tasks > 1_000_000 { 1_600.0 } else { 200.0 };
         report.add(Row {
             what: format!("memory with {tasks} ready tasks"),
@@ -71,7 +71,7 @@ fn spawn(child: &str, place: &Path) -> Result<f64> {
         bail!("the child {child} failed: {}", String::from_utf8_lossy(&output.stderr));
     }
     let text = String::from_utf8(output.stdout)?;
-    text.trim().parse().with_context(|| format!("the child {child} said {text:?}"))
+    text.trim().parse().with_context(|| format!("the child {child} printed {text:?}"))
 }
 
 pub async fn run_child(child: &Child, place: &Path) -> Result<()> {
@@ -88,7 +88,7 @@ pub async fn run_child(child: &Child, place: &Path) -> Result<()> {
             let client = Client::open(&format!("sqlite:{}", place.display()))?;
             let there = client.stats(TUBE).await?.tasks.ready;
             let seconds = begin.elapsed().as_secs_f64();
-            ensure!(there == tasks as u64, "{there} tasks were found");
+            ensure!(there == tasks as u64, "{there} tasks found");
             println!("{seconds}");
             client.close().await?;
         }

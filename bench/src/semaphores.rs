@@ -1,4 +1,4 @@
-//! Semaphores: calls a second, what many waiters and many semaphores cost, and how soon a free place is given.
+//! Measures semaphores: calls a second, the cost of many waiters and many semaphores, and the delay until a free grant is used.
 
 mod poll;
 
@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
-use taskyard::{Client, Embedded, EventKind, GrantFinish, GrantItem, TaskId, Wish};
+use taskyard::{Client, Embedded, EnqueueItem, EventKind, GrantFinish, GrantItem, TaskId};
 use tokio::task::JoinSet;
 
 use super::report::{Report, Row, Target};
 use super::{Size, store_in};
 
-/// Callers under way at the same time.
+/// Concurrent callers.
 const CALLERS: usize = 64;
-/// Most wishes in one call while a line is filled.
+/// Most entries in one call while a queue is filled.
 const FILL: u64 = 10_000;
 
 /// Measures the embedded store and, if there is one, PostgreSQL.
@@ -96,12 +96,12 @@ async fn rate(
             while begin.elapsed() < seconds {
                 let semaphore = client.semaphores().named(&names[place % names.len()])?;
                 let first = (caller as u64) << 32;
-                let wishes: Vec<Wish> = (first..first + batch)
-                    .map(|task| Wish { task: TaskId(task), priority: (task % 7) as f64 })
+                let entries: Vec<EnqueueItem> = (first..first + batch)
+                    .map(|task| EnqueueItem { task: TaskId(task), priority: (task % 7) as f64 })
                     .collect();
-                semaphore.enqueue_many(&wishes).await?;
+                semaphore.enqueue_many(&entries).await?;
                 let finish = GrantFinish::Release;
-                let items: Vec<GrantItem> = wishes
+                let items: Vec<GrantItem> = entries
                     .iter()
                     .map(|wish| GrantItem { task: wish.task, grant: None, finish })
                     .collect();
@@ -118,7 +118,7 @@ async fn rate(
     Ok(calls.load(Ordering::Relaxed) as f64 / begin.elapsed().as_secs_f64())
 }
 
-/// Makes the semaphores, many at a time.
+/// Creates the semaphores, many at a time.
 async fn make(client: &Arc<Client<Embedded>>, names: &[String]) -> Result<()> {
     let mut makers = JoinSet::new();
     for part in names.chunks(names.len().div_ceil(CALLERS)) {
@@ -131,12 +131,12 @@ async fn make(client: &Arc<Client<Embedded>>, names: &[String]) -> Result<()> {
         });
     }
     while let Some(ended) = makers.join_next().await {
-        ended.context("a semaphore could not be made")??;
+        ended.context("cannot create a semaphore")??;
     }
     Ok(())
 }
 
-/// What a call costs behind a short and behind a long line, one caller.
+/// The cost of a call behind a short and behind a long queue, one caller.
 async fn line(
     report: &mut Report,
     store: &str,
@@ -148,7 +148,7 @@ async fn line(
     let (short_name, long_name) = (format!("{run} short"), format!("{run} long"));
     fill(client, &short_name, 1000).await?;
     fill(client, &long_name, long).await?;
-    // In turns, so that a slow moment of the machine meets both.
+    // Alternating, so that a slow moment of the machine affects both.
     let (mut short, mut behind) = (0, 0);
     for _ in 0..4 {
         short += pairs(client, &short_name, size.seconds / 4).await?;
@@ -169,13 +169,13 @@ async fn fill(client: &Client<Embedded>, name: &str, count: u64) -> Result<()> {
     let semaphore = client.semaphores().named(name)?;
     for first in (0..count).step_by(FILL as usize) {
         let tasks = first..(first + FILL).min(count);
-        let wish = |task| Wish { task: TaskId(task), priority: (task % 1000) as f64 };
+        let wish = |task| EnqueueItem { task: TaskId(task), priority: (task % 1000) as f64 };
         semaphore.enqueue_many(&tasks.map(wish).collect::<Vec<_>>()).await?;
     }
     Ok(())
 }
 
-/// How often a caller can stand in line and leave in this time.
+/// How often a caller can enqueue and release a task in this time.
 async fn pairs(client: &Client<Embedded>, name: &str, time: Duration) -> Result<u64> {
     let semaphore = client.semaphores().named(name)?;
     let (begin, task) = (Instant::now(), TaskId(1 << 40));
@@ -188,7 +188,7 @@ async fn pairs(client: &Client<Embedded>, name: &str, time: Duration) -> Result<
     Ok(pairs)
 }
 
-/// From the release that frees a place until the next holder hears of its grant.
+/// From the release that frees a grant until the next holder receives it.
 async fn latency(
     report: &mut Report,
     store: &str,
@@ -214,7 +214,7 @@ async fn latency(
             tokio::join!(semaphore.release(holder.task, Some(holder.grant)), events.next());
         released?;
         holder = heard?;
-        anyhow::ensure!(holder.kind == EventKind::Acquired, "{:?} was told", holder.kind);
+        anyhow::ensure!(holder.kind == EventKind::Acquired, "got {:?}", holder.kind);
         latency.record(freed.elapsed().as_micros() as u64)?;
     }
     let millis = |quantile: f64| latency.value_at_quantile(quantile) as f64 / 1000.0;

@@ -17,12 +17,12 @@ const SCHEMA: &str = "taskyard_bench";
 const TABLE: &str = "taskyard_bench.task";
 /// How often throughput is measured; the median counts.
 const ROUNDS: usize = 3;
-/// How many tasks run side by side: max=7 is seven beside one.
+/// How many tasks run concurrently: max=7 is seven beside one.
 const PARALLEL: usize = 8;
-/// For how long the idle scheduler is watched.
+/// How long the idle scheduler is measured.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// Measures everything, and leaves nothing behind.
+/// Runs all measurements and removes all data afterwards.
 pub async fn measure(report: &mut Report, url: &str, quick: bool) -> Result<()> {
     let database = Conninfo::parse(url)?;
     let mut bench = Bench::start(&database).await?;
@@ -60,7 +60,7 @@ impl Bench {
         let bare = connections(&self.database, fresh).await?;
         let rate = self.median(fresh, "0, '0 sec'").await?;
         let note = format!(
-            "{fresh} tasks SELECT 1, max=7, a session for each; {bare:.0}/s connect and ask without tasks"
+            "{fresh} tasks SELECT 1, max=7, a session for each; {bare:.0}/s connect and query without tasks"
         );
         report.add(at_least("SQL tasks, own sessions", rate, 250.0, note));
         let before = self.median(kept, "100000, '1 hour'").await?;
@@ -84,7 +84,7 @@ impl Bench {
         Ok(())
     }
 
-    /// From the INSERT to the query's own look at the clock.
+    /// From the INSERT to the time that the query reads.
     async fn latency(&mut self, report: &mut Report) -> Result<()> {
         for _ in 0..300 {
             let insert = format!("INSERT INTO {TABLE} (input) VALUES ('SELECT clock_timestamp()')");
@@ -109,7 +109,7 @@ impl Bench {
         Ok(())
     }
 
-    /// What a scheduler with nothing to do costs.
+    /// The cost of an idle scheduler.
     async fn idle(&mut self, report: &mut Report) -> Result<()> {
         let before = cpu_ticks()?;
         tokio::time::sleep(IDLE).await;
@@ -197,7 +197,7 @@ impl Bench {
     }
 }
 
-/// What the server itself can do: eight at a time connect, ask, and leave. How many a second.
+/// The rate of the server itself: eight at a time connect, query and disconnect.
 async fn connections(database: &Conninfo, count: usize) -> Result<f64> {
     let begun = Instant::now();
     let mut eight = JoinSet::new();
@@ -225,7 +225,7 @@ fn at_least(what: &str, figure: f64, least: f64, note: String) -> Row {
 /// Hundredths of a second that this process has used.
 fn cpu_ticks() -> Result<f64> {
     let text = fs::read_to_string("/proc/self/stat")?;
-    // The name in brackets may hold anything; the times are the 12th and 13th after it.
+    // The name in brackets may contain anything; the times are the 12th and 13th after it.
     let after = text.rsplit_once(')').context("an odd /proc/self/stat")?.1;
     let words: Vec<&str> = after.split_whitespace().collect();
     let tick = |place: usize| words.get(place).and_then(|word| word.parse::<f64>().ok());

@@ -13,7 +13,7 @@ use super::super::report::{Report, Row, Target};
 use super::connect;
 use super::load::{Tube, payload, write_uint};
 
-/// Connections, each asking one thing after the other, and tasks in one call.
+/// Connections, each sending one call after the other, and tasks in one call.
 const CONNECTIONS: usize = 8;
 const BATCH: usize = 100;
 /// Tasks in one round.
@@ -26,7 +26,7 @@ pub async fn measure(report: &mut Report, address: &str, size: Size) -> Result<(
     let (mut putting, mut taking) = (0.0, 0.0);
     for _ in 0..rounds {
         putting += phase(address, &tube, true).await?;
-        ensure!(tube.total(&queue).await? == ROUND as u64, "not all tasks are there");
+        ensure!(tube.total(&queue).await? == ROUND as u64, "some tasks are missing");
         taking += phase(address, &tube, false).await?;
         ensure!(tube.total(&queue).await? == 0, "some tasks are left");
     }

@@ -31,17 +31,17 @@ impl Tube {
         }
     }
 
-    /// Makes a new, empty tube.
+    /// Creates a new, empty tube.
     pub async fn create(queue: &Iproto, name: &str, kind: &str) -> Result<Tube> {
         let mut args = Vec::new();
         rmp::encode::write_array_len(&mut args, 2)?;
         rmp::encode::write_str(&mut args, name)?;
         rmp::encode::write_str(&mut args, kind)?;
         match queue.call("queue.create_tube", &args).await {
-            // The original makes the tube and then finds that it cannot tell.
+            // The original creates the tube and then fails to encode the reply.
             Ok(_) => {}
             Err(IprotoError::Refused(fault)) if fault.text.contains("unsupported") => {}
-            Err(error) => return Err(error).context("cannot make a tube"),
+            Err(error) => return Err(error).context("cannot create a tube"),
         }
         Ok(Tube::new(name))
     }
@@ -90,7 +90,7 @@ pub fn ack_args(id: u64) -> Vec<u8> {
 
 /// Writes a number.
 pub fn write_uint(out: &mut Vec<u8>, number: u64) {
-    rmp::encode::write_uint(out, number).expect("a buffer takes everything");
+    rmp::encode::write_uint(out, number).expect("writing to a buffer cannot fail");
 }
 
 /// The id of the task in the results of a put, a take or an ack.
@@ -101,7 +101,7 @@ pub fn id_of(results: &[u8]) -> Result<u64> {
     Ok(rmp::decode::read_int(&mut rest)?)
 }
 
-/// Sends these calls in one go; answers the ids of their tasks.
+/// Sends these calls at once; returns the ids of their tasks.
 pub async fn call_all(queue: &Iproto, function: &str, args: &[&[u8]]) -> Result<Vec<u64>> {
     let calls: Vec<_> = args.iter().map(|args| Call { function, args }).collect();
     let results = queue.call_many(&calls).await?;

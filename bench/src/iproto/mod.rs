@@ -1,16 +1,16 @@
-//! The queue over iproto: what programs written for Tarantool's queue get, beside Tarantool itself where
-//! there is one.
+//! The queue over iproto, as programs written for Tarantool's queue use it, compared with Tarantool itself if
+//! one is given.
 //!
-//! The server runs in this process on threads of its own, durable, and the load speaks to it over TCP
+//! The server runs in this process on its own threads, durable, and the load connects to it over TCP
 //! through the public client.
 
 mod batches;
-mod handover;
+mod latency;
 mod load;
-mod parked;
+mod pipelined;
 mod sequence;
 mod subqueues;
-mod window;
+mod waiting;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ use tokio::sync::oneshot;
 use super::report::{Report, Row, Target};
 use super::{Size, store_in};
 
-/// What Tarantool 2.6 with its queue made on two cores of such a machine, with a sync of its log for each
-/// group of commits: printed where none is there to be measured.
+/// The rates of Tarantool 2.6 with its queue on two cores of such a machine, with a sync of its log for each
+/// group of commits: printed if none is measured.
 const TARANTOOL: [(&str, &str); 6] = [
     ("put, 64 in flight", "73-109k"),
     ("take, 64 in flight", "37-44k"),
@@ -36,7 +36,7 @@ const TARANTOOL: [(&str, &str); 6] = [
     ("put, take, ack, one connection", "1.7-2.3k"),
 ];
 
-/// What we want of the same.
+/// Our targets for the same.
 const WANTED: [f64; 6] = [200_000.0, 150_000.0, 150_000.0, 45_000.0, 15_000.0, 3_500.0];
 
 /// Runs the load on one thread, as a client program would.
@@ -47,11 +47,11 @@ pub fn measure(
     tarantool: Option<&str>,
 ) -> Result<()> {
     let load = || {
-        // Made and dropped on that thread: a runtime cannot be dropped inside another one.
+        // Created and dropped on that thread: a runtime cannot be dropped inside another one.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(measure_all(report, folder, size, tarantool))
     };
-    // The runtime of the other parts stands still meanwhile.
+    // The runtime of the other parts is idle meanwhile.
     std::thread::scope(|scope| scope.spawn(load).join()).map_err(|_| anyhow!("the load failed"))?
 }
 
@@ -61,7 +61,7 @@ async fn measure_all(
     size: Size,
     tarantool: Option<&str>,
 ) -> Result<()> {
-    let server = Running::start(&store_in(folder, "iproto"))?;
+    let server = BenchServer::start(&store_in(folder, "iproto"))?;
     let ours = basics(&server.address, size).await.context("over iproto")?;
     let theirs = match tarantool {
         Some(address) => Some(basics(address, size).await.context("with Tarantool")?),
@@ -84,30 +84,30 @@ async fn measure_all(
         });
     }
     batches::measure(report, &server.address, size).await?;
-    handover::measure(report, &server.address, size).await?;
-    parked::measure(report, &server.address, size).await?;
+    latency::measure(report, &server.address, size).await?;
+    waiting::measure(report, &server.address, size).await?;
     subqueues::measure(report, &server.address, size).await?;
     server.stop()
 }
 
-/// The six figures that can be had from any server of the protocol.
+/// The six figures that any server of the protocol can give.
 async fn basics(address: &str, size: Size) -> Result<[f64; 6]> {
-    let [put, take, ack] = window::measure(address, size).await?;
+    let [put, take, ack] = pipelined::measure(address, size).await?;
     let sixteen = sequence::puts(address, 16, size.seconds).await?;
     let cycles = sequence::cycles(address, 16, size.seconds).await?;
     let alone = sequence::cycles(address, 1, size.seconds).await?;
     Ok([put, take, ack, sixteen, cycles, alone])
 }
 
-/// A server with threads of its own.
-pub(super) struct Running {
+/// A server with its own threads.
+pub(super) struct BenchServer {
     pub address: String,
     stop: oneshot::Sender<()>,
     thread: JoinHandle<Result<()>>,
 }
 
-impl Running {
-    pub fn start(store: &str) -> Result<Running> {
+impl BenchServer {
+    pub fn start(store: &str) -> Result<BenchServer> {
         let store = taskyard_stores::open(store, &OpenOptions::default())?;
         let runtime = crate::server_runtime()?;
         let engine = Engine::start(store, Arc::new(SystemClock::new()), Settings::default());
@@ -125,7 +125,7 @@ impl Running {
             })
         });
         let address = address.recv().context("the server does not start")?;
-        Ok(Running { address, stop, thread })
+        Ok(BenchServer { address, stop, thread })
     }
 
     pub fn stop(self) -> Result<()> {
@@ -134,7 +134,7 @@ impl Running {
     }
 }
 
-/// A connection of its own.
+/// A new connection.
 fn connect(address: &str) -> Result<Iproto> {
     Ok(Iproto::new(address)?)
 }

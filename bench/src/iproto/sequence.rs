@@ -1,4 +1,4 @@
-//! Connections that ask one thing after the other.
+//! Connections that send one request after the other.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use super::connect;
 use super::load::{Tube, ack_args, id_of, put_args, take_args};
 
-/// Puts a second of so many connections.
+/// Puts a second of this many connections.
 pub async fn puts(address: &str, connections: usize, time: Duration) -> Result<f64> {
     let name = format!("puts{connections}");
     run(address, &name, connections, time, false).await

@@ -16,7 +16,7 @@ const KEYS: usize = 10;
 /// Tasks put with one call.
 const BATCH: usize = 1000;
 
-/// Both tubes are drained by turns, in so many parts, so that both see the same minute of the machine.
+/// Both tubes are drained alternately, in this many parts, so that both see the same minute of the machine.
 const PARTS: usize = 20;
 
 pub async fn measure(report: &mut Report, address: &str, size: Size) -> Result<()> {
@@ -47,7 +47,7 @@ pub async fn measure(report: &mut Report, address: &str, size: Size) -> Result<(
     Ok(())
 }
 
-/// Makes a tube with so many tasks.
+/// Creates a tube with this many tasks.
 async fn fill(queue: &Iproto, name: &str, kind: &str, tasks: usize) -> Result<Tube> {
     let tube = Tube::create(queue, name, kind).await?;
     let payload = payload();
@@ -64,7 +64,7 @@ async fn fill(queue: &Iproto, name: &str, kind: &str, tasks: usize) -> Result<Tu
         }
         queue.call(&tube.put_many, &args).await?;
     }
-    ensure!(tube.total(queue).await? == tasks as u64, "not all tasks are there");
+    ensure!(tube.total(queue).await? == tasks as u64, "some tasks are missing");
     Ok(tube)
 }
 

@@ -1,4 +1,4 @@
-//! A pool that is a process of its own, and the way clients speak to it.
+//! A pool in a separate process, and its clients.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 /// Ticks of the processor's clock in a second, as `/proc` counts them.
 const TICKS: f64 = 100.0;
-/// What begins a text of one piece that is masked with zeros, and one from a server, which is not masked.
+/// The first byte of a text frame that is masked with zeros, and of one from a server, which is not masked.
 const TEXT: u8 = 0x81;
 const MASKED: u8 = 0x80;
 /// The length that says that two bytes of length follow.
@@ -64,7 +64,7 @@ impl Drop for Gateway {
     }
 }
 
-/// A client's WebSocket, written as plain bytes: what it needs is little.
+/// A minimal WebSocket client.
 pub struct Line {
     pub stream: TcpStream,
 }
@@ -85,12 +85,12 @@ impl Line {
             answer.push(stream.read_u8().await?);
         }
         if !answer.starts_with(b"HTTP/1.1 101") {
-            bail!("the gateway said {}", String::from_utf8_lossy(&answer));
+            bail!("the gateway responded {}", String::from_utf8_lossy(&answer));
         }
         Ok(Line { stream })
     }
 
-    /// Says that all is there and it shall begin.
+    /// Sends the start message.
     pub async fn say_start(&mut self) -> Result<()> {
         let text = b"start {}";
         let mut frame = vec![TEXT, MASKED | text.len() as u8, 0, 0, 0, 0];
@@ -98,7 +98,7 @@ impl Line {
         Ok(self.stream.write_all(&frame).await?)
     }
 
-    /// The next text that comes; what else comes is passed over.
+    /// The next text message; others are skipped.
     pub async fn text(&mut self) -> Result<String> {
         loop {
             let kind = self.stream.read_u8().await?;

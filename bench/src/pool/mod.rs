@@ -1,15 +1,15 @@
-//! Duration classes: what a decision costs, how soon a program starts, what a waiting crowd costs.
+//! Measures duration classes: the cost of a decision, the start of a program, the cost of many waiting clients.
 
-mod crowd;
-pub mod far;
 mod gateway;
+pub mod over_redis;
+mod waiting_clients;
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use taskyard::Http;
-use taskyard_core::classes::{Ask, Classes, Rules, Ticket};
+use taskyard_core::classes::{Classes, Rules, RunRequest, Ticket};
 use taskyard_core::estimate::Means;
 use taskyard_core::{Span, Timestamp};
 
@@ -28,15 +28,15 @@ const STARTS: usize = 200;
 pub async fn measure(report: &mut Report) -> Result<()> {
     decisions(report)?;
     starts(report).await?;
-    crowd::measure(report).await
+    waiting_clients::measure(report).await
 }
 
-/// A pool with a long queue of every kind; answers those that run, too.
+/// A pool with a long queue of every kind, and its running tasks.
 fn crowded(now: Timestamp) -> (Classes, Vec<Ticket>) {
     let mut classes = Classes::new(Rules::default(), 1);
     classes.set_backends(now, BACKENDS);
-    let asks = [3, 10, 30].map(|seconds| Ask::Timed(Span::from_secs(seconds)));
-    let asks = [asks[0], asks[1], asks[2], Ask::Default];
+    let asks = [3, 10, 30].map(|seconds| RunRequest::Timed(Span::from_secs(seconds)));
+    let asks = [asks[0], asks[1], asks[2], RunRequest::Default];
     let mut running = Vec::new();
     for ticket in 0..QUEUED + u64::from(BACKENDS) {
         let ask = asks[(ticket % 4) as usize];
@@ -72,7 +72,7 @@ fn decisions(report: &mut Report) -> Result<()> {
     let begin = Instant::now();
     let waiting = classes.waiting(now, Span::from_micros(500_000), &Means::default());
     let took = begin.elapsed().as_secs_f64() * 1e3;
-    ensure!(waiting.iter().all(|one| one.estimate.is_some()), "everybody has an estimate");
+    ensure!(waiting.iter().all(|one| one.estimate.is_some()), "every task has an estimate");
     report.add(Row {
         what: format!("pool: all estimates of {} queued", waiting.len()),
         figure: took,
@@ -83,7 +83,7 @@ fn decisions(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Programs that end at once, one after the other, in a pool that is a process of its own.
+/// Programs that end at once, one after the other, in a pool in a separate process.
 async fn starts(report: &mut Report) -> Result<()> {
     let gateway = Gateway::start("backends: 2\nprograms: {none: {command: [/bin/true]}}\n")?;
     let mut took = Vec::new();

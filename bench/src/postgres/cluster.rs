@@ -1,4 +1,4 @@
-//! A PostgreSQL server of the benchmark's own, durable, in a folder of its own.
+//! Starts a durable PostgreSQL server in a new folder.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 /// Where PostgreSQL's programs are, unless `TASKYARD_POSTGRES` says otherwise.
 const USUAL: &str = "/usr/lib/postgresql/15/bin";
 
-/// How the server is set; everything else is as PostgreSQL comes. A commit is on disk when it is answered.
+/// The settings of the server; all others are PostgreSQL's defaults. A commit is on disk when it is acknowledged.
 const SETTINGS: &str = "
 listen_addresses = ''
 fsync = on
@@ -43,7 +43,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Makes a server in a new folder and starts it.
+    /// Creates a server in a new folder and starts it.
     pub fn start(programs: PathBuf, folder: &Path) -> Result<Self> {
         _ = fs::remove_dir_all(folder);
         fs::create_dir_all(folder)?;
@@ -93,7 +93,7 @@ impl Cluster {
         &self.folder
     }
 
-    /// Runs plain SQL; answers what it says, columns parted by `|`.
+    /// Runs plain SQL; returns its output, columns separated by `|`.
     pub fn sql(&self, text: &str) -> Result<String> {
         let mut psql = program(&self.programs, "psql", &self.folder)?;
         psql.args(["-U", "postgres", "-X", "-q", "-t", "-A", "-v", "ON_ERROR_STOP=1", "-h"]);
@@ -104,8 +104,8 @@ impl Cluster {
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
-    /// A look at the database that stays open until what is answered is dropped, so that nothing deleted
-    /// meanwhile can be cleaned up.
+    /// A snapshot of the database that stays open until it is dropped, so that nothing deleted
+    /// meanwhile can be vacuumed.
     pub fn hold_snapshot(&self) -> Result<Snapshot> {
         let mut psql = program(&self.programs, "psql", &self.folder)?;
         psql.args(["-U", "postgres", "-X", "-q", "-t", "-A", "-h"]).arg(&self.folder);
@@ -134,7 +134,7 @@ impl Drop for Cluster {
     }
 }
 
-/// A transaction that only looks.
+/// An open read-only transaction.
 pub struct Snapshot {
     looking: Child,
 }
@@ -156,7 +156,7 @@ fn program(programs: &Path, name: &str, folder: &Path) -> Result<Command> {
     Ok(command)
 }
 
-/// PostgreSQL refuses to run as root: then as the user that its package made, or as nobody.
+/// PostgreSQL refuses to run as root: then it runs as the user of its package, or as the system user `nobody`.
 fn other_user() -> Result<Option<(u32, u32)>> {
     if fs::metadata("/proc/self")?.uid() != 0 {
         return Ok(None);

@@ -1,13 +1,13 @@
-//! Tasks on PostgreSQL: ours beside what people would use instead, on the same server.
+//! Tasks on PostgreSQL: Taskyard compared with other queues, on the same server.
 //!
-//! The server is started for the benchmark and is durable. Ours goes through the public client, 16 clients
+//! The server is started for the benchmark and is durable. Taskyard uses the public client, 16 clients
 //! that share one engine; the others are programs in the folder `bench`, which `cargo xtask bench`
-//! brings with their packages.
+//! installs with their packages.
 
 mod cluster;
-mod held;
-mod ours;
 mod peers;
+mod snapshot;
+mod taskyard;
 
 use std::path::Path;
 
@@ -17,9 +17,9 @@ use super::Size;
 use super::report::{Report, Row, Target};
 pub use cluster::programs;
 use cluster::{Cluster, SETTINGS_NOTE};
-pub use ours::put_to_start;
-use ours::{BATCH, CLIENTS, Figures};
 use peers::{PEERS, Peer, PeerFigures};
+pub use taskyard::put_to_start;
+use taskyard::{BATCH, CLIENTS, Figures};
 
 /// How much to do.
 #[derive(Clone, Copy)]
@@ -30,7 +30,7 @@ pub struct Amounts {
     batched: usize,
     /// Tasks whose start is timed.
     starts: usize,
-    /// How long a peer does one thing.
+    /// How long one measurement of a peer takes.
     seconds: f64,
     /// How many tasks a peer drains in batches.
     backlog: usize,
@@ -64,11 +64,11 @@ impl Amounts {
     }
 }
 
-/// Measures ours and the others.
+/// Measures Taskyard and the others.
 pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
     let Some(cluster) = start(folder)? else { return Ok(()) };
     let amounts = Amounts::of(size);
-    let figures = ours::measure(&cluster.url(), amounts).await?;
+    let figures = taskyard::measure(&cluster.url(), amounts).await?;
     let mut beside = Vec::new();
     for peer in PEERS {
         cluster.sql("CHECKPOINT")?;
@@ -83,10 +83,10 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
     Ok(())
 }
 
-/// Measures ours and the one that suffers least, while somebody holds a snapshot all the time.
+/// Measures Taskyard and the best of the others while a snapshot is open.
 pub async fn measure_held(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
     let Some(cluster) = start(folder)? else { return Ok(()) };
-    held::measure(report, &cluster, Amounts::of(size)).await
+    snapshot::measure(report, &cluster, Amounts::of(size)).await
 }
 
 /// A database for a part that needs one.
@@ -104,7 +104,7 @@ impl Database {
     }
 }
 
-/// The database that the user named, or else one of a server that is started for it, if it can be.
+/// The database given by the user, or else one of a server started for it, if possible.
 pub fn database(folder: &Path, given: Option<&str>) -> Result<Option<Database>> {
     match given {
         Some(url) => Ok(Some(Database::Given(url.to_owned()))),
@@ -157,7 +157,7 @@ fn tell(report: &mut Report, figures: &Figures, beside: &Beside<'_>) {
     });
 }
 
-/// What the others did, each in its words; one that was not measured is said to be missing.
+/// The figures of the others; one that was not measured is reported as missing.
 fn compare(beside: &Beside<'_>, words: impl Fn(&PeerFigures) -> String) -> String {
     let each = beside.iter().map(|(peer, measured)| match measured {
         Ok(figures) => format!("{} {}", peer.name, words(figures)),

@@ -1,4 +1,4 @@
-//! What people would use instead, run as programs of their own.
+//! Other queues, run as separate programs.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -9,20 +9,20 @@ use serde_json::{Value, json};
 
 use super::Amounts;
 use super::cluster::Cluster;
-use super::ours::{BATCH, CLIENTS};
+use super::taskyard::{BATCH, CLIENTS};
 
 /// Another queue.
 pub struct Peer {
     pub name: &'static str,
     /// Its program in the folder of `TASKYARD_PEERS`.
     script: &'static str,
-    /// Where the interpreter of that is told.
+    /// The environment variable with its interpreter.
     interpreter: &'static str,
-    /// Removes what it left in the database.
+    /// Removes its data from the database.
     pub clean: &'static str,
 }
 
-/// All that are measured beside ours.
+/// All queues that are measured.
 pub const PEERS: &[Peer] = &[GRAPHILE, PG_BOSS, PROCRASTINATE];
 
 pub const GRAPHILE: Peer = Peer {
@@ -46,7 +46,7 @@ const PROCRASTINATE: Peer = Peer {
     clean: "DROP SCHEMA public CASCADE; CREATE SCHEMA public",
 };
 
-/// What a peer says it did.
+/// The figures that a peer reports.
 #[derive(Deserialize)]
 pub struct PeerFigures {
     version: String,
@@ -83,7 +83,7 @@ impl PeerFigures {
     }
 }
 
-/// Measures the five things that are measured of ours.
+/// Runs the same five measurements.
 pub fn measure(peer: &Peer, cluster: &Cluster, amounts: Amounts) -> Result<PeerFigures> {
     let figures: PeerFigures = run(peer, cluster, amounts, Value::Null)?;
     let PeerFigures { version, settings, put, put_batches, drain_batches, drain, start } = &figures;
@@ -96,14 +96,14 @@ pub fn measure(peer: &Peer, cluster: &Cluster, amounts: Amounts) -> Result<PeerF
     Ok(figures)
 }
 
-/// Runs a peer's program; what it prints last is its answer.
+/// Runs a peer's program; its last line is the result.
 pub fn run<T: for<'a> Deserialize<'a>>(
     peer: &Peer,
     cluster: &Cluster,
     amounts: Amounts,
     held: Value,
 ) -> Result<T> {
-    let missing = "its packages are not here; `cargo xtask bench` brings them";
+    let missing = "its packages are not installed; `cargo xtask bench` installs them";
     let told = |name: &str| std::env::var_os(name).map(PathBuf::from).context(missing);
     let settings = json!({
         "socket": cluster.socket(),
@@ -120,6 +120,6 @@ pub fn run<T: for<'a> Deserialize<'a>>(
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
     ensure!(output.status.success(), "its program failed: {}", output.status);
     let printed = String::from_utf8_lossy(&output.stdout);
-    let line = printed.lines().last().ok_or_else(|| anyhow!("its program said nothing"))?;
-    serde_json::from_str(line).with_context(|| format!("its program said {line}"))
+    let line = printed.lines().last().ok_or_else(|| anyhow!("its program printed nothing"))?;
+    serde_json::from_str(line).with_context(|| format!("its program printed {line}"))
 }

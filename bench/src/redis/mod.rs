@@ -1,8 +1,8 @@
-//! Tasks on Redis: ours beside what people would use instead, on the same Redis.
+//! Tasks on Redis: Taskyard compared with other queues, on the same Redis.
 //!
-//! It is started for the benchmark, with the settings most people have (`appendfsync everysec`). Ours goes through the
+//! It is started for the benchmark, with the most common settings (`appendfsync everysec`). Taskyard uses the
 //! public client, 16 clients that share one engine; the others are programs in the folder `bench`, which
-//! `cargo xtask bench` brings with their packages.
+//! `cargo xtask bench` installs with their packages.
 
 mod peers;
 pub mod server;
@@ -20,7 +20,7 @@ use super::report::{Report, Row, Target};
 use peers::{PEERS, Peer, PeerFigures};
 use server::Server;
 
-/// Clients, connections or workers under way at the same time.
+/// Concurrent clients, connections or workers.
 const CLIENTS: usize = 16;
 /// Tasks in one call where they come in batches.
 const BATCH: usize = 100;
@@ -45,7 +45,7 @@ const FULL: Amounts =
 const QUICK: Amounts =
     Amounts { single: 30_000, batched: 100_000, starts: 200, seconds: 1.0, backlog: 10_000 };
 
-/// What ours did.
+/// The figures of Taskyard.
 struct Figures {
     put: Measured,
     drain: Measured,
@@ -55,7 +55,7 @@ struct Figures {
     start: Histogram<u64>,
 }
 
-/// Measures ours and the others.
+/// Measures Taskyard and the others.
 pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
     let Some(program) = server::program() else {
         eprintln!("  Redis is not measured: it is not installed; set TASKYARD_REDIS");
@@ -91,11 +91,11 @@ async fn ours(url: &str, amounts: Amounts) -> Result<Figures> {
     Ok(Figures { put, drain, put_batches, drain_batches, start })
 }
 
-/// The first use makes the tube, and that is not what is measured.
+/// Creates the tube by a first use, which is not measured.
 async fn warm_up(client: &Client<Embedded>) -> Result<()> {
     client.put_tasks(TUBE, vec![load::task()?; BATCH], std::time::Duration::ZERO).await?;
     let tasks = client.take_many(TUBE, BATCH, std::time::Duration::ZERO).await?;
-    ensure!(tasks.len() == BATCH, "{} tasks are there after {BATCH} puts", tasks.len());
+    ensure!(tasks.len() == BATCH, "{} tasks exist after {BATCH} puts", tasks.len());
     client.ack_many(&tasks).await?;
     Ok(())
 }
@@ -140,7 +140,7 @@ fn tell(report: &mut Report, figures: &Figures, beside: &Beside<'_>) {
     });
 }
 
-/// What the others did, each in its words; one that was not measured is said to be missing.
+/// The figures of the others; one that was not measured is reported as missing.
 fn compare(beside: &Beside<'_>, words: impl Fn(&PeerFigures) -> String) -> String {
     let each = beside.iter().map(|(peer, measured)| match measured {
         Ok(figures) => format!("{} {}", peer.name, words(figures)),

@@ -1,4 +1,4 @@
-//! What people would use instead, run as programs of their own.
+//! Other queues, run as separate programs.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -15,17 +15,17 @@ pub struct Peer {
     pub name: &'static str,
     /// Its program in the folder of `TASKYARD_PEERS`.
     script: &'static str,
-    /// Where the interpreter of that is told.
+    /// The environment variable with its interpreter.
     interpreter: &'static str,
 }
 
-/// All that are measured beside ours.
+/// All queues that are measured.
 pub const PEERS: &[Peer] = &[
     Peer { name: "BullMQ", script: "bullmq.js", interpreter: "TASKYARD_NODE" },
     Peer { name: "dramatiq", script: "dramatiq-worker.py", interpreter: "TASKYARD_PEERS_PYTHON" },
 ];
 
-/// What a peer says it did.
+/// The figures that a peer reports.
 #[derive(Deserialize)]
 pub struct PeerFigures {
     version: String,
@@ -43,9 +43,9 @@ pub struct Start {
     p99: f64,
 }
 
-/// Runs a peer's program; what it prints last is its answer.
+/// Runs a peer's program; its last line is the result.
 pub fn measure(peer: &Peer, server: &Server, amounts: Amounts) -> Result<PeerFigures> {
-    let missing = "its packages are not here; `cargo xtask bench` brings them";
+    let missing = "its packages are not installed; `cargo xtask bench` installs them";
     let told = |name: &str| std::env::var_os(name).map(PathBuf::from).context(missing);
     let settings = json!({
         "port": server.port(),
@@ -61,9 +61,9 @@ pub fn measure(peer: &Peer, server: &Server, amounts: Amounts) -> Result<PeerFig
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
     ensure!(output.status.success(), "its program failed: {}", output.status);
     let printed = String::from_utf8_lossy(&output.stdout);
-    let line = printed.lines().last().ok_or_else(|| anyhow!("its program said nothing"))?;
+    let line = printed.lines().last().ok_or_else(|| anyhow!("its program printed nothing"))?;
     let figures: PeerFigures =
-        serde_json::from_str(line).with_context(|| format!("its program said {line}"))?;
+        serde_json::from_str(line).with_context(|| format!("its program printed {line}"))?;
     let PeerFigures { version, settings, put, drain, start, .. } = &figures;
     eprintln!(
         "  {} {version}: put {put:.0}/s, work {drain:.0}/s, put to start p50 {:.2} ms, p99 {:.2} ms \

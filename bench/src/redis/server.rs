@@ -1,4 +1,4 @@
-//! A Redis of the benchmark's own, in a folder of its own.
+//! Starts a Redis in a new folder.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -12,13 +12,13 @@ use anyhow::{Context, Result, bail, ensure};
 /// Where Redis is, unless `TASKYARD_REDIS` says otherwise.
 const USUAL: &str = "/usr/bin/redis-server";
 
-/// How it is set; everything else is as Redis comes.
+/// Its settings; all others are Redis' defaults.
 const SETTINGS: [&str; 6] = ["--appendonly", "yes", "--appendfsync", "everysec", "--save", ""];
 
 /// What a reader should know of [`SETTINGS`].
 pub const SETTINGS_NOTE: &str = "appendonly yes, appendfsync everysec, no snapshots";
 
-/// The program, if it is there.
+/// The program, if it is installed.
 pub fn program() -> Option<PathBuf> {
     let program = std::env::var_os("TASKYARD_REDIS").map_or_else(|| USUAL.into(), PathBuf::from);
     program.exists().then_some(program)
@@ -62,7 +62,7 @@ impl Server {
         self.port
     }
 
-    /// Forgets everything.
+    /// Removes all data.
     pub fn empty(&self) -> Result<()> {
         self.talk(&["FLUSHALL"]).map(drop)
     }

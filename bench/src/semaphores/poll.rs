@@ -1,4 +1,4 @@
-//! The plain loop beside ours: it looks at every semaphore once a minute.
+//! A polling loop for comparison: it checks every semaphore once a minute.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use super::super::report::{Report, Row};
 
 /// Tables, the round, and 100 semaphores with 1,000 holders and about as many waiters each.
 const PREPARE: &str = include_str!("poll.sql");
-/// One round, as long as it takes in the database, in milliseconds; places are freed before it.
+/// One round, as long as it takes in the database, in milliseconds; grants are freed before it.
 const ROUND: &str = "
 SET search_path = taskyard_bench_poll;
 DELETE FROM semaphore_task WHERE status <> 'WAIT' AND task_id % 50 = 1;
@@ -17,14 +17,14 @@ CREATE TEMP TABLE took AS SELECT clock_timestamp() AS begun;
 SELECT round_over_all();
 SELECT extract(epoch FROM clock_timestamp() - begun) * 1000 FROM took;";
 const SEMAPHORES: f64 = 100.0;
-/// How often the loop begins anew, in milliseconds.
+/// The interval of the loop, in milliseconds.
 const EVERY: f64 = 60_000.0;
 
-/// Measures a round in this database, and says what a place waits for.
+/// Measures a round in this database, and reports how long a free grant waits.
 pub fn measure(report: &mut Report, psql: &Path, url: &str) -> Result<()> {
     ask(psql, url, PREPARE)?;
     let said = ask(psql, url, ROUND)?;
-    let last = said.lines().last().context("psql said nothing")?;
+    let last = said.lines().last().context("psql printed nothing")?;
     let millis: f64 = last.trim().parse().with_context(|| format!("not a time: {last}"))?;
     ask(psql, url, "DROP SCHEMA taskyard_bench_poll CASCADE")?;
     let wait = EVERY / 2.0 + millis / 2.0;

@@ -1,4 +1,4 @@
--- The loop that a semaphore in a table is usually made with: once a minute somebody looks at each of them. Tables, columns and
+-- The loop that a semaphore in a table is usually made with: a program checks each of them once a minute. Tables, columns and
 -- steps as its description has them; nothing was added to make it slower.
 DROP SCHEMA IF EXISTS taskyard_bench_poll CASCADE;
 CREATE SCHEMA taskyard_bench_poll;

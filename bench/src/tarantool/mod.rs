@@ -1,7 +1,7 @@
-//! Tasks on Tarantool: ours beside the figures of tarantool/queue on such a machine.
+//! Tasks on Tarantool: Taskyard compared with the figures of tarantool/queue on such a machine.
 //!
-//! Tarantool is started for the benchmark, set as it comes (`wal_mode write`). Ours goes through the public client, 64 clients
-//! that share one engine. The queue module cannot be brought here, so its figures are those that were measured once, with 64
+//! Tarantool is started for the benchmark, with default settings (`wal_mode write`). Taskyard uses the public client, 64 clients
+//! that share one engine. The queue module cannot be installed here, so its figures are from an earlier measurement, with 64
 //! requests in flight on one connection.
 
 mod server;
@@ -18,7 +18,7 @@ use super::load::{self, Load, Measured, TUBE};
 use super::report::{Report, Row, Target};
 use server::Server;
 
-/// Calls under way at the same time.
+/// Concurrent calls.
 const CLIENTS: usize = 64;
 /// Tasks in one call where they come in batches.
 const BATCH: usize = 100;
@@ -58,7 +58,7 @@ async fn measure_four(client: &Client<Embedded>, load: Load) -> Result<[Measured
     Ok([put, take, ack, pairs])
 }
 
-/// What clients hold.
+/// The tasks that clients hold.
 type Held = Arc<Mutex<Vec<Task>>>;
 
 async fn take(client: &Client<Embedded>, load: Load, held: &Held) -> Result<Measured> {
@@ -95,11 +95,11 @@ async fn ack(client: &Client<Embedded>, load: Load, held: &Held) -> Result<Measu
     Ok(measured)
 }
 
-/// The first use makes the tube, and that is not what is measured.
+/// Creates the tube by a first use, which is not measured.
 async fn warm_up(client: &Client<Embedded>) -> Result<()> {
     client.put_tasks(TUBE, vec![load::task()?; BATCH], Duration::ZERO).await?;
     let tasks = client.take_many(TUBE, BATCH, Duration::ZERO).await?;
-    ensure!(tasks.len() == BATCH, "{} tasks are there after {BATCH} puts", tasks.len());
+    ensure!(tasks.len() == BATCH, "{} tasks exist after {BATCH} puts", tasks.len());
     client.ack_many(&tasks).await?;
     Ok(())
 }

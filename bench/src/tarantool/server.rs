@@ -1,4 +1,4 @@
-//! A Tarantool of the benchmark's own, in a folder of its own.
+//! Starts a Tarantool in a new folder.
 
 use std::fs;
 use std::net::TcpListener;
@@ -15,9 +15,9 @@ const USUAL: &str = "/usr/bin/tarantool";
 const SCRIPT: &str = include_str!("server.lua");
 
 /// What a reader should know of the settings.
-pub const SETTINGS_NOTE: &str = "wal_mode write, as it comes";
+pub const SETTINGS_NOTE: &str = "wal_mode write, the default";
 
-/// The program, if it is there.
+/// The program, if it is installed.
 pub fn program() -> Option<PathBuf> {
     let program =
         std::env::var_os("TASKYARD_TARANTOOL").map_or_else(|| USUAL.into(), PathBuf::from);
@@ -49,7 +49,7 @@ impl Server {
             ensure!(server.child.try_wait()?.is_none(), "Tarantool ended at once");
             sleep(Duration::from_millis(50));
         }
-        bail!("Tarantool does not get ready")
+        bail!("Tarantool does not become ready")
     }
 
     /// Its URL.

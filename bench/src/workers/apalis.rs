@@ -1,4 +1,4 @@
-//! apalis with its SQLite store beside our workers, as a program of its own: its SQLite and ours cannot be in one.
+//! apalis with its SQLite store, compared with our workers, as a separate program: its SQLite and ours cannot be linked together.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ const PROGRAM: &str = "TASKYARD_PEER_APALIS";
 const TASKS_MAX: usize = 1_000;
 const STARTS: usize = 300;
 
-/// What it says it did.
+/// The figures that it reports.
 #[derive(Debug, Deserialize)]
 pub struct Figures {
     version: String,
@@ -26,13 +26,13 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// For the notes of our own figures.
+    /// Its figures for the notes.
     pub fn name(&self) -> String {
         format!("apalis {} ({}, {TASKS_MAX} tasks)", self.version, self.settings)
     }
 }
 
-/// Lets it do the same work on a disk of the same kind; nothing when its program is not there.
+/// Runs the same work on a disk of the same kind; `None` when its program is not installed.
 pub fn measure(
     folder: &Path,
     tasks: usize,
@@ -40,7 +40,7 @@ pub fn measure(
     batch: usize,
 ) -> Result<Option<Figures>> {
     let Some(program) = std::env::var_os(PROGRAM) else {
-        eprintln!("  apalis is not measured: `cargo xtask bench` brings it");
+        eprintln!("  apalis is not measured: `cargo xtask bench` installs it");
         return Ok(None);
     };
     let folder = folder.join("apalis");
@@ -58,7 +58,7 @@ pub fn measure(
     ensure!(output.status.success(), "its program failed: {}", output.status);
     let printed = String::from_utf8_lossy(&output.stdout);
     let figures: Figures = serde_json::from_str(printed.trim())
-        .with_context(|| format!("its program said {printed}"))?;
+        .with_context(|| format!("its program printed {printed}"))?;
     let Figures { drain, start_p50, start_p99, .. } = &figures;
     eprintln!(
         "  {}: {drain:.0} tasks/s, put to start p50 {start_p50:.2} ms, p99 {start_p99:.2} ms",

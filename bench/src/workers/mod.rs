@@ -1,4 +1,4 @@
-//! Typed workers with handlers that do nothing: what the runtime itself costs.
+//! Typed workers with empty handlers: the cost of the runtime itself.
 
 mod apalis;
 mod note;
@@ -18,7 +18,7 @@ use taskyard_worker::{
 };
 use tokio::sync::{Notify, mpsc};
 
-use super::iproto::Running;
+use super::iproto::BenchServer;
 use super::report::{Report, Row, Target};
 use super::{Size, store_in};
 use note::{Note, note};
@@ -26,13 +26,13 @@ use note::{Note, note};
 const PROCESSORS: usize = 4;
 const BATCH: usize = 100;
 
-/// Measures everything about workers.
+/// Runs all measurements of workers.
 pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
     codec(report)?;
     let peer = apalis::measure(folder, size.tasks, PROCESSORS, BATCH).context("apalis")?;
     let beside = |rate: f64| match &peer {
         Some(peer) => format!("{:.0} times {}", rate / peer.drain, peer.name()),
-        None => "apalis was not there".into(),
+        None => "apalis is not installed".into(),
     };
     let client = Client::open(&store_in(folder, "workers"))?;
     let rate = drain(client.queue().clone(), size.tasks).await.context("in process")?;
@@ -45,7 +45,7 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
     });
     latency(report, client.queue().clone(), peer.as_ref()).await?;
     client.close().await?;
-    let server = Running::start(&store_in(folder, "workers-network"))?;
+    let server = BenchServer::start(&store_in(folder, "workers-network"))?;
     let rate = drain(Iproto::new(&server.address)?, size.tasks).await.context("over iproto")?;
     server.stop()?;
     report.add(Row {

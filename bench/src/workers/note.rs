@@ -1,4 +1,4 @@
-//! The task of the benchmark of workers, written as generated code is.
+//! The task type of the worker benchmark, in the form of generated code.
 
 use taskyard_worker::{Delivery, FieldError, FieldReader, FieldWriter, Queue, TypedTask};
 

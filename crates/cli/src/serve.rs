@@ -152,7 +152,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         }
         None => None,
     };
-    listeners.config.guests = pool.as_ref().map(pool::HostedPool::guests);
+    listeners.config.extra_routes = pool.as_ref().map(pool::HostedPool::guests);
     let started = Instant::now();
     let (url, store) = args.open()?;
     let durable = store.capabilities().durable;

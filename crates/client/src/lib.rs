@@ -53,11 +53,11 @@ pub use task::{Task, bytes_task, new_task};
 
 pub use taskyard_core::command::TubeInfo;
 pub use taskyard_core::{
-    EventId, EventKind, Execute, Finish, FinishItem, Grant, GrantFinish, GrantItem, GrantOutcome,
-    Holder, Kind, Lease, LineCursor, LinePart, Member, MembersPage, NewTask, Outcome, Placed,
-    Priority, Reason, SemaphoreChange, SemaphoreEvent, SemaphoreInfo, SemaphoreKey,
-    SemaphoreOptions, Span, Standing, State, Status, Take, TaskId, Timestamp, TubeChange, TubeName,
-    TubeOptions, TubeStats, Wish,
+    EnqueueItem, EventId, EventKind, Execute, Finish, FinishItem, Grant, GrantFinish, GrantItem,
+    GrantOutcome, Holder, Kind, Lease, Member, MemberCursor, MemberGroup, MembersPage, NewTask,
+    Outcome, Placed, Priority, Reason, SemaphoreChange, SemaphoreEvent, SemaphoreInfo,
+    SemaphoreKey, SemaphoreOptions, Span, Standing, State, Status, Take, TaskId, Timestamp,
+    TubeChange, TubeName, TubeOptions, TubeStats,
 };
 #[cfg(feature = "embedded")]
 pub use taskyard_store::{OpenError, OpenOptions};

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use futures_core::Stream;
 use taskyard_core::{
-    Command, EventId, Execute, Grant, GrantFinish, GrantItem, GrantOutcome, LineCursor, LinePart,
-    MembersPage, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo,
-    SemaphoreKey, SemaphoreReply, Standing, TaskId, Wish,
+    Command, EnqueueItem, EventId, Execute, Grant, GrantFinish, GrantItem, GrantOutcome,
+    MemberCursor, MemberGroup, MembersPage, Reply, SemaphoreChange, SemaphoreCommand,
+    SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreReply, Standing, TaskId,
 };
 
 use crate::client::{Client, unexpected};
@@ -168,14 +168,14 @@ impl<'a, E: Execute> Semaphore<'a, E> {
 
     /// Enqueues a task, or changes its priority; larger priorities come first.
     pub async fn enqueue(&self, task: TaskId, priority: f64) -> Result<Standing> {
-        let mut standings = self.enqueue_many(&[Wish { task, priority }]).await?;
+        let mut standings = self.enqueue_many(&[EnqueueItem { task, priority }]).await?;
         Ok(standings.pop().ok_or_else(|| unexpected("enqueue"))?)
     }
 
     /// Enqueues many tasks in one step.
-    pub async fn enqueue_many(&self, wishes: &[Wish]) -> Result<Vec<Standing>> {
-        let (key, wishes) = (self.key.clone(), wishes.to_vec());
-        self.standings(SemaphoreCommand::Enqueue { key, wishes }).await
+    pub async fn enqueue_many(&self, entries: &[EnqueueItem]) -> Result<Vec<Standing>> {
+        let (key, entries) = (self.key.clone(), entries.to_vec());
+        self.standings(SemaphoreCommand::Enqueue { key, entries }).await
     }
 
     /// The standings of tasks; those that are not enqueued are left out.
@@ -188,8 +188,8 @@ impl<'a, E: Execute> Semaphore<'a, E> {
     /// previous page.
     pub async fn members(
         &self,
-        part: LinePart,
-        after: Option<LineCursor>,
+        part: MemberGroup,
+        after: Option<MemberCursor>,
         count: usize,
     ) -> Result<MembersPage> {
         let key = self.key.clone();

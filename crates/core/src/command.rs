@@ -1,6 +1,6 @@
-//! What can be asked of a queue, and what it answers.
+//! The commands of a queue and their replies.
 //!
-//! The machine applies commands, stores take batches of them, the wire encodes them.
+//! The machine applies commands, stores execute batches of them, the wire encodes them.
 
 use std::sync::Arc;
 
@@ -13,144 +13,149 @@ use crate::task::{Body, Task, TaskId};
 use crate::time::{Span, Timestamp};
 use crate::tube::{TubeChange, TubeName, TubeOptions};
 
-/// One thing asked of the queue. A command is atomic: it takes effect as a whole or, when it
-/// answers an error, not at all.
+/// A command to the queue. It is atomic: it takes effect as a whole or, when the reply is an error,
+/// not at all.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
-    /// Make a tube. Answers [`Reply::Created`].
+    /// Creates a tube. Replies with [`Reply::Created`].
     CreateTube {
         /// Its name.
         tube: TubeName,
-        /// What it does.
+        /// Its options.
         options: TubeOptions,
-        /// Leave an existing tube of that name as it is instead of answering an error.
+        /// Leave an existing tube of that name unchanged instead of replying with an error.
         if_not_exists: bool,
     },
-    /// Change a tube, pause it or resume it. Answers [`Reply::Tubes`] with that tube.
+    /// Changes, pauses or resumes a tube. Replies with [`Reply::Tubes`] with that tube.
     AlterTube {
-        /// Which tube.
+        /// The tube.
         tube: TubeName,
         /// What to change.
         change: TubeChange,
     },
-    /// Give a tube another name, perhaps the one it has, and, if it has none yet, its permanent number. Its tasks
-    /// stay, taken ones too. Answers [`Reply::Tubes`] with that tube.
+    /// Renames a tube, possibly to its current name, and sets its permanent queue number if it has
+    /// none yet. Its tasks stay, taken ones too. Replies with [`Reply::Tubes`] with that tube.
     NameTube {
-        /// Which tube.
+        /// The tube.
         tube: TubeName,
-        /// What it is called from now on.
+        /// Its new name.
         name: TubeName,
-        /// The number of the queue that it is; `None` leaves it as it is.
+        /// The permanent queue number; `None` leaves it unchanged.
         queue_num: Option<u32>,
     },
-    /// Remove a tube with its tasks; refused while tasks are taken. Answers [`Reply::Nothing`].
+    /// Removes a tube with its tasks; refused while tasks are taken. Replies with
+    /// [`Reply::Nothing`].
     DropTube {
-        /// Which tube.
+        /// The tube.
         tube: TubeName,
     },
-    /// Show one tube or all, by name. Answers [`Reply::Tubes`].
+    /// Shows one tube or all, by name. Replies with [`Reply::Tubes`].
     Tubes {
-        /// Which tube; `None` is all.
+        /// The tube; `None` is all.
         tube: Option<TubeName>,
     },
-    /// Add tasks: all or none. Answers [`Reply::Put`].
+    /// Adds tasks: all or none. Replies with [`Reply::Put`].
     Put {
-        /// Where to.
+        /// The tube.
         tube: TubeName,
-        /// What to add.
+        /// The tasks to add.
         tasks: Vec<NewTask>,
-        /// How long to wait for room in a full tube. The machine answers at once; who runs it waits.
+        /// How long to wait for capacity in a full tube. The machine replies at once; the engine
+        /// waits.
         wait: Span,
     },
-    /// Deliver tasks. Answers [`Reply::Taken`].
+    /// Delivers tasks. Replies with [`Reply::Taken`].
     Take(Take),
-    /// End or prolong deliveries. Answers [`Reply::Finished`] with an outcome for each item.
+    /// Ends or extends deliveries. Replies with [`Reply::Finished`] with an outcome for each item.
     Finish {
-        /// Which tube.
+        /// The tube.
         tube: TubeName,
         /// What to do with which delivery.
         items: Vec<FinishItem>,
         /// Whether the outcomes show the tasks.
         show: bool,
     },
-    /// Bring buried tasks back, lowest (pri, id) first. Answers [`Reply::Kicked`].
+    /// Makes buried tasks ready again, lowest (pri, id) first. Replies with [`Reply::Kicked`].
     Kick {
-        /// Which tube.
+        /// The tube.
         tube: TubeName,
-        /// At most how many.
+        /// Maximum number of tasks.
         count: u64,
     },
-    /// Remove tasks, whoever holds them. Answers [`Reply::Finished`].
+    /// Removes tasks in any state. Replies with [`Reply::Finished`].
     Delete {
-        /// Which tube.
+        /// The tube.
         tube: TubeName,
-        /// Which tasks.
+        /// The tasks.
         ids: Vec<TaskId>,
         /// Whether the outcomes show the tasks.
         show: bool,
     },
-    /// Show tasks; those that are not there are left out. Answers [`Reply::Tasks`].
+    /// Shows tasks; unknown ones are omitted. Replies with [`Reply::Tasks`].
     Peek {
-        /// Which tube.
+        /// The tube.
         tube: TubeName,
-        /// Which tasks.
+        /// The tasks.
         ids: Vec<TaskId>,
     },
-    /// Show who holds what, by id. Answers [`Reply::Tasks`] without bodies.
+    /// Shows taken tasks and their holders, by id. Replies with [`Reply::Tasks`] without bodies.
     Deliveries {
-        /// Which tube.
+        /// The tube.
         tube: TubeName,
-        /// At most how many.
+        /// Maximum number of tasks.
         count: usize,
     },
-    /// Remove all tasks of a tube, taken ones too. Answers [`Reply::Nothing`].
+    /// Removes all tasks of a tube, taken ones too. Replies with [`Reply::Nothing`].
     Truncate {
-        /// Which tube.
+        /// The tube.
         tube: TubeName,
     },
-    /// Give back every taken task of a tube. Answers [`Reply::Nothing`].
+    /// Releases every taken task of a tube. Replies with [`Reply::Nothing`].
     ReleaseAll {
-        /// Which tube.
+        /// The tube.
         tube: TubeName,
     },
-    /// Begin a session, or join a live one: one more connection of it. Answers [`Reply::Session`].
+    /// Begins a session, or adds one more connection to a live one. Replies with
+    /// [`Reply::Session`].
     JoinSession {
-        /// Which session. The caller chooses the identity of a new one.
+        /// The session. The caller chooses the identity of a new one.
         session: SessionId,
         /// Whether it may be new.
         create: bool,
     },
-    /// One connection of a session is gone. With the last one its tasks are given back: at once, or
-    /// when the time set by [`Command::ConfigureSessions`] has passed. Answers [`Reply::Nothing`].
+    /// One connection of a session has ended. With the last one its tasks are released: at once, or
+    /// after the time set by [`Command::ConfigureSessions`]. Replies with [`Reply::Nothing`].
     LeaveSession {
-        /// Which session.
+        /// The session.
         session: SessionId,
     },
-    /// How long a session without connections keeps its tasks. Answers [`Reply::Nothing`].
+    /// Sets how long a session without connections keeps its tasks. Replies with
+    /// [`Reply::Nothing`].
     ConfigureSessions {
-        /// That long.
+        /// The time.
         ttr: Span,
     },
-    /// Ask a semaphore. Answers [`Reply::Semaphore`].
+    /// A semaphore command. Replies with [`Reply::Semaphore`].
     Semaphore(SemaphoreCommand),
-    /// Let time do what is due: delays end, leases run out, tasks expire, sessions end.
-    /// Answers [`Reply::Ticked`].
+    /// Processes what is due: delays end, leases expire, tasks expire, sessions end. Replies with
+    /// [`Reply::Ticked`].
     Tick {
-        /// At most how many tasks to move.
+        /// Maximum number of tasks to move.
         limit: usize,
     },
 }
 
-/// A task to be added. What is `None` comes from the tube.
+/// A task to add. `None` fields take the defaults of the tube.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewTask {
-    /// What it carries.
+    /// Payload and meta.
     pub body: Body,
-    /// Smaller goes first.
+    /// Priority: a smaller number is delivered first.
     pub pri: Option<u64>,
-    /// Remove it when nobody took it in this time. A delay does not count.
+    /// Time to live: the task is removed if it is not taken within this time. A delay does not
+    /// count.
     pub ttl: Option<Span>,
-    /// Give it back when its holder does not answer in this time.
+    /// Time to run: the task is released if its holder does not finish it within this time.
     pub ttr: Option<Span>,
     /// Not ready before this time has passed.
     pub delay: Option<Span>,
@@ -158,8 +163,8 @@ pub struct NewTask {
     pub at: Option<Timestamp>,
     /// Its sub-queue, in tubes that have them.
     pub subqueue: Option<Arc<str>>,
-    /// How important it is to the semaphore before the tube, instead of what `pri` says; larger goes first. Refused
-    /// where the tube has none.
+    /// Its priority in the semaphore of the tube, instead of one derived from `pri`; a larger
+    /// number comes first. Refused if the tube has no semaphore.
     pub semaphore_priority: Option<Priority>,
 }
 
@@ -179,68 +184,68 @@ impl NewTask {
     }
 }
 
-/// How to deliver.
+/// Parameters of a delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Take {
-    /// From where.
+    /// The tube.
     pub tube: TubeName,
-    /// At most how many; at most one of each sub-queue.
+    /// Maximum number of tasks; at most one of each sub-queue.
     pub count: usize,
-    /// Who takes: the tasks return when this session ends. Without a session only the lease time
-    /// and the lease number guard a delivery.
+    /// The session that takes: its tasks are released when it ends. Without a session only the
+    /// lease time and the lease number protect a delivery.
     pub session: Option<SessionId>,
     /// How long the delivery may last, instead of each task's ttr.
     pub lease: Option<Span>,
-    /// How long to wait for the first task. The machine answers at once; who runs it waits.
+    /// How long to wait for the first task. The machine replies at once; the engine waits.
     pub wait: Span,
 }
 
-/// One delivery to end or prolong.
+/// One delivery to end or extend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FinishItem {
-    /// Which task.
+    /// The task.
     pub id: TaskId,
-    /// Who says so.
+    /// The claimed holder.
     pub holder: Holder,
     /// What to do.
     pub finish: Finish,
 }
 
-/// Who claims to hold a delivery.
+/// The claimed holder of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// Whoever knows the number of the current delivery.
+    /// A caller that knows the number of the current delivery.
     Lease(Lease),
     /// The session that took it.
     Session(SessionId),
-    /// Anybody, as long as the task is taken. Bury accepts this in every state.
+    /// Any caller, as long as the task is taken. Bury accepts this in every state.
     Any,
 }
 
-/// How a delivery ends or goes on.
+/// How a delivery ends or continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// Done: remove the task.
+    /// The task is done: remove it.
     Ack,
-    /// Give it back.
+    /// Release it.
     Release {
         /// Not ready before this time has passed; zero is ready at once.
         delay: Span,
         /// Whether this delivery counts as an attempt.
         counted: bool,
     },
-    /// Put it aside.
+    /// Bury it: set it aside until it is kicked.
     Bury,
-    /// Ask for this much more time.
+    /// Extend the delivery by this time.
     Touch(Span),
 }
 
-/// What became of one item of a batch.
+/// The outcome of one item of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was done; here is the task after it, if the command said `show`.
+    /// Done; with the task after it, if the command said `show`.
     Done(Option<Box<Task>>),
-    /// The task is there, but the claimed delivery is not the current one.
+    /// The task exists, but the claimed delivery is not the current one.
     Stale,
     /// No such task.
     Missing,
@@ -249,56 +254,57 @@ pub enum Outcome {
 /// A task that was added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
-    /// Its number in the tube.
+    /// Its id in the tube.
     pub id: TaskId,
     /// Ready or delayed.
     pub state: State,
 }
 
-/// A tube as answers show it.
+/// A tube, as replies show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TubeInfo {
     /// Its name.
     pub name: TubeName,
     /// Its number in the store.
     pub number: u32,
-    /// What it does.
+    /// Its options.
     pub options: TubeOptions,
-    /// What it has and what was done to it.
+    /// Task counts and call counts.
     pub stats: TubeStats,
-    /// Ready tasks that could be delivered right now.
+    /// Ready tasks that could be delivered now.
     pub takeable: u64,
-    /// When time alone next changes something in it.
+    /// When the next change is due.
     pub next_wakeup: Option<Timestamp>,
-    /// Since when the task waits that has been ready for longest of those that no other task of their sub-queue keeps
-    /// waiting. At most [`OLDEST_LOOKED_MAX`](crate::limits::OLDEST_LOOKED_MAX) are looked at.
+    /// Since when the oldest takeable task has been ready. Tasks that wait for another task of
+    /// their sub-queue do not count. At most
+    /// [`OLDEST_LOOKED_MAX`](crate::limits::OLDEST_LOOKED_MAX) tasks are examined.
     pub oldest_ready: Option<Timestamp>,
 }
 
-/// What a command answers.
+/// The reply of a command.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
-    /// Done, nothing to tell.
+    /// Done, without a result.
     Nothing,
-    /// To `CreateTube`: whether the tube is new.
+    /// Reply to `CreateTube`: whether the tube is new.
     Created(bool),
-    /// To `Tubes`, `AlterTube` and `NameTube`.
+    /// Reply to `Tubes`, `AlterTube` and `NameTube`.
     Tubes(Vec<TubeInfo>),
-    /// To `Put`, in the order of the tasks.
+    /// Reply to `Put`, in the order of the tasks.
     Put(Vec<Placed>),
-    /// To `Take`: perhaps none.
+    /// Reply to `Take`: possibly none.
     Taken(Vec<Task>),
-    /// To `Finish` and `Delete`, in the order of the items.
+    /// Reply to `Finish` and `Delete`, in the order of the items.
     Finished(Vec<Outcome>),
-    /// To `Kick`: how many came back.
+    /// Reply to `Kick`: the number of kicked tasks.
     Kicked(u64),
-    /// To `Peek` and `Deliveries`.
+    /// Reply to `Peek` and `Deliveries`.
     Tasks(Vec<Task>),
-    /// To `JoinSession`.
+    /// Reply to `JoinSession`.
     Session(SessionId),
-    /// To `Semaphore`.
+    /// Reply to `Semaphore`.
     Semaphore(SemaphoreReply),
-    /// To `Tick`: how many tasks, sessions and semaphores moved.
+    /// Reply to `Tick`: how many tasks, sessions and semaphores moved.
     Ticked(usize),
 }
 

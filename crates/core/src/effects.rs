@@ -1,4 +1,4 @@
-//! What a batch of commands changed that others may be waiting for.
+//! The effects of a batch that waiting commands depend on.
 
 use std::collections::BTreeSet;
 
@@ -6,65 +6,65 @@ use crate::semaphore::SemaphoreKey;
 use crate::time::Timestamp;
 use crate::tube::TubeName;
 
-/// What others may be waiting for. Consumers and producers are woken from this alone.
+/// The effects of a batch. Waiting commands are woken from this alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
     /// Tubes in which tasks became takeable, and how many are takeable now.
     pub ready: Vec<(TubeName, u64)>,
-    /// Full tubes that have room again, and how much.
+    /// Full tubes that have free capacity again, and how much.
     pub room: Vec<(TubeName, u64)>,
-    /// Of which semaphores events became due: those who wait for them may fetch them.
-    pub events: News,
-    /// When time alone next changes something; a tick is wanted then.
+    /// Semaphores with new due events, for callers that wait for events.
+    pub events: NewEvents,
+    /// When the next change is due; a tick is needed then.
     pub next_wakeup: Option<Timestamp>,
 }
 
-/// Of which semaphores there may be new events.
+/// The semaphores that may have new events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum News {
-    /// There are none.
+pub enum NewEvents {
+    /// None.
     #[default]
     Nothing,
-    /// Of these.
+    /// These semaphores.
     Of(BTreeSet<SemaphoreKey>),
-    /// Perhaps of any.
+    /// Possibly any semaphore.
     All,
 }
 
-impl News {
-    /// Of one semaphore.
-    pub fn of(key: SemaphoreKey) -> News {
-        News::Of(BTreeSet::from([key]))
+impl NewEvents {
+    /// One semaphore.
+    pub fn of(key: SemaphoreKey) -> NewEvents {
+        NewEvents::Of(BTreeSet::from([key]))
     }
 
-    /// Takes one in.
+    /// Adds one semaphore.
     pub fn add_key(&mut self, key: &SemaphoreKey) {
         match self {
-            News::Nothing => *self = News::of(key.clone()),
-            News::Of(keys) if !keys.contains(key) => _ = keys.insert(key.clone()),
-            News::Of(_) | News::All => {}
+            NewEvents::Nothing => *self = NewEvents::of(key.clone()),
+            NewEvents::Of(keys) if !keys.contains(key) => _ = keys.insert(key.clone()),
+            NewEvents::Of(_) | NewEvents::All => {}
         }
     }
 
     /// Whether there may be any.
-    pub fn are_there(&self) -> bool {
-        *self != News::Nothing
+    pub fn any(&self) -> bool {
+        *self != NewEvents::Nothing
     }
 
-    /// Whether somebody who waits for events of this semaphore, or of any, may find some.
-    pub fn concern(&self, wanted: Option<&SemaphoreKey>) -> bool {
+    /// Whether a caller that waits for events of this semaphore, or of any, may find some.
+    pub fn may_concern(&self, wanted: Option<&SemaphoreKey>) -> bool {
         match (self, wanted) {
-            (News::Nothing, _) => false,
-            (News::Of(keys), Some(wanted)) => keys.contains(wanted),
-            (News::Of(_), None) | (News::All, _) => true,
+            (NewEvents::Nothing, _) => false,
+            (NewEvents::Of(keys), Some(wanted)) => keys.contains(wanted),
+            (NewEvents::Of(_), None) | (NewEvents::All, _) => true,
         }
     }
 
-    /// Takes others in.
-    pub fn add(&mut self, more: News) {
+    /// Merges `more`.
+    pub fn add(&mut self, more: NewEvents) {
         match (&mut *self, more) {
-            (_, News::Nothing) | (News::All, _) => {}
-            (News::Of(keys), News::Of(more)) => keys.extend(more),
+            (_, NewEvents::Nothing) | (NewEvents::All, _) => {}
+            (NewEvents::Of(keys), NewEvents::Of(more)) => keys.extend(more),
             (_, more) => *self = more,
         }
     }
@@ -75,18 +75,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn news_add_up() {
+    fn new_events_are_merged() {
         let key = |text: &str| SemaphoreKey::new(text).unwrap();
-        let mut news = News::default();
-        assert!(!news.are_there() && !news.concern(None));
-        news.add(News::of(key("a")));
-        news.add(News::Nothing);
-        assert!(news.concern(Some(&key("a"))) && news.concern(None));
-        assert!(!news.concern(Some(&key("b"))));
-        news.add(News::of(key("b")));
-        assert!(news.concern(Some(&key("a"))) && news.concern(Some(&key("b"))));
-        news.add(News::All);
-        news.add(News::of(key("c")));
-        assert_eq!(news, News::All);
+        let mut new_events = NewEvents::default();
+        assert!(!new_events.any() && !new_events.may_concern(None));
+        new_events.add(NewEvents::of(key("a")));
+        new_events.add(NewEvents::Nothing);
+        assert!(new_events.may_concern(Some(&key("a"))) && new_events.may_concern(None));
+        assert!(!new_events.may_concern(Some(&key("b"))));
+        new_events.add(NewEvents::of(key("b")));
+        assert!(new_events.may_concern(Some(&key("a"))) && new_events.may_concern(Some(&key("b"))));
+        new_events.add(NewEvents::All);
+        new_events.add(NewEvents::of(key("c")));
+        assert_eq!(new_events, NewEvents::All);
     }
 }

@@ -1,54 +1,54 @@
-//! Why a command was refused.
+//! The errors of commands.
 
 use crate::semaphore::SemaphoreKey;
 use crate::session::SessionId;
 use crate::task::TaskId;
 use crate::tube::TubeName;
 
-/// What the core's operations return.
+/// The result of the core's operations.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a command was refused. Each variant is a meaning the caller can act on. A refused command has
-/// changed nothing; only after [`Error::OutcomeUnknown`] it may have.
+/// Why a command was refused. Each variant is a meaning that the caller can act on. A refused
+/// command has changed nothing; only after [`Error::OutcomeUnknown`] it may have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// No tube of this name.
     #[error("tube '{0}' does not exist; create it first")]
     TubeNotFound(TubeName),
-    /// A tube of this name is there already.
+    /// A tube of this name already exists.
     #[error("tube '{0}' already exists")]
     TubeExists(TubeName),
-    /// The number of a queue belongs to a tube, and the two stay together for good.
+    /// The queue number belongs to another tube; the assignment is permanent.
     #[error(
         "queue number {num} belongs to tube '{tube}' for good; a number has one tube, a tube one number"
     )]
     QueueNumTaken {
-        /// Whose it is.
+        /// The tube with this number.
         tube: TubeName,
-        /// The number that this tube has.
+        /// The number of that tube.
         num: u32,
     },
-    /// The tube cannot be dropped while somebody holds its tasks.
+    /// The tube cannot be dropped while its tasks are taken.
     #[error("tube '{0}' has taken tasks; finish or release them before dropping it")]
     TubeHasTaken(TubeName),
     /// The tube cannot be dropped while consumers wait on it.
     #[error("tube '{0}' has waiting consumers; stop them before dropping it")]
     TubeHasConsumers(TubeName),
-    /// The tube has as many tasks as it may have.
+    /// The tube is full.
     #[error(
-        "tube '{tube}' has no room for that (capacity {capacity}); take some, raise its capacity, or put fewer at once"
+        "tube '{tube}' is full (capacity {capacity}); take some tasks, raise its capacity, or put fewer at once"
     )]
     TubeFull {
-        /// The tube that is full.
+        /// The full tube.
         tube: TubeName,
-        /// How many tasks it may have.
+        /// Its capacity.
         capacity: u64,
     },
-    /// There are as many tubes as there may be, in the store or of one user.
+    /// The limit on the number of tubes is reached, in the store or of one user.
     #[error("the limit of {0} tubes is reached; drop some first")]
     TooManyTubes(usize),
-    /// The tube has no semaphore to which a task could be important.
+    /// The tube has no semaphore, so its tasks have no semaphore priority.
     #[error(
         "tube '{0}' has no semaphore, so a task there cannot have a semaphore_priority; use pri"
     )]
@@ -56,12 +56,12 @@ pub enum Error {
     /// No semaphore of this key.
     #[error("semaphore '{0}' does not exist; create it first")]
     SemaphoreNotFound(SemaphoreKey),
-    /// A semaphore of this key is there already, and not as it was wanted.
+    /// A semaphore of this key already exists, with other options.
     #[error("semaphore '{key}' already exists{}", besides(differs))]
     SemaphoreExists {
         /// Its key.
         key: SemaphoreKey,
-        /// Which of the named options differ; perhaps none.
+        /// Which of the given options differ; possibly none.
         differs: String,
     },
     /// The semaphore cannot be dropped while tasks hold its grants or wait for them.
@@ -69,60 +69,61 @@ pub enum Error {
         "tasks hold grants of semaphore '{0}' or wait for them; release them first, or drop it with force"
     )]
     SemaphoreInUse(SemaphoreKey),
-    /// The semaphore cannot be dropped while it is before a tube.
-    #[error("semaphore '{key}' is before tube '{tube}'; drop the tube first")]
+    /// The semaphore cannot be dropped while it gates a tube.
+    #[error("semaphore '{key}' gates tube '{tube}'; drop the tube first")]
     SemaphoreHasTube {
         /// The semaphore.
         key: SemaphoreKey,
-        /// One of the tubes behind it.
+        /// One of the tubes that it gates.
         tube: TubeName,
     },
-    /// The store has as many semaphores as it may have.
-    #[error("the store has {0} semaphores, the most it may have; drop some first")]
+    /// The limit on the number of semaphores is reached.
+    #[error("the limit of {0} semaphores is reached; drop some first")]
     TooManySemaphores(usize),
     /// No task of this id in the tube.
     #[error("task {1} not found in tube '{0}'")]
     TaskNotFound(TubeName, TaskId),
-    /// The tube's kind does not have this verb.
+    /// The tube's kind does not support this verb.
     #[error("a {kind} tube does not support {verb}")]
     Unsupported {
         /// The tube's kind.
         kind: &'static str,
-        /// What was asked.
+        /// The verb.
         verb: &'static str,
     },
-    /// Something in the command itself is wrong.
+    /// The command is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// Something in the command is larger than its limit.
+    /// A part of the command exceeds its limit.
     #[error("{what} is {size}, the limit is {limit}; {advice}")]
     TooLarge {
-        /// What is too large.
+        /// The part that is too large.
         what: &'static str,
-        /// How large it is.
+        /// Its size.
         size: usize,
-        /// How large it may be.
+        /// The limit.
         limit: usize,
         /// What to do about it.
         advice: &'static str,
     },
-    /// No live session of this identity.
+    /// No live session with this identity.
     #[error("session {0} is unknown or has expired")]
     SessionUnknown(SessionId),
-    /// Too much is waiting; nothing was done.
+    /// Too much is queued; nothing was done.
     #[error("overloaded: {0}; try again a little later")]
     Overloaded(&'static str),
-    /// The store could not do it; nothing was done.
+    /// The store failed; nothing was done.
     #[error("the store failed: {0}")]
     Store(String),
-    /// The store cannot be reached for now; nothing was done.
+    /// The store is unreachable; nothing was done.
     #[error("{0}")]
-    StoreAway(String),
-    /// The store was lost after it was asked and before it answered: it was done or it was not.
+    StoreUnavailable(String),
+    /// The connection to the store was lost between the command and its reply: it may or may not
+    /// have been executed.
     #[error("{0}")]
     OutcomeUnknown(String),
     /// The engine is stopping; nothing was done.
-    #[error("the server is shutting down; try again on the next one")]
+    #[error("the server is shutting down; try another server")]
     ShuttingDown,
 }
 
@@ -134,12 +135,12 @@ fn besides(differs: &str) -> String {
 }
 
 impl Error {
-    /// Whether the same may go well a little later, when who was asked is back or less busy.
-    pub fn is_passing(&self) -> bool {
+    /// Whether the same command may succeed a little later.
+    pub fn is_temporary(&self) -> bool {
         matches!(
             self,
             Error::Overloaded(_)
-                | Error::StoreAway(_)
+                | Error::StoreUnavailable(_)
                 | Error::OutcomeUnknown(_)
                 | Error::ShuttingDown
         )

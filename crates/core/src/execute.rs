@@ -1,4 +1,4 @@
-//! Whatever runs commands, here or on another machine.
+//! The trait of everything that runs commands, in this process or on another machine.
 
 use std::future::Future;
 
@@ -8,7 +8,7 @@ use crate::error::Result;
 /// Runs batches of commands. Implemented by the engine in this process and by the network client,
 /// so that workers, the command line and the test suite need neither engine nor store.
 pub trait Execute: Send + Sync {
-    /// Runs the commands in their order and answers each of them, in that order. The batch is not
-    /// one transaction: each command is atomic by itself.
+    /// Runs the commands in order and returns the replies in that order. The batch is not one
+    /// transaction: each command is atomic by itself.
     fn execute(&self, commands: Vec<Command>) -> impl Future<Output = Vec<Result<Reply>>> + Send;
 }

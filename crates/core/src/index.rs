@@ -1,39 +1,39 @@
-//! The orders in which the tasks of one tube are found.
+//! The indexes of the tasks of one tube.
 
 use std::collections::BTreeSet;
 
 use crate::order::Order;
 use crate::semaphore::gated::gated;
 use crate::session::SessionId;
-use crate::slots::{Slot, Standing};
+use crate::slots::{Slot, SlotState};
 use crate::stats::Counts;
-use crate::subqueue::{Place, Subqueues};
+use crate::subqueue::{OrderKey, Subqueues};
 use crate::task::TaskId;
 use crate::time::Timestamp;
 use crate::tube::TubeOptions;
 
-/// What the tasks of all tubes share.
+/// Indexes over the tasks of all tubes.
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
-    /// What each session holds: (session, tube number, task).
+pub(crate) struct CrossTubeIndex {
+    /// The deliveries of each session: (session, tube number, task).
     pub held: BTreeSet<(SessionId, u32, TaskId)>,
-    /// Tasks that are taken in tubes with a semaphore, by their numbers there.
-    pub at_work: BTreeSet<TaskId>,
+    /// Taken tasks of tubes with a semaphore, by their numbers in it.
+    pub taken_tasks: BTreeSet<TaskId>,
     /// Memory used by all bodies, in bytes.
     pub body_bytes: usize,
 }
 
-/// A task is in exactly the orders of its state.
+/// The indexes of one tube. A task is in exactly the indexes of its state.
 #[derive(Debug)]
 pub(crate) struct Indexes {
     number: u32,
     /// Whether the tube has a semaphore.
     is_gated: bool,
-    /// Ready tasks, where the tube has no sub-queues.
+    /// Ready tasks of a tube without sub-queues.
     pub ready: Order,
-    /// Ready tasks, where it has.
+    /// Ready tasks of a tube with sub-queues.
     pub subqueues: Option<Subqueues>,
-    pub buried: BTreeSet<Place>,
+    pub buried: BTreeSet<OrderKey>,
     pub taken: BTreeSet<TaskId>,
     pub timers: BTreeSet<(Timestamp, TaskId)>,
     pub counts: Counts,
@@ -54,7 +54,7 @@ impl Indexes {
         }
     }
 
-    /// Says whether it has, before any task is taken.
+    /// Sets whether the tube has a semaphore, before any task is taken.
     pub fn set_gated(&mut self, is_gated: bool) {
         self.is_gated = is_gated;
     }
@@ -64,20 +64,20 @@ impl Indexes {
         self.is_gated
     }
 
-    pub fn add(&mut self, slot: &Slot, shared: &mut Shared) {
-        let place = (slot.pri, slot.id);
+    pub fn add(&mut self, slot: &Slot, shared: &mut CrossTubeIndex) {
+        let key = (slot.pri, slot.id);
         match &slot.standing {
-            Standing::Ready(_) => {
+            SlotState::Ready(_) => {
                 self.counts.ready += 1;
                 match &mut self.subqueues {
-                    None => self.ready.insert(place),
-                    Some(subqueues) => subqueues.add_ready(slot.subqueue, place),
+                    None => self.ready.insert(key),
+                    Some(subqueues) => subqueues.add_ready(slot.subqueue, key),
                 }
             }
-            Standing::Delayed(_) | Standing::Scheduled(_) | Standing::Gated(_) => {
+            SlotState::Delayed(_) | SlotState::Scheduled(_) | SlotState::Gated(_) => {
                 self.counts.delayed += 1;
             }
-            Standing::Taken(delivery) => {
+            SlotState::Taken(delivery) => {
                 self.counts.taken += 1;
                 self.taken.insert(slot.id);
                 if let Some(subqueues) = &mut self.subqueues {
@@ -87,12 +87,12 @@ impl Indexes {
                     shared.held.insert((session, self.number, slot.id));
                 }
                 if self.is_gated {
-                    shared.at_work.insert(gated(self.number, slot.id));
+                    shared.taken_tasks.insert(gated(self.number, slot.id));
                 }
             }
-            Standing::Buried { .. } => {
+            SlotState::Buried { .. } => {
                 self.counts.buried += 1;
-                self.buried.insert(place);
+                self.buried.insert(key);
             }
         }
         if slot.timer() != Timestamp::NEVER {
@@ -100,18 +100,18 @@ impl Indexes {
         }
     }
 
-    /// The reverse of `add`. An expired task may have left the ready order before.
-    pub fn remove(&mut self, slot: &Slot, shared: &mut Shared) {
-        let place = (slot.pri, slot.id);
+    /// The reverse of `add`. An expired task may have left the ready index before.
+    pub fn remove(&mut self, slot: &Slot, shared: &mut CrossTubeIndex) {
+        let key = (slot.pri, slot.id);
         match &slot.standing {
-            Standing::Ready(_) => {
+            SlotState::Ready(_) => {
                 self.counts.ready -= 1;
-                self.remove_ready(slot.subqueue, place);
+                self.remove_ready(slot.subqueue, key);
             }
-            Standing::Delayed(_) | Standing::Scheduled(_) | Standing::Gated(_) => {
+            SlotState::Delayed(_) | SlotState::Scheduled(_) | SlotState::Gated(_) => {
                 self.counts.delayed -= 1;
             }
-            Standing::Taken(delivery) => {
+            SlotState::Taken(delivery) => {
                 self.counts.taken -= 1;
                 self.taken.remove(&slot.id);
                 if let Some(subqueues) = &mut self.subqueues {
@@ -121,12 +121,12 @@ impl Indexes {
                     shared.held.remove(&(session, self.number, slot.id));
                 }
                 if self.is_gated {
-                    shared.at_work.remove(&gated(self.number, slot.id));
+                    shared.taken_tasks.remove(&gated(self.number, slot.id));
                 }
             }
-            Standing::Buried { .. } => {
+            SlotState::Buried { .. } => {
                 self.counts.buried -= 1;
-                self.buried.remove(&place);
+                self.buried.remove(&key);
             }
         }
         if slot.timer() != Timestamp::NEVER {
@@ -134,30 +134,30 @@ impl Indexes {
         }
     }
 
-    pub fn remove_ready(&mut self, subqueue: u32, place: Place) {
+    pub fn remove_ready(&mut self, subqueue: u32, key: OrderKey) {
         match &mut self.subqueues {
-            None => _ = self.ready.remove(place),
-            Some(subqueues) => subqueues.remove_ready(subqueue, place),
+            None => _ = self.ready.remove(key),
+            Some(subqueues) => subqueues.remove_ready(subqueue, key),
         }
     }
 
     /// The first task in the order of delivery.
-    pub fn first_ready(&self) -> Option<Place> {
+    pub fn first_ready(&self) -> Option<OrderKey> {
         match &self.subqueues {
             None => self.ready.first(),
             Some(subqueues) => subqueues.first(),
         }
     }
 
-    /// The one after this place, also when nothing is there any more.
-    pub fn next_ready(&self, after: Place) -> Option<Place> {
+    /// The first task after this key, which need not exist any more.
+    pub fn next_ready(&self, after: OrderKey) -> Option<OrderKey> {
         match &self.subqueues {
             None => self.ready.after(after),
             Some(subqueues) => subqueues.after(after),
         }
     }
 
-    /// How many tasks could be taken now.
+    /// The number of tasks that could be taken now.
     pub fn takeable(&self) -> usize {
         match &self.subqueues {
             None => self.ready.len(),

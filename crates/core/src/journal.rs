@@ -1,4 +1,4 @@
-//! What a batch touched: enough to write the change down, and to undo it.
+//! Records what a batch changed: enough to store the changes, and to undo them.
 
 use crate::machine::tubes::Tube;
 use crate::record::Change;
@@ -6,23 +6,23 @@ use crate::semaphore::SemaphoreChanges;
 use crate::session::{Session, SessionId};
 use crate::stats::TubeStats;
 use crate::task::TaskId;
-use crate::tasks::{Loose, Tasks};
+use crate::tasks::{DetachedTask, Tasks};
 use crate::time::Span;
 use crate::tube::{TubeName, TubeOptions};
 
-/// One thing a batch touched, as it was before. Nearly all are tasks, so their size is what counts and
-/// nothing is boxed for them.
+/// One change, with the previous value. Nearly all are tasks, so their size matters and nothing is
+/// boxed for them.
 #[derive(Debug)]
 pub(crate) enum Entry {
-    /// A task, at its first touch in the batch; `None` when it is new.
-    Task { tube: u32, id: TaskId, before: Option<Loose> },
-    /// The numbers of a tube, at its first touch in the batch.
+    /// A task, at its first change in the batch; `None` when it is new.
+    Task { tube: u32, id: TaskId, before: Option<DetachedTask> },
+    /// The statistics of a tube, at their first change in the batch.
     Stats { tube: u32, before: TubeStats },
     /// The options of a tube.
     Options { tube: u32, before: TubeOptions },
-    /// The name and the queue's number of a tube.
+    /// The name and the queue number of a tube.
     Named { tube: u32, before: Box<(TubeName, Option<u32>)> },
-    /// A tube was made.
+    /// A tube was created.
     Created { tube: u32 },
     /// A tube was dropped.
     Dropped { tube: u32, before: Box<Tube> },
@@ -30,15 +30,15 @@ pub(crate) enum Entry {
     Truncated { tube: u32, before: Box<Tasks> },
     /// A session, before each change.
     Session { id: SessionId, before: Option<Session> },
-    /// The time sessions keep their tasks.
+    /// How long sessions keep their tasks.
     SessionTtr { before: Span },
 }
 
-/// The entries of the batch under way. Off until [`crate::Machine::begin`].
+/// The entries of the current batch. Off until [`crate::Machine::begin`].
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     pub on: bool,
-    /// The number of the batch; slots and tubes noted in it carry this number.
+    /// The number of the batch; slots and tubes recorded in it carry this number.
     pub batch: u32,
     pub entries: Vec<Entry>,
 }
@@ -51,27 +51,27 @@ impl Journal {
     }
 }
 
-/// What a batch changed that must be written down, in an order that can be applied as it stands:
-/// first tubes that lost all tasks, then tubes, then tasks.
+/// The changes of a batch to be stored, in an order in which they can be applied: first tubes that
+/// lost all tasks, then tubes, then tasks.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// Tubes whose tasks of before are all gone.
+    /// Tubes whose previous tasks are all removed.
     pub cleared: Vec<u32>,
-    /// Tubes as they are now; `None` is gone.
+    /// Tubes as they are now; `None` is removed.
     pub tubes: Vec<(u32, Option<TubeRecord>)>,
     /// Changed tasks with the numbers of their tubes, each at most once.
     pub tasks: Vec<(u32, Change)>,
-    /// Semaphores, who stands there, and events.
+    /// Semaphores, their entries and events.
     pub semaphores: SemaphoreChanges,
 }
 
-/// A tube as it is written down.
+/// A tube, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TubeRecord {
     /// Its name.
     pub name: TubeName,
-    /// What it does.
+    /// Its options.
     pub options: TubeOptions,
-    /// The id its next task gets.
+    /// The id of its next task.
     pub next_id: u64,
 }

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// The number of one delivery of one task. It is never issued twice by a store, so whoever
-/// shows it proves to hold that delivery and no other.
+/// The number of one delivery of one task. A store never issues it twice, so it proves that the
+/// caller holds that delivery and no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lease(pub u64);
 

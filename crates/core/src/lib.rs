@@ -1,10 +1,10 @@
 //! The rules of Taskyard, as pure state machines.
 //!
-//! Nothing here reads a clock, touches a file or socket, spawns or logs: `now` is an argument,
-//! and what changed is an answer. Every store is compared with this crate.
+//! Nothing here reads a clock, accesses a file or socket, spawns or logs: `now` is an argument, and
+//! changes are return values. The tests compare every store with this crate.
 //!
-//! Start reading at [`command`] (what can be asked), then [`state`] (what may happen to a task),
-//! then [`machine`] (how it happens).
+//! Start reading at [`command`] (all commands and replies), then [`state`] (the states of a task),
+//! then [`machine`] (how commands take effect).
 
 pub mod classes;
 pub mod command;
@@ -29,7 +29,8 @@ pub mod time;
 pub mod transfer;
 pub mod tube;
 
-// The random commands of the tests are written for users of this crate, and used inside it too.
+// The tests' generator of random commands is written for users of this crate, and used inside it
+// too.
 #[cfg(test)]
 extern crate self as taskyard_core;
 
@@ -41,7 +42,7 @@ mod subqueue;
 mod tasks;
 
 pub use command::{Command, Finish, FinishItem, Holder, NewTask, Outcome, Placed, Reply, Take};
-pub use effects::{Effects, News};
+pub use effects::{Effects, NewEvents};
 pub use error::{Error, Result};
 pub use estimate::Estimate;
 pub use execute::Execute;
@@ -51,9 +52,10 @@ pub use machine::{Machine, check_tasks, no_semaphore, refuse_priorities, refuse_
 pub use reason::Reason;
 pub use record::{Change, Record, StoredState};
 pub use semaphore::{
-    EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, LineCursor, LinePart, Member,
-    MembersPage, Priority, SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo,
-    SemaphoreKey, SemaphoreOptions, SemaphoreReply, Standing, Status, Wish,
+    EnqueueItem, EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, Member,
+    MemberCursor, MemberGroup, MembersPage, Priority, SemaphoreChange, SemaphoreCommand,
+    SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreOptions, SemaphoreReply, Standing,
+    Status,
 };
 pub use session::SessionId;
 pub use state::{Event, State};

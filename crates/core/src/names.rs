@@ -1,14 +1,15 @@
-//! Which characters the names of new things may have.
+//! Checks the characters in new names.
 //!
-//! A name that is kept already is read whatever it has, so that a store of an earlier version opens; it can be used,
-//! renamed and dropped. [`check_names`] refuses only what would make a new one.
+//! An existing name is read with any characters, so that a store of an earlier version opens; it
+//! can be used, renamed and dropped. [`check_names`] refuses only commands that would create a new
+//! one.
 
 use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::semaphore::SemaphoreCommand;
 
-/// Whether the character changes the direction of the text around it and is not seen itself. With such a character one
-/// name can be shown as another one.
+/// Whether the character invisibly changes the direction of the surrounding text. With such a
+/// character one name can look like another one.
 pub const fn is_bidi_control(char: char) -> bool {
     matches!(
         char,
@@ -16,13 +17,14 @@ pub const fn is_bidi_control(char: char) -> bool {
     )
 }
 
-/// The first character that no name may have: a control character, or one that changes the direction of text.
+/// The first character that no name may contain: a control character, or one that changes the
+/// direction of text.
 pub fn unfit_char(name: &str) -> Option<char> {
     name.chars().find(|char| char.is_control() || is_bidi_control(*char))
 }
 
-/// Refuses a command that would give a tube or a semaphore a name with a character that changes the direction of text.
-/// Stores that decide in a database ask this before they ask it.
+/// Refuses a command that would create a tube or semaphore name with a character that changes the
+/// direction of text. Stores whose rules run in the database call this first.
 pub fn check_names(command: &Command) -> Result<()> {
     let (what, name) = match command {
         Command::CreateTube { tube, .. } => ("a tube name", tube.as_str()),
@@ -46,9 +48,10 @@ mod tests {
     use crate::semaphore::SemaphoreKey;
     use crate::tube::TubeName;
 
-    // A store of an earlier version may keep such names, and a tube that cannot be named cannot be renamed or dropped.
+    // A store of an earlier version may contain such names, and a tube that cannot be named cannot
+    // be renamed or dropped.
     #[test]
-    fn what_is_kept_already_is_read() {
+    fn existing_names_are_read() {
         let tube = TubeName::new("liam\u{202e}x").expect("a name that is read");
         assert!(SemaphoreKey::new("gnay\u{202e}").is_ok());
         let drop = Command::DropTube { tube: tube.clone() };
@@ -61,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn what_turns_text_around_is_unfit() {
+    fn characters_that_change_the_text_direction_are_refused() {
         for name in ["mail", "почта", "דואר", "بريد", "a b", "e\u{301}", "👩\u{200d}🚀"]
         {
             assert_eq!(unfit_char(name), None, "{name:?}");

@@ -1,33 +1,33 @@
-//! Ready tasks in the order of delivery, for a few bytes each.
+//! An index of ready tasks in the order of delivery, with a few bytes for each task.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 
-use crate::subqueue::Place;
+use crate::subqueue::OrderKey;
 use crate::task::TaskId;
 
 /// Ready tasks by priority, then by id.
 ///
-/// Ids only grow, so nearly every task joins its priority at the end and leaves it at the front: a
-/// plain queue does that for eight bytes a task. The exceptions stand in two small sets.
+/// Ids only grow, so nearly every task is added at the end of its priority and removed from the
+/// front: a plain queue does that with eight bytes a task. The exceptions are in two small sets.
 #[derive(Debug, Default)]
 pub(crate) struct Order {
-    lanes: BTreeMap<u64, Lane>,
+    levels: BTreeMap<u64, PriorityLevel>,
     len: usize,
 }
 
 /// The tasks of one priority.
 #[derive(Debug, Default)]
-struct Lane {
-    /// Ascending. The first and the last are never among the `gone`.
+struct PriorityLevel {
+    /// Ascending. The first and the last are never in `gone`.
     queue: VecDeque<TaskId>,
-    /// Those of the queue that left it from the middle.
+    /// Tasks removed from the middle of the queue.
     gone: BTreeSet<TaskId>,
-    /// Those that came back when later ones had already queued up.
+    /// Tasks that were returned when later ones were already queued.
     returned: BTreeSet<TaskId>,
 }
 
-/// An empty lane keeps at most this much room.
+/// An empty level keeps at most this capacity.
 const KEPT_WHEN_EMPTY: usize = 4096;
 
 impl Order {
@@ -35,44 +35,44 @@ impl Order {
         self.len
     }
 
-    pub fn first(&self) -> Option<Place> {
-        self.lanes.iter().find_map(|(pri, lane)| Some((*pri, lane.first()?)))
+    pub fn first(&self) -> Option<OrderKey> {
+        self.levels.iter().find_map(|(pri, level)| Some((*pri, level.first()?)))
     }
 
-    /// The first task after this place.
-    pub fn after(&self, (pri, id): Place) -> Option<Place> {
-        self.lanes.range(pri..).find_map(|(at, lane)| {
-            let first = if *at == pri { lane.after(id) } else { lane.first() };
+    /// The first task after this key.
+    pub fn after(&self, (pri, id): OrderKey) -> Option<OrderKey> {
+        self.levels.range(pri..).find_map(|(at, level)| {
+            let first = if *at == pri { level.after(id) } else { level.first() };
             Some((*at, first?))
         })
     }
 
-    pub fn insert(&mut self, (pri, id): Place) {
-        self.lanes.entry(pri).or_default().insert(id);
+    pub fn insert(&mut self, (pri, id): OrderKey) {
+        self.levels.entry(pri).or_default().insert(id);
         self.len += 1;
     }
 
-    /// Whether it was there.
-    pub fn remove(&mut self, (pri, id): Place) -> bool {
-        let Some(lane) = self.lanes.get_mut(&pri) else { return false };
-        if !lane.remove(id) {
+    /// Whether it was present.
+    pub fn remove(&mut self, (pri, id): OrderKey) -> bool {
+        let Some(level) = self.levels.get_mut(&pri) else { return false };
+        if !level.remove(id) {
             return false;
         }
         self.len -= 1;
-        let (is_empty, room) = (lane.first().is_none(), lane.queue.capacity());
-        // The only lane stays: a tube that runs empty now and then would make it again and again.
-        if is_empty && (self.lanes.len() > 1 || room > KEPT_WHEN_EMPTY) {
-            self.lanes.remove(&pri);
+        let (is_empty, room) = (level.first().is_none(), level.queue.capacity());
+        // The only level stays: a tube that is often empty would allocate it again and again.
+        if is_empty && (self.levels.len() > 1 || room > KEPT_WHEN_EMPTY) {
+            self.levels.remove(&pri);
         }
         true
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = Place> {
-        self.lanes.iter().flat_map(|(pri, lane)| lane.iter().map(|id| (*pri, id)))
+    pub fn iter(&self) -> impl Iterator<Item = OrderKey> {
+        self.levels.iter().flat_map(|(pri, level)| level.iter().map(|id| (*pri, id)))
     }
 }
 
-impl Lane {
+impl PriorityLevel {
     fn first(&self) -> Option<TaskId> {
         match (self.queue.front(), self.returned.first()) {
             (Some(queued), Some(returned)) => Some(*queued.min(returned)),
@@ -114,7 +114,7 @@ impl Lane {
         true
     }
 
-    /// Lets the gone leave the queue: at its ends at once, inside when they are half of it.
+    /// Removes `gone` tasks from the queue: at its ends at once, inside when they are half of it.
     fn trim(&mut self) {
         if self.gone.is_empty() {
             return;
@@ -154,10 +154,10 @@ mod tests {
             let mut random = fastrand::Rng::with_seed(seed);
             let (mut order, mut set) = (Order::default(), BTreeSet::new());
             for _ in 0..2_000 {
-                let place = (random.u64(0..3), TaskId(random.u64(0..200)));
+                let key = (random.u64(0..3), TaskId(random.u64(0..200)));
                 match random.u8(0..4) {
-                    0 | 1 if set.insert(place) => order.insert(place),
-                    2 => assert_eq!(order.remove(place), set.remove(&place), "seed {seed}"),
+                    0 | 1 if set.insert(key) => order.insert(key),
+                    2 => assert_eq!(order.remove(key), set.remove(&key), "seed {seed}"),
                     3 => {
                         if let Some(first) = set.pop_first() {
                             assert!(order.remove(first), "seed {seed}");
@@ -168,8 +168,8 @@ mod tests {
                 assert_eq!(order.first(), set.first().copied(), "seed {seed}");
                 assert_eq!(order.len(), set.len(), "seed {seed}");
                 let (from, after) =
-                    ((place.0, TaskId(u64::MAX)), set.range((Excluded(place), Unbounded)));
-                assert_eq!(order.after(place), after.copied().next(), "seed {seed}");
+                    ((key.0, TaskId(u64::MAX)), set.range((Excluded(key), Unbounded)));
+                assert_eq!(order.after(key), after.copied().next(), "seed {seed}");
                 let next_lane = set.range((Excluded(from), Unbounded)).copied().next();
                 assert_eq!(order.after(from), next_lane, "seed {seed}");
             }
@@ -177,7 +177,7 @@ mod tests {
         }
     }
 
-    /// A tube whose tasks are deleted from the middle for ever, while the first is never taken, must
+    /// A tube whose tasks are deleted from the middle forever, while the first is never taken, must
     /// not grow.
     #[test]
     fn the_gone_do_not_pile_up() {
@@ -187,6 +187,6 @@ mod tests {
             order.insert((0, TaskId(id)));
             order.remove((0, TaskId(id - 1).max(TaskId(1))));
         }
-        assert!(order.lanes[&0].queue.len() < 100);
+        assert!(order.levels[&0].queue.len() < 100);
     }
 }

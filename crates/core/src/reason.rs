@@ -1,10 +1,11 @@
-//! The one answer to "why does it not run now?".
+//! The reasons why a task does not run now.
 
 use std::fmt;
 
 use crate::time::Timestamp;
 
-/// Why a task does not run now. Tubes, semaphores and pools answer with this; SQL tasks have words of their own.
+/// Why a task does not run now. Tubes, semaphores and pools use this; SQL tasks have their own
+/// texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
@@ -12,15 +13,15 @@ pub enum Reason {
     WaitsForConsumer,
     /// It runs now.
     Running,
-    /// Its time has not come.
+    /// It is not due yet.
     NotDue(Timestamp),
     /// Its tube is paused.
     TubePaused,
     /// Another task of its sub-queue runs.
     SubqueueBusy,
-    /// The semaphore before its tube lets others go first.
+    /// It waits for a grant of its tube's semaphore.
     Semaphore,
-    /// As many tasks of this class and longer ones run as may.
+    /// The limit for tasks of this class and longer ones is reached.
     LimitReached {
         /// The number of the class, from 0 for the shortest.
         class: u8,
@@ -29,9 +30,9 @@ pub enum Reason {
     NoBackend,
     /// Its pool is paused.
     PoolPaused,
-    /// Its client has as many tasks as it may.
+    /// The task limit of its client is reached.
     ClientLimit,
-    /// Somebody buried it.
+    /// It was buried.
     Buried,
     /// Its attempts are used up.
     AttemptsUsedUp,
@@ -42,7 +43,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The reason's name on every face of Taskyard.
+    /// The name of the reason in all interfaces.
     pub const fn name(self) -> &'static str {
         match self {
             Reason::WaitsForConsumer => "waits_for_consumer",
@@ -68,15 +69,15 @@ impl fmt::Display for Reason {
         f.write_str(match self {
             Reason::WaitsForConsumer => "waits for a consumer",
             Reason::Running => "runs now",
-            Reason::NotDue(_) => "its time has not come",
+            Reason::NotDue(_) => "not due yet",
             Reason::TubePaused => "the tube is paused",
             Reason::SubqueueBusy => "another task of its sub-queue runs",
-            Reason::Semaphore => "the semaphore of its tube lets others go first",
-            Reason::LimitReached { .. } => "as many tasks of its class run as may",
+            Reason::Semaphore => "waits for a grant of the tube's semaphore",
+            Reason::LimitReached { .. } => "class limit reached",
             Reason::NoBackend => "no backend is alive",
             Reason::PoolPaused => "the pool is paused",
-            Reason::ClientLimit => "its client has as many tasks as it may",
-            Reason::Buried => "buried; kick it to bring it back",
+            Reason::ClientLimit => "client limit reached",
+            Reason::Buried => "buried; kick it to make it ready",
             Reason::AttemptsUsedUp => "its attempts are used up; kick it to try again",
             Reason::Expired => "its time to live is over",
             Reason::Finished => "finished",

@@ -1,4 +1,4 @@
-//! A task as it is written down: what must survive a crash, and nothing else.
+//! A task as it is stored: what must survive a crash, and nothing else.
 
 use std::sync::Arc;
 
@@ -6,18 +6,18 @@ use crate::semaphore::Priority;
 use crate::task::{Body, TaskId};
 use crate::time::{Span, Timestamp};
 
-/// A task as it is written down. That it is taken is not: after a crash it is ready again.
+/// A task, as it is stored. A delivery is not stored: after a crash the task is ready again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Its number in the tube.
+    /// Its id in the tube.
     pub id: TaskId,
-    /// Where it stands.
+    /// Its stored state.
     pub standing: StoredState,
-    /// Smaller goes first.
+    /// Priority: a smaller number is delivered first.
     pub pri: u64,
     /// When it was put.
     pub created: Timestamp,
-    /// When it dies if nobody takes it.
+    /// When it expires if it is not taken.
     pub expires: Timestamp,
     /// How long a delivery may last.
     pub ttr: Span,
@@ -27,38 +27,38 @@ pub struct Record {
     pub previous_start: Option<Timestamp>,
     /// Its sub-queue, in tubes that have them.
     pub subqueue: Option<Arc<str>>,
-    /// How important it is to the semaphore before its tube, if its put said so.
+    /// Its priority in the semaphore of its tube, if its put gave one.
     pub semaphore_priority: Option<Priority>,
     /// How large its body is, as [`Body::bytes`] counts.
     pub body_bytes: u32,
-    /// What it carries; `None` when that is on disk only.
+    /// Payload and meta; `None` when they are on disk only.
     pub body: Option<Body>,
 }
 
-/// The states that are written down.
+/// The states that are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredState {
-    /// May be taken, since this moment.
+    /// Can be taken, since this moment.
     Ready(Timestamp),
-    /// Waits for this moment.
+    /// Delayed until this moment.
     Delayed(Timestamp),
-    /// Waits for this moment of wall time, which its put named; when it dies is wall time too.
+    /// Delayed until this moment of wall time, which its put named; its expiry is wall time too.
     Scheduled(Timestamp),
-    /// Put aside by somebody.
+    /// Buried by a command.
     Buried,
-    /// Put aside because its attempts are used up.
+    /// Buried because its attempts are used up.
     DeadLetter,
 }
 
-/// What a batch changed about one task on disk.
+/// The change of one task on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It is new.
     Insert(Record),
-    /// Something but its body changed.
+    /// Anything but its body changed.
     Update(Record),
-    /// It is gone.
+    /// It is removed.
     Remove(TaskId),
-    /// It came and went within the batch: only its id is used up.
+    /// It was added and removed within the batch: only its id is used up.
     Passed(TaskId),
 }

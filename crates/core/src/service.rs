@@ -1,78 +1,78 @@
-//! What a server can host beside its queue: something that runs by itself and tells how it is.
+//! The interface of services that a server hosts beside its queue.
 
 use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
 
-/// What a service promises to come.
-pub type Stopping<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+/// The future of [`Service::stop`].
+pub type StopFuture<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-/// What a service promises to show.
-pub type Showing<'a> = Pin<Box<dyn Future<Output = Vec<Sheet>> + Send + 'a>>;
+/// The future of [`Service::tables`].
+pub type TablesFuture<'a> = Pin<Box<dyn Future<Output = Vec<StatusTable>> + Send + 'a>>;
 
-/// Something that runs by itself beside the queue. It starts when it is made.
+/// A service that runs by itself beside the queue. It starts when it is created.
 pub trait Service: Debug + Send + Sync {
-    /// Its name on every face of Taskyard.
+    /// Its name in metrics, JSON and on the dashboard.
     fn name(&self) -> &'static str;
 
-    /// How it is.
+    /// Whether it works.
     fn health(&self) -> Health;
 
-    /// What it counts.
+    /// Its metrics.
     fn metrics(&self) -> Vec<Metric>;
 
-    /// What a person wants to see: a line for each of its parts.
-    fn status(&self) -> Vec<Line>;
+    /// The status of each of its parts, for display.
+    fn status(&self) -> Vec<PartStatus>;
 
-    /// Its work as tables, for a page; nothing unless it has some. May ask others, and so takes a moment.
-    fn sheets(&self) -> Showing<'_> {
+    /// Tables about its work, for the dashboard; empty by default. May query other systems and take a moment.
+    fn tables(&self) -> TablesFuture<'_> {
         Box::pin(std::future::ready(Vec::new()))
     }
 
-    /// Ends it; ready when it has ended.
-    fn stop(&self) -> Stopping<'_>;
+    /// Stops it; ready when it has ended.
+    fn stop(&self) -> StopFuture<'_>;
 }
 
-/// How a service is.
+/// Whether a service works.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// All is well.
-    Well,
-    /// Something keeps it from its work.
-    Troubled(String),
+    /// It works.
+    Healthy,
+    /// It does not work, with the reason.
+    Unhealthy(String),
 }
 
-/// Something that is counted, in each of several parts.
+/// A metric with a value for each set of labels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Metric {
     /// Its name.
     pub name: &'static str,
-    /// What it means.
+    /// Its description.
     pub about: &'static str,
-    /// Whether it only grows.
+    /// Whether it only grows: a counter, not a gauge.
     pub grows: bool,
     /// The values, each with its labels.
     pub values: Vec<(Vec<(&'static str, String)>, f64)>,
 }
 
-/// What a person wants to see about one part of a service.
+/// The status of one part of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct PartStatus {
     /// The part.
     pub part: String,
-    /// How it is, in words.
-    pub words: String,
+    /// Its status as text.
+    pub status: String,
 }
 
-/// A table of texts about one part of a service, without anything secret.
+/// A table about one part of a service, without any secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sheet {
+pub struct StatusTable {
     /// The part.
     pub part: String,
     /// What the table shows.
     pub title: &'static str,
-    /// The heads of its columns.
-    pub heads: Vec<&'static str>,
-    /// Its rows: a text for each column.
+    /// The column names.
+    pub columns: Vec<&'static str>,
+    /// The rows: a text for each column.
     pub rows: Vec<Vec<String>>,
 }

@@ -1,4 +1,4 @@
-//! Who takes: sessions and what they hold.
+//! Sessions: the holders of deliveries.
 
 use std::fmt;
 
@@ -28,12 +28,12 @@ impl fmt::Debug for SessionId {
     }
 }
 
-/// What the machine knows of a session. What it holds is found in the tubes' shared index.
+/// The machine's state of a session. Its deliveries are in the index of all tubes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Session {
     /// Open connections that share it.
     pub connections: u32,
-    /// When it ends, if no connection comes back.
+    /// When it ends, unless a connection joins again.
     pub ends: Option<Timestamp>,
 }
 

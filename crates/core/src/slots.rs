@@ -1,4 +1,4 @@
-//! Where the tasks of one tube are kept: compact slots, found by id.
+//! Storage for the tasks of one tube: compact slots, found by id.
 
 use std::sync::Arc;
 
@@ -21,28 +21,28 @@ pub(crate) struct Slot {
     pub created: Timestamp,
     pub expires: Timestamp,
     pub ttr: Span,
-    /// When it had become ready for the latest delivery that was given back; `NEVER` when none was yet.
+    /// When it had become ready for the latest delivery that was released; `NEVER` when none was.
     pub previous_start: Timestamp,
     pub body: Option<Body>,
-    pub standing: Standing,
+    pub standing: SlotState,
     pub attempts: u32,
-    /// How large its body is, also when that is on disk only.
+    /// The size of its body, also when that is on disk only.
     pub body_bytes: u32,
     /// Index of its sub-queue, or `NO_SUBQUEUE`.
     pub subqueue: u32,
-    /// The batch that last noted this slot in the journal.
+    /// The last batch that recorded this slot in the journal.
     pub noted: u32,
 }
 
-/// Where a task stands, with what belongs to that state.
+/// The state of a task, with the data of that state.
 #[derive(Clone, Debug)]
-pub(crate) enum Standing {
-    /// Since this moment.
+pub(crate) enum SlotState {
+    /// Ready since this moment.
     Ready(Timestamp),
     Delayed(Timestamp),
     /// Delayed until a moment that its put named: moved when the wall clock is set.
     Scheduled(Timestamp),
-    /// Waits for the semaphore before its tube, since this moment; for everybody else it is delayed.
+    /// Waits for the semaphore of its tube, since this moment; shown as delayed.
     Gated(Timestamp),
     Taken(Box<Delivery>),
     Buried {
@@ -50,7 +50,7 @@ pub(crate) enum Standing {
     },
 }
 
-/// One delivery under way.
+/// A delivery in progress.
 #[derive(Clone, Debug)]
 pub(crate) struct Delivery {
     pub lease: Lease,
@@ -59,62 +59,63 @@ pub(crate) struct Delivery {
     pub since: Timestamp,
     pub start: Timestamp,
     pub until: Timestamp,
-    /// Whether the taker named the lease time itself.
+    /// Whether the take set the lease time.
     pub explicit: bool,
 }
 
 impl Slot {
     pub fn state(&self) -> State {
         match self.standing {
-            Standing::Ready(_) => State::Ready,
-            Standing::Delayed(_) | Standing::Scheduled(_) | Standing::Gated(_) => State::Delayed,
-            Standing::Taken(_) => State::Taken,
-            Standing::Buried { .. } => State::Buried,
+            SlotState::Ready(_) => State::Ready,
+            SlotState::Delayed(_) | SlotState::Scheduled(_) | SlotState::Gated(_) => State::Delayed,
+            SlotState::Taken(_) => State::Taken,
+            SlotState::Buried { .. } => State::Buried,
         }
     }
 
-    /// When time alone next moves this task.
+    /// When the next change of this task is due.
     pub fn timer(&self) -> Timestamp {
         match &self.standing {
-            Standing::Ready(_) | Standing::Gated(_) | Standing::Buried { .. } => self.expires,
-            Standing::Delayed(due) | Standing::Scheduled(due) => *due,
-            Standing::Taken(delivery) => delivery.until,
+            SlotState::Ready(_) | SlotState::Gated(_) | SlotState::Buried { .. } => self.expires,
+            SlotState::Delayed(due) | SlotState::Scheduled(due) => *due,
+            SlotState::Taken(delivery) => delivery.until,
         }
     }
 
     pub fn delivery(&self) -> Option<&Delivery> {
         match &self.standing {
-            Standing::Taken(delivery) => Some(delivery),
+            SlotState::Taken(delivery) => Some(delivery),
             _ => None,
         }
     }
 
-    /// Since when it could be, or could have been, taken. What is not ready yet has not begun to wait.
+    /// Since when it could be, or could have been, taken. A task that is not ready yet has not
+    /// begun to wait.
     pub fn since(&self) -> Timestamp {
         match &self.standing {
-            Standing::Ready(since)
-            | Standing::Gated(since)
-            | Standing::Delayed(since)
-            | Standing::Scheduled(since) => *since,
-            Standing::Taken(delivery) => delivery.since,
-            Standing::Buried { .. } => self.created,
+            SlotState::Ready(since)
+            | SlotState::Gated(since)
+            | SlotState::Delayed(since)
+            | SlotState::Scheduled(since) => *since,
+            SlotState::Taken(delivery) => delivery.since,
+            SlotState::Buried { .. } => self.created,
         }
     }
 
-    /// What would be found after a crash.
+    /// The state after a crash.
     pub fn stored_state(&self) -> StoredState {
         match &self.standing {
-            // Where the semaphore has it is written down there.
-            Standing::Ready(since) | Standing::Gated(since) => StoredState::Ready(*since),
-            Standing::Taken(delivery) => StoredState::Ready(delivery.since),
-            Standing::Delayed(due) => StoredState::Delayed(*due),
-            Standing::Scheduled(due) => StoredState::Scheduled(*due),
-            Standing::Buried { dead_letter: false } => StoredState::Buried,
-            Standing::Buried { dead_letter: true } => StoredState::DeadLetter,
+            // The semaphore stores whether it holds a grant.
+            SlotState::Ready(since) | SlotState::Gated(since) => StoredState::Ready(*since),
+            SlotState::Taken(delivery) => StoredState::Ready(delivery.since),
+            SlotState::Delayed(due) => StoredState::Delayed(*due),
+            SlotState::Scheduled(due) => StoredState::Scheduled(*due),
+            SlotState::Buried { dead_letter: false } => StoredState::Buried,
+            SlotState::Buried { dead_letter: true } => StoredState::DeadLetter,
         }
     }
 
-    /// Whether disk need not know of the way from `before` to here.
+    /// Whether the change from `before` need not be stored.
     pub fn stored_alike(&self, before: &Slot) -> bool {
         self.stored_state() == before.stored_state()
             && self.attempts == before.attempts
@@ -123,7 +124,7 @@ impl Slot {
             && self.previous_start == before.previous_start
     }
 
-    /// As it is written down, when wall time is so far ahead.
+    /// The stored form; `wall_ahead` is how far the wall clock is ahead.
     pub fn record(
         &self,
         subqueue: Option<Arc<str>>,
@@ -160,11 +161,11 @@ impl Slot {
             previous_start: record.previous_start.unwrap_or(Timestamp::NEVER),
             body: record.body,
             standing: match record.standing {
-                StoredState::Ready(since) => Standing::Ready(since),
-                StoredState::Delayed(due) => Standing::Delayed(due),
-                StoredState::Scheduled(due) => Standing::Scheduled(due),
-                StoredState::Buried => Standing::Buried { dead_letter: false },
-                StoredState::DeadLetter => Standing::Buried { dead_letter: true },
+                StoredState::Ready(since) => SlotState::Ready(since),
+                StoredState::Delayed(due) => SlotState::Delayed(due),
+                StoredState::Scheduled(due) => SlotState::Scheduled(due),
+                StoredState::Buried => SlotState::Buried { dead_letter: false },
+                StoredState::DeadLetter => SlotState::Buried { dead_letter: true },
             },
             attempts: record.attempts,
             body_bytes: record.body_bytes,
@@ -174,7 +175,7 @@ impl Slot {
     }
 }
 
-/// Moves what is wall time in a record.
+/// Moves the wall times of a record.
 fn move_scheduled(record: &mut Record, by: i64) {
     if let StoredState::Scheduled(due) = &mut record.standing {
         *due = due.moved(by);
@@ -182,24 +183,24 @@ fn move_scheduled(record: &mut Record, by: i64) {
     }
 }
 
-/// Slots found by id. A vacated slot is used again.
+/// Slots found by id. A free slot is reused.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
-    places: Places,
+    slots: SlotChunks,
     vacant: Vec<u32>,
     by_id: HashTable<u32>,
 }
 
-/// Slots by place, in chunks: a tube that grows never copies what it has, nor needs room for it twice.
+/// Slots by index, in chunks: a growing tube never copies its slots, nor needs the memory twice.
 #[derive(Debug, Default)]
-struct Places {
+struct SlotChunks {
     chunks: Vec<Vec<Option<Slot>>>,
 }
 
 /// Slots in a chunk.
 const CHUNK: usize = 4096;
 
-impl Places {
+impl SlotChunks {
     fn len(&self) -> usize {
         self.chunks.last().map_or(0, |last| (self.chunks.len() - 1) * CHUNK + last.len())
     }
@@ -207,7 +208,7 @@ impl Places {
     fn push(&mut self, slot: Slot) {
         match self.chunks.last_mut() {
             Some(last) if last.len() < CHUNK => last.push(Some(slot)),
-            // The first chunk grows as it is needed, for the sake of small tubes.
+            // The first chunk grows as needed, for small tubes.
             None => self.chunks.push(vec![Some(slot)]),
             Some(_) => {
                 let mut chunk = Vec::with_capacity(CHUNK);
@@ -217,26 +218,26 @@ impl Places {
         }
     }
 
-    fn at(&self, place: u32) -> &Option<Slot> {
-        &self.chunks[place as usize / CHUNK][place as usize % CHUNK]
+    fn at(&self, index: u32) -> &Option<Slot> {
+        &self.chunks[index as usize / CHUNK][index as usize % CHUNK]
     }
 
-    fn at_mut(&mut self, place: u32) -> &mut Option<Slot> {
-        &mut self.chunks[place as usize / CHUNK][place as usize % CHUNK]
+    fn at_mut(&mut self, index: u32) -> &mut Option<Slot> {
+        &mut self.chunks[index as usize / CHUNK][index as usize % CHUNK]
     }
 
-    fn holds(&self, place: u32, id: TaskId) -> bool {
-        matches!(self.at(place), Some(slot) if slot.id == id)
+    fn holds(&self, index: u32, id: TaskId) -> bool {
+        matches!(self.at(index), Some(slot) if slot.id == id)
     }
 }
 
-/// Ids only grow, so neighbours in time land in neighbouring buckets, which the cache likes; the
-/// factor fills the upper bits that the table uses as tags.
+/// Ids only grow, so tasks put together are in neighbouring buckets, which is good for the cache;
+/// the factor fills the upper bits that the table uses as tags.
 fn hash(id: TaskId) -> u64 {
     id.0.wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// A tube that ran empty keeps at most this many slots.
+/// An empty tube keeps at most this many slots.
 const KEPT_WHEN_EMPTY: usize = 4096;
 
 impl Slots {
@@ -245,61 +246,61 @@ impl Slots {
     }
 
     pub fn get(&self, id: TaskId) -> Option<&Slot> {
-        self.places.at(self.find(id)?).as_ref()
+        self.slots.at(self.find(id)?).as_ref()
     }
 
     pub fn get_mut(&mut self, id: TaskId) -> Option<&mut Slot> {
-        let place = self.find(id)?;
-        self.places.at_mut(place).as_mut()
+        let index = self.find(id)?;
+        self.slots.at_mut(index).as_mut()
     }
 
     pub fn insert(&mut self, slot: Slot) {
         let id = slot.id;
-        let place = match self.vacant.pop() {
-            Some(place) => {
-                *self.places.at_mut(place) = Some(slot);
-                place
+        let index = match self.vacant.pop() {
+            Some(index) => {
+                *self.slots.at_mut(index) = Some(slot);
+                index
             }
             None => {
-                self.places.push(slot);
-                u32::try_from(self.places.len() - 1).expect("a tube holds less than 2^32 tasks")
+                self.slots.push(slot);
+                u32::try_from(self.slots.len() - 1).expect("a tube holds less than 2^32 tasks")
             }
         };
-        let places = &self.places;
-        self.by_id.insert_unique(hash(id), place, |&place| match places.at(place) {
+        let slots = &self.slots;
+        self.by_id.insert_unique(hash(id), index, |&index| match slots.at(index) {
             Some(slot) => hash(slot.id),
             None => 0,
         });
     }
 
     pub fn remove(&mut self, id: TaskId) -> Option<Slot> {
-        let places = &self.places;
-        let found = self.by_id.find_entry(hash(id), |&place| places.holds(place, id)).ok()?;
-        let (place, _) = found.remove();
-        self.vacant.push(place);
-        let slot = self.places.at_mut(place).take();
-        if self.by_id.is_empty() && self.places.len() > KEPT_WHEN_EMPTY {
+        let slots = &self.slots;
+        let found = self.by_id.find_entry(hash(id), |&index| slots.holds(index, id)).ok()?;
+        let (index, _) = found.remove();
+        self.vacant.push(index);
+        let slot = self.slots.at_mut(index).take();
+        if self.by_id.is_empty() && self.slots.len() > KEPT_WHEN_EMPTY {
             *self = Slots::default();
         }
         slot
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Slot> {
-        self.places.chunks.iter().flatten().flatten()
+        self.slots.chunks.iter().flatten().flatten()
     }
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
-        self.places.chunks.iter_mut().flatten().flatten()
+        self.slots.chunks.iter_mut().flatten().flatten()
     }
 
     fn find(&self, id: TaskId) -> Option<u32> {
-        self.by_id.find(hash(id), |&place| self.places.holds(place, id)).copied()
+        self.by_id.find(hash(id), |&index| self.slots.holds(index, id)).copied()
     }
 }
 
 #[cfg(test)]
 impl Slots {
-    /// Panics where the bookkeeping contradicts itself.
+    /// Panics if the bookkeeping is inconsistent.
     pub fn audit(&self) {
         for slot in self.iter() {
             assert_eq!(self.get(slot.id).map(|found| found.id), Some(slot.id));
@@ -307,9 +308,9 @@ impl Slots {
         assert_eq!(self.iter().count(), self.len());
         let mut vacant = self.vacant.clone();
         vacant.sort_unstable();
-        let places = self.places.chunks.iter().flatten();
-        let empty = (0..).zip(places).filter(|(_, slot)| slot.is_none());
-        assert_eq!(vacant, empty.map(|(place, _)| place).collect::<Vec<u32>>());
+        let slots = self.slots.chunks.iter().flatten();
+        let empty = (0..).zip(slots).filter(|(_, slot)| slot.is_none());
+        assert_eq!(vacant, empty.map(|(index, _)| index).collect::<Vec<u32>>());
     }
 }
 
@@ -317,7 +318,7 @@ impl Slots {
 mod tests {
     use super::*;
 
-    /// Ten million tasks must fit beside their payloads: a slot that grows is noticed here.
+    /// Ten million tasks must fit beside their payloads: this test notices a slot that grows.
     #[test]
     fn a_slot_stays_small() {
         assert_eq!(size_of::<Option<Slot>>(), 96);

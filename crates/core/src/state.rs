@@ -1,24 +1,25 @@
-//! The states of a task and the only ways between them.
+//! The states of a task and all allowed transitions.
 //!
-//! This table is the source: documents, SQL checks and Lua tables are derived from it or
-//! compared with it.
+//! The machine asserts every step against this table in debug builds, a test of this crate checks
+//! that random histories take every transition and no other, and the conformance auditor checks the
+//! steps of every store against it. SQL and Lua do not read the table.
 
-/// Where a task stands.
+/// The state of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// May be taken.
+    /// Can be taken.
     Ready,
-    /// Delivered to somebody who has not answered yet.
+    /// Delivered to a consumer that has not finished it yet.
     Taken,
-    /// Waits for its time.
+    /// Not ready before a moment, or waiting for a semaphore.
     Delayed,
-    /// Put aside until somebody kicks it.
+    /// Set aside until it is kicked.
     Buried,
-    /// Gone. Seen only in answers.
+    /// Removed. Seen only in replies.
     Done,
 }
 
-/// What happens to a task.
+/// An event in the life of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// Put without a delay.
@@ -31,32 +32,32 @@ pub enum Event {
     Take,
     /// Finished by its holder.
     Ack,
-    /// Given back by its holder, by `release_all` or by the end of its session.
+    /// Released by its holder, by `release_all` or by the end of its session.
     Release,
-    /// Given back by its holder, for later.
+    /// Released by its holder with a delay.
     ReleaseDelayed,
-    /// The lease ran out.
+    /// The lease expired.
     LeaseOver,
-    /// The holder asked for more time.
+    /// The holder extended the delivery.
     Touch,
-    /// Put aside by somebody.
+    /// Buried by a command.
     Bury,
-    /// Put aside because its attempts are used up.
+    /// Buried because its attempts are used up.
     DeadLetter,
-    /// The semaphore before its tube lets it in.
+    /// The semaphore of its tube granted it.
     Admit,
-    /// The semaphore before its tube lets others go first.
+    /// The semaphore of its tube granted others instead.
     Gate,
-    /// Brought back from the buried.
+    /// Made ready again by a kick.
     Kick,
-    /// Removed by somebody.
+    /// Deleted by a command.
     Delete,
-    /// Its time to live ran out.
+    /// Its time to live is over.
     Expire,
 }
 
-/// Every allowed step: in this state, on this event, the task goes to that state.
-/// `None` is a task that does not exist yet.
+/// Every allowed transition: in this state, on this event, the task changes to that state. `None`
+/// is a task that does not exist yet.
 pub const TRANSITIONS: &[(Option<State>, Event, State)] = &[
     (None, Event::Put, State::Ready),
     (None, Event::PutDelayed, State::Delayed),
@@ -96,7 +97,7 @@ impl State {
         }
     }
 
-    /// The state's name on every face of Taskyard.
+    /// The name of the state in all interfaces.
     pub const fn name(self) -> &'static str {
         match self {
             State::Ready => "ready",
@@ -108,7 +109,7 @@ impl State {
     }
 }
 
-/// Where `event` leads from `from`, or `None` where the table has no such step.
+/// The state after `event` in state `from`, or `None` if the table has no such transition.
 pub fn next(from: Option<State>, event: Event) -> Option<State> {
     let step = TRANSITIONS.iter().find(|step| step.0 == from && step.1 == event);
     step.map(|step| step.2)
@@ -119,20 +120,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_has_one_end() {
+    fn a_transition_has_one_target() {
         for (i, step) in TRANSITIONS.iter().enumerate() {
             let twins = TRANSITIONS[i + 1..].iter().filter(|s| (s.0, s.1) == (step.0, step.1));
-            assert_eq!(twins.count(), 0, "{step:?} stands twice");
+            assert_eq!(twins.count(), 0, "{step:?} is listed twice");
         }
     }
 
     #[test]
-    fn nothing_comes_back_from_done() {
+    fn no_transition_leaves_done() {
         assert!(TRANSITIONS.iter().all(|step| step.0 != Some(State::Done)));
     }
 
     #[test]
-    fn a_taken_task_never_dies_of_old_age() {
+    fn a_taken_task_does_not_expire() {
         assert_eq!(next(Some(State::Taken), Event::Expire), None);
     }
 }

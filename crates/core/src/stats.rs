@@ -1,57 +1,57 @@
-//! What a tube has and what was done to it.
+//! Counters of a tube.
 
-/// How many tasks stand where. `done` counts since the store was opened, the rest is now.
+/// The number of tasks by state. `done` counts since the store was opened, the others are current.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// May be taken (or would be, but for a pause or a busy sub-queue).
+    /// Can be taken (or could, without a pause or a busy sub-queue).
     pub ready: u64,
     /// Delivered.
     pub taken: u64,
-    /// Put aside.
+    /// Buried.
     pub buried: u64,
-    /// Wait for their time.
+    /// Delayed.
     pub delayed: u64,
     /// Finished since the store was opened.
     pub done: u64,
 }
 
 impl Counts {
-    /// Every task the tube holds now.
+    /// The number of tasks in the tube now.
     pub const fn total(&self) -> u64 {
         self.ready + self.taken + self.buried + self.delayed
     }
 }
 
-/// How often each thing took effect since the store was opened. What changed nothing (an empty
-/// take, a kick of nothing, a second bury) is not counted.
+/// The number of calls that took effect since the store was opened. Calls that change nothing (an
+/// empty take, a kick of nothing, a second bury) are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Calls {
     /// Tasks finished by their holder.
     pub ack: u64,
-    /// Tasks put aside.
+    /// Tasks buried.
     pub bury: u64,
-    /// Tasks removed, by somebody or by their ttl.
+    /// Tasks removed, by a command or by their ttl.
     pub delete: u64,
-    /// Tasks brought back from the buried.
+    /// Tasks kicked.
     pub kick: u64,
     /// Tasks put.
     pub put: u64,
-    /// Tasks given back, also by the end of a session or by `release_all`.
+    /// Tasks released, also by the end of a session or by `release_all`.
     pub release: u64,
     /// Deliveries.
     pub take: u64,
-    /// Deliveries prolonged.
+    /// Deliveries extended.
     pub touch: u64,
-    /// Tasks that died of their ttl.
+    /// Tasks removed by their ttl.
     pub ttl: u64,
-    /// Deliveries that ran out.
+    /// Deliveries that expired.
     pub ttr: u64,
     /// Delays that ended.
     pub delay: u64,
 }
 
 impl Calls {
-    /// Each with its name on every face.
+    /// Each counter with its name in all interfaces.
     pub const fn named(&self) -> [(&'static str, u64); 11] {
         [
             ("ack", self.ack),
@@ -69,11 +69,11 @@ impl Calls {
     }
 }
 
-/// Both together, for one tube.
+/// Both, for one tube.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TubeStats {
     /// Tasks by state.
     pub tasks: Counts,
-    /// What was done.
+    /// Calls.
     pub calls: Calls,
 }

@@ -1,4 +1,4 @@
-//! Sub-queues: at most one task of each runs, and nobody looks at the busy ones.
+//! Sub-queues: at most one task of each runs, and busy ones are never searched.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;
@@ -9,36 +9,36 @@ use crate::task::TaskId;
 /// The index of a task that belongs to no sub-queue.
 pub(crate) const NO_SUBQUEUE: u32 = u32::MAX;
 
-/// In tubes with more sub-queues than this only the heads are known to come next: there are many then,
-/// and a take that looked at every sub-queue would cost more the more there are.
+/// In tubes with more sub-queues than this only the heads are listed as upcoming: there are many
+/// then, and the cost of a take must not grow with the number of sub-queues.
 const SEARCHED: usize = 1024;
 
-/// The place of a ready task in its order.
-pub(crate) type Place = (u64, TaskId);
+/// The key of a ready task in its order: priority and id.
+pub(crate) type OrderKey = (u64, TaskId);
 
-/// All sub-queues of a tube. The first ready task of every idle one stands in `heads`, so the next
-/// task to take is found at once however many sub-queues are busy.
+/// All sub-queues of a tube. The first ready task of every idle one is in `heads`, so the next task
+/// to take is found at once however many sub-queues are busy.
 #[derive(Debug, Default)]
 pub(crate) struct Subqueues {
     by_key: HashMap<Arc<str>, u32>,
     queues: Vec<Subqueue>,
     vacant: Vec<u32>,
-    heads: BTreeSet<(Place, u32)>,
+    heads: BTreeSet<(OrderKey, u32)>,
 }
 
 #[derive(Debug)]
 struct Subqueue {
     key: Arc<str>,
-    ready: BTreeSet<Place>,
-    /// What stands for it in `heads`.
-    head: Option<Place>,
+    ready: BTreeSet<OrderKey>,
+    /// Its entry in `heads`.
+    head: Option<OrderKey>,
     running: u32,
-    /// Tasks of any state; a sub-queue without members is forgotten.
+    /// Tasks of any state; a sub-queue without members is removed.
     members: u32,
 }
 
 impl Subqueues {
-    /// One more task belongs to the sub-queue `key`; its index is returned.
+    /// Adds a task to the sub-queue `key` and returns its index.
     pub fn join(&mut self, key: &Arc<str>) -> u32 {
         let index = match self.by_key.get(key) {
             Some(&index) => index,
@@ -48,7 +48,7 @@ impl Subqueues {
         index
     }
 
-    /// One task less belongs to it.
+    /// Removes a task from it.
     pub fn leave(&mut self, index: u32) {
         let queue = &mut self.queues[index as usize];
         queue.members -= 1;
@@ -67,48 +67,48 @@ impl Subqueues {
         self.queues.get(index as usize).is_some_and(|queue| queue.running > 0)
     }
 
-    pub fn add_ready(&mut self, index: u32, place: Place) {
-        self.queues[index as usize].ready.insert(place);
+    pub fn add_ready(&mut self, index: u32, key: OrderKey) {
+        self.queues[index as usize].ready.insert(key);
         self.set_head(index);
     }
 
-    pub fn remove_ready(&mut self, index: u32, place: Place) {
-        self.queues[index as usize].ready.remove(&place);
+    pub fn remove_ready(&mut self, index: u32, key: OrderKey) {
+        self.queues[index as usize].ready.remove(&key);
         self.set_head(index);
     }
 
-    /// A task of it runs.
+    /// A task of it starts to run.
     pub fn start(&mut self, index: u32) {
         self.queues[index as usize].running += 1;
         self.set_head(index);
     }
 
-    /// A task of it runs no longer.
+    /// A task of it stops running.
     pub fn stop(&mut self, index: u32) {
         self.queues[index as usize].running -= 1;
         self.set_head(index);
     }
 
     /// The first ready task of all idle sub-queues.
-    pub fn first(&self) -> Option<Place> {
+    pub fn first(&self) -> Option<OrderKey> {
         self.heads.first().map(|head| head.0)
     }
 
-    /// The first of them after this place.
-    pub fn after(&self, place: Place) -> Option<Place> {
-        let behind = (Bound::Excluded((place, u32::MAX)), Bound::Unbounded);
+    /// The first of them after this key.
+    pub fn after(&self, key: OrderKey) -> Option<OrderKey> {
+        let behind = (Bound::Excluded((key, u32::MAX)), Bound::Unbounded);
         self.heads.range(behind).next().map(|head| head.0)
     }
 
-    /// How many tasks could be taken now: one of each idle sub-queue.
+    /// The number of tasks that could be taken now: one of each idle sub-queue.
     pub fn takeable(&self) -> usize {
         self.heads.len()
     }
 
-    /// At most `window` ready tasks that come next: first the heads, in order, then what stands behind
-    /// them and behind running tasks, as far as not too many sub-queues must be looked at.
-    pub fn upcoming(&self, window: usize) -> Vec<Place> {
-        let mut next: Vec<Place> = self.heads.iter().take(window).map(|head| head.0).collect();
+    /// At most `window` upcoming ready tasks: first the heads, in order, then the tasks behind them
+    /// and behind running tasks, as long as not too many sub-queues must be examined.
+    pub fn upcoming(&self, window: usize) -> Vec<OrderKey> {
+        let mut next: Vec<OrderKey> = self.heads.iter().take(window).map(|head| head.0).collect();
         if next.len() == window || self.queues.len() > SEARCHED {
             return next;
         }
@@ -164,9 +164,9 @@ impl Subqueues {
 
 #[cfg(test)]
 impl Subqueues {
-    /// Each sub-queue with its ready tasks, how many run and how many belong to it. Panics where the
-    /// bookkeeping contradicts itself.
-    pub fn audit(&self) -> HashMap<Arc<str>, (&BTreeSet<Place>, u32, u32)> {
+    /// Each sub-queue with its ready tasks, the number of running tasks and of members. Panics if
+    /// the bookkeeping is inconsistent.
+    pub fn audit(&self) -> HashMap<Arc<str>, (&BTreeSet<OrderKey>, u32, u32)> {
         let mut heads = BTreeSet::new();
         let mut all = HashMap::new();
         for (key, index) in &self.by_key {
@@ -179,7 +179,7 @@ impl Subqueues {
         }
         assert_eq!(self.heads, heads);
         let vacant: BTreeSet<_> = self.vacant.iter().collect();
-        assert_eq!(vacant.len(), self.vacant.len(), "a vacant index stands twice");
+        assert_eq!(vacant.len(), self.vacant.len(), "a vacant index is listed twice");
         assert_eq!(vacant.len() + all.len(), self.queues.len(), "an index is lost");
         all
     }

@@ -1,4 +1,4 @@
-//! A task as its users see it.
+//! A task, as replies show it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::session::SessionId;
 use crate::state::State;
 use crate::time::{Span, Timestamp};
 
-/// The number of a task in its tube: from 0, never used again.
+/// The id of a task in its tube: from 0, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(pub u64);
 
@@ -20,12 +20,12 @@ impl fmt::Display for TaskId {
     }
 }
 
-/// What a task carries: a payload and an optional `meta` map, both MessagePack and both kept byte
-/// for byte. One shared allocation, cheap to clone.
+/// Payload and optional `meta` map of a task, both MessagePack and both kept byte for byte. One
+/// shared allocation, cheap to clone.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Body(Arc<[u8]>);
 
-/// Where the payload ends is kept in the last bytes of the allocation.
+/// The end of the payload is stored in the last bytes of the allocation.
 const FOOTER: usize = size_of::<u32>();
 
 impl Body {
@@ -60,7 +60,7 @@ impl Body {
         u32::try_from(self.0.len() - FOOTER).unwrap_or(u32::MAX)
     }
 
-    /// How many bytes the body keeps in memory, its bookkeeping included.
+    /// The memory used by the body, including its bookkeeping.
     pub fn footprint(&self) -> usize {
         self.0.len() + 2 * size_of::<usize>()
     }
@@ -78,21 +78,21 @@ impl fmt::Debug for Body {
     }
 }
 
-/// A task as answers show it.
+/// A task, as replies show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
-    /// Its number in the tube.
+    /// Its id in the tube.
     pub id: TaskId,
-    /// Where it stands after the command that answers.
+    /// Its state after the command.
     pub state: State,
-    /// Smaller goes first.
+    /// Priority: a smaller number is delivered first.
     pub pri: u64,
     /// When it was put.
     pub created: Timestamp,
-    /// When it becomes ready, for a delayed task. Since when it was ready, for a taken one: a take, a peek and the list of
-    /// deliveries tell that.
+    /// When it becomes ready, for a delayed task. Since when it was ready, for a taken one; shown
+    /// by a take, a peek and the list of deliveries.
     pub due: Option<Timestamp>,
-    /// When it dies if nobody takes it.
+    /// When it expires if it is not taken.
     pub expires: Timestamp,
     /// How long a delivery may last.
     pub ttr: Span,
@@ -100,23 +100,23 @@ pub struct Task {
     pub attempts: u32,
     /// When the current delivery began.
     pub start: Option<Timestamp>,
-    /// When it had become ready for the latest earlier delivery that was given back: by its put, at the end of its delay,
-    /// when it was given back before, or by a kick.
+    /// When it had become ready for the latest earlier delivery that was released: by its put, at
+    /// the end of its delay, by an earlier release, or by a kick.
     pub previous_start: Option<Timestamp>,
     /// The sub-queue it belongs to, in tubes that have them.
     pub subqueue: Option<Arc<str>>,
-    /// How important it is to the semaphore before its tube, if its put said so. Only a peek tells.
+    /// Its priority in the semaphore of its tube, if its put gave one. Only shown by a peek.
     pub semaphore_priority: Option<Priority>,
     /// The session that holds it, if one took it.
     pub session: Option<SessionId>,
     /// The number of the current delivery.
     pub lease: Option<Lease>,
-    /// When the current delivery ends by itself.
+    /// When the current delivery expires.
     pub lease_until: Option<Timestamp>,
     /// Why it does not run now.
     pub reason: Reason,
-    /// What it carries. `None` while the store still has to load it from disk; no store hands
-    /// such a task out.
+    /// Payload and meta. `None` while the store still has to load them from disk; no store returns
+    /// such a task.
     pub body: Option<Body>,
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::index::{Indexes, Shared};
+use crate::index::{CrossTubeIndex, Indexes};
 use crate::limits::OLDEST_LOOKED_MAX;
 use crate::semaphore::Priority;
 use crate::semaphore::gated::gated;
@@ -14,19 +14,20 @@ use crate::task::{Body, TaskId};
 use crate::time::Timestamp;
 use crate::tube::TubeOptions;
 
-/// The tasks of one tube, and the orders they are found in. Whoever changes a task does it through
-/// [`Tasks::update`], so that it is always in exactly the orders of its state.
+/// The tasks of one tube, and their indexes. Every change of a task goes through [`Tasks::update`],
+/// so that it is always in exactly the indexes of its state.
 #[derive(Debug)]
 pub(crate) struct Tasks {
     slots: Slots,
     indexes: Indexes,
-    /// What the puts of some tasks said for the semaphore. Beside the slots: few have it, and it never changes.
+    /// The semaphore priorities given by puts. Beside the slots: few tasks have one, and it never
+    /// changes.
     priorities: HashMap<TaskId, Priority>,
 }
 
 /// A task that is not in its tube: not yet, or no longer.
 #[derive(Clone, Debug)]
-pub(crate) struct Loose {
+pub(crate) struct DetachedTask {
     pub slot: Slot,
     pub subqueue: Option<Arc<str>>,
     pub semaphore_priority: Option<Priority>,
@@ -41,7 +42,7 @@ impl Tasks {
         }
     }
 
-    /// How many tasks stand where; what is done is not counted here.
+    /// The number of tasks by state; done ones are not counted here.
     pub fn counts(&self) -> Counts {
         self.indexes.counts
     }
@@ -65,7 +66,7 @@ impl Tasks {
     }
 
     pub fn first_buried(&self) -> Option<TaskId> {
-        self.indexes.buried.first().map(|place| place.1)
+        self.indexes.buried.first().map(|key| key.1)
     }
 
     pub fn next_timer(&self) -> Option<(Timestamp, TaskId)> {
@@ -76,21 +77,21 @@ impl Tasks {
         self.indexes.subqueues.as_ref().and_then(|subqueues| subqueues.key(slot.subqueue))
     }
 
-    /// What the put of a task said for the semaphore, if it did.
+    /// The semaphore priority given by the put of a task, if any.
     pub fn semaphore_priority(&self, id: TaskId) -> Option<Priority> {
         self.priorities.get(&id).copied()
     }
 
-    /// The task and what is kept beside it.
-    pub fn loose(&self, slot: &Slot) -> Loose {
-        Loose {
+    /// The task with its data beside the slot.
+    pub fn detached(&self, slot: &Slot) -> DetachedTask {
+        DetachedTask {
             slot: slot.clone(),
             subqueue: self.subqueue_of(slot),
             semaphore_priority: self.semaphore_priority(slot.id),
         }
     }
 
-    /// Says whether the tube has a semaphore.
+    /// Sets whether the tube has a semaphore.
     pub fn set_gated(&mut self, is_gated: bool) {
         self.indexes.set_gated(is_gated);
     }
@@ -101,28 +102,29 @@ impl Tasks {
         subqueues.is_some_and(|subqueues| subqueues.is_busy(slot.subqueue))
     }
 
-    /// How many tasks could be taken now.
+    /// The number of tasks that could be taken now.
     pub fn takeable(&self) -> usize {
         self.indexes.takeable()
     }
 
-    /// The next task to take, and how large its body is. Expired ones leave the order here, each once in its life, and wait
-    /// for the tick that removes them.
+    /// The next task to take, and the size of its body. Expired tasks leave the ready index here,
+    /// each once in its life, and wait for the tick that removes them.
     pub fn first_takeable(&mut self, now: Timestamp) -> Option<(TaskId, u32)> {
         loop {
-            let place = self.indexes.first_ready()?;
-            let slot = self.slots.get(place.1)?;
+            let key = self.indexes.first_ready()?;
+            let slot = self.slots.get(key.1)?;
             if slot.expires > now {
                 return Some((slot.id, slot.body_bytes));
             }
-            self.indexes.remove_ready(slot.subqueue, place);
+            self.indexes.remove_ready(slot.subqueue, key);
         }
     }
 
-    /// Since when the oldest task waits that could be taken, pauses aside. Within a priority ids are in the order of puts, so
-    /// behind the first task that was ready at once nobody waits for longer; in front of it may be some that were
-    /// delayed or given back, each ready since a moment of its own. So few are looked at, and never more than the limit:
-    /// where that is reached, an older one may stand behind it.
+    /// Since when the oldest task has been ready that could be taken, pauses aside. Within a
+    /// priority ids are in the order of puts, so no task behind the first one that was ready at
+    /// once has waited longer; in front of it may be delayed or released tasks, each ready since
+    /// its own moment. So few are examined, and never more than the limit: where that is reached,
+    /// an older one may follow.
     pub fn oldest_ready(&self) -> Option<Timestamp> {
         let (mut oldest, mut next) = (None, self.indexes.first_ready());
         for _ in 0..OLDEST_LOOKED_MAX {
@@ -136,20 +138,18 @@ impl Tasks {
         oldest
     }
 
-    /// The next ready tasks, at most `window`. With sub-queues those that can be taken now come first;
-    /// when the others do depends on who finishes first.
+    /// The next ready tasks, at most `window`. With sub-queues those that can be taken now come
+    /// first; the order of the others depends on which task finishes first.
     pub fn upcoming(&self, window: usize) -> Vec<TaskId> {
         match &self.indexes.subqueues {
-            None => self.indexes.ready.iter().take(window).map(|place| place.1).collect(),
-            Some(subqueues) => {
-                subqueues.upcoming(window).into_iter().map(|place| place.1).collect()
-            }
+            None => self.indexes.ready.iter().take(window).map(|key| key.1).collect(),
+            Some(subqueues) => subqueues.upcoming(window).into_iter().map(|key| key.1).collect(),
         }
     }
 
     /// Adds a task.
-    pub fn insert(&mut self, loose: Loose, shared: &mut Shared) {
-        let Loose { mut slot, subqueue, semaphore_priority } = loose;
+    pub fn insert(&mut self, detached: DetachedTask, shared: &mut CrossTubeIndex) {
+        let DetachedTask { mut slot, subqueue, semaphore_priority } = detached;
         slot.subqueue = match (&mut self.indexes.subqueues, &subqueue) {
             (Some(subqueues), Some(key)) => subqueues.join(key),
             _ => NO_SUBQUEUE,
@@ -162,8 +162,8 @@ impl Tasks {
         self.slots.insert(slot);
     }
 
-    /// Takes a task out.
-    pub fn remove(&mut self, id: TaskId, shared: &mut Shared) -> Option<Loose> {
+    /// Removes a task.
+    pub fn remove(&mut self, id: TaskId, shared: &mut CrossTubeIndex) -> Option<DetachedTask> {
         let slot = self.slots.remove(id)?;
         let subqueue = self.subqueue_of(&slot);
         self.indexes.remove(&slot, shared);
@@ -172,11 +172,16 @@ impl Tasks {
             subqueues.leave(slot.subqueue);
         }
         let semaphore_priority = self.priorities.remove(&id);
-        Some(Loose { slot, subqueue, semaphore_priority })
+        Some(DetachedTask { slot, subqueue, semaphore_priority })
     }
 
-    /// Changes a task, if it is there.
-    pub fn update(&mut self, id: TaskId, shared: &mut Shared, change: impl FnOnce(&mut Slot)) {
+    /// Changes a task, if it exists.
+    pub fn update(
+        &mut self,
+        id: TaskId,
+        shared: &mut CrossTubeIndex,
+        change: impl FnOnce(&mut Slot),
+    ) {
         if let Some(slot) = self.slots.get_mut(id) {
             self.indexes.remove(slot, shared);
             change(slot);
@@ -184,7 +189,7 @@ impl Tasks {
         }
     }
 
-    /// Notes the slot in the batch `batch`; whether it was not noted there yet.
+    /// Records that the batch changed the slot; whether this is its first change in the batch.
     pub fn note(&mut self, id: TaskId, batch: u32) -> bool {
         match self.slots.get_mut(id) {
             Some(slot) => std::mem::replace(&mut slot.noted, batch) != batch,
@@ -192,13 +197,13 @@ impl Tasks {
         }
     }
 
-    /// Forgets in which batch each slot was noted.
+    /// Clears the batch marks of all slots.
     pub fn forget_notes(&mut self) {
         self.slots.iter_mut().for_each(|slot| slot.noted = 0);
     }
 
-    /// Puts a body into memory or takes it out; the task stays where it is.
-    pub fn set_body(&mut self, id: TaskId, body: Option<Body>, shared: &mut Shared) {
+    /// Puts a body into memory or removes it; the task is otherwise unchanged.
+    pub fn set_body(&mut self, id: TaskId, body: Option<Body>, shared: &mut CrossTubeIndex) {
         if let Some(slot) = self.slots.get_mut(id) {
             shared.body_bytes -= footprint(slot);
             slot.body = body;
@@ -206,9 +211,9 @@ impl Tasks {
         }
     }
 
-    /// Forgets or relearns what all tubes share about these tasks, when the whole tube leaves or
-    /// comes back.
-    pub fn share(&self, number: u32, shared: &mut Shared, present: bool) {
+    /// Removes these tasks from the index of all tubes, or adds them, when the whole tube is
+    /// removed or restored.
+    pub fn share(&self, number: u32, shared: &mut CrossTubeIndex, present: bool) {
         for slot in self.slots.iter() {
             if present {
                 shared.body_bytes += footprint(slot);
@@ -217,9 +222,9 @@ impl Tasks {
             }
             let Some(delivery) = slot.delivery() else { continue };
             if present && self.indexes.is_gated() {
-                shared.at_work.insert(gated(number, slot.id));
+                shared.taken_tasks.insert(gated(number, slot.id));
             } else {
-                shared.at_work.remove(&gated(number, slot.id));
+                shared.taken_tasks.remove(&gated(number, slot.id));
             }
             let Some(session) = delivery.session else { continue };
             if present {
@@ -233,7 +238,7 @@ impl Tasks {
 
 #[cfg(test)]
 impl Tasks {
-    /// Both parts, for the audit.
+    /// Slots and indexes, for the audit.
     pub fn parts(&self) -> (&Slots, &Indexes) {
         (&self.slots, &self.indexes)
     }

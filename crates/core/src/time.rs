@@ -1,4 +1,4 @@
-//! Points in time and lengths of time, in whole microseconds.
+//! Points in time and durations, in whole microseconds.
 
 use std::ops::Add;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
-/// A length of time that is never negative and never more than [`Span::FOREVER`].
+/// A duration that is never negative and never more than [`Span::FOREVER`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Span(i64);
 
 impl Timestamp {
-    /// A moment that does not come: the deadline of what has none.
+    /// A moment that never comes: no deadline.
     pub const NEVER: Timestamp = Timestamp(i64::MAX);
     /// The Unix epoch.
     pub const EPOCH: Timestamp = Timestamp(0);
@@ -27,8 +27,8 @@ impl Timestamp {
         self.0
     }
 
-    /// The moment `seconds` after the epoch; `None` for a number that names no moment
-    /// (not finite, before the epoch). What lies beyond the representable is `NEVER`.
+    /// The moment `seconds` after the epoch; `None` for a number that is not finite or before the
+    /// epoch. Moments beyond the representable are `NEVER`.
     pub fn from_secs_f64(seconds: f64) -> Option<Self> {
         if !seconds.is_finite() || seconds < 0.0 {
             return None;
@@ -41,7 +41,7 @@ impl Timestamp {
         self.0 as f64 / 1e6
     }
 
-    /// The moment so many microseconds later, or earlier for a negative number. `NEVER` stays.
+    /// The moment `micros` microseconds later, or earlier for a negative number. `NEVER` stays.
     pub const fn moved(self, micros: i64) -> Self {
         if self.0 == Timestamp::NEVER.0 { self } else { Timestamp(self.0.saturating_add(micros)) }
     }
@@ -65,9 +65,9 @@ impl Add<Span> for Timestamp {
 }
 
 impl Span {
-    /// No time at all.
+    /// Zero duration.
     pub const ZERO: Span = Span(0);
-    /// A hundred years of 365 days: what longer times are cut to, and what "no limit" is.
+    /// A hundred years of 365 days: the maximum of a duration, which means "no limit".
     pub const FOREVER: Span = Span(100 * 365 * 24 * 3600 * 1_000_000);
 
     /// A span of `micros` microseconds, cut to what a span can hold.
@@ -107,7 +107,7 @@ impl Span {
         self.0 as f64 / 1e6
     }
 
-    /// Whether no time passes.
+    /// Whether the duration is zero.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }

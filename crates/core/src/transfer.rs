@@ -1,12 +1,13 @@
-//! What moves from one store to another: everything that a store has written down, in words of no store.
+//! The data that is copied from one store to another, independent of any store's format.
 //!
-//! Tasks come in pages, in the order of their ids, into a tube under a name of its own. When all are there one
-//! [`Ending`] gives the tubes their names and options, and brings the semaphores: until then nobody sees anything.
+//! Tasks are copied in pages, in the order of their ids, into a tube with a temporary name. When
+//! all are there, one [`ImportEnd`] gives the tubes their names and options, and adds the
+//! semaphores: until then the copy is invisible.
 
 use crate::command::TubeInfo;
 use crate::journal::TubeRecord;
 use crate::record::{Record, StoredState};
-use crate::semaphore::{EventId, EventKind, Grant, Place, SemaphoreRecord, Stand};
+use crate::semaphore::{EntryState, EventId, EventKind, Grant, QueueEntry, SemaphoreRecord};
 use crate::stats::TubeStats;
 use crate::task::TaskId;
 use crate::time::Timestamp;
@@ -15,75 +16,75 @@ use crate::tube::TubeName;
 /// A tube without its tasks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TubeCopy {
-    /// Its number in the store that it comes from.
+    /// Its number in the source store.
     pub number: u32,
     /// Name, options and next id.
     pub record: TubeRecord,
-    /// What it has, and what was done to it since its store was opened.
+    /// Its counters since the source store was opened.
     pub stats: TubeStats,
 }
 
 impl TubeCopy {
-    /// A tube as answers show it, and the id its next task gets.
+    /// A tube, as replies show it, and the id of its next task.
     pub fn new(info: TubeInfo, next_id: u64) -> Self {
         let TubeInfo { name, number, options, stats, .. } = info;
         TubeCopy { number, record: TubeRecord { name, options, next_id }, stats }
     }
 }
 
-/// Who stands in a semaphore.
+/// An entry of a semaphore's queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlaceCopy {
-    /// The number of its tube in the store it comes from, if it is the task of a tube.
+pub struct QueueEntryCopy {
+    /// The number of its tube in the source store, if it is the task of a tube.
     pub tube: Option<u32>,
-    /// Which task.
+    /// The task.
     pub task: TaskId,
-    /// Where it stands; of the numbers of arrival only their order stays.
-    pub place: Place,
+    /// The entry; only the order of the sequence numbers is kept.
+    pub entry: QueueEntry,
 }
 
 /// An event that is not acknowledged yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventCopy {
-    /// Its number, which it keeps where that is still free.
+    /// Its id, which is kept if it is still free.
     pub id: EventId,
-    /// The number of the task's tube, as in [`PlaceCopy`].
+    /// The number of the task's tube, as in [`QueueEntryCopy`].
     pub tube: Option<u32>,
-    /// For which task.
+    /// The task.
     pub task: TaskId,
-    /// About which grant.
+    /// The grant.
     pub grant: Grant,
-    /// What happened.
+    /// The kind of event.
     pub kind: EventKind,
-    /// How often it was handed out.
+    /// How often it was sent.
     pub attempts: u32,
-    /// When it is handed out next.
+    /// When it is sent next.
     pub next_at: Timestamp,
 }
 
-/// A semaphore with all who stand in it, in the order in which they came.
+/// A semaphore with all its entries, in the order of arrival.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SemaphoreCopy {
-    /// What is written down of itself.
+    /// Its stored form.
     pub record: SemaphoreRecord,
-    /// Who stands there.
-    pub places: Vec<PlaceCopy>,
-    /// What they are to be told.
+    /// Its entries.
+    pub places: Vec<QueueEntryCopy>,
+    /// Its events.
     pub events: Vec<EventCopy>,
 }
 
 impl SemaphoreCopy {
-    /// Moves all moments, between wall time and the time of a machine.
+    /// Moves all moments, between wall time and the machine's time.
     pub(crate) fn move_moments(&mut self, by: i64) {
         let moved = |moment: &mut Timestamp| *moment = moment.moved(by);
         self.record.recheck_at.iter_mut().for_each(moved);
         self.events.iter_mut().for_each(|event| moved(&mut event.next_at));
-        for PlaceCopy { place, .. } in &mut self.places {
-            moved(&mut place.enqueued);
-            match &mut place.stand {
-                Stand::Wait => {}
-                Stand::Delayed(until) => moved(until),
-                Stand::Held(hold) => {
+        for QueueEntryCopy { entry, .. } in &mut self.places {
+            moved(&mut entry.enqueued);
+            match &mut entry.state {
+                EntryState::Wait => {}
+                EntryState::Delayed(until) => moved(until),
+                EntryState::Held(hold) => {
                     moved(&mut hold.granted);
                     moved(&mut hold.lease_until);
                     moved(&mut hold.ack_by);
@@ -94,19 +95,20 @@ impl SemaphoreCopy {
     }
 }
 
-/// The end of a move: one step, after which all is there.
+/// The end of an import: one step that makes the copy visible.
 #[derive(Clone, Debug, Default)]
-pub struct Ending {
-    /// The names under which the tasks came, and what their tubes are.
+pub struct ImportEnd {
+    /// The temporary names of the tubes, and the tubes.
     pub tubes: Vec<(TubeName, TubeCopy)>,
-    /// Semaphores that are new.
+    /// New semaphores.
     pub semaphores: Vec<SemaphoreCopy>,
-    /// No delivery may get a number below this: somebody may still name one of the old store.
+    /// The smallest lease number for new deliveries: clients may still use older ones of the source
+    /// store.
     pub next_lease: u64,
 }
 
 impl Record {
-    /// Moves all moments that are not wall time already, between wall time and the time of a machine.
+    /// Moves all moments that are not wall time, between wall time and the machine's time.
     pub fn move_moments(&mut self, by: i64) {
         self.created = self.created.moved(by);
         self.previous_start = self.previous_start.map(|moment| moment.moved(by));
@@ -118,8 +120,8 @@ impl Record {
         self.expires = self.expires.moved(by);
     }
 
-    /// A task that was taken at `start`, as it is after whoever held it is gone: ready again since then, because nobody
-    /// knows when that was.
+    /// Turns a task that was taken at `start` into one whose holder is gone: ready again since
+    /// then, because the end of the delivery is unknown.
     pub fn given_back(&mut self, start: Timestamp, attempts_max: Option<u32>) {
         self.previous_start = Some(match self.standing {
             StoredState::Ready(since) => since,

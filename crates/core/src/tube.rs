@@ -9,7 +9,7 @@ use crate::limits::TUBE_NAME_BYTES_MAX;
 use crate::semaphore::SemaphoreKey;
 use crate::time::Span;
 
-/// What the names of the service's own tubes begin with.
+/// The prefix of internal tubes.
 const INTERNAL_PREFIX: &str = "taskyard.";
 
 /// The checked name of a tube. Cheap to clone.
@@ -17,8 +17,8 @@ const INTERNAL_PREFIX: &str = "taskyard.";
 pub struct TubeName(Arc<str>);
 
 impl TubeName {
-    /// The name, if it may be one: 1 to 128 bytes without control characters, `/` or `:`. The names `.`
-    /// and `..` mean something else in a path and are refused.
+    /// Checks a name: 1 to 128 bytes without control characters, `/` or `:`. The names `.` and `..`
+    /// have another meaning in a path and are refused.
     pub fn new(name: &str) -> Result<Self> {
         if name.is_empty() {
             return Err(Error::Invalid("a tube name must not be empty".into()));
@@ -30,7 +30,7 @@ impl TubeName {
             )));
         }
         if matches!(name, "." | "..") {
-            return Err(Error::Invalid(format!("a tube must not be called '{name}'")));
+            return Err(Error::Invalid(format!("a tube must not be named '{name}'")));
         }
         if let Some(bad) = name.chars().find(|c| c.is_control() || matches!(c, '/' | ':')) {
             return Err(Error::Invalid(format!("a tube name must not contain {bad:?}")));
@@ -43,7 +43,7 @@ impl TubeName {
         &self.0
     }
 
-    /// Whether the tube belongs to the service itself: lists leave it out unless asked for it.
+    /// Whether the tube is internal: lists omit it unless it is requested.
     pub fn is_internal(&self) -> bool {
         self.0.starts_with(INTERNAL_PREFIX)
     }
@@ -72,7 +72,7 @@ impl fmt::Debug for TubeName {
 pub enum Kind {
     /// In order of arrival, nothing else.
     Fifo,
-    /// Order by priority, times.
+    /// Priorities and times.
     FifoTtl,
     /// The same with a capacity.
     LimFifoTtl,
@@ -87,7 +87,7 @@ impl Kind {
     pub const ALL: [Kind; 5] =
         [Kind::Fifo, Kind::FifoTtl, Kind::LimFifoTtl, Kind::Utube, Kind::UtubeTtl];
 
-    /// The kind's name on every face.
+    /// The kind's name in all interfaces.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::Fifo => "fifo",
@@ -114,14 +114,14 @@ impl Kind {
     }
 }
 
-/// What a tube does with its tasks.
+/// The options of a tube.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TubeOptions {
     /// The preset it was created from.
     pub kind: Kind,
-    /// Whether its tasks may be forgotten at a restart, for speed.
+    /// Whether its tasks may be lost at a restart, for speed.
     pub temporary: bool,
-    /// Most tasks of any state; `None` is no limit.
+    /// Maximum number of tasks of any state; `None` is no limit.
     pub capacity: Option<u64>,
     /// Time to live of a task whose put names none.
     pub ttl: Option<Span>,
@@ -131,20 +131,21 @@ pub struct TubeOptions {
     pub delay: Option<Span>,
     /// Priority of a task whose put names none.
     pub pri: u64,
-    /// Bury a task instead of giving it back when this many deliveries have failed.
+    /// Bury a task instead of releasing it when this many deliveries have failed.
     pub attempts_max: Option<u32>,
     /// Let the ttl end a delivery, as the original queue does.
     pub ttl_kills_taken: bool,
-    /// Nothing is taken while this is set.
+    /// No task is delivered while this is set.
     pub paused: bool,
-    /// The semaphore before the tube: its tasks are ready only while they hold a grant. It stays what it is.
+    /// The semaphore that gates the tube: its tasks are ready only while they hold a grant. It
+    /// cannot be changed.
     pub semaphore: Option<SemaphoreKey>,
-    /// The permanent number of the queue of a contract that it is; no other tube of the store has it.
+    /// The permanent queue number from a contract; no other tube of the store has it.
     pub queue_num: Option<u32>,
 }
 
 impl TubeOptions {
-    /// The preset itself.
+    /// The defaults of a kind.
     pub const fn new(kind: Kind) -> Self {
         TubeOptions {
             kind,
@@ -163,13 +164,13 @@ impl TubeOptions {
     }
 }
 
-/// What to change about a tube; `None` leaves a thing as it is, and the inner `None` takes a
-/// limit away. Tasks that are there already keep the times they were put with.
+/// A change of a tube; `None` leaves an option unchanged, and the inner `None` removes a limit.
+/// Existing tasks keep their times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TubeChange {
     /// Stop or resume deliveries.
     pub paused: Option<bool>,
-    /// Most tasks of any state.
+    /// Maximum number of tasks of any state.
     pub capacity: Option<Option<u64>>,
     /// Default time to live.
     pub ttl: Option<Option<Span>>,

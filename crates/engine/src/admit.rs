@@ -1,205 +1,209 @@
-//! How commands enter a batch: nobody overtakes those who came before and still wait.
+//! Adds commands to a batch so that no command overtakes an earlier one that still waits.
 
 use std::collections::{BTreeMap, HashMap};
 
 use taskyard_core::{Command, Error, Reply, Result, SemaphoreCommand, Span, TubeName};
 
+use crate::event_loop::{EventLoop, Origin};
 use crate::inbox::Job;
-use crate::jobs::Place;
+use crate::jobs::ReplySlot;
 use crate::listeners::listens;
-use crate::running::{Origin, Running};
 use crate::waiters::{Side, Waiter};
 
 /// Keeps the order of takes, or of puts, within a batch and from one batch to the next.
 #[derive(Debug, Default)]
-pub(crate) struct Gate {
-    /// Where in the batch the first command of a tube stands that may have to wait.
-    first_try: HashMap<TubeName, usize>,
-    /// Where in the batch the latest command stands that may let a waiting one succeed.
-    stirred_at: Option<usize>,
+pub(crate) struct OrderGuard {
+    /// The index in the batch of the first command for each tube that may have to wait.
+    first_parkable: HashMap<TubeName, usize>,
+    /// The index in the batch of the latest command that may let a waiting one succeed.
+    changed_at: Option<usize>,
     /// Commands for the next batch: in this one they might overtake.
-    pub held: Vec<(Place, Command)>,
-    /// In which tubes there may be something for those who wait: how many tasks or how much room,
-    /// `None` when only a try can tell.
+    pub held: Vec<(ReplySlot, Command)>,
+    /// Tubes where waiting commands may succeed: the number of tasks or the free capacity, `None`
+    /// when only a try can tell.
     pub wanted: BTreeMap<TubeName, Option<u64>>,
 }
 
-impl Gate {
+impl OrderGuard {
     /// Starts a new batch.
     pub fn open(&mut self) {
-        self.first_try.clear();
-        self.stirred_at = None;
+        self.first_parkable.clear();
+        self.changed_at = None;
     }
 
-    /// Starts a new batch, while one with commands of these tubes that may have to wait is under way.
-    pub fn take_tries(&mut self) -> HashMap<TubeName, usize> {
-        self.stirred_at = None;
-        std::mem::take(&mut self.first_try)
+    /// Starts a new batch and returns the tubes for which the dispatched one has commands that may
+    /// have to wait.
+    pub fn take_first_parkable(&mut self) -> HashMap<TubeName, usize> {
+        self.changed_at = None;
+        std::mem::take(&mut self.first_parkable)
     }
 
-    /// Whether nobody is to be served or let in.
+    /// Whether no command is held back and no waiter is to be served.
     pub fn is_clear(&self) -> bool {
         self.held.is_empty() && self.wanted.is_empty()
     }
 
-    /// Notes a command at this place of the batch that may have to wait.
-    fn note_try(&mut self, tube: &TubeName, at: usize) {
-        if !self.first_try.contains_key(tube) {
-            self.first_try.insert(tube.clone(), at);
+    /// Records a command at this index of the batch that may have to wait.
+    fn note_parkable(&mut self, tube: &TubeName, at: usize) {
+        if !self.first_parkable.contains_key(tube) {
+            self.first_parkable.insert(tube.clone(), at);
         }
     }
 
-    /// Whether a command on this tube, now, might get what an earlier one of the batch did not.
+    /// Whether a command on this tube, added now, might get what an earlier one of the batch did
+    /// not.
     fn would_overtake(&self, tube: &TubeName) -> bool {
-        let Some(stirred_at) = self.stirred_at else { return false };
-        self.first_try.get(tube).is_some_and(|first| *first < stirred_at)
+        let Some(changed_at) = self.changed_at else { return false };
+        self.first_parkable.get(tube).is_some_and(|first| *first < changed_at)
     }
 }
 
-impl Running {
-    /// Lets a job in: its commands join the batch, are held for the next one, or wait.
+impl EventLoop {
+    /// Admits a job: its commands join the batch, are held for the next one, or wait.
     pub fn admit(&mut self, job: Job) {
         let takes = !job.takes.is_empty();
-        let slot = self.jobs.open(job.id, job.commands.len(), job.takes, job.reply);
-        self.round.reserve(job.commands.len());
-        let abandoned = takes && self.jobs.is_abandoned(slot);
+        let job_slot = self.jobs.open(job.id, job.commands.len(), job.takes, job.reply);
+        self.batch.reserve(job.commands.len());
+        let abandoned = takes && self.jobs.is_abandoned(job_slot);
         for (index, command) in job.commands.into_iter().enumerate() {
-            let place = Place { slot, index };
+            let slot = ReplySlot { job: job_slot, index };
             match &command {
-                // Nobody would receive what is taken.
-                Command::Take(_) if abandoned => self.jobs.answer(place, nothing_taken()),
-                Command::Take(_) => self.admit_in_order(Side::Take, place, command),
+                // No caller would receive the tasks.
+                Command::Take(_) if abandoned => self.jobs.answer(slot, nothing_taken()),
+                Command::Take(_) => self.admit_in_order(Side::Take, slot, command),
                 Command::Put { .. } => {
-                    self.takes.stirred_at = Some(self.round.len());
-                    self.admit_in_order(Side::Put, place, command);
+                    self.takes.changed_at = Some(self.batch.len());
+                    self.admit_in_order(Side::Put, slot, command);
                 }
                 Command::DropTube { tube } => {
                     let tube = tube.clone();
-                    self.admit_drop(place, command, tube);
+                    self.admit_drop(slot, command, tube);
                 }
                 _ => {
                     if let Some(wait) = listens(&command) {
-                        self.admit_listener(place, command, wait);
+                        self.admit_listener(slot, command, wait);
                         continue;
                     }
                     if changes_something(&command) {
-                        self.stir();
+                        self.mark_changed();
                     }
-                    self.round.push(Origin::Job(place), command);
+                    self.batch.push(Origin::Job(slot), command);
                 }
             }
         }
     }
 
-    fn admit_in_order(&mut self, side: Side, place: Place, command: Command) {
+    fn admit_in_order(&mut self, side: Side, slot: ReplySlot, command: Command) {
         let Some((tube, wait)) = queueing(&command) else {
-            return self.round.push(Origin::Job(place), command);
+            return self.batch.push(Origin::Job(slot), command);
         };
         if self.waiters.has(side, tube) {
-            return self.park_behind(side, place, command);
+            return self.park_behind(side, slot, command);
         }
-        if self.gate(side).would_overtake(tube) {
-            self.gate(side).held.push((place, command));
+        if self.order_guard(side).would_overtake(tube) {
+            self.order_guard(side).held.push((slot, command));
         } else if wait.is_zero() {
-            self.round.push(Origin::Job(place), command);
+            self.batch.push(Origin::Job(slot), command);
         } else {
-            let at = self.round.len();
-            self.gate(side).note_try(tube, at);
-            self.round.push_try(place, command);
+            let at = self.batch.len();
+            self.order_guard(side).note_parkable(tube, at);
+            self.batch.push_parkable(slot, command);
         }
     }
 
-    fn admit_drop(&mut self, place: Place, command: Command, tube: TubeName) {
+    fn admit_drop(&mut self, slot: ReplySlot, command: Command, tube: TubeName) {
         if self.waiters.has(Side::Take, &tube) {
-            self.jobs.answer(place, Err(Error::TubeHasConsumers(tube)));
-        } else if self.takes.first_try.contains_key(&tube) {
-            // Whether somebody will wait there shows only when this batch is done.
-            self.late_drops.push((place, command));
+            self.jobs.answer(slot, Err(Error::TubeHasConsumers(tube)));
+        } else if self.takes.first_parkable.contains_key(&tube) {
+            // Whether a consumer will wait there is known only when this batch is done.
+            self.late_drops.push((slot, command));
         } else {
-            self.stir();
-            self.round.push(Origin::Job(place), command);
-            // Producers who wait for room in it must learn that it is gone, also those of this batch
-            // who are not parked yet.
+            self.mark_changed();
+            self.batch.push(Origin::Job(slot), command);
+            // Producers that wait for capacity must learn that the tube is gone, including those in
+            // this batch that are not parked yet.
             self.puts.wanted.insert(tube, None);
         }
     }
 
-    /// Lets the held drops of tubes in, now that it is known who waits.
+    /// Admits the postponed drops of tubes, now that the waiting consumers are known.
     pub fn admit_late_drops(&mut self) {
-        for (place, command) in std::mem::take(&mut self.late_drops) {
+        for (slot, command) in std::mem::take(&mut self.late_drops) {
             if let Command::DropTube { tube } = &command {
                 let tube = tube.clone();
-                self.admit_drop(place, command, tube);
+                self.admit_drop(slot, command, tube);
             }
         }
     }
 
-    /// Lets held commands in, or parks them behind those who wait by now.
+    /// Admits held commands, or parks them behind those that wait by now.
     pub fn admit_held(&mut self, side: Side) {
-        for (place, command) in std::mem::take(&mut self.gate(side).held) {
-            self.admit_in_order(side, place, command);
+        for (slot, command) in std::mem::take(&mut self.order_guard(side).held) {
+            self.admit_in_order(side, slot, command);
         }
     }
 
-    /// Parks a command that was refused for now. `refusal` is its answer if that does not change.
-    pub fn park(&mut self, place: Place, command: Command, refusal: Result<Reply>) {
+    /// Parks a command that was refused temporarily. `refusal` is its reply if that does not
+    /// change.
+    pub fn park(&mut self, slot: ReplySlot, command: Command, refusal: Result<Reply>) {
         let Some((tube, wait)) = queueing(&command) else {
-            return self.jobs.answer(place, refusal);
+            return self.jobs.answer(slot, refusal);
         };
         let hopeless = never_fits(&command, &refusal);
-        if hopeless || self.stopping || self.jobs.is_abandoned(place.slot) {
-            return self.jobs.answer(place, refusal);
+        if hopeless || self.stopping || self.jobs.is_abandoned(slot.job) {
+            return self.jobs.answer(slot, refusal);
         }
         let side = if matches!(command, Command::Take(_)) { Side::Take } else { Side::Put };
-        // For somebody who does not wait, there is always room in front of those who do.
+        // A command that does not wait is not counted against the limit of waiting ones.
         let instead = wait.is_zero().then(|| refusal.clone());
         let waiter = Waiter {
-            place,
+            slot,
             side,
             tube: tube.clone(),
             since: self.now,
             until: self.now + wait,
-            otherwise: refusal,
+            fallback: refusal,
             command,
         };
         match self.waiters.park(waiter) {
             Ok(id) => {
-                self.jobs.park(place.slot, id);
+                self.jobs.note_parked(slot.job, id);
                 if wait.is_zero() {
-                    self.impatient.push(id);
+                    self.same_turn_waiters.push(id);
                 }
             }
-            Err(error) => self.jobs.answer(place, instead.unwrap_or(Err(error))),
+            Err(error) => self.jobs.answer(slot, instead.unwrap_or(Err(error))),
         }
     }
 
-    /// Parks a command without trying it: others wait there already.
-    fn park_behind(&mut self, side: Side, place: Place, command: Command) {
+    /// Parks a command without trying it: others already wait there.
+    fn park_behind(&mut self, side: Side, slot: ReplySlot, command: Command) {
         let refusal = match queueing(&command) {
             Some((tube, _)) => {
-                self.waiters.line(side, tube).next().map(|first| first.1.otherwise.clone())
+                self.waiters.queue(side, tube).next().map(|first| first.1.fallback.clone())
             }
             None => None,
         };
-        self.park(place, command, refusal.unwrap_or_else(nothing_taken));
+        self.park(slot, command, refusal.unwrap_or_else(nothing_taken));
     }
 
-    /// The gate of this side.
-    pub fn gate(&mut self, side: Side) -> &mut Gate {
+    /// The order guard of this side.
+    pub fn order_guard(&mut self, side: Side) -> &mut OrderGuard {
         match side {
             Side::Take => &mut self.takes,
             Side::Put => &mut self.puts,
         }
     }
 
-    fn stir(&mut self) {
-        let here = Some(self.round.len());
-        self.takes.stirred_at = here;
-        self.puts.stirred_at = here;
+    fn mark_changed(&mut self) {
+        let here = Some(self.batch.len());
+        self.takes.changed_at = here;
+        self.puts.changed_at = here;
     }
 }
 
-/// The tube a command queues for and how long it waits there; `None` when waiting cannot help it.
+/// The tube that a command queues for and how long it waits there; `None` when waiting cannot help
+/// it.
 fn queueing(command: &Command) -> Option<(&TubeName, Span)> {
     match command {
         Command::Take(take) if take.count > 0 => Some((&take.tube, take.wait)),
@@ -208,7 +212,7 @@ fn queueing(command: &Command) -> Option<(&TubeName, Span)> {
     }
 }
 
-/// Whether a command may make tasks takeable or room free.
+/// Whether a command may make tasks ready or free capacity.
 fn changes_something(command: &Command) -> bool {
     !matches!(
         command,
@@ -216,7 +220,7 @@ fn changes_something(command: &Command) -> bool {
             | Command::Peek { .. }
             | Command::Deliveries { .. }
             | Command::JoinSession { .. }
-            // What the others do may let a task of a tube in.
+            // The other semaphore commands may admit a task of a tube.
             | Command::Semaphore(
                 SemaphoreCommand::Look { .. }
                     | SemaphoreCommand::Members { .. }
@@ -227,7 +231,7 @@ fn changes_something(command: &Command) -> bool {
     )
 }
 
-/// Whether a put has more tasks than its tube may ever hold.
+/// Whether a put has more tasks than its tube can ever hold.
 fn never_fits(command: &Command, refusal: &Result<Reply>) -> bool {
     match (command, refusal) {
         (Command::Put { tasks, .. }, Err(Error::TubeFull { capacity, .. })) => {

@@ -1,4 +1,4 @@
-//! What time it is.
+//! The clocks that the engine can use: the machine's, and a manual one for tests.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -7,51 +7,54 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use taskyard_core::{Span, Timestamp};
 
-/// Tells the engine the time and how long it may sleep.
+/// Tells the time and limits how long the engine may sleep.
 pub trait Clock: Send + Sync + 'static {
-    /// The time now. It goes on evenly, and never backwards.
+    /// The current time. Monotonic and even: unaffected by changes of the wall clock.
     fn now(&self) -> Timestamp;
 
-    /// How far wall time is ahead of that, in microseconds: changes when the wall clock is set.
+    /// How far the wall clock is ahead of `now`, in microseconds; changes when the wall clock is
+    /// set.
     fn wall_ahead(&self) -> i64 {
         0
     }
 
-    /// How long a thread may sleep without missing `until`: nothing once that moment is here, `None`
-    /// when only a wake-up can bring it.
+    /// How long a thread may sleep without missing `until`: zero once that moment is reached,
+    /// `None` when only a wake-up can bring it.
     fn sleep_max(&self, until: Timestamp) -> Option<Duration>;
 
-    /// Asks to be woken whenever time moves in any other way than by passing.
+    /// Registers a waker that is called whenever time changes other than by passing.
     fn watch(&self, waker: Waker);
 }
 
 /// The clock of the machine.
 ///
-/// It shows what the wall clock showed when it was made plus the time that has passed since, by the monotonic clock of the
-/// machine. That one stands still while the machine is suspended, which is then seen as a wall clock that was set forward.
+/// It shows the wall clock at its creation plus the time passed since, by the monotonic clock of
+/// the machine. The monotonic clock stops while the machine is suspended, which then looks like a
+/// wall clock that was set forward.
 #[derive(Debug)]
 pub struct SystemClock {
     started: Instant,
     start_micros: i64,
-    /// How far wall time is ahead.
+    /// How far the wall clock is ahead.
     ahead_micros: AtomicI64,
-    /// How much time shall have passed before the wall clock is looked at again.
+    /// The elapsed time at which the wall clock is read again.
     look_at_micros: AtomicI64,
 }
 
-/// A sleeping thread does not see that the wall clock was set, so it looks again this often.
+/// A sleeping thread does not notice that the wall clock was set, so it checks this often.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
-/// The wall clock is looked at no more often than this.
+/// The wall clock is read at most this often.
 const LOOK_EVERY_MICROS: i64 = 1_000_000;
-/// What the two clocks may be apart before the wall clock is believed to have been set.
+/// Smaller differences between the two clocks do not count as a step of the wall clock.
 const STEP_MIN_MICROS: i64 = 100_000;
-/// Both clocks are read within this time, or what was read is not compared: the thread may have had to wait in between.
+/// If reading both clocks takes longer, the readings are not compared: the thread may have been
+/// suspended in between.
 const READING_MAX: Duration = Duration::from_millis(1);
-/// How often this is tried.
+/// The number of attempts to read both clocks.
 const READINGS: usize = 5;
 
 impl SystemClock {
-    /// The clock of the machine.
+    /// Starts the clock.
     pub fn new() -> Self {
         SystemClock {
             started: Instant::now(),
@@ -61,7 +64,7 @@ impl SystemClock {
         }
     }
 
-    /// How far the wall clock is ahead just now; `None` when that could not be read closely enough.
+    /// How far the wall clock is ahead now; `None` when that could not be read precisely enough.
     fn look(&self) -> Option<i64> {
         (0..READINGS).find_map(|_| {
             let before = self.started.elapsed();
@@ -72,7 +75,7 @@ impl SystemClock {
         })
     }
 
-    /// Takes in how far the wall clock is ahead; a little is no step.
+    /// Adopts a new distance to the wall clock; a small change is not a step.
     fn follow(&self, found: i64) -> i64 {
         let ahead = self.ahead_micros.load(Ordering::Relaxed);
         if found.abs_diff(ahead) < STEP_MIN_MICROS.unsigned_abs() {
@@ -119,7 +122,7 @@ fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// What a wall clock shows, which may be before 1970 when it was never set.
+/// Microseconds since 1970; negative for a wall clock that was never set.
 fn since_epoch(wall: SystemTime) -> i64 {
     match wall.duration_since(UNIX_EPOCH) {
         Ok(since) => micros(since),
@@ -127,31 +130,31 @@ fn since_epoch(wall: SystemTime) -> i64 {
     }
 }
 
-/// A clock that only moves by hand, for tests.
+/// A clock that moves only when a test advances it.
 #[derive(Debug)]
-pub struct HandClock {
+pub struct ManualClock {
     now_micros: AtomicI64,
     ahead_micros: AtomicI64,
     watchers: Mutex<Vec<Waker>>,
 }
 
-impl HandClock {
-    /// A clock that stands at `start`.
+impl ManualClock {
+    /// A clock that shows `start`.
     pub fn new(start: Timestamp) -> Self {
-        HandClock {
+        ManualClock {
             now_micros: AtomicI64::new(start.as_micros()),
             ahead_micros: AtomicI64::new(0),
             watchers: Mutex::new(Vec::new()),
         }
     }
 
-    /// Moves time on by `span` and wakes whoever sleeps by this clock.
+    /// Advances time by `span` and wakes all sleepers.
     pub fn advance(&self, span: Span) {
         self.now_micros.fetch_add(span.as_micros(), Ordering::SeqCst);
         self.wake();
     }
 
-    /// Sets the wall clock forward or back by `span`, while no time passes.
+    /// Sets the wall clock forward or back by `span`; no time passes.
     pub fn set_wall(&self, span: Span, forward: bool) {
         let by = if forward { span.as_micros() } else { -span.as_micros() };
         self.ahead_micros.fetch_add(by, Ordering::SeqCst);
@@ -166,7 +169,7 @@ impl HandClock {
     }
 }
 
-impl Clock for HandClock {
+impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_micros(self.now_micros.load(Ordering::SeqCst))
     }
@@ -188,8 +191,8 @@ impl Clock for HandClock {
 mod tests {
     use super::*;
 
-    /// Time followed the wall clock when that was set forward, which ended every lease and wait; and stayed ahead when it was set
-    /// back, until a restart.
+    /// Time followed the wall clock when that was set forward, which ended every lease and wait;
+    /// when it was set back, time stayed ahead until a restart.
     #[test]
     fn a_wall_clock_that_is_set_does_not_move_time() {
         let clock = SystemClock::new();
@@ -200,7 +203,11 @@ mod tests {
             assert_eq!(clock.ahead_micros.load(Ordering::Relaxed), ahead);
             assert!(clock.now().since(before) < Span::from_secs(3_000));
         }
-        assert_eq!(clock.follow(STEP_MIN_MICROS - 1), 0, "two readings are never quite alike");
+        assert_eq!(
+            clock.follow(STEP_MIN_MICROS - 1),
+            0,
+            "a small difference between readings is not a step"
+        );
     }
 
     #[test]
@@ -211,8 +218,8 @@ mod tests {
     }
 
     #[test]
-    fn a_hand_clock_lets_nobody_sleep_past_a_moment_that_is_here() {
-        let clock = HandClock::new(Timestamp::EPOCH);
+    fn a_manual_clock_allows_no_sleep_past_a_moment_that_is_reached() {
+        let clock = ManualClock::new(Timestamp::EPOCH);
         let later = Timestamp::from_micros(5);
         assert_eq!(clock.sleep_max(later), None);
         clock.advance(Span::from_micros(5));

@@ -1,4 +1,4 @@
-//! What callers see of the running loop.
+//! The public handle of the event loop: starts it, submits commands and waits for their replies.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,15 +11,15 @@ use taskyard_core::{Command, Error, Execute, Reply, Result, TubeName};
 use taskyard_store::{Capabilities, Store, StoreHealth};
 use tokio::sync::oneshot;
 
-use crate::answer::{Receipt, unanswered};
 use crate::clock::Clock;
-use crate::inbox::{Inbox, Question};
+use crate::event_loop::EventLoop;
+use crate::inbox::{Inbox, Query};
 use crate::listeners::listens;
-use crate::running::Running;
-use crate::shutdown::{Ended, Ending, end_of};
+use crate::reply::{PendingReply, unanswered};
+use crate::shutdown::{LoopOutcome, ShutdownNotifier, outcome_of};
 use crate::waiters::{Waiting, WaitingCount};
 
-/// What an operator may set.
+/// Settings of the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Largest payload of a task, in bytes.
@@ -32,102 +32,104 @@ impl Default for Settings {
     }
 }
 
-/// The running loop of one store. Cheap to clone; the loop ends with the last clone, or by
-/// [`Engine::stop`].
+/// Handle to the event loop of one store. Cheap to clone; the loop ends when the last clone is
+/// dropped, or by [`Engine::stop`].
 ///
-/// It adds to a store what a store leaves out: the time, waiting, ticks, and limits on what may pile
-/// up. Commands of all callers run in the order of their arrival, gathered in batches. Whoever waits
-/// is served in the order of arrival; a command that waits does not hold up those behind it.
+/// It adds what a store does not do itself: the time, waiting, ticks, and limits on queued work.
+/// Commands of all callers run in the order of their arrival, gathered in batches. Waiting commands
+/// are served in the order of arrival; a command that waits does not block later ones.
 ///
-/// When a caller goes away before its answer arrives, the tasks taken for it are given back.
+/// When a caller drops its request before the reply arrives, the tasks taken for it are returned.
 #[derive(Clone)]
 pub struct Engine {
-    shared: Arc<Shared>,
+    inner: Arc<EngineInner>,
 }
 
-struct Shared {
+struct EngineInner {
     inbox: Arc<Inbox>,
     store: Arc<dyn Store>,
-    ended: Ended,
+    ended: LoopOutcome,
     settings: Settings,
 }
 
 impl Engine {
-    /// Starts the loop on a thread of its own, where embedded stores also do their work.
+    /// Starts the loop on its own thread. Embedded stores do their work on that thread, too.
     pub fn start(store: Box<dyn Store>, clock: Arc<dyn Clock>, settings: Settings) -> Self {
         let store: Arc<dyn Store> = store.into();
         let inbox = Arc::new(Inbox::default());
         clock.watch(Waker::from(inbox.clone()));
-        let (ending, ended) = Ending::new(inbox.clone());
+        let (ending, ended) = ShutdownNotifier::new(inbox.clone());
         let running = (inbox.clone(), store.clone());
         let spawned = thread::Builder::new().name("taskyard-engine".into()).spawn(move || {
-            // Bound first and so dropped last: whoever learns of the end finds the store free.
+            // Bound first and therefore dropped last: when the end is reported, the store is
+            // released.
             let ending = ending;
             let (inbox, store) = running;
-            let outcome = Running::new(inbox, store, clock).run();
+            let outcome = EventLoop::new(inbox, store, clock).run();
             ending.orderly(outcome);
         });
         if let Err(error) = spawned {
-            // The engine that is handed out answers every command with an error.
+            // The returned engine answers every command with an error.
             tracing::error!(%error, "cannot start the engine's thread");
         }
         let payload_bytes_max = settings.payload_bytes_max.min(PAYLOAD_BYTES_MAX);
         let settings = Settings { payload_bytes_max };
-        Engine { shared: Arc::new(Shared { inbox, store, ended, settings }) }
+        Engine { inner: Arc::new(EngineInner { inbox, store, ended, settings }) }
     }
 
-    /// Stops: new commands are refused, waiting takes answer that there is nothing, waiting puts
-    /// that the server is shutting down, everything else is finished and the store is closed.
-    /// May be called more than once; each call answers when all that is done.
+    /// Stops the loop: new commands are refused, waiting takes return no tasks, waiting puts return
+    /// `ShuttingDown`, everything else is finished and the store is closed. May be called more than
+    /// once; each call returns when all of that is done.
     pub async fn stop(&self) -> Result<()> {
-        self.shared.inbox.stop();
-        end_of(self.shared.ended.clone()).await
+        self.inner.inbox.stop();
+        outcome_of(self.inner.ended.clone()).await
     }
 
     /// What the store can do.
     pub fn capabilities(&self) -> Capabilities {
-        self.shared.store.capabilities()
+        self.inner.store.capabilities()
     }
 
-    /// What becomes of acknowledged tasks when the machine fails, where that is not for the store to decide.
+    /// What happens to acknowledged tasks when the machine fails, for stores that do not decide
+    /// this themselves.
     pub fn durability(&self) -> Option<String> {
-        self.shared.store.durability()
+        self.inner.store.durability()
     }
 
-    /// What the store does not have, where it is not all of ours.
+    /// The features that this store does not support.
     pub fn unsupported(&self) -> &'static [&'static str] {
-        self.shared.store.unsupported()
+        self.inner.store.unsupported()
     }
 
-    /// What the operator has set.
+    /// The settings of the operator.
     pub fn settings(&self) -> Settings {
-        self.shared.settings
+        self.inner.settings
     }
 
-    /// Everybody who waits: by tube, in the order of their arrival. Nobody in a stopped engine.
+    /// All waiting commands: by tube, in the order of their arrival. Empty in a stopped engine.
     pub async fn waiting(&self) -> Vec<Waiting> {
         let (reply, receiver) = oneshot::channel();
-        self.shared.inbox.ask(Question::Waiting(reply));
+        self.inner.inbox.query(Query::Waiting(reply));
         receiver.await.unwrap_or_default()
     }
 
-    /// How many wait on which tube; tubes where nobody waits are left out.
+    /// The number of waiting commands for each tube; tubes without any are left out.
     pub async fn waiting_counts(&self) -> BTreeMap<TubeName, WaitingCount> {
         let (reply, receiver) = oneshot::channel();
-        self.shared.inbox.ask(Question::Counts(reply));
+        self.inner.inbox.query(Query::Counts(reply));
         receiver.await.unwrap_or_default()
     }
 
-    /// Whether the store can do its work, which includes writing; an error says why not.
+    /// Checks that the store works, which includes writing; the error says why it does not.
     pub async fn health(&self) -> Result<StoreHealth> {
         let (reply, receiver) = oneshot::channel();
-        self.shared.inbox.ask(Question::Health(reply));
+        self.inner.inbox.query(Query::Health(reply));
         receiver.await.unwrap_or(Err(Error::ShuttingDown))
     }
 
-    /// Runs commands that are within the limits.
+    /// Runs commands that were checked against the limits.
     async fn run(&self, commands: Vec<Command>, bytes: usize) -> Vec<Result<Reply>> {
-        let Shared { inbox, store, .. } = &*self.shared;
+        let EngineInner { inbox, store, .. } = &*self.inner;
         let count = commands.len();
         let takes = takes_of(&commands);
         let waits = commands.iter().any(waits);
@@ -135,7 +137,7 @@ impl Engine {
             Ok(submitted) => submitted,
             Err(refusal) => return vec![Err(refusal); count],
         };
-        let replies = Receipt::new(inbox, job, waits, receiver).replies(&**store).await;
+        let replies = PendingReply::new(inbox, job, waits, receiver).replies(&**store).await;
         replies.unwrap_or_else(|| vec![Err(unanswered()); count])
     }
 }
@@ -148,7 +150,7 @@ impl Execute for Engine {
         let mut bytes = 0;
         let mut refused = Vec::new();
         for (index, command) in commands.iter().enumerate() {
-            match self.shared.settings.check(command) {
+            match self.inner.settings.check(command) {
                 Ok(size) => bytes += size,
                 Err(error) => refused.push((index, error)),
             }
@@ -166,8 +168,8 @@ impl Execute for Engine {
     }
 }
 
-/// The loop ends when nobody can ask it anything any more.
-impl Drop for Shared {
+/// The loop ends when the last handle is dropped.
+impl Drop for EngineInner {
     fn drop(&mut self) {
         self.inbox.stop();
     }
@@ -181,16 +183,16 @@ impl fmt::Debug for Engine {
 }
 
 impl Settings {
-    /// How many bytes a command carries, or why it may not pass.
+    /// The payload bytes of a command, or the limit that it exceeds.
     fn check(&self, command: &Command) -> Result<usize> {
         let Command::Put { tasks, .. } = command else { return Ok(0) };
-        let advice = "keep the data elsewhere and put a reference, or have the limit raised";
+        let advice = "store the data somewhere else and put a reference to it, or raise the limit";
         for task in tasks {
             let size = task.body.payload().len();
             within("the payload of a task, in bytes,", size, self.payload_bytes_max, advice)?;
         }
         if tasks.len() > 1 {
-            // A task that is allowed can be put at least alone.
+            // A task within the limit can always be put alone.
             let size = tasks.iter().map(|task| task.body.bytes() as usize).sum();
             let advice = "put the tasks in several batches";
             within("one put, in bytes,", size, BATCH_BYTES_MAX, advice)?;
@@ -238,8 +240,8 @@ mod tests {
         Command::Put { tube: TubeName::new("mail").unwrap(), tasks, wait: Span::ZERO }
     }
 
-    // What a body needs in memory was held against the limit of a put, so that the largest payload an
-    // operator may allow was refused.
+    // The memory size of a body was compared with the limit of a put, so the largest payload that
+    // an operator may allow was refused.
     #[test]
     fn the_largest_payload_can_be_put_and_only_alone() {
         let settings = Settings { payload_bytes_max: PAYLOAD_BYTES_MAX };

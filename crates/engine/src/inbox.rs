@@ -1,4 +1,4 @@
-//! Where callers leave their commands and the loop picks them up.
+//! The queue through which callers submit commands to the event loop.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use taskyard_core::{Command, Error, Result, Timestamp, TubeName};
 use taskyard_store::{RemoteChange, StoreHealth};
 use tokio::sync::oneshot;
 
-use crate::answer::{Answer, engine_stopped};
+use crate::reply::{JobReply, engine_stopped};
 use crate::timeline::Timeline;
 use crate::waiters::{Waiting, WaitingCount};
 
@@ -22,84 +22,84 @@ const TURN_ITEMS_MAX: usize = 10_000;
 /// Most payload bytes in one turn of the loop.
 const TURN_BYTES_MAX: usize = BATCH_BYTES_MAX;
 
-/// The number of a job: never used twice.
+/// Identifies a job; never reused.
 pub(crate) type JobId = u64;
 
 /// The commands of one caller.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// Its number.
+    /// Identifies the job.
     pub id: JobId,
-    /// What is asked.
+    /// The commands to run.
     pub commands: Vec<Command>,
-    /// How many tasks it is about, at least one for each command.
+    /// The number of affected tasks, at least one for each command.
     pub items: usize,
-    /// How many payload bytes it carries.
+    /// The number of payload bytes.
     pub bytes: usize,
-    /// Which of the commands take from which tube.
+    /// The index and the tube of each take.
     pub takes: Vec<(usize, TubeName)>,
-    /// Where the answer goes; `None` when nobody waits for it.
-    pub reply: Option<oneshot::Sender<Answer>>,
+    /// Receives the reply; `None` when no caller waits for it.
+    pub reply: Option<oneshot::Sender<JobReply>>,
 }
 
-/// Something a page wants to know from the loop.
+/// A request for state of the loop that is not a command.
 #[derive(Debug)]
-pub(crate) enum Question {
-    /// Everybody who waits.
+pub(crate) enum Query {
+    /// All waiting commands.
     Waiting(oneshot::Sender<Vec<Waiting>>),
-    /// How many wait on which tube.
+    /// The number of waiting commands for each tube.
     Counts(oneshot::Sender<BTreeMap<TubeName, WaitingCount>>),
-    /// Whether the store can do its work.
+    /// Whether the store works.
     Health(oneshot::Sender<Result<StoreHealth>>),
 }
 
-/// In which tubes other servers may have made something takeable or room.
+/// Changes that other servers made to a shared store.
 #[derive(Debug, Default)]
-pub(crate) struct Rumours {
-    /// These.
+pub(crate) struct RemoteChanges {
+    /// Tubes where tasks may have become ready or capacity free.
     pub tubes: BTreeSet<TubeName>,
     /// There may be new events of semaphores.
     pub events: bool,
-    /// Or any.
+    /// Anything may have changed.
     pub anything: bool,
 }
 
-/// What the loop has to do next.
+/// The input of one turn.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
-    /// In the order of their arrival.
+    /// Jobs in the order of their arrival.
     pub jobs: VecDeque<Job>,
     /// Jobs whose callers are gone.
     pub gone: Vec<JobId>,
-    /// What other servers did.
-    pub elsewhere: Rumours,
-    /// Answered when the jobs are done: nothing is left of what was asked before them.
-    pub questions: Vec<Question>,
-    /// Nothing may wait any more.
+    /// Changes made by other servers.
+    pub remote_changes: RemoteChanges,
+    /// Queries, answered after the jobs; every job submitted before a query is done by then.
+    pub queries: Vec<Query>,
+    /// The loop is stopping: no command may wait.
     pub stopping: bool,
-    /// Nothing will come after this.
+    /// This is the last turn.
     pub last: bool,
 }
 
-/// Where callers leave their commands.
+/// The queue through which callers submit commands.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     pending: Mutex<Pending>,
-    bell: Condvar,
-    /// Changes whenever something is left here, so that the loop can look without the lock.
+    wakeup: Condvar,
+    /// Incremented by every arrival, so that the loop can check without the lock.
     arrivals: AtomicU64,
-    /// Callers whose jobs do not wait for anything but the loop.
-    asking: AtomicUsize,
-    /// How many of the latest found nobody else asking.
-    single_file: AtomicUsize,
+    /// The number of callers whose jobs wait for nothing but the loop.
+    callers: AtomicUsize,
+    /// The number of consecutive calls that found no other caller.
+    uncontended_calls: AtomicUsize,
 }
 
-/// How long the loop looks out for a next command before it sleeps: about what it takes to wake it.
-/// A caller that asks one thing after the other then need not wake it each time.
-const LOOKOUT: Duration = Duration::from_micros(50);
+/// How long the loop spins for a next command before it sleeps: about the time of a wake-up. A
+/// caller that sends one command after the other does not have to wake the loop each time.
+const SPIN_MAX: Duration = Duration::from_micros(50);
 
-/// So many callers one after the other are believed to be one.
-const SINGLE_FILE: usize = 16;
+/// After this many consecutive uncontended calls there is probably a single caller.
+const UNCONTENDED_MIN: usize = 16;
 
 #[derive(Debug, Default)]
 struct Pending {
@@ -109,19 +109,19 @@ struct Pending {
     bytes: usize,
     next_job: JobId,
     gone: Vec<JobId>,
-    elsewhere: Rumours,
-    /// Each with the number of the first job that came after it.
-    questions: VecDeque<(JobId, Question)>,
+    remote_changes: RemoteChanges,
+    /// Each with the id of the first job that was submitted after it.
+    queries: VecDeque<(JobId, Query)>,
     phase: Phase,
-    /// The loop sleeps and wants the bell.
+    /// The loop sleeps and must be notified.
     sleeping: bool,
-    /// It wants it only when it is woken, or when there are so many commands.
-    enough: usize,
-    /// Somebody rang without leaving anything: time has moved.
-    rung: bool,
+    /// While it sleeps, it is notified only by an explicit wake-up or by this many commands.
+    wake_at_commands: usize,
+    /// Woken without any input: time has moved.
+    woken: bool,
 }
 
-/// How far the life of the loop has come.
+/// The lifecycle of the loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
     #[default]
@@ -133,34 +133,35 @@ enum Phase {
 }
 
 impl Inbox {
-    /// Leaves a job for the loop. Refused when too much waits already or the loop is stopping.
+    /// Submits a job. Refused when too much is queued or the loop is stopping.
     pub fn submit(
         &self,
         commands: Vec<Command>,
         bytes: usize,
         takes: Vec<(usize, TubeName)>,
-    ) -> Result<(JobId, oneshot::Receiver<Answer>)> {
+    ) -> Result<(JobId, oneshot::Receiver<JobReply>)> {
         let (reply, receiver) = oneshot::channel();
         let items = commands.iter().map(items_of).sum();
         let mut pending = self.lock();
         pending.phase.check()?;
         if pending.commands + commands.len() > PENDING_COMMANDS_MAX {
-            return Err(Error::Overloaded("too many commands are waiting"));
+            return Err(Error::Overloaded("too many queued commands"));
         }
         if pending.items + items > PENDING_ITEMS_MAX.max(items) {
-            return Err(Error::Overloaded("too many tasks of commands are waiting"));
+            return Err(Error::Overloaded("too many tasks in queued commands"));
         }
         if pending.bytes + bytes > PENDING_BYTES_MAX {
-            return Err(Error::Overloaded("too many payload bytes are waiting"));
+            return Err(Error::Overloaded("too many payload bytes in queued commands"));
         }
         let id = pending.next_job;
         pending.next_job += 1;
         pending.push(Job { id, commands, items, bytes, takes, reply: Some(reply) });
-        self.ring(pending);
+        self.wake_loop(pending);
         Ok((id, receiver))
     }
 
-    /// Gives tasks back that nobody received. Heeds no limit: what is taken already must not stick.
+    /// Returns tasks that no caller received. Applies no limit: tasks already taken must not stay
+    /// taken.
     pub fn give_back(&self, commands: Vec<Command>) {
         let items = commands.iter().map(items_of).sum();
         let mut pending = self.lock();
@@ -170,86 +171,86 @@ impl Inbox {
         let id = pending.next_job;
         pending.next_job += 1;
         pending.push(Job { id, commands, items, bytes: 0, takes: Vec::new(), reply: None });
-        self.ring(pending);
+        self.wake_loop(pending);
     }
 
-    /// Notes one more caller who waits for the loop; whether it and those before it came one after the
-    /// other.
-    pub fn begin_asking(&self) -> bool {
-        if self.asking.fetch_add(1, Ordering::Relaxed) > 0 {
-            self.single_file.store(0, Ordering::Relaxed);
+    /// Counts one more caller that waits for the loop. Returns whether it and those before it came
+    /// one after the other.
+    pub fn begin_call(&self) -> bool {
+        if self.callers.fetch_add(1, Ordering::Relaxed) > 0 {
+            self.uncontended_calls.store(0, Ordering::Relaxed);
             return false;
         }
-        self.single_file.fetch_add(1, Ordering::Relaxed) >= SINGLE_FILE
+        self.uncontended_calls.fetch_add(1, Ordering::Relaxed) >= UNCONTENDED_MIN
     }
 
     /// Whether only one caller waits for the loop.
-    pub fn is_asked_by_one(&self) -> bool {
-        self.asking.load(Ordering::Relaxed) == 1
+    pub fn has_single_caller(&self) -> bool {
+        self.callers.load(Ordering::Relaxed) == 1
     }
 
-    /// Notes that such a caller has its answer, or left.
-    pub fn end_asking(&self) {
-        self.asking.fetch_sub(1, Ordering::Relaxed);
+    /// Counts such a caller out: it has its reply, or it is gone.
+    pub fn end_call(&self) {
+        self.callers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Tells the loop that the caller of this job is gone.
-    pub fn leave(&self, job: JobId) {
+    /// Reports that the caller of this job is gone.
+    pub fn cancel(&self, job: JobId) {
         let mut pending = self.lock();
         if pending.phase.is_alive() {
             pending.gone.push(job);
-            self.ring(pending);
+            self.wake_loop(pending);
         }
     }
 
-    /// Tells the loop what another server did.
-    pub fn hear(&self, what: RemoteChange) {
+    /// Reports a change by another server.
+    pub fn note_remote_change(&self, what: RemoteChange) {
         let mut pending = self.lock();
         match what {
-            RemoteChange::Tube(tube) => _ = pending.elsewhere.tubes.insert(tube),
-            RemoteChange::Events => pending.elsewhere.events = true,
-            RemoteChange::Anything => pending.elsewhere.anything = true,
+            RemoteChange::Tube(tube) => _ = pending.remote_changes.tubes.insert(tube),
+            RemoteChange::Events => pending.remote_changes.events = true,
+            RemoteChange::Anything => pending.remote_changes.anything = true,
         }
-        self.ring(pending);
+        self.wake_loop(pending);
     }
 
-    /// Asks the loop something; a loop that is no more drops the question.
-    pub fn ask(&self, question: Question) {
+    /// Sends a query; dropped when the loop has ended.
+    pub fn query(&self, query: Query) {
         let mut pending = self.lock();
         if pending.phase.is_alive() {
             let asked_before = pending.next_job;
-            pending.questions.push_back((asked_before, question));
-            self.ring(pending);
+            pending.queries.push_back((asked_before, query));
+            self.wake_loop(pending);
         }
     }
 
-    /// Whether the store may still be asked.
+    /// Whether the store may still be used.
     pub fn is_alive(&self) -> bool {
         self.lock().phase.is_alive()
     }
 
-    /// Refuses new commands from now on; the loop finishes what is here and ends.
+    /// Refuses new commands from now on; the loop finishes what is queued and ends.
     pub fn stop(&self) {
         let mut pending = self.lock();
         if pending.phase == Phase::Running {
             pending.phase = Phase::Stopping;
-            self.ring(pending);
+            self.wake_loop(pending);
         }
     }
 
-    /// Says that nobody will pick up anything any more; who still waits learns it.
+    /// Marks the loop as ended and drops everything queued, which wakes the waiting callers.
     pub fn end(&self, orderly: bool) {
         let mut pending = self.lock();
         pending.phase = if orderly { Phase::Stopped } else { Phase::Broken };
         let jobs = std::mem::take(&mut pending.jobs);
-        let questions = std::mem::take(&mut pending.questions);
-        // Dropping a job wakes its caller, who may want this lock.
+        let queries = std::mem::take(&mut pending.queries);
+        // Dropping a job wakes its caller, which may need this lock.
         drop(pending);
-        drop((jobs, questions));
+        drop((jobs, queries));
     }
 
-    /// Sleeps until there is something to do, at the longest until the moment `until`.
-    /// `spare` is an empty queue to be used again.
+    /// Sleeps until there is something to do, at most until `until`. `spare` is an empty queue for
+    /// reuse.
     pub fn gather(
         &self,
         timeline: &Timeline,
@@ -259,7 +260,7 @@ impl Inbox {
         let mut pending = self.lock();
         if pending.is_idle() {
             drop(pending);
-            self.look_out();
+            self.spin();
             pending = self.lock();
         }
         while pending.is_idle() {
@@ -271,32 +272,32 @@ impl Inbox {
             pending.sleeping = true;
             pending = match sleep_max {
                 Some(sleep) => {
-                    let waited = self.bell.wait_timeout(pending, sleep);
+                    let waited = self.wakeup.wait_timeout(pending, sleep);
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 }
-                None => self.bell.wait(pending).unwrap_or_else(PoisonError::into_inner),
+                None => self.wakeup.wait(pending).unwrap_or_else(PoisonError::into_inner),
             };
             pending.sleeping = false;
         }
         pending.pick_up(spare)
     }
 
-    /// Sleeps until it is woken, or so many commands are here.
+    /// Sleeps until it is woken, or this many commands are queued.
     pub fn wait(&self, commands: usize) {
         let mut pending = self.lock();
-        pending.enough = commands;
-        while !pending.rung && pending.commands < commands {
+        pending.wake_at_commands = commands;
+        while !pending.woken && pending.commands < commands {
             pending.sleeping = true;
-            pending = self.bell.wait(pending).unwrap_or_else(PoisonError::into_inner);
+            pending = self.wakeup.wait(pending).unwrap_or_else(PoisonError::into_inner);
             pending.sleeping = false;
         }
-        pending.enough = 0;
-        pending.rung = false;
+        pending.wake_at_commands = 0;
+        pending.woken = false;
     }
 
-    /// The first jobs, as far as they may be begun beside what is under way: nothing when there is anything else here, or fewer commands
-    /// than this.
-    pub fn pick_up_behind(
+    /// Picks up the first jobs that may be dispatched beside batches in flight. `None` if fewer
+    /// than `commands` commands are queued; empty if anything but jobs is queued.
+    pub fn pick_up_pipelined(
         &self,
         commands: usize,
         may: impl Fn(&Job) -> bool,
@@ -311,22 +312,22 @@ impl Inbox {
         Some(pending.pick_up_while(VecDeque::new(), may))
     }
 
-    /// Waits a moment for something to arrive, without sleeping.
-    fn look_out(&self) {
+    /// Spins for a moment until something arrives.
+    fn spin(&self) {
         let seen = self.arrivals.load(Ordering::Relaxed);
         let begin = Instant::now();
-        while self.arrivals.load(Ordering::Relaxed) == seen && begin.elapsed() < LOOKOUT {
+        while self.arrivals.load(Ordering::Relaxed) == seen && begin.elapsed() < SPIN_MAX {
             std::hint::spin_loop();
         }
     }
 
-    /// Wakes the loop if it sleeps; a loop at work looks here by itself before it sleeps.
-    fn ring(&self, mut pending: MutexGuard<'_, Pending>) {
+    /// Wakes the loop if it sleeps; a running loop checks the inbox before it sleeps.
+    fn wake_loop(&self, mut pending: MutexGuard<'_, Pending>) {
         self.arrivals.fetch_add(1, Ordering::Relaxed);
-        let wanted = pending.rung || pending.commands >= pending.enough;
+        let wanted = pending.woken || pending.commands >= pending.wake_at_commands;
         if wanted && std::mem::take(&mut pending.sleeping) {
             drop(pending);
-            self.bell.notify_one();
+            self.wakeup.notify_one();
         }
     }
 
@@ -335,7 +336,7 @@ impl Inbox {
     }
 }
 
-/// Lets a clock ring the bell.
+/// Lets a clock wake the loop.
 impl Wake for Inbox {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
@@ -343,12 +344,12 @@ impl Wake for Inbox {
 
     fn wake_by_ref(self: &Arc<Self>) {
         let mut pending = self.lock();
-        pending.rung = true;
-        self.ring(pending);
+        pending.woken = true;
+        self.wake_loop(pending);
     }
 }
 
-impl Rumours {
+impl RemoteChanges {
     fn is_empty(&self) -> bool {
         self.tubes.is_empty() && !self.events && !self.anything
     }
@@ -363,39 +364,40 @@ impl Pending {
     }
 
     fn is_idle(&self) -> bool {
-        self.jobs.is_empty() && !self.rung && self.has_only_jobs()
+        self.jobs.is_empty() && !self.woken && self.has_only_jobs()
     }
 
     fn has_only_jobs(&self) -> bool {
         self.gone.is_empty()
-            && self.elsewhere.is_empty()
-            && self.questions.is_empty()
+            && self.remote_changes.is_empty()
+            && self.queries.is_empty()
             && self.phase == Phase::Running
     }
 
-    /// As many jobs as fit in one turn, and everything else that waits.
+    /// Picks up as many jobs as fit in one turn, and everything else that is queued.
     fn pick_up(&mut self, spare: VecDeque<Job>) -> Work {
-        self.rung = false;
+        self.woken = false;
         let jobs = self.pick_up_jobs(spare);
-        let questions = self.pick_up_questions();
+        let queries = self.pick_up_queries();
         let all = self.jobs.is_empty();
         let stopping = self.phase == Phase::Stopping;
         Work {
             jobs,
             gone: std::mem::take(&mut self.gone),
-            elsewhere: std::mem::take(&mut self.elsewhere),
-            questions,
+            remote_changes: std::mem::take(&mut self.remote_changes),
+            queries,
             stopping,
             last: stopping && all,
         }
     }
 
-    /// The questions that see, after this turn, everything that was asked before them. Jobs left over
-    /// that came later do not hold them up.
-    fn pick_up_questions(&mut self) -> Vec<Question> {
+    /// Picks up the queries whose earlier jobs are all done after this turn. Remaining jobs that
+    /// came later do not delay them.
+    fn pick_up_queries(&mut self) -> Vec<Query> {
         let first_left = self.jobs.front().map_or(self.next_job, |job| job.id);
-        let ripe = self.questions.partition_point(|(asked_before, _)| *asked_before <= first_left);
-        self.questions.drain(..ripe).map(|(_, question)| question).collect()
+        let answerable =
+            self.queries.partition_point(|(asked_before, _)| *asked_before <= first_left);
+        self.queries.drain(..answerable).map(|(_, query)| query).collect()
     }
 
     fn pick_up_jobs(&mut self, spare: VecDeque<Job>) -> VecDeque<Job> {
@@ -406,7 +408,7 @@ impl Pending {
         self.pick_up_while(spare, |_| true)
     }
 
-    /// As many jobs as fit in one turn, up to the first that may not be picked up.
+    /// Picks up as many jobs as fit in one turn, up to the first that fails the check.
     fn pick_up_while(
         &mut self,
         mut spare: VecDeque<Job>,
@@ -416,7 +418,7 @@ impl Pending {
         while let Some(job) = self.jobs.front().filter(|job| may(job)) {
             items += job.items;
             bytes += job.bytes;
-            // A job larger than a turn is a turn of its own.
+            // A job larger than a turn gets its own turn.
             if !spare.is_empty() && (items > TURN_ITEMS_MAX || bytes > TURN_BYTES_MAX) {
                 break;
             }
@@ -429,7 +431,7 @@ impl Pending {
     }
 }
 
-/// How many tasks a command is about: what it costs, more or less.
+/// The number of tasks that a command affects, as an estimate of its cost.
 fn items_of(command: &Command) -> usize {
     let items = match command {
         Command::Put { tasks, .. } => tasks.len(),
@@ -462,14 +464,14 @@ mod tests {
     use taskyard_core::TaskId;
 
     use super::*;
-    use crate::clock::HandClock;
+    use crate::clock::ManualClock;
 
     fn read(count: usize) -> Vec<Command> {
         vec![Command::Tubes { tube: None }; count]
     }
 
     fn gather(inbox: &Inbox) -> Work {
-        let timeline = Timeline::new(Arc::new(HandClock::new(Timestamp::EPOCH)), None);
+        let timeline = Timeline::new(Arc::new(ManualClock::new(Timestamp::EPOCH)), None);
         inbox.gather(&timeline, Some(Timestamp::EPOCH), VecDeque::new())
     }
 
@@ -483,8 +485,8 @@ mod tests {
         inbox.submit(read(1), 0, Vec::new()).unwrap();
     }
 
-    // Only commands were counted: ten thousand deletes of ten thousand tasks each were one turn, and ten
-    // times as many of them were let in.
+    // Only commands were counted: ten thousand deletes of ten thousand tasks each were one turn,
+    // and ten times as many were accepted.
     #[test]
     fn a_command_counts_as_many_times_as_it_has_items() {
         let inbox = Inbox::default();
@@ -499,7 +501,9 @@ mod tests {
         }
         assert_eq!(inbox.lock().items, 0);
         let all = vec![delete.clone(); taken_in + 1];
-        inbox.submit(all, 0, Vec::new()).expect("what is too much for ever is not overload");
+        inbox
+            .submit(all, 0, Vec::new())
+            .expect("a job larger than the limit is accepted when nothing else is queued");
     }
 
     #[test]
@@ -524,26 +528,26 @@ mod tests {
         assert_eq!((pending.commands, pending.items), (0, 0));
     }
 
-    // Questions were answered only when no job was left over: never, under constant overload.
+    // Queries were answered only when no job was left over: under constant overload, never.
     #[test]
-    fn a_question_waits_for_what_was_asked_before_it_and_for_nothing_else() {
+    fn a_query_waits_for_earlier_jobs_only() {
         let inbox = Inbox::default();
         let turns = || {
             inbox.submit(read(TURN_ITEMS_MAX), 0, Vec::new()).unwrap();
             inbox.submit(read(TURN_ITEMS_MAX), 0, Vec::new()).unwrap();
-            inbox.ask(Question::Waiting(oneshot::channel().0));
+            inbox.query(Query::Waiting(oneshot::channel().0));
             inbox.submit(read(TURN_ITEMS_MAX), 0, Vec::new()).unwrap();
-            inbox.ask(Question::Counts(oneshot::channel().0));
-            [gather(&inbox), gather(&inbox), gather(&inbox)].map(|work| work.questions.len())
+            inbox.query(Query::Counts(oneshot::channel().0));
+            [gather(&inbox), gather(&inbox), gather(&inbox)].map(|work| work.queries.len())
         };
         assert_eq!(turns(), [0, 1, 1]);
         assert_eq!(turns(), [0, 1, 1]);
-        inbox.ask(Question::Counts(oneshot::channel().0));
-        assert_eq!(gather(&inbox).questions.len(), 1, "without any job, too");
+        inbox.query(Query::Counts(oneshot::channel().0));
+        assert_eq!(gather(&inbox).queries.len(), 1, "also without any job");
     }
 
     #[test]
-    fn the_last_work_is_marked() {
+    fn the_last_turn_is_marked() {
         let inbox = Inbox::default();
         inbox.submit(read(TURN_ITEMS_MAX), 0, Vec::new()).unwrap();
         inbox.submit(read(1), 0, Vec::new()).unwrap();

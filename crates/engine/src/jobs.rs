@@ -1,4 +1,4 @@
-//! Jobs under way: which of their commands are answered, and which are not.
+//! The jobs in progress: which of their commands are answered.
 
 use std::collections::HashMap;
 
@@ -6,35 +6,35 @@ use taskyard_core::{Reply, Result, TubeName};
 use taskyard_store::Unloaded;
 use tokio::sync::oneshot;
 
-use crate::answer::Answer;
 use crate::inbox::JobId;
+use crate::reply::JobReply;
 use crate::waiters::WaiterId;
 
-/// Where a reply belongs.
+/// The place of one reply: a job and the index of a command in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    /// Which job under way.
-    pub slot: usize,
-    /// Which of its commands.
+pub(crate) struct ReplySlot {
+    /// The slot of the job in [`Jobs`].
+    pub job: usize,
+    /// The index of the command in the job.
     pub index: usize,
 }
 
-/// All jobs under way.
+/// All jobs in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Jobs {
-    slots: Vec<Option<Open>>,
+    slots: Vec<Option<OpenJob>>,
     free: Vec<usize>,
-    /// Jobs of which something is parked, so that a caller who leaves is found.
+    /// Jobs with parked commands, to find them when their caller is gone.
     parked: HashMap<JobId, usize>,
     finished: Vec<usize>,
 }
 
-/// A job that is not answered yet.
+/// A job that is not fully answered.
 #[derive(Debug)]
-struct Open {
+struct OpenJob {
     id: JobId,
-    reply: Option<oneshot::Sender<Answer>>,
-    answer: Answer,
+    reply: Option<oneshot::Sender<JobReply>>,
+    answer: JobReply,
     unanswered: usize,
     waiters: Vec<WaiterId>,
 }
@@ -46,11 +46,11 @@ impl Jobs {
         id: JobId,
         count: usize,
         takes: Vec<(usize, TubeName)>,
-        reply: Option<oneshot::Sender<Answer>>,
+        reply: Option<oneshot::Sender<JobReply>>,
     ) -> usize {
         let replies = Vec::with_capacity(count);
-        let answer = Answer { replies, takes, unloaded: Vec::new() };
-        let open = Some(Open { id, reply, answer, unanswered: count, waiters: Vec::new() });
+        let answer = JobReply { replies, takes, unloaded: Vec::new() };
+        let open = Some(OpenJob { id, reply, answer, unanswered: count, waiters: Vec::new() });
         if let Some(slot) = self.free.pop() {
             self.slots[slot] = open;
             return slot;
@@ -59,52 +59,52 @@ impl Jobs {
         self.slots.len() - 1
     }
 
-    /// Whether nobody waits for the answer any more.
+    /// Whether the caller of this job is gone.
     pub fn is_abandoned(&self, slot: usize) -> bool {
         let open = self.slots[slot].as_ref();
         open.and_then(|open| open.reply.as_ref()).is_some_and(oneshot::Sender::is_closed)
     }
 
     /// Answers one command. Each command is answered once.
-    pub fn answer(&mut self, place: Place, reply: Result<Reply>) {
-        let Some(open) = &mut self.slots[place.slot] else { return };
+    pub fn answer(&mut self, slot: ReplySlot, reply: Result<Reply>) {
+        let Some(open) = &mut self.slots[slot.job] else { return };
         let replies = &mut open.answer.replies;
-        if place.index < replies.len() {
-            replies[place.index] = reply;
+        if slot.index < replies.len() {
+            replies[slot.index] = reply;
         } else {
-            // Answers of commands that wait come later; until then something must stand there.
-            replies.resize_with(place.index, || Ok(Reply::Nothing));
+            // Replies of waiting commands come later; until then a placeholder fills the gap.
+            replies.resize_with(slot.index, || Ok(Reply::Nothing));
             replies.push(reply);
         }
         open.unanswered -= 1;
         if open.unanswered == 0 {
-            self.finished.push(place.slot);
+            self.finished.push(slot.job);
         }
     }
 
-    /// Notes that a task in the reply at `place` lacks its body.
-    pub fn lacks_body(&mut self, place: Place, unloaded: Unloaded) {
-        if let Some(open) = &mut self.slots[place.slot] {
-            open.answer.unloaded.push(Unloaded { reply: place.index, ..unloaded });
+    /// Records that the body of a task in this reply must be loaded.
+    pub fn note_missing_body(&mut self, slot: ReplySlot, unloaded: Unloaded) {
+        if let Some(open) = &mut self.slots[slot.job] {
+            open.answer.unloaded.push(Unloaded { reply: slot.index, ..unloaded });
         }
     }
 
-    /// Notes that a command of this job is parked.
-    pub fn park(&mut self, slot: usize, waiter: WaiterId) {
+    /// Records that a command of this job is parked.
+    pub fn note_parked(&mut self, slot: usize, waiter: WaiterId) {
         if let Some(open) = &mut self.slots[slot] {
             open.waiters.push(waiter);
             self.parked.insert(open.id, slot);
         }
     }
 
-    /// What was parked for the job of this caller. Some of it may be answered by now.
+    /// The parked commands of this job. Some may be answered by now.
     pub fn waiters_of(&self, id: JobId) -> Vec<WaiterId> {
         let open = self.parked.get(&id).and_then(|slot| self.slots[*slot].as_ref());
         open.map(|open| open.waiters.clone()).unwrap_or_default()
     }
 
-    /// Sends the answer of every job that is complete, and hands out those that nobody received.
-    pub fn send_finished(&mut self, mut undelivered: impl FnMut(Answer)) {
+    /// Sends the reply of every finished job, and passes on those that no caller received.
+    pub fn send_finished(&mut self, mut undelivered: impl FnMut(JobReply)) {
         for slot in self.finished.drain(..) {
             let Some(open) = self.slots[slot].take() else { continue };
             self.free.push(slot);
@@ -125,30 +125,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_leaves_when_its_last_reply_is_there_in_any_order() {
+    fn a_job_is_answered_when_its_last_reply_is_there_in_any_order() {
         let mut jobs = Jobs::default();
         let (reply, mut receiver) = oneshot::channel();
         let slot = jobs.open(7, 3, Vec::new(), Some(reply));
         for (index, kicked) in [(2, 30), (0, 10)] {
-            jobs.answer(Place { slot, index }, Ok(Reply::Kicked(kicked)));
-            jobs.send_finished(|_| panic!("nothing is complete"));
+            jobs.answer(ReplySlot { job: slot, index }, Ok(Reply::Kicked(kicked)));
+            jobs.send_finished(|_| panic!("no job is complete"));
             assert!(receiver.try_recv().is_err());
         }
-        jobs.answer(Place { slot, index: 1 }, Ok(Reply::Kicked(20)));
-        jobs.send_finished(|_| panic!("somebody listens"));
+        jobs.answer(ReplySlot { job: slot, index: 1 }, Ok(Reply::Kicked(20)));
+        jobs.send_finished(|_| panic!("the caller is there"));
         let expected: Vec<_> = [10, 20, 30].map(|kicked| Ok(Reply::Kicked(kicked))).into();
         assert_eq!(receiver.try_recv().unwrap().replies, expected);
-        assert_eq!(jobs.open(8, 1, Vec::new(), None), slot, "the slot is used again");
+        assert_eq!(jobs.open(8, 1, Vec::new(), None), slot, "the slot is reused");
     }
 
     #[test]
-    fn what_nobody_receives_is_handed_out() {
+    fn a_reply_without_receiver_is_passed_on() {
         let mut jobs = Jobs::default();
         let (reply, receiver) = oneshot::channel();
         let slot = jobs.open(7, 1, Vec::new(), Some(reply));
         drop(receiver);
         assert!(jobs.is_abandoned(slot));
-        jobs.answer(Place { slot, index: 0 }, Ok(Reply::Kicked(1)));
+        jobs.answer(ReplySlot { job: slot, index: 0 }, Ok(Reply::Kicked(1)));
         let mut undelivered = 0;
         jobs.send_finished(|_| undelivered += 1);
         assert_eq!(undelivered, 1);

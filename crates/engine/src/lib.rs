@@ -1,27 +1,29 @@
-//! The one running loop of Taskyard: it gathers commands, stamps the time, runs them in batches on
-//! a store, wakes those who wait and lets time do what is due.
+//! The event loop of Taskyard: gathers commands, stamps the time, runs them in batches on a store,
+//! wakes waiting commands and triggers what becomes due.
 //!
-//! It knows no bytes and no sockets, and it never decides what a command means: that is the store's
-//! part. One thread owns everything that is under way; callers talk to it by messages.
+//! It handles no bytes and no sockets, and it does not implement the commands: the store does. It
+//! knows only as much about a command as it needs to keep the order of waiting takes and puts, to
+//! bound batches, and to return tasks whose caller is gone. One thread owns all mutable state;
+//! callers send it messages.
 //!
-//! Start reading at `engine` (what callers see), then `running` (one turn of the loop).
+//! Start reading at `engine` (the public handle), then `event_loop` (one turn of the loop).
 
 mod admit;
-mod answer;
 mod clock;
 mod engine;
-mod flight;
+mod event_loop;
 mod inbox;
 mod jobs;
 mod listeners;
-mod running;
-mod serve;
+mod pipeline;
+mod reply;
 mod shutdown;
 mod tick;
 mod timeline;
 mod waiters;
+mod wake;
 
-pub use clock::{Clock, HandClock, SystemClock};
+pub use clock::{Clock, ManualClock, SystemClock};
 pub use engine::{Engine, Settings};
 pub use taskyard_store::StoreHealth;
 pub use waiters::{Side, Waiting, WaitingCount};

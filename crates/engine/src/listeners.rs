@@ -1,41 +1,41 @@
-//! Who waits for events of semaphores.
+//! The callers that wait for events of semaphores.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use taskyard_core::limits::WAITERS_MAX;
 use taskyard_core::{
-    Command, Error, News, Reply, Result, SemaphoreCommand, SemaphoreKey, SemaphoreReply, Span,
+    Command, Error, NewEvents, Reply, Result, SemaphoreCommand, SemaphoreKey, SemaphoreReply, Span,
     Timestamp,
 };
 
-use crate::jobs::Place;
-use crate::running::{Origin, Running};
+use crate::event_loop::{EventLoop, Origin};
+use crate::jobs::ReplySlot;
 
-/// The number of a listener: grows with arrival, never used twice.
+/// Identifies a listener: grows with arrival, never reused.
 pub(crate) type ListenerId = u64;
 
-/// Everybody who waits for events, in the order of arrival.
+/// All listeners, in the order of arrival.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
     all: BTreeMap<ListenerId, Listener>,
-    /// Those who wait for events of the same semaphore, or of all.
-    lines: BTreeMap<Option<SemaphoreKey>, BTreeSet<ListenerId>>,
+    /// The listeners of one semaphore, or of all semaphores (`None`).
+    queues: BTreeMap<Option<SemaphoreKey>, BTreeSet<ListenerId>>,
     deadlines: BTreeSet<(Timestamp, ListenerId)>,
     next_id: ListenerId,
-    /// There may be events for them.
-    pub news: News,
+    /// The semaphores that may have new events.
+    pub new_events: NewEvents,
 }
 
-/// Somebody who waits for events.
+/// A caller that waits for events.
 #[derive(Debug)]
 struct Listener {
-    place: Place,
+    slot: ReplySlot,
     command: Command,
     until: Timestamp,
 }
 
 impl Listener {
-    /// Of which semaphore it wants to hear.
+    /// The semaphore it listens to; `None` for all.
     fn key(&self) -> Option<SemaphoreKey> {
         match &self.command {
             Command::Semaphore(SemaphoreCommand::Events { key, .. }) => key.clone(),
@@ -43,7 +43,7 @@ impl Listener {
         }
     }
 
-    /// Whether a reply leaves nothing for those behind it: there were fewer events than it wanted.
+    /// Whether a reply leaves no events for later listeners: there were fewer than it asked for.
     fn took_all(&self, reply: &Result<Reply>) -> bool {
         match (&self.command, reply) {
             (
@@ -56,7 +56,7 @@ impl Listener {
 }
 
 impl Listeners {
-    /// When the first of them gives up.
+    /// When the first wait ends.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         self.deadlines.first().map(|deadline| deadline.0)
     }
@@ -67,7 +67,7 @@ impl Listeners {
         if listener.until != Timestamp::NEVER {
             self.deadlines.insert((listener.until, id));
         }
-        self.lines.entry(listener.key()).or_default().insert(id);
+        self.queues.entry(listener.key()).or_default().insert(id);
         self.all.insert(id, listener);
         id
     }
@@ -76,20 +76,23 @@ impl Listeners {
         let listener = self.all.remove(&id)?;
         self.deadlines.remove(&(listener.until, id));
         let key = listener.key();
-        if let Some(line) = self.lines.get_mut(&key) {
-            line.remove(&id);
-            if line.is_empty() {
-                self.lines.remove(&key);
+        if let Some(queue) = self.queues.get_mut(&key) {
+            queue.remove(&id);
+            if queue.is_empty() {
+                self.queues.remove(&key);
             }
         }
         Some(listener)
     }
 
-    /// Who tries first when there are news: the first of each line that they concern. The next follow only when there
-    /// may be more.
-    fn first_of_each(&self, news: &News) -> impl Iterator<Item = (ListenerId, &Listener)> {
-        let lines = self.lines.iter().filter(|(key, _)| news.concern(key.as_ref()));
-        let first = lines.filter_map(|(_, line)| line.first());
+    /// The listeners that try first when there is new_events: the first of each affected queue. The next
+    /// ones follow only when there may be more events.
+    fn first_of_each_queue(
+        &self,
+        new_events: &NewEvents,
+    ) -> impl Iterator<Item = (ListenerId, &Listener)> {
+        let queues = self.queues.iter().filter(|(key, _)| new_events.may_concern(key.as_ref()));
+        let first = queues.filter_map(|(_, queue)| queue.first());
         first.filter_map(|id| Some((*id, self.all.get(id)?)))
     }
 
@@ -98,7 +101,7 @@ impl Listeners {
     }
 }
 
-/// How long a command waits for events; `None` for all that do not.
+/// How long a command waits for events; `None` for commands that do not.
 pub(crate) fn listens(command: &Command) -> Option<Span> {
     match command {
         Command::Semaphore(SemaphoreCommand::Events { wait, count, .. }) => {
@@ -108,83 +111,83 @@ pub(crate) fn listens(command: &Command) -> Option<Span> {
     }
 }
 
-/// The answer to who waited in vain.
+/// The reply when a wait for events ends.
 fn no_events() -> Result<Reply> {
     Ok(Reply::Semaphore(SemaphoreReply::Events(Vec::new())))
 }
 
-/// Whether a listener with this reply has to go on waiting.
-pub(crate) fn in_vain(reply: &Result<Reply>) -> bool {
+/// Whether a listener with this reply keeps waiting.
+pub(crate) fn found_no_events(reply: &Result<Reply>) -> bool {
     matches!(reply, Ok(Reply::Semaphore(SemaphoreReply::Events(events))) if events.is_empty())
 }
 
-impl Running {
-    /// Lets a command in that waits for events: it tries at once, and again whenever there are news.
-    pub fn admit_listener(&mut self, place: Place, command: Command, wait: Span) {
+impl EventLoop {
+    /// Admits a command that waits for events: it tries at once, and again whenever there is new_events.
+    pub fn admit_listener(&mut self, slot: ReplySlot, command: Command, wait: Span) {
         if self.stopping {
-            return self.round.push(Origin::Job(place), command);
+            return self.batch.push(Origin::Job(slot), command);
         }
         if self.listeners.all.len() >= WAITERS_MAX {
-            let refusal = Error::Overloaded("too many wait for events");
-            return self.jobs.answer(place, Err(refusal));
+            let refusal = Error::Overloaded("too many callers wait for semaphore events");
+            return self.jobs.answer(slot, Err(refusal));
         }
         let until = self.now + wait;
-        let id = self.listeners.add(Listener { place, command: command.clone(), until });
-        self.round.push(Origin::Listener(id), command);
+        let id = self.listeners.add(Listener { slot, command: command.clone(), until });
+        self.batch.push(Origin::Listener(id), command);
     }
 
-    /// Lets those who wait for events try again, if there may be some: of many who want the same the first.
+    /// Lets listeners try again if there may be events; the first of each queue.
     pub fn wake_listeners(&mut self) {
-        let news = std::mem::take(&mut self.listeners.news);
-        if !news.are_there() {
+        let new_events = std::mem::take(&mut self.listeners.new_events);
+        if !new_events.any() {
             return;
         }
-        self.forget_deaf();
-        for (id, listener) in self.listeners.first_of_each(&news) {
-            self.round.push(Origin::Listener(id), listener.command.clone());
+        self.end_abandoned_listeners();
+        for (id, listener) in self.listeners.first_of_each_queue(&new_events) {
+            self.batch.push(Origin::Listener(id), listener.command.clone());
         }
     }
 
-    /// Answers a listener whose command ran, unless it has to go on waiting.
+    /// Answers a listener whose command ran, unless it keeps waiting.
     pub fn serve_listener(&mut self, id: ListenerId, reply: Result<Reply>) {
-        if in_vain(&reply) {
+        if found_no_events(&reply) {
             return;
         }
         if let Some(listener) = self.listeners.remove(id) {
             if !listener.took_all(&reply) {
-                self.listeners.news.add(listener.key().map_or(News::All, News::of));
+                self.listeners.new_events.add(listener.key().map_or(NewEvents::All, NewEvents::of));
             }
-            self.jobs.answer(listener.place, reply);
+            self.jobs.answer(listener.slot, reply);
         }
     }
 
-    /// Lets those go whose time is over.
-    pub fn let_listeners_go(&mut self, somebody_left: bool) {
+    /// Ends the listeners whose time is over.
+    pub fn end_expired_listeners(&mut self, any_cancelled: bool) {
         while let Some(id) = self.listeners.expired(self.now) {
-            self.dismiss_listener(id);
+            self.end_listener(id);
         }
-        if somebody_left {
-            self.forget_deaf();
+        if any_cancelled {
+            self.end_abandoned_listeners();
         }
     }
 
-    /// Answers everybody who waits for events, because the engine stops.
-    pub fn dismiss_listeners(&mut self) {
+    /// Answers all listeners, because the engine stops.
+    pub fn end_all_listeners(&mut self) {
         let all: Vec<ListenerId> = self.listeners.all.keys().copied().collect();
-        all.into_iter().for_each(|id| self.dismiss_listener(id));
+        all.into_iter().for_each(|id| self.end_listener(id));
     }
 
-    /// Lets those go whose callers are gone: what they fetched would be told to nobody.
-    fn forget_deaf(&mut self) {
+    /// Ends the listeners whose callers are gone: events fetched for them would be lost.
+    fn end_abandoned_listeners(&mut self) {
         let all = self.listeners.all.iter();
-        let deaf = all.filter(|(_, listener)| self.jobs.is_abandoned(listener.place.slot));
-        let deaf: Vec<ListenerId> = deaf.map(|(id, _)| *id).collect();
-        deaf.into_iter().for_each(|id| self.dismiss_listener(id));
+        let abandoned = all.filter(|(_, listener)| self.jobs.is_abandoned(listener.slot.job));
+        let abandoned: Vec<ListenerId> = abandoned.map(|(id, _)| *id).collect();
+        abandoned.into_iter().for_each(|id| self.end_listener(id));
     }
 
-    fn dismiss_listener(&mut self, id: ListenerId) {
+    fn end_listener(&mut self, id: ListenerId) {
         if let Some(listener) = self.listeners.remove(id) {
-            self.jobs.answer(listener.place, no_events());
+            self.jobs.answer(listener.slot, no_events());
         }
     }
 }

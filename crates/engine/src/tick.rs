@@ -1,13 +1,13 @@
-//! When time alone has something to do.
+//! Schedules ticks: the commands that let the store process what is due.
 
 use taskyard_core::{Command, Reply, Result, Span, Timestamp};
 
-/// Most tasks one tick may move; the commands of others run between two ticks.
+/// Maximum number of tasks moved by one tick; other commands run between two ticks.
 const TICK_LIMIT: usize = 1_000;
-/// How long to leave a store alone that could not tick.
+/// How long to wait after a failed tick.
 const BACK_OFF: Span = Span::from_secs(1);
 
-/// Knows when the next tick is wanted.
+/// The time of the next tick.
 #[derive(Debug)]
 pub(crate) struct Ticks {
     wanted: Option<Timestamp>,
@@ -15,44 +15,45 @@ pub(crate) struct Ticks {
 }
 
 impl Ticks {
-    /// Wants a tick at once: only the store knows what became due while nobody ran.
+    /// Schedules a tick at once: only the store knows what became due while no server ran.
     pub fn new(now: Timestamp) -> Self {
         Ticks { wanted: Some(now), not_before: now }
     }
 
-    /// Wants a tick soon: others may have given the store something to do.
-    pub fn ask(&mut self, now: Timestamp) {
+    /// Schedules a tick soon: other servers may have given the store something to do.
+    pub fn request(&mut self, now: Timestamp) {
         self.wanted = Some(self.wanted.map_or(now, |wanted| wanted.min(now)));
     }
 
-    /// When to tick next.
+    /// The time of the next tick.
     pub fn next(&self) -> Option<Timestamp> {
         self.wanted.map(|wanted| wanted.max(self.not_before))
     }
 
-    /// The command, if it is time.
+    /// The tick command, if it is due.
     pub fn due(&self, now: Timestamp) -> Option<Command> {
         let due = self.next().is_some_and(|next| next <= now);
         due.then_some(Command::Tick { limit: TICK_LIMIT })
     }
 
-    /// Takes in what the latest batch said about the next wake-up.
-    pub fn learn(&mut self, next_wakeup: Option<Timestamp>) {
+    /// Sets the next wake-up, as the latest batch reported it.
+    pub fn set_next_wakeup(&mut self, next_wakeup: Option<Timestamp>) {
         self.wanted = next_wakeup;
     }
 
-    /// Takes in what came of a tick, after [`Ticks::learn`]; `alone` when nothing else was in its batch.
-    pub fn ticked(&mut self, now: Timestamp, reply: &Result<Reply>, alone: bool) {
+    /// Applies the reply of a tick, after [`Ticks::set_next_wakeup`]; `alone` when nothing else was
+    /// in its batch.
+    pub fn record_tick(&mut self, now: Timestamp, reply: &Result<Reply>, alone: bool) {
         match reply {
             Ok(Reply::Ticked(moved)) if *moved >= TICK_LIMIT => self.wanted = Some(now),
-            // A store that wants a tick but has nothing to move would keep the loop spinning. What came after
-            // the tick in its batch may have given it something.
+            // A store that asks for a tick but has nothing to move would keep the loop spinning.
+            // Commands after the tick in its batch may have given it something to do.
             Ok(Reply::Ticked(0)) if alone && self.wanted.is_some_and(|wanted| wanted <= now) => {
                 self.not_before = now + BACK_OFF;
             }
             Ok(_) => {}
             Err(error) => {
-                tracing::warn!(%error, "the store could not tick; trying again in a second");
+                tracing::warn!(%error, "cannot process due tasks; trying again in 1 s");
                 self.not_before = now + BACK_OFF;
             }
         }
@@ -68,52 +69,53 @@ mod tests {
     }
 
     #[test]
-    fn the_first_tick_is_due_at_once_and_then_the_store_says() {
+    fn the_first_tick_is_due_at_once_and_the_store_sets_the_next() {
         let mut ticks = Ticks::new(at(5));
         assert!(ticks.due(at(5)).is_some());
-        ticks.learn(Some(at(9)));
-        ticks.ticked(at(5), &Ok(Reply::Ticked(3)), true);
+        ticks.set_next_wakeup(Some(at(9)));
+        ticks.record_tick(at(5), &Ok(Reply::Ticked(3)), true);
         assert_eq!(ticks.next(), Some(at(9)));
         assert!(ticks.due(at(8)).is_none());
-        ticks.learn(None);
+        ticks.set_next_wakeup(None);
         assert_eq!(ticks.next(), None);
     }
 
     #[test]
     fn a_full_tick_is_repeated() {
         let mut ticks = Ticks::new(at(5));
-        ticks.learn(None);
-        ticks.ticked(at(5), &Ok(Reply::Ticked(TICK_LIMIT)), true);
+        ticks.set_next_wakeup(None);
+        ticks.record_tick(at(5), &Ok(Reply::Ticked(TICK_LIMIT)), true);
         assert!(ticks.due(at(5)).is_some());
     }
 
     #[test]
-    fn a_tick_that_finds_nothing_delays_only_a_store_that_insists() {
+    fn a_tick_that_finds_nothing_delays_only_a_store_that_asks_again() {
         let mut ticks = Ticks::new(at(5));
-        ticks.learn(Some(at(5) + Span::from_micros(1)));
-        ticks.ticked(at(5), &Ok(Reply::Ticked(0)), true);
+        ticks.set_next_wakeup(Some(at(5) + Span::from_micros(1)));
+        ticks.record_tick(at(5), &Ok(Reply::Ticked(0)), true);
         assert!(ticks.due(at(5) + Span::from_micros(1)).is_some());
-        ticks.learn(Some(at(5)));
-        ticks.ticked(at(5), &Ok(Reply::Ticked(0)), true);
+        ticks.set_next_wakeup(Some(at(5)));
+        ticks.record_tick(at(5), &Ok(Reply::Ticked(0)), true);
         assert_eq!(ticks.next(), Some(at(6)));
     }
 
     #[test]
     fn a_failed_tick_waits() {
         let mut ticks = Ticks::new(at(5));
-        ticks.ticked(at(5), &Err(taskyard_core::Error::Store("disk full".into())), true);
+        ticks.record_tick(at(5), &Err(taskyard_core::Error::Store("disk full".into())), true);
         assert!(ticks.due(at(5)).is_none());
         assert!(ticks.due(at(6)).is_some());
     }
 
-    // A task that was given back in the batch of a tick, and was over already, stayed for another second.
+    // A task that was released in the batch of a tick, and was due already, stayed for another
+    // second.
     #[test]
-    fn what_came_after_a_tick_in_its_batch_is_ticked_at_once() {
+    fn commands_after_a_tick_in_its_batch_are_ticked_at_once() {
         let mut ticks = Ticks::new(at(5));
-        ticks.learn(Some(at(3)));
-        ticks.ticked(at(5), &Ok(Reply::Ticked(0)), false);
+        ticks.set_next_wakeup(Some(at(3)));
+        ticks.record_tick(at(5), &Ok(Reply::Ticked(0)), false);
         assert!(ticks.due(at(5)).is_some());
-        ticks.ticked(at(5), &Ok(Reply::Ticked(0)), true);
+        ticks.record_tick(at(5), &Ok(Reply::Ticked(0)), true);
         assert!(ticks.due(at(5)).is_none());
     }
 }

@@ -1,100 +1,103 @@
-//! Who waits: consumers for a task, producers for room, in the order of their arrival.
+//! The waiting commands: takes that wait for a task and puts that wait for capacity, in the order
+//! of their arrival.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use taskyard_core::limits::{PENDING_BYTES_MAX, WAITERS_MAX};
 use taskyard_core::{Command, Error, Reply, Result, SessionId, Timestamp, TubeName};
 
-use crate::jobs::Place;
+use crate::jobs::ReplySlot;
 
-/// The number of a waiter: grows with arrival, never used twice.
+/// Identifies a waiter: grows with arrival, never reused.
 pub(crate) type WaiterId = u64;
 
-/// What somebody waits for.
+/// What a waiting command waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
-    /// A put waits for room in a full tube.
+    /// A put waits for free capacity in a full tube.
     Put,
     /// A take waits for a task.
     Take,
 }
 
-/// Somebody who waits, as pages and the command line show it.
+/// A waiting command, as the dashboard and the command line show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// On which tube.
+    /// The tube.
     pub tube: TubeName,
-    /// For what.
+    /// What it waits for.
     pub side: Side,
-    /// Since when.
+    /// When it began to wait.
     pub since: Timestamp,
-    /// Until when.
+    /// When it stops waiting.
     pub until: Timestamp,
-    /// Who takes, if the take names a session.
+    /// The session of a take, if it names one.
     pub session: Option<SessionId>,
 }
 
-/// How many wait on a tube.
+/// The number of waiting commands of a tube.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WaitingCount {
-    /// Consumers.
+    /// Waiting takes.
     pub takes: usize,
-    /// Producers.
+    /// Waiting puts.
     pub puts: usize,
 }
 
 /// A parked command.
 #[derive(Debug)]
 pub(crate) struct Waiter {
-    /// Where its reply belongs.
-    pub place: Place,
+    /// Where its reply goes.
+    pub slot: ReplySlot,
     /// What it waits for.
     pub side: Side,
-    /// Where it waits.
+    /// The tube where it waits.
     pub tube: TubeName,
-    /// What to run when it is its turn.
+    /// The command to run when it is next.
     pub command: Command,
-    /// When it came.
+    /// When it began to wait.
     pub since: Timestamp,
-    /// When it gives up.
+    /// When it stops waiting.
     pub until: Timestamp,
-    /// What it is answered when it gives up.
-    pub otherwise: Result<Reply>,
+    /// Its reply when it stops waiting.
+    pub fallback: Result<Reply>,
 }
 
-/// Everybody who waits.
+/// All waiting commands.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     waiters: HashMap<WaiterId, Waiter>,
-    takes: Lines,
-    puts: Lines,
+    takes: WaiterQueues,
+    puts: WaiterQueues,
     deadlines: BTreeSet<(Timestamp, WaiterId)>,
     next_id: WaiterId,
     bytes: usize,
 }
 
-type Lines = HashMap<TubeName, BTreeSet<WaiterId>>;
+type WaiterQueues = HashMap<TubeName, BTreeSet<WaiterId>>;
 
 impl Waiters {
-    /// Whether anybody waits there.
+    /// Whether any command waits there.
     pub fn has(&self, side: Side, tube: &TubeName) -> bool {
-        let lines = self.lines(side);
-        !lines.is_empty() && lines.contains_key(tube)
+        let queues = self.queues(side);
+        !queues.is_empty() && queues.contains_key(tube)
     }
 
-    /// Parks a command behind those who wait there already; refused when too many wait.
+    /// Parks a command behind those that already wait there; refused when too many wait.
     pub fn park(&mut self, waiter: Waiter) -> Result<WaiterId> {
         if self.waiters.len() >= WAITERS_MAX {
-            return Err(Error::Overloaded("too many takes and puts are waiting"));
+            return Err(Error::Overloaded("too many waiting takes and puts"));
         }
         let bytes = waiter.command.payload_bytes();
         if self.bytes + bytes > PENDING_BYTES_MAX {
-            return Err(Error::Overloaded("too many payload bytes wait for room in full tubes"));
+            return Err(Error::Overloaded(
+                "too many payload bytes in puts that wait for full tubes",
+            ));
         }
         self.bytes += bytes;
         let id = self.next_id;
         self.next_id += 1;
-        self.lines_mut(waiter.side).entry(waiter.tube.clone()).or_default().insert(id);
+        self.queues_mut(waiter.side).entry(waiter.tube.clone()).or_default().insert(id);
         if waiter.until != Timestamp::NEVER {
             self.deadlines.insert((waiter.until, id));
         }
@@ -102,83 +105,83 @@ impl Waiters {
         Ok(id)
     }
 
-    /// Lets a waiter go; `None` when it is gone already.
+    /// Removes a waiter; `None` when it is gone already.
     pub fn remove(&mut self, id: WaiterId) -> Option<Waiter> {
         let waiter = self.waiters.remove(&id)?;
         self.bytes -= waiter.command.payload_bytes();
         self.deadlines.remove(&(waiter.until, id));
-        let lines = self.lines_mut(waiter.side);
-        if let Some(line) = lines.get_mut(&waiter.tube) {
-            line.remove(&id);
-            if line.is_empty() {
-                lines.remove(&waiter.tube);
+        let queues = self.queues_mut(waiter.side);
+        if let Some(queue) = queues.get_mut(&waiter.tube) {
+            queue.remove(&id);
+            if queue.is_empty() {
+                queues.remove(&waiter.tube);
             }
         }
         Some(waiter)
     }
 
-    /// Notes a newer answer for the case that the waiter gives up.
-    pub fn refused_again(&mut self, id: WaiterId, otherwise: Result<Reply>) {
+    /// Replaces the reply that the waiter gets when it stops waiting.
+    pub fn update_fallback(&mut self, id: WaiterId, fallback: Result<Reply>) {
         if let Some(waiter) = self.waiters.get_mut(&id) {
-            waiter.otherwise = otherwise;
+            waiter.fallback = fallback;
         }
     }
 
-    /// Those who wait there, the oldest first.
-    pub fn line(&self, side: Side, tube: &TubeName) -> impl Iterator<Item = (WaiterId, &Waiter)> {
-        let line = self.lines(side).get(tube).into_iter().flatten();
-        line.filter_map(|id| Some((*id, self.waiters.get(id)?)))
+    /// The commands that wait there, the oldest first.
+    pub fn queue(&self, side: Side, tube: &TubeName) -> impl Iterator<Item = (WaiterId, &Waiter)> {
+        let queue = self.queues(side).get(tube).into_iter().flatten();
+        queue.filter_map(|id| Some((*id, self.waiters.get(id)?)))
     }
 
-    /// The oldest waiter whose time is over.
+    /// The first waiter whose time is over.
     pub fn expired(&self, now: Timestamp) -> Option<WaiterId> {
         self.deadlines.first().filter(|first| first.0 <= now).map(|first| first.1)
     }
 
-    /// When the next waiter gives up.
+    /// When the next wait ends.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         self.deadlines.first().map(|first| first.0)
     }
 
-    /// The tubes where anybody waits.
+    /// The tubes where commands wait.
     pub fn tubes(&self) -> impl Iterator<Item = TubeName> {
         self.takes.keys().chain(self.puts.keys()).cloned()
     }
 
-    /// Everybody, in the order of their arrival.
+    /// All waiters, in the order of arrival.
     pub fn ids(&self) -> Vec<WaiterId> {
         let mut ids: Vec<_> = self.waiters.keys().copied().collect();
         ids.sort_unstable();
         ids
     }
 
-    /// Everybody, for pages: by tube, in the order of their arrival.
+    /// All waiters, for display: by tube, in the order of arrival.
     pub fn list(&self) -> Vec<Waiting> {
         let mut all: Vec<_> = self.waiters.iter().collect();
         all.sort_by(|(a_id, a), (b_id, b)| (&a.tube, a.side, a_id).cmp(&(&b.tube, b.side, b_id)));
         all.into_iter().map(|(_, waiter)| waiter.shown()).collect()
     }
 
-    /// How many wait on which tube.
+    /// The number of waiting commands for each tube.
     pub fn counts(&self) -> BTreeMap<TubeName, WaitingCount> {
         let mut counts: BTreeMap<_, WaitingCount> = BTreeMap::new();
-        for (tube, line) in &self.takes {
-            counts.entry(tube.clone()).or_default().takes = line.len();
+        for (tube, queue) in &self.takes {
+            counts.entry(tube.clone()).or_default().takes = queue.len();
         }
-        for (tube, line) in &self.puts {
-            counts.entry(tube.clone()).or_default().puts = line.len();
+        for (tube, queue) in &self.puts {
+            counts.entry(tube.clone()).or_default().puts = queue.len();
         }
         counts
     }
 
-    fn lines(&self, side: Side) -> &Lines {
+    fn queues(&self, side: Side) -> &WaiterQueues {
         match side {
             Side::Take => &self.takes,
             Side::Put => &self.puts,
         }
     }
 
-    fn lines_mut(&mut self, side: Side) -> &mut Lines {
+    fn queues_mut(&mut self, side: Side) -> &mut WaiterQueues {
         match side {
             Side::Take => &mut self.takes,
             Side::Put => &mut self.puts,
@@ -187,7 +190,7 @@ impl Waiters {
 }
 
 impl Waiter {
-    /// How much it needs at least: one task, or room for all of its own.
+    /// The amount it needs at least: one task, or capacity for all its tasks.
     pub fn need(&self) -> u64 {
         match &self.command {
             Command::Put { tasks, .. } => tasks.len() as u64,
@@ -216,18 +219,18 @@ mod tests {
         let take =
             Take { tube: tube.clone(), count: 1, session: None, lease: None, wait: Span::FOREVER };
         Waiter {
-            place: Place { slot: 0, index: 0 },
+            slot: ReplySlot { job: 0, index: 0 },
             side: Side::Take,
             tube,
             command: Command::Take(take),
             since: Timestamp::EPOCH,
             until,
-            otherwise: Ok(Reply::Taken(Vec::new())),
+            fallback: Ok(Reply::Taken(Vec::new())),
         }
     }
 
     #[test]
-    fn a_line_keeps_the_order_of_arrival_whoever_leaves() {
+    fn a_queue_keeps_the_order_of_arrival_when_a_waiter_is_removed() {
         let mut waiters = Waiters::default();
         let ids: Vec<_> =
             (0..4).map(|_| waiters.park(waiter("a", Timestamp::NEVER)).unwrap()).collect();
@@ -235,8 +238,8 @@ mod tests {
         assert!(waiters.remove(ids[1]).is_some());
         assert!(waiters.remove(ids[1]).is_none());
         let tube = TubeName::new("a").unwrap();
-        let line: Vec<_> = waiters.line(Side::Take, &tube).map(|(id, _)| id).collect();
-        assert_eq!(line, [ids[0], ids[2], ids[3]]);
+        let queue: Vec<_> = waiters.queue(Side::Take, &tube).map(|(id, _)| id).collect();
+        assert_eq!(queue, [ids[0], ids[2], ids[3]]);
         waiters.remove(other);
         assert!(!waiters.has(Side::Take, &TubeName::new("b").unwrap()));
         assert!(waiters.has(Side::Take, &tube) && !waiters.has(Side::Put, &tube));
@@ -244,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_earliest_deadline_comes_first_and_leaves_with_its_waiter() {
+    fn the_earliest_deadline_comes_first_and_is_removed_with_its_waiter() {
         let mut waiters = Waiters::default();
         waiters.park(waiter("a", Timestamp::from_micros(9))).unwrap();
         let soon = waiters.park(waiter("a", Timestamp::from_micros(5))).unwrap();
@@ -257,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_limit() {
+    fn the_number_of_waiters_is_limited() {
         let mut waiters = Waiters::default();
         for _ in 0..WAITERS_MAX {
             waiters.park(waiter("a", Timestamp::NEVER)).unwrap();

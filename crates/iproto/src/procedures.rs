@@ -1,7 +1,7 @@
 //! Calls of Taskyard's own procedures in Tarantool. They answer in the layouts of `native`, and
 //! list beside the replies what other clients may be waiting for.
 
-use taskyard_core::{Command, Effects, Error, News, Reply, SemaphoreKey, Timestamp, TubeName};
+use taskyard_core::{Command, Effects, Error, NewEvents, Reply, SemaphoreKey, Timestamp, TubeName};
 
 use super::IprotoError;
 use super::native::{encode_commands, read_procedure_replies};
@@ -262,14 +262,14 @@ fn read_effects(reader: &mut ValueReader<'_>) -> Result<(Timestamp, Effects), Ma
 }
 
 /// The keys of semaphores with events, or that any may have some.
-fn read_news(reader: &mut ValueReader<'_>) -> Result<News, Malformed> {
+fn read_news(reader: &mut ValueReader<'_>) -> Result<NewEvents, Malformed> {
     let count = match reader.value()? {
-        Value::Bool(true) => return Ok(News::All),
-        Value::Bool(false) => return Ok(News::Nothing),
+        Value::Bool(true) => return Ok(NewEvents::All),
+        Value::Bool(false) => return Ok(NewEvents::Nothing),
         Value::Array(count) => count,
         _ => return Err(Malformed),
     };
-    let mut news = News::Nothing;
+    let mut news = NewEvents::Nothing;
     for _ in 0..count {
         let key = std::str::from_utf8(reader.bytes()?).map_err(|_| Malformed)?;
         news.add_key(&SemaphoreKey::new(key).map_err(|_| Malformed)?);
@@ -358,11 +358,11 @@ mod tests {
                 _ => None,
             }
         };
-        assert_eq!(news(&[0xc2]), Some(News::Nothing));
-        assert_eq!(news(&[0x90]), Some(News::Nothing));
-        assert_eq!(news(&[0xc3]), Some(News::All));
+        assert_eq!(news(&[0xc2]), Some(NewEvents::Nothing));
+        assert_eq!(news(&[0x90]), Some(NewEvents::Nothing));
+        assert_eq!(news(&[0xc3]), Some(NewEvents::All));
         let key = SemaphoreKey::new("k").unwrap();
-        assert_eq!(news(&[0x92, 0xa1, b'k', 0xa1, b'k']), Some(News::of(key)));
+        assert_eq!(news(&[0x92, 0xa1, b'k', 0xa1, b'k']), Some(NewEvents::of(key)));
         for bad in [&[0xc0][..], &[0x91, 0xa0], &[0x91, 0x05], &[0x92, 0xa1, b'k']] {
             assert_eq!(news(bad), None, "{bad:?}");
         }

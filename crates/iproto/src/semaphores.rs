@@ -2,9 +2,9 @@
 //! their answers.
 
 use taskyard_core::limits::BATCH_TASKS_MAX;
-use taskyard_core::semaphore::{Standing, Wish};
+use taskyard_core::semaphore::{EnqueueItem, Standing};
 use taskyard_core::{
-    EventId, Grant, GrantFinish, GrantItem, LineCursor, LinePart, Member, MembersPage,
+    EventId, Grant, GrantFinish, GrantItem, Member, MemberCursor, MemberGroup, MembersPage,
     SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreReply,
     Span, TubeName,
 };
@@ -39,8 +39,8 @@ pub(super) fn parse(
         "extend" => finish(args, extension),
         "release_many" => release_many(args),
         "look" => look(args),
-        "holders" => members(args, LinePart::Holders),
-        "waiting" => members(args, LinePart::Waiting),
+        "holders" => members(args, MemberGroup::Holders),
+        "waiting" => members(args, MemberGroup::Waiting),
         "drop" => drop_one(args),
         "list" => Ok(SemaphoreCommand::List { key: None }),
         "show" => key(args).map(|key| SemaphoreCommand::List { key: Some(key) }),
@@ -129,19 +129,19 @@ fn integer(name: &[u8], value: &Value<'_>) -> Result<i64, Fault> {
 
 fn enqueue(args: &mut ArgumentReader<'_>) -> Result<SemaphoreCommand, Fault> {
     let key = key(args)?;
-    let wish = Wish { task: args.id(1)?, priority: priority(&args.value()?)? };
-    Ok(SemaphoreCommand::Enqueue { key, wishes: vec![wish] })
+    let wish = EnqueueItem { task: args.id(1)?, priority: priority(&args.value()?)? };
+    Ok(SemaphoreCommand::Enqueue { key, entries: vec![wish] })
 }
 
 fn enqueue_many(args: &mut ArgumentReader<'_>) -> Result<SemaphoreCommand, Fault> {
     let key = key(args)?;
     let (mut items, _) = many(args, "the second argument of enqueue_many")?;
-    let mut wishes = Vec::new();
+    let mut entries = Vec::new();
     while let Some(item) = items.raw()? {
         let (mut item, _) = list(item, "each entry of enqueue_many", 2)?;
-        wishes.push(Wish { task: item.id(1)?, priority: priority(&item.value()?)? });
+        entries.push(EnqueueItem { task: item.id(1)?, priority: priority(&item.value()?)? });
     }
-    Ok(SemaphoreCommand::Enqueue { key, wishes })
+    Ok(SemaphoreCommand::Enqueue { key, entries })
 }
 
 fn many<'a>(
@@ -193,13 +193,13 @@ fn look(args: &mut ArgumentReader<'_>) -> Result<SemaphoreCommand, Fault> {
 }
 
 /// The number of tasks, and the cursor of the previous page.
-fn members(args: &mut ArgumentReader<'_>, part: LinePart) -> Result<SemaphoreCommand, Fault> {
+fn members(args: &mut ArgumentReader<'_>, part: MemberGroup) -> Result<SemaphoreCommand, Fault> {
     let key = key(args)?;
     let count = count_of(args, MEMBERS_USUAL, "the number of tasks")?;
     let after = match args.value()? {
         Value::Nil => None,
         Value::Str(bytes) => {
-            let cursor = String::from_utf8_lossy(bytes).parse::<LineCursor>();
+            let cursor = String::from_utf8_lossy(bytes).parse::<MemberCursor>();
             Some(cursor.map_err(|error| lua(error.to_string()))?)
         }
         _ => return Err(lua("the end of a page must be text")),

@@ -1,5 +1,5 @@
-//! The smallest server: tasks in memory, HTTP on the address given (127.0.0.1:7070 when none is),
-//! nobody waiting longer than the seconds given (300 when none are).
+//! The smallest server: tasks in memory, HTTP on the given address (default 127.0.0.1:7070), and
+//! the given longest wait in seconds (default 300).
 
 use std::error::Error;
 use std::sync::Arc;

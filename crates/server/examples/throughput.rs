@@ -1,5 +1,6 @@
-//! How many tasks a second arrive over HTTP: puts of 100 tasks with 100 bytes each, on keep-alive
-//! connections, client and server in one process. Arguments: connections, requests on each.
+//! Measures the throughput of puts over HTTP: requests of 100 tasks with 100 bytes each, on
+//! keep-alive connections, client and server in one process. Arguments: connections, requests on
+//! each.
 
 use std::error::Error;
 use std::net::SocketAddr;

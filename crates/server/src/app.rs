@@ -1,4 +1,4 @@
-//! What every request needs.
+//! The state that all requests share.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,87 +11,88 @@ use taskyard_core::{Command, Error, Execute, Reply, TubeName};
 use taskyard_engine::{Engine, StoreHealth};
 use tokio::sync::Semaphore;
 
-use crate::answers::Answers;
 use crate::auth::Token;
 use crate::auth_throttle::AuthThrottle;
-use crate::body::Intake;
-use crate::config::{ADMIN, Config, Guests};
-use crate::guard::Hosts;
+use crate::config::{ADMIN, Config, ExtraRoutes};
+use crate::guard::AllowedHosts;
 use crate::http::Refusal;
 use crate::iproto::{IprotoConfig, IprotoServer};
 use crate::metrics::Requests;
-use crate::stalled::Lookout;
-use crate::tube_quota::{TubeQuota, User};
+use crate::request_reader::RequestReader;
+use crate::response_budget::ResponseBudget;
+use crate::semaphore_monitor::SemaphoreMonitor;
+use crate::tube_quota::{TubeCreator, TubeQuota};
 
-/// For whom tubes are created by callers who need no token: the same as of iproto clients that do not log in.
-const ANYONE: &str = "guest";
+/// The creator of tubes for callers without a token: the same user as of iproto clients that do not
+/// log in.
+const GUEST: &str = "guest";
 
-/// What every request needs, shared by all connections.
+/// The state that all requests share.
 pub(crate) struct App {
-    /// Who runs the commands.
+    /// Runs the commands.
     pub engine: Engine,
-    /// What callers must show.
+    /// The token that callers must send.
     pub token: Option<Token>,
-    /// Under which names the server may be called.
-    pub hosts: Hosts,
-    /// How to call the command line.
+    /// The host names under which the server may be called.
+    pub hosts: AllowedHosts,
+    /// The name of the command line program.
     pub program: String,
     /// Whether a put to an unknown tube is refused.
     pub strict_tubes: bool,
     /// Tubes that are known to have sub-queues.
     pub subqueue_tubes: SubqueueTubes,
-    /// Where events of semaphores go.
+    /// The tube for events of semaphores.
     pub events_tube: Option<TubeName>,
-    /// The longest anybody may wait, in seconds.
+    /// The longest wait of a request, in seconds.
     pub wait_seconds_max: f64,
     /// Reads requests within the limits.
-    pub intake: Intake,
-    /// The room for answers.
-    pub answers: Answers,
-    /// How long a client may accept nothing of its answer.
+    pub request_reader: RequestReader,
+    /// Limits the bytes of unread responses.
+    pub response_budget: ResponseBudget,
+    /// How long a client may read nothing of its response.
     pub answer_stall_max: Duration,
     /// Failed logins.
     pub throttle: Arc<AuthThrottle>,
-    /// What the store last answered when it was asked for its health.
+    /// The latest result of the store's health check.
     health: tokio::sync::Mutex<Option<(Instant, Result<StoreHealth, Error>)>>,
-    /// Which users created how many tubes.
+    /// The number of tubes that each user created.
     pub tubes: Arc<TubeQuota>,
-    /// How many tubes have rows of their own in `/metrics`.
+    /// How many tubes have their own rows in `/metrics`.
     pub metrics_tubes_max: usize,
-    /// What was asked so far.
+    /// The requests so far.
     pub requests: Requests,
-    /// One permit for each connection that may still come.
-    pub room: Arc<Semaphore>,
-    /// How many connections there may be.
+    /// One permit for each connection that may still be opened.
+    pub connection_permits: Arc<Semaphore>,
+    /// Maximum number of connections.
     pub connections_max: usize,
     /// When the server started.
     pub started: Instant,
-    /// The OpenAPI document, written once.
+    /// The OpenAPI document, rendered once.
     pub document: Bytes,
-    /// The face for clients of Tarantool's queue, if there is one.
+    /// The server for clients of Tarantool's queue, if enabled.
     pub iproto: Option<Arc<IprotoServer>>,
-    /// What runs beside the queue.
+    /// The services hosted beside the queue.
     pub services: Vec<Arc<dyn Service>>,
-    /// How semaphores stood when they were last looked at.
-    pub lookout: Lookout,
-    /// Addresses that somebody else answers.
-    pub guests: Option<Guests>,
+    /// The latest state of semaphores.
+    pub semaphore_monitor: SemaphoreMonitor,
+    /// Routes added by a hosted service.
+    pub extra_routes: Option<ExtraRoutes>,
 }
 
-/// How handlers hold it.
-pub(crate) type Shared = Arc<App>;
+/// The form in which handlers hold it.
+pub(crate) type SharedApp = Arc<App>;
 
 impl App {
-    /// Everything that the configuration says; `hosts` are the names of the bound address, `instance`
-    /// is who this server is for clients of Tarantool's queue.
+    /// Builds the state from the configuration; `hosts` are the names of the bound address,
+    /// `instance` identifies this server to clients of Tarantool's queue.
     pub fn new(
         config: Config,
         engine: Engine,
-        hosts: Hosts,
+        hosts: AllowedHosts,
         document: Bytes,
         instance: [u8; 16],
     ) -> Self {
-        // More permits than this the semaphore cannot have.
+        // The semaphore cannot have more permits than this.
         let connections_max = config.connections_max.min(Semaphore::MAX_PERMITS);
         let tubes_per_user_max = config.tubes_per_user_max;
         let throttle = Arc::new(AuthThrottle::new());
@@ -99,7 +100,7 @@ impl App {
             let iproto = IprotoConfig { tubes_per_user_max, ..iproto };
             Arc::new(IprotoServer::new(iproto, engine.clone(), instance, throttle.clone()))
         });
-        // A user is the same one on both faces.
+        // A user has the same quota over HTTP and iproto.
         let tubes = match &iproto {
             Some(face) => face.tubes.clone(),
             None => Arc::new(TubeQuota::new(tubes_per_user_max)),
@@ -113,12 +114,12 @@ impl App {
             subqueue_tubes: SubqueueTubes::default(),
             events_tube: config.events_tube,
             wait_seconds_max: config.wait_seconds_max,
-            intake: Intake::new(
+            request_reader: RequestReader::new(
                 config.body_bytes_max,
                 config.request_bytes_total_max,
                 config.request_stall_max,
             ),
-            answers: Answers::new(
+            response_budget: ResponseBudget::new(
                 config.answer_bytes_total_max,
                 config.answer_bytes_max,
                 config.answer_wait_max,
@@ -129,19 +130,19 @@ impl App {
             tubes,
             metrics_tubes_max: config.metrics_tubes_max,
             requests: Requests::default(),
-            room: Arc::new(Semaphore::new(connections_max)),
+            connection_permits: Arc::new(Semaphore::new(connections_max)),
             connections_max,
             started: Instant::now(),
             document,
             iproto,
             services: config.services,
-            lookout: Lookout::default(),
-            guests: config.guests,
+            semaphore_monitor: SemaphoreMonitor::default(),
+            extra_routes: config.extra_routes,
         }
     }
 
     /// Runs one command.
-    pub async fn ask(&self, command: Command) -> Result<Reply, Error> {
+    pub async fn run(&self, command: Command) -> Result<Reply, Error> {
         if let Command::DropTube { tube } | Command::NameTube { tube, .. } = &command {
             self.subqueue_tubes.forget(tube);
         }
@@ -150,11 +151,11 @@ impl App {
             false => self.engine.execute(vec![command]).await,
         };
         let reply = replies.into_iter().next();
-        reply.unwrap_or_else(|| Err(Error::Store("the engine did not answer".into())))
+        reply.unwrap_or_else(|| Err(Error::Store("the engine did not reply".into())))
     }
 
-    /// Whether the store can do its work. Callers that ask at the same time share one question to the store: it may take
-    /// long, and other work waits for it.
+    /// Checks whether the store works. Concurrent callers share one check: it may take long, and
+    /// other work waits for it.
     pub async fn store_health(&self) -> Result<StoreHealth, Error> {
         let asked = Instant::now();
         let mut latest = self.health.lock().await;
@@ -168,22 +169,23 @@ impl App {
         health
     }
 
-    /// For whom tubes are created over HTTP: all who know the token are one administrator.
-    fn user(&self) -> User<'static> {
+    /// The creator of tubes over HTTP: all callers that know the token are one administrator.
+    fn user(&self) -> TubeCreator<'static> {
         match self.token {
-            Some(_) => User { name: ADMIN, is_admin: true },
-            None => User { name: ANYONE, is_admin: false },
+            Some(_) => TubeCreator { name: ADMIN, is_admin: true },
+            None => TubeCreator { name: GUEST, is_admin: false },
         }
     }
 
-    /// How many connections are open, of every kind.
+    /// The number of open connections of both protocols.
     pub fn connections(&self) -> usize {
-        self.connections_max.saturating_sub(self.room.available_permits())
+        self.connections_max.saturating_sub(self.connection_permits.available_permits())
     }
 }
 
-/// Tubes that are known to have sub-queues, so that a put need not ask each time. A tube that another server has dropped and
-/// made anew may be here in error: then a sub-queue is ignored, as it is over iproto.
+/// Tubes that are known to have sub-queues, so that a put does not have to query each time. A tube
+/// that another server has dropped and created again may be listed wrongly: then a sub-queue is
+/// ignored, as it is over iproto.
 #[derive(Debug, Default)]
 pub(crate) struct SubqueueTubes(Mutex<HashSet<TubeName>>);
 
@@ -209,7 +211,7 @@ impl SubqueueTubes {
     }
 }
 
-/// What to say when a reply is not of the kind that belongs to its command.
-pub(crate) fn misfit() -> Refusal {
-    Error::Store("the engine answered something else than was asked".into()).into()
+/// The error for a reply that does not match its command.
+pub(crate) fn unexpected_reply() -> Refusal {
+    Error::Store("unexpected reply of the engine".into()).into()
 }

@@ -1,4 +1,4 @@
-//! The token: who may ask.
+//! The token: its format, and how a request is checked for it.
 
 use std::fmt;
 
@@ -7,47 +7,47 @@ use axum::http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
 use subtle::ConstantTimeEq;
 use taskyard_core::limits::{TOKEN_CHARS_MAX, TOKEN_CHARS_MIN};
 
-/// What stands before the token in the header.
+/// The prefix of the token in the Authorization header.
 const SCHEME: &str = "bearer ";
-/// What stands before the token among the protocols of a WebSocket.
+/// The prefix of the token among the protocols of a WebSocket.
 const PROTOCOL: &[u8] = b"bearer.";
 
-/// The secret that callers show. It is never printed.
+/// The secret that callers send. It is never printed.
 #[derive(Clone)]
 pub struct Token(Box<str>);
 
-/// What a request shows of the token.
+/// The result of checking a request for the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shown {
-    /// No token at all.
-    Nothing,
-    /// Another token, or something else.
+pub(crate) enum TokenCheck {
+    /// The request has no token.
+    Missing,
+    /// The request has a wrong token or another scheme.
     Wrong,
-    /// The token.
-    Right,
+    /// The request has the correct token.
+    Correct,
 }
 
-/// Why a text cannot be a token.
+/// Why a text is not accepted as a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// There is nothing in it.
+    /// It is empty.
     #[error("the token is empty; make one: openssl rand -hex 32")]
     Empty,
-    /// It could be guessed.
+    /// It is short enough to be guessed.
     #[error(
         "the token has {0} characters, so it could be guessed; use at least {TOKEN_CHARS_MIN}: openssl rand -hex 32"
     )]
     Short(usize),
-    /// It is too long to be shown with every request.
+    /// It is too long to be sent with every request.
     #[error("the token has {0} characters; use at most {TOKEN_CHARS_MAX}")]
     Long(usize),
-    /// It would not survive the way through a header.
+    /// It cannot be sent in a header.
     #[error("the token may contain visible ASCII characters only, without spaces")]
     NotVisible,
 }
 
 impl Token {
-    /// The token, without the line end that files have.
+    /// Parses a token; surrounding white space is removed.
     pub fn new(text: &str) -> Result<Self, TokenError> {
         let text = text.trim();
         if text.is_empty() {
@@ -63,45 +63,47 @@ impl Token {
         }
     }
 
-    /// The token itself, for a password that is the same.
+    /// The text of the token, for an iproto password.
     pub(crate) fn text(&self) -> &str {
         &self.0
     }
 
-    /// What a request shows.
-    pub(crate) fn check(&self, headers: &HeaderMap) -> Shown {
+    /// Checks the headers of a request.
+    pub(crate) fn check(&self, headers: &HeaderMap) -> TokenCheck {
         let mut values = headers.get_all(AUTHORIZATION).iter();
         let Some(value) = values.next() else { return self.check_protocols(headers) };
         let shown = bearer(value.as_bytes());
-        // Compared in any case, so that every wrong request costs the same.
+        // Compared in any case, so that every wrong request takes the same time.
         let is_right = self.is(shown.unwrap_or_default());
         if values.next().is_none() && shown.is_some() && is_right {
-            Shown::Right
+            TokenCheck::Correct
         } else {
-            Shown::Wrong
+            TokenCheck::Wrong
         }
     }
 
-    /// Looks among the protocols of a WebSocket, where a page can show it: a browser lets no page set other
-    /// headers there.
-    fn check_protocols(&self, headers: &HeaderMap) -> Shown {
+    /// Checks the protocols of a WebSocket. A web page can send the token only there: browsers do
+    /// not let it set other headers.
+    fn check_protocols(&self, headers: &HeaderMap) -> TokenCheck {
         let values = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter();
         let names = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
         let tokens = names.filter_map(|name| name.trim_ascii().strip_prefix(PROTOCOL));
-        tokens.fold(Shown::Nothing, |shown, token| match self.is(token) || shown == Shown::Right {
-            true => Shown::Right,
-            false => Shown::Wrong,
+        tokens.fold(TokenCheck::Missing, |shown, token| {
+            match self.is(token) || shown == TokenCheck::Correct {
+                true => TokenCheck::Correct,
+                false => TokenCheck::Wrong,
+            }
         })
     }
 
-    /// Compares in a time that tells nothing about the token, not even its length.
+    /// Compares in constant time, which reveals neither the token nor its length.
     fn is(&self, shown: &[u8]) -> bool {
         let equal = padded(self.0.as_bytes()).ct_eq(&padded(shown));
         (equal & self.0.len().ct_eq(&shown.len())).into()
     }
 }
 
-/// The text in as many bytes as the longest token has.
+/// The text, padded to the length of the longest token.
 fn padded(text: &[u8]) -> [u8; TOKEN_CHARS_MAX] {
     let mut bytes = [0; TOKEN_CHARS_MAX];
     let length = text.len().min(TOKEN_CHARS_MAX);
@@ -134,7 +136,7 @@ mod tests {
         assert_eq!(Token::new("schlüssel-schlüssel").unwrap_err(), TokenError::NotVisible);
     }
 
-    // Any one character was accepted as a token.
+    // Any single character was accepted as a token.
     #[test]
     fn a_short_token_is_refused_with_advice() {
         let refused = Token::new(&TOKEN[1..]).unwrap_err();
@@ -165,15 +167,15 @@ mod tests {
             (&long, false),
         ] {
             let headers = HeaderMap::from_iter([(AUTHORIZATION, shown.parse().unwrap())]);
-            let expected = if right { Shown::Right } else { Shown::Wrong };
+            let expected = if right { TokenCheck::Correct } else { TokenCheck::Wrong };
             assert_eq!(token.check(&headers), expected, "{shown}");
         }
-        assert_eq!(token.check(&HeaderMap::new()), Shown::Nothing);
+        assert_eq!(token.check(&HeaderMap::new()), TokenCheck::Missing);
         for (names, shown) in [
-            ("taskyard.events, bearer.0123456789abcdef", Shown::Right),
-            ("bearer.0123456789abcdef, bearer.wrong", Shown::Right),
-            ("bearer.wrong", Shown::Wrong),
-            ("taskyard.events", Shown::Nothing),
+            ("taskyard.events, bearer.0123456789abcdef", TokenCheck::Correct),
+            ("bearer.0123456789abcdef, bearer.wrong", TokenCheck::Correct),
+            ("bearer.wrong", TokenCheck::Wrong),
+            ("taskyard.events", TokenCheck::Missing),
         ] {
             let headers = HeaderMap::from_iter([(SEC_WEBSOCKET_PROTOCOL, names.parse().unwrap())]);
             assert_eq!(token.check(&headers), shown, "{names}");

@@ -1,8 +1,9 @@
-//! Slows down failed logins by the address they come from.
+//! Slows down failed logins by client address.
 //!
-//! Every address has a bucket of attempts that fills up again with time. An address without attempts left is
-//! refused before its credentials are looked at, unless a client there has logged in within the last minutes:
-//! several clients may share an address, and one that guesses must not lock out the others.
+//! Every address has a bucket of attempts that refills with time. An address without attempts left
+//! is refused before its credentials are checked, unless a client there has logged in within the
+//! last minutes: several clients may share an address, and one that guesses must not lock out the
+//! others.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -15,25 +16,26 @@ use taskyard_core::limits::LOGIN_PEERS_MAX;
 /// How many logins may fail at once, and how long it takes until one more may.
 const FAILURES_MAX: u32 = 20;
 const REFILL_EVERY: Duration = Duration::from_secs(1);
-/// For how long a login that worked keeps its address from being refused.
+/// How long a successful login protects its address from being refused.
 const PROVEN_FOR: Duration = Duration::from_secs(600);
-/// How often the failures of one address are logged at most.
+/// The failures of one address are logged at most this often.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// The failed logins of all addresses. Every method is given the time.
+/// The failed logins of all addresses. Every method gets the time as an argument.
 #[derive(Debug)]
 pub(crate) struct AuthThrottle {
     peers: Mutex<HashMap<IpAddr, Peer>>,
-    /// How many there are, so that nothing is locked while there are none.
+    /// The number of known addresses; nothing is locked while it is 0.
     known: AtomicUsize,
     failures: AtomicU64,
     peers_max: usize,
 }
 
-/// What is known about an address.
+/// The state of one address.
 #[derive(Debug)]
 struct Peer {
-    /// The latest attempts count until here: each moves it on by the time one attempt takes to come back.
+    /// The end of the used part of the bucket: each failure moves it by the time one attempt takes
+    /// to refill.
     used_until: Instant,
     proven_until: Option<Instant>,
     failures: u64,
@@ -42,7 +44,7 @@ struct Peer {
 }
 
 impl AuthThrottle {
-    /// Knows no address yet.
+    /// A throttle without any addresses.
     pub fn new() -> Self {
         AuthThrottle::of(LOGIN_PEERS_MAX)
     }
@@ -52,7 +54,7 @@ impl AuthThrottle {
         AuthThrottle { peers, known: AtomicUsize::new(0), failures: AtomicU64::new(0), peers_max }
     }
 
-    /// Whether an attempt from this address may be looked at; otherwise how long to wait.
+    /// Whether an attempt from this address may be checked; otherwise how long to wait.
     pub fn admit(&self, peer: IpAddr, now: Instant) -> Result<(), Duration> {
         if self.known.load(Ordering::Relaxed) == 0 {
             return Ok(());
@@ -63,7 +65,7 @@ impl AuthThrottle {
         }
     }
 
-    /// Notes a login that failed. The first of an address is logged, and then one now and then.
+    /// Records a failed login. The first one of an address is logged, then one from time to time.
     pub fn failed(&self, peer: IpAddr, now: Instant) {
         self.failures.fetch_add(1, Ordering::Relaxed);
         let failures = self.update(peer, now, |known| {
@@ -77,16 +79,16 @@ impl AuthThrottle {
             due.then_some(known.failures)
         });
         if let Some(failures) = failures {
-            tracing::warn!(%peer, failures, "a login failed: wrong credentials");
+            tracing::warn!(%peer, failures, "login failed: wrong credentials");
         }
     }
 
-    /// Notes a login that worked; once for each connection is enough.
+    /// Records a successful login; once for each connection is enough.
     pub fn succeeded(&self, peer: IpAddr, now: Instant) {
         self.update(peer, now, |known| known.proven_until = Some(now + PROVEN_FOR));
     }
 
-    /// How many logins failed so far.
+    /// The number of failed logins so far.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
@@ -124,13 +126,13 @@ impl Peer {
         self.proven_until.is_some_and(|until| now < until)
     }
 
-    /// Whether nothing would change if it were forgotten.
+    /// Whether forgetting it would change nothing.
     fn is_idle(&self, now: Instant) -> bool {
         self.used_until <= now && !self.is_proven(now)
     }
 }
 
-/// Makes room: addresses about which there is nothing to know, else the one not seen for longest.
+/// Removes idle addresses, or else the one not seen for longest.
 fn forget_some(peers: &mut HashMap<IpAddr, Peer>, now: Instant) {
     let before = peers.len();
     peers.retain(|_, peer| !peer.is_idle(now));
@@ -140,7 +142,7 @@ fn forget_some(peers: &mut HashMap<IpAddr, Peer>, now: Instant) {
     }
 }
 
-/// The address, or of IPv6 the network that one customer has.
+/// The address; for IPv6 the /64 network, which usually belongs to one customer.
 fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
@@ -156,7 +158,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    // A token could be guessed as fast as the network allowed, and no log told of it.
+    // A token could be guessed as fast as the network allowed, and nothing was logged.
     #[test]
     fn an_address_that_fails_too_often_has_to_wait() {
         let (throttle, start) = (AuthThrottle::new(), Instant::now());
@@ -204,7 +206,7 @@ mod tests {
             throttle.failed(ip("10.0.0.1"), at(2_000));
         }
         throttle.succeeded(ip("10.0.0.2"), at(2_100));
-        // The bucket of the third is full again, so it goes first.
+        // The bucket of the third is full again, so it is removed first.
         throttle.failed(ip("10.0.0.4"), at(2_500));
         assert_eq!(throttle.peers().len(), 3);
         assert!(throttle.admit(ip("10.0.0.1"), at(2_500)).is_err());

@@ -1,4 +1,4 @@
-//! What an operator sets, and why a server may refuse to start with it.
+//! The configuration of a server, and the errors of a configuration that cannot be served.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,81 +16,82 @@ use taskyard_core::service::Service;
 use crate::auth::Token;
 use crate::iproto::{Grants, IprotoConfig, User, Users};
 
-/// Largest request, in bytes: a full batch as base64, and room for what stands around it.
+/// Largest request, in bytes: a full batch as base64, and the JSON around it.
 pub(crate) const BODY_BYTES_MAX: usize = BATCH_BYTES_MAX + BATCH_BYTES_MAX / 2;
 
-/// The longest wait unless the operator sets another, in seconds: about as long as the usual proxies
-/// keep a silent connection open.
+/// The default for the longest wait, in seconds: about as long as common proxies keep a silent
+/// connection open.
 pub(crate) const WAIT_SECONDS_MAX: f64 = 300.0;
 
-/// How long a request may make no progress, unless the operator sets another time.
+/// The default for how long a request may make no progress.
 const REQUEST_STALL_MAX: Duration = Duration::from_secs(10);
-/// How long a request waits for room for its answer, unless the operator sets another time.
+/// The default for how long a request waits for the response budget.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(5);
-/// How long a client may accept nothing of its answer, unless the operator sets another time.
+/// The default for how long a client may read nothing of its response.
 const ANSWER_STALL_MAX: Duration = Duration::from_secs(30);
 
-/// The user whose password is the token, where no users are listed.
+/// The user whose password is the token, if no users are configured.
 pub(crate) const ADMIN: &str = "admin";
 
-/// What an operator sets.
+/// The settings of the operator.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where to listen; port 0 is any free one.
+    /// The HTTP address; port 0 is any free port.
     pub http: SocketAddr,
-    /// What callers must show; without it everybody who can connect may do everything.
+    /// The token that callers must send; without it every caller has all rights.
     pub token: Option<Token>,
-    /// Listen outside this machine although there is no token.
+    /// Listen on addresses that other machines can reach although there is no token.
     pub insecure: bool,
-    /// Names under which the server may be called when there is no token, beside this machine's own.
+    /// Host names under which the server may be called when there is no token, in addition to those
+    /// of this machine.
     pub host_names: Vec<String>,
-    /// How to call the command line, in what the page shows to paste.
+    /// The name of the command line program, for commands that the dashboard shows.
     pub program: String,
     /// Refuse a put to an unknown tube instead of creating the tube.
     pub strict_tubes: bool,
-    /// Put events of semaphores into this tube as they come.
+    /// Put events of semaphores into this tube as they occur.
     pub events_tube: Option<TubeName>,
-    /// Most open connections.
+    /// Maximum number of open connections.
     pub connections_max: usize,
     /// Largest request, in bytes.
     pub body_bytes_max: usize,
-    /// Most bytes of requests that are received at once.
+    /// Maximum bytes of requests that are received at once.
     pub request_bytes_total_max: usize,
     /// How long a request may make no progress while it is received.
     pub request_stall_max: Duration,
-    /// Most bytes of answers that all clients together have not read yet.
+    /// Maximum bytes of responses that all clients together have not read yet.
     pub answer_bytes_total_max: usize,
-    /// Largest answer, and so the most that one connection may leave unread.
+    /// Largest response, and so the most that one connection may leave unread.
     pub answer_bytes_max: usize,
-    /// How long a request waits for room for its answer before it is refused.
+    /// How long a request waits for the response budget before it is refused.
     pub answer_wait_max: Duration,
-    /// How long a client may accept nothing of its answer before its connection is closed.
+    /// How long a client may read nothing of its response before its connection is closed.
     pub answer_stall_max: Duration,
-    /// Most tubes that one user may create.
+    /// Maximum number of tubes that one user may create.
     pub tubes_per_user_max: usize,
-    /// How many tubes have rows of their own in `/metrics`.
+    /// How many tubes have their own rows in `/metrics`.
     pub metrics_tubes_max: usize,
-    /// The longest a take may wait for a task, or a put for room, in seconds.
+    /// The longest wait of a take for a task, or of a put for capacity, in seconds.
     pub wait_seconds_max: f64,
-    /// How to speak to clients of Tarantool's queue; `None` is not at all.
+    /// Settings of the protocol of Tarantool's queue; `None` disables it.
     pub iproto: Option<IprotoConfig>,
-    /// What runs beside the queue; it is stopped with the server.
+    /// The services hosted beside the queue; they are stopped with the server.
     pub services: Vec<Arc<dyn Service>>,
-    /// Addresses that somebody else answers.
-    pub guests: Option<Guests>,
+    /// Routes added by a hosted service.
+    pub extra_routes: Option<ExtraRoutes>,
 }
 
-/// Addresses that somebody else answers, behind the same guard as all others.
+/// Routes added by a hosted service, behind the same checks as all others.
 #[derive(Clone, Debug)]
-pub struct Guests {
-    /// What answers.
+pub struct ExtraRoutes {
+    /// The routes.
     pub router: Router,
-    /// Whether an address needs no token: a file of a page that shows nothing by itself.
+    /// Whether a path needs no token: a static file that shows no data.
     pub is_open: fn(&str) -> bool,
 }
 
 impl Config {
-    /// The usual settings for this address, with HTTP alone.
+    /// The default settings for this address, with HTTP only.
     pub fn new(http: SocketAddr) -> Self {
         Config {
             http,
@@ -113,12 +114,12 @@ impl Config {
             wait_seconds_max: WAIT_SECONDS_MAX,
             iproto: None,
             services: Vec::new(),
-            guests: None,
+            extra_routes: None,
         }
     }
 
-    /// With a token and no users, whoever knows the token may do everything over iproto too: as the user
-    /// [`ADMIN`], with the token as password. Nobody else may do anything there.
+    /// With a token and no users, a client that knows the token has all rights over iproto too: as
+    /// the user [`ADMIN`], with the token as password. No other user has any rights there.
     pub(crate) fn share_token(mut self) -> Self {
         if let (Some(token), Some(iproto)) = (&self.token, &mut self.iproto)
             && iproto.users.is_empty()
@@ -128,7 +129,7 @@ impl Config {
         self
     }
 
-    /// Refuses an address that others can reach while nothing keeps them out.
+    /// Refuses an address that other machines can reach without any authentication.
     pub(crate) fn check(&self) -> Result<(), BindError> {
         if self.insecure {
             return Ok(());
@@ -145,28 +146,28 @@ impl Config {
     }
 }
 
-/// Why a server does not start.
+/// Why a server cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
-    /// Others could reach it and nothing would keep them out.
+    /// Other machines could reach it without any authentication.
     #[error(
         "{0} can be reached from other machines and there is no token; set TASKYARD_TOKEN or \
          --token-file, listen on 127.0.0.1, or say --insecure"
     )]
     Exposed(SocketAddr),
-    /// Somebody else listens there.
+    /// The address is in use.
     #[error(
         "{0} is in use, perhaps by another taskyard; stop it or choose another address with --http"
     )]
     Busy(SocketAddr),
-    /// Others could reach the iproto address and nothing would keep them out.
+    /// Other machines could reach the iproto address without any authentication.
     #[error(
         "{0} can be reached from other machines and there are neither users nor a token; give \
          --iproto-users or TASKYARD_TOKEN, listen on 127.0.0.1, say --iproto off, or say --insecure"
     )]
     IprotoExposed(SocketAddr),
-    /// Somebody else listens on the iproto address.
+    /// The iproto address is in use.
     #[error(
         "{0} is in use, perhaps by a Tarantool; stop it, choose another address with --iproto, or \
          go on without it by --iproto off"
@@ -175,12 +176,12 @@ pub enum BindError {
     /// The system does not allow it.
     #[error("listening on {0} is not allowed; ports below 1024 need more rights")]
     Denied(SocketAddr),
-    /// Anything else.
+    /// Any other error.
     #[error("cannot listen on {address}: {source}")]
     Io {
-        /// Where it should have listened.
+        /// The address to listen on.
         address: SocketAddr,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }

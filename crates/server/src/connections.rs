@@ -1,4 +1,4 @@
-//! One connection from the first byte to the last.
+//! Accepts connections and serves each until it ends.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -23,47 +23,47 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::app::Shared;
-use crate::guard::Caller;
+use crate::app::SharedApp;
+use crate::guard::ClientConnection;
 use crate::iproto;
-use crate::slow_reader::Guarded;
+use crate::slow_reader::StallTimeoutStream;
 
-/// How long a connection may stay without a request, and a request's head may take to arrive. Longer
-/// than the 90 seconds for which the usual clients keep a connection, so that they close first.
+/// How long a connection may stay without a request, and the head of a request may take to arrive.
+/// Longer than the 90 seconds for which common clients keep a connection, so that they close first.
 const IDLE_MAX: Duration = Duration::from_secs(120);
-/// How long and for how many refused connections at once the answer is seen through.
-const FAREWELL_MAX: Duration = Duration::from_secs(2);
-const FAREWELLS_MAX: usize = 64;
-/// After how much silence, how often and how many times a connection is asked whether it is there.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
-const QUESTION_EVERY: Duration = Duration::from_secs(10);
-const QUESTIONS_MAX: u32 = 3;
-/// How long to wait when the system has no room for another connection.
-const BREATHER: Duration = Duration::from_millis(100);
+/// How long a rejected connection may take to read the response, and how many are rejected at once.
+const REJECT_TIMEOUT: Duration = Duration::from_secs(2);
+const REJECTIONS_MAX: usize = 64;
+/// The TCP keepalive: idle time, interval and number of probes.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_RETRIES: u32 = 3;
+/// How long to wait after the system could not accept a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// All open connections.
 pub(crate) struct Connections {
-    app: Shared,
+    app: SharedApp,
     router: Router,
     open: JoinSet<()>,
-    farewells: Arc<Semaphore>,
+    rejections: Arc<Semaphore>,
     closing: watch::Sender<bool>,
 }
 
 impl Connections {
-    /// None yet.
-    pub fn new(app: Shared, router: Router) -> Self {
-        let farewells = Arc::new(Semaphore::new(FAREWELLS_MAX));
+    /// No connections yet.
+    pub fn new(app: SharedApp, router: Router) -> Self {
+        let rejections = Arc::new(Semaphore::new(REJECTIONS_MAX));
         Connections {
             app,
             router,
             open: JoinSet::new(),
-            farewells,
+            rejections,
             closing: watch::Sender::new(false),
         }
     }
 
-    /// Lets connections in, for ever.
+    /// Accepts connections forever.
     pub async fn accept(&mut self, http: &TcpListener, iproto: Option<&TcpListener>) {
         loop {
             let accepted = tokio::select! {
@@ -78,8 +78,8 @@ impl Connections {
     }
 
     fn admit(&mut self, stream: TcpStream) {
-        let Ok(permit) = self.app.room.clone().try_acquire_owned() else {
-            return self.turn_away(stream);
+        let Ok(permit) = self.app.connection_permits.clone().try_acquire_owned() else {
+            return self.reject(stream);
         };
         let router = self.router.clone();
         let closing = self.closing.subscribe();
@@ -90,10 +90,10 @@ impl Connections {
         });
     }
 
-    /// Lets a client of Tarantool's queue in.
+    /// Admits a client of Tarantool's queue.
     fn admit_iproto(&mut self, stream: TcpStream) {
         let Some(face) = self.app.iproto.clone() else { return };
-        let Ok(permit) = self.app.room.clone().try_acquire_owned() else {
+        let Ok(permit) = self.app.connection_permits.clone().try_acquire_owned() else {
             let most = self.app.connections_max;
             self.open.spawn(iproto::refuse_connection(stream, face, most));
             return;
@@ -107,25 +107,28 @@ impl Connections {
         });
     }
 
-    /// Says that there is no room, and closes.
-    fn turn_away(&mut self, stream: TcpStream) {
+    /// Responds that there are too many connections, and closes.
+    fn reject(&mut self, stream: TcpStream) {
         self.app.requests.refused_connections.fetch_add(1, Ordering::Relaxed);
-        if let Ok(permit) = self.farewells.clone().try_acquire_owned() {
-            let text = no_room();
+        if let Ok(permit) = self.rejections.clone().try_acquire_owned() {
+            let text = too_many_connections();
             self.open.spawn(async move {
-                // A client that does not read gets no answer.
-                let _ = timeout(FAREWELL_MAX, say_and_close(stream, text)).await;
+                // A client that does not read gets no response.
+                let _ = timeout(REJECT_TIMEOUT, send_and_close(stream, text)).await;
                 drop(permit);
             });
         }
     }
 
-    /// Lets every connection finish the request it is at, for at most this long.
+    /// Lets every connection finish its current request, for at most this long.
     pub async fn finish(&mut self, within: Duration) {
         self.closing.send_replace(true);
         let finishing = async { while self.open.join_next().await.is_some() {} };
         if timeout(within, finishing).await.is_err() {
-            tracing::warn!(connections = self.open.len(), "closed before they were finished");
+            tracing::warn!(
+                connections = self.open.len(),
+                "closed connections with unfinished requests"
+            );
         }
         self.open.shutdown().await;
     }
@@ -140,25 +143,28 @@ async fn serve(
     prepare(&stream);
     if SystemTime::now() < UNIX_EPOCH {
         // The HTTP library panics when it writes such a date.
-        let message = "the clock of the server's machine is before 1970; set it";
-        _ = timeout(FAREWELL_MAX, say_and_close(stream, refusal(Code::Store, message))).await;
+        let message = "the clock of the server's machine shows a time before 1970; set the clock";
+        _ = timeout(REJECT_TIMEOUT, send_and_close(stream, refusal(Code::Store, message))).await;
         return;
     }
     let peer = stream.peer_addr().ok();
     let ip = peer.map_or(Ipv4Addr::UNSPECIFIED.into(), |peer| peer.ip());
-    let caller =
-        Arc::new(Caller { peer: ip, logged_in: AtomicBool::new(false), proven: AtomicU64::new(0) });
+    let caller = Arc::new(ClientConnection {
+        peer: ip,
+        logged_in: AtomicBool::new(false),
+        proven: AtomicU64::new(0),
+    });
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         let extensions = request.extensions_mut();
-        // The pool may want to know where a request comes from.
+        // A hosted service may need the address of the client.
         if let Some(peer) = peer {
             extensions.insert(ConnectInfo(peer));
         }
         extensions.insert(caller.clone());
         router.call(request)
     });
-    let stream = Guarded::new(stream, stall_max);
+    let stream = StallTimeoutStream::new(stream, stall_max);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(IDLE_MAX)
@@ -167,17 +173,17 @@ async fn serve(
     let mut connection = pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = told(&mut closing) => {
+        () = wait_for_close(&mut closing) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(%error, "a connection ended early");
+        tracing::debug!(%error, "connection ended early");
     }
 }
 
-/// The next connection of a listener that need not be there.
+/// The next connection of an optional listener.
 async fn next_of(listener: Option<&TcpListener>) -> io::Result<TcpStream> {
     match listener {
         Some(listener) => listener.accept().await.map(|(stream, _)| stream),
@@ -185,46 +191,47 @@ async fn next_of(listener: Option<&TcpListener>) -> io::Result<TcpStream> {
     }
 }
 
-/// A client may be silent for days while it waits for a task, but one that is gone holds tasks: the
-/// system asks now and then whether it is still there.
+/// Sets the options of a connection. A client may be silent for days while it waits for a task, but
+/// one that is gone holds tasks: TCP keepalive detects that.
 pub(crate) fn prepare(stream: &TcpStream) {
     let keepalive = TcpKeepalive::new()
-        .with_time(SILENCE_MAX)
-        .with_interval(QUESTION_EVERY)
-        .with_retries(QUESTIONS_MAX);
-    let asked = SockRef::from(stream).set_tcp_keepalive(&keepalive);
-    // Answers are written in one go, so there is nothing to gather.
-    if let Err(error) = asked.and_then(|()| stream.set_nodelay(true)) {
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_RETRIES);
+    let set = SockRef::from(stream).set_tcp_keepalive(&keepalive);
+    // Responses are written at once, so there is nothing for the system to collect.
+    if let Err(error) = set.and_then(|()| stream.set_nodelay(true)) {
         tracing::debug!(%error, "cannot set the options of a connection");
     }
 }
 
 /// Waits until the server is stopping.
-pub(crate) async fn told(closing: &mut watch::Receiver<bool>) {
-    // An error is a server that is no more, which means the same.
+pub(crate) async fn wait_for_close(closing: &mut watch::Receiver<bool>) {
+    // An error means that the server is gone, which is the same.
     let _ = closing.wait_for(|closing| *closing).await;
 }
 
-/// Connections that broke before they were accepted need no rest; a lack of room does.
+/// Pauses after an error that a retry would repeat; connections that broke before they were
+/// accepted need no pause.
 pub(crate) async fn pause_after(error: &io::Error) {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     if !matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset) {
         tracing::error!(%error, "cannot accept a connection");
-        sleep(BREATHER).await;
+        sleep(ACCEPT_PAUSE).await;
     }
 }
 
-async fn say_and_close(mut stream: TcpStream, text: String) -> io::Result<()> {
+async fn send_and_close(mut stream: TcpStream, text: String) -> io::Result<()> {
     stream.write_all(text.as_bytes()).await?;
     stream.shutdown().await?;
-    // Closing with unread bytes would reset the connection and take the answer away.
+    // Closing with unread bytes would reset the connection and lose the response.
     let mut unread = [0; 4096];
     while stream.read(&mut unread).await? > 0 {}
     Ok(())
 }
 
-fn no_room() -> String {
-    let message = "the server has as many connections as it may have; try again a little later";
+fn too_many_connections() -> String {
+    let message = "too many connections; try again later";
     refusal(Code::Overloaded, message)
 }
 

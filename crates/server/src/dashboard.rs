@@ -1,18 +1,18 @@
-//! The page: plain files that are part of the program.
+//! Serves the dashboard: static files compiled into the program.
 
 use axum::Router;
 use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::response::IntoResponse;
 use axum::routing::get;
 
-use crate::app::Shared;
+use crate::app::SharedApp;
 
 const HTML: &str = "text/html; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const IMAGE: &str = "image/svg+xml";
 
-/// Address, kind and text of each file.
+/// Path, content type and content of each file.
 const FILES: [(&str, &str, &str); 10] = [
     ("/", HTML, include_str!("dashboard/index.html")),
     ("/style.css", STYLE, include_str!("dashboard/style.css")),
@@ -23,20 +23,20 @@ const FILES: [(&str, &str, &str); 10] = [
     ("/rates.js", SCRIPT, include_str!("dashboard/rates.js")),
     ("/services.js", SCRIPT, include_str!("dashboard/services.js")),
     ("/table.js", SCRIPT, include_str!("dashboard/table.js")),
-    ("/words.js", SCRIPT, include_str!("dashboard/words.js")),
+    ("/format.js", SCRIPT, include_str!("dashboard/format.js")),
 ];
 
-/// Nothing from elsewhere and nothing inline: a payload that got into the page could not run.
+/// No external and no inline content: a payload that got into the page could not run.
 const POLICY: &str = "default-src 'self'; base-uri 'none'; form-action 'self'; \
                       frame-ancestors 'none'; object-src 'none'";
 
-/// Whether a file of the page has this address. They are open: they show nothing by themselves.
+/// Whether this path is a file of the dashboard. The files need no token: they contain no data.
 pub(crate) fn has(path: &str) -> bool {
     FILES.iter().any(|file| file.0 == path)
 }
 
-/// The files of the page.
-pub(crate) fn router() -> Router<Shared> {
+/// The files of the dashboard.
+pub(crate) fn router() -> Router<SharedApp> {
     FILES.into_iter().fold(Router::new(), |router, (path, kind, text)| {
         let headers = [(CONTENT_TYPE, kind), (CONTENT_SECURITY_POLICY, POLICY)];
         router.route(path, get(move || async move { (headers, text).into_response() }))

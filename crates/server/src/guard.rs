@@ -1,7 +1,7 @@
-//! Keeps out what a browser might be tricked into sending: foreign names, foreign pages, forms.
+//! Checks every request: host name, origin, token and content type.
 //!
-//! A page of another site may send requests to this machine. It cannot name the server by one of
-//! its own names, cannot hide where it comes from, and cannot send JSON without being asked first.
+//! A page of another site may send requests to this machine. It cannot use one of the server's host
+//! names, cannot hide its origin, and cannot send JSON without a preflight request.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -19,29 +19,29 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use taskyard_wire::Code;
 
-use crate::app::{App, Shared};
-use crate::auth::{Shown, Token};
+use crate::app::{App, SharedApp};
+use crate::auth::{Token, TokenCheck};
 use crate::dashboard;
 use crate::http::{self, Refusal};
 
-/// Addresses that need no token beside the page: they tell nothing about tasks.
+/// Endpoints that need no token, in addition to the dashboard: they show nothing about tasks.
 const OPEN: [&str; 2] = ["/healthz", "/openapi.json"];
-/// How often a connection that shows the right token proves its address anew.
+/// How often a connection with the correct token renews the proof for its address.
 const PROVE_EVERY_SECONDS: u64 = 60;
 
-/// The connection that a request came over.
+/// The connection over which a request arrived.
 #[derive(Debug)]
-pub(crate) struct Caller {
-    /// From where it comes.
+pub(crate) struct ClientConnection {
+    /// The address of the client.
     pub peer: IpAddr,
-    /// Whether the token was shown on it.
+    /// Whether the correct token was sent on it.
     pub logged_in: AtomicBool,
-    /// When it last proved that, in seconds since the server started.
+    /// When the proof was last renewed, in seconds since the server started.
     pub proven: AtomicU64,
 }
 
-/// Lets a request in or refuses it, counts it, and sets the headers that every answer has.
-pub(crate) async fn admit(State(app): State<Shared>, request: Request, next: Next) -> Response {
+/// Admits or refuses a request, counts it, and sets the headers of every response.
+pub(crate) async fn admit(State(app): State<SharedApp>, request: Request, next: Next) -> Response {
     let counted = app.requests.begin(&request);
     let response = match check(&app, &request) {
         Ok(()) => next.run(request).await,
@@ -69,9 +69,9 @@ fn check(app: &App, request: &Request) -> Result<(), Refusal> {
     }
 }
 
-/// Refuses a request that does not show the token, and slows down guessing.
+/// Refuses a request without the correct token, and slows down guessing.
 fn log_in(app: &App, token: &Token, request: &Request) -> Result<(), Refusal> {
-    let caller = request.extensions().get::<Arc<Caller>>();
+    let caller = request.extensions().get::<Arc<ClientConnection>>();
     let peer = caller.map_or(Ipv4Addr::UNSPECIFIED.into(), |caller| caller.peer);
     let is_known = caller.is_some_and(|caller| caller.logged_in.load(Ordering::Relaxed));
     if !is_known && let Err(wait) = app.throttle.admit(peer, Instant::now()) {
@@ -80,10 +80,10 @@ fn log_in(app: &App, token: &Token, request: &Request) -> Result<(), Refusal> {
         return Err(Refusal::new(Code::Overloaded, message).retry_after(seconds));
     }
     match token.check(request.headers()) {
-        Shown::Right => {
+        TokenCheck::Correct => {
             if let Some(caller) = caller {
                 caller.logged_in.store(true, Ordering::Relaxed);
-                // A connection that stays open proves its address again now and then.
+                // A connection that stays open renews the proof for its address from time to time.
                 let now = app.started.elapsed().as_secs() + 1;
                 if now >= caller.proven.load(Ordering::Relaxed) + PROVE_EVERY_SECONDS || !is_known {
                     caller.proven.store(now, Ordering::Relaxed);
@@ -92,12 +92,12 @@ fn log_in(app: &App, token: &Token, request: &Request) -> Result<(), Refusal> {
             }
             Ok(())
         }
-        Shown::Wrong => {
+        TokenCheck::Wrong => {
             app.throttle.failed(peer, Instant::now());
             let message = "the token is wrong; the header is 'Authorization: Bearer TOKEN'";
             Err(Refusal::new(Code::Unauthorized, message))
         }
-        Shown::Nothing => {
+        TokenCheck::Missing => {
             let message = "a token is needed; send the header 'Authorization: Bearer TOKEN'";
             Err(Refusal::new(Code::Unauthorized, message))
         }
@@ -105,11 +105,13 @@ fn log_in(app: &App, token: &Token, request: &Request) -> Result<(), Refusal> {
 }
 
 fn is_open(app: &App, path: &str) -> bool {
-    let guests = app.guests.as_ref().is_some_and(|guests| (guests.is_open)(path));
-    OPEN.contains(&path) || dashboard::has(path) || guests
+    let extra_routes =
+        app.extra_routes.as_ref().is_some_and(|extra_routes| (extra_routes.is_open)(path));
+    OPEN.contains(&path) || dashboard::has(path) || extra_routes
 }
 
-/// Refuses what is not JSON where JSON is needed: in a POST, PUT or PATCH, and in any body.
+/// Refuses content that is not JSON where JSON is required: in a POST, PUT or PATCH, and in any
+/// body.
 pub(crate) async fn json_only(request: Request, next: Next) -> Response {
     let changes = matches!(*request.method(), Method::POST | Method::PUT | Method::PATCH);
     let needed = changes || !request.body().is_end_stream();
@@ -120,7 +122,7 @@ pub(crate) async fn json_only(request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// Refuses a query where there is none, so that nobody believes it was heeded.
+/// Refuses a query string where none is defined, because it would be ignored.
 pub(crate) async fn no_query(request: Request, next: Next) -> Response {
     if request.uri().query().is_some_and(|query| !query.is_empty()) {
         let message = "this endpoint has no query parameters; put the fields into the JSON body";
@@ -135,17 +137,17 @@ fn is_json(headers: &HeaderMap) -> bool {
     kind.trim().eq_ignore_ascii_case("application/json")
 }
 
-/// Under which names the server may be called when no token protects it.
+/// The host names under which the server may be called while no token protects it.
 #[derive(Debug)]
-pub(crate) struct Hosts {
+pub(crate) struct AllowedHosts {
     bound: IpAddr,
     names: Vec<String>,
 }
 
-impl Hosts {
-    /// The names of this address, and these.
+impl AllowedHosts {
+    /// The names of this address, and `names`.
     pub fn new(bound: SocketAddr, names: Vec<String>) -> Self {
-        Hosts { bound: bound.ip(), names }
+        AllowedHosts { bound: bound.ip(), names }
     }
 
     fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {
@@ -168,15 +170,15 @@ impl Hosts {
         }
         let plain = host.trim_start_matches('[').trim_end_matches(']');
         match plain.parse::<IpAddr>() {
-            // A foreign name cannot be made to look like a bare address, so a server that listens
-            // on all of its addresses answers to each of them.
+            // A foreign name cannot look like a bare address, so a server that listens on all
+            // addresses accepts each of them.
             Ok(ip) => ip.is_loopback() || ip == self.bound || self.bound.is_unspecified(),
             Err(_) => self.names.iter().any(|name| name.eq_ignore_ascii_case(host)),
         }
     }
 }
 
-/// Refuses requests that a page of another site sends.
+/// Refuses requests from a page of another site.
 fn check_origin(headers: &HeaderMap) -> Result<(), Refusal> {
     let Some(origin) = only(headers, ORIGIN)? else { return Ok(()) };
     let host = only(headers, HOST)?.unwrap_or_default();
@@ -199,7 +201,7 @@ fn is_same(origin: &str, host: &str) -> bool {
         && origin.port_u16().unwrap_or(port) == host.port_u16().unwrap_or(port)
 }
 
-/// The value of a header that may be there once.
+/// The value of a header that may occur once.
 fn only(headers: &HeaderMap, name: axum::http::HeaderName) -> Result<Option<&str>, Refusal> {
     let mut values = headers.get_all(&name).iter();
     let value = values.next().map(|value| value.to_str());
@@ -210,7 +212,7 @@ fn only(headers: &HeaderMap, name: axum::http::HeaderName) -> Result<Option<&str
     }
 }
 
-/// Name and port; nothing that carries a user name.
+/// Host and port, without user information.
 fn authority(text: &str) -> Option<Authority> {
     text.parse::<Authority>().ok().filter(|_| !text.contains('@'))
 }
@@ -219,8 +221,8 @@ fn authority(text: &str) -> Option<Authority> {
 mod tests {
     use super::*;
 
-    fn hosts(bound: &str) -> Hosts {
-        Hosts::new(bound.parse().unwrap(), vec!["queue.example".into()])
+    fn hosts(bound: &str) -> AllowedHosts {
+        AllowedHosts::new(bound.parse().unwrap(), vec!["queue.example".into()])
     }
 
     fn allowed(bound: &str, host: &str) -> bool {

@@ -1,35 +1,37 @@
-//! Sockets, authentication and the page: Taskyard over HTTP and for clients of Tarantool's queue.
+//! Sockets, authentication and the dashboard: serves Taskyard over HTTP and to clients of
+//! Tarantool's queue.
 //!
-//! It is given an engine and turns requests into commands for it. It names no database driver and
-//! decides nothing about tasks: a handler decodes, asks the engine, encodes.
+//! It gets an engine and turns requests into commands for it. It names no database driver and makes
+//! no decisions about tasks: a handler decodes, runs a command on the engine, encodes.
 //!
-//! Start reading at `server` (accept, serve, stop), then `http` (one file for each group of verbs),
-//! then `guard` and `auth` (who may ask at all). The binary protocol of Tarantool is in `iproto`.
+//! Start reading at `server` (accept, serve, stop), then `http` (one file for each group of
+//! endpoints), then `guard` and `auth` (access control). The binary protocol of Tarantool is in
+//! `iproto`.
 
-mod answers;
 mod app;
 mod auth;
 mod auth_throttle;
-mod body;
 mod config;
 mod connections;
 mod dashboard;
 mod document;
-mod forward;
+mod event_forwarding;
 mod guard;
 mod http;
 mod iproto;
 mod metrics;
 #[cfg(test)]
 mod openapi;
+mod request_reader;
+mod response_budget;
+mod semaphore_monitor;
 mod server;
 mod slow_reader;
-mod stalled;
-mod starting;
+mod startup;
 mod tube_quota;
 mod tube_rows;
 
 pub use auth::{Token, TokenError};
-pub use config::{BindError, Config, Guests};
+pub use config::{BindError, Config, ExtraRoutes};
 pub use iproto::{Grant, Grants, IprotoConfig, Tls, TlsError, User, Users, Verb};
 pub use server::{Listeners, Server};

@@ -1,4 +1,4 @@
-//! Counters, in the text format of Prometheus.
+//! Renders all metrics in the text format of Prometheus.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Write};
@@ -15,13 +15,13 @@ use taskyard_engine::{StoreHealth, WaitingCount};
 
 use crate::app::App;
 use crate::iproto::Counters;
-use crate::stalled::{Seen, now};
+use crate::semaphore_monitor::{SemaphoreSnapshot, now};
 use crate::tube_rows::{TubeRow, rows};
 
-/// What was asked of the server so far.
+/// Counts the requests of the server.
 #[derive(Default)]
 pub(crate) struct Requests {
-    /// By route, method and status. Routes are few and known, so this stays small.
+    /// By route, method and status. The routes are fixed, so this stays small.
     finished: Mutex<BTreeMap<String, Statuses>>,
     /// Connections that were refused because there are too many.
     pub refused_connections: AtomicU64,
@@ -30,21 +30,21 @@ pub(crate) struct Requests {
 /// How often a method was answered with a status.
 type Statuses = BTreeMap<(&'static str, u16), u64>;
 
-/// A request that is being answered.
-pub(crate) struct Counted {
+/// A request that is being served.
+pub(crate) struct CountedRequest {
     route: Option<MatchedPath>,
     method: &'static str,
 }
 
 impl Requests {
-    /// Remembers what is asked until the status is known.
-    pub fn begin(&self, request: &Request) -> Counted {
+    /// Remembers the request until its status is known.
+    pub fn begin(&self, request: &Request) -> CountedRequest {
         let route = request.extensions().get::<MatchedPath>().cloned();
-        Counted { route, method: method_name(request.method()) }
+        CountedRequest { route, method: method_name(request.method()) }
     }
 
-    /// Counts a request that was answered.
-    pub fn end(&self, counted: Counted, status: StatusCode) {
+    /// Counts a finished request.
+    pub fn end(&self, counted: CountedRequest, status: StatusCode) {
         let route = counted.route.as_ref().map_or("", MatchedPath::as_str);
         let key = (counted.method, status.as_u16());
         let mut finished = self.finished.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,8 +56,12 @@ impl Requests {
         }
     }
 
-    fn write(&self, text: &mut Text) {
-        text.family("taskyard_http_requests_total", "counter", "Requests that were answered.");
+    fn write(&self, text: &mut MetricsText) {
+        text.family(
+            "taskyard_http_requests_total",
+            "counter",
+            "Finished requests by method, route and status.",
+        );
         let finished = self.finished.lock().unwrap_or_else(PoisonError::into_inner);
         for (route, counts) in &*finished {
             for ((method, status), count) in counts {
@@ -69,7 +73,7 @@ impl Requests {
     }
 }
 
-/// The names of the usual methods; everything else is one, or callers could make up any number.
+/// The name of a standard method; all others share one name, because callers can invent any number.
 fn method_name(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",
@@ -83,38 +87,38 @@ fn method_name(method: &Method) -> &'static str {
     }
 }
 
-/// All counters as text.
+/// All metrics as text.
 pub(crate) fn text(
     app: &App,
     tubes: &[TubeInfo],
     waiting: &BTreeMap<TubeName, WaitingCount>,
     store: &Result<StoreHealth, Error>,
 ) -> String {
-    let mut text = Text::default();
+    let mut text = MetricsText::default();
     write_server(&mut text, app);
     let tubes = rows(tubes, waiting, now(), app.metrics_tubes_max);
     write_tubes(&mut text, &tubes);
-    write_semaphores(&mut text, &app.lookout.seen());
+    write_semaphores(&mut text, &app.semaphore_monitor.snapshot());
     app.requests.write(&mut text);
     if let Some(face) = &app.iproto {
         write_iproto(&mut text, &face.counters);
     }
     write_services(&mut text, &app.services);
     write_store(&mut text, store);
-    write_left_out(&mut text);
+    write_omitted_rows(&mut text);
     text.written
 }
 
-/// How many rows there was no room for.
-fn write_left_out(text: &mut Text) {
-    let left_out = text.rows.saturating_sub(METRICS_ROWS_MAX);
+/// The number of rows above the limit.
+fn write_omitted_rows(text: &mut MetricsText) {
+    let omitted = text.rows.saturating_sub(METRICS_ROWS_MAX);
     text.rows = 0;
-    let about = "Rows that are left out because there are too many.";
-    text.family("taskyard_metrics_rows_left_out", "gauge", about);
-    text.line(&[], left_out);
+    let about = "Rows omitted because there are too many.";
+    text.family("taskyard_metrics_rows_omitted", "gauge", about);
+    text.line(&[], omitted);
 }
 
-fn write_tubes(text: &mut Text, tubes: &[TubeRow<'_>]) {
+fn write_tubes(text: &mut MetricsText, tubes: &[TubeRow<'_>]) {
     text.family("taskyard_tasks", "gauge", "Tasks by tube and state.");
     for row in tubes {
         let tasks = &row.tasks;
@@ -127,31 +131,29 @@ fn write_tubes(text: &mut Text, tubes: &[TubeRow<'_>]) {
             text.line(&[("tube", row.tube), ("state", state)], count);
         }
     }
-    text.family("taskyard_calls_total", "counter", "What took effect, by tube and verb.");
+    text.family("taskyard_calls_total", "counter", "Calls that took effect, by tube and verb.");
     for row in tubes {
         for (verb, count) in row.calls.named() {
             text.line(&[("tube", row.tube), ("verb", verb)], count);
         }
     }
-    type Of = fn(&TubeRow<'_>) -> f64;
-    let families: [(&str, &str, &str, Of); 6] = [
-        ("taskyard_tasks_takeable", "gauge", "Tasks that could be taken right now.", |row| {
+    type Value = fn(&TubeRow<'_>) -> f64;
+    let families: [(&str, &str, &str, Value); 6] = [
+        ("taskyard_tasks_takeable", "gauge", "Tasks that can be taken now.", |row| {
             row.takeable as f64
         }),
-        ("taskyard_tasks_done_total", "counter", "Tasks that are finished.", |row| {
-            row.tasks.done as f64
-        }),
+        ("taskyard_tasks_done_total", "counter", "Finished tasks.", |row| row.tasks.done as f64),
         ("taskyard_tube_paused", "gauge", "Whether the tube is paused.", |row| row.paused as f64),
         (
             "taskyard_oldest_ready_age_seconds",
             "gauge",
-            "For how long the oldest task that could be taken has been ready, 0 without one.",
+            "How long the oldest task that can be taken has been ready; 0 without such a task.",
             |row| row.oldest.as_micros() as f64 / 1e6,
         ),
         ("taskyard_waiting_consumers", "gauge", "Takes that wait for a task.", |row| {
             row.waiting.takes as f64
         }),
-        ("taskyard_waiting_producers", "gauge", "Puts that wait for room.", |row| {
+        ("taskyard_waiting_producers", "gauge", "Puts that wait for capacity.", |row| {
             row.waiting.puts as f64
         }),
     ];
@@ -163,70 +165,76 @@ fn write_tubes(text: &mut Text, tubes: &[TubeRow<'_>]) {
     }
 }
 
-/// Semaphores as they stood a few seconds ago: to count who waits is not cheap everywhere.
-fn write_semaphores(text: &mut Text, seen: &Seen) {
-    type Of = fn(&Seen, &SemaphoreInfo) -> u64;
-    let families: [(&str, &str, Of); 7] = [
-        ("taskyard_semaphore_waiting", "Who stands in line.", |_, info| info.waiting),
-        ("taskyard_semaphore_delayed", "Who yielded and is not in line again.", |_, info| {
-            info.delayed
+/// The latest snapshot of semaphores, a few seconds old: counting the waiting tasks is expensive in
+/// some stores.
+fn write_semaphores(text: &mut MetricsText, snapshot: &SemaphoreSnapshot) {
+    type Value = fn(&SemaphoreSnapshot, &SemaphoreInfo) -> u64;
+    let families: [(&str, &str, Value); 7] = [
+        ("taskyard_semaphore_waiting", "Tasks that wait for a grant.", |_, info| info.waiting),
+        (
+            "taskyard_semaphore_delayed",
+            "Tasks that yielded and are not queued again yet.",
+            |_, info| info.delayed,
+        ),
+        ("taskyard_semaphore_acquired", "Tasks that hold a grant.", |_, info| info.acquired),
+        ("taskyard_semaphore_revoking", "Holders that were asked to release.", |_, info| {
+            info.revoking
         }),
-        ("taskyard_semaphore_acquired", "Who holds a grant.", |_, info| info.acquired),
-        ("taskyard_semaphore_revoking", "Who was asked to release.", |_, info| info.revoking),
-        ("taskyard_semaphore_free", "Places that are free.", |_, info| {
+        ("taskyard_semaphore_free", "Free grants.", |_, info| {
             u64::from(info.options.active).saturating_sub(info.acquired + info.revoking)
         }),
         ("taskyard_semaphore_events", "Events that are not acknowledged.", |_, info| info.events),
         (
             "taskyard_semaphore_stalled",
-            "Whether places are free for somebody, or events are due, for over ten seconds.",
-            |seen, info| seen.is_stalled(&info.key).into(),
+            "Whether grants have been free for a waiting task, or events unfetched, for over ten seconds.",
+            |snapshot, info| snapshot.is_stalled(&info.key).into(),
         ),
     ];
-    for (name, about, of) in families.into_iter().filter(|_| !seen.infos.is_empty()) {
+    for (name, about, of) in families.into_iter().filter(|_| !snapshot.infos.is_empty()) {
         text.family(name, "gauge", about);
-        for info in &seen.infos {
-            text.line(&[("semaphore", info.key.as_str())], of(seen, info));
+        for info in &snapshot.infos {
+            text.line(&[("semaphore", info.key.as_str())], of(snapshot, info));
         }
     }
 }
 
-fn write_store(text: &mut Text, store: &Result<StoreHealth, Error>) {
+fn write_store(text: &mut MetricsText, store: &Result<StoreHealth, Error>) {
     let about = "Whether the store can be read and written.";
     text.family("taskyard_store_healthy", "gauge", about);
     text.line(&[], u8::from(store.is_ok()));
     if let Ok(StoreHealth { log_bytes: Some(bytes), .. }) = store {
-        let about = "How much of the write-ahead log is used; it grows while another program reads the database.";
+        let about =
+            "Used bytes of the write-ahead log; it grows while another program reads the database.";
         text.family("taskyard_store_log_bytes", "gauge", about);
         text.line(&[], bytes);
     }
 }
 
-fn write_server(text: &mut Text, app: &App) {
+fn write_server(text: &mut MetricsText, app: &App) {
     let iproto = app.iproto.as_ref().map_or(0, |face| face.counters.connections());
     text.family("taskyard_http_connections", "gauge", "Open connections.");
     text.line(&[], app.connections().saturating_sub(iproto));
     let refused = app.requests.refused_connections.load(Ordering::Relaxed);
-    let about = "Connections that were refused because there are too many.";
+    let about = "Connections refused because there were too many.";
     text.family("taskyard_http_connections_refused_total", "counter", about);
     text.line(&[], refused);
     let families: [(&str, &str, &str, u64); 3] = [
         (
             "taskyard_http_request_bytes",
             "gauge",
-            "Bytes of requests that are being received.",
-            app.intake.bytes() as u64,
+            "Bytes of requests being received.",
+            app.request_reader.bytes() as u64,
         ),
         (
-            "taskyard_http_answer_bytes",
+            "taskyard_http_response_bytes",
             "gauge",
-            "Bytes of large answers that clients have not read yet.",
-            app.answers.bytes() as u64,
+            "Bytes of large responses that clients have not read yet.",
+            app.response_budget.bytes() as u64,
         ),
         (
             "taskyard_login_failures_total",
             "counter",
-            "Logins that failed, over HTTP or iproto.",
+            "Failed logins over HTTP and iproto.",
             app.throttle.failures(),
         ),
     ];
@@ -234,36 +242,37 @@ fn write_server(text: &mut Text, app: &App) {
         text.family(name, kind, about);
         text.line(&[], value);
     }
-    text.family("taskyard_uptime_seconds", "gauge", "For how long the server has been running.");
+    text.family("taskyard_uptime_seconds", "gauge", "Time since the server started.");
     text.line(&[], app.started.elapsed().as_secs_f64());
     text.family("taskyard_info", "gauge", "Version and store of the server.");
     let store = app.engine.capabilities().name;
     text.line(&[("version", env!("CARGO_PKG_VERSION")), ("store", store)], 1);
 }
 
-fn write_iproto(text: &mut Text, counters: &Counters) {
+fn write_iproto(text: &mut MetricsText, counters: &Counters) {
     let about = "Open connections of clients of Tarantool's queue.";
     text.family("taskyard_iproto_connections", "gauge", about);
     text.line(&[], counters.connections());
-    let about = "Such connections that were refused because there are too many.";
+    let about = "Connections of clients of Tarantool's queue refused because there were too many.";
     text.family("taskyard_iproto_connections_refused_total", "counter", about);
     text.line(&[], counters.refused_connections.load(Ordering::Relaxed));
-    let about = "Their requests that were answered; the code of the fault, 0 is none.";
+    let about =
+        "Finished requests of clients of Tarantool's queue by verb and error code; 0 is success.";
     text.family("taskyard_iproto_requests_total", "counter", about);
     for (verb, code, count) in counters.counts() {
         text.line(&[("verb", verb), ("code", &code.to_string())], count);
     }
 }
 
-fn write_services(text: &mut Text, services: &[Arc<dyn Service>]) {
+fn write_services(text: &mut MetricsText, services: &[Arc<dyn Service>]) {
     if services.is_empty() {
         return;
     }
-    let about = "Whether something keeps a service from its work.";
-    text.family("taskyard_service_troubled", "gauge", about);
+    let about = "Whether a hosted service is unhealthy.";
+    text.family("taskyard_service_unhealthy", "gauge", about);
     for service in services {
-        let troubled = service.health() != Health::Well;
-        text.line(&[("service", service.name())], u8::from(troubled));
+        let unhealthy = service.health() != Health::Healthy;
+        text.line(&[("service", service.name())], u8::from(unhealthy));
     }
     for metric in services.iter().flat_map(|service| service.metrics()) {
         text.family(metric.name, if metric.grows { "counter" } else { "gauge" }, metric.about);
@@ -275,23 +284,23 @@ fn write_services(text: &mut Text, services: &[Arc<dyn Service>]) {
     }
 }
 
-/// The text while it is written.
+/// The text being written.
 #[derive(Default)]
-struct Text {
+struct MetricsText {
     written: String,
     name: &'static str,
-    /// How many values there are, also those there was no room for.
+    /// The number of values, including those above the limit.
     rows: usize,
 }
 
-impl Text {
-    /// Begins the lines of one name.
+impl MetricsText {
+    /// Begins a metric.
     fn family(&mut self, name: &'static str, kind: &str, about: &str) {
         self.name = name;
         self.push(format_args!("# HELP {name} {about}\n# TYPE {name} {kind}\n"));
     }
 
-    /// One value, if there is room for it.
+    /// Writes one value, unless there are too many.
     fn line(&mut self, labels: &[(&str, &str)], value: impl Display) {
         self.rows += 1;
         if self.rows > METRICS_ROWS_MAX {
@@ -307,11 +316,11 @@ impl Text {
     }
 
     fn push(&mut self, text: fmt::Arguments<'_>) {
-        self.written.write_fmt(text).expect("a String takes any text");
+        self.written.write_fmt(text).expect("writing to a String cannot fail");
     }
 }
 
-/// A label's value: what would end it is written with a backslash.
+/// The value of a label, with special characters escaped.
 struct Escaped<'a>(&'a str);
 
 impl Display for Escaped<'_> {
@@ -331,7 +340,7 @@ mod tests {
 
     #[test]
     fn labels_cannot_be_broken_out_of() {
-        let mut text = Text::default();
+        let mut text = MetricsText::default();
         text.family("a", "gauge", "About.");
         text.line(&[("tube", "x\"} 1\n\\"), ("state", "y")], 7);
         text.line(&[], 0.5);
@@ -341,17 +350,17 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_limited_and_those_left_out_counted() {
-        let mut text = Text::default();
+    fn rows_are_limited_and_omitted_ones_counted() {
+        let mut text = MetricsText::default();
         text.family("a", "gauge", "About.");
         for number in 0..METRICS_ROWS_MAX + 7 {
             text.line(&[], number);
         }
-        write_left_out(&mut text);
+        write_omitted_rows(&mut text);
         assert_eq!(
             text.written.lines().filter(|line| line.starts_with("a ")).count(),
             METRICS_ROWS_MAX
         );
-        assert!(text.written.ends_with("taskyard_metrics_rows_left_out 7\n"));
+        assert!(text.written.ends_with("taskyard_metrics_rows_omitted 7\n"));
     }
 }

@@ -23,8 +23,8 @@ mod shapes;
 
 use crate::http::{QueryField, QueryKind, Route, Shape, routes};
 
-const ABOUT: &str = "A task queue that knows who goes next. Times are seconds and may have a \
-                     fraction; moments count from the Unix epoch. Every refusal is an ErrorAnswer.";
+const ABOUT: &str = "A task queue. Times are seconds and may have a \
+                     fraction; moments count from the Unix epoch. Every error response is an ErrorAnswer.";
 const TOKEN: &str = "token";
 
 /// The OpenAPI document with this limit for waiting.
@@ -40,7 +40,7 @@ fn describe(routes: &[Route]) -> OpenApi {
     let mut components = ComponentsBuilder::new().security_scheme(TOKEN, bearer);
     let refusal = Shape::of::<ErrorAnswer>();
     for route in routes {
-        let shapes = route.answers.iter().map(|answer| &answer.2).chain(&route.request);
+        let shapes = route.responses.iter().map(|answer| &answer.2).chain(&route.request);
         for shape in shapes.chain([&refusal]) {
             if let Shape::Json(described) = shape {
                 components = components.schemas_from_iter(described.parts.clone());
@@ -61,7 +61,7 @@ fn describe(routes: &[Route]) -> OpenApi {
         .build()
 }
 
-/// What the name of a tube or the key of a semaphore looks like.
+/// The pattern of tube names and semaphore keys.
 const NAME: &str =
     r"^[^/:\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]+$";
 
@@ -86,7 +86,7 @@ fn operation(route: &Route) -> Operation {
             .required(Some(Required::True));
         operation = operation.request_body(Some(body.build()));
     }
-    for (status, about, shape) in &route.answers {
+    for (status, about, shape) in &route.responses {
         let kind = if let Shape::Text(kind) = shape { kind } else { "application/json" };
         let response = ResponseBuilder::new().description(*about).content(kind, content(shape));
         operation = operation.response(status.to_string(), response.build());
@@ -95,7 +95,7 @@ fn operation(route: &Route) -> Operation {
         operation = operation.response(status.to_string(), refusal(codes));
     }
     if !route.open {
-        // A server without a token does not ask for one: the second choice is nothing.
+        // A server without a token needs none: the second alternative is empty.
         let token = SecurityRequirement::new(TOKEN, [] as [&str; 0]);
         operation = operation.securities(Some([token, SecurityRequirement::default()]));
     }
@@ -120,10 +120,10 @@ fn refusal(codes: &[Code]) -> Response {
         .description(names.join(", "))
         .content("application/json", content(&refusal));
     if codes.iter().any(|code| code.retry_after_secs().is_some()) {
-        response = response.header("Retry-After", text_header("After how many seconds to retry."));
+        response = response.header("Retry-After", text_header("Seconds to wait before a retry."));
     }
     if codes.contains(&Code::Unauthorized) {
-        response = response.header("WWW-Authenticate", text_header("How to show the token."));
+        response = response.header("WWW-Authenticate", text_header("The authentication scheme."));
     }
     response.build()
 }
@@ -155,7 +155,7 @@ fn parameters(route: &Route) -> Vec<Parameter> {
             .schema_type(Type::Integer)
             .minimum(Some(0))
             .maximum(Some(TASK_ID_MAX));
-        parameters.push(parameter("id", "The task's number", ParameterIn::Path, id.into()));
+        parameters.push(parameter("id", "The task id", ParameterIn::Path, id.into()));
     }
     for field in &route.query {
         let schema = query_schema(field).into();

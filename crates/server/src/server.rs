@@ -1,4 +1,4 @@
-//! The server: bind, run, stop.
+//! Binds, runs and stops the server.
 
 use std::future::Future;
 use std::io;
@@ -10,103 +10,110 @@ use taskyard_core::Result as CoreResult;
 use taskyard_engine::Engine;
 use tokio::net::TcpListener;
 
-use crate::app::{App, Shared};
+use crate::app::{App, SharedApp};
 use crate::config::{ADMIN, BindError, Config};
 use crate::connections::Connections;
 use crate::document::document;
-use crate::forward::forward;
-use crate::guard::Hosts;
+use crate::event_forwarding::forward_events;
+use crate::guard::AllowedHosts;
 use crate::http::{infos, router};
-use crate::starting::Starting;
+use crate::startup::StartupResponder;
 
-/// How long requests under way may take to finish once the server is stopping.
+/// How long requests in progress may take to finish once the server is stopping.
 const FINISH_MAX: Duration = Duration::from_secs(10);
 
-/// A server that listens. It answers once it runs.
+/// A bound server. It answers requests while it runs.
 pub struct Server {
     http: TcpListener,
     address: SocketAddr,
     iproto: Option<TcpListener>,
     iproto_address: Option<SocketAddr>,
     /// Whether the token is the only password over iproto.
-    token_admits: bool,
-    app: Shared,
+    token_is_password: bool,
+    app: SharedApp,
 }
 
-/// Addresses that are bound while there is no engine yet.
+/// Addresses that are bound before there is an engine.
 ///
-/// Until [`Listeners::serve`], HTTP requests are answered with 503 and `Retry-After`, and connections of clients
-/// of Tarantool's queue wait to be accepted.
+/// Until [`Listeners::serve`], HTTP requests are answered with 503 and `Retry-After`, and
+/// connections of clients of Tarantool's queue wait to be accepted.
 pub struct Listeners {
-    /// What the server will be like. The addresses in it are bound already.
+    /// The configuration of the server. Its addresses are already bound.
     pub config: Config,
-    starting: Starting,
+    starting: StartupResponder,
     address: SocketAddr,
     iproto: Option<(TcpListener, SocketAddr)>,
-    token_admits: bool,
+    token_is_password: bool,
 }
 
 impl Listeners {
-    /// Listens on the configured addresses. Refused are addresses that others can reach while nothing
-    /// keeps them out.
+    /// Listens on the configured addresses. Refuses addresses that other machines can reach without
+    /// any authentication.
     pub async fn bind(config: Config) -> Result<Self, BindError> {
         let users = config.iproto.as_ref().is_some_and(|iproto| !iproto.users.is_empty());
-        let token_admits = config.iproto.is_some() && config.token.is_some() && !users;
+        let token_is_password = config.iproto.is_some() && config.token.is_some() && !users;
         let config = config.share_token();
         config.check()?;
-        // First the one that is most often in use, so that the other is bound once.
+        // The address that is most often in use comes first, so that the other one is bound only
+        // once.
         let iproto = match &config.iproto {
             Some(iproto) => Some(listen(iproto.address, BindError::iproto).await?),
             None => None,
         };
         let (http, address) = listen(config.http, BindError::new).await?;
-        Ok(Listeners { config, starting: Starting::begin(http), address, iproto, token_admits })
+        Ok(Listeners {
+            config,
+            starting: StartupResponder::begin(http),
+            address,
+            iproto,
+            token_is_password,
+        })
     }
 
-    /// Where it listens for HTTP.
+    /// The HTTP address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The server for these addresses, now that there is an engine.
+    /// Starts the server on these addresses, now that there is an engine.
     pub async fn serve(self, engine: Engine) -> Result<Server, BindError> {
-        let Listeners { config, starting, address, iproto, token_admits } = self;
+        let Listeners { config, starting, address, iproto, token_is_password } = self;
         let failed = |error| BindError::new(address, error);
         let mut instance = [0; 16];
         getrandom::fill(&mut instance).map_err(|error| failed(io::Error::other(error)))?;
-        let hosts = Hosts::new(address, config.host_names.clone());
+        let hosts = AllowedHosts::new(address, config.host_names.clone());
         let document = document(config.wait_seconds_max);
         let app = App::new(config, engine, hosts, document.into(), instance);
-        let lost = || failed(io::Error::other("the listener is gone"));
+        let lost = || failed(io::Error::other("the listener was lost"));
         let http = starting.end().await.ok_or_else(lost)?;
         let (iproto, iproto_address) = iproto.unzip();
-        Ok(Server { http, address, iproto, iproto_address, token_admits, app: Arc::new(app) })
+        Ok(Server { http, address, iproto, iproto_address, token_is_password, app: Arc::new(app) })
     }
 }
 
 impl Server {
-    /// Listens on the configured addresses. Refused are addresses that others can reach while nothing
-    /// keeps them out.
+    /// Listens on the configured addresses. Refuses addresses that other machines can reach without
+    /// any authentication.
     pub async fn bind(config: Config, engine: Engine) -> Result<Self, BindError> {
         Listeners::bind(config).await?.serve(engine).await
     }
 
-    /// Where it listens for HTTP.
+    /// The HTTP address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where it listens for clients of Tarantool's queue, if it does.
+    /// The address for clients of Tarantool's queue, if enabled.
     pub fn iproto_address(&self) -> Option<SocketAddr> {
         self.iproto_address
     }
 
-    /// The user whose password over iproto is the token, if that is how it is.
+    /// The user whose password over iproto is the token, if that is configured.
     pub fn iproto_admin(&self) -> Option<&'static str> {
-        self.token_admits.then_some(ADMIN)
+        self.token_is_password.then_some(ADMIN)
     }
 
-    /// How it is called from this machine, for the first screen of `serve`.
+    /// The URL of the server from this machine, for the first screen of `serve`.
     pub fn url(&self) -> String {
         let ip = match self.address.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -116,24 +123,24 @@ impl Server {
         format!("http://{}", SocketAddr::new(ip, self.address.port()))
     }
 
-    /// Whether callers must show a token.
+    /// Whether callers must send a token.
     pub fn needs_token(&self) -> bool {
         self.app.token.is_some()
     }
 
     /// Serves until `stop` is ready. Then it accepts no more connections, stops the engine, which
-    /// answers those who wait, lets requests under way finish, and closes what is left after ten
-    /// seconds. Services are stopped meanwhile. Answers what came of stopping the engine.
+    /// answers waiting requests, lets requests in progress finish, and closes the rest after ten
+    /// seconds. Services are stopped meanwhile. Returns the result of stopping the engine.
     pub async fn run(self, stop: impl Future<Output = ()>) -> CoreResult<()> {
         let Server { http, iproto, app, .. } = self;
-        // A store that does not answer now is counted with the next list.
+        // If the store does not answer now, the tubes are counted with the next list.
         let counted = app.clone();
         tokio::spawn(async move { drop(infos(&counted, None).await) });
         let mut connections = Connections::new(app.clone(), router(app.clone()));
         tokio::select! {
             () = connections.accept(&http, iproto.as_ref()) => {}
-            () = forward(&app, app.events_tube.clone()) => {}
-            () = app.lookout.watch(&app) => {}
+            () = forward_events(&app, app.events_tube.clone()) => {}
+            () = app.semaphore_monitor.watch(&app) => {}
             () = stop => {}
         }
         drop((http, iproto));

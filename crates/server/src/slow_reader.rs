@@ -1,4 +1,4 @@
-//! Closes a connection whose client does not read.
+//! Closes connections whose client does not read.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -8,26 +8,26 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// So many bytes a client must accept in the time it has, or all there are.
+/// A client must accept this many bytes within the stall time, or everything there is.
 const ACCEPTED_BYTES_MIN: usize = 1 << 20;
 
-/// A stream that fails when the other side accepts too little for too long.
-pub(crate) struct Guarded<S> {
+/// A stream that fails when the client accepts too little for too long.
+pub(crate) struct StallTimeoutStream<S> {
     stream: S,
     stall_max: Duration,
-    /// When the client has to have accepted enough; only while something waits to be written.
+    /// When the client must have accepted enough; only while bytes wait to be written.
     deadline: Option<Pin<Box<Sleep>>>,
-    /// What it accepted since then.
+    /// The bytes accepted since then.
     accepted: usize,
 }
 
-impl<S> Guarded<S> {
-    /// Gives the other side so much time.
+impl<S> StallTimeoutStream<S> {
+    /// Gives the client `stall_max` for each part.
     pub fn new(stream: S, stall_max: Duration) -> Self {
-        Guarded { stream, stall_max, deadline: None, accepted: 0 }
+        StallTimeoutStream { stream, stall_max, deadline: None, accepted: 0 }
     }
 
-    /// Takes in what came of a write: how many bytes were accepted, or none yet.
+    /// Records the result of a write: how many bytes were accepted, or none yet.
     fn note(
         &mut self,
         cx: &mut Context<'_>,
@@ -56,13 +56,13 @@ impl<S> Guarded<S> {
         let Some(deadline) = &mut self.deadline else { return Poll::Pending };
         ready!(deadline.as_mut().poll(cx));
         let seconds = self.stall_max.as_secs_f64();
-        tracing::warn!(seconds, "closed a connection whose client does not read its answer");
+        tracing::warn!(seconds, "closed a connection whose client does not read its response");
         deadline.as_mut().reset(Instant::now() + self.stall_max);
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for StallTimeoutStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -72,7 +72,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for StallTimeoutStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -99,7 +99,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
         match self.note(cx, flushed.map_ok(|()| 0)) {
             Poll::Ready(Ok(_)) => {
-                // Everything is written: the client has as much time for the next answer.
+                // Everything is written: the client has the full time for the next response.
                 self.deadline = None;
                 Poll::Ready(Ok(()))
             }

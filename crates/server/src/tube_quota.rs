@@ -1,9 +1,10 @@
 //! Limits how many tubes one user may create.
 //!
-//! A store does not know who created a tube: to keep that would change the format of every store. So each server
-//! counts the tubes that its users created since it started and that are still there. What that leaves open
-//! (earlier tubes, other servers of the store) is bounded by a reserve: the last tubes of a store can be created
-//! by an administrator alone. As long as no limit is near, nothing is asked of the store.
+//! A store does not know which user created a tube: storing that would change the format of every
+//! store. So each server counts the tubes that its users created since it started and that still
+//! exist. What that does not cover (earlier tubes, other servers of the store) is bounded by a
+//! reserve: only an administrator can create the last tubes of a store. As long as no limit is
+//! near, the store is not queried.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,12 +12,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use taskyard_core::limits::{TUBES_MAX, TUBES_RESERVED};
 use taskyard_core::{Command, Error, Execute, Reply, Result, TubeName};
 
-/// A user, as far as tubes are concerned.
+/// The user that creates a tube.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct User<'a> {
+pub(crate) struct TubeCreator<'a> {
     /// The name.
     pub name: &'a str,
-    /// Whether the reserve is open to this user.
+    /// Whether the user may use the reserve.
     pub is_admin: bool,
 }
 
@@ -24,26 +25,27 @@ pub(crate) struct User<'a> {
 #[derive(Debug)]
 pub(crate) struct TubeQuota {
     each_max: usize,
-    known: Mutex<Known>,
+    known: Mutex<TubeCounts>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
-    /// Tubes that were created here, and by whom.
+struct TubeCounts {
+    /// Tubes that were created through this server, and their creators.
     owners: HashMap<TubeName, Arc<str>>,
-    /// How many tubes users have or are creating.
+    /// The number of tubes that users have or are creating.
     counts: HashMap<Arc<str>, usize>,
-    /// How many tubes the store had when they were counted, with what was created and dropped here since then.
+    /// The number of tubes in the store when they were last counted, plus those created and minus
+    /// those dropped here since then.
     total: usize,
 }
 
 impl TubeQuota {
-    /// Each user may create so many tubes.
+    /// Each user may create `each_max` tubes.
     pub fn new(each_max: usize) -> Self {
         TubeQuota { each_max, known: Mutex::default() }
     }
 
-    /// Whether a command may change which tubes there are.
+    /// Whether a command may change the set of tubes.
     pub fn concerns(command: &Command) -> bool {
         matches!(
             command,
@@ -51,16 +53,16 @@ impl TubeQuota {
         )
     }
 
-    /// Runs commands of a user; those are refused that would create one tube too many.
+    /// Runs commands of a user; refuses those that would create a tube too many.
     pub async fn execute(
         &self,
         queue: &impl Execute,
-        user: User<'_>,
+        user: TubeCreator<'_>,
         commands: Vec<Command>,
     ) -> Vec<Result<Reply>> {
         let mut accepted = Vec::with_capacity(commands.len());
         let mut changes = Vec::with_capacity(commands.len());
-        let mut counted = Counted { quota: self, user: user.name, tubes: 0 };
+        let mut counted = TubeReservation { quota: self, user: user.name, tubes: 0 };
         let mut refused = Vec::new();
         for (index, command) in commands.into_iter().enumerate() {
             match self.begin(queue, user, &command, &mut counted).await {
@@ -85,22 +87,22 @@ impl TubeQuota {
         replies
     }
 
-    /// Notes how many tubes the store has.
+    /// Records the number of tubes in the store.
     pub fn counted(&self, tubes: usize) {
         self.known().total = tubes;
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, TubeCounts> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a tube before it is created, so that many at once stay within the limit too.
+    /// Counts a tube before it is created, so that concurrent creations stay within the limit.
     async fn begin(
         &self,
         queue: &impl Execute,
-        user: User<'_>,
+        user: TubeCreator<'_>,
         command: &Command,
-        counted: &mut Counted<'_>,
+        counted: &mut TubeReservation<'_>,
     ) -> Result<Change> {
         let change = Change::of(command);
         let Change::Create(tube) = &change else { return Ok(change) };
@@ -109,12 +111,12 @@ impl TubeQuota {
             Ok(()) => match self.check_reserve(queue, user).await {
                 Ok(()) => return Ok(change),
                 Err(refusal) => {
-                    counted.forget_one();
+                    counted.uncount();
                     refusal
                 }
             },
         };
-        // Nothing is created where there is such a tube already.
+        // Nothing is created if the tube already exists.
         let there = Command::Tubes { tube: Some(tube.clone()) };
         match queue.execute(vec![there]).await.pop() {
             Some(Ok(_)) => Ok(Change::None),
@@ -122,8 +124,9 @@ impl TubeQuota {
         }
     }
 
-    /// Refuses when only the reserve is left. The tubes are counted again when there may be that many.
-    async fn check_reserve(&self, queue: &impl Execute, user: User<'_>) -> Result<()> {
+    /// Refuses when only the reserve is left. The tubes are counted again when there may be that
+    /// many.
+    async fn check_reserve(&self, queue: &impl Execute, user: TubeCreator<'_>) -> Result<()> {
         let most = TUBES_MAX - TUBES_RESERVED;
         if user.is_admin || self.each_max >= TUBES_MAX || self.known().total < most {
             return Ok(());
@@ -138,9 +141,9 @@ impl TubeQuota {
         let mut known = self.known();
         match (change, reply) {
             (Change::Create(tube), Ok(Reply::Created(true))) => known.created(tube, user),
-            // It is not known whether the tube is there: the user keeps the count.
+            // It is unknown whether the tube was created: the user keeps the count.
             (Change::Create(tube), Err(Error::OutcomeUnknown(_))) => known.created(tube, user),
-            (Change::Create(_), _) => known.forget_one(user),
+            (Change::Create(_), _) => known.uncount(user),
             (Change::Drop(tube), Ok(_)) => known.dropped(&tube),
             (Change::Rename(from, to), Ok(_)) => known.renamed(&from, to),
             (Change::Drop(_) | Change::Rename(..) | Change::None, _) => {}
@@ -148,36 +151,37 @@ impl TubeQuota {
     }
 }
 
-/// Tubes that are counted and not created yet. They are forgotten when the caller is gone before the answer.
-struct Counted<'a> {
+/// Tubes that are counted and not created yet. They are uncounted if the caller is gone before the
+/// reply.
+struct TubeReservation<'a> {
     quota: &'a TubeQuota,
     user: &'a str,
     tubes: usize,
 }
 
-impl Counted<'_> {
+impl TubeReservation<'_> {
     fn count(&mut self) -> Result<()> {
         self.quota.known().count(self.user, self.quota.each_max)?;
         self.tubes += 1;
         Ok(())
     }
 
-    fn forget_one(&mut self) {
+    fn uncount(&mut self) {
         self.tubes -= 1;
-        self.quota.known().forget_one(self.user);
+        self.quota.known().uncount(self.user);
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for TubeReservation<'_> {
     fn drop(&mut self) {
         while self.tubes > 0 {
-            self.forget_one();
+            self.uncount();
         }
     }
 }
 
-impl Known {
-    /// Counts one more tube of the user, if that is not too many.
+impl TubeCounts {
+    /// Counts one more tube of the user, unless that is too many.
     fn count(&mut self, user: &str, most: usize) -> Result<()> {
         match self.counts.get_mut(user) {
             Some(count) if *count < most => *count += 1,
@@ -193,16 +197,16 @@ impl Known {
             Some((user, _)) => user.clone(),
             None => user.into(),
         };
-        // It was dropped over another server in between.
+        // It was dropped through another server in between.
         if let Some(before) = self.owners.insert(tube, user) {
-            self.forget_one(&before);
+            self.uncount(&before);
         }
     }
 
     fn dropped(&mut self, tube: &TubeName) {
         self.total = self.total.saturating_sub(1);
         if let Some(owner) = self.owners.remove(tube) {
-            self.forget_one(&owner);
+            self.uncount(&owner);
         }
     }
 
@@ -212,7 +216,7 @@ impl Known {
         }
     }
 
-    fn forget_one(&mut self, user: &str) {
+    fn uncount(&mut self, user: &str) {
         if let Some(count) = self.counts.get_mut(user) {
             *count = count.saturating_sub(1);
             if *count == 0 {
@@ -222,7 +226,7 @@ impl Known {
     }
 }
 
-/// What a command does to the tubes there are.
+/// How a command changes the set of tubes.
 enum Change {
     None,
     Create(TubeName),
@@ -249,9 +253,9 @@ mod tests {
 
     use super::*;
 
-    const ANN: User<'static> = User { name: "ann", is_admin: false };
-    const BOB: User<'static> = User { name: "bob", is_admin: false };
-    const ADMIN: User<'static> = User { name: "admin", is_admin: true };
+    const ANN: TubeCreator<'static> = TubeCreator { name: "ann", is_admin: false };
+    const BOB: TubeCreator<'static> = TubeCreator { name: "bob", is_admin: false };
+    const ADMIN: TubeCreator<'static> = TubeCreator { name: "admin", is_admin: true };
 
     fn engine() -> Engine {
         let clock = Arc::new(SystemClock::new());
@@ -270,15 +274,16 @@ mod tests {
     async fn run(
         quota: &TubeQuota,
         engine: &Engine,
-        user: User<'_>,
+        user: TubeCreator<'_>,
         command: Command,
     ) -> Result<Reply> {
         quota.execute(engine, user, vec![command]).await.pop().unwrap()
     }
 
-    // One client that made up names created all the tubes a store may have, and no other could create any.
+    // One client with invented names created all the tubes that a store may have, and no other
+    // client could create any.
     #[tokio::test]
-    async fn a_user_with_many_tubes_does_not_keep_others_from_theirs() {
+    async fn a_user_at_the_limit_does_not_block_other_users() {
         let (quota, engine) = (TubeQuota::new(2), engine());
         let batch = ["a", "b", "c"].map(create).to_vec();
         let replies = quota.execute(&engine, ANN, batch).await;
@@ -287,7 +292,7 @@ mod tests {
         assert_eq!(run(&quota, &engine, BOB, create("d")).await, Ok(Reply::Created(true)));
         assert_eq!(run(&quota, &engine, ANN, create("d")).await, Ok(Reply::Created(false)));
         assert!(run(&quota, &engine, ANN, create("e")).await.is_err());
-        // A tube that is there already counts for none, also not under another name.
+        // An existing tube is not counted again, nor under another name.
         let name = Command::NameTube { tube: tube("a"), name: tube("f"), queue_num: None };
         run(&quota, &engine, BOB, name).await.unwrap();
         let dropped = run(&quota, &engine, BOB, Command::DropTube { tube: tube("f") }).await;
@@ -295,18 +300,19 @@ mod tests {
         assert_eq!(run(&quota, &engine, ANN, create("e")).await, Ok(Reply::Created(true)));
     }
 
-    // Each create whose caller was gone before the answer was counted for ever, also of a tube that was there.
+    // Each create whose caller was gone before the reply was counted forever, even for an existing
+    // tube.
     #[tokio::test]
     async fn a_caller_that_is_gone_is_not_counted() {
-        struct Silent;
-        impl Execute for Silent {
+        struct NeverReplies;
+        impl Execute for NeverReplies {
             async fn execute(&self, _: Vec<Command>) -> Vec<Result<Reply>> {
                 std::future::pending().await
             }
         }
         let (quota, engine) = (TubeQuota::new(1), engine());
         for _ in 0..3 {
-            let mut asking = Box::pin(quota.execute(&Silent, ANN, vec![create("a")]));
+            let mut asking = Box::pin(quota.execute(&NeverReplies, ANN, vec![create("a")]));
             assert!(futures_util::poll!(asking.as_mut()).is_pending());
         }
         assert_eq!(run(&quota, &engine, ANN, create("a")).await, Ok(Reply::Created(true)));
@@ -323,7 +329,7 @@ mod tests {
         assert_eq!(refused, Err(Error::TooManyTubes(names.len())));
         assert_eq!(run(&quota, &engine, ANN, create("7")).await, Ok(Reply::Created(false)));
         assert_eq!(run(&quota, &engine, ADMIN, create("more")).await, Ok(Reply::Created(true)));
-        // What other servers dropped is noticed before anything is refused.
+        // Tubes dropped by other servers are noticed before a create is refused.
         let drops = [tube("more"), tube("1")].map(|tube| Command::DropTube { tube });
         assert!(engine.execute(drops.to_vec()).await.iter().all(Result::is_ok));
         assert_eq!(run(&quota, &engine, ANN, create("more")).await, Ok(Reply::Created(true)));

@@ -1,4 +1,4 @@
-//! The tubes in `/metrics`: the busiest have rows of their own, the others share one.
+//! Selects the tubes for `/metrics`: the busiest get their own rows, the others share one.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use taskyard_core::command::TubeInfo;
 use taskyard_core::{Calls, Counts, Span, Timestamp, TubeName};
 use taskyard_engine::WaitingCount;
 
-/// What the row for all other tubes is called; no tube can have this name.
+/// The name of the row for all other tubes; no tube can have this name.
 const REST: &str = ":rest";
 
 /// One tube, or several together.
@@ -16,15 +16,15 @@ pub(crate) struct TubeRow<'a> {
     pub tube: &'a str,
     /// Tasks by state.
     pub tasks: Counts,
-    /// What took effect.
+    /// Calls that took effect.
     pub calls: Calls,
-    /// Tasks that could be taken.
+    /// Tasks that can be taken.
     pub takeable: u64,
     /// How many of the tubes are paused.
     pub paused: u64,
-    /// For how long the oldest ready task has been ready.
+    /// How long the oldest ready task has been ready.
     pub oldest: Span,
-    /// Takes and puts that wait.
+    /// Waiting takes and puts.
     pub waiting: WaitingCount,
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn rows<'a>(
     rows
 }
 
-/// How much happened in the tube since the store was opened, then how much is in it.
+/// The number of calls since the store was opened, then the number of tasks.
 fn activity(info: &TubeInfo) -> (u64, u64) {
     let Calls { put, take, ack, .. } = info.stats.calls;
     (put.saturating_add(take).saturating_add(ack), info.stats.tasks.total())

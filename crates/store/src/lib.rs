@@ -44,7 +44,7 @@ pub trait Store: Send + Sync + 'static {
     /// as far as the store is. If the batch cannot be made durable every reply is
     /// [`Error::Store`] and nothing has changed.
     ///
-    /// A store beyond a network may be away: then every reply is [`Error::StoreAway`] and nothing has
+    /// A store beyond a network may be away: then every reply is [`Error::StoreUnavailable`] and nothing has
     /// changed. It may also be lost after the batch was sent and before it answered; then every reply
     /// is [`Error::OutcomeUnknown`], and either all of the batch was done or nothing. Who asked must look
     /// (an ack can be repeated: a task that is gone was acked) or accept that a repeated put is put

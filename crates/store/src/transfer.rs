@@ -1,7 +1,7 @@
 //! What a store is asked when its content moves to another one.
 
 use taskyard_core::record::Record;
-use taskyard_core::transfer::{Ending, SemaphoreCopy, TubeCopy};
+use taskyard_core::transfer::{ImportEnd, SemaphoreCopy, TubeCopy};
 use taskyard_core::{Error, TaskId, TubeName};
 
 /// What is to be shown.
@@ -41,7 +41,7 @@ pub enum Import {
     /// Tasks with their ids, which must be beyond those that the tube has.
     Tasks(TubeName, Vec<Record>),
     /// The last step: tubes get their names, semaphores come.
-    End(Ending),
+    End(ImportEnd),
 }
 
 /// The error of a store that cannot do this.

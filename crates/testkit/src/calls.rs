@@ -20,7 +20,7 @@ pub fn ask_until_there(store: &(impl Store + ?Sized), command: &Command) -> Repl
     loop {
         match ask(store, command.clone()) {
             Ok(reply) => return reply,
-            Err(Error::StoreAway(_)) => std::thread::yield_now(),
+            Err(Error::StoreUnavailable(_)) => std::thread::yield_now(),
             Err(other) => panic!("{other}"),
         }
     }

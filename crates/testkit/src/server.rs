@@ -7,7 +7,7 @@ use std::sync::Arc;
 use taskyard::{Client, Http, Iproto};
 use taskyard_core::Timestamp;
 use taskyard_core::limits::TUBES_MAX;
-use taskyard_engine::{Engine, HandClock, Settings};
+use taskyard_engine::{Engine, ManualClock, Settings};
 use taskyard_server::{Config, IprotoConfig, Server, Token};
 use taskyard_store::{MemoryStore, Store};
 use tokio::sync::oneshot;
@@ -21,7 +21,7 @@ pub struct TestServer {
     /// Its engine.
     pub engine: Engine,
     /// Its clock.
-    pub clock: Arc<HandClock>,
+    pub clock: Arc<ManualClock>,
     /// A client over HTTP.
     pub http: Http,
     /// Where the server speaks iproto.
@@ -31,8 +31,8 @@ pub struct TestServer {
 }
 
 /// A clock for a new server.
-pub fn clock() -> Arc<HandClock> {
-    Arc::new(HandClock::new(BEGINNING))
+pub fn clock() -> Arc<ManualClock> {
+    Arc::new(ManualClock::new(BEGINNING))
 }
 
 /// The usual settings, on any free port.
@@ -48,7 +48,7 @@ pub fn config() -> Config {
 
 impl TestServer {
     /// A server over this store.
-    pub async fn start(store: Box<dyn Store>, clock: Arc<HandClock>, config: Config) -> Self {
+    pub async fn start(store: Box<dyn Store>, clock: Arc<ManualClock>, config: Config) -> Self {
         let engine = Engine::start(store, clock.clone(), Settings::default());
         let server = Server::bind(config, engine.clone()).await.expect("a free port is found");
         let http = Http::new(&server.url()).expect("a server has a good address");

@@ -104,7 +104,7 @@ pub enum Code {
     /// The store failed.
     Store,
     /// The store is unreachable.
-    StoreAway,
+    StoreUnavailable,
     /// The connection to the store was lost; the request may or may not have been executed.
     OutcomeUnknown,
     /// The server is stopping.
@@ -168,7 +168,7 @@ const TABLE: [(Code, &str, u16, Exit); 28] = [
     (Code::MethodNotAllowed, "method_not_allowed", 405, Exit::Failure),
     (Code::UnsupportedMediaType, "unsupported_media_type", 415, Exit::Failure),
     (Code::Store, "store_failed", 503, Exit::Failure),
-    (Code::StoreAway, "store_away", 503, Exit::Unreachable),
+    (Code::StoreUnavailable, "store_away", 503, Exit::Unreachable),
     (Code::OutcomeUnknown, "outcome_unknown", 503, Exit::Failure),
     (Code::ShuttingDown, "shutting_down", 503, Exit::Unreachable),
 ];
@@ -197,7 +197,9 @@ impl Code {
     /// After how many seconds the request may be repeated, for `Retry-After`.
     pub const fn retry_after_secs(self) -> Option<u32> {
         match self {
-            Code::TubeFull | Code::Overloaded | Code::StoreAway | Code::ShuttingDown => Some(1),
+            Code::TubeFull | Code::Overloaded | Code::StoreUnavailable | Code::ShuttingDown => {
+                Some(1)
+            }
             _ => None,
         }
     }
@@ -229,7 +231,7 @@ impl Code {
             Error::TooLarge { .. } => Code::TooLarge,
             Error::SessionUnknown(_) => Code::SessionUnknown,
             Error::Overloaded(_) => Code::Overloaded,
-            Error::StoreAway(_) => Code::StoreAway,
+            Error::StoreUnavailable(_) => Code::StoreUnavailable,
             Error::OutcomeUnknown(_) => Code::OutcomeUnknown,
             Error::ShuttingDown => Code::ShuttingDown,
             _ => Code::Store,

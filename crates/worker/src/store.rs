@@ -304,7 +304,7 @@ impl Store {
                 Ok(Reply::Finished(outcomes)) => {
                     self.record(items, &outcomes, repeated, &mut finished);
                 }
-                Err(error) if error.is_passing() => {
+                Err(error) if error.is_temporary() => {
                     finished.unavailable.extend(items.iter().map(|(id, _, finish)| (*id, *finish)));
                     finished.unavailable_error.get_or_insert(error.into());
                 }

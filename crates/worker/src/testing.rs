@@ -26,7 +26,7 @@ use std::time::Duration;
 use taskyard::Client;
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{Command, Error as Refusal, Execute, Reply, Span, TaskId, Timestamp};
-use taskyard_engine::{Clock, Engine, HandClock, Settings as EngineSettings};
+use taskyard_engine::{Clock, Engine, ManualClock, Settings as EngineSettings};
 use taskyard_store::MemoryStore;
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, yield_now};
@@ -63,14 +63,14 @@ pub struct RunningWorker {
 /// A timer that moves only when it is advanced.
 #[derive(Debug)]
 pub struct ManualTimer {
-    clock: Arc<HandClock>,
+    clock: Arc<ManualClock>,
     moved: Notify,
 }
 
 impl TestKit {
     /// A test kit with an empty queue.
     pub fn new() -> Self {
-        let clock = Arc::new(HandClock::new(START_TIME));
+        let clock = Arc::new(ManualClock::new(START_TIME));
         let store = Box::new(MemoryStore::default());
         let engine = Engine::start(store, clock.clone(), EngineSettings::default());
         let queue = TestQueue { engine, faults: Arc::default() };
@@ -210,7 +210,7 @@ impl RunningWorker {
 
 impl ManualTimer {
     /// A timer over this clock, which may also be the clock of an engine.
-    pub fn new(clock: Arc<HandClock>) -> Self {
+    pub fn new(clock: Arc<ManualClock>) -> Self {
         ManualTimer { clock, moved: Notify::new() }
     }
 

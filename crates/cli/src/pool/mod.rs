@@ -13,7 +13,7 @@ use taskyard_core::service::Service;
 use taskyard_pool::gateway::{Gateway, is_page, router};
 use taskyard_pool::redis::{BackendTrust, PoolAddress, RedisGateway};
 use taskyard_pool::{Config, Pool};
-use taskyard_server::Guests;
+use taskyard_server::ExtraRoutes;
 use taskyard_wire::Exit;
 
 use crate::args::{Cli, Verb};
@@ -172,8 +172,8 @@ impl HostedPool {
     }
 
     /// The pool's routes, for the server that hosts it.
-    pub fn guests(&self) -> Guests {
-        Guests { router: router(self.gateway.clone()), is_open: is_page }
+    pub fn guests(&self) -> ExtraRoutes {
+        ExtraRoutes { router: router(self.gateway.clone()), is_open: is_page }
     }
 
     /// The startup lines about the pool: its address, and which isolation is missing.

@@ -2,8 +2,8 @@
 
 use clap::Args;
 use taskyard_core::{
-    Grant, GrantFinish, GrantItem, GrantOutcome, SemaphoreCommand, SemaphoreReply, Span, TaskId,
-    Wish,
+    EnqueueItem, Grant, GrantFinish, GrantItem, GrantOutcome, SemaphoreCommand, SemaphoreReply,
+    Span, TaskId,
 };
 use taskyard_wire::Exit;
 use taskyard_wire::http::GrantsAnswer;
@@ -90,9 +90,9 @@ pub fn enqueue(args: &EnqueueArgs) -> anyhow::Result<Exit> {
     if !args.priority.is_finite() {
         return Err(UsageError("a priority must be a finite number".into()).into());
     }
-    let wish = |task: &u64| Wish { task: TaskId(*task), priority: args.priority };
-    let wishes = args.tasks.iter().map(wish).collect();
-    let enqueue = SemaphoreCommand::Enqueue { key: key(&args.key)?, wishes };
+    let wish = |task: &u64| EnqueueItem { task: TaskId(*task), priority: args.priority };
+    let entries = args.tasks.iter().map(wish).collect();
+    let enqueue = SemaphoreCommand::Enqueue { key: key(&args.key)?, entries };
     match ask(&args.connect, enqueue)? {
         SemaphoreReply::Standings(standings) => show::standings(&standings, args.json)?,
         _ => return Err(unexpected_reply("enqueue")),

@@ -1,7 +1,7 @@
 //! `semaphore holders`, `waiting` and `drop`: lists the tasks of a semaphore, and removes semaphores.
 
 use clap::Args;
-use taskyard_core::{LineCursor, LinePart, Member, SemaphoreCommand, SemaphoreReply};
+use taskyard_core::{Member, MemberCursor, MemberGroup, SemaphoreCommand, SemaphoreReply};
 use taskyard_wire::Exit;
 use taskyard_wire::http::{MembersAnswer, NothingAnswer};
 
@@ -25,7 +25,7 @@ pub struct MembersArgs {
     count: usize,
     /// Where the previous page ended.
     #[arg(long, value_name = "NEXT", allow_hyphen_values = true)]
-    after: Option<LineCursor>,
+    after: Option<MemberCursor>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -49,7 +49,7 @@ pub struct DropArgs {
 }
 
 /// Prints one page.
-pub fn run(args: &MembersArgs, part: LinePart) -> anyhow::Result<Exit> {
+pub fn run(args: &MembersArgs, part: MemberGroup) -> anyhow::Result<Exit> {
     let (key, after, count) = (key(&args.key)?, args.after, args.count);
     let members = SemaphoreCommand::Members { key, part, after, count };
     let SemaphoreReply::Members(page) = ask(&args.connect, members)? else {

@@ -7,7 +7,7 @@ mod set;
 mod show;
 
 use clap::{Args, Subcommand};
-use taskyard_core::{Command, LinePart, Reply, SemaphoreCommand, SemaphoreKey, SemaphoreReply};
+use taskyard_core::{Command, MemberGroup, Reply, SemaphoreCommand, SemaphoreKey, SemaphoreReply};
 use taskyard_wire::Exit;
 
 use crate::connect::{ConnectArgs, unexpected_reply};
@@ -71,8 +71,8 @@ pub fn run(args: SemaphoreArgs) -> anyhow::Result<Exit> {
         SemaphoreVerb::Events(args) => events::run(&args),
         SemaphoreVerb::List(args) => show::list(&args),
         SemaphoreVerb::Show(args) => show::one(&args),
-        SemaphoreVerb::Holders(args) => members::run(&args, LinePart::Holders),
-        SemaphoreVerb::Waiting(args) => members::run(&args, LinePart::Waiting),
+        SemaphoreVerb::Holders(args) => members::run(&args, MemberGroup::Holders),
+        SemaphoreVerb::Waiting(args) => members::run(&args, MemberGroup::Waiting),
         SemaphoreVerb::Drop(args) => members::drop(&args),
     }
 }

@@ -196,7 +196,7 @@ fn may_come(error: &HttpError) -> bool {
     match error {
         HttpError::Unreachable { .. } => true,
         HttpError::Refused { error, .. } => {
-            matches!(error, Error::ShuttingDown | Error::Overloaded(_) | Error::StoreAway(_))
+            matches!(error, Error::ShuttingDown | Error::Overloaded(_) | Error::StoreUnavailable(_))
         }
         _ => false,
     }

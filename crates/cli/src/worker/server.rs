@@ -73,7 +73,7 @@ impl Server {
             HttpError::Unreachable { .. } => known || self.waits_for_first,
             // A proxy answers in place of an unreachable server.
             HttpError::NotTaskyard { .. } => known,
-            HttpError::Refused { error, .. } => error.is_passing(),
+            HttpError::Refused { error, .. } => error.is_temporary(),
             _ => false,
         }
     }

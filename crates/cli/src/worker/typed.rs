@@ -176,7 +176,7 @@ async fn started(worker: &Worker, stop: &StopRequests) -> anyhow::Result<bool> {
                 }
                 return Ok(true);
             }
-            Err(InitError::Refused(refusal)) if refusal.is_passing() => {
+            Err(InitError::Refused(refusal)) if refusal.is_temporary() => {
                 if pause == PAUSE_FIRST {
                     output::note(format!("{refusal}; retrying until the server answers"));
                 }

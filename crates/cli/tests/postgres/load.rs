@@ -165,7 +165,7 @@ impl Client {
                 self.pause().await;
                 Asked::Unknown
             }
-            Err(Error::StoreAway(_) | Error::TubeFull { .. } | Error::SessionUnknown(_)) => {
+            Err(Error::StoreUnavailable(_) | Error::TubeFull { .. } | Error::SessionUnknown(_)) => {
                 self.pause().await;
                 Asked::Refused
             }

@@ -187,11 +187,11 @@ fn it_waits_for_a_server_that_is_not_started_yet() {
     let mut command = binary();
     command.args(["worker", "--contract"]).arg(&contract).args(["--", "cat"]);
     let mut working = Running::start(command.env("TASKYARD_URL", format!("http://{address}")));
-    complained(&mut working, "trying again until the server is there");
+    complained(&mut working, "retrying until the server answers");
     let mut serve = binary();
     serve.args(["serve", "--store", "memory:", "--iproto", "off", "--http", &address]);
     let serving = Serving::start(&mut serve);
-    complained(&mut working, "the server is there");
+    complained(&mut working, "connected to the server");
     serving.run(&["put", "emails", r#"["ann"]"#]).good();
     assert!(working.line().contains("ann"));
     working.signal("TERM");
@@ -216,7 +216,7 @@ fn a_program_whose_lease_is_lost_is_killed() {
     complained(&mut working, "the lease was lost; killed");
     assert_eq!(working.line(), "1\n");
     working.signal("TERM");
-    complained(&mut working, "stopping when the programs");
+    complained(&mut working, "stopping when the running programs");
     working.signal("TERM");
     working.ended();
 }
@@ -238,7 +238,7 @@ fn a_program_is_killed_after_run_max_and_its_task_tried_again() {
     complained(&mut working, "the tube has attempts_max");
     let address = metrics_address(&complained(&mut working, "metrics: "));
     complained(&mut working, "handler ran longer than run_max");
-    complained(&mut working, "emails 0: ran longer than run_max; killed, tried again later");
+    complained(&mut working, "emails 0: ran longer than run_max; killed; will be tried again");
     let counted = "queue_handler_timeouts_total{queue_num=\"1\"} 1";
     assert!(fetch(&address, "/metrics").lines().any(|line| line == counted));
     while rig.run(&["peek", "emails", "0", "--json"]).json()[0]["attempts"] == 0 {}

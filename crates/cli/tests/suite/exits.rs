@@ -65,7 +65,7 @@ fn limits_are_enforced() {
     let file = folder.path().join("large");
     fs::write(&file, "x".repeat(2 << 20)).unwrap();
     let ran = rig.run(&["put", "mail", &format!("@{}", file.display())]).ends(6);
-    assert!(ran.err.contains("keep the data elsewhere"), "{}", ran.err);
+    assert!(ran.err.contains("store the data somewhere else"), "{}", ran.err);
 }
 
 #[test]

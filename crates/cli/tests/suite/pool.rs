@@ -81,7 +81,7 @@ fn metrics_and_status_show_each_class_and_the_accuracy_of_estimates() {
         run_two(&serving.url);
         let metrics = get(&serving.url, "/metrics");
         for line in [
-            "taskyard_service_troubled{service=\"pool\"} 0",
+            "taskyard_service_unhealthy{service=\"pool\"} 0",
             "# TYPE taskyard_pool_queued gauge",
             "taskyard_pool_queued{class=\"fast\"} 0",
             "taskyard_pool_running{class=\"interactive\"} 0",

@@ -77,7 +77,7 @@ fn a_tube_with_a_semaphore() {
     assert_eq!(rig.run(&["peek", "lanes", "0", "--json"]).json()[0]["semaphore_priority"], -2.5);
     rig.run(&["put", "lanes", "x", "--semaphore-priority", "NaN"]).ends(2);
     let refused = rig.run(&["semaphore", "drop", "yang", "--force"]).ends(6);
-    assert!(refused.err.contains("is before tube"), "{}", refused.err);
+    assert!(refused.err.contains("gates tube"), "{}", refused.err);
     let holders = rig.run(&["semaphore", "holders", "yang", "--json"]).json();
     assert_eq!(holders[0]["tasks"][0]["tube"], "checks");
     rig.run(&["tube", "create", "plain"]).good();

@@ -36,7 +36,9 @@ impl Execute for Servers {
             let lost = |reply: &Result<Reply, Error>| {
                 matches!(
                     reply,
-                    Err(Error::StoreAway(_) | Error::OutcomeUnknown(_) | Error::ShuttingDown)
+                    Err(Error::StoreUnavailable(_)
+                        | Error::OutcomeUnknown(_)
+                        | Error::ShuttingDown)
                 )
             };
             if !replies.iter().any(lost) {

@@ -32,8 +32,8 @@ impl Http {
                 let request = HttpCall::new(Method::PUT, target).json(&request);
                 infos(vec![self.send(request, Duration::ZERO, verb).await?])?
             }
-            SemaphoreCommand::Enqueue { key, wishes } => {
-                let request = EnqueueRequest::new(&wishes);
+            SemaphoreCommand::Enqueue { key, entries } => {
+                let request = EnqueueRequest::new(&entries);
                 standings(self.post_semaphore(&key, "enqueue", &request, verb).await?)?
             }
             SemaphoreCommand::Look { key, tasks } => {

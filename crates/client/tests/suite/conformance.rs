@@ -57,7 +57,7 @@ impl HttpHarness {
         HttpHarness::start(folder, server::clock()).await
     }
 
-    async fn start(folder: Arc<TempDir>, clock: Arc<taskyard_engine::HandClock>) -> Self {
+    async fn start(folder: Arc<TempDir>, clock: Arc<taskyard_engine::ManualClock>) -> Self {
         let url = format!("sqlite:{}", folder.path().display());
         let store = open(&url, &OpenOptions::default()).expect("the store opens");
         let config = Config { strict_tubes: true, ..server::config() };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use taskyard::Iproto;
 use taskyard_conformance::Harness;
 use taskyard_core::{Command, Error, Execute, Reply, Span, Timestamp};
-use taskyard_engine::{Clock, HandClock};
+use taskyard_engine::{Clock, ManualClock};
 use taskyard_server::Config;
 use taskyard_store::{Capabilities, Store};
 
@@ -27,7 +27,7 @@ impl Live {
         Live::start(Arc::new(open), server::clock()).await
     }
 
-    async fn start(open: Open, clock: Arc<HandClock>) -> Self {
+    async fn start(open: Open, clock: Arc<ManualClock>) -> Self {
         let config = Config { strict_tubes: true, ..server::config() };
         let rig = TestServer::start(open(), clock, config).await;
         let queue = rig.connect().strict_tubes();

@@ -9,7 +9,7 @@ use futures_core::Stream;
 use taskyard::{Client, EventKind, TaskId};
 use taskyard_conformance::semaphores::storm;
 use taskyard_core::{Command, Error, Execute, Reply, Span, Timestamp};
-use taskyard_engine::{Engine, HandClock, Settings};
+use taskyard_engine::{Engine, ManualClock, Settings};
 use taskyard_store::OpenOptions;
 use taskyard_stores::open;
 use tokio::task::JoinSet;
@@ -18,7 +18,7 @@ const CLIENTS: u64 = 16;
 const SEMAPHORES: usize = 200;
 
 /// A queue whose clock advances with each call.
-struct AdvancingQueue(Engine, Arc<HandClock>);
+struct AdvancingQueue(Engine, Arc<ManualClock>);
 
 impl Execute for AdvancingQueue {
     async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
@@ -30,7 +30,7 @@ impl Execute for AdvancingQueue {
 /// Sixteen clients on two hundred semaphores: afterwards no grant is held twice or leaked, and no event is missing.
 async fn storm_on(url: &str) {
     let store = open(url, &OpenOptions::default()).expect("the store opens");
-    let clock = Arc::new(HandClock::new(Timestamp::from_micros(1_700_000_000_000_000)));
+    let clock = Arc::new(ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000)));
     let engine = Engine::start(store, clock.clone(), Settings::default());
     storm::prepare(&engine, SEMAPHORES, storm::LEASE).await;
     let mut clients = JoinSet::new();

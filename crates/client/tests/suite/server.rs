@@ -116,7 +116,7 @@ fn refusals_keep_their_error_and_message() {
         let tasks = vec![new_task(&"x".repeat(2 << 20)).unwrap()];
         let put = Command::Put { tube, tasks, wait: Span::ZERO };
         let large = rig.http.ask(put).await.unwrap_err();
-        assert!(large.to_string().contains("keep the data elsewhere"), "{large}");
+        assert!(large.to_string().contains("store the data somewhere else"), "{large}");
         assert!(matches!(Refusal::from(large), Refusal::TooLarge { .. }));
     });
 }

@@ -5,9 +5,9 @@ use std::ops::RangeInclusive;
 
 use fastrand::Rng;
 use taskyard_core::{
-    Body, Command, Finish, FinishItem, GrantFinish, GrantItem, Holder, Kind, Lease, NewTask,
-    Outcome, Priority, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey, SessionId, Span,
-    State, Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions, Wish,
+    Body, Command, EnqueueItem, Finish, FinishItem, GrantFinish, GrantItem, Holder, Kind, Lease,
+    NewTask, Outcome, Priority, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey, SessionId,
+    Span, State, Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
 };
 
 use crate::ask::{NO_LEASE, name, put, secs};
@@ -280,7 +280,7 @@ impl Script {
         Command::Semaphore(match self.rng.u8(0..10) {
             0..3 => {
                 let priority = -f64::from(self.rng.u8(0..8)) / 2.0;
-                SemaphoreCommand::Enqueue { key, wishes: vec![Wish { task, priority }] }
+                SemaphoreCommand::Enqueue { key, entries: vec![EnqueueItem { task, priority }] }
             }
             3..5 => {
                 let finish =

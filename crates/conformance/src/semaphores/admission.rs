@@ -2,8 +2,8 @@
 
 use taskyard_core::EventKind::Acquired;
 use taskyard_core::{
-    Command, Error, Grant, GrantFinish, GrantOutcome, LinePart, Reply, SemaphoreChange,
-    SemaphoreCommand, SemaphoreOptions, SemaphoreReply, Span, Status, TaskId, Wish,
+    Command, EnqueueItem, Error, Grant, GrantFinish, GrantOutcome, MemberGroup, Reply,
+    SemaphoreChange, SemaphoreCommand, SemaphoreOptions, SemaphoreReply, Span, Status, TaskId,
 };
 
 use super::super::Harness;
@@ -69,7 +69,7 @@ pub async fn a_line_is_shown_in_pages<H: Harness>(queue: H) {
     queue.enqueue_many(&[(6, 1.0), (7, 1.0), (8, -1.5), (9, 1.0)]).await;
     assert_eq!(queue.status(4).await, Some(Status::TryRelease));
     let mut shown = Vec::new();
-    for part in [LinePart::Holders, LinePart::Waiting] {
+    for part in [MemberGroup::Holders, MemberGroup::Waiting] {
         let mut after = None;
         loop {
             let page = queue.members(part, after, 2).await;
@@ -82,7 +82,7 @@ pub async fn a_line_is_shown_in_pages<H: Harness>(queue: H) {
         }
     }
     assert_eq!(shown, [1, 2, 4, 3, 5, 6, 7, 9, 8]);
-    let page = queue.members(LinePart::Holders, None, 100).await;
+    let page = queue.members(MemberGroup::Holders, None, 100).await;
     let third = page.members[3].standing;
     assert_eq!(Some(third), queue.standing(3).await);
     assert!(third.pinned && page.next.is_none());
@@ -181,8 +181,8 @@ pub async fn all_are_shown_by_key<H: Harness>(queue: H) {
 /// The best get in.
 pub async fn the_best_get_in<H: Harness>(queue: H) {
     queue.limits(2, 0).await;
-    let wishes = [(1, 1.0), (2, -5.5), (3, 3.0), (4, 2.0)];
-    let standings = queue.enqueue_many(&wishes).await;
+    let entries = [(1, 1.0), (2, -5.5), (3, 3.0), (4, 2.0)];
+    let standings = queue.enqueue_many(&entries).await;
     let statuses: Vec<_> = standings.iter().map(|standing| standing.status).collect();
     assert_eq!(statuses, [Status::Wait, Status::Wait, Status::Acquired, Status::Acquired]);
     assert_eq!(queue.hear().await, [(3, Acquired), (4, Acquired)]);
@@ -225,8 +225,8 @@ pub async fn a_higher_capacity_lets_more_in<H: Harness>(queue: H) {
 pub async fn many_get_in_by_turns<H: Harness>(queue: H) {
     queue.limits(0, 0).await;
     for tasks in [0..10_000, 10_000..20_000, 20_000..21_000] {
-        let wishes: Vec<_> = tasks.map(|task| (task, 1.0)).collect();
-        queue.enqueue_many(&wishes).await;
+        let entries: Vec<_> = tasks.map(|task| (task, 1.0)).collect();
+        queue.enqueue_many(&entries).await;
     }
     queue.limits(21_000, 0).await;
     // Time need not pass, but what is due is due.
@@ -256,9 +256,9 @@ pub async fn a_batch_is_one_call<H: Harness>(queue: H) {
     assert_eq!(seen, [(1, 0.5), (2, 2.0), (1, 0.5), (1, 0.5)], "the last word counts");
     assert_eq!(queue.hear().await, [(2, Acquired)], "nobody gets in before all have spoken");
     assert_eq!(queue.enqueue_many(&[]).await, []);
-    let (key, wish) = (key(YANG), |task| vec![Wish { task: TaskId(task), priority: 9.0 }]);
+    let (key, wish) = (key(YANG), |task| vec![EnqueueItem { task: TaskId(task), priority: 9.0 }]);
     let batch = [8, 9].map(|task| {
-        Command::Semaphore(SemaphoreCommand::Enqueue { key: key.clone(), wishes: wish(task) })
+        Command::Semaphore(SemaphoreCommand::Enqueue { key: key.clone(), entries: wish(task) })
     });
     let replies = queue.execute(batch.to_vec()).await;
     for (reply, task) in replies.iter().zip([8, 9]) {

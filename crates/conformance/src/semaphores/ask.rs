@@ -1,9 +1,9 @@
 //! What the cases ask, without the ceremony.
 
 use taskyard_core::{
-    Command, Error, EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, LineCursor,
-    LinePart, MembersPage, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo,
-    SemaphoreKey, SemaphoreReply, Span, Standing, Status, TaskId, Wish,
+    Command, EnqueueItem, Error, EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome,
+    MemberCursor, MemberGroup, MembersPage, Reply, SemaphoreChange, SemaphoreCommand,
+    SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreReply, Span, Standing, Status, TaskId,
 };
 
 use super::super::Harness;
@@ -60,17 +60,19 @@ pub trait SemaphoreAsk: Harness {
     }
 
     /// Enqueues tasks.
-    async fn enqueue_many(&self, wishes: &[(u64, f64)]) -> Vec<Standing> {
-        let wish =
-            |(task, priority): &(u64, f64)| Wish { task: TaskId(*task), priority: *priority };
-        let wishes = wishes.iter().map(wish).collect();
-        standings(self.semaphore(SemaphoreCommand::Enqueue { key: key(YANG), wishes }).await)
+    async fn enqueue_many(&self, entries: &[(u64, f64)]) -> Vec<Standing> {
+        let wish = |(task, priority): &(u64, f64)| EnqueueItem {
+            task: TaskId(*task),
+            priority: *priority,
+        };
+        let entries = entries.iter().map(wish).collect();
+        standings(self.semaphore(SemaphoreCommand::Enqueue { key: key(YANG), entries }).await)
     }
 
     /// Admits tasks with priority 1 and lets them know.
     async fn admit(&self, count: u64) {
-        let wishes: Vec<_> = (0..count).map(|task| (task, 1.0)).collect();
-        self.enqueue_many(&wishes).await;
+        let entries: Vec<_> = (0..count).map(|task| (task, 1.0)).collect();
+        self.enqueue_many(&entries).await;
         self.hear().await;
     }
 
@@ -117,8 +119,8 @@ pub trait SemaphoreAsk: Harness {
     /// One page of a part of the line.
     async fn members(
         &self,
-        part: LinePart,
-        after: Option<LineCursor>,
+        part: MemberGroup,
+        after: Option<MemberCursor>,
         count: usize,
     ) -> MembersPage {
         let members = SemaphoreCommand::Members { key: key(YANG), part, after, count };

@@ -67,9 +67,9 @@ pub async fn each_semaphore_has_its_own<H: Harness>(queue: H) {
 /// Every grant is told, and whoever counts (task, grant, kind) hears of none twice.
 pub async fn half_of_the_acks_are_lost<H: Harness>(queue: H) {
     queue.limits(5, 5).await;
-    let wishes: Vec<_> = (0..40).map(|task| (task, 1.0)).collect();
+    let entries: Vec<_> = (0..40).map(|task| (task, 1.0)).collect();
     let mut rng = fastrand::Rng::with_seed(7);
-    queue.enqueue_many(&wishes).await;
+    queue.enqueue_many(&entries).await;
     let (mut told, mut deliveries) = (BTreeSet::new(), 0);
     while queue.info().await.acquired > 0 || queue.info().await.events > 0 {
         for event in queue.fetch(None).await {

@@ -1,7 +1,7 @@
 //! Tubes with a semaphore before them: their tasks are ready only while they hold a grant.
 
 use taskyard_core::{
-    Command, Error, EventKind, Finish, GrantFinish, Kind, LinePart, NewTask, Outcome, Priority,
+    Command, Error, EventKind, Finish, GrantFinish, Kind, MemberGroup, NewTask, Outcome, Priority,
     Reason, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreReply, Span, State, Status, Task,
     TaskId, TubeName, TubeOptions,
 };
@@ -230,7 +230,7 @@ pub async fn a_semaphore_before_a_tube_is_not_dropped<H: Harness>(queue: H) {
         let expected = Error::SemaphoreHasTube { key: yang(), tube: tube.clone() };
         assert_eq!(refusal, Err(expected));
     }
-    for (part, id) in [(LinePart::Holders, 0), (LinePart::Waiting, 1)] {
+    for (part, id) in [(MemberGroup::Holders, 0), (MemberGroup::Waiting, 1)] {
         let [member] = queue.members(part, None, 10).await.members.try_into().expect("one");
         assert_eq!((member.tube, member.standing.task), (Some(tube.clone()), TaskId(id)));
     }

@@ -1,7 +1,7 @@
 //! Wrong input is an error and changes nothing.
 
 use taskyard_core::limits::BATCH_TASKS_MAX;
-use taskyard_core::{Error, SemaphoreChange, SemaphoreCommand, Span, TaskId, Wish};
+use taskyard_core::{EnqueueItem, Error, SemaphoreChange, SemaphoreCommand, Span, TaskId};
 
 use super::super::Harness;
 use super::SemaphoreAsk;
@@ -10,10 +10,10 @@ use super::ask::{YANG, key};
 /// Priorities must be numbers.
 pub async fn priorities_must_be_numbers<H: Harness>(queue: H) {
     queue.limits(5, 5).await;
-    let wish = |task, priority| Wish { task: TaskId(task), priority };
+    let wish = |task, priority| EnqueueItem { task: TaskId(task), priority };
     for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-        let wishes = vec![wish(1, 1.0), wish(2, bad)];
-        let refused = queue.semaphore(SemaphoreCommand::Enqueue { key: key(YANG), wishes }).await;
+        let entries = vec![wish(1, 1.0), wish(2, bad)];
+        let refused = queue.semaphore(SemaphoreCommand::Enqueue { key: key(YANG), entries }).await;
         assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
         assert_eq!(queue.standing(1).await, None);
     }
@@ -53,7 +53,7 @@ pub async fn limits_must_make_sense<H: Harness>(queue: H) {
 pub async fn an_absent_key_is_an_error<H: Harness>(queue: H) {
     let nowhere = key("nowhere");
     let commands = [
-        SemaphoreCommand::Enqueue { key: nowhere.clone(), wishes: Vec::new() },
+        SemaphoreCommand::Enqueue { key: nowhere.clone(), entries: Vec::new() },
         SemaphoreCommand::Finish { key: nowhere.clone(), items: Vec::new() },
         SemaphoreCommand::Look { key: nowhere.clone(), tasks: Vec::new() },
         SemaphoreCommand::List { key: Some(nowhere.clone()) },

@@ -5,9 +5,9 @@ use std::mem::take;
 use std::sync::{Mutex, PoisonError};
 
 use taskyard_core::{
-    Command, Error, EventId, EventKind, Execute, Grant, GrantFinish, GrantItem, Machine, Reply,
-    SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreReply,
-    Span, Standing, TaskId, Timestamp, Wish,
+    Command, EnqueueItem, Error, EventId, EventKind, Execute, Grant, GrantFinish, GrantItem,
+    Machine, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey,
+    SemaphoreReply, Span, Standing, TaskId, Timestamp,
 };
 
 use super::ask::key;
@@ -56,11 +56,13 @@ impl Semaphore {
         Command::Semaphore(SemaphoreCommand::Configure { key, change, only_new: false })
     }
 
-    fn enqueue(&self, wishes: &[(u64, f64)]) -> Command {
-        let wish =
-            |(task, priority): &(u64, f64)| Wish { task: TaskId(*task), priority: *priority };
-        let wishes = wishes.iter().map(wish).collect();
-        Command::Semaphore(SemaphoreCommand::Enqueue { key: self.0.clone(), wishes })
+    fn enqueue(&self, entries: &[(u64, f64)]) -> Command {
+        let wish = |(task, priority): &(u64, f64)| EnqueueItem {
+            task: TaskId(*task),
+            priority: *priority,
+        };
+        let entries = entries.iter().map(wish).collect();
+        Command::Semaphore(SemaphoreCommand::Enqueue { key: self.0.clone(), entries })
     }
 
     fn finish(&self, task: u64, grant: Option<u64>, finish: GrantFinish) -> Command {

@@ -2,8 +2,8 @@
 
 use fastrand::Rng;
 use taskyard_core::{
-    EventId, Grant, GrantFinish, GrantItem, LinePart, SemaphoreChange, SemaphoreCommand,
-    SemaphoreKey, SemaphoreReply, Span, TaskId, Wish,
+    EnqueueItem, EventId, Grant, GrantFinish, GrantItem, MemberGroup, SemaphoreChange,
+    SemaphoreCommand, SemaphoreKey, SemaphoreReply, Span, TaskId,
 };
 
 use super::ask::key;
@@ -76,8 +76,8 @@ impl Script {
         match self.rng.u8(0..41) {
             0..14 => {
                 let count = if self.rng.bool() { 1 } else { self.rng.usize(0..6) };
-                let wishes = (0..count).map(|_| self.wish()).collect();
-                SemaphoreCommand::Enqueue { key, wishes }
+                let entries = (0..count).map(|_| self.wish()).collect();
+                SemaphoreCommand::Enqueue { key, entries }
             }
             14..25 => {
                 let count = if self.rng.bool() { 1 } else { self.rng.usize(0..5) };
@@ -102,21 +102,21 @@ impl Script {
             }
             38 => SemaphoreCommand::List { key: self.rng.bool().then_some(key) },
             39 => {
-                let part = LinePart::ALL[self.rng.usize(0..2)];
+                let part = MemberGroup::ALL[self.rng.usize(0..2)];
                 SemaphoreCommand::Members { key, part, after: None, count: TASKS as usize + 1 }
             }
             _ => SemaphoreCommand::Look { key, tasks: (0..TASKS).map(TaskId).collect() },
         }
     }
 
-    fn wish(&mut self) -> Wish {
+    fn wish(&mut self) -> EnqueueItem {
         let priority = match self.rng.u8(0..60) {
             0 => f64::NAN,
             1 => f64::from(self.rng.u8(0..12)) / 3.0,
             2 => [-1e300, 1e308, f64::MAX][self.rng.usize(0..3)],
             _ => f64::from(self.rng.u8(0..10)),
         };
-        Wish { task: TaskId(self.rng.u64(0..TASKS)), priority }
+        EnqueueItem { task: TaskId(self.rng.u64(0..TASKS)), priority }
     }
 
     fn item(&mut self) -> GrantItem {

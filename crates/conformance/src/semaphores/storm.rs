@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use fastrand::Rng;
 use taskyard_core::{
-    Command, Error, EventId, EventKind, Execute, Grant, GrantFinish, GrantItem, Reply,
+    Command, EnqueueItem, Error, EventId, EventKind, Execute, Grant, GrantFinish, GrantItem, Reply,
     SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreReply,
-    Span, Standing, Status, TaskId, Timestamp, Wish,
+    Span, Standing, Status, TaskId, Timestamp,
 };
 
 use super::ask::key;
@@ -118,7 +118,8 @@ pub async fn play<E: Execute>(queue: &E, seed: u64, semaphores: usize, calls: us
                 let surplus = player.latest.len().saturating_sub(REMEMBERED);
                 player.latest.drain(..surplus);
             }
-            Ok(_) | Err(Error::Store(_) | Error::StoreAway(_) | Error::OutcomeUnknown(_)) => {}
+            Ok(_)
+            | Err(Error::Store(_) | Error::StoreUnavailable(_) | Error::OutcomeUnknown(_)) => {}
             Err(other) => panic!("{other}"),
         }
     }
@@ -136,8 +137,8 @@ impl Player {
         let key = self.keys[number].clone();
         match self.rng.u8(0..20) {
             0..7 => {
-                let wishes = (0..self.rng.usize(1..4)).map(|_| self.wish()).collect();
-                SemaphoreCommand::Enqueue { key, wishes }
+                let entries = (0..self.rng.usize(1..4)).map(|_| self.wish()).collect();
+                SemaphoreCommand::Enqueue { key, entries }
             }
             7..9 => {
                 let finish =
@@ -158,9 +159,9 @@ impl Player {
         }
     }
 
-    fn wish(&mut self) -> Wish {
+    fn wish(&mut self) -> EnqueueItem {
         let (task, priority) = (TaskId(self.rng.u64(0..TASKS)), f64::from(self.rng.u8(0..20)));
-        Wish { task, priority }
+        EnqueueItem { task, priority }
     }
 
     /// Does something with a grant that it heard of, and that may be over by now. Whoever prolongs a grant or declines

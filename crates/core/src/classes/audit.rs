@@ -1,9 +1,9 @@
-//! Whether the counts are what they should be: for tests, and for a pool that checks itself.
+//! Checks that all counts agree: for tests, and for a pool that checks itself.
 
 use crate::classes::{Classes, Load};
 
 impl Classes {
-    /// Counts everything anew and says what does not agree.
+    /// Recounts everything and returns the first disagreement.
     pub fn audit(&self) -> Result<(), String> {
         let mut load = Load::new(self.rules.limits(self.backends));
         for (ticket, task) in self.running.iter() {

@@ -1,11 +1,11 @@
-//! Who is chosen when several would do.
+//! Chooses among several candidates.
 
 use std::collections::BTreeSet;
 
 use crate::classes::Ticket;
 use crate::time::Timestamp;
 
-/// Who is lowered or halted when several could be.
+/// Which task is lowered or halted when several could be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     /// Any of them, with the same chance.
@@ -42,7 +42,7 @@ impl Choice {
         }
     }
 
-    /// A number below `bound`; the bias of the multiplication is far below what anybody could see.
+    /// A number below `bound`; the bias of the multiplication is negligible.
     fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next()) * bound as u128) >> 64) as usize
     }

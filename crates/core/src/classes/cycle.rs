@@ -1,12 +1,12 @@
-//! The cycle: finds who starts now, and who yields for it.
+//! The cycle: finds the tasks that start now, and those that must yield for them.
 
-use crate::classes::running::Running;
-use crate::classes::{Classes, Decision, Kind, Ticket};
+use crate::classes::running::RunningTask;
+use crate::classes::{Classes, Decision, TaskKind, Ticket};
 use crate::time::{Span, Timestamp};
 
 impl Classes {
-    /// Starts everybody who may start, in the order of arrival, lowering and halting where that
-    /// helps. Afterwards nobody who waits could start.
+    /// Starts every task that may start, in the order of arrival, lowering and halting others where
+    /// that helps. Afterwards no waiting task could start.
     pub(super) fn cycle(&mut self, now: Timestamp, out: &mut Vec<Decision>) {
         while !self.paused {
             let Some(ignored) = self.make_room(now, out) else { return };
@@ -23,9 +23,9 @@ impl Classes {
         }
     }
 
-    /// Goes through the limits from the longest class down: where the first in the queue is held
-    /// back, a default task is lowered. Answers from which class on tasks are ignored; nothing when
-    /// nobody is left.
+    /// Goes through the limits from the longest class down: where the first task in the queue is
+    /// held back, a default task is lowered. Returns from which class on tasks are ignored; `None`
+    /// when none is left.
     fn make_room(&mut self, now: Timestamp, out: &mut Vec<Decision>) -> Option<u8> {
         let mut ignored = self.load.classes() as u8;
         for class in (1..ignored).rev() {
@@ -90,21 +90,21 @@ impl Classes {
     ) {
         let Some(task) = self.release(ticket) else { return };
         let limit = self.rules.duration(class).min(task.wish);
-        self.cut(now, ticket, Running { class, limit, ..task }, out);
+        self.cut(now, ticket, RunningTask { class, limit, ..task }, out);
     }
 
-    /// Takes a task back among the running ones with less time than before.
+    /// Keeps a running task with less time than before.
     pub(super) fn cut(
         &mut self,
         now: Timestamp,
         ticket: Ticket,
-        mut task: Running,
+        mut task: RunningTask,
         out: &mut Vec<Decision>,
     ) {
         let stop = task.started + task.limit <= now;
         let class = task.class;
         if stop && task.stopping.is_none() {
-            // Until its backend is free it holds that, and nothing of the longer classes.
+            // Until its backend is free it counts for that, but not for the longer classes.
             task.class = 0;
             task.stopping = Some(now);
         }
@@ -115,7 +115,7 @@ impl Classes {
     fn start(&mut self, now: Timestamp, ticket: Ticket, out: &mut Vec<Decision>) {
         let Some(queued) = self.queue.remove(ticket) else { return };
         let class = match queued.kind {
-            Kind::Default => {
+            TaskKind::Default => {
                 let free = self.load.longest_free().unwrap_or(0);
                 free.min(self.rules.class_for(queued.wish))
             }
@@ -124,7 +124,7 @@ impl Classes {
         let limit = self.rules.duration(class).min(queued.wish);
         let (kind, wish) = (queued.kind, queued.wish);
         let (stopping, spared) = (None, None);
-        let task = Running { kind, class, started: now, limit, wish, stopping, spared };
+        let task = RunningTask { kind, class, started: now, limit, wish, stopping, spared };
         self.hold(ticket, task);
         out.push(Decision::Start { ticket, class: Some(class), limit });
     }
@@ -132,21 +132,21 @@ impl Classes {
     /// Starts an interactive task on a backend that is known to be free.
     pub(super) fn start_interactive(&mut self, now: Timestamp, ticket: Ticket) -> Decision {
         let limit = Span::FOREVER;
-        let kind = Kind::Interactive;
+        let kind = TaskKind::Interactive;
         let (class, started, wish, stopping, spared) = (0, now, limit, None, None);
-        let task = Running { kind, class, started, limit, wish, stopping, spared };
+        let task = RunningTask { kind, class, started, limit, wish, stopping, spared };
         self.hold(ticket, task);
         Decision::Start { ticket, class: None, limit }
     }
 
     /// Counts a running task.
-    pub(super) fn hold(&mut self, ticket: Ticket, task: Running) {
+    pub(super) fn hold(&mut self, ticket: Ticket, task: RunningTask) {
         self.load.add(task.class);
         self.running.insert(ticket, task);
     }
 
     /// No longer counts a running task.
-    pub(super) fn release(&mut self, ticket: Ticket) -> Option<Running> {
+    pub(super) fn release(&mut self, ticket: Ticket) -> Option<RunningTask> {
         let task = self.running.remove(ticket)?;
         self.load.remove(task.class);
         Some(task)

@@ -1,18 +1,18 @@
-//! How many tasks run, counted for each class together with the longer ones.
+//! The number of running tasks, counted for each class together with the longer ones.
 
 use crate::limits::CLASSES_MAX;
 
 /// A number for each class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counts {
+pub struct ClassCounts {
     counts: [u32; CLASSES_MAX],
     len: usize,
 }
 
-impl Counts {
+impl ClassCounts {
     /// Zero for each of `len` classes.
     pub fn new(len: usize) -> Self {
-        Counts { counts: [0; CLASSES_MAX], len }
+        ClassCounts { counts: [0; CLASSES_MAX], len }
     }
 
     /// The numbers, shortest class first.
@@ -25,17 +25,17 @@ impl Counts {
     }
 }
 
-/// How many tasks run of each class and longer, beside how many may.
+/// The number of running tasks of each class and longer, and the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    running: Counts,
-    limits: Counts,
+    running: ClassCounts,
+    limits: ClassCounts,
 }
 
 impl Load {
     /// Nothing runs yet.
-    pub fn new(limits: Counts) -> Self {
-        Load { running: Counts::new(limits.len), limits }
+    pub fn new(limits: ClassCounts) -> Self {
+        Load { running: ClassCounts::new(limits.len), limits }
     }
 
     /// How many classes there are.
@@ -63,13 +63,13 @@ impl Load {
         (0..=usize::from(class)).all(|level| !self.is_full(level))
     }
 
-    /// The longest class of which a task may start now; nothing when all is full.
+    /// The longest class of which a task may start now; `None` when all is full.
     pub fn longest_free(&self) -> Option<u8> {
         let free = (0..self.classes()).take_while(|class| !self.is_full(*class)).count();
         free.checked_sub(1).map(|class| class as u8)
     }
 
-    /// The longest class up to this one that holds a task back; nothing when none does.
+    /// The longest class up to this one that holds a task back; `None` when none does.
     pub fn full_for(&self, class: u8) -> Option<u8> {
         (0..=class).rev().find(|level| self.is_full(usize::from(*level)))
     }
@@ -89,8 +89,8 @@ impl Load {
         }
     }
 
-    /// From now on these are the limits; what runs goes on.
-    pub fn set_limits(&mut self, limits: Counts) {
+    /// Sets the limits; running tasks continue.
+    pub fn set_limits(&mut self, limits: ClassCounts) {
         self.limits = limits;
     }
 }

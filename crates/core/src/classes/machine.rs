@@ -1,15 +1,15 @@
-//! Everything that can happen to the tasks of a pool.
+//! The events of a pool, and the decisions about its tasks.
 
 use crate::classes::choice::Choice;
 use crate::classes::queue::{Queue, Queued};
-use crate::classes::running::{Running, RunningTasks};
-use crate::classes::{Ask, Decision, Denial, Kind, Load, Resumed, Rules, Ticket};
+use crate::classes::running::{RunningTask, RunningTasks};
+use crate::classes::{Decision, Denial, Load, Resumed, Rules, RunRequest, TaskKind, Ticket};
 use crate::time::{Span, Timestamp};
 
-/// Decides who runs, who waits and who yields.
+/// Decides which tasks run, wait or yield.
 ///
-/// After every event the queue is gone through, so the answers are everything there is to do. The
-/// same events with the same seed give the same answers.
+/// After every event the whole queue is examined, so the returned decisions are complete. The same
+/// events with the same seed give the same decisions.
 #[derive(Clone, Debug)]
 pub struct Classes {
     pub(super) rules: Rules,
@@ -21,7 +21,7 @@ pub struct Classes {
     pub(super) choice: Choice,
 }
 
-/// Why a task's time was not changed.
+/// Why a task's duration was not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LowerError {
     /// It neither waits nor runs.
@@ -36,7 +36,7 @@ pub enum LowerError {
 }
 
 impl Classes {
-    /// A pool without backends. `seed` decides what chance decides.
+    /// A pool without backends. `seed` determines the random choices.
     pub fn new(rules: Rules, seed: u64) -> Self {
         let classes = rules.classes().len();
         Classes {
@@ -50,59 +50,59 @@ impl Classes {
         }
     }
 
-    /// The rules it follows.
+    /// The rules.
     pub fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// How many run, and how many may.
+    /// The number of running tasks, and the limits.
     pub fn load(&self) -> &Load {
         &self.load
     }
 
-    /// How many live backends there are.
+    /// The number of live backends.
     pub fn backends(&self) -> u32 {
         self.backends
     }
 
-    /// How many wait.
+    /// The number of waiting tasks.
     pub fn queued(&self) -> usize {
         self.queue.len()
     }
 
-    /// How many wait for room in this class; default tasks wait in the first.
+    /// The number of tasks that wait for a limit of this class; default tasks wait in the first.
     pub fn queued_in(&self, class: usize) -> usize {
         self.queue.count(class)
     }
 
-    /// How many run, those that are about to end included.
+    /// The number of running tasks, including those about to end.
     pub fn running(&self) -> usize {
         self.running.len()
     }
 
-    /// How many interactive tasks run.
+    /// The number of running interactive tasks.
     pub fn interactive(&self) -> usize {
         self.running.interactive().len()
     }
 
-    /// What a running task is; nothing for one that does not run.
-    pub fn kind(&self, ticket: Ticket) -> Option<Kind> {
+    /// The kind of a running task; `None` for one that does not run.
+    pub fn kind(&self, ticket: Ticket) -> Option<TaskKind> {
         self.running.get(ticket).map(|task| task.kind)
     }
 
     /// A task arrives. It starts, waits or is denied; tickets must grow.
-    pub fn arrive(&mut self, now: Timestamp, ticket: Ticket, ask: Ask) -> Vec<Decision> {
+    pub fn arrive(&mut self, now: Timestamp, ticket: Ticket, ask: RunRequest) -> Vec<Decision> {
         let mut out = Vec::new();
         let queued = match ask {
-            Ask::Interactive => {
+            RunRequest::Interactive => {
                 self.arrive_interactive(now, ticket, &mut out);
                 return out;
             }
-            Ask::Timed(wish) => {
+            RunRequest::Timed(wish) => {
                 let wish = wish.min(self.rules.longest());
-                self.newcomer(now, Kind::Explicit, wish)
+                self.newcomer(now, TaskKind::Explicit, wish)
             }
-            Ask::Default => self.newcomer(now, Kind::Default, self.rules.longest()),
+            RunRequest::Default => self.newcomer(now, TaskKind::Default, self.rules.longest()),
         };
         if self.queue.len() >= self.rules.queue_max {
             return vec![Decision::Deny { ticket, why: Denial::QueueFull }];
@@ -112,7 +112,8 @@ impl Classes {
         out
     }
 
-    /// It starts on a free backend or is denied; a denial lowers one default task by one class.
+    /// Starts an interactive task on a free backend or denies it; a denial lowers one default task
+    /// by one class.
     fn arrive_interactive(&mut self, now: Timestamp, ticket: Ticket, out: &mut Vec<Decision>) {
         if !self.paused && !self.load.is_full(0) {
             out.push(self.start_interactive(now, ticket));
@@ -126,7 +127,7 @@ impl Classes {
         }
     }
 
-    /// A task is gone: it ended and its backend is free, or its client left the queue.
+    /// Removes a task: it ended and its backend is free, or its client left the queue.
     pub fn remove(&mut self, now: Timestamp, ticket: Ticket) -> Vec<Decision> {
         let mut out = Vec::new();
         if self.queue.remove(ticket).is_some() || self.release(ticket).is_some() {
@@ -135,29 +136,29 @@ impl Classes {
         out
     }
 
-    /// A task runs that another scheduler started: it counts from now on, whatever the limits say. One whose time is over
-    /// is about to end. Nothing starts by this.
+    /// Adds a running task that another scheduler started: it counts from now on, whatever the
+    /// limits are. One whose time is over is about to end. Starts nothing.
     pub fn resume(&mut self, now: Timestamp, ticket: Ticket, task: Resumed) {
         let Resumed { kind, started, limit, wish, .. } = task;
-        let over = kind != Kind::Interactive && started + limit <= now;
+        let over = kind != TaskKind::Interactive && started + limit <= now;
         let class = match kind {
             _ if over => 0,
-            Kind::Interactive => 0,
+            TaskKind::Interactive => 0,
             // The rules may have fewer classes than those under which it started.
             _ => task.class.min(self.rules.classes().len() as u8 - 1),
         };
         let stopping = over.then_some(now);
-        let task = Running { kind, class, started, limit, wish, stopping, spared: None };
+        let task = RunningTask { kind, class, started, limit, wish, stopping, spared: None };
         self.release(ticket);
         self.hold(ticket, task);
     }
 
-    /// A running task lost its backend before anybody saw anything of it: it takes its place in the
-    /// queue again. An interactive one is gone.
+    /// Queues a running task again that lost its backend before its client received any output: it
+    /// keeps its place. An interactive one is removed.
     pub fn put_back(&mut self, now: Timestamp, ticket: Ticket) -> Vec<Decision> {
         let mut out = Vec::new();
         let Some(task) = self.release(ticket) else { return out };
-        if task.kind != Kind::Interactive {
+        if task.kind != TaskKind::Interactive {
             self.queue.insert(ticket, self.newcomer(now, task.kind, task.wish));
         }
         self.cycle(now, &mut out);
@@ -165,21 +166,21 @@ impl Classes {
     }
 
     /// A task that begins to wait now.
-    fn newcomer(&self, now: Timestamp, kind: Kind, wish: Span) -> Queued {
+    fn newcomer(&self, now: Timestamp, kind: TaskKind, wish: Span) -> Queued {
         let class = match kind {
-            Kind::Explicit => self.rules.class_for(wish),
+            TaskKind::Explicit => self.rules.class_for(wish),
             _ => 0,
         };
         let until = self.rules.wait_max.map_or(Timestamp::NEVER, |wait| now + wait);
         Queued { kind, class, wish, until }
     }
 
-    /// When the first of those who wait has waited as long as it may.
+    /// When the maximum wait of the first waiting task is over.
     pub fn next_expiry(&self) -> Option<Timestamp> {
         self.queue.next_deadline().map(|(moment, _)| moment)
     }
 
-    /// Turns away those who have waited as long as they may.
+    /// Denies the tasks whose maximum wait is over.
     pub fn expire(&mut self, now: Timestamp) -> Vec<Decision> {
         let mut out = Vec::new();
         while let Some((moment, ticket)) = self.queue.next_deadline()
@@ -194,8 +195,8 @@ impl Classes {
         out
     }
 
-    /// A client wants less time than it asked for. A waiting task keeps its place, perhaps in a
-    /// shorter class; a running one ends when the new time is over.
+    /// Lowers the duration of a task at its client's request. A waiting task keeps its place,
+    /// perhaps in a shorter class; a running one ends when the new time is over.
     pub fn lower(
         &mut self,
         now: Timestamp,
@@ -208,7 +209,7 @@ impl Classes {
                 return Err(LowerError::Raised);
             }
             let class = match queued.kind {
-                Kind::Explicit => self.rules.class_for(wish),
+                TaskKind::Explicit => self.rules.class_for(wish),
                 _ => queued.class,
             };
             self.queue.remove(ticket);
@@ -228,7 +229,7 @@ impl Classes {
         out: &mut Vec<Decision>,
     ) -> Result<(), LowerError> {
         let task = self.running.get(ticket).ok_or(LowerError::Missing)?;
-        if task.kind == Kind::Interactive {
+        if task.kind == TaskKind::Interactive {
             return Err(LowerError::Interactive);
         }
         if wish > task.wish {
@@ -236,16 +237,17 @@ impl Classes {
         }
         self.release(ticket);
         let (class, limit) = (task.class.min(self.rules.class_for(wish)), task.limit.min(wish));
-        let lowered = Running { class, wish, limit, ..task };
+        let lowered = RunningTask { class, wish, limit, ..task };
         match (class, limit) == (task.class, task.limit) {
-            // What runs has this time already; the wish counts if it is put back.
+            // A running task has this time already; the request counts if it is queued again.
             true => self.hold(ticket, lowered),
             false => self.cut(now, ticket, lowered, out),
         }
         Ok(())
     }
 
-    /// Backends came or went. What runs goes on; who ran on a lost one is told separately.
+    /// Sets the number of backends. Running tasks continue; a lost backend is reported separately
+    /// for its task.
     pub fn set_backends(&mut self, now: Timestamp, backends: u32) -> Vec<Decision> {
         self.backends = backends;
         self.load.set_limits(self.rules.limits(backends));
@@ -254,7 +256,7 @@ impl Classes {
         out
     }
 
-    /// While paused nothing starts; what runs goes on.
+    /// While paused nothing starts; running tasks continue.
     pub fn set_paused(&mut self, now: Timestamp, paused: bool) -> Vec<Decision> {
         self.paused = paused;
         let mut out = Vec::new();

@@ -1,10 +1,10 @@
-//! Duration classes: who may run how long, who must yield, who goes next.
+//! Duration classes: how long tasks may run, which must yield, which are next.
 //!
-//! [`Classes`] is the whole behaviour: events go in (a task arrives, ends, loses its backend), and
-//! [`Decision`]s come out. It knows no backend by name: one of the free ones takes what starts.
+//! [`Classes`] is the complete behaviour: events go in (a task arrives, ends, loses its backend),
+//! and [`Decision`]s come out. It does not know individual backends: any free one runs what starts.
 //!
-//! Start reading at `rules` (what an operator sets), then `cycle` (how the next one is found), then
-//! `machine` (everything that can happen).
+//! Start reading at `rules` (the settings of an operator), then `cycle` (how the next task is
+//! found), then `machine` (all events).
 
 mod audit;
 mod choice;
@@ -21,5 +21,5 @@ pub use choice::Policy;
 pub use load::Load;
 pub use machine::{Classes, LowerError};
 pub use rules::{Class, Limit, Rules, RulesError};
-pub use task::{Ask, Decision, Denial, Kind, Resumed, Ticket};
-pub use waiting::{Outlook, Waiting};
+pub use task::{Decision, Denial, Resumed, RunRequest, TaskKind, Ticket};
+pub use waiting::{QueueForecast, Waiting};

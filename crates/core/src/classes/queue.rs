@@ -1,31 +1,31 @@
-//! Who waits: in the order of arrival, found by class without a search.
+//! The waiting tasks in the order of arrival, found by class without a search.
 
 use std::collections::BTreeSet;
 
 use hashbrown::HashMap;
 
-use crate::classes::{Kind, Ticket};
+use crate::classes::{TaskKind, Ticket};
 use crate::time::{Span, Timestamp};
 
-/// A task that waits.
+/// A waiting task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Queued {
     /// Explicit or default: interactive ones never wait.
-    pub kind: Kind,
+    pub kind: TaskKind,
     /// The class whose limits hold it back: its own, or the shortest for a default one.
     pub class: u8,
-    /// The longest it may run by its own wish.
+    /// The longest time it may run at its own request.
     pub wish: Span,
-    /// When it has waited as long as it may.
+    /// When its maximum wait is over.
     pub until: Timestamp,
 }
 
-/// Everybody who waits.
+/// All waiting tasks.
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
     tasks: HashMap<Ticket, Queued>,
     places: Vec<BTreeSet<Ticket>>,
-    /// Those who may not wait for ever, by the moment when that is over.
+    /// Tasks with a maximum wait, by the moment when it is over.
     deadlines: BTreeSet<(Timestamp, Ticket)>,
 }
 
@@ -43,7 +43,7 @@ impl Queue {
         self.tasks.get(&ticket).copied()
     }
 
-    /// The first in the queue whose class is below this one.
+    /// The first task in the queue whose class is below this one.
     pub fn first_below(&self, class: u8) -> Option<(Ticket, Queued)> {
         let heads = self.places[..usize::from(class)].iter().filter_map(BTreeSet::first);
         let ticket = *heads.min()?;
@@ -65,17 +65,17 @@ impl Queue {
         Some(task)
     }
 
-    /// Who has to leave first, and when.
+    /// The next end of a maximum wait, and its task.
     pub fn next_deadline(&self) -> Option<(Timestamp, Ticket)> {
         self.deadlines.first().copied()
     }
 
-    /// How many of this class wait.
+    /// The number of waiting tasks of this class.
     pub fn count(&self, class: usize) -> usize {
         self.places[class].len()
     }
 
-    /// Everybody in the order of arrival.
+    /// All tasks in the order of arrival.
     pub fn in_order(&self) -> Vec<(Ticket, Queued)> {
         let mut all: Vec<_> = self.tasks.iter().map(|(ticket, task)| (*ticket, *task)).collect();
         all.sort_unstable_by_key(|(ticket, _)| *ticket);

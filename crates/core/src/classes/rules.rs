@@ -1,14 +1,14 @@
-//! What an operator sets: the classes, their limits, and how a victim is chosen.
+//! The settings of an operator: the classes, their limits, and how a victim is chosen.
 
 use crate::classes::Policy;
-use crate::classes::load::Counts;
+use crate::classes::load::ClassCounts;
 use crate::limits::{CLASSES_MAX, POOL_QUEUE_MAX};
 use crate::time::Span;
 
 /// How long tasks of a class may run, and how many of them and of longer ones at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Class {
-    /// Its name on every face of Taskyard.
+    /// Its name in all interfaces.
     pub name: String,
     /// How long its tasks may run.
     pub duration: Span,
@@ -23,7 +23,7 @@ impl Class {
     }
 }
 
-/// How many may run at once.
+/// How many tasks may run at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// This many.
@@ -39,13 +39,13 @@ pub enum Limit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
     classes: Vec<Class>,
-    /// Who is lowered or halted when several could be.
+    /// Which task is lowered or halted when several could be.
     pub policy: Policy,
     /// Whether an interactive task is spared while a lowered one is about to end.
     pub patient: bool,
-    /// Most tasks that wait.
+    /// Maximum number of waiting tasks.
     pub queue_max: usize,
-    /// How long a task may wait before it is turned away; nothing for as long as it likes.
+    /// How long a task may wait before it is denied; `None` for no limit.
     pub wait_max: Option<Span>,
 }
 
@@ -99,8 +99,8 @@ impl Rules {
     }
 
     /// The limit of each class with this many backends.
-    pub fn limits(&self, backends: u32) -> Counts {
-        let mut limits = Counts::new(self.classes.len());
+    pub fn limits(&self, backends: u32) -> ClassCounts {
+        let mut limits = ClassCounts::new(self.classes.len());
         let mut above = backends;
         for (at, class) in self.classes.iter().enumerate() {
             let wanted = match class.limit {

@@ -1,31 +1,32 @@
-//! Who runs, and since when.
+//! The running tasks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::classes::{Kind, Ticket};
+use crate::classes::{TaskKind, Ticket};
 use crate::time::{Span, Timestamp};
 
-/// A task that runs.
+/// A running task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Running {
-    pub kind: Kind,
+pub(crate) struct RunningTask {
+    pub kind: TaskKind,
     /// The class it counts in: the shortest for one that is about to end, and for an interactive one.
     pub class: u8,
     pub started: Timestamp,
     /// How long it may run.
     pub limit: Span,
-    /// The longest it may run by its own wish.
+    /// The longest time it may run at its own request.
     pub wish: Span,
     /// Since when it is about to end, because its time was cut.
     pub stopping: Option<Timestamp>,
-    /// Since when the last one is about to end in whose place a waiting task may start instead of this one's.
+    /// Since when the last task is about to end whose backend a waiting task may use instead of
+    /// this one's.
     pub spared: Option<Timestamp>,
 }
 
-/// Everybody who runs, and those of them who may be made to yield.
+/// All running tasks, and those of them that may be made to yield.
 #[derive(Clone, Debug)]
 pub(crate) struct RunningTasks {
-    tasks: BTreeMap<Ticket, Running>,
+    tasks: BTreeMap<Ticket, RunningTask>,
     /// Default tasks that are not about to end, by class.
     defaults: Vec<BTreeSet<(Timestamp, Ticket)>>,
     interactive: BTreeSet<(Timestamp, Ticket)>,
@@ -45,11 +46,11 @@ impl RunningTasks {
         }
     }
 
-    pub fn get(&self, ticket: Ticket) -> Option<Running> {
+    pub fn get(&self, ticket: Ticket) -> Option<RunningTask> {
         self.tasks.get(&ticket).copied()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (Ticket, &Running)> {
+    pub fn iter(&self) -> impl Iterator<Item = (Ticket, &RunningTask)> {
         self.tasks.iter().map(|(ticket, task)| (*ticket, task))
     }
 
@@ -61,7 +62,7 @@ impl RunningTasks {
         &self.interactive
     }
 
-    /// How many were told to end and have not ended yet.
+    /// How many were asked to end and have not ended yet.
     pub fn stopping(&self) -> usize {
         self.stopping.len()
     }
@@ -71,27 +72,27 @@ impl RunningTasks {
         self.defaults[usize::from(class)..].iter().rev().find(|tasks| !tasks.is_empty())
     }
 
-    pub fn insert(&mut self, ticket: Ticket, task: Running) {
+    pub fn insert(&mut self, ticket: Ticket, task: RunningTask) {
         let key = (task.started, ticket);
         match task.kind {
             _ if task.stopping.is_some() => {}
-            Kind::Default => _ = self.defaults[usize::from(task.class)].insert(key),
-            Kind::Interactive => _ = self.interactive.insert(key),
-            Kind::Explicit => {}
+            TaskKind::Default => _ = self.defaults[usize::from(task.class)].insert(key),
+            TaskKind::Interactive => _ = self.interactive.insert(key),
+            TaskKind::Explicit => {}
         }
         self.stopping.extend(task.stopping.map(|since| (since, ticket)));
         self.tasks.insert(ticket, task);
         self.spare();
     }
 
-    pub fn remove(&mut self, ticket: Ticket) -> Option<Running> {
+    pub fn remove(&mut self, ticket: Ticket) -> Option<RunningTask> {
         let task = self.tasks.remove(&ticket)?;
         let key = (task.started, ticket);
         match task.kind {
             _ if task.stopping.is_some() => {}
-            Kind::Default => _ = self.defaults[usize::from(task.class)].remove(&key),
-            Kind::Interactive => _ = self.interactive.remove(&key),
-            Kind::Explicit => {}
+            TaskKind::Default => _ = self.defaults[usize::from(task.class)].remove(&key),
+            TaskKind::Interactive => _ = self.interactive.remove(&key),
+            TaskKind::Explicit => {}
         }
         if let Some(since) = task.stopping {
             self.stopping.remove(&(since, ticket));
@@ -100,7 +101,7 @@ impl RunningTasks {
         Some(task)
     }
 
-    /// Notes how long interactive tasks are spared.
+    /// Updates how long interactive tasks are spared.
     fn spare(&mut self) {
         if !self.patient {
             return;

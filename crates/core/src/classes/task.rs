@@ -1,10 +1,11 @@
-//! What a task asks for, and what is decided about it.
+//! The requests of tasks, and the decisions about them.
 
 use std::fmt;
 
 use crate::time::{Span, Timestamp};
 
-/// The number of a task in a pool. It is also its place: lower numbers came earlier.
+/// The number of a task in a pool. It is also its place in the queue: lower numbers arrived
+/// earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
@@ -14,51 +15,51 @@ impl fmt::Display for Ticket {
     }
 }
 
-/// How a task wants to run.
+/// How a task is to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ask {
+pub enum RunRequest {
     /// For at most this long, and never cut before.
     Timed(Span),
-    /// As long as nobody else needs the place.
+    /// As long as no other task needs the backend.
     Default,
-    /// Now or never, until somebody else needs the place.
+    /// At once or not at all, until another task needs the backend.
     Interactive,
 }
 
-/// The three sorts of tasks.
+/// The three kinds of tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// It said how long it may run.
+pub enum TaskKind {
+    /// Its client set how long it may run.
     Explicit,
-    /// It left that to the pool, which may lower it under load.
+    /// The pool sets its time, and may lower it under load.
     Default,
-    /// A person sits before it; it never waits and is halted when it helps.
+    /// Used by a person; it never waits, and is halted when that helps another task.
     Interactive,
 }
 
-impl Kind {
-    /// The kind's name on every face of Taskyard.
+impl TaskKind {
+    /// The name of the kind in all interfaces.
     pub const fn name(self) -> &'static str {
         match self {
-            Kind::Explicit => "explicit",
-            Kind::Default => "default",
-            Kind::Interactive => "interactive",
+            TaskKind::Explicit => "explicit",
+            TaskKind::Default => "default",
+            TaskKind::Interactive => "interactive",
         }
     }
 }
 
-/// A task that runs already, as somebody else started it.
+/// A running task that another scheduler started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resumed {
-    /// What it is.
-    pub kind: Kind,
+    /// Its kind.
+    pub kind: TaskKind,
     /// The class it counts in; the first for an interactive one.
     pub class: u8,
     /// When it started.
     pub started: Timestamp,
     /// How long it may run; `Span::FOREVER` for an interactive one.
     pub limit: Span,
-    /// The longest it may run by its own wish.
+    /// The longest time it may run at its own request.
     pub wish: Span,
 }
 
@@ -67,16 +68,16 @@ pub struct Resumed {
 pub enum Decision {
     /// Run it on a free backend.
     Start {
-        /// Which task.
+        /// The task.
         ticket: Ticket,
-        /// The class it counts in; nothing for an interactive one.
+        /// The class it counts in; `None` for an interactive one.
         class: Option<u8>,
         /// How long it may run; `Span::FOREVER` for an interactive one.
         limit: Span,
     },
-    /// It may run less long than it was told.
+    /// Its time is shorter than announced.
     Lower {
-        /// Which task.
+        /// The task.
         ticket: Ticket,
         /// The class it counts in from now on.
         class: u8,
@@ -87,20 +88,20 @@ pub enum Decision {
     },
     /// End it now; its backend is considered free at once.
     Halt {
-        /// Which task.
+        /// The task.
         ticket: Ticket,
     },
-    /// It does not run and does not wait.
+    /// It neither runs nor waits.
     Deny {
-        /// Which task.
+        /// The task.
         ticket: Ticket,
-        /// Why not.
+        /// The reason.
         why: Denial,
     },
 }
 
 impl Decision {
-    /// The task it is about.
+    /// The task of the decision.
     pub const fn ticket(&self) -> Ticket {
         match *self {
             Decision::Start { ticket, .. }
@@ -111,19 +112,19 @@ impl Decision {
     }
 }
 
-/// Why a task is turned away.
+/// Why a task is denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denial {
     /// Every backend is busy, and interactive tasks do not wait.
     Busy,
-    /// Too many wait already.
+    /// Too many tasks wait already.
     QueueFull,
-    /// It waited as long as a task may.
+    /// Its maximum wait is over.
     Overloaded,
 }
 
 impl Denial {
-    /// The denial's name on every face of Taskyard.
+    /// The name of the denial in all interfaces.
     pub const fn name(self) -> &'static str {
         match self {
             Denial::Busy => "busy",

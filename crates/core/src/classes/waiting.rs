@@ -1,29 +1,29 @@
-//! What everybody who waits may know: why not now, and when.
+//! The reason and the estimated start of each waiting task.
 
 use crate::classes::queue::Queued;
-use crate::classes::running::Running;
-use crate::classes::{Classes, Kind, Ticket};
+use crate::classes::running::RunningTask;
+use crate::classes::{Classes, TaskKind, Ticket};
 use crate::estimate::{Estimate, Means, Occupant, Profile, Simulation, Waiter};
 use crate::reason::Reason;
 use crate::time::{Span, Timestamp};
 
-/// What somebody who waits may know.
+/// The state of a waiting task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Which task.
+    /// The task.
     pub ticket: Ticket,
-    /// How many wait before it.
+    /// The number of tasks before it.
     pub ahead: usize,
     /// Why it does not run now.
     pub reason: Reason,
-    /// When it will start; nothing while that depends on a backend to come or an end of the pause.
+    /// When it will start; `None` while that depends on a new backend or the end of a pause.
     pub estimate: Option<Estimate>,
 }
 
-/// The future as those who wait have to reckon with it, so that a newcomer is told at once. It is right until anything
-/// else happens than that tasks arrive and wait.
+/// The expected future of the queue, so that a new task gets its estimate at once. It is valid
+/// until anything else happens than that tasks arrive and wait.
 #[derive(Clone, Debug)]
-pub struct Outlook {
+pub struct QueueForecast {
     since: Timestamp,
     worst: Profile,
     usual: Profile,
@@ -32,8 +32,9 @@ pub struct Outlook {
     means: Means,
 }
 
-impl Outlook {
-    /// Whether something that was to happen by now has not, so that nothing of it can be relied on.
+impl QueueForecast {
+    /// Whether something that was expected by now has not happened, so that the forecast is
+    /// invalid.
     pub fn is_overdue(&self, now: Timestamp) -> bool {
         self.worst.has_step(self.since, now)
     }
@@ -54,14 +55,14 @@ impl Classes {
         }
     }
 
-    /// Why this waiting task does not run now; nothing for one that does not wait.
+    /// Why this waiting task does not run now; `None` for one that does not wait.
     pub fn reason_of(&self, ticket: Ticket) -> Option<Reason> {
         self.queue.get(ticket).map(|task| self.reason(task.class))
     }
 
-    /// What everybody who waits may know, in the order of arrival. Each answer depends on earlier
-    /// tasks alone: `max` holds if every task uses all its time and `ending` more to end, `expected`
-    /// follows from what tasks of each class used lately.
+    /// The state of all waiting tasks, in the order of arrival. Each depends on earlier tasks
+    /// alone: `max` holds if every task uses all its time and `ending` more to end, `expected`
+    /// follows from the recent running times of each class.
     pub fn waiting(&self, now: Timestamp, ending: Span, means: &Means) -> Vec<Waiting> {
         let order = self.queue.in_order();
         let possible = !self.paused && self.backends > 0;
@@ -77,7 +78,7 @@ impl Classes {
             let max = worst.get(ahead).map(|start| start.since(now));
             let expected = usual.get(ahead).map(|start| start.since(now));
             let estimate = max.zip(expected).map(|(max, expected)| {
-                // What is usual is no promise, and never later than what is certain.
+                // The expected start is no promise, and never later than the latest one.
                 Estimate { max, expected: expected.min(max) }
             });
             Waiting { ticket: *ticket, ahead, reason: self.reason(task.class), estimate }
@@ -85,7 +86,7 @@ impl Classes {
         waiting.collect()
     }
 
-    /// When everybody who waits starts if each task runs as long as `time` says.
+    /// When each waiting task starts if each task runs as long as `time` says.
     fn starts(
         &self,
         now: Timestamp,
@@ -101,8 +102,9 @@ impl Classes {
         Simulation::new(now, limits.as_slice(), running).starts(waiters)
     }
 
-    /// The future without those who wait; they are added by [`Classes::greet`], in the order of arrival.
-    pub fn outlook(&self, now: Timestamp, ending: Span, means: &Means) -> Outlook {
+    /// The forecast without the waiting tasks; they are added by [`Classes::add_to_forecast`], in
+    /// the order of arrival.
+    pub fn forecast(&self, now: Timestamp, ending: Span, means: &Means) -> QueueForecast {
         let limits = self.rules.limits(self.backends);
         let profile = |time: &dyn Fn(u8, Span) -> Span| {
             let fast = self.rules.duration(0);
@@ -112,58 +114,63 @@ impl Classes {
         };
         let worst = profile(&|_, limit| limit + ending);
         let usual = profile(&|class, limit| means.usual(class, limit + ending));
-        Outlook { since: now, worst, usual, ahead: 0, ending, means: means.clone() }
+        QueueForecast { since: now, worst, usual, ahead: 0, ending, means: means.clone() }
     }
 
-    /// Adds a waiting task to the outlook, behind all others, and answers what it may know.
-    pub fn greet(&self, now: Timestamp, ticket: Ticket, outlook: &mut Outlook) -> Option<Waiting> {
+    /// Adds a waiting task to the forecast, behind all others, and returns its state.
+    pub fn add_to_forecast(
+        &self,
+        now: Timestamp,
+        ticket: Ticket,
+        forecast: &mut QueueForecast,
+    ) -> Option<Waiting> {
         let task = self.queue.get(ticket)?;
-        let (ending, fast) = (outlook.ending, self.rules.duration(0));
+        let (ending, fast) = (forecast.ending, self.rules.duration(0));
         let worst = waiter(&task, fast, &|_, limit| limit + ending);
-        let usual = |class, limit: Span| outlook.means.usual(class, limit + ending);
+        let usual = |class, limit: Span| forecast.means.usual(class, limit + ending);
         let usual = waiter(&task, fast, &usual);
-        let max = outlook.worst.add(now, worst).map(|start| start.since(now));
-        let expected = outlook.usual.add(now, usual).map(|start| start.since(now));
+        let max = forecast.worst.add(now, worst).map(|start| start.since(now));
+        let expected = forecast.usual.add(now, usual).map(|start| start.since(now));
         let estimate = max.zip(expected).filter(|_| !self.paused);
         let estimate =
             estimate.map(|(max, expected)| Estimate { max, expected: expected.min(max) });
-        outlook.ahead += 1;
-        let ahead = outlook.ahead - 1;
+        forecast.ahead += 1;
+        let ahead = forecast.ahead - 1;
         Some(Waiting { ticket, ahead, reason: self.reason(task.class), estimate })
     }
 
-    /// Everybody who waits, in the order of arrival.
+    /// All waiting tasks, in the order of arrival.
     pub fn waiting_tickets(&self) -> impl Iterator<Item = Ticket> {
         self.queue.in_order().into_iter().map(|(ticket, _)| ticket)
     }
 }
 
-/// A task that waits as those behind it have to reckon with it.
+/// A waiting task, as later ones must expect it.
 fn waiter(task: &Queued, fast: Span, time: &dyn Fn(u8, Span) -> Span) -> Waiter {
     let limit = match task.kind {
-        Kind::Default => fast.min(task.wish),
+        TaskKind::Default => fast.min(task.wish),
         _ => task.wish,
     };
     Waiter { class: task.class, time: time(task.class, limit) }
 }
 
-/// A running task as those who wait have to reckon with it, ending when `time` says and no later than
-/// it must. A default one is lowered as soon as that
-/// matters; an interactive one is halted, so it does not count at all unless it is spared for a while.
+/// A running task, as waiting ones must expect it, ending when `time` says and no later than its
+/// limit. A default one is lowered as soon as that matters; an interactive one is halted, so it
+/// does not count unless it is spared for a while.
 fn occupant(
     now: Timestamp,
-    task: &Running,
+    task: &RunningTask,
     fast: Span,
     time: &dyn Fn(u8, Span) -> Span,
     ending: Span,
 ) -> Option<Occupant> {
     let (class, limit) = match task.kind {
-        Kind::Interactive => {
+        TaskKind::Interactive => {
             let end = (task.spared? + ending).max(now);
             return Some(Occupant { class: 0, end });
         }
-        Kind::Explicit => (task.class, task.limit),
-        Kind::Default => (0, fast.min(task.limit)),
+        TaskKind::Explicit => (task.class, task.limit),
+        TaskKind::Default => (0, fast.min(task.limit)),
     };
     let end = match task.stopping {
         Some(since) => (since + ending).max(now),

@@ -1,9 +1,9 @@
-//! How long tasks of each class took lately.
+//! The recent running times of each class.
 
 use crate::limits::CLASSES_MAX;
 use crate::time::Span;
 
-/// How much the newest task counts.
+/// The weight of the newest task.
 const WEIGHT: f64 = 0.1;
 
 /// A moving mean of running times for each class.
@@ -13,14 +13,14 @@ pub struct Means {
 }
 
 impl Means {
-    /// A task of this class ran so long.
+    /// Records the running time of a task of this class.
     pub fn note(&mut self, class: u8, took: Span) {
         let Some(mean) = self.micros.get_mut(usize::from(class)) else { return };
         let took = took.as_micros() as f64;
         *mean = Some(mean.map_or(took, |mean| mean + WEIGHT * (took - mean)));
     }
 
-    /// How long tasks of this class usually run, and never more than `limit`.
+    /// The expected running time of a task of this class, at most `limit`.
     pub fn usual(&self, class: u8, limit: Span) -> Span {
         let mean = self.micros.get(usize::from(class)).copied().flatten();
         mean.map_or(limit, |mean| Span::from_micros(mean.round() as i64).min(limit))

@@ -1,7 +1,7 @@
-//! The one answer to "when will it run?", and how it is found.
+//! Estimates when a task will start.
 //!
-//! Limits are nested and the first who may start does, so a task's start depends on earlier tasks
-//! alone. One pass over the queue therefore gives everybody's start.
+//! Limits are nested and the first eligible task starts, so a task's start depends on earlier tasks
+//! alone. One pass over the queue therefore gives the start of every task.
 
 mod means;
 mod profile;
@@ -16,8 +16,8 @@ pub use simulation::{Occupant, Simulation, Waiter};
 /// When a task will start, counted from now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimate {
-    /// No later than this, even if every task before it uses all its time.
+    /// The latest start, if every task before it uses all its time.
     pub max: Span,
-    /// About then, if tasks take as long as they did lately.
+    /// The expected start, if tasks take as long as they did recently.
     pub expected: Span,
 }

@@ -1,4 +1,5 @@
-//! The simulated future as steps, so that one more task can be added without playing it all again.
+//! The simulated future as steps, so that one more task can be added without repeating the
+//! simulation.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -8,18 +9,20 @@ use crate::limits::CLASSES_MAX;
 use crate::time::Timestamp;
 
 /// How many tasks of each class and longer run from a moment on.
-type Counts = [u32; CLASSES_MAX];
+type RunningCounts = [u32; CLASSES_MAX];
 
-/// How many tasks run at each moment to come.
+/// How many tasks run at each future moment.
 ///
-/// It is right as long as everything happens as foreseen: tasks are added behind all others and nothing else
-/// changes. Whoever ends early, leaves or loses its backend asks for a new one.
+/// It is valid as long as everything happens as expected: tasks are added behind all others and
+/// nothing else changes. When a task ends early, leaves or loses its backend, a new profile is
+/// needed.
 #[derive(Clone, Debug)]
 pub struct Profile {
     limits: Vec<u32>,
-    /// What runs from each moment to the next one; the first is the beginning, and at the last nothing runs.
-    steps: BTreeMap<Timestamp, Counts>,
-    /// Before this moment there is no room for another task of the class, and never will be.
+    /// The running tasks from each moment to the next one; the first is the beginning, and at the
+    /// last nothing runs.
+    steps: BTreeMap<Timestamp, RunningCounts>,
+    /// Before this moment no other task of the class fits, and none ever will.
     full_until: [Timestamp; CLASSES_MAX],
 }
 
@@ -38,8 +41,8 @@ impl Profile {
         this
     }
 
-    /// Adds a task behind all others; answers when it starts, or nothing if it never can. That may be before
-    /// earlier tasks of longer classes do, and none of them starts later for it.
+    /// Adds a task behind all others; returns when it starts, or `None` if it never can. That may
+    /// be before earlier tasks of longer classes, and none of them starts later because of it.
     pub fn add(&mut self, now: Timestamp, waiter: Waiter) -> Option<Timestamp> {
         let class = usize::from(waiter.class);
         let begin = self.full_until[class].max(now);
@@ -49,11 +52,11 @@ impl Profile {
         Some(start)
     }
 
-    /// The first moment from this one on with room for another task of the class.
+    /// The first moment from this one on at which another task of the class fits.
     fn first_room(&self, begin: Timestamp, class: usize) -> Option<Timestamp> {
         let limits = &self.limits[..=class];
         let has_room =
-            |counts: &Counts| limits.iter().zip(counts).all(|(limit, count)| count < limit);
+            |counts: &RunningCounts| limits.iter().zip(counts).all(|(limit, count)| count < limit);
         let current = self.steps.range(..=begin).next_back();
         if current.is_some_and(|(_, counts)| has_room(counts)) {
             return Some(begin);
@@ -63,7 +66,7 @@ impl Profile {
         found.map(|(moment, _)| *moment)
     }
 
-    /// Whether something was foreseen to begin or end after the first moment and up to the second.
+    /// Whether a start or end was expected after the first moment and up to the second.
     pub fn has_step(&self, after: Timestamp, until: Timestamp) -> bool {
         after < until
             && self.steps.range((Bound::Excluded(after), Bound::Included(until))).next().is_some()
@@ -82,7 +85,7 @@ impl Profile {
         }
     }
 
-    /// Lets a step begin at this moment.
+    /// Splits the step at this moment.
     fn split(&mut self, moment: Timestamp) {
         let before = self.steps.range(..=moment).next_back().map(|(_, counts)| *counts);
         self.steps.entry(moment).or_insert(before.unwrap_or_default());

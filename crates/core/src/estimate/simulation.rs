@@ -1,4 +1,4 @@
-//! Plays the queue forward to its end.
+//! Simulates the queue to its end.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -6,25 +6,25 @@ use std::collections::{BinaryHeap, VecDeque};
 use crate::limits::CLASSES_MAX;
 use crate::time::{Span, Timestamp};
 
-/// A task that runs, as those who wait have to reckon with it.
+/// A running task, as waiting ones must expect it.
 #[derive(Clone, Copy, Debug)]
 pub struct Occupant {
     /// The class it counts in.
     pub class: u8,
-    /// When its place is free.
+    /// When its backend is free.
     pub end: Timestamp,
 }
 
-/// A task that waits.
+/// A waiting task.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiter {
     /// The class whose limits hold it back.
     pub class: u8,
-    /// How long it will hold its place.
+    /// How long it will run.
     pub time: Span,
 }
 
-/// The places of a pool as time goes on.
+/// The backends of a pool over time.
 #[derive(Clone, Debug)]
 pub struct Simulation<'a> {
     now: Timestamp,
@@ -48,7 +48,7 @@ impl<'a> Simulation<'a> {
         this
     }
 
-    /// When each of those who wait starts, in their order. It ends early where nobody ever could.
+    /// When each waiting task starts, in order. It ends early where no task could ever start.
     pub fn starts(mut self, waiters: impl IntoIterator<Item = Waiter>) -> Vec<Timestamp> {
         let mut queues: Vec<VecDeque<(usize, Span)>> = vec![VecDeque::new(); self.limits.len()];
         let mut count = 0;
@@ -78,7 +78,7 @@ impl<'a> Simulation<'a> {
         heads.min().map(|(_, class)| class)
     }
 
-    /// Goes on to the next end; false when nothing runs any more.
+    /// Advances to the next end; false when nothing runs any more.
     fn go_on(&mut self) -> bool {
         let Some(Reverse((end, _))) = self.ends.peek().copied() else { return false };
         self.now = self.now.max(end);

@@ -1,14 +1,13 @@
-//! A recount of everything the machine keeps twice: what it finds in its orders must be what its slots
-//! say.
+//! Recounts everything the machine keeps redundantly: its indexes must agree with its slots.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::semaphore::Status;
 use crate::semaphore::gated::gated;
-use crate::slots::{Slot, Standing};
+use crate::slots::{Slot, SlotState};
 use crate::stats::Counts;
-use crate::subqueue::{Place, Subqueues};
+use crate::subqueue::{OrderKey, Subqueues};
 use crate::task::Body;
 use crate::time::Timestamp;
 
@@ -16,7 +15,7 @@ use super::Machine;
 use super::tubes::Tube;
 
 impl Machine {
-    /// Recounts everything and panics where what is kept differs.
+    /// Recounts everything and panics if anything differs.
     pub(super) fn audit(&self) {
         let now = self.now.unwrap_or(Timestamp::EPOCH);
         for (number, tube) in self.tubes.iter() {
@@ -30,9 +29,9 @@ impl Machine {
         self.audit_gates();
     }
 
-    /// A task stands in the semaphore of its tube exactly while it is ready, taken, or would be ready.
+    /// A task is in the semaphore of its tube exactly while it is ready, taken, or would be ready.
     fn audit_gates(&self) {
-        let mut at_work = BTreeSet::new();
+        let mut taken_tasks = BTreeSet::new();
         let mut stand = BTreeSet::new();
         for (number, tube) in self.tubes.iter() {
             let Some(gate) = self.gate(number) else { continue };
@@ -41,24 +40,24 @@ impl Machine {
                 let status = self.semaphores.status(gate, task);
                 stand.extend(status.map(|_| (gate, task)));
                 let fits = match slot.standing {
-                    Standing::Ready(_) => status == Some(Status::Acquired),
-                    Standing::Gated(_) => matches!(status, Some(Status::Wait | Status::Delayed)),
-                    Standing::Taken(_) => at_work.insert(task),
-                    Standing::Delayed(_) | Standing::Scheduled(_) | Standing::Buried { .. } => {
+                    SlotState::Ready(_) => status == Some(Status::Acquired),
+                    SlotState::Gated(_) => matches!(status, Some(Status::Wait | Status::Delayed)),
+                    SlotState::Taken(_) => taken_tasks.insert(task),
+                    SlotState::Delayed(_) | SlotState::Scheduled(_) | SlotState::Buried { .. } => {
                         status.is_none()
                     }
                 };
-                assert!(fits || self.loose.contains(&(gate, task)), "{slot:?} is {status:?}");
+                assert!(fits || self.to_repair.contains(&(gate, task)), "{slot:?} is {status:?}");
             }
         }
-        assert_eq!(self.shared.at_work, at_work);
-        let places = self.semaphores.gated_tasks().filter(|place| !self.loose.contains(place));
-        for place in places {
-            assert!(stand.contains(&place), "{place:?} has no task");
+        assert_eq!(self.shared.taken_tasks, taken_tasks);
+        let places = self.semaphores.gated_tasks().filter(|key| !self.to_repair.contains(key));
+        for key in places {
+            assert!(stand.contains(&key), "{key:?} has no task");
         }
     }
 
-    /// What the tasks of all tubes share.
+    /// The indexes over all tubes.
     fn audit_shared(&self) {
         let mut held = BTreeSet::new();
         let mut body_bytes = 0;
@@ -76,13 +75,13 @@ impl Machine {
         }
     }
 
-    /// The next wake-up is the nearest of all deadlines there are.
+    /// The next wake-up is the nearest of all deadlines.
     fn audit_wakeups(&self) {
         let slots = self.tubes.iter().flat_map(|(_, tube)| tube.tasks.parts().0.iter());
         let ends: Vec<_> = self.sessions.values().filter_map(|session| session.ends).collect();
         let deadlines = slots.map(deadline).chain(ends).filter(|at| *at != Timestamp::NEVER);
-        let loose = self.is_loose().then_some(Timestamp::EPOCH);
-        let others = self.semaphores.next_wakeup().into_iter().chain(loose);
+        let detached = self.needs_repair().then_some(Timestamp::EPOCH);
+        let others = self.semaphores.next_wakeup().into_iter().chain(detached);
         assert_eq!(self.next_wakeup(), deadlines.chain(others).min());
         let wakeups = self.tubes.iter().filter_map(|(number, tube)| {
             let deadlines = tube.tasks.parts().0.iter().map(deadline);
@@ -98,7 +97,7 @@ impl Machine {
         assert_eq!(self.session_ends, ends.collect());
     }
 
-    /// A tube stands in a list of effects exactly when it is marked so.
+    /// A tube is in a list of effects exactly when its signal is set.
     fn audit_signals(&self) {
         let marked = |mark: fn(&Tube) -> bool| -> Vec<u32> {
             let marked = self.tubes.iter().filter(|(_, tube)| mark(tube));
@@ -125,18 +124,18 @@ impl Tube {
         for slot in slots.iter() {
             assert!(slot.id.0 < self.next_id);
             match slot.standing {
-                Standing::Ready(_) => {
+                SlotState::Ready(_) => {
                     counts.ready += 1;
                     ready.push(slot);
                 }
-                Standing::Delayed(_) | Standing::Scheduled(_) | Standing::Gated(_) => {
+                SlotState::Delayed(_) | SlotState::Scheduled(_) | SlotState::Gated(_) => {
                     counts.delayed += 1;
                 }
-                Standing::Taken(_) => {
+                SlotState::Taken(_) => {
                     counts.taken += 1;
                     taken.insert(slot.id);
                 }
-                Standing::Buried { .. } => {
+                SlotState::Buried { .. } => {
                     counts.buried += 1;
                     buried.insert((slot.pri, slot.id));
                 }
@@ -175,27 +174,27 @@ impl Tube {
             assert!(runs <= 1, "two tasks of {key} run");
             let all: Vec<_> = slots
                 .into_iter()
-                .filter(|slot| matches!(slot.standing, Standing::Ready(_)))
+                .filter(|slot| matches!(slot.standing, SlotState::Ready(_)))
                 .collect();
             audit_ready(now, ready, &all);
         }
     }
 }
 
-/// The order of ready tasks has no others, and misses none but expired ones.
-fn audit_ready(now: Timestamp, kept: &BTreeSet<Place>, ready: &[&Slot]) {
-    let all: BTreeSet<Place> = ready.iter().map(|slot| (slot.pri, slot.id)).collect();
+/// The index of ready tasks has no others, and misses only expired ones.
+fn audit_ready(now: Timestamp, kept: &BTreeSet<OrderKey>, ready: &[&Slot]) {
+    let all: BTreeSet<OrderKey> = ready.iter().map(|slot| (slot.pri, slot.id)).collect();
     assert!(kept.is_subset(&all), "{kept:?} has more than {all:?}");
     for slot in ready.iter().filter(|slot| !kept.contains(&(slot.pri, slot.id))) {
         assert!(slot.expires <= now, "{slot:?} cannot be found");
     }
 }
 
-/// When time alone moves the task, said once more.
+/// The deadline of the task, computed independently.
 fn deadline(slot: &Slot) -> Timestamp {
     match &slot.standing {
-        Standing::Delayed(due) | Standing::Scheduled(due) => *due,
-        Standing::Taken(delivery) => delivery.until,
-        Standing::Ready(_) | Standing::Gated(_) | Standing::Buried { .. } => slot.expires,
+        SlotState::Delayed(due) | SlotState::Scheduled(due) => *due,
+        SlotState::Taken(delivery) => delivery.until,
+        SlotState::Ready(_) | SlotState::Gated(_) | SlotState::Buried { .. } => slot.expires,
     }
 }

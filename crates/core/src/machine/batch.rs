@@ -1,4 +1,4 @@
-//! How a store writes a batch down, undoes it, and brings back what was written.
+//! Lets a store write a batch, undo it, and restore stored data.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -9,22 +9,22 @@ use crate::semaphore::Semaphores;
 use crate::slots::Slot;
 use crate::stats::TubeStats;
 use crate::task::{Body, TaskId};
-use crate::tasks::{Loose, Tasks};
+use crate::tasks::{DetachedTask, Tasks};
 use crate::time::Timestamp;
 use crate::tube::{TubeName, TubeOptions};
 
 use super::Machine;
-use super::finish::GiveBack;
+use super::finish::ReleaseMode;
 use super::tubes::Tube;
 
 impl Machine {
-    /// Begins a batch: from here on what changes is noted, until [`Machine::keep`] or
+    /// Begins a batch: from here on changes are recorded, until [`Machine::keep`] or
     /// [`Machine::undo`].
     pub fn begin(&mut self) {
         self.journal.on = true;
         self.journal.batch = self.journal.batch.wrapping_add(1);
         if self.journal.batch == 0 {
-            // The numbers begin again: no mark of the last time around may be taken for a new one.
+            // The numbers start again: no mark of the previous round may match a new batch.
             self.journal.batch = 1;
             self.tubes.iter_mut().for_each(|tube| {
                 tube.noted = 0;
@@ -35,18 +35,18 @@ impl Machine {
         self.semaphores.begin();
     }
 
-    /// What the batch changed that must be written down.
+    /// The changes of the batch that must be stored.
     pub fn changes(&self) -> Changes {
         let mut changes = Changes { semaphores: self.semaphores.changes(), ..Changes::default() };
         let mut tubes = BTreeSet::new();
-        // Where a tube lost all its tasks: what was noted before concerns tasks that are gone.
+        // Where a tube lost all its tasks: earlier entries concern removed tasks.
         let mut cleared: HashMap<u32, usize> = HashMap::new();
         for (place, entry) in self.journal.entries.iter().enumerate() {
             match entry {
                 Entry::Created { tube }
                 | Entry::Options { tube, .. }
                 | Entry::Named { tube, .. } => _ = tubes.insert(*tube),
-                // A truncated tube is written too: the ids its tasks used up stay used.
+                // A truncated tube is stored too: the ids of its tasks stay used.
                 Entry::Dropped { tube, .. } | Entry::Truncated { tube, .. } => {
                     tubes.insert(*tube);
                     cleared.insert(*tube, place);
@@ -69,8 +69,8 @@ impl Machine {
         changes
     }
 
-    /// What is to be written down of one task.
-    fn change(&self, number: u32, id: TaskId, before: Option<&Loose>) -> Option<Change> {
+    /// The change of one task that must be stored.
+    fn change(&self, number: u32, id: TaskId, before: Option<&DetachedTask>) -> Option<Change> {
         let tube = self.tubes.get(number)?;
         let Some(after) = tube.tasks.get(id) else {
             return Some(if before.is_some() { Change::Remove(id) } else { Change::Passed(id) });
@@ -87,21 +87,21 @@ impl Machine {
         }
     }
 
-    /// Ends the batch: it is written down.
+    /// Ends the batch after it was stored.
     pub fn keep(&mut self) {
         self.journal.on = false;
         self.journal.entries.clear();
         self.semaphores.keep();
     }
 
-    /// Ends the batch as if it had not happened. Lease numbers and task ids it used stay used.
+    /// Reverts the batch. Lease numbers and task ids it used stay used.
     pub fn undo(&mut self) {
         self.semaphores.undo();
         self.journal.on = false;
         for entry in std::mem::take(&mut self.journal.entries).into_iter().rev() {
             self.undo_entry(entry);
         }
-        // What was put right in this batch is not right any more.
+        // Repairs made in this batch were reverted with it.
         self.restored();
     }
 
@@ -113,7 +113,7 @@ impl Machine {
                 let tube_before = self.tube(tube);
                 tube_before.tasks.set_gated(before.semaphore.is_some());
                 tube_before.options = before;
-                self.settle(tube);
+                self.update_signals(tube);
             }
             Entry::Named { tube, before } => {
                 let (name, queue_num) = *before;
@@ -124,28 +124,28 @@ impl Machine {
             Entry::Dropped { tube, before } => {
                 before.tasks.share(tube, &mut self.shared, true);
                 self.tubes.insert(tube, *before);
-                self.settle(tube);
+                self.update_signals(tube);
             }
             Entry::Truncated { tube, before } => {
                 before.share(tube, &mut self.shared, true);
                 self.tube(tube).tasks = *before;
-                self.settle(tube);
+                self.update_signals(tube);
             }
             Entry::Session { id, before } => self.set_session(id, before),
             Entry::SessionTtr { before } => self.session_ttr = before,
         }
     }
 
-    fn undo_task(&mut self, number: u32, id: TaskId, before: Option<Loose>) {
+    fn undo_task(&mut self, number: u32, id: TaskId, before: Option<DetachedTask>) {
         let Some(tube) = self.tubes.get_mut(number) else { return };
         tube.tasks.remove(id, &mut self.shared);
-        if let Some(loose) = before {
-            tube.tasks.insert(loose, &mut self.shared);
+        if let Some(detached) = before {
+            tube.tasks.insert(detached, &mut self.shared);
         }
-        self.settle(number);
+        self.update_signals(number);
     }
 
-    /// Brings back a tube that was written down; whether it can have been.
+    /// Restores a stored tube; false if it cannot have been stored.
     pub fn restore_tube(&mut self, number: u32, record: TubeRecord) -> bool {
         if number >= TUBE_NUMBERS_MAX {
             return false;
@@ -156,8 +156,8 @@ impl Machine {
         true
     }
 
-    /// Brings back a task that was written down, into a tube that is back already; whether it is, and
-    /// the task can have been in it.
+    /// Restores a stored task into a restored tube; false if that does not exist or cannot have
+    /// contained the task.
     pub fn restore_task(&mut self, number: u32, record: Record) -> bool {
         let Some(tube) = self.tubes.get_mut(number) else { return false };
         let lacks_subqueue = tube.options.kind.has_subqueues() && record.subqueue.is_none();
@@ -171,13 +171,13 @@ impl Machine {
         let subqueue = record.subqueue.clone();
         let semaphore_priority = record.semaphore_priority;
         let slot = Slot::from_record(record, self.wall_ahead);
-        let loose = Loose { slot, subqueue, semaphore_priority };
-        tube.tasks.insert(loose, &mut self.shared);
-        self.settle(number);
+        let detached = DetachedTask { slot, subqueue, semaphore_priority };
+        tube.tasks.insert(detached, &mut self.shared);
+        self.update_signals(number);
         true
     }
 
-    /// A tube as it is written down.
+    /// A tube, as it is stored.
     pub fn tube_record(&self, number: u32) -> Option<TubeRecord> {
         let tube = self.tubes.get(number)?;
         Some(TubeRecord {
@@ -202,51 +202,51 @@ impl Machine {
         self.tubes.iter().map(|tube| tube.0)
     }
 
-    /// The semaphores, to be brought back or looked at.
+    /// The semaphores, to be restored or read.
     pub fn semaphores(&self) -> &Semaphores {
         &self.semaphores
     }
 
-    /// The semaphores, to be brought back.
+    /// The semaphores, to be restored.
     pub fn semaphores_mut(&mut self) -> &mut Semaphores {
         &mut self.semaphores
     }
 
-    /// The number the next lease gets.
+    /// The number of the next lease.
     pub fn next_lease(&self) -> u64 {
         self.next_lease
     }
 
-    /// Lets leases go on from `number`, so that none is issued twice.
+    /// Continues lease numbers from `number`, so that none is issued twice.
     pub fn set_next_lease(&mut self, number: u64) {
         self.next_lease = self.next_lease.max(number);
     }
 
-    /// Memory used by the bodies that are in it, in bytes.
+    /// Memory used by the bodies in memory, in bytes.
     pub fn body_bytes(&self) -> usize {
         self.shared.body_bytes
     }
 
-    /// Puts the body of a task into memory or, with `None`, takes it out because disk has it.
+    /// Puts the body of a task into memory or, with `None`, removes it because it is on disk.
     pub fn set_body(&mut self, number: u32, id: TaskId, body: Option<Body>) {
         if let Some(tube) = self.tubes.get_mut(number) {
             tube.tasks.set_body(id, body, &mut self.shared);
         }
     }
 
-    /// Whether the task is there and its body is not in memory.
-    pub fn lacks_body(&self, number: u32, id: TaskId) -> bool {
+    /// Whether the task exists and its body is not in memory.
+    pub fn is_body_unloaded(&self, number: u32, id: TaskId) -> bool {
         let slot = self.tubes.get(number).and_then(|tube| tube.tasks.get(id));
         slot.is_some_and(|slot| slot.body.is_none())
     }
 
-    /// The tasks to be taken next, as far as that can be told, at most `window`.
+    /// The tasks to be taken next, as far as known, at most `window`.
     pub fn upcoming(&self, number: u32, window: usize) -> Vec<TaskId> {
         self.tubes.get(number).map_or_else(Vec::new, |tube| tube.tasks.upcoming(window))
     }
 
-    /// What a stop and a new start do: taken tasks are given back, temporary tubes are empty, sessions
-    /// are gone and the counters begin again.
+    /// Applies the effects of a stop and a new start: taken tasks are released, temporary tubes are
+    /// empty, sessions are gone and the counters start again.
     pub fn restart(&mut self) {
         self.give_back_all();
         self.forget_sessions();
@@ -258,14 +258,14 @@ impl Machine {
                 let empty = Tasks::new(number, &tube.options);
                 let before = std::mem::replace(&mut tube.tasks, empty);
                 before.share(number, &mut self.shared, false);
-                self.settle(number);
+                self.update_signals(number);
             }
         }
-        // The places of what was forgotten are free with the next command.
+        // The entries of removed tasks are removed with the next command.
         self.restored();
     }
 
-    /// Gives every taken task back, as a stop does.
+    /// Releases every taken task, as a stop does.
     pub fn give_back_all(&mut self) {
         let now = self.now.unwrap_or(Timestamp::EPOCH);
         let taken: Vec<_> = self
@@ -274,8 +274,8 @@ impl Machine {
             .flat_map(|(number, tube)| tube.tasks.taken().map(move |id| (number, id)))
             .collect();
         for (number, id) in taken {
-            self.give_back(now, number, id, GiveBack::RELEASE);
-            self.settle(number);
+            self.give_back(now, number, id, ReleaseMode::RELEASE);
+            self.update_signals(number);
         }
         self.restored();
     }

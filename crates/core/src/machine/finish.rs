@@ -1,10 +1,10 @@
-//! How deliveries end, and what else moves a task by hand.
+//! Ends deliveries, and moves tasks by command.
 
 use crate::command::{Finish, FinishItem, Holder, Outcome, Reply};
 use crate::error::{Error, Result};
 use crate::journal::Entry;
 use crate::limits::BATCH_TASKS_MAX;
-use crate::slots::{Delivery, Slot, Standing};
+use crate::slots::{Delivery, Slot, SlotState};
 use crate::state::{self, Event, State};
 use crate::task::TaskId;
 use crate::time::{Span, Timestamp};
@@ -37,7 +37,7 @@ impl Machine {
             self.regate(now, number, &ids);
             self.show_gated(now, number, &mut outcomes);
         }
-        self.settle(number);
+        self.update_signals(number);
         Ok(Reply::Finished(outcomes))
     }
 
@@ -49,9 +49,9 @@ impl Machine {
         show: bool,
     ) -> Outcome {
         let Some(slot) = self.tubes[number].tasks.get(item.id) else { return Outcome::Missing };
-        let anybody_buries = item.finish == Finish::Bury && item.holder == Holder::Any;
+        let is_unowned_bury = item.finish == Finish::Bury && item.holder == Holder::Any;
         let held = self.held_delivery(now, slot, item.holder);
-        if held.is_none() && !anybody_buries {
+        if held.is_none() && !is_unowned_bury {
             return Outcome::Stale;
         }
         match item.finish {
@@ -63,7 +63,7 @@ impl Machine {
                     now,
                     number,
                     item.id,
-                    GiveBack { delay, counted, lease_over: false },
+                    ReleaseMode { delay, counted, lease_over: false },
                 );
             }
             Finish::Bury => self.bury(number, item.id),
@@ -73,7 +73,7 @@ impl Machine {
         Outcome::Done(shown.map(Box::new))
     }
 
-    /// What was shown before the semaphore had its say is shown as it is now.
+    /// Updates the shown tasks after the semaphore has changed them.
     fn show_gated(&self, now: Timestamp, number: u32, outcomes: &mut [Outcome]) {
         for outcome in outcomes {
             if let Outcome::Done(Some(task)) = outcome
@@ -85,7 +85,7 @@ impl Machine {
         }
     }
 
-    /// The delivery under way, if `holder` holds it and its time is not over.
+    /// The current delivery, if `holder` holds it and it has not expired.
     fn held_delivery<'a>(
         &self,
         now: Timestamp,
@@ -103,7 +103,8 @@ impl Machine {
         holds.then_some(delivery)
     }
 
-    /// A kind without times has no touch, except for deliveries whose taker named a lease time.
+    /// A kind without times does not support touch, except for deliveries whose take set a lease
+    /// time.
     fn check_touches(&self, now: Timestamp, number: u32, items: &[FinishItem]) -> Result<()> {
         let tube = &self.tubes[number];
         if tube.options.kind.has_times() {
@@ -126,34 +127,36 @@ impl Machine {
         outcome
     }
 
-    /// Takes a task out for good.
+    /// Removes a task permanently.
     pub(super) fn remove(&mut self, number: u32, id: TaskId, show: bool) -> Outcome {
         self.note_stats(number);
         let tube = self.tubes.get_mut(number).expect("the caller looked the tube up");
-        let Some(loose) = tube.tasks.remove(id, &mut self.shared) else { return Outcome::Missing };
+        let Some(detached) = tube.tasks.remove(id, &mut self.shared) else {
+            return Outcome::Missing;
+        };
         tube.since_open.tasks.done += 1;
-        let outcome = Outcome::Done(show.then(|| Box::new(view_done(&loose))));
-        // As `note` does it, but without a copy: nobody else wants the task any more.
-        if loose.slot.noted != self.journal.batch {
-            self.journal.push(|| Entry::Task { tube: number, id, before: Some(loose) });
+        let outcome = Outcome::Done(show.then(|| Box::new(view_done(&detached))));
+        // As `note` does it, but without a copy: the task is not used any more.
+        if detached.slot.noted != self.journal.batch {
+            self.journal.push(|| Entry::Task { tube: number, id, before: Some(detached) });
         }
         outcome
     }
 
     /// Ends a delivery without ack: the task is ready again, or delayed, or its attempts are used
     /// up.
-    pub(super) fn give_back(&mut self, now: Timestamp, number: u32, id: TaskId, how: GiveBack) {
+    pub(super) fn give_back(&mut self, now: Timestamp, number: u32, id: TaskId, how: ReleaseMode) {
         self.note(number, id);
         let tube = self.tubes.get_mut(number).expect("the caller looked the tube up");
         let attempts_max = tube.options.attempts_max.unwrap_or(u32::MAX);
         let mut used_up = false;
         tube.tasks.update(id, &mut self.shared, |slot| {
-            // What does not count leaves no trace.
+            // An uncounted delivery leaves no trace.
             let mut since = slot.since();
             if how.counted {
-                // Whoever was too late gave it back when its time was over, whenever that is seen.
+                // An expired delivery ended when its time was over, whenever that is noticed.
                 let back = match &slot.standing {
-                    Standing::Taken(delivery) if how.lease_over => delivery.until,
+                    SlotState::Taken(delivery) if how.lease_over => delivery.until,
                     _ => now,
                 };
                 (slot.previous_start, since) = (since, back);
@@ -161,13 +164,13 @@ impl Machine {
                 used_up = slot.attempts >= attempts_max;
             }
             let event = if used_up {
-                slot.standing = Standing::Buried { dead_letter: true };
+                slot.standing = SlotState::Buried { dead_letter: true };
                 Event::DeadLetter
             } else if how.delay.is_zero() {
-                slot.standing = Standing::Ready(since);
+                slot.standing = SlotState::Ready(since);
                 Event::Release
             } else {
-                slot.standing = Standing::Delayed(now + how.delay);
+                slot.standing = SlotState::Delayed(now + how.delay);
                 slot.expires = slot.expires + how.delay;
                 Event::ReleaseDelayed
             };
@@ -188,7 +191,7 @@ impl Machine {
         self.note(number, id);
         let tube = self.tubes.get_mut(number).expect("the caller looked the tube up");
         tube.tasks.update(id, &mut self.shared, |slot| {
-            slot.standing = Standing::Buried { dead_letter: false };
+            slot.standing = SlotState::Buried { dead_letter: false };
         });
         tube.calls().bury += 1;
     }
@@ -200,7 +203,7 @@ impl Machine {
         self.note(number, id);
         let tube = self.tubes.get_mut(number).expect("the caller looked the tube up");
         tube.tasks.update(id, &mut self.shared, |slot| {
-            if let Standing::Taken(delivery) = &mut slot.standing {
+            if let SlotState::Taken(delivery) = &mut slot.standing {
                 delivery.until = delivery.until + more;
             }
             slot.expires = slot.expires + more;
@@ -228,7 +231,7 @@ impl Machine {
             outcomes.push(outcome);
         }
         self.regate(now, number, ids);
-        self.settle(number);
+        self.update_signals(number);
         Ok(Reply::Finished(outcomes))
     }
 
@@ -240,12 +243,12 @@ impl Machine {
             debug_assert_eq!(state::next(Some(State::Buried), Event::Kick), Some(State::Ready));
             self.note(number, id);
             let tube = self.tubes.get_mut(number).expect("kick looked the tube up");
-            tube.tasks.update(id, &mut self.shared, |slot| slot.standing = Standing::Ready(now));
+            tube.tasks.update(id, &mut self.shared, |slot| slot.standing = SlotState::Ready(now));
             tube.calls().kick += 1;
             kicked.push(id);
         }
         self.regate(now, number, &kicked);
-        self.settle(number);
+        self.update_signals(number);
         Ok(Reply::Kicked(kicked.len() as u64))
     }
 
@@ -253,29 +256,30 @@ impl Machine {
         let number = self.number(name)?;
         let taken: Vec<TaskId> = self.tube(number).tasks.taken().collect();
         for id in &taken {
-            self.give_back(now, number, *id, GiveBack::RELEASE);
+            self.give_back(now, number, *id, ReleaseMode::RELEASE);
         }
         self.regate(now, number, &taken);
-        self.settle(number);
+        self.update_signals(number);
         Ok(Reply::Nothing)
     }
 }
 
 /// How a delivery ends without ack.
 #[derive(Clone, Copy)]
-pub(super) struct GiveBack {
+pub(super) struct ReleaseMode {
     pub delay: Span,
     /// Whether it counts as an attempt.
     pub counted: bool,
-    /// Whether its time was over, or somebody gave it back.
+    /// Whether the lease expired, instead of a release.
     pub lease_over: bool,
 }
 
-impl GiveBack {
-    /// As the end of a session does it.
-    pub const RELEASE: GiveBack = GiveBack { delay: Span::ZERO, counted: true, lease_over: false };
-    /// As the end of its time does it.
-    pub const LEASE_OVER: GiveBack = GiveBack { lease_over: true, ..GiveBack::RELEASE };
+impl ReleaseMode {
+    /// As at the end of a session.
+    pub const RELEASE: ReleaseMode =
+        ReleaseMode { delay: Span::ZERO, counted: true, lease_over: false };
+    /// As at the end of a lease.
+    pub const LEASE_OVER: ReleaseMode = ReleaseMode { lease_over: true, ..ReleaseMode::RELEASE };
 }
 
 pub(super) fn check_batch(size: usize) -> Result<()> {

@@ -1,17 +1,17 @@
-//! Tubes with a semaphore before them: their tasks are ready only while they hold a grant.
+//! Tubes that are gated by a semaphore: their tasks are ready only while they hold a grant.
 //!
-//! A task stands in the semaphore exactly while it is ready, taken, or would be ready with a grant. It is not there
-//! while its time has not come, and not when it is buried or gone. So whatever moved tasks says which in the end
-//! (`regate`), and whatever moved places is followed (`follow`).
+//! A task is in the semaphore's queue exactly while it is ready, taken, or would be ready with a
+//! grant. It is not in it while it is delayed, buried or removed. So every command that moves tasks
+//! ends with `regate`, and every change of grants with `apply_grants`.
 
 use std::collections::BTreeSet;
 
 use crate::error::{Error, Result};
-use crate::semaphore::gated::{Want, gated, priority_of, tube_task};
+use crate::semaphore::gated::{GateRequest, gated, priority_of, tube_task};
 use crate::semaphore::{
     Priority, SemaphoreChange, SemaphoreCommand, SemaphoreKey, SemaphoreReply, Semaphores, Status,
 };
-use crate::slots::{Slot, Standing};
+use crate::slots::{Slot, SlotState};
 use crate::state::{self, Event, State};
 use crate::task::TaskId;
 use crate::time::Timestamp;
@@ -21,22 +21,22 @@ use super::Machine;
 use super::tubes::Tube;
 
 impl Machine {
-    /// The number of the semaphore before a tube.
+    /// The number of the semaphore of a tube.
     pub(super) fn gate(&self, number: u32) -> Option<u32> {
         let key = self.tubes.get(number)?.options.semaphore.as_ref()?;
         self.semaphores.number_of(key)
     }
 
-    /// Asks the semaphores something; they see who is at work.
-    pub(super) fn ask_semaphores<T>(&mut self, ask: impl FnOnce(&mut Semaphores) -> T) -> T {
-        std::mem::swap(&mut self.shared.at_work, &mut self.semaphores.at_work);
+    /// Runs `ask` on the semaphores, which can see the taken tasks meanwhile.
+    pub(super) fn with_semaphores<T>(&mut self, ask: impl FnOnce(&mut Semaphores) -> T) -> T {
+        std::mem::swap(&mut self.shared.taken_tasks, &mut self.semaphores.taken_tasks);
         let answer = ask(&mut self.semaphores);
-        std::mem::swap(&mut self.shared.at_work, &mut self.semaphores.at_work);
+        std::mem::swap(&mut self.shared.taken_tasks, &mut self.semaphores.taken_tasks);
         answer
     }
 
-    /// After tasks of a tube moved: brings them to where their semaphore has them. Does nothing for a tube
-    /// without one.
+    /// Updates the semaphore after tasks of a tube moved. Does nothing for a tube without a
+    /// semaphore.
     pub(super) fn regate(&mut self, now: Timestamp, number: u32, ids: &[TaskId]) {
         let Some(gate) = self.gate(number).filter(|_| !ids.is_empty()) else { return };
         self.regate_in(now, gate, ids.iter().map(|id| gated(number, *id)).collect());
@@ -44,12 +44,13 @@ impl Machine {
 
     /// The same for tasks by their numbers in the semaphore.
     pub(super) fn regate_in(&mut self, now: Timestamp, gate: u32, tasks: Vec<TaskId>) {
-        let wants: Vec<_> = tasks.into_iter().map(|task| (task, self.want(gate, task))).collect();
-        self.ask_semaphores(|semaphores| semaphores.regate(now, gate, &wants));
-        self.follow();
+        let wants: Vec<_> =
+            tasks.into_iter().map(|task| (task, self.gate_request(gate, task))).collect();
+        self.with_semaphores(|semaphores| semaphores.regate(now, gate, &wants));
+        self.apply_grants();
     }
 
-    /// The semaphore of a tube and the numbers there of all its tasks, before they go.
+    /// The semaphore of a tube and the numbers of all its tasks there, before they are removed.
     pub(super) fn gated_ids(&self, number: u32) -> Option<(u32, Vec<TaskId>)> {
         let gate = self.gate(number)?;
         let mut ids: Vec<_> =
@@ -58,20 +59,22 @@ impl Machine {
         Some((gate, ids))
     }
 
-    /// What the tube of a task wants of this semaphore for it.
-    fn want(&self, gate: u32, task: TaskId) -> Want {
-        let Some((slot, own)) = self.gated_slot(gate, task) else { return Want::Leave };
+    /// What the tube requests from this semaphore for a task.
+    fn gate_request(&self, gate: u32, task: TaskId) -> GateRequest {
+        let Some((slot, own)) = self.gated_slot(gate, task) else { return GateRequest::Remove };
         match slot.standing {
-            Standing::Ready(_) | Standing::Gated(_) => {
-                Want::Stand(own.unwrap_or_else(|| priority_of(slot.pri)))
+            SlotState::Ready(_) | SlotState::Gated(_) => {
+                GateRequest::Queue(own.unwrap_or_else(|| priority_of(slot.pri)))
             }
-            Standing::Taken(_) => Want::Work,
-            Standing::Delayed(_) | Standing::Scheduled(_) | Standing::Buried { .. } => Want::Leave,
+            SlotState::Taken(_) => GateRequest::Taken,
+            SlotState::Delayed(_) | SlotState::Scheduled(_) | SlotState::Buried { .. } => {
+                GateRequest::Remove
+            }
         }
     }
 
-    /// The task that stands under this number in a semaphore, if its tube has that semaphore, and the priority that
-    /// its put gave it there.
+    /// The task with this number in a semaphore, if its tube has that semaphore, and the priority
+    /// that its put gave it there.
     fn gated_slot(&self, gate: u32, task: TaskId) -> Option<(&Slot, Option<Priority>)> {
         let (number, id) = tube_task(task)?;
         self.gate(number).filter(|own| *own == gate)?;
@@ -79,24 +82,25 @@ impl Machine {
         Some((tasks.get(id)?, tasks.semaphore_priority(id)))
     }
 
-    /// After semaphores changed: who was let in is ready, who lost its grant is not.
-    pub(super) fn follow(&mut self) {
+    /// Applies changes of grants: tasks with a new grant become ready, tasks that lost theirs do
+    /// not stay ready.
+    pub(super) fn apply_grants(&mut self) {
         for task in self.semaphores.take_moved() {
             let Some((number, id)) = tube_task(task) else { continue };
             let Some(gate) = self.gate(number) else { continue };
             let holds = self.semaphores.holds(gate, task);
             if self.set_gated(number, id, holds) {
-                self.settle(number);
+                self.update_signals(number);
             }
         }
     }
 
-    /// Lets a task be ready, or wait for its semaphore; whether that is a change.
+    /// Makes a task ready, or lets it wait for its semaphore; whether that is a change.
     fn set_gated(&mut self, number: u32, id: TaskId, holds: bool) -> bool {
         let standing = self.tubes[number].tasks.get(id).map(|slot| &slot.standing);
         let (event, to) = match (standing, holds) {
-            (Some(Standing::Gated(since)), true) => (Event::Admit, Standing::Ready(*since)),
-            (Some(Standing::Ready(since)), false) => (Event::Gate, Standing::Gated(*since)),
+            (Some(SlotState::Gated(since)), true) => (Event::Admit, SlotState::Ready(*since)),
+            (Some(SlotState::Ready(since)), false) => (Event::Gate, SlotState::Gated(*since)),
             _ => return false,
         };
         let from = if holds { State::Delayed } else { State::Ready };
@@ -109,78 +113,79 @@ impl Machine {
         true
     }
 
-    /// When all is back that was written down: a grant lets its task be ready. What a crash left undone (a task that
-    /// went back and was asked to release, one that never came to stand in line, a place whose task is gone) is
-    /// put right with the next command.
+    /// Called when all stored data is restored: tasks with a grant become ready. What a crash left
+    /// inconsistent (a released task that was asked to release its grant, a task that is not
+    /// queued, an entry whose task is gone) is repaired with the next command.
     pub fn restored(&mut self) {
-        let mut loose: Vec<_> = self.semaphores.gated_tasks().collect();
-        loose.retain(|(gate, task)| self.want(*gate, *task) == Want::Leave);
+        let mut detached: Vec<_> = self.semaphores.gated_tasks().collect();
+        detached.retain(|(gate, task)| self.gate_request(*gate, *task) == GateRequest::Remove);
         self.orphans = self.tube_numbers().filter(|number| self.is_orphan(*number)).collect();
         for number in self.tube_numbers().collect::<Vec<_>>() {
             let Some(gate) = self.gate(number) else { continue };
             let waiting =
-                |slot: &&Slot| matches!(slot.standing, Standing::Ready(_) | Standing::Gated(_));
+                |slot: &&Slot| matches!(slot.standing, SlotState::Ready(_) | SlotState::Gated(_));
             let ids: Vec<_> =
                 self.tubes[number].tasks.all().filter(waiting).map(|slot| slot.id).collect();
             for id in ids {
                 let task = gated(number, id);
                 let status = self.semaphores.status(gate, task);
                 if matches!(status, None | Some(Status::TryRelease)) {
-                    loose.push((gate, task));
+                    detached.push((gate, task));
                 }
                 self.set_gated(number, id, self.semaphores.holds(gate, task));
             }
-            self.settle(number);
+            self.update_signals(number);
         }
-        loose.sort_unstable();
-        self.loose = loose;
+        detached.sort_unstable();
+        self.to_repair = detached;
     }
 
-    /// Whether a tube names a semaphore that is not there: it went with a damaged page.
+    /// Whether a tube has a semaphore that does not exist: it was lost with a damaged page.
     fn is_orphan(&self, number: u32) -> bool {
         let named = self.tubes.get(number).is_some_and(|tube| tube.options.semaphore.is_some());
         named && self.gate(number).is_none()
     }
 
-    /// The keys of lost semaphores that tubes name, when all is back that was written down. They are made anew with the
-    /// next command and let nobody in: how many may go on is not known, and an open gate would let all.
+    /// The keys of lost semaphores that tubes use, after all stored data is restored. They are
+    /// recreated with the next command and grant nothing: their capacity is unknown, and an open
+    /// gate would admit all tasks.
     pub fn lost_semaphores(&self) -> BTreeSet<SemaphoreKey> {
         let tubes = self.orphans.iter().filter_map(|number| self.tubes.get(*number));
         tubes.filter_map(|tube| tube.options.semaphore.clone()).collect()
     }
 
-    /// Whether something is to be put right with the next command.
-    pub(super) fn is_loose(&self) -> bool {
-        !self.loose.is_empty() || !self.orphans.is_empty()
+    /// Whether something must be repaired with the next command.
+    pub(super) fn needs_repair(&self) -> bool {
+        !self.to_repair.is_empty() || !self.orphans.is_empty()
     }
 
-    /// Makes the lost semaphore of a tube anew, and lets its tasks stand in line there.
-    fn close_gate(&mut self, now: Timestamp, number: u32) {
+    /// Recreates the lost semaphore of a tube, and enqueues its tasks there.
+    fn recreate_semaphore(&mut self, now: Timestamp, number: u32) {
         let Some(key) = self.tubes.get(number).and_then(|tube| tube.options.semaphore.clone())
         else {
             return;
         };
         let change = Box::new(SemaphoreChange { active: Some(0), ..SemaphoreChange::default() });
         let make = SemaphoreCommand::Configure { key, change, only_new: true };
-        // There is room: it was there before.
+        // This cannot exceed the limit: the semaphore existed before.
         _ = self.semaphores.apply(now, make);
         if let Some((gate, tasks)) = self.gated_ids(number) {
             self.regate_in(now, gate, tasks);
         }
     }
 
-    /// Puts right what was found when the store was opened.
-    pub(super) fn regate_loose(&mut self, now: Timestamp) {
+    /// Repairs what was found when the store was opened.
+    pub(super) fn repair_gates(&mut self, now: Timestamp) {
         for number in std::mem::take(&mut self.orphans) {
-            self.close_gate(now, number);
+            self.recreate_semaphore(now, number);
         }
-        for of_one in std::mem::take(&mut self.loose).chunk_by(|a, b| a.0 == b.0) {
-            let tasks = of_one.iter().map(|loose| loose.1).collect();
+        for of_one in std::mem::take(&mut self.to_repair).chunk_by(|a, b| a.0 == b.0) {
+            let tasks = of_one.iter().map(|detached| detached.1).collect();
             self.regate_in(now, of_one[0].0, tasks);
         }
     }
 
-    /// Says of which tubes the tasks are that an answer names.
+    /// Adds the tubes of the tasks in a reply.
     pub(super) fn name_tubes(&self, reply: &mut SemaphoreReply) {
         let named = |tube: &mut Option<TubeName>, task: &mut TaskId| {
             if let Some((number, id)) = tube_task(*task) {
@@ -200,7 +205,7 @@ impl Machine {
         }
     }
 
-    /// Refuses to drop a semaphore that is before a tube: its tasks would never be ready again.
+    /// Refuses to drop a semaphore that gates a tube: its tasks would never be ready again.
     pub(super) fn check_gates(&self, command: &SemaphoreCommand) -> Result<()> {
         let SemaphoreCommand::Drop { key, .. } = command else { return Ok(()) };
         let behind = |tube: &&Tube| tube.options.semaphore.as_ref() == Some(key);

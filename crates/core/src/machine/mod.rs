@@ -1,7 +1,7 @@
-//! How commands take effect.
+//! Applies commands to tubes, tasks, sessions and semaphores.
 //!
-//! [`Machine::apply`] is the way in. Each verb has its file; `tubes` keeps the registry, `batch`
-//! lets a store write a batch down or undo it.
+//! [`Machine::apply`] is the entry point. Each verb has its file; `tubes` keeps the registry,
+//! `batch` lets a store write a batch or undo it.
 
 #[cfg(test)]
 mod audit;
@@ -18,14 +18,14 @@ mod tick;
 mod transfer;
 pub(crate) mod tubes;
 mod view;
-mod wall;
+mod wall_clock;
 
 use std::collections::{BTreeSet, HashMap};
 
 use crate::command::{Command, Reply};
 use crate::effects::Effects;
 use crate::error::{Error, Result};
-use crate::index::Shared;
+use crate::index::CrossTubeIndex;
 use crate::journal::{Entry, Journal};
 use crate::names::check_names;
 use crate::semaphore::Semaphores;
@@ -38,16 +38,16 @@ pub use put::{check_tasks, no_semaphore, refuse_priorities, refuse_subqueues};
 use registry::Registry;
 use tubes::Tube;
 
-/// The rules at work: all tubes, tasks and sessions of one store, in memory.
+/// The rules of the queue: all tubes, tasks and sessions of one store, in memory.
 ///
-/// Time is what the caller says it is, but it never runs backwards: a `now` before the latest one
-/// counts as the latest one.
+/// The caller supplies the time, which never runs backwards: a `now` before the latest one counts
+/// as the latest one.
 #[derive(Debug, Default)]
 pub struct Machine {
     now: Option<Timestamp>,
-    /// How far wall time is ahead of that, in microseconds.
+    /// How far the wall clock is ahead of that, in microseconds.
     wall_ahead: i64,
-    /// When the latest task was put that was brought back, and when the earliest.
+    /// The put times of the latest and the earliest restored task.
     latest_restored: Option<Timestamp>,
     earliest_restored: Option<Timestamp>,
     tubes: Registry,
@@ -56,17 +56,17 @@ pub struct Machine {
     session_ttr: Span,
     /// Sessions without connections, by their end.
     session_ends: BTreeSet<(Timestamp, SessionId)>,
-    /// When each tube next wants a tick.
+    /// When each tube needs its next tick.
     wakeups: BTreeSet<(Timestamp, u32)>,
     semaphores: Semaphores,
-    /// Tasks by their semaphore that are to be put right with the next command.
-    loose: Vec<(u32, TaskId)>,
-    /// Tubes whose semaphores are lost: nobody is let in until somebody says how many may.
+    /// Tasks by their semaphore that must be repaired with the next command.
+    to_repair: Vec<(u32, TaskId)>,
+    /// Tubes whose semaphores are lost: they grant nothing until they are configured again.
     orphans: Vec<u32>,
     next_lease: u64,
-    shared: Shared,
+    shared: CrossTubeIndex,
     journal: Journal,
-    /// Tubes in which tasks became takeable, or room was made, since the effects were asked for.
+    /// Tubes in which tasks became takeable, or capacity free, since the effects were last taken.
     ready: Vec<u32>,
     room: Vec<u32>,
 }
@@ -76,8 +76,8 @@ impl Machine {
     pub fn apply(&mut self, now: Timestamp, command: Command) -> Result<Reply> {
         let now = self.now.map_or(now, |latest| latest.max(now));
         self.now = Some(now);
-        if self.is_loose() {
-            self.regate_loose(now);
+        if self.needs_repair() {
+            self.repair_gates(now);
         }
         check_names(&command)?;
         let mut reply = self.run(now, command)?;
@@ -110,8 +110,8 @@ impl Machine {
             Command::ConfigureSessions { ttr } => self.configure_sessions(ttr),
             Command::Semaphore(command) => {
                 self.check_gates(&command)?;
-                let mut reply = self.ask_semaphores(|all| all.apply(now, command))?;
-                self.follow();
+                let mut reply = self.with_semaphores(|all| all.apply(now, command))?;
+                self.apply_grants();
                 self.name_tubes(&mut reply);
                 Ok(Reply::Semaphore(reply))
             }
@@ -119,9 +119,9 @@ impl Machine {
         }
     }
 
-    /// What happened since the last call that others may be waiting for.
+    /// The effects since the last call.
     pub fn take_effects(&mut self) -> Effects {
-        let events = self.semaphores.take_news();
+        let events = self.semaphores.take_new_events();
         let mut effects = Effects { events, next_wakeup: self.next_wakeup(), ..Effects::default() };
         for number in std::mem::take(&mut self.ready) {
             let Some(tube) = self.tubes.get_mut(number) else { continue };
@@ -140,12 +140,12 @@ impl Machine {
         effects
     }
 
-    /// When time alone next changes something.
+    /// When the next change is due.
     pub fn next_wakeup(&self) -> Option<Timestamp> {
         let tube = self.wakeups.first().map(|wakeup| wakeup.0);
         let session = self.session_ends.first().map(|end| end.0);
-        let loose = self.is_loose().then_some(Timestamp::EPOCH);
-        tube.into_iter().chain(session).chain(self.semaphores.next_wakeup()).chain(loose).min()
+        let detached = self.needs_repair().then_some(Timestamp::EPOCH);
+        tube.into_iter().chain(session).chain(self.semaphores.next_wakeup()).chain(detached).min()
     }
 
     fn number(&self, tube: &TubeName) -> Result<u32> {
@@ -157,7 +157,7 @@ impl Machine {
         self.tubes.get_mut(number).expect("every number in the registry has its tube")
     }
 
-    /// Notes a task before its first change in a batch.
+    /// Records a task before its first change in a batch.
     fn note(&mut self, number: u32, id: TaskId) {
         if !self.journal.on {
             return;
@@ -166,12 +166,12 @@ impl Machine {
         let batch = self.journal.batch;
         let tube = self.tube(number);
         if tube.tasks.note(id, batch) {
-            let before = tube.tasks.get(id).map(|slot| tube.tasks.loose(slot));
+            let before = tube.tasks.get(id).map(|slot| tube.tasks.detached(slot));
             self.journal.entries.push(Entry::Task { tube: number, id, before });
         }
     }
 
-    /// Notes the numbers of a tube before their first change in a batch.
+    /// Records the statistics of a tube before their first change in a batch.
     fn note_stats(&mut self, number: u32) {
         if !self.journal.on {
             return;
@@ -184,8 +184,8 @@ impl Machine {
         }
     }
 
-    /// After a tube changed: when does it want to be woken, and who may be waiting for it?
-    fn settle(&mut self, number: u32) {
+    /// After a tube changed: updates its wake-up and its signals for waiting commands.
+    fn update_signals(&mut self, number: u32) {
         let Some(tube) = self.tubes.get_mut(number) else { return };
         let wakeup = tube.tasks.next_timer().map(|timer| timer.0);
         if wakeup != tube.wakeup {
@@ -208,8 +208,8 @@ impl Machine {
         }
     }
 
-    /// Tells of room in a tube that has no limit any more, so that `settle` does not.
-    fn tell_room(&mut self, number: u32) {
+    /// Signals capacity in a tube that has no limit any more, which `update_signals` does not.
+    fn signal_room(&mut self, number: u32) {
         if !std::mem::replace(&mut self.tube(number).signals.room, true) {
             self.room.push(number);
         }

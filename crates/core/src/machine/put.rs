@@ -1,4 +1,4 @@
-//! How tasks come in.
+//! Adds tasks.
 
 use std::sync::Arc;
 
@@ -6,17 +6,17 @@ use crate::command::{NewTask, Placed, Reply};
 use crate::error::{Error, Result};
 use crate::journal::Entry;
 use crate::limits::{BATCH_TASKS_MAX, META_BYTES_MAX, SUBQUEUE_BYTES_MAX, TASK_ID_MAX};
-use crate::slots::{Slot, Standing};
+use crate::slots::{Slot, SlotState};
 use crate::state::{self, Event, State};
 use crate::subqueue::NO_SUBQUEUE;
 use crate::task::TaskId;
-use crate::tasks::Loose;
+use crate::tasks::DetachedTask;
 use crate::time::{Span, Timestamp};
 use crate::tube::{Kind, TubeName, TubeOptions};
 
 use super::Machine;
 
-/// The sub-queue of a task whose put names none, as the original queue has it.
+/// The sub-queue of a task whose put names none, as in the original queue.
 const DEFAULT_SUBQUEUE: &str = "nil";
 
 impl Machine {
@@ -49,7 +49,7 @@ impl Machine {
                 placed.state = tasks.get(placed.id).map_or(placed.state, Slot::state);
             }
         }
-        self.settle(number);
+        self.update_signals(number);
         Ok(Reply::Put(placed))
     }
 
@@ -69,7 +69,7 @@ impl Machine {
         slot.noted = batch;
         let state = slot.state();
         debug_assert_eq!(state::next(None, put_event(state)), Some(state));
-        tube.tasks.insert(Loose { slot, subqueue, semaphore_priority }, &mut self.shared);
+        tube.tasks.insert(DetachedTask { slot, subqueue, semaphore_priority }, &mut self.shared);
         self.journal.push(|| Entry::Task { tube: number, id, before: None });
         Placed { id, state }
     }
@@ -95,7 +95,7 @@ fn new_slot(
         previous_start: Timestamp::NEVER,
         body_bytes: task.body.bytes(),
         body: Some(task.body),
-        standing: Standing::Ready(now),
+        standing: SlotState::Ready(now),
         attempts: 0,
         subqueue: NO_SUBQUEUE,
         noted: 0,
@@ -115,12 +115,12 @@ fn new_slot(
         // The time to live begins when the delay is over.
         slot.expires = due + ttl;
         let scheduled = task.at.is_some();
-        slot.standing = if scheduled { Standing::Scheduled(due) } else { Standing::Delayed(due) };
+        slot.standing = if scheduled { SlotState::Scheduled(due) } else { SlotState::Delayed(due) };
     }
     slot
 }
 
-/// Refuses tasks that say how important they are to a semaphore, for a tube that has none.
+/// Refuses tasks with a semaphore priority for a tube without a semaphore.
 pub fn refuse_priorities(tube: &TubeName, tasks: &[NewTask]) -> Result<()> {
     if tasks.iter().all(|task| task.semaphore_priority.is_none()) {
         return Ok(());
@@ -128,8 +128,8 @@ pub fn refuse_priorities(tube: &TubeName, tasks: &[NewTask]) -> Result<()> {
     Err(no_semaphore(tube))
 }
 
-/// Refuses sub-queues for a tube of a kind that has none. Stores ignore them there, as the original queue does; the faces
-/// that are our own ask this first.
+/// Refuses sub-queues for a tube of a kind that has none. Stores ignore them there, as the original
+/// queue does; our own interfaces call this first.
 pub fn refuse_subqueues(kind: Kind) -> Result<()> {
     if kind.has_subqueues() {
         return Ok(());
@@ -138,13 +138,13 @@ pub fn refuse_subqueues(kind: Kind) -> Result<()> {
     Err(Error::Unsupported { kind: kind.name(), verb })
 }
 
-/// What a tube without a semaphore answers to such tasks.
+/// The error of a tube without a semaphore for such tasks.
 pub fn no_semaphore(tube: &TubeName) -> Error {
     Error::NoSemaphore(tube.clone())
 }
 
-/// Refuses tasks that no store keeps: too many at once, with too large a part, or with two times to begin at. Stores that decide in a
-/// database ask this before they ask it.
+/// Refuses tasks that no store accepts: too many at once, with too large a part, or with two start
+/// times. Stores whose rules run in the database call this first.
 pub fn check_tasks(tasks: &[NewTask]) -> Result<()> {
     if tasks.len() > BATCH_TASKS_MAX {
         return Err(Error::TooLarge {

@@ -9,12 +9,12 @@ use crate::tube::TubeName;
 
 use super::tubes::Tube;
 
-/// All tubes. Numbers stay small and are used again, since stores put them into keys.
+/// All tubes. Numbers stay small and are reused, since stores put them into keys.
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     tubes: Vec<Option<Tube>>,
     by_name: HashMap<TubeName, u32>,
-    /// Numbers below the length that no tube has.
+    /// Unused numbers below the length.
     free: BTreeSet<u32>,
 }
 
@@ -23,7 +23,7 @@ impl Registry {
         self.by_name.len()
     }
 
-    /// The lowest number no tube has.
+    /// The lowest unused number.
     pub fn free_number(&self) -> u32 {
         self.free.first().copied().unwrap_or(self.tubes.len() as u32)
     }
@@ -57,7 +57,7 @@ impl Registry {
         Some(tube)
     }
 
-    /// Gives a tube a name that no other has.
+    /// Renames a tube to an unused name.
     pub fn rename(&mut self, number: u32, name: TubeName) {
         let Some(tube) = self.tubes.get_mut(number as usize).and_then(Option::as_mut) else {
             return;

@@ -1,4 +1,4 @@
-//! Who takes: sessions begin, are shared, and end.
+//! Begins, shares and ends sessions.
 
 use crate::command::Reply;
 use crate::error::{Error, Result};
@@ -8,7 +8,7 @@ use crate::task::TaskId;
 use crate::time::{Span, Timestamp};
 
 use super::Machine;
-use super::finish::GiveBack;
+use super::finish::ReleaseMode;
 
 impl Machine {
     pub(super) fn check_session(&self, now: Timestamp, id: SessionId) -> Result<()> {
@@ -28,7 +28,7 @@ impl Machine {
             if !create {
                 return Err(Error::SessionUnknown(id));
             }
-            // Its time was over, though no tick has said so yet.
+            // It has expired, though no tick has processed that yet.
             self.end_session(now, id);
         }
         let mut session = self.sessions.get(&id).cloned().unwrap_or_default();
@@ -59,14 +59,14 @@ impl Machine {
         Ok(Reply::Nothing)
     }
 
-    /// Gives back what the session holds and forgets it. Returns how many tasks that were.
+    /// Releases what the session holds and removes it. Returns the number of tasks.
     pub(super) fn end_session(&mut self, now: Timestamp, id: SessionId) -> usize {
         let first = (id, 0, TaskId(0));
         let last = (id, u32::MAX, TaskId(u64::MAX));
         let held: Vec<_> = self.shared.held.range(first..=last).copied().collect();
         for (_, number, task) in &held {
-            self.give_back(now, *number, *task, GiveBack::RELEASE);
-            self.settle(*number);
+            self.give_back(now, *number, *task, ReleaseMode::RELEASE);
+            self.update_signals(*number);
         }
         for of_tube in held.chunk_by(|a, b| a.1 == b.1) {
             let ids: Vec<_> = of_tube.iter().map(|held| held.2).collect();
@@ -93,7 +93,7 @@ impl Machine {
         self.journal.push(|| Entry::Session { id, before });
     }
 
-    /// The default, for stores that open anew.
+    /// Removes all sessions, for stores that are opened.
     pub(super) fn forget_sessions(&mut self) {
         self.sessions.clear();
         self.session_ends.clear();

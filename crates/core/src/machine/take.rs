@@ -1,10 +1,10 @@
-//! How tasks go out.
+//! Delivers tasks.
 
 use crate::command::{Reply, Take};
 use crate::error::{Error, Result};
 use crate::lease::Lease;
 use crate::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
-use crate::slots::{Delivery, Standing};
+use crate::slots::{Delivery, SlotState};
 use crate::state::{self, Event, State};
 use crate::task::{Task, TaskId};
 use crate::time::Timestamp;
@@ -39,7 +39,7 @@ impl Machine {
             tasks.push(self.deliver(now, number, id, take));
         }
         if !tasks.is_empty() {
-            self.settle(number);
+            self.update_signals(number);
         }
         Ok(Reply::Taken(tasks))
     }
@@ -56,7 +56,7 @@ impl Machine {
             if ttl_kills_taken {
                 until = until.min(slot.expires);
             }
-            slot.standing = Standing::Taken(Box::new(Delivery {
+            slot.standing = SlotState::Taken(Box::new(Delivery {
                 lease,
                 session: take.session,
                 since: slot.since(),

@@ -1,4 +1,4 @@
-//! Random runs with a recount of everything after each step, and batches that never happened.
+//! Random runs with a recount of everything after each step, and undone batches.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ mod random;
 use random::{Step, Steps};
 
 #[test]
-fn every_order_is_right_after_every_step() {
+fn every_index_is_correct_after_every_step() {
     for seed in 0..60 {
         let mut machine = Machine::default();
         for (place, Step { now, command }) in random::script(seed, 250).into_iter().enumerate() {
@@ -29,9 +29,9 @@ fn every_order_is_right_after_every_step() {
     }
 }
 
-/// The wall clock is set now and then: tasks with a start time move, and nothing else does.
+/// The wall clock is set from time to time: tasks with a start time move, and nothing else does.
 #[test]
-fn every_order_is_right_when_the_wall_clock_is_set() {
+fn every_index_is_correct_when_the_wall_clock_is_set() {
     for seed in 0..20 {
         let mut machine = Machine::default();
         for (place, Step { now, command }) in random::script(seed, 250).into_iter().enumerate() {
@@ -43,7 +43,7 @@ fn every_order_is_right_when_the_wall_clock_is_set() {
                 machine.set_wall_ahead((place as i64 % 7 - 3) * 1_000_000);
                 machine.audit();
                 machine.set_wall_ahead(ahead);
-                assert_eq!(machine.next_wakeup(), before, "there and back again");
+                assert_eq!(machine.next_wakeup(), before, "set forward and back again");
                 machine.set_wall_ahead((place as i64 % 11 - 5) * 1_000_000);
             }
             machine.audit();
@@ -51,9 +51,9 @@ fn every_order_is_right_when_the_wall_clock_is_set() {
     }
 }
 
-/// Bodies come and go as a store with little memory lets them.
+/// Bodies are loaded and removed, as in a store with little memory.
 #[test]
-fn bodies_are_counted_wherever_they_go() {
+fn bodies_in_memory_are_counted() {
     for seed in 0..20 {
         let mut machine = Machine::default();
         let mut steps = Steps::new(seed);
@@ -63,9 +63,9 @@ fn bodies_are_counted_wherever_they_go() {
             let (number, id) = (steps.rng.u32(..4), TaskId(steps.rng.u64(..40)));
             let body = steps.rng.bool().then(|| Body::new(&vec![0; steps.rng.usize(..9)]));
             let there = machine.tubes.get(number).is_some_and(|tube| tube.tasks.get(id).is_some());
-            let lacks_body = there && body.is_none();
+            let is_body_unloaded = there && body.is_none();
             machine.set_body(number, id, body);
-            assert_eq!(machine.lacks_body(number, id), lacks_body);
+            assert_eq!(machine.is_body_unloaded(number, id), is_body_unloaded);
             if steps.rng.u8(..4) == 0 {
                 machine.undo();
             }
@@ -75,7 +75,7 @@ fn bodies_are_counted_wherever_they_go() {
 }
 
 #[test]
-fn an_undone_batch_never_happened() {
+fn an_undone_batch_has_no_effect() {
     for seed in 0..60 {
         let mut machine = Machine::default();
         let mut steps = Steps::new(seed);
@@ -112,7 +112,7 @@ impl Machine {
         self.tubes.iter().map(|(_, tube)| (tube.name.clone(), tube.takeable())).collect()
     }
 
-    /// Whoever waits hears of tubes from which more can be taken than `before`.
+    /// Waiting commands are woken for tubes from which more can be taken than `before`.
     fn check_wakes(&mut self, before: &HashMap<TubeName, u64>) {
         let told = self.take_effects().ready;
         for (name, takeable) in self.takeable() {
@@ -121,21 +121,21 @@ impl Machine {
         }
     }
 
-    /// All that anybody could notice, but for the numbers that are used up: the next ids and lease.
+    /// Everything observable, except for used-up numbers: the next ids and lease.
     pub(super) fn snapshot(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for (number, tube) in self.tubes.iter() {
             let Ok(Reply::Tubes(mut infos)) = self.show_tubes(Some(&tube.name)) else {
                 panic!("every tube can be shown");
             };
-            // Expired tasks that a take has met are not among the takeable any more.
+            // Expired tasks that a take has met are not takeable any more.
             (infos[0].takeable, infos[0].oldest_ready) = (0, None);
             lines.push(format!("{number}: {infos:?}"));
             let mut tasks: Vec<_> = tube.tasks.parts().0.iter().cloned().collect();
             tasks.sort_by_key(|slot| slot.id);
             for mut slot in tasks {
                 let subqueue = tube.tasks.subqueue_of(&slot);
-                // Where its sub-queue is kept and which batch noted it last is nobody's business.
+                // The index of its sub-queue and its batch mark are not observable.
                 (slot.subqueue, slot.noted) = (0, 0);
                 lines.push(format!("{number}: {subqueue:?} {slot:?}"));
             }

@@ -1,15 +1,15 @@
-//! What time alone does.
+//! Processes what is due.
 
-use crate::slots::Standing;
+use crate::slots::SlotState;
 use crate::state::{self, Event, State};
 use crate::time::Timestamp;
 
 use super::Machine;
-use super::finish::GiveBack;
+use super::finish::ReleaseMode;
 
 impl Machine {
-    /// Lets time do what is due at `now`, but moves no more than about `limit` tasks, so that
-    /// nobody waits long for it. Returns how many moved; none means nothing is due.
+    /// Processes what is due at `now`, but moves no more than about `limit` tasks, so that other
+    /// commands do not wait long. Returns how many moved; zero means that nothing is due.
     pub(super) fn tick(&mut self, now: Timestamp, limit: usize) -> usize {
         let mut moved = 0;
         while moved < limit {
@@ -24,8 +24,8 @@ impl Machine {
             moved += self.tick_tube(now, number, limit - moved);
         }
         let left = limit.saturating_sub(moved);
-        moved += self.ask_semaphores(|semaphores| semaphores.tick(now, left));
-        self.follow();
+        moved += self.with_semaphores(|semaphores| semaphores.tick(now, left));
+        self.apply_grants();
         moved
     }
 
@@ -39,7 +39,7 @@ impl Machine {
             }
             let Some(slot) = tube.tasks.get(id) else { break };
             match slot.standing {
-                Standing::Delayed(due) | Standing::Scheduled(due) => {
+                SlotState::Delayed(due) | SlotState::Scheduled(due) => {
                     debug_assert_eq!(
                         state::next(Some(State::Delayed), Event::Due),
                         Some(State::Ready)
@@ -47,12 +47,12 @@ impl Machine {
                     self.note(number, id);
                     let tube = self.tubes.get_mut(number).expect("the tube is there");
                     tube.tasks.update(id, &mut self.shared, |slot| {
-                        slot.standing = Standing::Ready(due);
+                        slot.standing = SlotState::Ready(due);
                     });
                     tube.calls().delay += 1;
                 }
-                Standing::Taken(_) => self.give_back(now, number, id, GiveBack::LEASE_OVER),
-                Standing::Ready(_) | Standing::Gated(_) | Standing::Buried { .. } => {
+                SlotState::Taken(_) => self.give_back(now, number, id, ReleaseMode::LEASE_OVER),
+                SlotState::Ready(_) | SlotState::Gated(_) | SlotState::Buried { .. } => {
                     debug_assert_eq!(
                         state::next(Some(slot.state()), Event::Expire),
                         Some(State::Done)
@@ -66,7 +66,7 @@ impl Machine {
             moved.push(id);
         }
         self.regate(now, number, &moved);
-        self.settle(number);
+        self.update_signals(number);
         moved.len()
     }
 }

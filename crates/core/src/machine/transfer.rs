@@ -1,4 +1,4 @@
-//! Moving everything out of a machine, or into it.
+//! Exports the content of a machine, and imports it.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,9 +8,9 @@ use crate::limits::{TASK_ID_MAX, TUBES_MAX};
 use crate::record::Record;
 use crate::slots::Slot;
 use crate::task::TaskId;
-use crate::tasks::Loose;
+use crate::tasks::DetachedTask;
 use crate::time::Timestamp;
-use crate::transfer::{Ending, SemaphoreCopy, TubeCopy};
+use crate::transfer::{ImportEnd, SemaphoreCopy, TubeCopy};
 use crate::tube::TubeName;
 
 use super::Machine;
@@ -27,7 +27,8 @@ impl Machine {
         tubes
     }
 
-    /// Tasks of a tube from this id on, at most `count`, by id. Taken ones are as after the end of who holds them.
+    /// Tasks of a tube from this id on, at most `count`, by id. Taken ones are exported as
+    /// released.
     pub fn export_tasks(&self, number: u32, from: TaskId, count: usize) -> Vec<Record> {
         let Some(tube) = self.tubes.get(number) else { return Vec::new() };
         let mut first = BTreeMap::new();
@@ -50,7 +51,7 @@ impl Machine {
         first.into_values().map(record).collect()
     }
 
-    /// All semaphores with all who stand there.
+    /// All semaphores with all entries.
     pub fn export_semaphores(&self) -> Vec<SemaphoreCopy> {
         let mut copies = self.semaphores.export();
         copies.iter_mut().for_each(|copy| copy.move_moments(self.wall_ahead));
@@ -78,20 +79,20 @@ impl Machine {
                 (record.subqueue.clone(), record.semaphore_priority);
             let mut slot = Slot::from_record(record, self.wall_ahead);
             slot.noted = batch;
-            let loose = Loose { slot, subqueue, semaphore_priority };
+            let detached = DetachedTask { slot, subqueue, semaphore_priority };
             let tube = self.tubes.get_mut(number).expect("the tube was just looked up");
-            tube.tasks.insert(loose, &mut self.shared);
+            tube.tasks.insert(detached, &mut self.shared);
             self.journal.push(|| Entry::Task { tube: number, id, before: None });
         }
         self.tube(number).next_id = next_id;
-        self.settle(number);
+        self.update_signals(number);
         Ok(())
     }
 
-    /// Ends a move, as a whole or, with an error, not at all.
-    pub fn end_import(&mut self, now: Timestamp, ending: Ending) -> Result<()> {
-        self.check_ending(&ending)?;
-        let Ending { tubes, mut semaphores, next_lease } = ending;
+    /// Ends an import, as a whole or, with an error, not at all.
+    pub fn end_import(&mut self, now: Timestamp, end: ImportEnd) -> Result<()> {
+        self.check_import_end(&end)?;
+        let ImportEnd { tubes, mut semaphores, next_lease } = end;
         let by = self.wall_ahead.saturating_neg();
         semaphores.iter_mut().for_each(|copy| copy.move_moments(by));
         self.set_next_lease(next_lease);
@@ -103,32 +104,32 @@ impl Machine {
             self.end_tube(number, copy);
         }
         self.semaphores.import_places(semaphores, &numbers);
-        self.follow();
+        self.apply_grants();
         self.restored();
-        self.regate_loose(now);
-        numbers.into_values().for_each(|number| self.settle(number));
+        self.repair_gates(now);
+        numbers.into_values().for_each(|number| self.update_signals(number));
         Ok(())
     }
 
-    fn check_ending(&self, ending: &Ending) -> Result<()> {
-        for (came, copy) in &ending.tubes {
+    fn check_import_end(&self, end: &ImportEnd) -> Result<()> {
+        for (came, copy) in &end.tubes {
             let (number, name) = (self.number(came)?, &copy.record.name);
             if self.tubes.number(name).is_some_and(|other| other != number) {
                 return Err(Error::TubeExists(name.clone()));
             }
             self.check_queue_num(Some(number), copy.record.options.queue_num)?;
             let Some(key) = &copy.record.options.semaphore else { continue };
-            if !ending.semaphores.iter().any(|semaphore| semaphore.record.key == *key) {
+            if !end.semaphores.iter().any(|semaphore| semaphore.record.key == *key) {
                 return Err(Error::SemaphoreNotFound(key.clone()));
             }
         }
         if self.tubes.len() > TUBES_MAX {
             return Err(Error::TooManyTubes(self.tubes.len()));
         }
-        self.semaphores.check_import(&ending.semaphores)
+        self.semaphores.check_import(&end.semaphores)
     }
 
-    /// Gives a tube the name, options and numbers of the one it is a copy of.
+    /// Gives a tube the name, options and numbers of its original.
     fn end_tube(&mut self, number: u32, copy: TubeCopy) {
         self.note_stats(number);
         let tube = self.tube(number);

@@ -1,4 +1,4 @@
-//! The registry of tubes.
+//! Tubes, and the commands that create, change, show and remove them.
 
 use crate::command::{Reply, TubeInfo};
 use crate::error::{Error, Result};
@@ -11,23 +11,23 @@ use crate::tube::{TubeChange, TubeName, TubeOptions};
 
 use super::Machine;
 
-/// A tube and all it has.
+/// A tube and its tasks.
 #[derive(Debug)]
 pub(crate) struct Tube {
     pub name: TubeName,
     pub options: TubeOptions,
     pub tasks: Tasks,
     pub next_id: u64,
-    /// What was done since the store was opened: the calls, and `done` of the counts.
+    /// Counters since the store was opened: the calls, and `done` of the counts.
     pub since_open: TubeStats,
-    /// When it next wants a tick, as the machine's list of wake-ups knows it.
+    /// When it needs its next tick, as in the machine's list of wake-ups.
     pub wakeup: Option<Timestamp>,
     pub signals: Signals,
-    /// The batch that last noted this tube in the journal.
+    /// The last batch that recorded this tube in the journal.
     pub noted: u32,
 }
 
-/// Whether the tube already stands in the machine's lists of effects.
+/// Whether the tube is already in the machine's lists of effects.
 #[derive(Debug, Default)]
 pub(crate) struct Signals {
     pub ready: bool,
@@ -53,12 +53,12 @@ impl Tube {
         &mut self.since_open.calls
     }
 
-    /// How many tasks could be delivered now.
+    /// The number of tasks that could be delivered now.
     pub fn takeable(&self) -> u64 {
         if self.options.paused { 0 } else { self.tasks.takeable() as u64 }
     }
 
-    /// How many more tasks it may hold.
+    /// The free capacity.
     pub fn room(&self) -> u64 {
         let capacity = self.options.capacity.unwrap_or(u64::MAX);
         capacity.saturating_sub(self.tasks.len() as u64)
@@ -131,9 +131,9 @@ impl Machine {
         let unlimited = before.capacity.is_some() && options.capacity.is_none();
         self.journal.push(|| Entry::Options { tube: number, before });
         self.tube(number).options = options;
-        self.settle(number);
+        self.update_signals(number);
         if unlimited {
-            self.tell_room(number);
+            self.signal_room(number);
         }
         let info = self.tube(number).info(number);
         Ok(Reply::Tubes(vec![info]))
@@ -165,7 +165,7 @@ impl Machine {
         Ok(Reply::Tubes(vec![tube.info(number)]))
     }
 
-    /// Whether a tube may have this number of a queue; refused with the tube that has it.
+    /// Refuses a queue number that another tube has.
     pub(super) fn check_queue_num(&self, own: Option<u32>, queue_num: Option<u32>) -> Result<()> {
         let Some(wanted) = queue_num else { return Ok(()) };
         if wanted == 0 {
@@ -221,7 +221,7 @@ impl Machine {
         if let Some((gate, tasks)) = stood {
             self.regate_in(now, gate, tasks);
         }
-        self.settle(number);
+        self.update_signals(number);
         Ok(Reply::Nothing)
     }
 }

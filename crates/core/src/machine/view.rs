@@ -1,13 +1,13 @@
-//! How tasks are shown.
+//! Builds tasks for replies.
 
 use crate::command::Reply;
 use crate::error::{Error, Result};
 use crate::limits::BATCH_BYTES_MAX;
 use crate::reason::Reason;
-use crate::slots::{Slot, Standing};
+use crate::slots::{Slot, SlotState};
 use crate::state::State;
 use crate::task::{Task, TaskId};
-use crate::tasks::Loose;
+use crate::tasks::DetachedTask;
 use crate::time::Timestamp;
 use crate::tube::TubeName;
 
@@ -16,7 +16,7 @@ use super::finish::check_batch;
 use super::tubes::Tube;
 
 impl Tube {
-    /// The task as answers show it.
+    /// The task, as replies show it.
     pub fn view(&self, now: Timestamp, id: TaskId) -> Option<Task> {
         let slot = self.tasks.get(id)?;
         let mut task = view_slot(slot, slot.state(), self.reason(now, slot));
@@ -24,7 +24,7 @@ impl Tube {
         Some(task)
     }
 
-    /// The same with since when a taken task was ready.
+    /// The same with the moment since which a taken task was ready.
     pub fn view_with_due(&self, now: Timestamp, id: TaskId) -> Option<Task> {
         let mut task = self.view(now, id)?;
         if let Some(delivery) = self.tasks.get(id)?.delivery() {
@@ -33,7 +33,7 @@ impl Tube {
         Some(task)
     }
 
-    /// Refuses to show more bytes in one answer than may travel in one command.
+    /// Refuses to show more bytes in one reply than are allowed in one command.
     pub fn check_shown(&self, ids: impl Iterator<Item = TaskId>) -> Result<()> {
         let sizes = ids.filter_map(|id| self.tasks.get(id)).map(|slot| slot.body_bytes as usize);
         let size = sizes.sum();
@@ -50,23 +50,23 @@ impl Tube {
 
     fn reason(&self, now: Timestamp, slot: &Slot) -> Reason {
         match slot.standing {
-            Standing::Taken(_) => Reason::Running,
-            Standing::Delayed(due) | Standing::Scheduled(due) => Reason::NotDue(due),
+            SlotState::Taken(_) => Reason::Running,
+            SlotState::Delayed(due) | SlotState::Scheduled(due) => Reason::NotDue(due),
             _ if slot.expires <= now => Reason::Expired,
-            Standing::Gated(_) => Reason::Semaphore,
-            Standing::Buried { dead_letter: true } => Reason::AttemptsUsedUp,
-            Standing::Buried { dead_letter: false } => Reason::Buried,
-            Standing::Ready(_) if self.options.paused => Reason::TubePaused,
-            Standing::Ready(_) if self.tasks.is_blocked(slot) => Reason::SubqueueBusy,
-            Standing::Ready(_) => Reason::WaitsForConsumer,
+            SlotState::Gated(_) => Reason::Semaphore,
+            SlotState::Buried { dead_letter: true } => Reason::AttemptsUsedUp,
+            SlotState::Buried { dead_letter: false } => Reason::Buried,
+            SlotState::Ready(_) if self.options.paused => Reason::TubePaused,
+            SlotState::Ready(_) if self.tasks.is_blocked(slot) => Reason::SubqueueBusy,
+            SlotState::Ready(_) => Reason::WaitsForConsumer,
         }
     }
 }
 
-/// A task that has just left its tube.
-pub(super) fn view_done(loose: &Loose) -> Task {
-    let mut task = view_slot(&loose.slot, State::Done, Reason::Finished);
-    task.subqueue = loose.subqueue.clone();
+/// A task that was just removed.
+pub(super) fn view_done(detached: &DetachedTask) -> Task {
+    let mut task = view_slot(&detached.slot, State::Done, Reason::Finished);
+    task.subqueue = detached.subqueue.clone();
     task
 }
 
@@ -78,7 +78,7 @@ fn view_slot(slot: &Slot, state: State, reason: Reason) -> Task {
         pri: slot.pri,
         created: slot.created,
         due: match slot.standing {
-            Standing::Delayed(due) | Standing::Scheduled(due) => Some(due),
+            SlotState::Delayed(due) | SlotState::Scheduled(due) => Some(due),
             _ => None,
         },
         expires: slot.expires,

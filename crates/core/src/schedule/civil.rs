@@ -1,4 +1,4 @@
-//! Calendars and the clocks on walls.
+//! Calendar arithmetic and local time.
 
 use crate::time::Timestamp;
 
@@ -7,7 +7,7 @@ pub(super) const DAY: i64 = 24 * HOUR;
 /// Microseconds of an hour.
 pub(super) const HOUR: i64 = 3_600_000_000;
 
-/// How far the clocks of a place are ahead of UTC.
+/// A time zone: the offset of local time from UTC.
 pub trait Zone {
     /// Microseconds to be added to UTC at this moment.
     fn offset_micros(&self, at: Timestamp) -> i64;
@@ -23,14 +23,14 @@ impl Zone for Utc {
     }
 }
 
-/// What a clock on a wall shows: microseconds since it showed the beginning of 1970.
+/// A local time: microseconds since local 1970-01-01 00:00.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Civil(pub i64);
 
-/// The moments at which a clock shows a given time.
+/// The moments at which local clocks show a given time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moments {
-    /// Almost always.
+    /// The usual case.
     Once(Timestamp),
     /// The hour that is repeated when clocks are set back.
     Twice(Timestamp, Timestamp),
@@ -59,12 +59,12 @@ impl Moments {
     }
 }
 
-/// What the clocks of a place show at a moment.
+/// The local time at a moment.
 pub(super) fn civil_of(at: Timestamp, zone: &dyn Zone) -> Civil {
     Civil(at.as_micros().saturating_add(zone.offset_micros(at)))
 }
 
-/// When the clocks of a place show this.
+/// The moments of this local time.
 pub fn moments_of(civil: Civil, zone: &dyn Zone) -> Moments {
     let at = |offset: i64| Timestamp::from_micros(civil.0.saturating_sub(offset));
     let before = zone.offset_micros(Timestamp::from_micros(civil.0.saturating_sub(DAY)));
@@ -115,7 +115,7 @@ impl Civil {
         self.0.rem_euclid(DAY)
     }
 
-    /// So many months later, on the last day of the month where it has no such day.
+    /// `months` months later, on the last day of the month where it has no such day.
     pub(super) fn add_months(self, months: i64) -> Self {
         let date = Date::of(self.day_number());
         let all = (date.year * 12 + date.month - 1).saturating_add(months);
@@ -164,7 +164,7 @@ pub(super) fn month_days(year: i64, month: i64) -> i64 {
     }
 }
 
-/// A place whose clocks are an hour ahead from April to October, for tests.
+/// A zone whose clocks are an hour ahead from April to October, for tests.
 #[cfg(test)]
 pub(super) mod test_zone {
     use super::*;

@@ -1,4 +1,4 @@
-//! Times as cron writes them, by the clocks of a place.
+//! Cron expressions, in local time.
 //!
 //! Five fields (minute, hour, day of month, month, day of week) or six with the second first; `*`, lists, ranges,
 //! steps, names of months and days, and `@hourly` and its kind. Where both days are given, either is enough.
@@ -19,7 +19,7 @@ const MONTHS: [&str; 12] =
     ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 const WEEKDAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
 
-/// Times as cron writes them.
+/// A parsed cron expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cron {
     seconds: u64,
@@ -32,30 +32,30 @@ pub struct Cron {
     both_days: bool,
 }
 
-/// Why a text is not a time of cron.
+/// Why a text is not a cron expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CronError {
     /// There are not five or six fields.
     #[error("a cron expression has five fields (minute hour day month weekday) or six, not {0}")]
     Fields(usize),
-    /// A name behind `@` that means nothing.
+    /// An unknown name after `@`.
     #[error("'{0}' is none of @yearly, @monthly, @weekly, @daily and @hourly")]
     Name(String),
-    /// A field that means nothing.
+    /// An invalid field.
     #[error("'{text}' is no {field} of a cron expression ({low}-{high})")]
     Field {
-        /// What was written.
+        /// The text.
         text: String,
         /// Which field it is.
         field: &'static str,
-        /// The least it may be.
+        /// The smallest allowed value.
         low: u32,
-        /// The most it may be.
+        /// The largest allowed value.
         high: u32,
     },
 }
 
-/// What a field may hold.
+/// The allowed values of a field.
 struct Field {
     name: &'static str,
     low: u32,

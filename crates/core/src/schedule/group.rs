@@ -1,4 +1,4 @@
-//! Who of a group may begin, and in which session.
+//! Limits of groups: which tasks may begin, and in which session.
 
 use super::civil::Zone;
 use super::interval::Interval;
@@ -21,7 +21,7 @@ pub struct Worker {
     pub since: Timestamp,
 }
 
-/// What a task says about the session that it may share.
+/// The limits of a task on the session that it may share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reuse {
     /// Its `max`.

@@ -1,9 +1,9 @@
-//! Lengths of time as PostgreSQL has them: a month is not thirty days, a day not always 24 hours.
+//! Intervals as in PostgreSQL: a month is not thirty days, a day not always 24 hours.
 
 use super::civil::{Civil, DAY, Zone, civil_of, moments_of};
 use crate::time::{Span, Timestamp};
 
-/// A length of time as PostgreSQL has it.
+/// An interval as in PostgreSQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Interval {
     /// Whole months.
@@ -15,7 +15,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// No time at all.
+    /// Zero.
     pub const ZERO: Interval = Interval { months: 0, days: 0, micros: 0 };
 
     /// A length that is the same everywhere and at any time.
@@ -40,7 +40,7 @@ impl Interval {
         Span::from_micros(i64::try_from(micros).unwrap_or(i64::MAX))
     }
 
-    /// The moment so much later, by the calendar of a place: months, then days, then the rest.
+    /// The moment that much later, by the calendar of a zone: months, then days, then the rest.
     pub fn after(self, from: Timestamp, zone: &dyn Zone) -> Timestamp {
         if from == Timestamp::NEVER {
             return from;

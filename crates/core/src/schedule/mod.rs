@@ -1,6 +1,6 @@
-//! When a task runs, and runs again: plan, repeat, drift, pause, cron.
+//! The times at which a task runs: plan, repeat, drift, pause, cron.
 //!
-//! Everything here is a function of its arguments. What a clock on a wall shows is asked of a [`Zone`], so the
+//! Everything here is a function of its arguments. Local time comes from a [`Zone`], so the
 //! rules need no table of time zones.
 
 mod civil;

@@ -1,4 +1,4 @@
-//! The next run of a task that repeats, or that is tried again.
+//! The next run of a task that repeats or is retried.
 
 use super::civil::{HOUR, Zone};
 use super::interval::Interval;
@@ -6,7 +6,7 @@ use crate::time::Timestamp;
 
 /// Steps of months that are walked at most: they are a day long or more, so this is centuries.
 const STEPS_MAX: usize = 100_000;
-/// The longest pause before another try: a day.
+/// The longest pause before a retry: a day.
 const BACKOFF_MAX: i64 = 24 * HOUR;
 
 /// When a task that has just ended runs again: with `drift` so long after its end, without it on the grid that its
@@ -107,7 +107,7 @@ mod tests {
         Timestamp::from_micros(micros)
     }
 
-    /// One step after another, as a person would count.
+    /// One step after another, as a naive reference.
     fn walked(plan: Timestamp, now: Timestamp, step: Interval) -> Timestamp {
         let mut next = step.after(plan, &Utc);
         while next <= now {

@@ -1,20 +1,20 @@
-//! How a store writes a batch down, undoes it, and brings back what was written.
+//! Lets a store write a batch, undo it, and restore stored data.
 
 use crate::limits::SEMAPHORES_MAX;
 
-use super::book::Semaphores;
 use super::command::EventId;
-use super::place::Place;
-use super::record::{EventRecord, PlaceRecord, Row, SemaphoreChanges, SemaphoreRecord};
+use super::entry::QueueEntry;
+use super::record::{EventRecord, QueueEntryRecord, Row, SemaphoreChanges, SemaphoreRecord};
+use super::semaphores::Semaphores;
 
 impl Semaphores {
-    /// Begins a batch: from here on what changes is noted, until [`Semaphores::keep`] or
+    /// Begins a batch: from here on changes are recorded, until [`Semaphores::keep`] or
     /// [`Semaphores::undo`].
     pub fn begin(&mut self) {
         self.journal.clear(true);
     }
 
-    /// What the batch changed that must be written down, in the order of numbers.
+    /// The changes of the batch that must be stored, in the order of numbers.
     pub fn changes(&self) -> SemaphoreChanges {
         let mut changes = SemaphoreChanges::default();
         for (number, before) in &self.journal.semaphores {
@@ -23,20 +23,21 @@ impl Semaphores {
             changes.semaphores.extend(row(before.as_ref(), after).map(|row| (*number, row)));
         }
         for ((number, task), before) in &self.journal.tasks {
-            let record = |place: &Place| PlaceRecord {
+            let record = |entry: &QueueEntry| QueueEntryRecord {
                 semaphore: *number,
                 task: *task,
-                place: place.clone(),
+                entry: entry.clone(),
             };
             let (before, after) =
-                (before.as_ref().map(record), self.line(*number).get(*task).map(record));
-            let seq = |record: &Option<PlaceRecord>| record.as_ref().map(|record| record.place.seq);
+                (before.as_ref().map(record), self.queue(*number).get(*task).map(record));
+            let seq =
+                |record: &Option<QueueEntryRecord>| record.as_ref().map(|record| record.entry.seq);
             let (old, new) = (seq(&before), seq(&after));
             if old == new {
                 let row = row(before.as_ref(), after.as_ref());
                 changes.tasks.extend(new.zip(row));
             } else {
-                // It left and came again.
+                // It was removed and enqueued again.
                 changes.tasks.extend(old.map(|seq| (seq, Row::Remove)));
                 changes.tasks.extend(new.zip(after.map(Row::Insert)));
             }
@@ -51,12 +52,12 @@ impl Semaphores {
         changes
     }
 
-    /// Ends the batch: it is written down.
+    /// Ends the batch after it was stored.
     pub fn keep(&mut self) {
         self.journal.clear(false);
     }
 
-    /// Ends the batch as if it had not happened. Numbers of events and of arrivals that it used stay used.
+    /// Reverts the batch. Event ids and sequence numbers that it used stay used.
     pub fn undo(&mut self) {
         let journal = std::mem::take(&mut self.journal);
         self.moved.clear();
@@ -64,9 +65,9 @@ impl Semaphores {
             self.outbox.set(id, before);
         }
         for ((number, task), before) in journal.tasks {
-            self.all[number as usize].line.set(task, before);
+            self.all[number as usize].queue.set(task, before);
         }
-        // What is new goes before what comes back: it may have the same key.
+        // New semaphores are removed before old ones are restored: they may have the same key.
         let (back, new): (Vec<_>, Vec<_>) =
             journal.semaphores.into_iter().partition(|(_, before)| before.is_some());
         for number in new.iter().chain(&back).map(|(number, _)| *number) {
@@ -88,7 +89,7 @@ impl Semaphores {
         }
     }
 
-    /// Brings back a semaphore that was written down; whether it can have been: they come in the order of
+    /// Restores a stored semaphore; false if it cannot have been stored: they come in the order of
     /// their numbers.
     pub fn restore_semaphore(&mut self, number: u32, record: SemaphoreRecord) -> bool {
         let known = (number as usize) < self.all.len() || self.numbers.contains_key(&record.key);
@@ -100,24 +101,24 @@ impl Semaphores {
         true
     }
 
-    /// Brings back a task that was written down, into a semaphore that is back already.
-    pub fn restore_place(&mut self, record: PlaceRecord) -> bool {
-        let PlaceRecord { semaphore: number, task, place } = record;
+    /// Restores a stored task into a restored semaphore.
+    pub fn restore_place(&mut self, record: QueueEntryRecord) -> bool {
+        let QueueEntryRecord { semaphore: number, task, entry } = record;
         if self.vacant.contains(&number) {
             return false;
         }
         let Some(semaphore) = self.all.get_mut(number as usize) else { return false };
-        let newest = place.hold().map_or(0, |hold| hold.grant.0);
-        if semaphore.line.get(task).is_some() || newest > semaphore.record.grant_seq {
+        let newest = entry.hold().map_or(0, |hold| hold.grant.0);
+        if semaphore.queue.get(task).is_some() || newest > semaphore.record.grant_seq {
             return false;
         }
-        self.next_seq = self.next_seq.max(place.seq.saturating_add(1));
-        semaphore.line.set(task, Some(place));
+        self.next_seq = self.next_seq.max(entry.seq.saturating_add(1));
+        semaphore.queue.set(task, Some(entry));
         self.schedule(number);
         true
     }
 
-    /// Brings back an event that was written down.
+    /// Restores a stored event.
     pub fn restore_event(&mut self, id: EventId, row: EventRecord) -> bool {
         let given = (row.semaphore as usize) < self.all.len();
         if !given || self.vacant.contains(&row.semaphore) || self.outbox.get(id).is_some() {
@@ -128,28 +129,28 @@ impl Semaphores {
         true
     }
 
-    /// The number the next event gets.
+    /// The id of the next event.
     pub fn next_event(&self) -> u64 {
         self.outbox.next_id()
     }
 
-    /// No new semaphore gives a grant up to this number.
+    /// New semaphores issue no grant up to this number.
     pub fn grant_floor(&self) -> u64 {
         self.grant_floor
     }
 
-    /// Lets no new semaphore give a grant up to this number.
+    /// Sets the number up to which new semaphores issue no grant.
     pub fn raise_grant_floor(&mut self, grants: u64) {
         self.grant_floor = self.grant_floor.max(grants);
     }
 
-    /// Lets the numbers of events go on from here, so that none is used twice.
+    /// Continues event ids from here, so that none is used twice.
     pub fn set_next_event(&mut self, number: u64) {
         self.outbox.set_next_id(number);
     }
 }
 
-/// What is to be written down of one thing.
+/// The change of one row that must be stored.
 fn row<T: Clone + PartialEq>(before: Option<&T>, after: Option<&T>) -> Option<Row<T>> {
     match (before, after) {
         (None, Some(after)) => Some(Row::Insert(after.clone())),

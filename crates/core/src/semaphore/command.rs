@@ -1,4 +1,4 @@
-//! What can be asked of semaphores, and what they answer.
+//! The commands of semaphores and their replies.
 
 use std::fmt;
 
@@ -8,123 +8,127 @@ use crate::task::TaskId;
 use crate::time::{Span, Timestamp};
 use crate::tube::TubeName;
 
+use super::entry::Status;
 use super::gated::OWN_TASK_MAX;
-use super::key::{Grant, LineCursor, Priority, SemaphoreKey};
+use super::key::{Grant, MemberCursor, Priority, SemaphoreKey};
 use super::options::{SemaphoreChange, SemaphoreOptions};
-use super::place::Status;
 
-/// One thing asked of a semaphore: it takes effect as a whole or, when it answers an error, not at all.
+/// A command to a semaphore: it takes effect as a whole or, when the reply is an error, not at all.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SemaphoreCommand {
-    /// Make a semaphore or change it. Answers [`SemaphoreReply::Semaphores`] with that one.
+    /// Creates a semaphore or changes it. Replies with [`SemaphoreReply::Semaphores`] with that
+    /// one.
     Configure {
-        /// Which one.
+        /// The semaphore.
         key: SemaphoreKey,
-        /// What to change, or how a new one differs from the defaults.
+        /// The change, or how a new one differs from the defaults.
         change: Box<SemaphoreChange>,
-        /// Leave one that is there as it is; refused where a named option differs from it.
+        /// Leave an existing one unchanged; refused if a given option differs from it.
         only_new: bool,
     },
-    /// Stand in line, or change the priority of who stands there or holds a grant already. Answers
-    /// [`SemaphoreReply::Standings`], in the order of the wishes.
+    /// Enqueues tasks, or changes the priority of tasks that wait or hold a grant. Replies with
+    /// [`SemaphoreReply::Standings`], in the order of the entries.
     Enqueue {
-        /// Which semaphore.
+        /// The semaphore.
         key: SemaphoreKey,
-        /// Who, with which priority.
-        wishes: Vec<Wish>,
+        /// The tasks with their priorities.
+        entries: Vec<EnqueueItem>,
     },
-    /// End or prolong grants. Answers [`SemaphoreReply::Finished`] with an outcome for each item.
+    /// Ends or extends grants. Replies with [`SemaphoreReply::Finished`] with an outcome for each
+    /// item.
     Finish {
-        /// Which semaphore.
+        /// The semaphore.
         key: SemaphoreKey,
         /// What to do with which grant.
         items: Vec<GrantItem>,
     },
-    /// Show where tasks stand; those that are not there are left out. Answers
+    /// Shows the status of tasks; unknown ones are omitted. Replies with
     /// [`SemaphoreReply::Standings`].
     Look {
-        /// Which semaphore.
+        /// The semaphore.
         key: SemaphoreKey,
-        /// Which tasks.
+        /// The tasks.
         tasks: Vec<TaskId>,
     },
-    /// Show the tasks that hold a grant or wait for one, the best first, a page at a time. Answers [`SemaphoreReply::Members`].
+    /// Shows the tasks that hold a grant or wait for one, the best first, one page at a time.
+    /// Replies with [`SemaphoreReply::Members`].
     Members {
-        /// Which semaphore.
+        /// The semaphore.
         key: SemaphoreKey,
-        /// Whom to show.
-        part: LinePart,
-        /// Only those behind this one: where the page before ended.
-        after: Option<LineCursor>,
-        /// At most how many.
+        /// Holders or waiting tasks.
+        part: MemberGroup,
+        /// Only those behind this one: the end of the previous page.
+        after: Option<MemberCursor>,
+        /// Maximum number of tasks.
         count: usize,
     },
-    /// Remove a semaphore with its events. Refused while a tube is behind it and, unless forced, while tasks hold its grants
-    /// or wait for them. No later semaphore of this key gives a grant of the same number. Answers
-    /// [`SemaphoreReply::Dropped`].
+    /// Removes a semaphore with its events. Refused while it gates a tube and, unless forced, while
+    /// tasks hold its grants or wait for them. No later semaphore of this key issues a grant with
+    /// the same number. Replies with [`SemaphoreReply::Dropped`].
     Drop {
-        /// Which semaphore.
+        /// The semaphore.
         key: SemaphoreKey,
-        /// Although tasks hold its grants or wait for them: they are removed without an event.
+        /// Even if tasks hold its grants or wait for them: they are removed without an event.
         force: bool,
     },
-    /// Show one semaphore or all, by key. Answers [`SemaphoreReply::Semaphores`].
+    /// Shows one semaphore or all, by key. Replies with [`SemaphoreReply::Semaphores`].
     List {
-        /// Which one; `None` is all.
+        /// The semaphore; `None` is all.
         key: Option<SemaphoreKey>,
     },
-    /// Fetch events that are due, to be acknowledged; what is not comes again. Answers
+    /// Fetches due events, to be acknowledged; unacknowledged ones are sent again. Replies with
     /// [`SemaphoreReply::Events`].
     Events {
-        /// Of which semaphore; `None` is all.
+        /// The semaphore; `None` is all.
         key: Option<SemaphoreKey>,
-        /// At most how many.
+        /// Maximum number of events.
         count: usize,
-        /// How long to wait for the first. The rules answer at once; who runs them waits.
+        /// How long to wait for the first event. The rules reply at once; the engine waits.
         wait: Span,
     },
-    /// Say that events have arrived. Answers [`SemaphoreReply::Acknowledged`].
+    /// Acknowledges events. Replies with [`SemaphoreReply::Acknowledged`].
     Acknowledge {
-        /// Which ones; those that are not there do no harm.
+        /// The events; unknown ones are ignored.
         events: Vec<EventId>,
     },
 }
 
-/// Who wants to hold a grant, and how much.
+/// A task to enqueue, with its priority.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Wish {
-    /// Which task.
+pub struct EnqueueItem {
+    /// The task.
     pub task: TaskId,
-    /// Larger is more important. As it came from outside: not checked yet.
+    /// A larger number is more important. Not validated yet.
     pub priority: f64,
 }
 
 /// What to do with one grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrantItem {
-    /// Which task.
+    /// The task.
     pub task: TaskId,
-    /// Which of its grants; `None` is the current one, or its place in line.
+    /// The grant; `None` is the current one, or the task's entry in the queue.
     pub grant: Option<Grant>,
     /// What to do.
     pub finish: GrantFinish,
 }
 
-/// How a grant ends or goes on.
+/// How a grant ends or continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrantFinish {
-    /// Done with it, or no longer interested: leave.
+    /// The task is done or no longer interested: remove it.
     Release,
-    /// Let others go first: back into the line, with the old priority and seniority.
+    /// Let others go first: back into the queue, with the old priority and sequence number.
     Yield,
-    /// Cannot release now: keep it. Not asked again as long as this request would stand.
+    /// Cannot release now: keep the grant. The holder is not asked again as long as this request
+    /// would hold.
     Decline,
-    /// Let the grant last this long from now.
+    /// Extend the grant to this long from now.
     Extend(Span),
 }
 
 impl GrantFinish {
-    /// The verb's name on every face.
+    /// The name of the verb in all interfaces.
     pub const fn name(self) -> &'static str {
         match self {
             GrantFinish::Release => "release",
@@ -135,12 +139,12 @@ impl GrantFinish {
     }
 }
 
-/// What became of one item.
+/// The outcome of one item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrantOutcome {
-    /// It was done.
+    /// Done.
     Done,
-    /// The task is there, but the grant is not its current one.
+    /// The task exists, but the grant is not its current one.
     Stale,
     /// No such task in this semaphore.
     Missing,
@@ -149,7 +153,7 @@ pub enum GrantOutcome {
 }
 
 impl GrantOutcome {
-    /// The outcome's name on every face.
+    /// The name of the outcome in all interfaces.
     pub const fn name(self) -> &'static str {
         match self {
             GrantOutcome::Done => "done",
@@ -160,96 +164,97 @@ impl GrantOutcome {
     }
 }
 
-/// Where a task stands after the command that answers.
+/// The status of a task after the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// Which task.
+    /// The task.
     pub task: TaskId,
-    /// In line, or holding a grant.
+    /// Waiting, or holding a grant.
     pub status: Status,
-    /// How important it is.
+    /// Its priority.
     pub priority: Priority,
-    /// When it came.
+    /// When it was enqueued.
     pub enqueued: Timestamp,
-    /// When it stands in line again, for one that yielded.
+    /// When a task that yielded is queued again.
     pub not_before: Option<Timestamp>,
     /// The number of its grant.
     pub grant: Option<Grant>,
     /// Since when it holds the grant.
     pub granted: Option<Timestamp>,
-    /// When the grant ends by itself.
+    /// When the grant expires.
     pub lease_until: Option<Timestamp>,
-    /// Whether it declined to release, and that request would still stand: it is not asked again meanwhile.
+    /// Whether it declined to release, and that request would still hold: it is not asked again
+    /// meanwhile.
     pub pinned: bool,
 }
 
-/// Which part of a line to show.
+/// The two groups of members of a semaphore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum LinePart {
+pub enum MemberGroup {
     /// Tasks that hold a grant.
     Holders,
     /// Tasks that wait for one.
     Waiting,
 }
 
-impl LinePart {
+impl MemberGroup {
     /// All of them.
-    pub const ALL: [LinePart; 2] = [LinePart::Holders, LinePart::Waiting];
+    pub const ALL: [MemberGroup; 2] = [MemberGroup::Holders, MemberGroup::Waiting];
 
-    /// The part's name on every face.
+    /// The name of the group in all interfaces.
     pub const fn name(self) -> &'static str {
         match self {
-            LinePart::Holders => "holders",
-            LinePart::Waiting => "waiting",
+            MemberGroup::Holders => "holders",
+            MemberGroup::Waiting => "waiting",
         }
     }
 
-    /// The part of this name.
-    pub fn from_name(name: &str) -> Option<LinePart> {
-        LinePart::ALL.into_iter().find(|part| part.name() == name)
+    /// The group with this name.
+    pub fn from_name(name: &str) -> Option<MemberGroup> {
+        MemberGroup::ALL.into_iter().find(|part| part.name() == name)
     }
 }
 
-/// One task of a line.
+/// One task of a semaphore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// The tube of the task, where the semaphore is before a tube.
+    /// The tube of the task, if the semaphore gates one.
     pub tube: Option<TubeName>,
-    /// Where it stands.
+    /// Its status.
     pub standing: Standing,
 }
 
-/// A part of a line.
+/// One page of members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MembersPage {
     /// The tasks, the best first.
     pub members: Vec<Member>,
     /// Where the next page begins; `None` after the last one.
-    pub next: Option<LineCursor>,
+    pub next: Option<MemberCursor>,
 }
 
-/// A semaphore as answers show it.
+/// A semaphore, as replies show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SemaphoreInfo {
     /// Its key.
     pub key: SemaphoreKey,
-    /// What it does.
+    /// Its options.
     pub options: SemaphoreOptions,
-    /// How many stand in line.
+    /// The number of waiting tasks.
     pub waiting: u64,
-    /// How many yielded and will stand in line again.
+    /// The number of tasks that yielded and are not queued again yet.
     pub delayed: u64,
-    /// How many hold a grant and were not asked to release.
+    /// The number of holders that were not asked to release.
     pub acquired: u64,
-    /// How many hold a grant and were asked to release.
+    /// The number of holders that were asked to release.
     pub revoking: u64,
-    /// How many events are not acknowledged yet.
+    /// The number of unacknowledged events.
     pub events: u64,
-    /// When the next of them is handed out, or could have been since.
+    /// When the next of them is sent, or could have been sent since.
     pub next_event: Option<Timestamp>,
 }
 
-/// The number of an event: never used twice by a store.
+/// The id of an event: never used twice by a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventId(pub u64);
 
@@ -259,37 +264,38 @@ impl fmt::Display for EventId {
     }
 }
 
-/// What a holder is told. Delivered at least once: (semaphore, task, grant, kind) tells repetitions.
+/// An event for the holder of a grant. Delivered at least once: (semaphore, task, grant, kind)
+/// identifies repetitions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SemaphoreEvent {
-    /// Its number, to be acknowledged.
+    /// Its id, for the acknowledgement.
     pub id: EventId,
-    /// Of which semaphore.
+    /// The semaphore.
     pub semaphore: SemaphoreKey,
-    /// The tube of the task, where the semaphore is before a tube.
+    /// The tube of the task, if the semaphore gates one.
     pub tube: Option<TubeName>,
-    /// For which task.
+    /// The task.
     pub task: TaskId,
-    /// About which grant.
+    /// The grant.
     pub grant: Grant,
     /// What happened.
     pub kind: EventKind,
-    /// The how-manieth delivery this is, from 1.
+    /// The number of this delivery, from 1.
     pub attempt: u32,
 }
 
 /// What happened to a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EventKind {
-    /// The task may go on: it holds a grant now.
+    /// The task holds a grant now.
     Acquired,
     /// Better tasks wait: please release or yield.
     TryRelease,
     /// No need to release any more.
     Keep,
-    /// The grant was taken away, because the grace was over.
+    /// The grant was revoked, because the grace period was over.
     Revoked,
-    /// The grant has ended, because its lease was over or nobody acknowledged it.
+    /// The grant has ended, because its lease expired or it was not acknowledged.
     Expired,
 }
 
@@ -303,7 +309,7 @@ impl EventKind {
         EventKind::Expired,
     ];
 
-    /// The kind's name on every face.
+    /// The name of the kind in all interfaces.
     pub const fn name(self) -> &'static str {
         match self {
             EventKind::Acquired => "acquired",
@@ -320,22 +326,22 @@ impl EventKind {
     }
 }
 
-/// What a command answers.
+/// The reply of a command.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SemaphoreReply {
-    /// To `Configure` and `List`.
+    /// Reply to `Configure` and `List`.
     Semaphores(Vec<SemaphoreInfo>),
-    /// To `Enqueue` and `Look`.
+    /// Reply to `Enqueue` and `Look`.
     Standings(Vec<Standing>),
-    /// To `Members`.
+    /// Reply to `Members`.
     Members(MembersPage),
-    /// To `Drop`.
+    /// Reply to `Drop`.
     Dropped,
-    /// To `Finish`, in the order of the items.
+    /// Reply to `Finish`, in the order of the items.
     Finished(Vec<GrantOutcome>),
-    /// To `Events`: perhaps none.
+    /// Reply to `Events`: possibly none.
     Events(Vec<SemaphoreEvent>),
-    /// To `Acknowledge`: how many were there.
+    /// Reply to `Acknowledge`: how many events existed.
     Acknowledged(u64),
 }
 
@@ -355,10 +361,10 @@ impl SemaphoreCommand {
         }
     }
 
-    /// How many tasks the command is about.
+    /// The number of tasks that the command affects.
     pub fn items(&self) -> usize {
         match self {
-            SemaphoreCommand::Enqueue { wishes, .. } => wishes.len(),
+            SemaphoreCommand::Enqueue { entries, .. } => entries.len(),
             SemaphoreCommand::Finish { items, .. } => items.len(),
             SemaphoreCommand::Look { tasks, .. } => tasks.len(),
             SemaphoreCommand::Acknowledge { events } => events.len(),
@@ -371,8 +377,8 @@ impl SemaphoreCommand {
         }
     }
 
-    /// Refuses an answer that shows a semaphore which was to be made and is another: stores that do not run the rules
-    /// themselves leave one that is there as it is, and ask this.
+    /// Refuses a reply that shows an existing semaphore with other options than requested: stores
+    /// that do not run these rules leave an existing one unchanged, and call this.
     pub fn check_kept(&self, reply: &SemaphoreReply) -> Result<()> {
         match (self, reply) {
             (
@@ -383,7 +389,7 @@ impl SemaphoreCommand {
         }
     }
 
-    /// Refuses what is wrong whatever the semaphore is like. Stores that do not run the rules themselves ask this
+    /// Refuses what is invalid for any semaphore. Stores that do not run these rules call this
     /// first.
     pub fn check(&self) -> Result<()> {
         let size = self.items();
@@ -393,9 +399,9 @@ impl SemaphoreCommand {
             return Err(Error::TooLarge { what, size, limit, advice });
         }
         match self {
-            SemaphoreCommand::Enqueue { wishes, .. } => {
-                check_tasks(wishes.iter().map(|wish| wish.task))?;
-                wishes.iter().try_for_each(|wish| Priority::new(wish.priority).map(drop))
+            SemaphoreCommand::Enqueue { entries, .. } => {
+                check_tasks(entries.iter().map(|wish| wish.task))?;
+                entries.iter().try_for_each(|wish| Priority::new(wish.priority).map(drop))
             }
             SemaphoreCommand::Finish { items, .. } => {
                 check_tasks(items.iter().map(|item| item.task))
@@ -407,7 +413,7 @@ impl SemaphoreCommand {
     }
 }
 
-/// Refuses numbers beyond those that callers may give.
+/// Refuses task numbers beyond those that callers may use.
 fn check_tasks(mut tasks: impl Iterator<Item = TaskId>) -> Result<()> {
     match tasks.find(|task| task.0 > OWN_TASK_MAX) {
         Some(task) => {

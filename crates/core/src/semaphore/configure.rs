@@ -1,15 +1,15 @@
-//! Making, changing, showing and dropping semaphores.
+//! Creates, changes, shows and drops semaphores.
 
 use crate::error::{Error, Result};
 use crate::limits::SEMAPHORES_MAX;
 use crate::time::Timestamp;
 
-use super::book::{Semaphore, Semaphores};
 use super::command::{SemaphoreInfo, SemaphoreReply};
 use super::key::SemaphoreKey;
-use super::line::Line;
 use super::options::{SemaphoreChange, SemaphoreOptions};
+use super::queue::SemaphoreQueue;
 use super::record::SemaphoreRecord;
+use super::semaphores::{Semaphore, Semaphores};
 
 impl Semaphores {
     pub(super) fn configure(
@@ -22,13 +22,13 @@ impl Semaphores {
         let number = match self.numbers.get(&key) {
             Some(number) => {
                 let number = *number;
-                // What is wrong is wrong, also where it would not be used.
+                // Invalid options are refused even if they would not be used.
                 let options = self.semaphore(number).record.options.changed(change)?;
                 if only_new {
                     change.check_same(&key, &self.semaphore(number).record.options)?;
                 } else {
                     self.update(number, |record| record.options = options);
-                    self.settle(now, number);
+                    self.admit_waiters(now, number);
                 }
                 number
             }
@@ -52,7 +52,7 @@ impl Semaphores {
         }))
     }
 
-    /// Adds a semaphore under a number that is free.
+    /// Adds a semaphore under a free number.
     pub(super) fn add(&mut self, record: SemaphoreRecord) -> u32 {
         let number = self.vacant.first().copied().unwrap_or(self.all.len() as u32);
         if self.journal.on {
@@ -62,11 +62,11 @@ impl Semaphores {
         number
     }
 
-    /// Adds a semaphore under this number, which is free. Numbers before it that were not given are free, too.
+    /// Adds a semaphore under this free number. Skipped numbers before it are free, too.
     pub(super) fn add_at(&mut self, number: u32, record: SemaphoreRecord) {
         self.numbers.insert(record.key.clone(), number);
         let semaphore =
-            || Semaphore { record: record.clone(), line: Line::default(), wakeup: None };
+            || Semaphore { record: record.clone(), queue: SemaphoreQueue::default(), wakeup: None };
         while self.all.len() < number as usize {
             self.vacant.insert(self.all.len() as u32);
             let mut vacant = semaphore();
@@ -80,23 +80,23 @@ impl Semaphores {
         }
     }
 
-    /// Removes a semaphore with all it has. Whether a tube is behind it is for the machine to know.
+    /// Removes a semaphore with its content. The machine checks whether it gates a tube.
     pub(super) fn drop_semaphore(
         &mut self,
         key: &SemaphoreKey,
         force: bool,
     ) -> Result<SemaphoreReply> {
         let number = self.number(key)?;
-        let mut tasks: Vec<_> = self.line(number).tasks().collect();
+        let mut tasks: Vec<_> = self.queue(number).tasks().collect();
         if !force && !tasks.is_empty() {
             return Err(Error::SemaphoreInUse(key.clone()));
         }
         tasks.sort_unstable();
-        tasks.into_iter().for_each(|task| self.place(number, task, None));
+        tasks.into_iter().for_each(|task| self.set_entry(number, task, None));
         let events = self.outbox.all().filter(|(_, row)| row.semaphore == number);
         let events: Vec<_> = events.map(|(id, _)| id).collect();
         events.into_iter().for_each(|id| self.set_event(id, None));
-        // A note of how it was, to write the batch down or to undo it.
+        // Records its state, to store the batch or to undo it.
         self.update(number, |record| record.recheck_at = None);
         self.schedule(number);
         let grants = self.semaphore(number).record.grant_seq;
@@ -105,7 +105,7 @@ impl Semaphores {
         Ok(SemaphoreReply::Dropped)
     }
 
-    /// The number of a semaphore in which no task stands is free.
+    /// Frees the number of a semaphore without tasks.
     pub(super) fn vacate(&mut self, number: u32) {
         self.numbers.remove(&self.all[number as usize].record.key);
         self.vacant.insert(number);
@@ -120,14 +120,14 @@ impl Semaphores {
     }
 
     fn info(&self, number: u32) -> SemaphoreInfo {
-        let Semaphore { record, line, .. } = self.semaphore(number);
+        let Semaphore { record, queue, .. } = self.semaphore(number);
         SemaphoreInfo {
             key: record.key.clone(),
             options: record.options.clone().shown(),
-            waiting: line.waiting() as u64,
-            delayed: line.delayed() as u64,
-            acquired: line.acquired() as u64,
-            revoking: line.revoking() as u64,
+            waiting: queue.waiting() as u64,
+            delayed: queue.delayed() as u64,
+            acquired: queue.acquired() as u64,
+            revoking: queue.revoking() as u64,
             events: self.outbox.count(number),
             next_event: self.outbox.next_of(number),
         }

@@ -1,4 +1,4 @@
-//! Standing in line, and seeing who does.
+//! Enqueues tasks, and shows them.
 
 use std::cmp::Reverse;
 
@@ -6,45 +6,45 @@ use crate::error::Result;
 use crate::task::TaskId;
 use crate::time::Timestamp;
 
-use super::book::Semaphores;
-use super::command::{LinePart, Member, MembersPage, SemaphoreReply, Standing, Wish};
-use super::key::{LineCursor, Priority, SemaphoreKey};
-use super::place::{Place, Stand};
+use super::command::{EnqueueItem, Member, MemberGroup, MembersPage, SemaphoreReply, Standing};
+use super::entry::{EntryState, QueueEntry};
+use super::key::{MemberCursor, Priority, SemaphoreKey};
+use super::semaphores::Semaphores;
 
 impl Semaphores {
     pub(super) fn enqueue(
         &mut self,
         now: Timestamp,
         key: &SemaphoreKey,
-        wishes: &[Wish],
+        entries: &[EnqueueItem],
     ) -> Result<SemaphoreReply> {
         let number = self.number(key)?;
         let priorities: Result<Vec<_>> =
-            wishes.iter().map(|wish| Priority::new(wish.priority)).collect();
-        for (wish, priority) in wishes.iter().zip(priorities?) {
-            self.stand_in_line(now, number, wish.task, priority);
+            entries.iter().map(|wish| Priority::new(wish.priority)).collect();
+        for (wish, priority) in entries.iter().zip(priorities?) {
+            self.enqueue_one(now, number, wish.task, priority);
         }
-        self.settle(now, number);
-        let tasks = wishes.iter().map(|wish| wish.task);
+        self.admit_waiters(now, number);
+        let tasks = entries.iter().map(|wish| wish.task);
         Ok(SemaphoreReply::Standings(self.standings(number, tasks)))
     }
 
-    /// Adds a task, or changes its priority: its seniority stays.
-    pub(super) fn stand_in_line(
+    /// Adds a task, or changes its priority: its sequence number stays.
+    pub(super) fn enqueue_one(
         &mut self,
         now: Timestamp,
         number: u32,
         task: TaskId,
         priority: Priority,
     ) {
-        match self.line(number).get(task) {
-            Some(place) if place.priority == priority => {}
-            Some(_) => self.replace(number, task, |place| place.priority = priority),
+        match self.queue(number).get(task) {
+            Some(entry) if entry.priority == priority => {}
+            Some(_) => self.change_entry(number, task, |entry| entry.priority = priority),
             None => {
                 let seq = self.next_seq;
                 self.next_seq += 1;
-                let place = Place { priority, seq, enqueued: now, stand: Stand::Wait };
-                self.place(number, task, Some(place));
+                let entry = QueueEntry { priority, seq, enqueued: now, state: EntryState::Wait };
+                self.set_entry(number, task, Some(entry));
             }
         }
     }
@@ -57,40 +57,40 @@ impl Semaphores {
     pub(super) fn members(
         &self,
         key: &SemaphoreKey,
-        part: LinePart,
-        after: Option<LineCursor>,
+        part: MemberGroup,
+        after: Option<MemberCursor>,
         count: usize,
     ) -> Result<SemaphoreReply> {
-        let line = self.line(self.number(key)?);
+        let queue = self.queue(self.number(key)?);
         let after = after.map(|after| (Reverse(after.priority), after.seq));
-        let found = line.members(part, after, count);
-        let places = || found.iter().filter_map(|task| Some((*task, line.get(*task)?)));
+        let found = queue.members(part, after, count);
+        let places = || found.iter().filter_map(|task| Some((*task, queue.get(*task)?)));
         let last = places().next_back().filter(|_| found.len() == count);
-        let next = last.map(|(_, place)| LineCursor { priority: place.priority, seq: place.seq });
-        let member = |(task, place): (TaskId, &Place)| Member {
+        let next = last.map(|(_, entry)| MemberCursor { priority: entry.priority, seq: entry.seq });
+        let member = |(task, entry): (TaskId, &QueueEntry)| Member {
             tube: None,
-            standing: standing(task, place),
+            standing: standing(task, entry),
         };
         let members = places().map(member).collect();
         Ok(SemaphoreReply::Members(MembersPage { members, next }))
     }
 
     fn standings(&self, number: u32, tasks: impl Iterator<Item = TaskId>) -> Vec<Standing> {
-        let line = self.line(number);
-        tasks.filter_map(|task| Some(standing(task, line.get(task)?))).collect()
+        let queue = self.queue(number);
+        tasks.filter_map(|task| Some(standing(task, queue.get(task)?))).collect()
     }
 }
 
-fn standing(task: TaskId, place: &Place) -> Standing {
-    let hold = place.hold();
+fn standing(task: TaskId, entry: &QueueEntry) -> Standing {
+    let hold = entry.hold();
     Standing {
         task,
-        status: place.status(),
-        priority: place.priority,
-        enqueued: place.enqueued,
-        not_before: match place.stand {
-            Stand::Delayed(until) => Some(until),
-            Stand::Wait | Stand::Held(_) => None,
+        status: entry.status(),
+        priority: entry.priority,
+        enqueued: entry.enqueued,
+        not_before: match entry.state {
+            EntryState::Delayed(until) => Some(until),
+            EntryState::Wait | EntryState::Held(_) => None,
         },
         grant: hold.map(|hold| hold.grant),
         granted: hold.map(|hold| hold.granted),

@@ -1,12 +1,12 @@
-//! Handing events out, and hearing that they arrived.
+//! Sends events, and handles their acknowledgements.
 
 use crate::error::Result;
 use crate::time::Timestamp;
 
-use super::book::Semaphores;
 use super::command::{EventId, EventKind, SemaphoreEvent, SemaphoreReply};
 use super::key::SemaphoreKey;
 use super::outbox::back_off;
+use super::semaphores::Semaphores;
 
 impl Semaphores {
     pub(super) fn fetch(
@@ -49,10 +49,10 @@ impl Semaphores {
         self.set_event(id, None);
         if !self.outbox.of_grant((number, task, grant)).is_empty() {
             // The next event of this grant had to wait for this one.
-            self.tell_news(number);
+            self.note_new_events(number);
         }
-        let hold = self.line(number).get(task).and_then(|place| place.hold());
-        let clock_runs = |hold: &super::place::Hold| hold.ack_by != Timestamp::NEVER;
+        let hold = self.queue(number).get(task).and_then(|entry| entry.hold());
+        let clock_runs = |hold: &super::entry::HeldGrant| hold.ack_by != Timestamp::NEVER;
         if kind == EventKind::Acquired && hold.is_some_and(|h| h.grant == grant && clock_runs(h)) {
             self.change_hold(number, task, |hold| hold.ack_by = Timestamp::NEVER);
             self.schedule(number);

@@ -1,13 +1,13 @@
-//! How grants end or go on by the word of their holders.
+//! Ends or extends grants at the request of their holders.
 
 use crate::error::Result;
 use crate::task::TaskId;
 use crate::time::{Span, Timestamp};
 
-use super::book::Semaphores;
 use super::command::{EventKind, GrantFinish, GrantItem, GrantOutcome, SemaphoreReply};
+use super::entry::{EntryState, HeldGrant, Status};
 use super::key::{Grant, SemaphoreKey};
-use super::place::{Hold, Stand, Status};
+use super::semaphores::Semaphores;
 
 impl Semaphores {
     pub(super) fn finish(
@@ -18,30 +18,30 @@ impl Semaphores {
     ) -> Result<SemaphoreReply> {
         let number = self.number(key)?;
         let outcomes = items.iter().map(|item| self.finish_one(now, number, item)).collect();
-        self.settle(now, number);
+        self.admit_waiters(now, number);
         Ok(SemaphoreReply::Finished(outcomes))
     }
 
     fn finish_one(&mut self, now: Timestamp, number: u32, item: &GrantItem) -> GrantOutcome {
-        let Some(place) = self.line(number).get(item.task) else { return GrantOutcome::Missing };
-        let current = place.hold().map(|hold| hold.grant);
+        let Some(entry) = self.queue(number).get(item.task) else { return GrantOutcome::Missing };
+        let current = entry.hold().map(|hold| hold.grant);
         if item.grant.is_some() && item.grant != current {
             return GrantOutcome::Stale;
         }
         let Some(grant) = current else {
             return match item.finish {
                 GrantFinish::Release => {
-                    self.place(number, item.task, None);
+                    self.set_entry(number, item.task, None);
                     GrantOutcome::Done
                 }
-                // It has yielded already, and there is nothing to keep or prolong.
+                // It has already yielded, and there is nothing to keep or extend.
                 GrantFinish::Yield => GrantOutcome::Done,
                 GrantFinish::Decline | GrantFinish::Extend(_) => GrantOutcome::Stale,
             };
         };
-        if item.finish == GrantFinish::Decline && place.status() != Status::TryRelease {
-            // Twice is the same as once.
-            let declined = place.hold().is_some_and(|hold| hold.pinned);
+        if item.finish == GrantFinish::Decline && entry.status() != Status::TryRelease {
+            // A repeated decline has no further effect.
+            let declined = entry.hold().is_some_and(|hold| hold.pinned);
             return if declined { GrantOutcome::Done } else { GrantOutcome::NotAsked };
         }
         self.finish_held(now, (number, item.task, grant), item.finish);
@@ -53,11 +53,11 @@ impl Semaphores {
         match finish {
             GrantFinish::Release => {
                 self.forget_events(held);
-                self.place(number, task, None);
+                self.set_entry(number, task, None);
             }
             GrantFinish::Yield => {
                 self.forget_events(held);
-                self.step_back(now, number, task);
+                self.requeue(now, number, task);
             }
             GrantFinish::Decline => {
                 self.forget_events(held);
@@ -68,12 +68,12 @@ impl Semaphores {
                 });
             }
             GrantFinish::Extend(span) => {
-                // Who prolongs a grant knows of it.
+                // A caller that extends a grant knows of it.
                 if let Some((id, _)) = self.outbox.find(held, EventKind::Acquired) {
                     self.set_event(id, None);
-                    // A request that had to wait for it may be handed out now.
+                    // A request that had to wait for it may be sent now.
                     if !self.outbox.of_grant(held).is_empty() {
-                        self.tell_news(number);
+                        self.note_new_events(number);
                     }
                 }
                 self.change_hold(number, task, |hold| {
@@ -84,42 +84,43 @@ impl Semaphores {
         }
     }
 
-    /// Lets a holder stand in line again, after the time that its semaphore sets for that.
-    pub(super) fn step_back(&mut self, now: Timestamp, number: u32, task: TaskId) {
+    /// Puts a holder back into the queue after the semaphore's cool-down.
+    pub(super) fn requeue(&mut self, now: Timestamp, number: u32, task: TaskId) {
         let cool_down = self.semaphore(number).record.options.cool_down;
-        self.stand_back(number, task, now, cool_down);
+        self.requeue_after(number, task, now, cool_down);
     }
 
-    /// Lets a holder stand in line again after this time.
-    pub(super) fn stand_back(&mut self, number: u32, task: TaskId, now: Timestamp, after: Span) {
-        let stand = if after.is_zero() { Stand::Wait } else { Stand::Delayed(now + after) };
-        self.replace(number, task, |place| place.stand = stand);
+    /// Puts a holder back into the queue after this time.
+    pub(super) fn requeue_after(&mut self, number: u32, task: TaskId, now: Timestamp, after: Span) {
+        let stand =
+            if after.is_zero() { EntryState::Wait } else { EntryState::Delayed(now + after) };
+        self.change_entry(number, task, |entry| entry.state = stand);
     }
 
     pub(super) fn change_hold(
         &mut self,
         number: u32,
         task: TaskId,
-        change: impl FnOnce(&mut Hold),
+        change: impl FnOnce(&mut HeldGrant),
     ) {
-        self.replace(number, task, |place| {
-            if let Stand::Held(hold) = &mut place.stand {
+        self.change_entry(number, task, |entry| {
+            if let EntryState::Held(hold) = &mut entry.state {
                 change(hold);
             }
         });
     }
 
-    /// Removes what was still to be said about a grant. Tells whether its holder may have heard of it.
+    /// Removes the pending events of a grant. Returns whether its holder may have received one.
     pub(super) fn forget_events(&mut self, grant: (u32, TaskId, Grant)) -> bool {
-        let untold = self.is_untold(grant);
+        let untold = self.is_grant_unseen(grant);
         for id in self.outbox.of_grant(grant).to_vec() {
             self.set_event(id, None);
         }
         !untold
     }
 
-    /// Whether nobody can have heard of a grant yet.
-    pub(super) fn is_untold(&self, grant: (u32, TaskId, Grant)) -> bool {
+    /// Whether no event of a grant can have been received yet.
+    pub(super) fn is_grant_unseen(&self, grant: (u32, TaskId, Grant)) -> bool {
         let acquired = self.outbox.find(grant, EventKind::Acquired);
         acquired.is_some_and(|(_, row)| row.attempts == 0)
     }

@@ -1,24 +1,25 @@
-//! What a batch touched, as it was before: enough to write the change down, and to undo it.
+//! Records the previous state of what a batch changed: enough to store the changes, and to undo
+//! them.
 
 use hashbrown::HashMap;
 
 use crate::task::TaskId;
 
 use super::command::EventId;
-use super::place::Place;
+use super::entry::QueueEntry;
 use super::record::{EventRecord, SemaphoreRecord};
 
-/// What the batch under way touched, each thing as it was before its first change; `None` was not there.
+/// What the current batch changed, each with its state before the first change; `None` was absent.
 #[derive(Debug, Default)]
-pub(super) struct Journal {
+pub(super) struct SemaphoreJournal {
     pub on: bool,
     pub semaphores: HashMap<u32, Option<SemaphoreRecord>>,
-    pub tasks: HashMap<(u32, TaskId), Option<Place>>,
+    pub tasks: HashMap<(u32, TaskId), Option<QueueEntry>>,
     pub events: HashMap<EventId, Option<EventRecord>>,
 }
 
-impl Journal {
-    /// Begins anew.
+impl SemaphoreJournal {
+    /// Clears the journal.
     pub fn clear(&mut self, on: bool) {
         self.on = on;
         self.semaphores.clear();

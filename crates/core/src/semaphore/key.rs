@@ -1,4 +1,4 @@
-//! The names and numbers of semaphores.
+//! Keys, priorities and grant numbers of semaphores.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -12,8 +12,8 @@ use crate::limits::SEMAPHORE_KEY_BYTES_MAX;
 pub struct SemaphoreKey(Arc<str>);
 
 impl SemaphoreKey {
-    /// The key, if it may be one: as for the name of a tube, 1 to 128 bytes without control characters,
-    /// `/` or `:`, and neither `.` nor `..`.
+    /// Checks a key: as for tube names, 1 to 128 bytes without control characters, `/` or `:`, and
+    /// neither `.` nor `..`.
     pub fn new(key: &str) -> Result<Self> {
         if key.is_empty() || matches!(key, "." | "..") {
             return Err(Error::Invalid(format!("'{key}' cannot be the key of a semaphore")));
@@ -55,18 +55,18 @@ impl fmt::Debug for SemaphoreKey {
     }
 }
 
-/// How important a task is: larger goes first. Always a finite number.
+/// The priority of a task: a larger number comes first. Always finite.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Priority(f64);
 
 impl Priority {
-    /// No more important than any other.
+    /// The default priority.
     pub const ZERO: Priority = Priority(0.0);
 
-    /// The priority, if it is a number that can be compared.
+    /// Checks that the priority is a finite number.
     pub fn new(value: f64) -> Result<Self> {
         if value.is_finite() {
-            // Minus zero is zero, so that what compares as equal is equal.
+            // Minus zero is zero, so that equal numbers have equal bits.
             Ok(Priority(value + 0.0))
         } else {
             Err(Error::Invalid(format!("a priority must be a finite number, not {value}")))
@@ -78,8 +78,8 @@ impl Priority {
         self.0
     }
 
-    /// Whether it is larger than another by more than a margin. The sum of two numbers may be beyond all numbers, and
-    /// PostgreSQL refuses to add them: so both ask first, in the same words.
+    /// Whether it is larger than another by more than a margin. The sum of two numbers may
+    /// overflow, and PostgreSQL refuses to add them: so both compare first, in the same way.
     pub fn beats(self, other: Priority, margin: Priority) -> bool {
         other.0 < f64::MAX - margin.0 && self.0 > other.0 + margin.0
     }
@@ -99,8 +99,8 @@ impl Ord for Priority {
     }
 }
 
-/// The number of one admission of one task: it grows with every grant of a semaphore, and whoever names an
-/// old one has no say any more.
+/// The number of one grant of one task: it grows with every grant of a semaphore, and a command
+/// with an old one has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Grant(pub u64);
 
@@ -110,22 +110,22 @@ impl fmt::Display for Grant {
     }
 }
 
-/// Where one page of a line ends and the next begins: the priority and the number of arrival of the last shown.
+/// The end of one page of members: priority and sequence number of the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LineCursor {
-    /// How important the last one is.
+pub struct MemberCursor {
+    /// The priority of the last one.
     pub priority: Priority,
-    /// Its number in the order of arrival.
+    /// Its sequence number.
     pub seq: u64,
 }
 
-impl fmt::Display for LineCursor {
+impl fmt::Display for MemberCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.priority.value(), self.seq)
     }
 }
 
-impl std::str::FromStr for LineCursor {
+impl std::str::FromStr for MemberCursor {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -136,10 +136,10 @@ impl std::str::FromStr for LineCursor {
         };
         let (priority, seq) = text.split_once(':').ok_or_else(wrong)?;
         let priority = Priority::new(priority.parse().map_err(|_| wrong())?)?;
-        // What every store can count to.
+        // The largest number that every store can count to.
         let seq = seq.parse().ok().filter(|seq| *seq < 1 << 53).ok_or_else(wrong)?;
-        let cursor = LineCursor { priority, seq };
-        // One page has one name.
+        let cursor = MemberCursor { priority, seq };
+        // Each page has exactly one cursor.
         if cursor.to_string() == text { Ok(cursor) } else { Err(wrong()) }
     }
 }
@@ -161,11 +161,11 @@ mod tests {
     #[test]
     fn a_cursor_comes_back_as_it_was_written() {
         for (priority, seq) in [(0.1, 7), (-1e300, 0), (f64::MAX, (1 << 53) - 1)] {
-            let cursor = LineCursor { priority: Priority::new(priority).unwrap(), seq };
+            let cursor = MemberCursor { priority: Priority::new(priority).unwrap(), seq };
             assert_eq!(cursor.to_string().parse(), Ok(cursor));
         }
         for bad in ["", "1", "1:", ":1", "nan:1", "1:-1", "1:9007199254740992"] {
-            assert!(matches!(bad.parse::<LineCursor>(), Err(Error::Invalid(_))), "{bad:?}");
+            assert!(matches!(bad.parse::<MemberCursor>(), Err(Error::Invalid(_))), "{bad:?}");
         }
     }
 

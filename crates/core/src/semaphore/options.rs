@@ -1,4 +1,4 @@
-//! What a semaphore does, and what may be changed about it.
+//! The options of a semaphore, and their changes.
 
 use crate::error::{Error, Result};
 use crate::limits::{SEMAPHORE_ACTIVE_MAX, SEMAPHORE_REVOKING_MAX};
@@ -6,37 +6,39 @@ use crate::time::Span;
 
 use super::key::{Priority, SemaphoreKey};
 
-/// How many are asked to release at the same time unless somebody says so.
+/// Default for how many holders are asked to release at the same time.
 const MAX_REVOKING: u32 = 16;
 
-/// What a semaphore does.
+/// The options of a semaphore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SemaphoreOptions {
-    /// How many may hold a grant at the same time. Zero lets nobody in.
+    /// Maximum number of grants at the same time. Zero grants nothing.
     pub active: u32,
-    /// How many of the holders, from the worst on, may be asked to release for better ones. More than
-    /// `active` is the same as `active`, and shown so.
+    /// How many of the holders, from the worst on, may be asked to release for better ones. More
+    /// than `active` is the same as `active`, and shown so.
     pub try_release: u32,
     /// How much better than a holder a task must be for that holder to be asked.
     pub margin: Priority,
     /// No holder is asked to release before it has held its grant this long.
     pub min_hold: Span,
-    /// Who yields does not stand in line again before this time has passed.
+    /// A task that yields is not queued again before this time has passed.
     pub cool_down: Span,
-    /// How many may be asked to release at the same time; `None` is the smaller of 16 and `try_release`.
+    /// How many holders may be asked to release at the same time; `None` is the smaller of 16 and
+    /// `try_release`.
     pub max_revoking: Option<u32>,
-    /// Who was asked to release and did not is asked again after this time, or loses the grant (`force`).
+    /// A holder that was asked to release and did not is asked again after this time, or loses the
+    /// grant (`force`).
     pub revoke_grace: Span,
-    /// Take the grant away when the grace is over.
+    /// Revoke the grant when the grace period is over.
     pub force: bool,
     /// How long a grant lasts unless it is extended; `None` is until it is released.
     pub lease: Option<Span>,
-    /// How long the event of a grant may go without acknowledgement before the grant is given to another;
-    /// `None` is for ever.
+    /// How long the event of a grant may stay unacknowledged before the grant goes to another task;
+    /// `None` is forever.
     pub ack_timeout: Option<Span>,
-    /// When `active` was lowered: ask the holders that are too many to release, instead of letting them end.
+    /// After `active` was lowered: ask surplus holders to release, instead of waiting for them.
     pub shed: bool,
-    /// Whose lease is over leaves, instead of standing in line again.
+    /// A task whose lease expires is removed, instead of queued again.
     pub drop_expired: bool,
 }
 
@@ -70,25 +72,26 @@ impl SemaphoreOptions {
         (self.active - self.tail()) as usize
     }
 
-    /// How many may be asked at the same time for better ones.
+    /// How many may be asked at the same time for better tasks.
     pub fn revoking_limit(&self) -> usize {
         self.max_revoking.unwrap_or(MAX_REVOKING).min(self.tail()) as usize
     }
 
-    /// How many may be asked at the same time because they are too many. With `active` 0 no holder is protected, whatever
-    /// `try_release` says; otherwise a `try_release` of 0 means that no holder is ever asked.
+    /// How many may be asked at the same time because there are too many. With `active` 0 no holder
+    /// is protected, whatever `try_release` is; otherwise a `try_release` of 0 means that no holder
+    /// is ever asked.
     pub fn shedding_limit(&self) -> usize {
         let never = self.try_release == 0 && self.active > 0;
         if never { 0 } else { self.max_revoking.unwrap_or(MAX_REVOKING) as usize }
     }
 
-    /// The options as they are shown: `try_release` is what it comes to.
+    /// The options as they are shown, with the effective `try_release`.
     pub fn shown(mut self) -> Self {
         self.try_release = self.tail();
         self
     }
 
-    /// The options after a change, or what is wrong with it.
+    /// The options after a change, or why it is invalid.
     pub fn changed(&self, change: &SemaphoreChange) -> Result<SemaphoreOptions> {
         change.check()?;
         let mut options = self.clone();
@@ -119,7 +122,7 @@ impl SemaphoreOptions {
     }
 }
 
-/// The refusal of a tail that is longer than the capacity.
+/// The error for a `try_release` larger than `active`.
 pub fn tail_too_long(try_release: i64, active: u32) -> Error {
     Error::Invalid(format!(
         "try_release is {try_release}, but only {active} may be active; it must not be more"
@@ -141,38 +144,38 @@ fn count_up_to(most: u32, name: &str, value: i64) -> Result<u32> {
         .ok_or_else(|| Error::Invalid(format!("{name} must be between 0 and {most}, not {value}")))
 }
 
-/// What to change about a semaphore, as it came from outside; `None` leaves a thing as it is, and the inner
-/// `None` takes it away.
+/// A change of a semaphore, not validated yet; `None` leaves an option unchanged, and the inner
+/// `None` removes it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SemaphoreChange {
-    /// How many may hold a grant.
+    /// Maximum number of grants.
     pub active: Option<i64>,
-    /// How many of them may be asked to release.
+    /// How many holders may be asked to release.
     pub try_release: Option<i64>,
     /// How much better a task must be.
     pub margin: Option<f64>,
-    /// How long a new grant is left alone.
+    /// How long a new grant is not asked for.
     pub min_hold: Option<Span>,
-    /// How long who yields stays out of the line.
+    /// How long a task that yields stays out of the queue.
     pub cool_down: Option<Span>,
     /// How many may be asked at the same time.
     pub max_revoking: Option<Option<i64>>,
-    /// How long who is asked may take.
+    /// How long a holder may take to release.
     pub revoke_grace: Option<Span>,
-    /// Whether the grant is taken away then.
+    /// Whether the grant is revoked then.
     pub force: Option<bool>,
     /// How long a grant lasts.
     pub lease: Option<Option<Span>>,
     /// How long an acknowledgement may take.
     pub ack_timeout: Option<Option<Span>>,
-    /// Whether holders that are too many are asked to release.
+    /// Whether surplus holders are asked to release.
     pub shed: Option<bool>,
-    /// Whether whose lease is over leaves.
+    /// Whether tasks whose lease expires are removed.
     pub drop_expired: Option<bool>,
 }
 
 impl SemaphoreChange {
-    /// Refuses what is wrong whatever the semaphore is like.
+    /// Refuses what is invalid for any semaphore.
     pub fn check(&self) -> Result<()> {
         for (name, value) in [("active", self.active), ("try_release", self.try_release)] {
             value.map(|value| count(name, value)).transpose()?;
@@ -193,7 +196,7 @@ impl SemaphoreChange {
         }
     }
 
-    /// Refuses a semaphore that is there and differs in an option that is named here.
+    /// Refuses an existing semaphore that differs in a given option.
     pub fn check_same(&self, key: &SemaphoreKey, options: &SemaphoreOptions) -> Result<()> {
         let mut differs = Vec::new();
         let mut compare = |name: &str, wanted: Option<String>, found: String| {
@@ -228,7 +231,7 @@ impl SemaphoreChange {
         Err(Error::SemaphoreExists { key: key.clone(), differs: differs.join(", ") })
     }
 
-    /// The change of the two numbers that a semaphore is mostly about.
+    /// The change of the two most important options.
     pub fn limits(active: i64, try_release: i64) -> Self {
         let (active, try_release) = (Some(active), Some(try_release));
         SemaphoreChange { active, try_release, ..SemaphoreChange::default() }
@@ -262,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tail_that_nobody_named_fits_the_capacity() {
+    fn a_default_try_release_fits_the_capacity() {
         let small = SemaphoreChange { active: Some(10), ..Default::default() };
         let small = SemaphoreOptions::default().changed(&small).unwrap();
         assert_eq!((small.tail(), small.protected(), small.revoking_limit()), (10, 0, 10));

@@ -1,4 +1,4 @@
-//! Events that are not acknowledged yet.
+//! The unacknowledged events.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use super::command::{EventId, EventKind};
 use super::key::Grant;
 use super::record::EventRecord;
 
-/// How long a first delivery may go without acknowledgement before the next.
+/// How long a first delivery may stay unacknowledged before the next.
 const VISIBILITY_MICROS: i64 = 30_000_000;
 /// The longest time between two deliveries.
 const VISIBILITY_MAX_MICROS: i64 = 600_000_000;
@@ -19,13 +19,13 @@ const VISIBILITY_MAX_MICROS: i64 = 600_000_000;
 /// One grant of one task of one semaphore.
 pub(super) type GrantKey = (u32, TaskId, Grant);
 
-/// The events that are not acknowledged yet. Of each grant only the first is handed out, so that a later one
-/// never arrives before an earlier one.
+/// The unacknowledged events. Of each grant only the first is sent, so that a later one never
+/// arrives before an earlier one.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     rows: BTreeMap<EventId, EventRecord>,
     by_grant: HashMap<GrantKey, Vec<EventId>>,
-    /// What may be handed out, by moment: of all semaphores, and of each.
+    /// Events that may be sent, by moment: of all semaphores, and of each.
     due: BTreeSet<(Timestamp, EventId)>,
     due_of: HashMap<u32, BTreeSet<(Timestamp, EventId)>>,
     count_of: HashMap<u32, u64>,
@@ -37,29 +37,29 @@ impl Outbox {
         self.rows.get(&id)
     }
 
-    /// A number for a new event.
+    /// An id for a new event.
     pub fn issue(&mut self) -> EventId {
         let id = EventId(self.next_id);
         self.next_id += 1;
         id
     }
 
-    /// The number the next event gets.
+    /// The id of the next event.
     pub fn next_id(&self) -> u64 {
         self.next_id
     }
 
-    /// Lets numbers go on from here, so that none is used twice.
+    /// Continues ids from here, so that none is used twice.
     pub fn set_next_id(&mut self, next_id: u64) {
         self.next_id = self.next_id.max(next_id);
     }
 
-    /// How many events of a semaphore are not acknowledged.
+    /// The number of unacknowledged events of a semaphore.
     pub fn count(&self, semaphore: u32) -> u64 {
         self.count_of.get(&semaphore).copied().unwrap_or(0)
     }
 
-    /// Puts an event where it belongs, or takes it away; hands back what was there.
+    /// Sets or removes an event; returns the previous one.
     pub fn set(&mut self, id: EventId, row: Option<EventRecord>) -> Option<EventRecord> {
         let grant = row.as_ref().or(self.rows.get(&id)).map(key_of)?;
         self.unlink_first(grant);
@@ -78,7 +78,7 @@ impl Outbox {
         before
     }
 
-    /// The first event of a grant and its moment: of each grant only this one may be handed out.
+    /// The first event of a grant and its moment: of each grant only this one may be sent.
     fn first(&self, grant: GrantKey) -> Option<(Timestamp, EventId)> {
         let first = self.by_grant.get(&grant)?.first()?;
         Some((self.rows.get(first)?.next_at, *first))
@@ -112,7 +112,7 @@ impl Outbox {
         ids.filter_map(|id| Some((*id, self.rows.get(id)?))).find(|(_, row)| row.kind == kind)
     }
 
-    /// What may be handed out now, of one semaphore or of all, in order.
+    /// The events that may be sent now, of one semaphore or of all, in order.
     pub fn due(&self, now: Timestamp, semaphore: Option<u32>, count: usize) -> Vec<EventId> {
         let due = match semaphore {
             None => Some(&self.due),
@@ -122,24 +122,24 @@ impl Outbox {
         due.map(|due| due.1).take(count).collect()
     }
 
-    /// When the next event of a semaphore may be handed out.
+    /// When the next event of a semaphore may be sent.
     pub fn next_of(&self, semaphore: u32) -> Option<Timestamp> {
         self.due_of.get(&semaphore)?.first().map(|due| due.0)
     }
 
-    /// The first moment after this one at which something may be handed out.
+    /// The first moment after this one at which an event may be sent.
     pub fn next_after(&self, moment: Timestamp) -> Option<Timestamp> {
         let after = (moment, EventId(u64::MAX));
         self.due.range(after..).next().map(|due| due.0)
     }
 
-    /// All events, by number.
+    /// All events, by id.
     pub fn all(&self) -> impl Iterator<Item = (EventId, &EventRecord)> {
         self.rows.iter().map(|(id, row)| (*id, row))
     }
 }
 
-/// Which grant an event is about.
+/// The grant of an event.
 pub(super) fn key_of(row: &EventRecord) -> GrantKey {
     (row.semaphore, row.task, row.grant)
 }

@@ -1,78 +1,78 @@
-//! Semaphores as they are written down: what must survive a crash.
+//! Semaphores as they are stored: what must survive a crash.
 
 use crate::task::TaskId;
 use crate::time::Timestamp;
 
 use super::command::{EventId, EventKind};
+use super::entry::QueueEntry;
 use super::key::{Grant, SemaphoreKey};
 use super::options::SemaphoreOptions;
-use super::place::Place;
 
-/// A semaphore as it is written down.
+/// A semaphore, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SemaphoreRecord {
     /// Its key.
     pub key: SemaphoreKey,
-    /// What it does.
+    /// Its options.
     pub options: SemaphoreOptions,
     /// The number of its latest grant.
     pub grant_seq: u64,
-    /// When to look again whether a holder that was too young can be asked.
+    /// When to check again whether a holder within its minimum time can be asked.
     pub recheck_at: Option<Timestamp>,
 }
 
-/// Who stands in a semaphore, as it is written down.
+/// An entry of a semaphore, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlaceRecord {
+pub struct QueueEntryRecord {
     /// The number of the semaphore.
     pub semaphore: u32,
-    /// Which task.
+    /// The task.
     pub task: TaskId,
-    /// Where it stands.
-    pub place: Place,
+    /// The entry.
+    pub entry: QueueEntry,
 }
 
-/// An event as it is written down.
+/// An event, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventRecord {
     /// The number of its semaphore.
     pub semaphore: u32,
-    /// For which task.
+    /// The task.
     pub task: TaskId,
-    /// About which grant.
+    /// The grant.
     pub grant: Grant,
     /// What happened.
     pub kind: EventKind,
-    /// How often it was handed out.
+    /// How often it was sent.
     pub attempts: u32,
-    /// When it is handed out next.
+    /// When it is sent next.
     pub next_at: Timestamp,
 }
 
-/// What a batch changed about one row.
+/// The change of one row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Row<T> {
     /// It is new.
     Insert(T),
     /// It changed.
     Update(T),
-    /// It is gone.
+    /// It is removed.
     Remove,
 }
 
-/// What a batch changed that must be written down; each thing at most once.
+/// The changes of a batch that must be stored; each row at most once.
 #[derive(Debug, Default)]
 pub struct SemaphoreChanges {
     /// Semaphores by number.
     pub semaphores: Vec<(u32, Row<SemaphoreRecord>)>,
-    /// Tasks by the number of their arrival, which no other task ever gets.
-    pub tasks: Vec<(u64, Row<PlaceRecord>)>,
+    /// Tasks by their sequence number, which is never reused.
+    pub tasks: Vec<(u64, Row<QueueEntryRecord>)>,
     /// Events.
     pub events: Vec<(EventId, Row<EventRecord>)>,
 }
 
 impl SemaphoreChanges {
-    /// Whether nothing must be written.
+    /// Whether nothing must be stored.
     pub fn is_empty(&self) -> bool {
         self.semaphores.is_empty() && self.tasks.is_empty() && self.events.is_empty()
     }

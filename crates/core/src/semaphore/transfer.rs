@@ -1,32 +1,32 @@
-//! Moving semaphores out of a store, or into it.
+//! Exports semaphores, and imports them.
 
 use std::collections::HashMap;
 
 use crate::error::{Error, Result};
 use crate::limits::SEMAPHORES_MAX;
 use crate::task::TaskId;
-use crate::transfer::{EventCopy, PlaceCopy, SemaphoreCopy};
+use crate::transfer::{EventCopy, QueueEntryCopy, SemaphoreCopy};
 
-use super::book::Semaphores;
 use super::command::EventId;
 use super::gated::{gated, tube_task};
 use super::record::EventRecord;
+use super::semaphores::Semaphores;
 
 impl Semaphores {
-    /// All of them, with all who stand there.
+    /// All semaphores, with all entries.
     pub(crate) fn export(&self) -> Vec<SemaphoreCopy> {
         let mut copies: Vec<SemaphoreCopy> = Vec::new();
-        // The places of the copies, by number.
+        // The indexes of the copies, by number.
         let mut at: HashMap<u32, usize> = HashMap::new();
         let given = (0..).zip(&self.all).filter(|(number, _)| !self.vacant.contains(number));
         for (number, semaphore) in given {
             at.insert(number, copies.len());
-            let places = semaphore.line.tasks().filter_map(|task| {
+            let places = semaphore.queue.tasks().filter_map(|task| {
                 let (tube, id) = apart(task);
-                Some(PlaceCopy { tube, task: id, place: semaphore.line.get(task)?.clone() })
+                Some(QueueEntryCopy { tube, task: id, entry: semaphore.queue.get(task)?.clone() })
             });
             let mut places: Vec<_> = places.collect();
-            places.sort_unstable_by_key(|copy| copy.place.seq);
+            places.sort_unstable_by_key(|copy| copy.entry.seq);
             let record = semaphore.record.clone();
             copies.push(SemaphoreCopy { record, places, events: Vec::new() });
         }
@@ -44,7 +44,7 @@ impl Semaphores {
         copies
     }
 
-    /// Refuses semaphores that are there already, or too many.
+    /// Refuses semaphores that already exist, or too many.
     pub(crate) fn check_import(&self, copies: &[SemaphoreCopy]) -> Result<()> {
         if self.numbers.len() + copies.len() > SEMAPHORES_MAX {
             return Err(Error::TooManySemaphores(SEMAPHORES_MAX));
@@ -58,14 +58,14 @@ impl Semaphores {
         }
     }
 
-    /// Makes semaphores in which nobody stands yet.
+    /// Creates semaphores without entries.
     pub(crate) fn import_records(&mut self, copies: &[SemaphoreCopy]) {
         for copy in copies {
             self.add(copy.record.clone());
         }
     }
 
-    /// Lets everybody stand where they stood. `numbers` are the tubes' numbers here, by those they had.
+    /// Imports the entries. `numbers` maps the tube numbers of the source to those here.
     pub(crate) fn import_places(
         &mut self,
         copies: Vec<SemaphoreCopy>,
@@ -79,20 +79,20 @@ impl Semaphores {
         let mut places = Vec::new();
         for copy in copies {
             let Some(number) = self.number_of(&copy.record.key) else { continue };
-            places.extend(copy.places.into_iter().map(|place| (number, place)));
+            places.extend(copy.places.into_iter().map(|entry| (number, entry)));
             events.extend(copy.events.into_iter().map(|event| (number, event)));
         }
-        // Those of all semaphores in the order in which they came.
-        places.sort_by_key(|(_, copy)| copy.place.seq);
+        // Those of all semaphores in the order of arrival.
+        places.sort_by_key(|(_, copy)| copy.entry.seq);
         for (number, copy) in places {
             let Some(task) = here(copy.tube, copy.task) else { continue };
-            let place = super::place::Place { seq: self.next_seq, ..copy.place };
+            let entry = super::entry::QueueEntry { seq: self.next_seq, ..copy.entry };
             self.next_seq += 1;
-            self.place(number, task, Some(place));
+            self.set_entry(number, task, Some(entry));
             self.schedule(number);
         }
         events.sort_by_key(|(_, event)| event.id);
-        // All keep their numbers, or none: their order must stay.
+        // All keep their ids, or none: their order must stay.
         let keep = events.first().is_none_or(|(_, event)| event.id.0 >= self.next_event());
         for (semaphore, event) in events {
             let Some(task) = here(event.tube, event.task) else { continue };
@@ -101,13 +101,13 @@ impl Semaphores {
             let EventCopy { grant, kind, attempts, next_at, .. } = event;
             let row = EventRecord { semaphore, task, grant, kind, attempts, next_at };
             self.set_event(id, Some(row));
-            self.tell_news(semaphore);
+            self.note_new_events(semaphore);
         }
         (0..self.all.len() as u32).for_each(|number| self.schedule(number));
     }
 }
 
-/// The number of the task's tube, if it is of one, and its number there.
+/// The tube and the task id, if it is the task of a tube.
 fn apart(task: TaskId) -> (Option<u32>, TaskId) {
     tube_task(task).map_or((None, task), |(tube, id)| (Some(tube), id))
 }

@@ -1,4 +1,4 @@
-//! Bodies that are on disk only: the machine says which ones will be wanted next.
+//! Bodies that are on disk only: the machine predicts which ones are needed next.
 
 use std::collections::BTreeSet;
 
@@ -30,9 +30,9 @@ fn check_tube(machine: &mut Machine, now: Timestamp, name: &str) -> Verdict {
     let bodies = bodies(machine, now, &tube);
     for (id, body) in &bodies {
         machine.set_body(number, *id, None);
-        same("lacks its body", &machine.lacks_body(number, *id), &true)?;
+        same("lacks its body", &machine.is_body_unloaded(number, *id), &true)?;
         machine.set_body(number, *id, body.clone());
-        same("has its body", &machine.lacks_body(number, *id), &body.is_none())?;
+        same("has its body", &machine.is_body_unloaded(number, *id), &body.is_none())?;
     }
     same("bytes", &machine.body_bytes(), &bytes)?;
     let upcoming = machine.upcoming(number, 4);
@@ -63,7 +63,7 @@ fn bodies(machine: &mut Machine, now: Timestamp, tube: &TubeName) -> Vec<(TaskId
 }
 
 #[test]
-fn what_stands_behind_a_running_task_comes_soon() {
+fn tasks_behind_a_running_task_are_upcoming() {
     let mut machine = Machine::default();
     let tube = TubeName::new("mail").unwrap();
     let options = TubeOptions::new(Kind::UtubeTtl);
@@ -78,7 +78,7 @@ fn what_stands_behind_a_running_task_comes_soon() {
     machine.apply(Timestamp::EPOCH, put).unwrap();
     let take = Take { tube, count: 2, session: None, lease: None, wait: Span::ZERO };
     machine.apply(Timestamp::EPOCH, Command::Take(take)).unwrap();
-    // The head of `c` can be taken now; 0 and 1 run, behind them stand 3 and 4.
+    // The head of `c` can be taken now; 0 and 1 run, behind them are 3 and 4.
     let upcoming = machine.upcoming(0, 8);
     assert_eq!(upcoming, [2, 3, 4, 5, 6, 7, 8, 9].map(TaskId));
 }

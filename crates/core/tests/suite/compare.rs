@@ -1,4 +1,4 @@
-//! The machine against the model: random runs in which every answer must be the same.
+//! The machine compared with the model: random runs in which every reply must be equal.
 
 use taskyard_core::command::TubeInfo;
 use taskyard_core::*;
@@ -7,9 +7,9 @@ use crate::model::Model;
 use crate::random::{Step, TUBES};
 use crate::shrink::{self, Verdict, same};
 
-/// What is due is done before each command, so that both sides agree on everything.
+/// Due changes are applied before each command, so that both sides agree on everything.
 #[test]
-fn every_answer_is_the_same_when_ticks_come_in_time() {
+fn every_reply_is_equal_when_ticks_are_in_time() {
     shrink::check(120, 250, |script| {
         let mut pair = Pair::new();
         for step in script {
@@ -20,9 +20,9 @@ fn every_answer_is_the_same_when_ticks_come_in_time() {
     });
 }
 
-/// Nobody ticks but the run itself: a verb must look at the deadlines of what it touches.
+/// Only the run itself ticks: a verb must check the deadlines of what it uses.
 #[test]
-fn every_answer_is_the_same_when_ticks_come_late() {
+fn every_reply_is_equal_when_ticks_are_late() {
     shrink::check(120, 250, |script| {
         let mut pair = Pair::new();
         for step in script {
@@ -39,7 +39,7 @@ fn every_answer_is_the_same_when_ticks_come_late() {
 
 /// A new start in the middle of a run.
 #[test]
-fn every_answer_is_the_same_after_a_restart() {
+fn every_reply_is_equal_after_a_restart() {
     shrink::check(50, 200, |script| {
         let mut pair = Pair::new();
         for (place, step) in script.iter().enumerate() {
@@ -67,7 +67,7 @@ impl Pair {
         Pair { machine: Machine::default(), model: Model::new(), now: Timestamp::EPOCH }
     }
 
-    /// Does all that is due: the machine in small portions.
+    /// Processes all that is due: the machine in small portions.
     fn tick(&mut self, now: Timestamp) -> Verdict {
         self.now = self.now.max(now);
         let mut moved = 0;
@@ -93,7 +93,7 @@ impl Pair {
         self.check_effects(step, &before)
     }
 
-    /// What is takeable cannot be told without ticks: expired tasks are still counted.
+    /// The number of takeable tasks is unknown without ticks: expired tasks are still counted.
     fn step_unticked(&mut self, step: &Step) -> Verdict {
         let machine = blur(self.machine.apply(step.now, step.command.clone()));
         let model = blur(self.model.apply(step.now, step.command.clone()));
@@ -108,8 +108,8 @@ impl Pair {
         }
     }
 
-    /// Whoever waits must hear of it: of every tube in which more can be taken than before, and
-    /// of every full tube that has room again.
+    /// Waiting commands must be woken: for every tube in which more can be taken than before, and
+    /// for every full tube that has free capacity again.
     fn check_effects(&mut self, step: &Step, before: &[TubeInfo]) -> Verdict {
         let effects = self.machine.take_effects();
         same("wake-up in effects", &effects.next_wakeup, &self.model.next_wakeup())?;
@@ -151,7 +151,7 @@ fn room(tube: &TubeInfo) -> u64 {
     tube.options.capacity.unwrap_or(u64::MAX).saturating_sub(tube.stats.tasks.total())
 }
 
-/// The words of a complaint are not compared.
+/// The texts of errors are not compared.
 fn blur(answer: Result<Reply>) -> Result<Reply> {
     answer.map_err(|error| match error {
         Error::Invalid(_) => Error::Invalid(String::new()),

@@ -1,5 +1,5 @@
-//! What must not grow: a take looks neither at busy sub-queues nor twice at expired tasks. With a scan
-//! these tests would need ten thousand million steps; they assert no times, they just end.
+//! Costs that must not grow: a take examines neither busy sub-queues nor expired tasks twice. With
+//! a scan these tests would need ten thousand million steps; they assert no times, they just end.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use taskyard_core::*;
 const MANY: usize = 100_000;
 
 #[test]
-fn busy_subqueues_are_not_looked_at() {
+fn busy_subqueues_are_not_examined() {
     let (mut machine, tube) = machine(Kind::Utube);
     let own_subqueue = |task: &mut NewTask, place: usize| {
         task.subqueue = Some(Arc::from(place.to_string()));
@@ -28,7 +28,7 @@ fn busy_subqueues_are_not_looked_at() {
 }
 
 #[test]
-fn expired_tasks_are_not_looked_at_twice() {
+fn expired_tasks_are_not_examined_twice() {
     let (mut machine, tube) = machine(Kind::FifoTtl);
     put(&mut machine, &tube, |task, _| task.ttl = Some(Span::from_micros(1)));
     put(&mut machine, &tube, |task, _| task.pri = Some(1));
@@ -61,7 +61,7 @@ fn put(machine: &mut Machine, tube: &TubeName, shape: impl Fn(&mut NewTask, usiz
     }
 }
 
-/// Takes at `micros`; answers how many came.
+/// Takes at `micros`; returns the number of tasks.
 fn take(machine: &mut Machine, micros: i64, tube: &TubeName, count: usize) -> usize {
     let tube = tube.clone();
     let take = Take { tube, count, session: None, lease: None, wait: Span::ZERO };

@@ -1,5 +1,5 @@
-//! What is written down: a pretended disk that gets the changes of every batch must always hold what
-//! the machine holds, and a machine made from it must go on like the old one.
+//! Stored data: a simulated disk that gets the changes of every batch must always contain what the
+//! machine contains, and a machine restored from it must continue like the old one.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -9,7 +9,7 @@ use taskyard_core::*;
 use crate::random::{Step, Steps};
 use crate::shrink::seeds;
 
-/// What a store would have on disk.
+/// The content of a store's disk.
 #[derive(Default)]
 struct Disk {
     tubes: BTreeMap<u32, TubeRecord>,
@@ -17,7 +17,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// Writes a batch down, in the order the changes are meant to be applied in.
+    /// Writes a batch, in the order in which the changes are meant to be applied.
     fn write(&mut self, changes: Changes) {
         for number in changes.cleared {
             self.tasks.retain(|key, _| key.0 != number);
@@ -65,14 +65,14 @@ impl Disk {
         tube.next_id = tube.next_id.max(id.0 + 1);
     }
 
-    /// A machine as it opens from this disk.
+    /// A machine restored from this disk.
     fn open(&self) -> Machine {
         let mut machine = Machine::default();
         for (number, record) in &self.tubes {
             machine.restore_tube(*number, record.clone());
         }
         for ((number, _), record) in &self.tasks {
-            // A store does not write temporary tubes' tasks; this one does, to compare them too.
+            // A store does not write tasks of temporary tubes; this one does, to compare them too.
             if !self.tubes[number].options.temporary {
                 assert!(machine.restore_task(*number, record.clone()));
             }
@@ -97,7 +97,7 @@ impl Store {
         Store { seed, machine, disk, steps, now: Timestamp::EPOCH }
     }
 
-    /// One batch, which `fails` or is written down.
+    /// One batch, which `fails` or is stored.
     fn batch(&mut self, fails: bool) {
         self.machine.begin();
         for _ in 0..self.steps.rng.usize(..12) {
@@ -116,8 +116,8 @@ impl Store {
         }
     }
 
-    /// The disk must hold exactly what the machine holds. Ids of batches that failed may be used
-    /// again: nobody has seen them.
+    /// The disk must contain exactly what the machine contains. Ids of failed batches may be
+    /// reused: no caller has seen them.
     fn compare(&mut self, some_failed: bool) {
         let seed = self.seed;
         let tubes = tubes(&mut self.machine, self.now);
@@ -159,8 +159,8 @@ fn tasks(machine: &mut Machine, now: Timestamp, tube: &TubeName) -> Vec<Task> {
     }
 }
 
-/// How the task must be written down. Why an expired one was buried is not shown, so `written` is
-/// believed about that.
+/// The expected stored form of the task. Why an expired one was buried is not shown, so that is
+/// taken from `written`.
 fn expected(task: &Task, written: &Record) -> Record {
     let standing = match (task.state, task.reason) {
         // Whether its put named that moment is not shown.
@@ -196,7 +196,7 @@ fn expected(task: &Task, written: &Record) -> Record {
 }
 
 #[test]
-fn the_disk_always_holds_what_the_machine_holds() {
+fn the_disk_always_contains_what_the_machine_contains() {
     for seed in seeds(40) {
         let mut store = Store::new(seed);
         let some_fail = seed % 2 == 0;
@@ -208,9 +208,9 @@ fn the_disk_always_holds_what_the_machine_holds() {
     }
 }
 
-/// A clean stop writes down that taken tasks were given back. Then the new machine is the old one.
+/// A clean stop stores that taken tasks were released. Then the new machine equals the old one.
 #[test]
-fn a_machine_from_disk_goes_on_like_the_restarted_one() {
+fn a_restored_machine_continues_like_the_restarted_one() {
     for seed in seeds(60) {
         let mut store = Store::new(seed);
         for _ in 0..30 {
@@ -228,7 +228,7 @@ fn a_machine_from_disk_goes_on_like_the_restarted_one() {
         for _ in 0..100 {
             let Step { now, command } = steps.next(old.next_wakeup());
             let now = now.max(store.now);
-            // Which tasks a tick moves first is nobody's business, only how many there are.
+            // The order in which a tick moves tasks is unspecified, only their number is compared.
             let all = Command::Tick { limit: usize::MAX };
             assert_eq!(old.apply(now, all.clone()), new.apply(now, all), "seed {seed}");
             let answer = old.apply(now, command.clone());
@@ -239,7 +239,7 @@ fn a_machine_from_disk_goes_on_like_the_restarted_one() {
     }
 }
 
-/// A crash writes nothing more. Only the attempts of the tasks that were taken differ then.
+/// A crash stores nothing more. Only the attempts of taken tasks differ then.
 #[test]
 fn a_crash_loses_nothing_but_the_attempts_of_taken_tasks() {
     for seed in seeds(60) {
@@ -274,10 +274,10 @@ fn a_crash_loses_nothing_but_the_attempts_of_taken_tasks() {
     }
 }
 
-/// Ids are never used again, not even those of tasks that were truncated in the batch they came in:
-/// the truncation hid them from the changes, and after a new start the next put got id 0 once more.
+/// Ids are never reused, not even those of tasks that were truncated in the batch that added them:
+/// the truncation hid them from the changes, and after a restart the next put got id 0 again.
 #[test]
-fn a_truncated_batch_uses_its_ids_up() {
+fn a_truncated_batch_uses_up_its_ids() {
     let (mut store, tube) = Store::with_task();
     store.write([put(&tube, None), Command::Truncate { tube: tube.clone() }]);
     let placed = Placed { id: TaskId(2), state: State::Ready };
@@ -285,9 +285,9 @@ fn a_truncated_batch_uses_its_ids_up() {
     assert_eq!(next, Ok(Reply::Put(vec![placed])));
 }
 
-/// A store that keeps no next id finds it in the tasks.
+/// A store without a stored next id derives it from the tasks.
 #[test]
-fn a_restored_task_uses_its_id_up() {
+fn a_restored_task_uses_up_its_id() {
     let (mut store, tube) = Store::with_task();
     store.disk.tubes.get_mut(&0).unwrap().next_id = 0;
     let placed = Placed { id: TaskId(1), state: State::Ready };
@@ -295,9 +295,9 @@ fn a_restored_task_uses_its_id_up() {
     assert_eq!(next, Ok(Reply::Put(vec![placed])));
 }
 
-/// A touch moves the end of life alone where the time to run is endless already.
+/// A touch moves only the expiry where the time to run is already endless.
 #[test]
-fn a_touch_is_written_down() {
+fn a_touch_is_stored() {
     let (mut store, tube) = Store::with_task();
     let finish = Finish::Touch(Span::from_micros(1));
     store.write([take(&tube), finish_first(&tube, finish)]);
@@ -305,9 +305,9 @@ fn a_touch_is_written_down() {
     assert_eq!(store.disk.tasks[&(0, TaskId(0))].expires, Timestamp::from_micros(11));
 }
 
-/// Two deliveries that began at the same moment differ in the number of attempts alone.
+/// Two deliveries that began at the same moment differ only in the number of attempts.
 #[test]
-fn an_attempt_is_written_down() {
+fn an_attempt_is_stored() {
     let (mut store, tube) = Store::with_task();
     let finish = Finish::Release { delay: Span::ZERO, counted: true };
     for attempts in 1..=2 {
@@ -327,7 +327,7 @@ impl Store {
         (store, tube)
     }
 
-    /// Applies a batch and writes it down.
+    /// Applies a batch and stores it.
     fn write<const N: usize>(&mut self, commands: [Command; N]) {
         self.machine.begin();
         for command in commands {

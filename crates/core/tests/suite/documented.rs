@@ -1,4 +1,4 @@
-//! The limits that the documents name are those of the code.
+//! The limits in the documentation are those of the code.
 
 use taskyard_core::limits::*;
 
@@ -24,7 +24,7 @@ fn the_documented_limits_are_those_of_the_code() {
         format!("| connections | {} |", thousands(CONNECTIONS_MAX)),
         format!("| waiting consumers and producers | {} |", thousands(WAITERS_MAX)),
         format!(
-            "| commands before the writer | {}, or {} MiB;",
+            "| queued commands | {}, or {} MiB;",
             thousands(PENDING_COMMANDS_MAX),
             PENDING_BYTES_MAX >> 20
         ),
@@ -45,9 +45,9 @@ fn the_limits_of_http_are_those_of_the_code() {
             REQUEST_BYTES_TOTAL_MAX >> 23,
             REQUEST_BYTES_SHARE >> 20
         ),
-        format!("| one answer | {} MiB |", ANSWER_BYTES_MAX >> 20),
+        format!("| one response | {} MiB |", ANSWER_BYTES_MAX >> 20),
         format!(
-            "| all answers that are not read yet | {} MiB, beside answers up to {small} KiB",
+            "| all unread responses | {} MiB, in addition to responses up to {small} KiB",
             ANSWER_BYTES_TOTAL_MAX >> 20
         ),
         format!("| tubes that one user creates | {},", thousands(TUBES_PER_USER_MAX)),

@@ -1,5 +1,5 @@
-//! The life of every task, step by step: nothing happens to it that the table of transitions does not
-//! have, every entry of the table happens, and what must never happen is looked for.
+//! The life of every task, step by step: every observed transition is in the table, every
+//! transition of the table occurs, and forbidden results are detected.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
@@ -14,7 +14,7 @@ use crate::shrink::{self, Verdict};
 type Transition = (Option<State>, Event, State);
 
 #[test]
-fn tasks_follow_the_table_and_use_all_of_it() {
+fn tasks_take_every_transition_of_the_table_and_no_other() {
     let seen = RefCell::new(HashSet::new());
     shrink::check(40, 250, |script| {
         let mut history = History::default();
@@ -27,15 +27,15 @@ fn tasks_follow_the_table_and_use_all_of_it() {
     let mut history = History::default();
     for (second, command) in gated_story().into_iter().enumerate() {
         let now = Timestamp::from_micros(second as i64 * 1_000_000);
-        history.step(&Step { now, command }).expect("the story follows the table");
+        history.step(&Step { now, command }).expect("the scenario follows the table");
     }
     seen.borrow_mut().extend(history.seen);
     let unseen: Vec<_> = TRANSITIONS.iter().filter(|step| !seen.borrow().contains(*step)).collect();
     assert!(unseen.is_empty(), "these steps never happened: {unseen:?}");
 }
 
-/// A tube with a semaphore for one at a time: the second waits and is let in, gives way to a better one, and dies
-/// waiting.
+/// A tube with a semaphore of capacity one: the second task waits and gets the grant, loses it to a
+/// better one, and expires while waiting.
 fn gated_story() -> Vec<Command> {
     let (key, tube) = (SemaphoreKey::new("one").unwrap(), TubeName::new("gated").unwrap());
     let change = Box::new(SemaphoreChange::limits(1, 1));
@@ -59,7 +59,7 @@ fn gated_story() -> Vec<Command> {
     ]
 }
 
-/// The same without batches, so that each task makes at most one step at a time.
+/// The same without batches, so that each task makes at most one transition at a time.
 fn one_by_one(step: &Step) -> Vec<Step> {
     let now = step.now;
     match &step.command {
@@ -79,14 +79,13 @@ fn one_by_one(step: &Step) -> Vec<Step> {
     }
 }
 
-/// A machine, all its tasks as they were after the latest step, and what is remembered of earlier
-/// ones.
+/// A machine, all its tasks after the latest step, and what is remembered of earlier ones.
 #[derive(Default)]
 struct History {
     machine: Machine,
     now: Option<Timestamp>,
     tasks: BTreeMap<(TubeName, TaskId), Task>,
-    /// Ids a tube has given since it was made.
+    /// Ids issued by a tube since it was created.
     next_ids: BTreeMap<TubeName, u64>,
     lease_max: Option<Lease>,
     seen: HashSet<Transition>,
@@ -123,7 +122,7 @@ impl History {
         tubes
     }
 
-    /// Every difference must be a step of the table, and the command must be a cause of it.
+    /// Every difference must be a transition of the table, and the command must be a cause of it.
     fn explain(
         &mut self,
         now: Timestamp,
@@ -206,7 +205,7 @@ impl History {
         Ok(())
     }
 
-    /// Leases are new, tasks were free, and none that could go stayed behind a later one.
+    /// Leases are new, tasks were free, and no eligible task was skipped.
     fn check_take(
         &mut self,
         now: Timestamp,
@@ -240,7 +239,7 @@ impl History {
     }
 }
 
-/// Whether something happened to a task, apart from what its neighbours do to its reason.
+/// Whether a task changed, apart from what its neighbours do to its reason.
 fn is_moved(old: Option<&Task>, new: Option<&Task>) -> bool {
     match (old, new) {
         (Some(old), Some(new)) => Task { reason: old.reason, ..new.clone() } != *old,
@@ -248,7 +247,7 @@ fn is_moved(old: Option<&Task>, new: Option<&Task>) -> bool {
     }
 }
 
-/// What the command did to the task, if it may do such a thing.
+/// The event that the command caused, if it may cause it.
 fn cause(
     now: Timestamp,
     command: &Command,

@@ -1,4 +1,4 @@
-//! What is too much is refused as a whole, and what just fits is not.
+//! Commands over a limit are refused as a whole, and those at the limit are not.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use taskyard_core::*;
 const NOW: Timestamp = Timestamp::EPOCH;
 
 #[test]
-fn a_batch_has_a_largest_size() {
+fn a_batch_has_a_maximum_size() {
     let (mut machine, tube) = machine();
     for (count, fits) in [(BATCH_TASKS_MAX, true), (BATCH_TASKS_MAX + 1, false)] {
         let task = NewTask::new(Body::new(b"x"));
@@ -35,9 +35,9 @@ fn a_batch_has_a_largest_size() {
     }
 }
 
-/// Ten thousand tasks of a megabyte were one answer once, which no server could build.
+/// Ten thousand tasks of a megabyte were one reply once, which no server could build.
 #[test]
-fn an_answer_has_a_largest_size() {
+fn a_reply_has_a_maximum_size() {
     let (mut machine, tube) = machine();
     let large = NewTask::new(Body::new(&vec![0; BATCH_BYTES_MAX / 2]));
     let in_its_own = |key: &str| NewTask { subqueue: Some(key.into()), ..large.clone() };
@@ -60,12 +60,12 @@ fn an_answer_has_a_largest_size() {
 }
 
 #[test]
-fn meta_and_subqueue_have_a_largest_size() {
+fn meta_and_subqueue_have_a_maximum_size() {
     let (mut machine, tube) = machine();
     let mut put = |change: fn(&mut NewTask, usize), size: usize| {
         let mut task = NewTask::new(Body::new(b"x"));
         change(&mut task, size);
-        // A good task beside it must not get in alone.
+        // A valid task beside it must not be added alone.
         let tasks = vec![NewTask::new(Body::new(b"x")), task];
         let put = Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO };
         machine.apply(NOW, put).is_ok()
@@ -83,7 +83,7 @@ fn meta_and_subqueue_have_a_largest_size() {
 }
 
 #[test]
-fn there_are_only_so_many_tubes() {
+fn the_number_of_tubes_is_limited() {
     let mut machine = Machine::default();
     let options = TubeOptions::new(Kind::Fifo);
     // Restored tubes count like created ones, and are quicker to make.
@@ -101,7 +101,7 @@ fn there_are_only_so_many_tubes() {
 }
 
 #[test]
-fn the_largest_id_is_not_passed() {
+fn the_largest_id_is_not_exceeded() {
     let mut machine = Machine::default();
     let name = TubeName::new("old").unwrap();
     let options = TubeOptions::new(Kind::Fifo);

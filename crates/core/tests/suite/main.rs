@@ -1,9 +1,9 @@
-//! What the machine must do, seen from outside.
+//! Properties of the machine, tested from outside.
 //!
-//! `model` has the rules in their plainest form, `random` draws commands, `shrink` finds the
-//! shortest run that breaks a property. The rest are properties: `compare` holds the machine against
-//! the model, `history` follows each task through the table of states, `disk` writes batches down and
-//! comes back from them, `bodies` leaves payloads on disk, `limits` asks for too much, `cost` for much.
+//! `model` has the rules in their simplest form, `random` generates commands, `shrink` finds the
+//! shortest run that breaks a property. The rest are properties: `compare` compares the machine
+//! with the model, `history` follows each task through the table of states, `disk` stores batches
+//! and restores them, `bodies` leaves payloads on disk, `limits` tests limits, `cost` tests costs.
 
 mod model;
 mod random;

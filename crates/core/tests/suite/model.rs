@@ -1,6 +1,5 @@
-//! The rules of tubes once more, as plainly as they can be written: one list of tasks for each tube,
-//! searched from end to end. A reader checks this file against the rules; the tests check
-//! the machine against this file.
+//! The rules of tubes in their simplest form: one list of tasks for each tube, searched from end to
+//! end. A reader checks this file against the rules; the tests check the machine against this file.
 
 mod tube;
 
@@ -34,7 +33,7 @@ impl Model {
         }
     }
 
-    /// What the command answers. Time never runs backwards.
+    /// The reply of a command. Time never runs backwards.
     pub fn apply(&mut self, now: Timestamp, command: Command) -> Result<Reply> {
         self.now = self.now.max(now);
         let now = self.now;
@@ -45,7 +44,7 @@ impl Model {
             Command::AlterTube { tube, change } => self.alter(&tube, &change),
             Command::NameTube { tube, name, queue_num } => self.name(&tube, name, queue_num),
             Command::DropTube { tube } => {
-                // Ready, delayed and buried tasks do not keep a tube; taken ones do.
+                // Ready, delayed and buried tasks do not prevent a drop; taken ones do.
                 if self.tube(&tube)?.count(State::Taken) > 0 {
                     return Err(Error::TubeHasTaken(tube));
                 }
@@ -106,7 +105,7 @@ impl Model {
 
     fn create(&mut self, name: TubeName, options: TubeOptions, lenient: bool) -> Result<Reply> {
         if self.tube(&name).is_ok() {
-            // What an existing tube is like is not compared.
+            // The options of an existing tube are not compared.
             return if lenient { Ok(Reply::Created(false)) } else { Err(Error::TubeExists(name)) };
         }
         check_options(&options)?;
@@ -116,7 +115,7 @@ impl Model {
         Ok(Reply::Created(true))
     }
 
-    /// Names and numbers belong to one tube each; a number that is there stays.
+    /// Names and numbers belong to one tube each; an existing number stays.
     fn name(&mut self, tube: &TubeName, name: TubeName, num: Option<u32>) -> Result<Reply> {
         let now = self.now;
         let known = self.tube(tube)?.options.queue_num;
@@ -236,7 +235,7 @@ impl Model {
         Ok(Reply::Nothing)
     }
 
-    /// Ends a session: what it holds is given back. Answers how many tasks that were.
+    /// Ends a session: its tasks are released. Returns the number of tasks.
     fn end(&mut self, id: SessionId) -> usize {
         self.sessions.retain(|session| session.id != id);
         let mut given_back = 0;
@@ -246,7 +245,7 @@ impl Model {
         given_back
     }
 
-    /// Sessions end first: what they hold counts as released, even when its lease is over too.
+    /// Sessions end first: their tasks count as released, even if the lease is over too.
     fn tick(&mut self) -> usize {
         let mut moved = 0;
         let all: Vec<_> = self.sessions.iter().map(|session| session.id).collect();
@@ -261,14 +260,14 @@ impl Model {
         moved
     }
 
-    /// The nearest moment at which a tick would do something; `None` when there is none.
+    /// The nearest moment at which a tick would change something; `None` when there is none.
     pub fn next_wakeup(&self) -> Option<Timestamp> {
         let sessions = self.sessions.iter().filter_map(|session| session.ends);
         let tubes = self.tubes.iter().filter_map(Tube::next_wakeup);
         sessions.chain(tubes).filter(|at| *at != Timestamp::NEVER).min()
     }
 
-    /// What a stop and a new start do.
+    /// Applies the effects of a stop and a new start.
     pub fn restart(&mut self) {
         self.sessions.clear();
         self.session_ttr = Span::ZERO;

@@ -1,5 +1,5 @@
-//! Random commands that mean something: they name tubes, tasks and leases that are likely there, and
-//! their times are so short that deadlines are hit exactly.
+//! Random but meaningful commands: they name tubes, tasks and leases that probably exist, and their
+//! times are so short that deadlines are hit exactly.
 
 use std::sync::Arc;
 
@@ -13,21 +13,21 @@ pub struct Step {
     pub command: Command,
 }
 
-/// Draws steps, and learns from the answers what is worth naming in the next ones.
+/// Generates steps, and learns from the replies what to name in the next ones.
 pub struct Steps {
     pub rng: Rng,
     now: i64,
-    /// Deliveries seen lately: tube, task, lease.
+    /// Recent deliveries: tube, task, lease.
     deliveries: Vec<(TubeName, TaskId, Lease)>,
     /// The highest id seen.
     id_max: u64,
 }
 
-/// The names tubes have.
+/// The names of tubes.
 pub const TUBES: [&str; 4] = ["a", "b", "c", "d"];
-/// How many sessions there may be.
+/// The number of sessions.
 const SESSIONS: u8 = 3;
-/// Deliveries to remember: few, so that most of them are still under way.
+/// Deliveries to remember: few, so that most of them are still in progress.
 const REMEMBERED: usize = 12;
 
 impl Steps {
@@ -35,7 +35,7 @@ impl Steps {
         Steps { rng: Rng::with_seed(seed), now: 1_000, deliveries: Vec::new(), id_max: 0 }
     }
 
-    /// The next step of one who knows that something is due at `deadline`.
+    /// The next step when something is due at `deadline`.
     pub fn next(&mut self, deadline: Option<Timestamp>) -> Step {
         let deadline = deadline.map_or(self.now, |deadline| deadline.as_micros().max(self.now));
         self.now = match self.rng.u8(..20) {
@@ -49,7 +49,7 @@ impl Steps {
         Step { now: Timestamp::from_micros(self.now), command: self.command() }
     }
 
-    /// Remembers what an answer shows.
+    /// Remembers what a reply shows.
     pub fn learn(&mut self, command: &Command, answer: &Result<Reply>) {
         match (command, answer) {
             (Command::Put { .. }, Ok(Reply::Put(placed))) => {
@@ -124,7 +124,7 @@ impl Steps {
         self.rng.bool().then(|| value(self))
     }
 
-    /// Ids near the newest, a few of which were never given.
+    /// Ids near the newest, a few of which were never issued.
     fn ids(&mut self) -> Vec<TaskId> {
         (0..self.count()).map(|_| self.id()).collect()
     }
@@ -242,7 +242,7 @@ pub fn script(seed: u64, length: usize) -> Vec<Step> {
             script.push(steps.next(machine.next_wakeup()));
         }
         let Step { now, command } = script[place].clone();
-        // With all that is due done, the next deadline lies ahead and can be hit.
+        // With all due changes done, the next deadline is in the future and can be hit.
         let _ = machine.apply(now, Command::Tick { limit: usize::MAX });
         let answer = machine.apply(now, command);
         steps.learn(&script[place].command, &answer);

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::random::{self, Step};
 
-/// What a property says of a run; a broken one says how.
+/// The result of a property; a broken one says how.
 pub type Verdict = Result<(), String>;
 
 /// The seeds of `runs` runs. `TASKYARD_RUNS` multiplies them, `TASKYARD_SEED` is the first.
@@ -30,13 +30,13 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// A panic of the machine is a complaint too.
+/// A panic of the machine breaks the property too.
 fn judge(property: &impl Fn(&[Step]) -> Verdict, script: &[Step]) -> Verdict {
     let verdict = catch_unwind(AssertUnwindSafe(|| property(script)));
     verdict.unwrap_or_else(|_| Err("a panic, see above".into()))
 }
 
-/// Leaves out whatever can be left out so that the property is still broken: halves first, then
+/// Removes as many steps as possible so that the property is still broken: halves first, then
 /// single steps.
 fn shrink(
     property: &impl Fn(&[Step]) -> Verdict,

@@ -1,17 +1,17 @@
-//! The engine with a store underneath: what callers can rely on.
+//! The engine on a store: what callers can rely on.
 //!
-//! Nothing here sleeps. Time moves by a hand clock; a question to the engine is answered after
-//! everything that was asked before it, and so tells when the loop has come that far.
+//! No test sleeps. Time moves by a manual clock; a query to the engine is answered after everything
+//! that was submitted before it, so its reply shows that the loop has reached that point.
 
 mod batches;
 mod bodies;
-mod elsewhere;
-mod ending;
 mod events;
-mod overlap;
+mod fixture;
+mod pipelining;
 mod producers;
-mod rig;
+mod several_engines;
+mod shutdown;
 mod storm;
 mod time;
 mod waiting;
-mod wall;
+mod wall_clock;

@@ -1,4 +1,4 @@
-//! Many threads at once: nothing is lost, nothing is held by two.
+//! Many threads at once: no task is lost, none is held twice.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use taskyard_store::MemoryStore;
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 
-use crate::rig::{finish, take, taken, tube};
+use crate::fixture::{finish, take, taken, tube};
 
 const PRODUCERS: usize = 8;
 const CONSUMERS: usize = 8;
@@ -20,7 +20,7 @@ const TASKS_EACH: usize = 500;
 const TOTAL: usize = PRODUCERS * TASKS_EACH;
 
 #[test]
-fn nothing_is_lost_and_nothing_done_twice() {
+fn no_task_is_lost_or_done_twice() {
     let runtime = Builder::new_multi_thread().worker_threads(16).build().unwrap();
     let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(|| fastrand::u64(..));
@@ -68,7 +68,7 @@ async fn produce(engine: Engine, seed: u64) {
     }
 }
 
-/// Takes, sometimes leaves before the answer, sometimes gives back, and says what it finished.
+/// Takes, sometimes leaves before the reply, sometimes releases, and returns what it finished.
 async fn consume(
     engine: Engine,
     mut random: fastrand::Rng,
@@ -81,7 +81,10 @@ async fn consume(
         let patience = if random.u8(..) < 64 { random.usize(..3) } else { usize::MAX };
         let Some(mut replies) = within(asked, patience).await else { continue };
         let tasks = taken(replies.remove(0));
-        assert!(tasks.iter().all(|task| task.attempts == 0), "what nobody saw does not count");
+        assert!(
+            tasks.iter().all(|task| task.attempts == 0),
+            "an undelivered task does not count as an attempt"
+        );
         let done = end_of(&engine, &tasks, &mut random).await;
         finished.fetch_add(done.len(), Ordering::SeqCst);
         mine.extend(done);
@@ -89,7 +92,7 @@ async fn consume(
     mine
 }
 
-/// The answer, unless it takes longer than a caller has patience; then nobody receives it.
+/// The reply, unless it takes longer than the caller waits; then it is dropped.
 async fn within<T>(asked: impl Future<Output = T>, patience: usize) -> Option<T> {
     if patience == usize::MAX {
         return Some(asked.await);

@@ -1,9 +1,10 @@
 //! Encodes and decodes commands and replies of semaphores.
 
 use taskyard_core::{
-    EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, LineCursor, LinePart, Member,
-    MembersPage, Priority, SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo,
-    SemaphoreKey, SemaphoreOptions, SemaphoreReply, Span, Standing, Status, TaskId, TubeName, Wish,
+    EnqueueItem, EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, Member,
+    MemberCursor, MemberGroup, MembersPage, Priority, SemaphoreChange, SemaphoreCommand,
+    SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreOptions, SemaphoreReply, Span, Standing,
+    Status, TaskId, TubeName,
 };
 
 use super::row::{RowError, RowReader, RowResult, RowWriter, write_span, write_time};
@@ -27,8 +28,8 @@ pub(super) fn write(out: &mut Out, command: &SemaphoreCommand) {
             row.uint(CONFIGURE).text(key.as_str()).bool(*only_new);
             row.field(|out| write_change(out, change))
         }
-        SemaphoreCommand::Enqueue { key, wishes } => {
-            row.uint(ENQUEUE).text(key.as_str()).list(wishes, write_wish)
+        SemaphoreCommand::Enqueue { key, entries } => {
+            row.uint(ENQUEUE).text(key.as_str()).list(entries, write_wish)
         }
         SemaphoreCommand::Finish { key, items } => {
             row.uint(FINISH).text(key.as_str()).list(items, write_item)
@@ -61,7 +62,7 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<SemaphoreCommand> {
             let change = Box::new(row.row(read_change)?);
             SemaphoreCommand::Configure { key, change, only_new }
         }
-        ENQUEUE => SemaphoreCommand::Enqueue { key: read_key(row)?, wishes: row.rows(read_wish)? },
+        ENQUEUE => SemaphoreCommand::Enqueue { key: read_key(row)?, entries: row.rows(read_wish)? },
         FINISH => SemaphoreCommand::Finish { key: read_key(row)?, items: row.rows(read_item)? },
         LOOK => {
             let key = read_key(row)?;
@@ -85,17 +86,17 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<SemaphoreCommand> {
     })
 }
 
-fn write_cursor(out: &mut Out, cursor: &LineCursor) {
+fn write_cursor(out: &mut Out, cursor: &MemberCursor) {
     let priority = |out: &mut Out| pack::float(out, cursor.priority.value());
     RowWriter::begin(out).field(priority).uint(cursor.seq).end();
 }
 
-fn read_cursor(row: &mut RowReader<'_, '_>) -> RowResult<LineCursor> {
-    Ok(LineCursor { priority: priority(row)?, seq: row.uint()? })
+fn read_cursor(row: &mut RowReader<'_, '_>) -> RowResult<MemberCursor> {
+    Ok(MemberCursor { priority: priority(row)?, seq: row.uint()? })
 }
 
-fn read_part(row: &mut RowReader<'_, '_>) -> RowResult<LinePart> {
-    let part = LinePart::ALL.get(row.usize()?).copied();
+fn read_part(row: &mut RowReader<'_, '_>) -> RowResult<MemberGroup> {
+    let part = MemberGroup::ALL.get(row.usize()?).copied();
     part.ok_or(RowError("a part of a line that this version does not know"))
 }
 
@@ -190,13 +191,13 @@ fn read_change(row: &mut RowReader<'_, '_>) -> RowResult<SemaphoreChange> {
     })
 }
 
-fn write_wish(out: &mut Out, wish: &Wish) {
+fn write_wish(out: &mut Out, wish: &EnqueueItem) {
     let priority = |out: &mut Out| pack::float(out, wish.priority);
     RowWriter::begin(out).uint(wish.task.0).field(priority).end();
 }
 
-fn read_wish(row: &mut RowReader<'_, '_>) -> RowResult<Wish> {
-    Ok(Wish { task: TaskId(row.uint()?), priority: number(row)? })
+fn read_wish(row: &mut RowReader<'_, '_>) -> RowResult<EnqueueItem> {
+    Ok(EnqueueItem { task: TaskId(row.uint()?), priority: number(row)? })
 }
 
 const FINISHES: [&str; 4] = ["release", "yield", "decline", "extend"];

@@ -336,7 +336,7 @@ pub fn error() -> impl Strategy<Value = Error> {
         text.prop_map(Error::Overloaded),
         ".{0,40}".prop_map(Error::Store),
         Just(Error::ShuttingDown),
-        ".{0,40}".prop_map(Error::StoreAway),
+        ".{0,40}".prop_map(Error::StoreUnavailable),
         ".{0,40}".prop_map(Error::OutcomeUnknown),
     ]
 }

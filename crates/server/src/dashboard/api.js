@@ -1,10 +1,10 @@
-// Asks the server. Knows the token and nothing about the page.
+// Sends requests to the server, with the token.
 
 const TOKEN = "taskyard-token";
-const ANSWER_MS_MAX = 10_000;
+const RESPONSE_MS_MAX = 10_000;
 
-// What the server refused; status 401 is a token that is missing or wrong.
-class Refusal extends Error {
+// A refused request; status 401 is a missing or wrong token.
+class RequestError extends Error {
   constructor(status, message) {
     super(message);
     this.status = status;
@@ -17,38 +17,38 @@ export const token = {
   forget: () => sessionStorage.removeItem(TOKEN),
 };
 
-async function ask(path, { method = "GET", body, signal } = {}) {
+async function request(path, { method = "GET", body, signal } = {}) {
   const headers = {};
   if (token.get()) headers.Authorization = `Bearer ${token.get()}`;
   if (body) headers["Content-Type"] = "application/json";
-  const limit = AbortSignal.timeout(ANSWER_MS_MAX);
-  const answer = await fetch(path, {
+  const limit = AbortSignal.timeout(RESPONSE_MS_MAX);
+  const response = await fetch(path, {
     method,
     headers,
     body: body && JSON.stringify(body),
     signal: signal ? AbortSignal.any([signal, limit]) : limit,
   });
-  if (answer.ok) return answer.json();
-  // A proxy in between may answer something else than JSON.
-  const refusal = await answer.json().catch(() => null);
-  throw new Refusal(answer.status, refusal?.error?.message ?? `status ${answer.status}`);
+  if (response.ok) return response.json();
+  // A proxy in between may not respond with JSON.
+  const failure = await response.json().catch(() => null);
+  throw new RequestError(response.status, failure?.error?.message ?? `status ${response.status}`);
 }
 
 const at = (tube) => `v1/tubes/${encodeURIComponent(tube)}`;
 
-// All tubes, with those of the service itself if `internal` is set.
-export const stats = (internal, signal) => ask(`v1/stats${internal ? "?internal=true" : ""}`, { signal });
+// All tubes, including internal ones if `internal` is set.
+export const stats = (internal, signal) => request(`v1/stats${internal ? "?internal=true" : ""}`, { signal });
 
-// What runs beside the queue.
-export const services = (signal) => ask("v1/services", { signal });
+// The services hosted beside the queue.
+export const services = (signal) => request("v1/services", { signal });
 
-export const setPaused = (tube, paused) => ask(at(tube), { method: "PATCH", body: { paused } });
+export const setPaused = (tube, paused) => request(at(tube), { method: "PATCH", body: { paused } });
 
-// Who holds tasks of the tube and who waits for one, at most `count` of each.
-export async function people(tube, count, signal) {
+// The deliveries and the waiting consumers of the tube, at most `count` of each.
+export async function deliveriesAndConsumers(tube, count, signal) {
   const [held, waiting] = await Promise.all([
-    ask(`${at(tube)}/deliveries?count=${count}`, { signal }),
-    ask(`${at(tube)}/consumers?count=${count}`, { signal }),
+    request(`${at(tube)}/deliveries?count=${count}`, { signal }),
+    request(`${at(tube)}/consumers?count=${count}`, { signal }),
   ]);
   return { deliveries: held.deliveries, consumers: waiting.consumers };
 }

@@ -1,11 +1,11 @@
-// The panel with everything about one tube.
+// The panel with the details of one tube.
 
-import { people, setPaused } from "./api.js";
+import { deliveriesAndConsumers, setPaused } from "./api.js";
 import { draw, graph } from "./rates.js";
 import { make, remark, say } from "./table.js";
-import * as words from "./words.js";
+import * as format from "./format.js";
 
-const PEOPLE_MAX = 100;
+const ROWS_MAX = 100;
 
 const panel = document.getElementById("details");
 const pause = document.getElementById("pause");
@@ -37,11 +37,11 @@ function pairs(title, entries) {
   return [make("h3", "", title), list];
 }
 
-function list(title, heads, lines, nothing) {
+function list(title, columns, lines, nothing) {
   if (!lines.length) return [make("h3", "", title), make("p", "note", nothing)];
   const table = make("table");
   const head = table.appendChild(make("thead")).appendChild(make("tr"));
-  head.append(...heads.map((text) => make("th", "", text)));
+  head.append(...columns.map((text) => make("th", "", text)));
   const rows = table.appendChild(make("tbody"));
   for (const line of lines) {
     rows.appendChild(make("tr")).append(...line.map((text) => make("td", "", text)));
@@ -50,34 +50,34 @@ function list(title, heads, lines, nothing) {
 }
 
 function options(info) {
-  const seconds = (value) => (value === undefined ? "none" : words.span(value));
-  const limit = (value) => (value === undefined ? "none" : words.number(value));
+  const seconds = (value) => (value === undefined ? "none" : format.span(value));
+  const limit = (value) => (value === undefined ? "none" : format.number(value));
   return [
     ["kind", info.kind], ["temporary", info.temporary ? "yes" : "no"],
-    ["capacity", limit(info.capacity)], ["priority", words.number(info.pri)],
+    ["capacity", limit(info.capacity)], ["priority", format.number(info.pri)],
     ["ttl", seconds(info.ttl)], ["ttr", seconds(info.ttr)], ["delay", seconds(info.delay)],
-    ["attempts at most", limit(info.attempts_max)],
+    ["maximum attempts", limit(info.attempts_max)],
     ["queue number", info.queue_num ?? "none"],
     ["ttl ends deliveries", info.ttl_kills_taken ? "yes" : "no"],
   ];
 }
 
-const counters = (counts) => Object.entries(counts).map(([key, value]) => [key, words.number(value)]);
+const counters = (counts) => Object.entries(counts).map(([key, value]) => [key, format.number(value)]);
 
-const until = (moment, now) => (moment === undefined ? "no end" : words.ahead(moment, now));
+const until = (moment, now) => (moment === undefined ? "never" : format.ahead(moment, now));
 
 // Fills the open panel with the newest numbers; the tube may be gone by now.
 export async function refresh(tubes, now, signal) {
   const name = shown();
   const info = tubes.find((candidate) => candidate.name === name);
   if (!info) return close();
-  remark(document.getElementById("details-why"), words.why(info, now));
+  remark(document.getElementById("details-why"), format.why(info, now));
   draw(spark, name);
   pause.hidden = false;
   pause.dataset.paused = info.paused;
   say(pause, info.paused ? "Resume" : "Pause");
-  const found = await people(name, PEOPLE_MAX, signal).catch((error) => {
-    // It was dropped in this very moment; the next round shows that.
+  const found = await deliveriesAndConsumers(name, ROWS_MAX, signal).catch((error) => {
+    // It was dropped just now; the next refresh shows that.
     if (error.status !== 404) throw error;
   });
   if (found && shown() === name) fill(info, found, now);
@@ -85,21 +85,21 @@ export async function refresh(tubes, now, signal) {
 
 function fill(info, { deliveries, consumers }, now) {
   const held = deliveries.map(({ id, lease, session, time, until: end }) => [
-    `${id}`, `${lease ?? "–"}`, session ?? "no session", time ? words.ago(time, now) : "–", until(end, now)]);
+    `${id}`, `${lease ?? "–"}`, session ?? "no session", time ? format.ago(time, now) : "–", until(end, now)]);
   const waiting = consumers.map(({ since, until: end, session }) => [
-    session ?? "no session", words.ago(since, now), until(end, now)]);
-  const next = info.next_wakeup === undefined ? "never" : words.ahead(info.next_wakeup, now);
+    session ?? "no session", format.ago(since, now), until(end, now)]);
+  const next = info.next_wakeup === undefined ? "never" : format.ahead(info.next_wakeup, now);
   body.replaceChildren(
-    ...list("Taken tasks", ["Task", "Lease", "Session", "Taken", "Ends"], held, "No task is taken."),
-    ...list("Waiting consumers", ["Session", "Since", "Ends"], waiting, "No consumer waits for a task."),
-    ...pairs("Tasks now", [...counters(info.tasks), ["can go now", words.number(info.takeable)], ["next change by time", next]]),
-    ...pairs("Counted since the store was opened", counters(info.calls)),
+    ...list("Taken tasks", ["Task", "Lease", "Session", "Taken", "Ends"], held, "No taken tasks."),
+    ...list("Waiting consumers", ["Session", "Since", "Ends"], waiting, "No waiting consumers."),
+    ...pairs("Tasks now", [...counters(info.tasks), ["takeable now", format.number(info.takeable)], ["next due", next]]),
+    ...pairs("Calls since the store was opened", counters(info.calls)),
     ...pairs("Options", options(info)),
   );
 }
 
-// Lets a person pause the tube, which is confirmed first, or resume it. Calls `done` when that took effect, or did
-// not: what is true is shown next.
+// Handles the pause button: a pause is confirmed first. Calls `done` after success or failure; the next refresh shows
+// the state.
 export function onPause(done) {
   const set = async (paused) => {
     confirm.hidden = true;

@@ -1,4 +1,4 @@
-// Remembers the counters of each tube for a minute and makes rates and small graphs of them.
+// Keeps the counters of each tube for a minute, and computes rates and small graphs.
 
 const KEPT_SECONDS = 60;
 const RATE_SECONDS = 5;
@@ -9,14 +9,14 @@ const SVG = "http://www.w3.org/2000/svg";
 
 const histories = new Map();
 
-// Notes the counters of all tubes at the server's time and forgets tubes that are gone.
+// Records the counters of all tubes at the server's time, and removes dropped tubes.
 export function note(tubes, time) {
   const present = new Set(tubes.map((tube) => tube.name));
   for (const name of histories.keys()) if (!present.has(name)) histories.delete(name);
   for (const { name, number, calls } of tubes) {
     let history = histories.get(name);
     const last = history?.at(-1);
-    // After a restart, or when the tube was made anew, counting begins again.
+    // After a restart, or when the tube was created again, the counters start again.
     if (!last || last.number !== number || calls.put < last.put || calls.ack < last.ack) {
       histories.set(name, (history = []));
     }
@@ -28,12 +28,12 @@ export function note(tubes, time) {
 
 const between = (from, to, key) => (to[key] - from[key]) / (to.time - from.time);
 
-// How many of `key` ("put" or "ack") happen in a second; nothing yet after one sample.
+// Calls of `key` ("put" or "ack") per second; null after a single sample.
 export function rate(name, key) {
   const history = histories.get(name) ?? [];
   if (history.length < 2) return null;
   const last = history.at(-1);
-  // Asked late, as after a rest, the only earlier sample may be older than that.
+  // After a pause the only earlier sample may be older than that.
   const first = history.find(({ time }) => last.time - time <= RATE_SECONDS + APART_SECONDS);
   return between(first === last ? history.at(-2) : first, last, key);
 }

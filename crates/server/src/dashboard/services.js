@@ -1,4 +1,4 @@
-// What runs beside the queue, such as SQL tasks: its parts, and tables of its work.
+// Shows the services hosted beside the queue, such as SQL tasks: their parts, and tables about their work.
 
 import { services } from "./api.js";
 import { make } from "./table.js";
@@ -6,7 +6,7 @@ import { make } from "./table.js";
 const TITLES = { sql: "SQL tasks", pool: "Pool", manager: "Worker manager" };
 const ABOUT = { manager: "Decides how many job processors the typed workers give to each queue." };
 
-// Whether there is nothing beside the queue: that never changes while the server runs.
+// Whether the server hosts no services: that never changes while it runs.
 let none = false;
 // What is shown, as text, so that a selection survives when nothing has changed.
 let shown = "";
@@ -20,29 +20,29 @@ function cells(tag, texts) {
   return tr;
 }
 
-function sheet({ title, part, heads, rows }) {
-  const box = make("div", "card sheet");
-  box.dataset.sheet = title;
-  const table = make("table");
-  table.appendChild(make("caption", "", `${title}: ${part}`));
-  const head = table.appendChild(make("thead")).appendChild(cells("th", heads));
+function table({ title, part, columns, rows }) {
+  const box = make("div", "card status-table");
+  box.dataset.table = title;
+  const grid = make("table");
+  grid.appendChild(make("caption", "", `${title}: ${part}`));
+  const head = grid.appendChild(make("thead")).appendChild(cells("th", columns));
   for (const cell of head.children) cell.scope = "col";
-  table.appendChild(make("tbody")).append(...rows.map((row) => cells("td", row)));
-  box.append(rows.length ? table : make("p", "note", `${title}: ${part}: none`));
+  grid.appendChild(make("tbody")).append(...rows.map((row) => cells("td", row)));
+  box.append(rows.length ? grid : make("p", "note", `${title}: ${part}: none`));
   return box;
 }
 
-function service({ name, trouble, parts, sheets }) {
+function service({ name, problem, parts, tables }) {
   const section = make("section", "service");
   section.dataset.service = name;
   section.append(make("h2", "", TITLES[name] ?? name));
   if (ABOUT[name]) section.append(make("p", "note", ABOUT[name]));
-  if (trouble) section.appendChild(make("p", "card trouble", trouble)).setAttribute("role", "alert");
+  if (problem) section.appendChild(make("p", "card problem", problem)).setAttribute("role", "alert");
   const list = section.appendChild(make("dl", "card parts"));
-  for (const { part, words } of parts) {
-    list.appendChild(make("div")).append(make("dt", "", part), make("dd", "", words));
+  for (const { part, status } of parts) {
+    list.appendChild(make("div")).append(make("dt", "", part), make("dd", "", status));
   }
-  section.append(...sheets.map(sheet));
+  section.append(...tables.map(table));
   return section;
 }
 
@@ -56,7 +56,7 @@ export async function refresh(place, signal) {
   place.replaceChildren(...found.map(service));
 }
 
-// Forgets what is shown, because whoever looks may no longer see it.
+// Clears the section, because the user may no longer see it.
 export function forget(place) {
   shown = "";
   none = false;

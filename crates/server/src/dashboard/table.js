@@ -1,7 +1,7 @@
-// The table of tubes. Rows stay while their tube does, so that focus and selection survive.
+// The table of tubes. Rows are kept as long as their tube exists, so that focus and selection survive.
 
 import { draw, graph, rate } from "./rates.js";
-import * as words from "./words.js";
+import * as format from "./format.js";
 
 const ROWS_MAX = 200;
 const STATES = ["ready", "delayed", "taken", "buried", "done"];
@@ -20,7 +20,7 @@ export function make(tag, className = "", text = "") {
   return node;
 }
 
-// Shows the remarks about a tube, each as a piece of its own.
+// Shows the remarks about a tube, each as a separate element.
 export function remark(node, remarks) {
   if (node.textContent !== remarks.join("")) {
     node.replaceChildren(...remarks.map((text) => make("span", "remark", text)));
@@ -53,7 +53,7 @@ function row(name, open) {
   return { tr, kind, counts, puts, acks, spark, waiting, why };
 }
 
-function count(node, value, text = words.number(value ?? 0)) {
+function count(node, value, text = format.number(value ?? 0)) {
   say(node, value === null ? "–" : text);
   node.classList.toggle("zero", !value);
 }
@@ -63,15 +63,15 @@ function fill(row, tube, now) {
   for (const state of STATES) count(row.counts[state], tube.tasks[state]);
   for (const [node, key] of [[row.puts, "put"], [row.acks, "ack"]]) {
     const value = rate(tube.name, key);
-    count(node, value, words.rate(value ?? 0));
+    count(node, value, format.rate(value ?? 0));
   }
   count(row.waiting, tube.consumers);
-  remark(row.why, words.why(tube, now));
+  remark(row.why, format.why(tube, now));
   row.tr.classList.toggle("paused", tube.paused);
   draw(row.spark, tube.name);
 }
 
-// Shows the tubes whose name contains `filter` and answers how many do; `open` is called with the
+// Shows the tubes whose name contains `filter` and returns how many do; `open` is called with the
 // name of a tube that was clicked.
 export function show(body, tubes, now, filter, open) {
   const wanted = tubes.filter((tube) => tube.name.toLowerCase().includes(filter.toLowerCase()));

@@ -1,4 +1,4 @@
-//! Refusals as answers.
+//! Turns errors into HTTP responses.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -9,12 +9,12 @@ use taskyard_wire::http::ErrorAnswer;
 
 use super::answer;
 
-/// Why a request was refused: a status, and a message that says what to do.
+/// A refused request: a status, and a message that says what to do.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     code: Code,
     answer: Box<ErrorAnswer>,
-    /// After how many seconds the same request may work.
+    /// After how many seconds the same request may succeed.
     retry_after: Option<u32>,
 }
 
@@ -28,19 +28,19 @@ impl Refusal {
         Refusal { code, answer: Box::new(answer), retry_after: code.retry_after_secs() }
     }
 
-    /// The same request may work after so many seconds.
+    /// Sets after how many seconds the same request may succeed.
     pub fn retry_after(self, seconds: u32) -> Self {
         Refusal { retry_after: Some(seconds), ..self }
     }
 
-    /// A tube that is not there, and what to do about it.
+    /// An unknown tube, with advice.
     pub fn no_tube(tube: TubeName, advice: &str) -> Self {
         let message = format!("tube '{tube}' does not exist; {advice}");
-        Refusal::saying(&Error::TubeNotFound(tube), message)
+        Refusal::with_message(&Error::TubeNotFound(tube), message)
     }
 
-    /// A refusal by the queue in other words than its own.
-    pub fn saying(error: &Error, message: String) -> Self {
+    /// An error of the engine with another message.
+    pub fn with_message(error: &Error, message: String) -> Self {
         let mut answer = ErrorAnswer::from(error);
         answer.error.message = message;
         Refusal::of(Code::of(error), answer)
@@ -49,34 +49,32 @@ impl Refusal {
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
-        // Who takes or looks has most often mistyped the name; making such a tube would not help.
+        // The name is usually mistyped in a take or a peek; creating the tube would not help.
         if let Error::TubeNotFound(tube) = error {
-            return Refusal::no_tube(tube, "GET /v1/tubes lists those there are");
+            return Refusal::no_tube(tube, "GET /v1/tubes lists all tubes");
         }
         if let Error::TooManyTubes(limit) = error
             && limit < TUBES_MAX
         {
-            return Refusal::saying(&error, too_many_tubes(limit));
+            return Refusal::with_message(&error, too_many_tubes(limit));
         }
         let code = Code::of(&error);
         if code == Code::Store {
-            tracing::error!(%error, "a request failed");
+            tracing::error!(%error, "request failed");
         }
         Refusal::of(code, ErrorAnswer::from(&error))
     }
 }
 
-/// What to do about a limit that is not the one of the store.
+/// The message for a limit on tubes that is not the limit of the store.
 fn too_many_tubes(limit: usize) -> String {
     if limit == TUBES_MAX - TUBES_RESERVED {
         return format!(
-            "the store has {limit} tubes, and the rest is reserved for an administrator; drop some tubes, or \
+            "the store has {limit} tubes, and the remaining ones are reserved for an administrator; drop some tubes, or \
              start the server with a token"
         );
     }
-    format!(
-        "one user may create {limit} tubes on this server; drop some, or have --tubes-per-user raised"
-    )
+    format!("a user may create {limit} tubes on this server; drop some, or raise --tubes-per-user")
 }
 
 impl IntoResponse for Refusal {
@@ -100,18 +98,15 @@ impl IntoResponse for Refusal {
 mod tests {
     use super::*;
 
-    // Whoever mistyped the name of a tube in a take was told to create that tube.
+    // The message for a mistyped tube name in a take suggested to create that tube.
     #[test]
-    fn an_unknown_tube_is_answered_with_where_to_look() {
+    fn the_message_for_an_unknown_tube_says_where_to_look() {
         let refusal = Refusal::from(Error::TubeNotFound(TubeName::new("nope").unwrap()));
         let detail = &refusal.answer.error;
         assert_eq!(
             (detail.code.as_str(), detail.tube.as_deref()),
             ("tube_not_found", Some("nope"))
         );
-        assert_eq!(
-            detail.message,
-            "tube 'nope' does not exist; GET /v1/tubes lists those there are"
-        );
+        assert_eq!(detail.message, "tube 'nope' does not exist; GET /v1/tubes lists all tubes");
     }
 }

@@ -1,4 +1,4 @@
-//! Ending deliveries: ack, release, bury, touch, and several of these at once.
+//! Endpoints that end deliveries: ack, release, bury, touch, and several of these at once.
 
 use axum::extract::State;
 use axum::http::Method;
@@ -10,20 +10,20 @@ use taskyard_wire::http::{
 };
 
 use super::described::ToSchema;
-use super::request::{InTube, Json};
+use super::request::{Json, TubePath};
 use super::{Refusal, Route, ok, streamed};
-use crate::app::{App, Shared, misfit};
+use crate::app::{App, SharedApp, unexpected_reply};
 
-/// Bytes of an outcome in an answer.
+/// Bytes of an outcome in a response.
 const OUTCOME_BYTES: usize = 10;
 
-/// The addresses of this file.
+/// The endpoints of this file.
 pub(crate) fn routes() -> Vec<Route> {
     let post = Method::POST;
-    let ack = ("ack", "Say that tasks are done: they are removed");
-    let bury = ("bury", "Put tasks aside until somebody kicks them");
-    let release = ("release", "Give tasks back");
-    let touch = ("touch", "Ask for more time");
+    let ack = ("ack", "Mark tasks as done: they are removed");
+    let bury = ("bury", "Set tasks aside until they are kicked");
+    let release = ("release", "Return tasks to the tube");
+    let touch = ("touch", "Extend the leases of tasks");
     let finish = ("finish", "End several deliveries in different ways, in one step");
     vec![
         finishes::<AckRequest>(Route::new(post.clone(), "/v1/tubes/{tube}/ack", ack, self::ack)),
@@ -51,15 +51,15 @@ pub(crate) fn routes() -> Vec<Route> {
 
 fn finishes<T: ToSchema>(route: Route) -> Route {
     route
-        .reads::<T>()
-        .answers::<FinishAnswer>("What became of each delivery, in the order of the request")
+        .request_body::<T>()
+        .responds::<FinishAnswer>("The outcome of each delivery, in the order of the request")
         .refuses([Code::Unsupported])
-        .commands()
+        .uses_engine()
 }
 
 async fn ack(
-    State(app): State<Shared>,
-    InTube(tube): InTube,
+    State(app): State<SharedApp>,
+    TubePath(tube): TubePath,
     Json(request): Json<AckRequest>,
 ) -> Result<Response, Refusal> {
     let show = request.show;
@@ -67,8 +67,8 @@ async fn ack(
 }
 
 async fn bury(
-    State(app): State<Shared>,
-    InTube(tube): InTube,
+    State(app): State<SharedApp>,
+    TubePath(tube): TubePath,
     Json(request): Json<AckRequest>,
 ) -> Result<Response, Refusal> {
     let show = request.show;
@@ -76,8 +76,8 @@ async fn bury(
 }
 
 async fn release(
-    State(app): State<Shared>,
-    InTube(tube): InTube,
+    State(app): State<SharedApp>,
+    TubePath(tube): TubePath,
     Json(request): Json<ReleaseRequest>,
 ) -> Result<Response, Refusal> {
     let show = request.show;
@@ -85,8 +85,8 @@ async fn release(
 }
 
 async fn touch(
-    State(app): State<Shared>,
-    InTube(tube): InTube,
+    State(app): State<SharedApp>,
+    TubePath(tube): TubePath,
     Json(request): Json<TouchRequest>,
 ) -> Result<Response, Refusal> {
     let show = request.show;
@@ -94,30 +94,30 @@ async fn touch(
 }
 
 async fn finish(
-    State(app): State<Shared>,
-    InTube(tube): InTube,
+    State(app): State<SharedApp>,
+    TubePath(tube): TubePath,
     Json(request): Json<FinishRequest>,
 ) -> Result<Response, Refusal> {
     let show = request.show;
     end(&app, request.into_command(tube)?, show).await
 }
 
-/// Runs a command that answers with an outcome for each item.
+/// Runs a command that replies with an outcome for each item.
 pub(super) async fn end(app: &App, command: Command, show: bool) -> Result<Response, Refusal> {
-    let share = app.answers.reserve(expected(app, &command, show)).await?;
-    let Reply::Finished(outcomes) = app.ask(command).await? else { return Err(misfit()) };
-    // Byte for byte: whoever asks to see the tasks is a program that keeps them.
+    let permit = app.response_budget.reserve(expected(app, &command, show)).await?;
+    let Reply::Finished(outcomes) = app.run(command).await? else { return Err(unexpected_reply()) };
+    // Byte for byte: a program that requests the tasks stores them.
     let response = ok(&FinishAnswer::new(&outcomes, show.then_some(Form::Exact)))?;
-    Ok(streamed::with_share(app, response, share))
+    Ok(streamed::with_permit(app, response, permit))
 }
 
-/// How many bytes the answer is expected to have.
+/// The expected bytes of the response.
 fn expected(app: &App, command: &Command, show: bool) -> usize {
     let (tube, items) = match command {
         Command::Finish { tube, items, .. } => (tube, items.len()),
         Command::Delete { tube, ids, .. } => (tube, ids.len()),
         _ => return 0,
     };
-    let tasks = if show { app.answers.expected(tube, items) } else { 0 };
+    let tasks = if show { app.response_budget.expected(tube, items) } else { 0 };
     tasks + items.saturating_mul(OUTCOME_BYTES)
 }

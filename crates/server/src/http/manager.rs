@@ -1,4 +1,5 @@
-//! The manager of workers: who leads, who reported, what is planned. Any server of the store can tell.
+//! Shows the manager of workers: the leader, the reporting workers and the plan. Every server of
+//! the store can show them.
 
 use axum::extract::State;
 use axum::http::Method;
@@ -12,21 +13,22 @@ use taskyard_wire::http::{
 };
 
 use super::{Refusal, Route, ok};
-use crate::app::{App, Shared};
+use crate::app::{App, SharedApp};
 
-/// The addresses of this file.
+/// The endpoints of this file.
 pub(crate) fn routes() -> Vec<Route> {
-    let show = ("manager", "Show who plans for the workers, who reported, and what is planned");
+    let show = ("manager", "Show the manager of workers, the reporting workers and the plan");
     let route = Route::new(Method::GET, "/v1/manager", show, self::show);
-    vec![route.answers::<ManagerAnswer>("The manager and the workers").commands()]
+    vec![route.responds::<ManagerAnswer>("The manager and the workers").uses_engine()]
 }
 
-async fn show(State(app): State<Shared>) -> Result<Response, Refusal> {
+async fn show(State(app): State<SharedApp>) -> Result<Response, Refusal> {
     let led = !taken(&app, LEADER_TUBE).await?.is_empty();
-    let plans = letters::<PlanMessage>(&app, PLANS_TUBE).await?;
+    let plans = messages::<PlanMessage>(&app, PLANS_TUBE).await?;
     let plan = plans.into_iter().max_by_key(|plan| plan.version);
-    let reports = letters::<WorkerReport>(&app, REPORTS_TUBE).await?;
-    // While a newer report of a worker arrives, the older one is there for a moment: the last one counts.
+    let reports = messages::<WorkerReport>(&app, REPORTS_TUBE).await?;
+    // While a newer report of a worker arrives, the older one still exists for a moment: the last
+    // one counts.
     let mut workers: Vec<WorkerAnswer> = Vec::new();
     for report in reports {
         workers.retain(|known| known.worker != report.worker);
@@ -37,24 +39,24 @@ async fn show(State(app): State<Shared>) -> Result<Response, Refusal> {
     ok(&ManagerAnswer { led, leader: plan.map(|plan| plan.leader), version, workers })
 }
 
-/// What the leader holds there, by id.
-async fn letters<T: DeserializeOwned>(app: &App, tube: &str) -> CoreResult<Vec<T>> {
+/// The messages that the leader holds in this tube, by id.
+async fn messages<T: DeserializeOwned>(app: &App, tube: &str) -> CoreResult<Vec<T>> {
     let ids: Vec<_> = taken(app, tube).await?.into_iter().map(|task| task.id).collect();
     let peek = Command::Peek { tube: TubeName::new(tube)?, ids };
-    let tasks = tasks_of(app.ask(peek).await)?;
+    let tasks = tasks_of(app.run(peek).await)?;
     Ok(tasks.iter().filter_map(|task| decode_message(task.body.as_ref()?)).collect())
 }
 
 async fn taken(app: &App, tube: &str) -> CoreResult<Vec<Task>> {
     let held = Command::Deliveries { tube: TubeName::new(tube)?, count: BATCH_TASKS_MAX };
-    tasks_of(app.ask(held).await)
+    tasks_of(app.run(held).await)
 }
 
-/// Where nobody ever reported, the tubes are not there.
+/// The tubes do not exist before a worker has reported.
 fn tasks_of(reply: CoreResult<Reply>) -> CoreResult<Vec<Task>> {
     match reply {
         Ok(Reply::Tasks(tasks)) => Ok(tasks),
-        Ok(_) => Err(Error::Store("the engine answered something else than was asked".into())),
+        Ok(_) => Err(Error::Store("unexpected reply of the engine".into())),
         Err(Error::TubeNotFound(_)) => Ok(Vec::new()),
         Err(error) => Err(error),
     }

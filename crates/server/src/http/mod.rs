@@ -1,20 +1,20 @@
-//! What is where: every address of the server, and what answers there.
+//! The HTTP endpoints of the server and their handlers.
 
 mod described;
 mod error;
 mod events;
 mod finish;
-mod look;
+mod health;
 mod manager;
 mod put;
 mod request;
 mod route;
 mod semaphores;
-mod service;
 mod services;
 mod stats;
 mod streamed;
 mod take;
+mod tasks;
 mod tubes;
 
 use axum::Router;
@@ -25,10 +25,10 @@ use serde::Serialize;
 use taskyard_core::{Error, Result as CoreResult};
 use taskyard_wire::Code;
 
-use crate::app::{App, Shared};
+use crate::app::{App, SharedApp};
 use crate::{dashboard, guard};
 
-/// How much of an unknown path is shown, in bytes.
+/// How much of an unknown path is shown in an error, in bytes.
 const PATH_SHOWN_MAX: usize = 200;
 
 pub(crate) use error::Refusal;
@@ -38,39 +38,39 @@ pub(crate) use route::{Route, Shape};
 pub(crate) use streamed::count;
 pub(crate) use tubes::infos;
 
-/// Every address that the OpenAPI document describes.
+/// Every endpoint in the OpenAPI document.
 pub(crate) fn routes() -> Vec<Route> {
     let groups = [
         tubes::routes(),
         put::routes(),
         take::routes(),
         finish::routes(),
-        look::routes(),
+        tasks::routes(),
         stats::routes(),
         semaphores::routes(),
         manager::routes(),
-        service::routes(),
+        health::routes(),
         services::routes(),
     ];
     groups.into_iter().flatten().collect()
 }
 
-/// The whole server as one service: routes, page, and the answers to everything else.
-pub(crate) fn router(app: Shared) -> Router {
+/// The router of the whole server: endpoints, dashboard, and errors for everything else.
+pub(crate) fn router(app: SharedApp) -> Router {
     let mut router = dashboard::router();
     for route in routes() {
-        let mut answering = route.answering.route_layer(from_fn(guard::json_only));
+        let mut handler = route.handler.route_layer(from_fn(guard::json_only));
         if route.query.is_empty() && route.path.starts_with("/v1/") {
-            answering = answering.route_layer(from_fn(guard::no_query));
+            handler = handler.route_layer(from_fn(guard::no_query));
         }
-        router = router.route(route.path, answering);
+        router = router.route(route.path, handler);
     }
     let router = router
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(route_not_found)
         .with_state(app.clone());
-    let router = match &app.guests {
-        Some(guests) => router.merge(guests.router.clone()),
+    let router = match &app.extra_routes {
+        Some(extra_routes) => router.merge(extra_routes.router.clone()),
         None => router,
     };
     router.layer(from_fn_with_state(app, guard::admit))
@@ -94,15 +94,15 @@ async fn method_not_allowed(method: Method, uri: Uri) -> Refusal {
     Refusal::new(Code::MethodNotAllowed, message)
 }
 
-/// The beginning of a path: callers may make up long ones.
+/// The beginning of a path: clients may send long ones.
 fn shown(path: &str) -> &str {
     path.get(..PATH_SHOWN_MAX).unwrap_or(path)
 }
 
-/// An answer as JSON, written in one go.
+/// A response with a JSON body.
 fn answer(status: StatusCode, shape: &impl Serialize) -> Result<Response, Refusal> {
     let bytes = serde_json::to_vec(shape)
-        .map_err(|error| Error::Store(format!("the answer cannot be written: {error}")))?;
+        .map_err(|error| Error::Store(format!("cannot encode the response: {error}")))?;
     let mut response = Response::new(bytes.into());
     *response.status_mut() = status;
     let json = header::HeaderValue::from_static("application/json");
@@ -110,18 +110,18 @@ fn answer(status: StatusCode, shape: &impl Serialize) -> Result<Response, Refusa
     Ok(response)
 }
 
-/// The usual answer.
+/// A response with status 200.
 fn ok(shape: &impl Serialize) -> Result<Response, Refusal> {
     answer(StatusCode::OK, shape)
 }
 
-/// Refuses to wait longer than connections stay open without a sign of life.
+/// Refuses to wait longer than connections stay open without traffic.
 fn check_wait(app: &App, field: &str, seconds: f64) -> CoreResult<()> {
     let most = app.wait_seconds_max;
     if seconds <= most {
         return Ok(());
     }
     Err(Error::Invalid(format!(
-        "'{field}' is {seconds}; wait at most {most} seconds and ask again"
+        "'{field}' is {seconds}; wait at most {most} seconds and repeat the request"
     )))
 }

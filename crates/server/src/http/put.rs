@@ -1,4 +1,4 @@
-//! Adding tasks.
+//! The endpoint that adds tasks.
 
 use axum::extract::State;
 use axum::http::Method;
@@ -9,23 +9,24 @@ use taskyard_core::{
 use taskyard_wire::Code;
 use taskyard_wire::http::{PutAnswer, PutRequest};
 
-use super::request::{InTube, Json};
+use super::request::{Json, TubePath};
 use super::{Refusal, Route, check_wait, ok, streamed};
-use crate::app::{App, Shared, misfit};
+use crate::app::{App, SharedApp, unexpected_reply};
 
-/// What to do about an unknown tube where a put makes none.
-const STRICT: &str = "this server makes none by itself, so create it first: PUT /v1/tubes/TUBE";
-/// What to do about an unknown tube for tasks with sub-queues.
-const SUBQUEUES: &str = "a put would make it as fifottl, which has no sub-queues, so create it \
+/// Advice for an unknown tube where a put creates none.
+const STRICT: &str =
+    "this server does not create tubes on put; create it first: PUT /v1/tubes/TUBE";
+/// Advice for an unknown tube and tasks with sub-queues.
+const SUBQUEUES: &str = "a put would create it as fifottl, which has no sub-queues; create it \
                          first as utube or utubettl";
 
-/// What to do about an unknown tube for tasks that name their priority in its semaphore.
-const SEMAPHORE: &str = "a put would make it without a semaphore, so create it first with one";
+/// Advice for an unknown tube and tasks with a priority in its semaphore.
+const SEMAPHORE: &str = "a put would create it without a semaphore; create it with one first";
 
-/// Bytes of a task in the answer to a put.
+/// Bytes of a task in the response to a put.
 const PLACED_BYTES: usize = 48;
 
-/// The addresses of this file.
+/// The endpoints of this file.
 pub(crate) fn routes() -> Vec<Route> {
     let about = (
         "put",
@@ -33,16 +34,16 @@ pub(crate) fn routes() -> Vec<Route> {
          server is strict",
     );
     let route = Route::new(Method::POST, "/v1/tubes/{tube}/put", about, put)
-        .reads::<PutRequest>()
-        .answers::<PutAnswer>("The tasks that were added, in the order of the request")
+        .request_body::<PutRequest>()
+        .responds::<PutAnswer>("The tasks that were added, in the order of the request")
         .refuses([Code::TubeFull, Code::TooManyTubes, Code::NoSemaphore, Code::Unsupported])
-        .commands();
+        .uses_engine();
     vec![route]
 }
 
 async fn put(
-    State(app): State<Shared>,
-    InTube(tube): InTube,
+    State(app): State<SharedApp>,
+    TubePath(tube): TubePath,
     Json(request): Json<PutRequest>,
 ) -> Result<Response, Refusal> {
     check_wait(&app, "timeout", request.timeout.unwrap_or_default())?;
@@ -51,18 +52,18 @@ async fn put(
         check_subqueues(&app, &tube).await?;
     }
     let tasks = if let Command::Put { tasks, .. } = &command { tasks.len() } else { 0 };
-    // What was put must be answered, so its room is there before.
-    let share = app.answers.reserve(tasks.saturating_mul(PLACED_BYTES)).await?;
+    // A put must be answered once it is done, so the response budget is reserved before.
+    let permit = app.response_budget.reserve(tasks.saturating_mul(PLACED_BYTES)).await?;
     let reply = if app.strict_tubes {
-        app.ask(command).await.map_err(|error| match error {
+        app.run(command).await.map_err(|error| match error {
             Error::TubeNotFound(tube) => Refusal::no_tube(tube, STRICT),
             error => error.into(),
         })?
     } else {
         put_or_create(&app, tube, command).await?
     };
-    let Reply::Put(placed) = reply else { return Err(misfit()) };
-    Ok(streamed::with_share(&app, ok(&PutAnswer::new(&placed))?, share))
+    let Reply::Put(placed) = reply else { return Err(unexpected_reply()) };
+    Ok(streamed::with_permit(&app, ok(&PutAnswer::new(&placed))?, permit))
 }
 
 /// Refuses sub-queues for a tube that has none: the store would ignore them.
@@ -70,8 +71,8 @@ async fn check_subqueues(app: &App, tube: &TubeName) -> Result<(), Refusal> {
     if app.subqueue_tubes.knows(tube) {
         return Ok(());
     }
-    // What else is wrong the put itself says.
-    if let Ok(Reply::Tubes(tubes)) = app.ask(Command::Tubes { tube: Some(tube.clone()) }).await {
+    // Other errors are reported by the put itself.
+    if let Ok(Reply::Tubes(tubes)) = app.run(Command::Tubes { tube: Some(tube.clone()) }).await {
         for found in tubes {
             refuse_subqueues(found.options.kind)?;
             app.subqueue_tubes.note(tube);
@@ -80,10 +81,10 @@ async fn check_subqueues(app: &App, tube: &TubeName) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// One command as long as the tube is there, three when it has to be created.
+/// One command if the tube exists, three if it has to be created.
 async fn put_or_create(app: &App, tube: TubeName, command: Command) -> Result<Reply, Refusal> {
     // Cheap: the payloads are shared.
-    match app.ask(command.clone()).await {
+    match app.run(command.clone()).await {
         Err(Error::TubeNotFound(_)) => {}
         reply => return Ok(reply?),
     }
@@ -94,11 +95,11 @@ async fn put_or_create(app: &App, tube: TubeName, command: Command) -> Result<Re
         return Err(Refusal::no_tube(tube, SEMAPHORE));
     }
     let options = TubeOptions::new(Kind::FifoTtl);
-    app.ask(Command::CreateTube { tube, options, if_not_exists: true }).await?;
-    Ok(app.ask(command).await?)
+    app.run(Command::CreateTube { tube, options, if_not_exists: true }).await?;
+    Ok(app.run(command).await?)
 }
 
-/// Whether a tube made for these tasks would ignore what they say.
+/// Whether a tube created for these tasks would ignore their sub-queues.
 fn names_subqueues(command: &Command) -> bool {
     match command {
         Command::Put { tasks, .. } => tasks.iter().any(|task| task.subqueue.is_some()),
@@ -112,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    // The first put of a task with a sub-queue made a tube that has none, and ignored it.
+    // The first put of a task with a sub-queue created a tube without sub-queues, and ignored it.
     #[test]
     fn a_task_with_a_sub_queue_needs_a_tube_that_has_them() {
         let put = |subqueue: Option<&str>| {

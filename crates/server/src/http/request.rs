@@ -1,4 +1,4 @@
-//! The parts of a request, checked.
+//! Extracts and checks the parts of a request.
 
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
@@ -8,90 +8,90 @@ use taskyard_core::{Error, SemaphoreKey, TaskId, TubeName};
 use taskyard_wire::http::parse_whole;
 
 use super::Refusal;
-use crate::app::Shared;
+use crate::app::SharedApp;
 
-/// The JSON body in its shape. No body at all is an empty object.
+/// The parsed JSON body. An absent body is an empty object.
 pub(crate) struct Json<T>(pub T);
 
-/// The tube that the address names.
-pub(crate) struct InTube(pub TubeName);
+/// The tube in the path.
+pub(crate) struct TubePath(pub TubeName);
 
-/// The semaphore that the address names.
-pub(crate) struct InSemaphore(pub SemaphoreKey);
+/// The semaphore in the path.
+pub(crate) struct SemaphorePath(pub SemaphoreKey);
 
-/// The task that the address names.
-pub(crate) struct OneTask(pub TubeName, pub TaskId);
+/// The task in the path.
+pub(crate) struct TaskPath(pub TubeName, pub TaskId);
 
-/// The query parameters in their shape.
-pub(crate) struct Asked<T>(pub T);
+/// The parsed query parameters.
+pub(crate) struct QueryParams<T>(pub T);
 
-/// Nothing to say: an empty object.
+/// An empty object.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NothingRequest {}
 
-impl<T: DeserializeOwned + Send + 'static> FromRequest<Shared> for Json<T> {
+impl<T: DeserializeOwned + Send + 'static> FromRequest<SharedApp> for Json<T> {
     type Rejection = Refusal;
 
-    async fn from_request(request: Request, app: &Shared) -> Result<Self, Refusal> {
-        Ok(Json(app.intake.read(request.into_body()).await?))
+    async fn from_request(request: Request, app: &SharedApp) -> Result<Self, Refusal> {
+        Ok(Json(app.request_reader.read(request.into_body()).await?))
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for InTube {
+impl<S: Send + Sync> FromRequestParts<S> for TubePath {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
         let name = Path::<String>::from_request_parts(parts, state).await;
-        let Path(name) = name.map_err(|error| bad_address(error.body_text()))?;
-        Ok(InTube(TubeName::new(&name)?))
+        let Path(name) = name.map_err(|error| bad_path(error.body_text()))?;
+        Ok(TubePath(TubeName::new(&name)?))
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for InSemaphore {
+impl<S: Send + Sync> FromRequestParts<S> for SemaphorePath {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
         let key = Path::<String>::from_request_parts(parts, state).await;
-        let Path(key) = key.map_err(|error| bad_address(error.body_text()))?;
-        Ok(InSemaphore(SemaphoreKey::new(&key)?))
+        let Path(key) = key.map_err(|error| bad_path(error.body_text()))?;
+        Ok(SemaphorePath(SemaphoreKey::new(&key)?))
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for OneTask {
+impl<S: Send + Sync> FromRequestParts<S> for TaskPath {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
         let names = Path::<(String, String)>::from_request_parts(parts, state).await;
-        let Path((name, id)) = names.map_err(|error| bad_address(error.body_text()))?;
+        let Path((name, id)) = names.map_err(|error| bad_path(error.body_text()))?;
         let tube = TubeName::new(&name)?;
-        // The parser would also take a plus sign, which no other face of Taskyard does.
+        // The parser would also accept a plus sign, which no other interface of Taskyard does.
         let digits = id.bytes().all(|byte| byte.is_ascii_digit());
         match id.parse() {
-            Ok(id) if digits => Ok(OneTask(tube, TaskId(id))),
-            _ => Err(bad_address(format!("'{id}' is not a task's number"))),
+            Ok(id) if digits => Ok(TaskPath(tube, TaskId(id))),
+            _ => Err(bad_path(format!("'{id}' is not a task id"))),
         }
     }
 }
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for QueryParams<T> {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
-        let Query(asked) = Query::try_from_uri(&parts.uri).map_err(|error| {
-            Error::Invalid(format!("the query cannot be read: {}", error.body_text()))
+        let Query(query) = Query::try_from_uri(&parts.uri).map_err(|error| {
+            Error::Invalid(format!("cannot parse the query: {}", error.body_text()))
         })?;
-        Ok(Asked(asked))
+        Ok(QueryParams(query))
     }
 }
 
-/// A number of entries in a query, however it is written: `3`, `3.0` or `3e0`.
+/// A number of entries in a query, in any notation: `3`, `3.0` or `3e0`.
 pub(super) fn count<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
     let count = parse_whole(&String::deserialize(from)?).map_err(D::Error::custom)?;
     Ok(usize::try_from(count).unwrap_or(usize::MAX))
 }
 
-fn bad_address(message: String) -> Refusal {
-    Error::Invalid(format!("the address cannot be read: {message}")).into()
+fn bad_path(message: String) -> Refusal {
+    Error::Invalid(format!("cannot parse the path: {message}")).into()
 }

@@ -1,4 +1,4 @@
-//! One address: what answers there, and what the OpenAPI document says about it.
+//! Describes one endpoint: its handler, and its entry in the OpenAPI document.
 
 use std::collections::BTreeMap;
 
@@ -8,35 +8,35 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use taskyard_wire::Code;
 
 use super::described::{Described, ToSchema};
-use crate::app::Shared;
+use crate::app::SharedApp;
 
-/// One address with one method. The router and the document are both made from these, so that
-/// neither knows an address that the other does not.
+/// One path with one method. The router and the OpenAPI document are both built from these, so they
+/// always list the same endpoints.
 #[cfg_attr(
     not(test),
     expect(dead_code, reason = "read by the test that writes the OpenAPI document")
 )]
 pub(crate) struct Route {
-    /// How it is asked.
+    /// The HTTP method.
     pub method: Method,
-    /// Where it is.
+    /// The path.
     pub path: &'static str,
-    /// Its name in the document.
+    /// The operation id in the document.
     pub name: &'static str,
     /// What it does, in one sentence.
     pub summary: &'static str,
-    /// What it reads.
+    /// The shape of the request body.
     pub request: Option<Shape>,
     /// Its query parameters.
     pub query: Vec<QueryField>,
-    /// What it answers: status, meaning, shape.
-    pub answers: Vec<(u16, &'static str, Shape)>,
-    /// How it may refuse.
+    /// The responses: status, meaning, shape.
+    pub responses: Vec<(u16, &'static str, Shape)>,
+    /// The error codes by status.
     pub refusals: BTreeMap<u16, Vec<Code>>,
     /// Whether it needs no token.
     pub open: bool,
-    /// What answers there.
-    pub answering: MethodRouter<Shared>,
+    /// The handler.
+    pub handler: MethodRouter<SharedApp>,
 }
 
 /// A shape of the wire, or a text, as the document shows it.
@@ -61,7 +61,7 @@ pub(crate) enum Shape {
 pub(crate) struct QueryField {
     /// Its name.
     pub name: &'static str,
-    /// What it is for.
+    /// The description.
     pub about: &'static str,
     /// What it may be.
     pub kind: QueryKind,
@@ -84,15 +84,15 @@ pub(crate) enum QueryKind {
 }
 
 impl Route {
-    /// An address that `handler` answers; every one may refuse in the ways that guards do.
-    pub fn new<H: Handler<T, Shared>, T: 'static>(
+    /// An endpoint with this handler; the checks of `guard` may refuse every one.
+    pub fn new<H: Handler<T, SharedApp>, T: 'static>(
         method: Method,
         path: &'static str,
         (name, summary): (&'static str, &'static str),
         handler: H,
     ) -> Self {
         let filter = MethodFilter::try_from(method.clone());
-        let filter = filter.expect("addresses are asked by the usual methods");
+        let filter = filter.expect("endpoints use standard methods");
         let route = Route {
             method,
             path,
@@ -100,10 +100,10 @@ impl Route {
             summary,
             request: None,
             query: Vec::new(),
-            answers: Vec::new(),
+            responses: Vec::new(),
             refusals: BTreeMap::new(),
             open: false,
-            answering: on(filter, handler),
+            handler: on(filter, handler),
         };
         let route = route.refuses([Code::Invalid, Code::Forbidden, Code::Overloaded]);
         if path.contains("{tube}") {
@@ -115,36 +115,36 @@ impl Route {
         }
     }
 
-    /// It reads this shape.
-    pub fn reads<T: ToSchema>(mut self) -> Self {
+    /// Sets the shape of the request body.
+    pub fn request_body<T: ToSchema>(mut self) -> Self {
         self.request = Some(Shape::of::<T>());
         self.refuses([Code::TooLarge, Code::UnsupportedMediaType])
     }
 
-    /// It has this query parameter.
-    pub fn asks(mut self, field: QueryField) -> Self {
+    /// Adds a query parameter.
+    pub fn query_param(mut self, field: QueryField) -> Self {
         self.query.push(field);
         self
     }
 
-    /// It answers this shape with status 200.
-    pub fn answers<T: ToSchema>(self, about: &'static str) -> Self {
-        self.answers_with(200, about, Shape::of::<T>())
+    /// Adds a response with status 200.
+    pub fn responds<T: ToSchema>(self, about: &'static str) -> Self {
+        self.responds_with(200, about, Shape::of::<T>())
     }
 
-    /// It answers this with that status.
-    pub fn answers_with(mut self, status: u16, about: &'static str, shape: Shape) -> Self {
-        self.answers.push((status, about, shape));
+    /// Adds a response with this status.
+    pub fn responds_with(mut self, status: u16, about: &'static str, shape: Shape) -> Self {
+        self.responses.push((status, about, shape));
         self
     }
 
-    /// It asks the engine, which may fail or stop; and it needs the token.
-    pub fn commands(self) -> Self {
-        let store = [Code::Store, Code::StoreAway, Code::OutcomeUnknown];
+    /// The handler runs commands on the engine, which may fail or stop; and it needs the token.
+    pub fn uses_engine(self) -> Self {
+        let store = [Code::Store, Code::StoreUnavailable, Code::OutcomeUnknown];
         self.refuses([Code::Unauthorized, Code::ShuttingDown]).refuses(store)
     }
 
-    /// It may refuse in these ways.
+    /// Adds error codes.
     pub fn refuses<const N: usize>(mut self, codes: [Code; N]) -> Self {
         for code in codes {
             self.refusals.entry(code.status()).or_default().push(code);
@@ -152,7 +152,7 @@ impl Route {
         self
     }
 
-    /// It needs no token.
+    /// The endpoint needs no token.
     pub fn open(mut self) -> Self {
         self.open = true;
         self
@@ -167,7 +167,7 @@ impl Shape {
 }
 
 impl QueryField {
-    /// Yes or no.
+    /// A boolean.
     pub fn flag(name: &'static str, about: &'static str) -> Self {
         QueryField { name, about, kind: QueryKind::Flag }
     }

@@ -1,4 +1,4 @@
-//! Semaphores: making and showing them, standing in line, ending grants, events.
+//! Endpoints of semaphores: configuration, queue, grants and events.
 
 use axum::extract::State;
 use axum::http::Method;
@@ -6,7 +6,8 @@ use axum::response::Response;
 use serde::Deserialize;
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::{
-    Command, LinePart, Reply, SemaphoreCommand, SemaphoreInfo, SemaphoreKey, SemaphoreReply, TaskId,
+    Command, MemberGroup, Reply, SemaphoreCommand, SemaphoreInfo, SemaphoreKey, SemaphoreReply,
+    TaskId,
 };
 use taskyard_wire::Code;
 use taskyard_wire::http::{
@@ -15,64 +16,67 @@ use taskyard_wire::http::{
     SemaphoreAnswer, SemaphoreRequest, SemaphoresAnswer, StandingAnswer, StandingsAnswer,
 };
 
-use super::look::checked;
-use super::request::{Asked, InSemaphore, Json, count};
+use super::request::{Json, QueryParams, SemaphorePath, count};
 use super::route::QueryField;
+use super::tasks::checked;
 use super::{Refusal, Route, check_wait, ok, streamed};
-use crate::app::{App, Shared, misfit};
+use crate::app::{App, SharedApp, unexpected_reply};
 
 const ONE: &str = "/v1/semaphores/{semaphore}";
-/// The form of a cursor: a priority and a sequence number.
+/// The format of a cursor: a priority and a sequence number.
 const CURSOR: &str = r"^(0|-?[1-9][0-9]{0,8})(\.[0-9]{0,3}[1-9])?:(0|[1-9][0-9]{0,14})$";
-/// Bytes of a task in an answer.
+/// Bytes of a task in a response.
 const STANDING_BYTES: usize = 200;
 
-/// The addresses of this file.
+/// The endpoints of this file.
 pub(crate) fn routes() -> Vec<Route> {
     let list = ("list_semaphores", "Show all semaphores, by key");
     let show = ("show_semaphore", "Show a semaphore");
-    let set = ("set_semaphore", "Make a semaphore or change it");
+    let set = ("set_semaphore", "Create a semaphore or change it");
     let drop = ("drop_semaphore", "Remove a semaphore");
-    let enqueue = ("enqueue", "Stand in line, or change the priority of who stands there already");
-    let look = ("look", "Show where tasks stand");
+    let enqueue = ("enqueue", "Enqueue a task, or change its priority");
+    let look = ("look", "Show the status of tasks");
     let finish = ("finish_grants", "Release, yield, decline or extend grants");
     let mut routes = vec![
         Route::new(Method::GET, "/v1/semaphores", list, self::list)
-            .answers::<SemaphoresAnswer>("All semaphores"),
-        Route::new(Method::GET, ONE, show, self::show).answers::<SemaphoreAnswer>("The semaphore"),
+            .responds::<SemaphoresAnswer>("All semaphores"),
+        Route::new(Method::GET, ONE, show, self::show).responds::<SemaphoreAnswer>("The semaphore"),
         Route::new(Method::PUT, ONE, set, self::set)
-            .reads::<SemaphoreRequest>()
-            .answers::<SemaphoreAnswer>("The semaphore after that")
+            .request_body::<SemaphoreRequest>()
+            .responds::<SemaphoreAnswer>("The semaphore after the change")
             .refuses([Code::TooManySemaphores, Code::SemaphoreExists]),
         Route::new(Method::DELETE, ONE, drop, self::drop)
-            .asks(QueryField::flag("force", "Also while tasks hold its grants or wait for them"))
-            .answers::<NothingAnswer>("It is gone")
+            .query_param(QueryField::flag(
+                "force",
+                "Also while tasks hold its grants or wait for them",
+            ))
+            .responds::<NothingAnswer>("The semaphore is removed")
             .refuses([Code::SemaphoreInUse, Code::SemaphoreHasTube]),
         Route::new(Method::POST, "/v1/semaphores/{semaphore}/enqueue", enqueue, self::enqueue)
-            .reads::<EnqueueRequest>()
-            .answers::<StandingsAnswer>("Where each task stands now, in the order of the request"),
+            .request_body::<EnqueueRequest>()
+            .responds::<StandingsAnswer>("The status of each task, in the order of the request"),
         Route::new(Method::POST, "/v1/semaphores/{semaphore}/look", look, self::look)
-            .reads::<LookRequest>()
-            .answers::<StandingsAnswer>("Those that are there"),
+            .request_body::<LookRequest>()
+            .responds::<StandingsAnswer>("The tasks that exist"),
         Route::new(Method::POST, "/v1/semaphores/{semaphore}/finish", finish, self::finish)
-            .reads::<GrantsRequest>()
-            .answers::<GrantsAnswer>("What became of each, in the order of the request"),
+            .request_body::<GrantsRequest>()
+            .responds::<GrantsAnswer>("The outcome for each, in the order of the request"),
     ];
     routes.extend(member_routes());
     routes.extend(event_routes());
     routes.push(super::events::route());
-    routes.into_iter().map(Route::commands).collect()
+    routes.into_iter().map(Route::uses_engine).collect()
 }
 
 fn member_routes() -> [Route; 2] {
-    let holders = ("holders", "Show who holds a grant, the best first");
+    let holders = ("holders", "Show the tasks that hold a grant, the best first");
     let waiting = ("waiting", "Show the tasks that wait for a grant, the best first");
     let paged = |route: Route| {
-        let count = "At most how many; 1000 when absent";
+        let count = "Maximum number of entries; 1000 when absent";
         route
-            .asks(QueryField::count("count", count, BATCH_TASKS_MAX))
-            .asks(QueryField::pattern("after", "The `next` of the page before", CURSOR))
-            .answers::<MembersAnswer>("One page")
+            .query_param(QueryField::count("count", count, BATCH_TASKS_MAX))
+            .query_param(QueryField::pattern("after", "The `next` of the previous page", CURSOR))
+            .responds::<MembersAnswer>("One page")
     };
     [
         paged(Route::new(
@@ -92,21 +96,21 @@ fn member_routes() -> [Route; 2] {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct PageAsked {
-    #[serde(default = "members_usual", deserialize_with = "count")]
+struct PageQuery {
+    #[serde(default = "members_default", deserialize_with = "count")]
     count: usize,
     #[serde(default)]
     after: Option<String>,
 }
 
-/// How many tasks a page has when the request does not say.
-const fn members_usual() -> usize {
+/// The default number of tasks in a page.
+const fn members_default() -> usize {
     1000
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct DropAsked {
+struct DropQuery {
     #[serde(default)]
     force: bool,
 }
@@ -114,122 +118,123 @@ struct DropAsked {
 fn event_routes() -> [Route; 2] {
     let events = (
         "semaphore_events",
-        "Fetch events, waiting for the first one if asked to; each comes again until it is acknowledged",
+        "Fetch events, optionally waiting for the first one; each is sent again until it is acknowledged",
     );
-    let acknowledge = ("acknowledge_events", "Say that events have arrived");
+    let acknowledge = ("acknowledge_events", "Acknowledge events");
     [
         Route::new(Method::POST, "/v1/semaphore-events", events, self::events)
-            .reads::<EventsRequest>()
-            .answers::<EventsAnswer>("The events; perhaps none")
+            .request_body::<EventsRequest>()
+            .responds::<EventsAnswer>("The events, possibly none")
             .refuses([Code::SemaphoreNotFound]),
         Route::new(Method::POST, "/v1/semaphore-events/ack", acknowledge, self::acknowledge)
-            .reads::<AcknowledgeRequest>()
-            .answers::<AcknowledgedAnswer>("How many of them were there"),
+            .request_body::<AcknowledgeRequest>()
+            .responds::<AcknowledgedAnswer>("How many of them existed"),
     ]
 }
 
-async fn ask(app: &App, command: SemaphoreCommand) -> Result<SemaphoreReply, Refusal> {
-    match app.ask(Command::Semaphore(command)).await? {
+async fn run(app: &App, command: SemaphoreCommand) -> Result<SemaphoreReply, Refusal> {
+    match app.run(Command::Semaphore(command)).await? {
         Reply::Semaphore(reply) => Ok(reply),
-        _ => Err(misfit()),
+        _ => Err(unexpected_reply()),
     }
 }
 
 async fn infos(app: &App, command: SemaphoreCommand) -> Result<Vec<SemaphoreInfo>, Refusal> {
-    match ask(app, command).await? {
+    match run(app, command).await? {
         SemaphoreReply::Semaphores(infos) => Ok(infos),
-        _ => Err(misfit()),
+        _ => Err(unexpected_reply()),
     }
 }
 
 async fn one(app: &App, command: SemaphoreCommand) -> Result<Response, Refusal> {
     let infos = infos(app, command).await?;
-    ok(&SemaphoreAnswer::new(infos.first().ok_or_else(misfit)?))
+    ok(&SemaphoreAnswer::new(infos.first().ok_or_else(unexpected_reply)?))
 }
 
 async fn standings(app: &App, command: SemaphoreCommand) -> Result<Response, Refusal> {
-    match ask(app, command).await? {
+    match run(app, command).await? {
         SemaphoreReply::Standings(standings) => {
             ok(&StandingsAnswer { tasks: standings.iter().map(StandingAnswer::new).collect() })
         }
-        _ => Err(misfit()),
+        _ => Err(unexpected_reply()),
     }
 }
 
-async fn list(State(app): State<Shared>) -> Result<Response, Refusal> {
+async fn list(State(app): State<SharedApp>) -> Result<Response, Refusal> {
     let infos = infos(&app, SemaphoreCommand::List { key: None }).await?;
     ok(&SemaphoresAnswer { semaphores: infos.iter().map(SemaphoreAnswer::new).collect() })
 }
 
 async fn show(
-    State(app): State<Shared>,
-    InSemaphore(key): InSemaphore,
+    State(app): State<SharedApp>,
+    SemaphorePath(key): SemaphorePath,
 ) -> Result<Response, Refusal> {
     one(&app, SemaphoreCommand::List { key: Some(key) }).await
 }
 
 async fn set(
-    State(app): State<Shared>,
-    InSemaphore(key): InSemaphore,
+    State(app): State<SharedApp>,
+    SemaphorePath(key): SemaphorePath,
     Json(request): Json<SemaphoreRequest>,
 ) -> Result<Response, Refusal> {
     one(&app, request.into_command(key)?).await
 }
 
 async fn drop(
-    State(app): State<Shared>,
-    InSemaphore(key): InSemaphore,
-    Asked(DropAsked { force }): Asked<DropAsked>,
+    State(app): State<SharedApp>,
+    SemaphorePath(key): SemaphorePath,
+    QueryParams(DropQuery { force }): QueryParams<DropQuery>,
 ) -> Result<Response, Refusal> {
-    match ask(&app, SemaphoreCommand::Drop { key, force }).await? {
+    match run(&app, SemaphoreCommand::Drop { key, force }).await? {
         SemaphoreReply::Dropped => ok(&NothingAnswer {}),
-        _ => Err(misfit()),
+        _ => Err(unexpected_reply()),
     }
 }
 
 async fn holders(
-    State(app): State<Shared>,
-    InSemaphore(key): InSemaphore,
-    Asked(asked): Asked<PageAsked>,
+    State(app): State<SharedApp>,
+    SemaphorePath(key): SemaphorePath,
+    QueryParams(query): QueryParams<PageQuery>,
 ) -> Result<Response, Refusal> {
-    members(&app, key, LinePart::Holders, asked).await
+    members(&app, key, MemberGroup::Holders, query).await
 }
 
 async fn waiting(
-    State(app): State<Shared>,
-    InSemaphore(key): InSemaphore,
-    Asked(asked): Asked<PageAsked>,
+    State(app): State<SharedApp>,
+    SemaphorePath(key): SemaphorePath,
+    QueryParams(query): QueryParams<PageQuery>,
 ) -> Result<Response, Refusal> {
-    members(&app, key, LinePart::Waiting, asked).await
+    members(&app, key, MemberGroup::Waiting, query).await
 }
 
 async fn members(
     app: &App,
     key: SemaphoreKey,
-    part: LinePart,
-    asked: PageAsked,
+    part: MemberGroup,
+    query: PageQuery,
 ) -> Result<Response, Refusal> {
-    let count = checked(asked.count)?;
-    let after = asked.after.map(|after| after.parse()).transpose()?;
-    match ask(app, SemaphoreCommand::Members { key, part, after, count }).await? {
+    let count = checked(query.count)?;
+    let after = query.after.map(|after| after.parse()).transpose()?;
+    match run(app, SemaphoreCommand::Members { key, part, after, count }).await? {
         SemaphoreReply::Members(page) => ok(&MembersAnswer::new(&page)),
-        _ => Err(misfit()),
+        _ => Err(unexpected_reply()),
     }
 }
 
 async fn enqueue(
-    State(app): State<Shared>,
-    InSemaphore(key): InSemaphore,
+    State(app): State<SharedApp>,
+    SemaphorePath(key): SemaphorePath,
     Json(request): Json<EnqueueRequest>,
 ) -> Result<Response, Refusal> {
-    let share = app.answers.reserve(request.tasks.len().saturating_mul(STANDING_BYTES)).await?;
+    let permit =
+        app.response_budget.reserve(request.tasks.len().saturating_mul(STANDING_BYTES)).await?;
     let response = standings(&app, request.into_command(key)).await?;
-    Ok(streamed::with_share(&app, response, share))
+    Ok(streamed::with_permit(&app, response, permit))
 }
 
 async fn look(
-    State(app): State<Shared>,
-    InSemaphore(key): InSemaphore,
+    State(app): State<SharedApp>,
+    SemaphorePath(key): SemaphorePath,
     Json(request): Json<LookRequest>,
 ) -> Result<Response, Refusal> {
     let tasks = request.tasks.into_iter().map(TaskId).collect();
@@ -237,39 +242,40 @@ async fn look(
 }
 
 async fn finish(
-    State(app): State<Shared>,
-    InSemaphore(key): InSemaphore,
+    State(app): State<SharedApp>,
+    SemaphorePath(key): SemaphorePath,
     Json(request): Json<GrantsRequest>,
 ) -> Result<Response, Refusal> {
-    let share = app.answers.reserve(request.items.len().saturating_mul(STANDING_BYTES)).await?;
-    match ask(&app, request.into_command(key)?).await? {
+    let permit =
+        app.response_budget.reserve(request.items.len().saturating_mul(STANDING_BYTES)).await?;
+    match run(&app, request.into_command(key)?).await? {
         SemaphoreReply::Finished(outcomes) => {
-            Ok(streamed::with_share(&app, ok(&GrantsAnswer::new(&outcomes))?, share))
+            Ok(streamed::with_permit(&app, ok(&GrantsAnswer::new(&outcomes))?, permit))
         }
-        _ => Err(misfit()),
+        _ => Err(unexpected_reply()),
     }
 }
 
-/// When the caller goes away, this is dropped, and what it would have got goes to another.
+/// If the caller is gone, this future is dropped, and its events go to another listener.
 async fn events(
-    State(app): State<Shared>,
+    State(app): State<SharedApp>,
     Json(request): Json<EventsRequest>,
 ) -> Result<Response, Refusal> {
     check_wait(&app, "wait", request.wait)?;
-    match ask(&app, request.into_command()?).await? {
+    match run(&app, request.into_command()?).await? {
         SemaphoreReply::Events(events) => {
             ok(&EventsAnswer { events: events.iter().map(EventAnswer::new).collect() })
         }
-        _ => Err(misfit()),
+        _ => Err(unexpected_reply()),
     }
 }
 
 async fn acknowledge(
-    State(app): State<Shared>,
+    State(app): State<SharedApp>,
     Json(request): Json<AcknowledgeRequest>,
 ) -> Result<Response, Refusal> {
-    match ask(&app, request.into_command()).await? {
+    match run(&app, request.into_command()).await? {
         SemaphoreReply::Acknowledged(acknowledged) => ok(&AcknowledgedAnswer { acknowledged }),
-        _ => Err(misfit()),
+        _ => Err(unexpected_reply()),
     }
 }

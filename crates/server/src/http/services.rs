@@ -1,4 +1,4 @@
-//! What runs beside the queue.
+//! Shows the services hosted beside the queue.
 
 use std::sync::Arc;
 
@@ -6,32 +6,32 @@ use axum::extract::State;
 use axum::http::Method;
 use axum::response::Response;
 use serde::Serialize;
-use taskyard_core::service::{Health, Service, Sheet};
+use taskyard_core::service::{Health, Service, StatusTable};
 
 use super::{Refusal, Route, ok};
-use crate::app::Shared;
+use crate::app::SharedApp;
 
-/// What runs beside the queue, in the order it was started.
+/// The hosted services, in the order they were started.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub(crate) struct ServicesAnswer {
-    /// One for each.
+    /// One entry for each service.
     services: Vec<ServiceInfo>,
 }
 
-/// Something that runs beside the queue.
+/// A hosted service.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 struct ServiceInfo {
     /// Its name.
     name: String,
-    /// What keeps it from its work, if anything does.
+    /// Why it is unhealthy, if it is.
     #[serde(skip_serializing_if = "Option::is_none")]
-    trouble: Option<String>,
-    /// Its parts, each with how it is.
+    problem: Option<String>,
+    /// Its parts, each with a status.
     parts: Vec<PartInfo>,
-    /// Its work, as tables of texts.
-    sheets: Vec<SheetInfo>,
+    /// Tables about its work.
+    tables: Vec<TableInfo>,
 }
 
 /// A part of a service.
@@ -40,32 +40,32 @@ struct ServiceInfo {
 struct PartInfo {
     /// Its name.
     part: String,
-    /// How it is, in words.
-    words: String,
+    /// Its status as text.
+    status: String,
 }
 
-/// A table of texts about a part of a service.
+/// A table about a part of a service.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
-struct SheetInfo {
+struct TableInfo {
     /// The part.
     part: String,
     /// What the table shows.
     title: String,
-    /// The heads of its columns.
-    heads: Vec<String>,
-    /// Its rows: a text for each column.
+    /// The column names.
+    columns: Vec<String>,
+    /// The rows: a text for each column.
     rows: Vec<Vec<String>>,
 }
 
-/// The addresses of this file.
+/// The endpoints of this file.
 pub(crate) fn routes() -> Vec<Route> {
-    let about = ("services", "Show what runs beside the queue, such as SQL tasks");
+    let about = ("services", "Show the services hosted beside the queue, such as SQL tasks");
     let route = Route::new(Method::GET, "/v1/services", about, services);
-    vec![route.answers::<ServicesAnswer>("What runs beside the queue").commands()]
+    vec![route.responds::<ServicesAnswer>("The hosted services").uses_engine()]
 }
 
-async fn services(State(app): State<Shared>) -> Result<Response, Refusal> {
+async fn services(State(app): State<SharedApp>) -> Result<Response, Refusal> {
     let mut services = Vec::with_capacity(app.services.len());
     for service in &app.services {
         services.push(info(service).await);
@@ -74,17 +74,17 @@ async fn services(State(app): State<Shared>) -> Result<Response, Refusal> {
 }
 
 async fn info(service: &Arc<dyn Service>) -> ServiceInfo {
-    let trouble = match service.health() {
-        Health::Well => None,
-        Health::Troubled(why) => Some(why),
+    let problem = match service.health() {
+        Health::Healthy => None,
+        Health::Unhealthy(why) => Some(why),
     };
     let parts = service.status().into_iter();
-    let parts = parts.map(|line| PartInfo { part: line.part, words: line.words }).collect();
-    let sheets = service.sheets().await.into_iter().map(sheet).collect();
-    ServiceInfo { name: service.name().into(), trouble, parts, sheets }
+    let parts = parts.map(|line| PartInfo { part: line.part, status: line.status }).collect();
+    let tables = service.tables().await.into_iter().map(table).collect();
+    ServiceInfo { name: service.name().into(), problem, parts, tables }
 }
 
-fn sheet(sheet: Sheet) -> SheetInfo {
-    let heads = sheet.heads.into_iter().map(str::to_owned).collect();
-    SheetInfo { part: sheet.part, title: sheet.title.into(), heads, rows: sheet.rows }
+fn table(table: StatusTable) -> TableInfo {
+    let columns = table.columns.into_iter().map(str::to_owned).collect();
+    TableInfo { part: table.part, title: table.title.into(), columns, rows: table.rows }
 }

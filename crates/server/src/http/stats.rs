@@ -1,4 +1,4 @@
-//! Everything at a glance, for the page and the command line.
+//! A summary of all tubes and the server, for the dashboard and the command line.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,17 +9,17 @@ use serde::Serialize;
 use taskyard_core::{Calls, Counts};
 use taskyard_wire::http::{CallCounts, TaskCounts, TubeAnswer};
 
-use super::request::Asked;
-use super::tubes::{ListAsked, internal, tubes};
+use super::request::QueryParams;
+use super::tubes::{ListQuery, internal, tubes};
 use super::{Refusal, Route, ok};
-use crate::app::{App, Shared};
+use crate::app::{App, SharedApp};
 use crate::tube_rows::{add_calls, add_tasks};
 
-/// All tubes, their sums, and the server. Two of these and the time between them give rates.
+/// All tubes, their totals, and the server. Two of these and the time between them give rates.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub(crate) struct StatsAnswer {
-    /// When this was true, in seconds since the epoch.
+    /// The time of this summary, in seconds since the epoch.
     time: f64,
     /// The tubes, by name.
     tubes: Vec<TubeAnswer>,
@@ -33,11 +33,11 @@ pub(crate) struct StatsAnswer {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub(crate) struct TotalAnswer {
-    /// How many tubes there are.
+    /// The number of tubes.
     tubes: u64,
     /// Tasks by state.
     tasks: TaskCounts,
-    /// How often each thing took effect since the store was opened.
+    /// The number of calls that took effect since the store was opened.
     calls: CallCounts,
     /// Consumers that wait for a task on this server.
     consumers: u64,
@@ -49,39 +49,40 @@ pub(crate) struct TotalAnswer {
 pub(crate) struct ServerAnswer {
     /// Its version.
     version: String,
-    /// How to call the command line on the server's machine.
+    /// The name of the command line program on the server's machine.
     program: String,
-    /// Where tasks live.
+    /// The name of the store.
     store: String,
-    /// Whether acknowledged means on disk.
+    /// Whether an acknowledged task is on disk.
     durable: bool,
-    /// What becomes of acknowledged tasks when the machine fails, where that depends on a database's settings.
+    /// What happens to acknowledged tasks when the machine fails, if that depends on the settings
+    /// of a database.
     #[serde(skip_serializing_if = "Option::is_none")]
     durability: Option<String>,
-    /// What the store does not have, where it is not all of ours.
+    /// The features that the store does not support.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     lacks: Vec<String>,
-    /// For how many seconds it has been running.
+    /// How long it has been running, in seconds.
     uptime: f64,
     /// Open connections.
     connections: u64,
 }
 
-/// The addresses of this file.
+/// The endpoints of this file.
 pub(crate) fn routes() -> Vec<Route> {
-    let about = ("stats", "Show all tubes with their sums, and the server");
+    let about = ("stats", "Show all tubes with their totals, and the server");
     let route = Route::new(Method::GET, "/v1/stats", about, stats)
-        .asks(internal())
-        .answers::<StatsAnswer>("Everything at a glance")
-        .commands();
+        .query_param(internal())
+        .responds::<StatsAnswer>("Tubes, totals and server")
+        .uses_engine();
     vec![route]
 }
 
 async fn stats(
-    State(app): State<Shared>,
-    Asked(asked): Asked<ListAsked>,
+    State(app): State<SharedApp>,
+    QueryParams(query): QueryParams<ListQuery>,
 ) -> Result<Response, Refusal> {
-    let tubes = tubes(&app, asked).await?;
+    let tubes = tubes(&app, query).await?;
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     ok(&StatsAnswer { time, total: total(&tubes), tubes, server: server(&app) })
 }

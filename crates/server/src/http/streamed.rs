@@ -1,5 +1,5 @@
-//! Large answers: tasks that are written while the client reads them, and bytes that keep their share of the
-//! room for answers until they are in the socket.
+//! Large responses: encodes tasks while the client reads them, and keeps the response permit of
+//! bytes until they are in the socket.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -16,52 +16,52 @@ use taskyard_engine::Engine;
 use taskyard_wire::http::{Form, TaskAnswer, TasksAnswer};
 
 use super::{Refusal, ok};
-use crate::answers::{Share, bytes_of, is_small};
-use crate::app::{App, misfit};
+use crate::app::{App, unexpected_reply};
+use crate::response_budget::{ResponsePermit, bytes_of, is_small};
 
-/// From this size on a piece of an answer is sent.
+/// A piece of a response is sent from this size on.
 const PIECE_BYTES: usize = 64 << 10;
 /// How a delivery ends that no client received.
-const GIVEN_BACK: Finish = Finish::Release { delay: Span::ZERO, counted: false };
+const RETURNED: Finish = Finish::Release { delay: Span::ZERO, counted: false };
 
-/// Marks an answer whose bytes have their share already.
+/// Marks a response whose bytes already have their permit.
 #[derive(Clone, Copy)]
-struct Counted;
+struct AlreadyCounted;
 
-/// Takes tasks if there is room for them in an answer. Tasks without room go back uncounted.
+/// Takes tasks if they fit in the response budget. Tasks that do not fit are returned uncounted.
 pub(super) async fn take(app: &App, take: Take, form: Form) -> Result<Response, Refusal> {
     let tube = take.tube.clone();
-    let (tasks, mut share) = taken(app, take).await?;
-    if let Err(refusal) = app.answers.resize_to_tasks(&mut share, &tube, &tasks) {
-        drop(share);
+    let (tasks, mut permit) = taken(app, take).await?;
+    if let Err(refusal) = app.response_budget.resize_to_tasks(&mut permit, &tube, &tasks) {
+        drop(permit);
         if let Some(back) = give_back(&tube, &tasks) {
             let engine = app.engine.clone();
-            // It goes on although the caller leaves.
+            // It continues if the caller leaves.
             let _ = tokio::spawn(async move { engine.execute(vec![back]).await }).await;
         }
         return Err(refusal.into());
     }
     let taken_from = Some((app.engine.clone(), tube));
-    answer(TaskList { tasks: tasks.into_iter(), form, with_reasons: false, taken_from }, share)
+    answer(TaskList { tasks: tasks.into_iter(), form, with_reasons: false, taken_from }, permit)
 }
 
-/// The tasks, and the room that was reserved for them. A take that waits reserves nothing while it does.
-async fn taken(app: &App, take: Take) -> Result<(Vec<Task>, Share), Refusal> {
-    let expected = app.answers.expected(&take.tube, take.count);
+/// The tasks, and the permit reserved for them. A take reserves nothing while it waits.
+async fn taken(app: &App, take: Take) -> Result<(Vec<Task>, ResponsePermit), Refusal> {
+    let expected = app.response_budget.expected(&take.tube, take.count);
     if !is_small(expected) {
-        let share = app.answers.reserve(expected).await?;
-        let tasks = ask(app, Take { wait: Span::ZERO, ..take.clone() }).await?;
+        let permit = app.response_budget.reserve(expected).await?;
+        let tasks = run(app, Take { wait: Span::ZERO, ..take.clone() }).await?;
         if !tasks.is_empty() || take.wait.is_zero() {
-            return Ok((tasks, share));
+            return Ok((tasks, permit));
         }
     }
-    Ok((ask(app, take).await?, Share::default()))
+    Ok((run(app, take).await?, ResponsePermit::default()))
 }
 
-async fn ask(app: &App, take: Take) -> Result<Vec<Task>, Refusal> {
-    match app.ask(Command::Take(take)).await? {
+async fn run(app: &App, take: Take) -> Result<Vec<Task>, Refusal> {
+    match app.run(Command::Take(take)).await? {
         Reply::Taken(tasks) => Ok(tasks),
-        _ => Err(misfit()),
+        _ => Err(unexpected_reply()),
     }
 }
 
@@ -72,41 +72,42 @@ pub(super) async fn peek(
     command: Command,
     (count, form): (usize, Form),
 ) -> Result<Response, Refusal> {
-    let mut share = app.answers.reserve(app.answers.expected(&tube, count)).await?;
-    let Reply::Tasks(tasks) = app.ask(command).await? else { return Err(misfit()) };
-    app.answers.resize_to_tasks(&mut share, &tube, &tasks)?;
+    let mut permit =
+        app.response_budget.reserve(app.response_budget.expected(&tube, count)).await?;
+    let Reply::Tasks(tasks) = app.run(command).await? else { return Err(unexpected_reply()) };
+    app.response_budget.resize_to_tasks(&mut permit, &tube, &tasks)?;
     let tasks = tasks.into_iter();
-    answer(TaskList { tasks, form, with_reasons: true, taken_from: None }, share)
+    answer(TaskList { tasks, form, with_reasons: true, taken_from: None }, permit)
 }
 
-/// The command that gives back what no client received.
+/// The command that returns tasks which no client received.
 fn give_back(tube: &TubeName, tasks: &[Task]) -> Option<Command> {
     let item = |task: &Task| {
         let holder = Holder::Lease(task.lease?);
-        Some(FinishItem { id: task.id, holder, finish: GIVEN_BACK })
+        Some(FinishItem { id: task.id, holder, finish: RETURNED })
     };
     let items: Vec<_> = tasks.iter().filter_map(item).collect();
     (!items.is_empty()).then(|| Command::Finish { tube: tube.clone(), items, show: false })
 }
 
-/// An answer with tasks: a small one in one piece, a large one piece by piece.
-fn answer(list: TaskList, share: Share) -> Result<Response, Refusal> {
-    if share.bytes() == 0 {
+/// A response with tasks: a small one in one piece, a large one piece by piece.
+fn answer(list: TaskList, permit: ResponsePermit) -> Result<Response, Refusal> {
+    if permit.bytes() == 0 {
         return list.whole();
     }
-    let body = Streamed { list, share, began: false };
+    let body = StreamedTasks { list, permit, began: false };
     let mut response = Body::new(body).into_response();
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(CONTENT_TYPE, json);
     Ok(response)
 }
 
-/// Tasks that are to be written.
+/// The tasks to encode.
 struct TaskList {
     tasks: vec::IntoIter<Task>,
     form: Form,
     with_reasons: bool,
-    /// Where the tasks go back that are never written.
+    /// Where tasks that are never encoded are returned to.
     taken_from: Option<(Engine, TubeName)>,
 }
 
@@ -134,7 +135,7 @@ impl TaskList {
 impl Drop for TaskList {
     fn drop(&mut self) {
         let Some((engine, tube)) = self.taken_from.take() else { return };
-        // The answer broke off before these, so the client cannot know them.
+        // The response ended before these tasks, so the client does not know them.
         if let Some(back) = give_back(&tube, self.tasks.as_slice())
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
@@ -143,14 +144,14 @@ impl Drop for TaskList {
     }
 }
 
-/// The body of an answer with tasks: each is encoded when the client is ready for it.
-struct Streamed {
+/// The body of a response with tasks: each is encoded when the client is ready for it.
+struct StreamedTasks {
     list: TaskList,
-    share: Share,
+    permit: ResponsePermit,
     began: bool,
 }
 
-impl HttpBody for Streamed {
+impl HttpBody for StreamedTasks {
     type Data = Bytes;
     type Error = serde_json::Error;
 
@@ -177,8 +178,8 @@ impl HttpBody for Streamed {
             text.extend_from_slice(b"]}");
             bytes = usize::MAX;
         }
-        let share = this.share.split(bytes);
-        Poll::Ready(Some(Ok(Frame::data(held(text, share)))))
+        let permit = this.permit.split(bytes);
+        Poll::Ready(Some(Ok(Frame::data(permit_bytes(text, permit)))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -186,30 +187,30 @@ impl HttpBody for Streamed {
     }
 }
 
-/// Bytes with their share of the room.
-struct Held<T> {
+/// Bytes with their permit.
+struct PermitBytes<T> {
     bytes: T,
-    _share: Share,
+    _permit: ResponsePermit,
 }
 
-impl<T: AsRef<[u8]>> AsRef<[u8]> for Held<T> {
+impl<T: AsRef<[u8]>> AsRef<[u8]> for PermitBytes<T> {
     fn as_ref(&self) -> &[u8] {
         self.bytes.as_ref()
     }
 }
 
-/// Bytes that give back their share when they are sent.
-fn held(bytes: impl AsRef<[u8]> + Send + 'static, share: Share) -> Bytes {
-    Bytes::from_owner(Held { bytes, _share: share })
+/// Bytes that release their permit when they are sent.
+fn permit_bytes(bytes: impl AsRef<[u8]> + Send + 'static, permit: ResponsePermit) -> Bytes {
+    Bytes::from_owner(PermitBytes { bytes, _permit: permit })
 }
 
-/// A body that is there already, with its share.
-struct Whole {
+/// A complete body, with its permit.
+struct CompleteBody {
     body: Body,
-    share: Share,
+    permit: ResponsePermit,
 }
 
-impl HttpBody for Whole {
+impl HttpBody for CompleteBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -218,8 +219,8 @@ impl HttpBody for Whole {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
-        let share = &mut self.share;
-        polled.map_ok(|frame| frame.map_data(|bytes| held(bytes, share.split(usize::MAX))))
+        let permit = &mut self.permit;
+        polled.map_ok(|frame| frame.map_data(|bytes| permit_bytes(bytes, permit.split(usize::MAX))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -231,12 +232,16 @@ impl HttpBody for Whole {
     }
 }
 
-/// An answer whose room was reserved before its command ran. What was done is told even if it needs more than
-/// was expected.
-pub(super) fn with_share(app: &App, mut response: Response, mut share: Share) -> Response {
-    let _ = app.answers.resize(&mut share, size_of(&response));
-    response.extensions_mut().insert(Counted);
-    attach(response, share)
+/// A response whose budget was reserved before its command ran. A finished command is answered even
+/// if that needs more than was expected.
+pub(super) fn with_permit(
+    app: &App,
+    mut response: Response,
+    mut permit: ResponsePermit,
+) -> Response {
+    let _ = app.response_budget.resize(&mut permit, size_of(&response));
+    response.extensions_mut().insert(AlreadyCounted);
+    attach(response, permit)
 }
 
 fn size_of(response: &Response) -> usize {
@@ -244,22 +249,22 @@ fn size_of(response: &Response) -> usize {
     usize::try_from(size).unwrap_or(usize::MAX)
 }
 
-fn attach(response: Response, share: Share) -> Response {
-    if share.bytes() == 0 {
+fn attach(response: Response, permit: ResponsePermit) -> Response {
+    if permit.bytes() == 0 {
         return response;
     }
-    response.map(|body| Body::new(Whole { body, share }))
+    response.map(|body| Body::new(CompleteBody { body, permit }))
 }
 
-/// Counts an answer that is there whole; without room for it, it is refused instead.
+/// Counts a complete response; replaces it by an error if it does not fit in the budget.
 pub(crate) fn count(app: &App, response: Response) -> Response {
     let size = size_of(&response);
-    if is_small(size) || response.extensions().get::<Counted>().is_some() {
+    if is_small(size) || response.extensions().get::<AlreadyCounted>().is_some() {
         return response;
     }
-    let mut share = Share::default();
-    match app.answers.resize(&mut share, size) {
-        Ok(()) => attach(response, share),
+    let mut permit = ResponsePermit::default();
+    match app.response_budget.resize(&mut permit, size) {
+        Ok(()) => attach(response, permit),
         Err(refusal) => Refusal::from(refusal).into_response(),
     }
 }

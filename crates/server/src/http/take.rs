@@ -1,4 +1,4 @@
-//! Taking tasks.
+//! The endpoint that takes tasks.
 
 use axum::extract::State;
 use axum::http::Method;
@@ -6,34 +6,34 @@ use axum::response::Response;
 use taskyard_core::Command;
 use taskyard_wire::http::{TakeRequest, TasksAnswer};
 
-use super::request::{InTube, Json};
+use super::request::{Json, TubePath};
 use super::{Refusal, Route, check_wait, streamed};
-use crate::app::{Shared, misfit};
+use crate::app::{SharedApp, unexpected_reply};
 
-/// The addresses of this file.
+/// The endpoints of this file.
 pub(crate) fn routes() -> Vec<Route> {
     let about = (
         "take",
-        "Take tasks, waiting for the first one if asked to; each stays with the caller until its \
-         lease is over",
+        "Take tasks, optionally waiting for the first one; each belongs to the caller until its \
+         lease expires",
     );
     let route = Route::new(Method::POST, "/v1/tubes/{tube}/take", about, take)
-        .reads::<TakeRequest>()
-        .answers::<TasksAnswer>("The tasks; perhaps none")
-        .commands();
+        .request_body::<TakeRequest>()
+        .responds::<TasksAnswer>("The tasks, possibly none")
+        .uses_engine();
     vec![route]
 }
 
-/// When the caller goes away, this is dropped, and the engine gives what it took to the next one.
+/// If the caller is gone, this future is dropped, and the engine returns what it took.
 async fn take(
-    State(app): State<Shared>,
-    InTube(tube): InTube,
+    State(app): State<SharedApp>,
+    TubePath(tube): TubePath,
     Json(request): Json<TakeRequest>,
 ) -> Result<Response, Refusal> {
     check_wait(&app, "wait", request.wait)?;
     let form = request.form();
     match request.into_command(tube)? {
         Command::Take(take) => streamed::take(&app, take, form).await,
-        _ => Err(misfit()),
+        _ => Err(unexpected_reply()),
     }
 }

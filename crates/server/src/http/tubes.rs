@@ -1,4 +1,4 @@
-//! Making, changing, showing and removing tubes.
+//! Endpoints that create, change, show and remove tubes.
 
 use axum::extract::State;
 use axum::http::{Method, StatusCode};
@@ -11,57 +11,58 @@ use taskyard_wire::http::{
     AlterRequest, CreateAnswer, CreateRequest, NameRequest, NothingAnswer, TubeAnswer, TubesAnswer,
 };
 
-use super::request::{Asked, InTube, Json, NothingRequest};
+use super::request::{Json, NothingRequest, QueryParams, TubePath};
 use super::route::{QueryField, Shape};
 use super::{Refusal, Route, answer, ok};
-use crate::app::{App, Shared, misfit};
+use crate::app::{App, SharedApp, unexpected_reply};
 
 const TUBE: &str = "/v1/tubes/{tube}";
 
-/// The addresses of this file.
+/// The endpoints of this file.
 pub(crate) fn routes() -> Vec<Route> {
     let list = ("list_tubes", "Show all tubes, by name");
     let show = ("show_tube", "Show a tube");
-    let name = ("name_tube", "Give a tube another name; its tasks stay");
-    let drop = ("drop_tube", "Remove a tube with its tasks, while nobody holds or waits for one");
+    let name = ("name_tube", "Rename a tube; its tasks stay");
+    let drop =
+        ("drop_tube", "Remove a tube with its tasks, unless one is taken or a consumer waits");
     vec![
         Route::new(Method::GET, "/v1/tubes", list, self::list)
-            .asks(internal())
-            .answers::<TubesAnswer>("All tubes")
-            .commands(),
+            .query_param(internal())
+            .responds::<TubesAnswer>("All tubes")
+            .uses_engine(),
         Route::new(Method::GET, TUBE, show, self::show)
-            .answers::<TubeAnswer>("The tube")
-            .commands(),
+            .responds::<TubeAnswer>("The tube")
+            .uses_engine(),
         create_route(),
         Route::new(Method::PATCH, TUBE, ("alter_tube", "Change, pause or resume a tube"), alter)
-            .reads::<AlterRequest>()
-            .answers::<TubeAnswer>("The tube after the change")
-            .commands(),
+            .request_body::<AlterRequest>()
+            .responds::<TubeAnswer>("The tube after the change")
+            .uses_engine(),
         Route::new(Method::POST, "/v1/tubes/{tube}/name", name, self::name)
-            .reads::<NameRequest>()
-            .answers::<TubeAnswer>("The tube under its new name")
+            .request_body::<NameRequest>()
+            .responds::<TubeAnswer>("The tube under its new name")
             .refuses([Code::TubeExists, Code::QueueNumTaken])
-            .commands(),
+            .uses_engine(),
         Route::new(Method::DELETE, TUBE, drop, self::drop)
-            .answers::<NothingAnswer>("It is gone")
+            .responds::<NothingAnswer>("The tube is removed")
             .refuses([Code::TubeHasTaken, Code::TubeHasConsumers])
-            .commands(),
+            .uses_engine(),
         emptying("/v1/tubes/{tube}/truncate", ("truncate", "Remove all tasks of a tube"), true),
         emptying(
             "/v1/tubes/{tube}/release-all",
-            ("release_all", "Give back every taken task of a tube"),
+            ("release_all", "Release every taken task of a tube"),
             false,
         ),
     ]
 }
 
 fn create_route() -> Route {
-    Route::new(Method::PUT, TUBE, ("create_tube", "Make a tube"), create)
-        .reads::<CreateRequest>()
-        .answers_with(201, "It was made", Shape::of::<CreateAnswer>())
-        .answers::<CreateAnswer>("It was there already and `if_not_exists` was set")
+    Route::new(Method::PUT, TUBE, ("create_tube", "Create a tube"), create)
+        .request_body::<CreateRequest>()
+        .responds_with(201, "The tube was created", Shape::of::<CreateAnswer>())
+        .responds::<CreateAnswer>("The tube existed and `if_not_exists` was set")
         .refuses([Code::TubeExists, Code::QueueNumTaken, Code::TooManyTubes])
-        .commands()
+        .uses_engine()
 }
 
 fn emptying(path: &'static str, about: (&'static str, &'static str), truncates: bool) -> Route {
@@ -70,113 +71,113 @@ fn emptying(path: &'static str, about: (&'static str, &'static str), truncates: 
     } else {
         Route::new(Method::POST, path, about, release_all)
     };
-    route.reads::<NothingRequest>().answers::<NothingAnswer>("It is done").commands()
+    route.request_body::<NothingRequest>().responds::<NothingAnswer>("Done").uses_engine()
 }
 
-/// Which tubes a list has.
+/// The query parameters of lists of tubes.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ListAsked {
+pub(super) struct ListQuery {
     #[serde(default)]
     internal: bool,
 }
 
-impl ListAsked {
-    /// The tubes that are asked for.
+impl ListQuery {
+    /// The requested tubes.
     pub fn of(self, mut infos: Vec<TubeInfo>) -> Vec<TubeInfo> {
         infos.retain(|info| self.internal || !info.name.is_internal());
         infos
     }
 }
 
-/// The query parameter of lists.
+/// The query parameter that includes internal tubes.
 pub(super) fn internal() -> QueryField {
-    QueryField::flag("internal", "Show also the tubes of the service itself, `taskyard.*`")
+    QueryField::flag("internal", "Include internal tubes, `taskyard.*`")
 }
 
 async fn list(
-    State(app): State<Shared>,
-    Asked(asked): Asked<ListAsked>,
+    State(app): State<SharedApp>,
+    QueryParams(query): QueryParams<ListQuery>,
 ) -> Result<Response, Refusal> {
-    ok(&TubesAnswer { tubes: tubes(&app, asked).await? })
+    ok(&TubesAnswer { tubes: tubes(&app, query).await? })
 }
 
-async fn show(State(app): State<Shared>, InTube(tube): InTube) -> Result<Response, Refusal> {
+async fn show(State(app): State<SharedApp>, TubePath(tube): TubePath) -> Result<Response, Refusal> {
     let infos = infos(&app, Some(tube)).await?;
-    ok(&with_consumers(&app, &infos).await.pop().ok_or_else(misfit)?)
+    ok(&with_consumers(&app, &infos).await.pop().ok_or_else(unexpected_reply)?)
 }
 
 async fn create(
-    State(app): State<Shared>,
-    InTube(tube): InTube,
+    State(app): State<SharedApp>,
+    TubePath(tube): TubePath,
     Json(request): Json<CreateRequest>,
 ) -> Result<Response, Refusal> {
-    let reply = app.ask(request.into_command(tube)?).await?;
-    let Reply::Created(created) = reply else { return Err(misfit()) };
+    let reply = app.run(request.into_command(tube)?).await?;
+    let Reply::Created(created) = reply else { return Err(unexpected_reply()) };
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     answer(status, &CreateAnswer { created })
 }
 
 async fn alter(
-    State(app): State<Shared>,
-    InTube(tube): InTube,
+    State(app): State<SharedApp>,
+    TubePath(tube): TubePath,
     Json(request): Json<AlterRequest>,
 ) -> Result<Response, Refusal> {
-    let reply = app.ask(request.into_command(tube)?).await?;
-    let Reply::Tubes(infos) = reply else { return Err(misfit()) };
-    ok(&with_consumers(&app, &infos).await.pop().ok_or_else(misfit)?)
+    let reply = app.run(request.into_command(tube)?).await?;
+    let Reply::Tubes(infos) = reply else { return Err(unexpected_reply()) };
+    ok(&with_consumers(&app, &infos).await.pop().ok_or_else(unexpected_reply)?)
 }
 
 async fn name(
-    State(app): State<Shared>,
-    InTube(tube): InTube,
+    State(app): State<SharedApp>,
+    TubePath(tube): TubePath,
     Json(request): Json<NameRequest>,
 ) -> Result<Response, Refusal> {
-    let reply = app.ask(request.into_command(tube)?).await?;
-    let Reply::Tubes(infos) = reply else { return Err(misfit()) };
-    ok(&with_consumers(&app, &infos).await.pop().ok_or_else(misfit)?)
+    let reply = app.run(request.into_command(tube)?).await?;
+    let Reply::Tubes(infos) = reply else { return Err(unexpected_reply()) };
+    ok(&with_consumers(&app, &infos).await.pop().ok_or_else(unexpected_reply)?)
 }
 
-async fn drop(State(app): State<Shared>, InTube(tube): InTube) -> Result<Response, Refusal> {
-    app.ask(Command::DropTube { tube }).await?;
+async fn drop(State(app): State<SharedApp>, TubePath(tube): TubePath) -> Result<Response, Refusal> {
+    app.run(Command::DropTube { tube }).await?;
     ok(&NothingAnswer {})
 }
 
 async fn truncate(
-    State(app): State<Shared>,
-    InTube(tube): InTube,
+    State(app): State<SharedApp>,
+    TubePath(tube): TubePath,
     Json(NothingRequest {}): Json<NothingRequest>,
 ) -> Result<Response, Refusal> {
-    app.ask(Command::Truncate { tube }).await?;
+    app.run(Command::Truncate { tube }).await?;
     ok(&NothingAnswer {})
 }
 
 async fn release_all(
-    State(app): State<Shared>,
-    InTube(tube): InTube,
+    State(app): State<SharedApp>,
+    TubePath(tube): TubePath,
     Json(NothingRequest {}): Json<NothingRequest>,
 ) -> Result<Response, Refusal> {
-    app.ask(Command::ReleaseAll { tube }).await?;
+    app.run(Command::ReleaseAll { tube }).await?;
     ok(&NothingAnswer {})
 }
 
-/// The tubes that are asked for, as answers show them.
-pub(super) async fn tubes(app: &App, asked: ListAsked) -> Result<Vec<TubeAnswer>, Refusal> {
-    let infos = asked.of(infos(app, None).await?);
+/// The requested tubes, as the response shows them.
+pub(super) async fn tubes(app: &App, query: ListQuery) -> Result<Vec<TubeAnswer>, Refusal> {
+    let infos = query.of(infos(app, None).await?);
     Ok(with_consumers(app, &infos).await)
 }
 
-/// One tube or all, as the engine knows them.
+/// One tube or all, as the engine reports them.
 pub(crate) async fn infos(app: &App, tube: Option<TubeName>) -> Result<Vec<TubeInfo>, Error> {
     let all = tube.is_none();
-    match app.ask(Command::Tubes { tube }).await? {
+    match app.run(Command::Tubes { tube }).await? {
         Reply::Tubes(infos) => {
             if all {
                 app.tubes.counted(infos.len());
             }
             Ok(infos)
         }
-        _ => Err(Error::Store("the engine did not show the tubes".into())),
+        _ => Err(Error::Store("unexpected reply of the engine to a list of tubes".into())),
     }
 }
 

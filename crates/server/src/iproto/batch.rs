@@ -12,7 +12,7 @@ use super::protocol_session::ReplyTo;
 use super::repeatable_take::RepeatableTake;
 use super::server::{IprotoServer, LimitShare, SharedLimit};
 use super::users::{GUEST, Grants};
-use crate::tube_quota::User;
+use crate::tube_quota::TubeCreator;
 
 /// Capacity that is reserved for a new batch, at most.
 const CAPACITY_HINT_MAX: usize = 1_024;
@@ -163,7 +163,7 @@ impl Batch {
         let Batch { commands, requests, share, .. } = self;
         let (name, is_admin) = (user.to_owned(), *grants == Grants::All && user != GUEST);
         Box::pin(async move {
-            let user = User { name: &name, is_admin };
+            let user = TubeCreator { name: &name, is_admin };
             let replies = server.tubes.execute(&server.engine, user, commands).await.into_iter();
             Completion::Replies { requests: requests.into_iter(), replies, share }
         })

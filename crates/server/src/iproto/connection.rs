@@ -18,7 +18,7 @@ use super::goodbye::{GOODBYE_MAX, close_gracefully, refuse_connection};
 use super::input_buffer::{InputBuffer, ReadOutcome};
 use super::protocol_session::{ConnectionSecrets, ProtocolSession};
 use super::server::{IprotoServer, LimitShare, SharedLimit};
-use crate::connections::told;
+use crate::connections::wait_for_close;
 
 /// How long a client may take to authenticate, if it must.
 const AUTHENTICATION_MAX: Duration = Duration::from_secs(60);
@@ -40,7 +40,7 @@ pub(crate) async fn serve(
     let Some(tls) = &server.tls else { return serve_stream(stream, peer, server, closing).await };
     let accepted = tokio::select! {
         accepted = tls.accept(stream) => accepted,
-        () = told(&mut closing) => None,
+        () = wait_for_close(&mut closing) => None,
     };
     if let Some(stream) = accepted {
         serve_stream(stream, peer, server.clone(), closing).await;
@@ -61,7 +61,7 @@ async fn serve_stream<S>(
     };
     let ended = tokio::select! {
         ended = poll_fn(|cx| connection.poll_run(cx)) => ended,
-        () = told(&mut closing) => {
+        () = wait_for_close(&mut closing) => {
             connection.stopping = true;
             poll_fn(|cx| connection.poll_run(cx)).await
         }

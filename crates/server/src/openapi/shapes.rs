@@ -1,4 +1,5 @@
-//! What the types of the wire cannot say about themselves: ranges, and which fields go together.
+//! Completes the schemas with what the wire types do not express: ranges, and which fields exclude
+//! each other.
 
 use serde_json::{Map, Value, json};
 use taskyard_core::limits::{
@@ -9,7 +10,7 @@ use taskyard_core::semaphore::OWN_TASK_MAX;
 
 use super::NAME;
 
-/// Adds it to the shapes of the document.
+/// Completes the schemas of the document.
 pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
     let Some(shapes) = shapes.as_object_mut() else { return };
     shapes.values_mut().for_each(complete_numbers);
@@ -17,8 +18,8 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
     let subqueue = json!({ "maxLength": SUBQUEUE_BYTES_MAX });
     let batch = json!({ "maxItems": BATCH_TASKS_MAX });
     let holders = json!({ "minimum": 0, "maximum": SEMAPHORE_ACTIVE_MAX });
-    let asked = json!({ "minimum": 0, "maximum": SEMAPHORE_REVOKING_MAX });
-    // The smallest time there is.
+    let revoking = json!({ "minimum": 0, "maximum": SEMAPHORE_REVOKING_MAX });
+    // The smallest duration.
     let time = json!({ "minimum": 1e-6 });
     let any = json!({ "minimum": f64::MIN });
     let task = json!({ "maximum": OWN_TASK_MAX });
@@ -26,7 +27,7 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
     for (shape, field, more) in [
         ("SemaphoreRequest", "active", holders.clone()),
         ("SemaphoreRequest", "try_release", holders),
-        ("SemaphoreRequest", "max_revoking", asked),
+        ("SemaphoreRequest", "max_revoking", revoking),
         ("SemaphoreRequest", "revoke_grace", time.clone()),
         ("SemaphoreRequest", "lease", time.clone()),
         ("SemaphoreRequest", "ack_timeout", time.clone()),
@@ -42,7 +43,7 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
         ("TakeRequest", "wait", wait.clone()),
         ("EventsRequest", "wait", wait.clone()),
         ("PutRequest", "timeout", wait),
-        // A lease of nothing would be over at once.
+        // A lease of zero would expire at once.
         ("TakeRequest", "lease", time),
         ("CreateRequest", "capacity", json!({ "minimum": 1 })),
         ("CreateRequest", "attempts_max", json!({ "minimum": 1 })),
@@ -80,8 +81,8 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
     }
 }
 
-/// Which fields of one task go together: the payload is there in one form. In `data`, null is a
-/// payload; in the other fields it is the same as nothing.
+/// The fields of one task: the payload has one of two forms. In `data`, null is a payload; in the
+/// other fields it means absent.
 fn carrying() -> Value {
     json!([
         { "required": ["data"], "properties": { "data_base64": { "type": "null" } } },
@@ -92,7 +93,7 @@ fn carrying() -> Value {
     ])
 }
 
-/// The same, or several tasks and nothing else about one.
+/// The same, or several tasks and no fields of a single one.
 fn carrying_one_or_several() -> Value {
     let mut choices = carrying();
     for one in choices.as_array_mut().into_iter().flatten() {
@@ -132,7 +133,7 @@ fn one_or_several() -> Value {
     ])
 }
 
-/// Which fields go with which verb.
+/// Which fields belong to which verb.
 fn finishing() -> Value {
     let absent = json!({ "type": "null" });
     json!([
@@ -153,7 +154,7 @@ fn finishing() -> Value {
     ])
 }
 
-/// Says more about a field of a shape.
+/// Adds constraints to a field of a shape.
 fn refine(shapes: &mut Map<String, Value>, (shape, field): (&str, &str), more: Value) {
     let place = format!("/properties/{field}");
     let found = shapes.get_mut(shape).and_then(|shape| shape.pointer_mut(&place));
@@ -162,8 +163,9 @@ fn refine(shapes: &mut Map<String, Value>, (shape, field): (&str, &str), more: V
     }
 }
 
-/// Every number on the wire is a time or a count: none is below zero, and counts fit their type. A
-/// shape that may be null says so in a way that also holds when the shape is anything at all.
+/// Every number on the wire is a time or a count: none is negative, and counts fit their type.
+/// `anyOf` replaces `oneOf` for nullable shapes, so that it also holds when the shape accepts any
+/// value.
 fn complete_numbers(part: &mut Value) {
     match part {
         Value::Object(fields) => {
@@ -191,7 +193,7 @@ fn range_of(fields: &Map<String, Value>) -> Option<Value> {
     Some(range)
 }
 
-/// Adds fields; those that are there already and say more stay.
+/// Adds fields; existing ones that are stricter stay.
 fn extend(part: Option<&mut Value>, more: Value) {
     if let (Some(Value::Object(fields)), Value::Object(more)) = (part, more) {
         let stays = |name: &str| name == "maximum" && fields.contains_key(name);

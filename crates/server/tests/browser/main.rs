@@ -1,6 +1,6 @@
-//! The page in a real Chromium, over a live server: what a person would see.
+//! The dashboard in a real Chromium, over a live server.
 //!
-//! Nothing here sleeps: the browser itself waits until the page looks as it should, and gives up
+//! No test sleeps: the browser itself waits until the page shows the expected content, and fails
 //! after half a minute.
 
 mod services;
@@ -9,16 +9,16 @@ mod site;
 use std::sync::Arc;
 
 use serde_json::json;
-use taskyard_core::service::{Health, Line, Metric, Service, Stopping};
+use taskyard_core::service::{Health, Metric, PartStatus, Service, StopFuture};
 
 use site::Site;
 use taskyard_testkit::chromium::browse;
 
-/// A name that would run a script if it were put into the page as HTML.
+/// A name that would run a script if it were inserted as HTML.
 const HOSTILE: &str = "<img src=x onerror=\"document.title='taken over'\">";
 
 #[tokio::test]
-async fn the_page_follows_the_tubes_by_itself() {
+async fn the_dashboard_updates_itself() {
     let site = Site::new(None).await;
     browse(&site.url(), async |page| {
         page.until("text('#state') === 'live' && text('#server').startsWith('memory store')").await;
@@ -29,11 +29,11 @@ async fn the_page_follows_the_tubes_by_itself() {
         assert_eq!(lines[1], format!("taskyard take mail --url {url}"));
         assert_eq!(lines[2], format!("taskyard ack mail 0 --url {url}"));
 
-        // Whether the page is loaded again shows in what the script leaves behind.
+        // The variable disappears if the page is loaded again.
         page.run("window.before = true").await;
         site.post("/v1/tubes/mail/put", json!({ "tasks": [{ "data": 1 }, { "data": 2 }] })).await;
         page.until("text('#tubes .name') === 'mail' && text('#tubes .count.ready') === '2'").await;
-        page.until("text('#tubes .why') === '2 ready, no consumer waits'").await;
+        page.until("text('#tubes .why') === '2 ready, no waiting consumer'").await;
         page.until("document.querySelector('#empty').hidden").await;
 
         let taken = site.post("/v1/tubes/mail/take", json!({})).await;
@@ -80,7 +80,10 @@ async fn a_tube_shows_its_details_and_can_be_paused() {
         page.click("#confirm-yes").await;
         page.until("text('#pause') === 'Resume' && text('#details-why').startsWith('paused')")
             .await;
-        page.until("text('#tubes .why').includes('1 ready, held back by the pause')").await;
+        page.until(
+            "text('#tubes .why').includes('1 ready, not delivered while the tube is paused')",
+        )
+        .await;
         assert_eq!(site.get("/v1/tubes/mail").await["paused"], true);
         page.click("#pause").await;
         page.until("text('#pause') === 'Pause'").await;
@@ -91,7 +94,7 @@ async fn a_tube_shows_its_details_and_can_be_paused() {
     .await;
 }
 
-/// A service that says what the manager of workers says.
+/// A service with the same status as the manager of workers.
 #[derive(Debug)]
 struct Manager;
 
@@ -101,25 +104,28 @@ impl Service for Manager {
     }
 
     fn health(&self) -> Health {
-        Health::Well
+        Health::Healthy
     }
 
     fn metrics(&self) -> Vec<Metric> {
         Vec::new()
     }
 
-    fn status(&self) -> Vec<Line> {
-        vec![Line { part: "this server".into(), words: "active: plan 7 for 2 workers".into() }]
+    fn status(&self) -> Vec<PartStatus> {
+        vec![PartStatus {
+            part: "this server".into(),
+            status: "active: plan 7 for 2 workers".into(),
+        }]
     }
 
-    fn stop(&self) -> Stopping<'_> {
+    fn stop(&self) -> StopFuture<'_> {
         Box::pin(std::future::ready(()))
     }
 }
 
-// The tubes of the service itself stood among those of the user.
+// Internal tubes were listed among those of the user.
 #[tokio::test]
-async fn internal_tubes_are_shown_when_asked_for() {
+async fn internal_tubes_are_shown_on_request() {
     let site = Site::with(None, vec![Arc::new(Manager)]).await;
     for tube in ["mail", "taskyard.manager.seat"] {
         site.post(&format!("/v1/tubes/{tube}/put"), json!({ "data": 1 })).await;
@@ -168,18 +174,18 @@ async fn a_wrong_token_is_asked_for_again() {
     let site = Site::new(Some("right-0123456789")).await;
     site.post("/v1/tubes/mail/put", json!({ "data": 1 })).await;
     browse(&site.url(), async |page| {
-        page.until("text('#state') === 'token needed'").await;
+        page.until("text('#state') === 'token required'").await;
         page.until("!document.querySelector('#token-form').hidden").await;
         page.fill("#token", "wrong").await;
         page.click("#token-form button").await;
-        page.until("text('#token-hint') === 'That token is not the right one.'").await;
+        page.until("text('#token-hint') === 'The token is wrong.'").await;
         assert_eq!(page.run("return sessionStorage.length").await, 0);
         page.fill("#token", "right-0123456789").await;
         page.click("#token-form button").await;
         page.until("text('#state') === 'live' && text('#tubes .name') === 'mail'").await;
         page.until("document.querySelector('#token-form').hidden").await;
         assert_eq!(page.run("return [localStorage.length, document.cookie]").await, json!([0, ""]));
-        // The browser reports the two refusals by itself; nothing else may be there.
+        // The browser reports the two refusals by itself; there must be no other complaint.
         let complaints = page.complaints().await;
         assert_eq!(complaints.len(), 2, "{complaints:?}");
         assert!(complaints.iter().all(|line| line.contains("401")), "{complaints:?}");
@@ -188,15 +194,14 @@ async fn a_wrong_token_is_asked_for_again() {
 }
 
 #[tokio::test]
-async fn a_server_that_goes_away_is_noticed() {
+async fn a_stopped_server_is_noticed() {
     let site = Site::new(None).await;
     site.post("/v1/tubes/mail/put", json!({ "data": 1 })).await;
     browse(&site.url(), async |page| {
         page.until("text('#state') === 'live'").await;
         site.stop().await;
         page.until("text('#state') === 'reconnecting'").await;
-        page.until("text('#trouble').startsWith('The server does not answer. Trying again in')")
-            .await;
+        page.until("text('#problem').startsWith('The server does not respond. Retrying in')").await;
         assert_eq!(page.text("#tubes .name").await, "mail");
     })
     .await;

@@ -1,4 +1,4 @@
-//! What runs beside the queue, on the page: SQL tasks of a real database.
+//! A hosted service on the dashboard: SQL tasks of a real database.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::site::Site;
 use taskyard_testkit::chromium::browse;
 use taskyard_testkit::postgres::{Cluster, programs};
 
-const NEWEST: &str = "[data-sheet=\"Newest tasks\"] tbody tr";
-const COMING: &str = "[data-sheet=\"Planned runs\"] tbody tr";
+const NEWEST: &str = "[data-table=\"Newest tasks\"] tbody tr";
+const COMING: &str = "[data-table=\"Coming runs\"] tbody tr";
 
 async fn run(wire: &mut Connection, sql: &str) {
     wire.run(sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
@@ -30,7 +30,7 @@ async fn sql_tasks_are_shown_with_their_runs_and_without_passwords() {
         Site::with(Some("right-0123456789"), vec![Arc::new(tasks) as Arc<dyn Service>]).await;
     let mut wire = connect(&database, &SessionOptions::default()).await.ok().unwrap();
     browse(&site.url(), async |page| {
-        page.until("text('#state') === 'token needed'").await;
+        page.until("text('#state') === 'token required'").await;
         assert_eq!(page.text("#services").await, "");
         page.fill("#token", "right-0123456789").await;
         page.click("#token-form button").await;
@@ -64,10 +64,10 @@ async fn sql_tasks_are_shown_with_their_runs_and_without_passwords() {
         assert!(page.run("return document.querySelector('#services img')").await.is_null());
         assert_eq!(page.run("return document.title").await, "Taskyard");
 
-        // What keeps it from its work is told where its tasks are shown.
-        assert_eq!(page.text("#services .trouble").await, "");
+        // A problem is shown beside its tasks.
+        assert_eq!(page.text("#services .problem").await, "");
         cluster.kill();
-        page.until("text('#services .trouble').startsWith('\"public\".\"task\" in postgres: ')").await;
+        page.until("text('#services .problem').startsWith('\"public\".\"task\" in postgres: ')").await;
         assert_eq!(page.text("#state").await, "live");
     })
     .await;

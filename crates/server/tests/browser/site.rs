@@ -13,7 +13,7 @@ use taskyard_store::MemoryStore;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// A running server over the memory store, and whoever works with it while the page is open.
+/// A running server on the memory store, and a client of it while the dashboard is open.
 pub struct Site {
     url: String,
     token: Option<&'static str>,
@@ -23,12 +23,12 @@ pub struct Site {
 }
 
 impl Site {
-    /// Starts a server that wants this token.
+    /// Starts a server with this token.
     pub async fn new(token: Option<&'static str>) -> Self {
         Self::with(token, Vec::new()).await
     }
 
-    /// The same, with these beside its queue.
+    /// The same, with hosted services.
     pub async fn with(token: Option<&'static str>, services: Vec<Arc<dyn Service>>) -> Self {
         let mut config = Config::new(SocketAddr::from(([127, 0, 0, 1], 0)));
         config.services = services;
@@ -43,7 +43,7 @@ impl Site {
         Site { url, token, client, stop, running }
     }
 
-    /// Where it is.
+    /// The URL of the server.
     pub fn url(&self) -> String {
         self.url.clone()
     }
@@ -56,7 +56,7 @@ impl Site {
         self.send(Url::parse(&format!("{}{path}", self.url)).unwrap(), body).await
     }
 
-    /// The same for an address that had to be put together.
+    /// The same for a URL built by the test.
     pub async fn send(&self, url: Url, body: Value) -> Value {
         self.answer(self.client.post(url).json(&body)).await
     }
@@ -71,7 +71,7 @@ impl Site {
         answer.json().await.unwrap()
     }
 
-    /// Stops it; nobody answers there any more.
+    /// Stops the server.
     pub async fn stop(self) {
         self.stop.send(()).unwrap();
         self.running.await.unwrap().unwrap();

@@ -1,7 +1,7 @@
-//! Clients that other people wrote for tarantool/queue, unmodified, against our server.
+//! Third-party clients of tarantool/queue, unmodified, against our server.
 //!
-//! All of them play one scenario: `scenario` has the steps and the answers that have to come. The
-//! programs beside this file know no answers; each only knows how its client is called.
+//! All of them play one scenario: `scenario` has the steps and the expected answers. The
+//! programs beside this file contain no answers; each only calls its client.
 
 mod greeting;
 mod play;

@@ -32,7 +32,7 @@ class Player {
       case "start": {
         const connection = await this.connection(step.on);
         const calling = connection.call(step.function, ...step.args);
-        // Nobody may be waiting when it fails, and that is no mistake of the program.
+        // It may fail while no step awaits it, which is not an error of the program.
         calling.catch(() => {});
         this.started.set(step.label, calling);
         // The server takes the requests of a connection in order.
@@ -56,7 +56,7 @@ class Player {
   async connect(name, username, password) {
     const options = { host, port, username, password, lazyConnect: true, retryStrategy: null };
     const connection = new Tarantool(options);
-    // The driver tells a refusal here and to whoever waits for an answer.
+    // The driver reports a refusal here and to the pending call.
     connection.on("error", () => {});
     await connection.ping();
     this.connections.set(name, connection);

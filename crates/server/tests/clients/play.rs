@@ -29,15 +29,14 @@ pub trait Client: Clone + Send + Sync + 'static {
 /// An answer, or the refusal.
 pub type Answer<T> = Result<T, Refusal>;
 
-/// What a server says when it does not do a thing.
+/// An error of the server.
 #[derive(Debug)]
 pub struct Refusal {
     pub code: u32,
     pub text: String,
 }
 
-/// Plays the whole scenario against a server of its own. Then the player has to show that it notices
-/// wrong answers.
+/// Plays the whole scenario against its own server. Then the player must notice wrong answers.
 pub async fn play<C: Client>(cannot: &[Ability]) {
     let site = Site::new().await;
     for case in scenario::cases(cannot) {

@@ -1,4 +1,4 @@
-//! A client in another language, run as a program of its own.
+//! Runs a client in another language as a separate program.
 
 use std::env;
 use std::fs;
@@ -24,7 +24,7 @@ pub struct Tool {
 }
 
 impl Tool {
-    /// Where it is; nothing when the tests are to go on without.
+    /// Its path; `None` when the tests run without it.
     pub fn find(&self) -> Option<PathBuf> {
         let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
         let place = env::var_os(self.variable).map_or_else(|| root.join(self.usual), PathBuf::from);
@@ -38,7 +38,7 @@ impl Tool {
              to go without",
             place.display()
         );
-        println!("skipped: TASKYARD_EMBEDDED is set and {} is not there", place.display());
+        println!("skipped: TASKYARD_EMBEDDED is set and {} is not installed", place.display());
         None
     }
 }
@@ -67,30 +67,31 @@ impl Program {
         self
     }
 
-    /// Lets it play the whole scenario against a server of its own, and fails with all it said. Then
-    /// it has to show that it notices wrong answers.
+    /// Plays the whole scenario against its own server, and fails with its output. Then
+    /// it must notice wrong answers.
     pub async fn play(self) {
         let site = Site::new().await;
         let cases = scenario::cases(self.cannot);
-        let Said { success, text } = self.run(&site, &cases).await;
+        let ProgramOutput { success, text } = self.run(&site, &cases).await;
         assert!(success, "{}: {text}", self.name);
         // A program that stops early with success has not played.
         let done = format!("played {} cases", cases.len());
         assert!(text.lines().any(|line| line == done), "{}: {text}", self.name);
         for case in scenario::wrong_cases(self.cannot) {
-            let Said { success, text } = self.run(&site, std::slice::from_ref(&case)).await;
+            let ProgramOutput { success, text } =
+                self.run(&site, std::slice::from_ref(&case)).await;
             assert!(!success && text.contains(&case.name), "{} goes on: {text}", self.name);
         }
     }
 
-    /// Runs it against this server, where it must end well and say this.
+    /// Runs it against this server, where it must succeed and print this line.
     pub async fn says(self, site: &Site, line: &str) {
-        let Said { success, text } = self.run(site, &[]).await;
+        let ProgramOutput { success, text } = self.run(site, &[]).await;
         assert!(success && text.lines().any(|said| said == line), "{}: {text}", self.name);
     }
 
-    async fn run(&self, site: &Site, cases: &[Case]) -> Said {
-        // Whatever a program leaves where it is started goes away with the folder.
+    async fn run(&self, site: &Site, cases: &[Case]) -> ProgramOutput {
+        // Files that the program leaves are removed with the folder.
         let folder = tempfile::tempdir().unwrap();
         let scenario = folder.path().join("scenario.json");
         fs::write(&scenario, json!(cases).to_string()).unwrap();
@@ -106,12 +107,12 @@ impl Program {
         let output = ended.expect("the program ends in time").unwrap();
         let said = [output.stdout, output.stderr].concat();
         let text = format!("{}\n{}", output.status, String::from_utf8_lossy(&said));
-        Said { success: output.status.success(), text }
+        ProgramOutput { success: output.status.success(), text }
     }
 }
 
 /// How a program ended, and all that it printed.
-struct Said {
+struct ProgramOutput {
     success: bool,
     text: String,
 }

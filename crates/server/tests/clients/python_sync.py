@@ -44,7 +44,7 @@ class Player:
                 return self.started.pop(step["label"]).result(timeout=30).data
 
     def start(self, step):
-        """Starts the call; if it is a take, until the server has it among those who wait."""
+        """Starts the call; if it is a take, returns when it waits on the server."""
         call, before = self.connection(step["on"]).call, self.consumers()
         started = self.threads.submit(call, step["function"], self.filled(step["args"]))
         self.started[step["label"]] = started

@@ -10,8 +10,8 @@ use tokio::task::JoinHandle;
 
 use crate::scenario::{LIMITED_TUBE, LIMITED_USER, PASSWORD, USER};
 
-/// A running server over the memory store, for the users of the scenario and for those who give no
-/// name.
+/// A running server over the memory store, for the users of the scenario and for
+/// clients without a user name.
 pub struct Site {
     address: SocketAddr,
     running: JoinHandle<taskyard_core::Result<()>>,
@@ -22,7 +22,7 @@ impl Site {
         Site::with(Grants::All).await
     }
 
-    /// The same where clients that give no name may do this.
+    /// The same with these grants for clients without a user name.
     pub async fn with(guest: Grants) -> Self {
         let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut iproto = IprotoConfig::new(any_port);
@@ -37,7 +37,7 @@ impl Site {
         Site { address, running }
     }
 
-    /// Where it speaks iproto.
+    /// Its iproto address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use taskyard_core::{Command, Execute, Reply, Result, Span, Timestamp, TubeName};
-use taskyard_engine::{Engine, HandClock, Settings};
+use taskyard_engine::{Engine, ManualClock, Settings};
 use taskyard_iproto::{Fault, Greeting, Operation, Shape, encode_request, next_frame, parse_reply};
 use taskyard_server::{Config, IprotoConfig, Server};
 use taskyard_store::{MemoryStore, Store};
@@ -19,7 +19,7 @@ pub struct TestServer {
     pub engine: Engine,
     pub http: SocketAddr,
     pub address: SocketAddr,
-    clock: Arc<HandClock>,
+    clock: Arc<ManualClock>,
     stop: oneshot::Sender<()>,
     running: JoinHandle<Result<()>>,
 }
@@ -55,7 +55,7 @@ impl TestServer {
         let mut config = Config::new(any);
         config.iproto = Some(IprotoConfig::new(any));
         change(&mut config);
-        let clock = Arc::new(HandClock::new(Timestamp::from_micros(1_000_000_000)));
+        let clock = Arc::new(ManualClock::new(Timestamp::from_micros(1_000_000_000)));
         let engine = Engine::start(store, clock.clone(), Settings::default());
         let server = Server::bind(config, engine.clone()).await.unwrap();
         let (http, address) = (server.address(), server.iproto_address().unwrap());

@@ -273,7 +273,7 @@ impl Store for Joinless {
         Box::pin(async move {
             let mut executed = others.await;
             for at in refused {
-                executed.replies.insert(at, Err(Error::StoreAway("it is away".into())));
+                executed.replies.insert(at, Err(Error::StoreUnavailable("it is away".into())));
             }
             executed
         })

@@ -1,8 +1,8 @@
-//! The OpenAPI document against the server: a fuzzer makes requests from the document, right ones
-//! and wrong ones, and compares every answer with what the document promises. No answer may be a
-//! failure of the server.
+//! Compares the server with its OpenAPI document: a fuzzer sends valid and invalid requests
+//! generated from the document, and checks every response against it. No response may be a server
+//! error.
 //!
-//! `schemathesis.toml` beside this crate's manifest says what counts as a mistake.
+//! `schemathesis.toml` beside this crate's manifest configures the checks.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -15,26 +15,26 @@ use taskyard_engine::{Engine, Settings, SystemClock};
 use taskyard_server::{Config, Server};
 use taskyard_store::MemoryStore;
 
-/// The same requests in every run. Another number in TASKYARD_SEED finds other mistakes: try one now
-/// and then.
+/// The same requests in every run. Another number in TASKYARD_SEED finds other mistakes: try one
+/// from time to time.
 const SEED: &str = "20261115";
 /// How many requests of each kind an address gets, beside the hundreds that its limits suggest. `TASKYARD_RUNS`
 /// multiplies it.
 const EXAMPLES: u64 = 15;
 /// How many tasks the tubes may have: one kind needs a limit, and none shall meet it.
 const CAPACITY: u64 = 1_000_000;
-/// The longest the server lets anybody wait. The document says so too, so the fuzzer goes there.
+/// The longest wait on this server. The document contains it too, so the fuzzer tries it.
 const WAIT_SECONDS_MAX: f64 = 0.05;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_server_keeps_what_the_document_promises() {
+async fn the_server_conforms_to_its_document() {
     let Some(fuzzer) = fuzzer() else {
-        println!("skipped: TASKYARD_EMBEDDED is set and schemathesis is not there");
+        println!("skipped: TASKYARD_EMBEDDED is set and schemathesis is not installed");
         return;
     };
     let url = serve().await;
     let client = Client::builder().no_proxy().build().unwrap();
-    furnish(&client, &url).await;
+    create_tubes(&client, &url).await;
     let fuzzing = tokio::task::spawn_blocking({
         let url = url.clone();
         move || fuzz(&fuzzer, &url)
@@ -48,7 +48,7 @@ async fn the_server_keeps_what_the_document_promises() {
     assert!(unmet.is_empty(), "no request to these did anything: {unmet:?}");
 }
 
-/// Where the fuzzer is; nothing when the tests are to go on without.
+/// The path of the fuzzer; `None` when the tests run without it.
 fn fuzzer() -> Option<PathBuf> {
     let usual = || root().join("target/tools/python/bin/schemathesis");
     let place = env::var_os("TASKYARD_SCHEMATHESIS").map_or_else(usual, PathBuf::from);
@@ -80,8 +80,8 @@ async fn serve() -> String {
     url
 }
 
-/// Makes the tubes that the settings of the fuzzer name, one of each kind, with a few tasks.
-async fn furnish(client: &Client, url: &str) {
+/// Creates the tubes named in the settings of the fuzzer, one of each kind, with a few tasks.
+async fn create_tubes(client: &Client, url: &str) {
     let kinds = ["fifo", "fifottl", "limfifottl", "utube", "utubettl"];
     for (name, kind) in kinds.map(|kind| (kind, kind)).into_iter().chain([("kept", "fifottl")]) {
         let tube = format!("{url}/v1/tubes/{name}");
@@ -94,8 +94,8 @@ async fn furnish(client: &Client, url: &str) {
     }
 }
 
-/// The operations of the document that never answered with success: a fuzzer that is refused
-/// everywhere finds nothing.
+/// The operations of the document that never succeeded: a fuzzer that is refused everywhere finds
+/// nothing.
 async fn unmet(client: &Client, url: &str) -> Vec<String> {
     let text = async |path: &str| {
         let answer = client.get(format!("{url}{path}")).send().await.unwrap();
@@ -117,7 +117,7 @@ async fn unmet(client: &Client, url: &str) -> Vec<String> {
 }
 
 fn fuzz(fuzzer: &Path, url: &str) -> Output {
-    // It leaves notes for its next run where it is started; this one shall know nothing.
+    // It stores data for its next run in its working folder; this run must not use any.
     let folder = tempfile::tempdir().unwrap();
     let settings = concat!(env!("CARGO_MANIFEST_DIR"), "/schemathesis.toml");
     let hooks = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/openapi/hooks.py");

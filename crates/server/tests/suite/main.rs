@@ -1,18 +1,18 @@
-//! A live server over the memory store, asked by a real client over real sockets.
+//! A live server on the memory store, called by a real client over real sockets.
 //!
-//! Nothing here sleeps: whoever must be waiting is waited for by asking the engine.
+//! No test sleeps: a test learns from the engine that a request waits.
 
 mod access;
-mod documents;
-mod ending;
+mod fixture;
 mod health;
 mod internal;
 mod limits;
+mod openapi;
 mod refusals;
-mod rig;
 mod semaphores;
+mod shutdown;
 mod slow;
 mod socket;
-mod starting;
+mod startup;
 mod verbs;
 mod waiting;

@@ -1,35 +1,36 @@
-//! Every verb does what it says.
+//! Every verb has its documented effect.
 
 use reqwest::Method;
 use serde_json::json;
 
-use crate::rig::Rig;
+use crate::fixture::Fixture;
 
 #[tokio::test]
 async fn a_task_is_put_taken_and_acked() {
-    let rig = Rig::new().await;
-    let put = rig.done("/v1/tubes/mail/put", json!({ "data": { "to": "ann" }, "pri": 3 })).await;
+    let fixture = Fixture::new().await;
+    let put =
+        fixture.done("/v1/tubes/mail/put", json!({ "data": { "to": "ann" }, "pri": 3 })).await;
     assert_eq!(put, json!({ "tasks": [{ "id": 0, "state": "ready" }] }));
-    let taken = rig.done("/v1/tubes/mail/take", json!({})).await;
+    let taken = fixture.done("/v1/tubes/mail/take", json!({})).await;
     let task = &taken["tasks"][0];
     assert_eq!(task["data"], json!({ "to": "ann" }));
     assert_eq!(task["attempts"], 0);
     let lasts = task["lease_until"].as_f64().unwrap() - task["start"].as_f64().unwrap();
     assert_eq!(lasts.round(), 60.0, "a lease has a default");
     let ack = json!({ "id": task["id"], "lease": task["lease"] });
-    let acked = rig.done("/v1/tubes/mail/ack", ack.clone()).await;
+    let acked = fixture.done("/v1/tubes/mail/ack", ack.clone()).await;
     assert_eq!(acked, json!({ "done": 1, "outcomes": ["done"] }));
-    let again = rig.done("/v1/tubes/mail/ack", ack).await;
+    let again = fixture.done("/v1/tubes/mail/ack", ack).await;
     assert_eq!(again, json!({ "done": 0, "outcomes": ["missing"] }));
 }
 
 #[tokio::test]
 async fn batches_are_answered_in_order() {
-    let rig = Rig::new().await;
+    let fixture = Fixture::new().await;
     let tasks: Vec<_> = (0..100).map(|n| json!({ "data": n })).collect();
-    let put = rig.done("/v1/tubes/mail/put", json!({ "tasks": tasks })).await;
+    let put = fixture.done("/v1/tubes/mail/put", json!({ "tasks": tasks })).await;
     assert_eq!(put["tasks"].as_array().unwrap().len(), 100);
-    let taken = rig.done("/v1/tubes/mail/take", json!({ "count": 3 })).await;
+    let taken = fixture.done("/v1/tubes/mail/take", json!({ "count": 3 })).await;
     let taken = taken["tasks"].as_array().unwrap().clone();
     assert_eq!(taken.iter().map(|task| &task["data"]).collect::<Vec<_>>(), [0, 1, 2]);
     let parts = json!({ "tasks": [
@@ -38,102 +39,102 @@ async fn batches_are_answered_in_order() {
         { "verb": "bury", "id": 2, "lease": 999_999 },
         { "verb": "ack", "id": 500 },
     ]});
-    let finished = rig.done("/v1/tubes/mail/finish", parts).await;
+    let finished = fixture.done("/v1/tubes/mail/finish", parts).await;
     assert_eq!(finished["outcomes"], json!(["done", "done", "stale", "missing"]));
-    assert_eq!(rig.get("/v1/tubes/mail/tasks/1").await.body["state"], "delayed");
+    assert_eq!(fixture.get("/v1/tubes/mail/tasks/1").await.body["state"], "delayed");
 }
 
 #[tokio::test]
 async fn a_task_is_released_touched_buried_kicked_and_deleted() {
-    let rig = Rig::new().await;
-    rig.done("/v1/tubes/mail/put", json!({ "data": "x" })).await;
-    let take = async || rig.done("/v1/tubes/mail/take", json!({})).await["tasks"][0].clone();
+    let fixture = Fixture::new().await;
+    fixture.done("/v1/tubes/mail/put", json!({ "data": "x" })).await;
+    let take = async || fixture.done("/v1/tubes/mail/take", json!({})).await["tasks"][0].clone();
     let task = take().await;
     let release = json!({ "id": 0, "lease": task["lease"], "show": true });
-    let released = rig.done("/v1/tubes/mail/release", release).await;
+    let released = fixture.done("/v1/tubes/mail/release", release).await;
     assert_eq!(released["tasks"][0]["state"], "ready");
     let task = take().await;
     assert_eq!(task["attempts"], 1);
     let touch = json!({ "id": 0, "lease": task["lease"], "seconds": 40 });
-    assert_eq!(rig.done("/v1/tubes/mail/touch", touch).await["done"], 1);
+    assert_eq!(fixture.done("/v1/tubes/mail/touch", touch).await["done"], 1);
     let bury = json!({ "tasks": [{ "id": 0, "lease": task["lease"] }] });
-    assert_eq!(rig.done("/v1/tubes/mail/bury", bury).await["done"], 1);
-    assert_eq!(rig.done("/v1/tubes/mail/kick", json!({ "count": 5 })).await["kicked"], 1);
-    let deleted = rig.done("/v1/tubes/mail/delete", json!({ "ids": [0, 7] })).await;
+    assert_eq!(fixture.done("/v1/tubes/mail/bury", bury).await["done"], 1);
+    assert_eq!(fixture.done("/v1/tubes/mail/kick", json!({ "count": 5 })).await["kicked"], 1);
+    let deleted = fixture.done("/v1/tubes/mail/delete", json!({ "ids": [0, 7] })).await;
     assert_eq!(deleted["outcomes"], json!(["done", "missing"]));
 }
 
 #[tokio::test]
-async fn tasks_are_looked_at_with_the_reason_why_they_do_not_run() {
-    let rig = Rig::new().await;
-    rig.done("/v1/tubes/mail/put", json!({ "data": "x" })).await;
-    let task = rig.get("/v1/tubes/mail/tasks/0").await.body;
+async fn peek_shows_why_tasks_do_not_run() {
+    let fixture = Fixture::new().await;
+    fixture.done("/v1/tubes/mail/put", json!({ "data": "x" })).await;
+    let task = fixture.get("/v1/tubes/mail/tasks/0").await.body;
     assert_eq!(task["data"], "x");
     assert_eq!(task["reason"]["name"], "waits_for_consumer");
-    let exact = rig.get("/v1/tubes/mail/tasks/0?base64=true").await.body;
+    let exact = fixture.get("/v1/tubes/mail/tasks/0?base64=true").await.body;
     assert_eq!(exact["data_base64"], "oXg=");
-    let several = rig.done("/v1/tubes/mail/peek", json!({ "ids": [4, 0] })).await;
+    let several = fixture.done("/v1/tubes/mail/peek", json!({ "ids": [4, 0] })).await;
     assert_eq!(several["tasks"].as_array().unwrap().len(), 1);
-    rig.send(Method::PATCH, "/v1/tubes/mail", json!({ "paused": true })).await;
-    let task = rig.get("/v1/tubes/mail/tasks/0").await.body;
+    fixture.send(Method::PATCH, "/v1/tubes/mail", json!({ "paused": true })).await;
+    let task = fixture.get("/v1/tubes/mail/tasks/0").await.body;
     assert_eq!(task["reason"]["name"], "tube_paused");
 }
 
 #[tokio::test]
-async fn tubes_are_made_shown_changed_and_dropped() {
-    let rig = Rig::new().await;
+async fn tubes_are_created_shown_changed_and_dropped() {
+    let fixture = Fixture::new().await;
     let options = json!({ "kind": "limfifottl", "capacity": 2, "ttr": 1.5 });
-    let made = rig.send(Method::PUT, "/v1/tubes/small", options).await;
+    let made = fixture.send(Method::PUT, "/v1/tubes/small", options).await;
     assert_eq!((made.status, made.body), (201, json!({ "created": true })));
     let there = json!({ "if_not_exists": true });
-    let there = rig.send(Method::PUT, "/v1/tubes/small", there).await;
+    let there = fixture.send(Method::PUT, "/v1/tubes/small", there).await;
     assert_eq!((there.status, there.body), (200, json!({ "created": false })));
-    let shown = rig.get("/v1/tubes/small").await.body;
+    let shown = fixture.get("/v1/tubes/small").await.body;
     assert_eq!((&shown["kind"], &shown["capacity"]), (&json!("limfifottl"), &json!(2)));
     let change = json!({ "capacity": 5, "ttr": null });
-    let changed = rig.send(Method::PATCH, "/v1/tubes/small", change).await.body;
+    let changed = fixture.send(Method::PATCH, "/v1/tubes/small", change).await.body;
     assert_eq!((&changed["capacity"], changed.get("ttr")), (&json!(5), None));
-    let listed = rig.get("/v1/tubes").await.body;
+    let listed = fixture.get("/v1/tubes").await.body;
     assert_eq!(listed["tubes"][0]["name"], "small");
-    let dropped = rig.request(Method::DELETE, "/v1/tubes/small").send().await.unwrap();
+    let dropped = fixture.request(Method::DELETE, "/v1/tubes/small").send().await.unwrap();
     assert_eq!(dropped.status(), 200, "a DELETE needs no body and no content type");
-    rig.get("/v1/tubes/small").await.refused(404, "tube_not_found");
+    fixture.get("/v1/tubes/small").await.refused(404, "tube_not_found");
 }
 
 #[tokio::test]
 async fn names_of_tubes_may_have_any_letters() {
-    let rig = Rig::new().await;
+    let fixture = Fixture::new().await;
     for (path, name) in [("%D0%BF%D0%BE%D1%87%D1%82%D0%B0", "почта"), ("a%20b%3F%25", "a b?%")]
     {
-        rig.done(&format!("/v1/tubes/{path}/put"), json!({ "data": 1 })).await;
-        assert_eq!(rig.get(&format!("/v1/tubes/{path}")).await.body["name"], name);
+        fixture.done(&format!("/v1/tubes/{path}/put"), json!({ "data": 1 })).await;
+        assert_eq!(fixture.get(&format!("/v1/tubes/{path}")).await.body["name"], name);
     }
 }
 
 #[tokio::test]
-async fn a_tube_is_emptied_and_taken_tasks_are_given_back() {
-    let rig = Rig::new().await;
-    rig.done("/v1/tubes/mail/put", json!({ "tasks": [{ "data": 1 }, { "data": 2 }] })).await;
-    rig.done("/v1/tubes/mail/take", json!({ "count": 2 })).await;
-    let held = rig.get("/v1/tubes/mail/deliveries").await.body;
+async fn a_tube_is_truncated_and_taken_tasks_are_released() {
+    let fixture = Fixture::new().await;
+    fixture.done("/v1/tubes/mail/put", json!({ "tasks": [{ "data": 1 }, { "data": 2 }] })).await;
+    fixture.done("/v1/tubes/mail/take", json!({ "count": 2 })).await;
+    let held = fixture.get("/v1/tubes/mail/deliveries").await.body;
     assert_eq!(held["deliveries"].as_array().unwrap().len(), 2);
     assert_eq!(held["deliveries"][0].get("task"), None);
-    let shown = rig.get("/v1/tubes/mail/deliveries?count=1&show=true").await.body;
+    let shown = fixture.get("/v1/tubes/mail/deliveries?count=1&show=true").await.body;
     assert_eq!(shown["deliveries"].as_array().unwrap().len(), 1);
     assert_eq!(shown["deliveries"][0]["task"]["state"], "taken");
-    assert_eq!(rig.done("/v1/tubes/mail/release-all", json!({})).await, json!({}));
-    assert_eq!(rig.get("/v1/tubes/mail").await.body["tasks"]["ready"], 2);
-    assert_eq!(rig.done("/v1/tubes/mail/truncate", json!({})).await, json!({}));
-    assert_eq!(rig.get("/v1/tubes/mail").await.body["tasks"]["total"], 0);
+    assert_eq!(fixture.done("/v1/tubes/mail/release-all", json!({})).await, json!({}));
+    assert_eq!(fixture.get("/v1/tubes/mail").await.body["tasks"]["ready"], 2);
+    assert_eq!(fixture.done("/v1/tubes/mail/truncate", json!({})).await, json!({}));
+    assert_eq!(fixture.get("/v1/tubes/mail").await.body["tasks"]["total"], 0);
 }
 
 #[tokio::test]
-async fn statistics_have_sums() {
-    let rig = Rig::new().await;
+async fn statistics_have_totals() {
+    let fixture = Fixture::new().await;
     for tube in ["a", "b"] {
-        rig.done(&format!("/v1/tubes/{tube}/put"), json!({ "data": 1 })).await;
+        fixture.done(&format!("/v1/tubes/{tube}/put"), json!({ "data": 1 })).await;
     }
-    let stats = rig.get("/v1/stats").await.body;
+    let stats = fixture.get("/v1/stats").await.body;
     assert_eq!(stats["tubes"][1]["name"], "b");
     assert_eq!(stats["total"]["tasks"]["ready"], 2);
     assert_eq!(stats["total"]["calls"]["put"], 2);
@@ -144,11 +145,11 @@ async fn statistics_have_sums() {
 
 #[tokio::test]
 async fn only_a_put_creates_a_tube_and_a_strict_server_does_not() {
-    let rig = Rig::new().await;
-    rig.post("/v1/tubes/new/take", json!({})).await.refused(404, "tube_not_found");
-    rig.done("/v1/tubes/new/put", json!({ "data": null })).await;
-    assert_eq!(rig.get("/v1/tubes/new").await.body["kind"], "fifottl");
-    let strict = Rig::with(|config| config.strict_tubes = true).await;
+    let fixture = Fixture::new().await;
+    fixture.post("/v1/tubes/new/take", json!({})).await.refused(404, "tube_not_found");
+    fixture.done("/v1/tubes/new/put", json!({ "data": null })).await;
+    assert_eq!(fixture.get("/v1/tubes/new").await.body["kind"], "fifottl");
+    let strict = Fixture::with(|config| config.strict_tubes = true).await;
     let refused = strict.post("/v1/tubes/new/put", json!({ "data": 1 })).await;
     assert!(refused.refused(404, "tube_not_found").contains("'new'"));
 }

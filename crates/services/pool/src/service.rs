@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use taskyard_core::service::{Health, Line, Metric, Service, Stopping};
+use taskyard_core::service::{Health, Metric, PartStatus, Service, StopFuture};
 
 use crate::backend::SandboxCounts;
 use crate::pool::Pool;
@@ -20,13 +20,13 @@ impl Service for Pool {
 
     fn health(&self) -> Health {
         if !self.0.scheduler.is_running() {
-            return Health::Troubled("the pool is stopping".into());
+            return Health::Unhealthy("the pool is stopping".into());
         }
         let status = self.0.scheduler.status_now();
         match status.inconsistency {
-            Some(inconsistency) => Health::Troubled(inconsistency),
-            None if status.backends == 0 => Health::Troubled("no backend is alive".into()),
-            None => Health::Well,
+            Some(inconsistency) => Health::Unhealthy(inconsistency),
+            None if status.backends == 0 => Health::Unhealthy("no backend is alive".into()),
+            None => Health::Healthy,
         }
     }
 
@@ -36,11 +36,11 @@ impl Service for Pool {
         metrics
     }
 
-    fn status(&self) -> Vec<Line> {
+    fn status(&self) -> Vec<PartStatus> {
         lines_of(&self.0.scheduler.status_now())
     }
 
-    fn stop(&self) -> Stopping<'_> {
+    fn stop(&self) -> StopFuture<'_> {
         Box::pin(Pool::stop(self, GRACE))
     }
 }
@@ -56,10 +56,10 @@ pub(crate) fn metrics_of(status: &Status) -> Vec<Metric> {
 }
 
 /// A line for each class.
-pub(crate) fn lines_of(status: &Status) -> Vec<Line> {
-    let lines = status.by_class().map(|(class, counts)| Line {
+pub(crate) fn lines_of(status: &Status) -> Vec<PartStatus> {
+    let lines = status.by_class().map(|(class, counts)| PartStatus {
         part: class.name.clone(),
-        words: format!(
+        status: format!(
             "{} of {} running, {} waiting, {} started",
             class.running, class.limit, class.queued, counts.started
         ),

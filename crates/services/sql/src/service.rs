@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use taskyard_core::service::{Health, Line, Metric, Service, Showing, Stopping};
+use taskyard_core::service::{Health, Metric, PartStatus, Service, StopFuture, TablesFuture};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -269,7 +269,7 @@ impl Service for SqlTasks {
             let problem = scheduler.status.problem()?;
             Some(format!("{}: {problem}", scheduler.part()))
         });
-        config.or(schedulers).map_or(Health::Well, Health::Troubled)
+        config.or(schedulers).map_or(Health::Healthy, Health::Unhealthy)
     }
 
     fn metrics(&self) -> Vec<Metric> {
@@ -319,17 +319,17 @@ impl Service for SqlTasks {
         families.into_iter().map(metric).collect()
     }
 
-    fn status(&self) -> Vec<Line> {
+    fn status(&self) -> Vec<PartStatus> {
         let running = lock(&self.0.running);
         let config = lock(&self.0.config_problem).clone();
-        let config = config.map(|words| Line { part: "configuration".into(), words });
+        let config = config.map(|status| PartStatus { part: "configuration".into(), status });
         let lines = running
             .iter()
-            .map(|scheduler| Line { part: scheduler.part(), words: scheduler.summary() });
+            .map(|scheduler| PartStatus { part: scheduler.part(), status: scheduler.summary() });
         config.into_iter().chain(lines).collect()
     }
 
-    fn sheets(&self) -> Showing<'_> {
+    fn tables(&self) -> TablesFuture<'_> {
         Box::pin(async {
             let query = |scheduler: &RunningScheduler| {
                 let Settings { names, conninfo, .. } = scheduler.settings.borrow().clone();
@@ -345,7 +345,7 @@ impl Service for SqlTasks {
         })
     }
 
-    fn stop(&self) -> Stopping<'_> {
+    fn stop(&self) -> StopFuture<'_> {
         Box::pin(async {
             if let Some(watching) = lock(&self.0.watching).take() {
                 watching.abort();

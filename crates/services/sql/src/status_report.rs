@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use taskyard_core::service::Sheet;
+use taskyard_core::service::StatusTable;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -29,7 +29,7 @@ pub struct StatusReport(Mutex<CachedReport>);
 #[derive(Default)]
 struct CachedReport {
     admin: Option<TaskAdmin>,
-    sheets: Vec<Sheet>,
+    sheets: Vec<StatusTable>,
     queried_at: Option<Instant>,
 }
 
@@ -40,7 +40,7 @@ impl StatusReport {
         conninfo: Conninfo,
         names: TableName,
         part: String,
-    ) -> Vec<Sheet> {
+    ) -> Vec<StatusTable> {
         let mut cached = self.0.lock().await;
         if cached.queried_at.is_some_and(|queried_at| queried_at.elapsed() < FRESH) {
             return cached.sheets.clone();
@@ -72,14 +72,14 @@ async fn query_sheets(
     conninfo: &Conninfo,
     names: TableName,
     part: &str,
-) -> Result<(TaskAdmin, Vec<Sheet>), TaskAdminError> {
+) -> Result<(TaskAdmin, Vec<StatusTable>), TaskAdminError> {
     let mut admin = match admin {
         Some(admin) => admin,
         None => TaskAdmin::open(conninfo, names).await?,
     };
     let tasks = admin.list(None, ROWS_MAX).await?;
     let runs = admin.next(None, ROWS_MAX).await?;
-    let sheet = |title, heads, rows| Sheet { part: part.to_owned(), title, heads, rows };
+    let sheet = |title, columns, rows| StatusTable { part: part.to_owned(), title, columns, rows };
     let sheets = vec![
         sheet(
             "Newest tasks",

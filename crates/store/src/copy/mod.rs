@@ -7,7 +7,7 @@
 mod plan;
 
 use taskyard_core::record::{Record, StoredState};
-use taskyard_core::transfer::{Ending, SemaphoreCopy, TubeCopy};
+use taskyard_core::transfer::{ImportEnd, SemaphoreCopy, TubeCopy};
 use taskyard_core::{Command, Error, Reply, TaskId, Timestamp, TubeName, TubeOptions};
 
 use crate::{Export, Exported, Import, Store};
@@ -88,7 +88,7 @@ pub async fn copy(
     check_unchanged(from, to, now, plan).await?;
     let tubes = plan.tubes.iter().map(|tube| (tube.staging.clone(), tube.copy.clone())).collect();
     let semaphores = plan.semaphores.clone();
-    let ending = Ending { tubes, semaphores, next_lease: plan.next_lease };
+    let ending = ImportEnd { tubes, semaphores, next_lease: plan.next_lease };
     to.import(now, Import::End(ending)).await.map_err(target)?;
     Ok(copied)
 }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use taskyard_core::limits::TUBES_MAX;
-use taskyard_core::semaphore::Place;
+use taskyard_core::semaphore::QueueEntry;
 use taskyard_core::transfer::{SemaphoreCopy, TubeCopy};
 use taskyard_core::{Error, SemaphoreKey, TubeName};
 
@@ -163,8 +163,8 @@ fn is_alike(semaphore: &SemaphoreCopy, other: &SemaphoreCopy) -> bool {
         && semaphore.record.options == other.record.options
         && stands(semaphore) == stands(other)
         && semaphore.places.iter().zip(&other.places).all(|(mine, its)| {
-            let alike = |place: &Place| (place.priority, place.enqueued);
-            mine.task == its.task && alike(&mine.place) == alike(&its.place)
+            let alike = |place: &QueueEntry| (place.priority, place.enqueued);
+            mine.task == its.task && alike(&mine.entry) == alike(&its.entry)
         })
 }
 

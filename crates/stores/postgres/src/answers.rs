@@ -145,7 +145,7 @@ impl<'a> AnswerReader<'a> {
     ) -> Result<Replies, DecodeError> {
         let row = first(rows)?;
         let done = match get(row, 0)? {
-            put::LOCKED => Err(Error::StoreAway(LOCKED.into())),
+            put::LOCKED => Err(Error::StoreUnavailable(LOCKED.into())),
             put::UNGATED => Err(no_semaphore(tube)),
             status => found(tube, status),
         };

@@ -101,7 +101,7 @@ impl Failure {
     pub fn error(&self) -> Error {
         match self {
             Failure::Lost(_) => Error::OutcomeUnknown(self.text()),
-            Failure::Unreachable(_) | Failure::Broken(_) => Error::StoreAway(self.text()),
+            Failure::Unreachable(_) | Failure::Broken(_) => Error::StoreUnavailable(self.text()),
             Failure::Conflict(_) | Failure::Refused(_) => Error::Store(self.text()),
         }
     }

@@ -215,7 +215,7 @@ mod tests {
 
     fn enqueue(key: &str) -> Command {
         let key = SemaphoreKey::new(key).unwrap();
-        Command::Semaphore(SemaphoreCommand::Enqueue { key, wishes: vec![] })
+        Command::Semaphore(SemaphoreCommand::Enqueue { key, entries: vec![] })
     }
 
     fn release(key: &str) -> Command {

@@ -71,7 +71,7 @@ impl Presence {
         }
         let mut outbox = self.outbox.lock().unwrap_or_else(PoisonError::into_inner);
         outbox.0.extend(deltas.changed_tubes().cloned());
-        outbox.1 |= deltas.events.are_there();
+        outbox.1 |= deltas.events.any();
         if !outbox.0.is_empty() || outbox.1 {
             self.wake.notify_one();
         }

@@ -5,10 +5,10 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use taskyard_core::limits::SEMAPHORES_MAX;
 use taskyard_core::semaphore::tail_too_long;
 use taskyard_core::{
-    Command, Error, EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, LineCursor,
-    LinePart, Member, MembersPage, Priority, Reply, SemaphoreChange, SemaphoreCommand,
-    SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreOptions, SemaphoreReply, Span, Standing,
-    Status, TaskId, Timestamp, TubeName, Wish,
+    Command, EnqueueItem, Error, EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome,
+    Member, MemberCursor, MemberGroup, MembersPage, Priority, Reply, SemaphoreChange,
+    SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreOptions,
+    SemaphoreReply, Span, Standing, Status, TaskId, Timestamp, TubeName,
 };
 use tokio_postgres::Row;
 
@@ -86,8 +86,8 @@ pub(super) fn call(command: &SemaphoreCommand, now: Option<i64>) -> Call {
         SemaphoreCommand::Configure { key, change, only_new } => {
             configure(key, change, *only_new, now)
         }
-        SemaphoreCommand::Enqueue { key, wishes } => {
-            let (tasks, priorities) = last_priorities(wishes);
+        SemaphoreCommand::Enqueue { key, entries } => {
+            let (tasks, priorities) = last_priorities(entries);
             let params = [text(key), param(now), param(tasks), param(priorities)];
             Call::new(&sql::SEMAPHORE_ENQUEUE, params)
         }
@@ -99,7 +99,7 @@ pub(super) fn call(command: &SemaphoreCommand, now: Option<i64>) -> Call {
         SemaphoreCommand::Members { key, part, after, count } => {
             let params = [
                 text(key),
-                param(*part == LinePart::Holders),
+                param(*part == MemberGroup::Holders),
                 param(after.map(|after| -after.priority.value())),
                 param(after.map(|after| count_to_sql(after.seq))),
                 param(count_to_sql(*count as u64)),
@@ -143,8 +143,8 @@ pub(super) fn call_all(commands: &[Command], now: Option<i64>) -> Call {
     let mut enqueues = false;
     for command in commands {
         match command {
-            Command::Semaphore(SemaphoreCommand::Enqueue { key, wishes }) => {
-                let (own, own_priorities) = last_priorities(wishes);
+            Command::Semaphore(SemaphoreCommand::Enqueue { key, entries }) => {
+                let (own, own_priorities) = last_priorities(entries);
                 sizes.push(own.len() as i32);
                 tasks.extend(own);
                 priorities.extend(own_priorities);
@@ -178,10 +178,10 @@ fn optional_text(key: Option<&SemaphoreKey>) -> Param {
 }
 
 /// Each task once, at the place of its first wish, with the priority of its last.
-fn last_priorities(wishes: &[Wish]) -> (Vec<i64>, Vec<f64>) {
+fn last_priorities(entries: &[EnqueueItem]) -> (Vec<i64>, Vec<f64>) {
     let (mut tasks, mut priorities) = (Vec::new(), Vec::new());
     let mut places: HashMap<TaskId, usize> = HashMap::new();
-    for wish in wishes {
+    for wish in entries {
         let place = *places.entry(wish.task).or_insert(tasks.len());
         let priority = wish.priority + 0.0;
         if place == tasks.len() {
@@ -268,8 +268,8 @@ pub(super) fn read_all(
     }
     let replies = commands.iter().zip(parts).map(|(command, (head, rows))| {
         let head = head.ok_or("an answer has no head")?;
-        let (key, wishes) = match command {
-            Command::Semaphore(SemaphoreCommand::Enqueue { key, wishes }) => (key, Some(wishes)),
+        let (key, entries) = match command {
+            Command::Semaphore(SemaphoreCommand::Enqueue { key, entries }) => (key, Some(entries)),
             Command::Semaphore(SemaphoreCommand::Finish { key, .. }) => (key, None),
             _ => return Err("only commands that change semaphores share a call".into()),
         };
@@ -278,12 +278,12 @@ pub(super) fn read_all(
         }
         deltas.deadline(get(head, 2)?);
         deltas.news(get::<Option<bool>>(head, 3)?.unwrap_or(false), Some(key));
-        Ok(Ok(Reply::Semaphore(match wishes {
-            Some(wishes) => {
+        Ok(Ok(Reply::Semaphore(match entries {
+            Some(entries) => {
                 for row in &rows {
                     deltas.deadline(get(row, 2)?);
                 }
-                let tasks = wishes.iter().map(|wish| wish.task);
+                let tasks = entries.iter().map(|wish| wish.task);
                 SemaphoreReply::Standings(standings(tasks, rows.into_iter(), 1)?)
             }
             None => {
@@ -311,10 +311,10 @@ pub(super) fn read(
         SemaphoreCommand::List { .. } => {
             Ok(SemaphoreReply::Semaphores(rows.iter().map(shown).collect::<Result<_, _>>()?))
         }
-        SemaphoreCommand::Enqueue { key, wishes } => {
+        SemaphoreCommand::Enqueue { key, entries } => {
             let (head, rows) = rows.split_first().ok_or("standings have no head")?;
             note(head, key, deltas)?;
-            let found = standings(wishes.iter().map(|wish| wish.task), rows.iter(), 0)?;
+            let found = standings(entries.iter().map(|wish| wish.task), rows.iter(), 0)?;
             exists(key, head)?.map(|()| SemaphoreReply::Standings(found))
         }
         SemaphoreCommand::Look { key, tasks } => {
@@ -422,7 +422,7 @@ fn members(rows: &[Row], count: usize) -> Result<MembersPage, DecodeError> {
     };
     let members: Vec<Member> = rows.iter().map(member).collect::<Result<_, _>>()?;
     let next = match rows.last().filter(|_| rows.len() == count) {
-        Some(row) => Some(LineCursor {
+        Some(row) => Some(MemberCursor {
             priority: Priority::new(get(row, 5)?)?,
             seq: count_from_sql(get(row, 12)?),
         }),
@@ -516,7 +516,7 @@ mod tests {
     #[test]
     fn a_batch_that_may_wait_for_locks_locks_its_semaphores_first() {
         let yang = SemaphoreKey::new("yang").unwrap();
-        let enqueue = Command::Semaphore(SemaphoreCommand::Enqueue { key: yang, wishes: vec![] });
+        let enqueue = Command::Semaphore(SemaphoreCommand::Enqueue { key: yang, entries: vec![] });
         let acknowledge = SemaphoreCommand::Acknowledge { events: vec![EventId(7)] };
         let acknowledge = Command::Semaphore(acknowledge);
         let tasks = vec![NewTask::new(Body::new(&[0xc0]))];

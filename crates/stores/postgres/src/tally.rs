@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use taskyard_core::{Calls, Effects, News, SemaphoreKey, Timestamp, TubeName};
+use taskyard_core::{Calls, Effects, NewEvents, SemaphoreKey, Timestamp, TubeName};
 
 /// The operations of one tube.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,7 +25,7 @@ pub(super) struct CounterDeltas {
     /// The earliest deadline that was set, by the clock of the tasks.
     pub deadline: Option<i64>,
     /// The semaphores that have new events.
-    pub events: News,
+    pub events: NewEvents,
     /// The earliest of all deadlines, if the batch has a tick.
     pub exact: Option<TickTimes>,
 }
@@ -104,7 +104,7 @@ impl CounterDeltas {
     /// Notes that there may be new events of this semaphore, or of any.
     pub fn news(&mut self, are_there: bool, key: Option<&SemaphoreKey>) {
         if are_there {
-            self.events.add(key.cloned().map_or(News::All, News::of));
+            self.events.add(key.cloned().map_or(NewEvents::All, NewEvents::of));
         }
     }
 

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use taskyard_core::record::{Record, StoredState};
-use taskyard_core::semaphore::{Hold, Place, SemaphoreRecord, Stand};
-use taskyard_core::transfer::{Ending, EventCopy, PlaceCopy, SemaphoreCopy, TubeCopy};
+use taskyard_core::semaphore::{EntryState, HeldGrant, QueueEntry, SemaphoreRecord};
+use taskyard_core::transfer::{EventCopy, ImportEnd, QueueEntryCopy, SemaphoreCopy, TubeCopy};
 use taskyard_core::{
     Body, Error, EventId, EventKind, Grant, Priority, SemaphoreKey, SemaphoreOptions, Span, TaskId,
     Timestamp, TubeName,
@@ -184,8 +184,8 @@ fn import_tasks(tube: &TubeName, records: Vec<Record>) -> Call {
 }
 
 /// The calls of the last step, in one transaction.
-fn end(ending: Ending, now: Option<i64>) -> Vec<Call> {
-    let Ending { tubes, semaphores, next_lease } = ending;
+fn end(ending: ImportEnd, now: Option<i64>) -> Vec<Call> {
+    let ImportEnd { tubes, semaphores, next_lease } = ending;
     let mut calls: Vec<Call> =
         semaphores.iter().map(|semaphore| import_semaphore(&semaphore.record)).collect();
     let mut names = HashMap::new();
@@ -199,7 +199,7 @@ fn end(ending: Ending, now: Option<i64>) -> Vec<Call> {
         events.extend(told.into_iter().map(|event| (record.key.clone(), event)));
     }
     // Of all semaphores together, in the order of arrival.
-    places.sort_by_key(|(_, copy)| copy.place.seq);
+    places.sort_by_key(|(_, copy)| copy.entry.seq);
     events.sort_by_key(|(_, copy)| copy.id);
     calls.push(import_places(&places, &names));
     calls.push(import_events(&events, &names));
@@ -277,40 +277,41 @@ fn import_semaphore(record: &SemaphoreRecord) -> Call {
     Call::new(&sql::IMPORT_SEMAPHORE, params)
 }
 
-fn import_places(places: &[(SemaphoreKey, PlaceCopy)], names: &HashMap<u32, String>) -> Call {
+fn import_places(places: &[(SemaphoreKey, QueueEntryCopy)], names: &HashMap<u32, String>) -> Call {
     // Without the tasks of tubes that are not copied.
     let places: Vec<_> = places
         .iter()
         .filter(|(_, copy)| copy.tube.is_none_or(|tube| names.contains_key(&tube)))
         .collect();
     fn each<'a, T>(
-        places: &[&'a (SemaphoreKey, PlaceCopy)],
-        field: impl Fn(&'a PlaceCopy) -> T,
+        places: &[&'a (SemaphoreKey, QueueEntryCopy)],
+        field: impl Fn(&'a QueueEntryCopy) -> T,
     ) -> Vec<T> {
         places.iter().map(|(_, copy)| field(copy)).collect()
     }
-    let held = |field: fn(&Hold) -> Option<Timestamp>| {
-        let micros = |copy: &PlaceCopy| copy.place.hold().and_then(field).map(Timestamp::as_micros);
+    let held = |field: fn(&HeldGrant) -> Option<Timestamp>| {
+        let micros =
+            |copy: &QueueEntryCopy| copy.entry.hold().and_then(field).map(Timestamp::as_micros);
         each(&places, micros)
     };
-    let moment = |copy: &PlaceCopy| match &copy.place.stand {
-        Stand::Wait => None,
-        Stand::Delayed(until) => Some(until.as_micros()),
-        Stand::Held(hold) => hold.revoke_at.map(Timestamp::as_micros),
+    let moment = |copy: &QueueEntryCopy| match &copy.entry.state {
+        EntryState::Wait => None,
+        EntryState::Delayed(until) => Some(until.as_micros()),
+        EntryState::Held(hold) => hold.revoke_at.map(Timestamp::as_micros),
     };
     let params = [
         param(places.iter().map(|(key, _)| key.as_str().to_owned()).collect::<Vec<_>>()),
         param(each(&places, |copy| copy.tube.and_then(|tube| names.get(&tube).cloned()))),
         param(each(&places, |copy| codec::id_to_sql(copy.task))),
-        param(each(&places, |copy| copy.place.priority.value())),
-        param(each(&places, |copy| copy.place.status().stored_name().to_uppercase())),
-        param(each(&places, |copy| copy.place.enqueued.as_micros())),
-        param(each(&places, |copy| copy.place.hold().map(|hold| count_to_sql(hold.grant.0)))),
+        param(each(&places, |copy| copy.entry.priority.value())),
+        param(each(&places, |copy| copy.entry.status().stored_name().to_uppercase())),
+        param(each(&places, |copy| copy.entry.enqueued.as_micros())),
+        param(each(&places, |copy| copy.entry.hold().map(|hold| count_to_sql(hold.grant.0)))),
         param(held(|hold| Some(hold.granted))),
         param(held(|hold| Some(hold.lease_until))),
         param(held(|hold| Some(hold.ack_by))),
         param(each(&places, moment)),
-        param(each(&places, |copy| copy.place.hold().is_some_and(|hold| hold.pinned))),
+        param(each(&places, |copy| copy.entry.hold().is_some_and(|hold| hold.pinned))),
     ];
     Call::new(&sql::IMPORT_PLACES, params)
 }
@@ -384,10 +385,10 @@ fn tube_of(row: &Row, place: usize) -> Result<Option<u32>, DecodeError> {
 }
 
 /// A row of `EXPORT_PLACES`.
-fn read_place(row: &Row) -> Result<PlaceCopy, DecodeError> {
+fn read_place(row: &Row) -> Result<QueueEntryCopy, DecodeError> {
     let moments = moment(row, 11)?;
-    let hold = |asked: Option<Timestamp>| -> Result<Stand, DecodeError> {
-        Ok(Stand::Held(Box::new(Hold {
+    let hold = |asked: Option<Timestamp>| -> Result<EntryState, DecodeError> {
+        Ok(EntryState::Held(Box::new(HeldGrant {
             grant: Grant(count_from_sql(get::<Option<i64>>(row, 7)?.unwrap_or_default())),
             granted: moment(row, 8)?.unwrap_or(Timestamp::EPOCH),
             lease_until: never(moment(row, 9)?),
@@ -396,18 +397,22 @@ fn read_place(row: &Row) -> Result<PlaceCopy, DecodeError> {
             pinned: get(row, 12)?,
         })))
     };
-    let stand = match get::<&str>(row, 5)? {
-        "WAIT" => Stand::Wait,
-        "DELAYED" => Stand::Delayed(never(moments)),
+    let state = match get::<&str>(row, 5)? {
+        "WAIT" => EntryState::Wait,
+        "DELAYED" => EntryState::Delayed(never(moments)),
         "ACQUIRED" => hold(None)?,
         "TRY_RELEASE" => hold(Some(never(moments)))?,
         other => return Err(format!("unknown status {other} in a semaphore").into()),
     };
-    let place = Place {
+    let place = QueueEntry {
         priority: Priority::new(get(row, 3)?)?,
         seq: count_from_sql(get(row, 4)?),
         enqueued: Timestamp::from_micros(get(row, 6)?),
-        stand,
+        state,
     };
-    Ok(PlaceCopy { tube: tube_of(row, 1)?, task: TaskId(count_from_sql(get(row, 2)?)), place })
+    Ok(QueueEntryCopy {
+        tube: tube_of(row, 1)?,
+        task: TaskId(count_from_sql(get(row, 2)?)),
+        entry: place,
+    })
 }

@@ -6,9 +6,9 @@ use taskyard_redis::Failure;
 /// The error that the caller gets.
 pub(super) fn error(failure: &Failure) -> Error {
     match failure {
-        Failure::Unreachable(text) | Failure::Moved(text) => {
-            Error::StoreAway(format!("cannot reach Redis ({text}); nothing was done, try again"))
-        }
+        Failure::Unreachable(text) | Failure::Moved(text) => Error::StoreUnavailable(format!(
+            "cannot reach Redis ({text}); nothing was done, try again"
+        )),
         Failure::Refused(text) if failure.may_be_done() => Error::OutcomeUnknown(format!(
             "Redis aborted the call ({text}): parts of it may be done; check before you \
              try again"
@@ -37,7 +37,7 @@ mod tests {
     #[test]
     fn temporary_failures_can_be_tried_again() {
         for text in ["LOADING Redis is loading the dataset", "CLUSTERDOWN Hash slot not served"] {
-            assert!(matches!(error(&Failure::of(text)), Error::StoreAway(_)), "{text}");
+            assert!(matches!(error(&Failure::of(text)), Error::StoreUnavailable(_)), "{text}");
         }
         let text = "MISCONF Errors writing to the AOF file: No space left on device";
         assert!(matches!(error(&Failure::of(text)), Error::Store(_)));

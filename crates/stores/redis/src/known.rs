@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::ops::{Bound, Range};
 
-use taskyard_core::{News, SemaphoreKey, SessionId, Timestamp, TubeName};
+use taskyard_core::{NewEvents, SemaphoreKey, SessionId, Timestamp, TubeName};
 
 use super::answers::{SemaphoreHead, TubeHead};
 use super::results::Leases;
@@ -186,8 +186,8 @@ impl Semaphores {
     }
 
     /// The semaphores of which events became due since the last call.
-    pub fn take_due_events(&mut self, clock: i64) -> News {
-        let mut due = News::Nothing;
+    pub fn take_due_events(&mut self, clock: i64) -> NewEvents {
+        let mut due = NewEvents::Nothing;
         for (_, key) in self.events.between(self.announced_until, clock) {
             due.add_key(key);
         }
@@ -343,11 +343,11 @@ mod tests {
         for (number, text, at) in [(1, "a", 5), (2, "b", 7), (3, "c", 5)] {
             semaphores.events.set(&(number, key(text)), Some(at));
         }
-        assert_eq!(semaphores.take_due_events(4), News::Nothing);
-        assert_eq!(semaphores.take_due_events(5), News::Of([key("a"), key("c")].into()));
-        assert_eq!(semaphores.take_due_events(5), News::Nothing);
-        assert_eq!(semaphores.take_due_events(3), News::Nothing, "a clock may be set back");
-        assert_eq!(semaphores.take_due_events(9), News::of(key("b")));
+        assert_eq!(semaphores.take_due_events(4), NewEvents::Nothing);
+        assert_eq!(semaphores.take_due_events(5), NewEvents::Of([key("a"), key("c")].into()));
+        assert_eq!(semaphores.take_due_events(5), NewEvents::Nothing);
+        assert_eq!(semaphores.take_due_events(3), NewEvents::Nothing, "a clock may be set back");
+        assert_eq!(semaphores.take_due_events(9), NewEvents::of(key("b")));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use taskyard_core::{Command, Effects, Error, News, Reply, TubeName};
+use taskyard_core::{Command, Effects, Error, NewEvents, Reply, TubeName};
 use taskyard_redis::{Answer, Failure};
 
 use super::Redis;
@@ -20,7 +20,7 @@ pub(super) struct Results<'a> {
     ready: BTreeMap<TubeName, u64>,
     room: BTreeMap<TubeName, u64>,
     /// The semaphores that may have new events.
-    pub events: News,
+    pub events: NewEvents,
     /// Whether the connection is lost: later commands are not sent.
     pub lost: bool,
     /// Why the change of a command that was sent alone may be undone by a failover.
@@ -56,7 +56,7 @@ impl<'a> Results<'a> {
     /// For so many commands, none of which is answered.
     pub fn new(shared: &'a Redis, count: usize) -> Self {
         let (ready, room) = (BTreeMap::new(), BTreeMap::new());
-        let (events, lost, short) = (News::Nothing, false, None);
+        let (events, lost, short) = (NewEvents::Nothing, false, None);
         Results { shared, replies: vec![None; count], ready, room, events, lost, short }
     }
 }

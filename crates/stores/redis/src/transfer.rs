@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use taskyard_core::command::TubeInfo;
 use taskyard_core::record::{Record, StoredState};
-use taskyard_core::transfer::{Ending, TubeCopy};
+use taskyard_core::transfer::{ImportEnd, TubeCopy};
 use taskyard_core::{
     Body, Counts, Error, Priority, Reason, SemaphoreKey, State, Task, TaskId, Timestamp, TubeName,
     TubeStats,
@@ -292,8 +292,11 @@ impl Batch<'_> {
     }
 
     /// Finishes an import in one call.
-    async fn finish_in_one_call(&mut self, ending: &Ending) -> Result<Result<(), Error>, Failure> {
-        let Ending { tubes, semaphores, next_lease } = ending;
+    async fn finish_in_one_call(
+        &mut self,
+        ending: &ImportEnd,
+    ) -> Result<Result<(), Error>, Failure> {
+        let ImportEnd { tubes, semaphores, next_lease } = ending;
         let counts = [*next_lease, tubes.len() as u64, semaphores.len() as u64];
         let mut words = vec![b"A".to_vec()];
         words.extend(counts.map(|count| count.to_string().into_bytes()));
@@ -305,8 +308,11 @@ impl Batch<'_> {
     }
 
     /// Finishes an import in steps that can be repeated.
-    async fn finish_step_by_step(&mut self, ending: Ending) -> Result<Result<(), Error>, Failure> {
-        let Ending { tubes, semaphores, next_lease } = ending;
+    async fn finish_step_by_step(
+        &mut self,
+        ending: ImportEnd,
+    ) -> Result<Result<(), Error>, Failure> {
+        let ImportEnd { tubes, semaphores, next_lease } = ending;
         let words = vec![b"L".to_vec(), next_lease.to_string().into_bytes()];
         let call = self.shared.transfer_call("import", self.shared.registry_key(), words);
         if let Err(refusal) = self.import_call(call).await? {

@@ -58,7 +58,7 @@ impl Budget {
             let (number, id) = codec::split_key(*key);
             machine.set_body(number, id, None);
             // It may be finished by now, and its tube gone.
-            if !machine.lacks_body(number, id) {
+            if !machine.is_body_unloaded(number, id) {
                 continue;
             }
             self.spilled.entry(number).or_default();
@@ -76,7 +76,7 @@ impl Budget {
         }
         let upcoming = machine.upcoming(number, READ_AHEAD);
         *lead = Lead { left: upcoming.len(), refill: upcoming.len() / 2 };
-        let absent = upcoming.into_iter().filter(|id| machine.lacks_body(number, *id));
+        let absent = upcoming.into_iter().filter(|id| machine.is_body_unloaded(number, *id));
         let keys: Vec<_> = absent.map(|id| self.generations.key(number, id)).collect();
         if !keys.is_empty() {
             self.reading += room;
@@ -96,7 +96,8 @@ impl Budget {
             for (key, body) in bodies {
                 let number = generation::number(key);
                 let fits = machine.body_bytes() + body.footprint() <= self.bytes_max;
-                let wanted = machine.lacks_body(number, key.id) && self.generations.is_current(key);
+                let wanted =
+                    machine.is_body_unloaded(number, key.id) && self.generations.is_current(key);
                 if fits && wanted {
                     machine.set_body(number, key.id, Some(body));
                 }

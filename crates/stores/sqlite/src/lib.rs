@@ -171,7 +171,7 @@ impl SqliteStore {
             let number = generation::number(key);
             if !self.generations.is_current(key) {
                 *body = Ok(None);
-            } else if *body == Ok(None) && self.state().machine.lacks_body(number, key.id) {
+            } else if *body == Ok(None) && self.state().machine.is_body_unloaded(number, key.id) {
                 *body = Err(reader::unreadable(key, &"its row is not found"));
             }
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::names::check_names;
-use taskyard_core::{Command, Effects, Error, News, Reply, Timestamp, TubeName, check_tasks};
+use taskyard_core::{Command, Effects, Error, NewEvents, Reply, Timestamp, TubeName, check_tasks};
 use taskyard_tarantool::{ANSWER_MAX, BatchReply as BatchAnswer, Failure, Fault, decode_batch};
 
 use super::known::Resync;
@@ -32,7 +32,7 @@ struct Batch<'a> {
     ready: BTreeMap<TubeName, u64>,
     room: BTreeMap<TubeName, u64>,
     /// The semaphores that may have new events.
-    events: News,
+    events: NewEvents,
     next_wakeup: Option<Timestamp>,
     /// Whether the tasks of a call were too large for one answer.
     is_large: bool,
@@ -70,7 +70,7 @@ impl Tarantool {
             replies,
             ready: BTreeMap::new(),
             room: BTreeMap::new(),
-            events: News::Nothing,
+            events: NewEvents::Nothing,
             next_wakeup: None,
             is_large: false,
         };

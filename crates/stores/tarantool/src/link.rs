@@ -240,7 +240,7 @@ pub(super) fn may_come_up(failure: &Failure) -> bool {
 pub(super) fn error_of(failure: &Failure) -> Error {
     let fault = match failure {
         Failure::Unreachable(why) => {
-            return Error::StoreAway(format!(
+            return Error::StoreUnavailable(format!(
                 "cannot reach Tarantool ({why}); nothing was done, try again"
             ));
         }
@@ -252,14 +252,14 @@ pub(super) fn error_of(failure: &Failure) -> Error {
         Failure::Refused(fault) => fault,
     };
     match fault.code {
-        code::READ_ONLY => {
-            Error::StoreAway("no writable Tarantool instance; nothing was done, try again".into())
-        }
+        code::READ_ONLY => Error::StoreUnavailable(
+            "no writable Tarantool instance; nothing was done, try again".into(),
+        ),
         code::LOADING => {
-            Error::StoreAway("Tarantool is starting; nothing was done, try again".into())
+            Error::StoreUnavailable("Tarantool is starting; nothing was done, try again".into())
         }
         code::NOT_RUNNING => {
-            Error::StoreAway(format!("{}; nothing was done, try again", fault.text))
+            Error::StoreUnavailable(format!("{}; nothing was done, try again", fault.text))
         }
         code::MEMORY => Error::Overloaded("Tarantool's memory is full (memtx_memory)"),
         code::LOG => Error::Store(format!(
@@ -317,8 +317,8 @@ mod tests {
     #[test]
     fn errors_say_what_to_do() {
         let refused = |code| error_of(&Failure::Refused(Fault::new(code, "text")));
-        assert!(matches!(refused(7), Error::StoreAway(_)));
-        assert!(matches!(refused(116), Error::StoreAway(_)));
+        assert!(matches!(refused(7), Error::StoreUnavailable(_)));
+        assert!(matches!(refused(116), Error::StoreUnavailable(_)));
         assert!(refused(2).to_string().contains("memtx_memory"));
         assert!(refused(42).to_string().contains("execute"));
         assert!(matches!(error_of(&Failure::Lost("x".into())), Error::OutcomeUnknown(_)));

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use taskyard_core::record::{Record, StoredState};
-use taskyard_core::semaphore::{Hold, Place, SemaphoreRecord, Stand};
-use taskyard_core::transfer::{Ending, EventCopy, PlaceCopy, SemaphoreCopy, TubeCopy};
+use taskyard_core::semaphore::{EntryState, HeldGrant, QueueEntry, SemaphoreRecord};
+use taskyard_core::transfer::{EventCopy, ImportEnd, QueueEntryCopy, SemaphoreCopy, TubeCopy};
 use taskyard_core::{
     Body, Error, EventId, EventKind, Grant, Priority, Reply, SemaphoreKey, SemaphoreOptions, Span,
     TaskId, Timestamp, TubeName,
@@ -203,8 +203,8 @@ fn write_task(args: &mut ArgumentWriter<'_>, record: &Record) {
 }
 
 /// The last step, in the order of `copy.lua`. Tubes and semaphores are named by their positions in these lists.
-fn write_ending(args: &mut ArgumentWriter<'_>, ending: &Ending) {
-    let Ending { tubes, semaphores, next_lease } = ending;
+fn write_ending(args: &mut ArgumentWriter<'_>, ending: &ImportEnd) {
+    let ImportEnd { tubes, semaphores, next_lease } = ending;
     args.uint(*next_lease).rows(tubes, |row, (came, copy)| write_tube(row, came, copy));
     args.rows(semaphores, |row, semaphore| write_semaphore(row, &semaphore.record));
     let numbers: HashMap<u32, u64> =
@@ -218,7 +218,7 @@ fn write_ending(args: &mut ArgumentWriter<'_>, ending: &Ending) {
     let comes = |tube: Option<u32>| tube.is_none_or(|tube| numbers.contains_key(&tube));
     places.retain(|(_, copy)| comes(copy.tube));
     events.retain(|(_, copy)| comes(copy.tube));
-    places.sort_by_key(|(_, copy)| copy.place.seq);
+    places.sort_by_key(|(_, copy)| copy.entry.seq);
     events.sort_by_key(|(_, copy)| copy.id);
     let tube_of = |tube: Option<u32>| tube.and_then(|tube| numbers.get(&tube).copied());
     args.rows(&places, |row, (at, copy)| {
@@ -266,11 +266,12 @@ fn write_semaphore(row: &mut ArgumentWriter<'_>, record: &SemaphoreRecord) {
     write_moment(row.uint(record.grant_seq), record.recheck_at);
 }
 
-fn write_place(row: &mut ArgumentWriter<'_>, copy: &PlaceCopy) {
-    let place = &copy.place;
+fn write_place(row: &mut ArgumentWriter<'_>, copy: &QueueEntryCopy) {
+    let place = &copy.entry;
     row.uint(copy.task.0).float(place.priority.value());
     write_moment(row, Some(place.enqueued));
-    let not_before = if let Stand::Delayed(until) = &place.stand { Some(*until) } else { None };
+    let not_before =
+        if let EntryState::Delayed(until) = &place.state { Some(*until) } else { None };
     write_moment(row, not_before);
     let hold = place.hold();
     row.maybe(hold.map(|hold| hold.grant.0), ArgumentWriter::uint);
@@ -291,7 +292,7 @@ fn semaphores(data: &[u8]) -> Option<Exported> {
     for found in word.list() {
         let [row, places, events] = found.list() else { return None };
         let mut places: Vec<_> = places.list().iter().map(read_place).collect::<Option<_>>()?;
-        places.sort_unstable_by_key(|copy: &PlaceCopy| copy.place.seq);
+        places.sort_unstable_by_key(|copy: &QueueEntryCopy| copy.entry.seq);
         let mut events: Vec<_> = events.list().iter().map(read_event).collect::<Option<_>>()?;
         events.sort_unstable_by_key(|copy: &EventCopy| copy.id);
         copies.push(SemaphoreCopy { record: read_semaphore(row)?, places, events });
@@ -351,7 +352,7 @@ fn apart(task: u64) -> (Option<u32>, TaskId) {
     (Some(tube), TaskId(task & ((1 << ID_BITS) - 1)))
 }
 
-fn read_place(row: &LuaValue) -> Option<PlaceCopy> {
+fn read_place(row: &LuaValue) -> Option<QueueEntryCopy> {
     let [
         _,
         task,
@@ -371,8 +372,8 @@ fn read_place(row: &LuaValue) -> Option<PlaceCopy> {
     else {
         return None;
     };
-    let stand = match (grant.uint(), rest.first().and_then(moment)) {
-        (Some(grant), _) => Stand::Held(Box::new(Hold {
+    let state = match (grant.uint(), rest.first().and_then(moment)) {
+        (Some(grant), _) => EntryState::Held(Box::new(HeldGrant {
             grant: Grant(grant),
             granted: moment(granted)?,
             lease_until: moment(lease)?,
@@ -380,14 +381,14 @@ fn read_place(row: &LuaValue) -> Option<PlaceCopy> {
             revoke_at: moment(revoke),
             pinned: pinned.is_true(),
         })),
-        (None, Some(until)) => Stand::Delayed(until),
-        (None, None) => Stand::Wait,
+        (None, Some(until)) => EntryState::Delayed(until),
+        (None, None) => EntryState::Wait,
     };
     let (tube, task) = apart(task.uint()?);
     // Less is better there; minus zero is zero.
     let priority = Priority::new(0.0 - rank.number()?).ok()?;
-    let place = Place { priority, seq: seq.uint()?, enqueued: moment(enqueued)?, stand };
-    Some(PlaceCopy { tube, task, place })
+    let place = QueueEntry { priority, seq: seq.uint()?, enqueued: moment(enqueued)?, state };
+    Some(QueueEntryCopy { tube, task, entry: place })
 }
 
 fn read_event(row: &LuaValue) -> Option<EventCopy> {

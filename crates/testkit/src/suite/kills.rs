@@ -106,7 +106,7 @@ impl<S: Store> Load<'_, S> {
                     let _ = self.steps.send(());
                     return Some(reply);
                 }
-                Err(Error::StoreAway(_)) => thread::yield_now(),
+                Err(Error::StoreUnavailable(_)) => thread::yield_now(),
                 Err(Error::OutcomeUnknown(_)) => return None,
                 Err(other) => panic!("{other}"),
             }

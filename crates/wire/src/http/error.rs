@@ -122,7 +122,7 @@ impl ErrorAnswer {
             Some(Code::Invalid | Code::SessionUnknown | Code::TooLarge | Code::Unsupported) => {
                 Error::Invalid(self.error.message)
             }
-            Some(Code::StoreAway) => Error::StoreAway(self.error.message),
+            Some(Code::StoreUnavailable) => Error::StoreUnavailable(self.error.message),
             Some(Code::OutcomeUnknown) => Error::OutcomeUnknown(self.error.message),
             _ => Error::Store(self.error.message),
         }

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 use taskyard_core::{
-    Error, Grant, GrantFinish, GrantItem, GrantOutcome, Member, MembersPage, Priority, Result,
-    SemaphoreChange, SemaphoreCommand, SemaphoreInfo, SemaphoreKey, SemaphoreOptions, Standing,
-    Status, TaskId, TubeName, Wish,
+    EnqueueItem, Error, Grant, GrantFinish, GrantItem, GrantOutcome, Member, MembersPage, Priority,
+    Result, SemaphoreChange, SemaphoreCommand, SemaphoreInfo, SemaphoreKey, SemaphoreOptions,
+    Standing, Status, TaskId, TubeName,
 };
 
 use super::seconds::{moment, moment_of, optional_moment, optional_span, seconds_of, span};
@@ -239,16 +239,17 @@ pub struct WishRequest {
 }
 
 impl EnqueueRequest {
-    /// The request for these wishes, on the client's side.
-    pub fn new(wishes: &[Wish]) -> Self {
-        let wish = |wish: &Wish| WishRequest { task: wish.task.0, priority: wish.priority };
-        EnqueueRequest { tasks: wishes.iter().map(wish).collect() }
+    /// The request for these entries, on the client's side.
+    pub fn new(entries: &[EnqueueItem]) -> Self {
+        let wish = |wish: &EnqueueItem| WishRequest { task: wish.task.0, priority: wish.priority };
+        EnqueueRequest { tasks: entries.iter().map(wish).collect() }
     }
 
     /// The command, on the server's side.
     pub fn into_command(self, key: SemaphoreKey) -> SemaphoreCommand {
-        let wish = |wish: WishRequest| Wish { task: TaskId(wish.task), priority: wish.priority };
-        SemaphoreCommand::Enqueue { key, wishes: self.tasks.into_iter().map(wish).collect() }
+        let wish =
+            |wish: WishRequest| EnqueueItem { task: TaskId(wish.task), priority: wish.priority };
+        SemaphoreCommand::Enqueue { key, entries: self.tasks.into_iter().map(wish).collect() }
     }
 }
 

@@ -100,7 +100,7 @@ fn a_peek_shows_the_reason() {
         concat!(
             r#"{"id":4,"attempts":1,"state":"delayed","pri":0,"created":1700000000.000001,"#,
             r#""due":1700000100.0,"ttr":5.0,"reason":{"name":"not_due","#,
-            r#""text":"its time has not come","until":1700000100.0},"data":1}"#
+            r#""text":"not due yet","until":1700000100.0},"data":1}"#
         )
     );
 }
@@ -165,8 +165,8 @@ fn errors_have_a_code_and_an_advice() {
     assert_eq!(
         text(&ErrorAnswer::from(&full)),
         concat!(
-            r#"{"error":{"code":"tube_full","message":"tube 'mail' has no room for that (capacity 3); take "#,
-            r#"some, raise its capacity, or put fewer at once","tube":"mail","limit":3}}"#
+            r#"{"error":{"code":"tube_full","message":"tube 'mail' is full (capacity 3); take some "#,
+            r#"tasks, raise its capacity, or put fewer at once","tube":"mail","limit":3}}"#
         )
     );
     let wrong = ErrorAnswer::new(Code::Unauthorized, "give the token with --token");

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use taskyard_core::service::{Health, Line, Metric, Service, Stopping};
+use taskyard_core::service::{Health, Metric, PartStatus, Service, StopFuture};
 use taskyard_core::{Execute, Result, Span};
 use taskyard_wire::http::Shares;
 use tokio::sync::watch;
@@ -139,12 +139,12 @@ impl Service for ManagerService {
 
     fn health(&self) -> Health {
         match lock(&self.status).error.clone() {
-            Some(error) => Health::Troubled(error),
+            Some(error) => Health::Unhealthy(error),
             // The loop reports its end, unless it panicked.
             None if self.ended.has_changed().is_err() && !*self.ended.borrow() => {
-                Health::Troubled("the manager stopped unexpectedly; restart the server".into())
+                Health::Unhealthy("the manager stopped unexpectedly; restart the server".into())
             }
-            None => Health::Well,
+            None => Health::Healthy,
         }
     }
 
@@ -175,7 +175,7 @@ impl Service for ManagerService {
         ]
     }
 
-    fn status(&self) -> Vec<Line> {
+    fn status(&self) -> Vec<PartStatus> {
         let status = lock(&self.status).clone();
         let workers = match status.workers {
             1 => "1 worker".into(),
@@ -189,10 +189,10 @@ impl Service for ManagerService {
                 "standby: no worker has reported, or another server is the active manager".into()
             }
         };
-        vec![Line { part: "this server".into(), words }]
+        vec![PartStatus { part: "this server".into(), status: words }]
     }
 
-    fn stop(&self) -> Stopping<'_> {
+    fn stop(&self) -> StopFuture<'_> {
         self.stop.send_replace(true);
         let mut ended = self.ended.clone();
         Box::pin(async move {

@@ -70,7 +70,7 @@ fn mail(handler: Handler) -> Dispatcher {
 }
 
 fn unavailable() -> Error {
-    Error::StoreAway("unavailable on purpose".into())
+    Error::StoreUnavailable("unavailable on purpose".into())
 }
 
 fn counted(worker: &Worker, name: &str) -> f64 {

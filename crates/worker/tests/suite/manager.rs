@@ -422,7 +422,7 @@ fn a_forged_report_does_not_stop_the_planning() {
         let (_, more) = server.start("more", server.rig.http.clone(), &recorder, 1).await;
         put_report(&server, &report("d", u64::MAX, "a/b")).await;
         wait_for_newer_plan(&server, &worker, version).await;
-        assert!(manager.leads() && manager.health() == Health::Well);
+        assert!(manager.leads() && manager.health() == Health::Healthy);
         for running in [running, more] {
             running.stop().await;
         }

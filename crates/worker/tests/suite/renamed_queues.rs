@@ -132,20 +132,20 @@ fn workers_that_register_together_agree() {
         let rig = TestServer::in_memory().await;
         let queue = rig.http.clone();
         let workers: Vec<_> = (0..8).map(|_| worker(&queue, 1, "emails", &[])).collect();
-        let mut beginning = tokio::task::JoinSet::new();
+        let mut starting = tokio::task::JoinSet::new();
         for worker in workers {
-            beginning.spawn(async move { worker.init().await });
+            starting.spawn(async move { worker.init().await });
         }
-        for begun in beginning.join_all().await {
-            begun.unwrap();
+        for started in starting.join_all().await {
+            started.unwrap();
         }
         let renamed: Vec<_> = (0..8).map(|_| worker(&queue, 1, "letters", &["emails"])).collect();
-        let mut beginning = tokio::task::JoinSet::new();
+        let mut starting = tokio::task::JoinSet::new();
         for worker in renamed {
-            beginning.spawn(async move { worker.init().await });
+            starting.spawn(async move { worker.init().await });
         }
-        for begun in beginning.join_all().await {
-            begun.unwrap();
+        for started in starting.join_all().await {
+            started.unwrap();
         }
         assert_eq!(rig.client().tubes().await.unwrap().len(), 1);
         rig.stop().await;

@@ -1,10 +1,11 @@
-//! Tubes with a semaphore before them: random runs with a recount after each step, and batches that never happened.
+//! Tubes that are gated by a semaphore: random runs with a recount after each step, and undone
+//! batches.
 
 use fastrand::Rng;
 
 use crate::command::Take;
 use crate::semaphore::{
-    GrantFinish, GrantItem, SemaphoreChange, SemaphoreCommand, SemaphoreKey, Wish,
+    EnqueueItem, GrantFinish, GrantItem, SemaphoreChange, SemaphoreCommand, SemaphoreKey,
 };
 use crate::*;
 
@@ -91,7 +92,7 @@ fn semaphore_command(rng: &mut Rng) -> SemaphoreCommand {
     match rng.u8(..5) {
         0 => {
             let priority = -f64::from(rng.u8(..4)) - 0.5;
-            SemaphoreCommand::Enqueue { key, wishes: vec![Wish { task, priority }] }
+            SemaphoreCommand::Enqueue { key, entries: vec![EnqueueItem { task, priority }] }
         }
         1 => {
             let items = vec![GrantItem { task, grant: None, finish: GrantFinish::Release }];
@@ -114,7 +115,7 @@ fn semaphore_command(rng: &mut Rng) -> SemaphoreCommand {
     }
 }
 
-/// All but the last line: which events were told of is not undone.
+/// All but the last line: which events were sent is not undone.
 fn seen(machine: &Machine) -> Vec<String> {
     let mut lines = machine.snapshot();
     lines.pop();
@@ -150,16 +151,17 @@ fn tasks_are_ready_exactly_while_they_hold_a_grant() {
                 machine.restart();
                 machine.audit();
                 let tick = machine.apply(Timestamp::from_micros(now), Command::Tick { limit: 0 });
-                assert!(tick.is_ok() && machine.loose.is_empty());
+                assert!(tick.is_ok() && machine.to_repair.is_empty());
                 machine.audit();
             }
         }
     }
 }
 
-/// The places of a tube go with its tasks: dropped, emptied or lost, none stays taken for ever.
+/// The entries of a tube's tasks are removed with them: after a drop, truncate or loss no grant
+/// stays held.
 #[test]
-fn nothing_is_held_by_tasks_that_are_gone() {
+fn removed_tasks_hold_no_grants() {
     let mut machine = Machine::default();
     begin(&mut machine);
     let mut rng = Rng::with_seed(1);
@@ -174,7 +176,7 @@ fn nothing_is_held_by_tasks_that_are_gone() {
         assert_eq!(machine.semaphores.gated_tasks().count(), 0);
         machine.audit();
     }
-    // A task whose row was lost with a damaged page leaves its place behind.
+    // A task whose row was lost with a damaged page leaves its entry behind.
     machine.apply(Timestamp::EPOCH, create(0)).expect("it can be made again");
     machine.apply(Timestamp::EPOCH, put(&mut rng)).expect("there is room");
     let number = machine.tubes.number(&tube(0)).expect("it is there");
@@ -182,16 +184,16 @@ fn nothing_is_held_by_tasks_that_are_gone() {
     for id in ids {
         machine.tubes.get_mut(number).unwrap().tasks.remove(id, &mut machine.shared);
     }
-    machine.settle(number);
+    machine.update_signals(number);
     machine.restored();
     machine.apply(Timestamp::EPOCH, Command::Tick { limit: 1 }).expect("time can pass");
     assert_eq!(machine.semaphores.gated_tasks().count(), 0);
     machine.audit();
 }
 
-// A tube whose semaphore was lost with a damaged page let all of its tasks go on at once.
+// A tube whose semaphore was lost with a damaged page admitted all of its tasks at once.
 #[test]
-fn a_gate_whose_semaphore_is_lost_stays_shut() {
+fn a_gate_whose_semaphore_is_lost_stays_closed() {
     let mut machine = Machine::default();
     begin(&mut machine);
     let put = |machine: &mut Machine| {
@@ -210,8 +212,8 @@ fn a_gate_whose_semaphore_is_lost_stays_shut() {
     machine.semaphores = Default::default();
     machine.restored();
     assert_eq!(machine.lost_semaphores().into_iter().collect::<Vec<_>>(), [key(0), key(1)]);
-    assert_eq!(machine.next_wakeup(), Some(Timestamp::EPOCH), "it is not put off");
-    // Also when the batch that puts it right never happened.
+    assert_eq!(machine.next_wakeup(), Some(Timestamp::EPOCH), "it is not delayed");
+    // Also when the repairing batch is undone.
     machine.begin();
     assert_eq!(take(&mut machine), 0);
     machine.undo();
@@ -228,7 +230,7 @@ fn a_gate_whose_semaphore_is_lost_stays_shut() {
 }
 
 #[test]
-fn a_semaphore_that_is_not_there_is_refused() {
+fn an_unknown_semaphore_is_refused() {
     let mut machine = Machine::default();
     begin(&mut machine);
     let semaphore = Some(SemaphoreKey::new("nowhere").expect("a good key"));

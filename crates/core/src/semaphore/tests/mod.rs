@@ -1,8 +1,8 @@
-//! The rules against a naive model, and the stories of the specification.
+//! The rules compared with a naive model, and the scenarios of the specification.
 
 mod audit;
+mod fixture;
 mod naive;
 mod random;
-mod rig;
-mod stories;
+mod scenarios;
 mod times;

@@ -1,4 +1,4 @@
-//! The rules once more, as plainly as they can be said: lists that are sorted whenever somebody asks.
+//! The rules in their simplest form: lists that are sorted on every access.
 
 use crate::semaphore::{
     EventKind, GrantFinish, GrantItem, GrantOutcome, SemaphoreChange, SemaphoreOptions, Status,
@@ -10,14 +10,14 @@ use crate::time::{Span, Timestamp};
 #[derive(Clone, Debug)]
 pub(super) struct Naive {
     pub options: SemaphoreOptions,
-    pub people: Vec<Person>,
-    pub events: Vec<Event>,
+    pub people: Vec<NaiveMember>,
+    pub events: Vec<NaiveEvent>,
     pub grants: u64,
     arrivals: u64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Person {
+pub(super) struct NaiveMember {
     pub task: TaskId,
     pub priority: f64,
     pub arrival: u64,
@@ -31,7 +31,7 @@ pub(super) struct Person {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Event {
+pub(super) struct NaiveEvent {
     pub task: TaskId,
     pub grant: u64,
     pub kind: EventKind,
@@ -49,16 +49,16 @@ impl Naive {
 
     pub fn configure(&mut self, now: Timestamp, change: &SemaphoreChange) {
         self.options = self.options.changed(change).expect("a good change");
-        self.settle(now);
+        self.admit_waiters(now);
     }
 
-    pub fn enqueue(&mut self, now: Timestamp, wishes: &[(TaskId, f64)]) {
-        for (task, priority) in wishes {
+    pub fn enqueue(&mut self, now: Timestamp, entries: &[(TaskId, f64)]) {
+        for (task, priority) in entries {
             match self.people.iter_mut().find(|person| person.task == *task) {
                 Some(person) => person.priority = *priority,
                 None => {
                     self.arrivals += 1;
-                    self.people.push(Person {
+                    self.people.push(NaiveMember {
                         task: *task,
                         priority: *priority,
                         arrival: self.arrivals,
@@ -73,12 +73,12 @@ impl Naive {
                 }
             }
         }
-        self.settle(now);
+        self.admit_waiters(now);
     }
 
     pub fn finish(&mut self, now: Timestamp, items: &[GrantItem]) -> Vec<GrantOutcome> {
         let outcomes = items.iter().map(|item| self.finish_one(now, item)).collect();
-        self.settle(now);
+        self.admit_waiters(now);
         outcomes
     }
 
@@ -111,14 +111,14 @@ impl Naive {
             GrantFinish::Extend(span) => {
                 (person.lease_until, person.ack_by) = (now + span, NEVER);
                 let told =
-                    |event: &Event| event.grant == grant && event.kind == EventKind::Acquired;
+                    |event: &NaiveEvent| event.grant == grant && event.kind == EventKind::Acquired;
                 self.events.retain(|event| !told(event));
             }
         }
         GrantOutcome::Done
     }
 
-    /// A holder goes back into the line, after this time.
+    /// Puts a holder back into the queue after this time.
     fn leave(&mut self, now: Timestamp, at: usize, pause: Span) {
         let grant = self.people[at].grant;
         self.events.retain(|event| event.grant != grant || event.kind == EventKind::Expired);
@@ -128,7 +128,7 @@ impl Naive {
         (person.pinned, person.lease_until, person.ack_by) = (false, NEVER, NEVER);
     }
 
-    pub fn fetch(&mut self, now: Timestamp, count: usize) -> Vec<Event> {
+    pub fn fetch(&mut self, now: Timestamp, count: usize) -> Vec<NaiveEvent> {
         let mut due: Vec<usize> = (0..self.events.len())
             .filter(|at| {
                 let event = &self.events[*at];
@@ -148,7 +148,7 @@ impl Naive {
         due.into_iter().map(hand_out).collect()
     }
 
-    pub fn acknowledge(&mut self, arrived: &Event) {
+    pub fn acknowledge(&mut self, arrived: &NaiveEvent) {
         let Some(at) = self.find(arrived.grant, arrived.kind) else { return };
         self.events.remove(at);
         if arrived.kind == EventKind::Acquired {
@@ -166,9 +166,9 @@ impl Naive {
         self.events.iter().position(|event| event.grant == grant && event.kind == kind)
     }
 
-    fn tell(&mut self, now: Timestamp, at: usize, kind: EventKind, attempts: u32) {
-        let Person { task, grant, .. } = self.people[at];
-        self.events.push(Event { task, grant, kind, attempts, next_at: now });
+    fn add_event(&mut self, now: Timestamp, at: usize, kind: EventKind, attempts: u32) {
+        let NaiveMember { task, grant, .. } = self.people[at];
+        self.events.push(NaiveEvent { task, grant, kind, attempts, next_at: now });
     }
 
     pub fn tick(&mut self, now: Timestamp) {
@@ -183,7 +183,7 @@ impl Naive {
             let at = self.people.iter().position(|person| person.task == task).expect("is there");
             self.end_wait(now, at);
         }
-        self.settle(now);
+        self.admit_waiters(now);
     }
 
     fn end_wait(&mut self, now: Timestamp, at: usize) {
@@ -198,7 +198,7 @@ impl Naive {
             let untold = untold.is_some_and(|event| self.events[event].attempts == 0);
             self.events.retain(|event| event.grant != person.grant);
             if !untold {
-                self.tell(now, at, EventKind::Expired, 0);
+                self.add_event(now, at, EventKind::Expired, 0);
             }
             if self.options.drop_expired && !in_time && !untold {
                 self.people.remove(at);
@@ -207,16 +207,16 @@ impl Naive {
             }
         } else if self.options.force {
             self.leave(now, at, self.options.cool_down);
-            self.tell(now, at, EventKind::Revoked, 0);
+            self.add_event(now, at, EventKind::Revoked, 0);
         } else {
             if self.find(person.grant, EventKind::TryRelease).is_none() {
-                self.tell(now, at, EventKind::TryRelease, 1);
+                self.add_event(now, at, EventKind::TryRelease, 1);
             }
             self.people[at].moment = now + self.options.revoke_grace;
         }
     }
 
-    /// Who has this status, the best first.
+    /// The members with this status, the best first.
     fn sorted(&self, status: Status) -> Vec<usize> {
         let mut found: Vec<usize> =
             (0..self.people.len()).filter(|at| self.people[*at].status == status).collect();
@@ -231,7 +231,7 @@ impl Naive {
         });
     }
 
-    fn settle(&mut self, now: Timestamp) {
+    fn admit_waiters(&mut self, now: Timestamp) {
         while self.step(now) {}
     }
 
@@ -257,7 +257,7 @@ impl Naive {
         // A decline is over when its request would be.
         let best_waits = waiting.first().map(|at| self.people[*at].priority);
         let over = |at: &&usize| {
-            let Person { pinned, priority, .. } = self.people[**at];
+            let NaiveMember { pinned, priority, .. } = self.people[**at];
             pinned && to_shed == 0 && best_waits.is_none_or(|best| best <= priority)
         };
         if let Some(at) = acquired.iter().find(over).copied() {
@@ -295,7 +295,7 @@ impl Naive {
         let person = &mut self.people[at];
         (person.status, person.grant, person.granted) = (Status::Acquired, self.grants, now);
         (person.lease_until, person.ack_by, person.moment) = (lease, ack, NEVER);
-        self.tell(now, at, EventKind::Acquired, 0);
+        self.add_event(now, at, EventKind::Acquired, 0);
     }
 
     fn revoke(&mut self, now: Timestamp, at: usize) {
@@ -307,10 +307,10 @@ impl Naive {
         }
         self.people[at].status = Status::TryRelease;
         self.people[at].moment = now + self.options.revoke_grace;
-        // It may have heard of the request that is taken back with that.
-        let told = self.find(grant, EventKind::Keep).is_some();
+        // It may have received the request that is withdrawn with that.
+        let sent = self.find(grant, EventKind::Keep).is_some();
         self.events.retain(|event| event.grant != grant || event.kind != EventKind::Keep);
-        self.tell(now, at, EventKind::TryRelease, u32::from(told));
+        self.add_event(now, at, EventKind::TryRelease, u32::from(sent));
     }
 
     fn unrevoke(&mut self, now: Timestamp, at: usize) {
@@ -319,7 +319,7 @@ impl Naive {
         let request = self.find(grant, EventKind::TryRelease);
         let request = request.map(|event| self.events.remove(event));
         if request.is_none_or(|request| request.attempts > 0) {
-            self.tell(now, at, EventKind::Keep, 0);
+            self.add_event(now, at, EventKind::Keep, 0);
         }
     }
 }

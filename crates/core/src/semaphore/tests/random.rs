@@ -1,23 +1,24 @@
-//! Random commands on the rules and on the naive model; what is written down brings everything back, and a
-//! batch that is undone leaves no trace.
+//! Random commands on the rules and on the naive model; stored data restores everything, and an
+//! undone batch leaves no trace.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use fastrand::Rng;
 
 use super::audit::audit;
-use super::naive::{Event, Naive};
-use super::rig::Rig;
-use crate::semaphore::book::Semaphores;
+use super::fixture::Fixture;
+use super::naive::{Naive, NaiveEvent};
+use crate::semaphore::semaphores::Semaphores;
 use crate::semaphore::{
-    EventId, EventKind, EventRecord, Grant, GrantFinish, GrantItem, GrantOutcome, PlaceRecord, Row,
-    SemaphoreChange, SemaphoreCommand, SemaphoreRecord, SemaphoreReply, Status, TRANSITIONS, Wish,
+    EnqueueItem, EventId, EventKind, EventRecord, Grant, GrantFinish, GrantItem, GrantOutcome,
+    QueueEntryRecord, Row, SemaphoreChange, SemaphoreCommand, SemaphoreRecord, SemaphoreReply,
+    Status, TRANSITIONS,
 };
 use crate::task::TaskId;
 use crate::time::Span;
 
 #[test]
-fn the_rules_do_what_the_naive_model_does() {
+fn the_rules_agree_with_the_naive_model() {
     let mut steps = BTreeSet::new();
     for seed in 0..60 {
         let mut run = Run::new(seed);
@@ -31,16 +32,16 @@ fn the_rules_do_what_the_naive_model_does() {
     assert!(missing.is_empty(), "these steps were never seen: {missing:?}");
 }
 
-/// Both, and what a disk would have.
+/// Rules and model, and what a disk would contain.
 struct Run {
     seed: u64,
     rng: Rng,
-    rig: Rig,
+    fixture: Fixture,
     naive: Naive,
     disk: Disk,
     held_max: usize,
-    events: Vec<(EventId, Event)>,
-    /// What was last delivered of each grant; a request that was declined is answered.
+    events: Vec<(EventId, NaiveEvent)>,
+    /// The last delivered event of each grant; a declined request is answered.
     heard: BTreeMap<u64, EventKind>,
     steps: BTreeSet<(Option<Status>, Option<Status>)>,
 }
@@ -48,7 +49,7 @@ struct Run {
 #[derive(Default)]
 struct Disk {
     semaphores: BTreeMap<u32, SemaphoreRecord>,
-    tasks: BTreeMap<u64, PlaceRecord>,
+    tasks: BTreeMap<u64, QueueEntryRecord>,
     events: BTreeMap<EventId, EventRecord>,
 }
 
@@ -57,22 +58,22 @@ impl Run {
         let mut rng = Rng::with_seed(seed);
         let first = change(&mut rng);
         let mut disk = Disk::default();
-        let mut rig = Rig::with_limits(1, 1);
-        rig.all = Semaphores::default();
-        rig.all.begin();
-        rig.configure(first.clone());
-        disk.write(&rig.all);
-        rig.all.keep();
+        let mut fixture = Fixture::with_limits(1, 1);
+        fixture.all = Semaphores::default();
+        fixture.all.begin();
+        fixture.configure(first.clone());
+        disk.write(&fixture.all);
+        fixture.all.keep();
         let naive = Naive::new(&first);
         let held_max = naive.options.active as usize;
         let (events, heard, steps) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
-        Run { seed, rng, rig, naive, disk, held_max, events, heard, steps }
+        Run { seed, rng, fixture, naive, disk, held_max, events, heard, steps }
     }
 
     fn step(&mut self) {
         let before = self.statuses();
         self.try_in_vain();
-        self.rig.all.begin();
+        self.fixture.all.begin();
         match self.rng.u8(0..20) {
             0..3 => self.advance(),
             3 => self.configure(),
@@ -81,39 +82,39 @@ impl Run {
             15..18 => self.fetch(),
             _ => self.acknowledge(),
         }
-        self.disk.write(&self.rig.all);
-        self.rig.all.keep();
+        self.disk.write(&self.fixture.all);
+        self.fixture.all.keep();
         if self.rng.u8(0..30) == 0 {
-            let next_event = self.rig.all.next_event();
-            self.rig.all = self.disk.read();
-            self.rig.all.set_next_event(next_event);
+            let next_event = self.fixture.all.next_event();
+            self.fixture.all = self.disk.read();
+            self.fixture.all.set_next_event(next_event);
         }
         self.compare(&before);
     }
 
-    /// Something happens and is undone: nobody may notice.
+    /// Runs commands and undoes them: nothing may change.
     fn try_in_vain(&mut self) {
         if self.rng.u8(0..4) > 0 {
             return;
         }
-        let (rng, naive, now) = (self.rng.clone(), self.naive.clone(), self.rig.now);
+        let (rng, naive, now) = (self.rng.clone(), self.naive.clone(), self.fixture.now);
         let heard = self.heard.clone();
-        self.rig.all.begin();
+        self.fixture.all.begin();
         self.enqueue();
         self.finish();
         self.configure();
         let other = crate::semaphore::SemaphoreKey::new("other").expect("a good key");
         let change = Box::default();
         let create = SemaphoreCommand::Configure { key: other, change, only_new: false };
-        self.rig.ask(create).expect("can be made");
-        let key = self.rig.key.clone();
+        self.fixture.ask(create).expect("can be made");
+        let key = self.fixture.key.clone();
         let drop = SemaphoreCommand::Drop { key: key.clone(), force: true };
-        self.rig.ask(drop).expect("can be dropped");
+        self.fixture.ask(drop).expect("can be dropped");
         let again = SemaphoreCommand::Configure { key, change: Box::default(), only_new: true };
-        self.rig.ask(again).expect("can be made again");
+        self.fixture.ask(again).expect("can be made again");
         self.enqueue();
-        self.rig.all.undo();
-        (self.naive, self.heard, self.rig.now) = (naive, heard, now);
+        self.fixture.all.undo();
+        (self.naive, self.heard, self.fixture.now) = (naive, heard, now);
         // The same random numbers again: had anything stayed, the model would see it.
         self.rng = rng;
         self.rng.u8(..);
@@ -121,15 +122,15 @@ impl Run {
 
     fn advance(&mut self) {
         let seconds = self.rng.u64(0..40);
-        self.rig.advance(seconds);
-        self.naive.tick(self.rig.now);
+        self.fixture.advance(seconds);
+        self.naive.tick(self.fixture.now);
         self.bound_held();
     }
 
     fn configure(&mut self) {
         let change = change(&mut self.rng);
-        self.rig.configure(change.clone());
-        self.naive.configure(self.rig.now, &change);
+        self.fixture.configure(change.clone());
+        self.naive.configure(self.fixture.now, &change);
     }
 
     fn task(&mut self) -> u64 {
@@ -138,21 +139,21 @@ impl Run {
 
     fn enqueue(&mut self) {
         let count = if self.rng.bool() { 1 } else { self.rng.usize(0..5) };
-        let wishes: Vec<_> =
+        let entries: Vec<_> =
             (0..count).map(|_| (TaskId(self.task()), f64::from(self.rng.u8(0..12)))).collect();
-        self.naive.enqueue(self.rig.now, &wishes);
-        let wishes =
-            wishes.iter().map(|(task, priority)| Wish { task: *task, priority: *priority });
-        let (key, wishes) = (self.rig.key.clone(), wishes.collect());
-        self.rig.ask(SemaphoreCommand::Enqueue { key, wishes }).expect("can be enqueued");
+        self.naive.enqueue(self.fixture.now, &entries);
+        let entries =
+            entries.iter().map(|(task, priority)| EnqueueItem { task: *task, priority: *priority });
+        let (key, entries) = (self.fixture.key.clone(), entries.collect());
+        self.fixture.ask(SemaphoreCommand::Enqueue { key, entries }).expect("can be enqueued");
     }
 
     fn finish(&mut self) {
         let count = if self.rng.bool() { 1 } else { self.rng.usize(0..4) };
         let items: Vec<_> = (0..count).map(|_| self.item()).collect();
-        let expected = self.naive.finish(self.rig.now, &items);
-        let key = self.rig.key.clone();
-        let got = self.rig.ask(SemaphoreCommand::Finish { key, items: items.clone() });
+        let expected = self.naive.finish(self.fixture.now, &items);
+        let key = self.fixture.key.clone();
+        let got = self.fixture.ask(SemaphoreCommand::Finish { key, items: items.clone() });
         for (item, outcome) in items.iter().zip(&expected) {
             let person = self.naive.people.iter().find(|person| person.task == item.task);
             if let (GrantFinish::Decline, GrantOutcome::Done, Some(person)) =
@@ -183,9 +184,11 @@ impl Run {
 
     fn fetch(&mut self) {
         let count = self.rng.usize(0..6);
-        let expected = self.naive.fetch(self.rig.now, count);
+        let expected = self.naive.fetch(self.fixture.now, count);
         let command = SemaphoreCommand::Events { key: None, count, wait: Span::ZERO };
-        let Ok(SemaphoreReply::Events(got)) = self.rig.ask(command) else { panic!("no events") };
+        let Ok(SemaphoreReply::Events(got)) = self.fixture.ask(command) else {
+            panic!("no events")
+        };
         assert_eq!(got.len(), expected.len(), "seed {}", self.seed);
         for (expected, got) in expected.into_iter().zip(got) {
             let said = (expected.task, Grant(expected.grant), expected.kind, expected.attempts);
@@ -202,17 +205,18 @@ impl Run {
         }
         let (id, event) = self.events[self.rng.usize(0..self.events.len())].clone();
         let there = self.disk.events.contains_key(&id);
-        self.rig.acknowledge(vec![id]);
+        self.fixture.acknowledge(vec![id]);
         if there {
             self.naive.acknowledge(&event);
         }
     }
 
-    /// What a holder last heard is what is wanted of it, or the event that says so is on its way.
+    /// The last event that a holder received is what is requested of it, or a newer event is
+    /// pending.
     fn holders_know(&self) {
         for person in &self.naive.people {
             let about = (0, person.task, Grant(person.grant));
-            let told = |kind| self.rig.all.outbox.find(about, kind).is_some();
+            let told = |kind| self.fixture.all.outbox.find(about, kind).is_some();
             let asked = self.heard.get(&person.grant) == Some(&EventKind::TryRelease);
             let knows = match person.status {
                 Status::Acquired => !asked || told(EventKind::Keep),
@@ -229,7 +233,7 @@ impl Run {
         self.naive.people.iter().map(|person| (person.task, person.status)).collect()
     }
 
-    /// After the capacity was lowered those who are too many may only become fewer.
+    /// After the capacity was lowered, the number of surplus holders may only decrease.
     fn bound_held(&mut self) {
         let held = [Status::Acquired, Status::TryRelease];
         let held = self.naive.people.iter().filter(|person| held.contains(&person.status)).count();
@@ -238,7 +242,7 @@ impl Run {
 
     fn compare(&mut self, before: &BTreeMap<TaskId, Status>) {
         self.held_max = self.held_max.max(self.naive.options.active as usize);
-        audit(&self.rig.all, self.rig.now, 0, self.held_max);
+        audit(&self.fixture.all, self.fixture.now, 0, self.held_max);
         self.bound_held();
         self.holders_know();
         for task in 0..14 {
@@ -250,9 +254,9 @@ impl Run {
                 self.steps.insert((was, is));
             }
         }
-        let info = self.rig.info();
+        let info = self.fixture.info();
         assert_eq!(info.events as usize, self.naive.events.len(), "seed {}", self.seed);
-        assert_eq!(self.rig.all.semaphore(0).record.grant_seq, self.naive.grants);
+        assert_eq!(self.fixture.all.semaphore(0).record.grant_seq, self.naive.grants);
     }
 
     #[expect(clippy::type_complexity, reason = "used once, to compare two sides field by field")]
@@ -266,7 +270,7 @@ impl Run {
             let grant = if holds(person.status) { person.grant } else { 0 };
             (person.priority, person.status, grant, person.pinned)
         });
-        let got = self.rig.standing(task.0).map(|standing| {
+        let got = self.fixture.standing(task.0).map(|standing| {
             let grant = standing.grant.map_or(0, |grant| grant.0);
             (standing.priority.value(), standing.status, grant, standing.pinned)
         });
@@ -274,7 +278,7 @@ impl Run {
     }
 }
 
-/// Mostly small numbers, so that everything happens.
+/// Mostly small numbers, so that every case occurs.
 fn change(rng: &mut Rng) -> SemaphoreChange {
     let active = rng.i64(0..6);
     let span = |rng: &mut Rng| Span::from_secs(rng.u64(0..3) * 10);

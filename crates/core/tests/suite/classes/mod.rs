@@ -1,8 +1,8 @@
-//! What duration classes promise.
+//! The guarantees of duration classes.
 //!
-//! `world` plays a pool with random tasks on a clock of its own and checks each decision; `promises`
-//! runs it in several ways. `seed` holds three classes against the wording they come from, `prefix`
-//! compares runs with and without later tasks, `rules` has the smaller rules one by one.
+//! `world` simulates a pool with random tasks and checks each decision; `promises` runs it in
+//! several variants. `seed` compares three classes with the specification they come from, `prefix`
+//! compares runs with and without later tasks, `rules` tests single rules.
 
 mod world;
 

@@ -1,4 +1,4 @@
-//! Who comes later changes nothing for those before: neither what they are told, nor when they start.
+//! Later tasks change nothing for earlier ones: neither their estimates, nor their starts.
 
 use std::collections::BTreeSet;
 
@@ -41,7 +41,7 @@ fn the_starts_of_the_first_do_not_depend_on_the_rest() {
 }
 
 #[test]
-fn shorter_tasks_make_nobody_start_later() {
+fn shorter_tasks_delay_no_other_task() {
     for seed in 0..3_000 {
         let mut rng = Rng::with_seed(seed);
         let (rules, backends) = rules(&mut rng);
@@ -59,9 +59,9 @@ fn shorter_tasks_make_nobody_start_later() {
     }
 }
 
-/// Adding tasks one by one gives what playing the whole queue gives.
+/// Adding tasks one by one gives the same as simulating the whole queue.
 #[test]
-fn one_task_more_starts_as_if_all_were_played_again() {
+fn adding_one_task_gives_the_same_start_as_a_new_simulation() {
     let mut compared = 0;
     for seed in 0..500 {
         let mut rng = Rng::with_seed(seed);
@@ -69,7 +69,7 @@ fn one_task_more_starts_as_if_all_were_played_again() {
         let limits = rules.limits(backends);
         let limits = limits.as_slice();
         let waiters: Vec<_> = (0..40).map(|_| waiter(&mut rng, limits.len())).collect();
-        // Nested as the limits are, or there would be more running than may.
+        // Nested like the limits, or more tasks would run than allowed.
         let running = rng.u32(0..=limits[limits.len() - 1]);
         let occupants: Vec<_> = (0..running)
             .map(|_| {
@@ -101,7 +101,7 @@ fn starts(mut classes: Classes, wishes: &[Span]) -> Vec<Timestamp> {
         }
     };
     for (ticket, wish) in wishes.iter().enumerate() {
-        let decisions = classes.arrive(NOW, Ticket(ticket as u64), Ask::Timed(*wish));
+        let decisions = classes.arrive(NOW, Ticket(ticket as u64), RunRequest::Timed(*wish));
         note(NOW, decisions, &mut ends);
     }
     while let Some((now, ticket)) = ends.pop_first() {
@@ -125,15 +125,19 @@ fn a_pool_of_explicit_tasks_starts_them_exactly_as_estimated() {
             assert_eq!(starts(classes.clone(), &wishes[..length]), all[..length], "seed {seed}");
         }
         for (ticket, wish) in wishes.iter().enumerate() {
-            classes.arrive(NOW, Ticket(ticket as u64), Ask::Timed(*wish));
+            classes.arrive(NOW, Ticket(ticket as u64), RunRequest::Timed(*wish));
         }
         let means = Means::default();
-        let mut outlook = classes.outlook(NOW, Span::ZERO, &means);
+        let mut forecast = classes.forecast(NOW, Span::ZERO, &means);
         for one in classes.waiting(NOW, Span::ZERO, &means) {
-            // Told one by one it is the same.
-            assert_eq!(classes.greet(NOW, one.ticket, &mut outlook), Some(one), "seed {seed}");
-            let told = NOW + one.estimate.unwrap().max;
-            assert_eq!(told, all[one.ticket.0 as usize], "seed {seed}, task {}", one.ticket);
+            // Added one by one the result is the same.
+            assert_eq!(
+                classes.add_to_forecast(NOW, one.ticket, &mut forecast),
+                Some(one),
+                "seed {seed}"
+            );
+            let estimates = NOW + one.estimate.unwrap().max;
+            assert_eq!(estimates, all[one.ticket.0 as usize], "seed {seed}, task {}", one.ticket);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Random pools, each in several ways. The world itself checks what is promised.
+//! Random pools in several variants. The simulated world itself checks the guarantees.
 
 use taskyard_core::Span;
 
@@ -29,11 +29,12 @@ fn they_hold_when_backends_die_and_pools_pause() {
 }
 
 #[test]
-fn they_hold_when_tasks_take_their_time_to_end() {
+fn they_hold_when_tasks_end_slowly() {
     run_all(Troubles { ending: Span::from_micros(300_000), ..Troubles::default() }, RUNS);
 }
 
-// Who waited behind a spared session was told the moment when a backend would have been free without it.
+// A task that waited behind a spared session got the estimate of a backend that would have been
+// free without it.
 #[test]
 fn they_hold_when_sessions_are_spared() {
     let ending = Span::from_micros(300_000);

@@ -1,4 +1,4 @@
-//! The smaller rules, one by one.
+//! Single rules.
 
 use taskyard_core::classes::*;
 use taskyard_core::estimate::Means;
@@ -31,16 +31,19 @@ fn lowered(ticket: u64, class: u8, seconds: u64, stop: bool) -> Decision {
     Decision::Lower { ticket: Ticket(ticket), class, limit: secs(seconds), stop }
 }
 
-/// Limits 3/2/1; S1 runs as slow and X as medium; then M1, S2 and F1 come.
+/// Limits 3/2/1; S1 runs as slow and X as medium; then M1, S2 and F1 arrive.
 #[test]
 fn the_worked_example() {
     let mut classes = pool([3, 2, 1]);
     let mut arrive = |ticket, ask| classes.arrive(NOW, Ticket(ticket), ask);
-    assert_eq!(arrive(1, Ask::Timed(secs(30))), [started(1, 2, 30)]);
-    assert_eq!(arrive(2, Ask::Default), [started(2, 1, 10)]);
-    assert_eq!(arrive(3, Ask::Timed(secs(10))), [lowered(2, 0, 3, false), started(3, 1, 10)]);
-    assert_eq!(arrive(4, Ask::Timed(secs(30))), []);
-    assert_eq!(arrive(5, Ask::Timed(secs(3))), []);
+    assert_eq!(arrive(1, RunRequest::Timed(secs(30))), [started(1, 2, 30)]);
+    assert_eq!(arrive(2, RunRequest::Default), [started(2, 1, 10)]);
+    assert_eq!(
+        arrive(3, RunRequest::Timed(secs(10))),
+        [lowered(2, 0, 3, false), started(3, 1, 10)]
+    );
+    assert_eq!(arrive(4, RunRequest::Timed(secs(30))), []);
+    assert_eq!(arrive(5, RunRequest::Timed(secs(3))), []);
     let reasons: Vec<_> = classes
         .waiting(NOW, Span::ZERO, &Means::default())
         .iter()
@@ -56,30 +59,31 @@ fn the_worked_example() {
 #[test]
 fn a_default_task_gets_as_much_as_is_free() {
     let mut classes = pool([3, 2, 1]);
-    assert_eq!(classes.arrive(NOW, Ticket(0), Ask::Default), [started(0, 2, 30)]);
-    assert_eq!(classes.arrive(NOW, Ticket(1), Ask::Default), [started(1, 1, 10)]);
-    assert_eq!(classes.arrive(NOW, Ticket(2), Ask::Default), [started(2, 0, 3)]);
+    assert_eq!(classes.arrive(NOW, Ticket(0), RunRequest::Default), [started(0, 2, 30)]);
+    assert_eq!(classes.arrive(NOW, Ticket(1), RunRequest::Default), [started(1, 1, 10)]);
+    assert_eq!(classes.arrive(NOW, Ticket(2), RunRequest::Default), [started(2, 0, 3)]);
 }
 
 #[test]
 fn a_lowered_task_whose_time_is_over_ends_and_holds_only_its_backend() {
     let mut classes = pool([1, 1, 1]);
-    classes.arrive(NOW, Ticket(0), Ask::Default);
+    classes.arrive(NOW, Ticket(0), RunRequest::Default);
     let late = NOW + secs(5);
-    let decisions = classes.arrive(late, Ticket(1), Ask::Timed(secs(3)));
+    let decisions = classes.arrive(late, Ticket(1), RunRequest::Timed(secs(3)));
     assert_eq!(decisions, [lowered(0, 0, 3, true)]);
     assert_eq!([0, 1, 2].map(|class| classes.load().running(class)), [1, 0, 0]);
-    let told = classes.waiting(late, Span::from_micros(70), &Means::default());
-    assert_eq!(told[0].estimate.unwrap().max, Span::from_micros(70));
+    let estimates = classes.waiting(late, Span::from_micros(70), &Means::default());
+    assert_eq!(estimates[0].estimate.unwrap().max, Span::from_micros(70));
     assert_eq!(classes.remove(late, Ticket(0)), [started(1, 0, 3)]);
 }
 
 #[test]
 fn a_denied_shell_lowers_one_default_task_by_one_class() {
     let mut classes = pool([1, 1, 1]);
-    classes.arrive(NOW, Ticket(0), Ask::Default);
+    classes.arrive(NOW, Ticket(0), RunRequest::Default);
     let denied = |ticket| Decision::Deny { ticket: Ticket(ticket), why: Denial::Busy };
-    let arrive = |classes: &mut Classes, at| classes.arrive(NOW, Ticket(at), Ask::Interactive);
+    let arrive =
+        |classes: &mut Classes, at| classes.arrive(NOW, Ticket(at), RunRequest::Interactive);
     assert_eq!(arrive(&mut classes, 1), [denied(1), lowered(0, 1, 10, false)]);
     assert_eq!(arrive(&mut classes, 2), [denied(2), lowered(0, 0, 3, false)]);
     assert_eq!(arrive(&mut classes, 3), [denied(3)]);
@@ -91,14 +95,17 @@ fn a_shell_is_halted_for_a_task_that_then_starts() {
     for ticket in [0, 1] {
         let limit = Span::FOREVER;
         let start = Decision::Start { ticket: Ticket(ticket), class: None, limit };
-        assert_eq!(classes.arrive(NOW, Ticket(ticket), Ask::Interactive), [start]);
+        assert_eq!(classes.arrive(NOW, Ticket(ticket), RunRequest::Interactive), [start]);
     }
     let halted = |ticket| Decision::Halt { ticket: Ticket(ticket) };
-    let decisions = classes.arrive(NOW, Ticket(2), Ask::Timed(secs(30)));
+    let decisions = classes.arrive(NOW, Ticket(2), RunRequest::Timed(secs(30)));
     assert_eq!(decisions, [halted(0), started(2, 2, 30)]);
     // A second slow one could not start even on the other shell's backend.
-    assert_eq!(classes.arrive(NOW, Ticket(3), Ask::Timed(secs(30))), []);
-    assert_eq!(classes.arrive(NOW, Ticket(4), Ask::Timed(secs(3))), [halted(1), started(4, 0, 3)]);
+    assert_eq!(classes.arrive(NOW, Ticket(3), RunRequest::Timed(secs(30))), []);
+    assert_eq!(
+        classes.arrive(NOW, Ticket(4), RunRequest::Timed(secs(3))),
+        [halted(1), started(4, 0, 3)]
+    );
 }
 
 #[test]
@@ -109,33 +116,34 @@ fn a_patient_pool_waits_for_a_lowered_task_instead_of_halting_a_shell() {
         rules.patient = patient;
         classes = Classes::new(rules, 1);
         classes.set_backends(NOW, 2);
-        classes.arrive(NOW, Ticket(0), Ask::Default);
-        classes.arrive(NOW, Ticket(1), Ask::Interactive);
-        let decisions = classes.arrive(NOW + secs(5), Ticket(2), Ask::Timed(secs(3)));
+        classes.arrive(NOW, Ticket(0), RunRequest::Default);
+        classes.arrive(NOW, Ticket(1), RunRequest::Interactive);
+        let decisions = classes.arrive(NOW + secs(5), Ticket(2), RunRequest::Timed(secs(3)));
         assert_eq!(decisions.contains(&Decision::Halt { ticket: Ticket(1) }), !patient);
         assert_eq!(decisions.contains(&started(2, 0, 3)), !patient);
     }
 }
 
-// The first in the queue of a patient pool was told that it starts at once, in the place of a session that was spared.
+// The first in the queue of a patient pool got the estimate that it starts at once, on the backend
+// of a spared session.
 #[test]
 fn a_spared_shell_counts_until_the_lowered_task_has_ended() {
     let mut rules = pool([2, 1, 1]).rules().clone();
     rules.patient = true;
     let mut classes = Classes::new(rules, 1);
     classes.set_backends(NOW, 2);
-    classes.arrive(NOW, Ticket(0), Ask::Default);
-    classes.arrive(NOW, Ticket(1), Ask::Interactive);
+    classes.arrive(NOW, Ticket(0), RunRequest::Default);
+    classes.arrive(NOW, Ticket(1), RunRequest::Interactive);
     let late = NOW + secs(5);
-    classes.arrive(late, Ticket(2), Ask::Timed(secs(3)));
-    classes.arrive(late, Ticket(3), Ask::Timed(secs(3)));
-    let told = |now, classes: &Classes| {
+    classes.arrive(late, Ticket(2), RunRequest::Timed(secs(3)));
+    classes.arrive(late, Ticket(3), RunRequest::Timed(secs(3)));
+    let estimates = |now, classes: &Classes| {
         let waiting = classes.waiting(now, secs(2), &Means::default());
         waiting.iter().map(|one| one.estimate.unwrap().max).collect::<Vec<_>>()
     };
-    // Then one has the place of the lowered task, and the other that of the session.
-    assert_eq!(told(late, &classes), [secs(2), secs(2)]);
-    assert_eq!(told(late + secs(1), &classes), [secs(1), secs(1)]);
+    // Then one has the backend of the lowered task, and the other that of the session.
+    assert_eq!(estimates(late, &classes), [secs(2), secs(2)]);
+    assert_eq!(estimates(late + secs(1), &classes), [secs(1), secs(1)]);
     let decisions = classes.remove(late + secs(1), Ticket(0));
     let halted = Decision::Halt { ticket: Ticket(1) };
     assert_eq!(decisions, [started(2, 0, 3), halted, started(3, 0, 3)]);
@@ -144,8 +152,8 @@ fn a_spared_shell_counts_until_the_lowered_task_has_ended() {
 #[test]
 fn a_client_may_lower_and_never_raise() {
     let mut classes = pool([1, 1, 1]);
-    classes.arrive(NOW, Ticket(0), Ask::Timed(secs(30)));
-    classes.arrive(NOW, Ticket(1), Ask::Timed(secs(30)));
+    classes.arrive(NOW, Ticket(0), RunRequest::Timed(secs(30)));
+    classes.arrive(NOW, Ticket(1), RunRequest::Timed(secs(30)));
     assert_eq!(classes.lower(NOW, Ticket(1), secs(31)), Err(LowerError::Raised));
     assert_eq!(classes.lower(NOW, Ticket(1), secs(2)), Ok(vec![]));
     assert_eq!(classes.lower(NOW, Ticket(9), secs(2)), Err(LowerError::Missing));
@@ -159,29 +167,29 @@ fn a_client_may_lower_and_never_raise() {
 #[test]
 fn without_backends_all_wait_and_shells_are_denied() {
     let mut classes = pool([0, 1, 1]);
-    assert_eq!(classes.arrive(NOW, Ticket(0), Ask::Default), []);
+    assert_eq!(classes.arrive(NOW, Ticket(0), RunRequest::Default), []);
     let denied = Decision::Deny { ticket: Ticket(1), why: Denial::Busy };
-    assert_eq!(classes.arrive(NOW, Ticket(1), Ask::Interactive), [denied]);
-    let told = classes.waiting(NOW, Span::ZERO, &Means::default());
-    assert_eq!((told[0].reason, told[0].estimate), (Reason::NoBackend, None));
+    assert_eq!(classes.arrive(NOW, Ticket(1), RunRequest::Interactive), [denied]);
+    let estimates = classes.waiting(NOW, Span::ZERO, &Means::default());
+    assert_eq!((estimates[0].reason, estimates[0].estimate), (Reason::NoBackend, None));
     assert_eq!(classes.set_backends(NOW, 1), [started(0, 2, 30)]);
 }
 
 #[test]
-fn a_pause_holds_all_back() {
+fn a_pause_stops_all_starts() {
     let mut classes = pool([1, 1, 1]);
     assert_eq!(classes.set_paused(NOW, true), []);
-    assert_eq!(classes.arrive(NOW, Ticket(0), Ask::Default), []);
-    let told = classes.waiting(NOW, Span::ZERO, &Means::default());
-    assert_eq!((told[0].reason, told[0].estimate), (Reason::PoolPaused, None));
+    assert_eq!(classes.arrive(NOW, Ticket(0), RunRequest::Default), []);
+    let estimates = classes.waiting(NOW, Span::ZERO, &Means::default());
+    assert_eq!((estimates[0].reason, estimates[0].estimate), (Reason::PoolPaused, None));
     assert_eq!(classes.set_paused(NOW, false), [started(0, 2, 30)]);
 }
 
 #[test]
-fn a_task_that_lost_its_backend_has_its_old_place() {
+fn a_task_that_lost_its_backend_keeps_its_place() {
     let mut classes = pool([1, 1, 1]);
     for ticket in 0..3 {
-        classes.arrive(NOW, Ticket(ticket), Ask::Timed(secs(3)));
+        classes.arrive(NOW, Ticket(ticket), RunRequest::Timed(secs(3)));
     }
     classes.set_backends(NOW, 0);
     assert_eq!(classes.put_back(NOW, Ticket(0)), []);
@@ -195,27 +203,27 @@ fn more_than_the_queue_holds_is_denied() {
     let mut rules = Rules::default();
     rules.queue_max = 1;
     let mut classes = Classes::new(rules, 1);
-    assert_eq!(classes.arrive(NOW, Ticket(0), Ask::Default), []);
+    assert_eq!(classes.arrive(NOW, Ticket(0), RunRequest::Default), []);
     let denied = Decision::Deny { ticket: Ticket(1), why: Denial::QueueFull };
-    assert_eq!(classes.arrive(NOW, Ticket(1), Ask::Default), [denied]);
+    assert_eq!(classes.arrive(NOW, Ticket(1), RunRequest::Default), [denied]);
 }
 
 #[test]
-fn who_waited_as_long_as_it_may_is_turned_away() {
+fn a_task_whose_maximum_wait_is_over_is_denied() {
     let mut rules = Rules::default();
     rules.wait_max = Some(secs(5));
     let mut classes = Classes::new(rules, 1);
     assert_eq!(classes.next_expiry(), None);
-    classes.arrive(NOW, Ticket(0), Ask::Timed(secs(30)));
-    classes.arrive(NOW + secs(1), Ticket(1), Ask::Default);
+    classes.arrive(NOW, Ticket(0), RunRequest::Timed(secs(30)));
+    classes.arrive(NOW + secs(1), Ticket(1), RunRequest::Default);
     assert_eq!(classes.next_expiry(), Some(NOW + secs(5)));
     let early = Timestamp::from_micros((NOW + secs(5)).as_micros() - 1);
     assert_eq!(classes.expire(early), []);
-    // Lowering keeps the place, and the time that was waited there.
+    // Lowering keeps the place, and the time waited.
     assert_eq!(classes.lower(NOW + secs(4), Ticket(0), secs(3)), Ok(vec![]));
     let denied = |ticket| Decision::Deny { ticket: Ticket(ticket), why: Denial::Overloaded };
     assert_eq!(classes.expire(NOW + secs(5)), [denied(0)]);
-    // Who starts is no longer in danger; who lost its backend begins to wait anew.
+    // A started task has no maximum wait; one that lost its backend begins to wait again.
     assert_eq!(classes.set_backends(NOW + secs(5), 1), [started(1, 2, 30)]);
     assert_eq!(classes.next_expiry(), None);
     classes.set_backends(NOW + secs(20), 0);
@@ -259,11 +267,11 @@ fn rules_that_are_not_nested_are_refused() {
     assert!(Rules::new(vec![first]).is_ok());
 }
 
-/// A client that said once more what held already had its task lowered, and counted so.
+/// A client that repeated its current limit had its task lowered, and counted so.
 #[test]
-fn a_wish_that_changes_nothing_lowers_nothing() {
+fn a_request_that_changes_nothing_lowers_nothing() {
     let mut classes = pool([3, 2, 1]);
-    classes.arrive(NOW, Ticket(0), Ask::Timed(secs(20)));
+    classes.arrive(NOW, Ticket(0), RunRequest::Timed(secs(20)));
     let mut lower = |ticket, seconds| classes.lower(NOW, Ticket(ticket), secs(seconds)).unwrap();
     assert_eq!(lower(0, 20), []);
     assert_eq!(lower(0, 15), [lowered(0, 2, 15, false)]);
@@ -271,7 +279,7 @@ fn a_wish_that_changes_nothing_lowers_nothing() {
     assert_eq!(lower(0, 0), [lowered(0, 0, 0, true)]);
     assert_eq!(lower(0, 0), []);
     // A default task that has less than its client would let it.
-    classes.arrive(NOW, Ticket(1), Ask::Timed(secs(30)));
-    classes.arrive(NOW, Ticket(2), Ask::Default);
+    classes.arrive(NOW, Ticket(1), RunRequest::Timed(secs(30)));
+    classes.arrive(NOW, Ticket(2), RunRequest::Default);
     assert_eq!(classes.lower(NOW, Ticket(2), secs(20)), Ok(vec![]));
 }

@@ -1,5 +1,5 @@
-//! Three classes against the words they come from: a second scheduler, written sentence by sentence
-//! from the text, gives the same decisions.
+//! Three classes compared with their specification: a second scheduler, written sentence by
+//! sentence from its text, makes the same decisions.
 
 use fastrand::Rng;
 use taskyard_core::classes::*;
@@ -208,7 +208,7 @@ fn pool(limits: [usize; 3]) -> Classes {
     classes
 }
 
-/// Compares a run of random arrivals and ends; answers everything that was said.
+/// Compares a run of random arrivals and ends; returns all decisions.
 fn compare(seed: u64) -> Vec<String> {
     let mut rng = Rng::with_seed(seed);
     let slow = rng.usize(1..=3);
@@ -233,9 +233,11 @@ fn compare(seed: u64) -> Vec<String> {
                     _ => Sort::Default,
                 };
                 let ask = match sort {
-                    Sort::Specific(duration) => Ask::Timed(Span::from_secs(duration.seconds())),
-                    Sort::Default => Ask::Default,
-                    Sort::Interactive => Ask::Interactive,
+                    Sort::Specific(duration) => {
+                        RunRequest::Timed(Span::from_secs(duration.seconds()))
+                    }
+                    Sort::Default => RunRequest::Default,
+                    Sort::Interactive => RunRequest::Interactive,
                 };
                 next += 1;
                 text.arrive(now, next, sort);
@@ -249,12 +251,12 @@ fn compare(seed: u64) -> Vec<String> {
 }
 
 #[test]
-fn three_classes_do_what_the_text_says() {
+fn three_classes_follow_the_specification() {
     let mut all = Vec::new();
     for seed in 0..500 {
         all.extend(compare(seed));
     }
-    // Everything the text speaks of has happened, or the comparison would prove nothing.
+    // Every decision of the specification has occurred, or the comparison would prove nothing.
     for word in ["start", "lower", "stop", "halt", "deny", "as Slow", "as Medium", "to Medium"] {
         let count = all.iter().filter(|line| line.contains(word)).count();
         assert!(count > 100, "{word}: {count}");

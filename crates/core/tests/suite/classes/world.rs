@@ -1,4 +1,4 @@
-//! A pool with random tasks, on a clock of its own. Every decision is checked as it is made.
+//! A simulated pool with random tasks. Every decision is checked as it is made.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,11 +10,11 @@ use taskyard_core::{Reason, Span, Timestamp};
 /// What may happen beside arrivals and ends.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Troubles {
-    /// Backends come and go, programs are put back, the pool pauses.
+    /// Backends start and die, tasks are queued again, the pool pauses.
     pub losses: bool,
     /// Clients leave and lower their tasks.
     pub leaving: bool,
-    /// The longest a task takes to end when it is told to.
+    /// The longest time a task takes to end when it is stopped.
     pub ending: Span,
     /// Interactive tasks are spared while others are about to end.
     pub patient: bool,
@@ -36,12 +36,12 @@ pub struct World {
 
 #[derive(Clone, Debug)]
 struct Job {
-    ask: Ask,
-    /// How long it would run if nobody stopped it.
+    ask: RunRequest,
+    /// How long it would run if it were not stopped.
     natural: Span,
     lowered: bool,
     running: Option<Run>,
-    /// The latest start it was promised so far.
+    /// The latest estimated start so far.
     bound: Option<Timestamp>,
 }
 
@@ -86,7 +86,7 @@ impl World {
         }
     }
 
-    /// Some arrivals and everything that happens meanwhile, then nothing new until all is done.
+    /// Some arrivals and other events, then nothing new until all tasks are done.
     pub fn run(&mut self, steps: usize) {
         for _ in 0..steps {
             let pause = Span::from_micros(self.rng.i64(..2_500_000));
@@ -103,7 +103,7 @@ impl World {
         assert_eq!(self.held, self.freed);
     }
 
-    /// Lets everything end that ends by then.
+    /// Ends everything that ends by then.
     fn until(&mut self, moment: Timestamp) {
         while let Some((end, ticket)) = self.ends.first().copied()
             && end <= moment
@@ -143,15 +143,15 @@ impl World {
         self.next += 1;
         let longest = self.classes.rules().longest().as_micros();
         let ask = match self.rng.u8(..10) {
-            0 => Ask::Interactive,
-            1..4 => Ask::Default,
-            _ => Ask::Timed(Span::from_micros(self.rng.i64(1..longest + 1_000_000))),
+            0 => RunRequest::Interactive,
+            1..4 => RunRequest::Default,
+            _ => RunRequest::Timed(Span::from_micros(self.rng.i64(1..longest + 1_000_000))),
         };
         let natural = match self.rng.u8(..3) {
             0 => Span::FOREVER,
             _ => Span::from_micros(self.rng.i64(..longest)),
         };
-        // Nobody sits before a shell for ever, or a pool of shells would never be done.
+        // Shells end at some time, or a pool of shells would never be done.
         let natural = natural.min(Span::from_secs(600));
         let job = Job { ask, natural, lowered: false, running: None, bound: None };
         self.tasks.insert(ticket, job);
@@ -169,7 +169,7 @@ impl World {
         let Some(ticket) = self.any(true) else { return Vec::new() };
         self.forget_bounds();
         let job = self.forget(ticket);
-        if job.ask != Ask::Interactive {
+        if job.ask != RunRequest::Interactive {
             self.tasks.insert(ticket, Job { running: None, ..job });
         }
         self.classes.put_back(self.now, ticket)
@@ -190,8 +190,8 @@ impl World {
         let job = self.tasks.get_mut(&ticket).unwrap();
         if done.is_ok() {
             job.lowered = true;
-            if let Ask::Timed(_) = job.ask {
-                job.ask = Ask::Timed(wish);
+            if let RunRequest::Timed(_) = job.ask {
+                job.ask = RunRequest::Timed(wish);
             }
         }
         done.unwrap_or_default()
@@ -206,7 +206,7 @@ impl World {
         job
     }
 
-    /// Promises end where the pool itself changes.
+    /// Estimates are void when the pool itself changes.
     fn forget_bounds(&mut self) {
         self.tasks.values_mut().for_each(|job| job.bound = None);
     }
@@ -220,16 +220,16 @@ impl World {
                 Decision::Start { ticket, class, limit } => self.start(ticket, class, limit),
                 Decision::Lower { ticket, limit, stop, .. } => self.cut(ticket, limit, stop),
                 Decision::Halt { ticket } => {
-                    assert_eq!(self.forget(ticket).ask, Ask::Interactive);
+                    assert_eq!(self.forget(ticket).ask, RunRequest::Interactive);
                 }
                 Decision::Deny { ticket, .. } => {
-                    assert_eq!(self.forget(ticket).ask, Ask::Interactive);
+                    assert_eq!(self.forget(ticket).ask, RunRequest::Interactive);
                 }
             }
         }
         self.classes.audit().unwrap();
         let running = self.tasks.values().filter(|job| job.running.is_some()).count();
-        assert_eq!(running, self.classes.running(), "every start was told, and every end");
+        assert_eq!(running, self.classes.running(), "every start and every end was decided");
         self.check_waiting();
     }
 
@@ -265,9 +265,9 @@ impl World {
         }
         let ending = Span::from_micros(self.rng.i64(0..=self.troubles.ending.as_micros()));
         let job = self.tasks.get_mut(&ticket).unwrap();
-        assert_eq!(class.is_none(), job.ask == Ask::Interactive);
+        assert_eq!(class.is_none(), job.ask == RunRequest::Interactive);
         if let Some(bound) = job.bound {
-            assert!(self.now <= bound, "{ticket} was told {bound:?}, starts {:?}", self.now);
+            assert!(self.now <= bound, "{ticket} was estimate {bound:?}, starts {:?}", self.now);
         }
         let cut = if job.natural > limit { limit + ending } else { job.natural };
         let end = self.now + cut;
@@ -283,7 +283,7 @@ impl World {
         let run = job.running.as_mut().unwrap();
         assert_eq!(stop, run.started + limit <= now);
         if !job.lowered {
-            assert_eq!(job.ask, Ask::Default, "only default tasks are lowered");
+            assert_eq!(job.ask, RunRequest::Default, "only default tasks are lowered");
             assert!(limit >= fast, "a default task may run as long as a fast one");
         }
         self.ends.remove(&(run.end, ticket));
@@ -291,23 +291,22 @@ impl World {
         self.ends.insert((run.end, ticket));
     }
 
-    /// The class whose limits hold back who asks so.
-    fn admission(&self, ask: Ask) -> Option<u8> {
+    /// The class whose limits hold such a task back.
+    fn admission(&self, ask: RunRequest) -> Option<u8> {
         match ask {
-            Ask::Timed(wish) => Some(self.classes.rules().class_for(wish)),
-            Ask::Default => Some(0),
-            Ask::Interactive => None,
+            RunRequest::Timed(wish) => Some(self.classes.rules().class_for(wish)),
+            RunRequest::Default => Some(0),
+            RunRequest::Interactive => None,
         }
     }
 
-    /// Nobody who waits could start, everybody knows why, and nobody is told a later moment than
-    /// before.
+    /// No waiting task could start, each has its reason, and no estimate becomes later.
     fn check_waiting(&mut self) {
         let waiting = self.classes.waiting(self.now, self.troubles.ending, &Means::default());
         let count = self.tasks.values().filter(|job| job.running.is_none()).count();
         assert_eq!(waiting.len(), count);
         if self.log.len().is_multiple_of(16) {
-            self.check_greetings(&waiting);
+            self.check_forecast(&waiting);
         }
         for (ahead, one) in waiting.into_iter().enumerate() {
             assert_eq!(one.ahead, ahead);
@@ -321,23 +320,27 @@ impl World {
                 other => panic!("{} could start: {other:?}", one.ticket),
             }
             let job = self.tasks.get_mut(&one.ticket).unwrap();
-            let told = one.estimate.map(|estimate| self.now + estimate.max);
-            // With tasks that take their time to end, only the first promise is kept by all.
-            if let (Some(told), Some(bound)) = (told, job.bound)
+            let estimate = one.estimate.map(|estimate| self.now + estimate.max);
+            // With tasks that end slowly, only the first estimate is always met.
+            if let (Some(estimate), Some(bound)) = (estimate, job.bound)
                 && self.troubles.ending.is_zero()
             {
-                assert!(told <= bound, "{} is told {told:?} after {bound:?}", one.ticket);
+                assert!(
+                    estimate <= bound,
+                    "{} has the estimate {estimate:?} after {bound:?}",
+                    one.ticket
+                );
             }
-            job.bound = job.bound.or(told);
+            job.bound = job.bound.or(estimate);
         }
     }
 
-    /// Told one by one, those who wait are told the same.
-    fn check_greetings(&self, waiting: &[Waiting]) {
-        let mut outlook = self.classes.outlook(self.now, self.troubles.ending, &Means::default());
+    /// Added one by one, waiting tasks get the same estimates.
+    fn check_forecast(&self, waiting: &[Waiting]) {
+        let mut forecast = self.classes.forecast(self.now, self.troubles.ending, &Means::default());
         for one in waiting {
-            let greeted = self.classes.greet(self.now, one.ticket, &mut outlook);
-            assert_eq!(greeted.as_ref(), Some(one));
+            let state = self.classes.add_to_forecast(self.now, one.ticket, &mut forecast);
+            assert_eq!(state.as_ref(), Some(one));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What happens to the tasks of one tube.
+//! The tasks of one tube in the model.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(super) struct Tube {
     pub done: u64,
 }
 
-/// A task, and what answers do not show about it.
+/// A task, and what replies do not show about it.
 pub(super) struct Entry {
     pub task: Task,
     /// Since when it could be taken, or could be when it was.
@@ -100,13 +100,13 @@ impl Tube {
         Placed { id, state }
     }
 
-    /// What take would deliver, in its order: ready and not expired, by (pri, id), one of each
+    /// What a take would deliver, in order: ready and not expired, by (pri, id), one of each
     /// sub-queue in which nothing runs.
     pub fn takeable(&self, now: Timestamp) -> Vec<TaskId> {
         if self.options.paused { Vec::new() } else { self.free(now) }
     }
 
-    /// The same without a look at the pause.
+    /// The same regardless of a pause.
     fn free(&self, now: Timestamp) -> Vec<TaskId> {
         let fresh = |task: &&Task| task.state == State::Ready && task.expires > now;
         let mut ready: Vec<&Task> = self.tasks().filter(fresh).collect();
@@ -181,7 +181,7 @@ impl Tube {
         }
     }
 
-    /// Gives back what `which` says; answers how many.
+    /// Releases the tasks that match `which`; returns how many.
     pub fn release_where(&mut self, now: Timestamp, which: impl Fn(&Task) -> bool) -> usize {
         let ids: Vec<_> = self.tasks().filter(|task| which(task)).map(|task| task.id).collect();
         for id in &ids {
@@ -213,7 +213,7 @@ impl Tube {
         outcome
     }
 
-    /// Takes a task out; the answer shows it as it was, but done.
+    /// Removes a task; the reply shows it as it was, but done.
     fn remove(&mut self, id: TaskId) -> Outcome {
         let Some(place) = self.tasks().position(|task| task.id == id) else {
             return Outcome::Missing;
@@ -223,7 +223,7 @@ impl Tube {
         Outcome::Done(Some(Box::new(Task { state: State::Done, reason: Reason::Finished, ..task })))
     }
 
-    /// Lets time do all that is due; answers how many steps that were.
+    /// Processes all that is due; returns the number of steps.
     pub fn tick(&mut self, now: Timestamp) -> usize {
         let mut moved = 0;
         while let Some((id, state)) = self.first_due(now) {
@@ -315,7 +315,7 @@ impl Tube {
 }
 
 impl Entry {
-    /// Whether `holder` holds the delivery under way, and its time is not over.
+    /// Whether `holder` holds the current delivery, and it has not expired.
     pub fn is_held(&self, now: Timestamp, holder: Holder, alive: &[SessionId]) -> bool {
         let holds = match holder {
             Holder::Lease(lease) => self.task.lease == Some(lease),
@@ -325,7 +325,7 @@ impl Entry {
         holds && self.task.lease_until.is_some_and(|until| until > now)
     }
 
-    /// Moves to another state and forgets what belonged to the old one.
+    /// Changes the state and clears the data of the old one.
     fn to(&mut self, state: State) {
         self.task.state = state;
         self.task.due = None;
@@ -337,7 +337,7 @@ impl Entry {
     }
 }
 
-/// When time alone moves the task.
+/// When the next change of the task is due.
 fn deadline(task: &Task) -> Timestamp {
     match task.state {
         State::Delayed => task.due.unwrap(),

@@ -29,16 +29,16 @@ fn subqueues(kind: &str) -> Case {
     case
 }
 
-/// A full tube refuses with nil, or lets the producer wait for room.
+/// A full tube refuses with nil, or lets the producer wait for capacity.
 fn capacity() -> Case {
     let mut case = Case::with_tube("capacity", "capacity", "limfifottl", "{capacity = 1}");
     case.verb("a", "put", json!(["one"])).gives_task(0, "r", "one");
     case.verb("a", "put", json!(["two"])).gives(json!([null]));
     case.verb("a", "put", json!(["two", { "timeout": 0.03 }])).gives(json!([null]));
-    case.start("b", "put", json!(["three", { "timeout": 20 }]), "room");
+    case.start("b", "put", json!(["three", { "timeout": 20 }]), "waiting put");
     case.verb("a", "take", json!([0])).gives_task(0, "t", "one");
     case.verb("a", "ack", json!([0])).gives_task(0, "-", "one");
-    case.awaits("room").gives_task(1, "r", "three");
+    case.awaits("waiting put").gives_task(1, "r", "three");
     case
 }
 

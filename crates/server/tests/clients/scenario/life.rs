@@ -1,4 +1,4 @@
-//! A task's way through a tube, in each kind.
+//! The life cycle of a task, in each kind of tube.
 
 use serde_json::json;
 
@@ -108,7 +108,7 @@ fn pri(kind: &str) -> Case {
     case
 }
 
-/// A task that is not finished in time goes to the next, and the first has lost it.
+/// A task that is not finished in time goes to the next consumer, and the first has lost it.
 fn ttr(kind: &str) -> Case {
     let mut case = Case::with_tube("ttr", "ttr", kind, "{}");
     case.verb("a", "put", json!(["x", { "ttr": 0.05 }])).gives_task(0, "r", "x");
@@ -120,12 +120,12 @@ fn ttr(kind: &str) -> Case {
     case
 }
 
-/// A task that nobody takes in time is gone, also a buried one: so nobody can take it meanwhile.
+/// A task that is not taken within its time to live is removed, also a buried one.
 fn ttl(kind: &str) -> Case {
     let mut case = Case::with_tube("ttl", "ttl", kind, "{}");
     case.verb("a", "put", json!(["x", { "ttl": 0.05 }])).gives_task(0, "r", "x");
     case.verb("a", "bury", json!([0])).gives_task(0, "!", "x");
-    // The wait is the server's, on the clock that also ends the task.
+    // The server waits, on the same clock that expires the task.
     case.verb("a", "take", json!([0.1])).gives(json!([]));
     case.verb("a", "peek", json!([0])).fails(32, "Task 0 not found");
     case.counts(&[("done", 1)], &[("put", 1), ("bury", 1), ("delete", 1), ("ttl", 1)]);
@@ -141,7 +141,7 @@ fn odd_numbers(kind: &str) -> Case {
     case.verb("a", "kick", json!([0])).gives(json!([0]));
     case.verb("a", "kick", json!([-1])).gives(json!([-1]));
     case.verb("a", "take", json!([1e9])).gives_task(0, "t", "no delay");
-    // A release heeds nothing but the delay.
+    // A release uses only the delay.
     case.verb("a", "release", json!([0, { "pri": 9, "ttl": 0.001 }]))
         .gives_task(0, "r", "no delay");
     case.verb("a", "put", json!(["no time", { "ttl": 0, "pri": 1 }])).gives_task(1, "r", "no time");

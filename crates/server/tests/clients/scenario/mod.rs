@@ -1,4 +1,4 @@
-//! What every client does, written once: cases made of steps, each with the answer that
+//! The scenario that every client plays: cases made of steps, each with the answer that
 //! tarantool/queue gives. Programs in other languages get it as JSON.
 
 mod batches;
@@ -39,7 +39,7 @@ pub enum Ability {
     Codes,
 }
 
-/// A story of its own: fresh connections and fresh tubes.
+/// An independent case with new connections and new tubes.
 #[derive(Debug, Serialize)]
 pub struct Case {
     pub name: String,

@@ -1,4 +1,4 @@
-//! What is refused, with the codes and words that clients look for.
+//! Refused calls, with the codes and texts that clients check.
 
 use serde_json::json;
 
@@ -9,9 +9,9 @@ pub fn cases() -> Vec<Case> {
     owners.chain([unknown(), wrong_arguments(), ignored_options()]).collect()
 }
 
-/// Only the holder may finish a task; `bury` and `delete` are for everybody.
+/// Only the holder may finish a task; every client may use `bury` and `delete`.
 fn owner(kind: &str) -> Case {
-    let mut case = Case::with_tube("whose task it is", "owner", kind, "{}");
+    let mut case = Case::with_tube("the holder of a task", "owner", kind, "{}");
     case.verb("a", "put", json!(["x"])).gives_task(0, "r", "x");
     for verb in ["ack", "release"] {
         case.verb("a", verb, json!([0])).fails(32, "Task was not taken");
@@ -36,7 +36,7 @@ fn unknown() -> Case {
         let text = format!("Procedure '{function}' is not defined");
         case.call("a", function, json!([1])).fails(33, text);
     }
-    // The connection is as good as before.
+    // The connection still works.
     case.verb("a", "put", json!(["x"])).gives_task(0, "r", "x");
     case
 }

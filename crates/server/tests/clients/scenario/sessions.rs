@@ -1,4 +1,4 @@
-//! Whose task it is: sessions that end, come back, and are shared.
+//! Sessions that end, come back, and are shared.
 
 use serde_json::json;
 
@@ -53,10 +53,10 @@ fn shared() -> Case {
     case
 }
 
-/// A session that does not come back in time gives its tasks up and is forgotten.
+/// A session that does not come back in time releases its tasks and is forgotten.
 fn expired() -> Case {
     let mut case =
-        Case::with_tube("nobody comes back", "expired", "fifo", "{}").needs(Ability::Bytes);
+        Case::with_tube("no connection comes back", "expired", "fifo", "{}").needs(Ability::Bytes);
     case.call("a", "queue.cfg", json!([{ "ttr": 0.05 }])).gives(json!([]));
     case.verb("a", "put", json!(["x"])).gives_task(0, "r", "x");
     case.call("b", "queue.identify", json!([])).keeps("session");

@@ -1,4 +1,4 @@
-//! The whole queue at a glance: names, counters of all tubes, and spaces to look into.
+//! Names and counters of all tubes, and readable spaces.
 
 use serde_json::json;
 

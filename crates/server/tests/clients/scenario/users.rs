@@ -4,9 +4,9 @@ use serde_json::json;
 
 use super::Case;
 
-/// The one who may do everything.
+/// The user with all rights.
 pub const USER: &str = "ann";
-/// The one who may only put, and only into one tube.
+/// The user that may only put, and only into one tube.
 pub const LIMITED_USER: &str = "lim";
 pub const LIMITED_TUBE: &str = "inbox_fifo";
 /// The password of both.

@@ -29,7 +29,7 @@ fn too_long() -> Case {
     case
 }
 
-/// Who waits longest is served first.
+/// The consumer that has waited longest is served first.
 fn two_consumers() -> Case {
     let mut case = Case::with_tube("two consumers", "two", "fifottl", "{}");
     case.start("a", "take", json!([20]), "first");

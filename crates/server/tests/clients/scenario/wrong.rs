@@ -1,4 +1,4 @@
-//! Answers that never come: a program that accepts one of them tests nothing.
+//! Cases with wrong expected answers: a program that accepts one of them tests nothing.
 
 use serde_json::json;
 
@@ -41,7 +41,7 @@ fn accepted() -> Case {
 
 fn text() -> Case {
     let mut case = Case::new("refused with another text");
-    case.call("a", "queue.fly", json!([])).fails(33, "is too tired");
+    case.call("a", "queue.fly", json!([])).fails(33, "is another text");
     case
 }
 

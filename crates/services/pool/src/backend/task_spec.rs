@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use taskyard_core::Span;
-use taskyard_core::classes::Ask;
+use taskyard_core::classes::RunRequest;
 
 use crate::config::{Limits, Program};
 use crate::protocol::{NameError, Options, StartHead, check_name};
@@ -28,7 +28,7 @@ pub struct TaskSpec {
     /// Whether it is an interactive session.
     pub interactive: bool,
     /// How it asks to be scheduled.
-    pub ask: Ask,
+    pub ask: RunRequest,
     /// The client's options, so that another machine can build the same specification.
     pub source: TaskSource,
 }
@@ -143,12 +143,12 @@ impl TaskSpec {
     }
 }
 
-fn ask(options: &Options, interactive: bool) -> Result<Ask, TaskSpecError> {
+fn ask(options: &Options, interactive: bool) -> Result<RunRequest, TaskSpecError> {
     match options.duration {
         Some(_) if interactive => Err(TaskSpecError::InteractiveDuration),
-        None if interactive => Ok(Ask::Interactive),
-        None => Ok(Ask::Default),
-        Some(seconds) => Ok(Ask::Timed(duration(seconds)?)),
+        None if interactive => Ok(RunRequest::Interactive),
+        None => Ok(RunRequest::Default),
+        Some(seconds) => Ok(RunRequest::Timed(duration(seconds)?)),
     }
 }
 

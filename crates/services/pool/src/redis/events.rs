@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use taskyard_core::classes::{Ask, Kind, Resumed, Ticket};
+use taskyard_core::classes::{Resumed, RunRequest, TaskKind, Ticket};
 use taskyard_core::{Span, Timestamp};
 use taskyard_redis::Value;
 use tokio::time::Instant;
@@ -30,7 +30,7 @@ pub(super) enum PoolEvent {
     /// A task waits: a new one, or one listed by a scan.
     Waiting {
         ticket: Ticket,
-        ask: Ask,
+        ask: RunRequest,
         arrived: Timestamp,
         requeues: u32,
         requested: Option<Span>,
@@ -122,9 +122,9 @@ fn waiting(fields: &[&str], is_new: bool) -> Option<PoolEvent> {
     let duration: u64 = duration.parse().ok()?;
     let requested = (duration < NO_DURATION).then(|| span(duration));
     let ask = match *ask {
-        "timed" => Ask::Timed(requested?),
-        "default" => Ask::Default,
-        "interactive" => Ask::Interactive,
+        "timed" => RunRequest::Timed(requested?),
+        "default" => RunRequest::Default,
+        "interactive" => RunRequest::Interactive,
         _ => return None,
     };
     let ticket = Ticket(id.parse().ok()?);
@@ -138,9 +138,9 @@ fn running(fields: &[&str]) -> Option<PoolEvent> {
         return None;
     };
     let kind = match *kind {
-        "explicit" => Kind::Explicit,
-        "default" => Kind::Default,
-        "interactive" => Kind::Interactive,
+        "explicit" => TaskKind::Explicit,
+        "default" => TaskKind::Default,
+        "interactive" => TaskKind::Interactive,
         _ => return None,
     };
     let task = Resumed {
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(collected.start_delay, Duration::from_millis(1_500));
         let arrived = Timestamp::from_micros(1_700_000_000_000_000);
         let requested = Some(Span::from_secs(3));
-        let ask = Ask::Timed(Span::from_secs(3));
+        let ask = RunRequest::Timed(Span::from_secs(3));
         let waiting = PoolEvent::Waiting {
             ticket: Ticket(7),
             ask,
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(collected.events[0], waiting);
         assert!(matches!(
             collected.events[1],
-            PoolEvent::Waiting { ask: Ask::Default, requested: None, .. }
+            PoolEvent::Waiting { ask: RunRequest::Default, requested: None, .. }
         ));
         let took = Duration::from_millis(1_500);
         let (ticket, attempt) = (Ticket(9), "5-1".to_owned());

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value as Json;
-use taskyard_core::classes::Ask;
-use taskyard_core::service::{Health, Line, Metric, Service, Stopping};
+use taskyard_core::classes::RunRequest;
+use taskyard_core::service::{Health, Metric, PartStatus, Service, StopFuture};
 use taskyard_redis::Failure;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -186,9 +186,9 @@ impl GatewayShared {
     ) -> Vec<Vec<u8>> {
         let flag = |flag: bool| u8::from(flag).to_string();
         let ask = match spec.ask {
-            Ask::Timed(_) => "timed",
-            Ask::Default => "default",
-            Ask::Interactive => "interactive",
+            RunRequest::Timed(_) => "timed",
+            RunRequest::Default => "default",
+            RunRequest::Interactive => "interactive",
         };
         let options = serde_json::to_string(&spec.source.options).unwrap_or_default();
         let texts = [
@@ -431,11 +431,11 @@ impl Service for RedisGateway {
 
     fn health(&self) -> Health {
         match self.status_now() {
-            None => Health::Troubled("no active scheduler, or Redis cannot be reached".into()),
+            None => Health::Unhealthy("no active scheduler, or Redis cannot be reached".into()),
             Some(status) => match status.inconsistency {
-                Some(inconsistency) => Health::Troubled(inconsistency),
-                None if status.backends == 0 => Health::Troubled("no backend is alive".into()),
-                None => Health::Well,
+                Some(inconsistency) => Health::Unhealthy(inconsistency),
+                None if status.backends == 0 => Health::Unhealthy("no backend is alive".into()),
+                None => Health::Healthy,
             },
         }
     }
@@ -444,11 +444,11 @@ impl Service for RedisGateway {
         self.status_now().as_ref().map(metrics_of).unwrap_or_default()
     }
 
-    fn status(&self) -> Vec<Line> {
+    fn status(&self) -> Vec<PartStatus> {
         self.status_now().as_ref().map(crate::service::lines_of).unwrap_or_default()
     }
 
-    fn stop(&self) -> Stopping<'_> {
+    fn stop(&self) -> StopFuture<'_> {
         Box::pin(async move {
             self.shared.stopping.store(true, Ordering::Release);
             self.shared.send_all(&TaskMessage::Stop);

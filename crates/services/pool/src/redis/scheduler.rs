@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::future::ready;
 use std::time::Duration;
 
-use taskyard_core::classes::{Ask, Ticket};
+use taskyard_core::classes::{RunRequest, Ticket};
 use taskyard_core::{Span, Timestamp};
 use taskyard_redis::{Answer, Failure};
 use tokio::sync::mpsc;
@@ -427,7 +427,7 @@ impl Leadership {
                     true => self.state.submit(now, ticket, ask),
                     false => self.state.restore_waiting(now, ticket, (ask, arrived), requeues),
                 };
-                if let (Ask::Default, Some(requested)) = (ask, requested) {
+                if let (RunRequest::Default, Some(requested)) = (ask, requested) {
                     actions.extend(self.state.lower(now, ticket, requested).unwrap_or_default());
                 }
                 actions

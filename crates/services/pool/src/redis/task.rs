@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use taskyard_core::Span;
-use taskyard_core::classes::Ask;
+use taskyard_core::classes::RunRequest;
 use taskyard_redis::Failure;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -153,10 +153,10 @@ impl RedisTask {
 }
 
 /// The duration that a client asks for, in microseconds.
-pub(super) fn requested_micros(ask: &Ask) -> u64 {
+pub(super) fn requested_micros(ask: &RunRequest) -> u64 {
     match ask {
-        Ask::Timed(requested) => requested.as_micros().unsigned_abs().min(NO_DURATION - 1),
-        Ask::Default | Ask::Interactive => NO_DURATION,
+        RunRequest::Timed(requested) => requested.as_micros().unsigned_abs().min(NO_DURATION - 1),
+        RunRequest::Default | RunRequest::Interactive => NO_DURATION,
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use taskyard_core::Timestamp;
-use taskyard_core::classes::{Ask, Ticket};
+use taskyard_core::classes::{RunRequest, Ticket};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
@@ -129,7 +129,7 @@ impl SchedulerActor {
         Scheduler { events, state: self.state.clone() }
     }
 
-    fn submit(&mut self, now: Timestamp, ticket: Ticket, ask: Ask, task: TaskChannels) {
+    fn submit(&mut self, now: Timestamp, ticket: Ticket, ask: RunRequest, task: TaskChannels) {
         self.tasks.insert(ticket, task);
         let actions = self.state().submit(now, ticket, ask);
         self.perform(actions);

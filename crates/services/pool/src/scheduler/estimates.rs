@@ -80,14 +80,14 @@ impl SchedulerState {
             None if self.classes.queued() > IMMEDIATE_QUEUE_MAX => return Vec::new(),
             None => {
                 let ending = self.stop_delays.p95().into();
-                let mut outlook = self.classes.outlook(now, ending, &self.means);
+                let mut outlook = self.classes.forecast(now, ending, &self.means);
                 for earlier in self.classes.waiting_tickets().filter(|one| *one < ticket) {
-                    self.classes.greet(now, earlier, &mut outlook);
+                    self.classes.add_to_forecast(now, earlier, &mut outlook);
                 }
                 outlook
             }
         };
-        let waiting = self.classes.greet(now, ticket, &mut outlook);
+        let waiting = self.classes.add_to_forecast(now, ticket, &mut outlook);
         self.outlook = Some(outlook);
         waiting.and_then(|waiting| self.estimate_action(now, &waiting)).into_iter().collect()
     }

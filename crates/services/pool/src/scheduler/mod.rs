@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use taskyard_core::Span;
-use taskyard_core::classes::{Ask, LowerError, Ticket};
+use taskyard_core::classes::{LowerError, RunRequest, Ticket};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::Config;
@@ -52,7 +52,7 @@ impl SharedSchedulerState {
 #[derive(Debug)]
 pub(crate) enum SchedulerEvent {
     Submit {
-        ask: Ask,
+        ask: RunRequest,
         visible: Arc<AtomicBool>,
         client: ClientChannels,
         reply: oneshot::Sender<QueueEntry>,
@@ -133,7 +133,7 @@ impl Scheduler {
     /// Submits a task. `visible` says whether its client has seen any of its output.
     pub async fn submit(
         &self,
-        ask: Ask,
+        ask: RunRequest,
         visible: Arc<AtomicBool>,
     ) -> Result<QueuedTask, PoolStopping> {
         let (events, event_receiver) = mpsc::unbounded_channel();

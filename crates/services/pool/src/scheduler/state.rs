@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use taskyard_core::classes::{
-    Ask, Classes, Decision, Denial, Kind, LowerError, Outlook, Resumed, Ticket,
+    Classes, Decision, Denial, LowerError, QueueForecast, Resumed, RunRequest, TaskKind, Ticket,
 };
 use taskyard_core::estimate::Means;
 use taskyard_core::{Span, Timestamp};
@@ -32,7 +32,7 @@ pub struct SchedulerState {
     pub(super) next_estimates: Option<Timestamp>,
     pub(super) last_estimates: Option<Timestamp>,
     /// The simulated future for estimates of new tasks; valid until anything but a new arrival happens.
-    pub(super) outlook: Option<Outlook>,
+    pub(super) outlook: Option<QueueForecast>,
     pub(super) paused: bool,
     pub(super) seed: u64,
     next_ticket: u64,
@@ -98,7 +98,7 @@ pub struct FinishedRun {
 /// What is known about one task.
 #[derive(Debug)]
 pub(super) struct KnownTask {
-    pub ask: Ask,
+    pub ask: RunRequest,
     /// The class whose limits apply while it waits.
     pub class: usize,
     pub arrived: Timestamp,
@@ -163,11 +163,11 @@ impl SchedulerState {
     ) -> u64 {
         let attempt = self.next_attempt;
         self.next_attempt += 1;
-        let class = (task.kind != Kind::Interactive).then_some(task.class);
+        let class = (task.kind != TaskKind::Interactive).then_some(task.class);
         let ask = match task.kind {
-            Kind::Explicit => Ask::Timed(task.wish),
-            Kind::Default => Ask::Default,
-            Kind::Interactive => Ask::Interactive,
+            TaskKind::Explicit => RunRequest::Timed(task.wish),
+            TaskKind::Default => RunRequest::Default,
+            TaskKind::Interactive => RunRequest::Interactive,
         };
         self.classes.resume(now, ticket, task);
         self.outlook = None;
@@ -184,7 +184,7 @@ impl SchedulerState {
         &mut self,
         now: Timestamp,
         ticket: Ticket,
-        (ask, arrived): (Ask, Timestamp),
+        (ask, arrived): (RunRequest, Timestamp),
         requeues: u32,
     ) -> Vec<Action> {
         let task = KnownTask { requeues, ..KnownTask::new(ask, self.class_of(ask), arrived) };
@@ -199,7 +199,7 @@ impl SchedulerState {
     }
 
     /// The kind of a running task.
-    pub fn kind(&self, ticket: Ticket) -> Option<Kind> {
+    pub fn kind(&self, ticket: Ticket) -> Option<TaskKind> {
         self.classes.kind(ticket)
     }
 
@@ -210,17 +210,17 @@ impl SchedulerState {
         }
     }
 
-    fn class_of(&self, ask: Ask) -> usize {
+    fn class_of(&self, ask: RunRequest) -> usize {
         match ask {
-            Ask::Timed(requested) => self.classes.rules().class_for(requested).into(),
-            Ask::Default | Ask::Interactive => 0,
+            RunRequest::Timed(requested) => self.classes.rules().class_for(requested).into(),
+            RunRequest::Default | RunRequest::Interactive => 0,
         }
     }
 
     /// Submits a task.
-    pub fn submit(&mut self, now: Timestamp, ticket: Ticket, ask: Ask) -> Vec<Action> {
+    pub fn submit(&mut self, now: Timestamp, ticket: Ticket, ask: RunRequest) -> Vec<Action> {
         self.counts.arrived += 1;
-        if ask == Ask::Interactive && self.denies_without_lowering(now) {
+        if ask == RunRequest::Interactive && self.denies_without_lowering(now) {
             self.counts.deny(None);
             return vec![Action::Deny(ticket, Denial::Busy.to_string())];
         }
@@ -261,7 +261,7 @@ impl SchedulerState {
     ) -> Result<Vec<Action>, LowerError> {
         let decisions = self.classes.lower(now, ticket, requested)?;
         if let Some(task) = self.tasks.get_mut(&ticket)
-            && let Ask::Timed(_) = task.ask
+            && let RunRequest::Timed(_) = task.ask
         {
             task.class = self.classes.rules().class_for(requested).into();
         }
@@ -360,7 +360,7 @@ impl SchedulerState {
                 Decision::Deny { ticket, why } => {
                     self.last_denial = Some(now);
                     let task = self.tasks.remove(&ticket)?;
-                    let class = (task.ask != Ask::Interactive).then_some(task.class);
+                    let class = (task.ask != RunRequest::Interactive).then_some(task.class);
                     self.counts.deny(class);
                     Some(Action::Deny(ticket, why.to_string()))
                 }
@@ -400,7 +400,7 @@ impl SchedulerState {
 }
 
 impl KnownTask {
-    fn new(ask: Ask, class: usize, arrived: Timestamp) -> Self {
+    fn new(ask: RunRequest, class: usize, arrived: Timestamp) -> Self {
         let (last_estimate, first_estimate, running) = (None, None, None);
         KnownTask {
             ask,
@@ -415,7 +415,7 @@ impl KnownTask {
     }
 
     fn may_rerun(&self) -> bool {
-        self.requeues < REQUEUES_MAX && self.ask != Ask::Interactive
+        self.requeues < REQUEUES_MAX && self.ask != RunRequest::Interactive
     }
 }
 

@@ -87,5 +87,5 @@ async fn input_may_be_as_large_as_the_limit() {
 fn a_result_needs_formats() {
     let text = "programs: {one: {command: [/bin/true], result: out}}";
     let error = Config::parse(text).unwrap_err().to_string();
-    assert!(error.contains("`result` needs at least one of `formats`"), "{error}");
+    assert!(error.contains("`result` needs at least one entry in `formats`"), "{error}");
 }

@@ -80,7 +80,7 @@ async fn tasks_over_the_client_limit_wait_outside_the_queue() {
     drop(gone);
     let mut session = site.connect("/pool/run/sh/interactive").await;
     session.send("start {}").await;
-    assert!(session.until("deny").await.error().starts_with("this client has as many tasks"));
+    assert!(session.until("deny").await.error().starts_with("client limit reached"));
     let status = site.status().await;
     assert_eq!((status.queued, status.running, status.counts.arrived), (0, 1, 1));
     drop(busy);

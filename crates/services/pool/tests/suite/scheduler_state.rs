@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use taskyard_core::classes::{Ask, Ticket};
+use taskyard_core::classes::{RunRequest, Ticket};
 use taskyard_core::{Span, Timestamp};
 use taskyard_pool::Config;
 use taskyard_pool::protocol::QueuePosition;
@@ -22,15 +22,15 @@ fn state(backends: u32, more: &str) -> SchedulerState {
     state
 }
 
-fn submit(state: &mut SchedulerState, millis: i64, ask: Ask) -> (Ticket, Vec<Action>) {
+fn submit(state: &mut SchedulerState, millis: i64, ask: RunRequest) -> (Ticket, Vec<Action>) {
     let ticket = state.ticket();
     let actions = state.submit(at(millis), ticket, ask);
     state.schedule_estimates(at(millis));
     (ticket, actions)
 }
 
-fn timed(seconds: u64) -> Ask {
-    Ask::Timed(Span::from_secs(seconds))
+fn timed(seconds: u64) -> RunRequest {
+    RunRequest::Timed(Span::from_secs(seconds))
 }
 
 /// The number of the run that the only action starts.
@@ -70,14 +70,14 @@ fn a_session_that_is_retried_lowers_one_task_per_pause() {
         |state: &SchedulerState| (state.status().counts.lowered, state.status().counts.denied);
     for (pause, wanted) in [("", (2, 4)), ("denial_pause_seconds: 1", (1, 4))] {
         let mut state = state(1, pause);
-        submit(&mut state, 0, Ask::Default);
+        submit(&mut state, 0, RunRequest::Default);
         for millis in [100, 200, 300, 1_000] {
-            let (ticket, actions) = submit(&mut state, millis, Ask::Interactive);
+            let (ticket, actions) = submit(&mut state, millis, RunRequest::Interactive);
             assert!(matches!(&actions[0], Action::Deny(denied, _) if *denied == ticket));
         }
         assert_eq!(lowered(&state), wanted);
         if wanted.0 == 1 {
-            submit(&mut state, 1_100, Ask::Interactive);
+            submit(&mut state, 1_100, RunRequest::Interactive);
             assert_eq!(lowered(&state), (2, 5), "the pause is over");
         }
     }
@@ -168,7 +168,7 @@ fn a_task_runs_three_times_at_most() {
 #[test]
 fn a_default_task_counts_where_it_waited_where_it_ran_and_where_it_was_lowered() {
     let mut state = state(1, "");
-    let (first, actions) = submit(&mut state, 0, Ask::Default);
+    let (first, actions) = submit(&mut state, 0, RunRequest::Default);
     let run = attempt(&actions);
     let (_, actions) = submit(&mut state, 1_000, timed(3));
     assert_eq!(actions, [Action::Limit(first, Duration::from_secs(3))]);
@@ -207,7 +207,7 @@ fn only_a_real_reduction_is_counted_as_lowered() {
     assert_eq!(lower(10), [Action::Limit(ticket, Duration::from_secs(10))]);
     assert_eq!(counted(&state), (2, vec![0, 0, 1]));
     // The pool may have given a default task less time than its client asked for.
-    let (default, _) = submit(&mut state, 200, Ask::Default);
+    let (default, _) = submit(&mut state, 200, RunRequest::Default);
     assert_eq!(state.lower(at(300), default, Span::from_secs(30)), Ok(vec![]));
     assert_eq!(counted(&state), (2, vec![0, 0, 1]));
 }

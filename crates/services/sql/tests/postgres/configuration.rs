@@ -35,7 +35,7 @@ fn missing_objects_are_created_and_a_changed_file_is_read_again() {
         write("[{".into());
         tasks.reload();
         assert!(
-            matches!(tasks.health(), Health::Troubled(said) if said.contains("the old configuration stays"))
+            matches!(tasks.health(), Health::Unhealthy(said) if said.contains("the old configuration stays"))
         );
         first.run("INSERT INTO task (input) VALUES ('select 2')").await;
         first.until("EXISTS (SELECT FROM task WHERE output = '2')").await;
@@ -58,7 +58,7 @@ fn missing_objects_are_created_and_a_changed_file_is_read_again() {
             first.get("SELECT state FROM task ORDER BY id DESC").await.as_deref(),
             Some("PLAN")
         );
-        assert_eq!(tasks.health(), Health::Well);
+        assert_eq!(tasks.health(), Health::Healthy);
         tasks.stop().await;
     });
 }
@@ -85,7 +85,7 @@ fn an_idle_scheduler_has_one_connection() {
         assert_eq!(value("taskyard_sql_done_total"), Some(20.0));
         assert_eq!(value("taskyard_sql_leader"), Some(1.0));
         assert!(
-            fixture.tasks.status()[0].words.starts_with("leader; 0 running, 20 done"),
+            fixture.tasks.status()[0].status.starts_with("leader; 0 running, 20 done"),
             "{:?}",
             fixture.tasks.status()
         );

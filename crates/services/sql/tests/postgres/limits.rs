@@ -33,7 +33,7 @@ fn a_scheduler_leaves_connections_for_others() {
             tasks.first().map(|task| task.why.name())
         };
         while waiting(&mut admin).await != Some("run_limit") {}
-        let words = tasks.status()[0].words.clone();
+        let words = tasks.status()[0].status.clone();
         assert!(words.ends_with("limit reached (18 running)"), "{words}");
         // Another task waits too, and one on a remote does not.
         client.run("INSERT INTO task (input, \"group\") VALUES ('select 1', 'more')").await;

@@ -10,8 +10,8 @@ async fn health(fixture: &Fixture, wanted: Option<&str>) {
     for _ in 0..5000 {
         let health = fixture.tasks.health();
         match (&health, wanted) {
-            (Health::Well, None) => return,
-            (Health::Troubled(said), Some(wanted)) if said.contains(wanted) => return,
+            (Health::Healthy, None) => return,
+            (Health::Unhealthy(said), Some(wanted)) if said.contains(wanted) => return,
             _ => fixture.until("true").await,
         }
     }

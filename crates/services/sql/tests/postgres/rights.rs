@@ -212,7 +212,7 @@ fn a_login_failure_names_the_missing_statement() {
 async fn until_reported(tasks: &SqlTasks, expected: &str) {
     let admin = Client::new(&database("postgres", "postgres")).await;
     for _ in 0..4000 {
-        if let Health::Troubled(said) = tasks.health()
+        if let Health::Unhealthy(said) = tasks.health()
             && said.contains(expected)
         {
             return;
@@ -323,7 +323,7 @@ fn a_lost_login_right_is_reported() {
         until_reported(&tasks, "is not permitted to log in").await;
         admin.run(&format!("ALTER ROLE {schema} LOGIN")).await;
         admin.until(&done(2)).await;
-        assert_eq!(tasks.health(), Health::Well);
+        assert_eq!(tasks.health(), Health::Healthy);
         tasks.stop().await;
     });
 }

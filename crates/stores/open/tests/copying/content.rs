@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use taskyard_conformance::block_on;
-use taskyard_core::transfer::{EventCopy, PlaceCopy};
+use taskyard_core::transfer::{EventCopy, QueueEntryCopy};
 use taskyard_core::{
-    Body, Command, Counts, EventId, Finish, FinishItem, GrantFinish, GrantItem, Holder, Kind,
-    NewTask, Priority, Record, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey,
-    SemaphoreOptions, Span, Take, Task, TaskId, Timestamp, TubeName, TubeOptions, TubeRecord, Wish,
+    Body, Command, Counts, EnqueueItem, EventId, Finish, FinishItem, GrantFinish, GrantItem,
+    Holder, Kind, NewTask, Priority, Record, Reply, SemaphoreChange, SemaphoreCommand,
+    SemaphoreKey, SemaphoreOptions, Span, Take, Task, TaskId, Timestamp, TubeName, TubeOptions,
+    TubeRecord,
 };
 use taskyard_store::copy::{Copied, CopyError, copy, plan};
 use taskyard_store::{Export, Exported, Store, fill};
@@ -132,9 +133,9 @@ fn semaphores(store: &dyn Store) {
     };
     configure("own", 2);
     configure("gate", 1);
-    let wish = |task: u64, priority: f64| Wish { task: TaskId(task), priority };
-    let enqueue = |wishes: Vec<Wish>| {
-        ask(store, Command::Semaphore(SemaphoreCommand::Enqueue { key: key("own"), wishes }));
+    let wish = |task: u64, priority: f64| EnqueueItem { task: TaskId(task), priority };
+    let enqueue = |entries: Vec<EnqueueItem>| {
+        ask(store, Command::Semaphore(SemaphoreCommand::Enqueue { key: key("own"), entries }));
     };
     // 1 declines and is pinned, 2 holds and is asked to release for 5; 3 and 4 wait, alike.
     enqueue(vec![wish(1, 2.0), wish(2, 1.0), wish(4, 0.0), wish(3, 0.0)]);
@@ -163,7 +164,7 @@ pub struct Content {
     pub peeked: Tasks<Task>,
     pub semaphores: Vec<(SemaphoreKey, SemaphoreOptions, u64)>,
     /// By semaphore, in the order of arrival.
-    pub places: Vec<(SemaphoreKey, Option<TubeName>, PlaceCopy)>,
+    pub places: Vec<(SemaphoreKey, Option<TubeName>, QueueEntryCopy)>,
     pub events: Vec<(SemaphoreKey, Option<TubeName>, EventCopy)>,
 }
 
@@ -206,7 +207,7 @@ pub fn content(store: &dyn Store) -> Content {
         semaphores.push((key.clone(), copy.record.options, copy.record.grant_seq));
         for mut place in copy.places {
             let tube = of(place.tube.take());
-            place.place.seq = 0;
+            place.entry.seq = 0;
             places.push((key.clone(), tube, place));
         }
         for mut event in copy.events {

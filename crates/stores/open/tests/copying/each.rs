@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use taskyard_conformance::block_on;
-use taskyard_core::transfer::{Ending, SemaphoreCopy, TubeCopy};
+use taskyard_core::transfer::{ImportEnd, SemaphoreCopy, TubeCopy};
 use taskyard_core::{
-    Body, Command, Error, Kind, NewTask, Record, Reply, SemaphoreCommand, SemaphoreKey, Span, Take,
-    Task, TaskId, TubeName, TubeOptions, Wish,
+    Body, Command, EnqueueItem, Error, Kind, NewTask, Record, Reply, SemaphoreCommand,
+    SemaphoreKey, Span, Take, Task, TaskId, TubeName, TubeOptions,
 };
 use taskyard_store::copy::CopyError;
 use taskyard_store::{Export, Exported, Import, MemoryStore, OpenOptions, Store};
@@ -165,9 +165,11 @@ fn one_in_use_is_refused(place: &dyn Place) {
     let store = place.open();
     fill_store(&*store);
     put(&*store, "sub", vec![task(8)]);
-    let (key, wishes) =
-        (SemaphoreKey::new("own").unwrap(), Vec::from([Wish { task: TaskId(77), priority: 0.0 }]));
-    ask(&*store, Command::Semaphore(SemaphoreCommand::Enqueue { key, wishes }));
+    let (key, entries) = (
+        SemaphoreKey::new("own").unwrap(),
+        Vec::from([EnqueueItem { task: TaskId(77), priority: 0.0 }]),
+    );
+    ask(&*store, Command::Semaphore(SemaphoreCommand::Enqueue { key, entries }));
     let why = refusal(&from, &*store);
     assert!(why.contains("tube 'sub'") && why.contains("semaphore 'own'"), "{why}");
     check_nothing_staged(&*store);
@@ -281,7 +283,7 @@ fn what_does_not_fit_is_refused_as_a_whole(place: &dyn Place) {
     let before = content(&*store);
     let end = |came: &TubeName, copy: &TubeCopy, semaphores: Vec<SemaphoreCopy>| {
         let tubes = vec![(came.clone(), copy.clone())];
-        import(Import::End(Ending { tubes, semaphores, next_lease: 0 }))
+        import(Import::End(ImportEnd { tubes, semaphores, next_lease: 0 }))
     };
     assert!(end(&name("other"), &copy, Vec::new()).is_err(), "nothing came under that name");
     make(&*store, "full", TubeOptions::new(Kind::Fifo));

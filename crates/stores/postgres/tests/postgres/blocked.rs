@@ -31,7 +31,7 @@ fn only_the_put_into_a_locked_tube_is_refused() {
         let replies = block_on(store.execute(NOW, batch())).replies;
         assert!(replies[0].is_ok() && replies[4].is_ok(), "{replies:?}");
         for reply in &replies[1..4] {
-            let Err(Error::StoreAway(why)) = reply else { panic!("{reply:?}") };
+            let Err(Error::StoreUnavailable(why)) = reply else { panic!("{reply:?}") };
             assert!(why.contains("locked by an open transaction"), "{why}");
         }
         runtime().block_on(open.batch_execute("COMMIT")).expect("it ends");

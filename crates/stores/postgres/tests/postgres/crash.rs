@@ -109,7 +109,7 @@ fn answered(store: &PostgresStore, command: &Command) -> Reply {
     loop {
         match ask(store, command.clone()) {
             Ok(reply) => return reply,
-            Err(Error::StoreAway(_) | Error::OutcomeUnknown(_)) => std::thread::yield_now(),
+            Err(Error::StoreUnavailable(_) | Error::OutcomeUnknown(_)) => std::thread::yield_now(),
             Err(other) => panic!("{other}"),
         }
     }

@@ -5,9 +5,9 @@ use std::thread;
 
 use taskyard_conformance::block_on;
 use taskyard_core::{
-    Command, Error, EventId, Execute, GrantFinish, GrantItem, Kind, Reply, SemaphoreChange,
-    SemaphoreCommand, SemaphoreEvent, SemaphoreKey, SemaphoreReply, Span, TaskId, TubeName,
-    TubeOptions, Wish,
+    Command, EnqueueItem, Error, EventId, Execute, GrantFinish, GrantItem, Kind, Reply,
+    SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreKey, SemaphoreReply, Span, TaskId,
+    TubeName, TubeOptions,
 };
 use taskyard_store::Store;
 use taskyard_store_postgres::PostgresStore;
@@ -50,8 +50,8 @@ fn create(text: &str, semaphore: Option<SemaphoreKey>) -> Command {
 }
 
 fn enqueue(text: &str, task: u64) -> Command {
-    let wishes = vec![Wish { task: TaskId(task), priority: 1.0 }];
-    Command::Semaphore(SemaphoreCommand::Enqueue { key: key(text), wishes })
+    let entries = vec![EnqueueItem { task: TaskId(task), priority: 1.0 }];
+    Command::Semaphore(SemaphoreCommand::Enqueue { key: key(text), entries })
 }
 
 fn release(text: &str, tasks: [u64; 2]) -> Command {

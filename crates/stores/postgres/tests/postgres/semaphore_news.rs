@@ -6,9 +6,9 @@ use std::time::Duration;
 use taskyard_conformance::semaphores::SemaphoreAsk;
 use taskyard_conformance::{Harness, StoreHarness, block_on};
 use taskyard_core::{
-    Body, Command, Effects, Execute, Finish, FinishItem, GrantFinish, GrantItem, Holder, Kind,
-    NewTask, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey, Span, Take, TaskId, Timestamp,
-    TubeName, TubeOptions, Wish,
+    Body, Command, Effects, EnqueueItem, Execute, Finish, FinishItem, GrantFinish, GrantItem,
+    Holder, Kind, NewTask, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey, Span, Take,
+    TaskId, Timestamp, TubeName, TubeOptions,
 };
 use taskyard_store::{RemoteChange, Store};
 use taskyard_store_postgres::{Clock, PostgresStore};
@@ -71,8 +71,8 @@ fn semaphore_command(command: SemaphoreCommand) -> Command {
 }
 
 fn enqueue(task: u64, priority: f64) -> Command {
-    let wishes = vec![Wish { task: TaskId(task), priority }];
-    semaphore_command(SemaphoreCommand::Enqueue { key: yang(), wishes })
+    let entries = vec![EnqueueItem { task: TaskId(task), priority }];
+    semaphore_command(SemaphoreCommand::Enqueue { key: yang(), entries })
 }
 
 fn yang() -> SemaphoreKey {
@@ -126,11 +126,11 @@ fn tasks_that_a_gated_tube_makes_ready_in_another_are_reported_at_once() {
         let after = effects(&store, vec![ack(0)]);
         let ready: Vec<_> = after.ready.iter().map(|(tube, _)| tube.clone()).collect();
         assert!(ready.contains(&other), "{after:?}");
-        assert!(!after.events.are_there());
+        assert!(!after.events.any());
         // The reverse: a task of a caller waits behind one of the tube.
         let kick = Command::Delete { tube: other.clone(), ids: vec![TaskId(0)], show: false };
-        assert!(!effects(&store, vec![enqueue(7, -1e12)]).events.are_there());
-        assert!(effects(&store, vec![kick]).events.are_there(), "its grant is told");
+        assert!(!effects(&store, vec![enqueue(7, -1e12)]).events.any());
+        assert!(effects(&store, vec![kick]).events.any(), "its grant is told");
     });
 }
 
@@ -155,7 +155,7 @@ fn a_batch_with_a_failed_command_reports_its_events() {
         let told = effects(&store, vec![enqueue(1, 1.0), put(&jobs)]).events;
         // Another test gets this database.
         sql(&database.url(), "DROP FUNCTION fail() CASCADE");
-        assert!(told.are_there());
+        assert!(told.any());
     });
 }
 

@@ -120,7 +120,7 @@ impl Execute for Patient<'_> {
         }
         loop {
             let replies = store.execute(now, commands.clone()).await.replies;
-            if replies.iter().any(|reply| matches!(reply, Err(Error::StoreAway(_)))) {
+            if replies.iter().any(|reply| matches!(reply, Err(Error::StoreUnavailable(_)))) {
                 thread::yield_now();
                 continue;
             }
@@ -235,7 +235,10 @@ async fn work(queue: &Direct, seed: u64, tubes: &[TubeName]) {
         let batch = if rng.bool() { vec![command] } else { vec![command, other] };
         for reply in queue.execute(batch).await {
             let away = |error: &Error| {
-                matches!(error, Error::Store(_) | Error::StoreAway(_) | Error::OutcomeUnknown(_))
+                matches!(
+                    error,
+                    Error::Store(_) | Error::StoreUnavailable(_) | Error::OutcomeUnknown(_)
+                )
             };
             assert!(reply.as_ref().err().is_none_or(away), "{reply:?}");
         }
@@ -314,8 +317,8 @@ fn the_best_and_the_worst_task_are_found_by_an_index() {
         let database = Database::new();
         let queue = server(&database);
         queue.limits(10, 10).await;
-        let wishes: Vec<_> = (0..5000).map(|task| (task, (task % 100) as f64)).collect();
-        queue.enqueue_many(&wishes).await;
+        let entries: Vec<_> = (0..5000).map(|task| (task, (task % 100) as f64)).collect();
+        queue.enqueue_many(&entries).await;
         let client = connect(&database).await;
         client
             .batch_execute("SET enable_seqscan = off; SET enable_bitmapscan = off")

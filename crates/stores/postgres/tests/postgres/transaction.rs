@@ -54,7 +54,7 @@ fn a_locked_subqueue_delays_only_commands_for_it() {
             let commands = vec![put(&tube, 1), put(&other, 1)];
             store.execute(NOW, commands).await.replies
         });
-        assert!(matches!(replies[0], Err(Error::StoreAway(_))), "{replies:?}");
+        assert!(matches!(replies[0], Err(Error::StoreUnavailable(_))), "{replies:?}");
         assert!(matches!(replies[1], Ok(Reply::Put(_))), "{replies:?}");
     });
 }
@@ -97,7 +97,10 @@ fn a_tube_held_by_an_open_transaction_is_reported_as_locked() {
             client.batch_execute(begin).await.expect("it is put");
             let reply = ask(&store, put(&tube, 1));
             let locked = |why: &str| why.contains("locked by an open") && !why.contains("PL/pgSQL");
-            assert!(matches!(&reply, Err(Error::StoreAway(why)) if locked(why)), "{reply:?}");
+            assert!(
+                matches!(&reply, Err(Error::StoreUnavailable(why)) if locked(why)),
+                "{reply:?}"
+            );
             client.batch_execute("COMMIT").await.expect("it commits");
         });
         assert!(ask(&store, put(&tube, 1)).is_ok());

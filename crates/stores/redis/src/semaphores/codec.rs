@@ -1,9 +1,10 @@
 //! Encodes commands of semaphores and decodes their answers in the layouts of `lua/semaphores.lua`.
 
 use taskyard_core::{
-    EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, LineCursor, LinePart, Member,
-    MembersPage, Priority, SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo,
-    SemaphoreKey, SemaphoreOptions, Span, Standing, Status, TaskId, Timestamp, TubeName, Wish,
+    EnqueueItem, EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, Member,
+    MemberCursor, MemberGroup, MembersPage, Priority, SemaphoreChange, SemaphoreCommand,
+    SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreOptions, Span, Standing, Status, TaskId,
+    Timestamp, TubeName,
 };
 
 use super::super::answers::SemaphoreHead;
@@ -38,9 +39,9 @@ pub(super) fn encode(command: &SemaphoreCommand) -> Vec<u8> {
         }
         SemaphoreCommand::Members { part, after, count, .. } => members(*part, *after, *count),
         SemaphoreCommand::Drop { force, .. } => vec![b'D', u8::from(*force)],
-        SemaphoreCommand::Enqueue { wishes, .. } => {
-            let mut header = with_size(b'E', wishes.len());
-            for Wish { task, priority } in wishes {
+        SemaphoreCommand::Enqueue { entries, .. } => {
+            let mut header = with_size(b'E', entries.len());
+            for EnqueueItem { task, priority } in entries {
                 header.extend(task.0.to_be_bytes());
                 // Minus zero is zero.
                 header.extend((priority + 0.0).to_le_bytes());
@@ -141,8 +142,8 @@ impl Remains {
     }
 }
 
-fn members(part: LinePart, after: Option<LineCursor>, count: usize) -> Vec<u8> {
-    let mut header = vec![b'M', u8::from(part != LinePart::Holders)];
+fn members(part: MemberGroup, after: Option<MemberCursor>, count: usize) -> Vec<u8> {
+    let mut header = vec![b'M', u8::from(part != MemberGroup::Holders)];
     header.extend((count as f64).to_le_bytes());
     header.extend(after.map_or(0.0, |after| after.priority.value()).to_le_bytes());
     header.extend(after.map_or(-1.0, |after| after.seq as f64).to_le_bytes());
@@ -266,7 +267,7 @@ pub(super) fn read_members(
     let (mut members, mut last) = (Vec::new(), None);
     while bytes.has_more() {
         let standing = read_standing(&mut bytes)?;
-        last = Some(LineCursor { priority: standing.priority, seq: bytes.count()? });
+        last = Some(MemberCursor { priority: standing.priority, seq: bytes.count()? });
         members.push(Member { tube: TubeName::new(bytes.short_text()?).ok(), standing });
     }
     let next = last.filter(|_| members.len() == count);

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use taskyard_core::semaphore::{Hold, Place, SemaphoreRecord, Stand, Status};
-use taskyard_core::transfer::{EventCopy, PlaceCopy, SemaphoreCopy};
+use taskyard_core::semaphore::{EntryState, HeldGrant, QueueEntry, SemaphoreRecord, Status};
+use taskyard_core::transfer::{EventCopy, QueueEntryCopy, SemaphoreCopy};
 use taskyard_core::{Error, EventKind, Grant, Priority, SemaphoreKey, TaskId, Timestamp};
 use taskyard_redis::{Failure, Value};
 
@@ -36,8 +36,8 @@ impl Batch<'_> {
             for text in self.shown_all(&at, b'E').await? {
                 read_events(number, ByteReader(&text), &mut events).map_err(unreadable)?;
             }
-            let mut places: Vec<PlaceCopy> = places.into_values().collect();
-            places.sort_unstable_by_key(|copy| copy.place.seq);
+            let mut places: Vec<QueueEntryCopy> = places.into_values().collect();
+            places.sort_unstable_by_key(|copy| copy.entry.seq);
             let mut events: Vec<EventCopy> = events.into_values().collect();
             events.sort_unstable_by_key(|copy| copy.id);
             copies.push(SemaphoreCopy { record, places, events });
@@ -79,7 +79,7 @@ pub(in super::super) fn encode(
         events.extend(copy.events.iter().map(|event| (at, event)));
     }
     // Events of all semaphores in their order.
-    places.sort_by_key(|(_, copy)| copy.place.seq);
+    places.sort_by_key(|(_, copy)| copy.entry.seq);
     events.sort_by_key(|(_, copy)| copy.id);
     // Entries of tubes that are not imported are left out.
     let here = |tube: Option<u32>| match tube {
@@ -113,8 +113,8 @@ fn encode_record(record: &SemaphoreRecord) -> Vec<u8> {
     word
 }
 
-fn encode_place(word: &mut Vec<u8>, (at, tube): (u32, u32), copy: &PlaceCopy) {
-    let (place, hold) = (&copy.place, copy.place.hold());
+fn encode_place(word: &mut Vec<u8>, (at, tube): (u32, u32), copy: &QueueEntryCopy) {
+    let (place, hold) = (&copy.entry, copy.entry.hold());
     let status = Status::ALL.iter().position(|status| *status == place.status());
     word.extend(at.to_le_bytes());
     word.extend(tube.to_le_bytes());
@@ -123,7 +123,8 @@ fn encode_place(word: &mut Vec<u8>, (at, tube): (u32, u32), copy: &PlaceCopy) {
     word.push(u8::from(hold.is_some_and(|hold| hold.pinned)));
     word.extend(place.priority.value().to_le_bytes());
     word.extend(moment(place.enqueued));
-    let until = if let Stand::Delayed(until) = &place.stand { *until } else { Timestamp::EPOCH };
+    let until =
+        if let EntryState::Delayed(until) = &place.state { *until } else { Timestamp::EPOCH };
     word.extend(moment(until));
     let grant = hold.map_or(0, |hold| hold.grant.0);
     word.extend((grant as f64).to_le_bytes());
@@ -175,7 +176,10 @@ fn read_task(bytes: &mut ByteReader<'_>) -> Result<(Option<u32>, TaskId), Unread
 
 type Found<T> = HashMap<(Option<u32>, TaskId), T>;
 
-fn read_places(mut bytes: ByteReader<'_>, found: &mut Found<PlaceCopy>) -> Result<(), Unreadable> {
+fn read_places(
+    mut bytes: ByteReader<'_>,
+    found: &mut Found<QueueEntryCopy>,
+) -> Result<(), Unreadable> {
     while bytes.has_more() {
         let (tube, task) = read_task(&mut bytes)?;
         let (status, pinned) = (bytes.byte()?, bytes.byte()? == 1);
@@ -186,17 +190,24 @@ fn read_places(mut bytes: ByteReader<'_>, found: &mut Found<PlaceCopy>) -> Resul
         let (granted, lease_until) = (bytes.moment()?, bytes.moment()?);
         let (ack_by, revoke_at) = (bytes.moment()?, bytes.moment()?);
         let hold = |revoke_at| {
-            Stand::Held(Box::new(Hold { grant, granted, lease_until, ack_by, revoke_at, pinned }))
+            EntryState::Held(Box::new(HeldGrant {
+                grant,
+                granted,
+                lease_until,
+                ack_by,
+                revoke_at,
+                pinned,
+            }))
         };
-        let stand = match Status::ALL.get(usize::from(status)) {
-            Some(Status::Wait) => Stand::Wait,
-            Some(Status::Delayed) => Stand::Delayed(until),
+        let state = match Status::ALL.get(usize::from(status)) {
+            Some(Status::Wait) => EntryState::Wait,
+            Some(Status::Delayed) => EntryState::Delayed(until),
             Some(Status::Acquired) => hold(None),
             Some(Status::TryRelease) => hold(Some(revoke_at)),
             None => return Err(Unreadable("a task of a semaphore has an unknown state")),
         };
-        let place = Place { priority, seq, enqueued, stand };
-        found.insert((tube, task), PlaceCopy { tube, task, place });
+        let place = QueueEntry { priority, seq, enqueued, state };
+        found.insert((tube, task), QueueEntryCopy { tube, task, entry: place });
     }
     Ok(())
 }

@@ -6,8 +6,8 @@ use std::thread;
 use taskyard_conformance::semaphores::SemaphoreAsk;
 use taskyard_conformance::{StoreHarness, block_on, model};
 use taskyard_core::{
-    Command, Error, Execute, Kind, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey,
-    SemaphoreReply, Span, Take, TaskId, TubeName, TubeOptions, Wish,
+    Command, EnqueueItem, Error, Execute, Kind, Reply, SemaphoreChange, SemaphoreCommand,
+    SemaphoreKey, SemaphoreReply, Span, Take, TaskId, TubeName, TubeOptions,
 };
 use taskyard_store::Store;
 use taskyard_store_redis::{Clock, RedisStore};
@@ -44,9 +44,9 @@ fn semaphores_are_on_the_nodes_of_their_keys() {
         queue.configure("gate", SemaphoreChange::limits(1, 0)).await;
         for (task, priority) in [(1, 1.0), (2, 2.0)] {
             for key in ["door", "gate"] {
-                let wishes = vec![Wish { task: TaskId(task), priority }];
+                let entries = vec![EnqueueItem { task: TaskId(task), priority }];
                 let key = SemaphoreKey::new(key).expect("a key");
-                let enqueue = SemaphoreCommand::Enqueue { key, wishes };
+                let enqueue = SemaphoreCommand::Enqueue { key, entries };
                 queue
                     .execute(vec![Command::Semaphore(enqueue)])
                     .await
@@ -103,7 +103,7 @@ fn ask_until_there(store: &RedisStore, command: &Command) -> Reply {
     loop {
         match ask(store, command.clone()) {
             Ok(reply) => return reply,
-            Err(Error::StoreAway(_)) => thread::yield_now(),
+            Err(Error::StoreUnavailable(_)) => thread::yield_now(),
             Err(other) => panic!("{other}"),
         }
     }
@@ -163,7 +163,7 @@ fn a_master_that_is_killed_is_replaced_by_its_replica() {
     let port = master.port();
     master.kill();
     let refused = ask(&store, put(&tube, 1));
-    assert!(matches!(refused, Err(Error::StoreAway(_))), "{refused:?}");
+    assert!(matches!(refused, Err(Error::StoreUnavailable(_))), "{refused:?}");
     while cluster.living_master_of(key).is_none_or(|port_now| port_now == port) {}
     master.start();
     cluster.wait_until_whole();
@@ -213,7 +213,7 @@ fn an_unreachable_node_does_not_block_the_others() {
     assert_eq!(ticked, [Ok(Reply::Ticked(1))]);
     assert_eq!(take(&store, lives, 9).len(), 3);
     let refused = ask(&store, put(dies, 1));
-    assert!(matches!(refused, Err(Error::StoreAway(_))), "{refused:?}");
+    assert!(matches!(refused, Err(Error::StoreUnavailable(_))), "{refused:?}");
     master.start();
     ask_until_there(&store, &put(dies, 1));
     assert!((2..=3).contains(&take(&store, dies, 9).len()), "one is taken, one may have been lost");

@@ -5,9 +5,9 @@ use std::thread;
 
 use taskyard_conformance::block_on;
 use taskyard_core::{
-    Command, Error, Finish, FinishItem, GrantFinish, GrantItem, Holder, Kind, Outcome, Reply,
-    SemaphoreChange, SemaphoreCommand, SemaphoreKey, Span, Take, TaskId, TubeName, TubeOptions,
-    Wish,
+    Command, EnqueueItem, Error, Finish, FinishItem, GrantFinish, GrantItem, Holder, Kind, Outcome,
+    Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey, Span, Take, TaskId, TubeName,
+    TubeOptions,
 };
 use taskyard_store::{OpenError, Store};
 use taskyard_store_redis::{Clock, RedisStore};
@@ -21,7 +21,7 @@ fn ask_until_there(store: &RedisStore, command: &Command) -> Reply {
     loop {
         match ask(store, command.clone()) {
             Ok(reply) => return reply,
-            Err(Error::StoreAway(_)) => thread::yield_now(),
+            Err(Error::StoreUnavailable(_)) => thread::yield_now(),
             Err(other) => panic!("{other}"),
         }
     }
@@ -35,7 +35,7 @@ fn counts(store: &RedisStore, tube: &TubeName) -> (u64, u64) {
 }
 
 fn is_away(reply: Result<Reply, Error>) {
-    assert!(matches!(reply, Err(Error::StoreAway(_))), "{reply:?}");
+    assert!(matches!(reply, Err(Error::StoreUnavailable(_))), "{reply:?}");
 }
 
 #[test]
@@ -241,8 +241,8 @@ fn a_full_redis_accepts_releases_beside_refused_enqueues() {
     let change = Box::new(SemaphoreChange::limits(1, 0));
     let configure = SemaphoreCommand::Configure { key: key.clone(), change, only_new: false };
     let enqueue = |task: u64| {
-        let wishes = vec![Wish { task: TaskId(task), priority: 1.0 }];
-        Command::Semaphore(SemaphoreCommand::Enqueue { key: key.clone(), wishes })
+        let entries = vec![EnqueueItem { task: TaskId(task), priority: 1.0 }];
+        Command::Semaphore(SemaphoreCommand::Enqueue { key: key.clone(), entries })
     };
     ask(&store, Command::Semaphore(configure)).expect("it is made");
     ask(&store, enqueue(1)).expect("it stands");

@@ -65,7 +65,7 @@ fn a_loss_during_a_batch_affects_the_command_in_flight() {
         let [first, lost, last] = &executed.replies[..] else { panic!("three answers") };
         assert!(first.is_ok(), "{first:?}");
         assert!(matches!(lost, Err(Error::OutcomeUnknown(_))), "{lost:?}");
-        assert!(matches!(last, Err(Error::StoreAway(_))), "{last:?}");
+        assert!(matches!(last, Err(Error::StoreUnavailable(_))), "{last:?}");
         assert_eq!(ready_and_taken(&store, &tube), (1, 0));
     });
 }
@@ -100,7 +100,7 @@ fn a_connection_that_breaks_during_a_resync_is_not_reused() {
         is_unknown(ask(&store, put(&tube, 1)));
         path.proxy.withhold_reply(b"\r\nCLIENT\r\n");
         let refused = ask(&store, put(&tube, 1));
-        assert!(matches!(refused, Err(Error::StoreAway(_))), "{refused:?}");
+        assert!(matches!(refused, Err(Error::StoreUnavailable(_))), "{refused:?}");
         ask(&store, put(&tube, 1)).expect("it is put by another connection");
         assert_eq!(ready_and_taken(&store, &tube), (2, 0));
     });

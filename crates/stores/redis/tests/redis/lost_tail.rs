@@ -1,8 +1,8 @@
 //! Tests with a Redis that loses its last writes while its servers keep running.
 
 use taskyard_core::{
-    Command, EventId, Grant, Kind, Outcome, Reply, SemaphoreChange, SemaphoreCommand,
-    SemaphoreEvent, SemaphoreKey, SemaphoreReply, TaskId, TubeName, TubeOptions, Wish,
+    Command, EnqueueItem, EventId, Grant, Kind, Outcome, Reply, SemaphoreChange, SemaphoreCommand,
+    SemaphoreEvent, SemaphoreKey, SemaphoreReply, TaskId, TubeName, TubeOptions,
 };
 use taskyard_store::Store;
 use taskyard_store_redis::RedisStore;
@@ -33,7 +33,7 @@ fn ask_semaphore(store: &RedisStore, command: SemaphoreCommand) -> SemaphoreRepl
     loop {
         match ask(store, Command::Semaphore(command.clone())) {
             Ok(Reply::Semaphore(reply)) => return reply,
-            Err(taskyard_core::Error::StoreAway(_)) => std::thread::yield_now(),
+            Err(taskyard_core::Error::StoreUnavailable(_)) => std::thread::yield_now(),
             other => panic!("a semaphore answers, not {other:?}"),
         }
     }
@@ -45,8 +45,8 @@ fn configure(store: &RedisStore, text: &str) {
 }
 
 fn enqueue(store: &RedisStore, text: &str, task: u64) {
-    let wishes = vec![Wish { task: TaskId(task), priority: 1.0 }];
-    ask_semaphore(store, SemaphoreCommand::Enqueue { key: key(text), wishes });
+    let entries = vec![EnqueueItem { task: TaskId(task), priority: 1.0 }];
+    ask_semaphore(store, SemaphoreCommand::Enqueue { key: key(text), entries });
 }
 
 fn events(store: &RedisStore, of: Option<&str>) -> Vec<SemaphoreEvent> {
@@ -66,7 +66,7 @@ fn put_one(store: &RedisStore, tube: &TubeName) -> TaskId {
     loop {
         match ask(store, put(tube, 1)) {
             Ok(Reply::Put(placed)) => return placed[0].id,
-            Err(taskyard_core::Error::StoreAway(_)) => std::thread::yield_now(),
+            Err(taskyard_core::Error::StoreUnavailable(_)) => std::thread::yield_now(),
             other => panic!("a put answers with ids, not {other:?}"),
         }
     }

@@ -114,7 +114,7 @@ fn a_rename_interrupted_before_the_tube_can_be_repeated() {
         assert_eq!(missing, Err(Error::TubeNotFound(name("letters"))));
         let busy = create(&store, "letters", None);
         assert!(
-            matches!(busy, Err(Error::StoreAway(_))),
+            matches!(busy, Err(Error::StoreUnavailable(_))),
             "another server may be about to: {busy:?}"
         );
         rename(&store, "emails", "letters").expect("the same can be done again");
@@ -177,7 +177,7 @@ fn an_abandoned_queue_number_is_free() {
         part.set("queues", "7", &format!("ghost {LATER}"));
         let busy = create(&store, "emails", Some(7));
         assert!(
-            matches!(busy, Err(Error::StoreAway(_))),
+            matches!(busy, Err(Error::StoreUnavailable(_))),
             "another server may be about to: {busy:?}"
         );
         part.set("queues", "7", "ghost 1");

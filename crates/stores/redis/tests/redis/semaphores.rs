@@ -8,10 +8,10 @@ use std::time::Duration;
 use taskyard_conformance::semaphores::{SemaphoreAsk, storm};
 use taskyard_conformance::{Harness, StoreHarness, block_on};
 use taskyard_core::{
-    Body, Command, Effects, Error, EventKind, Execute, Finish, FinishItem, GrantFinish, GrantItem,
-    Holder, Kind, LinePart, NewTask, News, Priority, Reason, Reply, SemaphoreChange,
-    SemaphoreCommand, SemaphoreKey, SemaphoreReply, Span, Status, Take, Task, TaskId, TubeName,
-    TubeOptions, Wish,
+    Body, Command, Effects, EnqueueItem, Error, EventKind, Execute, Finish, FinishItem,
+    GrantFinish, GrantItem, Holder, Kind, MemberGroup, NewEvents, NewTask, Priority, Reason, Reply,
+    SemaphoreChange, SemaphoreCommand, SemaphoreKey, SemaphoreReply, Span, Status, Take, Task,
+    TaskId, TubeName, TubeOptions,
 };
 use taskyard_store::{RemoteChange, Store};
 use taskyard_store_redis::RedisStore;
@@ -38,7 +38,7 @@ impl Execute for Server<'_> {
         }
         loop {
             let replies = self.store.execute(now, commands.clone()).await.replies;
-            if replies.iter().all(|reply| matches!(reply, Err(Error::StoreAway(_)))) {
+            if replies.iter().all(|reply| matches!(reply, Err(Error::StoreUnavailable(_)))) {
                 thread::yield_now();
                 continue;
             }
@@ -169,8 +169,8 @@ fn take_from(tube: &TubeName, count: usize) -> Command {
 }
 
 fn enqueue(task: u64, priority: f64) -> Command {
-    let wishes = vec![Wish { task: TaskId(task), priority }];
-    Command::Semaphore(SemaphoreCommand::Enqueue { key: yang(), wishes })
+    let entries = vec![EnqueueItem { task: TaskId(task), priority }];
+    Command::Semaphore(SemaphoreCommand::Enqueue { key: yang(), entries })
 }
 
 fn finish(tube: &TubeName, id: u64, finish: Finish) -> Command {
@@ -188,13 +188,13 @@ fn grants_for_other_tubes_wake_waiting_callers() {
         effects(&store, vec![take_from(&one, 1)]);
         effects(&store, vec![put(&other)]);
         let after = effects(&store, vec![finish(&one, 0, Finish::Ack)]);
-        assert_eq!((after.ready, after.events), (vec![(other.clone(), 1)], News::Nothing));
+        assert_eq!((after.ready, after.events), (vec![(other.clone(), 1)], NewEvents::Nothing));
         // The other way round: a task of a caller waits for one of the tube.
         let delete = Command::Delete { tube: other, ids: vec![TaskId(0)], show: false };
-        assert_eq!(effects(&store, vec![enqueue(7, -1e12)]).events, News::Nothing);
+        assert_eq!(effects(&store, vec![enqueue(7, -1e12)]).events, NewEvents::Nothing);
         assert_eq!(
             effects(&store, vec![delete]).events,
-            News::of(yang()),
+            NewEvents::of(yang()),
             "its grant is announced"
         );
     });
@@ -254,7 +254,7 @@ fn tasks_of_a_lost_semaphore_stay_gated() {
 async fn holders(queue: &StoreHarness) -> Vec<u64> {
     let (mut shown, mut after) = (Vec::new(), None);
     loop {
-        let page = queue.members(LinePart::Holders, after, 1).await;
+        let page = queue.members(MemberGroup::Holders, after, 1).await;
         shown.extend(page.members.iter().map(|member| member.standing.task.0));
         after = page.next;
         if after.is_none() {
@@ -439,8 +439,9 @@ async fn work(queue: &Server<'_>, seed: u64, tubes: &[TubeName]) {
         let other = take_from(&tubes[rng.usize(0..tubes.len())], 2);
         let batch = if rng.bool() { vec![command] } else { vec![command, other] };
         for reply in queue.execute(batch).await {
-            let away =
-                |error: &Error| matches!(error, Error::StoreAway(_) | Error::OutcomeUnknown(_));
+            let away = |error: &Error| {
+                matches!(error, Error::StoreUnavailable(_) | Error::OutcomeUnknown(_))
+            };
             assert!(reply.as_ref().err().is_none_or(away), "{reply:?}");
         }
     }

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, Row, params};
 use taskyard_core::semaphore::{
-    EventRecord, Hold, Place, PlaceRecord, SemaphoreRecord, Stand, Status,
+    EntryState, EventRecord, HeldGrant, QueueEntry, QueueEntryRecord, SemaphoreRecord, Status,
 };
 use taskyard_core::{
     EventId, EventKind, Grant, Priority, SemaphoreKey, SemaphoreOptions, Span, TaskId, Timestamp,
@@ -117,8 +117,8 @@ struct Columns {
 }
 
 impl Columns {
-    fn new(record: &PlaceRecord) -> Columns {
-        let place = &record.place;
+    fn new(record: &QueueEntryRecord) -> Columns {
+        let place = &record.entry;
         let hold = place.hold();
         let mut columns = Columns {
             status: place.status(),
@@ -126,10 +126,10 @@ impl Columns {
             granted: hold.map(|hold| hold.granted.as_micros()),
             lease_until: hold.and_then(|hold| moment(hold.lease_until)),
             ack_by: hold.and_then(|hold| moment(hold.ack_by)),
-            moment: match &place.stand {
-                Stand::Wait => None,
-                Stand::Delayed(until) => Some(until.as_micros()),
-                Stand::Held(hold) => hold.revoke_at.map(Timestamp::as_micros),
+            moment: match &place.state {
+                EntryState::Wait => None,
+                EntryState::Delayed(until) => Some(until.as_micros()),
+                EntryState::Held(hold) => hold.revoke_at.map(Timestamp::as_micros),
             },
             pinned: hold.is_some_and(|hold| hold.pinned),
             sum: 0,
@@ -151,15 +151,15 @@ impl Columns {
     }
 }
 
-pub(super) fn insert_task(db: &Connection, record: &PlaceRecord) -> rusqlite::Result<usize> {
+pub(super) fn insert_task(db: &Connection, record: &QueueEntryRecord) -> rusqlite::Result<usize> {
     let columns = Columns::new(record);
     let sql = "INSERT INTO semaphore_task VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)";
     db.prepare_cached(sql)?.execute(params![
-        record.place.seq as i64,
+        record.entry.seq as i64,
         record.semaphore,
         record.task.0 as i64,
-        record.place.priority.value(),
-        record.place.enqueued.as_micros(),
+        record.entry.priority.value(),
+        record.entry.enqueued.as_micros(),
         columns.status.stored_name(),
         columns.grant,
         columns.granted,
@@ -171,12 +171,12 @@ pub(super) fn insert_task(db: &Connection, record: &PlaceRecord) -> rusqlite::Re
     ])
 }
 
-pub(super) fn update_task(db: &Connection, record: &PlaceRecord) -> rusqlite::Result<usize> {
+pub(super) fn update_task(db: &Connection, record: &QueueEntryRecord) -> rusqlite::Result<usize> {
     let columns = Columns::new(record);
     let sql = "UPDATE semaphore_task SET priority = ?, status = ?, grant_no = ?, granted = ?, \
                lease_until = ?, ack_by = ?, moment = ?, pinned = ?, sum = ? WHERE seq = ?";
     db.prepare_cached(sql)?.execute(params![
-        record.place.priority.value(),
+        record.entry.priority.value(),
         columns.status.stored_name(),
         columns.grant,
         columns.granted,
@@ -185,20 +185,20 @@ pub(super) fn update_task(db: &Connection, record: &PlaceRecord) -> rusqlite::Re
         columns.moment,
         columns.pinned,
         columns.sum,
-        record.place.seq as i64,
+        record.entry.seq as i64,
     ])
 }
 
-pub(super) fn read_task(row: &Row<'_>) -> Result<PlaceRecord, RowError> {
+pub(super) fn read_task(row: &Row<'_>) -> Result<QueueEntryRecord, RowError> {
     let seq: i64 = row.get(0)?;
     let bad = || damaged("the task of a semaphore with the arrival", &seq);
     let status = Status::from_stored_name(&row.get::<_, String>(5)?).ok_or_else(bad)?;
     let at = row.get::<_, Option<i64>>(10)?.map(Timestamp::from_micros);
-    let stand = match (status, at, row.get::<_, Option<i64>>(6)?, row.get::<_, Option<i64>>(7)?) {
-        (Status::Wait, None, None, None) => Stand::Wait,
-        (Status::Delayed, Some(until), None, None) => Stand::Delayed(until),
+    let state = match (status, at, row.get::<_, Option<i64>>(6)?, row.get::<_, Option<i64>>(7)?) {
+        (Status::Wait, None, None, None) => EntryState::Wait,
+        (Status::Delayed, Some(until), None, None) => EntryState::Delayed(until),
         (Status::Acquired | Status::TryRelease, revoke_at, Some(grant), Some(granted)) => {
-            Stand::Held(Box::new(Hold {
+            EntryState::Held(Box::new(HeldGrant {
                 grant: Grant(grant as u64),
                 granted: Timestamp::from_micros(granted),
                 lease_until: or_never(row.get(8)?),
@@ -209,14 +209,14 @@ pub(super) fn read_task(row: &Row<'_>) -> Result<PlaceRecord, RowError> {
         }
         _ => return Err(bad()),
     };
-    let record = PlaceRecord {
+    let record = QueueEntryRecord {
         semaphore: row.get(1)?,
         task: TaskId(row.get::<_, i64>(2)? as u64),
-        place: Place {
+        entry: QueueEntry {
             priority: Priority::new(row.get(3)?).map_err(|_| bad())?,
             seq: seq as u64,
             enqueued: Timestamp::from_micros(row.get(4)?),
-            stand,
+            state,
         },
     };
     let columns = Columns::new(&record);

@@ -116,7 +116,7 @@ pub(super) fn read(db: &Connection, machine: &mut Machine) -> Result<SemaphoreHe
     })?;
     each(db, "SELECT * FROM semaphore_task ORDER BY seq", |row| {
         let record = codec::read_task(row)?;
-        let seq = record.place.seq;
+        let seq = record.entry.seq;
         found.add_task(seq as i64);
         fits(semaphores.restore_place(record), "the task of a semaphore with the arrival", &seq)
     })?;

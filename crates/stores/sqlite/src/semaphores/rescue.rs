@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rusqlite::{Connection, Row};
-use taskyard_core::semaphore::{EventRecord, PlaceRecord, SemaphoreRecord};
+use taskyard_core::semaphore::{EventRecord, QueueEntryRecord, SemaphoreRecord};
 use taskyard_core::{EventId, SemaphoreKey, SemaphoreOptions, TaskId};
 
 use super::super::codec::RowError;
@@ -20,7 +20,7 @@ const EVENT_COLUMNS: usize = 8;
 /// A row that is as it was written.
 pub(in super::super) enum Found {
     Semaphore(u32, SemaphoreRecord),
-    Place(PlaceRecord),
+    Place(QueueEntryRecord),
     Event(EventId, EventRecord),
 }
 
@@ -44,7 +44,7 @@ impl Found {
 #[derive(Default)]
 pub(in super::super) struct Rescued {
     semaphores: BTreeMap<u32, SemaphoreRecord>,
-    places: BTreeMap<(u32, TaskId), PlaceRecord>,
+    places: BTreeMap<(u32, TaskId), QueueEntryRecord>,
     events: BTreeMap<u64, EventRecord>,
 }
 
@@ -60,7 +60,7 @@ impl Rescued {
             }
             Found::Place(record) => {
                 let place = (record.semaphore, record.task);
-                if self.places.get(&place).is_none_or(|known| known.place.seq < record.place.seq) {
+                if self.places.get(&place).is_none_or(|known| known.entry.seq < record.entry.seq) {
                     self.places.insert(place, record);
                 }
             }
@@ -107,14 +107,14 @@ impl Rescued {
             };
             let places = self.places.range((number, TaskId(0))..=(number, TaskId(u64::MAX)));
             let newest =
-                places.filter_map(|(_, record)| record.place.hold()).map(|hold| hold.grant.0);
+                places.filter_map(|(_, record)| record.entry.hold()).map(|hold| hold.grant.0);
             record.grant_seq = newest.chain([record.grant_seq]).max().unwrap_or(0) + LEFT_OUT;
             codec::write_semaphore(db, number, &record)?;
             head.semaphores += 1;
         }
         for record in self.places.values() {
             codec::insert_task(db, record)?;
-            head.add_task(record.place.seq as i64);
+            head.add_task(record.entry.seq as i64);
         }
         for (id, record) in &self.events {
             codec::insert_event(db, EventId(*id), record)?;

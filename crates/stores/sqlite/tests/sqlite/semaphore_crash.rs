@@ -10,8 +10,8 @@ use std::process::{Command as Program, Stdio};
 use fastrand::Rng;
 use taskyard_conformance::block_on;
 use taskyard_core::{
-    Command, Error, EventId, Grant, GrantFinish, GrantItem, Reply, SemaphoreChange,
-    SemaphoreCommand, SemaphoreKey, Span, TaskId, Timestamp, Wish,
+    Command, EnqueueItem, Error, EventId, Grant, GrantFinish, GrantItem, Reply, SemaphoreChange,
+    SemaphoreCommand, SemaphoreKey, Span, TaskId, Timestamp,
 };
 use taskyard_store::{MemoryStore, Store};
 
@@ -54,8 +54,8 @@ impl Script {
         }
         match rng.u8(0..20) {
             0..7 => {
-                let wishes = vec![Wish { task, priority: f64::from(rng.u8(0..9)) }];
-                SemaphoreCommand::Enqueue { key, wishes }
+                let entries = vec![EnqueueItem { task, priority: f64::from(rng.u8(0..9)) }];
+                SemaphoreCommand::Enqueue { key, entries }
             }
             7..12 => {
                 let finish = match rng.u8(0..4) {

@@ -6,9 +6,9 @@ use rusqlite::Connection;
 use taskyard_conformance::block_on;
 use taskyard_conformance::semaphores::pair::PAIRS;
 use taskyard_core::{
-    Body, Command, Error, Execute, GrantFinish, GrantItem, Kind, NewTask, Reply, SemaphoreChange,
-    SemaphoreCommand, SemaphoreEvent, SemaphoreKey, SemaphoreReply, Span, TaskId, TubeName,
-    TubeOptions, Wish,
+    Body, Command, EnqueueItem, Error, Execute, GrantFinish, GrantItem, Kind, NewTask, Reply,
+    SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreKey, SemaphoreReply, Span, TaskId,
+    TubeName, TubeOptions,
 };
 use taskyard_store::OpenError;
 use taskyard_store_sqlite::{Fault, SqliteStore};
@@ -36,9 +36,10 @@ fn configure(text: &str, active: i64) -> SemaphoreCommand {
     SemaphoreCommand::Configure { key: key(text), change, only_new: false }
 }
 
-fn enqueue(text: &str, wishes: &[(u64, f64)]) -> SemaphoreCommand {
-    let wish = |(task, priority): &(u64, f64)| Wish { task: TaskId(*task), priority: *priority };
-    SemaphoreCommand::Enqueue { key: key(text), wishes: wishes.iter().map(wish).collect() }
+fn enqueue(text: &str, entries: &[(u64, f64)]) -> SemaphoreCommand {
+    let wish =
+        |(task, priority): &(u64, f64)| EnqueueItem { task: TaskId(*task), priority: *priority };
+    SemaphoreCommand::Enqueue { key: key(text), entries: entries.iter().map(wish).collect() }
 }
 
 fn finish(text: &str, task: u64, finish: GrantFinish) -> SemaphoreCommand {

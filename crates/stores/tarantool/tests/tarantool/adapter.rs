@@ -183,14 +183,14 @@ fn commands_fail_while_the_module_is_not_running() {
     instance.talk("queue.state('WAITING')");
     for command in &commands {
         let away = ask(&store, command.clone());
-        assert!(matches!(away, Err(Error::StoreAway(_))), "{}: {away:?}", command.verb());
+        assert!(matches!(away, Err(Error::StoreUnavailable(_))), "{}: {away:?}", command.verb());
     }
     // A peek works, and the rest of its batch is refused nevertheless.
     let look = Command::Peek { tube: tube.clone(), ids: vec![TaskId(0), TaskId(1)] };
     let mixed = vec![look, commands[1].clone()];
     let replies = block_on(store.execute(NOW, mixed)).replies;
     assert!(matches!(&replies[0], Ok(Reply::Tasks(tasks)) if tasks.len() == 2), "{replies:?}");
-    assert!(matches!(replies[1], Err(Error::StoreAway(_))), "{replies:?}");
+    assert!(matches!(replies[1], Err(Error::StoreUnavailable(_))), "{replies:?}");
     instance.talk("queue.state('RUNNING')");
     assert_eq!(ask(&store, commands[1].clone()), Ok(Reply::Finished(vec![DONE])));
     assert_eq!(take(&store, &tube, 9).len(), 1);

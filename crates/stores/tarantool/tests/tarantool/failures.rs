@@ -24,7 +24,7 @@ fn counts(store: &TarantoolStore, tube: &TubeName) -> (u64, u64) {
 }
 
 fn is_away(reply: Result<Reply, Error>) {
-    assert!(matches!(reply, Err(Error::StoreAway(_))), "{reply:?}");
+    assert!(matches!(reply, Err(Error::StoreUnavailable(_))), "{reply:?}");
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::sync::Barrier;
 use std::thread;
 
 use taskyard_core::{
-    Command, Error, Finish, FinishItem, Holder, Kind, Lease, Outcome, Reply, SemaphoreChange,
-    SemaphoreCommand, SemaphoreKey, TaskId, TubeName, TubeOptions, Wish,
+    Command, EnqueueItem, Error, Finish, FinishItem, Holder, Kind, Lease, Outcome, Reply,
+    SemaphoreChange, SemaphoreCommand, SemaphoreKey, TaskId, TubeName, TubeOptions,
 };
 use taskyard_store_tarantool::{Clock, TarantoolStore};
 use taskyard_tarantool::LuaValue;
@@ -94,8 +94,8 @@ fn a_grant_that_cannot_be_logged_is_refused_beside_ticks() {
     let change = Box::new(SemaphoreChange::limits(5, 5));
     let configure = SemaphoreCommand::Configure { key: key.clone(), change, only_new: false };
     ask(&store, Command::Semaphore(configure)).expect("it is there");
-    let wishes = vec![Wish { task: TaskId(1), priority: 0.0 }];
-    let enqueue = Command::Semaphore(SemaphoreCommand::Enqueue { key, wishes });
+    let entries = vec![EnqueueItem { task: TaskId(1), priority: 0.0 }];
+    let enqueue = Command::Semaphore(SemaphoreCommand::Enqueue { key, entries });
     let commands = [enqueue.clone(), Command::Tick { limit: 10 }];
     let [enqueued, _] = ask_while_full(&tarantool, [&store, &other], commands);
     is_refused(&enqueued);

@@ -76,7 +76,7 @@ fn a_command_that_was_not_sent_has_a_known_outcome() {
     // This is in the first request of each connection.
     path.proxy.lose(Loss { word: b"box.info.ro", times: usize::MAX, executed: true });
     let away = ask(&store, put(&tube, 1));
-    assert!(matches!(away, Err(Error::StoreAway(_))), "{away:?}");
+    assert!(matches!(away, Err(Error::StoreUnavailable(_))), "{away:?}");
 }
 
 // A call that timed out must not be done later: a slow Tarantool may still receive it.

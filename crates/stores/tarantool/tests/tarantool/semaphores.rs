@@ -3,9 +3,9 @@
 use taskyard_conformance::semaphores::SemaphoreAsk;
 use taskyard_conformance::{StoreHarness, block_on};
 use taskyard_core::{
-    Body, Command, Effects, Error, Finish, FinishItem, Holder, Kind, NewTask, News, Priority,
-    Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey, Span, Status, Take, TaskId, TubeName,
-    TubeOptions, Wish,
+    Body, Command, Effects, EnqueueItem, Error, Finish, FinishItem, Holder, Kind, NewEvents,
+    NewTask, Priority, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey, Span, Status, Take,
+    TaskId, TubeName, TubeOptions,
 };
 use taskyard_store::Store;
 use taskyard_store_tarantool::TarantoolStore;
@@ -44,8 +44,8 @@ fn take_from(tube: &TubeName) -> Command {
 }
 
 fn enqueue(key: SemaphoreKey, task: u64, priority: f64) -> Command {
-    let wishes = vec![Wish { task: TaskId(task), priority }];
-    Command::Semaphore(SemaphoreCommand::Enqueue { key, wishes })
+    let entries = vec![EnqueueItem { task: TaskId(task), priority }];
+    Command::Semaphore(SemaphoreCommand::Enqueue { key, entries })
 }
 
 fn ack(tube: &TubeName, id: u64) -> Command {
@@ -70,11 +70,11 @@ fn grants_for_other_tubes_wake_waiting_callers() {
         effects(&store, take_from(&one));
         effects(&store, put(&other, 1));
         let after = effects(&store, ack(&one, 0));
-        assert_eq!((after.ready, after.events), (vec![(other.clone(), 1)], News::Nothing));
+        assert_eq!((after.ready, after.events), (vec![(other.clone(), 1)], NewEvents::Nothing));
         // The other way round: a task of a caller waits for one of the tube.
         let delete = Command::Delete { tube: other, ids: vec![TaskId(0)], show: false };
-        assert_eq!(effects(&store, enqueue(yang(), 7, -1e12)).events, News::Nothing);
-        assert_eq!(effects(&store, delete).events, News::of(yang()), "its grant is announced");
+        assert_eq!(effects(&store, enqueue(yang(), 7, -1e12)).events, NewEvents::Nothing);
+        assert_eq!(effects(&store, delete).events, NewEvents::of(yang()), "its grant is announced");
         audit(&url);
     });
 }
@@ -96,9 +96,9 @@ fn events_that_are_due_again_are_announced_by_key() {
             let tick = vec![Command::Tick { limit: 100 }];
             block_on(store.execute(NOW + Span::from_secs(seconds), tick)).effects.events
         };
-        assert_eq!(tick(29), News::Nothing, "the other one was told when it came about");
-        assert_eq!(tick(30), News::of(keys[1].clone()));
-        assert_eq!(tick(30), News::Nothing, "once");
+        assert_eq!(tick(29), NewEvents::Nothing, "the other one was told when it came about");
+        assert_eq!(tick(30), NewEvents::of(keys[1].clone()));
+        assert_eq!(tick(30), NewEvents::Nothing, "once");
     });
 }
 

@@ -25,11 +25,11 @@ const CONFIG: &str = "leases: {task_seconds: 3, backend_seconds: 1.2, leader_sec
 /// The backends are counted, one task of the slow class may run.
 const LIMITS: [usize; 2] = [0, 1];
 /// How many rounds run at once.
-const DAYS_AT_ONCE: usize = 24;
+const ROUNDS_AT_ONCE: usize = 24;
 /// Of calls that are repeated, so many are chosen, spread over the round.
 const CALLS_MAX: usize = 8;
 /// How many rounds without kills are tried until all functions were called.
-const USUAL_DAYS_MAX: usize = 5;
+const ROUNDS_WITHOUT_KILLS_MAX: usize = 5;
 /// How many tasks test whether a pool still works.
 const TRIES: usize = 30;
 
@@ -53,7 +53,7 @@ async fn every_part_may_be_killed_before_and_after_every_call() {
     let audit = Arc::new(Audit::follow(redis.port(), &LIMITS));
     let counts = rounds_without_kills(&redis, &audit).await;
     let seen: BTreeSet<String> = counts.keys().map(|(_, function)| function.clone()).collect();
-    assert_eq!(seen, functions(&redis), "every function is called on a usual day");
+    assert_eq!(seen, functions(&redis), "every function is called in a round without kills");
     let mut deaths = Vec::new();
     for ((role, function), count) in counts {
         for at in spread(count) {
@@ -63,8 +63,8 @@ async fn every_part_may_be_killed_before_and_after_every_call() {
         }
     }
     let count = deaths.len();
-    let evenings = rounds(&redis, &audit, deaths).await;
-    let killed = evenings.iter().filter(|(_, result)| result.killed).count();
+    let results = rounds(&redis, &audit, deaths).await;
+    let killed = results.iter().filter(|(_, result)| result.killed).count();
     println!("{killed} of {count} were killed");
     // What depends on time does not happen equally often in every round.
     assert!(killed * 4 >= count * 3, "only {killed} of {count} calls were reached");
@@ -77,11 +77,11 @@ async fn rounds_without_kills(
     audit: &Arc<Audit>,
 ) -> BTreeMap<(Role, String), usize> {
     let mut counts = BTreeMap::new();
-    for _ in 0..USUAL_DAYS_MAX {
+    for _ in 0..ROUNDS_WITHOUT_KILLS_MAX {
         let roles = [Role::Scheduler, Role::Gateway, Role::Backend];
-        let fates = roles.map(|role| (role, Behavior::Reports));
+        let behaviors = roles.map(|role| (role, Behavior::Reports));
         counts.clear();
-        for (role, result) in rounds(redis, audit, fates.into()).await {
+        for (role, result) in rounds(redis, audit, behaviors.into()).await {
             for call in result.calls {
                 *counts.entry((role, call)).or_default() += 1;
             }
@@ -111,13 +111,13 @@ fn functions(redis: &Instance) -> BTreeSet<String> {
 async fn rounds(
     redis: &Arc<Instance>,
     audit: &Arc<Audit>,
-    fates: Vec<(Role, Behavior)>,
+    behaviors: Vec<(Role, Behavior)>,
 ) -> Vec<(Role, RoundResult)> {
-    let rounds = fates.into_iter().map(|(role, behavior)| async move {
+    let rounds = behaviors.into_iter().map(|(role, behavior)| async move {
         // Each in its own task: waiting for a process must not block other rounds.
         tokio::spawn(round(redis.clone(), audit.clone(), role, behavior)).await.unwrap()
     });
-    stream::iter(rounds).buffer_unordered(DAYS_AT_ONCE).collect().await
+    stream::iter(rounds).buffer_unordered(ROUNDS_AT_ONCE).collect().await
 }
 
 /// One pool from its start to its end.

@@ -58,7 +58,7 @@ impl Process {
             Behavior::Dies(function, at, moment) => format!("{function} {at} {moment:?}"),
         };
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "redis::play::play", "--nocapture"])
+            .args(["--exact", "redis::process::run_part", "--nocapture"])
             .env(ROLE, role)
             .env(URL, url)
             .env(CONFIG, config)
@@ -141,9 +141,9 @@ fn watch(behavior: &str) -> Option<CallObserver> {
     }))
 }
 
-/// Not a test: plays a part if another test has started this process for it.
+/// Not a test: runs a part of a pool if another test has started this process for it.
 #[test]
-fn play() {
+fn run_part() {
     let Ok(role) = std::env::var(ROLE) else { return };
     // The process that started this one has ended when the input is closed.
     std::thread::spawn(|| {

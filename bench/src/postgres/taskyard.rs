@@ -1,0 +1,86 @@
+//! Measures Taskyard on PostgreSQL.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use hdrhistogram::Histogram;
+use taskyard::{Client, Embedded};
+use tokio::task::JoinSet;
+
+use super::super::load::{self, Load, Measured, TUBE};
+use super::Amounts;
+
+/// Concurrent clients, connections or workers.
+pub const CLIENTS: usize = 16;
+/// Tasks in one call where they come in batches.
+pub const BATCH: usize = 1_000;
+
+/// The five measurements of every queue.
+pub struct Figures {
+    /// Puts one by one, tasks a second.
+    pub put: Measured,
+    /// Puts in batches.
+    pub put_batches: Measured,
+    /// Takes and acks in batches.
+    pub drain_batches: Measured,
+    /// Takes and acks one by one.
+    pub drain: Measured,
+    /// From a put to the start at an idle worker, in microseconds.
+    pub start: Histogram<u64>,
+}
+
+/// Runs all five in an empty database.
+pub async fn measure(url: &str, amounts: Amounts) -> Result<Figures> {
+    let client = Client::open(url)?;
+    warm_up(&client).await?;
+    let one = Load { clients: CLIENTS, batch: 1, tasks: amounts.single };
+    let put = load::put(&client, one).await.context("put one by one")?;
+    let drain = load::take_and_ack(&client, one).await.context("drain one by one")?;
+    let many = Load { clients: 4, batch: BATCH, tasks: amounts.batched };
+    let put_batches = load::put(&client, many).await.context("put in batches")?;
+    let drain_batches = load::take_and_ack(&client, many).await.context("drain in batches")?;
+    let start = put_to_start(&client, amounts.starts).await.context("put to start")?;
+    client.close().await?;
+    Ok(Figures { put, put_batches, drain_batches, drain, start })
+}
+
+/// Prepares the statements by a first use, which is not measured.
+async fn warm_up(client: &Client<Embedded>) -> Result<()> {
+    for batch in [1, BATCH] {
+        client.put_tasks(TUBE, vec![load::task()?; batch], Duration::ZERO).await?;
+        let tasks = client.take_many(TUBE, batch, Duration::ZERO).await?;
+        ensure!(tasks.len() == batch, "{} tasks exist after {batch} puts", tasks.len());
+        client.ack_many(&tasks).await?;
+    }
+    Ok(())
+}
+
+/// Puts one task after the other while all workers wait; a task is started when its worker has it.
+pub async fn put_to_start(client: &Client<Embedded>, starts: usize) -> Result<Histogram<u64>> {
+    let (started, mut starting) = tokio::sync::mpsc::unbounded_channel();
+    let mut workers = JoinSet::new();
+    for _ in 0..CLIENTS {
+        let (client, started) = (client.clone(), started.clone());
+        workers.spawn(async move {
+            loop {
+                let Some(task) = client.take(TUBE, Duration::from_secs(60)).await? else {
+                    continue;
+                };
+                let now = Instant::now();
+                client.ack(&task).await?;
+                if started.send(now).is_err() {
+                    return Ok::<(), anyhow::Error>(());
+                }
+            }
+        });
+    }
+    let mut latency = Histogram::new(3)?;
+    for _ in 0..starts {
+        let begin = Instant::now();
+        client.put_task(TUBE, load::task()?).await?;
+        let start = starting.recv().await.context("a worker failed")?;
+        latency.record(start.duration_since(begin).as_micros() as u64)?;
+    }
+    workers.shutdown().await;
+    Ok(latency)
+}

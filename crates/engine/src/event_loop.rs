@@ -1,0 +1,420 @@
+//! Runs the event loop, one turn after the other, on its own thread.
+//!
+//! A turn picks up what has arrived, runs it as one batch, and then runs smaller batches until no
+//! waiting command can be served any more. `admit` adds commands to a batch, `wake` serves waiting
+//! commands.
+
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+use taskyard_core::{Command, Effects, Error, NewEvents, Reply, Result, Timestamp, TubeName};
+use taskyard_store::{Executed, Store};
+
+use crate::admit::OrderGuard;
+use crate::clock::Clock;
+use crate::inbox::{Inbox, Job, Query, RemoteChanges, Work};
+use crate::jobs::{Jobs, ReplySlot};
+use crate::listeners::{ListenerId, Listeners, found_no_events};
+use crate::reply::unanswered;
+use crate::tick::Ticks;
+use crate::timeline::Timeline;
+use crate::waiters::{Side, WaiterId, Waiters, Waiting};
+
+/// The state of the event loop, owned by its thread.
+pub(crate) struct EventLoop {
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) timeline: Timeline,
+    /// Unparks the thread of the loop while it waits for a future of the store.
+    thread_waker: Waker,
+    /// Wakes the loop through its inbox, where it also waits for commands.
+    pub(crate) waker: Waker,
+    pub(crate) ticks: Ticks,
+    /// When to poll for changes by other servers, if the store is shared.
+    next_poll: Option<Timestamp>,
+    pub(crate) now: Timestamp,
+    pub(crate) stopping: bool,
+    pub(crate) jobs: Jobs,
+    pub(crate) waiters: Waiters,
+    pub(crate) listeners: Listeners,
+    /// The batch under construction.
+    pub(crate) batch: Batch,
+    pub(crate) takes: OrderGuard,
+    pub(crate) puts: OrderGuard,
+    /// Drops of tubes that are admitted at the end of the turn, when it is known whether consumers
+    /// wait.
+    pub(crate) late_drops: Vec<(ReplySlot, Command)>,
+    /// Parked commands whose wait ends with this turn.
+    pub(crate) same_turn_waiters: Vec<WaiterId>,
+    /// Commands that return tasks which no caller received.
+    pub(crate) returns: Vec<Command>,
+    /// The number of ready tasks by tube, after the latest pipelined batch.
+    pub(crate) ready_counts: Vec<(TubeName, u64)>,
+}
+
+/// A batch for the store, and where each of its replies goes.
+#[derive(Default)]
+pub(crate) struct Batch {
+    commands: Vec<Command>,
+    origins: Vec<Origin>,
+    /// Copies of the commands that may have to wait, in order.
+    parkable: Vec<Command>,
+}
+
+/// The source of a command in a batch.
+#[derive(Clone, Copy)]
+pub(crate) enum Origin {
+    /// From a job; its reply is final.
+    Job(ReplySlot),
+    /// From a job; it is parked when its reply is a temporary refusal.
+    Parkable(ReplySlot),
+    /// From a waiter; it stays parked when its reply is a temporary refusal.
+    Waiter(ReplySlot, WaiterId),
+    /// From a caller that waits for semaphore events; keeps waiting when there are none.
+    Listener(ListenerId),
+    /// From the loop: something is due.
+    Tick,
+    /// From the loop: returns tasks that no caller received.
+    Return,
+}
+
+impl EventLoop {
+    /// Creates the loop. Must be called on the thread that will run it.
+    pub fn new(inbox: Arc<Inbox>, store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
+        let timeline = Timeline::new(clock, store.time());
+        let now = timeline.now();
+        let listener = inbox.clone();
+        store.watch(Arc::new(move |what| listener.note_remote_change(what)));
+        EventLoop {
+            next_poll: store.poll_every().map(|every| now + every),
+            waker: Waker::from(inbox.clone()),
+            inbox,
+            store,
+            timeline,
+            thread_waker: Waker::from(Arc::new(Unpark(thread::current()))),
+            ticks: Ticks::new(now),
+            now,
+            stopping: false,
+            jobs: Jobs::default(),
+            waiters: Waiters::default(),
+            listeners: Listeners::default(),
+            batch: Batch::default(),
+            takes: OrderGuard::default(),
+            puts: OrderGuard::default(),
+            late_drops: Vec::new(),
+            same_turn_waiters: Vec::new(),
+            returns: Vec::new(),
+            ready_counts: Vec::new(),
+        }
+    }
+
+    /// Runs until the engine is stopped, then closes the store.
+    pub fn run(mut self) -> Result<()> {
+        let mut spare = VecDeque::new();
+        loop {
+            let work = self.inbox.gather(&self.timeline, self.next_deadline(), spare);
+            let last = work.last;
+            spare = self.turn(work);
+            if last {
+                return block_on(self.store.close(), &self.thread_waker);
+            }
+        }
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
+        let waiting = [self.waiters.next_deadline(), self.listeners.next_deadline()];
+        let deadlines = [self.ticks.next(), self.next_poll].into_iter().chain(waiting);
+        deadlines.flatten().min()
+    }
+
+    /// Runs one turn. Returns the emptied job queue for reuse.
+    fn turn(&mut self, mut work: Work) -> VecDeque<Job> {
+        self.now = self.timeline.now();
+        self.follow_wall_clock();
+        self.stopping = work.stopping;
+        self.end_cancelled_and_expired_waits(work.gone);
+        self.apply_remote_changes(work.remote_changes);
+        if self.stopping {
+            self.end_all_waits();
+        } else if let Some(tick) = self.ticks.due(self.now) {
+            self.batch.push(Origin::Tick, tick);
+        }
+        for job in work.jobs.drain(..) {
+            self.admit(job);
+        }
+        self.execute();
+        self.serve_waiters();
+        self.end_same_turn_waits();
+        self.admit_late_drops();
+        self.serve_waiters();
+        for query in work.queries {
+            self.answer_query(query);
+        }
+        work.jobs
+    }
+
+    /// Reports a step of the wall clock to a store that uses the engine's time. Durations keep
+    /// their length; only tasks with a start time follow the wall clock.
+    fn follow_wall_clock(&mut self) {
+        let Some(wall_ahead) = self.timeline.step(self.now) else { return };
+        if self.timeline.store_uses_engine_time() {
+            let stored =
+                block_on(self.store.set_wall_ahead(self.now, wall_ahead), &self.thread_waker);
+            if let Err(error) = stored {
+                tracing::warn!(%error, "cannot store that the wall clock was set; trying again in 1 s");
+                return self.timeline.postpone(self.now);
+            }
+        }
+        let by = self.timeline.adopt(wall_ahead);
+        let (seconds, way) =
+            (by.unsigned_abs() / 1_000_000, if by < 0 { "back" } else { "forward" });
+        tracing::warn!(
+            "the wall clock was set {way} by {seconds} s; leases, waits and delays keep their remaining time, tasks with a \
+             start time follow the wall clock"
+        );
+        self.ticks.request(self.now);
+    }
+
+    /// Marks the tubes and semaphores where changes by other servers may serve waiting commands.
+    fn apply_remote_changes(&mut self, mut remote_changes: RemoteChanges) {
+        if let (Some(due), Some(every)) = (self.next_poll, self.store.poll_every())
+            && due <= self.now
+        {
+            self.next_poll = Some(self.now + every);
+            remote_changes.anything = true;
+        }
+        if remote_changes.events || remote_changes.anything {
+            self.listeners.new_events.add(NewEvents::All);
+        }
+        if remote_changes.anything {
+            self.ticks.request(self.now);
+            remote_changes.tubes.extend(self.waiters.tubes());
+        }
+        for tube in remote_changes.tubes {
+            self.want(Side::Take, tube.clone(), None);
+            self.want(Side::Put, tube, None);
+        }
+    }
+
+    /// Runs batches until no waiting command can be served any more.
+    fn serve_waiters(&mut self) {
+        loop {
+            self.stage();
+            if self.batch.commands.is_empty() {
+                return;
+            }
+            if !self.execute() {
+                // No waiter was served: the amounts reported by the store are not available to
+                // them.
+                self.takes.wanted.clear();
+                self.puts.wanted.clear();
+            }
+        }
+    }
+
+    /// Runs the batch under construction and delivers the replies. Returns whether anything
+    /// happened except fruitless tries of waiters.
+    fn execute(&mut self) -> bool {
+        if self.store.batches_max() > 1 {
+            return self.run_pipelined();
+        }
+        let mut progress = false;
+        if !self.batch.commands.is_empty() {
+            self.now = self.timeline.now();
+            let mut batch = std::mem::take(&mut self.batch);
+            let commands = batch.take_commands();
+            let count = commands.len();
+            let now = self.timeline.to_store(self.now);
+            let executed = block_on(self.store.execute(now, commands), &self.thread_waker);
+            progress = self.apply_executed(&mut batch, count, executed);
+            // Its allocations are reused for the next batch.
+            self.batch = batch;
+        }
+        self.takes.open();
+        self.puts.open();
+        self.send_finished();
+        progress
+    }
+
+    /// Applies the result of a batch of `count` commands.
+    pub(crate) fn apply_executed(
+        &mut self,
+        batch: &mut Batch,
+        count: usize,
+        mut executed: Executed,
+    ) -> bool {
+        if executed.replies.len() != count {
+            tracing::error!(
+                count,
+                answered = executed.replies.len(),
+                "the store returned too few replies"
+            );
+            let missing = || Err(unanswered());
+            executed.replies.resize_with(count, missing);
+        }
+        self.distribute(batch, executed)
+    }
+
+    /// Delivers the replies and applies what the store reports about due times and tubes.
+    fn distribute(&mut self, batch: &mut Batch, executed: Executed) -> bool {
+        let Executed { replies, effects, unloaded } = executed;
+        for unloaded in unloaded {
+            if let Some(slot) = batch.origins.get(unloaded.reply).and_then(Origin::slot) {
+                self.jobs.note_missing_body(slot, unloaded);
+            }
+        }
+        let alone = replies.len() == 1;
+        let (mut failed, mut progress, mut ticked) = (false, false, None);
+        let mut parkable = batch.parkable.drain(..);
+        for (origin, reply) in batch.origins.drain(..).zip(replies) {
+            failed |= is_failure(&reply);
+            progress |= match origin {
+                Origin::Waiter(..) => !can_wait(&reply),
+                Origin::Listener(_) => !found_no_events(&reply),
+                _ => true,
+            };
+            match origin {
+                Origin::Job(slot) => self.jobs.answer(slot, reply),
+                Origin::Parkable(slot) => match parkable.next() {
+                    Some(command) if can_wait(&reply) => self.park(slot, command, reply),
+                    _ => self.jobs.answer(slot, reply),
+                },
+                Origin::Waiter(_, id) => self.serve(id, reply),
+                Origin::Listener(id) => self.serve_listener(id, reply),
+                Origin::Tick => ticked = Some(reply),
+                Origin::Return => report(&reply),
+            }
+        }
+        drop(parkable);
+        // A batch that failed as a whole carries no information about due times.
+        if !failed || effects.next_wakeup.is_some() {
+            let next = effects.next_wakeup.map(|moment| self.timeline.of_store(moment));
+            self.ticks.set_next_wakeup(next);
+        }
+        if let Some(reply) = ticked {
+            self.ticks.record_tick(self.now, &reply, alone);
+        }
+        self.apply_effects(effects);
+        progress
+    }
+
+    /// Marks the tubes and semaphores where waiting commands may succeed now.
+    fn apply_effects(&mut self, effects: Effects) {
+        self.listeners.new_events.add(effects.events);
+        for (tube, takeable) in effects.ready {
+            self.want(Side::Take, tube, Some(takeable));
+        }
+        for (tube, room) in effects.room {
+            self.want(Side::Put, tube, Some(room));
+        }
+    }
+
+    /// Sends the finished job replies. Tasks in replies that no caller receives are returned by the
+    /// next batch.
+    pub(crate) fn send_finished(&mut self) {
+        let returns = &mut self.returns;
+        self.jobs.send_finished(|answer| returns.extend(answer.returns()));
+    }
+
+    fn answer_query(&self, query: Query) {
+        // If the caller is gone, the reply is dropped.
+        match query {
+            Query::Waiting(reply) => {
+                let mut waiting = self.waiters.list();
+                for Waiting { since, until, .. } in &mut waiting {
+                    *since = self.timeline.to_wall(*since);
+                    *until = self.timeline.to_wall(*until);
+                }
+                drop(reply.send(waiting));
+            }
+            Query::Counts(reply) => drop(reply.send(self.waiters.counts())),
+            Query::Health(reply) => {
+                let now = self.timeline.to_store(self.now);
+                drop(reply.send(block_on(self.store.health(now), &self.thread_waker)));
+            }
+        }
+    }
+}
+
+impl Batch {
+    /// Reserves capacity for `count` more commands.
+    pub fn reserve(&mut self, count: usize) {
+        self.commands.reserve(count);
+        self.origins.reserve(count);
+    }
+
+    /// Adds a command.
+    pub fn push(&mut self, origin: Origin, command: Command) {
+        self.commands.push(command);
+        self.origins.push(origin);
+    }
+
+    /// Adds a command that is parked when it is refused temporarily.
+    pub fn push_parkable(&mut self, slot: ReplySlot, command: Command) {
+        self.parkable.push(command.clone());
+        self.push(Origin::Parkable(slot), command);
+    }
+
+    /// Moves the commands out of the batch.
+    pub fn take_commands(&mut self) -> Vec<Command> {
+        std::mem::take(&mut self.commands)
+    }
+
+    /// The index of the next command.
+    pub fn len(&self) -> usize {
+        self.commands.len()
+    }
+}
+
+impl Origin {
+    fn slot(&self) -> Option<ReplySlot> {
+        match self {
+            Origin::Job(slot) | Origin::Parkable(slot) | Origin::Waiter(slot, _) => Some(*slot),
+            Origin::Listener(_) | Origin::Tick | Origin::Return => None,
+        }
+    }
+}
+
+/// Whether waiting may change this reply: nothing to take, no free capacity, or an unreachable
+/// store.
+pub(crate) fn can_wait(reply: &Result<Reply>) -> bool {
+    match reply {
+        Ok(Reply::Taken(tasks)) => tasks.is_empty(),
+        Err(Error::TubeFull { .. } | Error::StoreUnavailable(_)) => true,
+        _ => false,
+    }
+}
+
+/// Whether the store failed, and with it the whole batch.
+fn is_failure(reply: &Result<Reply>) -> bool {
+    matches!(reply, Err(Error::Store(_) | Error::StoreUnavailable(_) | Error::OutcomeUnknown(_)))
+}
+
+fn report(reply: &Result<Reply>) {
+    if let Err(error) = reply {
+        tracing::warn!(%error, "cannot return tasks whose caller is gone; they become ready when their lease expires");
+    }
+}
+
+/// Runs a future of the store to completion on this thread. Those of embedded stores are ready at
+/// once.
+fn block_on<F: Future>(future: F, waker: &Waker) -> F::Output {
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}

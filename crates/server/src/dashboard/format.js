@@ -1,0 +1,58 @@
+// Formats numbers, times and the reasons why tasks wait.
+
+const numbers = new Intl.NumberFormat("en");
+const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+
+export const number = (value) => numbers.format(value);
+
+export const rate = (value) => (value >= 1000 ? short : numbers).format(
+  value >= 10 ? Math.round(value) : Math.round(value * 10) / 10);
+
+// A length of time: "4 s", "3 min", "2 h 5 min", "12 d".
+export function span(seconds) {
+  if (seconds < 10 && seconds % 1) return `${Math.max(seconds, 0).toFixed(1)} s`;
+  const s = Math.round(seconds);
+  if (s < 120) return `${s} s`;
+  if (s < 7200) return `${Math.round(s / 60)} min`;
+  if (s < 172_800) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+  return `${number(Math.round(s / 86_400))} d`;
+}
+
+export const ago = (moment, now) => `${span(Math.max(Math.round(now - moment), 0))} ago`;
+
+export const ahead = (moment, now) =>
+  moment > now ? `in ${span(Math.max(Math.ceil(moment - now), 1))}` : "now";
+
+const many = (count, one, more = `${one}s`) => `${number(count)} ${count === 1 ? one : more}`;
+
+function ready({ tasks, takeable, consumers, paused }) {
+  if (!tasks.ready) return null;
+  const count = `${number(tasks.ready)} ready`;
+  if (paused) return `${count}, not delivered while the tube is paused`;
+  if (!takeable) return `${count}, all sub-queues busy`;
+  const held = tasks.ready - takeable;
+  const rest = held > 0 ? `, ${number(held)} waiting for earlier tasks of their sub-queues` : "";
+  return count + rest + (consumers ? ", being delivered" : ", no waiting consumer");
+}
+
+function delayed({ tasks, next_wakeup: next }, now) {
+  if (!tasks.delayed) return null;
+  // The next change is certainly the end of a delay only when all tasks are delayed.
+  const alone = tasks.delayed === tasks.total && next !== undefined;
+  return `${number(tasks.delayed)} delayed` + (alone ? `, next ${ahead(next, now)}` : "");
+}
+
+// Why tasks of a tube wait, as a list of short remarks: the most urgent first.
+export function why(tube, now) {
+  const { tasks, capacity, consumers, paused } = tube;
+  const remarks = [
+    paused && "paused",
+    tasks.total >= capacity && `full: capacity is ${many(capacity, "task")}`,
+    ready(tube),
+    delayed(tube, now),
+    tasks.buried && `${number(tasks.buried)} buried: attempts used up, or buried by a client`,
+    tasks.taken && `${number(tasks.taken)} taken`,
+  ].filter(Boolean);
+  if (consumers && !tasks.ready) remarks.push(`${many(consumers, "waiting consumer")}`);
+  return remarks.length ? remarks : ["no tasks waiting"];
+}

@@ -1,0 +1,191 @@
+//! Endpoints about single tasks (kick, delete, peek) and lists of deliveries and waiting consumers.
+
+use axum::extract::State;
+use axum::http::Method;
+use axum::response::Response;
+use serde::Deserialize;
+use taskyard_core::limits::BATCH_TASKS_MAX;
+use taskyard_core::{Command, Error, Reply, Result as CoreResult};
+use taskyard_engine::{Side, Waiting};
+use taskyard_wire::Code;
+use taskyard_wire::http::{
+    ConsumerAnswer, ConsumersAnswer, DeleteRequest, DeliveriesAnswer, DeliveryAnswer, FinishAnswer,
+    Form, KickAnswer, KickRequest, PeekRequest, TaskAnswer, TasksAnswer,
+};
+
+use super::finish::end;
+use super::request::{Json, QueryParams, TaskPath, TubePath, count};
+use super::route::QueryField;
+use super::tubes::infos;
+use super::{Refusal, Route, ok, streamed};
+use crate::app::{SharedApp, unexpected_reply};
+
+/// The default number of entries in a list.
+const COUNT_DEFAULT: usize = 1_000;
+
+/// The endpoints of this file.
+pub(crate) fn routes() -> Vec<Route> {
+    let mut routes = verbs();
+    routes.extend(lists());
+    routes
+}
+
+fn verbs() -> Vec<Route> {
+    let kick = ("kick", "Make buried tasks ready again");
+    let delete = ("delete", "Remove tasks in any state");
+    let peek = ("peek", "Show tasks; unknown ones are omitted");
+    vec![
+        Route::new(Method::POST, "/v1/tubes/{tube}/kick", kick, self::kick)
+            .request_body::<KickRequest>()
+            .responds::<KickAnswer>("How many tasks were kicked")
+            .uses_engine(),
+        Route::new(Method::POST, "/v1/tubes/{tube}/delete", delete, self::delete)
+            .request_body::<DeleteRequest>()
+            .responds::<FinishAnswer>("The outcome of each task, in the order of the request")
+            .uses_engine(),
+        Route::new(Method::POST, "/v1/tubes/{tube}/peek", peek, self::peek)
+            .request_body::<PeekRequest>()
+            .responds::<TasksAnswer>("The tasks, each with the reason why it does not run")
+            .uses_engine(),
+    ]
+}
+
+fn lists() -> Vec<Route> {
+    let peek_one = ("peek_one", "Show one task and why it does not run");
+    let deliveries = ("deliveries", "Show taken tasks and their holders, by id");
+    let consumers =
+        ("consumers", "Show consumers that wait on this server for a task, oldest first");
+    let count = || {
+        QueryField::count("count", "Maximum number of entries; 1000 when absent", BATCH_TASKS_MAX)
+    };
+    let base64 = "Respond with `data_base64`: the payload byte for byte";
+    vec![
+        Route::new(Method::GET, "/v1/tubes/{tube}/tasks/{id}", peek_one, self::peek_one)
+            .query_param(QueryField::flag("base64", base64))
+            .responds::<TaskAnswer>("The task")
+            .refuses([Code::TaskNotFound])
+            .uses_engine(),
+        Route::new(Method::GET, "/v1/tubes/{tube}/deliveries", deliveries, self::deliveries)
+            .query_param(count())
+            .query_param(QueryField::flag("show", "Respond with complete tasks, without payloads"))
+            .responds::<DeliveriesAnswer>("The taken tasks")
+            .uses_engine(),
+        Route::new(Method::GET, "/v1/tubes/{tube}/consumers", consumers, self::consumers)
+            .query_param(count())
+            .responds::<ConsumersAnswer>("The waiting takes")
+            .uses_engine(),
+    ]
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PeekOneQuery {
+    #[serde(default)]
+    base64: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DeliveriesQuery {
+    #[serde(default = "count_default", deserialize_with = "count")]
+    count: usize,
+    #[serde(default)]
+    show: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ConsumersQuery {
+    #[serde(default = "count_default", deserialize_with = "count")]
+    count: usize,
+}
+
+const fn count_default() -> usize {
+    COUNT_DEFAULT
+}
+
+async fn kick(
+    State(app): State<SharedApp>,
+    TubePath(tube): TubePath,
+    Json(request): Json<KickRequest>,
+) -> Result<Response, Refusal> {
+    let reply = app.run(request.into_command(tube)).await?;
+    let Reply::Kicked(kicked) = reply else { return Err(unexpected_reply()) };
+    ok(&KickAnswer { kicked })
+}
+
+async fn delete(
+    State(app): State<SharedApp>,
+    TubePath(tube): TubePath,
+    Json(request): Json<DeleteRequest>,
+) -> Result<Response, Refusal> {
+    let show = request.show;
+    end(&app, request.into_command(tube), show).await
+}
+
+async fn peek(
+    State(app): State<SharedApp>,
+    TubePath(tube): TubePath,
+    Json(request): Json<PeekRequest>,
+) -> Result<Response, Refusal> {
+    if request.ids.len() > BATCH_TASKS_MAX {
+        return Err(Refusal::from(Error::TooLarge {
+            what: "the number of tasks in one peek",
+            size: request.ids.len(),
+            limit: BATCH_TASKS_MAX,
+            advice: "peek in several requests",
+        }));
+    }
+    let shape = (request.ids.len(), request.form());
+    let command = request.into_command(tube.clone());
+    streamed::peek(&app, tube, command, shape).await
+}
+
+async fn peek_one(
+    State(app): State<SharedApp>,
+    TaskPath(tube, id): TaskPath,
+    QueryParams(query): QueryParams<PeekOneQuery>,
+) -> Result<Response, Refusal> {
+    let reply = app.run(Command::Peek { tube: tube.clone(), ids: vec![id] }).await?;
+    let Reply::Tasks(tasks) = reply else { return Err(unexpected_reply()) };
+    let task = tasks.first().ok_or(Error::TaskNotFound(tube, id))?;
+    ok(&TaskAnswer::with_reason(task, Form::of(query.base64)))
+}
+
+async fn deliveries(
+    State(app): State<SharedApp>,
+    TubePath(tube): TubePath,
+    QueryParams(query): QueryParams<DeliveriesQuery>,
+) -> Result<Response, Refusal> {
+    let count = checked(query.count)?;
+    let reply = app.run(Command::Deliveries { tube: tube.clone(), count }).await?;
+    let Reply::Tasks(tasks) = reply else { return Err(unexpected_reply()) };
+    let deliveries = tasks.iter().map(|task| DeliveryAnswer::new(&tube, task, query.show));
+    ok(&DeliveriesAnswer { deliveries: deliveries.collect() })
+}
+
+async fn consumers(
+    State(app): State<SharedApp>,
+    TubePath(tube): TubePath,
+    QueryParams(query): QueryParams<ConsumersQuery>,
+) -> Result<Response, Refusal> {
+    let count = checked(query.count)?;
+    // The engine knows the waiting consumers; only the store knows whether the tube exists.
+    infos(&app, Some(tube.clone())).await?;
+    let waiting = app.engine.waiting().await.into_iter();
+    let takes = waiting.filter(|waiting| waiting.tube == tube && waiting.side == Side::Take);
+    ok(&ConsumersAnswer { consumers: takes.take(count).map(consumer).collect() })
+}
+
+fn consumer(waiting: Waiting) -> ConsumerAnswer {
+    let Waiting { tube, since, until, session, .. } = waiting;
+    let session = session.map(|session| session.to_string());
+    ConsumerAnswer { session, ..ConsumerAnswer::new(&tube, since, until) }
+}
+
+pub(super) fn checked(count: usize) -> CoreResult<usize> {
+    if (1..=BATCH_TASKS_MAX).contains(&count) {
+        return Ok(count);
+    }
+    Err(Error::Invalid(format!("'count' is {count}; request 1 to {BATCH_TASKS_MAX} entries")))
+}
