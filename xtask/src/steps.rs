@@ -20,17 +20,21 @@ const fn builds(step: &'static str, warm: u64, cold: u64) -> Budget {
     Budget { step, warm, cold }
 }
 
-/// Ten minutes when everything is built, twenty in a fresh clone. A step that builds is held to its budget for a cold build.
+/// Ten minutes when everything is built, twenty in a fresh clone, on two quiet cores. A step that builds or installs is held to
+/// its budget for a fresh clone.
 const BUDGETS: &[Budget] = &[
-    runs("tools", 15),
+    builds("tools", 15, 60),
     runs("format", 10),
-    builds("clippy", 15, 230),
-    runs("tidy", 10),
-    builds("build", 15, 400),
-    runs("doc tests", 60),
-    runs("databases", 210),
-    runs("tests", 265),
+    builds("clippy", 20, 220),
+    runs("tidy", 15),
+    builds("build", 20, 375),
+    runs("doc tests", 30),
+    runs("databases", 260),
+    runs("tests", 230),
 ];
+
+/// A step over its budget is marked; one over this many times its budget fails. Shared machines are often half as fast.
+const TOLERANCE: u64 = 3;
 
 /// The steps that were run.
 #[derive(Default)]
@@ -88,7 +92,7 @@ impl Steps {
         let failed: Vec<_> =
             self.done.iter().filter(|step| step.failure.is_some()).map(|step| step.name).collect();
         let slow: Vec<_> =
-            self.done.iter().filter(|step| step.is_over_budget()).map(|step| step.name).collect();
+            self.done.iter().filter(|step| step.is_too_slow()).map(|step| step.name).collect();
         if !failed.is_empty() {
             return Err(format!("FAILED after {seconds} s: {}", failed.join(", ")));
         }
@@ -108,6 +112,10 @@ impl Steps {
 impl Step {
     fn is_over_budget(&self) -> bool {
         self.took.as_secs() > budget(self.name).1
+    }
+
+    fn is_too_slow(&self) -> bool {
+        self.took.as_secs() > TOLERANCE * budget(self.name).1
     }
 }
 
@@ -132,8 +140,10 @@ mod tests {
     }
 
     #[test]
-    fn a_step_over_its_budget_fails_unless_the_machine_is_slow() {
+    fn a_step_far_over_its_budget_fails_unless_that_is_allowed() {
         let done = || vec![step("tidy", 1, None), step("format", 99, None)];
+        let slow = Steps { done: vec![step("format", 30, None)], unlimited: false };
+        assert!(slow.table().contains("OVER BUDGET") && slow.summary("all").is_ok());
         let mut steps = Steps { done: done(), unlimited: false };
         let table = steps.table();
         let marked: Vec<_> = table.lines().filter(|line| line.contains("OVER BUDGET")).collect();

@@ -12,7 +12,7 @@ use crate::tools::{self, Tools};
 
 /// Parts of the names of random tests.
 const RANDOM_TESTS: [&str; 9] =
-    ["storm", "model", "crash", "damage", "random", "boundaries", "propert", "promises", "disk::"];
+    ["storm", "model", "crash", "damage", "random", "kills", "propert", "promises", "disk::"];
 
 /// How much more each test does than in `cargo xtask test`.
 const RUNS: u64 = 5;

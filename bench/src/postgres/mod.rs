@@ -19,7 +19,7 @@ pub use cluster::programs;
 use cluster::{Cluster, SETTINGS_NOTE};
 use peers::{PEERS, Peer, PeerFigures};
 pub use taskyard::put_to_start;
-use taskyard::{BATCH, CLIENTS, Figures};
+use taskyard::{BATCH, CLIENTS, QueueFigures};
 
 /// How much to do.
 #[derive(Clone, Copy)]
@@ -122,8 +122,8 @@ fn start(folder: &Path) -> Result<Option<Cluster>> {
 
 type Beside<'a> = [(&'a Peer, Result<PeerFigures>)];
 
-fn tell(report: &mut Report, figures: &Figures, beside: &Beside<'_>) {
-    let Figures { put, put_batches, drain_batches, drain, start } = figures;
+fn tell(report: &mut Report, figures: &QueueFigures, beside: &Beside<'_>) {
+    let QueueFigures { put, put_batches, drain_batches, drain, start } = figures;
     let rates = [
         (format!("put, {CLIENTS} clients"), put, 10_000.0, PeerFigures::put as fn(&_) -> _),
         (format!("put, batches of {BATCH}"), put_batches, 120_000.0, PeerFigures::put_batches),

@@ -16,7 +16,7 @@ pub const CLIENTS: usize = 16;
 pub const BATCH: usize = 1_000;
 
 /// The five measurements of every queue.
-pub struct Figures {
+pub struct QueueFigures {
     /// Puts one by one, tasks a second.
     pub put: Measured,
     /// Puts in batches.
@@ -30,7 +30,7 @@ pub struct Figures {
 }
 
 /// Runs all five in an empty database.
-pub async fn measure(url: &str, amounts: Amounts) -> Result<Figures> {
+pub async fn measure(url: &str, amounts: Amounts) -> Result<QueueFigures> {
     let client = Client::open(url)?;
     warm_up(&client).await?;
     let one = Load { clients: CLIENTS, batch: 1, tasks: amounts.single };
@@ -41,7 +41,7 @@ pub async fn measure(url: &str, amounts: Amounts) -> Result<Figures> {
     let drain_batches = load::take_and_ack(&client, many).await.context("drain in batches")?;
     let start = put_to_start(&client, amounts.starts).await.context("put to start")?;
     client.close().await?;
-    Ok(Figures { put, put_batches, drain_batches, drain, start })
+    Ok(QueueFigures { put, put_batches, drain_batches, drain, start })
 }
 
 /// Prepares the statements by a first use, which is not measured.

@@ -46,7 +46,7 @@ const QUICK: Amounts =
     Amounts { single: 30_000, batched: 100_000, starts: 200, seconds: 1.0, backlog: 10_000 };
 
 /// The figures of Taskyard.
-struct Figures {
+struct RedisFigures {
     put: Measured,
     drain: Measured,
     put_batches: Measured,
@@ -77,7 +77,7 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
     Ok(())
 }
 
-async fn ours(url: &str, amounts: Amounts) -> Result<Figures> {
+async fn ours(url: &str, amounts: Amounts) -> Result<RedisFigures> {
     let client = Client::open(url)?;
     warm_up(&client).await?;
     let one = Load { clients: CLIENTS, batch: 1, tasks: amounts.single };
@@ -88,7 +88,7 @@ async fn ours(url: &str, amounts: Amounts) -> Result<Figures> {
     let drain_batches = load::take_and_ack(&client, many).await.context("drain in batches")?;
     let start = put_to_start(&client, amounts.starts).await.context("put to start")?;
     client.close().await?;
-    Ok(Figures { put, drain, put_batches, drain_batches, start })
+    Ok(RedisFigures { put, drain, put_batches, drain_batches, start })
 }
 
 /// Creates the tube by a first use, which is not measured.
@@ -104,8 +104,8 @@ type Beside<'a> = [(&'a Peer, Result<PeerFigures>)];
 /// One figure of a peer, where it has such.
 type Of = fn(&PeerFigures) -> Option<f64>;
 
-fn tell(report: &mut Report, figures: &Figures, beside: &Beside<'_>) {
-    let Figures { put, drain, put_batches, drain_batches, start } = figures;
+fn tell(report: &mut Report, figures: &RedisFigures, beside: &Beside<'_>) {
+    let RedisFigures { put, drain, put_batches, drain_batches, start } = figures;
     let rates: [(String, &Measured, f64, Of); 4] = [
         (format!("put, {CLIENTS} clients"), put, 30_000.0, |peer| Some(peer.put)),
         (format!("put, batches of {BATCH}"), put_batches, 100_000.0, |peer| peer.put_batches),

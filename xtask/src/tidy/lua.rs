@@ -6,14 +6,14 @@ use super::tree::Tree;
 
 /// A function with its first line, counted from 1, and its number of lines.
 #[derive(Debug, PartialEq, Eq)]
-struct Function {
+struct LuaFunction {
     name: String,
     line: usize,
     length: usize,
 }
 
 /// A block that `end` or `until` closes; a function also has a name.
-struct Block {
+struct LuaBlock {
     function: Option<String>,
     line: usize,
 }
@@ -26,7 +26,7 @@ pub fn function_length(tree: &Tree) -> Vec<Diagnostic> {
         files.flat_map(|(path, text)| functions(text).into_iter().map(move |found| (path, found)));
     functions
         .filter(|(_, function)| function.length > FUNCTION_LINES_MAX)
-        .map(|(path, Function { name, line, length })| {
+        .map(|(path, LuaFunction { name, line, length })| {
             Diagnostic::new(
                 (path, line),
                 format!("`{name}` has {length} lines, the ceiling is {FUNCTION_LINES_MAX}"),
@@ -37,9 +37,9 @@ pub fn function_length(tree: &Tree) -> Vec<Diagnostic> {
 }
 
 /// All functions of a file, in the order in which they end.
-fn functions(text: &str) -> Vec<Function> {
+fn functions(text: &str) -> Vec<LuaFunction> {
     let mut found = Vec::new();
-    let mut blocks: Vec<Block> = Vec::new();
+    let mut blocks: Vec<LuaBlock> = Vec::new();
     for (index, code) in without_literals(text).lines().enumerate() {
         let line = index + 1;
         let code = code.replace('(', " ( ");
@@ -51,14 +51,14 @@ fn functions(text: &str) -> Vec<Function> {
                 "function" => {
                     let name = words.next().filter(|name| *name != "(");
                     let function = Some(name.unwrap_or("function").to_owned());
-                    blocks.push(Block { function, line });
+                    blocks.push(LuaBlock { function, line });
                 }
                 // `for` and `while` have a `do` of their own.
-                "if" | "do" | "repeat" => blocks.push(Block { function: None, line }),
+                "if" | "do" | "repeat" => blocks.push(LuaBlock { function: None, line }),
                 "end" | "until" => {
                     let block = blocks.pop();
-                    if let Some(Block { function: Some(name), line: first }) = block {
-                        found.push(Function { name, line: first, length: line - first + 1 });
+                    if let Some(LuaBlock { function: Some(name), line: first }) = block {
+                        found.push(LuaFunction { name, line: first, length: line - first + 1 });
                     }
                 }
                 _ => {}

@@ -6,7 +6,7 @@ use super::tree::Tree;
 
 /// A function with its first line, counted from 1, and its number of lines.
 #[derive(Debug, PartialEq, Eq)]
-struct Function {
+struct SqlFunction {
     name: String,
     line: usize,
     length: usize,
@@ -20,7 +20,7 @@ pub fn function_length(tree: &Tree) -> Vec<Diagnostic> {
         files.flat_map(|(path, text)| functions(text).into_iter().map(move |found| (path, found)));
     functions
         .filter(|(_, function)| function.length > FUNCTION_LINES_MAX)
-        .map(|(path, Function { name, line, length })| {
+        .map(|(path, SqlFunction { name, line, length })| {
             Diagnostic::new(
                 (path, line),
                 format!("`{name}` has {length} lines, the ceiling is {FUNCTION_LINES_MAX}"),
@@ -31,7 +31,7 @@ pub fn function_length(tree: &Tree) -> Vec<Diagnostic> {
 }
 
 /// All functions of a file: from their first line to the one that closes the quoted body.
-fn functions(text: &str) -> Vec<Function> {
+fn functions(text: &str) -> Vec<SqlFunction> {
     let mut found = Vec::new();
     let mut open: Option<(String, usize)> = None;
     let mut quotes = 0;
@@ -45,7 +45,7 @@ fn functions(text: &str) -> Vec<Function> {
         if quotes >= 2
             && let Some((name, first)) = open.take()
         {
-            found.push(Function { name, line: first + 1, length: index - first + 1 });
+            found.push(SqlFunction { name, line: first + 1, length: index - first + 1 });
         }
     }
     found

@@ -32,7 +32,7 @@ pub fn draw(view: &mut View, width: usize, height: usize) -> Vec<Line> {
 fn health(view: &View) -> Line {
     let every = format!("every {:?}", view.interval);
     if let Some(why) = &view.away {
-        let text = format!("AWAY, trying again {every}: {why}");
+        let text = format!("UNREACHABLE, trying again {every}: {why}");
         return Line::of(text, Style::of(Color::Red).bold());
     }
     if let Some(overdue) = view.overdue {
@@ -41,7 +41,7 @@ fn health(view: &View) -> Line {
     }
     match &view.report {
         Some(report) => {
-            Line::plain(format!("answered in {}, asked {every}", text::latency(report.latency)))
+            Line::plain(format!("answered in {}, queried {every}", text::latency(report.latency)))
         }
         None => Line::plain("asking …"),
     }
@@ -197,7 +197,7 @@ mod tests {
             shown,
             [
                 "taskyard top  http://127.0.0.1:7070",
-                "answered in 0.8 ms, asked every 1s",
+                "answered in 0.8 ms, queried every 1s",
                 "2 tubes: 31 ready, 0 taken, 0 delayed, 0 buried, 30 done; 4 waiting",
                 "put/s 40       █                        take/s 20      █                        \
                  ack/s 20       █",
@@ -252,7 +252,7 @@ mod tests {
         let why = "connection refused".to_owned();
         view.see(Seen::Away(HttpError::Unreachable { url: "http://x".into(), why }));
         let shown = screen(&mut view, 100, 7);
-        let told = "AWAY, trying again every 1s: connection refused";
+        let told = "UNREACHABLE, trying again every 1s: connection refused";
         assert_eq!(shown[1], told);
         assert!(shown[5].starts_with("mail"));
         let mut first = View::new("http://x".into(), Duration::from_secs(1), Choice::default());

@@ -39,7 +39,7 @@ fn copy_waits_for_a_database_that_is_loading() {
     let (first, second) = (Instance::new(program.clone()), Instance::new(program));
     // `migrate` waits as well.
     let migrated = run(&["migrate", "--store", &first.loading_url(3)]).good();
-    assert!(migrated.contains("form of this version"), "{migrated}");
+    assert!(migrated.contains("is current"), "{migrated}");
     let (from, to) = (first.loading_url(3), second.loading_url(3));
     let copied = run(&["copy", "--from", &from, "--to", &to]).good();
     assert!(copied.contains("0 tasks in 0 tubes"), "{copied}");

@@ -9,11 +9,11 @@ fn the_durability_of_tarantool_is_printed_by_serve_and_stats() {
     let Some(program) = program() else { return };
     let tarantool = Instance::with(program, &[("wal_mode", "write")]);
     let serving = start(&tarantool.url());
-    assert!(serving.screen.contains("loss of power"), "{}", serving.screen);
+    assert!(serving.screen.contains("power failure"), "{}", serving.screen);
     assert!(!serving.screen.contains("cret"), "a password is not shown: {}", serving.screen);
     assert_eq!(serving.run(&["put", "mail", "hello"]).good().trim(), "0");
     let stats = serving.run(&["stats"]).good();
-    assert!(stats.contains("loss of power") && stats.contains("mail"), "{stats}");
+    assert!(stats.contains("power failure") && stats.contains("mail"), "{stats}");
     assert_eq!(serving.run(&["stats", "--json"]).json()[0]["tasks"]["ready"], 1);
     let task = &serving.run(&["take", "mail", "--json"]).json()[0];
     assert_eq!((&task["id"], &task["data"]), (&0.into(), &"hello".into()));

@@ -203,7 +203,7 @@ mod tests {
             assert!(said.starts_with(&expected) && said.contains("sslrootcert=FILE"), "{said}");
         }
         let alone = Security { cert: place.clone(), ..Security::default() };
-        assert!(refused(alone).contains("name both"));
+        assert!(refused(alone).contains("must be given together"));
         let own = Security { cert: place.clone(), key: place.clone(), ..Security::default() };
         let said = refused(own);
         assert!(said.contains("sslkey=FILE") && said.contains("chmod 0600"), "{said}");

@@ -1,4 +1,4 @@
-//! How an engine ends.
+//! Shutdown of an engine: every caller gets a reply.
 
 use std::future::Future;
 use std::pin::pin;

@@ -22,9 +22,9 @@ const TOTAL: usize = PRODUCERS * TASKS_EACH;
 #[test]
 fn no_task_is_lost_or_done_twice() {
     let runtime = Builder::new_multi_thread().worker_threads(16).build().unwrap();
-    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = std::env::var("TASKYARD_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(|| fastrand::u64(..));
-    println!("SEED={seed}");
+    println!("TASKYARD_SEED={seed}");
     let done = runtime.block_on(storm(seed));
     assert_eq!(done.len(), TOTAL, "every task is done");
     assert!(done.values().all(|times| *times == 1), "and no task twice");

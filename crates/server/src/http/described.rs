@@ -3,6 +3,8 @@
 //! A test writes the document and the server embeds it, so only tests compile schemas: in the product every type counts as
 //! described and a [`Described`] is empty.
 
+pub(crate) use schemas::{Described, ToSchema};
+
 #[cfg(not(test))]
 mod schemas {
     /// Types that the document can describe: all.
@@ -44,5 +46,3 @@ mod schemas {
         }
     }
 }
-
-pub(crate) use schemas::{Described, ToSchema};

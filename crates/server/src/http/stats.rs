@@ -61,7 +61,7 @@ pub(crate) struct ServerAnswer {
     durability: Option<String>,
     /// The features that the store does not support.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    lacks: Vec<String>,
+    unsupported: Vec<String>,
     /// How long it has been running, in seconds.
     uptime: f64,
     /// Open connections.
@@ -95,7 +95,7 @@ fn server(app: &App) -> ServerAnswer {
         store: store.name.into(),
         durable: store.durable,
         durability: app.engine.durability(),
-        lacks: app.engine.unsupported().iter().map(|what| (*what).to_owned()).collect(),
+        unsupported: app.engine.unsupported().iter().map(|what| (*what).to_owned()).collect(),
         uptime: app.started.elapsed().as_secs_f64(),
         connections: app.connections() as u64,
     }

@@ -13,7 +13,7 @@ use taskyard_testkit::chromium::browse;
 use taskyard_testkit::postgres::{Cluster, programs};
 
 const NEWEST: &str = "[data-table=\"Newest tasks\"] tbody tr";
-const COMING: &str = "[data-table=\"Coming runs\"] tbody tr";
+const PLANNED: &str = "[data-table=\"Planned runs\"] tbody tr";
 
 async fn run(wire: &mut Connection, sql: &str) {
     wire.run(sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
@@ -54,8 +54,8 @@ async fn sql_tasks_are_shown_with_their_runs_and_without_passwords() {
         let planned = page.text(&format!("{NEWEST}:nth-child(2)")).await;
         assert!(planned.starts_with("1PLAN") && planned.contains("not_due"), "{planned}");
         assert!(planned.contains("user=ann password=*** host=h"), "{planned}");
-        page.until(&format!("document.querySelectorAll('{COMING}').length === 20")).await;
-        let second = page.text(&format!("{COMING}:nth-child(2)")).await;
+        page.until(&format!("document.querySelectorAll('{PLANNED}').length === 20")).await;
+        let second = page.text(&format!("{PLANNED}:nth-child(2)")).await;
         assert!(second.starts_with("2100-01-02T00:00:00Z1"), "{second}");
         let html = page.run("return document.querySelector('#services').innerHTML").await;
         assert!(!html.as_str().unwrap().contains("=hidden"), "{html}");

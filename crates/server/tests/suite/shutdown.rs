@@ -1,4 +1,4 @@
-//! How a server ends: every request gets a response.
+//! Shutdown of a server: every request gets a response.
 
 use serde_json::json;
 use tokio::io::AsyncReadExt;

@@ -65,7 +65,11 @@ async fn unread_responses_are_limited_and_their_tasks_are_returned() {
     let mut first = narrow(fixture.address, &take).await;
     until(&fixture, |tasks| tasks["taken"] == 10).await;
     let refused = fixture.post("/v1/tubes/mail/take", json!({ "count": 20 })).await;
-    assert!(refused.refused(503, "overloaded").contains("answers"), "{}", refused.body);
+    assert!(
+        refused.refused(503, "overloaded").contains("unread response bytes"),
+        "{}",
+        refused.body
+    );
     assert_eq!(refused.headers["retry-after"], "1");
     let ids: Vec<usize> = (0..20).collect();
     fixture.post("/v1/tubes/mail/peek", json!({ "ids": ids })).await.refused(503, "overloaded");

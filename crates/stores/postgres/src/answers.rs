@@ -10,12 +10,12 @@ use tokio_postgres::Row;
 use super::calls::task_count;
 use super::codec::{self, DecodeError, RowLocation, count_from_sql, get, id_to_sql, pri_to_sql};
 use super::connection::LOCKED;
+use super::counter_deltas::{CounterDeltas, TickTimes};
 use super::counters::Counters;
-use super::heads::TakeResult;
+use super::head_hints::TakeResult;
 use super::plan::{CallDetail, StepRequest};
 use super::semaphores;
-use super::status::{event, finished, head, outcome, put, state, status, take};
-use super::tally::{CounterDeltas, TickTimes};
+use super::status::{event, finished, head, outcome, put, state, take, tube_status};
 
 /// The replies of one call.
 pub(super) type Replies = Vec<Result<Reply, Error>>;
@@ -193,7 +193,7 @@ impl<'a> AnswerReader<'a> {
         for row in rows {
             match (get::<i16>(row, 0)?, session) {
                 (take::DELIVERY, _) => {}
-                (status::SESSION_UNKNOWN, Some(session)) => {
+                (tube_status::SESSION_UNKNOWN, Some(session)) => {
                     return Ok(vec![Err(Error::SessionUnknown(session)); counts.len()]);
                 }
                 (take::MORE, _) => {
@@ -346,12 +346,12 @@ impl<'a> AnswerReader<'a> {
         row: &Row,
     ) -> Result<Result<Reply, Error>, DecodeError> {
         Ok(match get::<i16>(row, 0)? {
-            status::DONE => {
+            tube_status::DONE => {
                 self.deltas.dropped(codec::number(row, 1)?);
                 self.deltas.deadline(get(row, 2)?);
                 Ok(Reply::Nothing)
             }
-            status::TUBE_HAS_TAKEN => Err(Error::TubeHasTaken(tube.clone())),
+            tube_status::TUBE_HAS_TAKEN => Err(Error::TubeHasTaken(tube.clone())),
             _ => Err(Error::TubeNotFound(tube.clone())),
         })
     }
@@ -365,14 +365,14 @@ impl<'a> AnswerReader<'a> {
         row: &Row,
     ) -> Result<Result<Reply, Error>, DecodeError> {
         Ok(match get::<i16>(row, 0)? {
-            status::DONE => {
+            tube_status::DONE => {
                 let mut info = codec::tube_from(row, 2)?;
                 self.counters.show(info.number, &self.deltas, &mut info.stats);
                 Ok(Reply::Tubes(vec![info]))
             }
-            status::TUBE_EXISTS => Err(Error::TubeExists(name.clone())),
-            status::QUEUE_NUM_TAKEN => Err(taken_num(codec::name(get(row, 1)?)?, queue_num)?),
-            status::OTHER_QUEUE_NUM => {
+            tube_status::TUBE_EXISTS => Err(Error::TubeExists(name.clone())),
+            tube_status::QUEUE_NUM_TAKEN => Err(taken_num(codec::name(get(row, 1)?)?, queue_num)?),
+            tube_status::OTHER_QUEUE_NUM => {
                 Err(taken_num(tube.clone(), get::<&str>(row, 1)?.parse().ok())?)
             }
             _ => Err(Error::TubeNotFound(tube.clone())),
@@ -396,7 +396,7 @@ impl<'a> AnswerReader<'a> {
 
     /// Counts what happened to tasks without a command for them. Returns the status.
     fn events(&mut self, rows: &[Row]) -> Result<i16, DecodeError> {
-        let mut status = status::DONE;
+        let mut status = tube_status::DONE;
         for row in rows {
             let event: i32 = get(row, 0)?;
             if event == event::END {
@@ -515,11 +515,15 @@ fn tasks(tube: &TubeName, rows: &[Row]) -> Result<Result<Reply, Error>, DecodeEr
 }
 
 fn found(tube: &TubeName, status: i16) -> Result<(), Error> {
-    if status == status::NO_TUBE { Err(Error::TubeNotFound(tube.clone())) } else { Ok(()) }
+    if status == tube_status::NO_TUBE { Err(Error::TubeNotFound(tube.clone())) } else { Ok(()) }
 }
 
 fn known(session: SessionId, status: i16) -> Result<(), Error> {
-    if status == status::SESSION_UNKNOWN { Err(Error::SessionUnknown(session)) } else { Ok(()) }
+    if status == tube_status::SESSION_UNKNOWN {
+        Err(Error::SessionUnknown(session))
+    } else {
+        Ok(())
+    }
 }
 
 /// The reply to a command that creates a tube.
@@ -530,10 +534,12 @@ fn created(
     row: &Row,
 ) -> Result<Result<Reply, Error>, DecodeError> {
     Ok(match get::<i16>(row, 0)? {
-        status::DONE => Ok(Reply::Created(true)),
-        status::QUEUE_NUM_TAKEN => Err(taken_num(codec::name(get(row, 2)?)?, options.queue_num)?),
-        status::TOO_MANY_TUBES => Err(Error::TooManyTubes(TUBES_MAX)),
-        status::NO_SEMAPHORE => {
+        tube_status::DONE => Ok(Reply::Created(true)),
+        tube_status::QUEUE_NUM_TAKEN => {
+            Err(taken_num(codec::name(get(row, 2)?)?, options.queue_num)?)
+        }
+        tube_status::TOO_MANY_TUBES => Err(Error::TooManyTubes(TUBES_MAX)),
+        tube_status::NO_SEMAPHORE => {
             let key = options.semaphore.clone();
             Err(Error::SemaphoreNotFound(key.ok_or("a semaphore that was not named is missing")?))
         }

@@ -9,7 +9,7 @@ use taskyard_core::{
 use super::codec::{
     Meta, Payload, count_to_sql, id_to_sql, pri_to_sql, session_to_sql, span_to_sql,
 };
-use super::heads::TakeStart;
+use super::head_hints::TakeStart;
 use super::plan::PlanContext;
 use super::semaphores;
 use super::statements::{self as sql, Call, Param, param};

@@ -9,9 +9,9 @@ use taskyard_core::{Calls, Command, TubeStats};
 use tokio_postgres::Row;
 
 use super::codec::{self, DecodeError, count_from_sql, count_to_sql, get};
+use super::counter_deltas::{CounterDeltas, TubeCounts};
 use super::plan::Step;
 use super::statements::{self as sql, Call, param};
-use super::tally::{CounterDeltas, TubeCounts};
 
 /// How long a count may stay in memory before it is added to the database, in microseconds.
 const KEPT_MAX: i64 = 1_000_000;

@@ -9,13 +9,13 @@ use tokio_postgres::Row;
 use super::answers::AnswerReader;
 use super::codec::{DecodeError, get};
 use super::connection::{Connection, Failure};
+use super::connections::{self, SplitTakes};
+use super::counter_deltas::CounterDeltas;
 use super::counters::CounterCalls;
-use super::heads::HeadHints;
-use super::lanes::{self, SplitTakes};
+use super::head_hints::HeadHints;
 use super::order;
 use super::plan::{CallBatch, CallDetail, PlanContext, Step, StepRequest, plan};
 use super::statements::{self as sql, Call};
-use super::tally::CounterDeltas;
 use super::{Clock, LocalState, Postgres};
 use taskyard_store::Executed;
 
@@ -174,7 +174,7 @@ impl Postgres {
 
     /// Reserves ids for the puts of the first connection, so that those of the second get larger ones.
     async fn reserve(&self, main: &mut CallBatch, second: &CallBatch) -> Result<(), Failure> {
-        let (tubes, calls) = lanes::reservations(main, second);
+        let (tubes, calls) = connections::reservations(main, second);
         let rows = self.transact(ConnectionRole::Main, &[], &calls).await?;
         for (tube, rows) in tubes.iter().zip(rows) {
             let Some(row) = rows.first() else { continue };
@@ -182,7 +182,7 @@ impl Postgres {
             let number: Option<i32> = get(row, 0).map_err(unreadable)?;
             let ids: Option<Vec<i64>> = get(row, 1).map_err(unreadable)?;
             if let (Some(number), Some(ids)) = (number, ids) {
-                lanes::use_ids(main, tube, number, ids);
+                connections::use_ids(main, tube, number, ids);
             }
         }
         Ok(())
@@ -463,7 +463,7 @@ fn undecodable_replies(count: usize) -> Vec<Result<Reply, Error>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tally::TickTimes;
+    use super::super::counter_deltas::TickTimes;
     use super::*;
 
     // The deadlines of a tick replaced those that later commands of the same batch had set: a delay ended a second late.

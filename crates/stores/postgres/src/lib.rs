@@ -7,7 +7,7 @@
 //!
 //! Start reading at `verbs/put.sql`, `take.sql` and `finish.sql`. In Rust, `plan` turns commands into calls, `execute`
 //! sends them on a `connection`, `answers` decodes the rows, and `presence` sends heartbeats and exchanges notifications
-//! with other servers. When a connection breaks, `reach` makes the next one, and `attendance` has the sessions whose rows
+//! with other servers. When a connection breaks, `connector` makes the next one, and `session_registry` has the sessions whose rows
 //! the database may have wrong.
 //!
 //! Design decisions:
@@ -19,28 +19,28 @@
 //!   the row and does not copy them.
 //! - Operations are counted in memory and added to the database once a second. The counts of states are sums of small
 //!   rows, one for each call, which ticks add up: a counter that every put updates would make puts wait for each other.
-//! - `heads` remembers where a take begins, because of transactions that stay open for long.
+//! - `head_hints` remembers where a take begins, because of transactions that stay open for long.
 
 mod answers;
-mod attendance;
+mod call_grouping;
 mod calls;
 mod codec;
 mod connection;
+mod connections;
+mod connector;
+mod counter_deltas;
 mod counters;
 mod execute;
-mod gather;
-mod heads;
-mod lanes;
+mod head_hints;
 mod migrate;
 mod order;
-mod places;
 mod plan;
 mod presence;
-mod reach;
+mod row_locations;
 mod semaphores;
+mod session_registry;
 mod statements;
 mod status;
-mod tally;
 mod tls;
 mod transaction;
 mod transfer;
@@ -58,15 +58,15 @@ use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use attendance::SessionRegistry;
 use connection::{Connection, describe};
+use connector::Connector;
 use counters::Counters;
 use execute::ConnectionRole;
-use heads::{HeadHints, TimerHint};
+use head_hints::{HeadHints, TimerHint};
 use migrate::MigrateError;
-use places::RowLocations;
 use presence::Presence;
-use reach::Connector;
+use row_locations::RowLocations;
+use session_registry::SessionRegistry;
 use statements::{self as sql, Call, param};
 use url::DatabaseUrl;
 

@@ -1,7 +1,7 @@
 //! Plans the calls of a batch of commands.
 //!
 //! Commands of one kind for one tube share a call where that cannot change an answer: puts, takes of one task each, and
-//! acks. `gather` decides which may be reordered for that.
+//! acks. `call_grouping` decides which may be reordered for that.
 
 use std::collections::HashSet;
 
@@ -11,11 +11,11 @@ use taskyard_core::{
     Command, Error, Finish, FinishItem, NewTask, TaskId, TubeName, check_tasks, refuse_priorities,
 };
 
-use super::gather::CallGrouping;
-use super::heads::{HeadHints, TakeStart, TimerHint, TouchedTubes};
-use super::places::RowLocations;
+use super::call_grouping::CallGrouping;
+use super::head_hints::{HeadHints, TakeStart, TimerHint, TouchedTubes};
+use super::row_locations::RowLocations;
 use super::statements::{self as sql, Call};
-use super::{calls, lanes, order, semaphores};
+use super::{calls, connections, order, semaphores};
 
 /// What the planning of a batch needs to know.
 pub(super) struct PlanContext<'a> {
@@ -130,7 +130,8 @@ pub(super) fn plan(
     }
     order::sort(&mut groups);
     let may_split = context.may_split && main.calls.is_empty();
-    let second = if may_split { lanes::split(&mut groups, context.plain) } else { Vec::new() };
+    let second =
+        if may_split { connections::split(&mut groups, context.plain) } else { Vec::new() };
     main.ask(groups, context);
     if moves {
         main.push(Vec::new(), StepRequest::Moved, Call::new(&sql::MOVED, []));

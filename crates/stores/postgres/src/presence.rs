@@ -16,8 +16,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::codec::get;
 use super::connection::{Connection, Failure};
+use super::counter_deltas::CounterDeltas;
 use super::statements::{self as sql, Call, param};
-use super::tally::CounterDeltas;
 use super::{Clock, Postgres};
 use taskyard_store::{RemoteChange, Watcher};
 

@@ -13,10 +13,10 @@ use taskyard_core::{
 use tokio_postgres::Row;
 
 use super::codec::{DecodeError, count_from_sql, count_to_sql, get, name, span_to_sql};
+use super::counter_deltas::CounterDeltas;
 use super::order::tube_of;
 use super::statements::{self as sql, Call, Param, param};
 use super::status::{outcome, semaphore};
-use super::tally::CounterDeltas;
 
 /// The call that locks the semaphores of a batch with several commands: batches that lock them in the order of their
 /// commands could deadlock.

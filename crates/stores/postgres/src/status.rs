@@ -1,7 +1,7 @@
 //! The numbers with which the functions of the database say what happened.
 
 /// The status of a function about tubes and sessions.
-pub(super) mod status {
+pub(super) mod tube_status {
     pub const DONE: i16 = 0;
     pub const NO_TUBE: i16 = 1;
     pub const SESSION_UNKNOWN: i16 = 2;

@@ -11,7 +11,7 @@ use taskyard_redis::Value;
 use super::codec::{
     ByteReader, Unreadable, is_apart, read_info, read_shown, read_since, read_taken, read_task,
 };
-use super::runs;
+use super::merge;
 
 /// The state of a tube after a call.
 #[derive(Clone, Debug)]
@@ -141,7 +141,7 @@ impl AnswerParts {
     pub fn replies(
         &mut self,
         tube: &TubeName,
-        run: &[runs::IndexedCommand],
+        run: &[merge::IndexedCommand],
     ) -> Result<Vec<Result<Reply, Error>>, Unreadable> {
         let Some((_, first)) = run.first() else { return Ok(Vec::new()) };
         if run.len() == 1 {

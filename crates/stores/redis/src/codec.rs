@@ -10,7 +10,7 @@ use taskyard_core::{
     TubeName, TubeOptions, TubeStats,
 };
 
-use super::runs::{IndexedCommand, merge};
+use super::merge::{IndexedCommand, merge};
 
 /// A moment that never comes: later moments are not exact as doubles, and count as this.
 const NEVER: f64 = 9_007_199_254_740_992.0;

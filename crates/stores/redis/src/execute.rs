@@ -15,9 +15,9 @@ use taskyard_redis::{Call, Failure, Link, Value};
 use super::answers::TubeHead;
 use super::codec;
 use super::failure::error;
+use super::merge::{self, IndexedCommand};
 use super::refuse::refusal;
 use super::results::{CallResult, Leases, Results};
-use super::runs::{self, IndexedCommand};
 use super::semaphores::SemaphoreBatch;
 use super::tubes::HashTag;
 use super::{Clock, Redis};
@@ -67,7 +67,7 @@ impl<'a> Batch<'a> {
 
 impl Batch<'_> {
     pub async fn run(&mut self, commands: Vec<Command>) {
-        let cluster = self.shared.reach.url.cluster;
+        let cluster = self.shared.connector.url.cluster;
         let (mut tubes, mut semaphores) = (Vec::new(), SemaphoreBatch::default());
         for (place, command) in commands.into_iter().enumerate() {
             if let Some(refusal) = refusal(&command, cluster) {
@@ -330,14 +330,14 @@ impl TubeGroup {
     /// Allows single commands to be merged.
     pub fn merge_commands(&mut self) {
         self.mergeable = true;
-        runs::move_acks_first(&mut self.commands);
+        merge::move_acks_first(&mut self.commands);
     }
 
     /// The runs of commands that are sent as one command each.
     pub fn runs(&self) -> impl Iterator<Item = &[IndexedCommand]> {
         let (together, alone) =
             self.commands.split_at(if self.mergeable { self.commands.len() } else { 0 });
-        runs::runs(together).chain(alone.chunks(1))
+        merge::runs(together).chain(alone.chunks(1))
     }
 
     pub fn indexes(&self) -> impl Iterator<Item = usize> {

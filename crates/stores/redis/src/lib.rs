@@ -16,24 +16,24 @@
 //! - Lease numbers come from ranges that begin at the clock of Redis: none is issued twice, even when a crash or a failover loses
 //!   the last second.
 
-mod again;
 mod answers;
 mod codec;
 mod durability;
 mod execute;
 mod failure;
-mod known;
 mod library;
-mod overlap;
+mod merge;
+mod pipeline;
 mod presence;
 mod refuse;
 mod registry;
 mod replicas;
 mod results;
-mod runs;
+mod resync;
+mod retry;
 mod semaphores;
-mod settling;
 mod transfer;
+mod tube_cache;
 mod tubes;
 
 use std::sync::{Arc, Mutex as Lock, MutexGuard, PoisonError};
@@ -48,11 +48,11 @@ use tokio::time::Instant;
 
 use durability::Durability;
 use execute::Batch;
-use known::TubeCache;
 use library::FORMAT;
-use overlap::Sequence;
+use pipeline::Sequence;
 use presence::Presence;
 use transfer::Pages;
+use tube_cache::TubeCache;
 
 pub use presence::HEARTBEAT;
 pub use taskyard_store::remote::Clock;
@@ -85,7 +85,7 @@ pub type RedisStore = RemoteStore<Redis>;
 
 /// The Redis, as the store and its background work share it.
 pub struct Redis {
-    reach: Arc<Connector>,
+    connector: Arc<Connector>,
     clock: Clock,
     /// This server's identity in Redis.
     server: Vec<u8>,
@@ -154,14 +154,14 @@ impl Backend for Redis {
         let always = self.durability == Some(Durability::Always);
         let durable = always && self.evicts.is_none();
         // Nodes of a cluster decide alone, and a tube and its semaphore may be on two.
-        let gates = !self.reach.url.cluster;
+        let gates = !self.connector.url.cluster;
         Capabilities { durable, gates, ..CAPABILITIES }
     }
 
     fn durability(&self) -> Option<String> {
         let unknown = "the durability of Redis is unknown (CONFIG GET is not allowed)";
         let mut text = self.durability.map_or(unknown, Durability::text).to_owned();
-        let place = &self.reach.url;
+        let place = &self.connector.url;
         if place.replicas > 0 {
             text = format!(
                 "{text}; {} replicas have a write before it is acknowledged",
@@ -181,15 +181,15 @@ impl Redis {
         let server = server_identity();
         let presence = Presence::new(&server);
         let name = format!("taskyard-{}", presence.name());
-        let reach = Arc::new(
+        let connector = Arc::new(
             Connector::new(place, name, library::library())
                 .map_err(|error| Self::unavailable(&error))?,
         );
-        let link = Mutex::new(Link::ordered(Arc::clone(&reach)));
+        let link = Mutex::new(Link::ordered(Arc::clone(&connector)));
         let (exclusion, start_order, reply_order, cache) = Default::default();
         let (durability, evicts, pages) = Default::default();
         let mut shared = Redis {
-            reach,
+            connector,
             clock,
             server,
             link,
@@ -228,7 +228,7 @@ impl Redis {
         let format = FORMAT.to_string().into_bytes();
         let words = vec![self.server.clone(), presence::heartbeat_timeout(), format];
         let call = self.registry_call("begin", words);
-        let may_evict = self.reach.url.may_evict;
+        let may_evict = self.connector.url.may_evict;
         let link = self.link.get_mut();
         self.evicts = durability::ask_eviction(link, may_evict).await?;
         let answer = link.call(&[call]).await.pop();
@@ -257,7 +257,7 @@ impl Redis {
 
     /// The channel on which servers notify each other.
     fn channel(&self) -> String {
-        format!("{{{}}}:news", self.reach.url.prefix)
+        format!("{{{}}}:news", self.connector.url.prefix)
     }
 
     async fn close(&self) -> Result<(), Error> {

@@ -173,7 +173,7 @@ impl Redis {
 
 /// Sends heartbeats and receives notices until the store is closed.
 pub(super) async fn run(shared: Arc<Redis>) {
-    let mut link = Link::new(Arc::clone(&shared.reach));
+    let mut link = Link::new(Arc::clone(&shared.connector));
     while !shared.presence.is_stopped() {
         if let Err(failure) = run_connected(&shared, &mut link).await {
             let why = failure.text();

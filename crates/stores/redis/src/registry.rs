@@ -46,7 +46,7 @@ impl Redis {
     pub(crate) fn registry_call(&self, verb: &str, words: Vec<Vec<u8>>) -> Call {
         let mut args = vec![verb.as_bytes().to_vec(), self.now_word()];
         args.extend(words);
-        let key = format!("{{{}}}", self.reach.url.prefix);
+        let key = format!("{{{}}}", self.connector.url.prefix);
         Call { function: "registry", key, args, replicate: false }
     }
 }

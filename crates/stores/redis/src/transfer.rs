@@ -63,7 +63,7 @@ impl Redis {
         let mut batch = Batch::new(self, &mut link);
         let imported = match part {
             Import::Tasks(tube, records) => batch.import_tasks(tube, &records).await,
-            Import::End(ending) if self.reach.url.cluster => {
+            Import::End(ending) if self.connector.url.cluster => {
                 batch.finish_step_by_step(ending).await
             }
             Import::End(ending) => batch.finish_in_one_call(&ending).await,
@@ -81,7 +81,7 @@ impl Redis {
         key: String,
         words: Vec<Vec<u8>>,
     ) -> Call {
-        let single = if self.reach.url.cluster { "" } else { "1" };
+        let single = if self.connector.url.cluster { "" } else { "1" };
         let epoch = self.cache().epoch.to_string();
         let mut args = vec![self.now_word(), epoch.into_bytes(), Vec::new()];
         args.extend([self.presence.name().as_bytes().to_vec(), single.into()]);
@@ -90,7 +90,7 @@ impl Redis {
     }
 
     fn registry_key(&self) -> String {
-        format!("{{{}}}", self.reach.url.prefix)
+        format!("{{{}}}", self.connector.url.prefix)
     }
 }
 

@@ -104,7 +104,7 @@ impl Redis {
 
     /// The beginning of a tube's keys.
     pub(crate) fn tube_key(&self, tag: &HashTag) -> String {
-        format!("{{{}:{}}}", self.reach.url.prefix, tag.0)
+        format!("{{{}:{}}}", self.connector.url.prefix, tag.0)
     }
 }
 

@@ -10,8 +10,8 @@ use taskyard_core::names::check_names;
 use taskyard_core::{Command, Effects, Error, NewEvents, Reply, Timestamp, TubeName, check_tasks};
 use taskyard_tarantool::{ANSWER_MAX, BatchReply as BatchAnswer, Failure, Fault, decode_batch};
 
-use super::known::Resync;
 use super::link::{Link, error_of, needs_reconnect};
+use super::tube_cache::Resync;
 use super::{Clock, Tarantool};
 use taskyard_store::Executed;
 
@@ -178,7 +178,7 @@ impl Batch<'_> {
         }
         self.reserve_leases(chunks).await.map_err(not_sent)?;
         let (shared, moment) = (self.shared, self.shared.moment());
-        let replicas = shared.reach.replicas;
+        let replicas = shared.connector.replicas;
         self.link.connection().await.map_err(not_sent)?;
         if self.shared.cache().is_new(self.link.number()) {
             return Err(Failure::Unreachable("the connection was lost meanwhile".into()));
@@ -189,7 +189,7 @@ impl Batch<'_> {
         let last = shared.cache().calls + chunks.len() as u64;
         shared.cache().calls = last;
         for (call, chunk) in (first..).zip(chunks.iter()) {
-            shared.reach.call(&mut requests, "batch", |args| {
+            shared.connector.call(&mut requests, "batch", |args| {
                 args.bytes(&shared.server).uint(call).optional(moment);
                 args.uint(chunk.leases.0).commands(&chunk.commands).uint(replicas).uint(last);
             });

@@ -21,11 +21,11 @@
 
 mod durability;
 mod execute;
-mod known;
 mod library;
 mod link;
 mod presence;
 mod transfer;
+mod tube_cache;
 
 use std::sync::{Arc, Mutex as Lock, MutexGuard, PoisonError};
 
@@ -38,10 +38,10 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use durability::Durability;
-use known::TubeCache;
 use library::{FORMAT, Library};
-use link::{Link, Reach, error_of, may_come_up};
+use link::{Connector, Link, error_of, may_come_up};
 use presence::Presence;
+use tube_cache::TubeCache;
 
 pub use presence::HEARTBEAT;
 pub use taskyard_store::remote::Clock;
@@ -54,7 +54,7 @@ pub type TarantoolStore = RemoteStore<Tarantool>;
 
 /// The Tarantool, as the store and its background work share it.
 pub struct Tarantool {
-    reach: Arc<Reach>,
+    connector: Arc<Connector>,
     clock: Clock,
     /// This server's identity in Tarantool.
     server: Vec<u8>,
@@ -76,8 +76,8 @@ impl Backend for Tarantool {
         url: &str,
         access: Access,
     ) -> Result<impl Future<Output = Result<Self, OpenError>> + Send + 'static, OpenError> {
-        let reach = reach(url).map_err(|error| Self::unavailable(&error))?;
-        Ok(Tarantool::connect(reach, access))
+        let connector = parse_url(url).map_err(|error| Self::unavailable(&error))?;
+        Ok(Tarantool::connect(connector, access))
     }
 
     fn start(self: &Arc<Self>, runtime: &Handle) {
@@ -106,12 +106,12 @@ impl Backend for Tarantool {
     }
 
     fn poll_every(&self) -> Span {
-        if self.reach.is_adapter { ADAPTER_POLL } else { POLL }
+        if self.connector.is_adapter { ADAPTER_POLL } else { POLL }
     }
 
     fn capabilities(&self) -> Capabilities {
         let durable = self.durability == Durability::Always;
-        if self.reach.is_adapter {
+        if self.connector.is_adapter {
             // The module alone gives ids and attempts to its tasks.
             let plain = Capabilities { semaphores: false, gates: false, ..CAPABILITIES };
             return Capabilities { name: ADAPTED, durable, imports: false, ..plain };
@@ -120,12 +120,12 @@ impl Backend for Tarantool {
     }
 
     fn unsupported(&self) -> &'static [&'static str] {
-        if self.reach.is_adapter { UNSUPPORTED } else { &[] }
+        if self.connector.is_adapter { UNSUPPORTED } else { &[] }
     }
 
     fn durability(&self) -> Option<String> {
         let text = self.durability.text();
-        Some(match self.reach.replicas {
+        Some(match self.connector.replicas {
             0 => text.to_owned(),
             count => format!("{text}; {count} replicas have a write before it is acknowledged"),
         })
@@ -175,7 +175,7 @@ const UNSUPPORTED: &[&str] = &[
 ];
 
 /// Parses a URL.
-fn reach(url: &str) -> Result<Arc<Reach>, String> {
+fn parse_url(url: &str) -> Result<Arc<Connector>, String> {
     let place = TarantoolUrl::parse(url, &[OURS, ADAPTED])?;
     let is_adapter = url.starts_with(ADAPTED);
     let (mut prefix, mut replicas) = ("taskyard".to_owned(), 0);
@@ -197,14 +197,14 @@ fn reach(url: &str) -> Result<Arc<Reach>, String> {
         return Err("a tarantool+queue:// URL has no parameters".into());
     }
     let library = if is_adapter { Library::adapter() } else { Library::new() };
-    Ok(Arc::new(Reach { place, prefix, replicas, library, is_adapter }))
+    Ok(Arc::new(Connector { place, prefix, replicas, library, is_adapter }))
 }
 
 impl Tarantool {
-    async fn connect(reach: Arc<Reach>, access: Access) -> Result<Self, OpenError> {
+    async fn connect(connector: Arc<Connector>, access: Access) -> Result<Self, OpenError> {
         let Access { clock, wait, serves } = access;
         let server = server_identity();
-        let mut link = Link::new(Arc::clone(&reach));
+        let mut link = Link::new(Arc::clone(&connector));
         let until = Instant::now() + wait;
         let mut waits = false;
         let durability = loop {
@@ -222,7 +222,17 @@ impl Tarantool {
         let (wakeup, presence) = Default::default();
         let cache = Lock::new(TubeCache { link: link.number(), ..TubeCache::default() });
         let link = Mutex::new(link);
-        Ok(Tarantool { reach, clock, server, link, cache, wakeup, presence, durability, serves })
+        Ok(Tarantool {
+            connector,
+            clock,
+            server,
+            link,
+            cache,
+            wakeup,
+            presence,
+            durability,
+            serves,
+        })
     }
 
     fn cache(&self) -> MutexGuard<'_, TubeCache> {
@@ -289,12 +299,12 @@ mod tests {
 
     #[test]
     fn parameters_are_checked() {
-        assert_eq!(reach("tarantool://h?prefix=mail_2").unwrap().prefix, "mail_2");
-        assert_eq!(reach("tarantool://h?replicas=2").unwrap().replicas, 2);
-        assert!(reach("tarantool://h?timeout=1").is_err());
+        assert_eq!(parse_url("tarantool://h?prefix=mail_2").unwrap().prefix, "mail_2");
+        assert_eq!(parse_url("tarantool://h?replicas=2").unwrap().replicas, 2);
+        assert!(parse_url("tarantool://h?timeout=1").is_err());
         for url in ["tarantool://h?prefix=", "tarantool://h?prefix=a-b", "tarantool://h?replicas=x"]
         {
-            assert!(reach(url).is_err(), "{url}");
+            assert!(parse_url(url).is_err(), "{url}");
         }
     }
 }

@@ -33,7 +33,7 @@ mod code {
 }
 
 /// The settings of all connections.
-pub(super) struct Reach {
+pub(super) struct Connector {
     pub place: TarantoolUrl,
     /// The prefix of the names of all spaces.
     pub prefix: String,
@@ -46,7 +46,7 @@ pub(super) struct Reach {
 
 /// A connection that is opened again when it is lost.
 pub(super) struct Link {
-    reach: Arc<Reach>,
+    connector: Arc<Connector>,
     connection: Option<Connection>,
     /// How many connections there were.
     count: u64,
@@ -58,8 +58,8 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub fn new(reach: Arc<Reach>) -> Self {
-        Link { reach, connection: None, count: 0, which: 0, pause: PAUSE_MIN, away: None }
+    pub fn new(connector: Arc<Connector>) -> Self {
+        Link { connector, connection: None, count: 0, which: 0, pause: PAUSE_MIN, away: None }
     }
 
     /// How long to wait before the next try.
@@ -103,7 +103,7 @@ impl Link {
 
     /// Connects to the first writable instance, beginning with the last one.
     async fn connect(&mut self) -> Result<Connection, Failure> {
-        let count = self.reach.place.instances.len();
+        let count = self.connector.place.instances.len();
         let mut last = Failure::Unreachable("the URL names no instance".into());
         for turn in 0..count {
             let which = (self.which + turn) % count;
@@ -122,9 +122,9 @@ impl Link {
     }
 
     async fn try_instance(&self, which: usize) -> Result<Connection, Failure> {
-        let reach = &self.reach;
-        let address = &reach.place.instances[which];
-        let mut connection = Connection::open(address, reach.place.user.as_ref()).await?;
+        let connector = &self.connector;
+        let address = &connector.place.instances[which];
+        let mut connection = Connection::open(address, connector.place.user.as_ref()).await?;
         if !is_new_enough(&connection.version) {
             let (major, minor) = VERSION_MIN;
             return Err(Failure::Refused(Fault::new(
@@ -135,7 +135,7 @@ impl Link {
                 ),
             )));
         }
-        let (name, prefix) = (&reach.library.name, &reach.prefix);
+        let (name, prefix) = (&connector.library.name, &connector.prefix);
         let mut probe = connection.requests();
         probe.eval(PROBE, |args| _ = args.text(name).text(prefix));
         let found = connection.ask(probe).await?;
@@ -152,7 +152,7 @@ impl Link {
         }
         if !loaded.is_true() {
             let mut load = connection.requests();
-            let (format, text) = (FORMAT.unsigned_abs(), &reach.library.text);
+            let (format, text) = (FORMAT.unsigned_abs(), &connector.library.text);
             load.eval(LOAD, |args| _ = args.text(name).text(prefix).uint(format).text(text));
             connection.ask(load).await?;
         }
@@ -181,10 +181,10 @@ impl Link {
         let mut tries = 0;
         loop {
             tries += 1;
-            let reach = Arc::clone(&self.reach);
+            let connector = Arc::clone(&self.connector);
             let connection = self.connection().await?;
             let mut requests = connection.requests();
-            reach.call(&mut requests, verb, &write);
+            connector.call(&mut requests, verb, &write);
             let answer = match connection.exchange(requests, within).await {
                 Ok(mut answers) => {
                     answers.pop().unwrap_or_else(|| Ok(Vec::new())).map_err(Failure::Refused)
@@ -206,7 +206,7 @@ impl Link {
     }
 }
 
-impl Reach {
+impl Connector {
     /// Adds a call of one of our procedures.
     pub fn call(
         &self,

@@ -71,7 +71,7 @@ impl Presence {
 
 /// Sends heartbeats until the store is closed.
 pub(super) async fn run(shared: Arc<Tarantool>) {
-    let mut link = Link::new(Arc::clone(&shared.reach));
+    let mut link = Link::new(Arc::clone(&shared.connector));
     while !shared.presence.is_stopped() {
         let pause = match send_heartbeat(&shared, &mut link).await {
             Ok(()) => HEARTBEAT,
@@ -111,7 +111,7 @@ async fn send_heartbeat(shared: &Tarantool, link: &mut Link) -> Result<(), Failu
 
 /// Receives notices of other servers until the store is closed.
 pub(super) async fn receive_notices(shared: Arc<Tarantool>) {
-    let mut link = Link::new(Arc::clone(&shared.reach));
+    let mut link = Link::new(Arc::clone(&shared.connector));
     // The last notice that was received; `None` when some may have been missed.
     let mut seen = None;
     while !shared.presence.is_stopped() {
@@ -131,7 +131,7 @@ async fn receive(shared: &Tarantool, link: &mut Link, seen: Option<u64>) -> Resu
     let connection = link.connection().await?;
     let mut requests = connection.requests();
     let last_seen = seen.and_then(|seen| i64::try_from(seen).ok());
-    shared.reach.call(&mut requests, "watch", |args| {
+    shared.connector.call(&mut requests, "watch", |args| {
         _ = args.bytes(&shared.server).optional(last_seen).uint(WATCH.as_secs());
     });
     let answers = connection.exchange(requests, WATCH + ANSWER_MAX).await?;

@@ -51,11 +51,11 @@ impl Tarantool {
     }
 
     pub(crate) async fn import(&self, now: Timestamp, part: Import) -> Result<(), Error> {
-        if self.reach.is_adapter {
+        if self.connector.is_adapter {
             return Err(refused("be copied to"));
         }
         self.cache().now = Some(now);
-        let (moment, replicas) = (self.moment(), self.reach.replicas);
+        let (moment, replicas) = (self.moment(), self.connector.replicas);
         match part {
             Import::Tasks(tube, records) => {
                 let write = |args: &mut ArgumentWriter<'_>| {

@@ -118,6 +118,12 @@ impl Database {
     }
 }
 
+impl Default for Database {
+    fn default() -> Self {
+        Database::new()
+    }
+}
+
 impl Drop for Database {
     fn drop(&mut self) {
         if self.again.load(Ordering::Relaxed) && !thread::panicking() {

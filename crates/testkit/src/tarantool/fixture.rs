@@ -14,7 +14,9 @@ use crate::{LossyPath, OwnServer, Request, SharedDatabase};
 /// The server that the tests of this process share.
 pub fn instance() -> &'static Instance {
     static INSTANCE: OnceLock<Instance> = OnceLock::new();
-    INSTANCE.get_or_init(|| Instance::new(program().expect("whoever asks has looked for it")))
+    INSTANCE.get_or_init(|| {
+        Instance::new(program().expect("the caller has checked that it is installed"))
+    })
 }
 
 /// A part of a test's own of this Tarantool, as a URL: its spaces have a prefix that no other has.

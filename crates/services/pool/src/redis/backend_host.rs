@@ -492,7 +492,7 @@ impl BackendShared {
         let start = StartHead { main };
         let program = Arc::new(program.clone());
         let spec = TaskSpec::new(program, checked, &options, &start, interactive);
-        Ok(TaskSpec { stdin: stdin, ..spec.map_err(|error| error.to_string())? })
+        Ok(TaskSpec { stdin, ..spec.map_err(|error| error.to_string())? })
     }
 }
 

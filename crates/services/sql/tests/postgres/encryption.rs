@@ -81,7 +81,7 @@ fn sslmode_is_enforced() {
             (format!("user=certified sslmode=require {}", own("open.key")), Some("chmod 0600")),
             (format!("user=certified sslmode=require {}", own("no.key")), Some("sslkey=FILE")),
             (format!("user=certified sslmode=require {}", own("ca.crt")), Some("sslkey=FILE")),
-            (format!("user=certified sslcert={root}"), Some("name both")),
+            (format!("user=certified sslcert={root}"), Some("must be given together")),
         ] {
             let text = format!("host={host} user=postgres dbname=postgres {options}");
             let conninfo = Conninfo::parse(&text).expect("a connection string");

@@ -4,11 +4,11 @@ mod suite;
 
 mod backlog;
 mod blocked;
+mod connections;
 mod crash;
 mod exact;
 mod functions;
 mod kills;
-mod lanes;
 mod lost_replies;
 mod migrate;
 mod overtaken;

@@ -21,10 +21,10 @@ use super::answers::AnswerParts;
 use super::codec::{ByteReader, Unreadable};
 use super::execute::{Batch, unreadable_registry};
 use super::failure::error;
-use super::known::Numbered;
 use super::registry::{RETRY_AFTER, TickProgress};
 use super::replicas;
 use super::results::misread;
+use super::tube_cache::Numbered;
 use super::tubes::{status, unreadable};
 
 /// The status of the registry when there are too many semaphores.
@@ -102,7 +102,7 @@ fn is_read_only(command: &SemaphoreCommand) -> bool {
 
 impl Redis {
     fn semaphore_call(&self, key: &SemaphoreKey, words: Vec<Vec<u8>>, grows: bool) -> Call {
-        let place = &self.reach.url;
+        let place = &self.connector.url;
         let channel =
             if self.presence.has_other_servers() { self.channel() } else { String::new() };
         let single = if place.cluster { "" } else { "1" };

@@ -15,7 +15,7 @@ use super::{TOO_MANY, codec};
 
 impl Redis {
     fn semaphore_key(&self, key: &SemaphoreKey) -> String {
-        format!("{{{}:/{key}}}", self.reach.url.prefix)
+        format!("{{{}:/{key}}}", self.connector.url.prefix)
     }
 }
 

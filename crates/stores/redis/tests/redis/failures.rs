@@ -126,9 +126,9 @@ fn the_durability_of_redis_is_reported() {
     let Some(program) = program() else { return };
     let redis = Instance::new(program);
     for (only, sync, words, durable) in [
-        ("yes", "always", "is on disk", true),
+        ("yes", "always", "are on disk", true),
         ("yes", "everysec", "last second", false),
-        ("yes", "no", "the system", false),
+        ("yes", "no", "the operating system", false),
         ("no", "always", "last snapshot", false),
     ] {
         assert_eq!(redis.talk(&["CONFIG", "SET", "appendfsync", sync]), "OK");

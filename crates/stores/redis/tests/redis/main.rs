@@ -3,16 +3,16 @@
 mod suite;
 
 mod cluster;
-mod earlier;
 mod exact;
 mod failures;
 mod fixture;
+mod format_upgrade;
 mod kills;
 mod lost_replies;
-mod lost_tail;
+mod lost_writes;
+mod merging;
 mod naming;
-mod overlap;
+mod pipeline;
 mod semaphores;
 mod servers;
 mod tls;
-mod together;

@@ -22,7 +22,7 @@ use verdict::Trial;
 
 /// How many bits are flipped in each file of each sample; `TASKYARD_RUNS` multiplies it.
 const FLIPS: usize = 8;
-/// Every so manieth bit of the seal is flipped; `TASKYARD_RUNS` divides it.
+/// The distance between flipped bits of the seal; `TASKYARD_RUNS` divides it.
 const SEAL_STEP: usize = 25;
 
 #[test]

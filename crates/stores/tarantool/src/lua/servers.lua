@@ -39,7 +39,7 @@ if not instance.pulse then
     end)
 end
 
--- Notes a contact of a server. The wall clock is for servers of older versions.
+-- Notes a contact of a server. The time of day is for servers of older versions.
 local function note_contact(server)
     instance.heard[server], instance.last[server] = micros(), steady()
 end

@@ -136,9 +136,11 @@ fn a_read_only_tarantool_is_away() {
 #[test]
 fn the_durability_of_tarantool_is_reported() {
     let Some(program) = program() else { return };
-    for (mode, words, durable) in
-        [("fsync", "is on disk", true), ("write", "the system", false), ("none", "snapshot", false)]
-    {
+    for (mode, words, durable) in [
+        ("fsync", "are on disk", true),
+        ("write", "the operating system", false),
+        ("none", "snapshot", false),
+    ] {
         let tarantool = Instance::with(program.clone(), &[("wal_mode", mode)]);
         let store = open(&tarantool.url());
         let said = store.durability().expect("Tarantool says it");

@@ -10,7 +10,7 @@ mod full_disk;
 mod kills;
 mod large;
 mod lost_replies;
+mod raw_insert;
 mod replicas;
 mod semaphores;
 mod servers;
-mod straight;

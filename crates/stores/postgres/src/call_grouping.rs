@@ -127,9 +127,9 @@ mod tests {
     };
 
     use super::*;
-    use crate::heads::{HeadHints, TimerHint};
-    use crate::places::RowLocations;
+    use crate::head_hints::{HeadHints, TimerHint};
     use crate::plan::{PlanContext, plan};
+    use crate::row_locations::RowLocations;
 
     // Batches locked tubes in the order of their commands: two servers that put into two tubes with a capacity, in
     // opposite order, deadlocked until the database noticed.

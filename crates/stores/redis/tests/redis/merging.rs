@@ -20,13 +20,13 @@ const BATCHES: usize = 60;
 const NO_LEASE: Lease = Lease(u64::MAX - 1);
 
 /// The lease of a task that was taken: here, and in the core.
-type Leases = (Lease, Lease);
+type LeasePair = (Lease, Lease);
 
 /// Random batches for one tube.
 struct Script {
     rng: Rng,
     tube: TubeName,
-    held: BTreeMap<TaskId, Leases>,
+    held: BTreeMap<TaskId, LeasePair>,
     next_id: u64,
 }
 

@@ -299,6 +299,6 @@ fn a_server_stops_when_a_later_version_has_taken_over() {
                 Err(refused) => break refused.to_string(),
             }
         };
-        assert!(refused.contains("version 99"), "{refused}");
+        assert!(refused.contains("format 99"), "{refused}");
     });
 }

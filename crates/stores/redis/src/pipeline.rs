@@ -163,7 +163,7 @@ impl Redis {
     fn can_dispatch(&self, link: &Link, commands: &[Command]) -> bool {
         let (mut tasks, mut bytes, mut leases) = (0, 0, 0);
         let mut tubes: BTreeSet<&TubeName> = BTreeSet::new();
-        let cluster = self.reach.url.cluster;
+        let cluster = self.connector.url.cluster;
         for command in commands {
             tasks += tasks_in(command);
             bytes += command.payload_bytes();
