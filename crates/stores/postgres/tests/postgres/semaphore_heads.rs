@@ -32,7 +32,7 @@ fn release(from: u32, count: u32) -> String {
 }
 
 /// How many pages a call reads, with everything that its function runs.
-async fn buffers(client: &Client, call: &str) -> u64 {
+pub async fn buffers(client: &Client, call: &str) -> u64 {
     let explain = format!("EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {call}");
     let rows = client.simple_query(&explain).await.expect("it is explained");
     let plan = rows.iter().find_map(|row| match row {
