@@ -27,10 +27,12 @@ fn the_head_of_a_subqueue_is_not_searched_in_the_whole_tube() {
         assert_eq!(take(&store, &tube, SUBQUEUES / 2).len(), SUBQUEUES / 2);
         let client = connect(&database.url()).await;
         let number = "(SELECT number FROM taskyard.tube WHERE name = 'mail')";
-        let last = SUBQUEUES - 1;
-        for key in [0, SUBQUEUES / 2 - 1, SUBQUEUES / 2, last] {
-            let call = format!("SELECT taskyard.set_subqueue_heads({number}, ARRAY['{key}'])");
-            let read = buffers(&client, &call).await;
+        let heads =
+            |key: usize| format!("SELECT taskyard.set_subqueue_heads({number}, ARRAY['{key}'])");
+        // The first call reads the catalogue.
+        buffers(&client, &heads(0)).await;
+        for key in [0, SUBQUEUES / 2 - 1, SUBQUEUES / 2, SUBQUEUES - 1] {
+            let read = buffers(&client, &heads(key)).await;
             assert!(read <= 100, "{read} pages for the head of sub-queue {key}");
         }
     });
