@@ -15,7 +15,8 @@ use taskyard_core::{Body, Command, Effects, Error, Span, Timestamp};
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::{
-    BodyKey, Capabilities, Executed, Export, Exported, Import, OpenError, Pending, Store, Watcher,
+    BodyKey, Capabilities, Executed, Export, Exported, Import, OpenError, OpenOptions, Pending,
+    Store, Watcher,
 };
 
 /// Changes made by other servers may be missed when a notice is lost: every shared store is polled this often.
@@ -137,6 +138,15 @@ impl<B: Backend> RemoteStore<B> {
     /// Only [`Store::export`] may be called.
     pub fn open_read_only(url: &str, clock: Clock, wait: Duration) -> Result<Self, OpenError> {
         Self::open_with(url, Access { clock, wait, serves: false })
+    }
+
+    /// Opens the database as these options say. Each store calls it in its own crate, so that the crates above do not compile
+    /// the store again.
+    pub fn open_boxed(url: &str, options: &OpenOptions) -> Result<Box<dyn Store>, OpenError> {
+        Ok(Box::new(match options.read_only {
+            true => Self::open_read_only(url, Clock::Database, options.wait)?,
+            false => Self::open_within(url, Clock::Database, options.wait)?,
+        }))
     }
 
     fn open_with(url: &str, access: Access) -> Result<Self, OpenError> {
