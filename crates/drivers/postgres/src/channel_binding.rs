@@ -1,4 +1,4 @@
-//! Channel binding of type `tls-server-end-point` (RFC 5929): the hash of the server's certificate, which SCRAM includes
+//! Computes the channel binding `tls-server-end-point` (RFC 5929): the hash of the certificate of the server. SCRAM includes it
 //! in what it signs, so that a password exchange cannot be forwarded through another TLS connection.
 
 use ring::digest::{Algorithm, SHA256, SHA384, SHA512, digest};
