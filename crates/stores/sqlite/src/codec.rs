@@ -186,7 +186,7 @@ pub(super) fn body_sum(key: i64, meta: Option<&[u8]>, data: &[u8]) -> i64 {
 }
 
 /// The checksum of numbers followed by bytes: the same as a [`RowChecksum`] over them, and faster, because
-/// the amount of numbers is known.
+/// their number is known.
 fn sum_of(numbers: &[i64], bytes: &[u8]) -> i64 {
     const NUMBERS_MAX: usize = 16;
     let mut run = [[0; 8]; NUMBERS_MAX];

@@ -248,7 +248,7 @@ mod tests {
             let mut bytes = Vec::new();
             encode(&mut bytes, SALT, &batch.head, &batch.rows);
             let length = bytes.len();
-            // What stands behind it does not matter.
+            // Bytes behind the record do not matter.
             bytes.extend((0..random.usize(..50)).map(|_| random.u8(..)));
             assert_eq!(decode(&bytes, SALT), Some((batch, length)));
             assert_eq!(length % ALIGN, 0);
