@@ -172,7 +172,7 @@ impl Stage {
         .await;
     }
 
-    /// Waits until so many wait for a lock, or the call is over.
+    /// Waits until this number of sessions wait for a lock, or the call is over.
     async fn wait(&self, count: i64, call: &JoinHandle<Answers>) {
         let waiting = "SELECT count(DISTINCT l.pid) FROM pg_locks l JOIN pg_stat_activity a USING (pid) \
                        WHERE NOT l.granted AND a.datname = current_database()";

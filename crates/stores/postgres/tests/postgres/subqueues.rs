@@ -1,4 +1,4 @@
-//! How much the sub-queues of a large tube cost.
+//! Tests that a call reads few pages to find the head of a sub-queue in a large tube.
 
 use taskyard_core::{Body, Command, Kind, NewTask, Reply, Span, TubeOptions};
 use taskyard_testkit::calls::{ask, make_tube, take};
