@@ -41,9 +41,9 @@ impl ConnectArgs {
     }
 
     /// Sends one command and returns the reply.
-    pub fn ask(&self, command: Command) -> anyhow::Result<Reply> {
+    pub fn execute(&self, command: Command) -> anyhow::Result<Reply> {
         let http = self.http()?;
-        block_on(async { Ok(http.ask(command).await?) })
+        block_on(async { Ok(http.execute_one(command).await?) })
     }
 
     /// The flags that a suggested command line needs to use the same server.

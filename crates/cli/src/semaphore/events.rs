@@ -5,7 +5,7 @@ use taskyard_core::{EventId, SemaphoreCommand, SemaphoreReply, Span};
 use taskyard_wire::Exit;
 use taskyard_wire::http::EventAnswer;
 
-use super::{ask, key};
+use super::{execute, key};
 use crate::connect::{ConnectArgs, unexpected_reply};
 use crate::output;
 use crate::units;
@@ -43,7 +43,7 @@ pub struct EventsArgs {
 pub fn run(args: &EventsArgs) -> anyhow::Result<Exit> {
     let key = args.key.as_deref().map(key).transpose()?;
     let fetch = SemaphoreCommand::Events { key, count: args.count, wait: args.wait };
-    let SemaphoreReply::Events(events) = ask(&args.connect, fetch)? else {
+    let SemaphoreReply::Events(events) = execute(&args.connect, fetch)? else {
         return Err(unexpected_reply("events"));
     };
     if args.json {
@@ -63,7 +63,7 @@ pub fn run(args: &EventsArgs) -> anyhow::Result<Exit> {
     }
     if args.ack && !events.is_empty() {
         let events: Vec<EventId> = events.iter().map(|event| event.id).collect();
-        ask(&args.connect, SemaphoreCommand::Acknowledge { events })?;
+        execute(&args.connect, SemaphoreCommand::Acknowledge { events })?;
     }
     Ok(if events.is_empty() { Exit::Nothing } else { Exit::Ok })
 }

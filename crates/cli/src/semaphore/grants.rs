@@ -8,7 +8,7 @@ use taskyard_core::{
 use taskyard_wire::Exit;
 use taskyard_wire::http::GrantsAnswer;
 
-use super::{ask, key, show};
+use super::{execute, key, show};
 use crate::connect::{ConnectArgs, unexpected_reply};
 use crate::failure::UsageError;
 use crate::output;
@@ -93,8 +93,8 @@ pub fn enqueue(args: &EnqueueArgs) -> anyhow::Result<Exit> {
     let wish = |task: &u64| EnqueueItem { task: TaskId(*task), priority: args.priority };
     let entries = args.tasks.iter().map(wish).collect();
     let enqueue = SemaphoreCommand::Enqueue { key: key(&args.key)?, entries };
-    match ask(&args.connect, enqueue)? {
-        SemaphoreReply::Standings(standings) => show::standings(&standings, args.json)?,
+    match execute(&args.connect, enqueue)? {
+        SemaphoreReply::MemberInfos(infos) => show::print_members(&infos, args.json)?,
         _ => return Err(unexpected_reply("enqueue")),
     }
     Ok(Exit::Ok)
@@ -115,7 +115,7 @@ pub fn release(args: &GrantReleaseArgs) -> anyhow::Result<Exit> {
     };
     let items = args.tasks.iter().map(item).collect();
     let finish = SemaphoreCommand::Finish { key: key(&args.key)?, items };
-    let SemaphoreReply::Finished(outcomes) = ask(&args.connect, finish)? else {
+    let SemaphoreReply::Finished(outcomes) = execute(&args.connect, finish)? else {
         return Err(unexpected_reply("release"));
     };
     if args.json {

@@ -5,7 +5,7 @@ use taskyard_core::{Member, MemberCursor, MemberGroup, SemaphoreCommand, Semapho
 use taskyard_wire::Exit;
 use taskyard_wire::http::{MembersAnswer, NothingAnswer};
 
-use super::{ask, key};
+use super::{execute, key};
 use crate::connect::{ConnectArgs, unexpected_reply};
 use crate::output;
 
@@ -52,7 +52,7 @@ pub struct DropArgs {
 pub fn run(args: &MembersArgs, part: MemberGroup) -> anyhow::Result<Exit> {
     let (key, after, count) = (key(&args.key)?, args.after, args.count);
     let members = SemaphoreCommand::Members { key, part, after, count };
-    let SemaphoreReply::Members(page) = ask(&args.connect, members)? else {
+    let SemaphoreReply::Members(page) = execute(&args.connect, members)? else {
         return Err(unexpected_reply("semaphore"));
     };
     if args.json {
@@ -60,13 +60,13 @@ pub fn run(args: &MembersArgs, part: MemberGroup) -> anyhow::Result<Exit> {
         return Ok(Exit::Ok);
     }
     let mut table = output::table(&["task", "tube", "status", "grant", "priority"]);
-    for Member { tube, standing } in &page.members {
+    for Member { tube, info } in &page.members {
         table.add_row([
-            standing.task.to_string(),
+            info.task.to_string(),
             tube.as_ref().map_or_else(String::new, |tube| output::printable(tube.as_str())),
-            standing.status.name().to_owned(),
-            standing.grant.map_or_else(String::new, |grant| grant.to_string()),
-            standing.priority.value().to_string(),
+            info.status.name().to_owned(),
+            info.grant.map_or_else(String::new, |grant| grant.to_string()),
+            info.priority.value().to_string(),
         ]);
     }
     output::show(&table)?;
@@ -80,7 +80,7 @@ pub fn run(args: &MembersArgs, part: MemberGroup) -> anyhow::Result<Exit> {
 pub fn drop(args: &DropArgs) -> anyhow::Result<Exit> {
     let key = key(&args.key)?;
     let drop = SemaphoreCommand::Drop { key: key.clone(), force: args.force };
-    let SemaphoreReply::Dropped = ask(&args.connect, drop)? else {
+    let SemaphoreReply::Dropped = execute(&args.connect, drop)? else {
         return Err(unexpected_reply("semaphore"));
     };
     if args.json {

@@ -4,7 +4,7 @@ use clap::Args;
 use taskyard_core::{Error, SemaphoreChange, SemaphoreCommand, SemaphoreReply, Span};
 use taskyard_wire::Exit;
 
-use super::{ask, key, show};
+use super::{execute, key, show};
 use crate::connect::{ConnectArgs, unexpected_reply};
 use crate::failure::exit_of;
 use crate::units::{self, OrNone};
@@ -77,7 +77,7 @@ pub fn create(args: &SemaphoreCreateArgs) -> anyhow::Result<Exit> {
     let (key, set) = (key(&args.set.key)?, &args.set);
     if !args.if_not_exists {
         let list = SemaphoreCommand::List { key: Some(key.clone()) };
-        match ask(&set.connect, list) {
+        match execute(&set.connect, list) {
             // A semaphore that another client creates meanwhile stays unchanged.
             Err(error) if exit_of(&error) == Exit::NotFound => {}
             found => {
@@ -115,7 +115,7 @@ fn change(args: &SetArgs) -> SemaphoreChange {
 pub fn run(args: &SetArgs, only_new: bool) -> anyhow::Result<Exit> {
     let (key, change) = (key(&args.key)?, Box::new(change(args)));
     let configure = SemaphoreCommand::Configure { key, change, only_new };
-    match ask(&args.connect, configure)? {
+    match execute(&args.connect, configure)? {
         SemaphoreReply::Semaphores(infos) => {
             for info in &infos {
                 show::print(info, args.json)?;

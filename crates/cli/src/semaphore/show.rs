@@ -1,11 +1,11 @@
 //! `semaphore list` and `semaphore show`: prints semaphores and the status of their tasks.
 
 use clap::Args;
-use taskyard_core::{SemaphoreCommand, SemaphoreInfo, SemaphoreReply, Span, Standing, TaskId};
+use taskyard_core::{MemberInfo, SemaphoreCommand, SemaphoreInfo, SemaphoreReply, Span, TaskId};
 use taskyard_wire::Exit;
-use taskyard_wire::http::{SemaphoreAnswer, StandingAnswer};
+use taskyard_wire::http::{MemberInfoAnswer, SemaphoreAnswer};
 
-use super::{ask, key};
+use super::{execute, key};
 use crate::connect::{ConnectArgs, unexpected_reply};
 use crate::output;
 
@@ -39,7 +39,7 @@ pub struct ShowArgs {
 }
 
 fn infos(connect: &ConnectArgs, command: SemaphoreCommand) -> anyhow::Result<Vec<SemaphoreInfo>> {
-    match ask(connect, command)? {
+    match execute(connect, command)? {
         SemaphoreReply::Semaphores(infos) => Ok(infos),
         _ => Err(unexpected_reply("semaphore")),
     }
@@ -73,12 +73,12 @@ pub fn one(args: &ShowArgs) -> anyhow::Result<Exit> {
     let key = key(&args.key)?;
     if !args.tasks.is_empty() {
         let tasks = args.tasks.iter().copied().map(TaskId).collect();
-        let SemaphoreReply::Standings(found) =
-            ask(&args.connect, SemaphoreCommand::Look { key, tasks })?
+        let SemaphoreReply::MemberInfos(found) =
+            execute(&args.connect, SemaphoreCommand::Peek { key, tasks })?
         else {
             return Err(unexpected_reply("semaphore"));
         };
-        standings(&found, args.json)?;
+        print_members(&found, args.json)?;
         let all = found.len() == args.tasks.len();
         return Ok(if all { Exit::Ok } else { Exit::NotFound });
     }
@@ -123,14 +123,14 @@ pub fn print(info: &SemaphoreInfo, json: bool) -> anyhow::Result<()> {
 }
 
 /// Prints the status of tasks.
-pub fn standings(standings: &[Standing], json: bool) -> anyhow::Result<()> {
+pub fn print_members(infos: &[MemberInfo], json: bool) -> anyhow::Result<()> {
     if json {
-        return output::json_lines(standings.iter().map(StandingAnswer::new));
+        return output::json_lines(infos.iter().map(MemberInfoAnswer::new));
     }
-    for standing in standings {
-        let grant = standing.grant.map_or_else(String::new, |grant| format!(" grant {grant}"));
-        let (task, status) = (standing.task, standing.status.name());
-        output::line(format!("{task} {status}{grant} priority {}", standing.priority.value()))?;
+    for info in infos {
+        let grant = info.grant.map_or_else(String::new, |grant| format!(" grant {grant}"));
+        let (task, status) = (info.task, info.status.name());
+        output::line(format!("{task} {status}{grant} priority {}", info.priority.value()))?;
     }
     Ok(())
 }

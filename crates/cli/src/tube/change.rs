@@ -126,7 +126,7 @@ pub fn create(args: TubeCreateArgs) -> anyhow::Result<Exit> {
     check_options(&options)?;
     let if_not_exists = args.if_not_exists;
     let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists };
-    let Reply::Created(created) = args.connect.ask(create)? else {
+    let Reply::Created(created) = args.connect.execute(create)? else {
         return Err(unexpected_reply("create"));
     };
     if args.json {
@@ -169,13 +169,13 @@ fn apply(
     json: bool,
 ) -> anyhow::Result<Exit> {
     let tube = TubeName::new(tube)?;
-    connect.ask(Command::AlterTube { tube: tube.clone(), change })?;
+    connect.execute(Command::AlterTube { tube: tube.clone(), change })?;
     show::print_one(connect, &tube, json)
 }
 
 /// Renames a tube.
 pub fn rename(args: &RenameArgs) -> anyhow::Result<Exit> {
     let (tube, name) = (TubeName::new(&args.tube)?, TubeName::new(&args.name)?);
-    args.connect.ask(Command::NameTube { tube, name: name.clone(), queue_num: None })?;
+    args.connect.execute(Command::NameTube { tube, name: name.clone(), queue_num: None })?;
     show::print_one(&args.connect, &name, args.json)
 }

@@ -144,7 +144,8 @@ fn confirmed(args: &NameArgs) -> anyhow::Result<bool> {
         return Err(UsageError(why.into()).into());
     }
     let tube = TubeName::new(&args.tube)?;
-    let Reply::Tubes(tubes) = args.connect.ask(Command::Tubes { tube: Some(tube.clone()) })? else {
+    let Reply::Tubes(tubes) = args.connect.execute(Command::Tubes { tube: Some(tube.clone()) })?
+    else {
         return Err(unexpected_reply("tubes"));
     };
     let tasks: u64 = tubes.iter().map(|tube| tube.stats.tasks.total()).sum();
@@ -161,7 +162,7 @@ fn send(
     done: &str,
 ) -> anyhow::Result<Exit> {
     let tube = TubeName::new(&args.tube)?;
-    args.connect.ask(command(tube.clone()))?;
+    args.connect.execute(command(tube.clone()))?;
     if args.json {
         output::json(&NothingAnswer {})?;
     } else {

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use taskyard_conformance::audit::{Call, Did, Unseen};
+use taskyard_conformance::audit::{Call, Operation, Unrecorded};
 use taskyard_core::{Lease, State, TaskId, Timestamp, TubeName};
 
 use crate::load::{Load, Payload};
@@ -75,7 +75,7 @@ pub fn judge(yard: &Yard, load: &Load) {
             continue;
         }
         let key = (tube(name), TaskId(id.parse().expect("a number")));
-        history.found(&key.0, key.1, state_of(state));
+        history.record_final_state(&key.0, key.1, state_of(state));
         carried.insert(key.clone(), bytes(payload));
         left.insert(key);
     }
@@ -85,16 +85,16 @@ pub fn judge(yard: &Yard, load: &Load) {
     let all: Vec<_> = history.tasks().map(|(tube, id)| (tube.clone(), id)).collect();
     for key in all {
         if !known.contains_key(&key) {
-            let did = Did::Put(State::Ready);
-            history.record(&key.0, key.1, Call { begin: 0, end: None, did });
+            let operation = Operation::Put(State::Ready);
+            history.record(&key.0, key.1, Call { begin: 0, end: None, operation });
         }
         if !left.contains(&key) {
-            history.found(&key.0, key.1, State::Done);
+            history.record_final_state(&key.0, key.1, State::Done);
         }
     }
     let clock = sql(&url, "SELECT taskyard.clock()").and_then(|clock| clock.parse().ok());
     let ended = Timestamp::from_micros(clock.expect("the database has a clock"));
-    let violations = history.check(Unseen { lost_takes: true, ..Unseen::until(ended) });
+    let violations = history.check(Unrecorded { lost_takes: true, ..Unrecorded::until(ended) });
     assert!(violations.is_empty(), "{}", violations[0]);
     let disorder = history.check_lease_order();
     assert!(disorder.is_empty(), "{}", disorder[0]);
@@ -103,7 +103,7 @@ pub fn judge(yard: &Yard, load: &Load) {
     println!("{} tasks were put, {} are left", known.len(), left.len());
 }
 
-/// Panics unless each task is what was put: one whose put was answered carries what that did, and any other
+/// Panics unless each task is what was put: one whose put was answered carries what that operation, and any other
 /// what a put carried that was not answered, and is the only one that does.
 fn check_origins(
     known: &HashMap<Key, Payload>,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use taskyard::{Http, Iproto};
-use taskyard_conformance::audit::{Did, Recorder};
+use taskyard_conformance::audit::{Operation, Recorder};
 use taskyard_core::{
     Body, Command, Error, Execute, Finish, FinishItem, Holder, Lease, NewTask, Outcome, Reply,
     SessionId, Span, State, Take, TaskId, TubeName,
@@ -204,7 +204,7 @@ impl Client {
         match self.ask(put).await {
             Asked::Answered(Reply::Put(placed)) => {
                 for (placed, payload) in placed.into_iter().zip(payloads) {
-                    self.load.recorder.end(begin, &tube, placed.id, Did::Put(placed.state));
+                    self.load.recorder.end(begin, &tube, placed.id, Operation::Put(placed.state));
                     let mut known = self.load.known.lock().expect("no client failed");
                     known.insert((tube.clone(), placed.id), payload);
                 }
@@ -234,9 +234,9 @@ impl Client {
             let lease = task.lease.expect("a taken task has a lease");
             let start = task.start.expect("and a beginning");
             let until = task.lease_until.unwrap_or(taskyard_core::Timestamp::NEVER);
-            self.load.recorder.end(begin, &tube, task.id, Did::Take { lease, start, until });
+            self.load.recorder.end(begin, &tube, task.id, Operation::Take { lease, start, until });
             if session.is_some() && self.fate == Fate::Goes {
-                self.load.recorder.cut_off(begin, &tube, task.id, Did::Gone(lease));
+                self.load.recorder.interrupt(begin, &tube, task.id, Operation::Disconnect(lease));
             }
             let payload = task.body.as_ref().map(|body| body.payload().to_vec());
             let payload = payload.expect("a taken task has a payload");
@@ -258,13 +258,13 @@ impl Client {
             Queue::Iproto(_, session) if self.rng.bool() => Holder::Session(*session),
             _ => Holder::Lease(lease),
         };
-        let (finish, did) = match self.rng.u8(..10) {
+        let (finish, operation) = match self.rng.u8(..10) {
             0 => {
                 let release = Finish::Release { delay: Span::ZERO, counted: true };
-                (release, Did::Release(lease, State::Ready))
+                (release, Operation::Release(lease, State::Ready))
             }
-            1 => (Finish::Bury, Did::Bury(Some(lease))),
-            _ => (Finish::Ack, Did::Ack(lease)),
+            1 => (Finish::Bury, Operation::Bury(Some(lease))),
+            _ => (Finish::Ack, Operation::Ack(lease)),
         };
         let mut unsure = false;
         loop {
@@ -274,7 +274,7 @@ impl Client {
             match self.ask(command).await {
                 Asked::Answered(Reply::Finished(outcomes)) => {
                     if matches!(outcomes[0], Outcome::Done(_)) {
-                        self.load.recorder.end(begin, &tube, id, did);
+                        self.load.recorder.end(begin, &tube, id, operation);
                     } else {
                         let lost = unsure || self.fate == Fate::Goes;
                         assert!(lost, "{id} of '{tube}' was held: {outcomes:?}");
@@ -284,7 +284,7 @@ impl Client {
                 Asked::Answered(other) => panic!("a finish has outcomes, not {other:?}"),
                 Asked::Refused => {}
                 Asked::Unknown => {
-                    self.load.recorder.cut_off(begin, &tube, id, did);
+                    self.load.recorder.interrupt(begin, &tube, id, operation);
                     unsure = true;
                 }
             }

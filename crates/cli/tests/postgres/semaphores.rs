@@ -63,7 +63,7 @@ fn killed_servers_lose_no_grant_and_no_event() {
         storm::prepare(servers, SEMAPHORES, LEASE).await;
         let mut clients = JoinSet::new();
         for seed in 0..4 {
-            clients.spawn(async move { storm::play(servers, seed, SEMAPHORES, 250).await });
+            clients.spawn(async move { storm::run_client(servers, seed, SEMAPHORES, 250).await });
         }
         for blow in 1..=2 {
             while servers.answers.load(Ordering::Relaxed) < blow * ANSWERS {
@@ -77,7 +77,7 @@ fn killed_servers_lose_no_grant_and_no_event() {
         let told = clients.join_all().await.into_iter().flatten().collect();
         // Unacknowledged events would be delivered again after half a minute; here at once.
         sql(&yard.database.url(), "UPDATE taskyard.semaphore_event SET next_at = 0");
-        storm::judge(servers, SEMAPHORES, told).await;
+        storm::check_invariants(servers, SEMAPHORES, told).await;
         let wrong = sql(&yard.database.url(), "SELECT * FROM taskyard.semaphore_audit");
         assert_eq!(wrong, None);
     });

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use taskyard_conformance::audit::{Call, Did, Unseen};
+use taskyard_conformance::audit::{Call, Operation, Unrecorded};
 use taskyard_core::{Command, Execute, Reply, State, Task, TaskId, Timestamp, TubeName};
 
 use crate::load::{Load, Payload};
@@ -52,7 +52,7 @@ pub async fn judge(server: &Server, load: &Load) {
         if let (Some(_), Some(lease)) = (task.session, task.lease) {
             assert!(told.contains(&lease), "a session holds lease {lease} and nobody knows");
         }
-        history.found(&name, task.id, task.state);
+        history.record_final_state(&name, task.id, task.state);
         let payload = task.body.as_ref().map(|body| body.payload().to_vec());
         carried.insert((name.clone(), task.id), payload.expect("a task has a payload"));
         left.insert((name, task.id));
@@ -63,24 +63,24 @@ pub async fn judge(server: &Server, load: &Load) {
     let all: Vec<_> = history.tasks().map(|(tube, id)| (tube.clone(), id)).collect();
     for key in all {
         if !known.contains_key(&key) {
-            let did = Did::Put(State::Ready);
-            history.record(&key.0, key.1, Call { begin: 0, end: None, did });
+            let operation = Operation::Put(State::Ready);
+            history.record(&key.0, key.1, Call { begin: 0, end: None, operation });
         }
         if !left.contains(&key) {
-            history.found(&key.0, key.1, State::Done);
+            history.record_final_state(&key.0, key.1, State::Done);
         }
     }
     // The database of the tests is on this machine and has its clock.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later").as_micros();
     let ended = Timestamp::from_micros(i64::try_from(now).expect("it is not that late"));
-    let violations = history.check(Unseen { lost_takes: true, ..Unseen::until(ended) });
+    let violations = history.check(Unrecorded { lost_takes: true, ..Unrecorded::until(ended) });
     assert!(violations.is_empty(), "{}", violations[0]);
     let room = left.iter().filter(|(tube, _)| tube.as_str() == ROOM).count() as u64;
     assert!(room <= CAPACITY, "{room} tasks where {CAPACITY} have room");
     println!("{} tasks were put, {} are left", known.len(), left.len());
 }
 
-/// Panics unless each task is what was put: one whose put was answered carries what that did, and any other
+/// Panics unless each task is what was put: one whose put was answered carries what that operation, and any other
 /// what a put carried that was not answered, and is the only one that does.
 fn check_origins(
     known: &HashMap<Key, Payload>,

@@ -30,8 +30,8 @@ fn a_semaphore_is_created_and_its_events_are_printed() {
     rig.run(&events).ends(3);
     rig.run(&["semaphore", "release", "yang", "17:9"]).ends(5);
     assert_eq!(rig.run(&["semaphore", "release", "yang", "17:1", "--yield"]).good(), "17 done\n");
-    let standing = rig.run(&["semaphore", "show", "yang", "17", "18"]).good();
-    assert_eq!(standing, "17 waiting priority -2.5\n18 granted grant 2 priority 1\n");
+    let info = rig.run(&["semaphore", "show", "yang", "17", "18"]).good();
+    assert_eq!(info, "17 waiting priority -2.5\n18 granted grant 2 priority 1\n");
     rig.run(&["semaphore", "release", "yang", "18", "--decline"]).ends(5);
     let holders = rig.run(&["semaphore", "holders", "yang", "--json"]).json();
     assert_eq!(holders[0]["tasks"][0]["task"], 18);

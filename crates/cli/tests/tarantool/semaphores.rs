@@ -72,7 +72,7 @@ fn kills_lose_no_grant_and_no_event() {
         storm::prepare(servers, SEMAPHORES, LEASE).await;
         let mut clients = JoinSet::new();
         for seed in 0..4 {
-            clients.spawn(async move { storm::play(servers, seed, SEMAPHORES, 200).await });
+            clients.spawn(async move { storm::run_client(servers, seed, SEMAPHORES, 200).await });
         }
         servers.answered(ANSWERS).await;
         goes.serving.signal("KILL");
@@ -88,7 +88,7 @@ fn kills_lose_no_grant_and_no_event() {
                 box.space.taskyard_event:update(event[1], {{'=', 7, 0}})
             end",
         );
-        storm::judge(servers, SEMAPHORES, told).await;
+        storm::check_invariants(servers, SEMAPHORES, told).await;
         tarantool.audit("taskyard");
     });
 }

@@ -166,7 +166,7 @@ impl RawClient {
     }
 
     /// Sends a request and waits for its answer.
-    pub async fn ask(&mut self, operation: &Operation<'_>) -> Answer {
+    pub async fn execute(&mut self, operation: &Operation<'_>) -> Answer {
         let (sync, bytes) = self.request(operation);
         self.send(&bytes).await;
         self.answer_to(sync).await
@@ -180,12 +180,12 @@ impl RawClient {
     /// The same in the shape of version 1.6.
     pub async fn call_16(&mut self, name: &str, args: Value) -> Answer {
         let args = packed(&args);
-        self.ask(&Operation::Call { name, args: &args, shape: Shape::Call16 }).await
+        self.execute(&Operation::Call { name, args: &args, shape: Shape::Call16 }).await
     }
 
     pub async fn eval(&mut self, expression: &str, args: Value) -> Answer {
         let args = packed(&args);
-        self.ask(&Operation::Eval { expression, args: &args }).await
+        self.execute(&Operation::Eval { expression, args: &args }).await
     }
 
     /// A call that must work.
@@ -200,7 +200,7 @@ impl RawClient {
     }
 
     pub async fn ping(&mut self) {
-        assert_eq!(self.ask(&Operation::Ping).await.unwrap(), Value::Null);
+        assert_eq!(self.execute(&Operation::Ping).await.unwrap(), Value::Null);
     }
 
     /// The next reply, whatever it answers; `None` when the server has closed.

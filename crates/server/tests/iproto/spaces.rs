@@ -18,7 +18,9 @@ async fn select(
     limit: u64,
 ) -> Answer {
     let key = packed(&key);
-    client.ask(&Operation::Select { space, index: 0, limit, offset: 0, iterator, key: &key }).await
+    client
+        .execute(&Operation::Select { space, index: 0, limit, offset: 0, iterator, key: &key })
+        .await
 }
 
 /// The number of rows. Identities are no text, so rows with them cannot be read as JSON.
@@ -112,7 +114,7 @@ async fn take_many(server: &TestServer, name: &str, count: usize) {
 async fn taken(client: &mut RawClient, index: u64, key: Value, limit: u64) -> Answer {
     let key = packed(&key);
     let select = Operation::Select { space: 514, index, limit, offset: 0, iterator: 0, key: &key };
-    client.ask(&select).await
+    client.execute(&select).await
 }
 
 // The list of taken tasks silently ended at ten thousand of a tube, and a task behind them was not

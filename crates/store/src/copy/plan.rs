@@ -158,11 +158,11 @@ fn is_same(tube: &TubeCopy, other: &TubeCopy) -> bool {
 
 /// Whether a semaphore of the target is what this one would become; the numbers of arrival are each store's own.
 fn is_alike(semaphore: &SemaphoreCopy, other: &SemaphoreCopy) -> bool {
-    let stands = |copy: &SemaphoreCopy| copy.places.len();
+    let stands = |copy: &SemaphoreCopy| copy.entries.len();
     semaphore.record.key == other.record.key
         && semaphore.record.options == other.record.options
         && stands(semaphore) == stands(other)
-        && semaphore.places.iter().zip(&other.places).all(|(mine, its)| {
+        && semaphore.entries.iter().zip(&other.entries).all(|(mine, its)| {
             let alike = |place: &QueueEntry| (place.priority, place.enqueued);
             mine.task == its.task && alike(&mine.entry) == alike(&its.entry)
         })

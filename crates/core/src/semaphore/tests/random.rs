@@ -270,9 +270,9 @@ impl Run {
             let grant = if holds(person.status) { person.grant } else { 0 };
             (person.priority, person.status, grant, person.pinned)
         });
-        let got = self.fixture.standing(task.0).map(|standing| {
-            let grant = standing.grant.map_or(0, |grant| grant.0);
-            (standing.priority.value(), standing.status, grant, standing.pinned)
+        let got = self.fixture.member(task.0).map(|member| {
+            let grant = member.grant.map_or(0, |grant| grant.0);
+            (member.priority.value(), member.status, grant, member.pinned)
         });
         (expected, got)
     }

@@ -1,7 +1,7 @@
 //! How much a call of a semaphore reads while a transaction with an old snapshot keeps dead rows from being removed.
 
 use taskyard_conformance::StoreHarness;
-use taskyard_conformance::semaphores::SemaphoreAsk;
+use taskyard_conformance::semaphores::SemaphoreCommands;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use taskyard_testkit::postgres::{Database, connect, run, runtime};

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::thread;
 
-use taskyard_conformance::semaphores::SemaphoreAsk;
+use taskyard_conformance::semaphores::SemaphoreCommands;
 use taskyard_conformance::{StoreHarness, block_on, model};
 use taskyard_core::{
     Command, EnqueueItem, Error, Execute, Kind, Reply, SemaphoreChange, SemaphoreCommand,

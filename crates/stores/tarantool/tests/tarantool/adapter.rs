@@ -225,7 +225,7 @@ fn unsupported_commands_are_refused() {
         |options| Command::CreateTube { tube: other.clone(), options, if_not_exists: false };
     let plain = TubeOptions::new(Kind::FifoTtl);
     let key = taskyard_core::SemaphoreKey::new("door").expect("a key");
-    let look = taskyard_core::SemaphoreCommand::Look { key: key.clone(), tasks: Vec::new() };
+    let look = taskyard_core::SemaphoreCommand::Peek { key: key.clone(), tasks: Vec::new() };
     let meta = NewTask::new(Body::with_meta(&[1], &[0x80]));
     for command in [
         create(TubeOptions { attempts_max: Some(3), ..plain.clone() }),
