@@ -30,6 +30,26 @@ pub struct ConnectArgs {
     token: Option<String>,
 }
 
+/// The server to connect to, and the form of the output: text or one JSON value.
+#[derive(Debug, Args)]
+pub struct ServerArgs {
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// The server to connect to, and the form of the output: text or lines of JSON.
+#[derive(Debug, Args)]
+pub struct ServerLinesArgs {
+    /// Print one JSON object per line.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
 impl ConnectArgs {
     /// A client for the server, not connected yet.
     pub fn http(&self) -> Result<Http, HttpError> {

@@ -43,7 +43,7 @@ pub async fn browse(url: &str, visit: impl AsyncFnOnce(&Page)) {
         println!("skipped: TASKYARD_EMBEDDED is set and there is no Chromium with its driver");
         return;
     };
-    let driver = Driver::start(&driver);
+    let driver = ChromeDriver::start(&driver);
     let page = driver.open(&browser).await;
     let visited = caught(async {
         page.send(Method::POST, "url", json!({ "url": url })).await;
@@ -86,17 +86,17 @@ fn programs() -> Option<(PathBuf, PathBuf)> {
     None
 }
 
-/// The driver's process, on a port that it chose itself. It ends with this.
-struct Driver {
+/// The driver's process, on a port that it chose itself. Dropping this ends it.
+struct ChromeDriver {
     process: Child,
     url: String,
-    // It would be ended by its next word if nobody could hear it.
+    // The process ends at its next output if this pipe is closed.
     _output: BufReader<ChildStdout>,
-    // What it and the browser write goes with it.
+    // The files of the driver and the browser are removed with it.
     folder: TempDir,
 }
 
-impl Driver {
+impl ChromeDriver {
     fn start(program: &Path) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new(program);
@@ -108,7 +108,7 @@ impl Driver {
         while output.read_line(&mut said).is_ok_and(|size| size > 0) {
             if let Some((_, port)) = said.split_once("successfully on port ") {
                 let url = format!("http://127.0.0.1:{}", port.trim().trim_end_matches('.'));
-                return Driver { process, url, _output: output, folder };
+                return ChromeDriver { process, url, _output: output, folder };
             }
         }
         let _ = process.kill();
@@ -134,7 +134,7 @@ impl Driver {
     }
 }
 
-impl Drop for Driver {
+impl Drop for ChromeDriver {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();

@@ -6,17 +6,14 @@ use taskyard_wire::Exit;
 use taskyard_wire::http::{MemberInfoAnswer, SemaphoreAnswer};
 
 use super::{execute, key};
-use crate::connect::{ConnectArgs, unexpected_reply};
+use crate::connect::{ConnectArgs, ServerArgs, ServerLinesArgs, unexpected_reply};
 use crate::output;
 
 /// The arguments of `semaphore list`.
 #[derive(Debug, Args)]
 pub struct SemaphoreListArgs {
-    /// Print one JSON object per line.
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connect: ConnectArgs,
+    server: ServerLinesArgs,
 }
 
 /// The arguments of `semaphore show`.
@@ -31,11 +28,8 @@ pub struct ShowArgs {
     /// Show the status of these tasks instead.
     #[arg(value_name = "TASK")]
     tasks: Vec<u64>,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connect: ConnectArgs,
+    server: ServerArgs,
 }
 
 fn infos(connect: &ConnectArgs, command: SemaphoreCommand) -> anyhow::Result<Vec<SemaphoreInfo>> {
@@ -47,8 +41,8 @@ fn infos(connect: &ConnectArgs, command: SemaphoreCommand) -> anyhow::Result<Vec
 
 /// Prints all semaphores.
 pub fn list(args: &SemaphoreListArgs) -> anyhow::Result<Exit> {
-    let infos = infos(&args.connect, SemaphoreCommand::List { key: None })?;
-    if args.json {
+    let infos = infos(&args.server.connect, SemaphoreCommand::List { key: None })?;
+    if args.server.json {
         output::json_lines(infos.iter().map(SemaphoreAnswer::new))?;
         return Ok(Exit::Ok);
     }
@@ -74,16 +68,16 @@ pub fn one(args: &ShowArgs) -> anyhow::Result<Exit> {
     if !args.tasks.is_empty() {
         let tasks = args.tasks.iter().copied().map(TaskId).collect();
         let SemaphoreReply::MemberInfos(found) =
-            execute(&args.connect, SemaphoreCommand::Peek { key, tasks })?
+            execute(&args.server.connect, SemaphoreCommand::Peek { key, tasks })?
         else {
             return Err(unexpected_reply("semaphore"));
         };
-        print_members(&found, args.json)?;
+        print_members(&found, args.server.json)?;
         let all = found.len() == args.tasks.len();
         return Ok(if all { Exit::Ok } else { Exit::NotFound });
     }
-    for info in infos(&args.connect, SemaphoreCommand::List { key: Some(key) })? {
-        print(&info, args.json)?;
+    for info in infos(&args.server.connect, SemaphoreCommand::List { key: Some(key) })? {
+        print(&info, args.server.json)?;
     }
     Ok(Exit::Ok)
 }

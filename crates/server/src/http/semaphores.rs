@@ -35,7 +35,7 @@ pub(crate) fn routes() -> Vec<Route> {
     let set = ("set_semaphore", "Create a semaphore or change it");
     let drop = ("drop_semaphore", "Remove a semaphore");
     let enqueue = ("enqueue", "Enqueue a task, or change its priority");
-    let peek = ("peek", "Show the status of tasks");
+    let peek = ("peek_semaphore", "Show the status of tasks");
     let finish = ("finish_grants", "Release, yield, decline or extend grants");
     let mut routes = vec![
         Route::new(Method::GET, "/v1/semaphores", list, self::list)

@@ -11,9 +11,9 @@ use taskyard_server::{
 };
 use taskyard_store::MemoryStore;
 
-use crate::fixture::{Answer, RawClient, TestServer};
+use crate::fixture::{IprotoAnswer, RawClient, TestServer};
 
-async fn authenticate(client: &mut RawClient, user: &str, password: &str) -> Answer {
+async fn authenticate(client: &mut RawClient, user: &str, password: &str) -> IprotoAnswer {
     let scramble = Some(auth::scramble(password, &client.greeting.salt));
     client.execute(&Operation::Auth { user, scramble }).await
 }

@@ -8,7 +8,7 @@ use taskyard_core::{
 use taskyard_iproto::{Operation, parse_reply};
 use taskyard_server::{Grant, Grants, User, Users, Verb};
 
-use crate::fixture::{Answer, RawClient, TestServer, packed};
+use crate::fixture::{IprotoAnswer, RawClient, TestServer, packed};
 
 async fn select(
     client: &mut RawClient,
@@ -16,7 +16,7 @@ async fn select(
     iterator: u64,
     key: Value,
     limit: u64,
-) -> Answer {
+) -> IprotoAnswer {
     let key = packed(&key);
     client
         .execute(&Operation::Select { space, index: 0, limit, offset: 0, iterator, key: &key })
@@ -111,7 +111,7 @@ async fn take_many(server: &TestServer, name: &str, count: usize) {
 }
 
 /// The rows of the taken tasks with this key.
-async fn taken(client: &mut RawClient, index: u64, key: Value, limit: u64) -> Answer {
+async fn taken(client: &mut RawClient, index: u64, key: Value, limit: u64) -> IprotoAnswer {
     let key = packed(&key);
     let select = Operation::Select { space: 514, index, limit, offset: 0, iterator: 0, key: &key };
     client.execute(&select).await

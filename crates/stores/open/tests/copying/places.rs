@@ -61,10 +61,10 @@ struct Keys {
     prefix: String,
 }
 
-fn single() -> &'static redis::Instance {
-    static INSTANCE: OnceLock<redis::Instance> = OnceLock::new();
+fn single() -> &'static redis::RedisInstance {
+    static INSTANCE: OnceLock<redis::RedisInstance> = OnceLock::new();
     let program = || redis::program().expect("whoever asks has looked for it");
-    INSTANCE.get_or_init(|| redis::Instance::new(program()))
+    INSTANCE.get_or_init(|| redis::RedisInstance::new(program()))
 }
 
 impl Keys {
@@ -106,10 +106,10 @@ struct Spaces {
     prefix: String,
 }
 
-fn instance() -> &'static tarantool::Instance {
-    static INSTANCE: OnceLock<tarantool::Instance> = OnceLock::new();
+fn instance() -> &'static tarantool::TarantoolInstance {
+    static INSTANCE: OnceLock<tarantool::TarantoolInstance> = OnceLock::new();
     let program = || tarantool::program().expect("whoever asks has looked for it");
-    INSTANCE.get_or_init(|| tarantool::Instance::new(program()))
+    INSTANCE.get_or_init(|| tarantool::TarantoolInstance::new(program()))
 }
 
 impl Spaces {

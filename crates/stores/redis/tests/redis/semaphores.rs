@@ -17,7 +17,7 @@ use taskyard_store::{RemoteChange, Store};
 use taskyard_store_redis::RedisStore;
 
 use taskyard_testkit::calls::NOW;
-use taskyard_testkit::redis::{Instance, program};
+use taskyard_testkit::redis::{RedisInstance, program};
 use taskyard_testkit::redis::{instance, open, own, run};
 
 const CLIENTS: u64 = 8;
@@ -80,7 +80,7 @@ fn wait_for(answers: &AtomicUsize, count: usize) {
     }
 }
 
-fn judge(redis: &Instance, url: &str, told: storm::DeliveredEvents) {
+fn judge(redis: &RedisInstance, url: &str, told: storm::DeliveredEvents) {
     let queue = harness(url);
     queue.advance(Span::from_secs(3600));
     block_on(storm::check_invariants(&queue, SEMAPHORES, told));
@@ -88,7 +88,7 @@ fn judge(redis: &Instance, url: &str, told: storm::DeliveredEvents) {
 }
 
 /// Panics unless the orders of all semaphores match their entries.
-fn audit(redis: &Instance, url: &str) {
+fn audit(redis: &RedisInstance, url: &str) {
     let prefix = url.rsplit_once('=').expect("it has a prefix").1;
     let keys = redis.talk(&["HKEYS", &format!("{{{prefix}}}:semaphores")]);
     for key in keys.lines() {
@@ -111,7 +111,7 @@ fn random_load_leaves_semaphores_consistent() {
 #[test]
 fn random_load_with_kills_leaves_semaphores_consistent() {
     let Some(program) = program() else { return };
-    let redis = Instance::new(program);
+    let redis = RedisInstance::new(program);
     let url = own(&redis.url());
     block_on(storm::prepare(&harness(&url), SEMAPHORES, storm::LEASE));
     let told = play(&url, 120, |answers| {
@@ -382,7 +382,7 @@ fn servers_are_notified_of_events_of_others() {
 #[test]
 fn random_load_on_tubes_with_a_semaphore() {
     let Some(program) = program() else { return };
-    let redis = &Instance::new(program);
+    let redis = &RedisInstance::new(program);
     let url = &own(&redis.url());
     let tubes = &gated_tubes(&open(url), 3);
     let (barrier, answers) = (&Barrier::new(5), &AtomicUsize::new(0));
