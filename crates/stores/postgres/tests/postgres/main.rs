@@ -22,5 +22,6 @@ mod semaphore_steps;
 mod semaphores;
 mod servers;
 mod speed;
+mod subqueues;
 mod tls;
 mod transaction;
