@@ -31,6 +31,26 @@ pub struct ConnectArgs {
     token: Option<String>,
 }
 
+/// The server to connect to, and the form of the output: text or one JSON value.
+#[derive(Debug, Args)]
+pub struct ServerArgs {
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// The server to connect to, and the form of the output: text or lines of JSON.
+#[derive(Debug, Args)]
+pub struct ServerLinesArgs {
+    /// Print one JSON object per line.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
 impl ConnectArgs {
     /// A client for the server, not connected yet.
     pub fn http(&self) -> Result<Http, HttpError> {
@@ -42,9 +62,9 @@ impl ConnectArgs {
     }
 
     /// Sends one command and returns the reply.
-    pub fn ask(&self, command: Command) -> anyhow::Result<Reply> {
+    pub fn execute(&self, command: Command) -> anyhow::Result<Reply> {
         let http = self.http()?;
-        block_on(async { Ok(http.ask(command).await?) })
+        block_on(async { Ok(http.execute_one(command).await?) })
     }
 
     /// The flags that a suggested command line needs to use the same server.

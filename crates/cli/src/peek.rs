@@ -34,7 +34,9 @@ pub fn run(args: PeekArgs) -> anyhow::Result<Exit> {
     let tube = TubeName::new(&args.tube)?;
     let ids: Vec<TaskId> = args.ids.iter().copied().map(TaskId).collect();
     let peek = Command::Peek { tube: tube.clone(), ids: ids.clone() };
-    let Reply::Tasks(tasks) = args.connect.ask(peek)? else { return Err(unexpected_reply("peek")) };
+    let Reply::Tasks(tasks) = args.connect.execute(peek)? else {
+        return Err(unexpected_reply("peek"));
+    };
     if args.json {
         output::json_lines(tasks.iter().map(|task| TaskAnswer::with_reason(task, Form::Json)))?;
     } else if !tasks.is_empty() {

@@ -62,11 +62,11 @@ impl Http {
     }
 
     /// Executes one command.
-    pub async fn ask(&self, command: Command) -> Result<Reply, HttpError> {
+    pub async fn execute_one(&self, command: Command) -> Result<Reply, HttpError> {
         let verb = command.verb();
         match command {
             Command::Put { .. } | Command::Take(_) | Command::Finish { .. } => {
-                self.ask_tasks(command, verb).await
+                self.execute_task_command(command, verb).await
             }
             Command::Kick { tube, count } => {
                 let answer: KickAnswer = self.post(&tube, "kick", &KickRequest { count }).await?;
@@ -86,13 +86,17 @@ impl Http {
                 let tasks = deliveries.map(DeliveryAnswer::into_task).collect::<Result<_, _>>();
                 Ok(Reply::Tasks(tasks.map_err(refused)?))
             }
-            Command::Semaphore(command) => self.ask_semaphore(command).await,
-            other => self.ask_tube(other, verb).await,
+            Command::Semaphore(command) => self.execute_semaphore_command(command).await,
+            other => self.execute_tube_command(other, verb).await,
         }
     }
 
     /// Executes a command that carries tasks.
-    async fn ask_tasks(&self, command: Command, verb: &'static str) -> Result<Reply, HttpError> {
+    async fn execute_task_command(
+        &self,
+        command: Command,
+        verb: &'static str,
+    ) -> Result<Reply, HttpError> {
         match command {
             Command::Put { tube, tasks, mut wait } => loop {
                 let (now, rest) = split_wait(wait);
@@ -150,7 +154,11 @@ impl Http {
     }
 
     /// Executes a command on a tube; refuses the commands that HTTP does not have.
-    async fn ask_tube(&self, command: Command, verb: &'static str) -> Result<Reply, HttpError> {
+    async fn execute_tube_command(
+        &self,
+        command: Command,
+        verb: &'static str,
+    ) -> Result<Reply, HttpError> {
         match command {
             Command::CreateTube { tube, options, if_not_exists } => {
                 let request = CreateRequest::new(&options, if_not_exists);
@@ -303,7 +311,7 @@ impl Execute for Http {
     async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
         let mut replies = Vec::with_capacity(commands.len());
         for command in commands {
-            replies.push(self.ask(command).await.map_err(Error::from));
+            replies.push(self.execute_one(command).await.map_err(Error::from));
         }
         replies
     }

@@ -53,9 +53,9 @@ pub use reason::Reason;
 pub use record::{Change, Record, StoredState};
 pub use semaphore::{
     EnqueueItem, EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, Member,
-    MemberCursor, MemberGroup, MembersPage, Priority, SemaphoreChange, SemaphoreCommand,
-    SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreOptions, SemaphoreReply, Standing,
-    Status,
+    MemberCursor, MemberGroup, MemberInfo, MembersPage, Priority, SemaphoreChange,
+    SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreOptions,
+    SemaphoreReply, Status,
 };
 pub use session::SessionId;
 pub use state::{Event, State};

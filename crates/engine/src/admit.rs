@@ -222,7 +222,7 @@ fn changes_something(command: &Command) -> bool {
             | Command::JoinSession { .. }
             // The other semaphore commands may admit a task of a tube.
             | Command::Semaphore(
-                SemaphoreCommand::Look { .. }
+                SemaphoreCommand::Peek { .. }
                     | SemaphoreCommand::Members { .. }
                     | SemaphoreCommand::List { .. }
                     | SemaphoreCommand::Events { .. }

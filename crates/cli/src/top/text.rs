@@ -1,10 +1,10 @@
-//! Numbers, times and names as a person reads them.
+//! Formats numbers, times and names for display.
 
 use super::columns::Column;
 use super::sample::{Rates, Report, Row};
 use crate::output::printable;
 
-/// What stands in a cell, for a screen that has little room.
+/// The text of a cell, for a narrow screen.
 pub fn cell(row: &Row, column: Column, now: f64) -> String {
     match column {
         Column::Tube => label(row),
@@ -22,7 +22,7 @@ pub fn cell(row: &Row, column: Column, now: f64) -> String {
     }
 }
 
-/// What stands behind the name of a tube whose deliveries are stopped.
+/// The suffix of the name of a paused tube.
 pub const PAUSED: &str = " (paused)";
 
 /// The name of a tube, and whether it is paused.
@@ -30,7 +30,7 @@ pub fn label(row: &Row) -> String {
     shown(&row.name) + if row.paused { PAUSED } else { "" }
 }
 
-/// A name that can steer neither the terminal nor the direction of the writing around it.
+/// A name without characters that control the terminal or the direction of text.
 pub fn shown(name: &str) -> String {
     let mut safe = String::with_capacity(name.len());
     for char in printable(name).chars() {
@@ -60,18 +60,18 @@ pub fn count(count: u64) -> String {
     }
 }
 
-/// How often a second; a dash where nobody knows yet.
+/// A rate per second; a dash while it is unknown.
 pub fn rate(rate: Option<f64>) -> String {
     match rate {
         None => "-".into(),
         Some(0.0) => "0".into(),
         Some(rate) if rate < 9.95 => format!("{rate:.1}"),
-        // Beyond this the cast stops at the largest number, which is as good as any.
+        // Beyond this the cast saturates.
         Some(rate) => count(rate.round() as u64),
     }
 }
 
-/// How far away a moment is.
+/// The time until a deadline.
 pub fn until(seconds: f64) -> String {
     let seconds = seconds.ceil().max(0.0) as u64;
     match seconds {
@@ -83,7 +83,7 @@ pub fn until(seconds: f64) -> String {
     }
 }
 
-/// How long an answer took.
+/// The latency of a reply.
 pub fn latency(seconds: f64) -> String {
     let millis = seconds * 1e3;
     if millis < 10.0 { format!("{millis:.1} ms") } else { format!("{millis:.0} ms") }
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_told_by_how_far_they_are() {
+    fn deadlines_are_shown_as_remaining_time() {
         for (seconds, text) in [
             (-5.0, "now"),
             (0.2, "1s"),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn names_steer_nothing() {
+    fn control_characters_in_names_are_escaped() {
         assert_eq!(shown("a\u{1b}[2Jb"), r"a\u{1b}[2Jb");
         assert_eq!(shown("a\u{202e}b\u{9b}"), r"a\u{202e}b\u{9b}");
         assert_eq!(shown("почта 郵便"), "почта 郵便");

@@ -94,7 +94,7 @@ async fn the_document_lists_every_endpoint() {
         expected.insert(format!("POST {tube}/{verb}"));
     }
     let semaphore = "/v1/semaphores/{semaphore}";
-    expected.extend(["enqueue", "look", "finish"].map(|verb| format!("POST {semaphore}/{verb}")));
+    expected.extend(["enqueue", "peek", "finish"].map(|verb| format!("POST {semaphore}/{verb}")));
     expected.extend(["GET", "PUT", "DELETE"].map(|method| format!("{method} {semaphore}")));
     expected.extend(["holders", "waiting"].map(|part| format!("GET {semaphore}/{part}")));
     expected.extend(

@@ -210,13 +210,12 @@ async fn has_same_tasks(
 /// Whether these are the same tasks. Shared stores do not keep whether a start time was given or follows from
 /// a delay.
 fn are_alike(tasks: &[Record], others: &[Record]) -> bool {
-    let delayed = |record: &Record| match record.standing {
+    let delayed = |record: &Record| match record.state {
         StoredState::Scheduled(due) => StoredState::Delayed(due),
-        standing => standing,
+        state => state,
     };
     let alike = |(task, other): (&Record, &Record)| {
-        delayed(task) == delayed(other)
-            && *task == Record { standing: task.standing, ..other.clone() }
+        delayed(task) == delayed(other) && *task == Record { state: task.state, ..other.clone() }
     };
     tasks.len() == others.len() && tasks.iter().zip(others).all(alike)
 }

@@ -162,11 +162,11 @@ fn is_same(tube: &TubeCopy, other: &TubeCopy) -> bool {
 
 /// Whether a semaphore of the target is a copy of this one; sequence numbers differ between stores.
 fn is_alike(semaphore: &SemaphoreCopy, other: &SemaphoreCopy) -> bool {
-    let entries = |copy: &SemaphoreCopy| copy.places.len();
+    let entries = |copy: &SemaphoreCopy| copy.entries.len();
     semaphore.record.key == other.record.key
         && semaphore.record.options == other.record.options
         && entries(semaphore) == entries(other)
-        && semaphore.places.iter().zip(&other.places).all(|(mine, its)| {
+        && semaphore.entries.iter().zip(&other.entries).all(|(mine, its)| {
             let alike = |place: &QueueEntry| (place.priority, place.enqueued);
             mine.task == its.task && alike(&mine.entry) == alike(&its.entry)
         })

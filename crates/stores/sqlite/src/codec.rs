@@ -99,7 +99,7 @@ impl RowChecksum {
 
 /// Whether all optional columns of a new task's row are empty.
 pub(super) fn is_plain(record: &Record) -> bool {
-    let due = match record.standing {
+    let due = match record.state {
         StoredState::Delayed(_) | StoredState::Scheduled(_) => true,
         StoredState::Ready(since) => since != record.created,
         StoredState::Buried | StoredState::DeadLetter => false,
@@ -131,7 +131,7 @@ pub(super) struct TaskColumns {
 
 impl TaskColumns {
     pub fn new(key: i64, record: &Record) -> Self {
-        let (state, due) = match record.standing {
+        let (state, due) = match record.state {
             // Most tasks are ready since their put.
             StoredState::Ready(since) => (0, ready_since(record, since)),
             StoredState::Delayed(due) => (1, Some(due.as_micros())),
@@ -227,7 +227,7 @@ pub(super) fn read_task(row: &Row<'_>) -> Result<(u32, Record), RowError> {
     }
     let record = Record {
         id,
-        standing: match (columns.state, columns.due) {
+        state: match (columns.state, columns.due) {
             (0, since) => {
                 StoredState::Ready(Timestamp::from_micros(since.unwrap_or(columns.created)))
             }

@@ -25,8 +25,8 @@
 //! | deliveries | | [`DeliveriesAnswer`] |
 //! | consumers | | [`ConsumersAnswer`] |
 //! | semaphore: make, change | [`SemaphoreRequest`] | [`SemaphoreAnswer`] |
-//! | semaphore: enqueue | [`EnqueueRequest`] | [`StandingsAnswer`] |
-//! | semaphore: look | [`LookRequest`] | [`StandingsAnswer`] |
+//! | semaphore: enqueue | [`EnqueueRequest`] | [`MemberInfosAnswer`] |
+//! | semaphore: peek | [`SemaphorePeekRequest`] | [`MemberInfosAnswer`] |
 //! | semaphore: holders, waiting | | [`MembersAnswer`] |
 //! | semaphore: drop | | [`NothingAnswer`] |
 //! | semaphore: finish | [`GrantsRequest`] | [`GrantsAnswer`] |
@@ -78,9 +78,9 @@ pub use options::check_options;
 pub use put::{PlacedTask, PutAnswer, PutRequest, PutTask};
 pub use seconds::{moment_of, seconds_of};
 pub use semaphores::{
-    EnqueueRequest, GrantOutcomeWord, GrantRequest, GrantWord, GrantsAnswer, GrantsRequest,
-    LookRequest, MemberAnswer, MembersAnswer, SemaphoreAnswer, SemaphoreRequest, SemaphoresAnswer,
-    StandingAnswer, StandingsAnswer, StatusWord, WishRequest,
+    EnqueueItemRequest, EnqueueRequest, GrantOutcomeWord, GrantRequest, GrantWord, GrantsAnswer,
+    GrantsRequest, MemberAnswer, MemberInfoAnswer, MemberInfosAnswer, MembersAnswer,
+    SemaphoreAnswer, SemaphorePeekRequest, SemaphoreRequest, SemaphoresAnswer, StatusWord,
 };
 pub use take::{LEASE_SECONDS_DEFAULT, TakeRequest, TasksAnswer};
 pub use task::{Form, ReasonAnswer, TaskAnswer};

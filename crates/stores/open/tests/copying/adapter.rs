@@ -7,12 +7,12 @@ use taskyard_store_tarantool::{Clock, TarantoolStore};
 use taskyard_tarantool::LuaValue;
 
 use crate::content::{ask, content, copy_all, fill_store, name};
-use taskyard_testkit::tarantool::{Instance, program};
+use taskyard_testkit::tarantool::{TarantoolInstance, program};
 
 const QUEUE_MODULE: &str = taskyard_testkit::tarantool::QUEUE_MODULE;
 
-fn queue() -> Option<(Instance, TarantoolStore)> {
-    let instance = Instance::new(program()?);
+fn queue() -> Option<(TarantoolInstance, TarantoolStore)> {
+    let instance = TarantoolInstance::new(program()?);
     assert_eq!(instance.talk(QUEUE_MODULE), LuaValue::Bool(true));
     let url = instance.url().replace("tarantool://", "tarantool+queue://");
     let store = TarantoolStore::open_read_only(&url, Clock::Caller, Default::default());

@@ -11,9 +11,9 @@ use taskyard_store_redis::{Clock, RedisStore};
 use crate::content::{Content, NOW, ask, content, copy_all, fill_store, name};
 use crate::databases::next;
 use crate::failing_store::FailingStore;
-use taskyard_testkit::redis::{Cluster, program};
+use taskyard_testkit::redis::{RedisCluster, program};
 
-fn open(cluster: &Cluster) -> Arc<dyn Store> {
+fn open(cluster: &RedisCluster) -> Arc<dyn Store> {
     let url = format!("{}?prefix=case{}", cluster.url(), next());
     Arc::new(RedisStore::open(&url, Clock::Caller).expect("the store opens"))
 }
@@ -29,7 +29,7 @@ fn source() -> MemoryStore {
 #[test]
 fn supported_content_is_the_same_there_and_back() {
     let Some(program) = program() else { return };
-    let cluster = Cluster::new(&program);
+    let cluster = RedisCluster::new(&program);
     let gated = MemoryStore::default();
     fill_store(&gated);
     let store = open(&cluster);

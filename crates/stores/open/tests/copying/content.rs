@@ -205,7 +205,7 @@ pub fn content(store: &dyn Store) -> Content {
     for copy in all {
         let key = copy.record.key;
         semaphores.push((key.clone(), copy.record.options, copy.record.grant_seq));
-        for mut place in copy.places {
+        for mut place in copy.entries {
             let tube = of(place.tube.take());
             place.entry.seq = 0;
             places.push((key.clone(), tube, place));

@@ -61,10 +61,10 @@ struct RedisPrefix {
     prefix: String,
 }
 
-fn single() -> &'static redis::Instance {
-    static INSTANCE: OnceLock<redis::Instance> = OnceLock::new();
+fn single() -> &'static redis::RedisInstance {
+    static INSTANCE: OnceLock<redis::RedisInstance> = OnceLock::new();
     let program = || redis::program().expect("the caller has checked that it is installed");
-    INSTANCE.get_or_init(|| redis::Instance::new(program()))
+    INSTANCE.get_or_init(|| redis::RedisInstance::new(program()))
 }
 
 impl RedisPrefix {
@@ -106,10 +106,10 @@ struct TarantoolPrefix {
     prefix: String,
 }
 
-fn instance() -> &'static tarantool::Instance {
-    static INSTANCE: OnceLock<tarantool::Instance> = OnceLock::new();
+fn instance() -> &'static tarantool::TarantoolInstance {
+    static INSTANCE: OnceLock<tarantool::TarantoolInstance> = OnceLock::new();
     let program = || tarantool::program().expect("the caller has checked that it is installed");
-    INSTANCE.get_or_init(|| tarantool::Instance::new(program()))
+    INSTANCE.get_or_init(|| tarantool::TarantoolInstance::new(program()))
 }
 
 impl TarantoolPrefix {

@@ -4,7 +4,7 @@
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use taskyard_conformance::semaphores::SemaphoreAsk;
+use taskyard_conformance::semaphores::SemaphoreCommands;
 use taskyard_conformance::{Harness, StoreHarness, block_on};
 use taskyard_core::{
     Body, Command, Effects, EnqueueItem, Execute, Finish, FinishItem, GrantFinish, GrantItem,
@@ -55,14 +55,14 @@ fn one_failing_semaphore_does_not_stop_the_ticks_of_others() {
              CREATE TRIGGER fail BEFORE UPDATE ON taskyard.semaphore_task \
              FOR EACH ROW WHEN (OLD.priority = 666) EXECUTE FUNCTION fail()",
         );
-        let before = queue.standing(1).await.expect("it is there").grant;
+        let before = queue.member(1).await.expect("it is there").grant;
         queue.advance(Span::from_secs(10));
         let take = Take { tube, count: 1, session: None, lease: None, wait: Span::ZERO };
         let taken = queue.execute(vec![Command::Take(take)]).await.remove(0);
         assert!(matches!(&taken, Ok(Reply::Taken(tasks)) if tasks.len() == 1), "{taken:?}");
-        assert_eq!(queue.standing(1).await.expect("it is there").grant, before);
+        assert_eq!(queue.member(1).await.expect("it is there").grant, before);
         sql(&database.url(), "DROP FUNCTION fail() CASCADE");
-        let after = queue.standing(1).await.expect("it is admitted again").grant;
+        let after = queue.member(1).await.expect("it is admitted again").grant;
         assert!(after > before, "the failed tick is repeated later");
     });
 }

@@ -2,7 +2,7 @@
 //! removal of dead rows.
 
 use taskyard_conformance::StoreHarness;
-use taskyard_conformance::semaphores::SemaphoreAsk;
+use taskyard_conformance::semaphores::SemaphoreCommands;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use taskyard_testkit::postgres::{Database, connect, run, runtime};

@@ -241,7 +241,7 @@ impl Stage {
         let answers = if side == 0 { [first, second] } else { [second, first] };
         let audit = "SELECT * FROM taskyard.semaphore_audit WHERE key = $1";
         let wrong = self.director.query(audit, &[&name]).await.expect("it can be asked");
-        let seen = pair.look(&self.audience, name, answers).await;
+        let seen = pair.observe(&self.audience, name, answers).await;
         match pair.order(NOW, name, &seen).await {
             None => Err(format!("neither order gives {seen:#?}")),
             Some(_) if !wrong.is_empty() => Err(format!("{wrong:?} is wrong in {seen:#?}")),

@@ -78,7 +78,7 @@ fn checksum(record: &[u8]) -> u32 {
 }
 
 fn encode_task(bytes: &mut Vec<u8>, kind: u8, key: i64, record: &Record) {
-    let (state, due) = match record.standing {
+    let (state, due) = match record.state {
         StoredState::Ready(since) => (0, codec::ready_since(record, since)),
         StoredState::Delayed(due) => (1, Some(due.as_micros())),
         StoredState::Buried => (2, None),
@@ -203,7 +203,7 @@ impl<'a> RecordReader<'a> {
         let (_, id) = codec::split_key(key);
         let record = Record {
             id: TaskId(id.0),
-            standing: match (state, due) {
+            state: match (state, due) {
                 (0, since) => StoredState::Ready(Timestamp::from_micros(since.unwrap_or(created))),
                 (1, Some(due)) => StoredState::Delayed(Timestamp::from_micros(due)),
                 (2, None) => StoredState::Buried,
@@ -318,7 +318,7 @@ mod tests {
         let body = with_body.then(|| Body::with_meta(&text(random), &text(random)));
         let record = Record {
             id: codec::split_key(key).1,
-            standing: match random.u8(..5) {
+            state: match random.u8(..5) {
                 0 => StoredState::Ready(time(random)),
                 1 => StoredState::Delayed(time(random)),
                 2 => StoredState::Buried,

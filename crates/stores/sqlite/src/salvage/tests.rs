@@ -113,7 +113,7 @@ fn task(id: u64) -> (i64, Record, Body) {
     let created = Timestamp::from_micros(1_700_000_000_000_000 + id as i64);
     let record = Record {
         id: TaskId(id),
-        standing: match id % 5 {
+        state: match id % 5 {
             0 => StoredState::Buried,
             1 => StoredState::Ready(created + Span::from_micros(9)),
             _ => StoredState::Ready(created),

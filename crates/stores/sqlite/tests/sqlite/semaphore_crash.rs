@@ -95,7 +95,7 @@ fn everything(store: &dyn Store) -> Vec<Result<Reply, Error>> {
     let look = |key: &str| {
         let key = SemaphoreKey::new(key).expect("a key");
         let tasks = (0..TASKS).map(TaskId).collect();
-        Command::Semaphore(SemaphoreCommand::Look { key, tasks })
+        Command::Semaphore(SemaphoreCommand::Peek { key, tasks })
     };
     let mut asked = vec![Command::Semaphore(SemaphoreCommand::List { key: None })];
     asked.extend(KEYS.map(look));

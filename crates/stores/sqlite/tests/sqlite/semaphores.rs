@@ -60,7 +60,7 @@ fn everything(store: &SqliteStore) -> Vec<SemaphoreReply> {
     let SemaphoreReply::Semaphores(infos) = &all else { panic!("{all:?}") };
     let look = |key: &SemaphoreKey| {
         let tasks = (0..TASKS).map(TaskId).collect();
-        ask(store, SemaphoreCommand::Look { key: key.clone(), tasks })
+        ask(store, SemaphoreCommand::Peek { key: key.clone(), tasks })
     };
     let looks: Vec<_> = infos.iter().map(|info| look(&info.key)).collect();
     std::iter::once(all).chain(looks).collect()
@@ -154,7 +154,7 @@ fn two_calls_of_which_one_fails_at_every_step() {
                 if failed {
                     answers[side] = block_on(queue.execute(calls[side].clone()));
                 }
-                let seen = block_on(pair.look(&queue, &name, answers));
+                let seen = block_on(pair.observe(&queue, &name, answers));
                 let first = if failed { 1 - side } else { side };
                 let expected = block_on(pair.serial(NOW, &name, first));
                 assert_eq!(seen, expected, "{}: call {side} failed at step {after}", pair.name);
@@ -214,7 +214,7 @@ fn replies_survive_a_crash() {
 fn no_grant_of_a_dropped_semaphore_is_reused() {
     let drop_semaphore = || SemaphoreCommand::Drop { key: key("a"), force: true };
     let granted = |reply: SemaphoreReply| match reply {
-        SemaphoreReply::Standings(standings) => standings[0].grant.expect("it is admitted").0,
+        SemaphoreReply::MemberInfos(standings) => standings[0].grant.expect("it is admitted").0,
         other => panic!("{other:?}"),
     };
     for created_in_the_batch in [false, true] {
@@ -233,7 +233,7 @@ fn no_grant_of_a_dropped_semaphore_is_reused() {
             let commands = batch.into_iter().map(Command::Semaphore).collect();
             for reply in run(&store, commands).expect("no payloads are loaded") {
                 match reply.expect("it is done") {
-                    Reply::Semaphore(reply @ SemaphoreReply::Standings(_)) => {
+                    Reply::Semaphore(reply @ SemaphoreReply::MemberInfos(_)) => {
                         old = Some(granted(reply));
                     }
                     Reply::Semaphore(_) => {}
@@ -290,12 +290,12 @@ fn intact_rows_of_semaphores_are_saved() {
     let [SemaphoreReply::Semaphores(is), a_is, b_is] = &after[..] else { panic!("{after:?}") };
     assert_eq!(is[0], was[0], "none of it was damaged");
     assert_eq!(a_is, a_was);
-    let SemaphoreReply::Standings(left) = b_is else { panic!("{b_is:?}") };
+    let SemaphoreReply::MemberInfos(left) = b_is else { panic!("{b_is:?}") };
     assert_eq!(left.iter().map(|standing| standing.task).collect::<Vec<_>>(), [TaskId(0)]);
     assert_eq!(is[1].events, was[1].events);
     // No grant from before the loss is issued again.
     ask(&store, finish("b", 0, GrantFinish::Release));
-    let SemaphoreReply::Standings(new) = ask(&store, enqueue("b", &[(7, 1.0)])) else {
+    let SemaphoreReply::MemberInfos(new) = ask(&store, enqueue("b", &[(7, 1.0)])) else {
         panic!("standings are wanted");
     };
     assert!(new[0].grant.is_some_and(|grant| grant.0 > 1 << 32), "{new:?}");

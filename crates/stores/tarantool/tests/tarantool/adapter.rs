@@ -10,13 +10,13 @@ use taskyard_store_tarantool::{Clock, TarantoolStore};
 use taskyard_tarantool::LuaValue;
 
 use taskyard_testkit::calls::{NOW, ask, make_tube, take};
-use taskyard_testkit::tarantool::{Instance, program};
+use taskyard_testkit::tarantool::{TarantoolInstance, program};
 
 const STAND_IN: &str = taskyard_testkit::tarantool::QUEUE_MODULE;
 
 /// A Tarantool with a queue, and its URL.
-fn queue() -> Option<(Instance, String)> {
-    let instance = Instance::new(program()?);
+fn queue() -> Option<(TarantoolInstance, String)> {
+    let instance = TarantoolInstance::new(program()?);
     assert_eq!(instance.talk(STAND_IN), LuaValue::Bool(true));
     let url = instance.url().replace("tarantool://", "tarantool+queue://");
     Some((instance, url))
@@ -225,7 +225,7 @@ fn unsupported_commands_are_refused() {
         |options| Command::CreateTube { tube: other.clone(), options, if_not_exists: false };
     let plain = TubeOptions::new(Kind::FifoTtl);
     let key = taskyard_core::SemaphoreKey::new("door").expect("a key");
-    let look = taskyard_core::SemaphoreCommand::Look { key: key.clone(), tasks: Vec::new() };
+    let look = taskyard_core::SemaphoreCommand::Peek { key: key.clone(), tasks: Vec::new() };
     let meta = NewTask::new(Body::with_meta(&[1], &[0x80]));
     for command in [
         create(TubeOptions { attempts_max: Some(3), ..plain.clone() }),
@@ -274,7 +274,7 @@ fn a_put_that_is_refused_leaves_nothing() {
 #[test]
 fn a_tarantool_without_the_module_is_refused() {
     let Some(program) = program() else { return };
-    let instance = Instance::new(program);
+    let instance = TarantoolInstance::new(program);
     let url = instance.url().replace("tarantool://", "tarantool+queue://");
     let refusal = TarantoolStore::open(&url, Clock::Database).err().map(|error| error.to_string());
     assert!(refusal.as_ref().is_some_and(|text| text.contains("no global 'queue'")), "{refusal:?}");

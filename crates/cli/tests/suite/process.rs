@@ -1,4 +1,4 @@
-//! The binary, a server of it in a folder of its own, and what it printed.
+//! Runs the binary, also as a server in its own folder, and reads its output.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,7 +9,7 @@ use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// What a run of the binary left behind.
+/// The result of a run of the binary.
 #[derive(Debug)]
 pub struct Ran {
     pub exit: i32,
@@ -18,14 +18,14 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// The output, after checking that the run went well.
+    /// The output, after checking that the run succeeded.
     #[track_caller]
     pub fn good(self) -> String {
         assert_eq!(self.exit, 0, "{self:?}");
         self.out
     }
 
-    /// Checks how the run ended.
+    /// Checks the exit code.
     #[track_caller]
     pub fn ends(self, exit: i32) -> Ran {
         assert_eq!(self.exit, exit, "{self:?}");
@@ -40,7 +40,7 @@ impl Ran {
     }
 }
 
-/// The token of servers that want one.
+/// The token of servers that require one.
 pub const TOKEN: &str = "secret-0123456789";
 
 /// A file with the token that no other user can read.
@@ -52,7 +52,7 @@ pub fn token_file(folder: &Path) -> String {
     path.to_str().expect("paths of tests are text").into()
 }
 
-/// The binary with nothing of this shell's settings.
+/// The binary without the settings of this shell.
 pub fn binary() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_taskyard"));
     for name in ["TASKYARD_URL", "TASKYARD_TOKEN", "TASKYARD_LOG"] {
@@ -62,7 +62,7 @@ pub fn binary() -> Command {
     command
 }
 
-/// Runs the binary to its end.
+/// Runs the binary until it ends.
 pub fn run(args: &[&str]) -> Ran {
     finish(binary().args(args), "")
 }
@@ -89,7 +89,7 @@ fn signal(child: &Child, name: &str) {
     assert!(kill.expect("kill is there").success());
 }
 
-/// A command that goes on running, read line by line. It is killed when this goes.
+/// A running command, read line by line. Dropping this kills it.
 pub struct Running {
     child: Child,
     out: BufReader<ChildStdout>,
@@ -106,13 +106,13 @@ impl Running {
         Running { child, out, err }
     }
 
-    /// The next line it prints.
+    /// The next line of its output.
     pub fn line(&mut self) -> String {
         next_line(&mut self.out)
     }
 
-    /// The next line of its complaints.
-    pub fn complaint(&mut self) -> String {
+    /// The next line of its error output.
+    pub fn error_line(&mut self) -> String {
         next_line(&mut self.err)
     }
 
@@ -145,7 +145,7 @@ fn next_line(from: &mut impl BufRead) -> String {
     line
 }
 
-/// A running server. It is killed when this goes.
+/// A running server. Dropping this kills it.
 pub struct Serving {
     child: Child,
     out: BufReader<ChildStdout>,
@@ -192,7 +192,7 @@ impl Serving {
         signal(&self.child, name);
     }
 
-    /// Waits for its end; answers what it still printed.
+    /// Waits for its end and returns the rest of its output.
     pub fn ended(mut self) -> (ExitStatus, String) {
         let mut rest = String::new();
         self.out.read_to_string(&mut rest).expect("the output is text");
@@ -208,22 +208,22 @@ impl Drop for Serving {
     }
 }
 
-/// A server with a folder of its own.
-pub struct Rig {
+/// A server with its own folder.
+pub struct TestServer {
     pub serving: Serving,
     _folder: TempDir,
 }
 
-impl Rig {
-    /// A server over an empty folder.
+impl TestServer {
+    /// Starts a server on an empty folder.
     pub fn new() -> Self {
-        Rig::with(&[])
+        TestServer::with(&[])
     }
 
     /// The same with more flags.
     pub fn with(flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
-        Rig { serving: Serving::folder(folder.path(), flags), _folder: folder }
+        TestServer { serving: Serving::folder(folder.path(), flags), _folder: folder }
     }
 
     /// Runs a client command.

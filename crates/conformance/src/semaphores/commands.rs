@@ -1,9 +1,9 @@
-//! What the cases ask, without the ceremony.
+//! Short forms of semaphore commands for the cases.
 
 use taskyard_core::{
     Command, EnqueueItem, Error, EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome,
-    MemberCursor, MemberGroup, MembersPage, Reply, SemaphoreChange, SemaphoreCommand,
-    SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreReply, Span, Standing, Status, TaskId,
+    MemberCursor, MemberGroup, MemberInfo, MembersPage, Reply, SemaphoreChange, SemaphoreCommand,
+    SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreReply, Span, Status, TaskId,
 };
 
 use super::super::Harness;
@@ -16,30 +16,30 @@ pub(super) fn key(text: &str) -> SemaphoreKey {
 /// The semaphore of most cases.
 pub(super) const YANG: &str = "yang";
 
-/// Asks semaphores of a queue, and expects an answer of the right kind. Methods without a key mean the semaphore
+/// Runs semaphore commands on a queue and expects a reply of the right kind. Methods without a key use the semaphore
 /// `yang`.
 #[expect(
     async_fn_in_trait,
-    reason = "only the suite uses it, and it asks for nothing of the future"
+    reason = "only the suite uses it, and it needs no bound on the futures"
 )]
-pub trait SemaphoreAsk: Harness {
-    /// Asks.
+pub trait SemaphoreCommands: Harness {
+    /// Runs a command.
     async fn semaphore(&self, command: SemaphoreCommand) -> Result<SemaphoreReply, Error> {
         match self.execute(vec![Command::Semaphore(command)]).await.remove(0) {
             Ok(Reply::Semaphore(reply)) => Ok(reply),
-            Ok(other) => panic!("a semaphore answered {other:?}"),
+            Ok(other) => panic!("unexpected reply: {other:?}"),
             Err(error) => Err(error),
         }
     }
 
-    /// Makes or changes a semaphore.
+    /// Creates or changes a semaphore.
     async fn configure(&self, text: &str, change: SemaphoreChange) -> SemaphoreInfo {
         let (key, change) = (key(text), Box::new(change));
         let configure = SemaphoreCommand::Configure { key, change, only_new: false };
         one(infos(self.semaphore(configure).await))
     }
 
-    /// Makes `yang` with these limits.
+    /// Creates `yang` with these limits.
     async fn limits(&self, active: i64, try_release: i64) {
         self.configure(YANG, SemaphoreChange::limits(active, try_release)).await;
     }
@@ -55,28 +55,28 @@ pub trait SemaphoreAsk: Harness {
     }
 
     /// Enqueues one task.
-    async fn enqueue(&self, task: u64, priority: f64) -> Standing {
+    async fn enqueue(&self, task: u64, priority: f64) -> MemberInfo {
         one(self.enqueue_many(&[(task, priority)]).await)
     }
 
     /// Enqueues tasks.
-    async fn enqueue_many(&self, entries: &[(u64, f64)]) -> Vec<Standing> {
+    async fn enqueue_many(&self, entries: &[(u64, f64)]) -> Vec<MemberInfo> {
         let wish = |(task, priority): &(u64, f64)| EnqueueItem {
             task: TaskId(*task),
             priority: *priority,
         };
         let entries = entries.iter().map(wish).collect();
-        standings(self.semaphore(SemaphoreCommand::Enqueue { key: key(YANG), entries }).await)
+        members(self.semaphore(SemaphoreCommand::Enqueue { key: key(YANG), entries }).await)
     }
 
-    /// Admits tasks with priority 1 and lets them know.
+    /// Admits tasks with priority 1 and delivers their events.
     async fn admit(&self, count: u64) {
         let entries: Vec<_> = (0..count).map(|task| (task, 1.0)).collect();
         self.enqueue_many(&entries).await;
-        self.hear().await;
+        self.drain_events().await;
     }
 
-    /// Does something with a grant, the current one if none is named.
+    /// Finishes or extends a grant, the current one if none is named.
     async fn finish_grant(
         &self,
         task: u64,
@@ -86,7 +86,7 @@ pub trait SemaphoreAsk: Harness {
         let items = vec![GrantItem { task: TaskId(task), grant, finish: how }];
         match self.semaphore(SemaphoreCommand::Finish { key: key(YANG), items }).await {
             Ok(SemaphoreReply::Finished(outcomes)) => one(outcomes),
-            other => panic!("a finish answered {other:?}"),
+            other => panic!("unexpected reply: {other:?}"),
         }
     }
 
@@ -95,7 +95,7 @@ pub trait SemaphoreAsk: Harness {
         self.finish_grant(task, None, GrantFinish::Release).await
     }
 
-    /// Releases in one call; all must be there.
+    /// Releases tasks in one call; all must exist.
     async fn release_tasks(&self, tasks: impl Iterator<Item = u64>) {
         let finish = GrantFinish::Release;
         let items = tasks.map(|task| GrantItem { task: TaskId(task), grant: None, finish });
@@ -105,18 +105,18 @@ pub trait SemaphoreAsk: Harness {
         assert_eq!(reply, Ok(SemaphoreReply::Finished(done)));
     }
 
-    /// Where a task stands.
-    async fn standing(&self, task: u64) -> Option<Standing> {
-        let look = SemaphoreCommand::Look { key: key(YANG), tasks: vec![TaskId(task)] };
-        standings(self.semaphore(look).await).pop()
+    /// Shows a task.
+    async fn member(&self, task: u64) -> Option<MemberInfo> {
+        let look = SemaphoreCommand::Peek { key: key(YANG), tasks: vec![TaskId(task)] };
+        members(self.semaphore(look).await).pop()
     }
 
-    /// Whether it stands there, as what.
+    /// The status of a task, if it exists.
     async fn status(&self, task: u64) -> Option<Status> {
-        self.standing(task).await.map(|standing| standing.status)
+        self.member(task).await.map(|member| member.status)
     }
 
-    /// One page of a part of the line.
+    /// One page of the holders or of the waiting tasks.
     async fn members(
         &self,
         part: MemberGroup,
@@ -126,7 +126,7 @@ pub trait SemaphoreAsk: Harness {
         let members = SemaphoreCommand::Members { key: key(YANG), part, after, count };
         match self.semaphore(members).await {
             Ok(SemaphoreReply::Members(page)) => page,
-            other => panic!("members answered {other:?}"),
+            other => panic!("unexpected reply: {other:?}"),
         }
     }
 
@@ -136,50 +136,50 @@ pub trait SemaphoreAsk: Harness {
         let fetch = SemaphoreCommand::Events { key, count: 1000, wait: Span::ZERO };
         match self.semaphore(fetch).await {
             Ok(SemaphoreReply::Events(events)) => events,
-            other => panic!("events answered {other:?}"),
+            other => panic!("unexpected reply: {other:?}"),
         }
     }
 
-    /// Acknowledges events; how many were there.
+    /// Acknowledges events and returns how many existed.
     async fn acknowledge(&self, events: &[SemaphoreEvent]) -> u64 {
         let events: Vec<EventId> = events.iter().map(|event| event.id).collect();
         match self.semaphore(SemaphoreCommand::Acknowledge { events }).await {
             Ok(SemaphoreReply::Acknowledged(count)) => count,
-            other => panic!("an acknowledgement answered {other:?}"),
+            other => panic!("unexpected reply: {other:?}"),
         }
     }
 
-    /// Fetches and acknowledges everything; what it was, in order.
-    async fn hear(&self) -> Vec<(u64, EventKind)> {
-        let mut heard = Vec::new();
+    /// Fetches and acknowledges all events and returns them, in order.
+    async fn drain_events(&self) -> Vec<(u64, EventKind)> {
+        let mut drained = Vec::new();
         loop {
             let events = self.fetch(None).await;
             if events.is_empty() {
-                return heard;
+                return drained;
             }
             self.acknowledge(&events).await;
-            heard.extend(events.iter().map(|event| (event.task.0, event.kind)));
+            drained.extend(events.iter().map(|event| (event.task.0, event.kind)));
         }
     }
 }
 
-impl<H: Harness> SemaphoreAsk for H {}
+impl<H: Harness> SemaphoreCommands for H {}
 
 fn one<T>(mut items: Vec<T>) -> T {
-    assert_eq!(items.len(), 1, "one answer is wanted");
+    assert_eq!(items.len(), 1, "one reply is expected");
     items.remove(0)
 }
 
 pub(super) fn infos(reply: Result<SemaphoreReply, Error>) -> Vec<SemaphoreInfo> {
     match reply {
         Ok(SemaphoreReply::Semaphores(infos)) => infos,
-        other => panic!("semaphores were wanted, not {other:?}"),
+        other => panic!("unexpected reply: {other:?}"),
     }
 }
 
-fn standings(reply: Result<SemaphoreReply, Error>) -> Vec<Standing> {
+fn members(reply: Result<SemaphoreReply, Error>) -> Vec<MemberInfo> {
     match reply {
-        Ok(SemaphoreReply::Standings(standings)) => standings,
-        other => panic!("standings were wanted, not {other:?}"),
+        Ok(SemaphoreReply::MemberInfos(members)) => members,
+        other => panic!("unexpected reply: {other:?}"),
     }
 }

@@ -1,4 +1,4 @@
-//! Short forms of commands, so that a case reads as what it says.
+//! Short forms of commands for the cases: each runs one command and unwraps its reply.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub(super) const fn session(number: u8) -> SessionId {
     SessionId([number; 16])
 }
 
-/// Given back at once, counted.
+/// Released immediately, counted.
 pub(super) const RELEASE: Finish = Finish::Release { delay: Span::ZERO, counted: true };
 
 /// A lease that no store has issued.
@@ -71,13 +71,13 @@ pub(super) fn ids(tasks: &[Task]) -> Vec<u64> {
     tasks.iter().map(|task| task.id.0).collect()
 }
 
-/// What a reply must not be.
+/// Panics with an unexpected reply.
 #[track_caller]
 fn unexpected(reply: impl Debug) -> ! {
-    panic!("an unexpected answer: {}", brief(&reply))
+    panic!("unexpected reply: {}", brief(&reply))
 }
 
-/// A value as a failure shows it: cut, since an answer may have thousands of tasks.
+/// A value as a failure shows it: truncated, because a reply can have thousands of tasks.
 pub(super) fn brief(value: &impl Debug) -> String {
     const CHARS_MAX: usize = 2000;
     let text = format!("{value:?}");
@@ -87,40 +87,40 @@ pub(super) fn brief(value: &impl Debug) -> String {
     }
 }
 
-/// Commands in short, each asked alone.
-pub(super) trait Ask: Harness {
-    /// One command, its answer.
-    async fn ask(&self, command: Command) -> Result<Reply> {
+/// Short forms of commands, each run alone.
+pub(super) trait QueueCommands: Harness {
+    /// Runs one command and returns its reply.
+    async fn run(&self, command: Command) -> Result<Reply> {
         let mut replies = self.execute(vec![command]).await;
-        assert_eq!(replies.len(), 1, "one command has one answer");
+        assert_eq!(replies.len(), 1, "one command has one reply");
         replies.remove(0)
     }
 
     /// One command that must succeed.
     async fn must(&self, command: Command) -> Reply {
         let verb = command.verb();
-        self.ask(command).await.unwrap_or_else(|error| panic!("{verb} failed: {error:?}"))
+        self.run(command).await.unwrap_or_else(|error| panic!("{verb} failed: {error:?}"))
     }
 
     /// One command that must be refused.
     async fn refused(&self, command: Command) -> Error {
-        match self.ask(command).await {
+        match self.run(command).await {
             Err(error) => error,
             Ok(reply) => panic!("expected a refusal, got {}", brief(&reply)),
         }
     }
 
-    /// Makes the tube `jobs` of this kind.
+    /// Creates the tube `jobs` of this kind.
     async fn tube(&self, kind: Kind) -> TubeName {
         self.tube_with(TubeOptions::new(kind)).await
     }
 
-    /// Makes the tube `jobs` with these options.
+    /// Creates the tube `jobs` with these options.
     async fn tube_with(&self, options: TubeOptions) -> TubeName {
         self.tube_named("jobs", options).await
     }
 
-    /// Makes a tube.
+    /// Creates a tube.
     async fn tube_named(&self, text: &str, options: TubeOptions) -> TubeName {
         let tube = name(text);
         let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: false };
@@ -157,12 +157,12 @@ pub(super) trait Ask: Harness {
         }
     }
 
-    /// What a tube has and what was done to it.
+    /// The statistics of a tube.
     async fn stats(&self, tube: &TubeName) -> TubeStats {
         self.info(tube).await.stats
     }
 
-    /// What was done to a tube.
+    /// The call counters of a tube.
     async fn calls(&self, tube: &TubeName) -> Calls {
         self.stats(tube).await.calls
     }
@@ -172,7 +172,7 @@ pub(super) trait Ask: Harness {
         self.put_many(tube, vec![task]).await[0].id
     }
 
-    /// Puts one task of these texts after another.
+    /// Puts one task for each text.
     async fn put_texts(&self, tube: &TubeName, texts: &[&str]) -> Vec<Placed> {
         self.put_many(tube, texts.iter().map(|text| task(text)).collect()).await
     }
@@ -186,7 +186,7 @@ pub(super) trait Ask: Harness {
         }
     }
 
-    /// Takes one task that must be there.
+    /// Takes one existing task.
     async fn take(&self, tube: &TubeName) -> Task {
         self.take_by(take(tube, 1)).await.pop().expect("a task can be taken")
     }
@@ -196,13 +196,13 @@ pub(super) trait Ask: Harness {
         self.take_by(take(tube, count)).await
     }
 
-    /// Takes one task that must be there, for a session.
+    /// Takes one existing task for a session.
     async fn take_as(&self, tube: &TubeName, session: SessionId) -> Task {
         let take = Take { session: Some(session), ..take(tube, 1) };
         self.take_by(take).await.pop().expect("a task can be taken")
     }
 
-    /// Takes one task that must be there, for this long.
+    /// Takes one existing task with this lease time.
     async fn take_for(&self, tube: &TubeName, lease: Span) -> Task {
         let take = Take { lease: Some(lease), ..take(tube, 1) };
         self.take_by(take).await.pop().expect("a task can be taken")
@@ -273,7 +273,7 @@ pub(super) trait Ask: Harness {
         }
     }
 
-    /// Shows one task, if it is there.
+    /// Shows one task, if it exists.
     async fn peek(&self, tube: &TubeName, id: TaskId) -> Option<Task> {
         match self.must(Command::Peek { tube: tube.clone(), ids: vec![id] }).await {
             Reply::Tasks(mut tasks) if tasks.len() <= 1 => tasks.pop(),
@@ -281,12 +281,12 @@ pub(super) trait Ask: Harness {
         }
     }
 
-    /// Shows one task that must be there.
-    async fn look(&self, tube: &TubeName, id: TaskId) -> Task {
-        self.peek(tube, id).await.expect("the task is there")
+    /// Shows one task that must exist.
+    async fn peek_existing(&self, tube: &TubeName, id: TaskId) -> Task {
+        self.peek(tube, id).await.expect("the task exists")
     }
 
-    /// The state of a task, `Done` when it is not there.
+    /// The state of a task, `Done` if it does not exist.
     async fn state(&self, tube: &TubeName, id: TaskId) -> State {
         self.peek(tube, id).await.map_or(State::Done, |task| task.state)
     }
@@ -299,41 +299,41 @@ pub(super) trait Ask: Harness {
         }
     }
 
-    /// A command that answers nothing.
-    async fn silent(&self, command: Command) {
+    /// Runs a command whose reply is empty.
+    async fn must_reply_nothing(&self, command: Command) {
         assert_eq!(self.must(command).await, Reply::Nothing);
     }
 
     /// Removes all tasks.
     async fn truncate(&self, tube: &TubeName) {
-        self.silent(Command::Truncate { tube: tube.clone() }).await;
+        self.must_reply_nothing(Command::Truncate { tube: tube.clone() }).await;
     }
 
-    /// Gives back all taken tasks.
+    /// Releases all taken tasks.
     async fn release_all(&self, tube: &TubeName) {
-        self.silent(Command::ReleaseAll { tube: tube.clone() }).await;
+        self.must_reply_nothing(Command::ReleaseAll { tube: tube.clone() }).await;
     }
 
     /// Drops a tube.
     async fn drop_tube(&self, tube: &TubeName) {
-        self.silent(Command::DropTube { tube: tube.clone() }).await;
+        self.must_reply_nothing(Command::DropTube { tube: tube.clone() }).await;
     }
 
-    /// One more connection of a session, which may be new.
+    /// Adds a connection to a session, which is created if necessary.
     async fn join(&self, session: SessionId) {
         let join = Command::JoinSession { session, create: true };
         assert_eq!(self.must(join).await, Reply::Session(session));
     }
 
-    /// One connection less.
+    /// Removes a connection from a session.
     async fn leave(&self, session: SessionId) {
-        self.silent(Command::LeaveSession { session }).await;
+        self.must_reply_nothing(Command::LeaveSession { session }).await;
     }
 }
 
-impl<H: Harness> Ask for H {}
+impl<H: Harness> QueueCommands for H {}
 
-/// Adds these tasks, without waiting for room.
+/// Adds these tasks, without waiting for capacity.
 pub(super) fn put(tube: &TubeName, tasks: Vec<NewTask>) -> Command {
     Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO }
 }

@@ -1,4 +1,4 @@
-//! A queue and the machine side by side.
+//! Runs commands on a queue and on the machine and compares the replies.
 
 use std::collections::HashMap;
 
@@ -9,27 +9,27 @@ use taskyard_core::{
 };
 
 use crate::Harness;
-use crate::ask::brief;
+use crate::commands::brief;
 
-/// How much one tick of the machine moves: another number than the harness uses, since the
+/// How many tasks one tick of the machine moves: not the number of the harness, because the
 /// number must not matter.
 const TICK_LIMIT: usize = 1000;
 
-/// Both, and which lease of the one is which of the other: a store may skip numbers.
-pub(super) struct Twin<H> {
+/// Both, and the mapping between their lease numbers: a store can skip numbers.
+pub(super) struct Comparison<H> {
     queue: H,
     machine: Machine,
     to_store: HashMap<Lease, Lease>,
     to_machine: HashMap<Lease, Lease>,
 }
 
-/// What differs, in words.
+/// The description of a difference.
 type Difference = String;
 
-impl<H: Harness> Twin<H> {
+impl<H: Harness> Comparison<H> {
     pub(super) fn new(queue: H) -> Self {
         let machine = Machine::default();
-        Twin { queue, machine, to_store: HashMap::new(), to_machine: HashMap::new() }
+        Comparison { queue, machine, to_store: HashMap::new(), to_machine: HashMap::new() }
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -46,26 +46,26 @@ impl<H: Harness> Twin<H> {
         self.queue.advance(span);
     }
 
-    /// Both are stopped properly and started again.
+    /// Restarts both cleanly.
     pub(super) async fn restart(mut self) -> Self {
         self.machine.restart();
-        Twin { queue: self.queue.restart().await, ..self }
+        Comparison { queue: self.queue.restart().await, ..self }
     }
 
-    /// Asks both and answers what the machine said, or how the queue differed from it.
-    pub(super) async fn ask(
+    /// Runs the commands on both and returns the machine's replies, or how the queue differed.
+    pub(super) async fn execute(
         &mut self,
         commands: &[Command],
     ) -> std::result::Result<Vec<Result<Reply>>, Difference> {
-        let expected = self.ask_machine(commands);
-        let asked = commands.iter().map(|command| self.for_store(command)).collect();
-        let got = self.queue.execute(asked).await;
+        let expected = self.execute_on_machine(commands);
+        let commands_for_queue = commands.iter().map(|command| self.for_store(command)).collect();
+        let got = self.queue.execute(commands_for_queue).await;
         if got.len() != expected.len() {
-            return Err(format!("{} answers to {} commands", got.len(), expected.len()));
+            return Err(format!("{} replies to {} commands", got.len(), expected.len()));
         }
         for ((command, expected), got) in commands.iter().zip(&expected).zip(got) {
             let said = brief(&got);
-            let expected = self.without_gone(command, expected, &got);
+            let expected = self.without_removed(command, expected, &got);
             self.compare(&expected, got).map_err(|difference| {
                 let (command, expected) = (brief(command), brief(&expected));
                 format!("{difference}\n{command}\n  machine: {expected}\n  queue:   {said}")
@@ -74,18 +74,18 @@ impl<H: Harness> Twin<H> {
         Ok(expected)
     }
 
-    fn ask_machine(&mut self, commands: &[Command]) -> Vec<Result<Reply>> {
+    fn execute_on_machine(&mut self, commands: &[Command]) -> Vec<Result<Reply>> {
         let now = self.queue.now();
         let tick = Command::Tick { limit: TICK_LIMIT };
         while self.machine.apply(now, tick.clone()) != Ok(Reply::Ticked(0)) {}
         let replies =
             commands.iter().map(|command| self.machine.apply(now, command.clone())).collect();
-        // Nobody waits here, but they must not pile up.
+        // No client waits here, but the effects must not accumulate.
         self.machine.take_effects();
         replies
     }
 
-    /// The command as the queue has to hear it: with its own lease numbers.
+    /// The command for the queue: with the queue's lease numbers.
     fn for_store(&self, command: &Command) -> Command {
         let Command::Finish { tube, items, show } = command else { return command.clone() };
         let own = |item: &FinishItem| {
@@ -100,9 +100,9 @@ impl<H: Harness> Twin<H> {
         Command::Finish { tube: tube.clone(), items: items.iter().map(own).collect(), show: *show }
     }
 
-    /// A task that a later command of the batch removed may be missing in an answer: its body was
-    /// gone when the store came to read it.
-    fn without_gone(
+    /// A task that a later command of the batch removed can be missing in a reply: its body was
+    /// removed before the store read it.
+    fn without_removed(
         &mut self,
         command: &Command,
         expected: &Result<Reply>,
@@ -118,13 +118,13 @@ impl<H: Harness> Twin<H> {
         };
         if wanted.len() != got.len() {
             wanted.retain(|task| {
-                got.iter().any(|other| other.id == task.id) || self.is_there(command, task.id)
+                got.iter().any(|other| other.id == task.id) || self.exists(command, task.id)
             });
         }
         expected
     }
 
-    fn is_there(&mut self, command: &Command, id: TaskId) -> bool {
+    fn exists(&mut self, command: &Command, id: TaskId) -> bool {
         let (Command::Take(Take { tube, .. }) | Command::Peek { tube, .. }) = command else {
             return true;
         };
@@ -142,7 +142,7 @@ impl<H: Harness> Twin<H> {
             (Ok(Reply::Taken(expected)), Ok(Reply::Taken(got))) => {
                 let leases = expected.iter().zip(&got).map(|(a, b)| (a.lease, b.lease));
                 for (expected, got) in leases {
-                    self.meet(expected, got)?;
+                    self.map_lease(expected, got)?;
                 }
                 self.compare_tasks(expected, got)
             }
@@ -158,20 +158,20 @@ impl<H: Harness> Twin<H> {
                 same(expected.len(), got.len(), "the number of tubes")?;
                 let mut pairs = expected.iter().zip(got);
                 pairs.try_for_each(|(expected, got)| {
-                    // A store numbers its tubes as it likes.
+                    // A store chooses the numbers of its tubes.
                     same(expected, &TubeInfo { number: expected.number, ..got }, "a tube")
                 })
             }
             (Ok(Reply::Semaphore(expected)), Ok(Reply::Semaphore(got))) => {
-                same(unnumbered(expected), unnumbered(&got), "what a semaphore says")
+                same(unnumbered(expected), unnumbered(&got), "the reply of a semaphore")
             }
             (Err(expected), Err(got)) => compare_errors(expected, &got),
-            (expected, got) => same(expected, &got, "the answer"),
+            (expected, got) => same(expected, &got, "the reply"),
         }
     }
 
-    /// A new delivery: its number must be new in the queue.
-    fn meet(
+    /// Maps the lease of a new delivery, which must be new in the queue.
+    fn map_lease(
         &mut self,
         expected: Option<Lease>,
         got: Option<Lease>,
@@ -219,8 +219,8 @@ impl<H: Harness> Twin<H> {
     ) -> std::result::Result<Task, Difference> {
         let Some(lease) = task.lease else { return Ok(task) };
         if expected.is_some_and(|expected| !self.to_store.contains_key(&expected)) {
-            // The take left this task out, because a later command of its batch removed it.
-            self.meet(expected, task.lease)?;
+            // The take omitted this task, because a later command of its batch removed it.
+            self.map_lease(expected, task.lease)?;
         }
         match self.to_machine.get(&lease) {
             Some(known) => Ok(Task { lease: Some(*known), ..task }),
@@ -229,23 +229,23 @@ impl<H: Harness> Twin<H> {
     }
 }
 
-/// Without numbers: a store numbers its events as it likes, and how many grants were given while time passed
-/// depends on how its ticks were cut.
+/// Without numbers: a store chooses the numbers of its events, and the number of grants given while time passed
+/// depends on the sizes of its ticks.
 fn unnumbered(reply: &SemaphoreReply) -> SemaphoreReply {
     let mut reply = reply.clone();
     match &mut reply {
         SemaphoreReply::Events(events) => {
             events.iter_mut().for_each(|event| (event.id, event.grant) = (EventId(0), Grant(0)));
         }
-        SemaphoreReply::Standings(all) => {
-            all.iter_mut().for_each(|standing| standing.grant = standing.grant.map(|_| Grant(0)));
+        SemaphoreReply::MemberInfos(all) => {
+            all.iter_mut().for_each(|member| member.grant = member.grant.map(|_| Grant(0)));
         }
         _ => {}
     }
     reply
 }
 
-/// Errors are the same when they mean the same; texts may differ.
+/// Errors are equal if their kind is; texts can differ.
 fn compare_errors(expected: &Error, got: &Error) -> std::result::Result<(), Difference> {
     match (expected, got) {
         (Error::Invalid(_), Error::Invalid(_)) => Ok(()),

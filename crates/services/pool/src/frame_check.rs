@@ -1,31 +1,31 @@
-//! Any frames of a pool's client: nothing panics, and what is accepted is within the limits and leads nowhere else.
+//! Checks that arbitrary frames of a client cause no panic, and that accepted ones obey the limits and the configuration.
 //!
-//! The fuzz target feeds it with anything it finds, the pool's tests with frames made by chance.
+//! Used by the fuzz target `pool_frames` and, with random frames, by the tests of this crate.
 
 use std::sync::{Arc, LazyLock};
 
-use taskyard_pool::backend::{TaskSpec, add_file, duration};
-use taskyard_pool::protocol::{IncomingFrame, Options, OutgoingFrame, PlainRequest};
-use taskyard_pool::{Config, Program};
+use crate::backend::{TaskSpec, add_file, duration};
+use crate::protocol::{IncomingFrame, Options, OutgoingFrame, PlainRequest};
+use crate::{Config, Program};
 
 static CONFIG: LazyLock<Config> = LazyLock::new(|| {
     let program = "{command: [/bin/p, '{main}', '{format}', '{result}'], interactive: [/bin/p], input: .asy, \
                    formats: {svg: a, pdf: b}, result: 'o.{format}', verbosity: [[], [-v]]}";
-    Config::parse(&format!("programs: {{p: {program}}}")).expect("it is right")
+    Config::parse(&format!("programs: {{p: {program}}}")).expect("the configuration is valid")
 });
 
-/// Reads the text in every way in which the pool reads what comes from outside.
+/// Parses the text in every way in which the pool parses input from outside.
 pub fn check(text: &str) {
     frames(text);
     let _ = serde_json::from_str::<PlainRequest>(text);
     let _ = Config::parse(text);
-    // What a backend says to a gateway: a frame that is read is written in the same way.
+    // A frame from a backend to a gateway: decoding and encoding it gives the same frame.
     if let Some(frame) = OutgoingFrame::read(text) {
         assert_eq!(OutgoingFrame::read(&frame.text()), Some(frame));
     }
 }
 
-/// The frames of one client, one a line; a file has the line after its head.
+/// Parses the frames of one client, one per line; the line after a file header is its content.
 fn frames(text: &str) {
     let program: Arc<Program> = Arc::new(CONFIG.programs["p"].clone());
     let limits = &CONFIG.limits;
