@@ -7,7 +7,9 @@ mod twin;
 
 use std::collections::VecDeque;
 
-use taskyard_core::{Command, Kind, Reply, SemaphoreCommand, Span, TaskId, TubeOptions};
+use taskyard_core::{
+    Command, Kind, List, ListOrder, Reply, SemaphoreCommand, Span, StateSet, TaskId, TubeOptions,
+};
 
 use super::Harness;
 use super::ask::brief;
@@ -142,6 +144,10 @@ impl<H: Harness> Run<H> {
             for ids in ids.chunks(1000) {
                 self.ask(vec![Command::Peek { tube: tube.clone(), ids: ids.to_vec() }]).await;
             }
+            let page = |order| Command::List(List { tube: tube.clone(), order, limit: 1000 });
+            let by_id = ListOrder::Id { states: StateSet::ALL, after: None };
+            let queue = ListOrder::Queue { after: None };
+            self.ask(vec![page(by_id), page(queue)]).await;
             self.ask(vec![Command::Deliveries { tube, count: 1000 }]).await;
         }
     }
