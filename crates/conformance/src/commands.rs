@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
-    Body, Calls, Command, Error, Finish, FinishItem, Holder, Kind, Lease, NewTask, Outcome, Placed,
-    Reply, Result, SessionId, Span, State, Take, Task, TaskId, TubeChange, TubeName, TubeOptions,
-    TubeStats,
+    Body, Calls, Command, Error, Finish, FinishItem, Holder, Kind, Lease, ListedTask, NewTask,
+    Outcome, Placed, Reply, Result, SessionId, Span, State, Take, Task, TaskId, TubeChange,
+    TubeName, TubeOptions, TubeStats,
 };
 
 use super::Harness;
@@ -295,6 +295,14 @@ pub(super) trait QueueCommands: Harness {
     async fn deliveries(&self, tube: &TubeName, count: usize) -> Vec<Task> {
         match self.must(Command::Deliveries { tube: tube.clone(), count }).await {
             Reply::Tasks(tasks) => tasks,
+            other => unexpected(other),
+        }
+    }
+
+    /// A page of a list.
+    async fn list(&self, list: Command) -> Vec<ListedTask> {
+        match self.must(list).await {
+            Reply::Listed(tasks) => tasks,
             other => unexpected(other),
         }
     }

@@ -38,6 +38,7 @@ pub mod batch;
 pub mod capacity;
 pub mod delay;
 pub mod limits;
+pub mod list;
 pub mod pause;
 pub mod restart;
 pub mod sessions;

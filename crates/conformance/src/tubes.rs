@@ -1,8 +1,8 @@
 //! Tubes: create, show and change.
 
 use taskyard_core::{
-    Command, Error, Finish, FinishItem, Holder, Kind, NewTask, Reply, TaskId, TubeChange, TubeName,
-    TubeOptions, TubeStats,
+    Command, Error, Finish, FinishItem, Holder, Kind, List, ListOrder, NewTask, Reply, TaskId,
+    TubeChange, TubeName, TubeOptions, TubeStats,
 };
 
 use super::Harness;
@@ -88,6 +88,11 @@ pub async fn every_verb_refuses_an_unknown_tube<H: Harness>(queue: H) {
         Command::Delete { tube: tube.clone(), ids: vec![TaskId(0)], show: true },
         Command::Peek { tube: tube.clone(), ids: vec![TaskId(0)] },
         Command::Deliveries { tube: tube.clone(), count: 1 },
+        Command::List(List {
+            tube: tube.clone(),
+            order: ListOrder::Queue { after: None },
+            limit: 1,
+        }),
         Command::Truncate { tube: tube.clone() },
         Command::ReleaseAll { tube: tube.clone() },
     ];

@@ -41,7 +41,10 @@ mod slots;
 mod subqueue;
 mod tasks;
 
-pub use command::{Command, Finish, FinishItem, Holder, NewTask, Outcome, Placed, Reply, Take};
+pub use command::{
+    Command, Finish, FinishItem, Holder, List, ListOrder, ListedTask, NewTask, Outcome, Placed,
+    Reply, Take,
+};
 pub use effects::{Effects, NewEvents};
 pub use error::{Error, Result};
 pub use estimate::Estimate;
@@ -58,7 +61,7 @@ pub use semaphore::{
     SemaphoreReply, Status,
 };
 pub use session::SessionId;
-pub use state::{Event, State};
+pub use state::{Event, State, StateSet};
 pub use stats::{Calls, Counts, TubeStats};
 pub use task::{Body, Task, TaskId};
 pub use time::{Span, Timestamp};

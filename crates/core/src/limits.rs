@@ -18,6 +18,8 @@ pub const META_BYTES_MAX: usize = 1 << 10;
 pub const BATCH_TASKS_MAX: usize = 10_000;
 /// Maximum payload bytes in one command.
 pub const BATCH_BYTES_MAX: usize = 64 << 20;
+/// Maximum number of tasks in one page of a list.
+pub const LIST_TASKS_MAX: usize = 1_000;
 /// Deepest nesting of a payload.
 pub const NESTING_MAX: usize = 64;
 /// Maximum number of open connections of a server.

@@ -9,7 +9,7 @@ use crate::semaphore::Priority;
 use crate::semaphore::gated::gated;
 use crate::slots::{Slot, Slots};
 use crate::stats::Counts;
-use crate::subqueue::NO_SUBQUEUE;
+use crate::subqueue::{NO_SUBQUEUE, OrderKey};
 use crate::task::{Body, TaskId};
 use crate::time::Timestamp;
 use crate::tube::TubeOptions;
@@ -65,6 +65,19 @@ impl Tasks {
         self.indexes.taken.iter().copied()
     }
 
+    /// Taken tasks, then buried ones.
+    pub fn taken_and_buried(&self) -> impl Iterator<Item = TaskId> {
+        self.taken().chain(self.indexes.buried.iter().map(|key| key.1))
+    }
+
+    /// The first task in the order of delivery, or the first after this key.
+    pub fn next_takeable(&self, after: Option<OrderKey>) -> Option<OrderKey> {
+        match after {
+            Some(key) => self.indexes.next_ready(key),
+            None => self.indexes.first_ready(),
+        }
+    }
+
     pub fn first_buried(&self) -> Option<TaskId> {
         self.indexes.buried.first().map(|key| key.1)
     }
@@ -116,6 +129,13 @@ impl Tasks {
             if slot.expires > now {
                 return Some((slot.id, slot.body_bytes));
             }
+            self.indexes.remove_ready(slot.subqueue, key);
+        }
+    }
+
+    /// Removes an expired task from the ready index; it waits for the tick that removes it.
+    pub fn hide_expired(&mut self, key: OrderKey) {
+        if let Some(slot) = self.slots.get(key.1) {
             self.indexes.remove_ready(slot.subqueue, key);
         }
     }

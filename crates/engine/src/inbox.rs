@@ -437,6 +437,7 @@ fn items_of(command: &Command) -> usize {
         Command::Put { tasks, .. } => tasks.len(),
         Command::Finish { items, .. } => items.len(),
         Command::Delete { ids, .. } | Command::Peek { ids, .. } => ids.len(),
+        Command::List(list) => list.limit,
         Command::Semaphore(command) => command.items(),
         _ => 1,
     };

@@ -7,7 +7,9 @@ mod script;
 
 use std::collections::VecDeque;
 
-use taskyard_core::{Command, Kind, Reply, SemaphoreCommand, Span, TaskId, TubeOptions};
+use taskyard_core::{
+    Command, Kind, List, ListOrder, Reply, SemaphoreCommand, Span, StateSet, TaskId, TubeOptions,
+};
 
 use super::Harness;
 use super::commands::brief;
@@ -144,6 +146,10 @@ impl<H: Harness> TubeRun<H> {
             for ids in ids.chunks(1000) {
                 self.execute(vec![Command::Peek { tube: tube.clone(), ids: ids.to_vec() }]).await;
             }
+            let page = |order| Command::List(List { tube: tube.clone(), order, limit: 1000 });
+            let by_id = ListOrder::Id { states: StateSet::ALL, after: None };
+            let queue = ListOrder::Queue { after: None };
+            self.execute(vec![page(by_id), page(queue)]).await;
             self.execute(vec![Command::Deliveries { tube, count: 1000 }]).await;
         }
     }

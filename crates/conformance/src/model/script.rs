@@ -6,8 +6,9 @@ use std::ops::RangeInclusive;
 use fastrand::Rng;
 use taskyard_core::{
     Body, Command, EnqueueItem, Finish, FinishItem, GrantFinish, GrantItem, Holder, Kind, Lease,
-    NewTask, Outcome, Priority, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey, SessionId,
-    Span, State, Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
+    List, ListOrder, NewTask, Outcome, Priority, Reply, SemaphoreChange, SemaphoreCommand,
+    SemaphoreKey, SessionId, Span, State, StateSet, Take, TaskId, Timestamp, TubeChange, TubeName,
+    TubeOptions,
 };
 
 use crate::commands::{NO_LEASE, name, put, secs};
@@ -163,7 +164,8 @@ impl TubeScript {
             740..780 => Command::Kick { tube, count: self.rng.u64(0..4) },
             780..810 => Command::Delete { ids: self.ids(&tube), tube, show: self.rng.bool() },
             810..860 => Command::Peek { ids: self.ids(&tube), tube },
-            860..870 => Command::Deliveries { tube, count: self.rng.usize(0..5) },
+            860..865 => Command::Deliveries { tube, count: self.rng.usize(0..5) },
+            865..870 => self.list(tube),
             870..890 => Command::Tubes { tube: self.rng.bool().then_some(tube) },
             890..915 => Command::AlterTube { tube, change: self.change() },
             915..920 => Command::Truncate { tube },
@@ -362,6 +364,18 @@ impl TubeScript {
 
     fn session(&mut self) -> SessionId {
         SessionId([self.rng.u8(1..=SESSIONS); 16])
+    }
+
+    /// A page of a list that may begin anywhere.
+    fn list(&mut self, tube: TubeName) -> Command {
+        let id = self.id(&tube);
+        let order = if self.rng.bool() {
+            let states = StateSet::from_bits(self.rng.u8(1..16)).unwrap_or(StateSet::ALL);
+            ListOrder::Id { states, after: self.sometimes(|_| id) }
+        } else {
+            ListOrder::Queue { after: self.sometimes(|script| (script.rng.u64(0..4), id)) }
+        };
+        Command::List(List { tube, order, limit: self.rng.usize(1..6) })
     }
 
     fn ids(&mut self, tube: &TubeName) -> Vec<TaskId> {

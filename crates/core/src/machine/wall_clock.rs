@@ -80,6 +80,7 @@ impl Machine {
             | Reply::Created(_)
             | Reply::Put(_)
             | Reply::Kicked(_)
+            | Reply::Listed(_)
             | Reply::Session(_)
             | Reply::Ticked(_) => {}
         }

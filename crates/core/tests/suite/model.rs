@@ -78,6 +78,10 @@ impl Model {
                     taken.filter_map(|entry| tube.view_with_due(now, entry.task.id)).take(count);
                 Ok(Reply::Tasks(tasks.map(|task| Task { body: None, ..task }).collect()))
             }
+            Command::List(list) => {
+                list.check()?;
+                Ok(Reply::Listed(self.tube(&list.tube)?.list(now, &list)))
+            }
             Command::Truncate { tube } => {
                 self.tube(&tube)?.entries.clear();
                 Ok(Reply::Nothing)

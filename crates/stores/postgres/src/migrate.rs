@@ -36,6 +36,7 @@ const VERBS: &[&str] = &[
     include_str!("verbs/tubes.sql"),
     include_str!("verbs/queues.sql"),
     include_str!("verbs/show.sql"),
+    include_str!("verbs/list.sql"),
     include_str!("verbs/put.sql"),
     include_str!("verbs/take.sql"),
     include_str!("verbs/finish.sql"),

@@ -122,6 +122,27 @@ impl ModelTube {
         chosen.iter().map(|task| task.id).collect()
     }
 
+    /// A page of a list.
+    pub fn list(&self, now: Timestamp, list: &List) -> Vec<ListedTask> {
+        let listed = |task: &Task| ListedTask { id: task.id, pri: task.pri };
+        let is_expired =
+            |task: &Task| matches!(task.state, State::Ready | State::Buried) && task.expires <= now;
+        let tasks: Vec<ListedTask> = match list.order {
+            ListOrder::Id { states, after } => {
+                let page = self.tasks().filter(|task| after.is_none_or(|after| task.id > after));
+                let page = page.filter(|task| states.contains(task.state) && !is_expired(task));
+                page.map(listed).collect()
+            }
+            ListOrder::Queue { after } => {
+                let free = self.free(now);
+                let free = free.iter().filter_map(|id| self.tasks().find(|task| task.id == *id));
+                let page = free.map(listed);
+                page.filter(|task| after.is_none_or(|after| (task.pri, task.id) > after)).collect()
+            }
+        };
+        tasks.into_iter().take(list.limit).collect()
+    }
+
     fn tasks(&self) -> impl Iterator<Item = &Task> {
         self.entries.iter().map(|entry| &entry.task)
     }
