@@ -20,6 +20,7 @@ const FILES: &[&str] = &[
     concat!("do\n", include_str!("lua/gates.lua"), "end\n"),
     include_str!("lua/put.lua"),
     include_str!("lua/show.lua"),
+    concat!("do\n", include_str!("lua/list.lua"), "end\n"),
     concat!("do\n", include_str!("lua/take.lua"), "end\n"),
     include_str!("lua/finish.lua"),
     concat!("do\n", include_str!("lua/plain.lua"), "end\n"),

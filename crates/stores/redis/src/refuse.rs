@@ -30,6 +30,7 @@ pub(super) fn refusal(command: &Command, cluster: bool) -> Option<Error> {
             options(change.capacity.flatten(), change.attempts_max.flatten())
         }
         Command::Put { tasks, .. } => check_tasks(tasks).err(),
+        Command::List(list) => list.check().err(),
         Command::Semaphore(command) => command.check().err(),
         Command::Take(take) => refuse_count("the number of tasks in one take", take.count),
         Command::Finish { .. } | Command::Delete { .. } | Command::Peek { .. } => {
