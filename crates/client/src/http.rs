@@ -13,14 +13,15 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::{
-    Command, Error, Execute, Finish, NewTask, Placed, Reply, Span, Take, Task, TubeName,
+    Command, Error, Execute, Finish, ListedTask, NewTask, Placed, Reply, Span, Take, Task, TaskId,
+    TubeName,
 };
 use taskyard_wire::Code;
 use taskyard_wire::http::{
     AlterRequest, ConsumerAnswer, ConsumersAnswer, CreateAnswer, CreateRequest, DeleteRequest,
     DeliveriesAnswer, DeliveryAnswer, ErrorAnswer, FinishAnswer, FinishRequest, KickAnswer,
     KickRequest, NameRequest, NothingAnswer, PeekRequest, PutAnswer, PutRequest, TakeRequest,
-    TasksAnswer, TubeAnswer, TubesAnswer, parse_answer,
+    TaskAnswer, TaskPageAnswer, TasksAnswer, TasksQuery, TubeAnswer, TubesAnswer, parse_answer,
 };
 
 use self::connection_pool::{ConnectionPool, HttpCall};
@@ -80,6 +81,11 @@ impl Http {
                 let request = PeekRequest::new(&ids);
                 let answer: TasksAnswer = self.post(&tube, "peek", &request).await?;
                 Ok(Reply::Tasks(answer.into_tasks().map_err(refused)?))
+            }
+            Command::List(list) => {
+                let page = self.tasks(&list.tube, &TasksQuery::new(&list)).await?;
+                let listed = |task: &TaskAnswer| ListedTask { id: TaskId(task.id), pri: task.pri };
+                Ok(Reply::Listed(page.tasks.iter().map(listed).collect()))
             }
             Command::Deliveries { tube, count } => {
                 let deliveries = self.deliveries(&tube, count).await?.into_iter();
@@ -211,6 +217,18 @@ impl Http {
         let request = HttpCall::new(Method::GET, self.target(&["stats"]));
         let stats: Stats = self.send(request, Duration::ZERO, "stats").await?;
         Ok(stats.server.durability)
+    }
+
+    /// A page of the tasks of a tube.
+    pub async fn tasks(
+        &self,
+        tube: &TubeName,
+        query: &TasksQuery,
+    ) -> Result<TaskPageAnswer, HttpError> {
+        let parameters = query.parameters().into_iter();
+        let target = self.tube_target(tube, "tasks");
+        let target = parameters.fold(target, |target, (name, value)| target.with(name, &value));
+        self.send(HttpCall::new(Method::GET, target), Duration::ZERO, "list").await
     }
 
     /// The deliveries of a tube, by task id, at most 10,000.

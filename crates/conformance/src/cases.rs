@@ -46,7 +46,7 @@ macro_rules! conformance_suite {
             list: pages_by_id_follow_each_other, a_page_may_begin_after_a_removed_task,
                 states_are_selected, gaps_between_ids_are_skipped, expired_tasks_are_not_listed,
                 the_queue_is_listed_in_the_order_of_delivery, a_subqueue_has_one_task_in_the_queue,
-                the_limit_is_checked;
+                states_and_limit_are_checked;
             truncate: everything_goes_uncounted, holders_find_nothing,
                 the_tube_can_be_dropped_afterwards, everything_is_free_again;
             release_all: every_delivery_ends, sessions_stay, nothing_taken_is_fine;

@@ -370,7 +370,7 @@ impl Script {
     fn list(&mut self, tube: TubeName) -> Command {
         let id = self.id(&tube);
         let order = if self.rng.bool() {
-            let states = StateSet::from_bits(self.rng.u8(0..16)).unwrap_or(StateSet::ALL);
+            let states = StateSet::from_bits(self.rng.u8(1..16)).unwrap_or(StateSet::ALL);
             ListOrder::Id { states, after: self.sometimes(|_| id) }
         } else {
             ListOrder::Queue { after: self.sometimes(|script| (script.rng.u64(0..4), id)) }

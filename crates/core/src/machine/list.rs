@@ -19,9 +19,12 @@ use super::Machine;
 const LOOKUPS_MAX: u64 = 8192;
 
 impl List {
-    /// Refuses a page without tasks, or with too many. Stores whose rules run in the database call
-    /// this first.
+    /// Refuses a page without tasks or states, or with too many tasks. Stores whose rules run in the
+    /// database call this first.
     pub fn check(&self) -> Result<()> {
+        if matches!(self.order, ListOrder::Id { states: StateSet::EMPTY, .. }) {
+            return Err(Error::Invalid("a list needs at least one state".into()));
+        }
         if (1..=LIST_TASKS_MAX).contains(&self.limit) {
             return Ok(());
         }

@@ -14,6 +14,7 @@ mod services;
 mod stats;
 mod streamed;
 mod take;
+mod task_page;
 mod tasks;
 mod tubes;
 

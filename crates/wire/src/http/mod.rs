@@ -21,6 +21,7 @@
 //! | delete | [`DeleteRequest`] | [`FinishAnswer`] |
 //! | peek at one | | [`TaskAnswer`] |
 //! | peek at several | [`PeekRequest`] | [`TasksAnswer`] |
+//! | list | [`TasksQuery`] | [`TaskPageAnswer`] |
 //! | truncate, release-all, drop | | [`NothingAnswer`] |
 //! | deliveries | | [`DeliveriesAnswer`] |
 //! | consumers | | [`ConsumersAnswer`] |
@@ -39,6 +40,7 @@ mod error;
 mod events;
 mod finish;
 mod inspect;
+mod list;
 mod manager;
 mod names;
 mod options;
@@ -68,6 +70,9 @@ pub use finish::{
 pub use inspect::{
     ConsumerAnswer, ConsumersAnswer, DeleteRequest, DeliveriesAnswer, DeliveryAnswer, KickAnswer,
     KickRequest, NothingAnswer, PeekRequest,
+};
+pub use list::{
+    LIST_DATA_BYTES_MAX, LIST_TASKS_DEFAULT, TaskFilter, TaskPageAnswer, TasksQuery, cursor,
 };
 pub use manager::{
     LEADER_TUBE, ManagerAnswer, PLANS_TUBE, PlanMessage, QueueLoad, REPORTS_TUBE, Shares,
