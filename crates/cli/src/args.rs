@@ -19,7 +19,7 @@ use crate::serve::ServeArgs;
 use crate::sql::SqlArgs;
 use crate::stats::StatsArgs;
 use crate::take::TakeArgs;
-use crate::tasks::{TaskArgs, TasksArgs};
+use crate::tasks::{ShowTaskArgs, TasksArgs};
 use crate::top::TopArgs;
 use crate::tube::TubeArgs;
 use crate::worker::WorkerArgs;
@@ -90,7 +90,7 @@ pub enum Verb {
     /// List the tasks of a tube: by state, by payload, in the order of delivery.
     Tasks(TasksArgs),
     /// Show everything about one task.
-    Task(TaskArgs),
+    Task(ShowTaskArgs),
     /// Show the number of tasks and calls of each tube.
     Stats(StatsArgs),
     /// Show a live view of all tubes with their rates per second.

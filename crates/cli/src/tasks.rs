@@ -73,7 +73,7 @@ enum OrderName {
 Examples:
   taskyard task mail 17
   taskyard task mail 17 --json")]
-pub struct TaskArgs {
+pub struct ShowTaskArgs {
     /// The tube.
     tube: String,
     /// The task.
@@ -169,11 +169,13 @@ fn row(task: &TaskAnswer) -> [String; 7] {
 }
 
 /// Shows one task; the exit code is 4 if it does not exist.
-pub fn show(args: TaskArgs) -> anyhow::Result<Exit> {
+pub fn show(args: ShowTaskArgs) -> anyhow::Result<Exit> {
     let tube = TubeName::new(&args.tube)?;
     let id = TaskId(args.id);
     let peek = Command::Peek { tube: tube.clone(), ids: vec![id] };
-    let Reply::Tasks(tasks) = args.connect.execute(peek)? else { return Err(unexpected_reply("peek")) };
+    let Reply::Tasks(tasks) = args.connect.execute(peek)? else {
+        return Err(unexpected_reply("peek"));
+    };
     let Some(task) = tasks.first() else {
         output::note(format!("task {id} does not exist in {tube}"));
         return Ok(Exit::NotFound);

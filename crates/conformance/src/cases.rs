@@ -47,6 +47,7 @@ macro_rules! conformance_suite {
                 an_expired_task_is_not_shown_as_waiting, deliveries_show_their_holders;
             list: pages_by_id_follow_each_other, a_page_may_begin_after_a_removed_task,
                 states_are_selected, gaps_between_ids_are_skipped, expired_tasks_are_not_listed,
+                an_expired_task_does_not_hide_the_next,
                 the_queue_is_listed_in_the_order_of_delivery, a_subqueue_has_one_task_in_the_queue,
                 states_and_limit_are_checked;
             truncate: all_tasks_are_removed_uncounted, holders_find_their_tasks_missing,

@@ -101,6 +101,17 @@ pub async fn expired_tasks_are_not_listed<H: Harness>(queue: H) {
     assert_eq!(ids(&queue.list(in_queue(&tube, None, 9)).await), [2]);
 }
 
+/// The task behind an expired one could be taken, whether or not the expired one is removed already.
+pub async fn an_expired_task_does_not_hide_the_next<H: Harness>(queue: H) {
+    let tube = queue.tube(Kind::UtubeTtl).await;
+    queue.put(&tube, NewTask { ttl: Some(secs(5)), ..task_of("a") }).await;
+    queue.put(&tube, task_of("b")).await;
+    queue.put(&tube, task_of("a")).await;
+    queue.advance_unticked(secs(5));
+    assert_eq!(ids(&queue.list(in_queue(&tube, None, 9)).await), [1, 2]);
+    assert_eq!(ids(&queue.list(in_queue(&tube, Some((0, TaskId(1))), 9)).await), [2]);
+}
+
 /// In the order of the queue, the list is the order of delivery, also while the tube is paused.
 pub async fn the_queue_is_listed_in_the_order_of_delivery<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;

@@ -7,7 +7,7 @@ use crate::index::{CrossTubeIndex, Indexes};
 use crate::limits::OLDEST_LOOKED_MAX;
 use crate::semaphore::Priority;
 use crate::semaphore::gated::gated;
-use crate::slots::{Slot, Slots};
+use crate::slots::{Slot, SlotState, Slots};
 use crate::stats::Counts;
 use crate::subqueue::{NO_SUBQUEUE, OrderKey};
 use crate::task::{Body, TaskId};
@@ -133,10 +133,14 @@ impl Tasks {
         }
     }
 
-    /// Removes an expired task from the ready index; it waits for the tick that removes it.
-    pub fn hide_expired(&mut self, key: OrderKey) {
-        if let Some(slot) = self.slots.get(key.1) {
-            self.indexes.remove_ready(slot.subqueue, key);
+    /// Removes expired tasks from the ready index; they wait for the tick that removes them.
+    pub fn hide_expired(&mut self, now: Timestamp) {
+        let due = self.indexes.timers.range(..=(now, TaskId(u64::MAX)));
+        let slots = due.filter_map(|(_, id)| self.slots.get(*id));
+        let ready = slots.filter(|slot| matches!(slot.state, SlotState::Ready(_)));
+        let keys: Vec<_> = ready.map(|slot| (slot.subqueue, (slot.pri, slot.id))).collect();
+        for (subqueue, key) in keys {
+            self.indexes.remove_ready(subqueue, key);
         }
     }
 

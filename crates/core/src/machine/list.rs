@@ -100,21 +100,19 @@ impl Page {
     }
 }
 
-/// A page in the order of delivery. An expired task leaves the ready index, so that it does not hide
-/// the next one of its sub-queue.
+/// A page in the order of delivery. Expired tasks leave the ready index first, so that none hides the
+/// next one of its sub-queue.
 fn in_queue(
     tasks: &mut Tasks,
     now: Timestamp,
     after: Option<OrderKey>,
     limit: usize,
 ) -> Vec<ListedTask> {
+    tasks.hide_expired(now);
     let mut page = Vec::new();
     let mut next = tasks.next_takeable(after);
     while let Some(key) = next.filter(|_| page.len() < limit) {
-        match tasks.get(key.1) {
-            Some(slot) if !is_expired(slot, now) => page.push(listed(slot)),
-            _ => tasks.hide_expired(key),
-        }
+        page.extend(tasks.get(key.1).map(listed));
         next = tasks.next_takeable(Some(key));
     }
     page
@@ -126,7 +124,7 @@ fn listed(slot: &Slot) -> ListedTask {
 
 /// Whether the next tick removes it.
 fn is_expired(slot: &Slot, now: Timestamp) -> bool {
-    match slot.standing {
+    match slot.state {
         SlotState::Taken(_) | SlotState::Delayed(_) | SlotState::Scheduled(_) => false,
         SlotState::Ready(_) | SlotState::Gated(_) | SlotState::Buried { .. } => slot.expires <= now,
     }

@@ -13,11 +13,12 @@ const SHARED: [&str; 6] = [
     include_str!("lua/tube.lua"),
     include_str!("lua/orders.lua"),
 ];
-const TUBES: [&str; 9] = [
+const TUBES: [&str; 10] = [
     include_str!("lua/raw_insert.lua"),
     include_str!("lua/take.lua"),
     include_str!("lua/put.lua"),
     include_str!("lua/show.lua"),
+    include_str!("lua/list.lua"),
     include_str!("lua/finish.lua"),
     include_str!("lua/tubes.lua"),
     include_str!("lua/sessions.lua"),
@@ -35,7 +36,7 @@ const LAST: [&str; 3] =
     [include_str!("lua/servers.lua"), include_str!("lua/batch.lua"), include_str!("lua/copy.lua")];
 
 /// Replaces all but the shared files where tubes are those of an existing tarantool/queue.
-const ADAPTER: &str = include_str!("lua/adapter.lua");
+const ADAPTER: [&str; 2] = [include_str!("lua/adapter_tasks.lua"), include_str!("lua/adapter.lua")];
 
 /// The version of the stored format. A server refuses to work with a later one.
 pub(super) const FORMAT: i64 = 1;
@@ -67,7 +68,8 @@ impl Library {
     /// For tubes of an existing tarantool/queue.
     pub fn adapter() -> Self {
         let [modules, shared, values, spaces, tube, _] = SHARED;
-        Self::of(&with_limits(&format!("{modules}{shared}{values}{spaces}{tube}{ADAPTER}")))
+        let own = [modules, shared, values, spaces, tube].concat() + &ADAPTER.concat();
+        Self::of(&with_limits(&own))
     }
 
     fn of(files: &str) -> Self {
@@ -100,7 +102,7 @@ mod tests {
 
     #[test]
     fn limits_come_from_the_core() {
-        let files = [&SHARED[..], &TUBES, &[SEMAPHORE], &SEMAPHORES, &LAST, &[ADAPTER]].concat();
+        let files = [&SHARED[..], &TUBES, &[SEMAPHORE], &SEMAPHORES, &LAST, &ADAPTER].concat();
         let accepted = ["64() / 1000", "STEP = 1000", "NOTICES_MAX = 1000"];
         assert_eq!(typed_limits(&files.concat(), &accepted), Vec::<String>::new());
         for library in [Library::new(), Library::adapter()] {

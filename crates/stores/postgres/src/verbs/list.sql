@@ -39,12 +39,25 @@ RETURNS TABLE (id bigint, pri bigint) LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 BEGIN
     IF _subqueues THEN
-        RETURN QUERY SELECT s.head_id, s.head_pri FROM taskyard.subqueue s
-            CROSS JOIN LATERAL (SELECT k.expires FROM taskyard.task k
-                WHERE k.tube = _number AND k.id = s.head_id OFFSET 0) t
-            WHERE s.tube = _number AND s.head_id IS NOT NULL AND (s.head_pri, s.head_id) > (_pri, _id)
-                AND t.expires > _now
-            ORDER BY s.head_pri, s.head_id LIMIT _limit;
+        -- Behind an expired head is perhaps another task. Expired tasks are found by their timers, until a tick removes them.
+        RETURN QUERY SELECT p.id, p.pri FROM (
+            (SELECT s.head_id AS id, s.head_pri AS pri FROM taskyard.subqueue s
+                CROSS JOIN LATERAL (SELECT k.expires FROM taskyard.task k
+                    WHERE k.tube = _number AND k.id = s.head_id OFFSET 0) t
+                WHERE s.tube = _number AND s.head_id IS NOT NULL AND (s.head_pri, s.head_id) > (_pri, _id)
+                    AND t.expires > _now
+                ORDER BY s.head_pri, s.head_id LIMIT _limit)
+            UNION ALL
+            (SELECT n.id, n.pri FROM taskyard.task e
+                CROSS JOIN LATERAL (SELECT s.key FROM taskyard.subqueue s
+                    WHERE s.tube = _number AND s.key = e.subqueue AND s.head_id = e.id OFFSET 0) s
+                CROSS JOIN LATERAL (SELECT k.id, k.pri FROM taskyard.task k
+                    WHERE k.tube = _number AND k.subqueue = s.key AND k.state < 1 AND k.expires > _now
+                    ORDER BY k.state, k.pri, k.id LIMIT 1) n
+                WHERE e.tube = _number AND e.timer <= _now AND e.state <> 1 AND e.state = 0
+                    AND (n.pri, n.id) > (_pri, _id)
+                ORDER BY n.pri, n.id LIMIT _limit)) p
+            ORDER BY p.pri, p.id LIMIT _limit;
     ELSE
         RETURN QUERY SELECT t.id, t.pri FROM taskyard.task t
             WHERE t.tube = _number AND t.state = 0 AND (t.pri, t.id) > (_pri, _id) AND t.expires > _now
