@@ -7,6 +7,7 @@ mod fixture;
 mod health;
 mod internal;
 mod limits;
+mod list;
 mod openapi;
 mod refusals;
 mod semaphores;
