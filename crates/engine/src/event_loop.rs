@@ -196,9 +196,10 @@ impl EventLoop {
                 return self.timeline.postpone(self.now);
             }
         }
+        let before = self.timeline.to_wall(self.now);
         let by = self.timeline.adopt(wall_ahead);
         if let Some(series) = &mut self.series {
-            series.follow_wall_clock(self.timeline.to_wall(self.now));
+            series.follow_wall_clock(before, self.timeline.to_wall(self.now));
         }
         let (seconds, way) =
             (by.unsigned_abs() / 1_000_000, if by < 0 { "back" } else { "forward" });

@@ -27,8 +27,8 @@ mod wake;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use engine::{Engine, Settings};
 pub use series::{
-    CommandCounts, Depth, Latency, Percentiles, Series, SeriesPoint, SeriesRequest, Step,
-    TUBE_SERIES_BYTES_MAX, TubeLatency,
+    CommandCounts, Depth, Latency, Percentiles, Series, SeriesPoint, SeriesRequest, SeriesStart,
+    Step, TUBE_SERIES_BYTES_MAX, TubeLatency,
 };
 pub use taskyard_store::StoreHealth;
 pub use waiters::{Side, Waiting, WaitingCount};

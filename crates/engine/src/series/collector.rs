@@ -1,6 +1,6 @@
 //! Feeds the series from the commands and replies that pass through the event loop.
 
-use taskyard_core::{Command, Outcome, Reply, Result, Span, Task, Timestamp, TubeName};
+use taskyard_core::{Command, Error, Outcome, Reply, Result, Span, Task, Timestamp, TubeName};
 
 use super::notes::{LatestTube, Note, NotedFinish, NotedTube, Notes};
 use super::registry::{SeriesRegistry, TubeNumber};
@@ -47,8 +47,11 @@ impl Collector {
                 self.registry.advance(moment.wall);
                 is_current = true;
             }
-            if let Ok(reply) = reply {
-                self.observe_reply(moment.now, note, reply, &notes.finishes);
+            match reply {
+                Ok(reply) => self.observe_reply(moment.now, note, reply, &notes.finishes),
+                // Another server may have dropped it.
+                Err(Error::TubeNotFound(tube)) => self.remove(tube),
+                Err(_) => {}
             }
         }
         self.registry.advance(moment.wall);
@@ -64,9 +67,10 @@ impl Collector {
         }
     }
 
-    /// The wall clock was set.
-    pub fn follow_wall_clock(&mut self, wall: Timestamp) {
-        self.registry.follow_wall_clock(wall);
+    /// The wall clock was set from one moment to another.
+    pub fn follow_wall_clock(&mut self, from: Timestamp, to: Timestamp) {
+        self.registry.advance(from);
+        self.registry.follow_wall_clock(to);
     }
 
     /// When the depths are to be read.
@@ -126,10 +130,7 @@ impl Collector {
             (Note::Changes(tube), _) => _ = self.changed(tube),
             (Note::ChangesAny, _) => self.sampling.note_any_changed(),
             (Note::Tick, Reply::Ticked(moved)) if *moved > 0 => self.sampling.note_any_changed(),
-            (Note::Drop(tube), _) => {
-                self.latest.forget();
-                self.registry.remove(&tube);
-            }
+            (Note::Drop(tube), _) => self.remove(&tube),
             (Note::Rename(tube), Reply::Tubes(infos)) => {
                 self.latest.forget();
                 if let Some(info) = infos.first() {
@@ -142,6 +143,12 @@ impl Collector {
             }
             (_, _) => {}
         }
+    }
+
+    /// A tube that no longer exists.
+    fn remove(&mut self, tube: &TubeName) {
+        self.latest.forget();
+        self.registry.remove(tube);
     }
 
     /// A tube whose tasks have changed.

@@ -2,7 +2,7 @@
 
 use taskyard_core::Timestamp;
 
-use super::Step;
+use super::{SeriesStart, Step};
 
 /// The number of the current interval and the wall time that it stands for. When the wall clock is
 /// set, the intervals keep their numbers and all of them stand for other times, as all tasks do.
@@ -44,11 +44,18 @@ impl IntervalClock {
     }
 
     /// The first interval that a ring has and that ends after this moment.
-    pub fn first_from(&self, from: Option<Timestamp>) -> u32 {
-        let oldest = self.current.saturating_sub(self.step.points_max());
-        let Some(from) = from else { return oldest };
-        let wanted = (steps(self.step, from) - self.origin).clamp(0, i64::from(self.current));
-        u32::try_from(wanted).unwrap_or(0).max(oldest)
+    pub fn first_from(&self, from: SeriesStart) -> u32 {
+        let current = i64::from(self.current);
+        let wanted = match from {
+            SeriesStart::Oldest => 0,
+            SeriesStart::At(moment) => steps(self.step, moment) - self.origin,
+            SeriesStart::Last(span) => {
+                let step_micros = self.step.seconds() * 1_000_000;
+                current - (span.as_micros() + step_micros - 1) / step_micros
+            }
+        };
+        let wanted = u32::try_from(wanted.clamp(0, current)).unwrap_or(0);
+        wanted.max(self.current.saturating_sub(self.step.points_max()))
     }
 
     /// When an interval begins, in wall time.
@@ -64,6 +71,8 @@ fn steps(step: Step, wall: Timestamp) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use taskyard_core::Span;
+
     use super::*;
 
     fn at(seconds: i64) -> Timestamp {
@@ -76,8 +85,11 @@ mod tests {
         assert_eq!((minutes.current(), minutes.begin_of(0)), (0, at(120)));
         assert_eq!((minutes.advance(at(179)), minutes.advance(at(180))), (None, Some(0)));
         assert_eq!((minutes.advance(at(900)), minutes.current()), (Some(1), 13));
-        let from = [None, Some(at(0)), Some(at(239)), Some(at(240)), Some(at(99_999))];
-        assert_eq!(from.map(|from| minutes.first_from(from)), [0, 0, 1, 2, 13]);
+        let from = [at(0), at(239), at(240), at(99_999), Timestamp::NEVER].map(SeriesStart::At);
+        assert_eq!(from.map(|from| minutes.first_from(from)), [0, 1, 2, 13, 13]);
+        let last = [1, 60, 61, 99_999].map(|last| SeriesStart::Last(Span::from_secs(last)));
+        assert_eq!(last.map(|from| minutes.first_from(from)), [12, 12, 11, 0]);
+        assert_eq!(minutes.first_from(SeriesStart::Oldest), 0);
     }
 
     #[test]

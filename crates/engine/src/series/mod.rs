@@ -21,7 +21,7 @@ pub(crate) use collector::{Collector, Moment};
 pub use histogram::{Latency, Percentiles};
 pub(crate) use notes::Notes;
 pub use ring::{CommandCounts, Depth, SeriesPoint};
-use taskyard_core::{Timestamp, TubeName};
+use taskyard_core::{Span, Timestamp, TubeName};
 
 /// The number of seconds in a series.
 const SECONDS: u32 = 3_600;
@@ -62,10 +62,21 @@ impl Step {
 pub struct SeriesRequest {
     /// The tube; `None` is the sum over all tubes that are not internal.
     pub tube: Option<TubeName>,
-    /// The first moment; `None` is as early as possible.
-    pub from: Option<Timestamp>,
+    /// The first interval.
+    pub from: SeriesStart,
     /// The length of the intervals.
     pub step: Step,
+}
+
+/// Where a part of a series begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeriesStart {
+    /// As early as possible.
+    Oldest,
+    /// At this moment of the wall clock.
+    At(Timestamp),
+    /// This long before now.
+    Last(Span),
 }
 
 /// A part of a series: complete intervals without gaps.

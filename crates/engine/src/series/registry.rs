@@ -376,7 +376,7 @@ impl SeriesRegistry {
 
 impl Depth {
     /// The current numbers of a tube.
-    fn of(counts: &Counts) -> Self {
+    pub fn of(counts: &Counts) -> Self {
         let shown = |count| u32::try_from(count).unwrap_or(u32::MAX);
         Depth {
             ready: shown(counts.ready),

@@ -58,7 +58,7 @@ impl SeriesPoint {
     }
 
     /// An interval without commands.
-    fn quiet(depth: Depth) -> Self {
+    pub fn quiet(depth: Depth) -> Self {
         SeriesPoint::new(CommandCounts::default(), depth, [NO_BUCKET; 3], [NO_BUCKET; 3])
     }
 

@@ -66,7 +66,11 @@ impl Fixture {
     }
 
     fn series(&self, tube: Option<&str>, step: Step) -> Option<Series> {
-        self.registry.series(&SeriesRequest { tube: tube.map(name), from: None, step })
+        self.registry.series(&SeriesRequest {
+            tube: tube.map(name),
+            from: SeriesStart::Oldest,
+            step,
+        })
     }
 
     fn puts(&self, tube: Option<&str>, step: Step) -> Vec<u32> {
@@ -160,7 +164,11 @@ fn depths_stay_until_they_change() {
 #[test]
 fn an_hour_of_seconds_and_two_days_of_minutes_are_kept() {
     let mut fixture = Fixture::new(10);
-    for second in 0..3 * DAY {
+    for minute in 0..(3 * DAY - 3_600) / 60 {
+        fixture.go_to(minute * 60);
+        fixture.put("mail", 60);
+    }
+    for second in 3 * DAY - 3_600..3 * DAY {
         fixture.go_to(second);
         fixture.put("mail", 1);
     }
@@ -171,10 +179,10 @@ fn an_hour_of_seconds_and_two_days_of_minutes_are_kept() {
     let minutes = fixture.series(Some("mail"), Step::Minute).unwrap();
     assert_eq!((minutes.from, minutes.points.len()), (at(DAY), 2_880));
     assert!(minutes.points.iter().all(|point| point.counts.puts == 60));
-    let from = Some(at(3 * DAY - 2));
+    let from = SeriesStart::At(at(3 * DAY - 2));
     let request = SeriesRequest { tube: None, from, step: Step::Second };
     assert_eq!(fixture.registry.series(&request).unwrap().points.len(), 2);
-    let request = SeriesRequest { from: Some(at(9 * DAY)), ..request };
+    let request = SeriesRequest { from: SeriesStart::At(at(9 * DAY)), ..request };
     assert_eq!(fixture.registry.series(&request).unwrap().points.len(), 0);
 }
 
@@ -264,15 +272,13 @@ fn a_tube_uses_a_fixed_amount_of_memory() {
     assert!(TUBE_SERIES_BYTES_MAX <= 330_000, "{TUBE_SERIES_BYTES_MAX}");
     let mut series = TubeSeries::new(Depth::default());
     assert!(series.bytes() < 10_000, "{}", series.bytes());
-    for second in 0..200_000 {
-        series.second().begin_delivery(Some(Span::from_micros(second.into())));
-        series.deliveries().begin(TaskId(second.into()), at(second.into()), Span::FOREVER);
-        series.close_second(second, Depth::default(), None);
-        if second % 60 == 59 {
-            series.close_minute(second / 60, Depth::default());
-        }
+    for interval in 0..2 * SECONDS {
+        series.second().begin_delivery(Some(Span::from_micros(interval.into())));
+        series.deliveries().begin(TaskId(interval.into()), at(interval.into()), Span::FOREVER);
+        series.close_second(interval, Depth::default(), None);
+        series.close_minute(interval, Depth::default());
     }
     assert_eq!(series.bytes(), TUBE_SERIES_BYTES_MAX);
-    series.free_before(200_000, 0, true);
+    series.free_before(2 * SECONDS, 0, true);
     assert!(series.bytes() < 160_000, "an idle tube has only minutes: {}", series.bytes());
 }

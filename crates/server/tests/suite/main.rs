@@ -10,6 +10,7 @@ mod limits;
 mod openapi;
 mod refusals;
 mod semaphores;
+mod series;
 mod shutdown;
 mod slow;
 mod socket;

@@ -33,6 +33,7 @@
 //! | semaphore events | [`EventsRequest`] | [`EventsAnswer`] |
 //! | semaphore events: ack | [`AcknowledgeRequest`] | [`AcknowledgedAnswer`] |
 //! | manager | | [`ManagerAnswer`] |
+//! | time series | | [`SeriesAnswer`] |
 //! | a refusal | | [`ErrorAnswer`] |
 
 mod error;
@@ -48,6 +49,7 @@ mod put_request;
 mod put_schema;
 mod seconds;
 mod semaphores;
+mod series;
 mod take;
 mod task;
 mod tubes;
@@ -82,6 +84,7 @@ pub use semaphores::{
     LookRequest, MemberAnswer, MembersAnswer, SemaphoreAnswer, SemaphoreRequest, SemaphoresAnswer,
     StandingAnswer, StandingsAnswer, StatusWord, WishRequest,
 };
+pub use series::{PercentilesAnswer, SeriesAnswer};
 pub use take::{LEASE_SECONDS_DEFAULT, TakeRequest, TasksAnswer};
 pub use task::{Form, ReasonAnswer, TaskAnswer};
 pub use tubes::{
