@@ -5,10 +5,9 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use taskyard_core::{
-    Command, Execute, Finish, FinishItem, Holder, Kind, Outcome, Reply, SessionId, Span, Take,
-    Task, TubeName, TubeOptions,
+    Command, Finish, FinishItem, Holder, Kind, Outcome, Reply, SessionId, Span, Take, Task,
+    TubeName, TubeOptions,
 };
-use taskyard_engine::{CommandCounts, Engine, SeriesRequest, SeriesStart, Settings, Step};
 use taskyard_store::remote::{Clock, RemoteStore};
 use taskyard_store::{OpenError, RemoteChange, Store};
 
@@ -152,36 +151,6 @@ pub fn deadlines_of_other_servers_are_met<D: SharedDatabase>() {
     });
 }
 
-pub fn commands_and_tasks_are_counted_in_time_series<D: SharedDatabase>() {
-    D::run(async {
-        let store = D::open(&D::part());
-        let tube = make_tube(&store, TubeOptions::new(Kind::FifoTtl));
-        let clock = crate::server::clock();
-        let engine = Engine::start(Box::new(store), clock.clone(), Settings::default());
-        let ask = async |command| engine.execute(vec![command]).await.remove(0);
-        ask(put(&tube, 3)).await.expect("they are put");
-        let (count, wait) = (2, Span::ZERO);
-        let take = Take { tube: tube.clone(), count, session: None, lease: None, wait };
-        let Ok(Reply::Taken(tasks)) = ask(Command::Take(take)).await else { panic!("a take") };
-        let holder = Holder::Lease(tasks[0].lease.expect("it is taken"));
-        let items = vec![FinishItem { id: tasks[0].id, holder, finish: Finish::Ack }];
-        let finish = Command::Finish { tube: tube.clone(), items, show: false };
-        ask(finish).await.expect("it is acknowledged");
-        clock.advance(Span::from_secs(1));
-        let request = SeriesRequest {
-            tube: Some(tube.clone()),
-            from: SeriesStart::Oldest,
-            step: Step::Second,
-        };
-        let series = engine.series(request).await.expect("the tube has a series");
-        let [point] = series.points[..] else { panic!("not one second: {series:?}") };
-        assert_eq!(point.counts, CommandCounts { puts: 3, takes: 2, acks: 1, fails: 0 });
-        assert_eq!((point.depth.ready, point.depth.taken), (1, 1));
-        assert!(point.wait().is_some() && point.run().is_some());
-        engine.stop().await.expect("it stops");
-    });
-}
-
 crate::suite::suite! {
     /// Runs the cases about several servers on a [`SharedDatabase`].
     server_suite, servers, $:
@@ -191,5 +160,4 @@ crate::suite::suite! {
     a_put_of_another_server_is_noticed
     counters_are_those_of_all_servers
     deadlines_of_other_servers_are_met
-    commands_and_tasks_are_counted_in_time_series
 }
