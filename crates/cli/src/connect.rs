@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::env;
 use std::future::Future;
 use std::net::Ipv6Addr;
+use std::pin::Pin;
 
 use clap::Args;
 use taskyard::{Http, HttpError};
@@ -78,8 +79,16 @@ pub fn program() -> String {
 
 /// Runs a future to its end on this thread.
 pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let mut result = None;
+    run_boxed(Box::pin(async { result = Some(work.await) }))?;
+    result.unwrap_or_else(|| unreachable!("a future that was run to its end has a result"))
+}
+
+/// Runs a future of any command, so that the code of the runtime is compiled once and not for each command.
+fn run_boxed(work: Pin<Box<dyn Future<Output = ()> + '_>>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(work)
+    runtime.block_on(work);
+    Ok(())
 }
 
 /// The error for a reply that does not match the command.

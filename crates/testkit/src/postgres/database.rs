@@ -271,7 +271,8 @@ pub fn crash(url: &str) {
 
 /// Waits until this is so in the database.
 pub fn wait_until(url: &str, condition: &str) {
-    let wait = "PERFORM pg_sleep(0.01)";
+    // Views of statistics show the same during one transaction unless they are read anew.
+    let wait = "PERFORM pg_sleep(0.01); PERFORM pg_stat_clear_snapshot()";
     let limit = "SET statement_timeout = '150s'";
     sql(
         url,

@@ -68,7 +68,7 @@ pub(super) fn tick() -> Vec<u8> {
     b"I".to_vec()
 }
 
-/// Lists due events, at most so many.
+/// Lists due events, up to a maximum number.
 pub(super) fn peek(count: usize) -> Vec<u8> {
     with_count(b'P', count as u64)
 }

@@ -188,7 +188,7 @@ fn a_batch_is_sent_before_the_previous_one_is_answered() {
     });
 }
 
-// Only the first batch in flight was noted as lost; tasks that the second had taken stayed taken for ever.
+// Only the first batch in flight was noted as lost; tasks that the second had taken stayed taken forever.
 #[test]
 fn deliveries_of_all_lost_batches_are_undone() {
     run(async {
@@ -256,7 +256,7 @@ fn empty_takes_use_no_lease_numbers() {
     });
 }
 
-// An aborted function leaves its writes, but the caller was told that nothing was done.
+// An aborted function leaves its writes, but the reply said that nothing was done.
 #[test]
 fn an_aborted_function_is_an_unknown_outcome() {
     run(async {

@@ -102,7 +102,7 @@ fn events_that_are_due_again_are_announced_by_key() {
     });
 }
 
-// All servers were gone. The tasks of a temporary tube are removed then, but they kept their entries in the semaphore for ever.
+// All servers were gone. The tasks of a temporary tube are removed then, but they kept their entries in the semaphore forever.
 #[test]
 fn removed_tasks_leave_the_semaphore() {
     run(async {

@@ -1,4 +1,4 @@
-//! A store in which things go wrong.
+//! Wraps a store whose imports fail after some steps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,21 +6,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use taskyard_core::{Body, Command, Error, Timestamp};
 use taskyard_store::{BodyKey, Capabilities, Executed, Export, Exported, Import, Pending, Store};
 
-/// A store that fails after so many steps of a copy, and perhaps can do less than it could.
-pub struct Weak {
+/// A store that fails after this many imports, and may have fewer capabilities.
+pub struct FailingStore {
     store: Arc<dyn Store>,
     steps: AtomicUsize,
     pub capabilities: Capabilities,
 }
 
-impl Weak {
+impl FailingStore {
     pub fn new(store: Arc<dyn Store>, steps: usize) -> Self {
         let capabilities = store.capabilities();
-        Weak { store, steps: AtomicUsize::new(steps), capabilities }
+        FailingStore { store, steps: AtomicUsize::new(steps), capabilities }
     }
 }
 
-impl Store for Weak {
+impl Store for FailingStore {
     fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed> {
         self.store.execute(now, commands)
     }
@@ -39,7 +39,7 @@ impl Store for Weak {
 
     fn import(&self, now: Timestamp, part: Import) -> Pending<'_, Result<(), Error>> {
         if self.steps.load(Ordering::Relaxed) == 0 {
-            return Box::pin(async { Err(Error::Store("the plug is pulled".into())) });
+            return Box::pin(async { Err(Error::Store("a test requested this failure".into())) });
         }
         self.steps.fetch_sub(1, Ordering::Relaxed);
         self.store.import(now, part)

@@ -1,4 +1,4 @@
-//! A cluster of Redis: each tube is whole on one node, and no tube can have a semaphore before it.
+//! Tests copies to a cluster of Redis: each tube is on one node, and no tube can have a semaphore.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use taskyard_store::{MemoryStore, Store};
 use taskyard_store_redis::{Clock, RedisStore};
 
 use crate::content::{Content, NOW, ask, content, copy_all, fill_store, name};
-use crate::places::next;
-use crate::weak::Weak;
+use crate::databases::next;
+use crate::failing_store::FailingStore;
 use taskyard_testkit::redis::{Cluster, program};
 
 fn open(cluster: &Cluster) -> Arc<dyn Store> {
@@ -18,7 +18,7 @@ fn open(cluster: &Cluster) -> Arc<dyn Store> {
     Arc::new(RedisStore::open(&url, Clock::Caller).expect("the store opens"))
 }
 
-/// Something of everything that a cluster can hold.
+/// Content of every kind that a cluster supports.
 fn source() -> MemoryStore {
     let store = MemoryStore::default();
     fill_store(&store);
@@ -27,7 +27,7 @@ fn source() -> MemoryStore {
 }
 
 #[test]
-fn what_it_can_hold_comes_there_and_back() {
+fn supported_content_is_the_same_there_and_back() {
     let Some(program) = program() else { return };
     let cluster = Cluster::new(&program);
     let gated = MemoryStore::default();
@@ -39,18 +39,19 @@ fn what_it_can_hold_comes_there_and_back() {
     let from = source();
     copy_all(&from, &*store).expect("it is copied");
     assert_eq!(content(&*store), content(&from));
-    assert!(copy_all(&from, &*store).expect("nothing is to be done").already);
+    assert!(copy_all(&from, &*store).expect("there is nothing to do").already);
     let back = MemoryStore::default();
     copy_all(&*store, &back).expect("it is copied");
     assert_eq!(content(&back), content(&from));
-    broken_off(&open(&cluster));
+    resume_last_step(&open(&cluster));
 }
 
-/// The last step is several there. One that is broken off has given some tubes their names, and goes on with the others.
-fn broken_off(store: &Arc<dyn Store>) {
+/// The last step consists of several there. An interrupted copy has given some tubes their names, and resumes
+/// with the others.
+fn resume_last_step(store: &Arc<dyn Store>) {
     let from = source();
-    let staged = Weak::new(Arc::clone(store), 4);
-    copy_all(&from, &staged).expect_err("it is broken off before the last step");
+    let staged = FailingStore::new(Arc::clone(store), 4);
+    copy_all(&from, &staged).expect_err("it is interrupted before the last step");
     let some = [name("fifo"), name("sub")];
     block_on(async {
         let plan = plan(&from, &**store, &some).await.expect("it can be copied");

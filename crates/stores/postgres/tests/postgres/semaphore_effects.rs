@@ -1,4 +1,5 @@
-//! Which effects of semaphores reach the calling server and other servers, and which calls must not wait.
+//! Tests which effects of semaphores reach the calling server and other servers, and which calls must not
+//! wait.
 
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -61,8 +62,8 @@ fn one_failing_semaphore_does_not_stop_the_ticks_of_others() {
         assert!(matches!(&taken, Ok(Reply::Taken(tasks)) if tasks.len() == 1), "{taken:?}");
         assert_eq!(queue.standing(1).await.expect("it is there").grant, before);
         sql(&database.url(), "DROP FUNCTION fail() CASCADE");
-        let after = queue.standing(1).await.expect("it is let in again").grant;
-        assert!(after > before, "what could not be done is done later");
+        let after = queue.standing(1).await.expect("it is admitted again").grant;
+        assert!(after > before, "the failed tick is repeated later");
     });
 }
 
@@ -79,7 +80,7 @@ fn yang() -> SemaphoreKey {
     SemaphoreKey::new("yang").expect("a good key")
 }
 
-/// A semaphore with one place, and two tubes with it.
+/// A semaphore that admits one task, and two tubes with it.
 fn gated_tubes(store: &PostgresStore) -> [TubeName; 2] {
     let change = Box::new(SemaphoreChange::limits(1, 1));
     let configure = SemaphoreCommand::Configure { key: yang(), change, only_new: false };
@@ -130,7 +131,7 @@ fn tasks_that_a_gated_tube_makes_ready_in_another_are_reported_at_once() {
         // The reverse: a task of a caller waits behind one of the tube.
         let kick = Command::Delete { tube: other.clone(), ids: vec![TaskId(0)], show: false };
         assert!(!effects(&store, vec![enqueue(7, -1e12)]).events.any());
-        assert!(effects(&store, vec![kick]).events.any(), "its grant is told");
+        assert!(effects(&store, vec![kick]).events.any(), "its grant is an event");
     });
 }
 
@@ -152,10 +153,10 @@ fn a_batch_with_a_failed_command_reports_its_events() {
              CREATE TRIGGER fail BEFORE INSERT ON taskyard.task \
              FOR EACH ROW EXECUTE FUNCTION fail()",
         );
-        let told = effects(&store, vec![enqueue(1, 1.0), put(&jobs)]).events;
+        let events = effects(&store, vec![enqueue(1, 1.0), put(&jobs)]).events;
         // Another test gets this database.
         sql(&database.url(), "DROP FUNCTION fail() CASCADE");
-        assert!(told.any());
+        assert!(events.any());
     });
 }
 
@@ -166,7 +167,7 @@ fn servers_are_notified_of_events_of_others() {
         let database = Database::new();
         let (here, there) = (database.open(), database.open());
         gated_tubes(&here);
-        let (sender, heard) = mpsc::channel();
+        let (sender, received) = mpsc::channel();
         there.watch(Arc::new(move |what| _ = sender.send(what)));
         let release = || {
             let finish = GrantFinish::Release;
@@ -174,13 +175,13 @@ fn servers_are_notified_of_events_of_others() {
             semaphore_command(SemaphoreCommand::Finish { key: yang(), items })
         };
         // The servers need not know of each other yet when the first notifications come.
-        let hears = (0..600).any(|_| {
+        let notified = (0..600).any(|_| {
             effects(&here, vec![enqueue(1, 1.0)]);
             effects(&here, vec![release()]);
-            let news = heard.recv_timeout(Duration::from_millis(100));
-            news.into_iter().chain(heard.try_iter()).any(|what| what == RemoteChange::Events)
+            let change = received.recv_timeout(Duration::from_millis(100));
+            change.into_iter().chain(received.try_iter()).any(|what| what == RemoteChange::Events)
         });
-        assert!(hears);
+        assert!(notified);
     });
 }
 
@@ -192,13 +193,13 @@ fn get_or_create_waits_for_no_lock() {
         let database = Database::new();
         let queue = server(&database);
         queue.limits(1, 0).await;
-        let (holder, asker) = (connect(&database).await, connect(&database).await);
+        let (holder, caller) = (connect(&database).await, connect(&database).await);
         let lock = "BEGIN; SELECT * FROM taskyard.semaphore_state FOR UPDATE";
         holder.batch_execute(lock).await.expect("it is locked");
-        asker.batch_execute("SET lock_timeout = '1ms'").await.expect("it is set");
+        caller.batch_execute("SET lock_timeout = '1ms'").await.expect("it is set");
         let get = "SELECT active FROM taskyard.semaphore_configure('yang', true, NULL, 9, NULL, NULL, \
                    NULL, NULL, NULL, false, NULL, NULL, NULL, false, NULL, false, NULL, NULL, NULL)";
-        let row = asker.query_one(get, &[]).await.expect("it is answered at once");
+        let row = caller.query_one(get, &[]).await.expect("it is answered at once");
         assert_eq!(row.get::<_, i32>(0), 1);
     });
 }

@@ -1,8 +1,8 @@
-//! Bringing batches from the journal into the database, beside the writer.
+//! Applies batches of the journal to the database, concurrently with the writer.
 //!
-//! A thread of its own waits until there is enough for a transaction, or a moment has passed. Whoever needs the
-//! database as it is now, the writer with a batch that does not suit the journal for example, brings over the rest
-//! first.
+//! A thread waits until there is enough for a transaction, or until a delay has passed. A caller that needs
+//! the current database, such as the writer with a batch that does not go through the journal, applies the
+//! remaining batches first.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,104 +19,105 @@ use super::codec::Head;
 use super::rows::{self, Batch, Rows};
 use super::seal::Seal;
 use super::write_error::WriteError;
-use super::writer::{Refusal, commit};
+use super::writer::{WriteRefusal, commit};
 
-/// Batches of so much weight are brought over together.
+/// A transaction applies batches of this total weight.
 const WEIGHT_WANTED: usize = 4 << 20;
-/// With more than this the writer stops and helps: who opens the store after a crash has all of it in memory.
+/// Above this weight the writer applies batches itself: an opening after a crash reads all of them into
+/// memory.
 const WEIGHT_MAX: usize = 16 << 20;
-/// What a row weighs beside its bytes: one that changes or goes may be alone on its page.
+/// Weight of a row besides its bytes: a changed or deleted row may be alone on its page.
 const ROW_WEIGHT: usize = 256;
-/// Or what is there after this time.
-const PATIENCE: Duration = Duration::from_millis(50);
-/// When it is tried again after a failure, a full disk for example.
+/// How long batches wait for others before they are applied.
+const APPLY_DELAY: Duration = Duration::from_millis(50);
+/// Delay before a retry after a failure, for example a full disk.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The database, which is written by one at a time.
+/// The database and its state; only one thread at a time writes it.
 #[derive(Debug)]
 pub(super) struct Database {
     pub db: Connection,
-    /// As it is in there.
+    /// The head row in the database.
     pub head: Head,
     pub checkpointer: Checkpointer,
     pub seal: Arc<Seal>,
 }
 
 impl Database {
-    /// Whether the log may grow.
-    pub fn check_room(&mut self, refusal: &Refusal) -> Result<(), WriteError> {
+    /// Checks that the log may grow.
+    pub fn check_room(&mut self, refusal: &WriteRefusal) -> Result<(), WriteError> {
         self.checkpointer.check_room(&self.db, refusal)
     }
 }
 
-/// The thread.
+/// The thread that applies batches.
 #[derive(Debug)]
-pub(super) struct Follower {
-    shared: Arc<Shared>,
+pub(super) struct JournalApplier {
+    shared: Arc<ApplierState>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread and the writer have in common.
+/// The state that the thread and the writer share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct ApplierState {
     database: Mutex<Database>,
-    queue: Mutex<Queue>,
+    queue: Mutex<UnappliedBatches>,
     wake: Condvar,
-    /// The newest batch that is in the database.
-    written: AtomicU64,
+    /// The number of the newest batch in the database.
+    applied: AtomicU64,
     /// The latest transaction failed.
     failed: AtomicBool,
-    refusal: Refusal,
+    refusal: WriteRefusal,
 }
 
-/// Batches that are in the journal only.
+/// The batches that are in the journal only.
 #[derive(Debug)]
-struct Queue {
-    batches: VecDeque<Waiting>,
+struct UnappliedBatches {
+    batches: VecDeque<UnappliedBatch>,
     weight: usize,
-    /// Since when there are any, or since the latest failure.
+    /// When the oldest one was added, or the latest failure happened.
     since: Option<Instant>,
-    /// How long they wait for others.
-    patience: Duration,
+    /// How long batches wait for others.
+    delay: Duration,
     stopped: bool,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct UnappliedBatch {
     batch: Batch,
     weight: usize,
 }
 
-impl Follower {
-    pub fn start(database: Database, refusal: Refusal) -> io::Result<Follower> {
-        let written = AtomicU64::new(database.head.batch);
-        let shared = Arc::new(Shared {
+impl JournalApplier {
+    pub fn start(database: Database, refusal: WriteRefusal) -> io::Result<JournalApplier> {
+        let applied = AtomicU64::new(database.head.batch);
+        let shared = Arc::new(ApplierState {
             database: Mutex::new(database),
-            queue: Mutex::new(Queue {
+            queue: Mutex::new(UnappliedBatches {
                 batches: VecDeque::new(),
                 weight: 0,
                 since: None,
-                patience: PATIENCE,
+                delay: APPLY_DELAY,
                 stopped: false,
             }),
             wake: Condvar::new(),
-            written,
+            applied,
             failed: AtomicBool::new(false),
             refusal,
         });
-        let follows = shared.clone();
+        let thread_state = shared.clone();
         let thread = std::thread::Builder::new()
-            .name("taskyard-follow".into())
-            .spawn(move || follows.run())?;
-        Ok(Follower { shared, thread: Some(thread) })
+            .name("taskyard-apply".into())
+            .spawn(move || thread_state.run())?;
+        Ok(JournalApplier { shared, thread: Some(thread) })
     }
 
-    /// Hands over a batch that takes so many bytes in the journal; tells whether too much waits by now.
+    /// Adds a batch, which uses `bytes` in the journal; returns whether the weight exceeds the maximum.
     pub fn push(&self, batch: Batch, bytes: usize) -> bool {
         let mut queue = lock(&self.shared.queue);
         let first = queue.batches.is_empty();
         let weight = bytes + weight(&batch.rows);
-        queue.batches.push_back(Waiting { batch, weight });
+        queue.batches.push_back(UnappliedBatch { batch, weight });
         let before = queue.weight;
         queue.weight += weight;
         if first {
@@ -128,22 +129,22 @@ impl Follower {
         queue.weight > WEIGHT_MAX
     }
 
-    /// Lets batches wait so long for others.
-    pub fn set_patience(&self, patience: Duration) {
-        lock(&self.shared.queue).patience = patience;
+    /// Sets how long batches wait for others.
+    pub fn set_apply_delay(&self, delay: Duration) {
+        lock(&self.shared.queue).delay = delay;
     }
 
-    /// The newest batch that is in the database.
-    pub fn written(&self) -> u64 {
-        self.shared.written.load(Ordering::Acquire)
+    /// The number of the newest batch in the database.
+    pub fn applied_batch(&self) -> u64 {
+        self.shared.applied.load(Ordering::Acquire)
     }
 
-    /// Whether the database could not be written lately.
+    /// Whether the latest transaction failed.
     pub fn has_failed(&self) -> bool {
         self.shared.failed.load(Ordering::Relaxed)
     }
 
-    /// The database as it is.
+    /// The database, which may lack the newest batches.
     pub fn database(&self) -> MutexGuard<'_, Database> {
         lock(&self.shared.database)
     }
@@ -153,12 +154,12 @@ impl Follower {
         self.shared.caught_up(newest)
     }
 
-    /// The same, for somebody who cannot keep the follower borrowed meanwhile.
-    pub fn shared(&self) -> Arc<Shared> {
+    /// The shared state, for a caller that cannot borrow the applier meanwhile.
+    pub fn shared(&self) -> Arc<ApplierState> {
         self.shared.clone()
     }
 
-    /// Ends the thread. What it had not brought over stays in the journal.
+    /// Ends the thread. Batches that are not applied stay in the journal.
     pub fn stop(&mut self) {
         lock(&self.shared.queue).stopped = true;
         self.shared.wake.notify_one();
@@ -168,13 +169,13 @@ impl Follower {
     }
 }
 
-impl Drop for Follower {
+impl Drop for JournalApplier {
     fn drop(&mut self) {
         self.stop();
     }
 }
 
-impl Shared {
+impl ApplierState {
     /// The database with all that was handed over, up to a batch.
     pub fn caught_up(&self, newest: u64) -> Result<MutexGuard<'_, Database>, Error> {
         let mut database = lock(&self.database);
@@ -182,32 +183,32 @@ impl Shared {
         Ok(database)
     }
 
-    /// After a commit: notes how far the database is, and keeps the log short.
-    pub fn wrote(&self, database: &mut Database, head: Head) {
+    /// Called after a commit: records the newest batch and keeps the log short.
+    pub fn record_commit(&self, database: &mut Database, head: Head) {
         database.head = head;
         if let Err(error) = database.seal.write_in_database(head.batch) {
             tracing::warn!(%error, "cannot write the seal file");
         }
-        self.written.store(head.batch, Ordering::Release);
+        self.applied.store(head.batch, Ordering::Release);
         let Database { db, checkpointer, .. } = database;
         checkpointer.after_commit(db, &self.refusal);
     }
 
     fn run(&self) {
         while self.wait() {
-            // Not all at once: the writer may want the database too.
-            let some =
-                lock(&self.queue).batches.front().map_or(0, |waiting| waiting.batch.head.batch);
-            if let Err(error) = self.catch_up(&mut lock(&self.database), some) {
+            // Not all at once: the writer may need the database too.
+            let oldest =
+                lock(&self.queue).batches.front().map_or(0, |unapplied| unapplied.batch.head.batch);
+            if let Err(error) = self.catch_up(&mut lock(&self.database), oldest) {
                 tracing::warn!(
                     error = error.describe(),
-                    "cannot bring the journal into the database"
+                    "cannot apply the journal to the database"
                 );
             }
         }
     }
 
-    /// Waits until there is something to do; false at the end.
+    /// Waits until there are batches to apply; returns false when the thread should end.
     fn wait(&self) -> bool {
         let mut queue = lock(&self.queue);
         loop {
@@ -215,30 +216,30 @@ impl Shared {
                 return false;
             }
             let failed = self.failed.load(Ordering::Relaxed);
-            let patience = if failed { RETRY } else { queue.patience };
-            let rest = match queue.since.filter(|_| !self.refusal.is_set()) {
+            let delay = if failed { RETRY } else { queue.delay };
+            let timeout = match queue.since.filter(|_| !self.refusal.is_set()) {
                 None => Duration::MAX,
                 Some(_) if queue.weight >= WEIGHT_WANTED && !failed => return true,
-                Some(since) => patience.saturating_sub(since.elapsed()),
+                Some(since) => delay.saturating_sub(since.elapsed()),
             };
-            if rest.is_zero() {
+            if timeout.is_zero() {
                 return true;
             }
-            queue = if rest == Duration::MAX {
+            queue = if timeout == Duration::MAX {
                 self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner)
             } else {
-                let woken = self.wake.wait_timeout(queue, rest);
+                let woken = self.wake.wait_timeout(queue, timeout);
                 woken.unwrap_or_else(PoisonError::into_inner).0
             };
         }
     }
 
-    /// Writes what is in the queue, up to a batch.
+    /// Applies the batches of the queue, at least up to `newest`.
     fn catch_up(&self, database: &mut Database, newest: u64) -> Result<(), WriteError> {
         loop {
             // After a failed sync nothing is written.
             if let Some(why) = self.refusal.why() {
-                return Err(WriteError::Behind(why));
+                return Err(WriteError::DatabaseBehind(why));
             }
             if database.head.batch >= newest {
                 return Ok(());
@@ -251,36 +252,40 @@ impl Shared {
         }
     }
 
-    /// Writes batches in one transaction. If that fails they go back to the queue.
-    fn write(&self, database: &mut Database, batches: Vec<Waiting>) -> Result<(), WriteError> {
+    /// Writes batches in one transaction. If it fails, they return to the queue.
+    fn write(
+        &self,
+        database: &mut Database,
+        batches: Vec<UnappliedBatch>,
+    ) -> Result<(), WriteError> {
         let mut head = database.head;
         let written = database.check_room(&self.refusal).and_then(|()| {
             transaction(&database.db, |db| {
-                rows::write_all(db, batches.iter().map(|waiting| &waiting.batch), &mut head)
+                rows::write_all(db, batches.iter().map(|unapplied| &unapplied.batch), &mut head)
             })
         });
         self.failed.store(written.is_err(), Ordering::Relaxed);
         if let Err(error) = &written {
-            if error.is_lasting() {
+            if error.is_permanent() {
                 self.refusal.set(&error.describe());
             }
             lock(&self.queue).put_back(batches);
         } else {
-            self.wrote(database, head);
+            self.record_commit(database, head);
         }
         written
     }
 }
 
-impl Queue {
-    /// The oldest ones, enough for a transaction.
-    fn take(&mut self) -> Vec<Waiting> {
+impl UnappliedBatches {
+    /// Removes the oldest batches, enough for one transaction.
+    fn take(&mut self) -> Vec<UnappliedBatch> {
         let (mut taken, mut weight) = (Vec::new(), 0);
         while weight < WEIGHT_WANTED
-            && let Some(waiting) = self.batches.pop_front()
+            && let Some(unapplied) = self.batches.pop_front()
         {
-            weight += waiting.weight;
-            taken.push(waiting);
+            weight += unapplied.weight;
+            taken.push(unapplied);
         }
         self.weight -= weight;
         if self.batches.is_empty() {
@@ -289,11 +294,11 @@ impl Queue {
         taken
     }
 
-    fn put_back(&mut self, batches: Vec<Waiting>) {
+    fn put_back(&mut self, batches: Vec<UnappliedBatch>) {
         self.since = Some(Instant::now());
-        for waiting in batches.into_iter().rev() {
-            self.weight += waiting.weight;
-            self.batches.push_front(waiting);
+        for unapplied in batches.into_iter().rev() {
+            self.weight += unapplied.weight;
+            self.batches.push_front(unapplied);
         }
     }
 }
@@ -302,7 +307,7 @@ fn weight(rows: &Rows) -> usize {
     (rows.updates.len() + rows.removed.len() + rows.next_ids.len()) * ROW_WEIGHT
 }
 
-/// Commits what `write` writes, or leaves everything as it was.
+/// Runs `write` in a transaction and commits it, or rolls it back.
 fn transaction(
     db: &Connection,
     write: impl FnOnce(&Connection) -> Result<(), WriteError>,
@@ -320,7 +325,7 @@ pub(super) fn roll_back(db: &Connection) {
     if !db.is_autocommit()
         && let Err(error) = db.execute_batch("ROLLBACK")
     {
-        tracing::error!(%error, "cannot roll a failed batch back");
+        tracing::error!(%error, "cannot roll back a failed batch");
     }
 }
 

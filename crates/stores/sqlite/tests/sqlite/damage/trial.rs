@@ -1,4 +1,4 @@
-//! What may come of opening a damaged store.
+//! Opens a damaged store and checks that the result is allowed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,27 +7,27 @@ use taskyard_core::{Body, Error, NewTask, Reply};
 use taskyard_store::{OpenError, Store};
 use taskyard_store_sqlite::SqliteStore;
 
-use crate::yard::{
+use crate::fixture::{
     ask, block_on, close, content, copy, delete, fast_folder, must, open, put, put_now, try_open,
     tubes,
 };
 
 use super::sample::{IDS, Sample, describe_tubes};
 
-/// One damage to one file of a sample; without bytes the file is removed.
+/// A damage to one file of a sample; without bytes the file is removed.
 pub struct Trial<'a> {
     sample: &'a Sample,
     file: &'a str,
     bytes: Option<Vec<u8>>,
 }
 
-/// What became of a damaged store.
-enum Verdict {
-    /// The damage does no harm: everything is there.
+/// The result of opening a damaged store.
+enum OpenOutcome {
+    /// The damage has no effect: everything is there.
     Whole(Box<SqliteStore>),
-    /// It was noticed.
-    Noticed,
-    /// The number of the format itself is damaged.
+    /// The damage was detected.
+    Detected,
+    /// The format number is damaged.
     TooNew,
 }
 
@@ -42,20 +42,22 @@ impl<'a> Trial<'a> {
         Trial { sample, file, bytes }
     }
 
-    /// Opens the damaged store and judges what comes of it.
+    /// Opens the damaged store and checks the result.
     pub fn run(&self) {
         let scratch = fast_folder();
         self.open(&self.damaged_copy(scratch.path()));
     }
 
-    /// The same, and then goes on with what is there or what is left.
+    /// The same, and then uses the store or the intact data.
     pub fn run_further(&self) {
         let scratch = fast_folder();
         let folder = self.damaged_copy(&scratch.path().join("refused"));
         match self.open(&folder) {
-            Verdict::Whole(store) => self.go_on(&folder, *store),
-            Verdict::Noticed => self.accept_loss(&self.damaged_copy(&scratch.path().join("left"))),
-            Verdict::TooNew => {}
+            OpenOutcome::Whole(store) => self.use_store(&folder, *store),
+            OpenOutcome::Detected => {
+                self.accept_loss(&self.damaged_copy(&scratch.path().join("left")))
+            }
+            OpenOutcome::TooNew => {}
         }
     }
 
@@ -73,31 +75,33 @@ impl<'a> Trial<'a> {
         }
     }
 
-    fn open(&self, folder: &Path) -> Verdict {
+    fn open(&self, folder: &Path) -> OpenOutcome {
         let store = match try_open(folder, false) {
             Ok(store) => store,
-            Err(OpenError::Damaged { .. }) => return Verdict::Noticed,
-            Err(OpenError::TooNew { .. }) if self.file == "taskyard.db" => return Verdict::TooNew,
-            Err(other) => panic!("an unclear refusal: {other}"),
+            Err(OpenError::Damaged { .. }) => return OpenOutcome::Detected,
+            Err(OpenError::TooNew { .. }) if self.file == "taskyard.db" => {
+                return OpenOutcome::TooNew;
+            }
+            Err(other) => panic!("an unexpected refusal: {other}"),
         };
         match content(&store, IDS) {
             Ok(found) => {
                 assert!(found == self.sample.content, "other tasks than were put");
                 assert_eq!(describe_tubes(&store), self.sample.tubes, "other tubes");
-                Verdict::Whole(Box::new(store))
+                OpenOutcome::Whole(Box::new(store))
             }
             Err(Error::Store(what)) => {
                 let clear =
                     ["damaged", "disk", "--accept-loss"].iter().any(|word| what.contains(word));
-                assert!(clear, "unclear: {what}");
-                Verdict::Noticed
+                assert!(clear, "unexpected message: {what}");
+                OpenOutcome::Detected
             }
-            Err(other) => panic!("an unclear failure: {other}"),
+            Err(other) => panic!("an unexpected failure: {other}"),
         }
     }
 
-    /// A store that opened must go on: what is added later is not lost without a word either.
-    fn go_on(&self, folder: &Path, store: SqliteStore) {
+    /// A store that opened must continue to work: later tasks are not lost silently either.
+    fn use_store(&self, folder: &Path, store: SqliteStore) {
         let more = || NewTask::new(Body::new(&[7; 100]));
         let put = put("mail", (0..50).map(|_| more()).collect());
         let Ok(Reply::Put(placed)) = ask(&store, put) else { return };
@@ -114,13 +118,13 @@ impl<'a> Trial<'a> {
         assert!(found == self.sample.content, "other tasks after a put");
     }
 
-    /// Who accepts a loss gets what is left: tasks that were put, with their own payloads.
+    /// `--accept-loss` opens the intact data: tasks that were put, with their own payloads.
     fn accept_loss(&self, folder: &Path) {
         let before: Vec<_> = ["taskyard.db", "taskyard.db-wal"]
             .map(|file| fs::read(folder.join(file)).unwrap_or_default())
             .into();
-        let store = try_open(folder, true).expect("what is left can be opened");
-        let found = content(&store, IDS).expect("what is left can be read");
+        let store = try_open(folder, true).expect("the intact data can be opened");
+        let found = content(&store, IDS).expect("the intact data can be read");
         let numbers = tubes(&store);
         for ((tube, id), task) in &found {
             let number = numbers.iter().find(|t| t.name.as_str() == tube).map(|tube| tube.number);
@@ -136,9 +140,9 @@ impl<'a> Trial<'a> {
         }
         close(store);
         let again = content(&open(folder), IDS).expect("and read again");
-        assert!(again == found, "what was saved stays");
+        assert!(again == found, "the saved data is unchanged");
         let kept = ["taskyard.db.damaged-1", "taskyard.db.damaged-1-wal"]
             .map(|file| fs::read(folder.join(file)).unwrap_or_default());
-        assert!(kept.as_slice() == before, "the damaged files are kept as they were");
+        assert!(kept.as_slice() == before, "the damaged files are kept unchanged");
     }
 }

@@ -1,4 +1,4 @@
-//! A wall clock that is set: what stands on disk, and what is found after a restart.
+//! Tests a wall clock that is set: the times on disk and after a restart.
 
 use taskyard_core::{
     Body, Command, Kind, NewTask, Reply, Span, State, Task, TaskId, Timestamp, TubeOptions,
@@ -6,21 +6,21 @@ use taskyard_core::{
 use taskyard_store::{Export, Exported, Import, Store, StoreTime};
 use taskyard_store_sqlite::{Fault, SqliteStore};
 
-use crate::yard::{
+use crate::fixture::{
     NOW, block_on, close, create, fast_folder, must, name, open, peek, put, run_at, try_open,
 };
 
 const HOUR: Span = Span::from_secs(3600);
 const MINUTE: Span = Span::from_secs(60);
 
-/// A delayed task, one with a start time, and one that dies in two hours.
+/// A delayed task, one with a start time, and one that expires in two hours.
 fn prepare(store: &SqliteStore) {
     must(store, create("mail", TubeOptions::new(Kind::FifoTtl)));
     let task = || NewTask::new(Body::new(b"task"));
     let delayed = NewTask { delay: Some(HOUR), ..task() };
     let scheduled = NewTask { at: Some(NOW + HOUR), ttl: Some(MINUTE), ..task() };
-    let mortal = NewTask { ttl: Some(HOUR + HOUR), ..task() };
-    must(store, put("mail", vec![delayed, scheduled, mortal]));
+    let expiring = NewTask { ttl: Some(HOUR + HOUR), ..task() };
+    must(store, put("mail", vec![delayed, scheduled, expiring]));
 }
 
 fn tasks(store: &SqliteStore, now: Timestamp) -> Vec<Task> {
@@ -32,17 +32,17 @@ fn tasks(store: &SqliteStore, now: Timestamp) -> Vec<Task> {
 }
 
 fn set_wall_ahead(store: &SqliteStore, micros: i64) {
-    block_on(store.set_wall_ahead(NOW, micros)).expect("it is written down");
+    block_on(store.set_wall_ahead(NOW, micros)).expect("it is written");
 }
 
-/// Moments stood on disk as the wall clock showed them: after a step and a restart delays were over and tasks dead.
+/// Times on disk were wall times: after a clock change and a restart delays were over and tasks expired.
 #[test]
-fn a_restart_does_not_turn_a_step_into_time_that_passed() {
+fn after_a_restart_a_clock_change_is_not_elapsed_time() {
     for by_crash in [true, false] {
-        for straight in [true, false] {
+        for is_direct in [true, false] {
             let folder = fast_folder();
             let store = open(folder.path());
-            if straight {
+            if is_direct {
                 store.set_journal_bytes(0);
             }
             prepare(&store);
@@ -58,7 +58,7 @@ fn a_restart_does_not_turn_a_step_into_time_that_passed() {
                 StoreTime { wall_ahead: HOUR.as_micros(), latest: Some(NOW), earliest: Some(NOW) };
             assert_eq!(store.time(), Some(known));
             assert_eq!(tasks(&store, NOW + MINUTE), before);
-            // The start time came by the step; a minute is not an hour for the others.
+            // The clock change reached the start time; for the others only a minute passed.
             let states: Vec<State> = before.iter().map(|task| task.state).collect();
             assert_eq!(states[0], State::Delayed);
             assert!(states.len() == 2 || states[1] == State::Ready, "{states:?}");
@@ -69,7 +69,7 @@ fn a_restart_does_not_turn_a_step_into_time_that_passed() {
 }
 
 #[test]
-fn a_start_time_is_still_one_after_a_restart() {
+fn a_start_time_follows_the_wall_clock_after_a_restart() {
     let folder = fast_folder();
     let store = open(folder.path());
     prepare(&store);
@@ -95,7 +95,7 @@ fn a_start_time_is_still_one_after_a_restart() {
 
 /// Tasks that are saved from a damaged folder keep their times.
 #[test]
-fn a_salvage_keeps_the_step() {
+fn a_salvage_keeps_the_clock_change() {
     let folder = fast_folder();
     let store = open(folder.path());
     prepare(&store);
@@ -103,14 +103,14 @@ fn a_salvage_keeps_the_step() {
     let before = tasks(&store, NOW);
     close(store);
     std::fs::write(folder.path().join("taskyard.seal"), b"damaged").expect("it can be written");
-    let store = try_open(folder.path(), true).expect("what is left opens");
+    let store = try_open(folder.path(), true).expect("the intact data opens");
     assert_eq!(store.time().map(|time| time.wall_ahead), Some(HOUR.as_micros()));
     assert_eq!(tasks(&store, NOW), before);
 }
 
-/// What is copied to another store is wall time.
+/// The times that are copied to another store are wall times.
 #[test]
-fn a_copy_shows_the_same_times() {
+fn a_copy_has_the_same_times() {
     let (folder, other) = (fast_folder(), fast_folder());
     let (store, to) = (open(folder.path()), open(other.path()));
     prepare(&store);
@@ -121,7 +121,7 @@ fn a_copy_shows_the_same_times() {
         panic!("tasks are wanted");
     };
     must(&to, create("mail", TubeOptions::new(Kind::FifoTtl)));
-    block_on(to.import(NOW, Import::Tasks(name("mail"), records))).expect("they come");
+    block_on(to.import(NOW, Import::Tasks(name("mail"), records))).expect("they are imported");
     let shown = |store: &SqliteStore| match must(store, peek("mail", 0..3)) {
         Reply::Tasks(tasks) => tasks,
         other => panic!("{other:?}"),
@@ -132,9 +132,9 @@ fn a_copy_shows_the_same_times() {
     assert_eq!(shown(&open(other.path())), shown(&store));
 }
 
-/// What could not be written down has not happened.
+/// A change of the clock that cannot be written has no effect.
 #[test]
-fn a_step_that_fails() {
+fn a_clock_change_that_fails() {
     let folder = fast_folder();
     let store = open(folder.path());
     prepare(&store);

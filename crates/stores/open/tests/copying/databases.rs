@@ -1,4 +1,4 @@
-//! Where a copy may go: a part of each shared store for each case.
+//! Gives each test case a part of a shared database.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -14,22 +14,22 @@ use taskyard_testkit::postgres::programs;
 use taskyard_testkit::postgres::{Database, check_counts, sql};
 use taskyard_testkit::{redis, tarantool};
 
-/// Somewhere to copy to and from.
-pub trait Place {
+/// A database to copy to and from.
+pub trait TestDatabase {
     /// Opens it with the caller's clock.
     fn open(&self) -> Arc<dyn Store>;
 
     /// Opens it without becoming one of its servers.
-    fn look(&self) -> Arc<dyn Store>;
+    fn open_read_only(&self) -> Arc<dyn Store>;
 
-    /// Panics unless what is kept there says the same as itself.
+    /// Panics unless the stored data is consistent.
     fn audit(&self);
 }
 
-/// Runs a case, unless its store is not there and the tests are to go on without.
-pub fn on(place: Option<Box<dyn Place>>, case: fn(&dyn Place)) {
-    if let Some(place) = place {
-        case(&*place);
+/// Runs a case, unless its database is not installed and the tests may continue without it.
+pub fn on(database: Option<Box<dyn TestDatabase>>, case: fn(&dyn TestDatabase)) {
+    if let Some(database) = database {
+        case(&*database);
     }
 }
 
@@ -38,15 +38,15 @@ pub fn next() -> u32 {
     COUNT.fetch_add(1, Ordering::Relaxed)
 }
 
-impl Place for Database {
+impl TestDatabase for Database {
     fn open(&self) -> Arc<dyn Store> {
         Arc::new(self.open())
     }
 
-    fn look(&self) -> Arc<dyn Store> {
+    fn open_read_only(&self) -> Arc<dyn Store> {
         let (url, clock) = (self.url(), Clock::Caller);
-        let look = PostgresStore::open_read_only(&url, clock, Duration::ZERO);
-        Arc::new(look.expect("the store opens"))
+        let store = PostgresStore::open_read_only(&url, clock, Duration::ZERO);
+        Arc::new(store.expect("the store opens"))
     }
 
     fn audit(&self) {
@@ -56,39 +56,39 @@ impl Place for Database {
     }
 }
 
-/// A part of Redis.
-struct Keys {
+/// A key prefix in Redis.
+struct RedisPrefix {
     prefix: String,
 }
 
 fn single() -> &'static redis::Instance {
     static INSTANCE: OnceLock<redis::Instance> = OnceLock::new();
-    let program = || redis::program().expect("whoever asks has looked for it");
+    let program = || redis::program().expect("the caller has checked that it is installed");
     INSTANCE.get_or_init(|| redis::Instance::new(program()))
 }
 
-impl Keys {
+impl RedisPrefix {
     fn url(&self) -> String {
         format!("{}?prefix={}", single().url(), self.prefix)
     }
 }
 
-impl Place for Keys {
+impl TestDatabase for RedisPrefix {
     fn open(&self) -> Arc<dyn Store> {
         let store = RedisStore::open(&self.url(), Clock::Caller);
         Arc::new(store.expect("the store opens"))
     }
 
-    fn look(&self) -> Arc<dyn Store> {
+    fn open_read_only(&self) -> Arc<dyn Store> {
         let (url, clock) = (self.url(), Clock::Caller);
-        let look = RedisStore::open_read_only(&url, clock, Duration::ZERO);
-        Arc::new(look.expect("the store opens"))
+        let store = RedisStore::open_read_only(&url, clock, Duration::ZERO);
+        Arc::new(store.expect("the store opens"))
     }
 
     fn audit(&self) {
         let prefix = &self.prefix;
         let all = |of: &str, verb: &str| single().talk(&[verb, &format!("{{{prefix}}}:{of}")]);
-        // A tube lives where it was made.
+        // A renamed tube keeps the keys of its first name.
         let homes = all("homes", "HGETALL");
         let homes: Vec<&str> = homes.lines().collect();
         for tube in all("tubes", "HKEYS").lines() {
@@ -101,32 +101,32 @@ impl Place for Keys {
     }
 }
 
-/// A part of Tarantool.
-struct Spaces {
+/// A prefix of spaces in Tarantool.
+struct TarantoolPrefix {
     prefix: String,
 }
 
 fn instance() -> &'static tarantool::Instance {
     static INSTANCE: OnceLock<tarantool::Instance> = OnceLock::new();
-    let program = || tarantool::program().expect("whoever asks has looked for it");
+    let program = || tarantool::program().expect("the caller has checked that it is installed");
     INSTANCE.get_or_init(|| tarantool::Instance::new(program()))
 }
 
-impl Spaces {
+impl TarantoolPrefix {
     fn url(&self) -> String {
         format!("{}?prefix={}", instance().url(), self.prefix)
     }
 }
 
-impl Place for Spaces {
+impl TestDatabase for TarantoolPrefix {
     fn open(&self) -> Arc<dyn Store> {
         let store = TarantoolStore::open(&self.url(), Clock::Caller);
         Arc::new(store.expect("the store opens"))
     }
 
-    fn look(&self) -> Arc<dyn Store> {
-        let look = TarantoolStore::open_read_only(&self.url(), Clock::Caller, Duration::ZERO);
-        Arc::new(look.expect("the store opens"))
+    fn open_read_only(&self) -> Arc<dyn Store> {
+        let store = TarantoolStore::open_read_only(&self.url(), Clock::Caller, Duration::ZERO);
+        Arc::new(store.expect("the store opens"))
     }
 
     fn audit(&self) {
@@ -134,17 +134,17 @@ impl Place for Spaces {
     }
 }
 
-pub fn in_postgres() -> Option<Box<dyn Place>> {
+pub fn in_postgres() -> Option<Box<dyn TestDatabase>> {
     programs()?;
     Some(Box::new(Database::new()))
 }
 
-pub fn in_tarantool() -> Option<Box<dyn Place>> {
+pub fn in_tarantool() -> Option<Box<dyn TestDatabase>> {
     tarantool::program()?;
-    Some(Box::new(Spaces { prefix: format!("case{}", next()) }))
+    Some(Box::new(TarantoolPrefix { prefix: format!("case{}", next()) }))
 }
 
-pub fn in_redis() -> Option<Box<dyn Place>> {
+pub fn in_redis() -> Option<Box<dyn TestDatabase>> {
     redis::program()?;
-    Some(Box::new(Keys { prefix: format!("case{}", next()) }))
+    Some(Box::new(RedisPrefix { prefix: format!("case{}", next()) }))
 }

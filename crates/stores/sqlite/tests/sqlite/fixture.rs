@@ -1,4 +1,4 @@
-//! A store in a folder, and short ways to ask it.
+//! Opens stores in folders, and builds and runs commands.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -17,11 +17,11 @@ use taskyard_store::{BodyKey, OpenError, OpenOptions, Store, fill};
 use taskyard_store_sqlite::SqliteStore;
 use tempfile::TempDir;
 
-/// The moment at which everything happens unless a test says otherwise.
+/// The time of all commands unless a test says otherwise.
 pub const NOW: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
 
-/// Every task by tube and id, as a peek shows it, payload included.
-pub type Content = BTreeMap<(String, u64), Task>;
+/// Every task by tube and id, as a peek returns it, with its payload.
+pub type TaskContent = BTreeMap<(String, u64), Task>;
 
 /// Runs a future to its end on this thread.
 pub fn block_on<F: Future>(future: F) -> F::Output {
@@ -43,7 +43,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Random numbers that `TASKYARD_SEED` repeats; the seed is shown when the test fails.
+/// Random numbers that `TASKYARD_SEED` repeats; the seed is printed when the test fails.
 pub fn random() -> fastrand::Rng {
     let given = std::env::var("TASKYARD_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = given.unwrap_or_else(|| fastrand::u64(..));
@@ -51,26 +51,26 @@ pub fn random() -> fastrand::Rng {
     fastrand::Rng::with_seed(seed)
 }
 
-/// How much more a random test does than usual.
+/// The factor by which random tests do more work than usual.
 pub fn runs() -> usize {
     std::env::var("TASKYARD_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(1)
 }
 
-/// Opens the store of a folder that must be sound.
+/// Opens the store of a folder that must be intact.
 #[track_caller]
 pub fn open(folder: &Path) -> SqliteStore {
     SqliteStore::open(folder, &OpenOptions::default()).expect("the store opens")
 }
 
-/// The same, for a test of the database and its log: no batch stands in the journal first.
+/// The same without the journal, for tests of the database and its log.
 #[track_caller]
-pub fn open_straight(folder: &Path) -> SqliteStore {
+pub fn open_without_journal(folder: &Path) -> SqliteStore {
     let store = open(folder);
     store.set_journal_bytes(0);
     store
 }
 
-/// Opens the store of a folder that may not be sound.
+/// Opens the store of a folder that may be damaged.
 pub fn try_open(folder: &Path, accept_loss: bool) -> Result<SqliteStore, OpenError> {
     SqliteStore::open(folder, &OpenOptions { accept_loss, ..OpenOptions::default() })
 }
@@ -80,7 +80,7 @@ pub fn close(store: SqliteStore) {
     block_on(store.close()).expect("the store closes");
 }
 
-/// Runs a batch and loads what is on disk only. The outer error is a payload that cannot be read.
+/// Runs a batch and loads the bodies that are on disk only. The outer error is an unreadable payload.
 pub fn run(
     store: &SqliteStore,
     commands: Vec<Command>,
@@ -88,7 +88,7 @@ pub fn run(
     run_at(store, NOW, commands)
 }
 
-/// The same at another moment.
+/// The same at another time.
 pub fn run_at(
     store: &SqliteStore,
     now: Timestamp,
@@ -101,7 +101,7 @@ pub fn run_at(
     Ok(executed.replies)
 }
 
-/// Reads bodies; an error when one of them cannot be read.
+/// Reads bodies; an error if one of them is unreadable.
 pub fn load(store: &SqliteStore, keys: Vec<BodyKey>) -> Result<Vec<Option<Body>>, Error> {
     block_on(store.load(keys)).into_iter().collect()
 }
@@ -145,7 +145,7 @@ pub fn take(tube: &str, count: usize) -> Command {
     })
 }
 
-/// Ends the delivery of a task that a take answered.
+/// Finishes a task that a take returned.
 pub fn finish(tube: &str, task: &Task, finish: Finish) -> Command {
     let holder = Holder::Lease(task.lease.expect("a taken task has a lease"));
     let items = vec![FinishItem { id: task.id, holder, finish }];
@@ -160,7 +160,7 @@ pub fn peek(tube: &str, ids: impl IntoIterator<Item = u64>) -> Command {
     Command::Peek { tube: name(tube), ids: ids.into_iter().map(TaskId).collect() }
 }
 
-/// Takes tasks that can be taken.
+/// Takes tasks.
 #[track_caller]
 pub fn take_now(store: &SqliteStore, tube: &str, count: usize) -> Vec<Task> {
     match must(store, take(tube, count)) {
@@ -169,7 +169,7 @@ pub fn take_now(store: &SqliteStore, tube: &str, count: usize) -> Vec<Task> {
     }
 }
 
-/// The ids a put answered.
+/// Puts tasks and returns their ids.
 #[track_caller]
 pub fn put_now(store: &SqliteStore, tube: &str, tasks: Vec<NewTask>) -> Vec<u64> {
     match must(store, put(tube, tasks)) {
@@ -178,7 +178,7 @@ pub fn put_now(store: &SqliteStore, tube: &str, tasks: Vec<NewTask>) -> Vec<u64>
     }
 }
 
-/// Ends a delivery that must be current.
+/// Finishes a task whose lease must be current.
 #[track_caller]
 pub fn finish_now(store: &SqliteStore, tube: &str, task: &Task, how: Finish) {
     match must(store, finish(tube, task, how)) {
@@ -195,10 +195,10 @@ pub fn tubes(store: &SqliteStore) -> Vec<TubeInfo> {
     }
 }
 
-/// Every task of every tube, looked for among the ids below `ids`; an error when a payload cannot be
-/// read. That a tube has more or less tasks than it counts is a broken promise, so it panics.
-pub fn content(store: &SqliteStore, ids: u64) -> Result<Content, Error> {
-    let mut content = Content::new();
+/// Every task of every tube with an id below `ids`; an error if a payload is unreadable. Panics if a tube has
+/// more or fewer tasks than its counts say.
+pub fn content(store: &SqliteStore, ids: u64) -> Result<TaskContent, Error> {
+    let mut content = TaskContent::new();
     for tube in tubes(store) {
         let tube_name = tube.name.as_str();
         let Reply::Tasks(tasks) = ask(store, peek(tube_name, 0..ids))? else {
@@ -210,7 +210,7 @@ pub fn content(store: &SqliteStore, ids: u64) -> Result<Content, Error> {
     Ok(content)
 }
 
-/// A folder in memory where there is one, for tests that need many folders and no disk.
+/// A folder in memory where the system has one, for tests that need many folders and no disk.
 pub fn fast_folder() -> TempDir {
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
     folder.expect("a folder")
