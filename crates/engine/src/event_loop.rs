@@ -332,7 +332,7 @@ impl EventLoop {
                 Origin::Listener(id) => self.serve_listener(id, reply),
                 Origin::Tick => ticked = Some(reply),
                 Origin::Return => report(&reply),
-                // An unavailable store is reported by those who need it.
+                // The commands of callers report an unavailable store.
                 Origin::Sample => {}
             }
         }

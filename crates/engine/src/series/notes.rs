@@ -1,5 +1,5 @@
-//! What the series must know about the commands of a batch when their replies arrive: the store
-//! gets the commands themselves.
+//! Notes what the series must know about the commands of a batch when their replies arrive: the
+//! store gets the commands themselves.
 
 use std::ops::Range;
 
