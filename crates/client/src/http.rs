@@ -20,8 +20,9 @@ use taskyard_wire::Code;
 use taskyard_wire::http::{
     AlterRequest, ConsumerAnswer, ConsumersAnswer, CreateAnswer, CreateRequest, DeleteRequest,
     DeliveriesAnswer, DeliveryAnswer, ErrorAnswer, FinishAnswer, FinishRequest, KickAnswer,
-    KickRequest, NameRequest, NothingAnswer, PeekRequest, PutAnswer, PutRequest, TakeRequest,
-    TaskAnswer, TaskPageAnswer, TasksAnswer, TasksQuery, TubeAnswer, TubesAnswer, parse_answer,
+    KickRequest, NameRequest, NothingAnswer, PeekRequest, PutAnswer, PutRequest, SeriesAnswer,
+    TakeRequest, TaskAnswer, TaskPageAnswer, TasksAnswer, TasksQuery, TubeAnswer, TubesAnswer,
+    parse_answer,
 };
 
 use self::connection_pool::{ConnectionPool, HttpCall};
@@ -209,6 +210,13 @@ impl Http {
         };
         let request = self.request(Method::GET, tube, "");
         Ok(vec![self.send(request, Duration::ZERO, "tubes").await?])
+    }
+
+    /// The time series of the sum over all tubes that are not internal: the last `seconds` by
+    /// second, at most 3600.
+    pub async fn recent_series(&self, seconds: u32) -> Result<SeriesAnswer, HttpError> {
+        let target = self.target(&["series"]).with("from", &format!("-{seconds}"));
+        self.send(HttpCall::new(Method::GET, target), Duration::ZERO, "series").await
     }
 
     /// What happens to acknowledged tasks when the machine of the store fails, where this depends on its settings.

@@ -6,12 +6,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use taskyard::{Http, HttpError};
 use taskyard_core::{Error, Kind};
-use taskyard_wire::http::{CallCounts, TaskCounts, TubeAnswer};
+use taskyard_wire::http::{CallCounts, PercentilesAnswer, TaskCounts, TubeAnswer};
 
 use crate::internal_tubes::InternalArgs;
 
 /// After this time without a reply the server counts as unreachable.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// Wait and run times are those of the latest second within this many in which there were any.
+const LATENCY_SECONDS: u32 = 10;
 /// Two replies closer than this have no rate.
 const SECONDS_MIN: f64 = 0.001;
 
@@ -26,6 +28,31 @@ pub struct Sample {
     pub latency: Duration,
     /// Its content.
     pub tubes: Vec<TubeAnswer>,
+    /// How long tasks waited and ran.
+    pub durations: Durations,
+}
+
+/// How long tasks of all tubes waited and ran; absent without a recent one, or if the server
+/// collects no time series.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Durations {
+    pub wait: Option<Percentiles>,
+    pub run: Option<Percentiles>,
+}
+
+/// Percentiles in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Percentiles {
+    pub p50: f64,
+    pub p99: f64,
+}
+
+impl Percentiles {
+    /// Those of the latest second that has any.
+    fn latest(answer: &PercentilesAnswer) -> Option<Self> {
+        let seconds = answer.p50.iter().zip(&answer.p99).rev();
+        seconds.flat_map(|(p50, p99)| p50.zip(*p99)).next().map(|(p50, p99)| Self { p50, p99 })
+    }
 }
 
 /// Queries the server once.
@@ -38,7 +65,19 @@ pub async fn sample(http: Http, internal: InternalArgs) -> Result<Sample, HttpEr
     })?;
     internal.hide(&mut tubes);
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    Ok(Sample { at: Instant::now(), time, latency: asked.elapsed(), tubes })
+    let (at, latency) = (Instant::now(), asked.elapsed());
+    Ok(Sample { at, time, latency, tubes, durations: durations(&http).await })
+}
+
+/// Asks for wait and run times. A server that cannot tell is shown without them.
+async fn durations(http: &Http) -> Durations {
+    match tokio::time::timeout(ANSWER_MAX, http.recent_series(LATENCY_SECONDS)).await {
+        Ok(Ok(series)) => Durations {
+            wait: Percentiles::latest(&series.wait),
+            run: Percentiles::latest(&series.run),
+        },
+        _ => Durations::default(),
+    }
 }
 
 /// Calls per second.
@@ -83,6 +122,8 @@ pub struct Total {
     pub tasks: TaskCounts,
     pub consumers: u64,
     pub rates: Option<Rates>,
+    #[serde(flatten)]
+    pub durations: Durations,
 }
 
 /// The values shown of one reply and the previous one.
@@ -118,7 +159,8 @@ impl Report {
             })
             .collect();
         let latency = new.latency.as_secs_f64();
-        Report { time: new.time, latency, seconds, total: total(&tubes, seconds.is_some()), tubes }
+        let total = Total { durations: new.durations, ..total(&tubes, seconds.is_some()) };
+        Report { time: new.time, latency, seconds, total, tubes }
     }
 }
 
@@ -154,7 +196,8 @@ fn total(rows: &[Row], measured: bool) -> Total {
     // After a restart all counters are reset: a rate of zero would be wrong.
     let any = measured && (rows.is_empty() || rows.iter().any(|row| row.rates.is_some()));
     let rates = any.then_some(rates);
-    Total { tubes: rows.len(), tasks, consumers: sum(|row| row.consumers), rates }
+    let (consumers, durations) = (sum(|row| row.consumers), Durations::default());
+    Total { tubes: rows.len(), tasks, consumers, rates, durations }
 }
 
 /// Keeps the previous sample for the next reply.
@@ -233,7 +276,14 @@ pub mod tests {
             let after = Duration::from_millis(millis * nth);
             nth += 1;
             let time = 1000.0 + after.as_secs_f64();
-            Sample { at: start + after, time, latency: Duration::from_micros(850), tubes }
+            let durations = Durations::default();
+            Sample {
+                at: start + after,
+                time,
+                latency: Duration::from_micros(850),
+                tubes,
+                durations,
+            }
         })
     }
 
@@ -254,6 +304,14 @@ pub mod tests {
         let rates = Some(Rates { put: 200.0, take: 100.0, ack: 2.0 });
         assert_eq!((report.tubes[0].rates, report.total.rates), (rates, rates));
         assert_eq!(report.seconds, Some(0.5));
+    }
+
+    #[test]
+    fn durations_are_those_of_the_latest_second_with_any() {
+        let p99 = vec![Some(2.0), Some(4.0), None];
+        let answer = PercentilesAnswer { p50: vec![Some(1.0), Some(3.0), None], p90: vec![], p99 };
+        assert_eq!(Percentiles::latest(&answer), Some(Percentiles { p50: 3.0, p99: 4.0 }));
+        assert_eq!(Percentiles::latest(&PercentilesAnswer::default()), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Formats numbers, times and names for display.
 
 use super::columns::Column;
-use super::sample::{Rates, Report, Row};
+use super::sample::{Durations, Percentiles, Rates, Report, Row};
 use crate::output::printable;
 
 /// The text of a cell, for a narrow screen.
@@ -93,7 +93,8 @@ pub fn latency(seconds: f64) -> String {
 pub fn totals(report: &Report) -> String {
     let (total, tasks) = (&report.total, &report.total.tasks);
     let tubes = if total.tubes == 1 { "tube" } else { "tubes" };
-    format!(
+    let Durations { wait, run } = total.durations;
+    let counts = format!(
         "{} {tubes}: {} ready, {} taken, {} delayed, {} buried, {} done; {} waiting",
         total.tubes,
         count(tasks.ready),
@@ -102,7 +103,24 @@ pub fn totals(report: &Report) -> String {
         count(tasks.buried),
         count(tasks.done),
         count(total.consumers),
-    )
+    );
+    counts + &percentiles("wait", wait) + &percentiles("run", run)
+}
+
+/// Median and 99th percentile of a duration, if they are known.
+fn percentiles(name: &str, found: Option<Percentiles>) -> String {
+    let shown = |Percentiles { p50, p99 }| format!("; {name} p50 {} p99 {}", span(p50), span(p99));
+    found.map(shown).unwrap_or_default()
+}
+
+/// A duration with two or three digits.
+fn span(seconds: f64) -> String {
+    match seconds {
+        0.0..0.0995 => latency(seconds),
+        0.0995..0.9995 => format!("{:.0} ms", seconds * 1e3),
+        0.9995..99.5 => format!("{seconds:.1} s"),
+        _ => until(seconds),
+    }
 }
 
 /// Finds one of the rates.
@@ -138,6 +156,22 @@ mod tests {
             (u64::MAX, "18.4E"),
         ] {
             assert_eq!(count(number), text);
+        }
+    }
+
+    #[test]
+    fn durations_are_short_texts() {
+        for (seconds, text) in [
+            (0.0, "0.0 ms"),
+            (0.0042, "4.2 ms"),
+            (0.052, "52 ms"),
+            (0.52, "520 ms"),
+            (1.0, "1.0 s"),
+            (99.0, "99.0 s"),
+            (100.0, "1m"),
+            (7_200.0, "2h"),
+        ] {
+            assert_eq!(span(seconds), text);
         }
     }
 

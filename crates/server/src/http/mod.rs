@@ -10,6 +10,7 @@ mod put;
 mod request;
 mod route;
 mod semaphores;
+mod series;
 mod services;
 mod stats;
 mod streamed;
@@ -48,6 +49,7 @@ pub(crate) fn routes() -> Vec<Route> {
         finish::routes(),
         tasks::routes(),
         stats::routes(),
+        series::routes(),
         semaphores::routes(),
         manager::routes(),
         health::routes(),

@@ -11,6 +11,7 @@ mod list;
 mod openapi;
 mod refusals;
 mod semaphores;
+mod series;
 mod shutdown;
 mod slow;
 mod socket;

@@ -34,6 +34,7 @@
 //! | semaphore events | [`EventsRequest`] | [`EventsAnswer`] |
 //! | semaphore events: ack | [`AcknowledgeRequest`] | [`AcknowledgedAnswer`] |
 //! | manager | | [`ManagerAnswer`] |
+//! | time series | | [`SeriesAnswer`] |
 //! | a refusal | | [`ErrorAnswer`] |
 
 mod error;
@@ -50,6 +51,7 @@ mod put_request;
 mod put_schema;
 mod seconds;
 mod semaphores;
+mod series;
 mod take;
 mod task;
 mod tubes;
@@ -87,6 +89,7 @@ pub use semaphores::{
     GrantsRequest, MemberAnswer, MemberInfoAnswer, MemberInfosAnswer, MembersAnswer,
     SemaphoreAnswer, SemaphorePeekRequest, SemaphoreRequest, SemaphoresAnswer, StatusWord,
 };
+pub use series::{PercentilesAnswer, SeriesAnswer};
 pub use take::{LEASE_SECONDS_DEFAULT, TakeRequest, TasksAnswer};
 pub use task::{Form, ReasonAnswer, TaskAnswer};
 pub use tubes::{
