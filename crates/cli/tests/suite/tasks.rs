@@ -217,32 +217,32 @@ fn a_kicked_task_keeps_its_attempts() {
 /// There was no way to find a buried task without guessing its id.
 #[test]
 fn tasks_are_found_by_state_and_payload() {
-    let rig = Rig::new();
-    rig.run(&["put", "mail", r#"{"to": "ann"}"#, r#"{"to": "bob"}"#, r#"{"to": "cyd"}"#]).good();
-    rig.run(&["bury", "mail", "1"]).good();
-    let shown = rig.run(&["tasks", "mail", "--state", "buried"]).good();
+    let server = TestServer::new();
+    server.run(&["put", "mail", r#"{"to": "ann"}"#, r#"{"to": "bob"}"#, r#"{"to": "cyd"}"#]).good();
+    server.run(&["bury", "mail", "1"]).good();
+    let shown = server.run(&["tasks", "mail", "--state", "buried"]).good();
     assert!(shown.contains("bob") && shown.contains("buried") && !shown.contains("ann"), "{shown}");
-    let found = rig.run(&["tasks", "mail", "--match", "cyd", "--json"]).json();
+    let found = server.run(&["tasks", "mail", "--match", "cyd", "--json"]).json();
     assert_eq!((found.len(), &found[0]["id"]), (1, &json!(2)));
-    let first = rig.run(&["tasks", "mail", "--limit", "2"]).ends(0);
+    let first = server.run(&["tasks", "mail", "--limit", "2"]).ends(0);
     assert!(first.err.contains("add --after 1"), "{first:?}");
-    let rest = rig.run(&["tasks", "mail", "--after", "1", "--json"]).json();
+    let rest = server.run(&["tasks", "mail", "--after", "1", "--json"]).json();
     assert_eq!((rest.len(), &rest[0]["id"]), (1, &json!(2)));
-    let queue = rig.run(&["tasks", "mail", "--order", "queue", "--json"]).json();
+    let queue = server.run(&["tasks", "mail", "--order", "queue", "--json"]).json();
     assert_eq!(queue.iter().map(|task| &task["id"]).collect::<Vec<_>>(), [0, 2]);
-    let next = rig.run(&["peek", "mail"]).good();
+    let next = server.run(&["peek", "mail"]).good();
     assert!(next.contains("ann") && next.contains("cyd") && !next.contains("bob"), "{next}");
-    rig.run(&["tasks", "nowhere"]).ends(4);
+    server.run(&["tasks", "nowhere"]).ends(4);
 }
 
 #[test]
 fn everything_about_a_task_is_shown() {
-    let rig = Rig::new();
-    rig.run(&["put", "mail", r#"{"to": "ann"}"#, "--pri", "5"]).good();
-    let shown = rig.run(&["task", "mail", "0"]).good();
+    let server = TestServer::new();
+    server.run(&["put", "mail", r#"{"to": "ann"}"#, "--pri", "5"]).good();
+    let shown = server.run(&["task", "mail", "0"]).good();
     for part in ["ready", "priority      5", "attempts      0", r#"{"to":"ann"}"#, "created"] {
         assert!(shown.contains(part), "{part} in {shown}");
     }
-    assert_eq!(rig.run(&["task", "mail", "0", "--json"]).json()[0]["pri"], 5);
-    rig.run(&["task", "mail", "9"]).ends(4);
+    assert_eq!(server.run(&["task", "mail", "0", "--json"]).json()[0]["pri"], 5);
+    server.run(&["task", "mail", "9"]).ends(4);
 }
