@@ -18,19 +18,24 @@ use super::tubes::Tube;
 impl Tube {
     /// The task, as replies show it.
     pub fn view(&self, now: Timestamp, id: TaskId) -> Option<Task> {
-        let slot = self.tasks.get(id)?;
-        let mut task = view_slot(slot, slot.state(), self.reason(now, slot));
-        task.subqueue = self.tasks.subqueue_of(slot);
-        Some(task)
+        Some(self.view_found(now, self.tasks.get(id)?, None))
     }
 
     /// The same with the moment since which a taken task was ready.
     pub fn view_with_due(&self, now: Timestamp, id: TaskId) -> Option<Task> {
-        let mut task = self.view(now, id)?;
-        if let Some(delivery) = self.tasks.get(id)?.delivery() {
-            task.due = Some(delivery.since);
-        }
-        Some(task)
+        let slot = self.tasks.get(id)?;
+        let ready_since = slot.delivery().map(|delivery| delivery.since);
+        Some(self.view_found(now, slot, ready_since))
+    }
+
+    /// A task that was looked up. Runs for every taken task, so it neither looks it up again nor
+    /// copies it.
+    #[inline]
+    fn view_found(&self, now: Timestamp, slot: &Slot, ready_since: Option<Timestamp>) -> Task {
+        let mut task = view_slot(slot, slot.state(), self.reason(now, slot));
+        task.subqueue = self.tasks.subqueue_of(slot);
+        task.due = ready_since.or(task.due);
+        task
     }
 
     /// Refuses to show more bytes in one reply than are allowed in one command.

@@ -28,18 +28,19 @@ impl Semaphores {
                 task: *task,
                 entry: entry.clone(),
             };
-            let (before, after) =
-                (before.as_ref().map(record), self.queue(*number).get(*task).map(record));
-            let seq =
-                |record: &Option<QueueEntryRecord>| record.as_ref().map(|record| record.entry.seq);
-            let (old, new) = (seq(&before), seq(&after));
-            if old == new {
-                let row = row(before.as_ref(), after.as_ref());
-                changes.tasks.extend(new.zip(row));
-            } else {
-                // It was removed and enqueued again.
-                changes.tasks.extend(old.map(|seq| (seq, Row::Remove)));
-                changes.tasks.extend(new.zip(after.map(Row::Insert)));
+            // Only the state that is stored is copied.
+            match (before, self.queue(*number).get(*task)) {
+                (Some(before), Some(after)) if before.seq == after.seq => {
+                    if before != after {
+                        changes.tasks.push((after.seq, Row::Update(record(after))));
+                    }
+                }
+                // If both exist, the task was removed and enqueued again.
+                (before, after) => {
+                    changes.tasks.extend(before.as_ref().map(|entry| (entry.seq, Row::Remove)));
+                    let insert = |entry: &QueueEntry| (entry.seq, Row::Insert(record(entry)));
+                    changes.tasks.extend(after.map(insert));
+                }
             }
         }
         for (id, before) in &self.journal.events {

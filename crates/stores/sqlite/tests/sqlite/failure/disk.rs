@@ -16,9 +16,23 @@ use crate::fixture::{
 /// Large, so that the log is also copied into the database while the disk is full.
 const PAYLOAD_BYTES: usize = 64 << 10;
 
+/// What tasks may use of the small disk.
+const DISK_BYTES: usize = 40 << 20;
+/// Room for a log that has filled the disk to be copied into the database. How much of it was copied before depends
+/// on how fast the copying thread runs.
+const LOG_BALLAST_BYTES: usize = DISK_BYTES + (8 << 20);
+
 #[test]
 fn a_full_disk_is_survived() {
-    survive_full_disk(24 << 20, |store| store.set_journal_bytes(0));
+    survive_full_disk(LOG_BALLAST_BYTES, |store| store.set_journal_bytes(0));
+}
+
+#[test]
+fn a_disk_full_of_a_log_that_was_never_copied_is_survived() {
+    survive_full_disk(LOG_BALLAST_BYTES, |store| {
+        store.set_journal_bytes(0);
+        store.set_checkpoint_pages(i32::MAX);
+    });
 }
 
 /// Batches in the journal cannot be applied, and the journal cannot grow.
@@ -30,7 +44,7 @@ fn a_full_disk_is_survived_by_the_journal() {
 
 fn survive_full_disk(ballast_bytes: usize, prepare: impl FnOnce(&SqliteStore)) {
     let folder = tempfile::tempdir().expect("a folder");
-    let Some(disk) = SmallDisk::mount(folder.path(), (40 << 20) + ballast_bytes) else {
+    let Some(disk) = SmallDisk::mount(folder.path(), DISK_BYTES + ballast_bytes) else {
         // Bypasses the harness, which prints nothing of a test that passes.
         let notice = "skipped: no small disk can be mounted here (a_full_database_is_survived runs instead)\n";
         _ = std::io::stderr().write_all(notice.as_bytes());
