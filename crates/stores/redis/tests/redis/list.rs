@@ -14,13 +14,13 @@ use taskyard_testkit::redis::{instance, open, own, run};
 const ROUNDS: i64 = 12;
 
 /// Random commands for one tube. Many tasks are put and deleted at once, so that there are gaps between ids.
-struct Script {
+struct ListScript {
     rng: Rng,
     tube: TubeName,
     next_id: u64,
 }
 
-impl Script {
+impl ListScript {
     fn command(&mut self) -> Command {
         let tube = self.tube.clone();
         match self.rng.u8(0..8) {
@@ -88,7 +88,7 @@ impl Script {
 async fn compare(seed: u64, kind: Kind) {
     let (store, core) = (open(&own(&instance().url())), MemoryStore::default());
     let tube = TubeName::new("mail").expect("a name");
-    let mut script = Script { rng: Rng::with_seed(seed), tube: tube.clone(), next_id: 0 };
+    let mut script = ListScript { rng: Rng::with_seed(seed), tube: tube.clone(), next_id: 0 };
     let options = TubeOptions::new(kind);
     let create = Command::CreateTube { tube, options, if_not_exists: false };
     let mut commands = vec![create];

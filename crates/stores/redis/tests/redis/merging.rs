@@ -23,14 +23,14 @@ const NO_LEASE: Lease = Lease(u64::MAX - 1);
 type LeasePair = (Lease, Lease);
 
 /// Random batches for one tube.
-struct Script {
+struct BatchScript {
     rng: Rng,
     tube: TubeName,
     held: BTreeMap<TaskId, LeasePair>,
     next_id: u64,
 }
 
-impl Script {
+impl BatchScript {
     /// The same command twice: with the leases of the store, and with those of the core.
     fn command(&mut self) -> (Command, Command) {
         let both = |command: Command| (command.clone(), command);
@@ -149,7 +149,7 @@ async fn compare(seed: u64) {
     let join = Command::JoinSession { session: SESSION, create: true };
     ask(&store, join.clone()).expect("it joins");
     core.execute(NOW, vec![create, join]).await;
-    let mut script = Script { rng, tube: tube.clone(), held: BTreeMap::new(), next_id: 0 };
+    let mut script = BatchScript { rng, tube: tube.clone(), held: BTreeMap::new(), next_id: 0 };
     for batch in 0..BATCHES {
         let now = Timestamp::from_micros(NOW.as_micros() + 700_000 * batch as i64);
         let size = script.rng.usize(1..25);
