@@ -34,14 +34,14 @@ fn ready(tube: &str, ready: u64) -> TubeInfo {
 }
 
 /// A registry that begins at second 0.
-struct Fixture {
+struct SeriesFixture {
     registry: SeriesRegistry,
     now: i64,
 }
 
-impl Fixture {
+impl SeriesFixture {
     fn new(tubes_max: usize) -> Self {
-        Fixture { registry: SeriesRegistry::new(tubes_max, at(0)), now: 0 }
+        SeriesFixture { registry: SeriesRegistry::new(tubes_max, at(0)), now: 0 }
     }
 
     fn go_to(&mut self, second: i64) {
@@ -81,7 +81,7 @@ impl Fixture {
 
 #[test]
 fn commands_are_counted_in_their_second_and_minute() {
-    let mut fixture = Fixture::new(10);
+    let mut fixture = SeriesFixture::new(10);
     fixture.put("mail", 3);
     fixture.go_to(2);
     fixture.take("mail", 7, Span::from_secs(2));
@@ -118,7 +118,7 @@ fn commands_are_counted_in_their_second_and_minute() {
 
 #[test]
 fn the_sum_has_all_tubes_but_internal_ones() {
-    let mut fixture = Fixture::new(10);
+    let mut fixture = SeriesFixture::new(10);
     fixture.put("a", 1);
     fixture.put("b", 2);
     fixture.put("taskyard.plans", 4);
@@ -127,7 +127,7 @@ fn the_sum_has_all_tubes_but_internal_ones() {
     fixture.go_to(1);
     assert_eq!(fixture.puts(None, Step::Second), [3]);
     assert_eq!(fixture.puts(Some("taskyard.plans"), Step::Second), [4]);
-    let depth = |fixture: &Fixture| {
+    let depth = |fixture: &SeriesFixture| {
         let points = fixture.series(None, Step::Second).unwrap().points;
         points.last().unwrap().depth.ready
     };
@@ -149,7 +149,7 @@ fn the_sum_has_all_tubes_but_internal_ones() {
 
 #[test]
 fn depths_stay_until_they_change() {
-    let mut fixture = Fixture::new(10);
+    let mut fixture = SeriesFixture::new(10);
     fixture.registry.set_depths(&[ready("mail", 5)], true);
     fixture.go_to(3);
     fixture.put("mail", 1);
@@ -163,7 +163,7 @@ fn depths_stay_until_they_change() {
 
 #[test]
 fn an_hour_of_seconds_and_two_days_of_minutes_are_kept() {
-    let mut fixture = Fixture::new(10);
+    let mut fixture = SeriesFixture::new(10);
     for minute in 0..(3 * DAY - 3_600) / 60 {
         fixture.go_to(minute * 60);
         fixture.put("mail", 60);
@@ -188,7 +188,7 @@ fn an_hour_of_seconds_and_two_days_of_minutes_are_kept() {
 
 #[test]
 fn a_clock_that_is_set_leaves_no_gap() {
-    let mut fixture = Fixture::new(10);
+    let mut fixture = SeriesFixture::new(10);
     fixture.go_to(10_000);
     fixture.put("mail", 1);
     fixture.go_to(10_001);
@@ -212,7 +212,7 @@ fn a_clock_that_is_set_leaves_no_gap() {
 
 #[test]
 fn a_tube_idle_for_a_day_keeps_only_the_minutes() {
-    let mut fixture = Fixture::new(10);
+    let mut fixture = SeriesFixture::new(10);
     fixture.registry.set_depths(&[ready("mail", 3)], true);
     fixture.put("mail", 1);
     fixture.go_to(DAY - 1);
@@ -233,7 +233,7 @@ fn a_tube_idle_for_a_day_keeps_only_the_minutes() {
 
 #[test]
 fn the_tube_that_was_idle_for_longest_loses_its_series() {
-    let mut fixture = Fixture::new(2);
+    let mut fixture = SeriesFixture::new(2);
     fixture.put("a", 1);
     fixture.go_to(10);
     fixture.put("b", 1);
@@ -256,7 +256,7 @@ fn the_tube_that_was_idle_for_longest_loses_its_series() {
 
 #[test]
 fn at_most_the_limit_of_tubes_has_series() {
-    let mut fixture = Fixture::new(20);
+    let mut fixture = SeriesFixture::new(20);
     for second in 0..500 {
         fixture.go_to(second);
         fixture.put(&format!("tube {}", second * 7 % 100), 1);

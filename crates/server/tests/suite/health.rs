@@ -93,7 +93,11 @@ async fn a_server_that_cannot_write_is_unhealthy_until_it_can_again() {
     store.set_fault(Some(Fault::Step { after: 0 }));
     clock.advance(Span::from_secs(1));
     let response = fixture.get("/healthz").await;
-    assert!(response.refused(503, "store_failed").contains("a test asked"), "{}", response.body);
+    assert!(
+        response.refused(503, "store_failed").contains("a test requested"),
+        "{}",
+        response.body
+    );
     let metrics = fixture.text("/metrics").await;
     assert!(metrics.contains("taskyard_store_healthy 0\n"), "{metrics}");
     store.set_fault(None);

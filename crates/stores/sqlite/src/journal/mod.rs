@@ -127,7 +127,7 @@ impl Journal {
         let file = &mut files[self.active];
         file.write(&self.buffer).map_err(JournalError::Write)?;
         if unconfirmed {
-            return Err(JournalError::Sync(io::Error::other("a test asked for this failure")));
+            return Err(JournalError::Sync(io::Error::other("a test requested this failure")));
         }
         file.file.sync_data().map_err(JournalError::Sync)?;
         file.at += self.buffer.len() as u64;
