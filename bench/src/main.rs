@@ -12,6 +12,7 @@ mod http;
 mod iproto;
 mod load;
 mod memory;
+mod peers;
 mod pool;
 mod postgres;
 mod redis;

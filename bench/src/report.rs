@@ -53,7 +53,7 @@ impl Report {
         for row in &self.rows {
             let (asked, mark) = match row.target {
                 None => (String::new(), String::new()),
-                Some(target) => (target.words(), target.verdict(row.figure)),
+                Some(target) => (target.words(), target.result(row.figure)),
             };
             table.add_row([
                 Cell::new(&row.what),
@@ -91,7 +91,7 @@ impl Target {
     }
 
     /// Whether it is reached or, if not, by how much it is missed.
-    fn verdict(self, figure: f64) -> String {
+    fn result(self, figure: f64) -> String {
         match self {
             _ if self.met(figure) => "reached".into(),
             Target::AtLeast(asked) => format!("{:.0} %", figure / asked * 100.0),

@@ -1,4 +1,4 @@
-//! Any bytes as the fields of a task: never a panic, and what was read is written and read alike.
+//! Decodes arbitrary bytes as the fields of a task: no panic, and decoded fields survive encoding.
 //!
 //! Run with `cargo xtask fuzz`, or this one alone with `cargo +nightly fuzz run fields`.
 

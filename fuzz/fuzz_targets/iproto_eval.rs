@@ -1,4 +1,4 @@
-//! Any text as an expression: understood or refused.
+//! Parses arbitrary text as a Lua expression: accepted or refused, no panic.
 //!
 //! Run with `cargo xtask fuzz`, or this one alone with `cargo +nightly fuzz run iproto_eval`.
 

@@ -1,4 +1,4 @@
-//! Any bytes as commands and replies: what is understood comes back the same.
+//! Decodes arbitrary bytes as commands and replies: decoded ones survive encoding.
 //!
 //! Run with `cargo xtask fuzz`, or this one alone with `cargo +nightly fuzz run iproto_native`.
 

@@ -1,4 +1,4 @@
-//! Any bytes from a server of the binary protocol: its greeting and its replies.
+//! Decodes arbitrary bytes as the greeting and the replies of an iproto server.
 //!
 //! Run with `cargo xtask fuzz`, or this one alone with `cargo +nightly fuzz run iproto_replies`.
 

@@ -1,4 +1,4 @@
-//! Any bytes from a client of the binary protocol, followed as far as a server follows them.
+//! Decodes arbitrary bytes as requests of an iproto client, as a server does.
 //!
 //! Run with `cargo xtask fuzz`, or this one alone with `cargo +nightly fuzz run iproto_requests`.
 

@@ -1,4 +1,4 @@
-//! Any text: JSON is accepted as the parser accepts it, and comes back with the same meaning.
+//! Converts arbitrary JSON to MessagePack and back: the same texts are valid as for the parser, and the meaning is kept.
 //!
 //! Run with `cargo xtask fuzz`, or this one alone with `cargo +nightly fuzz run json`.
 

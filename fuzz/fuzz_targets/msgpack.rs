@@ -1,4 +1,4 @@
-//! Any bytes: both judges of MessagePack agree, and what JSON can hold comes back the same.
+//! Checks arbitrary bytes as MessagePack: both validators agree, and values that JSON can represent survive the conversion.
 //!
 //! Run with `cargo xtask fuzz`, or this one alone with `cargo +nightly fuzz run msgpack`.
 

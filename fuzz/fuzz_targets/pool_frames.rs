@@ -1,12 +1,10 @@
-//! Any frames of a pool's client.
+//! Checks arbitrary frames of a client of the pool.
 //!
 //! Run with `cargo xtask fuzz`, or this one alone with `cargo +nightly fuzz run pool_frames`.
 
 #![no_main]
 
-#[path = "../checks/pool_frames.rs"]
-mod pool_frames;
-
 use libfuzzer_sys::fuzz_target;
+use taskyard_pool::frame_check;
 
-fuzz_target!(|text: &str| pool_frames::check(text));
+fuzz_target!(|text: &str| frame_check::check(text));

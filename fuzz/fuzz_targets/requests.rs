@@ -1,4 +1,4 @@
-//! Any bytes as the body of any request or answer: read or refused, never a panic.
+//! Decodes arbitrary bytes as the body of every request and response: accepted or refused, no panic.
 //!
 //! Run with `cargo xtask fuzz`, or this one alone with `cargo +nightly fuzz run requests`.
 

@@ -86,7 +86,32 @@ fn run_captured(command: &mut Command) -> Result<(), String> {
     text.extend_from_slice(&output.stdout);
     text.extend_from_slice(format!("{status} after {seconds} s\n").as_bytes());
     let _ = io::stderr().lock().write_all(&text);
-    if status.success() { Ok(()) } else { Err(format!("`{shown}` failed: {status}")) }
+    if status.success() {
+        return Ok(());
+    }
+    let mut failure = format!("`{shown}` failed: {status}");
+    for test in failed_tests(&String::from_utf8_lossy(&text)) {
+        failure.push_str("\n  ");
+        failure.push_str(&test);
+    }
+    Err(failure)
+}
+
+/// The tests that failed according to the output of `cargo test`, each with the first lines of its panic.
+fn failed_tests(output: &str) -> Vec<String> {
+    let lines: Vec<&str> = output.lines().collect();
+    let mut tests = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        let Some(name) =
+            line.strip_prefix("---- ").and_then(|line| line.strip_suffix(" stdout ----"))
+        else {
+            continue;
+        };
+        let own = lines[at + 1..].iter().take_while(|line| !line.starts_with("---- "));
+        let panic = own.skip_while(|line| !line.contains("panicked at")).take(3);
+        tests.push(panic.fold(name.to_owned(), |text, line| text + "\n    " + line.trim()));
+    }
+    tests
 }
 
 /// Runs the command silently and returns what it printed.
@@ -125,6 +150,18 @@ mod tests {
         assert!(run_together(&mut [program("true"), program("true")]).is_ok());
         let failure = run_together(&mut [program("true"), program("false")]).unwrap_err();
         assert!(failure.starts_with("`false` failed"), "{failure}");
+    }
+
+    /// CI shows the end of a run only; a failure in an earlier step was a step's name and nothing else.
+    #[test]
+    fn a_failure_names_the_tests_that_failed() {
+        let output = "---- slow::put stdout ----\nseed 7\n\nthread 'slow::put' panicked at a.rs:1:2:\n\
+                      one task is lost\nnote: run with\nmore\n---- kill stdout ----\nno panic\n\nfailures:\n    kill\n";
+        let expected = [
+            "slow::put\n    thread 'slow::put' panicked at a.rs:1:2:\n    one task is lost\n    note: run with",
+            "kill",
+        ];
+        assert_eq!(failed_tests(output), expected);
     }
 
     #[test]

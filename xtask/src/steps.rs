@@ -89,12 +89,17 @@ impl Steps {
     /// The last line of the run: that `tested` passed, or the steps that failed or took too long.
     pub fn summary(&self, tested: &str) -> Result<String, String> {
         let seconds = self.total().as_secs();
-        let failed: Vec<_> =
-            self.done.iter().filter(|step| step.failure.is_some()).map(|step| step.name).collect();
+        let failed: Vec<_> = self.done.iter().filter(|step| step.failure.is_some()).collect();
         let slow: Vec<_> =
             self.done.iter().filter(|step| step.is_too_slow()).map(|step| step.name).collect();
         if !failed.is_empty() {
-            return Err(format!("FAILED after {seconds} s: {}", failed.join(", ")));
+            let names: Vec<_> = failed.iter().map(|step| step.name).collect();
+            let mut text = format!("FAILED after {seconds} s: {}", names.join(", "));
+            // Repeated here, because the output of a later step may be long.
+            for failure in failed.iter().filter_map(|step| step.failure.as_ref()) {
+                let _ = write!(text, "\n{failure}");
+            }
+            return Err(text);
         }
         if !slow.is_empty() && !self.unlimited {
             let slow = slow.join(", ");
@@ -160,6 +165,6 @@ mod tests {
         assert!(steps.run("format", || Ok(())));
         assert!(!steps.run("clippy", || Err("a warning".into())));
         assert!(steps.table().contains("FAILED"));
-        assert_eq!(steps.summary("all"), Err("FAILED after 0 s: clippy".into()));
+        assert_eq!(steps.summary("all"), Err("FAILED after 0 s: clippy\na warning".into()));
     }
 }

@@ -11,8 +11,18 @@ use crate::test::{database_tests, runner, with_tools, without_databases};
 use crate::tools::{self, Tools};
 
 /// Parts of the names of random tests.
-const RANDOM_TESTS: [&str; 9] =
-    ["storm", "model", "crash", "damage", "random", "kills", "propert", "promises", "disk::"];
+const RANDOM_TESTS: [&str; 10] = [
+    "storm",
+    "model",
+    "crash",
+    "damage",
+    "random",
+    "kills",
+    "propert",
+    "promises",
+    "interleaved",
+    "disk::",
+];
 
 /// How much more each test does than in `cargo xtask test`.
 const RUNS: u64 = 5;

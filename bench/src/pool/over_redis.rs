@@ -18,7 +18,7 @@ use taskyard_pool::{Config, Program};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::super::redis::server::{SETTINGS_NOTE, Server, program};
+use super::super::redis::server::{RedisServer, SETTINGS_NOTE, program};
 use super::super::report::{Report, Row, Target};
 
 /// Programs that are started, one after the other.
@@ -49,7 +49,7 @@ struct Far {
     file: PathBuf,
     url: String,
     redis: RedisClient,
-    _server: Server,
+    _server: RedisServer,
 }
 
 /// A part of the pool; it ends with this.
@@ -64,7 +64,7 @@ impl Drop for Process {
 
 impl Far {
     fn new(redis: &Path, folder: &Path) -> Result<Self> {
-        let server = Server::start(redis, &folder.join("pool-redis"))?;
+        let server = RedisServer::start(redis, &folder.join("pool-redis"))?;
         let url = server.url();
         let redis = RedisClient::open(&PoolAddress::parse(&url, "bench")?);
         Ok(Far { file: folder.join("pool.yaml"), url, redis, _server: server })

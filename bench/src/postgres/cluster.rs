@@ -156,17 +156,20 @@ fn program(programs: &Path, name: &str, folder: &Path) -> Result<Command> {
     Ok(command)
 }
 
-/// PostgreSQL refuses to run as root: then it runs as the user of its package, or as the system user `nobody`.
+/// The id of the user without privileges on Linux.
+const UNPRIVILEGED_UID: &str = "65534";
+
+/// The user of PostgreSQL, which refuses to run as root: that of its package, or the unprivileged one.
 fn other_user() -> Result<Option<(u32, u32)>> {
     if fs::metadata("/proc/self")?.uid() != 0 {
         return Ok(None);
     }
     let users = fs::read_to_string("/etc/passwd")?;
-    let find = |name: &str| {
-        let line = users.lines().find(|line| line.split(':').next() == Some(name))?;
+    let find = |field: usize, value: &str| {
+        let line = users.lines().find(|line| line.split(':').nth(field) == Some(value))?;
         let mut fields = line.split(':').skip(2);
         Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
     };
-    let found = find("postgres").or_else(|| find("nobody"));
-    Ok(Some(found.context("root needs a user `postgres` or `nobody` to run PostgreSQL")?))
+    let found = find(0, "postgres").or_else(|| find(2, UNPRIVILEGED_UID));
+    Ok(Some(found.context("root needs a user `postgres` or the user id 65534 to run PostgreSQL")?))
 }

@@ -14,16 +14,17 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::Size;
+use super::peers::{PeerResults, compare};
 use super::report::{Report, Row, Target};
 pub use cluster::programs;
 use cluster::{Cluster, SETTINGS_NOTE};
-use peers::{PEERS, Peer, PeerFigures};
+use peers::{PEERS, PostgresPeerFigures};
 pub use taskyard::put_to_start;
 use taskyard::{BATCH, CLIENTS, QueueFigures};
 
 /// How much to do.
 #[derive(Clone, Copy)]
-pub struct Amounts {
+pub struct PostgresAmounts {
     /// Tasks one by one.
     single: usize,
     /// Tasks in batches.
@@ -39,7 +40,7 @@ pub struct Amounts {
     round: usize,
 }
 
-const FULL: Amounts = Amounts {
+const FULL: PostgresAmounts = PostgresAmounts {
     single: 60_000,
     batched: 500_000,
     starts: 1_000,
@@ -48,7 +49,7 @@ const FULL: Amounts = Amounts {
     rounds: 20,
     round: 100_000,
 };
-const QUICK: Amounts = Amounts {
+const QUICK: PostgresAmounts = PostgresAmounts {
     single: 10_000,
     batched: 100_000,
     starts: 200,
@@ -58,7 +59,7 @@ const QUICK: Amounts = Amounts {
     round: 25_000,
 };
 
-impl Amounts {
+impl PostgresAmounts {
     fn of(size: Size) -> Self {
         if size.is_quick() { QUICK } else { FULL }
     }
@@ -67,26 +68,26 @@ impl Amounts {
 /// Measures Taskyard and the others.
 pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
     let Some(cluster) = start(folder)? else { return Ok(()) };
-    let amounts = Amounts::of(size);
+    let amounts = PostgresAmounts::of(size);
     let figures = taskyard::measure(&cluster.url(), amounts).await?;
-    let mut beside = Vec::new();
-    for peer in PEERS {
+    let mut results = Vec::new();
+    for (peer, remove_data) in PEERS {
         cluster.sql("CHECKPOINT")?;
         let measured = peers::measure(peer, &cluster, amounts);
         if let Err(why) = &measured {
             eprintln!("  {} is not measured: {why:#}", peer.name);
         }
-        beside.push((peer, measured));
-        cluster.sql(peer.clean)?;
+        results.push((peer, measured));
+        cluster.sql(remove_data)?;
     }
-    tell(report, &figures, &beside);
+    add_rows(report, &figures, &results);
     Ok(())
 }
 
 /// Measures Taskyard and the best of the others while a snapshot is open.
 pub async fn measure_held(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
     let Some(cluster) = start(folder)? else { return Ok(()) };
-    snapshot::measure(report, &cluster, Amounts::of(size)).await
+    snapshot::measure(report, &cluster, PostgresAmounts::of(size)).await
 }
 
 /// A database for a part that needs one.
@@ -120,18 +121,25 @@ fn start(folder: &Path) -> Result<Option<Cluster>> {
     Cluster::start(programs, &folder.join("postgres")).map(Some)
 }
 
-type Beside<'a> = [(&'a Peer, Result<PeerFigures>)];
-
-fn tell(report: &mut Report, figures: &QueueFigures, beside: &Beside<'_>) {
+fn add_rows(
+    report: &mut Report,
+    figures: &QueueFigures,
+    results: &PeerResults<'_, PostgresPeerFigures>,
+) {
     let QueueFigures { put, put_batches, drain_batches, drain, start } = figures;
     let rates = [
-        (format!("put, {CLIENTS} clients"), put, 10_000.0, PeerFigures::put as fn(&_) -> _),
-        (format!("put, batches of {BATCH}"), put_batches, 120_000.0, PeerFigures::put_batches),
-        ("drain, batches".into(), drain_batches, 45_000.0, PeerFigures::drain_batches),
-        (format!("drain, {CLIENTS} workers"), drain, 5_000.0, PeerFigures::drain),
+        (format!("put, {CLIENTS} clients"), put, 10_000.0, PostgresPeerFigures::put as fn(&_) -> _),
+        (
+            format!("put, batches of {BATCH}"),
+            put_batches,
+            120_000.0,
+            PostgresPeerFigures::put_batches,
+        ),
+        ("drain, batches".into(), drain_batches, 45_000.0, PostgresPeerFigures::drain_batches),
+        (format!("drain, {CLIENTS} workers"), drain, 5_000.0, PostgresPeerFigures::drain),
     ];
     for (what, measured, wanted, theirs) in rates {
-        let note = compare(beside, |theirs_all| {
+        let note = compare(results, |theirs_all| {
             let theirs = theirs(theirs_all);
             format!("{theirs:.0}/s: {:.1} times", measured.rate() / theirs)
         });
@@ -144,7 +152,7 @@ fn tell(report: &mut Report, figures: &QueueFigures, beside: &Beside<'_>) {
         });
     }
     let millis = |quantile| start.value_at_quantile(quantile) as f64 / 1000.0;
-    let note = compare(beside, |theirs| format!("{:.2} ms", theirs.start.p50));
+    let note = compare(results, |theirs| format!("{:.2} ms", theirs.start.p50));
     report.add(Row {
         what: "PostgreSQL put to start, p50".into(),
         figure: millis(0.5),
@@ -155,13 +163,4 @@ fn tell(report: &mut Report, figures: &QueueFigures, beside: &Beside<'_>) {
             millis(0.99)
         ),
     });
-}
-
-/// The figures of the others; one that was not measured is reported as missing.
-fn compare(beside: &Beside<'_>, words: impl Fn(&PeerFigures) -> String) -> String {
-    let each = beside.iter().map(|(peer, measured)| match measured {
-        Ok(figures) => format!("{} {}", peer.name, words(figures)),
-        Err(_) => format!("{} not measured", peer.name),
-    });
-    each.collect::<Vec<_>>().join(", ")
 }

@@ -12,7 +12,7 @@ use taskyard::{Client, Embedded};
 
 use super::super::load::{self, Load, TUBE};
 use super::super::report::{Report, Row, Target};
-use super::Amounts;
+use super::PostgresAmounts;
 use super::cluster::Cluster;
 use super::peers::{self, GRAPHILE};
 use super::taskyard::BATCH;
@@ -47,7 +47,11 @@ struct Counted {
     commits: f64,
 }
 
-pub async fn measure(report: &mut Report, cluster: &Cluster, amounts: Amounts) -> Result<()> {
+pub async fn measure(
+    report: &mut Report,
+    cluster: &Cluster,
+    amounts: PostgresAmounts,
+) -> Result<()> {
     let client = Client::open(&cluster.url())?;
     let normal = last(&rounds(&client, NORMAL_ROUNDS, amounts.round).await?)?;
     let snapshot = cluster.hold_snapshot()?;
@@ -71,7 +75,7 @@ pub async fn measure(report: &mut Report, cluster: &Cluster, amounts: Amounts) -
 
 fn tell(
     report: &mut Report,
-    amounts: Amounts,
+    amounts: PostgresAmounts,
     (normal, ours): (Round, Round),
     costs: &str,
     theirs: Result<(Round, Round, String)>,
@@ -148,7 +152,7 @@ fn leftovers(cluster: &Cluster, schema: &str) -> Result<String> {
 }
 
 /// The same with graphile-worker.
-fn peer(cluster: &Cluster, amounts: Amounts) -> Result<(Round, Round, String)> {
+fn peer(cluster: &Cluster, amounts: PostgresAmounts) -> Result<(Round, Round, String)> {
     let run = |rounds: usize| -> Result<PeerRounds> {
         let held = json!({ "rounds": rounds, "tasks": amounts.round, "seconds": LIMIT });
         peers::run(&GRAPHILE, cluster, amounts, held)

@@ -8,7 +8,7 @@ use taskyard::{Client, Embedded};
 use tokio::task::JoinSet;
 
 use super::super::load::{self, Load, Measured, TUBE};
-use super::Amounts;
+use super::PostgresAmounts;
 
 /// Concurrent clients, connections or workers.
 pub const CLIENTS: usize = 16;
@@ -30,7 +30,7 @@ pub struct QueueFigures {
 }
 
 /// Runs all five in an empty database.
-pub async fn measure(url: &str, amounts: Amounts) -> Result<QueueFigures> {
+pub async fn measure(url: &str, amounts: PostgresAmounts) -> Result<QueueFigures> {
     let client = Client::open(url)?;
     warm_up(&client).await?;
     let one = Load { clients: CLIENTS, batch: 1, tasks: amounts.single };

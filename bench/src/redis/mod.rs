@@ -15,10 +15,11 @@ use taskyard::{Client, Embedded};
 
 use super::Size;
 use super::load::{self, Load, Measured, TUBE};
+use super::peers::{PeerResults, compare};
 use super::postgres::put_to_start;
 use super::report::{Report, Row, Target};
-use peers::{PEERS, Peer, PeerFigures};
-use server::Server;
+use peers::{PEERS, RedisPeerFigures};
+use server::RedisServer;
 
 /// Concurrent clients, connections or workers.
 const CLIENTS: usize = 16;
@@ -27,7 +28,7 @@ const BATCH: usize = 100;
 
 /// How much to do.
 #[derive(Clone, Copy)]
-struct Amounts {
+struct RedisAmounts {
     /// Tasks one by one.
     single: usize,
     /// Tasks in batches.
@@ -40,10 +41,15 @@ struct Amounts {
     backlog: usize,
 }
 
-const FULL: Amounts =
-    Amounts { single: 200_000, batched: 500_000, starts: 1_000, seconds: 3.0, backlog: 50_000 };
-const QUICK: Amounts =
-    Amounts { single: 30_000, batched: 100_000, starts: 200, seconds: 1.0, backlog: 10_000 };
+const FULL: RedisAmounts = RedisAmounts {
+    single: 200_000,
+    batched: 500_000,
+    starts: 1_000,
+    seconds: 3.0,
+    backlog: 50_000,
+};
+const QUICK: RedisAmounts =
+    RedisAmounts { single: 30_000, batched: 100_000, starts: 200, seconds: 1.0, backlog: 10_000 };
 
 /// The figures of Taskyard.
 struct RedisFigures {
@@ -61,23 +67,23 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
         eprintln!("  Redis is not measured: it is not installed; set TASKYARD_REDIS");
         return Ok(());
     };
-    let server = Server::start(&program, &folder.join("redis"))?;
+    let server = RedisServer::start(&program, &folder.join("redis"))?;
     let amounts = if size.is_quick() { QUICK } else { FULL };
     let figures = ours(&server.url(), amounts).await?;
-    let mut beside = Vec::new();
+    let mut results = Vec::new();
     for peer in PEERS {
         server.empty()?;
         let measured = peers::measure(peer, &server, amounts);
         if let Err(why) = &measured {
             eprintln!("  {} is not measured: {why:#}", peer.name);
         }
-        beside.push((peer, measured));
+        results.push((peer, measured));
     }
-    tell(report, &figures, &beside);
+    add_rows(report, &figures, &results);
     Ok(())
 }
 
-async fn ours(url: &str, amounts: Amounts) -> Result<RedisFigures> {
+async fn ours(url: &str, amounts: RedisAmounts) -> Result<RedisFigures> {
     let client = Client::open(url)?;
     warm_up(&client).await?;
     let one = Load { clients: CLIENTS, batch: 1, tasks: amounts.single };
@@ -100,20 +106,23 @@ async fn warm_up(client: &Client<Embedded>) -> Result<()> {
     Ok(())
 }
 
-type Beside<'a> = [(&'a Peer, Result<PeerFigures>)];
 /// One figure of a peer, where it has such.
-type Of = fn(&PeerFigures) -> Option<f64>;
+type PeerFigure = fn(&RedisPeerFigures) -> Option<f64>;
 
-fn tell(report: &mut Report, figures: &RedisFigures, beside: &Beside<'_>) {
+fn add_rows(
+    report: &mut Report,
+    figures: &RedisFigures,
+    results: &PeerResults<'_, RedisPeerFigures>,
+) {
     let RedisFigures { put, drain, put_batches, drain_batches, start } = figures;
-    let rates: [(String, &Measured, f64, Of); 4] = [
+    let rates: [(String, &Measured, f64, PeerFigure); 4] = [
         (format!("put, {CLIENTS} clients"), put, 30_000.0, |peer| Some(peer.put)),
         (format!("put, batches of {BATCH}"), put_batches, 100_000.0, |peer| peer.put_batches),
         (format!("drain, batches of {BATCH}"), drain_batches, 60_000.0, |peer| Some(peer.drain)),
         (format!("drain, {CLIENTS} workers"), drain, 18_000.0, |peer| Some(peer.drain)),
     ];
     for (what, measured, wanted, theirs) in rates {
-        let note = compare(beside, |peer| match theirs(peer) {
+        let note = compare(results, |peer| match theirs(peer) {
             Some(theirs) => format!("{theirs:.0}/s: {:.1} times", measured.rate() / theirs),
             None => "has no such call".into(),
         });
@@ -126,7 +135,7 @@ fn tell(report: &mut Report, figures: &RedisFigures, beside: &Beside<'_>) {
         });
     }
     let millis = |quantile| start.value_at_quantile(quantile) as f64 / 1000.0;
-    let note = compare(beside, |theirs| format!("{:.2} ms", theirs.start.p50));
+    let note = compare(results, |theirs| format!("{:.2} ms", theirs.start.p50));
     report.add(Row {
         what: "Redis put to start, p50".into(),
         figure: millis(0.5),
@@ -138,13 +147,4 @@ fn tell(report: &mut Report, figures: &RedisFigures, beside: &Beside<'_>) {
             server::SETTINGS_NOTE
         ),
     });
-}
-
-/// The figures of the others; one that was not measured is reported as missing.
-fn compare(beside: &Beside<'_>, words: impl Fn(&PeerFigures) -> String) -> String {
-    let each = beside.iter().map(|(peer, measured)| match measured {
-        Ok(figures) => format!("{} {}", peer.name, words(figures)),
-        Err(_) => format!("{} not measured", peer.name),
-    });
-    each.collect::<Vec<_>>().join(", ")
 }

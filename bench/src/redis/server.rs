@@ -25,13 +25,13 @@ pub fn program() -> Option<PathBuf> {
 }
 
 /// A running server; it ends with this.
-pub struct Server {
+pub struct RedisServer {
     client: PathBuf,
     port: u16,
     child: Child,
 }
 
-impl Server {
+impl RedisServer {
     /// Starts a server in a new folder and waits until it answers.
     pub fn start(program: &Path, folder: &Path) -> Result<Self> {
         _ = fs::remove_dir_all(folder);
@@ -41,7 +41,7 @@ impl Server {
         command.args(["--bind", "127.0.0.1", "--port", &port.to_string()]).arg("--dir").arg(folder);
         command.args(SETTINGS).stdin(Stdio::null()).stdout(File::create(folder.join("log"))?);
         let child = command.spawn().context("Redis cannot be started")?;
-        let mut server = Server { client: program.with_file_name("redis-cli"), port, child };
+        let mut server = RedisServer { client: program.with_file_name("redis-cli"), port, child };
         for _ in 0..200 {
             if server.talk(&["PING"]).is_ok_and(|said| said.contains("PONG")) {
                 return Ok(server);
@@ -74,7 +74,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for RedisServer {
     fn drop(&mut self) {
         _ = self.child.kill();
         _ = self.child.wait();

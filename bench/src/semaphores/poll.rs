@@ -22,11 +22,11 @@ const EVERY: f64 = 60_000.0;
 
 /// Measures a round in this database, and reports how long a free grant waits.
 pub fn measure(report: &mut Report, psql: &Path, url: &str) -> Result<()> {
-    ask(psql, url, PREPARE)?;
-    let said = ask(psql, url, ROUND)?;
+    run_sql(psql, url, PREPARE)?;
+    let said = run_sql(psql, url, ROUND)?;
     let last = said.lines().last().context("psql printed nothing")?;
     let millis: f64 = last.trim().parse().with_context(|| format!("not a time: {last}"))?;
-    ask(psql, url, "DROP SCHEMA taskyard_bench_poll CASCADE")?;
+    run_sql(psql, url, "DROP SCHEMA taskyard_bench_poll CASCADE")?;
     let wait = EVERY / 2.0 + millis / 2.0;
     report.add(Row {
         what: "a loop once a minute: from a release to the next grant, mean".into(),
@@ -51,7 +51,7 @@ pub fn measure(report: &mut Report, psql: &Path, url: &str) -> Result<()> {
     Ok(())
 }
 
-fn ask(psql: &Path, url: &str, text: &str) -> Result<String> {
+fn run_sql(psql: &Path, url: &str, text: &str) -> Result<String> {
     let mut command = Command::new(psql);
     command.args(["-X", "-q", "-t", "-A", "-v", "ON_ERROR_STOP=1", "-c", text, url]);
     // One text with several statements is one transaction: what the round does is on disk once, as for the loop.

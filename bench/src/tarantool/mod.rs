@@ -16,7 +16,7 @@ use taskyard::{Client, Embedded, Task};
 use super::Size;
 use super::load::{self, Load, Measured, TUBE};
 use super::report::{Report, Row, Target};
-use server::Server;
+use server::TarantoolServer;
 
 /// Concurrent calls.
 const CLIENTS: usize = 64;
@@ -33,7 +33,7 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
         eprintln!("  Tarantool is not measured: it is not installed; set TASKYARD_TARANTOOL");
         return Ok(());
     };
-    let server = Server::start(&program, &folder.join("tarantool"))?;
+    let server = TarantoolServer::start(&program, &folder.join("tarantool"))?;
     let client = Client::open(&server.url())?;
     warm_up(&client).await?;
     let tasks = if size.is_quick() { 50_000 } else { 500_000 };

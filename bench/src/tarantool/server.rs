@@ -25,12 +25,12 @@ pub fn program() -> Option<PathBuf> {
 }
 
 /// A running server; it ends with this.
-pub struct Server {
+pub struct TarantoolServer {
     port: u16,
     child: Child,
 }
 
-impl Server {
+impl TarantoolServer {
     /// Starts a server in a new folder and waits until it is ready.
     pub fn start(program: &Path, folder: &Path) -> Result<Self> {
         _ = fs::remove_dir_all(folder);
@@ -40,8 +40,10 @@ impl Server {
         let mut command = Command::new(program);
         command.arg("server.lua").arg(port.to_string()).current_dir(folder);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut server =
-            Server { port, child: command.spawn().context("Tarantool cannot be started")? };
+        let mut server = TarantoolServer {
+            port,
+            child: command.spawn().context("Tarantool cannot be started")?,
+        };
         for _ in 0..200 {
             if folder.join("ready").exists() {
                 return Ok(server);
@@ -58,7 +60,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for TarantoolServer {
     fn drop(&mut self) {
         _ = self.child.kill();
         _ = self.child.wait();

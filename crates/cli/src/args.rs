@@ -19,6 +19,7 @@ use crate::serve::ServeArgs;
 use crate::sql::SqlArgs;
 use crate::stats::StatsArgs;
 use crate::take::TakeArgs;
+use crate::tasks::{ShowTaskArgs, TasksArgs};
 use crate::top::TopArgs;
 use crate::tube::TubeArgs;
 use crate::worker::WorkerArgs;
@@ -86,6 +87,10 @@ pub enum Verb {
     Delete(DeleteArgs),
     /// Show tasks without taking them, and why they are not running.
     Peek(PeekArgs),
+    /// List the tasks of a tube: by state, by payload, in the order of delivery.
+    Tasks(TasksArgs),
+    /// Show everything about one task.
+    Task(ShowTaskArgs),
     /// Show the number of tasks and calls of each tube.
     Stats(StatsArgs),
     /// Show a live view of all tubes with their rates per second.

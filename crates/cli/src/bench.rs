@@ -171,21 +171,21 @@ where
 impl Load {
     async fn create(&self) -> anyhow::Result<()> {
         let (tube, options) = (self.tube.clone(), TubeOptions::new(Kind::FifoTtl));
-        self.http.ask(Command::CreateTube { tube, options, if_not_exists: false }).await?;
+        self.http.execute_one(Command::CreateTube { tube, options, if_not_exists: false }).await?;
         Ok(())
     }
 
     async fn drop_tube(&self) -> anyhow::Result<()> {
         // A tube with taken tasks cannot be removed.
-        self.http.ask(Command::Truncate { tube: self.tube.clone() }).await?;
-        self.http.ask(Command::DropTube { tube: self.tube.clone() }).await?;
+        self.http.execute_one(Command::Truncate { tube: self.tube.clone() }).await?;
+        self.http.execute_one(Command::DropTube { tube: self.tube.clone() }).await?;
         Ok(())
     }
 
     async fn put(self, count: usize) -> anyhow::Result<usize> {
         let tasks = vec![self.task; count];
         let put = Command::Put { tube: self.tube, tasks, wait: Span::ZERO };
-        match self.http.ask(put).await? {
+        match self.http.execute_one(put).await? {
             Reply::Put(placed) => Ok(placed.len()),
             _ => Err(unexpected_reply("put")),
         }
@@ -199,7 +199,7 @@ impl Load {
             lease: Some(LEASE),
             wait: Span::ZERO,
         };
-        let Reply::Taken(tasks) = self.http.ask(Command::Take(take)).await? else {
+        let Reply::Taken(tasks) = self.http.execute_one(Command::Take(take)).await? else {
             return Err(unexpected_reply("take"));
         };
         let items = tasks.iter().filter_map(|task| {
@@ -207,7 +207,7 @@ impl Load {
             Some(FinishItem { id: task.id, holder, finish: Finish::Ack })
         });
         let ack = Command::Finish { tube: self.tube, items: items.collect(), show: false };
-        let Reply::Finished(outcomes) = self.http.ask(ack).await? else {
+        let Reply::Finished(outcomes) = self.http.execute_one(ack).await? else {
             return Err(unexpected_reply("ack"));
         };
         Ok(outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Done(_))).count())

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::env;
 use std::future::Future;
 use std::net::Ipv6Addr;
+use std::pin::Pin;
 
 use clap::Args;
 use taskyard::{Http, HttpError};
@@ -30,6 +31,26 @@ pub struct ConnectArgs {
     token: Option<String>,
 }
 
+/// The server to connect to, and the form of the output: text or one JSON value.
+#[derive(Debug, Args)]
+pub struct ServerArgs {
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+/// The server to connect to, and the form of the output: text or lines of JSON.
+#[derive(Debug, Args)]
+pub struct ServerLinesArgs {
+    /// Print one JSON object per line.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
 impl ConnectArgs {
     /// A client for the server, not connected yet.
     pub fn http(&self) -> Result<Http, HttpError> {
@@ -41,9 +62,9 @@ impl ConnectArgs {
     }
 
     /// Sends one command and returns the reply.
-    pub fn ask(&self, command: Command) -> anyhow::Result<Reply> {
+    pub fn execute(&self, command: Command) -> anyhow::Result<Reply> {
         let http = self.http()?;
-        block_on(async { Ok(http.ask(command).await?) })
+        block_on(async { Ok(http.execute_one(command).await?) })
     }
 
     /// The flags that a suggested command line needs to use the same server.
@@ -78,8 +99,16 @@ pub fn program() -> String {
 
 /// Runs a future to its end on this thread.
 pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let mut result = None;
+    run_boxed(Box::pin(async { result = Some(work.await) }))?;
+    result.unwrap_or_else(|| unreachable!("a future that was run to its end has a result"))
+}
+
+/// Runs a future of any command, so that the code of the runtime is compiled once and not for each command.
+fn run_boxed(work: Pin<Box<dyn Future<Output = ()> + '_>>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(work)
+    runtime.block_on(work);
+    Ok(())
 }
 
 /// The error for a reply that does not match the command.

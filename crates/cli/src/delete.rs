@@ -31,7 +31,7 @@ pub fn run(args: DeleteArgs) -> anyhow::Result<Exit> {
     let tube = TubeName::new(&args.tube)?;
     let ids: Vec<TaskId> = args.ids.into_iter().map(TaskId).collect();
     let delete = Command::Delete { tube: tube.clone(), ids: ids.clone(), show: false };
-    let Reply::Finished(outcomes) = args.connect.ask(delete)? else {
+    let Reply::Finished(outcomes) = args.connect.execute(delete)? else {
         return Err(unexpected_reply("delete"));
     };
     finish::print(&tube, &ids, &outcomes, "deleted", args.json)

@@ -89,7 +89,7 @@ fn finish(args: &AckArgs, finish: Finish, done: &str) -> anyhow::Result<Exit> {
     let item =
         |delivery: &Delivery| FinishItem { id: delivery.id, holder: delivery.holder, finish };
     let items = args.deliveries.iter().map(item).collect();
-    let reply = args.connect.ask(Command::Finish { tube: tube.clone(), items, show: false })?;
+    let reply = args.connect.execute(Command::Finish { tube: tube.clone(), items, show: false })?;
     let Reply::Finished(outcomes) = reply else { return Err(unexpected_reply("finish")) };
     let ids: Vec<TaskId> = args.deliveries.iter().map(|delivery| delivery.id).collect();
     print(&tube, &ids, &outcomes, done, args.json)

@@ -40,7 +40,7 @@ pub struct KickArgs {
 pub fn run(args: KickArgs) -> anyhow::Result<Exit> {
     let count = if args.all { u64::MAX } else { args.count };
     let kick = Command::Kick { tube: TubeName::new(&args.tube)?, count };
-    let Reply::Kicked(kicked) = args.connect.ask(kick)? else {
+    let Reply::Kicked(kicked) = args.connect.execute(kick)? else {
         return Err(unexpected_reply("kick"));
     };
     if args.json {

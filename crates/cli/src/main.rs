@@ -23,6 +23,7 @@ mod serve;
 mod sql;
 mod stats;
 mod take;
+mod tasks;
 mod top;
 mod tube;
 mod worker;
@@ -68,6 +69,8 @@ fn main() -> ExitCode {
         Verb::Kick(args) => kick::run(args),
         Verb::Delete(args) => delete::run(args),
         Verb::Peek(args) => peek::run(args),
+        Verb::Tasks(args) => tasks::list(args),
+        Verb::Task(args) => tasks::show(args),
         Verb::Stats(args) => stats::run(args),
         Verb::Top(args) => top::run(args),
         Verb::Tube(args) => tube::run(args),

@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use taskyard_wire::Exit;
 use taskyard_wire::http::ManagerAnswer;
 
-use crate::connect::{ConnectArgs, block_on};
+use crate::connect::{ServerArgs, block_on};
 use crate::output;
 use crate::table::Table;
 
@@ -25,24 +25,21 @@ pub struct ManagerArgs {
 #[derive(Debug, Subcommand)]
 enum ManagerVerb {
     /// Show the active manager, the workers that reported recently, and the processors of each queue.
-    Status(StatusArgs),
+    Status(ManagerStatusArgs),
 }
 
 #[derive(Debug, Args)]
-struct StatusArgs {
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+struct ManagerStatusArgs {
     #[command(flatten)]
-    connect: ConnectArgs,
+    server: ServerArgs,
 }
 
 /// Prints the status.
 pub fn run(args: ManagerArgs) -> anyhow::Result<Exit> {
     let ManagerVerb::Status(args) = args.verb;
-    let http = args.connect.http()?;
+    let http = args.server.connect.http()?;
     let status: ManagerAnswer = block_on(async { Ok(http.get("/v1/manager").await?) })?;
-    let text = if args.json { serde_json::to_string(&status)? } else { shown(&status) };
+    let text = if args.server.json { serde_json::to_string(&status)? } else { shown(&status) };
     output::line(text)?;
     Ok(Exit::Ok)
 }

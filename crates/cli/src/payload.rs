@@ -109,7 +109,11 @@ fn from_bytes(bytes: Vec<u8>, form: Option<Form>) -> anyhow::Result<PayloadAndHi
 
 /// The payload as JSON, or its size if JSON cannot represent it.
 pub fn show(body: Option<&Body>) -> String {
-    let Some(payload) = body.map(Body::payload) else { return String::new() };
+    body.map(Body::payload).map_or_else(String::new, show_bytes)
+}
+
+/// The same for the bytes of a payload.
+pub fn show_bytes(payload: &[u8]) -> String {
     match msgpack_to_json(payload) {
         Ok(json) => printable(&json),
         Err(_) => {

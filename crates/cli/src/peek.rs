@@ -3,24 +3,28 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use taskyard_core::{Command, Reason, Reply, Task, TaskId, TubeName};
+use taskyard_core::{Command, List, ListOrder, Reason, Reply, Task, TaskId, TubeName};
 use taskyard_wire::Exit;
 use taskyard_wire::http::{Form, TaskAnswer, moment_of};
 
 use crate::connect::{ConnectArgs, unexpected_reply};
 use crate::{output, payload, units};
 
+/// How many tasks are shown if none is named.
+const NEXT: usize = 10;
+
 /// The arguments of `peek`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   taskyard peek mail 0             state, data, and why it is not running
-  taskyard peek mail 0 1 2 --json")]
+  taskyard peek mail 0 1 2 --json
+  taskyard peek mail               the ten tasks that will be taken next")]
 pub struct PeekArgs {
     /// The tube.
     tube: String,
-    /// The tasks.
-    #[arg(required = true, value_name = "ID")]
+    /// The tasks; without ids the next ten that can be taken.
+    #[arg(value_name = "ID")]
     ids: Vec<u64>,
     /// Print one JSON object per line, with all fields.
     #[arg(long)]
@@ -32,9 +36,14 @@ pub struct PeekArgs {
 /// Shows tasks; the exit code is 4 if one does not exist.
 pub fn run(args: PeekArgs) -> anyhow::Result<Exit> {
     let tube = TubeName::new(&args.tube)?;
-    let ids: Vec<TaskId> = args.ids.iter().copied().map(TaskId).collect();
+    let ids: Vec<TaskId> = match args.ids.as_slice() {
+        [] => next_ids(&args.connect, &tube)?,
+        ids => ids.iter().copied().map(TaskId).collect(),
+    };
     let peek = Command::Peek { tube: tube.clone(), ids: ids.clone() };
-    let Reply::Tasks(tasks) = args.connect.ask(peek)? else { return Err(unexpected_reply("peek")) };
+    let Reply::Tasks(tasks) = args.connect.execute(peek)? else {
+        return Err(unexpected_reply("peek"));
+    };
     if args.json {
         output::json_lines(tasks.iter().map(|task| TaskAnswer::with_reason(task, Form::Json)))?;
     } else if !tasks.is_empty() {
@@ -57,6 +66,21 @@ pub fn run(args: PeekArgs) -> anyhow::Result<Exit> {
         output::note(format!("task {id} does not exist in {tube}"));
     }
     Ok(if missing.is_empty() { Exit::Ok } else { Exit::NotFound })
+}
+
+/// The tasks that will be taken next.
+fn next_ids(connect: &ConnectArgs, tube: &TubeName) -> anyhow::Result<Vec<TaskId>> {
+    let order = ListOrder::Queue { after: None };
+    let list = List { tube: tube.clone(), order, limit: NEXT };
+    match connect.execute(Command::List(list))? {
+        Reply::Listed(tasks) if tasks.is_empty() => {
+            let hint = "taskyard tasks lists tasks in other states";
+            output::note(format!("no task of {tube} can be taken now; {hint}"));
+            Ok(Vec::new())
+        }
+        Reply::Listed(tasks) => Ok(tasks.iter().map(|task| task.id).collect()),
+        _ => Err(unexpected_reply("list")),
+    }
 }
 
 /// The priority, and the one for the semaphore if it has its own.

@@ -138,7 +138,7 @@ async fn put(
     wait: Span,
 ) -> anyhow::Result<Vec<Placed>> {
     let subqueues = tasks.iter().any(|task| task.subqueue.is_some());
-    match http.ask(Command::Put { tube: tube.clone(), tasks, wait }).await {
+    match http.execute_one(Command::Put { tube: tube.clone(), tasks, wait }).await {
         Ok(Reply::Put(placed)) => Ok(placed),
         Ok(_) => Err(unexpected_reply("put")),
         // For other commands this is a wrong name; here the tube has to be created.

@@ -13,7 +13,8 @@ use anyhow::Context;
 use clap::Args;
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::{
-    METRICS_TUBES_MAX, PAYLOAD_BYTES_DEFAULT, PAYLOAD_BYTES_MAX, TUBES_PER_USER_MAX,
+    METRICS_TUBES_MAX, PAYLOAD_BYTES_DEFAULT, PAYLOAD_BYTES_MAX, SERIES_TUBES_MAX,
+    TUBES_PER_USER_MAX,
 };
 use taskyard_core::service::Service;
 use taskyard_core::{Command, Execute, Reply, TubeName};
@@ -80,6 +81,9 @@ pub struct ServeArgs {
     /// Number of tubes with their own rows in /metrics; the others share one row.
     #[arg(long, value_name = "N", default_value_t = METRICS_TUBES_MAX as u16)]
     metrics_tubes: u16,
+    /// Number of tubes with time series; 0 turns them off.
+    #[arg(long, value_name = "N", default_value_t = SERIES_TUBES_MAX as u16)]
+    series_tubes: u16,
     /// Also put events of semaphores into this tube.
     #[arg(long, value_name = "TUBE")]
     events_tube: Option<String>,
@@ -158,7 +162,10 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     let durable = store.capabilities().durable;
     let (durability, unsupported) = (store.durability(), store.unsupported());
     runtime.block_on(async {
-        let settings = Settings { payload_bytes_max: args.payload_max.0 };
+        let settings = Settings {
+            payload_bytes_max: args.payload_max.0,
+            series_tubes_max: args.series_tubes.into(),
+        };
         let engine = Engine::start(store, Arc::new(SystemClock::new()), settings);
         let tubes = tubes(&engine).await?;
         let opened_in = started.elapsed();

@@ -49,7 +49,7 @@ pub fn run(args: TakeArgs) -> anyhow::Result<Exit> {
         lease: Some(args.lease),
         wait: args.wait,
     };
-    let Reply::Taken(tasks) = args.connect.ask(Command::Take(take))? else {
+    let Reply::Taken(tasks) = args.connect.execute(Command::Take(take))? else {
         return Err(unexpected_reply("take"));
     };
     if tasks.is_empty() {
@@ -70,7 +70,7 @@ pub fn run(args: TakeArgs) -> anyhow::Result<Exit> {
 
 /// Why there is no task: a paused tube delivers nothing.
 fn why_nothing(args: &TakeArgs, tube: &TubeName) -> anyhow::Result<String> {
-    let asked = args.connect.ask(Command::Tubes { tube: Some(tube.clone()) })?;
+    let asked = args.connect.execute(Command::Tubes { tube: Some(tube.clone()) })?;
     let Reply::Tubes(tubes) = asked else { return Err(unexpected_reply("tubes")) };
     let Some(found) = tubes.iter().find(|found| found.options.paused) else {
         return Ok(format!("nothing to take from {tube}"));

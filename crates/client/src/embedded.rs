@@ -41,7 +41,9 @@ impl Client<Embedded> {
     /// Opens a queue with a memory budget, or a damaged store.
     pub fn open_with(url: &str, options: &OpenOptions) -> Result<Self> {
         let store = open(url, options)?;
-        let engine = Engine::start(store, Arc::new(SystemClock::new()), Settings::default());
+        // No caller of an embedded queue can read time series.
+        let settings = Settings { series_tubes_max: 0, ..Settings::default() };
+        let engine = Engine::start(store, Arc::new(SystemClock::new()), settings);
         Ok(Client::new(Embedded { engine, strict: false }))
     }
 

@@ -13,14 +13,16 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::{
-    Command, Error, Execute, Finish, NewTask, Placed, Reply, Span, Take, Task, TubeName,
+    Command, Error, Execute, Finish, ListedTask, NewTask, Placed, Reply, Span, Take, Task, TaskId,
+    TubeName,
 };
 use taskyard_wire::Code;
 use taskyard_wire::http::{
     AlterRequest, ConsumerAnswer, ConsumersAnswer, CreateAnswer, CreateRequest, DeleteRequest,
     DeliveriesAnswer, DeliveryAnswer, ErrorAnswer, FinishAnswer, FinishRequest, KickAnswer,
-    KickRequest, NameRequest, NothingAnswer, PeekRequest, PutAnswer, PutRequest, TakeRequest,
-    TasksAnswer, TubeAnswer, TubesAnswer, parse_answer,
+    KickRequest, NameRequest, NothingAnswer, PeekRequest, PutAnswer, PutRequest, SeriesAnswer,
+    TakeRequest, TaskAnswer, TaskPageAnswer, TasksAnswer, TasksQuery, TubeAnswer, TubesAnswer,
+    parse_answer,
 };
 
 use self::connection_pool::{ConnectionPool, HttpCall};
@@ -62,11 +64,11 @@ impl Http {
     }
 
     /// Executes one command.
-    pub async fn ask(&self, command: Command) -> Result<Reply, HttpError> {
+    pub async fn execute_one(&self, command: Command) -> Result<Reply, HttpError> {
         let verb = command.verb();
         match command {
             Command::Put { .. } | Command::Take(_) | Command::Finish { .. } => {
-                self.ask_tasks(command, verb).await
+                self.execute_task_command(command, verb).await
             }
             Command::Kick { tube, count } => {
                 let answer: KickAnswer = self.post(&tube, "kick", &KickRequest { count }).await?;
@@ -81,18 +83,27 @@ impl Http {
                 let answer: TasksAnswer = self.post(&tube, "peek", &request).await?;
                 Ok(Reply::Tasks(answer.into_tasks().map_err(refused)?))
             }
+            Command::List(list) => {
+                let page = self.tasks(&list.tube, &TasksQuery::new(&list)).await?;
+                let listed = |task: &TaskAnswer| ListedTask { id: TaskId(task.id), pri: task.pri };
+                Ok(Reply::Listed(page.tasks.iter().map(listed).collect()))
+            }
             Command::Deliveries { tube, count } => {
                 let deliveries = self.deliveries(&tube, count).await?.into_iter();
                 let tasks = deliveries.map(DeliveryAnswer::into_task).collect::<Result<_, _>>();
                 Ok(Reply::Tasks(tasks.map_err(refused)?))
             }
-            Command::Semaphore(command) => self.ask_semaphore(command).await,
-            other => self.ask_tube(other, verb).await,
+            Command::Semaphore(command) => self.execute_semaphore_command(command).await,
+            other => self.execute_tube_command(other, verb).await,
         }
     }
 
     /// Executes a command that carries tasks.
-    async fn ask_tasks(&self, command: Command, verb: &'static str) -> Result<Reply, HttpError> {
+    async fn execute_task_command(
+        &self,
+        command: Command,
+        verb: &'static str,
+    ) -> Result<Reply, HttpError> {
         match command {
             Command::Put { tube, tasks, mut wait } => loop {
                 let (now, rest) = split_wait(wait);
@@ -150,7 +161,11 @@ impl Http {
     }
 
     /// Executes a command on a tube; refuses the commands that HTTP does not have.
-    async fn ask_tube(&self, command: Command, verb: &'static str) -> Result<Reply, HttpError> {
+    async fn execute_tube_command(
+        &self,
+        command: Command,
+        verb: &'static str,
+    ) -> Result<Reply, HttpError> {
         match command {
             Command::CreateTube { tube, options, if_not_exists } => {
                 let request = CreateRequest::new(&options, if_not_exists);
@@ -197,6 +212,13 @@ impl Http {
         Ok(vec![self.send(request, Duration::ZERO, "tubes").await?])
     }
 
+    /// The time series of the sum over all tubes that are not internal: the last `seconds` by
+    /// second, at most 3600.
+    pub async fn recent_series(&self, seconds: u32) -> Result<SeriesAnswer, HttpError> {
+        let target = self.target(&["series"]).with("from", &format!("-{seconds}"));
+        self.send(HttpCall::new(Method::GET, target), Duration::ZERO, "series").await
+    }
+
     /// What happens to acknowledged tasks when the machine of the store fails, where this depends on its settings.
     pub async fn durability(&self) -> Result<Option<String>, HttpError> {
         #[derive(serde::Deserialize)]
@@ -211,6 +233,18 @@ impl Http {
         let request = HttpCall::new(Method::GET, self.target(&["stats"]));
         let stats: Stats = self.send(request, Duration::ZERO, "stats").await?;
         Ok(stats.server.durability)
+    }
+
+    /// A page of the tasks of a tube.
+    pub async fn tasks(
+        &self,
+        tube: &TubeName,
+        query: &TasksQuery,
+    ) -> Result<TaskPageAnswer, HttpError> {
+        let parameters = query.parameters().into_iter();
+        let target = self.tube_target(tube, "tasks");
+        let target = parameters.fold(target, |target, (name, value)| target.with(name, &value));
+        self.send(HttpCall::new(Method::GET, target), Duration::ZERO, "list").await
     }
 
     /// The deliveries of a tube, by task id, at most 10,000.
@@ -303,7 +337,7 @@ impl Execute for Http {
     async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
         let mut replies = Vec::with_capacity(commands.len());
         for command in commands {
-            replies.push(self.ask(command).await.map_err(Error::from));
+            replies.push(self.execute_one(command).await.map_err(Error::from));
         }
         replies
     }

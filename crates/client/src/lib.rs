@@ -54,10 +54,10 @@ pub use task::{Task, bytes_task, new_task};
 pub use taskyard_core::command::TubeInfo;
 pub use taskyard_core::{
     EnqueueItem, EventId, EventKind, Execute, Finish, FinishItem, Grant, GrantFinish, GrantItem,
-    GrantOutcome, Holder, Kind, Lease, Member, MemberCursor, MemberGroup, MembersPage, NewTask,
-    Outcome, Placed, Priority, Reason, SemaphoreChange, SemaphoreEvent, SemaphoreInfo,
-    SemaphoreKey, SemaphoreOptions, Span, Standing, State, Status, Take, TaskId, Timestamp,
-    TubeChange, TubeName, TubeOptions, TubeStats,
+    GrantOutcome, Holder, Kind, Lease, Member, MemberCursor, MemberGroup, MemberInfo, MembersPage,
+    NewTask, Outcome, Placed, Priority, Reason, SemaphoreChange, SemaphoreEvent, SemaphoreInfo,
+    SemaphoreKey, SemaphoreOptions, Span, State, Status, Take, TaskId, Timestamp, TubeChange,
+    TubeName, TubeOptions, TubeStats,
 };
 #[cfg(feature = "embedded")]
 pub use taskyard_store::{OpenError, OpenOptions};

@@ -9,8 +9,8 @@ use std::time::Duration;
 use futures_core::Stream;
 use taskyard_core::{
     Command, EnqueueItem, EventId, Execute, Grant, GrantFinish, GrantItem, GrantOutcome,
-    MemberCursor, MemberGroup, MembersPage, Reply, SemaphoreChange, SemaphoreCommand,
-    SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreReply, Standing, TaskId,
+    MemberCursor, MemberGroup, MemberInfo, MembersPage, Reply, SemaphoreChange, SemaphoreCommand,
+    SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreReply, TaskId,
 };
 
 use crate::client::{Client, unexpected};
@@ -82,8 +82,8 @@ impl<'a, E: Execute> SemaphoreManager<'a, E> {
     pub async fn get_or_create(&self, key: &str) -> Result<Semaphore<'a, E>> {
         let semaphore = self.named(key)?;
         // Most semaphores exist. Creating one returns the number of waiting tasks, which some stores have to count; an empty
-        // look does not.
-        match semaphore.look(&[]).await {
+        // peek does not.
+        match semaphore.peek(&[]).await {
             Err(Error::Refused(taskyard_core::Error::SemaphoreNotFound(_))) => {}
             found => return found.map(|_| semaphore),
         }
@@ -167,21 +167,21 @@ impl<'a, E: Execute> Semaphore<'a, E> {
     }
 
     /// Enqueues a task, or changes its priority; larger priorities come first.
-    pub async fn enqueue(&self, task: TaskId, priority: f64) -> Result<Standing> {
-        let mut standings = self.enqueue_many(&[EnqueueItem { task, priority }]).await?;
-        Ok(standings.pop().ok_or_else(|| unexpected("enqueue"))?)
+    pub async fn enqueue(&self, task: TaskId, priority: f64) -> Result<MemberInfo> {
+        let mut infos = self.enqueue_many(&[EnqueueItem { task, priority }]).await?;
+        Ok(infos.pop().ok_or_else(|| unexpected("enqueue"))?)
     }
 
     /// Enqueues many tasks in one step.
-    pub async fn enqueue_many(&self, entries: &[EnqueueItem]) -> Result<Vec<Standing>> {
+    pub async fn enqueue_many(&self, entries: &[EnqueueItem]) -> Result<Vec<MemberInfo>> {
         let (key, entries) = (self.key.clone(), entries.to_vec());
-        self.standings(SemaphoreCommand::Enqueue { key, entries }).await
+        self.member_infos(SemaphoreCommand::Enqueue { key, entries }).await
     }
 
-    /// The standings of tasks; those that are not enqueued are left out.
-    pub async fn look(&self, tasks: &[TaskId]) -> Result<Vec<Standing>> {
+    /// Shows tasks; those that are not enqueued are omitted.
+    pub async fn peek(&self, tasks: &[TaskId]) -> Result<Vec<MemberInfo>> {
         let (key, tasks) = (self.key.clone(), tasks.to_vec());
-        self.standings(SemaphoreCommand::Look { key, tasks }).await
+        self.member_infos(SemaphoreCommand::Peek { key, tasks }).await
     }
 
     /// The tasks that hold a grant or wait for one, highest priority first, at most `count`; `after` is the `next` of the
@@ -253,10 +253,10 @@ impl<'a, E: Execute> Semaphore<'a, E> {
         Ok(outcomes.first().copied().ok_or_else(|| unexpected("finish"))?)
     }
 
-    async fn standings(&self, command: SemaphoreCommand) -> Result<Vec<Standing>> {
+    async fn member_infos(&self, command: SemaphoreCommand) -> Result<Vec<MemberInfo>> {
         match self.client.semaphore(command).await? {
-            SemaphoreReply::Standings(standings) => Ok(standings),
-            _ => Err(unexpected("standings").into()),
+            SemaphoreReply::MemberInfos(infos) => Ok(infos),
+            _ => Err(unexpected("peek").into()),
         }
     }
 }

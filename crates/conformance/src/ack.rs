@@ -1,13 +1,13 @@
-//! Ack: who may say that a task is done.
+//! Ack: which holders can complete a task.
 
 use taskyard_core::{
     Finish, FinishItem, Holder, Kind, NewTask, Outcome, Reason, Span, State, TaskId, TubeOptions,
 };
 
 use super::Harness;
-use super::ask::{Ask, NO_LEASE, done, lease, secs, session, task};
+use super::commands::{NO_LEASE, QueueCommands, done, lease, secs, session, task};
 
-/// The holder of the lease ends the task.
+/// The holder of the lease can ack the task.
 pub async fn by_lease<H: Harness>(queue: H) {
     for kind in Kind::ALL {
         let tube = queue.tube_named(kind.name(), TubeOptions::new(kind)).await;
@@ -20,7 +20,7 @@ pub async fn by_lease<H: Harness>(queue: H) {
     }
 }
 
-/// The session that took it ends the task, and the lease number of such a delivery works too.
+/// The session that took the task can ack it, and so can the lease number of that delivery.
 pub async fn by_session<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     queue.put_texts(&tube, &["a", "b"]).await;
@@ -32,8 +32,8 @@ pub async fn by_session<H: Harness>(queue: H) {
     assert_eq!(queue.calls(&tube).await.ack, 2);
 }
 
-/// Anybody may, who does not name a lease, as long as the task is taken.
-pub async fn by_anybody_while_taken<H: Harness>(queue: H) {
+/// A client that names neither lease nor session can ack a task as long as it is taken.
+pub async fn without_a_holder_while_taken<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     let id = queue.put(&tube, task("x")).await;
     assert_eq!(queue.finish(&tube, id, Holder::Any, Finish::Ack).await, Outcome::Stale);
@@ -42,7 +42,7 @@ pub async fn by_anybody_while_taken<H: Harness>(queue: H) {
 }
 
 /// Another session, a session that took nothing, a wrong lease: all are refused.
-pub async fn others_are_refused<H: Harness>(queue: H) {
+pub async fn other_holders_are_refused<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     queue.put_texts(&tube, &["held by a session", "held by a lease"]).await;
     queue.join(session(1)).await;
@@ -64,8 +64,8 @@ pub async fn others_are_refused<H: Harness>(queue: H) {
     assert_eq!(queue.calls(&tube).await.ack, 0);
 }
 
-/// A task that is not there is missing, whoever asks.
-pub async fn what_is_not_there_is_missing<H: Harness>(queue: H) {
+/// An ack of an absent task has the outcome `Missing`, for every holder.
+pub async fn an_absent_task_is_missing<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     queue.put(&tube, task("x")).await;
     let taken = queue.take(&tube).await;
@@ -77,7 +77,7 @@ pub async fn what_is_not_there_is_missing<H: Harness>(queue: H) {
     assert_eq!(queue.ack(&tube, &taken).await, Outcome::Missing, "the second ack");
 }
 
-/// The lease of an earlier delivery ends nothing, also when the same worker took the task again.
+/// The lease of an earlier delivery is stale, also when the same worker took the task again.
 pub async fn an_earlier_lease_is_stale<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     queue.put(&tube, NewTask { ttr: Some(secs(10)), ..task("x") }).await;
@@ -92,8 +92,8 @@ pub async fn an_earlier_lease_is_stale<H: Harness>(queue: H) {
     done(queue.ack(&tube, &third).await);
 }
 
-/// A lease that is over is refused, even before time has taken the task back.
-pub async fn a_past_lease_is_stale_before_the_tick<H: Harness>(queue: H) {
+/// An expired lease is refused, even before a tick has returned the task.
+pub async fn an_expired_lease_is_stale_before_the_tick<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     queue.join(session(1)).await;
     for holder in [None, Some(Holder::Any), Some(Holder::Session(session(1)))] {
@@ -109,8 +109,8 @@ pub async fn a_past_lease_is_stale_before_the_tick<H: Harness>(queue: H) {
     }
 }
 
-/// One moment before its end a lease still holds.
-pub async fn a_lease_holds_until_its_end<H: Harness>(queue: H) {
+/// One microsecond before its end a lease is still valid.
+pub async fn a_lease_is_valid_until_its_end<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     queue.put(&tube, NewTask { ttr: Some(secs(10)), ..task("x") }).await;
     let taken = queue.take(&tube).await;
@@ -118,7 +118,7 @@ pub async fn a_lease_holds_until_its_end<H: Harness>(queue: H) {
     done(queue.ack(&tube, &taken).await);
 }
 
-/// A batch has an outcome for each item, and what is refused does not hinder the rest.
+/// A batch has an outcome for each item, and a refused item does not affect the others.
 pub async fn a_batch_has_an_outcome_for_each<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     queue.put_texts(&tube, &["a", "b", "c"]).await;

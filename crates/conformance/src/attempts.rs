@@ -6,24 +6,24 @@ use taskyard_core::{
 };
 
 use super::Harness;
-use super::ask::{Ask, done, secs, session, task};
+use super::commands::{QueueCommands, done, secs, session, task};
 
-/// Every way back from a delivery counts once and keeps since when the task had been ready.
+/// Every return of a delivery counts once and keeps the time at which the task had become ready.
 pub async fn every_return_counts<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let id = queue.put(&tube, NewTask { ttr: Some(secs(10)), ..task("x") }).await;
     let mut ready = queue.now();
-    for (attempts, way) in (1..).zip(WAYS_BACK) {
+    for (attempts, way) in (1..).zip(COUNTED_RETURNS) {
         queue.join(session(1)).await;
         queue.advance(secs(2));
         let over = queue.now() + secs(10);
         queue.take_as(&tube, session(1)).await;
         queue.advance(secs(1));
-        way_back(&queue, &tube, way, id).await;
-        let back = queue.look(&tube, id).await;
+        return_task(&queue, &tube, way, id).await;
+        let back = queue.peek_existing(&tube, id).await;
         assert_eq!((back.state, back.attempts), (State::Ready, attempts), "{way}");
         assert_eq!(back.previous_start, Some(ready), "{way}");
-        // A delivery that lasted too long ended when its time was over, whenever that was seen.
+        // An overdue delivery ended at its deadline, independent of when the tick ran.
         ready = if way == "ttr" { over } else { queue.now() };
         if way != "session end" {
             queue.leave(session(1)).await;
@@ -31,8 +31,8 @@ pub async fn every_return_counts<H: Harness>(queue: H) {
     }
 }
 
-/// The previous start is when the task had become ready for the attempt before, not when that was taken: at the end of a
-/// delay, of its put or of a release, or when it was given back or kicked. What does not count changes nothing.
+/// The previous start is when the task had become ready for the previous attempt, not when it was taken: at the end of a
+/// delay of its put or of a release, or when it was released or kicked. Events that are not attempts do not change it.
 pub async fn the_previous_start_is_when_it_became_ready<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let id = queue.put(&tube, NewTask { delay: Some(secs(10)), ..task("x") }).await;
@@ -75,45 +75,45 @@ pub async fn the_previous_start_is_when_it_became_ready<H: Harness>(queue: H) {
     assert_eq!((back.previous_start, back.attempts), (Some(kicked), 3));
 }
 
-/// Since when a taken task was ready is told by the take, by a peek and by the list of deliveries, in every kind; a task that
-/// waits has no such moment.
-pub async fn a_taken_task_tells_since_when_it_was_ready<H: Harness>(queue: H) {
+/// The take, a peek and the list of deliveries show when a taken task became ready, in every kind; a waiting task has no such
+/// time.
+pub async fn a_taken_task_shows_when_it_became_ready<H: Harness>(queue: H) {
     for kind in Kind::ALL {
         let tube = queue.tube_named(kind.name(), TubeOptions::new(kind)).await;
         let id = queue.put(&tube, task("x")).await;
         let put = queue.now();
         queue.advance(secs(3));
-        assert_eq!(queue.look(&tube, id).await.due, None, "{kind:?}: ready");
+        assert_eq!(queue.peek_existing(&tube, id).await.due, None, "{kind:?}: ready");
         for since in [put, put + secs(4)] {
             let taken = queue.take(&tube).await;
             assert_eq!(taken.due, Some(since), "{kind:?}: taken");
-            assert_eq!(queue.look(&tube, id).await.due, Some(since), "{kind:?}: peeked");
+            assert_eq!(queue.peek_existing(&tube, id).await.due, Some(since), "{kind:?}: peeked");
             let listed = queue.must(Command::Deliveries { tube: tube.clone(), count: 9 }).await;
             let Reply::Tasks(listed) = listed else { panic!("{listed:?}") };
             assert_eq!(listed[0].due, Some(since), "{kind:?}: listed");
             queue.advance(secs(1));
             let back = done(queue.release(&tube, &taken).await);
-            assert_eq!(back.due, None, "{kind:?}: given back");
+            assert_eq!(back.due, None, "{kind:?}: released");
             queue.advance(secs(2));
         }
     }
 }
 
-/// When the last attempt has failed the task is buried instead, whichever way it failed.
-pub async fn the_last_failure_buries<H: Harness>(queue: H) {
-    for way in WAYS_BACK {
+/// A task is buried when its last attempt fails, for every kind of failure.
+pub async fn the_last_failed_attempt_buries<H: Harness>(queue: H) {
+    for way in COUNTED_RETURNS {
         let tube = queue.tube_named(way, limited(2)).await;
         let id = queue.put(&tube, NewTask { ttr: Some(secs(10)), ..task("x") }).await;
         for expected in [State::Ready, State::Buried] {
             queue.join(session(1)).await;
             queue.take_as(&tube, session(1)).await;
-            way_back(&queue, &tube, way, id).await;
+            return_task(&queue, &tube, way, id).await;
             assert_eq!(queue.state(&tube, id).await, expected, "{way}");
             if way != "session end" {
                 queue.leave(session(1)).await;
             }
         }
-        let dead = queue.look(&tube, id).await;
+        let dead = queue.peek_existing(&tube, id).await;
         assert_eq!((dead.attempts, dead.reason), (2, Reason::AttemptsUsedUp), "{way}");
         assert_eq!((dead.lease, dead.start), (None, None), "{way}");
         let calls = queue.calls(&tube).await;
@@ -123,7 +123,7 @@ pub async fn the_last_failure_buries<H: Harness>(queue: H) {
     }
 }
 
-/// A release for later that was the last attempt buries as well; the answer says so.
+/// A release with a delay that was the last attempt buries as well; the reply shows it.
 pub async fn a_delayed_release_buries_too<H: Harness>(queue: H) {
     let tube = queue.tube_with(limited(1)).await;
     queue.put(&tube, task("x")).await;
@@ -136,8 +136,8 @@ pub async fn a_delayed_release_buries_too<H: Harness>(queue: H) {
     assert_eq!(queue.calls(&tube).await.delay, 0);
 }
 
-/// A release that is not counted uses nothing up.
-pub async fn an_uncounted_release_uses_nothing_up<H: Harness>(queue: H) {
+/// An uncounted release uses no attempt.
+pub async fn an_uncounted_release_is_no_attempt<H: Harness>(queue: H) {
     let tube = queue.tube_with(limited(1)).await;
     queue.put(&tube, task("x")).await;
     for _ in 0..3 {
@@ -148,7 +148,7 @@ pub async fn an_uncounted_release_uses_nothing_up<H: Harness>(queue: H) {
 }
 
 /// A kick gives one more attempt: the next failure buries again.
-pub async fn a_kick_gives_one_more<H: Harness>(queue: H) {
+pub async fn a_kick_allows_one_more_attempt<H: Harness>(queue: H) {
     let tube = queue.tube_with(limited(1)).await;
     let id = queue.put(&tube, task("x")).await;
     for attempts in 1..4 {
@@ -156,19 +156,19 @@ pub async fn a_kick_gives_one_more<H: Harness>(queue: H) {
         let after = done(queue.release(&tube, &taken).await);
         assert_eq!((after.state, after.attempts), (State::Buried, attempts));
         assert_eq!(queue.kick(&tube, 1).await, 1);
-        let back = queue.look(&tube, id).await;
+        let back = queue.peek_existing(&tube, id).await;
         assert_eq!((back.state, back.attempts), (State::Ready, attempts));
         assert_eq!(back.reason, Reason::WaitsForConsumer);
     }
 }
 
-/// A task that somebody buried after its attempts were used up is simply buried.
-pub async fn a_plain_bury_is_told_apart<H: Harness>(queue: H) {
+/// A task that a client buries after its attempts were used up has the reason of a plain bury.
+pub async fn a_plain_bury_has_its_own_reason<H: Harness>(queue: H) {
     let tube = queue.tube_with(limited(5)).await;
     let id = queue.put(&tube, task("x")).await;
     queue.take(&tube).await;
     queue.bury(&tube, id).await;
-    assert_eq!(queue.look(&tube, id).await.reason, Reason::Buried);
+    assert_eq!(queue.peek_existing(&tube, id).await.reason, Reason::Buried);
 }
 
 /// The limit can be set on a tube that has tasks.
@@ -186,13 +186,13 @@ pub async fn the_limit_can_be_set_later<H: Harness>(queue: H) {
     assert_eq!(done(queue.release(&tube, &taken).await).state, State::Buried);
 }
 
-/// The ways back from a delivery that count.
-const WAYS_BACK: [&str; 4] = ["release", "ttr", "release all", "session end"];
+/// The returns of a delivery that count as attempts.
+const COUNTED_RETURNS: [&str; 4] = ["release", "ttr", "release all", "session end"];
 
-async fn way_back<H: Harness>(queue: &H, tube: &TubeName, way: &str, id: TaskId) {
+async fn return_task<H: Harness>(queue: &H, tube: &TubeName, way: &str, id: TaskId) {
     match way {
         "release" => {
-            let held = queue.look(tube, id).await;
+            let held = queue.peek_existing(tube, id).await;
             done(queue.release(tube, &held).await);
         }
         "ttr" => queue.advance(secs(10)),

@@ -1,11 +1,11 @@
-//! Batches of commands: in order, each by itself.
+//! Batches: commands run in order, each with its own result.
 
 use taskyard_core::{Command, Error, Kind, Reply, TaskId, TubeOptions};
 
 use super::Harness;
-use super::ask::{Ask, name, put, take, task};
+use super::commands::{QueueCommands, name, put, take, task};
 
-/// Commands run in their order, and each sees what those before it did.
+/// Commands run in order, and each sees the effects of those before it.
 pub async fn commands_run_in_order<H: Harness>(queue: H) {
     let tube = name("jobs");
     let create = Command::CreateTube {
@@ -28,8 +28,8 @@ pub async fn commands_run_in_order<H: Harness>(queue: H) {
     assert_eq!(replies[4], Ok(Reply::Taken(Vec::new())));
 }
 
-/// One that is refused does not hinder those after it.
-pub async fn a_refusal_is_alone<H: Harness>(queue: H) {
+/// A refused command does not affect the commands after it.
+pub async fn a_refused_command_does_not_stop_the_others<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     let nowhere = name("nowhere");
     let commands = vec![
@@ -43,13 +43,13 @@ pub async fn a_refusal_is_alone<H: Harness>(queue: H) {
     assert_eq!(queue.stats(&tube).await.tasks.ready, 2);
 }
 
-/// Nothing asked, nothing answered.
-pub async fn an_empty_batch_is_fine<H: Harness>(queue: H) {
+/// An empty batch has an empty reply.
+pub async fn an_empty_batch_is_accepted<H: Harness>(queue: H) {
     assert_eq!(queue.execute(Vec::new()).await, []);
 }
 
-/// A command with an empty list does nothing and answers an empty list.
-pub async fn an_empty_command_is_fine<H: Harness>(queue: H) {
+/// A command with an empty list has no effect and replies with an empty list.
+pub async fn an_empty_command_is_accepted<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let before = queue.info(&tube).await;
     let finish = Command::Finish { tube: tube.clone(), items: Vec::new(), show: true };

@@ -1,12 +1,12 @@
-//! Bury: a task is put aside until somebody kicks it.
+//! Bury: a task is set aside until a kick.
 
 use taskyard_core::{Finish, Holder, Kind, NewTask, Outcome, Reason, State, TaskId, TubeOptions};
 
 use super::Harness;
-use super::ask::{Ask, done, lease, secs, session, task};
+use super::commands::{QueueCommands, done, lease, secs, session, task};
 
-/// Anybody may bury, in every state, without holding the task.
-pub async fn it_needs_no_holder<H: Harness>(queue: H) {
+/// Any client can bury a task in every state, without holding it.
+pub async fn any_client_can_bury<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let taken = queue.put(&tube, task("taken")).await;
     queue.take(&tube).await;
@@ -21,8 +21,8 @@ pub async fn it_needs_no_holder<H: Harness>(queue: H) {
     assert_eq!((stats.tasks.buried, stats.tasks.total(), stats.calls.bury), (3, 3, 3));
 }
 
-/// It works in every kind, and the buried are not delivered.
-pub async fn the_buried_are_not_delivered<H: Harness>(queue: H) {
+/// Bury works in every kind, and buried tasks are not delivered.
+pub async fn buried_tasks_are_not_delivered<H: Harness>(queue: H) {
     for kind in Kind::ALL {
         let tube = queue.tube_named(kind.name(), TubeOptions::new(kind)).await;
         let id = queue.put(&tube, task("x")).await;
@@ -33,8 +33,8 @@ pub async fn the_buried_are_not_delivered<H: Harness>(queue: H) {
     }
 }
 
-/// Who names a lease or a session must hold the task.
-pub async fn a_named_holder_must_hold<H: Harness>(queue: H) {
+/// A client that names a lease or a session must hold the task.
+pub async fn a_named_holder_must_hold_the_task<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     let id = queue.put(&tube, task("x")).await;
     queue.join(session(1)).await;
@@ -48,26 +48,26 @@ pub async fn a_named_holder_must_hold<H: Harness>(queue: H) {
     assert_eq!(queue.state(&tube, id).await, State::Taken);
 }
 
-/// A second bury is answered as done, changes nothing and is not counted.
+/// A second bury has the outcome `Done`, changes nothing and is not counted.
 pub async fn a_second_bury_changes_nothing<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     let id = queue.put(&tube, task("x")).await;
     queue.bury(&tube, id).await;
-    let before = queue.look(&tube, id).await;
+    let before = queue.peek_existing(&tube, id).await;
     assert_eq!(done(queue.bury(&tube, id).await).state, State::Buried);
-    assert_eq!(queue.look(&tube, id).await, before);
+    assert_eq!(queue.peek_existing(&tube, id).await, before);
     assert_eq!(queue.calls(&tube).await.bury, 1);
 }
 
-/// A task that is not there is missing.
-pub async fn what_is_not_there_is_missing<H: Harness>(queue: H) {
+/// A bury of an absent task has the outcome `Missing`.
+pub async fn an_absent_task_is_missing<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     assert_eq!(queue.bury(&tube, TaskId(0)).await, Outcome::Missing);
     assert_eq!(queue.calls(&tube).await.bury, 0);
 }
 
-/// A delivery that ends in a bury is no attempt.
-pub async fn it_leaves_attempts_alone<H: Harness>(queue: H) {
+/// A delivery that ends with a bury is no attempt.
+pub async fn a_bury_is_no_attempt<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     queue.put(&tube, task("x")).await;
     let first = queue.take(&tube).await;
@@ -78,8 +78,8 @@ pub async fn it_leaves_attempts_alone<H: Harness>(queue: H) {
     assert_eq!((buried.attempts, buried.previous_start), (1, first.start));
 }
 
-/// Who held a task that somebody buried has lost it.
-pub async fn the_holder_loses_it<H: Harness>(queue: H) {
+/// The holder of a task that another client buried has lost it.
+pub async fn the_holder_loses_the_task<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     queue.put(&tube, NewTask { ttr: Some(secs(10)), ..task("x") }).await;
     let taken = queue.take(&tube).await;

@@ -1,9 +1,9 @@
-//! Capacity: a tube that may be full.
+//! Capacity: the limit of tasks in a tube.
 
 use taskyard_core::{Error, Kind, NewTask, TubeChange, TubeName, TubeOptions};
 
 use super::Harness;
-use super::ask::{Ask, done, put, secs, task};
+use super::commands::{QueueCommands, done, put, secs, task};
 
 /// Tasks of every state count.
 pub async fn every_state_counts<H: Harness>(queue: H) {
@@ -18,8 +18,8 @@ pub async fn every_state_counts<H: Harness>(queue: H) {
     assert_full(&queue, &tube, 4).await;
 }
 
-/// A batch that does not fit is refused whole.
-pub async fn a_batch_goes_in_whole_or_not_at_all<H: Harness>(queue: H) {
+/// A batch that exceeds the capacity is refused as a whole.
+pub async fn a_batch_is_put_whole_or_not_at_all<H: Harness>(queue: H) {
     let tube = queue.tube_with(limited(3)).await;
     let last = queue.put(&tube, task("a")).await;
     let batch = || vec![task("x"), task("y"), task("z")];
@@ -31,8 +31,8 @@ pub async fn a_batch_goes_in_whole_or_not_at_all<H: Harness>(queue: H) {
     assert!(placed[0].id > last && placed[1].id > placed[0].id);
 }
 
-/// Whatever removes a task makes room.
-pub async fn what_goes_makes_room<H: Harness>(queue: H) {
+/// Every removal of a task frees capacity.
+pub async fn removed_tasks_free_capacity<H: Harness>(queue: H) {
     let tube = queue.tube_with(limited(1)).await;
     queue.put(&tube, task("acked")).await;
     let taken = queue.take(&tube).await;
@@ -47,8 +47,8 @@ pub async fn what_goes_makes_room<H: Harness>(queue: H) {
     queue.put(&tube, task("fits")).await;
 }
 
-/// The capacity can be changed; lowered below what is there, it only stops puts.
-pub async fn it_can_be_changed<H: Harness>(queue: H) {
+/// The capacity can be changed; a value below the current number of tasks only refuses puts.
+pub async fn the_capacity_can_be_changed<H: Harness>(queue: H) {
     let tube = queue.tube_with(limited(1)).await;
     queue.put(&tube, task("a")).await;
     capacity(&queue, &tube, Some(3)).await;
@@ -60,8 +60,8 @@ pub async fn it_can_be_changed<H: Harness>(queue: H) {
     queue.put_texts(&tube, &["d", "e"]).await;
 }
 
-/// A capacity is an option like the others: every kind heeds it.
-pub async fn every_kind_heeds_it<H: Harness>(queue: H) {
+/// Tubes of every kind obey the capacity.
+pub async fn every_kind_has_a_capacity<H: Harness>(queue: H) {
     for kind in Kind::ALL {
         let options = TubeOptions { capacity: Some(1), ..TubeOptions::new(kind) };
         let tube = queue.tube_named(kind.name(), options).await;
@@ -70,8 +70,8 @@ pub async fn every_kind_heeds_it<H: Harness>(queue: H) {
     }
 }
 
-/// Without a number there is no limit.
-pub async fn without_a_number_there_is_no_limit<H: Harness>(queue: H) {
+/// Without a capacity there is no limit.
+pub async fn no_capacity_is_no_limit<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::LimFifoTtl).await;
     queue.put_many(&tube, vec![task("x"); 100]).await;
     assert_eq!(queue.stats(&tube).await.tasks.ready, 100);

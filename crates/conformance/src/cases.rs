@@ -1,6 +1,6 @@
-//! The list of cases, written once.
+//! Lists the cases and generates a test for each.
 
-/// One test for each case of the suite, on a queue that the expression makes.
+/// Generates one test for each case of the suite, on a queue that the expression creates.
 ///
 /// `conformance_suite!(expression)` runs each case on its own thread without a runtime;
 /// `conformance_suite!(expression, block_on)` runs it with the function given, where the queue
@@ -13,83 +13,100 @@ macro_rules! conformance_suite {
     ($make:expr, $block_on:path) => {
         $crate::conformance_suite! { @cases ($make) ($block_on)
             put: ids_count_up_from_zero, a_batch_is_answered_in_order, ids_are_never_used_again,
-                bodies_are_kept_byte_for_byte, a_new_task_is_plain, kinds_without_times_ignore_them,
-                kinds_without_times_ignore_their_defaults, the_tube_gives_the_defaults,
-                a_put_wins_over_the_defaults;
-            take: the_oldest_goes_first, order_is_priority_then_id,
-                what_comes_back_goes_to_the_front, a_delivery_has_a_lease,
-                nothing_to_take_is_an_empty_answer, a_batch_gives_at_most_what_was_asked,
+                bodies_are_kept_byte_for_byte, a_new_task_has_no_deadline_and_no_holder,
+                kinds_without_times_ignore_them, kinds_without_times_ignore_their_defaults,
+                missing_values_come_from_the_tube, values_of_a_put_override_the_tube;
+            take: the_lowest_id_is_taken_first, order_is_priority_then_id,
+                a_released_task_returns_to_the_front, a_delivery_has_a_lease,
+                an_empty_tube_gives_an_empty_reply, a_batch_gives_at_most_the_requested_count,
                 lease_numbers_are_unique, a_later_delivery_has_a_larger_lease,
-                a_lease_time_replaces_the_ttr,
-                a_lease_time_works_in_every_kind, the_expired_is_skipped_before_it_is_removed,
-                an_unknown_session_cannot_take, a_delivery_without_ttr_does_not_end;
-            ack: by_lease, by_session, by_anybody_while_taken, others_are_refused,
-                what_is_not_there_is_missing, an_earlier_lease_is_stale,
-                a_past_lease_is_stale_before_the_tick, a_lease_holds_until_its_end,
+                a_lease_time_replaces_the_ttr, a_lease_time_works_in_every_kind,
+                an_expired_task_is_skipped_before_it_is_removed, an_unknown_session_cannot_take,
+                a_delivery_without_ttr_does_not_expire;
+            ack: by_lease, by_session, without_a_holder_while_taken, other_holders_are_refused,
+                an_absent_task_is_missing, an_earlier_lease_is_stale,
+                an_expired_lease_is_stale_before_the_tick, a_lease_is_valid_until_its_end,
                 a_batch_has_an_outcome_for_each;
             release: a_released_task_is_ready_and_counted, an_uncounted_release_leaves_no_trace,
                 a_delay_moves_due_and_ttl, kinds_without_times_ignore_the_delay,
-                it_needs_the_holder, a_past_lease_is_stale_before_the_tick,
-                an_expired_task_dies_when_given_back, it_returns_to_its_place;
-            bury: it_needs_no_holder, the_buried_are_not_delivered, a_named_holder_must_hold,
-                a_second_bury_changes_nothing, what_is_not_there_is_missing,
-                it_leaves_attempts_alone, the_holder_loses_it;
-            kick: lowest_first_and_counted, more_than_there_are_is_fine, nothing_to_kick_is_zero,
-                attempts_stay, a_delay_is_forgotten, the_ttl_runs_on;
-            touch: it_moves_lease_ttl_and_ttr, it_is_cut_at_forever, no_time_changes_nothing,
-                it_counts_once, it_needs_the_holder, a_past_lease_is_stale_before_the_tick,
-                kinds_without_times_refuse_it, a_lease_time_can_be_prolonged_in_every_kind;
-            delete: it_works_in_every_state, a_batch_has_an_outcome_for_each,
-                the_holder_finds_it_missing;
-            peek: the_missing_are_left_out, it_changes_nothing, it_says_why_not_now,
-                the_expired_do_not_wait, deliveries_show_who_holds_what;
-            truncate: everything_goes_uncounted, holders_find_nothing,
-                the_tube_can_be_dropped_afterwards, everything_is_free_again;
-            release_all: every_delivery_ends, sessions_stay, nothing_taken_is_fine;
-            drop: taken_tasks_forbid_it, other_tasks_go_with_it, a_second_drop_finds_nothing,
+                only_the_holder_can_release, an_expired_lease_is_stale_before_the_tick,
+                an_expired_task_is_removed_on_release, a_delayed_release_keeps_the_order;
+            bury: any_client_can_bury, buried_tasks_are_not_delivered,
+                a_named_holder_must_hold_the_task, a_second_bury_changes_nothing,
+                an_absent_task_is_missing, a_bury_is_no_attempt, the_holder_loses_the_task;
+            kick: lowest_first_and_counted, a_count_above_the_buried_is_accepted,
+                an_empty_kick_returns_zero, attempts_are_kept, a_kicked_task_has_no_delay,
+                the_ttl_is_unchanged;
+            touch: a_touch_extends_lease_ttl_and_ttr, a_touch_is_capped_at_forever,
+                a_touch_of_zero_changes_nothing, a_touch_counts_once, only_the_holder_can_touch,
+                an_expired_lease_is_stale_before_the_tick, kinds_without_times_refuse_a_touch,
+                a_lease_time_can_be_extended_in_every_kind;
+            delete: a_delete_works_in_every_state, a_batch_has_an_outcome_for_each,
+                the_holder_finds_the_task_missing;
+            peek: missing_tasks_are_omitted, a_peek_changes_nothing, a_task_shows_why_it_waits,
+                an_expired_task_is_not_shown_as_waiting, deliveries_show_their_holders;
+            list: pages_by_id_follow_each_other, a_page_may_begin_after_a_removed_task,
+                states_are_selected, gaps_between_ids_are_skipped, expired_tasks_are_not_listed,
+                an_expired_task_does_not_hide_the_next,
+                the_queue_is_listed_in_the_order_of_delivery, a_subqueue_has_one_task_in_the_queue,
+                states_and_limit_are_checked;
+            truncate: all_tasks_are_removed_uncounted, holders_find_their_tasks_missing,
+                the_tube_can_be_dropped_afterwards, sub_queues_and_capacity_are_free_again;
+            release_all: every_delivery_ends, sessions_continue,
+                a_tube_without_deliveries_is_accepted;
+            drop: taken_tasks_prevent_a_drop, other_tasks_are_removed, a_second_drop_finds_no_tube,
                 the_name_can_be_used_again, old_sessions_do_not_reach_a_new_tube;
             tubes: a_new_tube_is_empty, options_are_kept, all_are_shown_by_name,
-                a_name_is_given_once, if_not_exists_compares_nothing,
-                every_verb_misses_an_unknown_tube, a_change_is_for_later_puts,
-                options_can_be_taken_away, it_shows_what_comes_next;
+                a_name_is_used_once, if_not_exists_compares_nothing,
+                every_verb_refuses_an_unknown_tube, a_change_applies_to_later_puts,
+                options_can_be_removed, a_tube_shows_available_tasks_and_its_next_deadline;
             naming: a_renamed_tube_keeps_its_tasks, the_old_name_can_be_used_again,
-                a_name_that_is_taken_is_refused, a_queue_number_is_permanent,
-                a_name_that_turns_text_around_is_refused;
-            batch: commands_run_in_order, a_refusal_is_alone, an_empty_batch_is_fine,
-                an_empty_command_is_fine;
-            attempts: every_return_counts, the_previous_start_is_when_it_became_ready, a_taken_task_tells_since_when_it_was_ready, the_last_failure_buries, a_delayed_release_buries_too,
-                an_uncounted_release_uses_nothing_up, a_kick_gives_one_more,
-                a_plain_bury_is_told_apart, the_limit_can_be_set_later;
-            capacity: every_state_counts, a_batch_goes_in_whole_or_not_at_all, what_goes_makes_room,
-                it_can_be_changed, every_kind_heeds_it, without_a_number_there_is_no_limit;
-            delay: a_delayed_task_waits, no_time_is_no_delay, a_start_time_is_a_delay,
-                a_start_time_excludes_a_delay, a_past_start_time_is_now, due_tasks_stand_in_order,
-                many_may_end_at_once;
+                a_used_name_is_refused, a_queue_number_is_permanent,
+                a_name_that_changes_text_direction_is_refused;
+            batch: commands_run_in_order, a_refused_command_does_not_stop_the_others,
+                an_empty_batch_is_accepted, an_empty_command_is_accepted;
+            attempts: every_return_counts, the_previous_start_is_when_it_became_ready,
+                a_taken_task_shows_when_it_became_ready, the_last_failed_attempt_buries,
+                a_delayed_release_buries_too, an_uncounted_release_is_no_attempt,
+                a_kick_allows_one_more_attempt, a_plain_bury_has_its_own_reason,
+                the_limit_can_be_set_later;
+            capacity: every_state_counts, a_batch_is_put_whole_or_not_at_all,
+                removed_tasks_free_capacity, the_capacity_can_be_changed, every_kind_has_a_capacity,
+                no_capacity_is_no_limit;
+            delay: a_delayed_task_waits, a_delay_of_zero_is_no_delay, a_start_time_is_a_delay,
+                a_start_time_excludes_a_delay, a_past_start_time_is_now,
+                due_tasks_are_ordered_by_priority_and_id, many_delays_end_at_once;
             limits: tasks_in_a_put, items_in_other_commands, ids_in_a_peek, bytes_in_a_meta,
                 bytes_in_a_subqueue_key, tubes_in_a_store;
-            pause: nothing_is_taken, a_tube_may_begin_paused, everything_else_works;
-            restart: names_and_queue_numbers_are_kept, tasks_are_as_they_were, the_taken_are_ready_again, lease_numbers_go_on,
-                ids_go_on, tubes_keep_their_options, what_is_gone_stays_gone, numbers_begin_again,
-                sessions_are_gone, temporary_tubes_are_empty, time_passes_while_it_is_down,
-                order_is_kept;
-            sessions: tasks_return_when_the_last_leaves, connections_share_a_session,
+            pause: a_paused_tube_gives_nothing, a_tube_may_begin_paused,
+                other_commands_work_while_paused;
+            restart: names_and_queue_numbers_are_kept, tasks_are_unchanged,
+                taken_tasks_are_ready_again, lease_numbers_continue, ids_continue,
+                tubes_keep_their_options, removed_tasks_and_tubes_stay_removed,
+                counters_start_at_zero, sessions_end, temporary_tubes_are_empty,
+                time_passes_while_it_is_down, order_is_kept;
+            sessions: tasks_return_when_the_last_connection_leaves, connections_share_a_session,
                 an_unknown_session_cannot_be_joined, an_unknown_session_cannot_be_left,
-                others_keep_their_tasks, only_what_it_holds_now_returns, a_time_keeps_them_a_while,
-                who_comes_back_in_time_keeps_them, a_lease_outlives_the_connection,
-                a_ttr_does_not_wait_for_the_session, a_session_begun_again_is_new;
-            stats: every_effect_has_its_number, what_has_no_effect_is_not_counted,
-                each_tube_has_its_own, the_oldest_ready_is_told, the_oldest_could_be_taken,
-                the_look_for_the_oldest_ends;
-            subqueue: one_runs_at_a_time, a_batch_gives_one_of_each, without_a_name_it_is_nil,
-                other_kinds_ignore_it, the_buried_and_delayed_do_not_block, every_end_frees_it,
-                order_goes_across_them, a_better_task_goes_first_when_it_is_free,
-                the_next_is_not_hidden, the_expired_does_not_hide_the_next;
-            ttl: what_nobody_took_is_removed, no_time_to_live_is_accepted, it_never_ends_a_delivery,
-                it_dies_when_it_comes_back, it_may_end_deliveries_as_upstream,
-                a_short_ttr_is_still_first, a_delay_is_added, no_life_after_a_delay,
-                the_buried_die_too, the_tube_may_give_it;
-            ttr: the_task_comes_back, where_it_comes_from, a_delay_does_not_change_it,
-                who_was_late_has_lost_it, each_delivery_has_its_own;
+                tasks_of_other_holders_stay_taken, only_currently_held_tasks_return,
+                a_session_timeout_keeps_tasks, a_session_that_is_joined_in_time_keeps_its_tasks,
+                a_lease_outlives_the_connection, a_ttr_does_not_wait_for_the_session,
+                a_session_begun_again_holds_nothing;
+            stats: every_effect_has_its_counter, commands_without_effect_are_not_counted,
+                each_tube_has_its_own_counters, the_oldest_ready_task_is_shown,
+                the_oldest_ready_task_can_be_taken, the_search_for_the_oldest_is_limited;
+            subqueue: one_task_runs_at_a_time, a_batch_gives_one_of_each,
+                the_default_sub_queue_is_nil, other_kinds_ignore_sub_queues,
+                buried_and_delayed_tasks_do_not_block, every_end_of_a_delivery_frees_the_sub_queue,
+                order_is_across_sub_queues, the_best_priority_is_first_in_a_free_sub_queue,
+                a_removed_task_does_not_block_the_next, an_expired_task_does_not_block_the_next;
+            ttl: an_untaken_task_is_removed, a_ttl_of_zero_is_accepted,
+                the_ttl_does_not_end_a_delivery, an_expired_task_is_removed_after_its_lease,
+                the_ttl_can_end_deliveries_as_upstream, a_shorter_ttr_ends_the_delivery_first,
+                a_delay_extends_the_ttl, a_ttl_of_zero_ends_after_the_delay, buried_tasks_expire,
+                the_tube_has_a_default_ttl;
+            ttr: the_task_is_ready_again, the_ttr_comes_from_put_tube_or_ttl,
+                a_delay_does_not_change_the_ttr, a_late_holder_has_lost_the_task,
+                each_delivery_has_its_own_ttr;
         }
     };
     (@cases ($make:expr) ($block_on:path) $($file:ident: $($case:ident),+;)+) => {
@@ -98,7 +115,7 @@ macro_rules! conformance_suite {
             $make
         }
 
-        /// Runs one case to its end.
+        /// Runs one case to completion.
         fn run_case(case: impl ::core::future::Future<Output = ()>) {
             $block_on(case);
         }
@@ -149,7 +166,7 @@ mod tests {
         include_str!("ttr.rs"),
     ];
 
-    /// A case that is not in the table would never run, and nobody would notice.
+    /// A case that is missing in the table would never run, without any failure.
     #[test]
     fn every_case_is_in_the_table() {
         let table = include_str!("cases.rs");

@@ -1,12 +1,12 @@
-//! Delete: a task is removed, whoever holds it.
+//! Delete: a task is removed, held or not.
 
 use taskyard_core::{Command, Kind, NewTask, Outcome, Reason, Reply, State, TaskId};
 
 use super::Harness;
-use super::ask::{Ask, done, secs, session, task};
+use super::commands::{QueueCommands, done, secs, session, task};
 
-/// It works in every state and needs no holder.
-pub async fn it_works_in_every_state<H: Harness>(queue: H) {
+/// A delete works in every state and needs no holder.
+pub async fn a_delete_works_in_every_state<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let taken = queue.put(&tube, task("taken")).await;
     queue.take(&tube).await;
@@ -41,8 +41,8 @@ pub async fn a_batch_has_an_outcome_for_each<H: Harness>(queue: H) {
     assert_eq!(queue.calls(&tube).await.delete, 2);
 }
 
-/// Who held a deleted task finds it missing, and its session ends without harm.
-pub async fn the_holder_finds_it_missing<H: Harness>(queue: H) {
+/// The holder of a deleted task finds it missing, and its session ends without an error.
+pub async fn the_holder_finds_the_task_missing<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     queue.put(&tube, task("x")).await;
     queue.join(session(1)).await;

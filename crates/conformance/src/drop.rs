@@ -1,12 +1,12 @@
-//! Drop: a tube's life ends.
+//! Drop: a tube is removed.
 
 use taskyard_core::{Command, Error, Kind, NewTask, Outcome, TaskId, TubeOptions, TubeStats};
 
 use super::Harness;
-use super::ask::{Ask, secs, session, task};
+use super::commands::{QueueCommands, secs, session, task};
 
-/// Taken tasks forbid it, and the refusal changes nothing.
-pub async fn taken_tasks_forbid_it<H: Harness>(queue: H) {
+/// Taken tasks prevent a drop, and the refusal changes nothing.
+pub async fn taken_tasks_prevent_a_drop<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     queue.put_texts(&tube, &["taken", "ready"]).await;
     let taken = queue.take(&tube).await;
@@ -17,8 +17,8 @@ pub async fn taken_tasks_forbid_it<H: Harness>(queue: H) {
     queue.drop_tube(&tube).await;
 }
 
-/// Ready, buried and delayed tasks go with the tube.
-pub async fn other_tasks_go_with_it<H: Harness>(queue: H) {
+/// Ready, buried and delayed tasks are removed with the tube.
+pub async fn other_tasks_are_removed<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     queue.put(&tube, task("ready")).await;
     queue.put(&tube, NewTask { delay: Some(secs(5)), ..task("delayed") }).await;
@@ -31,7 +31,7 @@ pub async fn other_tasks_go_with_it<H: Harness>(queue: H) {
 }
 
 /// A second drop finds no tube.
-pub async fn a_second_drop_finds_nothing<H: Harness>(queue: H) {
+pub async fn a_second_drop_finds_no_tube<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     queue.drop_tube(&tube).await;
     let refusal = queue.refused(Command::DropTube { tube: tube.clone() }).await;
@@ -55,7 +55,7 @@ pub async fn the_name_can_be_used_again<H: Harness>(queue: H) {
     assert_eq!(queue.ack(&tube, &old).await, Outcome::Stale, "a lease of the old tube");
 }
 
-/// The end of a session does not touch a tube that took the name of one it had tasks of.
+/// The end of a session does not affect a new tube of the name of a dropped tube from which it held tasks.
 pub async fn old_sessions_do_not_reach_a_new_tube<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     queue.put(&tube, task("old")).await;

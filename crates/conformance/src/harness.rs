@@ -1,4 +1,4 @@
-//! A store with a clock moved by hand.
+//! Runs a store with a manual clock.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
@@ -7,8 +7,8 @@ use taskyard_core::{Command, Error, Execute, Reply, Span, Timestamp};
 use super::Harness;
 use taskyard_store::{Capabilities, Store, fill};
 
-/// When the clock of a new harness stands: any moment that is not the epoch will do.
-const BEGINNING: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
+/// The initial time of a new harness: any time but the epoch.
+const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
 
 /// How many tasks one tick may move. Small, so that ticks are also tried in several steps.
 const TICK_LIMIT: usize = 7;
@@ -16,7 +16,7 @@ const TICK_LIMIT: usize = 7;
 /// Opens the store, or opens it again.
 type Open = Box<dyn Fn() -> Box<dyn Store> + Send + Sync>;
 
-/// A store without an engine: time is moved by hand, and what is due is done before each batch.
+/// A store without an engine, with a manual clock: a tick does everything that is due before each batch.
 pub struct StoreHarness {
     store: Box<dyn Store>,
     open: Open,
@@ -30,12 +30,12 @@ impl StoreHarness {
         StoreHarness {
             store: open(),
             open: Box::new(open),
-            now_micros: AtomicI64::new(BEGINNING.as_micros()),
+            now_micros: AtomicI64::new(START.as_micros()),
             hold_tick: AtomicBool::new(false),
         }
     }
 
-    /// Lets time do everything that is due.
+    /// Ticks until nothing is due.
     async fn tick(&self) {
         loop {
             let tick = vec![Command::Tick { limit: TICK_LIMIT }];
@@ -86,7 +86,7 @@ impl Harness for StoreHarness {
     async fn restart(self) -> Self {
         self.store.close().await.expect("the store closes");
         let StoreHarness { store, open, now_micros, hold_tick } = self;
-        // The old store must be gone before the new one opens: it holds the lock of its folder.
+        // The old store must be dropped before the new one opens: it holds the lock of its folder.
         drop(store);
         StoreHarness { store: open(), open, now_micros, hold_tick }
     }

@@ -1,11 +1,11 @@
-//! Kick: the buried come back.
+//! Kick: buried tasks become ready.
 
 use taskyard_core::{Kind, NewTask, Reason, State, TubeOptions};
 
 use super::Harness;
-use super::ask::{Ask, done, ids, secs, task};
+use super::commands::{QueueCommands, done, ids, secs, task};
 
-/// The lowest (pri, id) comes back first, and the answer is how many really came.
+/// The lowest (pri, id) is kicked first, and the reply is the number of kicked tasks.
 pub async fn lowest_first_and_counted<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     for pri in [3, 1, 2, 1] {
@@ -19,8 +19,8 @@ pub async fn lowest_first_and_counted<H: Harness>(queue: H) {
     assert_eq!(queue.calls(&tube).await.kick, 4);
 }
 
-/// In a tube of every kind the answer is the number that came, though more were asked for.
-pub async fn more_than_there_are_is_fine<H: Harness>(queue: H) {
+/// In every kind the reply is the number of kicked tasks, also when the count was larger.
+pub async fn a_count_above_the_buried_is_accepted<H: Harness>(queue: H) {
     for kind in Kind::ALL {
         let tube = queue.tube_named(kind.name(), TubeOptions::new(kind)).await;
         let id = queue.put(&tube, task("x")).await;
@@ -30,8 +30,8 @@ pub async fn more_than_there_are_is_fine<H: Harness>(queue: H) {
     }
 }
 
-/// A kick of nothing is not counted.
-pub async fn nothing_to_kick_is_zero<H: Harness>(queue: H) {
+/// A kick without buried tasks is not counted.
+pub async fn an_empty_kick_returns_zero<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     let id = queue.put(&tube, task("ready")).await;
     assert_eq!(queue.kick(&tube, 5).await, 0);
@@ -41,41 +41,41 @@ pub async fn nothing_to_kick_is_zero<H: Harness>(queue: H) {
     assert_eq!(queue.calls(&tube).await.kick, 0);
 }
 
-/// A kicked task is ready at once, with the attempts it had.
-pub async fn attempts_stay<H: Harness>(queue: H) {
+/// A kicked task is ready immediately and keeps its attempts.
+pub async fn attempts_are_kept<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     let id = queue.put(&tube, task("x")).await;
     let taken = queue.take(&tube).await;
     queue.release(&tube, &taken).await;
     queue.bury(&tube, id).await;
     assert_eq!(queue.kick(&tube, 1).await, 1);
-    let back = queue.look(&tube, id).await;
+    let back = queue.peek_existing(&tube, id).await;
     assert_eq!((back.state, back.attempts), (State::Ready, 1));
     assert_eq!((back.previous_start, back.reason), (taken.start, Reason::WaitsForConsumer));
 }
 
-/// A delayed task that was buried is ready when it is kicked, and its delay does not come back.
-pub async fn a_delay_is_forgotten<H: Harness>(queue: H) {
+/// A delayed task that was buried is ready when it is kicked, and its delay has ended.
+pub async fn a_kicked_task_has_no_delay<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let id = queue.put(&tube, NewTask { delay: Some(secs(50)), ..task("x") }).await;
     done(queue.bury(&tube, id).await);
     queue.kick(&tube, 1).await;
-    assert_eq!(queue.look(&tube, id).await.due, None);
+    assert_eq!(queue.peek_existing(&tube, id).await.due, None);
     assert_eq!(queue.take(&tube).await.id, id);
     queue.advance(secs(60));
     assert_eq!(queue.state(&tube, id).await, State::Taken);
     assert_eq!(queue.calls(&tube).await.delay, 0);
 }
 
-/// A kick leaves the ttl as it is.
-pub async fn the_ttl_runs_on<H: Harness>(queue: H) {
+/// A kick does not change the ttl.
+pub async fn the_ttl_is_unchanged<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let id = queue.put(&tube, NewTask { ttl: Some(secs(10)), ..task("x") }).await;
-    let expires = queue.look(&tube, id).await.expires;
+    let expires = queue.peek_existing(&tube, id).await.expires;
     queue.bury(&tube, id).await;
     queue.advance(secs(5));
     queue.kick(&tube, 1).await;
-    assert_eq!(queue.look(&tube, id).await.expires, expires);
+    assert_eq!(queue.peek_existing(&tube, id).await.expires, expires);
     queue.advance(secs(5));
     assert_eq!(queue.peek(&tube, id).await, None);
 }

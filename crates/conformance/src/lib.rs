@@ -1,23 +1,23 @@
-//! The suite that every store passes, and every server in front of one.
+//! The conformance suite that every store, and every server in front of one, must pass.
 //!
 //! A case is written over [`Execute`] and a [`Harness`], so the same cases run on a store itself and
-//! through a live server. The list of them stands once, in [`conformance_suite!`]. Beside the cases
+//! through a live server. [`conformance_suite!`] lists them. Beside the cases
 //! there are [`model`], which compares random commands with the core's machine, and [`audit`], which
-//! judges what many clients saw at the same time.
+//! checks the history that many concurrent clients recorded.
 //!
-//! Nothing here sleeps or reads a clock: time is moved by hand.
+//! Nothing here sleeps or reads a clock: the tests advance a manual clock.
 //!
 //! [`conformance_suite!`]: crate::conformance_suite
 
-mod ask;
 mod cases;
+mod commands;
 mod harness;
 
 pub mod audit;
 pub mod model;
 pub mod semaphores;
 
-// A file per verb, then a file per thing that goes across verbs.
+// One file per verb, then one file per topic that concerns several verbs.
 pub mod ack;
 pub mod bury;
 pub mod delete;
@@ -38,6 +38,7 @@ pub mod batch;
 pub mod capacity;
 pub mod delay;
 pub mod limits;
+pub mod list;
 pub mod pause;
 pub mod restart;
 pub mod sessions;
@@ -58,7 +59,7 @@ use taskyard_store::Capabilities;
 
 pub use harness::StoreHarness;
 
-/// A queue under test: it runs commands, its clock is moved by hand, and it can be restarted.
+/// A queue under test: it runs commands, has a manual clock, and can be restarted.
 ///
 /// Each case gets a queue of its own, without tubes and sessions.
 pub trait Harness: Execute + Sized {
@@ -68,20 +69,20 @@ pub trait Harness: Execute + Sized {
     /// The moment at which the next command runs.
     fn now(&self) -> Timestamp;
 
-    /// Moves time. Everything that is due then has happened when the next command runs.
+    /// Advances the clock. Everything that is due then has happened when the next command runs.
     fn advance(&self, span: Span);
 
-    /// Moves time without letting it do anything before the next batch: its verbs have to look at
-    /// the deadlines themselves. Where ticks cannot be held back this is [`Harness::advance`].
+    /// Advances the clock without a tick before the next batch, so that the verbs must check the
+    /// deadlines themselves. Where ticks cannot be suppressed this is [`Harness::advance`].
     fn advance_unticked(&self, span: Span) {
         self.advance(span);
     }
 
-    /// Stops the queue properly and starts it again on what it left behind.
+    /// Stops the queue cleanly and starts it again on the same data.
     fn restart(self) -> impl Future<Output = Self> + Send;
 }
 
-/// Runs a future to its end on this thread, without a runtime.
+/// Runs a future to completion on this thread, without a runtime.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(Thread);
 

@@ -1,4 +1,4 @@
-//! Limits: what is too much is refused whole, and the limit itself is allowed.
+//! Limits: a command over a limit is refused as a whole, and the limit itself is allowed.
 
 use taskyard_core::limits::{BATCH_TASKS_MAX, META_BYTES_MAX, SUBQUEUE_BYTES_MAX, TUBES_MAX};
 use taskyard_core::{
@@ -7,9 +7,9 @@ use taskyard_core::{
 };
 
 use super::Harness;
-use super::ask::{Ask, name, put, take, task};
+use super::commands::{QueueCommands, name, put, take, task};
 
-/// A put may have this many tasks and not one more.
+/// A put has at most so many tasks.
 pub async fn tasks_in_a_put<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     assert_too_large(&queue, put(&tube, vec![task("x"); BATCH_TASKS_MAX + 1])).await;
@@ -20,7 +20,7 @@ pub async fn tasks_in_a_put<H: Harness>(queue: H) {
     );
 }
 
-/// The same for the other verbs that change something.
+/// The same limit applies to the other verbs that change tasks.
 pub async fn items_in_other_commands<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     let id = queue.put(&tube, task("x")).await;
@@ -34,7 +34,7 @@ pub async fn items_in_other_commands<H: Harness>(queue: H) {
     assert_eq!(queue.stats(&tube).await.tasks.taken, 1);
 }
 
-/// And for a peek, whose answer would be as long.
+/// The same limit applies to a peek, because its reply has as many tasks.
 pub async fn ids_in_a_peek<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     let ids: Vec<TaskId> = (0..=BATCH_TASKS_MAX as u64).map(TaskId).collect();
@@ -43,7 +43,7 @@ pub async fn ids_in_a_peek<H: Harness>(queue: H) {
     assert_too_large(&queue, Command::Peek { tube, ids }).await;
 }
 
-/// A meta map may have this many bytes; one task that is too large spoils its batch.
+/// A meta map has at most so many bytes; one oversized task makes the whole batch fail.
 pub async fn bytes_in_a_meta<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     let with_meta = |bytes| NewTask::new(Body::with_meta(&[0xc0], &meta(bytes)));
@@ -51,24 +51,24 @@ pub async fn bytes_in_a_meta<H: Harness>(queue: H) {
     assert_too_large(&queue, put(&tube, batch)).await;
     assert_eq!(queue.stats(&tube).await.tasks.total(), 0);
     let id = queue.put(&tube, with_meta(META_BYTES_MAX)).await;
-    let body = queue.look(&tube, id).await.body.expect("a peek shows the body");
+    let body = queue.peek_existing(&tube, id).await.body.expect("a peek shows the body");
     assert_eq!(body.meta().map(<[u8]>::len), Some(META_BYTES_MAX));
 }
 
-/// The key of a sub-queue may have this many bytes.
+/// The key of a sub-queue has at most so many bytes.
 pub async fn bytes_in_a_subqueue_key<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Utube).await;
     let of = |bytes| NewTask { subqueue: Some("k".repeat(bytes).into()), ..task("x") };
     assert_too_large(&queue, put(&tube, vec![of(SUBQUEUE_BYTES_MAX + 1)])).await;
     let id = queue.put(&tube, of(SUBQUEUE_BYTES_MAX)).await;
-    let seen = queue.look(&tube, id).await;
+    let seen = queue.peek_existing(&tube, id).await;
     assert_eq!(seen.subqueue.map(|key| key.len()), Some(SUBQUEUE_BYTES_MAX));
 }
 
-/// A store may have this many tubes; dropping one makes room for another.
+/// A store has at most so many tubes; a drop allows another one.
 pub async fn tubes_in_a_store<H: Harness>(queue: H) {
     let names: Vec<TubeName> = (0..TUBES_MAX).map(|n| name(&format!("tube {n}"))).collect();
-    // Few at a time: over HTTP each waits for an answer of its own, and all of them for one writer.
+    // In small groups: over HTTP each request waits for its own reply, and all of them for one writer.
     for chunk in names.chunks(100) {
         let replies = queue.execute(chunk.iter().map(create).collect()).await;
         assert!(replies.iter().all(|reply| *reply == Ok(Reply::Created(true))));

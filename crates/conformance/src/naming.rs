@@ -3,7 +3,7 @@
 use taskyard_core::{Command, Error, Kind, NewTask, Outcome, Reply, TaskId, TubeName, TubeOptions};
 
 use super::Harness;
-use super::ask::{Ask, ids, name, put, secs, task};
+use super::commands::{QueueCommands, ids, name, put, secs, task};
 
 fn rename(tube: &TubeName, to: &str, queue_num: Option<u32>) -> Command {
     Command::NameTube { tube: tube.clone(), name: name(to), queue_num }
@@ -27,7 +27,7 @@ async fn renamed<H: Harness>(queue: &H, tube: &TubeName, to: &str) -> TubeName {
     name(to)
 }
 
-/// Tasks of every state come along, and who holds one holds it still.
+/// A renamed tube keeps its tasks in every state, and holders keep theirs.
 pub async fn a_renamed_tube_keeps_its_tasks<H: Harness>(queue: H) {
     let tube = queue.tube_named("emails", TubeOptions::new(Kind::FifoTtl)).await;
     queue.put_texts(&tube, &["taken", "ready"]).await;
@@ -40,13 +40,13 @@ pub async fn a_renamed_tube_keeps_its_tasks<H: Harness>(queue: H) {
     assert_eq!(gone, Error::TubeNotFound(tube.clone()));
     assert!(matches!(queue.ack(&letters, &taken).await, Outcome::Done(_)));
     assert_eq!(queue.take(&letters).await.id, TaskId(1));
-    assert_eq!(queue.look(&letters, TaskId(2)).await.body, task("delayed").body.into());
-    assert_eq!(queue.put(&letters, task("new")).await, TaskId(4), "ids go on");
+    assert_eq!(queue.peek_existing(&letters, TaskId(2)).await.body, task("delayed").body.into());
+    assert_eq!(queue.put(&letters, task("new")).await, TaskId(4), "ids continue");
     let tasks = queue.info(&letters).await.stats.tasks;
     assert_eq!((tasks.ready, tasks.taken, tasks.delayed, tasks.buried), (1, 1, 1, 1));
 }
 
-/// The old name is free: a tube that gets it has nothing of the other's.
+/// The old name is free: a new tube of that name shares nothing with the renamed one.
 pub async fn the_old_name_can_be_used_again<H: Harness>(queue: H) {
     let tube = queue.tube_named("emails", TubeOptions::new(Kind::FifoTtl)).await;
     queue.put_texts(&tube, &["a", "b"]).await;
@@ -59,20 +59,20 @@ pub async fn the_old_name_can_be_used_again<H: Harness>(queue: H) {
     assert_eq!(queue.refused(back).await, Error::TubeExists(tube));
 }
 
-/// What is refused changes nothing.
-pub async fn a_name_that_is_taken_is_refused<H: Harness>(queue: H) {
+/// A refused rename changes nothing.
+pub async fn a_used_name_is_refused<H: Harness>(queue: H) {
     let tube = queue.tube_named("emails", TubeOptions::new(Kind::FifoTtl)).await;
     let other = queue.tube_named("letters", TubeOptions::new(Kind::Fifo)).await;
     let before = queue.tubes().await;
     let refusal = queue.refused(rename(&tube, "letters", Some(7))).await;
     assert_eq!(refusal, Error::TubeExists(other));
-    let refusal = queue.refused(rename(&name("nobody"), "notes", None)).await;
-    assert_eq!(refusal, Error::TubeNotFound(name("nobody")));
+    let refusal = queue.refused(rename(&name("unknown"), "notes", None)).await;
+    assert_eq!(refusal, Error::TubeNotFound(name("unknown")));
     assert_eq!(queue.tubes().await, before);
     renamed(&queue, &tube, "emails").await;
 }
 
-/// A number belongs to one tube for good, whatever that is called.
+/// A queue number belongs to one tube permanently, also after a rename.
 pub async fn a_queue_number_is_permanent<H: Harness>(queue: H) {
     queue.must(create("emails", Some(1))).await;
     queue.must(create("notes", None)).await;
@@ -90,16 +90,16 @@ pub async fn a_queue_number_is_permanent<H: Harness>(queue: H) {
     assert_eq!(numbers, [Some(1), Some(u32::MAX)]);
 }
 
-/// A tube called "liam", a character that turns the direction of text, "x" was shown like another one in lists and logs.
-/// Such a name is refused where it is given; a tube without it is not touched.
-pub async fn a_name_that_turns_text_around_is_refused<H: Harness>(queue: H) {
+/// A tube called "liam", a character that changes the direction of text, "x" looked like another one in lists and logs.
+/// Create and rename refuse such a name; other tubes are unchanged.
+pub async fn a_name_that_changes_text_direction_is_refused<H: Harness>(queue: H) {
     let tube = queue.tube_named("emails", TubeOptions::new(Kind::FifoTtl)).await;
     for bad in ["liam\u{202e}x", "\u{2066}emails", "emails\u{200f}", "a\u{61c}b"] {
         for command in [create(bad, None), rename(&tube, bad, None)] {
             let refused = queue.refused(command).await;
-            let told =
+            let explained =
                 matches!(&refused, Error::Invalid(text) if text.contains("direction of text"));
-            assert!(told, "{bad:?}: {refused}");
+            assert!(explained, "{bad:?}: {refused}");
         }
         let gone = queue.refused(put(&name(bad), vec![task("x")])).await;
         assert_eq!(gone, Error::TubeNotFound(name(bad)));

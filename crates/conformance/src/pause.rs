@@ -3,17 +3,17 @@
 use taskyard_core::{Kind, NewTask, Reason, State, TubeOptions};
 
 use super::Harness;
-use super::ask::{Ask, done, ids, secs, task};
+use super::commands::{QueueCommands, done, ids, secs, task};
 
-/// A paused tube gives nothing; resumed it gives as before.
-pub async fn nothing_is_taken<H: Harness>(queue: H) {
+/// A paused tube delivers nothing; after a resume it delivers as before.
+pub async fn a_paused_tube_gives_nothing<H: Harness>(queue: H) {
     for kind in Kind::ALL {
         let tube = queue.tube_named(kind.name(), TubeOptions::new(kind)).await;
         let id = queue.put(&tube, task("x")).await;
         let info = queue.pause(&tube, true).await;
         assert_eq!((info.options.paused, info.takeable), (true, 0), "{kind:?}");
         assert_eq!(queue.take_many(&tube, 1).await, [], "{kind:?}");
-        let seen = queue.look(&tube, id).await;
+        let seen = queue.peek_existing(&tube, id).await;
         assert_eq!((seen.state, seen.reason), (State::Ready, Reason::TubePaused), "{kind:?}");
         let info = queue.pause(&tube, false).await;
         assert_eq!((info.options.paused, info.takeable), (false, 1), "{kind:?}");
@@ -21,7 +21,7 @@ pub async fn nothing_is_taken<H: Harness>(queue: H) {
     }
 }
 
-/// A tube may begin paused.
+/// A tube can be created paused.
 pub async fn a_tube_may_begin_paused<H: Harness>(queue: H) {
     let options = TubeOptions { paused: true, ..TubeOptions::new(Kind::Fifo) };
     let tube = queue.tube_with(options).await;
@@ -29,8 +29,8 @@ pub async fn a_tube_may_begin_paused<H: Harness>(queue: H) {
     assert_eq!(queue.take_many(&tube, 1).await, []);
 }
 
-/// Everything else works: deliveries end, tasks come and go, time passes.
-pub async fn everything_else_works<H: Harness>(queue: H) {
+/// In a paused tube deliveries end, tasks are put and deleted, and deadlines pass.
+pub async fn other_commands_work_while_paused<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     queue.put_texts(&tube, &["acked", "released", "overdue"]).await;
     let taken = queue.take_many(&tube, 2).await;

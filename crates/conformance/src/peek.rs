@@ -1,12 +1,12 @@
-//! Peek and deliveries: looking without changing.
+//! Peek and deliveries: show tasks without changing them.
 
 use taskyard_core::{Command, Kind, NewTask, Reason, Reply, State, TaskId, TubeOptions};
 
 use super::Harness;
-use super::ask::{Ask, ids, secs, session, task, task_of};
+use super::commands::{QueueCommands, ids, secs, session, task, task_of};
 
-/// Tasks come in the order asked, and what is not there is left out.
-pub async fn the_missing_are_left_out<H: Harness>(queue: H) {
+/// Tasks are in the order of the request, and missing ones are omitted.
+pub async fn missing_tasks_are_omitted<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     queue.put_texts(&tube, &["a", "b", "c"]).await;
     queue.delete(&tube, TaskId(1)).await;
@@ -17,19 +17,19 @@ pub async fn the_missing_are_left_out<H: Harness>(queue: H) {
     }
 }
 
-/// Looking changes and counts nothing.
-pub async fn it_changes_nothing<H: Harness>(queue: H) {
+/// A peek changes and counts nothing.
+pub async fn a_peek_changes_nothing<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let id = queue.put(&tube, NewTask { ttl: Some(secs(9)), ..task("x") }).await;
     let before = queue.info(&tube).await;
-    let seen = queue.look(&tube, id).await;
-    assert_eq!(queue.look(&tube, id).await, seen);
+    let seen = queue.peek_existing(&tube, id).await;
+    assert_eq!(queue.peek_existing(&tube, id).await, seen);
     queue.deliveries(&tube, 10).await;
     assert_eq!(queue.info(&tube).await, before);
 }
 
-/// A task says why it does not run now.
-pub async fn it_says_why_not_now<H: Harness>(queue: H) {
+/// A task has the reason why it does not run now.
+pub async fn a_task_shows_why_it_waits<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::UtubeTtl).await;
     let running = queue.put(&tube, task_of("a")).await;
     queue.take(&tube).await;
@@ -46,24 +46,24 @@ pub async fn it_says_why_not_now<H: Harness>(queue: H) {
         (buried, Reason::Buried),
     ];
     for (id, reason) in expected {
-        assert_eq!(queue.look(&tube, id).await.reason, reason, "{id}");
+        assert_eq!(queue.peek_existing(&tube, id).await.reason, reason, "{id}");
     }
 }
 
-/// A task whose ttl is over is not shown as if it waited.
-pub async fn the_expired_do_not_wait<H: Harness>(queue: H) {
+/// An expired task is not shown as waiting.
+pub async fn an_expired_task_is_not_shown_as_waiting<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let id = queue.put(&tube, NewTask { ttl: Some(secs(5)), ..task("x") }).await;
     queue.advance_unticked(secs(5));
-    // Whether the row is gone already is the store's affair.
+    // Whether the row is already removed depends on the store.
     if let Some(seen) = queue.peek(&tube, id).await {
         assert_eq!(seen.reason, Reason::Expired);
     }
-    assert_eq!(queue.peek(&tube, id).await, None, "now time has passed");
+    assert_eq!(queue.peek(&tube, id).await, None, "removed by a tick");
 }
 
-/// Deliveries are shown by id, without bodies, as many as asked.
-pub async fn deliveries_show_who_holds_what<H: Harness>(queue: H) {
+/// Deliveries are shown by id, without bodies, up to the requested count.
+pub async fn deliveries_show_their_holders<H: Harness>(queue: H) {
     let tube = queue.tube_with(TubeOptions::new(Kind::FifoTtl)).await;
     for pri in [3, 2, 1, 0] {
         queue.put(&tube, NewTask { pri: Some(pri), ..task("x") }).await;

@@ -1,9 +1,9 @@
-//! Put: what a task is when it comes into a tube.
+//! Put: the properties of a new task.
 
 use taskyard_core::{Body, Kind, NewTask, Reason, Span, State, Timestamp, TubeOptions};
 
 use super::Harness;
-use super::ask::{Ask, ids, secs, task};
+use super::commands::{QueueCommands, ids, secs, task};
 
 /// Ids count up from 0.
 pub async fn ids_count_up_from_zero<H: Harness>(queue: H) {
@@ -15,7 +15,7 @@ pub async fn ids_count_up_from_zero<H: Harness>(queue: H) {
     }
 }
 
-/// A batch is answered in its order, each task with its own state.
+/// The reply to a batch has its order, each task with its own state.
 pub async fn a_batch_is_answered_in_order<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let later = NewTask { delay: Some(secs(5)), ..task("later") };
@@ -27,7 +27,7 @@ pub async fn a_batch_is_answered_in_order<H: Harness>(queue: H) {
     assert_eq!(ids(&texts), [placed[0].id.0, placed[2].id.0]);
 }
 
-/// An id is not used again, however its task went away.
+/// An id is never reused, independent of how its task was removed.
 pub async fn ids_are_never_used_again<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     let first = queue.put(&tube, task("acked")).await;
@@ -41,13 +41,13 @@ pub async fn ids_are_never_used_again<H: Harness>(queue: H) {
     assert!(first < second && second < third && third < fourth, "ids must only grow");
 }
 
-/// Payload and meta come back as they were given, whatever MessagePack they are.
+/// Payload and meta are returned byte for byte, for every kind of MessagePack value.
 pub async fn bodies_are_kept_byte_for_byte<H: Harness>(queue: H) {
     let mut bytes = vec![0xc5, 0x01, 0x00];
     bytes.extend(0..=255);
     let payloads: [&[u8]; 6] = [
         &[0xc0],
-        // The number 1, written as long as possible.
+        // The number 1 in its longest encoding.
         &[0xcf, 0, 0, 0, 0, 0, 0, 0, 1],
         // 50.0: must not become the integer 50.
         &[0xcb, 0x40, 0x49, 0, 0, 0, 0, 0, 0],
@@ -62,7 +62,7 @@ pub async fn bodies_are_kept_byte_for_byte<H: Harness>(queue: H) {
         let meta: &[u8] = &[0x81, 0xa1, b'k', 0xa1, b'v'];
         for body in [Body::new(payload), Body::with_meta(payload, meta)] {
             let id = queue.put(&tube, NewTask::new(body.clone())).await;
-            assert_eq!(queue.look(&tube, id).await.body.as_ref(), Some(&body));
+            assert_eq!(queue.peek_existing(&tube, id).await.body.as_ref(), Some(&body));
             let taken = queue.take(&tube).await;
             let got = taken.body.as_ref().expect("a delivery has its body");
             assert_eq!((got.payload(), got.meta()), (body.payload(), body.meta()));
@@ -71,11 +71,11 @@ pub async fn bodies_are_kept_byte_for_byte<H: Harness>(queue: H) {
     }
 }
 
-/// A task of a plain tube: no deadline, no attempts, nobody holds it.
-pub async fn a_new_task_is_plain<H: Harness>(queue: H) {
+/// A new task of a plain tube has no deadline, no attempts and no holder.
+pub async fn a_new_task_has_no_deadline_and_no_holder<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let id = queue.put(&tube, task("x")).await;
-    let seen = queue.look(&tube, id).await;
+    let seen = queue.peek_existing(&tube, id).await;
     assert_eq!((seen.id, seen.state, seen.pri), (id, State::Ready, 0));
     assert_eq!((seen.created, seen.due, seen.expires), (queue.now(), None, Timestamp::NEVER));
     assert_eq!((seen.ttr, seen.attempts), (Span::FOREVER, 0));
@@ -94,7 +94,7 @@ pub async fn kinds_without_times_ignore_them<H: Harness>(queue: H) {
         let id = queue.put(&tube, delayed).await;
         let timed = queue.put(&tube, NewTask { at: Some(queue.now() + secs(100)), ..full }).await;
         assert_eq!(queue.state(&tube, timed).await, State::Ready, "{kind:?}");
-        let seen = queue.look(&tube, id).await;
+        let seen = queue.peek_existing(&tube, id).await;
         assert_eq!((seen.state, seen.pri, seen.due), (State::Ready, 0, None), "{kind:?}");
         assert_eq!((seen.expires, seen.ttr), (Timestamp::NEVER, Span::FOREVER), "{kind:?}");
         let taken = queue.take(&tube).await;
@@ -104,7 +104,7 @@ pub async fn kinds_without_times_ignore_them<H: Harness>(queue: H) {
     }
 }
 
-/// Their tube options for these are ignored as well.
+/// Kinds without times also ignore the tube options for them.
 pub async fn kinds_without_times_ignore_their_defaults<H: Harness>(queue: H) {
     for kind in [Kind::Fifo, Kind::Utube] {
         let options = TubeOptions {
@@ -117,14 +117,14 @@ pub async fn kinds_without_times_ignore_their_defaults<H: Harness>(queue: H) {
         let tube = queue.tube_named(kind.name(), options).await;
         let id = queue.put(&tube, task("x")).await;
         queue.advance(secs(10));
-        let seen = queue.look(&tube, id).await;
+        let seen = queue.peek_existing(&tube, id).await;
         assert_eq!((seen.state, seen.pri), (State::Ready, 0), "{kind:?}");
         assert_eq!((seen.expires, seen.ttr), (Timestamp::NEVER, Span::FOREVER), "{kind:?}");
     }
 }
 
-/// What a put does not say comes from the tube.
-pub async fn the_tube_gives_the_defaults<H: Harness>(queue: H) {
+/// Values that a put does not give come from the tube.
+pub async fn missing_values_come_from_the_tube<H: Harness>(queue: H) {
     let options = TubeOptions {
         pri: 7,
         ttl: Some(secs(60)),
@@ -134,14 +134,14 @@ pub async fn the_tube_gives_the_defaults<H: Harness>(queue: H) {
     };
     let tube = queue.tube_with(options).await;
     let id = queue.put(&tube, task("x")).await;
-    let seen = queue.look(&tube, id).await;
+    let seen = queue.peek_existing(&tube, id).await;
     assert_eq!((seen.state, seen.pri, seen.ttr), (State::Delayed, 7, secs(20)));
     assert_eq!(seen.due, Some(queue.now() + secs(3)));
     assert_eq!(seen.expires, queue.now() + secs(63));
 }
 
-/// What a put says wins over the tube.
-pub async fn a_put_wins_over_the_defaults<H: Harness>(queue: H) {
+/// Values that a put gives override those of the tube.
+pub async fn values_of_a_put_override_the_tube<H: Harness>(queue: H) {
     let options = TubeOptions {
         pri: 7,
         ttl: Some(secs(60)),
@@ -158,7 +158,7 @@ pub async fn a_put_wins_over_the_defaults<H: Harness>(queue: H) {
         ..task("x")
     };
     let id = queue.put(&tube, own).await;
-    let seen = queue.look(&tube, id).await;
+    let seen = queue.peek_existing(&tube, id).await;
     assert_eq!((seen.state, seen.pri, seen.ttr), (State::Ready, 0, secs(2)));
     assert_eq!(seen.expires, queue.now() + secs(5));
 }

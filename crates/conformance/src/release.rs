@@ -1,13 +1,13 @@
-//! Release: a holder gives a task back.
+//! Release: a holder returns a task to its tube.
 
 use taskyard_core::{
     Finish, Holder, Kind, NewTask, Outcome, Reason, Span, State, TaskId, TubeOptions,
 };
 
 use super::Harness;
-use super::ask::{Ask, NO_LEASE, RELEASE, done, ids, secs, session, task};
+use super::commands::{NO_LEASE, QueueCommands, RELEASE, done, ids, secs, session, task};
 
-/// A released task is ready again, and remembers that it was tried.
+/// A released task is ready again, and the attempt is counted.
 pub async fn a_released_task_is_ready_and_counted<H: Harness>(queue: H) {
     for kind in Kind::ALL {
         let tube = queue.tube_named(kind.name(), TubeOptions::new(kind)).await;
@@ -25,19 +25,19 @@ pub async fn a_released_task_is_ready_and_counted<H: Harness>(queue: H) {
     }
 }
 
-/// A release that is not counted leaves no trace in the task.
+/// An uncounted release leaves the task unchanged.
 pub async fn an_uncounted_release_leaves_no_trace<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let id = queue.put(&tube, task("x")).await;
-    let before = queue.look(&tube, id).await;
+    let before = queue.peek_existing(&tube, id).await;
     let taken = queue.take(&tube).await;
     let uncounted = Finish::Release { delay: Span::ZERO, counted: false };
     done(queue.finish_lease(&tube, &taken, uncounted).await);
-    assert_eq!(queue.look(&tube, id).await, before);
-    assert_eq!(queue.calls(&tube).await.release, 1, "it is a release all the same");
+    assert_eq!(queue.peek_existing(&tube, id).await, before);
+    assert_eq!(queue.calls(&tube).await.release, 1, "the call is still counted as a release");
 }
 
-/// A release for later: the task waits, and lives longer by that time.
+/// A release with a delay: the task waits, and its ttl is extended by the delay.
 pub async fn a_delay_moves_due_and_ttl<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let id = queue.put(&tube, NewTask { ttl: Some(secs(100)), ..task("x") }).await;
@@ -68,8 +68,8 @@ pub async fn kinds_without_times_ignore_the_delay<H: Harness>(queue: H) {
     }
 }
 
-/// Whoever does not hold the task cannot give it back.
-pub async fn it_needs_the_holder<H: Harness>(queue: H) {
+/// Only the holder can release a task.
+pub async fn only_the_holder_can_release<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let id = queue.put(&tube, task("x")).await;
     let other = queue.put(&tube, task("y")).await;
@@ -88,21 +88,21 @@ pub async fn it_needs_the_holder<H: Harness>(queue: H) {
     assert_eq!(queue.release(&tube, &taken).await, Outcome::Stale, "the first lease is over");
 }
 
-/// A past lease gives nothing back, even before time has.
-pub async fn a_past_lease_is_stale_before_the_tick<H: Harness>(queue: H) {
+/// An expired lease releases nothing, even before a tick has returned the task.
+pub async fn an_expired_lease_is_stale_before_the_tick<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let id = queue.put(&tube, NewTask { ttr: Some(secs(10)), ..task("x") }).await;
     let taken = queue.take(&tube).await;
     queue.advance_unticked(secs(11));
     assert_eq!(queue.release(&tube, &taken).await, Outcome::Stale);
-    let back = queue.look(&tube, id).await;
-    assert_eq!((back.state, back.attempts), (State::Ready, 1), "counted once, by time");
+    let back = queue.peek_existing(&tube, id).await;
+    assert_eq!((back.state, back.attempts), (State::Ready, 1), "counted once, by the tick");
     let calls = queue.calls(&tube).await;
     assert_eq!((calls.release, calls.ttr), (0, 1));
 }
 
-/// A task that outlived its ttl in somebody's hands dies when it is given back.
-pub async fn an_expired_task_dies_when_given_back<H: Harness>(queue: H) {
+/// A task whose ttl ended while it was taken is removed when it is released.
+pub async fn an_expired_task_is_removed_on_release<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let spans = NewTask { ttl: Some(secs(5)), ttr: Some(secs(60)), ..task("x") };
     let id = queue.put(&tube, spans).await;
@@ -116,8 +116,8 @@ pub async fn an_expired_task_dies_when_given_back<H: Harness>(queue: H) {
     assert_eq!((stats.tasks.total(), stats.tasks.done), (0, 1));
 }
 
-/// What was delayed by a release goes back to its place in the order.
-pub async fn it_returns_to_its_place<H: Harness>(queue: H) {
+/// A task that was released with a delay returns to its position in the order.
+pub async fn a_delayed_release_keeps_the_order<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     queue.put_texts(&tube, &["a", "b"]).await;
     let taken = queue.take(&tube).await;

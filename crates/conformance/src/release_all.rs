@@ -1,11 +1,11 @@
-//! Release all: every taken task of a tube comes back.
+//! Release all: every taken task of a tube returns.
 
 use taskyard_core::{Kind, NewTask, Outcome, State, TubeOptions};
 
 use super::Harness;
-use super::ask::{Ask, ids, secs, session, task};
+use super::commands::{QueueCommands, ids, secs, session, task};
 
-/// All deliveries end, each counted as a release and as an attempt; nothing else moves.
+/// All deliveries end, each counted as a release and as an attempt; nothing else changes.
 pub async fn every_delivery_ends<H: Harness>(queue: H) {
     for kind in Kind::ALL {
         let tube = queue.tube_named(kind.name(), TubeOptions::new(kind)).await;
@@ -16,7 +16,7 @@ pub async fn every_delivery_ends<H: Harness>(queue: H) {
         queue.advance(secs(1));
         queue.release_all(&tube).await;
         for delivery in &taken {
-            let back = queue.look(&tube, delivery.id).await;
+            let back = queue.peek_existing(&tube, delivery.id).await;
             assert_eq!((back.state, back.attempts), (State::Ready, 1), "{kind:?}");
             assert_eq!(back.previous_start, delivery.start, "{kind:?}");
             assert_eq!(queue.ack(&tube, delivery).await, Outcome::Stale, "{kind:?}");
@@ -26,8 +26,8 @@ pub async fn every_delivery_ends<H: Harness>(queue: H) {
     }
 }
 
-/// It is about one tube, and the sessions stay.
-pub async fn sessions_stay<H: Harness>(queue: H) {
+/// It concerns one tube, and the sessions continue.
+pub async fn sessions_continue<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     let other = queue.tube_named("other", TubeOptions::new(Kind::Fifo)).await;
     queue.put(&tube, task("x")).await;
@@ -40,11 +40,11 @@ pub async fn sessions_stay<H: Harness>(queue: H) {
     queue.take_as(&tube, session(1)).await;
 }
 
-/// With nothing taken nothing happens.
-pub async fn nothing_taken_is_fine<H: Harness>(queue: H) {
+/// Without taken tasks nothing changes.
+pub async fn a_tube_without_deliveries_is_accepted<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     let id = queue.put(&tube, task("x")).await;
     queue.release_all(&tube).await;
-    assert_eq!(queue.look(&tube, id).await.attempts, 0);
+    assert_eq!(queue.peek_existing(&tube, id).await.attempts, 0);
     assert_eq!(queue.calls(&tube).await.release, 0);
 }

@@ -1,4 +1,4 @@
-//! Restart: what a store keeps. One that keeps nothing must show nothing.
+//! Restart: the data that a durable store keeps; a store that is not durable starts empty.
 
 use taskyard_core::{
     Body, Calls, Command, Error, Kind, NewTask, Outcome, Reply, State, Task, TaskId, TubeName,
@@ -6,10 +6,9 @@ use taskyard_core::{
 };
 
 use super::Harness;
-use super::ask::{Ask, done, ids, lease, name, put, secs, session, task, task_of};
+use super::commands::{QueueCommands, done, ids, lease, name, put, secs, session, task, task_of};
 
-/// Restarts the queue. `None` when its store is not durable: then everything is gone, and the case
-/// is over.
+/// Restarts the queue. `None` when its store is not durable: then it is empty, and the case ends.
 async fn restarted<H: Harness>(queue: H) -> Option<H> {
     let durable = queue.capabilities().durable;
     let tube = name("jobs");
@@ -25,8 +24,8 @@ async fn restarted<H: Harness>(queue: H) -> Option<H> {
     None
 }
 
-/// Tasks that nobody held are as they were, bodies included.
-pub async fn tasks_are_as_they_were<H: Harness>(queue: H) {
+/// Tasks that were not taken are unchanged, bodies included.
+pub async fn tasks_are_unchanged<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::UtubeTtl).await;
     let bytes: Vec<u8> = [0xc4, 0xff].into_iter().chain(0..255).collect();
     let body = Body::with_meta(&bytes, &[0x81, 0xa1, b'k', 0xc0]);
@@ -48,15 +47,15 @@ pub async fn tasks_are_as_they_were<H: Harness>(queue: H) {
     assert_eq!(everything(&queue, &tube).await, before);
 }
 
-/// Taken tasks are ready again, the delivery counted; its lease is stale.
-pub async fn the_taken_are_ready_again<H: Harness>(queue: H) {
+/// Taken tasks are ready again, the delivery is counted, and its lease is stale.
+pub async fn taken_tasks_are_ready_again<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     queue.put_texts(&tube, &["taken", "ready"]).await;
     queue.join(session(1)).await;
     let taken = queue.take_as(&tube, session(1)).await;
     let Some(queue) = restarted(queue).await else { return };
     assert_eq!(queue.ack(&tube, &taken).await, Outcome::Stale);
-    let back = queue.look(&tube, taken.id).await;
+    let back = queue.peek_existing(&tube, taken.id).await;
     assert_eq!((back.state, back.attempts), (State::Ready, 1));
     assert_eq!((back.previous_start, back.start, back.lease), (taken.start, None, None));
     let again = queue.take_many(&tube, 9).await;
@@ -66,8 +65,8 @@ pub async fn the_taken_are_ready_again<H: Harness>(queue: H) {
     }
 }
 
-/// Lease numbers go on, whatever became of the deliveries.
-pub async fn lease_numbers_go_on<H: Harness>(mut queue: H) {
+/// Lease numbers continue, independent of how the deliveries ended.
+pub async fn lease_numbers_continue<H: Harness>(mut queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     queue.put(&tube, task("x")).await;
     let mut last = None;
@@ -83,8 +82,8 @@ pub async fn lease_numbers_go_on<H: Harness>(mut queue: H) {
     }
 }
 
-/// Ids go on, also where the last tasks are gone.
-pub async fn ids_go_on<H: Harness>(queue: H) {
+/// Ids continue, also where the last tasks were removed.
+pub async fn ids_continue<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     let other = queue.tube_named("truncated", TubeOptions::new(Kind::Fifo)).await;
     queue.put_texts(&tube, &["a", "b", "c"]).await;
@@ -100,7 +99,7 @@ pub async fn ids_go_on<H: Harness>(queue: H) {
     }
 }
 
-/// Tubes are there with their options, changed ones as changed, paused ones paused.
+/// Tubes keep their options, including changes and the pause.
 pub async fn tubes_keep_their_options<H: Harness>(queue: H) {
     let options = TubeOptions {
         capacity: Some(2),
@@ -122,11 +121,11 @@ pub async fn tubes_keep_their_options<H: Harness>(queue: H) {
     assert_eq!(tubes.len(), 1);
     assert_eq!(tubes[0].options, TubeOptions { paused: true, ..options });
     let refusal = queue.refused(put(&tube, vec![task("one more")])).await;
-    assert!(matches!(refusal, Error::TubeFull { .. }), "the capacity counts what is there");
+    assert!(matches!(refusal, Error::TubeFull { .. }), "the capacity counts the restored tasks");
 }
 
-/// What went away stays away.
-pub async fn what_is_gone_stays_gone<H: Harness>(queue: H) {
+/// Removed tasks and tubes stay removed.
+pub async fn removed_tasks_and_tubes_stay_removed<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let acked = queue.put(&tube, task("acked")).await;
     let taken = queue.take(&tube).await;
@@ -142,8 +141,8 @@ pub async fn what_is_gone_stays_gone<H: Harness>(queue: H) {
     }
 }
 
-/// Numbers begin again: nothing was done since the store was opened.
-pub async fn numbers_begin_again<H: Harness>(queue: H) {
+/// Counters start at zero when the store is opened.
+pub async fn counters_start_at_zero<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     queue.put_texts(&tube, &["acked", "taken", "ready"]).await;
     let taken = queue.take_many(&tube, 2).await;
@@ -155,7 +154,7 @@ pub async fn numbers_begin_again<H: Harness>(queue: H) {
 }
 
 /// Sessions end with the server.
-pub async fn sessions_are_gone<H: Harness>(queue: H) {
+pub async fn sessions_end<H: Harness>(queue: H) {
     queue.tube(Kind::Fifo).await;
     queue.join(session(1)).await;
     let Some(queue) = restarted(queue).await else { return };
@@ -163,7 +162,7 @@ pub async fn sessions_are_gone<H: Harness>(queue: H) {
     assert_eq!(queue.refused(join).await, Error::SessionUnknown(session(1)));
 }
 
-/// A temporary tube is there, empty.
+/// A temporary tube exists and is empty.
 pub async fn temporary_tubes_are_empty<H: Harness>(queue: H) {
     let options = TubeOptions { temporary: true, ..TubeOptions::new(Kind::UtubeTtl) };
     let tube = queue.tube_with(options.clone()).await;
@@ -177,7 +176,7 @@ pub async fn temporary_tubes_are_empty<H: Harness>(queue: H) {
     queue.take(&tube).await;
 }
 
-/// What was due while the queue was down has happened when it is back.
+/// Deadlines that passed while the queue was down have taken effect after the restart.
 pub async fn time_passes_while_it_is_down<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let mortal = queue.put(&tube, NewTask { ttl: Some(secs(5)), ..task("mortal") }).await;
@@ -188,7 +187,7 @@ pub async fn time_passes_while_it_is_down<H: Harness>(queue: H) {
     assert_eq!(queue.take(&tube).await.id, delayed);
 }
 
-/// Order and sub-queues work on what was read back.
+/// Order and sub-queues work on restored tasks.
 pub async fn order_is_kept<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::UtubeTtl).await;
     for (subqueue, pri) in [("a", 2), ("b", 1), ("a", 1), ("c", 0)] {
@@ -210,7 +209,7 @@ async fn everything<H: Harness>(queue: &H, tube: &TubeName) -> Vec<Task> {
     }
 }
 
-/// A tube that was renamed has its new name and its number.
+/// A renamed tube keeps its new name and its queue number.
 pub async fn names_and_queue_numbers_are_kept<H: Harness>(queue: H) {
     let options = TubeOptions { queue_num: Some(5), ..TubeOptions::new(Kind::FifoTtl) };
     let tube = queue.tube_named("jobs", options.clone()).await;

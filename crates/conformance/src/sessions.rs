@@ -1,14 +1,14 @@
-//! Sessions: tasks return when those who took them leave.
+//! Sessions: tasks return when the session that took them ends.
 
 use taskyard_core::{
     Command, Error, Finish, Holder, Kind, NewTask, Outcome, Span, State, TubeOptions,
 };
 
 use super::Harness;
-use super::ask::{Ask, done, secs, session, task};
+use super::commands::{QueueCommands, done, secs, session, task};
 
-/// When the last connection leaves, its tasks are ready at once: released and counted.
-pub async fn tasks_return_when_the_last_leaves<H: Harness>(queue: H) {
+/// When the last connection leaves, the session's tasks are released immediately and counted.
+pub async fn tasks_return_when_the_last_connection_leaves<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     let other = queue.tube_named("other", TubeOptions::new(Kind::Utube)).await;
     queue.join(session(1)).await;
@@ -42,21 +42,21 @@ pub async fn connections_share_a_session<H: Harness>(queue: H) {
     assert_unknown(&queue).await;
 }
 
-/// A session that nobody began cannot be joined.
+/// A session that was never begun cannot be joined.
 pub async fn an_unknown_session_cannot_be_joined<H: Harness>(queue: H) {
     assert_unknown(&queue).await;
     queue.join(session(1)).await;
     queue.must(Command::JoinSession { session: session(1), create: false }).await;
 }
 
-/// Nor can it be left.
+/// A session that was never begun cannot be left.
 pub async fn an_unknown_session_cannot_be_left<H: Harness>(queue: H) {
     let leave = Command::LeaveSession { session: session(1) };
     assert_eq!(queue.refused(leave).await, Error::SessionUnknown(session(1)));
 }
 
-/// Tasks taken without a session, or by another, stay where they are.
-pub async fn others_keep_their_tasks<H: Harness>(queue: H) {
+/// Tasks taken without a session, or by another session, stay taken.
+pub async fn tasks_of_other_holders_stay_taken<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     queue.put_texts(&tube, &["a", "b", "c"]).await;
     queue.join(session(1)).await;
@@ -70,8 +70,8 @@ pub async fn others_keep_their_tasks<H: Harness>(queue: H) {
     assert_eq!(queue.state(&tube, leaving.id).await, State::Ready);
 }
 
-/// A session gives back only what it holds now, not what it once held.
-pub async fn only_what_it_holds_now_returns<H: Harness>(queue: H) {
+/// The end of a session releases only the tasks that it holds then, not earlier ones.
+pub async fn only_currently_held_tasks_return<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     queue.put_texts(&tube, &["released", "acked", "buried"]).await;
     queue.put(&tube, NewTask { ttr: Some(secs(5)), ..task("overdue") }).await;
@@ -93,8 +93,8 @@ pub async fn only_what_it_holds_now_returns<H: Harness>(queue: H) {
     assert_eq!(stats.calls.release, 1);
 }
 
-/// With a time set, a session without connections keeps its tasks that long.
-pub async fn a_time_keeps_them_a_while<H: Harness>(queue: H) {
+/// With a timeout, a session without connections keeps its tasks that long.
+pub async fn a_session_timeout_keeps_tasks<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     let id = queue.put(&tube, task("x")).await;
     keep_for(&queue, secs(10)).await;
@@ -104,7 +104,7 @@ pub async fn a_time_keeps_them_a_while<H: Harness>(queue: H) {
     queue.advance(Span::from_micros(10_000_000 - 1));
     assert_eq!(queue.state(&tube, id).await, State::Taken);
     queue.advance(Span::from_micros(1));
-    let back = queue.look(&tube, id).await;
+    let back = queue.peek_existing(&tube, id).await;
     assert_eq!((back.state, back.attempts), (State::Ready, 1));
     assert_eq!(back.previous_start, taken.start);
     assert_eq!(queue.calls(&tube).await.release, 1);
@@ -112,8 +112,8 @@ pub async fn a_time_keeps_them_a_while<H: Harness>(queue: H) {
     assert_eq!(queue.ack(&tube, &taken).await, Outcome::Stale);
 }
 
-/// Who comes back in time finds the session and its tasks.
-pub async fn who_comes_back_in_time_keeps_them<H: Harness>(queue: H) {
+/// A client that joins within the timeout finds the session and its tasks.
+pub async fn a_session_that_is_joined_in_time_keeps_its_tasks<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     let id = queue.put(&tube, task("x")).await;
     keep_for(&queue, secs(10)).await;
@@ -127,7 +127,7 @@ pub async fn who_comes_back_in_time_keeps_them<H: Harness>(queue: H) {
     done(queue.finish(&tube, id, Holder::Session(session(1)), Finish::Ack).await);
 }
 
-/// While nobody is connected the lease number still counts.
+/// While no connection is open the lease number is still valid.
 pub async fn a_lease_outlives_the_connection<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     queue.put(&tube, task("x")).await;
@@ -139,7 +139,7 @@ pub async fn a_lease_outlives_the_connection<H: Harness>(queue: H) {
     done(queue.ack(&tube, &taken).await);
 }
 
-/// A ttr that is over before the session is does not wait for it.
+/// A ttr that ends before the session returns the task without waiting for the session.
 pub async fn a_ttr_does_not_wait_for_the_session<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let id = queue.put(&tube, NewTask { ttr: Some(secs(5)), ..task("x") }).await;
@@ -154,8 +154,8 @@ pub async fn a_ttr_does_not_wait_for_the_session<H: Harness>(queue: H) {
     assert_eq!((calls.ttr, calls.release), (1, 0));
 }
 
-/// A session that ended is a new one when it is begun again: it holds nothing.
-pub async fn a_session_begun_again_is_new<H: Harness>(queue: H) {
+/// A session that ended and is begun again holds nothing.
+pub async fn a_session_begun_again_holds_nothing<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     let id = queue.put(&tube, task("x")).await;
     queue.join(session(1)).await;
@@ -168,7 +168,7 @@ pub async fn a_session_begun_again_is_new<H: Harness>(queue: H) {
 }
 
 async fn keep_for<H: Harness>(queue: &H, ttr: Span) {
-    queue.silent(Command::ConfigureSessions { ttr }).await;
+    queue.must_reply_nothing(Command::ConfigureSessions { ttr }).await;
 }
 
 async fn assert_unknown<H: Harness>(queue: &H) {

@@ -1,4 +1,4 @@
-//! Statistics: every effect is counted once, where it belongs.
+//! Statistics: every effect is counted once, in the counter of its tube.
 
 use taskyard_core::limits::OLDEST_LOOKED_MAX;
 use taskyard_core::{
@@ -7,10 +7,10 @@ use taskyard_core::{
 };
 
 use super::Harness;
-use super::ask::{Ask, NO_LEASE, RELEASE, done, secs, task};
+use super::commands::{NO_LEASE, QueueCommands, RELEASE, done, secs, task};
 
-/// A scripted day of a tube, with every number of it.
-pub async fn every_effect_has_its_number<H: Harness>(queue: H) {
+/// Runs every command on a tube and checks every counter.
+pub async fn every_effect_has_its_counter<H: Harness>(queue: H) {
     for kind in [Kind::FifoTtl, Kind::LimFifoTtl, Kind::UtubeTtl] {
         let tube = queue.tube_named(kind.name(), TubeOptions::new(kind)).await;
         for subqueue in ["acked", "released", "touched", "buried", "deleted"] {
@@ -51,8 +51,8 @@ pub async fn every_effect_has_its_number<H: Harness>(queue: H) {
     }
 }
 
-/// What has no effect is not counted.
-pub async fn what_has_no_effect_is_not_counted<H: Harness>(queue: H) {
+/// Commands without an effect are not counted.
+pub async fn commands_without_effect_are_not_counted<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     queue.take_many(&tube, 3).await;
     queue.kick(&tube, 3).await;
@@ -66,8 +66,8 @@ pub async fn what_has_no_effect_is_not_counted<H: Harness>(queue: H) {
     assert_eq!(queue.stats(&tube).await, TubeStats::default());
 }
 
-/// Each tube has its own numbers.
-pub async fn each_tube_has_its_own<H: Harness>(queue: H) {
+/// Each tube has its own counters.
+pub async fn each_tube_has_its_own_counters<H: Harness>(queue: H) {
     let one = queue.tube_named("one", TubeOptions::new(Kind::Fifo)).await;
     let two = queue.tube_named("two", TubeOptions::new(Kind::Fifo)).await;
     queue.put_texts(&one, &["a", "b"]).await;
@@ -77,13 +77,13 @@ pub async fn each_tube_has_its_own<H: Harness>(queue: H) {
     assert_eq!((stats.calls.put, stats.calls.take, stats.tasks.taken), (2, 1, 1));
 }
 
-/// Since when the oldest task waits that could be taken.
+/// Since when the oldest ready task of the tube waits.
 async fn oldest<H: Harness>(queue: &H, tube: &TubeName) -> Option<Timestamp> {
     queue.info(tube).await.oldest_ready
 }
 
-/// The task that waits for longest is told, whoever goes first: a better priority, or an older task that came back.
-pub async fn the_oldest_ready_is_told<H: Harness>(queue: H) {
+/// The statistics show the longest waiting task, not the first in order, which may have a better priority or a lower id.
+pub async fn the_oldest_ready_task_is_shown<H: Harness>(queue: H) {
     for kind in [Kind::FifoTtl, Kind::LimFifoTtl, Kind::UtubeTtl] {
         let tube = queue.tube_named(kind.name(), TubeOptions::new(kind)).await;
         let new =
@@ -95,9 +95,9 @@ pub async fn the_oldest_ready_is_told<H: Harness>(queue: H) {
         let second = queue.now();
         queue.put(&tube, new(1, "b")).await;
         queue.advance(secs(1));
-        assert_eq!(oldest(&queue, &tube).await, Some(first), "{kind:?}: who goes last");
+        assert_eq!(oldest(&queue, &tube).await, Some(first), "{kind:?}: the last in order");
         queue.pause(&tube, true).await;
-        assert_eq!(oldest(&queue, &tube).await, Some(first), "{kind:?}: a pause does not matter");
+        assert_eq!(oldest(&queue, &tube).await, Some(first), "{kind:?}: paused");
         queue.pause(&tube, false).await;
 
         let b = queue.take(&tube).await;
@@ -106,7 +106,7 @@ pub async fn the_oldest_ready_is_told<H: Harness>(queue: H) {
         assert_eq!(oldest(&queue, &tube).await, None, "{kind:?}: taken");
         let uncounted = Finish::Release { delay: Span::ZERO, counted: false };
         done(queue.finish_lease(&tube, &b, uncounted).await);
-        assert_eq!(oldest(&queue, &tube).await, Some(second), "{kind:?}: as if never taken");
+        assert_eq!(oldest(&queue, &tube).await, Some(second), "{kind:?}: an uncounted release");
         let b = queue.take(&tube).await;
 
         let third = queue.now();
@@ -117,11 +117,11 @@ pub async fn the_oldest_ready_is_told<H: Harness>(queue: H) {
         assert_eq!(oldest(&queue, &tube).await, Some(third + secs(10)), "{kind:?}: due");
         done(queue.release(&tube, &a).await);
         let waits = oldest(&queue, &tube).await;
-        assert_eq!(waits, Some(third + secs(10)), "{kind:?}: who came back stands in front");
+        assert_eq!(waits, Some(third + secs(10)), "{kind:?}: the returned task is first in order");
         let back = queue.now();
         queue.delete(&tube, TaskId(2)).await;
         queue.advance(secs(1));
-        assert_eq!(oldest(&queue, &tube).await, Some(back), "{kind:?}: since it came back");
+        assert_eq!(oldest(&queue, &tube).await, Some(back), "{kind:?}: since its return");
         queue.bury(&tube, a.id).await;
         assert_eq!(oldest(&queue, &tube).await, None, "{kind:?}: buried");
         queue.kick(&tube, 1).await;
@@ -130,8 +130,8 @@ pub async fn the_oldest_ready_is_told<H: Harness>(queue: H) {
     }
 }
 
-/// Who waits behind a running task of its sub-queue waits for that, and not for a consumer.
-pub async fn the_oldest_could_be_taken<H: Harness>(queue: H) {
+/// A task behind a running task of its sub-queue waits for that task, and not for a consumer.
+pub async fn the_oldest_ready_task_can_be_taken<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Utube).await;
     let put = queue.now();
     queue.put_texts(&tube, &["runs", "waits"]).await;
@@ -142,9 +142,9 @@ pub async fn the_oldest_could_be_taken<H: Harness>(queue: H) {
     assert_eq!(oldest(&queue, &tube).await, Some(put));
 }
 
-/// Where very many came back and stand in front, the oldest behind them is not looked for: what is told is not older than
-/// it, and the look stays cheap.
-pub async fn the_look_for_the_oldest_ends<H: Harness>(queue: H) {
+/// Behind very many returned tasks the oldest is not searched for: the time shown is not before the time of the true
+/// oldest, and the search stays cheap.
+pub async fn the_search_for_the_oldest_is_limited<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let tasks = vec![task("x"); OLDEST_LOOKED_MAX];
     queue.put_many(&tube, tasks).await;

@@ -3,10 +3,10 @@
 use taskyard_core::{Finish, Kind, NewTask, Reason, State, Take, TaskId, TubeOptions};
 
 use super::Harness;
-use super::ask::{Ask, done, ids, secs, session, take, task, task_of};
+use super::commands::{QueueCommands, done, ids, secs, session, take, task, task_of};
 
-/// While a task of a sub-queue runs, the others of it wait.
-pub async fn one_runs_at_a_time<H: Harness>(queue: H) {
+/// While a task of a sub-queue runs, its other tasks wait.
+pub async fn one_task_runs_at_a_time<H: Harness>(queue: H) {
     for kind in [Kind::Utube, Kind::UtubeTtl] {
         let tube = queue.tube_named(kind.name(), TubeOptions::new(kind)).await;
         for subqueue in ["a", "a", "b", "a"] {
@@ -16,13 +16,17 @@ pub async fn one_runs_at_a_time<H: Harness>(queue: H) {
         assert_eq!(first.subqueue.as_deref(), Some("a"), "{kind:?}");
         assert_eq!(ids(&queue.take_many(&tube, 1).await), [2], "{kind:?}");
         assert_eq!(queue.take_many(&tube, 1).await, [], "{kind:?}");
-        assert_eq!(queue.look(&tube, TaskId(1)).await.reason, Reason::SubqueueBusy, "{kind:?}");
+        assert_eq!(
+            queue.peek_existing(&tube, TaskId(1)).await.reason,
+            Reason::SubqueueBusy,
+            "{kind:?}"
+        );
         queue.ack(&tube, &first).await;
         assert_eq!(ids(&queue.take_many(&tube, 9).await), [1], "{kind:?}");
     }
 }
 
-/// A batch gives at most one of each.
+/// A batch gives at most one task of each sub-queue.
 pub async fn a_batch_gives_one_of_each<H: Harness>(queue: H) {
     for kind in [Kind::Utube, Kind::UtubeTtl] {
         let tube = queue.tube_named(kind.name(), TubeOptions::new(kind)).await;
@@ -35,17 +39,17 @@ pub async fn a_batch_gives_one_of_each<H: Harness>(queue: H) {
 }
 
 /// A task without a sub-queue belongs to the one called "nil".
-pub async fn without_a_name_it_is_nil<H: Harness>(queue: H) {
+pub async fn the_default_sub_queue_is_nil<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Utube).await;
     let unnamed = queue.put(&tube, task("x")).await;
     queue.put(&tube, task_of("nil")).await;
     queue.put(&tube, task_of("")).await;
-    assert_eq!(queue.look(&tube, unnamed).await.subqueue.as_deref(), Some("nil"));
+    assert_eq!(queue.peek_existing(&tube, unnamed).await.subqueue.as_deref(), Some("nil"));
     assert_eq!(ids(&queue.take_many(&tube, 9).await), [0, 2]);
 }
 
 /// Kinds without sub-queues ignore the name.
-pub async fn other_kinds_ignore_it<H: Harness>(queue: H) {
+pub async fn other_kinds_ignore_sub_queues<H: Harness>(queue: H) {
     for kind in Kind::ALL.into_iter().filter(|kind| !kind.has_subqueues()) {
         let tube = queue.tube_named(kind.name(), TubeOptions::new(kind)).await;
         queue.put_many(&tube, vec![task_of("a"), task_of("a")]).await;
@@ -55,7 +59,7 @@ pub async fn other_kinds_ignore_it<H: Harness>(queue: H) {
 }
 
 /// Buried and delayed tasks do not block their sub-queue.
-pub async fn the_buried_and_delayed_do_not_block<H: Harness>(queue: H) {
+pub async fn buried_and_delayed_tasks_do_not_block<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::UtubeTtl).await;
     let buried = queue.put(&tube, task_of("a")).await;
     queue.take(&tube).await;
@@ -65,8 +69,8 @@ pub async fn the_buried_and_delayed_do_not_block<H: Harness>(queue: H) {
     assert_eq!(ids(&queue.take_many(&tube, 9).await), [2]);
 }
 
-/// However a delivery ends, its sub-queue is free.
-pub async fn every_end_frees_it<H: Harness>(queue: H) {
+/// Every end of a delivery frees its sub-queue.
+pub async fn every_end_of_a_delivery_frees_the_sub_queue<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::UtubeTtl).await;
     let later = Finish::Release { delay: secs(1000), counted: true };
     for end in ["ack", "release", "release later", "bury", "delete", "ttr", "session", "all"] {
@@ -93,8 +97,8 @@ pub async fn every_end_frees_it<H: Harness>(queue: H) {
     }
 }
 
-/// Across sub-queues the order is (pri, id), and what comes back goes to its place.
-pub async fn order_goes_across_them<H: Harness>(queue: H) {
+/// Across sub-queues the order is (pri, id), and a returned task keeps its position.
+pub async fn order_is_across_sub_queues<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::UtubeTtl).await;
     for (subqueue, pri) in [("a", 2), ("b", 1), ("a", 0), ("c", 1)] {
         queue.put(&tube, NewTask { pri: Some(pri), ..task_of(subqueue) }).await;
@@ -105,8 +109,8 @@ pub async fn order_goes_across_them<H: Harness>(queue: H) {
     assert_eq!(ids(&queue.take_many(&tube, 9).await), [2]);
 }
 
-/// A better task that comes while its sub-queue is busy goes first when it is free.
-pub async fn a_better_task_goes_first_when_it_is_free<H: Harness>(queue: H) {
+/// A task with a better priority, put while its sub-queue is busy, is first when the sub-queue is free.
+pub async fn the_best_priority_is_first_in_a_free_sub_queue<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::UtubeTtl).await;
     for pri in [5, 5] {
         queue.put(&tube, NewTask { pri: Some(pri), ..task_of("a") }).await;
@@ -117,8 +121,8 @@ pub async fn a_better_task_goes_first_when_it_is_free<H: Harness>(queue: H) {
     assert_eq!(ids(&queue.take_many(&tube, 9).await), [2]);
 }
 
-/// A first task that expires, is deleted or buried does not hide the next of its sub-queue.
-pub async fn the_next_is_not_hidden<H: Harness>(queue: H) {
+/// A first task that expires, is deleted or buried does not block the next of its sub-queue.
+pub async fn a_removed_task_does_not_block_the_next<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::UtubeTtl).await;
     queue.put(&tube, NewTask { ttl: Some(secs(5)), ..task_of("a") }).await;
     queue.put_many(&tube, vec![task_of("a"), task_of("a"), task_of("a")]).await;
@@ -131,8 +135,8 @@ pub async fn the_next_is_not_hidden<H: Harness>(queue: H) {
     assert_eq!(queue.state(&tube, TaskId(2)).await, State::Ready);
 }
 
-/// A first task whose ttl is over does not hide the next, even before time has removed it.
-pub async fn the_expired_does_not_hide_the_next<H: Harness>(queue: H) {
+/// An expired first task does not block the next, even before a tick has removed it.
+pub async fn an_expired_task_does_not_block_the_next<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::UtubeTtl).await;
     queue.put(&tube, NewTask { ttl: Some(secs(5)), ..task_of("a") }).await;
     queue.put_many(&tube, vec![task_of("a"), task_of("a")]).await;

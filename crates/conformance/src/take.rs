@@ -1,4 +1,4 @@
-//! Take: who is served, and what a delivery is.
+//! Take: the order of tasks, and the properties of a delivery.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use taskyard_core::{
 };
 
 use super::Harness;
-use super::ask::{Ask, done, ids, lease, secs, session, take, task};
+use super::commands::{QueueCommands, done, ids, lease, secs, session, take, task};
 
-/// Without priorities the lowest id goes first.
-pub async fn the_oldest_goes_first<H: Harness>(queue: H) {
+/// Without priorities the lowest id is taken first.
+pub async fn the_lowest_id_is_taken_first<H: Harness>(queue: H) {
     for kind in Kind::ALL {
         let tube = queue.tube_named(kind.name(), TubeOptions::new(kind)).await;
         queue.put_texts(&tube, &["a", "b"]).await;
@@ -18,7 +18,7 @@ pub async fn the_oldest_goes_first<H: Harness>(queue: H) {
     }
 }
 
-/// Smaller priority goes first, then the lower id.
+/// The smallest priority is taken first, then the lowest id.
 pub async fn order_is_priority_then_id<H: Harness>(queue: H) {
     for kind in [Kind::FifoTtl, Kind::LimFifoTtl] {
         let tube = queue.tube_named(kind.name(), TubeOptions::new(kind)).await;
@@ -29,8 +29,8 @@ pub async fn order_is_priority_then_id<H: Harness>(queue: H) {
     }
 }
 
-/// What is given back keeps its id and so goes to the front of its priority.
-pub async fn what_comes_back_goes_to_the_front<H: Harness>(queue: H) {
+/// A released task keeps its id and so returns to the front of its priority.
+pub async fn a_released_task_returns_to_the_front<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     for pri in [1, 1, 0] {
         queue.put(&tube, NewTask { pri: Some(pri), ..task("x") }).await;
@@ -41,7 +41,7 @@ pub async fn what_comes_back_goes_to_the_front<H: Harness>(queue: H) {
     assert_eq!(ids(&queue.take_many(&tube, 2).await), [0, 1]);
 }
 
-/// A delivery says who holds what since when and until when.
+/// A delivery has a holder, a start and an end.
 pub async fn a_delivery_has_a_lease<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let id = queue.put(&tube, NewTask { ttr: Some(secs(30)), ..task("x") }).await;
@@ -54,11 +54,11 @@ pub async fn a_delivery_has_a_lease<H: Harness>(queue: H) {
     assert_eq!(taken.lease_until, Some(queue.now() + secs(30)));
     assert_eq!((taken.reason, taken.due), (Reason::Running, Some(created)));
     assert!(taken.lease.is_some() && taken.body.is_some());
-    assert_eq!(queue.look(&tube, id).await, taken, "a peek shows the same delivery");
+    assert_eq!(queue.peek_existing(&tube, id).await, taken, "a peek shows the same delivery");
 }
 
-/// An empty tube gives nothing, and so does a tube whose tasks are all taken.
-pub async fn nothing_to_take_is_an_empty_answer<H: Harness>(queue: H) {
+/// An empty tube gives an empty reply, and so does a tube whose tasks are all taken.
+pub async fn an_empty_tube_gives_an_empty_reply<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     assert_eq!(queue.take_many(&tube, 5).await, []);
     queue.put(&tube, task("x")).await;
@@ -67,8 +67,8 @@ pub async fn nothing_to_take_is_an_empty_answer<H: Harness>(queue: H) {
     assert_eq!(queue.calls(&tube).await.take, 1);
 }
 
-/// A batch gives as many as there are, at most as many as asked.
-pub async fn a_batch_gives_at_most_what_was_asked<H: Harness>(queue: H) {
+/// A batch gives all available tasks, up to the requested count.
+pub async fn a_batch_gives_at_most_the_requested_count<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     queue.put_texts(&tube, &["a", "b", "c", "d", "e"]).await;
     assert_eq!(queue.take_many(&tube, 0).await, []);
@@ -76,7 +76,7 @@ pub async fn a_batch_gives_at_most_what_was_asked<H: Harness>(queue: H) {
     assert_eq!(ids(&queue.take_many(&tube, 100).await), [2, 3, 4]);
 }
 
-/// No lease number is issued twice, in no tube.
+/// No lease number is issued twice, in any tube.
 pub async fn lease_numbers_are_unique<H: Harness>(queue: H) {
     let mut seen = BTreeSet::new();
     for text in ["one", "two"] {
@@ -92,8 +92,8 @@ pub async fn lease_numbers_are_unique<H: Harness>(queue: H) {
     assert_eq!(seen.len(), 18);
 }
 
-/// However a task comes back, its next delivery has a larger lease number than all before: outside of the queue the number tells who
-/// holds it now.
+/// Each delivery of a task has a larger lease number than all before, independent of how the task returned: systems outside
+/// of the queue use the number to find the current holder.
 pub async fn a_later_delivery_has_a_larger_lease<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     queue.put(&tube, task("x")).await;
@@ -133,7 +133,7 @@ pub async fn a_lease_time_replaces_the_ttr<H: Harness>(queue: H) {
     assert_eq!(queue.take(&tube).await.lease_until, Some(queue.now() + secs(30)));
 }
 
-/// A lease time works in kinds without times too: the task comes back when it is over.
+/// A lease time works in kinds without times too: the task returns at its end.
 pub async fn a_lease_time_works_in_every_kind<H: Harness>(queue: H) {
     for kind in Kind::ALL {
         let tube = queue.tube_named(kind.name(), TubeOptions::new(kind)).await;
@@ -141,14 +141,14 @@ pub async fn a_lease_time_works_in_every_kind<H: Harness>(queue: H) {
         let taken = queue.take_for(&tube, secs(10)).await;
         assert_eq!(taken.lease_until, Some(queue.now() + secs(10)), "{kind:?}");
         queue.advance(secs(10));
-        let back = queue.look(&tube, id).await;
+        let back = queue.peek_existing(&tube, id).await;
         assert_eq!((back.state, back.attempts), (State::Ready, 1), "{kind:?}");
         assert_eq!(queue.calls(&tube).await.ttr, 1, "{kind:?}");
     }
 }
 
-/// A task whose ttl is over is not delivered, even before time has removed it.
-pub async fn the_expired_is_skipped_before_it_is_removed<H: Harness>(queue: H) {
+/// An expired task is not delivered, even before a tick has removed it.
+pub async fn an_expired_task_is_skipped_before_it_is_removed<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     queue.put(&tube, NewTask { ttl: Some(secs(5)), ..task("old") }).await;
     queue.put(&tube, task("fresh")).await;
@@ -156,7 +156,7 @@ pub async fn the_expired_is_skipped_before_it_is_removed<H: Harness>(queue: H) {
     assert_eq!(ids(&queue.take_many(&tube, 2).await), [1]);
 }
 
-/// A session that nobody joined cannot take.
+/// A session that was not joined cannot take.
 pub async fn an_unknown_session_cannot_take<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     let id = queue.put(&tube, task("x")).await;
@@ -166,8 +166,8 @@ pub async fn an_unknown_session_cannot_take<H: Harness>(queue: H) {
     assert_eq!(queue.state(&tube, id).await, State::Ready);
 }
 
-/// Without ttr a delivery lasts until somebody ends it.
-pub async fn a_delivery_without_ttr_does_not_end<H: Harness>(queue: H) {
+/// Without ttr a delivery lasts until a client ends it.
+pub async fn a_delivery_without_ttr_does_not_expire<H: Harness>(queue: H) {
     for kind in Kind::ALL {
         let tube = queue.tube_named(kind.name(), TubeOptions::new(kind)).await;
         queue.put(&tube, task("x")).await;

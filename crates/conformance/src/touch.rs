@@ -1,4 +1,4 @@
-//! Touch: a holder asks for more time.
+//! Touch: a holder extends its lease.
 
 use taskyard_core::{
     Command, Error, Finish, FinishItem, Holder, Kind, NewTask, Outcome, Span, State, TaskId,
@@ -6,10 +6,10 @@ use taskyard_core::{
 };
 
 use super::Harness;
-use super::ask::{Ask, NO_LEASE, done, lease, secs, session, task};
+use super::commands::{NO_LEASE, QueueCommands, done, lease, secs, session, task};
 
-/// The end of the lease, the end of life and the ttr all move by that much.
-pub async fn it_moves_lease_ttl_and_ttr<H: Harness>(queue: H) {
+/// A touch extends the lease, the ttl and the ttr by the same span.
+pub async fn a_touch_extends_lease_ttl_and_ttr<H: Harness>(queue: H) {
     for kind in [Kind::FifoTtl, Kind::LimFifoTtl, Kind::UtubeTtl] {
         let tube = queue.tube_named(kind.name(), TubeOptions::new(kind)).await;
         let spans = NewTask { ttl: Some(secs(100)), ttr: Some(secs(10)), ..task("x") };
@@ -26,12 +26,16 @@ pub async fn it_moves_lease_ttl_and_ttr<H: Harness>(queue: H) {
         queue.advance(secs(1));
         assert_eq!(queue.state(&tube, taken.id).await, State::Ready, "{kind:?}");
         let again = queue.take(&tube).await;
-        assert_eq!(again.lease_until, Some(queue.now() + secs(17)), "{kind:?}: it stays for later");
+        assert_eq!(
+            again.lease_until,
+            Some(queue.now() + secs(17)),
+            "{kind:?}: the next delivery keeps the extended ttr"
+        );
     }
 }
 
-/// More than a century is for ever.
-pub async fn it_is_cut_at_forever<H: Harness>(queue: H) {
+/// A span of more than a century is stored as forever.
+pub async fn a_touch_is_capped_at_forever<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let spans = NewTask { ttl: Some(secs(100)), ttr: Some(secs(10)), ..task("x") };
     queue.put(&tube, spans).await;
@@ -43,18 +47,18 @@ pub async fn it_is_cut_at_forever<H: Harness>(queue: H) {
     assert_eq!((after.expires, after.ttr), (Timestamp::NEVER, Span::FOREVER));
 }
 
-/// A touch of no time is answered as done, changes nothing and is not counted.
-pub async fn no_time_changes_nothing<H: Harness>(queue: H) {
+/// A touch of zero has the outcome `Done`, changes nothing and is not counted.
+pub async fn a_touch_of_zero_changes_nothing<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     queue.put(&tube, NewTask { ttr: Some(secs(10)), ..task("x") }).await;
     let taken = queue.take(&tube).await;
     done(queue.touch(&tube, &taken, Span::ZERO).await);
-    assert_eq!(queue.look(&tube, taken.id).await, taken);
+    assert_eq!(queue.peek_existing(&tube, taken.id).await, taken);
     assert_eq!(queue.calls(&tube).await.touch, 0);
 }
 
-/// It counts once.
-pub async fn it_counts_once<H: Harness>(queue: H) {
+/// A touch is counted once.
+pub async fn a_touch_counts_once<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     queue.put(&tube, task("x")).await;
     let taken = queue.take(&tube).await;
@@ -63,8 +67,8 @@ pub async fn it_counts_once<H: Harness>(queue: H) {
     assert_eq!(queue.calls(&tube).await.touch, 1);
 }
 
-/// Whoever does not hold the task gets no time.
-pub async fn it_needs_the_holder<H: Harness>(queue: H) {
+/// Only the holder can touch a task.
+pub async fn only_the_holder_can_touch<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     queue.put_texts(&tube, &["held", "ready"]).await;
     queue.join(session(1)).await;
@@ -81,8 +85,8 @@ pub async fn it_needs_the_holder<H: Harness>(queue: H) {
     }
 }
 
-/// A past lease cannot be prolonged, even before time has taken the task back.
-pub async fn a_past_lease_is_stale_before_the_tick<H: Harness>(queue: H) {
+/// An expired lease cannot be extended, even before a tick has returned the task.
+pub async fn an_expired_lease_is_stale_before_the_tick<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     queue.put(&tube, NewTask { ttr: Some(secs(10)), ..task("x") }).await;
     let taken = queue.take(&tube).await;
@@ -90,8 +94,8 @@ pub async fn a_past_lease_is_stale_before_the_tick<H: Harness>(queue: H) {
     assert_eq!(queue.touch(&tube, &taken, secs(60)).await, Outcome::Stale);
 }
 
-/// Kinds without times have no touch, and the refusal leaves the rest of the command undone.
-pub async fn kinds_without_times_refuse_it<H: Harness>(queue: H) {
+/// Kinds without times refuse a touch, and the other items of the command have no effect.
+pub async fn kinds_without_times_refuse_a_touch<H: Harness>(queue: H) {
     for kind in [Kind::Fifo, Kind::Utube] {
         let tube = queue.tube_named(kind.name(), TubeOptions::new(kind)).await;
         queue.put(&tube, task("x")).await;
@@ -109,8 +113,8 @@ pub async fn kinds_without_times_refuse_it<H: Harness>(queue: H) {
     }
 }
 
-/// A delivery with its own lease time can be prolonged in every kind.
-pub async fn a_lease_time_can_be_prolonged_in_every_kind<H: Harness>(queue: H) {
+/// A delivery with its own lease time can be extended in every kind.
+pub async fn a_lease_time_can_be_extended_in_every_kind<H: Harness>(queue: H) {
     for kind in Kind::ALL {
         let tube = queue.tube_named(kind.name(), TubeOptions::new(kind)).await;
         queue.put(&tube, task("x")).await;

@@ -1,12 +1,12 @@
-//! Truncate: a tube is emptied.
+//! Truncate: all tasks of a tube are removed.
 
 use taskyard_core::{Kind, NewTask, Outcome, TubeOptions};
 
 use super::Harness;
-use super::ask::{Ask, secs, session, task};
+use super::commands::{QueueCommands, secs, session, task};
 
-/// Tasks of every state are gone, the taken too, and none of it is counted.
-pub async fn everything_goes_uncounted<H: Harness>(queue: H) {
+/// Tasks of every state are removed, taken ones too, and nothing is counted.
+pub async fn all_tasks_are_removed_uncounted<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     queue.put_texts(&tube, &["taken", "ready", "buried"]).await;
     queue.take(&tube).await;
@@ -21,8 +21,8 @@ pub async fn everything_goes_uncounted<H: Harness>(queue: H) {
     assert_eq!(queue.info(&tube).await.next_wakeup, None);
 }
 
-/// Who held a task finds it missing; the session ends without harm.
-pub async fn holders_find_nothing<H: Harness>(queue: H) {
+/// The holder of a task finds it missing; its session ends without an error.
+pub async fn holders_find_their_tasks_missing<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     queue.put(&tube, task("x")).await;
     queue.join(session(1)).await;
@@ -30,12 +30,12 @@ pub async fn holders_find_nothing<H: Harness>(queue: H) {
     queue.truncate(&tube).await;
     assert_eq!(queue.ack(&tube, &taken).await, Outcome::Missing);
     let fresh = queue.put(&tube, task("y")).await;
-    assert!(fresh > taken.id, "ids go on");
+    assert!(fresh > taken.id, "ids continue");
     queue.leave(session(1)).await;
     assert_eq!(queue.calls(&tube).await.release, 0);
 }
 
-/// Upstream kept the records of the taken, and the tube could not be dropped afterwards.
+/// Upstream kept the records of taken tasks, and the tube could not be dropped afterwards.
 pub async fn the_tube_can_be_dropped_afterwards<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     queue.put(&tube, task("x")).await;
@@ -44,8 +44,8 @@ pub async fn the_tube_can_be_dropped_afterwards<H: Harness>(queue: H) {
     queue.drop_tube(&tube).await;
 }
 
-/// Busy sub-queues are free, a full tube has room.
-pub async fn everything_is_free_again<H: Harness>(queue: H) {
+/// Busy sub-queues are free, and a full tube accepts puts.
+pub async fn sub_queues_and_capacity_are_free_again<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Utube).await;
     queue.put(&tube, task("x")).await;
     queue.take(&tube).await;

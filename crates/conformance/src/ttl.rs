@@ -1,12 +1,12 @@
-//! Time to live: what nobody took in time is removed.
+//! Time to live: a task that is not taken in time is removed.
 
 use taskyard_core::{Kind, NewTask, Outcome, Span, State, TubeOptions};
 
 use super::Harness;
-use super::ask::{Ask, done, secs, task};
+use super::commands::{QueueCommands, done, secs, task};
 
-/// A task that nobody took in time is removed: deleted, expired and done by the numbers.
-pub async fn what_nobody_took_is_removed<H: Harness>(queue: H) {
+/// A task that is not taken in time is removed, and the counters `delete`, `ttl` and `done` count it.
+pub async fn an_untaken_task_is_removed<H: Harness>(queue: H) {
     for kind in [Kind::FifoTtl, Kind::LimFifoTtl, Kind::UtubeTtl] {
         let tube = queue.tube_named(kind.name(), TubeOptions::new(kind)).await;
         let id = queue.put(&tube, NewTask { ttl: Some(secs(10)), ..task("x") }).await;
@@ -20,8 +20,8 @@ pub async fn what_nobody_took_is_removed<H: Harness>(queue: H) {
     }
 }
 
-/// A task without time to live is accepted and then removed.
-pub async fn no_time_to_live_is_accepted<H: Harness>(queue: H) {
+/// A task with a ttl of zero is accepted and then removed.
+pub async fn a_ttl_of_zero_is_accepted<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let placed = queue.put_many(&tube, vec![NewTask { ttl: Some(Span::ZERO), ..task("x") }]).await;
     assert_eq!(placed[0].state, State::Ready);
@@ -31,11 +31,11 @@ pub async fn no_time_to_live_is_accepted<H: Harness>(queue: H) {
     assert_eq!((calls.put, calls.ttl), (1, 1));
 }
 
-/// It never ends a delivery: the task lives on in the hands of its holder.
-pub async fn it_never_ends_a_delivery<H: Harness>(queue: H) {
+/// The ttl does not end a delivery: a taken task stays until its holder returns it.
+pub async fn the_ttl_does_not_end_a_delivery<H: Harness>(queue: H) {
     for kind in [Kind::FifoTtl, Kind::LimFifoTtl, Kind::UtubeTtl] {
         let tube = queue.tube_named(kind.name(), TubeOptions::new(kind)).await;
-        let id = queue.put(&tube, mortal()).await;
+        let id = queue.put(&tube, short_lived()).await;
         let taken = queue.take(&tube).await;
         assert_eq!(taken.lease_until, Some(queue.now() + secs(60)), "{kind:?}");
         queue.advance(secs(30));
@@ -46,10 +46,10 @@ pub async fn it_never_ends_a_delivery<H: Harness>(queue: H) {
     }
 }
 
-/// When its lease runs out after its ttl, it comes back and dies.
-pub async fn it_dies_when_it_comes_back<H: Harness>(queue: H) {
+/// When the lease ends after the ttl, the task is removed.
+pub async fn an_expired_task_is_removed_after_its_lease<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
-    queue.put(&tube, mortal()).await;
+    queue.put(&tube, short_lived()).await;
     let taken = queue.take(&tube).await;
     queue.advance(secs(60));
     assert_eq!(queue.ack(&tube, &taken).await, Outcome::Missing);
@@ -58,12 +58,12 @@ pub async fn it_dies_when_it_comes_back<H: Harness>(queue: H) {
     assert_eq!((stats.tasks.done, stats.tasks.total()), (1, 0));
 }
 
-/// A tube that wants it as upstream has it: the end of life ends the delivery.
-pub async fn it_may_end_deliveries_as_upstream<H: Harness>(queue: H) {
+/// In a tube with the upstream option the end of the ttl ends the delivery.
+pub async fn the_ttl_can_end_deliveries_as_upstream<H: Harness>(queue: H) {
     for kind in [Kind::FifoTtl, Kind::LimFifoTtl, Kind::UtubeTtl] {
         let options = TubeOptions { ttl_kills_taken: true, ..TubeOptions::new(kind) };
         let tube = queue.tube_named(kind.name(), options).await;
-        queue.put(&tube, mortal()).await;
+        queue.put(&tube, short_lived()).await;
         let taken = queue.take(&tube).await;
         assert_eq!(taken.lease_until, Some(queue.now() + secs(10)), "{kind:?}");
         queue.advance(secs(10));
@@ -73,8 +73,8 @@ pub async fn it_may_end_deliveries_as_upstream<H: Harness>(queue: H) {
     }
 }
 
-/// There a short ttr still ends the delivery first.
-pub async fn a_short_ttr_is_still_first<H: Harness>(queue: H) {
+/// In such a tube a shorter ttr still ends the delivery first.
+pub async fn a_shorter_ttr_ends_the_delivery_first<H: Harness>(queue: H) {
     let options = TubeOptions { ttl_kills_taken: true, ..TubeOptions::new(Kind::FifoTtl) };
     let tube = queue.tube_with(options).await;
     let short = NewTask { ttl: Some(secs(60)), ttr: Some(secs(10)), ..task("x") };
@@ -84,20 +84,20 @@ pub async fn a_short_ttr_is_still_first<H: Harness>(queue: H) {
     assert_eq!(queue.state(&tube, id).await, State::Ready);
 }
 
-/// A delay is not part of the life: the task lives its ttl after it.
-pub async fn a_delay_is_added<H: Harness>(queue: H) {
+/// The ttl begins after the delay.
+pub async fn a_delay_extends_the_ttl<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let later = NewTask { ttl: Some(secs(5)), delay: Some(secs(20)), ..task("x") };
     let id = queue.put(&tube, later).await;
-    assert_eq!(queue.look(&tube, id).await.expires, queue.now() + secs(25));
+    assert_eq!(queue.peek_existing(&tube, id).await.expires, queue.now() + secs(25));
     queue.advance(secs(24));
     assert_eq!(queue.state(&tube, id).await, State::Ready);
     queue.advance(secs(1));
     assert_eq!(queue.peek(&tube, id).await, None);
 }
 
-/// A task without life after its delay becomes ready, then dies.
-pub async fn no_life_after_a_delay<H: Harness>(queue: H) {
+/// A task with a ttl of zero becomes ready after its delay, then expires.
+pub async fn a_ttl_of_zero_ends_after_the_delay<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let later = NewTask { ttl: Some(Span::ZERO), delay: Some(secs(20)), ..task("x") };
     let id = queue.put(&tube, later).await;
@@ -109,8 +109,8 @@ pub async fn no_life_after_a_delay<H: Harness>(queue: H) {
     assert_eq!((calls.delay, calls.ttl, calls.delete), (1, 1, 1));
 }
 
-/// Buried tasks die of it too.
-pub async fn the_buried_die_too<H: Harness>(queue: H) {
+/// Buried tasks expire too.
+pub async fn buried_tasks_expire<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let id = queue.put(&tube, NewTask { ttl: Some(secs(10)), ..task("x") }).await;
     queue.bury(&tube, id).await;
@@ -121,17 +121,17 @@ pub async fn the_buried_die_too<H: Harness>(queue: H) {
     assert_eq!(queue.calls(&tube).await.ttl, 1);
 }
 
-/// The tube's ttl is that of tasks that name none.
-pub async fn the_tube_may_give_it<H: Harness>(queue: H) {
+/// The ttl of the tube applies to tasks without one.
+pub async fn the_tube_has_a_default_ttl<H: Harness>(queue: H) {
     let options = TubeOptions { ttl: Some(secs(10)), ..TubeOptions::new(Kind::FifoTtl) };
     let tube = queue.tube_with(options).await;
-    let mortal = queue.put(&tube, task("mortal")).await;
+    let short_lived = queue.put(&tube, task("short_lived")).await;
     let endless = queue.put(&tube, NewTask { ttl: Some(Span::FOREVER), ..task("endless") }).await;
     queue.advance(secs(10));
-    assert_eq!(queue.peek(&tube, mortal).await, None);
+    assert_eq!(queue.peek(&tube, short_lived).await, None);
     assert_eq!(queue.state(&tube, endless).await, State::Ready);
 }
 
-fn mortal() -> NewTask {
+fn short_lived() -> NewTask {
     NewTask { ttl: Some(secs(10)), ttr: Some(secs(60)), ..task("x") }
 }

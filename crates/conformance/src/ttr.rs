@@ -1,12 +1,12 @@
-//! Time to run: a holder who does not answer loses the task.
+//! Time to run: a holder that does not finish in time loses the task.
 
 use taskyard_core::{Kind, NewTask, Outcome, Span, State, TubeOptions};
 
 use super::Harness;
-use super::ask::{Ask, ids, secs, task};
+use super::commands::{QueueCommands, ids, secs, task};
 
-/// When the time is over the task is ready again, counted as an attempt.
-pub async fn the_task_comes_back<H: Harness>(queue: H) {
+/// After the ttr the task is ready again, and the attempt is counted.
+pub async fn the_task_is_ready_again<H: Harness>(queue: H) {
     for kind in [Kind::FifoTtl, Kind::LimFifoTtl, Kind::UtubeTtl] {
         let tube = queue.tube_named(kind.name(), TubeOptions::new(kind)).await;
         let id = queue.put(&tube, NewTask { ttr: Some(secs(10)), ..task("x") }).await;
@@ -14,7 +14,7 @@ pub async fn the_task_comes_back<H: Harness>(queue: H) {
         queue.advance(Span::from_micros(10_000_000 - 1));
         assert_eq!(queue.state(&tube, id).await, State::Taken, "{kind:?}");
         queue.advance(Span::from_micros(1));
-        let back = queue.look(&tube, id).await;
+        let back = queue.peek_existing(&tube, id).await;
         assert_eq!((back.state, back.attempts), (State::Ready, 1), "{kind:?}");
         assert_eq!((back.lease, back.lease_until, back.start), (None, None, None), "{kind:?}");
         assert_eq!(back.previous_start, taken.start, "{kind:?}");
@@ -23,8 +23,8 @@ pub async fn the_task_comes_back<H: Harness>(queue: H) {
     }
 }
 
-/// The put's ttr, else the tube's, else the task's own ttl.
-pub async fn where_it_comes_from<H: Harness>(queue: H) {
+/// The ttr is that of the put, else of the tube, else the task's own ttl.
+pub async fn the_ttr_comes_from_put_tube_or_ttl<H: Harness>(queue: H) {
     let plain = queue.tube_named("plain", TubeOptions::new(Kind::FifoTtl)).await;
     let ttl_only = TubeOptions { ttl: Some(secs(70)), ..TubeOptions::new(Kind::FifoTtl) };
     let both = TubeOptions { ttr: Some(secs(30)), ..ttl_only.clone() };
@@ -47,20 +47,20 @@ pub async fn where_it_comes_from<H: Harness>(queue: H) {
     ];
     for (tube, task, ttr) in expected {
         let id = queue.put(tube, task.clone()).await;
-        assert_eq!(queue.look(tube, id).await.ttr, ttr, "{tube}: {task:?}");
+        assert_eq!(queue.peek_existing(tube, id).await.ttr, ttr, "{tube}: {task:?}");
     }
 }
 
-/// A delay lengthens the life, not the time to run.
-pub async fn a_delay_does_not_change_it<H: Harness>(queue: H) {
+/// A delay extends the ttl, not the ttr.
+pub async fn a_delay_does_not_change_the_ttr<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let later = NewTask { ttl: Some(secs(5)), delay: Some(secs(20)), ..task("x") };
     let id = queue.put(&tube, later).await;
-    assert_eq!(queue.look(&tube, id).await.ttr, secs(5));
+    assert_eq!(queue.peek_existing(&tube, id).await.ttr, secs(5));
 }
 
-/// Who was too late cannot end the next delivery, whoever has it.
-pub async fn who_was_late_has_lost_it<H: Harness>(queue: H) {
+/// A late holder cannot end the next delivery.
+pub async fn a_late_holder_has_lost_the_task<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     queue.put(&tube, NewTask { ttr: Some(secs(10)), ..task("x") }).await;
     let late = queue.take(&tube).await;
@@ -70,11 +70,11 @@ pub async fn who_was_late_has_lost_it<H: Harness>(queue: H) {
     assert_eq!(queue.ack(&tube, &late).await, Outcome::Stale);
     assert_eq!(queue.release(&tube, &late).await, Outcome::Stale);
     assert_eq!(queue.touch(&tube, &late, secs(1)).await, Outcome::Stale);
-    assert_eq!(queue.look(&tube, next.id).await, next);
+    assert_eq!(queue.peek_existing(&tube, next.id).await, next);
 }
 
-/// Each delivery has its own time; many may end at once.
-pub async fn each_delivery_has_its_own<H: Harness>(queue: H) {
+/// Each delivery has its own ttr; many can end at once.
+pub async fn each_delivery_has_its_own_ttr<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     for ttr in [30, 10, 20, 10] {
         queue.put(&tube, NewTask { ttr: Some(secs(ttr)), ..task("x") }).await;

@@ -1,14 +1,14 @@
-//! Tubes: made, shown, changed.
+//! Tubes: create, show and change.
 
 use taskyard_core::{
-    Command, Error, Finish, FinishItem, Holder, Kind, NewTask, Reply, TaskId, TubeChange, TubeName,
-    TubeOptions, TubeStats,
+    Command, Error, Finish, FinishItem, Holder, Kind, List, ListOrder, NewTask, Reply, TaskId,
+    TubeChange, TubeName, TubeOptions, TubeStats,
 };
 
 use super::Harness;
-use super::ask::{Ask, name, put, secs, take, task};
+use super::commands::{QueueCommands, name, put, secs, take, task};
 
-/// A new tube is shown with what it was made of, empty.
+/// A new tube has the options of its creation and no tasks.
 pub async fn a_new_tube_is_empty<H: Harness>(queue: H) {
     for kind in Kind::ALL {
         let options = TubeOptions::new(kind);
@@ -20,7 +20,7 @@ pub async fn a_new_tube_is_empty<H: Harness>(queue: H) {
     }
 }
 
-/// Options come back as they were given.
+/// Options are returned as given.
 pub async fn options_are_kept<H: Harness>(queue: H) {
     let options = TubeOptions {
         kind: Kind::LimFifoTtl,
@@ -54,14 +54,14 @@ pub async fn all_are_shown_by_name<H: Harness>(queue: H) {
     assert_eq!(numbers.len(), 3, "each tube has its own number");
 }
 
-/// A name is given once.
-pub async fn a_name_is_given_once<H: Harness>(queue: H) {
+/// A second tube of the same name is refused.
+pub async fn a_name_is_used_once<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::Fifo).await;
     let again = create(&tube, TubeOptions::new(Kind::Fifo), false);
     assert_eq!(queue.refused(again).await, Error::TubeExists(tube));
 }
 
-/// "If not exists" leaves an existing tube as it is, whatever the options say.
+/// "If not exists" leaves an existing tube unchanged, also when the options differ.
 pub async fn if_not_exists_compares_nothing<H: Harness>(queue: H) {
     let tube = name("jobs");
     let first = create(&tube, TubeOptions::new(Kind::Fifo), true);
@@ -73,8 +73,8 @@ pub async fn if_not_exists_compares_nothing<H: Harness>(queue: H) {
     assert_eq!(queue.info(&tube).await, before);
 }
 
-/// Every verb says that a tube is not there.
-pub async fn every_verb_misses_an_unknown_tube<H: Harness>(queue: H) {
+/// Every verb replies that an unknown tube does not exist.
+pub async fn every_verb_refuses_an_unknown_tube<H: Harness>(queue: H) {
     let tube = name("nowhere");
     let finish = FinishItem { id: TaskId(0), holder: Holder::Any, finish: Finish::Ack };
     let commands = [
@@ -88,6 +88,11 @@ pub async fn every_verb_misses_an_unknown_tube<H: Harness>(queue: H) {
         Command::Delete { tube: tube.clone(), ids: vec![TaskId(0)], show: true },
         Command::Peek { tube: tube.clone(), ids: vec![TaskId(0)] },
         Command::Deliveries { tube: tube.clone(), count: 1 },
+        Command::List(List {
+            tube: tube.clone(),
+            order: ListOrder::Queue { after: None },
+            limit: 1,
+        }),
         Command::Truncate { tube: tube.clone() },
         Command::ReleaseAll { tube: tube.clone() },
     ];
@@ -97,11 +102,11 @@ pub async fn every_verb_misses_an_unknown_tube<H: Harness>(queue: H) {
     }
 }
 
-/// A change applies to later puts; tasks that are there keep what they were put with.
-pub async fn a_change_is_for_later_puts<H: Harness>(queue: H) {
+/// A change applies to later puts; existing tasks keep the values of their put.
+pub async fn a_change_applies_to_later_puts<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let old = queue.put(&tube, task("old")).await;
-    let before = queue.look(&tube, old).await;
+    let before = queue.peek_existing(&tube, old).await;
     let change = TubeChange {
         ttl: Some(Some(secs(60))),
         ttr: Some(Some(secs(30))),
@@ -113,14 +118,14 @@ pub async fn a_change_is_for_later_puts<H: Harness>(queue: H) {
     assert_eq!((info.options.ttl, info.options.ttr), (Some(secs(60)), Some(secs(30))));
     assert_eq!((info.options.delay, info.options.pri), (Some(secs(5)), 2));
     assert_eq!(queue.info(&tube).await, info);
-    assert_eq!(queue.look(&tube, old).await, before);
+    assert_eq!(queue.peek_existing(&tube, old).await, before);
     let id = queue.put(&tube, task("new")).await;
-    let new = queue.look(&tube, id).await;
+    let new = queue.peek_existing(&tube, id).await;
     assert_eq!((new.pri, new.ttr, new.expires), (2, secs(30), queue.now() + secs(65)));
 }
 
-/// An inner nothing takes an option away, an outer nothing leaves it.
-pub async fn options_can_be_taken_away<H: Harness>(queue: H) {
+/// `Some(None)` removes an option, `None` leaves it unchanged.
+pub async fn options_can_be_removed<H: Harness>(queue: H) {
     let options = TubeOptions {
         ttl: Some(secs(60)),
         ttr: Some(secs(30)),
@@ -134,8 +139,8 @@ pub async fn options_can_be_taken_away<H: Harness>(queue: H) {
     assert_eq!(info.options, TubeOptions { ttr: None, capacity: None, ..options });
 }
 
-/// How many tasks could be taken now, and when time next does something, is shown.
-pub async fn it_shows_what_comes_next<H: Harness>(queue: H) {
+/// A tube shows how many tasks can be taken now, and its next deadline.
+pub async fn a_tube_shows_available_tasks_and_its_next_deadline<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     queue.put_texts(&tube, &["a", "b"]).await;
     let later = NewTask { delay: Some(secs(50)), ..task("later") };

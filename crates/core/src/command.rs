@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::lease::Lease;
 use crate::semaphore::{Priority, SemaphoreCommand, SemaphoreReply};
 use crate::session::SessionId;
-use crate::state::State;
+use crate::state::{State, StateSet};
 use crate::stats::TubeStats;
 use crate::task::{Body, Task, TaskId};
 use crate::time::{Span, Timestamp};
@@ -105,6 +105,8 @@ pub enum Command {
         /// Maximum number of tasks.
         count: usize,
     },
+    /// Lists the tasks of a tube page by page. Replies with [`Reply::Listed`].
+    List(List),
     /// Removes all tasks of a tube, taken ones too. Replies with [`Reply::Nothing`].
     Truncate {
         /// The tube.
@@ -198,6 +200,46 @@ pub struct Take {
     pub lease: Option<Span>,
     /// How long to wait for the first task. The machine replies at once; the engine waits.
     pub wait: Span,
+}
+
+/// One page of a list of tasks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct List {
+    /// The tube.
+    pub tube: TubeName,
+    /// Which tasks, in which order, after which of them.
+    pub order: ListOrder,
+    /// Maximum number of tasks, at least one and at most
+    /// [`LIST_TASKS_MAX`](crate::limits::LIST_TASKS_MAX). A page has fewer only if no task follows.
+    pub limit: usize,
+}
+
+/// The order of a list. Each page begins after the last task of the page before, whether or not that
+/// task still exists; so a task that exists during the whole listing is listed exactly once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListOrder {
+    /// Tasks in these states, by id.
+    Id {
+        /// The states.
+        states: StateSet,
+        /// Only tasks with a larger id; `None` begins with the first.
+        after: Option<TaskId>,
+    },
+    /// Tasks that could be taken now, in the order in which they would be: by priority, then by id;
+    /// of each idle sub-queue the first one. A paused tube is listed as if it were not.
+    Queue {
+        /// Only tasks after this priority and id; `None` begins with the first.
+        after: Option<(u64, TaskId)>,
+    },
+}
+
+/// A task of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListedTask {
+    /// Its id in the tube.
+    pub id: TaskId,
+    /// Its priority, which the next page in the order of the queue needs.
+    pub pri: u64,
 }
 
 /// One delivery to end or extend.
@@ -300,6 +342,8 @@ pub enum Reply {
     Kicked(u64),
     /// Reply to `Peek` and `Deliveries`.
     Tasks(Vec<Task>),
+    /// Reply to `List`.
+    Listed(Vec<ListedTask>),
     /// Reply to `JoinSession`.
     Session(SessionId),
     /// Reply to `Semaphore`.
@@ -324,6 +368,7 @@ impl Command {
             Command::Delete { .. } => "delete",
             Command::Peek { .. } => "peek",
             Command::Deliveries { .. } => "deliveries",
+            Command::List(_) => "list",
             Command::Truncate { .. } => "truncate",
             Command::ReleaseAll { .. } => "release_all",
             Command::JoinSession { .. } => "join_session",

@@ -66,7 +66,7 @@ impl Indexes {
 
     pub fn add(&mut self, slot: &Slot, shared: &mut CrossTubeIndex) {
         let key = (slot.pri, slot.id);
-        match &slot.standing {
+        match &slot.state {
             SlotState::Ready(_) => {
                 self.counts.ready += 1;
                 match &mut self.subqueues {
@@ -103,7 +103,7 @@ impl Indexes {
     /// The reverse of `add`. An expired task may have left the ready index before.
     pub fn remove(&mut self, slot: &Slot, shared: &mut CrossTubeIndex) {
         let key = (slot.pri, slot.id);
-        match &slot.standing {
+        match &slot.state {
             SlotState::Ready(_) => {
                 self.counts.ready -= 1;
                 self.remove_ready(slot.subqueue, key);

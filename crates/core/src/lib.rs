@@ -41,7 +41,10 @@ mod slots;
 mod subqueue;
 mod tasks;
 
-pub use command::{Command, Finish, FinishItem, Holder, NewTask, Outcome, Placed, Reply, Take};
+pub use command::{
+    Command, Finish, FinishItem, Holder, List, ListOrder, ListedTask, NewTask, Outcome, Placed,
+    Reply, Take,
+};
 pub use effects::{Effects, NewEvents};
 pub use error::{Error, Result};
 pub use estimate::Estimate;
@@ -53,12 +56,12 @@ pub use reason::Reason;
 pub use record::{Change, Record, StoredState};
 pub use semaphore::{
     EnqueueItem, EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, Member,
-    MemberCursor, MemberGroup, MembersPage, Priority, SemaphoreChange, SemaphoreCommand,
-    SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreOptions, SemaphoreReply, Standing,
-    Status,
+    MemberCursor, MemberGroup, MemberInfo, MembersPage, Priority, SemaphoreChange,
+    SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreOptions,
+    SemaphoreReply, Status,
 };
 pub use session::SessionId;
-pub use state::{Event, State};
+pub use state::{Event, State, StateSet};
 pub use stats::{Calls, Counts, TubeStats};
 pub use task::{Body, Task, TaskId};
 pub use time::{Span, Timestamp};

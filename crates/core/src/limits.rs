@@ -18,6 +18,8 @@ pub const META_BYTES_MAX: usize = 1 << 10;
 pub const BATCH_TASKS_MAX: usize = 10_000;
 /// Maximum payload bytes in one command.
 pub const BATCH_BYTES_MAX: usize = 64 << 20;
+/// Maximum number of tasks in one page of a list.
+pub const LIST_TASKS_MAX: usize = 1_000;
 /// Deepest nesting of a payload.
 pub const NESTING_MAX: usize = 64;
 /// Maximum number of open connections of a server.
@@ -57,6 +59,10 @@ pub const TUBES_RESERVED: usize = 500;
 pub const METRICS_TUBES_MAX: usize = 1_000;
 /// Maximum number of rows in `/metrics`.
 pub const METRICS_ROWS_MAX: usize = 50_000;
+/// Maximum number of tubes with their own histograms in `/metrics`: each has over fifty rows.
+pub const METRICS_HISTOGRAMS_MAX: usize = 250;
+/// Default for the number of tubes with time series.
+pub const SERIES_TUBES_MAX: usize = 1_000;
 /// Longest key of a semaphore, in bytes.
 pub const SEMAPHORE_KEY_BYTES_MAX: usize = 128;
 /// Maximum number of semaphores in one store.

@@ -12,7 +12,7 @@ pub struct Record {
     /// Its id in the tube.
     pub id: TaskId,
     /// Its stored state.
-    pub standing: StoredState,
+    pub state: StoredState,
     /// Priority: a smaller number is delivered first.
     pub pri: u64,
     /// When it was put.

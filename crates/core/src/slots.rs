@@ -24,7 +24,7 @@ pub(crate) struct Slot {
     /// When it had become ready for the latest delivery that was released; `NEVER` when none was.
     pub previous_start: Timestamp,
     pub body: Option<Body>,
-    pub standing: SlotState,
+    pub state: SlotState,
     pub attempts: u32,
     /// The size of its body, also when that is on disk only.
     pub body_bytes: u32,
@@ -65,7 +65,7 @@ pub(crate) struct Delivery {
 
 impl Slot {
     pub fn state(&self) -> State {
-        match self.standing {
+        match self.state {
             SlotState::Ready(_) => State::Ready,
             SlotState::Delayed(_) | SlotState::Scheduled(_) | SlotState::Gated(_) => State::Delayed,
             SlotState::Taken(_) => State::Taken,
@@ -75,7 +75,7 @@ impl Slot {
 
     /// When the next change of this task is due.
     pub fn timer(&self) -> Timestamp {
-        match &self.standing {
+        match &self.state {
             SlotState::Ready(_) | SlotState::Gated(_) | SlotState::Buried { .. } => self.expires,
             SlotState::Delayed(due) | SlotState::Scheduled(due) => *due,
             SlotState::Taken(delivery) => delivery.until,
@@ -83,7 +83,7 @@ impl Slot {
     }
 
     pub fn delivery(&self) -> Option<&Delivery> {
-        match &self.standing {
+        match &self.state {
             SlotState::Taken(delivery) => Some(delivery),
             _ => None,
         }
@@ -92,7 +92,7 @@ impl Slot {
     /// Since when it could be, or could have been, taken. A task that is not ready yet has not
     /// begun to wait.
     pub fn since(&self) -> Timestamp {
-        match &self.standing {
+        match &self.state {
             SlotState::Ready(since)
             | SlotState::Gated(since)
             | SlotState::Delayed(since)
@@ -104,7 +104,7 @@ impl Slot {
 
     /// The state after a crash.
     pub fn stored_state(&self) -> StoredState {
-        match &self.standing {
+        match &self.state {
             // The semaphore stores whether it holds a grant.
             SlotState::Ready(since) | SlotState::Gated(since) => StoredState::Ready(*since),
             SlotState::Taken(delivery) => StoredState::Ready(delivery.since),
@@ -133,7 +133,7 @@ impl Slot {
     ) -> Record {
         let mut record = Record {
             id: self.id,
-            standing: self.stored_state(),
+            state: self.stored_state(),
             pri: self.pri,
             created: self.created,
             expires: self.expires,
@@ -160,7 +160,7 @@ impl Slot {
             ttr: record.ttr,
             previous_start: record.previous_start.unwrap_or(Timestamp::NEVER),
             body: record.body,
-            standing: match record.standing {
+            state: match record.state {
                 StoredState::Ready(since) => SlotState::Ready(since),
                 StoredState::Delayed(due) => SlotState::Delayed(due),
                 StoredState::Scheduled(due) => SlotState::Scheduled(due),
@@ -177,7 +177,7 @@ impl Slot {
 
 /// Moves the wall times of a record.
 fn move_scheduled(record: &mut Record, by: i64) {
-    if let StoredState::Scheduled(due) = &mut record.standing {
+    if let StoredState::Scheduled(due) = &mut record.state {
         *due = due.moved(by);
         record.expires = record.expires.moved(by);
     }

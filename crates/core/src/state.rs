@@ -19,6 +19,55 @@ pub enum State {
     Done,
 }
 
+/// A set of states that a task can be in while it exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateSet(u8);
+
+impl StateSet {
+    /// No state.
+    pub const EMPTY: StateSet = StateSet(0);
+    /// The states in which a task exists, in the order in which sets are shown.
+    pub const STATES: [State; 4] = [State::Ready, State::Taken, State::Delayed, State::Buried];
+    /// All of them.
+    pub const ALL: StateSet = StateSet(0b1111);
+
+    /// The set with this state too; a state in which no task exists changes nothing.
+    #[must_use]
+    pub fn with(self, state: State) -> Self {
+        StateSet(self.0 | StateSet::bit(state))
+    }
+
+    /// Whether it has this state.
+    pub fn contains(self, state: State) -> bool {
+        self.0 & StateSet::bit(state) != 0
+    }
+
+    /// Its states.
+    pub fn iter(self) -> impl Iterator<Item = State> {
+        StateSet::STATES.into_iter().filter(move |state| self.contains(*state))
+    }
+
+    /// The set as a number: 1 ready, 2 taken, 4 delayed, 8 buried.
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// The set of such a number, if it is one.
+    pub const fn from_bits(bits: u8) -> Option<Self> {
+        if bits & !StateSet::ALL.0 == 0 { Some(StateSet(bits)) } else { None }
+    }
+
+    const fn bit(state: State) -> u8 {
+        match state {
+            State::Ready => 1,
+            State::Taken => 2,
+            State::Delayed => 4,
+            State::Buried => 8,
+            State::Done => 0,
+        }
+    }
+}
+
 /// An event in the life of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
@@ -118,6 +167,15 @@ pub fn next(from: Option<State>, event: Event) -> Option<State> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_set_has_the_states_that_were_added() {
+        let set = StateSet::EMPTY.with(State::Buried).with(State::Ready).with(State::Done);
+        assert_eq!(set.iter().collect::<Vec<_>>(), [State::Ready, State::Buried]);
+        assert_eq!(StateSet::from_bits(set.bits()), Some(set));
+        assert_eq!(StateSet::from_bits(16), None);
+        assert!(StateSet::STATES.iter().all(|state| StateSet::ALL.contains(*state)));
+    }
 
     #[test]
     fn a_transition_has_one_target() {

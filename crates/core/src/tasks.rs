@@ -7,9 +7,9 @@ use crate::index::{CrossTubeIndex, Indexes};
 use crate::limits::OLDEST_LOOKED_MAX;
 use crate::semaphore::Priority;
 use crate::semaphore::gated::gated;
-use crate::slots::{Slot, Slots};
+use crate::slots::{Slot, SlotState, Slots};
 use crate::stats::Counts;
-use crate::subqueue::NO_SUBQUEUE;
+use crate::subqueue::{NO_SUBQUEUE, OrderKey};
 use crate::task::{Body, TaskId};
 use crate::time::Timestamp;
 use crate::tube::TubeOptions;
@@ -65,6 +65,19 @@ impl Tasks {
         self.indexes.taken.iter().copied()
     }
 
+    /// Taken tasks, then buried ones.
+    pub fn taken_and_buried(&self) -> impl Iterator<Item = TaskId> {
+        self.taken().chain(self.indexes.buried.iter().map(|key| key.1))
+    }
+
+    /// The first task in the order of delivery, or the first after this key.
+    pub fn next_takeable(&self, after: Option<OrderKey>) -> Option<OrderKey> {
+        match after {
+            Some(key) => self.indexes.next_ready(key),
+            None => self.indexes.first_ready(),
+        }
+    }
+
     pub fn first_buried(&self) -> Option<TaskId> {
         self.indexes.buried.first().map(|key| key.1)
     }
@@ -117,6 +130,17 @@ impl Tasks {
                 return Some((slot.id, slot.body_bytes));
             }
             self.indexes.remove_ready(slot.subqueue, key);
+        }
+    }
+
+    /// Removes expired tasks from the ready index; they wait for the tick that removes them.
+    pub fn hide_expired(&mut self, now: Timestamp) {
+        let due = self.indexes.timers.range(..=(now, TaskId(u64::MAX)));
+        let slots = due.filter_map(|(_, id)| self.slots.get(*id));
+        let ready = slots.filter(|slot| matches!(slot.state, SlotState::Ready(_)));
+        let keys: Vec<_> = ready.map(|slot| (slot.subqueue, (slot.pri, slot.id))).collect();
+        for (subqueue, key) in keys {
+            self.indexes.remove_ready(subqueue, key);
         }
     }
 

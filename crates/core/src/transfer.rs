@@ -68,7 +68,7 @@ pub struct SemaphoreCopy {
     /// Its stored form.
     pub record: SemaphoreRecord,
     /// Its entries.
-    pub places: Vec<QueueEntryCopy>,
+    pub entries: Vec<QueueEntryCopy>,
     /// Its events.
     pub events: Vec<EventCopy>,
 }
@@ -79,7 +79,7 @@ impl SemaphoreCopy {
         let moved = |moment: &mut Timestamp| *moment = moment.moved(by);
         self.record.recheck_at.iter_mut().for_each(moved);
         self.events.iter_mut().for_each(|event| moved(&mut event.next_at));
-        for QueueEntryCopy { entry, .. } in &mut self.places {
+        for QueueEntryCopy { entry, .. } in &mut self.entries {
             moved(&mut entry.enqueued);
             match &mut entry.state {
                 EntryState::Wait => {}
@@ -112,7 +112,7 @@ impl Record {
     pub fn move_moments(&mut self, by: i64) {
         self.created = self.created.moved(by);
         self.previous_start = self.previous_start.map(|moment| moment.moved(by));
-        match &mut self.standing {
+        match &mut self.state {
             StoredState::Scheduled(_) => return,
             StoredState::Ready(moment) | StoredState::Delayed(moment) => *moment = moment.moved(by),
             StoredState::Buried | StoredState::DeadLetter => {}
@@ -123,12 +123,12 @@ impl Record {
     /// Turns a task that was taken at `start` into one whose holder is gone: ready again since
     /// then, because the end of the delivery is unknown.
     pub fn given_back(&mut self, start: Timestamp, attempts_max: Option<u32>) {
-        self.previous_start = Some(match self.standing {
+        self.previous_start = Some(match self.state {
             StoredState::Ready(since) => since,
             _ => self.created,
         });
         self.attempts = self.attempts.saturating_add(1);
         let used_up = attempts_max.is_some_and(|most| self.attempts >= most);
-        self.standing = if used_up { StoredState::DeadLetter } else { StoredState::Ready(start) };
+        self.state = if used_up { StoredState::DeadLetter } else { StoredState::Ready(start) };
     }
 }

@@ -219,10 +219,11 @@ fn changes_something(command: &Command) -> bool {
         Command::Tubes { .. }
             | Command::Peek { .. }
             | Command::Deliveries { .. }
+            | Command::List(_)
             | Command::JoinSession { .. }
             // The other semaphore commands may admit a task of a tube.
             | Command::Semaphore(
-                SemaphoreCommand::Look { .. }
+                SemaphoreCommand::Peek { .. }
                     | SemaphoreCommand::Members { .. }
                     | SemaphoreCommand::List { .. }
                     | SemaphoreCommand::Events { .. }

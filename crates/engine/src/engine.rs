@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::thread;
 
-use taskyard_core::limits::{BATCH_BYTES_MAX, PAYLOAD_BYTES_DEFAULT, PAYLOAD_BYTES_MAX};
+use taskyard_core::limits::{
+    BATCH_BYTES_MAX, PAYLOAD_BYTES_DEFAULT, PAYLOAD_BYTES_MAX, SERIES_TUBES_MAX,
+};
 use taskyard_core::{Command, Error, Execute, Reply, Result, TubeName};
 use taskyard_store::{Capabilities, Store, StoreHealth};
 use tokio::sync::oneshot;
@@ -16,6 +18,7 @@ use crate::event_loop::EventLoop;
 use crate::inbox::{Inbox, Query};
 use crate::listeners::listens;
 use crate::reply::{PendingReply, unanswered};
+use crate::series::{Series, SeriesRequest, TubeLatency};
 use crate::shutdown::{LoopOutcome, ShutdownNotifier, outcome_of};
 use crate::waiters::{Waiting, WaitingCount};
 
@@ -24,11 +27,13 @@ use crate::waiters::{Waiting, WaitingCount};
 pub struct Settings {
     /// Largest payload of a task, in bytes.
     pub payload_bytes_max: usize,
+    /// Maximum number of tubes with time series; 0 collects none.
+    pub series_tubes_max: usize,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { payload_bytes_max: PAYLOAD_BYTES_DEFAULT }
+        Settings { payload_bytes_max: PAYLOAD_BYTES_DEFAULT, series_tubes_max: SERIES_TUBES_MAX }
     }
 }
 
@@ -60,12 +65,13 @@ impl Engine {
         clock.watch(Waker::from(inbox.clone()));
         let (ending, ended) = ShutdownNotifier::new(inbox.clone());
         let running = (inbox.clone(), store.clone());
+        let series_tubes_max = settings.series_tubes_max;
         let spawned = thread::Builder::new().name("taskyard-engine".into()).spawn(move || {
             // Bound first and therefore dropped last: when the end is reported, the store is
             // released.
             let ending = ending;
             let (inbox, store) = running;
-            let outcome = EventLoop::new(inbox, store, clock).run();
+            let outcome = EventLoop::new(inbox, store, clock, series_tubes_max).run();
             ending.orderly(outcome);
         });
         if let Err(error) = spawned {
@@ -73,7 +79,7 @@ impl Engine {
             tracing::error!(%error, "cannot start the engine's thread");
         }
         let payload_bytes_max = settings.payload_bytes_max.min(PAYLOAD_BYTES_MAX);
-        let settings = Settings { payload_bytes_max };
+        let settings = Settings { payload_bytes_max, ..settings };
         Engine { inner: Arc::new(EngineInner { inbox, store, ended, settings }) }
     }
 
@@ -125,6 +131,21 @@ impl Engine {
         let (reply, receiver) = oneshot::channel();
         self.inner.inbox.query(Query::Health(reply));
         receiver.await.unwrap_or(Err(Error::ShuttingDown))
+    }
+
+    /// A part of the time series of a tube, or of the sum of all. `None` if the tube was not used
+    /// since the start, or there are too many, or series are turned off.
+    pub async fn series(&self, request: SeriesRequest) -> Option<Series> {
+        let (reply, receiver) = oneshot::channel();
+        self.inner.inbox.query(Query::Series(request, reply));
+        receiver.await.unwrap_or_default()
+    }
+
+    /// How long tasks waited and ran, for each tube that has time series.
+    pub async fn latencies(&self) -> Vec<TubeLatency> {
+        let (reply, receiver) = oneshot::channel();
+        self.inner.inbox.query(Query::Latencies(reply));
+        receiver.await.unwrap_or_default()
     }
 
     /// Runs commands that were checked against the limits.
@@ -244,7 +265,7 @@ mod tests {
     // an operator may allow was refused.
     #[test]
     fn the_largest_payload_can_be_put_and_only_alone() {
-        let settings = Settings { payload_bytes_max: PAYLOAD_BYTES_MAX };
+        let settings = Settings { payload_bytes_max: PAYLOAD_BYTES_MAX, ..Settings::default() };
         let payload = vec![0xc0; PAYLOAD_BYTES_MAX + 1];
         let largest = Body::with_meta(&payload[1..], &[0x80; META_BYTES_MAX]);
         assert!(settings.check(&put(&[&largest])).is_ok());

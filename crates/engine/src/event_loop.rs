@@ -19,6 +19,7 @@ use crate::inbox::{Inbox, Job, Query, RemoteChanges, Work};
 use crate::jobs::{Jobs, ReplySlot};
 use crate::listeners::{ListenerId, Listeners, found_no_events};
 use crate::reply::unanswered;
+use crate::series::{Collector, Notes};
 use crate::tick::Ticks;
 use crate::timeline::Timeline;
 use crate::waiters::{Side, WaiterId, Waiters, Waiting};
@@ -53,6 +54,8 @@ pub(crate) struct EventLoop {
     pub(crate) returns: Vec<Command>,
     /// The number of ready tasks by tube, after the latest pipelined batch.
     pub(crate) ready_counts: Vec<(TubeName, u64)>,
+    /// The time series, unless they are turned off.
+    series: Option<Collector>,
 }
 
 /// A batch for the store, and where each of its replies goes.
@@ -62,6 +65,8 @@ pub(crate) struct Batch {
     origins: Vec<Origin>,
     /// Copies of the commands that may have to wait, in order.
     parkable: Vec<Command>,
+    /// What the time series need to know about the commands.
+    notes: Notes,
 }
 
 /// The source of a command in a batch.
@@ -79,13 +84,22 @@ pub(crate) enum Origin {
     Tick,
     /// From the loop: returns tasks that no caller received.
     Return,
+    /// From the loop: reads depths for the time series.
+    Sample,
 }
 
 impl EventLoop {
     /// Creates the loop. Must be called on the thread that will run it.
-    pub fn new(inbox: Arc<Inbox>, store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(
+        inbox: Arc<Inbox>,
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        series_tubes_max: usize,
+    ) -> Self {
         let timeline = Timeline::new(clock, store.time());
         let now = timeline.now();
+        let (moment, is_shared) = (timeline.moment(now), store.poll_every().is_some());
+        let series = || Collector::new(series_tubes_max, is_shared, moment);
         let listener = inbox.clone();
         store.watch(Arc::new(move |what| listener.note_remote_change(what)));
         EventLoop {
@@ -108,6 +122,7 @@ impl EventLoop {
             same_turn_waiters: Vec::new(),
             returns: Vec::new(),
             ready_counts: Vec::new(),
+            series: (series_tubes_max > 0).then(series),
         }
     }
 
@@ -126,7 +141,8 @@ impl EventLoop {
 
     pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
         let waiting = [self.waiters.next_deadline(), self.listeners.next_deadline()];
-        let deadlines = [self.ticks.next(), self.next_poll].into_iter().chain(waiting);
+        let sample = self.series.as_ref().and_then(Collector::next_sample);
+        let deadlines = [self.ticks.next(), self.next_poll, sample].into_iter().chain(waiting);
         deadlines.flatten().min()
     }
 
@@ -139,8 +155,8 @@ impl EventLoop {
         self.apply_remote_changes(work.remote_changes);
         if self.stopping {
             self.end_all_waits();
-        } else if let Some(tick) = self.ticks.due(self.now) {
-            self.batch.push(Origin::Tick, tick);
+        } else {
+            self.push_due();
         }
         for job in work.jobs.drain(..) {
             self.admit(job);
@@ -156,6 +172,18 @@ impl EventLoop {
         work.jobs
     }
 
+    /// Adds what is due to the batch under construction: depths are read before anything changes.
+    fn push_due(&mut self) {
+        if let Some(series) = &mut self.series {
+            for command in series.sample(self.now) {
+                self.batch.push(Origin::Sample, command);
+            }
+        }
+        if let Some(tick) = self.ticks.due(self.now) {
+            self.batch.push(Origin::Tick, tick);
+        }
+    }
+
     /// Reports a step of the wall clock to a store that uses the engine's time. Durations keep
     /// their length; only tasks with a start time follow the wall clock.
     fn follow_wall_clock(&mut self) {
@@ -168,7 +196,11 @@ impl EventLoop {
                 return self.timeline.postpone(self.now);
             }
         }
+        let before = self.timeline.to_wall(self.now);
         let by = self.timeline.adopt(wall_ahead);
+        if let Some(series) = &mut self.series {
+            series.follow_wall_clock(before, self.timeline.to_wall(self.now));
+        }
         let (seconds, way) =
             (by.unsigned_abs() / 1_000_000, if by < 0 { "back" } else { "forward" });
         tracing::warn!(
@@ -192,6 +224,9 @@ impl EventLoop {
         if remote_changes.anything {
             self.ticks.request(self.now);
             remote_changes.tubes.extend(self.waiters.tubes());
+        }
+        if let Some(series) = &mut self.series {
+            series.note_remote_changes(remote_changes.tubes.iter());
         }
         for tube in remote_changes.tubes {
             self.want(Side::Take, tube.clone(), None);
@@ -227,6 +262,7 @@ impl EventLoop {
             let mut batch = std::mem::take(&mut self.batch);
             let commands = batch.take_commands();
             let count = commands.len();
+            self.note_for_series(&commands, &mut batch);
             let now = self.timeline.to_store(self.now);
             let executed = block_on(self.store.execute(now, commands), &self.thread_waker);
             progress = self.apply_executed(&mut batch, count, executed);
@@ -237,6 +273,13 @@ impl EventLoop {
         self.puts.open();
         self.send_finished();
         progress
+    }
+
+    /// Notes the commands of a batch for the time series.
+    pub(crate) fn note_for_series(&mut self, commands: &[Command], batch: &mut Batch) {
+        if let Some(series) = &mut self.series {
+            series.note(commands, &mut batch.notes);
+        }
     }
 
     /// Applies the result of a batch of `count` commands.
@@ -254,6 +297,9 @@ impl EventLoop {
             );
             let missing = || Err(unanswered());
             executed.replies.resize_with(count, missing);
+        }
+        if let Some(series) = &mut self.series {
+            series.observe(self.timeline.moment(self.now), &mut batch.notes, &executed.replies);
         }
         self.distribute(batch, executed)
     }
@@ -286,6 +332,8 @@ impl EventLoop {
                 Origin::Listener(id) => self.serve_listener(id, reply),
                 Origin::Tick => ticked = Some(reply),
                 Origin::Return => report(&reply),
+                // The commands of callers report an unavailable store.
+                Origin::Sample => {}
             }
         }
         drop(parkable);
@@ -319,7 +367,7 @@ impl EventLoop {
         self.jobs.send_finished(|answer| returns.extend(answer.returns()));
     }
 
-    fn answer_query(&self, query: Query) {
+    fn answer_query(&mut self, query: Query) {
         // If the caller is gone, the reply is dropped.
         match query {
             Query::Waiting(reply) => {
@@ -334,6 +382,15 @@ impl EventLoop {
             Query::Health(reply) => {
                 let now = self.timeline.to_store(self.now);
                 drop(reply.send(block_on(self.store.health(now), &self.thread_waker)));
+            }
+            Query::Series(request, reply) => {
+                let moment = self.timeline.moment(self.now);
+                let series = self.series.as_mut();
+                drop(reply.send(series.and_then(|series| series.series(moment, &request))));
+            }
+            Query::Latencies(reply) => {
+                let latencies = self.series.as_ref().map(Collector::latencies);
+                drop(reply.send(latencies.unwrap_or_default()));
             }
         }
     }
@@ -373,7 +430,7 @@ impl Origin {
     fn slot(&self) -> Option<ReplySlot> {
         match self {
             Origin::Job(slot) | Origin::Parkable(slot) | Origin::Waiter(slot, _) => Some(*slot),
-            Origin::Listener(_) | Origin::Tick | Origin::Return => None,
+            Origin::Listener(_) | Origin::Tick | Origin::Return | Origin::Sample => None,
         }
     }
 }

@@ -14,6 +14,7 @@ use taskyard_store::{RemoteChange, StoreHealth};
 use tokio::sync::oneshot;
 
 use crate::reply::{JobReply, engine_stopped};
+use crate::series::{Series, SeriesRequest, TubeLatency};
 use crate::timeline::Timeline;
 use crate::waiters::{Waiting, WaitingCount};
 
@@ -51,6 +52,10 @@ pub(crate) enum Query {
     Counts(oneshot::Sender<BTreeMap<TubeName, WaitingCount>>),
     /// Whether the store works.
     Health(oneshot::Sender<Result<StoreHealth>>),
+    /// A part of a time series; `None` for a tube that has none.
+    Series(SeriesRequest, oneshot::Sender<Option<Series>>),
+    /// The durations of each tube that has series.
+    Latencies(oneshot::Sender<Vec<TubeLatency>>),
 }
 
 /// Changes that other servers made to a shared store.
@@ -437,6 +442,7 @@ fn items_of(command: &Command) -> usize {
         Command::Put { tasks, .. } => tasks.len(),
         Command::Finish { items, .. } => items.len(),
         Command::Delete { ids, .. } | Command::Peek { ids, .. } => ids.len(),
+        Command::List(list) => list.limit,
         Command::Semaphore(command) => command.items(),
         _ => 1,
     };

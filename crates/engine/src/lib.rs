@@ -3,7 +3,7 @@
 //!
 //! It handles no bytes and no sockets, and it does not implement the commands: the store does. It
 //! knows only as much about a command as it needs to keep the order of waiting takes and puts, to
-//! bound batches, and to return tasks whose caller is gone. One thread owns all mutable state;
+//! bound batches, to return tasks whose caller is gone, and to count for time series. One thread owns all mutable state;
 //! callers send it messages.
 //!
 //! Start reading at `engine` (the public handle), then `event_loop` (one turn of the loop).
@@ -17,6 +17,7 @@ mod jobs;
 mod listeners;
 mod pipeline;
 mod reply;
+mod series;
 mod shutdown;
 mod tick;
 mod timeline;
@@ -25,5 +26,9 @@ mod wake;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use engine::{Engine, Settings};
+pub use series::{
+    CommandCounts, Depth, Latency, Percentiles, Series, SeriesPoint, SeriesRequest, SeriesStart,
+    Step, TUBE_SERIES_BYTES_MAX, TubeLatency,
+};
 pub use taskyard_store::StoreHealth;
 pub use waiters::{Side, Waiting, WaitingCount};

@@ -12,6 +12,7 @@ use taskyard_core::{Span, Timestamp};
 use taskyard_store::StoreTime;
 
 use crate::clock::Clock;
+use crate::series::Moment;
 
 /// How long to wait after a failed attempt to store a step.
 const BACK_OFF: Span = Span::from_secs(1);
@@ -96,6 +97,11 @@ impl Timeline {
     /// Converts a moment of the engine's time to wall time.
     pub fn to_wall(&self, moment: Timestamp) -> Timestamp {
         moment.moved(self.wall_ahead)
+    }
+
+    /// A moment of the engine's time, with its wall time.
+    pub fn moment(&self, now: Timestamp) -> Moment {
+        Moment { now, wall: self.to_wall(now) }
     }
 
     /// Converts a moment of the engine's time to the store's time.

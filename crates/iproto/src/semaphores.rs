@@ -2,7 +2,7 @@
 //! their answers.
 
 use taskyard_core::limits::BATCH_TASKS_MAX;
-use taskyard_core::semaphore::{EnqueueItem, Standing};
+use taskyard_core::semaphore::{EnqueueItem, MemberInfo};
 use taskyard_core::{
     EventId, Grant, GrantFinish, GrantItem, Member, MemberCursor, MemberGroup, MembersPage,
     SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreReply,
@@ -38,7 +38,7 @@ pub(super) fn parse(
         "decline" => finish(args, |_| Ok(GrantFinish::Decline)),
         "extend" => finish(args, extension),
         "release_many" => release_many(args),
-        "look" => look(args),
+        "look" => peek(args),
         "holders" => members(args, MemberGroup::Holders),
         "waiting" => members(args, MemberGroup::Waiting),
         "drop" => drop_one(args),
@@ -185,11 +185,11 @@ fn release_many(args: &mut ArgumentReader<'_>) -> Result<SemaphoreCommand, Fault
     Ok(SemaphoreCommand::Finish { key, items })
 }
 
-fn look(args: &mut ArgumentReader<'_>) -> Result<SemaphoreCommand, Fault> {
+fn peek(args: &mut ArgumentReader<'_>) -> Result<SemaphoreCommand, Fault> {
     let key = key(args)?;
     let (mut items, count) = many(args, "the second argument of look")?;
     let tasks = (0..count).map(|_| task_id(&items.value()?, 1)).collect::<Result<_, _>>()?;
-    Ok(SemaphoreCommand::Look { key, tasks })
+    Ok(SemaphoreCommand::Peek { key, tasks })
 }
 
 /// The number of tasks, and the cursor of the previous page.
@@ -258,12 +258,12 @@ pub(super) const fn is_list(reply: &SemaphoreReply) -> bool {
 
 /// Writes the rows of a list of rows, if there are some: the old shape has each row by itself.
 pub(super) fn rows(reply: &SemaphoreReply) -> Option<impl Fn(&mut Out) + '_> {
-    let SemaphoreReply::Standings(standings) = reply else { return None };
+    let SemaphoreReply::MemberInfos(infos) = reply else { return None };
     let write = |out: &mut Out| {
-        pack::array32(out, standings.len());
-        standings.iter().for_each(|standing| write_standing(out, standing));
+        pack::array32(out, infos.len());
+        infos.iter().for_each(|info| write_member_info(out, info));
     };
-    (!standings.is_empty()).then_some(write)
+    (!infos.is_empty()).then_some(write)
 }
 
 /// Writes the reply of a semaphore: rows of plain values, in the order that docs/semaphores.md
@@ -274,9 +274,9 @@ pub(super) fn write(out: &mut Out, reply: &SemaphoreReply) {
             pack::array(out, infos.len());
             infos.iter().for_each(|info| write_info(out, info));
         }
-        SemaphoreReply::Standings(standings) => {
-            pack::array(out, standings.len());
-            standings.iter().for_each(|standing| write_standing(out, standing));
+        SemaphoreReply::MemberInfos(infos) => {
+            pack::array(out, infos.len());
+            infos.iter().for_each(|info| write_member_info(out, info));
         }
         SemaphoreReply::Finished(outcomes) => {
             pack::array(out, outcomes.len());
@@ -314,9 +314,9 @@ fn write_info(out: &mut Out, info: &SemaphoreInfo) {
 fn write_page(out: &mut Out, page: &MembersPage) {
     pack::array(out, 2);
     pack::array(out, page.members.len());
-    for Member { tube, standing } in &page.members {
+    for Member { tube, info } in &page.members {
         pack::array(out, 5);
-        write_standing_fields(out, standing);
+        write_member_info_fields(out, info);
         match tube {
             Some(tube) => pack::str(out, tube.as_str()),
             None => pack::nil(out),
@@ -328,16 +328,16 @@ fn write_page(out: &mut Out, page: &MembersPage) {
     }
 }
 
-fn write_standing(out: &mut Out, standing: &Standing) {
+fn write_member_info(out: &mut Out, info: &MemberInfo) {
     pack::array(out, 4);
-    write_standing_fields(out, standing);
+    write_member_info_fields(out, info);
 }
 
-fn write_standing_fields(out: &mut Out, standing: &Standing) {
-    pack::uint(out, standing.task.0);
-    pack::str(out, standing.status.name());
-    pack::float(out, standing.priority.value());
-    match standing.grant {
+fn write_member_info_fields(out: &mut Out, info: &MemberInfo) {
+    pack::uint(out, info.task.0);
+    pack::str(out, info.status.name());
+    pack::float(out, info.priority.value());
+    match info.grant {
         Some(grant) => pack::uint(out, grant.0),
         None => pack::nil(out),
     }

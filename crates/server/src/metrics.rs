@@ -8,15 +8,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::extract::{MatchedPath, Request};
 use axum::http::{Method, StatusCode};
 use taskyard_core::command::TubeInfo;
-use taskyard_core::limits::METRICS_ROWS_MAX;
+use taskyard_core::limits::{METRICS_HISTOGRAMS_MAX, METRICS_ROWS_MAX};
 use taskyard_core::service::{Health, Service};
 use taskyard_core::{Error, SemaphoreInfo, TubeName};
-use taskyard_engine::{StoreHealth, WaitingCount};
+use taskyard_engine::{Latency, StoreHealth, TubeLatency, WaitingCount};
 
 use crate::app::App;
 use crate::iproto::Counters;
 use crate::semaphore_monitor::{SemaphoreSnapshot, now};
-use crate::tube_rows::{TubeRow, rows};
+use crate::tube_rows::{LatencyRow, TubeRow, latency_rows, rows};
 
 /// Counts the requests of the server.
 #[derive(Default)]
@@ -87,17 +87,24 @@ fn method_name(method: &Method) -> &'static str {
     }
 }
 
+/// What is known of the tubes to show.
+pub(crate) struct TubeMetrics {
+    /// The tubes.
+    pub tubes: Vec<TubeInfo>,
+    /// Waiting takes and puts.
+    pub waiting: BTreeMap<TubeName, WaitingCount>,
+    /// How long tasks waited and ran, also in tubes that are not shown.
+    pub latencies: Vec<TubeLatency>,
+}
+
 /// All metrics as text.
-pub(crate) fn text(
-    app: &App,
-    tubes: &[TubeInfo],
-    waiting: &BTreeMap<TubeName, WaitingCount>,
-    store: &Result<StoreHealth, Error>,
-) -> String {
+pub(crate) fn text(app: &App, metrics: &TubeMetrics, store: &Result<StoreHealth, Error>) -> String {
     let mut text = MetricsText::default();
     write_server(&mut text, app);
-    let tubes = rows(tubes, waiting, now(), app.metrics_tubes_max);
-    write_tubes(&mut text, &tubes);
+    let TubeMetrics { tubes, waiting, latencies } = metrics;
+    write_tubes(&mut text, &rows(tubes, waiting, now(), app.metrics_tubes_max));
+    let most = app.metrics_tubes_max.min(METRICS_HISTOGRAMS_MAX);
+    write_latencies(&mut text, &latency_rows(tubes, latencies, most));
     write_semaphores(&mut text, &app.semaphore_monitor.snapshot());
     app.requests.write(&mut text);
     if let Some(face) = &app.iproto {
@@ -161,6 +168,40 @@ fn write_tubes(text: &mut MetricsText, tubes: &[TubeRow<'_>]) {
         text.family(name, kind, about);
         for row in tubes {
             text.line(&[("tube", row.tube)], of(row));
+        }
+    }
+}
+
+/// The histograms of wait and run times.
+fn write_latencies(text: &mut MetricsText, rows: &[LatencyRow<'_>]) {
+    type Of = for<'a> fn(&'a LatencyRow<'_>) -> &'a Latency;
+    let families: [(&str, &str, Of); 2] = [
+        (
+            "taskyard_wait_seconds",
+            "How long tasks had been ready when this server delivered them.",
+            |row| &row.wait,
+        ),
+        (
+            "taskyard_run_seconds",
+            "How long deliveries that were acknowledged or failed on this server had lasted.",
+            |row| &row.run,
+        ),
+    ];
+    for (name, about, of) in families {
+        text.family(name, "histogram", about);
+        for row in rows {
+            let (tube, latency) = (("tube", row.tube), of(row));
+            let count = latency.count();
+            if count == 0 {
+                continue;
+            }
+            for (bound, count) in latency.cumulative() {
+                let bound = bound.as_secs_f64().to_string();
+                text.suffixed_line("_bucket", &[tube, ("le", &bound)], count);
+            }
+            text.suffixed_line("_bucket", &[tube, ("le", "+Inf")], count);
+            text.suffixed_line("_sum", &[tube], latency.sum_seconds());
+            text.suffixed_line("_count", &[tube], count);
         }
     }
 }
@@ -302,11 +343,17 @@ impl MetricsText {
 
     /// Writes one value, unless there are too many.
     fn line(&mut self, labels: &[(&str, &str)], value: impl Display) {
+        self.suffixed_line("", labels, value);
+    }
+
+    /// The same for a part of a histogram.
+    fn suffixed_line(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) {
         self.rows += 1;
         if self.rows > METRICS_ROWS_MAX {
             return;
         }
         self.written.push_str(self.name);
+        self.written.push_str(suffix);
         for (place, (label, text)) in labels.iter().enumerate() {
             let before = if place == 0 { '{' } else { ',' };
             self.push(format_args!("{before}{label}=\"{}\"", Escaped(text)));

@@ -142,12 +142,7 @@ fn parameters(route: &Route) -> Vec<Parameter> {
     ];
     for (name, about) in names {
         if route.path.contains(&format!("{{{name}}}")) {
-            let schema = ObjectBuilder::new()
-                .schema_type(Type::String)
-                .min_length(Some(1))
-                .max_length(Some(TUBE_NAME_BYTES_MAX))
-                .pattern(Some(NAME));
-            parameters.push(parameter(name, about, ParameterIn::Path, schema.into()));
+            parameters.push(parameter(name, about, ParameterIn::Path, name_schema().into()));
         }
     }
     if route.path.contains("{id}") {
@@ -164,12 +159,23 @@ fn parameters(route: &Route) -> Vec<Parameter> {
     parameters
 }
 
+fn name_schema() -> ObjectBuilder {
+    ObjectBuilder::new()
+        .schema_type(Type::String)
+        .min_length(Some(1))
+        .max_length(Some(TUBE_NAME_BYTES_MAX))
+        .pattern(Some(NAME))
+}
+
 fn query_schema(field: &QueryField) -> ObjectBuilder {
     let schema = |kind| ObjectBuilder::new().schema_type(kind);
     match field.kind {
         QueryKind::Flag => schema(Type::Boolean),
         QueryKind::Text => schema(Type::String),
         QueryKind::Pattern(pattern) => schema(Type::String).pattern(Some(pattern)),
+        QueryKind::Number => schema(Type::Number),
+        QueryKind::Name => name_schema(),
+        QueryKind::OneOf(values) => schema(Type::String).enum_values(Some(values.iter().copied())),
         QueryKind::Count(max) => schema(Type::Integer).minimum(Some(1)).maximum(Some(max)),
     }
 }

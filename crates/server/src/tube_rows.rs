@@ -1,10 +1,10 @@
 //! Selects the tubes for `/metrics`: the busiest get their own rows, the others share one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{Calls, Counts, Span, Timestamp, TubeName};
-use taskyard_engine::WaitingCount;
+use taskyard_engine::{Latency, TubeLatency, WaitingCount};
 
 /// The name of the row for all other tubes; no tube can have this name.
 const REST: &str = ":rest";
@@ -47,6 +47,44 @@ pub(crate) fn rows<'a>(
     let mut rest = TubeRow { tube: REST, ..TubeRow::default() };
     others.into_iter().for_each(|info| rest.add(row(info)));
     rows.push(rest);
+    rows
+}
+
+/// How long the tasks of one tube, or of several together, waited and ran.
+#[derive(Debug)]
+pub(crate) struct LatencyRow<'a> {
+    /// The name.
+    pub tube: &'a str,
+    /// How long tasks waited.
+    pub wait: Latency,
+    /// How long deliveries lasted.
+    pub run: Latency,
+}
+
+/// A row for each of the `most` shown tubes with most durations, by name, and one for the others if
+/// there are any.
+pub(crate) fn latency_rows<'a>(
+    tubes: &'a [TubeInfo],
+    latencies: &[TubeLatency],
+    most: usize,
+) -> Vec<LatencyRow<'a>> {
+    let shown: HashMap<&TubeName, &'a str> =
+        tubes.iter().map(|info| (&info.name, info.name.as_str())).collect();
+    let row = |found: &TubeLatency| {
+        let TubeLatency { tube, wait, run } = found;
+        Some(LatencyRow { tube: shown.get(tube)?, wait: wait.clone(), run: run.clone() })
+    };
+    let mut rows: Vec<_> = latencies.iter().filter_map(row).collect();
+    let count = |row: &LatencyRow<'_>| row.wait.count() + row.run.count();
+    rows.sort_by(|a, b| count(b).cmp(&count(a)).then_with(|| a.tube.cmp(b.tube)));
+    let others = rows.split_off(most.min(rows.len()));
+    rows.sort_by(|a, b| a.tube.cmp(b.tube));
+    let rest = others.into_iter().reduce(|mut sum, more| {
+        sum.wait.add(&more.wait);
+        sum.run.add(&more.run);
+        sum
+    });
+    rows.extend(rest.map(|rest| LatencyRow { tube: REST, ..rest }));
     rows
 }
 

@@ -1,30 +1,30 @@
-//! What each store can do: its own truth, in one place, from which the page about choosing one is made.
+//! Describes the features and guarantees of a store; docs/stores.md is generated from these descriptions.
 
-/// What a store can do.
+/// The features and guarantees of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// The store's name, as in its URL.
     pub name: &'static str,
-    /// Whether acknowledged means on disk.
+    /// Whether an acknowledged task is on disk.
     pub durable: bool,
-    /// Whether several servers may share it.
+    /// Whether several servers may use it at the same time.
     pub shared: bool,
     /// Whether it has semaphores.
     pub semaphores: bool,
-    /// Whether a tube may have one before it.
+    /// Whether a tube may have a semaphore as its gate.
     pub gates: bool,
     /// Whether it can be copied from.
     pub exports: bool,
     /// Whether it can be copied to.
     pub imports: bool,
-    /// How soon somebody who waits hears of a task.
+    /// How soon a waiting take learns of a task.
     pub wakes: &'static str,
-    /// What is lost by which failure.
+    /// The data that is lost by each kind of failure.
     pub loses: &'static [(&'static str, &'static str)],
 }
 
 impl Capabilities {
-    /// A store that can do nothing but the verbs.
+    /// A store with no optional feature.
     pub const fn plain(name: &'static str) -> Self {
         Capabilities {
             name,

@@ -1,12 +1,12 @@
-//! Why a store could not be opened.
+//! Defines the error of opening a store.
 
 use std::path::PathBuf;
 
-/// Why a store could not be opened. Nothing was changed.
+/// The reason that a store could not be opened. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The URL names no store of ours.
+    /// The URL names no known store.
     #[error(
         "'{0}' names no store; use memory:, sqlite:DIR, postgres://HOST/DATABASE, redis://HOST or \
          tarantool://HOST:PORT"
@@ -15,14 +15,14 @@ pub enum OpenError {
     /// Another process has it open.
     #[error("{0} is in use by another taskyard process; stop that one or choose another folder")]
     InUse(PathBuf),
-    /// What is on disk is not what was written there.
+    /// The data on disk differs from the data that was written.
     #[error(
-        "{folder} is damaged: {what}. Restore it from a backup, or open what is left of it with --accept-loss"
+        "{folder} is damaged: {what}. Restore it from a backup, or open the intact data with --accept-loss"
     )]
     Damaged {
         /// The folder.
         folder: PathBuf,
-        /// What is wrong with it.
+        /// The damage that was found.
         what: String,
     },
     /// It was written by a newer version.
@@ -35,12 +35,12 @@ pub enum OpenError {
         /// The newest format this version knows.
         known: i64,
     },
-    /// The operating system said no.
+    /// The operating system or the database refused.
     #[error("cannot open {folder}: {what}")]
     Unavailable {
         /// The folder.
         folder: PathBuf,
-        /// What it said.
+        /// Its message.
         what: String,
     },
 }

@@ -11,6 +11,8 @@ mod capabilities;
 pub mod copy;
 mod error;
 #[cfg(feature = "remote")]
+pub mod limits;
+#[cfg(feature = "remote")]
 pub mod lua;
 mod memory;
 mod options;
@@ -35,76 +37,78 @@ pub use transfer::{Export, Exported, Import, refused};
 /// A future of a store: boxed, so that a store can be chosen at run time.
 pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A place where tasks live.
+/// Stores tubes, tasks and semaphores, and executes commands on them.
 ///
-/// The engine is its only user and has at most one `execute` under way, or [`Store::batches_max`], so that what
-/// arrives meanwhile forms the next batch. Embedded stores do their work on the calling thread.
+/// The engine is the only caller. It has at most one `execute` in flight, or [`Store::batches_max`]; commands
+/// that arrive meanwhile form the next batch. Embedded stores do their work on the calling thread.
 pub trait Store: Send + Sync + 'static {
-    /// Runs a batch at the moment `now`, in order. When it answers, what the replies say is durable,
-    /// as far as the store is. If the batch cannot be made durable every reply is
+    /// Executes a batch at the moment `now`, in order. When the future resolves, the changes that the replies
+    /// report are as durable as the store is. If the batch cannot be made durable, every reply is
     /// [`Error::Store`] and nothing has changed.
     ///
-    /// A store beyond a network may be away: then every reply is [`Error::StoreUnavailable`] and nothing has
-    /// changed. It may also be lost after the batch was sent and before it answered; then every reply
-    /// is [`Error::OutcomeUnknown`], and either all of the batch was done or nothing. Who asked must look
-    /// (an ack can be repeated: a task that is gone was acked) or accept that a repeated put is put
-    /// twice. What such a batch took for a session, and the sessions it joined and left, the store
-    /// undoes by itself; what it took without a session returns when its lease is over.
+    /// A store behind a network may be unreachable: then every reply is [`Error::StoreUnavailable`] and
+    /// nothing has changed. The connection may also break after the batch was sent and before its reply
+    /// arrived; then every reply is [`Error::OutcomeUnknown`], and either the whole batch was executed or
+    /// nothing. The caller must check (an ack can be repeated: a task that does not exist was acked) or
+    /// accept that a repeated put adds its tasks twice. The store itself reverts the deliveries of such a
+    /// batch to sessions and the sessions that it joined and left; tasks that it took without a session
+    /// become ready when their lease ends.
     fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed>;
 
-    /// How many batches may be under way at the same time. They are done in the order in which they were begun; only what cannot be
-    /// done at first, for reasons that pass, may be done after a later one.
+    /// Maximum number of batches in flight. They are executed in the order in which they were started; only a
+    /// batch that fails at first with a transient error may be executed after a later one.
     fn batches_max(&self) -> usize {
         1
     }
 
-    /// Reads bodies that were left on disk, without disturbing `execute`: an answer for each key, in
-    /// order. `None` is a task that is gone meanwhile. [`Error::Store`] is a body that cannot be
-    /// read, and not by trying again either; any other error may pass.
+    /// Reads bodies that are on disk only, concurrently with `execute`. The result has one entry for each
+    /// key, in order. `None` is a task that was removed meanwhile. [`Error::Store`] is a body that is
+    /// permanently unreadable; any other error is transient.
     fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Vec<Result<Option<Body>, Error>>>;
 
-    /// What the store can do, so that tests and users know what to expect.
+    /// The features and guarantees of the store.
     fn capabilities(&self) -> Capabilities;
 
-    /// What becomes of acknowledged tasks when the machine fails, where that is not for the store to decide.
+    /// Describes what happens to acknowledged tasks when the machine fails, where the configuration of the
+    /// database decides that.
     fn durability(&self) -> Option<String> {
         None
     }
 
-    /// Features that it does not have: commands that need them are refused.
+    /// Features that the store does not have: commands that need them are refused.
     fn unsupported(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Asks to be told what other servers of a shared store do. Notices may be lost, which is what
-    /// [`Store::poll_every`] is for. Stores of one server have nothing to tell.
+    /// Registers a callback for changes that other servers of a shared store make. Notifications may be lost,
+    /// so the engine also polls ([`Store::poll_every`]). Stores that only one server uses never call it.
     fn watch(&self, watcher: Watcher) {
         drop(watcher);
     }
 
-    /// How often to look what others did, if there may be others.
+    /// How often to poll for changes of other servers; `None` for a store that only one server uses.
     fn poll_every(&self) -> Option<Span> {
         None
     }
 
-    /// Shows what is in it, to be moved to another store. Nothing is changed. Whoever has the store must not use it
-    /// meanwhile. Refused where [`Capabilities::exports`] says so.
-    fn export(&self, wanted: Export) -> Pending<'_, Result<Exported, Error>> {
-        let _ = wanted;
+    /// Reads a part of the content, to copy it to another store. Changes nothing. The store must not be used
+    /// meanwhile. Refused unless [`Capabilities::exports`] is set.
+    fn export(&self, request: Export) -> Pending<'_, Result<Exported, Error>> {
+        let _ = request;
         Box::pin(ready(Err(transfer::refused("be copied from"))))
     }
 
-    /// Takes in what another store showed, as one atomic step that is durable when it answers. Refused where
-    /// [`Capabilities::imports`] says so.
+    /// Adds content of another store as one atomic step, which is durable when the future resolves. Refused
+    /// unless [`Capabilities::imports`] is set.
     fn import(&self, now: Timestamp, part: Import) -> Pending<'_, Result<(), Error>> {
         drop((now, part));
         Box::pin(ready(Err(transfer::refused("be copied to"))))
     }
 
-    /// Whether it can do its work now, which includes writing: an error says why not. It is found out by trying, at
-    /// most about once a second.
+    /// Checks that the store works, including writes; the error is the reason if it does not. The store tries
+    /// it, at most about once a second.
     fn health(&self, now: Timestamp) -> Pending<'_, Result<StoreHealth, Error>> {
-        // Whether there is such a tube does not matter.
+        // The tube need not exist.
         let tube = TubeName::new("health").ok();
         Box::pin(async move {
             let executed = self.execute(now, vec![Command::Tubes { tube }]).await;
@@ -116,40 +120,41 @@ pub trait Store: Send + Sync + 'static {
         })
     }
 
-    /// What it knows of the time, if it goes by the `now` that it is given. That need not be wall time: it goes on evenly when
-    /// the wall clock is set. `None` for a store that goes by a clock of its own, which is taken for wall time.
+    /// The times that the store keeps, if it uses the `now` of its caller. That is not necessarily wall time:
+    /// it advances evenly when the wall clock is set. `None` for a store with a clock of its own, which
+    /// counts as wall time.
     fn time(&self) -> Option<StoreTime> {
         None
     }
 
-    /// Says how far wall time is ahead of the `now` that it is given, in microseconds, from now on; durable when it answers.
-    /// Answers show wall time, and tasks whose puts named a start time follow it.
+    /// Sets how far wall time is ahead of the `now` of the caller from now on, in microseconds; durable when
+    /// the future resolves. Replies show wall time, and tasks that were put with a start time follow it.
     fn set_wall_ahead(&self, now: Timestamp, micros: i64) -> Pending<'_, Result<(), Error>> {
         let _ = (now, micros);
         Box::pin(ready(Ok(())))
     }
 
-    /// Finishes everything under way. Nothing may be asked afterwards.
+    /// Finishes all work in flight. No other call may follow.
     fn close(&self) -> Pending<'_, Result<(), Error>>;
 }
 
-/// How a store is that can do its work.
+/// The state of a working store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreHealth {
-    /// What an operator should look at before it becomes a failure.
+    /// Conditions that an operator should correct before they become a failure.
     pub warnings: Vec<String>,
-    /// How long the store's log is, in bytes, where it has one of its own.
+    /// Size of the store's own log in bytes, if it has one.
     pub log_bytes: Option<u64>,
 }
 
-/// What a store knows of the time.
+/// The times that a store keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreTime {
-    /// How far wall time is ahead of the moments it keeps, in microseconds.
+    /// How far wall time is ahead of the stored times, in microseconds.
     pub wall_ahead: i64,
-    /// The latest moment at which one of its tasks was put.
+    /// The latest time at which one of its tasks was put.
     pub latest: Option<Timestamp>,
-    /// The earliest one.
+    /// The earliest such time.
     pub earliest: Option<Timestamp>,
 }
 
@@ -159,37 +164,37 @@ pub type Watcher = Arc<dyn Fn(RemoteChange) + Send + Sync>;
 /// A change that another server made to a shared store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RemoteChange {
-    /// Tasks may have become takeable, or room free, in this tube.
+    /// Tasks may have become takeable, or capacity may have become free, in this tube.
     Tube(TubeName),
     /// There may be new events of semaphores.
     Events,
-    /// Anything may have happened.
+    /// Any change is possible.
     Anything,
 }
 
-/// What came of a batch.
+/// The result of a batch.
 #[derive(Debug)]
 pub struct Executed {
-    /// An answer for each command, in order.
+    /// One reply for each command, in order.
     pub replies: Vec<Result<Reply, Error>>,
-    /// What others may be waiting for.
+    /// Changes that waiting clients may be interested in.
     pub effects: Effects,
-    /// Tasks in the replies whose bodies must be loaded before anybody sees them.
+    /// Tasks in the replies whose bodies must be loaded before the replies are sent.
     pub unloaded: Vec<Unloaded>,
 }
 
 /// A task in a reply whose body is still on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unloaded {
-    /// Which reply of the batch.
+    /// Index of the reply in the batch.
     pub reply: usize,
-    /// Which task of that reply.
+    /// Index of the task in that reply.
     pub item: usize,
-    /// How to load it.
+    /// The key of its body.
     pub key: BodyKey,
 }
 
-/// Where a body is.
+/// Identifies a body on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BodyKey {
     /// The tube's number.
@@ -198,20 +203,20 @@ pub struct BodyKey {
     pub id: TaskId,
 }
 
-/// Puts loaded bodies into their replies. A task that is gone meanwhile leaves its reply.
+/// Inserts loaded bodies into their replies. A task that was removed meanwhile is removed from its reply.
 pub fn fill(
     replies: &mut [Result<Reply, Error>],
     unloaded: &[Unloaded],
     bodies: Vec<Option<Body>>,
 ) {
-    for (place, body) in unloaded.iter().zip(bodies) {
-        if let Ok(Reply::Taken(tasks) | Reply::Tasks(tasks)) = &mut replies[place.reply] {
-            tasks[place.item].body = body;
+    for (missing, body) in unloaded.iter().zip(bodies) {
+        if let Ok(Reply::Taken(tasks) | Reply::Tasks(tasks)) = &mut replies[missing.reply] {
+            tasks[missing.item].body = body;
         }
     }
-    // Once for each reply, of which a batch may lack ten thousand bodies.
-    for place in unloaded.chunk_by(|a, b| a.reply == b.reply).filter_map(<[_]>::first) {
-        if let Ok(Reply::Taken(tasks) | Reply::Tasks(tasks)) = &mut replies[place.reply] {
+    // Once for each reply, because a batch may lack ten thousand bodies.
+    for missing in unloaded.chunk_by(|a, b| a.reply == b.reply).filter_map(<[_]>::first) {
+        if let Ok(Reply::Taken(tasks) | Reply::Tasks(tasks)) = &mut replies[missing.reply] {
             tasks.retain(|task| task.body.is_some());
         }
     }

@@ -1,4 +1,4 @@
-//! Tasks in memory: as fast as it gets, gone with the process.
+//! Stores tasks in memory; they are lost when the process ends.
 
 use std::future::ready;
 use std::sync::{Mutex, PoisonError};
@@ -7,7 +7,7 @@ use taskyard_core::{Body, Command, Error, Machine, Timestamp};
 
 use crate::{BodyKey, Capabilities, Executed, Export, Exported, Import, Pending, Store, StoreTime};
 
-/// What it can do.
+/// The capabilities of the memory store.
 pub const CAPABILITIES: Capabilities = Capabilities {
     exports: true,
     imports: true,
@@ -22,7 +22,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     ..Capabilities::plain("memory")
 };
 
-/// The machine itself, and nothing else.
+/// The core's machine behind the [`Store`] trait.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
     machine: Mutex<Machine>,

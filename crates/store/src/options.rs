@@ -1,15 +1,15 @@
-//! How a store is opened, whatever its kind.
+//! Defines the options with which a store of any kind is opened.
 
 use std::time::Duration;
 
-/// How to open a store.
+/// Options for opening a store.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
-    /// How many bytes of payloads an embedded store keeps in memory; more stay on disk.
+    /// Maximum bytes of payloads that an embedded store keeps in memory; the rest stays on disk.
     pub memory_bytes: usize,
-    /// Open a damaged store with what is left of it.
+    /// Open a damaged store with the data that is intact.
     pub accept_loss: bool,
-    /// How long to wait for a database that is not up yet.
+    /// How long to wait for a database that is not available yet.
     pub wait: Duration,
     /// Only [`Store::export`](crate::Store::export) will be called: a shared store is opened without becoming one of its servers.
     pub read_only: bool,

@@ -1,8 +1,8 @@
-//! The shell that stores in databases share: opening on a runtime of their own, running calls there, closing.
+//! Opens, runs and closes a store in a database on a runtime of its own.
 //!
-//! A database implements [`Backend`]; [`RemoteStore`] makes a [`Store`] of it. All work for one store runs on one thread of its
-//! own, so that a batch costs two changes of threads and not two for each of its answers, and begins whether or not the caller
-//! already waits for it.
+//! A database implements [`Backend`]; [`RemoteStore`] makes a [`Store`] of it. All work for one store runs on
+//! one thread of its own, so that a batch costs two thread switches and not two for each of its replies, and
+//! starts whether or not the caller already polls its future.
 
 use std::collections::hash_map::RandomState;
 use std::fmt::Display;
@@ -15,34 +15,36 @@ use taskyard_core::{Body, Command, Effects, Error, Span, Timestamp};
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::{
-    BodyKey, Capabilities, Executed, Export, Exported, Import, OpenError, Pending, Store, Watcher,
+    BodyKey, Capabilities, Executed, Export, Exported, Import, OpenError, OpenOptions, Pending,
+    Store, Watcher,
 };
 
-/// Changes made by other servers may be missed when a notice is lost: every shared store is polled this often.
+/// Changes of other servers may be missed when a notification is lost: every shared store is polled this
+/// often.
 pub const POLL: Span = Span::from_secs(1);
 
-/// Which clock decides what is due.
+/// The clock that decides what is due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Clock {
-    /// That of the database, so that servers whose clocks differ agree.
+    /// The clock of the database, so that servers whose clocks differ agree.
     #[default]
     Database,
     /// The `now` of each call, for tests.
     Caller,
 }
 
-/// How a database is opened.
+/// How to open a database.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
-    /// Which clock decides what is due.
+    /// The clock that decides what is due.
     pub clock: Clock,
-    /// How long to wait for a database that is not up yet.
+    /// How long to wait for a database that is not available yet.
     pub wait: Duration,
     /// Whether this process becomes one of the servers of the database. Without it only [`Store::export`] may be called.
     pub serves: bool,
 }
 
-/// A database with tasks in it. Calls run on the thread of the [`RemoteStore`] around it.
+/// A database that stores tasks. Calls run on the thread of the [`RemoteStore`] around it.
 pub trait Backend: Sized + Send + Sync + 'static {
     /// The name of the database in messages. URLs are not shown, because they may contain a password.
     const NAME: &'static str;
@@ -58,7 +60,7 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// Starts the background work of a server.
     fn start(self: &Arc<Self>, runtime: &Handle);
 
-    /// See [`Store::execute`]. What comes before the future is done at once, in the order of the calls.
+    /// See [`Store::execute`]. The part before the future runs at once, in the order of the calls.
     fn execute(
         self: Arc<Self>,
         now: Timestamp,
@@ -66,7 +68,7 @@ pub trait Backend: Sized + Send + Sync + 'static {
     ) -> impl Future<Output = Executed> + Send + 'static;
 
     /// See [`Store::export`].
-    fn export(&self, wanted: Export) -> impl Future<Output = Result<Exported, Error>> + Send;
+    fn export(&self, request: Export) -> impl Future<Output = Result<Exported, Error>> + Send;
 
     /// See [`Store::import`].
     fn import(
@@ -128,7 +130,7 @@ impl<B: Backend> RemoteStore<B> {
         Self::open_within(url, clock, Duration::ZERO)
     }
 
-    /// Opens a database that may come up only in that time.
+    /// Opens a database, waiting up to this long until it is available.
     pub fn open_within(url: &str, clock: Clock, wait: Duration) -> Result<Self, OpenError> {
         Self::open_with(url, Access { clock, wait, serves: true })
     }
@@ -137,6 +139,15 @@ impl<B: Backend> RemoteStore<B> {
     /// Only [`Store::export`] may be called.
     pub fn open_read_only(url: &str, clock: Clock, wait: Duration) -> Result<Self, OpenError> {
         Self::open_with(url, Access { clock, wait, serves: false })
+    }
+
+    /// Opens the database as these options say. Each store calls it in its own crate, so that the crates above do not compile
+    /// the store again.
+    pub fn open_boxed(url: &str, options: &OpenOptions) -> Result<Box<dyn Store>, OpenError> {
+        Ok(Box::new(match options.read_only {
+            true => Self::open_read_only(url, Clock::Database, options.wait)?,
+            false => Self::open_within(url, Clock::Database, options.wait)?,
+        }))
     }
 
     fn open_with(url: &str, access: Access) -> Result<Self, OpenError> {
@@ -186,7 +197,7 @@ impl<B: Backend> Store for RemoteStore<B> {
     }
 
     fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Vec<Result<Option<Body>, Error>>> {
-        // Every reply of a database has its bodies already.
+        // Replies of a database already contain the bodies.
         Box::pin(ready(vec![Ok(None); keys.len()]))
     }
 
@@ -210,8 +221,8 @@ impl<B: Backend> Store for RemoteStore<B> {
         Some(self.backend.poll_every())
     }
 
-    fn export(&self, wanted: Export) -> Pending<'_, Result<Exported, Error>> {
-        self.spawn_call(|backend| async move { backend.export(wanted).await })
+    fn export(&self, request: Export) -> Pending<'_, Result<Exported, Error>> {
+        self.spawn_call(|backend| async move { backend.export(request).await })
     }
 
     fn import(&self, now: Timestamp, part: Import) -> Pending<'_, Result<(), Error>> {
@@ -235,7 +246,7 @@ impl<B> Drop for RemoteStore<B> {
 pub fn server_identity() -> Vec<u8> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let seed = (std::process::id(), now.map_or(0, |since| since.as_nanos()));
-    // The keys of these are random.
+    // Each has random keys.
     let parts = [RandomState::new().hash_one(seed), RandomState::new().hash_one(seed)];
     parts.into_iter().flat_map(u64::to_be_bytes).collect()
 }

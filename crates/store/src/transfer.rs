@@ -1,50 +1,50 @@
-//! What a store is asked when its content moves to another one.
+//! Defines the requests and results for copying content between stores.
 
 use taskyard_core::record::Record;
 use taskyard_core::transfer::{ImportEnd, SemaphoreCopy, TubeCopy};
 use taskyard_core::{Error, TaskId, TubeName};
 
-/// What is to be shown.
+/// A part of the content to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Export {
-    /// All tubes without their tasks. Answers [`Exported::Tubes`].
+    /// All tubes without their tasks. The result is [`Exported::Tubes`].
     Tubes,
-    /// Tasks of a tube, by id. Answers [`Exported::Tasks`].
+    /// Tasks of a tube, by id. The result is [`Exported::Tasks`].
     Tasks {
         /// The tube's number.
         tube: u32,
-        /// The first id that is wanted.
+        /// The first id to read.
         from: TaskId,
-        /// At most so many,
+        /// Maximum number of tasks.
         count: usize,
-        /// and no more when their bodies have this many bytes.
+        /// The page ends when its bodies have this many bytes.
         bytes: usize,
     },
-    /// All semaphores. Answers [`Exported::Semaphores`].
+    /// All semaphores. The result is [`Exported::Semaphores`].
     Semaphores,
 }
 
-/// What is shown.
+/// A part of the content that was read.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Exported {
-    /// Tubes by name, and a number that no delivery was given yet.
+    /// Tubes by name, and the lowest lease number that was never issued.
     Tubes(Vec<TubeCopy>, u64),
-    /// Tasks with their bodies, as after a crash: who was taken is ready. None is the end.
+    /// Tasks with their bodies, as after a crash: taken tasks are ready. An empty page is the end.
     Tasks(Vec<Record>),
-    /// Semaphores with all who stand there.
+    /// Semaphores with all their entries.
     Semaphores(Vec<SemaphoreCopy>),
 }
 
-/// What comes in.
+/// A part of the content to add.
 #[derive(Clone, Debug)]
 pub enum Import {
-    /// Tasks with their ids, which must be beyond those that the tube has.
+    /// Tasks with their ids, which must be higher than those in the tube.
     Tasks(TubeName, Vec<Record>),
-    /// The last step: tubes get their names, semaphores come.
+    /// The last step: gives the tubes their names and adds the semaphores.
     End(ImportEnd),
 }
 
-/// The error of a store that cannot do this.
+/// The error of a store that does not support this.
 pub fn refused(what: &str) -> Error {
     Error::Store(format!("this store cannot {what}"))
 }

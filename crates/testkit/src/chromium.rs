@@ -43,10 +43,10 @@ pub async fn browse(url: &str, visit: impl AsyncFnOnce(&Page)) {
         println!("skipped: TASKYARD_EMBEDDED is set and there is no Chromium with its driver");
         return;
     };
-    let driver = Driver::start(&driver);
+    let driver = ChromeDriver::start(&driver);
     let page = driver.open(&browser).await;
     let visited = caught(async {
-        page.ask(Method::POST, "url", json!({ "url": url })).await;
+        page.send(Method::POST, "url", json!({ "url": url })).await;
         visit(&page).await;
     })
     .await;
@@ -86,17 +86,17 @@ fn programs() -> Option<(PathBuf, PathBuf)> {
     None
 }
 
-/// The driver's process, on a port that it chose itself. It ends with this.
-struct Driver {
+/// The driver's process, on a port that it chose itself. Dropping this ends it.
+struct ChromeDriver {
     process: Child,
     url: String,
-    // It would be ended by its next word if nobody could hear it.
+    // The process ends at its next output if this pipe is closed.
     _output: BufReader<ChildStdout>,
-    // What it and the browser write goes with it.
+    // The files of the driver and the browser are removed with it.
     folder: TempDir,
 }
 
-impl Driver {
+impl ChromeDriver {
     fn start(program: &Path) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new(program);
@@ -108,7 +108,7 @@ impl Driver {
         while output.read_line(&mut said).is_ok_and(|size| size > 0) {
             if let Some((_, port)) = said.split_once("successfully on port ") {
                 let url = format!("http://127.0.0.1:{}", port.trim().trim_end_matches('.'));
-                return Driver { process, url, _output: output, folder };
+                return ChromeDriver { process, url, _output: output, folder };
             }
         }
         let _ = process.kill();
@@ -128,13 +128,13 @@ impl Driver {
             "timeouts": { "script": PATIENCE_MS, "pageLoad": PATIENCE_MS },
         } } });
         let client = Client::builder().no_proxy().build().unwrap();
-        let answer = ask(&client, Method::POST, &format!("{}/session", self.url), wanted).await;
+        let answer = send(&client, Method::POST, &format!("{}/session", self.url), wanted).await;
         let session = answer["sessionId"].as_str().expect("a session has a name");
         Page { client, session: format!("{}/session/{session}", self.url) }
     }
 }
 
-impl Drop for Driver {
+impl Drop for ChromeDriver {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -151,7 +151,7 @@ impl Page {
     /// Runs a script in the page and answers what it returns.
     pub async fn run(&self, script: &str) -> Value {
         let script = format!("{PRELUDE} {script}");
-        self.ask(Method::POST, "execute/sync", json!({ "script": script, "args": [] })).await
+        self.send(Method::POST, "execute/sync", json!({ "script": script, "args": [] })).await
     }
 
     /// Waits until the expression is true in the page. The browser looks again and again; the
@@ -184,13 +184,13 @@ impl Page {
     /// Clicks as a person would: it fails when something else is in the way.
     pub async fn click(&self, place: &str) {
         let element = self.find(place).await;
-        self.ask(Method::POST, &format!("element/{element}/click"), json!({})).await;
+        self.send(Method::POST, &format!("element/{element}/click"), json!({})).await;
     }
 
     /// Keeps a picture of the page, for a person to look at, in the folder that TASKYARD_PICTURES names.
     pub async fn picture(&self, name: &str) {
         let Some(folder) = env::var_os("TASKYARD_PICTURES") else { return };
-        let image = self.ask(Method::GET, "screenshot", json!({})).await;
+        let image = self.send(Method::GET, "screenshot", json!({})).await;
         let image = BASE64_STANDARD.decode(image.as_str().unwrap_or_default());
         let path = Path::new(&folder).join(format!("{name}.png"));
         std::fs::write(path, image.expect("a picture is base64")).expect("a picture can be kept");
@@ -200,24 +200,24 @@ impl Page {
     pub async fn fill(&self, place: &str, text: &str) {
         let element = self.find(place).await;
         let typed = json!({ "text": text });
-        self.ask(Method::POST, &format!("element/{element}/value"), typed).await;
+        self.send(Method::POST, &format!("element/{element}/value"), typed).await;
     }
 
     /// What the browser complained about so far: errors of scripts, refused files, policies.
     pub async fn complaints(&self) -> Vec<String> {
-        let log = self.ask(Method::POST, "se/log", json!({ "type": "browser" })).await;
+        let log = self.send(Method::POST, "se/log", json!({ "type": "browser" })).await;
         let entries = log.as_array().cloned().unwrap_or_default();
         entries.iter().filter_map(|entry| entry["message"].as_str().map(String::from)).collect()
     }
 
     async fn find(&self, place: &str) -> String {
         let wanted = json!({ "using": "css selector", "value": place });
-        let found = self.ask(Method::POST, "element", wanted).await;
+        let found = self.send(Method::POST, "element", wanted).await;
         found[ELEMENT].as_str().expect("an element has a name").into()
     }
 
-    async fn ask(&self, method: Method, path: &str, body: Value) -> Value {
-        ask(&self.client, method, &format!("{}/{path}", self.session), body).await
+    async fn send(&self, method: Method, path: &str, body: Value) -> Value {
+        send(&self.client, method, &format!("{}/{path}", self.session), body).await
     }
 
     /// Ends the browser; what fails here must not hide why the test failed.
@@ -226,7 +226,7 @@ impl Page {
     }
 }
 
-async fn ask(client: &Client, method: Method, url: &str, body: Value) -> Value {
+async fn send(client: &Client, method: Method, url: &str, body: Value) -> Value {
     attempt(client, method, url, body).await.unwrap_or_else(|why| panic!("{url}: {why}"))
 }
 

@@ -20,7 +20,7 @@ use crate::args::{Cli, Verb};
 use crate::failure::UsageError;
 use crate::serve;
 use parts::{BackendArgs, SchedulerArgs};
-use status::StatusArgs;
+use status::PoolStatusArgs;
 
 /// Run programs for clients by duration class.
 #[derive(Debug, Args)]
@@ -50,7 +50,7 @@ enum PoolCommand {
     /// Run backends of a pool over Redis: they run the programs.
     Backend(BackendArgs),
     /// Show the status of a pool: classes, waiting tasks, accuracy of estimates.
-    Status(StatusArgs),
+    Status(PoolStatusArgs),
 }
 
 /// Options of `pool serve`.

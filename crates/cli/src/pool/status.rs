@@ -16,7 +16,7 @@ use crate::table::Table;
 Examples:
   taskyard pool status --url http://10.0.0.5:7070
   taskyard pool status --redis redis://db --json")]
-pub struct StatusArgs {
+pub struct PoolStatusArgs {
     /// Print it as JSON.
     #[arg(long)]
     json: bool,
@@ -28,7 +28,7 @@ pub struct StatusArgs {
 }
 
 /// Reads the status and prints it.
-pub fn run(args: &StatusArgs) -> anyhow::Result<Exit> {
+pub fn run(args: &PoolStatusArgs) -> anyhow::Result<Exit> {
     let status: Value = match &args.redis {
         Some(url) => {
             let address =

@@ -5,8 +5,8 @@ use taskyard_core::{EventId, SemaphoreCommand, SemaphoreReply, Span};
 use taskyard_wire::Exit;
 use taskyard_wire::http::EventAnswer;
 
-use super::{ask, key};
-use crate::connect::{ConnectArgs, unexpected_reply};
+use super::{execute, key};
+use crate::connect::{ServerLinesArgs, unexpected_reply};
 use crate::output;
 use crate::units;
 
@@ -32,21 +32,18 @@ pub struct EventsArgs {
     /// Acknowledge the events after printing them.
     #[arg(long)]
     ack: bool,
-    /// Print one JSON object per line.
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connect: ConnectArgs,
+    server: ServerLinesArgs,
 }
 
 /// Fetches events, prints them and, if asked, acknowledges them.
 pub fn run(args: &EventsArgs) -> anyhow::Result<Exit> {
     let key = args.key.as_deref().map(key).transpose()?;
     let fetch = SemaphoreCommand::Events { key, count: args.count, wait: args.wait };
-    let SemaphoreReply::Events(events) = ask(&args.connect, fetch)? else {
+    let SemaphoreReply::Events(events) = execute(&args.server.connect, fetch)? else {
         return Err(unexpected_reply("events"));
     };
-    if args.json {
+    if args.server.json {
         output::json_lines(events.iter().map(EventAnswer::new))?;
     } else {
         for event in &events {
@@ -63,7 +60,7 @@ pub fn run(args: &EventsArgs) -> anyhow::Result<Exit> {
     }
     if args.ack && !events.is_empty() {
         let events: Vec<EventId> = events.iter().map(|event| event.id).collect();
-        ask(&args.connect, SemaphoreCommand::Acknowledge { events })?;
+        execute(&args.server.connect, SemaphoreCommand::Acknowledge { events })?;
     }
     Ok(if events.is_empty() { Exit::Nothing } else { Exit::Ok })
 }

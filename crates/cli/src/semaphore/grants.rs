@@ -8,8 +8,8 @@ use taskyard_core::{
 use taskyard_wire::Exit;
 use taskyard_wire::http::GrantsAnswer;
 
-use super::{ask, key, show};
-use crate::connect::{ConnectArgs, unexpected_reply};
+use super::{execute, key, show};
+use crate::connect::{ServerArgs, ServerLinesArgs, unexpected_reply};
 use crate::failure::UsageError;
 use crate::output;
 use crate::units;
@@ -33,11 +33,8 @@ pub struct EnqueueArgs {
     /// Priority: larger numbers go first.
     #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
     priority: f64,
-    /// Print one JSON object per line.
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connect: ConnectArgs,
+    server: ServerLinesArgs,
 }
 
 /// The arguments of `semaphore release`.
@@ -67,11 +64,8 @@ pub struct GrantReleaseArgs {
     /// Keep the grant for this long from now.
     #[arg(long, value_name = "TIME", value_parser = units::span)]
     extend: Option<Span>,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connect: ConnectArgs,
+    server: ServerArgs,
 }
 
 fn task_and_grant(text: &str) -> Result<(u64, Option<u64>), String> {
@@ -90,11 +84,11 @@ pub fn enqueue(args: &EnqueueArgs) -> anyhow::Result<Exit> {
     if !args.priority.is_finite() {
         return Err(UsageError("a priority must be a finite number".into()).into());
     }
-    let wish = |task: &u64| EnqueueItem { task: TaskId(*task), priority: args.priority };
-    let entries = args.tasks.iter().map(wish).collect();
+    let item = |task: &u64| EnqueueItem { task: TaskId(*task), priority: args.priority };
+    let entries = args.tasks.iter().map(item).collect();
     let enqueue = SemaphoreCommand::Enqueue { key: key(&args.key)?, entries };
-    match ask(&args.connect, enqueue)? {
-        SemaphoreReply::Standings(standings) => show::standings(&standings, args.json)?,
+    match execute(&args.server.connect, enqueue)? {
+        SemaphoreReply::MemberInfos(infos) => show::print_members(&infos, args.server.json)?,
         _ => return Err(unexpected_reply("enqueue")),
     }
     Ok(Exit::Ok)
@@ -115,10 +109,10 @@ pub fn release(args: &GrantReleaseArgs) -> anyhow::Result<Exit> {
     };
     let items = args.tasks.iter().map(item).collect();
     let finish = SemaphoreCommand::Finish { key: key(&args.key)?, items };
-    let SemaphoreReply::Finished(outcomes) = ask(&args.connect, finish)? else {
+    let SemaphoreReply::Finished(outcomes) = execute(&args.server.connect, finish)? else {
         return Err(unexpected_reply("release"));
     };
-    if args.json {
+    if args.server.json {
         output::json(&GrantsAnswer::new(&outcomes))?;
     } else {
         for ((task, _), outcome) in args.tasks.iter().zip(&outcomes) {

@@ -5,8 +5,8 @@ use taskyard_core::{Member, MemberCursor, MemberGroup, SemaphoreCommand, Semapho
 use taskyard_wire::Exit;
 use taskyard_wire::http::{MembersAnswer, NothingAnswer};
 
-use super::{ask, key};
-use crate::connect::{ConnectArgs, unexpected_reply};
+use super::{execute, key};
+use crate::connect::{ServerArgs, unexpected_reply};
 use crate::output;
 
 /// The arguments of `semaphore holders` and `waiting`.
@@ -26,11 +26,8 @@ pub struct MembersArgs {
     /// Where the previous page ended.
     #[arg(long, value_name = "NEXT", allow_hyphen_values = true)]
     after: Option<MemberCursor>,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connect: ConnectArgs,
+    server: ServerArgs,
 }
 
 /// The arguments of `semaphore drop`.
@@ -41,32 +38,29 @@ pub struct DropArgs {
     /// Remove it even if tasks hold its grants or wait for them; they get no event.
     #[arg(long)]
     force: bool,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connect: ConnectArgs,
+    server: ServerArgs,
 }
 
 /// Prints one page.
 pub fn run(args: &MembersArgs, part: MemberGroup) -> anyhow::Result<Exit> {
     let (key, after, count) = (key(&args.key)?, args.after, args.count);
     let members = SemaphoreCommand::Members { key, part, after, count };
-    let SemaphoreReply::Members(page) = ask(&args.connect, members)? else {
+    let SemaphoreReply::Members(page) = execute(&args.server.connect, members)? else {
         return Err(unexpected_reply("semaphore"));
     };
-    if args.json {
+    if args.server.json {
         output::json(&MembersAnswer::new(&page))?;
         return Ok(Exit::Ok);
     }
     let mut table = output::table(&["task", "tube", "status", "grant", "priority"]);
-    for Member { tube, standing } in &page.members {
+    for Member { tube, info } in &page.members {
         table.add_row([
-            standing.task.to_string(),
+            info.task.to_string(),
             tube.as_ref().map_or_else(String::new, |tube| output::printable(tube.as_str())),
-            standing.status.name().to_owned(),
-            standing.grant.map_or_else(String::new, |grant| grant.to_string()),
-            standing.priority.value().to_string(),
+            info.status.name().to_owned(),
+            info.grant.map_or_else(String::new, |grant| grant.to_string()),
+            info.priority.value().to_string(),
         ]);
     }
     output::show(&table)?;
@@ -80,10 +74,10 @@ pub fn run(args: &MembersArgs, part: MemberGroup) -> anyhow::Result<Exit> {
 pub fn drop(args: &DropArgs) -> anyhow::Result<Exit> {
     let key = key(&args.key)?;
     let drop = SemaphoreCommand::Drop { key: key.clone(), force: args.force };
-    let SemaphoreReply::Dropped = ask(&args.connect, drop)? else {
+    let SemaphoreReply::Dropped = execute(&args.server.connect, drop)? else {
         return Err(unexpected_reply("semaphore"));
     };
-    if args.json {
+    if args.server.json {
         output::json(&NothingAnswer {})?;
     } else {
         output::line(format!("dropped {key}"))?;

@@ -78,8 +78,8 @@ pub fn run(args: SemaphoreArgs) -> anyhow::Result<Exit> {
 }
 
 /// Sends a command to a semaphore.
-fn ask(connect: &ConnectArgs, command: SemaphoreCommand) -> anyhow::Result<SemaphoreReply> {
-    match connect.ask(Command::Semaphore(command))? {
+fn execute(connect: &ConnectArgs, command: SemaphoreCommand) -> anyhow::Result<SemaphoreReply> {
+    match connect.execute(Command::Semaphore(command))? {
         Reply::Semaphore(reply) => Ok(reply),
         _ => Err(unexpected_reply("semaphore")),
     }

@@ -1,22 +1,19 @@
 //! `semaphore list` and `semaphore show`: prints semaphores and the status of their tasks.
 
 use clap::Args;
-use taskyard_core::{SemaphoreCommand, SemaphoreInfo, SemaphoreReply, Span, Standing, TaskId};
+use taskyard_core::{MemberInfo, SemaphoreCommand, SemaphoreInfo, SemaphoreReply, Span, TaskId};
 use taskyard_wire::Exit;
-use taskyard_wire::http::{SemaphoreAnswer, StandingAnswer};
+use taskyard_wire::http::{MemberInfoAnswer, SemaphoreAnswer};
 
-use super::{ask, key};
-use crate::connect::{ConnectArgs, unexpected_reply};
+use super::{execute, key};
+use crate::connect::{ConnectArgs, ServerArgs, ServerLinesArgs, unexpected_reply};
 use crate::output;
 
 /// The arguments of `semaphore list`.
 #[derive(Debug, Args)]
 pub struct SemaphoreListArgs {
-    /// Print one JSON object per line.
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connect: ConnectArgs,
+    server: ServerLinesArgs,
 }
 
 /// The arguments of `semaphore show`.
@@ -31,15 +28,12 @@ pub struct ShowArgs {
     /// Show the status of these tasks instead.
     #[arg(value_name = "TASK")]
     tasks: Vec<u64>,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connect: ConnectArgs,
+    server: ServerArgs,
 }
 
 fn infos(connect: &ConnectArgs, command: SemaphoreCommand) -> anyhow::Result<Vec<SemaphoreInfo>> {
-    match ask(connect, command)? {
+    match execute(connect, command)? {
         SemaphoreReply::Semaphores(infos) => Ok(infos),
         _ => Err(unexpected_reply("semaphore")),
     }
@@ -47,8 +41,8 @@ fn infos(connect: &ConnectArgs, command: SemaphoreCommand) -> anyhow::Result<Vec
 
 /// Prints all semaphores.
 pub fn list(args: &SemaphoreListArgs) -> anyhow::Result<Exit> {
-    let infos = infos(&args.connect, SemaphoreCommand::List { key: None })?;
-    if args.json {
+    let infos = infos(&args.server.connect, SemaphoreCommand::List { key: None })?;
+    if args.server.json {
         output::json_lines(infos.iter().map(SemaphoreAnswer::new))?;
         return Ok(Exit::Ok);
     }
@@ -73,17 +67,17 @@ pub fn one(args: &ShowArgs) -> anyhow::Result<Exit> {
     let key = key(&args.key)?;
     if !args.tasks.is_empty() {
         let tasks = args.tasks.iter().copied().map(TaskId).collect();
-        let SemaphoreReply::Standings(found) =
-            ask(&args.connect, SemaphoreCommand::Look { key, tasks })?
+        let SemaphoreReply::MemberInfos(found) =
+            execute(&args.server.connect, SemaphoreCommand::Peek { key, tasks })?
         else {
             return Err(unexpected_reply("semaphore"));
         };
-        standings(&found, args.json)?;
+        print_members(&found, args.server.json)?;
         let all = found.len() == args.tasks.len();
         return Ok(if all { Exit::Ok } else { Exit::NotFound });
     }
-    for info in infos(&args.connect, SemaphoreCommand::List { key: Some(key) })? {
-        print(&info, args.json)?;
+    for info in infos(&args.server.connect, SemaphoreCommand::List { key: Some(key) })? {
+        print(&info, args.server.json)?;
     }
     Ok(Exit::Ok)
 }
@@ -123,14 +117,14 @@ pub fn print(info: &SemaphoreInfo, json: bool) -> anyhow::Result<()> {
 }
 
 /// Prints the status of tasks.
-pub fn standings(standings: &[Standing], json: bool) -> anyhow::Result<()> {
+pub fn print_members(infos: &[MemberInfo], json: bool) -> anyhow::Result<()> {
     if json {
-        return output::json_lines(standings.iter().map(StandingAnswer::new));
+        return output::json_lines(infos.iter().map(MemberInfoAnswer::new));
     }
-    for standing in standings {
-        let grant = standing.grant.map_or_else(String::new, |grant| format!(" grant {grant}"));
-        let (task, status) = (standing.task, standing.status.name());
-        output::line(format!("{task} {status}{grant} priority {}", standing.priority.value()))?;
+    for info in infos {
+        let grant = info.grant.map_or_else(String::new, |grant| format!(" grant {grant}"));
+        let (task, status) = (info.task, info.status.name());
+        output::line(format!("{task} {status}{grant} priority {}", info.priority.value()))?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The columns: what each shows, how tubes are ordered by it, which ones fit on a line.
+//! Defines the columns: their values, the order of tubes by them, and which ones fit on a line.
 
 use std::cmp::Ordering;
 
@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use super::sample::{Rates, Row};
 use super::styled::width as wide;
 
-/// What is known of a tube, from left to right.
+/// The columns, from left to right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Column {
     Tube,
@@ -31,7 +31,7 @@ impl Column {
     pub const ALL: [Column; 12] =
         [Tube, Kind, Ready, Taken, Delayed, Buried, Done, Waiting, Put, Take, Ack, Wake];
 
-    /// What stands above it.
+    /// Its title.
     pub const fn title(self) -> &'static str {
         match self {
             Tube => "tube",
@@ -49,14 +49,14 @@ impl Column {
         }
     }
 
-    /// The next one to the right, or to the left; it ends at the edges.
+    /// The next one to the right, or to the left; the last one is followed by itself.
     pub fn beside(self, right: bool) -> Column {
         let at = Column::ALL.iter().position(|column| *column == self).unwrap_or(0);
         let at = if right { at + 1 } else { at.saturating_sub(1) };
         Column::ALL.get(at).copied().unwrap_or(self)
     }
 
-    /// Whether it is written from the left.
+    /// Whether it is aligned to the left.
     pub const fn is_text(self) -> bool {
         matches!(self, Tube | Kind)
     }
@@ -70,7 +70,7 @@ impl Column {
         }
     }
 
-    /// How many of them a row has; none where the row does not know.
+    /// The number of a row in this column; none where it is unknown.
     fn number(self, row: &Row) -> Option<f64> {
         let rate = |rate: fn(Rates) -> f64| row.rates.map(rate);
         match self {
@@ -105,7 +105,7 @@ impl Order {
     }
 }
 
-/// Puts the tubes into order. Those that are equal are ordered by name; what is unknown comes last.
+/// Sorts the tubes. Equal ones are ordered by name; unknown values are last.
 pub fn sort(rows: &mut [&Row], order: Order) {
     rows.sort_by(|one, other| {
         let by_column = match order.column {
@@ -119,7 +119,7 @@ pub fn sort(rows: &mut [&Row], order: Order) {
 
 fn by_number(one: Option<f64>, other: Option<f64>, order: Order) -> Ordering {
     match (one, other) {
-        // What is soonest is looked for first, as is what is most.
+        // The soonest deadline is first, and so is the largest number.
         (Some(one), Some(other)) => {
             flip(one.total_cmp(&other), order.reversed != (order.column != Wake))
         }
@@ -134,9 +134,9 @@ const fn flip(order: Ordering, reversed: bool) -> Ordering {
 /// Which columns are left out first when the screen is narrow.
 const DROPPED: [Column; 11] =
     [Kind, Wake, Done, Waiting, Delayed, Buried, Ack, Take, Put, Taken, Ready];
-/// A name longer than this makes no other column go.
+/// A name longer than this removes no other column.
 const NAME_KEPT: usize = 20;
-/// No name is given less than this.
+/// The minimum width of a name.
 const NAME_MIN: usize = 6;
 
 /// The columns of a screen so many cells wide, with their widths. The one that orders stays.

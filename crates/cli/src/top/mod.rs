@@ -1,6 +1,6 @@
 //! `top`: a live view of a server, as `htop` is one of processes.
 //!
-//! `sample` asks and compares two answers, `view` is what a person chose to see, `screen` draws it,
+//! `sample` queries the server and compares two replies, `view` is the state of the screen, `screen` draws it,
 //! `live` runs it on the `terminal`. `columns` and `text` are plain functions that `print` uses too.
 
 mod columns;
@@ -30,9 +30,9 @@ use columns::{Column, Order};
 use print::Source;
 use view::{Choice, View};
 
-/// Faster than this nobody reads, and a zero would be a storm.
+/// A shorter interval is not readable, and zero would overload the server.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
-/// Slower than this is no live view.
+/// A longer interval is no live view.
 const INTERVAL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What to show.
@@ -45,11 +45,11 @@ Keys:
   q, Esc, Ctrl-C       quit
   left, right, < and >  order by another column
   r                    reverse the order
-  /                    show only tubes with this in their name; Enter keeps it, Esc takes it away
+  /                    show only tubes with this in their name; Enter keeps it, Esc removes it
   up, down, PgUp, PgDn, Home, End   scroll
 
-A server that is away is waited for. Where the output is no terminal, one table is printed, measured
-over one interval; a server that is away is then an error.
+The view waits for an unreachable server. Where the output is no terminal, one table is printed, measured
+over one interval; an unreachable server is then an error.
 
 Examples:
   taskyard top                             live, until q
@@ -103,8 +103,8 @@ pub fn run(args: TopArgs) -> anyhow::Result<Exit> {
     })
 }
 
-/// A clock that ticks at once and then every interval; what is late makes no two ticks follow each
-/// other, because rates over a moment say nothing.
+/// A clock that ticks immediately and then every interval; a late tick delays the next one, because rates over a very
+/// short time are meaningless.
 fn ticks(every: Duration) -> Interval {
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,4 +1,4 @@
-//! The same numbers for programs and files: one table, or lines of JSON.
+//! Prints the numbers for programs and files: one table, or lines of JSON.
 
 use std::fmt::Write as _;
 
@@ -8,14 +8,14 @@ use taskyard_wire::http::TaskCounts;
 use tokio::time::Interval;
 
 use super::columns::Column;
-use super::sample::{Report, Row, Seen, Total, Tracker, look};
-use super::stop::Stop;
+use super::sample::{Observation, Report, Row, Total, Tracker, sample};
+use super::stop::ViewSignals;
 use super::text;
 use super::view::Choice;
 use crate::internal_tubes::InternalArgs;
 use crate::output;
 
-/// A server that is looked at again and again.
+/// A server that is sampled periodically.
 pub struct Source {
     http: Http,
     internal: InternalArgs,
@@ -24,27 +24,27 @@ pub struct Source {
 }
 
 impl Source {
-    /// Not yet looked at.
+    /// A source without samples.
     pub fn new(http: Http, internal: InternalArgs, ticks: Interval) -> Self {
         Source { http, internal, ticks, tracker: Tracker::default() }
     }
 
-    /// The next look that has rates, or that found nobody.
-    async fn next(&mut self) -> Result<Seen, HttpError> {
+    /// The next sample with rates, or the failure to reach the server.
+    async fn next(&mut self) -> Result<Observation, HttpError> {
         loop {
             self.ticks.tick().await;
-            match self.tracker.note(look(self.http.clone(), self.internal).await)? {
-                Seen::Here(report) if report.seconds.is_none() => {}
-                seen => return Ok(seen),
+            match self.tracker.note(sample(self.http.clone(), self.internal).await)? {
+                Observation::Reachable(report) if report.seconds.is_none() => {}
+                observation => return Ok(observation),
             }
         }
     }
 
-    /// One look with rates; here a server that is away is an error.
+    /// One sample with rates; here an unreachable server is an error.
     async fn once(&mut self) -> Result<Report, HttpError> {
         match self.next().await? {
-            Seen::Here(report) => Ok(report),
-            Seen::Away(error) => Err(error),
+            Observation::Reachable(report) => Ok(report),
+            Observation::Unreachable(error) => Err(error),
         }
     }
 }
@@ -67,7 +67,7 @@ pub async fn table(mut source: Source, choice: &Choice) -> anyhow::Result<()> {
     Ok(output::show(&table)?)
 }
 
-/// A cell that has room for every digit.
+/// A cell with every digit.
 fn cell(row: &Row, column: Column, now: f64) -> String {
     let TaskCounts { ready, taken, buried, delayed, done, .. } = row.tasks;
     let count = match column {
@@ -93,9 +93,9 @@ struct JsonLine<'a> {
     tubes: Vec<&'a Row>,
 }
 
-/// One line of JSON about a server that does not answer.
+/// One line of JSON about an unreachable server.
 #[derive(Serialize)]
-struct AwayLine<'a> {
+struct UnreachableLine<'a> {
     url: &'a str,
     error: String,
 }
@@ -106,15 +106,17 @@ pub async fn json(mut source: Source, choice: &Choice, once: bool) -> anyhow::Re
     if once {
         return Ok(output::line(line(&source.once().await?, &url, choice)?)?);
     }
-    let mut stop = Stop::listen()?;
+    let mut stop = ViewSignals::listen()?;
     loop {
         let seen = tokio::select! {
-            () = stop.asked() => return Ok(()),
+            () = stop.requested() => return Ok(()),
             seen = source.next() => seen?,
         };
         output::line(match seen {
-            Seen::Here(report) => line(&report, &url, choice)?,
-            Seen::Away(error) => escaped(&AwayLine { url: &url, error: error.to_string() })?,
+            Observation::Reachable(report) => line(&report, &url, choice)?,
+            Observation::Unreachable(error) => {
+                escaped(&UnreachableLine { url: &url, error: error.to_string() })?
+            }
         })?;
     }
 }
@@ -124,12 +126,12 @@ fn line(report: &Report, url: &str, choice: &Choice) -> serde_json::Result<Strin
     escaped(&JsonLine { time, url, latency, seconds, total, tubes: choice.of(report) })
 }
 
-/// JSON that steers no terminal: the format itself lets the upper control characters through.
+/// JSON without control characters for a terminal: the format itself allows the upper ones.
 fn escaped(value: &impl Serialize) -> serde_json::Result<String> {
     let mut safe = String::new();
     for char in serde_json::to_string(value)?.chars() {
         if char.is_control() {
-            // Such a character can only stand inside of a string, where this means the same.
+            // Such a character is always inside a string, where this means the same.
             let _ = write!(safe, "\\u{:04x}", u32::from(char));
         } else {
             safe.push(char);
@@ -146,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_json_has_what_was_asked_for_and_the_sums_of_all() {
+    fn a_line_of_json_has_the_chosen_tubes_and_the_sums_of_all() {
         let at = |puts| vec![tube(1, "mail", [puts, 0, 0]), tube(2, "sms", [puts, 0, 0])];
         let choice = Choice { filter: "mail".into(), ..Choice::default() };
         let line = line(&report(2000, [at(0), at(5)]), "http://x", &choice).unwrap();
@@ -165,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn control_characters_mean_the_same_and_steer_nothing() {
+    fn control_characters_are_escaped() {
         let name = "a\u{1b}\u{9b}\u{7f}";
         let safe = escaped(&name).unwrap();
         assert_eq!(safe, r#""a\u001b\u009b\u007f""#);

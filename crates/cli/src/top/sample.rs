@@ -1,4 +1,4 @@
-//! What the server said when, and what two answers tell together.
+//! Samples the counters of the server and computes rates from two samples.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -6,42 +6,81 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use taskyard::{Http, HttpError};
 use taskyard_core::{Error, Kind};
-use taskyard_wire::http::{CallCounts, TaskCounts, TubeAnswer};
+use taskyard_wire::http::{CallCounts, PercentilesAnswer, TaskCounts, TubeAnswer};
 
 use crate::internal_tubes::InternalArgs;
 
-/// How long an answer may take before the server counts as away.
+/// After this time without a reply the server counts as unreachable.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// Two answers closer than this say nothing about a second.
+/// Wait and run times are those of the latest second within this many in which there were any.
+const LATENCY_SECONDS: u32 = 10;
+/// Two replies closer than this have no rate.
 const SECONDS_MIN: f64 = 0.001;
 
-/// One answer of the server.
+/// One reply of the server.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// When it came.
+    /// When it arrived.
     pub at: Instant,
-    /// The same moment in seconds since 1970, by this machine's clock.
+    /// The same time in seconds since 1970, by this machine's clock.
     pub time: f64,
     /// How long it took.
     pub latency: Duration,
-    /// What it said.
+    /// Its content.
     pub tubes: Vec<TubeAnswer>,
+    /// How long tasks waited and ran.
+    pub durations: Durations,
 }
 
-/// Asks the server once.
-pub async fn look(http: Http, internal: InternalArgs) -> Result<Sample, HttpError> {
+/// How long tasks of all tubes waited and ran; absent without a recent one, or if the server
+/// collects no time series.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Durations {
+    pub wait: Option<Percentiles>,
+    pub run: Option<Percentiles>,
+}
+
+/// Percentiles in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Percentiles {
+    pub p50: f64,
+    pub p99: f64,
+}
+
+impl Percentiles {
+    /// Those of the latest second that has any.
+    fn latest(answer: &PercentilesAnswer) -> Option<Self> {
+        let seconds = answer.p50.iter().zip(&answer.p99).rev();
+        seconds.flat_map(|(p50, p99)| p50.zip(*p99)).next().map(|(p50, p99)| Self { p50, p99 })
+    }
+}
+
+/// Queries the server once.
+pub async fn sample(http: Http, internal: InternalArgs) -> Result<Sample, HttpError> {
     let asked = Instant::now();
     let answer = tokio::time::timeout(ANSWER_MAX, http.tubes(None)).await;
     let mut tubes = answer.unwrap_or_else(|_| {
-        let why = format!("nothing came in {} s", ANSWER_MAX.as_secs());
+        let why = format!("no reply within {} s", ANSWER_MAX.as_secs());
         Err(HttpError::Unreachable { url: http.url(), why })
     })?;
     internal.hide(&mut tubes);
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    Ok(Sample { at: Instant::now(), time, latency: asked.elapsed(), tubes })
+    let (at, latency) = (Instant::now(), asked.elapsed());
+    Ok(Sample { at, time, latency, tubes, durations: durations(&http).await })
 }
 
-/// How often something was done a second.
+/// Asks for wait and run times. A server that cannot tell is shown without them.
+async fn durations(http: &Http) -> Durations {
+    match tokio::time::timeout(ANSWER_MAX, http.recent_series(LATENCY_SECONDS)).await {
+        Ok(Ok(series)) => Durations {
+            wait: Percentiles::latest(&series.wait),
+            run: Percentiles::latest(&series.run),
+        },
+        _ => Durations::default(),
+    }
+}
+
+/// Calls per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Rates {
     pub put: f64,
@@ -49,7 +88,7 @@ pub struct Rates {
     pub ack: f64,
 }
 
-/// The rates between two counts; none when they were counted anew meanwhile.
+/// The rates between two counts; none if the counters were reset meanwhile.
 pub fn rates(old: &CallCounts, new: &CallCounts, seconds: f64) -> Option<Rates> {
     if seconds < SECONDS_MIN {
         return None;
@@ -70,9 +109,9 @@ pub struct Row {
     pub paused: bool,
     pub tasks: TaskCounts,
     pub consumers: u64,
-    /// When time alone next changes something in it, in seconds since 1970.
+    /// Its next deadline, in seconds since 1970.
     pub next_wakeup: Option<f64>,
-    /// Unknown for a tube that is new since the answer before.
+    /// Unknown for a tube that is new since the previous reply.
     pub rates: Option<Rates>,
 }
 
@@ -83,28 +122,30 @@ pub struct Total {
     pub tasks: TaskCounts,
     pub consumers: u64,
     pub rates: Option<Rates>,
+    #[serde(flatten)]
+    pub durations: Durations,
 }
 
-/// What is shown of one answer and the one before it.
+/// The values shown of one reply and the previous one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// When the answer came, in seconds since 1970.
+    /// When the reply arrived, in seconds since 1970.
     pub time: f64,
     /// How many seconds it took.
     pub latency: f64,
-    /// Over how many seconds the rates were measured; none without an answer before.
+    /// Over how many seconds the rates were measured; none without a previous reply.
     pub seconds: Option<f64>,
     pub total: Total,
     pub tubes: Vec<Row>,
 }
 
 impl Report {
-    /// Compares an answer with the one before it.
+    /// Compares a reply with the previous one.
     pub fn new(new: &Sample, old: Option<&Sample>) -> Self {
         let seconds = old.map(|old| new.at.saturating_duration_since(old.at).as_secs_f64());
         let mut before: HashMap<_, &CallCounts> = HashMap::new();
         for tube in old.iter().flat_map(|old| &old.tubes) {
-            // A tube that was removed and made again has its name but another number.
+            // A tube that was removed and created again has the same name but another number.
             before.insert((tube.number, tube.name.as_str()), &tube.calls);
         }
         let tubes: Vec<Row> = new
@@ -118,7 +159,8 @@ impl Report {
             })
             .collect();
         let latency = new.latency.as_secs_f64();
-        Report { time: new.time, latency, seconds, total: total(&tubes, seconds.is_some()), tubes }
+        let total = Total { durations: new.durations, ..total(&tubes, seconds.is_some()) };
+        Report { time: new.time, latency, seconds, total, tubes }
     }
 }
 
@@ -134,7 +176,7 @@ fn row(tube: &TubeAnswer, rates: Option<Rates>) -> Row {
     }
 }
 
-/// The sums. Nothing says that the numbers of an answer can be added, so they stop at the largest.
+/// The sums, saturating, because the numbers come from outside.
 fn total(rows: &[Row], measured: bool) -> Total {
     let sum = |count: fn(&Row) -> u64| rows.iter().map(count).fold(0, u64::saturating_add);
     let tasks = TaskCounts {
@@ -151,48 +193,49 @@ fn total(rows: &[Row], measured: bool) -> Total {
         take: sum.take + more.take,
         ack: sum.ack + more.ack,
     });
-    // After a restart every tube is counted anew: a zero would be a lie.
+    // After a restart all counters are reset: a rate of zero would be wrong.
     let any = measured && (rows.is_empty() || rows.iter().any(|row| row.rates.is_some()));
     let rates = any.then_some(rates);
-    Total { tubes: rows.len(), tasks, consumers: sum(|row| row.consumers), rates }
+    let (consumers, durations) = (sum(|row| row.consumers), Durations::default());
+    Total { tubes: rows.len(), tasks, consumers, rates, durations }
 }
 
-/// Remembers what is needed to judge the next answer.
+/// Keeps the previous sample for the next reply.
 #[derive(Debug, Default)]
 pub struct Tracker {
     before: Option<Sample>,
     reached: bool,
 }
 
-/// What an answer, or its absence, means.
+/// The result of a query.
 #[derive(Debug)]
-pub enum Seen {
-    Here(Report),
-    Away(HttpError),
+pub enum Observation {
+    Reachable(Report),
+    Unreachable(HttpError),
 }
 
 impl Tracker {
-    /// Judges the next answer. An error is one that trying again will not mend.
-    pub fn note(&mut self, answer: Result<Sample, HttpError>) -> Result<Seen, HttpError> {
+    /// Evaluates the next reply. An error is one that a retry does not resolve.
+    pub fn note(&mut self, answer: Result<Sample, HttpError>) -> Result<Observation, HttpError> {
         match answer {
             Ok(sample) => {
                 let report = Report::new(&sample, self.before.as_ref());
                 self.before = Some(sample);
                 self.reached = true;
-                Ok(Seen::Here(report))
+                Ok(Observation::Reachable(report))
             }
-            Err(error) if self.reached || may_come(&error) => {
-                // What happened while it was away belongs to no interval.
+            Err(error) if self.reached || may_recover(&error) => {
+                // Changes while it was unreachable belong to no interval.
                 self.before = None;
-                Ok(Seen::Away(error))
+                Ok(Observation::Unreachable(error))
             }
             Err(error) => Err(error),
         }
     }
 }
 
-/// Whether a server that never answered may do so later.
-fn may_come(error: &HttpError) -> bool {
+/// Whether a server that was never reached may become reachable.
+fn may_recover(error: &HttpError) -> bool {
     match error {
         HttpError::Unreachable { .. } => true,
         HttpError::Refused { error, .. } => {
@@ -225,7 +268,7 @@ pub mod tests {
         serde_json::from_value(answer).unwrap()
     }
 
-    /// Answers one after the other, so many milliseconds apart.
+    /// Replies so many milliseconds apart.
     pub fn samples(millis: u64, answers: [Vec<TubeAnswer>; 2]) -> [Sample; 2] {
         let start = Instant::now();
         let mut nth = 0;
@@ -233,22 +276,29 @@ pub mod tests {
             let after = Duration::from_millis(millis * nth);
             nth += 1;
             let time = 1000.0 + after.as_secs_f64();
-            Sample { at: start + after, time, latency: Duration::from_micros(850), tubes }
+            let durations = Durations::default();
+            Sample {
+                at: start + after,
+                time,
+                latency: Duration::from_micros(850),
+                tubes,
+                durations,
+            }
         })
     }
 
-    /// What is shown after the second of these.
+    /// The report of the second of these.
     pub fn report(millis: u64, answers: [Vec<TubeAnswer>; 2]) -> Report {
         let [old, new] = samples(millis, answers);
         Report::new(&new, Some(&old))
     }
 
-    fn away() -> HttpError {
+    fn unreachable() -> HttpError {
         HttpError::Unreachable { url: "http://x".into(), why: "refused".into() }
     }
 
     #[test]
-    fn rates_are_what_was_done_in_the_time_that_passed() {
+    fn rates_are_calls_per_elapsed_time() {
         let report =
             report(500, [vec![tube(1, "a", [10, 5, 5])], vec![tube(1, "a", [110, 55, 6])]]);
         let rates = Some(Rates { put: 200.0, take: 100.0, ack: 2.0 });
@@ -257,19 +307,27 @@ pub mod tests {
     }
 
     #[test]
-    fn a_tube_that_was_made_again_is_another_one() {
+    fn durations_are_those_of_the_latest_second_with_any() {
+        let p99 = vec![Some(2.0), Some(4.0), None];
+        let answer = PercentilesAnswer { p50: vec![Some(1.0), Some(3.0), None], p90: vec![], p99 };
+        assert_eq!(Percentiles::latest(&answer), Some(Percentiles { p50: 3.0, p99: 4.0 }));
+        assert_eq!(Percentiles::latest(&PercentilesAnswer::default()), None);
+    }
+
+    #[test]
+    fn a_tube_that_was_created_again_is_another_one() {
         let report = report(1000, [vec![tube(1, "a", [1, 0, 0])], vec![tube(2, "a", [9, 0, 0])]]);
         assert_eq!((report.tubes[0].rates, report.total.rates), (None, None));
     }
 
     #[test]
-    fn a_server_that_counts_anew_has_no_rates_for_an_interval() {
+    fn reset_counters_have_no_rates_for_an_interval() {
         let report = report(1000, [vec![tube(1, "a", [9, 9, 9])], vec![tube(1, "a", [10, 3, 1])]]);
         assert_eq!(report.tubes[0].rates, None);
     }
 
     #[test]
-    fn answers_at_the_same_moment_do_not_divide_by_zero() {
+    fn replies_at_the_same_time_do_not_divide_by_zero() {
         let report = report(0, [vec![tube(1, "a", [0, 0, 0])], vec![tube(1, "a", [5, 0, 0])]]);
         assert_eq!(report.tubes[0].rates, None);
     }
@@ -281,23 +339,25 @@ pub mod tests {
     }
 
     #[test]
-    fn an_empty_server_does_nothing_a_second() {
+    fn an_empty_server_has_rates_of_zero() {
         assert_eq!(report(1000, [vec![], vec![]]).total.rates, Some(Rates::default()));
     }
 
     #[test]
-    fn what_happened_while_the_server_was_away_is_no_rate() {
+    fn changes_while_the_server_was_unreachable_are_no_rate() {
         let [old, new] = samples(1000, [vec![tube(1, "a", [0; 3])], vec![tube(1, "a", [9, 0, 0])]]);
         let mut tracker = Tracker::default();
-        assert!(matches!(tracker.note(Err(away())), Ok(Seen::Away(_))));
-        assert!(matches!(tracker.note(Ok(old)), Ok(Seen::Here(_))));
-        assert!(matches!(tracker.note(Err(away())), Ok(Seen::Away(_))));
-        let Ok(Seen::Here(report)) = tracker.note(Ok(new)) else { panic!("it is back") };
+        assert!(matches!(tracker.note(Err(unreachable())), Ok(Observation::Unreachable(_))));
+        assert!(matches!(tracker.note(Ok(old)), Ok(Observation::Reachable(_))));
+        assert!(matches!(tracker.note(Err(unreachable())), Ok(Observation::Unreachable(_))));
+        let Ok(Observation::Reachable(report)) = tracker.note(Ok(new)) else {
+            panic!("it is reachable")
+        };
         assert_eq!((report.seconds, report.tubes[0].rates), (None, None));
     }
 
     #[test]
-    fn only_a_server_that_was_there_is_forgiven_everything() {
+    fn only_a_server_that_was_reached_may_fail_with_any_error() {
         let mut tracker = Tracker::default();
         assert!(tracker.note(Err(HttpError::Unauthorized("no".into()))).is_err());
         let [sample, _] = samples(1000, [vec![], vec![]]);

@@ -1,4 +1,4 @@
-//! The screen: a heading, a line for each tube, and the keys.
+//! Draws the screen: a heading, a line for each tube, and the keys.
 
 use super::columns::{Column, Order, fit, fitting};
 use super::sample::Row;
@@ -13,7 +13,7 @@ const FOOTER: usize = 1;
 /// The lines of a screen of this size. No size is too small.
 pub fn draw(view: &mut View, width: usize, height: usize) -> Vec<Line> {
     let page = height.saturating_sub(HEADING + FOOTER);
-    view.settle(page.saturating_sub(1));
+    view.limit_scroll(page.saturating_sub(1));
     let mut lines = vec![
         Line::of("taskyard top  ", Style::default().bold()).and(&view.url, Style::default()),
         health(view),
@@ -31,19 +31,19 @@ pub fn draw(view: &mut View, width: usize, height: usize) -> Vec<Line> {
 /// Whether the server answers.
 fn health(view: &View) -> Line {
     let every = format!("every {:?}", view.interval);
-    if let Some(why) = &view.away {
-        let text = format!("UNREACHABLE, trying again {every}: {why}");
+    if let Some(why) = &view.unreachable {
+        let text = format!("UNREACHABLE, retrying {every}: {why}");
         return Line::of(text, Style::of(Color::Red).bold());
     }
     if let Some(overdue) = view.overdue {
-        let text = format!("no answer for {} s", overdue.as_secs());
+        let text = format!("no reply for {} s", overdue.as_secs());
         return Line::of(text, Style::of(Color::Yellow));
     }
     match &view.report {
         Some(report) => {
             Line::plain(format!("answered in {}, queried {every}", text::latency(report.latency)))
         }
-        None => Line::plain("asking …"),
+        None => Line::plain("connecting …"),
     }
 }
 
@@ -72,7 +72,7 @@ fn tubes(view: &View, width: usize, count: usize) -> Vec<Line> {
     let mut lines = vec![titles(&columns, view.choice.order)];
     for row in rows.iter().skip(view.scroll).take(count) {
         let line = tube(row, &columns, now);
-        lines.push(if view.away.is_some() { line.dimmed() } else { line });
+        lines.push(if view.unreachable.is_some() { line.dimmed() } else { line });
     }
     if rows.is_empty() {
         lines.push(Line::plain(nothing(view)).dimmed());
@@ -85,9 +85,9 @@ fn nothing(view: &View) -> &'static str {
     match &view.report {
         None => "",
         Some(report) if report.tubes.is_empty() => {
-            "no tubes yet; the first put makes one: taskyard put mail hello"
+            "no tubes yet; the first put creates one: taskyard put mail hello"
         }
-        Some(_) => "no tube has this in its name",
+        Some(_) => "no tube name contains this text",
     }
 }
 
@@ -97,12 +97,12 @@ fn titles(columns: &[(Column, usize)], order: Order) -> Line {
         let mut title = column.title().to_uppercase();
         let bold = *column == order.column;
         if bold {
-            // A number's mark stands in the space before it, a text's mark after it.
+            // The mark of a number is in the space before it, that of a text after it.
             let at = if column.is_text() { title.len() } else { 0 };
             title.insert(at, order.mark());
         }
         let style = Style { reversed: true, bold, ..Style::default() };
-        line = line.and(place(*column, &title, *width), style);
+        line = line.and(align(*column, &title, *width), style);
     }
     line
 }
@@ -111,14 +111,14 @@ fn tube(row: &Row, columns: &[(Column, usize)], now: f64) -> Line {
     columns.iter().fold(Line::default(), |line, (column, width)| {
         let text = match column {
             Column::Tube => named(row, *width),
-            column => place(*column, &text::cell(row, *column, now), *width),
+            column => align(*column, &text::cell(row, *column, now), *width),
         };
         line.and(text, style(row, *column))
     })
 }
 
-/// A text in the room of its column.
-fn place(column: Column, text: &str, width: usize) -> String {
+/// A text in the width of its column.
+fn align(column: Column, text: &str, width: usize) -> String {
     match column {
         Column::Tube => fit(text, width, true),
         // A space keeps it from the name.
@@ -147,14 +147,14 @@ fn style(row: &Row, column: Column) -> Style {
     }
 }
 
-/// The last line: the filter while it is written, otherwise what the keys do.
+/// The last line: the filter while it is typed, otherwise the keys.
 fn keys(view: &View) -> Line {
     let filter = text::shown(&view.choice.filter);
     let (usual, bold) = (Style::default(), Style::default().bold());
     if view.typing {
         let hint = Style { dim: true, ..usual };
         let line = Line::of("filter: ", bold).and(filter, usual).and("_", usual);
-        return line.and("  Enter keeps it, Esc takes it away", hint);
+        return line.and("  Enter keeps it, Esc removes it", hint);
     }
     let mut line = Line::default();
     if !filter.is_empty() {
@@ -175,7 +175,7 @@ mod tests {
     use taskyard::HttpError;
 
     use super::super::keys::Key;
-    use super::super::sample::Seen;
+    use super::super::sample::Observation;
     use super::super::view::Choice;
     use super::super::view::tests::{press, view};
     use super::*;
@@ -241,24 +241,27 @@ mod tests {
     }
 
     #[test]
-    fn names_from_a_strange_server_are_escaped() {
+    fn names_with_control_characters_are_escaped() {
         let shown = screen(&mut view(&["a\u{1b}[31mb\nc"]), 120, 7);
         assert!(shown[5].starts_with(r"a\u{1b}[31mb\u{a}c "), "{shown:?}");
     }
 
     #[test]
-    fn a_server_that_is_away_is_told_and_the_last_numbers_stay() {
+    fn an_unreachable_server_is_shown_and_the_last_numbers_stay() {
         let mut view = view(&["mail"]);
         let why = "connection refused".to_owned();
-        view.see(Seen::Away(HttpError::Unreachable { url: "http://x".into(), why }));
+        view.update(Observation::Unreachable(HttpError::Unreachable {
+            url: "http://x".into(),
+            why,
+        }));
         let shown = screen(&mut view, 100, 7);
-        let told = "UNREACHABLE, trying again every 1s: connection refused";
-        assert_eq!(shown[1], told);
+        let status = "UNREACHABLE, retrying every 1s: connection refused";
+        assert_eq!(shown[1], status);
         assert!(shown[5].starts_with("mail"));
         let mut first = View::new("http://x".into(), Duration::from_secs(1), Choice::default());
-        assert_eq!(screen(&mut first, 100, 7)[1], "asking …");
+        assert_eq!(screen(&mut first, 100, 7)[1], "connecting …");
         first.overdue = Some(Duration::from_secs(3));
-        assert_eq!(screen(&mut first, 100, 7)[1], "no answer for 3 s");
+        assert_eq!(screen(&mut first, 100, 7)[1], "no reply for 3 s");
     }
 
     #[test]
@@ -273,13 +276,13 @@ mod tests {
     }
 
     #[test]
-    fn the_filter_is_seen_while_it_is_written_and_after() {
+    fn the_filter_is_shown_while_it_is_typed_and_after() {
         let mut view = view(&["mail", "sms"]);
         press(&mut view, "/sm");
         assert!(screen(&mut view, 100, 8)[7].starts_with("filter: sm_  Enter"));
         press(&mut view, "x\n");
         let shown = screen(&mut view, 100, 8);
-        assert_eq!(shown[5], "no tube has this in its name");
+        assert_eq!(shown[5], "no tube name contains this text");
         assert!(shown[7].starts_with("filter: smx  q quit"));
     }
 

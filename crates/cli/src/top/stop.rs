@@ -1,30 +1,30 @@
-//! Being asked to stop by a signal.
+//! Waits for the signals that end the view.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The signals that end the view.
-pub struct Stop {
+pub struct ViewSignals {
     interrupt: Signal,
     terminate: Signal,
     hangup: Option<Signal>,
 }
 
-impl Stop {
-    /// SIGINT and SIGTERM. A closed terminal does what whoever started us has chosen for it.
+impl ViewSignals {
+    /// SIGINT and SIGTERM. SIGHUP keeps the disposition that the parent process set.
     pub fn listen() -> io::Result<Self> {
         let interrupt = signal(SignalKind::interrupt())?;
-        Ok(Stop { interrupt, terminate: signal(SignalKind::terminate())?, hangup: None })
+        Ok(ViewSignals { interrupt, terminate: signal(SignalKind::terminate())?, hangup: None })
     }
 
-    /// SIGHUP too, for who has a terminal to give back.
+    /// SIGHUP too, for a view that has to restore the terminal.
     pub fn with_hangup() -> io::Result<Self> {
-        Ok(Stop { hangup: Some(signal(SignalKind::hangup())?), ..Stop::listen()? })
+        Ok(ViewSignals { hangup: Some(signal(SignalKind::hangup())?), ..ViewSignals::listen()? })
     }
 
-    /// Ready once one of them came.
-    pub async fn asked(&mut self) {
+    /// Waits for one of them.
+    pub async fn requested(&mut self) {
         let hangup = async {
             match &mut self.hangup {
                 Some(hangup) => hangup.recv().await,

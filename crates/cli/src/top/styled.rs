@@ -27,7 +27,7 @@ impl Color {
     }
 }
 
-/// The look of a piece of text.
+/// The style of a piece of text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
     pub bold: bool,
@@ -37,7 +37,7 @@ pub struct Style {
 }
 
 impl Style {
-    /// The usual look, in this colour.
+    /// The default style, in this colour.
     pub fn of(color: Color) -> Self {
         Style { color: Some(color), ..Style::default() }
     }
@@ -62,7 +62,7 @@ impl Style {
     }
 }
 
-/// A line of pieces, each with its look.
+/// A line of pieces, each with its style.
 #[derive(Clone, Debug, Default)]
 pub struct Line(Vec<(String, Style)>);
 
@@ -72,7 +72,7 @@ impl Line {
         Line::default().and(text, style)
     }
 
-    /// A line in the usual look.
+    /// A line in the default style.
     pub fn plain(text: impl Into<String>) -> Self {
         Line::of(text, Style::default())
     }
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_are_turned_on_and_off() {
+    fn styles_are_turned_on_and_off() {
         let line = Line::plain("a").and("b", Style::of(Color::Red).bold());
         assert_eq!(line.rendered(9, true), "a\u{1b}[0;1;31mb\u{1b}[0m");
         assert_eq!(line.rendered(9, false), "a\u{1b}[0;1mb\u{1b}[0m");

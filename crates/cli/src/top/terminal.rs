@@ -1,4 +1,4 @@
-//! Takes the terminal over, draws lines on it, and gives it back.
+//! Switches the terminal to full screen mode, draws lines on it, and restores it.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -14,17 +14,17 @@ use super::keys::{Decoder, Key};
 use super::styled::Line;
 
 /// The second screen, without a cursor; and back.
-const TAKE_OVER: &str = "\u{1b}[?1049h\u{1b}[?25l\u{1b}[2J";
-const GIVE_BACK: &str = "\u{1b}[0m\u{1b}[?25h\u{1b}[?1049l";
+const ENTER_FULL_SCREEN: &str = "\u{1b}[?1049h\u{1b}[?25l\u{1b}[2J";
+const LEAVE_FULL_SCREEN: &str = "\u{1b}[0m\u{1b}[?25h\u{1b}[?1049l";
 /// Pressed keys that are not handled yet.
 const KEYS_MAX: usize = 64;
 /// A terminal that does not know its size.
 const USUAL_SIZE: (usize, usize) = (80, 24);
 
-/// The settings of the terminal before it was taken over; `None` while it is not.
+/// The previous settings of the terminal; `None` outside of full screen mode.
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
 
-/// The terminal, taken over. When this is dropped, or the program panics, the terminal is given back.
+/// The terminal in full screen mode. When this is dropped, or the program panics, the terminal is restored.
 pub struct Terminal {
     colors: bool,
     size: (usize, usize),
@@ -33,7 +33,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Takes it over.
+    /// Enters full screen mode.
     pub fn open() -> io::Result<Self> {
         let input = input()?;
         let before = tcgetattr(&input)?;
@@ -41,15 +41,15 @@ impl Terminal {
         raw.make_raw();
         let usual = panic::take_hook();
         panic::set_hook(Box::new(move |panicked| {
-            give_back();
+            restore();
             usual(panicked);
         }));
         *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before);
-        // From here on, dropping it gives the terminal back.
+        // From here on, dropping it restores the terminal.
         let colors = env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         let terminal = Terminal { colors, size: (0, 0), drawn: Vec::new() };
         tcsetattr(&input, OptionalActions::Now, &raw)?;
-        write(TAKE_OVER)?;
+        write(ENTER_FULL_SCREEN)?;
         Ok(terminal)
     }
 
@@ -79,7 +79,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        give_back();
+        restore();
     }
 }
 
@@ -132,12 +132,12 @@ fn write(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Gives the terminal back, once.
-fn give_back() {
+/// Restores the terminal, once.
+fn restore() {
     let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(before) = before {
-        // A terminal that is gone needs nothing back.
-        let _ = write(GIVE_BACK);
+        // A closed terminal needs no restore.
+        let _ = write(LEAVE_FULL_SCREEN);
         let _ = input().map(|input| tcsetattr(input, OptionalActions::Now, &before));
     }
 }

@@ -1,10 +1,10 @@
-//! Numbers, times and names as a person reads them.
+//! Formats numbers, times and names for display.
 
 use super::columns::Column;
-use super::sample::{Rates, Report, Row};
+use super::sample::{Durations, Percentiles, Rates, Report, Row};
 use crate::output::printable;
 
-/// What stands in a cell, for a screen that has little room.
+/// The text of a cell, for a narrow screen.
 pub fn cell(row: &Row, column: Column, now: f64) -> String {
     match column {
         Column::Tube => label(row),
@@ -22,7 +22,7 @@ pub fn cell(row: &Row, column: Column, now: f64) -> String {
     }
 }
 
-/// What stands behind the name of a tube whose deliveries are stopped.
+/// The suffix of the name of a paused tube.
 pub const PAUSED: &str = " (paused)";
 
 /// The name of a tube, and whether it is paused.
@@ -30,7 +30,7 @@ pub fn label(row: &Row) -> String {
     shown(&row.name) + if row.paused { PAUSED } else { "" }
 }
 
-/// A name that can steer neither the terminal nor the direction of the writing around it.
+/// A name without characters that control the terminal or the direction of text.
 pub fn shown(name: &str) -> String {
     let mut safe = String::with_capacity(name.len());
     for char in printable(name).chars() {
@@ -60,18 +60,18 @@ pub fn count(count: u64) -> String {
     }
 }
 
-/// How often a second; a dash where nobody knows yet.
+/// A rate per second; a dash while it is unknown.
 pub fn rate(rate: Option<f64>) -> String {
     match rate {
         None => "-".into(),
         Some(0.0) => "0".into(),
         Some(rate) if rate < 9.95 => format!("{rate:.1}"),
-        // Beyond this the cast stops at the largest number, which is as good as any.
+        // Beyond this the cast saturates.
         Some(rate) => count(rate.round() as u64),
     }
 }
 
-/// How far away a moment is.
+/// The time until a deadline.
 pub fn until(seconds: f64) -> String {
     let seconds = seconds.ceil().max(0.0) as u64;
     match seconds {
@@ -83,7 +83,7 @@ pub fn until(seconds: f64) -> String {
     }
 }
 
-/// How long an answer took.
+/// The latency of a reply.
 pub fn latency(seconds: f64) -> String {
     let millis = seconds * 1e3;
     if millis < 10.0 { format!("{millis:.1} ms") } else { format!("{millis:.0} ms") }
@@ -93,7 +93,8 @@ pub fn latency(seconds: f64) -> String {
 pub fn totals(report: &Report) -> String {
     let (total, tasks) = (&report.total, &report.total.tasks);
     let tubes = if total.tubes == 1 { "tube" } else { "tubes" };
-    format!(
+    let Durations { wait, run } = total.durations;
+    let counts = format!(
         "{} {tubes}: {} ready, {} taken, {} delayed, {} buried, {} done; {} waiting",
         total.tubes,
         count(tasks.ready),
@@ -102,7 +103,24 @@ pub fn totals(report: &Report) -> String {
         count(tasks.buried),
         count(tasks.done),
         count(total.consumers),
-    )
+    );
+    counts + &percentiles("wait", wait) + &percentiles("run", run)
+}
+
+/// Median and 99th percentile of a duration, if they are known.
+fn percentiles(name: &str, found: Option<Percentiles>) -> String {
+    let shown = |Percentiles { p50, p99 }| format!("; {name} p50 {} p99 {}", span(p50), span(p99));
+    found.map(shown).unwrap_or_default()
+}
+
+/// A duration with two or three digits.
+fn span(seconds: f64) -> String {
+    match seconds {
+        0.0..0.0995 => latency(seconds),
+        0.0995..0.9995 => format!("{:.0} ms", seconds * 1e3),
+        0.9995..99.5 => format!("{seconds:.1} s"),
+        _ => until(seconds),
+    }
 }
 
 /// Finds one of the rates.
@@ -142,6 +160,22 @@ mod tests {
     }
 
     #[test]
+    fn durations_are_short_texts() {
+        for (seconds, text) in [
+            (0.0, "0.0 ms"),
+            (0.0042, "4.2 ms"),
+            (0.052, "52 ms"),
+            (0.52, "520 ms"),
+            (1.0, "1.0 s"),
+            (99.0, "99.0 s"),
+            (100.0, "1m"),
+            (7_200.0, "2h"),
+        ] {
+            assert_eq!(span(seconds), text);
+        }
+    }
+
+    #[test]
     fn rates_are_exact_where_they_are_small() {
         for (number, text) in [
             (None, "-"),
@@ -156,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_told_by_how_far_they_are() {
+    fn deadlines_are_shown_as_remaining_time() {
         for (seconds, text) in [
             (-5.0, "now"),
             (0.2, "1s"),
@@ -171,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn names_steer_nothing() {
+    fn control_characters_in_names_are_escaped() {
         assert_eq!(shown("a\u{1b}[2Jb"), r"a\u{1b}[2Jb");
         assert_eq!(shown("a\u{202e}b\u{9b}"), r"a\u{202e}b\u{9b}");
         assert_eq!(shown("почта 郵便"), "почта 郵便");

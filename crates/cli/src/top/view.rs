@@ -1,4 +1,4 @@
-//! What a person has chosen to see, and what each key changes about it.
+//! Keeps the state of the screen and applies keys and replies to it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use taskyard_core::limits::TUBE_NAME_BYTES_MAX;
 
 use super::columns::{Column, Order, sort};
 use super::keys::Key;
-use super::sample::{Rates, Report, Row, Seen};
+use super::sample::{Observation, Rates, Report, Row};
 use super::text::shown;
 
-/// How many intervals the bars remember.
+/// How many intervals the bars show.
 const HISTORY_MAX: usize = 60;
 
 /// Which tubes are shown, and how they are ordered.
@@ -23,7 +23,7 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// The tubes of a report that are asked for, in order.
+    /// The chosen tubes of a report, in order.
     pub fn of<'a>(&self, report: &'a Report) -> Vec<&'a Row> {
         let part = self.filter.to_lowercase();
         let matches = |row: &&Row| shown(&row.name).to_lowercase().contains(&part);
@@ -39,31 +39,31 @@ pub struct View {
     pub url: String,
     pub interval: Duration,
     pub choice: Choice,
-    /// Whether keys are written into the filter.
+    /// Whether keys are typed into the filter.
     pub typing: bool,
     /// How many tubes are above the screen.
     pub scroll: usize,
-    /// How many tubes the screen had room for.
+    /// How many tubes fit on the screen.
     page: usize,
-    /// The newest answer, also while the server is away.
+    /// The newest reply, also while the server is unreachable.
     pub report: Option<Report>,
     /// The rates of all tubes together, oldest first.
     pub history: VecDeque<Rates>,
-    /// Why there is no answer.
-    pub away: Option<String>,
-    /// How long an answer has been expected for longer than it should take.
+    /// Why the server is unreachable.
+    pub unreachable: Option<String>,
+    /// How long a reply is overdue.
     pub overdue: Option<Duration>,
 }
 
-/// What a key asks of the program.
+/// The effect of a key on the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
-    Stay,
+pub enum KeyEffect {
+    Continue,
     Quit,
 }
 
 impl View {
-    /// Before the first answer.
+    /// The view before the first reply.
     pub fn new(url: String, interval: Duration, choice: Choice) -> Self {
         View {
             url,
@@ -74,61 +74,63 @@ impl View {
             page: 1,
             report: None,
             history: VecDeque::new(),
-            away: None,
+            unreachable: None,
             overdue: None,
         }
     }
 
-    /// Takes in what came from the server.
-    pub fn see(&mut self, seen: Seen) {
+    /// Applies the result of a query.
+    pub fn update(&mut self, observation: Observation) {
         self.overdue = None;
-        match seen {
-            Seen::Here(report) => {
-                self.away = None;
+        match observation {
+            Observation::Reachable(report) => {
+                self.unreachable = None;
                 self.history.extend(report.total.rates);
                 let forgotten = self.history.len().saturating_sub(HISTORY_MAX);
                 self.history.drain(..forgotten);
                 self.report = Some(report);
             }
-            // The address stands on the screen already.
-            Seen::Away(HttpError::Unreachable { why, .. }) => self.away = Some(shown(&why)),
-            Seen::Away(error) => self.away = Some(shown(&error.to_string())),
+            // The address is on the screen already.
+            Observation::Unreachable(HttpError::Unreachable { why, .. }) => {
+                self.unreachable = Some(shown(&why))
+            }
+            Observation::Unreachable(error) => self.unreachable = Some(shown(&error.to_string())),
         }
     }
 
-    /// The tubes that are asked for.
+    /// The chosen tubes.
     pub fn rows(&self) -> Vec<&Row> {
         self.report.as_ref().map(|report| self.choice.of(report)).unwrap_or_default()
     }
 
-    /// Fits what is above the screen to one that has room for so many tubes.
-    pub fn settle(&mut self, page: usize) {
+    /// Limits the scroll position for a screen with space for so many tubes.
+    pub fn limit_scroll(&mut self, page: usize) {
         let rows = self.rows().len();
         self.page = page.max(1);
         self.scroll = self.scroll.min(rows.saturating_sub(page));
     }
 
-    /// Does what a key asks for.
-    pub fn press(&mut self, key: Key) -> Asked {
+    /// Applies a key.
+    pub fn press(&mut self, key: Key) -> KeyEffect {
         if key == Key::Control('c') {
-            return Asked::Quit;
+            return KeyEffect::Quit;
         }
         if self.typing {
-            self.write(key);
-            return Asked::Stay;
+            self.type_into_filter(key);
+            return KeyEffect::Continue;
         }
         match key {
-            Key::Char('q') | Key::Esc => return Asked::Quit,
+            Key::Char('q') | Key::Esc => return KeyEffect::Quit,
             Key::Char('/') => self.typing = true,
             Key::Char('r') => self.choice.order.reversed ^= true,
             Key::Left | Key::Char('<') => self.order_beside(false),
             Key::Right | Key::Char('>') => self.order_beside(true),
             key => self.go(key),
         }
-        Asked::Stay
+        KeyEffect::Continue
     }
 
-    fn write(&mut self, key: Key) {
+    fn type_into_filter(&mut self, key: Key) {
         let filter = &mut self.choice.filter;
         match key {
             Key::Enter => self.typing = false,
@@ -160,11 +162,11 @@ impl View {
             Key::PageUp => self.scroll.saturating_sub(self.page),
             Key::PageDown => self.scroll + self.page,
             Key::Home => 0,
-            // The next drawing stops it at the last tube.
+            // The next drawing limits it to the last tube.
             Key::End => self.rows().len(),
             _ => self.scroll,
         };
-        self.settle(self.page);
+        self.limit_scroll(self.page);
     }
 }
 
@@ -179,7 +181,7 @@ pub mod tests {
     use super::super::sample::tests::{report, tube};
     use super::*;
 
-    /// A view of some tubes that were looked at twice.
+    /// A view of some tubes after two samples.
     pub fn view(names: &[&str]) -> View {
         let at = |done: u64| {
             let tube = |(name, nth): (&&str, u64)| {
@@ -189,7 +191,7 @@ pub mod tests {
         };
         let url = "http://127.0.0.1:7070".to_owned();
         let mut view = View::new(url, Duration::from_secs(1), Choice::default());
-        view.see(Seen::Here(report(1000, [at(1), at(3)])));
+        view.update(Observation::Reachable(report(1000, [at(1), at(3)])));
         view
     }
 
@@ -197,7 +199,7 @@ pub mod tests {
     pub fn press(view: &mut View, keys: &str) {
         for key in keys.chars() {
             let key = if key == '\n' { Key::Enter } else { Key::Char(key) };
-            assert_eq!(view.press(key), Asked::Stay);
+            assert_eq!(view.press(key), KeyEffect::Continue);
         }
     }
 
@@ -209,27 +211,27 @@ pub mod tests {
     fn keys_that_quit() {
         let ctrl_c = Key::Control('c');
         for key in [Key::Char('q'), Key::Esc, ctrl_c] {
-            assert_eq!(view(&[]).press(key), Asked::Quit);
+            assert_eq!(view(&[]).press(key), KeyEffect::Quit);
         }
         let mut typing = view(&[]);
         press(&mut typing, "/q");
-        assert_eq!(typing.press(ctrl_c), Asked::Quit);
+        assert_eq!(typing.press(ctrl_c), KeyEffect::Quit);
     }
 
     #[test]
-    fn a_filter_is_written_kept_and_taken_away() {
+    fn a_filter_is_typed_kept_and_removed() {
         let mut view = view(&["mail", "Email", "sms"]);
         press(&mut view, "/MAIx");
-        assert_eq!(view.press(Key::Backspace), Asked::Stay);
+        assert_eq!(view.press(Key::Backspace), KeyEffect::Continue);
         press(&mut view, "\n");
         assert_eq!((names(&view), view.typing), (vec!["Email", "mail"], false));
         press(&mut view, "/");
-        assert_eq!(view.press(Key::Esc), Asked::Stay, "it ends the filter only");
+        assert_eq!(view.press(Key::Esc), KeyEffect::Continue, "Esc ends the filter only");
         assert_eq!(names(&view).len(), 3);
     }
 
     #[test]
-    fn a_filter_does_not_grow_for_ever() {
+    fn the_length_of_a_filter_is_limited() {
         let mut view = view(&[]);
         press(&mut view, &format!("/{}", "é".repeat(1000)));
         assert_eq!(view.choice.filter.len(), TUBE_NAME_BYTES_MAX);
@@ -243,13 +245,13 @@ pub mod tests {
         press(&mut view, "r");
         assert_eq!(names(&view), ["a", "b"]);
         press(&mut view, "<");
-        assert!(!view.choice.order.reversed, "another column begins in its own way");
+        assert!(!view.choice.order.reversed, "another column starts in its default order");
     }
 
     #[test]
-    fn one_can_walk_no_further_than_the_tubes_go() {
+    fn scrolling_ends_at_the_last_tube() {
         let mut view = view(&["a", "b", "c", "d", "e"]);
-        view.settle(2);
+        view.limit_scroll(2);
         view.press(Key::End);
         assert_eq!(view.scroll, 3);
         press(&mut view, "jjj");
@@ -260,20 +262,23 @@ pub mod tests {
     }
 
     #[test]
-    fn what_was_seen_stays_while_the_server_is_away() {
+    fn the_last_report_stays_while_the_server_is_unreachable() {
         let mut view = view(&["a"]);
         let why = "refused\u{1b}".to_owned();
-        view.see(Seen::Away(HttpError::Unreachable { url: "http://x".into(), why }));
-        assert_eq!(view.away.as_deref(), Some(r"refused\u{1b}"));
+        view.update(Observation::Unreachable(HttpError::Unreachable {
+            url: "http://x".into(),
+            why,
+        }));
+        assert_eq!(view.unreachable.as_deref(), Some(r"refused\u{1b}"));
         assert_eq!(names(&view), ["a"]);
     }
 
     #[test]
-    fn the_bars_forget() {
+    fn the_bars_have_a_limit() {
         let mut view = view(&["a"]);
         for _ in 0..2 * HISTORY_MAX {
             let again = view.report.clone().unwrap();
-            view.see(Seen::Here(again));
+            view.update(Observation::Reachable(again));
         }
         assert_eq!(view.history.len(), HISTORY_MAX);
     }

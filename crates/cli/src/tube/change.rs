@@ -7,7 +7,7 @@ use taskyard_wire::Exit;
 use taskyard_wire::http::{CreateAnswer, check_options};
 
 use super::{NameArgs, RenameArgs, show};
-use crate::connect::{ConnectArgs, unexpected_reply};
+use crate::connect::{ConnectArgs, ServerArgs, unexpected_reply};
 use crate::failure::UsageError;
 use crate::output;
 use crate::units::{self, OrNone};
@@ -64,11 +64,8 @@ pub struct TubeCreateArgs {
     /// Accept an existing tube of this name.
     #[arg(long)]
     if_not_exists: bool,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connect: ConnectArgs,
+    server: ServerArgs,
 }
 
 /// The arguments of `tube alter`; `none` removes a limit.
@@ -98,11 +95,8 @@ pub struct AlterArgs {
     /// Failed deliveries before a task is buried, or none.
     #[arg(long, value_name = "N", value_parser = units::number_or_none::<u32>)]
     attempts_max: Option<OrNone<u32>>,
-    /// Print the tube after the change as JSON.
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connect: ConnectArgs,
+    server: ServerArgs,
 }
 
 /// Creates a tube.
@@ -126,10 +120,10 @@ pub fn create(args: TubeCreateArgs) -> anyhow::Result<Exit> {
     check_options(&options)?;
     let if_not_exists = args.if_not_exists;
     let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists };
-    let Reply::Created(created) = args.connect.ask(create)? else {
+    let Reply::Created(created) = args.server.connect.execute(create)? else {
         return Err(unexpected_reply("create"));
     };
-    if args.json {
+    if args.server.json {
         output::json(&CreateAnswer { created })?;
     } else if created {
         output::line(format!("created {tube}"))?;
@@ -153,13 +147,13 @@ pub fn alter(args: AlterArgs) -> anyhow::Result<Exit> {
     if change == TubeChange::default() {
         return Err(UsageError("nothing to change; give an option such as --ttr 5m".into()).into());
     }
-    apply(&args.connect, &args.tube, change, args.json)
+    apply(&args.server.connect, &args.tube, change, args.server.json)
 }
 
 /// Pauses or resumes deliveries.
 pub fn pause(args: &NameArgs, paused: bool) -> anyhow::Result<Exit> {
     let change = TubeChange { paused: Some(paused), ..TubeChange::default() };
-    apply(&args.connect, &args.tube, change, args.json)
+    apply(&args.server.connect, &args.tube, change, args.server.json)
 }
 
 fn apply(
@@ -169,13 +163,13 @@ fn apply(
     json: bool,
 ) -> anyhow::Result<Exit> {
     let tube = TubeName::new(tube)?;
-    connect.ask(Command::AlterTube { tube: tube.clone(), change })?;
+    connect.execute(Command::AlterTube { tube: tube.clone(), change })?;
     show::print_one(connect, &tube, json)
 }
 
 /// Renames a tube.
 pub fn rename(args: &RenameArgs) -> anyhow::Result<Exit> {
     let (tube, name) = (TubeName::new(&args.tube)?, TubeName::new(&args.name)?);
-    args.connect.ask(Command::NameTube { tube, name: name.clone(), queue_num: None })?;
-    show::print_one(&args.connect, &name, args.json)
+    args.server.connect.execute(Command::NameTube { tube, name: name.clone(), queue_num: None })?;
+    show::print_one(&args.server.connect, &name, args.server.json)
 }

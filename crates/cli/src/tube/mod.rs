@@ -10,7 +10,7 @@ use taskyard_core::{Command, Reply, TubeName};
 use taskyard_wire::Exit;
 use taskyard_wire::http::NothingAnswer;
 
-use crate::connect::{ConnectArgs, unexpected_reply};
+use crate::connect::{ServerArgs, unexpected_reply};
 use crate::failure::UsageError;
 use crate::output;
 
@@ -66,11 +66,8 @@ enum TubeVerb {
 struct NameArgs {
     /// The tube.
     tube: String,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connect: ConnectArgs,
+    server: ServerArgs,
 }
 
 /// The arguments of `tube truncate`.
@@ -100,11 +97,8 @@ struct RenameArgs {
     tube: String,
     /// The new name.
     name: String,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connect: ConnectArgs,
+    server: ServerArgs,
 }
 
 /// Runs a subcommand.
@@ -144,7 +138,9 @@ fn confirmed(args: &NameArgs) -> anyhow::Result<bool> {
         return Err(UsageError(why.into()).into());
     }
     let tube = TubeName::new(&args.tube)?;
-    let Reply::Tubes(tubes) = args.connect.ask(Command::Tubes { tube: Some(tube.clone()) })? else {
+    let Reply::Tubes(tubes) =
+        args.server.connect.execute(Command::Tubes { tube: Some(tube.clone()) })?
+    else {
         return Err(unexpected_reply("tubes"));
     };
     let tasks: u64 = tubes.iter().map(|tube| tube.stats.tasks.total()).sum();
@@ -161,8 +157,8 @@ fn send(
     done: &str,
 ) -> anyhow::Result<Exit> {
     let tube = TubeName::new(&args.tube)?;
-    args.connect.ask(command(tube.clone()))?;
-    if args.json {
+    args.server.connect.execute(command(tube.clone()))?;
+    if args.server.json {
         output::json(&NothingAnswer {})?;
     } else {
         output::line(format!("{done} {tube}"))?;

@@ -6,7 +6,7 @@ use taskyard_wire::Exit;
 use taskyard_wire::http::TubeAnswer;
 
 use super::NameArgs;
-use crate::connect::{ConnectArgs, block_on};
+use crate::connect::{ConnectArgs, ServerLinesArgs, block_on};
 use crate::internal_tubes::InternalArgs;
 use crate::{output, units};
 
@@ -15,11 +15,8 @@ use crate::{output, units};
 pub struct TubeListArgs {
     #[command(flatten)]
     internal: InternalArgs,
-    /// Print one JSON object per line.
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connect: ConnectArgs,
+    server: ServerLinesArgs,
 }
 
 /// The arguments of `tube deliveries` and `consumers`.
@@ -30,19 +27,16 @@ pub struct TubePageArgs {
     /// Print at most this many.
     #[arg(long, value_name = "N", default_value_t = 100)]
     count: usize,
-    /// Print one JSON object per line.
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    connect: ConnectArgs,
+    server: ServerLinesArgs,
 }
 
 /// Prints all tubes.
 pub fn list(args: &TubeListArgs) -> anyhow::Result<Exit> {
-    let http = args.connect.http()?;
+    let http = args.server.connect.http()?;
     let mut tubes = block_on(async { Ok(http.tubes(None).await?) })?;
     args.internal.hide(&mut tubes);
-    if args.json {
+    if args.server.json {
         output::json_lines(&tubes)?;
         return Ok(Exit::Ok);
     }
@@ -59,7 +53,7 @@ pub fn list(args: &TubeListArgs) -> anyhow::Result<Exit> {
 
 /// Prints one tube.
 pub fn one(args: &NameArgs) -> anyhow::Result<Exit> {
-    print_one(&args.connect, &TubeName::new(&args.tube)?, args.json)
+    print_one(&args.server.connect, &TubeName::new(&args.tube)?, args.server.json)
 }
 
 /// Prints the current state of a tube.
@@ -124,9 +118,9 @@ fn options(tube: &TubeAnswer) -> Vec<(&'static str, String)> {
 
 /// Prints the taken tasks.
 pub fn deliveries(args: &TubePageArgs) -> anyhow::Result<Exit> {
-    let (http, tube) = (args.connect.http()?, TubeName::new(&args.tube)?);
+    let (http, tube) = (args.server.connect.http()?, TubeName::new(&args.tube)?);
     let deliveries = block_on(async { Ok(http.deliveries(&tube, args.count).await?) })?;
-    if args.json {
+    if args.server.json {
         output::json_lines(&deliveries)?;
         return Ok(Exit::Ok);
     }
@@ -146,9 +140,9 @@ pub fn deliveries(args: &TubePageArgs) -> anyhow::Result<Exit> {
 
 /// Prints the waiting sessions.
 pub fn consumers(args: &TubePageArgs) -> anyhow::Result<Exit> {
-    let (http, tube) = (args.connect.http()?, TubeName::new(&args.tube)?);
+    let (http, tube) = (args.server.connect.http()?, TubeName::new(&args.tube)?);
     let consumers = block_on(async { Ok(http.consumers(&tube, args.count).await?) })?;
-    if args.json {
+    if args.server.json {
         output::json_lines(&consumers)?;
         return Ok(Exit::Ok);
     }

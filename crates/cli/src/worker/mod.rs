@@ -136,7 +136,7 @@ pub fn run(args: WorkerArgs) -> anyhow::Result<Exit> {
 
 /// The metrics of the worker and of the tube; if the server does not answer, with the last values of the tube.
 async fn metrics_text(http: Http, metrics: Arc<TubeMetrics>, tube: TubeName) -> String {
-    let asked = http.ask(Command::Tubes { tube: Some(tube) });
+    let asked = http.execute_one(Command::Tubes { tube: Some(tube) });
     if let Ok(Ok(Reply::Tubes(tubes))) = tokio::time::timeout(STOP_WAIT, asked).await {
         tubes.iter().for_each(|tube| metrics.observe(tube, SystemTimer.now()));
     }
@@ -203,7 +203,7 @@ impl Worker<'_> {
             lease: Some(self.args.lease),
             wait: if self.args.drain { Span::ZERO } else { WAIT },
         };
-        match self.server.ask(Command::Take(take)).await?.reply {
+        match self.server.execute(Command::Take(take)).await?.reply {
             Reply::Taken(mut tasks) => Ok(tasks.pop()),
             _ => Err(unexpected_reply("take")),
         }
@@ -296,13 +296,14 @@ impl Worker<'_> {
 
     /// Ends or extends the delivery; also returns whether the request was retried.
     async fn end(&self, task: &Task, finish: Finish) -> anyhow::Result<(Outcome, bool)> {
-        let RetriedReply { reply, retried } = self.server.ask(self.ending(task, finish)).await?;
+        let RetriedReply { reply, retried } =
+            self.server.execute(self.ending(task, finish)).await?;
         Ok((outcome_of(reply)?, retried))
     }
 
     /// Ends the delivery without retries. The request may have been sent before.
     async fn end_once(&self, task: &Task, finish: Finish) -> anyhow::Result<(Outcome, bool)> {
-        let reply = self.server.ask_once(self.ending(task, finish)).await;
+        let reply = self.server.execute_once(self.ending(task, finish)).await;
         let failed = || format!("task {} stays taken until its lease ends", task.id);
         Ok((outcome_of(reply.with_context(failed)?)?, true))
     }

@@ -40,11 +40,11 @@ impl Server {
 
     /// Sends a command until there is a reply, with growing pauses. Prints once that the server is unreachable and once
     /// that it answers again.
-    pub async fn ask(&self, command: Command) -> Result<RetriedReply, HttpError> {
+    pub async fn execute(&self, command: Command) -> Result<RetriedReply, HttpError> {
         let mut pause = PAUSE_FIRST;
         let mut retried = false;
         loop {
-            match self.http.ask(command.clone()).await {
+            match self.http.execute_one(command.clone()).await {
                 Err(error) if self.may_recover(&error) => self.note_unreachable(&error),
                 answer => {
                     self.note_answer();
@@ -63,8 +63,8 @@ impl Server {
     }
 
     /// Sends a command once, without retries.
-    pub async fn ask_once(&self, command: Command) -> Result<Reply, HttpError> {
-        self.http.ask(command).await
+    pub async fn execute_once(&self, command: Command) -> Result<Reply, HttpError> {
+        self.http.execute_one(command).await
     }
 
     fn may_recover(&self, error: &HttpError) -> bool {

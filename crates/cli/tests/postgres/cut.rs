@@ -1,13 +1,14 @@
-//! Connections to the database are cut, also in the middle of an answer.
+//! Connections to the database are closed, also in the middle of a reply.
 
+use crate::database::DatabaseFixture;
+use crate::fixture::{create_tubes, run, serve};
 use crate::judge::judge;
-use crate::load::{Fate, Load};
-use crate::proxy::Proxy;
-use crate::yard::{Yard, run};
+use crate::load::{ServerFate, StormLoad};
+use crate::proxy::PostgresProxy;
 use taskyard_testkit::postgres::{cluster, sql};
 
-/// How many answers arrive before and after each fault.
-const ANSWERS: usize = 100;
+/// How many replies arrive before and after each fault.
+const REPLIES: usize = 100;
 
 /// Terminates the database sessions of the servers.
 const TERMINATE: &str = "
@@ -17,37 +18,37 @@ WHERE datname = current_database() AND application_name = 'taskyard'";
 #[test]
 fn terminated_connections_are_opened_again() {
     run(async {
-        let mut yard = Yard::new();
-        let servers = [yard.serve(), yard.serve()];
-        yard.make_tubes(&servers[0]).await;
-        let load = Load::new();
+        let fixture = DatabaseFixture::new();
+        let servers = [fixture.serve(), fixture.serve()];
+        create_tubes(&servers[0]).await;
+        let load = StormLoad::new();
         for server in &servers {
-            load.begin(server, Fate::Lives).await;
+            load.begin(server, ServerFate::Stays).await;
         }
         for _ in 0..8 {
-            load.answers(ANSWERS).await;
-            sql(&yard.database.url(), TERMINATE);
+            load.wait_for_replies(REPLIES).await;
+            sql(&fixture.database.url(), TERMINATE);
         }
-        load.answers(ANSWERS).await;
+        load.wait_for_replies(REPLIES).await;
         load.end().await;
-        judge(&yard, &load);
+        judge(&fixture, &load);
     });
 }
 
 #[test]
-fn cut_off_answers_leave_no_task_behind() {
+fn interrupted_replies_leave_no_task_behind() {
     run(async {
-        let mut yard = Yard::new();
-        let proxy = Proxy::new(cluster(), &yard.database.url()).await;
-        let (near, far) = (yard.serve(), yard.serve_by(&proxy.url));
-        yard.make_tubes(&near).await;
-        let load = Load::new();
-        load.begin(&near, Fate::Lives).await;
-        load.begin(&far, Fate::Lives).await;
-        load.answers(ANSWERS).await;
+        let fixture = DatabaseFixture::new();
+        let proxy = PostgresProxy::new(cluster(), &fixture.database.url()).await;
+        let (near, far) = (fixture.serve(), serve(&proxy.url));
+        create_tubes(&near).await;
+        let load = StormLoad::new();
+        load.begin(&near, ServerFate::Stays).await;
+        load.begin(&far, ServerFate::Stays).await;
+        load.wait_for_replies(REPLIES).await;
         proxy.cut(40).await;
-        load.answers(ANSWERS).await;
+        load.wait_for_replies(REPLIES).await;
         load.end().await;
-        judge(&yard, &load);
+        judge(&fixture, &load);
     });
 }

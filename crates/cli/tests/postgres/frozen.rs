@@ -5,12 +5,13 @@ use taskyard_core::{
     Take, Task,
 };
 
+use crate::database::DatabaseFixture;
+use crate::fixture::{PLAIN, create_tubes, run, tube};
 use crate::judge::{judge, wait_for_returns};
-use crate::load::{Fate, Load};
-use crate::yard::{PLAIN, Yard, run, tube};
+use crate::load::{ServerFate, StormLoad};
 use taskyard_testkit::postgres::{sql, wait_until};
 
-async fn ask(queue: &impl Execute, command: Command) -> Reply {
+async fn execute(queue: &impl Execute, command: Command) -> Reply {
     let reply = queue.execute(vec![command]).await.remove(0);
     reply.unwrap_or_else(|error| panic!("{error}"))
 }
@@ -19,7 +20,7 @@ async fn take(queue: &impl Execute, session: Option<SessionId>) -> Task {
     let lease = session.is_none().then_some(Span::from_secs(300));
     let wait = Span::from_secs(30);
     let take = Take { tube: tube("own"), count: 1, session, lease, wait };
-    match ask(queue, Command::Take(take)).await {
+    match execute(queue, Command::Take(take)).await {
         Reply::Taken(mut tasks) if tasks.len() == 1 => tasks.remove(0),
         other => panic!("one task was expected, not {other:?}"),
     }
@@ -27,7 +28,7 @@ async fn take(queue: &impl Execute, session: Option<SessionId>) -> Task {
 
 async fn ack(queue: &impl Execute, task: &Task, holder: Holder) -> Outcome {
     let items = vec![FinishItem { id: task.id, holder, finish: Finish::Ack }];
-    match ask(queue, Command::Finish { tube: tube("own"), items, show: false }).await {
+    match execute(queue, Command::Finish { tube: tube("own"), items, show: false }).await {
         Reply::Finished(mut outcomes) => outcomes.remove(0),
         other => panic!("an ack has an outcome, not {other:?}"),
     }
@@ -36,10 +37,14 @@ async fn ack(queue: &impl Execute, task: &Task, holder: Holder) -> Outcome {
 #[test]
 fn tasks_of_a_frozen_server_are_delivered_again_and_its_acks_refused() {
     run(async {
-        let mut yard = Yard::new();
-        let (stays, freezes) = (yard.serve(), yard.serve());
-        let url = yard.database.url();
-        yard.make_tubes(&stays).await;
+        let fixture = DatabaseFixture::new();
+        let stays = fixture.serve();
+        let known = fixture.server_ids();
+        let frozen = fixture.serve();
+        let frozen_id = fixture.server_ids().into_iter().find(|id| !known.contains(id));
+        let frozen_id = frozen_id.expect("the second server is registered");
+        let url = fixture.database.url();
+        create_tubes(&stays).await;
         let own = vec![NewTask::new(Body::new(&[0xc0])); 2];
         let put = Command::Put { tube: tube("own"), tasks: own, wait: Span::ZERO };
         let create = Command::CreateTube {
@@ -47,41 +52,44 @@ fn tasks_of_a_frozen_server_are_delivered_again_and_its_acks_refused() {
             options: taskyard_core::TubeOptions::new(taskyard_core::Kind::FifoTtl),
             if_not_exists: false,
         };
-        ask(&stays.http, create).await;
-        ask(&stays.http, put).await;
-        let client = freezes.iproto();
+        execute(&stays.http, create).await;
+        execute(&stays.http, put).await;
+        let client = frozen.iproto();
         let session = client.identify().await.expect("a session begins");
         let by_session = take(&client, Some(session)).await;
-        let by_lease = take(&freezes.http, None).await;
-        let load = Load::new();
-        load.begin(&stays, Fate::Lives).await;
-        load.begin(&freezes, Fate::Goes).await;
-        load.answers(100).await;
+        let by_lease = take(&frozen.http, None).await;
+        let load = StormLoad::new();
+        load.begin(&stays, ServerFate::Stays).await;
+        load.begin(&frozen, ServerFate::Stops).await;
+        load.wait_for_replies(100).await;
 
-        freezes.serving.signal("STOP");
-        let heard = format!("SELECT heartbeat FROM taskyard.server WHERE id = '\\x{}'", freezes.id);
-        let heard: i64 = sql(&url, &heard).and_then(|at| at.parse().ok()).expect("it lived");
+        frozen.serving.signal("STOP");
+        let heartbeat =
+            format!("SELECT heartbeat FROM taskyard.server WHERE id = '\\x{frozen_id}'");
+        let heartbeat: i64 =
+            sql(&url, &heartbeat).and_then(|at| at.parse().ok()).expect("it has a heartbeat");
         let other = stays.iproto();
         let others = other.identify().await.expect("a session begins");
         let again = take(&other, Some(others)).await;
         let now: i64 =
             sql(&url, "SELECT taskyard.clock()").and_then(|at| at.parse().ok()).expect("a clock");
-        println!("given to another {} ms after the last heartbeat", (now - heard) / 1000);
+        println!("delivered again {} ms after the last heartbeat", (now - heartbeat) / 1000);
         assert_eq!((again.id, again.attempts), (by_session.id, 1));
-        load.answers(100).await;
+        load.wait_for_replies(100).await;
 
-        freezes.serving.signal("CONT");
+        frozen.serving.signal("CONT");
         let stale = Holder::Lease(by_session.lease.expect("a lease"));
         assert_eq!(ack(&client, &by_session, stale).await, Outcome::Stale);
         assert_eq!(ack(&client, &by_session, Holder::Session(session)).await, Outcome::Stale);
         // A lease with its own time belongs to no session and lasts until it ends.
         let good = Holder::Lease(by_lease.lease.expect("a lease"));
-        assert_eq!(ack(&freezes.http, &by_lease, good).await, Outcome::Done(None));
+        assert_eq!(ack(&frozen.http, &by_lease, good).await, Outcome::Done(None));
         assert_eq!(ack(&other, &again, Holder::Session(others)).await, Outcome::Done(None));
 
-        // The client has noticed nothing: its session continues, and ends with its connection.
+        // The client of the frozen server was not interrupted: its session continues, and ends with its connection.
         let put = vec![NewTask::new(Body::new(&[0xc0]))];
-        ask(&stays.http, Command::Put { tube: tube("own"), tasks: put, wait: Span::ZERO }).await;
+        execute(&stays.http, Command::Put { tube: tube("own"), tasks: put, wait: Span::ZERO })
+            .await;
         let new = take(&client, Some(session)).await;
         drop(client);
         let back = format!(
@@ -90,11 +98,11 @@ fn tasks_of_a_frozen_server_are_delivered_again_and_its_acks_refused() {
             new.id
         );
         wait_until(&url, &back);
-        load.answers(100).await;
+        load.wait_for_replies(100).await;
         load.end().await;
-        drop(freezes);
-        wait_for_returns(&yard);
-        judge(&yard, &load);
-        assert!(load.known.lock().unwrap().keys().any(|(name, _)| name.as_str() == PLAIN));
+        drop(frozen);
+        wait_for_returns(&fixture);
+        judge(&fixture, &load);
+        assert!(load.acknowledged.lock().unwrap().keys().any(|(name, _)| name.as_str() == PLAIN));
     });
 }

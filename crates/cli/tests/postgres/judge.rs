@@ -1,15 +1,16 @@
-//! What must be so when a storm is over.
+//! Checks the recorded calls and the remaining tasks after a storm.
 
 use std::collections::{HashMap, HashSet};
 
-use taskyard_conformance::audit::{Call, Did, Unseen};
+use taskyard_conformance::audit::{Call, Operation, Unrecorded};
 use taskyard_core::{Lease, State, TaskId, Timestamp, TubeName};
 
-use crate::load::{Load, Payload};
-use crate::yard::{CAPACITY, LANES, PLAIN, ROOM, Yard, tube};
+use crate::database::DatabaseFixture;
+use crate::fixture::{CAPACITY, LANES, PLAIN, ROOM, tube};
+use crate::load::{Payload, StormLoad, TaskKey};
 use taskyard_testkit::postgres::{check_counts, sql, wait_until};
 
-/// Everything that takes a place and should not, as text.
+/// Lists leaked rows, as text.
 const LEAKS: &str = "
 SELECT string_agg(what, '; ') FROM (
     SELECT 'sub-queue ' || k.key || ' runs ' || k.taken AS what FROM (
@@ -25,11 +26,11 @@ SELECT string_agg(what, '; ') FROM (
         ON s.tube = t.tube AND s.key = t.subqueue
     WHERE s.key IS NULL OR t.subqueue IS NULL OR s.head_id IS DISTINCT FROM t.head
     UNION ALL
-    SELECT 'task ' || t.id || ' is held by a session that is none' FROM taskyard.task t
+    SELECT 'task ' || t.id || ' is held by an absent session' FROM taskyard.task t
     WHERE t.state = 1 AND t.session IS NOT NULL
         AND t.session NOT IN (SELECT id FROM taskyard.session)
     UNION ALL
-    SELECT 'a connection of a server that is gone' FROM taskyard.connection
+    SELECT 'a connection of an absent server' FROM taskyard.connection
     WHERE server NOT IN (SELECT id FROM taskyard.server)
     UNION ALL
     SELECT 'a session without connections does not end' FROM taskyard.session
@@ -39,33 +40,33 @@ const TASKS: &str = "
 SELECT string_agg(format('%s %s %s %s', u.name, t.id, t.state, encode(t.payload, 'hex')), ',')
 FROM taskyard.task t JOIN taskyard.tube u ON u.number = t.tube";
 
-/// A task, and where it is.
-type Key = (TubeName, TaskId);
-
-/// What sessions hold, by lease.
+/// The leases that sessions hold.
 const HELD: &str = "
 SELECT string_agg(lease::text, ',') FROM taskyard.task WHERE state = 1 AND session IS NOT NULL";
 
-/// Waits until nobody who is gone holds anything.
-pub fn wait_for_returns(yard: &Yard) {
+/// Waits until no ended session holds a task.
+pub fn wait_for_returns(fixture: &DatabaseFixture) {
     let nothing =
         "NOT EXISTS (SELECT 1 FROM taskyard.task WHERE state = 1 AND session IS NOT NULL)";
-    wait_until(&yard.database.url(), nothing);
+    wait_until(&fixture.database.url(), nothing);
 }
 
-/// Panics unless all that clients saw can have happened and nothing is lost or leaked.
-pub fn judge(yard: &Yard, load: &Load) {
-    let url = yard.database.url();
+/// Panics unless the recorded calls are possible and no task is lost or leaked.
+pub fn judge(fixture: &DatabaseFixture, load: &StormLoad) {
+    let url = fixture.database.url();
     check_counts(&url);
-    assert_eq!(sql(&url, LEAKS), None, "a place is leaked");
-    let told = load.told.lock().expect("no client failed");
+    assert_eq!(sql(&url, LEAKS), None, "leaked rows");
+    let received = load.received.lock().expect("no client failed");
     let held = sql(&url, HELD).unwrap_or_default();
     for lease in held.split(',').filter_map(|lease| lease.parse().ok()) {
-        assert!(told.contains(&Lease(lease)), "a session holds lease {lease} and nobody knows");
+        assert!(
+            received.contains(&Lease(lease)),
+            "a session holds lease {lease} that no client received"
+        );
     }
     let mut history = load.recorder.history();
     let mut left = HashSet::new();
-    let mut carried = load.carried.lock().expect("no client failed").clone();
+    let mut payloads = load.payloads.lock().expect("no client failed").clone();
     let tasks = sql(&url, TASKS).unwrap_or_default();
     for task in tasks.split(',').filter(|task| !task.is_empty()) {
         let [name, id, state, payload] = task.split(' ').collect::<Vec<_>>()[..] else {
@@ -75,50 +76,50 @@ pub fn judge(yard: &Yard, load: &Load) {
             continue;
         }
         let key = (tube(name), TaskId(id.parse().expect("a number")));
-        history.found(&key.0, key.1, state_of(state));
-        carried.insert(key.clone(), bytes(payload));
+        history.record_final_state(&key.0, key.1, state_of(state));
+        payloads.insert(key.clone(), bytes(payload));
         left.insert(key);
     }
-    let known = load.known.lock().expect("no client failed");
-    let unsure = load.unsure.lock().expect("no client failed");
-    check_origins(&known, &unsure, &carried);
+    let acknowledged = load.acknowledged.lock().expect("no client failed");
+    let unacknowledged = load.unacknowledged.lock().expect("no client failed");
+    check_payloads(&acknowledged, &unacknowledged, &payloads);
     let all: Vec<_> = history.tasks().map(|(tube, id)| (tube.clone(), id)).collect();
     for key in all {
-        if !known.contains_key(&key) {
-            let did = Did::Put(State::Ready);
-            history.record(&key.0, key.1, Call { begin: 0, end: None, did });
+        if !acknowledged.contains_key(&key) {
+            let operation = Operation::Put(State::Ready);
+            history.record(&key.0, key.1, Call { begin: 0, end: None, operation });
         }
         if !left.contains(&key) {
-            history.found(&key.0, key.1, State::Done);
+            history.record_final_state(&key.0, key.1, State::Done);
         }
     }
     let clock = sql(&url, "SELECT taskyard.clock()").and_then(|clock| clock.parse().ok());
     let ended = Timestamp::from_micros(clock.expect("the database has a clock"));
-    let violations = history.check(Unseen { lost_takes: true, ..Unseen::until(ended) });
+    let violations = history.check(Unrecorded { lost_takes: true, ..Unrecorded::until(ended) });
     assert!(violations.is_empty(), "{}", violations[0]);
     let disorder = history.check_lease_order();
     assert!(disorder.is_empty(), "{}", disorder[0]);
     let room = left.iter().filter(|(tube, _)| tube.as_str() == ROOM).count() as u64;
-    assert!(room <= CAPACITY, "{room} tasks where {CAPACITY} have room");
-    println!("{} tasks were put, {} are left", known.len(), left.len());
+    assert!(room <= CAPACITY, "{room} tasks in a tube of capacity {CAPACITY}");
+    println!("{} tasks were put, {} are left", acknowledged.len(), left.len());
 }
 
-/// Panics unless each task is what was put: one whose put was answered carries what that did, and any other
-/// what a put carried that was not answered, and is the only one that does.
-fn check_origins(
-    known: &HashMap<Key, Payload>,
-    unsure: &HashSet<(TubeName, Payload)>,
-    carried: &HashMap<Key, Payload>,
+/// Panics unless each task has the payload of its put: that of the put with its id if that had a reply, otherwise that of a
+/// put without a reply, which no other task has.
+fn check_payloads(
+    acknowledged: &HashMap<TaskKey, Payload>,
+    unacknowledged: &HashSet<(TubeName, Payload)>,
+    payloads: &HashMap<TaskKey, Payload>,
 ) {
     let mut claimed = HashSet::new();
-    for (key, payload) in carried {
-        if let Some(put) = known.get(key) {
-            assert_eq!(put, payload, "{key:?} carries what another was put with");
+    for (key, payload) in payloads {
+        if let Some(put) = acknowledged.get(key) {
+            assert_eq!(put, payload, "{key:?} has the payload of another put");
             continue;
         }
         let origin = (key.0.clone(), payload.clone());
-        assert!(unsure.contains(&origin), "{key:?} is there and nobody can have put it");
-        assert!(claimed.insert(origin), "{key:?} is there twice");
+        assert!(unacknowledged.contains(&origin), "{key:?} exists and no put can have added it");
+        assert!(claimed.insert(origin), "{key:?} exists twice");
     }
 }
 
@@ -140,37 +141,38 @@ fn state_of(stored: &str) -> State {
 mod tests {
     use super::*;
 
-    fn task(id: u64, payload: u8) -> (Key, Payload) {
+    fn task(id: u64, payload: u8) -> (TaskKey, Payload) {
         ((tube(PLAIN), TaskId(id)), vec![payload])
     }
 
-    fn check(known: &[(Key, Payload)], carried: &[(Key, Payload)]) {
-        let unsure = [(tube(PLAIN), vec![7])].into();
-        let [known, carried] = [known, carried].map(|tasks| tasks.iter().cloned().collect());
-        check_origins(&known, &unsure, &carried);
+    fn check(acknowledged: &[(TaskKey, Payload)], payloads: &[(TaskKey, Payload)]) {
+        let unacknowledged = [(tube(PLAIN), vec![7])].into();
+        let [acknowledged, payloads] =
+            [acknowledged, payloads].map(|tasks| tasks.iter().cloned().collect());
+        check_payloads(&acknowledged, &unacknowledged, &payloads);
     }
 
     #[test]
-    fn what_was_put_may_be_there() {
+    fn put_tasks_can_exist() {
         check(&[task(0, 1)], &[task(0, 1), task(1, 7)]);
     }
 
-    // A put that was sent again behind everybody's back was there twice, and every storm passed: for each task that
-    // nobody knew the judge made up a put.
+    // A put that the server repeated added its task twice, and every storm passed: for each unknown task the judge
+    // assumed a put.
     #[test]
-    #[should_panic(expected = "nobody can have put it")]
-    fn an_answered_put_is_not_there_twice() {
+    #[should_panic(expected = "no put can have added it")]
+    fn a_put_with_reply_does_not_exist_twice() {
         check(&[task(0, 1)], &[task(0, 1), task(1, 1)]);
     }
 
     #[test]
-    #[should_panic(expected = "is there twice")]
-    fn an_unanswered_put_is_not_there_twice() {
+    #[should_panic(expected = "exists twice")]
+    fn a_put_without_reply_does_not_exist_twice() {
         check(&[], &[task(0, 7), task(1, 7)]);
     }
 
     #[test]
-    #[should_panic(expected = "another was put with")]
+    #[should_panic(expected = "payload of another put")]
     fn payloads_are_not_mixed_up() {
         check(&[task(0, 1)], &[task(0, 7)]);
     }

@@ -1,29 +1,30 @@
 //! Servers are killed, and others replace them.
 
+use crate::database::DatabaseFixture;
+use crate::fixture::{create_tubes, run};
 use crate::judge::{judge, wait_for_returns};
-use crate::load::{Fate, Load};
-use crate::yard::{Yard, run};
+use crate::load::{ServerFate, StormLoad};
 
-/// How many answers arrive before and after each fault.
-const ANSWERS: usize = 150;
+/// How many replies arrive before and after each fault.
+const REPLIES: usize = 150;
 
 #[test]
 fn killed_servers_lose_no_task() {
     run(async {
-        let mut yard = Yard::new();
-        let stays = yard.serve();
-        yard.make_tubes(&stays).await;
-        let load = Load::new();
-        load.begin(&stays, Fate::Lives).await;
+        let fixture = DatabaseFixture::new();
+        let stays = fixture.serve();
+        create_tubes(&stays).await;
+        let load = StormLoad::new();
+        load.begin(&stays, ServerFate::Stays).await;
         for _ in 0..2 {
-            let goes = yard.serve();
-            load.begin(&goes, Fate::Goes).await;
-            load.answers(ANSWERS).await;
-            goes.serving.signal("KILL");
-            load.answers(ANSWERS).await;
+            let killed = fixture.serve();
+            load.begin(&killed, ServerFate::Stops).await;
+            load.wait_for_replies(REPLIES).await;
+            killed.serving.signal("KILL");
+            load.wait_for_replies(REPLIES).await;
         }
         load.end().await;
-        wait_for_returns(&yard);
-        judge(&yard, &load);
+        wait_for_returns(&fixture);
+        judge(&fixture, &load);
     });
 }

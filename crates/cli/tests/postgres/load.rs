@@ -1,4 +1,4 @@
-//! Clients that put, take and finish, and write down what they saw.
+//! Runs clients that put, take and finish tasks, and records their calls.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use taskyard::{Http, Iproto};
-use taskyard_conformance::audit::{Did, Recorder};
+use taskyard_conformance::audit::{Operation, Recorder};
 use taskyard_core::{
     Body, Command, Error, Execute, Finish, FinishItem, Holder, Lease, NewTask, Outcome, Reply,
     SessionId, Span, State, Take, TaskId, TubeName,
@@ -16,81 +16,84 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::yard::{LANES, PLAIN, ROOM, Server, tube};
+use crate::fixture::{LANES, PLAIN, ROOM, StormServer, tube};
 
-/// Longer than any storm, so that no lease runs out.
+/// Longer than any storm, so that no lease ends.
 const LEASE: Span = Span::from_secs(300);
 /// How many tasks a client holds at a time.
 const HELD_MAX: usize = 3;
 
-/// What a task carries.
+/// A task of a tube.
+pub type TaskKey = (TubeName, TaskId);
+
+/// The payload of a task.
 pub type Payload = Vec<u8>;
 
-/// What all clients of a storm share.
-pub struct Load {
+/// The state that all clients of a storm share.
+pub struct StormLoad {
     pub recorder: Recorder,
-    /// Tasks whose put was answered, with what they carry.
-    pub known: Mutex<HashMap<(TubeName, TaskId), Payload>>,
-    /// What tasks carried that were taken.
-    pub carried: Mutex<HashMap<(TubeName, TaskId), Payload>>,
-    /// What puts carried that were not answered; any of it may be there, once.
-    pub unsure: Mutex<HashSet<(TubeName, Payload)>>,
-    /// Each task of a storm carries a number of its own.
+    /// Tasks whose put had a reply, with their payloads.
+    pub acknowledged: Mutex<HashMap<TaskKey, Payload>>,
+    /// The payloads of taken tasks.
+    pub payloads: Mutex<HashMap<TaskKey, Payload>>,
+    /// The payloads of puts without a reply; each can exist once.
+    pub unacknowledged: Mutex<HashSet<(TubeName, Payload)>>,
+    /// The next payload: each task of a storm has a unique number.
     next: AtomicU64,
-    /// Leases that somebody was told.
-    pub told: Mutex<HashSet<Lease>>,
+    /// Leases that a client received.
+    pub received: Mutex<HashSet<Lease>>,
     steps: watch::Sender<usize>,
     stop: AtomicBool,
     clients: Mutex<JoinSet<()>>,
     seed: u64,
 }
 
-/// What is known of a client's server.
+/// What happens to the server of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// It lives on, and so do the sessions of its clients.
-    Lives,
-    /// It will be killed, or taken for dead: what its clients' sessions hold may be given back.
-    Goes,
+pub enum ServerFate {
+    /// It stays alive, and so do the sessions of its clients.
+    Stays,
+    /// It is killed or declared dead: the tasks of its clients' sessions can be released.
+    Stops,
 }
 
-/// How a client speaks.
-enum Queue {
+/// The protocol of a client.
+enum Connection {
     Http(Http),
     Iproto(Iproto, SessionId),
 }
 
 struct Client {
-    load: Arc<Load>,
-    queue: Queue,
-    fate: Fate,
+    load: Arc<StormLoad>,
+    queue: Connection,
+    fate: ServerFate,
     rng: Rng,
     held: Vec<(TubeName, TaskId, Lease)>,
 }
 
-/// What came of a question.
-enum Asked {
-    Answered(Reply),
+/// The outcome of a call.
+enum CallOutcome {
+    Replied(Reply),
     Refused,
     Unknown,
 }
 
-/// A number in the environment: the seed of a storm, or how much more it does than usual.
+/// A number in the environment: the seed of a storm, or the factor of its size.
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-impl Load {
+impl StormLoad {
     pub fn new() -> Arc<Self> {
         let seed = number("TASKYARD_SEED").unwrap_or_else(|| fastrand::u64(..));
         println!("TASKYARD_SEED={seed}");
-        Arc::new(Load {
+        Arc::new(StormLoad {
             recorder: Recorder::default(),
-            known: Mutex::default(),
-            carried: Mutex::default(),
-            unsure: Mutex::default(),
+            acknowledged: Mutex::default(),
+            payloads: Mutex::default(),
+            unacknowledged: Mutex::default(),
             next: AtomicU64::new(0),
-            told: Mutex::default(),
+            received: Mutex::default(),
             steps: watch::channel(0).0,
             stop: AtomicBool::new(false),
             clients: Mutex::default(),
@@ -99,31 +102,31 @@ impl Load {
     }
 
     /// Starts clients of a server: one over HTTP and two sessions over iproto.
-    pub async fn begin(self: &Arc<Self>, server: &Server, fate: Fate) {
-        self.spawn(Queue::Http(server.http.clone()), fate);
+    pub async fn begin(self: &Arc<Self>, server: &StormServer, fate: ServerFate) {
+        self.spawn(Connection::Http(server.http.clone()), fate);
         for _ in 0..2 {
             let iproto = server.iproto();
             let session = iproto.identify().await.expect("a session begins");
-            self.spawn(Queue::Iproto(iproto, session), fate);
+            self.spawn(Connection::Iproto(iproto, session), fate);
         }
     }
 
-    fn spawn(self: &Arc<Self>, queue: Queue, fate: Fate) {
+    fn spawn(self: &Arc<Self>, queue: Connection, fate: ServerFate) {
         let mut clients = self.clients.lock().expect("no client failed");
         let rng = Rng::with_seed(self.seed ^ clients.len() as u64);
         let client = Client { load: self.clone(), queue, fate, rng, held: Vec::new() };
         clients.spawn(client.run());
     }
 
-    /// Waits until so many more questions are answered.
-    pub async fn answers(&self, more: usize) {
+    /// Waits for so many more replies.
+    pub async fn wait_for_replies(&self, more: usize) {
         let mut steps = self.steps.subscribe();
         let runs = number("TASKYARD_RUNS").map_or(1, |runs| runs as usize);
         let wanted = *steps.borrow() + more * runs;
-        steps.wait_for(|steps| *steps >= wanted).await.expect("clients are under way");
+        steps.wait_for(|steps| *steps >= wanted).await.expect("clients are running");
     }
 
-    /// Lets the clients finish what they hold and go.
+    /// Lets the clients finish their tasks and waits for their end.
     pub async fn end(&self) {
         self.stop.store(true, Ordering::Relaxed);
         let mut clients = std::mem::take(&mut *self.clients.lock().expect("no client failed"));
@@ -132,7 +135,7 @@ impl Load {
         }
     }
 
-    /// A number that no other task carries, as MessagePack.
+    /// A number that no other task has, as MessagePack.
     fn payload(&self) -> Payload {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         [&[0xcf][..], &number.to_be_bytes()].concat()
@@ -157,29 +160,29 @@ impl Client {
         }
     }
 
-    async fn ask(&self, command: Command) -> Asked {
+    async fn call(&self, command: Command) -> CallOutcome {
         let reply = match &self.queue {
-            Queue::Http(http) => http.execute(vec![command]).await,
-            Queue::Iproto(iproto, _) => iproto.execute(vec![command]).await,
+            Connection::Http(http) => http.execute(vec![command]).await,
+            Connection::Iproto(iproto, _) => iproto.execute(vec![command]).await,
         };
-        match reply.into_iter().next().expect("each command is answered") {
+        match reply.into_iter().next().expect("each command has a reply") {
             Ok(reply) => {
                 self.load.steps.send_modify(|steps| *steps += 1);
-                Asked::Answered(reply)
+                CallOutcome::Replied(reply)
             }
             Err(Error::OutcomeUnknown(_) | Error::Store(_)) => {
                 self.pause().await;
-                Asked::Unknown
+                CallOutcome::Unknown
             }
             Err(Error::StoreUnavailable(_) | Error::TubeFull { .. } | Error::SessionUnknown(_)) => {
                 self.pause().await;
-                Asked::Refused
+                CallOutcome::Refused
             }
             Err(other) => panic!("{other}"),
         }
     }
 
-    /// Waits until somebody else gets an answer, though not for long.
+    /// Waits until another client gets a reply, for a short time.
     async fn pause(&self) {
         let mut steps = self.load.steps.subscribe();
         let _ = timeout(Duration::from_millis(20), steps.changed()).await;
@@ -201,19 +204,19 @@ impl Client {
         let tasks: Vec<NewTask> = tasks.collect();
         let begin = self.load.recorder.begin();
         let put = Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO };
-        match self.ask(put).await {
-            Asked::Answered(Reply::Put(placed)) => {
+        match self.call(put).await {
+            CallOutcome::Replied(Reply::Put(placed)) => {
                 for (placed, payload) in placed.into_iter().zip(payloads) {
-                    self.load.recorder.end(begin, &tube, placed.id, Did::Put(placed.state));
-                    let mut known = self.load.known.lock().expect("no client failed");
-                    known.insert((tube.clone(), placed.id), payload);
+                    self.load.recorder.end(begin, &tube, placed.id, Operation::Put(placed.state));
+                    let mut acknowledged = self.load.acknowledged.lock().expect("no client failed");
+                    acknowledged.insert((tube.clone(), placed.id), payload);
                 }
             }
-            Asked::Answered(other) => panic!("a put places tasks, not {other:?}"),
-            Asked::Refused => {}
-            Asked::Unknown => {
+            CallOutcome::Replied(other) => panic!("unexpected reply to a put: {other:?}"),
+            CallOutcome::Refused => {}
+            CallOutcome::Unknown => {
                 let payloads = payloads.into_iter().map(|payload| (tube.clone(), payload));
-                self.load.unsure.lock().expect("no client failed").extend(payloads);
+                self.load.unacknowledged.lock().expect("no client failed").extend(payloads);
             }
         }
     }
@@ -221,74 +224,74 @@ impl Client {
     async fn take(&mut self) {
         let tube = self.any_tube();
         let (session, lease) = match &self.queue {
-            Queue::Http(_) => (None, Some(LEASE)),
-            Queue::Iproto(_, session) => (Some(*session), None),
+            Connection::Http(_) => (None, Some(LEASE)),
+            Connection::Iproto(_, session) => (Some(*session), None),
         };
         let wait = if self.rng.bool() { Span::ZERO } else { Span::from_micros(5_000) };
         let begin = self.load.recorder.begin();
         let take = Take { tube: tube.clone(), count: 1, session, lease, wait };
-        let Asked::Answered(Reply::Taken(tasks)) = self.ask(Command::Take(take)).await else {
+        let CallOutcome::Replied(Reply::Taken(tasks)) = self.call(Command::Take(take)).await else {
             return;
         };
         for task in tasks {
             let lease = task.lease.expect("a taken task has a lease");
-            let start = task.start.expect("and a beginning");
+            let start = task.start.expect("a taken task has a start");
             let until = task.lease_until.unwrap_or(taskyard_core::Timestamp::NEVER);
-            self.load.recorder.end(begin, &tube, task.id, Did::Take { lease, start, until });
-            if session.is_some() && self.fate == Fate::Goes {
-                self.load.recorder.cut_off(begin, &tube, task.id, Did::Gone(lease));
+            self.load.recorder.end(begin, &tube, task.id, Operation::Take { lease, start, until });
+            if session.is_some() && self.fate == ServerFate::Stops {
+                self.load.recorder.interrupt(begin, &tube, task.id, Operation::Disconnect(lease));
             }
             let payload = task.body.as_ref().map(|body| body.payload().to_vec());
             let payload = payload.expect("a taken task has a payload");
-            let mut carried = self.load.carried.lock().expect("no client failed");
-            carried.insert((tube.clone(), task.id), payload);
-            drop(carried);
-            self.load.told.lock().expect("no client failed").insert(lease);
+            let mut payloads = self.load.payloads.lock().expect("no client failed");
+            payloads.insert((tube.clone(), task.id), payload);
+            drop(payloads);
+            self.load.received.lock().expect("no client failed").insert(lease);
             self.held.push((tube.clone(), task.id, lease));
         }
     }
 
-    /// Finishes what it holds longest: asks until it is answered, unless its server goes.
+    /// Finishes the task that it holds longest: repeats the call until it has a reply, unless its server stops.
     async fn finish(&mut self) {
         if self.held.is_empty() {
             return;
         }
         let (tube, id, lease) = self.held.remove(0);
         let holder = match &self.queue {
-            Queue::Iproto(_, session) if self.rng.bool() => Holder::Session(*session),
+            Connection::Iproto(_, session) if self.rng.bool() => Holder::Session(*session),
             _ => Holder::Lease(lease),
         };
-        let (finish, did) = match self.rng.u8(..10) {
+        let (finish, operation) = match self.rng.u8(..10) {
             0 => {
                 let release = Finish::Release { delay: Span::ZERO, counted: true };
-                (release, Did::Release(lease, State::Ready))
+                (release, Operation::Release(lease, State::Ready))
             }
-            1 => (Finish::Bury, Did::Bury(Some(lease))),
-            _ => (Finish::Ack, Did::Ack(lease)),
+            1 => (Finish::Bury, Operation::Bury(Some(lease))),
+            _ => (Finish::Ack, Operation::Ack(lease)),
         };
-        let mut unsure = false;
+        let mut unacknowledged = false;
         loop {
             let begin = self.load.recorder.begin();
             let items = vec![FinishItem { id, holder, finish }];
             let command = Command::Finish { tube: tube.clone(), items, show: false };
-            match self.ask(command).await {
-                Asked::Answered(Reply::Finished(outcomes)) => {
+            match self.call(command).await {
+                CallOutcome::Replied(Reply::Finished(outcomes)) => {
                     if matches!(outcomes[0], Outcome::Done(_)) {
-                        self.load.recorder.end(begin, &tube, id, did);
+                        self.load.recorder.end(begin, &tube, id, operation);
                     } else {
-                        let lost = unsure || self.fate == Fate::Goes;
+                        let lost = unacknowledged || self.fate == ServerFate::Stops;
                         assert!(lost, "{id} of '{tube}' was held: {outcomes:?}");
                     }
                     return;
                 }
-                Asked::Answered(other) => panic!("a finish has outcomes, not {other:?}"),
-                Asked::Refused => {}
-                Asked::Unknown => {
-                    self.load.recorder.cut_off(begin, &tube, id, did);
-                    unsure = true;
+                CallOutcome::Replied(other) => panic!("unexpected reply to a finish: {other:?}"),
+                CallOutcome::Refused => {}
+                CallOutcome::Unknown => {
+                    self.load.recorder.interrupt(begin, &tube, id, operation);
+                    unacknowledged = true;
                 }
             }
-            if self.fate == Fate::Goes {
+            if self.fate == ServerFate::Stops {
                 return;
             }
         }

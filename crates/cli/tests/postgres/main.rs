@@ -2,13 +2,22 @@
 //! run the auditor checks that the observations of the clients and the remaining tasks are consistent.
 
 #[expect(dead_code, reason = "the other tests of this crate use all of it")]
-#[path = "../suite/rig.rs"]
-mod rig;
+#[path = "../suite/process.rs"]
+mod process;
 
+mod database;
+#[path = "../storm/fixture.rs"]
+mod fixture;
 mod judge;
+#[path = "../storm/live_servers.rs"]
+mod live_servers;
 mod load;
 mod proxy;
-mod yard;
+
+/// Whether the tests have a PostgreSQL.
+fn is_installed() -> bool {
+    taskyard_testkit::postgres::programs().is_some()
+}
 
 mod cut;
 mod frozen;

@@ -2,9 +2,10 @@
 
 use taskyard_core::{Body, Command, Execute, NewTask, Reply, Span, Take, TaskId};
 
+use crate::database::DatabaseFixture;
+use crate::fixture::{PLAIN, create_tubes, run, serve, tube};
 use crate::judge::judge;
-use crate::load::{Fate, Load};
-use crate::yard::{PLAIN, Yard, run, tube};
+use crate::load::{ServerFate, StormLoad};
 use taskyard_testkit::postgres::{is_there, pooler};
 
 #[test]
@@ -13,11 +14,11 @@ fn servers_behind_a_pooler_poll_and_print_it() {
         if !is_there() {
             return;
         }
-        let mut yard = Yard::new();
-        let url = pooler().url(&yard.database.url());
-        let servers = [yard.serve_by(&url), yard.serve_by(&url)];
+        let fixture = DatabaseFixture::new();
+        let url = pooler().url(&fixture.database.url());
+        let servers = [serve(&url), serve(&url)];
         assert!(servers[0].serving.screen.contains("behind a pooler"));
-        yard.make_tubes(&servers[0]).await;
+        create_tubes(&servers[0]).await;
         let take = Take {
             tube: tube(PLAIN),
             count: 1,
@@ -34,12 +35,12 @@ fn servers_behind_a_pooler_poll_and_print_it() {
         let ids = vec![TaskId(0)];
         let delete = Command::Delete { tube: tube(PLAIN), ids, show: false };
         servers[0].http.execute(vec![delete]).await.remove(0).expect("it is deleted");
-        let load = Load::new();
+        let load = StormLoad::new();
         for server in &servers {
-            load.begin(server, Fate::Lives).await;
+            load.begin(server, ServerFate::Stays).await;
         }
-        load.answers(200).await;
+        load.wait_for_replies(200).await;
         load.end().await;
-        judge(&yard, &load);
+        judge(&fixture, &load);
     });
 }

@@ -1,4 +1,4 @@
-//! Something between a server and its database that cuts connections in the middle of an answer.
+//! A proxy between a server and PostgreSQL that closes connections in the middle of a reply.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,31 +11,31 @@ use tokio::sync::watch;
 
 use taskyard_testkit::postgres::Cluster;
 
-/// After how many bytes of answers a connection is cut, at most. The first hundreds are about who is there.
+/// The largest number of bytes of replies after which a connection is closed. The first hundreds belong to the handshake.
 const BYTES_MAX: usize = 6_000;
 
-/// A proxy.
-pub struct Proxy {
-    /// The database, by this way.
+/// A proxy that closes connections.
+pub struct PostgresProxy {
+    /// The URL of the database through the proxy.
     pub url: String,
     cutting: Arc<AtomicBool>,
     cuts: watch::Sender<usize>,
 }
 
-impl Proxy {
-    /// One before this database of a cluster.
+impl PostgresProxy {
+    /// Starts a proxy for this database of a cluster.
     pub async fn new(cluster: &Cluster, url: &str) -> Self {
         let database = url.rsplit('/').next().unwrap_or_default();
         let socket = cluster.socket();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("it has an address");
+        let address = listener.local_addr().expect("the listener has an address");
         let (cutting, cuts) = (Arc::new(AtomicBool::new(false)), watch::channel(0).0);
         let url = format!("postgres://postgres@{address}/{database}");
         tokio::spawn(accept(listener, socket, cutting.clone(), cuts.clone()));
-        Proxy { url, cutting, cuts }
+        PostgresProxy { url, cutting, cuts }
     }
 
-    /// Cuts so many connections, and none afterwards.
+    /// Closes so many connections, and none afterwards.
     pub async fn cut(&self, count: usize) {
         self.cutting.store(true, Ordering::Relaxed);
         let mut cuts = self.cuts.subscribe();

@@ -1,13 +1,13 @@
 //! `copy` to Redis and back, also when it is killed.
 
 use crate::many::{TASKS, source};
-use crate::rig::{Running, binary, run};
-use taskyard_testkit::redis::{Instance, program};
+use crate::process::{Running, binary, run};
+use taskyard_testkit::redis::{RedisInstance, program};
 
 #[test]
 fn a_killed_copy_resumes() {
     let Some(program) = program() else { return };
-    let instance = Instance::new(program);
+    let instance = RedisInstance::new(program);
     let (url, folder) = (instance.url(), tempfile::tempdir().expect("a folder"));
     let from = source(&folder.path().join("first"));
     let tube = || {

@@ -4,20 +4,23 @@
 #[path = "../postgres/load.rs"]
 mod load;
 #[expect(dead_code, reason = "the other tests of this crate use all of it")]
-#[path = "../suite/rig.rs"]
-mod rig;
+#[path = "../suite/process.rs"]
+mod process;
 
 #[path = "../suite/many.rs"]
 mod many;
 
+#[path = "../storm/fixture.rs"]
+mod fixture;
 #[path = "../storm/judge.rs"]
 mod judge;
 #[path = "../storm/proxy.rs"]
 mod proxy;
-#[path = "../storm/yard.rs"]
-mod yard;
 
-use taskyard_testkit::redis::program;
+/// Whether the tests have a Redis.
+fn is_installed() -> bool {
+    taskyard_testkit::redis::program().is_some()
+}
 
 mod copy;
 mod serve;

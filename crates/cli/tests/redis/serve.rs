@@ -1,14 +1,14 @@
-//! What `serve` and `stats` print about Redis.
+//! The output of `serve` and `stats` about Redis.
 
-use crate::rig::run;
-use crate::yard::start;
-use taskyard_testkit::redis::{DURABLE, Instance, program};
+use crate::fixture::start;
+use crate::process::run;
+use taskyard_testkit::redis::{DURABLE, RedisInstance, program};
 
 #[test]
 fn the_durability_of_redis_is_printed_by_serve_and_stats() {
     let Some(program) = program() else { return };
     let second = ["--appendfsync", "everysec"];
-    let redis = Instance::with(program, &[DURABLE, &second].concat());
+    let redis = RedisInstance::with(program, &[DURABLE, &second].concat());
     let serving = start(&redis.url());
     assert!(serving.screen.contains("may lose the last second"), "{}", serving.screen);
     assert_eq!(serving.run(&["put", "mail", "hello"]).good().trim(), "0");
@@ -25,7 +25,7 @@ fn the_durability_of_redis_is_printed_by_serve_and_stats() {
 #[test]
 fn a_password_is_not_shown() {
     let Some(program) = program() else { return };
-    let redis = Instance::prepared(program, &[DURABLE, &["--requirepass", "sesame"]].concat());
+    let redis = RedisInstance::prepared(program, &[DURABLE, &["--requirepass", "sesame"]].concat());
     redis.start_with_password("sesame");
     let serving = start(&redis.url().replace("//", "//:sesame@"));
     assert!(!serving.screen.contains("sesame"), "{}", serving.screen);

@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use crate::fixture::{LANES, PLAIN, ROOM, connect, create_tubes, run, serve, start};
 use crate::judge::{judge, wait_for_returns};
-use crate::load::{Fate, Load};
-use crate::proxy::Proxy;
-use crate::yard::{LANES, PLAIN, ROOM, make_tubes, run, serve, start, welcome};
-use taskyard_testkit::redis::{Cluster, Instance, program};
+use crate::load::{ServerFate, StormLoad};
+use crate::proxy::TcpProxy;
+use taskyard_testkit::redis::{RedisCluster, RedisInstance, program};
 
-/// How many answers arrive before and after each fault.
-const ANSWERS: usize = 150;
+/// How many replies arrive before and after each fault.
+const REPLIES: usize = 150;
 
-fn redis() -> Instance {
-    Instance::new(program().expect("whoever asks has looked for it"))
+fn redis() -> RedisInstance {
+    RedisInstance::new(program().expect("the tests checked that it is installed"))
 }
 
 /// Checks that the indexes of every tube agree with its tasks.
-fn audit(redis: &Instance) {
+fn audit(redis: &RedisInstance) {
     for name in [PLAIN, LANES, ROOM] {
         redis.audit("taskyard", name);
     }
@@ -30,15 +30,15 @@ fn killed_servers_lose_no_task() {
     run(async {
         let redis = redis();
         let stays = serve(&redis.url());
-        make_tubes(&stays).await;
-        let load = Load::new();
-        load.begin(&stays, Fate::Lives).await;
+        create_tubes(&stays).await;
+        let load = StormLoad::new();
+        load.begin(&stays, ServerFate::Stays).await;
         for _ in 0..2 {
             let goes = serve(&redis.url());
-            load.begin(&goes, Fate::Goes).await;
-            load.answers(ANSWERS).await;
+            load.begin(&goes, ServerFate::Stops).await;
+            load.wait_for_replies(REPLIES).await;
             goes.serving.signal("KILL");
-            load.answers(ANSWERS).await;
+            load.wait_for_replies(REPLIES).await;
         }
         load.end().await;
         wait_for_returns(&stays, &load).await;
@@ -52,17 +52,17 @@ fn servers_survive_a_restart_of_redis() {
     run(async {
         let redis = redis();
         let servers = [serve(&redis.url()), serve(&redis.url())];
-        make_tubes(&servers[0]).await;
-        let load = Load::new();
+        create_tubes(&servers[0]).await;
+        let load = StormLoad::new();
         for server in &servers {
-            load.begin(server, Fate::Lives).await;
+            load.begin(server, ServerFate::Stays).await;
         }
         for _ in 0..3 {
-            load.answers(ANSWERS).await;
+            load.wait_for_replies(REPLIES).await;
             redis.kill();
             redis.start();
         }
-        load.answers(ANSWERS).await;
+        load.wait_for_replies(REPLIES).await;
         // A server that is started meanwhile waits, and does not declare the others dead.
         redis.kill();
         let newcomer = thread::scope(|scope| {
@@ -70,9 +70,9 @@ fn servers_survive_a_restart_of_redis() {
             redis.start();
             starting.join().expect("it starts")
         });
-        let newcomer = welcome(newcomer);
-        load.begin(&newcomer, Fate::Lives).await;
-        load.answers(ANSWERS).await;
+        let newcomer = connect(newcomer);
+        load.begin(&newcomer, ServerFate::Stays).await;
+        load.wait_for_replies(REPLIES).await;
         load.end().await;
         judge(&servers[0], &load).await;
         audit(&redis);
@@ -85,20 +85,20 @@ fn a_frozen_redis_continues() {
     run(async {
         let redis = redis();
         let servers = [serve(&redis.url()), serve(&redis.url())];
-        make_tubes(&servers[0]).await;
-        let load = Load::new();
+        create_tubes(&servers[0]).await;
+        let load = StormLoad::new();
         for server in &servers {
-            load.begin(server, Fate::Lives).await;
+            load.begin(server, ServerFate::Stays).await;
         }
         for seconds in [1, 5] {
-            load.answers(ANSWERS).await;
+            load.wait_for_replies(REPLIES).await;
             redis.signal("STOP");
             // Only the passing of time shows whether a server is declared dead.
-            let nobody = load.answers(usize::MAX / 2);
-            assert!(timeout(Duration::from_secs(seconds), nobody).await.is_err());
+            let unreachable_count = load.wait_for_replies(usize::MAX / 2);
+            assert!(timeout(Duration::from_secs(seconds), unreachable_count).await.is_err());
             redis.signal("CONT");
         }
-        load.answers(ANSWERS).await;
+        load.wait_for_replies(REPLIES).await;
         load.end().await;
         judge(&servers[0], &load).await;
         audit(&redis);
@@ -111,17 +111,17 @@ fn a_frozen_server_is_declared_dead_and_continues() {
     run(async {
         let redis = redis();
         let (stays, freezes) = (serve(&redis.url()), serve(&redis.url()));
-        make_tubes(&stays).await;
-        let load = Load::new();
-        load.begin(&stays, Fate::Lives).await;
-        load.begin(&freezes, Fate::Goes).await;
-        load.answers(ANSWERS).await;
+        create_tubes(&stays).await;
+        let load = StormLoad::new();
+        load.begin(&stays, ServerFate::Stays).await;
+        load.begin(&freezes, ServerFate::Stops).await;
+        load.wait_for_replies(REPLIES).await;
         freezes.serving.signal("STOP");
         // Until the other server has declared it dead.
         while redis.talk(&["ZCARD", "{taskyard}:v"]) != "1" {}
-        load.answers(ANSWERS).await;
+        load.wait_for_replies(REPLIES).await;
         freezes.serving.signal("CONT");
-        load.answers(ANSWERS).await;
+        load.wait_for_replies(REPLIES).await;
         while redis.talk(&["ZCARD", "{taskyard}:v"]) != "2" {}
         load.end().await;
         drop(freezes);
@@ -132,18 +132,18 @@ fn a_frozen_server_is_declared_dead_and_continues() {
 }
 
 #[test]
-fn cut_off_answers_leave_no_task_behind() {
+fn interrupted_replies_leave_no_task_behind() {
     run(async {
         let redis = redis();
-        let proxy = Proxy::new(&redis.url()).await;
+        let proxy = TcpProxy::new(&redis.url()).await;
         let (near, far) = (serve(&redis.url()), serve(&proxy.url));
-        make_tubes(&near).await;
-        let load = Load::new();
-        load.begin(&near, Fate::Lives).await;
-        load.begin(&far, Fate::Lives).await;
-        load.answers(ANSWERS).await;
+        create_tubes(&near).await;
+        let load = StormLoad::new();
+        load.begin(&near, ServerFate::Stays).await;
+        load.begin(&far, ServerFate::Stays).await;
+        load.wait_for_replies(REPLIES).await;
         proxy.cut(40).await;
-        load.answers(ANSWERS).await;
+        load.wait_for_replies(REPLIES).await;
         load.end().await;
         judge(&near, &load).await;
         audit(&redis);
@@ -154,16 +154,16 @@ fn cut_off_answers_leave_no_task_behind() {
 #[test]
 fn a_master_of_a_cluster_is_killed_under_load() {
     run(async {
-        let cluster = Cluster::new(&program().expect("it is there"));
+        let cluster = RedisCluster::new(&program().expect("it is installed"));
         let url = format!("{}?wait=1&wait_ms=5000", cluster.url());
         let servers = [serve(&url), serve(&url)];
-        make_tubes(&servers[0]).await;
-        let load = Load::new();
+        create_tubes(&servers[0]).await;
+        let load = StormLoad::new();
         for server in &servers {
-            load.begin(server, Fate::Lives).await;
+            load.begin(server, ServerFate::Stays).await;
         }
         for key in ["{taskyard:plain}:o", "{taskyard}:v"] {
-            load.answers(ANSWERS).await;
+            load.wait_for_replies(REPLIES).await;
             let master = cluster.master_of(key);
             let port = master.port();
             master.kill();
@@ -171,7 +171,7 @@ fn a_master_of_a_cluster_is_killed_under_load() {
             master.start();
             cluster.wait_until_whole();
         }
-        load.answers(ANSWERS).await;
+        load.wait_for_replies(REPLIES).await;
         load.end().await;
         judge(&servers[0], &load).await;
         for name in [PLAIN, LANES, ROOM] {

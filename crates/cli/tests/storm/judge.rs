@@ -1,31 +1,29 @@
-//! What must be so when a storm is over.
+//! Checks the recorded calls and the remaining tasks after a storm.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use taskyard_conformance::audit::{Call, Did, Unseen};
+use taskyard_conformance::audit::{Call, Operation, Unrecorded};
 use taskyard_core::{Command, Execute, Reply, State, Task, TaskId, Timestamp, TubeName};
 
-use crate::load::{Load, Payload};
-use crate::yard::{CAPACITY, LANES, PLAIN, ROOM, Server, tube};
+use crate::fixture::{CAPACITY, LANES, PLAIN, ROOM, StormServer, tube};
+use crate::load::{Payload, StormLoad, TaskKey};
 
-/// A task, and where it is.
-type Key = (TubeName, TaskId);
-
-/// Ids this near to one that is known may have been used by puts that were cut off. With each start of Redis a million are left out.
+/// Ids at most this far from an acknowledged one can belong to interrupted puts. Each start of Redis skips a million ids.
 const NEAR: u64 = 500;
 
-/// Every task that is there.
-async fn tasks(server: &Server, load: &Load) -> Vec<(TubeName, Task)> {
-    let known: Vec<Key> = load.known.lock().expect("no client failed").keys().cloned().collect();
+/// All remaining tasks.
+async fn tasks(server: &StormServer, load: &StormLoad) -> Vec<(TubeName, Task)> {
+    let acknowledged: Vec<TaskKey> =
+        load.acknowledged.lock().expect("no client failed").keys().cloned().collect();
     let mut found = Vec::new();
     for name in [PLAIN, LANES, ROOM].map(tube) {
-        let ids = known.iter().filter(|key| key.0 == name).map(|key| key.1.0).chain([0]);
+        let ids = acknowledged.iter().filter(|key| key.0 == name).map(|key| key.1.0).chain([0]);
         let near = ids.flat_map(|id| id.saturating_sub(NEAR)..id + NEAR);
         let ids: Vec<TaskId> = near.collect::<BTreeSet<_>>().into_iter().map(TaskId).collect();
         for ids in ids.chunks(5000) {
             let peek = Command::Peek { tube: name.clone(), ids: ids.to_vec() };
-            // By iproto: over HTTP one does not see who holds what.
+            // Over iproto, because HTTP does not show the holders.
             let reply = server.iproto().execute(vec![peek]).await.remove(0);
             let Ok(Reply::Tasks(tasks)) = reply else {
                 panic!("a peek shows tasks, not {reply:?}")
@@ -36,65 +34,68 @@ async fn tasks(server: &Server, load: &Load) -> Vec<(TubeName, Task)> {
     found
 }
 
-/// Waits until nobody who is gone holds anything.
-pub async fn wait_for_returns(server: &Server, load: &Load) {
+/// Waits until no ended session holds a task.
+pub async fn wait_for_returns(server: &StormServer, load: &StormLoad) {
     let held = |tasks: Vec<(TubeName, Task)>| tasks.iter().any(|(_, task)| task.session.is_some());
     while held(tasks(server, load).await) {}
 }
 
-/// Panics unless all that clients saw can have happened and nothing is lost or leaked.
-pub async fn judge(server: &Server, load: &Load) {
+/// Panics unless the recorded calls are possible and no task is lost or leaked.
+pub async fn judge(server: &StormServer, load: &StormLoad) {
     let mut history = load.recorder.history();
     let mut left = HashSet::new();
-    let mut carried = load.carried.lock().expect("no client failed").clone();
-    let told = load.told.lock().expect("no client failed").clone();
+    let mut payloads = load.payloads.lock().expect("no client failed").clone();
+    let received = load.received.lock().expect("no client failed").clone();
     for (name, task) in tasks(server, load).await {
         if let (Some(_), Some(lease)) = (task.session, task.lease) {
-            assert!(told.contains(&lease), "a session holds lease {lease} and nobody knows");
+            assert!(
+                received.contains(&lease),
+                "a session holds lease {lease} that no client received"
+            );
         }
-        history.found(&name, task.id, task.state);
+        history.record_final_state(&name, task.id, task.state);
         let payload = task.body.as_ref().map(|body| body.payload().to_vec());
-        carried.insert((name.clone(), task.id), payload.expect("a task has a payload"));
+        payloads.insert((name.clone(), task.id), payload.expect("a task has a payload"));
         left.insert((name, task.id));
     }
-    let known = load.known.lock().expect("no client failed");
-    let unsure = load.unsure.lock().expect("no client failed");
-    check_origins(&known, &unsure, &carried);
+    let acknowledged = load.acknowledged.lock().expect("no client failed");
+    let unacknowledged = load.unacknowledged.lock().expect("no client failed");
+    check_payloads(&acknowledged, &unacknowledged, &payloads);
     let all: Vec<_> = history.tasks().map(|(tube, id)| (tube.clone(), id)).collect();
     for key in all {
-        if !known.contains_key(&key) {
-            let did = Did::Put(State::Ready);
-            history.record(&key.0, key.1, Call { begin: 0, end: None, did });
+        if !acknowledged.contains_key(&key) {
+            let operation = Operation::Put(State::Ready);
+            history.record(&key.0, key.1, Call { begin: 0, end: None, operation });
         }
         if !left.contains(&key) {
-            history.found(&key.0, key.1, State::Done);
+            history.record_final_state(&key.0, key.1, State::Done);
         }
     }
-    // The database of the tests is on this machine and has its clock.
+    // The database of the tests is on this machine and uses its clock.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later").as_micros();
     let ended = Timestamp::from_micros(i64::try_from(now).expect("it is not that late"));
-    let violations = history.check(Unseen { lost_takes: true, ..Unseen::until(ended) });
+    let violations = history.check(Unrecorded { lost_takes: true, ..Unrecorded::until(ended) });
     assert!(violations.is_empty(), "{}", violations[0]);
     let room = left.iter().filter(|(tube, _)| tube.as_str() == ROOM).count() as u64;
-    assert!(room <= CAPACITY, "{room} tasks where {CAPACITY} have room");
-    println!("{} tasks were put, {} are left", known.len(), left.len());
+    assert!(room <= CAPACITY, "{room} tasks in a tube of capacity {CAPACITY}");
+    println!("{} tasks were put, {} are left", acknowledged.len(), left.len());
 }
 
-/// Panics unless each task is what was put: one whose put was answered carries what that did, and any other
-/// what a put carried that was not answered, and is the only one that does.
-fn check_origins(
-    known: &HashMap<Key, Payload>,
-    unsure: &HashSet<(TubeName, Payload)>,
-    carried: &HashMap<Key, Payload>,
+/// Panics unless each task has the payload of its put: that of the put with its id if that had a reply, otherwise that of a
+/// put without a reply, which no other task has.
+fn check_payloads(
+    acknowledged: &HashMap<TaskKey, Payload>,
+    unacknowledged: &HashSet<(TubeName, Payload)>,
+    payloads: &HashMap<TaskKey, Payload>,
 ) {
     let mut claimed = HashSet::new();
-    for (key, payload) in carried {
-        if let Some(put) = known.get(key) {
-            assert_eq!(put, payload, "{key:?} carries what another was put with");
+    for (key, payload) in payloads {
+        if let Some(put) = acknowledged.get(key) {
+            assert_eq!(put, payload, "{key:?} has the payload of another put");
             continue;
         }
         let origin = (key.0.clone(), payload.clone());
-        assert!(unsure.contains(&origin), "{key:?} is there and nobody can have put it");
-        assert!(claimed.insert(origin), "{key:?} is there twice");
+        assert!(unacknowledged.contains(&origin), "{key:?} exists and no put can have added it");
+        assert!(claimed.insert(origin), "{key:?} exists twice");
     }
 }

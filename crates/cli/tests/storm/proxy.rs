@@ -1,4 +1,4 @@
-//! Something between a server and its Redis or Tarantool that cuts connections in the middle of an answer.
+//! A proxy between a server and its Redis or Tarantool that closes connections in the middle of a reply.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,30 +8,30 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// After how many bytes of answers a connection is cut, at most. The first hundreds are about who is there.
+/// The largest number of bytes of replies after which a connection is closed. The first hundreds belong to the handshake.
 const BYTES_MAX: usize = 6_000;
 
-/// A proxy.
-pub struct Proxy {
-    /// The database, by this way.
+/// A proxy that closes connections.
+pub struct TcpProxy {
+    /// The URL of the database through the proxy.
     pub url: String,
     cutting: Arc<AtomicBool>,
     cuts: watch::Sender<usize>,
 }
 
-impl Proxy {
-    /// One before the database of this URL, which ends with its port.
+impl TcpProxy {
+    /// Starts a proxy for the database of this URL, which ends with its port.
     pub async fn new(url: &str) -> Self {
         let (way, port) = url.rsplit_once("127.0.0.1:").expect("it is on this machine");
         let port = port.parse().expect("a port");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("it has an address");
+        let address = listener.local_addr().expect("the listener has an address");
         let (cutting, cuts) = (Arc::new(AtomicBool::new(false)), watch::channel(0).0);
         tokio::spawn(accept(listener, port, cutting.clone(), cuts.clone()));
-        Proxy { url: format!("{way}{address}"), cutting, cuts }
+        TcpProxy { url: format!("{way}{address}"), cutting, cuts }
     }
 
-    /// Cuts so many connections, and none afterwards.
+    /// Closes so many connections, and none afterwards.
     pub async fn cut(&self, count: usize) {
         self.cutting.store(true, Ordering::Relaxed);
         let mut cuts = self.cuts.subscribe();

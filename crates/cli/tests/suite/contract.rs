@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::rig::{Rig, Running, Serving, binary, run};
+use crate::process::{Running, Serving, TestServer, binary, run};
 use crate::worker::{fetch, metrics_address};
 
 const GOOD: &str = include_str!("../../../contract/tests/reference.yaml");
@@ -53,29 +53,29 @@ fn source_is_generated_and_not_written_if_unchanged() {
 }
 
 /// A worker for the contract on this server, with a program that runs without a shell.
-fn worker(rig: &Rig, contract: &str, program: &[&str]) -> Running {
+fn worker(server: &TestServer, contract: &str, program: &[&str]) -> Running {
     let mut command = binary();
     command.args(["worker", "--contract", contract, "--"]).args(program);
-    Running::start(command.env("TASKYARD_URL", &rig.serving.url))
+    Running::start(command.env("TASKYARD_URL", &server.serving.url))
 }
 
 #[test]
 fn a_program_works_on_the_tasks_of_a_contract() {
-    let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+    let (server, folder) = (TestServer::new(), tempfile::tempdir().unwrap());
     let contract = folder.path().join("queues.yaml");
     fs::write(&contract, GOOD).unwrap();
     let contract = contract.to_str().unwrap();
-    rig.run(&["put", "emails", r#"["ann", "hi", null, 7]"#]).good();
-    let mut working = worker(&rig, contract, &["cat"]);
+    server.run(&["put", "emails", r#"["ann", "hi", null, 7]"#]).good();
+    let mut working = worker(&server, contract, &["cat"]);
     let line = working.line();
     assert_eq!(line, "{\"body\":\"\",\"subject\":\"hi\",\"to\":\"ann\",\"user_id\":7}\n");
-    rig.run(&["put", "notifications", r#"["$(rm -rf x)", [1], true]"#]).good();
+    server.run(&["put", "notifications", r#"["$(rm -rf x)", [1], true]"#]).good();
     let line = working.line();
     assert!(line.contains("\"message\":\"$(rm -rf x)\""), "no shell: {line}");
     let done = || {
         ["emails", "notifications"]
             .iter()
-            .all(|queue| rig.run(&["stats", queue, "--json"]).json()[0]["tasks"]["total"] == 0)
+            .all(|queue| server.run(&["stats", queue, "--json"]).json()[0]["tasks"]["total"] == 0)
     };
     while !done() {}
     working.signal("TERM");
@@ -84,18 +84,18 @@ fn a_program_works_on_the_tasks_of_a_contract() {
 
 #[test]
 fn a_failed_program_has_its_task_tried_again() {
-    let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+    let (server, folder) = (TestServer::new(), tempfile::tempdir().unwrap());
     let contract = folder.path().join("queues.yaml");
     fs::write(&contract, GOOD).unwrap();
     let contract = contract.to_str().unwrap();
-    rig.run(&["put", "emails", r#"["ann"]"#, "\"poison\""]).good();
-    let mut working = worker(&rig, contract, &["false"]);
-    assert!(working.complaint().contains("exit status: 1; will be tried again"));
-    let tasks = || rig.run(&["peek", "emails", "0", "1", "--json"]).json();
+    server.run(&["put", "emails", r#"["ann"]"#, "\"poison\""]).good();
+    let mut working = worker(&server, contract, &["false"]);
+    assert!(working.error_line().contains("exit status: 1; will be tried again"));
+    let tasks = || server.run(&["peek", "emails", "0", "1", "--json"]).json();
     while !tasks().iter().all(|task| task["attempts"] != 0) {}
     working.signal("INT");
     assert!(working.ended().ends(0).err.contains("stopping when the running programs"));
-    let ran = rig.run(&["worker", "--contract", contract]).ends(2);
+    let ran = server.run(&["worker", "--contract", contract]).ends(2);
     assert!(ran.err.contains("PROGRAM"), "{}", ran.err);
     // Options for tubes were accepted without effect; a typing error used up the attempts of all tasks.
     for wrong in
@@ -103,31 +103,33 @@ fn a_failed_program_has_its_task_tried_again() {
     {
         let mut args = vec!["worker", "--contract", contract];
         args.extend(wrong);
-        rig.run(&args).ends(2);
+        server.run(&args).ends(2);
     }
 }
 
 #[test]
 fn a_killed_worker_loses_no_task() {
-    let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+    let (server, folder) = (TestServer::new(), tempfile::tempdir().unwrap());
     let (contract, gate) = (folder.path().join("queues.yaml"), folder.path().join("gate"));
     fs::write(&contract, GOOD).unwrap();
     assert!(Command::new("mkfifo").arg(&gate).status().unwrap().success());
     let contract = contract.to_str().unwrap();
-    rig.run(&["put", "emails", r#"["a"]"#, r#"["b"]"#, r#"["c"]"#, r#"["d"]"#, r#"["e"]"#]).good();
+    server
+        .run(&["put", "emails", r#"["a"]"#, r#"["b"]"#, r#"["c"]"#, r#"["d"]"#, r#"["e"]"#])
+        .good();
     let waiting = format!("echo started; cat {}", gate.display());
     let mut command = binary();
     command.args(["worker", "--contract", contract, "--processors", "3", "--lease", "2s", "--"]);
-    command.args(["sh", "-c", &waiting]).env("TASKYARD_URL", &rig.serving.url);
+    command.args(["sh", "-c", &waiting]).env("TASKYARD_URL", &server.serving.url);
     let mut killed = Running::start(&mut command);
     for _ in 0..3 {
         assert_eq!(killed.line(), "started\n");
     }
     killed.signal("KILL");
     drop(killed);
-    let working = worker(&rig, contract, &["true"]);
+    let working = worker(&server, contract, &["true"]);
     let emails = || {
-        let tubes = rig.run(&["stats", "--json"]).json();
+        let tubes = server.run(&["stats", "--json"]).json();
         tubes.into_iter().find(|tube| tube["name"] == "emails").unwrap()
     };
     while emails()["tasks"]["total"] != 0 {}
@@ -141,7 +143,7 @@ fn a_killed_worker_loses_no_task() {
 /// Reads lines of standard error until one contains these words.
 fn complained(working: &mut Running, words: &str) -> String {
     loop {
-        let line = working.complaint();
+        let line = working.error_line();
         assert!(!line.is_empty(), "it ended without {words:?}");
         if line.contains(words) {
             return line;
@@ -153,7 +155,7 @@ fn complained(working: &mut Running, words: &str) -> String {
 /// ignored silently.
 #[test]
 fn errors_of_tasks_and_settings_are_logged() {
-    let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+    let (server, folder) = (TestServer::new(), tempfile::tempdir().unwrap());
     let (contract, config) = (folder.path().join("queues.yaml"), folder.path().join("conf.yaml"));
     fs::write(&contract, GOOD).unwrap();
     let settings = |count: &str| {
@@ -165,8 +167,8 @@ fn errors_of_tasks_and_settings_are_logged() {
     let mut command = binary();
     command.args(["worker", "--name", "shop/mailer", "--contract"]).arg(&contract);
     command.arg("--config").arg(&config).args(["--", "cat"]);
-    let mut working = Running::start(command.env("TASKYARD_URL", &rig.serving.url));
-    rig.run(&["put", "emails", "\"poison\""]).good();
+    let mut working = Running::start(command.env("TASKYARD_URL", &server.serving.url));
+    server.run(&["put", "emails", "\"poison\""]).good();
     let line = complained(&mut working, "cannot decode the payload of a task");
     assert!(line.contains("emails"), "{line}");
     settings("many");
@@ -201,18 +203,18 @@ fn it_waits_for_a_server_that_is_not_started_yet() {
 /// After a restart of the server the lease was lost; the program kept running, and so did a second one.
 #[test]
 fn a_program_whose_lease_is_lost_is_killed() {
-    let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+    let (server, folder) = (TestServer::new(), tempfile::tempdir().unwrap());
     let (contract, gate) = (folder.path().join("queues.yaml"), folder.path().join("gate"));
     fs::write(&contract, GOOD).unwrap();
     assert!(Command::new("mkfifo").arg(&gate).status().unwrap().success());
     let waiting = format!("echo $TASKYARD_ATTEMPTS; cat {}", gate.display());
     let mut command = binary();
     command.args(["worker", "--lease", "1s", "--contract"]).arg(&contract);
-    command.args(["--", "sh", "-c", &waiting]).env("TASKYARD_URL", &rig.serving.url);
-    rig.run(&["put", "emails", r#"["ann"]"#]).good();
+    command.args(["--", "sh", "-c", &waiting]).env("TASKYARD_URL", &server.serving.url);
+    server.run(&["put", "emails", r#"["ann"]"#]).good();
     let mut working = Running::start(&mut command);
     assert_eq!(working.line(), "0\n");
-    rig.run(&["release", "emails", "0"]).good();
+    server.run(&["release", "emails", "0"]).good();
     complained(&mut working, "the lease was lost; killed");
     assert_eq!(working.line(), "1\n");
     working.signal("TERM");
@@ -225,23 +227,23 @@ fn a_program_whose_lease_is_lost_is_killed() {
 /// ignored silently.
 #[test]
 fn a_program_is_killed_after_run_max_and_its_task_tried_again() {
-    let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+    let (server, folder) = (TestServer::new(), tempfile::tempdir().unwrap());
     let (contract, gate) = (folder.path().join("queues.yaml"), folder.path().join("gate"));
     fs::write(&contract, GOOD).unwrap();
     assert!(Command::new("mkfifo").arg(&gate).status().unwrap().success());
-    rig.run(&["tube", "create", "emails", "--queue-num", "1", "--attempts-max", "9"]).good();
-    rig.run(&["put", "emails", r#"["ann"]"#]).good();
+    server.run(&["tube", "create", "emails", "--queue-num", "1", "--attempts-max", "9"]).good();
+    server.run(&["put", "emails", r#"["ann"]"#]).good();
     let mut command = binary();
     command.args(["worker", "--lease", "1s", "--run-max", "2s", "--metrics", "127.0.0.1:0"]);
     command.arg("--contract").arg(&contract).args(["--", "cat"]).arg(&gate);
-    let mut working = Running::start(command.env("TASKYARD_URL", &rig.serving.url));
+    let mut working = Running::start(command.env("TASKYARD_URL", &server.serving.url));
     complained(&mut working, "the tube has attempts_max");
     let address = metrics_address(&complained(&mut working, "metrics: "));
     complained(&mut working, "handler ran longer than run_max");
     complained(&mut working, "emails 0: ran longer than run_max; killed; will be tried again");
     let counted = "queue_handler_timeouts_total{queue_num=\"1\"} 1";
     assert!(fetch(&address, "/metrics").lines().any(|line| line == counted));
-    while rig.run(&["peek", "emails", "0", "--json"]).json()[0]["attempts"] == 0 {}
+    while server.run(&["peek", "emails", "0", "--json"]).json()[0]["attempts"] == 0 {}
     working.signal("TERM");
     working.signal("TERM");
     working.ended();
@@ -250,7 +252,7 @@ fn a_program_is_killed_after_run_max_and_its_task_tried_again() {
 /// Settings for a queue that the contract does not have were ignored, and so was an empty file.
 #[test]
 fn settings_without_effect_are_refused() {
-    let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+    let (server, folder) = (TestServer::new(), tempfile::tempdir().unwrap());
     let (contract, config) = (folder.path().join("queues.yaml"), folder.path().join("conf.yaml"));
     fs::write(&contract, GOOD).unwrap();
     let lacking = "{shop: {worker: {queue: {mailer: {queue: {7: {batch_size: 3}}}}}}}";
@@ -261,7 +263,7 @@ fn settings_without_effect_are_refused() {
         fs::write(&config, text).unwrap();
         let args = ["worker", "--name", "shop/mailer", "--contract", contract.to_str().unwrap()];
         let args = [&args[..], &["--config", config.to_str().unwrap(), "--", "cat"]].concat();
-        let refused = rig.run(&args).ends(2);
+        let refused = server.run(&args).ends(2);
         assert!(refused.err.contains(wanted), "{refused:?}");
     }
 }

@@ -4,7 +4,7 @@ use taskyard_sql::Conninfo;
 use taskyard_sql::connection::{Query, SessionOptions, connect};
 
 use crate::many::{TASKS, source};
-use crate::rig::{Running, Serving, binary, run};
+use crate::process::{Running, Serving, binary, run};
 use taskyard_testkit::postgres::{Cluster, programs};
 
 /// Queries one value from a database until it is accepted.

@@ -1,6 +1,6 @@
 //! A killed server: what was acknowledged is not lost.
 
-use crate::rig::Serving;
+use crate::process::Serving;
 
 #[test]
 fn nothing_acknowledged_is_lost() {

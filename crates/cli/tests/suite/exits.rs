@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::rig::{Rig, Serving, TOKEN, run, token_file};
+use crate::process::{Serving, TOKEN, TestServer, run, token_file};
 
 #[test]
 fn an_unreachable_server() {
@@ -14,21 +14,21 @@ fn an_unreachable_server() {
 
 #[test]
 fn missing_tubes_and_tasks() {
-    let rig = Rig::new();
+    let server = TestServer::new();
     for verb in [["take", "nope", "--json"], ["ack", "nope", "0"], ["kick", "nope", "--all"]] {
-        let ran = rig.run(&verb).ends(4);
+        let ran = server.run(&verb).ends(4);
         assert!(ran.err.contains("'nope' does not exist; taskyard tube list"), "{}", ran.err);
     }
 }
 
 #[test]
 fn a_stale_delivery() {
-    let rig = Rig::new();
-    rig.run(&["put", "mail", "x"]).good();
-    let lease = rig.run(&["take", "mail", "--json"]).json()[0]["lease"].as_u64().unwrap();
+    let server = TestServer::new();
+    server.run(&["put", "mail", "x"]).good();
+    let lease = server.run(&["take", "mail", "--json"]).json()[0]["lease"].as_u64().unwrap();
     let stale = format!("0:{}", lease + 1);
     for verb in ["ack", "release", "touch"] {
-        let ran = rig.run(&[verb, "mail", &stale, "77"]).ends(5);
+        let ran = server.run(&[verb, "mail", &stale, "77"]).ends(5);
         assert_eq!(ran.err.lines().count(), 2, "{}", ran.err);
     }
 }
@@ -60,11 +60,11 @@ fn invalid_arguments() {
 
 #[test]
 fn limits_are_enforced() {
-    let rig = Rig::new();
+    let server = TestServer::new();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("large");
     fs::write(&file, "x".repeat(2 << 20)).unwrap();
-    let ran = rig.run(&["put", "mail", &format!("@{}", file.display())]).ends(6);
+    let ran = server.run(&["put", "mail", &format!("@{}", file.display())]).ends(6);
     assert!(ran.err.contains("store the data somewhere else"), "{}", ran.err);
 }
 
@@ -84,8 +84,8 @@ fn a_token_grants_access() {
 // An address without a scheme, as users often write it, was refused.
 #[test]
 fn an_address_needs_no_scheme() {
-    let rig = Rig::new();
-    let address = rig.serving.url.trim_start_matches("http://");
+    let server = TestServer::new();
+    let address = server.serving.url.trim_start_matches("http://");
     let put = run(&["put", "mail", "x", "--url", address]);
     assert_eq!(put.good(), "0\n");
     let port = address.rsplit(':').next().unwrap();

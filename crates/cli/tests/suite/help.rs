@@ -2,7 +2,7 @@
 
 use taskyard_store::OpenOptions;
 
-use crate::rig::run;
+use crate::process::run;
 
 /// All commands.
 const VERBS: [&str; 23] = [

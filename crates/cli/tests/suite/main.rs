@@ -9,7 +9,7 @@ mod help;
 mod manager;
 mod many;
 mod pool;
-mod rig;
+mod process;
 mod semaphores;
 mod serve;
 mod sql;

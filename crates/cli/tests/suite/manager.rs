@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::rig::{Running, Serving, binary};
+use crate::process::{Running, Serving, binary};
 
 const CONTRACT: &str = "\
 queues:

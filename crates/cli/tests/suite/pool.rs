@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::rig::{Serving, TOKEN, binary, run, token_file};
+use crate::process::{Serving, TOKEN, binary, run, token_file};
 
 const CONFIG: &str = "
 backends: 1

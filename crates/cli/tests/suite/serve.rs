@@ -6,17 +6,17 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use crate::rig::{Ran, Rig, Running, Serving, TOKEN, binary, run, token_file};
+use crate::process::{Ran, Running, Serving, TOKEN, TestServer, binary, run, token_file};
 
 /// The suggested commands work in a shell.
 #[test]
 fn the_suggested_commands_of_the_start_message_work() {
-    let rig = Rig::new();
-    let screen = &rig.serving.screen;
+    let server = TestServer::new();
+    let screen = &server.serving.screen;
     assert!(screen.starts_with(&format!("taskyard {}", env!("CARGO_PKG_VERSION"))), "{screen}");
     assert!(screen.contains("durable") && screen.contains("0 in 0 tubes"), "{screen}");
     assert_eq!(paste(screen), 3, "{screen}");
-    let stats = rig.run(&["stats", "--json"]).json();
+    let stats = server.run(&["stats", "--json"]).json();
     assert_eq!(stats[0]["calls"]["ack"], 1);
 }
 
@@ -67,10 +67,10 @@ fn a_start_failure_prints_its_reason() {
 // A server that could not listen had already created its folder and left it empty.
 #[test]
 fn a_failed_start_creates_no_folder() {
-    let rig = Rig::new();
+    let server = TestServer::new();
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
-    let address = rig.serving.url.trim_start_matches("http://");
+    let address = server.serving.url.trim_start_matches("http://");
     run(&["serve", "--data", data.to_str().unwrap(), "--http", address]).ends(9);
     run(&["serve", "--data", data.to_str().unwrap(), "--http", "0.0.0.0:0"]).ends(9);
     assert!(!data.exists());
@@ -126,7 +126,7 @@ fn an_insecure_server_warns_and_prints_its_addresses() {
         "--insecure",
     ]);
     let mut running = Running::start(&mut command);
-    let warning = running.complaint();
+    let warning = running.error_line();
     assert!(warning.contains("warning") && warning.contains("without a token"), "{warning}");
     let mut line = running.line();
     while !line.trim().starts_with("http ") {
@@ -146,7 +146,7 @@ fn a_starting_server_answers_that_it_is_starting() {
     let mut command = binary();
     command.env("TASKYARD_LOG", "info").args(["serve", "--store", &store, "--http", "127.0.0.1:0"]);
     let mut running = Running::start(command.args(["--iproto", "off"]));
-    let line = running.complaint();
+    let line = running.error_line();
     let address = line.split("http=").nth(1).and_then(|rest| rest.split_whitespace().next());
     let address = address.unwrap_or_else(|| panic!("{line}")).to_owned();
     let (_asked, _) = database.accept().unwrap();
@@ -164,19 +164,19 @@ fn a_starting_server_answers_that_it_is_starting() {
 
 #[test]
 fn strict_servers_create_no_tubes() {
-    let rig = Rig::with(&["--strict-tubes"]);
-    let refused = rig.run(&["put", "my mail", "x"]).ends(4);
+    let server = TestServer::with(&["--strict-tubes"]);
+    let refused = server.run(&["put", "my mail", "x"]).ends(4);
     assert!(refused.err.contains("taskyard tube create 'my mail'"), "{}", refused.err);
-    rig.run(&["tube", "create", "my mail"]).good();
-    rig.run(&["put", "my mail", "x"]).good();
+    server.run(&["tube", "create", "my mail"]).good();
+    server.run(&["put", "my mail", "x"]).good();
 }
 
 // The suggested commands put into a tube that a strict server does not create.
 #[test]
 fn the_suggested_commands_of_a_strict_server_work() {
-    let rig = Rig::with(&["--strict-tubes"]);
-    assert_eq!(paste(&rig.serving.screen), 4);
-    assert_eq!(rig.run(&["stats", "--json"]).json()[0]["calls"]["ack"], 1);
+    let server = TestServer::with(&["--strict-tubes"]);
+    assert_eq!(paste(&server.serving.screen), 4);
+    assert_eq!(server.run(&["stats", "--json"]).json()[0]["calls"]["ack"], 1);
 }
 
 /// Runs the suggested commands of the start message; returns their number.
@@ -197,8 +197,8 @@ fn iproto(screen: &str) -> &str {
 
 #[test]
 fn clients_of_tarantools_queue_are_served_too() {
-    let rig = Rig::new();
-    let mut stream = TcpStream::connect(iproto(&rig.serving.screen)).unwrap();
+    let server = TestServer::new();
+    let mut stream = TcpStream::connect(iproto(&server.serving.screen)).unwrap();
     let mut greeting = [0; 128];
     stream.read_exact(&mut greeting).unwrap();
     assert!(greeting.starts_with(b"Tarantool 2.11."));

@@ -8,7 +8,7 @@ use taskyard_sql::Conninfo;
 use taskyard_sql::connection::{Connection, Query, SessionOptions, connect};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::rig::{Running, Serving, binary, run};
+use crate::process::{Running, Serving, binary, run};
 use taskyard_testkit::postgres::{Cluster, programs};
 
 /// A database for one test, and a connection to it.

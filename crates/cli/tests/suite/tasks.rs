@@ -6,42 +6,43 @@ use std::process::Stdio;
 
 use serde_json::json;
 
-use crate::rig::{Rig, binary};
+use crate::process::{TestServer, binary};
 
 #[test]
 fn a_task_is_put_taken_and_acked() {
-    let rig = Rig::new();
-    assert_eq!(rig.run(&["put", "mail", r#"{"to": "ann"}"#]).good(), "0\n");
-    let taken = rig.run(&["take", "mail", "--json"]).json();
+    let server = TestServer::new();
+    assert_eq!(server.run(&["put", "mail", r#"{"to": "ann"}"#]).good(), "0\n");
+    let taken = server.run(&["take", "mail", "--json"]).json();
     assert_eq!(taken.len(), 1);
     let task = &taken[0];
     assert_eq!(task["id"], 0);
     assert_eq!(task["attempts"], 0);
     assert_eq!(task["data"], json!({"to": "ann"}));
     assert_eq!(task["due"], task["created"], "since when it was ready");
-    assert_eq!(rig.run(&["peek", "mail", "0", "--json"]).json()[0]["due"], task["due"]);
+    assert_eq!(server.run(&["peek", "mail", "0", "--json"]).json()[0]["due"], task["due"]);
     let name = format!("0:{}", task["lease"]);
-    assert_eq!(rig.run(&["ack", "mail", &name]).good(), "acked 0\n");
-    rig.run(&["ack", "mail", &name]).ends(4);
-    rig.run(&["take", "mail"]).ends(3);
+    assert_eq!(server.run(&["ack", "mail", &name]).good(), "acked 0\n");
+    server.run(&["ack", "mail", &name]).ends(4);
+    server.run(&["take", "mail"]).ends(3);
 }
 
 #[test]
 fn take_prints_the_command_to_ack() {
-    let rig = Rig::new();
-    rig.run(&["put", "my mail", "hello"]).good();
-    let taken = rig.run(&["take", "my mail", "--lease", "1m30s"]).ends(0);
+    let server = TestServer::new();
+    server.run(&["put", "my mail", "hello"]).good();
+    let taken = server.run(&["take", "my mail", "--lease", "1m30s"]).ends(0);
     assert!(taken.out.contains("\"hello\""), "{taken:?}");
     let ack = taken.err.split("when done: ").nth(1).expect("the ack is shown").trim().to_owned();
     assert!(taken.err.contains("90 s") && ack.contains("ack 'my mail' 0:"), "{taken:?}");
     let mut shell = std::process::Command::new("sh");
-    let pasted = shell.args(["-c", &ack]).env("TASKYARD_URL", &rig.serving.url).output().unwrap();
+    let pasted =
+        shell.args(["-c", &ack]).env("TASKYARD_URL", &server.serving.url).output().unwrap();
     assert!(pasted.status.success(), "{pasted:?}");
 }
 
 #[test]
 fn data_is_json_text_or_a_file() {
-    let rig = Rig::new();
+    let server = TestServer::new();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("letter");
     fs::write(&file, "dear ann\n").unwrap();
@@ -49,21 +50,21 @@ fn data_is_json_text_or_a_file() {
     fs::write(&binary, [0xff, 0x00]).unwrap();
     let (file, binary) = (format!("@{}", file.display()), format!("@{}", binary.display()));
     let put = ["put", "mail", "17", "{broken", &file, &binary, "-5", "null"];
-    assert_eq!(rig.run(&put).good(), "0\n1\n2\n3\n4\n5\n");
-    let piped = rig.serving.run_with(&["put", "mail", "-"], "[1, 2]\n");
+    assert_eq!(server.run(&put).good(), "0\n1\n2\n3\n4\n5\n");
+    let piped = server.serving.run_with(&["put", "mail", "-"], "[1, 2]\n");
     assert_eq!(piped.good(), "6\n");
-    let data: Vec<_> = rig.run(&["take", "mail", "--count", "10", "--json"]).json();
+    let data: Vec<_> = server.run(&["take", "mail", "--count", "10", "--json"]).json();
     let data: Vec<_> = data.iter().map(|task| task["data"].clone()).collect();
     let expected = json!([17, "{broken", "dear ann", null, -5, null, [1, 2]]);
     assert_eq!(json!(data), expected);
-    let peeked = rig.run(&["peek", "mail", "3", "5", "--json"]).json();
+    let peeked = server.run(&["peek", "mail", "3", "5", "--json"]).json();
     assert_eq!(peeked[0]["data_base64"], "xAL/AA==");
     assert!(peeked[1].get("data").is_some_and(|data| data.is_null()));
 }
 
 #[test]
 fn options_of_a_put_are_stored() {
-    let rig = Rig::new();
+    let server = TestServer::new();
     let put = [
         "put",
         "mail",
@@ -80,39 +81,39 @@ fn options_of_a_put_are_stored() {
         r#"{"trace": 7}"#,
         "--json",
     ];
-    assert_eq!(rig.run(&put).json(), [json!({"id": 0, "state": "delayed"})]);
-    let task = &rig.run(&["peek", "mail", "0", "--json"]).json()[0];
+    assert_eq!(server.run(&put).json(), [json!({"id": 0, "state": "delayed"})]);
+    let task = &server.run(&["peek", "mail", "0", "--json"]).json()[0];
     assert_eq!(task["pri"], 3);
     assert_eq!(task["ttr"], 90.0);
     assert_eq!(task["due"], 4_102_444_800.0);
     assert_eq!(task["meta"], json!({"trace": 7}));
     assert_eq!(task["reason"]["name"], "not_due");
-    let shown = rig.run(&["peek", "mail", "0"]).good();
+    let shown = server.run(&["peek", "mail", "0"]).good();
     assert!(shown.contains("; due in ") && shown.contains("(2100-01-01T00:00:00Z)"), "{shown}");
-    rig.run(&["put", "mail", "x", "--meta", "7"]).ends(2);
-    rig.run(&["put", "mail", "x", "--ttl", "soon"]).ends(2);
-    rig.run(&["put", "mail", "x", "--delay", "5s", "--at", "2100-01-01"]).ends(2);
+    server.run(&["put", "mail", "x", "--meta", "7"]).ends(2);
+    server.run(&["put", "mail", "x", "--ttl", "soon"]).ends(2);
+    server.run(&["put", "mail", "x", "--delay", "5s", "--at", "2100-01-01"]).ends(2);
 }
 
 #[test]
 fn lines_become_tasks() {
-    let rig = Rig::new();
+    let server = TestServer::new();
     let lines: String = (0..2500).map(|n| format!("{n}\n\n")).collect();
-    let put = rig.serving.run_with(&["put", "numbers", "--lines"], &lines).ends(0);
+    let put = server.serving.run_with(&["put", "numbers", "--lines"], &lines).ends(0);
     assert_eq!(put.out.lines().count(), 2500);
     assert!(put.err.contains("2500 tasks"), "{}", put.err);
-    let taken = rig.run(&["take", "numbers", "--count", "3000", "--json"]).json();
+    let taken = server.run(&["take", "numbers", "--count", "3000", "--json"]).json();
     assert!(taken.iter().enumerate().all(|(n, task)| task["data"] == n), "in their order");
     assert_eq!(taken.len(), 2500);
 }
 
 #[test]
 fn a_closed_pipe_is_not_an_error() {
-    let rig = Rig::new();
-    rig.run(&["put", "mail", "x"]).good();
+    let server = TestServer::new();
+    server.run(&["put", "mail", "x"]).good();
     for args in [vec!["stats"], vec!["take", "mail"], vec!["completions", "bash"], vec!["--help"]] {
         let mut command = binary();
-        command.args(&args).env("TASKYARD_URL", &rig.serving.url);
+        command.args(&args).env("TASKYARD_URL", &server.serving.url);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         drop(child.stdout.take());
@@ -125,41 +126,41 @@ fn a_closed_pipe_is_not_an_error() {
 
 #[test]
 fn release_bury_kick_touch_and_delete_work() {
-    let rig = Rig::new();
-    rig.run(&["put", "mail", "a", "b", "c"]).good();
-    let lease = rig.run(&["take", "mail", "--json"]).json()[0]["lease"].to_string();
+    let server = TestServer::new();
+    server.run(&["put", "mail", "a", "b", "c"]).good();
+    let lease = server.run(&["take", "mail", "--json"]).json()[0]["lease"].to_string();
     let name = format!("0:{lease}");
-    let shown = rig.run(&["peek", "mail", "0"]).good();
+    let shown = server.run(&["peek", "mail", "0"]).good();
     assert!(shown.contains("runs now; its lease ends in "), "{shown}");
-    assert_eq!(rig.run(&["touch", "mail", &name, "--by", "5m"]).good(), "touched 0\n");
-    assert_eq!(rig.run(&["release", "mail", &name, "--delay", "1h"]).good(), "released 0\n");
-    assert_eq!(rig.run(&["bury", "mail", "0", "1"]).good(), "buried 0\nburied 1\n");
-    assert_eq!(rig.run(&["kick", "mail"]).good(), "kicked 1\n");
-    assert_eq!(rig.run(&["kick", "mail", "--all", "--json"]).json(), [json!({"kicked": 1})]);
-    let deleted = rig.run(&["delete", "mail", "1", "9", "--json"]).ends(4).json();
+    assert_eq!(server.run(&["touch", "mail", &name, "--by", "5m"]).good(), "touched 0\n");
+    assert_eq!(server.run(&["release", "mail", &name, "--delay", "1h"]).good(), "released 0\n");
+    assert_eq!(server.run(&["bury", "mail", "0", "1"]).good(), "buried 0\nburied 1\n");
+    assert_eq!(server.run(&["kick", "mail"]).good(), "kicked 1\n");
+    assert_eq!(server.run(&["kick", "mail", "--all", "--json"]).json(), [json!({"kicked": 1})]);
+    let deleted = server.run(&["delete", "mail", "1", "9", "--json"]).ends(4).json();
     let expected = [json!({"id": 1, "outcome": "done"}), json!({"id": 9, "outcome": "missing"})];
     assert_eq!(deleted, expected);
-    let peeked = rig.run(&["peek", "mail", "2", "9"]).ends(4);
+    let peeked = server.run(&["peek", "mail", "2", "9"]).ends(4);
     assert!(peeked.out.contains("waits for a consumer"), "{peeked:?}");
 }
 
 // Invalid JSON was stored as text without a hint.
 #[test]
 fn invalid_json_gets_a_hint() {
-    let rig = Rig::new();
-    let put = rig.run(&["put", "mail", r#"{"to": ann}"#]).ends(0);
+    let server = TestServer::new();
+    let put = server.run(&["put", "mail", r#"{"to": ann}"#]).ends(0);
     assert!(
         put.err.contains("looks like JSON but is not") && put.err.contains("--as text"),
         "{put:?}"
     );
     assert_eq!(put.out, "0\n");
-    let refused = rig.run(&["put", "mail", r#"{"to": ann}"#, "--as", "json"]).ends(2);
+    let refused = server.run(&["put", "mail", r#"{"to": ann}"#, "--as", "json"]).ends(2);
     assert!(refused.err.contains("is not JSON"), "{refused:?}");
-    assert_eq!(rig.run(&["put", "mail", "[draft]", "--as", "text"]).ends(0).err, "");
-    assert_eq!(rig.run(&["put", "mail", "17", "--as", "text"]).ends(0).err, "");
-    let lines = rig.serving.run_with(&["put", "mail", "--lines"], "[a\n[b\n").ends(0);
+    assert_eq!(server.run(&["put", "mail", "[draft]", "--as", "text"]).ends(0).err, "");
+    assert_eq!(server.run(&["put", "mail", "17", "--as", "text"]).ends(0).err, "");
+    let lines = server.serving.run_with(&["put", "mail", "--lines"], "[a\n[b\n").ends(0);
     assert_eq!(lines.err.matches("looks like JSON").count(), 1, "{lines:?}");
-    let data = rig.run(&["take", "mail", "--count", "9", "--json"]).json();
+    let data = server.run(&["take", "mail", "--count", "9", "--json"]).json();
     let data: Vec<_> = data.iter().map(|task| task["data"].clone()).collect();
     assert_eq!(json!(data), json!([r#"{"to": ann}"#, "[draft]", "17", "[a", "[b"]));
 }
@@ -167,48 +168,81 @@ fn invalid_json_gets_a_hint() {
 // A paused tube was reported as empty.
 #[test]
 fn a_take_from_a_paused_tube_says_that_it_is_paused() {
-    let rig = Rig::new();
-    rig.run(&["put", "my mail", "x"]).good();
-    rig.run(&["tube", "pause", "my mail"]).good();
-    let taken = rig.run(&["take", "my mail"]).ends(3);
+    let server = TestServer::new();
+    server.run(&["put", "my mail", "x"]).good();
+    server.run(&["tube", "pause", "my mail"]).good();
+    let taken = server.run(&["take", "my mail"]).ends(3);
     assert!(
         taken.err.contains("is paused, 1 ready") && taken.err.contains("tube resume 'my mail'"),
         "{taken:?}"
     );
-    rig.run(&["tube", "resume", "my mail"]).good();
-    rig.run(&["take", "my mail"]).ends(0);
-    assert!(rig.run(&["take", "my mail"]).ends(3).err.contains("nothing to take"));
+    server.run(&["tube", "resume", "my mail"]).good();
+    server.run(&["take", "my mail"]).ends(0);
+    assert!(server.run(&["take", "my mail"]).ends(3).err.contains("nothing to take"));
 }
 
 // --pri -1 was reported as an invalid digit, and a date was refused.
 #[test]
 fn invalid_numbers_and_times_print_the_valid_forms() {
-    let rig = Rig::new();
+    let server = TestServer::new();
     for args in [&["put", "mail", "x", "--pri", "-1"][..], &["tube", "create", "x", "--pri", "-1"]]
     {
-        let wrong = rig.run(args).ends(2);
+        let wrong = server.run(args).ends(2);
         assert!(wrong.err.contains("a whole number from 0 to 18446744073709551615"), "{wrong:?}");
     }
-    rig.run(&["put", "mail", "x", "--at", "2100-01-01"]).good();
-    let task = &rig.run(&["peek", "mail", "0", "--json"]).json()[0];
+    server.run(&["put", "mail", "x", "--at", "2100-01-01"]).good();
+    let task = &server.run(&["peek", "mail", "0", "--json"]).json()[0];
     assert_eq!(task["due"], 4_102_444_800.0, "midnight in UTC");
-    let wrong = rig.run(&["put", "mail", "x", "--at", "2100-01-01T08:00:00"]).ends(2);
+    let wrong = server.run(&["put", "mail", "x", "--at", "2100-01-01T08:00:00"]).ends(2);
     assert!(wrong.err.contains("with its zone such as 2030-01-31T08:00:00Z"), "{wrong:?}");
 }
 
 // The attempts of kicked tasks were not documented: after --all the next failure buried each again.
 #[test]
 fn a_kicked_task_keeps_its_attempts() {
-    let rig = Rig::new();
-    rig.run(&["tube", "create", "mail", "--attempts-max", "1"]).good();
-    rig.run(&["put", "mail", "x"]).good();
+    let server = TestServer::new();
+    server.run(&["tube", "create", "mail", "--attempts-max", "1"]).good();
+    server.run(&["put", "mail", "x"]).good();
     for attempts in 1..3 {
-        rig.run(&["take", "mail"]).ends(0);
-        rig.run(&["release", "mail", "0"]).good();
-        let task = &rig.run(&["peek", "mail", "0", "--json"]).json()[0];
+        server.run(&["take", "mail"]).ends(0);
+        server.run(&["release", "mail", "0"]).good();
+        let task = &server.run(&["peek", "mail", "0", "--json"]).json()[0];
         assert_eq!((&task["state"], &task["attempts"]), (&json!("buried"), &json!(attempts)));
-        assert_eq!(rig.run(&["kick", "mail", "--all"]).good(), "kicked 1\n");
+        assert_eq!(server.run(&["kick", "mail", "--all"]).good(), "kicked 1\n");
     }
-    let help = rig.run(&["kick", "--help"]).good();
+    let help = server.run(&["kick", "--help"]).good();
     assert!(help.contains("A kicked task keeps its attempts"), "{help}");
+}
+
+/// There was no way to find a buried task without guessing its id.
+#[test]
+fn tasks_are_found_by_state_and_payload() {
+    let server = TestServer::new();
+    server.run(&["put", "mail", r#"{"to": "ann"}"#, r#"{"to": "bob"}"#, r#"{"to": "cyd"}"#]).good();
+    server.run(&["bury", "mail", "1"]).good();
+    let shown = server.run(&["tasks", "mail", "--state", "buried"]).good();
+    assert!(shown.contains("bob") && shown.contains("buried") && !shown.contains("ann"), "{shown}");
+    let found = server.run(&["tasks", "mail", "--match", "cyd", "--json"]).json();
+    assert_eq!((found.len(), &found[0]["id"]), (1, &json!(2)));
+    let first = server.run(&["tasks", "mail", "--limit", "2"]).ends(0);
+    assert!(first.err.contains("add --after 1"), "{first:?}");
+    let rest = server.run(&["tasks", "mail", "--after", "1", "--json"]).json();
+    assert_eq!((rest.len(), &rest[0]["id"]), (1, &json!(2)));
+    let queue = server.run(&["tasks", "mail", "--order", "queue", "--json"]).json();
+    assert_eq!(queue.iter().map(|task| &task["id"]).collect::<Vec<_>>(), [0, 2]);
+    let next = server.run(&["peek", "mail"]).good();
+    assert!(next.contains("ann") && next.contains("cyd") && !next.contains("bob"), "{next}");
+    server.run(&["tasks", "nowhere"]).ends(4);
+}
+
+#[test]
+fn everything_about_a_task_is_shown() {
+    let server = TestServer::new();
+    server.run(&["put", "mail", r#"{"to": "ann"}"#, "--pri", "5"]).good();
+    let shown = server.run(&["task", "mail", "0"]).good();
+    for part in ["ready", "priority      5", "attempts      0", r#"{"to":"ann"}"#, "created"] {
+        assert!(shown.contains(part), "{part} in {shown}");
+    }
+    assert_eq!(server.run(&["task", "mail", "0", "--json"]).json()[0]["pri"], 5);
+    server.run(&["task", "mail", "9"]).ends(4);
 }

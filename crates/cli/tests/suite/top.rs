@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 
-use crate::rig::{Rig, Running, Serving, binary, run, token_file};
+use crate::process::{Running, Serving, TestServer, binary, run, token_file};
 
 /// The sequences that enter and leave full screen mode.
 const TAKEN_OVER: &str = "\u{1b}[?1049h";
@@ -13,7 +13,7 @@ const GIVEN_BACK: &str = "\u{1b}[?1049l";
 const CURSOR_SHOWN: &str = "\u{1b}[?25h";
 
 /// The view in a terminal that `script` creates. Dropping this kills it.
-struct Terminal {
+struct PseudoTerminal {
     child: Child,
     keys: Option<ChildStdin>,
     out: ChildStdout,
@@ -21,7 +21,7 @@ struct Terminal {
     screen: String,
 }
 
-impl Terminal {
+impl PseudoTerminal {
     /// Starts the view. The shell prints its process id before it runs the view.
     fn start(url: &str) -> Self {
         let line = format!(
@@ -35,7 +35,7 @@ impl Terminal {
         let mut child = command.spawn().expect("script is there");
         let out = child.stdout.take().expect("the output is piped");
         let keys = child.stdin.take();
-        Terminal { child, keys, out, screen: String::new() }
+        PseudoTerminal { child, keys, out, screen: String::new() }
     }
 
     /// Reads until this text is shown after what was read before.
@@ -78,7 +78,7 @@ impl Terminal {
     }
 }
 
-impl Drop for Terminal {
+impl Drop for PseudoTerminal {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _ = self.child.kill();
@@ -88,10 +88,10 @@ impl Drop for Terminal {
 
 #[test]
 fn keys_end_it_and_restore_the_terminal() {
-    let rig = Rig::new();
-    rig.run(&["put", "letters", "x"]).good();
+    let server = TestServer::new();
+    server.run(&["put", "letters", "x"]).good();
     for keys in ["q", "\u{1b}", "\u{3}", "/qq\r>>rq"] {
-        let mut terminal = Terminal::start(&rig.serving.url);
+        let mut terminal = PseudoTerminal::start(&server.serving.url);
         terminal.shows("letters");
         terminal.press(keys);
         terminal.ends_well();
@@ -100,10 +100,10 @@ fn keys_end_it_and_restore_the_terminal() {
 
 #[test]
 fn signals_end_it_and_restore_the_terminal() {
-    let rig = Rig::new();
-    rig.run(&["put", "letters", "x"]).good();
+    let server = TestServer::new();
+    server.run(&["put", "letters", "x"]).good();
     for signal in ["TERM", "INT", "HUP"] {
-        let mut terminal = Terminal::start(&rig.serving.url);
+        let mut terminal = PseudoTerminal::start(&server.serving.url);
         terminal.shows("letters");
         terminal.signal(signal);
         terminal.ends_well();
@@ -116,7 +116,7 @@ fn it_waits_for_an_unreachable_server() {
     let serving = Serving::folder(folder.path(), &[]);
     serving.run(&["put", "letters", "x"]).good();
     let address = serving.url.trim_start_matches("http://").to_owned();
-    let mut terminal = Terminal::start(&serving.url);
+    let mut terminal = PseudoTerminal::start(&serving.url);
     terminal.shows("letters");
     serving.signal("TERM");
     serving.ended();
@@ -131,16 +131,16 @@ fn it_waits_for_an_unreachable_server() {
 
 #[test]
 fn without_a_terminal_one_table_is_printed() {
-    let rig = Rig::new();
-    rig.run(&["put", "mail", "x"]).good();
-    rig.run(&["put", "sms", "x"]).good();
-    rig.run(&["put", "sms", "x", "--delay", "1h"]).good();
-    rig.run(&["tube", "pause", "mail"]).good();
+    let server = TestServer::new();
+    server.run(&["put", "mail", "x"]).good();
+    server.run(&["put", "sms", "x"]).good();
+    server.run(&["put", "sms", "x", "--delay", "1h"]).good();
+    server.run(&["tube", "pause", "mail"]).good();
     for flags in [&["top", "--interval", "100ms"][..], &["top", "--once", "--interval", "100ms"]] {
-        let out = rig.run(flags).good();
+        let out = server.run(flags).good();
         let lines: Vec<Vec<&str>> =
             out.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert!(out.starts_with(&rig.serving.url), "{out}");
+        assert!(out.starts_with(&server.serving.url), "{out}");
         assert_eq!(lines[1][..4], ["2", "tubes:", "2", "ready,"], "{out}");
         assert_eq!(lines[3][..3], ["TUBE", "KIND", "READY"], "{out}");
         assert_eq!(lines[4][..4], ["mail", "(paused)", "fifottl", "1"], "{out}");
@@ -151,18 +151,18 @@ fn without_a_terminal_one_table_is_printed() {
         );
         assert_ne!(lines[5][11], "-", "the delayed task wakes: {out}");
     }
-    let out = rig.run(&["top", "--interval", "100ms", "--filter", "SM"]).good();
+    let out = server.run(&["top", "--interval", "100ms", "--filter", "SM"]).good();
     assert!(out.contains("sms") && !out.contains("mail"), "{out}");
-    let out = rig.run(&["top", "--interval", "100ms", "--sort", "delayed"]).good();
+    let out = server.run(&["top", "--interval", "100ms", "--sort", "delayed"]).good();
     assert!(out.find("sms") < out.find("mail"), "{out}");
 }
 
 #[test]
 fn json_lines_are_printed_until_a_signal() {
-    let rig = Rig::new();
-    rig.run(&["put", "mail", "x"]).good();
+    let server = TestServer::new();
+    server.run(&["put", "mail", "x"]).good();
     let mut command = binary();
-    command.args(["top", "--json", "--interval", "100ms", "--url", &rig.serving.url]);
+    command.args(["top", "--json", "--interval", "100ms", "--url", &server.serving.url]);
     let mut top = Running::start(&mut command);
     for _ in 0..2 {
         let line: serde_json::Value = serde_json::from_str(&top.line()).unwrap();
@@ -170,11 +170,11 @@ fn json_lines_are_printed_until_a_signal() {
         assert_eq!(line["tubes"][0]["tasks"]["ready"], 1);
         assert_eq!(line["tubes"][0]["rates"]["put"], 0.0);
         assert_eq!(line["total"]["tubes"], 1);
-        assert_eq!(line["url"], rig.serving.url.as_str());
+        assert_eq!(line["url"], server.serving.url.as_str());
     }
     top.signal("TERM");
     assert_eq!(top.ended().ends(0).err, "");
-    let once = rig.run(&["top", "--json", "--once", "--interval", "100ms"]);
+    let once = server.run(&["top", "--json", "--once", "--interval", "100ms"]);
     assert_eq!(once.json().len(), 1);
 }
 
@@ -199,9 +199,9 @@ fn a_permanent_error_ends_it() {
         assert_eq!((ran.out.as_str(), ran.err.lines().count()), ("", 1), "{}", ran.err);
     }
     let folder = tempfile::tempdir().unwrap();
-    let rig = Rig::with(&["--token-file", &token_file(folder.path())]);
+    let server = TestServer::with(&["--token-file", &token_file(folder.path())]);
     for flags in [&["top"][..], &["top", "--json"]] {
-        rig.run(flags).ends(8);
+        server.run(flags).ends(8);
     }
     run(&["top", "--sort", "colour"]).ends(2);
 }

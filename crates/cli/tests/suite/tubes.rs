@@ -5,76 +5,77 @@ use std::process::Stdio;
 
 use serde_json::json;
 
-use crate::rig::Rig;
+use crate::process::TestServer;
 
 #[test]
 fn tubes_are_created_changed_and_dropped() {
-    let rig = Rig::new();
+    let server = TestServer::new();
     let create = ["tube", "create", "inbox", "--kind", "limfifottl", "--capacity", "1"];
-    assert_eq!(rig.run(&create).good(), "created inbox\n");
-    rig.run(&create).ends(6);
-    rig.run(&[&create[..], &["--if-not-exists"]].concat()).ends(0);
-    rig.run(&["put", "inbox", "x"]).good();
-    rig.run(&["put", "inbox", "y"]).ends(6);
-    let altered =
-        rig.run(&["tube", "alter", "inbox", "--capacity", "none", "--ttr", "5m", "--json"]).json();
+    assert_eq!(server.run(&create).good(), "created inbox\n");
+    server.run(&create).ends(6);
+    server.run(&[&create[..], &["--if-not-exists"]].concat()).ends(0);
+    server.run(&["put", "inbox", "x"]).good();
+    server.run(&["put", "inbox", "y"]).ends(6);
+    let altered = server
+        .run(&["tube", "alter", "inbox", "--capacity", "none", "--ttr", "5m", "--json"])
+        .json();
     assert_eq!(altered[0]["ttr"], 300.0);
     assert!(altered[0].get("capacity").is_none());
-    rig.run(&["put", "inbox", "y"]).good();
-    assert!(rig.run(&["tube", "pause", "inbox"]).good().contains("yes"));
-    rig.run(&["take", "inbox"]).ends(3);
-    assert!(rig.run(&["tube", "resume", "inbox"]).good().contains("ready           2"));
-    rig.run(&["take", "inbox"]).ends(0);
-    rig.run(&["tube", "drop", "inbox"]).ends(6);
-    rig.run(&["tube", "release-all", "inbox"]).good();
-    rig.run(&["tube", "truncate", "inbox", "--yes"]).good();
-    assert_eq!(rig.run(&["tube", "drop", "inbox"]).good(), "dropped inbox\n");
-    rig.run(&["tube", "show", "inbox"]).ends(4);
+    server.run(&["put", "inbox", "y"]).good();
+    assert!(server.run(&["tube", "pause", "inbox"]).good().contains("yes"));
+    server.run(&["take", "inbox"]).ends(3);
+    assert!(server.run(&["tube", "resume", "inbox"]).good().contains("ready           2"));
+    server.run(&["take", "inbox"]).ends(0);
+    server.run(&["tube", "drop", "inbox"]).ends(6);
+    server.run(&["tube", "release-all", "inbox"]).good();
+    server.run(&["tube", "truncate", "inbox", "--yes"]).good();
+    assert_eq!(server.run(&["tube", "drop", "inbox"]).good(), "dropped inbox\n");
+    server.run(&["tube", "show", "inbox"]).ends(4);
 }
 
 // The sub-queue of a first put was ignored, because a put creates tubes without sub-queues.
 #[test]
 fn sub_queues_need_a_tube_that_has_them() {
-    let rig = Rig::new();
+    let server = TestServer::new();
     let put = ["put", "orders", "x", "--subqueue", "ann"];
-    let refused = rig.run(&put).ends(4);
+    let refused = server.run(&put).ends(4);
     assert!(refused.err.contains("tube create orders --kind utubettl"), "{}", refused.err);
-    assert!(rig.run(&["stats", "--json"]).json().is_empty(), "and no tube was made");
-    rig.run(&["tube", "create", "orders", "--kind", "utubettl"]).good();
-    rig.run(&put).good();
+    assert!(server.run(&["stats", "--json"]).json().is_empty(), "and no tube was made");
+    server.run(&["tube", "create", "orders", "--kind", "utubettl"]).good();
+    server.run(&put).good();
 }
 
 // A sub-queue was accepted by a tube that has none and ignored: two tasks of one sub-queue ran at a time.
 #[test]
 fn a_tube_without_sub_queues_refuses_them() {
-    let rig = Rig::new();
-    rig.run(&["put", "mail", "x"]).good();
+    let server = TestServer::new();
+    server.run(&["put", "mail", "x"]).good();
     for _ in 0..2 {
-        let refused = rig.run(&["put", "mail", "y", "--subqueue", "ann"]).ends(6);
+        let refused = server.run(&["put", "mail", "y", "--subqueue", "ann"]).ends(6);
         assert!(refused.err.contains("a fifottl tube does not support sub-queues"), "{refused:?}");
     }
-    assert_eq!(rig.run(&["stats", "mail", "--json"]).json()[0]["tasks"]["total"], 1);
+    assert_eq!(server.run(&["stats", "mail", "--json"]).json()[0]["tasks"]["total"], 1);
     // A tube that was created again with the same name is checked again.
-    rig.run(&["tube", "create", "lanes", "--kind", "utube"]).good();
-    rig.run(&["put", "lanes", "x", "--subqueue", "ann"]).good();
-    rig.run(&["tube", "drop", "lanes"]).good();
-    rig.run(&["tube", "create", "lanes"]).good();
-    rig.run(&["put", "lanes", "x", "--subqueue", "ann"]).ends(6);
+    server.run(&["tube", "create", "lanes", "--kind", "utube"]).good();
+    server.run(&["put", "lanes", "x", "--subqueue", "ann"]).good();
+    server.run(&["tube", "drop", "lanes"]).good();
+    server.run(&["tube", "create", "lanes"]).good();
+    server.run(&["put", "lanes", "x", "--subqueue", "ann"]).ends(6);
 }
 
 // A script with a wrong name emptied a tube without a confirmation.
 #[test]
 fn truncate_needs_a_confirmation() {
-    let rig = Rig::new();
-    rig.run(&["put", "mail", "x"]).good();
-    let refused = rig.run(&["tube", "truncate", "mail"]).ends(2);
+    let server = TestServer::new();
+    server.run(&["put", "mail", "x"]).good();
+    let refused = server.run(&["tube", "truncate", "mail"]).ends(2);
     assert!(refused.err.contains("confirm with --yes"), "{}", refused.err);
-    let count = || rig.run(&["stats", "mail", "--json"]).json()[0]["tasks"]["total"].clone();
+    let count = || server.run(&["stats", "mail", "--json"]).json()[0]["tasks"]["total"].clone();
     for (answer, left) in [("n", 1), ("", 1), ("y", 0)] {
         let line = format!("'{}' tube truncate mail", env!("CARGO_BIN_EXE_taskyard"));
         let mut script = std::process::Command::new("script");
         script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
-        script.env("TASKYARD_URL", &rig.serving.url).env("SHELL", "/bin/sh");
+        script.env("TASKYARD_URL", &server.serving.url).env("SHELL", "/bin/sh");
         script.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut script = script.spawn().unwrap();
         script.stdin.take().unwrap().write_all(format!("{answer}\n").as_bytes()).unwrap();
@@ -83,19 +84,19 @@ fn truncate_needs_a_confirmation() {
         assert!(said.contains("remove all 1 tasks of mail, taken ones too? [y/N]"), "{said}");
         assert_eq!(count(), left, "{answer:?}: {said}");
     }
-    rig.run(&["put", "mail", "x"]).good();
-    assert_eq!(rig.run(&["tube", "truncate", "mail", "--yes"]).good(), "emptied mail\n");
+    server.run(&["put", "mail", "x"]).good();
+    assert_eq!(server.run(&["tube", "truncate", "mail", "--yes"]).good(), "emptied mail\n");
 }
 
 // Every list showed the three tubes of the manager among those of the user.
 #[test]
 fn internal_tubes_are_shown_only_with_internal() {
-    let rig = Rig::new();
-    rig.run(&["tube", "create", "taskyard.manager.seat"]).good();
-    assert!(rig.run(&["stats"]).good().contains("no tubes yet"));
-    rig.run(&["put", "mail", "x"]).good();
+    let server = TestServer::new();
+    server.run(&["tube", "create", "taskyard.manager.seat"]).good();
+    assert!(server.run(&["stats"]).good().contains("no tubes yet"));
+    server.run(&["put", "mail", "x"]).good();
     let names = |args: &[&str]| {
-        let shown = rig.run(args).good();
+        let shown = server.run(args).good();
         (shown.contains("mail"), shown.contains("taskyard.manager.seat"))
     };
     for list in [
@@ -112,44 +113,44 @@ fn internal_tubes_are_shown_only_with_internal() {
 
 #[test]
 fn deliveries_and_consumers_are_listed() {
-    let rig = Rig::new();
-    rig.run(&["put", "mail", "a"]).good();
-    rig.run(&["tube", "create", "orders", "--kind", "utube", "--attempts-max", "3"]).good();
-    let list = rig.run(&["tube", "list"]).good();
+    let server = TestServer::new();
+    server.run(&["put", "mail", "a"]).good();
+    server.run(&["tube", "create", "orders", "--kind", "utube", "--attempts-max", "3"]).good();
+    let list = server.run(&["tube", "list"]).good();
     assert!(list.contains("orders  utube    0      attempts-max=3"), "{list}");
-    let names: Vec<_> = rig.run(&["tube", "list", "--json"]).json();
+    let names: Vec<_> = server.run(&["tube", "list", "--json"]).json();
     assert_eq!((&names[0]["name"], &names[1]["name"]), (&json!("mail"), &json!("orders")));
-    let lease = rig.run(&["take", "mail", "--json"]).json()[0]["lease"].clone();
-    let deliveries = rig.run(&["tube", "deliveries", "mail", "--json"]).json();
+    let lease = server.run(&["take", "mail", "--json"]).json()[0]["lease"].clone();
+    let deliveries = server.run(&["tube", "deliveries", "mail", "--json"]).json();
     assert_eq!((&deliveries[0]["id"], &deliveries[0]["lease"]), (&json!(0), &lease));
-    assert!(rig.run(&["tube", "deliveries", "mail"]).good().contains("T"));
-    assert_eq!(rig.run(&["tube", "consumers", "mail", "--json"]).json().len(), 0);
+    assert!(server.run(&["tube", "deliveries", "mail"]).good().contains("T"));
+    assert_eq!(server.run(&["tube", "consumers", "mail", "--json"]).json().len(), 0);
 }
 
 #[test]
 fn stats_are_printed_as_a_table_and_as_json() {
-    let rig = Rig::new();
-    assert!(rig.run(&["stats"]).good().contains("no tubes yet"));
-    rig.run(&["put", "mail", "a", "b"]).good();
-    rig.run(&["take", "mail"]).ends(0);
-    let stats = rig.run(&["stats", "--json"]).json();
+    let server = TestServer::new();
+    assert!(server.run(&["stats"]).good().contains("no tubes yet"));
+    server.run(&["put", "mail", "a", "b"]).good();
+    server.run(&["take", "mail"]).ends(0);
+    let stats = server.run(&["stats", "--json"]).json();
     assert_eq!(stats.len(), 1);
     assert_eq!(stats[0]["tasks"]["ready"], 1);
     assert_eq!(stats[0]["calls"]["put"], 2);
     assert!(stats[0]["oldest_ready"].as_f64().is_some_and(|since| since > 1e9), "{stats:?}");
-    let shown = rig.run(&["stats"]).good();
+    let shown = server.run(&["stats"]).good();
     assert!(shown.starts_with("TUBE") && shown.contains("OLDEST"), "{shown}");
-    assert!(rig.run(&["tube", "show", "mail"]).good().contains("ready for"));
-    assert!(rig.run(&["stats", "mail"]).good().contains("RELEASE"));
-    rig.run(&["stats", "nope"]).ends(4);
+    assert!(server.run(&["tube", "show", "mail"]).good().contains("ready for"));
+    assert!(server.run(&["stats", "mail"]).good().contains("RELEASE"));
+    server.run(&["stats", "nope"]).ends(4);
 }
 
 // For two tubes with one queue number the error said only that the other one exists.
 #[test]
 fn a_queue_number_in_use_names_its_tube() {
-    let rig = Rig::new();
-    rig.run(&["tube", "create", "emails", "--queue-num", "7"]).good();
-    let refused = rig.run(&["tube", "create", "letters", "--queue-num", "7"]).ends(6);
+    let server = TestServer::new();
+    server.run(&["tube", "create", "emails", "--queue-num", "7"]).good();
+    let refused = server.run(&["tube", "create", "letters", "--queue-num", "7"]).ends(6);
     assert!(refused.err.contains("queue number 7 belongs to tube 'emails'"), "{}", refused.err);
-    assert!(rig.run(&["tube", "show", "emails"]).good().contains("queue-num       7"));
+    assert!(server.run(&["tube", "show", "emails"]).good().contains("queue-num       7"));
 }

@@ -8,44 +8,45 @@ use std::process::Command;
 
 use serde_json::json;
 
-use crate::rig::{Rig, Running, Serving, binary, run};
+use crate::process::{Running, Serving, TestServer, binary, run};
 
 #[test]
 fn it_prints_and_acks() {
-    let rig = Rig::new();
-    rig.run(&["put", "mail", "hello", r#"{"to": "ann"}"#]).good();
-    let printed = rig.run(&["worker", "mail", "--drain"]).good();
+    let server = TestServer::new();
+    server.run(&["put", "mail", "hello", r#"{"to": "ann"}"#]).good();
+    let printed = server.run(&["worker", "mail", "--drain"]).good();
     assert_eq!(printed, "0 \"hello\"\n1 {\"to\":\"ann\"}\n");
-    assert_eq!(rig.run(&["stats", "--json"]).json()[0]["calls"]["ack"], 2);
+    assert_eq!(server.run(&["stats", "--json"]).json()[0]["calls"]["ack"], 2);
 }
 
 #[test]
 fn it_runs_a_command_for_each_task() {
-    let rig = Rig::new();
-    rig.run(&["put", "mail", "hello", r#"{"to": "ann"}"#]).good();
+    let server = TestServer::new();
+    server.run(&["put", "mail", "hello", r#"{"to": "ann"}"#]).good();
     let exec = r#"echo "$TASKYARD_TUBE $TASKYARD_ID $(cat)""#;
-    let printed = rig.run(&["worker", "mail", "--drain", "--exec", exec]).good();
+    let printed = server.run(&["worker", "mail", "--drain", "--exec", exec]).good();
     assert_eq!(printed, "mail 0 hello\nmail 1 {\"to\":\"ann\"}\n");
 }
 
 #[test]
 fn a_failed_command_releases_the_task() {
-    let rig = Rig::new();
-    rig.run(&["put", "mail", "x"]).good();
-    let ran = rig.run(&["worker", "mail", "--drain", "--retry", "1h", "--exec", "exit 3"]).ends(0);
+    let server = TestServer::new();
+    server.run(&["put", "mail", "x"]).good();
+    let ran =
+        server.run(&["worker", "mail", "--drain", "--retry", "1h", "--exec", "exit 3"]).ends(0);
     assert!(ran.err.contains("released"), "{}", ran.err);
-    let task = &rig.run(&["peek", "mail", "0", "--json"]).json()[0];
+    let task = &server.run(&["peek", "mail", "0", "--json"]).json()[0];
     assert_eq!((&task["state"], &task["attempts"]), (&"delayed".into(), &1.into()));
 }
 
 // The program after -- did not run, and the tasks were acked: the parser accepts it together with a tube.
 #[test]
 fn a_program_without_a_contract_is_refused() {
-    let rig = Rig::new();
-    rig.run(&["put", "mail", "x"]).good();
-    let ran = rig.run(&["worker", "mail", "--drain", "--", "true"]).ends(2);
+    let server = TestServer::new();
+    server.run(&["put", "mail", "x"]).good();
+    let ran = server.run(&["worker", "mail", "--drain", "--", "true"]).ends(2);
     assert!(ran.err.contains("--contract FILE") && ran.err.contains("--exec"), "{}", ran.err);
-    assert_eq!(rig.run(&["peek", "mail", "0", "--json"]).json()[0]["state"], "ready");
+    assert_eq!(server.run(&["peek", "mail", "0", "--json"]).json()[0]["state"], "ready");
 }
 
 /// A worker on the tube `mail` of this server.
@@ -71,17 +72,17 @@ fn open(gate: &Path) {
 #[test]
 fn the_first_signal_lets_the_command_finish() {
     for signal in ["INT", "TERM", "HUP"] {
-        let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+        let (server, folder) = (TestServer::new(), tempfile::tempdir().unwrap());
         let gate = gate(folder.path());
-        rig.run(&["put", "mail", "a", "b"]).good();
+        server.run(&["put", "mail", "a", "b"]).good();
         let exec = format!("echo started; cat {}", gate.display());
-        let mut worker = worker(&rig.serving, &["--exec", &exec]);
+        let mut worker = worker(&server.serving, &["--exec", &exec]);
         assert_eq!(worker.line(), "started\n");
         worker.signal(signal);
-        assert!(worker.complaint().contains("stopping when task 0 is done"));
+        assert!(worker.error_line().contains("stopping when task 0 is done"));
         open(&gate);
         assert_eq!(worker.ended().ends(0).out, "go\n", "and nothing else was started");
-        let tube = &rig.run(&["stats", "--json"]).json()[0];
+        let tube = &server.run(&["stats", "--json"]).json()[0];
         assert_eq!((&tube["calls"]["ack"], &tube["tasks"]["ready"]), (&json!(1), &json!(1)));
     }
 }
@@ -89,27 +90,27 @@ fn the_first_signal_lets_the_command_finish() {
 // Only the shell was killed, and its child kept running with a task that another worker had.
 #[test]
 fn the_second_signal_kills_the_command_and_returns_the_task() {
-    let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+    let (server, folder) = (TestServer::new(), tempfile::tempdir().unwrap());
     let gate = gate(folder.path());
-    rig.run(&["put", "mail", "a"]).good();
+    server.run(&["put", "mail", "a"]).good();
     let exec = format!("echo started; (cat {0}; cat {0}) & wait", gate.display());
-    let mut worker = worker(&rig.serving, &["--exec", &exec]);
+    let mut worker = worker(&server.serving, &["--exec", &exec]);
     assert_eq!(worker.line(), "started\n");
     worker.signal("INT");
-    assert!(worker.complaint().contains("again to kill its command"));
+    assert!(worker.error_line().contains("again to kill its command"));
     worker.signal("TERM");
     // This waits for all processes that have the output open, not only for the worker.
     let ran = worker.ended().ends(0);
     assert!(ran.out.is_empty() && ran.err.contains("killed and returned"), "{ran:?}");
-    let task = &rig.run(&["peek", "mail", "0", "--json"]).json()[0];
+    let task = &server.run(&["peek", "mail", "0", "--json"]).json()[0];
     assert_eq!((&task["state"], &task["attempts"]), (&json!("ready"), &json!(0)));
 }
 
 #[test]
 fn a_signal_ends_a_waiting_worker() {
-    let rig = Rig::new();
-    rig.run(&["put", "mail", "a"]).good();
-    let mut worker = worker(&rig.serving, &[]);
+    let server = TestServer::new();
+    server.run(&["put", "mail", "a"]).good();
+    let mut worker = worker(&server.serving, &[]);
     assert_eq!(worker.line(), "0 \"a\"\n");
     worker.signal("TERM");
     worker.ended().ends(0);
@@ -128,13 +129,13 @@ fn it_waits_for_an_unreachable_server() {
     let address = serving.url.trim_start_matches("http://").to_owned();
     serving.signal("TERM");
     serving.ended();
-    assert!(worker.complaint().contains("retrying until the server answers"));
+    assert!(worker.error_line().contains("retrying until the server answers"));
     let mut again = binary();
     again.args(["serve", "--iproto", "off", "--http", &address, "--data"]).arg(folder.path());
     let serving = Serving::start(&mut again);
     serving.run(&["put", "mail", "after"]).good();
     assert_eq!(worker.line(), "1 \"after\"\n");
-    assert!(worker.complaint().ends_with("answers again\n"));
+    assert!(worker.error_line().ends_with("answers again\n"));
     worker.signal("TERM");
     assert_eq!(worker.ended().ends(0).err, "", "it is said once");
 }
@@ -143,14 +144,18 @@ fn it_waits_for_an_unreachable_server() {
 /// delivered stayed taken for the whole lease.
 #[test]
 fn no_task_stays_taken_after_a_stop() {
-    let rig = Rig::new();
+    let server = TestServer::new();
     for round in 0..10 {
-        rig.run(&["put", "mail", "a", "b", "c", "d"]).good();
-        let mut worker = worker(&rig.serving, &[]);
+        server.run(&["put", "mail", "a", "b", "c", "d"]).good();
+        let mut worker = worker(&server.serving, &[]);
         worker.line();
         worker.signal("TERM");
         worker.ended().ends(0);
-        assert_eq!(rig.run(&["stats", "--json"]).json()[0]["tasks"]["taken"], 0, "round {round}");
+        assert_eq!(
+            server.run(&["stats", "--json"]).json()[0]["tasks"]["taken"],
+            0,
+            "round {round}"
+        );
     }
 }
 
@@ -163,42 +168,42 @@ fn a_drain_does_not_wait_for_a_server_that_never_answered() {
 #[test]
 fn the_lease_of_a_long_command_is_extended() {
     for kind in ["fifottl", "fifo"] {
-        let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+        let (server, folder) = (TestServer::new(), tempfile::tempdir().unwrap());
         let gate = gate(folder.path());
-        rig.run(&["tube", "create", "mail", "--kind", kind]).good();
-        rig.run(&["put", "mail", "a"]).good();
+        server.run(&["tube", "create", "mail", "--kind", kind]).good();
+        server.run(&["put", "mail", "a"]).good();
         let exec = format!("echo started; cat {}", gate.display());
-        let mut worker = worker(&rig.serving, &["--exec", &exec, "--lease", "3s", "--drain"]);
+        let mut worker = worker(&server.serving, &["--exec", &exec, "--lease", "3s", "--drain"]);
         assert_eq!(worker.line(), "started\n");
         let until = || {
-            let held = rig.run(&["tube", "deliveries", "mail", "--json"]).json();
+            let held = server.run(&["tube", "deliveries", "mail", "--json"]).json();
             held[0]["until"].as_f64().unwrap()
         };
         let first = until();
         while until() <= first {}
         open(&gate);
         worker.ended().ends(0);
-        assert_eq!(rig.run(&["stats", "--json"]).json()[0]["calls"]["ack"], 1);
+        assert_eq!(server.run(&["stats", "--json"]).json()[0]["calls"]["ack"], 1);
     }
 }
 
 // A hanging command kept its task for ever: the lease was extended without limit.
 #[test]
 fn a_command_is_killed_after_run_max() {
-    let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+    let (server, folder) = (TestServer::new(), tempfile::tempdir().unwrap());
     let gate = gate(folder.path());
-    rig.run(&["put", "mail", "a"]).good();
+    server.run(&["put", "mail", "a"]).good();
     let exec = format!("echo started; (cat {0}; cat {0}) & wait", gate.display());
     let flags = ["--exec", &exec, "--lease", "1s", "--run-max", "2s", "--retry", "1h", "--drain"];
-    let ran = worker(&rig.serving, &flags).ended().ends(0);
+    let ran = worker(&server.serving, &flags).ended().ends(0);
     assert_eq!(ran.out, "started\n");
     assert!(
         ran.err.contains("task 0: ran longer than 2 s (--run-max); killed and released"),
         "{ran:?}"
     );
-    let task = &rig.run(&["peek", "mail", "0", "--json"]).json()[0];
+    let task = &server.run(&["peek", "mail", "0", "--json"]).json()[0];
     assert_eq!((&task["state"], &task["attempts"]), (&json!("delayed"), &json!(1)));
-    rig.run(&["worker", "mail", "--run-max", "0"]).ends(2);
+    server.run(&["worker", "mail", "--run-max", "0"]).ends(2);
 }
 
 /// The response to a request for this path.
@@ -221,11 +226,11 @@ pub fn metrics_address(line: &str) -> String {
 // The worker of the command line had no metrics.
 #[test]
 fn it_serves_its_metrics() {
-    let rig = Rig::new();
-    rig.run(&["put", "mail", "a", "b"]).good();
-    rig.run(&["put", "mail", "late", "--delay", "1h"]).good();
-    let mut worker = worker(&rig.serving, &["--metrics", "127.0.0.1:0"]);
-    let address = metrics_address(&worker.complaint());
+    let server = TestServer::new();
+    server.run(&["put", "mail", "a", "b"]).good();
+    server.run(&["put", "mail", "late", "--delay", "1h"]).good();
+    let mut worker = worker(&server.serving, &["--metrics", "127.0.0.1:0"]);
+    let address = metrics_address(&worker.error_line());
     let shows = |line: &str| fetch(&address, "/metrics").lines().any(|found| found == line);
     while !shows("queue_tasks_processed_total{tube=\"mail\"} 2") {}
     assert!(shows("queue_tasks_delayed{tube=\"mail\"} 1"), "as the server says");
@@ -233,7 +238,7 @@ fn it_serves_its_metrics() {
     assert!(fetch(&address, "/").starts_with("HTTP/1.1 404 "));
     worker.signal("TERM");
     worker.ended().ends(0);
-    let refused = rig.run(&["worker", "mail", "--metrics", "0.0.0.0:0"]).ends(2);
+    let refused = server.run(&["worker", "mail", "--metrics", "0.0.0.0:0"]).ends(2);
     assert!(refused.err.contains("--insecure"), "{refused:?}");
 }
 

@@ -3,13 +3,13 @@
 use taskyard_tarantool::LuaValue;
 
 use crate::many::{TASKS, source};
-use crate::rig::{Running, binary, run};
-use taskyard_testkit::tarantool::{Instance, program};
+use crate::process::{Running, binary, run};
+use taskyard_testkit::tarantool::{TarantoolInstance, program};
 
 #[test]
 fn a_killed_copy_resumes() {
     let Some(program) = program() else { return };
-    let instance = Instance::new(program);
+    let instance = TarantoolInstance::new(program);
     let (url, folder) = (instance.url(), tempfile::tempdir().expect("a folder"));
     let from = source(&folder.path().join("first"));
     let there = "return box.space.taskyard_task and box.space.taskyard_task:len() or 0";
@@ -36,7 +36,8 @@ fn a_killed_copy_resumes() {
 #[test]
 fn copy_waits_for_a_database_that_is_loading() {
     let Some(program) = program() else { return };
-    let (first, second) = (Instance::new(program.clone()), Instance::new(program));
+    let (first, second) =
+        (TarantoolInstance::new(program.clone()), TarantoolInstance::new(program));
     // `migrate` waits as well.
     let migrated = run(&["migrate", "--store", &first.loading_url(3)]).good();
     assert!(migrated.contains("is current"), "{migrated}");

@@ -1,13 +1,13 @@
-//! What `serve` and `stats` print about Tarantool.
+//! The output of `serve` and `stats` about Tarantool.
 
-use crate::rig::run;
-use crate::yard::start;
-use taskyard_testkit::tarantool::{Instance, program};
+use crate::fixture::start;
+use crate::process::run;
+use taskyard_testkit::tarantool::{TarantoolInstance, program};
 
 #[test]
 fn the_durability_of_tarantool_is_printed_by_serve_and_stats() {
     let Some(program) = program() else { return };
-    let tarantool = Instance::with(program, &[("wal_mode", "write")]);
+    let tarantool = TarantoolInstance::with(program, &[("wal_mode", "write")]);
     let serving = start(&tarantool.url());
     assert!(serving.screen.contains("power failure"), "{}", serving.screen);
     assert!(!serving.screen.contains("cret"), "a password is not shown: {}", serving.screen);
@@ -28,7 +28,7 @@ fn the_durability_of_tarantool_is_printed_by_serve_and_stats() {
 #[test]
 fn errors_do_not_contain_the_password() {
     let Some(program) = program() else { return };
-    let tarantool = Instance::new(program);
+    let tarantool = TarantoolInstance::new(program);
     for (who, why) in [("taskyard:wrong@", "password"), ("stranger:secret@", "execute")] {
         let url = tarantool.url().replace("taskyard:se%2Fcret@", who);
         let refused = run(&["serve", "--store", &url, "--http", "127.0.0.1:0"]);
@@ -48,7 +48,7 @@ const STAND_IN: &str = taskyard_testkit::tarantool::QUEUE_MODULE;
 #[test]
 fn tubes_of_an_existing_queue_are_served() {
     let Some(program) = program() else { return };
-    let tarantool = Instance::new(program);
+    let tarantool = TarantoolInstance::new(program);
     tarantool.talk(STAND_IN);
     tarantool.talk("queue.create_tube('mail', 'fifottl', {}) queue.tube.mail:put('hello')");
     let serving = start(&tarantool.url().replace("tarantool://", "tarantool+queue://"));
@@ -59,11 +59,7 @@ fn tubes_of_an_existing_queue_are_served() {
         (&0.into(), &"hello".into(), &0.into())
     );
     serving.run(&["ack", "mail", &format!("0:{}", task["lease"])]).good();
-    assert_eq!(
-        serving.run(&["put", "mail", "again"]).good().trim(),
-        "0",
-        "the module uses ids again"
-    );
+    assert_eq!(serving.run(&["put", "mail", "again"]).good().trim(), "0", "the module reuses ids");
     let refused = serving.run(&["tube", "pause", "mail"]);
     assert_ne!(refused.exit, 0);
     assert!(refused.err.contains("is not supported by tarantool/queue"), "{}", refused.err);

@@ -6,26 +6,26 @@ use std::time::Duration;
 use taskyard_tarantool::LuaValue;
 use tokio::time::timeout;
 
+use crate::fixture::{connect, create_tubes, run, serve, start};
 use crate::judge::{judge, wait_for_returns};
-use crate::load::{Fate, Load};
-use crate::proxy::Proxy;
-use crate::yard::{make_tubes, run, serve, start, welcome};
-use taskyard_testkit::tarantool::{Instance, program};
+use crate::load::{ServerFate, StormLoad};
+use crate::proxy::TcpProxy;
+use taskyard_testkit::tarantool::{TarantoolInstance, program};
 
-/// How many answers arrive before and after each fault.
-const ANSWERS: usize = 150;
+/// How many replies arrive before and after each fault.
+const REPLIES: usize = 150;
 
-fn tarantool() -> Instance {
-    Instance::new(program().expect("whoever asks has looked for it"))
+fn tarantool() -> TarantoolInstance {
+    TarantoolInstance::new(program().expect("the tests checked that it is installed"))
 }
 
 /// Checks that the stored data is consistent.
-fn audit(tarantool: &Instance) {
+fn audit(tarantool: &TarantoolInstance) {
     tarantool.audit("taskyard");
 }
 
 /// Waits until this many servers are alive.
-fn wait_for_servers(tarantool: &Instance, count: i128) {
+fn wait_for_servers(tarantool: &TarantoolInstance, count: i128) {
     while tarantool.talk("return box.space.taskyard_server:len()") != LuaValue::Int(count) {}
 }
 
@@ -34,15 +34,15 @@ fn killed_servers_lose_no_task() {
     run(async {
         let tarantool = tarantool();
         let stays = serve(&tarantool.url());
-        make_tubes(&stays).await;
-        let load = Load::new();
-        load.begin(&stays, Fate::Lives).await;
+        create_tubes(&stays).await;
+        let load = StormLoad::new();
+        load.begin(&stays, ServerFate::Stays).await;
         for _ in 0..2 {
             let goes = serve(&tarantool.url());
-            load.begin(&goes, Fate::Goes).await;
-            load.answers(ANSWERS).await;
+            load.begin(&goes, ServerFate::Stops).await;
+            load.wait_for_replies(REPLIES).await;
             goes.serving.signal("KILL");
-            load.answers(ANSWERS).await;
+            load.wait_for_replies(REPLIES).await;
         }
         load.end().await;
         wait_for_returns(&stays, &load).await;
@@ -56,17 +56,17 @@ fn servers_survive_a_restart_of_tarantool() {
     run(async {
         let tarantool = tarantool();
         let servers = [serve(&tarantool.url()), serve(&tarantool.url())];
-        make_tubes(&servers[0]).await;
-        let load = Load::new();
+        create_tubes(&servers[0]).await;
+        let load = StormLoad::new();
         for server in &servers {
-            load.begin(server, Fate::Lives).await;
+            load.begin(server, ServerFate::Stays).await;
         }
         for _ in 0..3 {
-            load.answers(ANSWERS).await;
+            load.wait_for_replies(REPLIES).await;
             tarantool.kill();
             tarantool.start();
         }
-        load.answers(ANSWERS).await;
+        load.wait_for_replies(REPLIES).await;
         // A server that is started meanwhile waits, and does not declare the others dead.
         tarantool.kill();
         let newcomer = thread::scope(|scope| {
@@ -74,9 +74,9 @@ fn servers_survive_a_restart_of_tarantool() {
             tarantool.start();
             starting.join().expect("it starts")
         });
-        let newcomer = welcome(newcomer);
-        load.begin(&newcomer, Fate::Lives).await;
-        load.answers(ANSWERS).await;
+        let newcomer = connect(newcomer);
+        load.begin(&newcomer, ServerFate::Stays).await;
+        load.wait_for_replies(REPLIES).await;
         load.end().await;
         judge(&servers[0], &load).await;
         audit(&tarantool);
@@ -89,20 +89,20 @@ fn a_frozen_tarantool_continues() {
     run(async {
         let tarantool = tarantool();
         let servers = [serve(&tarantool.url()), serve(&tarantool.url())];
-        make_tubes(&servers[0]).await;
-        let load = Load::new();
+        create_tubes(&servers[0]).await;
+        let load = StormLoad::new();
         for server in &servers {
-            load.begin(server, Fate::Lives).await;
+            load.begin(server, ServerFate::Stays).await;
         }
         for seconds in [1, 5] {
-            load.answers(ANSWERS).await;
+            load.wait_for_replies(REPLIES).await;
             tarantool.signal("STOP");
             // Only the passing of time shows whether a server is declared dead.
-            let nobody = load.answers(usize::MAX / 2);
-            assert!(timeout(Duration::from_secs(seconds), nobody).await.is_err());
+            let unreachable_count = load.wait_for_replies(usize::MAX / 2);
+            assert!(timeout(Duration::from_secs(seconds), unreachable_count).await.is_err());
             tarantool.signal("CONT");
         }
-        load.answers(ANSWERS).await;
+        load.wait_for_replies(REPLIES).await;
         load.end().await;
         judge(&servers[0], &load).await;
         audit(&tarantool);
@@ -115,17 +115,17 @@ fn a_frozen_server_is_declared_dead_and_continues() {
     run(async {
         let tarantool = tarantool();
         let (stays, freezes) = (serve(&tarantool.url()), serve(&tarantool.url()));
-        make_tubes(&stays).await;
-        let load = Load::new();
-        load.begin(&stays, Fate::Lives).await;
-        load.begin(&freezes, Fate::Goes).await;
-        load.answers(ANSWERS).await;
+        create_tubes(&stays).await;
+        let load = StormLoad::new();
+        load.begin(&stays, ServerFate::Stays).await;
+        load.begin(&freezes, ServerFate::Stops).await;
+        load.wait_for_replies(REPLIES).await;
         freezes.serving.signal("STOP");
         // Until the other server has declared it dead.
         wait_for_servers(&tarantool, 1);
-        load.answers(ANSWERS).await;
+        load.wait_for_replies(REPLIES).await;
         freezes.serving.signal("CONT");
-        load.answers(ANSWERS).await;
+        load.wait_for_replies(REPLIES).await;
         wait_for_servers(&tarantool, 2);
         load.end().await;
         drop(freezes);
@@ -136,18 +136,18 @@ fn a_frozen_server_is_declared_dead_and_continues() {
 }
 
 #[test]
-fn cut_off_answers_leave_no_task_behind() {
+fn interrupted_replies_leave_no_task_behind() {
     run(async {
         let tarantool = tarantool();
-        let proxy = Proxy::new(&tarantool.url()).await;
+        let proxy = TcpProxy::new(&tarantool.url()).await;
         let (near, far) = (serve(&tarantool.url()), serve(&proxy.url));
-        make_tubes(&near).await;
-        let load = Load::new();
-        load.begin(&near, Fate::Lives).await;
-        load.begin(&far, Fate::Lives).await;
-        load.answers(ANSWERS).await;
+        create_tubes(&near).await;
+        let load = StormLoad::new();
+        load.begin(&near, ServerFate::Stays).await;
+        load.begin(&far, ServerFate::Stays).await;
+        load.wait_for_replies(REPLIES).await;
         proxy.cut(40).await;
-        load.answers(ANSWERS).await;
+        load.wait_for_replies(REPLIES).await;
         load.end().await;
         judge(&near, &load).await;
         audit(&tarantool);
@@ -155,14 +155,15 @@ fn cut_off_answers_leave_no_task_behind() {
 }
 
 /// A URL with both instances, in this order.
-fn url_of(pair: &[Instance; 2]) -> String {
+fn url_of(pair: &[TarantoolInstance; 2]) -> String {
     format!("{},127.0.0.1:{}", pair[0].url(), pair[1].port())
 }
 
 /// Waits until `to` has everything that `from` has written.
-fn wait_until_caught_up(from: &Instance, to: &Instance) {
-    let clock =
-        |instance: &Instance| instance.talk("return require('json').encode(box.info.vclock)");
+fn wait_until_caught_up(from: &TarantoolInstance, to: &TarantoolInstance) {
+    let clock = |instance: &TarantoolInstance| {
+        instance.talk("return require('json').encode(box.info.vclock)")
+    };
     while clock(from) != clock(to) {}
 }
 
@@ -170,21 +171,21 @@ fn wait_until_caught_up(from: &Instance, to: &Instance) {
 #[test]
 fn a_replica_takes_over_under_load() {
     run(async {
-        let pair = Instance::pair(&program().expect("it is there"));
+        let pair = TarantoolInstance::pair(&program().expect("it is installed"));
         let servers = [serve(&url_of(&pair)), serve(&url_of(&pair))];
-        make_tubes(&servers[0]).await;
-        let load = Load::new();
+        create_tubes(&servers[0]).await;
+        let load = StormLoad::new();
         for server in &servers {
-            load.begin(server, Fate::Lives).await;
+            load.begin(server, ServerFate::Stays).await;
         }
         for turn in 0..3 {
-            load.answers(ANSWERS).await;
+            load.wait_for_replies(REPLIES).await;
             let (from, to) = (&pair[turn % 2], &pair[(turn + 1) % 2]);
             from.talk("box.cfg{read_only = true}");
             wait_until_caught_up(from, to);
             to.talk("box.cfg{read_only = false}");
         }
-        load.answers(ANSWERS).await;
+        load.wait_for_replies(REPLIES).await;
         load.end().await;
         judge(&servers[0], &load).await;
         audit(&pair[1]);
@@ -195,21 +196,21 @@ fn a_replica_takes_over_under_load() {
 #[test]
 fn a_master_is_killed_and_its_replica_promoted_under_load() {
     run(async {
-        let pair = Instance::pair(&program().expect("it is there"));
+        let pair = TarantoolInstance::pair(&program().expect("it is installed"));
         let url = format!("{}?replicas=1", url_of(&pair));
         let servers = [serve(&url), serve(&url)];
-        make_tubes(&servers[0]).await;
-        let load = Load::new();
+        create_tubes(&servers[0]).await;
+        let load = StormLoad::new();
         for server in &servers {
-            load.begin(server, Fate::Lives).await;
+            load.begin(server, ServerFate::Stays).await;
         }
-        load.answers(ANSWERS).await;
+        load.wait_for_replies(REPLIES).await;
         pair[0].kill();
         pair[1].talk("box.cfg{read_only = false}");
         // Alone it can acknowledge nothing. The old master may have writes that no replica has: it must not return with them.
         pair[0].forget();
         pair[0].start_as_replica();
-        load.answers(ANSWERS).await;
+        load.wait_for_replies(REPLIES).await;
         load.end().await;
         judge(&servers[0], &load).await;
         audit(&pair[1]);

@@ -8,8 +8,8 @@ use serde::de::DeserializeOwned;
 use taskyard_core::{Reply, SemaphoreCommand, SemaphoreKey, SemaphoreReply, Span};
 use taskyard_wire::http::{
     AcknowledgeRequest, AcknowledgedAnswer, EnqueueRequest, EventAnswer, EventsAnswer,
-    EventsRequest, GrantsAnswer, GrantsRequest, LookRequest, MembersAnswer, NothingAnswer,
-    SemaphoreAnswer, SemaphoreRequest, SemaphoresAnswer, StandingAnswer, StandingsAnswer,
+    EventsRequest, GrantsAnswer, GrantsRequest, MemberInfoAnswer, MemberInfosAnswer, MembersAnswer,
+    NothingAnswer, SemaphoreAnswer, SemaphorePeekRequest, SemaphoreRequest, SemaphoresAnswer,
 };
 
 use super::connection_pool::HttpCall;
@@ -18,7 +18,7 @@ use crate::error::HttpError;
 
 impl Http {
     /// Executes one semaphore command.
-    pub(super) async fn ask_semaphore(
+    pub(super) async fn execute_semaphore_command(
         &self,
         command: SemaphoreCommand,
     ) -> Result<Reply, HttpError> {
@@ -34,11 +34,12 @@ impl Http {
             }
             SemaphoreCommand::Enqueue { key, entries } => {
                 let request = EnqueueRequest::new(&entries);
-                standings(self.post_semaphore(&key, "enqueue", &request, verb).await?)?
+                member_infos(self.post_semaphore(&key, "enqueue", &request, verb).await?)?
             }
-            SemaphoreCommand::Look { key, tasks } => {
-                let request = LookRequest { tasks: tasks.iter().map(|task| task.0).collect() };
-                standings(self.post_semaphore(&key, "look", &request, verb).await?)?
+            SemaphoreCommand::Peek { key, tasks } => {
+                let request =
+                    SemaphorePeekRequest { tasks: tasks.iter().map(|task| task.0).collect() };
+                member_infos(self.post_semaphore(&key, "peek", &request, verb).await?)?
             }
             SemaphoreCommand::Finish { key, items } => {
                 let request = GrantsRequest::new(&items);
@@ -140,7 +141,7 @@ fn infos(answers: Vec<SemaphoreAnswer>) -> Result<SemaphoreReply, HttpError> {
     Ok(SemaphoreReply::Semaphores(infos.collect::<Result<_, _>>().map_err(refused)?))
 }
 
-fn standings(answer: StandingsAnswer) -> Result<SemaphoreReply, HttpError> {
-    let standings = answer.tasks.into_iter().map(StandingAnswer::into_standing);
-    Ok(SemaphoreReply::Standings(standings.collect::<Result<_, _>>().map_err(refused)?))
+fn member_infos(answer: MemberInfosAnswer) -> Result<SemaphoreReply, HttpError> {
+    let infos = answer.tasks.into_iter().map(MemberInfoAnswer::into_member_info);
+    Ok(SemaphoreReply::MemberInfos(infos.collect::<Result<_, _>>().map_err(refused)?))
 }

@@ -68,7 +68,7 @@ impl HttpHarness {
         if !needs_more_than_http(&command) && !self.would_ignore(&command).await {
             // Read before: a task that is done shows its last holder.
             let held = self.held(&command).await;
-            let mut reply = self.rig.http.ask(command).await?;
+            let mut reply = self.rig.http.execute_one(command).await?;
             name_holders(&held, &mut reply);
             return Ok(reply);
         }
@@ -95,7 +95,7 @@ impl HttpHarness {
     async fn held(&self, command: &Command) -> Vec<Task> {
         let Some(tube) = shows_holders(command) else { return Vec::new() };
         let deliveries = Command::Deliveries { tube, count: BATCH_TASKS_MAX };
-        match self.rig.http.ask(deliveries).await {
+        match self.rig.http.execute_one(deliveries).await {
             Ok(Reply::Tasks(held)) => held,
             // The command itself returns the error.
             _ => Vec::new(),
@@ -135,7 +135,7 @@ fn shows_holders(command: &Command) -> Option<TubeName> {
 
 async fn assert_refused(http: &Http, command: Command) {
     let verb = command.verb();
-    let refusal = http.ask(command).await;
+    let refusal = http.execute_one(command).await;
     let refused = matches!(
         &refusal,
         Err(HttpError::Refused { error: Error::Invalid(_) | Error::Unsupported { .. }, .. })

@@ -36,11 +36,11 @@ async fn storm_on(url: &str) {
     let mut clients = JoinSet::new();
     for seed in 0..CLIENTS {
         let stormy = AdvancingQueue(engine.clone(), clock.clone());
-        clients.spawn(async move { storm::play(&stormy, seed, SEMAPHORES, 300).await });
+        clients.spawn(async move { storm::run_client(&stormy, seed, SEMAPHORES, 300).await });
     }
     let told = clients.join_all().await.into_iter().flatten().collect();
     clock.advance(Span::from_secs(3600));
-    storm::judge(&engine, SEMAPHORES, told).await;
+    storm::check_invariants(&engine, SEMAPHORES, told).await;
     engine.stop().await.expect("the engine stops");
 }
 

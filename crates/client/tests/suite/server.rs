@@ -92,12 +92,12 @@ fn the_token_is_sent() {
     block_on(async {
         let rig = TestServer::with_token("secret-0123456789").await;
         let tubes = || Command::Tubes { tube: None };
-        let without = rig.http.ask(tubes()).await.unwrap_err();
+        let without = rig.http.execute_one(tubes()).await.unwrap_err();
         assert!(matches!(without, HttpError::Unauthorized(_)), "{without}");
         let wrong = rig.http.clone().with_token("guess").unwrap();
-        assert!(matches!(wrong.ask(tubes()).await, Err(HttpError::Unauthorized(_))));
+        assert!(matches!(wrong.execute_one(tubes()).await, Err(HttpError::Unauthorized(_))));
         let right = rig.http.clone().with_token("secret-0123456789\n").unwrap();
-        right.ask(tubes()).await.unwrap();
+        right.execute_one(tubes()).await.unwrap();
         assert!(!format!("{right:?}").contains("secret"));
     });
 }
@@ -115,7 +115,7 @@ fn refusals_keep_their_error_and_message() {
         let tube = TubeName::new("big").unwrap();
         let tasks = vec![new_task(&"x".repeat(2 << 20)).unwrap()];
         let put = Command::Put { tube, tasks, wait: Span::ZERO };
-        let large = rig.http.ask(put).await.unwrap_err();
+        let large = rig.http.execute_one(put).await.unwrap_err();
         assert!(large.to_string().contains("store the data somewhere else"), "{large}");
         assert!(matches!(Refusal::from(large), Refusal::TooLarge { .. }));
     });
@@ -140,7 +140,7 @@ fn an_unreachable_server_is_reported() {
         let rig = TestServer::in_memory().await;
         let http = rig.http.clone();
         rig.stop().await;
-        let unreachable = http.ask(Command::Tubes { tube: None }).await.unwrap_err();
+        let unreachable = http.execute_one(Command::Tubes { tube: None }).await.unwrap_err();
         assert!(matches!(unreachable, HttpError::Unreachable { .. }), "{unreachable}");
     });
 }

@@ -12,7 +12,7 @@ use taskyard_conformance::{model, semaphores as rules};
 use taskyard_store_tarantool::{Clock, TarantoolStore};
 
 use crate::live::Live;
-use taskyard_testkit::tarantool::{Instance, program};
+use taskyard_testkit::tarantool::{TarantoolInstance, program};
 
 taskyard_conformance::conformance_suite!(live().await, crate::run);
 taskyard_conformance::semaphore_suite!(live().await, crate::run);
@@ -49,10 +49,11 @@ fn run(case: impl Future) {
 }
 
 /// The server that the tests of this process share.
-fn instance() -> &'static Instance {
-    static INSTANCE: OnceLock<Instance> = OnceLock::new();
-    INSTANCE
-        .get_or_init(|| Instance::new(program().expect("`run` has checked that it is installed")))
+fn instance() -> &'static TarantoolInstance {
+    static INSTANCE: OnceLock<TarantoolInstance> = OnceLock::new();
+    INSTANCE.get_or_init(|| {
+        TarantoolInstance::new(program().expect("`run` has checked that it is installed"))
+    })
 }
 
 /// A live server with its own prefix in Tarantool.

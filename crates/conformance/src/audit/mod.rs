@@ -1,10 +1,10 @@
-//! The judge of what many clients saw at the same time.
+//! Checks the recorded history of concurrent clients against the state table of the core.
 //!
-//! Clients write down what they asked and what was answered, in a [`Recorder`]. Calls that overlap
-//! may have happened in either order, calls that were cut off may have happened or not, and what
-//! time does is seen by nobody. [`History::check`] asks whether there is, for each task, an order
-//! of all that which is a path of the core's table of transitions: then no task was given to two at
-//! once, none came back from the dead and none was lost.
+//! Clients record their calls and the replies in a [`Recorder`]. Overlapping calls can have
+//! happened in either order, interrupted calls can have happened or not, and no client records the
+//! effects of time. [`History::check`] searches, for each task, an order of all of these that is a
+//! path of the core's table of transitions: then no task had two holders at once, no removed task
+//! was delivered and none was lost.
 
 mod path;
 
@@ -15,9 +15,9 @@ use std::sync::{Mutex, PoisonError};
 
 use taskyard_core::{Lease, State, TaskId, Timestamp, TubeName};
 
-/// What one client did to one task.
+/// An operation of one client on one task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Did {
+pub enum Operation {
     /// Put it; it was ready or delayed then.
     Put(State),
     /// Took it.
@@ -31,68 +31,68 @@ pub enum Did {
     },
     /// Acked it.
     Ack(Lease),
-    /// Gave it back; it was ready, delayed or buried then.
+    /// Released it; it was ready, delayed or buried then.
     Release(Lease, State),
-    /// Got more time, until then.
+    /// Extended the lease until then.
     Touch(Lease, Timestamp),
     /// Buried it, holding it or not.
     Bury(Option<Lease>),
     /// Deleted it.
     Delete,
-    /// Kicked its tube: it may have been hit or not.
+    /// Kicked its tube: the task may have been among the kicked ones or not.
     Kick,
-    /// Went away or was taken for dead while it held this: it was given back, or was not.
-    Gone(Lease),
-    /// Gave back whatever was taken, by `release_all`, the end of a session or a restart: it may
-    /// have been hit or not.
-    GiveBack,
+    /// Disconnected or was declared dead while it held this lease: the task was released or not.
+    Disconnect(Lease),
+    /// Released all taken tasks, by `release_all`, the end of a session or a restart: the task may
+    /// have been among them or not.
+    ReleaseTaken,
 }
 
-/// A call of a client: what it did, and between which moments of the recorder it did it.
+/// A call of a client: its operation, and the interval of the recorder's counter in which it ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Before this the call had not happened.
+    /// The call happened after this.
     pub begin: u64,
-    /// After this it had. `None` when no answer came: it may have happened later, or never.
+    /// The call happened before this. `None` without a reply: it may have happened later, or never.
     pub end: Option<u64>,
-    /// What it did.
-    pub did: Did,
+    /// Its operation.
+    pub operation: Operation,
 }
 
-/// What may have happened to a task that no client wrote down.
+/// The changes of a task that can happen without a record of a client.
 #[derive(Clone, Copy, Debug)]
-pub struct Unseen {
-    /// The moment, by the store's clock, at which the recording ended.
+pub struct Unrecorded {
+    /// When the recording ended, by the store's clock.
     pub ended: Timestamp,
-    /// Whether tasks have a ttl and may die of it.
+    /// Whether tasks have a ttl and can expire.
     pub expire: bool,
     /// Whether the tube buries a task whose attempts are used up.
     pub dead_letter: bool,
-    /// Whether takes were cut off, so that a task may be in the hands of nobody.
+    /// Whether takes were interrupted, so that a task can be taken without a known holder.
     pub lost_takes: bool,
 }
 
-impl Unseen {
-    /// Only leases run out and delays end.
+impl Unrecorded {
+    /// Only leases and delays end.
     pub const fn until(ended: Timestamp) -> Self {
-        Unseen { ended, expire: false, dead_letter: false, lost_takes: false }
+        Unrecorded { ended, expire: false, dead_letter: false, lost_takes: false }
     }
 }
 
-/// What was seen of every task.
+/// The recorded calls of every task.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    tasks: BTreeMap<(TubeName, TaskId), Seen>,
+    tasks: BTreeMap<(TubeName, TaskId), TaskHistory>,
 }
 
-/// What was seen of one task.
+/// The recorded calls of one task and its final state.
 #[derive(Clone, Debug, Default)]
-struct Seen {
+struct TaskHistory {
     calls: Vec<Call>,
     left: Option<State>,
 }
 
-/// A task whose history cannot have happened.
+/// A task whose history violates the rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// Its tube.
@@ -112,38 +112,38 @@ impl fmt::Display for Violation {
 impl History {
     /// Adds a call.
     pub fn record(&mut self, tube: &TubeName, id: TaskId, call: Call) {
-        self.seen(tube, id).calls.push(call);
+        self.task(tube, id).calls.push(call);
     }
 
-    /// Says where a task was found when all was over; `Done` when it was not there. A task of which
-    /// this is not said may be anywhere.
-    pub fn found(&mut self, tube: &TubeName, id: TaskId, state: State) {
-        self.seen(tube, id).left = Some(state);
+    /// Records the final state of a task; `Done` if it did not exist. A task without a final state
+    /// can be in any state.
+    pub fn record_final_state(&mut self, tube: &TubeName, id: TaskId, state: State) {
+        self.task(tube, id).left = Some(state);
     }
 
-    /// Every task that was put or otherwise heard of.
+    /// Every recorded task.
     pub fn tasks(&self) -> impl Iterator<Item = (&TubeName, TaskId)> {
         self.tasks.keys().map(|(tube, id)| (tube, *id))
     }
 
-    /// What cannot have happened; nothing, when all is well.
-    pub fn check(&self, unseen: Unseen) -> Vec<Violation> {
+    /// The violations of all tasks.
+    pub fn check(&self, unrecorded: Unrecorded) -> Vec<Violation> {
         let mut violations = self.check_leases();
-        for ((tube, id), seen) in &self.tasks {
-            if let Err(what) = path::find(&seen.calls, seen.left, unseen) {
+        for ((tube, id), task) in &self.tasks {
+            if let Err(what) = path::find(&task.calls, task.left, unrecorded) {
                 violations.push(Violation { tube: tube.clone(), id: *id, what });
             }
         }
         violations
     }
 
-    /// Lease numbers are issued once.
+    /// Finds lease numbers that were issued twice.
     fn check_leases(&self) -> Vec<Violation> {
         let mut issued = BTreeMap::new();
         let mut violations = Vec::new();
-        for ((tube, id), seen) in &self.tasks {
-            for call in &seen.calls {
-                let Did::Take { lease, .. } = call.did else { continue };
+        for ((tube, id), task) in &self.tasks {
+            for call in &task.calls {
+                let Operation::Take { lease, .. } = call.operation else { continue };
                 if let Some((tube_before, before)) = issued.insert(lease, (tube, id)) {
                     let what =
                         format!("lease {lease} was issued before, for {before} of '{tube_before}'");
@@ -154,11 +154,11 @@ impl History {
         violations
     }
 
-    /// Deliveries of a task whose lease numbers did not grow, where one was over before the next was asked for.
+    /// Finds deliveries of a task whose lease numbers did not grow, although one had ended before the next was requested.
     pub fn check_lease_order(&self) -> Vec<Violation> {
         let mut violations = Vec::new();
-        for ((tube, id), seen) in &self.tasks {
-            let mut takes: Vec<_> = seen.calls.iter().filter_map(delivery).collect();
+        for ((tube, id), task) in &self.tasks {
+            let mut takes: Vec<_> = task.calls.iter().filter_map(delivery).collect();
             takes.sort_unstable();
             for (place, (begin, _, lease)) in takes.iter().enumerate() {
                 let earlier = takes[..place].iter().filter(|(_, end, _)| end < begin);
@@ -173,20 +173,20 @@ impl History {
         violations
     }
 
-    fn seen(&mut self, tube: &TubeName, id: TaskId) -> &mut Seen {
+    fn task(&mut self, tube: &TubeName, id: TaskId) -> &mut TaskHistory {
         self.tasks.entry((tube.clone(), id)).or_default()
     }
 }
 
-/// When a delivery was asked for and answered, and its number.
+/// When a delivery was requested and received, and its lease number.
 fn delivery(call: &Call) -> Option<(u64, u64, Lease)> {
-    match call.did {
-        Did::Take { lease, .. } => Some((call.begin, call.end?, lease)),
+    match call.operation {
+        Operation::Take { lease, .. } => Some((call.begin, call.end?, lease)),
         _ => None,
     }
 }
 
-/// Where clients on many threads write down what they see.
+/// Collects the calls of clients on many threads.
 #[derive(Debug, Default)]
 pub struct Recorder {
     moment: AtomicU64,
@@ -194,24 +194,24 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Notes that a call begins now; its number is for [`Recorder::end`] or [`Recorder::cut_off`].
+    /// Records that a call begins now; its number is for [`Recorder::end`] or [`Recorder::interrupt`].
     pub fn begin(&self) -> u64 {
         self.moment.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// Notes that a call was answered: it did this to that task. A call on many tasks is noted for
+    /// Records the reply to a call: its operation on a task. A call on many tasks is recorded for
     /// each of them.
-    pub fn end(&self, begin: u64, tube: &TubeName, id: TaskId, did: Did) {
+    pub fn end(&self, begin: u64, tube: &TubeName, id: TaskId, operation: Operation) {
         let end = Some(self.begin());
-        self.add(tube, id, Call { begin, end, did });
+        self.add(tube, id, Call { begin, end, operation });
     }
 
-    /// Notes that a call was never answered: it did this, or nothing.
-    pub fn cut_off(&self, begin: u64, tube: &TubeName, id: TaskId, did: Did) {
-        self.add(tube, id, Call { begin, end: None, did });
+    /// Records that a call had no reply: it had this effect, or none.
+    pub fn interrupt(&self, begin: u64, tube: &TubeName, id: TaskId, operation: Operation) {
+        self.add(tube, id, Call { begin, end: None, operation });
     }
 
-    /// What was written down so far.
+    /// The history recorded so far.
     pub fn history(&self) -> History {
         self.history.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,35 +1,40 @@
-//! The search for an order of calls that is a path of the table.
+//! Searches for an order of calls that is a path of the table of transitions.
 
 use std::collections::HashSet;
 
 use taskyard_core::state::next;
 use taskyard_core::{Event, Lease, State, Timestamp};
 
-use super::{Call, Did, Unseen};
+use super::{Call, Operation, Unrecorded};
 
-/// Where a task stands somewhere on a path.
+/// The state of a task at one point of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Place {
+struct PathState {
     state: Option<State>,
     /// The delivery under way, and when it ends by itself.
     held: Option<(Lease, Timestamp)>,
-    /// The earliest moment it can be now, by the store's clock.
+    /// The earliest possible current time, by the store's clock.
     not_before: Timestamp,
 }
 
-/// Looks for an order of the calls that may have happened and ends where the task was found.
-pub(super) fn find(calls: &[Call], left: Option<State>, unseen: Unseen) -> Result<(), String> {
+/// Searches for a valid order of the calls that ends in the final state of the task.
+pub(super) fn find(
+    calls: &[Call],
+    left: Option<State>,
+    unrecorded: Unrecorded,
+) -> Result<(), String> {
     let mut calls = calls.to_vec();
     calls.sort_by_key(|call| call.begin);
-    let mut search = Search { calls, left, unseen, dead_ends: HashSet::new(), furthest: 0 };
-    let nowhere = Place { state: None, held: None, not_before: Timestamp::from_micros(i64::MIN) };
+    let mut search = Search { calls, left, unrecorded, dead_ends: HashSet::new(), furthest: 0 };
+    let initial =
+        PathState { state: None, held: None, not_before: Timestamp::from_micros(i64::MIN) };
     let mut open = vec![true; search.calls.len()];
-    if search.go(nowhere, &mut open) {
+    if search.go(initial, &mut open) {
         return Ok(());
     }
     let lines: Vec<String> = search.calls.iter().map(|call| format!("{call:?}")).collect();
     Err(format!(
-        "no order of these calls is allowed that ends {}; the best one explains {} of {}:\n  {}",
+        "no order of these calls is valid and ends {}; the best one explains {} of {}:\n  {}",
         left.map_or("anywhere", State::name),
         search.furthest,
         search.calls.len(),
@@ -40,42 +45,42 @@ pub(super) fn find(calls: &[Call], left: Option<State>, unseen: Unseen) -> Resul
 struct Search {
     calls: Vec<Call>,
     left: Option<State>,
-    unseen: Unseen,
-    dead_ends: HashSet<(Place, Vec<bool>)>,
+    unrecorded: Unrecorded,
+    dead_ends: HashSet<(PathState, Vec<bool>)>,
     furthest: usize,
 }
 
 impl Search {
     /// Whether the calls that are still open can follow from here.
-    fn go(&mut self, place: Place, open: &mut Vec<bool>) -> bool {
+    fn go(&mut self, state: PathState, open: &mut Vec<bool>) -> bool {
         let done = open.iter().filter(|open| !**open).count();
         self.furthest = self.furthest.max(done);
-        if done == open.len() && self.is_end(place) {
+        if done == open.len() && self.is_end(state) {
             return true;
         }
-        if self.dead_ends.contains(&(place, open.clone())) {
+        if self.dead_ends.contains(&(state, open.clone())) {
             return false;
         }
-        let found = self.try_calls(place, open) || self.try_unseen(place, open);
+        let found = self.try_calls(state, open) || self.try_unrecorded(state, open);
         if !found {
-            self.dead_ends.insert((place, open.clone()));
+            self.dead_ends.insert((state, open.clone()));
         }
         found
     }
 
-    fn try_calls(&mut self, place: Place, open: &mut Vec<bool>) -> bool {
+    fn try_calls(&mut self, state: PathState, open: &mut Vec<bool>) -> bool {
         for number in 0..open.len() {
             if !open[number] || !self.may_be_next(number, open) {
                 continue;
             }
             let call = self.calls[number];
             open[number] = false;
-            if let Some(after) = apply(place, call.did)
+            if let Some(after) = apply(state, call.operation)
                 && self.go(after, open)
             {
                 return true;
             }
-            if may_be_nothing(call) && self.go(place, open) {
+            if may_be_nothing(call) && self.go(state, open) {
                 return true;
             }
             open[number] = true;
@@ -83,58 +88,59 @@ impl Search {
         false
     }
 
-    /// A call cannot come before one that was over when it began.
+    /// A call cannot precede one that had ended when it began.
     fn may_be_next(&self, number: usize, open: &[bool]) -> bool {
         let begin = self.calls[number].begin;
         let mut others = self.calls.iter().zip(open).filter(|(_, open)| **open);
         others.all(|(other, _)| other.end.is_none_or(|end| end >= begin))
     }
 
-    /// What time may have done meanwhile.
-    fn try_unseen(&mut self, place: Place, open: &mut Vec<bool>) -> bool {
-        let over = place.held.map(|held| held.1).filter(|until| *until <= self.unseen.ended);
+    /// Tries the changes that time can have made meanwhile.
+    fn try_unrecorded(&mut self, state: PathState, open: &mut Vec<bool>) -> bool {
+        let over = state.held.map(|held| held.1).filter(|until| *until <= self.unrecorded.ended);
         let events = [
             (Event::Due, true, None),
             (Event::LeaseOver, over.is_some(), over),
-            (Event::DeadLetter, over.is_some() && self.unseen.dead_letter, over),
-            (Event::Expire, self.unseen.expire, None),
+            (Event::DeadLetter, over.is_some() && self.unrecorded.dead_letter, over),
+            (Event::Expire, self.unrecorded.expire, None),
         ];
         for (event, possible, moment) in events {
-            let Some(state) = next(place.state, event).filter(|_| possible) else { continue };
-            let not_before = moment.map_or(place.not_before, |moment| moment.max(place.not_before));
-            if self.go(Place { state: Some(state), held: None, not_before }, open) {
+            let Some(to) = next(state.state, event).filter(|_| possible) else { continue };
+            let not_before = moment.map_or(state.not_before, |moment| moment.max(state.not_before));
+            if self.go(PathState { state: Some(to), held: None, not_before }, open) {
                 return true;
             }
         }
         false
     }
 
-    /// Whether the task may have been found as it was.
-    fn is_end(&self, place: Place) -> bool {
-        match (self.left, place.state) {
+    /// Whether the final state of the task is possible here.
+    fn is_end(&self, state: PathState) -> bool {
+        match (self.left, state.state) {
             (None, _) => true,
-            // Never put, as far as anybody knows: a put that was cut off.
+            // Never put, as far as the records show: an interrupted put.
             (Some(State::Done), None) => true,
-            (Some(State::Taken), Some(State::Ready)) => self.unseen.lost_takes,
+            (Some(State::Taken), Some(State::Ready)) => self.unrecorded.lost_takes,
             (left, state) => left == state,
         }
     }
 }
 
-/// Where a call leads, if the table allows it and the caller held what it says.
-fn apply(place: Place, did: Did) -> Option<Place> {
-    let step =
-        |event| next(place.state, event).map(|to| Place { state: Some(to), held: None, ..place });
-    let holds = |lease| place.held.is_some_and(|held| held.0 == lease);
-    match did {
-        Did::Put(State::Delayed) => step(Event::PutDelayed),
-        Did::Put(_) => step(Event::Put),
-        Did::Take { lease, start, until } => {
-            let taken = step(Event::Take).filter(|place| start >= place.not_before)?;
-            Some(Place { held: Some((lease, until)), not_before: start, ..taken })
+/// The state after a call, if the table allows it and the caller held the lease that it names.
+fn apply(state: PathState, operation: Operation) -> Option<PathState> {
+    let step = |event| {
+        next(state.state, event).map(|to| PathState { state: Some(to), held: None, ..state })
+    };
+    let holds = |lease| state.held.is_some_and(|held| held.0 == lease);
+    match operation {
+        Operation::Put(State::Delayed) => step(Event::PutDelayed),
+        Operation::Put(_) => step(Event::Put),
+        Operation::Take { lease, start, until } => {
+            let taken = step(Event::Take).filter(|state| start >= state.not_before)?;
+            Some(PathState { held: Some((lease, until)), not_before: start, ..taken })
         }
-        Did::Ack(lease) => step(Event::Ack).filter(|_| holds(lease)),
-        Did::Release(lease, to) => {
+        Operation::Ack(lease) => step(Event::Ack).filter(|_| holds(lease)),
+        Operation::Release(lease, to) => {
             let event = match to {
                 State::Delayed => Event::ReleaseDelayed,
                 State::Buried => Event::DeadLetter,
@@ -142,21 +148,25 @@ fn apply(place: Place, did: Did) -> Option<Place> {
             };
             step(event).filter(|_| holds(lease))
         }
-        Did::Touch(lease, until) => {
+        Operation::Touch(lease, until) => {
             let touched = step(Event::Touch).filter(|_| holds(lease))?;
-            Some(Place { held: Some((lease, until)), ..touched })
+            Some(PathState { held: Some((lease, until)), ..touched })
         }
         // A second bury is done and changes nothing.
-        Did::Bury(None) if place.state == Some(State::Buried) => Some(place),
-        Did::Bury(holder) => step(Event::Bury).filter(|_| holder.is_none_or(holds)),
-        Did::Delete => step(Event::Delete),
-        Did::Kick => step(Event::Kick),
-        Did::Gone(lease) => step(Event::Release).filter(|_| holds(lease)),
-        Did::GiveBack => step(Event::Release),
+        Operation::Bury(None) if state.state == Some(State::Buried) => Some(state),
+        Operation::Bury(holder) => step(Event::Bury).filter(|_| holder.is_none_or(holds)),
+        Operation::Delete => step(Event::Delete),
+        Operation::Kick => step(Event::Kick),
+        Operation::Disconnect(lease) => step(Event::Release).filter(|_| holds(lease)),
+        Operation::ReleaseTaken => step(Event::Release),
     }
 }
 
-/// Whether the call may have done nothing to the task.
+/// Whether the call can have had no effect on the task.
 fn may_be_nothing(call: Call) -> bool {
-    call.end.is_none() || matches!(call.did, Did::Kick | Did::Gone(_) | Did::GiveBack)
+    call.end.is_none()
+        || matches!(
+            call.operation,
+            Operation::Kick | Operation::Disconnect(_) | Operation::ReleaseTaken
+        )
 }

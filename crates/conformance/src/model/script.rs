@@ -1,4 +1,4 @@
-//! What a run asks: random, but mostly sensible, so that most of it has an effect.
+//! Generates the random commands of a run, mostly valid ones, so that most have an effect.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -6,13 +6,14 @@ use std::ops::RangeInclusive;
 use fastrand::Rng;
 use taskyard_core::{
     Body, Command, EnqueueItem, Finish, FinishItem, GrantFinish, GrantItem, Holder, Kind, Lease,
-    NewTask, Outcome, Priority, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey, SessionId,
-    Span, State, Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
+    List, ListOrder, NewTask, Outcome, Priority, Reply, SemaphoreChange, SemaphoreCommand,
+    SemaphoreKey, SessionId, Span, State, StateSet, Take, TaskId, Timestamp, TubeChange, TubeName,
+    TubeOptions,
 };
 
-use crate::ask::{NO_LEASE, name, put, secs};
+use crate::commands::{NO_LEASE, name, put, secs};
 
-/// The semaphore before the tube of this name.
+/// The semaphore of the tube of this name.
 fn key(text: &str) -> SemaphoreKey {
     SemaphoreKey::new(text).expect("names of tubes are good keys")
 }
@@ -45,8 +46,8 @@ const REMEMBERED: usize = 12;
 
 /// One step of a run.
 pub(super) enum Step {
-    /// Ask this, as one batch.
-    Ask(Vec<Command>),
+    /// Run these, as one batch.
+    Execute(Vec<Command>),
     /// Let this much time pass.
     Advance(Span),
     /// Stop and start again.
@@ -54,22 +55,22 @@ pub(super) enum Step {
 }
 
 /// The source of steps.
-pub(super) struct Script {
+pub(super) struct TubeScript {
     rng: Rng,
     durable: bool,
     /// Whether tubes have semaphores.
     gated: bool,
-    tubes: HashMap<TubeName, Known>,
+    tubes: HashMap<TubeName, KnownTube>,
 }
 
-/// What the script knows of a tube.
+/// The part of a tube that the script knows.
 #[derive(Default)]
-struct Known {
+struct KnownTube {
     next_id: u64,
     deliveries: Vec<Delivery>,
 }
 
-/// What the script knows of a delivery.
+/// The part of a delivery that the script knows.
 #[derive(Clone, Copy)]
 struct Delivery {
     id: TaskId,
@@ -77,14 +78,14 @@ struct Delivery {
     session: Option<SessionId>,
 }
 
-impl Script {
+impl TubeScript {
     pub(super) fn new(seed: u64, durable: bool) -> Self {
-        Script { rng: Rng::with_seed(seed), durable, gated: false, tubes: HashMap::new() }
+        TubeScript { rng: Rng::with_seed(seed), durable, gated: false, tubes: HashMap::new() }
     }
 
-    /// A run whose tubes have semaphores before them.
+    /// A run whose tubes have semaphores.
     pub(super) fn gated(seed: u64, durable: bool) -> Self {
-        Script { gated: true, ..Script::new(seed, durable) }
+        TubeScript { gated: true, ..TubeScript::new(seed, durable) }
     }
 
     /// The semaphores to begin with.
@@ -106,12 +107,12 @@ impl Script {
             3..150 => Step::Advance(self.pause()),
             _ => {
                 let count = if self.one_in(4) { self.rng.usize(2..=6) } else { 1 };
-                Step::Ask((0..count).map(|_| self.command(now)).collect())
+                Step::Execute((0..count).map(|_| self.command(now)).collect())
             }
         }
     }
 
-    /// Remembers what the machine answered, for later commands.
+    /// Remembers the machine's reply, for later commands.
     pub(super) fn learn(&mut self, command: &Command, reply: &Reply) {
         match (command, reply) {
             (Command::Put { tube, .. }, Reply::Put(placed)) => {
@@ -130,7 +131,7 @@ impl Script {
             (Command::Finish { tube, .. }, Reply::Finished(outcomes)) => {
                 let known = self.tubes.entry(tube.clone()).or_default();
                 for outcome in outcomes {
-                    // Some are kept, to be finished once more when it is too late.
+                    // Some are kept, to be finished again when it is too late.
                     if let Outcome::Done(Some(task)) = outcome
                         && task.state != State::Taken
                         && self.rng.u8(0..3) > 0
@@ -144,7 +145,7 @@ impl Script {
                 self.tubes.insert(name.clone(), known);
             }
             (Command::DropTube { tube }, Reply::Nothing) => {
-                // The leases stay: in a new tube of that name they must be worth nothing.
+                // The leases stay: in a new tube of that name they must be invalid.
                 self.tubes.entry(tube.clone()).or_default().next_id = 0;
             }
             _ => {}
@@ -163,7 +164,8 @@ impl Script {
             740..780 => Command::Kick { tube, count: self.rng.u64(0..4) },
             780..810 => Command::Delete { ids: self.ids(&tube), tube, show: self.rng.bool() },
             810..860 => Command::Peek { ids: self.ids(&tube), tube },
-            860..870 => Command::Deliveries { tube, count: self.rng.usize(0..5) },
+            860..865 => Command::Deliveries { tube, count: self.rng.usize(0..5) },
+            865..870 => self.list(tube),
             870..890 => Command::Tubes { tube: self.rng.bool().then_some(tube) },
             890..915 => Command::AlterTube { tube, change: self.change() },
             915..920 => Command::Truncate { tube },
@@ -228,7 +230,7 @@ impl Script {
 
     fn take(&mut self, tube: TubeName) -> Command {
         let count = if self.one_in(4) { self.rng.usize(0..=5) } else { 1 };
-        let session = self.sometimes(Script::session);
+        let session = self.sometimes(TubeScript::session);
         let lease = if self.one_in(3) { Some(self.span(1..=25)) } else { None };
         Command::Take(Take { tube, count, session, lease, wait: Span::ZERO })
     }
@@ -274,7 +276,7 @@ impl Script {
         Command::CreateTube { tube, options, if_not_exists }
     }
 
-    /// Something asked of the semaphore of a tube by others.
+    /// A command of another client for the semaphore of a tube.
     fn semaphore(&mut self, tube: &TubeName) -> Command {
         let (key, task) = (key(tube.as_str()), TaskId(self.rng.u64(0..3)));
         Command::Semaphore(match self.rng.u8(0..10) {
@@ -364,12 +366,24 @@ impl Script {
         SessionId([self.rng.u8(1..=SESSIONS); 16])
     }
 
+    /// A page of a list that may begin anywhere.
+    fn list(&mut self, tube: TubeName) -> Command {
+        let id = self.id(&tube);
+        let order = if self.rng.bool() {
+            let states = StateSet::from_bits(self.rng.u8(1..16)).unwrap_or(StateSet::ALL);
+            ListOrder::Id { states, after: self.sometimes(|_| id) }
+        } else {
+            ListOrder::Queue { after: self.sometimes(|script| (script.rng.u64(0..4), id)) }
+        };
+        Command::List(List { tube, order, limit: self.rng.usize(1..6) })
+    }
+
     fn ids(&mut self, tube: &TubeName) -> Vec<TaskId> {
         let count = if self.one_in(4) { self.rng.usize(0..=6) } else { 1 };
         (0..count).map(|_| self.id(tube)).collect()
     }
 
-    /// The id of a task that may be there, or of one that is not there yet.
+    /// The id of a task that may exist, or of one that does not exist yet.
     fn id(&mut self, tube: &TubeName) -> TaskId {
         let next = self.tubes.get(tube).map_or(0, |known| known.next_id);
         let oldest = if self.rng.bool() { next.saturating_sub(10) } else { 0 };
@@ -385,7 +399,7 @@ impl Script {
         }
     }
 
-    /// How long nothing is asked.
+    /// How long no command runs.
     fn pause(&mut self) -> Span {
         match self.rng.u8(0..20) {
             0 => secs(self.rng.u64(20..100)),

@@ -1,4 +1,4 @@
-//! Tubes with a semaphore before them: their tasks are ready only while they hold a grant.
+//! Tubes with a semaphore: their tasks are ready only while they hold a grant.
 
 use taskyard_core::{
     Command, Error, EventKind, Finish, GrantFinish, Kind, MemberGroup, NewTask, Outcome, Priority,
@@ -7,17 +7,19 @@ use taskyard_core::{
 };
 
 use super::super::Harness;
-use super::super::ask::{Ask, RELEASE, done, ids, lease, name, secs, session, task, task_of};
-use super::ask::{SemaphoreAsk, YANG, key};
+use super::super::commands::{
+    QueueCommands, RELEASE, done, ids, lease, name, secs, session, task, task_of,
+};
+use super::commands::{SemaphoreCommands, YANG, key};
 
-fn behind(text: &str) -> TubeOptions {
+fn gated_by(text: &str) -> TubeOptions {
     TubeOptions { semaphore: Some(key(text)), ..TubeOptions::new(Kind::FifoTtl) }
 }
 
-/// A tube before which `yang` stands and lets so many in.
+/// A tube with the semaphore `yang` of this capacity.
 async fn gated<H: Harness>(queue: &H, active: i64) -> TubeName {
     queue.limits(active, active).await;
-    queue.tube_with(behind(YANG)).await
+    queue.tube_with(gated_by(YANG)).await
 }
 
 fn with_pri(pri: u64) -> NewTask {
@@ -28,67 +30,79 @@ fn with_pri(pri: u64) -> NewTask {
 async fn states<H: Harness>(queue: &H, tube: &TubeName, count: u64) -> Vec<State> {
     let mut states = Vec::new();
     for id in 0..count {
-        states.push(queue.look(tube, TaskId(id)).await.state);
+        states.push(queue.peek_existing(tube, TaskId(id)).await.state);
     }
     states
 }
 
 use State::{Delayed, Ready, Taken};
 
-/// Only as many are ready as the semaphore lets in; the others say why not.
-pub async fn only_the_admitted_are_ready<H: Harness>(queue: H) {
+/// Only as many tasks are ready as the semaphore admits; the others have the reason `Semaphore`.
+pub async fn only_admitted_tasks_are_ready<H: Harness>(queue: H) {
     let tube = gated(&queue, 2).await;
     queue.put_texts(&tube, &["a", "b", "c"]).await;
     assert_eq!(states(&queue, &tube, 3).await, [Ready, Ready, Delayed]);
-    let waiting = queue.look(&tube, TaskId(2)).await;
+    let waiting = queue.peek_existing(&tube, TaskId(2)).await;
     assert_eq!((waiting.reason, waiting.due), (Reason::Semaphore, None));
-    let info = SemaphoreAsk::info(&queue).await;
-    assert_eq!((info.acquired, info.waiting, info.events), (2, 1, 0), "nobody needs to be told");
+    let info = SemaphoreCommands::info(&queue).await;
+    assert_eq!(
+        (info.acquired, info.waiting, info.events),
+        (2, 1, 0),
+        "admission in a tube causes no events"
+    );
     assert_eq!(ids(&queue.take_many(&tube, 9).await), [0, 1]);
     let shown = queue.tubes().await;
     assert_eq!(shown[0].options.semaphore, Some(key(YANG)));
     assert_eq!((shown[0].stats.tasks.taken, shown[0].stats.tasks.delayed), (2, 1));
 }
 
-/// Whatever ends a task frees its place: ack, delete, bury, the end of its ttl, truncate and drop.
-pub async fn every_end_frees_the_place<H: Harness>(queue: H) {
+/// Every end of a task frees its grant: ack, delete, bury, the end of its ttl, truncate and drop.
+pub async fn every_end_of_a_task_frees_its_grant<H: Harness>(queue: H) {
     let tube = gated(&queue, 1).await;
-    queue.put(&tube, NewTask { ttl: Some(secs(10)), ..task("dies") }).await;
+    queue.put(&tube, NewTask { ttl: Some(secs(10)), ..task("expires") }).await;
     queue.put_texts(&tube, &["acked", "deleted", "buried", "last"]).await;
     assert_eq!(states(&queue, &tube, 2).await, [Ready, Delayed]);
     queue.advance(secs(10));
     let acked = queue.take(&tube).await;
     assert_eq!(acked.id, TaskId(1));
     queue.ack(&tube, &acked).await;
-    let deleted = queue.look(&tube, TaskId(2)).await;
+    let deleted = queue.peek_existing(&tube, TaskId(2)).await;
     assert_eq!(deleted.state, Ready);
     queue.delete(&tube, deleted.id).await;
     queue.bury(&tube, TaskId(3)).await;
-    assert_eq!(queue.look(&tube, TaskId(4)).await.state, Ready);
-    assert_eq!(SemaphoreAsk::info(&queue).await.acquired, 1);
+    assert_eq!(queue.peek_existing(&tube, TaskId(4)).await.state, Ready);
+    assert_eq!(SemaphoreCommands::info(&queue).await.acquired, 1);
     queue.must(Command::Kick { tube: tube.clone(), count: 1 }).await;
-    assert_eq!(queue.look(&tube, TaskId(3)).await.reason, Reason::Semaphore, "kicked, it waits");
+    assert_eq!(
+        queue.peek_existing(&tube, TaskId(3)).await.reason,
+        Reason::Semaphore,
+        "a kicked task waits"
+    );
     queue.must(Command::Truncate { tube: tube.clone() }).await;
-    let info = SemaphoreAsk::info(&queue).await;
+    let info = SemaphoreCommands::info(&queue).await;
     assert_eq!((info.acquired, info.waiting), (0, 0));
     queue.put_texts(&tube, &["a", "b"]).await;
     queue.must(Command::DropTube { tube }).await;
-    let info = SemaphoreAsk::info(&queue).await;
+    let info = SemaphoreCommands::info(&queue).await;
     assert_eq!((info.acquired, info.waiting), (0, 0));
 }
 
-/// The smaller priority of a tube goes first, and takes the place of a ready one without a word.
-pub async fn a_better_task_takes_the_place_of_a_ready_one<H: Harness>(queue: H) {
+/// The smaller priority of a tube is admitted first, and takes the grant of a ready task without an event.
+pub async fn a_better_task_replaces_a_ready_one<H: Harness>(queue: H) {
     let tube = gated(&queue, 1).await;
     queue.put(&tube, with_pri(5)).await;
     queue.put(&tube, with_pri(2)).await;
     assert_eq!(states(&queue, &tube, 2).await, [Delayed, Ready]);
     queue.put(&tube, with_pri(2)).await;
-    assert_eq!(states(&queue, &tube, 3).await, [Delayed, Ready, Delayed], "of equals the first");
+    assert_eq!(
+        states(&queue, &tube, 3).await,
+        [Delayed, Ready, Delayed],
+        "the first of equal priorities"
+    );
     assert_eq!(queue.fetch(None).await, []);
 }
 
-/// One that somebody works on is asked; its release is a yield.
+/// The holder of a taken task is asked to release it; the release is a yield.
 pub async fn a_better_task_waits_for_a_taken_one<H: Harness>(queue: H) {
     let tube = gated(&queue, 1).await;
     queue.put(&tube, with_pri(5)).await;
@@ -96,17 +110,17 @@ pub async fn a_better_task_waits_for_a_taken_one<H: Harness>(queue: H) {
     queue.put(&tube, with_pri(2)).await;
     assert_eq!(states(&queue, &tube, 2).await, [Taken, Delayed]);
     let events = queue.fetch(Some(YANG)).await;
-    let told: Vec<_> =
+    let events: Vec<_> =
         events.iter().map(|event| (event.tube.clone(), event.task, event.kind)).collect();
-    assert_eq!(told, [(Some(tube.clone()), held.id, EventKind::TryRelease)]);
+    assert_eq!(events, [(Some(tube.clone()), held.id, EventKind::TryRelease)]);
     let back = done(queue.finish_lease(&tube, &held, RELEASE).await);
     assert_eq!((back.state, back.reason), (Delayed, Reason::Semaphore));
     assert_eq!(states(&queue, &tube, 2).await, [Delayed, Ready]);
-    assert_eq!(queue.fetch(Some(YANG)).await, [], "what was still to be said is not said");
+    assert_eq!(queue.fetch(Some(YANG)).await, [], "pending events are removed");
 }
 
-/// Without such a request a released task keeps its place.
-pub async fn a_released_task_keeps_its_place<H: Harness>(queue: H) {
+/// Without a request a released task keeps its grant.
+pub async fn a_released_task_keeps_its_grant<H: Harness>(queue: H) {
     let tube = gated(&queue, 1).await;
     queue.put_texts(&tube, &["a", "b"]).await;
     let held = queue.take(&tube).await;
@@ -115,15 +129,15 @@ pub async fn a_released_task_keeps_its_place<H: Harness>(queue: H) {
     assert_eq!(queue.take(&tube).await.id, held.id);
 }
 
-/// What is released for later leaves, and stands in line again when its time has come.
-pub async fn a_delay_gives_the_place_away<H: Harness>(queue: H) {
+/// A release with a delay gives up the grant; the task is enqueued again when it is due.
+pub async fn a_delay_gives_up_the_grant<H: Harness>(queue: H) {
     let tube = gated(&queue, 1).await;
     queue.put(&tube, NewTask { delay: Some(secs(30)), ..task("later") }).await;
     queue.put_texts(&tube, &["a", "b"]).await;
     assert_eq!(
-        SemaphoreAsk::info(&queue).await.waiting,
+        SemaphoreCommands::info(&queue).await.waiting,
         1,
-        "what is not due does not stand in line"
+        "a task that is not due is not enqueued"
     );
     let held = queue.take(&tube).await;
     let later = Finish::Release { delay: secs(20), counted: true };
@@ -131,11 +145,11 @@ pub async fn a_delay_gives_the_place_away<H: Harness>(queue: H) {
     assert!(matches!(back.reason, Reason::NotDue(_)), "{back:?}");
     assert_eq!(states(&queue, &tube, 3).await, [Delayed, Delayed, Ready]);
     queue.advance(secs(20));
-    assert_eq!(queue.look(&tube, held.id).await.reason, Reason::Semaphore);
+    assert_eq!(queue.peek_existing(&tube, held.id).await.reason, Reason::Semaphore);
 }
 
-/// A lease that runs out and a session that ends give the task back, not its place.
-pub async fn a_holder_that_is_gone_keeps_nothing<H: Harness>(queue: H) {
+/// The end of a lease or of a session returns the task, which keeps its grant.
+pub async fn an_ended_delivery_keeps_the_grant<H: Harness>(queue: H) {
     let tube = gated(&queue, 2).await;
     queue.put_texts(&tube, &["a", "b", "c"]).await;
     queue.join(session(1)).await;
@@ -144,47 +158,46 @@ pub async fn a_holder_that_is_gone_keeps_nothing<H: Harness>(queue: H) {
     queue.must(Command::LeaveSession { session: session(1) }).await;
     queue.advance(secs(10));
     for task in [&by_session, &by_lease] {
-        let back = queue.look(&tube, task.id).await;
+        let back = queue.peek_existing(&tube, task.id).await;
         assert_eq!((back.state, back.attempts), (Ready, 1));
         assert_eq!(queue.ack(&tube, task).await, Outcome::Stale);
     }
-    assert_eq!(SemaphoreAsk::info(&queue).await.acquired, 2);
+    assert_eq!(SemaphoreCommands::info(&queue).await.acquired, 2);
 }
 
-/// The time to live runs while a task waits.
-pub async fn who_waits_too_long_dies<H: Harness>(queue: H) {
+/// The ttl of a task runs while it waits for the semaphore.
+pub async fn a_waiting_task_expires<H: Harness>(queue: H) {
     let tube = gated(&queue, 1).await;
     queue.put_texts(&tube, &["a"]).await;
-    queue.put(&tube, NewTask { ttl: Some(secs(10)), ..task("dies") }).await;
+    queue.put(&tube, NewTask { ttl: Some(secs(10)), ..task("expires") }).await;
     queue.advance(secs(10));
     assert!(queue.peek(&tube, TaskId(1)).await.is_none());
-    assert_eq!(SemaphoreAsk::info(&queue).await.waiting, 0);
+    assert_eq!(SemaphoreCommands::info(&queue).await.waiting, 0);
 }
 
-/// The tasks of several tubes and those of others stand in one line.
-pub async fn one_line_for_all<H: Harness>(queue: H) {
+/// The tasks of several tubes and tasks enqueued directly share one queue.
+pub async fn tubes_and_direct_tasks_share_one_queue<H: Harness>(queue: H) {
     let tube = gated(&queue, 2).await;
-    let other = queue.tube_named("other", behind(YANG)).await;
+    let other = queue.tube_named("other", gated_by(YANG)).await;
     queue.enqueue(7, -3.0).await;
     queue.put(&tube, with_pri(4)).await;
     queue.put(&other, with_pri(1)).await;
-    assert_eq!(queue.look(&tube, TaskId(0)).await.state, Delayed);
-    assert_eq!(queue.look(&other, TaskId(0)).await.state, Ready);
+    assert_eq!(queue.peek_existing(&tube, TaskId(0)).await.state, Delayed);
+    assert_eq!(queue.peek_existing(&other, TaskId(0)).await.state, Ready);
     assert_eq!(queue.status(7).await, Some(Status::Acquired));
     queue.finish_grant(7, None, GrantFinish::Release).await;
-    assert_eq!(queue.look(&tube, TaskId(0)).await.state, Ready);
+    assert_eq!(queue.peek_existing(&tube, TaskId(0)).await.state, Ready);
     queue.change(SemaphoreChange { active: Some(0), ..SemaphoreChange::default() }).await;
     queue.put(&tube, with_pri(0)).await;
-    assert_eq!(queue.look(&tube, TaskId(1)).await.state, Delayed, "nobody is let in");
+    assert_eq!(queue.peek_existing(&tube, TaskId(1)).await.state, Delayed, "no task is admitted");
     queue.change(SemaphoreChange { active: Some(3), ..SemaphoreChange::default() }).await;
-    assert_eq!(queue.look(&tube, TaskId(1)).await.state, Ready);
+    assert_eq!(queue.peek_existing(&tube, TaskId(1)).await.state, Ready);
 }
 
-// The grant of a task ended by the semaphore's own lease, or by force, while somebody worked on it: its place went to
-// a better one, and two were at work where one may be. Nobody could prevent it, as only the semaphore's own tasks can be
-// extended.
-/// However long the work lasts, and whoever waits, no more are at work than the semaphore lets in.
-pub async fn the_work_keeps_its_place<H: Harness>(queue: H) {
+// The grant of a taken task ended by the semaphore's own lease, or by force: another task got it, and two tasks ran where one
+// is allowed. A worker could not prevent it, because only grants of directly enqueued tasks can be extended.
+/// The number of taken tasks never exceeds the capacity, independent of how long they run and which tasks wait.
+pub async fn a_taken_task_keeps_its_grant<H: Harness>(queue: H) {
     let tube = gated(&queue, 1).await;
     let change = SemaphoreChange {
         lease: Some(Some(secs(10))),
@@ -200,31 +213,31 @@ pub async fn the_work_keeps_its_place<H: Harness>(queue: H) {
     for _ in 0..3 {
         queue.advance(secs(20));
         assert_eq!(states(&queue, &tube, 2).await, [Taken, Delayed]);
-        let told = queue.hear().await;
-        assert_eq!(told, [(held.id.0, EventKind::TryRelease)], "it is asked again");
+        let events = queue.drain_events().await;
+        assert_eq!(events, [(held.id.0, EventKind::TryRelease)], "the request is repeated");
     }
-    let info = SemaphoreAsk::info(&queue).await;
+    let info = SemaphoreCommands::info(&queue).await;
     assert_eq!((info.acquired, info.revoking, info.waiting), (0, 1, 1));
     done(queue.finish_lease(&tube, &held, RELEASE).await);
     assert_eq!(states(&queue, &tube, 2).await, [Delayed, Ready], "its release is a yield");
     queue.advance(secs(100));
-    assert_eq!(states(&queue, &tube, 2).await, [Delayed, Ready], "who is ready waits for a worker");
+    assert_eq!(states(&queue, &tube, 2).await, [Delayed, Ready], "a ready task waits for a worker");
 }
 
-/// A tube that names a semaphore which is not there is refused.
+/// A tube with an absent semaphore is refused.
 pub async fn an_absent_semaphore_is_refused<H: Harness>(queue: H) {
-    let options = behind("nowhere");
+    let options = gated_by("nowhere");
     let create = Command::CreateTube { tube: name("jobs"), options, if_not_exists: false };
     let refusal = queue.refused(create).await;
     assert_eq!(refusal, Error::SemaphoreNotFound(key("nowhere")));
     assert_eq!(queue.tubes().await, []);
 }
 
-/// A semaphore before a tube is not dropped, even by force: the tube would never let a task go on.
-pub async fn a_semaphore_before_a_tube_is_not_dropped<H: Harness>(queue: H) {
+/// A semaphore of a tube is not dropped, even by force: the tube would never deliver a task again.
+pub async fn a_semaphore_of_a_tube_is_not_dropped<H: Harness>(queue: H) {
     let tube = gated(&queue, 1).await;
     queue.put_many(&tube, vec![with_pri(1), with_pri(2)]).await;
-    let yang = || key(super::ask::YANG);
+    let yang = || key(super::commands::YANG);
     for force in [false, true] {
         let refusal = queue.semaphore(SemaphoreCommand::Drop { key: yang(), force }).await;
         let expected = Error::SemaphoreHasTube { key: yang(), tube: tube.clone() };
@@ -232,7 +245,7 @@ pub async fn a_semaphore_before_a_tube_is_not_dropped<H: Harness>(queue: H) {
     }
     for (part, id) in [(MemberGroup::Holders, 0), (MemberGroup::Waiting, 1)] {
         let [member] = queue.members(part, None, 10).await.members.try_into().expect("one");
-        assert_eq!((member.tube, member.standing.task), (Some(tube.clone()), TaskId(id)));
+        assert_eq!((member.tube, member.info.task), (Some(tube.clone()), TaskId(id)));
     }
     queue.must(Command::DropTube { tube }).await;
     let drop = SemaphoreCommand::Drop { key: yang(), force: false };
@@ -244,29 +257,37 @@ fn important(priority: f64, pri: u64) -> NewTask {
     NewTask { semaphore_priority: Some(priority), ..with_pri(pri) }
 }
 
-/// What a put says for the semaphore counts there instead of `pri`, as often as the task stands in line.
+/// The semaphore priority of a put replaces `pri` in the semaphore, each time the task is enqueued.
 pub async fn a_task_may_have_a_priority_of_its_own<H: Harness>(queue: H) {
     let tube = gated(&queue, 1).await;
     queue.put_many(&tube, vec![with_pri(2), important(-3.5, 0), important(-1.5, 9)]).await;
     assert_eq!(states(&queue, &tube, 3).await, [Delayed, Delayed, Ready]);
-    let shown = queue.look(&tube, TaskId(2)).await;
+    let shown = queue.peek_existing(&tube, TaskId(2)).await;
     assert_eq!((shown.semaphore_priority, shown.pri), (important(-1.5, 0).semaphore_priority, 9));
-    assert_eq!(queue.look(&tube, TaskId(0)).await.semaphore_priority, None);
+    assert_eq!(queue.peek_existing(&tube, TaskId(0)).await.semaphore_priority, None);
     let held = queue.take(&tube).await;
     let later = Finish::Release { delay: secs(20), counted: true };
     done(queue.finish_lease(&tube, &held, later).await);
     assert_eq!(states(&queue, &tube, 3).await, [Ready, Delayed, Delayed]);
     queue.advance(secs(20));
-    assert_eq!(states(&queue, &tube, 3).await, [Delayed, Delayed, Ready], "again by its own");
+    assert_eq!(
+        states(&queue, &tube, 3).await,
+        [Delayed, Delayed, Ready],
+        "again by its own priority"
+    );
     let queue = queue.restart().await;
     if queue.capabilities().durable {
         queue.bury(&tube, TaskId(2)).await;
         queue.must(Command::Kick { tube: tube.clone(), count: 1 }).await;
-        assert_eq!(states(&queue, &tube, 3).await, [Delayed, Delayed, Ready], "it was kept");
+        assert_eq!(
+            states(&queue, &tube, 3).await,
+            [Delayed, Delayed, Ready],
+            "the priority is kept"
+        );
     }
 }
 
-/// Where no semaphore stands, a priority for one is an error, and nothing of the batch is put.
+/// In a tube without a semaphore a semaphore priority is an error, and no task of the put is added.
 pub async fn a_priority_of_its_own_needs_a_semaphore<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     let put = |tasks| Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO };
@@ -277,32 +298,32 @@ pub async fn a_priority_of_its_own_needs_a_semaphore<H: Harness>(queue: H) {
     assert_eq!(queue.tubes().await[0].stats.tasks.ready, 1);
 }
 
-/// A tube with sub-queues behind a semaphore: each task stands in line by itself, and of one sub-queue one runs.
-pub async fn sub_queues_work_behind_one<H: Harness>(queue: H) {
+/// A tube with sub-queues and a semaphore: each task is enqueued by itself, and one task of each sub-queue runs.
+pub async fn sub_queues_work_with_a_semaphore<H: Harness>(queue: H) {
     queue.limits(2, 2).await;
     for kind in [Kind::Utube, Kind::UtubeTtl] {
-        let tube = queue.tube_named(kind.name(), TubeOptions { kind, ..behind(YANG) }).await;
+        let tube = queue.tube_named(kind.name(), TubeOptions { kind, ..gated_by(YANG) }).await;
         for subqueue in ["a", "a", "b", "b"] {
             queue.put(&tube, task_of(subqueue)).await;
         }
         assert_eq!(states(&queue, &tube, 4).await, [Ready, Ready, Delayed, Delayed]);
         let first = queue.take_many(&tube, 9).await;
         assert_eq!(ids(&first), [0]);
-        assert_eq!(queue.look(&tube, TaskId(1)).await.reason, Reason::SubqueueBusy);
+        assert_eq!(queue.peek_existing(&tube, TaskId(1)).await.reason, Reason::SubqueueBusy);
         queue.ack(&tube, &first[0]).await;
         let next = queue.take_many(&tube, 9).await;
-        assert_eq!(ids(&next), [1, 2], "one of each, as many as have a place");
+        assert_eq!(ids(&next), [1, 2], "one of each, as many as have a grant");
         queue.ack(&tube, &next[0]).await;
-        assert_eq!(queue.look(&tube, TaskId(3)).await.reason, Reason::SubqueueBusy);
+        assert_eq!(queue.peek_existing(&tube, TaskId(3)).await.reason, Reason::SubqueueBusy);
         queue.must(Command::Truncate { tube: tube.clone() }).await;
-        assert_eq!(SemaphoreAsk::info(&queue).await.acquired, 0);
+        assert_eq!(SemaphoreCommands::info(&queue).await.acquired, 0);
     }
 }
 
-/// Who loses its place stands first in its sub-queue no more.
-pub async fn a_sub_queue_goes_on_without_who_lost_its_place<H: Harness>(queue: H) {
+/// A task that loses its grant is no longer the first of its sub-queue.
+pub async fn a_task_without_grant_does_not_block_its_sub_queue<H: Harness>(queue: H) {
     queue.limits(1, 1).await;
-    let tube = queue.tube_with(TubeOptions { kind: Kind::UtubeTtl, ..behind(YANG) }).await;
+    let tube = queue.tube_with(TubeOptions { kind: Kind::UtubeTtl, ..gated_by(YANG) }).await;
     queue.put(&tube, NewTask { pri: Some(5), ..task_of("a") }).await;
     queue.put(&tube, NewTask { pri: Some(1), ..task_of("b") }).await;
     assert_eq!(states(&queue, &tube, 2).await, [Delayed, Ready]);
@@ -312,29 +333,29 @@ pub async fn a_sub_queue_goes_on_without_who_lost_its_place<H: Harness>(queue: H
     assert_eq!(ids(&queue.take_many(&tube, 9).await), [0]);
 }
 
-/// The tasks of a temporary tube are forgotten by a restart, and their places are free then.
-pub async fn a_temporary_tube_leaves_no_places_behind<H: Harness>(queue: H) {
+/// A restart removes the tasks of a temporary tube and frees their grants.
+pub async fn a_temporary_tube_leaves_no_grants<H: Harness>(queue: H) {
     let durable = queue.capabilities().durable;
     queue.limits(2, 2).await;
-    let tube = queue.tube_with(TubeOptions { temporary: true, ..behind(YANG) }).await;
+    let tube = queue.tube_with(TubeOptions { temporary: true, ..gated_by(YANG) }).await;
     queue.put_texts(&tube, &["a", "b", "c"]).await;
     let held = queue.take(&tube).await;
     queue.enqueue(7, -1.0).await;
     assert_eq!(states(&queue, &tube, 3).await, [Taken, Ready, Delayed]);
     queue.ack(&tube, &held).await;
-    assert_eq!(SemaphoreAsk::info(&queue).await.acquired, 2);
+    assert_eq!(SemaphoreCommands::info(&queue).await.acquired, 2);
     let queue = queue.restart().await;
     if durable {
         queue.advance(secs(1));
-        let info = SemaphoreAsk::info(&queue).await;
-        assert_eq!((info.acquired, info.waiting), (1, 0), "only who is not of the tube");
+        let info = SemaphoreCommands::info(&queue).await;
+        assert_eq!((info.acquired, info.waiting), (1, 0), "only the directly enqueued task");
         let id = queue.put(&tube, task("new")).await;
-        assert_eq!(queue.look(&tube, id).await.state, Ready);
+        assert_eq!(queue.peek_existing(&tube, id).await.state, Ready);
     }
 }
 
-/// After a restart the same tasks are let in; what was taken is ready, or gives way if it was asked to.
-pub async fn a_restart_keeps_the_line<H: Harness>(queue: H) {
+/// After a restart the same tasks are admitted; a taken task is ready, or waits if it was asked to release.
+pub async fn a_restart_keeps_the_order<H: Harness>(queue: H) {
     let durable = queue.capabilities().durable;
     let tube = gated(&queue, 2).await;
     for pri in [5, 6, 7] {
@@ -343,13 +364,13 @@ pub async fn a_restart_keeps_the_line<H: Harness>(queue: H) {
     let held: Vec<Task> = queue.take_many(&tube, 2).await;
     assert_eq!(ids(&held), [0, 1]);
     queue.put(&tube, with_pri(1)).await;
-    assert_eq!(SemaphoreAsk::info(&queue).await.revoking, 1);
+    assert_eq!(SemaphoreCommands::info(&queue).await.revoking, 1);
     let queue = queue.restart().await;
     if !durable {
         return;
     }
     assert_eq!(states(&queue, &tube, 4).await, [Ready, Delayed, Delayed, Ready]);
-    let info = SemaphoreAsk::info(&queue).await;
+    let info = SemaphoreCommands::info(&queue).await;
     assert_eq!((info.acquired, info.revoking, info.waiting), (2, 0, 2));
     assert_eq!(queue.ack(&tube, &held[0]).await, Outcome::Stale);
     assert_ne!(lease(&queue.take(&tube).await), lease(&held[0]));

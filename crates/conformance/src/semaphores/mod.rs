@@ -1,10 +1,10 @@
-//! What semaphores must do on every store, and through every server.
+//! The conformance cases of semaphores, for every store and every server.
 //!
-//! The list of cases stands once, in [`semaphore_suite!`](crate::semaphore_suite); [`model`] compares random
-//! commands with the core's machine.
+//! [`semaphore_suite!`](crate::semaphore_suite) lists the cases; [`model`] compares random commands with the core's
+//! machine.
 
-mod ask;
 mod cases;
+mod commands;
 mod script;
 
 pub mod admission;
@@ -19,4 +19,4 @@ pub mod pairs;
 pub mod storm;
 pub mod times;
 
-pub use ask::SemaphoreAsk;
+pub use commands::SemaphoreCommands;

@@ -1,26 +1,26 @@
-//! Random commands for semaphores on a queue and on the core's machine: every answer must be the same, and what holders
-//! have heard must be true of them.
+//! Runs random semaphore commands on a queue and on the core's machine: every reply must be the same, and the last event
+//! of each holder must match its status.
 //!
-//! A run is its seed, as for tubes: see [`seeds`](crate::model::seeds).
+//! A seed determines a run, as for tubes: see [`seeds`](crate::model::seeds).
 
 use std::collections::{HashMap, VecDeque};
 
 use taskyard_core::{
-    Command, Error, EventId, EventKind, Grant, GrantFinish, GrantOutcome, Machine, Reply, Result,
-    SemaphoreCommand, SemaphoreKey, SemaphoreReply, Span, Standing, Status, TaskId,
+    Command, Error, EventId, EventKind, Grant, GrantFinish, GrantOutcome, Machine, MemberInfo,
+    Reply, Result, SemaphoreCommand, SemaphoreKey, SemaphoreReply, Span, Status, TaskId,
 };
 
 use super::super::Harness;
-use super::script::{Script, TASKS};
+use super::script::{SemaphoreScript, TASKS};
 
 /// How many of the latest commands a failure shows.
 const SHOWN: usize = 15;
 
-/// Replays the commands of a seed on the queue and on the machine, and compares every answer; at the end
-/// everything that can be seen, now and after a day.
+/// Runs the commands of a seed on the queue and on the machine, and compares every reply; at the end
+/// the whole visible state, now and after a day.
 pub async fn replay<H: Harness>(queue: H, seed: u64, commands: usize) {
     let durable = queue.capabilities().durable;
-    let mut run = Run {
+    let mut run = SemaphoreRun {
         seed,
         asked: 0,
         latest: VecDeque::new(),
@@ -28,35 +28,35 @@ pub async fn replay<H: Harness>(queue: H, seed: u64, commands: usize) {
         machine: Machine::default(),
         to_store: HashMap::new(),
         to_machine: HashMap::new(),
-        heard: HashMap::new(),
+        received: HashMap::new(),
     };
-    let mut script = Script::new(seed);
-    for key in Script::keys() {
+    let mut script = SemaphoreScript::new(seed);
+    for key in SemaphoreScript::keys() {
         let change = Box::new(script.change());
-        run.ask(vec![SemaphoreCommand::Configure { key, change, only_new: true }]).await;
+        run.execute(vec![SemaphoreCommand::Configure { key, change, only_new: true }]).await;
     }
     while run.asked < commands {
         if let Some(span) = script.pause() {
-            run.remember(format!("time moves by {} s", span.as_secs_f64()));
+            run.remember(format!("the clock advances by {} s", span.as_secs_f64()));
             run.queue.advance(span);
         }
         if durable && script.restarts() {
             run = run.restart().await;
         }
         if script.is_quiet() {
-            run.holders_know().await;
+            run.check_last_events().await;
         }
         let batch = script.batch();
-        run.ask(batch).await.iter().flatten().for_each(|reply| script.learn(reply));
+        run.execute(batch).await.iter().flatten().for_each(|reply| script.learn(reply));
     }
     run.compare_all().await;
     run.queue.advance(Span::from_secs(24 * 3600));
     run.compare_all().await;
-    run.holders_know().await;
+    run.check_last_events().await;
 }
 
-/// One run: where it stands, what led there, and which event of the one side is which of the other.
-struct Run<H> {
+/// One run: its progress, its latest commands, and the mapping between the event numbers of the two sides.
+struct SemaphoreRun<H> {
     seed: u64,
     asked: usize,
     latest: VecDeque<String>,
@@ -64,13 +64,13 @@ struct Run<H> {
     machine: Machine,
     to_store: HashMap<EventId, EventId>,
     to_machine: HashMap<EventId, EventId>,
-    /// What was last delivered of each grant; a request that was declined is answered.
-    heard: HashMap<(SemaphoreKey, Grant), EventKind>,
+    /// The last event of each grant; a declined request counts as answered.
+    received: HashMap<(SemaphoreKey, Grant), EventKind>,
 }
 
-impl<H: Harness> Run<H> {
-    /// Asks both, compares, and hands back the machine's answers.
-    async fn ask(&mut self, commands: Vec<SemaphoreCommand>) -> Vec<Result<SemaphoreReply>> {
+impl<H: Harness> SemaphoreRun<H> {
+    /// Runs the commands on both, compares, and returns the machine's replies.
+    async fn execute(&mut self, commands: Vec<SemaphoreCommand>) -> Vec<Result<SemaphoreReply>> {
         let now = self.queue.now();
         while self.machine.apply(now, Command::Tick { limit: 1000 }) != Ok(Reply::Ticked(0)) {}
         let mut expected = Vec::new();
@@ -78,7 +78,7 @@ impl<H: Harness> Run<H> {
             self.asked += 1;
             let reply = self.machine.apply(now, Command::Semaphore(command.clone()));
             self.remember(format!("{command:?}\n    -> {reply:?}"));
-            self.hear(command, &reply);
+            self.note_events(command, &reply);
             expected.push(reply);
         }
         self.machine.take_effects();
@@ -94,13 +94,13 @@ impl<H: Harness> Run<H> {
         expected.into_iter().map(semaphore_reply).collect()
     }
 
-    /// Notes what holders heard, and what they answered.
-    fn hear(&mut self, command: &SemaphoreCommand, reply: &Result<Reply>) {
+    /// Notes the events that holders received, and their declines.
+    fn note_events(&mut self, command: &SemaphoreCommand, reply: &Result<Reply>) {
         match (command, reply) {
             (_, Ok(Reply::Semaphore(SemaphoreReply::Events(events)))) => {
-                let heard =
+                let received =
                     events.iter().map(|event| ((event.semaphore.clone(), event.grant), event.kind));
-                self.heard.extend(heard);
+                self.received.extend(received);
             }
             (
                 SemaphoreCommand::Finish { key, items },
@@ -109,9 +109,9 @@ impl<H: Harness> Run<H> {
                 for (item, outcome) in items.iter().zip(outcomes) {
                     let declined = (item.finish, *outcome);
                     if declined == (GrantFinish::Decline, GrantOutcome::Done) {
-                        let standings = self.standings(key, vec![item.task]);
-                        let grants = standings.iter().filter_map(|standing| standing.grant);
-                        grants.for_each(|grant| _ = self.heard.remove(&(key.clone(), grant)));
+                        let members = self.members(key, vec![item.task]);
+                        let grants = members.iter().filter_map(|member| member.grant);
+                        grants.for_each(|grant| _ = self.received.remove(&(key.clone(), grant)));
                     }
                 }
             }
@@ -119,56 +119,56 @@ impl<H: Harness> Run<H> {
         }
     }
 
-    /// Where tasks stand, as the machine has it.
-    fn standings(&mut self, key: &SemaphoreKey, tasks: Vec<TaskId>) -> Vec<Standing> {
-        let look = SemaphoreCommand::Look { key: key.clone(), tasks };
-        match self.machine.apply(self.queue.now(), Command::Semaphore(look)) {
-            Ok(Reply::Semaphore(SemaphoreReply::Standings(standings))) => standings,
-            other => panic!("a look answered {other:?}"),
+    /// Shows tasks, as the machine has them.
+    fn members(&mut self, key: &SemaphoreKey, tasks: Vec<TaskId>) -> Vec<MemberInfo> {
+        let peek = SemaphoreCommand::Peek { key: key.clone(), tasks };
+        match self.machine.apply(self.queue.now(), Command::Semaphore(peek)) {
+            Ok(Reply::Semaphore(SemaphoreReply::MemberInfos(members))) => members,
+            other => panic!("unexpected reply: {other:?}"),
         }
     }
 
-    /// When all events of a semaphore have arrived, each holder has last heard what is wanted of it.
-    async fn holders_know(&mut self) {
-        for key in Script::keys() {
+    /// When all events of a semaphore have arrived, the last event of each holder matches its status.
+    async fn check_last_events(&mut self) {
+        for key in SemaphoreScript::keys() {
             let fetch =
                 SemaphoreCommand::Events { key: Some(key.clone()), count: 1000, wait: Span::ZERO };
             while let Some(Ok(SemaphoreReply::Events(events))) =
-                self.ask(vec![fetch.clone()]).await.pop()
+                self.execute(vec![fetch.clone()]).await.pop()
                 && !events.is_empty()
             {
                 let events = events.iter().map(|event| event.id).collect();
-                self.ask(vec![SemaphoreCommand::Acknowledge { events }]).await;
+                self.execute(vec![SemaphoreCommand::Acknowledge { events }]).await;
             }
             if self.events_left(&key) {
-                // What was handed out and not acknowledged comes again later.
+                // Events that were delivered and not acknowledged are repeated later.
                 continue;
             }
-            for standing in self.standings(&key, (0..TASKS).map(TaskId).collect()) {
-                let Some(grant) = standing.grant else { continue };
-                let heard = self.heard.get(&(key.clone(), grant));
-                let asked = heard == Some(&EventKind::TryRelease);
-                if asked != (standing.status == Status::TryRelease) {
-                    self.fail(&format!("  {standing:?} of '{key}' last heard {heard:?}"));
+            for member in self.members(&key, (0..TASKS).map(TaskId).collect()) {
+                let Some(grant) = member.grant else { continue };
+                let received = self.received.get(&(key.clone(), grant));
+                let asked = received == Some(&EventKind::TryRelease);
+                if asked != (member.status == Status::TryRelease) {
+                    self.fail(&format!("  {member:?} of '{key}' last received {received:?}"));
                 }
             }
         }
     }
 
-    /// Whether a semaphore has events that did not arrive yet, as the machine has it.
+    /// Whether a semaphore has unacknowledged events, as the machine has it.
     fn events_left(&mut self, key: &SemaphoreKey) -> bool {
         let list = SemaphoreCommand::List { key: Some(key.clone()) };
         match self.machine.apply(self.queue.now(), Command::Semaphore(list)) {
             Ok(Reply::Semaphore(SemaphoreReply::Semaphores(infos))) => {
                 infos.iter().any(|info| info.events > 0)
             }
-            // Its first options were wrong, and it was never made.
+            // Its first options were invalid, and it was never created.
             Err(Error::SemaphoreNotFound(_)) => true,
-            other => panic!("a list answered {other:?}"),
+            other => panic!("unexpected reply: {other:?}"),
         }
     }
 
-    /// The command as the queue has to hear it: with its own numbers of events.
+    /// The command for the queue: with the queue's event numbers.
     fn for_store(&self, command: &SemaphoreCommand) -> SemaphoreCommand {
         let SemaphoreCommand::Acknowledge { events } = command else { return command.clone() };
         let own = |id: &EventId| self.to_store.get(id).copied().unwrap_or(*id);
@@ -182,7 +182,7 @@ impl<H: Harness> Run<H> {
                 Ok(Reply::Semaphore(SemaphoreReply::Events(expected))),
                 Ok(Reply::Semaphore(SemaphoreReply::Events(mut got))),
             ) => {
-                // What several semaphores tell in one batch is in order for each of them, not among them.
+                // Events of several semaphores in one batch are in order for each of them, not among them.
                 let mut expected = expected.clone();
                 expected.sort_by(|a, b| a.semaphore.cmp(&b.semaphore));
                 got.sort_by(|a, b| a.semaphore.cmp(&b.semaphore));
@@ -204,12 +204,12 @@ impl<H: Harness> Run<H> {
         self
     }
 
-    /// Compares everything that can be seen.
+    /// Compares the whole visible state.
     async fn compare_all(&mut self) {
-        self.ask(vec![SemaphoreCommand::List { key: None }]).await;
-        for key in Script::keys() {
+        self.execute(vec![SemaphoreCommand::List { key: None }]).await;
+        for key in SemaphoreScript::keys() {
             let tasks = (0..TASKS).map(TaskId).collect();
-            self.ask(vec![SemaphoreCommand::Look { key, tasks }]).await;
+            self.execute(vec![SemaphoreCommand::Peek { key, tasks }]).await;
         }
     }
 
@@ -235,6 +235,6 @@ impl<H: Harness> Run<H> {
 fn semaphore_reply(reply: Result<Reply>) -> Result<SemaphoreReply> {
     match reply? {
         Reply::Semaphore(reply) => Ok(reply),
-        other => panic!("a semaphore answered {other:?}"),
+        other => panic!("unexpected reply: {other:?}"),
     }
 }

@@ -1,52 +1,52 @@
-//! Two calls that meet at one semaphore: whatever came between the steps of the one, the answers and what is left must be
-//! those of one call after the other, as the core decides.
+//! Defines pairs of concurrent calls on one semaphore: for every interleaving of their steps, the replies and the final state
+//! must be those of one call after the other, as the core decides.
 
 use std::mem::take;
 use std::sync::{Mutex, PoisonError};
 
 use taskyard_core::{
     Command, EnqueueItem, Error, EventId, EventKind, Execute, Grant, GrantFinish, GrantItem,
-    Machine, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey,
-    SemaphoreReply, Span, Standing, TaskId, Timestamp,
+    Machine, MemberInfo, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo,
+    SemaphoreKey, SemaphoreReply, Span, TaskId, Timestamp,
 };
 
-use super::ask::key;
+use super::commands::key;
 
-/// The tasks that the calls are about.
+/// The tasks of the calls.
 const TASKS: u64 = 12;
 
-/// Two calls, and how their semaphore stands before.
+/// Two calls, and the state of their semaphore before.
 pub struct Pair {
-    /// What it is about, for messages.
+    /// Its description, for messages.
     pub name: &'static str,
-    /// How it is made.
-    before: fn(&Semaphore) -> Vec<Before>,
+    /// The steps that prepare the semaphore.
+    before: fn(&PairSemaphore) -> Vec<SetupStep>,
     /// The calls, one batch each. The events are those that were fetched before and not acknowledged.
-    calls: fn(&Semaphore, &[EventId]) -> [Vec<Command>; 2],
+    calls: fn(&PairSemaphore, &[EventId]) -> [Vec<Command>; 2],
 }
 
 /// A step before the calls.
-enum Before {
-    Ask(Command),
-    /// Everything is told and acknowledged.
-    Hear,
-    /// Everything is told.
+enum SetupStep {
+    Run(Command),
+    /// Fetch and acknowledge all events.
+    DrainEvents,
+    /// Fetch all events.
     Fetch,
 }
 
-/// What somebody sees when both are done: the answers, then everything of the semaphore.
+/// What a client observes after both calls: the replies, then the whole state of the semaphore.
 #[derive(Debug, PartialEq)]
-pub struct Seen {
-    answers: [Vec<Result<Reply, Error>>; 2],
+pub struct Observation {
+    replies: [Vec<Result<Reply, Error>>; 2],
     info: Option<SemaphoreInfo>,
-    standings: Vec<Standing>,
+    members: Vec<MemberInfo>,
     events: Vec<(TaskId, Grant, EventKind, u32)>,
 }
 
-/// The semaphore of a pair, and what can be asked of it.
-struct Semaphore(SemaphoreKey);
+/// Builds the commands for the semaphore of a pair.
+struct PairSemaphore(SemaphoreKey);
 
-impl Semaphore {
+impl PairSemaphore {
     fn limits(&self, active: i64, try_release: i64) -> Command {
         self.change(SemaphoreChange::limits(active, try_release))
     }
@@ -89,40 +89,40 @@ fn acknowledge(events: &[EventId]) -> Command {
     Command::Semaphore(SemaphoreCommand::Acknowledge { events: events.to_vec() })
 }
 
-use Before::{Ask, Fetch, Hear};
+use SetupStep::{DrainEvents, Fetch, Run};
 
-/// Holders 1 and 2 of priority 1, both told.
-fn two_hold(semaphore: &Semaphore) -> Vec<Before> {
+/// Holders 1 and 2 of priority 1, both notified.
+fn two_hold(semaphore: &PairSemaphore) -> Vec<SetupStep> {
     let enqueue = semaphore.enqueue(&[(1, 1.0), (2, 1.0)]);
-    vec![Ask(semaphore.limits(2, 2)), Ask(enqueue), Hear]
+    vec![Run(semaphore.limits(2, 2)), Run(enqueue), DrainEvents]
 }
 
-/// The same, two wait, and 2 was asked to release for a better one.
-fn one_is_asked(semaphore: &Semaphore) -> Vec<Before> {
+/// The same, two tasks wait, and 2 was commands to release for a higher priority.
+fn one_is_asked(semaphore: &PairSemaphore) -> Vec<SetupStep> {
     let lease = Some(Some(Span::from_secs(600)));
     let change = SemaphoreChange { lease, ..SemaphoreChange::limits(2, 2) };
     let holders = semaphore.enqueue(&[(1, 1.0), (2, 1.0)]);
     let waiters = semaphore.enqueue(&[(3, 2.0), (4, 0.0)]);
-    vec![Ask(semaphore.change(change)), Ask(holders), Hear, Ask(waiters), Hear]
+    vec![Run(semaphore.change(change)), Run(holders), DrainEvents, Run(waiters), DrainEvents]
 }
 
-/// Two hold a grant, of which they heard but did not say so, and must within a minute.
-fn two_must_answer(semaphore: &Semaphore) -> Vec<Before> {
+/// Two tasks received a grant but did not acknowledge it, and must within a minute.
+fn two_must_acknowledge(semaphore: &PairSemaphore) -> Vec<SetupStep> {
     let ack_timeout = Some(Some(Span::from_secs(60)));
     let change = SemaphoreChange { ack_timeout, ..SemaphoreChange::limits(2, 2) };
     let holders = semaphore.enqueue(&[(1, 1.0), (2, 1.0)]);
-    vec![Ask(semaphore.change(change)), Ask(holders), Fetch]
+    vec![Run(semaphore.change(change)), Run(holders), Fetch]
 }
 
 /// All pairs.
 pub const PAIRS: &[Pair] = &[
     Pair {
-        name: "the only place is released while one comes",
-        before: |s| vec![Ask(s.limits(1, 0)), Ask(s.enqueue(&[(1, 1.0)])), Hear],
+        name: "the only grant is released while a task is enqueued",
+        before: |s| vec![Run(s.limits(1, 0)), Run(s.enqueue(&[(1, 1.0)])), DrainEvents],
         calls: |s, _| [vec![s.release(1)], vec![s.enqueue(&[(2, 1.0)])]],
     },
     Pair {
-        name: "a place is released while a better one comes",
+        name: "a grant is released while a higher priority is enqueued",
         before: one_is_asked,
         calls: |s, _| [vec![s.release(2)], vec![s.enqueue(&[(5, 9.0)])]],
     },
@@ -137,7 +137,7 @@ pub const PAIRS: &[Pair] = &[
         },
     },
     Pair {
-        name: "several go at once while several come",
+        name: "several are released while several are enqueued",
         before: two_hold,
         calls: |s, _| {
             [
@@ -147,19 +147,19 @@ pub const PAIRS: &[Pair] = &[
         },
     },
     Pair {
-        name: "two places are released while two wait",
+        name: "two grants are released while two tasks wait",
         before: |s| {
             let mut before = two_hold(s);
-            before.push(Ask(s.enqueue(&[(3, 0.5), (4, 0.25)])));
+            before.push(Run(s.enqueue(&[(3, 0.5), (4, 0.25)])));
             before
         },
         calls: |s, _| [vec![s.release(1)], vec![s.release(2)]],
     },
     Pair {
-        name: "one grant is released twice while another takes it anew",
+        name: "one grant is released twice while another task gets it",
         before: |s| {
             let enqueue = s.enqueue(&[(1, 2.0), (2, 1.0)]);
-            vec![Ask(s.limits(1, 0)), Ask(enqueue), Hear]
+            vec![Run(s.limits(1, 0)), Run(enqueue), DrainEvents]
         },
         calls: |s, _| {
             let release = s.finish(1, Some(1), GrantFinish::Release);
@@ -167,22 +167,22 @@ pub const PAIRS: &[Pair] = &[
         },
     },
     Pair {
-        name: "two come who are both better than one holder",
-        before: |s| vec![Ask(s.limits(1, 1)), Ask(s.enqueue(&[(1, 1.0)])), Hear],
+        name: "two tasks of higher priority than one holder are enqueued",
+        before: |s| vec![Run(s.limits(1, 1)), Run(s.enqueue(&[(1, 1.0)])), DrainEvents],
         calls: |s, _| [vec![s.enqueue(&[(2, 2.0)])], vec![s.enqueue(&[(3, 3.0)])]],
     },
     Pair {
-        name: "a better one comes than one who never heard of its grant",
-        before: |s| vec![Ask(s.limits(1, 1))],
+        name: "a higher priority is enqueued than that of an unnotified holder",
+        before: |s| vec![Run(s.limits(1, 1))],
         calls: |s, _| [vec![s.enqueue(&[(2, 2.0)])], vec![s.enqueue(&[(3, 3.0)])]],
     },
     Pair {
-        name: "one task comes twice with different priorities",
+        name: "one task is enqueued twice with different priorities",
         before: two_hold,
         calls: |s, _| [vec![s.enqueue(&[(3, 2.0)])], vec![s.enqueue(&[(3, 0.0), (1, 5.0)])]],
     },
     Pair {
-        name: "who was asked prolongs its grant while it is released",
+        name: "an commands holder extends its grant while it is released",
         before: one_is_asked,
         calls: |s, _| {
             let extend = s.finish(2, Some(2), GrantFinish::Extend(Span::from_secs(900)));
@@ -190,27 +190,27 @@ pub const PAIRS: &[Pair] = &[
         },
     },
     Pair {
-        name: "who was asked declines while the better one leaves",
+        name: "an commands holder declines while the waiting task leaves",
         before: one_is_asked,
         calls: |s, _| [vec![s.release(3)], vec![s.finish(2, None, GrantFinish::Decline)]],
     },
     Pair {
-        name: "who was asked yields while a better one comes",
+        name: "an commands holder yields while a higher priority is enqueued",
         before: one_is_asked,
         calls: |s, _| [vec![s.finish(2, None, GrantFinish::Yield)], vec![s.enqueue(&[(5, 9.0)])]],
     },
     Pair {
-        name: "the capacity is lowered while one comes",
-        before: |s| vec![Ask(s.limits(2, 2)), Ask(s.enqueue(&[(1, 1.0)])), Hear],
+        name: "the capacity is lowered while a task is enqueued",
+        before: |s| vec![Run(s.limits(2, 2)), Run(s.enqueue(&[(1, 1.0)])), DrainEvents],
         calls: |s, _| [vec![s.limits(1, 1)], vec![s.enqueue(&[(2, 2.0)])]],
     },
     Pair {
-        name: "the capacity is raised while one comes",
-        before: |s| vec![Ask(s.limits(0, 0)), Ask(s.enqueue(&[(1, 1.0), (2, 2.0)]))],
+        name: "the capacity is raised while a task is enqueued",
+        before: |s| vec![Run(s.limits(0, 0)), Run(s.enqueue(&[(1, 1.0), (2, 2.0)]))],
         calls: |s, _| [vec![s.limits(2, 0)], vec![s.enqueue(&[(3, 3.0)])]],
     },
     Pair {
-        name: "the capacity is lowered while places are released",
+        name: "the capacity is lowered while grants are released",
         before: one_is_asked,
         calls: |s, _| {
             let shed = SemaphoreChange { shed: Some(true), ..SemaphoreChange::limits(1, 1) };
@@ -218,31 +218,31 @@ pub const PAIRS: &[Pair] = &[
         },
     },
     Pair {
-        name: "a semaphore is made while one comes",
+        name: "a semaphore is created while a task is enqueued",
         before: |_| Vec::new(),
         calls: |s, _| [vec![s.limits(1, 1)], vec![s.enqueue(&[(1, 1.0)])]],
     },
     Pair {
-        name: "a semaphore is made twice",
+        name: "a semaphore is created twice",
         before: |_| Vec::new(),
         calls: |s, _| [vec![s.limits(1, 1)], vec![s.limits(5, 2)]],
     },
     Pair {
         name: "a grant is acknowledged while it is released",
-        before: two_must_answer,
-        calls: |s, told| [vec![acknowledge(told)], vec![s.release_many(&[1, 2])]],
+        before: two_must_acknowledge,
+        calls: |s, delivered| [vec![acknowledge(delivered)], vec![s.release_many(&[1, 2])]],
     },
     Pair {
-        name: "a grant is acknowledged while a better one comes",
-        before: two_must_answer,
-        calls: |s, told| [vec![acknowledge(told)], vec![s.enqueue(&[(5, 9.0)])]],
+        name: "a grant is acknowledged while a higher priority is enqueued",
+        before: two_must_acknowledge,
+        calls: |s, delivered| [vec![acknowledge(delivered)], vec![s.enqueue(&[(5, 9.0)])]],
     },
 ];
 
-/// The core itself, at one moment.
-struct Rules(Mutex<Machine>, Timestamp);
+/// The core's machine at one time.
+struct CoreMachine(Mutex<Machine>, Timestamp);
 
-impl Execute for Rules {
+impl Execute for CoreMachine {
     async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
         let mut machine = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let replies = commands.into_iter().map(|command| machine.apply(self.1, command)).collect();
@@ -252,66 +252,66 @@ impl Execute for Rules {
 }
 
 impl Pair {
-    /// Brings the semaphore of this name to where the calls meet it; the calls.
+    /// Prepares the semaphore of this name and returns the calls.
     pub async fn prepare<E: Execute>(&self, queue: &E, name: &str) -> [Vec<Command>; 2] {
-        let semaphore = Semaphore(key(name));
-        let (mut told, mut asked) = (Vec::new(), Vec::new());
+        let semaphore = PairSemaphore(key(name));
+        let (mut delivered, mut commands) = (Vec::new(), Vec::new());
         for step in (self.before)(&semaphore) {
             match step {
-                Ask(command) => asked.push(command),
-                Hear => {
-                    let ids: Vec<EventId> = fetch(queue, name, take(&mut asked)).await;
-                    asked.push(acknowledge(&ids));
+                Run(command) => commands.push(command),
+                DrainEvents => {
+                    let ids: Vec<EventId> = fetch(queue, name, take(&mut commands)).await;
+                    commands.push(acknowledge(&ids));
                 }
-                Fetch => told = fetch(queue, name, take(&mut asked)).await,
+                Fetch => delivered = fetch(queue, name, take(&mut commands)).await,
             }
         }
-        if !asked.is_empty() {
-            queue.execute(asked).await;
+        if !commands.is_empty() {
+            queue.execute(commands).await;
         }
-        (self.calls)(&semaphore, &told)
+        (self.calls)(&semaphore, &delivered)
     }
 
-    /// What is seen after these answers.
-    pub async fn look<E: Execute>(
+    /// Observes the semaphore after these replies.
+    pub async fn observe<E: Execute>(
         &self,
         queue: &E,
         name: &str,
-        answers: [Vec<Result<Reply, Error>>; 2],
-    ) -> Seen {
+        replies: [Vec<Result<Reply, Error>>; 2],
+    ) -> Observation {
         let tasks = (0..TASKS).map(TaskId).collect();
         let list = Command::Semaphore(SemaphoreCommand::List { key: Some(key(name)) });
-        let look = Command::Semaphore(SemaphoreCommand::Look { key: key(name), tasks });
-        let (mut info, mut standings, mut events) = (None, Vec::new(), Vec::new());
-        // Of a semaphore that is not there, nothing is seen.
-        for reply in queue.execute(vec![list, look, events_of(name)]).await.into_iter().flatten() {
+        let peek = Command::Semaphore(SemaphoreCommand::Peek { key: key(name), tasks });
+        let (mut info, mut members, mut events) = (None, Vec::new(), Vec::new());
+        // An absent semaphore has no state.
+        for reply in queue.execute(vec![list, peek, events_of(name)]).await.into_iter().flatten() {
             match reply {
                 Reply::Semaphore(SemaphoreReply::Semaphores(mut infos)) => info = infos.pop(),
-                Reply::Semaphore(SemaphoreReply::Standings(all)) => standings = all,
-                Reply::Semaphore(SemaphoreReply::Events(told)) => events = told,
-                other => panic!("a semaphore answered {other:?}"),
+                Reply::Semaphore(SemaphoreReply::MemberInfos(all)) => members = all,
+                Reply::Semaphore(SemaphoreReply::Events(delivered)) => events = delivered,
+                other => panic!("unexpected reply: {other:?}"),
             }
         }
-        let said = |event: SemaphoreEvent| (event.task, event.grant, event.kind, event.attempt);
-        let events = events.into_iter().map(said).collect();
-        Seen { answers, info, standings, events }
+        let fields = |event: SemaphoreEvent| (event.task, event.grant, event.kind, event.attempt);
+        let events = events.into_iter().map(fields).collect();
+        Observation { replies, info, members, events }
     }
 
-    /// What the core says when the call of this place comes first.
-    pub async fn serial(&self, now: Timestamp, name: &str, first: usize) -> Seen {
-        let rules = Rules(Mutex::default(), now);
-        let calls = self.prepare(&rules, name).await;
-        let mut answers = [Vec::new(), Vec::new()];
-        for place in [first, 1 - first] {
-            answers[place] = rules.execute(calls[place].clone()).await;
+    /// What the core decides when the call of this index is first.
+    pub async fn serial(&self, now: Timestamp, name: &str, first: usize) -> Observation {
+        let machine = CoreMachine(Mutex::default(), now);
+        let calls = self.prepare(&machine, name).await;
+        let mut replies = [Vec::new(), Vec::new()];
+        for index in [first, 1 - first] {
+            replies[index] = machine.execute(calls[index].clone()).await;
         }
-        self.look(&rules, name, answers).await
+        self.observe(&machine, name, replies).await
     }
 
-    /// Which call came first, if the core says this of one order or the other.
-    pub async fn order(&self, now: Timestamp, name: &str, seen: &Seen) -> Option<usize> {
+    /// Which call was first, if the observation is that of one order or the other.
+    pub async fn order(&self, now: Timestamp, name: &str, observed: &Observation) -> Option<usize> {
         let orders = [self.serial(now, name, 0).await, self.serial(now, name, 1).await];
-        orders.iter().position(|order| order == seen)
+        orders.iter().position(|order| order == observed)
     }
 }
 
@@ -320,13 +320,13 @@ fn events_of(name: &str) -> Command {
     Command::Semaphore(SemaphoreCommand::Events { key, count, wait })
 }
 
-/// Asks these, and fetches what is due then.
-async fn fetch<E: Execute>(queue: &E, name: &str, mut asked: Vec<Command>) -> Vec<EventId> {
-    asked.push(events_of(name));
-    match queue.execute(asked).await.pop() {
+/// Runs these, and fetches the events that are due then.
+async fn fetch<E: Execute>(queue: &E, name: &str, mut commands: Vec<Command>) -> Vec<EventId> {
+    commands.push(events_of(name));
+    match queue.execute(commands).await.pop() {
         Some(Ok(Reply::Semaphore(SemaphoreReply::Events(events)))) => {
             events.iter().map(|event| event.id).collect()
         }
-        other => panic!("events were wanted, not {other:?}"),
+        other => panic!("unexpected reply: {other:?}"),
     }
 }

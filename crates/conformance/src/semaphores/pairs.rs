@@ -1,4 +1,4 @@
-//! Two calls that meet at one semaphore.
+//! Pairs of calls on one semaphore, in both orders.
 
 use super::super::Harness;
 use super::pair::PAIRS;
@@ -13,14 +13,14 @@ pub async fn two_calls_in_both_orders<H: Harness>(queue: H) {
             for place in [first, 1 - first] {
                 answers[place] = queue.execute(calls[place].clone()).await;
             }
-            let seen = pair.look(&queue, &name, answers).await;
+            let observed = pair.observe(&queue, &name, answers).await;
             let expected = pair.serial(queue.now(), &name, first).await;
-            assert_eq!(seen, expected, "{}, call {first} first", pair.name);
+            assert_eq!(observed, expected, "{}, call {first} first", pair.name);
         }
     }
 }
 
-/// Both calls in one batch, as a server sends what two clients ask at the same time.
+/// Both calls in one batch, as a server sends the concurrent commands of two clients.
 pub async fn two_calls_in_one_batch<H: Harness>(queue: H) {
     for (number, pair) in PAIRS.iter().enumerate() {
         for first in [0, 1] {
@@ -30,9 +30,9 @@ pub async fn two_calls_in_one_batch<H: Harness>(queue: H) {
             let mut replies = queue.execute(batch).await;
             let later = replies.split_off(calls[first].len());
             let answers = if first == 0 { [replies, later] } else { [later, replies] };
-            let seen = pair.look(&queue, &name, answers).await;
+            let observed = pair.observe(&queue, &name, answers).await;
             let expected = pair.serial(queue.now(), &name, first).await;
-            assert_eq!(seen, expected, "{}, call {first} first", pair.name);
+            assert_eq!(observed, expected, "{}, call {first} first", pair.name);
         }
     }
 }

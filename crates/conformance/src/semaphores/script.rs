@@ -1,4 +1,4 @@
-//! What a run asks of semaphores: random, but mostly sensible.
+//! Generates the random semaphore commands of a run, mostly valid ones.
 
 use fastrand::Rng;
 use taskyard_core::{
@@ -6,7 +6,7 @@ use taskyard_core::{
     SemaphoreCommand, SemaphoreKey, SemaphoreReply, Span, TaskId,
 };
 
-use super::ask::key;
+use super::commands::key;
 
 /// The semaphores of a run.
 const KEYS: [&str; 3] = ["a", "b", "c"];
@@ -16,15 +16,15 @@ pub(super) const TASKS: u64 = 16;
 const REMEMBERED: usize = 20;
 
 /// The source of commands.
-pub(super) struct Script {
+pub(super) struct SemaphoreScript {
     rng: Rng,
     events: Vec<EventId>,
     latest_grant: u64,
 }
 
-impl Script {
+impl SemaphoreScript {
     pub fn new(seed: u64) -> Self {
-        Script { rng: Rng::with_seed(seed), events: Vec::new(), latest_grant: 0 }
+        SemaphoreScript { rng: Rng::with_seed(seed), events: Vec::new(), latest_grant: 0 }
     }
 
     /// The keys of the run.
@@ -32,7 +32,7 @@ impl Script {
         KEYS.into_iter().map(key)
     }
 
-    /// How long nothing is asked, now and then.
+    /// Sometimes a span in which no command runs.
     pub fn pause(&mut self) -> Option<Span> {
         (self.rng.u8(0..7) == 0).then(|| Span::from_secs(self.rng.u64(0..45)))
     }
@@ -41,7 +41,7 @@ impl Script {
         self.rng.u16(0..300) == 0
     }
 
-    /// Whether all events are waited for now.
+    /// Whether the run now waits for all events.
     pub fn is_quiet(&mut self) -> bool {
         self.rng.u8(0..60) == 0
     }
@@ -52,7 +52,7 @@ impl Script {
         (0..count).map(|_| self.command()).collect()
     }
 
-    /// Remembers what the machine answered.
+    /// Remembers the machine's reply.
     pub fn learn(&mut self, reply: &SemaphoreReply) {
         match reply {
             SemaphoreReply::Events(events) => {
@@ -60,8 +60,8 @@ impl Script {
                 let surplus = self.events.len().saturating_sub(REMEMBERED);
                 self.events.drain(..surplus);
             }
-            SemaphoreReply::Standings(standings) => {
-                let grants = standings.iter().filter_map(|standing| standing.grant);
+            SemaphoreReply::MemberInfos(members) => {
+                let grants = members.iter().filter_map(|member| member.grant);
                 self.latest_grant = grants.map(|grant| grant.0).fold(self.latest_grant, u64::max);
             }
             _ => {}
@@ -76,7 +76,7 @@ impl Script {
         match self.rng.u8(0..41) {
             0..14 => {
                 let count = if self.rng.bool() { 1 } else { self.rng.usize(0..6) };
-                let entries = (0..count).map(|_| self.wish()).collect();
+                let entries = (0..count).map(|_| self.enqueue_item()).collect();
                 SemaphoreCommand::Enqueue { key, entries }
             }
             14..25 => {
@@ -87,7 +87,7 @@ impl Script {
             25..31 => {
                 let key = self.rng.bool().then_some(key);
                 let few = self.rng.usize(0..6);
-                // Of all semaphores everything: which events come first among them is not said.
+                // All events of all semaphores: the order among semaphores is undefined.
                 let count = if key.is_some() { few } else { 1000 };
                 SemaphoreCommand::Events { key, count, wait: Span::ZERO }
             }
@@ -105,11 +105,11 @@ impl Script {
                 let part = MemberGroup::ALL[self.rng.usize(0..2)];
                 SemaphoreCommand::Members { key, part, after: None, count: TASKS as usize + 1 }
             }
-            _ => SemaphoreCommand::Look { key, tasks: (0..TASKS).map(TaskId).collect() },
+            _ => SemaphoreCommand::Peek { key, tasks: (0..TASKS).map(TaskId).collect() },
         }
     }
 
-    fn wish(&mut self) -> EnqueueItem {
+    fn enqueue_item(&mut self) -> EnqueueItem {
         let priority = match self.rng.u8(0..60) {
             0 => f64::NAN,
             1 => f64::from(self.rng.u8(0..12)) / 3.0,
@@ -133,7 +133,7 @@ impl Script {
         GrantItem { task, grant, finish }
     }
 
-    /// How the semaphores of a run begin and change; sometimes wrong.
+    /// The first and later options of the semaphores of a run; sometimes invalid.
     pub fn change(&mut self) -> SemaphoreChange {
         let rng = &mut self.rng;
         let active = if rng.u8(0..20) == 0 { -1 } else { rng.i64(0..7) };

@@ -1,44 +1,44 @@
-//! Many clients at the same time, and what must be true when they are done.
+//! Runs many concurrent clients and checks the invariants afterwards.
 //!
-//! Clients come and go, heed events or lose them, let leases run out, decline, prolong, and change limits meanwhile. Half of
-//! them crowd a few semaphores, so that much happens at each.
+//! Clients enqueue and release, act on events or lose them, let leases expire, decline, extend, and change limits meanwhile.
+//! Half of the calls go to a few semaphores, so that much happens at each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use fastrand::Rng;
 use taskyard_core::{
-    Command, EnqueueItem, Error, EventId, EventKind, Execute, Grant, GrantFinish, GrantItem, Reply,
-    SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreReply,
-    Span, Standing, Status, TaskId, Timestamp,
+    Command, EnqueueItem, Error, EventId, EventKind, Execute, Grant, GrantFinish, GrantItem,
+    MemberInfo, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo,
+    SemaphoreKey, SemaphoreReply, Span, Status, TaskId, Timestamp,
 };
 
-use super::ask::key;
 use super::audit;
+use super::commands::key;
 
 /// The tasks of each semaphore.
 const TASKS: u64 = 40;
-/// So many semaphores get half of all calls.
-const CROWDED: usize = 8;
-/// So many of the latest events a client can still act on.
+/// The number of semaphores that get half of all calls.
+const BUSY_SEMAPHORES: usize = 8;
+/// The number of latest events that a client can still act on.
 const REMEMBERED: usize = 20;
 
-/// What somebody was told: semaphore, task, grant and kind.
-pub type Told = BTreeSet<(SemaphoreKey, TaskId, Grant, EventKind)>;
+/// The delivered events: semaphore, task, grant and kind.
+pub type DeliveredEvents = BTreeSet<(SemaphoreKey, TaskId, Grant, EventKind)>;
 
-/// How long a lease lasts in a storm whose time is a [`Clock`].
+/// The lease time in a storm with a [`Clock`].
 pub const LEASE: Span = Span::from_secs(20);
 
-/// The time of a storm on stores: it passes with the calls, so that leases end meanwhile.
+/// The clock of a storm on stores: it advances with the calls, so that leases end meanwhile.
 pub struct Clock(AtomicI64);
 
 impl Clock {
-    /// One that stands where the clocks of other cases begin.
-    pub fn new(beginning: Timestamp) -> Self {
-        Clock(AtomicI64::new(beginning.as_micros()))
+    /// A clock with this initial time.
+    pub fn new(start: Timestamp) -> Self {
+        Clock(AtomicI64::new(start.as_micros()))
     }
 
-    /// The moment of the next call, and whether what is due should be done before it.
+    /// The time of the next call, and whether a tick should run before it.
     pub fn pass(&self) -> (Timestamp, bool) {
         let micros = self.0.fetch_add(100_000, Ordering::Relaxed);
         (Timestamp::from_micros(micros), micros % 1_000_000 == 0)
@@ -49,19 +49,22 @@ fn keys(count: usize) -> Vec<SemaphoreKey> {
     (0..count).map(|number| key(&format!("storm {number}"))).collect()
 }
 
-async fn ask<E: Execute>(queue: &E, command: SemaphoreCommand) -> Result<SemaphoreReply, Error> {
+async fn execute<E: Execute>(
+    queue: &E,
+    command: SemaphoreCommand,
+) -> Result<SemaphoreReply, Error> {
     match queue.execute(vec![Command::Semaphore(command)]).await.remove(0)? {
         Reply::Semaphore(reply) => Ok(reply),
-        other => panic!("a semaphore answered {other:?}"),
+        other => panic!("unexpected reply: {other:?}"),
     }
 }
 
-/// How many may hold a grant of this semaphore, before and after the storm.
+/// The capacity of this semaphore, before and after the storm.
 fn active(number: usize) -> i64 {
     (number % 5) as i64
 }
 
-/// Makes or changes all of them.
+/// Creates or changes all semaphores.
 async fn configure<E: Execute>(
     queue: &E,
     keys: &[SemaphoreKey],
@@ -72,11 +75,11 @@ async fn configure<E: Execute>(
         Command::Semaphore(SemaphoreCommand::Configure { key, change, only_new: false })
     };
     for reply in queue.execute(keys.iter().enumerate().map(configure).collect()).await {
-        reply.expect("it can be made");
+        reply.expect("the change is valid");
     }
 }
 
-/// Makes so many semaphores. Some have leases, want acknowledgements, or take grants away by force.
+/// Creates so many semaphores. Some have leases, require acknowledgements, or revoke grants by force.
 pub async fn prepare<E: Execute>(queue: &E, semaphores: usize, lease: Span) {
     let change = |number: usize| {
         let every = |count: usize, span| (number % count == 1).then_some(span);
@@ -92,52 +95,58 @@ pub async fn prepare<E: Execute>(queue: &E, semaphores: usize, lease: Span) {
     configure(queue, &keys(semaphores), change).await;
 }
 
-/// One client and what it remembers.
-struct Player {
+/// One client with its latest events.
+struct StormClient {
     rng: Rng,
     keys: Vec<SemaphoreKey>,
-    told: Told,
+    delivered: DeliveredEvents,
     latest: Vec<SemaphoreEvent>,
 }
 
-/// One client: random calls, half of its acknowledgements are lost. A store that fails now and then is asked again.
-/// What it was told.
-pub async fn play<E: Execute>(queue: &E, seed: u64, semaphores: usize, calls: usize) -> Told {
+/// Runs one client with random calls, of which half of the acknowledgements are lost, and returns its events. Failed calls of
+/// the store are accepted.
+pub async fn run_client<E: Execute>(
+    queue: &E,
+    seed: u64,
+    semaphores: usize,
+    calls: usize,
+) -> DeliveredEvents {
     let (rng, keys) = (Rng::with_seed(seed), keys(semaphores));
-    let mut player = Player { rng, keys, told: Told::new(), latest: Vec::new() };
+    let mut client =
+        StormClient { rng, keys, delivered: DeliveredEvents::new(), latest: Vec::new() };
     for _ in 0..calls {
-        let command = player.command();
-        match ask(queue, command).await {
+        let command = client.command();
+        match execute(queue, command).await {
             Ok(SemaphoreReply::Events(events)) => {
-                player.told.extend(events.iter().map(heard));
-                if player.rng.bool() {
+                client.delivered.extend(events.iter().map(event_key));
+                if client.rng.bool() {
                     let events: Vec<EventId> = events.iter().map(|event| event.id).collect();
-                    _ = ask(queue, SemaphoreCommand::Acknowledge { events }).await;
+                    _ = execute(queue, SemaphoreCommand::Acknowledge { events }).await;
                 }
-                player.latest.extend(events);
-                let surplus = player.latest.len().saturating_sub(REMEMBERED);
-                player.latest.drain(..surplus);
+                client.latest.extend(events);
+                let surplus = client.latest.len().saturating_sub(REMEMBERED);
+                client.latest.drain(..surplus);
             }
             Ok(_)
             | Err(Error::Store(_) | Error::StoreUnavailable(_) | Error::OutcomeUnknown(_)) => {}
             Err(other) => panic!("{other}"),
         }
     }
-    player.told
+    client.delivered
 }
 
-fn heard(event: &SemaphoreEvent) -> (SemaphoreKey, TaskId, Grant, EventKind) {
+fn event_key(event: &SemaphoreEvent) -> (SemaphoreKey, TaskId, Grant, EventKind) {
     (event.semaphore.clone(), event.task, event.grant, event.kind)
 }
 
-impl Player {
+impl StormClient {
     fn command(&mut self) -> SemaphoreCommand {
-        let crowd = if self.rng.bool() { CROWDED } else { self.keys.len() };
-        let number = self.rng.usize(0..crowd.min(self.keys.len()));
+        let choices = if self.rng.bool() { BUSY_SEMAPHORES } else { self.keys.len() };
+        let number = self.rng.usize(0..choices.min(self.keys.len()));
         let key = self.keys[number].clone();
         match self.rng.u8(0..20) {
             0..7 => {
-                let entries = (0..self.rng.usize(1..4)).map(|_| self.wish()).collect();
+                let entries = (0..self.rng.usize(1..4)).map(|_| self.enqueue_item()).collect();
                 SemaphoreCommand::Enqueue { key, entries }
             }
             7..9 => {
@@ -147,7 +156,7 @@ impl Player {
                 let items = vec![GrantItem { task, grant: None, finish }];
                 SemaphoreCommand::Finish { key, items }
             }
-            9..14 => self.heed().unwrap_or(SemaphoreCommand::List { key: Some(key) }),
+            9..14 => self.act_on_event().unwrap_or(SemaphoreCommand::List { key: Some(key) }),
             14 => {
                 let change = Box::new(self.change(number));
                 SemaphoreCommand::Configure { key, change, only_new: false }
@@ -159,14 +168,14 @@ impl Player {
         }
     }
 
-    fn wish(&mut self) -> EnqueueItem {
+    fn enqueue_item(&mut self) -> EnqueueItem {
         let (task, priority) = (TaskId(self.rng.u64(0..TASKS)), f64::from(self.rng.u8(0..20)));
         EnqueueItem { task, priority }
     }
 
-    /// Does something with a grant that it heard of, and that may be over by now. Whoever prolongs a grant or declines
-    /// knows of it: so only those that were told.
-    fn heed(&mut self) -> Option<SemaphoreCommand> {
+    /// Finishes or extends a grant that it received, and that may have ended. A client that extends or declines a grant knows of
+    /// it: so only delivered ones are used.
+    fn act_on_event(&mut self) -> Option<SemaphoreCommand> {
         let event = self.latest.get(self.rng.usize(0..REMEMBERED))?.clone();
         let finish = match self.rng.u8(0..8) {
             0..2 => GrantFinish::Release,
@@ -188,29 +197,36 @@ impl Player {
     }
 }
 
-/// Panics unless every semaphore is as the rules want it, no grant was ever given to two, and every grant that is held and
-/// every request to release one was told to somebody, or is told now. To be called when everything that was told and not
-/// acknowledged is due again.
-pub async fn judge<E: Execute>(queue: &E, semaphores: usize, mut told: Told) {
+/// Panics unless every semaphore obeys the rules, no grant was given to two tasks, and every held grant and every request to
+/// release one was delivered, or is delivered now. To be called when all unacknowledged events are due again.
+pub async fn check_invariants<E: Execute>(
+    queue: &E,
+    semaphores: usize,
+    mut delivered: DeliveredEvents,
+) {
     let keys = keys(semaphores);
-    for (number, (info, standings)) in look(queue, &keys).await.into_iter().enumerate() {
-        let held = standings.iter().filter(|task| task.grant.is_some()).count();
-        // Never more than were allowed at any time, however often that changed.
+    for (number, (info, members)) in show(queue, &keys).await.into_iter().enumerate() {
+        let held = members.iter().filter(|task| task.grant.is_some()).count();
+        // Never more than the highest capacity of the storm.
         assert!(held as i64 <= active(number) + 1, "{}: {held} hold a grant", info.key);
     }
-    calm(queue, &keys, &mut told).await;
+    stabilize(queue, &keys, &mut delivered).await;
     let mut owners = BTreeMap::new();
-    for (key, task, grant, _) in &told {
+    for (key, task, grant, _) in &delivered {
         let owner = owners.entry((key, grant)).or_insert(task);
-        assert_eq!(*owner, task, "{key}: grant {grant} was given to two");
+        assert_eq!(*owner, task, "{key}: grant {grant} was given to two tasks");
     }
     let mut grants = 0;
-    for (info, standings) in look(queue, &keys).await {
+    for (info, members) in show(queue, &keys).await {
         let key = &info.key;
-        for holder in audit::check(&info, &standings) {
+        for holder in audit::check(&info, &members) {
             let grant = holder.grant.expect("a holder has a grant");
-            let was = |kind| told.contains(&(key.clone(), holder.task, grant, kind));
-            assert!(was(EventKind::Acquired), "{key}: task {} was never told", holder.task);
+            let was = |kind| delivered.contains(&(key.clone(), holder.task, grant, kind));
+            assert!(
+                was(EventKind::Acquired),
+                "{key}: task {} never received its grant",
+                holder.task
+            );
             let is_asked = holder.status == Status::TryRelease;
             assert!(
                 !is_asked || was(EventKind::TryRelease),
@@ -220,20 +236,23 @@ pub async fn judge<E: Execute>(queue: &E, semaphores: usize, mut told: Told) {
             grants += 1;
         }
     }
-    assert!(grants > 0, "a storm in which nobody holds anything proves nothing");
+    assert!(grants > 0, "a storm without grants proves nothing");
     for kind in [EventKind::Acquired, EventKind::TryRelease, EventKind::Expired] {
-        assert!(told.iter().any(|told| told.3 == kind), "nothing of the kind {kind:?} was told");
+        assert!(
+            delivered.iter().any(|delivered| delivered.3 == kind),
+            "no event of the kind {kind:?} was delivered"
+        );
     }
 }
 
-/// Brings semaphores to where time changes nothing any more, so that they can be looked at: limits are as at the
-/// beginning, who has a lease, stands back or is too many leaves, and everything is told.
-async fn calm<E: Execute>(queue: &E, keys: &[SemaphoreKey], told: &mut Told) {
+/// Brings semaphores to where time changes nothing any more, so that they can be shown at: limits are as at the
+/// tasks with a lease, a cool-down or above the limit leave, and all events are delivered.
+async fn stabilize<E: Execute>(queue: &E, keys: &[SemaphoreKey], delivered: &mut DeliveredEvents) {
     let change = |number: usize| SemaphoreChange {
         lease: Some(None),
         ack_timeout: Some(None),
         cool_down: Some(Span::ZERO),
-        // A holder that is asked again and again would be heard for ever.
+        // Repeated requests to a holder would never end.
         revoke_grace: Some(Span::from_secs(3600)),
         force: Some(false),
         shed: Some(false),
@@ -242,19 +261,19 @@ async fn calm<E: Execute>(queue: &E, keys: &[SemaphoreKey], told: &mut Told) {
     };
     configure(queue, keys, change).await;
     loop {
-        let heard = hear(queue, told).await;
+        let event_key = drain_events(queue, delivered).await;
         let mut releases = Vec::new();
-        for (number, (info, standings)) in look(queue, keys).await.into_iter().enumerate() {
+        for (number, (info, members)) in show(queue, keys).await.into_iter().enumerate() {
             let finish = GrantFinish::Release;
             let item = |task| GrantItem { task, grant: None, finish };
-            let leave = who_leaves(&standings, active(number) as usize);
+            let leave = tasks_that_leave(&members, active(number) as usize);
             let items: Vec<_> = leave.into_iter().map(item).collect();
             if !items.is_empty() {
                 let release = SemaphoreCommand::Finish { key: info.key, items };
                 releases.push(Command::Semaphore(release));
             }
         }
-        if !heard && releases.is_empty() {
+        if !event_key && releases.is_empty() {
             return;
         }
         if !releases.is_empty() {
@@ -264,37 +283,40 @@ async fn calm<E: Execute>(queue: &E, keys: &[SemaphoreKey], told: &mut Told) {
     }
 }
 
-/// How all of them stand, looked at together.
-async fn look<E: Execute>(queue: &E, keys: &[SemaphoreKey]) -> Vec<(SemaphoreInfo, Vec<Standing>)> {
-    let mut looked = Vec::new();
+/// Shows all semaphores and their tasks.
+async fn show<E: Execute>(
+    queue: &E,
+    keys: &[SemaphoreKey],
+) -> Vec<(SemaphoreInfo, Vec<MemberInfo>)> {
+    let mut shown = Vec::new();
     for some in keys.chunks(50) {
-        looked.extend(audit::look(queue, some, 0..TASKS).await);
+        shown.extend(audit::show(queue, some, 0..TASKS).await);
     }
-    looked
+    shown
 }
 
-fn who_leaves(standings: &[Standing], active: usize) -> Vec<TaskId> {
-    let moves = |task: &&Standing| task.lease_until.is_some() || task.status == Status::Delayed;
-    let (moving, still): (Vec<&Standing>, Vec<&Standing>) = standings.iter().partition(moves);
+fn tasks_that_leave(members: &[MemberInfo], active: usize) -> Vec<TaskId> {
+    let moves = |task: &&MemberInfo| task.lease_until.is_some() || task.status == Status::Delayed;
+    let (moving, still): (Vec<&MemberInfo>, Vec<&MemberInfo>) = members.iter().partition(moves);
     let holders: Vec<_> = still.iter().filter(|task| task.grant.is_some()).collect();
     let surplus = holders.iter().take(holders.len().saturating_sub(active));
     moving.iter().map(|task| task.task).chain(surplus.map(|task| task.task)).collect()
 }
 
-/// Fetches and acknowledges everything that is due; whether there was something.
-async fn hear<E: Execute>(queue: &E, told: &mut Told) -> bool {
+/// Fetches and acknowledges all due events and returns whether there were any.
+async fn drain_events<E: Execute>(queue: &E, delivered: &mut DeliveredEvents) -> bool {
     let mut any = false;
     loop {
         let fetch = SemaphoreCommand::Events { key: None, count: 1000, wait: Span::ZERO };
-        let Ok(SemaphoreReply::Events(events)) = ask(queue, fetch).await else {
+        let Ok(SemaphoreReply::Events(events)) = execute(queue, fetch).await else {
             panic!("events can be fetched");
         };
         if events.is_empty() {
             return any;
         }
         any = true;
-        told.extend(events.iter().map(heard));
+        delivered.extend(events.iter().map(event_key));
         let events = events.iter().map(|event| event.id).collect();
-        ask(queue, SemaphoreCommand::Acknowledge { events }).await.expect("they are there");
+        execute(queue, SemaphoreCommand::Acknowledge { events }).await.expect("the events exist");
     }
 }

@@ -154,8 +154,8 @@ impl ::std::convert::From<Handlers> for ::taskyard_worker::Dispatcher {
 }
 ";
 
-const SETTER: &str = "\
-    /// Sets the handler of the queue `«name»`.
+// No line continuation at the start: it would remove the indentation of the first line.
+const SETTER: &str = "    /// Sets the handler of the queue `«name»`.
     pub fn on_«name»(mut self, handler: impl «Name»Handler) -> Self {
         let handler = ::std::sync::Arc::new(handler);
         let handler = ::taskyard_worker::Handler::new(move |ctx, store, tasks| {
@@ -167,8 +167,8 @@ const SETTER: &str = "\
     }
 ";
 
-const ROUTE: &str = "\
-            (<«Name»Task as ::taskyard_worker::TypedTask>::QUEUE, handlers.on_«name»),
+const ROUTE: &str =
+    "            (<«Name»Task as ::taskyard_worker::TypedTask>::QUEUE, handlers.on_«name»),
 ";
 
 fn handlers(contract: &Contract) -> String {

@@ -22,6 +22,19 @@ fn it_contains_types_handlers_and_setters() {
     assert!(types.contains("pub struct NotificationsTask {") && !types.contains("Handler"));
 }
 
+// The first line of each setter and each route was not indented.
+#[test]
+fn all_lines_are_indented() {
+    let source = rust(&parse(REFERENCE).unwrap());
+    for wanted in [
+        "\n    /// Sets the handler of the queue `emails`.\n    pub fn on_emails(",
+        "\n            (<EmailsTask as ::taskyard_worker::TypedTask>::QUEUE, handlers.on_emails),\n",
+        "\n            (<NotificationsTask as ::taskyard_worker::TypedTask>::QUEUE,",
+    ] {
+        assert!(source.contains(wanted), "{wanted}\n{source}");
+    }
+}
+
 #[test]
 fn rust_keywords_are_escaped() {
     let source = rust(&parse(include_str!("../every_type.yaml")).unwrap());

@@ -39,7 +39,7 @@ impl Machine {
                 let task = gated(number, slot.id);
                 let status = self.semaphores.status(gate, task);
                 stand.extend(status.map(|_| (gate, task)));
-                let fits = match slot.standing {
+                let fits = match slot.state {
                     SlotState::Ready(_) => status == Some(Status::Acquired),
                     SlotState::Gated(_) => matches!(status, Some(Status::Wait | Status::Delayed)),
                     SlotState::Taken(_) => taken_tasks.insert(task),
@@ -123,7 +123,7 @@ impl Tube {
         let mut ready = Vec::new();
         for slot in slots.iter() {
             assert!(slot.id.0 < self.next_id);
-            match slot.standing {
+            match slot.state {
                 SlotState::Ready(_) => {
                     counts.ready += 1;
                     ready.push(slot);
@@ -174,7 +174,7 @@ impl Tube {
             assert!(runs <= 1, "two tasks of {key} run");
             let all: Vec<_> = slots
                 .into_iter()
-                .filter(|slot| matches!(slot.standing, SlotState::Ready(_)))
+                .filter(|slot| matches!(slot.state, SlotState::Ready(_)))
                 .collect();
             audit_ready(now, ready, &all);
         }
@@ -192,7 +192,7 @@ fn audit_ready(now: Timestamp, kept: &BTreeSet<OrderKey>, ready: &[&Slot]) {
 
 /// The deadline of the task, computed independently.
 fn deadline(slot: &Slot) -> Timestamp {
-    match &slot.standing {
+    match &slot.state {
         SlotState::Delayed(due) | SlotState::Scheduled(due) => *due,
         SlotState::Taken(delivery) => delivery.until,
         SlotState::Ready(_) | SlotState::Gated(_) | SlotState::Buried { .. } => slot.expires,

@@ -160,8 +160,8 @@ impl Machine {
     /// contained the task.
     pub fn restore_task(&mut self, number: u32, record: Record) -> bool {
         let Some(tube) = self.tubes.get_mut(number) else { return false };
-        let lacks_subqueue = tube.options.kind.has_subqueues() && record.subqueue.is_none();
-        if lacks_subqueue || record.id.0 > TASK_ID_MAX {
+        let no_subqueue = tube.options.kind.has_subqueues() && record.subqueue.is_none();
+        if no_subqueue || record.id.0 > TASK_ID_MAX {
             return false;
         }
         tube.next_id = tube.next_id.max(record.id.0 + 1);

@@ -155,7 +155,7 @@ impl Machine {
             let mut since = slot.since();
             if how.counted {
                 // An expired delivery ended when its time was over, whenever that is noticed.
-                let back = match &slot.standing {
+                let back = match &slot.state {
                     SlotState::Taken(delivery) if how.lease_over => delivery.until,
                     _ => now,
                 };
@@ -164,13 +164,13 @@ impl Machine {
                 used_up = slot.attempts >= attempts_max;
             }
             let event = if used_up {
-                slot.standing = SlotState::Buried { dead_letter: true };
+                slot.state = SlotState::Buried { dead_letter: true };
                 Event::DeadLetter
             } else if how.delay.is_zero() {
-                slot.standing = SlotState::Ready(since);
+                slot.state = SlotState::Ready(since);
                 Event::Release
             } else {
-                slot.standing = SlotState::Delayed(now + how.delay);
+                slot.state = SlotState::Delayed(now + how.delay);
                 slot.expires = slot.expires + how.delay;
                 Event::ReleaseDelayed
             };
@@ -191,7 +191,7 @@ impl Machine {
         self.note(number, id);
         let tube = self.tubes.get_mut(number).expect("the caller looked the tube up");
         tube.tasks.update(id, &mut self.shared, |slot| {
-            slot.standing = SlotState::Buried { dead_letter: false };
+            slot.state = SlotState::Buried { dead_letter: false };
         });
         tube.calls().bury += 1;
     }
@@ -203,7 +203,7 @@ impl Machine {
         self.note(number, id);
         let tube = self.tubes.get_mut(number).expect("the caller looked the tube up");
         tube.tasks.update(id, &mut self.shared, |slot| {
-            if let SlotState::Taken(delivery) = &mut slot.standing {
+            if let SlotState::Taken(delivery) = &mut slot.state {
                 delivery.until = delivery.until + more;
             }
             slot.expires = slot.expires + more;
@@ -243,7 +243,7 @@ impl Machine {
             debug_assert_eq!(state::next(Some(State::Buried), Event::Kick), Some(State::Ready));
             self.note(number, id);
             let tube = self.tubes.get_mut(number).expect("kick looked the tube up");
-            tube.tasks.update(id, &mut self.shared, |slot| slot.standing = SlotState::Ready(now));
+            tube.tasks.update(id, &mut self.shared, |slot| slot.state = SlotState::Ready(now));
             tube.calls().kick += 1;
             kicked.push(id);
         }

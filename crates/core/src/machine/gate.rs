@@ -62,7 +62,7 @@ impl Machine {
     /// What the tube requests from this semaphore for a task.
     fn gate_request(&self, gate: u32, task: TaskId) -> GateRequest {
         let Some((slot, own)) = self.gated_slot(gate, task) else { return GateRequest::Remove };
-        match slot.standing {
+        match slot.state {
             SlotState::Ready(_) | SlotState::Gated(_) => {
                 GateRequest::Queue(own.unwrap_or_else(|| priority_of(slot.pri)))
             }
@@ -97,8 +97,8 @@ impl Machine {
 
     /// Makes a task ready, or lets it wait for its semaphore; whether that is a change.
     fn set_gated(&mut self, number: u32, id: TaskId, holds: bool) -> bool {
-        let standing = self.tubes[number].tasks.get(id).map(|slot| &slot.standing);
-        let (event, to) = match (standing, holds) {
+        let state = self.tubes[number].tasks.get(id).map(|slot| &slot.state);
+        let (event, to) = match (state, holds) {
             (Some(SlotState::Gated(since)), true) => (Event::Admit, SlotState::Ready(*since)),
             (Some(SlotState::Ready(since)), false) => (Event::Gate, SlotState::Gated(*since)),
             _ => return false,
@@ -107,7 +107,7 @@ impl Machine {
         self.note(number, id);
         let tube = self.tubes.get_mut(number).expect("the task was just looked at");
         tube.tasks.update(id, &mut self.shared, |slot| {
-            slot.standing = to;
+            slot.state = to;
             debug_assert_eq!(state::next(Some(from), event), Some(slot.state()));
         });
         true
@@ -123,7 +123,7 @@ impl Machine {
         for number in self.tube_numbers().collect::<Vec<_>>() {
             let Some(gate) = self.gate(number) else { continue };
             let waiting =
-                |slot: &&Slot| matches!(slot.standing, SlotState::Ready(_) | SlotState::Gated(_));
+                |slot: &&Slot| matches!(slot.state, SlotState::Ready(_) | SlotState::Gated(_));
             let ids: Vec<_> =
                 self.tubes[number].tasks.all().filter(waiting).map(|slot| slot.id).collect();
             for id in ids {
@@ -199,7 +199,7 @@ impl Machine {
             }
             SemaphoreReply::Members(page) => {
                 let members = page.members.iter_mut();
-                members.for_each(|member| named(&mut member.tube, &mut member.standing.task));
+                members.for_each(|member| named(&mut member.tube, &mut member.info.task));
             }
             _ => {}
         }

@@ -8,6 +8,7 @@ mod audit;
 mod batch;
 mod finish;
 mod gate;
+mod list;
 mod put;
 mod registry;
 mod sessions;
@@ -108,6 +109,7 @@ impl Machine {
             Command::Delete { tube, ids, show } => self.delete(now, &tube, &ids, show),
             Command::Peek { tube, ids } => self.peek(now, &tube, &ids),
             Command::Deliveries { tube, count } => self.deliveries(now, &tube, count),
+            Command::List(list) => self.list(now, &list),
             Command::Truncate { tube } => self.truncate(now, &tube),
             Command::ReleaseAll { tube } => self.release_all(now, &tube),
             Command::JoinSession { session, create } => self.join_session(now, session, create),

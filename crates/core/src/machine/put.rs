@@ -95,7 +95,7 @@ fn new_slot(
         previous_start: Timestamp::NEVER,
         body_bytes: task.body.bytes(),
         body: Some(task.body),
-        standing: SlotState::Ready(now),
+        state: SlotState::Ready(now),
         attempts: 0,
         subqueue: NO_SUBQUEUE,
         noted: 0,
@@ -115,7 +115,7 @@ fn new_slot(
         // The time to live begins when the delay is over.
         slot.expires = due + ttl;
         let scheduled = task.at.is_some();
-        slot.standing = if scheduled { SlotState::Scheduled(due) } else { SlotState::Delayed(due) };
+        slot.state = if scheduled { SlotState::Scheduled(due) } else { SlotState::Delayed(due) };
     }
     slot
 }

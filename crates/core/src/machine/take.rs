@@ -56,7 +56,7 @@ impl Machine {
             if ttl_kills_taken {
                 until = until.min(slot.expires);
             }
-            slot.standing = SlotState::Taken(Box::new(Delivery {
+            slot.state = SlotState::Taken(Box::new(Delivery {
                 lease,
                 session: take.session,
                 since: slot.since(),

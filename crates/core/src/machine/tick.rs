@@ -38,7 +38,7 @@ impl Machine {
                 break;
             }
             let Some(slot) = tube.tasks.get(id) else { break };
-            match slot.standing {
+            match slot.state {
                 SlotState::Delayed(due) | SlotState::Scheduled(due) => {
                     debug_assert_eq!(
                         state::next(Some(State::Delayed), Event::Due),
@@ -47,7 +47,7 @@ impl Machine {
                     self.note(number, id);
                     let tube = self.tubes.get_mut(number).expect("the tube is there");
                     tube.tasks.update(id, &mut self.shared, |slot| {
-                        slot.standing = SlotState::Ready(due);
+                        slot.state = SlotState::Ready(due);
                     });
                     tube.calls().delay += 1;
                 }

@@ -66,7 +66,10 @@ impl Machine {
         for record in &records {
             let fits = record.id.0 >= next_id && record.id.0 <= TASK_ID_MAX;
             if !fits || record.body.is_none() || has_subqueues != record.subqueue.is_some() {
-                let text = format!("task {} cannot come into tube '{name}'", record.id);
+                let text = format!(
+                    "cannot import task {} into tube '{name}': invalid id, body or sub-queue",
+                    record.id
+                );
                 return Err(Error::Invalid(text));
             }
             next_id = record.id.0 + 1;
@@ -103,7 +106,7 @@ impl Machine {
             numbers.insert(copy.number, number);
             self.end_tube(number, copy);
         }
-        self.semaphores.import_places(semaphores, &numbers);
+        self.semaphores.import_entries(semaphores, &numbers);
         self.apply_grants();
         self.restored();
         self.repair_gates(now);

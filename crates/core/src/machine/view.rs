@@ -54,7 +54,7 @@ impl Tube {
     }
 
     fn reason(&self, now: Timestamp, slot: &Slot) -> Reason {
-        match slot.standing {
+        match slot.state {
             SlotState::Taken(_) => Reason::Running,
             SlotState::Delayed(due) | SlotState::Scheduled(due) => Reason::NotDue(due),
             _ if slot.expires <= now => Reason::Expired,
@@ -82,7 +82,7 @@ fn view_slot(slot: &Slot, state: State, reason: Reason) -> Task {
         state,
         pri: slot.pri,
         created: slot.created,
-        due: match slot.standing {
+        due: match slot.state {
             SlotState::Delayed(due) | SlotState::Scheduled(due) => Some(due),
             _ => None,
         },

@@ -6,7 +6,7 @@
 
 use crate::command::{Outcome, Reply, TubeInfo};
 use crate::reason::Reason;
-use crate::semaphore::{SemaphoreInfo, SemaphoreReply, Standing as SemaphoreStanding};
+use crate::semaphore::{MemberInfo, SemaphoreInfo, SemaphoreReply};
 use crate::slots::SlotState;
 use crate::task::{Task, TaskId};
 use crate::time::Timestamp;
@@ -43,12 +43,12 @@ impl Machine {
         let numbers: Vec<u32> = self.tube_numbers().collect();
         for number in numbers {
             let Some(tube) = self.tubes.get_mut(number) else { continue };
-            let scheduled = |standing: &SlotState| matches!(standing, SlotState::Scheduled(_));
-            let slots = tube.tasks.all().filter(|slot| scheduled(&slot.standing));
+            let scheduled = |state: &SlotState| matches!(state, SlotState::Scheduled(_));
+            let slots = tube.tasks.all().filter(|slot| scheduled(&slot.state));
             let ids: Vec<TaskId> = slots.map(|slot| slot.id).collect();
             for id in ids {
                 tube.tasks.update(id, &mut self.shared, |slot| {
-                    slot.standing = SlotState::Scheduled(slot.since().moved(by));
+                    slot.state = SlotState::Scheduled(slot.since().moved(by));
                     slot.expires = slot.expires.moved(by);
                 });
             }
@@ -80,6 +80,7 @@ impl Machine {
             | Reply::Created(_)
             | Reply::Put(_)
             | Reply::Kicked(_)
+            | Reply::Listed(_)
             | Reply::Session(_)
             | Reply::Ticked(_) => {}
         }
@@ -103,9 +104,9 @@ fn show_semaphores(reply: &mut SemaphoreReply, by: i64) {
                 show_all([next_event], by);
             }
         }
-        SemaphoreReply::Standings(all) => all.iter_mut().for_each(|one| show_standing(one, by)),
+        SemaphoreReply::MemberInfos(all) => all.iter_mut().for_each(|one| show_member(one, by)),
         SemaphoreReply::Members(page) => {
-            page.members.iter_mut().for_each(|member| show_standing(&mut member.standing, by));
+            page.members.iter_mut().for_each(|member| show_member(&mut member.info, by));
         }
         SemaphoreReply::Dropped
         | SemaphoreReply::Finished(_)
@@ -114,8 +115,8 @@ fn show_semaphores(reply: &mut SemaphoreReply, by: i64) {
     }
 }
 
-fn show_standing(standing: &mut SemaphoreStanding, by: i64) {
-    let SemaphoreStanding { enqueued, not_before, granted, lease_until, .. } = standing;
+fn show_member(member: &mut MemberInfo, by: i64) {
+    let MemberInfo { enqueued, not_before, granted, lease_until, .. } = member;
     show(enqueued, by);
     show_all([not_before, granted, lease_until], by);
 }

@@ -27,7 +27,7 @@ pub enum SemaphoreCommand {
         only_new: bool,
     },
     /// Enqueues tasks, or changes the priority of tasks that wait or hold a grant. Replies with
-    /// [`SemaphoreReply::Standings`], in the order of the entries.
+    /// [`SemaphoreReply::MemberInfos`], in the order of the entries.
     Enqueue {
         /// The semaphore.
         key: SemaphoreKey,
@@ -43,8 +43,8 @@ pub enum SemaphoreCommand {
         items: Vec<GrantItem>,
     },
     /// Shows the status of tasks; unknown ones are omitted. Replies with
-    /// [`SemaphoreReply::Standings`].
-    Look {
+    /// [`SemaphoreReply::MemberInfos`].
+    Peek {
         /// The semaphore.
         key: SemaphoreKey,
         /// The tasks.
@@ -166,7 +166,7 @@ impl GrantOutcome {
 
 /// The status of a task after the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct MemberInfo {
     /// The task.
     pub task: TaskId,
     /// Waiting, or holding a grant.
@@ -221,7 +221,7 @@ pub struct Member {
     /// The tube of the task, if the semaphore gates one.
     pub tube: Option<TubeName>,
     /// Its status.
-    pub standing: Standing,
+    pub info: MemberInfo,
 }
 
 /// One page of members.
@@ -331,8 +331,8 @@ impl EventKind {
 pub enum SemaphoreReply {
     /// Reply to `Configure` and `List`.
     Semaphores(Vec<SemaphoreInfo>),
-    /// Reply to `Enqueue` and `Look`.
-    Standings(Vec<Standing>),
+    /// Reply to `Enqueue` and `Peek`.
+    MemberInfos(Vec<MemberInfo>),
     /// Reply to `Members`.
     Members(MembersPage),
     /// Reply to `Drop`.
@@ -352,7 +352,7 @@ impl SemaphoreCommand {
             SemaphoreCommand::Configure { .. } => "semaphore_configure",
             SemaphoreCommand::Enqueue { .. } => "semaphore_enqueue",
             SemaphoreCommand::Finish { .. } => "semaphore_finish",
-            SemaphoreCommand::Look { .. } => "semaphore_look",
+            SemaphoreCommand::Peek { .. } => "semaphore_peek",
             SemaphoreCommand::Members { .. } => "semaphore_members",
             SemaphoreCommand::Drop { .. } => "semaphore_drop",
             SemaphoreCommand::List { .. } => "semaphore_list",
@@ -366,7 +366,7 @@ impl SemaphoreCommand {
         match self {
             SemaphoreCommand::Enqueue { entries, .. } => entries.len(),
             SemaphoreCommand::Finish { items, .. } => items.len(),
-            SemaphoreCommand::Look { tasks, .. } => tasks.len(),
+            SemaphoreCommand::Peek { tasks, .. } => tasks.len(),
             SemaphoreCommand::Acknowledge { events } => events.len(),
             SemaphoreCommand::Events { count, .. } | SemaphoreCommand::Members { count, .. } => {
                 *count
@@ -406,7 +406,7 @@ impl SemaphoreCommand {
             SemaphoreCommand::Finish { items, .. } => {
                 check_tasks(items.iter().map(|item| item.task))
             }
-            SemaphoreCommand::Look { tasks, .. } => check_tasks(tasks.iter().copied()),
+            SemaphoreCommand::Peek { tasks, .. } => check_tasks(tasks.iter().copied()),
             SemaphoreCommand::Configure { change, .. } => change.check(),
             _ => Ok(()),
         }

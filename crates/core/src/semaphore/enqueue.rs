@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::task::TaskId;
 use crate::time::Timestamp;
 
-use super::command::{EnqueueItem, Member, MemberGroup, MembersPage, SemaphoreReply, Standing};
+use super::command::{EnqueueItem, Member, MemberGroup, MemberInfo, MembersPage, SemaphoreReply};
 use super::entry::{EntryState, QueueEntry};
 use super::key::{MemberCursor, Priority, SemaphoreKey};
 use super::semaphores::Semaphores;
@@ -26,7 +26,7 @@ impl Semaphores {
         }
         self.admit_waiters(now, number);
         let tasks = entries.iter().map(|wish| wish.task);
-        Ok(SemaphoreReply::Standings(self.standings(number, tasks)))
+        Ok(SemaphoreReply::MemberInfos(self.infos(number, tasks)))
     }
 
     /// Adds a task, or changes its priority: its sequence number stays.
@@ -49,9 +49,9 @@ impl Semaphores {
         }
     }
 
-    pub(super) fn look(&self, key: &SemaphoreKey, tasks: &[TaskId]) -> Result<SemaphoreReply> {
+    pub(super) fn peek(&self, key: &SemaphoreKey, tasks: &[TaskId]) -> Result<SemaphoreReply> {
         let number = self.number(key)?;
-        Ok(SemaphoreReply::Standings(self.standings(number, tasks.iter().copied())))
+        Ok(SemaphoreReply::MemberInfos(self.infos(number, tasks.iter().copied())))
     }
 
     pub(super) fn members(
@@ -64,26 +64,24 @@ impl Semaphores {
         let queue = self.queue(self.number(key)?);
         let after = after.map(|after| (Reverse(after.priority), after.seq));
         let found = queue.members(part, after, count);
-        let places = || found.iter().filter_map(|task| Some((*task, queue.get(*task)?)));
-        let last = places().next_back().filter(|_| found.len() == count);
+        let entries = || found.iter().filter_map(|task| Some((*task, queue.get(*task)?)));
+        let last = entries().next_back().filter(|_| found.len() == count);
         let next = last.map(|(_, entry)| MemberCursor { priority: entry.priority, seq: entry.seq });
-        let member = |(task, entry): (TaskId, &QueueEntry)| Member {
-            tube: None,
-            standing: standing(task, entry),
-        };
-        let members = places().map(member).collect();
+        let member =
+            |(task, entry): (TaskId, &QueueEntry)| Member { tube: None, info: info(task, entry) };
+        let members = entries().map(member).collect();
         Ok(SemaphoreReply::Members(MembersPage { members, next }))
     }
 
-    fn standings(&self, number: u32, tasks: impl Iterator<Item = TaskId>) -> Vec<Standing> {
+    fn infos(&self, number: u32, tasks: impl Iterator<Item = TaskId>) -> Vec<MemberInfo> {
         let queue = self.queue(number);
-        tasks.filter_map(|task| Some(standing(task, queue.get(task)?))).collect()
+        tasks.filter_map(|task| Some(info(task, queue.get(task)?))).collect()
     }
 }
 
-fn standing(task: TaskId, entry: &QueueEntry) -> Standing {
+fn info(task: TaskId, entry: &QueueEntry) -> MemberInfo {
     let hold = entry.hold();
-    Standing {
+    MemberInfo {
         task,
         status: entry.status(),
         priority: entry.priority,

@@ -30,7 +30,7 @@ mod transfer;
 
 pub use command::{
     EnqueueItem, EventId, EventKind, GrantFinish, GrantItem, GrantOutcome, Member, MemberGroup,
-    MembersPage, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreReply, Standing,
+    MemberInfo, MembersPage, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreReply,
 };
 pub use entry::{EntryState, HeldGrant, QueueEntry, Status, TRANSITIONS};
 pub use gated::OWN_TASK_MAX;

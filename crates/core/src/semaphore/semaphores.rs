@@ -62,7 +62,7 @@ impl Semaphores {
             }
             SemaphoreCommand::Enqueue { key, entries } => self.enqueue(now, &key, &entries),
             SemaphoreCommand::Finish { key, items } => self.finish(now, &key, &items),
-            SemaphoreCommand::Look { key, tasks } => self.look(&key, &tasks),
+            SemaphoreCommand::Peek { key, tasks } => self.peek(&key, &tasks),
             SemaphoreCommand::Members { key, part, after, count } => {
                 self.members(&key, part, after, count)
             }

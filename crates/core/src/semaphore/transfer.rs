@@ -21,14 +21,14 @@ impl Semaphores {
         let given = (0..).zip(&self.all).filter(|(number, _)| !self.vacant.contains(number));
         for (number, semaphore) in given {
             at.insert(number, copies.len());
-            let places = semaphore.queue.tasks().filter_map(|task| {
+            let entries = semaphore.queue.tasks().filter_map(|task| {
                 let (tube, id) = apart(task);
                 Some(QueueEntryCopy { tube, task: id, entry: semaphore.queue.get(task)?.clone() })
             });
-            let mut places: Vec<_> = places.collect();
-            places.sort_unstable_by_key(|copy| copy.entry.seq);
+            let mut entries: Vec<_> = entries.collect();
+            entries.sort_unstable_by_key(|copy| copy.entry.seq);
             let record = semaphore.record.clone();
-            copies.push(SemaphoreCopy { record, places, events: Vec::new() });
+            copies.push(SemaphoreCopy { record, entries, events: Vec::new() });
         }
         for (id, row) in self.outbox.all() {
             let EventRecord { semaphore, task, grant, kind, attempts, next_at } = row.clone();
@@ -66,7 +66,7 @@ impl Semaphores {
     }
 
     /// Imports the entries. `numbers` maps the tube numbers of the source to those here.
-    pub(crate) fn import_places(
+    pub(crate) fn import_entries(
         &mut self,
         copies: Vec<SemaphoreCopy>,
         numbers: &HashMap<u32, u32>,
@@ -76,15 +76,15 @@ impl Semaphores {
             None => Some(task),
         };
         let mut events = Vec::new();
-        let mut places = Vec::new();
+        let mut entries = Vec::new();
         for copy in copies {
             let Some(number) = self.number_of(&copy.record.key) else { continue };
-            places.extend(copy.places.into_iter().map(|entry| (number, entry)));
+            entries.extend(copy.entries.into_iter().map(|entry| (number, entry)));
             events.extend(copy.events.into_iter().map(|event| (number, event)));
         }
         // Those of all semaphores in the order of arrival.
-        places.sort_by_key(|(_, copy)| copy.entry.seq);
-        for (number, copy) in places {
+        entries.sort_by_key(|(_, copy)| copy.entry.seq);
+        for (number, copy) in entries {
             let Some(task) = here(copy.tube, copy.task) else { continue };
             let entry = super::entry::QueueEntry { seq: self.next_seq, ..copy.entry };
             self.next_seq += 1;

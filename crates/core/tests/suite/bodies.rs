@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use taskyard_core::*;
 
 use crate::random::TUBES;
-use crate::shrink::{self, Verdict, same};
+use crate::shrink::{self, PropertyResult, same};
 
 #[test]
 fn the_upcoming_tasks_are_those_that_are_taken() {
@@ -21,7 +21,7 @@ fn the_upcoming_tasks_are_those_that_are_taken() {
     });
 }
 
-fn check_tube(machine: &mut Machine, now: Timestamp, name: &str) -> Verdict {
+fn check_tube(machine: &mut Machine, now: Timestamp, name: &str) -> PropertyResult {
     let tube = TubeName::new(name).unwrap();
     let Some(number) = machine.tube_number(&tube) else { return Ok(()) };
     let resume = TubeChange { paused: Some(false), ..TubeChange::default() };

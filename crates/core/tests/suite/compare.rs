@@ -5,7 +5,7 @@ use taskyard_core::*;
 
 use crate::model::Model;
 use crate::random::{Step, TUBES};
-use crate::shrink::{self, Verdict, same};
+use crate::shrink::{self, PropertyResult, same};
 
 /// Due changes are applied before each command, so that both sides agree on everything.
 #[test]
@@ -68,7 +68,7 @@ impl Pair {
     }
 
     /// Processes all that is due: the machine in small portions.
-    fn tick(&mut self, now: Timestamp) -> Verdict {
+    fn tick(&mut self, now: Timestamp) -> PropertyResult {
         self.now = self.now.max(now);
         let mut moved = 0;
         while let Ok(Reply::Ticked(some @ 1..)) =
@@ -83,7 +83,7 @@ impl Pair {
         same("still due after a tick", &overdue, &None)
     }
 
-    fn step(&mut self, step: &Step) -> Verdict {
+    fn step(&mut self, step: &Step) -> PropertyResult {
         let before = self.tubes(self.now);
         self.machine.take_effects();
         let machine = blur(self.machine.apply(step.now, step.command.clone()));
@@ -94,7 +94,7 @@ impl Pair {
     }
 
     /// The number of takeable tasks is unknown without ticks: expired tasks are still counted.
-    fn step_unticked(&mut self, step: &Step) -> Verdict {
+    fn step_unticked(&mut self, step: &Step) -> PropertyResult {
         let machine = blur(self.machine.apply(step.now, step.command.clone()));
         let model = blur(self.model.apply(step.now, step.command.clone()));
         same(&format!("{step:?}"), &without_takeable(machine), &without_takeable(model))?;
@@ -110,7 +110,7 @@ impl Pair {
 
     /// Waiting commands must be woken: for every tube in which more can be taken than before, and
     /// for every full tube that has free capacity again.
-    fn check_effects(&mut self, step: &Step, before: &[TubeInfo]) -> Verdict {
+    fn check_effects(&mut self, step: &Step, before: &[TubeInfo]) -> PropertyResult {
         let effects = self.machine.take_effects();
         same("wake-up in effects", &effects.next_wakeup, &self.model.next_wakeup())?;
         for after in self.tubes(self.now) {
@@ -130,7 +130,7 @@ impl Pair {
     }
 
     /// Every tube, every task, every delivery.
-    fn compare_everything(&mut self) -> Verdict {
+    fn compare_everything(&mut self) -> PropertyResult {
         let now = self.now;
         let mut commands = vec![Command::Tubes { tube: None }];
         for name in TUBES {

@@ -162,26 +162,26 @@ fn tasks(machine: &mut Machine, now: Timestamp, tube: &TubeName) -> Vec<Task> {
 /// The expected stored form of the task. Why an expired one was buried is not shown, so that is
 /// taken from `written`.
 fn expected(task: &Task, written: &Record) -> Record {
-    let standing = match (task.state, task.reason) {
+    let state = match (task.state, task.reason) {
         // Whether its put named that moment is not shown.
-        (State::Delayed, _) => match written.standing {
+        (State::Delayed, _) => match written.state {
             StoredState::Scheduled(_) => StoredState::Scheduled(task.due.unwrap()),
             _ => StoredState::Delayed(task.due.unwrap()),
         },
         (State::Buried, Reason::AttemptsUsedUp) => StoredState::DeadLetter,
-        (State::Buried, Reason::Expired) if written.standing == StoredState::DeadLetter => {
+        (State::Buried, Reason::Expired) if written.state == StoredState::DeadLetter => {
             StoredState::DeadLetter
         }
         (State::Buried, _) => StoredState::Buried,
         // Since when it waits is shown of the oldest alone.
-        _ => match written.standing {
+        _ => match written.state {
             StoredState::Ready(since) => StoredState::Ready(since),
             _ => StoredState::Ready(task.created),
         },
     };
     Record {
         id: task.id,
-        standing,
+        state,
         pri: task.pri,
         created: task.created,
         expires: task.expires,

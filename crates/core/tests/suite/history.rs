@@ -9,7 +9,7 @@ use taskyard_core::state::TRANSITIONS;
 use taskyard_core::*;
 
 use crate::random::Step;
-use crate::shrink::{self, Verdict};
+use crate::shrink::{self, PropertyResult};
 
 type Transition = (Option<State>, Event, State);
 
@@ -92,7 +92,7 @@ struct History {
 }
 
 impl History {
-    fn step(&mut self, step: &Step) -> Verdict {
+    fn step(&mut self, step: &Step) -> PropertyResult {
         let now = self.now.map_or(step.now, |latest| latest.max(step.now));
         self.now = Some(now);
         let answer = self.machine.apply(now, step.command.clone());
@@ -128,7 +128,7 @@ impl History {
         now: Timestamp,
         command: &Command,
         before: &BTreeMap<(TubeName, TaskId), Task>,
-    ) -> Verdict {
+    ) -> PropertyResult {
         let mut keys: Vec<_> = before.keys().chain(self.tasks.keys()).collect();
         keys.sort();
         keys.dedup();
@@ -158,7 +158,7 @@ impl History {
         command: &Command,
         tubes: &[TubeInfo],
         before: &BTreeMap<(TubeName, TaskId), Task>,
-    ) -> Verdict {
+    ) -> PropertyResult {
         for tube in tubes {
             let here = self.tasks.iter().filter(|(key, _)| key.0 == tube.name);
             let total = here.clone().count() as u64;
@@ -183,7 +183,7 @@ impl History {
         command: &Command,
         answer: &Result<Reply>,
         before: &BTreeMap<(TubeName, TaskId), Task>,
-    ) -> Verdict {
+    ) -> PropertyResult {
         match (command, answer) {
             (Command::CreateTube { tube, .. }, Ok(Reply::Created(true))) => {
                 self.next_ids.insert(tube.clone(), 0);
@@ -212,7 +212,7 @@ impl History {
         take: &Take,
         tasks: &[Task],
         before: &BTreeMap<(TubeName, TaskId), Task>,
-    ) -> Verdict {
+    ) -> PropertyResult {
         for task in tasks {
             if task.lease <= self.lease_max {
                 return Err(format!("lease {:?} was issued twice", task.lease));

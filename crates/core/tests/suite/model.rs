@@ -5,18 +5,18 @@ mod tube;
 
 use taskyard_core::*;
 
-use tube::Tube;
+use tube::ModelTube;
 
 /// All tubes, tasks and sessions, in lists.
 pub struct Model {
     now: Timestamp,
-    tubes: Vec<Tube>,
-    sessions: Vec<Session>,
+    tubes: Vec<ModelTube>,
+    sessions: Vec<ModelSession>,
     session_ttr: Span,
     next_lease: u64,
 }
 
-struct Session {
+struct ModelSession {
     id: SessionId,
     connections: u32,
     ends: Option<Timestamp>,
@@ -78,6 +78,10 @@ impl Model {
                     taken.filter_map(|entry| tube.view_with_due(now, entry.task.id)).take(count);
                 Ok(Reply::Tasks(tasks.map(|task| Task { body: None, ..task }).collect()))
             }
+            Command::List(list) => {
+                list.check()?;
+                Ok(Reply::Listed(self.tube(&list.tube)?.list(now, &list)))
+            }
             Command::Truncate { tube } => {
                 self.tube(&tube)?.entries.clear();
                 Ok(Reply::Nothing)
@@ -98,7 +102,7 @@ impl Model {
         }
     }
 
-    fn tube(&mut self, name: &TubeName) -> Result<&mut Tube> {
+    fn tube(&mut self, name: &TubeName) -> Result<&mut ModelTube> {
         let found = self.tubes.iter_mut().find(|tube| tube.name == *name);
         found.ok_or_else(|| Error::TubeNotFound(name.clone()))
     }
@@ -111,7 +115,7 @@ impl Model {
         check_options(&options)?;
         let free = |number: &u32| self.tubes.iter().all(|tube| tube.number != *number);
         let number = (0..).find(free).unwrap();
-        self.tubes.push(Tube::new(number, name, options));
+        self.tubes.push(ModelTube::new(number, name, options));
         Ok(Reply::Created(true))
     }
 
@@ -210,7 +214,7 @@ impl Model {
                 return Err(Error::SessionUnknown(id));
             }
             self.end(id);
-            self.sessions.push(Session { id, connections: 0, ends: None });
+            self.sessions.push(ModelSession { id, connections: 0, ends: None });
         }
         let session = self.sessions.iter_mut().find(|session| session.id == id).unwrap();
         session.connections += 1;
@@ -263,7 +267,7 @@ impl Model {
     /// The nearest moment at which a tick would change something; `None` when there is none.
     pub fn next_wakeup(&self) -> Option<Timestamp> {
         let sessions = self.sessions.iter().filter_map(|session| session.ends);
-        let tubes = self.tubes.iter().filter_map(Tube::next_wakeup);
+        let tubes = self.tubes.iter().filter_map(ModelTube::next_wakeup);
         sessions.chain(tubes).filter(|at| *at != Timestamp::NEVER).min()
     }
 

@@ -68,6 +68,18 @@ impl Steps {
         }
     }
 
+    fn list(&mut self, tube: TubeName) -> Command {
+        let id = TaskId(self.rng.u64(..self.id_max + 2));
+        let some = self.rng.bool();
+        let order = if self.rng.bool() {
+            let states = StateSet::from_bits(self.rng.u8(..16)).unwrap();
+            ListOrder::Id { states, after: some.then_some(id) }
+        } else {
+            ListOrder::Queue { after: some.then_some((self.rng.u64(..4), id)) }
+        };
+        Command::List(List { tube, order, limit: self.rng.usize(..6) })
+    }
+
     fn command(&mut self) -> Command {
         let tube = self.tube();
         match self.rng.u8(..100) {
@@ -81,6 +93,7 @@ impl Steps {
             70..73 => Command::Delete { tube, ids: self.ids(), show: true },
             73..75 => Command::Peek { tube, ids: self.ids() },
             75 => Command::Deliveries { tube, count: self.rng.usize(..4) },
+            76 if self.rng.bool() => self.list(tube),
             76 => Command::Truncate { tube },
             77 => Command::ReleaseAll { tube },
             78..82 => {

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::random::{self, Step};
 
 /// The result of a property; a broken one says how.
-pub type Verdict = Result<(), String>;
+pub type PropertyResult = Result<(), String>;
 
 /// The seeds of `runs` runs. `TASKYARD_RUNS` multiplies them, `TASKYARD_SEED` is the first.
 pub fn seeds(runs: u64) -> Range<u64> {
@@ -15,13 +15,13 @@ pub fn seeds(runs: u64) -> Range<u64> {
 }
 
 /// Checks `property` on `runs` random runs of `length` steps.
-pub fn check(runs: u64, length: usize, property: impl Fn(&[Step]) -> Verdict) {
+pub fn check(runs: u64, length: usize, property: impl Fn(&[Step]) -> PropertyResult) {
     for seed in seeds(runs) {
         let script = random::script(seed, length);
-        if let Err(complaint) = judge(&property, &script) {
-            let (script, complaint) = shrink(&property, script, complaint);
+        if let Err(violation) = judge(&property, &script) {
+            let (script, violation) = shrink(&property, script, violation);
             let steps: Vec<_> = script.iter().map(|step| format!("{step:?}")).collect();
-            panic!("seed {seed}: {complaint}\nafter\n{}", steps.join("\n"));
+            panic!("seed {seed}: {violation}\nafter\n{}", steps.join("\n"));
         }
     }
 }
@@ -31,36 +31,36 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 /// A panic of the machine breaks the property too.
-fn judge(property: &impl Fn(&[Step]) -> Verdict, script: &[Step]) -> Verdict {
-    let verdict = catch_unwind(AssertUnwindSafe(|| property(script)));
-    verdict.unwrap_or_else(|_| Err("a panic, see above".into()))
+fn judge(property: &impl Fn(&[Step]) -> PropertyResult, script: &[Step]) -> PropertyResult {
+    let result = catch_unwind(AssertUnwindSafe(|| property(script)));
+    result.unwrap_or_else(|_| Err("a panic, see above".into()))
 }
 
 /// Removes as many steps as possible so that the property is still broken: halves first, then
 /// single steps.
 fn shrink(
-    property: &impl Fn(&[Step]) -> Verdict,
+    property: &impl Fn(&[Step]) -> PropertyResult,
     mut script: Vec<Step>,
-    mut complaint: String,
+    mut violation: String,
 ) -> (Vec<Step>, String) {
     let mut size = script.len() / 2;
     while size > 0 {
-        let mut place = 0;
-        while place < script.len() {
+        let mut start = 0;
+        while start < script.len() {
             let mut shorter = script.clone();
-            shorter.drain(place..script.len().min(place + size));
+            shorter.drain(start..script.len().min(start + size));
             match judge(property, &shorter) {
-                Ok(()) => place += size,
-                Err(other) => (script, complaint) = (shorter, other),
+                Ok(()) => start += size,
+                Err(other) => (script, violation) = (shorter, other),
             }
         }
         size /= 2;
     }
-    (script, complaint)
+    (script, violation)
 }
 
 /// A property in which both sides must be equal.
-pub fn same<T: PartialEq + std::fmt::Debug>(what: &str, machine: &T, model: &T) -> Verdict {
+pub fn same<T: PartialEq + std::fmt::Debug>(what: &str, machine: &T, model: &T) -> PropertyResult {
     if machine == model {
         return Ok(());
     }

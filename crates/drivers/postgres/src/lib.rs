@@ -6,9 +6,11 @@
 //!
 //! Start reading at `conninfo`, then `tls`.
 
+pub mod channel_binding;
 pub mod conninfo;
 pub mod passfile;
 pub mod tls;
 
+pub use channel_binding::server_end_point;
 pub use conninfo::{Conninfo, ConninfoError, SslMode, masked};
 pub use tls::{Security, client_config};

@@ -143,7 +143,7 @@ impl ServerCertVerifier for Verifier {
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) if self.any_name => Ok(ServerCertVerified::assertion()),
-            verdict => verdict,
+            result => result,
         }
     }
 
@@ -196,22 +196,22 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         fs::write(&file, "no certificate").unwrap();
-        let place = Some(file.clone());
+        let path = Some(file.clone());
         for mode in [SslMode::Prefer, SslMode::Require, SslMode::VerifyCa, SslMode::VerifyFull] {
-            let said = refused(Security { mode, root: place.clone(), ..Security::default() });
+            let said = refused(Security { mode, root: path.clone(), ..Security::default() });
             let expected = format!("cannot use {}: ", file.display());
             assert!(said.starts_with(&expected) && said.contains("sslrootcert=FILE"), "{said}");
         }
-        let alone = Security { cert: place.clone(), ..Security::default() };
+        let alone = Security { cert: path.clone(), ..Security::default() };
         assert!(refused(alone).contains("must be given together"));
-        let own = Security { cert: place.clone(), key: place.clone(), ..Security::default() };
+        let own = Security { cert: path.clone(), key: path.clone(), ..Security::default() };
         let said = refused(own);
         assert!(said.contains("sslkey=FILE") && said.contains("chmod 0600"), "{said}");
     }
 
     #[test]
     fn only_regular_files_of_limited_length_are_read() {
-        // A device returns bytes for ever and a pipe none: a user who could name one could stop the
+        // A device returns bytes endlessly and a pipe none: a user who could name one could stop the
         // whole process.
         let device = Security { root: Some("/dev/null".into()), ..Security::default() };
         assert!(refused(device).contains("not a regular file"));

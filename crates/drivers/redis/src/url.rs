@@ -121,7 +121,7 @@ impl RedisUrl {
             return Err("prefix= must not be empty and has no braces and no colon".into());
         }
         if self.replicas > 0 && self.replicas_wait.is_zero() {
-            // Zero means for ever to Redis.
+            // Redis takes zero for no timeout.
             return Err("wait_ms= must be at least 1".into());
         }
         if self.replicas_wait > REPLICAS_WAIT_MAX {

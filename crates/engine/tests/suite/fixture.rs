@@ -208,10 +208,10 @@ impl Fixture {
     }
 
     /// Submits commands without waiting for the reply.
-    pub fn submit(&self, commands: Vec<Command>) -> PendingReply {
+    pub fn submit(&self, commands: Vec<Command>) -> PolledReply {
         let engine = self.engine.clone();
         let future = Box::pin(async move { engine.execute(commands).await });
-        let mut asked = PendingReply { future, answer: None };
+        let mut asked = PolledReply { future, answer: None };
         asked.is_pending();
         asked
     }
@@ -235,12 +235,12 @@ impl Fixture {
 }
 
 /// A pending reply.
-pub struct PendingReply {
+pub struct PolledReply {
     future: Pin<Box<dyn Future<Output = Vec<Result<Reply>>> + Send>>,
     answer: Option<Vec<Result<Reply>>>,
 }
 
-impl PendingReply {
+impl PolledReply {
     /// Whether there is no reply yet.
     pub fn is_pending(&mut self) -> bool {
         if self.answer.is_none() {

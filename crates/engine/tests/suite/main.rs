@@ -9,6 +9,7 @@ mod events;
 mod fixture;
 mod pipelining;
 mod producers;
+mod series;
 mod several_engines;
 mod shutdown;
 mod storm;

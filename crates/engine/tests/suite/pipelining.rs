@@ -5,7 +5,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Poll, Waker};
 
 use taskyard_core::{Body, Command, Error, Finish, Kind, Reply, Span, Timestamp, TubeOptions};
-use taskyard_engine::{Engine, ManualClock, Settings};
+use taskyard_engine::{
+    CommandCounts, Engine, ManualClock, SeriesRequest, SeriesStart, Settings, Step,
+};
 use taskyard_store::{BodyKey, Capabilities, Executed, MemoryStore, Pending, Store};
 
 use crate::fixture::{Control, Fixture, MINUTE, finish, payloads, put, take, taken, tube};
@@ -184,6 +186,30 @@ async fn other_commands_wait_until_nothing_is_in_flight() {
     assert_eq!(control.begun(2)[1], ["drop", "put"]);
     control.answer(usize::MAX);
     assert!(drops.reply().await.is_ok() && behind.reply().await.is_ok());
+}
+
+#[tokio::test]
+async fn pipelined_batches_are_counted_in_time_series() {
+    let (fixture, control) = slow().await;
+    fixture.put("mail", &[1, 2]).await;
+    let held = fixture.take("mail", 1).await;
+    control.block();
+    let first = fixture.submit(vec![put("mail", &[3], Span::ZERO), put("other", &[4], Span::ZERO)]);
+    control.begun(1);
+    let second =
+        fixture.submit(vec![finish("mail", &held, Finish::Ack), take("other", 1, Span::ZERO)]);
+    control.begun(2);
+    control.answer(usize::MAX);
+    assert!(first.replies().await.iter().all(Result::is_ok));
+    assert!(second.replies().await.iter().all(Result::is_ok));
+    fixture.clock.advance(Span::from_secs(1));
+    for (name, puts, takes, acks, ready) in [("mail", 3, 1, 1, 2), ("other", 1, 1, 0, 0)] {
+        let (tube, from, step) = (Some(tube(name)), SeriesStart::Oldest, Step::Second);
+        let series = fixture.engine.series(SeriesRequest { tube, from, step }).await.unwrap();
+        let expected = CommandCounts { puts, takes, acks, fails: 0 };
+        assert_eq!((series.points.len(), series.points[0].counts), (1, expected), "{name}");
+        assert_eq!(series.points[0].depth.ready, ready);
+    }
 }
 
 // Waiting commands are served by pipelined batches, too.

@@ -9,7 +9,9 @@ use taskyard_core::{
     Body, Command, Effects, EnqueueItem, Error, Execute, Kind, NewTask, Reply, SemaphoreCommand,
     SemaphoreKey, SemaphoreReply, Span, TaskId, Timestamp, TubeOptions,
 };
-use taskyard_engine::{Engine, ManualClock, Settings};
+use taskyard_engine::{
+    CommandCounts, Engine, ManualClock, SeriesRequest, SeriesStart, Settings, Step,
+};
 use taskyard_store::{
     BodyKey, Capabilities, Executed, MemoryStore, Pending, RemoteChange, Store, Watcher,
 };
@@ -120,6 +122,26 @@ impl TwoEngines {
     async fn put(&self, payloads: &[u8]) {
         self.first.execute(vec![put("mail", payloads, Span::ZERO)]).await.remove(0).unwrap();
     }
+}
+
+#[tokio::test]
+async fn tasks_in_a_shared_store_are_counted_every_five_seconds_while_a_series_is_observed() {
+    let two = TwoEngines::new().await;
+    let request = SeriesRequest { tube: None, from: SeriesStart::Oldest, step: Step::Second };
+    let observe = async || two.second.series(request.clone()).await.unwrap().points;
+    two.put(&[1]).await;
+    assert_eq!(observe().await, []);
+    two.clock.advance(Span::from_secs(1));
+    observe().await;
+    two.put(&[2, 3]).await;
+    for _ in 0..6 {
+        two.clock.advance(Span::from_secs(1));
+        observe().await;
+    }
+    let points = observe().await;
+    let ready: Vec<_> = points.iter().map(|point| point.depth.ready).collect();
+    assert_eq!(ready, [1, 1, 1, 1, 1, 3, 3]);
+    assert!(points.iter().all(|point| point.counts == CommandCounts::default()), "not its own");
 }
 
 #[tokio::test]

@@ -1,6 +1,8 @@
 //! Encodes and decodes commands.
 
-use taskyard_core::{Command, Finish, FinishItem, Holder, Lease, Take, TaskId};
+use taskyard_core::{
+    Command, Finish, FinishItem, Holder, Lease, List, ListOrder, StateSet, Take, TaskId,
+};
 
 use super::row::{
     RowError, RowReader, RowResult, RowWriter, session_of, write_session, write_span,
@@ -28,6 +30,7 @@ const CONFIGURE: u64 = 15;
 const TICK: u64 = 16;
 const SEMAPHORE: u64 = 17;
 const NAME: u64 = 18;
+const LIST: u64 = 19;
 
 pub(super) fn write(out: &mut Out, command: &Command) {
     let number = number(command);
@@ -67,6 +70,7 @@ pub(super) fn write(out: &mut Out, command: &Command) {
         Command::Deliveries { tube, count } => {
             row.tube(tube).uint(*count as u64);
         }
+        Command::List(list) => write_list(&mut row, list),
         Command::JoinSession { session, create } => {
             row.session(*session).bool(*create);
         }
@@ -100,6 +104,7 @@ const fn number(command: &Command) -> u64 {
         Command::Delete { .. } => DELETE,
         Command::Peek { .. } => PEEK,
         Command::Deliveries { .. } => DELIVERIES,
+        Command::List(_) => LIST,
         Command::Truncate { .. } => TRUNCATE,
         Command::ReleaseAll { .. } => RELEASE_ALL,
         Command::JoinSession { .. } => JOIN,
@@ -138,6 +143,7 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<Command> {
         }
         PEEK => Command::Peek { tube: row.tube()?, ids: row.values(read_id)? },
         DELIVERIES => Command::Deliveries { tube: row.tube()?, count: row.usize()? },
+        LIST => Command::List(read_list(row)?),
         TRUNCATE => Command::Truncate { tube: row.tube()? },
         RELEASE_ALL => Command::ReleaseAll { tube: row.tube()? },
         JOIN => Command::JoinSession { session: row.session()?, create: row.bool()? },
@@ -165,6 +171,38 @@ fn read_take(row: &mut RowReader<'_, '_>) -> RowResult<Take> {
         lease: row.optional_span()?,
         session: row.optional_session()?,
     })
+}
+
+/// The states in the order of ids, nil in the order of the queue; then the priority (nil in the order of
+/// ids) and the id after which the page begins.
+fn write_list(row: &mut RowWriter<'_>, list: &List) {
+    let (states, pri, id) = match list.order {
+        ListOrder::Id { states, after } => (Some(states.bits()), None, after),
+        ListOrder::Queue { after } => {
+            (None, after.map(|after| after.0), after.map(|after| after.1))
+        }
+    };
+    row.tube(&list.tube)
+        .uint(list.limit as u64)
+        .optional(states.map(u64::from), pack::uint)
+        .optional(pri, pack::uint)
+        .optional(id.map(|id| id.0), pack::uint);
+}
+
+fn read_list(row: &mut RowReader<'_, '_>) -> RowResult<List> {
+    let (tube, limit) = (row.tube()?, row.usize()?);
+    let (states, pri) = (row.optional_uint()?, row.optional_uint()?);
+    let id = row.optional_uint()?.map(TaskId);
+    let order = match (states, pri) {
+        (Some(bits), None) => {
+            let states = u8::try_from(bits).ok().and_then(StateSet::from_bits);
+            let unknown = RowError("a state that this version does not know");
+            ListOrder::Id { states: states.ok_or(unknown)?, after: id }
+        }
+        (None, pri) if pri.is_some() == id.is_some() => ListOrder::Queue { after: pri.zip(id) },
+        _ => return Err(RowError("a list that begins nowhere")),
+    };
+    Ok(List { tube, order, limit })
 }
 
 fn write_id(out: &mut Out, id: &TaskId) {

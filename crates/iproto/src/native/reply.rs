@@ -1,7 +1,7 @@
 //! Encodes and decodes replies.
 
 use taskyard_core::limits::BATCH_TASKS_MAX;
-use taskyard_core::{Error, Outcome, Placed, Reply, State, TaskId};
+use taskyard_core::{Error, ListedTask, Outcome, Placed, Reply, State, TaskId};
 
 use super::row::{RowError, RowReader, RowResult, RowWriter};
 use super::{error, semaphore, task, tube};
@@ -23,6 +23,8 @@ const SEMAPHORE: u64 = 10;
 const DELIVERED: u64 = 11;
 const RUN: u64 = 12;
 const ALL_DONE: u64 = 13;
+/// A page of a list.
+const LISTED: u64 = 14;
 /// An error instead of a reply.
 pub(super) const REFUSED: u64 = 15;
 
@@ -37,6 +39,7 @@ pub(super) fn write(out: &mut Out, reply: &Reply) {
         Reply::Finished(outcomes) => row.uint(FINISHED).list(outcomes, write_outcome),
         Reply::Kicked(count) => row.uint(KICKED).uint(*count),
         Reply::Tasks(tasks) => row.uint(TASKS).list(tasks, task::write),
+        Reply::Listed(tasks) => row.uint(LISTED).list(tasks, write_listed),
         Reply::Session(session) => row.uint(SESSION).session(*session),
         Reply::Semaphore(reply) => {
             row.uint(SEMAPHORE).field(|out| semaphore::write_reply(out, reply))
@@ -77,6 +80,7 @@ fn read_number(row: &mut RowReader<'_, '_>, number: u64) -> RowResult<Result<Rep
         FINISHED => Reply::Finished(row.rows(read_outcome)?),
         KICKED => Reply::Kicked(row.uint()?),
         TASKS => Reply::Tasks(row.rows(task::read)?),
+        LISTED => Reply::Listed(row.rows(read_listed)?),
         SESSION => Reply::Session(row.session()?),
         TICKED => Reply::Ticked(row.usize()?),
         SEMAPHORE => Reply::Semaphore(row.row(semaphore::read_reply)?),
@@ -92,6 +96,14 @@ fn write_placed(out: &mut Out, placed: &Placed) {
 
 fn read_placed(row: &mut RowReader<'_, '_>) -> RowResult<Placed> {
     Ok(Placed { id: TaskId(row.uint()?), state: task::read_state(row)? })
+}
+
+fn write_listed(out: &mut Out, task: &ListedTask) {
+    RowWriter::begin(out).uint(task.id.0).uint(task.pri).end();
+}
+
+fn read_listed(row: &mut RowReader<'_, '_>) -> RowResult<ListedTask> {
+    Ok(ListedTask { id: TaskId(row.uint()?), pri: row.uint()? })
 }
 
 fn read_run(row: &mut RowReader<'_, '_>) -> RowResult<Vec<Placed>> {

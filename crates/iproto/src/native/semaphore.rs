@@ -2,9 +2,9 @@
 
 use taskyard_core::{
     EnqueueItem, EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, Member,
-    MemberCursor, MemberGroup, MembersPage, Priority, SemaphoreChange, SemaphoreCommand,
-    SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreOptions, SemaphoreReply, Span, Standing,
-    Status, TaskId, TubeName,
+    MemberCursor, MemberGroup, MemberInfo, MembersPage, Priority, SemaphoreChange,
+    SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreOptions,
+    SemaphoreReply, Span, Status, TaskId, TubeName,
 };
 
 use super::row::{RowError, RowReader, RowResult, RowWriter, write_span, write_time};
@@ -34,7 +34,7 @@ pub(super) fn write(out: &mut Out, command: &SemaphoreCommand) {
         SemaphoreCommand::Finish { key, items } => {
             row.uint(FINISH).text(key.as_str()).list(items, write_item)
         }
-        SemaphoreCommand::Look { key, tasks } => {
+        SemaphoreCommand::Peek { key, tasks } => {
             row.uint(LOOK).text(key.as_str()).list(tasks, |out, task| pack::uint(out, task.0))
         }
         SemaphoreCommand::Members { key, part, after, count } => row
@@ -66,7 +66,7 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<SemaphoreCommand> {
         FINISH => SemaphoreCommand::Finish { key: read_key(row)?, items: row.rows(read_item)? },
         LOOK => {
             let key = read_key(row)?;
-            SemaphoreCommand::Look { key, tasks: row.values(|row| row.uint().map(TaskId))? }
+            SemaphoreCommand::Peek { key, tasks: row.values(|row| row.uint().map(TaskId))? }
         }
         MEMBERS => {
             let (key, part, count) = (read_key(row)?, read_part(row)?, row.usize()?);
@@ -227,7 +227,7 @@ fn read_item(row: &mut RowReader<'_, '_>) -> RowResult<GrantItem> {
 }
 
 const SEMAPHORES: u64 = 0;
-const STANDINGS: u64 = 1;
+const MEMBER_INFOS: u64 = 1;
 const FINISHED: u64 = 2;
 const FETCHED: u64 = 3;
 const ACKNOWLEDGED: u64 = 4;
@@ -238,7 +238,7 @@ pub(super) fn write_reply(out: &mut Out, reply: &SemaphoreReply) {
     let mut row = RowWriter::begin(out);
     match reply {
         SemaphoreReply::Semaphores(infos) => row.uint(SEMAPHORES).list(infos, write_info),
-        SemaphoreReply::Standings(standings) => row.uint(STANDINGS).list(standings, write_standing),
+        SemaphoreReply::MemberInfos(infos) => row.uint(MEMBER_INFOS).list(infos, write_member_info),
         SemaphoreReply::Finished(outcomes) => {
             row.uint(FINISHED).list(outcomes, |out, outcome| pack::uint(out, *outcome as u64))
         }
@@ -256,7 +256,7 @@ pub(super) fn write_reply(out: &mut Out, reply: &SemaphoreReply) {
 pub(super) fn read_reply(row: &mut RowReader<'_, '_>) -> RowResult<SemaphoreReply> {
     Ok(match row.uint()? {
         SEMAPHORES => SemaphoreReply::Semaphores(row.rows(read_info)?),
-        STANDINGS => SemaphoreReply::Standings(row.rows(read_standing)?),
+        MEMBER_INFOS => SemaphoreReply::MemberInfos(row.rows(read_member_info)?),
         FINISHED => SemaphoreReply::Finished(row.values(read_outcome)?),
         FETCHED => SemaphoreReply::Events(row.rows(read_event)?),
         ACKNOWLEDGED => SemaphoreReply::Acknowledged(row.uint()?),
@@ -347,30 +347,30 @@ fn priority(row: &mut RowReader<'_, '_>) -> RowResult<Priority> {
 fn write_member(out: &mut Out, member: &Member) {
     RowWriter::begin(out)
         .optional(member.tube.as_ref().map(TubeName::as_str), pack::str)
-        .field(|out| write_standing(out, &member.standing))
+        .field(|out| write_member_info(out, &member.info))
         .end();
 }
 
 fn read_member(row: &mut RowReader<'_, '_>) -> RowResult<Member> {
-    Ok(Member { tube: row.optional_tube()?, standing: row.row(read_standing)? })
+    Ok(Member { tube: row.optional_tube()?, info: row.row(read_member_info)? })
 }
 
-fn write_standing(out: &mut Out, standing: &Standing) {
+fn write_member_info(out: &mut Out, info: &MemberInfo) {
     RowWriter::begin(out)
-        .uint(standing.task.0)
-        .text(standing.status.name())
-        .field(|out| pack::float(out, standing.priority.value()))
-        .time(standing.enqueued)
-        .bool(standing.pinned)
-        .optional(standing.not_before, write_time)
-        .optional(standing.grant.map(|grant| grant.0), pack::uint)
-        .optional(standing.granted, write_time)
-        .optional(standing.lease_until, write_time)
+        .uint(info.task.0)
+        .text(info.status.name())
+        .field(|out| pack::float(out, info.priority.value()))
+        .time(info.enqueued)
+        .bool(info.pinned)
+        .optional(info.not_before, write_time)
+        .optional(info.grant.map(|grant| grant.0), pack::uint)
+        .optional(info.granted, write_time)
+        .optional(info.lease_until, write_time)
         .end();
 }
 
-fn read_standing(row: &mut RowReader<'_, '_>) -> RowResult<Standing> {
-    Ok(Standing {
+fn read_member_info(row: &mut RowReader<'_, '_>) -> RowResult<MemberInfo> {
+    Ok(MemberInfo {
         task: TaskId(row.uint()?),
         status: Status::from_name(row.text()?).ok_or(RowError("an unknown status"))?,
         priority: priority(row)?,

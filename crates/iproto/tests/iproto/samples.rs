@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
-    Body, Calls, Command, Counts, Error, Finish, FinishItem, Holder, Kind, Lease, NewTask, Outcome,
-    Placed, Priority, Reason, Reply, SemaphoreKey, SessionId, Span, State, Take, Task, TaskId,
-    Timestamp, TubeChange, TubeName, TubeOptions, TubeStats,
+    Body, Calls, Command, Counts, Error, Finish, FinishItem, Holder, Kind, Lease, List, ListOrder,
+    ListedTask, NewTask, Outcome, Placed, Priority, Reason, Reply, SemaphoreKey, SessionId, Span,
+    State, StateSet, Take, Task, TaskId, Timestamp, TubeChange, TubeName, TubeOptions, TubeStats,
 };
 
 /// The seed is fixed, so that a failure is the same everywhere; the fuzz targets test further
@@ -168,6 +168,19 @@ fn ids() -> impl Strategy<Value = Vec<TaskId>> {
     prop::collection::vec(any::<u64>().prop_map(TaskId), 0..20)
 }
 
+fn list_order() -> impl Strategy<Value = ListOrder> {
+    let id = || any::<u64>().prop_map(TaskId);
+    let states = (0..16u8).prop_map(|bits| StateSet::from_bits(bits).unwrap());
+    prop_oneof![
+        (states, option::of(id())).prop_map(|(states, after)| ListOrder::Id { states, after }),
+        option::of((any::<u64>(), id())).prop_map(|after| ListOrder::Queue { after }),
+    ]
+}
+
+fn listed() -> impl Strategy<Value = ListedTask> {
+    (any::<u64>(), any::<u64>()).prop_map(|(id, pri)| ListedTask { id: TaskId(id), pri })
+}
+
 fn take() -> impl Strategy<Value = Take> {
     (tube(), any::<usize>(), option::of(session()), option::of(span()), span())
         .prop_map(|(tube, count, session, lease, wait)| Take { tube, count, session, lease, wait })
@@ -196,6 +209,8 @@ pub fn command() -> impl Strategy<Value = Command> {
         }),
         (tube(), ids()).prop_map(|(tube, ids)| Command::Peek { tube, ids }),
         (tube(), any::<usize>()).prop_map(|(tube, count)| Command::Deliveries { tube, count }),
+        (tube(), list_order(), any::<usize>())
+            .prop_map(|(tube, order, limit)| Command::List(List { tube, order, limit })),
         tube().prop_map(|tube| Command::Truncate { tube }),
         tube().prop_map(|tube| Command::ReleaseAll { tube }),
         (session(), any::<bool>())
@@ -310,6 +325,7 @@ pub fn reply() -> impl Strategy<Value = Reply> {
         prop::collection::vec(outcome, 0..5).prop_map(Reply::Finished),
         any::<u64>().prop_map(Reply::Kicked),
         tasks().prop_map(Reply::Tasks),
+        prop::collection::vec(listed(), 0..4).prop_map(Reply::Listed),
         session().prop_map(Reply::Session),
         any::<usize>().prop_map(Reply::Ticked),
     ]

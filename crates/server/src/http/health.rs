@@ -14,7 +14,7 @@ use super::route::Shape;
 use super::tubes::{ListQuery, infos, internal};
 use super::{Refusal, Route, ok};
 use crate::app::SharedApp;
-use crate::metrics;
+use crate::metrics::{self, TubeMetrics};
 
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -79,8 +79,9 @@ async fn metrics(
 ) -> Result<Response, Refusal> {
     let tubes = query.of(infos(&app, None).await?);
     let waiting = app.engine.waiting_counts().await;
+    let latencies = app.engine.latencies().await;
     let store = app.store_health().await;
-    let text = metrics::text(&app, &tubes, &waiting, &store);
+    let text = metrics::text(&app, &TubeMetrics { tubes, waiting, latencies }, &store);
     Ok(([(header::CONTENT_TYPE, METRICS)], text).into_response())
 }
 

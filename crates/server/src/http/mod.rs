@@ -10,10 +10,12 @@ mod put;
 mod request;
 mod route;
 mod semaphores;
+mod series;
 mod services;
 mod stats;
 mod streamed;
 mod take;
+mod task_page;
 mod tasks;
 mod tubes;
 
@@ -47,6 +49,7 @@ pub(crate) fn routes() -> Vec<Route> {
         finish::routes(),
         tasks::routes(),
         stats::routes(),
+        series::routes(),
         semaphores::routes(),
         manager::routes(),
         health::routes(),

@@ -81,6 +81,12 @@ pub(crate) enum QueryKind {
     Pattern(&'static str),
     /// A number from 1 to this.
     Count(usize),
+    /// Any number.
+    Number,
+    /// The name of a tube.
+    Name,
+    /// One of these texts.
+    OneOf(&'static [&'static str]),
 }
 
 impl Route {
@@ -180,6 +186,25 @@ impl QueryField {
     /// A text of this form, a regular expression.
     pub fn pattern(name: &'static str, about: &'static str, pattern: &'static str) -> Self {
         QueryField { name, about, kind: QueryKind::Pattern(pattern) }
+    }
+
+    /// Any number.
+    pub fn number(name: &'static str, about: &'static str) -> Self {
+        QueryField { name, about, kind: QueryKind::Number }
+    }
+
+    /// The name of a tube.
+    pub fn name(name: &'static str, about: &'static str) -> Self {
+        QueryField { name, about, kind: QueryKind::Name }
+    }
+
+    /// One of these texts.
+    pub fn one_of(
+        name: &'static str,
+        about: &'static str,
+        values: &'static [&'static str],
+    ) -> Self {
+        QueryField { name, about, kind: QueryKind::OneOf(values) }
     }
 
     /// A number from 1 to `max`.

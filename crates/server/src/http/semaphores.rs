@@ -12,8 +12,8 @@ use taskyard_core::{
 use taskyard_wire::Code;
 use taskyard_wire::http::{
     AcknowledgeRequest, AcknowledgedAnswer, EnqueueRequest, EventAnswer, EventsAnswer,
-    EventsRequest, GrantsAnswer, GrantsRequest, LookRequest, MembersAnswer, NothingAnswer,
-    SemaphoreAnswer, SemaphoreRequest, SemaphoresAnswer, StandingAnswer, StandingsAnswer,
+    EventsRequest, GrantsAnswer, GrantsRequest, MemberInfoAnswer, MemberInfosAnswer, MembersAnswer,
+    NothingAnswer, SemaphoreAnswer, SemaphorePeekRequest, SemaphoreRequest, SemaphoresAnswer,
 };
 
 use super::request::{Json, QueryParams, SemaphorePath, count};
@@ -26,7 +26,7 @@ const ONE: &str = "/v1/semaphores/{semaphore}";
 /// The format of a cursor: a priority and a sequence number.
 const CURSOR: &str = r"^(0|-?[1-9][0-9]{0,8})(\.[0-9]{0,3}[1-9])?:(0|[1-9][0-9]{0,14})$";
 /// Bytes of a task in a response.
-const STANDING_BYTES: usize = 200;
+const MEMBER_BYTES: usize = 200;
 
 /// The endpoints of this file.
 pub(crate) fn routes() -> Vec<Route> {
@@ -35,7 +35,7 @@ pub(crate) fn routes() -> Vec<Route> {
     let set = ("set_semaphore", "Create a semaphore or change it");
     let drop = ("drop_semaphore", "Remove a semaphore");
     let enqueue = ("enqueue", "Enqueue a task, or change its priority");
-    let look = ("look", "Show the status of tasks");
+    let peek = ("peek_semaphore", "Show the status of tasks");
     let finish = ("finish_grants", "Release, yield, decline or extend grants");
     let mut routes = vec![
         Route::new(Method::GET, "/v1/semaphores", list, self::list)
@@ -54,10 +54,10 @@ pub(crate) fn routes() -> Vec<Route> {
             .refuses([Code::SemaphoreInUse, Code::SemaphoreHasTube]),
         Route::new(Method::POST, "/v1/semaphores/{semaphore}/enqueue", enqueue, self::enqueue)
             .request_body::<EnqueueRequest>()
-            .responds::<StandingsAnswer>("The status of each task, in the order of the request"),
-        Route::new(Method::POST, "/v1/semaphores/{semaphore}/look", look, self::look)
-            .request_body::<LookRequest>()
-            .responds::<StandingsAnswer>("The tasks that exist"),
+            .responds::<MemberInfosAnswer>("The status of each task, in the order of the request"),
+        Route::new(Method::POST, "/v1/semaphores/{semaphore}/peek", peek, self::peek)
+            .request_body::<SemaphorePeekRequest>()
+            .responds::<MemberInfosAnswer>("The tasks that exist"),
         Route::new(Method::POST, "/v1/semaphores/{semaphore}/finish", finish, self::finish)
             .request_body::<GrantsRequest>()
             .responds::<GrantsAnswer>("The outcome for each, in the order of the request"),
@@ -151,10 +151,10 @@ async fn one(app: &App, command: SemaphoreCommand) -> Result<Response, Refusal> 
     ok(&SemaphoreAnswer::new(infos.first().ok_or_else(unexpected_reply)?))
 }
 
-async fn standings(app: &App, command: SemaphoreCommand) -> Result<Response, Refusal> {
+async fn member_infos(app: &App, command: SemaphoreCommand) -> Result<Response, Refusal> {
     match run(app, command).await? {
-        SemaphoreReply::Standings(standings) => {
-            ok(&StandingsAnswer { tasks: standings.iter().map(StandingAnswer::new).collect() })
+        SemaphoreReply::MemberInfos(infos) => {
+            ok(&MemberInfosAnswer { tasks: infos.iter().map(MemberInfoAnswer::new).collect() })
         }
         _ => Err(unexpected_reply()),
     }
@@ -227,18 +227,18 @@ async fn enqueue(
     Json(request): Json<EnqueueRequest>,
 ) -> Result<Response, Refusal> {
     let permit =
-        app.response_budget.reserve(request.tasks.len().saturating_mul(STANDING_BYTES)).await?;
-    let response = standings(&app, request.into_command(key)).await?;
+        app.response_budget.reserve(request.tasks.len().saturating_mul(MEMBER_BYTES)).await?;
+    let response = member_infos(&app, request.into_command(key)).await?;
     Ok(streamed::with_permit(&app, response, permit))
 }
 
-async fn look(
+async fn peek(
     State(app): State<SharedApp>,
     SemaphorePath(key): SemaphorePath,
-    Json(request): Json<LookRequest>,
+    Json(request): Json<SemaphorePeekRequest>,
 ) -> Result<Response, Refusal> {
     let tasks = request.tasks.into_iter().map(TaskId).collect();
-    standings(&app, SemaphoreCommand::Look { key, tasks }).await
+    member_infos(&app, SemaphoreCommand::Peek { key, tasks }).await
 }
 
 async fn finish(
@@ -247,7 +247,7 @@ async fn finish(
     Json(request): Json<GrantsRequest>,
 ) -> Result<Response, Refusal> {
     let permit =
-        app.response_budget.reserve(request.items.len().saturating_mul(STANDING_BYTES)).await?;
+        app.response_budget.reserve(request.items.len().saturating_mul(MEMBER_BYTES)).await?;
     match run(&app, request.into_command(key)?).await? {
         SemaphoreReply::Finished(outcomes) => {
             Ok(streamed::with_permit(&app, ok(&GrantsAnswer::new(&outcomes))?, permit))

@@ -4,24 +4,30 @@ use axum::extract::State;
 use axum::http::Method;
 use axum::response::Response;
 use serde::Deserialize;
-use taskyard_core::limits::BATCH_TASKS_MAX;
+use taskyard_core::limits::{BATCH_TASKS_MAX, LIST_TASKS_MAX};
 use taskyard_core::{Command, Error, Reply, Result as CoreResult};
 use taskyard_engine::{Side, Waiting};
 use taskyard_wire::Code;
 use taskyard_wire::http::{
     ConsumerAnswer, ConsumersAnswer, DeleteRequest, DeliveriesAnswer, DeliveryAnswer, FinishAnswer,
-    Form, KickAnswer, KickRequest, PeekRequest, TaskAnswer, TasksAnswer,
+    Form, KickAnswer, KickRequest, PeekRequest, TaskAnswer, TaskPageAnswer, TasksAnswer,
+    TasksQuery,
 };
 
 use super::finish::end;
 use super::request::{Json, QueryParams, TaskPath, TubePath, count};
 use super::route::QueryField;
 use super::tubes::infos;
-use super::{Refusal, Route, ok, streamed};
+use super::{Refusal, Route, ok, streamed, task_page};
 use crate::app::{SharedApp, unexpected_reply};
 
 /// The default number of entries in a list.
 const COUNT_DEFAULT: usize = 1_000;
+
+/// Names of states, separated by commas.
+const STATES_PATTERN: &str = "^(ready|taken|delayed|buried)(,(ready|taken|delayed|buried)){0,3}$";
+/// The last second of the year 9999.
+const SECONDS_MAX: usize = 253_402_300_799;
 
 /// The endpoints of this file.
 pub(crate) fn routes() -> Vec<Route> {
@@ -50,6 +56,53 @@ fn verbs() -> Vec<Route> {
     ]
 }
 
+/// The query parameters of a page of tasks.
+fn page_fields() -> [QueryField; 9] {
+    [
+        QueryField::pattern(
+            "state",
+            "Only tasks in these states, separated by commas; all when absent",
+            STATES_PATTERN,
+        ),
+        QueryField::pattern(
+            "order",
+            "id, or queue for the order of delivery; id when absent",
+            "^(id|queue)$",
+        ),
+        QueryField::pattern(
+            "after",
+            "The `next` of the page before",
+            "^[0-9]{1,15}(:[0-9]{1,15})?$",
+        ),
+        QueryField::count("limit", "Maximum number of tasks; 100 when absent", LIST_TASKS_MAX),
+        QueryField::text("match", "Only tasks whose payload contains this text; case-sensitive"),
+        QueryField::text("subqueue", "Only tasks of this sub-queue"),
+        QueryField::count(
+            "attempts_min",
+            "Only tasks with at least this many attempts",
+            u32::MAX as usize,
+        ),
+        QueryField::count(
+            "created_from",
+            "Only tasks put at this second since the epoch or later",
+            SECONDS_MAX,
+        ),
+        QueryField::count(
+            "created_until",
+            "Only tasks put before this second since the epoch",
+            SECONDS_MAX,
+        ),
+    ]
+}
+
+fn page() -> Route {
+    let page = ("tasks", "List tasks page by page");
+    let route = Route::new(Method::GET, "/v1/tubes/{tube}/tasks", page, self::tasks)
+        .responds::<TaskPageAnswer>("A page of tasks, each with the reason why it does not run")
+        .uses_engine();
+    page_fields().into_iter().fold(route, Route::query_param)
+}
+
 fn lists() -> Vec<Route> {
     let peek_one = ("peek_one", "Show one task and why it does not run");
     let deliveries = ("deliveries", "Show taken tasks and their holders, by id");
@@ -60,6 +113,7 @@ fn lists() -> Vec<Route> {
     };
     let base64 = "Respond with `data_base64`: the payload byte for byte";
     vec![
+        page(),
         Route::new(Method::GET, "/v1/tubes/{tube}/tasks/{id}", peek_one, self::peek_one)
             .query_param(QueryField::flag("base64", base64))
             .responds::<TaskAnswer>("The task")
@@ -150,6 +204,15 @@ async fn peek_one(
     let Reply::Tasks(tasks) = reply else { return Err(unexpected_reply()) };
     let task = tasks.first().ok_or(Error::TaskNotFound(tube, id))?;
     ok(&TaskAnswer::with_reason(task, Form::of(query.base64)))
+}
+
+async fn tasks(
+    State(app): State<SharedApp>,
+    TubePath(tube): TubePath,
+    QueryParams(query): QueryParams<TasksQuery>,
+) -> Result<Response, Refusal> {
+    let (list, filter) = (query.list(tube)?, query.filter()?);
+    ok(&task_page::read(&app, list, &filter).await?)
 }
 
 async fn deliveries(

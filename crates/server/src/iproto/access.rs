@@ -1,6 +1,6 @@
 //! Checks whether the grants of a user allow a call.
 
-use taskyard_core::{Command, Finish, FinishItem, Holder};
+use taskyard_core::{Command, Finish, FinishItem, Holder, List};
 use taskyard_iproto::{Call, CallAction, ReplyForm};
 
 use super::users::{Grants, Verb};
@@ -76,7 +76,8 @@ fn allows_command(grants: &Grants, command: &Command) -> bool {
         Command::AlterTube { tube, .. }
         | Command::Delete { tube, .. }
         | Command::Peek { tube, .. }
-        | Command::Deliveries { tube, .. } => (Verb::Execute, tube),
+        | Command::Deliveries { tube, .. }
+        | Command::List(List { tube, .. }) => (Verb::Execute, tube),
         Command::JoinSession { .. } | Command::LeaveSession { .. } => {
             return grants.allows_anything();
         }

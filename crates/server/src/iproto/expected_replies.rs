@@ -95,7 +95,7 @@ pub(super) fn size_of(command: &Command) -> ReplySize {
             ReplySize::Tasks(ids.len())
         }
         Command::Tubes { tube: None } => ReplySize::Tubes,
-        Command::Deliveries { .. } => ReplySize::Rows,
+        Command::Deliveries { .. } | Command::List(_) => ReplySize::Rows,
         _ => ReplySize::Small,
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde_json::json;
 use taskyard_core::service::{Health, Metric, PartStatus, Service, StopFuture};
 
-use site::Site;
+use site::DashboardServer;
 use taskyard_testkit::chromium::browse;
 
 /// A name that would run a script if it were inserted as HTML.
@@ -19,7 +19,7 @@ const HOSTILE: &str = "<img src=x onerror=\"document.title='taken over'\">";
 
 #[tokio::test]
 async fn the_dashboard_updates_itself() {
-    let site = Site::new(None).await;
+    let site = DashboardServer::new(None).await;
     browse(&site.url(), async |page| {
         page.until("text('#state') === 'live' && text('#server').startsWith('memory store')").await;
         let commands = page.text("#empty pre").await;
@@ -50,7 +50,7 @@ async fn the_dashboard_updates_itself() {
 
 #[tokio::test]
 async fn a_tube_shows_its_details_and_can_be_paused() {
-    let site = Site::new(None).await;
+    let site = DashboardServer::new(None).await;
     site.post("/v1/tubes/mail/put", json!({ "tasks": [{ "data": 1 }, { "data": 2 }] })).await;
     let taken = site.post("/v1/tubes/mail/take", json!({ "lease": 600 })).await;
     let lease = &taken["tasks"][0]["lease"];
@@ -126,7 +126,7 @@ impl Service for Manager {
 // Internal tubes were listed among those of the user.
 #[tokio::test]
 async fn internal_tubes_are_shown_on_request() {
-    let site = Site::with(None, vec![Arc::new(Manager)]).await;
+    let site = DashboardServer::with(None, vec![Arc::new(Manager)]).await;
     for tube in ["mail", "taskyard.manager.seat"] {
         site.post(&format!("/v1/tubes/{tube}/put"), json!({ "data": 1 })).await;
     }
@@ -147,7 +147,7 @@ async fn internal_tubes_are_shown_on_request() {
 
 #[tokio::test]
 async fn names_are_text_and_never_html() {
-    let site = Site::new(None).await;
+    let site = DashboardServer::new(None).await;
     let mut url = reqwest::Url::parse(&site.url()).unwrap();
     url.path_segments_mut().unwrap().extend(["v1", "tubes", HOSTILE, "put"]);
     site.post("/v1/tubes/plain/put", json!({ "data": HOSTILE })).await;
@@ -171,7 +171,7 @@ async fn names_are_text_and_never_html() {
 
 #[tokio::test]
 async fn a_wrong_token_is_asked_for_again() {
-    let site = Site::new(Some("right-0123456789")).await;
+    let site = DashboardServer::new(Some("right-0123456789")).await;
     site.post("/v1/tubes/mail/put", json!({ "data": 1 })).await;
     browse(&site.url(), async |page| {
         page.until("text('#state') === 'token required'").await;
@@ -195,7 +195,7 @@ async fn a_wrong_token_is_asked_for_again() {
 
 #[tokio::test]
 async fn a_stopped_server_is_noticed() {
-    let site = Site::new(None).await;
+    let site = DashboardServer::new(None).await;
     site.post("/v1/tubes/mail/put", json!({ "data": 1 })).await;
     browse(&site.url(), async |page| {
         page.until("text('#state') === 'live'").await;

@@ -8,7 +8,7 @@ use taskyard_sql::connection::{Connection, SessionOptions, connect};
 use taskyard_sql::{Config, Conninfo, Source, SqlTasks};
 
 use crate::HOSTILE;
-use crate::site::Site;
+use crate::site::DashboardServer;
 use taskyard_testkit::chromium::browse;
 use taskyard_testkit::postgres::{Cluster, programs};
 
@@ -27,7 +27,8 @@ async fn sql_tasks_are_shown_with_their_runs_and_without_passwords() {
     let config = Config::parse("[{\"data\": \"postgres\"}]").unwrap();
     let tasks = SqlTasks::start(database.clone(), Source::Inline(config), Duration::ZERO).unwrap();
     let site =
-        Site::with(Some("right-0123456789"), vec![Arc::new(tasks) as Arc<dyn Service>]).await;
+        DashboardServer::with(Some("right-0123456789"), vec![Arc::new(tasks) as Arc<dyn Service>])
+            .await;
     let mut wire = connect(&database, &SessionOptions::default()).await.ok().unwrap();
     browse(&site.url(), async |page| {
         page.until("text('#state') === 'token required'").await;

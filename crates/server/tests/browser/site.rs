@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// A running server on the memory store, and a client of it while the dashboard is open.
-pub struct Site {
+pub struct DashboardServer {
     url: String,
     token: Option<&'static str>,
     client: Client,
@@ -22,7 +22,7 @@ pub struct Site {
     running: JoinHandle<Result<()>>,
 }
 
-impl Site {
+impl DashboardServer {
     /// Starts a server with this token.
     pub async fn new(token: Option<&'static str>) -> Self {
         Self::with(token, Vec::new()).await
@@ -40,7 +40,7 @@ impl Site {
         let (stop, stopped) = oneshot::channel();
         let running = tokio::spawn(server.run(async move { drop(stopped.await) }));
         let client = Client::builder().no_proxy().build().unwrap();
-        Site { url, token, client, stop, running }
+        DashboardServer { url, token, client, stop, running }
     }
 
     /// The URL of the server.

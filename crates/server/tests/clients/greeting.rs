@@ -3,14 +3,14 @@
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-use crate::site::Site;
+use crate::site::ScenarioServer;
 
 /// net.box refused one server in eight: its random identity was no real uuid. One that is has 10 as
 /// the first bits of its fourth group.
 #[tokio::test]
 async fn every_server_has_a_real_uuid() {
     for _ in 0..64 {
-        let site = Site::new().await;
+        let site = ScenarioServer::new().await;
         let mut greeting = [0; 128];
         let mut stream = TcpStream::connect(site.address()).await.unwrap();
         stream.read_exact(&mut greeting).await.unwrap();

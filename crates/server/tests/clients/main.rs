@@ -35,7 +35,7 @@ async fn python() {
 #[tokio::test(flavor = "multi_thread")]
 async fn python_pool() {
     let Some(python) = PYTHON.find() else { return };
-    let site = site::Site::with(taskyard_server::Grants::List(Vec::new())).await;
+    let site = site::ScenarioServer::with(taskyard_server::Grants::List(Vec::new())).await;
     Program::new(&python, "python_pool.py").says(&site, "pooled").await;
 }
 

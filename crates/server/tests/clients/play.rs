@@ -10,35 +10,39 @@ use serde_json::{Value as Json, json};
 use tokio::task::JoinHandle;
 
 use crate::scenario::{self, Ability, Action, Case, Step};
-use crate::site::Site;
+use crate::site::ScenarioServer;
 
 /// How a client is called.
 pub trait Client: Clone + Send + Sync + 'static {
     /// Connects, as a user if there is one.
-    async fn connect(address: SocketAddr, user: Option<(&str, &str)>) -> Answer<Self>;
+    async fn connect(address: SocketAddr, user: Option<(&str, &str)>) -> ClientAnswer<Self>;
     /// Calls a function; the arguments are a list.
-    fn call(&self, function: String, args: Value) -> impl Future<Output = Answer<Value>> + Send;
+    fn call(
+        &self,
+        function: String,
+        args: Value,
+    ) -> impl Future<Output = ClientAnswer<Value>> + Send;
     /// Sends Lua.
-    async fn eval(&self, expression: &str, args: Value) -> Answer<Value>;
+    async fn eval(&self, expression: &str, args: Value) -> ClientAnswer<Value>;
     /// Counts the rows of a space.
-    async fn count(&self, space: &str) -> Answer<u64>;
+    async fn count(&self, space: &str) -> ClientAnswer<u64>;
     /// Ends the connection.
     async fn close(self);
 }
 
 /// An answer, or the refusal.
-pub type Answer<T> = Result<T, Refusal>;
+pub type ClientAnswer<T> = Result<T, ClientRefusal>;
 
 /// An error of the server.
 #[derive(Debug)]
-pub struct Refusal {
+pub struct ClientRefusal {
     pub code: u32,
     pub text: String,
 }
 
 /// Plays the whole scenario against its own server. Then the player must notice wrong answers.
 pub async fn play<C: Client>(cannot: &[Ability]) {
-    let site = Site::new().await;
+    let site = ScenarioServer::new().await;
     for case in scenario::cases(cannot) {
         play_case::<C>(&case, site.address()).await.unwrap_or_else(|wrong| panic!("{wrong}"));
     }
@@ -67,7 +71,7 @@ async fn play_case<C: Client>(case: &Case, address: SocketAddr) -> Result<(), St
 /// A call under way, and the connection that it is on.
 struct Started {
     on: &'static str,
-    call: JoinHandle<Answer<Value>>,
+    call: JoinHandle<ClientAnswer<Value>>,
 }
 
 struct Player<C> {
@@ -78,7 +82,7 @@ struct Player<C> {
 }
 
 impl<C: Client> Player<C> {
-    async fn act(&mut self, action: &Action) -> Answer<Value> {
+    async fn act(&mut self, action: &Action) -> ClientAnswer<Value> {
         match action {
             Action::Connect { on, user, password } => {
                 let connection = C::connect(self.address, Some((user, password))).await?;
@@ -130,14 +134,14 @@ impl<C: Client> Player<C> {
         Ok(Value::Nil)
     }
 
-    async fn connection(&mut self, on: &'static str) -> Answer<C> {
+    async fn connection(&mut self, on: &'static str) -> ClientAnswer<C> {
         if !self.connections.contains_key(on) {
             self.connections.insert(on, C::connect(self.address, None).await?);
         }
         Ok(self.connections[on].clone())
     }
 
-    fn compare(&mut self, step: &Step, answer: Answer<Value>) -> Result<(), String> {
+    fn compare(&mut self, step: &Step, answer: ClientAnswer<Value>) -> Result<(), String> {
         match (answer, &step.fails) {
             (Err(refusal), Some((code, text)))
                 if refusal.code == *code && refusal.text.contains(text) => {}

@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::process::Command;
 
 use crate::scenario::{self, Ability, Case, PASSWORD, USER};
-use crate::site::Site;
+use crate::site::ScenarioServer;
 
 /// How long a program may take for the whole scenario.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -70,7 +70,7 @@ impl Program {
     /// Plays the whole scenario against its own server, and fails with its output. Then
     /// it must notice wrong answers.
     pub async fn play(self) {
-        let site = Site::new().await;
+        let site = ScenarioServer::new().await;
         let cases = scenario::cases(self.cannot);
         let ProgramOutput { success, text } = self.run(&site, &cases).await;
         assert!(success, "{}: {text}", self.name);
@@ -85,12 +85,12 @@ impl Program {
     }
 
     /// Runs it against this server, where it must succeed and print this line.
-    pub async fn says(self, site: &Site, line: &str) {
+    pub async fn says(self, site: &ScenarioServer, line: &str) {
         let ProgramOutput { success, text } = self.run(site, &[]).await;
         assert!(success && text.lines().any(|said| said == line), "{}: {text}", self.name);
     }
 
-    async fn run(&self, site: &Site, cases: &[Case]) -> ProgramOutput {
+    async fn run(&self, site: &ScenarioServer, cases: &[Case]) -> ProgramOutput {
         // Files that the program leaves are removed with the folder.
         let folder = tempfile::tempdir().unwrap();
         let scenario = folder.path().join("scenario.json");

@@ -12,14 +12,14 @@ use crate::scenario::{LIMITED_TUBE, LIMITED_USER, PASSWORD, USER};
 
 /// A running server over the memory store, for the users of the scenario and for
 /// clients without a user name.
-pub struct Site {
+pub struct ScenarioServer {
     address: SocketAddr,
     running: JoinHandle<taskyard_core::Result<()>>,
 }
 
-impl Site {
+impl ScenarioServer {
     pub async fn new() -> Self {
-        Site::with(Grants::All).await
+        ScenarioServer::with(Grants::All).await
     }
 
     /// The same with these grants for clients without a user name.
@@ -34,7 +34,7 @@ impl Site {
         let server = Server::bind(config, engine).await.unwrap();
         let address = server.iproto_address().unwrap();
         let running = tokio::spawn(server.run(std::future::pending()));
-        Site { address, running }
+        ScenarioServer { address, running }
     }
 
     /// Its iproto address.
@@ -52,7 +52,7 @@ fn users(guest: Grants) -> Users {
     ])
 }
 
-impl Drop for Site {
+impl Drop for ScenarioServer {
     fn drop(&mut self) {
         self.running.abort();
     }

@@ -11,11 +11,11 @@ use taskyard_server::{
 };
 use taskyard_store::MemoryStore;
 
-use crate::fixture::{Answer, RawClient, TestServer};
+use crate::fixture::{IprotoAnswer, RawClient, TestServer};
 
-async fn authenticate(client: &mut RawClient, user: &str, password: &str) -> Answer {
+async fn authenticate(client: &mut RawClient, user: &str, password: &str) -> IprotoAnswer {
     let scramble = Some(auth::scramble(password, &client.greeting.salt));
-    client.ask(&Operation::Auth { user, scramble }).await
+    client.execute(&Operation::Auth { user, scramble }).await
 }
 
 /// The numbers of native commands.
@@ -56,10 +56,10 @@ async fn a_guest_without_grants_may_only_authenticate() {
     };
     // Clients read the schema as soon as they are connected, and gave up when it was refused. It
     // lists only what a guest may read.
-    let spaces = client.ask(&select(281)).await.unwrap();
+    let spaces = client.execute(&select(281)).await.unwrap();
     assert_eq!(spaces.as_array().unwrap().len(), 3, "{spaces}");
     assert!(!spaces.to_string().contains("_queue"), "{spaces}");
-    assert_eq!(client.ask(&select(512)).await.unwrap_err().code, 42);
+    assert_eq!(client.execute(&select(512)).await.unwrap_err().code, 42);
     client.refused("box.info", json!([]), 42, "'box.info' is denied for user 'guest'").await;
 }
 
@@ -72,7 +72,7 @@ async fn a_password_must_be_right() {
     let refused = [
         authenticate(&mut client, "boss", "wrong").await,
         authenticate(&mut client, "who", "secret").await,
-        client.ask(&none).await,
+        client.execute(&none).await,
     ];
     for fault in refused.map(Result::unwrap_err) {
         let text = "User not found or supplied credentials are invalid";
@@ -85,7 +85,7 @@ async fn a_password_must_be_right() {
     let scramble = Some(auth::scramble("secret", &client.greeting.salt));
     let mut other = server.connect().await;
     let stolen = Operation::Auth { user: "boss", scramble };
-    assert_eq!(other.ask(&stolen).await.unwrap_err().code, 47);
+    assert_eq!(other.execute(&stolen).await.unwrap_err().code, 47);
 }
 
 // Passwords could be guessed as fast as the network allowed.
@@ -177,7 +177,7 @@ async fn a_guest_may_have_grants_of_its_own() {
     let fault = client.eval("return queue.state()", json!([])).await.unwrap_err();
     assert_eq!(&*fault.text, "Execute access to universe '' is denied for user 'guest'");
     let unknown = Operation::Auth { user: "guest", scramble: None };
-    client.ask(&unknown).await.unwrap();
+    client.execute(&unknown).await.unwrap();
 }
 
 #[tokio::test]

@@ -136,13 +136,13 @@ async fn a_wrong_body_does_not_close_the_connection() {
 }
 
 #[tokio::test]
-async fn the_version_of_the_protocol_is_told_and_nothing_can_be_watched() {
+async fn the_protocol_version_is_sent_and_watchers_are_refused() {
     let server = TestServer::new().await;
     let mut client = server.connect().await;
     let (_, bytes) = client.request(&Operation::Id { version: 6, features: vec![2] });
     client.send(&bytes).await;
-    let told = client.next_bytes().await.unwrap();
-    assert!(told.ends_with(b"\x55\x90\x5b\xa9chap-sha1"), "{told:02x?}");
+    let reply = client.next_bytes().await.unwrap();
+    assert!(reply.ends_with(b"\x55\x90\x5b\xa9chap-sha1"), "{reply:02x?}");
     let (_, watch) = client.request(&Operation::Watch { key: "box.shutdown" });
     let (_, unwatch) = client.request(&Operation::Unwatch { key: "box.shutdown" });
     client.send(&watch).await;

@@ -33,7 +33,7 @@ pub struct RawClient {
 }
 
 /// What came back: the data, or why not.
-pub type Answer = Result<Value, Fault>;
+pub type IprotoAnswer = Result<Value, Fault>;
 
 impl TestServer {
     pub async fn new() -> Self {
@@ -166,26 +166,26 @@ impl RawClient {
     }
 
     /// Sends a request and waits for its answer.
-    pub async fn ask(&mut self, operation: &Operation<'_>) -> Answer {
+    pub async fn execute(&mut self, operation: &Operation<'_>) -> IprotoAnswer {
         let (sync, bytes) = self.request(operation);
         self.send(&bytes).await;
         self.answer_to(sync).await
     }
 
-    pub async fn call(&mut self, name: &str, args: Value) -> Answer {
+    pub async fn call(&mut self, name: &str, args: Value) -> IprotoAnswer {
         let sync = self.post(name, args).await;
         self.answer_to(sync).await
     }
 
     /// The same in the shape of version 1.6.
-    pub async fn call_16(&mut self, name: &str, args: Value) -> Answer {
+    pub async fn call_16(&mut self, name: &str, args: Value) -> IprotoAnswer {
         let args = packed(&args);
-        self.ask(&Operation::Call { name, args: &args, shape: Shape::Call16 }).await
+        self.execute(&Operation::Call { name, args: &args, shape: Shape::Call16 }).await
     }
 
-    pub async fn eval(&mut self, expression: &str, args: Value) -> Answer {
+    pub async fn eval(&mut self, expression: &str, args: Value) -> IprotoAnswer {
         let args = packed(&args);
-        self.ask(&Operation::Eval { expression, args: &args }).await
+        self.execute(&Operation::Eval { expression, args: &args }).await
     }
 
     /// A call that must work.
@@ -200,11 +200,11 @@ impl RawClient {
     }
 
     pub async fn ping(&mut self) {
-        assert_eq!(self.ask(&Operation::Ping).await.unwrap(), Value::Null);
+        assert_eq!(self.execute(&Operation::Ping).await.unwrap(), Value::Null);
     }
 
     /// The next reply, whatever it answers; `None` when the server has closed.
-    pub async fn next(&mut self) -> Option<(u64, Answer)> {
+    pub async fn next(&mut self) -> Option<(u64, IprotoAnswer)> {
         let frame = self.next_bytes().await?;
         let reply = parse_reply(&frame).unwrap();
         let answer = match (reply.fault(), reply.data) {
@@ -231,7 +231,7 @@ impl RawClient {
     }
 
     /// The next reply, which must answer this.
-    pub async fn answer_to(&mut self, sync: u64) -> Answer {
+    pub async fn answer_to(&mut self, sync: u64) -> IprotoAnswer {
         let (answered, answer) = self.next().await.expect("the server has closed");
         assert_eq!(answered, sync, "{answer:?}");
         answer

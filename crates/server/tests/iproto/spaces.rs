@@ -8,7 +8,7 @@ use taskyard_core::{
 use taskyard_iproto::{Operation, parse_reply};
 use taskyard_server::{Grant, Grants, User, Users, Verb};
 
-use crate::fixture::{Answer, RawClient, TestServer, packed};
+use crate::fixture::{IprotoAnswer, RawClient, TestServer, packed};
 
 async fn select(
     client: &mut RawClient,
@@ -16,9 +16,11 @@ async fn select(
     iterator: u64,
     key: Value,
     limit: u64,
-) -> Answer {
+) -> IprotoAnswer {
     let key = packed(&key);
-    client.ask(&Operation::Select { space, index: 0, limit, offset: 0, iterator, key: &key }).await
+    client
+        .execute(&Operation::Select { space, index: 0, limit, offset: 0, iterator, key: &key })
+        .await
 }
 
 /// The number of rows. Identities are no text, so rows with them cannot be read as JSON.
@@ -109,10 +111,10 @@ async fn take_many(server: &TestServer, name: &str, count: usize) {
 }
 
 /// The rows of the taken tasks with this key.
-async fn taken(client: &mut RawClient, index: u64, key: Value, limit: u64) -> Answer {
+async fn taken(client: &mut RawClient, index: u64, key: Value, limit: u64) -> IprotoAnswer {
     let key = packed(&key);
     let select = Operation::Select { space: 514, index, limit, offset: 0, iterator: 0, key: &key };
-    client.ask(&select).await
+    client.execute(&select).await
 }
 
 // The list of taken tasks silently ended at ten thousand of a tube, and a task behind them was not

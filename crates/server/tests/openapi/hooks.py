@@ -25,6 +25,9 @@ def map_case(context, case):
         value = (case.path_parameters or {}).get(name)
         if isinstance(value, str):
             case.path_parameters[name] = mended_name(value)
+    tube = (case.query or {}).get("tube")
+    if isinstance(tube, str):
+        case.query["tube"] = mended_name(tube)
     if isinstance(case.body, dict):
         operation = context.operation.definition.raw.get("operationId")
         case.body = mended_body(operation, dict(case.body))

@@ -17,7 +17,7 @@ async fn guarded() -> Fixture {
 #[tokio::test]
 async fn without_the_token_every_request_is_refused() {
     let fixture = guarded().await;
-    for path in ["/v1/stats", "/v1/tubes", "/v1/tubes/mail", "/metrics", "/nothing"] {
+    for path in ["/v1/stats", "/v1/series", "/v1/tubes", "/v1/tubes/mail", "/metrics", "/nothing"] {
         let answer = fixture.get(path).await;
         answer.refused(401, "unauthorized");
         assert_eq!(answer.headers["www-authenticate"], "Bearer realm=\"taskyard\"");

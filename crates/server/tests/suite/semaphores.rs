@@ -19,9 +19,9 @@ async fn a_grant_from_the_enqueue_to_the_release() {
     create(&fixture, json!({ "active": 1, "try_release": 1, "lease": 30 })).await;
     let entries =
         json!({ "tasks": [{ "task": 7, "priority": 1.5 }, { "task": 8, "priority": 1 }] });
-    let standings = fixture.done(&format!("{YANG}/enqueue"), entries).await;
-    assert_eq!(standings["tasks"][0]["status"], "granted");
-    assert_eq!(standings["tasks"][1]["status"], "waiting");
+    let infos = fixture.done(&format!("{YANG}/enqueue"), entries).await;
+    assert_eq!(infos["tasks"][0]["status"], "granted");
+    assert_eq!(infos["tasks"][1]["status"], "waiting");
     let events =
         fixture.done("/v1/semaphore-events", json!({ "semaphore": "yang", "wait": 1 })).await;
     let event = &events["events"][0];
@@ -37,8 +37,8 @@ async fn a_grant_from_the_enqueue_to_the_release() {
     ]});
     let finished = fixture.done(&format!("{YANG}/finish"), items).await;
     assert_eq!(finished["outcomes"], json!(["stale", "done", "done", "done", "missing"]));
-    let look = fixture.done(&format!("{YANG}/look"), json!({ "tasks": [7, 8] })).await;
-    assert_eq!(look["tasks"].as_array().unwrap().len(), 1);
+    let shown = fixture.done(&format!("{YANG}/peek"), json!({ "tasks": [7, 8] })).await;
+    assert_eq!(shown["tasks"].as_array().unwrap().len(), 1);
     let holders = fixture.get(&format!("{YANG}/holders?count=1")).await.body;
     assert_eq!(holders["tasks"][0]["task"], 7);
     let next = format!("{YANG}/holders?after={}", holders["next"].as_str().unwrap());

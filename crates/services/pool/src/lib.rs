@@ -9,6 +9,8 @@
 //! (one task from submission to its last frame). `redis` distributes the three parts over machines.
 pub mod backend;
 pub mod config;
+#[cfg(feature = "testing")]
+pub mod frame_check;
 pub mod gateway;
 pub mod pool;
 pub mod protocol;

@@ -1,8 +1,9 @@
-//! Moving tubes and semaphores from one store to another.
+//! Copies tubes and semaphores from one store to another.
 //!
-//! Tasks come into tubes under names that nobody uses, in pages, by id: what is there already is the mark from which a
-//! copy that was killed goes on. One last step gives all of them their names, so that a copy is there as a whole or not at
-//! all. `plan` says what is to be done and refuses what cannot be, before anything is written.
+//! Tasks are imported in pages, by id, into staging tubes under reserved names: the tasks that are already
+//! there are the point from which a killed copy resumes. One last step gives all tubes their names, so that a
+//! copy is visible as a whole or not at all. `plan` decides what to copy and refuses what the target cannot
+//! hold, before anything is written.
 
 mod plan;
 
@@ -14,66 +15,66 @@ use crate::{Export, Exported, Import, Store};
 
 pub use plan::{Plan, Planned, plan};
 
-/// Most tasks on their way at a time,
+/// Maximum number of tasks in one page.
 const PAGE: usize = 5_000;
-/// and most bytes of their bodies.
+/// Maximum bytes of bodies in one page.
 const PAGE_BYTES: usize = 8 << 20;
 
-/// Why a copy was not made, or not to its end.
+/// The reason that a copy was not made, or not completed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError {
-    /// The target cannot hold it, or has something else there. Nothing was written.
+    /// The target cannot hold the content, or has other content under the same names. Nothing was written.
     #[error("nothing was copied: {}", .0.join("; "))]
     Refused(Vec<String>),
-    /// No such tube in the source.
+    /// The source has no such tube.
     #[error("{0}")]
     NoTube(Error),
-    /// The source was used meanwhile.
+    /// The source was used during the copy.
     #[error(
         "the source changed while it was copied ({0}): stop everything that uses it and copy again; the target \
          shows nothing of this copy"
     )]
     Changed(String),
-    /// A store could not do it; the same copy goes on where it stopped.
+    /// A store failed; the same copy resumes where it stopped.
     #[error("{side}: {error}; run the same copy again to go on")]
     Store {
-        /// Which one.
+        /// Which of the two stores.
         side: &'static str,
-        /// What it says.
+        /// Its error.
         error: Error,
     },
 }
 
-/// How far a copy is.
+/// The progress of a copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
-    /// The tube whose tasks come over.
+    /// The tube that is being copied.
     pub tube: &'a TubeName,
-    /// Tasks that are there, of all tubes.
+    /// Tasks copied so far, of all tubes.
     pub done: u64,
-    /// Tasks there are to be.
+    /// Tasks to copy, of all tubes.
     pub total: u64,
 }
 
-/// What came of a copy.
+/// The result of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
     /// Tasks that are in the target.
     pub tasks: u64,
-    /// Of these, how many an earlier copy that did not end had brought.
+    /// Of these, tasks that an earlier, interrupted copy had brought.
     pub resumed: u64,
-    /// Whether all of it was there before.
+    /// Whether the target already had all of it.
     pub already: bool,
 }
 
-/// Copies what was planned. `now` is the moment at which the stores do it.
+/// Executes a plan. `now` is the time at which the stores execute it; `report` is called after each page.
 pub async fn copy(
     from: &dyn Store,
     to: &dyn Store,
     now: Timestamp,
     plan: &Plan,
-    mut tell: impl FnMut(Progress<'_>),
+    mut report: impl FnMut(Progress<'_>),
 ) -> Result<Copied, CopyError> {
     let total = plan.tasks();
     if plan.already {
@@ -81,9 +82,9 @@ pub async fn copy(
     }
     let mut copied = Copied::default();
     for planned in &plan.tubes {
-        let mut way = Way { from, to, now, planned, copied, total };
-        way.go(&mut tell).await?;
-        copied = way.copied;
+        let mut tube_copy = TubeTransfer { from, to, now, planned, copied, total };
+        tube_copy.run(&mut report).await?;
+        copied = tube_copy.copied;
     }
     check_unchanged(from, to, now, plan).await?;
     let tubes = plan.tubes.iter().map(|tube| (tube.staging.clone(), tube.copy.clone())).collect();
@@ -93,8 +94,8 @@ pub async fn copy(
     Ok(copied)
 }
 
-/// The way of one tube.
-struct Way<'a> {
+/// The copy of one tube.
+struct TubeTransfer<'a> {
     from: &'a dyn Store,
     to: &'a dyn Store,
     now: Timestamp,
@@ -103,57 +104,57 @@ struct Way<'a> {
     total: u64,
 }
 
-impl Way<'_> {
-    async fn go(&mut self, tell: &mut impl FnMut(Progress<'_>)) -> Result<(), CopyError> {
+impl TubeTransfer<'_> {
+    async fn run(&mut self, report: &mut impl FnMut(Progress<'_>)) -> Result<(), CopyError> {
         let mut from = TaskId(0);
         if let Some(number) = self.planned.staged {
-            match self.resume(number, tell).await? {
+            match self.resume(number, report).await? {
                 Some(next) => from = next,
                 None => {
                     drop_tube(self.to, self.now, &self.planned.staging).await?;
-                    self.make().await?;
+                    self.create_staging().await?;
                 }
             }
         } else {
-            self.make().await?;
+            self.create_staging().await?;
         }
         let mut page = self.page(self.from, self.planned.copy.number, from).await?;
         while let Some(last) = page.last() {
             let next = TaskId(last.id.0 + 1);
             let count = page.len() as u64;
-            // A shared store is at work on this page while the next one is read.
+            // A shared store imports this page while the next one is read.
             let import = Import::Tasks(self.planned.staging.clone(), page);
             let importing = self.to.import(self.now, import);
             let following = self.page(self.from, self.planned.copy.number, next).await;
             importing.await.map_err(target)?;
             self.copied.tasks += count;
-            self.tell(tell);
+            self.report_progress(report);
             page = following?;
         }
         Ok(())
     }
 
-    fn tell(&self, tell: &mut impl FnMut(Progress<'_>)) {
+    fn report_progress(&self, report: &mut impl FnMut(Progress<'_>)) {
         let (tube, done) = (&self.planned.copy.record.name, self.copied.tasks);
-        tell(Progress { tube, done, total: self.total });
+        report(Progress { tube, done, total: self.total });
     }
 
-    /// Makes the tube into which the tasks come: nobody may take from it, and nothing limits it.
-    async fn make(&self) -> Result<(), CopyError> {
+    /// Creates the staging tube. It is paused, so that no client can take from it, and has no limits.
+    async fn create_staging(&self) -> Result<(), CopyError> {
         let create = Command::CreateTube {
             tube: self.planned.staging.clone(),
-            options: staged(&self.planned.copy.record.options),
+            options: staging_options(&self.planned.copy.record.options),
             if_not_exists: false,
         };
         execute(self.to, self.now, create).await.map(drop)
     }
 
-    /// Compares what an earlier copy brought with the source; `None` is that it was of something else. Otherwise the id
-    /// from which to go on.
+    /// Compares the tasks of an earlier copy with the source. Returns the id from which to resume, or `None`
+    /// if they differ.
     async fn resume(
         &mut self,
         number: u32,
-        tell: &mut impl FnMut(Progress<'_>),
+        report: &mut impl FnMut(Progress<'_>),
     ) -> Result<Option<TaskId>, CopyError> {
         let (before, mut next) = (self.copied, TaskId(0));
         loop {
@@ -172,7 +173,7 @@ impl Way<'_> {
             next = TaskId(reached.0 + 1);
             self.copied.tasks += both as u64;
             self.copied.resumed += both as u64;
-            self.tell(tell);
+            self.report_progress(report);
         }
     }
 
@@ -206,21 +207,21 @@ async fn has_same_tasks(
     }
 }
 
-/// Whether these are the same tasks. Shared stores do not tell whether a start time was named or follows from a delay.
+/// Whether these are the same tasks. Shared stores do not keep whether a start time was given or follows from
+/// a delay.
 fn are_alike(tasks: &[Record], others: &[Record]) -> bool {
-    let delayed = |record: &Record| match record.standing {
+    let delayed = |record: &Record| match record.state {
         StoredState::Scheduled(due) => StoredState::Delayed(due),
-        standing => standing,
+        state => state,
     };
     let alike = |(task, other): (&Record, &Record)| {
-        delayed(task) == delayed(other)
-            && *task == Record { standing: task.standing, ..other.clone() }
+        delayed(task) == delayed(other) && *task == Record { state: task.state, ..other.clone() }
     };
     tasks.len() == others.len() && tasks.iter().zip(others).all(alike)
 }
 
-/// The options of a tube while tasks come into it.
-fn staged(options: &TubeOptions) -> TubeOptions {
+/// The options of a staging tube.
+fn staging_options(options: &TubeOptions) -> TubeOptions {
     TubeOptions {
         temporary: false,
         capacity: None,
@@ -231,7 +232,7 @@ fn staged(options: &TubeOptions) -> TubeOptions {
     }
 }
 
-/// Whether the source is as it was, and all of it came.
+/// Checks that the source did not change and that all of it was copied.
 async fn check_unchanged(
     from: &dyn Store,
     to: &dyn Store,
@@ -244,10 +245,10 @@ async fn check_unchanged(
     let mut changed = Vec::new();
     for planned in &plan.tubes {
         let name = &planned.copy.record.name;
-        let came = there.iter().find(|tube| tube.record.name == planned.staging);
-        let came = came.map(|tube| tube.stats.tasks.total());
+        let staged = there.iter().find(|tube| tube.record.name == planned.staging);
+        let staged = staged.map(|tube| tube.stats.tasks.total());
         let same = tubes.contains(&planned.copy);
-        if !same || came != Some(planned.copy.stats.tasks.total()) {
+        if !same || staged != Some(planned.copy.stats.tasks.total()) {
             changed.push(format!("tube '{name}'"));
             drop_tube(to, now, &planned.staging).await?;
         }
@@ -266,38 +267,38 @@ async fn drop_tube(to: &dyn Store, now: Timestamp, tube: &TubeName) -> Result<()
 
 async fn execute(to: &dyn Store, now: Timestamp, command: Command) -> Result<Reply, CopyError> {
     let replies = to.execute(now, vec![command]).await.replies;
-    let silent = || Err(Error::Store("it did not answer".into()));
-    replies.into_iter().next().unwrap_or_else(silent).map_err(target)
+    let no_reply = || Err(Error::Store("the store returned no reply".into()));
+    replies.into_iter().next().unwrap_or_else(no_reply).map_err(target)
 }
 
 async fn tasks_of(store: &dyn Store, tube: u32, from: TaskId) -> Result<Vec<Record>, Error> {
     match store.export(Export::Tasks { tube, from, count: PAGE, bytes: PAGE_BYTES }).await? {
         Exported::Tasks(tasks) => Ok(tasks),
-        other => Err(odd(&other)),
+        other => Err(unexpected(&other)),
     }
 }
 
 pub(crate) async fn tubes_of(store: &dyn Store) -> Result<(Vec<TubeCopy>, u64), Error> {
     match store.export(Export::Tubes).await? {
         Exported::Tubes(tubes, next_lease) => Ok((tubes, next_lease)),
-        other => Err(odd(&other)),
+        other => Err(unexpected(&other)),
     }
 }
 
 pub(crate) async fn semaphores_of(store: &dyn Store) -> Result<Vec<SemaphoreCopy>, Error> {
     match store.export(Export::Semaphores).await? {
         Exported::Semaphores(semaphores) => Ok(semaphores),
-        other => Err(odd(&other)),
+        other => Err(unexpected(&other)),
     }
 }
 
-fn odd(answer: &Exported) -> Error {
+fn unexpected(answer: &Exported) -> Error {
     let what = match answer {
         Exported::Tubes(..) => "tubes",
         Exported::Tasks(_) => "tasks",
         Exported::Semaphores(_) => "semaphores",
     };
-    Error::Store(format!("it showed {what} where something else was asked"))
+    Error::Store(format!("the store exported {what}, which was not requested"))
 }
 
 fn source(error: Error) -> CopyError {

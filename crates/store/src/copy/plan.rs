@@ -1,4 +1,4 @@
-//! What is to be copied, and why it cannot be.
+//! Decides which tubes and semaphores to copy, and refuses what the target cannot hold.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,38 +10,38 @@ use taskyard_core::{Error, SemaphoreKey, TubeName};
 use super::{CopyError, has_same_tasks, semaphores_of, source, target, tubes_of};
 use crate::{Capabilities, Store};
 
-/// What is to be copied.
+/// The tubes and semaphores to copy.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Tubes, by name.
     pub tubes: Vec<Planned>,
-    /// Semaphores with all who stand there.
+    /// Semaphores with all their entries.
     pub semaphores: Vec<SemaphoreCopy>,
-    /// Whether all of it is in the target already, from an earlier copy.
+    /// Whether the target already has all of it, from an earlier copy.
     pub already: bool,
     pub(super) next_lease: u64,
 }
 
-/// One tube.
+/// A tube to copy.
 #[derive(Clone, Debug)]
 pub struct Planned {
-    /// What it is.
+    /// The tube in the source.
     pub copy: TubeCopy,
-    /// What it is called in the target until all is there.
+    /// Its name in the target until everything is copied.
     pub staging: TubeName,
-    /// Its number there, if an earlier copy did not come to its end.
+    /// The number of its staging tube, if an earlier copy was interrupted.
     pub staged: Option<u32>,
 }
 
 impl Plan {
-    /// How many tasks there are.
+    /// The number of tasks to copy.
     pub fn tasks(&self) -> u64 {
         self.tubes.iter().map(|tube| tube.copy.stats.tasks.total()).sum()
     }
 }
 
-/// Looks at both stores, writes nothing, and says what a copy has to do. With `only` it is of these tubes and the semaphores
-/// before them, otherwise of everything.
+/// Compares both stores and returns what a copy has to do; writes nothing. With `only`, these tubes and the
+/// semaphores before them are copied, otherwise everything.
 pub async fn plan(from: &dyn Store, to: &dyn Store, only: &[TubeName]) -> Result<Plan, CopyError> {
     refuse_stores(&from.capabilities(), &to.capabilities())?;
     let (tubes, next_lease) = tubes_of(from).await.map_err(source)?;
@@ -50,27 +50,29 @@ pub async fn plan(from: &dyn Store, to: &dyn Store, only: &[TubeName]) -> Result
         return Err(CopyError::NoTube(Error::TubeNotFound(missing.clone())));
     }
     let wanted = |name: &TubeName| only.is_empty() || only.contains(name);
-    // What an unfinished copy left in the source is none of its tubes, nor is what managers of workers keep there.
-    let (tubes, others): (Vec<_>, Vec<_>) =
-        tubes.into_iter().partition(|tube| wanted(&tube.record.name) && !is_own(&tube.record.name));
+    // Staging tubes of an unfinished copy and tubes of worker managers are not content of the source.
+    let (tubes, others): (Vec<_>, Vec<_>) = tubes
+        .into_iter()
+        .partition(|tube| wanted(&tube.record.name) && !is_internal(&tube.record.name));
     let gates: HashSet<SemaphoreKey> = keys(&tubes).cloned().collect();
     let semaphores: Vec<_> = semaphores
         .into_iter()
         .filter(|semaphore| only.is_empty() || gates.contains(&semaphore.record.key))
         .collect();
     let (there, _) = tubes_of(to).await.map_err(target)?;
-    let guards = semaphores_of(to).await.map_err(target)?;
+    let target_semaphores = semaphores_of(to).await.map_err(target)?;
     let same = same_tubes((from, &tubes), (to, &there)).await?;
-    let (left, standing) = what_is_left(&tubes, &same, &semaphores, &guards);
-    let nothing_left = left.is_empty() && standing.is_empty();
+    let (left, left_semaphores) = missing_in_target(&tubes, &same, &semaphores, &target_semaphores);
+    let nothing_left = left.is_empty() && left_semaphores.is_empty();
     let already = nothing_left && (!tubes.is_empty() || !semaphores.is_empty());
-    // What came before stays as it is, where a store cannot give all tubes their names at once.
-    let (tubes, semaphores) = if already { (tubes, semaphores) } else { (left, standing) };
+    // Tubes and semaphores that are there already stay, where a store cannot give all tubes their names at
+    // once.
+    let (tubes, semaphores) = if already { (tubes, semaphores) } else { (left, left_semaphores) };
     if !already {
         let mut why = Vec::new();
         refuse_tubes(&tubes, &there, &to.capabilities(), &mut why);
-        refuse_semaphores(&semaphores, &guards, &to.capabilities(), &mut why);
-        refuse_halves(&gates, &others, &mut why);
+        refuse_semaphores(&semaphores, &target_semaphores, &to.capabilities(), &mut why);
+        refuse_shared_semaphores(&gates, &others, &mut why);
         if !why.is_empty() {
             return Err(CopyError::Refused(why));
         }
@@ -84,7 +86,7 @@ pub async fn plan(from: &dyn Store, to: &dyn Store, only: &[TubeName]) -> Result
     Ok(Plan { tubes: planned.collect(), semaphores, already, next_lease })
 }
 
-/// The tubes that are in the target as they would become, with every task.
+/// The tubes that the target already has, with every task.
 async fn same_tubes(
     (from, tubes): (&dyn Store, &[TubeCopy]),
     (to, there): (&dyn Store, &[TubeCopy]),
@@ -103,29 +105,30 @@ async fn same_tubes(
     Ok(same)
 }
 
-/// The tubes and semaphores that are not in the target as they would become. A semaphore and the tubes behind it are one.
-fn what_is_left(
+/// The tubes and semaphores that the target does not have yet. A semaphore and the tubes behind it are copied
+/// together.
+fn missing_in_target(
     tubes: &[TubeCopy],
     same: &HashSet<TubeName>,
     semaphores: &[SemaphoreCopy],
-    guards: &[SemaphoreCopy],
+    target_semaphores: &[SemaphoreCopy],
 ) -> (Vec<TubeCopy>, Vec<SemaphoreCopy>) {
     let is_there = |tube: &TubeCopy| same.contains(&tube.record.name);
     let keyed: HashMap<&SemaphoreKey, &SemaphoreCopy> =
-        guards.iter().map(|guard| (&guard.record.key, guard)).collect();
-    let is_guard =
+        target_semaphores.iter().map(|other| (&other.record.key, other)).collect();
+    let is_copied =
         |one: &&SemaphoreCopy| keyed.get(&one.record.key).is_some_and(|other| is_alike(one, other));
     let missing = tubes.iter().filter(|tube| !is_there(tube));
     let mut open: HashSet<&SemaphoreKey> =
         missing.filter_map(|tube| tube.record.options.semaphore.as_ref()).collect();
-    open.extend(semaphores.iter().filter(|one| !is_guard(one)).map(|one| &one.record.key));
+    open.extend(semaphores.iter().filter(|one| !is_copied(one)).map(|one| &one.record.key));
     let behind = |tube: &TubeCopy| {
         tube.record.options.semaphore.as_ref().is_some_and(|key| open.contains(key))
     };
     let left = tubes.iter().filter(|tube| !is_there(tube) || behind(tube)).cloned().collect();
-    let standing =
+    let left_semaphores =
         semaphores.iter().filter(|one| open.contains(&one.record.key)).cloned().collect();
-    (left, standing)
+    (left, left_semaphores)
 }
 
 fn keys(tubes: &[TubeCopy]) -> impl Iterator<Item = &SemaphoreKey> {
@@ -133,10 +136,10 @@ fn keys(tubes: &[TubeCopy]) -> impl Iterator<Item = &SemaphoreKey> {
 }
 
 const STAGING: &str = "taskyard.copy.";
-/// How the tubes begin by which managers and workers speak: what is in them is of the moment.
+/// The prefix of the tubes through which managers and workers communicate; their content is not permanent.
 const MANAGER: &str = "taskyard.manager.";
 
-/// What a tube is called until all is there. Its own name may be too long to be a part of it.
+/// The staging name of a tube. Its own name may be too long to be a part of it.
 fn staging(name: &TubeName) -> TubeName {
     let hash = name.as_str().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -144,25 +147,26 @@ fn staging(name: &TubeName) -> TubeName {
     TubeName::new(&format!("{STAGING}{hash:016x}")).expect("letters and digits")
 }
 
-/// Whether it is a tube of ours, made by a copy or by a manager of workers.
-fn is_own(name: &TubeName) -> bool {
+/// Whether the tube was created by a copy or by a manager of workers.
+fn is_internal(name: &TubeName) -> bool {
     name.as_str().starts_with(MANAGER)
         || name.as_str().strip_prefix(STAGING).is_some_and(|rest| rest.len() == 16)
 }
 
-/// Whether a tube of the target may be what this one would become, by its numbers. A gate may have let other tasks in since.
+/// Whether a tube of the target may be a copy of this one, by its counts. A gate may have admitted other
+/// tasks since.
 fn is_same(tube: &TubeCopy, other: &TubeCopy) -> bool {
     let (mine, its) = (tube.stats.tasks, other.stats.tasks);
     tube.record == other.record && mine.total() == its.total() && mine.buried == its.buried
 }
 
-/// Whether a semaphore of the target is what this one would become; the numbers of arrival are each store's own.
+/// Whether a semaphore of the target is a copy of this one; sequence numbers differ between stores.
 fn is_alike(semaphore: &SemaphoreCopy, other: &SemaphoreCopy) -> bool {
-    let stands = |copy: &SemaphoreCopy| copy.places.len();
+    let entries = |copy: &SemaphoreCopy| copy.entries.len();
     semaphore.record.key == other.record.key
         && semaphore.record.options == other.record.options
-        && stands(semaphore) == stands(other)
-        && semaphore.places.iter().zip(&other.places).all(|(mine, its)| {
+        && entries(semaphore) == entries(other)
+        && semaphore.entries.iter().zip(&other.entries).all(|(mine, its)| {
             let alike = |place: &QueueEntry| (place.priority, place.enqueued);
             mine.task == its.task && alike(&mine.entry) == alike(&its.entry)
         })
@@ -174,7 +178,7 @@ fn refuse_stores(from: &Capabilities, to: &Capabilities) -> Result<(), CopyError
         why.push(format!("{} cannot be copied from", from.name));
     }
     if !to.imports {
-        why.push(format!("{} cannot take tasks with their ids and attempts", to.name));
+        why.push(format!("{} cannot store tasks with their ids and attempts", to.name));
     }
     if why.is_empty() { Ok(()) } else { Err(CopyError::Refused(why)) }
 }
@@ -183,24 +187,28 @@ fn refuse_tubes(tubes: &[TubeCopy], there: &[TubeCopy], to: &Capabilities, why: 
     for tube in tubes {
         let (name, options) = (&tube.record.name, &tube.record.options);
         if there.iter().any(|other| other.record.name == *name) {
-            why.push(format!("tube '{name}' is in the target already, with other content: drop it there, or name the tubes to copy with --tube"));
+            why.push(format!("the target already has a tube '{name}' with other content: drop it there, or name the tubes to copy with --tube"));
         }
         let numbered = there.iter().find(|other| {
             options.queue_num.is_some() && other.record.options.queue_num == options.queue_num
         });
         if let (Some(other), Some(number)) = (numbered, options.queue_num) {
             let other = &other.record.name;
-            why.push(format!("tube '{name}' is queue {number}, as '{other}' is in the target"));
+            why.push(format!(
+                "tube '{name}' has queue number {number}, which tube '{other}' of the target has"
+            ));
         }
         let tasks = tube.stats.tasks.total();
         if options.semaphore.is_some() && to.semaphores && !to.gates {
             let to = to.name;
-            why.push(format!("tube '{name}' has a semaphore before it, which {to} cannot here"));
+            why.push(format!(
+                "tube '{name}' has a semaphore before it, which {to} does not support here"
+            ));
         }
-        // When the last server leaves they are forgotten, and that is whoever copies.
+        // The tasks are deleted when the last server leaves, and that is the process that copies.
         if options.temporary && tasks > 0 {
             why.push(format!(
-                "tube '{name}' is temporary, and its {tasks} tasks would not outlive the copy"
+                "tube '{name}' is temporary, and its {tasks} tasks would not survive the copy"
             ));
         }
     }
@@ -220,21 +228,25 @@ fn refuse_semaphores(
     for semaphore in semaphores {
         let key = &semaphore.record.key;
         if !to.semaphores {
-            why.push(format!("{} has no semaphores, and there is '{key}'", to.name));
+            why.push(format!("{} has no semaphores, but the source has '{key}'", to.name));
         } else if there.iter().any(|other| other.record.key == *key) {
-            why.push(format!("semaphore '{key}' is in the target already"));
+            why.push(format!("the target already has a semaphore '{key}'"));
         }
     }
 }
 
-/// Tasks of several tubes may stand in one line.
-fn refuse_halves(gates: &HashSet<SemaphoreKey>, others: &[TubeCopy], why: &mut Vec<String>) {
+/// Refuses to copy only some of the tubes that share a semaphore.
+fn refuse_shared_semaphores(
+    gates: &HashSet<SemaphoreKey>,
+    others: &[TubeCopy],
+    why: &mut Vec<String>,
+) {
     for other in others {
         if let Some(key) =
             other.record.options.semaphore.as_ref().filter(|key| gates.contains(*key))
         {
             let name = &other.record.name;
-            why.push(format!("tube '{name}' shares semaphore '{key}': name it too with --tube"));
+            why.push(format!("tube '{name}' shares semaphore '{key}': copy it too with --tube"));
         }
     }
 }

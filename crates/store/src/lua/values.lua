@@ -5,7 +5,7 @@
 -- A moment that never comes.
 local NEVER = 9007199254740992
 -- The longest length of time: a hundred years. From there on a length has no end.
-local FOREVER = 3153600000000000
+local FOREVER = {{FOREVER}}
 local ATTEMPTS_MAX = 4294967295
 local TASK_ID_MAX = {{TASK_ID_MAX}}
 local BATCH_BYTES_MAX = {{BATCH_BYTES_MAX}}

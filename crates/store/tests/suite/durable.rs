@@ -1,6 +1,6 @@
-//! A store that keeps its machine when it is closed: the durable half of the suite, without a disk.
+//! Tests the durable half of the suite without a disk, with a store that keeps its machine when it is closed.
 //!
-//! It hands out every other body late, as a store does whose bodies are on disk.
+//! It returns every other body late, as a store does whose bodies are on disk.
 
 use std::future::ready;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,20 +28,20 @@ fn model_of_semaphores() {
 
 fn queue() -> StoreHarness {
     let machine = Arc::default();
-    StoreHarness::new(move || Box::new(KeptStore { machine: Arc::clone(&machine) }))
+    StoreHarness::new(move || Box::new(ReopenableStore { machine: Arc::clone(&machine) }))
 }
 
-struct KeptStore {
+struct ReopenableStore {
     machine: Arc<Mutex<Machine>>,
 }
 
-impl KeptStore {
+impl ReopenableStore {
     fn machine(&self) -> MutexGuard<'_, Machine> {
         self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Store for KeptStore {
+impl Store for ReopenableStore {
     fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed> {
         let mut machine = self.machine();
         let mut executed =
@@ -83,7 +83,7 @@ impl Store for KeptStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { durable: true, ..Capabilities::plain("kept") }
+        Capabilities { durable: true, ..Capabilities::plain("reopenable") }
     }
 
     fn close(&self) -> Pending<'_, Result<(), Error>> {

@@ -1,4 +1,4 @@
-//! Stores with one fault each: the model must notice it.
+//! Checks that the model detects stores with one fault each.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -6,7 +6,7 @@ use taskyard_conformance::{StoreHarness, block_on, model};
 use taskyard_core::{Body, Command, Error, Outcome, Reply, Timestamp};
 use taskyard_store::{BodyKey, Capabilities, Executed, MemoryStore, Pending, Store};
 
-/// Spoils an answer.
+/// Falsifies a reply.
 type Fault = fn(&mut Reply);
 
 const FAULTS: [(&str, Fault); 6] = [
@@ -53,7 +53,7 @@ const FAULTS: [(&str, Fault); 6] = [
 ];
 
 #[test]
-fn the_model_notices_every_fault() {
+fn the_model_detects_every_fault() {
     for (what, fault) in FAULTS {
         let queue = StoreHarness::new(move || {
             Box::new(FaultyStore { store: MemoryStore::default(), fault })

@@ -1,14 +1,14 @@
-//! Bodies find their replies.
+//! Tests that loaded bodies are inserted into their replies.
 
 use taskyard_conformance::block_on;
 use taskyard_core::{Body, Command, Kind, NewTask, Reply, Span, Take, TaskId, Timestamp};
 use taskyard_core::{TubeName, TubeOptions};
 use taskyard_store::{BodyKey, MemoryStore, Store, Unloaded, fill};
 
-// A reply was searched for tasks that are gone once for each of its bodies: with ten thousand bodies a
-// hundred million steps.
+// A reply was searched for missing tasks once for each of its bodies: with ten thousand bodies a hundred
+// million steps.
 #[test]
-fn tasks_that_are_gone_leave_each_reply() {
+fn missing_tasks_are_removed_from_each_reply() {
     let tube = TubeName::new("mail").unwrap();
     let options = TubeOptions::new(Kind::Fifo);
     let tasks = (0..6).map(|n| NewTask::new(Body::new(&[n]))).collect();

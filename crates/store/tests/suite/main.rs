@@ -1,8 +1,8 @@
-//! The memory store, and stores with known faults that the conformance suite must find.
+//! Tests the memory store, and stores with known faults that the conformance suite must detect.
 
 mod fill;
 mod memory;
 
-// That the suite itself finds faults.
+// Tests of the suite itself.
 mod durable;
 mod faulty;

@@ -1,4 +1,4 @@
-//! Tasks in memory.
+//! Runs the conformance suite on the memory store.
 
 use taskyard_conformance::{StoreHarness, block_on, model, semaphores as rules};
 use taskyard_store::MemoryStore;

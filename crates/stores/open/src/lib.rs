@@ -12,31 +12,15 @@ pub fn open(url: &str, options: &OpenOptions) -> Result<Box<dyn Store>, OpenErro
             Ok(Box::new(SqliteStore::open(std::path::Path::new(folder), options)?))
         }
         #[cfg(feature = "postgres")]
-        Some(("postgres" | "postgresql", _)) => {
-            open_remote::<taskyard_store_postgres::Postgres>(url, options)
-        }
+        Some(("postgres" | "postgresql", _)) => taskyard_store_postgres::open(url, options),
         #[cfg(feature = "redis")]
         Some(("redis" | "rediss" | "redis+cluster" | "rediss+cluster", _)) => {
-            open_remote::<taskyard_store_redis::Redis>(url, options)
+            taskyard_store_redis::open(url, options)
         }
         #[cfg(feature = "tarantool")]
-        Some(("tarantool" | "tarantool+queue", _)) => {
-            open_remote::<taskyard_store_tarantool::Tarantool>(url, options)
-        }
+        Some(("tarantool" | "tarantool+queue", _)) => taskyard_store_tarantool::open(url, options),
         _ => Err(OpenError::UnknownUrl(url.to_owned())),
     }
-}
-
-#[cfg(any(feature = "postgres", feature = "redis", feature = "tarantool"))]
-fn open_remote<B: taskyard_store::remote::Backend>(
-    url: &str,
-    options: &OpenOptions,
-) -> Result<Box<dyn Store>, OpenError> {
-    use taskyard_store::remote::{Clock, RemoteStore};
-    Ok(Box::new(match options.read_only {
-        true => RemoteStore::<B>::open_read_only(url, Clock::Database, options.wait)?,
-        false => RemoteStore::<B>::open_within(url, Clock::Database, options.wait)?,
-    }))
 }
 
 /// The capabilities of all stores that were built in.

@@ -2,8 +2,8 @@
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, TUBES_MAX};
 use taskyard_core::{
-    Command, Error, Lease, Outcome, Placed, Reply, SessionId, State, TaskId, TubeName, TubeOptions,
-    no_semaphore,
+    Command, Error, Lease, ListedTask, Outcome, Placed, Reply, SessionId, State, TaskId, TubeName,
+    TubeOptions, no_semaphore,
 };
 use tokio_postgres::Row;
 
@@ -110,6 +110,7 @@ impl<'a> AnswerReader<'a> {
             Command::Delete { tube, ids, show } => self.delete(tube, ids.len(), *show, rows)?,
             Command::Kick { tube, .. } => self.kick(tube, first(rows)?)?,
             Command::Peek { tube, .. } | Command::Deliveries { tube, .. } => tasks(tube, rows)?,
+            Command::List(list) => listed(&list.tube, rows)?,
             Command::Truncate { tube } => {
                 let row = first(rows)?;
                 self.deltas.room(tube, get::<Option<i64>>(row, 2)?.map(count_from_sql));
@@ -512,6 +513,21 @@ fn tasks(tube: &TubeName, rows: &[Row]) -> Result<Result<Reply, Error>, DecodeEr
     items.sort_by_key(|row| row.try_get::<_, i32>(0).unwrap_or_default());
     let tasks = items.into_iter().map(codec::viewed).collect::<Result<Vec<_>, _>>()?;
     Ok(Ok(Reply::Tasks(tasks)))
+}
+
+/// A page of a list; the first row has the status.
+fn listed(tube: &TubeName, rows: &[Row]) -> Result<Result<Reply, Error>, DecodeError> {
+    if let Err(error) = found(tube, get(first(rows)?, 0)?) {
+        return Ok(Err(error));
+    }
+    let task = |row: &Row| {
+        Ok(ListedTask {
+            id: TaskId(count_from_sql(get(row, 1)?)),
+            pri: codec::pri_from_sql(get(row, 2)?),
+        })
+    };
+    let tasks = rows[1..].iter().map(task).collect::<Result<Vec<_>, DecodeError>>()?;
+    Ok(Ok(Reply::Listed(tasks)))
 }
 
 fn found(tube: &TubeName, status: i16) -> Result<(), Error> {

@@ -2,8 +2,8 @@
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, TUBES_MAX};
 use taskyard_core::{
-    Command, Finish, FinishItem, Holder, NewTask, Priority, Span, Take, TaskId, Timestamp,
-    TubeChange, TubeName, TubeOptions,
+    Command, Finish, FinishItem, Holder, List, ListOrder, NewTask, Priority, Span, Take, TaskId,
+    Timestamp, TubeChange, TubeName, TubeOptions,
 };
 
 use super::codec::{
@@ -221,12 +221,26 @@ pub(super) fn single(command: &Command, context: &PlanContext<'_>) -> Call {
             let count = param(count_to_sql(*count as u64));
             Call::new(&sql::DELIVERIES, [text(tube), count])
         }
+        Command::List(list) => self::list(list, now),
         Command::Truncate { tube } => Call::new(&sql::TRUNCATE_TUBE, [text(tube), param(now)]),
         Command::ReleaseAll { tube } => Call::new(&sql::RELEASE_ALL, [text(tube), param(now)]),
         Command::Finish { tube, items, show } => finish(tube, items, *show, now),
         Command::Semaphore(command) => semaphores::call(command, now),
         other => session(other, context),
     }
+}
+
+/// The call of a page of a list. Without states it is in the order of the queue.
+fn list(list: &List, now: Option<i64>) -> Call {
+    let (states, pri, id) = match list.order {
+        ListOrder::Id { states, after } => (Some(i32::from(states.bits())), None, after),
+        ListOrder::Queue { after } => {
+            (None, after.map(|after| after.0), after.map(|after| after.1))
+        }
+    };
+    let (pri, id) = (param(pri.map(pri_to_sql)), param(id.map(id_to_sql)));
+    let limit = param(count_to_sql(list.limit as u64));
+    Call::new(&sql::LIST, [text(&list.tube), param(now), param(states), pri, id, limit])
 }
 
 /// The call of a command about sessions.

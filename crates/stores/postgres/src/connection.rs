@@ -10,12 +10,11 @@ use taskyard_core::Error;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::error::SqlState;
-use tokio_postgres::tls::TlsStream;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row, Socket};
-use tokio_postgres_rustls::MakeRustlsConnect;
+use tokio_postgres::{AsyncMessage, Client, Config, Row, Socket};
 
 use super::statements::{Call, Statement};
+use super::tls::{EncryptedStream, Encryption};
 
 /// Settings of each connection. Plans are made once and cached, so they must suit a full table although they may be
 /// made while it is empty: every search of the functions has its index.
@@ -158,7 +157,7 @@ impl Connection {
     /// Connects, and drives the connection on the current runtime. Notifications of the database go to `notices`.
     pub async fn open(
         config: &Config,
-        tls: Option<&MakeRustlsConnect>,
+        encryption: &Encryption,
         pooled: bool,
         notices: Option<Notices>,
     ) -> Result<Self, tokio_postgres::Error> {
@@ -169,18 +168,8 @@ impl Connection {
         if !pooled {
             config.options(options(config.get_options()));
         }
-        let client = match tls {
-            None => {
-                let (client, connection) = config.connect(NoTls).await?;
-                tokio::spawn(drive(connection, notices));
-                client
-            }
-            Some(tls) => {
-                let (client, connection) = config.connect(tls.clone()).await?;
-                tokio::spawn(drive(connection, notices));
-                client
-            }
-        };
+        let (client, connection) = config.connect(encryption.clone()).await?;
+        tokio::spawn(drive(connection, notices));
         // Behind a pooler it is another one for each transaction.
         let backend = if pooled { None } else { Some(backend_of(&client).await?) };
         Ok(Connection { client, prepared: HashMap::new(), backend, pooled })
@@ -341,8 +330,8 @@ async fn backend_of(client: &Client) -> Result<Backend, tokio_postgres::Error> {
 }
 
 /// Drives a connection until it ends.
-async fn drive<S: TlsStream + Unpin>(
-    mut connection: tokio_postgres::Connection<Socket, S>,
+async fn drive(
+    mut connection: tokio_postgres::Connection<Socket, EncryptedStream>,
     notices: Option<Notices>,
 ) {
     loop {

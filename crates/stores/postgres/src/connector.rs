@@ -6,10 +6,9 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tokio_postgres::Config;
 use tokio_postgres::error::SqlState;
-use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::connection::{Connection, Failure, Notices, describe};
-use super::tls;
+use super::tls::Encryption;
 use super::url::DatabaseUrl;
 
 /// The pause after a failed attempt: the first, and the longest.
@@ -46,8 +45,7 @@ impl ConnectError {
 /// Opens connections, and remembers whether the last attempt failed.
 pub(super) struct Connector {
     config: Config,
-    /// The encryption of connections, if there is any.
-    tls: Option<MakeRustlsConnect>,
+    encryption: Encryption,
     /// Behind a pooler in transaction mode.
     pub pooled: bool,
     away: Mutex<Option<Outage>>,
@@ -64,12 +62,12 @@ struct Outage {
 impl Connector {
     pub fn new(target: DatabaseUrl) -> Result<Self, String> {
         let DatabaseUrl { config, pooled, security } = target;
-        let tls = tls::connector(&security)?;
-        Ok(Connector { config, tls, pooled, away: Mutex::default() })
+        let encryption = Encryption::new(&security)?;
+        Ok(Connector { config, encryption, pooled, away: Mutex::default() })
     }
 
     async fn open(&self, notices: Option<Notices>) -> Result<Connection, ConnectError> {
-        let opening = Connection::open(&self.config, self.tls.as_ref(), self.pooled, notices);
+        let opening = Connection::open(&self.config, &self.encryption, self.pooled, notices);
         match timeout(OPEN_MAX, opening).await {
             Ok(opened) => opened.map_err(ConnectError::Failed),
             Err(_) => Err(ConnectError::Silent),

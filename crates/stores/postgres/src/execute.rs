@@ -442,6 +442,7 @@ fn is_repeatable(steps: &[Step]) -> bool {
                 Command::Tubes { .. }
                     | Command::Peek { .. }
                     | Command::Deliveries { .. }
+                    | Command::List(_)
                     | Command::ConfigureSessions { .. }
                     | Command::Tick { .. }
             )

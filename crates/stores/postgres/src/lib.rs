@@ -52,7 +52,9 @@ use std::time::Duration;
 
 use taskyard_core::{Command, Error, Timestamp, TubeName};
 use taskyard_store::remote::{Access, Backend, RemoteStore};
-use taskyard_store::{Capabilities, Executed, Export, Exported, Import, OpenError, Watcher};
+use taskyard_store::{
+    Capabilities, Executed, Export, Exported, Import, OpenError, OpenOptions, Store, Watcher,
+};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
@@ -108,6 +110,11 @@ pub const CAPABILITIES: Capabilities = Capabilities {
 /// transactions, and changes made by other servers are noticed by polling only. `sslmode` and `sslrootcert` say how the connection
 /// is protected.
 pub type PostgresStore = RemoteStore<Postgres>;
+
+/// Opens the store of this URL.
+pub fn open(url: &str, options: &OpenOptions) -> Result<Box<dyn Store>, OpenError> {
+    PostgresStore::open_boxed(url, options)
+}
 
 /// The database, as the store and its background work share it.
 pub struct Postgres {

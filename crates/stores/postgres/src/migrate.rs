@@ -4,12 +4,11 @@
 //! this version's set is newer than the installed one. Running servers of an older version then call the newer functions,
 //! so an incompatible function gets a new name.
 
-use taskyard_core::{SemaphoreOptions, Span, limits};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::connection::describe;
-use taskyard_store::template::substitute;
+use taskyard_store::limits::with_limits;
 
 /// The version of the tables is the number of these.
 const MIGRATIONS: &[&str] = &[
@@ -37,6 +36,7 @@ const VERBS: &[&str] = &[
     include_str!("verbs/tubes.sql"),
     include_str!("verbs/queues.sql"),
     include_str!("verbs/show.sql"),
+    include_str!("verbs/list.sql"),
     include_str!("verbs/put.sql"),
     include_str!("verbs/take.sql"),
     include_str!("verbs/finish.sql"),
@@ -137,22 +137,6 @@ async fn advice(client: &Client) -> Result<String, tokio_postgres::Error> {
     })
 }
 
-/// The values that functions name as `{{NAME}}`.
-fn values() -> Vec<(&'static str, String)> {
-    vec![
-        ("BATCH_TASKS_MAX", limits::BATCH_TASKS_MAX.to_string()),
-        ("FOREVER", Span::FOREVER.as_micros().to_string()),
-        ("META_BYTES_MAX", limits::META_BYTES_MAX.to_string()),
-        ("NESTING_MAX", limits::NESTING_MAX.to_string()),
-        ("OLDEST_LOOKED_MAX", limits::OLDEST_LOOKED_MAX.to_string()),
-        ("PAYLOAD_BYTES_MAX", limits::PAYLOAD_BYTES_MAX.to_string()),
-        ("SEMAPHORE_ACTIVE_DEFAULT", SemaphoreOptions::default().active.to_string()),
-        ("SETTLE_STEPS_MAX", limits::SETTLE_STEPS_MAX.to_string()),
-        ("SETTLE_STEP_PLACES", limits::SETTLE_STEP_PLACES.to_string()),
-        ("SUBQUEUE_BYTES_MAX", limits::SUBQUEUE_BYTES_MAX.to_string()),
-    ]
-}
-
 /// Whether the schema is current. Reads without a lock: most of the time there is nothing to do.
 async fn is_current(client: &Client) -> bool {
     let found = client.query_typed("SELECT tables, functions FROM taskyard.version", &[]).await;
@@ -178,9 +162,8 @@ async fn apply(client: &Client) -> Result<(), MigrateError> {
         client.batch_execute(migration).await?;
     }
     if functions < FUNCTIONS || tables < MIGRATIONS.len() {
-        let values = values();
         for verbs in VERBS {
-            client.batch_execute(&substitute(verbs, &values)).await?;
+            client.batch_execute(&with_limits(verbs)).await?;
         }
     }
     let (tables, functions) = (MIGRATIONS.len(), FUNCTIONS.max(functions));
@@ -194,43 +177,19 @@ async fn apply(client: &Client) -> Result<(), MigrateError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Lines of code, without their comments, in which a limit is typed by hand.
-    fn typed_limits(text: &str) -> Vec<&str> {
-        let values = values();
-        let is_typed = |line: &&str| {
-            let code = line.split("--").next().unwrap_or_default();
-            // Short numbers are also those of bytes and bits.
-            let is_about_bytes = code.contains("bytea") || code.contains("_bits");
-            let mut words = code.split(|char: char| !(char.is_ascii_alphanumeric() || char == '_'));
-            words.any(|word| {
-                values.iter().any(|(_, value)| word == value && (word.len() > 3 || !is_about_bytes))
-            })
-        };
-        text.lines().filter(is_typed).collect()
-    }
+    use taskyard_store::limits::typed_limits;
 
     #[test]
-    fn no_limit_is_typed_by_hand() {
-        assert_eq!(
-            typed_limits("LIMIT 10000 -- 20000\n-- 20000\nLIMIT 100001\n"),
-            ["LIMIT 10000 -- 20000"]
-        );
-        assert_eq!(
-            typed_limits("FOR i IN 1 .. 256 LOOP\n_length < 256 AND _bits8\n"),
-            ["FOR i IN 1 .. 256 LOOP"]
-        );
+    fn limits_come_from_the_core() {
         for verbs in VERBS {
-            assert_eq!(typed_limits(verbs), Vec::<&str>::new(), "write {{{{NAME}}}} instead");
-        }
-    }
-
-    #[test]
-    fn every_placeholder_has_a_value() {
-        for verbs in VERBS {
-            let text = substitute(verbs, &values());
-            let left: Vec<_> = text.lines().filter(|line| line.contains("{{")).collect();
-            assert_eq!(left, Vec::<&str>::new());
+            assert_eq!(
+                typed_limits(verbs, &[]),
+                Vec::<String>::new(),
+                "write {{{{NAME}}}} instead"
+            );
+            let text = with_limits(verbs);
+            let unfilled: Vec<_> = text.lines().filter(|line| line.contains("{{")).collect();
+            assert_eq!(unfilled, Vec::<&str>::new(), "a placeholder without a value");
         }
     }
 }

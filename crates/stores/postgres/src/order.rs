@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 
-use taskyard_core::{Command, TubeName};
+use taskyard_core::{Command, List, TubeName};
 
 use super::codec::id_to_sql;
 use super::plan::CallGroup;
@@ -19,7 +19,8 @@ pub(super) fn tube_of(command: &Command) -> Option<&TubeName> {
         | Command::Finish { tube, .. }
         | Command::Delete { tube, .. }
         | Command::Peek { tube, .. }
-        | Command::Deliveries { tube, .. } => Some(tube),
+        | Command::Deliveries { tube, .. }
+        | Command::List(List { tube, .. }) => Some(tube),
         Command::Take(take) => Some(&take.tube),
         _ => None,
     }

@@ -187,6 +187,7 @@ fn refusal(command: &Command) -> Option<Error> {
         Command::Delete { ids, .. } | Command::Peek { ids, .. } => {
             refuse_count("the number of tasks in one command", ids.len())
         }
+        Command::List(list) => list.check().err(),
         Command::Semaphore(command) => command.check().err(),
         _ => None,
     }
@@ -364,6 +365,7 @@ fn touch(command: &Command, touched: &mut TouchedTubes) {
         Command::Tubes { .. }
         | Command::Peek { .. }
         | Command::Deliveries { .. }
+        | Command::List(_)
         | Command::Semaphore(_) => {}
         Command::Finish { tube, .. }
         | Command::Kick { tube, .. }

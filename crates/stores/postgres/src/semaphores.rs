@@ -6,9 +6,9 @@ use taskyard_core::limits::SEMAPHORES_MAX;
 use taskyard_core::semaphore::tail_too_long;
 use taskyard_core::{
     Command, EnqueueItem, Error, EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome,
-    Member, MemberCursor, MemberGroup, MembersPage, Priority, Reply, SemaphoreChange,
+    Member, MemberCursor, MemberGroup, MemberInfo, MembersPage, Priority, Reply, SemaphoreChange,
     SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreOptions,
-    SemaphoreReply, Span, Standing, Status, TaskId, Timestamp, TubeName,
+    SemaphoreReply, Span, Status, TaskId, Timestamp, TubeName,
 };
 use tokio_postgres::Row;
 
@@ -91,7 +91,7 @@ pub(super) fn call(command: &SemaphoreCommand, now: Option<i64>) -> Call {
             let params = [text(key), param(now), param(tasks), param(priorities)];
             Call::new(&sql::SEMAPHORE_ENQUEUE, params)
         }
-        SemaphoreCommand::Look { key, tasks } => {
+        SemaphoreCommand::Peek { key, tasks } => {
             let ids: Vec<i64> = tasks.iter().map(|task| task.0 as i64).collect();
             Call::new(&sql::SEMAPHORE_LOOK, [text(key), param(ids)])
         }
@@ -284,7 +284,7 @@ pub(super) fn read_all(
                     deltas.deadline(get(row, 2)?);
                 }
                 let tasks = entries.iter().map(|wish| wish.task);
-                SemaphoreReply::Standings(standings(tasks, rows.into_iter(), 1)?)
+                SemaphoreReply::MemberInfos(standings(tasks, rows.into_iter(), 1)?)
             }
             None => {
                 let outcomes = get::<Vec<i16>>(head, 4)?;
@@ -315,12 +315,12 @@ pub(super) fn read(
             let (head, rows) = rows.split_first().ok_or("standings have no head")?;
             note(head, key, deltas)?;
             let found = standings(entries.iter().map(|wish| wish.task), rows.iter(), 0)?;
-            exists(key, head)?.map(|()| SemaphoreReply::Standings(found))
+            exists(key, head)?.map(|()| SemaphoreReply::MemberInfos(found))
         }
-        SemaphoreCommand::Look { key, tasks } => {
+        SemaphoreCommand::Peek { key, tasks } => {
             let (head, rows) = rows.split_first().ok_or("standings have no head")?;
             let found = standings(tasks.iter().copied(), rows.iter(), 0)?;
-            exists(key, head)?.map(|()| SemaphoreReply::Standings(found))
+            exists(key, head)?.map(|()| SemaphoreReply::MemberInfos(found))
         }
         SemaphoreCommand::Members { key, count, .. } => {
             let (head, rows) = rows.split_first().ok_or("members have no head")?;
@@ -418,7 +418,7 @@ fn shown(row: &Row) -> Result<SemaphoreInfo, DecodeError> {
 fn members(rows: &[Row], count: usize) -> Result<MembersPage, DecodeError> {
     let member = |row: &Row| {
         let tube = get::<Option<&str>>(row, 13)?.map(name).transpose()?;
-        Ok::<_, DecodeError>(Member { tube, standing: standing(row, 0)? })
+        Ok::<_, DecodeError>(Member { tube, info: standing(row, 0)? })
     };
     let members: Vec<Member> = rows.iter().map(member).collect::<Result<_, _>>()?;
     let next = match rows.last().filter(|_| rows.len() == count) {
@@ -468,19 +468,19 @@ fn standings<'a>(
     tasks: impl Iterator<Item = TaskId>,
     rows: impl Iterator<Item = &'a Row>,
     first: usize,
-) -> Result<Vec<Standing>, DecodeError> {
-    let found: HashMap<TaskId, Standing> = rows
+) -> Result<Vec<MemberInfo>, DecodeError> {
+    let found: HashMap<TaskId, MemberInfo> = rows
         .map(|row| standing(row, first).map(|standing| (standing.task, standing)))
         .collect::<Result<_, _>>()?;
     Ok(tasks.filter_map(|task| found.get(&task).copied()).collect())
 }
 
-fn standing(row: &Row, first: usize) -> Result<Standing, DecodeError> {
+fn standing(row: &Row, first: usize) -> Result<MemberInfo, DecodeError> {
     let moment = |place: usize| {
         get::<Option<i64>>(row, first + place).map(|micros| micros.map(Timestamp::from_micros))
     };
     let status = Status::from_stored_name(get(row, first + 4)?).ok_or("an unknown status")?;
-    Ok(Standing {
+    Ok(MemberInfo {
         task: TaskId(get::<i64>(row, first + 3)? as u64),
         status,
         priority: Priority::new(get(row, first + 5)?)?,

@@ -73,6 +73,7 @@ statements! {
         (SELECT coalesce(k.since, k.created) FROM taskyard.tube u \
             JOIN taskyard.task k ON k.tube = u.number WHERE u.name = $1 AND k.id = p.id AND p.item > 0) \
         FROM taskyard.show_deliveries($1,$2) p" (TEXT, INT8);
+    LIST: "SELECT * FROM taskyard.list_tasks($1,$2,$3,$4,$5,$6)" (TEXT, INT8, INT4, INT8, INT8, INT8);
     RELEASE_ALL: "SELECT * FROM taskyard.release_all($1,$2)" (TEXT, INT8);
     JOIN_SESSION: "SELECT * FROM taskyard.join_session($1,$2,$3,$4)" (BYTEA, BOOL, BYTEA, INT8);
     LEAVE_SESSION: "SELECT * FROM taskyard.leave_session($1,$2,$3)" (BYTEA, BYTEA, INT8);

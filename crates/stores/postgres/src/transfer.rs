@@ -121,7 +121,7 @@ fn task(row: &Row) -> Result<Record, DecodeError> {
     let created = Timestamp::from_micros(get(row, 3)?);
     let mut record = Record {
         id: TaskId(count_from_sql(get(row, 0)?)),
-        standing: match stored {
+        state: match stored {
             state::DELAYED => StoredState::Delayed(never(moment(row, 6)?)),
             state::BURIED => StoredState::Buried,
             state::USED_UP => StoredState::DeadLetter,
@@ -151,13 +151,13 @@ fn import_tasks(tube: &TubeName, records: Vec<Record>) -> Call {
     }
     let micros = |moment: Option<Timestamp>| moment.map(Timestamp::as_micros);
     let (states, due) = (
-        each(&records, |record| match record.standing {
+        each(&records, |record| match record.state {
             StoredState::Ready(_) => state::READY,
             StoredState::Delayed(_) | StoredState::Scheduled(_) => state::DELAYED,
             StoredState::Buried => state::BURIED,
             StoredState::DeadLetter => state::USED_UP,
         }),
-        each(&records, |record| match record.standing {
+        each(&records, |record| match record.state {
             StoredState::Delayed(due) | StoredState::Scheduled(due) => Some(due.as_micros()),
             StoredState::Ready(since) => (since != record.created).then(|| since.as_micros()),
             StoredState::Buried | StoredState::DeadLetter => None,
@@ -194,7 +194,7 @@ fn end(ending: ImportEnd, now: Option<i64>) -> Vec<Call> {
         calls.push(end_tube(came, copy));
     }
     let (mut places, mut events) = (Vec::new(), Vec::new());
-    for SemaphoreCopy { record, places: stands, events: told } in semaphores {
+    for SemaphoreCopy { record, entries: stands, events: told } in semaphores {
         places.extend(stands.into_iter().map(|place| (record.key.clone(), place)));
         events.extend(told.into_iter().map(|event| (record.key.clone(), event)));
     }
@@ -358,12 +358,12 @@ fn all_semaphores(answers: &[Vec<Row>]) -> Result<Exported, DecodeError> {
             grant_seq: count_from_sql(get(row, 23)?),
             recheck_at: moment(row, 24)?,
         };
-        copies.push(SemaphoreCopy { record, places: Vec::new(), events: Vec::new() });
+        copies.push(SemaphoreCopy { record, entries: Vec::new(), events: Vec::new() });
     }
     let lost = "a task waits in a semaphore that does not exist";
     for row in places {
         let place = *by_id.get(&get::<i32>(row, 0)?).ok_or(lost)?;
-        copies[place].places.push(read_place(row)?);
+        copies[place].entries.push(read_place(row)?);
     }
     for row in events {
         let place = *by_id.get(&get::<i32>(row, 0)?).ok_or(lost)?;

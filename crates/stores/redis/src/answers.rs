@@ -3,8 +3,8 @@
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::BATCH_BYTES_MAX;
 use taskyard_core::{
-    Command, Error, Outcome, Placed, Reply, SemaphoreKey, State, Task, TaskId, Timestamp, TubeName,
-    no_semaphore,
+    Command, Error, ListedTask, Outcome, Placed, Reply, SemaphoreKey, State, Task, TaskId,
+    Timestamp, TubeName, no_semaphore,
 };
 use taskyard_redis::Value;
 
@@ -192,6 +192,7 @@ impl AnswerParts {
             Command::Take(_) => Reply::Taken(self.tasks(bytes, Detail::Taken)?),
             Command::Peek { .. } => Reply::Tasks(self.tasks(bytes, Detail::Everything)?),
             Command::Deliveries { .. } => Reply::Tasks(self.tasks(bytes, Detail::NoBodies)?),
+            Command::List(_) => listed(bytes)?,
             Command::Finish { show, items, .. } => {
                 Reply::Finished(self.outcomes(bytes, items.len(), *show)?)
             }
@@ -317,6 +318,15 @@ fn read_other(bytes: &mut ByteReader<'_>) -> Result<OtherState, Unreadable> {
     let (next, next_event) = (bytes.maybe_moment()?, bytes.maybe_moment()?);
     let (has_new_events, number) = (bytes.byte()? == 1, bytes.small()?);
     Ok(OtherState::Semaphore(SemaphoreHead { key, number, next, next_event, has_new_events }))
+}
+
+/// A page of a list: ids, each followed by its priority.
+fn listed(mut bytes: ByteReader<'_>) -> Result<Reply, Unreadable> {
+    let mut tasks = Vec::new();
+    while bytes.has_more() {
+        tasks.push(ListedTask { id: TaskId(bytes.big()?), pri: bytes.big()? });
+    }
+    Ok(Reply::Listed(tasks))
 }
 
 fn placed(mut bytes: ByteReader<'_>) -> Result<Reply, Unreadable> {

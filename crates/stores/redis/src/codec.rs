@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
-    Body, Calls, Command, Counts, Finish, FinishItem, Holder, Kind, Lease, NewTask, Priority,
-    Reason, SemaphoreKey, SessionId, Span, State, Take, Task, TaskId, Timestamp, TubeChange,
-    TubeName, TubeOptions, TubeStats,
+    Body, Calls, Command, Counts, Finish, FinishItem, Holder, Kind, Lease, List, ListOrder,
+    NewTask, Priority, Reason, SemaphoreKey, SessionId, Span, State, Take, Task, TaskId, Timestamp,
+    TubeChange, TubeName, TubeOptions, TubeStats,
 };
 
 use super::merge::{IndexedCommand, merge};
@@ -18,6 +18,8 @@ const NO_SESSION: [u8; 16] = [0; 16];
 /// The fixed part of a record, which ends with the size of the body. Larger bodies than `INLINE_MAX` are stored apart.
 const RECORD_BYTES: usize = 65;
 const INLINE_MAX: u32 = 512;
+/// The order of the queue, where a list by id has its states.
+const QUEUE_ORDER: u8 = 255;
 /// Padding behind a delivery.
 const FILLING_BYTES: usize = 23;
 
@@ -60,6 +62,7 @@ fn encode(command: &Command, merged: bool, context: &mut Context<'_>) -> Vec<Vec
         Command::Peek { ids, .. } => vec![with_ids(vec![b'E'], ids)],
         Command::Kick { count, .. } => vec![with_count(b'K', *count)],
         Command::Deliveries { count, .. } => vec![with_count(b'L', *count as u64)],
+        Command::List(list) => vec![encode_list(list)],
         Command::AlterTube { change, .. } => vec![alter(change)],
         Command::Truncate { .. } => vec![b"Z".to_vec()],
         Command::ReleaseAll { .. } => vec![b"A".to_vec()],
@@ -199,6 +202,25 @@ fn encode_take(take: &Take, merged: bool, context: &Context<'_>) -> Vec<u8> {
     header.push(u8::from(alive));
     header.extend(take.session.map_or(NO_SESSION, |session| session.0));
     header.push(u8::from(merged));
+    header
+}
+
+fn encode_list(list: &List) -> Vec<u8> {
+    let (states, first, after) = match list.order {
+        ListOrder::Id { states, after } => {
+            (states.bits(), after.map_or(0, |id| id.0.saturating_add(1)), None)
+        }
+        ListOrder::Queue { after } => (QUEUE_ORDER, 0, after),
+    };
+    let (pri, id) = after.map_or((0, 0), |(pri, id)| (pri, id.0));
+    let mut header = vec![b'Q'];
+    header.extend((list.limit as u32).to_le_bytes());
+    header.push(states);
+    // Ids are exact as doubles.
+    header.extend((first as f64).to_le_bytes());
+    header.push(u8::from(after.is_some()));
+    header.extend(pri.to_be_bytes());
+    header.extend(id.to_be_bytes());
     header
 }
 

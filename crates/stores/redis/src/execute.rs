@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::{Deref, DerefMut};
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
-use taskyard_core::{Command, Error, Holder, Reply, SessionId, TubeName};
+use taskyard_core::{Command, Error, Holder, List, Reply, SessionId, TubeName};
 
 use taskyard_redis::{Call, Failure, Link, Value};
 
@@ -433,6 +433,7 @@ pub(super) fn tasks_in(command: &Command) -> usize {
         Command::Take(take) => take.count,
         Command::Finish { items, .. } => items.len(),
         Command::Delete { ids, .. } | Command::Peek { ids, .. } => ids.len(),
+        Command::List(list) => list.limit,
         _ => 1,
     }
 }
@@ -446,6 +447,7 @@ pub(super) fn tube_of(command: &Command) -> Option<&TubeName> {
         | Command::Delete { tube, .. }
         | Command::Peek { tube, .. }
         | Command::Deliveries { tube, .. }
+        | Command::List(List { tube, .. })
         | Command::Truncate { tube }
         | Command::ReleaseAll { tube }
         | Command::AlterTube { tube, .. }
@@ -456,7 +458,13 @@ pub(super) fn tube_of(command: &Command) -> Option<&TubeName> {
 }
 
 pub(super) fn is_read_only(command: &Command) -> bool {
-    matches!(command, Command::Peek { .. } | Command::Deliveries { .. } | Command::Tubes { .. })
+    matches!(
+        command,
+        Command::Peek { .. }
+            | Command::Deliveries { .. }
+            | Command::List(_)
+            | Command::Tubes { .. }
+    )
 }
 
 pub(super) fn not_sent() -> Failure {

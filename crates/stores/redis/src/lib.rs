@@ -41,7 +41,9 @@ use std::sync::{Arc, Mutex as Lock, MutexGuard, PoisonError};
 use taskyard_core::{Command, Error, Timestamp};
 use taskyard_redis::{Connector, Failure, Link, RedisUrl, Value};
 use taskyard_store::remote::{Access, Backend, RemoteStore, server_identity};
-use taskyard_store::{Capabilities, Executed, Export, Exported, Import, OpenError, Watcher};
+use taskyard_store::{
+    Capabilities, Executed, Export, Exported, Import, OpenError, OpenOptions, Store, Watcher,
+};
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, RwLock};
 use tokio::time::Instant;
@@ -82,6 +84,11 @@ pub const CAPABILITIES: Capabilities = Capabilities {
 
 /// A store in Redis, or in a cluster with `redis+cluster://`.
 pub type RedisStore = RemoteStore<Redis>;
+
+/// Opens the store of this URL.
+pub fn open(url: &str, options: &OpenOptions) -> Result<Box<dyn Store>, OpenError> {
+    RedisStore::open_boxed(url, options)
+}
 
 /// The Redis, as the store and its background work share it.
 pub struct Redis {

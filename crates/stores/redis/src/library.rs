@@ -2,7 +2,8 @@
 
 use taskyard_redis::Library;
 
-use taskyard_store::lua::{SEMAPHORE_RULES, VALUES, with_limits};
+use taskyard_store::limits::with_limits;
+use taskyard_store::lua::{SEMAPHORE_RULES, VALUES};
 
 /// The files of the library in the order of their dependencies. A Lua function may have two hundred local names, so files
 /// whose names the others do not use are blocks.
@@ -19,6 +20,7 @@ const FILES: &[&str] = &[
     concat!("do\n", include_str!("lua/gates.lua"), "end\n"),
     include_str!("lua/put.lua"),
     include_str!("lua/show.lua"),
+    concat!("do\n", include_str!("lua/list.lua"), "end\n"),
     concat!("do\n", include_str!("lua/take.lua"), "end\n"),
     include_str!("lua/finish.lua"),
     concat!("do\n", include_str!("lua/plain.lua"), "end\n"),
@@ -46,11 +48,13 @@ pub(super) fn library() -> Library {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use taskyard_store::lua::typed_limits;
+    use taskyard_store::limits::typed_limits;
 
     #[test]
     fn limits_come_from_the_core() {
-        assert_eq!(typed_limits(&FILES.concat()), Vec::<String>::new());
+        let accepted =
+            ["'COUNT', 1000", "VALUES_MAX = 1000", "decoded_count >= 1000", "given, 1024"];
+        assert_eq!(typed_limits(&FILES.concat(), &accepted), Vec::<String>::new());
         assert!(!library().text().contains("{{"), "a placeholder without a value");
     }
 }

@@ -6,7 +6,7 @@ use taskyard_core::{Command, Error, TubeOptions, check_tasks};
 
 use super::execute::tasks_in;
 
-/// Why a command is refused whatever the state of Redis; on a cluster more are.
+/// The reason that a command is refused independently of the state of Redis; a cluster refuses more commands.
 pub(super) fn refusal(command: &Command, cluster: bool) -> Option<Error> {
     let options = |capacity: Option<u64>, attempts_max: Option<u32>| {
         let message = if capacity == Some(0) {
@@ -30,6 +30,7 @@ pub(super) fn refusal(command: &Command, cluster: bool) -> Option<Error> {
             options(change.capacity.flatten(), change.attempts_max.flatten())
         }
         Command::Put { tasks, .. } => check_tasks(tasks).err(),
+        Command::List(list) => list.check().err(),
         Command::Semaphore(command) => command.check().err(),
         Command::Take(take) => refuse_count("the number of tasks in one take", take.count),
         Command::Finish { .. } | Command::Delete { .. } | Command::Peek { .. } => {

@@ -53,7 +53,7 @@ impl Leases {
 }
 
 impl<'a> Results<'a> {
-    /// For so many commands, none of which is answered.
+    /// Results for this number of commands, none of which has a reply yet.
     pub fn new(shared: &'a Redis, count: usize) -> Self {
         let (ready, room) = (BTreeMap::new(), BTreeMap::new());
         let (events, lost, short) = (NewEvents::Nothing, false, None);

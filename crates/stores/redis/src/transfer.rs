@@ -356,7 +356,7 @@ fn record(task: Task, since: Option<Timestamp>, attempts_max: Option<u32>) -> Re
     let body = task.body.unwrap_or_else(|| Body::new(&[]));
     let mut record = Record {
         id: task.id,
-        standing: match (task.state, task.due, task.reason) {
+        state: match (task.state, task.due, task.reason) {
             (State::Delayed, Some(due), _) => StoredState::Delayed(due),
             (State::Buried, _, Reason::AttemptsUsedUp) => StoredState::DeadLetter,
             (State::Buried, _, _) => StoredState::Buried,
@@ -384,7 +384,7 @@ fn record(task: Task, since: Option<Timestamp>, attempts_max: Option<u32>) -> Re
 fn encode_tasks(records: &[Record]) -> Vec<u8> {
     let mut header = (records.len() as u32).to_le_bytes().to_vec();
     for record in records {
-        let (state, due) = match record.standing {
+        let (state, due) = match record.state {
             StoredState::Ready(since) => (0, (since != record.created).then_some(since)),
             StoredState::Delayed(due) | StoredState::Scheduled(due) => (2, Some(due)),
             StoredState::Buried => (3, None),

@@ -213,7 +213,7 @@ impl TubeCache {
         self.ahead = head.clock.saturating_sub(self.now);
     }
 
-    /// Whether so many lease numbers are reserved.
+    /// Whether this number of leases is reserved.
     pub fn has_leases(&self, count: u64) -> bool {
         count <= self.leases.end.saturating_sub(self.leases.start)
     }

@@ -1,4 +1,4 @@
-//! Which bodies are in memory: as many as the budget allows, first of all those that are taken next.
+//! Decides which bodies are in memory: as many as the budget allows, first those that are taken next.
 
 use std::collections::HashMap;
 
@@ -6,49 +6,50 @@ use taskyard_core::Machine;
 
 use super::codec;
 use super::generation::{self, Generations};
-use super::reader::{Ahead, Reader};
+use super::reader::{BodyReader, ReadAheadBodies};
 
-/// Bodies of so many tasks are read ahead of the takes of a tube.
+/// How many tasks the store reads ahead of the takes of a tube.
 const READ_AHEAD: usize = 4096;
 
-/// What is known of the memory that bodies take.
+/// Tracks the memory that bodies use.
 #[derive(Debug)]
 pub(super) struct Budget {
     bytes_max: usize,
     generations: Generations,
     /// Tubes of which some bodies are on disk only.
-    spilled: HashMap<u32, Lead>,
-    /// How many bytes the reader may be bringing.
+    spilled: HashMap<u32, ReadAheadWindow>,
+    /// Maximum bytes that the reader is loading.
     reading: usize,
 }
 
 /// How far reading is ahead of the takes of a tube.
 #[derive(Clone, Copy, Debug, Default)]
-struct Lead {
-    /// So many tasks may be taken yet.
-    left: usize,
-    /// More is read when no more than these are left.
-    refill: usize,
+struct ReadAheadWindow {
+    /// Tasks that were read ahead and not taken yet.
+    remaining: usize,
+    /// More tasks are read when at most this many remain.
+    refill_at: usize,
 }
 
 impl Budget {
     pub fn new(bytes_max: usize, generations: Generations, machine: &Machine) -> Self {
-        let spilled = machine.tube_numbers().map(|number| (number, Lead::default())).collect();
+        let spilled =
+            machine.tube_numbers().map(|number| (number, ReadAheadWindow::default())).collect();
         Budget { bytes_max, generations, spilled, reading: 0 }
     }
 
-    /// Bytes of bodies that are in memory or on their way.
+    /// Bytes of bodies that are in memory or being loaded.
     pub fn bytes(&self, machine: &Machine) -> usize {
         machine.body_bytes() + self.reading
     }
 
-    /// Whether more is in memory than may be.
+    /// Whether the bodies in memory exceed the budget.
     pub fn is_exceeded(&self, machine: &Machine) -> bool {
         machine.body_bytes() > self.bytes_max
     }
 
-    /// Takes bodies of new tasks out of memory that would exceed the budget; the database has them now. A quarter of
-    /// it is left to what is read ahead, because that is wanted first.
+    /// Drops bodies of new tasks from memory that exceed the budget; the database has them now. A quarter of
+    /// the budget is left to bodies that are read ahead, because they are needed first.
     pub fn spill(&mut self, machine: &mut Machine, keys: &[i64]) {
         let budget = self.bytes_max - self.bytes_max / 4;
         for key in keys.iter().rev() {
@@ -57,7 +58,7 @@ impl Budget {
             }
             let (number, id) = codec::split_key(*key);
             machine.set_body(number, id, None);
-            // It may be finished by now, and its tube gone.
+            // The task may be finished by now and its tube dropped.
             if !machine.is_body_unloaded(number, id) {
                 continue;
             }
@@ -65,32 +66,38 @@ impl Budget {
         }
     }
 
-    /// Asks for the bodies that the next takes of a tube will want, before they want them.
-    pub fn read_ahead(&mut self, machine: &Machine, number: u32, taken: usize, reader: &Reader) {
+    /// Requests the bodies that the next takes of a tube need.
+    pub fn read_ahead(
+        &mut self,
+        machine: &Machine,
+        number: u32,
+        taken: usize,
+        reader: &BodyReader,
+    ) {
         let bytes = self.bytes(machine);
         let Some(lead) = self.spilled.get_mut(&number) else { return };
-        lead.left = lead.left.saturating_sub(taken);
-        let room = self.bytes_max.saturating_sub(bytes);
-        if lead.left > lead.refill || taken == 0 || room == 0 {
+        lead.remaining = lead.remaining.saturating_sub(taken);
+        let free = self.bytes_max.saturating_sub(bytes);
+        if lead.remaining > lead.refill_at || taken == 0 || free == 0 {
             return;
         }
         let upcoming = machine.upcoming(number, READ_AHEAD);
-        *lead = Lead { left: upcoming.len(), refill: upcoming.len() / 2 };
+        *lead = ReadAheadWindow { remaining: upcoming.len(), refill_at: upcoming.len() / 2 };
         let absent = upcoming.into_iter().filter(|id| machine.is_body_unloaded(number, *id));
         let keys: Vec<_> = absent.map(|id| self.generations.key(number, id)).collect();
         if !keys.is_empty() {
-            self.reading += room;
-            reader.read_ahead(keys, room);
+            self.reading += free;
+            reader.read_ahead(keys, free);
         }
     }
 
-    /// Puts what was read ahead into memory, as far as the budget goes.
-    pub fn shelve(&mut self, machine: &mut Machine, ahead: Vec<Ahead>) {
-        for Ahead { bodies, room, cut } in ahead {
-            self.reading -= room;
-            if let (true, Some((key, _))) = (cut, bodies.first()) {
-                // Large bodies: the next ones are wanted sooner.
-                let lead = Lead { left: bodies.len(), refill: bodies.len() / 2 };
+    /// Adds bodies that were read ahead to memory, as far as the budget allows.
+    pub fn add_read_ahead(&mut self, machine: &mut Machine, ahead: Vec<ReadAheadBodies>) {
+        for ReadAheadBodies { bodies, bytes_max, is_truncated } in ahead {
+            self.reading -= bytes_max;
+            if let (true, Some((key, _))) = (is_truncated, bodies.first()) {
+                // The bodies are large, so the next ones are needed sooner.
+                let lead = ReadAheadWindow { remaining: bodies.len(), refill_at: bodies.len() / 2 };
                 self.spilled.insert(generation::number(*key), lead);
             }
             for (key, body) in bodies {

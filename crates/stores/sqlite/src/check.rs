@@ -1,4 +1,4 @@
-//! Whether the files are what we wrote, before anything is believed or changed.
+//! Checks that the files of a folder are intact, before anything is used or changed.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -12,30 +12,29 @@ use super::seal::Sealed;
 use super::{codec, reader};
 use taskyard_store::OpenError;
 
-/// Looks at the beginning of the database before SQLite does, which takes some kinds of damage there
-/// for a wish: an empty file lets it delete the log, other bits make it read-only or let it move
-/// pages about.
+/// Checks the header of the database before SQLite reads it. SQLite takes some kinds of damage there for
+/// settings: an empty file lets it delete the log, other bits make it read-only or let it move pages.
 pub(super) fn header(folder: &Path) -> Result<(), OpenError> {
-    // Opened for writing too, so that a missing permission is found here and not called damage.
+    // Opened for writing too, so that a missing permission is reported here and not as damage.
     let file = OpenOptions::new().read(true).write(true).open(database(folder));
     let file = file.map_err(unavailable(folder))?;
     let mut bytes = [0; 100];
     if file.read_exact_at(&mut bytes, 0).is_err() {
-        return Err(damaged(folder, "its database file is cut off"));
+        return Err(damaged(folder, "its database file is truncated"));
     }
     let number = |at: usize| i64::from(u32::from_be_bytes([0, 1, 2, 3].map(|i| bytes[at + i])));
     if &bytes[..16] != b"SQLite format 3\0" || number(68) != APPLICATION_ID {
-        return Err(damaged(folder, "taskyard.db is no database of taskyard"));
+        return Err(damaged(folder, "taskyard.db is not a taskyard database"));
     }
     let log_or_journal = [[1, 1], [2, 2]].contains(&[bytes[18], bytes[19]]);
     let (vacuum, encoding) = ([number(52), number(64)], number(56));
     if !log_or_journal || bytes[20] != 0 || vacuum != [0, 0] || encoding != 1 {
-        return Err(damaged(folder, "the header of its database is wrong"));
+        return Err(damaged(folder, "the header of its database is invalid"));
     }
     Ok(())
 }
 
-/// Which format it has, if this version can read it.
+/// Returns the version of the format, if this program can read it.
 pub(super) fn format(folder: &Path, db: &Connection) -> Result<i64, OpenError> {
     let known = MIGRATIONS.len() as i64;
     let found: i64 = db
@@ -45,17 +44,17 @@ pub(super) fn format(folder: &Path, db: &Connection) -> Result<i64, OpenError> {
         return Err(OpenError::TooNew { folder: folder.to_owned(), found, known });
     }
     if found < 1 {
-        return Err(damaged(folder, "its format number makes no sense"));
+        return Err(damaged(folder, "its format number is invalid"));
     }
     let (ours, theirs) = (expected_schema(found as usize), schema(db));
     let theirs = theirs.map_err(|error| row_error(folder, error.into()))?;
     if theirs != ours.map_err(|error| row_error(folder, error.into()))? {
-        return Err(damaged(folder, "its tables are not as they were made"));
+        return Err(damaged(folder, "the definitions of its tables were changed"));
     }
     Ok(found)
 }
 
-/// What the tables are, as SQL: a bit that changes a type or a condition would only show much later.
+/// The definitions of the tables. A damaged type or condition would only take effect much later.
 fn schema(db: &Connection) -> rusqlite::Result<Vec<(String, String)>> {
     let mut statement = db.prepare("SELECT name, sql FROM sqlite_schema ORDER BY name")?;
     statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
@@ -67,7 +66,7 @@ fn expected_schema(format: usize) -> rusqlite::Result<Vec<(String, String)>> {
     schema(&db)
 }
 
-/// Whether no commit is missing: neither from the database nor from what it has together with the journal.
+/// Checks that no commit is missing, neither in the database nor in the database and the journal together.
 pub(super) fn seal(
     folder: &Path,
     in_database: u64,
@@ -75,43 +74,43 @@ pub(super) fn seal(
     sealed: &Sealed,
 ) -> Result<(), OpenError> {
     let (sealed, in_log) = match *sealed {
-        Sealed::Absent => return Err(damaged(folder, "its seal file is gone")),
+        Sealed::Absent => return Err(damaged(folder, "its seal file is missing")),
         Sealed::Unreadable => return Err(damaged(folder, "its seal file is damaged")),
         Sealed::Batch { newest, in_database } => (newest, in_database),
     };
     if in_database < in_log {
         let lost = in_log - in_database;
-        return Err(damaged(folder, &format!("the newest {lost} commits are lost from its log")));
+        return Err(damaged(folder, &format!("its log has lost the newest {lost} commits")));
     }
     if newest < sealed {
         let lost = sealed - newest;
-        return Err(damaged(folder, &format!("the newest {lost} commits are lost")));
+        return Err(damaged(folder, &format!("its newest {lost} commits are lost")));
     }
     Ok(())
 }
 
-/// Whether as many rows were found as were written.
+/// Checks that the database has as many rows as its head row says.
 pub(super) fn counts(folder: &Path, head: &Head, found: &Head) -> Result<(), OpenError> {
     if found.tubes != head.tubes {
-        let what = format!("{} tubes are written down, {} were found", head.tubes, found.tubes);
+        let what = format!("it should have {} tubes and has {}", head.tubes, found.tubes);
         return Err(damaged(folder, &what));
     }
     if (found.tasks, found.task_keys) != (head.tasks, head.task_keys) {
-        let what = format!("{} tasks are written down, {} were found", head.tasks, found.tasks);
+        let what = format!("it should have {} tasks and has {}", head.tasks, found.tasks);
         return Err(damaged(folder, &what));
     }
     Ok(())
 }
 
-/// Whether every body can be found and is as it was written. This reads the whole file, so it is
-/// done only for somebody who knows of damage.
+/// Checks that every body exists and is intact. This reads the whole file, so it is done only when damage is
+/// known.
 pub(super) fn bodies(db: &Connection) -> Result<(), RowError> {
     let mut statement = db.prepare("SELECT key FROM task")?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let (tube, id) = codec::split_key(row.get(0)?);
         if reader::read_body(db, tube, id)?.is_none() {
-            return Err(RowError::Damaged(format!("task {id} of tube number {tube} is not found")));
+            return Err(RowError::Damaged(format!("task {id} of tube number {tube} is missing")));
         }
     }
     Ok(())

@@ -1,19 +1,19 @@
-//! The one row that says how far wall time is ahead of the times in the database.
+//! Reads and writes the row that stores how far wall time is ahead of the times in the database.
 
 use rusqlite::{Connection, OptionalExtension, Row};
 
-use super::codec::{RowError, Sum};
+use super::codec::{RowChecksum, RowError};
 
-/// How many columns it has.
+/// Number of columns of the row.
 pub(super) const COLUMNS: usize = 3;
 
-/// What the row says; 0 as long as there is none.
+/// Reads the row; 0 if there is none.
 pub(super) fn read(db: &Connection) -> Result<i64, RowError> {
     let row = db.query_row("SELECT * FROM clock", [], |row| Ok(read_row(row))).optional()?;
     row.unwrap_or(Ok(0))
 }
 
-/// What a row says, checked.
+/// Reads the values of a row and verifies its checksum.
 pub(super) fn read_row(row: &Row<'_>) -> Result<i64, RowError> {
     let (wall_ahead, found): (i64, i64) = (row.get(1)?, row.get(2)?);
     if found != sum(wall_ahead) {
@@ -28,5 +28,5 @@ pub(super) fn write(db: &Connection, wall_ahead: i64) -> rusqlite::Result<usize>
 }
 
 fn sum(wall_ahead: i64) -> i64 {
-    Sum::new(1).number(wall_ahead).finish()
+    RowChecksum::new(1).number(wall_ahead).finish()
 }

@@ -1,4 +1,4 @@
-//! Rows of the database and what they mean, with the checksums that guard them.
+//! Encodes and decodes the rows of the database and verifies their checksums.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use taskyard_core::{
     Body, Kind, Priority, SemaphoreKey, Span, TaskId, Timestamp, TubeName, TubeOptions, TubeRecord,
 };
 
-/// Task ids take the lower bits of a row's key, the tube's number the rest.
+/// Task ids use the lower bits of a row's key, the tube's number the rest.
 const ID_BITS: u32 = 49;
 
-/// Why a row cannot be what was written.
+/// The reason that a row could not be read.
 #[derive(Debug)]
 pub(super) enum RowError {
-    /// The row's content contradicts its checksum or makes no sense.
+    /// The row's content contradicts its checksum or is invalid.
     Damaged(String),
     /// SQLite could not read it.
     Sqlite(rusqlite::Error),
@@ -32,7 +32,7 @@ pub(super) fn key(tube: u32, id: TaskId) -> i64 {
     (i64::from(tube) << ID_BITS) | id.0 as i64
 }
 
-/// The first and the last key a task of the tube may have.
+/// The lowest and the highest key that a task of the tube can have.
 pub(super) fn key_range(tube: u32) -> (i64, i64) {
     (key(tube, TaskId(0)), key(tube, TaskId((1 << ID_BITS) - 1)))
 }
@@ -42,7 +42,7 @@ pub(super) fn split_key(key: i64) -> (u32, TaskId) {
     ((key >> ID_BITS) as u32, TaskId((key & ((1 << ID_BITS) - 1)) as u64))
 }
 
-/// What a key adds to the sum over all keys: mixed, so that lost rows do not cancel out.
+/// The value that a key adds to the sum over all keys: mixed, so that missing rows do not cancel out.
 pub(super) fn mix(key: i64) -> u64 {
     let mut mixed = (key as u64).wrapping_add(0x9E37_79B9_7F4A_7C15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -50,17 +50,17 @@ pub(super) fn mix(key: i64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// A checksum over the fields of a row. They are gathered first: one long run is summed faster than
+/// Calculates a checksum over the fields of a row. They are buffered first: one long input is faster than
 /// many short ones.
-pub(super) struct Sum {
+pub(super) struct RowChecksum {
     fields: [u8; 192],
     length: usize,
     hasher: crc32fast::Hasher,
 }
 
-impl Sum {
+impl RowChecksum {
     pub fn new(key: i64) -> Self {
-        Sum { fields: [0; 192], length: 0, hasher: crc32fast::Hasher::new() }.number(key)
+        RowChecksum { fields: [0; 192], length: 0, hasher: crc32fast::Hasher::new() }.number(key)
     }
 
     pub fn number(mut self, number: i64) -> Self {
@@ -97,9 +97,9 @@ impl Sum {
     }
 }
 
-/// Whether the columns of a new task's row that may be empty are.
+/// Whether all optional columns of a new task's row are empty.
 pub(super) fn is_plain(record: &Record) -> bool {
-    let due = match record.standing {
+    let due = match record.state {
         StoredState::Delayed(_) | StoredState::Scheduled(_) => true,
         StoredState::Ready(since) => since != record.created,
         StoredState::Buried | StoredState::DeadLetter => false,
@@ -109,9 +109,9 @@ pub(super) fn is_plain(record: &Record) -> bool {
     !(due || times || named) && record.previous_start.is_none()
 }
 
-/// Since when a task waits that could be taken, where that is not since its put. It stands in the column of the due
-/// moment, which only delayed tasks have.
-pub(super) fn late(record: &Record, since: Timestamp) -> Option<i64> {
+/// The time since which a task is ready, if it differs from the time of its put. It is stored in the column
+/// of the due time, which only delayed tasks use.
+pub(super) fn ready_since(record: &Record, since: Timestamp) -> Option<i64> {
     (since != record.created).then(|| since.as_micros())
 }
 
@@ -131,9 +131,9 @@ pub(super) struct TaskColumns {
 
 impl TaskColumns {
     pub fn new(key: i64, record: &Record) -> Self {
-        let (state, due) = match record.standing {
-            // Most are ready since their put.
-            StoredState::Ready(since) => (0, late(record, since)),
+        let (state, due) = match record.state {
+            // Most tasks are ready since their put.
+            StoredState::Ready(since) => (0, ready_since(record, since)),
             StoredState::Delayed(due) => (1, Some(due.as_micros())),
             StoredState::Buried => (2, None),
             StoredState::DeadLetter => (3, None),
@@ -164,12 +164,12 @@ impl TaskColumns {
             [self.pri, self.created],
             pair(self.expires),
             pair(self.ttr),
-            // The attempts and the pair after them stand one place off.
+            // From here on the pairs are shifted by one field.
             [self.attempts, i64::from(self.previous_start.is_some())],
             [self.previous_start.unwrap_or(0), subqueue.len() as i64],
         ];
         let sum = sum_of(fields.as_flattened(), subqueue);
-        // Rows of before there was such a thing keep their sums.
+        // Rows without a priority keep the checksum of earlier formats.
         match self.semaphore_priority {
             Some(priority) => sum_of(&[sum, priority.to_bits() as i64], &[]),
             None => sum,
@@ -181,17 +181,17 @@ impl TaskColumns {
 pub(super) fn body_sum(key: i64, meta: Option<&[u8]>, data: &[u8]) -> i64 {
     match meta {
         None => sum_of(&[key, 0, data.len() as i64], data),
-        Some(meta) => Sum::new(key).bytes(meta).bytes(data).finish(),
+        Some(meta) => RowChecksum::new(key).bytes(meta).bytes(data).finish(),
     }
 }
 
-/// The checksum of numbers followed by bytes: the same as of a [`Sum`] over them, and faster, because
-/// how many numbers there are is known.
+/// The checksum of numbers followed by bytes: the same as a [`RowChecksum`] over them, and faster, because
+/// their number is known.
 fn sum_of(numbers: &[i64], bytes: &[u8]) -> i64 {
     const NUMBERS_MAX: usize = 16;
     let mut run = [[0; 8]; NUMBERS_MAX];
-    for (place, number) in run.iter_mut().zip(numbers) {
-        *place = number.to_le_bytes();
+    for (slot, number) in run.iter_mut().zip(numbers) {
+        *slot = number.to_le_bytes();
     }
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(run[..numbers.len()].as_flattened());
@@ -199,13 +199,13 @@ fn sum_of(numbers: &[i64], bytes: &[u8]) -> i64 {
     i64::from(hasher.finalize())
 }
 
-/// The columns [`read_task`] wants, in its order.
+/// The columns that [`read_task`] expects, in its order.
 pub(super) const TASK_COLUMNS: &str = "key, state, due, pri, created, expires, ttr, attempts, previous_start, subqueue, sum, \
      length(data) + coalesce(length(meta), 0), semaphore_priority";
-/// How many columns that are.
+/// Number of these columns.
 pub(super) const TASK_COLUMNS_COUNT: usize = 13;
 
-/// A row of `task` without its body, checked.
+/// Decodes a row of `task` without its body and verifies it.
 pub(super) fn read_task(row: &Row<'_>) -> Result<(u32, Record), RowError> {
     let key: i64 = row.get(0)?;
     let (tube, id) = split_key(key);
@@ -227,7 +227,7 @@ pub(super) fn read_task(row: &Row<'_>) -> Result<(u32, Record), RowError> {
     }
     let record = Record {
         id,
-        standing: match (columns.state, columns.due) {
+        state: match (columns.state, columns.due) {
             (0, since) => {
                 StoredState::Ready(Timestamp::from_micros(since.unwrap_or(columns.created)))
             }
@@ -235,7 +235,7 @@ pub(super) fn read_task(row: &Row<'_>) -> Result<(u32, Record), RowError> {
             (2, None) => StoredState::Buried,
             (3, None) => StoredState::DeadLetter,
             (4, Some(due)) => StoredState::Scheduled(Timestamp::from_micros(due)),
-            _ => return Err(damaged(tube, id, &"its state makes no sense")),
+            _ => return Err(damaged(tube, id, &"its state is invalid")),
         },
         pri: columns.pri as u64,
         created: Timestamp::from_micros(columns.created),
@@ -255,7 +255,7 @@ pub(super) fn read_task(row: &Row<'_>) -> Result<(u32, Record), RowError> {
     Ok((tube, record))
 }
 
-/// A body from the columns `data_sum, meta, data`, starting at `first`, checked.
+/// Decodes a body from the columns `data_sum, meta, data`, starting at `first`, and verifies it.
 pub(super) fn read_body(row: &Row<'_>, key: i64, first: usize) -> Result<Body, RowError> {
     let (tube, id) = split_key(key);
     let sum: i64 = row.get(first)?;
@@ -273,7 +273,7 @@ fn damaged(tube: u32, id: TaskId, what: &dyn std::fmt::Display) -> RowError {
 
 fn tube_sum(number: u32, record: &TubeRecord) -> i64 {
     let options = &record.options;
-    let sum = Sum::new(i64::from(number))
+    let sum = RowChecksum::new(i64::from(number))
         .bytes(record.name.as_str().as_bytes())
         .bytes(options.kind.name().as_bytes())
         .number(i64::from(options.temporary))
@@ -286,7 +286,7 @@ fn tube_sum(number: u32, record: &TubeRecord) -> i64 {
         .number(i64::from(options.ttl_kills_taken))
         .number(i64::from(options.paused))
         .number(record.next_id as i64);
-    // Rows of before there were semaphores and such numbers keep their sums.
+    // Rows without these columns keep the checksum of earlier formats.
     let sum = match &options.semaphore {
         Some(key) => sum.bytes(key.as_str().as_bytes()),
         None => sum,
@@ -297,7 +297,7 @@ fn tube_sum(number: u32, record: &TubeRecord) -> i64 {
     }
 }
 
-/// How many columns a tube has beside its semaphore, which came later.
+/// Number of columns of a tube without its semaphore and queue number, which later formats added.
 pub(super) const TUBE_COLUMNS: usize = 14;
 
 /// Writes a tube's row.
@@ -328,7 +328,7 @@ pub(super) fn write_tube(
     ])
 }
 
-/// A row of `tube`, all columns in order, checked.
+/// Decodes a row of `tube`, all columns in order, and verifies it.
 pub(super) fn read_tube(row: &Row<'_>) -> Result<(u32, TubeRecord), RowError> {
     let number: u32 = row.get(0)?;
     let bad = |what: &str| RowError::Damaged(format!("tube number {number}: {what}"));
@@ -350,7 +350,7 @@ pub(super) fn read_tube(row: &Row<'_>) -> Result<(u32, TubeRecord), RowError> {
         ttl_kills_taken: row.get(10)?,
         paused: row.get(11)?,
         semaphore: read_gate(row).map_err(|_| bad("its semaphore is damaged"))?,
-        queue_num: added(row, TUBE_COLUMNS + 1)?,
+        queue_num: later_column(row, TUBE_COLUMNS + 1)?,
     };
     let record = TubeRecord { name, options, next_id: row.get::<_, i64>(12)? as u64 };
     if row.get::<_, i64>(13)? != tube_sum(number, &record) {
@@ -359,14 +359,14 @@ pub(super) fn read_tube(row: &Row<'_>) -> Result<(u32, TubeRecord), RowError> {
     Ok((number, record))
 }
 
-/// A column that was added to a table; a database of before has none.
-fn added<T: FromSql>(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<T>> {
+/// A column that a later format added; `None` in an older database.
+fn later_column<T: FromSql>(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<T>> {
     if row.as_ref().column_count() <= column { Ok(None) } else { row.get(column) }
 }
 
 /// The semaphore of a tube.
 fn read_gate(row: &Row<'_>) -> Result<Option<SemaphoreKey>, RowError> {
-    let key: Option<String> = added(row, TUBE_COLUMNS)?;
+    let key: Option<String> = later_column(row, TUBE_COLUMNS)?;
     let bad = |_| RowError::Damaged("its semaphore is damaged".into());
     key.as_deref().map(SemaphoreKey::new).transpose().map_err(bad)
 }
@@ -374,33 +374,33 @@ fn read_gate(row: &Row<'_>) -> Result<Option<SemaphoreKey>, RowError> {
 /// The one row of `store`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Head {
-    /// Grows with every commit.
+    /// Increases with every commit.
     pub batch: u64,
     /// Lease numbers below this may have been issued.
     pub lease_ceiling: u64,
-    /// How many tube rows there are.
+    /// Number of tube rows.
     pub tubes: u64,
-    /// How many task rows there are.
+    /// Number of task rows.
     pub tasks: u64,
     /// The sum over their mixed keys.
     pub task_keys: u64,
 }
 
 impl Head {
-    /// One more row.
+    /// Counts an inserted row.
     pub fn add(&mut self, key: i64) {
         self.tasks = self.tasks.wrapping_add(1);
         self.task_keys = self.task_keys.wrapping_add(mix(key));
     }
 
-    /// One row less.
+    /// Counts a deleted row.
     pub fn remove(&mut self, key: i64) {
         self.tasks = self.tasks.wrapping_sub(1);
         self.task_keys = self.task_keys.wrapping_sub(mix(key));
     }
 
     fn sum(&self) -> i64 {
-        let first = Sum::new(self.batch as i64).number(self.lease_ceiling as i64);
+        let first = RowChecksum::new(self.batch as i64).number(self.lease_ceiling as i64);
         let second = first.number(self.tubes as i64).number(self.tasks as i64);
         second.number(self.task_keys as i64).finish()
     }
@@ -427,7 +427,7 @@ impl Head {
         });
         let ([batch, lease_ceiling, tubes, tasks, task_keys], sum) = match row {
             Err(rusqlite::Error::QueryReturnedNoRows) => {
-                return Err(RowError::Damaged("its head row is gone".into()));
+                return Err(RowError::Damaged("its head row is missing".into()));
             }
             other => other?,
         };
@@ -449,9 +449,9 @@ impl Head {
 mod tests {
     use super::*;
 
-    /// Databases keep the sums they were written with, so both ways must give the same for ever.
+    /// Databases keep their checksums, so both implementations must always agree.
     #[test]
-    fn the_fast_sums_are_the_slow_ones() {
+    fn fast_and_slow_checksums_agree() {
         for (some, subqueue) in [(None, None), (Some(7), Some("key")), (Some(0), Some(""))] {
             let mut columns = TaskColumns {
                 state: 2,
@@ -465,7 +465,7 @@ mod tests {
                 semaphore_priority: None,
                 sum: 0,
             };
-            let slow = Sum::new(5)
+            let slow = RowChecksum::new(5)
                 .number(columns.state)
                 .optional(columns.due)
                 .number(columns.pri)
@@ -483,7 +483,7 @@ mod tests {
             };
             assert!(own(0.0) != slow && own(1.5) != own(-1.5));
         }
-        let slow = Sum::new(5).bytes(&[]).bytes(b"data").finish();
+        let slow = RowChecksum::new(5).bytes(&[]).bytes(b"data").finish();
         assert_eq!(body_sum(5, None, b"data"), slow);
         assert_ne!(body_sum(5, Some(b"meta"), b"data"), slow);
     }

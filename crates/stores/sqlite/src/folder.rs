@@ -1,4 +1,4 @@
-//! Opening a folder: nobody else has it, and everything in it is as it was written.
+//! Opens a folder: locks it, checks that everything in it is intact, and restores the machine.
 
 use std::fs::File;
 use std::io;
@@ -11,17 +11,17 @@ use taskyard_core::Machine;
 
 use super::checkpoint::{BUSY_TIMEOUT, LOG_BYTES_KEPT};
 use super::codec::{self, Head, RowError, TASK_COLUMNS};
-use super::lock::Lock;
+use super::lock::FolderLock;
 use super::modes::{self, FILE_MODE};
 use super::rows::Batch;
 use super::seal::{Seal, Sealed};
 use super::semaphores::{self, SemaphoreHead};
 use super::write_error::WriteError;
-use super::writer::Known;
+use super::writer::WriterState;
 use super::{check, clock, journal, rows, salvage};
 use taskyard_store::{OpenError, OpenOptions};
 
-/// The formats this version can read, as migrations to be applied in order.
+/// The formats this version can read, as migrations that are applied in order.
 pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0001.sql"),
     include_str!("migrations/0002.sql"),
@@ -35,20 +35,20 @@ pub(super) const MIGRATIONS: &[&str] = &[
 ];
 /// The first format that has semaphores.
 const WITH_SEMAPHORES: i64 = 2;
-/// The format since which tasks have a priority of their own in a semaphore.
+/// The first format in which tasks have a semaphore priority of their own.
 const WITH_PRIORITIES: i64 = 5;
-/// The first format that knows how far wall time is ahead.
+/// The first format that stores how far wall time is ahead.
 const WITH_CLOCK: i64 = 8;
-/// "yard" in ASCII: says that the file is ours.
+/// "yard" in ASCII: identifies a database of taskyard.
 pub(super) const APPLICATION_ID: i64 = 0x7961_7264;
 
 /// An open folder.
-pub(super) struct Folder {
+pub(super) struct OpenFolder {
     pub machine: Machine,
     pub db: Connection,
-    pub known: Known,
-    /// Held for as long as the store is open.
-    pub lock: Lock,
+    pub writer_state: WriterState,
+    /// Held while the store is open.
+    pub lock: FolderLock,
 }
 
 pub(super) fn database(folder: &Path) -> PathBuf {
@@ -59,7 +59,7 @@ pub(super) fn log(folder: &Path) -> PathBuf {
     folder.join("taskyard.db-wal")
 }
 
-/// A database that is being made.
+/// A database that is being created.
 pub(super) fn draft(folder: &Path) -> PathBuf {
     folder.join("taskyard.db.new")
 }
@@ -68,20 +68,20 @@ pub(super) fn seal_file(folder: &Path) -> PathBuf {
     folder.join("taskyard.seal")
 }
 
-pub(super) fn open(folder: &Path, options: &OpenOptions) -> Result<Folder, OpenError> {
+pub(super) fn open(folder: &Path, options: &OpenOptions) -> Result<OpenFolder, OpenError> {
     modes::make_private(folder)?;
-    let mut lock = Lock::take(folder)?;
+    let mut lock = FolderLock::take(folder)?;
     salvage::finish(folder)?;
     let mut sealed = Seal::read(&seal_file(folder)).map_err(unavailable(folder))?;
     if is_new(folder, &sealed) {
-        make(folder)?;
+        create(folder)?;
         sealed = Sealed::Batch { newest: 0, in_database: 0 };
     }
     let content = match read(folder, &sealed, options.accept_loss) {
         Ok(content) => content,
         Err(OpenError::Damaged { what, .. }) if options.accept_loss => {
-            tracing::warn!(%what, "opening what is left of a damaged store");
-            // Beyond the old seal, so that a crash before the new one does no harm.
+            tracing::warn!(%what, "opening the intact data of a damaged store");
+            // Higher than the old seal, so that a crash before the new seal is written is harmless.
             let newest = if let Sealed::Batch { newest, .. } = sealed { newest } else { 0 };
             let batch = newest.saturating_add(1);
             salvage::rebuild(folder, batch, &sealed)?;
@@ -89,11 +89,16 @@ pub(super) fn open(folder: &Path, options: &OpenOptions) -> Result<Folder, OpenE
         }
         Err(error) => return Err(error),
     };
-    let Content { db, head, semaphores, machine, next_ids } = content;
+    let StoredContent { db, head, semaphores, machine, next_ids } = content;
     let seal = Seal::open(&seal_file(folder), head.batch).map_err(unavailable(folder))?;
     sync(folder).map_err(unavailable(folder))?;
     lock.take_database()?;
-    Ok(Folder { machine, db, known: Known { head, semaphores, seal, next_ids }, lock })
+    Ok(OpenFolder {
+        machine,
+        db,
+        writer_state: WriterState { head, semaphores, seal, next_ids },
+        lock,
+    })
 }
 
 /// Whether the folder has never had a database.
@@ -104,16 +109,16 @@ fn is_new(folder: &Path, sealed: &Sealed) -> bool {
     !had_one && !database(folder).exists()
 }
 
-/// Makes the database of a new folder. The seal of an empty store comes first: where there is such a
-/// seal and no database, a crash interrupted this and nothing is lost.
-fn make(folder: &Path) -> Result<(), OpenError> {
+/// Creates the database of a new folder. The seal of an empty store is written first: such a seal without a
+/// database means that a crash interrupted the creation and nothing is lost.
+fn create(folder: &Path) -> Result<(), OpenError> {
     Seal::open(&seal_file(folder), 0).map_err(unavailable(folder))?;
-    draw_up(folder)?;
+    create_draft(folder)?;
     rename(&draft(folder), &database(folder)).map_err(unavailable(folder))
 }
 
-/// Makes an empty database under another name, so that a crash leaves no half-made one.
-pub(super) fn draw_up(folder: &Path) -> Result<Connection, OpenError> {
+/// Creates an empty database under another name, so that a crash does not leave an incomplete one.
+pub(super) fn create_draft(folder: &Path) -> Result<Connection, OpenError> {
     _ = std::fs::remove_file(draft(folder));
     _ = std::fs::remove_file(folder.join("taskyard.db.new-journal"));
     // SQLite gives the files beside it the same mode.
@@ -134,7 +139,7 @@ pub(super) fn draw_up(folder: &Path) -> Result<Connection, OpenError> {
     make().map_err(|error| row_error(folder, RowError::Sqlite(error)))
 }
 
-/// Gives a finished file another name, its content before its name.
+/// Renames a finished file after a sync of its content.
 pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     File::open(from)?.sync_all()?;
     std::fs::rename(from, to)?;
@@ -146,12 +151,12 @@ pub(super) fn sync(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// A connection to the database, set up as every one of ours is.
+/// Opens a connection to the database with the settings that all connections of the store have.
 pub(super) fn connect(folder: &Path) -> Result<Connection, OpenError> {
     let open = || -> rusqlite::Result<Connection> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let db = Connection::open_with_flags(database(folder), flags)?;
-        // A damaged log would be thrown away when the connection that found the damage closes.
+        // Otherwise a damaged log would be deleted when the connection that detected the damage closes.
         db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         db.set_prepared_statement_cache_capacity(32);
         db.busy_timeout(BUSY_TIMEOUT)?;
@@ -165,8 +170,8 @@ pub(super) fn connect(folder: &Path) -> Result<Connection, OpenError> {
     open().map_err(|error| row_error(folder, RowError::Sqlite(error)))
 }
 
-/// What is in a database.
-struct Content {
+/// The content of a database.
+struct StoredContent {
     db: Connection,
     head: Head,
     semaphores: SemaphoreHead,
@@ -175,10 +180,10 @@ struct Content {
     next_ids: Vec<(u32, u64)>,
 }
 
-/// Reads and checks everything; the bodies too, if somebody wants to be thorough.
-fn read(folder: &Path, sealed: &Sealed, thorough: bool) -> Result<Content, OpenError> {
+/// Reads and checks everything; with `with_bodies` also all bodies.
+fn read(folder: &Path, sealed: &Sealed, with_bodies: bool) -> Result<StoredContent, OpenError> {
     if !database(folder).exists() {
-        return Err(damaged(folder, "its database file is gone"));
+        return Err(damaged(folder, "its database file is missing"));
     }
     check::header(folder)?;
     let db = connect(folder)?;
@@ -188,9 +193,9 @@ fn read(folder: &Path, sealed: &Sealed, thorough: bool) -> Result<Content, OpenE
     let batches = batches.map_err(|what| damaged(folder, what))?;
     let newest = batches.last().map_or(head.batch, |batch| batch.head.batch);
     check::seal(folder, head.batch, newest, sealed)?;
-    // Committed when all is found to be sound: a look must not change anything.
+    // Committed only when everything is found intact: a refused opening must not change anything.
     if !batches.is_empty() {
-        bring_over(&db, &batches, &mut head).map_err(|error| row_error(folder, error))?;
+        replay_journal(&db, &batches, &mut head).map_err(|error| row_error(folder, error))?;
     }
     let mut machine = Machine::default();
     machine.set_next_lease(head.lease_ceiling);
@@ -202,7 +207,7 @@ fn read(folder: &Path, sealed: &Sealed, thorough: bool) -> Result<Content, OpenE
         read_tasks(&db, format, &mut machine).map_err(|error| row_error(folder, error))?;
     found.tubes = next_ids.len() as u64;
     check::counts(folder, &head, &found)?;
-    if thorough {
+    if with_bodies {
         check::bodies(&db).map_err(|error| row_error(folder, error))?;
     }
     let mut semaphores = SemaphoreHead::default();
@@ -212,25 +217,25 @@ fn read(folder: &Path, sealed: &Sealed, thorough: bool) -> Result<Content, OpenE
     }
     machine.restored();
     for key in machine.lost_semaphores() {
-        tracing::warn!(%key, "a tube names a semaphore that is lost; it lets nobody in until it is set anew");
+        tracing::warn!(%key, "a tube has a semaphore that is lost; no task is admitted until the semaphore is configured again");
     }
     let finish = || -> rusqlite::Result<()> {
         if !batches.is_empty() {
             db.execute_batch("COMMIT; PRAGMA cache_spill = ON")?;
         }
-        bring_up_to_date(&db, format)
+        migrate(&db, format)
     };
     finish().map_err(|error| row_error(folder, RowError::Sqlite(error)))?;
-    settle(folder, &db)?;
-    Ok(Content { db, head, semaphores, machine, next_ids })
+    sync_log(folder, &db)?;
+    Ok(StoredContent { db, head, semaphores, machine, next_ids })
 }
 
-/// Makes durable what was found in the log. SQLite believes commits there that were never synced, and after this the
-/// journal, which may have the only copy on disk, is begun anew. Copied into the database as well: after a sync that
-/// failed, the system takes what it did not write for written.
-fn settle(folder: &Path, db: &Connection) -> Result<(), OpenError> {
+/// Makes the content of the log durable. SQLite uses commits in the log that were never synced, and after
+/// this the journal is overwritten, which may have the only copy on disk. The log is also copied into the
+/// database: after a failed sync the system treats pages as written that are not.
+fn sync_log(folder: &Path, db: &Connection) -> Result<(), OpenError> {
     match db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
-        // There is room for the log at least, as it is there.
+        // The log itself fits, because it exists.
         Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull) => {}
         copied => copied.map_err(|error| row_error(folder, RowError::Sqlite(error)))?,
     }
@@ -240,14 +245,14 @@ fn settle(folder: &Path, db: &Connection) -> Result<(), OpenError> {
     }
 }
 
-/// Writes what the journal has more than the database, in a transaction that stays open.
-fn bring_over(db: &Connection, batches: &[Batch], head: &mut Head) -> Result<(), RowError> {
-    // Nothing of it may reach the log before all is found to be sound.
+/// Writes the batches that only the journal has into the database, in a transaction that stays open.
+fn replay_journal(db: &Connection, batches: &[Batch], head: &mut Head) -> Result<(), RowError> {
+    // None of it may reach the log before everything is found intact.
     db.execute_batch("PRAGMA cache_spill = OFF; BEGIN IMMEDIATE")?;
     rows::write_all(db, batches, head).map_err(as_row_error)
 }
 
-/// Why rows could not be written, to somebody who reads them.
+/// Converts an error of writing rows into one of reading them.
 pub(super) fn as_row_error(error: WriteError) -> RowError {
     match error {
         WriteError::Sqlite(error) => RowError::Sqlite(error),
@@ -255,8 +260,8 @@ pub(super) fn as_row_error(error: WriteError) -> RowError {
     }
 }
 
-/// Gives an older database the tables it lacks; last, when all that it has was found to be sound.
-fn bring_up_to_date(db: &Connection, format: i64) -> rusqlite::Result<()> {
+/// Creates the tables that an older database lacks; last, when everything in it was found intact.
+fn migrate(db: &Connection, format: i64) -> rusqlite::Result<()> {
     let missing = &MIGRATIONS[usize::try_from(format).unwrap_or(0).min(MIGRATIONS.len())..];
     if missing.is_empty() {
         return Ok(());
@@ -267,7 +272,7 @@ fn bring_up_to_date(db: &Connection, format: i64) -> rusqlite::Result<()> {
     tx.commit()
 }
 
-/// Fills the machine with tubes; returns the number of each and its next id.
+/// Restores the tubes; returns the number of each and its next id.
 fn read_tubes(db: &Connection, machine: &mut Machine) -> Result<Vec<(u32, u64)>, RowError> {
     let mut statement = db.prepare("SELECT * FROM tube ORDER BY number")?;
     let mut rows = statement.query([])?;
@@ -276,31 +281,31 @@ fn read_tubes(db: &Connection, machine: &mut Machine) -> Result<Vec<(u32, u64)>,
         let (number, record) = codec::read_tube(row)?;
         next_ids.push((number, record.next_id));
         if !machine.restore_tube(number, record) {
-            return Err(RowError::Damaged(format!("no tube can have the number {number}")));
+            return Err(RowError::Damaged(format!("tube number {number} is invalid")));
         }
     }
     Ok(next_ids)
 }
 
-/// Fills the machine with tasks; returns what was found, to be compared with what was written.
+/// Restores the tasks; returns their counts, to be compared with the head row.
 fn read_tasks(db: &Connection, format: i64, machine: &mut Machine) -> Result<Head, RowError> {
     let (mut found, mut last) = (Head::default(), None);
-    let lacking = if format < WITH_PRIORITIES { ", NULL AS semaphore_priority" } else { "" };
-    let task = format!("(SELECT *{lacking} FROM task)");
+    let added = if format < WITH_PRIORITIES { ", NULL AS semaphore_priority" } else { "" };
+    let task = format!("(SELECT *{added} FROM task)");
     let mut statement = db.prepare(&format!("SELECT {TASK_COLUMNS} FROM {task} ORDER BY key"))?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let (number, record) = codec::read_task(row)?;
         let id = record.id;
         let key = codec::key(number, id);
-        // A damaged tree may come by the same page again and again.
+        // A damaged tree may refer to the same page repeatedly.
         if last.is_some_and(|last| last >= key) {
             return Err(RowError::Damaged("its tasks are out of order".into()));
         }
         last = Some(key);
         found.add(key);
         if !machine.restore_task(number, record) {
-            let what = format!("task {id} cannot be in a tube of number {number}");
+            let what = format!("task {id} cannot belong to tube number {number}");
             return Err(RowError::Damaged(what));
         }
     }
@@ -311,12 +316,12 @@ pub(super) fn damaged(folder: &Path, what: &str) -> OpenError {
     OpenError::Damaged { folder: folder.to_owned(), what: what.to_owned() }
 }
 
-/// What the operating system says.
+/// Converts an error of the operating system.
 pub(super) fn unavailable(folder: &Path) -> impl Fn(io::Error) -> OpenError {
     |error| OpenError::Unavailable { folder: folder.to_owned(), what: error.to_string() }
 }
 
-/// What SQLite or a row says, as what the user can do about it.
+/// Converts an error of SQLite or of a row: either the store is unavailable or it is damaged.
 pub(super) fn row_error(folder: &Path, error: RowError) -> OpenError {
     use rusqlite::ErrorCode::{
         CannotOpen, DatabaseBusy, DatabaseLocked, DiskFull, FileLockingProtocolFailed, OutOfMemory,
@@ -327,7 +332,7 @@ pub(super) fn row_error(folder: &Path, error: RowError) -> OpenError {
         RowError::Sqlite(error) => error,
     };
     let unavailable = match error.sqlite_error_code() {
-        // A file that ends too early is damaged, whoever noticed it.
+        // A file that ends too early is damaged.
         Some(SystemIoFailure) => error
             .sqlite_error()
             .is_some_and(|error| error.extended_code != rusqlite::ffi::SQLITE_IOERR_SHORT_READ),
@@ -357,11 +362,11 @@ mod tests {
 
     use super::*;
 
-    /// A database that somebody else was busy with, or that was too much for the memory of the
-    /// moment, was called damaged, and its owner told to accept a loss.
+    /// A database that another program had locked, or an opening without enough memory, was reported as
+    /// damage, and the operator was advised to accept a loss.
     #[test]
-    fn only_damage_is_called_damage() {
-        let says = |code| {
+    fn only_damage_is_reported_as_damage() {
+        let error_of = |code| {
             let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
             row_error(Path::new("data"), error.into())
         };
@@ -373,36 +378,37 @@ mod tests {
             ffi::SQLITE_IOERR_READ,
             ffi::SQLITE_IOERR_LOCK,
         ] {
-            assert!(matches!(says(code), OpenError::Unavailable { .. }), "{code}");
+            assert!(matches!(error_of(code), OpenError::Unavailable { .. }), "{code}");
         }
         for code in [ffi::SQLITE_CORRUPT, ffi::SQLITE_NOTADB, ffi::SQLITE_IOERR_SHORT_READ] {
-            assert!(matches!(says(code), OpenError::Damaged { .. }), "{code}");
+            assert!(matches!(error_of(code), OpenError::Damaged { .. }), "{code}");
         }
     }
 
-    /// The registry made room for every number up to the highest: a tube with a good checksum and a
-    /// number near four billion took all memory.
+    /// The registry allocated an entry for every number up to the highest: a tube with a valid checksum and a
+    /// number near four billion used all memory.
     #[test]
-    fn a_tube_number_that_cannot_be() {
+    fn an_invalid_tube_number_is_damage() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut options = OpenOptions::default();
-        let Folder { db, mut known, .. } = open(folder.path(), &options).expect("the folder opens");
+        let OpenFolder { db, mut writer_state, .. } =
+            open(folder.path(), &options).expect("the folder opens");
         for (number, name) in [(0, "mail"), (u32::MAX, "far")] {
             let name = TubeName::new(name).expect("a good name");
             let record = TubeRecord { name, options: TubeOptions::new(Kind::Fifo), next_id: 0 };
             codec::write_tube(&db, number, &record).expect("a row");
-            known.head.tubes += 1;
+            writer_state.head.tubes += 1;
         }
-        known.head.write(&db).expect("a row");
+        writer_state.head.write(&db).expect("a row");
         drop(db);
         let refused = open(folder.path(), &options).map(|_| ()).expect_err("no such tube");
         assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
         options.accept_loss = true;
-        let left = open(folder.path(), &options).expect("what is left opens");
+        let left = open(folder.path(), &options).expect("the intact data opens");
         assert_eq!(left.machine.tube_numbers().collect::<Vec<_>>(), [0]);
     }
 
-    /// Every promise rests on this setting, and nothing else would show that it is missing.
+    /// All durability depends on this setting, and no other test would detect that it is missing.
     #[test]
     fn the_writer_syncs_every_commit() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,4 @@
-//! Which of the tubes that had a number in turn a body belongs to.
+//! Distinguishes the bodies of tubes that had the same number one after the other.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,33 +8,33 @@ use taskyard_core::limits::TUBES_MAX;
 
 use taskyard_store::BodyKey;
 
-/// Tube numbers take the lower bits of [`BodyKey::tube`], the generation the rest.
+/// Tube numbers use the lower bits of [`BodyKey::tube`], the generation the rest.
 const NUMBER_BITS: u32 = 14;
 const _: () = assert!(TUBES_MAX <= 1 << NUMBER_BITS);
 
-/// How often the tube of each number has lost all its tasks.
+/// How often the tube of each number was emptied.
 ///
-/// A body may be asked for before its tube is dropped and read after a new tube has got the same
-/// number and ids from 0 again; the keys of bodies therefore carry this count.
+/// A body may be requested before its tube is dropped and read after a new tube got the same number and ids
+/// from 0 again; so the keys of bodies contain this count.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Generations(Arc<Mutex<HashMap<u32, u32>>>);
 
 impl Generations {
-    /// The key of a body as it is now.
+    /// The key of a body in the current generation.
     pub fn key(&self, number: u32, id: TaskId) -> BodyKey {
         let generation = self.lock().get(&number).copied().unwrap_or(0);
         BodyKey { tube: number | (generation << NUMBER_BITS), id }
     }
 
-    /// Whether the key's tube still is the one it was made for.
+    /// Whether the tube was not emptied since the key was created.
     pub fn is_current(&self, key: BodyKey) -> bool {
         self.key(number(key), key.id) == key
     }
 
-    /// Nobody can ask while a commit that empties tubes is under way: afterwards, whoever has read
-    /// what it wrote finds out.
-    pub fn hold(&self) -> Emptying<'_> {
-        Emptying(self.lock())
+    /// Blocks [`Generations::key`] and [`Generations::is_current`] while a commit that empties tubes is in
+    /// progress: a reader that has read what the commit wrote then sees the new generation.
+    pub fn begin_emptying(&self) -> EmptyingGuard<'_> {
+        EmptyingGuard(self.lock())
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u32, u32>> {
@@ -43,11 +43,11 @@ impl Generations {
 }
 
 /// A commit that empties tubes.
-pub(super) struct Emptying<'a>(MutexGuard<'a, HashMap<u32, u32>>);
+pub(super) struct EmptyingGuard<'a>(MutexGuard<'a, HashMap<u32, u32>>);
 
-impl Emptying<'_> {
-    /// It has succeeded.
-    pub fn done(mut self, numbers: &[u32]) {
+impl EmptyingGuard<'_> {
+    /// Counts the tubes that were emptied, after the commit succeeded.
+    pub fn finish(mut self, numbers: &[u32]) {
         for number in numbers {
             let generation = self.0.entry(*number).or_insert(0);
             *generation = (*generation + 1) & (u32::MAX >> NUMBER_BITS);
@@ -70,10 +70,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_old_once_its_tube_was_emptied() {
+    fn a_key_is_outdated_once_its_tube_was_emptied() {
         let generations = Generations::default();
         let (old, other) = (generations.key(3, TaskId(0)), generations.key(4, TaskId(0)));
-        generations.hold().done(&[3]);
+        generations.begin_emptying().finish(&[3]);
         assert!(!generations.is_current(old));
         assert!(generations.is_current(other));
         let new = generations.key(3, TaskId(0));

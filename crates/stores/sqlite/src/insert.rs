@@ -1,4 +1,4 @@
-//! Writing new tasks.
+//! Inserts the rows of new tasks.
 
 use std::sync::LazyLock;
 
@@ -8,19 +8,19 @@ use taskyard_core::record::Record;
 
 use super::codec::{self, TaskColumns};
 
-/// A task to be written, with the key of its row.
+/// A task to insert, with the key of its row.
 pub(super) type NewRow<'a> = (i64, &'a Record, &'a Body);
 
-/// So many plain tasks are written with one statement: what a statement costs by itself is a third of
-/// what a row costs.
+/// Number of plain tasks that one statement inserts: the fixed cost of a statement is a third of the cost of
+/// a row.
 const RUN: usize = 16;
 
-/// How many columns a plain task fills.
+/// Number of columns that a plain task sets.
 const PLAIN_COLUMNS: usize = 8;
 
-/// Writes one plain task.
+/// Inserts one plain task.
 static PLAIN_ONE: LazyLock<String> = LazyLock::new(|| plain(1));
-/// Writes a run of them.
+/// Inserts [`RUN`] plain tasks.
 static PLAIN_RUN: LazyLock<String> = LazyLock::new(|| plain(RUN));
 
 fn plain(rows: usize) -> String {
@@ -29,17 +29,17 @@ fn plain(rows: usize) -> String {
     format!("INSERT OR IGNORE INTO task ({columns}) VALUES {rows}")
 }
 
-/// Writes new rows of `task`. Most tasks leave most columns empty, and a statement that does not
-/// mention these is faster.
-pub(super) struct Insert<'db> {
+/// Inserts rows of `task`. A plain task leaves the optional columns empty, and a statement without these is
+/// faster.
+pub(super) struct TaskInsert<'db> {
     run: CachedStatement<'db>,
     plain: CachedStatement<'db>,
     full: CachedStatement<'db>,
 }
 
-impl<'db> Insert<'db> {
+impl<'db> TaskInsert<'db> {
     pub fn new(db: &'db Connection) -> rusqlite::Result<Self> {
-        Ok(Insert {
+        Ok(TaskInsert {
             run: db.prepare_cached(&PLAIN_RUN)?,
             plain: db.prepare_cached(&PLAIN_ONE)?,
             full: db.prepare_cached(
@@ -48,8 +48,8 @@ impl<'db> Insert<'db> {
         })
     }
 
-    /// Writes these, in their order. `check` is told the first key of each statement, how many rows it
-    /// added and how many it should have.
+    /// Inserts the rows in their order. `check` receives the first key of each statement, the number of rows
+    /// that it added and the expected number.
     pub fn add_all<E: From<rusqlite::Error>>(
         &mut self,
         rows: &[NewRow<'_>],
@@ -57,8 +57,8 @@ impl<'db> Insert<'db> {
     ) -> Result<(), E> {
         for rows in rows.chunks(RUN) {
             if rows.len() == RUN && rows.iter().all(is_plain) {
-                for (place, row) in rows.iter().enumerate() {
-                    bind_plain(&mut self.run, place * PLAIN_COLUMNS, row)?;
+                for (index, row) in rows.iter().enumerate() {
+                    bind_plain(&mut self.run, index * PLAIN_COLUMNS, row)?;
                 }
                 check(rows[0].0, self.run.raw_execute()?, RUN)?;
                 continue;
@@ -70,7 +70,7 @@ impl<'db> Insert<'db> {
         Ok(())
     }
 
-    /// Writes one; the number of rows added is 0 when one of this key is there already.
+    /// Inserts one row and returns how many were added: 0 if the key exists already.
     pub fn add(&mut self, row: &NewRow<'_>) -> rusqlite::Result<usize> {
         if !is_plain(row) {
             return self.add_full(row);
@@ -104,7 +104,7 @@ impl<'db> Insert<'db> {
     }
 }
 
-/// Whether the columns that may be empty are.
+/// Whether all optional columns are empty.
 fn is_plain((_, record, body): &NewRow<'_>) -> bool {
     codec::is_plain(record) && body.meta().is_none()
 }
@@ -119,8 +119,8 @@ fn bind_plain(
     let data = body.payload();
     let data_sum = codec::body_sum(*key, None, data);
     let numbers = [*key, state, pri, created, attempts, sum, data_sum];
-    for (place, number) in (before + 1..).zip(numbers) {
-        statement.raw_bind_parameter(place, number)?;
+    for (parameter, number) in (before + 1..).zip(numbers) {
+        statement.raw_bind_parameter(parameter, number)?;
     }
     statement.raw_bind_parameter(before + PLAIN_COLUMNS, data)
 }

@@ -1,22 +1,22 @@
-//! The default store: the machine in memory, every change in one SQLite file.
+//! Stores tasks in memory and every change in one SQLite file; this is the default store.
 //!
-//! A batch of commands is applied to the machine, what changed is made durable in one step, then
-//! the batch is answered: the cost of a sync is shared by all who wait for it. A take changes
-//! nothing on disk and waits for none, except the first after opening and one in a million later:
-//! those reserve lease numbers. Payloads beyond a memory budget stay on disk.
+//! A batch of commands is applied to the machine, its changes are made durable in one step, then the replies
+//! are returned: all commands of the batch share the cost of one sync. A take changes nothing on disk and
+//! needs no sync, except the first after opening and later one in a million: those reserve lease numbers.
+//! Payloads that exceed a memory budget stay on disk.
 //!
-//! `folder` opens, `check` believes nothing, `writer` commits, `budget` says which payloads are in
-//! memory, `reader` loads the others, `checkpoint` keeps the log short, `codec` knows the rows,
-//! `salvage` saves what it can. Batches that only change tasks go to the `journal` first, from where `follow` brings
-//! them into the database.
+//! `folder` opens a store, `check` verifies its files, `writer` commits, `budget` decides which payloads are
+//! in memory, `reader` loads the others, `checkpoint` keeps the log short, `codec` encodes the rows,
+//! `salvage` recovers intact rows of a damaged database. Batches that only change tasks are written to the
+//! `journal` first; `applier` applies them to the database.
 
+mod applier;
 mod budget;
 mod check;
 mod checkpoint;
 mod clock;
 mod codec;
 mod folder;
-mod follow;
 mod generation;
 mod insert;
 mod journal;
@@ -46,12 +46,12 @@ use taskyard_store::{
 
 use budget::Budget;
 use generation::Generations;
-use lock::Lock;
-use reader::Reader;
+use lock::FolderLock;
+use reader::BodyReader;
 pub use writer::Fault;
 use writer::Writer;
 
-/// What it can do.
+/// The capabilities of the SQLite store.
 pub const CAPABILITIES: Capabilities = Capabilities {
     durable: true,
     exports: true,
@@ -67,7 +67,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
         ("the machine fails", "nothing that was answered, if the disk keeps what it confirmed"),
         (
             "the disk fails",
-            "everything since the last backup; damage to some pages is found and told",
+            "everything since the last backup; damage to some pages is detected and reported",
         ),
     ],
     ..Capabilities::plain("sqlite")
@@ -76,8 +76,9 @@ pub const CAPABILITIES: Capabilities = Capabilities {
 /// The embedded durable store.
 #[derive(Debug)]
 pub struct SqliteStore {
-    // Before the state, which has the lock of the folder: nobody reads when that is given up.
-    reader: Reader,
+    // Declared before the state, which holds the lock of the folder: no thread reads when the lock is
+    // released.
+    reader: BodyReader,
     generations: Generations,
     state: Mutex<State>,
 }
@@ -87,25 +88,25 @@ struct State {
     machine: Machine,
     writer: Writer,
     budget: Budget,
-    /// New tasks of batches that are in the journal only, so that their bodies must stay in memory.
-    fresh: VecDeque<(u64, Vec<i64>)>,
+    /// New tasks of batches that are in the journal only; their bodies must stay in memory.
+    unapplied_tasks: VecDeque<(u64, Vec<i64>)>,
     generations: Generations,
-    /// Held while the store is open; the last to go.
-    lock: Option<Lock>,
-    /// When the disk last took something, or refused it with this error.
+    /// Held while the store is open; dropped last.
+    lock: Option<FolderLock>,
+    /// Time and result of the latest write.
     latest_write: Option<(Timestamp, Result<(), Error>)>,
 }
 
-/// What was written, or refused, within this time need not be tried again to know how the disk is.
+/// The result of a write within this time is used as the health of the disk without another write.
 const PROBE_EVERY: Span = Span::from_secs(1);
 
 impl SqliteStore {
-    /// Opens the store in `folder`, making it if it is not there. Everything in it is read and
-    /// checked first.
+    /// Opens the store in `folder`, and creates it if it does not exist. Everything in it is read and checked
+    /// first.
     pub fn open(folder: &Path, options: &OpenOptions) -> Result<SqliteStore, OpenError> {
         let mut open = folder::open(folder, options)?;
-        let writer = Writer::start(folder, open.db, open.known)?;
-        let reader = Reader::start(folder)?;
+        let writer = Writer::start(folder, open.db, open.writer_state)?;
+        let reader = BodyReader::start(folder)?;
         open.lock.watch()?;
         let generations = Generations::default();
         let state = State {
@@ -113,58 +114,57 @@ impl SqliteStore {
             generations: generations.clone(),
             machine: open.machine,
             writer,
-            fresh: VecDeque::new(),
+            unapplied_tasks: VecDeque::new(),
             lock: Some(open.lock),
             latest_write: None,
         };
         Ok(SqliteStore { reader, generations, state: Mutex::new(state) })
     }
 
-    /// Makes a later commit or checkpoint fail, for tests of what a failure leaves behind.
+    /// Makes a later commit or checkpoint fail, for tests.
     pub fn set_fault(&self, fault: Option<Fault>) {
         self.state().writer.set_fault(fault);
     }
 
-    /// Copies the log into the database whenever it has so many pages, for tests that want to see
-    /// many copies.
+    /// Sets at how many pages the log is copied into the database, for tests.
     pub fn set_checkpoint_pages(&self, pages: i32) {
         self.state().writer.database().checkpointer.set_pages(pages);
     }
 
-    /// Refuses writes whenever the log has so many pages, for tests that want to see that.
+    /// Sets at how many pages of the log writes are refused, for tests.
     pub fn set_log_pages_max(&self, pages: i32) {
         self.state().writer.database().checkpointer.set_pages_max(pages);
     }
 
-    /// Writes larger batches straight into the database, for tests that want to see them there; with 0 all of them.
+    /// Writes batches larger than this directly into the database, for tests; with 0 all batches.
     pub fn set_journal_bytes(&self, bytes: usize) {
         self.state().writer.set_journal_bytes(bytes);
     }
 
-    /// Lets batches stay in the journal so long if they are few, for tests that want to see them there.
-    pub fn set_journal_patience(&self, patience: Duration) {
-        self.state().writer.set_patience(patience);
+    /// Sets how long a few batches may stay in the journal before they are applied, for tests.
+    pub fn set_journal_delay(&self, delay: Duration) {
+        self.state().writer.set_apply_delay(delay);
     }
 
-    /// Brings what is in the journal into the database now.
+    /// Applies all batches of the journal to the database now.
     pub fn catch_up(&self) -> Result<(), Error> {
         self.state().writer.catch_up()
     }
 
-    /// Makes the disk appear full beyond this many pages, for the same tests.
+    /// Makes the disk appear full beyond this many pages, for tests.
     pub fn limit_pages(&self, pages: u32) -> Result<(), Error> {
         let state = self.state();
         let limited = state.writer.database().db.pragma_update(None, "max_page_count", pages);
         limited.map_err(|error| Error::Store(error.to_string()))
     }
 
-    /// How many bytes of payloads are in memory or on their way there.
+    /// Bytes of payloads that are in memory or being loaded.
     pub fn payload_bytes(&self) -> usize {
         let state = self.state();
         state.budget.bytes(&state.machine)
     }
 
-    /// Reads bodies, and finds out what it means when one is not there.
+    /// Reads bodies, and decides for each missing one whether its task was removed or the body is lost.
     async fn load_current(&self, keys: Vec<BodyKey>) -> Vec<Result<Option<Body>, Error>> {
         let mut bodies = self.reader.load(keys.clone()).await;
         for (key, body) in keys.into_iter().zip(&mut bodies) {
@@ -172,7 +172,7 @@ impl SqliteStore {
             if !self.generations.is_current(key) {
                 *body = Ok(None);
             } else if *body == Ok(None) && self.state().machine.is_body_unloaded(number, key.id) {
-                *body = Err(reader::unreadable(key, &"its row is not found"));
+                *body = Err(reader::unreadable(key, &"its row is missing"));
             }
         }
         bodies
@@ -186,7 +186,7 @@ impl SqliteStore {
 impl Store for SqliteStore {
     fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed> {
         let state = &mut *self.state();
-        state.budget.shelve(&mut state.machine, self.reader.take_ahead());
+        state.budget.add_read_ahead(&mut state.machine, self.reader.take_ahead());
         let executed = state.execute(now, commands, &self.reader);
         Box::pin(ready(executed))
     }
@@ -217,8 +217,8 @@ impl Store for SqliteStore {
         Box::pin(ready(self.state().set_wall_ahead(now, micros)))
     }
 
-    fn export(&self, wanted: Export) -> Pending<'_, Result<Exported, Error>> {
-        Box::pin(ready(self.state().export(wanted)))
+    fn export(&self, request: Export) -> Pending<'_, Result<Exported, Error>> {
+        Box::pin(ready(self.state().export(request)))
     }
 
     fn import(&self, now: Timestamp, part: Import) -> Pending<'_, Result<(), Error>> {
@@ -226,7 +226,7 @@ impl Store for SqliteStore {
     }
 
     fn close(&self) -> Pending<'_, Result<(), Error>> {
-        // Before the folder is given up: nobody reads then.
+        // Before the lock of the folder is released: no thread may read then.
         self.reader.stop();
         let closed = self.state().close();
         Box::pin(ready(closed))
@@ -234,20 +234,20 @@ impl Store for SqliteStore {
 }
 
 impl State {
-    fn execute(&mut self, now: Timestamp, commands: Vec<Command>, reader: &Reader) -> Executed {
+    fn execute(&mut self, now: Timestamp, commands: Vec<Command>, reader: &BodyReader) -> Executed {
         let (mut shown, mut replies) = (Vec::new(), Vec::new());
         self.machine.begin();
         for command in commands {
             shown.push(self.shown_tube(&command));
             replies.push(self.machine.apply(now, command));
         }
-        self.complete_outcomes(&shown, &mut replies);
+        self.load_outcome_bodies(&shown, &mut replies);
         let changes = self.machine.changes();
         let cleared = changes.cleared.clone();
         match self.commit(now, changes) {
             Ok(new) => {
                 self.machine.keep();
-                forget_emptied(&mut replies, &shown, &cleared);
+                remove_emptied_tasks(&mut replies, &shown, &cleared);
                 self.spill(new);
             }
             Err(error) => {
@@ -264,29 +264,29 @@ impl State {
         Executed { replies, effects: self.machine.take_effects(), unloaded }
     }
 
-    /// Returns the keys of new tasks.
+    /// Makes the changes durable. Returns the keys of new tasks.
     fn commit(&mut self, now: Timestamp, changes: Changes) -> Result<Vec<i64>, Error> {
         let Some(lock) = &mut self.lock else {
             return Err(Error::Store("the store is closed".into()));
         };
         lock.check().map_err(|why| self.writer.refuse(&why))?;
-        // What is too much for memory should leave it at once.
-        let straight = self.budget.is_exceeded(&self.machine);
+        // Bodies that exceed the budget should leave memory at once, so they go directly into the database.
+        let is_direct = self.budget.is_exceeded(&self.machine);
         let (batch, cleared) = (self.writer.head.batch, changes.cleared.clone());
-        let emptying = (!cleared.is_empty()).then(|| self.generations.hold());
-        let committed = self.writer.commit(&self.machine, changes, straight);
+        let emptying = (!cleared.is_empty()).then(|| self.generations.begin_emptying());
+        let committed = self.writer.commit(&self.machine, changes, is_direct);
         match &committed {
             Err(error) => self.latest_write = Some((now, Err(error.clone()))),
             Ok(_) if self.writer.head.batch != batch => self.latest_write = Some((now, Ok(()))),
             Ok(_) => {}
         }
         if let (Some(emptying), Ok(_)) = (emptying, &committed) {
-            emptying.done(&cleared);
+            emptying.finish(&cleared);
         }
         committed
     }
 
-    /// Written down first: after a crash what was delayed must not be due because the wall clock was set.
+    /// Written first: after a crash a delayed task must not be due because the wall clock was set.
     fn set_wall_ahead(&mut self, now: Timestamp, micros: i64) -> Result<(), Error> {
         let Some(lock) = &mut self.lock else {
             return Err(Error::Store("the store is closed".into()));
@@ -299,7 +299,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether anything can be written, found out by writing unless that was done a moment ago.
+    /// Checks that the disk can be written, by a write unless there was one a moment ago.
     fn health(&mut self, now: Timestamp) -> Result<StoreHealth, Error> {
         let Some(lock) = &mut self.lock else {
             return Err(Error::Store("the store is closed".into()));
@@ -323,19 +323,21 @@ impl State {
         })
     }
 
-    /// Takes bodies out of memory that are too many, once the database has them.
+    /// Drops bodies from memory that exceed the budget, once the database has them.
     fn spill(&mut self, new: Vec<i64>) {
         if !new.is_empty() {
-            self.fresh.push_back((self.writer.head.batch, new));
+            self.unapplied_tasks.push_back((self.writer.head.batch, new));
         }
-        if !self.fresh.is_empty()
+        if !self.unapplied_tasks.is_empty()
             && self.budget.is_exceeded(&self.machine)
             && let Err(error) = self.writer.catch_up()
         {
-            tracing::warn!(%error, "more payloads than planned stay in memory");
+            tracing::warn!(%error, "cannot apply the journal, so more payloads than planned stay in memory");
         }
         let in_database = self.writer.in_database();
-        while let Some((_, keys)) = self.fresh.pop_front_if(|(batch, _)| *batch <= in_database) {
+        while let Some((_, keys)) =
+            self.unapplied_tasks.pop_front_if(|(batch, _)| *batch <= in_database)
+        {
             self.budget.spill(&mut self.machine, &keys);
         }
     }
@@ -351,10 +353,10 @@ impl State {
         }
     }
 
-    /// Reads the bodies of finished tasks that shall be shown and are on disk only: before the
-    /// commit, after which the rows may be gone. What cannot be read is left out, since it must not
-    /// keep anybody from finishing the task.
-    fn complete_outcomes(&self, shown: &[Option<u32>], replies: &mut [Result<Reply, Error>]) {
+    /// Loads the bodies of finished tasks that the reply shows and that are on disk only: before the commit,
+    /// which may delete their rows. An unreadable body is omitted, because it must not prevent the finish of
+    /// the task.
+    fn load_outcome_bodies(&self, shown: &[Option<u32>], replies: &mut [Result<Reply, Error>]) {
         for (number, reply) in shown.iter().zip(replies) {
             let (Some(number), Ok(Reply::Finished(outcomes))) = (number, reply) else { continue };
             let tasks = outcomes.iter_mut().filter_map(|outcome| match outcome {
@@ -365,7 +367,7 @@ impl State {
                 match reader::read_body(&self.writer.database().db, *number, task.id) {
                     Ok(body) => task.body = body,
                     Err(error) => {
-                        tracing::error!(task = %task.id, ?error, "finished a task without a payload");
+                        tracing::error!(task = %task.id, ?error, "cannot read the payload of a finished task; the reply omits it");
                     }
                 }
             }
@@ -375,21 +377,20 @@ impl State {
     /// The tasks in the replies whose bodies are not in memory.
     fn unloaded(&self, shown: &[Option<u32>], replies: &[Result<Reply, Error>]) -> Vec<Unloaded> {
         let mut unloaded = Vec::new();
-        for (place, (number, reply)) in shown.iter().zip(replies).enumerate() {
+        for (index, (number, reply)) in shown.iter().zip(replies).enumerate() {
             let (Some(number), Ok(Reply::Taken(tasks) | Reply::Tasks(tasks))) = (number, reply)
             else {
                 continue;
             };
             for (item, task) in tasks.iter().enumerate().filter(|(_, task)| task.body.is_none()) {
                 let key = self.generations.key(*number, task.id);
-                unloaded.push(Unloaded { reply: place, item, key });
+                unloaded.push(Unloaded { reply: index, item, key });
             }
         }
         unloaded
     }
 
-    /// Gives taken tasks back, empties the log into the database and gives the folder up, whether or
-    /// not that succeeded.
+    /// Releases taken tasks, empties the log into the database and releases the folder, even if that failed.
     fn close(&mut self) -> Result<(), Error> {
         if self.lock.is_none() {
             return Ok(());
@@ -401,7 +402,7 @@ impl State {
         let closed = self
             .writer
             .commit(&self.machine, changes, false)
-            .and_then(|_| self.writer.give_up_reserved_ids(&self.machine))
+            .and_then(|_| self.writer.release_reserved_ids(&self.machine))
             .and_then(|()| self.writer.close());
         self.machine.keep();
         self.writer.disconnect();
@@ -412,9 +413,13 @@ impl State {
     }
 }
 
-/// Tasks leave the replies that were shown before their tube was emptied in the same batch and whose
-/// bodies are on disk only: they are gone.
-fn forget_emptied(replies: &mut [Result<Reply, Error>], shown: &[Option<u32>], emptied: &[u32]) {
+/// Removes tasks from replies whose tube was emptied later in the same batch and whose bodies are on disk
+/// only: they no longer exist.
+fn remove_emptied_tasks(
+    replies: &mut [Result<Reply, Error>],
+    shown: &[Option<u32>],
+    emptied: &[u32],
+) {
     for (number, reply) in shown.iter().zip(replies) {
         let (Some(number), Ok(Reply::Taken(tasks) | Reply::Tasks(tasks))) = (number, reply) else {
             continue;

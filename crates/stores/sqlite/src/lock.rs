@@ -1,7 +1,8 @@
-//! The lock of a folder, and the check that the files at its paths are still those that were opened.
+//! Locks a folder and checks that the files at its paths are still those that were opened.
 //!
-//! A lock on `taskyard.lock` alone is lost when that file is removed: the next process makes a new one and locks that.
-//! So the database is locked as well, and the files are compared with their paths while the store is open.
+//! A lock on `taskyard.lock` alone is lost when that file is removed: the next process creates a new one and
+//! locks that. So the database is locked too, and the files are compared with their paths while the store is
+//! open.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -16,64 +17,66 @@ use taskyard_store::OpenError;
 
 /// The files are compared with their paths at most this often.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
-/// How often a lock file that is replaced meanwhile is opened anew.
+/// How often a lock file that is replaced meanwhile is opened again.
 const TRIES: usize = 10;
 
 /// The locks of an open folder.
 #[derive(Debug)]
-pub(super) struct Lock {
+pub(super) struct FolderLock {
     folder: PathBuf,
     file: File,
-    /// Never closed while SQLite has the database open: that would end SQLite's own locks on it.
+    /// Never closed while SQLite has the database open: that would release SQLite's own locks on it.
     database: Option<File>,
-    files: Vec<Watched>,
+    files: Vec<WatchedFile>,
     checked: Option<Instant>,
 }
 
-/// A file that must stay the one at its path.
+/// A file that must not be replaced at its path.
 #[derive(Debug)]
-struct Watched {
+struct WatchedFile {
     path: PathBuf,
-    /// `None` until there is one.
-    identity: Option<Identity>,
+    /// `None` until the file exists.
+    identity: Option<FileIdentity>,
 }
 
-/// Which file it is, whatever its name.
+/// Identifies a file independently of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity {
+struct FileIdentity {
     device: u64,
     inode: u64,
 }
 
-impl Identity {
-    fn of(file: &File) -> io::Result<Identity> {
+impl FileIdentity {
+    fn of(file: &File) -> io::Result<FileIdentity> {
         let metadata = file.metadata()?;
-        Ok(Identity { device: metadata.dev(), inode: metadata.ino() })
+        Ok(FileIdentity { device: metadata.dev(), inode: metadata.ino() })
     }
 
-    /// The file at a path, if there is one.
-    fn at(path: &Path) -> io::Result<Option<Identity>> {
+    /// The identity of the file at a path, if it exists.
+    fn at(path: &Path) -> io::Result<Option<FileIdentity>> {
         match std::fs::metadata(path) {
-            Ok(metadata) => Ok(Some(Identity { device: metadata.dev(), inode: metadata.ino() })),
+            Ok(metadata) => {
+                Ok(Some(FileIdentity { device: metadata.dev(), inode: metadata.ino() }))
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
     }
 }
 
-impl Lock {
+impl FolderLock {
     /// Locks the folder and the database in it, if there is one.
-    pub fn take(folder: &Path) -> Result<Lock, OpenError> {
+    pub fn take(folder: &Path) -> Result<FolderLock, OpenError> {
         let path = lock_file(folder);
         for _ in 0..TRIES {
             let mut options = File::options();
             options.write(true).create(true).truncate(false).mode(FILE_MODE);
             let file = lock(folder, options.open(&path).map_err(unavailable(folder))?)?;
-            let (held, found) = (Identity::of(&file), Identity::at(&path));
-            // Between opening and locking it may have been removed and made anew.
+            let (held, found) = (FileIdentity::of(&file), FileIdentity::at(&path));
+            // The file may have been replaced between opening and locking.
             if found.map_err(unavailable(folder))? == Some(held.map_err(unavailable(folder))?) {
                 let (folder, files) = (folder.to_owned(), Vec::new());
-                let mut lock = Lock { folder, file, database: None, files, checked: None };
+                let mut lock = FolderLock { folder, file, database: None, files, checked: None };
                 lock.take_database()?;
                 return Ok(lock);
             }
@@ -84,8 +87,8 @@ impl Lock {
     /// Locks the database, unless the one at its path is locked already.
     pub fn take_database(&mut self) -> Result<(), OpenError> {
         let (folder, path) = (&self.folder, database(&self.folder));
-        let found = Identity::at(&path).map_err(unavailable(folder))?;
-        let held = self.database.as_ref().map(Identity::of).transpose();
+        let found = FileIdentity::at(&path).map_err(unavailable(folder))?;
+        let held = self.database.as_ref().map(FileIdentity::of).transpose();
         if found.is_none() || !path.is_file() || found == held.map_err(unavailable(folder))? {
             return Ok(());
         }
@@ -94,19 +97,19 @@ impl Lock {
         Ok(())
     }
 
-    /// Remembers which files the folder has, now that all of them are open.
+    /// Records the identities of the files, when all of them are open.
     pub fn watch(&mut self) -> Result<(), OpenError> {
         let folder = &self.folder;
         let paths = [lock_file(folder), database(folder), log(folder), seal_file(folder)];
         let paths = paths.into_iter().chain([folder.join("taskyard.db-shm")]);
         for path in paths.chain(journal::paths(folder)) {
-            let identity = Identity::at(&path).map_err(unavailable(folder))?;
-            self.files.push(Watched { path, identity });
+            let identity = FileIdentity::at(&path).map_err(unavailable(folder))?;
+            self.files.push(WatchedFile { path, identity });
         }
         Ok(())
     }
 
-    /// Compares the files with their paths, at most once a second; tells what is wrong.
+    /// Compares the files with their paths, at most once a second; the error names the file that was changed.
     pub fn check(&mut self) -> Result<(), String> {
         if self.checked.is_some_and(|checked| checked.elapsed() < CHECK_EVERY) {
             return Ok(());
@@ -115,14 +118,14 @@ impl Lock {
         self.check_now()
     }
 
-    /// The same at once.
+    /// Compares the files with their paths now.
     pub fn check_now(&mut self) -> Result<(), String> {
-        for Watched { path, identity } in &mut self.files {
-            let found = match Identity::at(path) {
+        for WatchedFile { path, identity } in &mut self.files {
+            let found = match FileIdentity::at(path) {
                 Ok(found) => found,
-                // It says nothing about the file, which is open, and may pass.
+                // The error says nothing about the open file and may be transient.
                 Err(error) => {
-                    tracing::warn!(%error, "cannot look at {}", path.display());
+                    tracing::warn!(%error, "cannot read the metadata of {}", path.display());
                     continue;
                 }
             };
@@ -132,7 +135,7 @@ impl Lock {
             if found != *identity {
                 let what = if found.is_none() { "removed" } else { "replaced" };
                 return Err(format!(
-                    "{} was {what} while the server runs; stop the server, make sure that no other one uses the \
+                    "{} was {what} while the server was running; stop the server, make sure that no other one uses the \
                      folder, and start it again",
                     path.display()
                 ));
@@ -141,7 +144,8 @@ impl Lock {
         Ok(())
     }
 
-    /// Gives the folder up. Not only dropped: a program that is just being started may have the files for a moment.
+    /// Releases the folder. Unlocks explicitly, because a process that is being started may have inherited
+    /// the files.
     pub fn release(self) {
         _ = self.file.unlock();
         if let Some(database) = self.database {

@@ -1,4 +1,4 @@
-//! Permissions: only the owner may read and change the folder and its files.
+//! Restricts permissions: only the owner may read and change the folder and its files.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
@@ -8,35 +8,36 @@ use std::path::Path;
 use super::folder::unavailable;
 use taskyard_store::OpenError;
 
-/// Of every file.
+/// The mode of every file.
 pub(super) const FILE_MODE: u32 = 0o600;
-/// Of the folder.
+/// The mode of the folder.
 const FOLDER_MODE: u32 = 0o700;
-/// What the group and others may do.
+/// The permissions of the group and of other users.
 const OTHERS: u32 = 0o077;
-/// What lets the group or others change something.
+/// The permissions of the group and of other users to write.
 const OTHERS_WRITE: u32 = 0o022;
-/// How the names of our files begin.
+/// The prefix of the names of the store's files.
 const OURS: &str = "taskyard.";
 
-/// Makes the folder if it is not there, and takes away what others may do with it and with the files of the store. A
-/// folder that also has other files is left as it is, unless others can write to it: then it is refused.
+/// Creates the folder if it does not exist, and removes the permissions of other users for it and for the
+/// files of the store. A folder that also has other files is not changed, but refused if other users can
+/// write to it.
 pub(super) fn make_private(folder: &Path) -> Result<(), OpenError> {
     DirBuilder::new()
         .recursive(true)
         .mode(FOLDER_MODE)
         .create(folder)
         .map_err(unavailable(folder))?;
-    let mut shared = false;
+    let mut has_other_files = false;
     for entry in fs::read_dir(folder).map_err(unavailable(folder))? {
         let entry = entry.map_err(unavailable(folder))?;
         let ours = entry.file_name().to_string_lossy().starts_with(OURS);
-        shared |= !ours;
+        has_other_files |= !ours;
         if ours && entry.file_type().is_ok_and(|kind| kind.is_file()) {
             repair(folder, &entry.path())?;
         }
     }
-    if !shared {
+    if !has_other_files {
         return repair(folder, folder);
     }
     let mode = mode_of(folder).map_err(unavailable(folder))?;
@@ -47,11 +48,12 @@ pub(super) fn make_private(folder: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Takes away what others may do with a file or folder. Where that is not possible it is refused if they can write.
+/// Removes the permissions of other users for a file or folder. If that fails, the folder is refused if they
+/// can write.
 fn repair(folder: &Path, path: &Path) -> Result<(), OpenError> {
     let mode = match mode_of(path) {
         Ok(mode) => mode,
-        // A file of a database that another process is closing just now.
+        // Another process that closes the database has just removed the file.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(unavailable(folder)(error)),
     };

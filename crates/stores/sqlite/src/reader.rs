@@ -1,4 +1,4 @@
-//! Bodies that are on disk only: read by a thread of its own, so that the writer never waits.
+//! Reads bodies from disk on a thread of its own, so that the writer never waits.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -15,65 +15,65 @@ use super::folder::connect;
 use super::generation;
 use taskyard_store::{BodyKey, OpenError};
 
-/// The reading thread, and what it has read ahead.
+/// The reading thread and the bodies that it has read ahead.
 #[derive(Debug)]
-pub(super) struct Reader {
-    jobs: Mutex<Option<Sender<Job>>>,
-    ahead: Arc<Mutex<Vec<Ahead>>>,
+pub(super) struct BodyReader {
+    jobs: Mutex<Option<Sender<ReadJob>>>,
+    ahead: Arc<Mutex<Vec<ReadAheadBodies>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// Bodies that were read ahead.
 #[derive(Debug)]
-pub(super) struct Ahead {
+pub(super) struct ReadAheadBodies {
     pub bodies: Vec<(BodyKey, Body)>,
-    /// How many bytes they might have had.
-    pub room: usize,
-    /// Whether there were more.
-    pub cut: bool,
+    /// Maximum bytes that the request allowed.
+    pub bytes_max: usize,
+    /// Whether the limit cut the request short.
+    pub is_truncated: bool,
 }
 
-/// What a load answers for each key: a body, `None` where the task is gone.
+/// The result of a load for each key: a body, or `None` if the task was removed.
 type Loaded = Vec<Result<Option<Body>, Error>>;
 
-enum Job {
+enum ReadJob {
     Load { keys: Vec<BodyKey>, answer: oneshot::Sender<Loaded> },
-    ReadAhead { keys: Vec<BodyKey>, room: usize },
+    ReadAhead { keys: Vec<BodyKey>, bytes_max: usize },
 }
 
-impl Reader {
-    pub fn start(folder: &Path) -> Result<Reader, OpenError> {
+impl BodyReader {
+    pub fn start(folder: &Path) -> Result<BodyReader, OpenError> {
         let db = connect(folder)?;
         let (sender, receiver) = channel();
         let ahead = Arc::new(Mutex::new(Vec::new()));
-        let shelf = ahead.clone();
+        let thread_ahead = ahead.clone();
         let thread = std::thread::Builder::new()
             .name("taskyard-reader".into())
-            .spawn(move || serve(&db, &receiver, &shelf))
+            .spawn(move || serve(&db, &receiver, &thread_ahead))
             .map_err(|error| OpenError::Unavailable {
                 folder: folder.to_owned(),
                 what: error.to_string(),
             })?;
-        Ok(Reader { jobs: Mutex::new(Some(sender)), ahead, thread: Mutex::new(Some(thread)) })
+        Ok(BodyReader { jobs: Mutex::new(Some(sender)), ahead, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Reads bodies for somebody who waits for them.
+    /// Reads bodies and waits for them.
     pub async fn load(&self, keys: Vec<BodyKey>) -> Loaded {
         let (answer, answered) = oneshot::channel();
         let count = keys.len();
-        self.send(Job::Load { keys, answer });
-        // A reader that has stopped says nothing about the bodies.
+        self.send(ReadJob::Load { keys, answer });
+        // A stopped reader knows nothing about the bodies.
         answered.await.unwrap_or_else(|_| vec![Err(Error::ShuttingDown); count])
     }
 
-    /// Reads bodies that will be wanted soon, at most `room` bytes of them; they are found in
-    /// `take_ahead` some time later.
-    pub fn read_ahead(&self, keys: Vec<BodyKey>, room: usize) {
-        self.send(Job::ReadAhead { keys, room });
+    /// Reads bodies that will be needed soon, at most `bytes_max` bytes of them; a later
+    /// [`BodyReader::take_ahead`] returns them.
+    pub fn read_ahead(&self, keys: Vec<BodyKey>, bytes_max: usize) {
+        self.send(ReadJob::ReadAhead { keys, bytes_max });
     }
 
-    /// What has been read ahead since the last call.
-    pub fn take_ahead(&self) -> Vec<Ahead> {
+    /// Returns the bodies that were read ahead since the last call.
+    pub fn take_ahead(&self) -> Vec<ReadAheadBodies> {
         std::mem::take(&mut *self.ahead.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -85,26 +85,26 @@ impl Reader {
         }
     }
 
-    fn send(&self, job: Job) {
-        // A stopped reader drops the job, and with it the sender its caller waits for.
+    fn send(&self, job: ReadJob) {
+        // A stopped reader drops the job and with it the sender for the reply.
         if let Some(jobs) = &*self.jobs.lock().unwrap_or_else(PoisonError::into_inner) {
             _ = jobs.send(job);
         }
     }
 }
 
-impl Drop for Reader {
+impl Drop for BodyReader {
     fn drop(&mut self) {
         self.stop();
     }
 }
 
-fn serve(db: &Connection, jobs: &Receiver<Job>, ahead: &Mutex<Vec<Ahead>>) {
+fn serve(db: &Connection, jobs: &Receiver<ReadJob>, ahead: &Mutex<Vec<ReadAheadBodies>>) {
     while let Ok(job) = jobs.recv() {
         match job {
-            Job::Load { keys, answer } => _ = answer.send(load(db, &keys)),
-            Job::ReadAhead { keys, room } => {
-                let found = read_ahead(db, &keys, room);
+            ReadJob::Load { keys, answer } => _ = answer.send(load(db, &keys)),
+            ReadJob::ReadAhead { keys, bytes_max } => {
+                let found = read_ahead(db, &keys, bytes_max);
                 ahead.lock().unwrap_or_else(PoisonError::into_inner).push(found);
             }
         }
@@ -115,12 +115,12 @@ fn load(db: &Connection, keys: &[BodyKey]) -> Loaded {
     let mut loaded = Vec::with_capacity(keys.len());
     for run in runs(keys) {
         let mut bodies = vec![Ok(None); run.len()];
-        let read = read_run(db, run, |place, body| {
-            bodies[place] = Ok(Some(body));
+        let read = read_run(db, run, |index, body| {
+            bodies[index] = Ok(Some(body));
             true
         });
         if read.is_err() {
-            // What is wrong with one of them does not concern the others.
+            // An error of one body does not affect the others.
             bodies = run.iter().map(|key| read_one(db, *key)).collect();
         }
         loaded.append(&mut bodies);
@@ -128,34 +128,35 @@ fn load(db: &Connection, keys: &[BodyKey]) -> Loaded {
     loaded
 }
 
-fn read_ahead(db: &Connection, keys: &[BodyKey], room: usize) -> Ahead {
-    let mut ahead = Ahead { bodies: Vec::with_capacity(keys.len()), room, cut: false };
-    let mut left = room;
+fn read_ahead(db: &Connection, keys: &[BodyKey], bytes_max: usize) -> ReadAheadBodies {
+    let mut ahead =
+        ReadAheadBodies { bodies: Vec::with_capacity(keys.len()), bytes_max, is_truncated: false };
+    let mut left = bytes_max;
     for run in runs(keys) {
-        // What cannot be read is found out by whoever wants it.
-        _ = read_run(db, run, |place, body| {
+        // An unreadable body is reported when it is loaded.
+        _ = read_run(db, run, |index, body| {
             let Some(rest) = left.checked_sub(body.footprint()) else {
-                ahead.cut = true;
+                ahead.is_truncated = true;
                 return false;
             };
             left = rest;
-            ahead.bodies.push((run[place], body));
+            ahead.bodies.push((run[index], body));
             true
         });
-        if ahead.cut {
+        if ahead.is_truncated {
             break;
         }
     }
     ahead
 }
 
-/// Neighbours in the table.
+/// Splits keys into ranges of consecutive rows.
 fn runs(keys: &[BodyKey]) -> impl Iterator<Item = &[BodyKey]> {
     keys.chunk_by(|a, b| a.tube == b.tube && a.id.0 + 1 == b.id.0)
 }
 
-/// Reads the bodies of neighbours with one statement: finding each row by itself costs more than reading it. `found`
-/// is told the place of each in the run, and whether to go on is its answer.
+/// Reads the bodies of consecutive rows with one statement: finding each row separately costs more than
+/// reading it. `found` receives the index of each body in the range, and returns whether to continue.
 fn read_run(
     db: &Connection,
     run: &[BodyKey],
@@ -178,30 +179,30 @@ fn read_run(
 fn read_one(db: &Connection, key: BodyKey) -> Result<Option<Body>, Error> {
     read_body(db, generation::number(key), key.id).map_err(|error| match error {
         RowError::Damaged(what) => unreadable(key, &what),
-        RowError::Sqlite(error) if may_pass(&error) => {
-            Error::Overloaded("a payload could not be read from disk for now")
+        RowError::Sqlite(error) if is_transient(&error) => {
+            Error::Overloaded("a payload cannot be read from disk at the moment")
         }
         RowError::Sqlite(error) => unreadable(key, &error),
     })
 }
 
-/// What is said of a body that is lost, and what to do about it.
+/// The error for a lost body.
 pub(super) fn unreadable(key: BodyKey, what: &dyn Display) -> Error {
     let (id, number) = (key.id, generation::number(key));
     Error::Store(format!(
         "the payload of task {id} in tube number {number} cannot be read: {what}; delete the task, \
-         or restart with --accept-loss to keep what is sound"
+         or restart with --accept-loss to keep the intact data"
     ))
 }
 
-/// Whether the same row may be read well a little later.
-fn may_pass(error: &rusqlite::Error) -> bool {
+/// Whether the error is transient.
+fn is_transient(error: &rusqlite::Error) -> bool {
     use rusqlite::ErrorCode::{CannotOpen, DatabaseBusy, DatabaseLocked, OutOfMemory};
     let code = error.sqlite_error_code();
     matches!(code, Some(CannotOpen | DatabaseBusy | DatabaseLocked | OutOfMemory))
 }
 
-/// The body of a task, if there is a row of it.
+/// Reads the body of a task; `None` if it has no row.
 pub(super) fn read_body(db: &Connection, tube: u32, id: TaskId) -> Result<Option<Body>, RowError> {
     let key = codec::key(tube, id);
     let sql = "SELECT data_sum, meta, data FROM task WHERE key = ?";

@@ -1,41 +1,42 @@
-//! What a batch changes about tasks, and how that gets into their table.
+//! Collects the changes of a batch to the rows of tasks, and writes them.
 
 use rusqlite::{Connection, OptionalExtension, params};
 use taskyard_core::record::{Change, Record};
 use taskyard_core::{Machine, TaskId, TubeRecord};
 
 use super::codec::{self, Head, RowError, TaskColumns};
-use super::insert::{Insert, NewRow};
+use super::insert::{NewRow, TaskInsert};
 use super::write_error::WriteError;
 
-/// How many ids of a temporary tube are reserved on disk at a time: its tasks are not written, so nothing else would
-/// tell after a crash which ids were used. A tube that used many gets more at a time, since each reserve costs a sync.
+/// How many ids of a temporary tube are reserved on disk at a time: its tasks are not written, so after a
+/// crash nothing else shows which ids were used. A tube that used many reserves more at a time, because each
+/// reservation costs a sync.
 const IDS_RESERVED_MIN: u64 = 64;
 const IDS_RESERVED_MAX: u64 = 1 << 20;
 
-/// A batch that only changes tasks, and the head of the store after it.
+/// A batch that only changes tasks, and the head row after it.
 #[derive(Debug, PartialEq)]
 pub(super) struct Batch {
     pub head: Head,
     pub rows: Rows,
 }
 
-/// Rows of tasks that come, change and go, each at most once.
+/// Rows of tasks to insert, update and delete; each row occurs at most once.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Rows {
     pub inserts: Vec<(i64, Record)>,
     pub updates: Vec<(i64, Record)>,
     /// Keys, ascending.
     pub removed: Vec<i64>,
-    /// The next ids of tubes, by number, of which no task's row would tell.
+    /// The next ids of tubes, by number, which no row of a task shows.
     pub next_ids: Vec<(u32, u64)>,
 }
 
 impl Rows {
-    /// What these changes mean on disk, where `next_ids` are the next ids that it knows.
+    /// Converts changes into rows. `next_ids` are the next ids on disk, by the number of the tube.
     pub fn new(machine: &Machine, changes: Vec<(u32, Change)>, next_ids: &[u64]) -> Self {
         let mut rows = Rows::default();
-        // Neighbouring changes mostly concern one tube, so the last answer is kept.
+        // Consecutive changes mostly concern one tube, so the last lookup is kept.
         let mut latest = (u32::MAX, true, 0);
         for (number, change) in changes {
             if latest.0 != number {
@@ -68,7 +69,7 @@ impl Rows {
                 }
             }
             Change::Update(mut record) => {
-                // It stays as it is, and should not stay in memory because of this.
+                // The body does not change, and must not stay in memory because of this.
                 record.body = None;
                 self.updates.push((codec::key(number, record.id), record));
             }
@@ -84,13 +85,13 @@ impl Rows {
             && self.removed.is_empty()
     }
 
-    /// Counts what comes and goes.
+    /// Counts inserted and deleted rows.
     pub fn count(&self, head: &mut Head) {
         self.inserts.iter().for_each(|row| head.add(row.0));
         self.removed.iter().for_each(|key| head.remove(*key));
     }
 
-    /// Writes all of it.
+    /// Writes all rows.
     pub fn write(&self, db: &Connection) -> Result<(), WriteError> {
         for (number, next_id) in &self.next_ids {
             write_next_id(db, *number, *next_id)?;
@@ -109,7 +110,7 @@ impl Rows {
             .iter()
             .filter_map(|(key, record)| Some((*key, record, record.body.as_ref()?)))
             .collect();
-        Insert::new(db)?.add_all(&rows, expect_rows)
+        TaskInsert::new(db)?.add_all(&rows, expect_rows)
     }
 
     pub fn update(&self, db: &Connection) -> Result<(), WriteError> {
@@ -136,7 +137,7 @@ impl Rows {
         Ok(())
     }
 
-    /// Removes rows; neighbours go with one statement.
+    /// Deletes rows; one statement deletes consecutive rows.
     pub fn remove(&self, db: &Connection) -> Result<(), WriteError> {
         if self.removed.is_empty() {
             return Ok(());
@@ -150,7 +151,7 @@ impl Rows {
     }
 }
 
-/// Writes the batches into the database, within a transaction; `head` becomes that of the last.
+/// Writes batches within a transaction; `head` becomes the head of the last one.
 pub(super) fn write_all<'a>(
     db: &Connection,
     batches: impl IntoIterator<Item = &'a Batch>,
@@ -162,7 +163,7 @@ pub(super) fn write_all<'a>(
         batch.rows.count(head);
         let expected = [batch.head.tubes, batch.head.tasks, batch.head.task_keys];
         if !follows || [head.tubes, head.tasks, head.task_keys] != expected {
-            let what = format!("batch {} does not follow what is there", batch.head.batch);
+            let what = format!("batch {} does not applier the latest batch", batch.head.batch);
             return Err(WriteError::Damaged(what));
         }
         *head = batch.head;
@@ -171,7 +172,7 @@ pub(super) fn write_all<'a>(
     Ok(())
 }
 
-/// The next id that is written down for a tube.
+/// The next id to write for a tube.
 pub(super) fn next_id(tube: &TubeRecord) -> u64 {
     if !tube.options.temporary {
         return tube.next_id;
@@ -179,19 +180,19 @@ pub(super) fn next_id(tube: &TubeRecord) -> u64 {
     tube.next_id + (tube.next_id / 4).clamp(IDS_RESERVED_MIN, IDS_RESERVED_MAX)
 }
 
-/// Writes down which id a tube gives next.
+/// Writes the next id of a tube.
 fn write_next_id(db: &Connection, number: u32, next_id: u64) -> Result<(), WriteError> {
     let mut tube = db.prepare_cached("SELECT * FROM tube WHERE number = ?")?;
     let found = tube.query_row([number], |row| Ok(codec::read_tube(row))).optional()?;
-    let missing = || RowError::Damaged(format!("tube number {number} is not found"));
+    let missing = || RowError::Damaged(format!("tube number {number} is missing"));
     let (_, mut record) = found.ok_or_else(missing)??;
     record.next_id = next_id;
     codec::write_tube(db, number, &record)?;
     Ok(())
 }
 
-/// The id that must not be given again after a crash though no row tells of it: the tube's own row
-/// has to. While a task has its row, that is enough, so most batches need not write the tube.
+/// The id that must not be issued again after a crash although no row shows it: the row of the tube has to.
+/// While a task has its row, that is enough, so most batches do not write the tube.
 fn needs_next_id(change: &Change, temporary: bool) -> Option<TaskId> {
     match change {
         Change::Remove(id) | Change::Passed(id) => Some(*id),
@@ -205,6 +206,6 @@ fn expect_rows(key: i64, changed: usize, wanted: usize) -> Result<(), WriteError
         return Ok(());
     }
     let (tube, id) = codec::split_key(key);
-    let what = format!("task {id} of tube number {tube}: {changed} rows where {wanted} should be");
+    let what = format!("task {id} of tube number {tube}: {changed} rows instead of {wanted}");
     Err(WriteError::Damaged(what))
 }

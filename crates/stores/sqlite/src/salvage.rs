@@ -1,19 +1,18 @@
-//! What can be saved from a damaged database, when its owner accepts the loss.
+//! Rebuilds a damaged database from its intact rows, when the operator accepts the loss.
 //!
-//! The damaged files are only read, and kept under other names. They are read page by page, without
-//! SQLite: it gives up where a tree is broken and refuses a file that was cut, while each row of ours
-//! tells by its own checksum whether it is whole. `pages` are the files, `log` says which part of the
-//! log can be trusted, `tree` finds the pages with rows, `cells` the rows in them, `judge` says which
-//! are as they were written.
+//! The damaged files are only read, and kept under other names. They are read page by page, without SQLite:
+//! it gives up where a tree is broken and refuses a truncated file, while each row has its own checksum.
+//! `pages` reads the files, `log` decides which part of the log is valid, `tree` finds the pages with rows,
+//! `cells` the rows in them, `verifier` decides which rows are intact.
 
 mod cells;
-mod judge;
 mod log;
 mod pages;
 mod report;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod verifier;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -26,53 +25,53 @@ use taskyard_core::{Body, Kind, SemaphoreKey, TubeName, TubeOptions, TubeRecord}
 use super::clock;
 use super::codec::{self, Head, RowError};
 use super::folder::{
-    self, database, draft, draw_up, rename, row_error, seal_file, sync, unavailable,
+    self, create_draft, database, draft, rename, row_error, seal_file, sync, unavailable,
 };
 use super::generation;
-use super::insert::Insert;
+use super::insert::TaskInsert;
 use super::journal;
 use super::rows::{Batch, Rows};
 use super::seal::{Seal, Sealed};
-use super::semaphores::{Rescued, SemaphoreHead};
+use super::semaphores::{SalvagedSemaphores, SemaphoreHead};
 use taskyard_store::OpenError;
 
-use cells::Cell;
-use judge::Judge;
+use cells::RowCell;
 use pages::{Page, Pages};
 pub(super) use report::Report;
-use tree::{Marks, Walk};
+use tree::{PageMarks, TreeWalk};
+use verifier::RowVerifier;
 
-/// Which ids and leases the lost commits used is unknown: so many are left out.
-const LEFT_OUT: u64 = 1 << 32;
-/// Where ids go on in a tube of which nothing is known.
+/// How many numbers are skipped, because the ids and leases that lost commits used are unknown.
+const SKIPPED_NUMBERS: u64 = 1 << 32;
+/// The next id of a tube whose row is lost.
 const UNKNOWN_NEXT_ID: u64 = 1 << 44;
-/// Where leases go on when nothing is known of them: a number that JavaScript still has.
+/// The lease ceiling when the head row is lost: a number that JavaScript represents exactly.
 const UNKNOWN_LEASE: u64 = 1 << 52;
 
-/// The first page of each table: they were made in this order in an empty database.
+/// The root page of each table: they were created in this order in an empty database.
 const STORE_ROOT: u32 = 2;
 const TUBE_ROOT: u32 = 3;
 const TASK_ROOT: u32 = 4;
 
-/// Makes a new database of every row that is as it was written, as the commit number `batch`, and
-/// puts it in the place of the damaged one, which is kept.
+/// Creates a new database from every intact row, with the commit number `batch`, and replaces the damaged
+/// one, which is kept.
 pub(super) fn rebuild(folder: &Path, batch: u64, sealed: &Sealed) -> Result<Report, OpenError> {
-    let judge = Judge::new().map_err(|error| row_error(folder, error))?;
-    let old = Old::open(folder, judge).map_err(unavailable(folder))?;
-    let new = draw_up(folder)?;
-    let mut rescue = Rescue::new(&new, batch);
-    rescue.save(&old).map_err(|error| row_error(folder, error))?;
-    let report = Report::new(&rescue, &old, sealed);
+    let verifier = RowVerifier::new().map_err(|error| row_error(folder, error))?;
+    let old = DamagedDatabase::open(folder, verifier).map_err(unavailable(folder))?;
+    let new = create_draft(folder)?;
+    let mut writer = SalvageWriter::new(&new, batch);
+    writer.save(&old).map_err(|error| row_error(folder, error))?;
+    let report = Report::new(&writer, &old, sealed);
     drop(new);
     rename(&draft(folder), &rebuilt(folder)).map_err(unavailable(folder))?;
-    tracing::debug!(steps = report.steps, "pages were read");
+    tracing::debug!(steps = report.steps, "read the pages of a damaged database");
     tracing::warn!("{report}");
     finish(folder)?;
     Ok(report)
 }
 
-/// Puts a rebuilt database in the place of the damaged one. If a crash interrupts this, the next
-/// opening does the rest: only the last step takes the rebuilt one away.
+/// Replaces the damaged database by the rebuilt one. If a crash interrupts this, the next opening completes
+/// it: only the last step removes the rebuilt file.
 pub(super) fn finish(folder: &Path) -> Result<(), OpenError> {
     let rebuilt = rebuilt(folder);
     if !rebuilt.exists() {
@@ -81,7 +80,7 @@ pub(super) fn finish(folder: &Path) -> Result<(), OpenError> {
     let head = Connection::open(&rebuilt).map_err(RowError::from).and_then(|db| Head::read(&db));
     let batch = match head.map_err(|error| row_error(folder, error)) {
         Ok(head) => Some(head.batch),
-        // It is found to be damaged like any other, once it has its place.
+        // Opening it reports the damage, once it is in place.
         Err(OpenError::Damaged { .. }) => None,
         Err(error) => return Err(error),
     };
@@ -89,27 +88,27 @@ pub(super) fn finish(folder: &Path) -> Result<(), OpenError> {
         if let Some(batch) = batch {
             Seal::open(&seal_file(folder), batch)?;
         }
-        let kept = set_aside(folder)?;
+        let kept = keep_damaged_files(folder)?;
         if kept.exists() {
-            tracing::warn!(kept = %kept.display(), "the damaged database is kept");
+            tracing::warn!(kept = %kept.display(), "kept the damaged database");
         }
         rename(&rebuilt, &database(folder))
     };
     replace().map_err(unavailable(folder))
 }
 
-/// A finished database that is to replace a damaged one.
+/// A finished database that will replace a damaged one.
 fn rebuilt(folder: &Path) -> PathBuf {
     folder.join("taskyard.db.rebuilt")
 }
 
-/// Keeps the files of a database under other names, and tells the new name. The log goes first, so
-/// that a database whose log has gone already finds the name that belongs to it.
-fn set_aside(folder: &Path) -> io::Result<PathBuf> {
+/// Renames the files of a damaged database to names that are kept, and returns the new name of the database.
+/// The log is renamed first, so that after a crash the database gets the name that belongs to its log.
+fn keep_damaged_files(folder: &Path) -> io::Result<PathBuf> {
     let (database, log) = (database(folder), folder::log(folder));
     let journals = journal::paths(folder).into_iter().zip(["-journal-1", "-journal-2"]);
     let kept_already = |name: &PathBuf, from: &PathBuf, suffix: &str| {
-        from.exists() && beside(name, suffix).exists()
+        from.exists() && with_suffix(name, suffix).exists()
     };
     let taken = |name: &PathBuf| {
         name.exists()
@@ -120,47 +119,47 @@ fn set_aside(folder: &Path) -> io::Result<PathBuf> {
         .map(|number| folder.join(format!("taskyard.db.damaged-{number}")))
         .find(|name| !taken(name));
     let kept = kept.ok_or_else(|| io::Error::other("too many damaged databases are kept"))?;
-    let journals = journals.map(|(from, suffix)| (from, beside(&kept, suffix)));
-    // What follows the database must not meet the new one.
+    let journals = journals.map(|(from, suffix)| (from, with_suffix(&kept, suffix)));
+    // The log and the journal must not be used with the new database.
     for (from, to) in journals.chain([(log, log_of(&kept)), (database, kept.clone())]) {
         if from.exists() {
             fs::rename(from, to)?;
         }
     }
     _ = fs::remove_file(folder.join("taskyard.db-shm"));
-    // Before anything takes their place: a new database must never meet the old log.
+    // Synced before the new database is in place: it must never be used with the old log.
     sync(folder)?;
     Ok(kept)
 }
 
 fn log_of(database: &Path) -> PathBuf {
-    beside(database, "-wal")
+    with_suffix(database, "-wal")
 }
 
-fn beside(database: &Path, suffix: &str) -> PathBuf {
+fn with_suffix(database: &Path, suffix: &str) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
     name.push(suffix);
     name.into()
 }
 
 /// A damaged database.
-struct Old {
+struct DamagedDatabase {
     pages: Pages,
-    judge: Judge,
+    verifier: RowVerifier,
     head: Option<Head>,
-    /// What the journal has more, as far as it can be read.
+    /// Intact batches of the journal that the database does not have.
     batches: Vec<Batch>,
 }
 
-impl Old {
-    /// A log whose end is lost may have been copied into the database as a whole: then it would put
-    /// old pages over new ones, and the database knows a later commit without it.
-    fn open(folder: &Path, judge: Judge) -> io::Result<Old> {
+impl DamagedDatabase {
+    /// Opens the damaged files. A log whose end is lost may have been copied into the database completely:
+    /// then its pages are older than those of the database, and the database without it has a later commit.
+    fn open(folder: &Path, verifier: RowVerifier) -> io::Result<DamagedDatabase> {
         let pages = Pages::open(&database(folder), &folder::log(folder))?;
         let alone = pages.without_log()?;
         let head = |pages: &Pages| {
             let page = pages.read(STORE_ROOT)?;
-            cells::rows(&page).find_map(|row| judge.head(&row))
+            cells::rows(&page).find_map(|row| verifier.head(&row))
         };
         let (with_log, without) = (head(&pages), head(&alone));
         let behind =
@@ -168,12 +167,13 @@ impl Old {
         let (pages, head) = if behind { (alone, without) } else { (pages, with_log) };
         let known = head.map_or(0, |head| head.batch);
         let batches = journal::read(folder)?.all_after(known).collect();
-        Ok(Old { pages, judge, head, batches })
+        Ok(DamagedDatabase { pages, verifier, head, batches })
     }
 }
 
-impl Old {
-    /// How many commits are gone, when the newest one had this number or a later one that was found.
+impl DamagedDatabase {
+    /// Number of lost commits, if the newest one had the number `sealed` or that of a later batch in the
+    /// journal.
     fn lost_commits(&self, sealed: u64) -> u64 {
         let last = self.batches.last().map_or(0, |batch| batch.head.batch);
         let known = self.head.map_or(0, |head| head.batch) + self.batches.len() as u64;
@@ -181,31 +181,31 @@ impl Old {
     }
 }
 
-/// A new database that fills up.
-struct Rescue<'a> {
+/// Fills a new database with intact rows.
+struct SalvageWriter<'a> {
     new: &'a Connection,
     head: Head,
     tubes: BTreeMap<u32, (TubeName, Kind)>,
-    /// How many of the tasks come from pages that may have been free.
+    /// Number of tasks from pages that may have been free.
     doubtful: u64,
     semaphores: SemaphoreHead,
-    /// The semaphores that tubes name, and in the end those that are lost.
+    /// The semaphores that tubes refer to, and in the end those that are lost.
     gates: BTreeSet<SemaphoreKey>,
 }
 
-impl<'a> Rescue<'a> {
+impl<'a> SalvageWriter<'a> {
     fn new(new: &'a Connection, batch: u64) -> Self {
         let head = Head { batch, ..Head::default() };
         let semaphores = SemaphoreHead::default();
         let (tubes, gates) = (BTreeMap::new(), BTreeSet::new());
-        Rescue { new, head, tubes, doubtful: 0, semaphores, gates }
+        SalvageWriter { new, head, tubes, doubtful: 0, semaphores, gates }
     }
 
-    fn save(&mut self, old: &Old) -> Result<(), RowError> {
+    fn save(&mut self, old: &DamagedDatabase) -> Result<(), RowError> {
         self.new.execute_batch("BEGIN IMMEDIATE")?;
-        let ceiling = old.head.map(|head| head.lease_ceiling.saturating_add(LEFT_OUT));
+        let ceiling = old.head.map(|head| head.lease_ceiling.saturating_add(SKIPPED_NUMBERS));
         self.head.lease_ceiling = ceiling.unwrap_or(UNKNOWN_LEASE);
-        let mut marks = Marks::new(&old.pages);
+        let mut marks = PageMarks::new(&old.pages);
         self.save_tubes(old, &mut marks)?;
         self.save_tasks(old, &mut marks)?;
         self.save_semaphores(old, &marks)?;
@@ -216,30 +216,30 @@ impl<'a> Rescue<'a> {
         Ok(())
     }
 
-    fn save_tubes(&mut self, old: &Old, marks: &mut Marks) -> Result<(), RowError> {
-        let mut walk = Walk::new(&old.pages, marks, TUBE_ROOT);
+    fn save_tubes(&mut self, old: &DamagedDatabase, marks: &mut PageMarks) -> Result<(), RowError> {
+        let mut walk = TreeWalk::new(&old.pages, marks, TUBE_ROOT);
         while let Some((page, _)) = walk.next_leaf() {
             self.save_tube_page(old, &page)?;
         }
         if old.head.is_some_and(|head| head.tubes == self.tubes.len() as u64) {
             return Ok(());
         }
-        for page in marks.lost(&old.pages) {
+        for page in marks.unreached(&old.pages) {
             self.save_tube_page(old, &page)?;
         }
         Ok(())
     }
 
-    fn save_tube_page(&mut self, old: &Old, page: &Page) -> Result<(), RowError> {
+    fn save_tube_page(&mut self, old: &DamagedDatabase, page: &Page) -> Result<(), RowError> {
         for row in cells::rows(page) {
-            let Some((number, mut record)) = old.judge.tube(&row, &old.pages) else { continue };
-            record.next_id = record.next_id.saturating_add(LEFT_OUT);
+            let Some((number, mut record)) = old.verifier.tube(&row, &old.pages) else { continue };
+            record.next_id = record.next_id.saturating_add(SKIPPED_NUMBERS);
             self.add_tube(number, record)?;
         }
         Ok(())
     }
 
-    /// Adds a tube, unless there is one of that number or name.
+    /// Adds a tube, unless its number or name exists.
     fn add_tube(&mut self, number: u32, record: TubeRecord) -> Result<(), RowError> {
         let taken = self.tubes.values().any(|(name, _)| *name == record.name);
         if !taken && !self.tubes.contains_key(&number) && generation::fits(number) {
@@ -250,7 +250,7 @@ impl<'a> Rescue<'a> {
         Ok(())
     }
 
-    /// Whether the task has a tube to be in; those of a tube that is lost itself get one that says so.
+    /// Whether the task has a tube; a task whose tube is lost gets a new one named `recovered-…`.
     fn find_tube(&mut self, number: u32, task: &Record) -> Result<bool, RowError> {
         if !self.tubes.contains_key(&number) {
             let kind = if task.subqueue.is_some() { Kind::UtubeTtl } else { Kind::FifoTtl };
@@ -261,10 +261,10 @@ impl<'a> Rescue<'a> {
         Ok(self.tubes.contains_key(&number))
     }
 
-    /// Saves what the tree leads to. If tasks are missing, pages that nothing leads to are looked at
-    /// as well; when these may be free ones, only for keys that the tree has lost.
-    fn save_tasks(&mut self, old: &Old, marks: &mut Marks) -> Result<(), RowError> {
-        let mut walk = Walk::new(&old.pages, marks, TASK_ROOT);
+    /// Saves the tasks in the tree. If tasks are missing, pages outside of the tree are read too; if these
+    /// may be free pages, only for keys that the tree has lost.
+    fn save_tasks(&mut self, old: &DamagedDatabase, marks: &mut PageMarks) -> Result<(), RowError> {
+        let mut walk = TreeWalk::new(&old.pages, marks, TASK_ROOT);
         while let Some((page, doubtful)) = walk.next_leaf() {
             for row in cells::rows(&page) {
                 self.save_task(old, &row, doubtful)?;
@@ -275,7 +275,7 @@ impl<'a> Rescue<'a> {
             return Ok(());
         }
         let doubtful = !marks.free_are_known;
-        for page in marks.lost(&old.pages) {
+        for page in marks.unreached(&old.pages) {
             for row in cells::rows(&page).filter(|row| !doubtful || gaps.contains(row.key)) {
                 self.save_task(old, &row, doubtful)?;
             }
@@ -283,20 +283,25 @@ impl<'a> Rescue<'a> {
         Ok(())
     }
 
-    /// Saves semaphores, who stands there and events. Their pages are those that belong to no other table: where a
-    /// database of before there were semaphores got theirs is not known.
-    fn save_semaphores(&mut self, old: &Old, marks: &Marks) -> Result<(), RowError> {
-        let mut found = Rescued::default();
+    /// Saves semaphores, their entries and events. Their pages are those that belong to no other table: the
+    /// root pages of these tables depend on the format in which the database was created.
+    fn save_semaphores(
+        &mut self,
+        old: &DamagedDatabase,
+        marks: &PageMarks,
+    ) -> Result<(), RowError> {
+        let mut found = SalvagedSemaphores::default();
         let clock_in = |page: &Page| {
-            cells::rows(page).filter_map(|row| old.judge.clock(&row, &old.pages)).last()
+            cells::rows(page).filter_map(|row| old.verifier.clock(&row, &old.pages)).last()
         };
         let mut lost_clock = None;
-        for page in marks.lost(&old.pages) {
-            let rows = cells::rows(&page).filter_map(|row| old.judge.semaphores(&row, &old.pages));
+        for page in marks.unreached(&old.pages) {
+            let rows =
+                cells::rows(&page).filter_map(|row| old.verifier.semaphores(&row, &old.pages));
             rows.for_each(|row| found.add(row));
             lost_clock = clock_in(&page).or(lost_clock);
         }
-        // Other pages may have a row of long ago.
+        // Other pages may have an outdated row.
         let table = tree::root_of(&old.pages, "clock").and_then(|root| old.pages.read(root));
         let clock = table.filter(|page| page[0] == cells::LEAF).and_then(|page| clock_in(&page));
         if let Some(wall_ahead) = clock.or(lost_clock) {
@@ -309,10 +314,10 @@ impl<'a> Rescue<'a> {
         Ok(())
     }
 
-    /// Does what the batches of the journal did, with what is there of it.
-    fn save_journal(&mut self, old: &Old) -> Result<(), RowError> {
+    /// Applies the intact batches of the journal.
+    fn save_journal(&mut self, old: &DamagedDatabase) -> Result<(), RowError> {
         for Batch { head, rows } in &old.batches {
-            let ceiling = head.lease_ceiling.saturating_add(LEFT_OUT);
+            let ceiling = head.lease_ceiling.saturating_add(SKIPPED_NUMBERS);
             self.head.lease_ceiling = self.head.lease_ceiling.max(ceiling);
             for (key, record) in &rows.inserts {
                 let (number, _) = codec::split_key(*key);
@@ -320,7 +325,7 @@ impl<'a> Rescue<'a> {
                     && generation::fits(number)
                     && self.find_tube(number, record)?
                 {
-                    let record = self.fitting(number, record.clone());
+                    let record = self.adapt(number, record.clone());
                     self.add_task(*key, &record, body)?;
                 }
             }
@@ -342,25 +347,30 @@ impl<'a> Rescue<'a> {
         (self.head.tasks, self.head.task_keys) == (head.tasks, head.task_keys)
     }
 
-    /// Saves a task, if it is as it was written.
-    fn save_task(&mut self, old: &Old, row: &Cell<'_>, doubtful: bool) -> Result<(), RowError> {
-        // One that goes over many pages is not read twice.
+    /// Saves a task, if it is intact.
+    fn save_task(
+        &mut self,
+        old: &DamagedDatabase,
+        row: &RowCell<'_>,
+        doubtful: bool,
+    ) -> Result<(), RowError> {
+        // A task with overflow pages is not read twice.
         if !row.is_whole() && self.has(row.key)? {
             return Ok(());
         }
-        let Some((number, record, body)) = old.judge.task(row, &old.pages) else {
+        let Some((number, record, body)) = old.verifier.task(row, &old.pages) else {
             return Ok(());
         };
         if self.find_tube(number, &record)? {
-            let record = self.fitting(number, record);
+            let record = self.adapt(number, record);
             let added = self.add_task(row.key, &record, &body)?;
             self.doubtful += u64::from(added && doubtful);
         }
         Ok(())
     }
 
-    /// A task as its tube can have it.
-    fn fitting(&self, number: u32, mut record: Record) -> Record {
+    /// Adapts a task to the kind of its tube.
+    fn adapt(&self, number: u32, mut record: Record) -> Record {
         if self.tubes.get(&number).is_some_and(|(_, kind)| kind.has_subqueues()) {
             record.subqueue.get_or_insert_default();
         }
@@ -372,9 +382,9 @@ impl<'a> Rescue<'a> {
         Ok(self.new.prepare_cached(sql)?.exists([key])?)
     }
 
-    /// Adds a task, unless there is one of that key.
+    /// Adds a task, unless its key exists.
     fn add_task(&mut self, key: i64, record: &Record, body: &Body) -> Result<bool, RowError> {
-        let added = Insert::new(self.new)?.add(&(key, record, body))? == 1;
+        let added = TaskInsert::new(self.new)?.add(&(key, record, body))? == 1;
         if added {
             self.head.add(key);
         }

@@ -1,8 +1,8 @@
-//! The seal: the number of the newest commit, and of the newest one in the database, in a file of its own.
+//! Writes and reads the seal file: the number of the newest commit, and of the newest one in the database.
 //!
-//! One flipped bit in SQLite's write-ahead log makes it drop all later commits without a word. The
-//! seal is written after each commit, so a database that is behind it has lost some; the journal must not be
-//! brought over to such a one, since some of its pages may be newer than others.
+//! One flipped bit in SQLite's write-ahead log makes SQLite silently ignore all later commits. The seal is
+//! written after each commit, so a database that is behind it has lost commits; the journal must not be
+//! applied to such a database, because some of its pages may be newer than others.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -17,27 +17,27 @@ pub(super) struct Seal {
     file: File,
 }
 
-/// What a seal file says.
+/// The content of a seal file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Sealed {
-    /// There is none.
+    /// There is no seal file.
     Absent,
     /// The newest commit had this number.
     Batch {
-        /// Wherever it is.
+        /// In the database or in the journal.
         newest: u64,
-        /// The newest in the database; 0 in seals of before there was a journal.
+        /// The newest one in the database; 0 in seals of formats without a journal.
         in_database: u64,
     },
-    /// The file is damaged itself.
+    /// The seal file is damaged.
     Unreadable,
 }
 
-/// What a number takes, with its checksum.
+/// Size of a number with its checksum.
 const BYTES: usize = 12;
 
 impl Seal {
-    /// What the seal says, without touching it.
+    /// Reads the seal without changing it.
     pub fn read(path: &Path) -> io::Result<Sealed> {
         let bytes = match std::fs::read(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Sealed::Absent),
@@ -53,13 +53,13 @@ impl Seal {
         })
     }
 
-    /// Makes the seal say that the database has all, up to this, whatever it was, and keeps it open.
+    /// Writes a seal that says that the database has all commits up to `batch`, and keeps the file open.
     pub fn open(path: &Path, batch: u64) -> io::Result<Seal> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(FILE_MODE);
         let file = options.open(path)?;
         let seal = Seal { file };
-        // Written before it is cut: a crash in between must not leave a seal of zeroes.
+        // Written before it is truncated: a crash in between must not leave a seal of zeros.
         seal.write(batch)?;
         seal.write_in_database(batch)?;
         seal.file.set_len(2 * BYTES as u64)?;
@@ -67,12 +67,12 @@ impl Seal {
         Ok(seal)
     }
 
-    /// Writes the number of a commit that is on disk. Not synced: a seal that is behind is harmless.
+    /// Writes the number of a durable commit. Not synced: a seal that is behind is harmless.
     pub fn write(&self, batch: u64) -> io::Result<()> {
         self.file.write_all_at(&encode(batch), 0)
     }
 
-    /// Writes the number of a commit that is in the database.
+    /// Writes the number of the newest commit in the database.
     pub fn write_in_database(&self, batch: u64) -> io::Result<()> {
         self.file.write_all_at(&encode(batch), BYTES as u64)
     }

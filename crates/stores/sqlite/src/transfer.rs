@@ -1,4 +1,4 @@
-//! Everything out of the folder, or into it, when a store is copied.
+//! Exports and imports the content of a folder.
 
 use taskyard_core::record::Record;
 use taskyard_core::{Error, TaskId, Timestamp};
@@ -8,15 +8,16 @@ use super::codec::{self, RowError, TASK_COLUMNS, TASK_COLUMNS_COUNT};
 use taskyard_store::{Export, Exported, Import};
 
 impl State {
-    pub fn export(&self, wanted: Export) -> Result<Exported, Error> {
-        Ok(match wanted {
+    pub fn export(&self, request: Export) -> Result<Exported, Error> {
+        Ok(match request {
             Export::Tubes => {
                 Exported::Tubes(self.machine.export_tubes(), self.machine.next_lease())
             }
             Export::Tasks { tube, from, count, bytes } => {
-                let temporary = self.machine.tube_by_number(tube).is_some_and(|it| it.1.temporary);
+                let temporary =
+                    self.machine.tube_by_number(tube).is_some_and(|tube| tube.1.temporary);
                 Exported::Tasks(if temporary {
-                    // Of these nothing is on disk.
+                    // Their tasks are not on disk.
                     self.machine.export_tasks(tube, from, count)
                 } else {
                     self.writer.catch_up()?;
@@ -27,7 +28,7 @@ impl State {
         })
     }
 
-    /// The rows as they are, which is what a crash would leave.
+    /// Reads the rows on disk, which are the state after a crash.
     fn read_tasks(
         &self,
         tube: u32,
@@ -58,7 +59,7 @@ impl State {
         Ok(records)
     }
 
-    /// One batch like any other: it is on disk as a whole, or undone.
+    /// Imports a part as one batch: it is on disk as a whole, or undone.
     pub fn import(&mut self, now: Timestamp, part: Import) -> Result<(), Error> {
         self.machine.begin();
         let imported = match part {

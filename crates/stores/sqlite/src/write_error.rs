@@ -1,27 +1,27 @@
-//! Why a batch could not be written, and what that means for it and for those after it.
+//! Defines the error of writing a batch, and what it means for this batch and later ones.
 
 use std::io::ErrorKind;
 
 use rusqlite::ErrorCode;
 
 use super::codec::RowError;
-use super::journal::Failure;
+use super::journal::JournalError;
 
 /// Why a batch could not be written.
 #[derive(Debug)]
 pub(super) enum WriteError {
     Sqlite(rusqlite::Error),
-    /// The last step of a transaction failed: it may be found done when the store is opened again.
+    /// The commit of a transaction failed: the next opening may find it done.
     Commit(rusqlite::Error),
     /// The journal could not be written.
-    Journal(Failure),
-    /// The write-ahead log is as long as it may be.
+    Journal(JournalError),
+    /// The write-ahead log has its maximum length.
     LogFull(String),
-    /// The database must come first, and could not be written.
-    Behind(String),
-    /// A row was not there, or there was one too many.
+    /// The database must be written first, and that failed.
+    DatabaseBehind(String),
+    /// A row was missing, or there was one too many.
     Damaged(String),
-    /// The test asked for it.
+    /// A test requested the failure.
     Fault,
 }
 
@@ -41,7 +41,7 @@ impl From<RowError> for WriteError {
 }
 
 impl WriteError {
-    /// What the user is told.
+    /// The message for the user.
     pub fn describe(&self) -> String {
         let full = || "the disk is full; free some space and try again".to_owned();
         match self {
@@ -53,24 +53,27 @@ impl WriteError {
             WriteError::Sqlite(error) | WriteError::Commit(error) => {
                 format!("cannot write to disk: {error}")
             }
-            WriteError::Journal(Failure::Write(error))
+            WriteError::Journal(JournalError::Write(error))
                 if error.kind() == ErrorKind::StorageFull =>
             {
                 full()
             }
             WriteError::Journal(
-                Failure::Write(error) | Failure::Begin(error) | Failure::Sync(error),
+                JournalError::Write(error)
+                | JournalError::Create(error)
+                | JournalError::Sync(error),
             ) => {
                 format!("cannot write to disk: {error}")
             }
-            WriteError::Behind(what) | WriteError::LogFull(what) => what.clone(),
+            WriteError::DatabaseBehind(what) | WriteError::LogFull(what) => what.clone(),
             WriteError::Damaged(what) => format!("the database is damaged: {what}"),
-            WriteError::Fault => "a test asked for this failure".into(),
+            WriteError::Fault => "a test requested this failure".into(),
         }
     }
 
-    /// After a failed sync it is unknown what is on disk, and damage does not heal.
-    pub fn is_lasting(&self) -> bool {
+    /// Whether no write may applier: after a failed sync the content of the disk is unknown, and damage is
+    /// permanent.
+    pub fn is_permanent(&self) -> bool {
         match self {
             WriteError::Sqlite(error) | WriteError::Commit(error) => {
                 let code = error.sqlite_error().map_or(0, |error| error.extended_code);
@@ -79,22 +82,21 @@ impl WriteError {
                     || [rusqlite::ffi::SQLITE_IOERR_FSYNC, rusqlite::ffi::SQLITE_IOERR_DIR_FSYNC]
                         .contains(&code)
             }
-            WriteError::Journal(Failure::Begin(_) | Failure::Sync(_)) | WriteError::Damaged(_) => {
-                true
-            }
-            WriteError::Journal(Failure::Write(_))
-            | WriteError::Behind(_)
+            WriteError::Journal(JournalError::Create(_) | JournalError::Sync(_))
+            | WriteError::Damaged(_) => true,
+            WriteError::Journal(JournalError::Write(_))
+            | WriteError::DatabaseBehind(_)
             | WriteError::LogFull(_)
             | WriteError::Fault => false,
         }
     }
 
-    /// Whether all of the batch may be on disk: it was written as a whole, and only not confirmed. A full disk, a lock
-    /// or a missing right prevents the write itself.
+    /// Whether the whole batch may be on disk: it was written completely but not confirmed. A full disk, a
+    /// lock or a missing permission prevents the write itself.
     pub fn is_outcome_unknown(&self) -> bool {
         use ErrorCode::{DatabaseBusy, DatabaseLocked, DiskFull, PermissionDenied, ReadOnly};
         match self {
-            WriteError::Journal(Failure::Sync(_)) => true,
+            WriteError::Journal(JournalError::Sync(_)) => true,
             WriteError::Commit(error) => !matches!(
                 error.sqlite_error_code(),
                 Some(DatabaseBusy | DatabaseLocked | DiskFull | PermissionDenied | ReadOnly)
@@ -104,8 +106,8 @@ impl WriteError {
     }
 }
 
-impl From<Failure> for WriteError {
-    fn from(failure: Failure) -> Self {
-        WriteError::Journal(failure)
+impl From<JournalError> for WriteError {
+    fn from(error: JournalError) -> Self {
+        WriteError::Journal(error)
     }
 }

@@ -1,4 +1,4 @@
-//! How a batch reaches the disk: the journal or one transaction, then the seal.
+//! Writes each batch to disk: to the journal or in one transaction, then the seal.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,11 +8,11 @@ use rusqlite::Connection;
 use taskyard_core::semaphore::SemaphoreChanges;
 use taskyard_core::{Changes, Error, Machine};
 
+use super::applier::{Database, JournalApplier, roll_back};
 use super::checkpoint::Checkpointer;
 use super::clock;
 use super::codec::{self, Head};
 use super::folder::unavailable;
-use super::follow::{Database, Follower, roll_back};
 use super::journal::Journal;
 use super::rows::{self, Batch, Rows};
 use super::seal::Seal;
@@ -23,7 +23,7 @@ use taskyard_store::OpenError;
 /// How many lease numbers are reserved on disk at a time.
 const LEASES_RESERVED: u64 = 1 << 20;
 
-/// What writes batches down.
+/// Writes batches to disk.
 #[derive(Debug)]
 pub(super) struct Writer {
     /// The head after the newest batch, which may be in the journal only.
@@ -31,27 +31,27 @@ pub(super) struct Writer {
     semaphores: SemaphoreHead,
     seal: Arc<Seal>,
     journal: Journal,
-    follower: Follower,
+    applier: JournalApplier,
     /// The `next_id` on disk of each tube, by number.
     next_ids: Vec<u64>,
-    /// The machine's next lease number when it last came here.
+    /// The machine's next lease number at the latest commit.
     next_lease: u64,
-    /// Up to which grant no new semaphore gave one then.
+    /// The machine's grant floor at the latest commit.
     grant_floor: u64,
-    /// Why nothing may be written any more.
-    refusal: Refusal,
-    /// Where to fail, in tests of what a failure leaves behind.
+    /// The reason that no write may applier, if any.
+    refusal: WriteRefusal,
+    /// A failure that a test requests.
     fault: Option<Fault>,
 }
 
-/// Why nothing may be written any more, if that is so.
+/// The reason that no write may applier, if any; shared by the threads.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Refusal(Arc<Mutex<Option<String>>>);
+pub(super) struct WriteRefusal(Arc<Mutex<Option<String>>>);
 
-impl Refusal {
-    /// Nothing is written any more, because of this.
+impl WriteRefusal {
+    /// Refuses all later writes for this reason.
     pub fn set(&self, why: &str) {
-        let text = format!("{why}; nothing is written until it is opened anew");
+        let text = format!("{why}; writes are refused until the store is reopened");
         self.lock().get_or_insert(text);
     }
 
@@ -59,7 +59,7 @@ impl Refusal {
         self.lock().is_some()
     }
 
-    /// What is said to who wants to write all the same.
+    /// The reason, if writes are refused.
     pub fn why(&self) -> Option<String> {
         self.lock().clone()
     }
@@ -73,9 +73,9 @@ impl Refusal {
     }
 }
 
-/// What a folder was found to contain, beside the machine.
+/// The state from which the writer of an opened folder continues.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct WriterState {
     pub head: Head,
     pub semaphores: SemaphoreHead,
     pub seal: Seal,
@@ -83,43 +83,48 @@ pub(super) struct Known {
     pub next_ids: Vec<(u32, u64)>,
 }
 
-/// A failure that a test asks for.
+/// A failure that a test requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A step of a commit fails.
     Step {
-        /// How many more steps go well.
+        /// How many steps succeed before it.
         after: usize,
     },
     /// The disk does not confirm a commit.
     Sync,
-    /// The disk does not confirm what the checkpoint's thread copied.
-    Copy,
-    /// The disk does not confirm what the writer copied of the log, after that thread.
-    Rest,
+    /// The disk does not confirm the pages that the checkpoint thread copied.
+    ThreadCheckpoint,
+    /// The disk does not confirm the rest of the log that the writer copied after the thread.
+    WriterCheckpoint,
 }
 
 impl Writer {
-    /// Goes on with a folder of which all is in the database.
-    pub fn start(folder: &Path, mut db: Connection, known: Known) -> Result<Writer, OpenError> {
-        let refusal = Refusal::default();
+    /// Starts with a folder whose batches are all in the database.
+    pub fn start(
+        folder: &Path,
+        mut db: Connection,
+        state: WriterState,
+    ) -> Result<Writer, OpenError> {
+        let refusal = WriteRefusal::default();
         let checkpointer = Checkpointer::start(folder, &mut db)?;
-        let seal = Arc::new(known.seal);
-        let database = Database { db, head: known.head, checkpointer, seal: seal.clone() };
-        let follower = Follower::start(database, refusal.clone()).map_err(unavailable(folder))?;
+        let seal = Arc::new(state.seal);
+        let database = Database { db, head: state.head, checkpointer, seal: seal.clone() };
+        let applier =
+            JournalApplier::start(database, refusal.clone()).map_err(unavailable(folder))?;
         let mut writer = Writer {
-            head: known.head,
-            semaphores: known.semaphores,
+            head: state.head,
+            semaphores: state.semaphores,
             seal,
             journal: Journal::new(folder),
-            follower,
+            applier,
             next_ids: Vec::new(),
-            next_lease: known.head.lease_ceiling,
-            grant_floor: known.semaphores.grant_floor,
+            next_lease: state.head.lease_ceiling,
+            grant_floor: state.semaphores.grant_floor,
             refusal,
             fault: None,
         };
-        for (number, next_id) in known.next_ids {
+        for (number, next_id) in state.next_ids {
             writer.set_next_id(number, next_id);
         }
         Ok(writer)
@@ -128,39 +133,39 @@ impl Writer {
     /// Makes a later commit or checkpoint fail.
     pub fn set_fault(&mut self, fault: Option<Fault>) {
         self.fault = fault;
-        self.follower.database().checkpointer.set_fault(fault);
+        self.applier.database().checkpointer.set_fault(fault);
     }
 
-    /// Writes batches straight into the database unless they are smaller than this.
+    /// Sets the size above which batches are written directly into the database.
     pub fn set_journal_bytes(&mut self, bytes: usize) {
         self.journal.set_batch_bytes(bytes);
     }
 
-    /// Lets batches wait so long for company on their way into the database.
-    pub fn set_patience(&mut self, patience: Duration) {
-        self.follower.set_patience(patience);
+    /// Sets how long batches wait in the journal for others.
+    pub fn set_apply_delay(&mut self, delay: Duration) {
+        self.applier.set_apply_delay(delay);
     }
 
     /// The database, which may lack the newest batches.
     pub fn database(&self) -> MutexGuard<'_, Database> {
-        self.follower.database()
+        self.applier.database()
     }
 
-    /// The newest batch that is in the database.
+    /// The number of the newest batch in the database.
     pub fn in_database(&self) -> u64 {
-        self.follower.written()
+        self.applier.applied_batch()
     }
 
-    /// Brings everything into the database.
+    /// Applies all batches of the journal to the database.
     pub fn catch_up(&self) -> Result<(), Error> {
         self.catch_up_to(u64::MAX)
     }
 
     fn catch_up_to(&self, newest: u64) -> Result<(), Error> {
-        self.follower.caught_up(newest).map(|_| ())
+        self.applier.caught_up(newest).map(|_| ())
     }
 
-    /// Notes the `next_id` that is on disk for a tube.
+    /// Records the `next_id` that is on disk for a tube.
     fn set_next_id(&mut self, number: u32, next_id: u64) {
         let number = number as usize;
         if self.next_ids.len() <= number {
@@ -169,16 +174,16 @@ impl Writer {
         self.next_ids[number] = next_id;
     }
 
-    /// Makes what the machine's batch changed durable; does nothing when nothing must be. With `straight`, new tasks
-    /// are in the database at once. Returns their keys.
+    /// Makes the changes of a batch durable; does nothing if none of them must be. With `is_direct`, new
+    /// tasks are written directly into the database. Returns their keys.
     pub fn commit(
         &mut self,
         machine: &Machine,
         changes: Changes,
-        straight: bool,
+        is_direct: bool,
     ) -> Result<Vec<i64>, Error> {
-        let mut plan = Plan::new(machine, changes, &self.next_ids);
-        // Not compared with what is on disk: after a failed batch each take would need the disk.
+        let mut plan = CommitPlan::new(machine, changes, &self.next_ids);
+        // Not compared with the value on disk: after a failed batch each take would need the disk.
         let grant_floor = machine.semaphores().grant_floor();
         plan.floor_changed = grant_floor != self.grant_floor;
         self.grant_floor = grant_floor;
@@ -189,24 +194,25 @@ impl Writer {
             return Ok(Vec::new());
         }
         let new: Vec<i64> = plan.rows.inserts.iter().map(|row| row.0).collect();
-        self.write_batch(machine, plan, lease_ceiling, straight && !new.is_empty())?;
+        self.write_batch(machine, plan, lease_ceiling, is_direct && !new.is_empty())?;
         Ok(new)
     }
 
-    /// Writes a batch that changes nothing, to find out whether anything can be written.
+    /// Writes a batch without changes, to check that the disk can be written.
     pub fn probe(&mut self, machine: &Machine) -> Result<(), Error> {
-        self.write_batch(machine, Plan::default(), self.head.lease_ceiling, false)
+        self.write_batch(machine, CommitPlan::default(), self.head.lease_ceiling, false)
     }
 
     /// Writes how far wall time is ahead.
     pub fn write_clock(&mut self, machine: &Machine, micros: i64) -> Result<(), Error> {
-        let plan = Plan { wall_ahead: Some(micros), ..Plan::default() };
+        let plan = CommitPlan { wall_ahead: Some(micros), ..CommitPlan::default() };
         self.write_batch(machine, plan, self.head.lease_ceiling, false)
     }
 
-    /// Writes the exact next ids of temporary tubes instead of those that were reserved: no more are given out.
-    pub fn give_up_reserved_ids(&mut self, machine: &Machine) -> Result<(), Error> {
-        let mut plan = Plan::default();
+    /// Writes the exact next ids of temporary tubes instead of the reserved ones; no more ids are issued
+    /// afterwards.
+    pub fn release_reserved_ids(&mut self, machine: &Machine) -> Result<(), Error> {
+        let mut plan = CommitPlan::default();
         for number in machine.tube_numbers() {
             let Some(record) = machine.tube_record(number) else { continue };
             let written = self.next_ids.get(number as usize).copied().unwrap_or(0);
@@ -223,21 +229,21 @@ impl Writer {
     fn write_batch(
         &mut self,
         machine: &Machine,
-        plan: Plan,
+        plan: CommitPlan,
         lease_ceiling: u64,
-        straight: bool,
+        is_direct: bool,
     ) -> Result<(), Error> {
         self.refusal.check()?;
         let mut head = self.head;
         head.batch += 1;
         head.lease_ceiling = lease_ceiling;
-        if plan.is_plain() && !straight && self.journal.suits(&plan.rows) {
-            self.write_down(head, plan.rows)?;
+        if plan.is_plain() && !is_direct && self.journal.accepts(&plan.rows) {
+            self.write_to_journal(head, plan.rows)?;
         } else {
             if !plan.tubes.is_empty() {
                 head.tubes = machine.tube_numbers().count() as u64;
             }
-            self.write_through(machine, &plan, head)?;
+            self.write_to_database(machine, &plan, head)?;
         }
         if let Err(error) = self.seal.write(self.head.batch) {
             tracing::warn!(%error, "cannot write the seal file");
@@ -245,7 +251,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes nothing any more, because of this.
+    /// Refuses all later writes for this reason, and returns it as an error.
     pub fn refuse(&self, why: &str) -> Error {
         tracing::error!("{why}");
         self.refusal.set(why);
@@ -253,8 +259,8 @@ impl Writer {
     }
 
     /// Writes a batch that only changes tasks into the journal.
-    fn write_down(&mut self, mut head: Head, rows: Rows) -> Result<(), Error> {
-        if self.follower.has_failed() {
+    fn write_to_journal(&mut self, mut head: Head, rows: Rows) -> Result<(), Error> {
+        if self.applier.has_failed() {
             self.catch_up()?;
         }
         rows.count(&mut head);
@@ -263,8 +269,8 @@ impl Writer {
             self.set_next_id(*number, *next_id);
         }
         self.head = head;
-        if self.follower.push(Batch { head, rows }, bytes) {
-            // The batch is safe already, and the next one is told if this fails.
+        if self.applier.push(Batch { head, rows }, bytes) {
+            // This batch is durable already; a failure is reported to the next one.
             _ = self.catch_up();
         }
         Ok(())
@@ -273,23 +279,24 @@ impl Writer {
     fn append(&mut self, head: &Head, rows: &Rows) -> Result<usize, WriteError> {
         self.step()?;
         let needed = self.journal.prepare(head, rows)?;
-        if self.follower.written() < needed {
-            // The disk is faster than the database: this is where the writer waits for it.
-            self.catch_up_to(needed).map_err(|error| WriteError::Behind(error.to_string()))?;
+        if self.applier.applied_batch() < needed {
+            // The journal grows faster than it is applied: here the writer waits.
+            self.catch_up_to(needed)
+                .map_err(|error| WriteError::DatabaseBehind(error.to_string()))?;
         }
         self.step()?;
         let unconfirmed = self.fault == Some(Fault::Sync);
         Ok(self.journal.append(head.batch, unconfirmed)?)
     }
 
-    /// Writes any batch into the database, after those before it.
-    fn write_through(
+    /// Writes a batch into the database, after those in the journal.
+    fn write_to_database(
         &mut self,
         machine: &Machine,
-        plan: &Plan,
+        plan: &CommitPlan,
         mut head: Head,
     ) -> Result<(), Error> {
-        let shared = self.follower.shared();
+        let shared = self.applier.shared();
         let mut database = shared.caught_up(u64::MAX)?;
         let mut semaphores = self.semaphores;
         let written = database
@@ -301,14 +308,14 @@ impl Writer {
             return Err(self.failed(&error));
         }
         (self.head, self.semaphores) = (head, semaphores);
-        shared.wrote(&mut database, head);
+        shared.record_commit(&mut database, head);
         Ok(())
     }
 
-    /// Empties the journal and the log into the database, after which one file holds everything.
+    /// Empties the journal and the log into the database, so that one file has everything.
     pub fn close(&mut self) -> Result<(), Error> {
         self.refusal.check()?;
-        let database = self.follower.caught_up(u64::MAX)?;
+        let database = self.applier.caught_up(u64::MAX)?;
         let emptied =
             database.db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0));
         drop(database);
@@ -318,32 +325,32 @@ impl Writer {
                 cleared.map_err(|error| Error::Store(format!("cannot empty the journal: {error}")))
             }
             Ok(true) => Err(Error::Store(
-                "cannot empty the write-ahead log, because another program reads it; nothing is lost"
+                "cannot empty the write-ahead log, because another program reads it; no data is lost"
                     .into(),
             )),
             Err(error) => Err(Error::Store(format!("cannot empty the write-ahead log: {error}"))),
         }
     }
 
-    /// Ends the threads. Whether a copy of the log failed at last is known then.
+    /// Ends the threads. A failure of the last copy of the log is known afterwards.
     pub fn stop(&mut self) {
-        self.follower.stop();
-        let Database { checkpointer, .. } = &mut *self.follower.database();
+        self.applier.stop();
+        let Database { checkpointer, .. } = &mut *self.applier.database();
         checkpointer.stop(&self.refusal);
     }
 
-    /// Gives the database up: whoever opens it next must find no connection of ours, because what
-    /// SQLite believes of the log lives as long as the last of them.
+    /// Closes the database. The next process must find no open connection of this one, because SQLite keeps
+    /// its view of the log until the last connection closes.
     pub fn disconnect(&mut self) {
         match Connection::open_in_memory() {
-            Ok(nothing) => self.follower.database().db = nothing,
-            Err(error) => tracing::warn!(%error, "cannot give the database up before the store"),
+            Ok(empty) => self.applier.database().db = empty,
+            Err(error) => tracing::warn!(%error, "cannot close the database before the store"),
         }
     }
 
-    /// Leases are reserved ahead, so that a take needs no disk; a batch that goes to disk anyway
-    /// renews the reserve early. One that issued none needs none, even if an earlier one could not
-    /// have its reserve.
+    /// The lease ceiling to write. Leases are reserved ahead, so that a take needs no disk; a batch that is
+    /// written anyway renews the reservation early. A batch that issued no lease needs none, even if an
+    /// earlier reservation failed.
     fn lease_ceiling(&self, machine: &Machine, issued: bool, idle: bool) -> u64 {
         let (ceiling, next) = (self.head.lease_ceiling, machine.next_lease());
         let early = if idle { 0 } else { LEASES_RESERVED / 2 };
@@ -355,7 +362,7 @@ impl Writer {
         &mut self,
         db: &Connection,
         machine: &Machine,
-        plan: &Plan,
+        plan: &CommitPlan,
         head: &mut Head,
         semaphores: &mut SemaphoreHead,
     ) -> Result<(), WriteError> {
@@ -365,8 +372,8 @@ impl Writer {
             self.step()?;
             clear(db, *number, head)?;
         }
-        let told = plan.rows.next_ids.iter().map(|(number, next_id)| (*number, Some(*next_id)));
-        for (number, next_id) in plan.tubes.iter().map(|number| (*number, None)).chain(told) {
+        let next_ids = plan.rows.next_ids.iter().map(|(number, next_id)| (*number, Some(*next_id)));
+        for (number, next_id) in plan.tubes.iter().map(|number| (*number, None)).chain(next_ids) {
             self.step()?;
             self.write_tube(db, machine, number, next_id)?;
         }
@@ -392,7 +399,7 @@ impl Writer {
         self.step()?;
         commit(db)?;
         match self.fault {
-            // It is found when the store is opened again, as it would be after a real failure.
+            // The next opening finds the commit, as after a real failure.
             Some(Fault::Sync) => Err(WriteError::Commit(failed_sync())),
             _ => Ok(()),
         }
@@ -419,24 +426,24 @@ impl Writer {
         Ok(())
     }
 
-    /// What a failed batch leaves: it is undone on disk, here and in the machine.
+    /// Handles a failed batch, which is undone on disk, here and in the machine.
     fn failed(&mut self, error: &WriteError) -> Error {
-        // What was written about tubes is undone too, so nothing is known of them.
+        // The written rows of tubes are undone too, so their next ids are unstate.
         self.next_ids.fill(0);
         let message = error.describe();
-        if error.is_lasting() {
+        if error.is_permanent() {
             tracing::error!("{message}");
             self.refusal.set(&message);
         }
         if error.is_outcome_unknown() {
             return Error::OutcomeUnknown(format!(
-                "{message}; it may have been done all the same, which a restart of the server will show"
+                "{message}; it may have been executed nevertheless, which a restart of the server will show"
             ));
         }
         Error::Store(message)
     }
 
-    /// The name of a place at which a test may ask for a failure.
+    /// A step at which a test may request a failure.
     fn step(&mut self) -> Result<(), WriteError> {
         match &mut self.fault {
             Some(Fault::Step { after: 0 }) => Err(WriteError::Fault),
@@ -449,26 +456,26 @@ impl Writer {
     }
 }
 
-/// What must be written, in the order in which it is.
+/// The changes to write, in this order.
 #[derive(Default)]
-struct Plan {
+struct CommitPlan {
     cleared: Vec<u32>,
     tubes: Vec<u32>,
     rows: Rows,
     semaphores: SemaphoreChanges,
-    /// Whether the batch changed which grants no new semaphore gives: one that it made and dropped leaves no row.
+    /// Whether the grant floor changed: a semaphore that the batch created and dropped leaves no row.
     floor_changed: bool,
-    /// How far wall time is ahead, if that changed.
+    /// How far wall time is ahead, if it changed.
     wall_ahead: Option<i64>,
 }
 
-impl Plan {
+impl CommitPlan {
     fn new(machine: &Machine, mut changes: Changes, next_ids: &[u64]) -> Self {
         let mut rows = Rows::new(machine, std::mem::take(&mut changes.tasks), next_ids);
         let tubes: Vec<u32> = changes.tubes.iter().map(|tube| tube.0).collect();
         rows.next_ids.retain(|(number, _)| !tubes.contains(number));
         let Changes { cleared, semaphores, .. } = changes;
-        Plan { cleared, tubes, rows, semaphores, floor_changed: false, wall_ahead: None }
+        CommitPlan { cleared, tubes, rows, semaphores, floor_changed: false, wall_ahead: None }
     }
 
     /// Whether it only changes tasks.
@@ -482,7 +489,7 @@ impl Plan {
     }
 }
 
-/// Ends a transaction.
+/// Commits a transaction.
 pub(super) fn commit(db: &Connection) -> Result<(), WriteError> {
     db.prepare_cached("COMMIT")?.execute([]).map_err(WriteError::Commit)?;
     Ok(())
@@ -501,7 +508,7 @@ fn clear(db: &Connection, number: u32, head: &mut Head) -> Result<(), WriteError
     Ok(())
 }
 
-/// What SQLite says when the disk did not confirm what was written.
+/// The error of SQLite for a failed sync.
 pub(super) fn failed_sync() -> rusqlite::Error {
     let error = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_FSYNC);
     rusqlite::Error::SqliteFailure(error, None)

@@ -99,8 +99,11 @@ impl Batch<'_> {
         let (mut chunks, mut tries) = (cut(open), 0);
         while !chunks.is_empty() {
             let left = self.unanswered();
-            // If one answer was too small for all, the rest is sent call by call.
-            let later = if self.is_large { chunks.split_off(1) } else { Vec::new() };
+            // If one answer was too small for all, the rest is sent call by call. Calls after a list wait for it, because Tarantool may
+            // run other calls while it reads.
+            let lists = chunks.iter().position(Chunk::is_list);
+            let together = if self.is_large { 1 } else { lists.map_or(chunks.len(), |at| at + 1) };
+            let later = chunks.split_off(together);
             tries += 1;
             chunks = self.attempt(chunks, tries == TRIES).await;
             chunks.extend(later);
@@ -364,6 +367,11 @@ impl Chunk {
         self.commands.iter().all(is_read_only)
     }
 
+    /// A list is the only command of its call, so that it needs no transaction and may yield.
+    fn is_list(&self) -> bool {
+        self.commands.iter().any(is_list)
+    }
+
     /// How many lease numbers its takes may use.
     fn deliveries(&self) -> u64 {
         let takes = self.commands.iter().filter_map(|command| match command {
@@ -420,7 +428,10 @@ fn cut(commands: Vec<(usize, Command)>) -> Vec<Chunk> {
     for (place, command) in commands {
         let (tasks, bytes) = (tasks_in(&command), command.payload_bytes());
         let fits = |chunk: &&mut Chunk| {
-            chunk.tasks + tasks <= CALL_TASKS_MAX && chunk.bytes + bytes <= CALL_BYTES_MAX
+            chunk.tasks + tasks <= CALL_TASKS_MAX
+                && chunk.bytes + bytes <= CALL_BYTES_MAX
+                && !is_list(&command)
+                && !chunk.is_list()
         };
         match chunks.last_mut().filter(fits) {
             Some(chunk) => chunk.push(place, command),
@@ -440,13 +451,24 @@ fn tasks_in(command: &Command) -> usize {
         Command::Take(take) => take.count,
         Command::Finish { items, .. } => items.len(),
         Command::Delete { ids, .. } | Command::Peek { ids, .. } => ids.len(),
+        Command::List(list) => list.limit,
         Command::Semaphore(command) => command.items(),
         _ => 1,
     }
 }
 
+fn is_list(command: &Command) -> bool {
+    matches!(command, Command::List(_))
+}
+
 fn is_read_only(command: &Command) -> bool {
-    matches!(command, Command::Peek { .. } | Command::Deliveries { .. } | Command::Tubes { .. })
+    matches!(
+        command,
+        Command::Peek { .. }
+            | Command::Deliveries { .. }
+            | Command::List(_)
+            | Command::Tubes { .. }
+    )
 }
 
 /// Refuses commands that can be checked without a call to Tarantool.
@@ -478,6 +500,7 @@ fn refusal(command: &Command) -> Option<Error> {
             let advice = "use several batches";
             refuse_count("the number of tasks in one command", tasks_in(command), advice)
         }
+        Command::List(list) => list.check().err(),
         Command::Semaphore(command) => command.check().err(),
         _ => None,
     }

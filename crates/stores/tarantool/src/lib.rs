@@ -31,7 +31,9 @@ use std::sync::{Arc, Mutex as Lock, MutexGuard, PoisonError};
 
 use taskyard_core::{Command, Error, Span, Timestamp};
 use taskyard_store::remote::{Access, Backend, POLL, RemoteStore, server_identity};
-use taskyard_store::{Capabilities, Executed, Export, Exported, Import, OpenError, Watcher};
+use taskyard_store::{
+    Capabilities, Executed, Export, Exported, Import, OpenError, OpenOptions, Store, Watcher,
+};
 use taskyard_tarantool::{Failure, TarantoolUrl};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
@@ -51,6 +53,11 @@ const ADAPTER_POLL: Span = Span::from_micros(100_000);
 
 /// A store in Tarantool.
 pub type TarantoolStore = RemoteStore<Tarantool>;
+
+/// Opens the store of this URL.
+pub fn open(url: &str, options: &OpenOptions) -> Result<Box<dyn Store>, OpenError> {
+    TarantoolStore::open_boxed(url, options)
+}
 
 /// The Tarantool, as the store and its background work share it.
 pub struct Tarantool {

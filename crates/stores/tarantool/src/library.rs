@@ -1,6 +1,7 @@
 //! Assembles the library of Lua procedures that run inside Tarantool.
 
-use taskyard_store::lua::{SEMAPHORE_RULES, VALUES, with_limits};
+use taskyard_store::limits::with_limits;
+use taskyard_store::lua::{SEMAPHORE_RULES, VALUES};
 
 /// The files in the order of their dependencies: first those whose names all others use, then those that are blocks of their
 /// own (a Lua function may have two hundred local names), then those of semaphores.
@@ -12,11 +13,12 @@ const SHARED: [&str; 6] = [
     include_str!("lua/tube.lua"),
     include_str!("lua/orders.lua"),
 ];
-const TUBES: [&str; 9] = [
+const TUBES: [&str; 10] = [
     include_str!("lua/raw_insert.lua"),
     include_str!("lua/take.lua"),
     include_str!("lua/put.lua"),
     include_str!("lua/show.lua"),
+    include_str!("lua/list.lua"),
     include_str!("lua/finish.lua"),
     include_str!("lua/tubes.lua"),
     include_str!("lua/sessions.lua"),
@@ -34,7 +36,7 @@ const LAST: [&str; 3] =
     [include_str!("lua/servers.lua"), include_str!("lua/batch.lua"), include_str!("lua/copy.lua")];
 
 /// Replaces all but the shared files where tubes are those of an existing tarantool/queue.
-const ADAPTER: &str = include_str!("lua/adapter.lua");
+const ADAPTER: [&str; 2] = [include_str!("lua/adapter_tasks.lua"), include_str!("lua/adapter.lua")];
 
 /// The version of the stored format. A server refuses to work with a later one.
 pub(super) const FORMAT: i64 = 1;
@@ -66,7 +68,8 @@ impl Library {
     /// For tubes of an existing tarantool/queue.
     pub fn adapter() -> Self {
         let [modules, shared, values, spaces, tube, _] = SHARED;
-        Self::of(&with_limits(&format!("{modules}{shared}{values}{spaces}{tube}{ADAPTER}")))
+        let own = [modules, shared, values, spaces, tube].concat() + &ADAPTER.concat();
+        Self::of(&with_limits(&own))
     }
 
     fn of(files: &str) -> Self {
@@ -87,7 +90,7 @@ fn fingerprint(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use taskyard_store::lua::typed_limits;
+    use taskyard_store::limits::typed_limits;
 
     #[test]
     fn another_text_has_another_name() {
@@ -99,8 +102,9 @@ mod tests {
 
     #[test]
     fn limits_come_from_the_core() {
-        let files = [&SHARED[..], &TUBES, &[SEMAPHORE], &SEMAPHORES, &LAST, &[ADAPTER]].concat();
-        assert_eq!(typed_limits(&files.concat()), Vec::<String>::new());
+        let files = [&SHARED[..], &TUBES, &[SEMAPHORE], &SEMAPHORES, &LAST, &ADAPTER].concat();
+        let accepted = ["64() / 1000", "STEP = 1000", "NOTICES_MAX = 1000"];
+        assert_eq!(typed_limits(&files.concat(), &accepted), Vec::<String>::new());
         for library in [Library::new(), Library::adapter()] {
             assert!(!library.text.contains("{{"), "a placeholder without a value");
         }

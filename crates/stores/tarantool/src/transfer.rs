@@ -144,7 +144,7 @@ fn read_task(row: &[LuaValue]) -> Option<Record> {
             _ => return None,
         },
     };
-    let standing = match (state.uint()?, flag.uint()?) {
+    let state = match (state.uint()?, flag.uint()?) {
         // A gated task counts as ready.
         (DELAYED, 0) => StoredState::Delayed(moment(due)?),
         (BURIED, DEAD_LETTER) => StoredState::DeadLetter,
@@ -157,7 +157,7 @@ fn read_task(row: &[LuaValue]) -> Option<Record> {
     };
     Some(Record {
         id: TaskId(id.uint()?),
-        standing,
+        state,
         pri: pri.uint()?,
         created: moment(created)?,
         expires: moment(expires)?,
@@ -180,7 +180,7 @@ fn write_moment<'a, 'o>(
 
 /// A task in the order of `import.lua`.
 fn write_task(args: &mut ArgumentWriter<'_>, record: &Record) {
-    let (state, due, flag) = match record.standing {
+    let (state, due, flag) = match record.state {
         StoredState::Ready(since) => (0, (since != record.created).then_some(since), 0),
         StoredState::Delayed(due) | StoredState::Scheduled(due) => (DELAYED, Some(due), 0),
         StoredState::Buried => (BURIED, None, 0),
@@ -211,7 +211,7 @@ fn write_ending(args: &mut ArgumentWriter<'_>, ending: &ImportEnd) {
         (1..).zip(tubes).map(|(place, (_, copy))| (copy.number, place)).collect();
     let (mut places, mut events) = (Vec::new(), Vec::new());
     for (at, semaphore) in (1_u64..).zip(semaphores) {
-        places.extend(semaphore.places.iter().map(|copy| (at, copy)));
+        places.extend(semaphore.entries.iter().map(|copy| (at, copy)));
         events.extend(semaphore.events.iter().map(|copy| (at, copy)));
     }
     // Entries of tubes that are not imported are left out.
@@ -295,7 +295,7 @@ fn semaphores(data: &[u8]) -> Option<Exported> {
         places.sort_unstable_by_key(|copy: &QueueEntryCopy| copy.entry.seq);
         let mut events: Vec<_> = events.list().iter().map(read_event).collect::<Option<_>>()?;
         events.sort_unstable_by_key(|copy: &EventCopy| copy.id);
-        copies.push(SemaphoreCopy { record: read_semaphore(row)?, places, events });
+        copies.push(SemaphoreCopy { record: read_semaphore(row)?, entries: places, events });
     }
     Some(Exported::Semaphores(copies))
 }

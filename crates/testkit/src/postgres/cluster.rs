@@ -51,20 +51,23 @@ pub fn programs() -> Option<PathBuf> {
     None
 }
 
-/// A server.
+/// The id of the user without privileges on Linux.
+const UNPRIVILEGED_UID: &str = "65534";
+
+/// A PostgreSQL server with its data.
 pub struct Cluster {
     programs: PathBuf,
     folder: PathBuf,
     port: u16,
-    /// A child of this process, since the one that adopts orphans may leave them lying about as zombies,
-    /// and PostgreSQL's programs take a zombie for a server.
+    /// A child of this process, because the process that adopts orphans may leave them as zombies,
+    /// and PostgreSQL's programs mistake a zombie for a server.
     server: Mutex<Option<Child>>,
     /// Dropped last, and not at all where the cluster is shared by the whole process.
-    _keeper: Keeper,
+    _keeper: PostgresCleanup,
 }
 
 impl Cluster {
-    /// Makes a server in a folder of its own and starts it.
+    /// Creates a server in its own folder and starts it.
     pub fn new(programs: PathBuf) -> Self {
         Self::with(programs, 5432, |_| String::new())
     }
@@ -73,9 +76,9 @@ impl Cluster {
     pub fn with(programs: PathBuf, port: u16, prepare: impl FnOnce(&Path) -> String) -> Self {
         let folder = TempDir::new().expect("a temporary folder can be made").keep();
         if let Some((uid, gid)) = other_user() {
-            chown(&folder, Some(uid), Some(gid)).expect("a folder can be given away");
+            chown(&folder, Some(uid), Some(gid)).expect("the owner of a folder can be changed");
         }
-        let keeper = Keeper::new(&programs.join("pg_ctl"), &folder);
+        let keeper = PostgresCleanup::new(&programs.join("pg_ctl"), &folder);
         let server = Mutex::default();
         let cluster = Cluster { programs, folder, port, server, _keeper: keeper };
         let mut initdb = cluster.program("initdb");
@@ -88,7 +91,7 @@ impl Cluster {
         file.write_all(sockets.as_bytes()).expect("settings can be written");
         let more = format!("port = {port}\n{}", prepare(&cluster.data()));
         file.write_all(more.as_bytes()).expect("settings can be written");
-        cluster.give_away();
+        cluster.change_owner();
         cluster.start();
         cluster
     }
@@ -132,12 +135,12 @@ impl Cluster {
         self.folder.join(format!(".s.PGSQL.{}", self.port))
     }
 
-    /// What was written into the folder of the data belongs to its server.
-    fn give_away(&self) {
+    /// Gives the files in the data folder to the user of the server.
+    fn change_owner(&self) {
         let files = fs::read_dir(self.data()).expect("initdb made it");
         for file in files.flatten().filter(|_| other_user().is_some()) {
             let (uid, gid) = other_user().expect("there is one");
-            chown(file.path(), Some(uid), Some(gid)).expect("a file can be given away");
+            chown(file.path(), Some(uid), Some(gid)).expect("the owner of a file can be changed");
         }
     }
 
@@ -154,42 +157,43 @@ impl Cluster {
     }
 }
 
-/// A shell that outlives this process for as long as it takes to clean up.
-struct Keeper {
+/// A shell that removes the cluster after this process has ended.
+struct PostgresCleanup {
     shell: Child,
 }
 
-impl Keeper {
+impl PostgresCleanup {
     fn new(pg_ctl: &Path, folder: &Path) -> Self {
         let mut shell = Command::new("sh");
         as_other_user(&mut shell);
-        // In a group of its own, so that whoever interrupts the tests does not interrupt it.
+        // In its own process group, so that an interrupt of the tests does not interrupt it.
         shell.args(["-c", KEEPER]).arg(pg_ctl).arg(folder).process_group(0);
         shell.current_dir("/").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        Keeper { shell: shell.spawn().expect("a shell can be started") }
+        PostgresCleanup { shell: shell.spawn().expect("a shell can be started") }
     }
 }
 
-impl Drop for Keeper {
+impl Drop for PostgresCleanup {
     fn drop(&mut self) {
         drop(self.shell.stdin.take());
         self.shell.wait().expect("the shell ends");
     }
 }
 
-/// PostgreSQL refuses to run as root: then as the user that its package made, or as nobody.
+/// The user of PostgreSQL, which refuses to run as root: that of its package, or the unprivileged one.
 pub fn other_user() -> Option<(u32, u32)> {
     let own = fs::metadata("/proc/self").expect("Linux has it").uid();
     if own != 0 {
         return None;
     }
     let users = fs::read_to_string("/etc/passwd").expect("there are users");
-    let find = |name: &str| {
-        let line = users.lines().find(|line| line.split(':').next() == Some(name))?;
+    let find = |field: usize, value: &str| {
+        let line = users.lines().find(|line| line.split(':').nth(field) == Some(value))?;
         let mut fields = line.split(':').skip(2);
         Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
     };
-    Some(find("postgres").or_else(|| find("nobody")).expect("there is a user that is not root"))
+    let found = find(0, "postgres").or_else(|| find(2, UNPRIVILEGED_UID));
+    Some(found.expect("there is a user that is not root"))
 }
 
 /// Lets a program run as a user that PostgreSQL and its companions accept.

@@ -21,37 +21,37 @@ use crate::{LossyPath, OwnServer, Request, SharedDatabase};
 pub fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
     CLUSTER.get_or_init(|| {
-        let cluster = Cluster::new(programs().expect("whoever asks has looked for it"));
+        let cluster = Cluster::new(programs().expect("the tests checked that it is installed"));
         prepare(&cluster);
         cluster
     })
 }
 
-/// Makes the database that the others are copies of.
+/// Creates the template of all other databases.
 pub fn prepare(cluster: &Cluster) {
     sql(&cluster.url("postgres"), "CREATE DATABASE original");
     let store = PostgresStore::open(&cluster.url("original"), Clock::Caller).expect("it opens");
     block_on(store.close()).expect("it closes");
 }
 
-/// A database of a test's own on a cluster.
+/// A database of one test on a cluster.
 pub struct Database {
     cluster: &'static Cluster,
     name: String,
-    /// Whether another test may have it afterwards.
+    /// Whether another test may use it afterwards.
     again: AtomicBool,
 }
 
-/// Databases that tests have left behind. To make one takes much longer than to empty it.
+/// Databases of finished tests. Creating one takes much longer than emptying it.
 static IDLE: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// More tubes than this take longer to drop one by one than all at once.
+/// Above this number of tubes dropping all at once is faster than one by one.
 const TUBES_MAX: usize = 100;
 
 /// How many others are connected to a database.
 const OTHERS: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
 
-/// Makes a database as it was, once nobody is connected to it any more.
+/// Empties a database after all other connections are closed.
 const EMPTY: &str = "
 SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid();
@@ -271,7 +271,8 @@ pub fn crash(url: &str) {
 
 /// Waits until this is so in the database.
 pub fn wait_until(url: &str, condition: &str) {
-    let wait = "PERFORM pg_sleep(0.01)";
+    // Views of statistics show the same during one transaction unless they are read anew.
+    let wait = "PERFORM pg_sleep(0.01); PERFORM pg_stat_clear_snapshot()";
     let limit = "SET statement_timeout = '150s'";
     sql(
         url,
@@ -309,15 +310,15 @@ pub async fn connect(url: &str) -> Client {
     open(url).await.expect("it connects").0
 }
 
-/// The same, with what runs it until it ends.
-async fn open(url: &str) -> Result<(Client, Driver), tokio_postgres::Error> {
+/// The same, with the task that runs the connection.
+async fn open(url: &str) -> Result<(Client, ConnectionTask), tokio_postgres::Error> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
     Ok((client, tokio::spawn(connection)))
 }
 
-type Driver = JoinHandle<Result<(), tokio_postgres::Error>>;
+type ConnectionTask = JoinHandle<Result<(), tokio_postgres::Error>>;
 
-/// What the tests' own connections run on.
+/// The runtime of the tests' own connections.
 pub fn runtime() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     RUNTIME.get_or_init(|| {

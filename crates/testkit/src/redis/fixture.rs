@@ -7,15 +7,15 @@ use taskyard_conformance::StoreHarness;
 use taskyard_core::TubeName;
 use taskyard_store_redis::{Clock, Redis, RedisStore};
 
-use super::instance::{Instance, program};
+use super::instance::{RedisInstance, program};
 use crate::lossy_proxy::{LossyProxy, Protocol, Target};
 use crate::{LossyPath, OwnServer, Request, SharedDatabase};
 
 /// The server that the tests of this process share.
-pub fn instance() -> &'static Instance {
-    static INSTANCE: OnceLock<Instance> = OnceLock::new();
+pub fn instance() -> &'static RedisInstance {
+    static INSTANCE: OnceLock<RedisInstance> = OnceLock::new();
     INSTANCE.get_or_init(|| {
-        Instance::new(program().expect("the caller has checked that it is installed"))
+        RedisInstance::new(program().expect("the caller has checked that it is installed"))
     })
 }
 
@@ -42,7 +42,7 @@ pub struct SharedRedis;
 impl SharedDatabase for SharedRedis {
     type Backend = Redis;
     type Part = String;
-    type Server = Instance;
+    type Server = RedisInstance;
     const LEASES_INCREASE: bool = false;
     const TIMES_ARE_DOUBLES: bool = true;
 
@@ -58,8 +58,8 @@ impl SharedDatabase for SharedRedis {
         part.clone()
     }
 
-    fn server() -> Option<Instance> {
-        program().map(Instance::new)
+    fn server() -> Option<RedisInstance> {
+        program().map(RedisInstance::new)
     }
 
     fn lossy_path() -> LossyPath<String> {
@@ -86,21 +86,21 @@ impl SharedDatabase for SharedRedis {
     }
 }
 
-impl OwnServer for Instance {
+impl OwnServer for RedisInstance {
     fn url(&self) -> String {
         format!("{}?prefix=kill", self.url())
     }
 
     fn kill(&self) {
-        Instance::kill(self);
+        RedisInstance::kill(self);
     }
 
     fn start(&self) {
-        Instance::start(self);
+        RedisInstance::start(self);
     }
 
     fn audit(&self, tube: &TubeName) {
-        Instance::audit(self, "kill", tube.as_str());
+        RedisInstance::audit(self, "kill", tube.as_str());
     }
 }
 
@@ -120,7 +120,7 @@ pub fn store() -> RedisStore {
 }
 
 /// A part of this server behind a proxy that can lose replies.
-pub fn lossy_path_to(instance: &Instance) -> LossyPath<String> {
+pub fn lossy_path_to(instance: &RedisInstance) -> LossyPath<String> {
     let proxy = LossyProxy::new(Target::Port(instance.port()), Protocol::default());
     let url = own(&format!("redis://{}", proxy.address()));
     LossyPath { part: url.clone(), url, proxy }

@@ -54,17 +54,17 @@ pub fn program() -> Option<PathBuf> {
 }
 
 /// A server.
-pub struct Instance {
+pub struct RedisInstance {
     program: PathBuf,
     folder: PathBuf,
     port: u16,
     settings: Vec<String>,
     server: Mutex<Option<Child>>,
     /// Dropped last, and not at all where the server is shared by the whole process.
-    _keeper: Keeper,
+    _keeper: RedisCleanup,
 }
 
-impl Instance {
+impl RedisInstance {
     /// Starts a server whose acknowledged writes are on disk.
     pub fn new(program: PathBuf) -> Self {
         Self::with(program, DURABLE)
@@ -80,10 +80,10 @@ impl Instance {
     /// Prepares a server without starting it.
     pub fn prepared(program: PathBuf, settings: &[&str]) -> Self {
         let folder = folder().keep();
-        let keeper = Keeper::new(&folder);
+        let keeper = RedisCleanup::new(&folder);
         let settings = settings.iter().map(|word| (*word).to_owned()).collect();
         let server = Mutex::default();
-        Instance { program, folder, port: free_port(), settings, server, _keeper: keeper }
+        RedisInstance { program, folder, port: free_port(), settings, server, _keeper: keeper }
     }
 
     /// Starts the server and waits until it answers.
@@ -175,16 +175,16 @@ impl Instance {
     }
 }
 
-impl Drop for Instance {
+impl Drop for RedisInstance {
     fn drop(&mut self) {
         self.kill();
     }
 }
 
 /// Three masters with a replica each.
-pub struct Cluster {
+pub struct RedisCluster {
     /// All six nodes; the cluster decides which are masters.
-    pub nodes: Vec<Instance>,
+    pub nodes: Vec<RedisInstance>,
 }
 
 /// How long a node may be unreachable before the others choose its replica, in milliseconds; and the timeout while the cluster is formed: a
@@ -192,15 +192,15 @@ pub struct Cluster {
 const NODE_TIMEOUT_MS: &str = "1000";
 const MEET_TIMEOUT_MS: &str = "30000";
 
-impl Cluster {
+impl RedisCluster {
     /// Starts them and waits until every one knows all slots.
     pub fn new(program: &Path) -> Self {
         let settings = ["--cluster-enabled", "yes", "--cluster-node-timeout", MEET_TIMEOUT_MS];
-        let nodes: Vec<Instance> = (0..6)
+        let nodes: Vec<RedisInstance> = (0..6)
             .map(|_| {
                 let bus = free_port().to_string();
                 let own = ["--cluster-port", &bus];
-                Instance::with(program.into(), &[DURABLE, &settings, &own].concat())
+                RedisInstance::with(program.into(), &[DURABLE, &settings, &own].concat())
             })
             .collect();
         let addresses = nodes.iter().map(|node| format!("127.0.0.1:{}", node.port()));
@@ -209,7 +209,7 @@ impl Cluster {
         create.args(["--cluster-replicas", "1", "--cluster-yes"]).stdin(Stdio::null());
         let made = create.output().expect("redis-cli is beside the server");
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stdout));
-        let cluster = Cluster { nodes };
+        let cluster = RedisCluster { nodes };
         cluster.wait_until_whole();
         for node in &cluster.nodes {
             node.talk(&["CONFIG", "SET", "cluster-node-timeout", NODE_TIMEOUT_MS]);
@@ -237,7 +237,7 @@ impl Cluster {
     }
 
     /// The master that has the slot of this key.
-    pub fn master_of(&self, key: &str) -> &Instance {
+    pub fn master_of(&self, key: &str) -> &RedisInstance {
         loop {
             let port = self.living_master_of(key);
             if let Some(node) = self.nodes.iter().find(|node| Some(node.port()) == port) {
@@ -254,15 +254,15 @@ impl Cluster {
     }
 
     /// A replica of the master of this key.
-    pub fn replica_of(&self, key: &str) -> &Instance {
+    pub fn replica_of(&self, key: &str) -> &RedisInstance {
         let port = format!("master_port:{}", self.master_of(key).port());
-        let follows = |node: &&Instance| node.talk(&["INFO", "replication"]).contains(&port);
+        let follows = |node: &&RedisInstance| node.talk(&["INFO", "replication"]).contains(&port);
         self.nodes.iter().find(follows).expect("every master has a replica")
     }
 }
 
 /// The port of the master of a key, as this node sees it.
-fn owner(node: &Instance, key: &str) -> Option<u16> {
+fn owner(node: &RedisInstance, key: &str) -> Option<u16> {
     let slot: u16 = node.talk(&["CLUSTER", "KEYSLOT", key]).parse().ok()?;
     let nodes = node.talk(&["CLUSTER", "NODES"]);
     nodes.lines().find_map(|line| {
@@ -277,21 +277,21 @@ fn owner(node: &Instance, key: &str) -> Option<u16> {
 }
 
 /// A shell that outlives this process for as long as it takes to clean up.
-struct Keeper {
+struct RedisCleanup {
     shell: Child,
 }
 
-impl Keeper {
+impl RedisCleanup {
     fn new(folder: &Path) -> Self {
         let mut shell = Command::new("sh");
         // In a process group of its own, so that interrupting the tests does not interrupt it.
         shell.args(["-c", KEEPER]).arg(folder).process_group(0).current_dir("/");
         shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        Keeper { shell: shell.spawn().expect("a shell can be started") }
+        RedisCleanup { shell: shell.spawn().expect("a shell can be started") }
     }
 }
 
-impl Drop for Keeper {
+impl Drop for RedisCleanup {
     fn drop(&mut self) {
         drop(self.shell.stdin.take());
         self.shell.wait().expect("the shell ends");

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
-use taskyard_conformance::audit::{Call, Did, Recorder, Unseen};
+use taskyard_conformance::audit::{Call, Operation, Recorder, Unrecorded};
 use taskyard_core::{
     Command, Error, Finish, FinishItem, Holder, Kind, Outcome, Reply, SemaphoreChange,
     SemaphoreCommand, SemaphoreKey, Span, State, Take, TaskId, Timestamp, TubeName, TubeOptions,
@@ -117,7 +117,7 @@ impl<S: Store> Load<'_, S> {
         let begin = self.recorder.begin();
         let Some(Reply::Put(placed)) = self.ask(put(self.tube, 1)) else { return };
         for placed in placed {
-            self.recorder.end(begin, self.tube, placed.id, Did::Put(placed.state));
+            self.recorder.end(begin, self.tube, placed.id, Operation::Put(placed.state));
             self.known.lock().expect("no thread failed").insert(placed.id);
         }
     }
@@ -130,7 +130,7 @@ impl<S: Store> Load<'_, S> {
         let task = tasks.first()?;
         let lease = task.lease?;
         let (start, until) = (task.start?, task.lease_until?);
-        self.recorder.end(begin, self.tube, task.id, Did::Take { lease, start, until });
+        self.recorder.end(begin, self.tube, task.id, Operation::Take { lease, start, until });
         Some((task.id, Holder::Lease(lease)))
     }
 
@@ -143,12 +143,12 @@ impl<S: Store> Load<'_, S> {
             let items = vec![FinishItem { id, holder, finish: Finish::Ack }];
             let finish = Command::Finish { tube: self.tube.clone(), items, show: false };
             let Some(Reply::Finished(outcomes)) = self.ask(finish) else {
-                self.recorder.cut_off(begin, self.tube, id, Did::Ack(lease));
+                self.recorder.interrupt(begin, self.tube, id, Operation::Ack(lease));
                 lost = true;
                 continue;
             };
             match &outcomes[0] {
-                Outcome::Done(_) => self.recorder.end(begin, self.tube, id, Did::Ack(lease)),
+                Outcome::Done(_) => self.recorder.end(begin, self.tube, id, Operation::Ack(lease)),
                 other => assert!(lost && *other == Outcome::Missing, "{id}: {other:?}"),
             }
             return;
@@ -174,7 +174,7 @@ fn judge(
         let Ok(Reply::Tasks(tasks)) = ask(store, peek) else { panic!("a peek shows tasks") };
         for task in tasks {
             left.insert(task.id, task.state);
-            history.found(tube, task.id, task.state);
+            history.record_final_state(tube, task.id, task.state);
         }
     }
     let all: Vec<TaskId> = history.tasks().map(|(_, id)| id).collect();
@@ -182,15 +182,15 @@ fn judge(
         if !known.contains(&id) {
             // The reply that would have said whether it waits for a semaphore was lost.
             let waits = left.get(&id) == Some(&State::Delayed);
-            let put = Did::Put(if waits { State::Delayed } else { State::Ready });
-            history.record(tube, id, Call { begin: 0, end: None, did: put });
+            let put = Operation::Put(if waits { State::Delayed } else { State::Ready });
+            history.record(tube, id, Call { begin: 0, end: None, operation: put });
         }
         if !left.contains_key(&id) {
-            history.found(tube, id, State::Done);
+            history.record_final_state(tube, id, State::Done);
         }
     }
     let ended = Timestamp::from_micros(NOW.as_micros() + 1);
-    let violations = history.check(Unseen { lost_takes: true, ..Unseen::until(ended) });
+    let violations = history.check(Unrecorded { lost_takes: true, ..Unrecorded::until(ended) });
     assert!(violations.is_empty(), "{}", violations[0]);
     if leases_increase {
         let disorder = history.check_lease_order();

@@ -7,15 +7,15 @@ use taskyard_conformance::StoreHarness;
 use taskyard_core::TubeName;
 use taskyard_store_tarantool::{Clock, Tarantool, TarantoolStore};
 
-use super::instance::{Instance, program};
+use super::instance::{TarantoolInstance, program};
 use crate::lossy_proxy::{LossyProxy, Protocol, Target};
 use crate::{LossyPath, OwnServer, Request, SharedDatabase};
 
 /// The server that the tests of this process share.
-pub fn instance() -> &'static Instance {
-    static INSTANCE: OnceLock<Instance> = OnceLock::new();
+pub fn instance() -> &'static TarantoolInstance {
+    static INSTANCE: OnceLock<TarantoolInstance> = OnceLock::new();
     INSTANCE.get_or_init(|| {
-        Instance::new(program().expect("the caller has checked that it is installed"))
+        TarantoolInstance::new(program().expect("the caller has checked that it is installed"))
     })
 }
 
@@ -52,7 +52,7 @@ pub struct SharedTarantool;
 impl SharedDatabase for SharedTarantool {
     type Backend = Tarantool;
     type Part = String;
-    type Server = Instance;
+    type Server = TarantoolInstance;
     const LEASES_INCREASE: bool = false;
     const TIMES_ARE_DOUBLES: bool = true;
 
@@ -68,8 +68,8 @@ impl SharedDatabase for SharedTarantool {
         part.clone()
     }
 
-    fn server() -> Option<Instance> {
-        program().map(Instance::new)
+    fn server() -> Option<TarantoolInstance> {
+        program().map(TarantoolInstance::new)
     }
 
     fn lossy_path() -> LossyPath<String> {
@@ -90,21 +90,21 @@ impl SharedDatabase for SharedTarantool {
     }
 }
 
-impl OwnServer for Instance {
+impl OwnServer for TarantoolInstance {
     fn url(&self) -> String {
         format!("{}?prefix=kill", self.url())
     }
 
     fn kill(&self) {
-        Instance::kill(self);
+        TarantoolInstance::kill(self);
     }
 
     fn start(&self) {
-        Instance::start(self);
+        TarantoolInstance::start(self);
     }
 
     fn audit(&self, _: &TubeName) {
-        Instance::audit(self, "kill");
+        TarantoolInstance::audit(self, "kill");
     }
 }
 
@@ -124,7 +124,7 @@ pub fn store() -> TarantoolStore {
 }
 
 /// A part of this server behind a proxy that can lose replies.
-pub fn lossy_path_to(instance: &Instance) -> LossyPath<String> {
+pub fn lossy_path_to(instance: &TarantoolInstance) -> LossyPath<String> {
     let proxy = LossyProxy::new(Target::Port(instance.port()), Protocol::default());
     let url = own(&format!("tarantool://taskyard:se%2Fcret@{}", proxy.address()));
     LossyPath { part: url.clone(), url, proxy }

@@ -45,7 +45,7 @@ pub fn program() -> Option<PathBuf> {
 }
 
 /// A server.
-pub struct Instance {
+pub struct TarantoolInstance {
     program: PathBuf,
     folder: PathBuf,
     port: u16,
@@ -54,10 +54,10 @@ pub struct Instance {
     settings: Vec<String>,
     server: Mutex<Option<Child>>,
     /// Dropped last, and not at all where the server is shared by the whole process.
-    _keeper: Keeper,
+    _keeper: TarantoolCleanup,
 }
 
-impl Instance {
+impl TarantoolInstance {
     /// Starts a server whose acknowledged writes are on disk.
     pub fn new(program: PathBuf) -> Self {
         Self::with(program, &[])
@@ -73,16 +73,24 @@ impl Instance {
     /// Prepares a server without starting it.
     pub fn prepared(program: PathBuf, settings: &[(&str, &str)]) -> Self {
         let folder = folder().keep();
-        let keeper = Keeper::new(&folder);
+        let keeper = TarantoolCleanup::new(&folder);
         fs::write(folder.join("instance.lua"), SCRIPT).expect("a script can be written");
         let settings = settings.iter().flat_map(|(name, value)| [*name, *value]);
         let settings = settings.map(str::to_owned).collect();
         let (server, port) = (Mutex::default(), free_port());
-        Instance { program, folder, port, replica: false, settings, server, _keeper: keeper }
+        TarantoolInstance {
+            program,
+            folder,
+            port,
+            replica: false,
+            settings,
+            server,
+            _keeper: keeper,
+        }
     }
 
     /// A server and one that follows it and is read-only.
-    pub fn pair(program: &Path) -> [Instance; 2] {
+    pub fn pair(program: &Path) -> [TarantoolInstance; 2] {
         let mut pair = [(); 2].map(|()| Self::prepared(program.into(), &[]));
         let uris = pair.each_ref().map(|one| format!("admin:boss@127.0.0.1:{}", one.port));
         // The first starts alone: the second needs its users.
@@ -225,7 +233,7 @@ impl Instance {
     }
 }
 
-impl Drop for Instance {
+impl Drop for TarantoolInstance {
     fn drop(&mut self) {
         self.kill();
     }
@@ -258,21 +266,21 @@ fn carry(client: TcpStream, server: TcpStream) {
 }
 
 /// A shell that outlives this process for as long as it takes to clean up.
-struct Keeper {
+struct TarantoolCleanup {
     shell: Child,
 }
 
-impl Keeper {
+impl TarantoolCleanup {
     fn new(folder: &Path) -> Self {
         let mut shell = Command::new("sh");
         // In a process group of its own, so that interrupting the tests does not interrupt it.
         shell.args(["-c", KEEPER]).arg(folder).process_group(0).current_dir("/");
         shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        Keeper { shell: shell.spawn().expect("a shell can be started") }
+        TarantoolCleanup { shell: shell.spawn().expect("a shell can be started") }
     }
 }
 
-impl Drop for Keeper {
+impl Drop for TarantoolCleanup {
     fn drop(&mut self) {
         drop(self.shell.stdin.take());
         self.shell.wait().expect("the shell ends");

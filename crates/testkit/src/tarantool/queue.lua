@@ -69,7 +69,7 @@ function Tube:put(data, opts)
 end
 
 function Tube:take()
-    for _, task in self.space.index.order:pairs({ 'r' }) do
+    for _, task in self.space.index.status:pairs({ 'r' }) do
         owners[self.name .. ':' .. tostring(task[1])] = box.session.id()
         self:count('take')
         return shown(self, self.space:update(task[1], { { '=', 2, 't' } }))
@@ -105,7 +105,7 @@ end
 
 function Tube:kick(limit)
     local kicked = 0
-    for _, task in ipairs(self.space.index.order:select({ '!' }, { limit = limit })) do
+    for _, task in ipairs(self.space.index.status:select({ '!' }, { limit = limit })) do
         self:set(task[1], 'r')
         kicked = kicked + 1
     end
@@ -125,13 +125,13 @@ function Tube:truncate()
 end
 
 function Tube:release_all()
-    for _, task in ipairs(self.space.index.order:select({ 't' })) do
+    for _, task in ipairs(self.space.index.status:select({ 't' })) do
         self:set(task[1], 'r')
     end
 end
 
 function Tube:drop()
-    if self.space.index.order:count({ 't' }) > 0 then
+    if self.space.index.status:count({ 't' }) > 0 then
         error('There are taken tasks in the tube')
     end
     box.space._queue:delete(self.name)
@@ -159,8 +159,8 @@ end
 function queue.create_tube(name, kind, opts)
     local space = box.schema.space.create(name)
     space:create_index('task_id', { parts = { { 1, 'unsigned' } } })
-    local order = kind:match('ttl') and { { 2, 'string' }, { 6, 'unsigned' }, { 1, 'unsigned' } } or { { 2, 'string' }, { 1, 'unsigned' } }
-    space:create_index('order', { parts = order })
+    local status = kind:match('ttl') and { { 2, 'string' }, { 6, 'unsigned' }, { 1, 'unsigned' } } or { { 2, 'string' }, { 1, 'unsigned' } }
+    space:create_index('status', { parts = status })
     local last = box.space._queue.index.tube_id:max()
     box.space._queue:insert({ name, last and last[2] + 1 or 0, name, kind, opts })
     tubes[name] = setmetatable({ name = name, kind = kind, opts = opts, space = space, calls = {}, done = 0 }, Tube)

@@ -21,24 +21,27 @@
 //! | delete | [`DeleteRequest`] | [`FinishAnswer`] |
 //! | peek at one | | [`TaskAnswer`] |
 //! | peek at several | [`PeekRequest`] | [`TasksAnswer`] |
+//! | list | [`TasksQuery`] | [`TaskPageAnswer`] |
 //! | truncate, release-all, drop | | [`NothingAnswer`] |
 //! | deliveries | | [`DeliveriesAnswer`] |
 //! | consumers | | [`ConsumersAnswer`] |
 //! | semaphore: make, change | [`SemaphoreRequest`] | [`SemaphoreAnswer`] |
-//! | semaphore: enqueue | [`EnqueueRequest`] | [`StandingsAnswer`] |
-//! | semaphore: look | [`LookRequest`] | [`StandingsAnswer`] |
+//! | semaphore: enqueue | [`EnqueueRequest`] | [`MemberInfosAnswer`] |
+//! | semaphore: peek | [`SemaphorePeekRequest`] | [`MemberInfosAnswer`] |
 //! | semaphore: holders, waiting | | [`MembersAnswer`] |
 //! | semaphore: drop | | [`NothingAnswer`] |
 //! | semaphore: finish | [`GrantsRequest`] | [`GrantsAnswer`] |
 //! | semaphore events | [`EventsRequest`] | [`EventsAnswer`] |
 //! | semaphore events: ack | [`AcknowledgeRequest`] | [`AcknowledgedAnswer`] |
 //! | manager | | [`ManagerAnswer`] |
+//! | time series | | [`SeriesAnswer`] |
 //! | a refusal | | [`ErrorAnswer`] |
 
 mod error;
 mod events;
 mod finish;
 mod inspect;
+mod list;
 mod manager;
 mod names;
 mod options;
@@ -48,6 +51,7 @@ mod put_request;
 mod put_schema;
 mod seconds;
 mod semaphores;
+mod series;
 mod take;
 mod task;
 mod tubes;
@@ -69,6 +73,9 @@ pub use inspect::{
     ConsumerAnswer, ConsumersAnswer, DeleteRequest, DeliveriesAnswer, DeliveryAnswer, KickAnswer,
     KickRequest, NothingAnswer, PeekRequest,
 };
+pub use list::{
+    LIST_DATA_BYTES_MAX, LIST_TASKS_DEFAULT, TaskFilter, TaskPageAnswer, TasksQuery, cursor,
+};
 pub use manager::{
     LEADER_TUBE, ManagerAnswer, PLANS_TUBE, PlanMessage, QueueLoad, REPORTS_TUBE, Shares,
     WorkerAnswer, WorkerReport, decode_message, encode_message,
@@ -78,10 +85,11 @@ pub use options::check_options;
 pub use put::{PlacedTask, PutAnswer, PutRequest, PutTask};
 pub use seconds::{moment_of, seconds_of};
 pub use semaphores::{
-    EnqueueRequest, GrantOutcomeWord, GrantRequest, GrantWord, GrantsAnswer, GrantsRequest,
-    LookRequest, MemberAnswer, MembersAnswer, SemaphoreAnswer, SemaphoreRequest, SemaphoresAnswer,
-    StandingAnswer, StandingsAnswer, StatusWord, WishRequest,
+    EnqueueItemRequest, EnqueueRequest, GrantOutcomeWord, GrantRequest, GrantWord, GrantsAnswer,
+    GrantsRequest, MemberAnswer, MemberInfoAnswer, MemberInfosAnswer, MembersAnswer,
+    SemaphoreAnswer, SemaphorePeekRequest, SemaphoreRequest, SemaphoresAnswer, StatusWord,
 };
+pub use series::{PercentilesAnswer, SeriesAnswer};
 pub use take::{LEASE_SECONDS_DEFAULT, TakeRequest, TasksAnswer};
 pub use task::{Form, ReasonAnswer, TaskAnswer};
 pub use tubes::{

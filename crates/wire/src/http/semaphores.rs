@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 use taskyard_core::{
-    EnqueueItem, Error, Grant, GrantFinish, GrantItem, GrantOutcome, Member, MembersPage, Priority,
-    Result, SemaphoreChange, SemaphoreCommand, SemaphoreInfo, SemaphoreKey, SemaphoreOptions,
-    Standing, Status, TaskId, TubeName,
+    EnqueueItem, Error, Grant, GrantFinish, GrantItem, GrantOutcome, Member, MemberInfo,
+    MembersPage, Priority, Result, SemaphoreChange, SemaphoreCommand, SemaphoreInfo, SemaphoreKey,
+    SemaphoreOptions, Status, TaskId, TubeName,
 };
 
 use super::seconds::{moment, moment_of, optional_moment, optional_span, seconds_of, span};
@@ -223,14 +223,14 @@ impl SemaphoreAnswer {
 #[serde(deny_unknown_fields)]
 pub struct EnqueueRequest {
     /// The tasks, in the order of their arrival.
-    pub tasks: Vec<WishRequest>,
+    pub tasks: Vec<EnqueueItemRequest>,
 }
 
 /// One task and its priority.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
-pub struct WishRequest {
+pub struct EnqueueItemRequest {
     /// Any number that the caller gives its task.
     #[serde(deserialize_with = "whole::number")]
     pub task: u64,
@@ -241,15 +241,18 @@ pub struct WishRequest {
 impl EnqueueRequest {
     /// The request for these entries, on the client's side.
     pub fn new(entries: &[EnqueueItem]) -> Self {
-        let wish = |wish: &EnqueueItem| WishRequest { task: wish.task.0, priority: wish.priority };
-        EnqueueRequest { tasks: entries.iter().map(wish).collect() }
+        let item =
+            |item: &EnqueueItem| EnqueueItemRequest { task: item.task.0, priority: item.priority };
+        EnqueueRequest { tasks: entries.iter().map(item).collect() }
     }
 
     /// The command, on the server's side.
     pub fn into_command(self, key: SemaphoreKey) -> SemaphoreCommand {
-        let wish =
-            |wish: WishRequest| EnqueueItem { task: TaskId(wish.task), priority: wish.priority };
-        SemaphoreCommand::Enqueue { key, entries: self.tasks.into_iter().map(wish).collect() }
+        let item = |item: EnqueueItemRequest| EnqueueItem {
+            task: TaskId(item.task),
+            priority: item.priority,
+        };
+        SemaphoreCommand::Enqueue { key, entries: self.tasks.into_iter().map(item).collect() }
     }
 }
 
@@ -257,7 +260,7 @@ impl EnqueueRequest {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
-pub struct LookRequest {
+pub struct SemaphorePeekRequest {
     /// Their numbers.
     #[serde(deserialize_with = "whole::list")]
     pub tasks: Vec<u64>,
@@ -266,9 +269,9 @@ pub struct LookRequest {
 /// The status of tasks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct StandingsAnswer {
+pub struct MemberInfosAnswer {
     /// The tasks; those that do not exist are left out.
-    pub tasks: Vec<StandingAnswer>,
+    pub tasks: Vec<MemberInfoAnswer>,
 }
 
 /// The status of a task in a semaphore.
@@ -290,7 +293,7 @@ pub enum StatusWord {
 /// The status of one task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct StandingAnswer {
+pub struct MemberInfoAnswer {
     /// Which task.
     pub task: u64,
     /// Whether it waits or holds a grant.
@@ -316,30 +319,30 @@ pub struct StandingAnswer {
     pub pinned: bool,
 }
 
-impl StandingAnswer {
-    /// The standing as answers show it.
-    pub fn new(standing: &Standing) -> Self {
-        StandingAnswer {
-            task: standing.task.0,
-            status: match standing.status {
+impl MemberInfoAnswer {
+    /// The info as answers show it.
+    pub fn new(info: &MemberInfo) -> Self {
+        MemberInfoAnswer {
+            task: info.task.0,
+            status: match info.status {
                 Status::Wait => StatusWord::Waiting,
                 Status::Delayed => StatusWord::Delayed,
                 Status::Acquired => StatusWord::Granted,
                 Status::TryRelease => StatusWord::TryRelease,
             },
-            priority: standing.priority.value(),
-            enqueued: standing.enqueued.as_secs_f64(),
-            not_before: standing.not_before.and_then(moment_of),
-            grant: standing.grant.map(|grant| grant.0),
-            granted: standing.granted.and_then(moment_of),
-            lease_until: standing.lease_until.and_then(moment_of),
-            pinned: standing.pinned,
+            priority: info.priority.value(),
+            enqueued: info.enqueued.as_secs_f64(),
+            not_before: info.not_before.and_then(moment_of),
+            grant: info.grant.map(|grant| grant.0),
+            granted: info.granted.and_then(moment_of),
+            lease_until: info.lease_until.and_then(moment_of),
+            pinned: info.pinned,
         }
     }
 
     /// The result for the client's caller.
-    pub fn into_standing(self) -> Result<Standing> {
-        Ok(Standing {
+    pub fn into_member_info(self) -> Result<MemberInfo> {
+        Ok(MemberInfo {
             task: TaskId(self.task),
             status: match self.status {
                 StatusWord::Waiting => Status::Wait,
@@ -378,7 +381,7 @@ pub struct MemberAnswer {
     pub tube: Option<String>,
     /// Its status.
     #[serde(flatten)]
-    pub standing: StandingAnswer,
+    pub info: MemberInfoAnswer,
 }
 
 impl MembersAnswer {
@@ -386,7 +389,7 @@ impl MembersAnswer {
     pub fn new(page: &MembersPage) -> Self {
         let member = |member: &Member| MemberAnswer {
             tube: member.tube.as_ref().map(TubeName::to_string),
-            standing: StandingAnswer::new(&member.standing),
+            info: MemberInfoAnswer::new(&member.info),
         };
         let next = page.next.map(|next| next.to_string());
         MembersAnswer { tasks: page.members.iter().map(member).collect(), next }
@@ -396,7 +399,7 @@ impl MembersAnswer {
     pub fn into_page(self) -> Result<MembersPage> {
         let member = |member: MemberAnswer| {
             let tube = member.tube.as_deref().map(TubeName::new).transpose()?;
-            Ok(Member { tube, standing: member.standing.into_standing()? })
+            Ok(Member { tube, info: member.info.into_member_info()? })
         };
         let members = self.tasks.into_iter().map(member).collect::<Result<_>>()?;
         Ok(MembersPage { members, next: self.next.map(|next| next.parse()).transpose()? })

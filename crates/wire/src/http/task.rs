@@ -6,9 +6,9 @@ use taskyard_core::{
 };
 
 use super::names::StateWord;
-use super::present;
 use super::put::one_of;
 use super::seconds::{moment, moment_of, optional_moment, optional_span, seconds_of};
+use super::{is_false, present};
 use crate::payload::{Packed, Payload};
 
 /// A task. Timestamps are seconds since the epoch; fields that do not apply are left out.
@@ -68,6 +68,9 @@ pub struct TaskAnswer {
     /// The payload as MessagePack in base64, if JSON cannot represent it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_base64: Option<Packed>,
+    /// Whether `data` is only the beginning of the payload's JSON, as a text; only in pages of tasks.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub cut: bool,
 }
 
 /// Why a task does not run now.
@@ -141,6 +144,7 @@ impl TaskAnswer {
             meta_base64,
             data,
             data_base64,
+            cut: false,
         }
     }
 

@@ -132,7 +132,7 @@ pub struct Handlers {
 }
 
 impl Handlers {
-/// Sets the handler of the queue `emails`.
+    /// Sets the handler of the queue `emails`.
     pub fn on_emails(mut self, handler: impl EmailsHandler) -> Self {
         let handler = ::std::sync::Arc::new(handler);
         let handler = ::taskyard_worker::Handler::new(move |ctx, store, tasks| {
@@ -143,7 +143,7 @@ impl Handlers {
         self
     }
 
-/// Sets the handler of the queue `notifications`.
+    /// Sets the handler of the queue `notifications`.
     pub fn on_notifications(mut self, handler: impl NotificationsHandler) -> Self {
         let handler = ::std::sync::Arc::new(handler);
         let handler = ::taskyard_worker::Handler::new(move |ctx, store, tasks| {
@@ -158,8 +158,8 @@ impl Handlers {
 impl ::std::convert::From<Handlers> for ::taskyard_worker::Dispatcher {
     fn from(handlers: Handlers) -> Self {
         ::taskyard_worker::Dispatcher::new([
-(<EmailsTask as ::taskyard_worker::TypedTask>::QUEUE, handlers.on_emails),
-(<NotificationsTask as ::taskyard_worker::TypedTask>::QUEUE, handlers.on_notifications),
+            (<EmailsTask as ::taskyard_worker::TypedTask>::QUEUE, handlers.on_emails),
+            (<NotificationsTask as ::taskyard_worker::TypedTask>::QUEUE, handlers.on_notifications),
         ])
     }
 }

@@ -83,12 +83,13 @@ pub fn file_names(tree: &Tree, list: &WordList) -> Vec<Diagnostic> {
     found
 }
 
-/// Types whose name exists twice in a crate, outside the tests.
+/// Types whose name exists twice in a crate, including its tests but not its examples.
 pub fn twice(tree: &Tree) -> Vec<Diagnostic> {
     let mut places: BTreeMap<(&str, String), Vec<(&str, usize)>> = BTreeMap::new();
     for (path, source) in tree.rust() {
-        let Some((krate, _)) = path.split_once("/src/") else { continue };
-        for line in source.lines().filter(|line| !line.test) {
+        let folders = ["/src/", "/tests/"].iter().filter_map(|folder| path.split_once(folder));
+        let Some((krate, _)) = folders.min_by_key(|(krate, _)| krate.len()) else { continue };
+        for line in source.lines() {
             if let Some(name) = defined(line.code) {
                 places.entry((krate, name)).or_default().push((path, line.number));
             }
@@ -159,11 +160,14 @@ mod tests {
                 "pub struct Place;\nimpl T for Place {\n    type Out = u8;\n}\n",
             ),
             ("crates/a/src/two.rs", "pub(crate) enum Place {}\nimpl U {\n    type Out = u8;\n}\n"),
-            ("crates/a/src/three.rs", "#[cfg(test)]\nmod tests {\nstruct Place;\n}\n"),
+            ("crates/a/src/three.rs", "#[cfg(test)]\nmod tests {\n    struct Place;\n}\n"),
             ("crates/a/tests/all.rs", "struct Place;\n"),
+            ("crates/a/tests/src/all.rs", "struct Once;\n"),
+            ("crates/a/examples/one.rs", "struct Once;\n"),
             ("crates/b/src/one.rs", "type Place = u8;\ntrait Places {}\n"),
         ]);
         let found: Vec<_> = twice(&tree).into_iter().map(|one| (one.path, one.line)).collect();
-        assert_eq!(found, [("crates/a/src/one.rs".into(), 1), ("crates/a/src/two.rs".into(), 1)]);
+        let paths = ["crates/a/src/one.rs", "crates/a/src/two.rs", "crates/a/tests/all.rs"];
+        assert_eq!(found, paths.map(|path| (path.to_owned(), 1)));
     }
 }

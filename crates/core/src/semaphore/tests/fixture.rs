@@ -2,9 +2,9 @@
 
 use crate::error::Error;
 use crate::semaphore::{
-    EnqueueItem, EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, SemaphoreChange,
-    SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreReply, Semaphores,
-    Standing, Status,
+    EnqueueItem, EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, MemberInfo,
+    SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreReply,
+    Semaphores, Status,
 };
 use crate::task::TaskId;
 use crate::time::{Span, Timestamp};
@@ -48,10 +48,10 @@ impl Fixture {
         }
     }
 
-    pub fn enqueue(&mut self, task: u64, priority: f64) -> Standing {
+    pub fn enqueue(&mut self, task: u64, priority: f64) -> MemberInfo {
         let entries = vec![EnqueueItem { task: TaskId(task), priority }];
         match self.ask(SemaphoreCommand::Enqueue { key: self.key.clone(), entries }) {
-            Ok(SemaphoreReply::Standings(mut standings)) => standings.pop().expect("one"),
+            Ok(SemaphoreReply::MemberInfos(mut members)) => members.pop().expect("one"),
             other => panic!("{other:?}"),
         }
     }
@@ -68,16 +68,16 @@ impl Fixture {
         self.finish(task, None, GrantFinish::Release)
     }
 
-    pub fn standing(&mut self, task: u64) -> Option<Standing> {
+    pub fn member(&mut self, task: u64) -> Option<MemberInfo> {
         let tasks = vec![TaskId(task)];
-        match self.ask(SemaphoreCommand::Look { key: self.key.clone(), tasks }) {
-            Ok(SemaphoreReply::Standings(mut standings)) => standings.pop(),
+        match self.ask(SemaphoreCommand::Peek { key: self.key.clone(), tasks }) {
+            Ok(SemaphoreReply::MemberInfos(mut members)) => members.pop(),
             other => panic!("{other:?}"),
         }
     }
 
     pub fn status(&mut self, task: u64) -> Option<Status> {
-        self.standing(task).map(|standing| standing.status)
+        self.member(task).map(|member| member.status)
     }
 
     pub fn fetch(&mut self) -> Vec<SemaphoreEvent> {
@@ -93,7 +93,7 @@ impl Fixture {
     }
 
     /// Fetches and acknowledges all events; returns them.
-    pub fn hear(&mut self) -> Vec<(u64, EventKind)> {
+    pub fn drain_events(&mut self) -> Vec<(u64, EventKind)> {
         let mut heard = Vec::new();
         loop {
             let events = self.fetch();

@@ -21,7 +21,7 @@ use crate::time::Span;
 fn the_rules_agree_with_the_naive_model() {
     let mut steps = BTreeSet::new();
     for seed in 0..60 {
-        let mut run = Run::new(seed);
+        let mut run = RandomRun::new(seed);
         for _ in 0..400 {
             run.step();
         }
@@ -33,12 +33,12 @@ fn the_rules_agree_with_the_naive_model() {
 }
 
 /// Rules and model, and what a disk would contain.
-struct Run {
+struct RandomRun {
     seed: u64,
     rng: Rng,
     fixture: Fixture,
     naive: Naive,
-    disk: Disk,
+    disk: StoredRecords,
     held_max: usize,
     events: Vec<(EventId, NaiveEvent)>,
     /// The last delivered event of each grant; a declined request is answered.
@@ -47,17 +47,17 @@ struct Run {
 }
 
 #[derive(Default)]
-struct Disk {
+struct StoredRecords {
     semaphores: BTreeMap<u32, SemaphoreRecord>,
     tasks: BTreeMap<u64, QueueEntryRecord>,
     events: BTreeMap<EventId, EventRecord>,
 }
 
-impl Run {
+impl RandomRun {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         let first = change(&mut rng);
-        let mut disk = Disk::default();
+        let mut disk = StoredRecords::default();
         let mut fixture = Fixture::with_limits(1, 1);
         fixture.all = Semaphores::default();
         fixture.all.begin();
@@ -67,7 +67,7 @@ impl Run {
         let naive = Naive::new(&first);
         let held_max = naive.options.active as usize;
         let (events, heard, steps) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
-        Run { seed, rng, fixture, naive, disk, held_max, events, heard, steps }
+        RandomRun { seed, rng, fixture, naive, disk, held_max, events, heard, steps }
     }
 
     fn step(&mut self) {
@@ -270,9 +270,9 @@ impl Run {
             let grant = if holds(person.status) { person.grant } else { 0 };
             (person.priority, person.status, grant, person.pinned)
         });
-        let got = self.fixture.standing(task.0).map(|standing| {
-            let grant = standing.grant.map_or(0, |grant| grant.0);
-            (standing.priority.value(), standing.status, grant, standing.pinned)
+        let got = self.fixture.member(task.0).map(|member| {
+            let grant = member.grant.map_or(0, |grant| grant.0);
+            (member.priority.value(), member.status, grant, member.pinned)
         });
         (expected, got)
     }
@@ -299,7 +299,7 @@ fn change(rng: &mut Rng) -> SemaphoreChange {
     }
 }
 
-impl Disk {
+impl StoredRecords {
     fn write(&mut self, all: &Semaphores) {
         let changes = all.changes();
         put(&mut self.semaphores, changes.semaphores);

@@ -15,7 +15,7 @@ fn admitted(active: i64, tail: i64, tasks: u64) -> Fixture {
     for task in 0..tasks {
         fixture.enqueue(task, 1.0);
     }
-    fixture.hear();
+    fixture.drain_events();
     fixture
 }
 
@@ -25,9 +25,9 @@ fn the_best_get_grants_and_the_next_follow_at_once() {
     for (task, priority) in [(1, 5.0), (2, 1.0), (3, 3.0), (4, 3.0)] {
         fixture.enqueue(task, priority);
     }
-    assert_eq!(fixture.hear(), [(1, Acquired), (2, Acquired)]);
+    assert_eq!(fixture.drain_events(), [(1, Acquired), (2, Acquired)]);
     assert_eq!(fixture.release(1), GrantOutcome::Done);
-    assert_eq!(fixture.hear(), [(3, Acquired)], "of equals the first one");
+    assert_eq!(fixture.drain_events(), [(3, Acquired)], "of equals the first one");
     assert_eq!(fixture.release(9), GrantOutcome::Missing);
 }
 
@@ -35,11 +35,11 @@ fn the_best_get_grants_and_the_next_follow_at_once() {
 fn one_better_waiter_asks_one_of_nine_hundred() {
     let mut fixture = admitted(1000, 900, 1000);
     fixture.enqueue(5000, 2.0);
-    assert_eq!(fixture.hear(), [(999, TryRelease)]);
+    assert_eq!(fixture.drain_events(), [(999, TryRelease)]);
     fixture.enqueue(5000, 3.0);
-    assert_eq!(fixture.hear(), []);
+    assert_eq!(fixture.drain_events(), []);
     assert_eq!(fixture.finish(999, None, GrantFinish::Yield), GrantOutcome::Done);
-    assert_eq!(fixture.hear(), [(5000, Acquired)]);
+    assert_eq!(fixture.drain_events(), [(5000, Acquired)]);
     assert_eq!(fixture.status(999), Some(Status::Wait));
 }
 
@@ -63,7 +63,7 @@ fn a_stale_release_frees_nothing() {
     let second = fixture.enqueue(1, 1.0).grant;
     assert!(first < second);
     assert_eq!(fixture.finish(1, first, GrantFinish::Release), GrantOutcome::Stale);
-    assert_eq!(fixture.standing(1).and_then(|standing| standing.grant), second);
+    assert_eq!(fixture.member(1).and_then(|member| member.grant), second);
     assert_eq!(fixture.finish(1, Some(Grant(99)), GrantFinish::Yield), GrantOutcome::Stale);
     assert_eq!(fixture.finish(1, second, GrantFinish::Release), GrantOutcome::Done);
     assert_eq!(fixture.finish(1, second, GrantFinish::Release), GrantOutcome::Missing);
@@ -74,25 +74,25 @@ fn priorities_that_vary_within_the_margin_change_nothing() {
     let mut fixture =
         Fixture::new(SemaphoreChange { margin: Some(2.0), ..SemaphoreChange::limits(1, 1) });
     fixture.enqueue(1, 5.0);
-    fixture.hear();
+    fixture.drain_events();
     for priority in [6.0, 4.0, 7.0, 5.0, 7.0] {
         fixture.enqueue(2, priority);
     }
-    assert_eq!(fixture.hear(), []);
+    assert_eq!(fixture.drain_events(), []);
     fixture.enqueue(2, 7.1);
-    assert_eq!(fixture.hear(), [(1, TryRelease)]);
+    assert_eq!(fixture.drain_events(), [(1, TryRelease)]);
     // Only when nothing is left of the gap may the holder stay.
     fixture.enqueue(2, 5.1);
-    assert_eq!(fixture.hear(), []);
+    assert_eq!(fixture.drain_events(), []);
     fixture.enqueue(2, 5.0);
-    assert_eq!(fixture.hear(), [(1, Keep)]);
+    assert_eq!(fixture.drain_events(), [(1, Keep)]);
 }
 
 #[test]
 fn a_lower_capacity_waits_or_sheds() {
     let mut fixture = admitted(1000, 900, 1000);
     fixture.enqueue(5000, 9.0);
-    fixture.hear();
+    fixture.drain_events();
     fixture.configure(SemaphoreChange::limits(10, 10));
     for task in 0..900 {
         fixture.release(task);
@@ -101,11 +101,11 @@ fn a_lower_capacity_waits_or_sheds() {
     assert_eq!((info.acquired + info.revoking, info.waiting), (100, 1), "no task gets a grant");
     fixture.configure(SemaphoreChange { shed: Some(true), ..Default::default() });
     // One had been asked for the waiting task: now it is one of the surplus holders.
-    assert_eq!(fixture.hear().len(), 15, "no more at a time than may be asked");
+    assert_eq!(fixture.drain_events().len(), 15, "no more at a time than may be asked");
     while fixture.info().revoking > 0 {
         let asked = (900..1000).find(|task| fixture.status(*task) == Some(Status::TryRelease));
         fixture.release(asked.expect("a holder was asked"));
-        fixture.hear();
+        fixture.drain_events();
     }
     let info = fixture.info();
     assert_eq!((info.acquired, info.waiting), (10, 0), "{info:?}");
@@ -116,10 +116,14 @@ fn a_lower_capacity_waits_or_sheds() {
 fn a_capacity_of_zero_sheds_all_whatever_try_release_is() {
     let mut fixture = admitted(5, 5, 5);
     fixture.configure(SemaphoreChange { shed: Some(true), ..SemaphoreChange::limits(0, 0) });
-    assert_eq!(fixture.hear().len(), 5);
+    assert_eq!(fixture.drain_events().len(), 5);
     let mut fixture = admitted(5, 5, 5);
     fixture.configure(SemaphoreChange { shed: Some(true), ..SemaphoreChange::limits(2, 0) });
-    assert_eq!(fixture.hear(), [], "with try_release 0 and a capacity no holder is ever asked");
+    assert_eq!(
+        fixture.drain_events(),
+        [],
+        "with try_release 0 and a capacity no holder is ever asked"
+    );
 }
 
 // The event that the request was withdrawn was dropped unsent, and so was the next request: a
@@ -128,20 +132,20 @@ fn a_capacity_of_zero_sheds_all_whatever_try_release_is() {
 fn a_holder_that_received_a_request_learns_that_it_is_withdrawn() {
     let mut fixture = admitted(1, 1, 1);
     fixture.enqueue(2, 5.0);
-    assert_eq!(fixture.hear(), [(0, TryRelease)]);
+    assert_eq!(fixture.drain_events(), [(0, TryRelease)]);
     for priority in [0.0, 5.0, 0.0] {
         fixture.enqueue(2, priority);
     }
-    assert_eq!(fixture.hear(), [(0, Keep)]);
+    assert_eq!(fixture.drain_events(), [(0, Keep)]);
     // A `keep` that was sent but lost counts as little as one that was not sent.
     fixture.enqueue(2, 5.0);
-    assert_eq!(fixture.hear(), [(0, TryRelease)]);
+    assert_eq!(fixture.drain_events(), [(0, TryRelease)]);
     fixture.enqueue(2, 0.0);
     assert_eq!(fixture.fetch().len(), 1);
     for priority in [5.0, 0.0] {
         fixture.enqueue(2, priority);
     }
-    assert_eq!(fixture.hear(), [(0, Keep)]);
+    assert_eq!(fixture.drain_events(), [(0, Keep)]);
 }
 
 // A decline without a request was accepted, and the task that declined was not counted among the
@@ -151,31 +155,31 @@ fn a_decline_does_not_protect_other_holders() {
     let mut fixture = Fixture::with_limits(2, 1);
     fixture.enqueue(1, 10.0);
     fixture.enqueue(2, 1.0);
-    fixture.hear();
+    fixture.drain_events();
     assert_eq!(fixture.finish(1, None, GrantFinish::Decline), GrantOutcome::NotAsked);
-    assert!(!fixture.standing(1).is_some_and(|standing| standing.pinned));
+    assert!(!fixture.member(1).is_some_and(|member| member.pinned));
     fixture.enqueue(3, 5.0);
-    assert_eq!(fixture.hear(), [(2, TryRelease)]);
+    assert_eq!(fixture.drain_events(), [(2, TryRelease)]);
     // One that declined and became one of the best counts as one of the best.
     assert_eq!(fixture.finish(2, None, GrantFinish::Decline), GrantOutcome::Done);
     fixture.enqueue(3, 20.0);
     fixture.enqueue(2, 15.0);
-    assert_eq!(fixture.hear(), [(1, TryRelease)]);
+    assert_eq!(fixture.drain_events(), [(1, TryRelease)]);
 }
 
 #[test]
 fn a_decline_ends_with_its_request() {
     let mut fixture = admitted(1, 1, 1);
     fixture.enqueue(2, 5.0);
-    assert_eq!(fixture.hear(), [(0, TryRelease)]);
+    assert_eq!(fixture.drain_events(), [(0, TryRelease)]);
     fixture.finish(0, None, GrantFinish::Decline);
     fixture.enqueue(3, 6.0);
-    assert_eq!(fixture.hear(), [], "the first still waits");
+    assert_eq!(fixture.drain_events(), [], "the first still waits");
     fixture.release(2);
     fixture.release(3);
-    assert!(!fixture.standing(0).is_some_and(|standing| standing.pinned));
+    assert!(!fixture.member(0).is_some_and(|member| member.pinned));
     fixture.enqueue(2, 5.0);
-    assert_eq!(fixture.hear(), [(0, TryRelease)], "this is another request");
+    assert_eq!(fixture.drain_events(), [(0, TryRelease)], "this is another request");
 }
 
 #[test]
@@ -191,12 +195,12 @@ fn a_capacity_of_zero_is_a_pause() {
 fn a_holder_that_declines_is_not_asked_again_but_another_is() {
     let mut fixture = admitted(2, 2, 2);
     fixture.enqueue(7, 5.0);
-    assert_eq!(fixture.hear(), [(1, TryRelease)]);
+    assert_eq!(fixture.drain_events(), [(1, TryRelease)]);
     assert_eq!(fixture.finish(1, None, GrantFinish::Decline), GrantOutcome::Done);
-    assert_eq!(fixture.hear(), [(0, TryRelease)]);
-    assert!(fixture.standing(1).is_some_and(|standing| standing.pinned));
+    assert_eq!(fixture.drain_events(), [(0, TryRelease)]);
+    assert!(fixture.member(1).is_some_and(|member| member.pinned));
     assert_eq!(fixture.finish(0, None, GrantFinish::Decline), GrantOutcome::Done);
-    assert_eq!(fixture.hear(), []);
+    assert_eq!(fixture.drain_events(), []);
     assert_eq!(fixture.finish(7, None, GrantFinish::Decline), GrantOutcome::Stale, "it only waits");
 }
 
@@ -205,7 +209,7 @@ fn a_grant_that_was_not_sent_is_withdrawn_without_an_event() {
     let mut fixture = Fixture::with_limits(1, 1);
     fixture.enqueue(1, 1.0);
     fixture.enqueue(2, 2.0);
-    assert_eq!(fixture.hear(), [(2, Acquired)]);
+    assert_eq!(fixture.drain_events(), [(2, Acquired)]);
     assert_eq!(fixture.status(1), Some(Status::Wait));
 }
 
@@ -214,14 +218,14 @@ fn a_request_that_was_not_sent_is_withdrawn_without_an_event() {
     let mut fixture = admitted(1, 1, 1);
     fixture.enqueue(2, 2.0);
     fixture.release(2);
-    assert_eq!(fixture.hear(), []);
+    assert_eq!(fixture.drain_events(), []);
     fixture.enqueue(2, 2.0);
-    assert_eq!(fixture.hear(), [(0, TryRelease)]);
+    assert_eq!(fixture.drain_events(), [(0, TryRelease)]);
     fixture.release(2);
     fixture.enqueue(2, 2.0);
-    assert_eq!(fixture.hear(), [(0, TryRelease)], "it may not have received the first");
+    assert_eq!(fixture.drain_events(), [(0, TryRelease)], "it may not have received the first");
     fixture.release(2);
-    assert_eq!(fixture.hear(), [(0, Keep)]);
+    assert_eq!(fixture.drain_events(), [(0, Keep)]);
 }
 
 #[test]
@@ -232,7 +236,7 @@ fn wrong_input_changes_nothing() {
         let entries = vec![wish(1, 1.0), wish(2, bad)];
         let refused = fixture.ask(SemaphoreCommand::Enqueue { key: fixture.key.clone(), entries });
         assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
-        assert_eq!(fixture.standing(1), None);
+        assert_eq!(fixture.member(1), None);
     }
     let change = Box::new(SemaphoreChange::limits(5, 6));
     let key = fixture.key.clone();
@@ -243,7 +247,7 @@ fn wrong_input_changes_nothing() {
     let missing = [
         SemaphoreCommand::Enqueue { key: nowhere.clone(), entries: Vec::new() },
         SemaphoreCommand::Finish { key: nowhere.clone(), items: Vec::new() },
-        SemaphoreCommand::Look { key: nowhere.clone(), tasks: Vec::new() },
+        SemaphoreCommand::Peek { key: nowhere.clone(), tasks: Vec::new() },
         SemaphoreCommand::List { key: Some(nowhere.clone()) },
     ];
     for command in missing {

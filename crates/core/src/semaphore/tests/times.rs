@@ -14,13 +14,13 @@ fn a_new_grant_is_not_asked_for_before_min_hold() {
     let mut fixture =
         Fixture::new(SemaphoreChange { min_hold: Some(secs(10)), ..SemaphoreChange::limits(1, 1) });
     fixture.enqueue(1, 1.0);
-    fixture.hear();
+    fixture.drain_events();
     fixture.enqueue(2, 2.0);
     fixture.advance(9);
-    assert_eq!(fixture.hear(), []);
+    assert_eq!(fixture.drain_events(), []);
     assert_eq!(fixture.all.next_wakeup(), Some(fixture.now + secs(1)));
     fixture.advance(1);
-    assert_eq!(fixture.hear(), [(1, TryRelease)]);
+    assert_eq!(fixture.drain_events(), [(1, TryRelease)]);
 }
 
 #[test]
@@ -50,18 +50,18 @@ fn a_lease_ends_unless_it_is_extended() {
         ..SemaphoreChange::limits(1, 1)
     });
     let first = fixture.enqueue(1, 1.0).grant;
-    assert_eq!(fixture.hear(), [(1, Acquired)]);
+    assert_eq!(fixture.drain_events(), [(1, Acquired)]);
     fixture.advance(9);
     assert_eq!(fixture.finish(1, first, GrantFinish::Extend(secs(10))), GrantOutcome::Done);
     fixture.advance(9);
-    assert_eq!(fixture.hear(), []);
+    assert_eq!(fixture.drain_events(), []);
     fixture.advance(1);
-    assert_eq!(fixture.hear(), [(1, Expired), (1, Acquired)], "no other task waits");
+    assert_eq!(fixture.drain_events(), [(1, Expired), (1, Acquired)], "no other task waits");
     assert_eq!(fixture.finish(1, first, GrantFinish::Extend(secs(10))), GrantOutcome::Stale);
     fixture.configure(SemaphoreChange { drop_expired: Some(true), ..Default::default() });
     fixture.advance(10);
-    assert_eq!(fixture.standing(1), None);
-    assert_eq!(fixture.hear(), [(1, Expired)]);
+    assert_eq!(fixture.member(1), None);
+    assert_eq!(fixture.drain_events(), [(1, Expired)]);
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn an_unacknowledged_grant_goes_to_another_task() {
     fixture.advance(10);
     assert_eq!(fixture.status(1), Some(Status::Delayed));
     assert_eq!(fixture.status(2), Some(Status::Acquired));
-    assert_eq!(fixture.hear(), [(1, Expired), (2, Acquired)]);
+    assert_eq!(fixture.drain_events(), [(1, Expired), (2, Acquired)]);
     fixture.advance(10);
     assert_eq!(fixture.status(2), Some(Status::TryRelease), "it was acknowledged in time");
 }
@@ -85,16 +85,16 @@ fn an_unacknowledged_grant_goes_to_another_task() {
 fn a_holder_that_does_not_release_is_asked_again_or_loses_the_grant() {
     let mut fixture = Fixture::with_limits(1, 1);
     fixture.enqueue(1, 1.0);
-    fixture.hear();
+    fixture.drain_events();
     fixture.enqueue(2, 2.0);
-    assert_eq!(fixture.hear(), [(1, TryRelease)]);
+    assert_eq!(fixture.drain_events(), [(1, TryRelease)]);
     fixture.advance(59);
-    assert_eq!(fixture.hear(), []);
+    assert_eq!(fixture.drain_events(), []);
     fixture.advance(1);
-    assert_eq!(fixture.hear(), [(1, TryRelease)]);
+    assert_eq!(fixture.drain_events(), [(1, TryRelease)]);
     fixture.configure(SemaphoreChange { force: Some(true), ..Default::default() });
     fixture.advance(60);
-    assert_eq!(fixture.hear(), [(1, Revoked), (2, Acquired)]);
+    assert_eq!(fixture.drain_events(), [(1, Revoked), (2, Acquired)]);
     assert_eq!(fixture.status(1), Some(Status::Wait));
 }
 
@@ -133,7 +133,7 @@ fn a_later_event_of_a_grant_waits_for_the_earlier() {
     fixture.all.take_new_events();
     fixture.acknowledge(acquired.iter().map(|event| event.id).collect());
     assert!(fixture.all.take_new_events().any());
-    assert_eq!(fixture.hear(), [(1, TryRelease)]);
+    assert_eq!(fixture.drain_events(), [(1, TryRelease)]);
 }
 
 // An extend shows that the grant is known, so its event is removed; the request behind it could be
@@ -148,5 +148,5 @@ fn an_extend_wakes_listeners_for_the_next_event() {
     fixture.all.take_new_events();
     assert_eq!(fixture.finish(1, grant, GrantFinish::Extend(secs(10))), GrantOutcome::Done);
     assert!(fixture.all.take_new_events().any());
-    assert_eq!(fixture.hear(), [(1, TryRelease)]);
+    assert_eq!(fixture.drain_events(), [(1, TryRelease)]);
 }

@@ -40,13 +40,13 @@ struct Job {
     /// How long it would run if it were not stopped.
     natural: Span,
     lowered: bool,
-    running: Option<Run>,
+    running: Option<RunningJob>,
     /// The latest estimated start so far.
     bound: Option<Timestamp>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Run {
+struct RunningJob {
     started: Timestamp,
     end: Timestamp,
 }
@@ -271,7 +271,7 @@ impl World {
         }
         let cut = if job.natural > limit { limit + ending } else { job.natural };
         let end = self.now + cut;
-        job.running = Some(Run { started: self.now, end });
+        job.running = Some(RunningJob { started: self.now, end });
         self.ends.insert((end, ticket));
     }
 

@@ -6,19 +6,19 @@ use taskyard_core::command::TubeInfo;
 use taskyard_core::*;
 
 /// A tube and its tasks.
-pub(super) struct Tube {
+pub(super) struct ModelTube {
     pub number: u32,
     pub name: TubeName,
     pub options: TubeOptions,
     /// In the order of their ids.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<ModelTask>,
     pub next_id: u64,
     pub calls: Calls,
     pub done: u64,
 }
 
 /// A task, and what replies do not show about it.
-pub(super) struct Entry {
+pub(super) struct ModelTask {
     pub task: Task,
     /// Since when it could be taken, or could be when it was.
     pub since: Timestamp,
@@ -28,9 +28,9 @@ pub(super) struct Entry {
     pub dead_letter: bool,
 }
 
-impl Tube {
+impl ModelTube {
     pub fn new(number: u32, name: TubeName, options: TubeOptions) -> Self {
-        Tube {
+        ModelTube {
             number,
             name,
             options,
@@ -41,7 +41,7 @@ impl Tube {
         }
     }
 
-    pub fn entry(&mut self, id: TaskId) -> Option<&mut Entry> {
+    pub fn entry(&mut self, id: TaskId) -> Option<&mut ModelTask> {
         self.entries.iter_mut().find(|entry| entry.task.id == id)
     }
 
@@ -94,7 +94,7 @@ impl Tube {
             }
         }
         let state = task.state;
-        self.entries.push(Entry { task, since: now, explicit: false, dead_letter: false });
+        self.entries.push(ModelTask { task, since: now, explicit: false, dead_letter: false });
         self.next_id += 1;
         self.calls.put += 1;
         Placed { id, state }
@@ -120,6 +120,27 @@ impl Tube {
             }
         }
         chosen.iter().map(|task| task.id).collect()
+    }
+
+    /// A page of a list.
+    pub fn list(&self, now: Timestamp, list: &List) -> Vec<ListedTask> {
+        let listed = |task: &Task| ListedTask { id: task.id, pri: task.pri };
+        let is_expired =
+            |task: &Task| matches!(task.state, State::Ready | State::Buried) && task.expires <= now;
+        let tasks: Vec<ListedTask> = match list.order {
+            ListOrder::Id { states, after } => {
+                let page = self.tasks().filter(|task| after.is_none_or(|after| task.id > after));
+                let page = page.filter(|task| states.contains(task.state) && !is_expired(task));
+                page.map(listed).collect()
+            }
+            ListOrder::Queue { after } => {
+                let free = self.free(now);
+                let free = free.iter().filter_map(|id| self.tasks().find(|task| task.id == *id));
+                let page = free.map(listed);
+                page.filter(|task| after.is_none_or(|after| (task.pri, task.id) > after)).collect()
+            }
+        };
+        tasks.into_iter().take(list.limit).collect()
     }
 
     fn tasks(&self) -> impl Iterator<Item = &Task> {
@@ -193,7 +214,7 @@ impl Tube {
 
     pub fn kick(&mut self, now: Timestamp, count: u64) -> Reply {
         let buried = self.entries.iter_mut().filter(|entry| entry.task.state == State::Buried);
-        let mut buried: Vec<&mut Entry> = buried.collect();
+        let mut buried: Vec<&mut ModelTask> = buried.collect();
         buried.sort_by_key(|entry| (entry.task.pri, entry.task.id));
         let mut kicked = 0;
         for entry in buried.into_iter().take(usize::try_from(count).unwrap_or(usize::MAX)) {
@@ -314,7 +335,7 @@ impl Tube {
     }
 }
 
-impl Entry {
+impl ModelTask {
     /// Whether `holder` holds the current delivery, and it has not expired.
     pub fn is_held(&self, now: Timestamp, holder: Holder, alive: &[SessionId]) -> bool {
         let holds = match holder {

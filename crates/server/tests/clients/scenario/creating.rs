@@ -1,4 +1,4 @@
-//! How tubes come and go: by Lua as every client does it, and by name.
+//! Tubes are created and dropped: by the Lua that each client sends, and by name.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! What only some kinds of tubes have: sub-queues and a capacity. And what a plain one ignores.
+//! Options of some kinds of tubes only, sub-queues and a capacity, and options that a plain tube ignores.
 
 use serde_json::json;
 

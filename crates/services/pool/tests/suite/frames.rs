@@ -1,9 +1,7 @@
 //! Random frames, through the same check as the fuzz target, which needs another compiler.
 
-#[path = "../../../../../fuzz/checks/pool_frames.rs"]
-mod pool_frames;
-
 use proptest::prelude::*;
+use taskyard_pool::frame_check;
 
 /// Pieces of frames, valid and invalid ones.
 const PIECES: [&str; 30] = [
@@ -63,6 +61,6 @@ proptest! {
             0..12,
         )
     ) {
-        pool_frames::check(&lines.join("\n"));
+        frame_check::check(&lines.join("\n"));
     }
 }

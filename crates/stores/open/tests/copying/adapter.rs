@@ -1,4 +1,4 @@
-//! Tubes of an existing tarantool/queue: they can be copied from, with what there is of them, and not to.
+//! Tests tubes of an existing tarantool/queue: they can be copied from, with the data they have, but not to.
 
 use taskyard_core::{Body, Command, Reply, Span, State, Take, TaskId, Timestamp};
 use taskyard_store::copy::CopyError;
@@ -7,13 +7,13 @@ use taskyard_store_tarantool::{Clock, TarantoolStore};
 use taskyard_tarantool::LuaValue;
 
 use crate::content::{ask, content, copy_all, fill_store, name};
-use taskyard_testkit::tarantool::{Instance, program};
+use taskyard_testkit::tarantool::{TarantoolInstance, program};
 
-const STAND_IN: &str = taskyard_testkit::tarantool::QUEUE_MODULE;
+const QUEUE_MODULE: &str = taskyard_testkit::tarantool::QUEUE_MODULE;
 
-fn queue() -> Option<(Instance, TarantoolStore)> {
-    let instance = Instance::new(program()?);
-    assert_eq!(instance.talk(STAND_IN), LuaValue::Bool(true));
+fn queue() -> Option<(TarantoolInstance, TarantoolStore)> {
+    let instance = TarantoolInstance::new(program()?);
+    assert_eq!(instance.talk(QUEUE_MODULE), LuaValue::Bool(true));
     let url = instance.url().replace("tarantool://", "tarantool+queue://");
     let store = TarantoolStore::open_read_only(&url, Clock::Caller, Default::default());
     Some((instance, store.expect("the store opens")))
@@ -37,7 +37,7 @@ return true";
 fn it_can_be_copied_from() {
     let Some((instance, store)) = queue() else { return };
     assert_eq!(instance.talk(FILL), LuaValue::Bool(true));
-    // Whoever has taken something still has it.
+    // A taken task stays taken in the source.
     let url = instance.url().replace("tarantool://", "tarantool+queue://");
     let worker = TarantoolStore::open(&url, Clock::Caller).expect("the store opens");
     let (session, lease, tube) = (None, None, name("mail"));
@@ -52,7 +52,7 @@ fn it_can_be_copied_from() {
     assert_eq!(mail.options.ttr, Some(Span::from_secs(60)));
     assert_eq!(copied.tubes[0].options.capacity, Some(7));
     let of = |tube: &str, id: u64| &copied.peeked[&(tube.to_owned(), id)];
-    // What was taken is ready; how often it was is not known.
+    // A taken task is ready in the copy; its attempts are unknown.
     assert_eq!((of("mail", 0).state, of("mail", 0).attempts), (State::Ready, 0));
     assert_eq!((of("mail", 0).pri, of("mail", 0).ttr), (3, Span::from_secs(60)));
     assert_eq!(of("mail", 1).state, State::Buried);
@@ -75,7 +75,7 @@ fn it_cannot_be_copied_to() {
     fill_store(&from);
     let refused = copy_all(&from, &store);
     let Err(CopyError::Refused(why)) = refused else { panic!("{refused:?}") };
-    assert!(why[0].contains("tarantool+queue cannot take tasks"), "{why:?}");
+    assert!(why[0].contains("tarantool+queue cannot store tasks"), "{why:?}");
     assert!(!store.capabilities().imports);
     assert_eq!(instance.talk("return box.space._queue:len()"), LuaValue::Int(0));
 }

@@ -1,4 +1,4 @@
-//! A store with something of everything in it, and all that can be seen of it afterwards.
+//! Fills a store with content of every kind, and reads everything back.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use taskyard_core::{
 use taskyard_store::copy::{Copied, CopyError, copy, plan};
 use taskyard_store::{Export, Exported, Store, fill};
 
-/// The moment at which everything happens.
+/// The time of all commands.
 pub const NOW: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
 
 /// How many tasks `fill_store` leaves, those of the tube `many` not counted.
@@ -62,7 +62,7 @@ fn finish(store: &dyn Store, tube: &str, id: u64, finish: Finish) {
     ask(store, Command::Finish { tube: name(tube), items, show: false });
 }
 
-/// Something of everything.
+/// Adds content of every kind.
 pub fn fill_store(store: &dyn Store) {
     plain_tubes(store);
     semaphores(store);
@@ -70,7 +70,7 @@ pub fn fill_store(store: &dyn Store) {
 
 fn plain_tubes(store: &dyn Store) {
     let release = Finish::Release { delay: Span::ZERO, counted: true };
-    // Ids at the end and in between are used up: 0, 2 and 3 stay, 5 is next.
+    // Ids at the end and in between are used: 0, 2 and 3 stay, 5 is next.
     make(store, "fifo", TubeOptions { paused: true, ..TubeOptions::new(Kind::Fifo) });
     put(store, "fifo", (0..5).map(task).collect());
     ask(
@@ -93,7 +93,7 @@ fn plain_tubes(store: &dyn Store) {
     tasks[2].pri = Some(0);
     tasks[3].pri = Some(1);
     put(store, "states", tasks);
-    // 2 is given back once, then its attempts are used up; 3 is given back once; 4 is buried; 5 is taken.
+    // 2 is released once, then its attempts are used up; 3 is released once; 4 is buried; 5 is taken.
     for _ in 0..2 {
         take(store, "states", 1);
         finish(store, "states", 2, release);
@@ -133,19 +133,19 @@ fn semaphores(store: &dyn Store) {
     };
     configure("own", 2);
     configure("gate", 1);
-    let wish = |task: u64, priority: f64| EnqueueItem { task: TaskId(task), priority };
+    let item = |task: u64, priority: f64| EnqueueItem { task: TaskId(task), priority };
     let enqueue = |entries: Vec<EnqueueItem>| {
         ask(store, Command::Semaphore(SemaphoreCommand::Enqueue { key: key("own"), entries }));
     };
     // 1 declines and is pinned, 2 holds and is asked to release for 5; 3 and 4 wait, alike.
-    enqueue(vec![wish(1, 2.0), wish(2, 1.0), wish(4, 0.0), wish(3, 0.0)]);
+    enqueue(vec![item(1, 2.0), item(2, 1.0), item(4, 0.0), item(3, 0.0)]);
     let events = SemaphoreCommand::Events { key: Some(key("own")), count: 1, wait: Span::ZERO };
     ask(store, Command::Semaphore(events));
-    let item = GrantItem { task: TaskId(4), grant: None, finish: GrantFinish::Release };
-    let finish = SemaphoreCommand::Finish { key: key("own"), items: vec![item] };
+    let grant = GrantItem { task: TaskId(4), grant: None, finish: GrantFinish::Release };
+    let finish = SemaphoreCommand::Finish { key: key("own"), items: vec![grant] };
     ask(store, Command::Semaphore(finish));
-    enqueue(vec![wish(4, 0.0), wish(5, 9.0)]);
-    // Of two tasks one is let in.
+    enqueue(vec![item(4, 0.0), item(5, 9.0)]);
+    // One of two tasks is admitted.
     let gated = TubeOptions { semaphore: Some(key("gate")), ..TubeOptions::new(Kind::FifoTtl) };
     make(store, "gated", gated);
     let important = Some(Priority::new(3.5).expect("a number"));
@@ -153,17 +153,17 @@ fn semaphores(store: &dyn Store) {
 }
 
 /// A task by tube and id.
-type Tasks<T> = BTreeMap<(String, u64), T>;
+type TasksById<T> = BTreeMap<(String, u64), T>;
 
-/// All that can be seen of a store, without the numbers that are its own.
+/// Everything that can be read from a store, without numbers that differ between stores.
 #[derive(Debug, PartialEq)]
 pub struct Content {
     pub tubes: Vec<TubeRecord>,
     pub counts: Vec<Counts>,
-    pub records: Tasks<Record>,
-    pub peeked: Tasks<Task>,
+    pub records: TasksById<Record>,
+    pub peeked: TasksById<Task>,
     pub semaphores: Vec<(SemaphoreKey, SemaphoreOptions, u64)>,
-    /// By semaphore, in the order of arrival.
+    /// By semaphore, in the order of sequence numbers.
     pub places: Vec<(SemaphoreKey, Option<TubeName>, QueueEntryCopy)>,
     pub events: Vec<(SemaphoreKey, Option<TubeName>, EventCopy)>,
 }
@@ -205,7 +205,7 @@ pub fn content(store: &dyn Store) -> Content {
     for copy in all {
         let key = copy.record.key;
         semaphores.push((key.clone(), copy.record.options, copy.record.grant_seq));
-        for mut place in copy.places {
+        for mut place in copy.entries {
             let tube = of(place.tube.take());
             place.entry.seq = 0;
             places.push((key.clone(), tube, place));

@@ -1,10 +1,10 @@
-//! Moving between stores: there and back, used afterwards, broken off and gone on with, and what is refused.
+//! Tests copies between all stores: there and back, used afterwards, interrupted and resumed, and refused.
 
 mod content;
-mod places;
-mod weak;
+mod databases;
+mod failing_store;
 
 mod adapter;
+mod chains;
+mod cluster;
 mod each;
-mod nodes;
-mod ways;

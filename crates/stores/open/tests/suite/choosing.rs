@@ -1,4 +1,5 @@
-//! The page that helps to choose a store says what the stores say of themselves, and what was measured.
+//! Generates and checks the page about choosing a store, from the stores' own descriptions and the
+//! benchmarks.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -7,11 +8,11 @@ use std::path::{Path, PathBuf};
 use taskyard_store::Capabilities;
 use taskyard_stores::all_capabilities;
 
-/// What was measured, and the row of docs/benchmarks.md that tells it.
+/// A measured operation, and its row in docs/benchmarks.md.
 type Rate = (&'static str, &'static str);
 
-/// How each store is named and called in the page, and which rows of docs/benchmarks.md tell how fast it is. A store
-/// none of whose rows are there was not measured.
+/// The name and title of each store in the page, its URL, and its rows in docs/benchmarks.md. A store without
+/// such rows was not measured.
 const STORES: &[(&str, &str, &str, &[Rate])] = &[
     (
         "memory",
@@ -96,18 +97,18 @@ fn figure(benchmarks: &str, row: &str) -> Option<String> {
     Some(cell.split('(').next().unwrap_or_default().trim().to_owned())
 }
 
-/// What was measured of a store: all that is named, or nothing.
+/// The measured speed of a store: all of its rows, or none.
 fn rates(benchmarks: &str, rates: &[Rate]) -> String {
     let found = rates.iter().map(|(what, row)| (what, row, figure(benchmarks, row)));
     let found: Vec<_> = found.collect();
     if found.iter().all(|(_, _, figure)| figure.is_none()) {
         return "not yet".into();
     }
-    let told = found.iter().map(|(what, row, figure)| match figure {
+    let texts = found.iter().map(|(what, row, figure)| match figure {
         Some(figure) => format!("{what} {figure}"),
         None => panic!("docs/benchmarks.md has no row {row:?}"),
     });
-    told.collect::<Vec<_>>().join(", ")
+    texts.collect::<Vec<_>>().join(", ")
 }
 
 fn yes(value: bool) -> &'static str {
@@ -118,7 +119,7 @@ fn page(stores: &[Capabilities], benchmarks: &str) -> String {
     let mut page = String::from(HEAD);
     let known = |name: &str| {
         let store = STORES.iter().find(|store| store.0 == name);
-        store.unwrap_or_else(|| panic!("say in STORES what {name} is called"))
+        store.unwrap_or_else(|| panic!("add {name} to STORES"))
     };
     page += "| | ";
     for store in stores {
@@ -159,20 +160,24 @@ fn page(stores: &[Capabilities], benchmarks: &str) -> String {
 }
 
 #[test]
-fn the_page_is_what_the_stores_say() {
+fn the_page_is_current() {
     let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap_or_default();
     let made = page(&all_capabilities(), &read("docs/benchmarks.md"));
     if std::env::var_os("TASKYARD_WRITE_DOCS").is_some() {
         std::fs::write(root().join("docs/stores.md"), &made).expect("the page can be written");
     }
-    assert!(read("docs/stores.md") == made, "docs/stores.md is old: run `cargo xtask docs`");
+    assert!(read("docs/stores.md") == made, "docs/stores.md is outdated: run `cargo xtask docs`");
 }
 
 #[test]
-fn every_store_says_all_of_it() {
+fn every_store_describes_itself() {
     for store in all_capabilities() {
-        assert!(!store.wakes.is_empty(), "{}: who waits hears how soon?", store.name);
-        assert!(store.loses.len() >= 3, "{}: what is lost on which failure?", store.name);
+        assert!(
+            !store.wakes.is_empty(),
+            "{}: describe how soon a waiting take is woken",
+            store.name
+        );
+        assert!(store.loses.len() >= 3, "{}: describe the data loss of each failure", store.name);
     }
 }
 
@@ -182,6 +187,6 @@ fn a_store_is_measured_or_not() {
     assert_eq!(rates("| put | 7 |", named), "not yet");
     let both = "| x put | **7 tasks/s** (6 to 8) | 9 |\n| x take | 8 tasks/s |";
     assert_eq!(rates(both, named), "put 7 tasks/s, take 8 tasks/s");
-    let half = std::panic::catch_unwind(|| rates("| x put | 7 |", named));
-    assert!(half.is_err(), "a row that is missing beside another was renamed");
+    let incomplete = std::panic::catch_unwind(|| rates("| x put | 7 |", named));
+    assert!(incomplete.is_err(), "a row was renamed if only some are missing");
 }

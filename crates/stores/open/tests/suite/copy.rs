@@ -1,4 +1,4 @@
-//! Moving between stores of this process.
+//! Tests copies between embedded stores.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use taskyard_store::{MemoryStore, OpenOptions, Store};
 use taskyard_store_sqlite::SqliteStore;
 
 use crate::content::{NOW, TASKS, ask, content, copy_all, fill_store, make, name, put, task};
-use crate::weak::Weak;
+use crate::failing_store::FailingStore;
 
 fn open(folder: &Path) -> Arc<SqliteStore> {
     Arc::new(SqliteStore::open(folder, &OpenOptions::default()).expect("the store opens"))
 }
 
-/// A folder with something of everything, as after a proper stop.
+/// A folder with content of every kind, as after a stop.
 fn source() -> (tempfile::TempDir, Arc<SqliteStore>) {
     let folder = tempfile::tempdir().expect("a folder");
     let store = open(folder.path());
@@ -27,8 +27,8 @@ fn source() -> (tempfile::TempDir, Arc<SqliteStore>) {
 }
 
 #[test]
-fn everything_is_the_same_in_another_folder() {
-    let (_kept, from) = source();
+fn a_copy_to_another_folder_has_the_same_content() {
+    let (_folder, from) = source();
     let folder = tempfile::tempdir().expect("a folder");
     let to = open(folder.path());
     let copied = copy_all(&*from, &*to).expect("it is copied");
@@ -40,15 +40,15 @@ fn everything_is_the_same_in_another_folder() {
     block_on(to.close()).expect("it closes");
     let to = open(folder.path());
     assert_eq!(content(&*to), wanted, "and after a restart");
-    // The next id is the one that would have been next.
+    // The next id is the same as in the source.
     put(&*to, "empty", vec![task(1)]);
     let peek = Command::Peek { tube: name("empty"), ids: vec![TaskId(1)] };
     assert!(matches!(ask(&*to, peek), Reply::Tasks(tasks) if tasks.len() == 1));
 }
 
 #[test]
-fn a_copy_is_made_once() {
-    let (_kept, from) = source();
+fn a_complete_copy_is_not_repeated() {
+    let (_folder, from) = source();
     let to = MemoryStore::default();
     copy_all(&*from, &to).expect("it is copied");
     let wanted = content(&to);
@@ -62,15 +62,15 @@ fn a_copy_is_made_once() {
     assert!(why.iter().any(|why| why.contains("tube 'sub'")), "{why:?}");
 }
 
-// Two fresh queues with as many puts were taken for the same one: "all of it is there already", and whoever then removed
-// the source had lost it.
+// Two new tubes with equally many puts were taken for copies: the message said that everything is there
+// already, and an operator who then removed the source lost its tasks.
 #[test]
-fn as_many_other_tasks_are_not_the_same() {
+fn equally_many_other_tasks_are_not_a_copy() {
     let (from, to) = (MemoryStore::default(), MemoryStore::default());
     for (store, first) in [(&from, 0), (&to, 100)] {
         make(store, "mail", TubeOptions::new(Kind::Fifo));
         put(store, "mail", (first..first + 3).map(task).collect());
-        // What managers of workers keep is nobody's content.
+        // Tubes of worker managers are not part of the content.
         make(store, "taskyard.manager.seat", TubeOptions::new(Kind::Fifo));
         put(store, "taskyard.manager.seat", vec![task(first)]);
     }
@@ -83,8 +83,8 @@ fn as_many_other_tasks_are_not_the_same() {
 }
 
 #[test]
-fn whatever_step_fails_the_next_copy_goes_on() {
-    let (_kept, from) = source();
+fn after_a_failure_at_any_step_the_next_copy_resumes() {
+    let (_folder, from) = source();
     make(&*from, "many", TubeOptions::new(Kind::Fifo));
     for page in 0..6 {
         put(&*from, "many", (0..2_000).map(|number| task(page * 2_000 + number)).collect());
@@ -93,7 +93,7 @@ fn whatever_step_fails_the_next_copy_goes_on() {
     for steps in 0.. {
         let folder = tempfile::tempdir().expect("a folder");
         let target = open(folder.path());
-        let first = copy_all(&*from, &Weak::new(target.clone(), steps));
+        let first = copy_all(&*from, &FailingStore::new(target.clone(), steps));
         if first.is_ok() {
             assert!(steps > 6, "there are several tubes, one with several pages");
             break;
@@ -104,12 +104,12 @@ fn whatever_step_fails_the_next_copy_goes_on() {
             assert_eq!(
                 seen,
                 Err(Error::TubeNotFound(name(tube))),
-                "nothing is seen before the end"
+                "nothing is visible before the end"
             );
         }
         block_on(target.close()).expect("it closes");
         let target = open(folder.path());
-        let copied = copy_all(&*from, &*target).expect("it goes on");
+        let copied = copy_all(&*from, &*target).expect("it resumes");
         assert_eq!(copied.tasks, TASKS + 12_000);
         assert_eq!(copied.resumed > 0, steps > 0, "after {steps} steps");
         assert_eq!(content(&*target), wanted, "after {steps} steps");
@@ -117,19 +117,19 @@ fn whatever_step_fails_the_next_copy_goes_on() {
 }
 
 #[test]
-fn what_came_before_the_source_changed_comes_anew() {
-    let (_kept, from) = source();
+fn tasks_copied_before_the_source_changed_are_copied_again() {
+    let (_folder, from) = source();
     let to: Arc<MemoryStore> = Arc::default();
-    copy_all(&*from, &Weak::new(to.clone(), 4)).expect_err("it fails");
-    // As many tasks as before, and none of them new.
+    copy_all(&*from, &FailingStore::new(to.clone(), 4)).expect_err("it fails");
+    // The same number of tasks as before, and none of them new.
     ask(&*from, Command::Kick { tube: name("states"), count: 1 });
     copy_all(&*from, &*to).expect("it is copied");
     assert_eq!(content(&*to), content(&*from));
 }
 
 #[test]
-fn a_source_in_use_is_noticed() {
-    let (_kept, from) = source();
+fn a_source_in_use_is_detected() {
+    let (_folder, from) = source();
     let to = MemoryStore::default();
     let changed = block_on(async {
         let plan = plan(&*from, &to, &[]).await.expect("it can be copied");
@@ -145,24 +145,24 @@ fn a_source_in_use_is_noticed() {
 }
 
 #[test]
-fn what_cannot_be_held_is_refused_before_anything_is_written() {
-    let (_kept, from) = source();
+fn unsupported_content_is_refused_before_anything_is_written() {
+    let (_folder, from) = source();
     let refused = |to: &dyn Store| match copy_all(&*from, to) {
         Err(CopyError::Refused(why)) => why.join("; "),
         other => panic!("{other:?}"),
     };
     let target: Arc<MemoryStore> = Arc::default();
-    let mut weak = Weak::new(target.clone(), usize::MAX);
-    weak.capabilities.semaphores = false;
-    let why = refused(&weak);
+    let mut limited = FailingStore::new(target.clone(), usize::MAX);
+    limited.capabilities.semaphores = false;
+    let why = refused(&limited);
     assert!(why.contains("'own'") && why.contains("'gate'"), "{why}");
-    weak.capabilities.imports = false;
-    assert!(refused(&weak).contains("memory cannot take tasks"));
+    limited.capabilities.imports = false;
+    assert!(refused(&limited).contains("memory cannot store tasks"));
     make(&*target, "other", TubeOptions { queue_num: Some(12), ..TubeOptions::new(Kind::Fifo) });
     make(&*target, "full", TubeOptions::new(Kind::Fifo));
     let why = refused(&*target);
-    assert!(why.contains("'states' is queue 12, as 'other'"), "{why}");
-    assert!(why.contains("'full' is in the target already"), "{why}");
+    assert!(why.contains("'states' has queue number 12, which tube 'other'"), "{why}");
+    assert!(why.contains("the target already has a tube 'full'"), "{why}");
     assert_eq!(content(&*target).tubes.len(), 2, "nothing was written");
     let passing = TubeOptions { temporary: true, ..TubeOptions::new(Kind::Fifo) };
     make(&*from, "passing", passing);
@@ -172,8 +172,8 @@ fn what_cannot_be_held_is_refused_before_anything_is_written() {
 }
 
 #[test]
-fn some_tubes_go_with_their_semaphores() {
-    let (_kept, from) = source();
+fn selected_tubes_are_copied_with_their_semaphores() {
+    let (_folder, from) = source();
     let of = |tubes: &[&str], to: &dyn Store| {
         let only: Vec<_> = tubes.iter().map(|tube| name(tube)).collect();
         block_on(async {
@@ -190,6 +190,6 @@ fn some_tubes_go_with_their_semaphores() {
     let gate = some.semaphores[0].0.clone();
     let second = TubeOptions { semaphore: Some(gate), ..TubeOptions::new(Kind::Fifo) };
     make(&*from, "second", second);
-    let halved = of(&["gated"], &MemoryStore::default());
-    assert!(matches!(&halved, Err(CopyError::Refused(why)) if why[0].contains("'second'")));
+    let incomplete = of(&["gated"], &MemoryStore::default());
+    assert!(matches!(&incomplete, Err(CopyError::Refused(why)) if why[0].contains("'second'")));
 }

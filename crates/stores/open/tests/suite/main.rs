@@ -1,8 +1,8 @@
-//! The list of stores and copying between embedded stores.
+//! Tests the list of stores and copies between embedded stores.
 
 mod choosing;
 #[path = "../copying/content.rs"]
 mod content;
 mod copy;
-#[path = "../copying/weak.rs"]
-mod weak;
+#[path = "../copying/failing_store.rs"]
+mod failing_store;

@@ -1,5 +1,6 @@
 -- Enqueues tasks and shows them. The first row has the code (1: no such semaphore); the others have a NULL there and show
--- tasks.
+-- tasks. They are read one by one (LATERAL with OFFSET 0): if the planner believes that the table is almost empty, a plain join
+-- reads all tasks that the semaphore ever had and whose rows could not be removed yet.
 
 CREATE OR REPLACE FUNCTION taskyard.semaphore_look(_key text, _tasks bigint[])
 RETURNS TABLE (code smallint, deadline bigint, news boolean, task bigint, status text,
@@ -17,7 +18,8 @@ BEGIN
     RETURN QUERY SELECT NULL::smallint, NULL::bigint, NULL::boolean, t.task_id, lower(t.status::text),
         t.priority, t.enqueued, t.moment, t.grant_no, t.granted, t.lease_until, t.pinned
         FROM unnest(_tasks) WITH ORDINALITY w(task, n)
-        JOIN taskyard.semaphore_task t ON t.semaphore_id = _id AND t.task_id = w.task
+        CROSS JOIN LATERAL (SELECT k.* FROM taskyard.semaphore_task k
+            WHERE k.semaphore_id = _id AND k.task_id = w.task OFFSET 0) t
         ORDER BY w.n;
 END $$;
 
@@ -71,6 +73,7 @@ BEGIN
     RETURN QUERY SELECT NULL::smallint, NULL::bigint, NULL::boolean, t.task_id, lower(t.status::text),
         t.priority, t.enqueued, t.moment, t.grant_no, t.granted, t.lease_until, t.pinned
         FROM unnest(_tasks) WITH ORDINALITY w(task, n)
-        JOIN taskyard.semaphore_task t ON t.semaphore_id = _s.id AND t.task_id = w.task
+        CROSS JOIN LATERAL (SELECT k.* FROM taskyard.semaphore_task k
+            WHERE k.semaphore_id = _s.id AND k.task_id = w.task OFFSET 0) t
         ORDER BY w.n;
 END $$;

@@ -17,8 +17,10 @@ RETURNS SETOF taskyard.outcome LANGUAGE sql STABLE AS $$
             WHEN (_task).state = 4 THEN 6
             WHEN (_task).state = 3 THEN 5
             WHEN _paused THEN 3
-            WHEN (_task).subqueue IS NOT NULL AND EXISTS (SELECT 1 FROM taskyard.task r
-                WHERE r.tube = (_task).tube AND r.subqueue = (_task).subqueue AND r.state = 1)
+            -- With the index of sub-queues; see set_subqueue_heads.
+            WHEN (_task).subqueue IS NOT NULL AND (SELECT r.id FROM taskyard.task r
+                WHERE r.tube = (_task).tube AND r.subqueue = (_task).subqueue AND r.state > 0 AND r.state < 2
+                ORDER BY r.state, r.pri, r.id LIMIT 1) IS NOT NULL
             THEN 4
             ELSE 0
         END)::smallint,

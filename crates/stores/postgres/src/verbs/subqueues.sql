@@ -105,7 +105,9 @@ BEGIN
     RETURN _keys;
 END $$;
 
--- Finds the new heads of these locked sub-queues after their tasks changed, and deletes those without tasks.
+-- Finds the new heads of these locked sub-queues after their tasks changed, and deletes those without tasks. States are ranges and
+-- rows are ordered, so that only the index of sub-queues fits: without recent statistics all indexes seem to cost the same, and
+-- with another one each sub-queue would read the ready or taken tasks of the whole tube.
 CREATE OR REPLACE FUNCTION taskyard.set_subqueue_heads(_number integer, _keys text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -115,12 +117,13 @@ DECLARE
 BEGIN
     FOREACH _key IN ARRAY _keys LOOP
         SELECT t.pri, t.id INTO _pri, _id FROM taskyard.task t
-            WHERE t.tube = _number AND t.subqueue = _key AND t.state = 0
-                AND NOT EXISTS (SELECT 1 FROM taskyard.task r
-                    WHERE r.tube = _number AND r.subqueue = _key AND r.state = 1)
-            ORDER BY t.pri, t.id LIMIT 1;
-        IF _id IS NULL AND NOT EXISTS (SELECT 1 FROM taskyard.task t
-            WHERE t.tube = _number AND t.subqueue = _key)
+            WHERE t.tube = _number AND t.subqueue = _key AND t.state < 1
+                AND (SELECT r.id FROM taskyard.task r
+                    WHERE r.tube = _number AND r.subqueue = _key AND r.state > 0 AND r.state < 2
+                    ORDER BY r.state, r.pri, r.id LIMIT 1) IS NULL
+            ORDER BY t.state, t.pri, t.id LIMIT 1;
+        IF _id IS NULL AND (SELECT t.id FROM taskyard.task t WHERE t.tube = _number AND t.subqueue = _key
+            ORDER BY t.state, t.pri, t.id LIMIT 1) IS NULL
         THEN
             DELETE FROM taskyard.subqueue s WHERE s.tube = _number AND s.key = _key;
         ELSE

@@ -72,7 +72,7 @@ fn a_take_that_is_cut_short_reports_it() {
     });
 }
 
-// Calls that changed nothing wrote a row of counts all the same, and each row had to be added up later.
+// Calls that changed nothing wrote a row of counts nevertheless, and each row had to be added up later.
 #[test]
 fn calls_that_change_nothing_write_no_counts() {
     run(async {

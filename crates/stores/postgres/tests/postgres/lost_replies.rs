@@ -1,4 +1,4 @@
-//! PostgreSQL executes a request and its reply is lost.
+//! Tests that PostgreSQL executes a request and its reply is lost.
 
 use taskyard_conformance::block_on;
 use taskyard_core::{Command, Kind, Outcome, Reply, Span, Take, TubeOptions};
@@ -14,14 +14,14 @@ use taskyard_testkit::{LossyPath, Request, SharedDatabase};
 
 taskyard_testkit::lost_reply_suite!(taskyard_testkit::postgres::SharedPostgres);
 
-fn opened(path: &LossyPath<Database>) -> PostgresStore {
+fn open(path: &LossyPath<Database>) -> PostgresStore {
     PostgresStore::open(&path.url, Clock::Caller).expect("the store opens")
 }
 
-// A pooler that lost its own connection says so with an error, which passed for the word of the database that
-// nothing was done: the put was sent again and was there twice.
+// A pooler that lost its own connection returns an error, which was taken for the statement of the database
+// that nothing was done: the put was sent again and was executed twice.
 #[test]
-fn what_a_pooler_did_not_hear_is_unknown() {
+fn a_batch_whose_reply_a_pooler_lost_is_unknown() {
     run(async {
         if !is_there() {
             return;
@@ -33,45 +33,45 @@ fn what_a_pooler_did_not_hear_is_unknown() {
         let url = pooler.url(&database.url());
         let store = PostgresStore::open(&url, Clock::Caller).expect("the store opens");
         let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
-        // Servers behind a pooler share connections, so the heartbeat must be told from the put.
+        // Servers behind a pooler share connections, so the heartbeat must be distinguished from the put.
         path.proxy.withhold_reply(b"put_tasks");
         is_unknown(ask(&store, put(&tube, 1)));
-        let there = sql(&database.url(), "SELECT count(*) FROM taskyard.task");
-        assert_eq!(there.as_deref(), Some("1"));
+        let count = sql(&database.url(), "SELECT count(*) FROM taskyard.task");
+        assert_eq!(count.as_deref(), Some("1"));
     });
 }
 
-// Where the word about a lost batch was lost as well, what served that connection was left to itself and could
-// still do, later, what it had been told.
+// When the reply to the query about a lost batch was lost too, the backend process of that connection was not
+// ended and could still execute the batch later.
 #[test]
-fn whoever_served_a_lost_connection_is_ended() {
+fn the_backend_process_of_a_lost_connection_is_ended() {
     run(async {
         let path = SharedPostgres::lossy_path();
         let database = &path.part;
-        let store = opened(&path);
+        let store = open(&path);
         let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
-        let served = || {
+        let connections = || {
             let count = "SELECT count(*) FROM pg_stat_activity
                 WHERE datname = current_database() AND application_name = 'taskyard'";
             sql(&database.url(), count).expect("it counts")
         };
         // One for batches and one for the heartbeat.
-        while served() != "2" {}
+        while connections() != "2" {}
         path.proxy.linger();
         path.proxy.withhold_reply(SharedPostgres::word_of(Request::Put));
         is_unknown(ask(&store, put(&tube, 1)));
         path.proxy.withhold_reply(SharedPostgres::word_of(Request::Put));
-        ask(&store, put(&tube, 1)).expect("it is put when all is in order");
-        assert_eq!(served(), "2");
+        ask(&store, put(&tube, 1)).expect("the put succeeds");
+        assert_eq!(connections(), "2");
     });
 }
 
 #[test]
-fn of_a_batch_that_went_by_two_connections_only_the_lost_half_is_unknown() {
+fn of_a_batch_on_two_connections_only_the_lost_half_is_unknown() {
     run(async {
         let path = SharedPostgres::lossy_path();
         let database = &path.part;
-        let store = opened(&path);
+        let store = open(&path);
         let tube = make_tube(&store, TubeOptions::new(Kind::FifoTtl));
         assert!(ask(&store, put(&tube, 2_001)).is_ok());
         let first = taskyard_testkit::calls::take(&store, &tube, 1).remove(0);
@@ -83,7 +83,7 @@ fn of_a_batch_that_went_by_two_connections_only_the_lost_half_is_unknown() {
         let (unknown, taken): (Vec<_>, Vec<_>) = replies.into_iter().partition(Result::is_err);
         is_unknown(unknown.into_iter().next().expect("one half is lost"));
         assert!(matches!(&taken[..], [Ok(Reply::Taken(tasks))] if tasks.len() == 1_000));
-        // What was lost was done, and the store goes on.
+        // The lost half was executed, and the store continues to work.
         assert_eq!(ask(&store, take), Ok(Reply::Taken(Vec::new())));
         check_counts(&database.url());
     });

@@ -1,15 +1,16 @@
-//! How much a call of a semaphore reads while a transaction with an old snapshot keeps dead rows from being removed.
+//! Tests that a call of a semaphore reads few pages while a transaction with an old snapshot prevents the
+//! removal of dead rows.
 
 use taskyard_conformance::StoreHarness;
-use taskyard_conformance::semaphores::SemaphoreAsk;
+use taskyard_conformance::semaphores::SemaphoreCommands;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use taskyard_testkit::postgres::{Database, connect, run, runtime};
 
-/// How many tasks were released before a call is measured.
+/// Number of tasks that were released before a call is measured.
 const DEAD: u32 = 100_000;
 
-/// A call reads so many pages at most. From the beginning of the index it would read all dead entries.
+/// Maximum number of pages that a call reads. From the beginning of the index it would read all dead entries.
 const BUFFERS_MAX: u64 = 200;
 
 fn tasks(from: u32, count: u32) -> String {
@@ -31,8 +32,8 @@ fn release(from: u32, count: u32) -> String {
     )
 }
 
-/// How many pages a call reads, with everything that its function runs.
-async fn buffers(client: &Client, call: &str) -> u64 {
+/// Number of pages that a call reads, with everything that its function runs.
+pub async fn buffers(client: &Client, call: &str) -> u64 {
     let explain = format!("EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {call}");
     let rows = client.simple_query(&explain).await.expect("it is explained");
     let plan = rows.iter().find_map(|row| match row {
@@ -49,7 +50,7 @@ async fn buffers(client: &Client, call: &str) -> u64 {
 }
 
 /// A database with a semaphore, a connection, and a second one with a snapshot from the beginning.
-async fn held(active: i64) -> (Database, Client, Client) {
+async fn with_old_snapshot(active: i64) -> (Database, Client, Client) {
     let database = Database::new();
     let url = database.url();
     let queue = StoreHarness::new({
@@ -72,15 +73,15 @@ async fn held(active: i64) -> (Database, Client, Client) {
     (database, client, old)
 }
 
-async fn done(client: &Client, calls: &[String]) {
+async fn run_calls(client: &Client, calls: &[String]) {
     for call in calls {
         client.batch_execute(call).await.unwrap_or_else(|error| panic!("{call}: {error}"));
     }
 }
 
-async fn sound(client: &Client) {
+async fn check_consistent(client: &Client) {
     let wrong = client.query("SELECT * FROM taskyard.semaphore_audit", &[]).await;
-    assert!(wrong.expect("it can be asked").is_empty());
+    assert!(wrong.expect("the audit runs").is_empty());
 }
 
 /// Admits tasks one at a time, and checks that each call reads few pages.
@@ -89,57 +90,60 @@ async fn pops_read_little(client: &Client, holders: impl Iterator<Item = u32>) {
         let read = buffers(client, &release(holder, 1)).await;
         assert!(read <= BUFFERS_MAX, "the release of {holder} read {read} pages");
     }
-    sound(client).await;
+    check_consistent(client).await;
 }
 
 /// Clears the bounds of the searches.
-const FORGET: &str = "UPDATE taskyard.semaphore_state SET rest_rank = NULL, rest_seq = NULL, ahead = 0, \
+const CLEAR_BOUNDS: &str = "UPDATE taskyard.semaphore_state SET rest_rank = NULL, rest_seq = NULL, ahead = 0, \
                       head_rank = NULL, head_seq = NULL, tail_rank = NULL, tail_seq = NULL";
 
-/// Adds and removes so many tasks of one priority, whose entries stay in the indexes; without the functions, which would take
-/// long.
-async fn die(client: &Client, priority: &str, were_let_in: bool) {
+/// Adds and removes [`DEAD`] tasks of one priority, whose entries stay in the indexes; without the functions,
+/// which would take long.
+async fn leave_dead_entries(client: &Client, priority: &str, were_admitted: bool) {
     let last = 1_000_000 + DEAD;
-    let come = format!(
+    let insert = format!(
         "INSERT INTO taskyard.semaphore_task (semaphore_id, task_id, priority, seq, enqueued) \
          SELECT s.id, n, {priority}, nextval('taskyard.semaphore_seq'), 0 \
          FROM taskyard.semaphore s, generate_series(1000001, {last}) n"
     );
     let hold = "UPDATE taskyard.semaphore_task SET status = 'ACQUIRED' WHERE task_id > 1000000";
-    let go = "DELETE FROM taskyard.semaphore_task WHERE task_id > 1000000";
-    let held = if were_let_in { vec![hold.into()] } else { Vec::new() };
-    done(client, &[vec![come], held, vec![go.into()]].concat()).await;
+    let delete = "DELETE FROM taskyard.semaphore_task WHERE task_id > 1000000";
+    let admit = if were_admitted { vec![hold.into()] } else { Vec::new() };
+    // As autovacuum does at some time: then the planner assumes an almost empty table, and every index costs the same.
+    let analyze = "VACUUM (ANALYZE) taskyard.semaphore_task";
+    run_calls(client, &[vec![insert], admit, vec![delete.into(), analyze.into()]].concat()).await;
 }
 
-/// Enqueues, admits and releases some more by calls. The first of them reads the dead entries, and notes where they end.
+/// Enqueues, admits and releases some more tasks by calls. The first of them reads the dead entries, and
+/// records where they end.
 async fn pass_through(client: &Client, priority: &str) {
-    die(client, priority, true).await;
-    done(client, &["UPDATE taskyard.semaphore SET active = 100".into()]).await;
+    leave_dead_entries(client, priority, true).await;
+    run_calls(client, &["UPDATE taskyard.semaphore SET active = 100".into()]).await;
     for round in 0..3 {
         let from = 2_000_000 + round * 100;
-        done(client, &[enqueue(from, 100, priority), release(from, 100)]).await;
+        run_calls(client, &[enqueue(from, 100, priority), release(from, 100)]).await;
     }
-    done(client, &["UPDATE taskyard.semaphore SET active = 1".into()]).await;
+    run_calls(client, &["UPDATE taskyard.semaphore SET active = 1".into()]).await;
 }
 
 #[test]
 fn a_call_does_not_read_dead_entries() {
     let _runtime = runtime().enter();
     run(async {
-        let (_database, client, _old) = held(1).await;
+        let (_database, client, _old) = with_old_snapshot(1).await;
         pass_through(&client, "1").await;
-        done(&client, &[enqueue(1, 20, "1")]).await;
+        run_calls(&client, &[enqueue(1, 20, "1")]).await;
         pops_read_little(&client, 1..6).await;
-        // Better tasks come, wait, and are released: the bound of the others stays.
-        done(&client, &[enqueue(50, 2, "5")]).await;
+        // Tasks with a better priority are enqueued and released: the bound of the others stays.
+        run_calls(&client, &[enqueue(50, 2, "5")]).await;
         pops_read_little(&client, [6, 50, 51, 7, 8].into_iter()).await;
         let read = buffers(&client, &enqueue(60, 1, "0.5")).await;
         assert!(read <= BUFFERS_MAX, "an enqueue read {read} pages");
-        // The test would notice.
-        done(&client, &[FORGET.into()]).await;
+        // Without the bounds a call reads many pages.
+        run_calls(&client, &[CLEAR_BOUNDS.into()]).await;
         let read = buffers(&client, &release(9, 1)).await;
         assert!(read > 5 * BUFFERS_MAX, "only {read} pages from the beginning");
-        sound(&client).await;
+        check_consistent(&client).await;
     });
 }
 
@@ -147,23 +151,23 @@ fn a_call_does_not_read_dead_entries() {
 fn an_empty_queue_is_not_searched_again() {
     let _runtime = runtime().enter();
     run(async {
-        let (_database, client, _old) = held(1).await;
-        done(&client, &[enqueue(1, 1, "1")]).await;
-        die(&client, "1", false).await;
+        let (_database, client, _old) = with_old_snapshot(1).await;
+        run_calls(&client, &[enqueue(1, 1, "1")]).await;
+        leave_dead_entries(&client, "1", false).await;
         for round in 0..3 {
             let from = 2_000_000 + round * 100;
-            done(&client, &[enqueue(from, 100, "1"), release(from, 100)]).await;
+            run_calls(&client, &[enqueue(from, 100, "1"), release(from, 100)]).await;
         }
-        // The first search reads them once.
-        done(&client, &[release(1, 1)]).await;
+        // The first search reads the dead entries once.
+        run_calls(&client, &[release(1, 1)]).await;
         for task in 2..5 {
             for call in [enqueue(task, 1, "1"), enqueue(task + 10, 1, "1"), release(task, 1)] {
                 let read = buffers(&client, &call).await;
                 assert!(read <= BUFFERS_MAX, "{call} read {read} pages");
             }
-            done(&client, &[release(task + 10, 1)]).await;
+            run_calls(&client, &[release(task + 10, 1)]).await;
         }
-        sound(&client).await;
+        check_consistent(&client).await;
     });
 }
 
@@ -172,15 +176,15 @@ fn an_empty_queue_is_not_searched_again() {
 fn the_worst_holder_is_found_among_dead_entries() {
     let _runtime = runtime().enter();
     run(async {
-        let (_database, client, _old) = held(1).await;
+        let (_database, client, _old) = with_old_snapshot(1).await;
         pass_through(&client, "-5").await;
-        done(&client, &[enqueue(1, 1, "1"), enqueue(2, 1, "0")]).await;
+        run_calls(&client, &[enqueue(1, 1, "1"), enqueue(2, 1, "0")]).await;
         for task in 3..6 {
             let read = buffers(&client, &enqueue(task, 1, "0")).await;
             assert!(read <= BUFFERS_MAX, "an enqueue read {read} pages");
         }
-        sound(&client).await;
-        done(&client, &[FORGET.into()]).await;
+        check_consistent(&client).await;
+        run_calls(&client, &[CLEAR_BOUNDS.into()]).await;
         let read = buffers(&client, &enqueue(7, 1, "0")).await;
         assert!(read > 5 * BUFFERS_MAX, "only {read} pages from the end");
     });

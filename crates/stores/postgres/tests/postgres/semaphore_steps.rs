@@ -5,6 +5,7 @@
 //! snapshot each, so the data may change between two of them. A call that runs alone counts its steps; then it runs once for
 //! each of them.
 
+use std::env;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -171,7 +172,7 @@ impl Stage {
         .await;
     }
 
-    /// Waits until so many wait for a lock, or the call is over.
+    /// Waits until this number of sessions wait for a lock, or the call is over.
     async fn wait(&self, count: i64, call: &JoinHandle<Answers>) {
         let waiting = "SELECT count(DISTINCT l.pid) FROM pg_locks l JOIN pg_stat_activity a USING (pid) \
                        WHERE NOT l.granted AND a.datname = current_database()";
@@ -240,7 +241,7 @@ impl Stage {
         let answers = if side == 0 { [first, second] } else { [second, first] };
         let audit = "SELECT * FROM taskyard.semaphore_audit WHERE key = $1";
         let wrong = self.director.query(audit, &[&name]).await.expect("it can be asked");
-        let seen = pair.look(&self.audience, name, answers).await;
+        let seen = pair.observe(&self.audience, name, answers).await;
         match pair.order(NOW, name, &seen).await {
             None => Err(format!("neither order gives {seen:#?}")),
             Some(_) if !wrong.is_empty() => Err(format!("{wrong:?} is wrong in {seen:#?}")),
@@ -249,12 +250,37 @@ impl Stage {
     }
 }
 
-/// Interleaves the calls of a pair at each step of either; returns the results.
-async fn interleave_everywhere(stage: &Stage, number: usize) -> Vec<Result<(), String>> {
+/// The steps that a run tries.
+#[derive(Clone, Copy)]
+struct StepSample {
+    /// The first of them, below the distance.
+    first: usize,
+    /// The distance between two of them.
+    distance: usize,
+}
+
+impl StepSample {
+    /// All steps.
+    const ALL: Self = StepSample { first: 0, distance: 1 };
+    /// The distance in a run of default length.
+    const DISTANCE: usize = 4;
+
+    /// The steps of this run, which `TASKYARD_SEED` repeats.
+    fn new() -> Self {
+        let number = |name: &str| env::var(name).ok().and_then(|text| text.parse::<usize>().ok());
+        let seed = number("TASKYARD_SEED").unwrap_or_else(|| fastrand::usize(..Self::DISTANCE));
+        println!("repeat with TASKYARD_SEED={seed}");
+        let distance = (Self::DISTANCE / number("TASKYARD_RUNS").unwrap_or(1).max(1)).max(1);
+        StepSample { first: seed % distance, distance }
+    }
+}
+
+/// Interleaves the calls of a pair at these steps of either; returns the results.
+async fn interleave(stage: &Stage, number: usize, sample: StepSample) -> Vec<Result<(), String>> {
     let (pair, mut met) = (&PAIRS[number], Vec::new());
     for side in [0, 1] {
         let steps = stage.steps(pair, side, &format!("alone {number} {side}")).await;
-        for (place, step) in steps.iter().enumerate() {
+        for (place, step) in steps.iter().enumerate().skip(sample.first).step_by(sample.distance) {
             let name = format!("steps {number} {side} {place}");
             let story = format!("{}, call {side} stopped at {step}", pair.name);
             let how = stage.meet(pair, side, place + 1, &name).await;
@@ -265,20 +291,25 @@ async fn interleave_everywhere(stage: &Stage, number: usize) -> Vec<Result<(), S
 }
 
 /// Wherever two calls are interleaved, the result is the same as of one call after the other: no place is given twice or lost,
-/// and no event.
+/// and no event. One run tries a part of the steps, another one in each run; `TASKYARD_RUNS` multiplies it.
 #[test]
 fn two_calls_interleaved_at_every_step() {
     let _runtime = runtime().enter();
     run(async {
         let stage = Stage::new(|text| text).await;
+        let steps = StepSample::new();
         let mut meetings = 0;
         for number in 0..PAIRS.len() {
-            for how in interleave_everywhere(&stage, number).await {
+            for how in interleave(&stage, number, steps).await {
                 how.unwrap_or_else(|wrong| panic!("{wrong}"));
                 meetings += 1;
             }
         }
-        assert!(meetings > 20 * PAIRS.len(), "too few steps: {meetings} in all");
+        assert!(
+            meetings * steps.distance > 20 * PAIRS.len(),
+            "too few steps: {meetings} in all, and one of {} was tried",
+            steps.distance
+        );
     });
 }
 
@@ -288,7 +319,7 @@ fn missing_locks_are_detected() {
     let _runtime = runtime().enter();
     run(async {
         let stage = Stage::new(|text| text.replace("FOR UPDATE;", ";")).await;
-        let met = interleave_everywhere(&stage, 0).await;
+        let met = interleave(&stage, 0, StepSample::ALL).await;
         assert!(met.iter().any(Result::is_err), "no interleaving failed");
     });
 }

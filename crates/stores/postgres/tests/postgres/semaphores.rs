@@ -4,7 +4,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use taskyard_conformance::semaphores::{SemaphoreAsk, storm};
+use taskyard_conformance::semaphores::{SemaphoreCommands, storm};
 use taskyard_conformance::{Harness, StoreHarness, block_on};
 use taskyard_core::{
     Body, Command, Error, Execute, Finish, FinishItem, Holder, Kind, NewTask, Reply,
@@ -52,7 +52,7 @@ impl Execute for Stormy<'_> {
 }
 
 /// Runs many random clients, each with a server of its own; `meanwhile` runs beside them.
-fn storm(database: &Database, calls: usize, meanwhile: impl Fn() + Sync) -> storm::Told {
+fn storm(database: &Database, calls: usize, meanwhile: impl Fn() + Sync) -> storm::DeliveredEvents {
     let (barrier, clock) = (Barrier::new(CLIENTS as usize + 1), storm::Clock::new(NOW));
     thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS)
@@ -61,7 +61,7 @@ fn storm(database: &Database, calls: usize, meanwhile: impl Fn() + Sync) -> stor
                 scope.spawn(move || {
                     let queue = Stormy(database.open(), clock);
                     barrier.wait();
-                    block_on(storm::play(&queue, seed, SEMAPHORES, calls))
+                    block_on(storm::run_client(&queue, seed, SEMAPHORES, calls))
                 })
             })
             .collect();
@@ -72,10 +72,10 @@ fn storm(database: &Database, calls: usize, meanwhile: impl Fn() + Sync) -> stor
     })
 }
 
-fn judge(database: &Database, told: storm::Told) {
+fn judge(database: &Database, told: storm::DeliveredEvents) {
     let queue = server(database);
     queue.advance(Span::from_secs(3600));
-    block_on(storm::judge(&queue, SEMAPHORES, told));
+    block_on(storm::check_invariants(&queue, SEMAPHORES, told));
     let wrong = sql(&database.url(), "SELECT * FROM taskyard.semaphore_audit");
     assert_eq!(wrong, None);
 }
@@ -147,7 +147,7 @@ fn a_storm_with_kills_of_the_database_leaves_no_inconsistency() {
         let clients: Vec<_> = (0..4)
             .map(|seed| {
                 let queue = Patient(Stormy(database.open(), clock), answers);
-                scope.spawn(move || block_on(storm::play(&queue, seed, SEMAPHORES, 250)))
+                scope.spawn(move || block_on(storm::run_client(&queue, seed, SEMAPHORES, 250)))
             })
             .collect();
         for blow in 1..=2 {

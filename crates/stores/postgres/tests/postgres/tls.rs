@@ -128,6 +128,23 @@ fn a_password_of_the_url_is_sent_encrypted() {
     });
 }
 
+/// The password exchange is bound to the certificate of the server. Channel binding used to be missing always: the
+/// certificate was parsed as a part of one, which failed silently.
+#[test]
+fn a_password_exchange_is_bound_to_the_certificate() {
+    run(async {
+        let guarded = guarded();
+        let url = |user: &str, binding: &str| {
+            let parameters = format!("sslmode=require&channel_binding={binding}");
+            guarded.url(user, "localhost", &parameters)
+        };
+        for binding in ["require", "prefer", "disable"] {
+            assert_eq!(opened(&url("guarded:open%20sesame", binding)), Ok(()), "{binding}");
+        }
+        refused(&url("postgres", "require"), "channel binding");
+    });
+}
+
 /// A database without encryption.
 #[test]
 fn a_database_without_encryption_is_refused_if_it_is_required() {

@@ -2,9 +2,9 @@
 
 use taskyard_core::{
     EnqueueItem, EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, Member,
-    MemberCursor, MemberGroup, MembersPage, Priority, SemaphoreChange, SemaphoreCommand,
-    SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreOptions, Span, Standing, Status, TaskId,
-    Timestamp, TubeName,
+    MemberCursor, MemberGroup, MemberInfo, MembersPage, Priority, SemaphoreChange,
+    SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreOptions, Span, Status,
+    TaskId, Timestamp, TubeName,
 };
 
 use super::super::answers::SemaphoreHead;
@@ -53,7 +53,7 @@ pub(super) fn encode(command: &SemaphoreCommand) -> Vec<u8> {
             items.iter().for_each(|item| header.extend(finish(item)));
             header
         }
-        SemaphoreCommand::Look { tasks, .. } => with_ids(vec![b'L'], tasks),
+        SemaphoreCommand::Peek { tasks, .. } => with_ids(vec![b'L'], tasks),
         SemaphoreCommand::Events { count, .. } => with_count(b'V', *count as u64),
         SemaphoreCommand::List { .. } | SemaphoreCommand::Acknowledge { .. } => b"N".to_vec(),
     }
@@ -68,7 +68,7 @@ pub(super) fn tick() -> Vec<u8> {
     b"I".to_vec()
 }
 
-/// Lists due events, at most so many.
+/// Lists due events, up to a maximum number.
 pub(super) fn peek(count: usize) -> Vec<u8> {
     with_count(b'P', count as u64)
 }
@@ -251,7 +251,7 @@ pub(super) fn read_info(
     Ok(SemaphoreInfo { key, options, waiting, delayed, acquired, revoking, events, next_event })
 }
 
-pub(super) fn read_standings(mut bytes: ByteReader<'_>) -> Result<Vec<Standing>, Unreadable> {
+pub(super) fn read_standings(mut bytes: ByteReader<'_>) -> Result<Vec<MemberInfo>, Unreadable> {
     let mut standings = Vec::new();
     while bytes.has_more() {
         standings.push(read_standing(&mut bytes)?);
@@ -268,13 +268,13 @@ pub(super) fn read_members(
     while bytes.has_more() {
         let standing = read_standing(&mut bytes)?;
         last = Some(MemberCursor { priority: standing.priority, seq: bytes.count()? });
-        members.push(Member { tube: TubeName::new(bytes.short_text()?).ok(), standing });
+        members.push(Member { tube: TubeName::new(bytes.short_text()?).ok(), info: standing });
     }
     let next = last.filter(|_| members.len() == count);
     Ok(MembersPage { members, next })
 }
 
-fn read_standing(bytes: &mut ByteReader<'_>) -> Result<Standing, Unreadable> {
+fn read_standing(bytes: &mut ByteReader<'_>) -> Result<MemberInfo, Unreadable> {
     let task = TaskId(bytes.big()?);
     let (status, pinned) = (bytes.byte()?, bytes.byte()? == 1);
     let (priority, enqueued) = (priority(bytes)?, bytes.moment()?);
@@ -284,7 +284,7 @@ fn read_standing(bytes: &mut ByteReader<'_>) -> Result<Standing, Unreadable> {
         .get(usize::from(status))
         .ok_or(Unreadable("a task of a semaphore has an unknown state"))?;
     let held = matches!(status, Status::Acquired | Status::TryRelease);
-    Ok(Standing {
+    Ok(MemberInfo {
         task,
         status,
         priority,

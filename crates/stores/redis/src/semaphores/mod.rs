@@ -83,7 +83,7 @@ fn key_of(command: &SemaphoreCommand) -> Option<SemaphoreKey> {
     match command {
         SemaphoreCommand::Enqueue { key, .. }
         | SemaphoreCommand::Finish { key, .. }
-        | SemaphoreCommand::Look { key, .. }
+        | SemaphoreCommand::Peek { key, .. }
         | SemaphoreCommand::Members { key, .. }
         | SemaphoreCommand::List { key: Some(key) }
         | SemaphoreCommand::Events { key: Some(key), .. } => Some(key.clone()),
@@ -94,7 +94,7 @@ fn key_of(command: &SemaphoreCommand) -> Option<SemaphoreKey> {
 fn is_read_only(command: &SemaphoreCommand) -> bool {
     matches!(
         command,
-        SemaphoreCommand::Look { .. }
+        SemaphoreCommand::Peek { .. }
             | SemaphoreCommand::Members { .. }
             | SemaphoreCommand::List { .. }
     )
@@ -556,8 +556,8 @@ fn read_reply(
         _ => return Err(Unreadable("a semaphore answers an unknown status")),
     }
     Ok(Ok(Reply::Semaphore(match command {
-        SemaphoreCommand::Enqueue { .. } | SemaphoreCommand::Look { .. } => {
-            SemaphoreReply::Standings(codec::read_standings(bytes)?)
+        SemaphoreCommand::Enqueue { .. } | SemaphoreCommand::Peek { .. } => {
+            SemaphoreReply::MemberInfos(codec::read_standings(bytes)?)
         }
         SemaphoreCommand::Members { count, .. } => {
             SemaphoreReply::Members(codec::read_members(bytes, *count)?)

@@ -40,7 +40,7 @@ impl Batch<'_> {
             places.sort_unstable_by_key(|copy| copy.entry.seq);
             let mut events: Vec<EventCopy> = events.into_values().collect();
             events.sort_unstable_by_key(|copy| copy.id);
-            copies.push(SemaphoreCopy { record, places, events });
+            copies.push(SemaphoreCopy { record, entries: places, events });
         }
         copies.sort_unstable_by(|a, b| a.record.key.cmp(&b.record.key));
         Ok(copies)
@@ -75,7 +75,7 @@ pub(in super::super) fn encode(
         semaphores.iter().map(|copy| encode_record(&copy.record)).collect();
     let (mut places, mut events) = (Vec::new(), Vec::new());
     for (at, copy) in (1_u32..).zip(semaphores) {
-        places.extend(copy.places.iter().map(|place| (at, place)));
+        places.extend(copy.entries.iter().map(|place| (at, place)));
         events.extend(copy.events.iter().map(|event| (at, event)));
     }
     // Events of all semaphores in their order.

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::thread;
 
-use taskyard_conformance::semaphores::SemaphoreAsk;
+use taskyard_conformance::semaphores::SemaphoreCommands;
 use taskyard_conformance::{StoreHarness, block_on, model};
 use taskyard_core::{
     Command, EnqueueItem, Error, Execute, Kind, Reply, SemaphoreChange, SemaphoreCommand,
@@ -13,13 +13,13 @@ use taskyard_store::Store;
 use taskyard_store_redis::{Clock, RedisStore};
 
 use taskyard_testkit::calls::{NOW, ask, put, take};
-use taskyard_testkit::redis::{Cluster, program};
+use taskyard_testkit::redis::{RedisCluster, program};
 use taskyard_testkit::redis::{open, own, run};
 
-fn cluster() -> &'static Cluster {
-    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
+fn cluster() -> &'static RedisCluster {
+    static CLUSTER: OnceLock<RedisCluster> = OnceLock::new();
     CLUSTER.get_or_init(|| {
-        Cluster::new(&program().expect("the caller has checked that it is installed"))
+        RedisCluster::new(&program().expect("the caller has checked that it is installed"))
     })
 }
 
@@ -135,7 +135,7 @@ fn tubes_are_spread_over_the_nodes() {
 #[test]
 fn commands_follow_a_slot_to_another_node() {
     let Some(program) = program() else { return };
-    let cluster = Cluster::new(&program);
+    let cluster = RedisCluster::new(&program);
     let store = open(&format!("{}?prefix=moves", cluster.url()));
     let tube = TubeName::new("mail").expect("a name");
     make(&store, &tube);
@@ -153,7 +153,7 @@ fn commands_follow_a_slot_to_another_node() {
 #[test]
 fn a_master_that_is_killed_is_replaced_by_its_replica() {
     let Some(program) = program() else { return };
-    let cluster = Cluster::new(&program);
+    let cluster = RedisCluster::new(&program);
     let store = open(&format!("{}?prefix=dies&wait=1&wait_ms=5000", cluster.url()));
     let tube = TubeName::new("mail").expect("a name");
     make(&store, &tube);
@@ -176,7 +176,7 @@ fn a_master_that_is_killed_is_replaced_by_its_replica() {
 #[test]
 fn an_unreachable_node_does_not_block_the_others() {
     let Some(program) = program() else { return };
-    let cluster = Cluster::new(&program);
+    let cluster = RedisCluster::new(&program);
     for node in &cluster.nodes {
         assert_eq!(node.talk(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]), "OK");
     }

@@ -13,7 +13,7 @@ use taskyard_store::{OpenError, Store};
 use taskyard_store_redis::{Clock, RedisStore};
 
 use taskyard_testkit::calls::{NOW, ack, ask, make_tube, put, take};
-use taskyard_testkit::redis::{DURABLE, Instance, free_port, program};
+use taskyard_testkit::redis::{DURABLE, RedisInstance, free_port, program};
 use taskyard_testkit::redis::{open, own, run};
 
 /// Repeats a command while Redis is away. Any other error fails the test.
@@ -41,7 +41,7 @@ fn is_away(reply: Result<Reply, Error>) {
 #[test]
 fn a_redis_that_is_down_is_away_and_comes_back_as_it_was() {
     let Some(program) = program() else { return };
-    let redis = Instance::new(program);
+    let redis = RedisInstance::new(program);
     let store = open(&redis.url());
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     ask(&store, put(&tube, 3)).expect("they are put");
@@ -59,7 +59,7 @@ fn a_redis_that_is_down_is_away_and_comes_back_as_it_was() {
 #[test]
 fn functions_that_were_lost_are_loaded_again() {
     let Some(program) = program() else { return };
-    let redis = Instance::new(program);
+    let redis = RedisInstance::new(program);
     let store = open(&redis.url());
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     assert_eq!(redis.talk(&["FUNCTION", "FLUSH"]), "OK");
@@ -76,7 +76,7 @@ fn functions_that_were_lost_are_loaded_again() {
 fn a_redis_that_is_full_refuses_puts_and_nothing_else() {
     let Some(program) = program() else { return };
     let settings = ["--maxmemory", "8mb", "--maxmemory-policy", "noeviction"];
-    let redis = Instance::with(program, &[DURABLE, &settings].concat());
+    let redis = RedisInstance::with(program, &[DURABLE, &settings].concat());
     let store = open(&redis.url());
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     let mut there = 0;
@@ -111,7 +111,7 @@ fn a_redis_that_is_full_refuses_puts_and_nothing_else() {
 #[test]
 fn a_master_that_became_a_replica_is_away() {
     let Some(program) = program() else { return };
-    let redis = Instance::new(program);
+    let redis = RedisInstance::new(program);
     let store = open(&redis.url());
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     assert_eq!(redis.talk(&["REPLICAOF", "127.0.0.1", "1"]), "OK");
@@ -124,7 +124,7 @@ fn a_master_that_became_a_replica_is_away() {
 #[test]
 fn the_durability_of_redis_is_reported() {
     let Some(program) = program() else { return };
-    let redis = Instance::new(program);
+    let redis = RedisInstance::new(program);
     for (only, sync, words, durable) in [
         ("yes", "always", "are on disk", true),
         ("yes", "everysec", "last second", false),
@@ -143,7 +143,7 @@ fn the_durability_of_redis_is_reported() {
 #[test]
 fn a_url_with_wait_waits_for_replicas() {
     let Some(program) = program() else { return };
-    let (redis, replica) = (Instance::new(program.clone()), Instance::new(program));
+    let (redis, replica) = (RedisInstance::new(program.clone()), RedisInstance::new(program));
     let url = format!("{}?wait=1&wait_ms=200", redis.url());
     let store = open(&url);
     let tube = TubeName::new("mail").expect("a name");
@@ -170,7 +170,7 @@ fn a_url_with_wait_waits_for_replicas() {
 #[test]
 fn refusals_are_not_reported_as_unreplicated() {
     let Some(program) = program() else { return };
-    let redis = Instance::new(program);
+    let redis = RedisInstance::new(program);
     let store = open(&format!("{}?wait=1&wait_ms=20", redis.url()));
     let is_undoable = |reply: Result<Reply, Error>| {
         let said = matches!(&reply, Err(Error::OutcomeUnknown(why)) if why.contains("0 of 1"));
@@ -199,7 +199,7 @@ fn refusals_are_not_reported_as_unreplicated() {
 #[test]
 fn a_redis_that_evicts_keys_is_refused() {
     let Some(program) = program() else { return };
-    let redis = Instance::with(program, &["--maxmemory-policy", "allkeys-lru"]);
+    let redis = RedisInstance::with(program, &["--maxmemory-policy", "allkeys-lru"]);
     let opened = |url: &str| RedisStore::open(url, Clock::Database);
     let refusal = opened(&redis.url()).err().expect("it is refused").to_string();
     assert!(refusal.contains("maxmemory-policy is allkeys-lru"), "{refusal}");
@@ -218,7 +218,7 @@ fn a_redis_that_evicts_keys_is_refused() {
 #[test]
 fn a_tube_that_a_full_redis_refuses_leaves_no_name() {
     let Some(program) = program() else { return };
-    let redis = Instance::new(program);
+    let redis = RedisInstance::new(program);
     let store = open(&redis.url());
     assert_eq!(redis.talk(&["CONFIG", "SET", "maxmemory", "1"]), "OK");
     let tube = TubeName::new("mail").expect("a name");
@@ -235,7 +235,7 @@ fn a_tube_that_a_full_redis_refuses_leaves_no_name() {
 #[test]
 fn a_full_redis_accepts_releases_beside_refused_enqueues() {
     let Some(program) = program() else { return };
-    let redis = Instance::new(program);
+    let redis = RedisInstance::new(program);
     let store = open(&redis.url());
     let key = SemaphoreKey::new("door").expect("a key");
     let change = Box::new(SemaphoreChange::limits(1, 0));
@@ -259,7 +259,8 @@ fn a_full_redis_accepts_releases_beside_refused_enqueues() {
 #[test]
 fn a_password_is_needed_where_redis_has_one() {
     let Some(program) = program() else { return };
-    let redis = Instance::prepared(program, &[DURABLE, &["--requirepass", "open sesame"]].concat());
+    let redis =
+        RedisInstance::prepared(program, &[DURABLE, &["--requirepass", "open sesame"]].concat());
     redis.start_with_password("open sesame");
     let opened = |who: &str| {
         let url = redis.url().replace("//", &format!("//{who}"));

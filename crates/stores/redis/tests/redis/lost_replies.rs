@@ -9,7 +9,7 @@ use taskyard_store_redis::RedisStore;
 use taskyard_testkit::SharedDatabase;
 use taskyard_testkit::calls::{NOW, ask, make_tube, put};
 use taskyard_testkit::lossy_proxy::Loss;
-use taskyard_testkit::redis::{Instance, SharedRedis, lossy_path_to, open, program, run};
+use taskyard_testkit::redis::{RedisInstance, SharedRedis, lossy_path_to, open, program, run};
 use taskyard_testkit::suite::lost_replies::{is_unknown, ready_and_taken};
 
 taskyard_testkit::lost_reply_suite!(taskyard_testkit::redis::SharedRedis);
@@ -74,7 +74,7 @@ fn a_loss_during_a_batch_affects_the_command_in_flight() {
 #[test]
 fn a_lost_connection_is_closed_in_redis_before_the_next_call() {
     let Some(program) = program() else { return };
-    let alone = Instance::new(program);
+    let alone = RedisInstance::new(program);
     let path = lossy_path_to(&alone);
     let store = open(&path.url);
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));

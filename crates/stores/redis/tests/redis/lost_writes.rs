@@ -8,19 +8,19 @@ use taskyard_store::Store;
 use taskyard_store_redis::RedisStore;
 
 use taskyard_testkit::calls::{ack, ask, make_tube, put, take};
-use taskyard_testkit::redis::{Instance, program};
+use taskyard_testkit::redis::{RedisInstance, program};
 use taskyard_testkit::redis::{instance, open, own, run};
 
 /// It keeps only its last snapshot.
 const FORGETFUL: &[&str] = &["--appendonly", "no", "--save", ""];
 
 /// Crashes Redis, which comes back with its last snapshot.
-fn crash(redis: &Instance) {
+fn crash(redis: &RedisInstance) {
     redis.kill();
     redis.start();
 }
 
-fn save(redis: &Instance) {
+fn save(redis: &RedisInstance) {
     assert_eq!(redis.talk(&["SAVE"]), "OK");
 }
 
@@ -76,7 +76,7 @@ fn put_one(store: &RedisStore, tube: &TubeName) -> TaskId {
 #[test]
 fn ids_are_not_reused() {
     let Some(program) = program() else { return };
-    let redis = Instance::with(program, FORGETFUL);
+    let redis = RedisInstance::with(program, FORGETFUL);
     let store = open(&redis.url());
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     assert_eq!(put_one(&store, &tube), TaskId(0));
@@ -95,7 +95,7 @@ fn ids_are_not_reused() {
 #[test]
 fn event_and_grant_numbers_are_not_reused() {
     let Some(program) = program() else { return };
-    let redis = Instance::with(program, FORGETFUL);
+    let redis = RedisInstance::with(program, FORGETFUL);
     let store = open(&redis.url());
     configure(&store, "door");
     save(&redis);
@@ -117,7 +117,7 @@ fn event_and_grant_numbers_are_not_reused() {
 #[test]
 fn a_semaphore_is_not_confused_with_a_lost_one() {
     let Some(program) = program() else { return };
-    let redis = Instance::with(program, FORGETFUL);
+    let redis = RedisInstance::with(program, FORGETFUL);
     let store = open(&redis.url());
     configure(&store, "old");
     save(&redis);

@@ -8,6 +8,7 @@ mod failures;
 mod fixture;
 mod format_upgrade;
 mod kills;
+mod list;
 mod lost_replies;
 mod lost_writes;
 mod merging;

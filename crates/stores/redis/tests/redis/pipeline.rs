@@ -13,7 +13,7 @@ use taskyard_store::Store;
 use taskyard_store_redis::RedisStore;
 
 use taskyard_testkit::calls::{NOW, ack, ask, make_tube, put, take};
-use taskyard_testkit::redis::{Instance, program};
+use taskyard_testkit::redis::{RedisInstance, program};
 use taskyard_testkit::redis::{instance, open, own, run};
 
 /// A proxy that can hold back and lose answers, and counts calls.
@@ -55,7 +55,7 @@ impl State {
 }
 
 impl Proxy {
-    fn to(instance: &Instance) -> Self {
+    fn to(instance: &RedisInstance) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("it has an address");
         let state = Arc::new(State::default());
@@ -188,7 +188,7 @@ fn a_batch_is_sent_before_the_previous_one_is_answered() {
     });
 }
 
-// Only the first batch in flight was noted as lost; tasks that the second had taken stayed taken for ever.
+// Only the first batch in flight was noted as lost; tasks that the second had taken stayed taken forever.
 #[test]
 fn deliveries_of_all_lost_batches_are_undone() {
     run(async {
@@ -220,7 +220,7 @@ fn deliveries_of_all_lost_batches_are_undone() {
 fn a_refused_pipelined_batch_is_sent_again() {
     let Some(program) = program() else { return };
     run(async {
-        let alone = Instance::new(program);
+        let alone = RedisInstance::new(program);
         let way = Proxy::to(&alone);
         let store = open(&way.url);
         let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
@@ -256,7 +256,7 @@ fn empty_takes_use_no_lease_numbers() {
     });
 }
 
-// An aborted function leaves its writes, but the caller was told that nothing was done.
+// An aborted function leaves its writes, but the reply said that nothing was done.
 #[test]
 fn an_aborted_function_is_an_unknown_outcome() {
     run(async {
@@ -276,7 +276,7 @@ fn an_aborted_function_is_an_unknown_outcome() {
 #[test]
 fn a_silent_subscription_is_opened_again() {
     let Some(program) = program() else { return };
-    let alone = Instance::new(program);
+    let alone = RedisInstance::new(program);
     let way = Proxy::to(&alone);
     let _store = open(&way.url);
     way.state.wait(|now| now.subscribed == 1);

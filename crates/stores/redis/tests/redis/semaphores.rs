@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use taskyard_conformance::semaphores::{SemaphoreAsk, storm};
+use taskyard_conformance::semaphores::{SemaphoreCommands, storm};
 use taskyard_conformance::{Harness, StoreHarness, block_on};
 use taskyard_core::{
     Body, Command, Effects, EnqueueItem, Error, EventKind, Execute, Finish, FinishItem,
@@ -17,7 +17,7 @@ use taskyard_store::{RemoteChange, Store};
 use taskyard_store_redis::RedisStore;
 
 use taskyard_testkit::calls::NOW;
-use taskyard_testkit::redis::{Instance, program};
+use taskyard_testkit::redis::{RedisInstance, program};
 use taskyard_testkit::redis::{instance, open, own, run};
 
 const CLIENTS: u64 = 8;
@@ -54,7 +54,7 @@ fn harness(url: &str) -> StoreHarness {
 }
 
 /// Runs many random clients, each with a server of its own; `meanwhile` runs beside them.
-fn play(url: &str, calls: usize, meanwhile: impl Fn(&AtomicUsize)) -> storm::Told {
+fn play(url: &str, calls: usize, meanwhile: impl Fn(&AtomicUsize)) -> storm::DeliveredEvents {
     let (barrier, answers) = (Barrier::new(CLIENTS as usize + 1), AtomicUsize::new(0));
     let clock = storm::Clock::new(NOW);
     thread::scope(|scope| {
@@ -64,7 +64,7 @@ fn play(url: &str, calls: usize, meanwhile: impl Fn(&AtomicUsize)) -> storm::Tol
                 scope.spawn(move || {
                     let server = Server { store: open(url), answers, clock };
                     barrier.wait();
-                    block_on(storm::play(&server, seed, SEMAPHORES, calls))
+                    block_on(storm::run_client(&server, seed, SEMAPHORES, calls))
                 })
             })
             .collect();
@@ -80,15 +80,15 @@ fn wait_for(answers: &AtomicUsize, count: usize) {
     }
 }
 
-fn judge(redis: &Instance, url: &str, told: storm::Told) {
+fn judge(redis: &RedisInstance, url: &str, told: storm::DeliveredEvents) {
     let queue = harness(url);
     queue.advance(Span::from_secs(3600));
-    block_on(storm::judge(&queue, SEMAPHORES, told));
+    block_on(storm::check_invariants(&queue, SEMAPHORES, told));
     audit(redis, url);
 }
 
 /// Panics unless the orders of all semaphores match their entries.
-fn audit(redis: &Instance, url: &str) {
+fn audit(redis: &RedisInstance, url: &str) {
     let prefix = url.rsplit_once('=').expect("it has a prefix").1;
     let keys = redis.talk(&["HKEYS", &format!("{{{prefix}}}:semaphores")]);
     for key in keys.lines() {
@@ -111,7 +111,7 @@ fn random_load_leaves_semaphores_consistent() {
 #[test]
 fn random_load_with_kills_leaves_semaphores_consistent() {
     let Some(program) = program() else { return };
-    let redis = Instance::new(program);
+    let redis = RedisInstance::new(program);
     let url = own(&redis.url());
     block_on(storm::prepare(&harness(&url), SEMAPHORES, storm::LEASE));
     let told = play(&url, 120, |answers| {
@@ -218,9 +218,9 @@ fn removed_tasks_leave_the_semaphore() {
             let store = open(&url);
             effects(&store, vec![enqueue(7, 5.0)]);
             let queue = harness(&url);
-            let info = SemaphoreAsk::info(&queue).await;
+            let info = SemaphoreCommands::info(&queue).await;
             assert_eq!((info.acquired, info.revoking, info.waiting), (1, 0, left), "{temporary}");
-            assert_eq!(queue.standing(7).await.map(|place| place.status), Some(Status::Acquired));
+            assert_eq!(queue.member(7).await.map(|place| place.status), Some(Status::Acquired));
             audit(instance(), &url);
         }
     });
@@ -255,7 +255,7 @@ async fn holders(queue: &StoreHarness) -> Vec<u64> {
     let (mut shown, mut after) = (Vec::new(), None);
     loop {
         let page = queue.members(MemberGroup::Holders, after, 1).await;
-        shown.extend(page.members.iter().map(|member| member.standing.task.0));
+        shown.extend(page.members.iter().map(|member| member.info.task.0));
         after = page.next;
         if after.is_none() {
             return shown;
@@ -276,7 +276,7 @@ fn holders_are_shown_after_functions_of_an_earlier_version() {
             queue.limits(2, 2).await;
             queue.admit(2).await;
             queue.enqueue(7, 5.0).await;
-            queue.hear().await;
+            queue.drain_events().await;
             queue.finish_grant(1, None, GrantFinish::Decline).await;
             assert_eq!(instance().talk(&["RENAME", &order, &kept]), "OK");
             assert_eq!(holders(&queue).await, [0, 1], "also the one that was only counted");
@@ -302,12 +302,12 @@ fn a_removed_entry_is_not_one_of_the_best() {
         let prefix = url.rsplit_once('=').expect("it has a prefix").1;
         let queue = harness(&url);
         let declines = async |task: u64| {
-            assert_eq!(queue.hear().await, [(task, EventKind::TryRelease)]);
+            assert_eq!(queue.drain_events().await, [(task, EventKind::TryRelease)]);
             queue.finish_grant(task, None, GrantFinish::Decline).await;
         };
         queue.limits(3, 1).await;
         queue.enqueue_many(&[(0, 12.0), (1, 10.0), (2, 1.0)]).await;
-        queue.hear().await;
+        queue.drain_events().await;
         queue.enqueue(7, 20.0).await;
         declines(2).await;
         queue.enqueue(2, 15.0).await;
@@ -315,7 +315,7 @@ fn a_removed_entry_is_not_one_of_the_best() {
         let order = format!("{{{prefix}:/yang}}:k");
         assert_eq!(instance().talk(&["ZADD", &order, "-13", "a place that left"]), "1");
         queue.enqueue(8, 21.0).await;
-        assert_eq!(queue.hear().await, [], "two may stay, and one is better");
+        assert_eq!(queue.drain_events().await, [], "two may stay, and one is better");
         assert_eq!(holders(&queue).await, [2, 0, 1]);
         audit(instance(), &url);
     });
@@ -382,7 +382,7 @@ fn servers_are_notified_of_events_of_others() {
 #[test]
 fn random_load_on_tubes_with_a_semaphore() {
     let Some(program) = program() else { return };
-    let redis = &Instance::new(program);
+    let redis = &RedisInstance::new(program);
     let url = &own(&redis.url());
     let tubes = &gated_tubes(&open(url), 3);
     let (barrier, answers) = (&Barrier::new(5), &AtomicUsize::new(0));
@@ -412,7 +412,7 @@ fn random_load_on_tubes_with_a_semaphore() {
         block_on(queue.execute(vec![Command::ReleaseAll { tube: tube.clone() }]));
     }
     while block_on(finish_some(&queue, tubes)) > 0 {}
-    let info = block_on(SemaphoreAsk::info(&harness(url)));
+    let info = block_on(SemaphoreCommands::info(&harness(url)));
     assert_eq!((info.acquired, info.revoking, info.waiting, info.events), (0, 0, 0, 0));
     audit(redis, url);
 }

@@ -9,7 +9,7 @@ taskyard_conformance::semaphore_suite!(queue(), run);
 
 #[test]
 fn model_of_semaphores() {
-    for seed in model::seeds(4) {
+    for seed in model::seeds(2) {
         run(async move { rules::model::replay(queue(), seed, 800).await });
     }
 }
@@ -24,7 +24,7 @@ fn model_with_events_of_several_semaphores() {
 
 #[test]
 fn model_of_gated_tubes() {
-    for seed in model::seeds(4) {
+    for seed in model::seeds(2) {
         run(async move { model::replay_gated(queue(), seed, 800).await });
     }
 }
@@ -43,7 +43,7 @@ fn model_with_an_empty_put_into_a_full_tube() {
 
 #[test]
 fn model() {
-    for seed in model::seeds(4) {
+    for seed in model::seeds(2) {
         run(async move { model::replay(queue(), seed, 1000).await });
     }
 }

@@ -8,11 +8,11 @@ use taskyard_store_redis::{Clock, RedisStore};
 use tempfile::TempDir;
 
 use taskyard_testkit::redis::run;
-use taskyard_testkit::redis::{Instance, free_port, program};
+use taskyard_testkit::redis::{RedisInstance, free_port, program};
 
 /// A Redis with TLS on another port, as `localhost`.
 struct TlsRedis {
-    _redis: Instance,
+    _redis: RedisInstance,
     port: u16,
     /// Contains the self-signed certificate, and another one.
     folder: TempDir,
@@ -30,7 +30,7 @@ fn tls_redis() -> &'static TlsRedis {
         let settings = ["--tls-port", &text, "--tls-cert-file", &own, "--tls-key-file", &key];
         let clients = ["--tls-ca-cert-file", &own, "--tls-auth-clients", "no"];
         let settings = [&settings[..], &clients].concat();
-        let redis = Instance::with(program().expect("it is there"), &settings);
+        let redis = RedisInstance::with(program().expect("it is there"), &settings);
         TlsRedis { _redis: redis, port, folder }
     })
 }

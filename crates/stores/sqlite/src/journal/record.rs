@@ -1,7 +1,7 @@
-//! A batch as bytes, and back.
+//! Encodes a batch as a journal record and decodes it.
 //!
-//! `salt, length, checksum, head, changes`, all numbers little-endian, padded to eight bytes. The checksum is over
-//! everything behind it and the length.
+//! `salt, length, checksum, head, changes`, all numbers little-endian, padded to eight bytes. The checksum
+//! covers the length and everything behind itself.
 
 use taskyard_core::record::{Record, StoredState};
 use taskyard_core::{Body, Priority, Span, TaskId, Timestamp};
@@ -9,7 +9,7 @@ use taskyard_core::{Body, Priority, Span, TaskId, Timestamp};
 use super::super::codec::{self, Head};
 use super::super::rows::{Batch, Rows};
 
-/// What stands before the head of a batch.
+/// Size of the salt, the length and the checksum.
 const PREFIX_BYTES: usize = 16;
 const HEAD_BYTES: usize = 40;
 /// Records begin at multiples of this.
@@ -20,7 +20,7 @@ const UPDATE: u8 = 2;
 const REMOVE: u8 = 3;
 const NEXT_ID: u8 = 4;
 
-/// Which of the fields that may be empty follow.
+/// Flags of the optional fields that applier.
 const DUE: u8 = 1;
 const EXPIRES: u8 = 2;
 const TTR: u8 = 4;
@@ -29,7 +29,7 @@ const SUBQUEUE: u8 = 16;
 const PRIORITY: u8 = 32;
 const META: u8 = 64;
 
-/// Writes a batch into an empty buffer.
+/// Encodes a batch into the buffer, which is cleared first.
 pub(super) fn encode(bytes: &mut Vec<u8>, salt: u64, head: &Head, rows: &Rows) {
     bytes.clear();
     bytes.extend_from_slice(&salt.to_le_bytes());
@@ -59,7 +59,7 @@ pub(super) fn encode(bytes: &mut Vec<u8>, salt: u64, head: &Head, rows: &Rows) {
     bytes.resize(bytes.len().next_multiple_of(ALIGN), 0);
 }
 
-/// About how many bytes a batch takes.
+/// Approximate size of a batch in bytes.
 pub(super) fn estimate(rows: &Rows) -> usize {
     const TASK_BYTES: usize = 80;
     let bodies: usize = rows.inserts.iter().map(|(_, record)| record.body_bytes as usize).sum();
@@ -78,8 +78,8 @@ fn checksum(record: &[u8]) -> u32 {
 }
 
 fn encode_task(bytes: &mut Vec<u8>, kind: u8, key: i64, record: &Record) {
-    let (state, due) = match record.standing {
-        StoredState::Ready(since) => (0, codec::late(record, since)),
+    let (state, due) = match record.state {
+        StoredState::Ready(since) => (0, codec::ready_since(record, since)),
         StoredState::Delayed(due) => (1, Some(due.as_micros())),
         StoredState::Buried => (2, None),
         StoredState::DeadLetter => (3, None),
@@ -124,7 +124,8 @@ fn encode_bytes(bytes: &mut Vec<u8>, text: &[u8]) {
     bytes.extend_from_slice(text);
 }
 
-/// The batch that begins here, and how many bytes it takes; none if there is none, or not as it was written.
+/// Decodes the batch at the beginning of the bytes, and returns it with its size; `None` if there is no
+/// intact one.
 pub(super) fn decode(bytes: &[u8], salt: u64) -> Option<(Batch, usize)> {
     let length = u32::from_le_bytes(bytes.get(8..12)?.try_into().ok()?) as usize;
     let (found, sum) = (bytes.get(..8)?, bytes.get(12..16)?);
@@ -135,7 +136,7 @@ pub(super) fn decode(bytes: &[u8], salt: u64) -> Option<(Batch, usize)> {
     if sum != checksum(record).to_le_bytes() {
         return None;
     }
-    let mut reader = Reader(&record[PREFIX_BYTES..]);
+    let mut reader = RecordReader(&record[PREFIX_BYTES..]);
     let head = Head {
         batch: reader.number()?,
         lease_ceiling: reader.number()?,
@@ -156,9 +157,9 @@ pub(super) fn decode(bytes: &[u8], salt: u64) -> Option<(Batch, usize)> {
     Some((Batch { head, rows }, length.next_multiple_of(ALIGN)))
 }
 
-struct Reader<'a>(&'a [u8]);
+struct RecordReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> RecordReader<'a> {
     fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
@@ -202,7 +203,7 @@ impl<'a> Reader<'a> {
         let (_, id) = codec::split_key(key);
         let record = Record {
             id: TaskId(id.0),
-            standing: match (state, due) {
+            state: match (state, due) {
                 (0, since) => StoredState::Ready(Timestamp::from_micros(since.unwrap_or(created))),
                 (1, Some(due)) => StoredState::Delayed(Timestamp::from_micros(due)),
                 (2, None) => StoredState::Buried,
@@ -247,7 +248,7 @@ mod tests {
             let mut bytes = Vec::new();
             encode(&mut bytes, SALT, &batch.head, &batch.rows);
             let length = bytes.len();
-            // What stands behind it does not matter.
+            // Bytes behind the record do not matter.
             bytes.extend((0..random.usize(..50)).map(|_| random.u8(..)));
             assert_eq!(decode(&bytes, SALT), Some((batch, length)));
             assert_eq!(length % ALIGN, 0);
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_that_was_damaged_is_none() {
+    fn a_damaged_batch_is_not_decoded() {
         let mut random = fastrand::Rng::with_seed(8);
         for _ in 0..50 {
             let batch = batch(&mut random);
@@ -273,9 +274,9 @@ mod tests {
         }
     }
 
-    /// A checksum does not make sense of what never was a batch.
+    /// Bytes with a valid checksum may still not be a batch.
     #[test]
-    fn bytes_with_a_good_checksum_that_are_no_batch() {
+    fn an_invalid_batch_with_a_valid_checksum_does_no_harm() {
         let mut random = fastrand::Rng::with_seed(9);
         for _ in 0..5000 {
             let length = PREFIX_BYTES + HEAD_BYTES + random.usize(..60);
@@ -284,7 +285,7 @@ mod tests {
             bytes[8..12].copy_from_slice(&(length as u32).to_le_bytes());
             let sum = checksum(&bytes);
             bytes[12..16].copy_from_slice(&sum.to_le_bytes());
-            // It ends, and takes no more memory than there are bytes.
+            // It terminates and uses no more memory than there are bytes.
             _ = decode(&bytes, SALT);
         }
     }
@@ -317,7 +318,7 @@ mod tests {
         let body = with_body.then(|| Body::with_meta(&text(random), &text(random)));
         let record = Record {
             id: codec::split_key(key).1,
-            standing: match random.u8(..5) {
+            state: match random.u8(..5) {
                 0 => StoredState::Ready(time(random)),
                 1 => StoredState::Delayed(time(random)),
                 2 => StoredState::Buried,

@@ -1,4 +1,4 @@
-//! What stands in the journal of a store that was not closed.
+//! Reads the batches in the journal of a store that was not closed.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -6,19 +6,19 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use super::super::rows::Batch;
-use super::{FILE_BYTES, HEADER_BYTES, NAME, paths, record};
+use super::{FILE_BYTES, HEADER_BYTES, MAGIC, paths, record};
 
-/// What was found.
+/// The intact content of the journal.
 #[derive(Debug, Default)]
-pub(in super::super) struct Found {
-    /// Batches by their numbers.
+pub(in super::super) struct JournalContent {
+    /// Batches by number.
     batches: BTreeMap<u64, Batch>,
-    /// Whether both files say that they belong together.
+    /// Whether both headers are intact and have the same salt.
     paired: bool,
 }
 
-/// Reads every batch that is as it was written. One that is damaged does not hide those behind it.
-pub(in super::super) fn read(folder: &Path) -> io::Result<Found> {
+/// Reads every intact batch. A damaged one does not hide those behind it.
+pub(in super::super) fn read(folder: &Path) -> io::Result<JournalContent> {
     let mut contents = Vec::new();
     for path in paths(folder) {
         let mut bytes = Vec::new();
@@ -29,11 +29,12 @@ pub(in super::super) fn read(folder: &Path) -> io::Result<Found> {
         }
         contents.push(bytes);
     }
-    // Both have the same salt, so the one may be damaged; unless one is left of an earlier time.
+    // Both files have the same salt, so one header may be damaged; unless one file is left from an earlier
+    // run.
     let mut salts: Vec<u64> = contents.iter().filter_map(|bytes| salt(bytes)).collect();
     let paired = salts.len() == 2 && salts[0] == salts[1];
     salts.dedup();
-    let mut found = Found { batches: BTreeMap::new(), paired };
+    let mut found = JournalContent { batches: BTreeMap::new(), paired };
     for bytes in &contents {
         salts.iter().for_each(|salt| found.scan(bytes, *salt));
     }
@@ -43,11 +44,11 @@ pub(in super::super) fn read(folder: &Path) -> io::Result<Found> {
 fn salt(bytes: &[u8]) -> Option<u64> {
     let header = bytes.get(..HEADER_BYTES)?;
     let whole =
-        header[..8] == *NAME && header[16..20] == crc32fast::hash(&header[..16]).to_le_bytes();
-    whole.then(|| u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|place| header[8 + place])))
+        header[..8] == *MAGIC && header[16..20] == crc32fast::hash(&header[..16]).to_le_bytes();
+    whole.then(|| u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i| header[8 + i])))
 }
 
-impl Found {
+impl JournalContent {
     fn scan(&mut self, bytes: &[u8], salt: u64) {
         let (mut rest, salted) = (bytes.get(HEADER_BYTES..).unwrap_or(&[]), salt.to_le_bytes());
         while let Some(start) = rest.chunks_exact(record::ALIGN).position(|chunk| chunk == salted) {
@@ -63,13 +64,14 @@ impl Found {
         }
     }
 
-    /// The batches behind this one, in order; or what is wrong, if one of them is missing.
+    /// The batches after this number, in order; an error if one is missing or damaged.
     pub fn after(self, batch: u64) -> Result<Vec<Batch>, &'static str> {
         let paired = self.paired;
         let batches: Vec<Batch> = self.all_after(batch).collect();
-        // Files are paired before the first batch is written, and a number is given again only if nothing came of it.
+        // Both headers are durable before the first batch is written, and a number is reused only if its
+        // batch failed.
         if !batches.is_empty() && !paired {
-            return Err("one of the files of its journal is missing or damaged");
+            return Err("a file of its journal is missing or damaged");
         }
         let mut numbers = (batch..).skip(1).zip(&batches);
         if numbers.any(|(number, batch)| batch.head.batch != number) {
@@ -78,7 +80,7 @@ impl Found {
         Ok(batches)
     }
 
-    /// All batches behind this one, in order.
+    /// All intact batches after this number, in order.
     pub fn all_after(self, batch: u64) -> impl Iterator<Item = Batch> {
         self.batches.into_iter().filter(move |(number, _)| *number > batch).map(|(_, batch)| batch)
     }

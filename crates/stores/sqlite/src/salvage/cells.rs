@@ -1,5 +1,5 @@
-//! Rows in a page of SQLite's trees, each for itself: whether a row is whole is told by its own
-//! checksum, not by the page around it. The format is described in <https://sqlite.org/fileformat2.html>.
+//! Decodes the rows in a page of SQLite's trees independently: the checksum of each row shows whether it is
+//! intact, not the page around it. The format is described in <https://sqlite.org/fileformat2.html>.
 
 use rusqlite::types::Value;
 use taskyard_core::limits::PAYLOAD_BYTES_MAX;
@@ -7,90 +7,91 @@ use taskyard_core::limits::PAYLOAD_BYTES_MAX;
 use super::log::number;
 use super::pages::{PAGE, Page, Pages};
 
-/// The first byte of a page with rows, and of one with pages below it.
+/// The first byte of a leaf page of a table, which has rows, and of an interior page, which refers to other
+/// pages.
 pub const LEAF: u8 = 13;
-pub const UPPER: u8 = 5;
+pub const INTERIOR: u8 = 5;
 
-/// No row of ours is longer: the largest payload, and room for everything else.
+/// Maximum size of a row: the largest payload and all other columns.
 const ROW_BYTES_MAX: usize = PAYLOAD_BYTES_MAX + (64 << 10);
-/// What a page holds of a row that goes on in other pages, at the most and at the least.
+/// Maximum and minimum bytes of a row with overflow pages that are in its own page.
 const LOCAL_MAX: usize = PAGE - 35;
 const LOCAL_MIN: usize = (PAGE - 12) * 32 / 255 - 23;
 
-/// A row as it lies in a page.
+/// A row in a page.
 #[derive(Debug)]
-pub struct Cell<'p> {
+pub struct RowCell<'p> {
     pub key: i64,
-    /// How long the whole row is.
+    /// Size of the whole row.
     bytes: usize,
-    /// The part of it in this page.
+    /// The part of the row in this page.
     local: &'p [u8],
-    /// The page in which it goes on.
+    /// The first overflow page.
     next: Option<u32>,
 }
 
-/// Every row of a page that could be one.
-pub fn rows(page: &Page) -> impl Iterator<Item = Cell<'_>> {
-    starts(page, 8).filter_map(|at| Cell::parse(page, at))
+/// Every row of a page that can be decoded.
+pub fn rows(page: &Page) -> impl Iterator<Item = RowCell<'_>> {
+    cell_offsets(page, 8).filter_map(|at| RowCell::parse(page, at))
 }
 
-/// The pages below an upper page, each with the largest key it may have.
-pub fn below(page: &Page) -> Vec<(u32, i64)> {
-    let mut below: Vec<(u32, i64)> = starts(page, 12)
+/// The child pages of an interior page, each with the highest key that it may have.
+pub fn children(page: &Page) -> Vec<(u32, i64)> {
+    let mut children: Vec<(u32, i64)> = cell_offsets(page, 12)
         .filter_map(|at| {
             let (key, _) = varint(page.get(at + 4..)?)?;
             Some((number(page, at), key))
         })
         .collect();
-    below.push((number(page, 8), i64::MAX));
-    below
+    children.push((number(page, 8), i64::MAX));
+    children
 }
 
-/// Where the cells of a page begin.
-fn starts(page: &Page, header: usize) -> impl Iterator<Item = usize> {
+/// The offsets of the cells of a page.
+fn cell_offsets(page: &Page, header: usize) -> impl Iterator<Item = usize> {
     let short = |at: usize| usize::from(u16::from_be_bytes([page[at], page[at + 1]]));
     let count = short(3).min((PAGE - header) / 2);
-    (0..count).map(move |place| short(header + 2 * place)).filter(|at| *at + 4 <= PAGE)
+    (0..count).map(move |index| short(header + 2 * index)).filter(|at| *at + 4 <= PAGE)
 }
 
-impl<'p> Cell<'p> {
-    fn parse(page: &'p Page, at: usize) -> Option<Cell<'p>> {
+impl<'p> RowCell<'p> {
+    fn parse(page: &'p Page, at: usize) -> Option<RowCell<'p>> {
         let (bytes, taken) = varint(page.get(at..)?)?;
         let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= ROW_BYTES_MAX)?;
         let rest = &page[at + taken..];
         let (key, taken) = varint(rest)?;
         let rest = &rest[taken..];
         if bytes <= LOCAL_MAX {
-            return Some(Cell { key, bytes, local: rest.get(..bytes)?, next: None });
+            return Some(RowCell { key, bytes, local: rest.get(..bytes)?, next: None });
         }
         let fitting = LOCAL_MIN + (bytes - LOCAL_MIN) % (PAGE - 4);
         let local = if fitting <= LOCAL_MAX { fitting } else { LOCAL_MIN };
         let next = rest.get(local..local + 4)?;
-        Some(Cell { key, bytes, local: &rest[..local], next: Some(number(next, 0)) })
+        Some(RowCell { key, bytes, local: &rest[..local], next: Some(number(next, 0)) })
     }
 
-    /// Whether all of the row is in its page.
+    /// Whether the row has no overflow pages.
     pub fn is_whole(&self) -> bool {
         self.next.is_none()
     }
 
-    /// Whether it has so many columns.
+    /// Whether the row has this many columns.
     pub fn has(&self, columns: usize) -> bool {
         kinds(self.local).is_some_and(|kinds| kinds.len() == columns)
     }
 
-    /// Whether a column, counted from one, is empty or not there.
-    pub fn ends_empty(&self, column: usize) -> bool {
+    /// Whether a column, counted from one, is NULL or absent.
+    pub fn is_null(&self, column: usize) -> bool {
         kinds(self.local).is_some_and(|kinds| kinds.get(column - 1).is_none_or(|kind| *kind == 0))
     }
 
-    /// The first `wanted` columns of a row that has `columns` of them, as far as they are in this
-    /// page. The first is always the key.
+    /// The first `wanted` columns of a row that has `columns` of them, as far as they are in this page. The
+    /// first is always the key.
     pub fn start(&self, columns: usize, wanted: usize) -> Option<Vec<Value>> {
         values(self.key, self.local, columns, wanted)
     }
 
-    /// The first page of this table, if the row is the one of SQLite's own table that says so.
+    /// The root page of this table, if the row is its entry in SQLite's schema table.
     pub fn root_of(&self, table: &str) -> Option<u32> {
         match &plain_values(self.local, 5, 4)?[..] {
             [Value::Text(kind), Value::Text(name), _, Value::Integer(root)]
@@ -119,7 +120,7 @@ impl<'p> Cell<'p> {
     }
 }
 
-/// The types of the columns of a row, from its header. No row of ours has more than a few.
+/// The types of the columns of a row, from its header.
 fn kinds(row: &[u8]) -> Option<Vec<i64>> {
     let (header, taken) = varint(row)?;
     let mut types = row.get(taken..usize::try_from(header).ok()?)?;
@@ -132,16 +133,16 @@ fn kinds(row: &[u8]) -> Option<Vec<i64>> {
     Some(kinds)
 }
 
-/// The columns of a row of ours.
+/// The columns of a row of the store.
 fn values(key: i64, row: &[u8], columns: usize, wanted: usize) -> Option<Vec<Value>> {
     let mut values = plain_values(row, columns, wanted)?;
-    // The key stands beside the row, and nothing in its place.
-    let key_place = values.first_mut().filter(|first| **first == Value::Null)?;
-    *key_place = Value::Integer(key);
+    // The key is stored outside of the row, whose first column is NULL.
+    let key_column = values.first_mut().filter(|first| **first == Value::Null)?;
+    *key_column = Value::Integer(key);
     Some(values)
 }
 
-/// A row is a header with the length and type of each column, then the columns.
+/// Decodes columns: a row is a header with the type of each column, then the columns.
 fn plain_values(row: &[u8], columns: usize, wanted: usize) -> Option<Vec<Value>> {
     let (header, taken) = varint(row)?;
     let header = usize::try_from(header).ok()?;
@@ -159,7 +160,7 @@ fn plain_values(row: &[u8], columns: usize, wanted: usize) -> Option<Vec<Value>>
     types.is_empty().then_some(values)
 }
 
-/// A column of this type at the beginning of the bytes, and how many of them it has.
+/// A column of this type at the beginning of the bytes, and its size.
 fn value(kind: i64, bytes: &[u8]) -> Option<(Value, usize)> {
     let integer = |length: usize| {
         let bytes = bytes.get(..length)?;
@@ -189,16 +190,16 @@ fn value(kind: i64, bytes: &[u8]) -> Option<(Value, usize)> {
     }
 }
 
-/// A number of one to nine bytes, and how many it has.
+/// A number of one to nine bytes, and its size.
 fn varint(bytes: &[u8]) -> Option<(i64, usize)> {
     let mut number = 0;
-    for (place, byte) in bytes.iter().take(9).enumerate() {
-        if place == 8 {
+    for (index, byte) in bytes.iter().take(9).enumerate() {
+        if index == 8 {
             return Some((number << 8 | i64::from(*byte), 9));
         }
         number = number << 7 | i64::from(byte & 0x7F);
         if byte & 0x80 == 0 {
-            return Some((number, place + 1));
+            return Some((number, index + 1));
         }
     }
     None

@@ -1,8 +1,8 @@
-//! Which pages of SQLite's write-ahead log can be trusted.
+//! Finds the valid pages of SQLite's write-ahead log.
 //!
-//! The log is a header and then frames: a page, and before it the page's number, the length of the
-//! database if a commit ends here, two numbers that change when the log begins anew, and a checksum
-//! over everything up to this frame. So the first wrong bit ends what can be told from the log.
+//! The log is a header and then frames: a page, and before it the number of the page, the length of the
+//! database if a commit ends here, two numbers that change when the log is reset, and a checksum over
+//! everything up to this frame. So the first wrong bit ends the valid part of the log.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,7 +13,7 @@ use super::pages::PAGE;
 const HEADER: usize = 32;
 const FRAME_HEADER: usize = 24;
 
-/// Where in the log the newest committed content of each page is.
+/// Returns the offset in the log of the newest committed content of each page.
 pub fn frames(log: &File) -> HashMap<u32, u64> {
     let mut committed = HashMap::new();
     let mut log = BufReader::with_capacity(64 << 10, log);
@@ -21,14 +21,14 @@ pub fn frames(log: &File) -> HashMap<u32, u64> {
     if log.read_exact(&mut header).is_err() {
         return committed;
     }
-    let Some(mut sum) = Sum::of_header(&header) else { return committed };
+    let Some(mut sum) = LogChecksum::of_header(&header) else { return committed };
     let mut uncommitted = Vec::new();
     let mut frame = [0; FRAME_HEADER + PAGE];
     let mut at = HEADER as u64;
     while log.read_exact(&mut frame).is_ok() {
         sum.add(&frame[..8]);
         sum.add(&frame[FRAME_HEADER..]);
-        if frame[8..16] != header[16..24] || !sum.is(&frame[16..24]) {
+        if frame[8..16] != header[16..24] || !sum.equals(&frame[16..24]) {
             break;
         }
         uncommitted.push((number(&frame, 0), at + FRAME_HEADER as u64));
@@ -40,23 +40,23 @@ pub fn frames(log: &File) -> HashMap<u32, u64> {
     committed
 }
 
-/// The checksum of the log, which goes on from frame to frame.
-struct Sum {
+/// The checksum of the log, which continues from frame to frame.
+struct LogChecksum {
     halves: [u32; 2],
     word: fn([u8; 4]) -> u32,
 }
 
-impl Sum {
-    /// The sum over the header, if the header is one of ours and agrees with it.
-    fn of_header(header: &[u8; HEADER]) -> Option<Sum> {
+impl LogChecksum {
+    /// The checksum over the header, if the header is valid.
+    fn of_header(header: &[u8; HEADER]) -> Option<LogChecksum> {
         let word = match number(header, 0) {
             0x377F_0682 => u32::from_le_bytes,
             0x377F_0683 => u32::from_be_bytes,
             _ => return None,
         };
-        let mut sum = Sum { halves: [0, 0], word };
+        let mut sum = LogChecksum { halves: [0, 0], word };
         sum.add(&header[..24]);
-        (sum.is(&header[24..]) && number(header, 8) == PAGE as u32).then_some(sum)
+        (sum.equals(&header[24..]) && number(header, 8) == PAGE as u32).then_some(sum)
     }
 
     fn add(&mut self, bytes: &[u8]) {
@@ -68,12 +68,12 @@ impl Sum {
         self.halves = [first, second];
     }
 
-    fn is(&self, bytes: &[u8]) -> bool {
+    fn equals(&self, bytes: &[u8]) -> bool {
         self.halves == [number(bytes, 0), number(bytes, 4)]
     }
 }
 
-/// The number in the four bytes from `at`, as SQLite writes it.
+/// The number in the four bytes at `at`, big-endian.
 pub fn number(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([0, 1, 2, 3].map(|i| bytes[at + i]))
 }

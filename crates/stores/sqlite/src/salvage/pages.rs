@@ -1,4 +1,4 @@
-//! The pages of a damaged database, read without SQLite, which refuses a whole file for one of them.
+//! Reads the pages of a damaged database without SQLite, which refuses the whole file for one damaged page.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -9,27 +9,27 @@ use std::path::Path;
 
 use super::log;
 
-/// How long a page of our databases is.
+/// Size of a page.
 pub const PAGE: usize = 4096;
 
-/// What a page holds.
+/// The content of a page.
 pub type Page = [u8; PAGE];
 
-/// A database file, and over its pages those of its log, as of the last commit that can be trusted.
+/// A database file and the newer pages in its log, as of the last valid commit.
 ///
-/// Reading is counted and limited, so that no damage makes it go on for ever.
+/// Reads are counted and limited, so that no damage causes an endless loop.
 #[derive(Debug)]
 pub struct Pages {
     database: Option<File>,
     in_database: u32,
     log: Option<File>,
-    /// Where in the log the newest content of a page is.
+    /// Offset in the log of the newest content of a page.
     frames: HashMap<u32, u64>,
     steps: Cell<u64>,
 }
 
 impl Pages {
-    /// Opens both files, of which either may be missing.
+    /// Opens both files; each may be missing.
     pub fn open(database: &Path, log: &Path) -> io::Result<Pages> {
         let (database, log) = (open(database)?, open(log)?);
         let bytes =
@@ -54,15 +54,15 @@ impl Pages {
         })
     }
 
-    /// The highest number a page can have. A database has no holes, so the log can add no more than
-    /// it has pages, whatever numbers it gives them.
+    /// The highest number that a page can have. A database has no gaps, so the log can add at most as many
+    /// pages as it has, whatever their numbers.
     pub fn last(&self) -> u32 {
         let frames = u32::try_from(self.frames.len()).unwrap_or(u32::MAX);
         self.in_database.saturating_add(frames)
     }
 
-    /// One page, by its number from 1; what is missing at the end of a file that was cut is zeroes.
-    /// None if there is no such page, if the disk cannot read it, or if too many were read already.
+    /// Reads a page by its number, from 1; the missing end of a truncated file is zeros. `None` if there is
+    /// no such page, if the disk cannot read it, or if too many pages were read.
     pub fn read(&self, number: u32) -> Option<Page> {
         self.steps.set(self.steps.get() + 1);
         if number == 0 || self.steps.get() > self.steps_max() {
@@ -75,13 +75,13 @@ impl Pages {
         read_at(database, u64::from(number - 1) * PAGE as u64)
     }
 
-    /// How many pages were asked for.
+    /// Number of pages that were requested.
     pub fn steps(&self) -> u64 {
         self.steps.get()
     }
 
-    /// How many may be. A sound page is asked for by the list of free pages, by each of the trees or
-    /// a row, and by each of the searches for pages that were lost: the rest is room for damage.
+    /// Maximum number of requests. An intact page is requested by the list of free pages, by each of the
+    /// trees or a row, and by each of the searches for lost pages; the rest is a reserve for damage.
     pub fn steps_max(&self) -> u64 {
         64 + 8 * u64::from(self.last())
     }

@@ -1,53 +1,57 @@
-//! What is said of a rescue.
+//! Reports which data of a damaged database was saved and lost.
 
 use std::fmt::{self, Display, Formatter};
 
 use taskyard_core::SemaphoreKey;
 
 use super::super::seal::Sealed;
-use super::{Old, Rescue};
+use super::{DamagedDatabase, SalvageWriter};
 
-/// What was saved and what was lost.
+/// The data that was saved and lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Tasks in the new database.
     pub tasks: u64,
     /// Tubes in the new database.
     pub tubes: u64,
-    /// Tasks that the newest commit found had and the new database has not; none if it is not known
-    /// how many there were.
+    /// Tasks that existed at the newest known commit and are not in the new database; `None` if their number
+    /// is unknown.
     pub lost: Option<u64>,
-    /// Commits that are gone with everything they changed; none if that cannot be told.
+    /// Commits that are lost with all their changes; `None` if that is unknown.
     pub commits: Option<u64>,
-    /// Tasks among the saved that may have been finished before.
+    /// Saved tasks that may have been finished before.
     pub doubtful: u64,
-    /// Semaphores in the new database, who stands there, and events.
+    /// Semaphores in the new database, their entries and events.
     pub semaphores: [u64; 3],
-    /// Semaphores that are lost themselves and let nobody in until they are set anew: those that tubes name, and, by a
-    /// key made up for them, those in which somebody was found.
+    /// Lost semaphores, which admit no task until they are configured again: those that tubes refer to, and,
+    /// under generated keys, those of which entries were found.
     pub lost_semaphores: Vec<SemaphoreKey>,
-    /// How many pages were read for it.
+    /// Number of pages that were read.
     pub steps: u64,
 }
 
 impl Report {
-    pub(super) fn new(rescue: &Rescue<'_>, old: &Old, sealed: &Sealed) -> Report {
+    pub(super) fn new(
+        writer: &SalvageWriter<'_>,
+        old: &DamagedDatabase,
+        sealed: &Sealed,
+    ) -> Report {
         let newest = old.batches.last().map(|batch| batch.head);
-        let (tasks, head) = (rescue.head.tasks, newest.or(old.head));
+        let (tasks, head) = (writer.head.tasks, newest.or(old.head));
         Report {
             tasks,
-            tubes: rescue.head.tubes,
+            tubes: writer.head.tubes,
             lost: head.map(|head| head.tasks.saturating_sub(tasks)),
             commits: match (head, sealed) {
                 (Some(_), Sealed::Batch { newest, .. }) => Some(old.lost_commits(*newest)),
                 _ => None,
             },
-            doubtful: rescue.doubtful,
+            doubtful: writer.doubtful,
             semaphores: {
-                let saved = &rescue.semaphores;
+                let saved = &writer.semaphores;
                 [saved.semaphores, saved.tasks, saved.events]
             },
-            lost_semaphores: rescue.gates.iter().cloned().collect(),
+            lost_semaphores: writer.gates.iter().cloned().collect(),
             steps: old.pages.steps(),
         }
     }
@@ -62,17 +66,17 @@ impl Display for Report {
         write!(f, "saved {} in {}; lost: ", of(self.tasks, "task"), of(self.tubes, "tube"))?;
         match self.lost {
             Some(lost) => f.write_str(&of(lost, "task"))?,
-            None => f.write_str("unknown, as the number of tasks there were cannot be read")?,
+            None => f.write_str("unknown, because the number of tasks cannot be read")?,
         }
         match (self.lost, self.commits) {
             (_, Some(0)) | (None, None) => {}
             (_, Some(commits)) => {
-                write!(f, ", and all that the newest {} changed", of(commits, "commit"))?;
+                write!(f, ", and all changes of the newest {}", of(commits, "commit"))?;
             }
             (Some(_), None) => f.write_str(", and perhaps newer commits: the seal is lost")?,
         }
         if self.doubtful > 0 {
-            write!(f, "; {} of the saved may have been finished before", self.doubtful)?;
+            write!(f, "; {} of the saved tasks may have been finished before", self.doubtful)?;
         }
         let [semaphores, tasks, events] = self.semaphores;
         if semaphores > 0 {
@@ -82,7 +86,10 @@ impl Display for Report {
         if !self.lost_semaphores.is_empty() {
             let keys: Vec<&str> = self.lost_semaphores.iter().map(SemaphoreKey::as_str).collect();
             let keys = keys.join(", ");
-            write!(f, "; lost semaphores, which let nobody in until they are set anew: {keys}")?;
+            write!(
+                f,
+                "; lost semaphores, which admit no task until they are configured again: {keys}"
+            )?;
         }
         Ok(())
     }

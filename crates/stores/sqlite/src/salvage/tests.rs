@@ -1,4 +1,4 @@
-//! Databases that are damaged on purpose, and what must be saved of them.
+//! Tests what is saved from databases that are damaged deliberately.
 
 use std::collections::BTreeSet;
 
@@ -10,38 +10,38 @@ use super::pages::PAGE;
 use super::*;
 
 /// A database with tasks in two tubes.
-struct Sample {
+struct SampleDatabase {
     folder: TempDir,
     bytes: Vec<u8>,
 }
 
-impl Sample {
-    /// `count` tasks that were put, of which the `deleted` are gone again.
-    fn new(count: u64, deleted: std::ops::Range<u64>) -> Sample {
+impl SampleDatabase {
+    /// `count` tasks, of which `deleted` were deleted again.
+    fn new(count: u64, deleted: std::ops::Range<u64>) -> SampleDatabase {
         let folder = fast_folder();
-        let db = draw_up(folder.path()).expect("a database");
+        let db = create_draft(folder.path()).expect("a database");
         db.execute_batch("BEGIN").expect("a transaction");
-        let mut rescue = Rescue::new(&db, 7);
+        let mut writer = SalvageWriter::new(&db, 7);
         for (number, name) in [(0, "mail"), (5, "far")] {
             let name = TubeName::new(name).expect("a good name");
             let options = TubeOptions::new(Kind::FifoTtl);
-            rescue.add_tube(number, TubeRecord { name, options, next_id: count }).expect("a tube");
+            writer.add_tube(number, TubeRecord { name, options, next_id: count }).expect("a tube");
         }
         for id in 0..count {
             let (key, record, body) = task(id);
-            rescue.add_task(key, &record, &body).expect("a task");
+            writer.add_task(key, &record, &body).expect("a task");
         }
         for id in deleted {
             let key = task(id).0;
             db.execute("DELETE FROM task WHERE key = ?", [key]).expect("a task less");
-            rescue.head.remove(key);
+            writer.head.remove(key);
         }
-        rescue.head.tubes = 2;
-        rescue.head.write(&db).expect("the head");
+        writer.head.tubes = 2;
+        writer.head.write(&db).expect("the head");
         db.execute_batch("COMMIT").expect("the end");
         drop(db);
         let bytes = fs::read(draft(folder.path())).expect("the file");
-        Sample { folder, bytes }
+        SampleDatabase { folder, bytes }
     }
 
     fn pages(&self) -> usize {
@@ -61,12 +61,12 @@ impl Sample {
         (2..=self.pages()).filter(|number| self.bytes[(number - 1) * PAGE] == kind).collect()
     }
 
-    /// Rebuilds the database from these bytes, and tells which tasks it has then.
-    fn rescue(&self) -> (Report, BTreeSet<i64>) {
+    /// Rebuilds the database from these bytes; returns the report and the keys of its tasks.
+    fn salvage(&self) -> (Report, BTreeSet<i64>) {
         let path = self.folder.path();
         fs::write(database(path), &self.bytes).expect("a damaged file");
         let report = rebuild(path, 8, &Sealed::Batch { newest: 7, in_database: 7 })
-            .expect("what is left is saved");
+            .expect("the intact data is saved");
         let db = Connection::open(database(path)).expect("the new database");
         let sql = "SELECT key, data, semaphore_priority FROM task";
         let mut statement = db.prepare(sql).expect("the tasks");
@@ -85,7 +85,7 @@ impl Sample {
         (report, tasks.into_iter().map(|(key, ..)| key).collect())
     }
 
-    /// The tasks that lie in these pages, as far as one page goes.
+    /// The keys of the tasks in these pages.
     fn keys_in(&self, pages: impl IntoIterator<Item = usize>) -> BTreeSet<i64> {
         let pages = pages.into_iter().filter(|number| *number > 3).map(|number| self.shown(number));
         let leaves = pages.filter(|page| page[0] == LEAF);
@@ -95,13 +95,13 @@ impl Sample {
 
 const LEAF: u8 = cells::LEAF;
 
-/// A folder in memory where there is one: nothing here is about the disk.
+/// A folder in memory where the system has one: these tests do not concern the disk.
 fn fast_folder() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder")
 }
 
-/// The same task for the same id, whoever asks: most are short, some go over many pages, and all
-/// lengths are there at which SQLite begins to use one page more.
+/// Returns the same task for the same id: most are short, some have many overflow pages, with all lengths at
+/// which SQLite needs one page more.
 fn task(id: u64) -> (i64, Record, Body) {
     let long = match id % 100 {
         50 => 3900 + id as usize % 300,
@@ -113,7 +113,7 @@ fn task(id: u64) -> (i64, Record, Body) {
     let created = Timestamp::from_micros(1_700_000_000_000_000 + id as i64);
     let record = Record {
         id: TaskId(id),
-        standing: match id % 5 {
+        state: match id % 5 {
             0 => StoredState::Buried,
             1 => StoredState::Ready(created + Span::from_micros(9)),
             _ => StoredState::Ready(created),
@@ -136,8 +136,8 @@ fn task(id: u64) -> (i64, Record, Body) {
 }
 
 #[test]
-fn the_tables_begin_where_we_look() {
-    let sample = Sample::new(0, 0..0);
+fn the_root_pages_are_those_of_the_tables() {
+    let sample = SampleDatabase::new(0, 0..0);
     let db = Connection::open(draft(sample.folder.path())).expect("a database");
     for (table, root) in [("store", STORE_ROOT), ("tube", TUBE_ROOT), ("task", TASK_ROOT)] {
         let sql = "SELECT rootpage FROM sqlite_schema WHERE name = ?";
@@ -147,54 +147,54 @@ fn the_tables_begin_where_we_look() {
 }
 
 #[test]
-fn a_sound_database_is_saved_whole_and_each_page_read_about_once() {
-    let sample = Sample::new(3000, 100..1200);
-    let (report, saved) = sample.rescue();
+fn an_intact_database_is_saved_completely_and_each_page_is_read_about_once() {
+    let sample = SampleDatabase::new(3000, 100..1200);
+    let (report, saved) = sample.salvage();
     assert_eq!(saved.len(), 1900);
-    // Beside the pages themselves: the schema, once more, to find the small tables.
+    // In addition to the pages: the schema again, to find the small tables.
     assert!(report.steps <= sample.pages() as u64 + 20, "{} pages, {report:?}", sample.pages());
     let expected = "saved 1900 tasks in 2 tubes; lost: 0 tasks";
     assert_eq!(report.to_string(), expected);
 }
 
-/// Everything below an upper page was lost with it.
+/// All children of an interior page were lost with it.
 #[test]
-fn pages_below_an_unreadable_page_are_found() {
-    let mut sample = Sample::new(20_000, 0..0);
-    let upper = sample.pages_of(cells::UPPER);
-    assert!(upper.len() > 2, "{upper:?}");
-    for number in upper {
+fn children_of_an_unreadable_page_are_found() {
+    let mut sample = SampleDatabase::new(20_000, 0..0);
+    let interior = sample.pages_of(cells::INTERIOR);
+    assert!(interior.len() > 2, "{interior:?}");
+    for number in interior {
         sample.page(number).fill(0xFF);
     }
-    let (report, saved) = sample.rescue();
+    let (report, saved) = sample.salvage();
     assert_eq!((saved.len(), report.lost, report.doubtful), (20_000, Some(0), 0));
 }
 
-/// An upper page that has forgotten half of what is below it looks sound.
+/// An interior page that lost half of its children looks intact.
 #[test]
-fn pages_that_an_upper_page_forgot_are_found() {
-    let mut sample = Sample::new(5000, 0..0);
-    for number in sample.pages_of(cells::UPPER) {
+fn children_that_an_interior_page_lost_are_found() {
+    let mut sample = SampleDatabase::new(5000, 0..0);
+    for number in sample.pages_of(cells::INTERIOR) {
         let page = sample.page(number);
         (page[3], page[4]) = (0, page[4] / 2);
     }
-    let (report, _) = sample.rescue();
+    let (report, _) = sample.salvage();
     assert_eq!((report.tasks, report.lost), (5000, Some(0)));
 }
 
-/// Rows of finished tasks stay in the pages they were in, until these are used again.
+/// Rows of finished tasks stay in their pages until these are reused.
 #[test]
-fn finished_tasks_come_back_only_with_a_warning() {
+fn finished_tasks_are_saved_only_with_a_warning() {
     let live = |keys: &BTreeSet<i64>| {
         keys.iter().filter(|key| !(2000..4000).contains(&codec::split_key(**key).1.0)).count()
     };
-    let mut sample = Sample::new(6000, 2000..4000);
+    let mut sample = SampleDatabase::new(6000, 2000..4000);
     sample.page(TASK_ROOT as usize).fill(0);
-    let (report, saved) = sample.rescue();
+    let (report, saved) = sample.salvage();
     assert_eq!((saved.len(), live(&saved), report.doubtful), (4000, 4000, 0));
-    // And with the list of free pages lost as well.
+    // The same with a damaged list of free pages.
     sample.page(1)[36..40].fill(1);
-    let (report, saved) = sample.rescue();
+    let (report, saved) = sample.salvage();
     assert_eq!(live(&saved), 4000);
     assert!(report.doubtful >= (saved.len() - 4000) as u64);
     assert!(report.to_string().contains("may have been finished before"), "{report}");
@@ -202,21 +202,21 @@ fn finished_tasks_come_back_only_with_a_warning() {
 
 #[test]
 fn the_report_counts_what_is_lost() {
-    let mut sample = Sample::new(5000, 0..0);
+    let mut sample = SampleDatabase::new(5000, 0..0);
     let leaf = sample.pages_of(LEAF)[40];
     let gone = sample.keys_in([leaf]).len() as u64;
     assert!(gone > 5);
     sample.page(leaf).fill(0);
-    let (report, _) = sample.rescue();
+    let (report, _) = sample.salvage();
     assert_eq!((report.lost, report.commits, report.doubtful), (Some(gone), Some(0), 0));
     sample.page(STORE_ROOT as usize).fill(0);
-    let (report, _) = sample.rescue();
+    let (report, _) = sample.salvage();
     assert_eq!((report.tasks, report.lost, report.commits), (5000 - gone, None, None));
     assert!(report.to_string().contains("lost: unknown"), "{report}");
 }
 
 #[test]
-fn the_report_in_words() {
+fn the_report_as_text() {
     let report = Report {
         tasks: 1,
         tubes: 2,
@@ -229,8 +229,8 @@ fn the_report_in_words() {
     };
     assert_eq!(
         report.to_string(),
-        "saved 1 task in 2 tubes; lost: 3 tasks, and all that the newest 4 commits changed; \
-         5 of the saved may have been finished before"
+        "saved 1 task in 2 tubes; lost: 3 tasks, and all changes of the newest 4 commits; \
+         5 of the saved tasks may have been finished before"
     );
     let report = Report { commits: None, doubtful: 0, ..report };
     assert_eq!(
@@ -239,10 +239,10 @@ fn the_report_in_words() {
     );
 }
 
-// The report said nothing of a semaphore that was gone although a tube needs it.
+// The report did not mention a lost semaphore that a tube refers to.
 #[test]
-fn lost_semaphores_are_named() {
-    let mut sample = Sample::new(10, 0..0);
+fn the_report_names_lost_semaphores() {
+    let mut sample = SampleDatabase::new(10, 0..0);
     let path = draft(sample.folder.path());
     let db = Connection::open(&path).expect("a database");
     let semaphore = SemaphoreKey::new("yang").ok();
@@ -251,17 +251,17 @@ fn lost_semaphores_are_named() {
     codec::write_tube(&db, 0, &TubeRecord { name, options, next_id: 10 }).expect("a tube");
     drop(db);
     sample.bytes = fs::read(path).expect("the file");
-    let (report, tasks) = sample.rescue();
+    let (report, tasks) = sample.salvage();
     assert_eq!(tasks.len(), 10);
     let text = report.to_string();
-    assert!(text.ends_with("let nobody in until they are set anew: yang"), "{text}");
+    assert!(text.ends_with("admit no task until they are configured again: yang"), "{text}");
 }
 
-/// The clock row was taken from any page that belongs to no tree, and the last one won: after a rescue
-/// delays counted from where the wall clock had been long ago.
+/// The clock row was taken from any page outside of the trees, and the last one was used: after a salvage
+/// delays counted from an outdated wall clock.
 #[test]
-fn the_clock_is_that_of_its_table() {
-    let mut sample = Sample::new(10, 0..0);
+fn the_clock_row_is_read_from_its_table() {
+    let mut sample = SampleDatabase::new(10, 0..0);
     let path = draft(sample.folder.path());
     let set = |micros: i64| {
         let db = Connection::open(&path).expect("a database");
@@ -274,41 +274,41 @@ fn the_clock_is_that_of_its_table() {
     let (root, before) = set(3);
     (_, sample.bytes) = set(5);
     sample.bytes.extend_from_slice(&before[(root - 1) * PAGE..root * PAGE]);
-    let rescued = |sample: &Sample| {
-        sample.rescue();
+    let salvaged_clock = |sample: &SampleDatabase| {
+        sample.salvage();
         let db = Connection::open(database(sample.folder.path())).expect("the new database");
         clock::read(&db).expect("a clock")
     };
-    assert_eq!(rescued(&sample), 5);
-    // Better an old one than none.
+    assert_eq!(salvaged_clock(&sample), 5);
+    // Without the current row an outdated one is used.
     sample.page(root).fill(0);
-    assert_eq!(rescued(&sample), 3);
+    assert_eq!(salvaged_clock(&sample), 3);
 }
 
-/// Going on behind each unreadable page ran for ever on some files. Whatever the damage, the work is
-/// limited, and the tasks in whole pages are saved.
+/// The search behind each unreadable page did not terminate on some files. The work is limited for any
+/// damage, and the tasks in intact pages are saved.
 #[test]
-fn any_damage_costs_a_limited_number_of_steps() {
+fn the_work_is_limited_for_any_damage() {
     let seed = std::env::var("TASKYARD_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(|| fastrand::u64(..));
     println!("repeat with TASKYARD_SEED={seed}");
-    let sound = Sample::new(1200, 0..0);
+    let sound = SampleDatabase::new(1200, 0..0);
     for seed in [18_354_447_673_342_534_212, seed] {
         let mut random = fastrand::Rng::with_seed(seed);
         for _ in 0..40 {
-            let mut sample = Sample { folder: fast_folder(), bytes: sound.bytes.clone() };
+            let mut sample = SampleDatabase { folder: fast_folder(), bytes: sound.bytes.clone() };
             let mut touched = BTreeSet::new();
             for _ in 0..random.usize(1..6) {
                 touched.extend(damage(&mut sample, &mut random));
             }
-            let (report, saved) = sample.rescue();
+            let (report, saved) = sample.salvage();
             let limit = 64 + 8 * sample.pages() as u64;
             assert!(report.steps <= limit, "{} steps, {} pages", report.steps, sample.pages());
-            // The first page has the list of free pages; who cannot read it has to be careful.
+            // The first page has the list of free pages; without it not all tasks are saved.
             if touched.contains(&1) {
                 continue;
             }
-            // Long tasks go on in pages that may be damaged.
+            // Long tasks have overflow pages that may be damaged.
             let whole = (4..=sample.pages()).filter(|number| !touched.contains(number));
             let mut whole = sound.keys_in(whole);
             whole.retain(|key| task(codec::split_key(*key).1.0).2.payload().len() < 100);
@@ -317,13 +317,13 @@ fn any_damage_costs_a_limited_number_of_steps() {
     }
 }
 
-/// A long row takes many pages to read, and a damaged page may name the same row again and again: the
-/// work ends all the same, and a row that is saved is not read again.
+/// A long row has many overflow pages, and a damaged page may refer to the same row repeatedly: the work is
+/// still limited, and a saved row is not read again.
 #[test]
-fn a_long_row_that_is_named_very_often() {
+fn a_long_row_with_many_references_is_read_once() {
     for whole in [true, false] {
-        let mut sample = Sample::new(2000, 0..0);
-        // Where the row of a long task begins, in which page: the place leaves room for many names.
+        let mut sample = SampleDatabase::new(2000, 0..0);
+        // Offset and page of the row of a long task; before the offset there is space for many references.
         let leaves = sample.pages_of(LEAF).into_iter().skip(2);
         let long = leaves.flat_map(|number| {
             let page = sample.shown(number);
@@ -333,28 +333,28 @@ fn a_long_row_that_is_named_very_often() {
             places.map(|(place, _)| (at(place), number)).collect::<Vec<_>>()
         });
         let (at, number) = long.max().expect("a long task");
-        let names = (usize::from(at) - 8) / 2;
-        assert!(names > 1000, "{names}");
+        let references = (usize::from(at) - 8) / 2;
+        assert!(references > 1000, "{references}");
         let page = sample.page(number);
-        page[3..5].copy_from_slice(&(names as u16).to_be_bytes());
-        page[8..8 + 2 * names].as_chunks_mut().0.fill(at.to_be_bytes());
+        page[3..5].copy_from_slice(&(references as u16).to_be_bytes());
+        page[8..8 + 2 * references].as_chunks_mut().0.fill(at.to_be_bytes());
         for number in if whole { Vec::new() } else { sample.pages_of(0) } {
             sample.page(number)[100] ^= 1;
         }
-        let (report, _) = sample.rescue();
-        let limit = 64 + 8 * sample.pages() + if whole { 0 } else { names + sample.pages() };
+        let (report, _) = sample.salvage();
+        let limit = 64 + 8 * sample.pages() + if whole { 0 } else { references + sample.pages() };
         assert!(report.steps <= limit as u64, "{report:?}");
         assert_eq!(report.tasks > 1900, whole, "{report:?}");
     }
 }
 
-/// Damages the file somehow; returns the numbers of the pages that are not as they were.
-fn damage(sample: &mut Sample, random: &mut fastrand::Rng) -> Vec<usize> {
+/// Damages the file at random; returns the numbers of the changed pages.
+fn damage(sample: &mut SampleDatabase, random: &mut fastrand::Rng) -> Vec<usize> {
     let pages = sample.pages();
     let number = random.usize(1..=pages);
-    // Upper pages are few, and most harm is done there.
-    let upper = sample.pages_of(cells::UPPER);
-    let number = if random.bool() { random.choice(upper).unwrap_or(number) } else { number };
+    // Interior pages are few, and damage there has the most effect.
+    let interior = sample.pages_of(cells::INTERIOR);
+    let number = if random.bool() { random.choice(interior).unwrap_or(number) } else { number };
     match random.u8(..6) {
         0 => {
             let bit = random.usize(..PAGE * 8);
@@ -367,7 +367,7 @@ fn damage(sample: &mut Sample, random: &mut fastrand::Rng) -> Vec<usize> {
             sample.page(number).copy_from_slice(&other);
         }
         4 => {
-            // Numbers of other pages, in a place where such are: whole parts of a tree come twice.
+            // A number of another page, where such numbers are: a part of the tree occurs twice.
             let at = random.usize(..PAGE / 4) * 4;
             let other = random.u32(1..=pages as u32).to_be_bytes();
             sample.page(number)[at..at + 4].copy_from_slice(&other);

@@ -1,4 +1,4 @@
-//! Rows of semaphores and what they mean, with the checksums that guard them.
+//! Encodes and decodes the rows of semaphores and verifies their checksums.
 
 use rusqlite::{Connection, Row, params};
 use taskyard_core::semaphore::{
@@ -8,7 +8,7 @@ use taskyard_core::{
     EventId, EventKind, Grant, Priority, SemaphoreKey, SemaphoreOptions, Span, TaskId, Timestamp,
 };
 
-use super::super::codec::{RowError, Sum};
+use super::super::codec::{RowChecksum, RowError};
 
 fn damaged(what: &str, number: &dyn std::fmt::Display) -> RowError {
     RowError::Damaged(format!("{what} {number}: its row is damaged"))
@@ -24,7 +24,7 @@ fn or_never(micros: Option<i64>) -> Timestamp {
 
 fn semaphore_sum(number: u32, record: &SemaphoreRecord) -> i64 {
     let options = &record.options;
-    Sum::new(i64::from(number))
+    RowChecksum::new(i64::from(number))
         .bytes(record.key.as_str().as_bytes())
         .number(i64::from(options.active))
         .number(i64::from(options.try_release))
@@ -104,8 +104,8 @@ pub(super) fn read_semaphore(row: &Row<'_>) -> Result<(u32, SemaphoreRecord), Ro
     Ok((number, record))
 }
 
-/// What is written of where a task stands.
-struct Columns {
+/// The columns of an entry that may change.
+struct EntryColumns {
     status: Status,
     grant: Option<i64>,
     granted: Option<i64>,
@@ -116,17 +116,17 @@ struct Columns {
     sum: i64,
 }
 
-impl Columns {
-    fn new(record: &QueueEntryRecord) -> Columns {
-        let place = &record.entry;
-        let hold = place.hold();
-        let mut columns = Columns {
-            status: place.status(),
+impl EntryColumns {
+    fn new(record: &QueueEntryRecord) -> EntryColumns {
+        let entry = &record.entry;
+        let hold = entry.hold();
+        let mut columns = EntryColumns {
+            status: entry.status(),
             grant: hold.map(|hold| hold.grant.0 as i64),
             granted: hold.map(|hold| hold.granted.as_micros()),
             lease_until: hold.and_then(|hold| moment(hold.lease_until)),
             ack_by: hold.and_then(|hold| moment(hold.ack_by)),
-            moment: match &place.state {
+            moment: match &entry.state {
                 EntryState::Wait => None,
                 EntryState::Delayed(until) => Some(until.as_micros()),
                 EntryState::Held(hold) => hold.revoke_at.map(Timestamp::as_micros),
@@ -134,11 +134,11 @@ impl Columns {
             pinned: hold.is_some_and(|hold| hold.pinned),
             sum: 0,
         };
-        columns.sum = Sum::new(place.seq as i64)
+        columns.sum = RowChecksum::new(entry.seq as i64)
             .number(i64::from(record.semaphore))
             .number(record.task.0 as i64)
-            .number(place.priority.value().to_bits() as i64)
-            .number(place.enqueued.as_micros())
+            .number(entry.priority.value().to_bits() as i64)
+            .number(entry.enqueued.as_micros())
             .bytes(columns.status.stored_name().as_bytes())
             .optional(columns.grant)
             .optional(columns.granted)
@@ -152,7 +152,7 @@ impl Columns {
 }
 
 pub(super) fn insert_task(db: &Connection, record: &QueueEntryRecord) -> rusqlite::Result<usize> {
-    let columns = Columns::new(record);
+    let columns = EntryColumns::new(record);
     let sql = "INSERT INTO semaphore_task VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)";
     db.prepare_cached(sql)?.execute(params![
         record.entry.seq as i64,
@@ -172,7 +172,7 @@ pub(super) fn insert_task(db: &Connection, record: &QueueEntryRecord) -> rusqlit
 }
 
 pub(super) fn update_task(db: &Connection, record: &QueueEntryRecord) -> rusqlite::Result<usize> {
-    let columns = Columns::new(record);
+    let columns = EntryColumns::new(record);
     let sql = "UPDATE semaphore_task SET priority = ?, status = ?, grant_no = ?, granted = ?, \
                lease_until = ?, ack_by = ?, moment = ?, pinned = ?, sum = ? WHERE seq = ?";
     db.prepare_cached(sql)?.execute(params![
@@ -191,7 +191,7 @@ pub(super) fn update_task(db: &Connection, record: &QueueEntryRecord) -> rusqlit
 
 pub(super) fn read_task(row: &Row<'_>) -> Result<QueueEntryRecord, RowError> {
     let seq: i64 = row.get(0)?;
-    let bad = || damaged("the task of a semaphore with the arrival", &seq);
+    let bad = || damaged("the entry of a semaphore with the sequence number", &seq);
     let status = Status::from_stored_name(&row.get::<_, String>(5)?).ok_or_else(bad)?;
     let at = row.get::<_, Option<i64>>(10)?.map(Timestamp::from_micros);
     let state = match (status, at, row.get::<_, Option<i64>>(6)?, row.get::<_, Option<i64>>(7)?) {
@@ -219,7 +219,7 @@ pub(super) fn read_task(row: &Row<'_>) -> Result<QueueEntryRecord, RowError> {
             state,
         },
     };
-    let columns = Columns::new(&record);
+    let columns = EntryColumns::new(&record);
     if columns.status != status || row.get::<_, i64>(12)? != columns.sum {
         return Err(bad());
     }
@@ -227,7 +227,7 @@ pub(super) fn read_task(row: &Row<'_>) -> Result<QueueEntryRecord, RowError> {
 }
 
 fn event_sum(id: EventId, record: &EventRecord) -> i64 {
-    Sum::new(id.0 as i64)
+    RowChecksum::new(id.0 as i64)
         .number(i64::from(record.semaphore))
         .number(record.task.0 as i64)
         .number(record.grant.0 as i64)

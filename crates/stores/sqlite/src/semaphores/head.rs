@@ -1,8 +1,8 @@
-//! The one row that says how many rows the semaphores have.
+//! Reads and writes the row that counts the rows of the semaphores.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::super::codec::{RowError, Sum, mix};
+use super::super::codec::{RowChecksum, RowError, mix};
 
 /// The one row of `semaphore_head`. A store that never had a semaphore has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub(in super::super) struct SemaphoreHead {
     pub events: u64,
     pub event_keys: u64,
     pub next_event: u64,
-    /// What the row of `semaphore_floor` says; no column of this one.
+    /// The value of the row of `semaphore_floor`; not a column of this row.
     pub grant_floor: u64,
 }
 
@@ -44,7 +44,7 @@ impl SemaphoreHead {
     }
 
     fn sum(&self) -> i64 {
-        self.numbers().into_iter().fold(Sum::new(1), Sum::number).finish()
+        self.numbers().into_iter().fold(RowChecksum::new(1), RowChecksum::number).finish()
     }
 
     pub fn write(&self, db: &Connection) -> rusqlite::Result<usize> {

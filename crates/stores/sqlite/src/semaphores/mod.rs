@@ -1,8 +1,8 @@
-//! Semaphores in the database: they are written in the transaction of the batch that changed them.
+//! Reads and writes the semaphores in the database, in the transaction of the batch that changed them.
 
 mod codec;
 mod head;
-mod rescue;
+mod salvage;
 
 use rusqlite::Connection;
 use taskyard_core::Machine;
@@ -12,9 +12,9 @@ use super::codec::RowError;
 use super::write_error::WriteError;
 
 pub(super) use head::SemaphoreHead;
-pub(super) use rescue::{Found, Rescued};
+pub(super) use salvage::{SalvagedRow, SalvagedSemaphores};
 
-/// Writes what a batch changed.
+/// Writes the changes of a batch.
 pub(super) fn write(
     db: &Connection,
     changes: &SemaphoreChanges,
@@ -50,7 +50,7 @@ pub(super) fn write(
                 remove(db, "DELETE FROM semaphore_task WHERE seq = ?", key)?
             }
         };
-        expect_one(written, "a task of a semaphore")?;
+        expect_one(written, "an entry of a semaphore")?;
     }
     for (id, row) in &changes.events {
         let key = id.0 as i64;
@@ -67,7 +67,7 @@ pub(super) fn write(
         };
         expect_one(written, "an event of a semaphore")?;
     }
-    // Not only with a row that is removed: a new semaphore may have taken the number of a dropped one.
+    // Also without a deleted row: a new semaphore may have taken the number of a dropped one.
     if head.grant_floor != grant_floor {
         let sql = "INSERT OR REPLACE INTO semaphore_floor VALUES (1, ?)";
         db.prepare_cached(sql)?.execute([grant_floor as i64])?;
@@ -79,9 +79,9 @@ pub(super) fn write(
 }
 
 fn floor(db: &Connection) -> rusqlite::Result<u64> {
-    // A database that is only looked at may be of a version before there was one.
-    let there = "SELECT count(*) FROM sqlite_master WHERE name = 'semaphore_floor'";
-    if db.query_row(there, [], |row| row.get::<_, i64>(0))? == 0 {
+    // The database may have an older format, without this table.
+    let exists = "SELECT count(*) FROM sqlite_master WHERE name = 'semaphore_floor'";
+    if db.query_row(exists, [], |row| row.get::<_, i64>(0))? == 0 {
         return Ok(0);
     }
     let found = db.query_row("SELECT max(grants) FROM semaphore_floor", [], |row| {
@@ -98,10 +98,10 @@ fn expect_one(written: usize, what: &str) -> Result<(), WriteError> {
     if written == 1 {
         return Ok(());
     }
-    Err(WriteError::Damaged(format!("{what}: {written} rows where 1 should be")))
+    Err(WriteError::Damaged(format!("{what}: {written} rows instead of 1")))
 }
 
-/// Fills the machine with what is written down, and checks that it is everything.
+/// Restores all semaphores, and checks that none is missing.
 pub(super) fn read(db: &Connection, machine: &mut Machine) -> Result<SemaphoreHead, RowError> {
     let head = SemaphoreHead { grant_floor: floor(db)?, ..SemaphoreHead::read(db)? };
     let SemaphoreHead { next_event, grant_floor, .. } = head;
@@ -118,7 +118,11 @@ pub(super) fn read(db: &Connection, machine: &mut Machine) -> Result<SemaphoreHe
         let record = codec::read_task(row)?;
         let seq = record.entry.seq;
         found.add_task(seq as i64);
-        fits(semaphores.restore_place(record), "the task of a semaphore with the arrival", &seq)
+        fits(
+            semaphores.restore_place(record),
+            "the entry of a semaphore with the sequence number",
+            &seq,
+        )
     })?;
     each(db, "SELECT * FROM semaphore_event ORDER BY id", |row| {
         let (id, record) = codec::read_event(row)?;
@@ -132,7 +136,7 @@ pub(super) fn read(db: &Connection, machine: &mut Machine) -> Result<SemaphoreHe
     let written = (head.semaphores, head.tasks, head.events);
     let left = (found.semaphores, found.tasks, found.events);
     Err(RowError::Damaged(format!(
-        "{written:?} semaphores, their tasks and events are written down, {left:?} were found"
+        "it should have {written:?} semaphores, entries and events, and has {left:?}"
     )))
 }
 
@@ -150,5 +154,5 @@ fn each(
 }
 
 fn fits(fits: bool, what: &str, number: &dyn std::fmt::Display) -> Result<(), RowError> {
-    if fits { Ok(()) } else { Err(RowError::Damaged(format!("{what} {number} cannot be there"))) }
+    if fits { Ok(()) } else { Err(RowError::Damaged(format!("{what} {number} is invalid"))) }
 }

@@ -1,8 +1,8 @@
-//! A process that is killed at random moments, again and again, on the same folder.
+//! Kills a process at random times, repeatedly on the same folder.
 //!
-//! The child runs random batches and says before each what it is about to do, and after each what
-//! the store answered. What was answered must be there afterwards; the last batch, if it was not
-//! answered, is there as a whole or not at all.
+//! The child runs random batches; it prints each batch before it runs and the reply of the store afterwards.
+//! Batches with a reply must be on disk afterwards; the last batch, if it has no reply, is there as a whole
+//! or not at all.
 
 mod child;
 mod model;
@@ -15,13 +15,13 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use model::Model;
 use script::Line;
 
-use crate::yard::{close, open, random, tubes};
+use crate::fixture::{close, open, random, tubes};
 
-/// How often the child is killed on one folder.
+/// Number of kills on one folder.
 const KILLS: usize = 60;
 
 #[test]
-fn what_was_acknowledged_survives_being_killed() {
+fn acknowledged_batches_survive_a_kill() {
     let mut random = random();
     let folder = tempfile::tempdir().expect("a folder");
     let mut model = Model::default();
@@ -32,7 +32,7 @@ fn what_was_acknowledged_survives_being_killed() {
         model.read(&lines);
         let store = open(folder.path());
         model.compare(&store);
-        // Sometimes the log is emptied, sometimes it goes on growing.
+        // Sometimes the log is emptied, sometimes it continues to grow.
         if random.u8(..4) == 0 {
             close(store);
         }
@@ -41,7 +41,7 @@ fn what_was_acknowledged_survives_being_killed() {
 }
 
 #[test]
-fn a_folder_that_was_being_made_can_be_opened() {
+fn a_folder_whose_creation_was_killed_can_be_opened() {
     let mut random = random();
     for _ in 0..30 {
         let folder = tempfile::tempdir().expect("a folder");
@@ -56,14 +56,14 @@ fn a_folder_that_was_being_made_can_be_opened() {
     }
 }
 
-/// When a child is killed: at a random moment up to these.
+/// When a child is killed: at a random time up to these limits.
 struct Kill {
     lines_max: usize,
     /// After the last of these lines, so that it happens anywhere within the next commit.
     spins_max: u32,
 }
 
-/// Starts a child, kills it at a random moment and returns all it said.
+/// Starts a child, kills it at a random time and returns all lines that it printed.
 fn lines_until_killed(folder: &Path, random: &mut fastrand::Rng, kill: Kill) -> Vec<Line> {
     let (mut child, output) = start(folder, random.u64(..));
     let mut output = BufReader::new(output);
@@ -72,7 +72,7 @@ fn lines_until_killed(folder: &Path, random: &mut fastrand::Rng, kill: Kill) -> 
     while lines.len() < wanted {
         match read_line(&mut output) {
             Some(line) => lines.extend(line),
-            None => panic!("the child ended by itself after {} lines", lines.len()),
+            None => panic!("the child ended without a kill after {} lines", lines.len()),
         }
     }
     for _ in 0..random.u32(..kill.spins_max) {
@@ -98,8 +98,8 @@ fn start(folder: &Path, seed: u64) -> (Child, ChildStdout) {
     (child, output)
 }
 
-/// The next line: `Some(None)` is one of the test harness, `None` is the end. A line that was cut off
-/// by the kill counts as not said.
+/// The next line: `Some(None)` is a line of the test harness, `None` is the end. A line that the kill cut off
+/// does not count.
 fn read_line(output: &mut BufReader<ChildStdout>) -> Option<Option<Line>> {
     let mut text = String::new();
     output.read_line(&mut text).expect("the child's output is text");

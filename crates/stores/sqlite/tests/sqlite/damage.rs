@@ -1,10 +1,10 @@
-//! Bits flipped, files cut and removed: a store gives back exactly what was put into it or says
-//! clearly that it cannot, and never makes it worse by looking.
+//! Damages files: a store returns exactly the data that was written or reports the damage, and never makes it
+//! worse by opening.
 
 mod payload;
-mod rescue;
+mod salvage;
 mod sample;
-mod verdict;
+mod trial;
 
 use std::fs;
 use std::path::Path;
@@ -12,15 +12,15 @@ use std::path::Path;
 use taskyard_core::{Body, Kind, NewTask, TubeOptions};
 use taskyard_store::OpenError;
 
-use crate::yard::{
-    Content, FILES, close, content, copy, create, fast_folder, must, open, put, random, runs,
+use crate::fixture::{
+    FILES, TaskContent, close, content, copy, create, fast_folder, must, open, put, random, runs,
     try_open,
 };
 
 use sample::{IDS, Sample};
-use verdict::Trial;
+use trial::Trial;
 
-/// How many bits are flipped in each file of each sample; `TASKYARD_RUNS` multiplies it.
+/// Number of bits flipped in each file of each sample; `TASKYARD_RUNS` multiplies it.
 const FLIPS: usize = 8;
 /// The distance between flipped bits of the seal; `TASKYARD_RUNS` divides it.
 const SEAL_STEP: usize = 25;
@@ -35,17 +35,17 @@ fn a_flipped_bit_in_a_store_that_crashed() {
     flip_bits(&Sample::crashed());
 }
 
-/// Everything is in the database and in the log as well: a log that ends early then puts old pages
-/// over new ones.
+/// Everything is in the database and in the log too: a log that ends early then hides newer pages by older
+/// ones.
 #[test]
 fn a_flipped_bit_in_a_log_that_was_copied() {
     flip_bits(&Sample::copied());
 }
 
-/// The log has begun anew, and behind its new end there are old frames.
+/// The log was reset, and behind its new end there are old frames.
 #[test]
-fn a_flipped_bit_in_a_log_that_began_anew() {
-    flip_bits(&Sample::begun_anew());
+fn a_flipped_bit_in_a_log_that_was_reset() {
+    flip_bits(&Sample::log_reset());
 }
 
 /// The newest batches are not in the database yet.
@@ -54,10 +54,10 @@ fn a_flipped_bit_in_a_journal() {
     flip_bits(&Sample::journaled());
 }
 
-/// A log that ends early puts old pages over new ones, and the journal could be brought over to that.
+/// A log that ends early hides newer pages by older ones, and the journal must not be applied to that.
 #[test]
 fn a_flipped_bit_in_a_log_that_was_copied_beside_a_journal() {
-    flip_bits(&Sample::followed());
+    flip_bits(&Sample::applied());
 }
 
 fn flip_bits(sample: &Sample) {
@@ -68,18 +68,18 @@ fn flip_bits(sample: &Sample) {
             let mut bytes = bytes.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
             let trial = Trial::new(sample, file, format!("bit {bit} flipped"), Some(bytes));
-            // What comes afterwards takes most of the time, so not every bit is followed that far.
+            // The later steps take most of the time, so not every bit is tested that far.
             if turn % 4 == 0 { trial.run_further() } else { trial.run() }
         }
     }
 }
 
-/// How much of a file is not just room for later.
+/// Length of a file without the unused end.
 fn used(bytes: &[u8]) -> usize {
     bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
 }
 
-/// Random bits, some of them where they do most harm: at the beginning of the file and of its pages.
+/// Random bits, some of them where they have the most effect: at the beginning of the file and of its pages.
 fn bits_to_flip(file: &str, length: usize, random: &mut fastrand::Rng) -> Vec<usize> {
     if length == 0 {
         return Vec::new();
@@ -100,21 +100,21 @@ fn bits_to_flip(file: &str, length: usize, random: &mut fastrand::Rng) -> Vec<us
 }
 
 #[test]
-fn a_file_that_was_cut() {
-    cut_files(&mut random(), &[]);
+fn a_truncated_file() {
+    truncate_files(&mut random(), &[]);
 }
 
-/// Saving what is left ran for ever with this seed: it asked SQLite to go on behind each unreadable
-/// page, and nothing limited how often.
+/// The salvage did not terminate with this seed: it asked SQLite to continue behind each unreadable page,
+/// without a limit.
 #[test]
-fn a_file_that_was_cut_once_kept_the_rescue_busy_for_ever() {
-    // At the border of a page or a frame, and nothing left at all.
+fn a_truncated_file_does_not_make_the_salvage_endless() {
+    // At the border of a page or a frame, and an empty file.
     let borders = [0, 32, 100, 4096, 8192, 32 + 4120];
-    cut_files(&mut fastrand::Rng::with_seed(18_354_447_673_342_534_212), &borders);
+    truncate_files(&mut fastrand::Rng::with_seed(18_354_447_673_342_534_212), &borders);
 }
 
-/// Cuts every file of every sample to random lengths, to these lengths, and by its last byte.
-fn cut_files(random: &mut fastrand::Rng, borders: &[usize]) {
+/// Truncates every file of every sample to random lengths, to these lengths, and by its last byte.
+fn truncate_files(random: &mut fastrand::Rng, borders: &[usize]) {
     for sample in samples() {
         for file in FILES {
             let bytes = sample.read(file);
@@ -123,7 +123,7 @@ fn cut_files(random: &mut fastrand::Rng, borders: &[usize]) {
             lengths.push(bytes.len().saturating_sub(1));
             for length in lengths.into_iter().filter(|length| *length < bytes.len()) {
                 let bytes = Some(bytes[..length].to_vec());
-                Trial::new(&sample, file, format!("cut to {length}"), bytes).run_further();
+                Trial::new(&sample, file, format!("truncated to {length}"), bytes).run_further();
             }
         }
     }
@@ -131,7 +131,7 @@ fn cut_files(random: &mut fastrand::Rng, borders: &[usize]) {
 
 fn samples() -> [Sample; 5] {
     let journaled = Sample::journaled();
-    [Sample::closed(), Sample::crashed(), Sample::copied(), Sample::begun_anew(), journaled]
+    [Sample::closed(), Sample::crashed(), Sample::copied(), Sample::log_reset(), journaled]
 }
 
 #[test]
@@ -145,8 +145,8 @@ fn a_file_that_was_removed() {
     }
 }
 
-/// A refused opening used to empty the log into the database, to delete it, or to make an empty
-/// database in the place of a missing one: what was only misplaced was lost by the look at it.
+/// A refused opening emptied the log into the database, deleted it, or created an empty database in the place
+/// of a missing one: data that was only misplaced was lost by opening.
 #[test]
 fn a_refused_opening_changes_nothing() {
     let sample = Sample::crashed();
@@ -164,25 +164,24 @@ fn a_refused_opening_changes_nothing() {
             let refused = try_open(&folder, false).expect_err("the store is damaged");
             assert!(matches!(refused, OpenError::Damaged { .. }), "{file}: {refused}");
         }
-        fs::copy(sample.folder().join(file), folder.join(file)).expect("the file is back");
-        assert_eq!(content(&open(&folder), IDS), Ok(sample.content.clone()), "{file} is back");
+        fs::copy(sample.folder().join(file), folder.join(file)).expect("the file is restored");
+        assert_eq!(content(&open(&folder), IDS), Ok(sample.content.clone()), "{file} is restored");
     }
 }
 
-/// Tubes were not counted: one without tasks could vanish with its options, and with the knowledge of
-/// which ids it had given.
+/// Tubes were not counted: one without tasks could vanish with its options and its next id.
 #[test]
-fn a_tube_that_vanished_is_missed() {
+fn a_missing_tube_is_detected() {
     let sample = Sample::closed();
     for tube in ["quiet", "temporary"] {
         refused_after(&sample, &format!("DELETE FROM tube WHERE name = '{tube}'"));
     }
 }
 
-/// Only the rows were checked: a condition or a type that differs shows when something is written,
+/// Only the rows were checked: a changed condition or type has an effect only when something is written,
 /// perhaps much later.
 #[test]
-fn tables_that_are_not_as_they_were_made_are_refused() {
+fn changed_table_definitions_are_refused() {
     let sample = Sample::closed();
     for (from, to) in
         [("CHECK (one = 1)", "CHECK (one = 0)"), ("kind            TEXT", "kind            UEXT")]
@@ -192,15 +191,15 @@ fn tables_that_are_not_as_they_were_made_are_refused() {
     }
 }
 
-/// A wrong number in the upper pages of the tree hides rows from whoever looks for them by key, while
-/// a walk over all rows still sees them: such a payload was answered as "gone meanwhile".
+/// A wrong key in the interior pages of the tree hides rows from lookups by key, while a scan of all rows
+/// still finds them: the payload of such a task was reported as removed.
 #[test]
 fn a_row_that_cannot_be_found_is_damage() {
     let sample = Sample::closed();
     let bytes = sample.read("taskyard.db");
     let page_bytes = usize::from(u16::from_be_bytes([bytes[16], bytes[17]]));
     let (mut hidden, pages) = (0, bytes.len() / page_bytes);
-    // Interior pages of tables begin with a 5; their cells end with the largest key on the left.
+    // Interior pages of tables begin with a 5; their cells end with the largest key of the left child.
     for page in (1..pages).map(|page| page * page_bytes).filter(|page| bytes[*page] == 5) {
         let first_cell = usize::from(u16::from_be_bytes([bytes[page + 12], bytes[page + 13]]));
         for bit in 0..4 {
@@ -211,42 +210,41 @@ fn a_row_that_cannot_be_found_is_damage() {
             hidden += 1;
         }
     }
-    assert!(hidden > 0, "the tree has upper pages");
+    assert!(hidden > 0, "the tree has interior pages");
 }
 
-/// The payloads were not looked at by whoever opened with the loss accepted, so a task whose payload
-/// is damaged could neither be read nor be got rid of.
+/// Opening with --accept-loss did not check the payloads, so a task with a damaged payload could neither be
+/// read nor removed.
 #[test]
-fn a_task_without_its_payload_is_left_out() {
+fn a_task_with_a_damaged_payload_is_not_saved() {
     let sample = Sample::closed();
     let folder = fast_folder();
     let folder = copy(sample.folder(), folder.path().join("copy"));
     change_rows(&folder, "UPDATE task SET data = x'00' WHERE key = 700");
     assert!(content(&open(&folder), IDS).is_err(), "the payload is damaged");
-    let store = try_open(&folder, true).expect("what is left can be opened");
+    let store = try_open(&folder, true).expect("the intact data can be opened");
     let mut expected = sample.content.clone();
     assert!(expected.remove(&("mail".to_owned(), 700)).is_some());
     assert!(content(&store, IDS) == Ok(expected), "all but one task is left");
 }
 
-/// The tasks of a tube whose own row is damaged were left out, all of them.
+/// All tasks of a tube whose own row is damaged were lost.
 #[test]
 fn tasks_are_saved_without_their_tube() {
     let sample = Sample::closed();
     let folder = fast_folder();
     let folder = copy(sample.folder(), folder.path().join("copy"));
     change_rows(&folder, "UPDATE tube SET next_id = 5 WHERE name = 'mail'");
-    let store = try_open(&folder, true).expect("what is left can be opened");
-    let found = content(&store, IDS).expect("what is left can be read");
-    let ids = |content: &Content, tube: &str| -> Vec<u64> {
+    let store = try_open(&folder, true).expect("the intact data can be opened");
+    let found = content(&store, IDS).expect("the intact data can be read");
+    let ids = |content: &TaskContent, tube: &str| -> Vec<u64> {
         content.keys().filter(|key| key.0 == tube).map(|key| key.1).collect()
     };
     assert_eq!(ids(&found, "recovered-0"), ids(&sample.content, "mail"));
     assert_eq!(ids(&found, "keys"), ids(&sample.content, "keys"));
 }
 
-/// A task of a tube with sub-queues that is in none has a good checksum all the same: the opening
-/// ended in a panic.
+/// A task without a sub-queue in a tube with sub-queues has a valid checksum: opening panicked.
 #[test]
 fn a_task_in_no_sub_queue_is_damage_and_can_be_saved() {
     let folder = fast_folder();
@@ -255,18 +253,19 @@ fn a_task_in_no_sub_queue_is_damage_and_can_be_saved() {
     let task = NewTask { subqueue: Some("".into()), ..NewTask::new(Body::new(b"task")) };
     must(&store, put("keys", vec![task]));
     close(store);
-    // An empty name and none have the same checksum.
+    // An empty name and no name have the same checksum.
     change_rows(folder.path(), "UPDATE task SET subqueue = NULL");
-    let refused = try_open(folder.path(), false).expect_err("it belongs nowhere");
+    let refused = try_open(folder.path(), false).expect_err("the task has no sub-queue");
     assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
-    let store = try_open(folder.path(), true).expect("what is left can be opened");
+    let store = try_open(folder.path(), true).expect("the intact data can be opened");
     assert_eq!(content(&store, 10).expect("and read").len(), 1);
 }
 
-/// Between the removal of the damaged database and the naming of the new one there was none: a crash
-/// there ended in "its database file is gone", and who accepted that in an empty store.
+/// Between the removal of the damaged database and the renaming of the new one there was none: after a crash
+/// there the next opening failed because the database file was missing, and --accept-loss opened an empty
+/// store.
 #[test]
-fn an_interrupted_rescue_is_finished() {
+fn an_interrupted_salvage_is_completed() {
     let sample = Sample::crashed();
     let scratch = fast_folder();
     let damaged = |name: &str| {
@@ -275,8 +274,8 @@ fn an_interrupted_rescue_is_finished() {
         folder
     };
     let whole = damaged("whole");
-    let store = try_open(&whole, true).expect("what is left can be opened");
-    let saved = content(&store, IDS).expect("what is left can be read");
+    let store = try_open(&whole, true).expect("the intact data can be opened");
+    let saved = content(&store, IDS).expect("the intact data can be read");
     assert!(saved.len() > 1000, "{} tasks", saved.len());
     close(store);
     for steps in 0..3 {
@@ -288,7 +287,7 @@ fn an_interrupted_rescue_is_finished() {
         ][..steps]
             .iter()
         {
-            fs::rename(folder.join(from), folder.join(to)).expect("a file that is set aside");
+            fs::rename(folder.join(from), folder.join(to)).expect("a file that is kept");
         }
         let found = content(&open(&folder), IDS).expect("all can be read");
         assert!(found == saved, "after {steps} steps");
@@ -316,16 +315,16 @@ fn change_rows(folder: &Path, sql: &str) {
     db.execute_batch(sql).expect("the rows can be changed");
 }
 
-/// The log alone is no new folder: its database and its seal are missing.
+/// A log alone does not make a new folder: its database and its seal are missing.
 #[test]
-fn a_log_without_its_database_is_not_thrown_away() {
+fn a_log_without_its_database_is_kept() {
     let sample = Sample::crashed();
     let folder = fast_folder();
     fs::write(folder.path().join("taskyard.db-wal"), sample.read("taskyard.db-wal"))
         .expect("the log alone");
     let refused = try_open(folder.path(), false).expect_err("the database is missing");
     assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
-    assert!(same_file(&sample, folder.path(), "taskyard.db-wal"), "the log is as it was");
+    assert!(same_file(&sample, folder.path(), "taskyard.db-wal"), "the log is unchanged");
 }
 
 fn same_file(sample: &Sample, folder: &Path, file: &str) -> bool {

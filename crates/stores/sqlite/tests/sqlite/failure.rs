@@ -1,4 +1,4 @@
-//! Commits that fail, disks that are full, folders that must not be opened.
+//! Tests failed commits, full disks and folders that must not be opened.
 
 mod checkpoint;
 mod commit;

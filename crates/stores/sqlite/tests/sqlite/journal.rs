@@ -1,4 +1,4 @@
-//! Batches that stand in the journal before they are in the database.
+//! Tests batches that are in the journal and not in the database yet.
 
 use std::fs;
 use std::time::Duration;
@@ -7,28 +7,28 @@ use taskyard_core::{Body, Finish, Kind, NewTask, Reason, Span, State, TubeOption
 use taskyard_store::{OpenError, Store};
 use taskyard_store_sqlite::{Fault, SqliteStore};
 
-use crate::yard::{
-    Content, FILES, ask, block_on, close, content, copy, create, delete, fast_folder, finish,
+use crate::fixture::{
+    FILES, TaskContent, ask, block_on, close, content, copy, create, delete, fast_folder, finish,
     finish_now, must, open, put, put_now, run, take_now, try_open,
 };
 
 const IDS: u64 = 10_000;
 
 #[test]
-fn what_is_in_the_journal_only_is_there_again() {
+fn batches_in_the_journal_survive_a_crash() {
     let folder = fast_folder();
-    let store = patient(open(folder.path()));
+    let store = keep_in_journal(open(folder.path()));
     must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
     must(&store, create("keys", TubeOptions::new(Kind::UtubeTtl)));
     work(&store);
-    let before = settled(content(&store, IDS).expect("payloads can be read"));
+    let before = after_crash(content(&store, IDS).expect("payloads can be read"));
     let database = fs::read(folder.path().join("taskyard.db-wal")).expect("a log");
     drop(store);
     let after = fs::read(folder.path().join("taskyard.db-wal")).expect("a log");
-    assert!(database == after, "nothing was brought over meanwhile");
+    assert!(database == after, "nothing was applied meanwhile");
     let store = open(folder.path());
-    assert_eq!(settled(content(&store, IDS).expect("payloads can be read")), before);
-    // Ids and leases are not given again.
+    assert_eq!(after_crash(content(&store, IDS).expect("payloads can be read")), before);
+    // Ids and leases are not issued again.
     let task = take_now(&store, "mail", 1).remove(0);
     finish_now(&store, "mail", &task, Finish::Ack);
     assert!(put_now(&store, "mail", vec![new_task(1)])[0] >= 40);
@@ -38,9 +38,9 @@ fn what_is_in_the_journal_only_is_there_again() {
     }
 }
 
-/// Much more than both files hold: each is begun anew when the database has what stood in it.
+/// Much more than both files hold: each is overwritten when the database has its batches.
 #[test]
-fn files_are_written_in_turns() {
+fn both_files_are_used_alternately() {
     let folder = fast_folder();
     let store = open(folder.path());
     must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
@@ -62,11 +62,11 @@ fn files_are_written_in_turns() {
     assert!(found.keys().map(|key| key.1).eq(last - 199..=last));
 }
 
-/// A batch that cannot be written has not happened, and the next one takes its place.
+/// A batch that cannot be written changes nothing, and the next one overwrites it.
 #[test]
-fn a_batch_that_fails_on_its_way_into_the_journal() {
+fn a_batch_that_cannot_be_written_to_the_journal() {
     let folder = fast_folder();
-    let store = patient(open(folder.path()));
+    let store = keep_in_journal(open(folder.path()));
     must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
     put_now(&store, "mail", (0..20).map(new_task).collect());
     let held = take_now(&store, "mail", 5);
@@ -91,21 +91,21 @@ fn a_batch_that_fails_on_its_way_into_the_journal() {
         failures += 1;
     }
     assert_eq!(failures, 2, "before it is written and before it is synced");
-    let after = settled(content(&store, IDS).expect("payloads can be read"));
+    let after = after_crash(content(&store, IDS).expect("payloads can be read"));
     drop(store);
-    assert_eq!(settled(content(&open(folder.path()), IDS).expect("readable")), after);
+    assert_eq!(after_crash(content(&open(folder.path()), IDS).expect("readable")), after);
 }
 
-/// The files of a journal do not belong to every database that lies beside them.
+/// The files of a journal do not belong to every database beside them.
 #[test]
-fn a_database_of_another_day_is_noticed() {
+fn an_older_or_foreign_database_is_detected() {
     let folder = fast_folder();
     let store = open(folder.path());
     must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
     put_now(&store, "mail", (0..10).map(new_task).collect());
     close(store);
     let old = copy(folder.path(), folder.path().join("old"));
-    let store = patient(open(folder.path()));
+    let store = keep_in_journal(open(folder.path()));
     put_now(&store, "mail", (10..20).map(new_task).collect());
     store.catch_up().expect("the database can be written");
     put_now(&store, "mail", (20..30).map(new_task).collect());
@@ -113,10 +113,10 @@ fn a_database_of_another_day_is_noticed() {
     drop(store);
     fs::copy(old.join("taskyard.db"), mixed.join("taskyard.db")).expect("a copy");
     fs::remove_file(mixed.join("taskyard.db-wal")).expect("a log");
-    // The journal has every batch since that day, but who knows what else is missing.
+    // The journal has every batch since that copy, but other commits may be missing.
     let refused = try_open(&mixed, false).expect_err("it is too old");
-    assert!(refused.to_string().contains("lost from its log"), "{refused}");
-    let store = try_open(&mixed, true).expect("what is left can be opened");
+    assert!(refused.to_string().contains("its log has lost"), "{refused}");
+    let store = try_open(&mixed, true).expect("the intact data can be opened");
     assert_eq!(content(&store, IDS).expect("readable").len(), 30);
     let other = fast_folder();
     let store = open(other.path());
@@ -130,12 +130,12 @@ fn a_database_of_another_day_is_noticed() {
     assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
 }
 
-/// A row that vanished was noticed by the batch that wanted to change it; behind the journal it is noticed too, and
-/// nothing is written from then on.
+/// A missing row was detected by the batch that changed it; with the journal it is detected too, and nothing
+/// is written from then on.
 #[test]
-fn a_row_that_vanished_is_noticed_behind_the_journal() {
+fn a_missing_row_is_detected_when_the_journal_is_applied() {
     let folder = fast_folder();
-    let store = patient(open(folder.path()));
+    let store = keep_in_journal(open(folder.path()));
     must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
     put_now(&store, "mail", (0..5).map(new_task).collect());
     store.catch_up().expect("the database can be written");
@@ -144,27 +144,27 @@ fn a_row_that_vanished_is_noticed_behind_the_journal() {
     drop(db);
     let task = take_now(&store, "mail", 1).remove(0);
     finish_now(&store, "mail", &task, Finish::Ack);
-    let noticed = store.catch_up().expect_err("the row is gone");
-    assert!(noticed.to_string().contains("damaged"), "{noticed}");
+    let detected = store.catch_up().expect_err("the row is gone");
+    assert!(detected.to_string().contains("damaged"), "{detected}");
     let refused = ask(&store, put("mail", vec![new_task(9)])).expect_err("nothing may be written");
-    assert!(refused.to_string().contains("opened anew"), "{refused}");
+    assert!(refused.to_string().contains("until the store is reopened"), "{refused}");
 }
 
-/// What was copied of the log last, while the store closed, was not confirmed by the disk: log and journal were emptied
-/// all the same.
+/// The disk did not confirm the last copy of the log while the store closed: log and journal were emptied
+/// nevertheless.
 #[test]
-fn a_copy_that_fails_while_the_journal_is_brought_over() {
+fn a_copy_that_fails_while_the_journal_is_applied() {
     for _ in 0..20 {
         let folder = fast_folder();
-        let store = patient(open(folder.path()));
+        let store = keep_in_journal(open(folder.path()));
         must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
         store.set_checkpoint_pages(1);
         store.set_journal_bytes(0);
-        // This begins the copy; the writer finishes it with the next commit, which comes when the store closes.
+        // This starts the copy; the writer completes it with the next commit, when the store closes.
         put_now(&store, "mail", vec![new_task(1)]);
         store.set_journal_bytes(1 << 20);
         put_now(&store, "mail", vec![new_task(2)]);
-        store.set_fault(Some(Fault::Rest));
+        store.set_fault(Some(Fault::WriterCheckpoint));
         let closed = block_on(store.close());
         let left = |file: &str| fs::metadata(folder.path().join(file)).expect("it is there").len();
         if closed.is_err() {
@@ -174,11 +174,11 @@ fn a_copy_that_fails_while_the_journal_is_brought_over() {
     }
 }
 
-/// The seal may be behind, as it is not synced: a record that is damaged must not hide those behind it then.
+/// The seal may be behind, because it is not synced: then a damaged record must not hide those behind it.
 #[test]
-fn a_gap_in_the_journal_is_noticed_without_the_seal() {
+fn a_gap_in_the_journal_is_detected_without_the_seal() {
     let folder = fast_folder();
-    let store = patient(open(folder.path()));
+    let store = keep_in_journal(open(folder.path()));
     must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
     let old_seal = fs::read(folder.path().join("taskyard.seal")).expect("a seal");
     for number in 0..5 {
@@ -198,13 +198,13 @@ fn a_gap_in_the_journal_is_noticed_without_the_seal() {
     fs::write(&journal, bytes).expect("it can be written");
     let refused = try_open(&copied, false).expect_err("one is missing");
     assert!(refused.to_string().contains("missing from its journal"), "{refused}");
-    let store = try_open(&copied, true).expect("what is left can be opened");
+    let store = try_open(&copied, true).expect("the intact data can be opened");
     assert_eq!(content(&store, IDS).expect("readable").len(), 4);
 }
 
-/// Nothing of this store goes on to the database by itself.
-fn patient(store: SqliteStore) -> SqliteStore {
-    store.set_journal_patience(Duration::MAX);
+/// Keeps all batches of the store in the journal until the test applies them.
+fn keep_in_journal(store: SqliteStore) -> SqliteStore {
+    store.set_journal_delay(Duration::MAX);
     store
 }
 
@@ -215,7 +215,7 @@ fn new_task(number: u8) -> NewTask {
     }
 }
 
-/// Everything that only changes tasks.
+/// All commands that only change tasks.
 fn work(store: &SqliteStore) {
     put_now(store, "mail", (0..40).map(new_task).collect());
     let second = Some(Span::from_secs(1));
@@ -228,8 +228,8 @@ fn work(store: &SqliteStore) {
     must(store, delete("mail", [30, 31, 39]));
 }
 
-/// As it is after a crash: what was taken is ready.
-fn settled(mut content: Content) -> Content {
+/// The content after a crash: taken tasks are ready.
+fn after_crash(mut content: TaskContent) -> TaskContent {
     for task in content.values_mut() {
         if task.start.take().is_some() {
             (task.state, task.reason) = (State::Ready, Reason::WaitsForConsumer);

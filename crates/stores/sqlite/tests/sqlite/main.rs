@@ -1,21 +1,21 @@
-//! The embedded store against a hostile world: killed, damaged, out of space, short of memory.
+//! Tests the embedded store when it is killed, damaged, out of disk space and short of memory.
 //!
 //! Random tests print their seed when they fail; `TASKYARD_SEED` repeats it.
 
+mod fixture;
 mod suite;
-mod wall;
-mod yard;
+mod wall_clock;
 
-// Killed at random moments.
+// Processes killed at random times.
 mod crash;
-// Bits flipped, files cut and removed.
+// Flipped bits, truncated and removed files.
 mod damage;
-// Commits that fail, disks that are full, folders that must not be opened.
+// Failed commits, full disks, folders that must not be opened.
 mod failure;
-// Batches that are not in the database yet.
+// Batches that are in the journal only.
 mod journal;
-// Semaphores in all of that.
+// The same for semaphores.
 mod semaphore_crash;
 mod semaphores;
-// More payloads than memory.
+// More payloads than fit in memory.
 mod memory;

@@ -1,4 +1,4 @@
-//! More payloads than memory: they come back byte for byte, in order, within the budget.
+//! Tests more payloads than fit in memory: they are returned unchanged, in order, within the budget.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use taskyard_core::{
 use taskyard_store::{Executed, OpenOptions, Store, fill};
 use taskyard_store_sqlite::SqliteStore;
 
-use crate::yard::{
+use crate::fixture::{
     NOW, block_on, create, delete, fast_folder, finish, finish_now, load, must, name, peek, put,
     put_now, random, take, take_now,
 };
@@ -16,7 +16,7 @@ use crate::yard::{
 const MIB: usize = 1 << 20;
 
 #[test]
-fn a_backlog_larger_than_memory_comes_back_in_order() {
+fn a_backlog_larger_than_memory_is_delivered_in_order() {
     let mut random = random();
     let budget = 256 << 10;
     let folder = fast_folder();
@@ -54,10 +54,10 @@ fn without_any_memory_everything_is_loaded() {
     assert!(found == (0..20).map(|number| numbered(number).body).collect::<Vec<_>>());
 }
 
-/// A finished task was shown without its payload when that was on disk only: a client of the original
-/// queue, which answers an ack with the whole task, would have got nil.
+/// A finished task was returned without its payload when that was on disk only: a client of the original
+/// queue, which receives the whole task for an ack, would have received nil.
 #[test]
-fn a_finished_task_is_shown_with_its_payload_wherever_that_is() {
+fn a_finished_task_is_returned_with_its_payload_from_memory_or_disk() {
     let folder = fast_folder();
     let store = open(folder.path(), 0);
     must(&store, create("mail", TubeOptions::new(Kind::Fifo)));
@@ -82,17 +82,17 @@ fn a_finished_task_is_shown_with_its_payload_wherever_that_is() {
 }
 
 #[test]
-fn what_is_wanted_next_is_read_ahead() {
+fn the_next_payloads_are_read_ahead() {
     let folder = fast_folder();
     let store = open(folder.path(), MIB);
     must(&store, create("mail", TubeOptions::new(Kind::Fifo)));
     put_now(&store, "mail", (0..100).map(numbered).collect());
     drop(store);
     let store = open(folder.path(), MIB);
-    assert_eq!(store.payload_bytes(), 0, "nothing is in memory before it is wanted");
+    assert_eq!(store.payload_bytes(), 0, "no payload is in memory before it is needed");
     let first = execute(&store, vec![take("mail", 1)]);
     assert_eq!(first.unloaded.len(), 1, "the first one must be loaded");
-    // The reader does one thing after another: with this the reading ahead is done.
+    // The reader handles requests in order, so the reading ahead is finished after this.
     assert!(*body(&tasks_of(&store, first)[0]) == numbered(0).body);
     let rest = execute(&store, vec![take("mail", 99)]);
     assert_eq!(rest.unloaded, [], "the others were read ahead");
@@ -102,9 +102,9 @@ fn what_is_wanted_next_is_read_ahead() {
 }
 
 /// Only the first tasks of idle sub-queues were read ahead, and after a take from each there is none: a
-/// backlog in sub-queues was loaded task by task while its takers waited.
+/// backlog in sub-queues was loaded task by task while the takes waited.
 #[test]
-fn what_stands_behind_running_tasks_is_read_ahead() {
+fn payloads_behind_taken_tasks_are_read_ahead() {
     let folder = fast_folder();
     let store = open(folder.path(), MIB);
     must(&store, create("mail", TubeOptions::new(Kind::UtubeTtl)));
@@ -117,15 +117,15 @@ fn what_stands_behind_running_tasks_is_read_ahead() {
     let store = open(folder.path(), MIB);
     let first = execute(&store, vec![take("mail", 2)]);
     assert_eq!(first.unloaded.len(), 2, "the first ones must be loaded");
-    // The reader does one thing after another: with this the reading ahead is done.
+    // The reader handles requests in order, so the reading ahead is finished after this.
     let first = tasks_of(&store, first);
     execute(&store, first.iter().map(|task| finish("mail", task, Finish::Ack)).collect());
     let second = execute(&store, vec![take("mail", 2)]);
     assert_eq!(second.unloaded, [], "those behind them were read ahead");
 }
 
-/// Reading ahead counted tasks, not bytes: with large payloads it read thousands of them into memory
-/// before it looked at the budget.
+/// Reading ahead counted tasks, not bytes: with large payloads it read thousands of them into memory before
+/// it checked the budget.
 #[test]
 fn reading_ahead_keeps_to_the_budget() {
     let mut random = random();
@@ -140,18 +140,18 @@ fn reading_ahead_keeps_to_the_budget() {
     }
     drop(store);
     let store = open(folder.path(), budget);
-    let mut at_hand = 0;
+    let mut in_memory = 0;
     for expected in bodies {
         let executed = execute(&store, vec![take("films", 1)]);
-        at_hand += usize::from(executed.unloaded.is_empty());
+        in_memory += usize::from(executed.unloaded.is_empty());
         assert!(store.payload_bytes() <= budget, "{} bytes", store.payload_bytes());
         let task = tasks_of(&store, executed).remove(0);
         assert!(*body(&task) == expected, "task {}", task.id);
         finish_now(&store, "films", &task, Finish::Ack);
-        // The reader does one thing after another: with this the reading ahead is done.
+        // The reader handles requests in order, so the reading ahead is finished after this.
         load(&store, Vec::new()).expect("nothing to load");
     }
-    assert!(at_hand > 20, "only {at_hand} payloads were at hand");
+    assert!(in_memory > 20, "only {in_memory} payloads were in memory");
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn a_batch_larger_than_the_budget() {
     assert!(tasks.iter().map(body).eq(&bodies));
 }
 
-/// Payloads of a temporary tube are nowhere but in memory, whatever the budget.
+/// Payloads of a temporary tube are in memory only, whatever the budget.
 #[test]
 fn a_temporary_tube_keeps_its_payloads() {
     let folder = fast_folder();
@@ -185,10 +185,10 @@ fn a_temporary_tube_keeps_its_payloads() {
     }
 }
 
-/// In one batch a task was shown, its tube dropped and made again: the place of its payload was looked
-/// up after the batch, where a task of the new tube has the same number.
+/// In one batch a task was returned, its tube dropped and created again: the key of its payload was looked up
+/// after the batch, when a task of the new tube had the same number.
 #[test]
-fn a_task_shown_before_its_tube_was_dropped_has_no_payload_of_the_new_one() {
+fn a_task_read_before_its_tube_was_dropped_has_no_payload_of_the_new_one() {
     let folder = fast_folder();
     let store = open(folder.path(), 0);
     must(&store, create("mail", TubeOptions::new(Kind::Fifo)));
@@ -210,8 +210,8 @@ fn a_task_shown_before_its_tube_was_dropped_has_no_payload_of_the_new_one() {
     }
 }
 
-/// Between the answer to a peek and the reading of its payloads the tube was dropped and made again: the
-/// payload of a stranger was given out.
+/// Between the reply to a peek and the reading of its payloads the tube was dropped and created again: the
+/// payload of another task was returned.
 #[test]
 fn a_payload_is_not_read_from_a_new_tube_of_the_same_number() {
     let folder = fast_folder();
@@ -228,7 +228,7 @@ fn a_payload_is_not_read_from_a_new_tube_of_the_same_number() {
     assert!(bodies == [None, Some(numbered(2).body)]);
 }
 
-/// The same for what is read ahead, and again and again, so that the reader is caught at any moment.
+/// The same for payloads that are read ahead, repeatedly, to hit the reader at any time.
 #[test]
 fn reading_ahead_does_not_mix_tubes() {
     let folder = fast_folder();
@@ -250,7 +250,7 @@ fn reading_ahead_does_not_mix_tubes() {
 }
 
 #[test]
-fn a_payload_of_a_deleted_task_is_gone() {
+fn a_payload_of_a_deleted_task_is_not_returned() {
     let folder = fast_folder();
     let store = open(folder.path(), 0);
     must(&store, create("mail", TubeOptions::new(Kind::Fifo)));
@@ -301,7 +301,7 @@ fn exact(random: &mut fastrand::Rng, length: usize) -> Body {
     Body::with_meta(&payload, meta)
 }
 
-/// A task whose payload tells its number.
+/// A task whose payload contains its number.
 fn numbered(number: u32) -> NewTask {
     NewTask::new(Body::new(&number.to_le_bytes().repeat(50)))
 }

@@ -1,7 +1,8 @@
-//! A process that is killed while it works on semaphores.
+//! Kills a process while it works on semaphores.
 //!
-//! The child runs batches that follow from a seed and says after each that it was answered. The core runs the same
-//! batches: what is on disk must be what it has after the last one that was answered, or after the one that was under way.
+//! The child runs batches that follow from a seed and prints a line after each reply. The core runs the same
+//! batches: the content on disk must be that of the core after the last batch with a reply, or after the one
+//! in flight.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -15,16 +16,16 @@ use taskyard_core::{
 };
 use taskyard_store::{MemoryStore, Store};
 
-use crate::yard::{NOW, fast_folder, open, random};
+use crate::fixture::{NOW, fast_folder, open, random};
 
-/// How many children are killed.
+/// Number of children that are killed.
 const KILLS: usize = 20;
 const TASKS: u64 = 12;
 const KEYS: [&str; 3] = ["a", "b", "c"];
 const FOLDER: &str = "TASKYARD_SEMAPHORE_FOLDER";
 const SEED: &str = "TASKYARD_SEMAPHORE_SEED";
 
-/// What a seed lets happen, and when.
+/// The batches that follow from a seed, and their times.
 struct Script {
     rng: Rng,
     now: Timestamp,
@@ -88,22 +89,23 @@ fn change(rng: &mut Rng) -> Box<SemaphoreChange> {
     })
 }
 
-/// Everything that can be seen, the events last because that changes them. Semaphores that are not there yet are errors.
+/// Everything that can be read; the events last, because fetching changes them. Missing semaphores are
+/// errors.
 fn everything(store: &dyn Store) -> Vec<Result<Reply, Error>> {
     let look = |key: &str| {
         let key = SemaphoreKey::new(key).expect("a key");
         let tasks = (0..TASKS).map(TaskId).collect();
-        Command::Semaphore(SemaphoreCommand::Look { key, tasks })
+        Command::Semaphore(SemaphoreCommand::Peek { key, tasks })
     };
     let mut asked = vec![Command::Semaphore(SemaphoreCommand::List { key: None })];
     asked.extend(KEYS.map(look));
     let all = SemaphoreCommand::Events { key: None, count: 1000, wait: Span::ZERO };
     asked.push(Command::Semaphore(all));
-    // Much later, when whatever was told and not acknowledged is due again.
+    // Much later, when all events that were fetched and not acknowledged are due again.
     block_on(store.execute(NOW + Span::from_secs(100_000), asked)).replies
 }
 
-/// What the core has after so many batches.
+/// The content of the core after this many batches.
 fn expected(seed: u64, batches: usize) -> Vec<Result<Reply, Error>> {
     let (rules, mut script) = (MemoryStore::default(), Script::new(seed));
     for _ in 0..batches {
@@ -113,7 +115,7 @@ fn expected(seed: u64, batches: usize) -> Vec<Result<Reply, Error>> {
     everything(&rules)
 }
 
-/// No test: the one below runs it in a process of its own.
+/// Not a test: the one below runs it in a process of its own.
 #[test]
 fn child() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
@@ -129,7 +131,7 @@ fn child() {
     }
 }
 
-/// Starts a child and kills it in the middle of something; how many batches it said were answered.
+/// Starts a child and kills it while it works; returns the number of batches with a reply.
 fn answered_until_killed(folder: &Path, seed: u64, wanted: usize, spins: u32) -> usize {
     let mut child = Program::new(std::env::current_exe().expect("this executable"))
         .args(["semaphore_crash::child", "--exact", "--nocapture", "--test-threads=1"])
@@ -156,14 +158,14 @@ fn answered_until_killed(folder: &Path, seed: u64, wanted: usize, spins: u32) ->
 }
 
 #[test]
-fn a_killed_process_leaves_every_grant_and_event_that_was_answered() {
+fn every_grant_and_event_with_a_reply_survives_a_kill() {
     let mut rng = random();
     for _ in 0..KILLS {
         let (folder, seed) = (fast_folder(), rng.u64(..));
         let (wanted, spins) = (rng.usize(1..120), rng.u32(0..200_000));
         let answered = answered_until_killed(folder.path(), seed, wanted, spins);
         let found = everything(&open(folder.path()));
-        // It may have been killed after a commit and before its answer.
+        // The kill may have happened after a commit and before its reply.
         let orders = [expected(seed, answered), expected(seed, answered + 1)];
         assert!(
             orders.contains(&found),

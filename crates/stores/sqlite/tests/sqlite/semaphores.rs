@@ -1,4 +1,4 @@
-//! Semaphores when commits fail, processes die and rows are damaged.
+//! Tests semaphores when commits fail, processes die and rows are damaged.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use taskyard_core::{
 use taskyard_store::OpenError;
 use taskyard_store_sqlite::{Fault, SqliteStore};
 
-use crate::yard::{NOW, close, create, fast_folder, must, open, random, run, try_open};
+use crate::fixture::{NOW, close, create, fast_folder, must, open, random, run, try_open};
 
 const TASKS: u64 = 12;
 
@@ -37,9 +37,9 @@ fn configure(text: &str, active: i64) -> SemaphoreCommand {
 }
 
 fn enqueue(text: &str, entries: &[(u64, f64)]) -> SemaphoreCommand {
-    let wish =
+    let item =
         |(task, priority): &(u64, f64)| EnqueueItem { task: TaskId(*task), priority: *priority };
-    SemaphoreCommand::Enqueue { key: key(text), entries: entries.iter().map(wish).collect() }
+    SemaphoreCommand::Enqueue { key: key(text), entries: entries.iter().map(item).collect() }
 }
 
 fn finish(text: &str, task: u64, finish: GrantFinish) -> SemaphoreCommand {
@@ -54,19 +54,19 @@ fn fetch(store: &SqliteStore, count: usize) -> Vec<SemaphoreEvent> {
     }
 }
 
-/// Everything that can be seen.
+/// Everything that can be read.
 fn everything(store: &SqliteStore) -> Vec<SemaphoreReply> {
     let all = ask(store, SemaphoreCommand::List { key: None });
     let SemaphoreReply::Semaphores(infos) = &all else { panic!("{all:?}") };
     let look = |key: &SemaphoreKey| {
         let tasks = (0..TASKS).map(TaskId).collect();
-        ask(store, SemaphoreCommand::Look { key: key.clone(), tasks })
+        ask(store, SemaphoreCommand::Peek { key: key.clone(), tasks })
     };
     let looks: Vec<_> = infos.iter().map(|info| look(&info.key)).collect();
     std::iter::once(all).chain(looks).collect()
 }
 
-/// Two semaphores in which something of everything has happened.
+/// Two semaphores with entries in every state.
 fn prepare(folder: &Path) -> SqliteStore {
     let store = open(folder);
     ask(&store, configure("a", 2));
@@ -79,7 +79,7 @@ fn prepare(folder: &Path) -> SqliteStore {
     store
 }
 
-/// A batch that changes every kind of row in every way, beside a tube.
+/// A batch that changes every kind of row in every way, and creates a tube.
 fn every_change() -> Vec<Command> {
     let semaphores = vec![
         configure("c", 1),
@@ -96,14 +96,14 @@ fn every_change() -> Vec<Command> {
 }
 
 #[test]
-fn a_batch_that_fails_at_any_step_has_not_happened() {
+fn a_batch_that_fails_at_any_step_changes_nothing() {
     let mut failures = 0;
     loop {
         let folder = fast_folder();
         let store = prepare(folder.path());
         let before = everything(&store);
         store.set_fault(Some(Fault::Step { after: failures }));
-        let replies = run(&store, every_change()).expect("no payloads are wanted");
+        let replies = run(&store, every_change()).expect("no payloads are loaded");
         if replies.iter().all(Result::is_ok) {
             break;
         }
@@ -112,7 +112,7 @@ fn a_batch_that_fails_at_any_step_has_not_happened() {
         }
         assert_eq!(everything(&store), before, "step {failures} left something behind");
         store.set_fault(None);
-        let replies = run(&store, every_change()).expect("no payloads are wanted");
+        let replies = run(&store, every_change()).expect("no payloads are loaded");
         assert!(replies.iter().all(Result::is_ok), "{replies:?}");
         let after = everything(&store);
         drop(store);
@@ -122,22 +122,22 @@ fn a_batch_that_fails_at_any_step_has_not_happened() {
     assert!(failures >= 5, "only {failures} steps could fail");
 }
 
-/// A store as clients see it.
-struct Queue<'a>(&'a SqliteStore);
+/// Executes commands on a store like a client.
+struct StoreClient<'a>(&'a SqliteStore);
 
-impl Execute for Queue<'_> {
+impl Execute for StoreClient<'_> {
     async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
-        run(self.0, commands).expect("no payloads are wanted")
+        run(self.0, commands).expect("no payloads are loaded")
     }
 }
 
-/// Two calls meet here when one fails: at each step of it the other comes, and then it is asked again. Everything is as if
-/// the other had come first.
+/// One of two calls fails at each of its steps, then the other runs, and then the first is repeated. The
+/// result is as if the other had run first.
 #[test]
 fn two_calls_of_which_one_fails_at_every_step() {
     let folder = fast_folder();
     let store = open(folder.path());
-    let queue = Queue(&store);
+    let queue = StoreClient(&store);
     let mut steps = 0;
     for (number, pair) in PAIRS.iter().enumerate() {
         for side in [0, 1] {
@@ -154,7 +154,7 @@ fn two_calls_of_which_one_fails_at_every_step() {
                 if failed {
                     answers[side] = block_on(queue.execute(calls[side].clone()));
                 }
-                let seen = block_on(pair.look(&queue, &name, answers));
+                let seen = block_on(pair.observe(&queue, &name, answers));
                 let first = if failed { 1 - side } else { side };
                 let expected = block_on(pair.serial(NOW, &name, first));
                 assert_eq!(seen, expected, "{}: call {side} failed at step {after}", pair.name);
@@ -171,9 +171,9 @@ fn two_calls_of_which_one_fails_at_every_step() {
     assert_eq!(everything(&open(folder.path())), before);
 }
 
-/// A process that dies leaves what it answered, and no number of an event comes again.
+/// A crash keeps all replies, and no number of an event is issued again.
 #[test]
-fn what_was_answered_survives_a_crash() {
+fn replies_survive_a_crash() {
     let folder = fast_folder();
     let mut rng = random();
     let mut store = prepare(folder.path());
@@ -207,29 +207,33 @@ fn what_was_answered_survives_a_crash() {
     }
 }
 
-/// What a dropped semaphore had granted was noted only with a removed row. There is none when a new semaphore takes the
-/// number in the same batch: after a restart old grants were issued again, and a late release hit a new one.
+/// The grants of a dropped semaphore were recorded only with a deleted row. There is none when a new
+/// semaphore takes the number in the same batch: after a restart old grants were issued again, and a late
+/// release ended a new one.
 #[test]
-fn no_grant_of_a_dropped_semaphore_comes_again() {
-    let forget = || SemaphoreCommand::Drop { key: key("a"), force: true };
+fn no_grant_of_a_dropped_semaphore_is_reused() {
+    let drop_semaphore = || SemaphoreCommand::Drop { key: key("a"), force: true };
     let granted = |reply: SemaphoreReply| match reply {
-        SemaphoreReply::Standings(standings) => standings[0].grant.expect("there is room").0,
+        SemaphoreReply::MemberInfos(standings) => standings[0].grant.expect("it is admitted").0,
         other => panic!("{other:?}"),
     };
-    for made_in_the_batch in [false, true] {
+    for created_in_the_batch in [false, true] {
         let folder = fast_folder();
         let store = open(folder.path());
         let start = vec![configure("a", 1), enqueue("a", &[(0, 1.0)])];
-        let end =
-            if made_in_the_batch { vec![forget()] } else { vec![forget(), configure("b", 1)] };
+        let end = if created_in_the_batch {
+            vec![drop_semaphore()]
+        } else {
+            vec![drop_semaphore(), configure("b", 1)]
+        };
         let batches =
-            if made_in_the_batch { vec![[start, end].concat()] } else { vec![start, end] };
+            if created_in_the_batch { vec![[start, end].concat()] } else { vec![start, end] };
         let mut old = None;
         for batch in batches {
             let commands = batch.into_iter().map(Command::Semaphore).collect();
-            for reply in run(&store, commands).expect("no payloads are wanted") {
+            for reply in run(&store, commands).expect("no payloads are loaded") {
                 match reply.expect("it is done") {
-                    Reply::Semaphore(reply @ SemaphoreReply::Standings(_)) => {
+                    Reply::Semaphore(reply @ SemaphoreReply::MemberInfos(_)) => {
                         old = Some(granted(reply));
                     }
                     Reply::Semaphore(_) => {}
@@ -246,8 +250,8 @@ fn no_grant_of_a_dropped_semaphore_comes_again() {
 }
 
 #[test]
-fn damaged_and_missing_rows_are_noticed() {
-    let harm = [
+fn damaged_and_missing_rows_are_detected() {
+    let damage = [
         "UPDATE semaphore SET active = active + 1 WHERE number = 0",
         "UPDATE semaphore_task SET priority = priority + 1 WHERE seq = 0",
         "UPDATE semaphore_event SET grant_no = grant_no + 1",
@@ -257,56 +261,56 @@ fn damaged_and_missing_rows_are_noticed() {
         "DELETE FROM semaphore_event",
         "DELETE FROM semaphore_head",
     ];
-    for sql in harm {
+    for sql in damage {
         let folder = fast_folder();
         close(prepare(folder.path()));
         let db = Connection::open(folder.path().join("taskyard.db")).expect("opens");
-        assert!(db.execute(sql, []).expect("can be harmed") > 0, "{sql}");
+        assert!(db.execute(sql, []).expect("can be damaged") > 0, "{sql}");
         drop(db);
         let refused = try_open(folder.path(), false).map(|_| ()).expect_err(sql);
         assert!(matches!(refused, OpenError::Damaged { .. }), "{sql}: {refused}");
-        try_open(folder.path(), true).expect("what is left opens");
+        try_open(folder.path(), true).expect("the intact data opens");
     }
 }
 
-/// Whoever accepted a loss lost all semaphores with it: only tubes and tasks were saved.
+/// Opening with --accept-loss lost all semaphores: only tubes and tasks were saved.
 #[test]
-fn what_is_left_of_semaphores_is_saved() {
+fn intact_rows_of_semaphores_are_saved() {
     let folder = fast_folder();
     let store = prepare(folder.path());
     let before = everything(&store);
     close(store);
     let db = Connection::open(folder.path().join("taskyard.db")).expect("opens");
-    let harm = "UPDATE semaphore_task SET priority = priority + 1 WHERE task_id = 4";
-    assert_eq!(db.execute(harm, []).expect("can be harmed"), 1);
+    let damage = "UPDATE semaphore_task SET priority = priority + 1 WHERE task_id = 4";
+    assert_eq!(db.execute(damage, []).expect("can be damaged"), 1);
     drop(db);
-    let store = try_open(folder.path(), true).expect("what is left opens");
+    let store = try_open(folder.path(), true).expect("the intact data opens");
     let after = everything(&store);
     let [SemaphoreReply::Semaphores(was), a_was, _] = &before[..] else { panic!("{before:?}") };
     let [SemaphoreReply::Semaphores(is), a_is, b_is] = &after[..] else { panic!("{after:?}") };
-    assert_eq!(is[0], was[0], "nothing of it was harmed");
+    assert_eq!(is[0], was[0], "none of it was damaged");
     assert_eq!(a_is, a_was);
-    let SemaphoreReply::Standings(left) = b_is else { panic!("{b_is:?}") };
+    let SemaphoreReply::MemberInfos(left) = b_is else { panic!("{b_is:?}") };
     assert_eq!(left.iter().map(|standing| standing.task).collect::<Vec<_>>(), [TaskId(0)]);
     assert_eq!(is[1].events, was[1].events);
-    // No grant of before the loss comes again.
+    // No grant from before the loss is issued again.
     ask(&store, finish("b", 0, GrantFinish::Release));
-    let SemaphoreReply::Standings(new) = ask(&store, enqueue("b", &[(7, 1.0)])) else {
+    let SemaphoreReply::MemberInfos(new) = ask(&store, enqueue("b", &[(7, 1.0)])) else {
         panic!("standings are wanted");
     };
     assert!(new[0].grant.is_some_and(|grant| grant.0 > 1 << 32), "{new:?}");
 }
 
-/// A semaphore whose own row is lost lets nobody in, but whoever stands there is still known.
+/// A semaphore whose own row is lost admits no task, but its entries are saved.
 #[test]
-fn the_tasks_of_a_lost_semaphore_are_saved() {
+fn the_entries_of_a_lost_semaphore_are_saved() {
     let folder = fast_folder();
     close(prepare(folder.path()));
     let db = Connection::open(folder.path().join("taskyard.db")).expect("opens");
-    let harm = "UPDATE semaphore SET active = active + 1 WHERE number = 0";
-    assert_eq!(db.execute(harm, []).expect("can be harmed"), 1);
+    let damage = "UPDATE semaphore SET active = active + 1 WHERE number = 0";
+    assert_eq!(db.execute(damage, []).expect("can be damaged"), 1);
     drop(db);
-    let store = try_open(folder.path(), true).expect("what is left opens");
+    let store = try_open(folder.path(), true).expect("the intact data opens");
     let SemaphoreReply::Semaphores(infos) = ask(&store, SemaphoreCommand::List { key: None })
     else {
         panic!("semaphores are wanted");

@@ -1,4 +1,4 @@
-//! Tasks in an SQLite file.
+//! Runs the conformance suite on the SQLite store.
 
 use taskyard_conformance::{StoreHarness, block_on, model, semaphores as rules};
 use taskyard_store::OpenOptions;
@@ -21,7 +21,7 @@ fn model() {
     }
 }
 
-/// With room for a few bodies only most of them are read from disk.
+/// With memory for only a few bodies, most of them are read from disk.
 #[test]
 fn model_with_little_memory() {
     for seed in model::seeds(4) {
@@ -29,9 +29,9 @@ fn model_with_little_memory() {
     }
 }
 
-/// A store in a folder of its own, which goes when the harness goes.
+/// A store in a folder of its own, which is removed with the harness.
 fn queue(memory_bytes: usize) -> StoreHarness {
-    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let folder = tempfile::tempdir().expect("a temporary folder can be created");
     let options = OpenOptions { memory_bytes, ..OpenOptions::default() };
     StoreHarness::new(move || {
         Box::new(SqliteStore::open(folder.path(), &options).expect("the store opens"))

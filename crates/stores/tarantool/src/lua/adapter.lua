@@ -3,16 +3,6 @@
 -- as long as that connection exists.
 
 local UNSUPPORTED = 'is not supported by tarantool/queue (tarantool+queue://); use tarantool:// for it'
-local STATES = { r = READY, t = TAKEN, ['~'] = DELAYED, ['!'] = BURIED, ['-'] = DONE }
--- Positions of fields in the tuples of each type.
-local LAYOUTS = {
-    fifo = { data = 3 },
-    utube = { utube = 3, data = 4 },
-    fifottl = { at = 3, ttl = 4, ttr = 5, pri = 6, created = 7, data = 8 },
-    limfifottl = { at = 3, ttl = 4, ttr = 5, pri = 6, created = 7, data = 8 },
-    utubettl = { at = 3, ttl = 4, ttr = 5, pri = 6, created = 7, utube = 8, data = 9 },
-}
-local msgpack = require('msgpack')
 
 -- Deliveries and sessions of each server, by its name.
 local servers = {}
@@ -55,30 +45,6 @@ end
 
 local function key_of(tube, id)
     return tube.name .. '\0' .. tostring(id)
-end
-
--- The whole tuple of a task; methods return only a part.
-local function tuple_of(tube, id)
-    return tube.space:get(id)
-end
-
-local function whole(value, otherwise)
-    return value == nil and otherwise or tonumber(value)
-end
-
--- A task as answers show it.
-local function view(tube, task, state, delivery, body)
-    local at = tube.layout or LAYOUTS.fifo
-    local ttl = at.ttl and whole(task[at.ttl], FOREVER) or FOREVER
-    local created = at.created and whole(task[at.created], 0) or 0
-    local due = state == DELAYED and at.at and stamp(whole(task[at.at], 0)) or NULL
-    local reason = { [READY] = { REASONS.waits }, [TAKEN] = { REASONS.running }, [DELAYED] = { REASONS.not_due, due }, [BURIED] = { REASONS.buried },
-        [DONE] = { REASONS.finished } }
-    return { task[1], state, at.pri and task[at.pri] or 0, created, stamp(later(created, ttl)),
-        at.ttr and math.min(whole(task[at.ttr], FOREVER), FOREVER) or FOREVER, 0, reason[state],
-        body and msgpack.encode(task[at.data]) or NULL,
-        delivery and { delivery.lease, stamp(delivery.ending), delivery.start, delivery.session or NULL } or NULL, NULL, due,
-        at.utube and task[at.utube] or NULL }
 end
 
 local function seconds(span)
@@ -367,6 +333,16 @@ commands_by_number[10] = with_tube(function(c, tube, command)
         shown[place] = nil
     end
     return { REPLY.tasks, shown }
+end)
+
+commands_by_number[LIST] = with_tube(function(c, tube, command)
+    local limit, states, pri, id = tonumber(command[3]), number(command[4]), given(command[5]), given(command[6])
+    if states then
+        return { REPLY.listed, list_by_id(c, tube, states, id, limit) }
+    elseif not tube.layout then
+        return unsupported('a list in the order of takes of a ' .. tube.kind .. ' tube')
+    end
+    return { REPLY.listed, list_in_queue(c, tube, pri, id, limit) }
 end)
 
 commands_by_number[11] = with_tube(function(_, tube)

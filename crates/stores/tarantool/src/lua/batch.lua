@@ -81,6 +81,25 @@ local function run(c, commands, together)
     return replies
 end
 
+-- Runs the commands in a transaction, which the caller commits.
+local function run_in_transaction(c, commands, together)
+    box.begin()
+    local done, replies = pcall(run, c, commands, together)
+    if not done then
+        box.rollback()
+        error(replies, 0)
+    end
+    return replies
+end
+
+-- Runs a list, outside a transaction.
+local function run_list(c, command)
+    if not is_counted(foreign()) then
+        atomically(function() end)
+    end
+    return { verbs[LIST](c, command) }
+end
+
 -- Waits until so many replicas have all writes of this instance; answers whether they have in time.
 local function wait_for_replicas(count, seconds)
     local own, written = box.info.id, box.info.lsn
@@ -122,15 +141,17 @@ function api.batch(server, call, now, lease, commands, replicas, together)
     -- A call counts like a heartbeat.
     note_contact(server)
     local c = new_context(server, moment(now), lease and tonumber(lease))
-    box.begin()
-    local done, replies = pcall(run, c, commands, together or call)
-    if not done then
-        box.rollback()
-        error(replies, 0)
+    local is_list, replies = #commands == 1 and commands[1][1] == LIST, nil
+    if is_list then
+        replies = run_list(c, commands[1])
+    else
+        replies = run_in_transaction(c, commands, together or call)
     end
     local ready, rooms, names = effects(c)
     local next_at, keys = next_wakeup(c), event_keys_of(c)
-    box.commit()
+    if not is_list then
+        box.commit()
+    end
     confirm_announced(c)
     local finished, replicated = pcall(finish_batch, server, names, keys == true or #keys > 0, replicas)
     if not (finished and replicated) then

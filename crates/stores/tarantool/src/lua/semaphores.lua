@@ -1,6 +1,6 @@
 -- The commands of semaphores.
 
-local DEFAULTS = { 1000, 900, 0, 0, 0, 60000000, false, false, false, NULL, NULL, NULL }
+local DEFAULTS = { {{SEMAPHORE_ACTIVE_DEFAULT}}, 900, 0, 0, 0, 60000000, false, false, false, NULL, NULL, NULL }
 -- The positions in the options of what a change names, in the order of the change.
 local CHANGED = { 1, 2, 3, 4, 5, 10, 6, 7, 11, 12, 8, 9 }
 -- The options that a change may remove: there the value is false.

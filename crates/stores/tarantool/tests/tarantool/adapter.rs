@@ -2,21 +2,21 @@
 
 use taskyard_conformance::block_on;
 use taskyard_core::{
-    Body, Command, Error, Finish, FinishItem, Holder, Kind, NewTask, Outcome, Reply, Span, State,
-    Take, Task, TaskId, TubeChange, TubeName, TubeOptions,
+    Body, Command, Error, Finish, FinishItem, Holder, Kind, List, ListOrder, NewTask, Outcome,
+    Reply, Span, State, StateSet, Take, Task, TaskId, TubeChange, TubeName, TubeOptions,
 };
 use taskyard_store::Store;
 use taskyard_store_tarantool::{Clock, TarantoolStore};
 use taskyard_tarantool::LuaValue;
 
 use taskyard_testkit::calls::{NOW, ask, make_tube, take};
-use taskyard_testkit::tarantool::{Instance, program};
+use taskyard_testkit::tarantool::{TarantoolInstance, program};
 
 const STAND_IN: &str = taskyard_testkit::tarantool::QUEUE_MODULE;
 
 /// A Tarantool with a queue, and its URL.
-fn queue() -> Option<(Instance, String)> {
-    let instance = Instance::new(program()?);
+fn queue() -> Option<(TarantoolInstance, String)> {
+    let instance = TarantoolInstance::new(program()?);
     assert_eq!(instance.talk(STAND_IN), LuaValue::Bool(true));
     let url = instance.url().replace("tarantool://", "tarantool+queue://");
     Some((instance, url))
@@ -113,6 +113,77 @@ fn tasks_are_exchanged_with_other_users_of_the_module() {
     assert_eq!(instance.talk("return queue.statistics('mail').calls.ack"), LuaValue::Int(1));
     let missing = Command::Kick { tube: TubeName::new("none").expect("a name"), count: 1 };
     assert!(matches!(ask(&store, missing), Err(Error::TubeNotFound(_))));
+}
+
+/// A page of a list, as ids and priorities.
+fn list(
+    store: &TarantoolStore,
+    tube: &TubeName,
+    order: ListOrder,
+    limit: usize,
+) -> Vec<(u64, u64)> {
+    match ask(store, Command::List(List { tube: tube.clone(), order, limit })) {
+        Ok(Reply::Listed(tasks)) => tasks.iter().map(|task| (task.id.0, task.pri)).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn tasks_are_listed_by_id_and_in_the_order_of_takes() {
+    let Some((_instance, url)) = queue() else { return };
+    let store = open(&url);
+    let tube = make_tube(&store, TubeOptions::new(Kind::FifoTtl));
+    let tasks = [3, 0, 1, 0, 2].map(|pri| NewTask { pri: Some(pri), ..number(7) });
+    ask(&store, put(&tube, tasks.to_vec())).expect("they are put");
+    let later = NewTask { delay: Some(Span::from_secs(60)), ..number(3) };
+    ask(&store, put(&tube, vec![later])).expect("it is put");
+    let taken = take(&store, &tube, 2);
+    ask(&store, finish(&tube, &taken[1], Finish::Bury)).expect("it is buried");
+    let by_id = |states, after: Option<u64>| ListOrder::Id { states, after: after.map(TaskId) };
+    let some = |state| by_id(StateSet::EMPTY.with(state), None);
+    let all = [(0, 3), (1, 0), (2, 1), (3, 0), (4, 2), (5, 0)];
+    assert_eq!(list(&store, &tube, by_id(StateSet::ALL, None), 9), all);
+    assert_eq!(list(&store, &tube, by_id(StateSet::ALL, Some(1)), 2), all[2..4]);
+    assert_eq!(list(&store, &tube, by_id(StateSet::ALL, Some(u64::MAX)), 2), []);
+    assert_eq!(list(&store, &tube, some(State::Taken), 9), [(1, 0)]);
+    assert_eq!(list(&store, &tube, some(State::Buried), 9), [(3, 0)]);
+    assert_eq!(list(&store, &tube, some(State::Delayed), 9), [(5, 0)]);
+    let queue = |after: Option<(u64, u64)>| ListOrder::Queue {
+        after: after.map(|(pri, id)| (pri, TaskId(id))),
+    };
+    assert_eq!(list(&store, &tube, queue(None), 9), [(2, 1), (4, 2), (0, 3)]);
+    assert_eq!(list(&store, &tube, queue(Some((1, 2))), 1), [(4, 2)]);
+    assert_eq!(list(&store, &tube, queue(Some((u64::MAX, 0))), 9), []);
+}
+
+#[test]
+fn tubes_without_priorities_are_listed_in_the_order_of_takes() {
+    let Some((_instance, url)) = queue() else { return };
+    let store = open(&url);
+    for kind in [Kind::Fifo, Kind::Utube] {
+        let tube = TubeName::new(kind.name()).expect("a name");
+        let options = TubeOptions::new(kind);
+        let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: false };
+        ask(&store, create).expect("it is created");
+        let tasks = ["a", "a", "b", "c", "b", "c"];
+        let tasks = tasks.map(|key| match kind {
+            Kind::Utube => NewTask { subqueue: Some(key.into()), ..number(7) },
+            _ => number(7),
+        });
+        ask(&store, put(&tube, tasks.to_vec())).expect("they are put");
+        take(&store, &tube, 1);
+        let queue = |after: Option<(u64, u64)>| ListOrder::Queue {
+            after: after.map(|(pri, id)| (pri, TaskId(id))),
+        };
+        let expected: &[(u64, u64)] = match kind {
+            Kind::Utube => &[(2, 0), (3, 0)],
+            _ => &[(1, 0), (2, 0), (3, 0), (4, 0), (5, 0)],
+        };
+        let after: Vec<_> = expected.iter().copied().filter(|task| task.0 > 2).collect();
+        assert_eq!(list(&store, &tube, queue(None), 9), expected, "{kind:?}");
+        assert_eq!(list(&store, &tube, queue(Some((0, 2))), 9), after, "{kind:?}");
+        assert_eq!(list(&store, &tube, queue(Some((1, 0))), 9), [], "{kind:?}");
+    }
 }
 
 /// The module has no lease times: the server gives back tasks whose lease is over.
@@ -225,7 +296,7 @@ fn unsupported_commands_are_refused() {
         |options| Command::CreateTube { tube: other.clone(), options, if_not_exists: false };
     let plain = TubeOptions::new(Kind::FifoTtl);
     let key = taskyard_core::SemaphoreKey::new("door").expect("a key");
-    let look = taskyard_core::SemaphoreCommand::Look { key: key.clone(), tasks: Vec::new() };
+    let look = taskyard_core::SemaphoreCommand::Peek { key: key.clone(), tasks: Vec::new() };
     let meta = NewTask::new(Body::with_meta(&[1], &[0x80]));
     for command in [
         create(TubeOptions { attempts_max: Some(3), ..plain.clone() }),
@@ -274,7 +345,7 @@ fn a_put_that_is_refused_leaves_nothing() {
 #[test]
 fn a_tarantool_without_the_module_is_refused() {
     let Some(program) = program() else { return };
-    let instance = Instance::new(program);
+    let instance = TarantoolInstance::new(program);
     let url = instance.url().replace("tarantool://", "tarantool+queue://");
     let refusal = TarantoolStore::open(&url, Clock::Database).err().map(|error| error.to_string());
     assert!(refusal.as_ref().is_some_and(|text| text.contains("no global 'queue'")), "{refusal:?}");

@@ -13,7 +13,7 @@ use taskyard_store_tarantool::{Clock, TarantoolStore};
 use taskyard_tarantool::LuaValue;
 
 use taskyard_testkit::calls::{ack, ask, ask_until_there, make_tube, put, take};
-use taskyard_testkit::tarantool::{Instance, free_port, program};
+use taskyard_testkit::tarantool::{TarantoolInstance, free_port, program};
 use taskyard_testkit::tarantool::{open, own, run};
 
 fn counts(store: &TarantoolStore, tube: &TubeName) -> (u64, u64) {
@@ -30,7 +30,7 @@ fn is_away(reply: Result<Reply, Error>) {
 #[test]
 fn a_tarantool_that_is_down_is_away_and_comes_back_as_it_was() {
     let Some(program) = program() else { return };
-    let tarantool = Instance::new(program);
+    let tarantool = TarantoolInstance::new(program);
     let store = open(&tarantool.url());
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     ask(&store, put(&tube, 3)).expect("they are put");
@@ -49,7 +49,7 @@ fn a_tarantool_that_is_down_is_away_and_comes_back_as_it_was() {
 #[test]
 fn procedures_that_were_lost_are_loaded_again() {
     let Some(program) = program() else { return };
-    let tarantool = Instance::new(program);
+    let tarantool = TarantoolInstance::new(program);
     let store = open(&tarantool.url());
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     tarantool.talk(
@@ -64,7 +64,7 @@ fn procedures_that_were_lost_are_loaded_again() {
 #[test]
 fn a_long_call_is_not_aborted() {
     let Some(program) = program() else { return };
-    let tarantool = Instance::new(program);
+    let tarantool = TarantoolInstance::new(program);
     let store = open(&tarantool.url());
     tarantool.talk(
         "local fiber = require('fiber')
@@ -81,7 +81,7 @@ fn a_long_call_is_not_aborted() {
 #[test]
 fn a_full_tarantool_refuses_puts_and_nothing_else() {
     let Some(program) = program() else { return };
-    let tarantool = Instance::with(program, &[("memtx_memory", "50331648")]);
+    let tarantool = TarantoolInstance::with(program, &[("memtx_memory", "50331648")]);
     let store = open(&tarantool.url());
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     let mut there = 0;
@@ -121,7 +121,7 @@ fn a_full_tarantool_refuses_puts_and_nothing_else() {
 #[test]
 fn a_read_only_tarantool_is_away() {
     let Some(program) = program() else { return };
-    let tarantool = Instance::new(program);
+    let tarantool = TarantoolInstance::new(program);
     let store = open(&tarantool.url());
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     tarantool.talk("box.cfg{read_only = true}");
@@ -141,7 +141,7 @@ fn the_durability_of_tarantool_is_reported() {
         ("write", "the operating system", false),
         ("none", "snapshot", false),
     ] {
-        let tarantool = Instance::with(program.clone(), &[("wal_mode", mode)]);
+        let tarantool = TarantoolInstance::with(program.clone(), &[("wal_mode", mode)]);
         let store = open(&tarantool.url());
         let said = store.durability().expect("Tarantool says it");
         assert!(said.contains(words), "{said}");
@@ -152,7 +152,7 @@ fn the_durability_of_tarantool_is_reported() {
 #[test]
 fn a_user_needs_a_password_and_rights() {
     let Some(program) = program() else { return };
-    let tarantool = Instance::new(program);
+    let tarantool = TarantoolInstance::new(program);
     let opened = |who: &str| {
         let url = tarantool.url().replace("taskyard:se%2Fcret@", who);
         TarantoolStore::open(&url, Clock::Database).map(drop).map_err(|error| error.to_string())
@@ -203,7 +203,7 @@ fn a_server_that_is_not_tarantool_is_refused() {
 #[test]
 fn a_server_waits_for_a_tarantool_that_loads_its_data() {
     let Some(program) = program() else { return };
-    let tarantool = Instance::new(program);
+    let tarantool = TarantoolInstance::new(program);
     let refusal = TarantoolStore::open(&tarantool.loading_url(1), Clock::Database).err();
     let refusal = refusal.expect("it does not wait").to_string();
     assert!(refusal.contains("starting"), "{refusal}");

@@ -2,12 +2,12 @@
 
 use taskyard_tarantool::LuaValue;
 
-use taskyard_testkit::tarantool::{Instance, program};
+use taskyard_testkit::tarantool::{TarantoolInstance, program};
 
 #[test]
 fn acknowledged_writes_survive_a_kill() {
     let Some(program) = program() else { return };
-    let instance = Instance::new(program);
+    let instance = TarantoolInstance::new(program);
     instance.talk("box.schema.space.create('s'):create_index('i') box.space.s:insert{7}");
     instance.kill();
     instance.start();
@@ -20,7 +20,7 @@ fn acknowledged_writes_survive_a_kill() {
 #[test]
 fn a_replica_follows_and_cannot_be_written_to() {
     let Some(program) = program() else { return };
-    let [master, replica] = Instance::pair(&program);
+    let [master, replica] = TarantoolInstance::pair(&program);
     master.talk("box.schema.space.create('s'):create_index('i') box.space.s:insert{7}");
     let arrived =
         "return box.space.s ~= nil and box.space.s.index.i ~= nil and box.space.s:len() == 1";
@@ -32,7 +32,7 @@ fn a_replica_follows_and_cannot_be_written_to() {
 #[test]
 fn a_killed_master_joins_again() {
     let Some(program) = program() else { return };
-    let [old, new] = Instance::pair(&program);
+    let [old, new] = TarantoolInstance::pair(&program);
     old.kill();
     new.talk("box.cfg{read_only = false}");
     old.forget();

@@ -12,7 +12,7 @@ use taskyard_tarantool::LuaValue;
 
 use taskyard_testkit::calls::{ack, ask, make_tube, put, take};
 use taskyard_testkit::tarantool::{CALL, open};
-use taskyard_testkit::tarantool::{Instance, program};
+use taskyard_testkit::tarantool::{TarantoolInstance, program};
 
 /// The number of batches of each of two servers.
 const TIMES: usize = 300;
@@ -21,7 +21,7 @@ type Replies = Vec<Result<Reply, Error>>;
 
 /// Sends batches through two servers at the same time while nothing can be written; answers their replies.
 fn ask_while_full(
-    tarantool: &Instance,
+    tarantool: &TarantoolInstance,
     stores: [&TarantoolStore; 2],
     commands: [Command; 2],
 ) -> [Replies; 2] {
@@ -62,7 +62,7 @@ fn ack_by(tube: &TubeName, id: u64, lease: u64) -> Command {
 #[test]
 fn a_put_that_cannot_be_logged_is_refused_beside_stale_acks() {
     let Some(program) = program() else { return };
-    let tarantool = Instance::new(program);
+    let tarantool = TarantoolInstance::new(program);
     let (store, other) = (open(&tarantool.url()), open(&tarantool.url()));
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     ask(&store, put(&tube, 1)).expect("it is put");
@@ -86,7 +86,7 @@ fn a_put_that_cannot_be_logged_is_refused_beside_stale_acks() {
 #[test]
 fn a_grant_that_cannot_be_logged_is_refused_beside_ticks() {
     let Some(program) = program() else { return };
-    let tarantool = Instance::new(program);
+    let tarantool = TarantoolInstance::new(program);
     // The clock must advance, or nothing becomes due.
     let open = || TarantoolStore::open(&tarantool.url(), Clock::Database).expect("it opens");
     let (store, other) = (open(), open());
@@ -108,7 +108,7 @@ fn a_grant_that_cannot_be_logged_is_refused_beside_ticks() {
 #[test]
 fn an_ack_that_is_rolled_back_is_not_visible() {
     let Some(program) = program() else { return };
-    let tarantool = Instance::new(program);
+    let tarantool = TarantoolInstance::new(program);
     let (store, other) = (open(&tarantool.url()), open(&tarantool.url()));
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     ask(&store, put(&tube, 1)).expect("it is put");
@@ -128,7 +128,7 @@ fn an_ack_that_is_rolled_back_is_not_visible() {
 #[test]
 fn a_put_that_cannot_be_logged_is_refused_while_tasks_are_counted() {
     let Some(program) = program() else { return };
-    let tarantool = Instance::new(program);
+    let tarantool = TarantoolInstance::new(program);
     let store = open(&tarantool.url());
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     tarantool.fill_disk(true);
@@ -155,7 +155,7 @@ fn a_put_that_cannot_be_logged_is_refused_while_tasks_are_counted() {
 #[test]
 fn reads_work_on_a_full_disk() {
     let Some(program) = program() else { return };
-    let tarantool = Instance::new(program);
+    let tarantool = TarantoolInstance::new(program);
     let store = open(&tarantool.url());
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     tarantool.fill_disk(true);

@@ -9,7 +9,7 @@ use taskyard_tarantool::LuaValue;
 
 use taskyard_testkit::calls::{NOW, ask, make_tube, put, take};
 use taskyard_testkit::tarantool::{CALL, open, run, store};
-use taskyard_testkit::tarantool::{Instance, program};
+use taskyard_testkit::tarantool::{TarantoolInstance, program};
 
 /// Larger than the default limit of a tuple, and with a meta.
 #[test]
@@ -49,7 +49,7 @@ fn large_bodies_are_returned_unchanged() {
 fn an_answer_is_limited_in_size() {
     const MANY: u8 = 40;
     let Some(program) = program() else { return };
-    let tarantool = Instance::new(program);
+    let tarantool = TarantoolInstance::new(program);
     let store = open(&tarantool.url());
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     let payload = |number| Body::new(&[&[0xc6, 0, 0x10, 0, 0][..], &[number; 1 << 20]].concat());

@@ -9,7 +9,7 @@ use taskyard_testkit::calls::{NOW, ask, make_tube, put};
 use taskyard_testkit::lossy_proxy::Loss;
 use taskyard_testkit::suite::lost_replies::{is_unknown, ready_and_taken};
 use taskyard_testkit::tarantool::{
-    CALL, Instance, SharedTarantool, lossy_path_to, open, program, run,
+    CALL, SharedTarantool, TarantoolInstance, lossy_path_to, open, program, run,
 };
 
 taskyard_testkit::lost_reply_suite!(taskyard_testkit::tarantool::SharedTarantool);
@@ -47,7 +47,7 @@ fn only_lost_deliveries_of_many_takes_are_undone() {
 #[test]
 fn a_delayed_resync_is_ignored() {
     let Some(program) = program() else { return };
-    let alone = Instance::new(program);
+    let alone = TarantoolInstance::new(program);
     let store = open(&alone.url());
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     ask(&store, put(&tube, 1)).expect("it is put");
@@ -67,7 +67,7 @@ fn a_delayed_resync_is_ignored() {
 #[test]
 fn a_command_that_was_not_sent_has_a_known_outcome() {
     let Some(program) = program() else { return };
-    let alone = Instance::new(program);
+    let alone = TarantoolInstance::new(program);
     let path = lossy_path_to(&alone);
     let store = open(&path.url);
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
@@ -83,7 +83,7 @@ fn a_command_that_was_not_sent_has_a_known_outcome() {
 #[test]
 fn a_call_that_timed_out_is_not_done_later() {
     let Some(program) = program() else { return };
-    let alone = Instance::new(program);
+    let alone = TarantoolInstance::new(program);
     let store = open(&alone.url());
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     ask(&store, put(&tube, 1)).expect("it is put");

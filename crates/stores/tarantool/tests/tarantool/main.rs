@@ -9,6 +9,7 @@ mod fixture;
 mod full_disk;
 mod kills;
 mod large;
+mod list;
 mod lost_replies;
 mod raw_insert;
 mod replicas;

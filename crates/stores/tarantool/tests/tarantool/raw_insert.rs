@@ -10,7 +10,7 @@ use taskyard_tarantool::LuaValue;
 
 use taskyard_testkit::calls::{ack, ask, make_tube, put, take};
 use taskyard_testkit::tarantool::open;
-use taskyard_testkit::tarantool::{Instance, program};
+use taskyard_testkit::tarantool::{TarantoolInstance, program};
 
 /// Sizes around which encoded numbers get one byte longer.
 const EDGES: [u64; 11] =
@@ -41,7 +41,7 @@ fn peek(store: &TarantoolStore, tube: &TubeName, ids: &[u64]) -> Vec<Task> {
 #[test]
 fn bodies_and_numbers_of_every_length_survive_a_kill() {
     let Some(program) = program() else { return };
-    let instance = Instance::new(program);
+    let instance = TarantoolInstance::new(program);
     let store = open(&instance.url());
     let sizes = [0, 1, 31, 32, 33, 255, 256, 257, 8191, 8192, 8193, 70_000];
     let body = |size: usize| Body::new(&vec![b'a' + (size % 23) as u8; size]);
@@ -87,7 +87,7 @@ fn bodies_and_numbers_of_every_length_survive_a_kill() {
 #[test]
 fn a_trigger_sees_every_task() {
     let Some(program) = program() else { return };
-    let instance = Instance::new(program);
+    let instance = TarantoolInstance::new(program);
     let store = open(&instance.url());
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     ask(&store, put(&tube, 3)).expect("they are put");

@@ -11,17 +11,17 @@ use taskyard_tarantool::LuaValue;
 
 use taskyard_testkit::calls::{ask, ask_until_there, make_tube, put, take};
 use taskyard_testkit::tarantool::open;
-use taskyard_testkit::tarantool::{Instance, program};
+use taskyard_testkit::tarantool::{TarantoolInstance, program};
 
 const SESSION: SessionId = SessionId([7; 16]);
 
 /// A URL with both instances.
-fn both(pair: &[Instance; 2]) -> String {
+fn both(pair: &[TarantoolInstance; 2]) -> String {
     format!("{},127.0.0.1:{}", pair[0].url(), pair[1].port())
 }
 
 /// Waits until the second instance has all data of the first, then makes it the master.
-fn switch(pair: &[Instance; 2]) {
+fn switch(pair: &[TarantoolInstance; 2]) {
     pair[0].talk("box.cfg{read_only = true}");
     let written = "return tostring(box.info.vclock[1])";
     let all = pair[0].talk(written);
@@ -49,7 +49,7 @@ fn take_as(tube: &TubeName) -> Command {
 #[test]
 fn notices_work_after_a_change_of_the_master() {
     let Some(program) = program() else { return };
-    let pair = Instance::pair(&program);
+    let pair = TarantoolInstance::pair(&program);
     let (store, other) = (open(&both(&pair)), open(&both(&pair)));
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     let (sender, heard) = mpsc::channel();
@@ -71,7 +71,7 @@ fn notices_work_after_a_change_of_the_master() {
 #[test]
 fn a_repeated_leave_without_replicas_counts_once() {
     let Some(program) = program() else { return };
-    let pair = Instance::pair(&program);
+    let pair = TarantoolInstance::pair(&program);
     let store = open(&format!("{}?replicas=1", pair[0].url()));
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     ask(&store, put(&tube, 1)).expect("it is put");
@@ -94,7 +94,7 @@ fn a_repeated_leave_without_replicas_counts_once() {
 #[test]
 fn sessions_are_restored_after_a_failover() {
     let Some(program) = program() else { return };
-    let pair = Instance::pair(&program);
+    let pair = TarantoolInstance::pair(&program);
     let store = open(&both(&pair));
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     ask(&store, put(&tube, 2)).expect("they are put");

@@ -1,6 +1,6 @@
 //! Tests of semaphores and tubes with a semaphore: notifications, and the state after all servers were gone.
 
-use taskyard_conformance::semaphores::SemaphoreAsk;
+use taskyard_conformance::semaphores::SemaphoreCommands;
 use taskyard_conformance::{StoreHarness, block_on};
 use taskyard_core::{
     Body, Command, Effects, EnqueueItem, Error, Finish, FinishItem, Holder, Kind, NewEvents,
@@ -102,7 +102,7 @@ fn events_that_are_due_again_are_announced_by_key() {
     });
 }
 
-// All servers were gone. The tasks of a temporary tube are removed then, but they kept their entries in the semaphore for ever.
+// All servers were gone. The tasks of a temporary tube are removed then, but they kept their entries in the semaphore forever.
 #[test]
 fn removed_tasks_leave_the_semaphore() {
     run(async {
@@ -120,9 +120,9 @@ fn removed_tasks_leave_the_semaphore() {
             effects(&store, enqueue(yang(), 7, 5.0));
             let again = url.clone();
             let queue = StoreHarness::new(move || Box::new(open(&again)));
-            let info = SemaphoreAsk::info(&queue).await;
+            let info = SemaphoreCommands::info(&queue).await;
             assert_eq!((info.acquired, info.revoking, info.waiting), (1, 0, left), "{temporary}");
-            assert_eq!(queue.standing(7).await.map(|place| place.status), Some(Status::Acquired));
+            assert_eq!(queue.member(7).await.map(|place| place.status), Some(Status::Acquired));
             audit(&url);
         }
     });

@@ -10,7 +10,7 @@ use taskyard_tarantool::LuaValue;
 
 use taskyard_testkit::calls::{ack, ask, make_tube, put, take};
 use taskyard_testkit::tarantool::{CALL, instance, open, own, run};
-use taskyard_testkit::tarantool::{Instance, program};
+use taskyard_testkit::tarantool::{TarantoolInstance, program};
 
 use taskyard_testkit::suite::servers::{join, take_as};
 
@@ -47,7 +47,7 @@ fn tasks_of_a_dead_server_are_given_back() {
 /// How many tasks a living server still holds after another server starts, when these are so many seconds back: its last contact by
 /// either clock, and the last time that Tarantool ran.
 fn held_after_a_start(contact: u32, clock: u32, ran: u32) -> Option<u64> {
-    let tarantool = Instance::new(program()?);
+    let tarantool = TarantoolInstance::new(program()?);
     let store = open(&tarantool.url());
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     ask(&store, put(&tube, 1)).expect("it is put");
@@ -84,7 +84,7 @@ fn a_start_takes_no_tasks_from_living_servers() {
 #[test]
 fn a_server_is_dead_only_after_two_heartbeats_of_another() {
     let Some(program) = program() else { return };
-    let tarantool = Instance::new(program);
+    let tarantool = TarantoolInstance::new(program);
     drop(open(&tarantool.url()));
     // Heartbeats of a second: server b sent one 3.5 and 0.5 seconds ago, and a 3 seconds ago.
     let lost = tarantool.talk(&format!(

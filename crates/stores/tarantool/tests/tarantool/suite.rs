@@ -9,21 +9,21 @@ taskyard_conformance::semaphore_suite!(queue(), run);
 
 #[test]
 fn model_of_semaphores() {
-    for seed in model::seeds(4) {
+    for seed in model::seeds(2) {
         run(async move { rules::model::replay(queue(), seed, 800).await });
     }
 }
 
 #[test]
 fn model() {
-    for seed in model::seeds(4) {
+    for seed in model::seeds(2) {
         run(async move { model::replay(queue(), seed, 1000).await });
     }
 }
 
 #[test]
 fn model_of_gated_tubes() {
-    for seed in model::seeds(4) {
+    for seed in model::seeds(2) {
         run(async move { model::replay_gated(queue(), seed, 800).await });
     }
 }

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::process::{Behavior, Process};
 use crate::fixture::{Client, PROGRAMS, connect, enable_sandboxes, post, try_connect};
-use taskyard_testkit::redis::{Cluster, Instance, program};
+use taskyard_testkit::redis::{RedisCluster, RedisInstance, program};
 
 /// Redis keeps nothing on disk.
 pub const FORGETFUL: &[&str] = &["--appendonly", "no", "--save", ""];
@@ -48,9 +48,9 @@ impl Drop for Part {
 
 /// The Redis of a pool.
 pub enum RedisServer {
-    One(Instance),
-    Shared(Arc<Instance>),
-    Many(Cluster),
+    One(RedisInstance),
+    Shared(Arc<RedisInstance>),
+    Many(RedisCluster),
 }
 
 pub struct RedisFixture {
@@ -62,7 +62,7 @@ pub struct RedisFixture {
 }
 
 /// A gateway of this process.
-pub struct Gateway {
+pub struct TestGateway {
     far: GatewayAddress,
     _gateway: RedisGateway,
     serving: JoinHandle<()>,
@@ -74,7 +74,7 @@ pub struct GatewayAddress {
     pub address: String,
 }
 
-impl std::ops::Deref for Gateway {
+impl std::ops::Deref for TestGateway {
     type Target = GatewayAddress;
 
     fn deref(&self) -> &GatewayAddress {
@@ -85,26 +85,26 @@ impl std::ops::Deref for Gateway {
 impl RedisFixture {
     /// A Redis without parts; `None` if no Redis is available.
     pub fn new(backends: u32, more: &str) -> Option<Self> {
-        let redis = Instance::with(program()?, FORGETFUL);
+        let redis = RedisInstance::with(program()?, FORGETFUL);
         let url = redis.url();
         Some(RedisFixture::at(RedisServer::One(redis), url, backends, more))
     }
 
     /// A pool beside others: its keys begin with this prefix.
-    pub fn beside(redis: &Arc<Instance>, prefix: &str, backends: u32, more: &str) -> Self {
+    pub fn beside(redis: &Arc<RedisInstance>, prefix: &str, backends: u32, more: &str) -> Self {
         let url = format!("{}?prefix={prefix}", redis.url());
         RedisFixture::at(RedisServer::Shared(redis.clone()), url, backends, more)
     }
 
     /// Three masters with a replica each.
     pub fn of_cluster(backends: u32, more: &str) -> Option<Self> {
-        let cluster = Cluster::new(&program()?);
+        let cluster = RedisCluster::new(&program()?);
         let url = cluster.url();
         Some(RedisFixture::at(RedisServer::Many(cluster), url, backends, more))
     }
 
     /// The server that has the pool.
-    pub fn redis(&self) -> &Instance {
+    pub fn redis(&self) -> &RedisInstance {
         match &self.home {
             RedisServer::One(redis) => redis,
             RedisServer::Shared(redis) => redis,
@@ -113,7 +113,7 @@ impl RedisFixture {
     }
 
     /// The cluster, if there is one.
-    pub fn cluster(&self) -> Option<&Cluster> {
+    pub fn cluster(&self) -> Option<&RedisCluster> {
         match &self.home {
             RedisServer::One(_) | RedisServer::Shared(_) => None,
             RedisServer::Many(cluster) => Some(cluster),
@@ -207,12 +207,12 @@ impl RedisFixture {
         Part { stop: Some(stop), task }
     }
 
-    pub async fn gateway(&self) -> Gateway {
+    pub async fn gateway(&self) -> TestGateway {
         self.gateway_trusting(BackendTrust::default()).await
     }
 
     /// A gateway that connects only to these backends.
-    pub async fn gateway_trusting(&self, trust: BackendTrust) -> Gateway {
+    pub async fn gateway_trusting(&self, trust: BackendTrust) -> TestGateway {
         let site = self.site("gateway");
         let gateway = RedisGateway::with_trust(&self.config, &site, trust).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -220,7 +220,7 @@ impl RedisFixture {
         let app =
             router(gateway.gateway().clone()).into_make_service_with_connect_info::<SocketAddr>();
         let serving = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-        Gateway { far: GatewayAddress { address }, _gateway: gateway, serving }
+        TestGateway { far: GatewayAddress { address }, _gateway: gateway, serving }
     }
 
     pub async fn status(&self) -> Value {
@@ -310,7 +310,7 @@ impl GatewayAddress {
     }
 }
 
-impl Drop for Gateway {
+impl Drop for TestGateway {
     fn drop(&mut self) {
         self.serving.abort();
     }

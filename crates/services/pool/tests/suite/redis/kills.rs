@@ -18,7 +18,7 @@ use super::fake_runner::FakeRunner;
 use super::fixture::{FORGETFUL, GatewayAddress, Part, RedisFixture};
 use super::process::{Behavior, Process};
 use crate::fixture::Client;
-use taskyard_testkit::redis::{Instance, program};
+use taskyard_testkit::redis::{RedisInstance, program};
 
 const CONFIG: &str = "leases: {task_seconds: 3, backend_seconds: 1.2, leader_seconds: 0.8}\n\
                       classes: [{name: fast, seconds: 0.2, limit: 100%}, {name: slow, seconds: 5, limit: 1}]\n";
@@ -36,7 +36,7 @@ const TRIES: usize = 30;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Role {
     Scheduler,
-    Gateway,
+    TestGateway,
     Backend,
 }
 
@@ -49,7 +49,7 @@ struct RoundResult {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_part_may_be_killed_before_and_after_every_call() {
     let Some(program) = program() else { return };
-    let redis = Arc::new(Instance::with(program, FORGETFUL));
+    let redis = Arc::new(RedisInstance::with(program, FORGETFUL));
     let audit = Arc::new(Audit::follow(redis.port(), &LIMITS));
     let counts = rounds_without_kills(&redis, &audit).await;
     let seen: BTreeSet<String> = counts.keys().map(|(_, function)| function.clone()).collect();
@@ -73,12 +73,12 @@ async fn every_part_may_be_killed_before_and_after_every_call() {
 /// How often each part calls each function. On a busy machine the scheduler may lose its lead early, so there may be
 /// more than one such round.
 async fn rounds_without_kills(
-    redis: &Arc<Instance>,
+    redis: &Arc<RedisInstance>,
     audit: &Arc<Audit>,
 ) -> BTreeMap<(Role, String), usize> {
     let mut counts = BTreeMap::new();
     for _ in 0..ROUNDS_WITHOUT_KILLS_MAX {
-        let roles = [Role::Scheduler, Role::Gateway, Role::Backend];
+        let roles = [Role::Scheduler, Role::TestGateway, Role::Backend];
         let behaviors = roles.map(|role| (role, Behavior::Reports));
         counts.clear();
         for (role, result) in rounds(redis, audit, behaviors.into()).await {
@@ -102,14 +102,14 @@ fn spread(count: usize) -> BTreeSet<usize> {
 }
 
 /// All functions of the library.
-fn functions(redis: &Instance) -> BTreeSet<String> {
+fn functions(redis: &RedisInstance) -> BTreeSet<String> {
     let list = redis.talk(&["FUNCTION", "LIST", "LIBRARYNAME", "taskyard_pool*"]);
     let names = list.lines().filter_map(|line| line.trim().strip_prefix("taskyard_pool_"));
     names.filter_map(|name| name.split_once('_')).map(|(_, name)| name.to_owned()).collect()
 }
 
 async fn rounds(
-    redis: &Arc<Instance>,
+    redis: &Arc<RedisInstance>,
     audit: &Arc<Audit>,
     behaviors: Vec<(Role, Behavior)>,
 ) -> Vec<(Role, RoundResult)> {
@@ -122,7 +122,7 @@ async fn rounds(
 
 /// One pool from its start to its end.
 async fn round(
-    redis: Arc<Instance>,
+    redis: Arc<RedisInstance>,
     audit: Arc<Audit>,
     role: Role,
     behavior: Behavior,
@@ -140,7 +140,7 @@ async fn round(
     }
     let _scheduler = fixture.scheduler("steady");
     let steady = fixture.gateway().await;
-    let gateway = victim(Role::Gateway, "gateway");
+    let gateway = victim(Role::TestGateway, "gateway");
     let far = match &gateway {
         Some(process) => GatewayAddress { address: process.ready_line.clone() },
         None => GatewayAddress::clone(&steady),
@@ -172,7 +172,7 @@ async fn round(
     let victim: Process = victim.expect("one process is to be killed");
     let (killed, calls) = block_in_place(|| victim.stop());
     for count in ends {
-        let alone = role == Role::Gateway && killed && count == 0;
+        let alone = role == Role::TestGateway && killed && count == 0;
         assert!(count == 1 || alone, "{name}: a client received {count} ends");
     }
     fixture.until_empty().await;

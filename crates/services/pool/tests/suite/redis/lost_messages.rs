@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::{WebSocketStream, accept_async};
 
-use super::fixture::{Gateway, Part, RedisFixture};
+use super::fixture::{Part, RedisFixture, TestGateway};
 use super::forged_messages::submit;
 use crate::fixture::Client;
 
@@ -23,7 +23,7 @@ use crate::fixture::Client;
 struct ManualBackend {
     fixture: RedisFixture,
     scheduler: Option<Part>,
-    gateway: Gateway,
+    gateway: TestGateway,
     number: Mutex<String>,
     listener: TcpListener,
 }

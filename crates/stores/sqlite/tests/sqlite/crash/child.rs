@@ -1,4 +1,4 @@
-//! The process that is killed.
+//! Runs random batches in the process that is killed.
 
 use std::io::Write;
 use std::path::Path;
@@ -11,13 +11,13 @@ use taskyard_store::OpenOptions;
 use taskyard_store_sqlite::SqliteStore;
 
 use super::script::{Line, SCRAP, Step, TEMPORARY, TUBES, Verb, payload};
-use crate::yard::{NOW, create, delete, finish, name, put, run_at, take};
+use crate::fixture::{NOW, create, delete, finish, name, put, run_at, take};
 
-/// The variables that tell the child where to work and with which seed.
+/// The environment variables with the folder and the seed of the child.
 pub const FOLDER: &str = "TASKYARD_CRASH_FOLDER";
 pub const SEED: &str = "TASKYARD_CRASH_SEED";
 
-/// No test: the crash test runs it in a process of its own.
+/// Not a test: the crash test runs it in a process of its own.
 #[test]
 fn child() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
@@ -26,62 +26,62 @@ fn child() {
 }
 
 fn work(folder: &Path, seed: u64) {
-    // The harness has begun a line.
+    // The harness has printed a line without its end.
     println!();
-    say(&Line::Hello);
+    print_line(&Line::Start);
     // Little memory, so that payloads are read back from disk too.
     let options = OpenOptions { memory_bytes: 64 << 10, ..OpenOptions::default() };
     let store = SqliteStore::open(folder, &options).expect("the store opens");
-    // Few pages, so that many of the kills hit a checkpoint or a log that begins anew.
+    // Few pages, so that many kills hit a checkpoint or a reset of the log.
     store.set_checkpoint_pages(50);
     let mut client = Client::new(seed);
     client.create_tubes(&store);
     for _ in 0..100_000 {
         let batch = client.batch();
-        say(&Line::Begin { now: client.now().as_micros(), steps: batch.steps.clone() });
+        print_line(&Line::Begin { now: client.now().as_micros(), steps: batch.steps.clone() });
         let replies = run_at(&store, client.now(), batch.commands.clone()).expect("payloads load");
         let replies = replies.into_iter().map(|reply| reply.expect("the batch succeeds")).collect();
-        say(&client.settle(batch, replies));
+        print_line(&client.apply_replies(batch, replies));
     }
 }
 
-fn say(line: &Line) {
+fn print_line(line: &Line) {
     let mut out = std::io::stdout().lock();
-    let said = writeln!(out, "{line}").and_then(|()| out.flush());
-    // Nobody listens any more: the parent is gone.
-    if said.is_err() {
+    let printed = writeln!(out, "{line}").and_then(|()| out.flush());
+    // The parent has ended.
+    if printed.is_err() {
         std::process::exit(0);
     }
 }
 
-/// Commands, and what of them must be durable.
+/// Commands and their durable effects.
 #[derive(Default)]
-struct Batch {
+struct ChildBatch {
     commands: Vec<Command>,
     steps: Vec<Step>,
 }
 
-impl Batch {
+impl ChildBatch {
     fn add(&mut self, tube: usize, verb: Verb, command: Command) {
         self.steps.push(Step { tube, verb });
         self.commands.push(command);
     }
 }
 
-/// What the child knows of a tube.
+/// The state of a tube as the child knows it.
 #[derive(Default)]
-struct Known {
+struct TubeState {
     held: Vec<Task>,
-    /// Tasks that are there, whoever holds them.
+    /// Existing tasks, taken or not.
     present: Vec<u64>,
-    /// The id of the next put, once one was answered.
+    /// The id of the next put, known after the first reply.
     next_id: Option<u64>,
 }
 
 struct Client {
     random: fastrand::Rng,
     batches: i64,
-    tubes: [Known; 3],
+    tubes: [TubeState; 3],
 }
 
 impl Client {
@@ -105,11 +105,11 @@ impl Client {
         }
     }
 
-    fn batch(&mut self) -> Batch {
+    fn batch(&mut self) -> ChildBatch {
         self.batches += 1;
-        let mut batch = Batch::default();
+        let mut batch = ChildBatch::default();
         for _ in 0..self.random.u8(1..8) {
-            // Half of it happens in the first tube.
+            // Half of the commands use the first tube.
             let tube = [0, 0, 0, SCRAP, SCRAP, TEMPORARY][self.random.usize(..6)];
             match self.random.u8(..20) {
                 0..6 => self.put(&mut batch, tube),
@@ -122,13 +122,13 @@ impl Client {
                 }
                 18 => self.delete(&mut batch, tube),
                 _ if tube == SCRAP => self.truncate(&mut batch, tube),
-                _ => self.flash(&mut batch, tube),
+                _ => self.put_and_delete(&mut batch, tube),
             }
         }
         batch
     }
 
-    fn put(&mut self, batch: &mut Batch, tube: usize) {
+    fn put(&mut self, batch: &mut ChildBatch, tube: usize) {
         let count = self.random.usize(1..6);
         let mut tasks = Vec::new();
         for _ in 0..count {
@@ -146,7 +146,7 @@ impl Client {
         batch.commands.push(put(TUBES[tube], tasks));
     }
 
-    fn finish(&mut self, batch: &mut Batch, tube: usize) {
+    fn finish(&mut self, batch: &mut ChildBatch, tube: usize) {
         let known = &mut self.tubes[tube];
         if known.held.is_empty() {
             return;
@@ -168,7 +168,7 @@ impl Client {
         batch.add(tube, verb, finish(TUBES[tube], &task, how));
     }
 
-    fn delete(&mut self, batch: &mut Batch, tube: usize) {
+    fn delete(&mut self, batch: &mut ChildBatch, tube: usize) {
         let known = &mut self.tubes[tube];
         if known.present.is_empty() {
             return;
@@ -178,22 +178,22 @@ impl Client {
         batch.add(tube, Verb::Delete(id), delete(TUBES[tube], [id]));
     }
 
-    fn truncate(&mut self, batch: &mut Batch, tube: usize) {
+    fn truncate(&mut self, batch: &mut ChildBatch, tube: usize) {
         let known = &mut self.tubes[tube];
-        *known = Known { next_id: known.next_id, ..Known::default() };
+        *known = TubeState { next_id: known.next_id, ..TubeState::default() };
         batch.add(tube, Verb::Truncate, Command::Truncate { tube: name(TUBES[tube]) });
     }
 
-    /// A task that comes and goes within the batch, so that only its id is left of it.
-    fn flash(&mut self, batch: &mut Batch, tube: usize) {
+    /// A task that is put and deleted in the same batch, so that only its id is used.
+    fn put_and_delete(&mut self, batch: &mut ChildBatch, tube: usize) {
         let Some(id) = self.tubes[tube].next_id else { return };
         self.tubes[tube].next_id = Some(id + 1);
-        batch.commands.push(put(TUBES[tube], vec![NewTask::new(Body::new(b"flash"))]));
-        batch.add(tube, Verb::Flash, delete(TUBES[tube], [id]));
+        batch.commands.push(put(TUBES[tube], vec![NewTask::new(Body::new(b"put_and_delete"))]));
+        batch.add(tube, Verb::PutDeleted, delete(TUBES[tube], [id]));
     }
 
-    /// Learns from the answers, and tells what to say of them.
-    fn settle(&mut self, batch: Batch, replies: Vec<Reply>) -> Line {
+    /// Updates the state with the replies, and returns the line to print.
+    fn apply_replies(&mut self, batch: ChildBatch, replies: Vec<Reply>) -> Line {
         let (mut ids, mut leases) = (Vec::new(), Vec::new());
         for (command, reply) in batch.commands.iter().zip(replies) {
             match (command, reply) {
@@ -228,11 +228,11 @@ impl Client {
                 (command, reply) => panic!("{command:?} answered {reply:?}"),
             }
         }
-        self.tubes.iter_mut().for_each(Known::tidy);
+        self.tubes.iter_mut().for_each(TubeState::tidy);
         Line::Done { ids, leases }
     }
 
-    /// What a take of the same batch delivered before it was deleted is gone.
+    /// A task that a take of the same batch delivered before it was deleted does not exist.
     fn forget_deleted(&mut self, command: &Command) {
         let Command::Delete { tube, ids, .. } = command else { return };
         let known = &mut self.tubes[number(tube.as_str())];
@@ -241,7 +241,7 @@ impl Client {
     }
 }
 
-impl Known {
+impl TubeState {
     fn tidy(&mut self) {
         self.present.sort_unstable();
         self.present.dedup();

@@ -1,4 +1,4 @@
-//! What must be on disk, as far as the child has said.
+//! Models what must be on disk, from the lines that the child printed.
 
 use std::collections::BTreeMap;
 
@@ -6,22 +6,22 @@ use taskyard_core::{Reply, Span, State, Task, Timestamp};
 use taskyard_store_sqlite::SqliteStore;
 
 use super::script::{Line, SCRAP, Step, TEMPORARY, TUBES, Verb, payload};
-use crate::yard::{must, peek, tubes};
+use crate::fixture::{must, peek, tubes};
 
 /// Tasks of one tube by id.
 type Tasks = BTreeMap<u64, Expected>;
 
-/// Ids of tasks that are expected though nobody was told theirs: they come after all others.
+/// Placeholder ids of expected tasks whose ids were not printed; higher than all others.
 const UNKNOWN_ID: u64 = 1 << 60;
 
-/// What is known of everything the children did.
+/// The expected state after everything the children did.
 #[derive(Debug, Default)]
 pub struct Model {
     tasks: [Tasks; 2],
-    /// The first id of each tube that nobody has heard of.
-    unheard: [u64; 3],
+    /// The first id of each tube that was never printed.
+    unprinted: [u64; 3],
     lease_last: Option<u64>,
-    /// The batch that was not answered.
+    /// The batch without a reply.
     in_flight: Option<(i64, Vec<Step>)>,
     batches: usize,
 }
@@ -36,46 +36,46 @@ struct Expected {
 }
 
 impl Model {
-    /// How many batches were answered.
+    /// Number of batches with a reply.
     pub fn batches(&self) -> usize {
         self.batches
     }
 
-    /// Learns what a child said.
+    /// Applies the lines of a child.
     pub fn read(&mut self, lines: &[Line]) {
-        assert_eq!(self.in_flight, None, "the last one was decided by a comparison");
+        assert_eq!(self.in_flight, None, "a comparison has decided the last batch");
         for line in lines {
             match line {
-                Line::Hello => {}
+                Line::Start => {}
                 Line::Begin { now, steps } => self.in_flight = Some((*now, steps.clone())),
                 Line::Done { ids, leases } => {
                     let (now, steps) = self.in_flight.take().expect("it has begun");
                     self.batches += 1;
-                    self.hear(&steps, ids, leases);
+                    self.check_numbers(&steps, ids, leases);
                     apply(&mut self.tasks, now, &steps, ids.iter().copied());
                 }
             }
         }
     }
 
-    /// Ids and leases are never given twice, whatever crashed in between.
-    fn hear(&mut self, steps: &[Step], ids: &[u64], leases: &[u64]) {
-        let puts = steps.iter().filter(|s| matches!(s.verb, Verb::Put { .. } | Verb::Flash));
+    /// Checks that ids and leases are never issued twice, even after a crash.
+    fn check_numbers(&mut self, steps: &[Step], ids: &[u64], leases: &[u64]) {
+        let puts = steps.iter().filter(|s| matches!(s.verb, Verb::Put { .. } | Verb::PutDeleted));
         let puts: Vec<_> = puts.collect();
         assert_eq!(puts.len(), ids.len(), "an id for each put");
         for (put, id) in puts.iter().zip(ids) {
-            let unheard = &mut self.unheard[put.tube];
-            assert!(id >= unheard, "id {id} of {} was given before", TUBES[put.tube]);
-            *unheard = id + 1;
+            let unprinted = &mut self.unprinted[put.tube];
+            assert!(id >= unprinted, "id {id} of {} was issued before", TUBES[put.tube]);
+            *unprinted = id + 1;
         }
         for lease in leases {
-            assert!(self.lease_last < Some(*lease), "lease {lease} was given before");
+            assert!(self.lease_last < Some(*lease), "lease {lease} was issued before");
             self.lease_last = Some(*lease);
         }
     }
 
-    /// Compares with what a store that was opened after the kill has, and decides whether the batch
-    /// that was not answered took place.
+    /// Compares with a store that was opened after the kill, and decides whether the batch without a reply
+    /// was executed.
     pub fn compare(&mut self, store: &SqliteStore) {
         let in_flight = self.in_flight.take();
         let (now, steps) = in_flight.clone().unwrap_or_default();
@@ -89,7 +89,7 @@ impl Model {
         let mut after = self.tasks.clone();
         apply(&mut after, now, &steps, UNKNOWN_ID..);
         for tube in [0, SCRAP] {
-            self.name_unknown(tube, &mut after[tube], &found[tube]);
+            self.assign_unknown_ids(tube, &mut after[tube], &found[tube]);
         }
         if found != after {
             panic!("{}", difference(&self.tasks, &after, &found, &in_flight));
@@ -99,12 +99,12 @@ impl Model {
 
     fn find(&self, store: &SqliteStore, tube: usize, more: u64) -> Tasks {
         let Some(info) = tubes(store).into_iter().find(|t| t.name.as_str() == TUBES[tube]) else {
-            assert_eq!(self.batches, 0, "the tube {} is gone", TUBES[tube]);
+            assert_eq!(self.batches, 0, "the tube {} is missing", TUBES[tube]);
             return Tasks::new();
         };
         let present = self.tasks[tube].keys().copied();
-        let fresh = self.unheard[tube]..self.unheard[tube] + more;
-        let old = (0..self.unheard[tube]).filter(|id| !self.tasks[tube].contains_key(id));
+        let fresh = self.unprinted[tube]..self.unprinted[tube] + more;
+        let old = (0..self.unprinted[tube]).filter(|id| !self.tasks[tube].contains_key(id));
         let Reply::Tasks(tasks) = must(store, peek(TUBES[tube], present.chain(old).chain(fresh)))
         else {
             panic!("a peek answers tasks");
@@ -113,13 +113,13 @@ impl Model {
         tasks.into_iter().map(|task| (task.id.0, Expected::from(&task))).collect()
     }
 
-    /// Gives expected tasks of unknown ids the new ids that were found, in order.
-    fn name_unknown(&mut self, tube: usize, after: &mut Tasks, found: &Tasks) {
+    /// Gives expected tasks with unknown ids the new ids that were found, in order.
+    fn assign_unknown_ids(&mut self, tube: usize, after: &mut Tasks, found: &Tasks) {
         let unknown = after.split_off(&UNKNOWN_ID);
-        let new = found.range(self.unheard[tube]..).map(|(id, _)| *id);
+        let new = found.range(self.unprinted[tube]..).map(|(id, _)| *id);
         after.extend(new.zip(unknown.into_values()));
         if let Some((last, _)) = found.last_key_value() {
-            self.unheard[tube] = self.unheard[tube].max(last + 1);
+            self.unprinted[tube] = self.unprinted[tube].max(last + 1);
         }
     }
 }
@@ -143,7 +143,7 @@ fn apply(tubes: &mut [Tasks; 2], now: i64, steps: &[Step], ids: impl IntoIterato
     };
     for step in steps {
         let id = match step.verb {
-            Verb::Put { .. } | Verb::Flash => ids.next().expect("an id for each put"),
+            Verb::Put { .. } | Verb::PutDeleted => ids.next().expect("an id for each put"),
             _ => 0,
         };
         let Some(tasks) = tubes.get_mut(step.tube) else { continue };
@@ -152,15 +152,15 @@ fn apply(tubes: &mut [Tasks; 2], now: i64, steps: &[Step], ids: impl IntoIterato
                 let (state, due) = later(delay_s);
                 tasks.insert(id, Expected { token, pri, attempts: 0, state, due });
             }
-            Verb::Flash => {}
-            Verb::Ack(id) | Verb::Delete(id) => _ = tasks.remove(&id).expect("it was there"),
+            Verb::PutDeleted => {}
+            Verb::Ack(id) | Verb::Delete(id) => _ = tasks.remove(&id).expect("the task exists"),
             Verb::Release { id, delay_s } => {
-                let task = tasks.get_mut(&id).expect("it was there");
+                let task = tasks.get_mut(&id).expect("the task exists");
                 task.attempts += 1;
                 (task.state, task.due) = later(delay_s);
             }
             Verb::Bury(id) => {
-                let task = tasks.get_mut(&id).expect("it was there");
+                let task = tasks.get_mut(&id).expect("the task exists");
                 (task.state, task.due) = (State::Buried, None);
             }
             Verb::Kick(count) => kick(tasks, count),
@@ -169,7 +169,7 @@ fn apply(tubes: &mut [Tasks; 2], now: i64, steps: &[Step], ids: impl IntoIterato
     }
 }
 
-/// The buried of the lowest (pri, id) come back first.
+/// Kicks the buried tasks with the lowest (pri, id) first.
 fn kick(tasks: &mut Tasks, count: u64) {
     let mut buried: Vec<_> =
         tasks.iter_mut().filter(|(_, task)| task.state == State::Buried).collect();
@@ -185,7 +185,7 @@ fn difference(
     found: &[Tasks; 2],
     in_flight: &Option<(i64, Vec<Step>)>,
 ) -> String {
-    let mut text = format!("neither without nor with {in_flight:?}");
+    let mut text = format!("the content matches neither the state before nor after {in_flight:?}");
     for tube in [0, SCRAP] {
         let ids: std::collections::BTreeSet<_> =
             [before, after, found].iter().flat_map(|tubes| tubes[tube].keys()).collect();

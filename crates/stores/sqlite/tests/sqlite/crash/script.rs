@@ -1,8 +1,8 @@
-//! What the child says: the batches it is about to run and what came of them.
+//! Defines the lines that the child prints: the batches it is about to run and their results.
 
 use std::fmt;
 
-/// The tubes of the crash test: one as usual, one that is truncated now and then, a temporary one.
+/// The tubes of the crash test: a plain one, one that is truncated now and then, a temporary one.
 pub const TUBES: [&str; 3] = ["mail", "scrap", "temporary"];
 pub const SCRAP: usize = 1;
 pub const TEMPORARY: usize = 2;
@@ -10,15 +10,15 @@ pub const TEMPORARY: usize = 2;
 /// A line of the child.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Line {
-    /// The folder is about to be opened.
-    Hello,
-    /// A batch is about to run at this moment, in microseconds.
+    /// The child is about to open the folder.
+    Start,
+    /// A batch is about to run at this time, in microseconds.
     Begin { now: i64, steps: Vec<Step> },
-    /// The store has answered: the ids of what was put and the leases of what was taken, in order.
+    /// The store has replied: the ids of the put tasks and the leases of the taken ones, in order.
     Done { ids: Vec<u64>, leases: Vec<u64> },
 }
 
-/// What a batch does that disk must know of. The number after the tube is a task's id or a count.
+/// A durable effect of a batch. The number after the tube is a task's id or a count.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
     pub tube: usize,
@@ -27,14 +27,14 @@ pub struct Step {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verb {
-    /// The token tells the payload.
+    /// The token determines the payload.
     Put {
         token: u64,
         pri: u64,
         delay_s: u64,
     },
     /// Put and deleted in the same batch.
-    Flash,
+    PutDeleted,
     Ack(u64),
     Release {
         id: u64,
@@ -49,7 +49,7 @@ pub enum Verb {
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Line::Hello => write!(f, "@hello"),
+            Line::Start => write!(f, "@start"),
             Line::Begin { now, steps } => {
                 write!(f, "@begin {now}")?;
                 steps.iter().try_for_each(|step| write!(f, " {}", step.text()))
@@ -60,17 +60,17 @@ impl fmt::Display for Line {
 }
 
 impl Line {
-    /// The line in this text; `None` for what somebody else printed.
+    /// Parses a line; `None` for output of the test harness.
     pub fn parse(text: &str) -> Option<Line> {
         let mut words = text.strip_prefix('@')?.split(' ');
         Some(match words.next()? {
-            "hello" => Line::Hello,
+            "start" => Line::Start,
             "begin" => Line::Begin {
                 now: words.next()?.parse().ok()?,
                 steps: words.map(Step::parse).collect(),
             },
             "done" => Line::Done { ids: split(words.next()?), leases: split(words.next()?) },
-            other => panic!("the child said {other:?}"),
+            other => panic!("the child printed {other:?}"),
         })
     }
 }
@@ -79,7 +79,7 @@ impl Step {
     fn text(&self) -> String {
         let (verb, a, b, c) = match self.verb {
             Verb::Put { token, pri, delay_s } => ("put", token, pri, delay_s),
-            Verb::Flash => ("flash", 0, 0, 0),
+            Verb::PutDeleted => ("put_deleted", 0, 0, 0),
             Verb::Ack(id) => ("ack", id, 0, 0),
             Verb::Release { id, delay_s } => ("release", id, delay_s, 0),
             Verb::Bury(id) => ("bury", id, 0, 0),
@@ -97,7 +97,7 @@ impl Step {
         let (tube, a, b, c): (u64, u64, u64, u64) = (number(), number(), number(), number());
         let verb = match verb {
             "put" => Verb::Put { token: a, pri: b, delay_s: c },
-            "flash" => Verb::Flash,
+            "put_deleted" => Verb::PutDeleted,
             "ack" => Verb::Ack(a),
             "release" => Verb::Release { id: a, delay_s: b },
             "bury" => Verb::Bury(a),
@@ -110,8 +110,8 @@ impl Step {
     }
 }
 
-/// The payload that a token stands for: one in sixteen is large, so that the log is emptied now and
-/// then while the child runs.
+/// The payload of a token: one in sixteen is large, so that the log is emptied now and then while the child
+/// runs.
 pub fn payload(token: u64) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(token);
     let length =

@@ -1,4 +1,4 @@
-//! A payload that turns out to be damaged while the store runs.
+//! Tests a payload whose damage is detected while the store runs.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use taskyard_core::{Body, Error, Kind, NewTask, Reply, TubeOptions};
 use taskyard_store::{OpenOptions, Store};
 use taskyard_store_sqlite::SqliteStore;
 
-use crate::yard::{
+use crate::fixture::{
     NOW, block_on, close, create, delete, fast_folder, finish_now, must, open, peek, put, put_now,
     take_now,
 };
@@ -26,10 +26,10 @@ fn with_ten_tasks(folder: &Path, damage: &str) -> SqliteStore {
     close(store);
     change_rows(folder, damage);
     let options = OpenOptions { memory_bytes: 0, ..OpenOptions::default() };
-    SqliteStore::open(folder, &options).expect("payloads are not looked at")
+    SqliteStore::open(folder, &options).expect("payloads are not checked")
 }
 
-/// Loads all ten at once; the store is asked as the engine asks it.
+/// Loads all ten at once, as the engine does.
 fn load_all(store: &SqliteStore) -> Vec<Result<Option<Body>, Error>> {
     let executed = block_on(store.execute(NOW, vec![peek("q", 0..10)]));
     assert!(matches!(&executed.replies[..], [Ok(Reply::Tasks(tasks))] if tasks.len() == 10));
@@ -39,7 +39,7 @@ fn load_all(store: &SqliteStore) -> Vec<Result<Option<Body>, Error>> {
 }
 
 #[test]
-fn one_that_cannot_be_read_answers_an_error_and_the_others_are_read() {
+fn an_unreadable_payload_is_an_error_and_the_others_are_read() {
     for damage in [
         "UPDATE task SET data = x'00' WHERE key = 4",
         "UPDATE task SET data = 'text' WHERE key = 4",
@@ -60,11 +60,11 @@ fn one_that_cannot_be_read_answers_an_error_and_the_others_are_read() {
 }
 
 #[test]
-fn the_store_goes_on_beside_one_that_cannot_be_read() {
+fn the_store_works_on_with_an_unreadable_payload() {
     let folder = fast_folder();
     let store = with_ten_tasks(folder.path(), "UPDATE task SET data = x'00' WHERE key = 4");
     assert!(load_all(&store)[4].is_err());
-    // The same again: nothing was broken by the first look.
+    // The same again: the first load did not break anything.
     assert!(load_all(&store)[4].is_err());
     let before = take_now(&store, "q", 4);
     before.iter().for_each(|task| finish_now(&store, "q", task, taskyard_core::Finish::Ack));
@@ -78,13 +78,13 @@ fn the_store_goes_on_beside_one_that_cannot_be_read() {
     close(open(folder.path()));
 }
 
-/// A row that is gone altogether is not the same as a task that somebody finished meanwhile.
+/// A missing row is not the same as a task that was finished meanwhile.
 #[test]
-fn one_whose_row_is_gone_answers_an_error_too() {
+fn a_missing_row_is_an_error_too() {
     let folder = fast_folder();
     let store = with_ten_tasks(folder.path(), "SELECT 1");
     change_rows(folder.path(), "DELETE FROM task WHERE key = 4");
     let bodies = load_all(&store);
-    assert!(matches!(&bodies[4], Err(Error::Store(what)) if what.contains("not found")));
+    assert!(matches!(&bodies[4], Err(Error::Store(what)) if what.contains("row is missing")));
     assert_eq!(bodies.iter().filter(|body| matches!(body, Ok(Some(_)))).count(), 9);
 }

@@ -1,4 +1,4 @@
-//! Folders to be damaged: the same history of tasks, stopped in different ways.
+//! Creates folders to damage: the same history of tasks, stopped in different ways.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,28 +9,28 @@ use taskyard_store::Store;
 use taskyard_store_sqlite::SqliteStore;
 use tempfile::TempDir;
 
-use crate::yard::{
-    Content, block_on, close, content, copy, create, delete, fast_folder, finish, must, name, open,
-    open_straight, put_now, take_now,
+use crate::fixture::{
+    TaskContent, block_on, close, content, copy, create, delete, fast_folder, finish, must, name,
+    open, open_without_journal, put_now, take_now,
 };
 
-/// No task of a sample has this id or a higher one.
+/// All ids of a sample are lower than this.
 pub const IDS: u64 = 1700;
 
-/// A folder and what is in it.
+/// A folder and its content.
 pub struct Sample {
     folder: TempDir,
     pub name: &'static str,
-    /// What must be found in it.
-    pub content: Content,
-    /// The payload of every task that was ever put, by the number of its tube and its id.
+    /// The expected content.
+    pub content: TaskContent,
+    /// The payload of every task that was put, by the number of its tube and its id.
     pub payloads: BTreeMap<(u32, u64), Body>,
     /// The names of the tubes and their options, as text.
     pub tubes: String,
 }
 
 impl Sample {
-    /// Closed properly: one file has everything.
+    /// Closed: one file has everything.
     pub fn closed() -> Sample {
         Sample::new("closed", |_| {})
     }
@@ -48,9 +48,9 @@ impl Sample {
         })
     }
 
-    /// The log was copied and has begun anew.
-    pub fn begun_anew() -> Sample {
-        Sample::new("begun anew", |history| {
+    /// The log was copied and reset.
+    pub fn log_reset() -> Sample {
+        Sample::new("log reset", |history| {
             later_work(history);
             history.copy_log();
             history.put("mail", 20, 50);
@@ -62,7 +62,7 @@ impl Sample {
     pub fn journaled() -> Sample {
         Sample::new("journaled", |history| {
             history.store.set_journal_bytes(1 << 20);
-            history.store.set_journal_patience(Duration::MAX);
+            history.store.set_journal_delay(Duration::MAX);
             later_work(history);
             history.put("mail", 20, 50);
             history.finish(30, Finish::Ack);
@@ -73,8 +73,8 @@ impl Sample {
     }
 
     /// The database has everything, from a log that was copied, and the journal still has the same.
-    pub fn followed() -> Sample {
-        Sample::new("followed", |history| {
+    pub fn applied() -> Sample {
+        Sample::new("applied", |history| {
             history.store.set_journal_bytes(1 << 20);
             later_work(history);
             history.put("mail", 20, 50);
@@ -87,7 +87,7 @@ impl Sample {
     fn new(name: &'static str, later: impl FnOnce(&mut History)) -> Sample {
         let made = fast_folder();
         let mut history =
-            History { store: open_straight(made.path()), made, payloads: BTreeMap::new() };
+            History { store: open_without_journal(made.path()), made, payloads: BTreeMap::new() };
         early_work(&mut history);
         block_on(history.store.close()).expect("the store closes");
         history = history.reopen();
@@ -97,9 +97,9 @@ impl Sample {
             block_on(history.store.close()).expect("the store closes");
         }
         copy(history.made.path(), folder.path().to_owned());
-        // What a copy of the folder gives back, seen in another copy.
+        // The content, read from another copy of the folder.
         let twin = open(&copy(history.made.path(), history.made.path().join("twin")));
-        let content = content(&twin, IDS).expect("a sound store can be read");
+        let content = content(&twin, IDS).expect("an intact store can be read");
         let tubes = describe_tubes(&twin);
         close(twin);
         assert!(content.len() > 1500, "{} tasks", content.len());
@@ -116,13 +116,13 @@ impl Sample {
     }
 }
 
-/// The tubes of a store, without what depends on the moment.
+/// The tubes of a store, without values that depend on the time.
 pub fn describe_tubes(store: &SqliteStore) -> String {
-    let tubes = crate::yard::tubes(store);
+    let tubes = crate::fixture::tubes(store);
     tubes.iter().map(|tube| format!("{} {} {:?}\n", tube.number, tube.name, tube.options)).collect()
 }
 
-/// A store at work.
+/// A store in use and the payloads of its tasks.
 struct History {
     made: TempDir,
     store: SqliteStore,
@@ -133,14 +133,15 @@ impl History {
     fn reopen(self) -> History {
         let History { made, store, payloads } = self;
         drop(store);
-        History { store: open_straight(made.path()), made, payloads }
+        History { store: open_without_journal(made.path()), made, payloads }
     }
 
     fn put(&mut self, tube: &str, count: usize, bytes: usize) {
         let mut random = fastrand::Rng::with_seed(bytes as u64);
         let tasks: Vec<NewTask> = (0..count).map(|_| new_task(&mut random, bytes)).collect();
         let bodies: Vec<Body> = tasks.iter().map(|task| task.body.clone()).collect();
-        let number = crate::yard::tubes(&self.store).into_iter().find(|t| t.name.as_str() == tube);
+        let number =
+            crate::fixture::tubes(&self.store).into_iter().find(|t| t.name.as_str() == tube);
         let number = number.map(|tube| tube.number).expect("the tube is there");
         for (id, body) in put_now(&self.store, tube, tasks).into_iter().zip(bodies) {
             self.payloads.insert((number, id), body);
@@ -151,7 +152,7 @@ impl History {
         let tasks = take_now(&self.store, "mail", count);
         assert_eq!(tasks.len(), count);
         let commands = tasks.iter().map(|task| finish("mail", task, how)).collect();
-        let executed = block_on(self.store.execute(crate::yard::NOW, commands));
+        let executed = block_on(self.store.execute(crate::fixture::NOW, commands));
         assert!(executed.replies.iter().all(|r| matches!(r, Ok(Reply::Finished(_)))));
     }
 
@@ -186,7 +187,7 @@ fn early_work(history: &mut History) {
     for (tube, options) in [
         ("mail", TubeOptions::new(Kind::FifoTtl)),
         ("keys", TubeOptions::new(Kind::UtubeTtl)),
-        // These two have nothing but themselves to be missed by.
+        // These two have no tasks whose loss could show theirs.
         ("quiet", paused),
         ("temporary", temporary),
     ] {
@@ -195,13 +196,13 @@ fn early_work(history: &mut History) {
     history.put("mail", 1400, 200);
     history.put("mail", 15, 20_000);
     history.put("keys", 300, 80);
-    // Pages that are free again.
+    // Creates free pages.
     must(&history.store, delete("mail", 200..320));
     history.finish(40, Finish::Ack);
     history.finish(40, Finish::Bury);
 }
 
-/// Several commits of all sorts, with pages of their own.
+/// Several commits of all kinds, with pages of their own.
 fn later_work(history: &mut History) {
     history.put("mail", 150, 200);
     history.finish(30, Finish::Release { delay: Span::from_secs(50_000), counted: true });

@@ -1,4 +1,4 @@
-//! A commit that fails at any of its steps leaves everything as it was.
+//! Tests that a commit that fails at any of its steps changes nothing.
 
 use std::path::Path;
 
@@ -9,17 +9,17 @@ use taskyard_core::{
 use taskyard_store::Store;
 use taskyard_store_sqlite::{Fault, SqliteStore};
 
-use crate::yard::{
-    Content, NOW, block_on, close, content, create, delete, fast_folder, finish, finish_now, must,
-    name, open, peek, put, put_now, run_at, take, take_now, tubes,
+use crate::fixture::{
+    NOW, TaskContent, block_on, close, content, create, delete, fast_folder, finish, finish_now,
+    must, name, open, peek, put, put_now, run_at, take, take_now, tubes,
 };
 
-/// Ids of all tasks of these tests lie below.
+/// All ids of these tests are lower than this.
 const IDS: u64 = 200;
 const SESSION: SessionId = SessionId([7; 16]);
 
 #[test]
-fn a_batch_that_fails_at_any_step_has_not_happened() {
+fn a_batch_that_fails_at_any_step_changes_nothing() {
     let mut failures = 0;
     loop {
         let folder = fast_folder();
@@ -35,7 +35,11 @@ fn a_batch_that_fails_at_any_step_has_not_happened() {
         }
         assert_eq!(everything(&store), before, "step {failures} left something behind");
         store.set_fault(None);
-        assert_eq!(goes_on(store, folder.path(), &held), twin(), "after step {failures}");
+        assert_eq!(
+            continue_after_failure(store, folder.path(), &held),
+            content_without_failure(),
+            "after step {failures}"
+        );
         failures += 1;
     }
     assert!(failures >= 7, "only {failures} steps could fail");
@@ -60,10 +64,10 @@ fn a_batch_that_failed_can_be_repeated() {
     assert_eq!(durable(content(&open(folder.path()), IDS).expect("readable")), durable(after));
 }
 
-/// After a truncate no row of the tube was left to tell which ids had been used, and its own row was
-/// not written: a crash later the ids came again.
+/// After a truncate no row of the tube showed which ids had been used, and its own row was not written: after
+/// a crash the ids were issued again.
 #[test]
-fn ids_are_not_given_again_after_a_truncate() {
+fn ids_are_not_reused_after_a_truncate() {
     let folder = fast_folder();
     let store = open(folder.path());
     must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
@@ -74,10 +78,10 @@ fn ids_are_not_given_again_after_a_truncate() {
     assert_eq!(put_now(&store, "mail", vec![new_task(0)]), [10]);
 }
 
-/// The first command after opening reserved lease numbers on disk even if it only looked, so nothing
-/// could be seen of a store whose disk was full.
+/// The first command after opening reserved lease numbers on disk even if it only read, so a store with a
+/// full disk could not be read.
 #[test]
-fn looking_needs_no_disk() {
+fn reading_needs_no_disk() {
     let folder = fast_folder();
     let (store, _) = prepare(folder.path());
     close(store);
@@ -88,7 +92,7 @@ fn looking_needs_no_disk() {
     assert!(matches!(must(&store, take("empty", 1)), Reply::Taken(tasks) if tasks.is_empty()));
 }
 
-/// A take after opening needs a reserve of leases on disk: if that fails, nothing was taken.
+/// A take after opening needs a reservation of leases on disk: if that fails, nothing is taken.
 #[test]
 fn a_take_without_leases_takes_nothing() {
     let folder = fast_folder();
@@ -103,7 +107,7 @@ fn a_take_without_leases_takes_nothing() {
     assert_eq!(take_now(&store, "mail", 3).len(), 3);
 }
 
-/// A moment at which things put at `NOW` are due, expired and over.
+/// A time at which delays, times to live and leases that began at `NOW` have ended.
 fn later() -> Timestamp {
     NOW + Span::from_secs(60)
 }
@@ -117,13 +121,13 @@ fn new_task(number: u8) -> NewTask {
 }
 
 /// Tasks that were taken before the failure.
-struct Held {
+struct TakenTasks {
     by_lease: Vec<Task>,
     by_session: Task,
 }
 
 /// Tubes of several kinds with tasks in every state.
-fn prepare(folder: &Path) -> (SqliteStore, Held) {
+fn prepare(folder: &Path) -> (SqliteStore, TakenTasks) {
     let store = open(folder);
     let temporary = TubeOptions { temporary: true, ..TubeOptions::new(Kind::FifoTtl) };
     for (tube, options) in [
@@ -154,11 +158,11 @@ fn prepare(folder: &Path) -> (SqliteStore, Held) {
     let Reply::Taken(mut tasks) = must(&store, Command::Take(by_session)) else {
         panic!("a take answers tasks");
     };
-    (store, Held { by_lease, by_session: tasks.remove(0) })
+    (store, TakenTasks { by_lease, by_session: tasks.remove(0) })
 }
 
 /// A batch with every kind of change, all of which succeed.
-fn every_change(held: &Held) -> Vec<Command> {
+fn every_change(held: &TakenTasks) -> Vec<Command> {
     let release = Finish::Release { delay: Span::from_secs(9), counted: true };
     let change = TubeChange { attempts_max: Some(Some(3)), ..TubeChange::default() };
     vec![
@@ -177,9 +181,9 @@ fn every_change(held: &Held) -> Vec<Command> {
         delete("mail", [20, 21, 22, held.by_lease[4].id.0]),
         Command::AlterTube { tube: name("mail"), change },
         Command::DropTube { tube: name("keys") },
-        // It gets the number of the tube that was dropped.
-        create("heir", TubeOptions::new(Kind::FifoTtl)),
-        put("heir", vec![new_task(95)]),
+        // It gets the number of the dropped tube.
+        create("reused", TubeOptions::new(Kind::FifoTtl)),
+        put("reused", vec![new_task(95)]),
         Command::Truncate { tube: name("full") },
         put("full", vec![new_task(96)]),
         Command::ConfigureSessions { ttr: Span::from_secs(5) },
@@ -188,7 +192,7 @@ fn every_change(held: &Held) -> Vec<Command> {
     ]
 }
 
-/// All that can be seen without changing anything.
+/// Everything that can be read without a change.
 fn everything(store: &SqliteStore) -> Vec<Result<Reply, Error>> {
     let mut commands = vec![Command::Tubes { tube: None }];
     for tube in tubes(store) {
@@ -198,9 +202,9 @@ fn everything(store: &SqliteStore) -> Vec<Result<Reply, Error>> {
     run_at(store, later(), commands).expect("payloads can be read")
 }
 
-/// Deliveries of before the failure still count, and new commands succeed. Returns what is found
-/// after the store was opened again.
-fn goes_on(store: SqliteStore, folder: &Path, held: &Held) -> Content {
+/// Deliveries from before the failure are still valid, and new commands succeed. Returns the content after
+/// the store was opened again.
+fn continue_after_failure(store: SqliteStore, folder: &Path, held: &TakenTasks) -> TaskContent {
     finish_now(&store, "mail", &held.by_lease[0], Finish::Ack);
     finish_now(&store, "mail", &held.by_lease[1], Finish::Bury);
     let by_session = FinishItem {
@@ -213,21 +217,21 @@ fn goes_on(store: SqliteStore, folder: &Path, held: &Held) -> Content {
     must(&store, delete("mail", [25]));
     drop(store);
     let mut found = content(&open(folder), IDS).expect("payloads can be read");
-    // Ids that a failed batch used stay used, so this one differs.
+    // Ids that a failed batch used are not issued again, so this one differs.
     let late = found.remove(&("mail".to_owned(), ids[0])).expect("the late task is there");
     assert_eq!(late.body, Some(new_task(99).body));
     found
 }
 
-/// What must be found when nothing ever failed.
-fn twin() -> Content {
+/// The expected content without a failure.
+fn content_without_failure() -> TaskContent {
     let folder = fast_folder();
     let (store, held) = prepare(folder.path());
-    goes_on(store, folder.path(), &held)
+    continue_after_failure(store, folder.path(), &held)
 }
 
-/// What of this is there after a crash.
-fn durable(mut content: Content) -> Content {
+/// The part of the content that survives a crash.
+fn durable(mut content: TaskContent) -> TaskContent {
     content.retain(|key, _| key.0 != "temporary");
     content
 }

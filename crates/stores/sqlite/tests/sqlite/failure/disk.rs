@@ -1,4 +1,4 @@
-//! A disk that is full: puts are refused, nothing is lost, and it goes on when there is room again.
+//! Tests a full disk: puts are refused, nothing is lost, and the store works again when there is space.
 
 use std::fs;
 use std::io::Write;
@@ -8,12 +8,12 @@ use std::process::Command as Process;
 use taskyard_core::{Body, Error, Finish, Kind, NewTask, Reply, TubeOptions};
 use taskyard_store_sqlite::SqliteStore;
 
-use crate::yard::{
-    Content, ask, close, content, create, finish, finish_now, must, open, open_straight, put_now,
-    put_one, take_now,
+use crate::fixture::{
+    TaskContent, ask, close, content, create, finish, finish_now, must, open, open_without_journal,
+    put_now, put_one, take_now,
 };
 
-/// Large, so that the log is also copied into the database while there is no room.
+/// Large, so that the log is also copied into the database while the disk is full.
 const PAYLOAD_BYTES: usize = 64 << 10;
 
 /// What tasks may use of the small disk.
@@ -35,46 +35,46 @@ fn a_disk_full_of_a_log_that_was_never_copied_is_survived() {
     });
 }
 
-/// Batches stand in the journal, from where they cannot go on; nor can the journal grow.
+/// Batches in the journal cannot be applied, and the journal cannot grow.
 #[test]
 fn a_full_disk_is_survived_by_the_journal() {
-    // What stands in the journal needs room in the log and in the database too.
+    // The batches of the journal need space in the log and in the database too.
     survive_full_disk(88 << 20, |_| {});
 }
 
 fn survive_full_disk(ballast_bytes: usize, prepare: impl FnOnce(&SqliteStore)) {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(disk) = SmallDisk::mount(folder.path(), DISK_BYTES + ballast_bytes) else {
-        // Past the harness, which shows nothing of a test that passes.
-        let told = "skipped: no small disk can be mounted here (a_full_database_is_survived runs instead)\n";
-        _ = std::io::stderr().write_all(told.as_bytes());
+        // Bypasses the harness, which prints nothing of a test that passes.
+        let notice = "skipped: no small disk can be mounted here (a_full_database_is_survived runs instead)\n";
+        _ = std::io::stderr().write_all(notice.as_bytes());
         return;
     };
     let data = folder.path().join("data");
     let ballast = folder.path().join("ballast");
-    // Room for the log to be copied into the database: that comes before anything new.
-    fs::write(&ballast, vec![1; ballast_bytes]).expect("there is room for the ballast");
+    // Space for the copy of the log into the database, which comes before new tasks.
+    fs::write(&ballast, vec![1; ballast_bytes]).expect("the ballast fits");
     let store = open(&data);
     prepare(&store);
     let put = fill(&store);
     assert!(put > 100, "only {put} tasks fit");
-    survive(store, &data, put, || fs::remove_file(&ballast).expect("the ballast can go"));
+    survive(store, &data, put, || fs::remove_file(&ballast).expect("the ballast can be removed"));
     drop(disk);
 }
 
 #[test]
 fn a_full_database_is_survived() {
     let folder = tempfile::tempdir().expect("a folder");
-    let store = open_straight(folder.path());
+    let store = open_without_journal(folder.path());
     store.limit_pages(1000).expect("a limit can be set");
     let put = fill(&store);
-    let limitless = |store: &SqliteStore| store.limit_pages(u32::MAX >> 1).expect("no limit");
-    limitless(&store);
-    store.limit_pages(1).expect("not below what is used");
+    let remove_limit = |store: &SqliteStore| store.limit_pages(u32::MAX >> 1).expect("no limit");
+    remove_limit(&store);
+    store.limit_pages(1).expect("the limit is not lower than the used pages");
     assert!(ask(&store, put_one("mail", &[1; PAYLOAD_BYTES])).is_err(), "it is full");
     let found = content(&store, u64::from(put) + 10).expect("payloads can be read");
     assert_eq!(found.len() as u32, put);
-    limitless(&store);
+    remove_limit(&store);
     finish_now(&store, "mail", &take_now(&store, "mail", 1)[0], Finish::Ack);
     put_now(&store, "mail", vec![new_task(put)]);
     close(store);
@@ -87,29 +87,30 @@ fn new_task(number: u32) -> NewTask {
     NewTask::new(Body::new(&payload))
 }
 
-/// Puts tasks until the disk is full. Returns how many there are.
+/// Puts tasks until the disk is full. Returns their number.
 fn fill(store: &SqliteStore) -> u32 {
     must(store, create("mail", TubeOptions::new(Kind::FifoTtl)));
     fill_further(store, 0)
 }
 
-/// The same from this number on. Returns how many more there are.
+/// The same from this number on. Returns how many were added.
 fn fill_further(store: &SqliteStore, first: u32) -> u32 {
     for number in first.. {
-        match ask(store, crate::yard::put("mail", vec![new_task(number)])) {
+        match ask(store, crate::fixture::put("mail", vec![new_task(number)])) {
             Ok(_) => {}
             Err(Error::Store(what)) => {
-                assert!(what.contains("the disk is full"), "unclear: {what}");
+                assert!(what.contains("the disk is full"), "unexpected message: {what}");
                 return number - first;
             }
-            Err(other) => panic!("an unclear refusal: {other}"),
+            Err(other) => panic!("an unexpected refusal: {other}"),
         }
     }
     unreachable!("the disk has an end")
 }
 
-fn survive(store: SqliteStore, data: &Path, mut put: u32, make_room: impl FnOnce()) {
-    // It is full, but for what the log gives back when it is copied: it can be looked at, and tasks can be taken.
+fn survive(store: SqliteStore, data: &Path, mut put: u32, free_space: impl FnOnce()) {
+    // The disk is full except for the space that a copy of the log frees: the store can be read, and tasks
+    // can be taken.
     for _ in 0..3 {
         put += fill_further(&store, put);
     }
@@ -120,12 +121,12 @@ fn survive(store: SqliteStore, data: &Path, mut put: u32, make_room: impl FnOnce
     let acked = matches!(ack, Ok(Reply::Finished(_)));
     assert!(acked || matches!(ack, Err(Error::Store(_))), "{ack:?}");
     drop(store);
-    // Opened while it is full, if that succeeds at all, everything is there.
+    // If the store opens on the full disk, everything is there.
     let first = u32::from(acked);
-    if let Ok(store) = crate::yard::try_open(data, false) {
+    if let Ok(store) = crate::fixture::try_open(data, false) {
         assert_eq!(numbers(&store, put), (first..put).collect::<Vec<_>>());
     }
-    make_room();
+    free_space();
     let store = open(data);
     assert_eq!(numbers(&store, put), (first..put).collect::<Vec<_>>());
     let count = 10;
@@ -138,9 +139,9 @@ fn survive(store: SqliteStore, data: &Path, mut put: u32, make_room: impl FnOnce
     assert_eq!(numbers(&open(data), put + 1), left);
 }
 
-/// The numbers of all tasks, their payloads compared.
+/// The numbers of all tasks; checks their payloads.
 fn numbers(store: &SqliteStore, put: u32) -> Vec<u32> {
-    let found: Content = content(store, u64::from(put) + 100).expect("payloads can be read");
+    let found: TaskContent = content(store, u64::from(put) + 100).expect("payloads can be read");
     let number = |body: &Body| {
         let number = u32::from_le_bytes(body.payload()[..4].try_into().expect("four bytes"));
         assert!(*body == new_task(number).body, "another payload");
@@ -153,7 +154,7 @@ fn numbers(store: &SqliteStore, put: u32) -> Vec<u32> {
 struct SmallDisk<'a>(&'a Path);
 
 impl SmallDisk<'_> {
-    /// `None` where only an administrator may do this.
+    /// `None` if the test lacks the permission.
     fn mount(at: &Path, bytes: usize) -> Option<SmallDisk<'_>> {
         let size = format!("size={bytes}");
         let mount =

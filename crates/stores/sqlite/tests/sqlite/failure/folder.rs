@@ -1,4 +1,4 @@
-//! Folders that must not be opened, each with its own clear error.
+//! Tests folders that must not be opened, each with its own clear error.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use taskyard_core::{Error, Kind, TubeOptions};
 use taskyard_store::{OpenError, Store};
 
-use crate::yard::{ask, block_on, close, create, fast_folder, must, open, try_open, tubes};
+use crate::fixture::{ask, block_on, close, create, fast_folder, must, open, try_open, tubes};
 
 #[test]
 fn a_folder_is_opened_once_at_a_time() {
@@ -21,9 +21,9 @@ fn a_folder_is_opened_once_at_a_time() {
     close(open(folder.path()));
 }
 
-/// A store that was closed kept its folder until the last owner had dropped it.
+/// A closed store kept the lock of its folder until it was dropped.
 #[test]
-fn a_closed_store_gives_its_folder_up() {
+fn a_closed_store_releases_its_folder() {
     let folder = fast_folder();
     let store = open(folder.path());
     must(&store, create("mail", TubeOptions::new(Kind::Fifo)));
@@ -61,7 +61,7 @@ fn a_newer_format_is_refused() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_a_folder() {
+fn a_folder_that_is_a_file() {
     let folder = fast_folder();
     let file = folder.path().join("file");
     fs::write(&file, b"in the way").expect("a file");
@@ -77,9 +77,9 @@ fn a_database_that_is_a_folder() {
     unavailable(folder.path(), "directory");
 }
 
-/// Permissions do not bind an administrator, who finds the folder usable instead.
+/// Permissions do not restrict root, who can use the folder.
 #[test]
-fn a_folder_that_may_not_be_written() {
+fn a_folder_without_write_permission() {
     let folder = fast_folder();
     let locked = folder.path().join("locked");
     fs::create_dir(&locked).expect("a folder");
@@ -91,16 +91,16 @@ fn a_folder_that_may_not_be_written() {
     }
 }
 
-/// The database was made before its seal: a crash in between left a folder that was called damaged
-/// though nothing had ever been in it. Now the seal comes first.
+/// The database was created before its seal: after a crash in between an empty folder was reported as
+/// damaged. Now the seal is written first.
 #[test]
-fn a_folder_whose_making_was_interrupted() {
+fn a_folder_whose_creation_was_interrupted() {
     let folder = fast_folder();
     drop(open(folder.path()));
     fs::remove_file(folder.path().join("taskyard.db")).expect("the database can be removed");
     fs::remove_file(folder.path().join("taskyard.db-wal")).expect("the log can be removed");
-    for half_made in ["taskyard.db.new", "taskyard.db.new-journal"] {
-        fs::write(folder.path().join(half_made), b"half made").expect("a file");
+    for incomplete in ["taskyard.db.new", "taskyard.db.new-journal"] {
+        fs::write(folder.path().join(incomplete), b"incomplete").expect("a file");
     }
     let store = open(folder.path());
     must(&store, create("mail", TubeOptions::new(Kind::Fifo)));
@@ -108,8 +108,8 @@ fn a_folder_whose_making_was_interrupted() {
     assert_eq!(tubes(&open(folder.path())).len(), 1);
 }
 
-fn unavailable(folder: &std::path::Path, says: &str) {
+fn unavailable(folder: &std::path::Path, message: &str) {
     let refused = try_open(folder, false).expect_err("it cannot be opened");
     assert!(matches!(refused, OpenError::Unavailable { .. }), "{refused}");
-    assert!(refused.to_string().contains(says), "{refused}");
+    assert!(refused.to_string().contains(message), "{refused}");
 }

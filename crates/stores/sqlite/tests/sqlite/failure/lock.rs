@@ -1,4 +1,4 @@
-//! Files of an open folder that are removed or replaced.
+//! Tests files of an open folder that are removed or replaced.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,11 +8,11 @@ use taskyard_core::{Error, Kind, TubeOptions};
 use taskyard_store::{OpenError, Store};
 use taskyard_store_sqlite::SqliteStore;
 
-use crate::yard::{
+use crate::fixture::{
     NOW, ask, block_on, content, create, fast_folder, must, open, put_one, try_open,
 };
 
-/// Every file by which an open store knows that the folder is its own.
+/// Every file that an open store compares with its path.
 const FILES: [&str; 7] = [
     "taskyard.lock",
     "taskyard.db",
@@ -23,10 +23,10 @@ const FILES: [&str; 7] = [
     "taskyard.journal-2",
 ];
 
-/// A second server opened the folder once `taskyard.lock` was removed: it made a new file and locked that. Both gave
-/// out the same ids, both delivered the same task, and an acknowledged put was gone at the end.
+/// A second server opened the folder after `taskyard.lock` was removed: it created a new file and locked
+/// that. Both issued the same ids, both delivered the same task, and an acknowledged put was lost in the end.
 #[test]
-fn a_removed_lock_lets_no_second_store_in() {
+fn a_removed_lock_does_not_admit_a_second_store() {
     let folder = fast_folder();
     let store = filled(folder.path());
     fs::remove_file(folder.path().join("taskyard.lock")).expect("the lock can be removed");
@@ -34,14 +34,14 @@ fn a_removed_lock_lets_no_second_store_in() {
         let refused = try_open(folder.path(), accept_loss).expect_err("it is open");
         assert!(matches!(refused, OpenError::InUse(_)), "{refused}");
     }
-    // Also when a lock file was made by the one that was refused.
+    // Also when the refused server created a lock file.
     refuses_writes(&store, "taskyard.lock");
     drop(store);
     let found = content(&open(folder.path()), 10).expect("payloads can be read");
     assert_eq!(found.len(), 1, "what was acknowledged is there");
 }
 
-/// A running store went on writing to files that were no longer in its folder.
+/// A running store continued to write to files that were no longer in its folder.
 #[test]
 fn a_store_whose_files_are_removed_or_replaced_stops_writing() {
     for file in FILES {
@@ -61,37 +61,37 @@ fn a_store_whose_files_are_removed_or_replaced_stops_writing() {
     }
 }
 
-/// One look at a file that failed, as it may on a network disk, was taken for a file that is gone.
-/// Writes were refused until a restart.
+/// One failed check of a file, as it may happen on a network disk, was taken for a missing file. Writes were
+/// refused until a restart.
 #[test]
-fn a_look_that_fails_does_not_stop_writes() {
+fn a_failed_check_does_not_stop_writes() {
     let folder = fast_folder();
     let store = filled(folder.path());
-    let [path, aside] = ["taskyard.lock", "taskyard.aside"].map(|name| folder.path().join(name));
-    fs::rename(&path, &aside).expect("it is moved");
+    let [path, moved] = ["taskyard.lock", "taskyard.moved"].map(|name| folder.path().join(name));
+    fs::rename(&path, &moved).expect("it is moved");
     symlink(&path, &path).expect("a link to itself, which cannot be followed");
-    block_on(store.health(NOW)).expect("the file was not seen to be another");
+    block_on(store.health(NOW)).expect("the file was not found to be another");
     must(&store, put_one("mail", b"task"));
-    fs::rename(&aside, &path).expect("it is back");
-    block_on(store.health(NOW)).expect("all is well");
+    fs::rename(&moved, &path).expect("it is restored");
+    block_on(store.health(NOW)).expect("it is healthy");
     must(&store, put_one("mail", b"task"));
     fs::remove_file(&path).expect("it is removed");
     refuses_writes(&store, "taskyard.lock");
 }
 
-/// A store with one task, which has looked at its files once.
+/// A store with one task that has checked its files once.
 fn filled(folder: &Path) -> SqliteStore {
     let store = open(folder);
     must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
     must(&store, put_one("mail", b"task"));
-    block_on(store.health(NOW)).expect("all is well");
+    block_on(store.health(NOW)).expect("it is healthy");
     store
 }
 
 #[track_caller]
 fn refuses_writes(store: &SqliteStore, file: &str) {
-    let sick = block_on(store.health(NOW)).expect_err("a file is not what it was").to_string();
-    assert!(sick.contains(file) && sick.contains("start it again"), "{sick}");
+    let unhealthy = block_on(store.health(NOW)).expect_err("a file was changed").to_string();
+    assert!(unhealthy.contains(file) && unhealthy.contains("start it again"), "{unhealthy}");
     let refused = ask(store, put_one("mail", b"late"));
     assert!(matches!(&refused, Err(Error::Store(why)) if why.contains(file)), "{refused:?}");
 }

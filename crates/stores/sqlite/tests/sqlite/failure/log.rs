@@ -1,4 +1,4 @@
-//! A write-ahead log that another program keeps from beginning anew.
+//! Tests a write-ahead log whose reset another program prevents.
 
 use std::fs;
 use std::path::Path;
@@ -9,21 +9,23 @@ use taskyard_core::{Error, Kind, Span, TubeOptions};
 use taskyard_store::Store;
 use taskyard_store_sqlite::SqliteStore;
 
-use crate::yard::{
-    NOW, ask, block_on, close, content, create, fast_folder, must, open, open_straight, put_one,
+use crate::fixture::{
+    NOW, ask, block_on, close, content, create, fast_folder, must, open, open_without_journal,
+    put_one,
 };
 
 const PAGES_MAX: i32 = 200;
-/// More puts than fit into such a log.
+/// Maximum number of puts; fewer fill such a log.
 const PUTS_MAX: u64 = 100_000;
 
-/// `sqlite3`, opened to look at the tasks, kept a read transaction open: the log grew until the disk was full,
-/// and nothing told of it.
+/// `sqlite3`, opened to inspect the tasks, kept a read transaction open: the log grew until the disk was
+/// full, without a warning.
 #[test]
-fn an_outside_reader_does_not_let_the_log_grow_without_end() {
-    for straight in [true, false] {
+fn another_reader_does_not_make_the_log_grow_without_limit() {
+    for is_direct in [true, false] {
         let folder = fast_folder();
-        let store = if straight { open_straight(folder.path()) } else { open(folder.path()) };
+        let store =
+            if is_direct { open_without_journal(folder.path()) } else { open(folder.path()) };
         store.set_checkpoint_pages(10);
         store.set_log_pages_max(PAGES_MAX);
         must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
@@ -32,26 +34,26 @@ fn an_outside_reader_does_not_let_the_log_grow_without_end() {
         let (put, refused) = put_until_refused(&store);
         assert!(refused.contains("another program"), "{refused}");
         assert!(log_bytes(folder.path()) < 3 << 20, "{} bytes", log_bytes(folder.path()));
-        let sick = block_on(store.health(NOW)).expect_err("it cannot write");
-        assert!(sick.to_string().contains("another program"), "{sick}");
+        let unhealthy = block_on(store.health(NOW)).expect_err("it cannot write");
+        assert!(unhealthy.to_string().contains("another program"), "{unhealthy}");
         drop(reader);
-        // A copy of the log may be under way just now.
+        // The checkpoint thread may be copying the log.
         while ask(&store, put_one("mail", &[7; 3000])).is_err() {
             yield_now();
         }
-        let well = block_on(store.health(NOW + Span::from_secs(2))).expect("it can write");
-        assert!(well.warnings.is_empty() && well.log_bytes < Some(1 << 20), "{well:?}");
+        let health = block_on(store.health(NOW + Span::from_secs(2))).expect("it can write");
+        assert!(health.warnings.is_empty() && health.log_bytes < Some(1 << 20), "{health:?}");
         close(store);
         let found = content(&open(folder.path()), put + 10).expect("payloads can be read");
         assert_eq!(found.len() as u64, put + 1);
     }
 }
 
-/// It is told before writes are refused.
+/// A warning is given before writes are refused.
 #[test]
-fn a_log_that_becomes_long_is_told() {
+fn a_long_log_causes_a_warning() {
     let folder = fast_folder();
-    let store = open_straight(folder.path());
+    let store = open_without_journal(folder.path());
     store.set_checkpoint_pages(10);
     store.set_log_pages_max(1000);
     must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
@@ -68,7 +70,7 @@ fn a_log_that_becomes_long_is_told() {
     assert!(warnings[0].contains("taskyard.db-wal"), "{warnings:?}");
 }
 
-/// What `sqlite3` does between `BEGIN` and `COMMIT`.
+/// Opens a read transaction, as `sqlite3` does between `BEGIN` and `COMMIT`.
 fn read_transaction(folder: &Path) -> Connection {
     let reader = Connection::open(folder.join("taskyard.db")).expect("it opens");
     reader.execute_batch("BEGIN; SELECT count(*) FROM tasks").expect("a read");
@@ -80,10 +82,10 @@ fn put_until_refused(store: &SqliteStore) -> (u64, String) {
         match ask(store, put_one("mail", &[7; 3000])) {
             Ok(_) => _ = store.catch_up(),
             Err(Error::Store(why)) => return (put, why),
-            Err(other) => panic!("an unclear refusal: {other}"),
+            Err(other) => panic!("an unexpected refusal: {other}"),
         }
     }
-    panic!("the log grows without end");
+    panic!("the log grows without limit");
 }
 
 fn log_bytes(folder: &Path) -> u64 {

@@ -1,4 +1,4 @@
-//! Who may read and change the files.
+//! Tests the permissions of the folder and its files.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use taskyard_core::{Kind, TubeOptions};
 
-use crate::yard::{close, content, create, fast_folder, must, open, put_one, try_open};
+use crate::fixture::{close, content, create, fast_folder, must, open, put_one, try_open};
 
 /// The folder had mode 0755 and its files 0644: every user of the machine could read all payloads.
 #[test]
@@ -17,20 +17,20 @@ fn only_the_owner_reads_and_writes() {
     let store = open(&folder);
     must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
     must(&store, put_one("mail", b"task"));
-    let open_files = private(&folder);
+    let open_files = check_private(&folder);
     let expected = ["db", "db-shm", "db-wal", "journal-1", "journal-2", "lock", "seal"];
     assert_eq!(open_files, expected.map(|end| format!("taskyard.{end}")));
     close(store);
-    private(&folder);
-    // What a salvage makes and keeps.
+    check_private(&folder);
+    // Files that a salvage creates and keeps.
     fs::write(folder.join("taskyard.seal"), b"damaged").expect("the seal can be written");
-    let store = try_open(&folder, true).expect("what is left opens");
+    let store = try_open(&folder, true).expect("the intact data opens");
     assert_eq!(content(&store, 10).expect("payloads can be read").len(), 1);
-    assert!(private(&folder).contains(&"taskyard.db.damaged-1".to_owned()));
+    assert!(check_private(&folder).contains(&"taskyard.db.damaged-1".to_owned()));
 }
 
 #[test]
-fn what_others_could_read_and_write_is_repaired() {
+fn permissions_of_other_users_are_removed() {
     let parent = fast_folder();
     let folder = parent.path().join("data");
     let store = open(&folder);
@@ -42,12 +42,12 @@ fn what_others_could_read_and_write_is_repaired() {
         }
         fs::set_permissions(&folder, Permissions::from_mode(folder_mode)).expect("a mode");
         drop(open(&folder));
-        private(&folder);
+        check_private(&folder);
     }
 }
 
-/// The repair of a mode read only its last nine bits, and wrote them back as the whole.
-/// A folder lost its setgid and sticky bits with what others may do.
+/// The repair of a mode read only its last nine bits, and wrote them back as the whole mode. A folder lost
+/// its setgid and sticky bits together with the permissions of other users.
 #[test]
 fn a_repair_keeps_the_special_bits() {
     let parent = fast_folder();
@@ -62,15 +62,15 @@ fn a_repair_keeps_the_special_bits() {
     assert_eq!(all(&folder), special | 0o700);
 }
 
-/// A folder that has other files too is not ours to change.
+/// The permissions of a folder that has other files too are not changed.
 #[test]
-fn a_folder_of_others_is_refused_if_they_can_write_to_it() {
+fn a_shared_folder_is_refused_if_other_users_can_write_to_it() {
     let parent = fast_folder();
     let folder = parent.path().join("shared");
     fs::create_dir(&folder).expect("a folder");
-    fs::write(folder.join("notes"), b"not ours").expect("a file");
+    fs::write(folder.join("notes"), b"another file").expect("a file");
     fs::set_permissions(&folder, Permissions::from_mode(0o1777)).expect("a mode");
-    let refused = try_open(&folder, false).expect_err("others can write there").to_string();
+    let refused = try_open(&folder, false).expect_err("other users can write there").to_string();
     assert!(refused.contains("run chmod go-w"), "{refused}");
     fs::set_permissions(&folder, Permissions::from_mode(0o755)).expect("a mode");
     drop(open(&folder));
@@ -80,9 +80,9 @@ fn a_folder_of_others_is_refused_if_they_can_write_to_it() {
     }
 }
 
-/// The names of all files of a folder, of which others can do nothing.
+/// The names of all files of a folder; checks that other users have no permissions.
 #[track_caller]
-fn private(folder: &Path) -> Vec<String> {
+fn check_private(folder: &Path) -> Vec<String> {
     assert_eq!(mode(folder), 0o700);
     let files = files(folder);
     for (name, path) in &files {

@@ -1,16 +1,17 @@
-//! The ids of temporary tubes, of whose tasks nothing is on disk.
+//! Tests the ids of temporary tubes, whose tasks are not on disk.
 
 use taskyard_core::{Body, Kind, NewTask, TubeOptions};
 
-use crate::yard::{close, create, fast_folder, must, open, put_now};
+use crate::fixture::{close, create, fast_folder, must, open, put_now};
 
 fn tasks(count: usize) -> Vec<NewTask> {
     vec![NewTask::new(Body::new(b"task")); count]
 }
 
-/// Each restart left out a million ids of every temporary tube, because so many are reserved on disk at a time.
+/// Each restart skipped a million ids of every temporary tube, because that many are reserved on disk at a
+/// time.
 #[test]
-fn a_stop_leaves_out_no_ids() {
+fn a_stop_skips_no_ids() {
     let folder = fast_folder();
     let temporary = TubeOptions { temporary: true, ..TubeOptions::new(Kind::FifoTtl) };
     let store = open(folder.path());
@@ -28,7 +29,7 @@ fn a_stop_leaves_out_no_ids() {
 }
 
 #[test]
-fn a_crash_leaves_out_few_ids_and_repeats_none() {
+fn a_crash_skips_few_ids_and_repeats_none() {
     let folder = fast_folder();
     let temporary = TubeOptions { temporary: true, ..TubeOptions::new(Kind::FifoTtl) };
     let store = open(folder.path());
@@ -38,7 +39,7 @@ fn a_crash_leaves_out_few_ids_and_repeats_none() {
     for count in [1, 3, 64, 65, 1000, 5000, 1] {
         let store = open(folder.path());
         let ids = put_now(&store, "mail", tasks(count));
-        assert!(ids[0] >= next, "{} was given out before {next}", ids[0]);
+        assert!(ids[0] >= next, "{} was issued before {next}", ids[0]);
         assert!(ids[0] <= next + 64.max(next / 4), "{} follows {next}", ids[0]);
         next = ids[count - 1] + 1;
         drop(store);

@@ -1,0 +1,227 @@
+//! `tasks` and `task`: find the tasks of a tube, and show everything about one of them.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::{Args, ValueEnum};
+use taskyard::{Http, HttpError};
+use taskyard_core::limits::LIST_TASKS_MAX;
+use taskyard_core::{Command, Reply, Task, TaskId, TubeName};
+use taskyard_wire::Exit;
+use taskyard_wire::http::{Form, TaskAnswer, TasksQuery, moment_of};
+
+use crate::connect::{ConnectArgs, block_on, unexpected_reply};
+use crate::progress::Progress;
+use crate::{output, payload, units};
+
+/// The arguments of `tasks`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  taskyard tasks mail                          the first 100 tasks, by id
+  taskyard tasks mail --state buried           what was set aside
+  taskyard tasks mail --order queue            in the order in which they will be taken
+  taskyard tasks mail --match ann --json       tasks whose payload contains this text
+  taskyard tasks mail --state taken --limit 5000")]
+pub struct TasksArgs {
+    /// The tube.
+    tube: String,
+    /// Only tasks in this state; may be repeated.
+    #[arg(long, value_name = "STATE", value_enum)]
+    state: Vec<StateName>,
+    /// By id, or in the order in which tasks will be taken.
+    #[arg(long, value_enum, default_value = "id", conflicts_with = "state")]
+    order: OrderName,
+    /// Only tasks whose payload contains this text (case-sensitive).
+    #[arg(long = "match", value_name = "TEXT")]
+    text: Option<String>,
+    /// Only tasks of this sub-queue.
+    #[arg(long, value_name = "KEY")]
+    subqueue: Option<String>,
+    /// Only tasks with at least this many attempts.
+    #[arg(long, value_name = "N")]
+    attempts_min: Option<u32>,
+    /// Begin after this task: an id, or the value printed at the end of a list.
+    #[arg(long, value_name = "CURSOR")]
+    after: Option<String>,
+    /// Show at most this many tasks.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    limit: usize,
+    /// Print one JSON object per line.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum StateName {
+    Ready,
+    Taken,
+    Delayed,
+    Buried,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum OrderName {
+    Id,
+    Queue,
+}
+
+/// The arguments of `task`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  taskyard task mail 17
+  taskyard task mail 17 --json")]
+pub struct ShowTaskArgs {
+    /// The tube.
+    tube: String,
+    /// The task.
+    id: u64,
+    /// Print a JSON object with all fields.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+impl TasksArgs {
+    fn query(&self) -> TasksQuery {
+        let name = |state: &StateName| match state {
+            StateName::Ready => "ready",
+            StateName::Taken => "taken",
+            StateName::Delayed => "delayed",
+            StateName::Buried => "buried",
+        };
+        let states: Vec<_> = self.state.iter().map(name).collect();
+        TasksQuery {
+            state: (!states.is_empty()).then(|| states.join(",")),
+            order: matches!(self.order, OrderName::Queue).then(|| "queue".into()),
+            after: self.after.clone(),
+            text: self.text.clone(),
+            subqueue: self.subqueue.clone(),
+            attempts_min: self.attempts_min.map(|min| min.to_string()),
+            ..TasksQuery::default()
+        }
+    }
+}
+
+/// Lists tasks; prints where the list goes on if there are more.
+pub fn list(args: TasksArgs) -> anyhow::Result<Exit> {
+    let tube = TubeName::new(&args.tube)?;
+    anyhow::ensure!(args.limit > 0, "--limit must be at least 1");
+    let http = args.connect.http()?;
+    let (tasks, next) = block_on(async { Ok(read(&http, &tube, &args).await?) })?;
+    if args.json {
+        output::json_lines(tasks.iter())?;
+    } else if tasks.is_empty() {
+        output::note(format!("no such task in {tube}"));
+    } else {
+        let mut table = output::table(&["id", "state", "pri", "attempts", "age", "why", "data"]);
+        for task in &tasks {
+            table.add_row(row(task));
+        }
+        output::show(&table)?;
+    }
+    if let Some(next) = next {
+        output::note(format!("more tasks follow: add --after {next}"));
+    }
+    Ok(Exit::Ok)
+}
+
+/// Reads pages until there are enough tasks or no more.
+async fn read(
+    http: &Http,
+    tube: &TubeName,
+    args: &TasksArgs,
+) -> Result<(Vec<TaskAnswer>, Option<String>), HttpError> {
+    let mut query = args.query();
+    let (mut tasks, mut scanned) = (Vec::new(), 0);
+    let mut progress = Progress::new();
+    loop {
+        query.limit = Some((args.limit - tasks.len()).min(LIST_TASKS_MAX).to_string());
+        let page = http.tasks(tube, &query).await?;
+        scanned += page.scanned;
+        progress.count(scanned, "tasks compared");
+        tasks.extend(page.tasks);
+        if page.next.is_none() || tasks.len() >= args.limit {
+            return Ok((tasks, page.next));
+        }
+        query.after = page.next;
+    }
+}
+
+fn row(task: &TaskAnswer) -> [String; 7] {
+    let data = match (&task.data, &task.data_base64) {
+        (Some(data), _) => payload::show_bytes(data.as_msgpack()),
+        (None, Some(_)) => "(JSON cannot represent it; --json shows it)".into(),
+        (None, None) => String::new(),
+    };
+    [
+        task.id.to_string(),
+        taskyard_core::State::from(task.state).name().into(),
+        task.pri.to_string(),
+        task.attempts.to_string(),
+        units::age(task.created),
+        task.reason.as_ref().map_or_else(String::new, |reason| reason.text.clone()),
+        if task.cut { format!("{data} …") } else { data },
+    ]
+}
+
+/// Shows one task; the exit code is 4 if it does not exist.
+pub fn show(args: ShowTaskArgs) -> anyhow::Result<Exit> {
+    let tube = TubeName::new(&args.tube)?;
+    let id = TaskId(args.id);
+    let peek = Command::Peek { tube: tube.clone(), ids: vec![id] };
+    let Reply::Tasks(tasks) = args.connect.execute(peek)? else {
+        return Err(unexpected_reply("peek"));
+    };
+    let Some(task) = tasks.first() else {
+        output::note(format!("task {id} does not exist in {tube}"));
+        return Ok(Exit::NotFound);
+    };
+    if args.json {
+        output::json(&TaskAnswer::with_reason(task, Form::Json))?;
+        return Ok(Exit::Ok);
+    }
+    for (name, value) in details(task) {
+        output::line(format!("{name:<14}{value}"))?;
+    }
+    Ok(Exit::Ok)
+}
+
+fn details(task: &Task) -> Vec<(&'static str, String)> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let mut lines = vec![
+        ("task", task.id.to_string()),
+        ("state", task.state.name().into()),
+        ("why", task.reason.to_string()),
+        ("priority", task.pri.to_string()),
+        ("attempts", task.attempts.to_string()),
+    ];
+    let moments = [
+        ("created", Some(task.created)),
+        ("due", task.due),
+        ("taken", task.start),
+        ("lease ends", task.lease_until),
+        ("expires", Some(task.expires)),
+    ];
+    for (name, at) in moments {
+        if let Some(at) = at.and_then(moment_of) {
+            let distance = match at > now {
+                true => format!("in {}", units::in_words(at - now)),
+                false => format!("{} ago", units::in_words(now - at)),
+            };
+            lines.push((name, format!("{} ({distance})", units::utc(at))));
+        }
+    }
+    let texts = [
+        ("lease", task.lease.map(|lease| lease.0.to_string())),
+        ("session", task.session.map(|session| session.to_string())),
+        ("sub-queue", task.subqueue.as_deref().map(output::printable)),
+        ("semaphore pri", task.semaphore_priority.map(|own| own.value().to_string())),
+        ("data", Some(payload::show(task.body.as_ref()))),
+    ];
+    lines.extend(texts.into_iter().filter_map(|(name, text)| Some((name, text?))));
+    lines
+}

@@ -1,0 +1,233 @@
+//! Runs the binary, also as a server in its own folder, and reads its output.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The result of a run of the binary.
+#[derive(Debug)]
+pub struct Ran {
+    pub exit: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Ran {
+    /// The output, after checking that the run succeeded.
+    #[track_caller]
+    pub fn good(self) -> String {
+        assert_eq!(self.exit, 0, "{self:?}");
+        self.out
+    }
+
+    /// Checks the exit code.
+    #[track_caller]
+    pub fn ends(self, exit: i32) -> Ran {
+        assert_eq!(self.exit, exit, "{self:?}");
+        self
+    }
+
+    /// Every line of the output as JSON.
+    #[track_caller]
+    pub fn json(&self) -> Vec<Value> {
+        let parse = |line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{self:?}"));
+        self.out.lines().map(parse).collect()
+    }
+}
+
+/// The token of servers that require one.
+pub const TOKEN: &str = "secret-0123456789";
+
+/// A file with the token that no other user can read.
+pub fn token_file(folder: &Path) -> String {
+    let path = folder.join("token");
+    let mut options = fs::OpenOptions::new();
+    let file = options.write(true).create(true).truncate(true).mode(0o600).open(&path);
+    file.and_then(|mut file| writeln!(file, "{TOKEN}")).expect("a file can be written");
+    path.to_str().expect("paths of tests are text").into()
+}
+
+/// The binary without the settings of this shell.
+pub fn binary() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_taskyard"));
+    for name in ["TASKYARD_URL", "TASKYARD_TOKEN", "TASKYARD_LOG"] {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Runs the binary until it ends.
+pub fn run(args: &[&str]) -> Ran {
+    finish(binary().args(args), "")
+}
+
+fn finish(command: &mut Command, input: &str) -> Ran {
+    if !input.is_empty() {
+        command.stdin(Stdio::piped());
+    }
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = child.expect("the binary starts");
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(input.as_bytes()).expect("the binary reads its input");
+    }
+    let output = child.wait_with_output().expect("the binary ends");
+    Ran {
+        exit: output.status.code().expect("the binary is not killed"),
+        out: String::from_utf8(output.stdout).expect("the output is text"),
+        err: String::from_utf8(output.stderr).expect("the complaints are text"),
+    }
+}
+
+fn signal(child: &Child, name: &str) {
+    let kill = Command::new("kill").args(["-s", name, &child.id().to_string()]).status();
+    assert!(kill.expect("kill is there").success());
+}
+
+/// A running command, read line by line. Dropping this kills it.
+pub struct Running {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    err: BufReader<ChildStderr>,
+}
+
+impl Running {
+    /// Starts it.
+    pub fn start(command: &mut Command) -> Self {
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut child = child.expect("the binary starts");
+        let out = BufReader::new(child.stdout.take().expect("the output is piped"));
+        let err = BufReader::new(child.stderr.take().expect("the complaints are piped"));
+        Running { child, out, err }
+    }
+
+    /// The next line of its output.
+    pub fn line(&mut self) -> String {
+        next_line(&mut self.out)
+    }
+
+    /// The next line of its error output.
+    pub fn error_line(&mut self) -> String {
+        next_line(&mut self.err)
+    }
+
+    /// Sends a signal by name.
+    pub fn signal(&self, name: &str) {
+        signal(&self.child, name);
+    }
+
+    /// Waits until it and everything that writes to its output has ended.
+    pub fn ended(mut self) -> Ran {
+        let (mut out, mut err) = (String::new(), String::new());
+        self.out.read_to_string(&mut out).expect("the output is text");
+        self.err.read_to_string(&mut err).expect("the complaints are text");
+        let status = self.child.wait().expect("it ends");
+        Ran { exit: status.code().expect("the binary is not killed"), out, err }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn next_line(from: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    from.read_line(&mut line).expect("the lines are text");
+    line
+}
+
+/// A running server. Dropping this kills it.
+pub struct Serving {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    pub url: String,
+    pub screen: String,
+}
+
+impl Serving {
+    /// Serves this folder on any free port.
+    pub fn folder(folder: &Path, flags: &[&str]) -> Self {
+        let mut command = binary();
+        command.args(["serve", "--http", "127.0.0.1:0", "--iproto", "127.0.0.1:0", "--data"]);
+        command.arg(folder).args(flags);
+        Serving::start(&mut command)
+    }
+
+    /// Starts the server and reads its first screen.
+    pub fn start(command: &mut Command) -> Self {
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+        let mut child = child.expect("the binary starts");
+        let mut out = BufReader::new(child.stdout.take().expect("the output is piped"));
+        let mut screen = String::new();
+        while !screen.contains("Ctrl-C") {
+            let read = out.read_line(&mut screen).expect("the first screen is text");
+            assert!(read > 0, "the server ended after {screen:?}");
+        }
+        let url = screen.split_whitespace().find(|word| word.starts_with("http://"));
+        let url = url.expect("the first screen shows the address").to_owned();
+        Serving { child, out, url, screen }
+    }
+
+    /// Runs a client command against it.
+    pub fn run(&self, args: &[&str]) -> Ran {
+        self.run_with(args, "")
+    }
+
+    /// The same with this on the standard input.
+    pub fn run_with(&self, args: &[&str], input: &str) -> Ran {
+        finish(binary().args(args).env("TASKYARD_URL", &self.url), input)
+    }
+
+    /// Sends a signal by name.
+    pub fn signal(&self, name: &str) {
+        signal(&self.child, name);
+    }
+
+    /// Waits for its end and returns the rest of its output.
+    pub fn ended(mut self) -> (ExitStatus, String) {
+        let mut rest = String::new();
+        self.out.read_to_string(&mut rest).expect("the output is text");
+        (self.child.wait().expect("the server ends"), rest)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A server with its own folder.
+pub struct TestServer {
+    pub serving: Serving,
+    _folder: TempDir,
+}
+
+impl TestServer {
+    /// Starts a server on an empty folder.
+    pub fn new() -> Self {
+        TestServer::with(&[])
+    }
+
+    /// The same with more flags.
+    pub fn with(flags: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder can be made");
+        TestServer { serving: Serving::folder(folder.path(), flags), _folder: folder }
+    }
+
+    /// Runs a client command.
+    pub fn run(&self, args: &[&str]) -> Ran {
+        self.serving.run(args)
+    }
+}

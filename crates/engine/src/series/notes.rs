@@ -1,0 +1,157 @@
+//! Notes what the series must know about the commands of a batch when their replies arrive: the
+//! store gets the commands themselves.
+
+use std::ops::Range;
+
+use taskyard_core::{Command, Finish, FinishItem, SemaphoreCommand, TaskId, TubeName};
+
+use super::registry::{SeriesRegistry, TubeNumber};
+use super::tube_series::Ending;
+
+/// The notes of one batch.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    /// One for each command, in order.
+    pub(super) commands: Vec<Note>,
+    /// The items of all finishes, in order.
+    pub(super) finishes: Vec<NotedFinish>,
+}
+
+/// One command.
+#[derive(Debug)]
+pub(super) enum Note {
+    /// It changes no tasks.
+    Nothing,
+    Put(NotedTube),
+    Take(NotedTube),
+    /// With the places of its items in the notes.
+    Finish(NotedTube, Range<usize>),
+    /// It may change the tasks of this tube.
+    Changes(NotedTube),
+    /// It may change the tasks of any tube.
+    ChangesAny,
+    /// The same, if it moved any.
+    Tick,
+    Drop(TubeName),
+    Rename(TubeName),
+    /// It shows one tube or all.
+    Show {
+        all: bool,
+    },
+}
+
+/// A tube, by its number if it has one.
+#[derive(Debug)]
+pub(super) enum NotedTube {
+    Known(TubeNumber),
+    /// Perhaps it does not exist.
+    New(TubeName),
+}
+
+/// One item of a finish.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NotedFinish {
+    pub id: TaskId,
+    /// `None` if the delivery goes on.
+    pub ending: Option<Ending>,
+}
+
+/// The tube of the latest command, because the next one is often for the same.
+#[derive(Debug, Default)]
+pub(super) struct LatestTube(Option<(TubeName, TubeNumber)>);
+
+impl LatestTube {
+    /// A tube may have another number now.
+    pub fn forget(&mut self) {
+        self.0 = None;
+    }
+
+    fn find(&mut self, registry: &SeriesRegistry, tube: &TubeName) -> NotedTube {
+        if let Some((name, number)) = &self.0
+            && name == tube
+        {
+            return NotedTube::Known(*number);
+        }
+        match registry.find(tube) {
+            Some(number) => {
+                self.0 = Some((tube.clone(), number));
+                NotedTube::Known(number)
+            }
+            None => NotedTube::New(tube.clone()),
+        }
+    }
+}
+
+impl Notes {
+    /// Notes the commands of a batch.
+    pub(super) fn note(
+        &mut self,
+        commands: &[Command],
+        registry: &SeriesRegistry,
+        latest: &mut LatestTube,
+    ) {
+        self.commands.clear();
+        self.finishes.clear();
+        for command in commands {
+            let note = self.note_command(command, |tube| latest.find(registry, tube));
+            self.commands.push(note);
+        }
+    }
+
+    fn note_command(
+        &mut self,
+        command: &Command,
+        mut find: impl FnMut(&TubeName) -> NotedTube,
+    ) -> Note {
+        match command {
+            Command::Put { tube, .. } => Note::Put(find(tube)),
+            Command::Take(take) => Note::Take(find(&take.tube)),
+            Command::Finish { tube, items, .. } => {
+                let begin = self.finishes.len();
+                self.finishes.extend(items.iter().map(NotedFinish::of));
+                Note::Finish(find(tube), begin..self.finishes.len())
+            }
+            Command::Kick { tube, .. }
+            | Command::Delete { tube, .. }
+            | Command::Truncate { tube }
+            | Command::ReleaseAll { tube } => Note::Changes(find(tube)),
+            Command::LeaveSession { .. } => Note::ChangesAny,
+            Command::Semaphore(command) if changes_tasks(command) => Note::ChangesAny,
+            Command::Tick { .. } => Note::Tick,
+            Command::DropTube { tube } => Note::Drop(tube.clone()),
+            Command::NameTube { tube, .. } => Note::Rename(tube.clone()),
+            Command::Tubes { tube } => Note::Show { all: tube.is_none() },
+            Command::AlterTube { .. } => Note::Show { all: false },
+            Command::CreateTube { .. }
+            | Command::Peek { .. }
+            | Command::Deliveries { .. }
+            | Command::List(_)
+            | Command::JoinSession { .. }
+            | Command::ConfigureSessions { .. }
+            | Command::Semaphore(_) => Note::Nothing,
+        }
+    }
+}
+
+impl NotedFinish {
+    fn of(item: &FinishItem) -> Self {
+        let ending = match item.finish {
+            Finish::Ack => Some(Ending::Acked),
+            Finish::Release { .. } | Finish::Bury => Some(Ending::Returned),
+            Finish::Touch(_) => None,
+        };
+        NotedFinish { id: item.id, ending }
+    }
+}
+
+/// Whether a semaphore command may admit or remove a task of a tube.
+fn changes_tasks(command: &SemaphoreCommand) -> bool {
+    !matches!(
+        command,
+        SemaphoreCommand::Peek { .. }
+            | SemaphoreCommand::Members { .. }
+            | SemaphoreCommand::List { .. }
+            | SemaphoreCommand::Events { .. }
+            | SemaphoreCommand::Acknowledge { .. }
+    )
+}

@@ -1,0 +1,138 @@
+//! Fills the core's limits into SQL and Lua texts, and finds limits that are typed by hand there.
+
+use taskyard_core::{SemaphoreOptions, Span, limits};
+
+use crate::template::substitute;
+
+/// The limits that SQL and Lua code may name, as `{{NAME}}`: all limits of the core that rules inside a database can need.
+pub fn limits() -> Vec<(&'static str, String)> {
+    macro_rules! named {
+        ($($name:ident),* $(,)?) => { vec![$((stringify!($name), limits::$name.to_string())),*] };
+    }
+    let mut values = named![
+        BATCH_BYTES_MAX,
+        BATCH_TASKS_MAX,
+        META_BYTES_MAX,
+        NESTING_MAX,
+        OLDEST_LOOKED_MAX,
+        PAYLOAD_BYTES_MAX,
+        SEMAPHORES_MAX,
+        SEMAPHORE_ACTIVE_MAX,
+        SEMAPHORE_KEY_BYTES_MAX,
+        SEMAPHORE_REVOKING_MAX,
+        SETTLE_STEPS_MAX,
+        SETTLE_STEP_PLACES,
+        SUBQUEUE_BYTES_MAX,
+        TASK_ID_MAX,
+        TUBES_MAX,
+        TUBE_NAME_BYTES_MAX,
+        TUBE_NUMBERS_MAX,
+    ];
+    values.push(("FOREVER", Span::FOREVER.as_micros().to_string()));
+    values.push(("SEMAPHORE_ACTIVE_DEFAULT", SemaphoreOptions::default().active.to_string()));
+    values
+}
+
+/// The text with its limits filled in.
+pub fn with_limits(text: &str) -> String {
+    substitute(text, &limits())
+}
+
+/// The lines of SQL or Lua code that contain the number of a limit, each with the names of these limits, for the tests of
+/// the libraries. Comments do not count, nor do lines that contain one of the `accepted` fragments, in which the number
+/// has another meaning.
+pub fn typed_limits(source: &str, accepted: &[&str]) -> Vec<String> {
+    let limits = limits();
+    let mut found = Vec::new();
+    for line in source.lines().filter(|line| !accepted.iter().any(|part| line.contains(part))) {
+        let code = line.split("--").next().unwrap_or_default();
+        let typed = limits.iter().filter(|(name, value)| is_typed(code, name, value));
+        let names: Vec<&str> = typed.map(|(name, _)| *name).collect();
+        if !names.is_empty() {
+            found.push(format!("{}: {}", names.join(", "), line.trim()));
+        }
+    }
+    found
+}
+
+/// Whether a line contains the number of a limit. Short numbers are also those of bytes, bits and columns, so they count only
+/// beside the name of their limit, or as the bound of a loop or a query.
+fn is_typed(code: &str, name: &str, value: &str) -> bool {
+    let is_word = |char: char| char.is_ascii_alphanumeric() || char == '_';
+    let words: Vec<&str> =
+        code.split(|char| !is_word(char)).filter(|word| !word.is_empty()).collect();
+    if !words.iter().any(|word| word.trim_end_matches("ULL") == value) {
+        return false;
+    }
+    let is_named = words.contains(&name) && !code.contains(&format!("{{{{{name}}}}}"));
+    let bounds = [format!("LIMIT {value}"), format!(".. {value} LOOP"), format!(", {value} do")];
+    value.len() > 3 || is_named || bounds.iter().any(|bound| code.contains(bound.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Limits of servers, connections and files, which no rule inside a database needs.
+    const OUTSIDE_DATABASES: &[&str] = &[
+        "ANSWER_BYTES_MAX",
+        "ANSWER_BYTES_TOTAL_MAX",
+        "CLASSES_MAX",
+        "CONNECTIONS_MAX",
+        "LOGIN_PEERS_MAX",
+        "LOG_BYTES_MAX",
+        "METRICS_ROWS_MAX",
+        "METRICS_TUBES_MAX",
+        "PAYLOAD_BYTES_DEFAULT",
+        "PENDING_BYTES_MAX",
+        "PENDING_COMMANDS_MAX",
+        "PENDING_ITEMS_MAX",
+        "POOL_QUEUE_MAX",
+        "REQUEST_BYTES_SHARE",
+        "REQUEST_BYTES_TOTAL_MAX",
+        "SMALL_BYTES_MAX",
+        "TOKEN_CHARS_MAX",
+        "TOKEN_CHARS_MIN",
+        "TUBES_PER_USER_MAX",
+        "TUBES_RESERVED",
+        "WAITERS_MAX",
+    ];
+
+    /// The search for typed limits knew only the limits that a library used already.
+    #[test]
+    fn every_limit_of_the_core_is_classified() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../core/src/limits.rs");
+        let source = std::fs::read_to_string(path).expect("the limits of the core can be read");
+        let limits = limits();
+        let names =
+            source.lines().filter_map(|line| line.strip_prefix("pub const ")?.split(':').next());
+        for name in names {
+            let is_inside = limits.iter().any(|limit| limit.0 == name);
+            assert!(is_inside != OUTSIDE_DATABASES.contains(&name), "list {name} once");
+        }
+    }
+
+    #[test]
+    fn a_typed_limit_is_found() {
+        let typed = |line: &str| !typed_limits(line, &[]).is_empty();
+        assert!(!typed("local TUBES_MAX = {{TUBES_MAX}}\n-- 10000\n"));
+        assert!(!typed("LIMIT 100001\n-- 20000\n"));
+        assert_eq!(
+            typed_limits("local most = 100000\n", &[]),
+            ["SEMAPHORES_MAX: local most = 100000"]
+        );
+        assert!(typed("LIMIT 10000 -- 20000\n"));
+        assert!(typed("local id_max = 562949953421311ULL"));
+        assert_eq!(typed_limits("local page = 10000\n", &["page = 10000"]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_short_number_counts_beside_its_name_and_as_a_bound() {
+        let typed = |line: &str| !typed_limits(line, &[]).is_empty();
+        assert!(typed("local OLDEST_LOOKED_MAX = 256\n"));
+        assert!(
+            typed("FOR i IN 1 .. 256 LOOP\n") && typed("LIMIT 64") && typed("for i = 1, 64 do")
+        );
+        assert!(!typed("local byte = 256\n") && !typed("_length < 256 AND _bits8\n"));
+    }
+}

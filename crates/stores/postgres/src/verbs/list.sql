@@ -1,0 +1,88 @@
+-- Lists tasks page by page. What is expired and not removed yet is not listed.
+
+-- A page by id of tasks in some of the states _states (bits: 1 ready, 2 taken, 4 delayed, 8 buried).
+CREATE OR REPLACE FUNCTION taskyard.list_by_id(_number integer, _now bigint, _states integer, _id bigint, _limit bigint)
+RETURNS TABLE (id bigint, pri bigint) LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+DECLARE
+    _rare boolean;
+BEGIN
+    -- If few tasks are taken or buried, they are read with their own indexes: a sum as key keeps the planner from the index of ids.
+    IF _states & 5 = 0 THEN
+        SELECT 8 * sum(c.taken + c.buried) < sum(c.ready + c.passed + c.taken + c.delayed + c.buried) INTO _rare
+            FROM taskyard.count c WHERE c.tube = _number;
+    END IF;
+    IF _rare THEN
+        RETURN QUERY SELECT p.id, p.pri FROM (
+            (SELECT t.id, t.pri FROM taskyard.task t
+                WHERE _states & 2 > 0 AND t.tube = _number AND t.state = 1 AND t.id + 0 > _id
+                ORDER BY t.id + 0 LIMIT _limit)
+            UNION ALL
+            (SELECT t.id, t.pri FROM taskyard.task t
+                WHERE _states & 8 > 0 AND t.tube = _number AND t.state IN (3, 4) AND t.expires > _now AND t.id + 0 > _id
+                ORDER BY t.id + 0 LIMIT _limit)) p
+            ORDER BY p.id LIMIT _limit;
+        RETURN;
+    END IF;
+    RETURN QUERY SELECT t.id, t.pri FROM taskyard.task t
+        WHERE t.tube = _number AND t.id > _id
+            AND CASE t.state WHEN 0 THEN _states & 1 WHEN 1 THEN _states & 2 WHEN 2 THEN _states & 4
+                WHEN 6 THEN _states & 4 WHEN 3 THEN _states & 8 WHEN 4 THEN _states & 8 ELSE 0 END > 0
+            AND (t.state IN (1, 2) OR t.expires > _now)
+        ORDER BY t.id LIMIT _limit;
+END $$;
+
+-- A page of the tasks that could be taken, in the order of delivery.
+CREATE OR REPLACE FUNCTION taskyard.list_queue(
+    _number integer, _subqueues boolean, _now bigint, _pri bigint, _id bigint, _limit bigint)
+RETURNS TABLE (id bigint, pri bigint) LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+BEGIN
+    IF _subqueues THEN
+        -- Behind an expired head is perhaps another task. Expired tasks are found by their timers, until a tick removes them.
+        RETURN QUERY SELECT p.id, p.pri FROM (
+            (SELECT s.head_id AS id, s.head_pri AS pri FROM taskyard.subqueue s
+                CROSS JOIN LATERAL (SELECT k.expires FROM taskyard.task k
+                    WHERE k.tube = _number AND k.id = s.head_id OFFSET 0) t
+                WHERE s.tube = _number AND s.head_id IS NOT NULL AND (s.head_pri, s.head_id) > (_pri, _id)
+                    AND t.expires > _now
+                ORDER BY s.head_pri, s.head_id LIMIT _limit)
+            UNION ALL
+            (SELECT n.id, n.pri FROM taskyard.task e
+                CROSS JOIN LATERAL (SELECT s.key FROM taskyard.subqueue s
+                    WHERE s.tube = _number AND s.key = e.subqueue AND s.head_id = e.id OFFSET 0) s
+                CROSS JOIN LATERAL (SELECT k.id, k.pri FROM taskyard.task k
+                    WHERE k.tube = _number AND k.subqueue = s.key AND k.state < 1 AND k.expires > _now
+                    ORDER BY k.state, k.pri, k.id LIMIT 1) n
+                WHERE e.tube = _number AND e.timer <= _now AND e.state <> 1 AND e.state = 0
+                    AND (n.pri, n.id) > (_pri, _id)
+                ORDER BY n.pri, n.id LIMIT _limit)) p
+            ORDER BY p.pri, p.id LIMIT _limit;
+    ELSE
+        RETURN QUERY SELECT t.id, t.pri FROM taskyard.task t
+            WHERE t.tube = _number AND t.state = 0 AND (t.pri, t.id) > (_pri, _id) AND t.expires > _now
+            ORDER BY t.pri, t.id LIMIT _limit;
+    END IF;
+END $$;
+
+-- A page of a list: by id, or without states in the order of the queue. The first row has the status: 0 done, 1 no such tube.
+CREATE OR REPLACE FUNCTION taskyard.list_tasks(
+    _tube text, _now bigint, _states integer, _pri bigint, _id bigint, _limit bigint)
+RETURNS TABLE (status smallint, id bigint, pri bigint) LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+DECLARE
+    _t taskyard.tube;
+BEGIN
+    SELECT * INTO _t FROM taskyard.tube t WHERE t.name = _tube;
+    _now := coalesce(_now, taskyard.clock());
+    _id := coalesce(_id, -1);
+    status := CASE WHEN _t.number IS NULL THEN 1 ELSE 0 END;
+    RETURN NEXT;
+    IF _states IS NULL THEN
+        RETURN QUERY SELECT 0::smallint, p.id, p.pri FROM taskyard.list_queue(
+            _t.number, _t.has_subqueues, _now, coalesce(_pri, -9223372036854775808), _id, _limit) p;
+    ELSE
+        RETURN QUERY SELECT 0::smallint, p.id, p.pri
+            FROM taskyard.list_by_id(_t.number, _now, _states, _id, _limit) p;
+    END IF;
+END $$;

@@ -1,0 +1,334 @@
+//! Applies batches of the journal to the database, concurrently with the writer.
+//!
+//! A thread waits until there is enough for a transaction, or until a delay has passed. A caller that needs
+//! the current database, such as the writer with a batch that does not go through the journal, applies the
+//! remaining batches first.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+use taskyard_core::Error;
+
+use super::checkpoint::Checkpointer;
+use super::codec::Head;
+use super::rows::{self, Batch, Rows};
+use super::seal::Seal;
+use super::write_error::WriteError;
+use super::writer::{WriteRefusal, commit};
+
+/// A transaction applies batches of this total weight.
+const WEIGHT_WANTED: usize = 4 << 20;
+/// Above this weight the writer applies batches itself: an opening after a crash reads all of them into
+/// memory.
+const WEIGHT_MAX: usize = 16 << 20;
+/// Weight of a row besides its bytes: a changed or deleted row may be alone on its page.
+const ROW_WEIGHT: usize = 256;
+/// How long batches wait for others before they are applied.
+const APPLY_DELAY: Duration = Duration::from_millis(50);
+/// Delay before a retry after a failure, for example a full disk.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The database and its state; only one thread at a time writes it.
+#[derive(Debug)]
+pub(super) struct Database {
+    pub db: Connection,
+    /// The head row in the database.
+    pub head: Head,
+    pub checkpointer: Checkpointer,
+    pub seal: Arc<Seal>,
+}
+
+impl Database {
+    /// Checks that the log may grow.
+    pub fn check_room(&mut self, refusal: &WriteRefusal) -> Result<(), WriteError> {
+        self.checkpointer.check_room(&self.db, refusal)
+    }
+}
+
+/// The thread that applies batches.
+#[derive(Debug)]
+pub(super) struct JournalApplier {
+    shared: Arc<ApplierState>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The state that the thread and the writer share.
+#[derive(Debug)]
+pub(super) struct ApplierState {
+    database: Mutex<Database>,
+    queue: Mutex<UnappliedBatches>,
+    wake: Condvar,
+    /// The number of the newest batch in the database.
+    applied: AtomicU64,
+    /// The latest transaction failed.
+    failed: AtomicBool,
+    refusal: WriteRefusal,
+}
+
+/// The batches that are in the journal only.
+#[derive(Debug)]
+struct UnappliedBatches {
+    batches: VecDeque<UnappliedBatch>,
+    weight: usize,
+    /// When the oldest one was added, or the latest failure happened.
+    since: Option<Instant>,
+    /// How long batches wait for others.
+    delay: Duration,
+    stopped: bool,
+}
+
+#[derive(Debug)]
+struct UnappliedBatch {
+    batch: Batch,
+    weight: usize,
+}
+
+impl JournalApplier {
+    pub fn start(database: Database, refusal: WriteRefusal) -> io::Result<JournalApplier> {
+        let applied = AtomicU64::new(database.head.batch);
+        let shared = Arc::new(ApplierState {
+            database: Mutex::new(database),
+            queue: Mutex::new(UnappliedBatches {
+                batches: VecDeque::new(),
+                weight: 0,
+                since: None,
+                delay: APPLY_DELAY,
+                stopped: false,
+            }),
+            wake: Condvar::new(),
+            applied,
+            failed: AtomicBool::new(false),
+            refusal,
+        });
+        let thread_state = shared.clone();
+        let thread = std::thread::Builder::new()
+            .name("taskyard-apply".into())
+            .spawn(move || thread_state.run())?;
+        Ok(JournalApplier { shared, thread: Some(thread) })
+    }
+
+    /// Adds a batch, which uses `bytes` in the journal; returns whether the weight exceeds the maximum.
+    pub fn push(&self, batch: Batch, bytes: usize) -> bool {
+        let mut queue = lock(&self.shared.queue);
+        let first = queue.batches.is_empty();
+        let weight = bytes + weight(&batch.rows);
+        queue.batches.push_back(UnappliedBatch { batch, weight });
+        let before = queue.weight;
+        queue.weight += weight;
+        if first {
+            queue.since = Some(Instant::now());
+        }
+        if first || (before < WEIGHT_WANTED && queue.weight >= WEIGHT_WANTED) {
+            self.shared.wake.notify_one();
+        }
+        queue.weight > WEIGHT_MAX
+    }
+
+    /// Sets how long batches wait for others.
+    pub fn set_apply_delay(&self, delay: Duration) {
+        lock(&self.shared.queue).delay = delay;
+    }
+
+    /// The number of the newest batch in the database.
+    pub fn applied_batch(&self) -> u64 {
+        self.shared.applied.load(Ordering::Acquire)
+    }
+
+    /// Whether the latest transaction failed.
+    pub fn has_failed(&self) -> bool {
+        self.shared.failed.load(Ordering::Relaxed)
+    }
+
+    /// The database, which may lack the newest batches.
+    pub fn database(&self) -> MutexGuard<'_, Database> {
+        lock(&self.shared.database)
+    }
+
+    /// The database with all that was handed over, up to a batch.
+    pub fn caught_up(&self, newest: u64) -> Result<MutexGuard<'_, Database>, Error> {
+        self.shared.caught_up(newest)
+    }
+
+    /// The shared state, for a caller that cannot borrow the applier meanwhile.
+    pub fn shared(&self) -> Arc<ApplierState> {
+        self.shared.clone()
+    }
+
+    /// Ends the thread. Batches that are not applied stay in the journal.
+    pub fn stop(&mut self) {
+        lock(&self.shared.queue).stopped = true;
+        self.shared.wake.notify_one();
+        if let Some(thread) = self.thread.take() {
+            _ = thread.join();
+        }
+    }
+}
+
+impl Drop for JournalApplier {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl ApplierState {
+    /// The database with all that was handed over, up to a batch.
+    pub fn caught_up(&self, newest: u64) -> Result<MutexGuard<'_, Database>, Error> {
+        let mut database = lock(&self.database);
+        self.catch_up(&mut database, newest).map_err(|error| Error::Store(error.describe()))?;
+        Ok(database)
+    }
+
+    /// Called after a commit: records the newest batch and keeps the log short.
+    pub fn record_commit(&self, database: &mut Database, head: Head) {
+        database.head = head;
+        if let Err(error) = database.seal.write_in_database(head.batch) {
+            tracing::warn!(%error, "cannot write the seal file");
+        }
+        self.applied.store(head.batch, Ordering::Release);
+        let Database { db, checkpointer, .. } = database;
+        checkpointer.after_commit(db, &self.refusal);
+    }
+
+    fn run(&self) {
+        while self.wait() {
+            // Not all at once: the writer may need the database too.
+            let oldest =
+                lock(&self.queue).batches.front().map_or(0, |unapplied| unapplied.batch.head.batch);
+            if let Err(error) = self.catch_up(&mut lock(&self.database), oldest) {
+                tracing::warn!(
+                    error = error.describe(),
+                    "cannot apply the journal to the database"
+                );
+            }
+        }
+    }
+
+    /// Waits until there are batches to apply; returns false when the thread should end.
+    fn wait(&self) -> bool {
+        let mut queue = lock(&self.queue);
+        loop {
+            if queue.stopped {
+                return false;
+            }
+            let failed = self.failed.load(Ordering::Relaxed);
+            let delay = if failed { RETRY } else { queue.delay };
+            let timeout = match queue.since.filter(|_| !self.refusal.is_set()) {
+                None => Duration::MAX,
+                Some(_) if queue.weight >= WEIGHT_WANTED && !failed => return true,
+                Some(since) => delay.saturating_sub(since.elapsed()),
+            };
+            if timeout.is_zero() {
+                return true;
+            }
+            queue = if timeout == Duration::MAX {
+                self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner)
+            } else {
+                let woken = self.wake.wait_timeout(queue, timeout);
+                woken.unwrap_or_else(PoisonError::into_inner).0
+            };
+        }
+    }
+
+    /// Applies the batches of the queue, at least up to `newest`.
+    fn catch_up(&self, database: &mut Database, newest: u64) -> Result<(), WriteError> {
+        loop {
+            // After a failed sync nothing is written.
+            if let Some(why) = self.refusal.why() {
+                return Err(WriteError::DatabaseBehind(why));
+            }
+            if database.head.batch >= newest {
+                return Ok(());
+            }
+            let batches = lock(&self.queue).take();
+            if batches.is_empty() {
+                return Ok(());
+            }
+            self.write(database, batches)?;
+        }
+    }
+
+    /// Writes batches in one transaction. If it fails, they return to the queue.
+    fn write(
+        &self,
+        database: &mut Database,
+        batches: Vec<UnappliedBatch>,
+    ) -> Result<(), WriteError> {
+        let mut head = database.head;
+        let written = database.check_room(&self.refusal).and_then(|()| {
+            transaction(&database.db, |db| {
+                rows::write_all(db, batches.iter().map(|unapplied| &unapplied.batch), &mut head)
+            })
+        });
+        self.failed.store(written.is_err(), Ordering::Relaxed);
+        if let Err(error) = &written {
+            if error.is_permanent() {
+                self.refusal.set(&error.describe());
+            }
+            lock(&self.queue).put_back(batches);
+        } else {
+            self.record_commit(database, head);
+        }
+        written
+    }
+}
+
+impl UnappliedBatches {
+    /// Removes the oldest batches, enough for one transaction.
+    fn take(&mut self) -> Vec<UnappliedBatch> {
+        let (mut taken, mut weight) = (Vec::new(), 0);
+        while weight < WEIGHT_WANTED
+            && let Some(unapplied) = self.batches.pop_front()
+        {
+            weight += unapplied.weight;
+            taken.push(unapplied);
+        }
+        self.weight -= weight;
+        if self.batches.is_empty() {
+            self.since = None;
+        }
+        taken
+    }
+
+    fn put_back(&mut self, batches: Vec<UnappliedBatch>) {
+        self.since = Some(Instant::now());
+        for unapplied in batches.into_iter().rev() {
+            self.weight += unapplied.weight;
+            self.batches.push_front(unapplied);
+        }
+    }
+}
+
+fn weight(rows: &Rows) -> usize {
+    (rows.updates.len() + rows.removed.len() + rows.next_ids.len()) * ROW_WEIGHT
+}
+
+/// Runs `write` in a transaction and commits it, or rolls it back.
+fn transaction(
+    db: &Connection,
+    write: impl FnOnce(&Connection) -> Result<(), WriteError>,
+) -> Result<(), WriteError> {
+    let run = || -> Result<(), WriteError> {
+        db.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        write(db)?;
+        commit(db)
+    };
+    run().inspect_err(|_| roll_back(db))
+}
+
+/// Undoes what a failed transaction wrote.
+pub(super) fn roll_back(db: &Connection) {
+    if !db.is_autocommit()
+        && let Err(error) = db.execute_batch("ROLLBACK")
+    {
+        tracing::error!(%error, "cannot roll back a failed batch");
+    }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
