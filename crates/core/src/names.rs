@@ -25,15 +25,21 @@ pub fn unfit_char(name: &str) -> Option<char> {
 
 /// Refuses a command that would create a tube or semaphore name with a character that changes the
 /// direction of text. Stores whose rules run in the database call this first.
+#[inline]
 pub fn check_names(command: &Command) -> Result<()> {
-    let (what, name) = match command {
-        Command::CreateTube { tube, .. } => ("a tube name", tube.as_str()),
-        Command::NameTube { tube, name, .. } if name != tube => ("a tube name", name.as_str()),
-        Command::Semaphore(SemaphoreCommand::Configure { key, .. }) => {
-            ("the key of a semaphore", key.as_str())
+    match command {
+        Command::CreateTube { tube, .. } => check_name("a tube name", tube.as_str()),
+        Command::NameTube { tube, name, .. } if name != tube => {
+            check_name("a tube name", name.as_str())
         }
-        _ => return Ok(()),
-    };
+        Command::Semaphore(SemaphoreCommand::Configure { key, .. }) => {
+            check_name("the key of a semaphore", key.as_str())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_name(what: &str, name: &str) -> Result<()> {
     match name.chars().find(|char| is_bidi_control(*char)) {
         Some(bad) => Err(Error::Invalid(format!(
             "{what} must not contain {bad:?}, which changes the direction of text; leave it out"
