@@ -79,6 +79,7 @@ mod tests {
         "ANSWER_BYTES_TOTAL_MAX",
         "CLASSES_MAX",
         "CONNECTIONS_MAX",
+        "LIST_TASKS_MAX",
         "LOGIN_PEERS_MAX",
         "LOG_BYTES_MAX",
         "METRICS_ROWS_MAX",

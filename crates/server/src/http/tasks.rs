@@ -26,8 +26,6 @@ const COUNT_DEFAULT: usize = 1_000;
 
 /// Names of states, separated by commas.
 const STATES_PATTERN: &str = "^(ready|taken|delayed|buried)(,(ready|taken|delayed|buried)){0,3}$";
-/// The last second of the year 9999.
-const SECONDS_MAX: usize = 253_402_300_799;
 
 /// The endpoints of this file.
 pub(crate) fn routes() -> Vec<Route> {
@@ -82,16 +80,11 @@ fn page_fields() -> [QueryField; 9] {
             "Only tasks with at least this many attempts",
             u32::MAX as usize,
         ),
-        QueryField::count(
+        QueryField::number(
             "created_from",
             "Only tasks put at this second since the epoch or later",
-            SECONDS_MAX,
         ),
-        QueryField::count(
-            "created_until",
-            "Only tasks put before this second since the epoch",
-            SECONDS_MAX,
-        ),
+        QueryField::number("created_until", "Only tasks put before this second since the epoch"),
     ]
 }
 

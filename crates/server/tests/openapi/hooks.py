@@ -28,10 +28,24 @@ def map_case(context, case):
     tube = (case.query or {}).get("tube")
     if isinstance(tube, str):
         case.query["tube"] = mended_name(tube)
+    if context.operation.definition.raw.get("operationId") == "tasks" and case.query:
+        mend_page(case.query)
     if isinstance(case.body, dict):
         operation = context.operation.definition.raw.get("operationId")
         case.body = mended_body(operation, dict(case.body))
     return case
+
+
+def mend_page(query):
+    """A cursor belongs to one order, states to the order of ids, and moments are not negative."""
+    in_queue = query.get("order") == "queue"
+    if in_queue:
+        query.pop("state", None)
+    if isinstance(query.get("after"), str):
+        query["after"] = "1:2" if in_queue else "1"
+    for name in ("created_from", "created_until"):
+        if isinstance(query.get(name), (int, float)):
+            query[name] = abs(query[name]) % 1_000_000_000
 
 
 def mended_name(name):

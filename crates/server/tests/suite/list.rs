@@ -16,13 +16,13 @@ async fn page(fixture: &Fixture, query: &str) -> Value {
     answer.body
 }
 
-/// Tasks 0 to 9: each `{"to": n}`, 3 and 7 buried, 0 taken, 9 delayed.
+/// Tasks 0 to 9, each `{"to": n}`: 3 and 7 buried, 9 delayed.
 async fn filled() -> Fixture {
     let fixture = Fixture::new().await;
     let tasks: Vec<_> = (0..9).map(|n| json!({ "data": { "to": n }, "pri": 9 - n })).collect();
     fixture.done("/v1/tubes/mail/put", json!({ "tasks": tasks })).await;
     fixture.done("/v1/tubes/mail/put", json!({ "data": { "to": 9 }, "delay": 500 })).await;
-    fixture.done("/v1/tubes/mail/bury", json!({ "ids": [3, 7] })).await;
+    fixture.done("/v1/tubes/mail/bury", json!({ "tasks": [{ "id": 3 }, { "id": 7 }] })).await;
     fixture
 }
 

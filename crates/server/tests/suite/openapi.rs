@@ -79,7 +79,9 @@ async fn the_document_lists_every_endpoint() {
     .map(|path| format!("GET {path}"))
     .collect();
     expected.extend(["GET", "PUT", "PATCH", "DELETE"].map(|method| format!("{method} {tube}")));
-    expected.extend(["tasks/{id}", "deliveries", "consumers"].map(|at| format!("GET {tube}/{at}")));
+    expected.extend(
+        ["tasks", "tasks/{id}", "deliveries", "consumers"].map(|at| format!("GET {tube}/{at}")),
+    );
     for verb in [
         "name",
         "put",

@@ -122,11 +122,11 @@ impl TasksQuery {
 
     /// The conditions beyond the states, on the server's side.
     pub fn filter(&self) -> Result<TaskFilter> {
-        let attempts_min = self.attempts_min.as_deref().map(|min| whole("attempts_min", min));
+        let attempts_min = self.attempts_min.as_deref().map(attempts).transpose()?;
         Ok(TaskFilter {
             text: self.text.clone().filter(|text| !text.is_empty()),
             subqueue: self.subqueue.clone(),
-            attempts_min: u32::try_from(attempts_min.transpose()?.unwrap_or(0)).unwrap_or(u32::MAX),
+            attempts_min: attempts_min.unwrap_or(0),
             created_from: optional_moment("created_from", self.created_from)?,
             created_until: optional_moment("created_until", self.created_until)?,
         })
@@ -201,6 +201,9 @@ fn contains(body: Option<&Body>, text: &str) -> bool {
 }
 
 fn states(text: &str) -> Result<StateSet> {
+    if text.is_empty() {
+        return Err(invalid("a list needs at least one state".into()));
+    }
     text.split(',').try_fold(StateSet::EMPTY, |states, name| {
         let known = StateSet::STATES.into_iter().find(|state| state.name() == name);
         let unknown = || {
@@ -208,6 +211,13 @@ fn states(text: &str) -> Result<StateSet> {
         };
         Ok(states.with(known.ok_or_else(unknown)?))
     })
+}
+
+fn attempts(text: &str) -> Result<u32> {
+    match u32::try_from(whole("attempts_min", text)?) {
+        Ok(min @ 1..) => Ok(min),
+        _ => Err(invalid(format!("'attempts_min' is {text}; use 1 to {}", u32::MAX))),
+    }
 }
 
 fn id(text: &str) -> Result<TaskId> {

@@ -73,7 +73,7 @@ impl ListScript {
     fn list(&mut self, kind: Kind) -> Command {
         let id = Some(TaskId(self.id())).filter(|_| self.rng.bool());
         let order = if self.rng.u8(0..4) > 0 {
-            let states = StateSet::from_bits(self.rng.u8(0..16)).expect("these are states");
+            let states = StateSet::from_bits(self.rng.u8(1..16)).expect("these are states");
             ListOrder::Id { states, after: id }
         } else {
             let pri = self.rng.u64(0..4);

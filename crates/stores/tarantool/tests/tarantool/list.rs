@@ -78,7 +78,7 @@ impl Pair {
     }
 
     fn compare(&self, now: Timestamp, random: &mut fastrand::Rng) {
-        for bits in 0..=StateSet::ALL.bits() {
+        for bits in 1..=StateSet::ALL.bits() {
             let states = StateSet::from_bits(bits).expect("a set");
             for limit in [1, 10, 250, 1_000] {
                 let after = random.bool().then(|| TaskId(random.u64(..TASKS + 10)));
