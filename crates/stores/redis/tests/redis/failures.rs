@@ -160,7 +160,7 @@ fn a_url_with_wait_waits_for_replicas() {
     assert_eq!(replica.talk(&["REPLICAOF", "127.0.0.1", &port]), "OK");
     while !replica.talk(&["INFO", "replication"]).contains("master_link_status:up") {}
     // Long: on a busy machine the replica may confirm late.
-    let store = waiting(30_000);
+    let store = waiting(10_000);
     assert_eq!(ask(&store, create), Ok(Reply::Created(false)));
     ask(&store, put(&tube, 1)).expect("the replica has it");
     assert_eq!(replica.talk(&["HLEN", "{taskyard:mail}:t"]), "1");
