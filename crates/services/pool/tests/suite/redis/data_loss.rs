@@ -44,7 +44,8 @@ async fn all_state_is_reported(pool: &ProcessPool, loss: Loss) {
     let far = pool.far();
     let mut running = Vec::new();
     for _ in 0..2 {
-        let script = "echo up; sleep 6; echo made > result.txt";
+        // Longer than the state needs to be reported on a busy machine.
+        let script = "echo up; sleep 15; echo made > result.txt";
         let mut client = far.start(LONG, script).await;
         client.until_output("up").await;
         running.push(client);
