@@ -214,21 +214,26 @@ fn queueing(command: &Command) -> Option<(&TubeName, Span)> {
 
 /// Whether a command may make tasks ready or free capacity.
 fn changes_something(command: &Command) -> bool {
+    match command {
+        Command::Tubes { .. }
+        | Command::Peek { .. }
+        | Command::Deliveries { .. }
+        | Command::List(_)
+        | Command::JoinSession { .. } => false,
+        Command::Semaphore(command) => changes_tasks(command),
+        _ => true,
+    }
+}
+
+/// Whether a semaphore command may admit or remove a task of a tube.
+pub(crate) fn changes_tasks(command: &SemaphoreCommand) -> bool {
     !matches!(
         command,
-        Command::Tubes { .. }
-            | Command::Peek { .. }
-            | Command::Deliveries { .. }
-            | Command::List(_)
-            | Command::JoinSession { .. }
-            // The other semaphore commands may admit a task of a tube.
-            | Command::Semaphore(
-                SemaphoreCommand::Peek { .. }
-                    | SemaphoreCommand::Members { .. }
-                    | SemaphoreCommand::List { .. }
-                    | SemaphoreCommand::Events { .. }
-                    | SemaphoreCommand::Acknowledge { .. }
-            )
+        SemaphoreCommand::Peek { .. }
+            | SemaphoreCommand::Members { .. }
+            | SemaphoreCommand::List { .. }
+            | SemaphoreCommand::Events { .. }
+            | SemaphoreCommand::Acknowledge { .. }
     )
 }
 

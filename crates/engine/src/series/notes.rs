@@ -3,10 +3,11 @@
 
 use std::ops::Range;
 
-use taskyard_core::{Command, Finish, FinishItem, SemaphoreCommand, TaskId, TubeName};
+use taskyard_core::{Command, Finish, FinishItem, TaskId, TubeName};
 
 use super::registry::{SeriesRegistry, TubeNumber};
 use super::tube_series::Ending;
+use crate::admit::changes_tasks;
 
 /// The notes of one batch.
 #[derive(Debug, Default)]
@@ -142,16 +143,4 @@ impl NotedFinish {
         };
         NotedFinish { id: item.id, ending }
     }
-}
-
-/// Whether a semaphore command may admit or remove a task of a tube.
-fn changes_tasks(command: &SemaphoreCommand) -> bool {
-    !matches!(
-        command,
-        SemaphoreCommand::Peek { .. }
-            | SemaphoreCommand::Members { .. }
-            | SemaphoreCommand::List { .. }
-            | SemaphoreCommand::Events { .. }
-            | SemaphoreCommand::Acknowledge { .. }
-    )
 }
