@@ -106,7 +106,7 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Checks that the store works, including writes; the error is the reason if it does not. The store tries
-    /// it, at most about once a second.
+    /// it, at most about once a second. A shared store may be asked while a batch is under way.
     fn health(&self, now: Timestamp) -> Pending<'_, Result<StoreHealth, Error>> {
         // The tube need not exist.
         let tube = TubeName::new("health").ok();

@@ -13,15 +13,21 @@ use std::time::Duration;
 
 use taskyard_core::{Body, Command, Effects, Error, Span, Timestamp};
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
 
 use crate::{
     BodyKey, Capabilities, Executed, Export, Exported, Import, OpenError, OpenOptions, Pending,
-    Store, Watcher,
+    Store, StoreHealth, Watcher,
 };
 
 /// Changes of other servers may be missed when a notification is lost: every shared store is polled this
 /// often.
 pub const POLL: Span = Span::from_secs(1);
+
+/// A database is checked by writing at most this often, and a write that takes longer is a failure.
+const HEALTH_CHECK_MIN: Duration = Duration::from_secs(1);
+const HEALTH_CHECK_MAX: Duration = Duration::from_secs(5);
 
 /// The clock that decides what is due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,6 +83,9 @@ pub trait Backend: Sized + Send + Sync + 'static {
         part: Import,
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
+    /// Writes something, to check that the database accepts writes. May run beside a batch.
+    fn check_write(&self) -> impl Future<Output = Result<(), Error>> + Send;
+
     /// See [`Store::close`].
     fn close(&self) -> impl Future<Output = Result<(), Error>> + Send;
 
@@ -122,6 +131,8 @@ pub struct RemoteStore<B> {
     backend: Arc<B>,
     /// Taken out when the store is dropped: a runtime must not be dropped where blocking is forbidden.
     runtime: Option<Runtime>,
+    /// When writing was checked last, and the result.
+    health: Arc<Mutex<Option<(Instant, Result<StoreHealth, Error>)>>>,
 }
 
 impl<B: Backend> RemoteStore<B> {
@@ -157,7 +168,7 @@ impl<B: Backend> RemoteStore<B> {
         if access.serves {
             backend.start(runtime.handle());
         }
-        Ok(RemoteStore { backend, runtime: Some(runtime) })
+        Ok(RemoteStore { backend, runtime: Some(runtime), health: Arc::default() })
     }
 
     /// Starts a call on the store's own thread at once.
@@ -227,6 +238,28 @@ impl<B: Backend> Store for RemoteStore<B> {
 
     fn import(&self, now: Timestamp, part: Import) -> Pending<'_, Result<(), Error>> {
         self.spawn_call(|backend| async move { backend.import(now, part).await })
+    }
+
+    fn health(&self, _: Timestamp) -> Pending<'_, Result<StoreHealth, Error>> {
+        let health = Arc::clone(&self.health);
+        self.spawn_call(|backend| async move {
+            // Concurrent callers wait for one check.
+            let mut latest = health.lock().await;
+            if let Some((at, result)) = &*latest
+                && at.elapsed() < HEALTH_CHECK_MIN
+            {
+                return result.clone();
+            }
+            let checked = timeout(HEALTH_CHECK_MAX, backend.check_write()).await;
+            let slow = |_| {
+                let seconds = HEALTH_CHECK_MAX.as_secs();
+                let why = format!("{} has not confirmed a write within {seconds} s", B::NAME);
+                Err(Error::StoreUnavailable(why))
+            };
+            let result = checked.unwrap_or_else(slow).map(|()| StoreHealth::default());
+            *latest = Some((Instant::now(), result.clone()));
+            result
+        })
     }
 
     fn close(&self) -> Pending<'_, Result<(), Error>> {

@@ -1,5 +1,8 @@
 //! Calls of a store in short form, all at the same moment.
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 use taskyard_conformance::block_on;
 use taskyard_core::{
     Body, Command, Error, Finish, FinishItem, Holder, NewTask, Outcome, Reply, Span, Take, Task,
@@ -9,6 +12,9 @@ use taskyard_store::Store;
 
 /// The moment of all calls.
 pub const NOW: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
+
+/// How long the health of a store may take to change.
+const HEALTH_MAX: Duration = Duration::from_secs(60);
 
 /// Executes one command.
 pub fn ask(store: &(impl Store + ?Sized), command: Command) -> Result<Reply, Error> {
@@ -20,7 +26,7 @@ pub fn ask_until_there(store: &(impl Store + ?Sized), command: &Command) -> Repl
     loop {
         match ask(store, command.clone()) {
             Ok(reply) => return reply,
-            Err(Error::StoreUnavailable(_)) => std::thread::yield_now(),
+            Err(Error::StoreUnavailable(_)) => thread::yield_now(),
             Err(other) => panic!("{other}"),
         }
     }
@@ -56,5 +62,18 @@ pub fn ack(store: &(impl Store + ?Sized), tube: &TubeName, task: &Task) -> Outco
     match ask(store, Command::Finish { tube: tube.clone(), items, show: false }) {
         Ok(Reply::Finished(mut outcomes)) => outcomes.remove(0),
         other => panic!("an ack has an outcome, not {other:?}"),
+    }
+}
+
+/// Waits until the health check of the store succeeds or fails. Answers the error.
+pub fn health_becomes(store: &(impl Store + ?Sized), is_healthy: bool) -> String {
+    let begun = Instant::now();
+    loop {
+        let health = block_on(store.health(NOW));
+        if health.is_ok() == is_healthy {
+            return health.map_or_else(|error| error.to_string(), |_| String::new());
+        }
+        assert!(begun.elapsed() < HEALTH_MAX, "it stays {health:?}");
+        thread::yield_now();
     }
 }

@@ -25,6 +25,9 @@ const TRIES: usize = 5;
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// How many keys are tried to find one on every master.
+const KEYS_MAX: usize = 100_000;
+
 /// What all connections have in common.
 pub struct Connector {
     /// The URL of Redis.
@@ -389,6 +392,22 @@ impl Link {
             answers.push(self.ask(&node, words).await?);
         }
         Ok(answers)
+    }
+
+    /// A key on every master. They differ from all keys that do not begin with `{prefix:check`.
+    pub async fn keys_of_masters(&mut self, prefix: &str) -> Result<Vec<String>, Failure> {
+        let mut masters = self.masters().await?;
+        let mut keys = Vec::new();
+        for number in 0..KEYS_MAX {
+            let key = format!("{{{prefix}:check{number}}}");
+            if masters.remove(&self.node_of(&key).await?) {
+                keys.push(key);
+            }
+            if masters.is_empty() {
+                return Ok(keys);
+            }
+        }
+        Err(Failure::Unreachable("a master of the cluster has too few slots".into()))
     }
 
     async fn connection(&mut self, node: &Address) -> Result<&mut Connection, Failure> {

@@ -189,6 +189,12 @@ impl Backend for Postgres {
         Postgres::import(self, now, part).await
     }
 
+    async fn check_write(&self) -> Result<(), Error> {
+        let call = [Call::new(&sql::CHECK_WRITE, [param(self.server.clone())])];
+        let written = self.transact(ConnectionRole::Main, &[], &call).await;
+        written.map(|_| ()).map_err(|failure| failure.error())
+    }
+
     async fn close(&self) -> Result<(), Error> {
         Postgres::close(self).await
     }

@@ -39,7 +39,7 @@ mod tubes;
 use std::sync::{Arc, Mutex as Lock, MutexGuard, PoisonError};
 
 use taskyard_core::{Command, Error, Timestamp};
-use taskyard_redis::{Connector, Failure, Link, RedisUrl, Value};
+use taskyard_redis::{Call, Connector, Failure, Link, RedisUrl, Value};
 use taskyard_store::remote::{Access, Backend, RemoteStore, server_identity};
 use taskyard_store::{
     Capabilities, Executed, Export, Exported, Import, OpenError, OpenOptions, Store, Watcher,
@@ -97,6 +97,8 @@ pub struct Redis {
     /// This server's identity in Redis.
     server: Vec<u8>,
     link: Mutex<Link>,
+    /// Connected by the first health check.
+    health_link: Mutex<Link>,
     /// Batches that run beside others lock it for reading, batches that run alone lock it for writing.
     exclusion: RwLock<()>,
     start_order: Sequence,
@@ -143,6 +145,18 @@ impl Backend for Redis {
 
     async fn import(&self, now: Timestamp, part: Import) -> Result<(), Error> {
         Redis::import(self, now, part).await
+    }
+
+    async fn check_write(&self) -> Result<(), Error> {
+        let mut link = self.health_link.lock().await;
+        let unusable = |failure| failure::error(&failure);
+        let keys = link.keys_of_masters(&self.connector.url.prefix).await.map_err(unusable)?;
+        let call = |key| Call { function: "check_write", key, args: Vec::new(), replicate: true };
+        let calls: Vec<Call> = keys.into_iter().map(call).collect();
+        for answer in link.call(&calls).await {
+            answer.map_err(unusable)?;
+        }
+        Ok(())
     }
 
     async fn close(&self) -> Result<(), Error> {
@@ -193,6 +207,7 @@ impl Redis {
                 .map_err(|error| Self::unavailable(&error))?,
         );
         let link = Mutex::new(Link::ordered(Arc::clone(&connector)));
+        let health_link = Mutex::new(Link::new(Arc::clone(&connector)));
         let (exclusion, start_order, reply_order, cache) = Default::default();
         let (durability, evicts, pages) = Default::default();
         let mut shared = Redis {
@@ -200,6 +215,7 @@ impl Redis {
             clock,
             server,
             link,
+            health_link,
             exclusion,
             start_order,
             reply_order,

@@ -66,6 +66,8 @@ pub struct Tarantool {
     /// This server's identity in Tarantool.
     server: Vec<u8>,
     link: Mutex<Link>,
+    /// Connected by the first health check.
+    health_link: Mutex<Link>,
     cache: Lock<TubeCache>,
     /// When the next tick is needed, as far as known.
     wakeup: Lock<Option<Timestamp>>,
@@ -102,6 +104,18 @@ impl Backend for Tarantool {
 
     async fn import(&self, now: Timestamp, part: Import) -> Result<(), Error> {
         Tarantool::import(self, now, part).await
+    }
+
+    async fn check_write(&self) -> Result<(), Error> {
+        let mut link = self.health_link.lock().await;
+        let replicas = self.connector.replicas;
+        let written = link.call_with_retry("check_write", |args| _ = args.uint(replicas)).await;
+        match written.map_err(|failure| error_of(&failure))?.is_true() {
+            true => Ok(()),
+            false => Err(Error::StoreUnavailable(format!(
+                "{replicas} replicas have not confirmed a write in time"
+            ))),
+        }
     }
 
     async fn close(&self) -> Result<(), Error> {
@@ -229,11 +243,13 @@ impl Tarantool {
         let (wakeup, presence) = Default::default();
         let cache = Lock::new(TubeCache { link: link.number(), ..TubeCache::default() });
         let link = Mutex::new(link);
+        let health_link = Mutex::new(Link::new(Arc::clone(&connector)));
         Ok(Tarantool {
             connector,
             clock,
             server,
             link,
+            health_link,
             cache,
             wakeup,
             presence,

@@ -8,6 +8,7 @@ mod connections;
 mod crash;
 mod exact;
 mod functions;
+mod health;
 mod kills;
 mod lost_replies;
 mod migrate;

@@ -279,4 +279,9 @@ local function run_registry_call(keys, args)
     return verb(keys[1], now, args[3], args[4], args[5], args)
 end
 
+-- Writes a key that expires, to check that this node accepts writes. Refused when its memory is full.
+redis.register_function(NAME .. '_check_write', function(keys)
+    return redis.call('SET', keys[1], '', 'PX', 60000)
+end)
+
 redis.register_function({ function_name = NAME .. '_registry', callback = run_registry_call, flags = { 'allow-oom' } })

@@ -12,7 +12,7 @@ use taskyard_core::{
 use taskyard_store::Store;
 use taskyard_store_redis::{Clock, RedisStore};
 
-use taskyard_testkit::calls::{NOW, ask, put, take};
+use taskyard_testkit::calls::{NOW, ask, health_becomes, put, take};
 use taskyard_testkit::redis::{RedisCluster, program};
 use taskyard_testkit::redis::{open, own, run};
 
@@ -231,4 +231,20 @@ fn a_cluster_and_a_single_redis_are_distinguished() {
             RedisStore::open(&single, Clock::Database).err().map(|error| error.to_string());
         assert!(refusal.is_some_and(|why| why.contains("no cluster")));
     });
+}
+
+#[test]
+fn one_master_that_refuses_writes_makes_the_cluster_unhealthy() {
+    let Some(program) = program() else { return };
+    let cluster = RedisCluster::new(&program);
+    let store = open(&own(&cluster.url()));
+    health_becomes(&store, true);
+    // Their slots are on three masters.
+    for key in ["a", "b", "c"] {
+        let master = cluster.master_of(key);
+        assert_eq!(master.talk(&["CONFIG", "SET", "maxmemory", "1"]), "OK");
+        health_becomes(&store, false);
+        assert_eq!(master.talk(&["CONFIG", "SET", "maxmemory", "0"]), "OK");
+        health_becomes(&store, true);
+    }
 }

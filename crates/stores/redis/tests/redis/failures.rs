@@ -12,7 +12,7 @@ use taskyard_core::{
 use taskyard_store::{OpenError, Store};
 use taskyard_store_redis::{Clock, RedisStore};
 
-use taskyard_testkit::calls::{NOW, ack, ask, make_tube, put, take};
+use taskyard_testkit::calls::{NOW, ack, ask, health_becomes, make_tube, put, take};
 use taskyard_testkit::redis::{DURABLE, RedisInstance, free_port, program};
 use taskyard_testkit::redis::{open, own, run};
 
@@ -301,4 +301,55 @@ fn a_failed_open_inside_a_runtime_returns_the_reason() {
     let opened =
         runtime.expect("a runtime").block_on(async { RedisStore::open(&url, Clock::Caller) });
     assert!(matches!(opened.err(), Some(OpenError::Unavailable { .. })));
+}
+
+// A Redis that answered but refused writes was shown as healthy, because the check only read.
+#[test]
+fn a_redis_that_refuses_writes_is_unhealthy() {
+    let Some(program) = program() else { return };
+    let redis = RedisInstance::new(program);
+    let store = open(&redis.url());
+    health_becomes(&store, true);
+    let refusals = [
+        (["CONFIG", "SET", "maxmemory", "1"], ["CONFIG", "SET", "maxmemory", "0"], "maxmemory"),
+        (
+            ["CONFIG", "SET", "min-replicas-to-write", "1"],
+            ["CONFIG", "SET", "min-replicas-to-write", "0"],
+            "NOREPLICAS",
+        ),
+    ];
+    for (refuse, accept, reason) in refusals {
+        assert_eq!(redis.talk(&refuse), "OK");
+        let why = health_becomes(&store, false);
+        assert!(why.contains(reason), "{why}");
+        assert_eq!(redis.talk(&accept), "OK");
+        health_becomes(&store, true);
+    }
+    assert_eq!(redis.talk(&["REPLICAOF", "127.0.0.1", "1"]), "OK");
+    health_becomes(&store, false);
+    assert_eq!(redis.talk(&["REPLICAOF", "NO", "ONE"]), "OK");
+    health_becomes(&store, true);
+}
+
+#[test]
+fn too_few_replicas_are_unhealthy() {
+    let Some(program) = program() else { return };
+    let redis = RedisInstance::new(program);
+    let store = open(&format!("{}?wait=1", redis.url()));
+    let why = health_becomes(&store, false);
+    assert!(why.contains("0 of 1 replicas"), "{why}");
+}
+
+// The health check, and with it `/healthz`, waited as long as the connection did.
+#[test]
+fn a_redis_that_does_not_answer_in_time_is_unhealthy() {
+    let Some(program) = program() else { return };
+    let redis = RedisInstance::new(program);
+    let store = open(&redis.url());
+    health_becomes(&store, true);
+    redis.signal("STOP");
+    let why = health_becomes(&store, false);
+    redis.signal("CONT");
+    assert!(why.contains("within 5 s"), "{why}");
+    health_becomes(&store, true);
 }

@@ -425,6 +425,23 @@ function api.heartbeat()
     return { 0, 0, false }
 end
 
+-- Writes the unchanged row of a tube to the log, if there is a tube and the user may write it.
+function api.check_write()
+    if box.info.ro then
+        box.error(box.error.READONLY)
+    elseif not is_running() then
+        refuse_idle()
+    end
+    local row = box.space._queue:pairs():nth(1)
+    if row then
+        local done, why = pcall(box.space._queue.replace, box.space._queue, row)
+        if not done and why.code ~= box.error.ACCESS_DENIED then
+            error(why, 0)
+        end
+    end
+    return true
+end
+
 -- All tubes, as a batch answers.
 function api.export_tubes()
     return { { commands_by_number[3](nil, { 3 }) }, 0, NULL, {}, {}, false }

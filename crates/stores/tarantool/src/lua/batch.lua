@@ -3,8 +3,8 @@
 -- A server that is further behind than this looks at everything.
 local NOTICES_MAX = 1000
 
--- How long to wait for replicas.
-local REPLICAS_SECONDS = 5
+-- How long to wait for replicas, and how long a health check does.
+local REPLICAS_SECONDS, CHECK_SECONDS = 5, 2
 
 local function notify_servers(server, tubes, events)
     instance.number = instance.number + 1
@@ -158,6 +158,12 @@ function api.batch(server, call, now, lease, commands, replicas, together)
         return { REPLICAS_SECONDS }
     end
     return { replies, c.now, next_at, ready, rooms, keys }
+end
+
+-- Writes to the log. Answers whether enough replicas have it.
+function api.check_write(replicas)
+    atomically(write_meta, 'checked', micros())
+    return replicas == 0 or wait_for_replicas(replicas, CHECK_SECONDS)
 end
 
 -- Tubes, and whether there are events, in the notices of other servers between these numbers.

@@ -10,8 +10,8 @@ use taskyard_core::{
 use taskyard_store_tarantool::{Clock, TarantoolStore};
 use taskyard_tarantool::LuaValue;
 
-use taskyard_testkit::calls::{ack, ask, make_tube, put, take};
-use taskyard_testkit::tarantool::{CALL, open};
+use taskyard_testkit::calls::{ack, ask, health_becomes, make_tube, put, take};
+use taskyard_testkit::tarantool::{CALL, QUEUE_MODULE, open};
 use taskyard_testkit::tarantool::{TarantoolInstance, program};
 
 /// The number of batches of each of two servers.
@@ -170,4 +170,46 @@ fn reads_work_on_a_full_disk() {
     tarantool.fill_disk(false);
     ask(&store, put(&tube, 1)).expect("it is put");
     tarantool.audit("taskyard");
+}
+
+// A Tarantool that answered but could not write was shown as healthy, because the check only read.
+#[test]
+fn a_tarantool_that_cannot_write_is_unhealthy() {
+    let Some(program) = program() else { return };
+    let tarantool = TarantoolInstance::new(program);
+    let store = open(&tarantool.url());
+    check_refusals(&tarantool, &store);
+}
+
+#[test]
+fn an_existing_queue_that_cannot_write_is_unhealthy() {
+    let Some(program) = program() else { return };
+    let tarantool = TarantoolInstance::new(program);
+    assert_eq!(tarantool.talk(QUEUE_MODULE), LuaValue::Bool(true));
+    let store = open(&tarantool.url().replace("tarantool://", "tarantool+queue://"));
+    make_tube(&store, TubeOptions::new(Kind::Fifo));
+    check_refusals(&tarantool, &store);
+}
+
+fn check_refusals(tarantool: &TarantoolInstance, store: &TarantoolStore) {
+    health_becomes(store, true);
+    tarantool.fill_disk(true);
+    let why = health_becomes(store, false);
+    assert!(why.contains("cannot write its log"), "{why}");
+    tarantool.fill_disk(false);
+    health_becomes(store, true);
+    tarantool.talk("box.cfg{read_only = true}");
+    let why = health_becomes(store, false);
+    assert!(why.contains("read-only"), "{why}");
+    tarantool.talk("box.cfg{read_only = false}");
+    health_becomes(store, true);
+}
+
+#[test]
+fn too_few_replicas_are_unhealthy() {
+    let Some(program) = program() else { return };
+    let tarantool = TarantoolInstance::new(program);
+    let store = open(&format!("{}?replicas=1", tarantool.url()));
+    let why = health_becomes(&store, false);
+    assert!(why.contains("1 replicas"), "{why}");
 }
