@@ -47,6 +47,7 @@ pub fn run(args: TakeArgs) -> anyhow::Result<Exit> {
         count: args.count,
         session: None,
         lease: Some(args.lease),
+        worker: None,
         wait: args.wait,
     };
     let Reply::Taken(tasks) = args.connect.execute(Command::Take(take))? else {

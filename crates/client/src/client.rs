@@ -133,6 +133,7 @@ impl<E: Execute> Client<E> {
             count,
             session: None,
             lease: Some(self.lease),
+            worker: None,
             wait: wait.into(),
         })
         .await

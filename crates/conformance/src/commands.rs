@@ -348,5 +348,13 @@ pub(super) fn put(tube: &TubeName, tasks: Vec<NewTask>) -> Command {
 
 /// Up to `count` tasks, without session, without waiting.
 pub(super) fn take(tube: &TubeName, count: usize) -> Take {
-    Take { tube: tube.clone(), count, session: None, lease: None, wait: Span::ZERO }
+    Take {
+        tube: tube.clone(),
+        count,
+        session: None,
+        lease: None,
+        worker: None,
+        worker: None,
+        wait: Span::ZERO,
+    }
 }

@@ -4,8 +4,10 @@
 //! can be used, renamed and dropped. [`check_names`] refuses only commands that would create a new
 //! one.
 
-use crate::command::Command;
+use crate::command::{Command, Take};
 use crate::error::{Error, Result};
+use crate::failure::is_worker_name;
+use crate::limits::WORKER_BYTES_MAX;
 use crate::semaphore::SemaphoreCommand;
 
 /// Whether the character invisibly changes the direction of the surrounding text. With such a
@@ -24,7 +26,7 @@ pub fn unfit_char(name: &str) -> Option<char> {
 }
 
 /// Refuses a command that would create a tube or semaphore name with a character that changes the
-/// direction of text. Stores whose rules run in the database call this first.
+/// direction of text, and a take by a worker whose name is not allowed. Stores whose rules run in the database call this first.
 #[inline]
 pub fn check_names(command: &Command) -> Result<()> {
     match command {
@@ -35,8 +37,18 @@ pub fn check_names(command: &Command) -> Result<()> {
         Command::Semaphore(SemaphoreCommand::Configure { key, .. }) => {
             check_name("the key of a semaphore", key.as_str())
         }
+        Command::Take(Take { worker: Some(worker), .. }) => check_worker(worker),
         _ => Ok(()),
     }
+}
+
+fn check_worker(name: &str) -> Result<()> {
+    if is_worker_name(name) {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!(
+        "the name of a worker has 1 to {WORKER_BYTES_MAX} bytes and no control characters, not {name:?}"
+    )))
 }
 
 fn check_name(what: &str, name: &str) -> Result<()> {

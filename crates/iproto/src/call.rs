@@ -347,7 +347,7 @@ impl Method {
     fn take(self, count: usize, wait: Option<Span>) -> Command {
         let (tube, session) = (self.tube, Some(self.session));
         let wait = wait.unwrap_or(Span::FOREVER);
-        Command::Take(Take { tube, count, session, lease: None, wait })
+        Command::Take(Take { tube, count, session, lease: None, worker: None, wait })
     }
 
     fn take_many(self, args: &mut ArgumentReader<'_>) -> Result<(Command, ReplyForm), Fault> {

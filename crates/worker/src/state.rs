@@ -82,6 +82,7 @@ impl WorkerState {
             count: self.batch_size_of(queue),
             session: None,
             lease: Some(lease),
+            worker: None,
             wait,
         };
         let taken = tasks_of(self.store.execute(vec![Command::Take(take)]).await.pop());

@@ -201,6 +201,7 @@ impl Worker<'_> {
             count: 1,
             session: None,
             lease: Some(self.args.lease),
+            worker: None,
             wait: if self.args.drain { Span::ZERO } else { WAIT },
         };
         match self.server.execute(Command::Take(take)).await?.reply {

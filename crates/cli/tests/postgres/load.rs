@@ -229,7 +229,7 @@ impl Client {
         };
         let wait = if self.rng.bool() { Span::ZERO } else { Span::from_micros(5_000) };
         let begin = self.load.recorder.begin();
-        let take = Take { tube: tube.clone(), count: 1, session, lease, wait };
+        let take = Take { tube: tube.clone(), count: 1, session, lease, worker: None, wait };
         let CallOutcome::Replied(Reply::Taken(tasks)) = self.call(Command::Take(take)).await else {
             return;
         };

@@ -232,7 +232,7 @@ impl TubeScript {
         let count = if self.one_in(4) { self.rng.usize(0..=5) } else { 1 };
         let session = self.sometimes(TubeScript::session);
         let lease = if self.one_in(3) { Some(self.span(1..=25)) } else { None };
-        Command::Take(Take { tube, count, session, lease, wait: Span::ZERO })
+        Command::Take(Take { tube, count, session, lease, worker: None, wait: Span::ZERO })
     }
 
     fn finish(&mut self, tube: TubeName) -> Command {

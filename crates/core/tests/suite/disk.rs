@@ -345,7 +345,14 @@ fn put(tube: &TubeName, ttl: Option<Span>) -> Command {
 
 fn take(tube: &TubeName) -> Command {
     let tube = tube.clone();
-    Command::Take(Take { tube, count: 1, session: None, lease: None, wait: Span::ZERO })
+    Command::Take(Take {
+        tube,
+        count: 1,
+        session: None,
+        lease: None,
+        worker: None,
+        wait: Span::ZERO,
+    })
 }
 
 fn finish_first(tube: &TubeName, finish: Finish) -> Command {

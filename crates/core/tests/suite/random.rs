@@ -169,6 +169,7 @@ impl Steps {
             count: self.count(),
             session: self.some(Self::session),
             lease: self.some(Self::span),
+            worker: None,
             wait: Span::ZERO,
         })
     }

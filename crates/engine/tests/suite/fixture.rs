@@ -290,7 +290,7 @@ pub fn put(name: &str, payloads: &[u8], wait: Span) -> Command {
 }
 
 pub fn take(name: &str, count: usize, wait: Span) -> Command {
-    Command::Take(Take { tube: tube(name), count, session: None, lease: None, wait })
+    Command::Take(Take { tube: tube(name), count, session: None, lease: None, worker: None, wait })
 }
 
 pub fn finish(name: &str, tasks: &[Task], finish: Finish) -> Command {

@@ -36,7 +36,14 @@ fn put_command(tasks: Vec<NewTask>, wait: Span) -> Command {
 
 /// Takes from the tube `t`.
 fn take_command(count: usize, wait: Span) -> Command {
-    Command::Take(Take { tube: tube(), count, session: Some(SESSION), lease: None, wait })
+    Command::Take(Take {
+        tube: tube(),
+        count,
+        session: Some(SESSION),
+        lease: None,
+        worker: None,
+        wait,
+    })
 }
 
 /// Finishes these tasks of the tube `t`.

@@ -182,8 +182,16 @@ fn listed() -> impl Strategy<Value = ListedTask> {
 }
 
 fn take() -> impl Strategy<Value = Take> {
-    (tube(), any::<usize>(), option::of(session()), option::of(span()), span())
-        .prop_map(|(tube, count, session, lease, wait)| Take { tube, count, session, lease, wait })
+    (tube(), any::<usize>(), option::of(session()), option::of(span()), span()).prop_map(
+        |(tube, count, session, lease, wait)| Take {
+            tube,
+            count,
+            session,
+            lease,
+            worker: None,
+            wait,
+        },
+    )
 }
 
 pub fn command() -> impl Strategy<Value = Command> {

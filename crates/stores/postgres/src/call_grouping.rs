@@ -151,7 +151,7 @@ mod tests {
 
     fn take() -> Command {
         let (session, lease, wait) = (None, None, Span::ZERO);
-        Command::Take(Take { tube: mail(), count: 1, session, lease, wait })
+        Command::Take(Take { tube: mail(), count: 1, session, lease, worker: None, wait })
     }
 
     fn ack(id: u64, holder: Holder) -> Command {

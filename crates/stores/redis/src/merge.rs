@@ -96,7 +96,14 @@ mod tests {
     }
 
     fn take(count: usize, session: Option<SessionId>) -> Command {
-        Command::Take(Take { tube: tube(), count, session, lease: None, wait: Span::ZERO })
+        Command::Take(Take {
+            tube: tube(),
+            count,
+            session,
+            lease: None,
+            worker: None,
+            wait: Span::ZERO,
+        })
     }
 
     fn finish(id: u64, holder: Holder, finish: Finish) -> Command {

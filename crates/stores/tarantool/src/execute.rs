@@ -522,7 +522,14 @@ mod tests {
         let take = |text| {
             let tube = TubeName::new(text).unwrap();
             let (session, lease, wait) = (None, None, Default::default());
-            Command::Take(taskyard_core::Take { tube, count: 1, session, lease, wait })
+            Command::Take(taskyard_core::Take {
+                tube,
+                count: 1,
+                session,
+                lease,
+                worker: None,
+                wait,
+            })
         };
         let mut chunk = Chunk { leases: (10, 2_010), ..Chunk::default() };
         for place in 0..2_000 {

@@ -85,7 +85,7 @@ impl TakeRequest {
             ));
         }
         let wait = span("wait", self.wait)?;
-        Ok(Command::Take(Take { tube, count, session: None, lease, wait }))
+        Ok(Command::Take(Take { tube, count, session: None, lease, worker: None, wait }))
     }
 
     /// How the answer contains payloads.

@@ -151,6 +151,7 @@ fn take_defaults() {
         count: 1,
         session: None,
         lease: Some(Span::from_secs(60)),
+        worker: None,
         wait: Span::ZERO,
     };
     assert_eq!(take(""), Ok(Command::Take(default.clone())));

@@ -313,7 +313,8 @@ async fn put<E: Execute>(
 
 async fn take<E: Execute>(queue: &E, name: &str, count: usize) -> Result<Vec<Task>> {
     let lease = Some(LEASE);
-    let take = Take { tube: tube(name)?, count, session: None, lease, wait: Span::ZERO };
+    let take =
+        Take { tube: tube(name)?, count, session: None, lease, worker: None, wait: Span::ZERO };
     match execute_one(queue, Command::Take(take)).await? {
         Reply::Taken(tasks) => Ok(tasks),
         _ => Err(unexpected("take")),

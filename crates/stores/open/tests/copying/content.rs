@@ -50,7 +50,14 @@ pub fn task(number: u64) -> NewTask {
 }
 
 fn take(store: &dyn Store, tube: &str, count: usize) -> Vec<Task> {
-    let take = Take { tube: name(tube), count, session: None, lease: None, wait: Span::ZERO };
+    let take = Take {
+        tube: name(tube),
+        count,
+        session: None,
+        lease: None,
+        worker: None,
+        wait: Span::ZERO,
+    };
     match ask(store, Command::Take(take)) {
         Reply::Taken(tasks) => tasks,
         other => panic!("{other:?}"),

@@ -40,7 +40,14 @@ impl ListScript {
             5 => {
                 let count = self.rng.usize(1..20);
                 let lease = Some(Span::from_secs(self.rng.u64(1..40)));
-                Command::Take(Take { tube, count, session: None, lease, wait: Span::ZERO })
+                Command::Take(Take {
+                    tube,
+                    count,
+                    session: None,
+                    lease,
+                    worker: None,
+                    wait: Span::ZERO,
+                })
             }
             6 => {
                 let id = TaskId(self.id());

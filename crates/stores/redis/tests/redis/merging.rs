@@ -72,7 +72,14 @@ impl BatchScript {
         let count = if self.rng.u8(0..6) == 0 { self.rng.usize(0..4) } else { 1 };
         let session = Some(SESSION).filter(|_| self.rng.u8(0..4) == 0);
         let lease = Some(Span::from_secs(self.rng.u64(1..4))).filter(|_| self.rng.bool());
-        Command::Take(Take { tube: self.tube.clone(), count, session, lease, wait: Span::ZERO })
+        Command::Take(Take {
+            tube: self.tube.clone(),
+            count,
+            session,
+            lease,
+            worker: None,
+            wait: Span::ZERO,
+        })
     }
 
     fn finish_somehow(&mut self) -> (Command, Command) {
@@ -222,7 +229,7 @@ fn merged_takes_ignore_the_byte_limit_of_one_take() {
         }
         let take = |count| {
             let (tube, session, lease) = (tube.clone(), None, None);
-            Command::Take(Take { tube, count, session, lease, wait: Span::ZERO })
+            Command::Take(Take { tube, count, session, lease, worker: None, wait: Span::ZERO })
         };
         let replies = store.execute(NOW, vec![take(1), take(1)]).await.replies;
         let sizes = replies.iter().map(|reply| match reply {

@@ -194,7 +194,8 @@ fn a_lease_time_is_kept_by_the_server() {
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     ask(&store, put(&tube, vec![number(1)])).expect("it is put");
     let lease = Some(Span::from_secs(5));
-    let take = Take { tube: tube.clone(), count: 1, session: None, lease, wait: Span::ZERO };
+    let take =
+        Take { tube: tube.clone(), count: 1, session: None, lease, worker: None, wait: Span::ZERO };
     let executed = block_on(store.execute(NOW, vec![Command::Take(take)]));
     let Ok(Reply::Taken(tasks)) = &executed.replies[0] else { panic!("{executed:?}") };
     assert_eq!(executed.effects.next_wakeup, tasks[0].lease_until);
@@ -236,6 +237,7 @@ fn commands_fail_while_the_module_is_not_running() {
         count: 1,
         session: None,
         lease: None,
+        worker: None,
         wait: Span::ZERO,
     });
     let release = Finish::Release { delay: Span::ZERO, counted: true };
