@@ -1,7 +1,10 @@
 //! Assembles the library of Lua procedures that run inside Tarantool.
 
+use taskyard_core::failure::{LEASE_EXPIRED, SESSION_ENDED};
+use taskyard_core::limits::FAILURES_MAX;
 use taskyard_store::limits::with_limits;
 use taskyard_store::lua::{SEMAPHORE_RULES, VALUES};
+use taskyard_store::template::substitute;
 
 /// The files in the order of their dependencies: first those whose names all others use, then those that are blocks of their
 /// own (a Lua function may have two hundred local names), then those of semaphores.
@@ -13,12 +16,13 @@ const SHARED: [&str; 6] = [
     include_str!("lua/tube.lua"),
     include_str!("lua/orders.lua"),
 ];
-const TUBES: [&str; 10] = [
+const TUBES: [&str; 11] = [
     include_str!("lua/raw_insert.lua"),
     include_str!("lua/take.lua"),
     include_str!("lua/put.lua"),
     include_str!("lua/show.lua"),
     include_str!("lua/list.lua"),
+    include_str!("lua/failures.lua"),
     include_str!("lua/finish.lua"),
     include_str!("lua/tubes.lua"),
     include_str!("lua/sessions.lua"),
@@ -62,14 +66,14 @@ impl Library {
         let semaphores = format!("{SEMAPHORE}{}", SEMAPHORES.map(apart).concat());
         let semaphores = format!("(function()\n{semaphores}end)()\n");
         let parts = TUBES.map(apart).concat() + &semaphores;
-        Self::of(&with_limits(&format!("{}{parts}{}", SHARED.concat(), LAST.concat())))
+        Self::of(&with_values(&format!("{}{parts}{}", SHARED.concat(), LAST.concat())))
     }
 
     /// For tubes of an existing tarantool/queue.
     pub fn adapter() -> Self {
         let [modules, shared, values, spaces, tube, _] = SHARED;
         let own = [modules, shared, values, spaces, tube].concat() + &ADAPTER.concat();
-        Self::of(&with_limits(&own))
+        Self::of(&with_values(&own))
     }
 
     fn of(files: &str) -> Self {
@@ -79,6 +83,16 @@ impl Library {
         let function = format!("{name}.call");
         Library { name, function, text }
     }
+}
+
+/// The text with the limits of the core, and with what the core says of failures.
+fn with_values(text: &str) -> String {
+    let failures = [
+        ("FAILURES_MAX", FAILURES_MAX.to_string()),
+        ("LEASE_EXPIRED", LEASE_EXPIRED.to_owned()),
+        ("SESSION_ENDED", SESSION_ENDED.to_owned()),
+    ];
+    substitute(&with_limits(text), &failures)
 }
 
 /// Distinguishes texts (FNV-1a).
