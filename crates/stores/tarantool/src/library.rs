@@ -36,8 +36,10 @@ const SEMAPHORES: [&str; 4] = [
     include_str!("lua/semaphores.lua"),
     include_str!("lua/import_semaphores.lua"),
 ];
-const LAST: [&str; 3] =
-    [include_str!("lua/servers.lua"), include_str!("lua/batch.lua"), include_str!("lua/copy.lua")];
+const SERVERS: &str = include_str!("lua/servers.lua");
+/// A block of its own that uses the names of servers.
+const RESYNC: &str = include_str!("lua/resync.lua");
+const LAST: [&str; 2] = [include_str!("lua/batch.lua"), include_str!("lua/copy.lua")];
 
 /// Replaces all but the shared files where tubes are those of an existing tarantool/queue.
 const ADAPTER: [&str; 2] = [include_str!("lua/adapter_tasks.lua"), include_str!("lua/adapter.lua")];
@@ -65,7 +67,7 @@ impl Library {
         let apart = |file: &str| format!("do\n{file}end\n");
         let semaphores = format!("{SEMAPHORE}{}", SEMAPHORES.map(apart).concat());
         let semaphores = format!("(function()\n{semaphores}end)()\n");
-        let parts = TUBES.map(apart).concat() + &semaphores;
+        let parts = TUBES.map(apart).concat() + &semaphores + SERVERS + &apart(RESYNC);
         Self::of(&with_values(&format!("{}{parts}{}", SHARED.concat(), LAST.concat())))
     }
 
@@ -116,7 +118,9 @@ mod tests {
 
     #[test]
     fn limits_come_from_the_core() {
-        let files = [&SHARED[..], &TUBES, &[SEMAPHORE], &SEMAPHORES, &LAST, &ADAPTER].concat();
+        let files =
+            [&SHARED[..], &TUBES, &[SEMAPHORE], &SEMAPHORES, &[SERVERS, RESYNC], &LAST, &ADAPTER];
+        let files = files.concat();
         let accepted = ["64() / 1000", "STEP = 1000", "NOTICES_MAX = 1000"];
         assert_eq!(typed_limits(&files.concat(), &accepted), Vec::<String>::new());
         for library in [Library::new(), Library::adapter()] {

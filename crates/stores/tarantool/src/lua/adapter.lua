@@ -4,6 +4,9 @@
 
 local UNSUPPORTED = 'is not supported by tarantool/queue (tarantool+queue://); use tarantool:// for it'
 
+-- A delivery that failed ends in this way: the item has the error, and the delay unless the task is buried.
+local FAIL = 4
+
 -- Deliveries and sessions of each server, by its name.
 local servers = {}
 

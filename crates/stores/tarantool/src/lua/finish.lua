@@ -1,6 +1,8 @@
 -- Ends deliveries (ack, release, bury), touches them, and runs other commands that change tasks.
 
 local DONE_ITEM, STALE_ITEM, MISSING_ITEM = { 0 }, { 1 }, { 2 }
+-- A delivery that failed ends in this way: the item has the error, and the delay unless the task is buried.
+local FAIL = 4
 
 -- Whether a task is taken and the caller holds it: a number is its lease, a string its session, nil any caller.
 local function is_held(c, delivery, holder)

@@ -19,10 +19,8 @@ local PLAIN, DEAD_LETTER, GATED = 0, 1, 2
 -- A delivery: the fields of an answer first. Only one whose worker has a name has D_WORKER.
 local D_LEASE, D_UNTIL, D_START, D_SESSION, D_TUBE, D_ID, D_EXPLICIT, D_WORKER = 1, 2, 3, 4, 5, 6, 7, 8
 
--- A delivery that failed ends in this way: the item has the error, and the delay unless the task is buried.
-local FAIL = 4
 -- The errors of deliveries that ended by themselves.
-local LEASE_EXPIRED, SESSION_ENDED = '{{LEASE_EXPIRED}}', '{{SESSION_ENDED}}'
+local ERRORS = { lease_expired = '{{LEASE_EXPIRED}}', session_ended = '{{SESSION_ENDED}}' }
 
 local NO_REASON = { REASONS.waits }
 
