@@ -164,7 +164,7 @@ impl Machine {
     ) {
         self.note(number, id);
         if let Some(error) = how.error {
-            self.add_failure(now, number, id, error);
+            self.add_failure(now, number, id, error, how.lease_over);
         }
         let tube = self.tubes.get_mut(number).expect("the caller looked the tube up");
         let attempts_max = tube.options.attempts_max.unwrap_or(u32::MAX);
@@ -202,14 +202,21 @@ impl Machine {
     }
 
     /// Adds a failure to a task, before its delivery ends.
-    fn add_failure(&mut self, now: Timestamp, number: u32, id: TaskId, error: &str) {
+    fn add_failure(
+        &mut self,
+        now: Timestamp,
+        number: u32,
+        id: TaskId,
+        error: &str,
+        lease_over: bool,
+    ) {
         let tube = self.tubes.get_mut(number).expect("the caller looked the tube up");
         let Some(slot) = tube.tasks.get(id) else { return };
         let attempt = slot.attempts.saturating_add(1);
         let (at, run, worker) = match slot.delivery() {
             // An expired delivery ended when its time was over, whenever that is noticed.
             Some(delivery) => {
-                let at = delivery.until.min(now);
+                let at = if lease_over { delivery.until } else { now };
                 (at, at.since(delivery.start), delivery.worker.clone())
             }
             None => (now, Span::ZERO, None),
@@ -225,7 +232,7 @@ impl Machine {
         debug_assert_eq!(state::next(state, Event::Bury), Some(State::Buried));
         self.note(number, id);
         if let Some(error) = error {
-            self.add_failure(now, number, id, error);
+            self.add_failure(now, number, id, error, false);
         }
         let tube = self.tubes.get_mut(number).expect("the caller looked the tube up");
         tube.tasks.update(id, &mut self.shared, |slot| {
