@@ -1,19 +1,15 @@
 -- Stores failed deliveries.
 
--- The failures of a task with one more, its error _error; the oldest is removed if there are too many. The other arguments are the
--- columns of the task before its delivery ends: a task that is not taken fails now, after no time. The form is that of the core: when
--- it ended (8 bytes), which attempt it was (4), how long it lasted (8), the length of the worker's name (1) and of the error (2), then
--- both texts.
+-- The failures of a task with one more, at the moment _at and with this error; the oldest is removed if there are too many. The other
+-- arguments are the columns of the task before its delivery ends: one that is not taken fails after no time. The form is that of the
+-- core: when it ended (8 bytes), which attempt it was (4), how long it lasted (8), the length of the worker's name (1) and of the error
+-- (2), then both texts.
 CREATE OR REPLACE FUNCTION taskyard.with_failure(
-    _failures bytea, _state smallint, _timer bigint, _start bigint, _attempts bigint, _worker text, _error bytea,
-    _now bigint)
+    _failures bytea, _state smallint, _start bigint, _attempts bigint, _worker text, _at bigint, _error bytea)
 RETURNS bytea LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
-    _taken boolean := _state = 1;
-    -- An expired delivery ended when its time was over, whenever that is noticed.
-    _at bigint := CASE WHEN _taken THEN least(_timer, _now) ELSE _now END;
-    _run bigint := CASE WHEN _taken THEN least(greatest(_at - _start, 0), {{FOREVER}}) ELSE 0 END;
-    _name bytea := CASE WHEN _taken THEN convert_to(coalesce(_worker, ''), 'UTF8') ELSE '' END;
+    _run bigint := CASE WHEN _state = 1 THEN least(greatest(_at - _start, 0), {{FOREVER}}) ELSE 0 END;
+    _name bytea := CASE WHEN _state = 1 THEN convert_to(coalesce(_worker, ''), 'UTF8') ELSE '' END;
     -- Where each failure ends.
     _ends integer[] := '{}';
     _end integer := 0;

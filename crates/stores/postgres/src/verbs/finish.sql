@@ -275,7 +275,7 @@ BEGIN
         previous_start = _task.previous_start, since = _task.since, lease = _task.lease, start = _task.start,
         explicit = _task.explicit, session = _task.session,
         failures = CASE WHEN _error IS NULL THEN t.failures ELSE taskyard.with_failure(
-            t.failures, t.state, t.timer, t.start, t.attempts, t.worker, _error, _now) END
+            t.failures, t.state, t.start, t.attempts, t.worker, _now, _error) END
         WHERE t.tube = _task.tube AND t.id = _task.id;
     RETURN _task;
 END $$;

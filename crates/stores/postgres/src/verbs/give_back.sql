@@ -38,7 +38,8 @@ BEGIN
                 -- A task whose lease ended is ready since that moment, not since the tick that noticed it.
                 since = CASE WHEN _over IS NULL THEN _now ELSE t.timer END,
                 failures = CASE WHEN _error IS NULL THEN t.failures ELSE taskyard.with_failure(
-                    t.failures, t.state, t.timer, t.start, t.attempts, t.worker, _error, _now) END,
+                    t.failures, t.state, t.start, t.attempts, t.worker,
+                    CASE WHEN _over IS NULL THEN _now ELSE t.timer END, _error) END,
                 state = CASE WHEN least(t.attempts + 1, 4294967295)
                     >= coalesce(_t.attempts_max, 4294967295) THEN 4 ELSE 0 END,
                 timer = taskyard.timer(t.expires),
