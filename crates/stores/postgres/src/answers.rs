@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, TUBES_MAX};
 use taskyard_core::{
-    Command, Error, Lease, ListedTask, Outcome, Placed, Reply, SessionId, State, Take, Task,
-    TaskId, TubeName, TubeOptions, no_semaphore,
+    Command, Error, Lease, ListedTask, Outcome, Placed, Reply, SessionId, State, TaskId, TubeName,
+    TubeOptions, no_semaphore,
 };
 use tokio_postgres::Row;
 
