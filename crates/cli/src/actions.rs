@@ -84,7 +84,7 @@ pub struct ChosenAction<'a> {
 
 /// What an action did, as `--json` prints it.
 #[derive(Default, Serialize)]
-struct Total {
+struct ActionTotal {
     matched: u64,
     changed: u64,
     scanned: u64,
@@ -169,7 +169,7 @@ fn by_filter(
     let most = bounds.limit.unwrap_or(u64::MAX);
     let mut progress = Progress::new();
     let total = block_on(async {
-        let mut total = Total::default();
+        let mut total = ActionTotal::default();
         loop {
             request.limit = Some((most - total.matched).min(LIST_TASKS_MAX as u64));
             let step = http.act(&tube, chosen.action, &request).await?;
