@@ -1,6 +1,6 @@
 //! Time to run: a holder that does not finish in time loses the task.
 
-use taskyard_core::{Kind, NewTask, Outcome, Span, State, TubeOptions};
+use taskyard_core::{Kind, NewTask, Outcome, Span, State, Task, TubeOptions};
 
 use super::Harness;
 use super::commands::{QueueCommands, ids, secs, task};

@@ -296,7 +296,7 @@ pub fn take(name: &str, count: usize, wait: Span) -> Command {
 pub fn finish(name: &str, tasks: &[Task], finish: Finish) -> Command {
     let items = tasks.iter().map(|task| {
         let holder = Holder::Lease(task.lease.unwrap());
-        FinishItem { id: task.id, holder, finish }
+        FinishItem { id: task.id, holder, finish: finish.clone() }
     });
     Command::Finish { tube: tube(name), items: items.collect(), show: true }
 }

@@ -181,7 +181,15 @@ fn read_delivery(row: &mut RowReader<'_, '_>, task: &mut Task) -> RowResult<()> 
     task.lease_until = row.optional_time()?;
     task.start = row.optional_time()?;
     task.session = row.optional_session()?;
-    task.worker = row.optional_key()?;
+    task.worker = match row.value()? {
+        Value::Str(name) => {
+            let name = std::str::from_utf8(name).map_err(|_| RowError("a text is not UTF-8"))?;
+            Some(name.into())
+        }
+        // In a delivery as Tarantool stores it, this field is the number of its tube.
+        Value::Nil | Value::Uint(_) => None,
+        _ => return Err(RowError("not the name of a worker")),
+    };
     Ok(())
 }
 

@@ -48,7 +48,8 @@ fn take_command(count: usize, wait: Span) -> Command {
 
 /// Finishes these tasks of the tube `t`.
 fn finish_command(ids: &[u64], holder: Holder, finish: Finish) -> Command {
-    let items = ids.iter().map(|id| FinishItem { id: TaskId(*id), holder, finish }).collect();
+    let items = ids.iter().map(|id| FinishItem { id: TaskId(*id), holder, finish: finish.clone() });
+    let items = items.collect();
     Command::Finish { tube: tube(), items, show: true }
 }
 

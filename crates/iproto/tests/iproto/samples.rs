@@ -281,6 +281,8 @@ fn task() -> impl Strategy<Value = Task> {
                 subqueue,
                 semaphore_priority,
                 session,
+                worker: None,
+                failures: None,
                 lease: lease.map(Lease),
                 lease_until,
                 reason,

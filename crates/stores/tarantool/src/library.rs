@@ -1,7 +1,6 @@
 //! Assembles the library of Lua procedures that run inside Tarantool.
 
 use taskyard_core::failure::{LEASE_EXPIRED, SESSION_ENDED};
-use taskyard_core::limits::FAILURES_MAX;
 use taskyard_store::limits::with_limits;
 use taskyard_store::lua::{SEMAPHORE_RULES, VALUES};
 use taskyard_store::template::substitute;
@@ -87,14 +86,11 @@ impl Library {
     }
 }
 
-/// The text with the limits of the core, and with what the core says of failures.
+/// The text with the limits of the core, and with its errors of deliveries that ended by themselves.
 fn with_values(text: &str) -> String {
-    let failures = [
-        ("FAILURES_MAX", FAILURES_MAX.to_string()),
-        ("LEASE_EXPIRED", LEASE_EXPIRED.to_owned()),
-        ("SESSION_ENDED", SESSION_ENDED.to_owned()),
-    ];
-    substitute(&with_limits(text), &failures)
+    let errors =
+        [("LEASE_EXPIRED", LEASE_EXPIRED.to_owned()), ("SESSION_ENDED", SESSION_ENDED.to_owned())];
+    substitute(&with_limits(text), &errors)
 }
 
 /// Distinguishes texts (FNV-1a).

@@ -122,11 +122,15 @@ fn a_finish_is_sent_completely() {
         Finish::Touch(Span::from_micros(1_001_000)),
         Finish::Release { delay: Span::ZERO, counted: true },
         Finish::Release { delay: Span::from_secs(3), counted: false },
+        Finish::fail("no route", Some(Span::from_secs(4))),
+        Finish::fail("broken", None),
     ];
     let holders = [Holder::Any, Holder::Lease(Lease(8))];
     let items: Vec<FinishItem> = finishes
         .into_iter()
-        .flat_map(|finish| holders.map(|holder| FinishItem { id: TaskId(5), holder, finish }))
+        .flat_map(|finish| {
+            holders.map(|holder| FinishItem { id: TaskId(5), holder, finish: finish.clone() })
+        })
         .collect();
     let request = sent(FinishRequest::new(&items, true).unwrap());
     assert_eq!(

@@ -26,19 +26,17 @@ local function with_room(failures)
     return first and string.sub(failures, first) or failures
 end
 
--- The failures of a task with one more, which its delivery adds before it ends. Answers nil if there is too little memory: deliveries must end
+-- The failures of a task with one more, which its delivery adds before it ends at this moment. Answers nil if there is too little memory: deliveries must end
 -- even then, and the memory is for them.
-function with_failure(c, task, delivery, why)
+function with_failure(c, task, delivery, at, why)
     if c.full == nil then
         c.full = is_full()
     end
     if c.full then
         return nil
     end
-    local at, run, worker = c.now, 0, ''
+    local run, worker = 0, ''
     if delivery then
-        -- An expired delivery ended when its time was over, whenever that is noticed.
-        at = math.min(moment(delivery[D_UNTIL]), c.now)
         run = math.min(math.max(at - tonumber(delivery[D_START]), 0), FOREVER)
         worker = given(delivery[D_WORKER]) or ''
     end

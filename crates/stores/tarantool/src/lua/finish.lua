@@ -20,9 +20,9 @@ local function is_held(c, delivery, holder)
     return delivery[D_UNTIL] > c.now
 end
 
--- Adds a failure to the changes of a task.
-local function add_failure(c, task, delivery, why, changes)
-    local failures = with_failure(c, task, delivery, why)
+-- Adds a failure at this moment to the changes of a task.
+local function add_failure(c, task, delivery, at, why, changes)
+    local failures = with_failure(c, task, delivery, at, why)
     if failures then
         changes[#changes + 1] = { '=', FAILURES, failures }
     end
@@ -48,7 +48,7 @@ function give_back(c, tube, task, delivery, delay, counted, call, why)
     local changes = { { '=', STATE, state }, { '=', EXPIRES, expires }, { '=', ATTEMPTS, attempts }, { '=', PREVIOUS, previous },
         { '=', DUE, due }, { '=', FLAG, flag } }
     if why then
-        add_failure(c, task, delivery, why, changes)
+        add_failure(c, task, delivery, call == 'ttr' and moment(delivery[D_UNTIL]) or c.now, why, changes)
     end
     undeliver(tube, delivery, task[SUBQUEUE])
     task = S.task:update({ tube.number, task[ID] }, changes)
@@ -64,7 +64,7 @@ local function bury(c, tube, task, delivery, why)
     tube.n.bury = tube.n.bury + 1
     local changes = { { '=', STATE, BURIED }, { '=', DUE, NULL }, { '=', FLAG, PLAIN } }
     if why then
-        add_failure(c, task, delivery, why, changes)
+        add_failure(c, task, delivery, c.now, why, changes)
     end
     if not delivery then
         return move(tube, task, changes)
