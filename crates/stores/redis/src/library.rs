@@ -3,7 +3,6 @@
 use taskyard_redis::Library;
 
 use taskyard_core::failure::{LEASE_EXPIRED, SESSION_ENDED};
-use taskyard_core::limits::FAILURES_MAX;
 use taskyard_store::limits::with_limits;
 use taskyard_store::lua::{SEMAPHORE_RULES, VALUES};
 use taskyard_store::template::substitute;
@@ -46,11 +45,8 @@ pub(super) const FORMAT: i64 = 3;
 
 /// The library of this version.
 pub(super) fn library() -> Library {
-    let values = [
-        ("FAILURES_MAX", FAILURES_MAX.to_string()),
-        ("LEASE_EXPIRED", LEASE_EXPIRED.to_owned()),
-        ("SESSION_ENDED", SESSION_ENDED.to_owned()),
-    ];
+    let values =
+        [("LEASE_EXPIRED", LEASE_EXPIRED.to_owned()), ("SESSION_ENDED", SESSION_ENDED.to_owned())];
     let text = substitute(&with_limits(&FILES.concat()), &values);
     Library::new(&format!("taskyard_{FORMAT}"), &[&text])
 }
