@@ -81,6 +81,7 @@ mod tests {
         "CONNECTIONS_MAX",
         "LIST_TASKS_MAX",
         "LOGIN_PEERS_MAX",
+        "LOGIN_USERS_PER_PEER_MAX",
         "LOG_BYTES_MAX",
         "METRICS_HISTOGRAMS_MAX",
         "METRICS_ROWS_MAX",
