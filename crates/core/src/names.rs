@@ -4,7 +4,7 @@
 //! can be used, renamed and dropped. [`check_names`] refuses only commands that would create a new
 //! one.
 
-use crate::command::Command;
+use crate::command::{Command, NewTask};
 use crate::error::{Error, Result};
 use crate::semaphore::SemaphoreCommand;
 
@@ -23,7 +23,7 @@ pub fn unfit_char(name: &str) -> Option<char> {
     name.chars().find(|char| char.is_control() || is_bidi_control(*char))
 }
 
-/// Refuses a command that would create a tube or semaphore name with a character that changes the
+/// Refuses a command that would create a tube, sub-queue or semaphore name with a character that changes the
 /// direction of text. Stores whose rules run in the database call this first.
 #[inline]
 pub fn check_names(command: &Command) -> Result<()> {
@@ -35,8 +35,15 @@ pub fn check_names(command: &Command) -> Result<()> {
         Command::Semaphore(SemaphoreCommand::Configure { key, .. }) => {
             check_name("the key of a semaphore", key.as_str())
         }
+        Command::Put { tasks, .. } => check_subqueues(tasks),
         _ => Ok(()),
     }
+}
+
+#[inline]
+fn check_subqueues(tasks: &[NewTask]) -> Result<()> {
+    let mut names = tasks.iter().filter_map(|task| task.subqueue.as_deref());
+    names.try_for_each(|name| check_name("the name of a sub-queue", name))
 }
 
 fn check_name(what: &str, name: &str) -> Result<()> {
