@@ -27,7 +27,7 @@ const MIGRATIONS: &[&str] = &[
 ];
 
 /// The version of the functions; to be raised with every change of them.
-const FUNCTIONS: i32 = 17;
+const FUNCTIONS: i32 = 18;
 
 const VERBS: &[&str] = &[
     include_str!("verbs/moments.sql"),
