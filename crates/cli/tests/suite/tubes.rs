@@ -33,6 +33,31 @@ fn tubes_are_created_changed_and_dropped() {
     server.run(&["tube", "show", "inbox"]).ends(4);
 }
 
+// Options that differ from those of the existing tube were ignored silently, while `semaphore create` refuses them.
+#[test]
+fn if_not_exists_compares_the_given_options() {
+    let server = TestServer::new();
+    let create = |flags: &[&str]| {
+        server.run(&[&["tube", "create", "mail", "--if-not-exists"][..], flags].concat())
+    };
+    create(&["--kind", "utubettl", "--ttr", "1.5s", "--pri", "3"]).good();
+    for same in [&[][..], &["--kind", "utubettl"], &["--ttr", "1500ms", "--pri", "3"]] {
+        assert_eq!(create(same).good(), "mail already exists\n", "{same:?}");
+    }
+    for (flags, differs) in [
+        (["--kind", "fifottl"], "kind is utubettl, not fifottl"),
+        (["--ttr", "2s"], "ttr is 1.5 s, not 2 s"),
+        (["--ttl", "1m"], "ttl is none, not 60 s"),
+        (["--pri", "0"], "pri is 3, not 0"),
+        (["--capacity", "9"], "capacity is none, not 9"),
+    ] {
+        let refused = create(&flags).ends(6);
+        assert!(refused.err.contains(&format!("with other options: {differs}")), "{refused:?}");
+    }
+    let refused = create(&["--paused", "--temporary"]).ends(6);
+    assert!(refused.err.contains("temporary is false, not true, paused is false"), "{refused:?}");
+}
+
 // The sub-queue of a first put was ignored, because a put creates tubes without sub-queues.
 #[test]
 fn sub_queues_need_a_tube_that_has_them() {
