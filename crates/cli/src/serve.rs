@@ -363,7 +363,7 @@ fn to_paste(server: &Server, tube: &str, strict: bool) -> String {
     let create = strict.then(|| format!("tube create {tube}"));
     let verbs = [
         format!("put {tube} '{{\"to\": \"ann\"}}'"),
-        format!("take {tube}"),
+        format!("take {tube} --lease 1h"),
         format!("ack {tube} 0"),
     ];
     create.iter().chain(&verbs).map(|verb| format!("  {program} {verb}{flags}\n")).collect()

@@ -26,7 +26,7 @@ async fn the_dashboard_updates_itself() {
         let url = site.url();
         let lines: Vec<_> = commands.lines().collect();
         assert_eq!(lines[0], format!("taskyard put mail '{{\"to\": \"ann\"}}' --url {url}"));
-        assert_eq!(lines[1], format!("taskyard take mail --url {url}"));
+        assert_eq!(lines[1], format!("taskyard take mail --lease 1h --url {url}"));
         assert_eq!(lines[2], format!("taskyard ack mail 0 --url {url}"));
 
         // The variable disappears if the page is loaded again.
