@@ -293,7 +293,8 @@ mod tests {
             .map(|line| line.split(|c: char| !c.is_alphanumeric()).next().unwrap())
             .collect();
         assert!(variants.len() >= 14, "{variants:?}");
-        for variant in variants {
+        // A tube that exists with other options has the code of one that exists.
+        for variant in variants.into_iter().filter(|variant| *variant != "TubeDiffers") {
             let named = Code::all().any(|code| format!("{code:?}") == variant);
             assert!(named, "Error::{variant} has no code: add it to Code, TABLE and Code::of");
             let arm = format!("            Error::{variant}");
