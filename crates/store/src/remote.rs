@@ -126,13 +126,18 @@ pub trait Backend: Sized + Send + Sync + 'static {
     }
 }
 
+/// The latest health check.
+struct HealthCheck {
+    at: Instant,
+    result: Result<StoreHealth, Error>,
+}
+
 /// A store in a database.
 pub struct RemoteStore<B> {
     backend: Arc<B>,
     /// Taken out when the store is dropped: a runtime must not be dropped where blocking is forbidden.
     runtime: Option<Runtime>,
-    /// When writing was checked last, and the result.
-    health: Arc<Mutex<Option<(Instant, Result<StoreHealth, Error>)>>>,
+    health: Arc<Mutex<Option<HealthCheck>>>,
 }
 
 impl<B: Backend> RemoteStore<B> {
@@ -245,7 +250,7 @@ impl<B: Backend> Store for RemoteStore<B> {
         self.spawn_call(|backend| async move {
             // Concurrent callers wait for one check.
             let mut latest = health.lock().await;
-            if let Some((at, result)) = &*latest
+            if let Some(HealthCheck { at, result }) = &*latest
                 && at.elapsed() < HEALTH_CHECK_MIN
             {
                 return result.clone();
@@ -257,7 +262,7 @@ impl<B: Backend> Store for RemoteStore<B> {
                 Err(Error::StoreUnavailable(why))
             };
             let result = checked.unwrap_or_else(slow).map(|()| StoreHealth::default());
-            *latest = Some((Instant::now(), result.clone()));
+            *latest = Some(HealthCheck { at: Instant::now(), result: result.clone() });
             result
         })
     }
