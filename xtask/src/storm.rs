@@ -11,7 +11,7 @@ use crate::test::{database_tests, runner, with_tools, without_databases};
 use crate::tools::{self, Tools};
 
 /// Parts of the names of random tests.
-const RANDOM_TESTS: [&str; 10] = [
+const RANDOM_TESTS: [&str; 11] = [
     "storm",
     "model",
     "crash",
@@ -22,6 +22,7 @@ const RANDOM_TESTS: [&str; 10] = [
     "promises",
     "interleaved",
     "disk::",
+    "killed_at_any_step",
 ];
 
 /// How much more each test does than in `cargo xtask test`.

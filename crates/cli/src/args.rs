@@ -46,7 +46,7 @@ Exit codes:
 First steps:
   taskyard serve                          # in one terminal
   taskyard put mail '{\"to\": \"ann\"}'       # in another; prints the id
-  taskyard take mail
+  taskyard take mail --lease 1h
   taskyard ack mail 0";
 
 /// A task queue with priorities, delays, leases, semaphores and SQL tasks.

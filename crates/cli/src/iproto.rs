@@ -1,14 +1,15 @@
 //! The options of `serve` for clients of Tarantool's queue.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::{fmt, fs};
 
 use clap::Args;
 use taskyard_server::{BindError, Config, IprotoConfig, Server, Tls, Users};
 
 use crate::failure::UsageError;
 use crate::output::note;
+use crate::secret_file;
 
 /// The default address for clients of Tarantool's queue.
 const ADDRESS_DEFAULT: SocketAddr =
@@ -71,6 +72,7 @@ impl IprotoArgs {
         let users = self.iproto_users.as_deref().map(read_users).transpose()?;
         let tls = match (&self.iproto_tls_cert, &self.iproto_tls_key) {
             (Some(certificate), Some(key)) => {
+                secret_file::check(key, "a private key")?;
                 Some(Tls::read(certificate, key).map_err(|error| wrong(&error))?)
             }
             _ => None,
@@ -140,8 +142,7 @@ fn is_prefix(text: &str) -> bool {
 
 fn read_users(path: &Path) -> anyhow::Result<Users> {
     let path_shown = path.display();
-    let text = fs::read_to_string(path)
-        .map_err(|error| UsageError(format!("cannot read the users from {path_shown}: {error}")))?;
+    let text = secret_file::read(path, "the users and their passwords")?;
     let users: Users = serde_saphyr::from_str(&text)
         .map_err(|error| UsageError(format!("cannot parse the users in {path_shown}: {error}")))?;
     if users.is_empty() {

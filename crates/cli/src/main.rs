@@ -40,6 +40,7 @@ mod open_store;
 mod output;
 mod payload;
 mod progress;
+mod secret_file;
 mod table;
 mod units;
 

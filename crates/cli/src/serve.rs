@@ -1,10 +1,8 @@
 //! `serve`: runs the server.
 
-use std::io::Read;
 use std::net::SocketAddr;
 use std::num::NonZero;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{env, fs, io, process};
@@ -34,7 +32,7 @@ use crate::migrate::without_password;
 use crate::open_store::{self, STORE_WAIT};
 use crate::output::{note, quoted};
 use crate::units::Size;
-use crate::{iproto, listen_addresses, log, output, pool, sql, units};
+use crate::{iproto, listen_addresses, log, output, pool, secret_file, sql, units};
 
 /// The arguments of `serve`.
 #[derive(Debug, Args)]
@@ -218,7 +216,7 @@ impl ServeArgs {
             );
         }
         let token = match &self.token_file {
-            Some(path) => Some(read_token(path)?),
+            Some(path) => Some(secret_file::read(path, "the token")?),
             None => self.token.clone(),
         };
         // An empty token is usually a missing secret, so it must not make the server accessible without one.
@@ -284,27 +282,6 @@ impl ServeArgs {
         let store = open_store::open(&url, &options)?;
         Ok((without_password(&url), store))
     }
-}
-
-/// Reads the token from a file that other users of the machine can neither read nor change.
-fn read_token(path: &Path) -> anyhow::Result<String> {
-    let shown = path.display();
-    let failed =
-        |error: io::Error| UsageError(format!("cannot read the token from {shown}: {error}"));
-    let mut file = fs::File::open(path).map_err(failed)?;
-    let about = file.metadata().map_err(failed)?;
-    // A pipe has no name by which other users could read it.
-    if about.is_file() && about.permissions().mode() & 0o007 != 0 {
-        let text = format!(
-            "every user of this machine can open {shown}, which contains the token; restrict it to its owner: \
-             chmod 600 {}",
-            quoted(&shown.to_string())
-        );
-        return Err(UsageError(text).into());
-    }
-    let mut text = String::new();
-    file.read_to_string(&mut text).map_err(failed)?;
-    Ok(text)
 }
 
 /// Listens on all addresses, without the default one for clients of Tarantool's queue if that is in use.
@@ -386,7 +363,7 @@ fn to_paste(server: &Server, tube: &str, strict: bool) -> String {
     let create = strict.then(|| format!("tube create {tube}"));
     let verbs = [
         format!("put {tube} '{{\"to\": \"ann\"}}'"),
-        format!("take {tube}"),
+        format!("take {tube} --lease 1h"),
         format!("ack {tube} 0"),
     ];
     create.iter().chain(&verbs).map(|verb| format!("  {program} {verb}{flags}\n")).collect()

@@ -103,7 +103,8 @@ macro_rules! conformance_suite {
                 the_default_sub_queue_is_nil, other_kinds_ignore_sub_queues,
                 buried_and_delayed_tasks_do_not_block, every_end_of_a_delivery_frees_the_sub_queue,
                 order_is_across_sub_queues, the_best_priority_is_first_in_a_free_sub_queue,
-                a_removed_task_does_not_block_the_next, an_expired_task_does_not_block_the_next;
+                a_removed_task_does_not_block_the_next, an_expired_task_does_not_block_the_next,
+                a_sub_queue_that_changes_text_direction_is_refused;
             ttl: an_untaken_task_is_removed, a_ttl_of_zero_is_accepted,
                 the_ttl_does_not_end_a_delivery, an_expired_task_is_removed_after_its_lease,
                 the_ttl_can_end_deliveries_as_upstream, a_shorter_ttr_ends_the_delivery_first,

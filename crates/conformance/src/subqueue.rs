@@ -1,9 +1,9 @@
 //! Sub-queues: one running task for each.
 
-use taskyard_core::{Finish, Kind, NewTask, Reason, State, Take, TaskId, TubeOptions};
+use taskyard_core::{Error, Finish, Kind, NewTask, Reason, State, Take, TaskId, TubeOptions};
 
 use super::Harness;
-use super::commands::{QueueCommands, done, ids, secs, session, take, task, task_of};
+use super::commands::{QueueCommands, done, ids, put, secs, session, take, task, task_of};
 
 /// While a task of a sub-queue runs, its other tasks wait.
 pub async fn one_task_runs_at_a_time<H: Harness>(queue: H) {
@@ -142,4 +142,17 @@ pub async fn an_expired_task_does_not_block_the_next<H: Harness>(queue: H) {
     queue.put_many(&tube, vec![task_of("a"), task_of("a")]).await;
     queue.advance_unticked(secs(5));
     assert_eq!(ids(&queue.take_many(&tube, 9).await), [1]);
+}
+
+/// A name with a character that changes the direction of text looked like the name of another sub-queue. Such a put is
+/// refused as a whole.
+pub async fn a_sub_queue_that_changes_text_direction_is_refused<H: Harness>(queue: H) {
+    let tube = queue.tube(Kind::Utube).await;
+    for bad in ["nna\u{202e}", "\u{2066}ann", "ann\u{200f}"] {
+        let refused = queue.refused(put(&tube, vec![task_of("ann"), task_of(bad)])).await;
+        let explained =
+            matches!(&refused, Error::Invalid(text) if text.contains("direction of text"));
+        assert!(explained, "{bad:?}: {refused}");
+    }
+    assert_eq!(queue.put(&tube, task_of("ann")).await, TaskId(0));
 }

@@ -19,6 +19,16 @@ pub enum Error {
     /// A tube of this name already exists.
     #[error("tube '{0}' already exists")]
     TubeExists(TubeName),
+    /// A tube of this name already exists, and a given option differs from it.
+    #[error(
+        "tube '{tube}' already exists with other options: {differs}; leave them out, or change it with `tube alter`"
+    )]
+    TubeDiffers {
+        /// Its name.
+        tube: TubeName,
+        /// Which of the given options differ.
+        differs: String,
+    },
     /// The queue number belongs to another tube; the assignment is permanent.
     #[error(
         "queue number {num} belongs to tube '{tube}' for good; a number has one tube, a tube one number"

@@ -55,8 +55,10 @@ pub const SMALL_BYTES_MAX: usize = 64 << 10;
 pub const TOKEN_CHARS_MIN: usize = 16;
 /// Longest token, in characters.
 pub const TOKEN_CHARS_MAX: usize = 512;
-/// Maximum number of client addresses whose failed logins are remembered.
+/// Maximum number of user names, at all client addresses together, whose logins are remembered.
 pub const LOGIN_PEERS_MAX: usize = 10_000;
+/// Maximum number of user names at one client address whose logins are remembered separately.
+pub const LOGIN_USERS_PER_PEER_MAX: usize = 16;
 /// Default for the number of tubes that one user may create on a server.
 pub const TUBES_PER_USER_MAX: usize = 5_000;
 /// The last tubes of a store, which only an administrator and the server itself may create.

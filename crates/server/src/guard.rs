@@ -74,7 +74,7 @@ fn log_in(app: &App, token: &Token, request: &Request) -> Result<(), Refusal> {
     let caller = request.extensions().get::<Arc<ClientConnection>>();
     let peer = caller.map_or(Ipv4Addr::UNSPECIFIED.into(), |caller| caller.peer);
     let is_known = caller.is_some_and(|caller| caller.logged_in.load(Ordering::Relaxed));
-    if !is_known && let Err(wait) = app.throttle.admit(peer, Instant::now()) {
+    if !is_known && let Err(wait) = app.throttle.admit(peer, None, Instant::now()) {
         let seconds = wait.as_secs_f64().ceil().max(1.0) as u32;
         let message = format!("too many logins from this address failed; try again in {seconds} s");
         return Err(Refusal::new(Code::Overloaded, message).retry_after(seconds));
@@ -87,13 +87,13 @@ fn log_in(app: &App, token: &Token, request: &Request) -> Result<(), Refusal> {
                 let now = app.started.elapsed().as_secs() + 1;
                 if now >= caller.proven.load(Ordering::Relaxed) + PROVE_EVERY_SECONDS || !is_known {
                     caller.proven.store(now, Ordering::Relaxed);
-                    app.throttle.succeeded(peer, Instant::now());
+                    app.throttle.succeeded(peer, None, Instant::now());
                 }
             }
             Ok(())
         }
         TokenCheck::Wrong => {
-            app.throttle.failed(peer, Instant::now());
+            app.throttle.failed(peer, None, Instant::now());
             let message = "the token is wrong; the header is 'Authorization: Bearer TOKEN'";
             Err(Refusal::new(Code::Unauthorized, message))
         }

@@ -83,6 +83,7 @@ mod tests {
         "ERROR_BYTES_MAX",
         "LIST_TASKS_MAX",
         "LOGIN_PEERS_MAX",
+        "LOGIN_USERS_PER_PEER_MAX",
         "LOG_BYTES_MAX",
         "METRICS_HISTOGRAMS_MAX",
         "METRICS_ROWS_MAX",

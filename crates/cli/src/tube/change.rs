@@ -2,9 +2,9 @@
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use taskyard_core::{Command, Kind, Reply, SemaphoreKey, Span, TubeChange, TubeName, TubeOptions};
+use taskyard_core::{Command, Kind, Reply, Span, TubeChange, TubeName};
 use taskyard_wire::Exit;
-use taskyard_wire::http::{CreateAnswer, check_options};
+use taskyard_wire::http::{CreateAnswer, CreateRequest, seconds_of};
 
 use super::{NameArgs, RenameArgs, show};
 use crate::connect::{ConnectArgs, ServerArgs, unexpected_reply};
@@ -25,9 +25,9 @@ Examples:
 pub struct TubeCreateArgs {
     /// The name of the tube: 1 to 128 bytes without control characters, / or :
     tube: String,
-    /// The kind of the tube; see taskyard tube --help.
-    #[arg(long, default_value = "fifottl", value_parser = PossibleValuesParser::new(Kind::ALL.map(Kind::name)))]
-    kind: String,
+    /// The kind of the tube, default fifottl; see taskyard tube --help.
+    #[arg(long, value_parser = PossibleValuesParser::new(Kind::ALL.map(Kind::name)))]
+    kind: Option<String>,
     /// Do not store its tasks durably: faster, but they are lost at a restart.
     #[arg(long)]
     temporary: bool,
@@ -43,9 +43,9 @@ pub struct TubeCreateArgs {
     /// Make a new task ready after this time.
     #[arg(long, value_name = "TIME", value_parser = units::span)]
     delay: Option<Span>,
-    /// Default priority of tasks; smaller numbers are delivered first.
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = units::pri, allow_negative_numbers = true)]
-    pri: u64,
+    /// Default priority of tasks, 0 unless given; smaller numbers are delivered first.
+    #[arg(long, value_name = "N", value_parser = units::pri, allow_negative_numbers = true)]
+    pri: Option<u64>,
     /// Bury a task after this many failed deliveries.
     #[arg(long, value_name = "N")]
     attempts_max: Option<u32>,
@@ -61,7 +61,7 @@ pub struct TubeCreateArgs {
     /// The number of the tube's queue in a contract, for workers without the right to create tubes.
     #[arg(long, value_name = "N")]
     queue_num: Option<u32>,
-    /// Accept an existing tube of this name.
+    /// Accept an existing tube of this name if it has the given options.
     #[arg(long)]
     if_not_exists: bool,
     #[command(flatten)]
@@ -102,27 +102,21 @@ pub struct AlterArgs {
 /// Creates a tube.
 pub fn create(args: TubeCreateArgs) -> anyhow::Result<Exit> {
     let tube = TubeName::new(&args.tube)?;
-    let kind = Kind::from_name(&args.kind).ok_or_else(|| UsageError("no such kind".into()))?;
-    let options = TubeOptions {
-        kind,
-        temporary: args.temporary,
-        capacity: args.capacity,
-        ttl: args.ttl,
-        ttr: args.ttr,
-        delay: args.delay,
-        pri: args.pri,
-        attempts_max: args.attempts_max,
-        ttl_kills_taken: args.ttl_kills_taken,
-        paused: args.paused,
-        semaphore: args.semaphore.as_deref().map(SemaphoreKey::new).transpose()?,
-        queue_num: args.queue_num,
-    };
-    check_options(&options)?;
-    let if_not_exists = args.if_not_exists;
-    let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists };
-    let Reply::Created(created) = args.server.connect.execute(create)? else {
+    let request = request(&args)?;
+    let connect = &args.server.connect;
+    let create = request.clone().into_command(tube.clone())?;
+    let Reply::Created(created) = connect.execute(create)? else {
         return Err(unexpected_reply("create"));
     };
+    if !created {
+        let list = Command::Tubes { tube: Some(tube.clone()) };
+        let Reply::Tubes(infos) = connect.execute(list)? else {
+            return Err(unexpected_reply("tubes"));
+        };
+        for info in &infos {
+            request.check_same(&tube, &info.options)?;
+        }
+    }
     if args.server.json {
         output::json(&CreateAnswer { created })?;
     } else if created {
@@ -131,6 +125,30 @@ pub fn create(args: TubeCreateArgs) -> anyhow::Result<Exit> {
         output::line(format!("{tube} already exists"))?;
     }
     Ok(Exit::Ok)
+}
+
+/// The options that were given.
+fn request(args: &TubeCreateArgs) -> anyhow::Result<CreateRequest> {
+    let kind = args.kind.as_deref().map(|name| {
+        Kind::from_name(name).ok_or_else(|| UsageError(format!("no such kind of tube: {name}")))
+    });
+    let seconds = |span: Option<Span>| span.map(seconds_of);
+    Ok(CreateRequest {
+        kind: kind.transpose()?.map(Into::into),
+        temporary: args.temporary.then_some(true),
+        capacity: args.capacity,
+        ttl: seconds(args.ttl),
+        ttr: seconds(args.ttr),
+        delay: seconds(args.delay),
+        pri: args.pri,
+        attempts_max: args.attempts_max,
+        ttl_kills_taken: args.ttl_kills_taken.then_some(true),
+        paused: args.paused.then_some(true),
+        semaphore: args.semaphore.clone(),
+        queue_num: args.queue_num,
+        if_not_exists: args.if_not_exists,
+        lenient: false,
+    })
 }
 
 /// Changes a tube.

@@ -44,9 +44,9 @@ enum TubeVerb {
     Pause(NameArgs),
     /// Resume deliveries.
     Resume(NameArgs),
-    /// Remove a tube with its tasks; refused while tasks are taken or consumers wait.
-    Drop(NameArgs),
-    /// Remove all tasks of a tube, taken ones too.
+    /// Remove a tube with its tasks, after a confirmation; refused while tasks are taken or consumers wait.
+    Drop(TubeDropArgs),
+    /// Remove all tasks of a tube, taken ones too, after a confirmation.
     Truncate(TruncateArgs),
     /// Return all taken tasks of a tube.
     ReleaseAll(NameArgs),
@@ -84,6 +84,20 @@ struct TruncateArgs {
     yes: bool,
 }
 
+/// The arguments of `tube drop`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  taskyard tube drop mail            asks for confirmation if the tube has tasks
+  taskyard tube drop mail --yes      does not ask, for scripts")]
+struct TubeDropArgs {
+    #[command(flatten)]
+    name: NameArgs,
+    /// Do not ask for confirmation.
+    #[arg(long, short)]
+    yes: bool,
+}
+
 /// The arguments of `tube rename`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -109,7 +123,7 @@ pub fn run(args: TubeArgs) -> anyhow::Result<Exit> {
         TubeVerb::Rename(args) => change::rename(&args),
         TubeVerb::Pause(args) => change::pause(&args, true),
         TubeVerb::Resume(args) => change::pause(&args, false),
-        TubeVerb::Drop(args) => send(&args, |tube| Command::DropTube { tube }, "dropped"),
+        TubeVerb::Drop(args) => drop_tube(&args),
         TubeVerb::Truncate(args) => truncate(&args),
         TubeVerb::ReleaseAll(args) => {
             send(&args, |tube| Command::ReleaseAll { tube }, "released all of")
@@ -123,31 +137,62 @@ pub fn run(args: TubeArgs) -> anyhow::Result<Exit> {
 
 /// Removes all tasks of a tube, after a confirmation.
 fn truncate(args: &TruncateArgs) -> anyhow::Result<Exit> {
-    if !args.yes && !confirmed(&args.name)? {
-        output::note("nothing was removed");
-        return Ok(Exit::Ok);
+    if !args.yes {
+        check_terminal("truncate removes every task of the tube")?;
+        let tube = TubeName::new(&args.name.tube)?;
+        let tasks = tasks_in(&args.name, &tube)?;
+        if !confirmed(&format!("remove all {tasks} tasks of {tube}, taken ones too?"))? {
+            return Ok(Exit::Ok);
+        }
     }
     send(&args.name, |tube| Command::Truncate { tube }, "emptied")
 }
 
-/// Asks for confirmation on the terminal.
-fn confirmed(args: &NameArgs) -> anyhow::Result<bool> {
-    if !io::stdin().is_terminal() {
-        let why = "truncate removes every task of the tube and asks for confirmation; standard input is no \
-                   terminal, so confirm with --yes";
-        return Err(UsageError(why.into()).into());
+/// Removes a tube. One with tasks needs a confirmation.
+fn drop_tube(args: &TubeDropArgs) -> anyhow::Result<Exit> {
+    if !args.yes {
+        let tube = TubeName::new(&args.name.tube)?;
+        let tasks = tasks_in(&args.name, &tube)?;
+        if tasks > 0 {
+            check_terminal(&format!("drop removes the {tasks} tasks of the tube with it"))?;
+            if !confirmed(&format!("remove {tube} with its {tasks} tasks?"))? {
+                return Ok(Exit::Ok);
+            }
+        }
     }
-    let tube = TubeName::new(&args.tube)?;
-    let Reply::Tubes(tubes) =
-        args.server.connect.execute(Command::Tubes { tube: Some(tube.clone()) })?
-    else {
+    send(&args.name, |tube| Command::DropTube { tube }, "dropped")
+}
+
+/// How many tasks the tube has.
+fn tasks_in(args: &NameArgs, tube: &TubeName) -> anyhow::Result<u64> {
+    let list = Command::Tubes { tube: Some(tube.clone()) };
+    let Reply::Tubes(tubes) = args.server.connect.execute(list)? else {
         return Err(unexpected_reply("tubes"));
     };
-    let tasks: u64 = tubes.iter().map(|tube| tube.stats.tasks.total()).sum();
-    eprint!("remove all {tasks} tasks of {tube}, taken ones too? [y/N] ");
+    Ok(tubes.iter().map(|tube| tube.stats.tasks.total()).sum())
+}
+
+/// Refuses to ask where no answer can be typed.
+fn check_terminal(what: &str) -> anyhow::Result<()> {
+    if io::stdin().is_terminal() {
+        return Ok(());
+    }
+    let why = format!(
+        "{what} and asks for confirmation; standard input is no terminal, so confirm with --yes"
+    );
+    Err(UsageError(why).into())
+}
+
+/// Asks on the terminal, and says so if nothing is to be done.
+fn confirmed(question: &str) -> anyhow::Result<bool> {
+    eprint!("{question} [y/N] ");
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
-    Ok(["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()))
+    let yes = ["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str());
+    if !yes {
+        output::note("nothing was removed");
+    }
+    Ok(yes)
 }
 
 /// Sends a command whose reply is empty, and prints that it is done.

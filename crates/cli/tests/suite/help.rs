@@ -112,3 +112,27 @@ fn every_setting_of_serve_is_documented() {
     let missing: Vec<_> = flags.filter(|flag| *flag != "--help" && !page.contains(flag)).collect();
     assert!(missing.is_empty(), "docs/operating.md lacks {missing:?}");
 }
+
+// The page about semaphores did not list all calls.
+#[test]
+fn every_command_of_semaphores_is_documented() {
+    let page = include_str!("../../../../docs/semaphores.md");
+    let calls = page.split_once("## Calls").expect("a section").1;
+    let calls = calls.split("\n## ").next().expect("its text");
+    let rows = calls.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+    let documented: Vec<&str> = rows.flat_map(|names| names.split(", ")).collect();
+    let help = run(&["semaphore", "--help"]).good();
+    let commands = help.split_once("Commands:\n").expect("a list").1.split("\n\n").next();
+    let commands = commands.expect("the list").lines().filter_map(|line| {
+        let name = line.strip_prefix("  ")?.split_whitespace().next()?;
+        (line.as_bytes()[2] != b' ' && name != "help").then_some(name)
+    });
+    let commands: Vec<&str> = commands.collect();
+    assert!(commands.len() > 8, "{help}");
+    let missing: Vec<_> = commands.iter().filter(|name| !documented.contains(name)).collect();
+    assert!(missing.is_empty(), "docs/semaphores.md lacks {missing:?}");
+    // Calls of the other faces that are flags of a command here.
+    for call in ["peek", "yield", "decline", "extend", "acknowledge"] {
+        assert!(documented.contains(&call), "docs/semaphores.md lacks {call}");
+    }
+}

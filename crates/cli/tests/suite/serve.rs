@@ -111,6 +111,69 @@ fn short_tokens_and_readable_token_files_are_refused() {
     serving.run(&["put", "mail", "x", "--token", TOKEN]).good();
 }
 
+// Of the files with secrets only the token file was refused when every user of the machine could read it.
+#[test]
+fn readable_files_with_passwords_and_keys_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str, mode: u32| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let serve = ["serve", "--store", "memory:", "--http", "127.0.0.1:0", "--iproto", "127.0.0.1:0"];
+    let certificate = include_str!("../../../server/tests/iproto/tls/certificate.pem");
+    let certificate = write("certificate.pem", certificate, 0o644);
+    for mode in [0o644, 0o602, 0o640] {
+        let key = include_str!("../../../server/tests/iproto/tls/key.pem");
+        let key = write("key.pem", key, mode);
+        let users = "users: [{name: ann, password: hidden-word, grants: all}]";
+        let users = write("users.yaml", users, mode);
+        let tasks = r#"[{"data": "postgres", "password": "hidden-word"}]"#;
+        let tasks = write("tasks.json", tasks, mode);
+        let database = ["--database", "host=/nowhere user=postgres"];
+        let with_tls = ["--iproto-tls-cert", &certificate, "--iproto-tls-key", &key];
+        let cases: [(&str, Vec<&str>); 5] = [
+            (&users, [&serve[..], &["--iproto-users", &users]].concat()),
+            (&key, [&serve[..], &with_tls].concat()),
+            (&tasks, [&serve[..], &["--sql", &tasks], &database].concat()),
+            (&tasks, [&["sql", "--config", &tasks], &database[..]].concat()),
+            (&tasks, vec!["sql", "check", &tasks]),
+        ];
+        for (file, args) in cases {
+            if mode != 0o640 {
+                let open = run(&args).ends(2);
+                assert!(open.err.contains(&format!("chmod 600 {file}")), "{args:?}: {}", open.err);
+                assert!(!open.err.contains("hidden-word"), "{}", open.err);
+            } else if args[0] == "serve" {
+                drop(Serving::start(binary().args(args)));
+            } else if args[1] == "check" {
+                run(&args).good();
+            }
+        }
+    }
+    // Without a password there is no secret in the configuration of SQL tasks.
+    let tasks = write("tasks.json", r#"[{"data": "postgres"}]"#, 0o644);
+    run(&["sql", "check", &tasks]).good();
+}
+
+// Wrong tokens were not logged.
+#[test]
+fn failed_logins_are_logged() {
+    let serve = ["serve", "--store", "memory:", "--http", "127.0.0.1:0", "--iproto", "off"];
+    let mut serving = Running::start(binary().args(serve).args(["--token", TOKEN]));
+    let mut screen = String::new();
+    while !screen.contains("Ctrl-C") {
+        screen.push_str(&serving.line());
+    }
+    let url = screen.split_whitespace().find(|word| word.starts_with("http://")).unwrap();
+    let wrong = run(&["put", "mail", "x", "--url", url, "--token", "wrong-0123456789"]).ends(8);
+    let logged = serving.error_line();
+    assert!(logged.contains("login failed: wrong credentials"), "{logged} {wrong:?}");
+    assert!(logged.contains("127.0.0.1"), "{logged}");
+    assert!(!logged.contains("0123456789"), "{logged}");
+}
+
 // A server on every address printed 127.0.0.1, and no warning said that every machine could use it.
 #[test]
 fn an_insecure_server_warns_and_prints_its_addresses() {
@@ -225,6 +288,7 @@ fn invalid_users_are_reported_before_the_store_is_opened() {
     let folder = tempfile::tempdir().unwrap();
     let users = folder.path().join("users.yaml");
     std::fs::write(&users, "users:\n  - name: ann\n    grants: all\n").unwrap();
+    fs::set_permissions(&users, fs::Permissions::from_mode(0o600)).unwrap();
     let path = users.to_str().unwrap();
     let memory = ["serve", "--store", "memory:", "--http", "127.0.0.1:0"];
     let refused = finish_with(&memory, &["--iproto-users", path]).ends(2);

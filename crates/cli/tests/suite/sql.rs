@@ -159,6 +159,47 @@ fn tasks_are_listed_shown_run_and_stopped() {
         .until("NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name LIKE 'pg_work%')");
 }
 
+// With the default limit no user could log in any more, and nothing said that the limit was reached.
+#[test]
+fn the_limit_is_logged_and_listed() {
+    let Some(mut database) = Database::new() else { return };
+    let rows = r#"[{"data": "postgres", "run": 1}]"#;
+    let mut scheduler =
+        Running::start(binary().args(["sql", "--database", &database.url, "--rows", rows]));
+    while !scheduler.line().contains("Ctrl-C") {}
+    database.until("to_regclass('task') IS NOT NULL");
+    database.get(
+        "INSERT INTO task (\"group\", input) VALUES ('a', 'select pg_sleep(600)'), ('b', 'select pg_sleep(600)')",
+    );
+    let mut logged = scheduler.error_line();
+    while !logged.contains("limit reached") {
+        assert!(!logged.is_empty(), "the scheduler ended");
+        logged = scheduler.error_line();
+    }
+    assert!(logged.contains("1 tasks running") && logged.contains("raise it"), "{logged}");
+    let list = run(&["sql", "list", "--database", &database.url]).ends(0);
+    assert!(list.err.contains("limit reached: 1 tasks running; the others wait"), "{list:?}");
+}
+
+// INSERT alone fails on the sequence of a table of an earlier version, and no message named the missing GRANT.
+#[test]
+fn a_missing_grant_is_printed() {
+    let Some(mut database) = Database::new() else { return };
+    let check = |database: &Database| database.sql(&["check"]);
+    database.get("CREATE ROLE \"the clerk\" LOGIN");
+    database.get("CREATE TABLE task (id bigserial, input text)");
+    database.get("GRANT INSERT ON task TO \"the clerk\"");
+    let grant = "GRANT USAGE ON SEQUENCE public.task_id_seq TO \"the clerk\"";
+    let shown = check(&database);
+    assert!(shown.contains("also need USAGE on the sequence of the table; run:\n"), "{shown}");
+    assert!(shown.contains(&format!("  {grant}; -- in postgres\n")), "{shown}");
+    let json = database.sql(&["check", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
+    assert_eq!(json["missing_grants"], serde_json::json!([grant]));
+    database.get(grant);
+    assert!(!check(&database).contains("GRANT"));
+}
+
 #[test]
 fn the_configuration_is_read_again_on_sighup() {
     let Some(mut database) = Database::new() else { return };

@@ -26,11 +26,36 @@ fn tubes_are_created_changed_and_dropped() {
     server.run(&["take", "inbox"]).ends(3);
     assert!(server.run(&["tube", "resume", "inbox"]).good().contains("ready           2"));
     server.run(&["take", "inbox"]).ends(0);
-    server.run(&["tube", "drop", "inbox"]).ends(6);
+    server.run(&["tube", "drop", "inbox", "--yes"]).ends(6);
     server.run(&["tube", "release-all", "inbox"]).good();
     server.run(&["tube", "truncate", "inbox", "--yes"]).good();
     assert_eq!(server.run(&["tube", "drop", "inbox"]).good(), "dropped inbox\n");
     server.run(&["tube", "show", "inbox"]).ends(4);
+}
+
+// Options that differ from those of the existing tube were ignored silently, while `semaphore create` refuses them.
+#[test]
+fn if_not_exists_compares_the_given_options() {
+    let server = TestServer::new();
+    let create = |flags: &[&str]| {
+        server.run(&[&["tube", "create", "mail", "--if-not-exists"][..], flags].concat())
+    };
+    create(&["--kind", "utubettl", "--ttr", "1.5s", "--pri", "3"]).good();
+    for same in [&[][..], &["--kind", "utubettl"], &["--ttr", "1500ms", "--pri", "3"]] {
+        assert_eq!(create(same).good(), "mail already exists\n", "{same:?}");
+    }
+    for (flags, differs) in [
+        (["--kind", "fifottl"], "kind is utubettl, not fifottl"),
+        (["--ttr", "2s"], "ttr is 1.5 s, not 2 s"),
+        (["--ttl", "1m"], "ttl is none, not 60 s"),
+        (["--pri", "0"], "pri is 3, not 0"),
+        (["--capacity", "9"], "capacity is none, not 9"),
+    ] {
+        let refused = create(&flags).ends(6);
+        assert!(refused.err.contains(&format!("with other options: {differs}")), "{refused:?}");
+    }
+    let refused = create(&["--paused", "--temporary"]).ends(6);
+    assert!(refused.err.contains("temporary is false, not true, paused is false"), "{refused:?}");
 }
 
 // The sub-queue of a first put was ignored, because a put creates tubes without sub-queues.
@@ -58,7 +83,7 @@ fn a_tube_without_sub_queues_refuses_them() {
     // A tube that was created again with the same name is checked again.
     server.run(&["tube", "create", "lanes", "--kind", "utube"]).good();
     server.run(&["put", "lanes", "x", "--subqueue", "ann"]).good();
-    server.run(&["tube", "drop", "lanes"]).good();
+    server.run(&["tube", "drop", "lanes", "--yes"]).good();
     server.run(&["tube", "create", "lanes"]).good();
     server.run(&["put", "lanes", "x", "--subqueue", "ann"]).ends(6);
 }
@@ -72,20 +97,45 @@ fn truncate_needs_a_confirmation() {
     assert!(refused.err.contains("confirm with --yes"), "{}", refused.err);
     let count = || server.run(&["stats", "mail", "--json"]).json()[0]["tasks"]["total"].clone();
     for (answer, left) in [("n", 1), ("", 1), ("y", 0)] {
-        let line = format!("'{}' tube truncate mail", env!("CARGO_BIN_EXE_taskyard"));
-        let mut script = std::process::Command::new("script");
-        script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
-        script.env("TASKYARD_URL", &server.serving.url).env("SHELL", "/bin/sh");
-        script.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut script = script.spawn().unwrap();
-        script.stdin.take().unwrap().write_all(format!("{answer}\n").as_bytes()).unwrap();
-        let said = script.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        let said = on_terminal(&server, "tube truncate mail", answer);
         assert!(said.contains("remove all 1 tasks of mail, taken ones too? [y/N]"), "{said}");
         assert_eq!(count(), left, "{answer:?}: {said}");
     }
     server.run(&["put", "mail", "x"]).good();
     assert_eq!(server.run(&["tube", "truncate", "mail", "--yes"]).good(), "emptied mail\n");
+}
+
+// A tube was removed with all its tasks without a confirmation.
+#[test]
+fn dropping_a_tube_with_tasks_needs_a_confirmation() {
+    let server = TestServer::new();
+    server.run(&["tube", "create", "empty"]).good();
+    assert_eq!(server.run(&["tube", "drop", "empty"]).good(), "dropped empty\n");
+    server.run(&["put", "mail", "x"]).good();
+    let refused = server.run(&["tube", "drop", "mail"]).ends(2);
+    assert!(refused.err.contains("confirm with --yes"), "{}", refused.err);
+    for (answer, is_kept) in [("n", true), ("", true), ("y", false)] {
+        let said = on_terminal(&server, "tube drop mail", answer);
+        assert!(said.contains("remove mail with its 1 tasks? [y/N]"), "{said}");
+        let shown = server.run(&["tube", "show", "mail"]);
+        shown.ends(if is_kept { 0 } else { 4 });
+    }
+    server.run(&["put", "mail", "x"]).good();
+    assert_eq!(server.run(&["tube", "drop", "mail", "--yes"]).good(), "dropped mail\n");
+    server.run(&["tube", "drop", "mail"]).ends(4);
+}
+
+/// Runs a command on a terminal, types one line and returns what it printed.
+fn on_terminal(server: &TestServer, command: &str, answer: &str) -> String {
+    let line = format!("'{}' {command}", env!("CARGO_BIN_EXE_taskyard"));
+    let mut script = std::process::Command::new("script");
+    script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
+    script.env("TASKYARD_URL", &server.serving.url).env("SHELL", "/bin/sh");
+    script.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut script = script.spawn().unwrap();
+    script.stdin.take().unwrap().write_all(format!("{answer}\n").as_bytes()).unwrap();
+    let said = script.wait_with_output().unwrap();
+    String::from_utf8_lossy(&said.stdout).into_owned()
 }
 
 // Every list showed the three tubes of the manager among those of the user.

@@ -4,11 +4,16 @@
 //! it was restarted. Durations keep their length, and only tasks with a start time follow the wall
 //! clock.
 
+use std::fmt::Debug;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use taskyard_core::{
     Body, Command, Finish, NewTask, Outcome, Reply, Span, State, Take, Task, TaskId, Timestamp,
 };
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
 
 use crate::fixture::{Fixture, MINUTE, finish, put, take, taken, tube};
 
@@ -153,4 +158,53 @@ async fn a_step_that_cannot_be_stored_is_retried() {
     fixture.idle().await;
     assert_eq!(state(&fixture, 0).await, State::Ready);
     assert!(fixture.run(put("mail", &[1], Span::ZERO)).await.is_ok());
+}
+
+/// Records the log of the engine, whose loop runs on a thread of its own.
+#[derive(Clone, Default)]
+struct LogRecorder(Arc<Mutex<Vec<String>>>);
+
+impl Visit for LogRecorder {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        if field.name() == "message" {
+            self.0.lock().unwrap().push(format!("{value:?}"));
+        }
+    }
+}
+
+impl Subscriber for LogRecorder {
+    fn enabled(&self, about: &Metadata<'_>) -> bool {
+        about.is_event() && about.target().starts_with("taskyard_engine")
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut self.clone());
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// A step was not logged. Its length is one that no other test of this program uses.
+#[tokio::test]
+async fn a_step_is_logged() {
+    let log = LogRecorder::default();
+    tracing::subscriber::set_global_default(log.clone()).unwrap();
+    let fixture = Fixture::new().await;
+    set_wall(&fixture, Span::from_secs(604_811), true).await;
+    set_wall(&fixture, Span::from_secs(604_807), false).await;
+    let lines = log.0.lock().unwrap().clone();
+    for step in ["forward by 604811 s", "back by 604807 s"] {
+        let text = format!("the wall clock was set {step}; leases, waits and delays keep");
+        assert!(lines.iter().any(|line| line.contains(&text)), "{step}: {lines:?}");
+    }
 }

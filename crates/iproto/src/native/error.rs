@@ -31,12 +31,14 @@ const QUEUE_NUM_TAKEN: u64 = 19;
 const SEMAPHORE_EXISTS: u64 = 20;
 const SEMAPHORE_IN_USE: u64 = 21;
 const SEMAPHORE_HAS_TUBE: u64 = 22;
+const TUBE_DIFFERS: u64 = 23;
 
 pub(super) fn write(out: &mut Out, error: &Error) {
     let mut row = RowWriter::variant(out, REFUSED);
     match error {
         Error::TubeNotFound(tube) => row.uint(TUBE_NOT_FOUND).tube(tube),
         Error::TubeExists(tube) => row.uint(TUBE_EXISTS).tube(tube),
+        Error::TubeDiffers { tube, differs } => row.uint(TUBE_DIFFERS).tube(tube).text(differs),
         Error::QueueNumTaken { tube, num } => {
             row.uint(QUEUE_NUM_TAKEN).tube(tube).uint(u64::from(*num))
         }
@@ -76,6 +78,7 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<Error> {
     Ok(match row.uint()? {
         TUBE_NOT_FOUND => Error::TubeNotFound(row.tube()?),
         TUBE_EXISTS => Error::TubeExists(row.tube()?),
+        TUBE_DIFFERS => Error::TubeDiffers { tube: row.tube()?, differs: row.text()?.into() },
         QUEUE_NUM_TAKEN => Error::QueueNumTaken { tube: row.tube()?, num: row.u32()? },
         TUBE_HAS_TAKEN => Error::TubeHasTaken(row.tube()?),
         NO_SEMAPHORE => Error::NoSemaphore(row.tube()?),

@@ -46,7 +46,7 @@ function showTotals({ tubes, tasks, consumers }) {
 function showCommands() {
   const url = location.origin === URL_DEFAULT ? "" : ` --url ${location.origin}`;
   const flags = url + (token.get() ? " --token TOKEN" : "");
-  const lines = ["put mail '{\"to\": \"ann\"}'", "take mail", "ack mail 0"];
+  const lines = ["put mail '{\"to\": \"ann\"}'", "take mail --lease 1h", "ack mail 0"];
   part("commands").replaceChildren(...lines.map((line) => make("code", "", `${newest.server.program} ${line}${flags}\n`)));
 }
 

@@ -60,7 +60,7 @@ fn create_route() -> Route {
     Route::new(Method::PUT, TUBE, ("create_tube", "Create a tube"), create)
         .request_body::<CreateRequest>()
         .responds_with(201, "The tube was created", Shape::of::<CreateAnswer>())
-        .responds::<CreateAnswer>("The tube existed and `if_not_exists` was set")
+        .responds::<CreateAnswer>("The tube existed with these options and `if_not_exists` was set")
         .refuses([Code::TubeExists, Code::QueueNumTaken, Code::TooManyTubes])
         .uses_engine()
 }
@@ -112,8 +112,13 @@ async fn create(
     TubePath(tube): TubePath,
     Json(request): Json<CreateRequest>,
 ) -> Result<Response, Refusal> {
-    let reply = app.run(request.into_command(tube)?).await?;
+    let reply = app.run(request.clone().into_command(tube.clone())?).await?;
     let Reply::Created(created) = reply else { return Err(unexpected_reply()) };
+    if !created && !request.lenient {
+        for info in infos(&app, Some(tube)).await? {
+            request.check_same(&info.name, &info.options)?;
+        }
+    }
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     answer(status, &CreateAnswer { created })
 }

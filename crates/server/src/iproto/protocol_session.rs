@@ -246,7 +246,7 @@ impl ProtocolSession {
         let (server, now) = (self.server.clone(), Instant::now());
         let throttle = &server.throttle;
         if let Some(peer) = self.peer
-            && let Err(wait) = throttle.admit(peer, now)
+            && let Err(wait) = throttle.admit(peer, Some(user), now)
         {
             let failures = throttle.failures();
             tracing::debug!(%peer, user = ?faults::shortened(user), failures, "iproto login refused: too many failed attempts");
@@ -255,7 +255,7 @@ impl ProtocolSession {
         match self.server.users.authenticate(user, scramble, &self.salt) {
             Ok(grants) => {
                 if let Some(peer) = self.peer.filter(|_| user != GUEST) {
-                    throttle.succeeded(peer, now);
+                    throttle.succeeded(peer, Some(user), now);
                 }
                 self.user = user.into();
                 // A user without grants counts as not authenticated.
@@ -266,7 +266,7 @@ impl ProtocolSession {
             Err(LoginFailed) => {
                 if let Some(peer) = self.peer {
                     tracing::debug!(%peer, user = ?faults::shortened(user), "iproto login failed");
-                    throttle.failed(peer, now);
+                    throttle.failed(peer, Some(user), now);
                 }
                 self.send_fault(reply_to, &faults::login_failed());
             }

@@ -261,11 +261,13 @@ impl ProtocolSession {
                 None => Err(faults::no_statistics()),
             },
             (ReplyForm::AllStatistics, Reply::Tubes(tubes)) => {
-                let all: Vec<_> = tubes.into_iter().map(|tube| (tube.name, tube.stats)).collect();
+                let listed = tubes.into_iter().filter(|tube| !tube.name.is_internal());
+                let all: Vec<_> = listed.map(|tube| (tube.name, tube.stats)).collect();
                 self.reply_with(reply_to, &Answer::AllStats(&all))
             }
             (ReplyForm::TubeNames, Reply::Tubes(tubes)) => {
-                let names: Vec<_> = tubes.into_iter().map(|tube| tube.name).collect();
+                let names = tubes.into_iter().map(|tube| tube.name);
+                let names: Vec<_> = names.filter(|name| !name.is_internal()).collect();
                 self.reply_with(reply_to, &Answer::Names(&names))
             }
             (ReplyForm::Semaphore, Reply::Semaphore(reply)) => {

@@ -92,7 +92,11 @@ async fn rows(
             write_rows(&mut out, space, &query, Rows::Schema { queue: all_tubes })?;
         }
         Space::Tubes => {
-            write_rows(&mut out, space, &query, Rows::Tubes(&tubes(server).await?))?;
+            let mut tubes = tubes(server).await?;
+            if !names_rows(&query) {
+                tubes.retain(|tube| !tube.name.is_internal());
+            }
+            write_rows(&mut out, space, &query, Rows::Tubes(&tubes))?;
         }
         Space::Consumers => {
             let consumers = consumers(server, identities).await?;
@@ -107,6 +111,12 @@ async fn rows(
         }
     }
     Ok(out)
+}
+
+/// Whether the query names rows by a key, instead of listing them.
+fn names_rows(query: &Query<'_>) -> bool {
+    let is_empty = matches!(query.key, [] | [0x90] | [0xdc, 0, 0] | [0xdd, 0, 0, 0, 0]);
+    query.iterator <= 1 && !is_empty
 }
 
 async fn tubes(server: &IprotoServer) -> Result<Vec<TubeInfo>, Fault> {

@@ -26,7 +26,7 @@ async fn the_dashboard_updates_itself() {
         let url = site.url();
         let lines: Vec<_> = commands.lines().collect();
         assert_eq!(lines[0], format!("taskyard put mail '{{\"to\": \"ann\"}}' --url {url}"));
-        assert_eq!(lines[1], format!("taskyard take mail --url {url}"));
+        assert_eq!(lines[1], format!("taskyard take mail --lease 1h --url {url}"));
         assert_eq!(lines[2], format!("taskyard ack mail 0 --url {url}"));
 
         // The variable disappears if the page is loaded again.
@@ -114,7 +114,7 @@ impl Service for Manager {
     fn status(&self) -> Vec<PartStatus> {
         vec![PartStatus {
             part: "this server".into(),
-            status: "active: plan 7 for 2 workers".into(),
+            status: "active: plan for 2 workers and 3 queues, made 7 s ago".into(),
         }]
     }
 
@@ -133,7 +133,7 @@ async fn internal_tubes_are_shown_on_request() {
     browse(&site.url(), async |page| {
         page.until("text('#totals .tubes dd') === '1' && text('#tubes .name') === 'mail'").await;
         page.until("text('#services h2') === 'Worker manager'").await;
-        page.until("text('#services .parts') === 'this serveractive: plan 7 for 2 workers'").await;
+        page.until("text('#services .parts') === 'this serveractive: plan for 2 workers and 3 queues, made 7 s ago'").await;
         page.picture("services").await;
         page.click("#internal").await;
         page.until("text('#totals .tubes dd') === '2'").await;

@@ -122,6 +122,26 @@ async fn failed_logins_do_not_lock_out_a_logged_in_client() {
     authenticate(&mut server.connect().await, "lim", "x").await.unwrap();
 }
 
+// One successful login exempted its address for every user: a user with few rights could try any
+// number of passwords of an administrator.
+#[tokio::test]
+async fn a_logged_in_user_cannot_guess_the_password_of_another() {
+    let server = server_with_users().await;
+    let mut lim = server.connect().await;
+    let mut guesses = 0;
+    loop {
+        guesses += 1;
+        assert!(guesses < 10_000, "no limit");
+        authenticate(&mut lim, "lim", "x").await.unwrap();
+        let fault = authenticate(&mut lim, "boss", "wrong").await.unwrap_err();
+        if fault.text.contains("too many failed logins") {
+            break;
+        }
+    }
+    assert!(guesses > 10, "a few mistakes are forgiven");
+    authenticate(&mut server.connect().await, "lim", "x").await.unwrap();
+}
+
 #[tokio::test]
 async fn grants_allow_verbs_on_tubes() {
     let server = server_with_users().await;

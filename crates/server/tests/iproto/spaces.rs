@@ -176,3 +176,23 @@ async fn identities_are_visible_only_to_administrators() {
     let waiting = select(&mut client, 513, 2, json!([]), 1).await.unwrap();
     assert_eq!(waiting[0][0], "");
 }
+
+// The tubes of the manager were listed among those of the user.
+#[tokio::test]
+async fn internal_tubes_are_shown_only_when_they_are_named() {
+    let (server, internal) = (TestServer::new().await, "taskyard.manager.seat");
+    let mut client = server.with_tube("mail", "fifo").await;
+    client.done("queue.create_tube", json!([internal, "fifo"])).await;
+    let all = client.done("queue.statistics", json!([])).await;
+    assert!(all[0]["mail"].is_object() && all[0].as_object().unwrap().len() == 1, "{all}");
+    assert_eq!(client.done("queue.tube", json!([])).await, json!([["mail"]]));
+    for iterator in [0, 2, 5] {
+        let rows = select(&mut client, 512, iterator, json!([]), 10).await.unwrap();
+        assert_eq!(rows.as_array().unwrap().len(), 1, "iterator {iterator}: {rows}");
+    }
+    let one = client.done("queue.statistics", json!([internal])).await;
+    assert!(one[0]["tasks"].is_object(), "{one}");
+    assert_eq!(client.done("queue.tube", json!([internal])).await, json!([true]));
+    let row = select(&mut client, 512, 0, json!([internal]), 10).await.unwrap();
+    assert_eq!(row[0][0], internal, "{row}");
+}

@@ -182,3 +182,35 @@ async fn a_request_without_progress_is_refused() {
     assert!(answer.contains("the request came too slowly"), "{answer}");
     assert_eq!(fixture.metric("taskyard_http_request_bytes").await, 0);
 }
+
+// A client that sent a byte from time to time could keep its part of the budget for a minute.
+#[tokio::test]
+async fn a_request_that_drips_below_the_minimum_rate_is_refused() {
+    let fixture =
+        Fixture::with(|config| config.request_stall_max = Duration::from_millis(100)).await;
+    let head = post_bytes("/v1/tubes/mail/put", "");
+    let head = head.replace("Content-Length: 0", &format!("Content-Length: {MIB}"));
+    let (mut reading, mut writing) = fixture.raw(&head).await.into_split();
+    let mut answer = Vec::new();
+    let mut answered = Box::pin(reading.read_to_end(&mut answer));
+    loop {
+        // Each byte waits for the response to another request.
+        let drip = async {
+            let _ = writing.write_all(b" ").await;
+            fixture.metric("taskyard_http_request_bytes").await
+        };
+        tokio::select! {
+            biased;
+            // The bytes that arrive after the refusal may reset the connection.
+            _ = &mut answered => break,
+            _ = drip => {}
+        }
+    }
+    drop(answered);
+    let answer = String::from_utf8(answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    assert!(answer.contains("the request came too slowly: less than 8192 bytes"), "{answer}");
+    while fixture.metric("taskyard_http_request_bytes").await != 0 {
+        yield_now().await;
+    }
+}

@@ -89,6 +89,16 @@ async fn tubes_are_created_shown_changed_and_dropped() {
     let there = json!({ "if_not_exists": true });
     let there = fixture.send(Method::PUT, "/v1/tubes/small", there).await;
     assert_eq!((there.status, there.body), (200, json!({ "created": false })));
+    // Options that differ were ignored silently.
+    let same = json!({ "kind": "limfifottl", "capacity": 2, "if_not_exists": true });
+    assert_eq!(fixture.send(Method::PUT, "/v1/tubes/small", same).await.status, 200);
+    let other = json!({ "kind": "fifottl", "capacity": 3, "paused": false, "if_not_exists": true });
+    let other = fixture.send(Method::PUT, "/v1/tubes/small", other).await;
+    let differs = "kind is limfifottl, not fifottl, capacity is 2, not 3";
+    assert!(other.refused(409, "tube_exists").contains(differs));
+    assert_eq!(other.body["error"]["differs"], differs);
+    let lenient = json!({ "kind": "fifo", "if_not_exists": true, "lenient": true });
+    assert_eq!(fixture.send(Method::PUT, "/v1/tubes/small", lenient).await.status, 200);
     let shown = fixture.get("/v1/tubes/small").await.body;
     assert_eq!((&shown["kind"], &shown["capacity"]), (&json!("limfifottl"), &json!(2)));
     let change = json!({ "capacity": 5, "ttr": null });

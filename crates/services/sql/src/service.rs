@@ -1,6 +1,9 @@
 //! Runs one scheduler for each table of a configuration, as one service.
 
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -68,6 +71,15 @@ pub enum StartError {
         /// The error of the file system.
         source: std::io::Error,
     },
+    /// The file contains a password, and every user of the machine can open it.
+    #[error(
+        "every user of this machine can open {shown}, which contains a password; restrict it to its owner: chmod 600 {shown}",
+        shown = path.display()
+    )]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+    },
     /// The configuration is invalid.
     #[error("{0}")]
     Config(#[from] crate::config::ConfigError),
@@ -79,9 +91,18 @@ impl Source {
         match self {
             Source::Inline(config) => Ok(config.clone()),
             Source::File(path) => {
-                let text = std::fs::read_to_string(path)
-                    .map_err(|source| StartError::File { path: path.clone(), source })?;
-                Ok(Config::parse(&text)?)
+                let failed = |source| StartError::File { path: path.clone(), source };
+                let mut file = File::open(path).map_err(failed)?;
+                let about = file.metadata().map_err(failed)?;
+                let mut text = String::new();
+                file.read_to_string(&mut text).map_err(failed)?;
+                let config = Config::parse(&text)?;
+                // A pipe has no name by which other users could read it.
+                let is_open = about.is_file() && about.permissions().mode() & 0o007 != 0;
+                if is_open && config.rows.iter().any(|row| row.password().is_some()) {
+                    return Err(StartError::Exposed { path: path.clone() });
+                }
+                Ok(config)
             }
         }
     }

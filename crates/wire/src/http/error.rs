@@ -39,7 +39,7 @@ pub struct ErrorDetail {
     /// The size that exceeded the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// The options of the existing semaphore that differ from those in the request.
+    /// The options of the existing tube or semaphore that differ from those in the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub differs: Option<String>,
     /// The kind of tube that does not have the verb.
@@ -60,6 +60,10 @@ impl From<&Error> for ErrorAnswer {
             | Error::TubeHasTaken(tube)
             | Error::NoSemaphore(tube)
             | Error::TubeHasConsumers(tube) => detail.tube = Some(tube.to_string()),
+            Error::TubeDiffers { tube, differs } => {
+                detail.tube = Some(tube.to_string());
+                detail.differs = Some(differs.clone());
+            }
             Error::QueueNumTaken { tube, num } => {
                 detail.tube = Some(tube.to_string());
                 detail.queue_num = Some(*num);
@@ -137,7 +141,10 @@ impl ErrorDetail {
         let limit = || self.limit.and_then(|limit| usize::try_from(limit).ok());
         Some(match code? {
             Code::TubeNotFound => Error::TubeNotFound(tube()?),
-            Code::TubeExists => Error::TubeExists(tube()?),
+            Code::TubeExists => match self.differs.clone() {
+                Some(differs) => Error::TubeDiffers { tube: tube()?, differs },
+                None => Error::TubeExists(tube()?),
+            },
             Code::QueueNumTaken => Error::QueueNumTaken { tube: tube()?, num: self.queue_num? },
             Code::TubeHasTaken => Error::TubeHasTaken(tube()?),
             Code::TubeHasConsumers => Error::TubeHasConsumers(tube()?),

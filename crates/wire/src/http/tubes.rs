@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
-    Calls, Command, Counts, Result, SemaphoreKey, Span, TubeChange, TubeName, TubeOptions,
-    TubeStats,
+    Calls, Command, Counts, Error, Kind, Result, SemaphoreKey, Span, TubeChange, TubeName,
+    TubeOptions, TubeStats,
 };
 
 use super::names::KindWord;
@@ -20,11 +20,11 @@ use super::{is_false, present};
 #[serde(deny_unknown_fields)]
 pub struct CreateRequest {
     /// The preset; `fifottl` when absent.
-    #[serde(default)]
-    pub kind: KindWord,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<KindWord>,
     /// Whether its tasks may be lost at a restart, for speed.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub temporary: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub temporary: Option<bool>,
     /// Most tasks of any state; no limit when absent. A `limfifottl` tube needs one.
     #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub capacity: Option<u64>,
@@ -39,17 +39,17 @@ pub struct CreateRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<f64>,
     /// Priority of a task whose put names none; smaller goes first.
-    #[serde(default, deserialize_with = "whole::number")]
-    pub pri: u64,
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
+    pub pri: Option<u64>,
     /// Bury a task instead of giving it back when this many deliveries have failed.
     #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub attempts_max: Option<u32>,
     /// Let the ttl end a delivery, as Tarantool's queue does.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub ttl_kills_taken: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_kills_taken: Option<bool>,
     /// Begin without deliveries, until it is resumed.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub paused: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<bool>,
     /// The key of a semaphore: tasks are ready only while they hold a grant of it. Not for kinds with sub-queues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 128))]
@@ -57,10 +57,11 @@ pub struct CreateRequest {
     /// The permanent number of its queue in a contract; no other tube has it.
     #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub queue_num: Option<u32>,
-    /// Leave an existing tube of that name as it is instead of refusing.
+    /// Leave an existing tube of that name as it is instead of refusing; refused if it differs in one of the options
+    /// given here.
     #[serde(default, skip_serializing_if = "is_false")]
     pub if_not_exists: bool,
-    /// Ignore options that the kind does not have instead of refusing them.
+    /// Ignore options that the kind does not have, and those that differ from an existing tube, instead of refusing them.
     #[serde(default, skip_serializing_if = "is_false")]
     pub lenient: bool,
 }
@@ -233,16 +234,16 @@ impl CreateRequest {
     /// when its tubes move from its own process to a server, so this accepts what the core accepts.
     pub fn new(options: &TubeOptions, if_not_exists: bool) -> Self {
         CreateRequest {
-            kind: options.kind.into(),
-            temporary: options.temporary,
+            kind: Some(options.kind.into()),
+            temporary: options.temporary.then_some(true),
             capacity: options.capacity,
             ttl: options.ttl.map(seconds_of),
             ttr: options.ttr.map(seconds_of),
             delay: options.delay.map(seconds_of),
-            pri: options.pri,
+            pri: Some(options.pri),
             attempts_max: options.attempts_max,
-            ttl_kills_taken: options.ttl_kills_taken,
-            paused: options.paused,
+            ttl_kills_taken: options.ttl_kills_taken.then_some(true),
+            paused: options.paused.then_some(true),
             semaphore: options.semaphore.as_ref().map(ToString::to_string),
             queue_num: options.queue_num,
             if_not_exists,
@@ -253,16 +254,16 @@ impl CreateRequest {
     /// The command, on the server's side.
     pub fn into_command(self, tube: TubeName) -> Result<Command> {
         let options = TubeOptions {
-            kind: self.kind.into(),
-            temporary: self.temporary,
+            kind: self.kind.unwrap_or_default().into(),
+            temporary: self.temporary.unwrap_or_default(),
             capacity: self.capacity,
             ttl: optional_span("ttl", self.ttl)?,
             ttr: optional_span("ttr", self.ttr)?,
             delay: optional_span("delay", self.delay)?,
-            pri: self.pri,
+            pri: self.pri.unwrap_or_default(),
             attempts_max: self.attempts_max,
-            ttl_kills_taken: self.ttl_kills_taken,
-            paused: self.paused,
+            ttl_kills_taken: self.ttl_kills_taken.unwrap_or_default(),
+            paused: self.paused.unwrap_or_default(),
             semaphore: self.semaphore.as_deref().map(SemaphoreKey::new).transpose()?,
             queue_num: self.queue_num,
         };
@@ -270,6 +271,40 @@ impl CreateRequest {
             check_options(&options)?;
         }
         Ok(Command::CreateTube { tube, options, if_not_exists: self.if_not_exists })
+    }
+
+    /// Refuses an existing tube that differs in a given option.
+    pub fn check_same(&self, tube: &TubeName, options: &TubeOptions) -> Result<()> {
+        let mut differs = Vec::new();
+        let mut compare = |name: &str, wanted: Option<String>, found: Option<String>| {
+            if wanted.is_some() && wanted != found {
+                let shown = |value: Option<String>| value.unwrap_or("none".into());
+                differs.push(format!("{name} is {}, not {}", shown(found), shown(wanted)));
+            }
+        };
+        let number = |number: Option<u64>| number.map(|number| number.to_string());
+        let flag = |flag: Option<bool>| flag.map(|flag| flag.to_string());
+        let time = |time: Option<Span>| time.map(|time| format!("{} s", time.as_secs_f64()));
+        let kind = self.kind.map(|kind| Kind::from(kind).name().to_owned());
+        compare("kind", kind, Some(options.kind.name().to_owned()));
+        compare("temporary", flag(self.temporary), flag(Some(options.temporary)));
+        compare("capacity", number(self.capacity), number(options.capacity));
+        compare("ttl", time(optional_span("ttl", self.ttl)?), time(options.ttl));
+        compare("ttr", time(optional_span("ttr", self.ttr)?), time(options.ttr));
+        compare("delay", time(optional_span("delay", self.delay)?), time(options.delay));
+        compare("pri", number(self.pri), number(Some(options.pri)));
+        let small = |count: Option<u32>| number(count.map(u64::from));
+        compare("attempts_max", small(self.attempts_max), small(options.attempts_max));
+        let kills = flag(self.ttl_kills_taken);
+        compare("ttl_kills_taken", kills, flag(Some(options.ttl_kills_taken)));
+        compare("paused", flag(self.paused), flag(Some(options.paused)));
+        let semaphore = options.semaphore.as_ref().map(ToString::to_string);
+        compare("semaphore", self.semaphore.clone(), semaphore);
+        compare("queue_num", small(self.queue_num), small(options.queue_num));
+        if differs.is_empty() {
+            return Ok(());
+        }
+        Err(Error::TubeDiffers { tube: tube.clone(), differs: differs.join(", ") })
     }
 }
 

@@ -35,6 +35,16 @@ struct LeasedMessage<T> {
     message: T,
 }
 
+/// The result of an attempt to become the active manager.
+pub(super) enum Acquisition {
+    /// This server is the active manager now.
+    Acquired(Box<Leadership>),
+    /// No worker has ever reported, so there is nothing to plan.
+    NoReports,
+    /// Another server holds the leader task.
+    OtherManager,
+}
+
 /// The state of the active manager, from the acquisition of the leader task to its loss.
 pub(super) struct Leadership {
     /// The author of the plans.
@@ -45,6 +55,8 @@ pub(super) struct Leadership {
     plan: Option<LeasedMessage<PlanMessage>>,
     planner: GroupPlanner,
     version: u64,
+    /// When the plan was made.
+    planned_at: Timestamp,
 }
 
 impl Leadership {
@@ -53,31 +65,32 @@ impl Leadership {
         queue: &E,
         now: Timestamp,
         leader: &str,
-    ) -> Result<Option<Self>> {
+    ) -> Result<Acquisition> {
         match execute_one(queue, Command::Tubes { tube: Some(tube(REPORTS_TUBE)?) }).await {
-            Err(Refusal::TubeNotFound(_)) => return Ok(None),
+            Err(Refusal::TubeNotFound(_)) => return Ok(Acquisition::NoReports),
             other => other?,
         };
         let mut taken = take(queue, LEADER_TUBE, 1).await;
         if !matches!(&taken, Ok(tasks) if !tasks.is_empty()) {
             match held_tasks(queue, LEADER_TUBE).await {
-                Ok(holders) if !holders.is_empty() => return Ok(None),
+                Ok(holders) if !holders.is_empty() => return Ok(Acquisition::OtherManager),
                 Ok(_) | Err(Refusal::TubeNotFound(_)) => {}
                 Err(error) => return Err(error),
             }
             create_leader_tubes(queue).await?;
             taken = take(queue, LEADER_TUBE, 1).await;
         }
-        let Some(task) = taken?.pop() else { return Ok(None) };
-        let Some(lease) = task.lease else { return Ok(None) };
-        Ok(Some(Leadership {
+        let Some(task) = taken?.pop() else { return Ok(Acquisition::OtherManager) };
+        let Some(lease) = task.lease else { return Ok(Acquisition::OtherManager) };
+        Ok(Acquisition::Acquired(Box::new(Leadership {
             leader: leader.into(),
             leader_task: LeasedMessage { id: task.id, lease, extended_at: now, message: () },
             reports: BTreeMap::new(),
             plan: None,
             planner: GroupPlanner::default(),
             version: 0,
-        }))
+            planned_at: now,
+        })))
     }
 
     /// Plans once; returns whether it is still the active manager.
@@ -120,6 +133,11 @@ impl Leadership {
     /// The version of the plan; `None` before the first plan.
     pub fn version(&self) -> Option<u64> {
         self.plan.as_ref().map(|plan| plan.message.version)
+    }
+
+    /// When the plan was made.
+    pub fn planned_at(&self) -> Timestamp {
+        self.planned_at
     }
 
     /// The number of workers with a valid report.
@@ -244,6 +262,7 @@ impl Leadership {
         self.version = latest.saturating_add(1);
         let message = PlanMessage { version: self.version, leader: self.leader.clone(), workers };
         put(queue, PLANS_TUBE, &message, None).await?;
+        self.planned_at = now;
         let mut obsolete: Vec<_> =
             self.plan.take().map(|old| (old.id, old.lease)).into_iter().collect();
         for task in take(queue, PLANS_TUBE, MESSAGES_MAX).await? {

@@ -7,12 +7,12 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use taskyard_core::service::{Health, Metric, PartStatus, Service, StopFuture};
-use taskyard_core::{Execute, Result, Span};
+use taskyard_core::{Execute, Result, Span, Timestamp};
 use taskyard_wire::http::Shares;
 use tokio::sync::watch;
 
 use super::PERIOD;
-use super::leadership::Leadership;
+use super::leadership::{Acquisition, Leadership};
 use crate::timer::{SystemTimer, Timer};
 
 /// How often a standby tries to become the active manager.
@@ -23,6 +23,7 @@ const RESIGN_TIMEOUT: Span = Span::from_secs(1);
 /// Plans for all workers that report to a store, wherever they run.
 pub struct ManagerService {
     status: Arc<Mutex<ManagerStatus>>,
+    timer: Arc<dyn Timer>,
     stop: watch::Sender<bool>,
     ended: watch::Receiver<bool>,
 }
@@ -31,11 +32,24 @@ pub struct ManagerService {
 #[derive(Clone, Debug, Default)]
 struct ManagerStatus {
     leads: bool,
+    standby: Standby,
     workers: usize,
     version: Option<u64>,
+    /// When the plan was made.
+    planned_at: Option<Timestamp>,
     processors: Shares,
     plans: u64,
     error: Option<String>,
+}
+
+/// Why it is not the active manager.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Standby {
+    /// It has not tried yet.
+    #[default]
+    Starting,
+    NoReports,
+    OtherManager,
 }
 
 impl ManagerService {
@@ -52,7 +66,7 @@ impl ManagerService {
         let mut manager_loop = ManagerLoop {
             queue,
             name: name.into(),
-            timer,
+            timer: timer.clone(),
             status: status.clone(),
             leadership: None,
         };
@@ -61,7 +75,7 @@ impl ManagerService {
             // The service may have been dropped.
             let _ = ending.send(true);
         });
-        ManagerService { status, stop, ended }
+        ManagerService { status, timer, stop, ended }
     }
 
     /// Whether it is the active manager.
@@ -109,8 +123,13 @@ impl<E: Execute> ManagerLoop<E> {
 
     async fn step(&mut self) -> Result<()> {
         let now = self.timer.now();
+        let mut standby = Standby::OtherManager;
         if self.leadership.is_none() {
-            self.leadership = Leadership::acquire(&self.queue, now, &self.name).await?;
+            match Leadership::acquire(&self.queue, now, &self.name).await? {
+                Acquisition::Acquired(leadership) => self.leadership = Some(*leadership),
+                Acquisition::NoReports => standby = Standby::NoReports,
+                Acquisition::OtherManager => {}
+            }
         }
         if let Some(leadership) = &mut self.leadership {
             let leads = leadership.evaluate(&self.queue, now).await?;
@@ -122,12 +141,14 @@ impl<E: Execute> ManagerLoop<E> {
         let mut status = lock(&self.status);
         status.error = None;
         status.leads = self.leadership.is_some();
+        status.standby = standby;
         status.workers = self.leadership.as_ref().map_or(0, Leadership::workers);
         status.processors =
             self.leadership.as_ref().map(Leadership::processors).unwrap_or_default();
         let version = self.leadership.as_ref().and_then(Leadership::version);
         status.plans += u64::from(version.is_some() && version != status.version);
         status.version = version;
+        status.planned_at = self.leadership.as_ref().map(Leadership::planned_at);
         Ok(())
     }
 }
@@ -177,18 +198,7 @@ impl Service for ManagerService {
 
     fn status(&self) -> Vec<PartStatus> {
         let status = lock(&self.status).clone();
-        let workers = match status.workers {
-            1 => "1 worker".into(),
-            count => format!("{count} workers"),
-        };
-        let words = match (status.error, status.leads, status.version) {
-            (Some(error), ..) => format!("cannot plan: {error}; workers keep their last plan"),
-            (None, true, Some(plan)) => format!("active: plan {plan} for {workers}"),
-            (None, true, None) => format!("active: {workers} reported, no plan yet"),
-            (None, false, _) => {
-                "standby: no worker has reported, or another server is the active manager".into()
-            }
-        };
+        let words = status.words(self.timer.now());
         vec![PartStatus { part: "this server".into(), status: words }]
     }
 
@@ -202,6 +212,47 @@ impl Service for ManagerService {
     }
 }
 
+impl ManagerStatus {
+    /// The status for people.
+    fn words(&self, now: Timestamp) -> String {
+        let workers = counted(self.workers, "worker");
+        match (&self.error, self.leads, self.version.and(self.planned_at)) {
+            (Some(error), ..) => format!("cannot plan: {error}; workers keep their last plan"),
+            (None, true, _) if self.workers == 0 => {
+                "active: no worker has reported recently".into()
+            }
+            (None, true, Some(planned_at)) => {
+                let queues = counted(self.processors.len(), "queue");
+                let age = age(now.since(planned_at));
+                format!("active: plan for {workers} and {queues}, made {age} ago")
+            }
+            (None, true, None) => format!("active: {workers} reported, no plan yet"),
+            (None, false, _) => match self.standby {
+                Standby::Starting => "starting: no evaluation yet".into(),
+                Standby::NoReports => "standby: no worker has reported".into(),
+                Standby::OtherManager => "standby: another server is the active manager".into(),
+            },
+        }
+    }
+}
+
+/// A number of things: `1 worker`, `2 workers`.
+fn counted(count: usize, thing: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {thing}{plural}")
+}
+
+/// A time span in its largest unit that is not too coarse.
+fn age(span: Span) -> String {
+    let seconds = span.as_secs_f64() as u64;
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
 impl fmt::Debug for ManagerService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ManagerService").field("status", &self.status).finish_non_exhaustive()
@@ -210,4 +261,16 @@ impl fmt::Debug for ManagerService {
 
 fn lock(status: &Mutex<ManagerStatus>) -> MutexGuard<'_, ManagerStatus> {
     status.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_shown_in_a_suitable_unit() {
+        let shown = |seconds| age(Span::from_secs(seconds));
+        assert_eq!([0, 119, 120].map(shown), ["0 s", "119 s", "2 min"]);
+        assert_eq!([7199, 7200, 172_800].map(shown), ["119 min", "2 h", "2 days"]);
+    }
 }

@@ -115,6 +115,48 @@ async fn wait_for_newer_plan(server: &ManagedServer, worker: &Worker, newer_than
     }
 }
 
+/// The text that the dashboard shows for a manager.
+fn status(manager: &ManagerService) -> String {
+    let parts = manager.status();
+    assert_eq!((parts.len(), parts[0].part.as_str()), (1, "this server"));
+    parts[0].status.clone()
+}
+
+// The status showed the version of the plan, which is a timestamp, and a standby did not say what it waited for.
+#[test]
+fn the_status_of_a_manager_is_understandable() {
+    block_on(async {
+        let mut server = ManagedServer::new().await;
+        let first = server.manager(server.rig.engine.clone(), "first");
+        assert_eq!(status(&first), "starting: no evaluation yet");
+        while status(&first).starts_with("starting") {
+            yield_now().await;
+        }
+        assert_eq!(status(&first), "standby: no worker has reported");
+        let recorder = RecordingHandler::new(Act::Done);
+        let (worker, running) =
+            server.start("worker", server.rig.engine.clone(), &recorder, 2).await;
+        wait_for_newer_plan(&server, &worker, 0).await;
+        let made = |text: &str| {
+            let age = text.strip_prefix("active: plan for 1 worker and 2 queues, made ");
+            let age = age.and_then(|age| age.strip_suffix(" s ago"));
+            age.unwrap_or_else(|| panic!("{text}")).parse::<u64>().unwrap()
+        };
+        while !status(&first).starts_with("active: plan") {
+            yield_now().await;
+        }
+        let before = made(&status(&first));
+        server.timer.advance(Duration::from_secs(2));
+        assert_eq!(made(&status(&first)), before + 2);
+        let second = server.manager(server.rig.engine.clone(), "second");
+        while status(&second).starts_with("starting") {
+            yield_now().await;
+        }
+        assert_eq!(status(&second), "standby: another server is the active manager");
+        running.stop().await;
+    });
+}
+
 #[test]
 fn workers_on_all_transports_follow_one_plan() {
     block_on(async {

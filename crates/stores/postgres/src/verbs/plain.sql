@@ -123,6 +123,26 @@ BEGIN
     PERFORM set_config('taskyard.putters', _acl, true);
 END $$;
 
+-- Refuses a sub-queue that the tube would ignore, or whose name contains a character that changes the direction of text.
+CREATE OR REPLACE FUNCTION taskyard.check_subqueue(_tube text, _subqueue text)
+RETURNS void LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    _kind text;
+BEGIN
+    IF _subqueue IS NULL THEN
+        RETURN;
+    END IF;
+    IF _subqueue ~ '[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]' THEN
+        RAISE EXCEPTION 'the name of a sub-queue must not contain a character that changes the direction of text; leave it out'
+            USING ERRCODE = 'check_violation';
+    END IF;
+    SELECT t.kind INTO _kind FROM taskyard.tube t WHERE t.name = _tube AND NOT t.has_subqueues;
+    IF FOUND THEN
+        RAISE EXCEPTION 'a % tube does not support sub-queues', _kind USING ERRCODE = 'check_violation',
+            HINT = 'put without one, or into a tube of the kind utube or utubettl';
+    END IF;
+END $$;
+
 -- Puts a task whose payload is MessagePack; returns its id.
 CREATE OR REPLACE FUNCTION taskyard.put_raw(
     tube text, payload bytea, pri bigint DEFAULT NULL, ttl interval DEFAULT NULL,
@@ -155,6 +175,7 @@ BEGIN
         RAISE EXCEPTION 'a meta map may have {{META_BYTES_MAX}} bytes, the name of a sub-queue {{SUBQUEUE_BYTES_MAX}}'
             USING ERRCODE = 'program_limit_exceeded';
     END IF;
+    PERFORM taskyard.check_subqueue(tube, subqueue);
     SELECT * INTO _put FROM taskyard.put_tasks(
         tube, NULL, ARRAY[1], ARRAY[payload], ARRAY[meta],
         ARRAY[pri + (-9223372036854775808)::bigint], ARRAY[taskyard.micros(ttl)],

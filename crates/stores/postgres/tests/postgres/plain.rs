@@ -80,6 +80,10 @@ fn a_refused_put_names_the_reason() {
         let database = Database::new();
         let store = database.open();
         make_tube(&store, TubeOptions { capacity: Some(1), ..TubeOptions::new(Kind::Fifo) });
+        let (tube, options) =
+            (TubeName::new("orders").expect("a name"), TubeOptions::new(Kind::Utube));
+        let create = Command::CreateTube { tube, options, if_not_exists: false };
+        block_on(store.execute(NOW, vec![create])).replies.remove(0).expect("it is made");
         let refusals = [
             ("SELECT taskyard.put('nowhere', '1')", "undefined_object"),
             ("SELECT taskyard.put('mail', '1', pri => -1)", "check_violation"),
@@ -94,6 +98,11 @@ fn a_refused_put_names_the_reason() {
                 "SELECT taskyard.put('mail', '1', delay => '1 hour', at => '2100-01-01')",
                 "check_violation",
             ),
+            // The sub-queue was ignored silently.
+            ("SELECT taskyard.put('mail', '1', subqueue => 'x')", "check_violation"),
+            ("SELECT taskyard.put_raw('mail', '\\x01', subqueue => 'x')", "check_violation"),
+            ("SELECT taskyard.put('orders', '1', subqueue => U&'nna\\202e')", "check_violation"),
+            ("SELECT taskyard.put('nowhere', '1', subqueue => 'x')", "undefined_object"),
             ("SELECT taskyard.put('mail', NULL)", "check_violation"),
             ("SELECT taskyard.put_raw('mail', NULL)", "check_violation"),
             (
