@@ -76,6 +76,11 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
     ] {
         refine(shapes, (shape, field), more);
     }
+    complete_choices(shapes);
+}
+
+/// Says which fields of a shape exclude each other.
+fn complete_choices(shapes: &mut Map<String, Value>) {
     let one_or_several = one_or_several();
     for (shape, choices) in [
         ("PutTask", carrying()),

@@ -295,7 +295,7 @@ fn read_tasks(db: &Connection, format: i64, machine: &mut Machine) -> Result<Hea
     let (mut found, mut last) = (Head::default(), None);
     let added = match format {
         ..WITH_PRIORITIES => ", NULL AS semaphore_priority, NULL AS failures",
-        ..WITH_FAILURES => ", NULL AS failures",
+        WITH_PRIORITIES..WITH_FAILURES => ", NULL AS failures",
         _ => "",
     };
     let task = format!("(SELECT *{added} FROM task)");
