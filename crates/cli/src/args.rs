@@ -2,12 +2,13 @@
 
 use clap::{Parser, Subcommand};
 
+use crate::actions::RetryArgs;
 use crate::bench::BenchArgs;
 use crate::completions::CompletionsArgs;
 use crate::contract::ContractArgs;
 use crate::copy::CopyArgs;
 use crate::delete::DeleteArgs;
-use crate::finish::{AckArgs, ReleaseArgs, TouchArgs};
+use crate::finish::{AckArgs, BuryArgs, FailArgs, ReleaseArgs, TouchArgs};
 use crate::kick::KickArgs;
 use crate::manager::ManagerArgs;
 use crate::migrate::MigrateArgs;
@@ -77,9 +78,12 @@ pub enum Verb {
     /// Return taken tasks to their tube, at once or after a delay.
     Release(ReleaseArgs),
     /// Set tasks aside; they are not delivered until they are kicked.
-    #[command(after_help = BURY_EXAMPLES)]
-    Bury(AckArgs),
-    /// Make buried tasks ready again.
+    Bury(BuryArgs),
+    /// Report that taken tasks failed: the error is kept, and they are tried again.
+    Fail(FailArgs),
+    /// Make chosen buried tasks ready again: by id, error, payload or worker.
+    Retry(RetryArgs),
+    /// Make the first buried tasks ready again.
     Kick(KickArgs),
     /// Extend the lease of taken tasks.
     Touch(TouchArgs),
@@ -123,12 +127,6 @@ Examples:
 
 With the lease number the ack is refused (exit code 5) if the task has been delivered to another
 consumer.";
-
-const BURY_EXAMPLES: &str = "\
-Examples:
-  taskyard bury mail 0:17          a task that you have taken
-  taskyard bury mail 0             a task in any state
-  taskyard kick mail --count 5     make up to five buried tasks ready again";
 
 #[cfg(test)]
 mod tests {

@@ -197,6 +197,7 @@ impl Load {
             count,
             session: None,
             lease: Some(LEASE),
+            worker: None,
             wait: Span::ZERO,
         };
         let Reply::Taken(tasks) = self.http.execute_one(Command::Take(take)).await? else {

@@ -1,4 +1,4 @@
-//! `ack`, `release`, `bury`, `touch`: ends or extends deliveries.
+//! `ack`, `fail`, `release`, `bury`, `touch`: ends or extends deliveries.
 
 use clap::Args;
 use serde::Serialize;
@@ -10,7 +10,7 @@ use crate::connect::{ConnectArgs, unexpected_reply};
 use crate::output;
 use crate::units::{self, Delivery};
 
-/// The arguments of `ack` and `bury`.
+/// The arguments of `ack`.
 #[derive(Debug, Args)]
 pub struct AckArgs {
     /// The tube.
@@ -23,6 +23,42 @@ pub struct AckArgs {
     json: bool,
     #[command(flatten)]
     connect: ConnectArgs,
+}
+
+/// The arguments of `bury`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  taskyard bury mail 0:17                  a task that you have taken
+  taskyard bury mail 0                     a task in any state
+  taskyard bury mail 0 --error 'no such user'
+  taskyard retry mail 0                    make it ready again")]
+pub struct BuryArgs {
+    #[command(flatten)]
+    which: AckArgs,
+    /// What went wrong; kept with the task.
+    #[arg(long, value_name = "TEXT")]
+    error: Option<String>,
+}
+
+/// The arguments of `fail`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  taskyard fail mail 0:17 --error 'no route to host'
+  taskyard fail mail 0:17 --error timeout --delay 5m    try again in five minutes
+  taskyard task mail 0                                  shows the last five failures
+
+A failed delivery counts as an attempt. In a tube with attempts_max the last one buries the task.")]
+pub struct FailArgs {
+    #[command(flatten)]
+    which: AckArgs,
+    /// What went wrong; kept with the task, cut to 1 KiB.
+    #[arg(long, value_name = "TEXT")]
+    error: String,
+    /// Make the tasks ready after this time.
+    #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "0")]
+    delay: Span,
 }
 
 /// The arguments of `release`.
@@ -75,8 +111,14 @@ pub fn release(args: ReleaseArgs) -> anyhow::Result<Exit> {
 }
 
 /// Buries tasks.
-pub fn bury(args: AckArgs) -> anyhow::Result<Exit> {
-    finish(&args, Finish::Bury, "buried")
+pub fn bury(args: BuryArgs) -> anyhow::Result<Exit> {
+    let bury = args.error.map_or(Finish::Bury, |error| Finish::fail(&error, None));
+    finish(&args.which, bury, "buried")
+}
+
+/// Reports that deliveries failed.
+pub fn fail(args: FailArgs) -> anyhow::Result<Exit> {
+    finish(&args.which, Finish::fail(&args.error, Some(args.delay)), "failed")
 }
 
 /// Extends leases.
@@ -86,21 +128,33 @@ pub fn touch(args: TouchArgs) -> anyhow::Result<Exit> {
 
 fn finish(args: &AckArgs, finish: Finish, done: &str) -> anyhow::Result<Exit> {
     let tube = TubeName::new(&args.tube)?;
-    let item =
-        |delivery: &Delivery| FinishItem { id: delivery.id, holder: delivery.holder, finish };
+    let item = |delivery: &Delivery| FinishItem {
+        id: delivery.id,
+        holder: delivery.holder,
+        finish: finish.clone(),
+    };
     let items = args.deliveries.iter().map(item).collect();
     let reply = args.connect.execute(Command::Finish { tube: tube.clone(), items, show: false })?;
     let Reply::Finished(outcomes) = reply else { return Err(unexpected_reply("finish")) };
     let ids: Vec<TaskId> = args.deliveries.iter().map(|delivery| delivery.id).collect();
-    print(&tube, &ids, &outcomes, done, args.json)
+    let stale = "is not taken, or has been delivered again since";
+    print(&tube, &ids, &outcomes, Words { done, stale }, args.json)
 }
 
-/// Prints the outcome of each task, as JSON or with the word `done` before it, and returns the exit code.
+/// How outcomes are told.
+pub struct Words<'a> {
+    /// Before the id of a task that was changed.
+    pub done: &'a str,
+    /// What is wrong with a task that exists and was not changed.
+    pub stale: &'a str,
+}
+
+/// Prints the outcome of each task, as JSON or in words, and returns the exit code.
 pub fn print(
     tube: &TubeName,
     ids: &[TaskId],
     outcomes: &[Outcome],
-    done: &str,
+    words: Words<'_>,
     json: bool,
 ) -> anyhow::Result<Exit> {
     let lines = ids.iter().zip(outcomes).map(|(id, outcome)| (id.0, OutcomeWord::from(outcome)));
@@ -110,10 +164,8 @@ pub fn print(
     }
     for (id, outcome) in lines {
         match outcome {
-            OutcomeWord::Done => output::line(format!("{done} {id}"))?,
-            OutcomeWord::Stale => output::note(format!(
-                "task {id} of {tube} is not taken, or has been delivered again since"
-            )),
+            OutcomeWord::Done => output::line(format!("{} {id}", words.done))?,
+            OutcomeWord::Stale => output::note(format!("task {id} of {tube} {}", words.stale)),
             OutcomeWord::Missing => output::note(format!("task {id} does not exist in {tube}")),
         }
     }

@@ -5,12 +5,14 @@
 //!
 //! Start reading at `args` (all commands), then `serve` and `take` (a server and a client command).
 
+mod actions;
 mod args;
 mod bench;
 mod completions;
 mod contract;
 mod copy;
 mod delete;
+mod filter;
 mod finish;
 mod kick;
 mod manager;
@@ -67,6 +69,8 @@ fn main() -> ExitCode {
         Verb::Release(args) => finish::release(args),
         Verb::Bury(args) => finish::bury(args),
         Verb::Touch(args) => finish::touch(args),
+        Verb::Fail(args) => finish::fail(args),
+        Verb::Retry(args) => actions::retry(args),
         Verb::Kick(args) => kick::run(args),
         Verb::Delete(args) => delete::run(args),
         Verb::Peek(args) => peek::run(args),

@@ -104,3 +104,8 @@ mod tests {
         assert_eq!(printable("a\u{1b}[2Jb"), r"a\u{1b}[2Jb");
     }
 }
+
+/// A number with a noun: `1 task`, `2 tasks`.
+pub fn plural(count: u64, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}

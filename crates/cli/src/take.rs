@@ -1,6 +1,7 @@
 //! `take`: takes tasks from a tube.
 
 use clap::Args;
+use taskyard::worker_name;
 use taskyard_core::{Command, Reply, Span, Take, Task, TubeName};
 use taskyard_wire::Exit;
 use taskyard_wire::http::{Form, TaskAnswer};
@@ -32,6 +33,9 @@ pub struct TakeArgs {
     /// The lease: how long the tasks are reserved for you.
     #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "60s")]
     lease: Span,
+    /// The name of the worker that lists show; host, process id and program by default.
+    #[arg(long, value_name = "NAME")]
+    worker: Option<String>,
     /// Print one JSON object per line, with id, lease, attempts, data and more.
     #[arg(long)]
     json: bool,
@@ -47,6 +51,7 @@ pub fn run(args: TakeArgs) -> anyhow::Result<Exit> {
         count: args.count,
         session: None,
         lease: Some(args.lease),
+        worker: Some(args.worker.as_deref().map_or_else(worker_name, Into::into)),
         wait: args.wait,
     };
     let Reply::Taken(tasks) = args.connect.execute(Command::Take(take))? else {

@@ -5,11 +5,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::{Args, ValueEnum};
 use taskyard::{Http, HttpError};
 use taskyard_core::limits::LIST_TASKS_MAX;
-use taskyard_core::{Command, Reply, Task, TaskId, TubeName};
+use taskyard_core::{Command, Failure, Reply, Task, TaskId, TubeName};
 use taskyard_wire::Exit;
 use taskyard_wire::http::{Form, TaskAnswer, TasksQuery, moment_of};
 
 use crate::connect::{ConnectArgs, block_on, unexpected_reply};
+use crate::filter::FilterArgs;
 use crate::progress::Progress;
 use crate::{output, payload, units};
 
@@ -21,25 +22,17 @@ Examples:
   taskyard tasks mail --state buried           what was set aside
   taskyard tasks mail --order queue            in the order in which they will be taken
   taskyard tasks mail --match ann --json       tasks whose payload contains this text
+  taskyard tasks mail --error timeout          tasks that failed with this text
+  taskyard tasks mail --worker web1:4711:mailer
   taskyard tasks mail --state taken --limit 5000")]
 pub struct TasksArgs {
     /// The tube.
     tube: String,
-    /// Only tasks in this state; may be repeated.
-    #[arg(long, value_name = "STATE", value_enum)]
-    state: Vec<StateName>,
+    #[command(flatten)]
+    filter: FilterArgs,
     /// By id, or in the order in which tasks will be taken.
     #[arg(long, value_enum, default_value = "id", conflicts_with = "state")]
     order: OrderName,
-    /// Only tasks whose payload contains this text (case-sensitive).
-    #[arg(long = "match", value_name = "TEXT")]
-    text: Option<String>,
-    /// Only tasks of this sub-queue.
-    #[arg(long, value_name = "KEY")]
-    subqueue: Option<String>,
-    /// Only tasks with at least this many attempts.
-    #[arg(long, value_name = "N")]
-    attempts_min: Option<u32>,
     /// Begin after this task: an id, or the value printed at the end of a list.
     #[arg(long, value_name = "CURSOR")]
     after: Option<String>,
@@ -51,14 +44,6 @@ pub struct TasksArgs {
     json: bool,
     #[command(flatten)]
     connect: ConnectArgs,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum StateName {
-    Ready,
-    Taken,
-    Delayed,
-    Buried,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -87,20 +72,16 @@ pub struct ShowTaskArgs {
 
 impl TasksArgs {
     fn query(&self) -> TasksQuery {
-        let name = |state: &StateName| match state {
-            StateName::Ready => "ready",
-            StateName::Taken => "taken",
-            StateName::Delayed => "delayed",
-            StateName::Buried => "buried",
-        };
-        let states: Vec<_> = self.state.iter().map(name).collect();
+        let filter = self.filter.request();
         TasksQuery {
-            state: (!states.is_empty()).then(|| states.join(",")),
+            state: filter.state,
             order: matches!(self.order, OrderName::Queue).then(|| "queue".into()),
             after: self.after.clone(),
-            text: self.text.clone(),
-            subqueue: self.subqueue.clone(),
-            attempts_min: self.attempts_min.map(|min| min.to_string()),
+            text: filter.text,
+            subqueue: filter.subqueue,
+            worker: filter.worker,
+            error: filter.error,
+            attempts_min: filter.attempts_min.map(|min| min.to_string()),
             ..TasksQuery::default()
         }
     }
@@ -117,7 +98,8 @@ pub fn list(args: TasksArgs) -> anyhow::Result<Exit> {
     } else if tasks.is_empty() {
         output::note(format!("no such task in {tube}"));
     } else {
-        let mut table = output::table(&["id", "state", "pri", "attempts", "age", "why", "data"]);
+        let head = ["id", "state", "pri", "attempts", "age", "worker", "why", "error", "data"];
+        let mut table = output::table(&head);
         for task in &tasks {
             table.add_row(row(task));
         }
@@ -151,7 +133,7 @@ async fn read(
     }
 }
 
-fn row(task: &TaskAnswer) -> [String; 7] {
+fn row(task: &TaskAnswer) -> [String; 9] {
     let data = match (&task.data, &task.data_base64) {
         (Some(data), _) => payload::show_bytes(data.as_msgpack()),
         (None, Some(_)) => "(JSON cannot represent it; --json shows it)".into(),
@@ -163,7 +145,9 @@ fn row(task: &TaskAnswer) -> [String; 7] {
         task.pri.to_string(),
         task.attempts.to_string(),
         units::age(task.created),
+        task.worker.clone().unwrap_or_default(),
         task.reason.as_ref().map_or_else(String::new, |reason| reason.text.clone()),
+        task.error.as_deref().map_or_else(String::new, output::printable),
         if task.cut { format!("{data} …") } else { data },
     ]
 }
@@ -218,10 +202,29 @@ fn details(task: &Task) -> Vec<(&'static str, String)> {
     let texts = [
         ("lease", task.lease.map(|lease| lease.0.to_string())),
         ("session", task.session.map(|session| session.to_string())),
+        ("worker", task.worker.as_deref().map(output::printable)),
         ("sub-queue", task.subqueue.as_deref().map(output::printable)),
         ("semaphore pri", task.semaphore_priority.map(|own| own.value().to_string())),
         ("data", Some(payload::show(task.body.as_ref()))),
     ];
     lines.extend(texts.into_iter().filter_map(|(name, text)| Some((name, text?))));
+    lines.extend(
+        task.failures.iter().flat_map(|all| all.iter()).map(|one| ("failed", tell(&one, now))),
+    );
     lines
+}
+
+/// A failure on one line: when, which attempt, by which worker, and its error.
+fn tell(failure: &Failure, now: f64) -> String {
+    let at = failure.at.as_secs_f64();
+    let worker = failure.worker.as_deref().map_or_else(String::new, |name| format!(" by {name}"));
+    format!(
+        "{} ({} ago), attempt {} after {}{}: {}",
+        units::utc(at),
+        units::in_words(now - at),
+        failure.attempt,
+        units::in_words(failure.run.as_micros() as f64 / 1e6),
+        output::printable(&worker),
+        output::printable(&failure.error)
+    )
 }

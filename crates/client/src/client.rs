@@ -8,14 +8,15 @@ use serde::Serialize;
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::TUBES_MAX;
 use taskyard_core::{
-    Command, Error as Refusal, Execute, NewTask, Placed, Reply, Span, Take, TaskId, TubeChange,
-    TubeName, TubeOptions, TubeStats, refuse_subqueues,
+    Command, Error as Refusal, Execute, NewTask, Outcome, Placed, Reply, Span, Take, TaskId,
+    TubeChange, TubeName, TubeOptions, TubeStats, refuse_subqueues,
 };
 
 use crate::error::{Error, HttpError, IprotoError, Result};
 use crate::http::Http;
 use crate::iproto::Iproto;
 use crate::task::{Task, bytes_task, in_subqueue, new_task};
+use crate::worker_name::worker_name;
 
 /// The lease of a delivery unless [`Client::with_lease`] sets another.
 const LEASE_DEFAULT: Span = Span::from_secs(60);
@@ -133,6 +134,7 @@ impl<E: Execute> Client<E> {
             count,
             session: None,
             lease: Some(self.lease),
+            worker: Some(worker_name()),
             wait: wait.into(),
         })
         .await
@@ -151,6 +153,21 @@ impl<E: Execute> Client<E> {
     pub async fn kick(&self, tube: &str, count: u64) -> Result<u64> {
         match self.execute_one(Command::Kick { tube: TubeName::new(tube)?, count }).await? {
             Reply::Kicked(kicked) => Ok(kicked),
+            _ => Err(unexpected("kick").into()),
+        }
+    }
+
+    /// Makes these buried tasks ready again, with their attempts counted from zero if `reset_attempts` is set; one outcome for
+    /// each, in order.
+    pub async fn kick_tasks(
+        &self,
+        tube: &str,
+        ids: &[TaskId],
+        reset_attempts: bool,
+    ) -> Result<Vec<Outcome>> {
+        let (tube, ids) = (TubeName::new(tube)?, ids.to_vec());
+        match self.execute_one(Command::KickTasks { tube, ids, reset_attempts }).await? {
+            Reply::Finished(outcomes) => Ok(outcomes),
             _ => Err(unexpected("kick").into()),
         }
     }

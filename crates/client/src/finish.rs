@@ -34,6 +34,22 @@ impl<E: Execute> Client<E> {
         self.finish_one(task, release, false).await.map(drop)
     }
 
+    /// Reports that the task failed: the error is kept with it, and it is ready again at once, or buried if its attempts are
+    /// used up.
+    pub async fn fail(&self, task: &Task, error: &str) -> Result<()> {
+        self.fail_later(task, error, Duration::ZERO).await
+    }
+
+    /// The same, ready after `delay`.
+    pub async fn fail_later(&self, task: &Task, error: &str, delay: Duration) -> Result<()> {
+        self.finish_one(task, Finish::fail(error, Some(delay.into())), false).await.map(drop)
+    }
+
+    /// Buries the task with an error that is kept with it.
+    pub async fn bury_with(&self, task: &Task, error: &str) -> Result<()> {
+        self.finish_one(task, Finish::fail(error, None), false).await.map(drop)
+    }
+
     /// Buries the task until it is kicked.
     pub async fn bury(&self, task: &Task) -> Result<()> {
         self.finish_one(task, Finish::Bury, false).await.map(drop)

@@ -21,8 +21,8 @@ use taskyard_wire::http::{
     AlterRequest, ConsumerAnswer, ConsumersAnswer, CreateAnswer, CreateRequest, DeleteRequest,
     DeliveriesAnswer, DeliveryAnswer, ErrorAnswer, FinishAnswer, FinishRequest, KickAnswer,
     KickRequest, NameRequest, NothingAnswer, PeekRequest, PutAnswer, PutRequest, SeriesAnswer,
-    TakeRequest, TaskAnswer, TaskPageAnswer, TasksAnswer, TasksQuery, TubeAnswer, TubesAnswer,
-    parse_answer,
+    TakeRequest, TaskAction, TaskActionAnswer, TaskActionRequest, TaskAnswer, TaskPageAnswer,
+    TasksAnswer, TasksQuery, TubeAnswer, TubesAnswer, parse_answer,
 };
 
 use self::connection_pool::{ConnectionPool, HttpCall};
@@ -73,6 +73,11 @@ impl Http {
             Command::Kick { tube, count } => {
                 let answer: KickAnswer = self.post(&tube, "kick", &KickRequest { count }).await?;
                 Ok(Reply::Kicked(answer.kicked))
+            }
+            Command::KickTasks { tube, ids, reset_attempts } => {
+                let request = TaskActionRequest::kick(&ids, reset_attempts);
+                let answer = self.act(&tube, TaskAction::Kick, &request).await?;
+                Ok(Reply::Finished(answer.into_outcomes().map_err(refused)?))
             }
             Command::Delete { tube, ids, show } => {
                 let request = DeleteRequest::new(&ids, show);
@@ -245,6 +250,18 @@ impl Http {
         let target = self.tube_target(tube, "tasks");
         let target = parameters.fold(target, |target, (name, value)| target.with(name, &value));
         self.send(HttpCall::new(Method::GET, target), Duration::ZERO, "list").await
+    }
+
+    /// Kicks, deletes, buries or releases chosen tasks. With a filter this is one step: it continues where the answer says.
+    pub async fn act(
+        &self,
+        tube: &TubeName,
+        action: TaskAction,
+        request: &TaskActionRequest,
+    ) -> Result<TaskActionAnswer, HttpError> {
+        let target = self.target(&["tubes", tube.as_str(), "tasks", action.name()]);
+        let call = HttpCall::new(Method::POST, target).json(request);
+        self.send(call, Duration::ZERO, action.name()).await
     }
 
     /// The deliveries of a tube, by task id, at most 10,000.

@@ -41,6 +41,7 @@ mod iproto;
 mod semaphore;
 mod task;
 mod url;
+mod worker_name;
 
 pub use client::Client;
 #[cfg(feature = "embedded")]
@@ -50,6 +51,7 @@ pub use http::Http;
 pub use iproto::{Call, Iproto};
 pub use semaphore::{EventStream, Events, Semaphore, SemaphoreManager};
 pub use task::{Task, bytes_task, new_task};
+pub use worker_name::worker_name;
 
 pub use taskyard_core::command::TubeInfo;
 pub use taskyard_core::{

@@ -36,7 +36,12 @@ macro_rules! conformance_suite {
                 an_absent_task_is_missing, a_bury_is_no_attempt, the_holder_loses_the_task;
             kick: lowest_first_and_counted, a_count_above_the_buried_is_accepted,
                 an_empty_kick_returns_zero, attempts_are_kept, a_kicked_task_has_no_delay,
-                the_ttl_is_unchanged;
+                the_ttl_is_unchanged, chosen_tasks_are_kicked, a_kick_can_reset_the_attempts;
+            fail: a_failure_is_kept, the_worker_is_shown_while_it_holds_the_task,
+                a_failed_task_is_delayed, the_last_failed_attempt_buries, a_bury_keeps_an_error,
+                only_the_holder_can_fail, an_expired_lease_is_a_failure,
+                an_ended_session_is_a_failure, other_ends_store_nothing,
+                the_latest_failures_are_kept, long_texts_are_kept, a_bad_worker_name_is_refused;
             touch: a_touch_extends_lease_ttl_and_ttr, a_touch_is_capped_at_forever,
                 a_touch_of_zero_changes_nothing, a_touch_counts_once, only_the_holder_can_touch,
                 an_expired_lease_is_stale_before_the_tick, kinds_without_times_refuse_a_touch,
@@ -84,7 +89,7 @@ macro_rules! conformance_suite {
                 taken_tasks_are_ready_again, lease_numbers_continue, ids_continue,
                 tubes_keep_their_options, removed_tasks_and_tubes_stay_removed,
                 counters_start_at_zero, sessions_end, temporary_tubes_are_empty,
-                time_passes_while_it_is_down, order_is_kept;
+                time_passes_while_it_is_down, order_is_kept, failures_are_kept;
             sessions: tasks_return_when_the_last_connection_leaves, connections_share_a_session,
                 an_unknown_session_cannot_be_joined, an_unknown_session_cannot_be_left,
                 tasks_of_other_holders_stay_taken, only_currently_held_tasks_return,
@@ -146,6 +151,7 @@ mod tests {
         include_str!("release.rs"),
         include_str!("bury.rs"),
         include_str!("kick.rs"),
+        include_str!("fail.rs"),
         include_str!("touch.rs"),
         include_str!("delete.rs"),
         include_str!("peek.rs"),

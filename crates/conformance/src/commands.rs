@@ -265,6 +265,15 @@ pub(super) trait QueueCommands: Harness {
         }
     }
 
+    /// Kicks chosen tasks.
+    async fn kick_tasks(&self, tube: &TubeName, ids: &[u64], reset_attempts: bool) -> Vec<Outcome> {
+        let (tube, ids) = (tube.clone(), ids.iter().copied().map(TaskId).collect());
+        match self.must(Command::KickTasks { tube, ids, reset_attempts }).await {
+            Reply::Finished(outcomes) => outcomes,
+            other => unexpected(other),
+        }
+    }
+
     /// Deletes one task.
     async fn delete(&self, tube: &TubeName, id: TaskId) -> Outcome {
         match self.must(Command::Delete { tube: tube.clone(), ids: vec![id], show: true }).await {
@@ -348,5 +357,5 @@ pub(super) fn put(tube: &TubeName, tasks: Vec<NewTask>) -> Command {
 
 /// Up to `count` tasks, without session, without waiting.
 pub(super) fn take(tube: &TubeName, count: usize) -> Take {
-    Take { tube: tube.clone(), count, session: None, lease: None, wait: Span::ZERO }
+    Take { tube: tube.clone(), count, session: None, lease: None, worker: None, wait: Span::ZERO }
 }

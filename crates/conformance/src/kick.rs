@@ -1,6 +1,6 @@
 //! Kick: buried tasks become ready.
 
-use taskyard_core::{Kind, NewTask, Reason, State, TubeOptions};
+use taskyard_core::{Kind, NewTask, Outcome, Reason, State, TaskId, TubeOptions};
 
 use super::Harness;
 use super::commands::{QueueCommands, done, ids, secs, task};
@@ -78,4 +78,38 @@ pub async fn the_ttl_is_unchanged<H: Harness>(queue: H) {
     assert_eq!(queue.peek_existing(&tube, id).await.expires, expires);
     queue.advance(secs(5));
     assert_eq!(queue.peek(&tube, id).await, None);
+}
+
+/// Chosen tasks are kicked; the outcome of the others says why not.
+pub async fn chosen_tasks_are_kicked<H: Harness>(queue: H) {
+    for kind in Kind::ALL {
+        let tube = queue.tube_named(kind.name(), TubeOptions::new(kind)).await;
+        queue.put_texts(&tube, &["a", "b", "c", "d"]).await;
+        for id in [0, 1, 3] {
+            queue.bury(&tube, TaskId(id)).await;
+        }
+        let outcomes = queue.kick_tasks(&tube, &[3, 2, 0, 9, 3], false).await;
+        let done = || Outcome::Done(None);
+        let expected = [done(), Outcome::Stale, done(), Outcome::Missing, Outcome::Stale];
+        assert_eq!(outcomes, expected, "{kind:?}");
+        assert_eq!(queue.state(&tube, TaskId(1)).await, State::Buried, "{kind:?}");
+        assert_eq!(queue.state(&tube, TaskId(3)).await, State::Ready, "{kind:?}");
+        assert_eq!(queue.calls(&tube).await.kick, 2, "{kind:?}");
+    }
+}
+
+/// A kick of chosen tasks keeps or resets their attempts.
+pub async fn a_kick_can_reset_the_attempts<H: Harness>(queue: H) {
+    let options = TubeOptions { attempts_max: Some(1), ..TubeOptions::new(Kind::FifoTtl) };
+    let tube = queue.tube_with(options).await;
+    for reset in [false, true] {
+        let id = queue.put(&tube, task("x")).await;
+        let taken = queue.take(&tube).await;
+        queue.release(&tube, &taken).await;
+        assert_eq!(queue.state(&tube, id).await, State::Buried);
+        assert_eq!(queue.kick_tasks(&tube, &[id.0], reset).await, [Outcome::Done(None)]);
+        let kicked = queue.peek_existing(&tube, id).await;
+        assert_eq!((kicked.state, kicked.attempts), (State::Ready, u32::from(!reset)));
+        queue.delete(&tube, id).await;
+    }
 }

@@ -22,6 +22,7 @@ pub mod ack;
 pub mod bury;
 pub mod delete;
 pub mod drop;
+pub mod fail;
 pub mod kick;
 pub mod naming;
 pub mod peek;

@@ -1,8 +1,8 @@
 //! Restart: the data that a durable store keeps; a store that is not durable starts empty.
 
 use taskyard_core::{
-    Body, Calls, Command, Error, Kind, NewTask, Outcome, Reply, State, Task, TaskId, TubeName,
-    TubeOptions, TubeStats,
+    Body, Calls, Command, Error, Finish, Kind, NewTask, Outcome, Reply, Span, State, Task, TaskId,
+    TubeName, TubeOptions, TubeStats,
 };
 
 use super::Harness;
@@ -221,4 +221,18 @@ pub async fn names_and_queue_numbers_are_kept<H: Harness>(queue: H) {
     assert_eq!(tubes.len(), 1);
     assert_eq!((&tubes[0].name, &tubes[0].options), (&name("works"), &options));
     assert_eq!(queue.put(&name("works"), task("c")).await, TaskId(2));
+}
+
+/// The failures of a task are kept.
+pub async fn failures_are_kept<H: Harness>(queue: H) {
+    let tube = queue.tube(Kind::FifoTtl).await;
+    let id = queue.put(&tube, task("x")).await;
+    for error in ["first", "second"] {
+        let taken = queue.take(&tube).await;
+        queue.finish_lease(&tube, &taken, Finish::fail(error, Some(Span::ZERO))).await;
+    }
+    let before = queue.peek_existing(&tube, id).await;
+    assert_eq!(before.failures.iter().flat_map(|failures| failures.iter()).count(), 2);
+    let Some(queue) = restarted(queue).await else { return };
+    assert_eq!(queue.peek_existing(&tube, id).await.failures, before.failures);
 }

@@ -82,7 +82,7 @@ pub async fn every_end_of_a_delivery_frees_the_sub_queue<H: Harness>(queue: H) {
         match end {
             "ack" => drop(done(queue.ack(&tube, &taken).await)),
             "release" => drop(done(queue.release(&tube, &taken).await)),
-            "release later" => drop(done(queue.finish_lease(&tube, &taken, later).await)),
+            "release later" => drop(done(queue.finish_lease(&tube, &taken, later.clone()).await)),
             "bury" => drop(done(queue.bury(&tube, taken.id).await)),
             "delete" => drop(done(queue.delete(&tube, taken.id).await)),
             "ttr" => queue.advance(secs(5)),

@@ -76,12 +76,12 @@ pub async fn only_the_holder_can_touch<H: Harness>(queue: H) {
     let taken = queue.take_as(&tube, session(1)).await;
     let touch = Finish::Touch(secs(5));
     for holder in [Holder::Lease(NO_LEASE), Holder::Session(session(2))] {
-        assert_eq!(queue.finish(&tube, taken.id, holder, touch).await, Outcome::Stale);
+        assert_eq!(queue.finish(&tube, taken.id, holder, touch.clone()).await, Outcome::Stale);
     }
-    assert_eq!(queue.finish(&tube, TaskId(1), Holder::Any, touch).await, Outcome::Stale);
-    assert_eq!(queue.finish(&tube, TaskId(5), Holder::Any, touch).await, Outcome::Missing);
+    assert_eq!(queue.finish(&tube, TaskId(1), Holder::Any, touch.clone()).await, Outcome::Stale);
+    assert_eq!(queue.finish(&tube, TaskId(5), Holder::Any, touch.clone()).await, Outcome::Missing);
     for holder in [Holder::Session(session(1)), Holder::Any, Holder::Lease(lease(&taken))] {
-        done(queue.finish(&tube, taken.id, holder, touch).await);
+        done(queue.finish(&tube, taken.id, holder, touch.clone()).await);
     }
 }
 

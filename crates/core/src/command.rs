@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use crate::failure::stored_error;
 use crate::lease::Lease;
 use crate::semaphore::{Priority, SemaphoreCommand, SemaphoreReply};
 use crate::session::SessionId;
@@ -81,6 +82,16 @@ pub enum Command {
         tube: TubeName,
         /// Maximum number of tasks.
         count: u64,
+    },
+    /// Makes these buried tasks ready again. Replies with [`Reply::Finished`]: a task that is not
+    /// buried is [`Outcome::Stale`].
+    KickTasks {
+        /// The tube.
+        tube: TubeName,
+        /// The tasks.
+        ids: Vec<TaskId>,
+        /// Whether their attempts count from zero again.
+        reset_attempts: bool,
     },
     /// Removes tasks in any state. Replies with [`Reply::Finished`].
     Delete {
@@ -198,6 +209,9 @@ pub struct Take {
     pub session: Option<SessionId>,
     /// How long the delivery may last, instead of each task's ttr.
     pub lease: Option<Span>,
+    /// The name of the worker that takes, at most
+    /// [`WORKER_BYTES_MAX`](crate::limits::WORKER_BYTES_MAX) bytes.
+    pub worker: Option<Arc<str>>,
     /// How long to wait for the first task. The machine replies at once; the engine waits.
     pub wait: Span,
 }
@@ -265,7 +279,7 @@ pub enum Holder {
 }
 
 /// How a delivery ends or continues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finish {
     /// The task is done: remove it.
     Ack,
@@ -280,6 +294,46 @@ pub enum Finish {
     Bury,
     /// Extend the delivery by this time.
     Touch(Span),
+    /// It failed: the error is stored. Boxed because it is rare.
+    Fail(Box<Fail>),
+}
+
+impl Finish {
+    /// A failed delivery with any error text. The task is tried again after the delay; without one it
+    /// is buried.
+    pub fn fail(error: &str, delay: Option<Span>) -> Self {
+        let then = delay.map_or(AfterFailure::Bury, AfterFailure::Retry);
+        Finish::Fail(Box::new(Fail { error: stored_error(error), then }))
+    }
+}
+
+/// A delivery that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fail {
+    /// What went wrong, as [`stored_error`](crate::failure::stored_error) returns it.
+    pub error: Arc<str>,
+    /// What happens to the task.
+    pub then: AfterFailure,
+}
+
+/// What happens to a task after a failed delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterFailure {
+    /// The delivery counts as an attempt. The task is ready again after this time, or buried if its
+    /// attempts are used up.
+    Retry(Span),
+    /// It is buried, as by [`Finish::Bury`].
+    Bury,
+}
+
+impl AfterFailure {
+    /// The delay before the next attempt; `None` if the task is buried.
+    pub const fn delay(self) -> Option<Span> {
+        match self {
+            AfterFailure::Retry(delay) => Some(delay),
+            AfterFailure::Bury => None,
+        }
+    }
 }
 
 /// The outcome of one item of a batch.
@@ -336,7 +390,7 @@ pub enum Reply {
     Put(Vec<Placed>),
     /// Reply to `Take`: possibly none.
     Taken(Vec<Task>),
-    /// Reply to `Finish` and `Delete`, in the order of the items.
+    /// Reply to `Finish`, `KickTasks` and `Delete`, in the order of the items.
     Finished(Vec<Outcome>),
     /// Reply to `Kick`: the number of kicked tasks.
     Kicked(u64),
@@ -364,7 +418,7 @@ impl Command {
             Command::Put { .. } => "put",
             Command::Take(_) => "take",
             Command::Finish { .. } => "finish",
-            Command::Kick { .. } => "kick",
+            Command::Kick { .. } | Command::KickTasks { .. } => "kick",
             Command::Delete { .. } => "delete",
             Command::Peek { .. } => "peek",
             Command::Deliveries { .. } => "deliveries",

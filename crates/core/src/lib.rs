@@ -12,6 +12,7 @@ pub mod effects;
 pub mod error;
 pub mod estimate;
 pub mod execute;
+pub mod failure;
 pub mod lease;
 pub mod limits;
 pub mod machine;
@@ -42,13 +43,14 @@ mod subqueue;
 mod tasks;
 
 pub use command::{
-    Command, Finish, FinishItem, Holder, List, ListOrder, ListedTask, NewTask, Outcome, Placed,
-    Reply, Take,
+    AfterFailure, Command, Fail, Finish, FinishItem, Holder, List, ListOrder, ListedTask, NewTask,
+    Outcome, Placed, Reply, Take,
 };
 pub use effects::{Effects, NewEvents};
 pub use error::{Error, Result};
 pub use estimate::Estimate;
 pub use execute::Execute;
+pub use failure::{Failure, Failures};
 pub use journal::{Changes, TubeRecord};
 pub use lease::Lease;
 pub use machine::{Machine, check_tasks, no_semaphore, refuse_priorities, refuse_subqueues};

@@ -20,6 +20,12 @@ pub const BATCH_TASKS_MAX: usize = 10_000;
 pub const BATCH_BYTES_MAX: usize = 64 << 20;
 /// Maximum number of tasks in one page of a list.
 pub const LIST_TASKS_MAX: usize = 1_000;
+/// Longest name of a worker, in bytes.
+pub const WORKER_BYTES_MAX: usize = 128;
+/// Longest stored error of a failed delivery, in bytes.
+pub const ERROR_BYTES_MAX: usize = 1 << 10;
+/// How many of its latest failures a task keeps.
+pub const FAILURES_MAX: usize = 5;
 /// Deepest nesting of a payload.
 pub const NESTING_MAX: usize = 64;
 /// Maximum number of open connections of a server.

@@ -4,8 +4,10 @@
 //! can be used, renamed and dropped. [`check_names`] refuses only commands that would create a new
 //! one.
 
-use crate::command::{Command, NewTask};
+use crate::command::{Command, NewTask, Take};
 use crate::error::{Error, Result};
+use crate::failure::is_worker_name;
+use crate::limits::WORKER_BYTES_MAX;
 use crate::semaphore::SemaphoreCommand;
 
 /// Whether the character invisibly changes the direction of the surrounding text. With such a
@@ -23,8 +25,9 @@ pub fn unfit_char(name: &str) -> Option<char> {
     name.chars().find(|char| char.is_control() || is_bidi_control(*char))
 }
 
-/// Refuses a command that would create a tube, sub-queue or semaphore name with a character that changes the
-/// direction of text. Stores whose rules run in the database call this first.
+/// Refuses a command that would create a tube, sub-queue or semaphore name with a character that
+/// changes the direction of text, and a take by a worker whose name is not allowed. Stores whose
+/// rules run in the database call this first.
 #[inline]
 pub fn check_names(command: &Command) -> Result<()> {
     match command {
@@ -36,8 +39,18 @@ pub fn check_names(command: &Command) -> Result<()> {
             check_name("the key of a semaphore", key.as_str())
         }
         Command::Put { tasks, .. } => check_subqueues(tasks),
+        Command::Take(Take { worker: Some(worker), .. }) => check_worker(worker),
         _ => Ok(()),
     }
+}
+
+fn check_worker(name: &str) -> Result<()> {
+    if is_worker_name(name) {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!(
+        "the name of a worker has 1 to {WORKER_BYTES_MAX} bytes and no control characters, not {name:?}"
+    )))
 }
 
 #[inline]

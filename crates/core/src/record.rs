@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::failure::Failures;
 use crate::semaphore::Priority;
 use crate::task::{Body, TaskId};
 use crate::time::{Span, Timestamp};
@@ -29,6 +30,8 @@ pub struct Record {
     pub subqueue: Option<Arc<str>>,
     /// Its priority in the semaphore of its tube, if its put gave one.
     pub semaphore_priority: Option<Priority>,
+    /// Its latest failures.
+    pub failures: Option<Failures>,
     /// How large its body is, as [`Body::bytes`] counts.
     pub body_bytes: u32,
     /// Payload and meta; `None` when they are on disk only.

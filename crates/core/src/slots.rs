@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use hashbrown::HashTable;
 
+use crate::failure::Failures;
 use crate::lease::Lease;
 use crate::record::{Record, StoredState};
 use crate::semaphore::Priority;
@@ -61,6 +62,8 @@ pub(crate) struct Delivery {
     pub until: Timestamp,
     /// Whether the take set the lease time.
     pub explicit: bool,
+    /// The name of the worker, if it gave one.
+    pub worker: Option<Arc<str>>,
 }
 
 impl Slot {
@@ -129,6 +132,7 @@ impl Slot {
         &self,
         subqueue: Option<Arc<str>>,
         semaphore_priority: Option<Priority>,
+        failures: Option<Failures>,
         wall_ahead: i64,
     ) -> Record {
         let mut record = Record {
@@ -143,6 +147,7 @@ impl Slot {
                 .then_some(self.previous_start),
             subqueue,
             semaphore_priority,
+            failures,
             body_bytes: self.body_bytes,
             body: self.body.clone(),
         };

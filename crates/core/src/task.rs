@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::failure::Failures;
 use crate::lease::Lease;
 use crate::reason::Reason;
 use crate::semaphore::Priority;
@@ -109,6 +110,11 @@ pub struct Task {
     pub semaphore_priority: Option<Priority>,
     /// The session that holds it, if one took it.
     pub session: Option<SessionId>,
+    /// The name of the worker that holds it, if it gave one. Only shown by a peek and the list of
+    /// deliveries.
+    pub worker: Option<Arc<str>>,
+    /// Its latest failures. Only shown by a peek.
+    pub failures: Option<Failures>,
     /// The number of the current delivery.
     pub lease: Option<Lease>,
     /// When the current delivery expires.

@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::failure::{Failure, Failures};
 use crate::index::{CrossTubeIndex, Indexes};
 use crate::limits::OLDEST_LOOKED_MAX;
+use crate::record::Record;
 use crate::semaphore::Priority;
 use crate::semaphore::gated::gated;
 use crate::slots::{Slot, SlotState, Slots};
@@ -23,6 +25,8 @@ pub(crate) struct Tasks {
     /// The semaphore priorities given by puts. Beside the slots: few tasks have one, and it never
     /// changes.
     priorities: HashMap<TaskId, Priority>,
+    /// The latest failures of tasks that failed.
+    failures: HashMap<TaskId, Failures>,
 }
 
 /// A task that is not in its tube: not yet, or no longer.
@@ -31,6 +35,7 @@ pub(crate) struct DetachedTask {
     pub slot: Slot,
     pub subqueue: Option<Arc<str>>,
     pub semaphore_priority: Option<Priority>,
+    pub failures: Option<Failures>,
 }
 
 impl Tasks {
@@ -39,6 +44,7 @@ impl Tasks {
             slots: Slots::default(),
             indexes: Indexes::new(number, options),
             priorities: HashMap::new(),
+            failures: HashMap::new(),
         }
     }
 
@@ -95,12 +101,31 @@ impl Tasks {
         self.priorities.get(&id).copied()
     }
 
+    /// The latest failures of a task, if it failed.
+    pub fn failures(&self, id: TaskId) -> Option<&Failures> {
+        // Usually empty: this runs for every record that is written.
+        if self.failures.is_empty() { None } else { self.failures.get(&id) }
+    }
+
+    /// Adds a failure to a task.
+    pub fn add_failure(&mut self, id: TaskId, failure: &Failure) {
+        let failures = Failures::with(self.failures.get(&id), failure);
+        self.failures.insert(id, failures);
+    }
+
+    /// The stored form of a task.
+    pub fn record(&self, slot: &Slot, wall_ahead: i64) -> Record {
+        let (subqueue, priority) = (self.subqueue_of(slot), self.semaphore_priority(slot.id));
+        slot.record(subqueue, priority, self.failures(slot.id).cloned(), wall_ahead)
+    }
+
     /// The task with its data beside the slot.
     pub fn detached(&self, slot: &Slot) -> DetachedTask {
         DetachedTask {
             slot: slot.clone(),
             subqueue: self.subqueue_of(slot),
             semaphore_priority: self.semaphore_priority(slot.id),
+            failures: self.failures(slot.id).cloned(),
         }
     }
 
@@ -173,13 +198,16 @@ impl Tasks {
 
     /// Adds a task.
     pub fn insert(&mut self, detached: DetachedTask, shared: &mut CrossTubeIndex) {
-        let DetachedTask { mut slot, subqueue, semaphore_priority } = detached;
+        let DetachedTask { mut slot, subqueue, semaphore_priority, failures } = detached;
         slot.subqueue = match (&mut self.indexes.subqueues, &subqueue) {
             (Some(subqueues), Some(key)) => subqueues.join(key),
             _ => NO_SUBQUEUE,
         };
         if let Some(priority) = semaphore_priority {
             self.priorities.insert(slot.id, priority);
+        }
+        if let Some(failures) = failures {
+            self.failures.insert(slot.id, failures);
         }
         shared.body_bytes += footprint(&slot);
         self.indexes.add(&slot, shared);
@@ -196,7 +224,8 @@ impl Tasks {
             subqueues.leave(slot.subqueue);
         }
         let semaphore_priority = self.priorities.remove(&id);
-        Some(DetachedTask { slot, subqueue, semaphore_priority })
+        let failures = if self.failures.is_empty() { None } else { self.failures.remove(&id) };
+        Some(DetachedTask { slot, subqueue, semaphore_priority, failures })
     }
 
     /// Changes a task, if it exists.

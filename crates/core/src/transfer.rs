@@ -111,6 +111,9 @@ impl Record {
     /// Moves all moments that are not wall time, between wall time and the machine's time.
     pub fn move_moments(&mut self, by: i64) {
         self.created = self.created.moved(by);
+        if by != 0 {
+            self.failures = self.failures.as_ref().map(|failures| failures.moved(by));
+        }
         self.previous_start = self.previous_start.map(|moment| moment.moved(by));
         match &mut self.state {
             StoredState::Scheduled(_) => return,

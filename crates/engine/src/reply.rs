@@ -103,7 +103,7 @@ fn finish<'a>(
         .into_iter()
         .filter_map(|task| {
             let holder = Holder::Lease(task.lease?);
-            Some(FinishItem { id: task.id, holder, finish })
+            Some(FinishItem { id: task.id, holder, finish: finish.clone() })
         })
         .collect();
     (!items.is_empty()).then(|| Command::Finish { tube: tube.clone(), items, show: false })

@@ -216,8 +216,14 @@ mod tests {
 
     fn waiter(tube: &str, until: Timestamp) -> Waiter {
         let tube = TubeName::new(tube).unwrap();
-        let take =
-            Take { tube: tube.clone(), count: 1, session: None, lease: None, wait: Span::FOREVER };
+        let take = Take {
+            tube: tube.clone(),
+            count: 1,
+            session: None,
+            lease: None,
+            worker: None,
+            wait: Span::FOREVER,
+        };
         Waiter {
             slot: ReplySlot { job: 0, index: 0 },
             side: Side::Take,

@@ -9,7 +9,7 @@ use taskyard_core::{
 use super::args::{ArgumentReader, list, task_id};
 use super::faults::{MALFORMED, lua, no_statistics, not_defined, shortened, wrong_key};
 use super::native::{EXECUTE, decode_commands};
-use super::options::{read_cfg, read_create, read_put, read_release};
+use super::options::{read_cfg, read_create, read_failure, read_put, read_release};
 use super::reader::Value;
 use super::reply::Fault;
 use super::schema::is_system_space;
@@ -247,7 +247,7 @@ pub(super) fn parse_function(prefix: &str, function: &str, args: &[u8]) -> Resul
 }
 
 /// The methods of a tube.
-const METHODS: [&str; 15] = [
+const METHODS: [&str; 16] = [
     "put",
     "take",
     "ack",
@@ -263,6 +263,7 @@ const METHODS: [&str; 15] = [
     "put_many",
     "take_many",
     "ack_many",
+    "fail",
 ];
 
 /// The method of this name, if tubes have one.
@@ -299,7 +300,9 @@ impl Method {
             "touch" => self.touch(args)?,
             "bury" => {
                 let id = args.id(TASK_KEY_PARTS)?;
-                let item = FinishItem { id, holder: Holder::Any, finish: Finish::Bury };
+                let error = read_failure(args.raw()?)?.0;
+                let finish = error.map_or(Finish::Bury, |error| Finish::fail(&error, None));
+                let item = FinishItem { id, holder: Holder::Any, finish };
                 (self.finish_items(vec![item]), ReplyForm::ExistingTask(id))
             }
             "kick" => self.kick(args)?,
@@ -318,6 +321,11 @@ impl Method {
             "put_many" => self.put_many(args)?,
             "take_many" => self.take_many(args)?,
             "ack_many" => self.ack_many(args)?,
+            "fail" => {
+                let id = args.id(TAKEN_KEY_PARTS)?;
+                let (error, delay) = read_failure(args.raw()?)?;
+                self.finish(id, Finish::fail(&error.unwrap_or_default(), Some(delay)))
+            }
             _ => return Err(not_defined(name)),
         };
         Ok(Call::command(name, command, form))
@@ -347,7 +355,7 @@ impl Method {
     fn take(self, count: usize, wait: Option<Span>) -> Command {
         let (tube, session) = (self.tube, Some(self.session));
         let wait = wait.unwrap_or(Span::FOREVER);
-        Command::Take(Take { tube, count, session, lease: None, wait })
+        Command::Take(Take { tube, count, session, lease: None, worker: None, wait })
     }
 
     fn take_many(self, args: &mut ArgumentReader<'_>) -> Result<(Command, ReplyForm), Fault> {

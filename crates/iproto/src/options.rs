@@ -101,6 +101,22 @@ pub(super) fn read_release(table: Option<&[u8]>, kind: Option<Kind>) -> Result<S
     Ok(later)
 }
 
+/// Reads the error and the delay of a failed delivery. Other options are ignored.
+pub(super) fn read_failure(table: Option<&[u8]>) -> Result<(Option<String>, Span), Fault> {
+    let (mut error, mut later) = (None, Span::ZERO);
+    pairs_unless(table, is_text, |name, value| {
+        match (name, &value) {
+            (b"error", Value::Str(text) | Value::Bin(text)) => {
+                error = Some(String::from_utf8_lossy(text).into_owned());
+            }
+            (b"delay", _) => later = delay(&value)?.unwrap_or_default(),
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok((error, later))
+}
+
 /// Reads the options of a new tube; returns also whether an existing tube is accepted.
 ///
 /// Upstream tubes have no `delay`; it is ignored like all unknown options and all that the kind

@@ -12,6 +12,7 @@ pub fn limits() -> Vec<(&'static str, String)> {
     let mut values = named![
         BATCH_BYTES_MAX,
         BATCH_TASKS_MAX,
+        FAILURES_MAX,
         META_BYTES_MAX,
         NESTING_MAX,
         OLDEST_LOOKED_MAX,
@@ -79,6 +80,7 @@ mod tests {
         "ANSWER_BYTES_TOTAL_MAX",
         "CLASSES_MAX",
         "CONNECTIONS_MAX",
+        "ERROR_BYTES_MAX",
         "LIST_TASKS_MAX",
         "LOGIN_PEERS_MAX",
         "LOGIN_USERS_PER_PEER_MAX",
@@ -100,6 +102,7 @@ mod tests {
         "TUBES_PER_USER_MAX",
         "TUBES_RESERVED",
         "WAITERS_MAX",
+        "WORKER_BYTES_MAX",
     ];
 
     /// The search for typed limits knew only the limits that a library used already.

@@ -48,7 +48,14 @@ pub fn put(tube: &TubeName, count: usize) -> Command {
 
 /// Takes without a session.
 pub fn take(store: &(impl Store + ?Sized), tube: &TubeName, count: usize) -> Vec<Task> {
-    let take = Take { tube: tube.clone(), count, session: None, lease: None, wait: Span::ZERO };
+    let take = Take {
+        tube: tube.clone(),
+        count,
+        session: None,
+        lease: None,
+        worker: None,
+        wait: Span::ZERO,
+    };
     match ask(store, Command::Take(take)) {
         Ok(Reply::Taken(tasks)) => tasks,
         other => panic!("a take answers with tasks, not {other:?}"),

@@ -23,8 +23,10 @@ pub struct BatchOutcome<'a> {
     store: &'a Store,
     began: taskyard_core::Timestamp,
     done: Vec<u64>,
-    buried: Vec<u64>,
-    retries: Vec<Retry>,
+    /// With the error of each.
+    buried: Vec<(u64, String)>,
+    /// With the error of each.
+    retries: Vec<(Retry, String)>,
     given_back: Vec<u64>,
     stats: HandlerStats,
 }
@@ -51,14 +53,17 @@ impl<'a> BatchOutcome<'a> {
 
     /// The task failed and is tried again after the [`backoff`] of its attempts.
     pub fn retry(&mut self, task_id: u64, attempts: u32, error: impl Display) {
-        self.retries.push(Retry::after(self.store, task_id, backoff(attempts)));
+        let error = error.to_string();
+        let retry = Retry::after(self.store, task_id, backoff(attempts));
+        self.retries.push((retry, error.clone()));
         self.stats.retried += 1;
         self.failed(error);
     }
 
     /// The task failed for good: it is buried until it is kicked.
     pub fn bury(&mut self, task_id: u64, error: impl Display) {
-        self.buried.push(task_id);
+        let error = error.to_string();
+        self.buried.push((task_id, error.clone()));
         self.failed(error);
     }
 
@@ -67,23 +72,22 @@ impl<'a> BatchOutcome<'a> {
         self.given_back.push(task_id);
     }
 
-    fn failed(&mut self, error: impl Display) {
+    fn failed(&mut self, error: String) {
         self.stats.errors += 1;
-        self.stats.last_error = Some(error.to_string());
+        self.stats.last_error = Some(error);
     }
 
     /// Acks, retries, buries and gives back, and returns what a handler returns. If the queue is unavailable, the
     /// request is repeated until the lease of the batch ends.
     pub async fn commit(mut self) -> HandlerResult {
         let now = self.store.now();
-        let release = |delay, counted| Finish::Release { delay, counted };
         let done = self.done.iter().map(|id| (*id, Finish::Ack));
-        let retries = self
-            .retries
-            .iter()
-            .map(|retry| (retry.task_id, release(retry.next_start_time.since(now), true)));
-        let buried = self.buried.iter().map(|id| (*id, Finish::Bury));
-        let given_back = self.given_back.iter().map(|id| (*id, release(Span::ZERO, false)));
+        let retries = self.retries.iter().map(|(retry, error)| {
+            (retry.task_id, Finish::fail(error, Some(retry.next_start_time.since(now))))
+        });
+        let buried = self.buried.iter().map(|(id, error)| (*id, Finish::fail(error, None)));
+        let release = || Finish::Release { delay: Span::ZERO, counted: false };
+        let given_back = self.given_back.iter().map(|id| (*id, release()));
         let finishes: Vec<_> = done.chain(retries).chain(buried).chain(given_back).collect();
         self.store.finish_with_retries(finishes).await?;
         self.stats.duration = self.store.now().since(self.began).into();

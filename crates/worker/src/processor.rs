@@ -275,7 +275,8 @@ impl<'a> BatchCycle<'a> {
         {
             if held.is_some_and(|held| held.lease == *lease) {
                 let delay = backoff(*attempts).into();
-                unsettled.push((*task_id, Finish::Release { delay, counted: true }));
+                let error = "handler ran longer than run_max";
+                unsettled.push((*task_id, Finish::fail(error, Some(delay))));
             }
         }
         store.deliveries().close_spans(&self.held, "run_max");
@@ -369,14 +370,15 @@ impl<'a> BatchCycle<'a> {
             let id = delivery.id().0;
             tracing::warn!(queue = self.queue(), id, %error, "cannot decode the payload of a task");
         }
-        let finish = |delivery: &Delivery| match self.settings.poison {
+        let finish = |delivery: &Delivery, error: &dyn Display| match self.settings.poison {
             PoisonPolicy::Drop => Finish::Ack,
             PoisonPolicy::Retry => {
                 let delay = backoff(delivery.attempts).into();
-                Finish::Release { delay, counted: true }
+                Finish::fail(&format!("cannot decode the payload: {error}"), Some(delay))
             }
         };
-        let finishes = poison.iter().map(|(delivery, _)| (delivery.task_id, finish(delivery)));
+        let finishes =
+            poison.iter().map(|(delivery, error)| (delivery.task_id, finish(delivery, error)));
         if let Err(error) = self.state.store.finish(finishes.collect()).await {
             tracing::warn!(queue = self.queue(), %error, "cannot settle poison tasks; they return when their lease ends");
         }

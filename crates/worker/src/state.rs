@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
+use taskyard::worker_name;
 use taskyard_core::{
     Command, Error as Refusal, Execute, Finish, FinishItem, Holder, Span, Task, TubeName,
 };
@@ -82,6 +83,7 @@ impl WorkerState {
             count: self.batch_size_of(queue),
             session: None,
             lease: Some(lease),
+            worker: Some(worker_name()),
             wait,
         };
         let taken = tasks_of(self.store.execute(vec![Command::Take(take)]).await.pop());
@@ -108,7 +110,7 @@ impl WorkerState {
         let items = tasks.iter().map(|task| FinishItem {
             id: task.id,
             holder: task.lease.map_or(Holder::Any, Holder::Lease),
-            finish: release,
+            finish: release.clone(),
         });
         let tube = self.queues[queue].tube.clone();
         let finish = Command::Finish { tube, items: items.collect(), show: false };

@@ -169,13 +169,13 @@ impl Store {
     /// Returns tasks to the queue at once, as if they had never been taken.
     pub async fn give_back(&self, task_ids: &[u64]) -> Result<SettledCount> {
         let release = Finish::Release { delay: Span::ZERO, counted: false };
-        self.finish(task_ids.iter().map(|task_id| (*task_id, release)).collect()).await
+        self.finish(task_ids.iter().map(|task_id| (*task_id, release.clone())).collect()).await
     }
 
     /// Extends the lease of tasks. The worker does this by itself while a handler runs.
     pub async fn extend(&self, task_ids: &[u64], more: Duration) -> Result<SettledCount> {
         let more = Finish::Touch(more.into());
-        self.finish(task_ids.iter().map(|task_id| (*task_id, more)).collect()).await
+        self.finish(task_ids.iter().map(|task_id| (*task_id, more.clone())).collect()).await
     }
 
     /// The number of tasks in each of the worker's queues.
@@ -293,7 +293,7 @@ impl Store {
             let items = items.iter().map(|(_, held, finish)| FinishItem {
                 id: held.id,
                 holder: Holder::Lease(held.lease),
-                finish: *finish,
+                finish: finish.clone(),
             });
             let tube = self.tubes().get(*queue)?.clone();
             Some(Command::Finish { tube, items: items.collect(), show: false })
@@ -305,7 +305,8 @@ impl Store {
                     self.record(items, &outcomes, repeated, &mut finished);
                 }
                 Err(error) if error.is_temporary() => {
-                    finished.unavailable.extend(items.iter().map(|(id, _, finish)| (*id, *finish)));
+                    let items = items.iter().map(|(id, _, finish)| (*id, finish.clone()));
+                    finished.unavailable.extend(items);
                     finished.unavailable_error.get_or_insert(error.into());
                 }
                 Ok(_) => drop(finished.refused.get_or_insert(unexpected("finish").into())),
@@ -329,7 +330,7 @@ impl Store {
         for ((task_id, held, finish), outcome) in items.iter().zip(outcomes) {
             let before = repeated && *finish == Finish::Ack && *outcome == Outcome::Missing;
             let done = before || matches!(outcome, Outcome::Done(_));
-            if let Some(word) = outcome_of(*finish, done) {
+            if let Some(word) = outcome_of(finish, done) {
                 self.deliveries().close_span(*task_id, held.lease, word);
             }
             // A task whose lease was extended is still held.
@@ -351,12 +352,14 @@ impl Store {
 }
 
 /// The outcome that the span of a delivery records; `None` while the delivery continues.
-fn outcome_of(finish: Finish, done: bool) -> Option<&'static str> {
+fn outcome_of(finish: &Finish, done: bool) -> Option<&'static str> {
     match finish {
         _ if !done => Some("lost"),
         Finish::Ack => Some("ack"),
         Finish::Release { .. } => Some("release"),
         Finish::Bury => Some("bury"),
+        Finish::Fail(fail) if fail.then.delay().is_none() => Some("bury"),
+        Finish::Fail(_) => Some("fail"),
         Finish::Touch(_) => None,
     }
 }

@@ -45,7 +45,7 @@ enum TubeVerb {
     /// Resume deliveries.
     Resume(NameArgs),
     /// Remove a tube with its tasks, after a confirmation; refused while tasks are taken or consumers wait.
-    Drop(DropArgs),
+    Drop(TubeDropArgs),
     /// Remove all tasks of a tube, taken ones too, after a confirmation.
     Truncate(TruncateArgs),
     /// Return all taken tasks of a tube.
@@ -90,7 +90,7 @@ struct TruncateArgs {
 Examples:
   taskyard tube drop mail            asks for confirmation if the tube has tasks
   taskyard tube drop mail --yes      does not ask, for scripts")]
-struct DropArgs {
+struct TubeDropArgs {
     #[command(flatten)]
     name: NameArgs,
     /// Do not ask for confirmation.
@@ -149,7 +149,7 @@ fn truncate(args: &TruncateArgs) -> anyhow::Result<Exit> {
 }
 
 /// Removes a tube. One with tasks needs a confirmation.
-fn drop_tube(args: &DropArgs) -> anyhow::Result<Exit> {
+fn drop_tube(args: &TubeDropArgs) -> anyhow::Result<Exit> {
     if !args.yes {
         let tube = TubeName::new(&args.name.tube)?;
         let tasks = tasks_in(&args.name, &tube)?;

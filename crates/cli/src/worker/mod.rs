@@ -14,6 +14,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use taskyard::Http;
+use taskyard::worker_name;
 use taskyard_core::{
     Command, Finish, FinishItem, Holder, Outcome, Reply, Span, Take, Task, TubeName,
 };
@@ -205,6 +206,7 @@ impl Worker<'_> {
             count: 1,
             session: None,
             lease: Some(self.args.lease),
+            worker: Some(worker_name()),
             wait: if self.args.drain { Span::ZERO } else { WAIT },
         };
         match self.server.execute(Command::Take(take)).await?.reply {
@@ -259,14 +261,17 @@ impl Worker<'_> {
     }
 
     async fn finish(&self, task: &Task, ended: WorkResult) -> anyhow::Result<TaskEnd> {
-        let failed = Finish::Release { delay: self.args.retry, counted: true };
+        let failed = |error: &str| Finish::fail(error, Some(self.args.retry));
         let (finish, end, message) = match ended {
             WorkResult::Done => (Finish::Ack, TaskEnd::Done, None),
-            WorkResult::Failed(why) => (failed, TaskEnd::Failed, Some(format!("{why}; released"))),
+            WorkResult::Failed(why) => {
+                (failed(&why), TaskEnd::Failed, Some(format!("{why}; will be tried again")))
+            }
             WorkResult::TimedOut => {
                 let seconds = self.run_max.as_secs_f64();
-                let text = format!("ran longer than {seconds} s (--run-max); killed and released");
-                (failed, TaskEnd::TimedOut, Some(text))
+                let why = format!("ran longer than {seconds} s (--run-max)");
+                let text = format!("{why}; killed, will be tried again");
+                (failed(&why), TaskEnd::TimedOut, Some(text))
             }
             WorkResult::Interrupted => {
                 let release = Finish::Release { delay: Span::ZERO, counted: false };
@@ -283,8 +288,8 @@ impl Worker<'_> {
         let (outcome, retried) = tokio::select! {
             biased;
             // After a second stop signal the worker does not wait for the server.
-            () = self.stop.repeated() => self.end_once(task, finish).await?,
-            ended = self.end(task, finish) => ended?,
+            () = self.stop.repeated() => self.end_once(task, finish.clone()).await?,
+            ended = self.end(task, finish.clone()) => ended?,
         };
         // After a retry the first request may have succeeded and only its reply was lost.
         let done_before = retried && finish == Finish::Ack && outcome == Outcome::Missing;

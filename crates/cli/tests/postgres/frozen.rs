@@ -19,7 +19,7 @@ async fn execute(queue: &impl Execute, command: Command) -> Reply {
 async fn take(queue: &impl Execute, session: Option<SessionId>) -> Task {
     let lease = session.is_none().then_some(Span::from_secs(300));
     let wait = Span::from_secs(30);
-    let take = Take { tube: tube("own"), count: 1, session, lease, wait };
+    let take = Take { tube: tube("own"), count: 1, session, lease, worker: None, wait };
     match execute(queue, Command::Take(take)).await {
         Reply::Taken(mut tasks) if tasks.len() == 1 => tasks.remove(0),
         other => panic!("one task was expected, not {other:?}"),

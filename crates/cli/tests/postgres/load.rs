@@ -229,7 +229,7 @@ impl Client {
         };
         let wait = if self.rng.bool() { Span::ZERO } else { Span::from_micros(5_000) };
         let begin = self.load.recorder.begin();
-        let take = Take { tube: tube.clone(), count: 1, session, lease, wait };
+        let take = Take { tube: tube.clone(), count: 1, session, lease, worker: None, wait };
         let CallOutcome::Replied(Reply::Taken(tasks)) = self.call(Command::Take(take)).await else {
             return;
         };
@@ -263,8 +263,8 @@ impl Client {
         };
         let (finish, operation) = match self.rng.u8(..10) {
             0 => {
-                let release = Finish::Release { delay: Span::ZERO, counted: true };
-                (release, Operation::Release(lease, State::Ready))
+                let fail = Finish::fail("the storm", Some(Span::ZERO));
+                (fail, Operation::Release(lease, State::Ready))
             }
             1 => (Finish::Bury, Operation::Bury(Some(lease))),
             _ => (Finish::Ack, Operation::Ack(lease)),
@@ -272,7 +272,7 @@ impl Client {
         let mut unacknowledged = false;
         loop {
             let begin = self.load.recorder.begin();
-            let items = vec![FinishItem { id, holder, finish }];
+            let items = vec![FinishItem { id, holder, finish: finish.clone() }];
             let command = Command::Finish { tube: tube.clone(), items, show: false };
             match self.call(command).await {
                 CallOutcome::Replied(Reply::Finished(outcomes)) => {

@@ -24,6 +24,7 @@ fn servers_behind_a_pooler_poll_and_print_it() {
             count: 1,
             session: None,
             lease: Some(Span::from_secs(60)),
+            worker: None,
             wait: Span::from_secs(60),
         };
         let waiting = servers[0].http.execute(vec![Command::Take(take)]);

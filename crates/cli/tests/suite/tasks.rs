@@ -246,3 +246,46 @@ fn everything_about_a_task_is_shown() {
     assert_eq!(server.run(&["task", "mail", "0", "--json"]).json()[0]["pri"], 5);
     server.run(&["task", "mail", "9"]).ends(4);
 }
+
+#[test]
+fn a_failure_is_shown_and_the_task_is_retried() {
+    let server = TestServer::new();
+    server.run(&["tube", "create", "mail", "--attempts-max", "1"]).good();
+    server.run(&["put", "mail", "one"]).good();
+    server.run(&["put", "mail", "two"]).good();
+    for id in ["0", "1"] {
+        server.run(&["take", "mail", "--worker", "web1:7:mailer"]).good();
+        let error = if id == "0" { "no route to host" } else { "timeout" };
+        assert_eq!(
+            server.run(&["fail", "mail", id, "--error", error]).good(),
+            format!("failed {id}\n")
+        );
+    }
+    let shown = server.run(&["task", "mail", "0"]).good();
+    let failed = shown.lines().find(|line| line.starts_with("failed")).expect("a failure");
+    assert!(failed.contains("attempt 1") && failed.contains("by web1:7:mailer"), "{failed}");
+    assert!(failed.ends_with(": no route to host"), "{failed}");
+    let listed = server.run(&["tasks", "mail", "--error", "timeout", "--json"]).json();
+    assert_eq!((listed.len(), &listed[0]["id"]), (1, &json!(1)));
+    let dry = server.run(&["retry", "mail", "--error", "timeout", "--dry-run"]).good();
+    assert_eq!(dry, "1 task would be kicked\n");
+    let retried = server.run(&["retry", "mail", "--error", "timeout", "--reset-attempts"]).good();
+    assert_eq!(retried, "kicked 1 task\n");
+    assert_eq!(server.run(&["peek", "mail", "1", "--json"]).json()[0]["attempts"], 0);
+    assert_eq!(server.run(&["retry", "mail", "0"]).good(), "kicked 0\n");
+    let again = server.run(&["retry", "mail", "0"]).ends(5);
+    assert!(again.err.contains("task 0 of mail is not buried"), "{again:?}");
+    server.run(&["retry", "mail"]).ends(2);
+    server.run(&["retry", "mail", "0", "--error", "x"]).ends(2);
+}
+
+#[test]
+fn chosen_tasks_are_deleted_after_a_confirmation() {
+    let server = TestServer::new();
+    server.run(&["put", "mail", "ann", "bob", "ann"]).good();
+    let asked = server.run(&["delete", "mail", "--match", "ann"]).ends(2);
+    assert!(asked.err.contains("--yes"), "{asked:?}");
+    let deleted = server.run(&["delete", "mail", "--match", "ann", "--yes", "--json"]).json();
+    assert_eq!(deleted, [json!({ "matched": 2, "changed": 2, "scanned": 3 })]);
+    assert_eq!(server.run(&["tasks", "mail", "--json"]).json().len(), 1);
+}

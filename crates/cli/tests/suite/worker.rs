@@ -198,7 +198,7 @@ fn a_command_is_killed_after_run_max() {
     let ran = worker(&server.serving, &flags).ended().ends(0);
     assert_eq!(ran.out, "started\n");
     assert!(
-        ran.err.contains("task 0: ran longer than 2 s (--run-max); killed and released"),
+        ran.err.contains("task 0: ran longer than 2 s (--run-max); killed, will be tried again"),
         "{ran:?}"
     );
     let task = &server.run(&["peek", "mail", "0", "--json"]).json()[0];

@@ -102,7 +102,8 @@ fn releases(takes: &TakeCommands, results: &Results) -> Vec<Command> {
         let items: Vec<FinishItem> = tasks
             .iter()
             .filter_map(|task| {
-                Some(FinishItem { id: task.id, holder: Holder::Lease(task.lease?), finish })
+                let (holder, finish) = (Holder::Lease(task.lease?), finish.clone());
+                Some(FinishItem { id: task.id, holder, finish })
             })
             .collect();
         let finish = Command::Finish { tube: tube.clone(), items, show: false };

@@ -258,6 +258,7 @@ async fn take_as(queue: &Iproto, session: SessionId) -> TaskId {
         count: 1,
         session: Some(session),
         lease: None,
+        worker: None,
         wait: Span::ZERO,
     };
     match execute(queue, Command::Take(take)).await {

@@ -78,6 +78,9 @@ struct Delivery {
     session: Option<SessionId>,
 }
 
+/// Names of workers.
+const WORKERS: [&str; 2] = ["host:17:mailer", "w"];
+
 impl TubeScript {
     pub(super) fn new(seed: u64, durable: bool) -> Self {
         TubeScript { rng: Rng::with_seed(seed), durable, gated: false, tubes: HashMap::new() }
@@ -161,7 +164,11 @@ impl TubeScript {
             0..210 => self.put(tube, now),
             210..420 => self.take(tube),
             420..740 => self.finish(tube),
-            740..780 => Command::Kick { tube, count: self.rng.u64(0..4) },
+            740..770 => Command::Kick { tube, count: self.rng.u64(0..4) },
+            770..780 => {
+                let (ids, reset_attempts) = (self.ids(&tube), self.rng.bool());
+                Command::KickTasks { tube, ids, reset_attempts }
+            }
             780..810 => Command::Delete { ids: self.ids(&tube), tube, show: self.rng.bool() },
             810..860 => Command::Peek { ids: self.ids(&tube), tube },
             860..865 => Command::Deliveries { tube, count: self.rng.usize(0..5) },
@@ -232,7 +239,8 @@ impl TubeScript {
         let count = if self.one_in(4) { self.rng.usize(0..=5) } else { 1 };
         let session = self.sometimes(TubeScript::session);
         let lease = if self.one_in(3) { Some(self.span(1..=25)) } else { None };
-        Command::Take(Take { tube, count, session, lease, wait: Span::ZERO })
+        let worker = if self.one_in(3) { Some(WORKERS[self.rng.usize(0..2)].into()) } else { None };
+        Command::Take(Take { tube, count, session, lease, worker, wait: Span::ZERO })
     }
 
     fn finish(&mut self, tube: TubeName) -> Command {
@@ -252,9 +260,14 @@ impl TubeScript {
         };
         let finish = match self.rng.u8(0..10) {
             0..3 => Finish::Ack,
-            3..7 => {
+            3..5 => {
                 let delay = if self.rng.bool() { Span::ZERO } else { self.span(0..=10) };
                 Finish::Release { delay, counted: self.likely() }
+            }
+            5..7 => {
+                let delay = if self.rng.bool() { Span::ZERO } else { self.span(0..=10) };
+                let error = ["no route to host", "é", ""][self.rng.usize(0..3)];
+                Finish::fail(error, Some(delay).filter(|_| self.likely()))
             }
             7 => Finish::Bury,
             _ => Finish::Touch(self.span(0..=10)),

@@ -75,11 +75,7 @@ impl Machine {
         let Some(after) = tube.tasks.get(id) else {
             return Some(if before.is_some() { Change::Remove(id) } else { Change::Passed(id) });
         };
-        let record = || {
-            let (subqueue, priority) =
-                (tube.tasks.subqueue_of(after), tube.tasks.semaphore_priority(after.id));
-            after.record(subqueue, priority, self.wall_ahead)
-        };
+        let record = || tube.tasks.record(after, self.wall_ahead);
         match before {
             None => Some(Change::Insert(record())),
             Some(before) if after.stored_alike(&before.slot) => None,
@@ -169,9 +165,9 @@ impl Machine {
         let earliest = self.earliest_restored.unwrap_or(record.created);
         self.earliest_restored = Some(earliest.min(record.created));
         let subqueue = record.subqueue.clone();
-        let semaphore_priority = record.semaphore_priority;
+        let (semaphore_priority, failures) = (record.semaphore_priority, record.failures.clone());
         let slot = Slot::from_record(record, self.wall_ahead);
-        let detached = DetachedTask { slot, subqueue, semaphore_priority };
+        let detached = DetachedTask { slot, subqueue, semaphore_priority, failures };
         tube.tasks.insert(detached, &mut self.shared);
         self.update_signals(number);
         true

@@ -1,7 +1,8 @@
 //! Ends deliveries, and moves tasks by command.
 
-use crate::command::{Finish, FinishItem, Holder, Outcome, Reply};
+use crate::command::{AfterFailure, Finish, FinishItem, Holder, Outcome, Reply};
 use crate::error::{Error, Result};
+use crate::failure::{Failure, LEASE_EXPIRED, SESSION_ENDED};
 use crate::journal::Entry;
 use crate::limits::BATCH_TASKS_MAX;
 use crate::slots::{Delivery, Slot, SlotState};
@@ -49,28 +50,37 @@ impl Machine {
         show: bool,
     ) -> Outcome {
         let Some(slot) = self.tubes[number].tasks.get(item.id) else { return Outcome::Missing };
-        let is_unowned_bury = item.finish == Finish::Bury && item.holder == Holder::Any;
+        let is_unowned_bury = item.finish.buries() && item.holder == Holder::Any;
         let held = self.held_delivery(now, slot, item.holder);
         if held.is_none() && !is_unowned_bury {
             return Outcome::Stale;
         }
-        match item.finish {
+        match &item.finish {
             Finish::Ack => return self.ack(number, item.id, show),
             Finish::Release { delay, counted } => {
-                let has_times = self.tubes[number].options.kind.has_times();
-                let delay = if has_times { delay } else { Span::ZERO };
-                self.give_back(
-                    now,
-                    number,
-                    item.id,
-                    ReleaseMode { delay, counted, lease_over: false },
-                );
+                let delay = self.release_delay(number, *delay);
+                let how = ReleaseMode { delay, counted: *counted, ..ReleaseMode::RELEASE };
+                self.give_back(now, number, item.id, how);
             }
-            Finish::Bury => self.bury(number, item.id),
-            Finish::Touch(more) => self.touch(number, item.id, more),
+            Finish::Bury => self.bury(now, number, item.id, None),
+            Finish::Touch(more) => self.touch(number, item.id, *more),
+            Finish::Fail(fail) => match fail.then {
+                AfterFailure::Retry(delay) => {
+                    let delay = self.release_delay(number, delay);
+                    let error = Some(&*fail.error);
+                    let how = ReleaseMode { delay, error, ..ReleaseMode::RELEASE };
+                    self.give_back(now, number, item.id, how);
+                }
+                AfterFailure::Bury => self.bury(now, number, item.id, Some(&fail.error)),
+            },
         }
         let shown = show.then(|| self.tubes[number].view(now, item.id)).flatten();
         Outcome::Done(shown.map(Box::new))
+    }
+
+    /// The delay of a released task: kinds without times have none.
+    fn release_delay(&self, number: u32, delay: Span) -> Span {
+        if self.tubes[number].options.kind.has_times() { delay } else { Span::ZERO }
     }
 
     /// Updates the shown tasks after the semaphore has changed them.
@@ -145,8 +155,17 @@ impl Machine {
 
     /// Ends a delivery without ack: the task is ready again, or delayed, or its attempts are used
     /// up.
-    pub(super) fn give_back(&mut self, now: Timestamp, number: u32, id: TaskId, how: ReleaseMode) {
+    pub(super) fn give_back(
+        &mut self,
+        now: Timestamp,
+        number: u32,
+        id: TaskId,
+        how: ReleaseMode<'_>,
+    ) {
         self.note(number, id);
+        if let Some(error) = how.error {
+            self.add_failure(now, number, id, error, how.lease_over);
+        }
         let tube = self.tubes.get_mut(number).expect("the caller looked the tube up");
         let attempts_max = tube.options.attempts_max.unwrap_or(u32::MAX);
         let mut used_up = false;
@@ -182,13 +201,39 @@ impl Machine {
         calls.bury += u64::from(used_up);
     }
 
-    fn bury(&mut self, number: u32, id: TaskId) {
+    /// Adds a failure to a task, before its delivery ends.
+    fn add_failure(
+        &mut self,
+        now: Timestamp,
+        number: u32,
+        id: TaskId,
+        error: &str,
+        lease_over: bool,
+    ) {
+        let tube = self.tubes.get_mut(number).expect("the caller looked the tube up");
+        let Some(slot) = tube.tasks.get(id) else { return };
+        let attempt = slot.attempts.saturating_add(1);
+        let (at, run, worker) = match slot.delivery() {
+            // An expired delivery ended when its time was over, whenever that is noticed.
+            Some(delivery) => {
+                let at = if lease_over { delivery.until } else { now };
+                (at, at.since(delivery.start), delivery.worker.clone())
+            }
+            None => (now, Span::ZERO, None),
+        };
+        tube.tasks.add_failure(id, &Failure { at, attempt, run, worker, error: error.into() });
+    }
+
+    fn bury(&mut self, now: Timestamp, number: u32, id: TaskId, error: Option<&str>) {
         let state = self.tubes[number].tasks.get(id).map(Slot::state);
         if state == Some(State::Buried) {
             return;
         }
         debug_assert_eq!(state::next(state, Event::Bury), Some(State::Buried));
         self.note(number, id);
+        if let Some(error) = error {
+            self.add_failure(now, number, id, error, false);
+        }
         let tube = self.tubes.get_mut(number).expect("the caller looked the tube up");
         tube.tasks.update(id, &mut self.shared, |slot| {
             slot.state = SlotState::Buried { dead_letter: false };
@@ -240,16 +285,53 @@ impl Machine {
         let mut kicked = Vec::new();
         while (kicked.len() as u64) < count {
             let Some(id) = self.tube(number).tasks.first_buried() else { break };
-            debug_assert_eq!(state::next(Some(State::Buried), Event::Kick), Some(State::Ready));
-            self.note(number, id);
-            let tube = self.tubes.get_mut(number).expect("kick looked the tube up");
-            tube.tasks.update(id, &mut self.shared, |slot| slot.state = SlotState::Ready(now));
-            tube.calls().kick += 1;
+            self.kick_one(now, number, id, false);
             kicked.push(id);
         }
         self.regate(now, number, &kicked);
         self.update_signals(number);
         Ok(Reply::Kicked(kicked.len() as u64))
+    }
+
+    pub(super) fn kick_tasks(
+        &mut self,
+        now: Timestamp,
+        name: &TubeName,
+        ids: &[TaskId],
+        reset_attempts: bool,
+    ) -> Result<Reply> {
+        let number = self.number(name)?;
+        check_batch(ids.len())?;
+        let mut kicked = Vec::new();
+        let mut outcomes = Vec::with_capacity(ids.len());
+        for id in ids {
+            let state = self.tubes[number].tasks.get(*id).map(Slot::state);
+            outcomes.push(match state {
+                Some(State::Buried) => {
+                    self.kick_one(now, number, *id, reset_attempts);
+                    kicked.push(*id);
+                    Outcome::Done(None)
+                }
+                Some(_) => Outcome::Stale,
+                None => Outcome::Missing,
+            });
+        }
+        self.regate(now, number, &kicked);
+        self.update_signals(number);
+        Ok(Reply::Finished(outcomes))
+    }
+
+    fn kick_one(&mut self, now: Timestamp, number: u32, id: TaskId, reset_attempts: bool) {
+        debug_assert_eq!(state::next(Some(State::Buried), Event::Kick), Some(State::Ready));
+        self.note(number, id);
+        let tube = self.tubes.get_mut(number).expect("the caller looked the tube up");
+        tube.tasks.update(id, &mut self.shared, |slot| {
+            slot.state = SlotState::Ready(now);
+            if reset_attempts {
+                slot.attempts = 0;
+            }
+        });
+        tube.calls().kick += 1;
     }
 
     pub(super) fn release_all(&mut self, now: Timestamp, name: &TubeName) -> Result<Reply> {
@@ -266,20 +348,37 @@ impl Machine {
 
 /// How a delivery ends without ack.
 #[derive(Clone, Copy)]
-pub(super) struct ReleaseMode {
+pub(super) struct ReleaseMode<'a> {
     pub delay: Span,
     /// Whether it counts as an attempt.
     pub counted: bool,
     /// Whether the lease expired, instead of a release.
     pub lease_over: bool,
+    /// What went wrong, if it failed.
+    pub error: Option<&'a str>,
 }
 
-impl ReleaseMode {
+impl ReleaseMode<'_> {
+    /// As by `release_all`.
+    pub const RELEASE: ReleaseMode<'static> =
+        ReleaseMode { delay: Span::ZERO, counted: true, lease_over: false, error: None };
     /// As at the end of a session.
-    pub const RELEASE: ReleaseMode =
-        ReleaseMode { delay: Span::ZERO, counted: true, lease_over: false };
+    pub const SESSION_OVER: ReleaseMode<'static> =
+        ReleaseMode { error: Some(SESSION_ENDED), ..ReleaseMode::RELEASE };
     /// As at the end of a lease.
-    pub const LEASE_OVER: ReleaseMode = ReleaseMode { lease_over: true, ..ReleaseMode::RELEASE };
+    pub const LEASE_OVER: ReleaseMode<'static> =
+        ReleaseMode { lease_over: true, error: Some(LEASE_EXPIRED), ..ReleaseMode::RELEASE };
+}
+
+impl Finish {
+    /// Whether the task is buried.
+    fn buries(&self) -> bool {
+        match self {
+            Finish::Bury => true,
+            Finish::Fail(fail) => fail.then == AfterFailure::Bury,
+            _ => false,
+        }
+    }
 }
 
 pub(super) fn check_batch(size: usize) -> Result<()> {

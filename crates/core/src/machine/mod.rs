@@ -106,6 +106,9 @@ impl Machine {
             Command::Take(take) => self.take(now, &take),
             Command::Finish { tube, items, show } => self.finish(now, &tube, &items, show),
             Command::Kick { tube, count } => self.kick(now, &tube, count),
+            Command::KickTasks { tube, ids, reset_attempts } => {
+                self.kick_tasks(now, &tube, &ids, reset_attempts)
+            }
             Command::Delete { tube, ids, show } => self.delete(now, &tube, &ids, show),
             Command::Peek { tube, ids } => self.peek(now, &tube, &ids),
             Command::Deliveries { tube, count } => self.deliveries(now, &tube, count),

@@ -69,7 +69,8 @@ impl Machine {
         slot.noted = batch;
         let state = slot.state();
         debug_assert_eq!(state::next(None, put_event(state)), Some(state));
-        tube.tasks.insert(DetachedTask { slot, subqueue, semaphore_priority }, &mut self.shared);
+        let detached = DetachedTask { slot, subqueue, semaphore_priority, failures: None };
+        tube.tasks.insert(detached, &mut self.shared);
         self.journal.push(|| Entry::Task { tube: number, id, before: None });
         Placed { id, state }
     }

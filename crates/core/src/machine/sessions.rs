@@ -65,7 +65,7 @@ impl Machine {
         let last = (id, u32::MAX, TaskId(u64::MAX));
         let held: Vec<_> = self.shared.held.range(first..=last).copied().collect();
         for (_, number, task) in &held {
-            self.give_back(now, *number, *task, ReleaseMode::RELEASE);
+            self.give_back(now, *number, *task, ReleaseMode::SESSION_OVER);
             self.update_signals(*number);
         }
         for of_tube in held.chunk_by(|a, b| a.1 == b.1) {

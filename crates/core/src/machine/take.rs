@@ -63,6 +63,7 @@ impl Machine {
                 start: now,
                 until,
                 explicit: take.lease.is_some(),
+                worker: take.worker.clone(),
             }));
         });
         tube.calls().take += 1;

@@ -39,9 +39,7 @@ impl Machine {
             }
         }
         let record = |slot: &Slot| {
-            let (subqueue, priority) =
-                (tube.tasks.subqueue_of(slot), tube.tasks.semaphore_priority(slot.id));
-            let mut record = slot.record(subqueue, priority, self.wall_ahead);
+            let mut record = tube.tasks.record(slot, self.wall_ahead);
             if let Some(delivery) = slot.delivery() {
                 record.given_back(delivery.start, tube.options.attempts_max);
             }
@@ -80,9 +78,10 @@ impl Machine {
             let id = record.id;
             let (subqueue, semaphore_priority) =
                 (record.subqueue.clone(), record.semaphore_priority);
+            let failures = record.failures.clone();
             let mut slot = Slot::from_record(record, self.wall_ahead);
             slot.noted = batch;
-            let detached = DetachedTask { slot, subqueue, semaphore_priority };
+            let detached = DetachedTask { slot, subqueue, semaphore_priority, failures };
             let tube = self.tubes.get_mut(number).expect("the tube was just looked up");
             tube.tasks.insert(detached, &mut self.shared);
             self.journal.push(|| Entry::Task { tube: number, id, before: None });

@@ -1,5 +1,7 @@
 //! Builds tasks for replies.
 
+use std::sync::Arc;
+
 use crate::command::Reply;
 use crate::error::{Error, Result};
 use crate::limits::BATCH_BYTES_MAX;
@@ -26,6 +28,11 @@ impl Tube {
         let slot = self.tasks.get(id)?;
         let ready_since = slot.delivery().map(|delivery| delivery.since);
         Some(self.view_found(now, slot, ready_since))
+    }
+
+    /// The worker that holds a task, if it gave its name.
+    fn worker(&self, id: TaskId) -> Option<Arc<str>> {
+        self.tasks.get(id)?.delivery()?.worker.clone()
     }
 
     /// A task that was looked up. Runs for every taken task, so it neither looks it up again nor
@@ -94,6 +101,8 @@ fn view_slot(slot: &Slot, state: State, reason: Reason) -> Task {
         subqueue: None,
         semaphore_priority: None,
         session: delivery.and_then(|delivery| delivery.session),
+        worker: None,
+        failures: None,
         lease: delivery.map(|delivery| delivery.lease),
         lease_until: delivery.map(|delivery| delivery.until),
         reason,
@@ -108,7 +117,9 @@ impl Machine {
         tube.check_shown(ids.iter().copied())?;
         let view = |id: &TaskId| {
             let semaphore_priority = tube.tasks.semaphore_priority(*id);
-            Some(Task { semaphore_priority, ..tube.view_with_due(now, *id)? })
+            let (worker, failures) = (tube.worker(*id), tube.tasks.failures(*id).cloned());
+            let task = tube.view_with_due(now, *id)?;
+            Some(Task { semaphore_priority, worker, failures, ..task })
         };
         Ok(Reply::Tasks(ids.iter().filter_map(view).collect()))
     }
@@ -121,6 +132,7 @@ impl Machine {
     ) -> Result<Reply> {
         let tube = &self.tubes[self.number(name)?];
         let tasks = tube.tasks.taken().take(count).filter_map(|id| tube.view_with_due(now, id));
-        Ok(Reply::Tasks(tasks.map(|task| Task { body: None, ..task }).collect()))
+        let show = |task: Task| Task { body: None, worker: tube.worker(task.id), ..task };
+        Ok(Reply::Tasks(tasks.map(show).collect()))
     }
 }

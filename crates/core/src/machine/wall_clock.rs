@@ -90,8 +90,11 @@ impl Machine {
 fn show_task(task: &mut Task, by: i64) {
     show(&mut task.created, by);
     show(&mut task.expires, by);
-    let Task { due, start, previous_start, lease_until, reason, .. } = task;
+    let Task { due, start, previous_start, lease_until, reason, failures, .. } = task;
     show_all([due, start, previous_start, lease_until], by);
+    if let Some(failures) = failures {
+        *failures = failures.moved(by);
+    }
     if let Reason::NotDue(due) = reason {
         show(due, by);
     }

@@ -37,7 +37,7 @@ fn check_tube(machine: &mut Machine, now: Timestamp, name: &str) -> PropertyResu
     same("bytes", &machine.body_bytes(), &bytes)?;
     let upcoming = machine.upcoming(number, 4);
     let take_tube = tube.clone();
-    let take = Take { tube, count: 4, session: None, lease: None, wait: Span::ZERO };
+    let take = Take { tube, count: 4, session: None, lease: None, worker: None, wait: Span::ZERO };
     let Ok(Reply::Taken(tasks)) = machine.apply(now, Command::Take(take)) else {
         return Err("take failed".into());
     };
@@ -76,7 +76,7 @@ fn tasks_behind_a_running_task_are_upcoming() {
     let tasks = (0..30).map(task).collect();
     let put = Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO };
     machine.apply(Timestamp::EPOCH, put).unwrap();
-    let take = Take { tube, count: 2, session: None, lease: None, wait: Span::ZERO };
+    let take = Take { tube, count: 2, session: None, lease: None, worker: None, wait: Span::ZERO };
     machine.apply(Timestamp::EPOCH, Command::Take(take)).unwrap();
     // The head of `c` can be taken now; 0 and 1 run, behind them are 3 and 4.
     let upcoming = machine.upcoming(0, 8);

@@ -64,7 +64,7 @@ fn put(machine: &mut Machine, tube: &TubeName, shape: impl Fn(&mut NewTask, usiz
 /// Takes at `micros`; returns the number of tasks.
 fn take(machine: &mut Machine, micros: i64, tube: &TubeName, count: usize) -> usize {
     let tube = tube.clone();
-    let take = Take { tube, count, session: None, lease: None, wait: Span::ZERO };
+    let take = Take { tube, count, session: None, lease: None, worker: None, wait: Span::ZERO };
     match machine.apply(Timestamp::from_micros(micros), Command::Take(take)) {
         Ok(Reply::Taken(tasks)) => tasks.len(),
         other => panic!("{other:?}"),

@@ -190,6 +190,7 @@ fn expected(task: &Task, written: &Record) -> Record {
         previous_start: task.previous_start,
         subqueue: task.subqueue.clone(),
         semaphore_priority: None,
+        failures: task.failures.clone(),
         body_bytes: task.body.as_ref().map_or(0, Body::bytes),
         body: task.body.clone(),
     }
@@ -300,7 +301,7 @@ fn a_restored_task_uses_up_its_id() {
 fn a_touch_is_stored() {
     let (mut store, tube) = Store::with_task();
     let finish = Finish::Touch(Span::from_micros(1));
-    store.write([take(&tube), finish_first(&tube, finish)]);
+    store.write([take(&tube), finish_first(&tube, finish.clone())]);
     store.compare(false);
     assert_eq!(store.disk.tasks[&(0, TaskId(0))].expires, Timestamp::from_micros(11));
 }
@@ -311,7 +312,7 @@ fn an_attempt_is_stored() {
     let (mut store, tube) = Store::with_task();
     let finish = Finish::Release { delay: Span::ZERO, counted: true };
     for attempts in 1..=2 {
-        store.write([take(&tube), finish_first(&tube, finish)]);
+        store.write([take(&tube), finish_first(&tube, finish.clone())]);
         assert_eq!(store.disk.tasks[&(0, TaskId(0))].attempts, attempts);
     }
 }
@@ -345,7 +346,14 @@ fn put(tube: &TubeName, ttl: Option<Span>) -> Command {
 
 fn take(tube: &TubeName) -> Command {
     let tube = tube.clone();
-    Command::Take(Take { tube, count: 1, session: None, lease: None, wait: Span::ZERO })
+    Command::Take(Take {
+        tube,
+        count: 1,
+        session: None,
+        lease: None,
+        worker: None,
+        wait: Span::ZERO,
+    })
 }
 
 fn finish_first(tube: &TubeName, finish: Finish) -> Command {

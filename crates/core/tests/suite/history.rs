@@ -273,7 +273,7 @@ fn cause(
     match command {
         Command::Take(_) => Some(Event::Take),
         Command::Finish { items, .. } => finished(now, old, new, given_back, items.first()?),
-        Command::Kick { .. } => Some(Event::Kick),
+        Command::Kick { .. } | Command::KickTasks { .. } => Some(Event::Kick),
         Command::Delete { .. } => Some(Event::Delete),
         Command::ReleaseAll { .. } => Some(given_back),
         Command::LeaveSession { session } | Command::JoinSession { session, create: true } => {
@@ -294,22 +294,30 @@ fn finished(
     let holds = match item.holder {
         Holder::Lease(lease) => old.lease == Some(lease),
         Holder::Session(session) => old.session == Some(session),
-        Holder::Any => old.state == State::Taken || item.finish == Finish::Bury,
+        Holder::Any => old.state == State::Taken || buries(&item.finish),
     };
     let in_time = old.lease_until.is_none_or(|until| until > now);
     if item.id != old.id || !holds || !(in_time || item.holder == Holder::Any) {
         return None;
     }
-    Some(match item.finish {
+    Some(match &item.finish {
         Finish::Ack => Event::Ack,
-        Finish::Bury => Event::Bury,
+        finish if buries(finish) => Event::Bury,
         Finish::Touch(_) => Event::Touch,
-        Finish::Release { .. } if given_back == Event::DeadLetter => Event::DeadLetter,
+        _ if given_back == Event::DeadLetter => Event::DeadLetter,
         Finish::Release { delay, .. } if delay.is_zero() => Event::Release,
         // Kinds without times ignore the delay.
-        Finish::Release { .. } if new?.state == State::Ready => Event::Release,
-        Finish::Release { .. } => Event::ReleaseDelayed,
+        _ if new?.state == State::Ready => Event::Release,
+        _ => Event::ReleaseDelayed,
     })
+}
+
+fn buries(finish: &Finish) -> bool {
+    match finish {
+        Finish::Bury => true,
+        Finish::Fail(fail) => fail.then == AfterFailure::Bury,
+        _ => false,
+    }
 }
 
 fn ticked(now: Timestamp, old: &Task, given_back: Event) -> Option<Event> {

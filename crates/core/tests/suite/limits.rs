@@ -14,7 +14,14 @@ fn a_batch_has_a_maximum_size() {
         let task = NewTask::new(Body::new(b"x"));
         let ids: Vec<_> = (0..count as u64).map(TaskId).collect();
         let item = |id: &TaskId| FinishItem { id: *id, holder: Holder::Any, finish: Finish::Ack };
-        let take = Take { tube: tube.clone(), count, session: None, lease: None, wait: Span::ZERO };
+        let take = Take {
+            tube: tube.clone(),
+            count,
+            session: None,
+            lease: None,
+            worker: None,
+            wait: Span::ZERO,
+        };
         let commands = [
             Command::Put { tube: tube.clone(), tasks: vec![task; count], wait: Span::ZERO },
             Command::Take(take),
@@ -50,8 +57,14 @@ fn a_reply_has_a_maximum_size() {
     assert!(machine.apply(NOW, peek(&[0, 1])).is_ok());
     assert!(matches!(machine.apply(NOW, peek(&[0, 0, 0])), Err(Error::TooLarge { .. })));
     for expected in [2, 1, 0] {
-        let take =
-            Take { tube: tube.clone(), count: 10, session: None, lease: None, wait: Span::ZERO };
+        let take = Take {
+            tube: tube.clone(),
+            count: 10,
+            session: None,
+            lease: None,
+            worker: None,
+            wait: Span::ZERO,
+        };
         match machine.apply(NOW, Command::Take(take)) {
             Ok(Reply::Taken(tasks)) => assert_eq!(tasks.len(), expected),
             other => panic!("{other:?}"),

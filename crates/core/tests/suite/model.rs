@@ -63,19 +63,22 @@ impl Model {
             Command::Take(take) => self.take(&take),
             Command::Finish { tube, items, .. } => self.finish(&tube, &items),
             Command::Kick { tube, count } => Ok(self.tube(&tube)?.kick(now, count)),
+            Command::KickTasks { tube, ids, reset_attempts } => {
+                Ok(self.tube(&tube)?.kick_tasks(now, &ids, reset_attempts))
+            }
             Command::Delete { tube, ids, .. } => {
                 let tube = self.tube(&tube)?;
                 Ok(Reply::Finished(ids.iter().map(|id| tube.delete(*id)).collect()))
             }
             Command::Peek { tube, ids } => {
                 let tube = self.tube(&tube)?;
-                Ok(Reply::Tasks(ids.iter().filter_map(|id| tube.view_with_due(now, *id)).collect()))
+                Ok(Reply::Tasks(ids.iter().filter_map(|id| tube.view_whole(now, *id)).collect()))
             }
             Command::Deliveries { tube, count } => {
                 let tube = self.tube(&tube)?;
                 let taken = tube.entries.iter().filter(|entry| entry.task.state == State::Taken);
                 let tasks =
-                    taken.filter_map(|entry| tube.view_with_due(now, entry.task.id)).take(count);
+                    taken.filter_map(|entry| tube.view_held(now, entry.task.id)).take(count);
                 Ok(Reply::Tasks(tasks.map(|task| Task { body: None, ..task }).collect()))
             }
             Command::List(list) => {
@@ -88,7 +91,7 @@ impl Model {
             }
             Command::ReleaseAll { tube } => {
                 let tube = self.tube(&tube)?;
-                tube.release_where(now, |task| task.state == State::Taken);
+                tube.release_where(now, None, |task| task.state == State::Taken);
                 Ok(Reply::Nothing)
             }
             Command::JoinSession { session, create } => self.join(session, create),
@@ -176,6 +179,7 @@ impl Model {
             entry.task.state = State::Taken;
             entry.task.start = Some(now);
             entry.task.session = take.session;
+            entry.worker = take.worker.clone();
             entry.task.lease = Some(Lease(lease));
             entry.task.lease_until =
                 Some(if until_ttl { until.min(entry.task.expires) } else { until });
@@ -244,7 +248,8 @@ impl Model {
         self.sessions.retain(|session| session.id != id);
         let mut given_back = 0;
         for tube in &mut self.tubes {
-            given_back += tube.release_where(self.now, |task| task.session == Some(id));
+            given_back += tube
+                .release_where(self.now, Some("session ended"), |task| task.session == Some(id));
         }
         given_back
     }
@@ -276,7 +281,7 @@ impl Model {
         self.sessions.clear();
         self.session_ttr = Span::ZERO;
         for tube in &mut self.tubes {
-            tube.release_where(self.now, |task| task.state == State::Taken);
+            tube.release_where(self.now, None, |task| task.state == State::Taken);
             tube.calls = Calls::default();
             tube.done = 0;
             if tube.options.temporary {

@@ -89,7 +89,11 @@ impl Steps {
             }
             24..46 => self.take(tube),
             46..66 => self.finish(),
-            66..70 => Command::Kick { tube, count: self.rng.u64(..4) },
+            66..69 => Command::Kick { tube, count: self.rng.u64(..4) },
+            69 => {
+                let (ids, reset_attempts) = (self.ids(), self.rng.bool());
+                Command::KickTasks { tube, ids, reset_attempts }
+            }
             70..73 => Command::Delete { tube, ids: self.ids(), show: true },
             73..75 => Command::Peek { tube, ids: self.ids() },
             75 => Command::Deliveries { tube, count: self.rng.usize(..4) },
@@ -169,6 +173,7 @@ impl Steps {
             count: self.count(),
             session: self.some(Self::session),
             lease: self.some(Self::span),
+            worker: self.some(|steps| Arc::from(["w:1:a", "w:2:b"][steps.rng.usize(..2)])),
             wait: Span::ZERO,
         })
     }
@@ -205,9 +210,17 @@ impl Steps {
             0..3 => Finish::Ack,
             3..6 => Finish::Release { delay: Span::ZERO, counted: self.rng.u8(..4) > 0 },
             6 => Finish::Release { delay: self.span(), counted: self.rng.bool() },
-            7 => Finish::Bury,
+            7 if self.rng.bool() => Finish::Bury,
+            7 => self.fail(),
+            8 if self.rng.bool() => self.fail(),
             _ => Finish::Touch(self.span()),
         }
+    }
+
+    fn fail(&mut self) -> Finish {
+        let error = ["no route", "é", ""][self.rng.usize(..3)];
+        let delay = self.some(Self::span).filter(|_| self.rng.bool()).or(Some(Span::ZERO));
+        Finish::fail(error, delay.filter(|_| self.rng.u8(..4) > 0))
     }
 
     fn options(&mut self) -> TubeOptions {

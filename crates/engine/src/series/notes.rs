@@ -113,6 +113,7 @@ impl Notes {
                 Note::Finish(find(tube), begin..self.finishes.len())
             }
             Command::Kick { tube, .. }
+            | Command::KickTasks { tube, .. }
             | Command::Delete { tube, .. }
             | Command::Truncate { tube }
             | Command::ReleaseAll { tube } => Note::Changes(find(tube)),
@@ -136,9 +137,10 @@ impl Notes {
 
 impl NotedFinish {
     fn of(item: &FinishItem) -> Self {
-        let ending = match item.finish {
+        let ending = match &item.finish {
             Finish::Ack => Some(Ending::Acked),
             Finish::Release { .. } | Finish::Bury => Some(Ending::Returned),
+            Finish::Fail(_) => Some(Ending::Failed),
             Finish::Touch(_) => None,
         };
         NotedFinish { id: item.id, ending }

@@ -46,7 +46,6 @@ pub(super) enum Ending {
     /// Its task is done.
     Acked,
     /// It failed.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no command fails a delivery yet"))]
     Failed,
     /// It ended without a result.
     Returned,

@@ -290,13 +290,13 @@ pub fn put(name: &str, payloads: &[u8], wait: Span) -> Command {
 }
 
 pub fn take(name: &str, count: usize, wait: Span) -> Command {
-    Command::Take(Take { tube: tube(name), count, session: None, lease: None, wait })
+    Command::Take(Take { tube: tube(name), count, session: None, lease: None, worker: None, wait })
 }
 
 pub fn finish(name: &str, tasks: &[Task], finish: Finish) -> Command {
     let items = tasks.iter().map(|task| {
         let holder = Holder::Lease(task.lease.unwrap());
-        FinishItem { id: task.id, holder, finish }
+        FinishItem { id: task.id, holder, finish: finish.clone() }
     });
     Command::Finish { tube: tube(name), items: items.collect(), show: true }
 }

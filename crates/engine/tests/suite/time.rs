@@ -37,7 +37,8 @@ async fn an_expired_lease_serves_the_next_take() {
     let fixture = Fixture::new().await;
     fixture.put("mail", &[1]).await;
     let lease = Some(Span::from_secs(3));
-    let with_lease = Take { tube: tube("mail"), count: 1, session: None, lease, wait: Span::ZERO };
+    let with_lease =
+        Take { tube: tube("mail"), count: 1, session: None, lease, worker: None, wait: Span::ZERO };
     let first = taken(fixture.run(Command::Take(with_lease)).await);
     let waiting = fixture.submit(vec![take("mail", 1, MINUTE)]);
     fixture.idle().await;

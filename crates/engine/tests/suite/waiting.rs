@@ -219,6 +219,7 @@ async fn the_end_of_a_session_wakes_another_one() {
         count: 1,
         session: Some(session),
         lease: None,
+        worker: None,
         wait: Span::ZERO,
     };
     assert_eq!(taken(fixture.run(Command::Take(of_session.clone())).await).len(), 1);

@@ -52,7 +52,14 @@ async fn leases_waits_and_delays_keep_their_length() {
         let fixture = Fixture::new().await;
         put_task(&fixture, |_| {}).await;
         let lease = Some(MINUTE);
-        let held = Take { tube: tube("mail"), count: 1, session: None, lease, wait: Span::ZERO };
+        let held = Take {
+            tube: tube("mail"),
+            count: 1,
+            session: None,
+            lease,
+            worker: None,
+            wait: Span::ZERO,
+        };
         let held = taken(fixture.run(Command::Take(held)).await);
         put_task(&fixture, |task| task.delay = Some(MINUTE)).await;
         put_task(&fixture, |task| (task.ttl, task.delay) = (Some(MINUTE), Some(MINUTE))).await;

@@ -31,6 +31,7 @@ const TICK: u64 = 16;
 const SEMAPHORE: u64 = 17;
 const NAME: u64 = 18;
 const LIST: u64 = 19;
+const KICK_TASKS: u64 = 20;
 
 pub(super) fn write(out: &mut Out, command: &Command) {
     let number = number(command);
@@ -60,6 +61,9 @@ pub(super) fn write(out: &mut Out, command: &Command) {
         }
         Command::Kick { tube, count } => {
             row.tube(tube).uint(*count);
+        }
+        Command::KickTasks { tube, ids, reset_attempts } => {
+            row.tube(tube).list(ids, write_id).bool(*reset_attempts);
         }
         Command::Delete { tube, ids, show } => {
             row.tube(tube).list(ids, write_id).bool(*show);
@@ -101,6 +105,7 @@ const fn number(command: &Command) -> u64 {
         Command::Take(_) => TAKE,
         Command::Finish { .. } => FINISH,
         Command::Kick { .. } => KICK,
+        Command::KickTasks { .. } => KICK_TASKS,
         Command::Delete { .. } => DELETE,
         Command::Peek { .. } => PEEK,
         Command::Deliveries { .. } => DELIVERIES,
@@ -138,6 +143,11 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<Command> {
             Command::Finish { tube: row.tube()?, items: row.rows(read_item)?, show: row.bool()? }
         }
         KICK => Command::Kick { tube: row.tube()?, count: row.uint()? },
+        KICK_TASKS => Command::KickTasks {
+            tube: row.tube()?,
+            ids: row.values(read_id)?,
+            reset_attempts: row.bool()?,
+        },
         DELETE => {
             Command::Delete { tube: row.tube()?, ids: row.values(read_id)?, show: row.bool()? }
         }
@@ -160,7 +170,8 @@ fn write_take(row: &mut RowWriter<'_>, take: &Take) {
         .uint(take.count as u64)
         .span(take.wait)
         .optional(take.lease, write_span)
-        .optional(take.session, write_session);
+        .optional(take.session, write_session)
+        .optional(take.worker.as_deref(), pack::str);
 }
 
 fn read_take(row: &mut RowReader<'_, '_>) -> RowResult<Take> {
@@ -170,6 +181,7 @@ fn read_take(row: &mut RowReader<'_, '_>) -> RowResult<Take> {
         wait: row.span()?,
         lease: row.optional_span()?,
         session: row.optional_session()?,
+        worker: row.optional_key()?,
     })
 }
 
@@ -217,16 +229,18 @@ const ACK: u64 = 0;
 const RELEASE: u64 = 1;
 const BURY: u64 = 2;
 const TOUCH: u64 = 3;
+const FAIL: u64 = 4;
 
 /// An item: its id, the finish, the holder, and the parameters of the finish.
 fn write_item(out: &mut Out, item: &FinishItem) {
     let mut row = RowWriter::begin(out);
     row.uint(item.id.0);
-    row.uint(match item.finish {
+    row.uint(match &item.finish {
         Finish::Ack => ACK,
         Finish::Release { .. } => RELEASE,
         Finish::Bury => BURY,
         Finish::Touch(_) => TOUCH,
+        Finish::Fail(_) => FAIL,
     });
     // A lease is a number, a session is binary, any holder is nil.
     match item.holder {
@@ -234,9 +248,11 @@ fn write_item(out: &mut Out, item: &FinishItem) {
         Holder::Session(session) => row.session(session),
         Holder::Any => row.optional(None::<u64>, pack::uint),
     };
-    match item.finish {
-        Finish::Release { delay, counted } => row.span(delay).bool(counted),
-        Finish::Touch(more) => row.span(more),
+    match &item.finish {
+        Finish::Release { delay, counted } => row.span(*delay).bool(*counted),
+        Finish::Touch(more) => row.span(*more),
+        // The delay is nil for a task that is buried.
+        Finish::Fail(fail) => row.text(&fail.error).optional(fail.then.delay(), write_span),
         Finish::Ack | Finish::Bury => &mut row,
     };
     row.end();
@@ -251,6 +267,7 @@ fn read_item(row: &mut RowReader<'_, '_>) -> RowResult<FinishItem> {
         RELEASE => Finish::Release { delay: row.span()?, counted: row.bool()? },
         BURY => Finish::Bury,
         TOUCH => Finish::Touch(row.span()?),
+        FAIL => Finish::fail(row.text()?, row.optional_span()?),
         _ => return Err(RowError("a way to finish that this version does not know")),
     };
     Ok(FinishItem { id, holder, finish })

@@ -1,6 +1,6 @@
 //! Encodes and decodes tasks, new ones and those in replies.
 
-use taskyard_core::{Body, Lease, NewTask, Priority, Reason, State, Task, TaskId};
+use taskyard_core::{Body, Failures, Lease, NewTask, Priority, Reason, State, Task, TaskId};
 
 use super::row::{
     RowError, RowReader, RowResult, RowWriter, write_session, write_span, write_time,
@@ -118,6 +118,7 @@ pub(super) fn write(out: &mut Out, task: &Task) {
         .optional(task.due, write_time)
         .optional(task.subqueue.as_deref(), pack::str)
         .optional(task.semaphore_priority, write_priority)
+        .optional(task.failures.as_ref(), |out, failures| pack::bin(out, failures.as_bytes()))
         .end();
 }
 
@@ -138,6 +139,8 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<Task> {
         subqueue: None,
         semaphore_priority: None,
         session: None,
+        worker: None,
+        failures: None,
         lease: None,
         lease_until: None,
     };
@@ -146,7 +149,20 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<Task> {
     task.due = row.optional_time()?;
     task.subqueue = row.optional_key()?;
     task.semaphore_priority = read_priority(row)?;
+    task.failures = read_failures(row)?;
     Ok(task)
+}
+
+fn read_failures(row: &mut RowReader<'_, '_>) -> RowResult<Option<Failures>> {
+    match row.value()? {
+        Value::Bin(bytes) | Value::Str(bytes) => {
+            let damaged = RowError("the failures of a task are damaged");
+            Failures::from_bytes(bytes).map(Some).ok_or(damaged)
+        }
+        // In a task as Tarantool stores it, this field is the number of its tube.
+        Value::Nil | Value::Uint(_) => Ok(None),
+        _ => Err(RowError("not the failures of a task")),
+    }
 }
 
 /// The fields that a task has only while it is taken.
@@ -156,6 +172,7 @@ fn write_delivery(out: &mut Out, task: &Task) {
         .optional(task.lease_until, write_time)
         .optional(task.start, write_time)
         .optional(task.session, write_session)
+        .optional(task.worker.as_deref(), pack::str)
         .end();
 }
 
@@ -164,6 +181,15 @@ fn read_delivery(row: &mut RowReader<'_, '_>, task: &mut Task) -> RowResult<()> 
     task.lease_until = row.optional_time()?;
     task.start = row.optional_time()?;
     task.session = row.optional_session()?;
+    task.worker = match row.value()? {
+        Value::Str(name) => {
+            let name = std::str::from_utf8(name).map_err(|_| RowError("a text is not UTF-8"))?;
+            Some(name.into())
+        }
+        // In a delivery as Tarantool stores it, this field is the number of its tube.
+        Value::Nil | Value::Uint(_) => None,
+        _ => return Err(RowError("not the name of a worker")),
+    };
     Ok(())
 }
 
@@ -179,8 +205,8 @@ pub(super) fn read_delivered(row: &mut RowReader<'_, '_>) -> RowResult<Vec<Task>
             // In Tarantool this field is since when the task was ready, if that is not since its
             // put.
             task.due = task.due.or(Some(task.created));
-            // Only a peek shows it.
-            task.semaphore_priority = None;
+            // Only a peek shows them.
+            (task.semaphore_priority, task.worker, task.failures) = (None, None, None);
             tasks.push(task);
         }
         Ok(tasks)

@@ -36,12 +36,20 @@ fn put_command(tasks: Vec<NewTask>, wait: Span) -> Command {
 
 /// Takes from the tube `t`.
 fn take_command(count: usize, wait: Span) -> Command {
-    Command::Take(Take { tube: tube(), count, session: Some(SESSION), lease: None, wait })
+    Command::Take(Take {
+        tube: tube(),
+        count,
+        session: Some(SESSION),
+        lease: None,
+        worker: None,
+        wait,
+    })
 }
 
 /// Finishes these tasks of the tube `t`.
 fn finish_command(ids: &[u64], holder: Holder, finish: Finish) -> Command {
-    let items = ids.iter().map(|id| FinishItem { id: TaskId(*id), holder, finish }).collect();
+    let items = ids.iter().map(|id| FinishItem { id: TaskId(*id), holder, finish: finish.clone() });
+    let items = items.collect();
     Command::Finish { tube: tube(), items, show: true }
 }
 

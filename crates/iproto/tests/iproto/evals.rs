@@ -167,7 +167,7 @@ fn a_global_name_for_a_tube() {
 fn methods_of_a_tube() {
     let take = || {
         let (tube, session) = (tube("t"), Some(SESSION));
-        let take = Take { tube, count: 1, session, lease: None, wait: Span::ZERO };
+        let take = Take { tube, count: 1, session, lease: None, worker: None, wait: Span::ZERO };
         call("take", Command::Take(take), ReplyForm::Task)
     };
     for expression in [

@@ -182,8 +182,16 @@ fn listed() -> impl Strategy<Value = ListedTask> {
 }
 
 fn take() -> impl Strategy<Value = Take> {
-    (tube(), any::<usize>(), option::of(session()), option::of(span()), span())
-        .prop_map(|(tube, count, session, lease, wait)| Take { tube, count, session, lease, wait })
+    (tube(), any::<usize>(), option::of(session()), option::of(span()), span()).prop_map(
+        |(tube, count, session, lease, wait)| Take {
+            tube,
+            count,
+            session,
+            lease,
+            worker: None,
+            wait,
+        },
+    )
 }
 
 pub fn command() -> impl Strategy<Value = Command> {
@@ -273,6 +281,8 @@ fn task() -> impl Strategy<Value = Task> {
                 subqueue,
                 semaphore_priority,
                 session,
+                worker: None,
+                failures: None,
                 lease: lease.map(Lease),
                 lease_until,
                 reason,

@@ -1,4 +1,4 @@
-//! Endpoints that end deliveries: ack, release, bury, touch, and several of these at once.
+//! Endpoints that end deliveries: ack, release, bury, fail, touch, and several of these at once.
 
 use axum::extract::State;
 use axum::http::Method;
@@ -6,7 +6,8 @@ use axum::response::Response;
 use taskyard_core::{Command, Reply};
 use taskyard_wire::Code;
 use taskyard_wire::http::{
-    AckRequest, FinishAnswer, FinishRequest, Form, ReleaseRequest, TouchRequest,
+    AckRequest, BuryRequest, FailRequest, FinishAnswer, FinishRequest, Form, ReleaseRequest,
+    TouchRequest,
 };
 
 use super::described::ToSchema;
@@ -23,11 +24,24 @@ pub(crate) fn routes() -> Vec<Route> {
     let ack = ("ack", "Mark tasks as done: they are removed");
     let bury = ("bury", "Set tasks aside until they are kicked");
     let release = ("release", "Return tasks to the tube");
+    let fail =
+        ("fail", "Report that deliveries failed: the error is kept, the tasks are tried again");
     let touch = ("touch", "Extend the leases of tasks");
     let finish = ("finish", "End several deliveries in different ways, in one step");
     vec![
         finishes::<AckRequest>(Route::new(post.clone(), "/v1/tubes/{tube}/ack", ack, self::ack)),
-        finishes::<AckRequest>(Route::new(post.clone(), "/v1/tubes/{tube}/bury", bury, self::bury)),
+        finishes::<BuryRequest>(Route::new(
+            post.clone(),
+            "/v1/tubes/{tube}/bury",
+            bury,
+            self::bury,
+        )),
+        finishes::<FailRequest>(Route::new(
+            post.clone(),
+            "/v1/tubes/{tube}/fail",
+            fail,
+            self::fail,
+        )),
         finishes::<ReleaseRequest>(Route::new(
             post.clone(),
             "/v1/tubes/{tube}/release",
@@ -63,16 +77,25 @@ async fn ack(
     Json(request): Json<AckRequest>,
 ) -> Result<Response, Refusal> {
     let show = request.show;
-    end(&app, request.into_ack(tube)?, show).await
+    end(&app, request.into_command(tube)?, show).await
 }
 
 async fn bury(
     State(app): State<SharedApp>,
     TubePath(tube): TubePath,
-    Json(request): Json<AckRequest>,
+    Json(request): Json<BuryRequest>,
 ) -> Result<Response, Refusal> {
     let show = request.show;
-    end(&app, request.into_bury(tube)?, show).await
+    end(&app, request.into_command(tube)?, show).await
+}
+
+async fn fail(
+    State(app): State<SharedApp>,
+    TubePath(tube): TubePath,
+    Json(request): Json<FailRequest>,
+) -> Result<Response, Refusal> {
+    let show = request.show;
+    end(&app, request.into_command(tube)?, show).await
 }
 
 async fn release(

@@ -15,6 +15,7 @@ mod services;
 mod stats;
 mod streamed;
 mod take;
+mod task_action;
 mod task_page;
 mod tasks;
 mod tubes;
@@ -47,6 +48,7 @@ pub(crate) fn routes() -> Vec<Route> {
         put::routes(),
         take::routes(),
         finish::routes(),
+        task_action::routes(),
         tasks::routes(),
         stats::routes(),
         series::routes(),

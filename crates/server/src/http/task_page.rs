@@ -4,7 +4,7 @@
 //! sequence of short commands, between which others run.
 
 use taskyard_core::limits::LIST_TASKS_MAX;
-use taskyard_core::{Command, Error, List, ListOrder, ListedTask, Reply, Task, TaskId};
+use taskyard_core::{Command, Error, List, ListOrder, ListedTask, Reply, Task, TaskId, TubeName};
 use taskyard_wire::http::{TaskFilter, TaskPageAnswer, cursor};
 
 use super::Refusal;
@@ -15,55 +15,79 @@ const SCANNED_MAX: usize = 5_000;
 /// Maximum number of tasks that are read with one command: their payloads are in memory at the same time.
 const PEEKED_MAX: usize = 100;
 
-/// Reads tasks until the page is full, no task follows, or enough tasks were compared.
+/// A step of a scan.
+#[derive(Default)]
+pub(super) struct ScanStep {
+    /// Where the next step begins; `None` if no task follows.
+    pub next: Option<String>,
+    /// How many tasks were compared.
+    pub scanned: u64,
+}
+
+/// Reads a page.
 pub(super) async fn read(
+    app: &App,
+    list: List,
+    filter: &TaskFilter,
+) -> Result<TaskPageAnswer, Refusal> {
+    let mut tasks = Vec::new();
+    let ScanStep { next, scanned } =
+        scan(app, list, filter, |task| tasks.push(TaskPageAnswer::task(task))).await?;
+    Ok(TaskPageAnswer { tasks, next, scanned })
+}
+
+/// Passes tasks that meet the filter to `found`, until there are as many as the list may have, no task follows, or enough tasks
+/// were compared.
+pub(super) async fn scan(
     app: &App,
     mut list: List,
     filter: &TaskFilter,
-) -> Result<TaskPageAnswer, Refusal> {
-    let limit = list.limit;
-    let mut page = TaskPageAnswer { tasks: Vec::new(), next: None, scanned: 0 };
+    mut found: impl FnMut(&Task) + Send,
+) -> Result<ScanStep, Refusal> {
+    let (limit, mut count) = (list.limit, 0);
+    let mut step = ScanStep::default();
     loop {
-        list.limit = if filter.is_empty() { limit - page.tasks.len() } else { LIST_TASKS_MAX };
+        list.limit = if filter.is_empty() { limit - count } else { LIST_TASKS_MAX };
         let Reply::Listed(listed) = app.run(Command::List(list.clone())).await? else {
             return Err(unexpected_reply());
         };
         let is_last = listed.len() < list.limit;
         for part in listed.chunks(PEEKED_MAX) {
-            let mut tasks = peek(app, &list, part).await?.into_iter().peekable();
+            let ids: Vec<TaskId> = part.iter().map(|place| place.id).collect();
+            let mut tasks = peek(app, &list.tube, &ids).await?.into_iter().peekable();
             for place in part {
                 list.order = after(list.order, place);
-                page.scanned += 1;
+                step.scanned += 1;
                 let task = tasks.next_if(|task| task.id == place.id);
                 if let Some(task) =
                     task.filter(|task| is_listed(&list, task) && filter.matches(task))
                 {
-                    page.tasks.push(TaskPageAnswer::task(&task));
+                    found(&task);
+                    count += 1;
                 }
-                if page.tasks.len() == limit {
-                    page.next = cursor(&list.order);
-                    return Ok(page);
+                if count == limit {
+                    step.next = cursor(&list.order);
+                    return Ok(step);
                 }
             }
         }
         if is_last {
-            return Ok(page);
+            return Ok(step);
         }
-        if page.scanned >= SCANNED_MAX as u64 {
-            page.next = cursor(&list.order);
-            return Ok(page);
+        if step.scanned >= SCANNED_MAX as u64 {
+            step.next = cursor(&list.order);
+            return Ok(step);
         }
     }
 }
 
-/// The tasks at these places that still exist, in this order. If they are too large for one reply, fewer at a time.
-async fn peek(app: &App, list: &List, places: &[ListedTask]) -> Result<Vec<Task>, Refusal> {
-    let mut tasks = Vec::with_capacity(places.len());
-    let ids: Vec<TaskId> = places.iter().map(|place| place.id).collect();
-    let (mut rest, mut together) = (&ids[..], ids.len());
+/// The tasks with these ids that still exist, in this order. If they are too large for one reply, fewer at a time.
+pub(super) async fn peek(app: &App, tube: &TubeName, ids: &[TaskId]) -> Result<Vec<Task>, Refusal> {
+    let mut tasks = Vec::with_capacity(ids.len().min(PEEKED_MAX));
+    let (mut rest, mut together) = (ids, PEEKED_MAX);
     while !rest.is_empty() {
         let (some, others) = rest.split_at(together.min(rest.len()));
-        match app.run(Command::Peek { tube: list.tube.clone(), ids: some.to_vec() }).await {
+        match app.run(Command::Peek { tube: tube.clone(), ids: some.to_vec() }).await {
             Ok(Reply::Tasks(some)) => {
                 tasks.extend(some);
                 rest = others;

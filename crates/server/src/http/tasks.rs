@@ -55,7 +55,7 @@ fn verbs() -> Vec<Route> {
 }
 
 /// The query parameters of a page of tasks.
-fn page_fields() -> [QueryField; 9] {
+fn page_fields() -> [QueryField; 11] {
     [
         QueryField::pattern(
             "state",
@@ -75,6 +75,11 @@ fn page_fields() -> [QueryField; 9] {
         QueryField::count("limit", "Maximum number of tasks; 100 when absent", LIST_TASKS_MAX),
         QueryField::text("match", "Only tasks whose payload contains this text; case-sensitive"),
         QueryField::text("subqueue", "Only tasks of this sub-queue"),
+        QueryField::text(
+            "worker",
+            "Only tasks that the worker of this name holds, or for which it failed last",
+        ),
+        QueryField::text("error", "Only tasks with a failure whose error contains this text"),
         QueryField::count(
             "attempts_min",
             "Only tasks with at least this many attempts",

@@ -39,12 +39,14 @@ pub(super) fn allows(grants: &Grants, call: &Call) -> bool {
     verb.zip(tube).is_some_and(|(verb, tube)| grants.allows(verb, tube.as_str()))
 }
 
-const fn verb_of_finish(finish: Finish) -> Verb {
+fn verb_of_finish(finish: &Finish) -> Verb {
     match finish {
         Finish::Ack => Verb::Ack,
         Finish::Release { .. } => Verb::Release,
         Finish::Bury => Verb::Bury,
         Finish::Touch(_) => Verb::Touch,
+        Finish::Fail(fail) if fail.then.delay().is_none() => Verb::Bury,
+        Finish::Fail(_) => Verb::Release,
     }
 }
 
@@ -60,7 +62,7 @@ fn allows_command(grants: &Grants, command: &Command) -> bool {
                 .iter()
                 .all(|item| grants.allows_any(&[verb_of_item(item), Verb::Execute], tube));
         }
-        Command::Kick { tube, .. } => (Verb::Kick, tube),
+        Command::Kick { tube, .. } | Command::KickTasks { tube, .. } => (Verb::Kick, tube),
         Command::Delete { tube, show: false, .. } => (Verb::Delete, tube),
         Command::Truncate { tube } => (Verb::Truncate, tube),
         Command::ReleaseAll { tube } => (Verb::ReleaseAll, tube),
@@ -90,9 +92,9 @@ fn allows_command(grants: &Grants, command: &Command) -> bool {
 /// The verb that ending a delivery needs. An item without a holder ends deliveries of other
 /// sessions.
 fn verb_of_item(item: &FinishItem) -> Verb {
-    match (item.holder, item.finish) {
-        (Holder::Any, Finish::Ack) => Verb::Delete,
-        (Holder::Any, Finish::Release { .. } | Finish::Touch(_)) => Verb::ReleaseAll,
-        (_, finish) => verb_of_finish(finish),
+    match (item.holder, verb_of_finish(&item.finish)) {
+        (Holder::Any, Verb::Ack) => Verb::Delete,
+        (Holder::Any, Verb::Release | Verb::Touch) => Verb::ReleaseAll,
+        (_, verb) => verb,
     }
 }

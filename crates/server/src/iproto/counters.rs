@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Every verb that is counted, and one for all others.
-const VERBS: [&str; 34] = [
+const VERBS: [&str; 35] = [
     "call",
     "put",
     "put_many",
@@ -16,6 +16,7 @@ const VERBS: [&str; 34] = [
     "release",
     "touch",
     "bury",
+    "fail",
     "kick",
     "peek",
     "delete",

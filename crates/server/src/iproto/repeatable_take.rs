@@ -37,7 +37,7 @@ impl RepeatableTake {
     /// The command for this session.
     pub fn command(&self, session: SessionId) -> Take {
         let (tube, count) = (self.tube.clone(), self.count);
-        Take { tube, count, session: Some(session), lease: None, wait: self.wait }
+        Take { tube, count, session: Some(session), lease: None, worker: None, wait: self.wait }
     }
 
     /// The same take with its remaining time.

@@ -120,7 +120,7 @@ impl Verb {
             "put" | "put_many" => Verb::Put,
             "take" | "take_many" => Verb::Take,
             "ack" | "ack_many" => Verb::Ack,
-            "release" => Verb::Release,
+            "release" | "fail" => Verb::Release,
             "touch" => Verb::Touch,
             "bury" => Verb::Bury,
             "kick" => Verb::Kick,

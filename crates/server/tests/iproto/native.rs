@@ -38,7 +38,7 @@ fn put(data: &[u8]) -> Command {
 }
 
 fn take(session: Option<SessionId>, wait: Span) -> Command {
-    Command::Take(Take { tube: mail(), count: 1, session, lease: None, wait })
+    Command::Take(Take { tube: mail(), count: 1, session, lease: None, worker: None, wait })
 }
 
 // A session ended without a request of its connection, as it does when other servers declare a

@@ -100,7 +100,14 @@ async fn take_many(server: &TestServer, name: &str, count: usize) {
         let tasks = vec![NewTask::new(Body::new(&[0xc0])); count];
         commands.push(Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO });
         let (tube, session, wait) = (tube.clone(), Some(session), Span::ZERO);
-        commands.push(Command::Take(Take { tube, count, session, lease: None, wait }));
+        commands.push(Command::Take(Take {
+            tube,
+            count,
+            session,
+            lease: None,
+            worker: None,
+            wait,
+        }));
     }
     let replies = server.engine.execute(commands).await;
     let taken = replies.iter().map(|reply| match reply {

@@ -3,6 +3,7 @@
 //! No test sleeps: a test learns from the engine that a request waits.
 
 mod access;
+mod actions;
 mod fixture;
 mod health;
 mod internal;

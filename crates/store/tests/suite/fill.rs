@@ -12,7 +12,14 @@ fn missing_tasks_are_removed_from_each_reply() {
     let tube = TubeName::new("mail").unwrap();
     let options = TubeOptions::new(Kind::Fifo);
     let tasks = (0..6).map(|n| NewTask::new(Body::new(&[n]))).collect();
-    let take = Take { tube: tube.clone(), count: 3, session: None, lease: None, wait: Span::ZERO };
+    let take = Take {
+        tube: tube.clone(),
+        count: 3,
+        session: None,
+        lease: None,
+        worker: None,
+        wait: Span::ZERO,
+    };
     let commands = vec![
         Command::CreateTube { tube: tube.clone(), options, if_not_exists: false },
         Command::Put { tube, tasks, wait: Span::ZERO },

@@ -1,5 +1,7 @@
 //! Decodes the rows of a call into replies, and collects what they say about counters and hints.
 
+use std::collections::HashMap;
+
 use taskyard_core::limits::{BATCH_BYTES_MAX, TUBES_MAX};
 use taskyard_core::{
     Command, Error, Lease, ListedTask, Outcome, Placed, Reply, SessionId, State, TaskId, TubeName,
@@ -8,14 +10,14 @@ use taskyard_core::{
 use tokio_postgres::Row;
 
 use super::calls::task_count;
-use super::codec::{self, DecodeError, RowLocation, count_from_sql, get, id_to_sql, pri_to_sql};
+use super::codec::{self, DecodeError, RowLocation, count_from_sql, get, id_to_sql};
 use super::connection::LOCKED;
 use super::counter_deltas::{CounterDeltas, TickTimes};
 use super::counters::Counters;
 use super::head_hints::TakeResult;
 use super::plan::{CallDetail, StepRequest};
 use super::semaphores;
-use super::status::{event, finished, head, outcome, put, state, take, tube_status};
+use super::status::{event, finished, head, outcome, put, state, tube_status};
 
 /// The replies of one call.
 pub(super) type Replies = Vec<Result<Reply, Error>>;
@@ -71,7 +73,7 @@ impl<'a> AnswerReader<'a> {
         let sizes = || commands.iter().map(task_count).collect::<Vec<_>>();
         match (commands, detail) {
             ([Command::Put { tube, .. }, ..], _) => self.put(tube, &sizes(), rows),
-            ([Command::Take(take), ..], _) => self.take(&take.tube, take.session, &sizes(), rows),
+            ([Command::Take(take), ..], _) => self.take(take, commands, rows),
             ([Command::Finish { tube, show, .. }, ..], CallDetail::Ack { order }) => {
                 self.ack(tube, *show, &sizes(), order, rows)
             }
@@ -109,6 +111,7 @@ impl<'a> AnswerReader<'a> {
             Command::Finish { tube, items, show } => self.finish(tube, items.len(), *show, rows)?,
             Command::Delete { tube, ids, show } => self.delete(tube, ids.len(), *show, rows)?,
             Command::Kick { tube, .. } => self.kick(tube, first(rows)?)?,
+            Command::KickTasks { tube, ids, .. } => self.kick_tasks(tube, ids, first(rows)?)?,
             Command::Peek { tube, .. } | Command::Deliveries { tube, .. } => tasks(tube, rows)?,
             Command::List(list) => listed(&list.tube, rows)?,
             Command::Truncate { tube } => {
@@ -180,50 +183,6 @@ impl<'a> AnswerReader<'a> {
         self.deltas.of(codec::number(row, 1)?).calls.put += count;
         self.deltas.ready(tube, ready);
         Ok(replies)
-    }
-
-    fn take(
-        &mut self,
-        tube: &TubeName,
-        session: Option<SessionId>,
-        counts: &[usize],
-        rows: &[Row],
-    ) -> Result<Replies, DecodeError> {
-        let mut tasks = Vec::with_capacity(rows.len());
-        let (mut sweep, mut more) = (None, false);
-        for row in rows {
-            match (get::<i16>(row, 0)?, session) {
-                (take::DELIVERY, _) => {}
-                (tube_status::SESSION_UNKNOWN, Some(session)) => {
-                    return Ok(vec![Err(Error::SessionUnknown(session)); counts.len()]);
-                }
-                (take::MORE, _) => {
-                    // For other callers that wait.
-                    self.deltas.ready(tube, 1);
-                    more = true;
-                    continue;
-                }
-                (take::SWEPT, _) => {
-                    sweep = Some((get(row, 4)?, (get(row, 3)?, get(row, 2)?)));
-                    continue;
-                }
-                _ => return Ok(vec![Err(Error::TubeNotFound(tube.clone())); counts.len()]),
-            }
-            self.deltas.of(codec::number(row, 1)?).calls.take += 1;
-            self.deltas.deadline(get(row, 12)?);
-            let task = codec::taken(row, session)?;
-            if let Some(lease) = task.lease {
-                self.row_locations.push((lease, task.id, get(row, 15)?));
-            }
-            tasks.push(task);
-        }
-        tasks.sort_unstable_by_key(|task| (task.pri, task.id));
-        let last = tasks.last().map(|task| (pri_to_sql(task.pri), id_to_sql(task.id)));
-        let enough = more || tasks.len() == counts.iter().sum::<usize>();
-        self.found = TakeResult { last, enough, sweep };
-        let mut tasks = tasks.into_iter();
-        let share = |count: &usize| Ok(Reply::Taken(tasks.by_ref().take(*count).collect()));
-        Ok(counts.iter().map(share).collect())
     }
 
     fn ack(
@@ -339,6 +298,32 @@ impl<'a> AnswerReader<'a> {
         self.deltas.back(tube, kicked);
         self.deltas.deadline(get(row, 3)?);
         Ok(Ok(Reply::Kicked(kicked)))
+    }
+
+    fn kick_tasks(
+        &mut self,
+        tube: &TubeName,
+        ids: &[TaskId],
+        row: &Row,
+    ) -> Result<Result<Reply, Error>, DecodeError> {
+        if let Err(error) = found(tube, get(row, 0)?) {
+            return Ok(Err(error));
+        }
+        let column = |place| get::<Option<Vec<i64>>>(row, place).map(Option::unwrap_or_default);
+        let (kicked, others) = (column(2)?, column(3)?);
+        let count = kicked.len() as u64;
+        self.deltas.of(codec::number(row, 1)?).calls.kick += count;
+        self.deltas.back(tube, count);
+        self.deltas.deadline(get(row, 4)?);
+        // A task that is named twice is buried for the first of them only.
+        let mut known: HashMap<i64, Outcome> =
+            others.into_iter().map(|id| (id, Outcome::Stale)).collect();
+        known.extend(kicked.into_iter().map(|id| (id, Outcome::Done(None))));
+        let outcome = |id: &TaskId| match known.get_mut(&id_to_sql(*id)) {
+            Some(outcome) => std::mem::replace(outcome, Outcome::Stale),
+            None => Outcome::Missing,
+        };
+        Ok(Ok(Reply::Finished(ids.iter().map(outcome).collect())))
     }
 
     fn drop_tube(

@@ -150,8 +150,12 @@ mod tests {
     }
 
     fn take() -> Command {
-        let (session, lease, wait) = (None, None, Span::ZERO);
-        Command::Take(Take { tube: mail(), count: 1, session, lease, wait })
+        take_by(None)
+    }
+
+    fn take_by(worker: Option<&str>) -> Command {
+        let (session, lease, worker) = (None, None, worker.map(Into::into));
+        Command::Take(Take { tube: mail(), count: 1, session, lease, worker, wait: Span::ZERO })
     }
 
     fn ack(id: u64, holder: Holder) -> Command {
@@ -193,6 +197,16 @@ mod tests {
         let turns = || vec![by_lease(1), take(), by_lease(2), take(), by_lease(3), take()];
         assert_eq!(calls(turns(), true), [[0, 2, 4], [1, 3, 5]]);
         assert_eq!(calls(turns(), false).len(), 6, "where an ack may make another task ready");
+    }
+
+    #[test]
+    fn takes_of_different_workers_share_a_call() {
+        assert_eq!(calls(vec![take_by(Some("a")), take(), take_by(Some("b"))], true), [[0, 1, 2]]);
+        let same = (0..300).map(|_| take_by(Some("a"))).collect();
+        assert_eq!(calls(same, true).len(), 1);
+        let different = (0..300).map(|number| take_by(Some(&number.to_string()))).collect();
+        let sizes: Vec<usize> = calls(different, true).iter().map(Vec::len).collect();
+        assert_eq!(sizes, [128, 128, 44]);
     }
 
     #[test]

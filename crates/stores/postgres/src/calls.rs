@@ -2,8 +2,8 @@
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, TUBES_MAX};
 use taskyard_core::{
-    Command, Finish, FinishItem, Holder, List, ListOrder, NewTask, Priority, Span, Take, TaskId,
-    Timestamp, TubeChange, TubeName, TubeOptions,
+    AfterFailure, Command, Finish, FinishItem, Holder, List, ListOrder, NewTask, Priority, Span,
+    Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
 };
 
 use super::codec::{
@@ -72,6 +72,24 @@ where
     param(any.then(|| tasks.iter().map(|task| of(task)).collect::<Vec<Option<T>>>()))
 }
 
+/// The names of the workers of these takes: NULL where none has one, and one name where all have the same.
+fn workers(commands: &[Command]) -> Option<Vec<Option<String>>> {
+    let names = commands.iter().map(worker);
+    let first = names.clone().next().flatten();
+    if names.clone().all(|name| name == first) {
+        return first.map(|name| vec![Some(name.to_owned())]);
+    }
+    Some(names.map(|name| name.map(str::to_owned)).collect())
+}
+
+/// The name of the worker of a take.
+pub(super) fn worker(command: &Command) -> Option<&str> {
+    match command {
+        Command::Take(take) => take.worker.as_deref(),
+        _ => None,
+    }
+}
+
 /// The takes of several callers from one tube, all for the session and time of the first.
 pub(super) fn take(
     first: &Take,
@@ -90,6 +108,7 @@ pub(super) fn take(
         param(start.from.map(|place| place.0)),
         param(start.from.map(|place| place.1)),
         param(start.may_sweep),
+        param(workers(commands)),
     ];
     Call::new(&sql::TAKE, params)
 }
@@ -163,17 +182,31 @@ pub(super) fn ack(
 }
 
 fn finish(tube: &TubeName, items: &[FinishItem], show: bool, now: Option<i64>) -> Call {
-    let verb = |item: &FinishItem| match item.finish {
+    // A failed delivery is released or buried, with an error.
+    let verb = |item: &FinishItem| match &item.finish {
         Finish::Ack => 0,
         Finish::Release { .. } => 1,
         Finish::Bury => 2,
         Finish::Touch(_) => 3,
+        Finish::Fail(fail) => match fail.then {
+            AfterFailure::Retry(_) => 1,
+            AfterFailure::Bury => 2,
+        },
     };
-    let span = |item: &FinishItem| match item.finish {
+    let span = |item: &FinishItem| match &item.finish {
         Finish::Release { delay: span, .. } | Finish::Touch(span) => span.as_micros(),
         Finish::Ack | Finish::Bury => 0,
+        Finish::Fail(fail) => fail.then.delay().map_or(0, Span::as_micros),
     };
-    let counted = |item: &FinishItem| matches!(item.finish, Finish::Release { counted: true, .. });
+    let counted = |item: &FinishItem| match &item.finish {
+        Finish::Release { counted, .. } => *counted,
+        finish => matches!(finish, Finish::Fail(_)),
+    };
+    let error = |item: &FinishItem| match &item.finish {
+        Finish::Fail(fail) => Some(fail.error.as_bytes().to_vec()),
+        _ => None,
+    };
+    let fails = items.iter().any(|item| matches!(item.finish, Finish::Fail(_)));
     let [kinds, leases, sessions] = holders(items);
     let params = [
         text(tube),
@@ -187,6 +220,7 @@ fn finish(tube: &TubeName, items: &[FinishItem], show: bool, now: Option<i64>) -
         param(items.iter().map(counted).collect::<Vec<_>>()),
         param(show),
         param(BATCH_BYTES_MAX as i64),
+        param(fails.then(|| items.iter().map(error).collect::<Vec<_>>())),
     ];
     Call::new(&sql::FINISH, params)
 }
@@ -209,6 +243,10 @@ pub(super) fn single(command: &Command, context: &PlanContext<'_>) -> Call {
         }
         Command::Kick { tube, count } => {
             Call::new(&sql::KICK, [text(tube), param(count_to_sql(*count)), param(now)])
+        }
+        Command::KickTasks { tube, ids, reset_attempts } => {
+            let params = [text(tube), param(now), id_column(ids), param(*reset_attempts)];
+            Call::new(&sql::KICK_TASKS, params)
         }
         Command::Delete { tube, ids, show } => {
             let params = [text(tube), param(now), id_column(ids), param(*show), limit()];

@@ -3,8 +3,8 @@
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::TUBE_NAME_BYTES_MAX;
 use taskyard_core::{
-    Body, Kind, Lease, Priority, Reason, SemaphoreKey, SessionId, Span, State, Task, TaskId,
-    Timestamp, TubeName, TubeOptions, TubeStats,
+    Body, Failures, Kind, Lease, Priority, Reason, SemaphoreKey, SessionId, Span, State, Task,
+    TaskId, Timestamp, TubeName, TubeOptions, TubeStats,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::private::BytesMut;
@@ -129,7 +129,12 @@ pub(super) fn body(row: &Row, meta: usize, payload: usize) -> Result<Option<Body
     Ok(Some(Body::with_meta(payload, meta)))
 }
 
-/// A delivered task, in a row of `deliver_ready_tasks`.
+/// The failures of a task.
+pub(super) fn failures(stored: &[u8]) -> Result<Failures, DecodeError> {
+    Failures::from_bytes(stored).ok_or_else(|| "the failures of a task are damaged".into())
+}
+
+/// A delivered task, in a row of `deliver_to_workers`.
 pub(super) fn taken(row: &Row, session: Option<SessionId>) -> Result<Task, DecodeError> {
     let moment = |place| get::<i64>(row, place).map(Timestamp::from_micros);
     Ok(Task {
@@ -146,6 +151,8 @@ pub(super) fn taken(row: &Row, session: Option<SessionId>) -> Result<Task, Decod
         subqueue: get::<Option<&str>>(row, 9)?.map(Into::into),
         semaphore_priority: None,
         session,
+        worker: None,
+        failures: None,
         lease: Some(Lease(count_from_sql(get(row, 11)?))),
         lease_until: Some(deadline(get(row, 12)?)),
         reason: Reason::Running,
@@ -170,15 +177,20 @@ pub(super) fn viewed(row: &Row) -> Result<Task, DecodeError> {
         state: if reason == Reason::Finished { State::Done } else { state_from_sql(stored)? },
         pri: pri_from_sql(get(row, 5)?),
         created: moment(6)?,
-        due: if stored == state::DELAYED { Some(timer) } else { since(row)? },
+        due: match stored {
+            state::DELAYED => Some(timer),
+            _ => beyond(row, 20)?.map(Timestamp::from_micros),
+        },
         expires: moment(7)?,
         ttr: Span::from_micros(get(row, 8)?),
         attempts: attempts(get(row, 10)?),
         start: get::<Option<i64>>(row, 13)?.map(Timestamp::from_micros),
         previous_start: get::<Option<i64>>(row, 11)?.map(Timestamp::from_micros),
         subqueue: get::<Option<&str>>(row, 15)?.map(Into::into),
-        semaphore_priority: semaphore_priority(row)?,
+        semaphore_priority: beyond(row, 19)?.map(Priority::new).transpose()?,
         session: session.map(SessionId),
+        worker: beyond::<&str>(row, 21)?.map(Into::into),
+        failures: beyond(row, 22)?.map(failures).transpose()?,
         lease: get::<Option<i64>>(row, 12)?.map(|lease| Lease(count_from_sql(lease))),
         lease_until: delivered.then_some(timer),
         reason,
@@ -186,22 +198,10 @@ pub(super) fn viewed(row: &Row) -> Result<Task, DecodeError> {
     })
 }
 
-/// What a peek has beside the type `outcome`.
-fn semaphore_priority(row: &Row) -> Result<Option<Priority>, DecodeError> {
-    const PLACE: usize = 19;
-    if row.len() <= PLACE {
-        return Ok(None);
-    }
-    Ok(get::<Option<f64>>(row, PLACE)?.map(Priority::new).transpose()?)
-}
-
-/// Since when a taken task was ready, which a peek and the list of deliveries have behind the priority.
-fn since(row: &Row) -> Result<Option<Timestamp>, DecodeError> {
-    const PLACE: usize = 20;
-    if row.len() <= PLACE {
-        return Ok(None);
-    }
-    Ok(get::<Option<i64>>(row, PLACE)?.map(Timestamp::from_micros))
+/// A column beyond those of the type `outcome`. A peek and the list of deliveries have the priority for the semaphore, since when a
+/// taken task was ready and its worker; a peek also has the failures.
+fn beyond<'a, T: FromSql<'a>>(row: &'a Row, place: usize) -> Result<Option<T>, DecodeError> {
+    if row.len() > place { get(row, place) } else { Ok(None) }
 }
 
 pub(super) fn state_from_sql(stored: i16) -> Result<State, DecodeError> {

@@ -6,9 +6,10 @@
 //! puts and takes of one tube. A command is never split.
 //!
 //! The result for callers is the same: the ids of the first half are reserved before the second begins, and the taken
-//! tasks are distributed in the order of the queue.
+//! tasks are distributed in the order of the queue among the takes of each worker.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use taskyard_core::limits::BATCH_BYTES_MAX;
 use taskyard_core::{Command, Error, Finish, FinishItem, Holder, Reply, Span, Task, TubeName};
@@ -144,19 +145,22 @@ pub(super) fn use_ids(part: &mut CallBatch, tube: &TubeName, number: i32, ids: V
 /// The place of a take in its batch, and how many it asks for.
 type TakeSize = (usize, usize);
 
-/// The takes of each tube and lease time, whose tasks are interchangeable.
+/// What takes without a session have in common if their tasks are interchangeable: tube, lease time and name of the worker.
+type TakeKey = (TubeName, Option<Span>, Option<Arc<str>>);
+
+/// The takes whose tasks are interchangeable.
 #[derive(Default)]
-pub(super) struct SplitTakes(BTreeMap<(TubeName, Option<Span>), Vec<TakeSize>>);
+pub(super) struct SplitTakes(BTreeMap<TakeKey, Vec<TakeSize>>);
 
 impl SplitTakes {
     /// The takes among these steps, which have no session.
     pub fn of<'a>(steps: impl Iterator<Item = &'a Step>) -> Self {
         let mut takes = SplitTakes::default();
-        for step in steps {
-            if let Some(Command::Take(take)) = step.command() {
-                let alike = takes.0.entry((take.tube.clone(), take.lease)).or_default();
-                let counts = step.commands().iter().map(task_count);
-                alike.extend(step.places.iter().copied().zip(counts));
+        let commands = steps.flat_map(|step| step.places.iter().zip(step.commands()));
+        for (place, command) in commands {
+            if let Command::Take(take) = command {
+                let key = (take.tube.clone(), take.lease, take.worker.clone());
+                takes.0.entry(key).or_default().push((*place, take.count));
             }
         }
         takes

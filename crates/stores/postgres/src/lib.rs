@@ -41,6 +41,7 @@ mod semaphores;
 mod session_registry;
 mod statements;
 mod status;
+mod take_answers;
 mod tls;
 mod transaction;
 mod transfer;

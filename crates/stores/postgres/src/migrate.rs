@@ -8,7 +8,9 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::connection::describe;
+use taskyard_core::failure::{LEASE_EXPIRED, SESSION_ENDED};
 use taskyard_store::limits::with_limits;
+use taskyard_store::template::substitute;
 
 /// The version of the tables is the number of these.
 const MIGRATIONS: &[&str] = &[
@@ -24,6 +26,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0010_since.sql"),
     include_str!("migrations/0011_incarnation.sql"),
     include_str!("migrations/0012_semaphore_declines.sql"),
+    include_str!("migrations/0013_failures.sql"),
 ];
 
 /// The version of the functions; to be raised with every change of them.
@@ -37,9 +40,11 @@ const VERBS: &[&str] = &[
     include_str!("verbs/queues.sql"),
     include_str!("verbs/show.sql"),
     include_str!("verbs/list.sql"),
+    include_str!("verbs/failures.sql"),
     include_str!("verbs/put.sql"),
     include_str!("verbs/take.sql"),
     include_str!("verbs/finish.sql"),
+    include_str!("verbs/kick.sql"),
     include_str!("verbs/give_back.sql"),
     include_str!("verbs/sessions.sql"),
     include_str!("verbs/tick.sql"),
@@ -163,7 +168,7 @@ async fn apply(client: &Client) -> Result<(), MigrateError> {
     }
     if functions < FUNCTIONS || tables < MIGRATIONS.len() {
         for verbs in VERBS {
-            client.batch_execute(&with_limits(verbs)).await?;
+            client.batch_execute(&filled(verbs)).await?;
         }
     }
     let (tables, functions) = (MIGRATIONS.len(), FUNCTIONS.max(functions));
@@ -172,6 +177,12 @@ async fn apply(client: &Client) -> Result<(), MigrateError> {
     );
     client.batch_execute(&version).await?;
     Ok(())
+}
+
+/// The text with the limits and error texts of the core filled in.
+fn filled(verbs: &str) -> String {
+    let errors = [("LEASE_EXPIRED", LEASE_EXPIRED), ("SESSION_ENDED", SESSION_ENDED)];
+    substitute(&with_limits(verbs), &errors.map(|(name, text)| (name, text.to_owned())))
 }
 
 #[cfg(test)]
@@ -187,7 +198,7 @@ mod tests {
                 Vec::<String>::new(),
                 "write {{{{NAME}}}} instead"
             );
-            let text = with_limits(verbs);
+            let text = filled(verbs);
             let unfilled: Vec<_> = text.lines().filter(|line| line.contains("{{")).collect();
             assert_eq!(unfilled, Vec::<&str>::new(), "a placeholder without a value");
         }

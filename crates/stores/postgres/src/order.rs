@@ -17,6 +17,7 @@ pub(super) fn tube_of(command: &Command) -> Option<&TubeName> {
     match command {
         Command::Put { tube, .. }
         | Command::Finish { tube, .. }
+        | Command::KickTasks { tube, .. }
         | Command::Delete { tube, .. }
         | Command::Peek { tube, .. }
         | Command::Deliveries { tube, .. }
@@ -90,7 +91,9 @@ fn lock(tube: &TubeName, groups: &[CallGroup]) -> Option<Call> {
             Command::Finish { items, .. } => {
                 ids.extend(items.iter().map(|item| id_to_sql(item.id)))
             }
-            Command::Delete { ids: all, .. } => ids.extend(all.iter().copied().map(id_to_sql)),
+            Command::Delete { ids: all, .. } | Command::KickTasks { ids: all, .. } => {
+                ids.extend(all.iter().copied().map(id_to_sql))
+            }
             _ => {}
         }
     }

@@ -17,6 +17,10 @@ use super::row_locations::RowLocations;
 use super::statements::{self as sql, Call};
 use super::{calls, connections, order, semaphores};
 
+/// How many takes of workers with different names share a call: the database finds the name for each task by a search through all
+/// of them.
+const DIFFERENT_WORKERS_MAX: usize = 128;
+
 /// What the planning of a batch needs to know.
 pub(super) struct PlanContext<'a> {
     /// The moment, or `None` for the database's clock.
@@ -184,7 +188,9 @@ fn refusal(command: &Command) -> Option<Error> {
         Command::Finish { items, .. } => {
             refuse_count("the number of tasks in one command", items.len())
         }
-        Command::Delete { ids, .. } | Command::Peek { ids, .. } => {
+        Command::KickTasks { ids, .. }
+        | Command::Delete { ids, .. }
+        | Command::Peek { ids, .. } => {
             refuse_count("the number of tasks in one command", ids.len())
         }
         Command::List(list) => list.check().err(),
@@ -237,6 +243,8 @@ pub(super) struct CallGroup {
     acked: HashSet<TaskId>,
     /// Whether they are acks, none of which names a task that another names.
     acks: bool,
+    /// Whether they are takes of workers with different names.
+    different_workers: bool,
 }
 
 impl CallGroup {
@@ -248,6 +256,7 @@ impl CallGroup {
             bytes: command.payload_bytes(),
             acked: HashSet::new(),
             acks: false,
+            different_workers: false,
         };
         match &command {
             Command::Put { tasks, .. } => group.tasks = tasks.len(),
@@ -268,7 +277,8 @@ impl CallGroup {
     pub(super) fn split_off(&mut self, from: usize) -> CallGroup {
         let (commands, places) = (self.commands.split_off(from), self.places.split_off(from));
         let (tasks, bytes, acked) = (self.tasks, self.bytes, HashSet::new());
-        CallGroup { commands, places, tasks, bytes, acked, acks: self.acks }
+        let (acks, different_workers) = (self.acks, self.different_workers);
+        CallGroup { commands, places, tasks, bytes, acked, acks, different_workers }
     }
 
     /// Whether a command can share the call of this group; then it is counted in.
@@ -296,9 +306,14 @@ impl CallGroup {
             }
             (Command::Take(first), Command::Take(take)) => {
                 // The answer to a take of more than one task may be cut at the limit of bytes, which ends that take only.
-                (&first.tube, first.session, first.lease) == (&take.tube, take.session, take.lease)
+                let alike = (&first.tube, first.session, first.lease)
+                    == (&take.tube, take.session, take.lease)
                     && first.count == 1
-                    && take.count == 1
+                    && take.count == 1;
+                let differ = self.different_workers || first.worker != take.worker;
+                let admits = alike && (!differ || self.commands.len() < DIFFERENT_WORKERS_MAX);
+                self.different_workers |= admits && differ;
+                admits
             }
             (
                 Command::Finish { tube, show: false, .. },
@@ -369,6 +384,7 @@ fn touch(command: &Command, touched: &mut TouchedTubes) {
         | Command::Semaphore(_) => {}
         Command::Finish { tube, .. }
         | Command::Kick { tube, .. }
+        | Command::KickTasks { tube, .. }
         | Command::ReleaseAll { tube }
         | Command::AlterTube { tube, .. }
         | Command::DropTube { tube }

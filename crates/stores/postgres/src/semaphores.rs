@@ -52,6 +52,7 @@ pub(super) fn may_change_semaphores(commands: &[Command], plain: &HashSet<TubeNa
         | Command::Finish { tube, .. }
         | Command::Delete { tube, .. }
         | Command::Kick { tube, .. }
+        | Command::KickTasks { tube, .. }
         | Command::Truncate { tube }
         | Command::DropTube { tube }
         | Command::ReleaseAll { tube } => !plain.contains(tube),

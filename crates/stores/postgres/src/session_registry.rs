@@ -172,7 +172,7 @@ mod tests {
         assert!(sessions.divergence().is_some_and(|divergence| divergence.unsure.is_empty()));
         let tube = TubeName::new("mail").unwrap();
         let (session, lease, wait) = (Some(SESSION), None, Span::ZERO);
-        let take = Command::Take(Take { tube, count: 1, session, lease, wait });
+        let take = Command::Take(Take { tube, count: 1, session, lease, worker: None, wait });
         sessions.lost(None, &[step(take)]);
         assert!(
             sessions.divergence().is_some_and(|divergence| divergence.unsure.contains(&SESSION))

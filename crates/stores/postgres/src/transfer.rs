@@ -135,6 +135,7 @@ fn task(row: &Row) -> Result<Record, DecodeError> {
         previous_start: moment(row, 8)?,
         subqueue: get::<Option<&str>>(row, 10)?.map(Into::into),
         semaphore_priority: get::<Option<f64>>(row, 11)?.map(Priority::new).transpose()?,
+        failures: get::<Option<&[u8]>>(row, 16)?.map(codec::failures).transpose()?,
         body_bytes: body.bytes(),
         body: Some(body),
     };
@@ -164,6 +165,8 @@ fn import_tasks(tube: &TubeName, records: Vec<Record>) -> Call {
         }),
     );
     let body = |record: &Record| record.body.clone().unwrap_or_else(|| Body::new(&[]));
+    let failures =
+        |record: &Record| record.failures.as_ref().map(|failures| failures.as_bytes().to_vec());
     let params = [
         param(tube.as_str().to_owned()),
         param(each(&records, |record| codec::id_to_sql(record.id))),
@@ -179,6 +182,7 @@ fn import_tasks(tube: &TubeName, records: Vec<Record>) -> Call {
         param(each(&records, |record| record.semaphore_priority.map(Priority::value))),
         param(each(&records, |record| Meta(body(record)))),
         param(each(&records, |record| Payload(body(record)))),
+        param(each(&records, failures)),
     ];
     Call::new(&sql::IMPORT_TASKS, params)
 }

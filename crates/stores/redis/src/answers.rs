@@ -8,10 +8,11 @@ use taskyard_core::{
 };
 use taskyard_redis::Value;
 
-use super::codec::{
-    ByteReader, Unreadable, is_apart, read_info, read_shown, read_since, read_taken, read_task,
-};
+use super::codec::{ByteReader, Unreadable, read_info};
 use super::merge;
+use super::tasks::{
+    Detail, has_failures, is_apart, read_failures, read_shown, read_since, read_taken, read_task,
+};
 
 /// The state of a tube after a call.
 #[derive(Clone, Debug)]
@@ -65,17 +66,6 @@ pub(super) struct SemaphoreHead {
 
 /// A task, and since when it is ready, where that is not since its put.
 pub(super) type Peeked = (Task, Option<Timestamp>);
-
-/// How much of a task is shown.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Detail {
-    /// A task that was just taken, with its body.
-    Taken,
-    NoBodies,
-    Bodies,
-    /// Also its priority in the semaphore.
-    Everything,
-}
 
 /// Reads the parts of an answer in order.
 pub(super) struct AnswerParts(std::vec::IntoIter<Value>);
@@ -199,6 +189,9 @@ impl AnswerParts {
             Command::Delete { show, ids, .. } => {
                 Reply::Finished(self.outcomes(bytes, ids.len(), *show)?)
             }
+            Command::KickTasks { ids, .. } => {
+                Reply::Finished(self.outcomes(bytes, ids.len(), false)?)
+            }
             Command::Kick { .. } => Reply::Kicked(bytes.count()?),
             Command::AlterTube { .. } | Command::NameTube { .. } | Command::Tubes { .. } => {
                 Reply::Tubes(vec![read_info(bytes)?])
@@ -234,7 +227,10 @@ impl AnswerParts {
         } else {
             None
         };
-        let mut task = read_task(shown, &record, apart.as_deref(), detail == Detail::Everything)?;
+        let mut task = read_task(shown, &record, apart.as_deref(), detail)?;
+        if detail == Detail::Everything && has_failures(&record)? {
+            task.failures = read_failures(&self.text()?)?;
+        }
         if task.state == State::Taken && detail != Detail::Bodies {
             task.due = Some(read_since(&record)?.unwrap_or(task.created));
         }

@@ -1,13 +1,12 @@
-//! Encodes commands and decodes tasks and tubes in the layouts of `lua/*.lua`.
+//! Encodes commands and decodes tubes in the layouts of `lua/*.lua`.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
-    Body, Calls, Command, Counts, Finish, FinishItem, Holder, Kind, Lease, List, ListOrder,
-    NewTask, Priority, Reason, SemaphoreKey, SessionId, Span, State, Take, Task, TaskId, Timestamp,
-    TubeChange, TubeName, TubeOptions, TubeStats,
+    Body, Calls, Command, Counts, Finish, FinishItem, Holder, Kind, List, ListOrder, NewTask,
+    SemaphoreKey, SessionId, Span, Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
+    TubeStats,
 };
 
 use super::merge::{IndexedCommand, merge};
@@ -15,13 +14,10 @@ use super::merge::{IndexedCommand, merge};
 /// A moment that never comes: later moments are not exact as doubles, and count as this.
 const NEVER: f64 = 9_007_199_254_740_992.0;
 const NO_SESSION: [u8; 16] = [0; 16];
-/// The fixed part of a record, which ends with the size of the body. Larger bodies than `INLINE_MAX` are stored apart.
-const RECORD_BYTES: usize = 65;
-const INLINE_MAX: u32 = 512;
 /// The order of the queue, where a list by id has its states.
 const QUEUE_ORDER: u8 = 255;
-/// Padding behind a delivery.
-const FILLING_BYTES: usize = 23;
+/// The tail of a delivery: whether the task has failures, the length of the worker's name, the name, and padding up to this.
+pub(super) const TAIL_BYTES_MIN: usize = 23;
 
 /// An answer that does not fit the layouts.
 #[derive(Debug, thiserror::Error)]
@@ -39,18 +35,18 @@ pub(super) struct Context<'a> {
 /// A run of commands, or a single one, as arguments of a call.
 pub(super) fn encode_run(run: &[IndexedCommand], context: &mut Context<'_>) -> Vec<Vec<u8>> {
     match (merge(run), run) {
-        (Some(merged), _) => encode(&merged, true, context),
-        (None, [(_, command)]) => encode(command, false, context),
+        (Some(merged), _) => encode(&merged, run, context),
+        (None, [(_, command)]) => encode(command, run, context),
         (None, _) => Vec::new(),
     }
 }
 
-/// The command as arguments of a call; `merged` is a run of commands of one task each. Takes use lease numbers.
-fn encode(command: &Command, merged: bool, context: &mut Context<'_>) -> Vec<Vec<u8>> {
+/// A run of commands, which are merged into this one, as arguments of a call. Takes use lease numbers.
+fn encode(command: &Command, run: &[IndexedCommand], context: &mut Context<'_>) -> Vec<Vec<u8>> {
     match command {
-        Command::Put { tasks, .. } => put(tasks, merged),
+        Command::Put { tasks, .. } => put(tasks, run.len() > 1),
         Command::Take(take) => {
-            let header = encode_take(take, merged, context);
+            let header = encode_take(take, run, context);
             context.lease += take.count as u64;
             vec![header]
         }
@@ -61,6 +57,9 @@ fn encode(command: &Command, merged: bool, context: &mut Context<'_>) -> Vec<Vec
         Command::Delete { ids, show, .. } => vec![with_ids(vec![b'D', u8::from(*show)], ids)],
         Command::Peek { ids, .. } => vec![with_ids(vec![b'E'], ids)],
         Command::Kick { count, .. } => vec![with_count(b'K', *count)],
+        Command::KickTasks { ids, reset_attempts, .. } => {
+            vec![with_ids(vec![b'H', u8::from(*reset_attempts)], ids)]
+        }
         Command::Deliveries { count, .. } => vec![with_count(b'L', *count as u64)],
         Command::List(list) => vec![encode_list(list)],
         Command::AlterTube { change, .. } => vec![alter(change)],
@@ -186,14 +185,7 @@ pub(super) fn body_bytes(body: &Body) -> Vec<u8> {
     [body.payload(), meta, &(meta.len() as u32).to_le_bytes()].concat()
 }
 
-fn read_body(bytes: &[u8]) -> Option<Body> {
-    let (rest, size) = bytes.split_last_chunk::<4>()?;
-    let (payload, meta) =
-        rest.split_at_checked(rest.len().checked_sub(u32::from_le_bytes(*size) as usize)?)?;
-    Some(Body::with_meta(payload, meta))
-}
-
-fn encode_take(take: &Take, merged: bool, context: &Context<'_>) -> Vec<u8> {
+fn encode_take(take: &Take, run: &[IndexedCommand], context: &Context<'_>) -> Vec<u8> {
     let alive = take.session.is_none_or(|session| context.alive.get(&session) == Some(&true));
     let mut header = vec![b'T'];
     header.extend((take.count as u32).to_le_bytes());
@@ -201,8 +193,33 @@ fn encode_take(take: &Take, merged: bool, context: &Context<'_>) -> Vec<u8> {
     header.extend(optional_span(take.lease));
     header.push(u8::from(alive));
     header.extend(take.session.map_or(NO_SESSION, |session| session.0));
-    header.push(u8::from(merged));
+    header.push(u8::from(run.len() > 1));
+    add_workers(&mut header, run);
     header
+}
+
+/// Adds the workers of takes: one if all have the same, none if they have none.
+fn add_workers(header: &mut Vec<u8>, run: &[IndexedCommand]) {
+    let mut workers = run.iter().map(|(_, command)| match command {
+        Command::Take(take) => take.worker.as_deref(),
+        _ => None,
+    });
+    let all = workers.clone();
+    let Some(first) = workers.next() else { return };
+    if !workers.all(|worker| worker == first) {
+        all.for_each(|worker| add_worker(header, worker.unwrap_or_default()));
+    } else if let Some(worker) = first {
+        add_worker(header, worker);
+    }
+}
+
+/// Adds the tail of a delivery, as it is stored, with its length before it.
+fn add_worker(header: &mut Vec<u8>, worker: &str) {
+    // The number of bytes fits: a name has at most `WORKER_BYTES_MAX`.
+    let padding = TAIL_BYTES_MIN.saturating_sub(2 + worker.len());
+    header.extend([(2 + worker.len() + padding) as u8, 0, worker.len() as u8]);
+    header.extend(worker.as_bytes());
+    header.extend(std::iter::repeat_n(0, padding));
 }
 
 fn encode_list(list: &List) -> Vec<u8> {
@@ -257,7 +274,7 @@ fn acks(items: &[FinishItem], alive: &HashMap<SessionId, bool>) -> Option<Vec<u8
 }
 
 fn finish(items: &[FinishItem], show: bool, alive: &HashMap<SessionId, bool>) -> Vec<u8> {
-    let mut header = vec![b'F', u8::from(show)];
+    let (mut header, mut errors) = (vec![b'F', u8::from(show)], Vec::new());
     header.extend((items.len() as u32).to_le_bytes());
     for FinishItem { id, holder, finish } in items {
         let mut who = [0; 16];
@@ -268,18 +285,23 @@ fn finish(items: &[FinishItem], show: bool, alive: &HashMap<SessionId, bool>) ->
         }
         let holder = holder_number(holder, alive);
         let (verb, span, counted) = match finish {
-            Finish::Ack => (0, Span::ZERO, true),
-            Finish::Release { delay, counted } => (1, *delay, *counted),
-            Finish::Bury => (2, Span::ZERO, true),
-            Finish::Touch(more) => (3, *more, true),
+            Finish::Ack => (0, Some(Span::ZERO), true),
+            Finish::Release { delay, counted } => (1, Some(*delay), *counted),
+            Finish::Bury => (2, Some(Span::ZERO), true),
+            Finish::Touch(more) => (3, Some(*more), true),
+            Finish::Fail(fail) => {
+                errors.extend(short_text(&fail.error));
+                (4, fail.then.delay(), true)
+            }
         };
         header.extend(id.0.to_be_bytes());
         header.push(holder);
         header.extend(who);
         header.push(verb);
-        header.extend(span_bytes(span));
+        header.extend(optional_span(span));
         header.push(u8::from(counted));
     }
+    header.extend(errors);
     header
 }
 
@@ -357,9 +379,14 @@ impl<'a> ByteReader<'a> {
     /// A text with its length before it.
     pub fn short_text(&mut self) -> Result<&'a str, Unreadable> {
         let size = usize::from(u16::from_le_bytes(self.array()?));
-        let (text, rest) = self.0.split_at_checked(size).ok_or(Unreadable("a text is cut"))?;
+        std::str::from_utf8(self.bytes(size)?).map_err(|_| Unreadable("a text is not UTF-8"))
+    }
+
+    /// This number of bytes.
+    pub fn bytes(&mut self, size: usize) -> Result<&'a [u8], Unreadable> {
+        let (bytes, rest) = self.0.split_at_checked(size).ok_or(Unreadable("a text is cut"))?;
         self.0 = rest;
-        std::str::from_utf8(text).map_err(|_| Unreadable("a text is not UTF-8"))
+        Ok(bytes)
     }
 
     /// Whether bytes are left.
@@ -376,142 +403,6 @@ impl<'a> ByteReader<'a> {
         let kind = usize::from(self.byte()?);
         Kind::ALL.get(kind).copied().ok_or(Unreadable("a tube has an unknown kind"))
     }
-}
-
-/// What an answer says of a task before its record.
-pub(super) struct TaskHead {
-    id: TaskId,
-    reason: u8,
-    state: u8,
-    delivery: Option<Delivery>,
-}
-
-struct Delivery {
-    until: Timestamp,
-    session: Option<SessionId>,
-    start: Timestamp,
-    lease: Lease,
-}
-
-/// The head of one task that is shown.
-pub(super) fn read_shown(bytes: &mut ByteReader<'_>) -> Result<TaskHead, Unreadable> {
-    let id = TaskId(bytes.big()?);
-    let (reason, state) = (bytes.byte()?, bytes.byte()?);
-    let delivery = if state == 1 { Some(read_delivery(bytes)?) } else { None };
-    Ok(TaskHead { id, reason, state, delivery })
-}
-
-/// The head of a task that was just taken, which has only its delivery.
-pub(super) fn read_taken(bytes: &mut ByteReader<'_>) -> Result<TaskHead, Unreadable> {
-    let (id, delivery) = (TaskId(bytes.big()?), read_delivery(bytes)?);
-    Ok(TaskHead { id, reason: 1, state: 1, delivery: Some(delivery) })
-}
-
-fn read_delivery(bytes: &mut ByteReader<'_>) -> Result<Delivery, Unreadable> {
-    let (flags, _apart) = (bytes.byte()?, bytes.byte()?);
-    let (until, session, start) = (bytes.moment()?, bytes.array()?, bytes.moment()?);
-    let lease = Lease(bytes.big()?);
-    bytes.array::<FILLING_BYTES>()?;
-    let session = (flags & 2 != 0).then_some(SessionId(session));
-    Ok(Delivery { until, session, start, lease })
-}
-
-/// Whether the body of a task is stored apart from its record.
-pub(super) fn is_apart(record: &[u8]) -> Result<bool, Unreadable> {
-    let size = record.get(RECORD_BYTES - 4..RECORD_BYTES).and_then(|size| size.try_into().ok());
-    let size = size.ok_or(Unreadable("a record is cut"))?;
-    Ok(u32::from_le_bytes(size) > INLINE_MAX)
-}
-
-/// A task as it is shown, with its body if that is in its record or apart. Only a peek shows its priority in the semaphore.
-pub(super) fn read_task(
-    shown: TaskHead,
-    record: &[u8],
-    apart: Option<&[u8]>,
-    peeked: bool,
-) -> Result<Task, Unreadable> {
-    let TaskHead { id, reason, state, delivery } = shown;
-    let mut bytes = ByteReader(record);
-    // This is the state before it was taken.
-    bytes.byte()?;
-    let (moment, attempts) = (bytes.moment()?, bytes.count()? as u32);
-    let (pri, created, expires) = (bytes.big()?, bytes.moment()?, bytes.moment()?);
-    let (ttr, previous) = (bytes.span()?, bytes.moment()?);
-    let (tail, _) = (bytes.small()? as usize, bytes.small()?);
-    let (tail, body) = bytes.rest().split_at_checked(tail).ok_or(Unreadable("a tail is cut"))?;
-    let (own, subqueue) = read_tail(tail)?;
-    let body = apart.or((!body.is_empty()).then_some(body));
-    let due = (state == 2).then_some(moment);
-    Ok(Task {
-        id,
-        state: if reason == 8 { State::Done } else { read_state(state)? },
-        pri,
-        created,
-        due,
-        expires,
-        ttr,
-        attempts,
-        start: delivery.as_ref().map(|delivery| delivery.start),
-        previous_start: (previous != Timestamp::NEVER).then_some(previous),
-        subqueue,
-        semaphore_priority: own.filter(|_| peeked),
-        session: delivery.as_ref().and_then(|delivery| delivery.session),
-        lease: delivery.as_ref().map(|delivery| delivery.lease),
-        lease_until: delivery.map(|delivery| delivery.until),
-        reason: read_reason(reason, due)?,
-        body: match body {
-            Some(body) => Some(read_body(body).ok_or(Unreadable("a body is cut"))?),
-            None => None,
-        },
-    })
-}
-
-/// Since when a task is ready, where that is not since its put.
-pub(super) fn read_since(record: &[u8]) -> Result<Option<Timestamp>, Unreadable> {
-    let mut bytes = ByteReader(record);
-    let (state, since) = (bytes.byte()?, bytes.moment()?);
-    Ok(Some(since).filter(|since| state != 2 && *since != Timestamp::EPOCH))
-}
-
-/// The priority in the semaphore after a star, and the sub-queue after a plus.
-fn read_tail(tail: &[u8]) -> Result<(Option<Priority>, Option<Arc<str>>), Unreadable> {
-    let (mut own, mut key) = (None, tail);
-    if let Some(rest) = tail.strip_prefix(b"*") {
-        let mut bytes = ByteReader(rest);
-        let priority = Priority::new(bytes.number()?);
-        own = Some(priority.map_err(|_| Unreadable("a priority is no number"))?);
-        key = bytes.rest();
-    }
-    let key = std::str::from_utf8(key).map_err(|_| Unreadable("a sub-queue is not UTF-8"))?;
-    // The plus distinguishes an empty name from none.
-    Ok((own, key.strip_prefix('+').map(Arc::from)))
-}
-
-fn read_state(state: u8) -> Result<State, Unreadable> {
-    Ok(match state {
-        0 => State::Ready,
-        1 => State::Taken,
-        2 => State::Delayed,
-        3 | 4 => State::Buried,
-        5 => State::Delayed,
-        _ => return Err(Unreadable("a task has an unknown state")),
-    })
-}
-
-fn read_reason(reason: u8, due: Option<Timestamp>) -> Result<Reason, Unreadable> {
-    Ok(match reason {
-        0 => Reason::WaitsForConsumer,
-        1 => Reason::Running,
-        2 => Reason::NotDue(due.unwrap_or(Timestamp::NEVER)),
-        3 => Reason::TubePaused,
-        4 => Reason::SubqueueBusy,
-        5 => Reason::Buried,
-        6 => Reason::AttemptsUsedUp,
-        7 => Reason::Expired,
-        8 => Reason::Finished,
-        9 => Reason::Semaphore,
-        _ => return Err(Unreadable("a task has an unknown reason")),
-    })
 }
 
 /// A tube as it is shown.

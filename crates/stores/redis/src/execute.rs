@@ -432,7 +432,9 @@ pub(super) fn tasks_in(command: &Command) -> usize {
         Command::Put { tasks, .. } => tasks.len(),
         Command::Take(take) => take.count,
         Command::Finish { items, .. } => items.len(),
-        Command::Delete { ids, .. } | Command::Peek { ids, .. } => ids.len(),
+        Command::KickTasks { ids, .. }
+        | Command::Delete { ids, .. }
+        | Command::Peek { ids, .. } => ids.len(),
         Command::List(list) => list.limit,
         _ => 1,
     }
@@ -444,6 +446,7 @@ pub(super) fn tube_of(command: &Command) -> Option<&TubeName> {
         Command::Put { tube, .. }
         | Command::Finish { tube, .. }
         | Command::Kick { tube, .. }
+        | Command::KickTasks { tube, .. }
         | Command::Delete { tube, .. }
         | Command::Peek { tube, .. }
         | Command::Deliveries { tube, .. }

@@ -6,7 +6,7 @@
 //! registry (names of tubes, sessions, servers, lease numbers) has a tag of its own, and no function uses keys of two tags.
 //!
 //! Start reading at `lua/call.lua`, `lua/tube.lua` and `lua/put.lua`. In Rust, `execute` turns a batch into calls,
-//! `registry` handles what concerns more than one tube, `codec` and `answers` encode and decode the calls, and
+//! `registry` handles what concerns more than one tube, `codec`, `tasks` and `answers` encode and decode the calls, and
 //! `presence` sends heartbeats and receives notices of other servers. Connections are in `taskyard_redis`.
 //!
 //! Design decisions:
@@ -32,6 +32,7 @@ mod results;
 mod resync;
 mod retry;
 mod semaphores;
+mod tasks;
 mod transfer;
 mod tube_cache;
 mod tubes;

@@ -2,8 +2,10 @@
 
 use taskyard_redis::Library;
 
+use taskyard_core::failure::{LEASE_EXPIRED, SESSION_ENDED};
 use taskyard_store::limits::with_limits;
 use taskyard_store::lua::{SEMAPHORE_RULES, VALUES};
+use taskyard_store::template::substitute;
 
 /// The files of the library in the order of their dependencies. A Lua function may have two hundred local names, so files
 /// whose names the others do not use are blocks.
@@ -12,6 +14,7 @@ const FILES: &[&str] = &[
     include_str!("lua/task.lua"),
     include_str!("lua/incarnation.lua"),
     include_str!("lua/tube.lua"),
+    include_str!("lua/failures.lua"),
     "do\n",
     include_str!("lua/semaphore.lua"),
     include_str!("lua/outbox.lua"),
@@ -42,7 +45,10 @@ pub(super) const FORMAT: i64 = 3;
 
 /// The library of this version.
 pub(super) fn library() -> Library {
-    Library::new(&format!("taskyard_{FORMAT}"), &[&with_limits(&FILES.concat())])
+    let values =
+        [("LEASE_EXPIRED", LEASE_EXPIRED.to_owned()), ("SESSION_ENDED", SESSION_ENDED.to_owned())];
+    let text = substitute(&with_limits(&FILES.concat()), &values);
+    Library::new(&format!("taskyard_{FORMAT}"), &[&text])
 }
 
 #[cfg(test)]

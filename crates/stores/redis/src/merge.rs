@@ -1,8 +1,8 @@
 //! Merges single commands of many clients for one tube.
 //!
 //! A function in Redis takes longer for each command than for each task. So consecutive single puts become one put of
-//! as many tasks, single takes one take, acks one ack, and each client gets its part of the answer. This applies to tubes in which
-//! the result is the same: without sub-queues, semaphore and capacity.
+//! as many tasks, single takes one take, acks one ack, and each client gets its part of the answer. Single takes may have different
+//! workers. This applies to tubes in which the result is the same: without sub-queues, semaphore and capacity.
 
 use taskyard_core::{Command, Finish, FinishItem, Holder, NewTask, Take};
 
@@ -96,7 +96,18 @@ mod tests {
     }
 
     fn take(count: usize, session: Option<SessionId>) -> Command {
-        Command::Take(Take { tube: tube(), count, session, lease: None, wait: Span::ZERO })
+        take_by(None, count, session)
+    }
+
+    fn take_by(worker: Option<&str>, count: usize, session: Option<SessionId>) -> Command {
+        Command::Take(Take {
+            tube: tube(),
+            count,
+            session,
+            lease: None,
+            worker: worker.map(Into::into),
+            wait: Span::ZERO,
+        })
     }
 
     fn finish(id: u64, holder: Holder, finish: Finish) -> Command {
@@ -140,6 +151,9 @@ mod tests {
         let commands = vec![take(1, None), take(1, session), take(1, session), take(2, session)];
         assert_eq!(run_indexes(commands), [vec![0], vec![1, 2], vec![3]]);
         assert_eq!(run_indexes(vec![put(1), put(2), put(1)]), [[0], [1], [2]]);
+        let commands =
+            vec![take_by(Some("a"), 1, None), take(1, None), take_by(Some("b"), 1, None)];
+        assert_eq!(run_indexes(commands), [[0, 1, 2]], "each delivery has its own worker");
         assert_eq!(run_indexes(vec![put(1), put(0), ack(1)]), [[0], [1], [2]]);
     }
 

@@ -33,7 +33,10 @@ pub(super) fn refusal(command: &Command, cluster: bool) -> Option<Error> {
         Command::List(list) => list.check().err(),
         Command::Semaphore(command) => command.check().err(),
         Command::Take(take) => refuse_count("the number of tasks in one take", take.count),
-        Command::Finish { .. } | Command::Delete { .. } | Command::Peek { .. } => {
+        Command::Finish { .. }
+        | Command::KickTasks { .. }
+        | Command::Delete { .. }
+        | Command::Peek { .. } => {
             refuse_count("the number of tasks in one command", tasks_in(command))
         }
         _ => None,

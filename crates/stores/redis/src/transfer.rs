@@ -9,8 +9,8 @@ use taskyard_core::command::TubeInfo;
 use taskyard_core::record::{Record, StoredState};
 use taskyard_core::transfer::{ImportEnd, TubeCopy};
 use taskyard_core::{
-    Body, Counts, Error, Priority, Reason, SemaphoreKey, State, Task, TaskId, Timestamp, TubeName,
-    TubeStats,
+    Body, Counts, Error, Failures, Priority, Reason, SemaphoreKey, State, Task, TaskId, Timestamp,
+    TubeName, TubeStats,
 };
 use taskyard_redis::{Call, Failure, Value};
 
@@ -371,6 +371,7 @@ fn record(task: Task, since: Option<Timestamp>, attempts_max: Option<u32>) -> Re
         previous_start: task.previous_start,
         subqueue: task.subqueue,
         semaphore_priority: task.semaphore_priority,
+        failures: task.failures,
         body_bytes: body.bytes(),
         body: Some(body),
     };
@@ -400,9 +401,15 @@ fn encode_tasks(records: &[Record]) -> Vec<u8> {
         header.extend(record.attempts.to_le_bytes());
         header.extend(codec::moment(due.unwrap_or(Timestamp::EPOCH)));
         header.extend(codec::moment(record.previous_start.unwrap_or(Timestamp::NEVER)));
-        header.push(codec::bits([own.is_some(), record.subqueue.is_some()].into_iter()));
+        let failures = record.failures.as_ref().map(Failures::as_bytes);
+        let given = [own.is_some(), record.subqueue.is_some(), failures.is_some()];
+        header.push(codec::bits(given.into_iter()));
         header.extend(own.map(f64::to_le_bytes).into_iter().flatten());
         header.extend(record.subqueue.as_deref().map(codec::short_text).into_iter().flatten());
+        if let Some(failures) = failures {
+            header.extend((failures.len() as u16).to_le_bytes());
+            header.extend(failures);
+        }
     }
     header
 }

@@ -6,7 +6,8 @@ use rusqlite::types::FromSql;
 use rusqlite::{Row, params};
 use taskyard_core::record::{Record, StoredState};
 use taskyard_core::{
-    Body, Kind, Priority, SemaphoreKey, Span, TaskId, Timestamp, TubeName, TubeOptions, TubeRecord,
+    Body, Failures, Kind, Priority, SemaphoreKey, Span, TaskId, Timestamp, TubeName, TubeOptions,
+    TubeRecord,
 };
 
 /// Task ids use the lower bits of a row's key, the tube's number the rest.
@@ -106,7 +107,7 @@ pub(super) fn is_plain(record: &Record) -> bool {
     };
     let times = record.expires != Timestamp::NEVER || record.ttr != Span::FOREVER;
     let named = record.subqueue.is_some() || record.semaphore_priority.is_some();
-    !(due || times || named) && record.previous_start.is_none()
+    !(due || times || named || record.failures.is_some()) && record.previous_start.is_none()
 }
 
 /// The time since which a task is ready, if it differs from the time of its put. It is stored in the column
@@ -116,7 +117,7 @@ pub(super) fn ready_since(record: &Record, since: Timestamp) -> Option<i64> {
 }
 
 /// The columns of a task's row that may change.
-pub(super) struct TaskColumns {
+pub(super) struct TaskColumns<'a> {
     pub state: i64,
     pub due: Option<i64>,
     pub pri: i64,
@@ -126,11 +127,12 @@ pub(super) struct TaskColumns {
     pub attempts: i64,
     pub previous_start: Option<i64>,
     pub semaphore_priority: Option<f64>,
+    pub failures: Option<&'a [u8]>,
     pub sum: i64,
 }
 
-impl TaskColumns {
-    pub fn new(key: i64, record: &Record) -> Self {
+impl<'a> TaskColumns<'a> {
+    pub fn new(key: i64, record: &'a Record) -> Self {
         let (state, due) = match record.state {
             // Most tasks are ready since their put.
             StoredState::Ready(since) => (0, ready_since(record, since)),
@@ -149,6 +151,7 @@ impl TaskColumns {
             attempts: i64::from(record.attempts),
             previous_start: record.previous_start.map(Timestamp::as_micros),
             semaphore_priority: record.semaphore_priority.map(Priority::value),
+            failures: record.failures.as_ref().map(Failures::as_bytes),
             sum: 0,
         };
         columns.sum = columns.checksum(key, record.subqueue.as_deref());
@@ -169,9 +172,13 @@ impl TaskColumns {
             [self.previous_start.unwrap_or(0), subqueue.len() as i64],
         ];
         let sum = sum_of(fields.as_flattened(), subqueue);
-        // Rows without a priority keep the checksum of earlier formats.
-        match self.semaphore_priority {
+        // Rows without a priority and without failures keep the checksum of earlier formats.
+        let sum = match self.semaphore_priority {
             Some(priority) => sum_of(&[sum, priority.to_bits() as i64], &[]),
+            None => sum,
+        };
+        match self.failures {
+            Some(failures) => sum_of(&[sum, failures.len() as i64], failures),
             None => sum,
         }
     }
@@ -201,9 +208,9 @@ fn sum_of(numbers: &[i64], bytes: &[u8]) -> i64 {
 
 /// The columns that [`read_task`] expects, in its order.
 pub(super) const TASK_COLUMNS: &str = "key, state, due, pri, created, expires, ttr, attempts, previous_start, subqueue, sum, \
-     length(data) + coalesce(length(meta), 0), semaphore_priority";
+     length(data) + coalesce(length(meta), 0), semaphore_priority, failures";
 /// Number of these columns.
-pub(super) const TASK_COLUMNS_COUNT: usize = 13;
+pub(super) const TASK_COLUMNS_COUNT: usize = 14;
 
 /// Decodes a row of `task` without its body and verifies it.
 pub(super) fn read_task(row: &Row<'_>) -> Result<(u32, Record), RowError> {
@@ -219,6 +226,7 @@ pub(super) fn read_task(row: &Row<'_>) -> Result<(u32, Record), RowError> {
         attempts: row.get(7)?,
         previous_start: row.get(8)?,
         semaphore_priority: row.get(12)?,
+        failures: row.get_ref(13)?.as_blob_or_null().map_err(|e| damaged(tube, id, &e))?,
         sum: row.get(10)?,
     };
     let subqueue = row.get_ref(9)?.as_str_or_null().map_err(|e| damaged(tube, id, &e))?;
@@ -249,6 +257,10 @@ pub(super) fn read_task(row: &Row<'_>) -> Result<(u32, Record), RowError> {
             .map(Priority::new)
             .transpose()
             .map_err(|e| damaged(tube, id, &e))?,
+        failures: match columns.failures.map(Failures::from_bytes) {
+            Some(None) => return Err(damaged(tube, id, &"its failures are invalid")),
+            failures => failures.flatten(),
+        },
         body_bytes: row.get(11)?,
         body: None,
     };
@@ -463,6 +475,7 @@ mod tests {
                 attempts: 9,
                 previous_start: some.map(|number| number + 3),
                 semaphore_priority: None,
+                failures: None,
                 sum: 0,
             };
             let slow = RowChecksum::new(5)
@@ -482,6 +495,9 @@ mod tests {
                 columns.checksum(5, subqueue)
             };
             assert!(own(0.0) != slow && own(1.5) != own(-1.5));
+            columns.semaphore_priority = None;
+            columns.failures = Some(b"x");
+            assert_ne!(columns.checksum(5, subqueue), slow);
         }
         let slow = RowChecksum::new(5).bytes(&[]).bytes(b"data").finish();
         assert_eq!(body_sum(5, None, b"data"), slow);

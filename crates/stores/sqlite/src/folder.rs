@@ -32,6 +32,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0007.sql"),
     include_str!("migrations/0008.sql"),
     include_str!("migrations/0009.sql"),
+    include_str!("migrations/0010.sql"),
 ];
 /// The first format that has semaphores.
 const WITH_SEMAPHORES: i64 = 2;
@@ -39,6 +40,8 @@ const WITH_SEMAPHORES: i64 = 2;
 const WITH_PRIORITIES: i64 = 5;
 /// The first format that stores how far wall time is ahead.
 const WITH_CLOCK: i64 = 8;
+/// The first format in which tasks have failures.
+const WITH_FAILURES: i64 = 10;
 /// "yard" in ASCII: identifies a database of taskyard.
 pub(super) const APPLICATION_ID: i64 = 0x7961_7264;
 
@@ -290,7 +293,11 @@ fn read_tubes(db: &Connection, machine: &mut Machine) -> Result<Vec<(u32, u64)>,
 /// Restores the tasks; returns their counts, to be compared with the head row.
 fn read_tasks(db: &Connection, format: i64, machine: &mut Machine) -> Result<Head, RowError> {
     let (mut found, mut last) = (Head::default(), None);
-    let added = if format < WITH_PRIORITIES { ", NULL AS semaphore_priority" } else { "" };
+    let added = match format {
+        ..WITH_PRIORITIES => ", NULL AS semaphore_priority, NULL AS failures",
+        ..WITH_FAILURES => ", NULL AS failures",
+        _ => "",
+    };
     let task = format!("(SELECT *{added} FROM task)");
     let mut statement = db.prepare(&format!("SELECT {TASK_COLUMNS} FROM {task} ORDER BY key"))?;
     let mut rows = statement.query([])?;

@@ -450,7 +450,9 @@ fn tasks_in(command: &Command) -> usize {
         Command::Put { tasks, .. } => tasks.len(),
         Command::Take(take) => take.count,
         Command::Finish { items, .. } => items.len(),
-        Command::Delete { ids, .. } | Command::Peek { ids, .. } => ids.len(),
+        Command::Delete { ids, .. }
+        | Command::KickTasks { ids, .. }
+        | Command::Peek { ids, .. } => ids.len(),
         Command::List(list) => list.limit,
         Command::Semaphore(command) => command.items(),
         _ => 1,
@@ -496,7 +498,10 @@ fn refusal(command: &Command) -> Option<Error> {
             let advice = "take them in several batches";
             refuse_count("the number of tasks in one take", take.count, advice)
         }
-        Command::Finish { .. } | Command::Delete { .. } | Command::Peek { .. } => {
+        Command::Finish { .. }
+        | Command::KickTasks { .. }
+        | Command::Delete { .. }
+        | Command::Peek { .. } => {
             let advice = "use several batches";
             refuse_count("the number of tasks in one command", tasks_in(command), advice)
         }
@@ -522,7 +527,14 @@ mod tests {
         let take = |text| {
             let tube = TubeName::new(text).unwrap();
             let (session, lease, wait) = (None, None, Default::default());
-            Command::Take(taskyard_core::Take { tube, count: 1, session, lease, wait })
+            Command::Take(taskyard_core::Take {
+                tube,
+                count: 1,
+                session,
+                lease,
+                worker: None,
+                wait,
+            })
         };
         let mut chunk = Chunk { leases: (10, 2_010), ..Chunk::default() };
         for place in 0..2_000 {

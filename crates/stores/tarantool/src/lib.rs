@@ -186,6 +186,8 @@ const ADAPTED: &str = "tarantool+queue";
 /// What an existing tarantool/queue does not support. Commands that need it are refused.
 const UNSUPPORTED: &[&str] = &[
     "attempts and a limit of them",
+    "names of workers and failures of tasks",
+    "kicking tasks by id",
     "the previous start of a task, and since when the oldest waits",
     "meta of tasks",
     "atomic batches",

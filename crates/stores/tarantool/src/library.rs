@@ -1,7 +1,9 @@
 //! Assembles the library of Lua procedures that run inside Tarantool.
 
+use taskyard_core::failure::{LEASE_EXPIRED, SESSION_ENDED};
 use taskyard_store::limits::with_limits;
 use taskyard_store::lua::{SEMAPHORE_RULES, VALUES};
+use taskyard_store::template::substitute;
 
 /// The files in the order of their dependencies: first those whose names all others use, then those that are blocks of their
 /// own (a Lua function may have two hundred local names), then those of semaphores.
@@ -13,12 +15,13 @@ const SHARED: [&str; 6] = [
     include_str!("lua/tube.lua"),
     include_str!("lua/orders.lua"),
 ];
-const TUBES: [&str; 10] = [
+const TUBES: [&str; 11] = [
     include_str!("lua/raw_insert.lua"),
     include_str!("lua/take.lua"),
     include_str!("lua/put.lua"),
     include_str!("lua/show.lua"),
     include_str!("lua/list.lua"),
+    include_str!("lua/failures.lua"),
     include_str!("lua/finish.lua"),
     include_str!("lua/tubes.lua"),
     include_str!("lua/sessions.lua"),
@@ -32,8 +35,10 @@ const SEMAPHORES: [&str; 4] = [
     include_str!("lua/semaphores.lua"),
     include_str!("lua/import_semaphores.lua"),
 ];
-const LAST: [&str; 3] =
-    [include_str!("lua/servers.lua"), include_str!("lua/batch.lua"), include_str!("lua/copy.lua")];
+const SERVERS: &str = include_str!("lua/servers.lua");
+/// A block of its own that uses the names of servers.
+const RESYNC: &str = include_str!("lua/resync.lua");
+const LAST: [&str; 2] = [include_str!("lua/batch.lua"), include_str!("lua/copy.lua")];
 
 /// Replaces all but the shared files where tubes are those of an existing tarantool/queue.
 const ADAPTER: [&str; 2] = [include_str!("lua/adapter_tasks.lua"), include_str!("lua/adapter.lua")];
@@ -61,15 +66,15 @@ impl Library {
         let apart = |file: &str| format!("do\n{file}end\n");
         let semaphores = format!("{SEMAPHORE}{}", SEMAPHORES.map(apart).concat());
         let semaphores = format!("(function()\n{semaphores}end)()\n");
-        let parts = TUBES.map(apart).concat() + &semaphores;
-        Self::of(&with_limits(&format!("{}{parts}{}", SHARED.concat(), LAST.concat())))
+        let parts = TUBES.map(apart).concat() + &semaphores + SERVERS + &apart(RESYNC);
+        Self::of(&with_values(&format!("{}{parts}{}", SHARED.concat(), LAST.concat())))
     }
 
     /// For tubes of an existing tarantool/queue.
     pub fn adapter() -> Self {
         let [modules, shared, values, spaces, tube, _] = SHARED;
         let own = [modules, shared, values, spaces, tube].concat() + &ADAPTER.concat();
-        Self::of(&with_limits(&own))
+        Self::of(&with_values(&own))
     }
 
     fn of(files: &str) -> Self {
@@ -79,6 +84,13 @@ impl Library {
         let function = format!("{name}.call");
         Library { name, function, text }
     }
+}
+
+/// The text with the limits of the core, and with its errors of deliveries that ended by themselves.
+fn with_values(text: &str) -> String {
+    let errors =
+        [("LEASE_EXPIRED", LEASE_EXPIRED.to_owned()), ("SESSION_ENDED", SESSION_ENDED.to_owned())];
+    substitute(&with_limits(text), &errors)
 }
 
 /// Distinguishes texts (FNV-1a).
@@ -102,7 +114,9 @@ mod tests {
 
     #[test]
     fn limits_come_from_the_core() {
-        let files = [&SHARED[..], &TUBES, &[SEMAPHORE], &SEMAPHORES, &LAST, &ADAPTER].concat();
+        let files =
+            [&SHARED[..], &TUBES, &[SEMAPHORE], &SEMAPHORES, &[SERVERS, RESYNC], &LAST, &ADAPTER];
+        let files = files.concat();
         let accepted = ["64() / 1000", "STEP = 1000", "NOTICES_MAX = 1000"];
         assert_eq!(typed_limits(&files.concat(), &accepted), Vec::<String>::new());
         for library in [Library::new(), Library::adapter()] {

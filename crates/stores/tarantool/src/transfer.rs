@@ -7,8 +7,8 @@ use taskyard_core::record::{Record, StoredState};
 use taskyard_core::semaphore::{EntryState, HeldGrant, QueueEntry, SemaphoreRecord};
 use taskyard_core::transfer::{EventCopy, ImportEnd, QueueEntryCopy, SemaphoreCopy, TubeCopy};
 use taskyard_core::{
-    Body, Error, EventId, EventKind, Grant, Priority, Reply, SemaphoreKey, SemaphoreOptions, Span,
-    TaskId, Timestamp, TubeName,
+    Body, Error, EventId, EventKind, Failures, Grant, Priority, Reply, SemaphoreKey,
+    SemaphoreOptions, Span, TaskId, Timestamp, TubeName,
 };
 use taskyard_tarantool::{
     ArgumentWriter, BatchReply, Failure, LuaValue, decode_batch, decode_value,
@@ -136,7 +136,7 @@ fn read_task(row: &[LuaValue]) -> Option<Record> {
     let [id, state, pri, created, expires, ttr, attempts, _, body, rest @ ..] = row else {
         return None;
     };
-    let [_, previous, due, subqueue, own, _, _, _, flag, ..] = rest else { return None };
+    let [_, previous, due, subqueue, own, _, _, _, flag, rest @ ..] = rest else { return None };
     let body = match body {
         LuaValue::Bytes(payload) => Body::new(payload),
         both => match both.list() {
@@ -155,6 +155,10 @@ fn read_task(row: &[LuaValue]) -> Option<Record> {
         LuaValue::Nil => None,
         own => Some(Priority::new(own.number()?).ok()?),
     };
+    let failures = match rest.first().and_then(LuaValue::bytes) {
+        Some(bytes) => Some(Failures::from_bytes(bytes)?),
+        None => None,
+    };
     Some(Record {
         id: TaskId(id.uint()?),
         state,
@@ -166,6 +170,7 @@ fn read_task(row: &[LuaValue]) -> Option<Record> {
         previous_start: moment(previous),
         subqueue: subqueue.text().map(Into::into),
         semaphore_priority: own,
+        failures,
         body_bytes: body.bytes(),
         body: Some(body),
     })
@@ -200,6 +205,7 @@ fn write_task(args: &mut ArgumentWriter<'_>, record: &Record) {
         None => (&[][..], None),
     };
     args.bytes(payload).maybe(meta, ArgumentWriter::bytes);
+    args.maybe(record.failures.as_ref().map(Failures::as_bytes), ArgumentWriter::bytes);
 }
 
 /// The last step, in the order of `copy.lua`. Tubes and semaphores are named by their positions in these lists.

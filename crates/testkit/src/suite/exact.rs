@@ -134,6 +134,7 @@ pub fn a_batch_of_large_commands_keeps_its_order<D: SharedDatabase>() {
             count,
             session: None,
             lease: None,
+            worker: None,
             wait: Span::ZERO,
         };
         let commands = vec![

@@ -125,7 +125,8 @@ impl<S: Store> Load<'_, S> {
     fn take(&self) -> Option<(TaskId, Holder)> {
         let begin = self.recorder.begin();
         let tube = self.tube.clone();
-        let take = Take { tube, count: 1, session: None, lease: None, wait: Span::ZERO };
+        let take =
+            Take { tube, count: 1, session: None, lease: None, worker: None, wait: Span::ZERO };
         let Reply::Taken(tasks) = self.ask(Command::Take(take))? else { return None };
         let task = tasks.first()?;
         let lease = task.lease?;

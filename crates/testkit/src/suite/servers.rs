@@ -25,7 +25,8 @@ pub fn join(store: &impl Store, create: bool) {
 /// Takes one task for that session.
 pub fn take_as(store: &impl Store, tube: &TubeName) -> Task {
     let session = Some(SESSION);
-    let take = Take { tube: tube.clone(), count: 1, session, lease: None, wait: Span::ZERO };
+    let take =
+        Take { tube: tube.clone(), count: 1, session, lease: None, worker: None, wait: Span::ZERO };
     match ask(store, Command::Take(take)) {
         Ok(Reply::Taken(mut tasks)) if tasks.len() == 1 => tasks.remove(0),
         other => panic!("expected one task, got {other:?}"),
@@ -134,7 +135,14 @@ pub fn deadlines_of_other_servers_are_met<D: SharedDatabase>() {
         here.execute(NOW, vec![Command::Tick { limit: 1 }]).await;
         ask(&there, put(&tube, 1)).expect("it is put");
         let lease = Some(Span::from_secs(5));
-        let take = Take { tube: tube.clone(), count: 1, session: None, lease, wait: Span::ZERO };
+        let take = Take {
+            tube: tube.clone(),
+            count: 1,
+            session: None,
+            lease,
+            worker: None,
+            wait: Span::ZERO,
+        };
         ask(&there, Command::Take(take)).expect("it is taken");
         drop(there);
         // When servers start, come or go, every deadline is looked at.

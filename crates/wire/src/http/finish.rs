@@ -25,7 +25,7 @@ pub struct Delivery {
     pub lease: Option<u64>,
 }
 
-/// Deliveries to ack or to bury: `tasks`, or `id` and `lease` of one.
+/// Deliveries to ack: `tasks`, or `id` and `lease` of one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -39,6 +39,52 @@ pub struct AckRequest {
     /// Its lease number.
     #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub lease: Option<u64>,
+    /// Answer with the tasks as they are afterwards.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub show: bool,
+}
+
+/// Deliveries to bury: `tasks`, or `id` and `lease` of one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct BuryRequest {
+    /// Several deliveries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<Vec<Delivery>>,
+    /// The one task, instead of `tasks`.
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
+    /// Its lease number.
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
+    pub lease: Option<u64>,
+    /// What went wrong: kept with the tasks, cut to 1 KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Answer with the tasks as they are afterwards.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub show: bool,
+}
+
+/// Deliveries that failed: `tasks`, or `id` and `lease` of one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct FailRequest {
+    /// Several deliveries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<Vec<Delivery>>,
+    /// The one task, instead of `tasks`.
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
+    /// Its lease number.
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
+    pub lease: Option<u64>,
+    /// What went wrong: kept with the tasks, cut to 1 KiB.
+    pub error: String,
+    /// Seconds before the tasks become ready again; at once when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay: Option<f64>,
     /// Answer with the tasks as they are afterwards.
     #[serde(default, skip_serializing_if = "is_false")]
     pub show: bool,
@@ -103,7 +149,7 @@ pub struct FinishRequest {
 }
 
 /// One delivery and how it ends.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FinishPart {
@@ -116,9 +162,12 @@ pub struct FinishPart {
     /// holder.
     #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub lease: Option<u64>,
-    /// For `release`: seconds before the task becomes ready again.
+    /// For `release` and `fail`: seconds before the task becomes ready again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<f64>,
+    /// For `fail`, and optional for `bury`: what went wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
     /// For `release`: whether the delivery counts as an attempt; it does when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted: Option<bool>,
@@ -145,15 +194,32 @@ const fn yes() -> bool {
 }
 
 impl AckRequest {
-    /// The command for an ack, on the server's side.
-    pub fn into_ack(self, tube: TubeName) -> Result<Command> {
+    /// The command, on the server's side.
+    pub fn into_command(self, tube: TubeName) -> Result<Command> {
         finish(tube, self.tasks, self.id, self.lease, Finish::Ack, self.show)
     }
+}
 
-    /// The command for a bury, on the server's side.
-    pub fn into_bury(self, tube: TubeName) -> Result<Command> {
-        finish(tube, self.tasks, self.id, self.lease, Finish::Bury, self.show)
+impl BuryRequest {
+    /// The command, on the server's side.
+    pub fn into_command(self, tube: TubeName) -> Result<Command> {
+        let bury = bury(self.error.as_deref());
+        finish(tube, self.tasks, self.id, self.lease, bury, self.show)
     }
+}
+
+impl FailRequest {
+    /// The command, on the server's side.
+    pub fn into_command(self, tube: TubeName) -> Result<Command> {
+        let delay = optional_span("delay", self.delay)?.unwrap_or(Span::ZERO);
+        let fail = Finish::fail(&self.error, Some(delay));
+        finish(tube, self.tasks, self.id, self.lease, fail, self.show)
+    }
+}
+
+/// A bury, with an error if there is one.
+fn bury(error: Option<&str>) -> Finish {
+    error.map_or(Finish::Bury, |error| Finish::fail(error, None))
 }
 
 impl ReleaseRequest {
@@ -199,7 +265,7 @@ fn finish(
     let items = deliveries.into_iter().map(|delivery| FinishItem {
         id: TaskId(delivery.id),
         holder: holder(delivery.lease),
-        finish,
+        finish: finish.clone(),
     });
     Ok(Command::Finish { tube, items: items.collect(), show })
 }
@@ -238,37 +304,51 @@ impl FinishPart {
             id: item.id.0,
             lease,
             delay: None,
+            error: None,
             counted: None,
             seconds: None,
         };
-        Ok(match item.finish {
+        Ok(match &item.finish {
             Finish::Ack => plain,
             Finish::Bury => FinishPart { verb: FinishWord::Bury, ..plain },
             Finish::Touch(more) => {
-                FinishPart { verb: FinishWord::Touch, seconds: Some(seconds_of(more)), ..plain }
+                FinishPart { verb: FinishWord::Touch, seconds: Some(seconds_of(*more)), ..plain }
             }
             Finish::Release { delay, counted } => FinishPart {
                 verb: FinishWord::Release,
-                delay: Some(seconds_of(delay)),
-                counted: Some(counted),
+                delay: Some(seconds_of(*delay)),
+                counted: Some(*counted),
+                ..plain
+            },
+            Finish::Fail(fail) => FinishPart {
+                verb: if fail.then.delay().is_some() { FinishWord::Fail } else { FinishWord::Bury },
+                delay: fail.then.delay().map(seconds_of),
+                error: Some((*fail.error).to_owned()),
                 ..plain
             },
         })
     }
 
     fn into_item(self) -> Result<FinishItem> {
-        let finish = match (self.verb, self.delay, self.counted, self.seconds) {
-            (FinishWord::Ack, None, None, None) => Finish::Ack,
-            (FinishWord::Bury, None, None, None) => Finish::Bury,
-            (FinishWord::Touch, None, None, Some(more)) => Finish::Touch(span("seconds", more)?),
-            (FinishWord::Release, delay, counted, None) => Finish::Release {
+        let error = self.error.as_deref();
+        let finish = match (self.verb, self.delay, self.counted, self.seconds, error) {
+            (FinishWord::Ack, None, None, None, None) => Finish::Ack,
+            (FinishWord::Bury, None, None, None, error) => bury(error),
+            (FinishWord::Touch, None, None, Some(more), None) => {
+                Finish::Touch(span("seconds", more)?)
+            }
+            (FinishWord::Release, delay, counted, None, None) => Finish::Release {
                 delay: optional_span("delay", delay)?.unwrap_or(Span::ZERO),
                 counted: counted.unwrap_or(true),
             },
+            (FinishWord::Fail, delay, None, None, Some(error)) => {
+                let delay = optional_span("delay", delay)?.unwrap_or(Span::ZERO);
+                Finish::fail(error, Some(delay))
+            }
             _ => {
                 return Err(Error::Invalid(
-                    "'touch' needs 'seconds', 'release' may have 'delay' and 'counted', 'ack' and \
-                     'bury' have none of them"
+                    "'touch' needs 'seconds', 'fail' needs 'error' and may have 'delay', 'release' may have \
+                     'delay' and 'counted', 'bury' may have 'error', 'ack' has none of them"
                         .into(),
                 ));
             }

@@ -79,6 +79,9 @@ pub struct DeliveryAnswer {
     /// The session that holds it, if one does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
+    /// The name of the worker that holds it, if it gave one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<String>,
     /// When the task was taken, in seconds since the epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<f64>,
@@ -162,6 +165,7 @@ impl DeliveryAnswer {
             id: task.id.0,
             lease: task.lease.map(|lease| lease.0),
             session: task.session.map(|session| session.to_string()),
+            worker: task.worker.as_deref().map(str::to_owned),
             time: task.start.and_then(moment_of),
             until: task.lease_until.and_then(moment_of),
             task: show.then(|| TaskAnswer::new(task, Form::Exact)),

@@ -38,6 +38,12 @@ pub struct TasksQuery {
     /// Only tasks of this sub-queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subqueue: Option<String>,
+    /// Only tasks that the worker of this name holds, or for which it failed last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<String>,
+    /// Only tasks with a failure whose error contains this text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
     /// Only tasks with at least this many attempts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempts_min: Option<String>,
@@ -67,6 +73,8 @@ pub struct TaskPageAnswer {
 pub struct TaskFilter {
     text: Option<String>,
     subqueue: Option<String>,
+    worker: Option<String>,
+    error: Option<String>,
     attempts_min: u32,
     created_from: Option<Timestamp>,
     created_until: Option<Timestamp>,
@@ -100,6 +108,8 @@ impl TasksQuery {
             ("limit", &self.limit),
             ("match", &self.text),
             ("subqueue", &self.subqueue),
+            ("worker", &self.worker),
+            ("error", &self.error),
             ("attempts_min", &self.attempts_min),
         ];
         let texts = texts.into_iter().filter_map(|(name, text)| Some((name, text.clone()?)));
@@ -126,6 +136,8 @@ impl TasksQuery {
         Ok(TaskFilter {
             text: self.text.clone().filter(|text| !text.is_empty()),
             subqueue: self.subqueue.clone(),
+            worker: self.worker.clone(),
+            error: self.error.clone().filter(|text| !text.is_empty()),
             attempts_min: attempts_min.unwrap_or(0),
             created_from: optional_moment("created_from", self.created_from)?,
             created_until: optional_moment("created_until", self.created_until)?,
@@ -172,6 +184,8 @@ impl TaskFilter {
             && subqueue.is_none_or(|key| task.subqueue.as_deref() == Some(key))
             && self.created_from.is_none_or(|from| task.created >= from)
             && self.created_until.is_none_or(|until| task.created < until)
+            && self.worker.as_deref().is_none_or(|name| is_of_worker(task, name))
+            && self.error.as_deref().is_none_or(|text| has_error(task, text))
             && self.text.as_deref().is_none_or(|text| contains(task.body.as_ref(), text))
     }
 }
@@ -179,7 +193,11 @@ impl TaskFilter {
 impl TaskPageAnswer {
     /// A task of a page: a long payload is cut.
     pub fn task(task: &Task) -> TaskAnswer {
-        let answer = TaskAnswer::with_reason(task, Form::Json);
+        let mut answer = TaskAnswer::with_reason(task, Form::Json);
+        answer.failures.clear();
+        if let Some(error) = &mut answer.error {
+            error.truncate(error.lines().next().map_or(0, str::len));
+        }
         let Some(body) = &task.body else { return answer };
         let text = match msgpack_to_json(body.payload()) {
             Ok(text) if text.len() > LIST_DATA_BYTES_MAX => text,
@@ -198,6 +216,17 @@ fn contains(body: Option<&Body>, text: &str) -> bool {
     let Some(body) = body else { return false };
     memchr::memmem::find(body.payload(), text.as_bytes()).is_some()
         || msgpack_to_json(body.payload()).is_ok_and(|json| json.contains(text))
+}
+
+/// Whether the worker holds the task, or failed for it last.
+fn is_of_worker(task: &Task, name: &str) -> bool {
+    let latest = || task.failures.as_ref()?.last()?.worker;
+    task.worker.clone().or_else(latest).as_deref() == Some(name)
+}
+
+fn has_error(task: &Task, text: &str) -> bool {
+    let failures = task.failures.iter().flat_map(|failures| failures.iter());
+    failures.into_iter().any(|failure| failure.error.contains(text))
 }
 
 fn states(text: &str) -> Result<StateSet> {

@@ -37,6 +37,7 @@
 //! | time series | | [`SeriesAnswer`] |
 //! | a refusal | | [`ErrorAnswer`] |
 
+mod action;
 mod error;
 mod events;
 mod finish;
@@ -61,13 +62,15 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use taskyard_core::{Error, Result};
 
+pub use action::{TaskAction, TaskActionAnswer, TaskActionRequest, TaskFilterRequest};
 pub use error::{ErrorAnswer, ErrorDetail};
 pub use events::{
     AcknowledgeRequest, AcknowledgedAnswer, EventAnswer, EventWord, EventsAnswer, EventsRequest,
     SocketAnswer,
 };
 pub use finish::{
-    AckRequest, Delivery, FinishAnswer, FinishPart, FinishRequest, ReleaseRequest, TouchRequest,
+    AckRequest, BuryRequest, Delivery, FailRequest, FinishAnswer, FinishPart, FinishRequest,
+    ReleaseRequest, TouchRequest,
 };
 pub use inspect::{
     ConsumerAnswer, ConsumersAnswer, DeleteRequest, DeliveriesAnswer, DeliveryAnswer, KickAnswer,
@@ -91,7 +94,7 @@ pub use semaphores::{
 };
 pub use series::{PercentilesAnswer, SeriesAnswer};
 pub use take::{LEASE_SECONDS_DEFAULT, TakeRequest, TasksAnswer};
-pub use task::{Form, ReasonAnswer, TaskAnswer};
+pub use task::{FailureAnswer, Form, ReasonAnswer, TaskAnswer};
 pub use tubes::{
     AlterRequest, CallCounts, CreateAnswer, CreateRequest, NameRequest, TaskCounts, TubeAnswer,
     TubesAnswer,

@@ -122,4 +122,6 @@ pub enum FinishWord {
     Bury,
     /// Ask for more time.
     Touch,
+    /// It failed: the error is stored.
+    Fail,
 }

@@ -27,6 +27,9 @@ pub struct TakeRequest {
     /// Seconds the delivery may last before the task is given back. `null` is the task's own ttr.
     #[serde(default = "lease_default")]
     pub lease: Option<f64>,
+    /// The name of the worker, at most 128 bytes: lists show who holds a task, and its failures keep the name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<String>,
     /// Always answer with `data_base64`: the payload byte for byte.
     #[serde(default, skip_serializing_if = "is_false")]
     pub base64: bool,
@@ -50,7 +53,7 @@ const fn lease_default() -> Option<f64> {
 
 impl Default for TakeRequest {
     fn default() -> Self {
-        TakeRequest { count: one(), wait: 0.0, lease: lease_default(), base64: false }
+        TakeRequest { count: one(), wait: 0.0, lease: lease_default(), worker: None, base64: false }
     }
 }
 
@@ -66,6 +69,7 @@ impl TakeRequest {
             count: take.count as u64,
             wait: seconds_of(take.wait),
             lease: take.lease.map(seconds_of),
+            worker: take.worker.as_deref().map(str::to_owned),
             base64: true,
         })
     }
@@ -85,7 +89,8 @@ impl TakeRequest {
             ));
         }
         let wait = span("wait", self.wait)?;
-        Ok(Command::Take(Take { tube, count, session: None, lease, wait }))
+        let worker = self.worker.map(Into::into);
+        Ok(Command::Take(Take { tube, count, session: None, lease, worker, wait }))
     }
 
     /// How the answer contains payloads.

@@ -1,13 +1,15 @@
 //! A task as answers show it.
 
 use serde::{Deserialize, Serialize};
+use taskyard_core::failure::{is_worker_name, stored_error};
 use taskyard_core::{
-    Body, Error, Lease, Priority, Reason, Result, Span, State, Task, TaskId, Timestamp,
+    Body, Error, Failure, Failures, Lease, Priority, Reason, Result, Span, State, Task, TaskId,
+    Timestamp,
 };
 
 use super::names::StateWord;
 use super::put::one_of;
-use super::seconds::{moment, moment_of, optional_moment, optional_span, seconds_of};
+use super::seconds::{moment, moment_of, optional_moment, optional_span, seconds_of, span};
 use super::{is_false, present};
 use crate::payload::{Packed, Payload};
 
@@ -53,6 +55,18 @@ pub struct TaskAnswer {
     /// peek.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub semaphore_priority: Option<f64>,
+    /// The name of the worker that holds it, if it gave one; only where a task is shown, not in the answer to take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<String>,
+    /// The error of its latest failure; in a page of tasks only the first line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// When it failed last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_at: Option<f64>,
+    /// Its latest failures, oldest first; only in the answer to a peek.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<FailureAnswer>,
     /// Why it does not run now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<ReasonAnswer>,
@@ -71,6 +85,23 @@ pub struct TaskAnswer {
     /// Whether `data` is only the beginning of the payload's JSON, as a text; only in pages of tasks.
     #[serde(default, skip_serializing_if = "is_false")]
     pub cut: bool,
+}
+
+/// A delivery that failed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FailureAnswer {
+    /// When it ended.
+    pub at: f64,
+    /// Which attempt it was, from 1.
+    pub attempt: u32,
+    /// How many seconds it lasted.
+    pub run: f64,
+    /// The worker, if it gave its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<String>,
+    /// What went wrong.
+    pub error: String,
 }
 
 /// Why a task does not run now.
@@ -124,6 +155,8 @@ impl TaskAnswer {
         let (data, data_base64) = form.split(task.body.as_ref().map(Body::payload));
         let (meta, meta_base64) = form.split(task.body.as_ref().and_then(Body::meta));
         let usual = usual_reason(task.state, task.due);
+        let latest = task.failures.as_ref().and_then(Failures::last);
+        let failures = task.failures.iter().flat_map(|failures| failures.iter());
         TaskAnswer {
             id: task.id.0,
             lease: task.lease.map(|lease| lease.0),
@@ -139,6 +172,10 @@ impl TaskAnswer {
             previous_start: task.previous_start.and_then(moment_of),
             subqueue: task.subqueue.as_deref().map(str::to_owned),
             semaphore_priority: task.semaphore_priority.map(Priority::value),
+            worker: task.worker.as_deref().map(str::to_owned),
+            failed_at: latest.as_ref().and_then(|latest| moment_of(latest.at)),
+            error: latest.map(|latest| (*latest.error).to_owned()),
+            failures: failures.map(FailureAnswer::new).collect(),
             reason: (task.reason != usual).then(|| ReasonAnswer::new(task.reason)),
             meta,
             meta_base64,
@@ -175,6 +212,8 @@ impl TaskAnswer {
             subqueue: self.subqueue.map(Into::into),
             semaphore_priority: self.semaphore_priority.map(Priority::new).transpose()?,
             session: None,
+            worker: self.worker.map(Into::into),
+            failures: read_failures(self.failures)?,
             lease,
             lease_until: optional_moment("lease_until", self.lease_until)?
                 .or(never(lease.is_some())),
@@ -193,6 +232,36 @@ fn usual_reason(state: State, due: Option<Timestamp>) -> Reason {
         State::Buried => Reason::Buried,
         State::Done => Reason::Finished,
     }
+}
+
+impl FailureAnswer {
+    fn new(failure: Failure) -> Self {
+        FailureAnswer {
+            at: failure.at.as_secs_f64(),
+            attempt: failure.attempt,
+            run: seconds_of(failure.run),
+            worker: failure.worker.as_deref().map(str::to_owned),
+            error: (*failure.error).to_owned(),
+        }
+    }
+
+    fn into_failure(self) -> Result<Failure> {
+        Ok(Failure {
+            at: moment("at", self.at)?,
+            attempt: self.attempt,
+            run: span("run", self.run)?,
+            worker: self.worker.filter(|name| is_worker_name(name)).map(Into::into),
+            error: stored_error(&self.error),
+        })
+    }
+}
+
+/// The failures of an answer, for the client's caller.
+fn read_failures(answers: Vec<FailureAnswer>) -> Result<Option<Failures>> {
+    answers.into_iter().try_fold(None, |before: Option<Failures>, answer| {
+        let failure = answer.into_failure()?;
+        Ok(Some(Failures::with(before.as_ref(), &failure)))
+    })
 }
 
 impl ReasonAnswer {

@@ -69,6 +69,14 @@ pub(super) fn list<'de, T: Integer, D: Deserializer<'de>>(from: D) -> Result<Vec
     Ok(numbers.into_iter().map(|whole| whole.0).collect())
 }
 
+/// Reads a list that may be absent or `null`.
+pub(super) fn maybe_list<'de, T: Integer, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<Vec<T>>, D::Error> {
+    let numbers = Option::<Vec<Whole<T>>>::deserialize(from)?;
+    Ok(numbers.map(|numbers| numbers.into_iter().map(|whole| whole.0).collect()))
+}
+
 impl<'de, T: Integer> Deserialize<'de> for Whole<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         // The visitor is called with the value that is there, also with a float.

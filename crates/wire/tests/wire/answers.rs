@@ -35,6 +35,8 @@ pub(crate) fn taken_task(body: Body) -> Task {
         subqueue: None,
         semaphore_priority: None,
         session: None,
+        worker: None,
+        failures: None,
         lease: Some(Lease(77)),
         lease_until: Some(Timestamp::from_micros(1_700_000_061_500_000)),
         reason: Reason::Running,

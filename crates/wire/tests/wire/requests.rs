@@ -7,8 +7,8 @@ use taskyard_core::{
     TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
 };
 use taskyard_wire::http::{
-    self, AckRequest, AlterRequest, CreateRequest, DeleteRequest, FinishRequest, KickRequest,
-    PeekRequest, PutRequest, ReleaseRequest, TakeRequest, TouchRequest,
+    self, AckRequest, AlterRequest, BuryRequest, CreateRequest, DeleteRequest, FinishRequest,
+    KickRequest, PeekRequest, PutRequest, ReleaseRequest, TakeRequest, TouchRequest,
 };
 
 fn tube() -> TubeName {
@@ -151,6 +151,7 @@ fn take_defaults() {
         count: 1,
         session: None,
         lease: Some(Span::from_secs(60)),
+        worker: None,
         wait: Span::ZERO,
     };
     assert_eq!(take(""), Ok(Command::Take(default.clone())));
@@ -184,10 +185,10 @@ fn items(items: &[FinishItem]) -> Result<Command, Error> {
 fn finish_one_or_several() {
     let one = r#"{"id": 7, "lease": 9}"#;
     let several = r#"{"tasks": [{"id": 7, "lease": 9}, {"id": 8}]}"#;
-    let pair = |finish| items(&[item(7, Some(9), finish), item(8, None, finish)]);
-    assert_eq!(command_of(one, AckRequest::into_ack), items(&[item(7, Some(9), Finish::Ack)]));
-    assert_eq!(command_of(several, AckRequest::into_ack), pair(Finish::Ack));
-    assert_eq!(command_of(several, AckRequest::into_bury), pair(Finish::Bury));
+    let pair = |finish: Finish| items(&[item(7, Some(9), finish.clone()), item(8, None, finish)]);
+    assert_eq!(command_of(one, AckRequest::into_command), items(&[item(7, Some(9), Finish::Ack)]));
+    assert_eq!(command_of(several, AckRequest::into_command), pair(Finish::Ack));
+    assert_eq!(command_of(several, BuryRequest::into_command), pair(Finish::Bury));
     let release = Finish::Release { delay: Span::ZERO, counted: true };
     assert_eq!(command_of(several, ReleaseRequest::into_command), pair(release));
     let later = Finish::Release { delay: Span::from_secs(5), counted: false };
@@ -196,12 +197,12 @@ fn finish_one_or_several() {
     let touch = Finish::Touch(Span::from_secs(30));
     let json = r#"{"id": 1, "lease": 2, "seconds": 30}"#;
     assert_eq!(command_of(json, TouchRequest::into_command), items(&[item(1, Some(2), touch)]));
-    assert_eq!(command_of(r#"{"tasks": []}"#, AckRequest::into_ack), items(&[]));
+    assert_eq!(command_of(r#"{"tasks": []}"#, AckRequest::into_command), items(&[]));
 }
 
 #[test]
 fn finish_refuses() {
-    let ack = |json| command_of(json, AckRequest::into_ack);
+    let ack = |json| command_of(json, AckRequest::into_command);
     refused(ack(""), "no task is named");
     refused(ack(r#"{"lease": 1}"#), "no task is named");
     refused(ack(r#"{"id": 1, "tasks": []}"#), "both 'tasks' and one task");

@@ -54,7 +54,7 @@ fn a_put_is_sent_byte_for_byte() {
 fn a_take_is_sent_completely() {
     for lease in [None, Some(Span::from_micros(1_001_000)), Some(Span::FOREVER)] {
         let wait = Span::from_micros(290_000);
-        let take = Take { tube: tube(), count: 17, session: None, lease, wait };
+        let take = Take { tube: tube(), count: 17, session: None, lease, worker: None, wait };
         let request = sent(TakeRequest::new(&take).unwrap());
         assert_eq!(request.form(), Form::Exact);
         assert_eq!(request.into_command(tube()), Ok(Command::Take(take)));
@@ -122,11 +122,15 @@ fn a_finish_is_sent_completely() {
         Finish::Touch(Span::from_micros(1_001_000)),
         Finish::Release { delay: Span::ZERO, counted: true },
         Finish::Release { delay: Span::from_secs(3), counted: false },
+        Finish::fail("no route", Some(Span::from_secs(4))),
+        Finish::fail("broken", None),
     ];
     let holders = [Holder::Any, Holder::Lease(Lease(8))];
     let items: Vec<FinishItem> = finishes
         .into_iter()
-        .flat_map(|finish| holders.map(|holder| FinishItem { id: TaskId(5), holder, finish }))
+        .flat_map(|finish| {
+            holders.map(|holder| FinishItem { id: TaskId(5), holder, finish: finish.clone() })
+        })
         .collect();
     let request = sent(FinishRequest::new(&items, true).unwrap());
     assert_eq!(
@@ -146,8 +150,14 @@ fn a_finish_is_sent_completely() {
 #[test]
 fn sessions_are_not_sent() {
     let session = SessionId([1; 16]);
-    let take =
-        Take { tube: tube(), count: 1, session: Some(session), lease: None, wait: Span::ZERO };
+    let take = Take {
+        tube: tube(),
+        count: 1,
+        session: Some(session),
+        lease: None,
+        worker: None,
+        wait: Span::ZERO,
+    };
     assert!(matches!(TakeRequest::new(&take), Err(Error::Invalid(_))));
     let item = FinishItem { id: TaskId(1), holder: Holder::Session(session), finish: Finish::Ack };
     assert!(matches!(FinishRequest::new(&[item], false), Err(Error::Invalid(_))));

@@ -121,9 +121,9 @@ impl Leadership {
     pub async fn resign<E: Execute>(self, queue: &E) -> Result<()> {
         let release = Finish::Release { delay: Span::ZERO, counted: false };
         let reports = self.reports.values().map(|(_, held)| (held.id, held.lease)).collect();
-        finish(queue, REPORTS_TUBE, reports, release).await?;
+        finish(queue, REPORTS_TUBE, reports, release.clone()).await?;
         if let Some(plan) = &self.plan {
-            finish(queue, PLANS_TUBE, vec![(plan.id, plan.lease)], release).await?;
+            finish(queue, PLANS_TUBE, vec![(plan.id, plan.lease)], release.clone()).await?;
         }
         finish(queue, LEADER_TUBE, vec![(self.leader_task.id, self.leader_task.lease)], release)
             .await?;
@@ -332,7 +332,8 @@ async fn put<E: Execute>(
 
 async fn take<E: Execute>(queue: &E, name: &str, count: usize) -> Result<Vec<Task>> {
     let lease = Some(LEASE);
-    let take = Take { tube: tube(name)?, count, session: None, lease, wait: Span::ZERO };
+    let take =
+        Take { tube: tube(name)?, count, session: None, lease, worker: None, wait: Span::ZERO };
     match execute_one(queue, Command::Take(take)).await? {
         Reply::Taken(tasks) => Ok(tasks),
         _ => Err(unexpected("take")),
@@ -371,7 +372,10 @@ async fn finish<E: Execute>(
     held: Vec<(TaskId, Lease)>,
     finish: Finish,
 ) -> Result<Vec<bool>> {
-    let item = |(id, lease)| FinishItem { id, holder: Holder::Lease(lease), finish };
+    let item = |(id, lease)| {
+        let finish = finish.clone();
+        FinishItem { id, holder: Holder::Lease(lease), finish }
+    };
     finish_items(queue, name, held.into_iter().map(item).collect()).await
 }
 

@@ -49,7 +49,14 @@ fn command(rng: &mut Rng) -> Command {
         15..25 => {
             let session = rng.bool().then_some(SessionId([1; 16]));
             let lease = Some(Span::from_secs(rng.u64(1..20)));
-            Command::Take(Take { tube, count: rng.usize(1..3), session, lease, wait: Span::ZERO })
+            Command::Take(Take {
+                tube,
+                count: rng.usize(1..3),
+                session,
+                lease,
+                worker: None,
+                wait: Span::ZERO,
+            })
         }
         25..37 => {
             let finish = match rng.u8(..6) {
@@ -202,7 +209,14 @@ fn a_gate_whose_semaphore_is_lost_stays_closed() {
         machine.apply(Timestamp::EPOCH, put).expect("there is room");
     };
     let take = |machine: &mut Machine| {
-        let take = Take { tube: tube(0), count: 9, session: None, lease: None, wait: Span::ZERO };
+        let take = Take {
+            tube: tube(0),
+            count: 9,
+            session: None,
+            lease: None,
+            worker: None,
+            wait: Span::ZERO,
+        };
         match machine.apply(Timestamp::EPOCH, Command::Take(take)) {
             Ok(Reply::Taken(tasks)) => tasks.len(),
             other => panic!("{other:?}"),

@@ -24,6 +24,10 @@ pub(super) struct ModelTask {
     pub since: Timestamp,
     /// Whether its taker named the lease time.
     pub explicit: bool,
+    /// The name of the worker that holds it.
+    pub worker: Option<Arc<str>>,
+    /// Its latest failures, oldest first.
+    pub failures: Vec<Failure>,
     /// Whether it was buried because its attempts were used up.
     pub dead_letter: bool,
 }
@@ -73,6 +77,8 @@ impl ModelTube {
             subqueue: None,
             semaphore_priority: None,
             session: None,
+            worker: None,
+            failures: None,
             lease: None,
             lease_until: None,
             reason: Reason::WaitsForConsumer,
@@ -94,7 +100,10 @@ impl ModelTube {
             }
         }
         let state = task.state;
-        self.entries.push(ModelTask { task, since: now, explicit: false, dead_letter: false });
+        let (worker, failures, since) = (None, Vec::new(), now);
+        let entry =
+            ModelTask { task, since, explicit: false, worker, failures, dead_letter: false };
+        self.entries.push(entry);
         self.next_id += 1;
         self.calls.put += 1;
         Placed { id, state }
@@ -150,19 +159,36 @@ impl ModelTube {
     pub fn finish(&mut self, now: Timestamp, item: &FinishItem, alive: &[SessionId]) -> Outcome {
         let has_times = self.options.kind.has_times();
         let Some(entry) = self.entry(item.id) else { return Outcome::Missing };
-        let anybody = item.holder == Holder::Any && item.finish == Finish::Bury;
-        if !anybody && !entry.is_held(now, item.holder, alive) {
+        let buries = match &item.finish {
+            Finish::Bury => true,
+            Finish::Fail(fail) => fail.then == AfterFailure::Bury,
+            _ => false,
+        };
+        if !(buries && item.holder == Holder::Any) && !entry.is_held(now, item.holder, alive) {
             return Outcome::Stale;
         }
-        match item.finish {
+        match &item.finish {
             Finish::Ack => {
                 self.calls.ack += 1;
                 return self.remove(item.id);
             }
             Finish::Release { delay, counted } => {
                 self.calls.release += 1;
-                let delay = if has_times { delay } else { Span::ZERO };
-                self.give_back(now, item.id, delay, counted);
+                let delay = if has_times { *delay } else { Span::ZERO };
+                self.give_back(now, item.id, delay, *counted);
+            }
+            Finish::Fail(fail) if buries => {
+                if entry.task.state != State::Buried {
+                    entry.fail(now, &fail.error);
+                    entry.to(State::Buried);
+                    self.calls.bury += 1;
+                }
+            }
+            Finish::Fail(fail) => {
+                entry.fail(now, &fail.error);
+                self.calls.release += 1;
+                let delay = fail.then.delay().filter(|_| has_times).unwrap_or(Span::ZERO);
+                self.give_back(now, item.id, delay, true);
             }
             Finish::Bury if entry.task.state == State::Buried => {}
             Finish::Bury => {
@@ -171,6 +197,7 @@ impl ModelTube {
             }
             Finish::Touch(Span::ZERO) => {}
             Finish::Touch(more) => {
+                let more = *more;
                 entry.task.lease_until = entry.task.lease_until.map(|until| until + more);
                 entry.task.expires = entry.task.expires + more;
                 entry.task.ttr = entry.task.ttr + more;
@@ -203,9 +230,17 @@ impl ModelTube {
     }
 
     /// Releases the tasks that match `which`; returns how many.
-    pub fn release_where(&mut self, now: Timestamp, which: impl Fn(&Task) -> bool) -> usize {
+    pub fn release_where(
+        &mut self,
+        now: Timestamp,
+        error: Option<&str>,
+        which: impl Fn(&Task) -> bool,
+    ) -> usize {
         let ids: Vec<_> = self.tasks().filter(|task| which(task)).map(|task| task.id).collect();
         for id in &ids {
+            if let Some(error) = error {
+                self.entry(*id).unwrap().fail(now, error);
+            }
             self.calls.release += 1;
             self.give_back(now, *id, Span::ZERO, true);
         }
@@ -224,6 +259,27 @@ impl ModelTube {
         }
         self.calls.kick += kicked;
         Reply::Kicked(kicked)
+    }
+
+    pub fn kick_tasks(&mut self, now: Timestamp, ids: &[TaskId], reset_attempts: bool) -> Reply {
+        let mut outcomes = Vec::new();
+        for id in ids {
+            let outcome = match self.entry(*id) {
+                Some(entry) if entry.task.state == State::Buried => {
+                    entry.to(State::Ready);
+                    entry.since = now;
+                    if reset_attempts {
+                        entry.task.attempts = 0;
+                    }
+                    self.calls.kick += 1;
+                    Outcome::Done(None)
+                }
+                Some(_) => Outcome::Stale,
+                None => Outcome::Missing,
+            };
+            outcomes.push(outcome);
+        }
+        Reply::Finished(outcomes)
     }
 
     pub fn delete(&mut self, id: TaskId) -> Outcome {
@@ -257,7 +313,9 @@ impl ModelTube {
                 }
                 State::Taken => {
                     self.calls.ttr += 1;
-                    let over = self.entry(id).unwrap().task.lease_until.unwrap();
+                    let entry = self.entry(id).unwrap();
+                    let over = entry.task.lease_until.unwrap();
+                    entry.fail(over, "lease expired");
                     self.give_back(over, id, Span::ZERO, true);
                 }
                 _ => {
@@ -305,6 +363,21 @@ impl ModelTube {
         waiting.map(|entry| entry.since).min()
     }
 
+    /// A task as a peek shows it, with its story.
+    pub fn view_whole(&self, now: Timestamp, id: TaskId) -> Option<Task> {
+        let task = self.view_held(now, id)?;
+        let entry = self.entries.iter().find(|entry| entry.task.id == id)?;
+        let add = |list: Option<Failures>, one: &Failure| Some(Failures::with(list.as_ref(), one));
+        Some(Task { failures: entry.failures.iter().fold(None, add), ..task })
+    }
+
+    /// A task as the list of deliveries shows it, with its worker.
+    pub fn view_held(&self, now: Timestamp, id: TaskId) -> Option<Task> {
+        let task = self.view_with_due(now, id)?;
+        let entry = self.entries.iter().find(|entry| entry.task.id == id)?;
+        Some(Task { worker: entry.worker.clone(), ..task })
+    }
+
     /// A task as a take, a peek and the list of deliveries show it.
     pub fn view_with_due(&self, now: Timestamp, id: TaskId) -> Option<Task> {
         let task = self.view(now, id)?;
@@ -346,6 +419,16 @@ impl ModelTask {
         holds && self.task.lease_until.is_some_and(|until| until > now)
     }
 
+    /// Adds a failure of the current delivery, if there is one.
+    fn fail(&mut self, at: Timestamp, error: &str) {
+        let run = self.task.start.map_or(Span::ZERO, |start| at.since(start));
+        let (attempt, worker) = (self.task.attempts + 1, self.worker.clone());
+        self.failures.push(Failure { at, attempt, run, worker, error: error.into() });
+        if self.failures.len() > 5 {
+            self.failures.remove(0);
+        }
+    }
+
     /// Changes the state and clears the data of the old one.
     fn to(&mut self, state: State) {
         self.task.state = state;
@@ -355,6 +438,7 @@ impl ModelTask {
         self.task.lease = None;
         self.task.lease_until = None;
         self.dead_letter = false;
+        self.worker = None;
     }
 }
 

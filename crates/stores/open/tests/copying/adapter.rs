@@ -41,7 +41,10 @@ fn it_can_be_copied_from() {
     let url = instance.url().replace("tarantool://", "tarantool+queue://");
     let worker = TarantoolStore::open(&url, Clock::Caller).expect("the store opens");
     let (session, lease, tube) = (None, None, name("mail"));
-    ask(&worker, Command::Take(Take { tube, count: 1, session, lease, wait: Span::ZERO }));
+    ask(
+        &worker,
+        Command::Take(Take { tube, count: 1, session, lease, worker: None, wait: Span::ZERO }),
+    );
     let to = MemoryStore::default();
     assert_eq!(copy_all(&store, &to).expect("it is copied").tasks, 7);
     let copied = content(&to);

@@ -50,7 +50,14 @@ pub fn task(number: u64) -> NewTask {
 }
 
 fn take(store: &dyn Store, tube: &str, count: usize) -> Vec<Task> {
-    let take = Take { tube: name(tube), count, session: None, lease: None, wait: Span::ZERO };
+    let take = Take {
+        tube: name(tube),
+        count,
+        session: None,
+        lease: None,
+        worker: None,
+        wait: Span::ZERO,
+    };
     match ask(store, Command::Take(take)) {
         Reply::Taken(tasks) => tasks,
         other => panic!("{other:?}"),
@@ -96,10 +103,10 @@ fn plain_tubes(store: &dyn Store) {
     // 2 is released once, then its attempts are used up; 3 is released once; 4 is buried; 5 is taken.
     for _ in 0..2 {
         take(store, "states", 1);
-        finish(store, "states", 2, release);
+        finish(store, "states", 2, release.clone());
     }
     take(store, "states", 1);
-    finish(store, "states", 3, release);
+    finish(store, "states", 3, Finish::fail("no route to host", Some(Span::ZERO)));
     finish(store, "states", 4, Finish::Bury);
     // Sub-queues, one of them without a ready task.
     make(store, "sub", TubeOptions::new(Kind::UtubeTtl));

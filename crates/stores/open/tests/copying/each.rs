@@ -57,7 +57,7 @@ fn source() -> MemoryStore {
 
 fn take(store: &dyn Store, tube: &str, count: usize) -> Vec<Task> {
     let (session, lease) = (None, Some(Span::from_secs(60)));
-    let take = Take { tube: name(tube), count, session, lease, wait: Span::ZERO };
+    let take = Take { tube: name(tube), count, session, lease, worker: None, wait: Span::ZERO };
     match ask(store, Command::Take(take)) {
         Reply::Taken(tasks) => tasks,
         other => panic!("{other:?}"),

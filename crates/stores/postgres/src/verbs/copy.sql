@@ -15,7 +15,7 @@ END $$;
 CREATE OR REPLACE FUNCTION taskyard.import_tasks(
     _tube text, _ids bigint[], _states smallint[], _pris bigint[], _created bigint[], _expires bigint[],
     _ttrs bigint[], _dues bigint[], _attempts bigint[], _previous_starts bigint[], _subqueues text[],
-    _semaphore_priorities float8[], _metas bytea[], _payloads bytea[])
+    _semaphore_priorities float8[], _metas bytea[], _payloads bytea[], _failures bytea[])
 RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _number integer;
@@ -29,19 +29,30 @@ BEGIN
         RAISE EXCEPTION 'task % of tube ''%'' has come already', _ids[1], _tube;
     END IF;
     INSERT INTO taskyard.task (tube, id, state, pri, created, expires, ttr, timer, attempts, previous_start,
-            since, subqueue, semaphore_priority, meta, payload)
+            since, subqueue, semaphore_priority, meta, payload, failures)
         SELECT _number, n.id, n.state, n.pri, n.created, n.expires, n.ttr,
             taskyard.timer(CASE WHEN n.state = 2 THEN n.due ELSE n.expires END), n.attempts, n.previous_start,
-            CASE WHEN n.state = 0 THEN n.due END, n.subqueue, n.semaphore_priority, n.meta, n.payload
+            CASE WHEN n.state = 0 THEN n.due END, n.subqueue, n.semaphore_priority, n.meta, n.payload,
+            n.failures
         FROM unnest(_ids, _states, _pris, _created, _expires, _ttrs, _dues, _attempts, _previous_starts,
-            _subqueues, _semaphore_priorities, _metas, _payloads)
+            _subqueues, _semaphore_priorities, _metas, _payloads, _failures)
             AS n(id, state, pri, created, expires, ttr, due, attempts, previous_start, subqueue,
-                semaphore_priority, meta, payload);
+                semaphore_priority, meta, payload, failures);
     INSERT INTO taskyard.count (tube, ready, delayed, buried)
         SELECT _number, count(*) FILTER (WHERE s.state = 0), count(*) FILTER (WHERE s.state = 2),
             count(*) FILTER (WHERE s.state IN (3, 4))
         FROM unnest(_states) AS s(state);
 END $$;
+
+-- The same without failures, for servers of earlier versions.
+CREATE OR REPLACE FUNCTION taskyard.import_tasks(
+    _tube text, _ids bigint[], _states smallint[], _pris bigint[], _created bigint[], _expires bigint[],
+    _ttrs bigint[], _dues bigint[], _attempts bigint[], _previous_starts bigint[], _subqueues text[],
+    _semaphore_priorities float8[], _metas bytea[], _payloads bytea[])
+RETURNS void LANGUAGE sql VOLATILE AS $$
+    SELECT taskyard.import_tasks(_tube, _ids, _states, _pris, _created, _expires, _ttrs, _dues, _attempts,
+        _previous_starts, _subqueues, _semaphore_priorities, _metas, _payloads, NULL)
+$$;
 
 -- Creates a semaphore without tasks.
 CREATE OR REPLACE FUNCTION taskyard.import_semaphore(

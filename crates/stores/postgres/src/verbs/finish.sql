@@ -1,4 +1,4 @@
--- Acks, releases, buries, touches, deletes and kicks.
+-- Acks, releases, buries, touches and deletes.
 --
 -- Answers have an item 0: its outcome is a status (0 done, 1 no such tube, 6 more bytes than may be shown, as its id, 7 the
 -- kind has no touch), its id the room of a tube with a capacity, its lease the number of the tube, its state the sum of 1 if
@@ -224,12 +224,14 @@ BEGIN
                 t.task, _now, coalesce(i.holder, 0::smallint), i.lease, i.session));
 END $$;
 
+DROP FUNCTION IF EXISTS taskyard.finish_task(taskyard.task, smallint, bigint, boolean, bigint, boolean, bigint);
+
 -- Ends or prolongs the delivery of a task: _verb is 0 ack, 1 release, 2 bury, 3 touch. A release makes the task ready,
--- delays it by _span, or buries it if its attempts are used up; one that is not _counted is no attempt. Returns the task after
--- that.
+-- delays it by _span, or buries it if its attempts are used up; one that is not _counted is no attempt. With _error, a release or
+-- bury is stored as a failure. Returns the task after that, without the new failure.
 CREATE OR REPLACE FUNCTION taskyard.finish_task(
     _task taskyard.task, _verb smallint, _span bigint, _counted boolean, _attempts_max bigint, _has_times boolean,
-    _now bigint)
+    _error bytea, _now bigint)
 RETURNS taskyard.task LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     IF _verb = 0 THEN
@@ -271,7 +273,9 @@ BEGIN
     UPDATE taskyard.task t SET state = _task.state, expires = _task.expires, ttr = _task.ttr,
         timer = _task.timer, attempts = _task.attempts,
         previous_start = _task.previous_start, since = _task.since, lease = _task.lease, start = _task.start,
-        explicit = _task.explicit, session = _task.session
+        explicit = _task.explicit, session = _task.session,
+        failures = CASE WHEN _error IS NULL THEN t.failures ELSE taskyard.with_failure(
+            t.failures, t.state, t.start, t.attempts, t.worker, _now, _error) END
         WHERE t.tube = _task.tube AND t.id = _task.id;
     RETURN _task;
 END $$;
@@ -313,11 +317,11 @@ BEGIN
     END LOOP;
 END $$;
 
--- Ends or prolongs deliveries one after the other: _verbs has 0 ack, 1 release, 2 bury, 3 touch. There
--- is a row for each item.
+-- Ends or prolongs deliveries one after the other: _verbs has 0 ack, 1 release, 2 bury, 3 touch, _errors the errors of those that
+-- failed. There is a row for each item.
 CREATE OR REPLACE FUNCTION taskyard.finish_tasks(
     _tube text, _now bigint, _ids bigint[], _holders smallint[], _leases bigint[], _sessions bytea[],
-    _verbs smallint[], _spans bigint[], _counted boolean[], _show boolean, _bytes_max bigint)
+    _verbs smallint[], _spans bigint[], _counted boolean[], _show boolean, _bytes_max bigint, _errors bytea[])
 RETURNS SETOF taskyard.outcome LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _t taskyard.tube;
@@ -355,7 +359,8 @@ BEGIN
             CONTINUE;
         END IF;
         _before := _task.state;
-        _task := taskyard.finish_task(_task, _verbs[i], _spans[i], _counted[i], _t.attempts_max, _t.has_times, _now);
+        _task := taskyard.finish_task(
+            _task, _verbs[i], _spans[i], _counted[i], _t.attempts_max, _t.has_times, _errors[i], _now);
         _row.event := taskyard.finish_event(_verbs[i], _before, _task.state, _spans[i]);
         _row.state := _task.state;
         _more[_before] := _more[_before] - 1;
@@ -384,6 +389,15 @@ BEGIN
     _head.id := taskyard.room(_t.number, _t.capacity);
     RETURN NEXT _head;
 END $$;
+
+-- The same without errors, for servers of earlier versions.
+CREATE OR REPLACE FUNCTION taskyard.finish_tasks(
+    _tube text, _now bigint, _ids bigint[], _holders smallint[], _leases bigint[], _sessions bytea[],
+    _verbs smallint[], _spans bigint[], _counted boolean[], _show boolean, _bytes_max bigint)
+RETURNS SETOF taskyard.outcome LANGUAGE sql VOLATILE AS $$
+    SELECT * FROM taskyard.finish_tasks(_tube, _now, _ids, _holders, _leases, _sessions, _verbs, _spans,
+        _counted, _show, _bytes_max, NULL)
+$$;
 
 -- Deletes tasks, also taken ones. Besides item 0 there is a row for each task that existed, in any order; its item is the
 -- first place of its id.
@@ -429,55 +443,3 @@ BEGIN
     _head.id := taskyard.room(_t.number, _t.capacity);
     RETURN NEXT _head;
 END $$;
-
--- Makes buried tasks ready, lowest (pri, id) first.
-CREATE OR REPLACE FUNCTION taskyard.kick_tasks(
-    _tube text, _count bigint, _now bigint, OUT status smallint, OUT number integer,
-    OUT kicked bigint, OUT wakeup bigint)
-LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-    _t taskyard.tube;
-    _ids bigint[];
-    _places tid[];
-    _keys text[];
-BEGIN
-    PERFORM pg_advisory_xact_lock_shared(1952543595, hashtext(_tube));
-    SELECT * INTO _t FROM taskyard.tube t WHERE t.name = _tube;
-    IF NOT FOUND THEN
-        status := 1;
-        RETURN;
-    END IF;
-    status := 0;
-    number := _t.number;
-    IF _t.semaphore IS NOT NULL THEN
-        PERFORM taskyard.lock_gate(_t.semaphore);
-    END IF;
-    _ids := ARRAY(SELECT t.id FROM taskyard.task t
-        WHERE t.tube = _t.number AND t.state IN (3, 4) ORDER BY t.pri, t.id LIMIT _count);
-    IF _t.has_subqueues THEN
-        _keys := taskyard.lock_subqueues_of(_t.number, _ids);
-    END IF;
-    PERFORM taskyard.lock_tasks(_t.number, _ids);
-    _places := ARRAY(SELECT t.place FROM unnest(_ids) AS i(id)
-        CROSS JOIN LATERAL (SELECT k.ctid AS place, k.state FROM taskyard.task k
-            WHERE k.tube = _t.number AND k.id = i.id OFFSET 0) t
-        WHERE t.state IN (3, 4));
-    UPDATE taskyard.task t SET state = 0, since = coalesce(_now, taskyard.clock())
-        WHERE t.ctid = ANY (_places);
-    GET DIAGNOSTICS kicked = ROW_COUNT;
-    INSERT INTO taskyard.count (tube, ready, buried)
-        SELECT _t.number, kicked, -kicked WHERE kicked > 0;
-    IF _t.has_subqueues THEN
-        PERFORM taskyard.set_subqueue_heads(_t.number, _keys);
-    END IF;
-    IF _t.semaphore IS NOT NULL THEN
-        wakeup := taskyard.update_gate(_t, _ids, _now);
-    END IF;
-END $$;
-
--- For servers of versions before semaphores.
-CREATE OR REPLACE FUNCTION taskyard.kick_tasks(
-    _tube text, _count bigint, OUT status smallint, OUT number integer, OUT kicked bigint)
-LANGUAGE sql VOLATILE AS $$
-    SELECT k.status, k.number, k.kicked FROM taskyard.kick_tasks(_tube, _count, NULL) k
-$$;

@@ -5,12 +5,13 @@
 DROP FUNCTION IF EXISTS taskyard.give_back(integer[], bigint[], bigint[], integer);
 DROP FUNCTION IF EXISTS taskyard.give_back(integer[], bigint[], bigint[], integer, bigint);
 DROP FUNCTION IF EXISTS taskyard.give_back(integer[], bigint[], bigint[], integer, bigint, bigint);
+DROP FUNCTION IF EXISTS taskyard.release_deliveries(integer[], bigint[], bigint[], integer, bigint, bigint);
 
 -- Releases these deliveries of any tubes, as far as they still exist: another delivery of the same task has another lease.
 -- With _over only those whose lease ends by then: a touch keeps the number of the lease. With event 2 the caller updates the
--- semaphores.
+-- semaphores. With _error each is stored as a failure.
 CREATE OR REPLACE FUNCTION taskyard.release_deliveries(
-    _tubes integer[], _ids bigint[], _leases bigint[], _event integer, _over bigint,
+    _tubes integer[], _ids bigint[], _leases bigint[], _event integer, _over bigint, _error bytea,
     _now bigint)
 RETURNS TABLE (event integer, number integer, name text, count bigint)
 LANGUAGE plpgsql VOLATILE AS $$
@@ -21,6 +22,7 @@ DECLARE
     _keys text[];
     _used_up bigint;
 BEGIN
+    _now := coalesce(_now, taskyard.clock());
     PERFORM taskyard.lock_gates(_tubes);
     FOR _t IN SELECT * FROM taskyard.tube t WHERE t.number = ANY (_tubes) ORDER BY t.name LOOP
         SELECT array_agg(d.id ORDER BY d.id), array_agg(d.lease ORDER BY d.id) INTO _own, _own_leases
@@ -34,7 +36,10 @@ BEGIN
                 attempts = least(t.attempts + 1, 4294967295),
                 previous_start = coalesce(t.since, t.created),
                 -- A task whose lease ended is ready since that moment, not since the tick that noticed it.
-                since = CASE WHEN _over IS NULL THEN coalesce(_now, taskyard.clock()) ELSE t.timer END,
+                since = CASE WHEN _over IS NULL THEN _now ELSE t.timer END,
+                failures = CASE WHEN _error IS NULL THEN t.failures ELSE taskyard.with_failure(
+                    t.failures, t.state, t.start, t.attempts, t.worker,
+                    CASE WHEN _over IS NULL THEN _now ELSE t.timer END, _error) END,
                 state = CASE WHEN least(t.attempts + 1, 4294967295)
                     >= coalesce(_t.attempts_max, 4294967295) THEN 4 ELSE 0 END,
                 timer = taskyard.timer(t.expires),
@@ -80,7 +85,7 @@ BEGIN
     IF _ids IS NOT NULL THEN
         RETURN QUERY SELECT g.event, g.number, g.name, g.count, 0::smallint
         FROM taskyard.release_deliveries(array_fill(_number, ARRAY[cardinality(_ids)]), _ids, _leases, 5,
-            NULL, _now) g;
+            NULL, NULL, _now) g;
     END IF;
     RETURN QUERY SELECT 0, _number, NULL::text, 0::bigint,
         (CASE WHEN _number IS NULL THEN 1 ELSE 0 END)::smallint;
@@ -93,7 +98,7 @@ LANGUAGE sql VOLATILE AS $$
     SELECT * FROM taskyard.release_all(_tube, NULL)
 $$;
 
--- Releases what a session holds, and deletes the session.
+-- Releases what a session holds, as failed deliveries, and deletes the session.
 CREATE OR REPLACE FUNCTION taskyard.end_session(_session bytea, _now bigint)
 RETURNS TABLE (event integer, number integer, name text, count bigint)
 LANGUAGE plpgsql VOLATILE AS $$
@@ -105,7 +110,8 @@ BEGIN
     SELECT array_agg(t.tube), array_agg(t.id), array_agg(t.lease) INTO _tubes, _ids, _leases
         FROM taskyard.task t WHERE t.session = _session;
     IF _ids IS NOT NULL THEN
-        RETURN QUERY SELECT * FROM taskyard.release_deliveries(_tubes, _ids, _leases, 5, NULL, _now);
+        RETURN QUERY SELECT * FROM taskyard.release_deliveries(_tubes, _ids, _leases, 5, NULL,
+            '{{SESSION_ENDED}}', _now);
     END IF;
     DELETE FROM taskyard.connection c WHERE c.session = _session;
     DELETE FROM taskyard.session s WHERE s.id = _session;

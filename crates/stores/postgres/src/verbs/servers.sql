@@ -15,7 +15,7 @@ BEGIN
     SELECT array_agg(t.tube), array_agg(t.id), array_agg(t.lease) INTO _tubes, _ids, _leases
         FROM taskyard.task t WHERE t.state = 1;
     IF _ids IS NOT NULL THEN
-        PERFORM taskyard.release_deliveries(_tubes, _ids, _leases, 5, NULL, _now);
+        PERFORM taskyard.release_deliveries(_tubes, _ids, _leases, 5, NULL, NULL, _now);
     END IF;
     DELETE FROM taskyard.counter;
     DELETE FROM taskyard.connection;

@@ -44,6 +44,6 @@ BEGIN
         PERFORM taskyard.finish_tasks(_tube, _now, _ids, NULL, _leases, NULL,
             array_fill(1::smallint, ARRAY[cardinality(_ids)]),
             array_fill(0::bigint, ARRAY[cardinality(_ids)]),
-            array_fill(false, ARRAY[cardinality(_ids)]), false, 0);
+            array_fill(false, ARRAY[cardinality(_ids)]), false, 0, NULL);
     END LOOP;
 END $$;

@@ -76,9 +76,11 @@ BEGIN
     _head.item := 0;
     _head.outcome := CASE WHEN _t.number IS NULL THEN 1 ELSE 0 END;
     RETURN NEXT _head;
+    -- First in the order of the index of taken tasks, so that only that one fits; see set_subqueue_heads.
     RETURN QUERY SELECT 1, 0::smallint, 0::smallint, t.id, t.state, t.pri, t.created, t.expires, t.ttr,
         t.timer, t.attempts, t.previous_start, t.lease, t.start, t.session, t.subqueue::text,
         1::smallint, NULL::bytea, NULL::bytea
-        FROM taskyard.task t WHERE t.tube = _t.number AND t.state = 1
+        FROM (SELECT k.* FROM taskyard.task k WHERE k.tube = _t.number AND k.state = 1
+            ORDER BY k.timer OFFSET 0) t
         ORDER BY t.id LIMIT _count;
 END $$;

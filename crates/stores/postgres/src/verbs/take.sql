@@ -150,7 +150,8 @@ BEGIN
         WHERE t.tube = _number AND t.state = 0 AND (t.pri, t.id) > (_pri, _id));
 END $$;
 
--- Delivers up to _count tasks, to the caller's session if it names one, for the time of _lease or else each task's ttr. A
+-- Delivers up to _count tasks, to the caller's session if it names one, for the time of _lease or else each task's ttr. The
+-- worker has the name _workers[1]; with several names the tasks are for one worker each, in this order, NULL for one without a name. A
 -- row with status 0 is a delivery; the others are 1 no such tube, 2 the session is unknown, 3 there is more than was asked
 -- for or fits into one answer, 4 everything was looked at. Rows are in no order: that of a queue is (pri, id).
 --
@@ -158,12 +159,14 @@ END $$;
 -- there is not enough behind it and _may_sweep. How long that took, in microseconds, is then the column created of a row
 -- with status 4, and its pri and id are those that the next put will have at least. place is where the delivery lies in the
 -- table: an ack that names it finds it at once. since is since when the task was ready.
-CREATE OR REPLACE FUNCTION taskyard.deliver_ready_tasks(
+--
+-- Without the semaphore of its tube no task is delivered. With it tasks become ready in any order: then no place is used.
+CREATE OR REPLACE FUNCTION taskyard.deliver_to_workers(
     _tube text, _now bigint, _count bigint, _session bytea, _lease bigint, _bytes_max bigint,
-    _from_pri bigint, _from_id bigint, _may_sweep boolean)
+    _from_pri bigint, _from_id bigint, _may_sweep boolean, _workers text[])
 RETURNS TABLE (status smallint, number integer, id bigint, pri bigint, created bigint, expires bigint, ttr bigint,
     attempts bigint, previous_start bigint, subqueue text, start bigint, lease bigint, timer bigint, meta bytea,
-    payload bytea, place tid, since bigint)
+    payload bytea, place tid, since bigint, worker text)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _t taskyard.tube;
@@ -180,7 +183,6 @@ BEGIN
     _now := coalesce(_now, taskyard.clock());
     IF _t.semaphore IS NOT NULL THEN
         PERFORM taskyard.lock_gate(_t.semaphore);
-        -- Without its semaphore no task of the tube is delivered. With it tasks become ready in any order: no hint holds.
         _t.paused := _t.paused OR NOT EXISTS (SELECT 1 FROM taskyard.semaphore s WHERE s.id = _t.semaphore);
         _from_id := NULL;
     END IF;
@@ -200,12 +202,13 @@ BEGIN
         EXIT WHEN _found.places IS NULL;
         RETURN QUERY
             UPDATE taskyard.task t SET state = 1, lease = nextval('taskyard.lease'), start = _now, session = _session,
-                explicit = _lease IS NOT NULL, timer = taskyard.timer(least(
+                explicit = _lease IS NOT NULL, worker = _workers[CASE WHEN cardinality(_workers) > 1
+                    THEN _given + array_position(_found.places, t.ctid) ELSE 1 END], timer = taskyard.timer(least(
                     taskyard.later(_now, coalesce(_lease, t.ttr)),
                     CASE WHEN _t.ttl_kills_taken THEN t.expires END))
             WHERE t.ctid = ANY (_found.places)
             RETURNING 0::smallint, _t.number, t.id, t.pri, t.created, t.expires, t.ttr, t.attempts, t.previous_start,
-                t.subqueue::text, t.start, t.lease, t.timer, t.meta, t.payload, t.ctid, coalesce(t.since, t.created);
+                t.subqueue::text, t.start, t.lease, t.timer, t.meta, t.payload, t.ctid, coalesce(t.since, t.created), t.worker;
         _given := _given + cardinality(_found.places);
         _bytes := _bytes + _found.bytes;
         _cut := coalesce(_found.cut, false);
@@ -229,7 +232,21 @@ BEGIN
     END IF;
 END $$;
 
--- The same for servers of earlier versions.
+-- The same without the names of workers, for servers of earlier versions.
+CREATE OR REPLACE FUNCTION taskyard.deliver_ready_tasks(
+    _tube text, _now bigint, _count bigint, _session bytea, _lease bigint, _bytes_max bigint,
+    _from_pri bigint, _from_id bigint, _may_sweep boolean)
+RETURNS TABLE (status smallint, number integer, id bigint, pri bigint, created bigint, expires bigint, ttr bigint,
+    attempts bigint, previous_start bigint, subqueue text, start bigint, lease bigint, timer bigint, meta bytea,
+    payload bytea, place tid, since bigint)
+LANGUAGE sql VOLATILE AS $$
+    SELECT d.status, d.number, d.id, d.pri, d.created, d.expires, d.ttr, d.attempts,
+        d.previous_start, d.subqueue, d.start, d.lease, d.timer, d.meta, d.payload, d.place, d.since
+    FROM taskyard.deliver_to_workers(_tube, _now, _count, _session, _lease, _bytes_max, _from_pri,
+        _from_id, _may_sweep, NULL) d
+$$;
+
+-- The same for servers of still earlier versions.
 CREATE OR REPLACE FUNCTION taskyard.deliver_tasks(
     _tube text, _now bigint, _count bigint, _session bytea, _lease bigint, _bytes_max bigint,
     _from_pri bigint, _from_id bigint, _may_sweep boolean)
@@ -240,11 +257,11 @@ RETURNS TABLE (
 LANGUAGE sql VOLATILE AS $$
     SELECT d.status, d.number, d.id, d.pri, d.created, d.expires, d.ttr, d.attempts,
         d.previous_start, d.subqueue, d.start, d.lease, d.timer, d.meta, d.payload, d.place
-    FROM taskyard.deliver_ready_tasks(_tube, _now, _count, _session, _lease, _bytes_max, _from_pri,
-        _from_id, _may_sweep) d
+    FROM taskyard.deliver_to_workers(_tube, _now, _count, _session, _lease, _bytes_max, _from_pri,
+        _from_id, _may_sweep, NULL) d
 $$;
 
--- The same for servers of still earlier versions.
+-- The same for the first servers.
 CREATE OR REPLACE FUNCTION taskyard.take_tasks(
     _tube text, _now bigint, _count bigint, _session bytea, _lease bigint, _bytes_max bigint,
     _from_pri bigint, _from_id bigint, _may_sweep boolean)
@@ -255,6 +272,6 @@ RETURNS TABLE (
 LANGUAGE sql VOLATILE AS $$
     SELECT d.status, d.number, d.id, d.pri, d.created, d.expires, d.ttr, d.attempts,
         d.previous_start, d.subqueue, d.start, d.lease, d.timer, d.meta, d.payload
-    FROM taskyard.deliver_ready_tasks(_tube, _now, _count, _session, _lease, _bytes_max, _from_pri,
-        _from_id, _may_sweep) d
+    FROM taskyard.deliver_to_workers(_tube, _now, _count, _session, _lease, _bytes_max, _from_pri,
+        _from_id, _may_sweep, NULL) d
 $$;

@@ -120,7 +120,8 @@ BEGIN
     PERFORM taskyard.lock_gates(_tubes);
     IF 1 = ANY (_states) THEN
         RETURN QUERY SELECT g.event, g.number, g.name, g.count
-            FROM taskyard.release_deliveries(_tubes, _ids, _leases, 2, _now, _now) g;
+            FROM taskyard.release_deliveries(
+                _tubes, _ids, _leases, 2, _now, '{{LEASE_EXPIRED}}', _now) g;
     END IF;
     FOR _t IN SELECT * FROM taskyard.tube t WHERE t.number = ANY (_tubes) ORDER BY t.name LOOP
         _own := ARRAY(SELECT d.id FROM unnest(_tubes, _ids, _states) AS d(tube, id, state)

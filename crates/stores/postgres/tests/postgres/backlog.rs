@@ -27,10 +27,11 @@ fn use_all(store: &PostgresStore, tube: &TubeName) {
     let tasks = take(store, tube, 4);
     let [first, second, third, fourth] = tasks.as_slice() else { panic!("{tasks:?}") };
     assert_eq!(ack(store, tube, first), Outcome::Done(None));
-    finish(store, tube, second, Finish::Release { delay: Span::ZERO, counted: true });
+    finish(store, tube, second, Finish::fail("no route", Some(Span::ZERO)));
     finish(store, tube, third, Finish::Bury);
     let others = [
         Command::Kick { tube: tube.clone(), count: 1 },
+        Command::KickTasks { tube: tube.clone(), ids: vec![third.id], reset_attempts: true },
         Command::Deliveries { tube: tube.clone(), count: 9 },
         Command::Peek { tube: tube.clone(), ids: vec![second.id] },
         Command::ReleaseAll { tube: tube.clone() },

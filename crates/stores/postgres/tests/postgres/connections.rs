@@ -25,7 +25,7 @@ fn numbered(tube: &TubeName, from: usize) -> Command {
 
 fn take(tube: &TubeName) -> Command {
     let (session, lease, wait) = (None, Some(Span::from_secs(60)), Span::ZERO);
-    Command::Take(Take { tube: tube.clone(), count: SIZE, session, lease, wait })
+    Command::Take(Take { tube: tube.clone(), count: SIZE, session, lease, worker: None, wait })
 }
 
 fn ack(tube: &TubeName, tasks: &[Task]) -> Command {

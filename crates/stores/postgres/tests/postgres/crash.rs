@@ -44,7 +44,7 @@ fn with_silent_server(cluster: &'static Cluster) -> Database {
         ),
     );
     let session = Some(SESSION);
-    let take = Take { tube, count: 1, session, lease: None, wait: Span::ZERO };
+    let take = Take { tube, count: 1, session, lease: None, worker: None, wait: Span::ZERO };
     let taken = ask(&store, Command::Take(take));
     assert!(matches!(&taken, Ok(Reply::Taken(tasks)) if tasks.len() == 1), "{taken:?}");
     block_on(store.close()).expect("it closes");
@@ -130,8 +130,14 @@ fn sessions_keep_their_tasks_across_crashes() {
         answered(&servers[0].0, &put(&tube, 2));
         let held = servers.each_ref().map(|(store, session)| {
             let session = Some(*session);
-            let take =
-                Take { tube: tube.clone(), count: 1, session, lease: None, wait: Span::ZERO };
+            let take = Take {
+                tube: tube.clone(),
+                count: 1,
+                session,
+                lease: None,
+                worker: None,
+                wait: Span::ZERO,
+            };
             match answered(store, &Command::Take(take)) {
                 Reply::Taken(mut tasks) => tasks.remove(0),
                 other => panic!("a take answers with tasks, not {other:?}"),

@@ -88,7 +88,7 @@ fn calls_that_change_nothing_write_no_counts() {
              SELECT taskyard.delete_tasks('mail', 0, '{77}', false, 1000);
              SELECT taskyard.finish_tasks('mail', 0, '{0}', NULL, '{99}', NULL, '{1}', '{0}', '{true}', \
                 false, 0);
-             SELECT taskyard.release_deliveries(ARRAY[number], '{0}', '{99}', 5, NULL, 0) FROM taskyard.tube;
+             SELECT taskyard.release_deliveries(ARRAY[number], '{0}', '{99}', 5, NULL, NULL, 0) FROM taskyard.tube;
              SELECT taskyard.tick(0, 10, NULL)",
         );
         assert_eq!(ask(&store, Command::Tick { limit: 10 }).err(), None);

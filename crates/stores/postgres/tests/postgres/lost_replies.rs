@@ -77,7 +77,14 @@ fn of_a_batch_on_two_connections_only_the_lost_half_is_unknown() {
         let first = taskyard_testkit::calls::take(&store, &tube, 1).remove(0);
         assert!(matches!(taskyard_testkit::calls::ack(&store, &tube, &first), Outcome::Done(_)));
         let (session, lease, wait) = (None, None, Span::ZERO);
-        let take = Command::Take(Take { tube: tube.clone(), count: 1_000, session, lease, wait });
+        let take = Command::Take(Take {
+            tube: tube.clone(),
+            count: 1_000,
+            session,
+            lease,
+            worker: None,
+            wait,
+        });
         path.proxy.withhold_reply(SharedPostgres::word_of(Request::Put));
         let replies = block_on(store.execute(NOW, vec![take.clone(), take.clone()])).replies;
         let (unknown, taken): (Vec<_>, Vec<_>) = replies.into_iter().partition(Result::is_err);

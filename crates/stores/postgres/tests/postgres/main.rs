@@ -26,3 +26,4 @@ mod speed;
 mod subqueues;
 mod tls;
 mod transaction;
+mod workers;

@@ -163,7 +163,14 @@ fn in_order(store: &dyn Store, tube: &TubeName) -> Vec<(TaskId, Option<Priority>
     let mut order = Vec::new();
     loop {
         let (count, tube) = (1, tube.clone());
-        let take = Take { tube: tube.clone(), count, session: None, lease: None, wait: Span::ZERO };
+        let take = Take {
+            tube: tube.clone(),
+            count,
+            session: None,
+            lease: None,
+            worker: None,
+            wait: Span::ZERO,
+        };
         let reply = block_on(store.execute(NOW, vec![Command::Take(take)])).replies.remove(0);
         let Ok(Reply::Taken(tasks)) = reply else { panic!("{reply:?}") };
         let Some(task) = tasks.first() else { return order };

@@ -182,7 +182,7 @@ fn batches_in_opposite_order_do_not_deadlock() {
             ask(&store, create).expect("it is made");
         }
         let (session, lease, wait) = (None, None, Span::ZERO);
-        let take = Take { tube: lanes.clone(), count: 1, session, lease, wait };
+        let take = Take { tube: lanes.clone(), count: 1, session, lease, worker: None, wait };
         let middle = Command::Take(take);
         let turn = AtomicBool::new(false);
         at_once(&database, |store| {

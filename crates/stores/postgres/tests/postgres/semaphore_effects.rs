@@ -57,7 +57,8 @@ fn one_failing_semaphore_does_not_stop_the_ticks_of_others() {
         );
         let before = queue.member(1).await.expect("it is there").grant;
         queue.advance(Span::from_secs(10));
-        let take = Take { tube, count: 1, session: None, lease: None, wait: Span::ZERO };
+        let take =
+            Take { tube, count: 1, session: None, lease: None, worker: None, wait: Span::ZERO };
         let taken = queue.execute(vec![Command::Take(take)]).await.remove(0);
         assert!(matches!(&taken, Ok(Reply::Taken(tasks)) if tasks.len() == 1), "{taken:?}");
         assert_eq!(queue.member(1).await.expect("it is there").grant, before);
@@ -119,8 +120,14 @@ fn tasks_that_a_gated_tube_makes_ready_in_another_are_reported_at_once() {
                 vec![FinishItem { id: TaskId(id), holder: Holder::Any, finish: Finish::Ack }];
             Command::Finish { tube: one.clone(), items, show: false }
         };
-        let take =
-            Take { tube: one.clone(), count: 1, session: None, lease: None, wait: Span::ZERO };
+        let take = Take {
+            tube: one.clone(),
+            count: 1,
+            session: None,
+            lease: None,
+            worker: None,
+            wait: Span::ZERO,
+        };
         effects(&store, vec![put(&one)]);
         effects(&store, vec![Command::Take(take.clone())]);
         effects(&store, vec![put(&other)]);

@@ -247,7 +247,7 @@ async fn work(queue: &Direct, seed: u64, tubes: &[TubeName]) {
 
 fn take_from(tube: TubeName) -> Command {
     let (session, lease, wait) = (None, None, Span::ZERO);
-    Command::Take(Take { tube, count: 2, session, lease, wait })
+    Command::Take(Take { tube, count: 2, session, lease, worker: None, wait })
 }
 
 /// Takes and acks all tasks; returns how many there were.

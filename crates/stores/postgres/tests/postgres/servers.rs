@@ -1,7 +1,8 @@
 //! Several servers on one database.
 
 use taskyard_conformance::block_on;
-use taskyard_core::{Command, Kind, Outcome, Reply, SessionId, Span, TubeOptions};
+use taskyard_core::failure::SESSION_ENDED;
+use taskyard_core::{Command, Failures, Kind, Outcome, Reply, SessionId, Span, TubeOptions};
 use taskyard_store::Store;
 use taskyard_store_postgres::PostgresStore;
 
@@ -50,6 +51,10 @@ fn a_dead_servers_tasks_return() {
         assert_eq!(ack(&store, &tube, &task), Outcome::Stale, "the lease is worth nothing now");
         let again = take(&store, &tube, 1);
         assert_eq!(again.iter().map(|task| task.attempts).collect::<Vec<_>>(), [1]);
+        let peek = Command::Peek { tube, ids: vec![task.id] };
+        let Ok(Reply::Tasks(tasks)) = ask(&store, peek) else { panic!("it can be shown") };
+        let failure = tasks[0].failures.as_ref().and_then(Failures::last).expect("it has failed");
+        assert_eq!((failure.attempt, &*failure.error), (1, SESSION_ENDED));
     });
 }
 

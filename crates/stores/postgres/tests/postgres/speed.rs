@@ -96,7 +96,8 @@ fn measure(what: &str, tasks: usize, work: impl FnOnce()) {
 /// Takes and acks, as this many callers.
 fn drain(store: &PostgresStore, tube: &TubeName, count: usize, callers: usize) {
     let lease = Some(Span::from_secs(60));
-    let take = Take { tube: tube.clone(), count, session: None, lease, wait: Span::ZERO };
+    let take =
+        Take { tube: tube.clone(), count, session: None, lease, worker: None, wait: Span::ZERO };
     let taken = ask(store, vec![Command::Take(take); callers]);
     let acks = taken.into_iter().map(|reply| {
         let Reply::Taken(tasks) = reply else { panic!("a take answers with tasks") };

@@ -1,8 +1,8 @@
 -- Runs the commands of one call to a tube, one after the other.
 
-local VERBS = { P = verbs.put, T = verbs.take, F = verbs.finish, G = verbs.ack, D = verbs.delete, K = verbs.kick, E = verbs.peek,
-    L = verbs.deliveries, Q = verbs.list, N = info, A = verbs.release_all, S = verbs.end_session, U = verbs.undo_unacknowledged, I = verbs.tick,
-    R = verbs.alter, M = verbs.rename, X = verbs.drop, Z = verbs.truncate }
+local VERBS = { P = verbs.put, T = verbs.take, F = verbs.finish, G = verbs.ack, D = verbs.delete, K = verbs.kick,
+    H = verbs.kick_tasks, E = verbs.peek, L = verbs.deliveries, Q = verbs.list, N = info, A = verbs.release_all, S = verbs.end_session,
+    U = verbs.undo_unacknowledged, I = verbs.tick, R = verbs.alter, M = verbs.rename, X = verbs.drop, Z = verbs.truncate }
 -- The commands of a plain tube's fast path.
 local FAST = { P = true, T = true, G = true }
 
@@ -85,7 +85,7 @@ local function prefetch(tube, call)
         elseif verb == 'T' then
             call.wanted = call.wanted + struct.unpack('<I4', header, 2)
         elseif verb == 'F' then
-            for from = 7, #header, ITEM_BYTES do
+            for from = 7, 6 + struct.unpack('<I4', header, 3) * ITEM_BYTES, ITEM_BYTES do
                 ids[#ids + 1] = string.sub(header, from, from + 7)
             end
         elseif verb == 'G' then

@@ -1,10 +1,13 @@
--- Ends deliveries (ack, release, bury), touches them, and runs other commands that change tasks.
+-- Ends deliveries (ack, release, bury, fail), touches them, and runs other commands that change tasks.
 
 local BY_LEASE, BY_SESSION, BY_ANY_CALLER = 0, 1, 2
 local DONE_ITEM, STALE_ITEM, MISSING_ITEM = '\0', '\1', '\2'
 
+-- Id, holder, who that is, how it ends, a length of time, whether it counts. A failed delivery without such a length is buried. The errors
+-- of failed ones follow all items.
 local ITEM = '<c8Bc16BdB'
 local ITEM_BYTES = 35
+local FAIL = 4
 
 -- Acks of one kind of holder: after their number the session, if it is a session; then the ids, each with its lease, if it is a lease.
 local function read_acks(header)
@@ -32,6 +35,14 @@ local function read_items(header)
             struct.unpack(ITEM, header, 7 + (place - 1) * ITEM_BYTES)
         items[place], ids[place] = item, item.id
     end
+    local after = 7 + size * ITEM_BYTES
+    if after <= #header then
+        for _, item in ipairs(items) do
+            if item.verb == FAIL then
+                item.cause, after = struct.unpack('<I2c0', header, after)
+            end
+        end
+    end
     return items, ids
 end
 
@@ -47,8 +58,12 @@ local function is_held(tube, task, item)
     return item.holder == BY_ANY_CALLER
 end
 
--- Ends a delivery without ack: the task is ready again, or delayed, or buried because its attempts are used up.
-local function give_back(tube, id, task, delay, counted, call)
+-- Ends a delivery without ack: the task is ready again, or delayed, or buried because its attempts are used up. If it failed, the cause
+-- is given.
+local function give_back(tube, id, task, delay, counted, call, cause)
+    if cause then
+        failures.add(tube, id, task, cause, call == 'ttr')
+    end
     leave(tube, id, task)
     local used_up = false
     if counted then
@@ -71,9 +86,12 @@ local function give_back(tube, id, task, delay, counted, call)
     count(tube, call)
 end
 
-local function bury(tube, id, task)
+local function bury(tube, id, task, cause)
     if task.state == BURIED or task.state == DEAD_LETTER then
         return
+    end
+    if cause then
+        failures.add(tube, id, task, cause)
     end
     leave(tube, id, task)
     undeliver(task)
@@ -103,8 +121,8 @@ local function finish_one(tube, item, shown)
     if not task then
         return MISSING_ITEM
     end
-    local buries_untaken = item.verb == BURY and item.holder == BY_ANY_CALLER
-    if not buries_untaken and not is_held(tube, task, item) then
+    local buries = item.verb == BURY or item.verb == FAIL and item.span < 0
+    if not (buries and item.holder == BY_ANY_CALLER) and not is_held(tube, task, item) then
         return STALE_ITEM
     end
     if item.verb == ACK then
@@ -114,10 +132,10 @@ local function finish_one(tube, item, shown)
         remove(tube, id, task)
         count(tube, 'ack')
         return DONE_ITEM
-    elseif item.verb == RELEASE then
-        give_back(tube, id, task, tube.options.times and item.span or 0, item.counted == 1, 'release')
-    elseif item.verb == BURY then
-        bury(tube, id, task)
+    elseif buries then
+        bury(tube, id, task, item.cause)
+    elseif item.verb == RELEASE or item.verb == FAIL then
+        give_back(tube, id, task, tube.options.times and item.span or 0, item.counted == 1, 'release', item.cause)
     else
         touch(tube, id, task, item.span)
     end
@@ -215,6 +233,12 @@ function verbs.delete(tube, header, call)
     answer_shown(call, '\0' .. table.concat(outcomes), shown)
 end
 
+local function kick_one(tube, id, task)
+    leave(tube, id, task)
+    task.state, task.since = READY, tube.now
+    enter(tube, id, task)
+end
+
 function verbs.kick(tube, header, call)
     local limit, kicked, all = struct.unpack('<d', header, 2), 0, {}
     while kicked < limit do
@@ -229,10 +253,7 @@ function verbs.kick(tube, header, call)
         end
         load(tube, ids, true)
         for _, id in ipairs(ids) do
-            local task = tube.tasks[id]
-            leave(tube, id, task)
-            task.state, task.since = READY, tube.now
-            enter(tube, id, task)
+            kick_one(tube, id, tube.tasks[id])
             all[#all + 1] = id
         end
         kicked = kicked + #ids
@@ -242,11 +263,32 @@ function verbs.kick(tube, header, call)
     call:answer('\0' .. struct.pack('<d', kicked))
 end
 
--- Gives back these taken tasks.
-local function give_back_all(tube, ids, counted)
+-- Makes buried tasks ready again. The header says whether their attempts count from zero again, and has the ids.
+function verbs.kick_tasks(tube, header, call)
+    local resets, ids, outcomes, kicked = struct.unpack('B', header, 2) == 1, read_ids(header, 3), {}, {}
+    load(tube, ids)
+    for place, id in ipairs(ids) do
+        local task = tube.tasks[id]
+        if not task then
+            outcomes[place] = MISSING_ITEM
+        elseif task.state ~= BURIED and task.state ~= DEAD_LETTER then
+            outcomes[place] = STALE_ITEM
+        else
+            task.attempts = resets and 0 or task.attempts
+            kick_one(tube, id, task)
+            kicked[#kicked + 1], outcomes[place] = id, DONE_ITEM
+        end
+    end
+    gates.regate(tube, kicked)
+    count(tube, 'kick', #kicked)
+    call:answer('\0' .. table.concat(outcomes))
+end
+
+-- Gives back these taken tasks. If they failed, the cause is given.
+local function give_back_all(tube, ids, counted, cause)
     load(tube, ids)
     for _, id in ipairs(ids) do
-        give_back(tube, id, tube.tasks[id], 0, counted, 'release')
+        give_back(tube, id, tube.tasks[id], 0, counted, 'release', cause)
     end
     if tube.options.semaphore ~= '' then
         -- They are added to the semaphore in their order. Sorting is slow, so only then.
@@ -268,7 +310,7 @@ function verbs.end_session(tube, header, call)
     for item, member in ipairs(ids) do
         ids[item] = string.sub(member, 17)
     end
-    give_back_all(tube, ids, true)
+    give_back_all(tube, ids, true, failures.SESSION_ENDED)
     call:answer('\0' .. struct.pack('<d', #ids))
 end
 

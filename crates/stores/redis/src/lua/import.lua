@@ -1,7 +1,7 @@
 -- Imports from another store. Tasks are imported by id into a tube with a temporary name; in the end it gets its name, and semaphores are
 -- imported with their entries. Everything is checked before anything is written.
 
-local GIVES_OWN_PRIORITY, GIVES_SUBQUEUE_NAME = 1, 2
+local GIVES_OWN_PRIORITY, GIVES_SUBQUEUE_NAME, GIVES_FAILURES = 1, 2, 4
 
 local function refused(...)
     return '\1' .. string.format(...)
@@ -17,6 +17,9 @@ local function read_copy(header, place)
     end
     if has(given, GIVES_SUBQUEUE_NAME) then
         new.subqueue, place = struct.unpack('<I2c0', header, place)
+    end
+    if has(given, GIVES_FAILURES) then
+        new.failures, place = struct.unpack('<I2c0', header, place)
     end
     return new, place
 end
@@ -42,6 +45,10 @@ function imports.T(call, base)
         task.state, task.attempts, task.pri, task.created, task.expires = new.state, new.attempts, new.pri, new.created, new.expires
         task.ttr, task.previous, task.moment = new.ttr, new.previous, new.state == DELAYED and new.moment or 0
         task.since = new.state == READY and new.moment > 0 and new.moment or nil
+        if new.failures then
+            task.failed = true
+            note_failures(tube, new.id, new.failures)
+        end
         enter(tube, new.id, task)
         if not task.body then
             tube.b[new.id] = body

@@ -106,6 +106,18 @@ local function ids_of(lists, from)
     return ids
 end
 
+-- Whether these members of the deadlines contain all delayed tasks: one that is never due has no deadline.
+local function has_all_delayed(tube, members)
+    local delayed = 0
+    for first = 1, #members, VALUES_MAX do
+        local last = math.min(first + VALUES_MAX - 1, #members)
+        for _, record in ipairs(redis.call('HMGET', tube.base .. ':t', unpack(members, first, last))) do
+            delayed = delayed + (record and string.byte(record) == DELAYED and 1 or 0)
+        end
+    end
+    return delayed == tube.numbers[DELAYED_COUNT]
+end
+
 -- The ids of some tasks among which are all of the page, if these are few of all tasks. Gated tasks have no key of their own.
 local function few_ids(tube, page, all)
     local states, base, keys, lists = page.states, tube.base, {}, {}
@@ -131,6 +143,9 @@ local function few_ids(tube, page, all)
     end
     for place, key in ipairs(keys) do
         lists[place] = redis.call('ZRANGE', key, '0', '-1')
+        if key == base .. ':w' and not has_all_delayed(tube, lists[place]) then
+            return nil
+        end
     end
     if takes then
         lists[#lists + 1] = redis.call('HKEYS', base .. ':x')
@@ -153,14 +168,18 @@ local function first_in(order, from)
     end
 end
 
--- The ids of taken and delayed tasks, and of others with a deadline; nothing if these are many of all tasks.
+-- The ids of taken and delayed tasks, and of others with a deadline; nothing if these are many of all tasks, or if some are not known.
 local function unordered_ids(tube, page, all)
     local base, delayed = tube.base, tube.numbers[DELAYED_COUNT] > 0
     local size = redis.call('HLEN', base .. ':x') + (delayed and redis.call('ZCARD', base .. ':w') or 0)
     if size * 4 > all then
         return nil
     end
-    return ids_of({ redis.call('HKEYS', base .. ':x'), delayed and redis.call('ZRANGE', base .. ':w', '0', '-1') or nil }, page.from)
+    local members = delayed and redis.call('ZRANGE', base .. ':w', '0', '-1')
+    if members and not has_all_delayed(tube, members) then
+        return nil
+    end
+    return ids_of({ redis.call('HKEYS', base .. ':x'), members or nil }, page.from)
 end
 
 -- The first id that is not in a gap; nothing if it cannot be found without reading all ids.

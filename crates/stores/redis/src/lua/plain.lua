@@ -6,8 +6,9 @@
 
 -- Most tasks that a take reads together.
 local WINDOW_MAX = 500
--- Flags, whether the body is apart, the end and the lease of a delivery; the position of its session.
-local HELD = '<BBdxxxxxxxxxxxxxxxxxxxxxxxxc8'
+-- Flags, whether the body is apart, the end of a delivery, three numbers that are its session and its start, its lease, and whether the
+-- task has failures; the position of the session.
+local HELD = '<BBddddc8B'
 local SESSION_AT = 11
 
 -- The pending lists of this tube; noted changes of the slow path are written first.
@@ -54,7 +55,8 @@ end
 
 -- The lists, the commands that write them, and their keys: additions first, then removals.
 local STEPS = { { 't', 'HSET', ':t' }, { 'b', 'HSET', ':b' }, { 'r', 'ZADD', ':r' }, { 'w', 'ZADD', ':w' }, { 'x', 'HSET', ':x' },
-    { 's', 'ZADD', ':s' }, { 'gone_w', 'ZREM', ':w' }, { 'gone_s', 'ZREM', ':s' }, { 'gone_b', 'HDEL', ':b' } }
+    { 's', 'ZADD', ':s' }, { 'gone_w', 'ZREM', ':w' }, { 'gone_s', 'ZREM', ':s' }, { 'gone_b', 'HDEL', ':b' },
+    { 'gone_f', 'HDEL', ':f' } }
 
 -- Sends the pending lists. Taken tasks are the first of the order, so they are removed before others are added.
 function plain.flush(tube)
@@ -255,7 +257,7 @@ local function read_window(tube, call, want)
     return tube.pending.window
 end
 
--- The delivery of a task without its lease. Most deliveries of a call are equal, so the last one is reused.
+-- The delivery of a task without its lease and its tail. Most deliveries of a call are equal, so the last one is reused.
 local function delivery_of(tube, how, expires, ttr, apart)
     local ending, last = later(tube.now, how.lease >= 0 and how.lease or ttr), tube.pending.last
     if tube.options.ttl_kills_taken then
@@ -293,7 +295,7 @@ end
 
 -- Delivers one task; its record is answered, its id and delivery are added to x.
 local function deliver(tube, pending, how, id, record, lease, answers)
-    local expires, ttr = struct.unpack('<dd', record, EXPIRES_AT)
+    local attempts, _, _, expires, ttr = struct.unpack('<ddddd', record, ATTEMPTS_AT)
     if expires <= tube.now then
         return false
     end
@@ -304,7 +306,12 @@ local function deliver(tube, pending, how, id, record, lease, answers)
         return false
     end
     local like, x, size = delivery_of(tube, how, expires, ttr, apart), pending.x, #pending.x
-    x[size + 1], x[size + 2] = id, like.text .. lease .. FILLING
+    local tail = how.tails and how.tails[how.taken + 1] or how.tail
+    if attempts % 1 > 0 then
+        -- It has failures.
+        tail = '\1' .. string.sub(tail, 2)
+    end
+    x[size + 1], x[size + 2] = id, like.text .. lease .. tail
     if like.score then
         -- From now on this is its only deadline.
         add_deadline(pending, like.score, id)
@@ -333,15 +340,17 @@ end
 local function take_from(tube, pending, window, how, want, answers)
     local ids, records, place, taken = window.ids, window.records, window.next, how.taken
     local first, leases = taken, numbered(how.number + taken, math.min(#ids - place + 1, want - taken))
-    local x, usual = pending.x, usual_delivery(tube, how)
+    local x, usual, tail, tails = pending.x, usual_delivery(tube, how), how.tail, how.tails
     while place <= #ids and taken < want do
         local id, record = ids[place], records[place]
         local bytes = #record - RECORD_BYTES - 4
-        if usual and bytes >= 0 and how.bytes + bytes <= BATCH_BYTES_MAX and struct.unpack('<d', record, EXPIRES_AT) == NEVER then
+        -- The numbers between them are the priority and the moment of the put.
+        local attempts, _, _, expires = struct.unpack('<dddd', record, ATTEMPTS_AT)
+        if usual and bytes >= 0 and how.bytes + bytes <= BATCH_BYTES_MAX and expires == NEVER and attempts % 1 == 0 then
             -- The same as below, but faster.
             local size = #x
             taken = taken + 1
-            x[size + 1], x[size + 2] = id, usual.text .. leases[taken - first] .. FILLING
+            x[size + 1], x[size + 2] = id, usual.text .. leases[taken - first] .. (tails and tails[taken] or tail)
             add_deadline(pending, usual.score, id)
             answers[#answers + 1] = record
             how.taken, how.bytes = taken, how.bytes + bytes
@@ -407,8 +416,8 @@ local function reload_delivery(tube, id)
     return nil, redis.call('HEXISTS', tube.base .. ':t', id) == 1 and STALE_ITEM or MISSING_ITEM
 end
 
--- Adds what few finished tasks have: a session, a body apart.
-local function add_finished_rest(pending, id, flags, apart, delivery)
+-- Adds what few finished tasks have: a session, a body apart, failures.
+local function add_finished_rest(pending, id, flags, apart, failed, delivery)
     if flags >= HAS_SESSION then
         local s = list(pending, 'gone_s')
         s[#s + 1] = string.sub(delivery, SESSION_AT, SESSION_AT + 15) .. id
@@ -417,11 +426,15 @@ local function add_finished_rest(pending, id, flags, apart, delivery)
         local b = list(pending, 'gone_b')
         b[#b + 1] = id
     end
+    if failed == 1 then
+        local f = list(pending, 'gone_f')
+        f[#f + 1] = id
+    end
 end
 
 -- Acks one task with this delivery, if the caller holds it.
 local function ack_one(tube, pending, id, delivery, acks, lease)
-    local flags, apart, ending, held = struct.unpack(HELD, delivery)
+    local flags, apart, ending, _, _, _, held, failed = struct.unpack(HELD, delivery)
     local holder = acks.holder
     if ending <= tube.now then
         return STALE_ITEM
@@ -442,8 +455,8 @@ local function ack_one(tube, pending, id, delivery, acks, lease)
         local w = list(pending, 'gone_w')
         w[#w + 1] = id
     end
-    if flags >= HAS_SESSION or apart == 1 then
-        add_finished_rest(pending, id, flags, apart, delivery)
+    if flags >= HAS_SESSION or apart == 1 or failed == 1 then
+        add_finished_rest(pending, id, flags, apart, failed, delivery)
     end
     return DONE_ITEM
 end

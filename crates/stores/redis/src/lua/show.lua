@@ -77,6 +77,7 @@ local function read_ids(header, place)
     return ids
 end
 
+-- Shows tasks completely: after the record and the body of a task come its failures, if it has any.
 function verbs.peek(tube, header, call)
     local ids = read_ids(header, 2)
     load(tube, ids)
@@ -89,6 +90,9 @@ function verbs.peek(tube, header, call)
         local task = tube.tasks[id]
         if task then
             show(tube, shown, id, reason_of(tube, task))
+        end
+        if task and task.failed then
+            shown.texts[#shown.texts + 1] = failures.of(tube, id, task)
         end
     end
     answer_shown(call, '\0' .. struct.pack('<I4', #shown.heads), shown)

@@ -1,6 +1,31 @@
 -- Takes tasks.
 
-local function deliver(tube, id, task, how)
+-- Where the tails of deliveries are in the header: one for all, or one for each of several takes; each with its length before it.
+local TAILS_AT = 40
+
+-- Reads the tails of deliveries, which name the workers.
+local function read_tails(header, how)
+    local tails, place = {}, TAILS_AT
+    while place <= #header do
+        local last = place + string.byte(header, place)
+        tails[#tails + 1] = string.sub(header, place + 1, last)
+        place = last + 1
+    end
+    if #tails > 1 then
+        how.tails = tails
+    else
+        how.tail = tails[1]
+    end
+end
+
+-- The worker that the tail of a delivery names.
+local function worker_of(tail)
+    local size = string.byte(tail, 2)
+    return size > 0 and string.sub(tail, 3, 2 + size) or nil
+end
+
+-- Delivers a task, which is the one of this number in this take.
+local function deliver(tube, id, task, how, place)
     leave(tube, id, task)
     local ending = later(tube.now, how.lease >= 0 and how.lease or task.ttr)
     if tube.options.ttl_kills_taken then
@@ -8,7 +33,7 @@ local function deliver(tube, id, task, how)
     end
     task.state, task.start, task.moment = TAKEN, tube.now, ending
     task.flags = (how.lease >= 0 and EXPLICIT or 0) + (how.session ~= NO_SESSION and HAS_SESSION or 0)
-    task.session = how.session
+    task.session, task.worker = how.session, worker_of(how.tails and how.tails[place] or how.tail)
     task.lease = struct.pack('>I8', how.number)
     how.number = how.number + 1
     enter(tube, id, task)
@@ -63,7 +88,7 @@ local function take_some(tube, how, want, call)
             tube.window = window
             break
         end
-        deliver(tube, id, task, how)
+        deliver(tube, id, task, how, #taken + 1)
         taken[#taken + 1] = id
         window.next = window.next + 1
         tube.window = window
@@ -73,12 +98,15 @@ end
 
 function verbs.take(tube, header, call)
     -- `singles` says whether these are takes of one task each.
-    local how = { number = 0, lease = 0, session = '', singles = 0, flags = 0, taken = 0, bytes = 0, full = false }
+    local how = { number = 0, lease = 0, session = '', singles = 0, flags = 0, taken = 0, bytes = 0, tail = FILLING }
     local want, alive
     want, how.number, how.lease, alive, how.session, how.singles = struct.unpack('<I4ddBc16B', header, 2)
     if alive == 0 then
         call.wanted = call.wanted - want
         return call:answer('\8')
+    end
+    if #header >= TAILS_AT then
+        read_tails(header, how)
     end
     if tube.options.plain and not tube.options.paused then
         plain.take(tube, call, how, want)

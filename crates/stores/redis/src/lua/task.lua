@@ -26,37 +26,48 @@ local NO_SESSION = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 -- State (of a taken task the one before), due (of a delayed task; of others since when they are ready, if that is not since their put),
 -- attempts, priority, created, expires, ttr, previous start, length of the tail, size of the body. The tail is a star and the priority in
 -- the semaphore, if the put gives one; then a plus and the name of the sub-queue, which may be empty, if there is one. The body follows,
--- unless it is apart.
+-- unless it is apart. A task with failures (failures.lua) has half an attempt more: servers of a version without failures keep that, and
+-- it changes nothing for them.
 local RECORD = '<Bddc8ddddI4I4'
 local RECORD_BYTES = 65
-local PRI_AT, EXPIRES_AT, LENGTHS_AT = 18, 34, 58
+local ATTEMPTS_AT, PRI_AT, EXPIRES_AT, LENGTHS_AT = 10, 18, 34, 58
+local FAILED = 0.5
 local STAR = 42
 local OWN_BYTES = 9
 -- Redis keeps small hashes and orders as lists, which it scans, as long as no value has more than 64 bytes. With some hundred values that
 -- is too slow: so deliveries are padded, and the deadlines have one long member that is no task.
 local FILLING = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 local TALL = 'this order is kept as a large one, however few moments there are in it'
--- Flags, whether the body is apart, the end, session, start, lease.
+-- Flags, whether the body is apart, the end, session, start, lease. The tail follows: whether the task has failures, the length of the
+-- worker's name, the name, and padding. The padding is the tail of a delivery with neither.
 local DELIVERY = '<BBdc16dc8'
+local DELIVERY_WITH_LENGTH = '<BBdc16dc8xB'
+local WORKER_AT = 45
 
 -- The text is cached until the task changes: an answer shows what is written afterwards.
 local function encode(task)
     if not task.text then
         local tail = (task.own and '*' .. task.own or '') .. task.subqueue
         local state, due = task.state, task.state == DELAYED and task.moment or task.since or 0
-        task.text = struct.pack(RECORD, state == TAKEN and READY or state, due, task.attempts, task.pri, task.created,
-            task.expires, task.ttr, task.previous, #tail, task.bytes) .. tail .. (task.body or '')
+        local attempts = task.failed and task.attempts + FAILED or task.attempts
+        task.text = struct.pack(RECORD, state == TAKEN and READY or state, due, attempts, task.pri, task.created, task.expires,
+            task.ttr, task.previous, #tail, task.bytes) .. tail .. (task.body or '')
     end
     return task.text
 end
 
 local function encode_delivery(task)
-    return struct.pack(DELIVERY, task.flags, task.body and 0 or 1, task.moment, task.session, task.start, task.lease) .. FILLING
+    local tail, worker = FILLING, task.worker or ''
+    if task.failed or task.worker then
+        tail = string.char(task.failed and 1 or 0, #worker) .. worker
+        tail = tail .. string.sub(FILLING, #tail + 1)
+    end
+    return struct.pack(DELIVERY, task.flags, task.body and 0 or 1, task.moment, task.session, task.start, task.lease) .. tail
 end
 
 -- Removes the delivery of a task.
 local function undeliver(task)
-    task.flags, task.moment, task.lease, task.start, task.session = 0, 0, NO_LEASE, 0, NO_SESSION
+    task.flags, task.moment, task.lease, task.start, task.session, task.worker = 0, 0, NO_LEASE, 0, NO_SESSION, nil
 end
 
 local function decode(record, delivery)
@@ -64,6 +75,9 @@ local function decode(record, delivery)
     undeliver(task)
     task.state, task.moment, task.attempts, task.pri, task.created, task.expires, task.ttr, task.previous, tail, task.bytes =
         struct.unpack(RECORD, record)
+    if task.attempts % 1 > 0 then
+        task.attempts, task.failed = task.attempts - FAILED, true
+    end
     if task.state ~= DELAYED then
         task.since, task.moment = task.moment > 0 and task.moment or nil, 0
     end
@@ -77,9 +91,12 @@ local function decode(record, delivery)
         task.body = string.sub(record, last + 1)
     end
     if delivery then
-        local _
+        local _, size
         task.state = TAKEN
-        task.flags, _, task.moment, task.session, task.start, task.lease = struct.unpack(DELIVERY, delivery)
+        task.flags, _, task.moment, task.session, task.start, task.lease, size = struct.unpack(DELIVERY_WITH_LENGTH, delivery)
+        if size > 0 then
+            task.worker = string.sub(delivery, WORKER_AT, WORKER_AT + size - 1)
+        end
     end
     return task
 end

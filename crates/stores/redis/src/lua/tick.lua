@@ -17,7 +17,7 @@ function verbs.tick(tube, header, call)
                 enter(tube, id, task)
                 count(tube, 'delay')
             elseif task.state == TAKEN then
-                give_back(tube, id, task, 0, true, 'ttr')
+                give_back(tube, id, task, 0, true, 'ttr', failures.LEASE_EXPIRED)
             else
                 remove(tube, id, task)
                 count(tube, 'delete')

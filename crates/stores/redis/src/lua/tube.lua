@@ -1,6 +1,6 @@
 -- One tube during a call. Its keys have one hash tag, so that they are on one node of a cluster: o options, m numbers, t records, b large
 -- bodies, r takeable tasks by (pri, id), q ready tasks by sub-queue, u busy sub-queues, h the task of each idle sub-queue that is in r,
--- d buried, w deadlines, x deliveries, s tasks that each session holds.
+-- d buried, w deadlines, x deliveries, s tasks that each session holds, f failures.
 --
 -- Changes are noted and written together in as few commands as possible, because each command goes to the log of Redis.
 
@@ -57,7 +57,7 @@ end
 -- Discards noted changes.
 local function forget_notes(tube)
     tube.t, tube.b, tube.r, tube.q, tube.u, tube.d, tube.w, tube.x, tube.s, tube.keys = {}, {}, {}, {}, {}, {}, {}, {}, {}, {}
-    tube.noted = false
+    tube.noted, tube.f = false, nil
 end
 
 local function new_tube(base, now, raw, numbers)
@@ -150,6 +150,12 @@ local function enter(tube, id, task)
     end
 end
 
+-- Notes the failures of a task as text, or that it has none.
+local function note_failures(tube, id, text)
+    tube.f = tube.f or {}
+    tube.f[id] = text
+end
+
 -- Removes a task from the tube.
 local function remove(tube, id, task)
     leave(tube, id, task)
@@ -157,6 +163,9 @@ local function remove(tube, id, task)
     tube.t[id] = false
     if not task.body then
         tube.b[id] = false
+    end
+    if task.failed then
+        note_failures(tube, id, false)
     end
     tube.noted = true
     -- Callers that wait for room, or for the sub-queue, may continue.
@@ -267,6 +276,9 @@ local function flush(tube)
     write_order(base .. ':d', tube.d)
     write_order(base .. ':s', tube.s)
     write_hash(base .. ':x', tube.x, encode_delivery)
+    if tube.f then
+        write_hash(base .. ':f', tube.f)
+    end
     if tube.options.subqueues then
         write_order(base .. ':q', tube.q)
         write_set(base .. ':u', tube.u)
@@ -312,7 +324,7 @@ end
 local function empty(tube)
     local base = tube.base
     redis.call('UNLINK', base .. ':t', base .. ':b', base .. ':r', base .. ':q', base .. ':u', base .. ':h', base .. ':d',
-        base .. ':w', base .. ':x', base .. ':s')
+        base .. ':w', base .. ':x', base .. ':s', base .. ':f')
     forget_notes(tube)
     tube.tasks, tube.window, tube.pending = {}, nil, nil
     tube.numbers[DELAYED_COUNT] = 0

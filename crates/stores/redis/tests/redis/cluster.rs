@@ -192,7 +192,14 @@ fn an_unreachable_node_does_not_block_the_others() {
         make(&store, tube);
         ask(&store, put(tube, 2)).expect("they are put");
         let lease = Some(Span::from_secs(5));
-        let take = Take { tube: tube.clone(), count: 1, session: None, lease, wait: Span::ZERO };
+        let take = Take {
+            tube: tube.clone(),
+            count: 1,
+            session: None,
+            lease,
+            worker: None,
+            wait: Span::ZERO,
+        };
         ask(&store, Command::Take(take)).expect("one is taken");
     }
     let key = format!("{{part:{dies}}}:o");

@@ -187,7 +187,14 @@ fn refusals_are_not_reported_as_unreplicated() {
     let full = ask(&store, put(&tube, 1));
     assert!(matches!(full, Err(Error::TubeFull { .. })), "{full:?}");
     assert_eq!(counts(&store, &tube), (1, 0), "what only looks is answered");
-    let take = Take { tube: tube.clone(), count: 1, session: None, lease: None, wait: Span::ZERO };
+    let take = Take {
+        tube: tube.clone(),
+        count: 1,
+        session: None,
+        lease: None,
+        worker: None,
+        wait: Span::ZERO,
+    };
     is_undoable(ask(&store, Command::Take(take)));
     assert_eq!(counts(&store, &tube), (1, 0), "the delivery was not answered");
     let holder = Holder::Any;

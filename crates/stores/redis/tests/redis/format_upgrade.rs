@@ -60,7 +60,8 @@ fn fill(store: &RedisStore, tube: &TubeName) -> Vec<Task> {
     ask(store, all).expect("they are put");
     ask(store, Command::JoinSession { session: SESSION, create: true }).expect("it joins");
     let (lease, session) = (Some(Span::from_secs(9)), Some(SESSION));
-    let wanted = Take { tube: tube.clone(), count: 2, session, lease, wait: Span::ZERO };
+    let wanted =
+        Take { tube: tube.clone(), count: 2, session, lease, worker: None, wait: Span::ZERO };
     let Ok(Reply::Taken(mut held)) = ask(store, Command::Take(wanted)) else { panic!("two") };
     held.extend(take(store, tube, 6));
     let delay = Span::from_secs(3);

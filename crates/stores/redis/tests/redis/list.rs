@@ -8,7 +8,7 @@ use taskyard_core::{
 };
 use taskyard_store::{MemoryStore, Store};
 
-use taskyard_testkit::calls::NOW;
+use taskyard_testkit::calls::{NOW, ask, make_tube, put};
 use taskyard_testkit::redis::{instance, open, own, run};
 
 const ROUNDS: i64 = 12;
@@ -40,7 +40,14 @@ impl ListScript {
             5 => {
                 let count = self.rng.usize(1..20);
                 let lease = Some(Span::from_secs(self.rng.u64(1..40)));
-                Command::Take(Take { tube, count, session: None, lease, wait: Span::ZERO })
+                Command::Take(Take {
+                    tube,
+                    count,
+                    session: None,
+                    lease,
+                    worker: None,
+                    wait: Span::ZERO,
+                })
             }
             6 => {
                 let id = TaskId(self.id());
@@ -62,6 +69,7 @@ impl ListScript {
             0..20 => task.pri = Some(self.rng.u64(0..4)),
             20..26 => task.ttl = span,
             26 => task.delay = span,
+            27 => task.delay = Some(Span::FOREVER).filter(|_| self.rng.u8(0..20) == 0),
             _ => {}
         }
         task.subqueue = Some(format!("{}", self.rng.u8(0..6)).into());
@@ -107,6 +115,33 @@ async fn compare(seed: u64, kind: Kind) {
         }
         commands = Vec::new();
     }
+}
+
+// A task that is never due has no deadline. It was left out when delayed tasks were searched among the deadlines, and in gaps.
+#[test]
+fn tasks_that_are_never_due_are_listed() {
+    run(async {
+        let store = open(&own(&instance().url()));
+        let tube = make_tube(&store, TubeOptions::new(Kind::FifoTtl));
+        let list = |limit| {
+            let order = ListOrder::Id { states: StateSet::ALL, after: None };
+            match ask(&store, Command::List(List { tube: tube.clone(), order, limit })) {
+                Ok(Reply::Listed(tasks)) => tasks.iter().map(|task| task.id.0).collect::<Vec<_>>(),
+                other => panic!("a list has tasks, not {other:?}"),
+            }
+        };
+        let never = NewTask { delay: Some(Span::FOREVER), ..NewTask::new(Body::new(&[0xc0])) };
+        let never = Command::Put { tube: tube.clone(), tasks: vec![never], wait: Span::ZERO };
+        ask(&store, never.clone()).expect("it is put");
+        assert_eq!(list(10), [0], "it is the only task");
+        for command in [put(&tube, 51), never, put(&tube, 51)] {
+            ask(&store, command).expect("they are put");
+        }
+        let gaps = (0..104).filter(|id| ![1, 52, 103].contains(id));
+        let ids = gaps.map(TaskId).collect();
+        ask(&store, Command::Delete { tube: tube.clone(), ids, show: false }).expect("deleted");
+        assert_eq!(list(10), [1, 52, 103], "it is between gaps");
+    });
 }
 
 #[test]

@@ -18,7 +18,8 @@ const SESSION: SessionId = SessionId([7; 16]);
 
 fn take(store: &RedisStore, tube: &TubeName) -> Result<Vec<Task>, Error> {
     let session = Some(SESSION);
-    let take = Take { tube: tube.clone(), count: 1, session, lease: None, wait: Span::ZERO };
+    let take =
+        Take { tube: tube.clone(), count: 1, session, lease: None, worker: None, wait: Span::ZERO };
     match ask(store, Command::Take(take))? {
         Reply::Taken(tasks) => Ok(tasks),
         other => panic!("a take answers with tasks, not {other:?}"),

@@ -5,6 +5,7 @@ mod suite;
 mod cluster;
 mod exact;
 mod failures;
+mod failures_stored;
 mod fixture;
 mod format_upgrade;
 mod kills;

@@ -1,9 +1,11 @@
 //! Tests of merged and pipelined single commands: each is answered as if it had been sent alone.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use fastrand::Rng;
 use taskyard_conformance::model;
+use taskyard_core::limits::{ERROR_BYTES_MAX, WORKER_BYTES_MAX};
 use taskyard_core::{
     Body, Command, Error, Finish, FinishItem, Holder, Kind, Lease, NewTask, Reply, SessionId, Span,
     Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
@@ -13,6 +15,8 @@ use taskyard_store::Store;
 
 use taskyard_testkit::calls::{NOW, ask, make_tube, put, take};
 use taskyard_testkit::redis::{instance, open, own, run};
+
+use super::failures_stored::audit_failures;
 
 const SESSION: SessionId = SessionId([7; 16]);
 const BATCHES: usize = 60;
@@ -39,7 +43,7 @@ impl BatchScript {
             7..12 => both(self.take()),
             12..17 => self.finish(Finish::Ack),
             17 => self.finish_somehow(),
-            18 => both(Command::Kick { tube: self.tube.clone(), count: 2 }),
+            18 => both(self.kick()),
             _ => {
                 let ids = vec![self.any_id(), self.any_id()];
                 both(Command::Delete { tube: self.tube.clone(), ids, show: self.rng.bool() })
@@ -68,17 +72,41 @@ impl BatchScript {
         Command::Put { tube: self.tube.clone(), tasks: vec![task; count], wait: Span::ZERO }
     }
 
+    fn kick(&mut self) -> Command {
+        let tube = self.tube.clone();
+        if self.rng.bool() {
+            return Command::Kick { tube, count: 2 };
+        }
+        let ids = (0..4).map(|_| self.any_id()).collect();
+        Command::KickTasks { tube, ids, reset_attempts: self.rng.bool() }
+    }
+
+    /// The names are shorter and longer than the padding of a delivery.
+    fn worker(&mut self) -> Option<Arc<str>> {
+        let bytes = self.rng.choice([0, 0, 1, 20, 21, 22, WORKER_BYTES_MAX])?;
+        (bytes > 0).then(|| "w".repeat(bytes).into())
+    }
+
     fn take(&mut self) -> Command {
         let count = if self.rng.u8(0..6) == 0 { self.rng.usize(0..4) } else { 1 };
         let session = Some(SESSION).filter(|_| self.rng.u8(0..4) == 0);
         let lease = Some(Span::from_secs(self.rng.u64(1..4))).filter(|_| self.rng.bool());
-        Command::Take(Take { tube: self.tube.clone(), count, session, lease, wait: Span::ZERO })
+        Command::Take(Take {
+            tube: self.tube.clone(),
+            count,
+            session,
+            lease,
+            worker: self.worker(),
+            wait: Span::ZERO,
+        })
     }
 
     fn finish_somehow(&mut self) -> (Command, Command) {
-        let finish = match self.rng.u8(0..3) {
+        let finish = match self.rng.u8(0..6) {
             0 => Finish::Release { delay: Span::from_secs(1), counted: true },
             1 => Finish::Bury,
+            2..4 => Finish::fail("refused", Some(Span::from_secs(self.rng.u64(0..2)))),
+            4 => Finish::fail(&"e".repeat(ERROR_BYTES_MAX), None),
             _ => Finish::Touch(Span::from_secs(1)),
         };
         self.finish(finish)
@@ -99,8 +127,8 @@ impl BatchScript {
                 2 => (Holder::Lease(NO_LEASE), Holder::Lease(NO_LEASE)),
                 _ => (Holder::Lease(leases.0), Holder::Lease(leases.1)),
             };
-            here.push(FinishItem { id, holder: own, finish });
-            there.push(FinishItem { id, holder: core, finish });
+            here.push(FinishItem { id, holder: own, finish: finish.clone() });
+            there.push(FinishItem { id, holder: core, finish: finish.clone() });
         }
         let (tube, show) = (self.tube.clone(), self.rng.u8(0..6) == 0);
         let finish = |items| Command::Finish { tube: tube.clone(), items, show };
@@ -156,6 +184,9 @@ async fn compare(seed: u64) {
         let mut commands: Vec<(Command, Command)> = (0..size).map(|_| script.command()).collect();
         let info = Command::Tubes { tube: Some(tube.clone()) };
         commands.push((info.clone(), info));
+        let ids = (0..script.next_id).map(TaskId).collect();
+        let peek = Command::Peek { tube: tube.clone(), ids };
+        commands.push((peek.clone(), peek));
         let tick = || vec![Command::Tick { limit: 1_000 }];
         let ticked = (store.execute(now, tick()).await, core.execute(now, tick()).await);
         assert_eq!(ticked.0.replies, ticked.1.replies, "seed {seed}, tick {batch}");
@@ -178,6 +209,7 @@ async fn compare(seed: u64) {
     }
     let prefix = url.rsplit_once('=').expect("it has a prefix").1;
     instance().audit(prefix, "mail");
+    audit_failures(prefix);
 }
 
 #[test]
@@ -222,7 +254,7 @@ fn merged_takes_ignore_the_byte_limit_of_one_take() {
         }
         let take = |count| {
             let (tube, session, lease) = (tube.clone(), None, None);
-            Command::Take(Take { tube, count, session, lease, wait: Span::ZERO })
+            Command::Take(Take { tube, count, session, lease, worker: None, wait: Span::ZERO })
         };
         let replies = store.execute(NOW, vec![take(1), take(1)]).await.replies;
         let sizes = replies.iter().map(|reply| match reply {

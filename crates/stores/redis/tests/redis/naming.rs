@@ -89,7 +89,7 @@ fn sessions_give_back_tasks_of_renamed_tubes() {
         let session = SessionId([3; 16]);
         ask(&store, Command::JoinSession { session, create: true }).expect("it begins");
         let (tube, wait) = (name("emails"), Span::ZERO);
-        let take = Take { tube, count: 1, session: Some(session), lease: None, wait };
+        let take = Take { tube, count: 1, session: Some(session), lease: None, worker: None, wait };
         ask(&store, Command::Take(take)).expect("it is taken");
         rename(&store, "emails", "letters").expect("it is renamed");
         ask(&store, Command::LeaveSession { session }).expect("it ends");

@@ -134,7 +134,14 @@ fn forward_answers(
 }
 
 fn a_take(tube: &TubeName, session: Option<SessionId>) -> Command {
-    Command::Take(Take { tube: tube.clone(), count: 1, session, lease: None, wait: Span::ZERO })
+    Command::Take(Take {
+        tube: tube.clone(),
+        count: 1,
+        session,
+        lease: None,
+        worker: None,
+        wait: Span::ZERO,
+    })
 }
 
 fn counts(store: &RedisStore, tube: &TubeName) -> (u64, u64) {

@@ -165,7 +165,7 @@ fn put(tube: &TubeName) -> Command {
 
 fn take_from(tube: &TubeName, count: usize) -> Command {
     let (session, lease, wait) = (None, None, Span::ZERO);
-    Command::Take(Take { tube: tube.clone(), count, session, lease, wait })
+    Command::Take(Take { tube: tube.clone(), count, session, lease, worker: None, wait })
 }
 
 fn enqueue(task: u64, priority: f64) -> Command {

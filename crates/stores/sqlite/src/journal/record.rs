@@ -4,7 +4,7 @@
 //! covers the length and everything behind itself.
 
 use taskyard_core::record::{Record, StoredState};
-use taskyard_core::{Body, Priority, Span, TaskId, Timestamp};
+use taskyard_core::{Body, Failures, Priority, Span, TaskId, Timestamp};
 
 use super::super::codec::{self, Head};
 use super::super::rows::{Batch, Rows};
@@ -28,6 +28,7 @@ const PREVIOUS: u8 = 8;
 const SUBQUEUE: u8 = 16;
 const PRIORITY: u8 = 32;
 const META: u8 = 64;
+const FAILURES: u8 = 128;
 
 /// Encodes a batch into the buffer, which is cleared first.
 pub(super) fn encode(bytes: &mut Vec<u8>, salt: u64, head: &Head, rows: &Rows) {
@@ -64,8 +65,11 @@ pub(super) fn estimate(rows: &Rows) -> usize {
     const TASK_BYTES: usize = 80;
     let bodies: usize = rows.inserts.iter().map(|(_, record)| record.body_bytes as usize).sum();
     let named = rows.inserts.iter().chain(&rows.updates);
-    let names: usize =
-        named.filter_map(|(_, record)| record.subqueue.as_ref()).map(|s| s.len()).sum();
+    let texts = |record: &Record| {
+        let failures = record.failures.as_ref().map_or(0, |failures| failures.as_bytes().len());
+        record.subqueue.as_ref().map_or(0, |name| name.len()) + failures
+    };
+    let names: usize = named.map(|(_, record)| texts(record)).sum();
     let tasks = rows.inserts.len() + rows.updates.len() + rows.removed.len() + rows.next_ids.len();
     bodies + names + tasks * TASK_BYTES
 }
@@ -98,6 +102,7 @@ fn encode_task(bytes: &mut Vec<u8>, kind: u8, key: i64, record: &Record) {
     let mut flags =
         fields.iter().fold(0, |flags, (flag, field)| flags | given(field.is_some(), *flag));
     flags |= given(record.subqueue.is_some(), SUBQUEUE) | given(meta.is_some(), META);
+    flags |= given(record.failures.is_some(), FAILURES);
     bytes.extend_from_slice(&[kind, flags, state]);
     bytes.extend_from_slice(&key.to_le_bytes());
     bytes.extend_from_slice(&record.pri.to_le_bytes());
@@ -113,6 +118,9 @@ fn encode_task(bytes: &mut Vec<u8>, kind: u8, key: i64, record: &Record) {
     }
     if let Some(meta) = meta {
         encode_bytes(bytes, meta);
+    }
+    if let Some(failures) = &record.failures {
+        encode_bytes(bytes, failures.as_bytes());
     }
     if kind == INSERT {
         encode_bytes(bytes, body.map_or(&[], Body::payload));
@@ -199,6 +207,8 @@ impl<'a> RecordReader<'a> {
         let priority = self.optional(flags, PRIORITY)?;
         let subqueue = if flags & SUBQUEUE == 0 { None } else { Some(self.bytes()?) };
         let meta = if flags & META == 0 { &[][..] } else { self.bytes()? };
+        let failures =
+            if flags & FAILURES == 0 { None } else { Some(Failures::from_bytes(self.bytes()?)?) };
         let body = if with_body { Some(Body::with_meta(self.bytes()?, meta)) } else { None };
         let (_, id) = codec::split_key(key);
         let record = Record {
@@ -225,6 +235,7 @@ impl<'a> RecordReader<'a> {
                 .map(|bits| Priority::new(f64::from_bits(bits as u64)))
                 .transpose()
                 .ok()?,
+            failures,
             body_bytes: body.as_ref().map_or(0, Body::bytes),
             body,
         };
@@ -235,6 +246,8 @@ impl<'a> RecordReader<'a> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+
+    use taskyard_core::Failure;
 
     use super::*;
 
@@ -309,6 +322,17 @@ mod tests {
         Batch { head, rows }
     }
 
+    fn failures(random: &mut fastrand::Rng) -> Failures {
+        let failure = Failure {
+            at: Timestamp::from_micros(random.i64(0..1 << 50)),
+            attempt: random.u32(..),
+            run: Span::from_micros(random.i64(0..1 << 50)),
+            worker: random.bool().then(|| "host:1:mail".into()),
+            error: ["", "no route", "нет"][random.usize(..3)].into(),
+        };
+        Failures::with(None, &failure)
+    }
+
     fn task(random: &mut fastrand::Rng, with_body: bool) -> (i64, Record) {
         let key = random.i64(0..);
         let time = |random: &mut fastrand::Rng| Timestamp::from_micros(random.i64(0..1 << 50));
@@ -339,6 +363,7 @@ mod tests {
             semaphore_priority: random
                 .bool()
                 .then(|| Priority::new(random.f64()).expect("a number")),
+            failures: random.bool().then(|| failures(random)),
             body_bytes: body.as_ref().map_or(0, Body::bytes),
             body,
         };

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use taskyard_core::record::StoredState;
-use taskyard_core::{Priority, Span, TaskId, Timestamp};
+use taskyard_core::{Failure, Failures, Priority, Span, TaskId, Timestamp};
 use tempfile::TempDir;
 
 use super::pages::PAGE;
@@ -68,16 +68,19 @@ impl SampleDatabase {
         let report = rebuild(path, 8, &Sealed::Batch { newest: 7, in_database: 7 })
             .expect("the intact data is saved");
         let db = Connection::open(database(path)).expect("the new database");
-        let sql = "SELECT key, data, semaphore_priority FROM task";
+        let sql = "SELECT key, data, semaphore_priority, failures FROM task";
         let mut statement = db.prepare(sql).expect("the tasks");
-        let tasks = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
-        let tasks: Vec<(i64, Vec<u8>, Option<f64>)> =
+        let tasks =
+            statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)));
+        let tasks: Vec<(i64, Vec<u8>, Option<f64>, Option<Vec<u8>>)> =
             tasks.expect("the tasks").collect::<Result<_, _>>().expect("they can be read");
-        for (key, data, own) in &tasks {
+        for (key, data, own, failures) in &tasks {
             let (_, id) = codec::split_key(*key);
             let (wanted, record, body) = task(id.0);
             assert!(wanted == *key && body.payload() == data, "task {id}");
             assert_eq!(record.semaphore_priority.map(Priority::value), *own, "task {id}");
+            let kept = record.failures.as_ref().map(Failures::as_bytes);
+            assert_eq!(kept, failures.as_deref(), "task {id}");
         }
         let head = Head::read(&db).expect("the new head");
         assert_eq!((report.tasks, tasks.len() as u64), (head.tasks, head.tasks));
@@ -102,6 +105,13 @@ fn fast_folder() -> TempDir {
 
 /// Returns the same task for the same id: most are short, some have many overflow pages, with all lengths at
 /// which SQLite needs one page more.
+fn failures(id: u64) -> Failures {
+    let error = format!("error {id}").into();
+    let (at, run) = (Timestamp::from_micros(id as i64), Span::from_secs(1));
+    Failures::with(None, &Failure { at, attempt: 1, run, worker: None, error })
+}
+
+/// See [`failures`] for those of every eleventh.
 fn task(id: u64) -> (i64, Record, Body) {
     let long = match id % 100 {
         50 => 3900 + id as usize % 300,
@@ -128,6 +138,7 @@ fn task(id: u64) -> (i64, Record, Body) {
         semaphore_priority: id
             .is_multiple_of(7)
             .then(|| Priority::new(id as f64).expect("a number")),
+        failures: id.is_multiple_of(11).then(|| failures(id)),
         body_bytes: long as u32,
         body: None,
     };

@@ -12,9 +12,10 @@ use super::super::semaphores::SalvagedRow;
 use super::cells::RowCell;
 use super::pages::Pages;
 
-/// The columns of each table, in the order of `migrations/0001.sql`; the last of a task came with `0005.sql`.
+/// The columns of each table, in the order of `migrations/0001.sql`; the last two of a task came with
+/// `0005.sql` and `0010.sql`.
 const STORE_COLUMNS: usize = 7;
-const TASK_ROW: [&str; 15] = [
+const TASK_ROW: [&str; 16] = [
     "key",
     "state",
     "due",
@@ -30,7 +31,10 @@ const TASK_ROW: [&str; 15] = [
     "meta",
     "data",
     "semaphore_priority",
+    "failures",
 ];
+/// Number of columns of a task up to its body.
+const WITH_BODY: usize = 14;
 /// Number of columns of a task before its body; they always fit in one page.
 const BEFORE_BODY: usize = 12;
 
@@ -70,13 +74,15 @@ impl RowVerifier {
 
     /// Decodes a task, the number of its tube, and its body.
     pub fn task(&self, row: &RowCell<'_>, pages: &Pages) -> Option<(u32, Record, Body)> {
-        let columns = [TASK_ROW.len(), TASK_ROW.len() - 1];
-        let columns = columns.into_iter().find(|columns| row.has(*columns))?;
+        let mut columns = (WITH_BODY..=TASK_ROW.len()).rev();
+        let columns = columns.find(|columns| row.has(*columns))?;
         // The checksum covers columns behind the body too, which are known only when all pages are read.
-        if !row.is_whole() && row.is_null(TASK_ROW.len()) {
+        let ends_with_body = (WITH_BODY + 1..=TASK_ROW.len()).all(|column| row.is_null(column));
+        if !row.is_whole() && ends_with_body {
             // Reads the overflow pages only if the beginning of the row is intact.
             let mut values = row.start(columns, BEFORE_BODY)?;
-            values.extend([Value::Null, Value::Blob(Vec::new()), Value::Null]);
+            values.extend([Value::Null, Value::Blob(Vec::new())]);
+            values.resize(TASK_ROW.len(), Value::Null);
             self.decode(&self.task, values, |row| codec::read_task(row).ok())?;
         }
         let mut values = row.all(pages, columns)?;

@@ -141,6 +141,7 @@ pub fn take(tube: &str, count: usize) -> Command {
         count,
         session: None,
         lease: Some(Span::FOREVER),
+        worker: None,
         wait: Span::ZERO,
     })
 }

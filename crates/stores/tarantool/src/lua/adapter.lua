@@ -1,8 +1,11 @@
 -- Serves tubes of an existing tarantool/queue with the same calls as our own. The module decides; its answers are translated, and what it
 -- does not support is refused. A taken task belongs to the connection that took it, so lease numbers, lease times and sessions are kept here
--- as long as that connection exists.
+-- as long as that connection exists. Names of workers and errors are not kept: a delivery that failed is released or buried.
 
 local UNSUPPORTED = 'is not supported by tarantool/queue (tarantool+queue://); use tarantool:// for it'
+
+-- A delivery that failed ends in this way: the item has the error, and the delay unless the task is buried.
+local FAIL = 4
 
 -- Deliveries and sessions of each server, by its name.
 local servers = {}
@@ -246,14 +249,19 @@ local function finish_one(c, tube, item, show)
     local delivery, before = c.holder.deliveries[key], tuple_of(tube, id)
     if not before then
         return { 2 }
-    elseif not is_held(c, delivery, holder) and not (verb == BURY and holder == nil) then
+    end
+    local delay = verb == RELEASE and item[4] or verb == FAIL and given(item[5]) or nil
+    if verb == FAIL then
+        verb = delay and RELEASE or BURY
+    end
+    if not is_held(c, delivery, holder) and not (verb == BURY and holder == nil) then
         return { 1 }
     end
     local answer, outcome
     if verb == ACK then
         answer, outcome = attempt(tube, 'ack', id)
     elseif verb == RELEASE then
-        answer, outcome = attempt(tube, 'release', id, { delay = seconds(item[4]) })
+        answer, outcome = attempt(tube, 'release', id, { delay = seconds(delay) })
     elseif verb == BURY then
         answer, outcome = attempt(tube, 'bury', id)
     elseif tube.layout.ttr then
@@ -291,6 +299,10 @@ commands_by_number[7] = with_tube(function(c, tube, command)
     notice(c, tube, kicked)
     return { REPLY.kicked, kicked }
 end)
+
+commands_by_number[20] = function()
+    return unsupported('kicking tasks by id')
+end
 
 commands_by_number[8] = with_tube(function(c, tube, command)
     local outcomes = {}

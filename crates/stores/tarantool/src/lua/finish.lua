@@ -1,6 +1,8 @@
 -- Ends deliveries (ack, release, bury), touches them, and runs other commands that change tasks.
 
 local DONE_ITEM, STALE_ITEM, MISSING_ITEM = { 0 }, { 1 }, { 2 }
+-- A delivery that failed ends in this way: the item has the error, and the delay unless the task is buried.
+local FAIL = 4
 
 -- Whether a task is taken and the caller holds it: a number is its lease, a string its session, nil any caller.
 local function is_held(c, delivery, holder)
@@ -18,8 +20,17 @@ local function is_held(c, delivery, holder)
     return delivery[D_UNTIL] > c.now
 end
 
--- Ends a delivery without ack: the task is ready again, or delayed, or buried because its attempts are used up.
-function give_back(c, tube, task, delivery, delay, counted, call)
+-- Adds a failure at this moment to the changes of a task.
+local function add_failure(c, task, delivery, at, why, changes)
+    local failures = with_failure(c, task, delivery, at, why)
+    if failures then
+        changes[#changes + 1] = { '=', FAILURES, failures }
+    end
+end
+
+-- Ends a delivery without ack: the task is ready again, or delayed, or buried because its attempts are used up. `why` is the error of a
+-- delivery that failed.
+function give_back(c, tube, task, delivery, delay, counted, call, why)
     local state, flag, due, used_up = READY, PLAIN, task[DUE], false
     local attempts, previous, expires = task[ATTEMPTS], task[PREVIOUS], task[EXPIRES]
     if counted then
@@ -34,20 +45,27 @@ function give_back(c, tube, task, delivery, delay, counted, call)
         state, due = DELAYED, stamp(later(c.now, delay))
         expires = stamp(later(moment(expires), delay))
     end
+    local changes = { { '=', STATE, state }, { '=', EXPIRES, expires }, { '=', ATTEMPTS, attempts }, { '=', PREVIOUS, previous },
+        { '=', DUE, due }, { '=', FLAG, flag } }
+    if why then
+        add_failure(c, task, delivery, call == 'ttr' and moment(delivery[D_UNTIL]) or c.now, why, changes)
+    end
     undeliver(tube, delivery, task[SUBQUEUE])
-    task = S.task:update({ tube.number, task[ID] }, { { '=', STATE, state }, { '=', EXPIRES, expires }, { '=', ATTEMPTS, attempts },
-        { '=', PREVIOUS, previous }, { '=', DUE, due }, { '=', FLAG, flag } })
+    task = S.task:update({ tube.number, task[ID] }, changes)
     enter(tube, task)
     tube.n[call] = tube.n[call] + 1
     return task
 end
 
-local function bury(tube, task, delivery)
+local function bury(c, tube, task, delivery, why)
     if not delivery and task[STATE] == BURIED then
         return task
     end
     tube.n.bury = tube.n.bury + 1
     local changes = { { '=', STATE, BURIED }, { '=', DUE, NULL }, { '=', FLAG, PLAIN } }
+    if why then
+        add_failure(c, task, delivery, c.now, why, changes)
+    end
     if not delivery then
         return move(tube, task, changes)
     end
@@ -86,6 +104,19 @@ local function ack(tube, key, delivery)
     end
 end
 
+-- Ends a delivery that failed: the task is tried again after the delay; without one it is buried.
+local function fail(c, tube, task, delivery, why, delay)
+    if not delay then
+        return bury(c, tube, task, delivery, why)
+    end
+    return give_back(c, tube, task, delivery, tube.o.times and delay or 0, true, 'release', why)
+end
+
+-- Whether an item buries its task, which needs no delivery.
+local function buries(item)
+    return item[2] == BURY or item[2] == FAIL and item[5] == nil
+end
+
 -- Finishes one item and answers the outcome, with the task if it is to be shown.
 local function finish_one(c, tube, item, show, key)
     key[2] = item[1]
@@ -97,7 +128,7 @@ local function finish_one(c, tube, item, show, key)
     local task = S.task:get(key)
     if not task then
         return MISSING_ITEM
-    elseif not is_held(c, delivery, holder) and not (verb == BURY and holder == nil) then
+    elseif not is_held(c, delivery, holder) and not (holder == nil and buries(item)) then
         return STALE_ITEM
     end
     local body = show and body_of(tube, task)
@@ -110,7 +141,10 @@ local function finish_one(c, tube, item, show, key)
         task = give_back(c, tube, task, delivery, tube.o.times and tonumber(item[4]) or 0, item[5], 'release')
         delivery = nil
     elseif verb == BURY then
-        task = bury(tube, task, delivery)
+        task = bury(c, tube, task, delivery)
+        delivery = nil
+    elseif verb == FAIL then
+        task = fail(c, tube, task, delivery, item[4], number(item[5]))
         delivery = nil
     else
         task, delivery = touch(tube, task, delivery, tonumber(item[4]))
@@ -204,6 +238,16 @@ verbs[8] = function(c, command)
     return { REPLY.finished, outcomes }
 end
 
+-- Makes a buried task ready.
+local function kick(c, tube, task, reset_attempts)
+    local changes = { { '=', STATE, READY }, { '=', FLAG, PLAIN }, { '=', DUE, c.now } }
+    if reset_attempts then
+        changes[4] = { '=', ATTEMPTS, 0 }
+    end
+    move(tube, task, changes)
+    tube.n.kick = tube.n.kick + 1
+end
+
 verbs[7] = function(c, command)
     local tube, limit, kicked = open_tube(c, command[2]), tonumber(command[3]), {}
     if not tube then
@@ -215,23 +259,41 @@ verbs[7] = function(c, command)
             break
         end
         for _, place in ipairs(places) do
-            local task = S.task:get({ tube.number, place[3] })
-            move(tube, task, { { '=', STATE, READY }, { '=', FLAG, PLAIN }, { '=', DUE, c.now } })
+            kick(c, tube, S.task:get({ tube.number, place[3] }), false)
             kicked[#kicked + 1] = place[3]
         end
     end
-    tube.n.kick = tube.n.kick + #kicked
     mark_changed(c, tube)
     regate(c, tube, kicked)
     return { REPLY.kicked, #kicked }
 end
 
--- Gives back these deliveries; answers the ids of their tasks.
-function give_back_all(c, tube, all, counted)
+verbs[20] = function(c, command)
+    local tube, ids, reset_attempts = open_tube(c, command[2]), command[3], command[4]
+    if not tube then
+        return refuse('tube_not_found', command[2])
+    end
+    local outcomes, kicked = {}, {}
+    for place, id in ipairs(ids) do
+        local task = S.task:get({ tube.number, id })
+        if task and task[STATE] == BURIED then
+            kick(c, tube, task, reset_attempts)
+            outcomes[place], kicked[#kicked + 1] = DONE_ITEM, id
+        else
+            outcomes[place], c.gone = task and STALE_ITEM or MISSING_ITEM, true
+        end
+    end
+    mark_changed(c, tube)
+    regate(c, tube, kicked)
+    return { REPLY.finished, outcomes }
+end
+
+-- Gives back these deliveries; answers the ids of their tasks. `why` is the error if they failed.
+function give_back_all(c, tube, all, counted, why)
     local ids = {}
     for place, delivery in ipairs(all) do
         local task = S.task:get({ tube.number, delivery[D_ID] })
-        give_back(c, tube, task, delivery, 0, counted, 'release')
+        give_back(c, tube, task, delivery, 0, counted, 'release', why)
         ids[place] = delivery[D_ID]
     end
     mark_changed(c, tube)

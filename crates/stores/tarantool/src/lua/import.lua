@@ -1,8 +1,8 @@
 -- Imports from another store: tasks by id, into a tube with a temporary name. In the end the tube gets its name.
 
 -- Positions of the fields of a task in the request.
-local N_ID, N_STATE, N_PRI, N_CREATED, N_EXPIRES, N_TTR, N_ATTEMPTS, N_DUE, N_PREVIOUS, N_SUBQUEUE, N_OWN, N_FLAG, N_PAYLOAD, N_META =
-    1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14
+local N_ID, N_STATE, N_PRI, N_CREATED, N_EXPIRES, N_TTR, N_ATTEMPTS, N_DUE, N_PREVIOUS, N_SUBQUEUE, N_OWN, N_FLAG, N_PAYLOAD, N_META,
+    N_FAILURES = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
 
 local function optional_moment(value)
     return value == nil and NULL or stamp(moment(value))
@@ -15,7 +15,7 @@ local function import_task(tube, new)
     end
     local row = { id, new[N_STATE], new[N_PRI], stamp(moment(new[N_CREATED])), stamp(moment(new[N_EXPIRES])), tonumber(new[N_TTR]),
         new[N_ATTEMPTS], NO_REASON, NULL, NULL, optional_moment(new[N_PREVIOUS]), optional_moment(new[N_DUE]), subqueue or NULL,
-        given(new[N_OWN]) or NULL, tube.number, 0, 0, new[N_FLAG] }
+        given(new[N_OWN]) or NULL, tube.number, 0, 0, new[N_FLAG], text(given(new[N_FAILURES])) }
     keep_body(tube, row, text(new[N_PAYLOAD]), text(given(new[N_META])))
     S.task:insert(row)
     enter(tube, row)

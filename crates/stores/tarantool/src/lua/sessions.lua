@@ -13,7 +13,7 @@ function end_session(c, session)
     end
     local ids = {}
     for _, of in ipairs(order) do
-        ids[of] = give_back_all(c, open_number(c, of), by_tube[of], true)
+        ids[of] = give_back_all(c, open_number(c, of), by_tube[of], true, ERRORS.session_ended)
     end
     for _, of in ipairs(order) do
         regate(c, open_number(c, of), ids[of])

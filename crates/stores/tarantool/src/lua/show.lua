@@ -20,10 +20,10 @@ local function reason_of(c, tube, task, delivery)
     return NO_REASON
 end
 
--- A task as answers show it. Only a peek shows its priority in the semaphore.
+-- A task as answers show it. Only a peek shows its priority in the semaphore and its failures.
 function view(c, tube, task, delivery, body)
     local row = task:totable()
-    row[OWN] = NULL
+    row[OWN], row[FAILURES] = NULL, nil
     row[BODY] = body or NULL
     row[REASON] = reason_of(c, tube, task, delivery)
     if delivery or task[STATE] ~= DELAYED or task[FLAG] == GATED then
@@ -34,6 +34,21 @@ function view(c, tube, task, delivery, body)
         row[DELIVERY] = { delivery[D_LEASE], delivery[D_UNTIL], delivery[D_START], delivery[D_SESSION] }
     end
     return row
+end
+
+-- Adds the name of the worker that holds a task.
+local function show_worker(seen, delivery)
+    if delivery and delivery[D_WORKER] ~= nil then
+        seen[DELIVERY][5] = delivery[D_WORKER]
+    end
+end
+
+-- Adds the failures of a task; in an answer they are in the place of its tube.
+local function show_failures(c, seen, task)
+    local failures = task[FAILURES]
+    if failures ~= nil then
+        seen[TUBE], c.bytes = failures, c.bytes + #failures
+    end
 end
 
 -- A task that has just left its tube.
@@ -73,8 +88,11 @@ verbs[9] = function(c, command)
     for _, id in ipairs(ids) do
         local task = S.task:get({ tube.number, id })
         if task then
-            local seen = view(c, tube, task, delivery_of(tube, id), body_of(tube, task))
+            local delivery = delivery_of(tube, id)
+            local seen = view(c, tube, task, delivery, body_of(tube, task))
             seen[OWN] = task[OWN]
+            show_worker(seen, delivery)
+            show_failures(c, seen, task)
             if seen[STATE] == TAKEN then
                 seen[DUE] = since_of(task)
             end
@@ -97,6 +115,7 @@ verbs[10] = function(c, command)
         local task = S.task:get({ tube.number, delivery[D_ID] })
         local seen = view(c, tube, task, delivery, nil)
         seen[DUE] = since_of(task)
+        show_worker(seen, delivery)
         shown[#shown + 1] = seen
     end
     return { REPLY.tasks, shown }

@@ -11,8 +11,8 @@ function is_alive(c, session)
 end
 
 -- The row of a delivery, completed for each task.
-local function new_delivery(c, tube, session, lease)
-    return { 0, 0, c.now, session or NULL, tube.number, 0, lease ~= nil }
+local function new_delivery(c, tube, session, lease, worker)
+    return { 0, 0, c.now, session or NULL, tube.number, 0, lease ~= nil, worker }
 end
 
 -- Delivers a task; `place` is its row among the takeable ones.
@@ -119,7 +119,7 @@ verbs[5] = function(c, command)
     end
     local lease = number(command[5])
     local how = { session = session, ending = lease and stamp(later(c.now, lease)), order = { tube.number, 0, 0 },
-        row = new_delivery(c, tube, session, lease) }
+        row = new_delivery(c, tube, session, lease, given(command[7])) }
     local before = tube.n.takeable
     local taken, size, n = {}, 0, tube.n
     if not tube.o.paused then

@@ -33,7 +33,7 @@ local function tick_tube(c, tube, limit)
             remove(tube, task)
             tube.n.delete, tube.n.ttl = tube.n.delete + 1, tube.n.ttl + 1
         else
-            give_back(c, tube, task, delivery_of(tube, id), 0, true, 'ttr')
+            give_back(c, tube, task, delivery_of(tube, id), 0, true, 'ttr', ERRORS.lease_expired)
         end
         moved[#moved + 1] = id
     end

@@ -10,14 +10,17 @@ local STEP = 1000
 
 -- A task in its space: the fields of an answer first, then internal ones. A delivery is a row of its own, so that a take does not write the
 -- task again. OWN is the priority of the task in the semaphore of its tube, if its put gives one. DUE is when a delayed task becomes ready;
--- of a task that is ready, taken or gated it is since when it is ready, if that is not since its put.
+-- of a task that is ready, taken or gated it is since when it is ready, if that is not since its put. Only a task that failed has FAILURES.
 local ID, STATE, PRI, CREATED, EXPIRES, TTR, ATTEMPTS, REASON, BODY, DELIVERY, PREVIOUS, DUE, SUBQUEUE, OWN, TUBE, BYTES, PARTS,
-    FLAG = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18
+    FLAG, FAILURES = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19
 local DONE = 4
 local PLAIN, DEAD_LETTER, GATED = 0, 1, 2
 
--- A delivery: the fields of an answer first.
-local D_LEASE, D_UNTIL, D_START, D_SESSION, D_TUBE, D_ID, D_EXPLICIT = 1, 2, 3, 4, 5, 6, 7
+-- A delivery: the fields of an answer first. Only one whose worker has a name has D_WORKER.
+local D_LEASE, D_UNTIL, D_START, D_SESSION, D_TUBE, D_ID, D_EXPLICIT, D_WORKER = 1, 2, 3, 4, 5, 6, 7, 8
+
+-- The errors of deliveries that ended by themselves.
+local ERRORS = { lease_expired = '{{LEASE_EXPIRED}}', session_ended = '{{SESSION_ENDED}}' }
 
 local NO_REASON = { REASONS.waits }
 
@@ -80,7 +83,7 @@ end
 -- Functions that files use before they are defined.
 local is_alive, body_of, view, view_done, delivery_of, refuse_shown, info, give_back, give_back_all, empty, end_session, connect,
     connections_at, flush_all, regate, gate_new, find_semaphore, flush_semaphores, next_semaphore, tick_semaphores, is_full,
-    keep_body, refuse_queue_num, can_insert_raw, insert_plain
+    keep_body, refuse_queue_num, can_insert_raw, insert_plain, with_failure
 -- Commands by number, and the number of the list, which is the only command of its call.
 local verbs, LIST = {}, 19
 -- Functions that import from another store.

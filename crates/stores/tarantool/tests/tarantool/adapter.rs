@@ -194,7 +194,8 @@ fn a_lease_time_is_kept_by_the_server() {
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     ask(&store, put(&tube, vec![number(1)])).expect("it is put");
     let lease = Some(Span::from_secs(5));
-    let take = Take { tube: tube.clone(), count: 1, session: None, lease, wait: Span::ZERO };
+    let take =
+        Take { tube: tube.clone(), count: 1, session: None, lease, worker: None, wait: Span::ZERO };
     let executed = block_on(store.execute(NOW, vec![Command::Take(take)]));
     let Ok(Reply::Taken(tasks)) = &executed.replies[0] else { panic!("{executed:?}") };
     assert_eq!(executed.effects.next_wakeup, tasks[0].lease_until);
@@ -203,6 +204,42 @@ fn a_lease_time_is_kept_by_the_server() {
     assert_eq!(ticked.replies, [Ok(Reply::Ticked(1))]);
     assert_eq!(ticked.effects.ready, [(tube.clone(), 1)]);
     assert_eq!(peek(&store, &tube, 0).state, State::Ready);
+}
+
+#[test]
+fn a_failed_delivery_is_a_release_or_a_bury() {
+    let Some((_instance, url)) = queue() else { return };
+    let store = open(&url);
+    let tube = make_tube(&store, TubeOptions::new(Kind::FifoTtl));
+    ask(&store, put(&tube, vec![number(1)])).expect("it is put");
+    let retry = |delay| Finish::fail("no route", Some(delay));
+    for (fail, state) in [
+        (retry(Span::ZERO), State::Ready),
+        (Finish::fail("no route", None), State::Buried),
+        (retry(Span::from_secs(9)), State::Delayed),
+    ] {
+        let (session, lease, worker) = (None, None, Some("w".into()));
+        let by_name =
+            Take { tube: tube.clone(), count: 1, session, lease, worker, wait: Span::ZERO };
+        let Ok(Reply::Taken(tasks)) = ask(&store, Command::Take(by_name)) else { panic!("taken") };
+        assert_eq!(peek(&store, &tube, 0).worker, None);
+        let failed = ask(&store, finish(&tube, &tasks[0], fail));
+        assert_eq!(failed, Ok(Reply::Finished(vec![DONE])));
+        let task = peek(&store, &tube, 0);
+        assert_eq!((task.state, task.failures), (state, None));
+        let (ids, reset_attempts) = (vec![task.id], false);
+        let refused = ask(&store, Command::KickTasks { tube: tube.clone(), ids, reset_attempts });
+        let is_refused =
+            matches!(&refused, Err(Error::Invalid(why)) if why.starts_with("kicking tasks by id"));
+        assert!(is_refused, "{refused:?}");
+        ask(&store, Command::Kick { tube: tube.clone(), count: 1 }).expect("it is kicked");
+    }
+    // Any client may bury a task that is not taken, also with an error.
+    let finish = Finish::fail("no route", None);
+    let items = vec![FinishItem { id: TaskId(0), holder: Holder::Any, finish }];
+    let buried = ask(&store, Command::Finish { tube: tube.clone(), items, show: false });
+    assert_eq!(buried, Ok(Reply::Finished(vec![DONE])));
+    assert_eq!(peek(&store, &tube, 0).state, State::Buried);
 }
 
 // After a restart of Tarantool each connection of each server loads the procedures. The last load discarded the deliveries.
@@ -236,6 +273,7 @@ fn commands_fail_while_the_module_is_not_running() {
         count: 1,
         session: None,
         lease: None,
+        worker: None,
         wait: Span::ZERO,
     });
     let release = Finish::Release { delay: Span::ZERO, counted: true };

@@ -69,7 +69,7 @@ fn an_answer_is_limited_in_size() {
     ));
     let take = |tube: &TubeName, count| {
         let (session, lease, wait) = (None, None, Span::ZERO);
-        Command::Take(Take { tube: tube.clone(), count, session, lease, wait })
+        Command::Take(Take { tube: tube.clone(), count, session, lease, worker: None, wait })
     };
     let other = TubeName::new("other").expect("a name");
     let (kind, if_not_exists) = (TubeOptions::new(Kind::Fifo), false);

@@ -54,7 +54,14 @@ impl Pair {
         let tube = self.tube.clone();
         self.run(Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO });
         let (session, lease, wait) = (None, None, Span::ZERO);
-        self.run(Command::Take(Take { tube: tube.clone(), count: 300, session, lease, wait }));
+        self.run(Command::Take(Take {
+            tube: tube.clone(),
+            count: 300,
+            session,
+            lease,
+            worker: None,
+            wait,
+        }));
         let mut some =
             |count| -> Vec<TaskId> { (0..count).map(|_| TaskId(random.u64(..TASKS))).collect() };
         let bury = |id| FinishItem { id, holder: Holder::Any, finish: Finish::Bury };

@@ -16,7 +16,7 @@ taskyard_testkit::lost_reply_suite!(taskyard_testkit::tarantool::SharedTarantool
 
 fn take_many(tube: &TubeName, count: usize) -> Command {
     let (session, lease, wait) = (None, None, Span::ZERO);
-    Command::Take(Take { tube: tube.clone(), count, session, lease, wait })
+    Command::Take(Take { tube: tube.clone(), count, session, lease, worker: None, wait })
 }
 
 // The reply to many takes is lost beside many other deliveries: undoing them blocked Tarantool for so long that its answer timed out too.

@@ -5,6 +5,7 @@ mod suite;
 mod adapter;
 mod exact;
 mod failures;
+mod failures_stored;
 mod fixture;
 mod full_disk;
 mod kills;

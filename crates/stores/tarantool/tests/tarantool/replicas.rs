@@ -42,7 +42,14 @@ fn join() -> Command {
 
 fn take_as(tube: &TubeName) -> Command {
     let session = Some(SESSION);
-    Command::Take(Take { tube: tube.clone(), count: 1, session, lease: None, wait: Span::ZERO })
+    Command::Take(Take {
+        tube: tube.clone(),
+        count: 1,
+        session,
+        lease: None,
+        worker: None,
+        wait: Span::ZERO,
+    })
 }
 
 // The call that waits for notices stayed at the old master, where there were no more notices.

@@ -40,7 +40,7 @@ fn effects(store: &TarantoolStore, command: Command) -> Effects {
 
 fn take_from(tube: &TubeName) -> Command {
     let (session, lease, wait) = (None, None, Span::ZERO);
-    Command::Take(Take { tube: tube.clone(), count: 1, session, lease, wait })
+    Command::Take(Take { tube: tube.clone(), count: 1, session, lease, worker: None, wait })
 }
 
 fn enqueue(key: SemaphoreKey, task: u64, priority: f64) -> Command {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use taskyard_core::{Command, Kind, Outcome, TubeOptions};
+use taskyard_core::failure::SESSION_ENDED;
+use taskyard_core::{Command, Kind, Outcome, Reply, TubeOptions};
 use taskyard_store::Store;
 use taskyard_tarantool::LuaValue;
 
@@ -41,6 +42,11 @@ fn tasks_of_a_dead_server_are_given_back() {
         assert_eq!(ack(&store, &tube, &task), Outcome::Stale, "the lease is worth nothing now");
         let again = take(&store, &tube, 1);
         assert_eq!(again.iter().map(|task| task.attempts).collect::<Vec<_>>(), [1]);
+        let peek = Command::Peek { tube: tube.clone(), ids: vec![task.id] };
+        let Ok(Reply::Tasks(tasks)) = ask(&store, peek) else { panic!("a peek shows tasks") };
+        let failures = tasks[0].failures.iter().flat_map(|failures| failures.iter());
+        let errors: Vec<_> = failures.map(|failure| failure.error.to_string()).collect();
+        assert_eq!(errors, [SESSION_ENDED]);
     });
 }
 

@@ -151,7 +151,7 @@ impl History {
     fn finish(&self, count: usize, how: Finish) {
         let tasks = take_now(&self.store, "mail", count);
         assert_eq!(tasks.len(), count);
-        let commands = tasks.iter().map(|task| finish("mail", task, how)).collect();
+        let commands = tasks.iter().map(|task| finish("mail", task, how.clone())).collect();
         let executed = block_on(self.store.execute(crate::fixture::NOW, commands));
         assert!(executed.replies.iter().all(|r| matches!(r, Ok(Reply::Finished(_)))));
     }

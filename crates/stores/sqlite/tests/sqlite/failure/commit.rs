@@ -153,6 +153,7 @@ fn prepare(folder: &Path) -> (SqliteStore, TakenTasks) {
         count: 1,
         session: Some(SESSION),
         lease: Some(Span::from_secs(1000)),
+        worker: None,
         wait: Span::ZERO,
     };
     let Reply::Taken(mut tasks) = must(&store, Command::Take(by_session)) else {

@@ -1,0 +1,126 @@
+//! Endpoints that kick, delete, bury or release chosen tasks: by ids, or by the filter of a list.
+//!
+//! A filter is applied in steps of one request, each of which compares and changes a limited number of tasks: others are not
+//! delayed for long, and a caller can show progress, stop and continue.
+
+use axum::extract::State;
+use axum::http::Method;
+use axum::response::Response;
+use taskyard_core::{Outcome, Reply, TaskId, TubeName};
+use taskyard_wire::http::{TaskAction, TaskActionAnswer, TaskActionRequest};
+
+use super::request::{Json, TubePath};
+use super::{Refusal, Route, ok, task_page};
+use crate::app::{App, SharedApp, unexpected_reply};
+
+/// The endpoints of this file.
+pub(crate) fn routes() -> Vec<Route> {
+    let kick = ("kick_tasks", "Make chosen buried tasks ready again");
+    let delete = ("delete_tasks", "Remove chosen tasks in any state");
+    let bury = ("bury_tasks", "Set chosen tasks aside until they are kicked");
+    let release = ("release_tasks", "End the deliveries of chosen tasks");
+    let post = Method::POST;
+    vec![
+        acts(Route::new(post.clone(), "/v1/tubes/{tube}/tasks/kick", kick, self::kick)),
+        acts(Route::new(post.clone(), "/v1/tubes/{tube}/tasks/delete", delete, self::delete)),
+        acts(Route::new(post.clone(), "/v1/tubes/{tube}/tasks/bury", bury, self::bury)),
+        acts(Route::new(post, "/v1/tubes/{tube}/tasks/release", release, self::release)),
+    ]
+}
+
+fn acts(route: Route) -> Route {
+    route
+        .request_body::<TaskActionRequest>()
+        .responds::<TaskActionAnswer>("How many tasks matched and how many were changed")
+        .uses_engine()
+}
+
+async fn kick(
+    app: State<SharedApp>,
+    tube: TubePath,
+    request: Request,
+) -> Result<Response, Refusal> {
+    act(&app, tube.0, request.0, TaskAction::Kick).await
+}
+
+async fn delete(
+    app: State<SharedApp>,
+    tube: TubePath,
+    request: Request,
+) -> Result<Response, Refusal> {
+    act(&app, tube.0, request.0, TaskAction::Delete).await
+}
+
+async fn bury(
+    app: State<SharedApp>,
+    tube: TubePath,
+    request: Request,
+) -> Result<Response, Refusal> {
+    act(&app, tube.0, request.0, TaskAction::Bury).await
+}
+
+async fn release(
+    app: State<SharedApp>,
+    tube: TubePath,
+    request: Request,
+) -> Result<Response, Refusal> {
+    act(&app, tube.0, request.0, TaskAction::Release).await
+}
+
+type Request = Json<TaskActionRequest>;
+
+async fn act(
+    app: &App,
+    tube: TubeName,
+    request: TaskActionRequest,
+    action: TaskAction,
+) -> Result<Response, Refusal> {
+    request.check(action)?;
+    if let Some(ids) = &request.ids {
+        let ids = ids.iter().copied().map(TaskId).collect();
+        return ok(&act_on_ids(app, tube, &request, action, ids).await?);
+    }
+    let query = request.query(action);
+    let (list, filter) = (query.list(tube.clone())?, query.filter()?);
+    let mut ids = Vec::new();
+    let step = task_page::scan(app, list, &filter, |task| ids.push(task.id)).await?;
+    let matched = ids.len() as u64;
+    let changed = match request.dry_run || ids.is_empty() {
+        true => 0,
+        false => done(&change(app, tube, &request, action, ids).await?),
+    };
+    let (next, scanned) = (step.next, step.scanned);
+    ok(&TaskActionAnswer { matched, changed, scanned, next, outcomes: None })
+}
+
+async fn act_on_ids(
+    app: &App,
+    tube: TubeName,
+    request: &TaskActionRequest,
+    action: TaskAction,
+    ids: Vec<TaskId>,
+) -> Result<TaskActionAnswer, Refusal> {
+    if request.dry_run {
+        let existing = task_page::peek(app, &tube, &ids).await?.len() as u64;
+        let scanned = ids.len() as u64;
+        return Ok(TaskActionAnswer { matched: existing, scanned, ..TaskActionAnswer::default() });
+    }
+    Ok(TaskActionAnswer::of_ids(&change(app, tube, request, action, ids).await?))
+}
+
+async fn change(
+    app: &App,
+    tube: TubeName,
+    request: &TaskActionRequest,
+    action: TaskAction,
+    ids: Vec<TaskId>,
+) -> Result<Vec<Outcome>, Refusal> {
+    match app.run(request.command(action, tube, ids)?).await? {
+        Reply::Finished(outcomes) => Ok(outcomes),
+        _ => Err(unexpected_reply()),
+    }
+}
+
+fn done(outcomes: &[Outcome]) -> u64 {
+    outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Done(_))).count() as u64
+}

@@ -1,0 +1,144 @@
+//! Failures over HTTP, and actions on chosen tasks.
+
+use serde_json::{Value, json};
+
+use crate::fixture::Fixture;
+
+const TASKS: &str = "/v1/tubes/mail/tasks";
+
+async fn take(fixture: &Fixture, worker: &str) -> Value {
+    let taken = fixture.done("/v1/tubes/mail/take", json!({ "worker": worker })).await;
+    taken["tasks"][0].clone()
+}
+
+async fn show(fixture: &Fixture, id: u64) -> Value {
+    fixture.get(&format!("{TASKS}/{id}")).await.body
+}
+
+async fn act(fixture: &Fixture, action: &str, request: Value) -> Value {
+    fixture.done(&format!("{TASKS}/{action}"), request).await
+}
+
+/// Six tasks `{"to": n}`, all buried: even ones with the error `timeout`, odd ones with `no route`.
+async fn failed() -> Fixture {
+    let fixture = Fixture::new().await;
+    let tasks: Vec<_> = (0..6).map(|n| json!({ "data": { "to": n } })).collect();
+    fixture.done("/v1/tubes/mail/put", json!({ "tasks": tasks })).await;
+    for id in 0..6 {
+        let task = take(&fixture, &format!("host:{id}:w")).await;
+        let error = if id % 2 == 0 { "timeout\nafter 5 s" } else { "no route" };
+        let bury = json!({ "id": id, "lease": task["lease"], "error": error });
+        fixture.done("/v1/tubes/mail/bury", bury).await;
+    }
+    fixture
+}
+
+#[tokio::test]
+async fn a_failed_task_shows_its_failures() {
+    let fixture = Fixture::new().await;
+    fixture.done("/v1/tubes/mail/put", json!({ "data": 1 })).await;
+    let task = take(&fixture, "host:7:mailer").await;
+    assert_eq!(task.get("worker"), None, "the taker knows its name");
+    assert_eq!(show(&fixture, 0).await["worker"], "host:7:mailer");
+    let deliveries = fixture.get("/v1/tubes/mail/deliveries").await.body;
+    assert_eq!(deliveries["deliveries"][0]["worker"], "host:7:mailer");
+    let fail = json!({ "id": 0, "lease": task["lease"], "error": "no route", "delay": 60 });
+    let failed = fixture.done("/v1/tubes/mail/fail", fail.clone()).await;
+    assert_eq!(failed["outcomes"], json!(["done"]));
+    assert_eq!(fixture.done("/v1/tubes/mail/fail", fail).await["outcomes"], json!(["stale"]));
+    let shown = show(&fixture, 0).await;
+    assert_eq!((&shown["state"], &shown["attempts"]), (&json!("delayed"), &json!(1)));
+    assert_eq!((&shown["error"], shown.get("worker")), (&json!("no route"), None));
+    let failure = &shown["failures"][0];
+    assert_eq!((&failure["attempt"], &failure["worker"]), (&json!(1), &json!("host:7:mailer")));
+    assert_eq!(shown["failed_at"], failure["at"]);
+}
+
+#[tokio::test]
+async fn the_ways_to_end_deliveries_in_one_step_include_fail() {
+    let fixture = Fixture::new().await;
+    fixture.done("/v1/tubes/mail/put", json!({ "tasks": [{ "data": 1 }, { "data": 2 }] })).await;
+    fixture.done("/v1/tubes/mail/take", json!({ "count": 2 })).await;
+    let finish = json!({ "tasks": [
+        { "verb": "fail", "id": 0, "error": "e1" },
+        { "verb": "bury", "id": 1, "error": "e2" },
+    ]});
+    assert_eq!(fixture.done("/v1/tubes/mail/finish", finish).await["done"], 2);
+    assert_eq!(show(&fixture, 0).await["error"], "e1");
+    assert_eq!(show(&fixture, 1).await["state"], "buried");
+    let incomplete = json!({ "tasks": [{ "verb": "fail", "id": 0 }] });
+    let refused = fixture.post("/v1/tubes/mail/finish", incomplete).await;
+    assert_eq!(refused.status, 400);
+}
+
+#[tokio::test]
+async fn failed_tasks_are_found_by_error_and_worker() {
+    let fixture = failed().await;
+    let fixture = &fixture;
+    let found = |query: &'static str| async move {
+        let page = fixture.get(&format!("{TASKS}?{query}")).await.body;
+        let tasks = page["tasks"].as_array().unwrap().clone();
+        (tasks.iter().map(|task| task["id"].as_u64().unwrap()).collect::<Vec<_>>(), tasks)
+    };
+    let (ids, tasks) = found("error=timeout").await;
+    assert_eq!(ids, [0, 2, 4]);
+    assert_eq!(tasks[0]["error"], "timeout", "a page shows the first line");
+    assert_eq!(tasks[0].get("failures"), None);
+    assert_eq!(found("worker=host:3:w").await.0, [3]);
+    assert_eq!(found("worker=host:3:w&error=timeout").await.0, [] as [u64; 0]);
+}
+
+#[tokio::test]
+async fn tasks_are_retried_by_a_filter() {
+    let fixture = failed().await;
+    let filter = json!({ "error": "timeout" });
+    let dry = act(&fixture, "kick", json!({ "filter": filter, "dry_run": true })).await;
+    assert_eq!((&dry["matched"], &dry["changed"]), (&json!(3), &json!(0)));
+    assert_eq!(show(&fixture, 0).await["state"], "buried");
+    let first = act(&fixture, "kick", json!({ "filter": filter, "limit": 2 })).await;
+    assert_eq!((&first["matched"], &first["changed"]), (&json!(2), &json!(2)));
+    let next = json!({ "filter": filter, "after": first["next"], "reset_attempts": true });
+    let rest = act(&fixture, "kick", next).await;
+    assert_eq!((&rest["changed"], rest.get("next")), (&json!(1), None));
+    let states: Vec<_> = vec![show(&fixture, 0).await, show(&fixture, 1).await];
+    assert_eq!((&states[0]["state"], &states[1]["state"]), (&json!("ready"), &json!("buried")));
+}
+
+#[tokio::test]
+async fn chosen_ids_have_an_outcome_each() {
+    let fixture = failed().await;
+    let kicked = act(&fixture, "kick", json!({ "ids": [1, 9, 1] })).await;
+    assert_eq!(kicked["outcomes"], json!(["done", "missing", "stale"]));
+    assert_eq!((&kicked["matched"], &kicked["changed"]), (&json!(2), &json!(1)));
+    let buried = act(&fixture, "bury", json!({ "ids": [1], "error": "by hand" })).await;
+    assert_eq!(buried["changed"], 1);
+    assert_eq!(show(&fixture, 1).await["error"], "by hand");
+    let deleted = act(&fixture, "delete", json!({ "filter": { "match": "\"to\":5" } })).await;
+    assert_eq!(deleted["changed"], 1);
+    assert_eq!(fixture.get(&format!("{TASKS}/5")).await.status, 404);
+    act(&fixture, "kick", json!({ "ids": [0, 2] })).await;
+    take(&fixture, "w1").await;
+    let released = act(&fixture, "release", json!({ "filter": { "worker": "w1" } })).await;
+    assert_eq!((&released["matched"], &released["changed"]), (&json!(1), &json!(1)));
+    assert_eq!(show(&fixture, 0).await["attempts"], 1);
+}
+
+#[tokio::test]
+async fn unclear_actions_are_refused() {
+    let fixture = failed().await;
+    let refusals = [
+        ("kick", json!({})),
+        ("kick", json!({ "ids": [1], "filter": {} })),
+        ("kick", json!({ "ids": [1], "error": "x" })),
+        ("delete", json!({ "ids": [1], "reset_attempts": true })),
+        ("delete", json!({ "filter": { "state": "gone" } })),
+        ("delete", json!({ "filter": { "colour": "red" } })),
+        ("delete", json!({ "filter": {}, "limit": 1001 })),
+        ("release", json!({ "filter": {}, "after": "x" })),
+    ];
+    for (action, request) in refusals {
+        let refused = fixture.post(&format!("{TASKS}/{action}"), request.clone()).await;
+        assert_eq!(refused.status, 400, "{action} {request}");
+    }
+    assert_eq!(fixture.get("/v1/tubes/mail").await.body["tasks"]["buried"], 6);
+}

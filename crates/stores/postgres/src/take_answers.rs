@@ -1,0 +1,75 @@
+//! Decodes the rows of takes that share a call, and gives each caller its tasks.
+
+use std::collections::HashMap;
+
+use taskyard_core::{Command, Error, Reply, Take, Task};
+use tokio_postgres::Row;
+
+use super::answers::{AnswerReader, Replies};
+use super::calls::{task_count, worker};
+use super::codec::{self, DecodeError, get, id_to_sql, pri_to_sql};
+use super::head_hints::TakeResult;
+use super::status::{take, tube_status};
+
+impl AnswerReader<'_> {
+    /// The replies to takes that share a call, of which `take` is the first.
+    pub(super) fn take(
+        &mut self,
+        take: &Take,
+        commands: &[Command],
+        rows: &[Row],
+    ) -> Result<Replies, DecodeError> {
+        let Take { tube, session, .. } = take;
+        let session = *session;
+        let counts: Vec<usize> = commands.iter().map(task_count).collect();
+        let differ = commands.iter().any(|command| worker(command) != take.worker.as_deref());
+        let mut tasks = Vec::with_capacity(rows.len());
+        let mut names = HashMap::new();
+        let (mut sweep, mut more) = (None, false);
+        for row in rows {
+            match (get::<i16>(row, 0)?, session) {
+                (take::DELIVERY, _) => {}
+                (tube_status::SESSION_UNKNOWN, Some(session)) => {
+                    return Ok(vec![Err(Error::SessionUnknown(session)); counts.len()]);
+                }
+                (take::MORE, _) => {
+                    // For other callers that wait.
+                    self.deltas.ready(tube, 1);
+                    more = true;
+                    continue;
+                }
+                (take::SWEPT, _) => {
+                    sweep = Some((get(row, 4)?, (get(row, 3)?, get(row, 2)?)));
+                    continue;
+                }
+                _ => return Ok(vec![Err(Error::TubeNotFound(tube.clone())); counts.len()]),
+            }
+            self.deltas.of(codec::number(row, 1)?).calls.take += 1;
+            self.deltas.deadline(get(row, 12)?);
+            let task = codec::taken(row, session)?;
+            if let Some(lease) = task.lease {
+                self.row_locations.push((lease, task.id, get(row, 15)?));
+            }
+            if differ {
+                names.insert(task.id, get::<Option<&str>>(row, 17)?);
+            }
+            tasks.push(task);
+        }
+        tasks.sort_unstable_by_key(|task| (task.pri, task.id));
+        let last = tasks.last().map(|task| (pri_to_sql(task.pri), id_to_sql(task.id)));
+        let enough = more || tasks.len() == counts.iter().sum::<usize>();
+        self.found = TakeResult { last, enough, sweep };
+        if differ {
+            // Each take has one task: the first that was delivered to its worker.
+            let first = |command: &Command| {
+                let own = |task: &Task| names.get(&task.id) == Some(&worker(command));
+                tasks.iter().position(own).map(|place| tasks.remove(place))
+            };
+            let share = |task: Option<Task>| Ok(Reply::Taken(task.into_iter().collect()));
+            return Ok(commands.iter().map(first).map(share).collect());
+        }
+        let mut tasks = tasks.into_iter();
+        let share = |count: &usize| Ok(Reply::Taken(tasks.by_ref().take(*count).collect()));
+        Ok(counts.iter().map(share).collect())
+    }
+}

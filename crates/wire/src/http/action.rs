@@ -1,0 +1,268 @@
+//! Actions on chosen tasks: kick, delete, bury, release, by ids or by the filter of a list.
+
+use serde::{Deserialize, Serialize};
+use taskyard_core::limits::LIST_TASKS_MAX;
+use taskyard_core::{
+    Command, Error, Finish, FinishItem, Holder, Outcome, Result, Span, TaskId, TubeName,
+};
+
+use super::is_false;
+use super::list::TasksQuery;
+use super::names::OutcomeWord;
+use super::seconds::optional_span;
+use super::whole;
+
+/// What to do with the chosen tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskAction {
+    /// Make buried tasks ready again.
+    Kick,
+    /// Remove tasks in any state.
+    Delete,
+    /// Set tasks aside, in any state.
+    Bury,
+    /// End the deliveries of taken tasks.
+    Release,
+}
+
+/// Which tasks, and how: `ids`, or `filter`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct TaskActionRequest {
+    /// The numbers of the tasks in the tube.
+    #[serde(
+        default,
+        deserialize_with = "whole::maybe_list",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub ids: Option<Vec<u64>>,
+    /// Conditions that the tasks meet, as for a page of tasks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter: Option<TaskFilterRequest>,
+    /// The `next` of the answer before, to continue with a filter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+    /// Maximum number of tasks that one request changes by a filter; 1000 when absent.
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000))]
+    pub limit: Option<u64>,
+    /// Only count the tasks that match, and change nothing.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub dry_run: bool,
+    /// For `kick`: count the attempts from zero again.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub reset_attempts: bool,
+    /// For `bury`: what went wrong, kept with the tasks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// For `release`: seconds before the tasks become ready again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay: Option<f64>,
+}
+
+/// Conditions for tasks. Those that are absent are met by every task.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct TaskFilterRequest {
+    /// States, separated by commas. Absent: those to which the action applies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    /// The payload contains this text.
+    #[serde(default, rename = "match", skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// The sub-queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subqueue: Option<String>,
+    /// The worker that holds the task, or failed for it last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<String>,
+    /// The error of a failure contains this text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// At least this many attempts.
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
+    pub attempts_min: Option<u64>,
+    /// Put at this second since the epoch or later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_from: Option<f64>,
+    /// Put before this second since the epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_until: Option<f64>,
+}
+
+/// What an action did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TaskActionAnswer {
+    /// How many tasks matched.
+    pub matched: u64,
+    /// How many of them were changed; others changed meanwhile.
+    pub changed: u64,
+    /// How many tasks were compared with the filter.
+    pub scanned: u64,
+    /// The value of `after` to continue; absent if no task follows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// The outcome of each of the `ids`, in their order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcomes: Option<Vec<OutcomeWord>>,
+}
+
+impl TaskAction {
+    /// All actions.
+    pub const ALL: [TaskAction; 4] =
+        [TaskAction::Kick, TaskAction::Delete, TaskAction::Bury, TaskAction::Release];
+
+    /// Its name in paths.
+    pub const fn name(self) -> &'static str {
+        match self {
+            TaskAction::Kick => "kick",
+            TaskAction::Delete => "delete",
+            TaskAction::Bury => "bury",
+            TaskAction::Release => "release",
+        }
+    }
+
+    /// The states of tasks that it changes.
+    const fn states(self) -> &'static str {
+        match self {
+            TaskAction::Kick => "buried",
+            TaskAction::Delete => "ready,taken,delayed,buried",
+            TaskAction::Bury => "ready,taken,delayed",
+            TaskAction::Release => "taken",
+        }
+    }
+}
+
+impl TaskActionRequest {
+    /// Kicks these tasks, on the client's side.
+    pub fn kick(ids: &[TaskId], reset_attempts: bool) -> Self {
+        let ids = Some(ids.iter().map(|id| id.0).collect());
+        TaskActionRequest { ids, reset_attempts, ..TaskActionRequest::default() }
+    }
+
+    /// Refuses what the action does not have, on the server's side.
+    pub fn check(&self, action: TaskAction) -> Result<()> {
+        let only = |field: &str, other: TaskAction| {
+            Err(Error::Invalid(format!(
+                "'{field}' belongs to {}, not to {}; leave it out",
+                other.name(),
+                action.name()
+            )))
+        };
+        if self.reset_attempts && action != TaskAction::Kick {
+            return only("reset_attempts", TaskAction::Kick);
+        }
+        if self.error.is_some() && action != TaskAction::Bury {
+            return only("error", TaskAction::Bury);
+        }
+        if self.delay.is_some() && action != TaskAction::Release {
+            return only("delay", TaskAction::Release);
+        }
+        match (&self.ids, &self.filter) {
+            (Some(_), None) if self.after.is_some() || self.limit.is_some() => Err(Error::Invalid(
+                "'after' and 'limit' belong to 'filter'; leave them out with 'ids'".into(),
+            )),
+            (Some(_), None) | (None, Some(_)) => Ok(()),
+            _ => Err(Error::Invalid(
+                "give either 'ids' with a list of tasks or 'filter' with conditions, {} for all tasks"
+                    .into(),
+            )),
+        }
+    }
+
+    /// The query for the tasks that the filter chooses, on the server's side.
+    pub fn query(&self, action: TaskAction) -> TasksQuery {
+        let filter = self.filter.clone().unwrap_or_default();
+        TasksQuery {
+            state: Some(filter.state.unwrap_or_else(|| action.states().into())),
+            after: self.after.clone(),
+            limit: Some(self.limit.unwrap_or(LIST_TASKS_MAX as u64).to_string()),
+            text: filter.text,
+            subqueue: filter.subqueue,
+            worker: filter.worker,
+            error: filter.error,
+            attempts_min: filter.attempts_min.map(|min| min.to_string()),
+            created_from: filter.created_from,
+            created_until: filter.created_until,
+            ..TasksQuery::default()
+        }
+    }
+
+    /// The command that changes these tasks, on the server's side.
+    pub fn command(&self, action: TaskAction, tube: TubeName, ids: Vec<TaskId>) -> Result<Command> {
+        let finish = match action {
+            TaskAction::Kick => {
+                let reset_attempts = self.reset_attempts;
+                return Ok(Command::KickTasks { tube, ids, reset_attempts });
+            }
+            TaskAction::Delete => return Ok(Command::Delete { tube, ids, show: false }),
+            TaskAction::Bury => match &self.error {
+                Some(error) => Finish::fail(error, None),
+                None => Finish::Bury,
+            },
+            TaskAction::Release => {
+                let delay = optional_span("delay", self.delay)?.unwrap_or(Span::ZERO);
+                Finish::Release { delay, counted: true }
+            }
+        };
+        let item = |id| FinishItem { id, holder: Holder::Any, finish: finish.clone() };
+        Ok(Command::Finish { tube, items: ids.into_iter().map(item).collect(), show: false })
+    }
+}
+
+impl TaskActionAnswer {
+    /// The answer for tasks that were named by their ids.
+    pub fn of_ids(outcomes: &[Outcome]) -> Self {
+        let words: Vec<OutcomeWord> = outcomes.iter().map(OutcomeWord::from).collect();
+        let exist = |word: &&OutcomeWord| **word != OutcomeWord::Missing;
+        TaskActionAnswer {
+            matched: words.iter().filter(exist).count() as u64,
+            changed: words.iter().filter(|word| **word == OutcomeWord::Done).count() as u64,
+            scanned: words.len() as u64,
+            next: None,
+            outcomes: Some(words),
+        }
+    }
+
+    /// The outcomes for the client's caller.
+    pub fn into_outcomes(self) -> Result<Vec<Outcome>> {
+        let lacking = || Error::Store("the server's answer has no outcomes".into());
+        let outcome = |word| match word {
+            OutcomeWord::Done => Outcome::Done(None),
+            OutcomeWord::Stale => Outcome::Stale,
+            OutcomeWord::Missing => Outcome::Missing,
+        };
+        Ok(self.outcomes.ok_or_else(lacking)?.into_iter().map(outcome).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_names_tasks_in_one_way() {
+        let ids = TaskActionRequest { ids: Some(vec![1]), ..TaskActionRequest::default() };
+        let filter = Some(TaskFilterRequest::default());
+        assert_eq!(ids.check(TaskAction::Delete), Ok(()));
+        let both = TaskActionRequest { filter: filter.clone(), ..ids.clone() };
+        assert!(both.check(TaskAction::Delete).is_err());
+        assert!(TaskActionRequest::default().check(TaskAction::Delete).is_err());
+        let limited = TaskActionRequest { limit: Some(1), ..ids.clone() };
+        assert!(limited.check(TaskAction::Delete).is_err());
+        let all = TaskActionRequest { filter, limit: Some(1), ..TaskActionRequest::default() };
+        assert_eq!(all.check(TaskAction::Delete), Ok(()));
+    }
+
+    #[test]
+    fn options_of_other_actions_are_refused() {
+        let ids = Some(vec![1]);
+        let reset = TaskActionRequest { ids, reset_attempts: true, ..TaskActionRequest::default() };
+        for action in TaskAction::ALL {
+            assert_eq!(reset.check(action).is_ok(), action == TaskAction::Kick, "{action:?}");
+        }
+    }
+}
