@@ -64,8 +64,15 @@ pub struct BoundArgs {
     #[arg(long)]
     dry_run: bool,
     /// Change at most this many tasks.
-    #[arg(long, value_name = "N", conflicts_with = "ids")]
+    #[arg(long, value_name = "N")]
     limit: Option<u64>,
+}
+
+impl BoundArgs {
+    /// Whether one of them was given.
+    pub fn is_set(&self) -> bool {
+        self.dry_run || self.limit.is_some()
+    }
 }
 
 /// An action on chosen tasks.
@@ -103,7 +110,7 @@ impl ChosenArgs {
     /// Runs an action on the tasks with these ids, or on those that the filter chooses.
     pub fn run(&self, chosen: ChosenAction<'_>) -> anyhow::Result<Exit> {
         if !self.ids.is_empty() {
-            if !self.filter.is_empty() {
+            if !self.filter.is_empty() || self.bounds.limit.is_some() {
                 return Err(
                     UsageError("name tasks by their ids or by a filter, not both".into()).into()
                 );
@@ -154,7 +161,8 @@ fn on_ids(chosen: ChosenAction<'_>, ids: &[u64], dry_run: bool) -> anyhow::Resul
     finish::print(&tube, &ids, &outcomes, Words { done: past(chosen.action), stale }, chosen.json)
 }
 
-fn by_filter(
+/// Runs an action on the tasks that a filter chooses, step by step.
+pub fn by_filter(
     chosen: ChosenAction<'_>,
     filter: &FilterArgs,
     bounds: &BoundArgs,

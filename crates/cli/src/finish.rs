@@ -4,9 +4,12 @@ use clap::Args;
 use serde::Serialize;
 use taskyard_core::{Command, Finish, FinishItem, Outcome, Reply, Span, TaskId, TubeName};
 use taskyard_wire::Exit;
-use taskyard_wire::http::OutcomeWord;
+use taskyard_wire::http::{OutcomeWord, TaskAction, TaskActionRequest, seconds_of};
 
+use crate::actions::{self, BoundArgs, ChosenAction};
 use crate::connect::{ConnectArgs, unexpected_reply};
+use crate::failure::UsageError;
+use crate::filter::FilterArgs;
 use crate::output;
 use crate::units::{self, Delivery};
 
@@ -32,10 +35,11 @@ Examples:
   taskyard bury mail 0:17                  a task that you have taken
   taskyard bury mail 0                     a task in any state
   taskyard bury mail 0 --error 'no such user'
+  taskyard bury mail --match bob@ --dry-run
   taskyard retry mail 0                    make it ready again")]
 pub struct BuryArgs {
     #[command(flatten)]
-    which: AckArgs,
+    which: ChosenDeliveries,
     /// What went wrong; kept with the task.
     #[arg(long, value_name = "TEXT")]
     error: Option<String>,
@@ -66,16 +70,36 @@ pub struct FailArgs {
 #[command(after_help = "\
 Examples:
   taskyard release mail 0:17               ready again at once
-  taskyard release mail 0:17 --delay 5m    ready again in five minutes")]
+  taskyard release mail 0:17 --delay 5m    ready again in five minutes
+  taskyard release mail --worker web1:4711:mailer    what this worker holds")]
 pub struct ReleaseArgs {
     #[command(flatten)]
-    which: AckArgs,
+    which: ChosenDeliveries,
     /// Make the tasks ready after this time.
     #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "0")]
     delay: Span,
     /// Do not count this delivery as an attempt.
     #[arg(long)]
     uncounted: bool,
+}
+
+/// Deliveries, or tasks that a filter chooses.
+#[derive(Debug, Args)]
+struct ChosenDeliveries {
+    /// The tube.
+    tube: String,
+    /// The tasks; with the lease number the command fails if it is no longer your delivery.
+    #[arg(value_name = "ID[:LEASE]")]
+    deliveries: Vec<Delivery>,
+    #[command(flatten)]
+    filter: FilterArgs,
+    #[command(flatten)]
+    bounds: BoundArgs,
+    /// Print JSON: one object per line with id and outcome, or the numbers of tasks.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
 }
 
 /// The arguments of `touch`.
@@ -101,44 +125,90 @@ struct OutcomeLine {
 
 /// Acknowledges tasks.
 pub fn ack(args: AckArgs) -> anyhow::Result<Exit> {
-    finish(&args, Finish::Ack, "acked")
+    args.finish(Finish::Ack, "acked")
 }
 
 /// Returns tasks.
 pub fn release(args: ReleaseArgs) -> anyhow::Result<Exit> {
-    let release = Finish::Release { delay: args.delay, counted: !args.uncounted };
-    finish(&args.which, release, "released")
+    if !args.which.deliveries.is_empty() {
+        let release = Finish::Release { delay: args.delay, counted: !args.uncounted };
+        return args.which.finish(release, "released");
+    }
+    if args.uncounted {
+        let why = "--uncounted needs the ids of tasks: a release by a filter counts as an attempt";
+        return Err(UsageError(why.into()).into());
+    }
+    let delay = Some(seconds_of(args.delay));
+    let request = TaskActionRequest { delay, ..TaskActionRequest::default() };
+    args.which.act(TaskAction::Release, request)
 }
 
 /// Buries tasks.
 pub fn bury(args: BuryArgs) -> anyhow::Result<Exit> {
+    if args.which.deliveries.is_empty() {
+        let request = TaskActionRequest { error: args.error, ..TaskActionRequest::default() };
+        return args.which.act(TaskAction::Bury, request);
+    }
     let bury = args.error.map_or(Finish::Bury, |error| Finish::fail(&error, None));
-    finish(&args.which, bury, "buried")
+    args.which.finish(bury, "buried")
 }
 
 /// Reports that deliveries failed.
 pub fn fail(args: FailArgs) -> anyhow::Result<Exit> {
-    finish(&args.which, Finish::fail(&args.error, Some(args.delay)), "failed")
+    args.which.finish(Finish::fail(&args.error, Some(args.delay)), "failed")
 }
 
 /// Extends leases.
 pub fn touch(args: TouchArgs) -> anyhow::Result<Exit> {
-    finish(&args.which, Finish::Touch(args.by), "touched")
+    args.which.finish(Finish::Touch(args.by), "touched")
 }
 
-fn finish(args: &AckArgs, finish: Finish, done: &str) -> anyhow::Result<Exit> {
-    let tube = TubeName::new(&args.tube)?;
+impl AckArgs {
+    fn finish(&self, how: Finish, done: &str) -> anyhow::Result<Exit> {
+        finish(&self.tube, &self.deliveries, how, done, self.json, &self.connect)
+    }
+}
+
+impl ChosenDeliveries {
+    fn finish(&self, how: Finish, done: &str) -> anyhow::Result<Exit> {
+        if !self.filter.is_empty() || self.bounds.is_set() {
+            let why = "name tasks by their ids or by a filter, not both";
+            return Err(UsageError(why.into()).into());
+        }
+        finish(&self.tube, &self.deliveries, how, done, self.json, &self.connect)
+    }
+
+    fn act(&self, action: TaskAction, request: TaskActionRequest) -> anyhow::Result<Exit> {
+        if self.filter.is_empty() {
+            let why = "no task is named: give ids, or a filter such as --match TEXT";
+            return Err(UsageError(why.into()).into());
+        }
+        let (tube, json, connect) = (&self.tube, self.json, &self.connect);
+        let chosen = ChosenAction { tube, action, request, json, connect };
+        actions::by_filter(chosen, &self.filter, &self.bounds)
+    }
+}
+
+fn finish(
+    tube: &str,
+    deliveries: &[Delivery],
+    finish: Finish,
+    done: &str,
+    json: bool,
+    connect: &ConnectArgs,
+) -> anyhow::Result<Exit> {
+    let tube = TubeName::new(tube)?;
     let item = |delivery: &Delivery| FinishItem {
         id: delivery.id,
         holder: delivery.holder,
         finish: finish.clone(),
     };
-    let items = args.deliveries.iter().map(item).collect();
-    let reply = args.connect.execute(Command::Finish { tube: tube.clone(), items, show: false })?;
+    let items = deliveries.iter().map(item).collect();
+    let reply = connect.execute(Command::Finish { tube: tube.clone(), items, show: false })?;
     let Reply::Finished(outcomes) = reply else { return Err(unexpected_reply("finish")) };
-    let ids: Vec<TaskId> = args.deliveries.iter().map(|delivery| delivery.id).collect();
+    let ids: Vec<TaskId> = deliveries.iter().map(|delivery| delivery.id).collect();
     let stale = "is not taken, or has been delivered again since";
-    print(&tube, &ids, &outcomes, Words { done, stale }, args.json)
+    print(&tube, &ids, &outcomes, Words { done, stale }, json)
 }
 
 /// How outcomes are told.

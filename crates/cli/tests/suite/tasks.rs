@@ -289,3 +289,20 @@ fn chosen_tasks_are_deleted_after_a_confirmation() {
     assert_eq!(deleted, [json!({ "matched": 2, "changed": 2, "scanned": 3 })]);
     assert_eq!(server.run(&["tasks", "mail", "--json"]).json().len(), 1);
 }
+
+#[test]
+fn chosen_tasks_are_buried_and_released() {
+    let server = TestServer::new();
+    server.run(&["put", "mail", "ann", "bob", "ann"]).good();
+    let bury = ["bury", "mail", "--match", "ann", "--error", "bounced"];
+    let counted = server.run(&[&bury[..], &["--dry-run"]].concat()).good();
+    assert_eq!(counted, "2 tasks would be buried\n");
+    assert_eq!(server.run(&bury).good(), "buried 2 tasks\n");
+    assert_eq!(server.run(&["tasks", "mail", "--error", "bounced", "--json"]).json().len(), 2);
+    server.run(&["take", "mail", "--worker", "w1"]).good();
+    let released = server.run(&["release", "mail", "--worker", "w1", "--json"]).json();
+    assert_eq!(released, [json!({ "matched": 1, "changed": 1, "scanned": 1 })]);
+    server.run(&["release", "mail"]).ends(2);
+    server.run(&["bury", "mail", "1", "--match", "x"]).ends(2);
+    server.run(&["release", "mail", "--worker", "w1", "--uncounted"]).ends(2);
+}

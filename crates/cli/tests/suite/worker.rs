@@ -29,13 +29,16 @@ fn it_runs_a_command_for_each_task() {
 }
 
 #[test]
-fn a_failed_command_releases_the_task() {
+fn a_failed_command_fails_the_task() {
     let server = TestServer::new();
     server.run(&["put", "mail", "x"]).good();
     let ran =
         server.run(&["worker", "mail", "--drain", "--retry", "1h", "--exec", "exit 3"]).ends(0);
-    assert!(ran.err.contains("released"), "{}", ran.err);
+    assert!(ran.err.contains("exit status: 3; will be tried again"), "{}", ran.err);
     let task = &server.run(&["peek", "mail", "0", "--json"]).json()[0];
+    assert_eq!(task["error"], "exit status: 3");
+    let worker = task["failures"][0]["worker"].as_str().expect("the name of the worker");
+    assert!(worker.ends_with(":taskyard"), "{worker}");
     assert_eq!((&task["state"], &task["attempts"]), (&"delayed".into(), &1.into()));
 }
 

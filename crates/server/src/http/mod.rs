@@ -39,6 +39,8 @@ pub(crate) use error::Refusal;
 pub(crate) use route::{QueryField, QueryKind};
 pub(crate) use route::{Route, Shape};
 pub(crate) use streamed::count;
+#[cfg(test)]
+pub(crate) use tasks::STATES_PATTERN;
 pub(crate) use tubes::infos;
 
 /// Every endpoint in the OpenAPI document.

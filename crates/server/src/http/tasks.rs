@@ -25,7 +25,8 @@ use crate::app::{SharedApp, unexpected_reply};
 const COUNT_DEFAULT: usize = 1_000;
 
 /// Names of states, separated by commas.
-const STATES_PATTERN: &str = "^(ready|taken|delayed|buried)(,(ready|taken|delayed|buried)){0,3}$";
+pub(crate) const STATES_PATTERN: &str =
+    "^(ready|taken|delayed|buried)(,(ready|taken|delayed|buried)){0,3}$";
 
 /// The endpoints of this file.
 pub(crate) fn routes() -> Vec<Route> {

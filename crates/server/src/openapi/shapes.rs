@@ -9,6 +9,7 @@ use taskyard_core::limits::{
 use taskyard_core::semaphore::OWN_TASK_MAX;
 
 use super::NAME;
+use crate::http::STATES_PATTERN;
 
 /// Completes the schemas of the document.
 pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
@@ -49,13 +50,20 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
         ("CreateRequest", "attempts_max", json!({ "minimum": 1 })),
         ("CreateRequest", "queue_num", json!({ "minimum": 1 })),
         ("NameRequest", "queue_num", json!({ "minimum": 1 })),
-        ("NameRequest", "name", key),
+        ("NameRequest", "name", key.clone()),
         ("AlterRequest", "capacity", json!({ "minimum": 1 })),
         ("AlterRequest", "attempts_max", json!({ "minimum": 1 })),
         ("PutRequest", "subqueue", subqueue.clone()),
         ("PutTask", "subqueue", subqueue),
         ("PutRequest", "tasks", batch.clone()),
         ("AckRequest", "tasks", batch.clone()),
+        ("BuryRequest", "tasks", batch.clone()),
+        ("FailRequest", "tasks", batch.clone()),
+        ("TaskActionRequest", "ids", batch.clone()),
+        ("TaskActionRequest", "after", json!({ "pattern": "^[0-9]{1,15}$" })),
+        ("TaskFilterRequest", "state", json!({ "pattern": STATES_PATTERN })),
+        ("TaskFilterRequest", "attempts_min", json!({ "minimum": 1, "maximum": u32::MAX })),
+        ("TakeRequest", "worker", key),
         ("ReleaseRequest", "tasks", batch.clone()),
         ("TouchRequest", "tasks", batch.clone()),
         ("FinishRequest", "tasks", batch.clone()),
@@ -73,6 +81,9 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
         ("PutTask", carrying()),
         ("PutRequest", carrying_one_or_several()),
         ("AckRequest", one_or_several.clone()),
+        ("BuryRequest", one_or_several.clone()),
+        ("FailRequest", one_or_several.clone()),
+        ("TaskActionRequest", ids_or_filter()),
         ("ReleaseRequest", one_or_several.clone()),
         ("TouchRequest", one_or_several),
         ("FinishPart", finishing()),
@@ -133,22 +144,52 @@ fn one_or_several() -> Value {
     ])
 }
 
+/// Tasks by their ids, or by a filter.
+fn ids_or_filter() -> Value {
+    let absent = json!({ "type": "null" });
+    json!([
+        {
+            "required": ["ids"],
+            "properties": {
+                "ids": { "type": "array" }, "filter": absent, "after": absent, "limit": absent
+            }
+        },
+        { "required": ["filter"], "properties": { "filter": { "type": "object" }, "ids": absent } }
+    ])
+}
+
 /// Which fields belong to which verb.
 fn finishing() -> Value {
     let absent = json!({ "type": "null" });
     json!([
         {
             "properties": {
-                "verb": { "enum": ["ack", "bury"] },
+                "verb": { "const": "ack" },
+                "delay": absent, "counted": absent, "seconds": absent, "error": absent
+            }
+        },
+        {
+            "properties": {
+                "verb": { "const": "bury" },
                 "delay": absent, "counted": absent, "seconds": absent
             }
         },
-        { "properties": { "verb": { "const": "release" }, "seconds": absent } },
+        {
+            "properties": { "verb": { "const": "release" }, "seconds": absent, "error": absent }
+        },
+        {
+            "required": ["error"],
+            "properties": {
+                "verb": { "const": "fail" },
+                "counted": absent, "seconds": absent, "error": { "type": "string" }
+            }
+        },
         {
             "required": ["seconds"],
             "properties": {
                 "verb": { "const": "touch" },
-                "delay": absent, "counted": absent, "seconds": { "type": "number" }
+                "delay": absent, "counted": absent, "error": absent,
+                "seconds": { "type": "number" }
             }
         }
     ])

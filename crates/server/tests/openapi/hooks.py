@@ -13,6 +13,8 @@ INTEGER_MIN, INTEGER_MAX = -(2**63), 2**64 - 1
 ONE, EMPTY_MAP = "AQ==", "gA=="
 # Enough for every task of a run.
 CAPACITY = 1_000_000
+# The actions on chosen tasks.
+ACTIONS = ("kick_tasks", "delete_tasks", "bury_tasks", "release_tasks")
 # Which options a kind without times does not have.
 TIMES = ("ttl", "ttr", "delay", "pri", "ttl_kills_taken")
 
@@ -62,12 +64,28 @@ def mended_body(operation, body):
         if isinstance(body.get("tasks"), list):
             body["tasks"] = [mended_task(dict(task)) for task in body["tasks"]]
         return mended_task(body)
+    if operation == "take" and isinstance(body.get("worker"), str):
+        body["worker"] = mended_name(body["worker"])
+    if operation in ACTIONS:
+        return mended_action(operation, body)
     if operation == "set_semaphore":
         return mended_semaphore(body)
     if operation == "finish_grants" and isinstance(body.get("items"), list):
         body["items"] = [mended_grant(dict(item)) for item in body["items"]]
     if operation == "semaphore_events" and isinstance(body.get("semaphore"), str):
         body["semaphore"] = mended_name(body["semaphore"])
+    return body
+
+
+def mended_action(operation, body):
+    """Options belong to one action each, and moments are not negative."""
+    for name, owner in (("reset_attempts", "kick_tasks"), ("error", "bury_tasks"), ("delay", "release_tasks")):
+        if operation != owner:
+            body.pop(name, None)
+    if isinstance(body.get("filter"), dict):
+        for name in ("created_from", "created_until"):
+            if isinstance(body["filter"].get(name), (int, float)):
+                body["filter"][name] = abs(body["filter"][name]) % 1_000_000_000
     return body
 
 
@@ -90,7 +108,7 @@ def mended_options(options):
     """Which options go with which kind stands in the descriptions only."""
     # Only a few kinds may have one, and it must be there.
     options.pop("semaphore", None)
-    kind = options.get("kind", "fifottl")
+    kind = options.get("kind") or "fifottl"
     if options.get("lenient"):
         return options
     if kind == "limfifottl" and options.get("capacity") is None:

@@ -13,7 +13,10 @@
 //! | tubes, stats | | [`TubesAnswer`] |
 //! | put | [`PutRequest`] | [`PutAnswer`] |
 //! | take | [`TakeRequest`] | [`TasksAnswer`] |
-//! | ack, bury | [`AckRequest`] | [`FinishAnswer`] |
+//! | ack | [`AckRequest`] | [`FinishAnswer`] |
+//! | bury | [`BuryRequest`] | [`FinishAnswer`] |
+//! | fail | [`FailRequest`] | [`FinishAnswer`] |
+//! | kick, delete, bury, release of chosen tasks | [`TaskActionRequest`] | [`TaskActionAnswer`] |
 //! | release | [`ReleaseRequest`] | [`FinishAnswer`] |
 //! | touch | [`TouchRequest`] | [`FinishAnswer`] |
 //! | finish: several of these at once | [`FinishRequest`] | [`FinishAnswer`] |
