@@ -75,7 +75,7 @@ pub fn run(args: ContractArgs) -> anyhow::Result<Exit> {
     match args.verb {
         ContractVerb::Check(args) => {
             let contract = args.contract()?;
-            let queues = output::counted(contract.queues.len() as u64, "queue");
+            let queues = output::plural(contract.queues.len() as u64, "queue");
             output::line(format!("{} is valid: {queues}", args.file.display()))?;
         }
         ContractVerb::Generate(args) => args.generate()?,

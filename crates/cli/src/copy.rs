@@ -183,9 +183,9 @@ fn as_text(plan: &Plan, copied: Option<Copied>, took: Duration) -> String {
     let (tubes, semaphores) = (plan.tubes.len() as u64, plan.semaphores.len() as u64);
     let what = format!(
         "{} in {}, {}",
-        output::counted(plan.tasks(), "task"),
-        output::counted(tubes, "tube"),
-        output::counted(semaphores, "semaphore")
+        output::plural(plan.tasks(), "task"),
+        output::plural(tubes, "tube"),
+        output::plural(semaphores, "semaphore")
     );
     match copied {
         _ if plan.already => format!("the target already has everything: {what}"),

@@ -74,7 +74,7 @@ fn shown(status: &ManagerAnswer) -> String {
         (None, true) => "manager active, no plan yet".into(),
         (_, false) => "no active manager; workers keep their last plan".into(),
     };
-    let workers = output::counted(status.workers.len() as u64, "worker");
+    let workers = output::plural(status.workers.len() as u64, "worker");
     let plan = status.version.map(|version| format!(", plan {version}")).unwrap_or_default();
     format!("{table}\n{workers}, {leader}{plan}")
 }

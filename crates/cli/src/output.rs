@@ -67,10 +67,9 @@ pub fn printable(text: &str) -> String {
     safe
 }
 
-/// A number with its noun: `1 task`, `2 tasks`.
-pub fn counted(count: u64, noun: &str) -> String {
-    let ending = if count == 1 { "" } else { "s" };
-    format!("{count} {noun}{ending}")
+/// A number with a noun: `1 task`, `2 tasks`.
+pub fn plural(count: u64, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
 /// Quotes a word for a shell.
@@ -96,16 +95,11 @@ mod tests {
 
     #[test]
     fn one_is_singular() {
-        assert_eq!([0, 1, 2].map(|count| counted(count, "task")), ["0 tasks", "1 task", "2 tasks"]);
+        assert_eq!([0, 1, 2].map(|count| plural(count, "task")), ["0 tasks", "1 task", "2 tasks"]);
     }
 
     #[test]
     fn control_characters_are_escaped() {
         assert_eq!(printable("a\u{1b}[2Jb"), r"a\u{1b}[2Jb");
     }
-}
-
-/// A number with a noun: `1 task`, `2 tasks`.
-pub fn plural(count: u64, noun: &str) -> String {
-    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }

@@ -121,7 +121,7 @@ fn number(value: &Value) -> f64 {
 
 /// A number with its noun.
 fn counted(value: &Value, noun: &str) -> String {
-    output::counted(value.as_u64().unwrap_or_default(), noun)
+    output::plural(value.as_u64().unwrap_or_default(), noun)
 }
 
 fn summary(status: &Value) -> String {

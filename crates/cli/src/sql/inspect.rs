@@ -162,7 +162,7 @@ pub async fn list(
     }
     output::show(&table)?;
     if let Some(limit) = leader.limit {
-        let running = output::counted(limit, "task");
+        let running = output::plural(limit, "task");
         note(format!("limit reached: {running} running; the others wait"));
     }
     Ok(Exit::Ok)

@@ -143,7 +143,7 @@ fn truncate(args: &TruncateArgs) -> anyhow::Result<Exit> {
         let tasks = tasks_in(&args.name, &tube)?;
         if !confirmed(&format!(
             "remove every task of {tube} ({}), taken ones too?",
-            output::counted(tasks, "task")
+            output::plural(tasks, "task")
         ))? {
             return Ok(Exit::Ok);
         }
@@ -157,7 +157,7 @@ fn drop_tube(args: &TubeDropArgs) -> anyhow::Result<Exit> {
         let tube = TubeName::new(&args.name.tube)?;
         let tasks = tasks_in(&args.name, &tube)?;
         if tasks > 0 {
-            let count = output::counted(tasks, "task");
+            let count = output::plural(tasks, "task");
             check_terminal(&format!("drop removes the tube with {count}"))?;
             if !confirmed(&format!("remove {tube} with {count}?"))? {
                 return Ok(Exit::Ok);
