@@ -5,11 +5,11 @@ use std::io::{self, IsTerminal};
 use clap::Args;
 use serde::Serialize;
 use taskyard_core::limits::LIST_TASKS_MAX;
-use taskyard_core::{TaskId, TubeName};
+use taskyard_core::{Command, Reply, TaskId, TubeName};
 use taskyard_wire::Exit;
 use taskyard_wire::http::{TaskAction, TaskActionRequest};
 
-use crate::connect::{ConnectArgs, block_on};
+use crate::connect::{ConnectArgs, block_on, unexpected_reply};
 use crate::failure::UsageError;
 use crate::filter::FilterArgs;
 use crate::finish::{self, Words};
@@ -22,8 +22,8 @@ use crate::progress::Progress;
 Examples:
   taskyard retry mail 17 18                          these two tasks
   taskyard retry mail --all                          every buried task
-  taskyard retry mail --error timeout --dry-run      how many failed with this text?
-  taskyard retry mail --error timeout --reset-attempts
+  taskyard retry mail --error-match timeout --dry-run   how many failed with this text?
+  taskyard retry mail --error-match timeout --reset-attempts
 
 With --reset-attempts the attempts count from zero again; without it a task whose attempts are
 used up gets one more delivery.")]
@@ -118,7 +118,7 @@ impl ChosenArgs {
             return on_ids(chosen, &self.ids, self.bounds.dry_run);
         }
         if self.filter.is_empty() && !self.all {
-            let why = "no task is named: give ids, a filter such as --error TEXT, or --all";
+            let why = "no task is named: give ids, a filter such as --error-match TEXT, or --all";
             return Err(UsageError(why.into()).into());
         }
         by_filter(chosen, &self.filter, &self.bounds)
@@ -135,10 +135,20 @@ impl ChosenArgs {
     }
 }
 
-fn on_ids(chosen: ChosenAction<'_>, ids: &[u64], dry_run: bool) -> anyhow::Result<Exit> {
+fn on_ids(chosen: ChosenAction<'_>, named: &[u64], dry_run: bool) -> anyhow::Result<Exit> {
     let tube = TubeName::new(chosen.tube)?;
+    let ids: Vec<TaskId> = named.iter().copied().map(TaskId).collect();
+    if chosen.action == TaskAction::Delete && !dry_run {
+        // Servers of earlier versions know this command.
+        let delete = Command::Delete { tube: tube.clone(), ids: ids.clone(), show: false };
+        let Reply::Finished(outcomes) = chosen.connect.execute(delete)? else {
+            return Err(unexpected_reply("delete"));
+        };
+        let words = Words { done: past(chosen.action), stale: "" };
+        return finish::print(&tube, &ids, &outcomes, words, chosen.json);
+    }
     let http = chosen.connect.http()?;
-    let request = TaskActionRequest { ids: Some(ids.to_vec()), dry_run, ..chosen.request };
+    let request = TaskActionRequest { ids: Some(named.to_vec()), dry_run, ..chosen.request };
     let answer = block_on(async { Ok(http.act(&tube, chosen.action, &request).await?) })?;
     if dry_run {
         if chosen.json {
@@ -156,7 +166,6 @@ fn on_ids(chosen: ChosenAction<'_>, ids: &[u64], dry_run: bool) -> anyhow::Resul
         TaskAction::Kick => "is not buried",
         _ => "is not taken",
     };
-    let ids: Vec<TaskId> = ids.iter().copied().map(TaskId).collect();
     let outcomes = answer.into_outcomes()?;
     finish::print(&tube, &ids, &outcomes, Words { done: past(chosen.action), stale }, chosen.json)
 }
@@ -174,6 +183,10 @@ pub fn by_filter(
         dry_run: bounds.dry_run,
         ..chosen.request
     };
+    if filter.has_empty_text() {
+        let why = "a text of the filter is empty; leave it out if every task is meant";
+        return Err(UsageError(why.into()).into());
+    }
     let most = bounds.limit.unwrap_or(u64::MAX);
     let mut progress = Progress::new();
     let total = block_on(async {

@@ -21,7 +21,7 @@ pub struct FilterArgs {
     worker: Option<String>,
     /// Only tasks with a failure whose error contains this text.
     #[arg(long, value_name = "TEXT")]
-    error: Option<String>,
+    error_match: Option<String>,
     /// Only tasks with at least this many attempts.
     #[arg(long, value_name = "N")]
     attempts_min: Option<u32>,
@@ -41,6 +41,11 @@ impl FilterArgs {
         self.request() == TaskFilterRequest::default()
     }
 
+    /// Whether a text is given and empty, as by a script whose variable is not set.
+    pub fn has_empty_text(&self) -> bool {
+        [&self.text, &self.error_match].into_iter().any(|text| text.as_deref() == Some(""))
+    }
+
     /// The conditions as a request has them.
     pub fn request(&self) -> TaskFilterRequest {
         let name = |state: &StateName| match state {
@@ -55,7 +60,7 @@ impl FilterArgs {
             text: self.text.clone(),
             subqueue: self.subqueue.clone(),
             worker: self.worker.clone(),
-            error: self.error.clone(),
+            error: self.error_match.clone(),
             attempts_min: self.attempts_min.map(u64::from),
             ..TaskFilterRequest::default()
         }

@@ -22,7 +22,7 @@ Examples:
   taskyard tasks mail --state buried           what was set aside
   taskyard tasks mail --order queue            in the order in which they will be taken
   taskyard tasks mail --match ann --json       tasks whose payload contains this text
-  taskyard tasks mail --error timeout          tasks that failed with this text
+  taskyard tasks mail --error-match timeout    tasks that failed with this text
   taskyard tasks mail --worker web1:4711:mailer
   taskyard tasks mail --state taken --limit 5000")]
 pub struct TasksArgs {

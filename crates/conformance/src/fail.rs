@@ -215,7 +215,9 @@ pub async fn long_texts_are_kept<H: Harness>(queue: H) {
         queue.finish_lease(&tube, &taken, Finish::fail(&error, Some(Span::ZERO))).await;
     }
     let taken = queue.take(&tube).await;
-    for failure in failures(&queue, &tube, &taken).await {
+    let kept = failures(&queue, &tube, &taken).await;
+    assert_eq!(kept.len(), FAILURES_MAX);
+    for failure in kept {
         assert_eq!((&*failure.error, failure.worker.as_deref()), (&*error, Some(&*worker)));
     }
 }

@@ -1,8 +1,8 @@
 //! Restart: the data that a durable store keeps; a store that is not durable starts empty.
 
 use taskyard_core::{
-    Body, Calls, Command, Error, Finish, Kind, NewTask, Outcome, Reply, Span, State, Task, TaskId,
-    TubeName, TubeOptions, TubeStats,
+    Body, Calls, Command, Error, Finish, FinishItem, Holder, Kind, NewTask, Outcome, Reply, Span,
+    State, Task, TaskId, TubeName, TubeOptions, TubeStats,
 };
 
 use super::Harness;
@@ -231,8 +231,14 @@ pub async fn failures_are_kept<H: Harness>(queue: H) {
         let taken = queue.take(&tube).await;
         queue.finish_lease(&tube, &taken, Finish::fail(error, Some(Span::ZERO))).await;
     }
+    // In one batch the task leaves its state and returns to it; only its failures change.
+    queue.bury(&tube, id).await;
+    let kick = Command::KickTasks { tube: tube.clone(), ids: vec![id], reset_attempts: false };
+    let item = FinishItem { id, holder: Holder::Any, finish: Finish::fail("third", None) };
+    let bury = Command::Finish { tube: tube.clone(), items: vec![item], show: false };
+    queue.execute(vec![kick, bury]).await;
     let before = queue.peek_existing(&tube, id).await;
-    assert_eq!(before.failures.iter().flat_map(|failures| failures.iter()).count(), 2);
+    assert_eq!(before.failures.iter().flat_map(|failures| failures.iter()).count(), 3);
     let Some(queue) = restarted(queue).await else { return };
     assert_eq!(queue.peek_existing(&tube, id).await.failures, before.failures);
 }

@@ -441,7 +441,9 @@ fn items_of(command: &Command) -> usize {
     let items = match command {
         Command::Put { tasks, .. } => tasks.len(),
         Command::Finish { items, .. } => items.len(),
-        Command::Delete { ids, .. } | Command::Peek { ids, .. } => ids.len(),
+        Command::Delete { ids, .. }
+        | Command::Peek { ids, .. }
+        | Command::KickTasks { ids, .. } => ids.len(),
         Command::List(list) => list.limit,
         Command::Semaphore(command) => command.items(),
         _ => 1,
@@ -507,6 +509,9 @@ mod tests {
         }
         assert_eq!(inbox.lock().items, 0);
         let all = vec![delete.clone(); taken_in + 1];
+        let ids = vec![TaskId(0); 7];
+        let tube = TubeName::new("mail").unwrap();
+        assert_eq!(items_of(&Command::KickTasks { tube, ids, reset_attempts: false }), 7);
         inbox
             .submit(all, 0, Vec::new())
             .expect("a job larger than the limit is accepted when nothing else is queued");

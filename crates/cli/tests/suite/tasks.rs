@@ -265,18 +265,19 @@ fn a_failure_is_shown_and_the_task_is_retried() {
     let failed = shown.lines().find(|line| line.starts_with("failed")).expect("a failure");
     assert!(failed.contains("attempt 1") && failed.contains("by web1:7:mailer"), "{failed}");
     assert!(failed.ends_with(": no route to host"), "{failed}");
-    let listed = server.run(&["tasks", "mail", "--error", "timeout", "--json"]).json();
+    let listed = server.run(&["tasks", "mail", "--error-match", "timeout", "--json"]).json();
     assert_eq!((listed.len(), &listed[0]["id"]), (1, &json!(1)));
-    let dry = server.run(&["retry", "mail", "--error", "timeout", "--dry-run"]).good();
+    let dry = server.run(&["retry", "mail", "--error-match", "timeout", "--dry-run"]).good();
     assert_eq!(dry, "1 task would be kicked\n");
-    let retried = server.run(&["retry", "mail", "--error", "timeout", "--reset-attempts"]).good();
+    let retried =
+        server.run(&["retry", "mail", "--error-match", "timeout", "--reset-attempts"]).good();
     assert_eq!(retried, "kicked 1 task\n");
     assert_eq!(server.run(&["peek", "mail", "1", "--json"]).json()[0]["attempts"], 0);
     assert_eq!(server.run(&["retry", "mail", "0"]).good(), "kicked 0\n");
     let again = server.run(&["retry", "mail", "0"]).ends(5);
     assert!(again.err.contains("task 0 of mail is not buried"), "{again:?}");
     server.run(&["retry", "mail"]).ends(2);
-    server.run(&["retry", "mail", "0", "--error", "x"]).ends(2);
+    server.run(&["retry", "mail", "0", "--error-match", "x"]).ends(2);
 }
 
 #[test]
@@ -298,7 +299,10 @@ fn chosen_tasks_are_buried_and_released() {
     let counted = server.run(&[&bury[..], &["--dry-run"]].concat()).good();
     assert_eq!(counted, "2 tasks would be buried\n");
     assert_eq!(server.run(&bury).good(), "buried 2 tasks\n");
-    assert_eq!(server.run(&["tasks", "mail", "--error", "bounced", "--json"]).json().len(), 2);
+    assert_eq!(
+        server.run(&["tasks", "mail", "--error-match", "bounced", "--json"]).json().len(),
+        2
+    );
     server.run(&["take", "mail", "--worker", "w1"]).good();
     let released = server.run(&["release", "mail", "--worker", "w1", "--json"]).json();
     assert_eq!(released, [json!({ "matched": 1, "changed": 1, "scanned": 1 })]);

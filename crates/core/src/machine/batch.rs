@@ -78,7 +78,12 @@ impl Machine {
         let record = || tube.tasks.record(after, self.wall_ahead);
         match before {
             None => Some(Change::Insert(record())),
-            Some(before) if after.stored_alike(&before.slot) => None,
+            Some(before)
+                if after.stored_alike(&before.slot)
+                    && tube.tasks.failures(id) == before.failures.as_ref() =>
+            {
+                None
+            }
             Some(_) => Some(Change::Update(record())),
         }
     }

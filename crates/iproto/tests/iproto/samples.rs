@@ -7,9 +7,10 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
-    Body, Calls, Command, Counts, Error, Finish, FinishItem, Holder, Kind, Lease, List, ListOrder,
-    ListedTask, NewTask, Outcome, Placed, Priority, Reason, Reply, SemaphoreKey, SessionId, Span,
-    State, StateSet, Take, Task, TaskId, Timestamp, TubeChange, TubeName, TubeOptions, TubeStats,
+    Body, Calls, Command, Counts, Error, Failure, Failures, Finish, FinishItem, Holder, Kind,
+    Lease, List, ListOrder, ListedTask, NewTask, Outcome, Placed, Priority, Reason, Reply,
+    SemaphoreKey, SessionId, Span, State, StateSet, Take, Task, TaskId, Timestamp, TubeChange,
+    TubeName, TubeOptions, TubeStats,
 };
 
 /// The seed is fixed, so that a failure is the same everywhere; the fuzz targets test further
@@ -156,6 +157,7 @@ fn item() -> impl Strategy<Value = FinishItem> {
         (span(), any::<bool>()).prop_map(|(delay, counted)| Finish::Release { delay, counted }),
         Just(Finish::Bury),
         span().prop_map(Finish::Touch),
+        (".{0,20}", option::of(span())).prop_map(|(error, delay)| Finish::fail(&error, delay)),
     ];
     (any::<u64>(), holder, finish).prop_map(|(id, holder, finish)| FinishItem {
         id: TaskId(id),
@@ -182,13 +184,14 @@ fn listed() -> impl Strategy<Value = ListedTask> {
 }
 
 fn take() -> impl Strategy<Value = Take> {
-    (tube(), any::<usize>(), option::of(session()), option::of(span()), span()).prop_map(
-        |(tube, count, session, lease, wait)| Take {
+    let worker = option::of("[a-z:0-9é]{1,20}".prop_map(Arc::from));
+    (tube(), any::<usize>(), option::of(session()), option::of(span()), worker, span()).prop_map(
+        |(tube, count, session, lease, worker, wait)| Take {
             tube,
             count,
             session,
             lease,
-            worker: None,
+            worker,
             wait,
         },
     )
@@ -210,6 +213,9 @@ pub fn command() -> impl Strategy<Value = Command> {
         (tube(), prop::collection::vec(item(), 0..20), any::<bool>())
             .prop_map(|(tube, items, show)| Command::Finish { tube, items, show }),
         (tube(), any::<u64>()).prop_map(|(tube, count)| Command::Kick { tube, count }),
+        (tube(), ids(), any::<bool>()).prop_map(|(tube, ids, reset_attempts)| {
+            Command::KickTasks { tube, ids, reset_attempts }
+        }),
         (tube(), ids(), any::<bool>()).prop_map(|(tube, ids, show)| Command::Delete {
             tube,
             ids,
@@ -267,6 +273,9 @@ fn task() -> impl Strategy<Value = Task> {
             rest,
         )| {
             let ((state, ttr, subqueue, session), (semaphore_priority, reason, body)) = rest;
+            // A worker belongs to a delivery; others have none.
+            let worker = lease.map(|lease| Arc::from(format!("host:{lease}:w")));
+            let failures = (attempts % 2 == 1).then(|| failures(attempts));
             Task {
                 id: TaskId(id),
                 state,
@@ -281,8 +290,8 @@ fn task() -> impl Strategy<Value = Task> {
                 subqueue,
                 semaphore_priority,
                 session,
-                worker: None,
-                failures: None,
+                worker,
+                failures,
                 lease: lease.map(Lease),
                 lease_until,
                 reason,
@@ -290,6 +299,19 @@ fn task() -> impl Strategy<Value = Task> {
             }
         },
     )
+}
+
+/// Some failures of a task.
+fn failures(attempts: u32) -> Failures {
+    let failure = |attempt: u32| Failure {
+        at: Timestamp::from_micros(i64::from(attempt)),
+        attempt,
+        run: Span::from_secs(1),
+        worker: attempt.is_multiple_of(2).then(|| "w".into()),
+        error: format!("error {attempt}").into(),
+    };
+    let first = Failures::with(None, &failure(attempts));
+    Failures::with(Some(&first), &failure(attempts.wrapping_add(1)))
 }
 
 fn stats() -> impl Strategy<Value = TubeStats> {

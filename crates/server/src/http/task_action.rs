@@ -6,11 +6,12 @@
 use axum::extract::State;
 use axum::http::Method;
 use axum::response::Response;
-use taskyard_core::{Outcome, Reply, TaskId, TubeName};
+use taskyard_core::{Command, Outcome, Reply, TaskId, TubeName};
 use taskyard_wire::http::{TaskAction, TaskActionAnswer, TaskActionRequest};
 
 use super::request::{Json, TubePath};
-use super::{Refusal, Route, ok, task_page};
+use super::task_page::{Scan, count_existing};
+use super::{Refusal, Route, ok};
 use crate::app::{App, SharedApp, unexpected_reply};
 
 /// The endpoints of this file.
@@ -81,15 +82,17 @@ async fn act(
         return ok(&act_on_ids(app, tube, &request, action, ids).await?);
     }
     let query = request.query(action);
-    let (list, filter) = (query.list(tube.clone())?, query.filter()?);
-    let mut ids = Vec::new();
-    let step = task_page::scan(app, list, &filter, |task| ids.push(task.id)).await?;
-    let matched = ids.len() as u64;
-    let changed = match request.dry_run || ids.is_empty() {
-        true => 0,
-        false => done(&change(app, tube, &request, action, ids).await?),
-    };
-    let (next, scanned) = (step.next, step.scanned);
+    let mut scan = Scan::new(query.list(tube.clone())?, query.filter()?);
+    let (mut matched, mut changed) = (0, 0);
+    // Each part is changed right after it was compared, so that few tasks change in between.
+    while let Some(tasks) = scan.next(app).await? {
+        matched += tasks.len() as u64;
+        if !request.dry_run && !tasks.is_empty() {
+            let command = request.command_for(action, tube.clone(), &tasks)?;
+            changed += done(&change(app, command).await?);
+        }
+    }
+    let (next, scanned) = (scan.next, scan.scanned);
     ok(&TaskActionAnswer { matched, changed, scanned, next, outcomes: None })
 }
 
@@ -101,21 +104,16 @@ async fn act_on_ids(
     ids: Vec<TaskId>,
 ) -> Result<TaskActionAnswer, Refusal> {
     if request.dry_run {
-        let existing = task_page::peek(app, &tube, &ids).await?.len() as u64;
+        let matched = count_existing(app, &tube, &ids).await?;
         let scanned = ids.len() as u64;
-        return Ok(TaskActionAnswer { matched: existing, scanned, ..TaskActionAnswer::default() });
+        return Ok(TaskActionAnswer { matched, scanned, ..TaskActionAnswer::default() });
     }
-    Ok(TaskActionAnswer::of_ids(&change(app, tube, request, action, ids).await?))
+    let command = request.command(action, tube, ids)?;
+    Ok(TaskActionAnswer::of_ids(&change(app, command).await?))
 }
 
-async fn change(
-    app: &App,
-    tube: TubeName,
-    request: &TaskActionRequest,
-    action: TaskAction,
-    ids: Vec<TaskId>,
-) -> Result<Vec<Outcome>, Refusal> {
-    match app.run(request.command(action, tube, ids)?).await? {
+async fn change(app: &App, command: Command) -> Result<Vec<Outcome>, Refusal> {
+    match app.run(command).await? {
         Reply::Finished(outcomes) => Ok(outcomes),
         _ => Err(unexpected_reply()),
     }

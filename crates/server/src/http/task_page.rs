@@ -1,90 +1,117 @@
-//! Reads a page of tasks that meet a filter.
+//! Finds the tasks that meet a filter, and reads them page by page.
 //!
 //! Stores list ids by state; what else a query asks for is compared here, with the tasks as a peek shows them. So a search is a
 //! sequence of short commands, between which others run.
 
+use std::collections::VecDeque;
+
 use taskyard_core::limits::LIST_TASKS_MAX;
-use taskyard_core::{Command, Error, List, ListOrder, ListedTask, Reply, Task, TaskId, TubeName};
+use taskyard_core::{
+    Command, Error, List, ListOrder, ListedTask, Reply, State, Task, TaskId, TubeName,
+};
 use taskyard_wire::http::{TaskFilter, TaskPageAnswer, cursor};
 
 use super::Refusal;
 use crate::app::{App, unexpected_reply};
 
 /// Maximum number of tasks that one request compares with a filter.
-const SCANNED_MAX: usize = 5_000;
+const SCANNED_MAX: u64 = 5_000;
 /// Maximum number of tasks that are read with one command: their payloads are in memory at the same time.
-const PEEKED_MAX: usize = 100;
-
-/// A step of a scan.
-#[derive(Default)]
-pub(super) struct ScanStep {
-    /// Where the next step begins; `None` if no task follows.
-    pub next: Option<String>,
-    /// How many tasks were compared.
-    pub scanned: u64,
-}
+pub(super) const PEEKED_MAX: usize = 100;
 
 /// Reads a page.
 pub(super) async fn read(
     app: &App,
     list: List,
-    filter: &TaskFilter,
+    filter: TaskFilter,
 ) -> Result<TaskPageAnswer, Refusal> {
+    let mut scan = Scan::new(list, filter);
     let mut tasks = Vec::new();
-    let ScanStep { next, scanned } =
-        scan(app, list, filter, |task| tasks.push(TaskPageAnswer::task(task))).await?;
-    Ok(TaskPageAnswer { tasks, next, scanned })
+    while let Some(found) = scan.next(app).await? {
+        tasks.extend(found.iter().map(TaskPageAnswer::task));
+    }
+    Ok(TaskPageAnswer { tasks, next: scan.next, scanned: scan.scanned })
 }
 
-/// Passes tasks that meet the filter to `found`, until there are as many as the list may have, no task follows, or enough tasks
-/// were compared.
-pub(super) async fn scan(
-    app: &App,
-    mut list: List,
-    filter: &TaskFilter,
-    mut found: impl FnMut(&Task) + Send,
-) -> Result<ScanStep, Refusal> {
-    let (limit, mut count) = (list.limit, 0);
-    let mut step = ScanStep::default();
-    loop {
-        list.limit = if filter.is_empty() { limit - count } else { LIST_TASKS_MAX };
-        let Reply::Listed(listed) = app.run(Command::List(list.clone())).await? else {
-            return Err(unexpected_reply());
-        };
-        let is_last = listed.len() < list.limit;
-        for part in listed.chunks(PEEKED_MAX) {
-            let ids: Vec<TaskId> = part.iter().map(|place| place.id).collect();
-            let mut tasks = peek(app, &list.tube, &ids).await?.into_iter().peekable();
-            for place in part {
-                list.order = after(list.order, place);
-                step.scanned += 1;
-                let task = tasks.next_if(|task| task.id == place.id);
-                if let Some(task) =
-                    task.filter(|task| is_listed(&list, task) && filter.matches(task))
-                {
-                    found(&task);
-                    count += 1;
-                }
-                if count == limit {
-                    step.next = cursor(&list.order);
-                    return Ok(step);
-                }
+/// A search for the tasks of a list that meet a filter. It ends when it has found as many as the list may have, when no task
+/// follows, or when it has compared enough tasks.
+pub(super) struct Scan {
+    list: List,
+    filter: TaskFilter,
+    /// How many more tasks may be found.
+    left: usize,
+    /// Listed and not compared yet.
+    listed: VecDeque<ListedTask>,
+    /// Whether no task follows those that are listed.
+    is_last: bool,
+    /// Where the next search begins; `None` if no task follows.
+    pub next: Option<String>,
+    /// How many tasks were compared.
+    pub scanned: u64,
+}
+
+impl Scan {
+    pub fn new(list: List, filter: TaskFilter) -> Self {
+        let (left, listed) = (list.limit, VecDeque::new());
+        Scan { list, filter, left, listed, is_last: false, next: None, scanned: 0 }
+    }
+
+    /// The tasks that the next part of the list has, perhaps none; `None` at the end of the search.
+    pub async fn next(&mut self, app: &App) -> Result<Option<Vec<Task>>, Refusal> {
+        if self.listed.is_empty() {
+            if self.is_last {
+                return Ok(None);
+            }
+            if self.left == 0 || self.scanned >= SCANNED_MAX {
+                self.next = cursor(&self.list.order);
+                return Ok(None);
+            }
+            self.list_more(app).await?;
+        }
+        let part = self.listed.len().min(PEEKED_MAX);
+        let ids: Vec<TaskId> = self.listed.iter().take(part).map(|place| place.id).collect();
+        let mut tasks = peek(app, &self.list.tube, &ids).await?.into_iter().peekable();
+        let mut found = Vec::new();
+        for _ in 0..part {
+            if self.left == 0 {
+                // The rest of the part belongs to the next search.
+                self.listed.clear();
+                self.is_last = false;
+                break;
+            }
+            let Some(place) = self.listed.pop_front() else { break };
+            self.list.order = after(self.list.order, &place);
+            self.scanned += 1;
+            let task = tasks.next_if(|task| task.id == place.id);
+            let task = task.filter(|task| is_listed(&self.list, task) && self.filter.matches(task));
+            if let Some(task) = task {
+                self.left -= 1;
+                found.push(task);
             }
         }
-        if is_last {
-            return Ok(step);
+        if self.left == 0 && !self.listed.is_empty() {
+            self.listed.clear();
+            self.is_last = false;
         }
-        if step.scanned >= SCANNED_MAX as u64 {
-            step.next = cursor(&list.order);
-            return Ok(step);
-        }
+        Ok(Some(found))
+    }
+
+    async fn list_more(&mut self, app: &App) -> Result<(), Refusal> {
+        let limit = if self.filter.is_empty() { self.left } else { LIST_TASKS_MAX };
+        let list = List { limit, ..self.list.clone() };
+        let Reply::Listed(listed) = app.run(Command::List(list)).await? else {
+            return Err(unexpected_reply());
+        };
+        self.is_last = listed.len() < limit;
+        self.listed = listed.into();
+        Ok(())
     }
 }
 
 /// The tasks with these ids that still exist, in this order. If they are too large for one reply, fewer at a time.
-pub(super) async fn peek(app: &App, tube: &TubeName, ids: &[TaskId]) -> Result<Vec<Task>, Refusal> {
-    let mut tasks = Vec::with_capacity(ids.len().min(PEEKED_MAX));
-    let (mut rest, mut together) = (ids, PEEKED_MAX);
+async fn peek(app: &App, tube: &TubeName, ids: &[TaskId]) -> Result<Vec<Task>, Refusal> {
+    let mut tasks = Vec::with_capacity(ids.len());
+    let (mut rest, mut together) = (ids, ids.len());
     while !rest.is_empty() {
         let (some, others) = rest.split_at(together.min(rest.len()));
         match app.run(Command::Peek { tube: tube.clone(), ids: some.to_vec() }).await {
@@ -100,11 +127,24 @@ pub(super) async fn peek(app: &App, tube: &TubeName, ids: &[TaskId]) -> Result<V
     Ok(tasks)
 }
 
+/// How many of these ids exist.
+pub(super) async fn count_existing(
+    app: &App,
+    tube: &TubeName,
+    ids: &[TaskId],
+) -> Result<u64, Refusal> {
+    let mut count = 0;
+    for part in ids.chunks(PEEKED_MAX) {
+        count += peek(app, tube, part).await?.len() as u64;
+    }
+    Ok(count)
+}
+
 /// Whether a task is still in a state of the list: it may have changed since its id was listed.
 fn is_listed(list: &List, task: &Task) -> bool {
     match list.order {
         ListOrder::Id { states, .. } => states.contains(task.state),
-        ListOrder::Queue { .. } => task.state == taskyard_core::State::Ready,
+        ListOrder::Queue { .. } => task.state == State::Ready,
     }
 }
 

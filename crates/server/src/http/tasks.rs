@@ -211,7 +211,7 @@ async fn tasks(
     QueryParams(query): QueryParams<TasksQuery>,
 ) -> Result<Response, Refusal> {
     let (list, filter) = (query.list(tube)?, query.filter()?);
-    ok(&task_page::read(&app, list, &filter).await?)
+    ok(&task_page::read(&app, list, filter).await?)
 }
 
 async fn deliveries(

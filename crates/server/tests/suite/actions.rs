@@ -142,3 +142,16 @@ async fn unclear_actions_are_refused() {
     }
     assert_eq!(fixture.get("/v1/tubes/mail").await.body["tasks"]["buried"], 6);
 }
+
+// A task that one worker had failed, and that a client without a name held now, was released: it ran twice.
+#[tokio::test]
+async fn a_delivery_without_a_name_is_not_that_of_an_earlier_worker() {
+    let fixture = failed().await;
+    act(&fixture, "kick", json!({ "ids": [3] })).await;
+    fixture.done("/v1/tubes/mail/take", json!({})).await;
+    let released = act(&fixture, "release", json!({ "filter": { "worker": "host:3:w" } })).await;
+    assert_eq!(released["matched"], 0);
+    assert_eq!(show(&fixture, 3).await["state"], "taken");
+    let counted = act(&fixture, "delete", json!({ "ids": [0, 1, 9], "dry_run": true })).await;
+    assert_eq!((&counted["matched"], &counted["changed"]), (&json!(2), &json!(0)));
+}

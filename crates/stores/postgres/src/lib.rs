@@ -126,6 +126,8 @@ pub struct Postgres {
     /// Whether this server is registered in the database.
     serves: bool,
     connection: Mutex<Option<Connection>>,
+    /// Opened by the first health check: a long batch does not delay it.
+    health_connection: Mutex<Option<Connection>>,
     /// A second one, for large batches.
     second_connection: Mutex<Option<Connection>>,
     known: Lock<LocalState>,
@@ -192,8 +194,15 @@ impl Backend for Postgres {
 
     async fn check_write(&self) -> Result<(), Error> {
         let call = [Call::new(&sql::CHECK_WRITE, [param(self.server.clone())])];
-        let written = self.transact(ConnectionRole::Main, &[], &call).await;
-        written.map(|_| ()).map_err(|failure| failure.error())
+        let mut place = self.health_connection.lock().await;
+        // A check that was given up may have left the connection in the middle of an answer.
+        let mut connection = match place.take().filter(Connection::is_open) {
+            Some(connection) => connection,
+            None => self.connector.connect().await.map_err(|failure| failure.error())?,
+        };
+        connection.transact(&call).await.map_err(|failure| failure.error())?;
+        *place = Some(connection);
+        Ok(())
     }
 
     async fn close(&self) -> Result<(), Error> {
@@ -235,13 +244,15 @@ impl Postgres {
             connection.transact(&begin).await.map_err(|failure| unavailable(&failure.text()))?;
         }
         let (connection, known) = (Mutex::new(Some(connection)), Lock::default());
-        let (second_connection, presence, background) = Default::default();
+        let (second_connection, health_connection) = Default::default();
+        let (presence, background) = Default::default();
         Ok(Postgres {
             connector,
             clock,
             server,
             serves,
             connection,
+            health_connection,
             second_connection,
             known,
             presence,
@@ -270,6 +281,7 @@ impl Postgres {
         };
         *self.connection.lock().await = None;
         *self.second_connection.lock().await = None;
+        *self.health_connection.lock().await = None;
         ended.map(|_| ()).map_err(|failure| failure.error())
     }
 }

@@ -84,7 +84,8 @@ statements! {
     CONFIGURE_SESSIONS: "SELECT taskyard.configure_sessions($1)" (INT8);
     TICK: "SELECT * FROM taskyard.tick_all($1,$2,$3)" (INT8, INT8, INT8);
     HEARTBEAT: "SELECT * FROM taskyard.heartbeat($1,$2,$3)" (BYTEA, INT8, INT8);
-    CHECK_WRITE: "UPDATE taskyard.server SET heartbeat = heartbeat WHERE id = $1" (BYTEA);
+    CHECK_WRITE: "UPDATE taskyard.server SET heartbeat = heartbeat WHERE id = (SELECT v.id FROM taskyard.server v \
+            WHERE v.id = $1 FOR UPDATE SKIP LOCKED)" (BYTEA);
     ADD_COUNTERS: "SELECT taskyard.add_counters($1,$2,$3)" (INT4_ARRAY, INT8_ARRAY, INT4_ARRAY);
     ALL_COUNTERS: "SELECT * FROM taskyard.counter" ();
     COUNTERS: "SELECT c.* FROM taskyard.tube t JOIN taskyard.counter c ON c.tube = t.number \

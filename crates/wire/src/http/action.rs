@@ -1,9 +1,9 @@
 //! Actions on chosen tasks: kick, delete, bury, release, by ids or by the filter of a list.
 
 use serde::{Deserialize, Serialize};
-use taskyard_core::limits::LIST_TASKS_MAX;
+use taskyard_core::limits::{BATCH_TASKS_MAX, LIST_TASKS_MAX};
 use taskyard_core::{
-    Command, Error, Finish, FinishItem, Holder, Outcome, Result, Span, TaskId, TubeName,
+    Command, Error, Finish, FinishItem, Holder, Outcome, Result, Span, Task, TaskId, TubeName,
 };
 
 use super::is_false;
@@ -161,6 +161,23 @@ impl TaskActionRequest {
         if self.delay.is_some() && action != TaskAction::Release {
             return only("delay", TaskAction::Release);
         }
+        let filter = self.filter.as_ref();
+        let is_empty = |text: &Option<String>| text.as_deref() == Some("");
+        if filter.is_some_and(|filter| is_empty(&filter.text) || is_empty(&filter.error)) {
+            // Every task would match, which is rarely meant.
+            return Err(Error::Invalid(
+                "a text of the filter is empty; leave it out if every task is meant".into(),
+            ));
+        }
+        let count = self.ids.as_ref().map_or(0, Vec::len);
+        if count > BATCH_TASKS_MAX {
+            return Err(Error::TooLarge {
+                what: "the number of tasks in one command",
+                size: count,
+                limit: BATCH_TASKS_MAX,
+                advice: "use several requests",
+            });
+        }
         match (&self.ids, &self.filter) {
             (Some(_), None) if self.after.is_some() || self.limit.is_some() => Err(Error::Invalid(
                 "'after' and 'limit' belong to 'filter'; leave them out with 'ids'".into(),
@@ -189,6 +206,23 @@ impl TaskActionRequest {
             created_until: filter.created_until,
             ..TasksQuery::default()
         }
+    }
+
+    /// The command that changes tasks that were just compared, on the server's side. Deliveries that began since are not ended.
+    pub fn command_for(
+        &self,
+        action: TaskAction,
+        tube: TubeName,
+        tasks: &[Task],
+    ) -> Result<Command> {
+        let ids = tasks.iter().map(|task| task.id).collect();
+        let mut command = self.command(action, tube, ids)?;
+        if let Command::Finish { items, .. } = &mut command {
+            for (item, task) in items.iter_mut().zip(tasks) {
+                item.holder = task.lease.map_or(Holder::Any, Holder::Lease);
+            }
+        }
+        Ok(command)
     }
 
     /// The command that changes these tasks, on the server's side.
@@ -255,6 +289,23 @@ mod tests {
         assert!(limited.check(TaskAction::Delete).is_err());
         let all = TaskActionRequest { filter, limit: Some(1), ..TaskActionRequest::default() };
         assert_eq!(all.check(TaskAction::Delete), Ok(()));
+        let too_many = Some(vec![0; BATCH_TASKS_MAX + 1]);
+        let too_many = TaskActionRequest { ids: too_many, ..TaskActionRequest::default() };
+        assert!(matches!(too_many.check(TaskAction::Delete), Err(Error::TooLarge { .. })));
+    }
+
+    // A script with an empty variable removed every task of a tube.
+    #[test]
+    fn an_empty_text_is_not_a_filter() {
+        let text = Some(String::new());
+        for filter in [
+            TaskFilterRequest { text: text.clone(), ..TaskFilterRequest::default() },
+            TaskFilterRequest { error: text.clone(), ..TaskFilterRequest::default() },
+        ] {
+            let filter = Some(filter);
+            let request = TaskActionRequest { filter, ..TaskActionRequest::default() };
+            assert!(request.check(TaskAction::Delete).is_err());
+        }
     }
 
     #[test]

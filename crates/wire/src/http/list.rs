@@ -218,10 +218,11 @@ fn contains(body: Option<&Body>, text: &str) -> bool {
         || msgpack_to_json(body.payload()).is_ok_and(|json| json.contains(text))
 }
 
-/// Whether the worker holds the task, or failed for it last.
+/// Whether the worker holds the task, or failed for it last if it is not taken: another worker may hold it without a name.
 fn is_of_worker(task: &Task, name: &str) -> bool {
     let latest = || task.failures.as_ref()?.last()?.worker;
-    task.worker.clone().or_else(latest).as_deref() == Some(name)
+    let worker = if task.state == State::Taken { task.worker.clone() } else { latest() };
+    worker.as_deref() == Some(name)
 }
 
 fn has_error(task: &Task, text: &str) -> bool {

@@ -133,5 +133,4 @@ fn deliveries_fail_when_the_memory_is_full() {
     }
     let task = peek(&store, &tube).remove(0);
     assert_eq!((task.state, task.attempts, task.failures), (State::Delayed, 1, None));
-    tarantool.audit("taskyard");
 }
