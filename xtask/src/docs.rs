@@ -1,12 +1,13 @@
-//! Writes the files that are generated from code: `docs/stores.md` and the server's `openapi.json`.
+//! Writes the files that are generated from code: `docs/stores.md`, `docs/cli.md` and the server's `openapi.json`.
 
 use crate::shell;
 
 /// The tests that compare a generated file with the committed one; with `TASKYARD_WRITE_DOCS` set they write it. Only they
-/// can ask the stores and the server, because this program compiles without both.
-const TESTS: [&[&str]; 2] = [
+/// can ask the stores, the server and the command line, because this program compiles without them.
+const TESTS: [&[&str]; 3] = [
     &["test", "-p", "taskyard-stores", "--test", "suite", "choosing::"],
     &["test", "-p", "taskyard-server", "--lib", "openapi::"],
+    &["test", "-p", "taskyard-cli", "--test", "suite", "cli_page::"],
 ];
 
 /// Writes all generated files.

@@ -29,7 +29,8 @@ Commands for working on Taskyard.
   cargo xtask tools                install what the tests use and print the variables to run one test directly:
                                    eval \"$(cargo xtask tools)\" && cargo test -p taskyard-server
   cargo xtask bench [ARGS]         build for speed, install other queues, and measure them and Taskyard (--help lists the parts)
-  cargo xtask docs                 write the generated files anew: docs/stores.md and crates/server/openapi.json
+  cargo xtask docs                 write the generated files anew: docs/stores.md, docs/cli.md and
+                                   crates/server/openapi.json
   cargo xtask fuzz [SECONDS]       run each fuzz target for 60 seconds or the given number
 
 Debian packages are installed only for root; otherwise the command to install them is printed.

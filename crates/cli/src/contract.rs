@@ -64,7 +64,7 @@ struct GenerateArgs {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Language {
-    /// For the crate `taskyard`.
+    /// For the crate `taskyard-worker`.
     Rust,
     /// For Python 3, types and codec only.
     Python,
@@ -75,8 +75,7 @@ pub fn run(args: ContractArgs) -> anyhow::Result<Exit> {
     match args.verb {
         ContractVerb::Check(args) => {
             let contract = args.contract()?;
-            let count = contract.queues.len();
-            let queues = if count == 1 { "1 queue".into() } else { format!("{count} queues") };
+            let queues = output::plural(contract.queues.len() as u64, "queue");
             output::line(format!("{} is valid: {queues}", args.file.display()))?;
         }
         ContractVerb::Generate(args) => args.generate()?,

@@ -180,8 +180,13 @@ fn as_json(plan: &Plan, copied: Option<Copied>, took: Duration) -> Value {
 }
 
 fn as_text(plan: &Plan, copied: Option<Copied>, took: Duration) -> String {
-    let (tubes, semaphores) = (plan.tubes.len(), plan.semaphores.len());
-    let what = format!("{} tasks in {tubes} tubes, {semaphores} semaphores", plan.tasks());
+    let (tubes, semaphores) = (plan.tubes.len() as u64, plan.semaphores.len() as u64);
+    let what = format!(
+        "{} in {}, {}",
+        output::plural(plan.tasks(), "task"),
+        output::plural(tubes, "tube"),
+        output::plural(semaphores, "semaphore")
+    );
     match copied {
         _ if plan.already => format!("the target already has everything: {what}"),
         None => format!("would copy {what}"),

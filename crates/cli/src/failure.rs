@@ -130,10 +130,26 @@ fn advice(error: &anyhow::Error) -> &'static str {
     if error.chain().any(|cause| unknown_tube(cause).is_some()) {
         return "; taskyard tube list shows the existing tubes";
     }
+    if let Some(advice) = error.chain().find_map(advice_of_open) {
+        return advice;
+    }
     match http_error(error) {
         Some(HttpError::Unreachable { .. }) => "; is it running? start it with: taskyard serve",
         Some(HttpError::Unauthorized(_)) => "; set --token or TASKYARD_TOKEN",
         _ => "",
+    }
+}
+
+/// What to do about a database that cannot be opened as a store.
+fn advice_of_open(cause: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
+    match cause.downcast_ref()? {
+        OpenError::Unavailable { what, .. } if what.contains("Connection refused") => {
+            Some("; start the database, or correct the host and the port of the URL")
+        }
+        OpenError::Unavailable { what, .. } if what.contains("tarantool/queue is not loaded") => {
+            Some("; load it there first, with: queue = require('queue')")
+        }
+        _ => None,
     }
 }
 
@@ -187,6 +203,19 @@ mod tests {
             (OpenError::UnknownUrl("nowhere:".into()).into(), Exit::StoreUnknown),
         ] {
             assert_eq!(exit_of(&failed), exit, "{failed}");
+        }
+    }
+
+    #[test]
+    fn a_database_that_cannot_be_opened_prints_what_to_do() {
+        for (what, expected) in [
+            ("db:6379: Connection refused (os error 111)", "; start the database"),
+            ("tarantool/queue is not loaded: there is no global 'queue'", "; load it there first"),
+            ("WRONGPASS", ""),
+        ] {
+            let failed = OpenError::Unavailable { folder: "Redis".into(), what: what.into() };
+            let advice = advice(&failed.into());
+            assert!(advice.starts_with(expected) && advice.is_empty() == expected.is_empty());
         }
     }
 

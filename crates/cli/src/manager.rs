@@ -6,7 +6,6 @@ use taskyard_wire::http::ManagerAnswer;
 
 use crate::connect::{ServerArgs, block_on};
 use crate::output;
-use crate::table::Table;
 
 /// The arguments of `manager`.
 #[derive(Debug, Args)]
@@ -50,7 +49,7 @@ fn shown(status: &ManagerAnswer) -> String {
         return "no worker has reported recently; workers without a plan take from their queues in turn".into();
     }
     let header = ["worker", "queue", "tube", "planned", "busy", "s/task", "errors", "plan"];
-    let mut table = Table::ruled(header);
+    let mut table = output::table(&header);
     for worker in &status.workers {
         for queue in &worker.queues {
             let planned = worker.planned.as_ref().map(|shares| shares.get(&queue.queue_num));
@@ -75,9 +74,9 @@ fn shown(status: &ManagerAnswer) -> String {
         (None, true) => "manager active, no plan yet".into(),
         (_, false) => "no active manager; workers keep their last plan".into(),
     };
-    let count = status.workers.len();
+    let workers = output::plural(status.workers.len() as u64, "worker");
     let plan = status.version.map(|version| format!(", plan {version}")).unwrap_or_default();
-    format!("{table}\n{count} workers, {leader}{plan}")
+    format!("{table}\n{workers}, {leader}{plan}")
 }
 
 #[cfg(test)]
@@ -108,7 +107,8 @@ mod tests {
         let (leader, version) = (Some("here".into()), Some(12));
         let mut status = ManagerAnswer { led: true, leader, version, workers: vec![worker] };
         let text = shown(&status);
-        for word in ["mailer", "emails", " 4 ", "0.2500", "manager here, plan 12"] {
+        assert!(text.starts_with("WORKER  QUEUE  TUBE    PLANNED  BUSY"), "{text}");
+        for word in ["mailer", "emails", " 4 ", "0.2500", "\n1 worker, manager here, plan 12"] {
             assert!(text.contains(word), "{word}\n{text}");
         }
         status.led = false;

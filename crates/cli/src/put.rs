@@ -163,7 +163,7 @@ async fn put_lines(
     let mut printing = args.json || !output::is_terminal();
     let mut hinted = false;
     while let Some(batch) = next_batch(&mut lines).await {
-        let stopped = || format!("stopped after {count} tasks");
+        let stopped = || format!("stopped after {}", output::plural(count as u64, "task"));
         let mut tasks = Vec::with_capacity(batch.len());
         for line in batch {
             let line = line.context("cannot read standard input").with_context(stopped)?;
@@ -181,7 +181,7 @@ async fn put_lines(
         printing = printing && print(args, &placed).is_ok();
     }
     drop(progress);
-    output::note(format!("put {count} tasks into {tube}"));
+    output::note(format!("put {} into {tube}", output::plural(count as u64, "task")));
     Ok(Exit::Ok)
 }
 

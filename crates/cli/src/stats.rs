@@ -18,7 +18,8 @@ use crate::{output, units};
 #[command(after_help = "\
 Examples:
   taskyard stats                   all tubes; OLDEST is how long the oldest task has been ready
-  taskyard stats mail --json       one tube as JSON
+  taskyard stats mail              one tube, and its calls since the server started
+  taskyard stats mail --json       the same as JSON
   taskyard stats --watch           every second, with rates, until Ctrl-C
   taskyard stats --watch=5s")]
 pub struct StatsArgs {

@@ -7,22 +7,15 @@ use unicode_width::UnicodeWidthStr;
 /// A header and rows of texts.
 pub struct Table {
     rows: Vec<Vec<String>>,
-    /// Whether lines are drawn between the rows.
-    ruled: bool,
     /// From which column on texts stand at the right.
     right_from: usize,
 }
 
 impl Table {
-    /// A table with this header, without lines.
+    /// A table with this header.
     pub fn new(header: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let header = header.into_iter().map(Into::into).collect();
-        Table { rows: vec![header], ruled: false, right_from: usize::MAX }
-    }
-
-    /// A table with this header and lines between the rows.
-    pub fn ruled(header: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        Table { ruled: true, ..Table::new(header) }
+        Table { rows: vec![header], right_from: usize::MAX }
     }
 
     /// Adds a row.
@@ -45,13 +38,11 @@ impl Table {
     }
 
     fn line(&self, row: &[String], widths: &[usize]) -> String {
-        let gap = if self.ruled { "   " } else { "  " };
         let cells = row.iter().zip(widths).enumerate().map(|(column, (text, width))| {
             let space = " ".repeat(width.saturating_sub(text.width()));
             if column < self.right_from { format!("{text}{space}") } else { space + text }
         });
-        let line = cells.collect::<Vec<_>>().join(gap);
-        if self.ruled { format!(" {line} ") } else { line.trim_end().to_owned() }
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     }
 }
 
@@ -59,18 +50,7 @@ impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let widths = self.widths();
         let lines: Vec<String> = self.rows.iter().map(|row| self.line(row, &widths)).collect();
-        if !self.ruled {
-            return f.write_str(&lines.join("\n"));
-        }
-        let rule = |with: &str| with.repeat(lines.first().map_or(0, |line| line.width()));
-        writeln!(f, "{}", rule("─"))?;
-        for (nth, line) in lines.iter().enumerate() {
-            writeln!(f, "{line}")?;
-            let last = nth + 1 == lines.len();
-            let below = rule(if nth == 0 && !last { "═" } else { "─" });
-            if last { f.write_str(&below)? } else { writeln!(f, "{below}")? }
-        }
-        Ok(())
+        f.write_str(&lines.join("\n"))
     }
 }
 
@@ -86,15 +66,5 @@ mod tests {
         assert_eq!(table.to_string(), "TUBE    N\n郵便局  7\na       12");
         table.align_right_from(1);
         assert_eq!(table.to_string(), "TUBE     N\n郵便局   7\na       12");
-    }
-
-    #[test]
-    fn lines_are_drawn_between_rows() {
-        let mut table = Table::ruled(["a", "b"]);
-        table.add_row(["1", "22"]);
-        table.add_row(["3", "4"]);
-        let lines =
-            ["────────", " a   b  ", "════════", " 1   22 ", "────────", " 3   4  ", "────────"];
-        assert_eq!(table.to_string(), lines.join("\n"));
     }
 }

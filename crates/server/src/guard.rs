@@ -160,7 +160,7 @@ impl AllowedHosts {
         Err(Refusal::new(
             Code::Forbidden,
             "the server does not answer to this Host; use 127.0.0.1 or localhost, set a token, or \
-             have the name allowed",
+             allow the name with --host-name",
         ))
     }
 

@@ -113,7 +113,7 @@ impl Server {
         self.token_is_password.then_some(ADMIN)
     }
 
-    /// The URL of the server from this machine, for the first screen of `serve`.
+    /// The URL of the server from this machine, for the start screen of `serve`.
     pub fn url(&self) -> String {
         let ip = match self.address.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

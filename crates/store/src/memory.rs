@@ -7,10 +7,8 @@ use taskyard_core::{Body, Command, Error, Machine, Timestamp};
 
 use crate::{BodyKey, Capabilities, Executed, Export, Exported, Import, Pending, Store, StoreTime};
 
-/// The capabilities of the memory store.
+/// The capabilities of `memory:` as the store of a process. No other process can reach its content, so it cannot be copied.
 pub const CAPABILITIES: Capabilities = Capabilities {
-    exports: true,
-    imports: true,
     semaphores: true,
     gates: true,
     wakes: "at once, by the server itself",
@@ -41,7 +39,8 @@ impl Store for MemoryStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        CAPABILITIES
+        // Within its own process its content can be read and written.
+        Capabilities { exports: true, imports: true, ..CAPABILITIES }
     }
 
     fn time(&self) -> Option<StoreTime> {

@@ -19,7 +19,7 @@ impl Transport for Print {
 // docs: begin main
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Client::connect("http://127.0.0.1:7070") uses the queues of a server instead.
+    // Client::connect("http://127.0.0.1:7070") uses the queues of a server instead; then remove client.close() below.
     let client = Client::open("memory:")?;
     let handlers = Handlers::default().on_emails(Mailer(Print));
     let worker = Worker::builder("mailer", client.queue().clone(), handlers).build()?;

@@ -70,8 +70,8 @@ struct PoolServeArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  taskyard pool gateway examples/asymptote.yaml --redis redis://db --http 10.0.0.5:7070 --token-file token
-  taskyard serve --pool examples/asymptote.yaml --pool-redis redis://db     beside a queue, in one process")]
+  taskyard pool gateway pool.yaml --redis redis://db --http 10.0.0.5:7070 --token-file token
+  taskyard serve --pool pool.yaml --pool-redis redis://db     beside a queue, in one process")]
 struct GatewayArgs {
     #[command(flatten)]
     serve: ListenArgs,

@@ -48,10 +48,10 @@ pub struct SchedulerArgs {
 #[command(after_help = "\
 Examples:
   taskyard pool backend examples/asymptote.yaml --redis redis://db --listen 10.0.0.7:7071
-  taskyard pool backend pool.yaml --redis redis://db --listen 0.0.0.0:7071 --advertise box7.example:7071 \\
-    --tls-cert box7.crt --tls-key box7.key                    gateways then need --backend-ca
+  taskyard pool backend pool.yaml --redis redis://db --listen 0.0.0.0:7071 \\
+    --advertise box7.example:7071 --tls-cert box7.crt --tls-key box7.key
 
-It runs up to `backends` programs at once. On SIGTERM they get the time of --grace to end.")]
+The second one accepts encrypted connections only: its gateways may use --backend-ca. It runs up to `backends` programs at once. On SIGTERM they get the time of --grace to end.")]
 pub struct BackendArgs {
     #[command(flatten)]
     part: PartArgs,

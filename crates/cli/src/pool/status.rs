@@ -8,7 +8,6 @@ use taskyard_wire::Exit;
 use crate::connect::{ConnectArgs, block_on};
 use crate::failure::UsageError;
 use crate::output;
-use crate::table::Table;
 
 /// The pool.
 #[derive(Debug, Args)]
@@ -48,8 +47,8 @@ pub fn run(args: &PoolStatusArgs) -> anyhow::Result<Exit> {
 /// The status as text.
 fn table_of(status: &Value) -> String {
     let head = ["class", "seconds", "running", "limit", "waiting", "started", "mean wait"];
-    let head = head.into_iter().chain(["lowered", "denied", "in time", "early", "late"]);
-    let mut table = Table::ruled(head);
+    let more = ["lowered", "denied", "in time", "early", "late"];
+    let mut table = output::table(&[&head[..], &more].concat());
     let classes = status["classes"].as_array().into_iter().flatten();
     let counts = status["counts"]["classes"].as_array().into_iter().flatten();
     for (class, counts) in classes.zip(counts) {
@@ -120,12 +119,17 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_default()
 }
 
+/// A number with its noun.
+fn counted(value: &Value, noun: &str) -> String {
+    output::plural(value.as_u64().unwrap_or_default(), noun)
+}
+
 fn summary(status: &Value) -> String {
     let counts = &status["counts"];
     let mut text = format!(
-        "{} backends, {} tasks running, {} waiting{}\n",
-        status["backends"],
-        status["running"],
+        "{}, {} running, {} waiting{}\n",
+        counted(&status["backends"], "backend"),
+        counted(&status["running"], "task"),
         status["queued"],
         match status["paused"] == true {
             true if status["in_redis"].is_null() => "; paused",
@@ -141,21 +145,25 @@ fn summary(status: &Value) -> String {
         counts["interactive_denied"],
     ));
     text.push_str(&format!(
-        "clients: {} tasks submitted, {} left the queue; lost runs: {} requeued, {} given up\n",
-        counts["arrived"], counts["left"], counts["requeued"], counts["lost"],
+        "clients: {} submitted, {} left the queue; lost runs: {} requeued, {} given up\n",
+        counted(&counts["arrived"], "task"),
+        counts["left"],
+        counts["requeued"],
+        counts["lost"],
     ));
     match status["estimates_met_share"].as_f64() {
         Some(share) => text.push_str(&format!(
-            "{:.1} % of {} tasks with an estimate started no later than their first estimate",
+            "{:.1} % of {} with an estimate started no later than their first estimate",
             share * 100.0,
-            counts["estimates_given"],
+            counted(&counts["estimates_given"], "task"),
         )),
         None => text.push_str("no task needed an estimate yet"),
     }
     if let Some(sandboxes) = status.get("sandboxes") {
         text.push_str(&format!(
-            "\nsandboxes: {} ready, {} tasks started in a ready one",
-            sandboxes["ready"], sandboxes["used"]
+            "\nsandboxes: {} ready, {} started in a ready one",
+            sandboxes["ready"],
+            counted(&sandboxes["used"], "task")
         ));
     }
     for gap in status["not_isolated"].as_array().into_iter().flatten() {

@@ -47,7 +47,7 @@ pub fn list(args: &SemaphoreListArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Ok);
     }
     let mut table =
-        output::table(&["semaphore", "active", "acquired", "revoking", "waiting", "events"]);
+        output::table(&["semaphore", "active", "granted", "revoking", "waiting", "events"]);
     for info in &infos {
         table.add_row([
             output::printable(info.key.as_str()),
@@ -95,7 +95,7 @@ pub fn print(info: &SemaphoreInfo, json: bool) -> anyhow::Result<()> {
         ("semaphore", output::printable(info.key.as_str())),
         ("active", options.active.to_string()),
         ("try-release", options.tail().to_string()),
-        ("acquired", info.acquired.to_string()),
+        ("granted", info.acquired.to_string()),
         ("revoking", info.revoking.to_string()),
         ("waiting", info.waiting.to_string()),
         ("delayed", info.delayed.to_string()),

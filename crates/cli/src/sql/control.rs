@@ -27,8 +27,8 @@ pub async fn run(admin: &mut TaskAdmin, one: &TaskArgs) -> anyhow::Result<Exit> 
 /// Stops a task.
 pub async fn stop(admin: &mut TaskAdmin, one: &TaskArgs) -> anyhow::Result<Exit> {
     let selector = one.selector();
-    let Some(id) = admin.find(&selector).await? else { return Ok(missing(&selector)) };
-    let (outcome, words) = match admin.stop(id).await? {
+    let Some((id, outcome)) = admin.stop(&selector).await? else { return Ok(missing(&selector)) };
+    let (outcome, words) = match outcome {
         AdminOutcome::Done | AdminOutcome::Copied(_) => {
             ("stopped", format!("task {id} is stopped"))
         }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::json;
 use taskyard_sql::config::TableConfig;
-use taskyard_sql::task_admin::utc_text;
+use taskyard_sql::task_admin::{TaskAdminError, utc_text};
 use taskyard_sql::{Config, Conninfo, Source, TaskAdmin, TaskSelector};
 use taskyard_wire::Exit;
 
@@ -34,18 +34,17 @@ pub async fn check(
             .into());
         }
     };
-    for warning in &config.warnings {
-        note(warning);
-    }
-    let mut grants = Vec::new();
+    let mut checks = Vec::new();
     for row in &config.rows {
-        grants.push(match database {
-            Some(database) => missing_grants(row, database).await,
-            None => Vec::new(),
+        checks.push(match database {
+            Some(database) => check_table(row, database).await,
+            None => TableCheck::default(),
         });
     }
+    let found = checks.iter().any(|check| !check.grants.is_empty() || check.problem.is_some());
+    let exit = if found { Exit::Failure } else { Exit::Ok };
     if as_json {
-        output::json_lines(config.rows.iter().zip(&grants).map(|(row, grants)| {
+        output::json_lines(config.rows.iter().zip(&checks).map(|(row, check)| {
             json!({
                 "data": row.data,
                 "user": row.user,
@@ -55,21 +54,25 @@ pub async fn check(
                 "reset_seconds": row.reset.as_secs_f64(),
                 "run": row.run,
                 "keep_seconds": row.keep.map(|keep| keep.as_secs_f64()),
-                "missing_grants": grants,
+                "missing_grants": check.grants,
+                "problem": check.problem,
             })
         }))?;
-        return Ok(Exit::Ok);
+        return Ok(exit);
     }
     output::show(&rows_table(&config))?;
-    if grants.iter().any(|grants| !grants.is_empty()) {
+    if checks.iter().any(|check| !check.grants.is_empty()) {
         output::line("\nRoles with INSERT also need USAGE on the sequence of the table; run:")?;
     }
-    for (row, grants) in config.rows.iter().zip(grants) {
-        for grant in grants {
-            output::line(format!("  {}; -- in {}", printable(&grant), printable(&row.data)))?;
+    for (row, check) in config.rows.iter().zip(&checks) {
+        for grant in &check.grants {
+            output::line(format!("  {}; -- in {}", printable(grant), printable(&row.data)))?;
         }
     }
-    Ok(Exit::Ok)
+    for problem in checks.iter().filter_map(|check| check.problem.as_ref()) {
+        note(format!("taskyard: {}", printable(problem)));
+    }
+    Ok(exit)
 }
 
 fn rows_table(config: &Config) -> Table {
@@ -90,17 +93,32 @@ fn rows_table(config: &Config) -> Table {
     table
 }
 
-/// The GRANT statements that are missing for the table of a row. A table that cannot be checked is noted and has none.
-async fn missing_grants(row: &TableConfig, database: &Conninfo) -> Vec<String> {
+/// What was found in the database about the table of a row.
+#[derive(Default)]
+struct TableCheck {
+    /// The GRANT statements that are missing.
+    grants: Vec<String>,
+    /// Why the table cannot be checked.
+    problem: Option<String>,
+}
+
+/// Searches the GRANT statements that are missing for the table of a row.
+async fn check_table(row: &TableConfig, database: &Conninfo) -> TableCheck {
     let conninfo = row.settings(database).conninfo;
     let grants = async {
         let mut admin = TaskAdmin::open(&conninfo, row.names.clone()).await?;
         admin.missing_grants().await
     };
-    grants.await.unwrap_or_else(|error| {
-        note(format!("{} in {}: {error}", row.names.quoted(), row.data));
-        Vec::new()
-    })
+    match grants.await {
+        Ok(grants) => TableCheck { grants, problem: None },
+        Err(error @ TaskAdminError::Unreachable(_)) => {
+            TableCheck { problem: Some(error.to_string()), ..TableCheck::default() }
+        }
+        Err(error) => TableCheck {
+            problem: Some(format!("database '{}': {error}", row.data)),
+            ..TableCheck::default()
+        },
+    }
 }
 
 /// Shows the newest tasks.
@@ -144,7 +162,8 @@ pub async fn list(
     }
     output::show(&table)?;
     if let Some(limit) = leader.limit {
-        note(format!("limit reached: {limit} tasks running; the others wait"));
+        let running = output::plural(limit, "task");
+        note(format!("limit reached: {running} running; the others wait"));
     }
     Ok(Exit::Ok)
 }

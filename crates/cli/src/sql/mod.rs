@@ -96,7 +96,9 @@ enum SqlVerb {
     #[command(after_help = "Examples:
   taskyard sql check tasks.json
   taskyard sql check tasks.json --database postgres://db/shop
-  taskyard sql check --database postgres://db/shop")]
+  taskyard sql check --database postgres://db/shop
+
+The exit code is 1 if a right is missing or a table cannot be checked, and 2 if the file is invalid.")]
     Check {
         /// The configuration file; without it, the table public.task of the database is checked.
         file: Option<PathBuf>,
@@ -200,7 +202,7 @@ pub fn run(args: SqlArgs) -> anyhow::Result<Exit> {
         match &args.verb {
             None => schedule(&args).await,
             Some(SqlVerb::Check { file, json }) => {
-                let database = database.url.as_ref().map(|_| database.conninfo()).transpose()?;
+                let database = database.url().map(conninfo).transpose()?;
                 inspect::check(file.as_deref(), database.as_ref(), *json).await
             }
             Some(SqlVerb::List { table, state, count }) => {
@@ -232,11 +234,17 @@ pub fn run(args: SqlArgs) -> anyhow::Result<Exit> {
     })
 }
 
+/// The message where neither the option nor the variable names a database.
+const NO_DATABASE: &str = "no database given; set --database URL or TASKYARD_DATABASE";
+
 impl DatabaseArgs {
+    /// The URL; an empty one counts as absent.
+    fn url(&self) -> Option<&str> {
+        self.url.as_deref().filter(|url| !url.is_empty())
+    }
+
     fn conninfo(&self) -> anyhow::Result<Conninfo> {
-        let missing = "no database given; set --database URL or TASKYARD_DATABASE";
-        let url = self.url.as_deref().ok_or_else(|| UsageError(missing.into()))?;
-        conninfo(url)
+        conninfo(self.url().ok_or_else(|| UsageError(NO_DATABASE.into()))?)
     }
 
     async fn open_admin(&self, table: &TableArgs) -> anyhow::Result<TaskAdmin> {
@@ -246,6 +254,9 @@ impl DatabaseArgs {
 }
 
 fn conninfo(text: &str) -> anyhow::Result<Conninfo> {
+    if text.is_empty() {
+        return Err(UsageError(NO_DATABASE.into()).into());
+    }
     let read = Conninfo::parse(text).and_then(|mut conninfo| {
         let variable = |name: &str| std::env::var(name).ok();
         conninfo.fill(variable)?;
@@ -282,8 +293,7 @@ async fn schedule(args: &SqlArgs) -> anyhow::Result<Exit> {
         }
         (None, None) => Source::Inline(Config::single(&args.database.conninfo()?)),
     };
-    let database = args.database.url.as_deref().unwrap_or_default();
-    args.database.conninfo()?;
+    let database = args.database.url().unwrap_or_default();
     let (stop, again) = (StopSignals::new()?, StopSignals::new()?);
     let tasks = start(database, source, args.patience.into())?;
     let mut screen = format!("taskyard {}: running SQL tasks\n", env!("CARGO_PKG_VERSION"));

@@ -41,15 +41,19 @@ const INTERVAL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 A line for each tube: tasks by state, consumers that wait, puts, takes and acks a second over the
 last interval, and when time alone next changes something in it (a delay, a ttl, a lease that ends).
 
+Above them the sums of all tubes, and the median (p50) and the 99th percentile (p99) of how long
+tasks had been ready when they were taken (wait) and how long deliveries lasted (run), in the
+latest of the last ten seconds that has any.
+
 Keys:
-  q, Esc, Ctrl-C       quit
-  left, right, < and >  order by another column
-  r                    reverse the order
-  /                    show only tubes with this in their name; Enter keeps it, Esc removes it
+  q, Esc, Ctrl-C         quit
+  left, right, < and >   order by another column
+  r                      reverse the order
+  /                      show only tubes with this in their name; Enter keeps it, Esc removes it
   up, down, PgUp, PgDn, Home, End   scroll
 
-The view waits for an unreachable server. Where the output is no terminal, one table is printed, measured
-over one interval; an unreachable server is then an error.
+The view waits for an unreachable server. Where the output is no terminal, one table is printed,
+measured over one interval; an unreachable server is then an error.
 
 Examples:
   taskyard top                             live, until q
@@ -65,10 +69,10 @@ pub struct TopArgs {
     /// The column to order by.
     #[arg(long, value_name = "COLUMN", default_value = "tube")]
     sort: Column,
-    /// Turn the order round.
+    /// Reverse the order.
     #[arg(long)]
     reverse: bool,
-    /// Show only tubes with this in their name, in capitals or not.
+    /// Show only tubes whose name contains this text; upper and lower case are the same.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     filter: String,
     #[command(flatten)]

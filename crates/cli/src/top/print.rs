@@ -55,6 +55,7 @@ pub async fn table(mut source: Source, choice: &Choice) -> anyhow::Result<()> {
     let url = source.http.url();
     output::line(format!("{url} answered in {}", text::latency(report.latency)))?;
     output::line(text::totals(&report))?;
+    output::line(text::durations(&report))?;
     let rows = choice.of(&report);
     if rows.is_empty() {
         return Ok(());

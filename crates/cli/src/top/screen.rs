@@ -7,7 +7,7 @@ use super::text::{self, PAUSED, RATES};
 use super::view::View;
 
 /// Lines above and below the tubes.
-const HEADING: usize = 4;
+const HEADING: usize = 5;
 const FOOTER: usize = 1;
 
 /// The lines of a screen of this size. No size is too small.
@@ -18,6 +18,7 @@ pub fn draw(view: &mut View, width: usize, height: usize) -> Vec<Line> {
         Line::of("taskyard top  ", Style::default().bold()).and(&view.url, Style::default()),
         health(view),
         Line::plain(view.report.as_ref().map(text::totals).unwrap_or_default()),
+        Line::plain(view.report.as_ref().map(text::durations).unwrap_or_default()),
         rates(view, width),
     ];
     let mut tubes = tubes(view, width, page);
@@ -175,7 +176,7 @@ mod tests {
     use taskyard::HttpError;
 
     use super::super::keys::Key;
-    use super::super::sample::Observation;
+    use super::super::sample::{Durations, Observation, Percentiles};
     use super::super::view::Choice;
     use super::super::view::tests::{press, view};
     use super::*;
@@ -192,13 +193,14 @@ mod tests {
         let report = view.report.as_mut().unwrap();
         report.tubes[0].paused = true;
         report.tubes[1].next_wakeup = Some(report.time + 90.0);
-        let shown = screen(&mut view, 120, 8);
+        let shown = screen(&mut view, 120, 9);
         assert_eq!(
             shown,
             [
                 "taskyard top  http://127.0.0.1:7070",
                 "answered in 0.8 ms, queried every 1s",
                 "2 tubes: 31 ready, 0 taken, 0 delayed, 0 buried, 30 done; 4 waiting",
+                "wait p50 -, p99 -; run p50 -, p99 -",
                 "put/s 40       █                        take/s 20      █                        \
                  ack/s 20       █",
                 "TUBE▲         KIND         READY   TAKEN DELAYED  BURIED    DONE WAITING   PUT/S  \
@@ -214,10 +216,21 @@ mod tests {
 
     #[test]
     fn eighty_columns_are_enough_for_the_counts_and_the_rates() {
-        let shown = screen(&mut view(&["mail"]), 80, 7);
+        let shown = screen(&mut view(&["mail"]), 80, 8);
         let titles =
             "TUBE▲    READY   TAKEN DELAYED  BURIED    DONE WAITING   PUT/S  TAKE/S   ACK/S";
-        assert_eq!(shown[4], titles);
+        assert_eq!(shown[5], titles);
+    }
+
+    // The percentiles were at the end of the line of totals, which 80 columns cut.
+    #[test]
+    fn eighty_columns_are_enough_for_the_percentiles() {
+        let mut view = view(&["mail"]);
+        let total = &mut view.report.as_mut().unwrap().total;
+        let long = Some(Percentiles { p50: 0.5234, p99: 99.4 });
+        total.durations = Durations { wait: long, run: long };
+        let shown = screen(&mut view, 80, 8);
+        assert_eq!(shown[3], "wait p50 523 ms, p99 99.4 s; run p50 523 ms, p99 99.4 s");
     }
 
     #[test]
@@ -236,14 +249,14 @@ mod tests {
     fn a_long_name_is_cut_and_its_mark_is_not() {
         let mut view = view(&["a name that is rather long, as names sometimes are"]);
         view.report.as_mut().unwrap().tubes[0].paused = true;
-        let shown = screen(&mut view, 60, 7);
-        assert!(shown[5].starts_with("a name tha… (paused)   "), "{shown:?}");
+        let shown = screen(&mut view, 60, 8);
+        assert!(shown[6].starts_with("a name tha… (paused)   "), "{shown:?}");
     }
 
     #[test]
     fn names_with_control_characters_are_escaped() {
-        let shown = screen(&mut view(&["a\u{1b}[31mb\nc"]), 120, 7);
-        assert!(shown[5].starts_with(r"a\u{1b}[31mb\u{a}c "), "{shown:?}");
+        let shown = screen(&mut view(&["a\u{1b}[31mb\nc"]), 120, 8);
+        assert!(shown[6].starts_with(r"a\u{1b}[31mb\u{a}c "), "{shown:?}");
     }
 
     #[test]
@@ -254,46 +267,46 @@ mod tests {
             url: "http://x".into(),
             why,
         }));
-        let shown = screen(&mut view, 100, 7);
+        let shown = screen(&mut view, 100, 8);
         let status = "UNREACHABLE, retrying every 1s: connection refused";
         assert_eq!(shown[1], status);
-        assert!(shown[5].starts_with("mail"));
+        assert!(shown[6].starts_with("mail"));
         let mut first = View::new("http://x".into(), Duration::from_secs(1), Choice::default());
-        assert_eq!(screen(&mut first, 100, 7)[1], "connecting …");
+        assert_eq!(screen(&mut first, 100, 8)[1], "connecting …");
         first.overdue = Some(Duration::from_secs(3));
-        assert_eq!(screen(&mut first, 100, 7)[1], "no reply for 3 s");
+        assert_eq!(screen(&mut first, 100, 8)[1], "no reply for 3 s");
     }
 
     #[test]
     fn more_tubes_than_lines_are_scrolled() {
         let names: Vec<String> = (0..30).map(|nth| format!("tube-{nth:02}")).collect();
         let mut view = view(&names.iter().map(String::as_str).collect::<Vec<_>>());
-        screen(&mut view, 100, 10);
+        screen(&mut view, 100, 11);
         view.press(Key::PageDown);
-        let shown = screen(&mut view, 100, 10);
-        assert!(shown[5].starts_with("tube-04"), "{shown:?}");
-        assert!(shown[9].ends_with("from 5 of 30"), "{shown:?}");
+        let shown = screen(&mut view, 100, 11);
+        assert!(shown[6].starts_with("tube-04"), "{shown:?}");
+        assert!(shown[10].ends_with("from 5 of 30"), "{shown:?}");
     }
 
     #[test]
     fn the_filter_is_shown_while_it_is_typed_and_after() {
         let mut view = view(&["mail", "sms"]);
         press(&mut view, "/sm");
-        assert!(screen(&mut view, 100, 8)[7].starts_with("filter: sm_  Enter"));
+        assert!(screen(&mut view, 100, 9)[8].starts_with("filter: sm_  Enter"));
         press(&mut view, "x\n");
-        let shown = screen(&mut view, 100, 8);
-        assert_eq!(shown[5], "no tube name contains this text");
-        assert!(shown[7].starts_with("filter: smx  q quit"));
+        let shown = screen(&mut view, 100, 9);
+        assert_eq!(shown[6], "no tube name contains this text");
+        assert!(shown[8].starts_with("filter: smx  q quit"));
     }
 
     #[test]
     fn the_order_is_marked() {
         let mut view = view(&["mail", "sms"]);
         press(&mut view, ">>");
-        let shown = screen(&mut view, 120, 8);
-        assert!(shown[4].contains(" ▼READY ") && shown[5].starts_with("sms"), "{shown:?}");
+        let shown = screen(&mut view, 120, 9);
+        assert!(shown[5].contains(" ▼READY ") && shown[6].starts_with("sms"), "{shown:?}");
         press(&mut view, "r");
-        let shown = screen(&mut view, 120, 8);
-        assert!(shown[4].contains(" ▲READY ") && shown[5].starts_with("mail"), "{shown:?}");
+        let shown = screen(&mut view, 120, 9);
+        assert!(shown[5].contains(" ▲READY ") && shown[6].starts_with("mail"), "{shown:?}");
     }
 }

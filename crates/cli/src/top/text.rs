@@ -93,8 +93,7 @@ pub fn latency(seconds: f64) -> String {
 pub fn totals(report: &Report) -> String {
     let (total, tasks) = (&report.total, &report.total.tasks);
     let tubes = if total.tubes == 1 { "tube" } else { "tubes" };
-    let Durations { wait, run } = total.durations;
-    let counts = format!(
+    format!(
         "{} {tubes}: {} ready, {} taken, {} delayed, {} buried, {} done; {} waiting",
         total.tubes,
         count(tasks.ready),
@@ -103,14 +102,19 @@ pub fn totals(report: &Report) -> String {
         count(tasks.buried),
         count(tasks.done),
         count(total.consumers),
-    );
-    counts + &percentiles("wait", wait) + &percentiles("run", run)
+    )
 }
 
-/// Median and 99th percentile of a duration, if they are known.
+/// How long tasks of all tubes waited and ran, in one line that fits into 80 characters.
+pub fn durations(report: &Report) -> String {
+    let Durations { wait, run } = report.total.durations;
+    format!("{}; {}", percentiles("wait", wait), percentiles("run", run))
+}
+
+/// Median and 99th percentile of a duration; dashes while they are unknown.
 fn percentiles(name: &str, found: Option<Percentiles>) -> String {
-    let shown = |Percentiles { p50, p99 }| format!("; {name} p50 {} p99 {}", span(p50), span(p99));
-    found.map(shown).unwrap_or_default()
+    let shown = |Percentiles { p50, p99 }| format!("{name} p50 {}, p99 {}", span(p50), span(p99));
+    found.map_or_else(|| format!("{name} p50 -, p99 -"), shown)
 }
 
 /// A duration with two or three digits.

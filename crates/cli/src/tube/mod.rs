@@ -141,7 +141,10 @@ fn truncate(args: &TruncateArgs) -> anyhow::Result<Exit> {
         check_terminal("truncate removes every task of the tube")?;
         let tube = TubeName::new(&args.name.tube)?;
         let tasks = tasks_in(&args.name, &tube)?;
-        if !confirmed(&format!("remove all {tasks} tasks of {tube}, taken ones too?"))? {
+        if !confirmed(&format!(
+            "remove every task of {tube} ({}), taken ones too?",
+            output::plural(tasks, "task")
+        ))? {
             return Ok(Exit::Ok);
         }
     }
@@ -154,8 +157,9 @@ fn drop_tube(args: &TubeDropArgs) -> anyhow::Result<Exit> {
         let tube = TubeName::new(&args.name.tube)?;
         let tasks = tasks_in(&args.name, &tube)?;
         if tasks > 0 {
-            check_terminal(&format!("drop removes the {tasks} tasks of the tube with it"))?;
-            if !confirmed(&format!("remove {tube} with its {tasks} tasks?"))? {
+            let count = output::plural(tasks, "task");
+            check_terminal(&format!("drop removes the tube with {count}"))?;
+            if !confirmed(&format!("remove {tube} with {count}?"))? {
                 return Ok(Exit::Ok);
             }
         }

@@ -56,8 +56,8 @@ Examples:
   taskyard worker mail --exec ./send.sh --metrics 9100
   taskyard worker --contract queues.yaml -- ./send --fast")]
 pub struct WorkerArgs {
-    /// The tube.
-    #[arg(required_unless_present = "contract", conflicts_with = "contract")]
+    /// The tube; --contract replaces it.
+    #[arg(conflicts_with = "contract")]
     tube: Option<String>,
     /// The lease of a task, which the worker extends while it works on it.
     #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "60s")]
@@ -120,7 +120,11 @@ pub fn run(args: WorkerArgs) -> anyhow::Result<Exit> {
         return Err(UsageError("--run-max must be greater than 0".into()).into());
     }
     let run_max = settings.run_max_of(args.lease.into());
-    let tube = TubeName::new(args.tube.as_deref().unwrap_or_default())?;
+    let Some(tube) = args.tube.as_deref() else {
+        let missing = "no tube given; name one, as in taskyard worker mail, or use --contract FILE -- PROGRAM";
+        return Err(UsageError(missing.into()).into());
+    };
+    let tube = TubeName::new(tube)?;
     let http = args.connect.http()?;
     let metrics = Arc::new(Metrics::default().tube(tube.clone()));
     block_on(async {

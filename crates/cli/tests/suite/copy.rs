@@ -72,7 +72,7 @@ fn bad_urls_and_busy_folders_are_refused() {
     // A refused copy left an empty folder.
     assert!(!second.path().join("empty").exists(), "nothing was made");
     let told = run(&["copy", "--from", &from, "--to", &fresh, "--dry-run"]).good();
-    assert!(told.contains("would copy 40000 tasks in 1 tubes"), "{told}");
+    assert!(told.contains("would copy 40000 tasks in 1 tube,"), "{told}");
     assert!(!second.path().join("new").exists(), "nothing was made");
     let serving = Serving::folder(first.path(), &[]);
     copy(&from, &fresh).ends(10);
@@ -86,7 +86,7 @@ fn a_folder_is_served_after_a_copy() {
     let to = format!("sqlite:{}", second.path().display());
     let copied = run(&["copy", "--from", &from, "--to", &to]);
     assert!(copied.err.contains("40000 of 40000 tasks"), "{copied:?}");
-    assert!(copied.good().starts_with("copied 40000 tasks in 1 tubes, 0 semaphores"));
+    assert!(copied.good().starts_with("copied 40000 tasks in 1 tube, 0 semaphores"));
     let serving = Serving::folder(second.path(), &[]);
     let taken = serving.run(&["take", "mail", "--json"]).json();
     assert_eq!(taken[0]["id"], 0);

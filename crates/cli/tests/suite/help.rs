@@ -2,7 +2,7 @@
 
 use taskyard_store::OpenOptions;
 
-use crate::process::run;
+use crate::process::{TestServer, http_get, run};
 
 /// All commands.
 const VERBS: [&str; 23] = [
@@ -135,4 +135,23 @@ fn every_command_of_semaphores_is_documented() {
     for call in ["peek", "yield", "decline", "extend", "acknowledge"] {
         assert!(documented.contains(&call), "docs/semaphores.md lacks {call}");
     }
+}
+
+// The page about running a server listed only a part of the metrics.
+#[test]
+fn every_metric_is_documented() {
+    let page = include_str!("../../../../docs/operating.md");
+    let rows = page.lines().filter(|line| line.starts_with("| `taskyard_"));
+    let documented: Vec<&str> = rows.flat_map(|row| row.split('`')).collect();
+    let server = TestServer::new();
+    server.run(&["put", "mail", "x"]).good();
+    let metrics = http_get(&server.serving.url, "/metrics");
+    let families = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let mut families: Vec<&str> = families.filter_map(|line| line.split(' ').next()).collect();
+    assert!(families.contains(&"taskyard_tasks"), "{metrics}");
+    // Semaphores have rows only after the server has counted them, which happens every few seconds.
+    let source = include_str!("../../../server/src/metrics.rs");
+    families.extend(source.split('"').filter(|text| text.starts_with("taskyard_semaphore_")));
+    let missing: Vec<_> = families.iter().filter(|name| !documented.contains(name)).collect();
+    assert!(missing.is_empty(), "docs/operating.md lacks {missing:?}");
 }

@@ -1,6 +1,7 @@
 //! Tests of the binary `taskyard`.
 
 mod bench;
+mod cli_page;
 mod contract;
 mod copy;
 mod crash;

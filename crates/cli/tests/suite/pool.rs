@@ -105,7 +105,7 @@ fn metrics_and_status_show_each_class_and_the_accuracy_of_estimates() {
         assert!(get(&serving.url, "/healthz").contains(r#""pool":"ok""#));
         let shown = serving.run(&["pool", "status"]).good();
         assert!(shown.contains("1 of 1"), "{shown}");
-        assert!(shown.contains("100.0 % of 1 tasks with an estimate started no later"), "{shown}");
+        assert!(shown.contains("100.0 % of 1 task with an estimate started no later"), "{shown}");
     }
 }
 
@@ -171,7 +171,7 @@ fn a_pool_without_a_queue_runs_programs_and_shows_its_status() {
     let status = &serving.run(&["pool", "status", "--json"]).json()[0];
     assert_eq!((&status["backends"], &status["counts"]["arrived"]), (&1.into(), &1.into()));
     let shown = serving.run(&["pool", "status"]).good();
-    assert!(shown.contains("slow") && shown.contains("1 backends, 0 tasks running"), "{shown}");
+    assert!(shown.contains("slow") && shown.contains("1 backend, 0 tasks running"), "{shown}");
     serving.signal("TERM");
     assert!(serving.ended().0.success());
 }
@@ -216,7 +216,7 @@ fn sandboxes_are_ready_and_end_with_the_pool() {
         until("another one is ready", || status()["sandboxes"] == json!({ "ready": 1, "used": 1 }));
         until("it has two processes", || marked(temporary.path()) == 2);
         let shown = serving.run(&["pool", "status"]).good();
-        assert!(shown.contains("sandboxes: 1 ready, 1 tasks started in a ready one"), "{shown}");
+        assert!(shown.contains("sandboxes: 1 ready, 1 task started in a ready one"), "{shown}");
         let metrics = get(&serving.url, "/metrics");
         assert!(metrics.contains("\ntaskyard_pool_sandboxes_ready 1\n"), "{metrics}");
         assert!(metrics.contains("\ntaskyard_pool_sandboxes_used_total 1\n"), "{metrics}");

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
@@ -162,18 +163,18 @@ impl Serving {
         Serving::start(&mut command)
     }
 
-    /// Starts the server and reads its first screen.
+    /// Starts the server and reads its start screen.
     pub fn start(command: &mut Command) -> Self {
         let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
         let mut child = child.expect("the binary starts");
         let mut out = BufReader::new(child.stdout.take().expect("the output is piped"));
         let mut screen = String::new();
         while !screen.contains("Ctrl-C") {
-            let read = out.read_line(&mut screen).expect("the first screen is text");
+            let read = out.read_line(&mut screen).expect("the start screen is text");
             assert!(read > 0, "the server ended after {screen:?}");
         }
         let url = screen.split_whitespace().find(|word| word.starts_with("http://"));
-        let url = url.expect("the first screen shows the address").to_owned();
+        let url = url.expect("the start screen shows the address").to_owned();
         Serving { child, out, url, screen }
     }
 
@@ -230,4 +231,15 @@ impl TestServer {
     pub fn run(&self, args: &[&str]) -> Ran {
         self.serving.run(args)
     }
+}
+
+/// The complete HTTP response to a GET.
+pub fn http_get(url: &str, path: &str) -> String {
+    let address = url.trim_start_matches("http://");
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers with text");
+    answer
 }

@@ -45,7 +45,7 @@ fn a_semaphore_is_created_and_its_events_are_printed() {
     server.run(&["semaphore", "release", "yang", "99"]).ends(4);
     assert_eq!(server.run(&["semaphore", "release", "yang", "18"]).good(), "18 done\n");
     let list = server.run(&["semaphore", "list"]).good();
-    assert!(list.contains("yang       1       1         0         0        1"), "{list}");
+    assert!(list.contains("yang       1       1        0         0        1"), "{list}");
     assert_eq!(server.run(&["semaphore", "list", "--json"]).json()[0]["acquired"], 1);
     assert_eq!(server.run(&["semaphore", "drop", "yang", "--force"]).good(), "dropped yang\n");
     server.run(&["semaphore", "show", "yang"]).ends(4);

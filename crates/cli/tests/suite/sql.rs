@@ -1,14 +1,12 @@
 //! `taskyard sql`: the scheduler, its crash, and its subcommands.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use taskyard_sql::Conninfo;
 use taskyard_sql::connection::{Connection, Query, SessionOptions, connect};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::process::{Running, Serving, binary, run};
+use crate::process::{Running, Serving, binary, http_get, run};
 use taskyard_testkit::postgres::{Cluster, programs};
 
 /// A database for one test, and a connection to it.
@@ -176,28 +174,97 @@ fn the_limit_is_logged_and_listed() {
         assert!(!logged.is_empty(), "the scheduler ended");
         logged = scheduler.error_line();
     }
-    assert!(logged.contains("1 tasks running") && logged.contains("raise it"), "{logged}");
+    assert!(logged.contains("1 task running") && logged.contains("raise it"), "{logged}");
     let list = run(&["sql", "list", "--database", &database.url]).ends(0);
-    assert!(list.err.contains("limit reached: 1 tasks running; the others wait"), "{list:?}");
+    assert!(list.err.contains("limit reached: 1 task running; the others wait"), "{list:?}");
 }
 
 // INSERT alone fails on the sequence of a table of an earlier version, and no message named the missing GRANT.
 #[test]
 fn a_missing_grant_is_printed() {
     let Some(mut database) = Database::new() else { return };
-    let check = |database: &Database| database.sql(&["check"]);
+    let check = |database: &Database, args: &[&str]| {
+        run(&[&["sql", "check", "--database", &database.url], args].concat())
+    };
+    let absent = check(&database, &[]).ends(1);
+    let problem = "database 'postgres': table \"public\".\"task\" does not exist; start";
+    assert!(absent.err.contains(problem), "{absent:?}");
     database.get("CREATE ROLE \"the clerk\" LOGIN");
     database.get("CREATE TABLE task (id bigserial, input text)");
     database.get("GRANT INSERT ON task TO \"the clerk\"");
     let grant = "GRANT USAGE ON SEQUENCE public.task_id_seq TO \"the clerk\"";
-    let shown = check(&database);
+    let shown = check(&database, &[]).ends(1).out;
     assert!(shown.contains("also need USAGE on the sequence of the table; run:\n"), "{shown}");
     assert!(shown.contains(&format!("  {grant}; -- in postgres\n")), "{shown}");
-    let json = database.sql(&["check", "--json"]);
+    let json = check(&database, &["--json"]).ends(1).out;
     let json: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
     assert_eq!(json["missing_grants"], serde_json::json!([grant]));
     database.get(grant);
-    assert!(!check(&database).contains("GRANT"));
+    assert!(!check(&database, &[]).good().contains("GRANT"));
+}
+
+// The run that was looked up ended before it was stopped, and its next run stayed planned.
+#[test]
+fn the_next_run_is_stopped_if_the_running_one_ends_meanwhile() {
+    let Some(mut database) = Database::new() else { return };
+    let scheduler = database.scheduler();
+    database.until("to_regclass('task') IS NOT NULL");
+    scheduler.signal("TERM");
+    assert_eq!(scheduler.ended().exit, 0);
+    for (ended, selector) in [
+        ("UPDATE task SET state = 'DONE', stop = now() WHERE id = $", &["1"][..]),
+        ("DELETE FROM task WHERE id = $", &["--group", "reports"][..]),
+    ] {
+        database.get("TRUNCATE task RESTART IDENTITY");
+        database.get(
+            "INSERT INTO task (\"group\", repeat, input) VALUES ('reports', '1 hour', 'SELECT 1')",
+        );
+        database.get("BEGIN");
+        database.get(&ended.replace('$', "1"));
+        database.get(
+            "INSERT INTO task (\"group\", repeat, input, parent, chain, plan) \
+             VALUES ('reports', '1 hour', 'SELECT 1', 1, 1, now() + interval '1 hour')",
+        );
+        let stop = [&["sql", "stop", "--database", &database.url], selector].concat();
+        let stopping = Running::start(binary().args(stop));
+        // It has found the first run and waits for the transaction that ends it.
+        database.until("EXISTS (SELECT FROM pg_locks WHERE NOT granted)");
+        database.get("COMMIT");
+        let stopped = stopping.ended();
+        assert_eq!((stopped.exit, &*stopped.out), (0, "task 2 is stopped\n"), "{stopped:?}");
+        assert_eq!(database.get("SELECT state FROM task WHERE id = 2").as_deref(), Some("STOP"));
+    }
+}
+
+#[test]
+fn a_failed_connection_names_the_database_and_what_to_do() {
+    let Some(database) = Database::new() else { return };
+    let url = database.url.replacen("postgres@", "clerk@", 1);
+    let refused = run(&["sql", "list", "--database", &url]).ends(1);
+    assert!(refused.err.contains("cannot connect to database 'postgres' at "), "{refused:?}");
+    let advice = "as 'clerk': role \"clerk\" does not exist; an administrator can run: CREATE ROLE \"clerk\" LOGIN\n";
+    assert!(refused.err.ends_with(advice), "{refused:?}");
+    let mut scheduler = Running::start(binary().args(["sql", "--database", &url]));
+    let logged = scheduler.error_line();
+    assert_eq!(logged.matches("does not exist").count(), 1, "{logged}");
+    assert!(logged.contains("; an administrator can run: CREATE ROLE \"clerk\" LOGIN"), "{logged}");
+    scheduler.signal("TERM");
+    assert_eq!(scheduler.ended().exit, 0);
+}
+
+#[test]
+fn an_empty_database_variable_counts_as_absent() {
+    for args in [
+        &["sql", "list"][..],
+        &["sql", "check"],
+        &["sql"],
+        &["serve", "--store", "memory:", "--http", "127.0.0.1:0", "--iproto", "off", "--sql", "x"],
+    ] {
+        let output = binary().args(args).env("TASKYARD_DATABASE", "").output().expect("it runs");
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains("--database"), "{args:?}: {error}");
+    }
 }
 
 #[test]
@@ -234,26 +301,17 @@ fn run_in_zone(args: &[&str], zone: &str) -> String {
     String::from_utf8(output.stdout).expect("it is text")
 }
 
-/// The complete HTTP response to a GET.
-fn http_get(url: &str, path: &str) -> String {
-    let address = url.trim_start_matches("http://");
-    let mut stream = TcpStream::connect(address).expect("it listens");
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).expect("it reads");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("it answers with text");
-    answer
-}
-
 #[test]
 fn a_configuration_file_is_checked() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("tasks.json");
     let name = file.to_str().expect("a name");
-    std::fs::write(&file, "[{\"data\": \"shop\", \"sleep\": 100, \"colour\": 1}]")
-        .expect("written");
+    std::fs::write(&file, "[{\"data\": \"shop\", \"colour\": 1}]").expect("written");
+    let refused = run(&["sql", "check", name]).ends(2);
+    let expected = "row 1: unknown field `colour`, expected one of `data`, `user`, ";
+    assert!(refused.err.contains(expected), "{refused:?}");
+    std::fs::write(&file, "[{\"data\": \"shop\", \"sleep\": 100}]").expect("written");
     let checked = run(&["sql", "check", name]);
-    assert!(checked.err.contains("unknown key 'colour'"), "{checked:?}");
     let json = run(&["sql", "check", name, "--json"]).good();
     assert!(json.starts_with("{\"data\":\"shop\"") && json.contains("\"sleep_ms\":100"), "{json}");
     let out = checked.good();

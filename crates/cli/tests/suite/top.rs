@@ -142,14 +142,15 @@ fn without_a_terminal_one_table_is_printed() {
             out.lines().map(|line| line.split_whitespace().collect()).collect();
         assert!(out.starts_with(&server.serving.url), "{out}");
         assert_eq!(lines[1][..4], ["2", "tubes:", "2", "ready,"], "{out}");
-        assert_eq!(lines[3][..3], ["TUBE", "KIND", "READY"], "{out}");
-        assert_eq!(lines[4][..4], ["mail", "(paused)", "fifottl", "1"], "{out}");
+        assert_eq!(lines[2].join(" "), "wait p50 -, p99 -; run p50 -, p99 -", "{out}");
+        assert_eq!(lines[4][..3], ["TUBE", "KIND", "READY"], "{out}");
+        assert_eq!(lines[5][..4], ["mail", "(paused)", "fifottl", "1"], "{out}");
         assert_eq!(
-            lines[5][..11],
+            lines[6][..11],
             ["sms", "fifottl", "1", "0", "1", "0", "0", "0", "0", "0", "0"],
             "{out}"
         );
-        assert_ne!(lines[5][11], "-", "the delayed task wakes: {out}");
+        assert_ne!(lines[6][11], "-", "the delayed task wakes: {out}");
     }
     let out = server.run(&["top", "--interval", "100ms", "--filter", "SM"]).good();
     assert!(out.contains("sms") && !out.contains("mail"), "{out}");
@@ -226,7 +227,9 @@ fn another_program_at_the_address_is_detected() {
 #[test]
 fn the_help_lists_keys_and_examples() {
     let help = run(&["top", "--help"]).good();
-    for word in ["Examples:", "taskyard top --once", "Keys:", "[default: 1s]", "TASKYARD_URL"] {
+    for word in
+        ["Examples:", "taskyard top --once", "Keys:", "[default: 1s]", "TASKYARD_URL", "p50", "p99"]
+    {
         assert!(help.contains(word), "{word} is not in\n{help}");
     }
     assert!(run(&["--help"]).good().contains("\n  top "));

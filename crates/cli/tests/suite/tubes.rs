@@ -98,7 +98,10 @@ fn truncate_needs_a_confirmation() {
     let count = || server.run(&["stats", "mail", "--json"]).json()[0]["tasks"]["total"].clone();
     for (answer, left) in [("n", 1), ("", 1), ("y", 0)] {
         let said = on_terminal(&server, "tube truncate mail", answer);
-        assert!(said.contains("remove all 1 tasks of mail, taken ones too? [y/N]"), "{said}");
+        assert!(
+            said.contains("remove every task of mail (1 task), taken ones too? [y/N]"),
+            "{said}"
+        );
         assert_eq!(count(), left, "{answer:?}: {said}");
     }
     server.run(&["put", "mail", "x"]).good();
@@ -116,7 +119,7 @@ fn dropping_a_tube_with_tasks_needs_a_confirmation() {
     assert!(refused.err.contains("confirm with --yes"), "{}", refused.err);
     for (answer, is_kept) in [("n", true), ("", true), ("y", false)] {
         let said = on_terminal(&server, "tube drop mail", answer);
-        assert!(said.contains("remove mail with its 1 tasks? [y/N]"), "{said}");
+        assert!(said.contains("remove mail with 1 task? [y/N]"), "{said}");
         let shown = server.run(&["tube", "show", "mail"]);
         shown.ends(if is_kept { 0 } else { 4 });
     }

@@ -48,8 +48,6 @@ pub struct TableConfig {
 pub struct Config {
     /// One row for each table.
     pub rows: Vec<TableConfig>,
-    /// One warning for each unknown key.
-    pub warnings: Vec<String>,
 }
 
 /// Why a configuration cannot be used.
@@ -59,6 +57,7 @@ pub struct ConfigError(String);
 
 /// A row as it is written, before defaults are filled in.
 #[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
 struct RawTableConfig {
     data: Option<String>,
     user: Option<String>,
@@ -72,8 +71,6 @@ struct RawTableConfig {
     output_max: Option<u64>,
     password: Option<String>,
     passfile: Option<String>,
-    #[serde(flatten)]
-    unknown: serde_json::Map<String, serde_json::Value>,
 }
 
 impl Config {
@@ -87,10 +84,6 @@ impl Config {
             let wrong = |why: String| ConfigError(format!("row {}: {why}", index + 1));
             let written: RawTableConfig =
                 serde_json::from_value(value).map_err(|error| wrong(error.to_string()))?;
-            for name in written.unknown.keys() {
-                let warning = format!("row {}: unknown key '{name}' is ignored", index + 1);
-                config.warnings.push(warning);
-            }
             let row = written.resolved().map_err(wrong)?;
             if !config.rows.iter().any(|other| other.is_same(&row)) {
                 config.rows.push(row);
@@ -106,8 +99,7 @@ impl Config {
         let data = database.dbname.clone().unwrap_or_else(|| user.clone());
         let written =
             RawTableConfig { data: Some(data), user: Some(user), ..RawTableConfig::default() };
-        let rows = written.resolved().into_iter().collect();
-        Config { rows, warnings: Vec::new() }
+        Config { rows: written.resolved().into_iter().collect() }
     }
 }
 
@@ -280,12 +272,14 @@ mod tests {
             (r#"[{"reset": "soon"}]"#, "row 1: reset is 'soon'"),
             (r#"[{"keep": "-1 day"}]"#, "row 1: keep is '-1 day'"),
             (r#"[{"profile": "other"}]"#, "row 1: unknown variant"),
+            (
+                r#"[{}, {"tabel": "x"}]"#,
+                "row 2: unknown field `tabel`, expected one of `data`, `user`, `schema`, `table`, ",
+            ),
         ] {
             let error = Config::parse(text).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{text}: {error}");
         }
-        let config = Config::parse(r#"[{"tabel": "x"}]"#).unwrap();
-        assert_eq!(config.warnings, ["row 1: unknown key 'tabel' is ignored"]);
     }
 
     #[test]

@@ -332,7 +332,7 @@ mod tests {
     }
 
     fn ended(task: &Task, result: RunResult) -> TaskOutcome {
-        let rules = OutcomeRules { profile: Profile::Seed, zone: &Utc };
+        let rules = OutcomeRules { profile: Profile::PgTask, zone: &Utc };
         let stop = Timestamp::from_micros(10 * SECOND);
         rules.ended(task, RunTimes { pid: Some(7), start: Some(Timestamp::EPOCH), stop }, result)
     }
@@ -395,7 +395,7 @@ mod tests {
     #[test]
     fn an_unreachable_remote_is_tried_up_to_attempts_max() {
         // It was tried once, whatever attempts_max said.
-        let rules = OutcomeRules { profile: Profile::Seed, zone: &Utc };
+        let rules = OutcomeRules { profile: Profile::PgTask, zone: &Utc };
         let (stop, away) = (Timestamp::from_micros(10 * SECOND), SqlError::new("away"));
         let asked = Task { attempts_max: 2, remote: Some("host=h".into()), ..task() };
         let again = rules.unreachable(&asked, stop, &away);

@@ -49,8 +49,14 @@ async fn connect_as_admin(database: &Conninfo, row: &TableConfig) -> Result<Conn
         Ok(connection) => return Ok(connection),
         Err(error) => error,
     };
+    if let Some(statement) = error.missing_role(database) {
+        let advice = format!("an administrator can run: {statement}");
+        let own = database.user.as_ref().or(database.dbname.as_ref()) == Some(&row.user);
+        // The caller describes the error of the row's own user.
+        return Err(if own { advice } else { format!("{}; {advice}", error.described(database)) });
+    }
     if !matches!(&error, ConnectError::Refused(error) if error.code == "3D000") {
-        return Err(error.line());
+        return Err(error.described(database));
     }
     for name in MAINTENANCE_DATABASES {
         let other = Conninfo { dbname: Some(name.into()), ..database.clone() };

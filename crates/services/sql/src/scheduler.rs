@@ -169,10 +169,14 @@ impl Scheduler {
             Ok(connection) => connection,
             Err(error) if is_missing(&error) => {
                 let made = provision(&self.database, &self.row, &error).await;
-                made.map_err(|why| format!("{}: {why}", error.line()))?;
-                open(settings).await.map_err(|error| error.line())?
+                let described = error.described(&settings.conninfo);
+                made.map_err(|why| match why == described {
+                    true => why,
+                    false => format!("{described}; {why}"),
+                })?;
+                open(settings).await.map_err(|error| error.described(&settings.conninfo))?
             }
-            Err(error) => return Err(error.line()),
+            Err(error) => return Err(error.described(&settings.conninfo)),
         };
         let made = table::prepare(&mut connection, &settings.names, settings.profile).await;
         let table = made.map_err(|error| error.to_string())?;

@@ -186,9 +186,6 @@ impl ServiceState {
     }
 
     fn apply(&self, config: Config) {
-        for warning in &config.warnings {
-            tracing::warn!("{warning}");
-        }
         let (mut running, mut retired) = (lock(&self.running), lock(&self.retired));
         let is_configured = |row: &TableConfig| config.rows.iter().any(|new| new.is_same(row));
         for scheduler in running.extract_if(.., |scheduler| !is_configured(&scheduler.row)) {

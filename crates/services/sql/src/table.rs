@@ -20,9 +20,10 @@ pub const DELETED_MAX: usize = 1000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Profile {
-    /// A task that failed is DONE, with an error.
+    /// The states of pg_task: a task that failed is DONE, with an error.
     #[default]
-    Seed,
+    #[serde(rename = "pg_task", alias = "seed")]
+    PgTask,
     /// A task that failed is FAIL, one that expired is GONE.
     Extended,
 }
@@ -30,7 +31,7 @@ pub enum Profile {
 impl Profile {
     fn labels(self) -> &'static str {
         match self {
-            Profile::Seed => "ARRAY['PLAN', 'TAKE', 'WORK', 'DONE', 'STOP']",
+            Profile::PgTask => "ARRAY['PLAN', 'TAKE', 'WORK', 'DONE', 'STOP']",
             Profile::Extended => "ARRAY['PLAN', 'GONE', 'TAKE', 'WORK', 'DONE', 'FAIL', 'STOP']",
         }
     }

@@ -165,8 +165,13 @@ impl TaskAdmin {
     /// Connects and checks that the table exists.
     pub async fn open(conninfo: &Conninfo, names: TableName) -> Result<Self, TaskAdminError> {
         let connection = connect(conninfo, &SessionOptions::default()).await;
-        let mut connection =
-            connection.map_err(|error| TaskAdminError::Unreachable(error.line()))?;
+        let mut connection = connection.map_err(|error| {
+            let described = error.described(conninfo);
+            TaskAdminError::Unreachable(match error.missing_role(conninfo) {
+                Some(statement) => format!("{described}; an administrator can run: {statement}"),
+                None => described,
+            })
+        })?;
         let found =
             connection.query(Query::new("SELECT to_regclass($1)", [&names.quoted()])).await?;
         if found.first().and_then(|row| row.text(0)).is_none() {
@@ -220,34 +225,40 @@ impl TaskAdmin {
 
     /// The id of the running or planned task that is selected; `None` where there is none.
     pub async fn find(&mut self, which: &TaskSelector) -> Result<Option<i64>, TaskAdminError> {
+        Ok(self.find_run(which).await?.map(|run| run.id))
+    }
+
+    /// The running or planned task that is selected, and the first of its repetitions.
+    async fn find_run(&mut self, which: &TaskSelector) -> Result<Option<FoundRun>, TaskAdminError> {
         let table = self.names.quoted();
         let live = "t.state IN ('PLAN', 'TAKE', 'WORK')";
         match which {
             TaskSelector::Id(id) => {
                 let id = id.to_string();
                 let sql = format!(
-                    "SELECT t.id FROM {table} t WHERE t.id = $1::bigint OR t.chain = $1::bigint OR t.chain = \
+                    "SELECT t.id, coalesce(t.chain, t.id) FROM {table} t WHERE t.id = $1::bigint OR t.chain = $1::bigint OR t.chain = \
                      (SELECT f.chain FROM {table} f WHERE f.id = $1::bigint) \
                      ORDER BY t.id = $1::bigint AND {live} DESC, {live} DESC, t.id = $1::bigint DESC, t.id DESC LIMIT 1"
                 );
                 let rows = self.connection.query(Query::new(&sql, [&id])).await?;
-                Ok(rows.first().and_then(|row| row.parsed(0)))
+                Ok(rows.first().and_then(FoundRun::read))
             }
             TaskSelector::Group(group) => {
                 let sql = format!(
-                    "SELECT max(t.id), {live} FROM {table} t WHERE t.\"group\" = $1 \
+                    "SELECT max(t.id), coalesce(t.chain, t.id), {live} FROM {table} t WHERE t.\"group\" = $1 \
                      AND (t.repeat > '0 sec' OR t.cron IS NOT NULL) \
-                     GROUP BY coalesce(t.chain, t.id), 2 ORDER BY 2 DESC, 1 DESC LIMIT 6"
+                     GROUP BY 2, 3 ORDER BY 3 DESC, 1 DESC LIMIT 6"
                 );
                 let rows = self.connection.query(Query::new(&sql, [group])).await?;
-                let live = rows.first().is_some_and(|row| row.is_true(1));
-                let found = rows.iter().filter(|row| row.is_true(1) == live);
-                let found: Vec<i64> = found.filter_map(|row| row.parsed(0)).collect();
+                let live = rows.first().is_some_and(|row| row.is_true(2));
+                let found = rows.iter().filter(|row| row.is_true(2) == live);
+                let mut found: Vec<FoundRun> = found.filter_map(FoundRun::read).collect();
                 if live && found.len() > 1 {
-                    let ids = found.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
+                    let ids = found.iter().map(|run| run.id.to_string());
+                    let ids = ids.collect::<Vec<_>>().join(", ");
                     return Err(TaskAdminError::Several { group: group.clone(), ids });
                 }
-                Ok(found.first().copied())
+                Ok(found.drain(..).next())
             }
         }
     }
@@ -363,8 +374,27 @@ impl TaskAdmin {
         self.already_or_missing(&id).await
     }
 
-    /// Stops a task: a running one is cancelled, a planned one does not start.
-    pub async fn stop(&mut self, id: i64) -> Result<AdminOutcome, TaskAdminError> {
+    /// Stops the selected task and returns its id: a running one is cancelled, a planned one does not start. A repeating
+    /// task may end in between, which plans its next run: then that one is stopped.
+    pub async fn stop(
+        &mut self,
+        which: &TaskSelector,
+    ) -> Result<Option<(i64, AdminOutcome)>, TaskAdminError> {
+        let Some(mut run) = self.find_run(which).await? else { return Ok(None) };
+        loop {
+            let outcome = self.stop_run(run.id).await?;
+            if outcome == AdminOutcome::Done {
+                return Ok(Some((run.id, outcome)));
+            }
+            // The row that was selected may be deleted by now.
+            match self.find_run(&TaskSelector::Id(run.chain)).await? {
+                Some(next) if next.id != run.id => run = next,
+                _ => return Ok(Some((run.id, outcome))),
+            }
+        }
+    }
+
+    async fn stop_run(&mut self, id: i64) -> Result<AdminOutcome, TaskAdminError> {
         let (table, id) = (self.names.quoted(), id.to_string());
         let sql = format!(
             "UPDATE {table} SET state = 'STOP' WHERE id = $1::bigint AND state IN ('PLAN', 'TAKE', 'WORK') RETURNING id"
@@ -402,6 +432,19 @@ impl TaskAdmin {
         let tasks: Vec<Task> =
             rows.into_iter().filter_map(|mut row| Task::read(&mut row, false)).collect();
         Ok(planned_runs(&tasks, now, &zone, count))
+    }
+}
+
+/// A task that was found.
+struct FoundRun {
+    id: i64,
+    /// The first of its repetitions.
+    chain: i64,
+}
+
+impl FoundRun {
+    fn read(row: &Row) -> Option<Self> {
+        Some(FoundRun { id: row.parsed(0)?, chain: row.parsed(1)? })
     }
 }
 

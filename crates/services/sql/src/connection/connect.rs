@@ -16,6 +16,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 use super::{Connection, Incoming, SqlError, Stream, tls};
+use crate::table::identifier;
 use taskyard_postgres::passfile::{self, PassfileQuery};
 use taskyard_postgres::{Conninfo, SslMode};
 
@@ -45,6 +46,34 @@ impl ConnectError {
             ConnectError::PasswordUnused => "the server did not request a password".into(),
         }
     }
+
+    /// The error in one line, with the database, the server and the role of the connection string.
+    pub fn described(&self, conninfo: &Conninfo) -> String {
+        let addresses = conninfo.addresses().into_iter().map(|(host, port)| {
+            match (host.starts_with('/'), host.contains(':')) {
+                (true, _) => format!("{host}/.s.PGSQL.{port}"),
+                (false, true) => format!("[{host}]:{port}"),
+                (false, false) => format!("{host}:{port}"),
+            }
+        });
+        let addresses = addresses.collect::<Vec<_>>().join(", ");
+        let (user, dbname) = login(conninfo);
+        format!("cannot connect to database '{dbname}' at {addresses} as '{user}': {}", self.line())
+    }
+
+    /// The statement that creates the role of the connection string, if the role does not exist.
+    pub fn missing_role(&self, conninfo: &Conninfo) -> Option<String> {
+        let ConnectError::Refused(error) = self else { return None };
+        // 28000 also means that the role may not log in, or not from this machine.
+        let missing = error.code == "28000" && error.message.ends_with("does not exist");
+        missing.then(|| format!("CREATE ROLE {} LOGIN", identifier(login(conninfo).0)))
+    }
+}
+
+/// The role and the database that a connection string means.
+fn login(conninfo: &Conninfo) -> (&str, &str) {
+    let user = conninfo.user.as_deref().or(conninfo.dbname.as_deref()).unwrap_or("postgres");
+    (user, conninfo.dbname.as_deref().unwrap_or(user))
 }
 
 impl From<io::Error> for ConnectError {
@@ -177,8 +206,7 @@ async fn encrypt(
 
 impl Connection {
     fn start(&mut self, conninfo: &Conninfo, options: &SessionOptions) -> io::Result<()> {
-        let user = conninfo.user.as_deref().or(conninfo.dbname.as_deref()).unwrap_or("postgres");
-        let dbname = conninfo.dbname.as_deref().unwrap_or(user);
+        let (user, dbname) = login(conninfo);
         let mut settings = vec![("user", user), ("database", dbname), ("client_encoding", "UTF8")];
         settings.extend(conninfo.options.as_deref().map(|options| ("options", options)));
         settings.extend(options.settings.iter().map(|(name, value)| (&**name, &**value)));
@@ -191,7 +219,7 @@ impl Connection {
         address: &(String, u16),
         options: &SessionOptions,
     ) -> Result<(), ConnectError> {
-        let user = conninfo.user.as_deref().or(conninfo.dbname.as_deref()).unwrap_or("postgres");
+        let (user, _) = login(conninfo);
         let mut password_requested = false;
         loop {
             let answer = self.next_startup_message().await?;
@@ -271,12 +299,43 @@ fn password(
         return conninfo.password.clone();
     }
     let file = Path::new(conninfo.passfile.as_deref()?);
-    let user = conninfo.user.as_deref().or(conninfo.dbname.as_deref()).unwrap_or("postgres");
-    let dbname = conninfo.dbname.as_deref().unwrap_or(user);
+    let (user, dbname) = login(conninfo);
     let host = if address.0.starts_with('/') { "localhost" } else { &address.0 };
     let wanted = PassfileQuery { host, port: address.1, dbname, user };
     passfile::find(file, wanted).unwrap_or_else(|why| {
         tracing::warn!(file = %file.display(), "{why}");
         None
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_the_database_the_server_and_the_role() {
+        let error = ConnectError::Unreachable("timeout expired".into());
+        for (url, expected) in [
+            ("postgres://ann@db:5433/shop", "database 'shop' at db:5433 as 'ann'"),
+            ("postgres://db/shop", "database 'shop' at db:5432 as 'shop'"),
+            ("host=a,::1 user=ann", "database 'ann' at a:5432, [::1]:5432 as 'ann'"),
+            ("host=/tmp dbname=x", "database 'x' at /tmp/.s.PGSQL.5432 as 'x'"),
+        ] {
+            let described = error.described(&Conninfo::parse(url).unwrap());
+            assert_eq!(described, format!("cannot connect to {expected}: timeout expired"));
+        }
+    }
+
+    #[test]
+    fn only_a_missing_role_is_created() {
+        let conninfo = Conninfo::parse("postgres://an\"n@db/shop").unwrap();
+        let refused = |code: &str, message: &str| {
+            let error = SqlError { code: code.into(), ..SqlError::new(message) };
+            ConnectError::Refused(error).missing_role(&conninfo)
+        };
+        let statement = Some("CREATE ROLE \"an\"\"n\" LOGIN".to_owned());
+        assert_eq!(refused("28000", "role \"an\"n\" does not exist"), statement);
+        assert_eq!(refused("28000", "role \"an\"n\" is not permitted to log in"), None);
+        assert_eq!(refused("3D000", "database \"shop\" does not exist"), None);
+    }
 }

@@ -169,6 +169,7 @@ impl Leader {
                  set \"run\" or raise max_connections to run more"
             }
         };
-        tracing::warn!(table = self.table_name, "limit reached: {limit} tasks running; {hint}");
+        let tasks = if limit == 1 { "task" } else { "tasks" };
+        tracing::warn!(table = self.table_name, "limit reached: {limit} {tasks} running; {hint}");
     }
 }

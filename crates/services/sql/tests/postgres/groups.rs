@@ -217,7 +217,7 @@ fn a_claim_skips_groups_without_due_tasks() {
             panic!("no connection");
         };
         let names = TableName { schema: fixture.schema.clone(), table: "task".into() };
-        let table = prepare(&mut connection, &names, Profile::Seed).await.expect("it is there");
+        let table = prepare(&mut connection, &names, Profile::PgTask).await.expect("it is there");
         connection
             .run("SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off")
             .await
