@@ -71,6 +71,9 @@ struct RawTableConfig {
     output_max: Option<u64>,
     password: Option<String>,
     passfile: Option<String>,
+    /// A setting of pg_task that has no meaning here: its configurations are read unchanged.
+    #[serde(rename = "spi")]
+    _spi: Option<bool>,
 }
 
 impl Config {
@@ -273,7 +276,7 @@ mod tests {
             (r#"[{"keep": "-1 day"}]"#, "row 1: keep is '-1 day'"),
             (r#"[{"profile": "other"}]"#, "row 1: unknown variant"),
             (
-                r#"[{}, {"tabel": "x"}]"#,
+                r#"[{"spi": true}, {"tabel": "x"}]"#,
                 "row 2: unknown field `tabel`, expected one of `data`, `user`, `schema`, `table`, ",
             ),
         ] {
