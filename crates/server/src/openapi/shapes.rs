@@ -62,6 +62,8 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
         ("TaskActionRequest", "ids", batch.clone()),
         ("TaskActionRequest", "after", json!({ "pattern": "^[0-9]{1,15}$" })),
         ("TaskFilterRequest", "state", json!({ "pattern": STATES_PATTERN })),
+        ("TaskFilterRequest", "match", json!({ "minLength": 1 })),
+        ("TaskFilterRequest", "error", json!({ "minLength": 1 })),
         ("TaskFilterRequest", "attempts_min", json!({ "minimum": 1, "maximum": u32::MAX })),
         ("TakeRequest", "worker", key),
         ("ReleaseRequest", "tasks", batch.clone()),

@@ -1,6 +1,7 @@
 //! Actions on chosen tasks: kick, delete, bury, release, by ids or by the filter of a list.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
 use taskyard_core::limits::{BATCH_TASKS_MAX, LIST_TASKS_MAX};
 use taskyard_core::{
     Command, Error, Finish, FinishItem, Holder, Outcome, Result, Span, Task, TaskId, TubeName,
@@ -38,7 +39,7 @@ pub struct TaskActionRequest {
     )]
     pub ids: Option<Vec<u64>>,
     /// Conditions that the tasks meet, as for a page of tasks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "read_filter", skip_serializing_if = "Option::is_none")]
     pub filter: Option<TaskFilterRequest>,
     /// The `next` of the answer before, to continue with a filter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -108,6 +109,15 @@ pub struct TaskActionAnswer {
     /// The outcome of each of the `ids`, in their order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcomes: Option<Vec<OutcomeWord>>,
+}
+
+/// Reads a filter, which is an object: a list of values without names would also be read otherwise.
+fn read_filter<'de, D: Deserializer<'de>>(
+    from: D,
+) -> std::result::Result<Option<TaskFilterRequest>, D::Error> {
+    let fields = Option::<Map<String, Value>>::deserialize(from)?;
+    let filter = fields.map(|fields| serde_json::from_value(Value::Object(fields)));
+    filter.transpose().map_err(serde::de::Error::custom)
 }
 
 impl TaskAction {
@@ -305,6 +315,17 @@ mod tests {
             let filter = Some(filter);
             let request = TaskActionRequest { filter, ..TaskActionRequest::default() };
             assert!(request.check(TaskAction::Delete).is_err());
+        }
+    }
+
+    #[test]
+    fn a_filter_is_an_object() {
+        let read = |json: &str| serde_json::from_str::<TaskActionRequest>(json);
+        let filter =
+            read(r#"{"filter": {"state": "buried", "attempts_min": 2.0}}"#).unwrap().filter;
+        assert_eq!(filter.unwrap().attempts_min, Some(2));
+        for wrong in [r#"{"filter": [null]}"#, r#"{"filter": 1}"#, r#"{"filter": {"x": 1}}"#] {
+            assert!(read(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -72,7 +72,7 @@ impl SampleDatabase {
         let mut statement = db.prepare(sql).expect("the tasks");
         let tasks =
             statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)));
-        let tasks: Vec<(i64, Vec<u8>, Option<f64>, Option<Vec<u8>>)> =
+        let tasks: Vec<TaskRow> =
             tasks.expect("the tasks").collect::<Result<_, _>>().expect("they can be read");
         for (key, data, own, failures) in &tasks {
             let (_, id) = codec::split_key(*key);
@@ -102,6 +102,9 @@ const LEAF: u8 = cells::LEAF;
 fn fast_folder() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder")
 }
+
+/// Key, payload, semaphore priority and failures of a stored task.
+type TaskRow = (i64, Vec<u8>, Option<f64>, Option<Vec<u8>>);
 
 /// Returns the same task for the same id: most are short, some have many overflow pages, with all lengths at
 /// which SQLite needs one page more.
