@@ -34,7 +34,7 @@ const BUDGETS: &[Budget] = &[
 ];
 
 /// A step over its budget is marked; one over this many times its budget fails. Shared machines are often half as fast.
-const TOLERANCE: u64 = 2;
+const TOLERANCE: u64 = 3;
 
 /// The steps that were run.
 #[derive(Default)]

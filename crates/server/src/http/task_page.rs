@@ -16,8 +16,10 @@ use crate::app::{App, unexpected_reply};
 
 /// Maximum number of tasks that one request compares with a filter.
 const SCANNED_MAX: u64 = 5_000;
-/// Maximum number of tasks that are read with one command: their payloads are in memory at the same time.
-pub(super) const PEEKED_MAX: usize = 100;
+/// How many tasks are read with the first command: their payloads are in memory at the same time.
+const PEEKED_FIRST: usize = 100;
+/// Twice as many tasks are read with the next command while their payloads have at most this many bytes.
+const PEEKED_BYTES: usize = 64 << 10;
 
 /// Reads a page.
 pub(super) async fn read(
@@ -44,6 +46,8 @@ pub(super) struct Scan {
     listed: VecDeque<ListedTask>,
     /// Whether no task follows those that are listed.
     is_last: bool,
+    /// How many tasks are read with the next command.
+    together: usize,
     /// Where the next search begins; `None` if no task follows.
     pub next: Option<String>,
     /// How many tasks were compared.
@@ -53,7 +57,8 @@ pub(super) struct Scan {
 impl Scan {
     pub fn new(list: List, filter: TaskFilter) -> Self {
         let (left, listed) = (list.limit, VecDeque::new());
-        Scan { list, filter, left, listed, is_last: false, next: None, scanned: 0 }
+        let (is_last, together) = (false, PEEKED_FIRST);
+        Scan { list, filter, left, listed, is_last, together, next: None, scanned: 0 }
     }
 
     /// The tasks that the next part of the list has, perhaps none; `None` at the end of the search.
@@ -68,9 +73,16 @@ impl Scan {
             }
             self.list_more(app).await?;
         }
-        let part = self.listed.len().min(PEEKED_MAX);
+        let part = self.listed.len().min(self.together);
         let ids: Vec<TaskId> = self.listed.iter().take(part).map(|place| place.id).collect();
-        let mut tasks = peek(app, &self.list.tube, &ids).await?.into_iter().peekable();
+        let tasks = peek(app, &self.list.tube, &ids).await?;
+        let sizes = tasks.iter().filter_map(|task| Some(task.body.as_ref()?.bytes() as usize));
+        if sizes.sum::<usize>() <= PEEKED_BYTES {
+            self.together = (2 * self.together).min(LIST_TASKS_MAX);
+        } else {
+            self.together = PEEKED_FIRST;
+        }
+        let mut tasks = tasks.into_iter().peekable();
         let mut found = Vec::new();
         for _ in 0..part {
             if self.left == 0 {
@@ -134,7 +146,7 @@ pub(super) async fn count_existing(
     ids: &[TaskId],
 ) -> Result<u64, Refusal> {
     let mut count = 0;
-    for part in ids.chunks(PEEKED_MAX) {
+    for part in ids.chunks(PEEKED_FIRST) {
         count += peek(app, tube, part).await?.len() as u64;
     }
     Ok(count)

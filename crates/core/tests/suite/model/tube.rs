@@ -164,7 +164,8 @@ impl ModelTube {
             Finish::Fail(fail) => fail.then == AfterFailure::Bury,
             _ => false,
         };
-        if !(buries && item.holder == Holder::Any) && !entry.is_held(now, item.holder, alive) {
+        let is_unowned_bury = buries && item.holder == Holder::Any;
+        if !is_unowned_bury && !entry.is_held(now, item.holder, alive) {
             return Outcome::Stale;
         }
         match &item.finish {
