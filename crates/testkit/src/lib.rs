@@ -6,6 +6,7 @@
 pub mod calls;
 pub mod chromium;
 pub mod lossy_proxy;
+mod ports;
 pub mod postgres;
 pub mod redis;
 #[cfg(feature = "server")]
@@ -20,6 +21,8 @@ use taskyard_core::TubeName;
 use taskyard_store::remote::{Backend, Clock, RemoteStore};
 
 use lossy_proxy::LossyProxy;
+
+pub use ports::free_port;
 
 /// A database that several servers can share, with the fixture that starts it.
 pub trait SharedDatabase: 'static {

@@ -1,13 +1,14 @@
 //! A Redis server of our own, in a temporary folder on a free port, gone with the test process.
 
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tempfile::{Builder, TempDir};
+
+use crate::ports::free_port;
 
 /// The default program, unless `TASKYARD_REDIS` is set.
 const USUAL: &str = "/usr/bin/redis-server";
@@ -305,10 +306,4 @@ fn folder() -> TempDir {
     builder.prefix("taskyard-redis-");
     let made = if memory.is_dir() { builder.tempdir_in(memory) } else { builder.tempdir() };
     made.expect("a temporary folder can be made")
-}
-
-/// A free port.
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("it has an address").port()
 }

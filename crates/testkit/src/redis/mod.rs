@@ -5,3 +5,5 @@ mod instance;
 
 pub use fixture::*;
 pub use instance::*;
+
+pub use crate::ports::free_port;

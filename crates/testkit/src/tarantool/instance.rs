@@ -12,6 +12,8 @@ use std::thread;
 use taskyard_tarantool::{Address, Connection, Failure, LuaValue, decode_value};
 use tempfile::{Builder, TempDir};
 
+use crate::ports::free_port;
+
 /// The default program, unless `TASKYARD_TARANTOOL` is set.
 const USUAL: &str = "/usr/bin/tarantool";
 
@@ -294,10 +296,4 @@ fn folder() -> TempDir {
     builder.prefix("taskyard-tarantool-");
     let made = if memory.is_dir() { builder.tempdir_in(memory) } else { builder.tempdir() };
     made.expect("a temporary folder can be made")
-}
-
-/// A free port.
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("it has an address").port()
 }

@@ -1,7 +1,6 @@
 //! Encrypted connections, and passwords.
 
 use std::fs::{self, Permissions};
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -35,7 +34,7 @@ fn guarded() -> &'static Guarded {
         let folder = TempDir::new().expect("a temporary folder can be made");
         certificate(folder.path(), "localhost");
         certificate(folder.path(), "elsewhere");
-        let port = free_port();
+        let port = taskyard_testkit::free_port();
         let cluster = Cluster::with(programs().expect("it is there"), port, |data| {
             for name in ["localhost.crt", "localhost.key"] {
                 fs::copy(folder.path().join(name), data.join(name)).expect("it can be copied");
@@ -62,11 +61,6 @@ impl Guarded {
     fn root(&self, name: &str) -> String {
         format!("sslrootcert={}", self.folder.path().join(name).display())
     }
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("it has an address").port()
 }
 
 /// Creates a self-signed certificate for this name.
@@ -149,7 +143,7 @@ fn a_password_exchange_is_bound_to_the_certificate() {
 #[test]
 fn a_database_without_encryption_is_refused_if_it_is_required() {
     run(async {
-        let port = free_port();
+        let port = taskyard_testkit::free_port();
         let listening = |_: &Path| "listen_addresses = '127.0.0.1'\n".into();
         let cluster = Cluster::with(programs().expect("it is there"), port, listening);
         let url = |mode| format!("postgres://postgres@localhost:{port}/postgres?sslmode={mode}");
