@@ -7,8 +7,9 @@
 use libfuzzer_sys::fuzz_target;
 use taskyard_core::TubeName;
 use taskyard_wire::http::{
-    self, AckRequest, AlterRequest, CreateRequest, DeliveryAnswer, ErrorAnswer, FinishAnswer,
-    FinishRequest, PutRequest, ReleaseRequest, TakeRequest, TasksAnswer, TouchRequest, TubeAnswer,
+    self, AckRequest, AlterRequest, BuryRequest, CreateRequest, DeliveryAnswer, ErrorAnswer,
+    FailRequest, FinishAnswer, FinishRequest, PutRequest, ReleaseRequest, TakeRequest, TaskAction,
+    TaskActionAnswer, TaskActionRequest, TasksAnswer, TouchRequest, TubeAnswer,
 };
 
 /// Reads the body as this request and turns it into a command.
@@ -35,15 +36,26 @@ fuzz_target!(|body: &[u8]| {
         body, tube,
         PutRequest::into_command: PutRequest,
         TakeRequest::into_command: TakeRequest,
-        AckRequest::into_ack: AckRequest,
+        AckRequest::into_command: AckRequest,
+        BuryRequest::into_command: BuryRequest,
+        FailRequest::into_command: FailRequest,
         ReleaseRequest::into_command: ReleaseRequest,
         TouchRequest::into_command: TouchRequest,
         FinishRequest::into_command: FinishRequest,
         CreateRequest::into_command: CreateRequest,
         AlterRequest::into_command: AlterRequest,
     );
+    if let Ok(request) = http::parse::<TaskActionRequest>(body) {
+        for action in TaskAction::ALL {
+            if request.check(action).is_ok() {
+                let _ = request.query(action).filter();
+                let _ = request.command(action, tube.clone(), Vec::new());
+            }
+        }
+    }
     answer!(
         body,
+        TaskActionAnswer::into_outcomes: TaskActionAnswer,
         TasksAnswer::into_tasks: TasksAnswer,
         FinishAnswer::into_outcomes: FinishAnswer,
         DeliveryAnswer::into_task: DeliveryAnswer,
