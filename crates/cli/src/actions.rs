@@ -1,7 +1,5 @@
 //! `retry`, and `delete`, `bury` and `release` with a filter: actions on chosen tasks.
 
-use std::io::{self, IsTerminal};
-
 use clap::Args;
 use serde::Serialize;
 use taskyard_core::limits::LIST_TASKS_MAX;
@@ -215,19 +213,6 @@ pub fn by_filter(
         output::line(format!("{} {changed}", past(chosen.action)))?;
     }
     Ok(Exit::Ok)
-}
-
-/// Asks before tasks that a filter chooses are removed. Without a terminal `--yes` is needed.
-pub fn confirmed(tube: &str) -> anyhow::Result<bool> {
-    if !io::stdin().is_terminal() {
-        let why = "delete with a filter removes every task that matches and asks for confirmation; standard input \
-                   is no terminal, so confirm with --yes, or count them with --dry-run";
-        return Err(UsageError(why.into()).into());
-    }
-    eprint!("remove every task of {tube} that matches, taken ones too? [y/N] ");
-    let mut answer = String::new();
-    io::stdin().read_line(&mut answer)?;
-    Ok(["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()))
 }
 
 const fn past(action: TaskAction) -> &'static str {

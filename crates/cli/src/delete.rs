@@ -4,9 +4,9 @@ use clap::Args;
 use taskyard_wire::Exit;
 use taskyard_wire::http::{TaskAction, TaskActionRequest};
 
-use crate::actions::{self, ChosenAction, ChosenArgs};
+use crate::actions::{ChosenAction, ChosenArgs};
+use crate::confirm::{check_terminal, confirmed};
 use crate::connect::ConnectArgs;
-use crate::output;
 
 /// The arguments of `delete`.
 #[derive(Debug, Args)]
@@ -33,10 +33,12 @@ pub struct DeleteArgs {
 
 /// Removes tasks.
 pub fn run(args: DeleteArgs) -> anyhow::Result<Exit> {
-    let asks = args.chosen.uses_filter() && !args.chosen.is_dry_run() && !args.yes;
-    if asks && !actions::confirmed(&args.tube)? {
-        output::note("nothing was removed");
-        return Ok(Exit::Ok);
+    if args.chosen.uses_filter() && !args.chosen.is_dry_run() && !args.yes {
+        check_terminal("delete with a filter removes every task that matches")?;
+        let tube = &args.tube;
+        if !confirmed(&format!("remove every task of {tube} that matches, taken ones too?"))? {
+            return Ok(Exit::Ok);
+        }
     }
     let (action, request) = (TaskAction::Delete, TaskActionRequest::default());
     let (tube, json, connect) = (&args.tube, args.json, &args.connect);

@@ -30,6 +30,7 @@ mod top;
 mod tube;
 mod worker;
 
+mod confirm;
 mod connect;
 mod failure;
 mod internal_tubes;

@@ -5,10 +5,11 @@ use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use std::{env, fs, io, process};
+use std::{env, io, process};
 
 use anyhow::Context;
 use clap::Args;
+use taskyard::host_name;
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::{
     METRICS_TUBES_MAX, PAYLOAD_BYTES_DEFAULT, PAYLOAD_BYTES_MAX, SERIES_TUBES_MAX,
@@ -262,8 +263,7 @@ impl ServeArgs {
 
     /// Starts the manager, which makes plans once the first worker has reported.
     fn manager(&self, engine: &Engine) -> Arc<dyn Service> {
-        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let name = format!("{} on {}, process {}", self.http, host.trim(), process::id());
+        let name = format!("{} on {}, process {}", self.http, host_name(), process::id());
         Arc::new(ManagerService::start(engine.clone(), &name))
     }
 

@@ -51,7 +51,7 @@ pub use http::Http;
 pub use iproto::{Call, Iproto};
 pub use semaphore::{EventStream, Events, Semaphore, SemaphoreManager};
 pub use task::{Task, bytes_task, new_task};
-pub use worker_name::worker_name;
+pub use worker_name::{host_name, worker_name};
 
 pub use taskyard_core::command::TubeInfo;
 pub use taskyard_core::{

@@ -1,4 +1,4 @@
-//! The name under which this process takes tasks.
+//! The names of this machine, and of this process when it takes tasks.
 
 use std::fs;
 use std::sync::{Arc, LazyLock};
@@ -9,12 +9,16 @@ use taskyard_core::names::unfit_char;
 /// The default name of a worker: host, process id and program, such as `web1:4711:mailer`.
 pub fn worker_name() -> Arc<str> {
     static NAME: LazyLock<Arc<str>> = LazyLock::new(|| {
-        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let program = std::env::current_exe().ok();
         let program = program.as_deref().and_then(|path| path.file_name()?.to_str());
-        compose(host.trim(), std::process::id(), program.unwrap_or("unknown")).into()
+        compose(&host_name(), std::process::id(), program.unwrap_or("unknown")).into()
     });
     NAME.clone()
+}
+
+/// The name of this machine; empty if it is unknown.
+pub fn host_name() -> String {
+    fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
 }
 
 /// Joins the parts; what does not fit is cut off, and what no name may contain is replaced.

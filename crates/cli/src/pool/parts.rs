@@ -140,6 +140,5 @@ impl PartArgs {
 
 /// Host name and process id.
 fn process_name() -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    format!("{}:{}", host.trim(), std::process::id())
+    format!("{}:{}", taskyard::host_name(), std::process::id())
 }

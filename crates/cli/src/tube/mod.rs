@@ -3,15 +3,13 @@
 mod change;
 mod show;
 
-use std::io::{self, IsTerminal};
-
 use clap::{Args, Subcommand};
 use taskyard_core::{Command, Reply, TubeName};
 use taskyard_wire::Exit;
 use taskyard_wire::http::NothingAnswer;
 
+use crate::confirm::{check_terminal, confirmed};
 use crate::connect::{ServerArgs, unexpected_reply};
-use crate::failure::UsageError;
 use crate::output;
 
 use change::{AlterArgs, TubeCreateArgs};
@@ -174,29 +172,6 @@ fn tasks_in(args: &NameArgs, tube: &TubeName) -> anyhow::Result<u64> {
         return Err(unexpected_reply("tubes"));
     };
     Ok(tubes.iter().map(|tube| tube.stats.tasks.total()).sum())
-}
-
-/// Refuses to ask where no answer can be typed.
-fn check_terminal(what: &str) -> anyhow::Result<()> {
-    if io::stdin().is_terminal() {
-        return Ok(());
-    }
-    let why = format!(
-        "{what} and asks for confirmation; standard input is no terminal, so confirm with --yes"
-    );
-    Err(UsageError(why).into())
-}
-
-/// Asks on the terminal, and says so if nothing is to be done.
-fn confirmed(question: &str) -> anyhow::Result<bool> {
-    eprint!("{question} [y/N] ");
-    let mut answer = String::new();
-    io::stdin().read_line(&mut answer)?;
-    let yes = ["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str());
-    if !yes {
-        output::note("nothing was removed");
-    }
-    Ok(yes)
 }
 
 /// Sends a command whose reply is empty, and prints that it is done.

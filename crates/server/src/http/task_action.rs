@@ -20,52 +20,22 @@ pub(crate) fn routes() -> Vec<Route> {
     let delete = ("delete_tasks", "Remove chosen tasks in any state");
     let bury = ("bury_tasks", "Set chosen tasks aside until they are kicked");
     let release = ("release_tasks", "End the deliveries of chosen tasks");
-    let post = Method::POST;
     vec![
-        acts(Route::new(post.clone(), "/v1/tubes/{tube}/tasks/kick", kick, self::kick)),
-        acts(Route::new(post.clone(), "/v1/tubes/{tube}/tasks/delete", delete, self::delete)),
-        acts(Route::new(post.clone(), "/v1/tubes/{tube}/tasks/bury", bury, self::bury)),
-        acts(Route::new(post, "/v1/tubes/{tube}/tasks/release", release, self::release)),
+        route(TaskAction::Kick, "/v1/tubes/{tube}/tasks/kick", kick),
+        route(TaskAction::Delete, "/v1/tubes/{tube}/tasks/delete", delete),
+        route(TaskAction::Bury, "/v1/tubes/{tube}/tasks/bury", bury),
+        route(TaskAction::Release, "/v1/tubes/{tube}/tasks/release", release),
     ]
 }
 
-fn acts(route: Route) -> Route {
-    route
+fn route(action: TaskAction, path: &'static str, about: (&'static str, &'static str)) -> Route {
+    let handler = move |State(app): State<SharedApp>, tube: TubePath, request: Request| async move {
+        act(&app, tube.0, request.0, action).await
+    };
+    Route::new(Method::POST, path, about, handler)
         .request_body::<TaskActionRequest>()
         .responds::<TaskActionAnswer>("How many tasks matched and how many were changed")
         .uses_engine()
-}
-
-async fn kick(
-    app: State<SharedApp>,
-    tube: TubePath,
-    request: Request,
-) -> Result<Response, Refusal> {
-    act(&app, tube.0, request.0, TaskAction::Kick).await
-}
-
-async fn delete(
-    app: State<SharedApp>,
-    tube: TubePath,
-    request: Request,
-) -> Result<Response, Refusal> {
-    act(&app, tube.0, request.0, TaskAction::Delete).await
-}
-
-async fn bury(
-    app: State<SharedApp>,
-    tube: TubePath,
-    request: Request,
-) -> Result<Response, Refusal> {
-    act(&app, tube.0, request.0, TaskAction::Bury).await
-}
-
-async fn release(
-    app: State<SharedApp>,
-    tube: TubePath,
-    request: Request,
-) -> Result<Response, Refusal> {
-    act(&app, tube.0, request.0, TaskAction::Release).await
 }
 
 type Request = Json<TaskActionRequest>;
@@ -92,7 +62,7 @@ async fn act(
             changed += done(&change(app, command).await?);
         }
     }
-    let (next, scanned) = (scan.next, scan.scanned);
+    let (next, scanned) = (scan.cursor, scan.scanned);
     ok(&TaskActionAnswer { matched, changed, scanned, next, outcomes: None })
 }
 

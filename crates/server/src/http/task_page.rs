@@ -32,7 +32,7 @@ pub(super) async fn read(
     while let Some(found) = scan.next(app).await? {
         tasks.extend(found.iter().map(TaskPageAnswer::task));
     }
-    Ok(TaskPageAnswer { tasks, next: scan.next, scanned: scan.scanned })
+    Ok(TaskPageAnswer { tasks, next: scan.cursor, scanned: scan.scanned })
 }
 
 /// A search for the tasks of a list that meet a filter. It ends when it has found as many as the list may have, when no task
@@ -49,7 +49,7 @@ pub(super) struct Scan {
     /// How many tasks are read with the next command.
     together: usize,
     /// Where the next search begins; `None` if no task follows.
-    pub next: Option<String>,
+    pub cursor: Option<String>,
     /// How many tasks were compared.
     pub scanned: u64,
 }
@@ -58,7 +58,7 @@ impl Scan {
     pub fn new(list: List, filter: TaskFilter) -> Self {
         let (left, listed) = (list.limit, VecDeque::new());
         let (is_last, together) = (false, PEEKED_FIRST);
-        Scan { list, filter, left, listed, is_last, together, next: None, scanned: 0 }
+        Scan { list, filter, left, listed, is_last, together, cursor: None, scanned: 0 }
     }
 
     /// The tasks that the next part of the list has, perhaps none; `None` at the end of the search.
@@ -68,7 +68,7 @@ impl Scan {
                 return Ok(None);
             }
             if self.left == 0 || self.scanned >= SCANNED_MAX {
-                self.next = cursor(&self.list.order);
+                self.cursor = cursor(&self.list.order);
                 return Ok(None);
             }
             self.list_more(app).await?;
@@ -86,9 +86,6 @@ impl Scan {
         let mut found = Vec::new();
         for _ in 0..part {
             if self.left == 0 {
-                // The rest of the part belongs to the next search.
-                self.listed.clear();
-                self.is_last = false;
                 break;
             }
             let Some(place) = self.listed.pop_front() else { break };
@@ -102,6 +99,7 @@ impl Scan {
             }
         }
         if self.left == 0 && !self.listed.is_empty() {
+            // The rest belongs to the next search.
             self.listed.clear();
             self.is_last = false;
         }
