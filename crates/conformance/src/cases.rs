@@ -42,6 +42,13 @@ macro_rules! conformance_suite {
                 only_the_holder_can_fail, an_expired_lease_is_a_failure,
                 an_ended_session_is_a_failure, other_ends_store_nothing,
                 the_latest_failures_are_kept, long_texts_are_kept, a_bad_worker_name_is_refused;
+            done: a_done_task_is_kept, other_tubes_keep_nothing, a_plain_ack_has_no_result,
+                a_done_task_keeps_its_failures, done_tasks_are_removed_by_age,
+                done_tasks_are_removed_by_count, done_tasks_do_not_count,
+                a_done_task_is_never_delivered, a_done_task_can_be_deleted,
+                done_tasks_go_with_their_tube, retention_can_be_changed,
+                done_tasks_are_listed_among_others, retention_options_are_checked,
+                a_large_result_is_refused;
             touch: a_touch_extends_lease_ttl_and_ttr, a_touch_is_capped_at_forever,
                 a_touch_of_zero_changes_nothing, a_touch_counts_once, only_the_holder_can_touch,
                 an_expired_lease_is_stale_before_the_tick, kinds_without_times_refuse_a_touch,
@@ -89,7 +96,8 @@ macro_rules! conformance_suite {
                 taken_tasks_are_ready_again, lease_numbers_continue, ids_continue,
                 tubes_keep_their_options, removed_tasks_and_tubes_stay_removed,
                 counters_start_at_zero, sessions_end, temporary_tubes_are_empty,
-                time_passes_while_it_is_down, order_is_kept, failures_are_kept;
+                time_passes_while_it_is_down, order_is_kept, failures_are_kept,
+                done_tasks_are_kept;
             sessions: tasks_return_when_the_last_connection_leaves, connections_share_a_session,
                 an_unknown_session_cannot_be_joined, an_unknown_session_cannot_be_left,
                 tasks_of_other_holders_stay_taken, only_currently_held_tasks_return,

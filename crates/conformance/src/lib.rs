@@ -21,6 +21,7 @@ pub mod semaphores;
 pub mod ack;
 pub mod bury;
 pub mod delete;
+pub mod done;
 pub mod drop;
 pub mod fail;
 pub mod kick;

@@ -108,6 +108,8 @@ pub async fn tubes_keep_their_options<H: Harness>(queue: H) {
         delay: Some(secs(1)),
         pri: 4,
         attempts_max: Some(3),
+        keep_done: Some(secs(90)),
+        keep_done_max: 77,
         ttl_kills_taken: true,
         ..TubeOptions::new(Kind::LimFifoTtl)
     };
@@ -241,4 +243,25 @@ pub async fn failures_are_kept<H: Harness>(queue: H) {
     assert_eq!(before.failures.iter().flat_map(|failures| failures.iter()).count(), 3);
     let Some(queue) = restarted(queue).await else { return };
     assert_eq!(queue.peek_existing(&tube, id).await.failures, before.failures);
+}
+
+/// Done tasks are kept with their results, and removed when they are over age.
+pub async fn done_tasks_are_kept<H: Harness>(queue: H) {
+    let options = TubeOptions { keep_done: Some(secs(90)), ..TubeOptions::new(Kind::FifoTtl) };
+    let tube = queue.tube_with(options).await;
+    queue.put_texts(&tube, &["a", "b"]).await;
+    let failed = queue.take(&tube).await;
+    queue.finish_lease(&tube, &failed, Finish::fail("no route", Some(Span::ZERO))).await;
+    let taken = queue.take(&tube).await;
+    done(queue.finish_lease(&tube, &taken, Finish::ack_with(b"\xa2ok")).await);
+    let other = queue.take(&tube).await;
+    done(queue.ack(&tube, &other).await);
+    queue.delete(&tube, other.id).await;
+    let before = queue.peek_existing(&tube, taken.id).await;
+    let Some(queue) = restarted(queue).await else { return };
+    assert_eq!(queue.peek_existing(&tube, taken.id).await, before);
+    assert_eq!(queue.peek(&tube, other.id).await, None, "it was deleted");
+    assert!(queue.put(&tube, task("c")).await.0 >= 2, "ids continue");
+    queue.advance(secs(90));
+    assert_eq!(queue.peek(&tube, taken.id).await, None);
 }

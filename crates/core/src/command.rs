@@ -232,7 +232,7 @@ pub struct List {
 /// task still exists; so a task that exists during the whole listing is listed exactly once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListOrder {
-    /// Tasks in these states, by id.
+    /// Tasks in these states, by id. Done tasks are those that the tube keeps.
     Id {
         /// The states.
         states: StateSet,
@@ -281,8 +281,11 @@ pub enum Holder {
 /// How a delivery ends or continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// The task is done: remove it.
+    /// The task is done: remove it, or keep it as done if its tube keeps done tasks.
     Ack,
+    /// The same with a result, which is kept with a done task; see [`Finish::ack_with`]. Boxed
+    /// because it is rare.
+    AckWithResult(Box<Body>),
     /// Release it.
     Release {
         /// Not ready before this time has passed; zero is ready at once.
@@ -437,6 +440,9 @@ impl Command {
     pub fn payload_bytes(&self) -> usize {
         match self {
             Command::Put { tasks, .. } => tasks.iter().map(|task| task.body.footprint()).sum(),
+            Command::Finish { items, .. } => {
+                items.iter().filter_map(|item| item.finish.result()).map(<[u8]>::len).sum()
+            }
             _ => 0,
         }
     }

@@ -1,5 +1,6 @@
 //! Records what a batch changed: enough to store the changes, and to undo them.
 
+use crate::done::DoneTask;
 use crate::machine::tubes::Tube;
 use crate::record::Change;
 use crate::semaphore::SemaphoreChanges;
@@ -16,6 +17,8 @@ use crate::tube::{TubeName, TubeOptions};
 pub(crate) enum Entry {
     /// A task, at its first change in the batch; `None` when it is new.
     Task { tube: u32, id: TaskId, before: Option<DetachedTask> },
+    /// A done task was removed that an earlier batch had added.
+    DoneRemoved { tube: u32, before: Box<DoneTask> },
     /// The statistics of a tube, at their first change in the batch.
     Stats { tube: u32, before: TubeStats },
     /// The options of a tube.

@@ -13,6 +13,7 @@ pub mod error;
 pub mod estimate;
 pub mod execute;
 pub mod failure;
+pub mod finished;
 pub mod lease;
 pub mod limits;
 pub mod machine;
@@ -35,6 +36,7 @@ pub mod tube;
 #[cfg(test)]
 extern crate self as taskyard_core;
 
+mod done;
 mod index;
 mod journal;
 mod order;
@@ -51,9 +53,12 @@ pub use error::{Error, Result};
 pub use estimate::Estimate;
 pub use execute::Execute;
 pub use failure::{Failure, Failures};
+pub use finished::{Finished, check_results};
 pub use journal::{Changes, TubeRecord};
 pub use lease::Lease;
-pub use machine::{Machine, check_tasks, no_semaphore, refuse_priorities, refuse_subqueues};
+pub use machine::{
+    Machine, check_keep_done, check_tasks, no_semaphore, refuse_priorities, refuse_subqueues,
+};
 pub use reason::Reason;
 pub use record::{Change, Record, StoredState};
 pub use semaphore::{

@@ -24,6 +24,12 @@ pub const LIST_TASKS_MAX: usize = 1_000;
 pub const WORKER_BYTES_MAX: usize = 128;
 /// Longest stored error of a failed delivery, in bytes.
 pub const ERROR_BYTES_MAX: usize = 1 << 10;
+/// Largest result of a done task, in bytes.
+pub const RESULT_BYTES_MAX: usize = 64 << 10;
+/// Default for the number of done tasks that a tube keeps.
+pub const KEEP_DONE_DEFAULT: u64 = 10_000;
+/// Largest number of done tasks that a tube can keep.
+pub const KEEP_DONE_MAX: u64 = 10_000_000;
 /// How many of its latest failures a task keeps.
 pub const FAILURES_MAX: usize = 5;
 /// Deepest nesting of a payload.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::failure::Failures;
+use crate::finished::Finished;
 use crate::semaphore::Priority;
 use crate::task::{Body, TaskId};
 use crate::time::{Span, Timestamp};
@@ -32,6 +33,8 @@ pub struct Record {
     pub semaphore_priority: Option<Priority>,
     /// Its latest failures.
     pub failures: Option<Failures>,
+    /// How it ended, if it is done.
+    pub finished: Option<Finished>,
     /// How large its body is, as [`Body::bytes`] counts.
     pub body_bytes: u32,
     /// Payload and meta; `None` when they are on disk only.
@@ -51,6 +54,8 @@ pub enum StoredState {
     Buried,
     /// Buried because its attempts are used up.
     DeadLetter,
+    /// Done, and kept.
+    Done,
 }
 
 /// The change of one task on disk.

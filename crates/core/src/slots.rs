@@ -148,6 +148,7 @@ impl Slot {
             subqueue,
             semaphore_priority,
             failures,
+            finished: None,
             body_bytes: self.body_bytes,
             body: self.body.clone(),
         };
@@ -171,6 +172,8 @@ impl Slot {
                 StoredState::Scheduled(due) => SlotState::Scheduled(due),
                 StoredState::Buried => SlotState::Buried { dead_letter: false },
                 StoredState::DeadLetter => SlotState::Buried { dead_letter: true },
+                // Done tasks have no slot; the callers keep them apart.
+                StoredState::Done => SlotState::Buried { dead_letter: false },
             },
             attempts: record.attempts,
             body_bytes: record.body_bytes,

@@ -15,23 +15,26 @@ pub enum State {
     Delayed,
     /// Set aside until it is kicked.
     Buried,
-    /// Removed. Seen only in replies.
+    /// Finished or removed. Listed only if its tube keeps done tasks.
     Done,
 }
 
-/// A set of states that a task can be in while it exists.
+/// A set of states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateSet(u8);
 
 impl StateSet {
     /// No state.
     pub const EMPTY: StateSet = StateSet(0);
-    /// The states in which a task exists, in the order in which sets are shown.
-    pub const STATES: [State; 4] = [State::Ready, State::Taken, State::Delayed, State::Buried];
-    /// All of them.
-    pub const ALL: StateSet = StateSet(0b1111);
+    /// All states, in the order in which sets are shown.
+    pub const STATES: [State; 5] =
+        [State::Ready, State::Taken, State::Delayed, State::Buried, State::Done];
+    /// All states but done.
+    pub const UNFINISHED: StateSet = StateSet(0b1111);
+    /// All states.
+    pub const ALL: StateSet = StateSet(0b1_1111);
 
-    /// The set with this state too; a state in which no task exists changes nothing.
+    /// The set with this state too.
     #[must_use]
     pub fn with(self, state: State) -> Self {
         StateSet(self.0 | StateSet::bit(state))
@@ -47,7 +50,7 @@ impl StateSet {
         StateSet::STATES.into_iter().filter(move |state| self.contains(*state))
     }
 
-    /// The set as a number: 1 ready, 2 taken, 4 delayed, 8 buried.
+    /// The set as a number: 1 ready, 2 taken, 4 delayed, 8 buried, 16 done.
     pub const fn bits(self) -> u8 {
         self.0
     }
@@ -63,7 +66,7 @@ impl StateSet {
             State::Taken => 2,
             State::Delayed => 4,
             State::Buried => 8,
-            State::Done => 0,
+            State::Done => 16,
         }
     }
 }
@@ -171,10 +174,11 @@ mod tests {
     #[test]
     fn a_set_has_the_states_that_were_added() {
         let set = StateSet::EMPTY.with(State::Buried).with(State::Ready).with(State::Done);
-        assert_eq!(set.iter().collect::<Vec<_>>(), [State::Ready, State::Buried]);
+        assert_eq!(set.iter().collect::<Vec<_>>(), [State::Ready, State::Buried, State::Done]);
         assert_eq!(StateSet::from_bits(set.bits()), Some(set));
-        assert_eq!(StateSet::from_bits(16), None);
+        assert_eq!(StateSet::from_bits(32), None);
         assert!(StateSet::STATES.iter().all(|state| StateSet::ALL.contains(*state)));
+        assert_eq!(StateSet::UNFINISHED.with(State::Done), StateSet::ALL);
     }
 
     #[test]

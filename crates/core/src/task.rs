@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::failure::Failures;
+use crate::finished::Finished;
 use crate::lease::Lease;
 use crate::reason::Reason;
 use crate::semaphore::Priority;
@@ -115,6 +116,9 @@ pub struct Task {
     pub worker: Option<Arc<str>>,
     /// Its latest failures. Only shown by a peek.
     pub failures: Option<Failures>,
+    /// How it ended, for a done task that its tube keeps. Only shown by a peek, and when such a task
+    /// is deleted.
+    pub finished: Option<Finished>,
     /// The number of the current delivery.
     pub lease: Option<Lease>,
     /// When the current delivery expires.

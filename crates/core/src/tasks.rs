@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::done::{DoneTask, DoneTasks};
 use crate::failure::{Failure, Failures};
 use crate::index::{CrossTubeIndex, Indexes};
 use crate::limits::OLDEST_LOOKED_MAX;
@@ -27,6 +28,7 @@ pub(crate) struct Tasks {
     priorities: HashMap<TaskId, Priority>,
     /// The latest failures of tasks that failed.
     failures: HashMap<TaskId, Failures>,
+    done: DoneTasks,
 }
 
 /// A task that is not in its tube: not yet, or no longer.
@@ -45,7 +47,30 @@ impl Tasks {
             indexes: Indexes::new(number, options),
             priorities: HashMap::new(),
             failures: HashMap::new(),
+            done: DoneTasks::default(),
         }
+    }
+
+    /// The done tasks that are kept.
+    pub fn done(&self) -> &DoneTasks {
+        &self.done
+    }
+
+    /// Keeps a done task.
+    pub fn insert_done(&mut self, done: Box<DoneTask>, shared: &mut CrossTubeIndex) {
+        shared.body_bytes += body_footprint(done.record.body.as_ref());
+        self.done.insert(done);
+    }
+
+    /// Removes a done task.
+    pub fn remove_done(
+        &mut self,
+        id: TaskId,
+        shared: &mut CrossTubeIndex,
+    ) -> Option<Box<DoneTask>> {
+        let done = self.done.remove(id)?;
+        shared.body_bytes -= body_footprint(done.record.body.as_ref());
+        Some(done)
     }
 
     /// The number of tasks by state; done ones are not counted here.
@@ -253,6 +278,7 @@ impl Tasks {
     /// Clears the batch marks of all slots.
     pub fn forget_notes(&mut self) {
         self.slots.iter_mut().for_each(|slot| slot.noted = 0);
+        self.done.forget_notes();
     }
 
     /// Puts a body into memory or removes it; the task is otherwise unchanged.
@@ -261,12 +287,24 @@ impl Tasks {
             shared.body_bytes -= footprint(slot);
             slot.body = body;
             shared.body_bytes += footprint(slot);
+        } else if let Some(done) = self.done.get_mut(id) {
+            shared.body_bytes -= body_footprint(done.record.body.as_ref());
+            done.record.body = body;
+            shared.body_bytes += body_footprint(done.record.body.as_ref());
         }
     }
 
     /// Removes these tasks from the index of all tubes, or adds them, when the whole tube is
     /// removed or restored.
     pub fn share(&self, number: u32, shared: &mut CrossTubeIndex, present: bool) {
+        for done in self.done.range(TaskId(0)..) {
+            let bytes = body_footprint(done.record.body.as_ref());
+            if present {
+                shared.body_bytes += bytes;
+            } else {
+                shared.body_bytes -= bytes;
+            }
+        }
         for slot in self.slots.iter() {
             if present {
                 shared.body_bytes += footprint(slot);
@@ -298,5 +336,9 @@ impl Tasks {
 }
 
 fn footprint(slot: &Slot) -> usize {
-    slot.body.as_ref().map_or(0, Body::footprint)
+    body_footprint(slot.body.as_ref())
+}
+
+fn body_footprint(body: Option<&Body>) -> usize {
+    body.map_or(0, Body::footprint)
 }

@@ -113,12 +113,13 @@ impl Record {
         self.created = self.created.moved(by);
         if by != 0 {
             self.failures = self.failures.as_ref().map(|failures| failures.moved(by));
+            self.finished = self.finished.as_ref().map(|finished| finished.moved(by));
         }
         self.previous_start = self.previous_start.map(|moment| moment.moved(by));
         match &mut self.state {
             StoredState::Scheduled(_) => return,
             StoredState::Ready(moment) | StoredState::Delayed(moment) => *moment = moment.moved(by),
-            StoredState::Buried | StoredState::DeadLetter => {}
+            StoredState::Buried | StoredState::DeadLetter | StoredState::Done => {}
         }
         self.expires = self.expires.moved(by);
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::limits::TUBE_NAME_BYTES_MAX;
+use crate::limits::{KEEP_DONE_DEFAULT, TUBE_NAME_BYTES_MAX};
 use crate::semaphore::SemaphoreKey;
 use crate::time::Span;
 
@@ -133,6 +133,10 @@ pub struct TubeOptions {
     pub pri: u64,
     /// Bury a task instead of releasing it when this many deliveries have failed.
     pub attempts_max: Option<u32>,
+    /// Keep done tasks for this long; `None` removes them at once.
+    pub keep_done: Option<Span>,
+    /// Maximum number of done tasks to keep; up to an eighth more until they are removed.
+    pub keep_done_max: u64,
     /// Let the ttl end a delivery, as the original queue does.
     pub ttl_kills_taken: bool,
     /// No task is delivered while this is set.
@@ -156,6 +160,8 @@ impl TubeOptions {
             delay: None,
             pri: 0,
             attempts_max: None,
+            keep_done: None,
+            keep_done_max: KEEP_DONE_DEFAULT,
             ttl_kills_taken: false,
             paused: false,
             semaphore: None,
@@ -182,6 +188,10 @@ pub struct TubeChange {
     pub pri: Option<u64>,
     /// Deliveries before a task is buried.
     pub attempts_max: Option<Option<u32>>,
+    /// How long done tasks are kept.
+    pub keep_done: Option<Option<Span>>,
+    /// Maximum number of done tasks to keep.
+    pub keep_done_max: Option<u64>,
 }
 
 #[cfg(test)]

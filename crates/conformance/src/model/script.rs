@@ -259,7 +259,8 @@ impl TubeScript {
             _ => Holder::Any,
         };
         let finish = match self.rng.u8(0..10) {
-            0..3 => Finish::Ack,
+            0 => Finish::ack_with(b"\xa2ok"),
+            1..3 => Finish::Ack,
             3..5 => {
                 let delay = if self.rng.bool() { Span::ZERO } else { self.span(0..=10) };
                 Finish::Release { delay, counted: self.likely() }
@@ -346,6 +347,8 @@ impl TubeScript {
             delay: self.rarely(|script| script.span(0..=5)),
             pri: u64::from(self.one_in(4)) * 2,
             attempts_max: self.rarely(|script| script.rng.u32(1..4)),
+            keep_done: self.sometimes(|script| script.span(1..=40)),
+            keep_done_max: self.rng.u64(1..8),
             ttl_kills_taken: self.one_in(4),
             paused: self.one_in(20),
             semaphore: None,
@@ -363,6 +366,8 @@ impl TubeScript {
             delay: self.rarely(|script| script.rarely(|script| script.span(0..=5))),
             pri: self.rarely(|script| script.rng.u64(0..3)),
             attempts_max: self.rarely(|script| script.sometimes(|script| script.rng.u32(1..4))),
+            keep_done: self.rarely(|script| script.sometimes(|script| script.span(1..=40))),
+            keep_done_max: self.rarely(|script| script.rng.u64(1..8)),
         }
     }
 
@@ -383,7 +388,7 @@ impl TubeScript {
     fn list(&mut self, tube: TubeName) -> Command {
         let id = self.id(&tube);
         let order = if self.rng.bool() {
-            let states = StateSet::from_bits(self.rng.u8(1..16)).unwrap_or(StateSet::ALL);
+            let states = StateSet::from_bits(self.rng.u8(1..32)).unwrap_or(StateSet::ALL);
             ListOrder::Id { states, after: self.sometimes(|_| id) }
         } else {
             ListOrder::Queue { after: self.sometimes(|script| (script.rng.u64(0..4), id)) }

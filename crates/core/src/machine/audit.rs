@@ -62,6 +62,9 @@ impl Machine {
         let mut held = BTreeSet::new();
         let mut body_bytes = 0;
         for (number, tube) in self.tubes.iter() {
+            for done in tube.tasks.done().range(crate::task::TaskId(0)..) {
+                body_bytes += done.record.body.as_ref().map_or(0, Body::footprint);
+            }
             for slot in tube.tasks.parts().0.iter() {
                 body_bytes += slot.body.as_ref().map_or(0, Body::footprint);
                 let session = slot.delivery().and_then(|delivery| delivery.session);
@@ -79,12 +82,14 @@ impl Machine {
     fn audit_wakeups(&self) {
         let slots = self.tubes.iter().flat_map(|(_, tube)| tube.tasks.parts().0.iter());
         let ends: Vec<_> = self.sessions.values().filter_map(|session| session.ends).collect();
-        let deadlines = slots.map(deadline).chain(ends).filter(|at| *at != Timestamp::NEVER);
+        let dues = self.tubes.iter().filter_map(|(_, tube)| tube.done_due());
+        let deadlines = slots.map(deadline).chain(ends).chain(dues);
+        let deadlines = deadlines.filter(|at| *at != Timestamp::NEVER);
         let detached = self.needs_repair().then_some(Timestamp::EPOCH);
         let others = self.semaphores.next_wakeup().into_iter().chain(detached);
         assert_eq!(self.next_wakeup(), deadlines.chain(others).min());
         let wakeups = self.tubes.iter().filter_map(|(number, tube)| {
-            let deadlines = tube.tasks.parts().0.iter().map(deadline);
+            let deadlines = tube.tasks.parts().0.iter().map(deadline).chain(tube.done_due());
             let nearest = deadlines.filter(|at| *at != Timestamp::NEVER).min();
             assert_eq!(tube.wakeup, nearest);
             Some((nearest?, number))
@@ -114,6 +119,16 @@ impl Machine {
 }
 
 impl Tube {
+    /// When done tasks have to be removed, from a recount.
+    fn done_due(&self) -> Option<Timestamp> {
+        let done: Vec<_> = self.tasks.done().range(crate::task::TaskId(0)..).collect();
+        assert_eq!(done.len(), self.tasks.done().len());
+        let oldest = done.iter().map(|done| (done.at, done.record.id)).min()?;
+        assert_eq!(self.tasks.done().oldest(), Some(oldest));
+        assert!(done.iter().all(|done| self.tasks.get(done.record.id).is_none()));
+        self.tasks.done().due(&self.options)
+    }
+
     fn audit(&self, now: Timestamp) {
         let (slots, indexes) = self.tasks.parts();
         slots.audit();

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use crate::done::DoneTask;
 use crate::journal::{Changes, Entry, TubeRecord};
 use crate::limits::{TASK_ID_MAX, TUBE_NUMBERS_MAX};
-use crate::record::{Change, Record};
+use crate::record::{Change, Record, StoredState};
 use crate::semaphore::Semaphores;
 use crate::slots::Slot;
 use crate::stats::TubeStats;
@@ -58,13 +59,19 @@ impl Machine {
         changes.tubes =
             tubes.into_iter().map(|number| (number, self.tube_record(number))).collect();
         for (place, entry) in self.journal.entries.iter().enumerate() {
-            let Entry::Task { tube, id, before } = entry else { continue };
+            let (tube, change) = match entry {
+                Entry::Task { tube, id, before } => {
+                    (tube, self.change(*tube, *id, before.as_ref()))
+                }
+                Entry::DoneRemoved { tube, before } => {
+                    (tube, Some(Change::Remove(before.record.id)))
+                }
+                _ => continue,
+            };
             if !cleared.is_empty() && cleared.get(tube).is_some_and(|clear| place < *clear) {
                 continue;
             }
-            if let Some(change) = self.change(*tube, *id, before.as_ref()) {
-                changes.tasks.push((*tube, change));
-            }
+            changes.tasks.extend(change.map(|change| (*tube, change)));
         }
         changes
     }
@@ -73,7 +80,12 @@ impl Machine {
     fn change(&self, number: u32, id: TaskId, before: Option<&DetachedTask>) -> Option<Change> {
         let tube = self.tubes.get(number)?;
         let Some(after) = tube.tasks.get(id) else {
-            return Some(if before.is_some() { Change::Remove(id) } else { Change::Passed(id) });
+            return Some(match (tube.tasks.done().get(id), before) {
+                (None, Some(_)) => Change::Remove(id),
+                (None, None) => Change::Passed(id),
+                (Some(done), Some(_)) => Change::Update(done.record.clone()),
+                (Some(done), None) => Change::Insert(done.record.clone()),
+            });
         };
         let record = || tube.tasks.record(after, self.wall_ahead);
         match before {
@@ -109,6 +121,11 @@ impl Machine {
     fn undo_entry(&mut self, entry: Entry) {
         match entry {
             Entry::Task { tube, id, before } => self.undo_task(tube, id, before),
+            Entry::DoneRemoved { tube, before } => {
+                let Some(found) = self.tubes.get_mut(tube) else { return };
+                found.tasks.insert_done(before, &mut self.shared);
+                self.update_signals(tube);
+            }
             Entry::Stats { tube, before } => self.tube(tube).since_open = before,
             Entry::Options { tube, before } => {
                 let tube_before = self.tube(tube);
@@ -140,6 +157,7 @@ impl Machine {
     fn undo_task(&mut self, number: u32, id: TaskId, before: Option<DetachedTask>) {
         let Some(tube) = self.tubes.get_mut(number) else { return };
         tube.tasks.remove(id, &mut self.shared);
+        tube.tasks.remove_done(id, &mut self.shared);
         if let Some(detached) = before {
             tube.tasks.insert(detached, &mut self.shared);
         }
@@ -162,13 +180,22 @@ impl Machine {
     pub fn restore_task(&mut self, number: u32, record: Record) -> bool {
         let Some(tube) = self.tubes.get_mut(number) else { return false };
         let no_subqueue = tube.options.kind.has_subqueues() && record.subqueue.is_none();
-        if no_subqueue || record.id.0 > TASK_ID_MAX {
+        let is_done = record.state == StoredState::Done;
+        let contradicts = is_done != record.finished.is_some();
+        if no_subqueue || contradicts || record.id.0 > TASK_ID_MAX {
             return false;
         }
         tube.next_id = tube.next_id.max(record.id.0 + 1);
         self.latest_restored = self.latest_restored.max(Some(record.created));
         let earliest = self.earliest_restored.unwrap_or(record.created);
         self.earliest_restored = Some(earliest.min(record.created));
+        if is_done {
+            if let Some(done) = DoneTask::new(record, 0) {
+                tube.tasks.insert_done(done, &mut self.shared);
+            }
+            self.update_signals(number);
+            return true;
+        }
         let subqueue = record.subqueue.clone();
         let (semaphore_priority, failures) = (record.semaphore_priority, record.failures.clone());
         let slot = Slot::from_record(record, self.wall_ahead);
@@ -237,8 +264,11 @@ impl Machine {
 
     /// Whether the task exists and its body is not in memory.
     pub fn is_body_unloaded(&self, number: u32, id: TaskId) -> bool {
-        let slot = self.tubes.get(number).and_then(|tube| tube.tasks.get(id));
-        slot.is_some_and(|slot| slot.body.is_none())
+        let Some(tube) = self.tubes.get(number) else { return false };
+        match tube.tasks.get(id) {
+            Some(slot) => slot.body.is_none(),
+            None => tube.tasks.done().get(id).is_some_and(|done| done.record.body.is_none()),
+        }
     }
 
     /// The tasks to be taken next, as far as known, at most `window`.

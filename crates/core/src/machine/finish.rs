@@ -1,18 +1,20 @@
 //! Ends deliveries, and moves tasks by command.
 
 use crate::command::{AfterFailure, Finish, FinishItem, Holder, Outcome, Reply};
+use crate::done::DoneTask;
 use crate::error::{Error, Result};
 use crate::failure::{Failure, LEASE_EXPIRED, SESSION_ENDED};
+use crate::finished::check_results;
 use crate::journal::Entry;
 use crate::limits::BATCH_TASKS_MAX;
 use crate::slots::{Delivery, Slot, SlotState};
 use crate::state::{self, Event, State};
-use crate::task::TaskId;
+use crate::task::{Task, TaskId};
 use crate::time::{Span, Timestamp};
 use crate::tube::TubeName;
 
 use super::Machine;
-use super::view::view_done;
+use super::view::{view_done, view_kept};
 
 impl Machine {
     pub(super) fn finish(
@@ -24,6 +26,7 @@ impl Machine {
     ) -> Result<Reply> {
         let number = self.number(name)?;
         check_batch(items.len())?;
+        check_results(items)?;
         if show {
             self.tubes[number].check_shown(items.iter().map(|item| item.id))?;
         }
@@ -56,7 +59,9 @@ impl Machine {
             return Outcome::Stale;
         }
         match &item.finish {
-            Finish::Ack => return self.ack(number, item.id, show),
+            Finish::Ack | Finish::AckWithResult(_) => {
+                return self.ack(now, number, item.id, item.finish.result(), show);
+            }
             Finish::Release { delay, counted } => {
                 let delay = self.release_delay(number, *delay);
                 let how = ReleaseMode { delay, counted: *counted, ..ReleaseMode::RELEASE };
@@ -130,11 +135,49 @@ impl Machine {
         Ok(())
     }
 
-    fn ack(&mut self, number: u32, id: TaskId, show: bool) -> Outcome {
+    fn ack(
+        &mut self,
+        now: Timestamp,
+        number: u32,
+        id: TaskId,
+        result: Option<&[u8]>,
+        show: bool,
+    ) -> Outcome {
         debug_assert_eq!(state::next(Some(State::Taken), Event::Ack), Some(State::Done));
+        let tube = &self.tubes[number];
+        let done =
+            if tube.options.keep_done.is_some() { tube.done_record(now, id, result) } else { None };
         let outcome = self.remove(number, id, show);
-        self.tube(number).calls().ack += 1;
+        let batch = self.journal.batch;
+        let tube = self.tubes.get_mut(number).expect("the caller looked the tube up");
+        if let Some(done) = done.and_then(|record| DoneTask::new(record, batch)) {
+            tube.tasks.insert_done(done, &mut self.shared);
+        }
+        tube.calls().ack += 1;
         outcome
+    }
+
+    /// Removes a done task that is kept.
+    pub(super) fn remove_done(&mut self, number: u32, id: TaskId) {
+        let tube = self.tubes.get_mut(number).expect("the caller looked the tube up");
+        let Some(done) = tube.tasks.remove_done(id, &mut self.shared) else { return };
+        // One that this batch added has an entry as a task.
+        if done.noted != self.journal.batch {
+            self.journal.push(|| Entry::DoneRemoved { tube: number, before: done });
+        }
+    }
+
+    /// Removes a task by command.
+    fn delete_one(&mut self, now: Timestamp, number: u32, id: TaskId, show: bool) -> Outcome {
+        let tube = &self.tubes[number];
+        if let Some(done) = tube.tasks.done().kept(&tube.options, now, id) {
+            let view = || Box::new(Task { failures: None, ..view_kept(done) });
+            let shown = show.then(view);
+            self.note_stats(number);
+            self.remove_done(number, id);
+            return Outcome::Done(shown);
+        }
+        self.remove(number, id, show)
     }
 
     /// Removes a task permanently.
@@ -271,7 +314,7 @@ impl Machine {
         }
         let mut outcomes = Vec::with_capacity(ids.len());
         for id in ids {
-            let outcome = self.remove(number, *id, show);
+            let outcome = self.delete_one(now, number, *id, show);
             self.tube(number).calls().delete += u64::from(outcome != Outcome::Missing);
             outcomes.push(outcome);
         }

@@ -13,6 +13,7 @@ use crate::tasks::Tasks;
 use crate::time::Timestamp;
 
 use super::Machine;
+use super::tubes::Tube;
 
 /// How many ids are looked up one by one before all tasks are searched: ids are dense unless most
 /// tasks between old and new ones are finished.
@@ -44,7 +45,11 @@ impl Machine {
             ListOrder::Id { states, after } => {
                 let first = after.map_or(0, |id| id.0.saturating_add(1));
                 let page = Page { now, states, ids: first..tube.next_id, limit: list.limit };
-                page.by_id(&tube.tasks)
+                let mut tasks = page.by_id(&tube.tasks);
+                if states.contains(State::Done) {
+                    page.add_done(tube, &mut tasks);
+                }
+                tasks
             }
             ListOrder::Queue { after } => in_queue(&mut tube.tasks, now, after, list.limit),
         }))
@@ -61,10 +66,13 @@ struct Page {
 
 impl Page {
     fn by_id(&self, tasks: &Tasks) -> Vec<ListedTask> {
+        if self.states.iter().all(|state| state == State::Done) {
+            return Vec::new();
+        }
         let rare = StateSet::EMPTY.with(State::Taken).with(State::Buried);
         let counts = tasks.counts();
         let few = (counts.taken + counts.buried) * 8 < tasks.len() as u64;
-        if few && self.states.iter().all(|state| rare.contains(state)) {
+        if few && self.states.iter().all(|state| state == State::Done || rare.contains(state)) {
             return self.smallest(tasks.taken_and_buried().filter_map(|id| tasks.get(id)));
         }
         let mut page = Vec::new();
@@ -79,6 +87,15 @@ impl Page {
             page.extend(slot.map(listed));
         }
         page
+    }
+
+    /// Adds the done tasks to those of the page, which are in the order of ids.
+    fn add_done(&self, tube: &Tube, page: &mut Vec<ListedTask>) {
+        let done = tube.tasks.done().range(TaskId(self.ids.start)..);
+        let kept = done.filter(|done| tube.options.keeps(done.at, self.now)).take(self.limit);
+        page.extend(kept.map(|done| ListedTask { id: done.record.id, pri: done.record.pri }));
+        page.sort_unstable_by_key(|task| task.id);
+        page.truncate(self.limit);
     }
 
     /// The tasks of the page among these, which are in no order.

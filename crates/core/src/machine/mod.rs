@@ -38,6 +38,7 @@ use crate::tube::TubeName;
 pub use put::{check_tasks, no_semaphore, refuse_priorities, refuse_subqueues};
 use registry::Registry;
 use tubes::Tube;
+pub use tubes::check_keep_done;
 
 /// The rules of the queue: all tubes, tasks and sessions of one store, in memory.
 ///
@@ -197,7 +198,8 @@ impl Machine {
     /// After a tube changed: updates its wake-up and its signals for waiting commands.
     fn update_signals(&mut self, number: u32) {
         let Some(tube) = self.tubes.get_mut(number) else { return };
-        let wakeup = tube.tasks.next_timer().map(|timer| timer.0);
+        let timer = tube.tasks.next_timer().map(|timer| timer.0);
+        let wakeup = timer.into_iter().chain(tube.tasks.done().due(&tube.options)).min();
         if wakeup != tube.wakeup {
             if let Some(old) = tube.wakeup {
                 self.wakeups.remove(&(old, number));

@@ -66,7 +66,25 @@ impl Machine {
             moved.push(id);
         }
         self.regate(now, number, &moved);
+        let removed = self.trim_done(now, number, limit - moved.len());
         self.update_signals(number);
-        moved.len()
+        moved.len() + removed
+    }
+
+    /// Removes done tasks that are over age or too many, oldest first. Returns how many.
+    fn trim_done(&mut self, now: Timestamp, number: u32, limit: usize) -> usize {
+        let tube = &self.tubes[number];
+        let excess = tube.options.done_excess(tube.tasks.done().len() as u64);
+        let mut removed = 0;
+        while removed < limit {
+            let tube = &self.tubes[number];
+            let Some((ended, id)) = tube.tasks.done().oldest() else { break };
+            if removed as u64 >= excess && tube.options.keeps(ended, now) {
+                break;
+            }
+            self.remove_done(number, id);
+            removed += 1;
+        }
+        removed
     }
 }

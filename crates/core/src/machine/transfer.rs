@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use crate::done::DoneTask;
 use crate::error::{Error, Result};
 use crate::journal::Entry;
 use crate::limits::{TASK_ID_MAX, TUBES_MAX};
-use crate::record::Record;
+use crate::record::{Record, StoredState};
 use crate::slots::Slot;
 use crate::task::TaskId;
 use crate::tasks::DetachedTask;
@@ -38,6 +39,11 @@ impl Machine {
                 first.pop_last();
             }
         }
+        let done = tube.tasks.done().range(from..).take(count).map(|done| {
+            let mut record = done.record.clone();
+            record.move_moments(self.wall_ahead);
+            record
+        });
         let record = |slot: &Slot| {
             let mut record = tube.tasks.record(slot, self.wall_ahead);
             if let Some(delivery) = slot.delivery() {
@@ -46,7 +52,10 @@ impl Machine {
             record.move_moments(self.wall_ahead);
             record
         };
-        first.into_values().map(record).collect()
+        let mut records: Vec<_> = first.into_values().map(record).chain(done).collect();
+        records.sort_unstable_by_key(|record| record.id);
+        records.truncate(count);
+        records
     }
 
     /// All semaphores with all entries.
@@ -63,7 +72,9 @@ impl Machine {
         let mut next_id = self.tube(number).next_id;
         for record in &records {
             let fits = record.id.0 >= next_id && record.id.0 <= TASK_ID_MAX;
-            if !fits || record.body.is_none() || has_subqueues != record.subqueue.is_some() {
+            let contradicts = (record.state == StoredState::Done) != record.finished.is_some();
+            let has_subqueue = record.subqueue.is_some();
+            if !fits || contradicts || record.body.is_none() || has_subqueues != has_subqueue {
                 let text = format!(
                     "cannot import task {} into tube '{name}': invalid id, body or sub-queue",
                     record.id
@@ -76,6 +87,12 @@ impl Machine {
         for mut record in records {
             record.move_moments(self.wall_ahead.saturating_neg());
             let id = record.id;
+            if let Some(done) = DoneTask::new(record.clone(), batch) {
+                let tube = self.tubes.get_mut(number).expect("the tube was just looked up");
+                tube.tasks.insert_done(done, &mut self.shared);
+                self.journal.push(|| Entry::Task { tube: number, id, before: None });
+                continue;
+            }
             let (subqueue, semaphore_priority) =
                 (record.subqueue.clone(), record.semaphore_priority);
             let failures = record.failures.clone();

@@ -3,10 +3,10 @@
 use crate::command::{Reply, TubeInfo};
 use crate::error::{Error, Result};
 use crate::journal::Entry;
-use crate::limits::TUBES_MAX;
+use crate::limits::{KEEP_DONE_MAX, TUBES_MAX};
 use crate::stats::{Calls, TubeStats};
 use crate::tasks::Tasks;
-use crate::time::Timestamp;
+use crate::time::{Span, Timestamp};
 use crate::tube::{TubeChange, TubeName, TubeOptions};
 
 use super::Machine;
@@ -75,7 +75,7 @@ impl Tube {
             options: self.options.clone(),
             stats,
             takeable: self.takeable(),
-            next_wakeup: self.wakeup,
+            next_wakeup: self.tasks.next_timer().map(|timer| timer.0),
             oldest_ready: self.tasks.oldest_ready(),
         }
     }
@@ -234,6 +234,8 @@ fn apply_change(options: &mut TubeOptions, change: &TubeChange) {
     options.delay = change.delay.unwrap_or(options.delay);
     options.pri = change.pri.unwrap_or(options.pri);
     options.attempts_max = change.attempts_max.unwrap_or(options.attempts_max);
+    options.keep_done = change.keep_done.unwrap_or(options.keep_done);
+    options.keep_done_max = change.keep_done_max.unwrap_or(options.keep_done_max);
 }
 
 fn check_options(options: &TubeOptions) -> Result<()> {
@@ -246,5 +248,20 @@ fn check_options(options: &TubeOptions) -> Result<()> {
         let message = "attempts_max must be at least 1; leave it out to retry forever";
         return Err(Error::Invalid(message.into()));
     }
-    Ok(())
+    check_keep_done(options.keep_done, Some(options.keep_done_max))
+}
+
+/// Refuses retention options without a meaning. Stores whose rules run in the database call this
+/// first.
+pub fn check_keep_done(keep_done: Option<Span>, keep_done_max: Option<u64>) -> Result<()> {
+    if keep_done == Some(Span::ZERO) {
+        let message = "keep_done must be longer than 0; leave it out to remove finished tasks";
+        return Err(Error::Invalid(message.into()));
+    }
+    match keep_done_max {
+        Some(most) if !(1..=KEEP_DONE_MAX).contains(&most) => Err(Error::Invalid(format!(
+            "keep_done_max must be between 1 and {KEEP_DONE_MAX}, not {most}"
+        ))),
+        _ => Ok(()),
+    }
 }

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 
 use crate::command::Reply;
+use crate::done::DoneTask;
 use crate::error::{Error, Result};
+use crate::finished::Finished;
 use crate::limits::BATCH_BYTES_MAX;
 use crate::reason::Reason;
+use crate::record::{Record, StoredState};
 use crate::slots::{Slot, SlotState};
 use crate::state::State;
 use crate::task::{Task, TaskId};
@@ -45,10 +48,26 @@ impl Tube {
         task
     }
 
+    /// The stored form of a task that is finished now, if it is taken.
+    pub fn done_record(&self, now: Timestamp, id: TaskId, result: Option<&[u8]>) -> Option<Record> {
+        let slot = self.tasks.get(id)?;
+        let delivery = slot.delivery()?;
+        let (run, worker) = (now.since(delivery.start), delivery.worker.as_deref());
+        Some(Record {
+            state: StoredState::Done,
+            semaphore_priority: None,
+            finished: Some(Finished::new(now, run, worker, result.unwrap_or(&[]))),
+            ..self.tasks.record(slot, 0)
+        })
+    }
+
     /// Refuses to show more bytes in one reply than are allowed in one command.
     pub fn check_shown(&self, ids: impl Iterator<Item = TaskId>) -> Result<()> {
-        let sizes = ids.filter_map(|id| self.tasks.get(id)).map(|slot| slot.body_bytes as usize);
-        let size = sizes.sum();
+        let size = |id| match self.tasks.get(id) {
+            Some(slot) => slot.body_bytes as usize,
+            None => self.tasks.done().get(id).map_or(0, done_bytes),
+        };
+        let size = ids.map(size).sum();
         if size <= BATCH_BYTES_MAX {
             return Ok(());
         }
@@ -82,6 +101,39 @@ pub(super) fn view_done(detached: &DetachedTask) -> Task {
     task
 }
 
+/// A done task that is kept.
+pub(super) fn view_kept(done: &DoneTask) -> Task {
+    let record = &done.record;
+    Task {
+        id: record.id,
+        state: State::Done,
+        pri: record.pri,
+        created: record.created,
+        due: None,
+        expires: record.expires,
+        ttr: record.ttr,
+        attempts: record.attempts,
+        start: None,
+        previous_start: record.previous_start,
+        subqueue: record.subqueue.clone(),
+        semaphore_priority: None,
+        session: None,
+        worker: None,
+        failures: record.failures.clone(),
+        finished: record.finished.clone(),
+        lease: None,
+        lease_until: None,
+        reason: Reason::Finished,
+        body: record.body.clone(),
+    }
+}
+
+/// How many bytes the body and the result of a done task have.
+fn done_bytes(done: &DoneTask) -> usize {
+    let result = done.record.finished.as_ref().and_then(Finished::result);
+    done.record.body_bytes as usize + result.map_or(0, <[u8]>::len)
+}
+
 fn view_slot(slot: &Slot, state: State, reason: Reason) -> Task {
     let delivery = slot.delivery();
     Task {
@@ -103,6 +155,7 @@ fn view_slot(slot: &Slot, state: State, reason: Reason) -> Task {
         session: delivery.and_then(|delivery| delivery.session),
         worker: None,
         failures: None,
+        finished: None,
         lease: delivery.map(|delivery| delivery.lease),
         lease_until: delivery.map(|delivery| delivery.until),
         reason,
@@ -116,6 +169,9 @@ impl Machine {
         check_batch(ids.len())?;
         tube.check_shown(ids.iter().copied())?;
         let view = |id: &TaskId| {
+            if let Some(done) = tube.tasks.done().kept(&tube.options, now, *id) {
+                return Some(view_kept(done));
+            }
             let semaphore_priority = tube.tasks.semaphore_priority(*id);
             let (worker, failures) = (tube.worker(*id), tube.tasks.failures(*id).cloned());
             let task = tube.view_with_due(now, *id)?;

@@ -90,10 +90,13 @@ impl Machine {
 fn show_task(task: &mut Task, by: i64) {
     show(&mut task.created, by);
     show(&mut task.expires, by);
-    let Task { due, start, previous_start, lease_until, reason, failures, .. } = task;
+    let Task { due, start, previous_start, lease_until, reason, failures, finished, .. } = task;
     show_all([due, start, previous_start, lease_until], by);
     if let Some(failures) = failures {
         *failures = failures.moved(by);
+    }
+    if let Some(finished) = finished {
+        *finished = finished.moved(by);
     }
     if let Reason::NotDue(due) = reason {
         show(due, by);

@@ -140,7 +140,19 @@ impl Store {
                 count += 1;
             }
         }
-        assert_eq!(self.disk.tasks.len(), count, "seed {seed}: tasks on disk");
+        // Done tasks over age cannot be seen, but are there until a tick removes them.
+        let is_hidden = |number: &u32, record: &Record| {
+            let ended = record.finished.as_ref().map(Finished::at);
+            let options = &self.disk.tubes[number].options;
+            ended.is_some_and(|ended| !options.keeps(ended, self.now))
+        };
+        for (number, id) in self.disk.tasks.keys() {
+            let exported = self.machine.export_tasks(*number, *id, 1);
+            assert_eq!(exported.first().map(|record| record.id), Some(*id), "seed {seed}");
+        }
+        let tasks = self.disk.tasks.iter();
+        let hidden = tasks.filter(|((number, _), record)| is_hidden(number, record)).count();
+        assert_eq!(self.disk.tasks.len(), count + hidden, "seed {seed}: tasks on disk");
     }
 }
 
@@ -173,6 +185,7 @@ fn expected(task: &Task, written: &Record) -> Record {
             StoredState::DeadLetter
         }
         (State::Buried, _) => StoredState::Buried,
+        (State::Done, _) => StoredState::Done,
         // Since when it waits is shown of the oldest alone.
         _ => match written.state {
             StoredState::Ready(since) => StoredState::Ready(since),
@@ -191,6 +204,7 @@ fn expected(task: &Task, written: &Record) -> Record {
         subqueue: task.subqueue.clone(),
         semaphore_priority: None,
         failures: task.failures.clone(),
+        finished: task.finished.clone(),
         body_bytes: task.body.as_ref().map_or(0, Body::bytes),
         body: task.body.clone(),
     }

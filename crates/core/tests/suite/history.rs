@@ -116,7 +116,9 @@ impl History {
             let ids = (0..next_id).map(TaskId).collect();
             let peek = Command::Peek { tube: name.clone(), ids };
             if let Ok(Reply::Tasks(tasks)) = self.machine.apply(now, peek) {
-                self.tasks.extend(tasks.into_iter().map(|task| ((name.clone(), task.id), task)));
+                // Done tasks that are kept have no history any more.
+                let tasks = tasks.into_iter().filter(|task| task.state != State::Done);
+                self.tasks.extend(tasks.map(|task| ((name.clone(), task.id), task)));
             }
         }
         tubes
@@ -301,7 +303,7 @@ fn finished(
         return None;
     }
     Some(match &item.finish {
-        Finish::Ack => Event::Ack,
+        Finish::Ack | Finish::AckWithResult(_) => Event::Ack,
         finish if buries(finish) => Event::Bury,
         Finish::Touch(_) => Event::Touch,
         _ if given_back == Event::DeadLetter => Event::DeadLetter,

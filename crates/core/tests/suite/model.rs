@@ -68,7 +68,7 @@ impl Model {
             }
             Command::Delete { tube, ids, .. } => {
                 let tube = self.tube(&tube)?;
-                Ok(Reply::Finished(ids.iter().map(|id| tube.delete(*id)).collect()))
+                Ok(Reply::Finished(ids.iter().map(|id| tube.delete(now, *id)).collect()))
             }
             Command::Peek { tube, ids } => {
                 let tube = self.tube(&tube)?;
@@ -86,7 +86,9 @@ impl Model {
                 Ok(Reply::Listed(self.tube(&list.tube)?.list(now, &list)))
             }
             Command::Truncate { tube } => {
-                self.tube(&tube)?.entries.clear();
+                let tube = self.tube(&tube)?;
+                tube.entries.clear();
+                tube.kept.clear();
                 Ok(Reply::Nothing)
             }
             Command::ReleaseAll { tube } => {
@@ -156,6 +158,8 @@ impl Model {
         set(&mut options.delay, change.delay);
         set(&mut options.pri, change.pri);
         set(&mut options.attempts_max, change.attempts_max);
+        set(&mut options.keep_done, change.keep_done);
+        set(&mut options.keep_done_max, change.keep_done_max);
         check_options(&options)?;
         tube.options = options;
         Ok(Reply::Tubes(vec![tube.info(now)]))
@@ -286,6 +290,7 @@ impl Model {
             tube.done = 0;
             if tube.options.temporary {
                 tube.entries.clear();
+                tube.kept.clear();
             }
         }
     }
@@ -298,8 +303,9 @@ fn set<T>(option: &mut T, change: Option<T>) {
 }
 
 fn check_options(options: &TubeOptions) -> Result<()> {
-    match (options.capacity, options.attempts_max) {
-        (Some(0), _) | (_, Some(0)) => Err(Error::Invalid("zero".into())),
-        _ => Ok(()),
-    }
+    let zero = options.capacity == Some(0)
+        || options.attempts_max == Some(0)
+        || options.keep_done == Some(Span::ZERO)
+        || options.keep_done_max == 0;
+    if zero { Err(Error::Invalid("zero".into())) } else { Ok(()) }
 }

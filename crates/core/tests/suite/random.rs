@@ -72,7 +72,7 @@ impl Steps {
         let id = TaskId(self.rng.u64(..self.id_max + 2));
         let some = self.rng.bool();
         let order = if self.rng.bool() {
-            let states = StateSet::from_bits(self.rng.u8(..16)).unwrap();
+            let states = StateSet::from_bits(self.rng.u8(..32)).unwrap();
             ListOrder::Id { states, after: some.then_some(id) }
         } else {
             ListOrder::Queue { after: some.then_some((self.rng.u64(..4), id)) }
@@ -207,6 +207,7 @@ impl Steps {
 
     fn end(&mut self) -> Finish {
         match self.rng.u8(..10) {
+            0..3 if self.rng.u8(..4) == 0 => Finish::ack_with(b"\xa2ok"),
             0..3 => Finish::Ack,
             3..6 => Finish::Release { delay: Span::ZERO, counted: self.rng.u8(..4) > 0 },
             6 => Finish::Release { delay: self.span(), counted: self.rng.bool() },
@@ -234,6 +235,8 @@ impl Steps {
             delay: change.delay.flatten().filter(|_| self.rng.bool()),
             pri: self.rng.u64(..3),
             attempts_max: change.attempts_max.flatten(),
+            keep_done: change.keep_done.flatten(),
+            keep_done_max: change.keep_done_max.unwrap_or(10_000),
             ttl_kills_taken: self.rng.u8(..3) == 0,
             paused: self.rng.u8(..10) == 0,
             ..TubeOptions::new(kind)
@@ -249,6 +252,8 @@ impl Steps {
             delay: self.some(|steps| steps.some(Self::span)),
             pri: self.some(|steps| steps.rng.u64(..3)),
             attempts_max: self.some(|steps| steps.some(|steps| steps.rng.u32(..4))),
+            keep_done: self.some(|steps| steps.some(Self::span)),
+            keep_done_max: self.some(|steps| steps.rng.u64(..20)),
         }
     }
 }

@@ -138,7 +138,7 @@ impl Notes {
 impl NotedFinish {
     fn of(item: &FinishItem) -> Self {
         let ending = match &item.finish {
-            Finish::Ack => Some(Ending::Acked),
+            Finish::Ack | Finish::AckWithResult(_) => Some(Ending::Acked),
             Finish::Release { .. } | Finish::Bury => Some(Ending::Returned),
             Finish::Fail(_) => Some(Ending::Failed),
             Finish::Touch(_) => None,

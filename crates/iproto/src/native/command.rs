@@ -8,6 +8,7 @@ use super::row::{
     RowError, RowReader, RowResult, RowWriter, session_of, write_session, write_span,
 };
 use super::{semaphore, task, tube};
+use crate::msgpack::check_msgpack;
 use crate::pack::{self, Out};
 use crate::reader::Value;
 
@@ -236,7 +237,7 @@ fn write_item(out: &mut Out, item: &FinishItem) {
     let mut row = RowWriter::begin(out);
     row.uint(item.id.0);
     row.uint(match &item.finish {
-        Finish::Ack => ACK,
+        Finish::Ack | Finish::AckWithResult(_) => ACK,
         Finish::Release { .. } => RELEASE,
         Finish::Bury => BURY,
         Finish::Touch(_) => TOUCH,
@@ -253,6 +254,8 @@ fn write_item(out: &mut Out, item: &FinishItem) {
         Finish::Touch(more) => row.span(*more),
         // The delay is nil for a task that is buried.
         Finish::Fail(fail) => row.text(&fail.error).optional(fail.then.delay(), write_span),
+        // The result is nil for a task without one.
+        Finish::AckWithResult(result) => row.field(|out| pack::bin(out, result.payload())),
         Finish::Ack | Finish::Bury => &mut row,
     };
     row.end();
@@ -263,7 +266,7 @@ fn read_item(row: &mut RowReader<'_, '_>) -> RowResult<FinishItem> {
     let finish = row.uint()?;
     let holder = read_holder(row)?;
     let finish = match finish {
-        ACK => Finish::Ack,
+        ACK => read_ack(row)?,
         RELEASE => Finish::Release { delay: row.span()?, counted: row.bool()? },
         BURY => Finish::Bury,
         TOUCH => Finish::Touch(row.span()?),
@@ -271,6 +274,14 @@ fn read_item(row: &mut RowReader<'_, '_>) -> RowResult<FinishItem> {
         _ => return Err(RowError("a way to finish that this version does not know")),
     };
     Ok(FinishItem { id, holder, finish })
+}
+
+fn read_ack(row: &mut RowReader<'_, '_>) -> RowResult<Finish> {
+    match row.value()? {
+        Value::Nil => Ok(Finish::Ack),
+        Value::Bin(result) if check_msgpack(result).is_ok() => Ok(Finish::ack_with(result)),
+        _ => Err(RowError("a result is one MessagePack value, as binary")),
+    }
 }
 
 fn read_holder(row: &mut RowReader<'_, '_>) -> RowResult<Holder> {

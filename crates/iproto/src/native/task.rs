@@ -1,6 +1,8 @@
 //! Encodes and decodes tasks, new ones and those in replies.
 
-use taskyard_core::{Body, Failures, Lease, NewTask, Priority, Reason, State, Task, TaskId};
+use taskyard_core::{
+    Body, Failures, Finished, Lease, NewTask, Priority, Reason, State, Task, TaskId,
+};
 
 use super::row::{
     RowError, RowReader, RowResult, RowWriter, write_session, write_span, write_time,
@@ -119,6 +121,7 @@ pub(super) fn write(out: &mut Out, task: &Task) {
         .optional(task.subqueue.as_deref(), pack::str)
         .optional(task.semaphore_priority, write_priority)
         .optional(task.failures.as_ref(), |out, failures| pack::bin(out, failures.as_bytes()))
+        .optional(task.finished.as_ref(), |out, finished| pack::bin(out, finished.as_bytes()))
         .end();
 }
 
@@ -141,6 +144,7 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<Task> {
         session: None,
         worker: None,
         failures: None,
+        finished: None,
         lease: None,
         lease_until: None,
     };
@@ -150,7 +154,19 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<Task> {
     task.subqueue = row.optional_key()?;
     task.semaphore_priority = read_priority(row)?;
     task.failures = read_failures(row)?;
+    task.finished = read_finished(row)?;
     Ok(task)
+}
+
+fn read_finished(row: &mut RowReader<'_, '_>) -> RowResult<Option<Finished>> {
+    match row.value()? {
+        Value::Bin(bytes) | Value::Str(bytes) => {
+            let damaged = RowError("the end of a done task is damaged");
+            Finished::from_bytes(bytes).map(Some).ok_or(damaged)
+        }
+        Value::Nil => Ok(None),
+        _ => Err(RowError("not the end of a done task")),
+    }
 }
 
 fn read_failures(row: &mut RowReader<'_, '_>) -> RowResult<Option<Failures>> {

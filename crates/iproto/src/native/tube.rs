@@ -1,6 +1,7 @@
 //! Encodes and decodes tubes: options, changes and statistics.
 
 use taskyard_core::command::TubeInfo;
+use taskyard_core::limits::KEEP_DONE_DEFAULT;
 use taskyard_core::{Calls, Counts, Kind, SemaphoreKey, Span, TubeChange, TubeOptions, TubeStats};
 
 use super::row::{RowError, RowReader, RowResult, RowWriter, write_span, write_time};
@@ -9,6 +10,7 @@ use crate::pack::{self, Out};
 use crate::reader::Value;
 
 pub(super) fn write_options(out: &mut Out, options: &TubeOptions) {
+    let keep_done_max = Some(options.keep_done_max).filter(|most| *most != KEEP_DONE_DEFAULT);
     RowWriter::begin(out)
         .text(options.kind.name())
         .uint(options.pri)
@@ -22,6 +24,8 @@ pub(super) fn write_options(out: &mut Out, options: &TubeOptions) {
         .optional(options.attempts_max.map(u64::from), pack::uint)
         .optional(options.semaphore.as_ref().map(SemaphoreKey::as_str), pack::str)
         .optional(options.queue_num.map(u64::from), pack::uint)
+        .optional(options.keep_done, write_span)
+        .optional(keep_done_max, pack::uint)
         .end();
 }
 
@@ -39,6 +43,8 @@ pub(super) fn read_options(row: &mut RowReader<'_, '_>) -> RowResult<TubeOptions
     options.attempts_max = row.optional_uint()?.map(attempts).transpose()?;
     options.semaphore = row.optional_text()?.map(key_of).transpose()?;
     options.queue_num = row.optional_uint()?.map(queue_num).transpose()?;
+    options.keep_done = row.optional_span()?;
+    options.keep_done_max = row.optional_uint()?.unwrap_or(KEEP_DONE_DEFAULT);
     Ok(options)
 }
 
@@ -65,6 +71,8 @@ pub(super) fn write_change(out: &mut Out, change: &TubeChange) {
     settable(&mut row, change.ttr, write_span);
     settable(&mut row, change.delay, write_span);
     settable(&mut row, change.attempts_max.map(|count| count.map(u64::from)), pack::uint);
+    settable(&mut row, change.keep_done, write_span);
+    row.optional(change.keep_done_max, pack::uint);
     row.end();
 }
 
@@ -85,6 +93,8 @@ pub(super) fn read_change(row: &mut RowReader<'_, '_>) -> RowResult<TubeChange> 
             Some(count) => Some(count.map(attempts).transpose()?),
             None => None,
         },
+        keep_done: read_settable(row)?.map(|keep| keep.map(span)),
+        keep_done_max: row.optional_uint()?,
     })
 }
 

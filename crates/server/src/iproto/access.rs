@@ -41,7 +41,7 @@ pub(super) fn allows(grants: &Grants, call: &Call) -> bool {
 
 fn verb_of_finish(finish: &Finish) -> Verb {
     match finish {
-        Finish::Ack => Verb::Ack,
+        Finish::Ack | Finish::AckWithResult(_) => Verb::Ack,
         Finish::Release { .. } => Verb::Release,
         Finish::Bury => Verb::Bury,
         Finish::Touch(_) => Verb::Touch,

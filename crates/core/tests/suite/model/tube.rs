@@ -15,6 +15,8 @@ pub(super) struct ModelTube {
     pub next_id: u64,
     pub calls: Calls,
     pub done: u64,
+    /// Done tasks that are kept, in the order of their ids.
+    pub kept: Vec<Task>,
 }
 
 /// A task, and what replies do not show about it.
@@ -42,6 +44,7 @@ impl ModelTube {
             next_id: 0,
             calls: Calls::default(),
             done: 0,
+            kept: Vec::new(),
         }
     }
 
@@ -79,6 +82,7 @@ impl ModelTube {
             session: None,
             worker: None,
             failures: None,
+            finished: None,
             lease: None,
             lease_until: None,
             reason: Reason::WaitsForConsumer,
@@ -140,7 +144,14 @@ impl ModelTube {
             ListOrder::Id { states, after } => {
                 let page = self.tasks().filter(|task| after.is_none_or(|after| task.id > after));
                 let page = page.filter(|task| states.contains(task.state) && !is_expired(task));
-                page.map(listed).collect()
+                let done = self.kept.iter().filter(|task| {
+                    states.contains(State::Done)
+                        && after.is_none_or(|after| task.id > after)
+                        && self.is_visible(now, task)
+                });
+                let mut page: Vec<_> = page.chain(done).map(listed).collect();
+                page.sort_by_key(|task| task.id);
+                page
             }
             ListOrder::Queue { after } => {
                 let free = self.free(now);
@@ -169,9 +180,13 @@ impl ModelTube {
             return Outcome::Stale;
         }
         match &item.finish {
-            Finish::Ack => {
+            Finish::Ack | Finish::AckWithResult(_) => {
                 self.calls.ack += 1;
-                return self.remove(item.id);
+                let shown = self.entry(item.id).unwrap().task.clone();
+                self.keep(now, item.id, item.finish.result());
+                self.remove(item.id);
+                let (state, reason) = (State::Done, Reason::Finished);
+                return Outcome::Done(Some(Box::new(Task { state, reason, ..shown })));
             }
             Finish::Release { delay, counted } => {
                 self.calls.release += 1;
@@ -283,7 +298,35 @@ impl ModelTube {
         Reply::Finished(outcomes)
     }
 
-    pub fn delete(&mut self, id: TaskId) -> Outcome {
+    /// Keeps a task that ends now, if the tube keeps done tasks.
+    fn keep(&mut self, now: Timestamp, id: TaskId, result: Option<&[u8]>) {
+        if self.options.keep_done.is_none() {
+            return;
+        }
+        let entry = self.entry(id).unwrap();
+        let (run, worker) = (now.since(entry.task.start.unwrap()), entry.worker.clone());
+        let finished = Finished::new(now, run, worker.as_deref(), result.unwrap_or(&[]));
+        entry.to(State::Done);
+        let whole = self.view_whole(now, id).unwrap();
+        let reason = Reason::Finished;
+        self.kept.push(Task { finished: Some(finished), reason, ..whole });
+        self.kept.sort_by_key(|task| task.id);
+    }
+
+    /// Whether a done task is not over age.
+    fn is_visible(&self, now: Timestamp, task: &Task) -> bool {
+        self.options.keep_done.is_some_and(|keep| ended(task) + keep > now)
+    }
+
+    pub fn delete(&mut self, now: Timestamp, id: TaskId) -> Outcome {
+        if let Some(place) = self.kept.iter().position(|task| task.id == id) {
+            if !self.is_visible(now, &self.kept[place]) {
+                return Outcome::Missing;
+            }
+            self.calls.delete += 1;
+            let task = self.kept.remove(place);
+            return Outcome::Done(Some(Box::new(Task { failures: None, ..task })));
+        }
         let outcome = self.remove(id);
         if outcome != Outcome::Missing {
             self.calls.delete += 1;
@@ -320,13 +363,29 @@ impl ModelTube {
                     self.give_back(over, id, Span::ZERO, true);
                 }
                 _ => {
-                    self.delete(id);
+                    self.delete(now, id);
                     self.calls.ttl += 1;
                 }
             }
             moved += 1;
         }
-        moved
+        moved + self.trim(now)
+    }
+
+    /// Removes done tasks that are over age or too many; returns how many.
+    fn trim(&mut self, now: Timestamp) -> usize {
+        let before = self.kept.len();
+        let most = self.options.keep_done_max as usize;
+        let over_count = before > most + most / 8;
+        let mut by_age: Vec<_> = self.kept.iter().map(|task| (ended(task), task.id)).collect();
+        by_age.sort();
+        let excess = if over_count { before - most } else { 0 };
+        let oldest: Vec<_> = by_age.into_iter().take(excess).map(|(_, id)| id).collect();
+        let keep_done = self.options.keep_done;
+        self.kept.retain(|task| {
+            !oldest.contains(&task.id) && keep_done.is_some_and(|keep| ended(task) + keep > now)
+        });
+        before - self.kept.len()
     }
 
     fn first_due(&self, now: Timestamp) -> Option<(TaskId, State)> {
@@ -334,7 +393,16 @@ impl ModelTube {
         due.map(|task| (task.id, task.state))
     }
 
+    /// When a tick has something to do.
     pub fn next_wakeup(&self) -> Option<Timestamp> {
+        let most = self.options.keep_done_max as usize;
+        let kept = self.options.keep_done.filter(|_| self.kept.len() <= most + most / 8);
+        let done = self.kept.iter().map(|task| ended(task) + kept.unwrap_or(Span::ZERO));
+        done.chain(self.next_change()).filter(|at| *at != Timestamp::NEVER).min()
+    }
+
+    /// When the next task changes that is not done.
+    fn next_change(&self) -> Option<Timestamp> {
         self.tasks().map(deadline).filter(|at| *at != Timestamp::NEVER).min()
     }
 
@@ -352,7 +420,7 @@ impl ModelTube {
             options: self.options.clone(),
             stats: TubeStats { tasks, calls: self.calls },
             takeable: self.takeable(now).len() as u64,
-            next_wakeup: self.next_wakeup(),
+            next_wakeup: self.next_change(),
             oldest_ready: self.oldest_ready(now),
         }
     }
@@ -366,6 +434,9 @@ impl ModelTube {
 
     /// A task as a peek shows it, with its story.
     pub fn view_whole(&self, now: Timestamp, id: TaskId) -> Option<Task> {
+        if let Some(task) = self.kept.iter().find(|task| task.id == id) {
+            return self.is_visible(now, task).then(|| task.clone());
+        }
         let task = self.view_held(now, id)?;
         let entry = self.entries.iter().find(|entry| entry.task.id == id)?;
         let add = |list: Option<Failures>, one: &Failure| Some(Failures::with(list.as_ref(), one));
@@ -441,6 +512,11 @@ impl ModelTask {
         self.dead_letter = false;
         self.worker = None;
     }
+}
+
+/// When a done task ended.
+fn ended(task: &Task) -> Timestamp {
+    task.finished.as_ref().unwrap().at()
 }
 
 /// When the next change of the task is due.
