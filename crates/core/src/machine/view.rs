@@ -55,7 +55,6 @@ impl Tube {
         let (run, worker) = (now.since(delivery.start), delivery.worker.as_deref());
         Some(Record {
             state: StoredState::Done,
-            semaphore_priority: None,
             finished: Some(Finished::new(now, run, worker, result.unwrap_or(&[]))),
             ..self.tasks.record(slot, 0)
         })

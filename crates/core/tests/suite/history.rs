@@ -16,7 +16,7 @@ type Transition = (Option<State>, Event, State);
 #[test]
 fn tasks_take_every_transition_of_the_table_and_no_other() {
     let seen = RefCell::new(HashSet::new());
-    shrink::check(40, 250, |script| {
+    shrink::check(60, 250, |script| {
         let mut history = History::default();
         for step in script.iter().flat_map(one_by_one) {
             history.step(&step)?;

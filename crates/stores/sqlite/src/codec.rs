@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use rusqlite::types::FromSql;
 use rusqlite::{Row, params};
+use taskyard_core::limits::KEEP_DONE_DEFAULT;
 use taskyard_core::record::{Record, StoredState};
 use taskyard_core::{
-    Body, Failures, Kind, Priority, SemaphoreKey, Span, TaskId, Timestamp, TubeName, TubeOptions,
-    TubeRecord,
+    Body, Failures, Finished, Kind, Priority, SemaphoreKey, Span, TaskId, Timestamp, TubeName,
+    TubeOptions, TubeRecord,
 };
 
 /// Task ids use the lower bits of a row's key, the tube's number the rest.
@@ -103,11 +104,12 @@ pub(super) fn is_plain(record: &Record) -> bool {
     let due = match record.state {
         StoredState::Delayed(_) | StoredState::Scheduled(_) => true,
         StoredState::Ready(since) => since != record.created,
-        StoredState::Buried | StoredState::DeadLetter => false,
+        StoredState::Buried | StoredState::DeadLetter | StoredState::Done => false,
     };
     let times = record.expires != Timestamp::NEVER || record.ttr != Span::FOREVER;
     let named = record.subqueue.is_some() || record.semaphore_priority.is_some();
-    !(due || times || named || record.failures.is_some()) && record.previous_start.is_none()
+    let ended = record.failures.is_some() || record.finished.is_some();
+    !(due || times || named || ended) && record.previous_start.is_none()
 }
 
 /// The time since which a task is ready, if it differs from the time of its put. It is stored in the column
@@ -128,6 +130,7 @@ pub(super) struct TaskColumns<'a> {
     pub previous_start: Option<i64>,
     pub semaphore_priority: Option<f64>,
     pub failures: Option<&'a [u8]>,
+    pub finished: Option<&'a [u8]>,
     pub sum: i64,
 }
 
@@ -140,6 +143,7 @@ impl<'a> TaskColumns<'a> {
             StoredState::Buried => (2, None),
             StoredState::DeadLetter => (3, None),
             StoredState::Scheduled(due) => (4, Some(due.as_micros())),
+            StoredState::Done => (5, None),
         };
         let mut columns = TaskColumns {
             state,
@@ -152,6 +156,7 @@ impl<'a> TaskColumns<'a> {
             previous_start: record.previous_start.map(Timestamp::as_micros),
             semaphore_priority: record.semaphore_priority.map(Priority::value),
             failures: record.failures.as_ref().map(Failures::as_bytes),
+            finished: record.finished.as_ref().map(Finished::as_bytes),
             sum: 0,
         };
         columns.sum = columns.checksum(key, record.subqueue.as_deref());
@@ -172,13 +177,17 @@ impl<'a> TaskColumns<'a> {
             [self.previous_start.unwrap_or(0), subqueue.len() as i64],
         ];
         let sum = sum_of(fields.as_flattened(), subqueue);
-        // Rows without a priority and without failures keep the checksum of earlier formats.
+        // Rows without priority, failures and end keep the checksum of earlier formats.
         let sum = match self.semaphore_priority {
             Some(priority) => sum_of(&[sum, priority.to_bits() as i64], &[]),
             None => sum,
         };
-        match self.failures {
+        let sum = match self.failures {
             Some(failures) => sum_of(&[sum, failures.len() as i64], failures),
+            None => sum,
+        };
+        match self.finished {
+            Some(finished) => sum_of(&[sum, finished.len() as i64], finished),
             None => sum,
         }
     }
@@ -208,9 +217,9 @@ fn sum_of(numbers: &[i64], bytes: &[u8]) -> i64 {
 
 /// The columns that [`read_task`] expects, in its order.
 pub(super) const TASK_COLUMNS: &str = "key, state, due, pri, created, expires, ttr, attempts, previous_start, subqueue, sum, \
-     length(data) + coalesce(length(meta), 0), semaphore_priority, failures";
+     length(data) + coalesce(length(meta), 0), semaphore_priority, failures, finished";
 /// Number of these columns.
-pub(super) const TASK_COLUMNS_COUNT: usize = 14;
+pub(super) const TASK_COLUMNS_COUNT: usize = 15;
 
 /// Decodes a row of `task` without its body and verifies it.
 pub(super) fn read_task(row: &Row<'_>) -> Result<(u32, Record), RowError> {
@@ -227,6 +236,7 @@ pub(super) fn read_task(row: &Row<'_>) -> Result<(u32, Record), RowError> {
         previous_start: row.get(8)?,
         semaphore_priority: row.get(12)?,
         failures: row.get_ref(13)?.as_blob_or_null().map_err(|e| damaged(tube, id, &e))?,
+        finished: row.get_ref(14)?.as_blob_or_null().map_err(|e| damaged(tube, id, &e))?,
         sum: row.get(10)?,
     };
     let subqueue = row.get_ref(9)?.as_str_or_null().map_err(|e| damaged(tube, id, &e))?;
@@ -243,6 +253,7 @@ pub(super) fn read_task(row: &Row<'_>) -> Result<(u32, Record), RowError> {
             (2, None) => StoredState::Buried,
             (3, None) => StoredState::DeadLetter,
             (4, Some(due)) => StoredState::Scheduled(Timestamp::from_micros(due)),
+            (5, None) if columns.finished.is_some() => StoredState::Done,
             _ => return Err(damaged(tube, id, &"its state is invalid")),
         },
         pri: columns.pri as u64,
@@ -260,6 +271,10 @@ pub(super) fn read_task(row: &Row<'_>) -> Result<(u32, Record), RowError> {
         failures: match columns.failures.map(Failures::from_bytes) {
             Some(None) => return Err(damaged(tube, id, &"its failures are invalid")),
             failures => failures.flatten(),
+        },
+        finished: match columns.finished.map(Finished::from_bytes) {
+            Some(None) => return Err(damaged(tube, id, &"its end is invalid")),
+            finished => finished.flatten(),
         },
         body_bytes: row.get(11)?,
         body: None,
@@ -303,14 +318,25 @@ fn tube_sum(number: u32, record: &TubeRecord) -> i64 {
         Some(key) => sum.bytes(key.as_str().as_bytes()),
         None => sum,
     };
-    match options.queue_num {
-        Some(queue_num) => sum.number(i64::from(queue_num)).finish(),
-        None => sum.finish(),
+    let sum = match options.queue_num {
+        Some(queue_num) => sum.number(i64::from(queue_num)),
+        None => sum,
+    };
+    match (options.keep_done, keep_done_max(options)) {
+        (None, None) => sum.finish(),
+        (keep, max) => sum.optional(keep.map(Span::as_micros)).optional(max).finish(),
     }
 }
 
-/// Number of columns of a tube without its semaphore and queue number, which later formats added.
+/// How many done tasks the tube keeps, if that is not the default.
+fn keep_done_max(options: &TubeOptions) -> Option<i64> {
+    Some(options.keep_done_max).filter(|max| *max != KEEP_DONE_DEFAULT).map(|max| max as i64)
+}
+
+/// Number of columns of a tube in the first format.
 pub(super) const TUBE_COLUMNS: usize = 14;
+/// Number of columns that later formats added: its semaphore, queue number, and both options for done tasks.
+pub(super) const TUBE_COLUMNS_ADDED: usize = 4;
 
 /// Writes a tube's row.
 pub(super) fn write_tube(
@@ -319,7 +345,7 @@ pub(super) fn write_tube(
     record: &TubeRecord,
 ) -> rusqlite::Result<usize> {
     let options = &record.options;
-    let sql = "INSERT OR REPLACE INTO tube VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
+    let sql = "INSERT OR REPLACE INTO tube VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
     db.prepare_cached(sql)?.execute(params![
         number,
         record.name.as_str(),
@@ -337,6 +363,8 @@ pub(super) fn write_tube(
         tube_sum(number, record),
         options.semaphore.as_ref().map(SemaphoreKey::as_str),
         options.queue_num,
+        options.keep_done.map(Span::as_micros),
+        keep_done_max(options),
     ])
 }
 
@@ -363,6 +391,9 @@ pub(super) fn read_tube(row: &Row<'_>) -> Result<(u32, TubeRecord), RowError> {
         paused: row.get(11)?,
         semaphore: read_gate(row).map_err(|_| bad("its semaphore is damaged"))?,
         queue_num: later_column(row, TUBE_COLUMNS + 1)?,
+        keep_done: later_column(row, TUBE_COLUMNS + 2)?.map(Span::from_micros),
+        keep_done_max: later_column(row, TUBE_COLUMNS + 3)?
+            .map_or(KEEP_DONE_DEFAULT, |max: i64| max as u64),
     };
     let record = TubeRecord { name, options, next_id: row.get::<_, i64>(12)? as u64 };
     if row.get::<_, i64>(13)? != tube_sum(number, &record) {
@@ -476,6 +507,7 @@ mod tests {
                 previous_start: some.map(|number| number + 3),
                 semaphore_priority: None,
                 failures: None,
+                finished: None,
                 sum: 0,
             };
             let slow = RowChecksum::new(5)
@@ -497,6 +529,9 @@ mod tests {
             assert!(own(0.0) != slow && own(1.5) != own(-1.5));
             columns.semaphore_priority = None;
             columns.failures = Some(b"x");
+            assert_ne!(columns.checksum(5, subqueue), slow);
+            columns.failures = None;
+            columns.finished = Some(b"x");
             assert_ne!(columns.checksum(5, subqueue), slow);
         }
         let slow = RowChecksum::new(5).bytes(&[]).bytes(b"data").finish();

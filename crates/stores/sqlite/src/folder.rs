@@ -33,6 +33,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0008.sql"),
     include_str!("migrations/0009.sql"),
     include_str!("migrations/0010.sql"),
+    include_str!("migrations/0011.sql"),
 ];
 /// The first format that has semaphores.
 const WITH_SEMAPHORES: i64 = 2;
@@ -42,6 +43,8 @@ const WITH_PRIORITIES: i64 = 5;
 const WITH_CLOCK: i64 = 8;
 /// The first format in which tasks have failures.
 const WITH_FAILURES: i64 = 10;
+/// The first format in which done tasks are kept.
+const WITH_DONE: i64 = 11;
 /// "yard" in ASCII: identifies a database of taskyard.
 pub(super) const APPLICATION_ID: i64 = 0x7961_7264;
 
@@ -294,8 +297,9 @@ fn read_tubes(db: &Connection, machine: &mut Machine) -> Result<Vec<(u32, u64)>,
 fn read_tasks(db: &Connection, format: i64, machine: &mut Machine) -> Result<Head, RowError> {
     let (mut found, mut last) = (Head::default(), None);
     let added = match format {
-        ..WITH_PRIORITIES => ", NULL AS semaphore_priority, NULL AS failures",
-        WITH_PRIORITIES..WITH_FAILURES => ", NULL AS failures",
+        ..WITH_PRIORITIES => ", NULL AS semaphore_priority, NULL AS failures, NULL AS finished",
+        WITH_PRIORITIES..WITH_FAILURES => ", NULL AS failures, NULL AS finished",
+        WITH_FAILURES..WITH_DONE => ", NULL AS finished",
         _ => "",
     };
     let task = format!("(SELECT *{added} FROM task)");

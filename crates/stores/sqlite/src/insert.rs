@@ -43,7 +43,7 @@ impl<'db> TaskInsert<'db> {
             run: db.prepare_cached(&PLAIN_RUN)?,
             plain: db.prepare_cached(&PLAIN_ONE)?,
             full: db.prepare_cached(
-                "INSERT OR IGNORE INTO task VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+                "INSERT OR IGNORE INTO task VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
             )?,
         })
     }
@@ -101,6 +101,7 @@ impl<'db> TaskInsert<'db> {
             data,
             columns.semaphore_priority,
             columns.failures,
+            columns.finished,
         ])
     }
 }

@@ -37,7 +37,9 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use taskyard_core::{Body, Changes, Command, Error, Machine, Outcome, Reply, Span, Timestamp};
+use taskyard_core::{
+    Body, Change, Changes, Command, Error, Machine, Outcome, Reply, Span, StoredState, Timestamp,
+};
 
 use taskyard_store::{
     BodyKey, Capabilities, Executed, Export, Exported, Import, OpenError, OpenOptions, Pending,
@@ -90,6 +92,8 @@ struct State {
     budget: Budget,
     /// New tasks of batches that are in the journal only; their bodies must stay in memory.
     unapplied_tasks: VecDeque<(u64, Vec<i64>)>,
+    /// Done tasks of such batches; their bodies leave memory once the database has them.
+    unapplied_done: VecDeque<(u64, Vec<i64>)>,
     generations: Generations,
     /// Held while the store is open; dropped last.
     lock: Option<FolderLock>,
@@ -115,6 +119,7 @@ impl SqliteStore {
             machine: open.machine,
             writer,
             unapplied_tasks: VecDeque::new(),
+            unapplied_done: VecDeque::new(),
             lock: Some(open.lock),
             latest_write: None,
         };
@@ -244,11 +249,12 @@ impl State {
         self.load_outcome_bodies(&shown, &mut replies);
         let changes = self.machine.changes();
         let cleared = changes.cleared.clone();
+        let done = self.done_in_memory(&changes);
         match self.commit(now, changes) {
             Ok(new) => {
                 self.machine.keep();
                 remove_emptied_tasks(&mut replies, &shown, &cleared);
-                self.spill(new);
+                self.spill(new, done);
             }
             Err(error) => {
                 self.machine.undo();
@@ -324,11 +330,14 @@ impl State {
     }
 
     /// Drops bodies from memory that exceed the budget, once the database has them.
-    fn spill(&mut self, new: Vec<i64>) {
+    fn spill(&mut self, new: Vec<i64>, done: Vec<i64>) {
         if !new.is_empty() {
             self.unapplied_tasks.push_back((self.writer.head.batch, new));
         }
-        if !self.unapplied_tasks.is_empty()
+        if !done.is_empty() {
+            self.unapplied_done.push_back((self.writer.head.batch, done));
+        }
+        if !(self.unapplied_tasks.is_empty() && self.unapplied_done.is_empty())
             && self.budget.is_exceeded(&self.machine)
             && let Err(error) = self.writer.catch_up()
         {
@@ -340,6 +349,29 @@ impl State {
         {
             self.budget.spill(&mut self.machine, &keys);
         }
+        while let Some((_, keys)) =
+            self.unapplied_done.pop_front_if(|(batch, _)| *batch <= in_database)
+        {
+            for (number, id) in keys.into_iter().map(codec::split_key) {
+                self.machine.set_body(number, id, None);
+            }
+        }
+    }
+
+    /// The keys of tasks that the changes finish and that are kept, with a body in memory.
+    fn done_in_memory(&self, changes: &Changes) -> Vec<i64> {
+        let done = changes.tasks.iter().filter_map(|(number, change)| match change {
+            Change::Insert(record) | Change::Update(record)
+                if record.state == StoredState::Done && record.body.is_some() =>
+            {
+                Some((*number, record.id))
+            }
+            _ => None,
+        });
+        let stored = done.filter(|(number, _)| {
+            self.machine.tube_by_number(*number).is_some_and(|tube| !tube.1.temporary)
+        });
+        stored.map(|(number, id)| codec::key(number, id)).collect()
     }
 
     /// The number of the tube whose bodies the command's reply shows.

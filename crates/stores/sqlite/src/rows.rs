@@ -118,7 +118,7 @@ impl Rows {
             return Ok(());
         }
         let sql = "UPDATE task SET state = ?, due = ?, expires = ?, ttr = ?, attempts = ?, \
-                   previous_start = ?, sum = ?, failures = ? WHERE key = ?";
+                   previous_start = ?, sum = ?, failures = ?, finished = ? WHERE key = ?";
         let mut update = db.prepare_cached(sql)?;
         for (key, record) in &self.updates {
             let columns = TaskColumns::new(*key, record);
@@ -131,6 +131,7 @@ impl Rows {
                 columns.previous_start,
                 columns.sum,
                 columns.failures,
+                columns.finished,
                 key,
             ])?;
             expect_rows(*key, changed, 1)?;

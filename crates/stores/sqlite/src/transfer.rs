@@ -68,12 +68,13 @@ impl State {
         };
         let committed = imported.and_then(|()| {
             let changes = self.machine.changes();
-            self.commit(now, changes)
+            let done = self.done_in_memory(&changes);
+            Ok((self.commit(now, changes)?, done))
         });
         match committed {
-            Ok(new) => {
+            Ok((new, done)) => {
                 self.machine.keep();
-                self.spill(new);
+                self.spill(new, done);
                 Ok(())
             }
             Err(error) => {

@@ -4,7 +4,7 @@
 //! covers the length and everything behind itself.
 
 use taskyard_core::record::{Record, StoredState};
-use taskyard_core::{Body, Failures, Priority, Span, TaskId, Timestamp};
+use taskyard_core::{Body, Failures, Finished, Priority, Span, TaskId, Timestamp};
 
 use super::super::codec::{self, Head};
 use super::super::rows::{Batch, Rows};
@@ -29,6 +29,9 @@ const SUBQUEUE: u8 = 16;
 const PRIORITY: u8 = 32;
 const META: u8 = 64;
 const FAILURES: u8 = 128;
+
+/// The state of a done task, which is followed by its end.
+const DONE: u8 = 5;
 
 /// Encodes a batch into the buffer, which is cleared first.
 pub(super) fn encode(bytes: &mut Vec<u8>, salt: u64, head: &Head, rows: &Rows) {
@@ -67,7 +70,8 @@ pub(super) fn estimate(rows: &Rows) -> usize {
     let named = rows.inserts.iter().chain(&rows.updates);
     let texts = |record: &Record| {
         let failures = record.failures.as_ref().map_or(0, |failures| failures.as_bytes().len());
-        record.subqueue.as_ref().map_or(0, |name| name.len()) + failures
+        let finished = record.finished.as_ref().map_or(0, |finished| finished.as_bytes().len());
+        record.subqueue.as_ref().map_or(0, |name| name.len()) + failures + finished
     };
     let names: usize = named.map(|(_, record)| texts(record)).sum();
     let tasks = rows.inserts.len() + rows.updates.len() + rows.removed.len() + rows.next_ids.len();
@@ -88,6 +92,7 @@ fn encode_task(bytes: &mut Vec<u8>, kind: u8, key: i64, record: &Record) {
         StoredState::Buried => (2, None),
         StoredState::DeadLetter => (3, None),
         StoredState::Scheduled(due) => (4, Some(due.as_micros())),
+        StoredState::Done => (DONE, None),
     };
     let body = record.body.as_ref().filter(|_| kind == INSERT);
     let meta = body.and_then(Body::meta);
@@ -121,6 +126,9 @@ fn encode_task(bytes: &mut Vec<u8>, kind: u8, key: i64, record: &Record) {
     }
     if let Some(failures) = &record.failures {
         encode_bytes(bytes, failures.as_bytes());
+    }
+    if let (DONE, Some(finished)) = (state, &record.finished) {
+        encode_bytes(bytes, finished.as_bytes());
     }
     if kind == INSERT {
         encode_bytes(bytes, body.map_or(&[], Body::payload));
@@ -209,6 +217,8 @@ impl<'a> RecordReader<'a> {
         let meta = if flags & META == 0 { &[][..] } else { self.bytes()? };
         let failures =
             if flags & FAILURES == 0 { None } else { Some(Failures::from_bytes(self.bytes()?)?) };
+        let finished =
+            if state == DONE { Some(Finished::from_bytes(self.bytes()?)?) } else { None };
         let body = if with_body { Some(Body::with_meta(self.bytes()?, meta)) } else { None };
         let (_, id) = codec::split_key(key);
         let record = Record {
@@ -219,6 +229,7 @@ impl<'a> RecordReader<'a> {
                 (2, None) => StoredState::Buried,
                 (3, None) => StoredState::DeadLetter,
                 (4, Some(due)) => StoredState::Scheduled(Timestamp::from_micros(due)),
+                (DONE, None) => StoredState::Done,
                 _ => return None,
             },
             pri,
@@ -236,6 +247,7 @@ impl<'a> RecordReader<'a> {
                 .transpose()
                 .ok()?,
             failures,
+            finished,
             body_bytes: body.as_ref().map_or(0, Body::bytes),
             body,
         };
@@ -340,9 +352,15 @@ mod tests {
             (0..random.usize(..30)).map(|_| random.u8(..)).collect()
         };
         let body = with_body.then(|| Body::with_meta(&text(random), &text(random)));
+        let is_done = random.u8(..5) == 0;
+        let finished = is_done.then(|| {
+            let (at, run) = (time(random), Span::from_micros(random.i64(0..1 << 50)));
+            Finished::new(at, run, random.bool().then_some("host:1:mail"), &text(random))
+        });
         let record = Record {
             id: codec::split_key(key).1,
             state: match random.u8(..5) {
+                _ if is_done => StoredState::Done,
                 0 => StoredState::Ready(time(random)),
                 1 => StoredState::Delayed(time(random)),
                 2 => StoredState::Buried,
@@ -364,6 +382,7 @@ mod tests {
                 .bool()
                 .then(|| Priority::new(random.f64()).expect("a number")),
             failures: random.bool().then(|| failures(random)),
+            finished,
             body_bytes: body.as_ref().map_or(0, Body::bytes),
             body,
         };

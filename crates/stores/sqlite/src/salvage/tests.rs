@@ -142,6 +142,7 @@ fn task(id: u64) -> (i64, Record, Body) {
             .is_multiple_of(7)
             .then(|| Priority::new(id as f64).expect("a number")),
         failures: id.is_multiple_of(11).then(|| failures(id)),
+        finished: None,
         body_bytes: long as u32,
         body: None,
     };

@@ -6,16 +6,18 @@ use taskyard_core::record::Record;
 use taskyard_core::{Body, TubeRecord};
 
 use super::super::clock;
-use super::super::codec::{self, Head, RowError, TASK_COLUMNS, TASK_COLUMNS_COUNT, TUBE_COLUMNS};
+use super::super::codec::{
+    self, Head, RowError, TASK_COLUMNS, TASK_COLUMNS_COUNT, TUBE_COLUMNS, TUBE_COLUMNS_ADDED,
+};
 use super::super::folder::MIGRATIONS;
 use super::super::semaphores::SalvagedRow;
 use super::cells::RowCell;
 use super::pages::Pages;
 
-/// The columns of each table, in the order of `migrations/0001.sql`; the last two of a task came with
-/// `0005.sql` and `0010.sql`.
+/// The columns of each table, in the order of `migrations/0001.sql`; the last three of a task came with
+/// `0005.sql`, `0010.sql` and `0011.sql`.
 const STORE_COLUMNS: usize = 7;
-const TASK_ROW: [&str; 16] = [
+const TASK_ROW: [&str; 17] = [
     "key",
     "state",
     "due",
@@ -32,6 +34,7 @@ const TASK_ROW: [&str; 16] = [
     "data",
     "semaphore_priority",
     "failures",
+    "finished",
 ];
 /// Number of columns of a task up to its body.
 const WITH_BODY: usize = 14;
@@ -65,10 +68,11 @@ impl RowVerifier {
 
     /// Decodes a tube and its number.
     pub fn tube(&self, row: &RowCell<'_>, pages: &Pages) -> Option<(u32, TubeRecord)> {
-        let columns = [TUBE_COLUMNS + 2, TUBE_COLUMNS + 1, TUBE_COLUMNS];
-        let mut values = columns.into_iter().find_map(|columns| row.all(pages, columns))?;
-        values.resize(TUBE_COLUMNS + 2, Value::Null);
-        let sql = "SELECT ?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?";
+        let most = TUBE_COLUMNS + TUBE_COLUMNS_ADDED;
+        let mut columns = (TUBE_COLUMNS..=most).rev();
+        let mut values = columns.find_map(|columns| row.all(pages, columns))?;
+        values.resize(most, Value::Null);
+        let sql = "SELECT ?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?";
         self.decode(sql, values, |row| codec::read_tube(row).ok())
     }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use taskyard_core::{
-    Body, Command, Error, Finish, Kind, NewTask, Outcome, Reply, Task, TubeOptions,
+    Body, Command, Error, Finish, Kind, NewTask, Outcome, Reply, Span, Task, TubeOptions,
 };
 use taskyard_store::{Executed, OpenOptions, Store, fill};
 use taskyard_store_sqlite::SqliteStore;
@@ -52,6 +52,29 @@ fn without_any_memory_everything_is_loaded() {
     let tasks = take_now(&store, "mail", 20);
     let found: Vec<Body> = tasks.iter().map(|task| body(task).clone()).collect();
     assert!(found == (0..20).map(|number| numbered(number).body).collect::<Vec<_>>());
+}
+
+/// The payloads of done tasks that a tube keeps leave memory, and are read from disk when they are shown.
+#[test]
+fn payloads_of_done_tasks_are_on_disk_only() {
+    let folder = fast_folder();
+    let store = open(folder.path(), MIB);
+    let keep_done = Some(Span::FOREVER);
+    must(&store, create("mail", TubeOptions { keep_done, ..TubeOptions::new(Kind::Fifo) }));
+    put_now(&store, "mail", (0..20).map(numbered).collect());
+    let tasks = take_now(&store, "mail", 20);
+    let acks = tasks.iter().map(|task| finish("mail", task, Finish::ack_with(&[0xc3])));
+    execute(&store, acks.collect());
+    store.catch_up().expect("the journal is applied");
+    execute(&store, Vec::new());
+    assert_eq!(store.payload_bytes(), 0);
+    let shown = execute(&store, vec![peek("mail", 0..20)]);
+    assert_eq!(shown.unloaded.len(), 20);
+    for (number, task) in (0..).zip(&tasks_of(&store, shown)) {
+        assert!(*body(task) == numbered(number).body, "task {number}");
+        let finished = task.finished.as_ref().expect("it is done");
+        assert_eq!(finished.result(), Some(&[0xc3][..]), "task {number}");
+    }
 }
 
 /// A finished task was returned without its payload when that was on disk only: a client of the original

@@ -347,7 +347,11 @@ fn an_older_folder_gets_its_tables() {
     db.execute_batch("ALTER TABLE tube DROP COLUMN semaphore").expect("is there");
     db.execute_batch("ALTER TABLE tube DROP COLUMN queue_num").expect("is there");
     db.execute_batch("ALTER TABLE task DROP COLUMN semaphore_priority").expect("is there");
-    db.execute_batch("ALTER TABLE task DROP COLUMN failures").expect("is there");
+    for column in ["task DROP COLUMN failures", "task DROP COLUMN finished"] {
+        db.execute_batch(&format!("ALTER TABLE {column}")).expect("is there");
+    }
+    db.execute_batch("ALTER TABLE tube DROP COLUMN keep_done").expect("is there");
+    db.execute_batch("ALTER TABLE tube DROP COLUMN keep_done_max").expect("is there");
     db.pragma_update(None, "user_version", 1).expect("can be set");
     drop(db);
     drop(prepare(folder.path()));

@@ -98,6 +98,7 @@ impl Client {
         for (tube, text) in TUBES.iter().enumerate() {
             let mut options = TubeOptions::new(Kind::FifoTtl);
             options.temporary = tube == TEMPORARY;
+            options.keep_done = (tube == SCRAP).then_some(Span::FOREVER);
             let Command::CreateTube { tube, options, .. } = create(text, options) else { return };
             let create = Command::CreateTube { tube, options, if_not_exists: true };
             let made = run_at(store, self.now(), vec![create]).expect("nothing to load");

@@ -109,7 +109,8 @@ impl Model {
         else {
             panic!("a peek answers tasks");
         };
-        assert_eq!(tasks.len() as u64, info.stats.tasks.total(), "tasks of {}", TUBES[tube]);
+        let unfinished = tasks.iter().filter(|task| task.state != State::Done).count() as u64;
+        assert_eq!(unfinished, info.stats.tasks.total(), "tasks of {}", TUBES[tube]);
         tasks.into_iter().map(|task| (task.id.0, Expected::from(&task))).collect()
     }
 
@@ -153,6 +154,11 @@ fn apply(tubes: &mut [Tasks; 2], now: i64, steps: &[Step], ids: impl IntoIterato
                 tasks.insert(id, Expected { token, pri, attempts: 0, state, due });
             }
             Verb::PutDeleted => {}
+            // This tube keeps done tasks.
+            Verb::Ack(id) if step.tube == SCRAP => {
+                let task = tasks.get_mut(&id).expect("the task exists");
+                (task.state, task.due) = (State::Done, None);
+            }
             Verb::Ack(id) | Verb::Delete(id) => _ = tasks.remove(&id).expect("the task exists"),
             Verb::Release { id, delay_s } => {
                 let task = tasks.get_mut(&id).expect("the task exists");
