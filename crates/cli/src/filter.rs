@@ -16,7 +16,7 @@ pub struct FilterArgs {
     /// Only tasks of this sub-queue.
     #[arg(long, value_name = "KEY")]
     subqueue: Option<String>,
-    /// Only tasks that this worker holds, or for which it failed last.
+    /// Only tasks that this worker holds or finished, or for which it failed last.
     #[arg(long, value_name = "NAME")]
     worker: Option<String>,
     /// Only tasks with a failure whose error contains this text.
@@ -33,6 +33,7 @@ enum StateName {
     Taken,
     Delayed,
     Buried,
+    Done,
 }
 
 impl FilterArgs {
@@ -53,6 +54,7 @@ impl FilterArgs {
             StateName::Taken => "taken",
             StateName::Delayed => "delayed",
             StateName::Buried => "buried",
+            StateName::Done => "done",
         };
         let states: Vec<_> = self.state.iter().map(name).collect();
         TaskFilterRequest {

@@ -11,11 +11,26 @@ use crate::connect::{ConnectArgs, unexpected_reply};
 use crate::failure::UsageError;
 use crate::filter::FilterArgs;
 use crate::output;
+use crate::payload;
 use crate::units::{self, Delivery};
 
 /// The arguments of `ack`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  taskyard ack mail 0:17
+  taskyard ack reports 0:17 --result '{\"pages\": 12}'    kept if the tube has --keep-done")]
 pub struct AckArgs {
+    #[command(flatten)]
+    which: DeliveryArgs,
+    /// The result: JSON, or a text. A tube with keep_done keeps it with the done task.
+    #[arg(long, value_name = "JSON")]
+    result: Option<String>,
+}
+
+/// Deliveries of a tube.
+#[derive(Debug, Args)]
+struct DeliveryArgs {
     /// The tube.
     tube: String,
     /// The tasks; with the lease number the command fails if it is no longer your delivery.
@@ -56,7 +71,7 @@ Examples:
 A failed delivery counts as an attempt. In a tube with attempts_max the last one buries the task.")]
 pub struct FailArgs {
     #[command(flatten)]
-    which: AckArgs,
+    which: DeliveryArgs,
     /// What went wrong; kept with the task, cut to 1 KiB.
     #[arg(long, value_name = "TEXT")]
     error: String,
@@ -110,7 +125,7 @@ Examples:
   taskyard touch mail 0:17 --by 10m        extend the lease by ten minutes")]
 pub struct TouchArgs {
     #[command(flatten)]
-    which: AckArgs,
+    which: DeliveryArgs,
     /// The time to add to the lease.
     #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "60s")]
     by: Span,
@@ -125,7 +140,11 @@ struct OutcomeLine {
 
 /// Acknowledges tasks.
 pub fn ack(args: AckArgs) -> anyhow::Result<Exit> {
-    args.finish(Finish::Ack, "acked")
+    let ack = match &args.result {
+        Some(text) => Finish::ack_with(&payload::from_text(text, None)?.0),
+        None => Finish::Ack,
+    };
+    args.which.finish(ack, "acked")
 }
 
 /// Returns tasks.
@@ -163,7 +182,7 @@ pub fn touch(args: TouchArgs) -> anyhow::Result<Exit> {
     args.which.finish(Finish::Touch(args.by), "touched")
 }
 
-impl AckArgs {
+impl DeliveryArgs {
     fn finish(&self, how: Finish, done: &str) -> anyhow::Result<Exit> {
         finish(&self.tube, &self.deliveries, how, done, self.json, &self.connect)
     }

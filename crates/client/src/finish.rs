@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::Serialize;
 use taskyard_core::{
     Command, Error as Refusal, Execute, Finish, FinishItem, Outcome, Reply, Span, TaskId, TubeName,
 };
@@ -15,6 +16,12 @@ impl<E: Execute> Client<E> {
     /// Acks the task, which removes it. Refused with [`Error::Stale`] when the lease has ended.
     pub async fn ack(&self, task: &Task) -> Result<()> {
         self.finish_one(task, Finish::Ack, false).await.map(drop)
+    }
+
+    /// Acks the task with a result, which is kept with it if its tube keeps done tasks (`keep_done`).
+    pub async fn ack_with<T: Serialize>(&self, task: &Task, result: &T) -> Result<()> {
+        let result = rmp_serde::to_vec_named(result)?;
+        self.finish_one(task, Finish::ack_with(&result), false).await.map(drop)
     }
 
     /// Releases the task, ready at once. The delivery counts as an attempt.

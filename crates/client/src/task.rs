@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use taskyard_core::{Body, FinishItem, Holder, NewTask, TaskId, TubeName};
+use taskyard_core::{Body, FinishItem, Finished, Holder, NewTask, TaskId, TubeName};
 
 use crate::error::Result;
 
@@ -37,6 +37,12 @@ impl Task {
     pub fn meta<T: DeserializeOwned>(&self) -> Result<Option<T>> {
         let meta = self.task.body.as_ref().and_then(Body::meta);
         Ok(meta.map(rmp_serde::from_slice).transpose()?)
+    }
+
+    /// The result of a done task that its tube keeps, decoded as a `T`; `None` when it has none.
+    pub fn result<T: DeserializeOwned>(&self) -> Result<Option<T>> {
+        let result = self.task.finished.as_ref().and_then(Finished::result);
+        Ok(result.map(rmp_serde::from_slice).transpose()?)
     }
 
     /// The bytes of a task that was put by [`Client::put_bytes`]; `None` for any other value.

@@ -9,7 +9,7 @@ use taskyard_core::{
 use super::args::{ArgumentReader, list, task_id};
 use super::faults::{MALFORMED, lua, no_statistics, not_defined, shortened, wrong_key};
 use super::native::{EXECUTE, decode_commands};
-use super::options::{read_cfg, read_create, read_failure, read_put, read_release};
+use super::options::{read_cfg, read_create, read_failure, read_put, read_release, read_result};
 use super::reader::Value;
 use super::reply::Fault;
 use super::schema::is_system_space;
@@ -294,7 +294,8 @@ impl Method {
             }
             "ack" => {
                 let id = args.id(TAKEN_KEY_PARTS)?;
-                self.finish(id, Finish::Ack)
+                let result = read_result(args.raw()?);
+                self.finish(id, result.map_or(Finish::Ack, Finish::ack_with))
             }
             "release" => self.release(args)?,
             "touch" => self.touch(args)?,

@@ -101,6 +101,24 @@ pub(super) fn read_release(table: Option<&[u8]>, kind: Option<Kind>) -> Result<S
     Ok(later)
 }
 
+/// Reads the result of an ack, as the bytes that arrived. Other options are ignored, as is everything
+/// that upstream's ack ignores.
+pub(super) fn read_result(table: Option<&[u8]>) -> Option<&[u8]> {
+    let mut reader = ValueReader::new(table?);
+    let Ok(Value::Map(count)) = reader.value() else { return None };
+    let mut result = None;
+    for _ in 0..count {
+        let (key, value) = (reader.raw().ok()?, reader.raw().ok()?);
+        if matches!(
+            ValueReader::new(key).value(),
+            Ok(Value::Str(b"result") | Value::Bin(b"result"))
+        ) {
+            result = Some(value);
+        }
+    }
+    result.filter(|value| ValueReader::new(value).value() != Ok(Value::Nil))
+}
+
 /// Reads the error and the delay of a failed delivery. Other options are ignored.
 pub(super) fn read_failure(table: Option<&[u8]>) -> Result<(Option<String>, Span), Fault> {
     let (mut error, mut later) = (None, Span::ZERO);
@@ -142,6 +160,12 @@ pub(super) fn read_create(
             b"capacity" if kind == Kind::LimFifoTtl => options.capacity = capacity(&value)?,
             b"ttl_kills_taken" => options.ttl_kills_taken = is_true(&value),
             b"attempts_max" => options.attempts_max = attempts_max(&value)?,
+            b"keep_done" => options.keep_done = seconds(&value)?,
+            b"keep_done_max" => {
+                let max = value.unsigned();
+                options.keep_done_max =
+                    max.ok_or_else(|| invalid_value("keep_done_max", &value))?;
+            }
             b"semaphore" => options.semaphore = Some(semaphore(&value)?),
             _ => {}
         }

@@ -346,8 +346,14 @@ fn write_options(out: &mut Out, options: &TubeOptions) {
         ("capacity", options.capacity),
         ("pri", Some(options.pri).filter(|pri| *pri > 0)),
         ("attempts_max", options.attempts_max.map(u64::from)),
+        ("keep_done_max", options.keep_done.map(|_| options.keep_done_max)),
     ];
-    let times = [("ttl", options.ttl), ("ttr", options.ttr), ("delay", options.delay)];
+    let times = [
+        ("ttl", options.ttl),
+        ("ttr", options.ttr),
+        ("delay", options.delay),
+        ("keep_done", options.keep_done),
+    ];
     let flags = [("ttl_kills_taken", options.ttl_kills_taken), ("paused", options.paused)];
     let count = 1
         + numbers.iter().filter(|pair| pair.1.is_some()).count()

@@ -20,6 +20,7 @@ Examples:
   taskyard tube create mail --ttr 5m --attempts-max 10
   taskyard tube create inbox --kind limfifottl --capacity 1000
   taskyard tube create orders --kind utubettl --if-not-exists
+  taskyard tube create reports --keep-done 2d     done tasks and their results stay for two days
   taskyard tube create checks --semaphore yang
   taskyard tube create emails --queue-num 1")]
 pub struct TubeCreateArgs {
@@ -49,6 +50,12 @@ pub struct TubeCreateArgs {
     /// Bury a task after this many failed deliveries.
     #[arg(long, value_name = "N")]
     attempts_max: Option<u32>,
+    /// Keep done tasks for this time, with their results; see taskyard tasks TUBE --state done.
+    #[arg(long, value_name = "TIME", value_parser = units::span)]
+    keep_done: Option<Span>,
+    /// Maximum number of done tasks to keep, 10000 unless given; the oldest are removed first.
+    #[arg(long, value_name = "N")]
+    keep_done_max: Option<u64>,
     /// Remove a taken task when its ttl ends, as Tarantool's queue does.
     #[arg(long)]
     ttl_kills_taken: bool,
@@ -95,6 +102,12 @@ pub struct AlterArgs {
     /// Failed deliveries before a task is buried, or none.
     #[arg(long, value_name = "N", value_parser = units::number_or_none::<u32>)]
     attempts_max: Option<OrNone<u32>>,
+    /// Time for which done tasks are kept, or none.
+    #[arg(long, value_name = "TIME", value_parser = units::span_or_none)]
+    keep_done: Option<OrNone<Span>>,
+    /// Maximum number of done tasks to keep.
+    #[arg(long, value_name = "N")]
+    keep_done_max: Option<u64>,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -142,6 +155,8 @@ fn request(args: &TubeCreateArgs) -> anyhow::Result<CreateRequest> {
         delay: seconds(args.delay),
         pri: args.pri,
         attempts_max: args.attempts_max,
+        keep_done: seconds(args.keep_done),
+        keep_done_max: args.keep_done_max,
         ttl_kills_taken: args.ttl_kills_taken.then_some(true),
         paused: args.paused.then_some(true),
         semaphore: args.semaphore.clone(),
@@ -161,6 +176,8 @@ pub fn alter(args: AlterArgs) -> anyhow::Result<Exit> {
         delay: args.delay.map(|delay| delay.0),
         pri: args.pri,
         attempts_max: args.attempts_max.map(|attempts| attempts.0),
+        keep_done: args.keep_done.map(|keep| keep.0),
+        keep_done_max: args.keep_done_max,
     };
     if change == TubeChange::default() {
         return Err(UsageError("nothing to change; give an option such as --ttr 5m".into()).into());

@@ -106,9 +106,16 @@ impl<'o> RowWriter<'o> {
     }
 
     pub fn end(&mut self) {
-        debug_assert!(self.count < 16, "the header has one byte");
-        self.out.truncate(self.kept.0);
-        self.out[self.start] = 0x90 | self.kept.1;
+        let (end, count) = self.kept;
+        self.out.truncate(end);
+        if count < 16 {
+            self.out[self.start] = 0x90 | count;
+        } else {
+            // Only done tasks have so many fields: their bytes are moved for a header of three.
+            self.out.extend_from_slice(&[0, 0]);
+            self.out.copy_within(self.start + 1..end, self.start + 3);
+            self.out[self.start..self.start + 3].copy_from_slice(&[0xdc, 0, count]);
+        }
     }
 }
 

@@ -41,6 +41,8 @@ fn tubes() -> Vec<TubeInfo> {
         delay: Some(Span::from_secs(3)),
         pri: 4,
         attempts_max: Some(6),
+        keep_done: Some(Span::from_secs(8)),
+        keep_done_max: 9,
         ttl_kills_taken: true,
         paused: true,
         semaphore: Some(SemaphoreKey::new("yang").unwrap()),
@@ -97,8 +99,8 @@ fn rows_of_the_tubes() {
         shown(Space::Tubes, &ALL, Rows::Tubes(&tubes)),
         concat!(
             r#"[["a",0,"a","fifo",{"temporary":false}],"#,
-            r#"["b",1,"b","limfifottl",{"temporary":true,"capacity":5,"pri":4,"attempts_max":6,"#,
-            r#""ttl":1.5,"ttr":2.0,"delay":3.0,"ttl_kills_taken":true,"paused":true,"semaphore":"yang"}]]"#,
+            r#"["b",1,"b","limfifottl",{"temporary":true,"capacity":5,"pri":4,"attempts_max":6,"keep_done_max":9,"#,
+            r#""ttl":1.5,"ttr":2.0,"delay":3.0,"keep_done":8.0,"ttl_kills_taken":true,"paused":true,"semaphore":"yang"}]]"#,
         )
     );
 }

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
-    Body, Calls, Command, Counts, Error, Failure, Failures, Finish, FinishItem, Holder, Kind,
-    Lease, List, ListOrder, ListedTask, NewTask, Outcome, Placed, Priority, Reason, Reply,
+    Body, Calls, Command, Counts, Error, Failure, Failures, Finish, FinishItem, Finished, Holder,
+    Kind, Lease, List, ListOrder, ListedTask, NewTask, Outcome, Placed, Priority, Reason, Reply,
     SemaphoreKey, SessionId, Span, State, StateSet, Take, Task, TaskId, Timestamp, TubeChange,
     TubeName, TubeOptions, TubeStats,
 };
@@ -74,7 +74,7 @@ fn options() -> impl Strategy<Value = TubeOptions> {
         any::<u64>(),
         option::of(any::<u32>()),
         option::of(prop::sample::select(vec!["yang", "a b"])),
-        option::of(any::<u32>()),
+        (option::of(any::<u32>()), option::of(span()), any::<u64>()),
     )
         .prop_map(
             |(
@@ -85,7 +85,7 @@ fn options() -> impl Strategy<Value = TubeOptions> {
                 pri,
                 attempts_max,
                 semaphore,
-                queue_num,
+                (queue_num, keep_done, keep_done_max),
             )| {
                 TubeOptions {
                     kind,
@@ -96,6 +96,8 @@ fn options() -> impl Strategy<Value = TubeOptions> {
                     delay,
                     pri,
                     attempts_max,
+                    keep_done,
+                    keep_done_max,
                     ttl_kills_taken,
                     paused,
                     semaphore: semaphore.map(|key| SemaphoreKey::new(key).unwrap()),
@@ -110,18 +112,23 @@ fn change() -> impl Strategy<Value = TubeChange> {
     (
         option::of(any::<bool>()),
         option::of(option::of(any::<u64>())),
-        [span(), span(), span()],
-        option::of(any::<u64>()),
+        [span(), span(), span(), span()],
+        [option::of(any::<u64>()), option::of(any::<u64>())],
         option::of(option::of(any::<u32>())),
     )
-        .prop_map(|(paused, capacity, [ttl, ttr, delay], pri, attempts_max)| TubeChange {
-            paused,
-            capacity,
-            ttl,
-            ttr,
-            delay,
-            pri,
-            attempts_max,
+        .prop_map(|(paused, capacity, spans, [pri, keep_done_max], attempts_max)| {
+            let [ttl, ttr, delay, keep_done] = spans;
+            TubeChange {
+                paused,
+                capacity,
+                ttl,
+                ttr,
+                delay,
+                pri,
+                attempts_max,
+                keep_done,
+                keep_done_max,
+            }
         })
 }
 
@@ -154,6 +161,7 @@ fn item() -> impl Strategy<Value = FinishItem> {
     ];
     let finish = prop_oneof![
         Just(Finish::Ack),
+        Just(Finish::ack_with(b"\x92\x01\xa2ok")),
         (span(), any::<bool>()).prop_map(|(delay, counted)| Finish::Release { delay, counted }),
         Just(Finish::Bury),
         span().prop_map(Finish::Touch),
@@ -172,7 +180,7 @@ fn ids() -> impl Strategy<Value = Vec<TaskId>> {
 
 fn list_order() -> impl Strategy<Value = ListOrder> {
     let id = || any::<u64>().prop_map(TaskId);
-    let states = (0..16u8).prop_map(|bits| StateSet::from_bits(bits).unwrap());
+    let states = (0..32u8).prop_map(|bits| StateSet::from_bits(bits).unwrap());
     prop_oneof![
         (states, option::of(id())).prop_map(|(states, after)| ListOrder::Id { states, after }),
         option::of((any::<u64>(), id())).prop_map(|after| ListOrder::Queue { after }),
@@ -276,6 +284,10 @@ fn task() -> impl Strategy<Value = Task> {
             // A worker belongs to a delivery; others have none.
             let worker = lease.map(|lease| Arc::from(format!("host:{lease}:w")));
             let failures = (attempts % 2 == 1).then(|| failures(attempts));
+            let finished = (attempts % 3 == 1).then(|| {
+                let (at, run) = (created.max(Timestamp::EPOCH), Span::from_secs(2));
+                Finished::new(at, run, worker.as_deref(), &attempts.to_be_bytes())
+            });
             Task {
                 id: TaskId(id),
                 state,
@@ -292,6 +304,7 @@ fn task() -> impl Strategy<Value = Task> {
                 session,
                 worker,
                 failures,
+                finished,
                 lease: lease.map(Lease),
                 lease_until,
                 reason,

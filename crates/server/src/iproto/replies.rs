@@ -235,11 +235,21 @@ impl ProtocolSession {
             ),
             (ReplyForm::ExistingTask(id), Reply::Finished(outcomes)) => self.reply_with(
                 reply_to,
-                &task_answer(finished_task(&outcomes).ok_or_else(|| faults::not_found(id))?),
+                &task_answer(
+                    finished_task(&outcomes)
+                        .filter(|task| task.finished.is_none())
+                        .ok_or_else(|| faults::not_found(id))?,
+                ),
             ),
             (ReplyForm::ExistingTask(id), Reply::Tasks(tasks)) => self.reply_with(
                 reply_to,
-                &task_answer(tasks.first().ok_or_else(|| faults::not_found(id))?),
+                &task_answer(
+                    // Done tasks that are kept do not exist for these clients.
+                    tasks
+                        .first()
+                        .filter(|task| task.finished.is_none())
+                        .ok_or_else(|| faults::not_found(id))?,
+                ),
             ),
             (ReplyForm::Tasks, Reply::Finished(outcomes)) => {
                 let finished = outcomes.into_iter().filter_map(|outcome| match outcome {

@@ -91,6 +91,12 @@ pub struct TaskFilterRequest {
     /// Put before this second since the epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_until: Option<f64>,
+    /// Finished at this second since the epoch or later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_from: Option<f64>,
+    /// Finished before this second since the epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_until: Option<f64>,
 }
 
 /// What an action did.
@@ -214,6 +220,8 @@ impl TaskActionRequest {
             attempts_min: filter.attempts_min.map(|min| min.to_string()),
             created_from: filter.created_from,
             created_until: filter.created_until,
+            finished_from: filter.finished_from,
+            finished_until: filter.finished_until,
             ..TasksQuery::default()
         }
     }

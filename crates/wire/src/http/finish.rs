@@ -5,11 +5,13 @@ use taskyard_core::{
     Command, Error, Finish, FinishItem, Holder, Lease, Outcome, Result, Span, TaskId, TubeName,
 };
 
-use super::is_false;
 use super::names::{FinishWord, OutcomeWord};
+use super::put::one_of;
 use super::seconds::{optional_span, seconds_of, span};
 use super::task::{Form, TaskAnswer};
 use super::whole;
+use super::{is_false, present};
+use crate::payload::{Packed, Payload};
 
 /// A delivery: the task and, to make sure that it is still the caller's, the lease number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +41,12 @@ pub struct AckRequest {
     /// Its lease number.
     #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub lease: Option<u64>,
+    /// The result, any JSON value up to 64 KiB as MessagePack: kept with the done tasks if their tube keeps those.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub result: Option<Payload>,
+    /// The result as MessagePack in base64, instead of `result`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_base64: Option<Packed>,
     /// Answer with the tasks as they are afterwards.
     #[serde(default, skip_serializing_if = "is_false")]
     pub show: bool,
@@ -174,6 +182,12 @@ pub struct FinishPart {
     /// For `touch`: how many seconds more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
+    /// For `ack`: the result, kept with a done task.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub result: Option<Payload>,
+    /// The result as MessagePack in base64, instead of `result`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_base64: Option<Packed>,
 }
 
 /// The outcome of each item, in the order of the request.
@@ -196,8 +210,15 @@ const fn yes() -> bool {
 impl AckRequest {
     /// The command, on the server's side.
     pub fn into_command(self, tube: TubeName) -> Result<Command> {
-        finish(tube, self.tasks, self.id, self.lease, Finish::Ack, self.show)
+        let ack = ack(self.result, self.result_base64)?;
+        finish(tube, self.tasks, self.id, self.lease, ack, self.show)
     }
+}
+
+/// An ack, with a result if there is one.
+fn ack(result: Option<Payload>, base64: Option<Packed>) -> Result<Finish> {
+    let result = one_of("result", result, base64)?;
+    Ok(result.map_or(Finish::Ack, |result| Finish::ack_with(&result)))
 }
 
 impl BuryRequest {
@@ -307,9 +328,14 @@ impl FinishPart {
             error: None,
             counted: None,
             seconds: None,
+            result: None,
+            result_base64: None,
         };
         Ok(match &item.finish {
             Finish::Ack => plain,
+            Finish::AckWithResult(result) => {
+                FinishPart { result_base64: Some(Packed::new(result.payload())), ..plain }
+            }
             Finish::Bury => FinishPart { verb: FinishWord::Bury, ..plain },
             Finish::Touch(more) => {
                 FinishPart { verb: FinishWord::Touch, seconds: Some(seconds_of(*more)), ..plain }
@@ -330,9 +356,13 @@ impl FinishPart {
     }
 
     fn into_item(self) -> Result<FinishItem> {
+        let has_result = self.result.is_some() || self.result_base64.is_some();
         let error = self.error.as_deref();
         let finish = match (self.verb, self.delay, self.counted, self.seconds, error) {
-            (FinishWord::Ack, None, None, None, None) => Finish::Ack,
+            (FinishWord::Ack, None, None, None, None) => ack(self.result, self.result_base64)?,
+            _ if has_result => {
+                return Err(Error::Invalid("only 'ack' has a 'result'; leave it out".into()));
+            }
             (FinishWord::Bury, None, None, None, error) => bury(error),
             (FinishWord::Touch, None, None, Some(more), None) => {
                 Finish::Touch(span("seconds", more)?)
@@ -348,7 +378,7 @@ impl FinishPart {
             _ => {
                 return Err(Error::Invalid(
                     "'touch' needs 'seconds', 'fail' needs 'error' and may have 'delay', 'release' may have \
-                     'delay' and 'counted', 'bury' may have 'error', 'ack' has none of them"
+                     'delay' and 'counted', 'bury' may have 'error', 'ack' may have 'result'"
                         .into(),
                 ));
             }

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use taskyard_core::limits::LIST_TASKS_MAX;
 use taskyard_core::{
-    Body, Error, List, ListOrder, Result, State, StateSet, Task, TaskId, Timestamp, TubeName,
+    Body, Error, Finished, List, ListOrder, Result, State, StateSet, Task, TaskId, Timestamp,
+    TubeName,
 };
 
 use super::seconds::optional_moment;
@@ -53,6 +54,12 @@ pub struct TasksQuery {
     /// Only tasks put before this moment, in seconds since the epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_until: Option<f64>,
+    /// Only tasks finished at this moment or later, in seconds since the epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_from: Option<f64>,
+    /// Only tasks finished before this moment, in seconds since the epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_until: Option<f64>,
 }
 
 /// A page of tasks.
@@ -78,6 +85,8 @@ pub struct TaskFilter {
     attempts_min: u32,
     created_from: Option<Timestamp>,
     created_until: Option<Timestamp>,
+    finished_from: Option<Timestamp>,
+    finished_until: Option<Timestamp>,
 }
 
 impl TasksQuery {
@@ -113,7 +122,12 @@ impl TasksQuery {
             ("attempts_min", &self.attempts_min),
         ];
         let texts = texts.into_iter().filter_map(|(name, text)| Some((name, text.clone()?)));
-        let moments = [("created_from", self.created_from), ("created_until", self.created_until)];
+        let moments = [
+            ("created_from", self.created_from),
+            ("created_until", self.created_until),
+            ("finished_from", self.finished_from),
+            ("finished_until", self.finished_until),
+        ];
         let moments = moments.into_iter().filter_map(|(name, at)| Some((name, at?.to_string())));
         texts.chain(moments).collect()
     }
@@ -141,13 +155,15 @@ impl TasksQuery {
             attempts_min: attempts_min.unwrap_or(0),
             created_from: optional_moment("created_from", self.created_from)?,
             created_until: optional_moment("created_until", self.created_until)?,
+            finished_from: optional_moment("finished_from", self.finished_from)?,
+            finished_until: optional_moment("finished_until", self.finished_until)?,
         })
     }
 
     fn order(&self) -> Result<ListOrder> {
         match self.order.as_deref() {
             None | Some("id") => {
-                let states = self.state.as_deref().map_or(Ok(StateSet::ALL), states)?;
+                let states = self.state.as_deref().map_or(Ok(StateSet::UNFINISHED), states)?;
                 let after = self.after.as_deref().map(id).transpose()?;
                 Ok(ListOrder::Id { states, after })
             }
@@ -180,10 +196,13 @@ impl TaskFilter {
     /// Whether a task meets it.
     pub fn matches(&self, task: &Task) -> bool {
         let subqueue = self.subqueue.as_deref();
+        let finished = task.finished.as_ref().map(Finished::at);
         task.attempts >= self.attempts_min
             && subqueue.is_none_or(|key| task.subqueue.as_deref() == Some(key))
             && self.created_from.is_none_or(|from| task.created >= from)
             && self.created_until.is_none_or(|until| task.created < until)
+            && self.finished_from.is_none_or(|from| finished.is_some_and(|at| at >= from))
+            && self.finished_until.is_none_or(|until| finished.is_some_and(|at| at < until))
             && self.worker.as_deref().is_none_or(|name| is_of_worker(task, name))
             && self.error.as_deref().is_none_or(|text| has_error(task, text))
             && self.text.as_deref().is_none_or(|text| contains(task.body.as_ref(), text))
@@ -195,6 +214,7 @@ impl TaskPageAnswer {
     pub fn task(task: &Task) -> TaskAnswer {
         let mut answer = TaskAnswer::with_reason(task, Form::Json);
         answer.failures.clear();
+        (answer.result, answer.result_base64) = (None, None);
         if let Some(error) = &mut answer.error {
             error.truncate(error.lines().next().map_or(0, str::len));
         }
@@ -218,8 +238,12 @@ fn contains(body: Option<&Body>, text: &str) -> bool {
         || msgpack_to_json(body.payload()).is_ok_and(|json| json.contains(text))
 }
 
-/// Whether the worker holds the task, or failed for it last if it is not taken: another worker may hold it without a name.
+/// Whether the worker holds the task or finished it, or failed for it last if it is in another state: another worker may hold
+/// it without a name.
 fn is_of_worker(task: &Task, name: &str) -> bool {
+    if let Some(finished) = &task.finished {
+        return finished.worker() == Some(name);
+    }
     let latest = || task.failures.as_ref()?.last()?.worker;
     let worker = if task.state == State::Taken { task.worker.clone() } else { latest() };
     worker.as_deref() == Some(name)
@@ -237,7 +261,9 @@ fn states(text: &str) -> Result<StateSet> {
     text.split(',').try_fold(StateSet::EMPTY, |states, name| {
         let known = StateSet::STATES.into_iter().find(|state| state.name() == name);
         let unknown = || {
-            invalid(format!("'{name}' is no state of a task; use ready, taken, delayed, buried"))
+            invalid(format!(
+                "'{name}' is no state of a task; use ready, taken, delayed, buried, done"
+            ))
         };
         Ok(states.with(known.ok_or_else(unknown)?))
     })
@@ -291,7 +317,7 @@ mod tests {
     #[test]
     fn a_query_without_parameters_lists_all_states_by_id() {
         let first = list(TasksQuery::default()).unwrap();
-        assert_eq!(first.order, ListOrder::Id { states: StateSet::ALL, after: None });
+        assert_eq!(first.order, ListOrder::Id { states: StateSet::UNFINISHED, after: None });
         assert_eq!(first.limit, LIST_TASKS_DEFAULT);
         assert!(TasksQuery::default().filter().unwrap().is_empty());
     }
@@ -301,7 +327,7 @@ mod tests {
         let states = StateSet::EMPTY.with(State::Buried).with(State::Taken);
         let orders = [
             ListOrder::Id { states, after: Some(TaskId(u64::MAX)) },
-            ListOrder::Id { states: StateSet::ALL, after: None },
+            ListOrder::Id { states: StateSet::UNFINISHED, after: None },
             ListOrder::Queue { after: Some((u64::MAX, TaskId(0))) },
             ListOrder::Queue { after: None },
         ];

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use taskyard_core::failure::{is_worker_name, stored_error};
 use taskyard_core::{
-    Body, Error, Failure, Failures, Lease, Priority, Reason, Result, Span, State, Task, TaskId,
-    Timestamp,
+    Body, Error, Failure, Failures, Finished, Lease, Priority, Reason, Result, Span, State, Task,
+    TaskId, Timestamp,
 };
 
 use super::names::StateWord;
@@ -55,7 +55,7 @@ pub struct TaskAnswer {
     /// peek.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub semaphore_priority: Option<f64>,
-    /// The name of the worker that holds it, if it gave one; only where a task is shown, not in the answer to take.
+    /// The name of the worker that holds it or finished it, if it gave one; only where a task is shown, not in the answer to take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
     /// The error of its latest failure; in a page of tasks only the first line.
@@ -67,6 +67,18 @@ pub struct TaskAnswer {
     /// Its latest failures, oldest first; only in the answer to a peek.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<FailureAnswer>,
+    /// When it was finished, for a done task that its tube keeps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished: Option<f64>,
+    /// How many milliseconds the delivery lasted that finished it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_ms: Option<f64>,
+    /// The result that its ack gave.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub result: Option<Payload>,
+    /// The same as MessagePack in base64, if JSON cannot represent it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_base64: Option<Packed>,
     /// Why it does not run now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<ReasonAnswer>,
@@ -154,6 +166,9 @@ impl TaskAnswer {
     pub fn new(task: &Task, form: Form) -> Self {
         let (data, data_base64) = form.split(task.body.as_ref().map(Body::payload));
         let (meta, meta_base64) = form.split(task.body.as_ref().and_then(Body::meta));
+        let finished = task.finished.as_ref();
+        let (result, result_base64) = form.split(finished.and_then(Finished::result));
+        let worker = task.worker.as_deref().or(finished.and_then(Finished::worker));
         let usual = usual_reason(task.state, task.due);
         let latest = task.failures.as_ref().and_then(Failures::last);
         let failures = task.failures.iter().flat_map(|failures| failures.iter());
@@ -172,10 +187,14 @@ impl TaskAnswer {
             previous_start: task.previous_start.and_then(moment_of),
             subqueue: task.subqueue.as_deref().map(str::to_owned),
             semaphore_priority: task.semaphore_priority.map(Priority::value),
-            worker: task.worker.as_deref().map(str::to_owned),
+            worker: worker.map(str::to_owned),
             failed_at: latest.as_ref().and_then(|latest| moment_of(latest.at)),
             error: latest.map(|latest| (*latest.error).to_owned()),
             failures: failures.map(FailureAnswer::new).collect(),
+            finished: finished.and_then(|finished| moment_of(finished.at())),
+            run_ms: finished.map(|finished| finished.run().as_micros() as f64 / 1e3),
+            result,
+            result_base64,
             reason: (task.reason != usual).then(|| ReasonAnswer::new(task.reason)),
             meta,
             meta_base64,
@@ -198,6 +217,15 @@ impl TaskAnswer {
         let reason = named.unwrap_or_else(|| usual_reason(state, due));
         let data = one_of("data", self.data, self.data_base64)?;
         let meta = one_of("meta", self.meta, self.meta_base64)?.unwrap_or_default();
+        let result = one_of("result", self.result, self.result_base64)?.unwrap_or_default();
+        let worker = self.worker.as_deref().filter(|name| is_worker_name(name));
+        let finished = match optional_moment("finished", self.finished)? {
+            Some(at) => {
+                let run = span("run_ms", self.run_ms.unwrap_or(0.0) / 1e3)?;
+                Some(Finished::new(at, run, worker, &result))
+            }
+            None => None,
+        };
         Ok(Task {
             id: TaskId(self.id),
             state,
@@ -212,8 +240,9 @@ impl TaskAnswer {
             subqueue: self.subqueue.map(Into::into),
             semaphore_priority: self.semaphore_priority.map(Priority::new).transpose()?,
             session: None,
-            worker: self.worker.map(Into::into),
+            worker: self.worker.filter(|_| finished.is_none()).map(Into::into),
             failures: read_failures(self.failures)?,
+            finished,
             lease,
             lease_until: optional_moment("lease_until", self.lease_until)?
                 .or(never(lease.is_some())),

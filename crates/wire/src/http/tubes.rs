@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use taskyard_core::command::TubeInfo;
+use taskyard_core::limits::KEEP_DONE_DEFAULT;
 use taskyard_core::{
     Calls, Command, Counts, Error, Kind, Result, SemaphoreKey, Span, TubeChange, TubeName,
     TubeOptions, TubeStats,
@@ -44,6 +45,12 @@ pub struct CreateRequest {
     /// Bury a task instead of giving it back when this many deliveries have failed.
     #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub attempts_max: Option<u32>,
+    /// Keep done tasks for this many seconds, with their results; they are removed at once when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_done: Option<f64>,
+    /// Most done tasks to keep, 10000 when absent; the oldest are removed first.
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
+    pub keep_done_max: Option<u64>,
     /// Let the ttl end a delivery, as Tarantool's queue does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_kills_taken: Option<bool>,
@@ -97,6 +104,13 @@ pub struct AlterRequest {
     #[serde(default, deserialize_with = "whole::present", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u32>))]
     pub attempts_max: Option<Option<u32>>,
+    /// How many seconds done tasks are kept; `null` removes them.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
+    pub keep_done: Option<Option<f64>>,
+    /// Most done tasks to keep.
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
+    pub keep_done_max: Option<u64>,
 }
 
 /// The new name of a tube. Its tasks stay, taken ones too.
@@ -156,6 +170,12 @@ pub struct TubeAnswer {
     /// Deliveries before a task is buried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempts_max: Option<u32>,
+    /// How many seconds done tasks are kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_done: Option<f64>,
+    /// Most done tasks to keep, if it keeps any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_done_max: Option<u64>,
     /// Whether the ttl ends a delivery.
     pub ttl_kills_taken: bool,
     /// Whether deliveries are stopped.
@@ -242,6 +262,8 @@ impl CreateRequest {
             delay: options.delay.map(seconds_of),
             pri: Some(options.pri),
             attempts_max: options.attempts_max,
+            keep_done: options.keep_done.map(seconds_of),
+            keep_done_max: keep_done_max(options),
             ttl_kills_taken: options.ttl_kills_taken.then_some(true),
             paused: options.paused.then_some(true),
             semaphore: options.semaphore.as_ref().map(ToString::to_string),
@@ -262,6 +284,8 @@ impl CreateRequest {
             delay: optional_span("delay", self.delay)?,
             pri: self.pri.unwrap_or_default(),
             attempts_max: self.attempts_max,
+            keep_done: optional_span("keep_done", self.keep_done)?,
+            keep_done_max: self.keep_done_max.unwrap_or(KEEP_DONE_DEFAULT),
             ttl_kills_taken: self.ttl_kills_taken.unwrap_or_default(),
             paused: self.paused.unwrap_or_default(),
             semaphore: self.semaphore.as_deref().map(SemaphoreKey::new).transpose()?,
@@ -295,6 +319,9 @@ impl CreateRequest {
         compare("pri", number(self.pri), number(Some(options.pri)));
         let small = |count: Option<u32>| number(count.map(u64::from));
         compare("attempts_max", small(self.attempts_max), small(options.attempts_max));
+        let keep_done = optional_span("keep_done", self.keep_done)?;
+        compare("keep_done", time(keep_done), time(options.keep_done));
+        compare("keep_done_max", number(self.keep_done_max), number(Some(options.keep_done_max)));
         let kills = flag(self.ttl_kills_taken);
         compare("ttl_kills_taken", kills, flag(Some(options.ttl_kills_taken)));
         compare("paused", flag(self.paused), flag(Some(options.paused)));
@@ -320,6 +347,8 @@ impl AlterRequest {
             delay: seconds(change.delay),
             pri: change.pri,
             attempts_max: change.attempts_max,
+            keep_done: seconds(change.keep_done),
+            keep_done_max: change.keep_done_max,
         }
     }
 
@@ -336,6 +365,8 @@ impl AlterRequest {
             delay: span("delay", self.delay)?,
             pri: self.pri,
             attempts_max: self.attempts_max,
+            keep_done: span("keep_done", self.keep_done)?,
+            keep_done_max: self.keep_done_max,
         };
         Ok(Command::AlterTube { tube, change })
     }
@@ -369,6 +400,8 @@ impl TubeAnswer {
             delay: options.delay.map(seconds_of),
             pri: options.pri,
             attempts_max: options.attempts_max,
+            keep_done: options.keep_done.map(seconds_of),
+            keep_done_max: keep_done_max(options),
             ttl_kills_taken: options.ttl_kills_taken,
             paused: options.paused,
             semaphore: options.semaphore.as_ref().map(ToString::to_string),
@@ -396,6 +429,8 @@ impl TubeAnswer {
                 delay: optional_span("delay", self.delay)?,
                 pri: self.pri,
                 attempts_max: self.attempts_max,
+                keep_done: optional_span("keep_done", self.keep_done)?,
+                keep_done_max: self.keep_done_max.unwrap_or(KEEP_DONE_DEFAULT),
                 ttl_kills_taken: self.ttl_kills_taken,
                 paused: self.paused,
                 semaphore: self.semaphore.as_deref().map(SemaphoreKey::new).transpose()?,
@@ -407,6 +442,12 @@ impl TubeAnswer {
             oldest_ready: optional_moment("oldest_ready", self.oldest_ready)?,
         })
     }
+}
+
+/// How many done tasks a tube keeps, where that is not the usual number of one that keeps none.
+fn keep_done_max(options: &TubeOptions) -> Option<u64> {
+    let max = options.keep_done_max;
+    (options.keep_done.is_some() || max != KEEP_DONE_DEFAULT).then_some(max)
 }
 
 impl From<Counts> for TaskCounts {

@@ -37,6 +37,7 @@ pub(crate) fn taken_task(body: Body) -> Task {
         session: None,
         worker: None,
         failures: None,
+        finished: None,
         lease: Some(Lease(77)),
         lease_until: Some(Timestamp::from_micros(1_700_000_061_500_000)),
         reason: Reason::Running,
