@@ -11,7 +11,8 @@ use taskyard_redis::Value;
 use super::codec::{ByteReader, Unreadable, read_info};
 use super::merge;
 use super::tasks::{
-    Detail, has_failures, is_apart, read_failures, read_shown, read_since, read_taken, read_task,
+    Detail, has_failures, is_apart, read_failures, read_finished, read_shown, read_since,
+    read_taken, read_task,
 };
 
 /// The state of a tube after a call.
@@ -28,6 +29,8 @@ pub(super) struct TubeHead {
     pub room: Option<u64>,
     /// The next deadline.
     pub next: Option<i64>,
+    /// When done tasks are to be removed.
+    pub removal: Option<i64>,
     pub number: u32,
     /// Whether it has a semaphore.
     pub gated: bool,
@@ -221,7 +224,7 @@ impl AnswerParts {
         detail: Detail,
     ) -> Result<(Task, Vec<u8>), Unreadable> {
         let shown = if detail == Detail::Taken { read_taken(heads) } else { read_shown(heads) }?;
-        let record = self.text()?;
+        let (record, is_kept) = (self.text()?, shown.is_kept());
         let apart = if detail != Detail::NoBodies && is_apart(&record)? {
             Some(self.text()?)
         } else {
@@ -230,6 +233,9 @@ impl AnswerParts {
         let mut task = read_task(shown, &record, apart.as_deref(), detail)?;
         if detail == Detail::Everything && has_failures(&record)? {
             task.failures = read_failures(&self.text()?)?;
+        }
+        if is_kept {
+            task.finished = Some(read_finished(&self.text()?)?);
         }
         if task.state == State::Taken && detail != Detail::Bodies {
             task.due = Some(read_since(&record)?.unwrap_or(task.created));
@@ -283,7 +289,7 @@ fn read_head(text: &[u8]) -> Result<TubeHead, Unreadable> {
     let (room, next) = (bytes.number()?, bytes.maybe_moment()?);
     let (number, kind) = (bytes.small()?, bytes.byte()?);
     let room = (room >= 0.0).then_some(room as u64);
-    let unlimited = bytes.byte()? == 1;
+    let (unlimited, removal) = (bytes.byte()? == 1, bytes.maybe_moment()?);
     let name = std::str::from_utf8(bytes.rest()).ok().and_then(|name| TubeName::new(name).ok());
     let (present, has_other_name) = (present == 1, present == 2);
     let (gated, mergeable) = (kind == 1, kind == 2 && room.is_none());
@@ -294,6 +300,7 @@ fn read_head(text: &[u8]) -> Result<TubeHead, Unreadable> {
         takeable,
         room,
         next,
+        removal,
         number,
         gated,
         mergeable,

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use taskyard_core::command::TubeInfo;
+use taskyard_core::limits::KEEP_DONE_DEFAULT;
 use taskyard_core::{
     Body, Calls, Command, Counts, Finish, FinishItem, Holder, Kind, List, ListOrder, NewTask,
     SemaphoreKey, SessionId, Span, Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
@@ -16,6 +17,8 @@ const NEVER: f64 = 9_007_199_254_740_992.0;
 const NO_SESSION: [u8; 16] = [0; 16];
 /// The order of the queue, where a list by id has its states.
 const QUEUE_ORDER: u8 = 255;
+/// Follows the queue number of a tube that keeps done tasks, where others have the length of their name.
+const KEEPING: u16 = u16::MAX;
 /// The tail of a delivery: whether the task has failures, the length of the worker's name, the name, and padding up to this.
 pub(super) const TAIL_BYTES_MIN: usize = 23;
 
@@ -106,6 +109,11 @@ pub(super) fn create(
     header.extend(options.pri.to_be_bytes());
     header.extend(options.capacity.unwrap_or(0).to_be_bytes());
     header.extend(options.queue_num.unwrap_or(0).to_le_bytes());
+    if options.keep_done.is_some() || options.keep_done_max != KEEP_DONE_DEFAULT {
+        header.extend(KEEPING.to_le_bytes());
+        header.extend(optional_span(options.keep_done));
+        header.extend((options.keep_done_max as f64).to_le_bytes());
+    }
     header.extend(short_text(name.as_str()));
     header.extend(short_text(options.semaphore.as_ref().map_or("", SemaphoreKey::as_str)));
     header
@@ -122,6 +130,12 @@ pub(super) fn rename(name: &TubeName, queue_num: Option<u32>, deadline: i64) -> 
 /// A text with its length before it.
 pub(super) fn short_text(text: &str) -> Vec<u8> {
     [&(text.len() as u16).to_le_bytes(), text.as_bytes()].concat()
+}
+
+/// Adds bytes with their number before them.
+pub(super) fn long_text(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend((bytes.len() as u32).to_le_bytes());
+    out.extend(bytes);
 }
 
 pub(super) fn bits(flags: impl Iterator<Item = bool>) -> u8 {
@@ -251,7 +265,7 @@ fn holder_number(holder: &Holder, alive: &HashMap<SessionId, bool>) -> u8 {
     }
 }
 
-/// A short form for acks with the same kind of holder, or the same session, as most are.
+/// A short form for acks with the same kind of holder, or the same session, as most are. If one has a result, those of all follow.
 fn acks(items: &[FinishItem], alive: &HashMap<SessionId, bool>) -> Option<Vec<u8>> {
     let first = items.first()?.holder;
     let mut header = Vec::with_capacity(24 + 16 * items.len());
@@ -262,19 +276,25 @@ fn acks(items: &[FinishItem], alive: &HashMap<SessionId, bool>) -> Option<Vec<u8
     }
     for FinishItem { id, holder, finish } in items {
         header.extend(id.0.to_be_bytes());
-        match (first, holder, finish) {
-            (Holder::Lease(_), Holder::Lease(lease), Finish::Ack) => {
-                header.extend(lease.0.to_be_bytes());
-            }
-            (first, holder, Finish::Ack) if first == *holder => {}
+        if !matches!(finish, Finish::Ack | Finish::AckWithResult(_)) {
+            return None;
+        }
+        match (first, holder) {
+            (Holder::Lease(_), Holder::Lease(lease)) => header.extend(lease.0.to_be_bytes()),
+            (first, holder) if first == *holder => {}
             _ => return None,
+        }
+    }
+    if items.iter().any(|item| item.finish.result().is_some()) {
+        for item in items {
+            long_text(&mut header, item.finish.result().unwrap_or_default());
         }
     }
     Some(header)
 }
 
 fn finish(items: &[FinishItem], show: bool, alive: &HashMap<SessionId, bool>) -> Vec<u8> {
-    let (mut header, mut errors) = (vec![b'F', u8::from(show)], Vec::new());
+    let (mut header, mut texts) = (vec![b'F', u8::from(show)], Vec::new());
     header.extend((items.len() as u32).to_le_bytes());
     for FinishItem { id, holder, finish } in items {
         let mut who = [0; 16];
@@ -286,11 +306,15 @@ fn finish(items: &[FinishItem], show: bool, alive: &HashMap<SessionId, bool>) ->
         let holder = holder_number(holder, alive);
         let (verb, span, counted) = match finish {
             Finish::Ack => (0, Some(Span::ZERO), true),
+            Finish::AckWithResult(result) => {
+                long_text(&mut texts, result.payload());
+                (5, Some(Span::ZERO), true)
+            }
             Finish::Release { delay, counted } => (1, Some(*delay), *counted),
             Finish::Bury => (2, Some(Span::ZERO), true),
             Finish::Touch(more) => (3, Some(*more), true),
             Finish::Fail(fail) => {
-                errors.extend(short_text(&fail.error));
+                texts.extend(short_text(&fail.error));
                 (4, fail.then.delay(), true)
             }
         };
@@ -301,16 +325,18 @@ fn finish(items: &[FinishItem], show: bool, alive: &HashMap<SessionId, bool>) ->
         header.extend(optional_span(span));
         header.push(u8::from(counted));
     }
-    header.extend(errors);
+    header.extend(texts);
     header
 }
 
 fn alter(change: &TubeChange) -> Vec<u8> {
-    let TubeChange { paused, capacity, ttl, ttr, delay, pri, attempts_max } = change;
+    let TubeChange { paused, capacity, ttl, ttr, delay, pri, attempts_max, .. } = change;
+    let TubeChange { keep_done, keep_done_max, .. } = change;
     let spans = [ttl, ttr, delay];
     let given = [paused.is_some(), capacity.is_some()].into_iter();
     let given = given.chain(spans.iter().map(|span| span.is_some()));
-    let mut header = vec![b'R', bits(given.chain([pri.is_some(), attempts_max.is_some()]))];
+    let given = given.chain([pri.is_some(), attempts_max.is_some(), keep_done.is_some()]);
+    let mut header = vec![b'R', bits(given), u8::from(keep_done_max.is_some())];
     let capacity = capacity.flatten();
     header.push(u8::from(paused.unwrap_or_default()));
     header.push(u8::from(capacity.is_some()));
@@ -318,6 +344,8 @@ fn alter(change: &TubeChange) -> Vec<u8> {
     header.extend(spans.into_iter().flat_map(|span| optional_span(span.flatten())));
     header.extend(pri.unwrap_or(0).to_be_bytes());
     header.extend(attempts_max.flatten().unwrap_or(0).to_le_bytes());
+    header.extend(optional_span(keep_done.flatten()));
+    header.extend((keep_done_max.unwrap_or(0) as f64).to_le_bytes());
     header
 }
 
@@ -382,6 +410,15 @@ impl<'a> ByteReader<'a> {
         std::str::from_utf8(self.bytes(size)?).map_err(|_| Unreadable("a text is not UTF-8"))
     }
 
+    /// How long a tube keeps done tasks, and how many, if these come next.
+    fn keep_done(&mut self) -> Result<(Option<Span>, u64), Unreadable> {
+        let Some(rest) = self.0.strip_prefix(&KEEPING.to_le_bytes()) else {
+            return Ok((None, KEEP_DONE_DEFAULT));
+        };
+        self.0 = rest;
+        Ok((self.optional_span()?, self.count()?))
+    }
+
     /// This number of bytes.
     pub fn bytes(&mut self, size: usize) -> Result<&'a [u8], Unreadable> {
         let (bytes, rest) = self.0.split_at_checked(size).ok_or(Unreadable("a text is cut"))?;
@@ -414,6 +451,7 @@ pub(super) fn read_info(mut bytes: ByteReader<'_>) -> Result<TubeInfo, Unreadabl
     let attempts_max = Some(bytes.small()?).filter(|max| *max > 0);
     let (pri, capacity) = (bytes.big()?, bytes.big()?);
     let queue_num = Some(bytes.small()?).filter(|number| *number > 0);
+    let (keep_done, keep_done_max) = bytes.keep_done()?;
     let name = TubeName::new(bytes.short_text()?).map_err(|_| Unreadable("a tube has no name"))?;
     let semaphore = match bytes.short_text()? {
         "" => None,
@@ -428,6 +466,8 @@ pub(super) fn read_info(mut bytes: ByteReader<'_>) -> Result<TubeInfo, Unreadabl
         delay,
         pri,
         attempts_max,
+        keep_done,
+        keep_done_max,
         ttl_kills_taken: flags & 2 != 0,
         paused: flags & 4 != 0,
         semaphore,

@@ -15,6 +15,7 @@ const FILES: &[&str] = &[
     include_str!("lua/incarnation.lua"),
     include_str!("lua/tube.lua"),
     include_str!("lua/failures.lua"),
+    concat!("do\n", include_str!("lua/done.lua"), "end\n"),
     "do\n",
     include_str!("lua/semaphore.lua"),
     include_str!("lua/outbox.lua"),
@@ -40,8 +41,9 @@ const FILES: &[&str] = &[
 
 /// The version of the stored format. A server refuses to work with a later one. Since version 2 tasks may have a priority for
 /// their semaphore. Version 3 stores tasks differently, with the moment since which they wait; the first call to a tube of an
-/// earlier version converts it (`lua/upgrade.lua`).
-pub(super) const FORMAT: i64 = 3;
+/// earlier version converts it (`lua/upgrade.lua`). Since version 4 tubes may keep done tasks; servers of earlier versions would
+/// remove them when they are finished.
+pub(super) const FORMAT: i64 = 4;
 
 /// The library of this version.
 pub(super) fn library() -> Library {

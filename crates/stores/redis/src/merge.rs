@@ -30,7 +30,10 @@ fn kind_of(command: &Command) -> CommandKind<'_> {
 
 /// Whether this is an ack with a lease: its delivery was answered before, so a neighbouring take cannot deliver its task.
 fn is_ack(item: &FinishItem) -> bool {
-    matches!((&item.holder, &item.finish), (Holder::Lease(_), Finish::Ack))
+    matches!(
+        (&item.holder, &item.finish),
+        (Holder::Lease(_), Finish::Ack | Finish::AckWithResult(_))
+    )
 }
 
 /// Moves acks before neighbouring takes. Nothing moves past any other command.
@@ -155,6 +158,8 @@ mod tests {
             vec![take_by(Some("a"), 1, None), take(1, None), take_by(Some("b"), 1, None)];
         assert_eq!(run_indexes(commands), [[0, 1, 2]], "each delivery has its own worker");
         assert_eq!(run_indexes(vec![put(1), put(0), ack(1)]), [[0], [1], [2]]);
+        let with_result = finish(2, Holder::Lease(Lease(2)), Finish::ack_with(b"\xa2ok"));
+        assert_eq!(run_indexes(vec![ack(1), with_result, ack(3)]), [[0, 1, 2]]);
     }
 
     #[test]

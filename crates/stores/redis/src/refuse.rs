@@ -2,7 +2,7 @@
 
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::names::check_names;
-use taskyard_core::{Command, Error, TubeOptions, check_tasks};
+use taskyard_core::{Command, Error, TubeOptions, check_keep_done, check_results, check_tasks};
 
 use super::execute::tasks_in;
 
@@ -23,20 +23,23 @@ pub(super) fn refusal(command: &Command, cluster: bool) -> Option<Error> {
     }
     match command {
         Command::CreateTube { options: o, .. } => options(o.capacity, o.attempts_max)
+            .or_else(|| check_keep_done(o.keep_done, Some(o.keep_done_max)).err())
             .or_else(|| refuse_queue_num(o.queue_num))
             .or_else(|| refuse_gate(o, cluster)),
         Command::NameTube { queue_num, .. } => refuse_queue_num(*queue_num),
         Command::AlterTube { change, .. } => {
             options(change.capacity.flatten(), change.attempts_max.flatten())
+                .or_else(|| check_keep_done(change.keep_done.flatten(), change.keep_done_max).err())
         }
         Command::Put { tasks, .. } => check_tasks(tasks).err(),
         Command::List(list) => list.check().err(),
         Command::Semaphore(command) => command.check().err(),
         Command::Take(take) => refuse_count("the number of tasks in one take", take.count),
-        Command::Finish { .. }
-        | Command::KickTasks { .. }
-        | Command::Delete { .. }
-        | Command::Peek { .. } => {
+        Command::Finish { items, .. } => {
+            refuse_count("the number of tasks in one command", items.len())
+                .or_else(|| check_results(items).err())
+        }
+        Command::KickTasks { .. } | Command::Delete { .. } | Command::Peek { .. } => {
             refuse_count("the number of tasks in one command", tasks_in(command))
         }
         _ => None,

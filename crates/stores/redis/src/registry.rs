@@ -200,13 +200,13 @@ impl Batch<'_> {
         let mut cache = self.shared.cache();
         let again = cache.clock().saturating_add(RETRY_AFTER);
         if let Some(name) = &address.name {
-            cache.deadlines.set(name, Some(again));
+            cache.retry_at(name, again);
         }
     }
 
     /// The tubes in which something is due, as far as this server knows.
     fn due_tubes(&self, clock: i64) -> Vec<TubeAddress> {
-        let due = self.shared.cache().deadlines.due(clock);
+        let due = self.shared.cache().due_tubes(clock);
         due.iter().map(|tube| self.shared.address(tube)).collect()
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use taskyard_core::{
-    Body, Failures, Lease, Priority, Reason, SessionId, State, Task, TaskId, Timestamp,
+    Body, Failures, Finished, Lease, Priority, Reason, SessionId, State, Task, TaskId, Timestamp,
 };
 
 use super::codec::{ByteReader, TAIL_BYTES_MIN, Unreadable};
@@ -11,6 +11,8 @@ use super::codec::{ByteReader, TAIL_BYTES_MIN, Unreadable};
 /// The fixed part of a record, which ends with the size of the body. Larger bodies than `INLINE_MAX` are stored apart.
 const RECORD_BYTES: usize = 65;
 const INLINE_MAX: u32 = 512;
+/// The state of a done task that is kept.
+const DONE: u8 = 6;
 
 /// How much of a task is shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,6 +32,13 @@ pub(super) struct TaskHead<'a> {
     reason: u8,
     state: u8,
     delivery: Option<Delivery<'a>>,
+}
+
+impl TaskHead<'_> {
+    /// Whether this is a done task that is kept; then the answer says how it ended.
+    pub fn is_kept(&self) -> bool {
+        self.state == DONE
+    }
 }
 
 struct Delivery<'a> {
@@ -86,6 +95,11 @@ pub(super) fn read_failures(text: &[u8]) -> Result<Option<Failures>, Unreadable>
     if text.is_empty() { Ok(None) } else { Failures::from_bytes(text).map(Some).ok_or(damaged) }
 }
 
+/// How a done task ended.
+pub(super) fn read_finished(text: &[u8]) -> Result<Finished, Unreadable> {
+    Finished::from_bytes(text).ok_or(Unreadable("the end of a done task is damaged"))
+}
+
 /// A task as it is shown, with its body if that is in its record or apart, and without its failures.
 pub(super) fn read_task(
     shown: TaskHead<'_>,
@@ -117,10 +131,11 @@ pub(super) fn read_task(
         start: delivery.as_ref().map(|delivery| delivery.start),
         previous_start: (previous != Timestamp::NEVER).then_some(previous),
         subqueue,
-        semaphore_priority: own.filter(|_| detail == Detail::Everything),
+        semaphore_priority: own.filter(|_| detail == Detail::Everything && state != DONE),
         session: delivery.as_ref().and_then(|delivery| delivery.session),
         worker: read_worker(delivery.as_ref(), detail)?,
         failures: None,
+        finished: None,
         lease: delivery.as_ref().map(|delivery| delivery.lease),
         lease_until: delivery.map(|delivery| delivery.until),
         reason: read_reason(reason, due)?,

@@ -9,8 +9,8 @@ use taskyard_core::command::TubeInfo;
 use taskyard_core::record::{Record, StoredState};
 use taskyard_core::transfer::{ImportEnd, TubeCopy};
 use taskyard_core::{
-    Body, Counts, Error, Failures, Priority, Reason, SemaphoreKey, State, Task, TaskId, Timestamp,
-    TubeName, TubeStats,
+    Body, Counts, Error, Failures, Finished, Priority, Reason, SemaphoreKey, State, Task, TaskId,
+    Timestamp, TubeName, TubeStats,
 };
 use taskyard_redis::{Call, Failure, Value};
 
@@ -201,13 +201,16 @@ impl Batch<'_> {
         self.read_page(&listed, &page, bytes).await
     }
 
-    /// The ids of a tube, in order.
+    /// The ids of a tube, also of done tasks, in order.
     async fn ids(&mut self, address: &TubeAddress) -> Result<Vec<TaskId>, Failure> {
         let key = self.shared.tube_call("export", address, Vec::new()).key;
         let mut ids = Vec::new();
-        for text in self.shown_all(&key, b'I').await? {
-            let (all, _) = text.as_chunks::<8>();
-            ids.extend(all.iter().map(|id| TaskId(u64::from_be_bytes(*id))));
+        // A task that becomes done meanwhile is found in one of them.
+        for verb in [b'I', b'K'] {
+            for text in self.shown_all(&key, verb).await? {
+                let (all, _) = text.as_chunks::<8>();
+                ids.extend(all.iter().map(|id| TaskId(u64::from_be_bytes(*id))));
+            }
         }
         ids.sort_unstable();
         ids.dedup();
@@ -360,6 +363,7 @@ fn record(task: Task, since: Option<Timestamp>, attempts_max: Option<u32>) -> Re
             (State::Delayed, Some(due), _) => StoredState::Delayed(due),
             (State::Buried, _, Reason::AttemptsUsedUp) => StoredState::DeadLetter,
             (State::Buried, _, _) => StoredState::Buried,
+            (State::Done, _, _) => StoredState::Done,
             // A gated task counts as ready.
             _ => StoredState::Ready(since.unwrap_or(task.created)),
         },
@@ -372,6 +376,7 @@ fn record(task: Task, since: Option<Timestamp>, attempts_max: Option<u32>) -> Re
         subqueue: task.subqueue,
         semaphore_priority: task.semaphore_priority,
         failures: task.failures,
+        finished: task.finished,
         body_bytes: body.bytes(),
         body: Some(body),
     };
@@ -390,6 +395,8 @@ fn encode_tasks(records: &[Record]) -> Vec<u8> {
             StoredState::Delayed(due) | StoredState::Scheduled(due) => (2, Some(due)),
             StoredState::Buried => (3, None),
             StoredState::DeadLetter => (4, None),
+            // That it has ended makes it a done task.
+            StoredState::Done => (0, None),
         };
         let own = record.semaphore_priority.map(Priority::value);
         header.extend(record.id.0.to_be_bytes());
@@ -402,13 +409,17 @@ fn encode_tasks(records: &[Record]) -> Vec<u8> {
         header.extend(codec::moment(due.unwrap_or(Timestamp::EPOCH)));
         header.extend(codec::moment(record.previous_start.unwrap_or(Timestamp::NEVER)));
         let failures = record.failures.as_ref().map(Failures::as_bytes);
+        let finished = record.finished.as_ref().map(Finished::as_bytes);
         let given = [own.is_some(), record.subqueue.is_some(), failures.is_some()];
-        header.push(codec::bits(given.into_iter()));
+        header.push(codec::bits(given.into_iter().chain([finished.is_some()])));
         header.extend(own.map(f64::to_le_bytes).into_iter().flatten());
         header.extend(record.subqueue.as_deref().map(codec::short_text).into_iter().flatten());
         if let Some(failures) = failures {
             header.extend((failures.len() as u16).to_le_bytes());
             header.extend(failures);
+        }
+        if let Some(finished) = finished {
+            codec::long_text(&mut header, finished);
         }
     }
     header

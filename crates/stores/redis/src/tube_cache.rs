@@ -13,6 +13,8 @@ use super::tubes::HashTag;
 /// How often all tubes are asked for due work, in microseconds: other servers may have set deadlines that this one does not
 /// know.
 const SWEEP: i64 = 1_000_000;
+/// How late done tasks are removed, in microseconds, so that many are removed together. They cannot be seen any more.
+const REMOVAL_DELAY: i64 = 1_000_000;
 
 /// What this server knows between batches.
 #[derive(Debug, Default)]
@@ -25,6 +27,8 @@ pub(super) struct TubeCache {
     /// Hash tags of tubes whose tag is not their name.
     pub tags: HashMap<TubeName, HashTag>,
     pub deadlines: Deadlines<TubeName>,
+    /// When each tube next has done tasks to remove.
+    pub removals: Deadlines<TubeName>,
     /// Tubes in which single commands can be merged.
     pub mergeable: HashSet<TubeName>,
     /// Tubes that have a semaphore.
@@ -77,6 +81,9 @@ impl<K> Default for Deadlines<K> {
 
 impl<K: Clone + Ord + Hash> Deadlines<K> {
     pub fn set(&mut self, name: &K, at: Option<i64>) {
+        if at.is_none() && self.by_name.is_empty() {
+            return;
+        }
         let before = match at {
             Some(at) => self.by_name.insert(name.clone(), at),
             None => self.by_name.remove(name),
@@ -100,6 +107,10 @@ impl<K: Clone + Ord + Hash> Deadlines<K> {
     /// The names whose deadline has passed.
     pub fn due(&self, clock: i64) -> Vec<K> {
         self.order.range(..=clock).flat_map(|(_, names)| names.iter().cloned()).collect()
+    }
+
+    fn is_due(&self, name: &K, clock: i64) -> bool {
+        self.by_name.get(name).is_some_and(|at| *at <= clock)
     }
 
     fn first(&self) -> Option<i64> {
@@ -200,6 +211,7 @@ impl TubeCache {
     /// Records the state of a tube.
     pub fn learn(&mut self, tube: &TubeName, head: &TubeHead) {
         self.deadlines.set(tube, head.next.filter(|_| head.present));
+        self.removals.set(tube, head.removal.filter(|_| head.present));
         if head.gated {
             self.gated.insert(tube.clone());
         } else {
@@ -237,11 +249,25 @@ impl TubeCache {
         let semaphores = &self.semaphores;
         let events = semaphores.events.first_after(semaphores.announced_until);
         let next = self.deadlines.first().into_iter().chain(self.session_end);
-        let next = next.chain(semaphores.deadlines.first()).chain(events).min();
+        let removal = self.removals.first().map(|at| at.saturating_add(REMOVAL_DELAY));
+        let next = next.chain(semaphores.deadlines.first()).chain(events).chain(removal).min();
         // A server without others sweeps only when it must, so this tick must not be missed.
         let sweep = self.swept.is_none().then_some(self.now);
         let next = next.map(|next| next.saturating_sub(self.ahead)).into_iter().chain(sweep).min();
         next.map(Timestamp::from_micros)
+    }
+
+    /// The tubes in which something is due.
+    pub fn due_tubes(&self, clock: i64) -> Vec<TubeName> {
+        let (mut due, removals) = (self.deadlines.due(clock), self.removals.due(clock));
+        due.extend(removals.into_iter().filter(|tube| !self.deadlines.is_due(tube, clock)));
+        due
+    }
+
+    /// Sets when a tube is ticked again that could not be called.
+    pub fn retry_at(&mut self, tube: &TubeName, at: i64) {
+        self.deadlines.set(tube, Some(at));
+        self.removals.set(tube, None);
     }
 
     /// Whether all tubes must be asked for due work: at first, and regularly while there are other servers.
@@ -334,6 +360,19 @@ mod tests {
         assert_eq!(deadlines.due(3), [name("a"), name("b")]);
         deadlines.set(&name("a"), None);
         assert_eq!(deadlines.first(), Some(3));
+    }
+
+    #[test]
+    fn done_tasks_are_removed_together_with_later_ones() {
+        let mut cache = TubeCache { swept: Some(0), ..TubeCache::default() };
+        cache.removals.set(&name("a"), Some(5));
+        assert_eq!(cache.next_wakeup(), Some(Timestamp::from_micros(5 + REMOVAL_DELAY)));
+        assert_eq!(cache.due_tubes(4), []);
+        assert_eq!(cache.due_tubes(5), [name("a")], "a tick for another reason removes them");
+        cache.deadlines.set(&name("a"), Some(2));
+        assert_eq!(cache.due_tubes(5), [name("a")]);
+        cache.retry_at(&name("a"), 9);
+        assert_eq!(cache.next_wakeup(), Some(Timestamp::from_micros(9)));
     }
 
     #[test]

@@ -429,6 +429,7 @@ impl Batch<'_> {
         cache.gated.remove(tube);
         cache.mergeable.remove(tube);
         cache.deadlines.set(tube, None);
+        cache.removals.set(tube, None);
     }
 
     async fn fetch_info(

@@ -106,12 +106,13 @@ local function prefetch(tube, call)
 end
 
 -- The state of the tube for the caller: whether it exists (or another has its tag), this clock, how many tasks can be taken, how many more
--- it may hold (negative: no limit), the next deadline, its number, whether it has a semaphore or is plain, and whether it lost its limit.
-local HEAD = '<BddddI4BB'
+-- it may hold (negative: no limit), the next deadline, its number, whether it has a semaphore or is plain, whether it lost its limit, and
+-- when done tasks are to be removed.
+local HEAD = '<BddddI4BBd'
 
 local function head_of(tube, now, other)
     if not tube or tube.dropped then
-        return struct.pack(HEAD, other and 2 or 0, now, 0, -1, NEVER, tube and tube.options.number or 0, 0, 0)
+        return struct.pack(HEAD, other and 2 or 0, now, 0, -1, NEVER, tube and tube.options.number or 0, 0, 0, NEVER)
     end
     local room = -1
     if tube.options.capacity then
@@ -119,7 +120,7 @@ local function head_of(tube, now, other)
     end
     local kind = tube.options.plain and 2 or tube.options.semaphore ~= '' and 1 or 0
     return struct.pack(HEAD, 1, now, takeable(tube), room, next_timer(tube), tube.options.number, kind,
-        tube.unlimited and 1 or 0)
+        tube.unlimited and 1 or 0, tube.options.has_done and done_tasks.due(tube) or NEVER)
 end
 
 -- After the first arguments comes the name of the tube (or nothing: then the name is answered), then the commands.

@@ -26,6 +26,15 @@ function exports.I(base, cursor)
     return { next_cursor, table.concat(ids) }
 end
 
+-- Some ids of done tasks, in the same way.
+function exports.K(base, cursor)
+    local found, ids = redis.call('ZSCAN', base .. ':e', cursor, 'COUNT', PAGE), {}
+    for place = 1, #found[2], 2 do
+        ids[#ids + 1] = found[2][place]
+    end
+    return { found[1], table.concat(ids) }
+end
+
 -- The configuration of a semaphore, its last grant, and when to look again; empty where there is none.
 function exports.S(_, _, s)
     if not s then

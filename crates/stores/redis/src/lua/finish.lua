@@ -4,12 +4,13 @@ local BY_LEASE, BY_SESSION, BY_ANY_CALLER = 0, 1, 2
 local DONE_ITEM, STALE_ITEM, MISSING_ITEM = '\0', '\1', '\2'
 
 -- Id, holder, who that is, how it ends, a length of time, whether it counts. A failed delivery without such a length is buried. The errors
--- of failed ones follow all items.
+-- of failed ones and the results of acks with one follow all items.
 local ITEM = '<c8Bc16BdB'
 local ITEM_BYTES = 35
-local FAIL = 4
+local FAIL, ACK_WITH_RESULT = 4, 5
 
--- Acks of one kind of holder: after their number the session, if it is a session; then the ids, each with its lease, if it is a lease.
+-- Acks of one kind of holder: after their number the session, if it is a session; then the ids, each with its lease, if it is a lease; then
+-- the result of each, if one has any.
 local function read_acks(header)
     local holder, size = struct.unpack('<BI4', header, 2)
     local acks, place, step = { holder = holder, ids = {}, leases = {} }, 7, 8
@@ -23,6 +24,12 @@ local function read_acks(header)
         acks.ids[item] = string.sub(header, place, place + 7)
         acks.leases[item] = step == 16 and string.sub(header, place + 8, place + 15) or nil
         place = place + step
+    end
+    if place <= #header then
+        acks.results = {}
+        for item = 1, size do
+            acks.results[item], place = struct.unpack('<I4c0', header, place)
+        end
     end
     return acks
 end
@@ -40,6 +47,9 @@ local function read_items(header)
         for _, item in ipairs(items) do
             if item.verb == FAIL then
                 item.cause, after = struct.unpack('<I2c0', header, after)
+            elseif item.verb == ACK_WITH_RESULT then
+                item.verb = ACK
+                item.result, after = struct.unpack('<I4c0', header, after)
             end
         end
     end
@@ -129,7 +139,11 @@ local function finish_one(tube, item, shown)
         if shown then
             show(tube, shown, id, REASONS.finished)
         end
-        remove(tube, id, task)
+        local is_kept = tube.options.keep_done >= 0
+        if is_kept then
+            done_tasks.add(tube, id, task, item.result)
+        end
+        remove(tube, id, task, is_kept)
         count(tube, 'ack')
         return DONE_ITEM
     elseif buries then
@@ -204,7 +218,8 @@ function verbs.ack(tube, header, call)
     end
     for place, id in ipairs(acks.ids) do
         local who = acks.leases[place] or acks.who
-        items[place] = { id = id, holder = acks.holder, who = who, verb = ACK, span = 0, counted = 1 }
+        local result = acks.results and acks.results[place]
+        items[place] = { id = id, holder = acks.holder, who = who, verb = ACK, span = 0, counted = 1, result = result }
     end
     finish_items(tube, call, items, acks.ids, false)
 end
@@ -213,15 +228,22 @@ function verbs.delete(tube, header, call)
     local wants_shown = struct.unpack('B', header, 2) == 1
     local ids = read_ids(header, 3)
     load(tube, ids)
-    local bytes = wants_shown and too_many_bytes(tube, ids)
+    local kept = done_tasks.find(tube, ids)
+    local bytes = wants_shown and too_many_bytes(tube, ids, kept)
     if bytes then
         return call:answer('\4' .. struct.pack('<d', bytes))
     end
-    local outcomes, shown = {}, new_shown()
+    local outcomes, shown, done = {}, new_shown(), {}
     for place, id in ipairs(ids) do
         local task = tube.tasks[id]
-        outcomes[place] = task and DONE_ITEM or MISSING_ITEM
-        if task then
+        outcomes[place] = (task or kept[id]) and DONE_ITEM or MISSING_ITEM
+        if kept[id] then
+            if wants_shown then
+                done_tasks.show(tube, shown, id, kept[id], false)
+            end
+            done[#done + 1], kept[id] = id, nil
+            count(tube, 'delete')
+        elseif task then
             if wants_shown then
                 show(tube, shown, id, REASONS.finished)
             end
@@ -229,6 +251,7 @@ function verbs.delete(tube, header, call)
             count(tube, 'delete')
         end
     end
+    done_tasks.remove(tube, done)
     gates.regate(tube, ids)
     answer_shown(call, '\0' .. table.concat(outcomes), shown)
 end

@@ -1,7 +1,7 @@
 -- Imports from another store. Tasks are imported by id into a tube with a temporary name; in the end it gets its name, and semaphores are
 -- imported with their entries. Everything is checked before anything is written.
 
-local GIVES_OWN_PRIORITY, GIVES_SUBQUEUE_NAME, GIVES_FAILURES = 1, 2, 4
+local GIVES_OWN_PRIORITY, GIVES_SUBQUEUE_NAME, GIVES_FAILURES, GIVES_FINISHED = 1, 2, 4, 8
 
 local function refused(...)
     return '\1' .. string.format(...)
@@ -21,7 +21,33 @@ local function read_copy(header, place)
     if has(given, GIVES_FAILURES) then
         new.failures, place = struct.unpack('<I2c0', header, place)
     end
+    if has(given, GIVES_FINISHED) then
+        new.finished, place = struct.unpack('<I4c0', header, place)
+    end
     return new, place
+end
+
+local function import_task(tube, new, body)
+    if new.finished and tube.options.keep_done < 0 then
+        -- It cannot be seen, and the next tick would remove it.
+        return
+    end
+    local task = make_task(tube, new, body)
+    task.state, task.attempts, task.pri, task.created, task.expires = new.state, new.attempts, new.pri, new.created, new.expires
+    task.ttr, task.previous, task.moment = new.ttr, new.previous, new.state == DELAYED and new.moment or 0
+    task.since = new.state == READY and new.moment > 0 and new.moment or nil
+    if new.failures then
+        task.failed = true
+        note_failures(tube, new.id, new.failures)
+    end
+    if new.finished then
+        done_tasks.import(tube, new.id, task, new.finished)
+    else
+        enter(tube, new.id, task)
+    end
+    if not task.body then
+        tube.b[new.id] = body
+    end
 end
 
 local imports = {}
@@ -41,18 +67,7 @@ function imports.T(call, base)
         if id < next_id or id > TASK_ID_MAX or (new.subqueue ~= nil) ~= tube.options.subqueues then
             return refused("task %.0f cannot be imported into tube '%s'", id, call.args[5])
         end
-        local task = make_task(tube, new, body)
-        task.state, task.attempts, task.pri, task.created, task.expires = new.state, new.attempts, new.pri, new.created, new.expires
-        task.ttr, task.previous, task.moment = new.ttr, new.previous, new.state == DELAYED and new.moment or 0
-        task.since = new.state == READY and new.moment > 0 and new.moment or nil
-        if new.failures then
-            task.failed = true
-            note_failures(tube, new.id, new.failures)
-        end
-        enter(tube, new.id, task)
-        if not task.body then
-            tube.b[new.id] = body
-        end
+        import_task(tube, new, body)
         next_id = id + 1
     end
     tube.numbers[NEXT_ID] = next_id
@@ -74,14 +89,8 @@ end
 -- Gives a tube the options and numbers of its original, and this name.
 local function end_tube(call, tube, new, name)
     plain.leave(tube)
-    local o = {}
-    for key, value in pairs(tube.options) do
-        o[key] = value
-    end
-    o.flags = new.flags + (tube.options.ttl_kills_taken and TTL_KILLS_TAKEN or 0)
-    o.capacity_bytes = new.capacity_bytes
-    o.tail = struct.pack(TAIL, new.queue, #name, name, #new.semaphore, new.semaphore)
-    write_options(tube, o)
+    change_options(tube, { flags = new.flags + (tube.options.ttl_kills_taken and TTL_KILLS_TAKEN or 0), queue = new.queue, name = name,
+        capacity_bytes = new.capacity_bytes, semaphore = new.semaphore })
     tube.numbers[NEXT_ID] = math.max(tube.numbers[NEXT_ID], new.next_id)
     for number = DONE, 15 do
         tube.numbers[number] = new.numbers[number]

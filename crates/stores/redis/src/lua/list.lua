@@ -9,11 +9,13 @@ local MISSES_MAX, GAPS_MAX = 2000, 16
 -- Most priorities in which the end of a gap is searched, and most due tasks that are searched for expired ones.
 local PRIORITIES_MAX, DUE_MAX = 64, 8192
 -- The states of a list as bits.
-local READY_BIT, TAKEN_BIT, DELAYED_BIT, BURIED_BIT = 1, 2, 4, 8
+local READY_BIT, TAKEN_BIT, DELAYED_BIT, BURIED_BIT, DONE_BIT = 1, 2, 4, 8, 16
 local BITS = { [READY] = READY_BIT, [DELAYED] = DELAYED_BIT, [GATED] = DELAYED_BIT, [BURIED] = BURIED_BIT, [DEAD_LETTER] = BURIED_BIT }
 -- Limit, states or this, first id; in the order of the queue whether the page begins after a place (priority and id), and that place.
 local LIST = '<I4BdBc16'
 local QUEUE_ORDER = 255
+-- The number of ids in a block of done tasks.
+local BLOCK_IDS = 256
 
 -- Whether the next tick removes a task, unless it is taken or delayed.
 local function is_expired(tube, record)
@@ -222,6 +224,64 @@ local function list_by_id(tube, page)
     end
 end
 
+-- Adds those of the ids of a block from this one on whose tasks are done and not over age.
+local function look_up_done(tube, block, from, found)
+    local ids, keep = {}, tube.options.keep_done
+    for id = math.max(block * BLOCK_IDS, from), block * BLOCK_IDS + BLOCK_IDS - 1 do
+        ids[#ids + 1] = struct.pack('>I8', id)
+    end
+    for place, ended in ipairs(redis.call('ZMSCORE', tube.base .. ':e', unpack(ids))) do
+        if ended and later(tonumber(ended), keep) > tube.now then
+            found[#found + 1] = ids[place]
+        end
+    end
+end
+
+-- The ids of done tasks from this one on, in order, at least so many if there are.
+local function done_ids(tube, from, limit)
+    local blocks, found = redis.call('ZRANGE', tube.base .. ':i', '0', '-1'), {}
+    for place, block in ipairs(blocks) do
+        blocks[place] = struct.unpack('>I8', '\0' .. block)
+    end
+    local first = math.floor(from / BLOCK_IDS)
+    while #found < limit do
+        local some = smallest(blocks, first, limit)
+        if #some == 0 then
+            break
+        end
+        for _, block in ipairs(some) do
+            if #found < limit then
+                look_up_done(tube, block, from, found)
+            end
+        end
+        first = some[#some] + 1
+    end
+    return found
+end
+
+-- Adds done tasks from this id on to the page, which is in order.
+local function add_done(tube, page, from)
+    local ids, before, merged, next_one = done_ids(tube, from, page.limit), page.listed, {}, 1
+    for first = 1, math.min(#ids, page.limit), VALUES_MAX do
+        local last = math.min(first + VALUES_MAX - 1, #ids)
+        for place, record in ipairs(redis.call('HMGET', tube.base .. ':k', unpack(ids, first, last))) do
+            local id = ids[first + place - 1]
+            while before[next_one] and struct.unpack('>I8', before[next_one]) < struct.unpack('>I8', id) do
+                merged[#merged + 1] = before[next_one]
+                next_one = next_one + 1
+            end
+            merged[#merged + 1] = record and id .. string.sub(record, PRI_AT, PRI_AT + 7) or nil
+        end
+    end
+    for place = next_one, #before do
+        merged[#merged + 1] = before[place]
+    end
+    for place = #merged, page.limit + 1, -1 do
+        merged[place] = nil
+    end
+    page.listed = merged
+end
+
 -- Whether a place (priority and id) comes before another one.
 local function precedes(one, other)
     for place = 1, 16 do
@@ -297,7 +357,13 @@ function verbs.list(tube, header, call)
     if page.states == QUEUE_ORDER then
         list_queue(tube, page, begins_after == 1 and place)
     else
-        list_by_id(tube, page)
+        local from = page.from
+        if page.states ~= DONE_BIT then
+            list_by_id(tube, page)
+        end
+        if has(page.states, DONE_BIT) and tube.options.keep_done >= 0 then
+            add_done(tube, page, from)
+        end
     end
     call:answer('\0' .. table.concat(page.listed))
 end

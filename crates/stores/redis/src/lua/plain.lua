@@ -16,7 +16,7 @@ local function pending_of(tube)
     if not tube.pending then
         flush(tube)
         tube.tasks, tube.window = {}, nil
-        tube.pending = { deliveries = {}, templates = {}, consumed = 0 }
+        tube.pending = { deliveries = {}, templates = {}, consumed = 0, keeps_done = tube.options.keep_done >= 0 }
     end
     return tube.pending
 end
@@ -73,6 +73,9 @@ function plain.flush(tube)
             send(step[2], base .. step[3], values)
             pending[step[1]] = nil
         end
+    end
+    if tube.kept then
+        done_tasks.move(tube)
     end
     if pending.gone then
         send('HDEL', base .. ':x', pending.gone)
@@ -432,14 +435,23 @@ local function add_finished_rest(pending, id, flags, apart, failed, delivery)
     end
 end
 
+-- Keeps a task as done. Its record is read when the pending lists are sent.
+local function keep(tube, id, delivery, start, result)
+    local size, worker = string.byte(delivery, WORKER_AT - 1), ''
+    if size > 0 then
+        worker = string.sub(delivery, WORKER_AT, WORKER_AT + size - 1)
+    end
+    done_tasks.note(tube, id, done_tasks.ended(tube, start, worker), result, tube.now)
+end
+
 -- Acks one task with this delivery, if the caller holds it.
-local function ack_one(tube, pending, id, delivery, acks, lease)
-    local flags, apart, ending, _, _, _, held, failed = struct.unpack(HELD, delivery)
+local function ack_one(tube, pending, id, delivery, acks, place)
+    local flags, apart, ending, _, _, start, held, failed = struct.unpack(HELD, delivery)
     local holder = acks.holder
     if ending <= tube.now then
         return STALE_ITEM
     elseif holder == BY_LEASE then
-        if held ~= lease then
+        if held ~= acks.leases[place] then
             return STALE_ITEM
         end
     elseif holder ~= BY_ANY_CALLER then
@@ -455,6 +467,11 @@ local function ack_one(tube, pending, id, delivery, acks, lease)
         local w = list(pending, 'gone_w')
         w[#w + 1] = id
     end
+    if pending.keeps_done then
+        keep(tube, id, delivery, start, acks.results and acks.results[place])
+        -- Its body and its failures stay where they are.
+        apart, failed = 0, 0
+    end
     if flags >= HAS_SESSION or apart == 1 or failed == 1 then
         add_finished_rest(pending, id, flags, apart, failed, delivery)
     end
@@ -463,14 +480,14 @@ end
 
 function plain.ack(tube, call, acks)
     plain.load(tube, acks.ids)
-    local pending, ids, leases, outcomes, done = tube.pending, acks.ids, acks.leases, {}, 0
+    local pending, ids, outcomes, done = tube.pending, acks.ids, {}, 0
     for place = 1, #ids do
         local id, outcome = ids[place], nil
         local delivery = pending.deliveries[id]
         if not delivery then
             delivery, outcome = reload_delivery(tube, id)
         end
-        outcome = outcome or ack_one(tube, pending, id, delivery, acks, leases[place])
+        outcome = outcome or ack_one(tube, pending, id, delivery, acks, place)
         done = done + (outcome == DONE_ITEM and 1 or 0)
         outcomes[place] = outcome
     end

@@ -57,11 +57,11 @@ local function answer_shown(call, text, shown)
     end
 end
 
--- The size of these tasks together, if it is more than an answer may have.
-local function too_many_bytes(tube, ids)
+-- The size of these tasks together, if it is more than an answer may have. Some may be done.
+local function too_many_bytes(tube, ids, kept)
     local bytes = 0
     for _, id in ipairs(ids) do
-        local task = tube.tasks[id]
+        local task = tube.tasks[id] or kept and kept[id]
         bytes = bytes + (task and task.bytes or 0)
     end
     return bytes > BATCH_BYTES_MAX and bytes
@@ -77,11 +77,12 @@ local function read_ids(header, place)
     return ids
 end
 
--- Shows tasks completely: after the record and the body of a task come its failures, if it has any.
+-- Shows tasks completely: after the record and the body of a task come its failures, if it has any, and how it ended, if it is done.
 function verbs.peek(tube, header, call)
     local ids = read_ids(header, 2)
     load(tube, ids)
-    local bytes = too_many_bytes(tube, ids)
+    local kept = done_tasks.find(tube, ids)
+    local bytes = too_many_bytes(tube, ids, kept)
     if bytes then
         return call:answer('\4' .. struct.pack('<d', bytes))
     end
@@ -90,6 +91,8 @@ function verbs.peek(tube, header, call)
         local task = tube.tasks[id]
         if task then
             show(tube, shown, id, reason_of(tube, task))
+        elseif kept[id] then
+            done_tasks.show(tube, shown, id, kept[id], true)
         end
         if task and task.failed then
             shown.texts[#shown.texts + 1] = failures.of(tube, id, task)

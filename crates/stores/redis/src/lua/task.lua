@@ -8,8 +8,8 @@ local INLINE_MAX = 512
 local DEAD_LETTER, GATED = 4, 5
 -- Functions of semaphores (semaphore.lua, outbox.lua, semaphore_rules.lua), and between them and tubes (gates.lua).
 local sem, outbox, rules, gates = {}, {}, {}, {}
--- The fast path of plain tubes (plain.lua), and tubes of an earlier version (upgrade.lua).
-local plain, earlier = {}, {}
+-- The fast path of plain tubes (plain.lua), tubes of an earlier version (upgrade.lua), and done tasks that are kept (done.lua).
+local plain, earlier, done_tasks = {}, {}, {}
 -- Functions about all tubes (names.lua, registry.lua).
 local names, listing = {}, {}
 -- Commands of a tube whose files export nothing else.

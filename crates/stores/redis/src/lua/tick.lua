@@ -1,4 +1,4 @@
--- Applies due deadlines to about so many tasks. Answers how many changed.
+-- Applies due deadlines to about so many tasks, and removes done ones. Answers how many changed.
 function verbs.tick(tube, header, call)
     local limit, moved, all = struct.unpack('<d', header, 2), 0, {}
     while moved < limit do
@@ -28,5 +28,6 @@ function verbs.tick(tube, header, call)
         moved = moved + #ids
     end
     gates.regate(tube, all)
+    moved = moved + done_tasks.trim(tube, math.max(limit - moved, 0))
     call:answer('\0' .. struct.pack('<d', moved))
 end

@@ -1,6 +1,6 @@
 -- One tube during a call. Its keys have one hash tag, so that they are on one node of a cluster: o options, m numbers, t records, b large
 -- bodies, r takeable tasks by (pri, id), q ready tasks by sub-queue, u busy sub-queues, h the task of each idle sub-queue that is in r,
--- d buried, w deadlines, x deliveries, s tasks that each session holds, f failures.
+-- d buried, w deadlines, x deliveries, s tasks that each session holds, f failures; k, a, e and i are done tasks (done.lua).
 --
 -- Changes are noted and written together in as few commands as possible, because each command goes to the log of Redis.
 
@@ -9,10 +9,16 @@ local VALUES_MAX = 1000
 -- Most tasks that are read together.
 local TAKE_STEP = 200
 
--- The options that can be altered; the queue number, the name and the semaphore follow.
+-- The options that can be altered; the queue number, the name and the semaphore follow. Before the name of a tube that keeps done tasks
+-- are this number, how long it keeps them, and how many. Functions of earlier versions read the number as the length of the name, and stop
+-- before they change anything.
 local OPTIONS = '<BBI4dddI4c8c8'
 local OPTIONS_BYTES = 50
-local TAIL = '<I4I2c0I2c0'
+local TAIL, KEEPING_TAIL = '<I4I2c0I2c0', '<I4I2ddI2c0I2c0'
+local KEEPING = 65535
+-- Instead of how long: done tasks are not kept; the same, but some may be left that a tick removes.
+local NONE_KEPT, SOME_LEFT = -1, -2
+local KEEP_DONE_DEFAULT = {{KEEP_DONE_DEFAULT}}
 local TEMPORARY, TTL_KILLS_TAKEN, PAUSED, HAS_CAPACITY = 1, 2, 4, 8
 
 -- Epoch, next id, delayed and gated tasks, done, then a counter for each kind of call.
@@ -25,9 +31,15 @@ local function has(flags, flag)
 end
 
 local function read_options(raw)
-    local o = { raw = raw, tail = string.sub(raw, OPTIONS_BYTES + 1) }
+    local o, tail, marker = { raw = raw, keep_done = NONE_KEPT, keep_done_max = KEEP_DONE_DEFAULT }, OPTIONS_BYTES + 1, nil
     o.kind, o.flags, o.number, o.ttl, o.ttr, o.delay, o.attempts_max, o.pri, o.capacity_bytes = struct.unpack(OPTIONS, raw)
-    o.queue, o.name, o.semaphore = struct.unpack(TAIL, o.tail)
+    o.queue, marker = struct.unpack('<I4I2', raw, tail)
+    if marker == KEEPING then
+        o.queue, marker, o.keep_done, o.keep_done_max, o.name, o.semaphore = struct.unpack(KEEPING_TAIL, raw, tail)
+    else
+        o.queue, o.name, o.semaphore = struct.unpack(TAIL, raw, tail)
+    end
+    o.has_done = o.keep_done ~= NONE_KEPT
     o.times, o.subqueues = kind_traits(o.kind)
     o.plain = not o.subqueues and o.semaphore == ''
     o.paused = has(o.flags, PAUSED)
@@ -54,10 +66,29 @@ local function options_of(raw)
     return options
 end
 
+-- Changes these options of a tube.
+local function change_options(tube, changes)
+    local o, tail = {}, nil
+    for key, value in pairs(tube.options) do
+        o[key] = value
+    end
+    for key, value in pairs(changes) do
+        o[key] = value
+    end
+    if o.keep_done == NONE_KEPT and o.keep_done_max == KEEP_DONE_DEFAULT then
+        tail = struct.pack(TAIL, o.queue, #o.name, o.name, #o.semaphore, o.semaphore)
+    else
+        tail = struct.pack(KEEPING_TAIL, o.queue, KEEPING, o.keep_done, o.keep_done_max, #o.name, o.name, #o.semaphore, o.semaphore)
+    end
+    local raw = struct.pack(OPTIONS, o.kind, o.flags, o.number, o.ttl, o.ttr, o.delay, o.attempts_max, o.pri, o.capacity_bytes) .. tail
+    redis.call('SET', tube.base .. ':o', raw)
+    tube.options = options_of(raw)
+end
+
 -- Discards noted changes.
 local function forget_notes(tube)
     tube.t, tube.b, tube.r, tube.q, tube.u, tube.d, tube.w, tube.x, tube.s, tube.keys = {}, {}, {}, {}, {}, {}, {}, {}, {}, {}
-    tube.noted, tube.f = false, nil
+    tube.noted, tube.f, tube.kept = false, nil, nil
 end
 
 local function new_tube(base, now, raw, numbers)
@@ -156,15 +187,15 @@ local function note_failures(tube, id, text)
     tube.f[id] = text
 end
 
--- Removes a task from the tube.
-local function remove(tube, id, task)
+-- Removes a task from the tube. The large body and the failures of one that is kept as done stay.
+local function remove(tube, id, task, is_kept)
     leave(tube, id, task)
     tube.tasks[id] = false
     tube.t[id] = false
-    if not task.body then
+    if not task.body and not is_kept then
         tube.b[id] = false
     end
-    if task.failed then
+    if task.failed and not is_kept then
         note_failures(tube, id, false)
     end
     tube.noted = true
@@ -279,6 +310,9 @@ local function flush(tube)
     if tube.f then
         write_hash(base .. ':f', tube.f)
     end
+    if tube.kept then
+        done_tasks.flush(tube)
+    end
     if tube.options.subqueues then
         write_order(base .. ':q', tube.q)
         write_set(base .. ':u', tube.u)
@@ -324,7 +358,7 @@ end
 local function empty(tube)
     local base = tube.base
     redis.call('UNLINK', base .. ':t', base .. ':b', base .. ':r', base .. ':q', base .. ':u', base .. ':h', base .. ':d',
-        base .. ':w', base .. ':x', base .. ':s', base .. ':f')
+        base .. ':w', base .. ':x', base .. ':s', base .. ':f', base .. ':k', base .. ':a', base .. ':e', base .. ':i')
     forget_notes(tube)
     tube.tasks, tube.window, tube.pending = {}, nil, nil
     tube.numbers[DELAYED_COUNT] = 0

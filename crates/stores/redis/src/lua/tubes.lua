@@ -10,13 +10,6 @@ local function write_numbers(tube)
     end
 end
 
-local function write_options(tube, o)
-    local raw = struct.pack(OPTIONS, o.kind, o.flags, o.number, o.ttl, o.ttr, o.delay, o.attempts_max, o.pri,
-        o.capacity_bytes) .. o.tail
-    redis.call('SET', tube.base .. ':o', raw)
-    tube.options = options_of(raw)
-end
-
 -- All servers were gone: gives back taken tasks, empties a temporary tube, resets the counters.
 local function restart(tube, epoch)
     tube.restarted = true
@@ -90,14 +83,11 @@ end
 
 -- The header has a bit for each option that changes, then the values.
 function verbs.alter(tube, header, call)
-    local o, unlimited = {}, false
-    for key, value in pairs(tube.options) do
-        o[key] = value
-    end
-    local given, paused, has_capacity, capacity_bytes, ttl, ttr, delay, pri, attempts_max =
-        struct.unpack('<BBBc8dddc8I4', header, 2)
+    local o, unlimited, changes = tube.options, false, { flags = tube.options.flags }
+    local given, paused, has_capacity, capacity_bytes, ttl, ttr, delay, pri, attempts_max, keep_done, keep_done_max =
+        struct.unpack('<I2BBc8dddc8I4dd', header, 2)
     local function set(flag, there)
-        o.flags = o.flags - (has(o.flags, flag) and flag or 0) + (there and flag or 0)
+        changes.flags = changes.flags - (has(changes.flags, flag) and flag or 0) + (there and flag or 0)
     end
     if has(given, 1) then
         set(PAUSED, paused == 1)
@@ -105,14 +95,20 @@ function verbs.alter(tube, header, call)
     if has(given, 2) then
         unlimited = o.capacity and has_capacity == 0
         set(HAS_CAPACITY, has_capacity == 1)
-        o.capacity_bytes = capacity_bytes
+        changes.capacity_bytes = capacity_bytes
     end
-    o.ttl = has(given, 4) and ttl or o.ttl
-    o.ttr = has(given, 8) and ttr or o.ttr
-    o.delay = has(given, 16) and delay or o.delay
-    o.pri = has(given, 32) and pri or o.pri
-    o.attempts_max = has(given, 64) and attempts_max or o.attempts_max
-    write_options(tube, o)
+    changes.ttl = has(given, 4) and ttl or nil
+    changes.ttr = has(given, 8) and ttr or nil
+    changes.delay = has(given, 16) and delay or nil
+    changes.pri = has(given, 32) and pri or nil
+    changes.attempts_max = has(given, 64) and attempts_max or nil
+    if has(given, 128) then
+        flush(tube)
+        local is_left = keep_done < 0 and redis.call('EXISTS', tube.base .. ':e') == 1
+        changes.keep_done = is_left and SOME_LEFT or keep_done
+    end
+    changes.keep_done_max = has(given, 256) and keep_done_max or nil
+    change_options(tube, changes)
     tube.notify, tube.unlimited = true, unlimited
     info(tube, header, call)
 end
@@ -123,12 +119,7 @@ function verbs.rename(tube, header, call)
     if clock() > deadline then
         return call:answer('\12')
     end
-    local o = {}
-    for key, value in pairs(tube.options) do
-        o[key] = value
-    end
-    o.tail = struct.pack(TAIL, queue > 0 and queue or o.queue, #name, name, #o.semaphore, o.semaphore)
-    write_options(tube, o)
+    change_options(tube, { queue = queue > 0 and queue or nil, name = name })
     tube.notify = true
     info(tube, header, call)
 end
