@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::names::check_names;
-use taskyard_core::{Command, Effects, Error, NewEvents, Reply, Timestamp, TubeName, check_tasks};
+use taskyard_core::{
+    Command, Effects, Error, NewEvents, Reply, Timestamp, TubeName, check_keep_done, check_results,
+    check_tasks,
+};
 use taskyard_tarantool::{ANSWER_MAX, BatchReply as BatchAnswer, Failure, Fault, decode_batch};
 
 use super::link::{Link, error_of, needs_reconnect};
@@ -489,26 +492,32 @@ fn refusal(command: &Command) -> Option<Error> {
         return Some(refused);
     }
     match command {
-        Command::CreateTube { options: o, .. } => options(o.capacity, o.attempts_max),
+        Command::CreateTube { options: o, .. } => options(o.capacity, o.attempts_max)
+            .or_else(|| check_keep_done(o.keep_done, Some(o.keep_done_max)).err()),
         Command::AlterTube { change, .. } => {
             options(change.capacity.flatten(), change.attempts_max.flatten())
+                .or_else(|| check_keep_done(change.keep_done.flatten(), change.keep_done_max).err())
         }
         Command::Put { tasks, .. } => check_tasks(tasks).err(),
         Command::Take(take) => {
             let advice = "take them in several batches";
             refuse_count("the number of tasks in one take", take.count, advice)
         }
-        Command::Finish { .. }
-        | Command::KickTasks { .. }
-        | Command::Delete { .. }
-        | Command::Peek { .. } => {
-            let advice = "use several batches";
-            refuse_count("the number of tasks in one command", tasks_in(command), advice)
+        Command::Finish { items, .. } => {
+            refuse_items(command).or_else(|| check_results(items).err())
+        }
+        Command::KickTasks { .. } | Command::Delete { .. } | Command::Peek { .. } => {
+            refuse_items(command)
         }
         Command::List(list) => list.check().err(),
         Command::Semaphore(command) => command.check().err(),
         _ => None,
     }
+}
+
+fn refuse_items(command: &Command) -> Option<Error> {
+    let advice = "use several batches";
+    refuse_count("the number of tasks in one command", tasks_in(command), advice)
 }
 
 fn refuse_count(what: &'static str, size: usize, advice: &'static str) -> Option<Error> {

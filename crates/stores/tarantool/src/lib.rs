@@ -194,6 +194,7 @@ const UNSUPPORTED: &[&str] = &[
     "altering, pausing, renaming and numbering tubes",
     "sessions that outlive their connections",
     "semaphores",
+    "keeping done tasks and their results",
     "ids that are never used again",
 ];
 

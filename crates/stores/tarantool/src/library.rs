@@ -15,13 +15,14 @@ const SHARED: [&str; 6] = [
     include_str!("lua/tube.lua"),
     include_str!("lua/orders.lua"),
 ];
-const TUBES: [&str; 11] = [
+const TUBES: [&str; 12] = [
     include_str!("lua/raw_insert.lua"),
     include_str!("lua/take.lua"),
     include_str!("lua/put.lua"),
     include_str!("lua/show.lua"),
     include_str!("lua/list.lua"),
     include_str!("lua/failures.lua"),
+    include_str!("lua/kept.lua"),
     include_str!("lua/finish.lua"),
     include_str!("lua/tubes.lua"),
     include_str!("lua/sessions.lua"),
@@ -43,8 +44,9 @@ const LAST: [&str; 2] = [include_str!("lua/batch.lua"), include_str!("lua/copy.l
 /// Replaces all but the shared files where tubes are those of an existing tarantool/queue.
 const ADAPTER: [&str; 2] = [include_str!("lua/adapter_tasks.lua"), include_str!("lua/adapter.lua")];
 
-/// The version of the stored format. A server refuses to work with a later one.
-pub(super) const FORMAT: i64 = 1;
+/// The version of the stored format. A server refuses to work with a later one. The stored one is 1 until a tube keeps done tasks: until
+/// then servers of the earlier version can work beside this one.
+pub(super) const FORMAT: i64 = 2;
 
 /// Answers whether the procedures are loaded, whether the instance is read-only, and the version of the stored format.
 pub(super) const PROBE: &str = include_str!("lua/probe.lua");

@@ -7,7 +7,7 @@ use taskyard_core::record::{Record, StoredState};
 use taskyard_core::semaphore::{EntryState, HeldGrant, QueueEntry, SemaphoreRecord};
 use taskyard_core::transfer::{EventCopy, ImportEnd, QueueEntryCopy, SemaphoreCopy, TubeCopy};
 use taskyard_core::{
-    Body, Error, EventId, EventKind, Failures, Grant, Priority, Reply, SemaphoreKey,
+    Body, Error, EventId, EventKind, Failures, Finished, Grant, Priority, Reply, SemaphoreKey,
     SemaphoreOptions, Span, TaskId, Timestamp, TubeName,
 };
 use taskyard_tarantool::{
@@ -29,6 +29,7 @@ const ID_BITS: u32 = 49;
 /// The names of the states and flags of a task in its space.
 const DELAYED: u64 = 2;
 const BURIED: u64 = 3;
+const DONE: u64 = 4;
 const DEAD_LETTER: u64 = 1;
 
 impl Tarantool {
@@ -149,6 +150,7 @@ fn read_task(row: &[LuaValue]) -> Option<Record> {
         (DELAYED, 0) => StoredState::Delayed(moment(due)?),
         (BURIED, DEAD_LETTER) => StoredState::DeadLetter,
         (BURIED, _) => StoredState::Buried,
+        (DONE, _) => StoredState::Done,
         _ => StoredState::Ready(moment(due).unwrap_or(moment(created)?)),
     };
     let own = match own {
@@ -157,6 +159,10 @@ fn read_task(row: &[LuaValue]) -> Option<Record> {
     };
     let failures = match rest.first().and_then(LuaValue::bytes) {
         Some(bytes) => Some(Failures::from_bytes(bytes)?),
+        None => None,
+    };
+    let finished = match rest.get(1).and_then(LuaValue::bytes) {
+        Some(bytes) => Some(Finished::from_bytes(bytes)?),
         None => None,
     };
     Some(Record {
@@ -171,6 +177,7 @@ fn read_task(row: &[LuaValue]) -> Option<Record> {
         subqueue: subqueue.text().map(Into::into),
         semaphore_priority: own,
         failures,
+        finished,
         body_bytes: body.bytes(),
         body: Some(body),
     })
@@ -190,6 +197,8 @@ fn write_task(args: &mut ArgumentWriter<'_>, record: &Record) {
         StoredState::Delayed(due) | StoredState::Scheduled(due) => (DELAYED, Some(due), 0),
         StoredState::Buried => (BURIED, None, 0),
         StoredState::DeadLetter => (BURIED, None, DEAD_LETTER),
+        // The end of a done task.
+        StoredState::Done => (DONE, record.finished.as_ref().map(Finished::at), 0),
     };
     args.uint(record.id.0).uint(state).uint(record.pri);
     for at in [record.created, record.expires] {
@@ -206,6 +215,7 @@ fn write_task(args: &mut ArgumentWriter<'_>, record: &Record) {
     };
     args.bytes(payload).maybe(meta, ArgumentWriter::bytes);
     args.maybe(record.failures.as_ref().map(Failures::as_bytes), ArgumentWriter::bytes);
+    args.maybe(record.finished.as_ref().map(Finished::as_bytes), ArgumentWriter::bytes);
 }
 
 /// The last step, in the order of `copy.lua`. Tubes and semaphores are named by their positions in these lists.

@@ -97,7 +97,7 @@ commands_by_number[0] = function(_, command)
         return if_not_exists and { REPLY.created, false } or refuse('tube_exists', name)
     end
     for option, what in pairs({ attempts_max = 'a limit of attempts', semaphore = 'a semaphore before a tube',
-        queue_num = 'a queue number', delay = 'a usual delay' }) do
+        queue_num = 'a queue number', delay = 'a usual delay', keep_done = 'keeping done tasks' }) do
         if o[O[option]] ~= nil then
             return unsupported(what)
         end

@@ -53,6 +53,8 @@ end
 -- A page by id of tasks in some states, from all tasks of the tube.
 local function list_by_id(c, tube, states, after, limit)
     local at, page, rows = tube.layout or LAYOUTS.fifo, {}, 0
+    -- The module keeps no done tasks.
+    states = bit.band(states, bit.bnot(bit.lshift(1, DONE)))
     for _, task in tube.space:pairs({ after }, { iterator = after ~= nil and 'GT' or 'GE' }) do
         if #page == limit then
             break

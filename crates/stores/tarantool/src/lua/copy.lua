@@ -44,12 +44,9 @@ function api.export_tasks(of, from, count, bytes_max)
     if not tube then
         return { tasks, NULL }
     end
-    for _, task in S.task:pairs({ of, from }, { iterator = 'GE' }) do
-        if task[TUBE] ~= of or size >= count or bytes >= bytes_max then
-            break
-        end
+    local function add(task)
         local delivery = S.taken:get({ of, task[ID] })
-        bytes, size = bytes + task[BYTES], size + 1
+        bytes, size = bytes + task[BYTES] + kept.finished_bytes(task), size + 1
         if task[PARTS] > 0 then
             local row = task:totable()
             row[BODY] = body_of({ number = of }, task)
@@ -57,6 +54,22 @@ function api.export_tasks(of, from, count, bytes_max)
         end
         tasks[2 * size - 1], tasks[2 * size] = task, delivery and delivery[D_START] or NULL
     end
+    local done, at = S.done and S.done:select({ of, from }, { iterator = 'GE', limit = count }) or {}, 1
+    -- Adds the done tasks before this id; answers whether there is room for more.
+    local function add_done(id)
+        while size < count and bytes < bytes_max and done[at] and done[at][TUBE] == of and done[at][ID] < id do
+            add(done[at])
+            at = at + 1
+        end
+        return size < count and bytes < bytes_max
+    end
+    for _, task in S.task:pairs({ of, from }, { iterator = 'GE' }) do
+        if task[TUBE] ~= of or not add_done(task[ID]) then
+            break
+        end
+        add(task)
+    end
+    add_done(STORED_NEVER)
     return { tasks, read_options(tube[3]).attempts_max or NULL }
 end
 

@@ -4,16 +4,6 @@ local FAILURES_MAX = {{FAILURES_MAX}}
 -- Bytes of an entry without its texts. The last three are the lengths of its texts.
 local HEAD_BYTES = 23
 
--- A whole number in so many bytes, the highest first.
-local function big_endian(value, size)
-    local bytes = {}
-    for place = size, 1, -1 do
-        bytes[place] = value % 256
-        value = math.floor(value / 256)
-    end
-    return string.char(unpack(bytes, 1, size))
-end
-
 -- These failures without the oldest ones, so that there is room for one more.
 local function with_room(failures)
     local starts, at = {}, 1

@@ -89,7 +89,7 @@ local function touch(tube, task, delivery, more)
 end
 
 -- Acks a task in as few steps as possible.
-local function ack(tube, key, delivery)
+local function ack(c, tube, key, delivery, result)
     local n, task, session = tube.n, S.task:delete(key), delivery[D_SESSION]
     S.taken:delete(key)
     n.taken, n.done, n.ack = n.taken - 1, n.done + 1, n.ack + 1
@@ -99,7 +99,9 @@ local function ack(tube, key, delivery)
     if tube.o.subqueues then
         update_subqueue(tube, task[SUBQUEUE], -1)
     end
-    if task[PARTS] > 0 then
+    if tube.o.keep_done then
+        kept.add(c, tube, task, delivery, result)
+    elseif task[PARTS] > 0 then
         forget_body(tube, task)
     end
 end
@@ -122,7 +124,7 @@ local function finish_one(c, tube, item, show, key)
     key[2] = item[1]
     local verb, holder, delivery = item[2], text(item[3]), S.taken:get(key)
     if verb == ACK and not show and is_held(c, delivery, holder) then
-        ack(tube, key, delivery)
+        ack(c, tube, key, delivery, item[4])
         return DONE_ITEM
     end
     local task = S.task:get(key)
@@ -134,8 +136,11 @@ local function finish_one(c, tube, item, show, key)
     local body = show and body_of(tube, task)
     if verb == ACK then
         local seen = view_done(c, tube, task, delivery, body)
-        remove(tube, task, delivery)
+        remove(tube, task, delivery, tube.o.keep_done)
         tube.n.ack = tube.n.ack + 1
+        if tube.o.keep_done then
+            kept.add(c, tube, task, delivery, item[4])
+        end
         return { 0, seen }
     elseif verb == RELEASE then
         task = give_back(c, tube, task, delivery, tube.o.times and tonumber(item[4]) or 0, item[5], 'release')
@@ -224,7 +229,12 @@ verbs[8] = function(c, command)
     local outcomes = {}
     for place, id in ipairs(ids) do
         local task = S.task:get({ tube.number, id })
-        if not task then
+        local done = not task and kept.get(c, tube, id)
+        if done then
+            outcomes[place] = show and { 0, kept.view(c, tube, done) } or DONE_ITEM
+            kept.remove(c, tube, done)
+            tube.n.delete = tube.n.delete + 1
+        elseif not task then
             outcomes[place], c.gone = MISSING_ITEM, true
         else
             local delivery = delivery_of(tube, id)

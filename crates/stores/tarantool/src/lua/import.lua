@@ -2,13 +2,13 @@
 
 -- Positions of the fields of a task in the request.
 local N_ID, N_STATE, N_PRI, N_CREATED, N_EXPIRES, N_TTR, N_ATTEMPTS, N_DUE, N_PREVIOUS, N_SUBQUEUE, N_OWN, N_FLAG, N_PAYLOAD, N_META,
-    N_FAILURES = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
+    N_FAILURES, N_FINISHED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16
 
 local function optional_moment(value)
     return value == nil and NULL or stamp(moment(value))
 end
 
-local function import_task(tube, new)
+local function import_task(c, tube, new)
     local id, subqueue = tonumber(new[N_ID]), given(new[N_SUBQUEUE])
     if id < tube.next_id or id > TASK_ID_MAX or (subqueue ~= nil) ~= tube.o.subqueues then
         error(string.format("task %d cannot be imported into tube '%s'", id, tube.name), 0)
@@ -17,8 +17,12 @@ local function import_task(tube, new)
         new[N_ATTEMPTS], NO_REASON, NULL, NULL, optional_moment(new[N_PREVIOUS]), optional_moment(new[N_DUE]), subqueue or NULL,
         given(new[N_OWN]) or NULL, tube.number, 0, 0, new[N_FLAG], text(given(new[N_FAILURES])) }
     keep_body(tube, row, text(new[N_PAYLOAD]), text(given(new[N_META])))
-    S.task:insert(row)
-    enter(tube, row)
+    if new[N_STATE] == DONE then
+        kept.import(c, tube, row, text(new[N_FINISHED]))
+    else
+        S.task:insert(row)
+        enter(tube, row)
+    end
     tube.next_id = id + 1
 end
 
@@ -31,7 +35,7 @@ function imports.tasks(c, name, tasks)
         box.error(box.error.MEMORY_ISSUE, 0, 'taskyard', 'tasks')
     end
     for place = 1, #tasks do
-        import_task(tube, tasks[place])
+        import_task(c, tube, tasks[place])
     end
     tube.renewed = true
     mark_changed(c, tube)

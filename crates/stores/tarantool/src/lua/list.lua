@@ -7,6 +7,7 @@
 local bit = require('bit')
 
 local ROWS_MAX = 5000
+local DONE_ONLY = bit.lshift(1, DONE)
 -- How many orders by id are read together, and how many rows of each.
 local STREAMS_MAX, STREAM_ROWS = 50, 100
 
@@ -193,6 +194,26 @@ local function by_id(c, tube, states, after, limit)
     return page or among_all(c, tube, states, first, limit)
 end
 
+-- A page by id of unfinished and done tasks. Done ones are read last: a task may become one during a yield, but none leaves them for another
+-- state.
+local function with_done(c, tube, states, after, limit)
+    local page = states == DONE_ONLY and {} or by_id(c, tube, states, after, limit)
+    local first, known = after == nil and 0 or tonumber(after) + 1, {}
+    for _, task in ipairs(page) do
+        known[tonumber(task[1])] = true
+    end
+    for _, task in ipairs(kept.page(c, tube, first, limit, pause)) do
+        if not known[tonumber(task[1])] then
+            page[#page + 1] = task
+        end
+    end
+    table.sort(page, function(a, b) return a[1] < b[1] end)
+    for place = #page, limit + 1, -1 do
+        page[place] = nil
+    end
+    return page
+end
+
 -- Counts a row that was read, and yields after each STEP rows.
 local function count_row(c)
     c.listed_rows = (c.listed_rows or 0) + 1
@@ -272,7 +293,9 @@ verbs[LIST] = function(c, command)
         return refuse('tube_not_found', command[2])
     end
     local pri, id, page = given(command[5]), given(command[6]), nil
-    if states then
+    if states and has(states, DONE) then
+        page = with_done(c, tube, states, id, limit)
+    elseif states then
         page = by_id(c, tube, states, id, limit)
     else
         page = in_queue(c, tube, pri, id, limit)

@@ -129,15 +129,15 @@ local function forget_body(tube, task)
     end
 end
 
--- Removes a task from the tube.
-local function remove(tube, task, delivery)
+-- Removes a task from the tube. The body stays if the task is kept as done.
+local function remove(tube, task, delivery, is_kept)
     S.task:delete({ tube.number, task[ID] })
     if delivery then
         undeliver(tube, delivery, task[SUBQUEUE])
     else
         leave(tube, task)
     end
-    if task[PARTS] > 0 then
+    if task[PARTS] > 0 and not is_kept then
         forget_body(tube, task)
     end
     tube.n.done = tube.n.done + 1

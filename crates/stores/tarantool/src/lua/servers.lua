@@ -108,6 +108,7 @@ local function ensure_counted()
     for _, tube in S.tube:pairs() do
         count_tube(tube[1])
     end
+    kept.count_all()
     write_meta('counted', micros())
     if others > 0 then
         write_meta('lease', math.max(read_meta('lease') or 0, lease_now() + LEASES_AHEAD))
@@ -226,9 +227,10 @@ function api.begin(server, now, timeout)
         make_spaces()
     end
     local found = box.space[full_name('meta')]:get('format')[2]
-    if found ~= FORMAT or box.info.ro then
+    if found > FORMAT or box.info.ro then
         return { found, box.cfg.wal_mode, _TARANTOOL, box.info.ro }
     end
+    kept.prepare()
     find_spaces()
     atomically(function()
         restart_if_alone(new_context(server, moment(now)), timeout)

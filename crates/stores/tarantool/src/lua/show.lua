@@ -67,7 +67,7 @@ function refuse_shown(c, tube, ids)
     local bytes = 0
     for _, id in ipairs(ids) do
         local task = S.task:get({ tube.number, id })
-        bytes = bytes + (task and task[BYTES] or 0)
+        bytes = bytes + (task and task[BYTES] or kept.bytes(tube, id))
     end
     if bytes > BATCH_BYTES_MAX then
         return refuse('too_large', 'the size of the tasks to show, in bytes,', bytes, BATCH_BYTES_MAX, 'ask for fewer at a time')
@@ -97,6 +97,9 @@ verbs[9] = function(c, command)
                 seen[DUE] = since_of(task)
             end
             shown[#shown + 1] = seen
+        else
+            local done = kept.get(c, tube, id)
+            shown[#shown + 1] = done and kept.view(c, tube, done, done[FAILURES])
         end
     end
     return { REPLY.tasks, shown }

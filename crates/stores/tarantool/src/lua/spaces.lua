@@ -46,6 +46,10 @@ local SPACES = {
     place = { '1 2', '1 3 4:number 5', '1 13 2' },
     -- Number, semaphore, task, grant, kind, deliveries, when it is due, whether it waits behind another event of its grant.
     event = { '1', '8 7 1', '2 8 7 1', '2 3 4 1' },
+    -- Done tasks that are kept, by id and by the time of their end. See kept.lua.
+    done = { '15 1', '15 12 1' },
+    -- Tube with done tasks, when some are to be removed, and how many there are.
+    kept = { '1', '2 1', temporary = true },
     -- Tube, next deadline, numbers of tasks by state, and counters.
     live = { '1', '2 1', temporary = true },
     -- State of this instance since it became writable.
@@ -63,14 +67,19 @@ local function make_space(name, indexes)
     end
 end
 
--- Creates all spaces, or none.
+-- Creates the spaces that do not exist, or none. The format is the first one until a tube keeps done tasks.
 local function make_spaces()
+    local is_new = box.space[full_name('meta')] == nil
     box.begin()
     local made, why = pcall(function()
         for name, indexes in pairs(SPACES) do
-            make_space(name, indexes)
+            if box.space[full_name(name)] == nil then
+                make_space(name, indexes)
+            end
         end
-        box.space[full_name('meta')]:insert({ 'format', FORMAT })
+        if is_new then
+            box.space[full_name('meta')]:insert({ 'format', 1 })
+        end
     end)
     if not made then
         box.rollback()

@@ -43,7 +43,7 @@ local function tick_tube(c, tube, limit)
     return #moved
 end
 
--- For about so many tasks. Answers how many tasks, sessions and semaphores changed.
+-- For about so many tasks. Answers how many tasks, done ones too, sessions and semaphores changed.
 verbs[16] = function(c, command)
     local limit, moved = tonumber(command[2]), 0
     flush_all(c)
@@ -61,6 +61,7 @@ verbs[16] = function(c, command)
             flush_all(c)
         end
     end
+    moved = moved + kept.tick(c, limit - moved)
     moved = moved + tick_semaphores(c, math.max(limit - moved, 0))
     return { REPLY.ticked, moved }
 end

@@ -5,7 +5,7 @@ local CALLS = { 'ack', 'bury', 'delete', 'kick', 'put', 'release', 'take', 'touc
 
 -- Positions of options in requests and answers.
 local O = { kind = 1, pri = 2, temporary = 3, ttl_kills_taken = 4, paused = 5, capacity = 6, ttl = 7, ttr = 8, delay = 9, attempts_max = 10,
-    semaphore = 11, queue_num = 12 }
+    semaphore = 11, queue_num = 12, keep_done = 13, keep_done_max = 14 }
 
 local function read_options(row)
     local times, subqueues = kind_traits(KINDS[row[O.kind]])
@@ -23,13 +23,15 @@ local function read_options(row)
         delay = number(row[O.delay]),
         attempts_max = given(row[O.attempts_max]),
         semaphore = given(row[O.semaphore]),
+        keep_done = number(row[O.keep_done]),
+        keep_done_max = number(row[O.keep_done_max]),
     }
 end
 
 -- The list of options with nulls instead of missing values.
 local function whole_options(row)
     local whole = {}
-    for place = 1, 12 do
+    for place = 1, O.keep_done_max do
         local value = row[place]
         whole[place] = value == nil and NULL or value
     end
@@ -144,6 +146,9 @@ local function flush(tube)
         if has_changed(row, tube.live) then
             write_live(tube, row)
         end
+    end
+    if tube.kept_at then
+        kept.flush(tube)
     end
 end
 

@@ -31,6 +31,10 @@ verbs[0] = function(c, command)
     elseif semaphore and not S.semaphore.index[1]:get(semaphore) then
         return refuse('semaphore_not_found', semaphore)
     end
+    refusal = options[O.keep_done] ~= nil and kept.begin()
+    if refusal then
+        return refusal
+    end
     options[O.queue_num] = NULL
     local tube = { number = free_number(S.tube), name = name, options = options, next_id = 0, queue_num = queue_num }
     tube.n = table.copy(EMPTY_LIVE)
@@ -52,13 +56,20 @@ verbs[1] = function(c, command)
     if not tube then
         return refuse('tube_not_found', command[2])
     end
+    local refusal = number(change[8]) and kept.begin()
+    if refusal then
+        return refusal
+    end
     local had_limit = tube.o.capacity
-    local places = { O.paused, O.pri, O.capacity, O.ttl, O.ttr, O.delay, O.attempts_max }
+    local places = { O.paused, O.pri, O.capacity, O.ttl, O.ttr, O.delay, O.attempts_max, O.keep_done, O.keep_done_max }
+    -- A tube of an earlier version has fewer options.
+    tube.options = whole_options(tube.options)
     for place, option in ipairs(places) do
         set_option(tube.options, option, change[place])
     end
     tube.o, tube.renewed = read_options(tube.options), true
     mark_changed(c, tube)
+    kept.update(c, tube)
     if had_limit and not tube.o.capacity then
         c.unlimited[tube.number] = true
     end
@@ -103,7 +114,7 @@ local function clear(space, of)
     end
 end
 
--- Removes all tasks; answers their ids if the tube has a semaphore.
+-- Removes all tasks; answers the ids of unfinished ones if the tube has a semaphore.
 function empty(tube)
     local of, ids = tube.number, {}
     for _, delivery in S.taken:pairs({ of }) do
@@ -116,6 +127,11 @@ function empty(tube)
     end
     for _, space in ipairs({ S.task, S.body, S.ready, S.taken, S.delayed, S.buried, S.gated, S.expiry, S.line, S.subqueue }) do
         clear(space, of)
+    end
+    if S.done then
+        clear(S.done, of)
+        S.kept:delete(of)
+        tube.kept, tube.kept_at = 0, nil
     end
     local n = tube.n
     n.ready, n.taken, n.buried, n.delayed, n.takeable = 0, 0, 0, 0, 0

@@ -76,6 +76,16 @@ local function stamp(at)
     return at >= NEVER and STORED_NEVER or at
 end
 
+-- A whole number in so many bytes, the highest first.
+local function big_endian(value, size)
+    local bytes = {}
+    for place = size, 1, -1 do
+        bytes[place] = value % 256
+        value = math.floor(value / 256)
+    end
+    return string.char(unpack(bytes, 1, size))
+end
+
 local function micros()
     return tonumber(clock.time64() / 1000)
 end
@@ -86,7 +96,7 @@ local is_alive, body_of, view, view_done, delivery_of, refuse_shown, info, give_
     keep_body, refuse_queue_num, can_insert_raw, insert_plain, with_failure
 -- Commands by number, and the number of the list, which is the only command of its call.
 local verbs, LIST = {}, 19
--- Functions that import from another store.
-local imports = {}
+-- Functions that import from another store, and those for done tasks that are kept.
+local imports, kept = {}, {}
 -- Announcements of events.
 local confirm_announced, reset_announced
