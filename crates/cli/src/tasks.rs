@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::{Args, ValueEnum};
 use taskyard::{Http, HttpError};
 use taskyard_core::limits::LIST_TASKS_MAX;
-use taskyard_core::{Command, Failure, Reply, Task, TaskId, TubeName};
+use taskyard_core::{Command, Failure, Finished, Reply, Span, Task, TaskId, TubeName};
 use taskyard_wire::Exit;
 use taskyard_wire::http::{Form, TaskAnswer, TasksQuery, moment_of};
 
@@ -24,7 +24,8 @@ Examples:
   taskyard tasks mail --match ann --json       tasks whose payload contains this text
   taskyard tasks mail --error-match timeout    tasks that failed with this text
   taskyard tasks mail --worker web1:4711:mailer
-  taskyard tasks mail --state taken --limit 5000")]
+  taskyard tasks mail --state taken --limit 5000
+  taskyard tasks mail --state done             of a tube with keep_done")]
 pub struct TasksArgs {
     /// The tube.
     tube: String,
@@ -188,7 +189,8 @@ fn details(task: &Task) -> Vec<(&'static str, String)> {
         ("due", task.due),
         ("taken", task.start),
         ("lease ends", task.lease_until),
-        ("expires", Some(task.expires)),
+        ("finished", task.finished.as_ref().map(Finished::at)),
+        ("expires", Some(task.expires).filter(|_| task.finished.is_none())),
     ];
     for (name, at) in moments {
         if let Some(at) = at.and_then(moment_of) {
@@ -199,19 +201,27 @@ fn details(task: &Task) -> Vec<(&'static str, String)> {
             lines.push((name, format!("{} ({distance})", units::utc(at))));
         }
     }
+    let finished = task.finished.as_ref();
+    let worker = task.worker.as_deref().or(finished.and_then(Finished::worker));
     let texts = [
         ("lease", task.lease.map(|lease| lease.0.to_string())),
         ("session", task.session.map(|session| session.to_string())),
-        ("worker", task.worker.as_deref().map(output::printable)),
+        ("worker", worker.map(output::printable)),
+        ("ran", finished.map(|finished| ran(finished.run()))),
         ("sub-queue", task.subqueue.as_deref().map(output::printable)),
         ("semaphore pri", task.semaphore_priority.map(|own| own.value().to_string())),
         ("data", Some(payload::show(task.body.as_ref()))),
+        ("result", finished.and_then(Finished::result).map(payload::show_bytes)),
     ];
     lines.extend(texts.into_iter().filter_map(|(name, text)| Some((name, text?))));
     lines.extend(
         task.failures.iter().flat_map(|all| all.iter()).map(|one| ("failed", tell(&one, now))),
     );
     lines
+}
+
+fn ran(run: Span) -> String {
+    units::in_words(run.as_secs_f64())
 }
 
 /// A failure on one line: when, which attempt, by which worker, and its error.
@@ -223,7 +233,7 @@ fn tell(failure: &Failure, now: f64) -> String {
         units::utc(at),
         units::in_words(now - at),
         failure.attempt,
-        units::in_words(failure.run.as_micros() as f64 / 1e6),
+        ran(failure.run),
         output::printable(&worker),
         output::printable(&failure.error)
     )

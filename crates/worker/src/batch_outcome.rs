@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::time::Duration;
 
+use serde::Serialize;
+use taskyard_core::limits::RESULT_BYTES_MAX;
 use taskyard_core::{Finish, Span};
 
 use crate::stats::{HandlerResult, HandlerStats};
@@ -22,7 +24,8 @@ pub fn backoff(attempts: u32) -> Duration {
 pub struct BatchOutcome<'a> {
     store: &'a Store,
     began: taskyard_core::Timestamp,
-    done: Vec<u64>,
+    /// With the ack of each.
+    done: Vec<(u64, Finish)>,
     /// With the error of each.
     buried: Vec<(u64, String)>,
     /// With the error of each.
@@ -47,7 +50,29 @@ impl<'a> BatchOutcome<'a> {
 
     /// The task is done.
     pub fn done(&mut self, task_id: u64) {
-        self.done.push(task_id);
+        self.done.push((task_id, Finish::Ack));
+        self.stats.processed += 1;
+    }
+
+    /// The task is done, with a result that is kept if its tube keeps done tasks (`keep_done`). A result that cannot be
+    /// encoded as MessagePack is left out.
+    pub fn done_with(&mut self, task_id: u64, result: &impl Serialize) {
+        let ack = match rmp_serde::to_vec_named(result) {
+            Ok(result) if result.len() <= RESULT_BYTES_MAX => Finish::ack_with(&result),
+            Ok(result) => {
+                tracing::warn!(
+                    task_id,
+                    bytes = result.len(),
+                    "the result of a task is too large and is left out"
+                );
+                Finish::Ack
+            }
+            Err(error) => {
+                tracing::warn!(task_id, %error, "the result of a task cannot be encoded and is left out");
+                Finish::Ack
+            }
+        };
+        self.done.push((task_id, ack));
         self.stats.processed += 1;
     }
 
@@ -81,7 +106,7 @@ impl<'a> BatchOutcome<'a> {
     /// request is repeated until the lease of the batch ends.
     pub async fn commit(mut self) -> HandlerResult {
         let now = self.store.now();
-        let done = self.done.iter().map(|id| (*id, Finish::Ack));
+        let done = self.done.iter().cloned();
         let retries = self.retries.iter().map(|(retry, error)| {
             (retry.task_id, Finish::fail(error, Some(retry.next_start_time.since(now))))
         });

@@ -328,7 +328,8 @@ impl Store {
     ) {
         let mut ended = Vec::new();
         for ((task_id, held, finish), outcome) in items.iter().zip(outcomes) {
-            let before = repeated && *finish == Finish::Ack && *outcome == Outcome::Missing;
+            let before =
+                repeated && outcome_of(finish, true) == Some("ack") && *outcome == Outcome::Missing;
             let done = before || matches!(outcome, Outcome::Done(_));
             if let Some(word) = outcome_of(finish, done) {
                 self.deliveries().close_span(*task_id, held.lease, word);
@@ -355,7 +356,7 @@ impl Store {
 fn outcome_of(finish: &Finish, done: bool) -> Option<&'static str> {
     match finish {
         _ if !done => Some("lost"),
-        Finish::Ack => Some("ack"),
+        Finish::Ack | Finish::AckWithResult(_) => Some("ack"),
         Finish::Release { .. } => Some("release"),
         Finish::Bury => Some("bury"),
         Finish::Fail(fail) if fail.then.delay().is_none() => Some("bury"),

@@ -109,6 +109,8 @@ fn options(tube: &TubeAnswer) -> Vec<(&'static str, String)> {
         seconds("delay", tube.delay),
         number("pri", Some(tube.pri).filter(|pri| *pri != 0)),
         number("attempts-max", tube.attempts_max.map(u64::from)),
+        seconds("keep-done", tube.keep_done),
+        number("keep-done-max", tube.keep_done_max),
         number("queue-num", tube.queue_num.map(u64::from)),
         flag("ttl-kills-taken", tube.ttl_kills_taken),
         tube.semaphore.clone().map(|key| ("semaphore", key)),

@@ -1,27 +1,42 @@
 //! Runs the command of a task in its own process group: Ctrl-C in the terminal does not signal it, and killing it kills
-//! all its children.
+//! all its children. What it writes is passed on, and its end is kept for the task.
 
-use std::io;
+use std::io::{self, Write};
 use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use taskyard_core::{Task, TubeName};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
 use crate::payload;
+
+/// How many bytes of the last errors of a command are kept: with the exit status they fit into the error of a task.
+const ERRORS_KEPT: usize = 800;
+/// How long the worker waits for the rest of the output after a command has ended: a background process may hold it open.
+const OUTPUT_WAIT: Duration = Duration::from_millis(200);
 
 /// A running command. Dropping it before the command has ended kills the whole process group.
 pub struct RunningCommand {
     child: Child,
     group: Option<Pid>,
     feeding: JoinHandle<()>,
+    errors: Option<PassedOutput>,
+    output: Option<PassedOutput>,
 }
 
 impl RunningCommand {
-    /// Starts `command` in a shell, with the payload of the task on its standard input.
-    pub fn start(command: &str, tube: &TubeName, task: &Task) -> io::Result<Self> {
+    /// Starts `command` in a shell, with the payload of the task on its standard input. Up to `output_kept` bytes of its
+    /// standard output are kept.
+    pub fn start(
+        command: &str,
+        tube: &TubeName,
+        task: &Task,
+        output_kept: Option<usize>,
+    ) -> io::Result<Self> {
         let lease = task.lease.map(|lease| lease.to_string()).unwrap_or_default();
         let mut shell = Command::new("sh");
         shell
@@ -29,8 +44,22 @@ impl RunningCommand {
             .env("TASKYARD_TUBE", tube.as_str())
             .env("TASKYARD_ID", task.id.to_string())
             .env("TASKYARD_LEASE", lease)
-            .env("TASKYARD_ATTEMPTS", task.attempts.to_string());
-        RunningCommand::spawn(shell, payload::plain(task.body.as_ref()))
+            .env("TASKYARD_ATTEMPTS", task.attempts.to_string())
+            .stderr(Stdio::piped());
+        if output_kept.is_some() {
+            shell.stdout(Stdio::piped());
+        }
+        let mut running = RunningCommand::spawn(shell, payload::plain(task.body.as_ref()))?;
+        let errors = running.child.stderr.take();
+        running.errors =
+            errors.map(|from| PassedOutput::begin(from, io::stderr, Kept::End(ERRORS_KEPT)));
+        running.output = running
+            .child
+            .stdout
+            .take()
+            .zip(output_kept)
+            .map(|(from, bytes)| PassedOutput::begin(from, io::stdout, Kept::Beginning(bytes)));
+        Ok(running)
     }
 
     /// Starts a command with this on its standard input.
@@ -44,7 +73,7 @@ impl RunningCommand {
                 let _ = input.write_all(&payload).await;
             }
         });
-        Ok(RunningCommand { child, group, feeding })
+        Ok(RunningCommand { child, group, feeding, errors: None, output: None })
     }
 
     /// Waits for the end of the command; its background processes continue.
@@ -53,6 +82,16 @@ impl RunningCommand {
         // From here on the process id may be reused.
         self.group = None;
         Ok(status)
+    }
+
+    /// What the command wrote last to its standard error, after its end.
+    pub async fn last_errors(&mut self) -> String {
+        kept_text(self.errors.take()).await
+    }
+
+    /// The beginning of its standard output, after its end.
+    pub async fn output(&mut self) -> String {
+        kept_text(self.output.take()).await
     }
 
     /// Kills the command and all its children.
@@ -74,4 +113,57 @@ impl Drop for RunningCommand {
         self.feeding.abort();
         self.kill_group();
     }
+}
+
+/// Which part of an output is kept.
+#[derive(Clone, Copy)]
+enum Kept {
+    Beginning(usize),
+    End(usize),
+}
+
+/// An output of a command that is passed on to the same output of the worker.
+struct PassedOutput {
+    kept: Arc<Mutex<Vec<u8>>>,
+    passing: JoinHandle<()>,
+}
+
+impl PassedOutput {
+    fn begin<W: Write>(
+        mut from: impl AsyncRead + Send + Unpin + 'static,
+        to: fn() -> W,
+        which: Kept,
+    ) -> Self {
+        let kept = Arc::new(Mutex::new(Vec::new()));
+        let shared = kept.clone();
+        let passing = tokio::spawn(async move {
+            let mut part = [0; 8192];
+            while let Ok(size @ 1..) = from.read(&mut part).await {
+                // The worker's own output may be closed; the command continues.
+                let _ = to().write_all(&part[..size]).and_then(|()| to().flush());
+                let mut kept = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                match which {
+                    Kept::Beginning(most) => {
+                        let size = size.min(most.saturating_sub(kept.len()));
+                        kept.extend_from_slice(&part[..size]);
+                    }
+                    Kept::End(most) => {
+                        kept.extend_from_slice(&part[..size]);
+                        let surplus = kept.len().saturating_sub(most);
+                        kept.drain(..surplus);
+                    }
+                }
+            }
+        });
+        PassedOutput { kept, passing }
+    }
+}
+
+/// The text that was kept, without white space around it. An output that a background process holds open is passed on
+/// further.
+async fn kept_text(output: Option<PassedOutput>) -> String {
+    let Some(PassedOutput { kept, passing }) = output else { return String::new() };
+    let _ = tokio::time::timeout(OUTPUT_WAIT, passing).await;
+    let kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+    String::from_utf8_lossy(&kept).trim().to_owned()
 }

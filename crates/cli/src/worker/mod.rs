@@ -8,6 +8,7 @@ mod signals;
 mod typed;
 
 use std::pin::{Pin, pin};
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use anyhow::Context;
 use clap::Args;
 use taskyard::Http;
 use taskyard::worker_name;
+use taskyard_core::limits::RESULT_BYTES_MAX;
 use taskyard_core::{
     Command, Finish, FinishItem, Holder, Outcome, Reply, Span, Take, Task, TubeName,
 };
@@ -74,6 +76,10 @@ pub struct WorkerArgs {
     #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "5s")]
     #[arg(conflicts_with = "contract", help_heading = FOR_TUBE)]
     retry: Span,
+    /// Keep the standard output of the command as the result of the task: JSON or text, the first 64 KB. The tube needs
+    /// keep_done.
+    #[arg(long, requires = "exec", conflicts_with = "contract", help_heading = FOR_TUBE)]
+    keep_output: bool,
     /// Exit when there is no task to take.
     #[arg(long, conflicts_with = "contract", help_heading = FOR_TUBE)]
     drain: bool,
@@ -93,11 +99,18 @@ const WAIT: Span = Span::from_secs(1);
 const STOP_WAIT: Duration = Duration::from_secs(5);
 /// The shortest pause between two extensions of a lease.
 const EXTEND_MIN: Duration = Duration::from_millis(10);
+/// How many bytes of the output of a command are kept; with the header of the text they fit into a result.
+const OUTPUT_KEPT: usize = RESULT_BYTES_MAX - 16;
 
 /// How the work on a task ended.
 enum WorkResult {
-    Done,
-    Failed(String),
+    /// With the output to keep, if any.
+    Done(Option<String>),
+    Failed {
+        /// The error to keep.
+        why: String,
+        status: ExitStatus,
+    },
     /// It took longer than `--run-max`.
     TimedOut,
     Interrupted,
@@ -219,13 +232,23 @@ impl Worker<'_> {
     async fn work(&self, task: &Task) -> anyhow::Result<WorkResult> {
         let Some(command) = &self.args.exec else {
             output::line(format!("{} {}", task.id, payload::show(task.body.as_ref())))?;
-            return Ok(WorkResult::Done);
+            return Ok(WorkResult::Done(None));
         };
-        let mut running = RunningCommand::start(command, &self.tube, task)?;
+        let kept = self.args.keep_output.then_some(OUTPUT_KEPT);
+        let mut running = RunningCommand::start(command, &self.tube, task, kept)?;
         let ended = tokio::select! {
             status = running.wait() => match status? {
-                status if status.success() => return Ok(WorkResult::Done),
-                status => return Ok(WorkResult::Failed(status.to_string())),
+                status if status.success() && self.args.keep_output => {
+                    return Ok(WorkResult::Done(Some(running.output().await)));
+                }
+                status if status.success() => return Ok(WorkResult::Done(None)),
+                status => {
+                    let why = match running.last_errors().await {
+                        errors if errors.is_empty() => status.to_string(),
+                        errors => format!("{status}: {errors}"),
+                    };
+                    return Ok(WorkResult::Failed { why, status });
+                }
             },
             lost = self.extend_lease(task) => lost?,
             () = tokio::time::sleep(self.run_max) => WorkResult::TimedOut,
@@ -263,9 +286,14 @@ impl Worker<'_> {
     async fn finish(&self, task: &Task, ended: WorkResult) -> anyhow::Result<TaskEnd> {
         let failed = |error: &str| Finish::fail(error, Some(self.args.retry));
         let (finish, end, message) = match ended {
-            WorkResult::Done => (Finish::Ack, TaskEnd::Done, None),
-            WorkResult::Failed(why) => {
-                (failed(&why), TaskEnd::Failed, Some(format!("{why}; will be tried again")))
+            WorkResult::Done(None) => (Finish::Ack, TaskEnd::Done, None),
+            WorkResult::Done(Some(output)) => {
+                let result = payload::from_text(&output, None)?.0;
+                (Finish::ack_with(&result), TaskEnd::Done, None)
+            }
+            // Its errors are in the output already.
+            WorkResult::Failed { why, status } => {
+                (failed(&why), TaskEnd::Failed, Some(format!("{status}; will be tried again")))
             }
             WorkResult::TimedOut => {
                 let seconds = self.run_max.as_secs_f64();
@@ -292,7 +320,8 @@ impl Worker<'_> {
             ended = self.end(task, finish.clone()) => ended?,
         };
         // After a retry the first request may have succeeded and only its reply was lost.
-        let done_before = retried && finish == Finish::Ack && outcome == Outcome::Missing;
+        let is_ack = matches!(finish, Finish::Ack | Finish::AckWithResult(_));
+        let done_before = retried && is_ack && outcome == Outcome::Missing;
         if !matches!(outcome, Outcome::Done(_)) && !done_before {
             output::note(format!("task {}: the lease was lost before it ended", task.id));
             return Ok(TaskEnd::Lost);
