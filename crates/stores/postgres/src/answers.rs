@@ -100,6 +100,9 @@ impl<'a> AnswerReader<'a> {
                     let room = info.options.capacity.unwrap_or(u64::MAX);
                     let room = room.saturating_sub(info.stats.tasks.total());
                     self.deltas.room(tube, change.capacity.is_some().then_some(room));
+                    // The next tick removes the done tasks that are not kept any more.
+                    let retention = change.keep_done.is_some() || change.keep_done_max.is_some();
+                    self.deltas.deadline(retention.then_some(0));
                 }
                 reply
             }
@@ -263,15 +266,17 @@ impl<'a> AnswerReader<'a> {
             Err(error) => return Ok(Err(error)),
         };
         let mut outcomes = vec![Outcome::Missing; size];
-        let mut done = 0;
+        let (mut deleted, mut done) = (0, 0);
         for row in rows.iter().filter(|row| is_item(row)) {
             let place = usize::try_from(get::<i32>(row, 0)? - 1)?;
             let task = if show { Some(Box::new(codec::viewed(row)?)) } else { None };
             *outcomes.get_mut(place).ok_or("an outcome without an item")? = Outcome::Done(task);
-            done += 1;
+            deleted += 1;
+            // One that was done already is counted as such.
+            done += u64::from(get::<i16>(row, 4)? != state::DONE);
         }
         let counted = self.deltas.of(head.number);
-        counted.calls.delete += done;
+        counted.calls.delete += deleted;
         counted.done += done;
         self.left(tube, &head, done);
         Ok(Ok(Reply::Finished(outcomes)))

@@ -7,9 +7,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use taskyard_core::{Command, Finish, Holder, SemaphoreKey, TubeName};
+use taskyard_core::{Command, Holder, SemaphoreKey, TubeName};
 
-use super::plan::CallGroup;
+use super::plan::{CallGroup, is_ack};
 use super::semaphores;
 
 /// The groups that may still grow, by tube.
@@ -45,7 +45,7 @@ fn kind(command: &Command) -> Option<(&TubeName, GroupKind)> {
         Command::Finish { tube, items, .. } => {
             let acks = items
                 .iter()
-                .all(|item| item.finish == Finish::Ack && matches!(item.holder, Holder::Lease(_)));
+                .all(|item| is_ack(&item.finish) && matches!(item.holder, Holder::Lease(_)));
             acks.then_some((tube, GroupKind::Ack))
         }
         _ => None,
@@ -122,8 +122,8 @@ impl TubeGroups {
 #[cfg(test)]
 mod tests {
     use taskyard_core::{
-        Body, FinishItem, GrantFinish, GrantItem, Lease, NewTask, SemaphoreCommand, Span, Take,
-        TaskId,
+        Body, Finish, FinishItem, GrantFinish, GrantItem, Lease, NewTask, SemaphoreCommand, Span,
+        Take, TaskId,
     };
 
     use super::*;

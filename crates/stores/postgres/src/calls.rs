@@ -167,6 +167,11 @@ pub(super) fn ack(
     order.sort_unstable_by_key(|place| all[*place].id);
     all.sort_unstable_by_key(|item| item.id);
     let [kinds, leases, sessions] = holders(&all);
+    let result = |item: &FinishItem| match &item.finish {
+        Finish::AckWithResult(result) => Some(Payload((**result).clone())),
+        _ => None,
+    };
+    let results = all.iter().any(|item| item.finish.result().is_some());
     let params = [
         text(tube),
         param(context.now),
@@ -177,14 +182,15 @@ pub(super) fn ack(
         param(show),
         param(BATCH_BYTES_MAX as i64),
         param(context.row_locations.of(&all)),
+        param(results.then(|| all.iter().map(result).collect::<Vec<_>>())),
     ];
     (order, Call::new(&sql::ACK, params))
 }
 
 fn finish(tube: &TubeName, items: &[FinishItem], show: bool, now: Option<i64>) -> Call {
-    // A failed delivery is released or buried, with an error.
+    // A failed delivery is released or buried, with an error. An ack may have a result in its place.
     let verb = |item: &FinishItem| match &item.finish {
-        Finish::Ack => 0,
+        Finish::Ack | Finish::AckWithResult(_) => 0,
         Finish::Release { .. } => 1,
         Finish::Bury => 2,
         Finish::Touch(_) => 3,
@@ -195,18 +201,18 @@ fn finish(tube: &TubeName, items: &[FinishItem], show: bool, now: Option<i64>) -
     };
     let span = |item: &FinishItem| match &item.finish {
         Finish::Release { delay: span, .. } | Finish::Touch(span) => span.as_micros(),
-        Finish::Ack | Finish::Bury => 0,
+        Finish::Ack | Finish::AckWithResult(_) | Finish::Bury => 0,
         Finish::Fail(fail) => fail.then.delay().map_or(0, Span::as_micros),
     };
     let counted = |item: &FinishItem| match &item.finish {
         Finish::Release { counted, .. } => *counted,
         finish => matches!(finish, Finish::Fail(_)),
     };
-    let error = |item: &FinishItem| match &item.finish {
+    let text_of = |item: &FinishItem| match &item.finish {
         Finish::Fail(fail) => Some(fail.error.as_bytes().to_vec()),
-        _ => None,
+        finish => finish.result().map(<[u8]>::to_vec),
     };
-    let fails = items.iter().any(|item| matches!(item.finish, Finish::Fail(_)));
+    let texts: Vec<_> = items.iter().map(text_of).collect();
     let [kinds, leases, sessions] = holders(items);
     let params = [
         text(tube),
@@ -220,7 +226,7 @@ fn finish(tube: &TubeName, items: &[FinishItem], show: bool, now: Option<i64>) -
         param(items.iter().map(counted).collect::<Vec<_>>()),
         param(show),
         param(BATCH_BYTES_MAX as i64),
-        param(fails.then(|| items.iter().map(error).collect::<Vec<_>>())),
+        param(texts.iter().any(Option::is_some).then_some(texts)),
     ];
     Call::new(&sql::FINISH, params)
 }
@@ -332,6 +338,8 @@ fn create(tube: &TubeName, options: &TubeOptions) -> Call {
         param(TUBES_MAX as i64),
         param(options.semaphore.as_ref().map(|key| key.as_str().to_owned())),
         param(options.queue_num.map(i64::from)),
+        param(span_to_sql(options.keep_done)),
+        param(count_to_sql(options.keep_done_max)),
     ];
     Call::new(&sql::CREATE_TUBE, params)
 }
@@ -352,6 +360,9 @@ fn alter(tube: &TubeName, change: &TubeChange) -> Call {
         param(change.pri.map(pri_to_sql)),
         param(change.attempts_max.is_some()),
         param(change.attempts_max.flatten().map(i64::from)),
+        param(change.keep_done.is_some()),
+        span(change.keep_done),
+        param(change.keep_done_max.map(count_to_sql)),
     ];
     Call::new(&sql::ALTER_TUBE, params)
 }

@@ -3,8 +3,8 @@
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::TUBE_NAME_BYTES_MAX;
 use taskyard_core::{
-    Body, Failures, Kind, Lease, Priority, Reason, SemaphoreKey, SessionId, Span, State, Task,
-    TaskId, Timestamp, TubeName, TubeOptions, TubeStats,
+    Body, Failures, Finished, Kind, Lease, Priority, Reason, SemaphoreKey, SessionId, Span, State,
+    Task, TaskId, Timestamp, TubeName, TubeOptions, TubeStats,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::private::BytesMut;
@@ -134,6 +134,11 @@ pub(super) fn failures(stored: &[u8]) -> Result<Failures, DecodeError> {
     Failures::from_bytes(stored).ok_or_else(|| "the failures of a task are damaged".into())
 }
 
+/// How a done task ended.
+pub(super) fn finished(stored: &[u8]) -> Result<Finished, DecodeError> {
+    Finished::from_bytes(stored).ok_or_else(|| "the end of a done task is damaged".into())
+}
+
 /// A delivered task, in a row of `deliver_to_workers`.
 pub(super) fn taken(row: &Row, session: Option<SessionId>) -> Result<Task, DecodeError> {
     let moment = |place| get::<i64>(row, place).map(Timestamp::from_micros);
@@ -153,6 +158,7 @@ pub(super) fn taken(row: &Row, session: Option<SessionId>) -> Result<Task, Decod
         session,
         worker: None,
         failures: None,
+        finished: None,
         lease: Some(Lease(count_from_sql(get(row, 11)?))),
         lease_until: Some(deadline(get(row, 12)?)),
         reason: Reason::Running,
@@ -164,7 +170,7 @@ pub(super) fn attempts(stored: i64) -> u32 {
     u32::try_from(stored).unwrap_or(u32::MAX)
 }
 
-/// A task in a row of the type `outcome`.
+/// A task in a row of the type `outcome` or `shown`.
 pub(super) fn viewed(row: &Row) -> Result<Task, DecodeError> {
     let moment = |place| get::<i64>(row, place).map(Timestamp::from_micros);
     let stored: i16 = get(row, 4)?;
@@ -191,6 +197,7 @@ pub(super) fn viewed(row: &Row) -> Result<Task, DecodeError> {
         session: session.map(SessionId),
         worker: beyond::<&str>(row, 21)?.map(Into::into),
         failures: beyond(row, 22)?.map(failures).transpose()?,
+        finished: beyond(row, 23)?.map(finished).transpose()?,
         lease: get::<Option<i64>>(row, 12)?.map(|lease| Lease(count_from_sql(lease))),
         lease_until: delivered.then_some(timer),
         reason,
@@ -199,7 +206,7 @@ pub(super) fn viewed(row: &Row) -> Result<Task, DecodeError> {
 }
 
 /// A column beyond those of the type `outcome`. A peek and the list of deliveries have the priority for the semaphore, since when a
-/// taken task was ready and its worker; a peek also has the failures.
+/// taken task was ready and its worker; a peek also has the failures and, as a deletion, the end of a done task.
 fn beyond<'a, T: FromSql<'a>>(row: &'a Row, place: usize) -> Result<Option<T>, DecodeError> {
     if row.len() > place { get(row, place) } else { Ok(None) }
 }
@@ -254,6 +261,8 @@ pub(super) fn tube_from(row: &Row, first: usize) -> Result<TubeInfo, DecodeError
         paused: get(row, first + 11)?,
         semaphore: get::<Option<&str>>(row, first + 18)?.map(SemaphoreKey::new).transpose()?,
         queue_num: get::<Option<i64>>(row, first + 19)?.map(u32::try_from).transpose()?,
+        keep_done: span(21)?,
+        keep_done_max: count(22)?,
     };
     let mut stats = TubeStats::default();
     stats.tasks.ready = count(12)?;

@@ -12,10 +12,10 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use taskyard_core::limits::BATCH_BYTES_MAX;
-use taskyard_core::{Command, Error, Finish, FinishItem, Holder, Reply, Span, Task, TubeName};
+use taskyard_core::{Command, Error, FinishItem, Holder, Reply, Span, Task, TubeName};
 
 use super::calls::task_count;
-use super::plan::{CallBatch, CallGroup, Step};
+use super::plan::{CallBatch, CallGroup, Step, is_ack};
 use super::statements::{self as sql, Call, param};
 
 /// Fewer tasks than this are not worth a second transaction.
@@ -50,7 +50,7 @@ fn load(command: &Command) -> Option<CommandLoad<'_>> {
 }
 
 fn is_ack_by_lease(item: &FinishItem) -> bool {
-    item.finish == Finish::Ack && matches!(item.holder, Holder::Lease(_))
+    is_ack(&item.finish) && matches!(item.holder, Holder::Lease(_))
 }
 
 fn cost(command: &Command) -> usize {

@@ -27,15 +27,17 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0011_incarnation.sql"),
     include_str!("migrations/0012_semaphore_declines.sql"),
     include_str!("migrations/0013_failures.sql"),
+    include_str!("migrations/0014_done.sql"),
 ];
 
 /// The version of the functions; to be raised with every change of them.
-const FUNCTIONS: i32 = 18;
+const FUNCTIONS: i32 = 19;
 
 const VERBS: &[&str] = &[
     include_str!("verbs/moments.sql"),
     include_str!("verbs/subqueues.sql"),
     include_str!("verbs/oldest.sql"),
+    include_str!("verbs/done.sql"),
     include_str!("verbs/tubes.sql"),
     include_str!("verbs/queues.sql"),
     include_str!("verbs/show.sql"),

@@ -8,7 +8,8 @@ use std::collections::HashSet;
 use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
 use taskyard_core::names::check_names;
 use taskyard_core::{
-    Command, Error, Finish, FinishItem, NewTask, TaskId, TubeName, check_tasks, refuse_priorities,
+    Command, Error, Finish, FinishItem, NewTask, TaskId, TubeName, check_keep_done, check_results,
+    check_tasks, refuse_priorities,
 };
 
 use super::call_grouping::CallGrouping;
@@ -178,15 +179,18 @@ fn refusal(command: &Command) -> Option<Error> {
         Command::CreateTube { options, .. } => {
             refuse_options(options.capacity, options.attempts_max)
                 .or_else(|| refuse_queue_num(options.queue_num))
+                .or_else(|| check_keep_done(options.keep_done, Some(options.keep_done_max)).err())
         }
         Command::NameTube { queue_num, .. } => refuse_queue_num(*queue_num),
         Command::AlterTube { change, .. } => {
             refuse_options(change.capacity.flatten(), change.attempts_max.flatten())
+                .or_else(|| check_keep_done(change.keep_done.flatten(), change.keep_done_max).err())
         }
         Command::Put { tasks, .. } => refuse_tasks(tasks),
         Command::Take(take) => refuse_count("the number of tasks in one take", take.count),
         Command::Finish { items, .. } => {
             refuse_count("the number of tasks in one command", items.len())
+                .or_else(|| check_results(items).err())
         }
         Command::KickTasks { ids, .. }
         | Command::Delete { ids, .. }
@@ -318,14 +322,20 @@ impl CallGroup {
             (
                 Command::Finish { tube, show: false, .. },
                 Command::Finish { tube: other, items, show: false },
-            ) => tube == other && self.acks && self.admits_acks(items),
+            ) => {
+                let bytes = self.bytes + next.payload_bytes();
+                let admits = tube == other && self.acks && bytes <= BATCH_BYTES_MAX;
+                let admits = admits && self.admits_acks(items);
+                self.bytes = if admits { bytes } else { self.bytes };
+                admits
+            }
             _ => false,
         }
     }
 
     /// Whether these are all acks of tasks that no ack of the group names.
     fn admits_acks(&mut self, items: &[FinishItem]) -> bool {
-        let acks = items.iter().all(|item| item.finish == Finish::Ack);
+        let acks = items.iter().all(|item| is_ack(&item.finish));
         let fit = self.acked.len() + items.len() <= BATCH_TASKS_MAX;
         let known = self.acked.len();
         let new = acks && fit && items.iter().all(|item| !self.acked.contains(&item.id));
@@ -372,6 +382,11 @@ impl CallGroup {
             }
         }
     }
+}
+
+/// Whether a task is done with that.
+pub(super) fn is_ack(finish: &Finish) -> bool {
+    matches!(finish, Finish::Ack | Finish::AckWithResult(_))
 }
 
 /// Notes the tubes to which a command may return tasks.

@@ -39,13 +39,13 @@ macro_rules! statements {
 }
 
 statements! {
-    CREATE_TUBE: "SELECT * FROM taskyard.create_queue($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14)"
-        (TEXT, TEXT, BOOL, INT8, INT8, INT8, INT8, INT8, INT8, BOOL, BOOL, INT8, TEXT, INT8);
+    CREATE_TUBE: "SELECT * FROM taskyard.create_queue($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16)"
+        (TEXT, TEXT, BOOL, INT8, INT8, INT8, INT8, INT8, INT8, BOOL, BOOL, INT8, TEXT, INT8, INT8, INT8);
     NAME_TUBE: "SELECT r.status, r.other, i.* FROM taskyard.name_tube($1,$2,$3) r \
         LEFT JOIN LATERAL taskyard.show_tubes(CASE WHEN r.status = 0 THEN $2 ELSE '' END) i ON true"
         (TEXT, TEXT, INT8);
-    ALTER_TUBE: "SELECT * FROM taskyard.alter_tube($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)"
-        (TEXT, BOOL, BOOL, INT8, BOOL, INT8, BOOL, INT8, BOOL, INT8, INT8, BOOL, INT8);
+    ALTER_TUBE: "SELECT * FROM taskyard.alter_tube($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16)"
+        (TEXT, BOOL, BOOL, INT8, BOOL, INT8, BOOL, INT8, BOOL, INT8, INT8, BOOL, INT8, BOOL, INT8, INT8);
     DROP_TUBE: "SELECT * FROM taskyard.drop_tube($1,$2)" (TEXT, INT8);
     SHOW_TUBES: "SELECT * FROM taskyard.show_tubes($1)" (TEXT);
     TRUNCATE_TUBE: "SELECT * FROM taskyard.truncate_tube($1,$2)" (TEXT, INT8);
@@ -56,22 +56,16 @@ statements! {
     LOCK_TUBE: "SELECT taskyard.lock_tube($1,$2,$3)" (TEXT, TEXT_ARRAY, INT8_ARRAY);
     TAKE: "SELECT * FROM taskyard.deliver_to_workers($1,$2,$3,$4,$5,$6,$7,$8,$9,$10)"
         (TEXT, INT8, INT8, BYTEA, INT8, INT8, INT8, INT8, BOOL, TEXT_ARRAY);
-    ACK: "SELECT * FROM taskyard.ack_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9)"
-        (TEXT, INT8, INT8_ARRAY, INT2_ARRAY, INT8_ARRAY, BYTEA_ARRAY, BOOL, INT8, TID_ARRAY);
+    ACK: "SELECT * FROM taskyard.ack_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10)"
+        (TEXT, INT8, INT8_ARRAY, INT2_ARRAY, INT8_ARRAY, BYTEA_ARRAY, BOOL, INT8, TID_ARRAY, BYTEA_ARRAY);
     FINISH: "SELECT * FROM taskyard.finish_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12)"
         (TEXT, INT8, INT8_ARRAY, INT2_ARRAY, INT8_ARRAY, BYTEA_ARRAY, INT2_ARRAY, INT8_ARRAY,
             BOOL_ARRAY, BOOL, INT8, BYTEA_ARRAY);
-    DELETE: "SELECT * FROM taskyard.delete_tasks($1,$2,$3,$4,$5)"
+    DELETE: "SELECT * FROM taskyard.remove_tasks($1,$2,$3,$4,$5)"
         (TEXT, INT8, INT8_ARRAY, BOOL, INT8);
     KICK: "SELECT * FROM taskyard.kick_tasks($1,$2,$3)" (TEXT, INT8, INT8);
     KICK_TASKS: "SELECT * FROM taskyard.kick_these($1,$2,$3,$4)" (TEXT, INT8, INT8_ARRAY, BOOL);
-    PEEK: "SELECT p.*, k.semaphore_priority, CASE WHEN p.state = 1 THEN k.since END, \
-            CASE WHEN k.lease = p.lease THEN k.worker END, k.failures \
-        FROM taskyard.peek_tasks($1,$2,$3,$4) p LEFT JOIN LATERAL ( \
-            SELECT k.semaphore_priority, coalesce(k.since, k.created) AS since, k.lease, k.worker, k.failures \
-            FROM taskyard.tube u JOIN taskyard.task k ON k.tube = u.number \
-            WHERE u.name = $1 AND k.id = p.id AND p.item > 0 OFFSET 0) k ON true"
-        (TEXT, INT8, INT8_ARRAY, INT8);
+    PEEK: "SELECT * FROM taskyard.show_tasks($1,$2,$3,$4)" (TEXT, INT8, INT8_ARRAY, INT8);
     DELIVERIES: "SELECT p.*, NULL::float8, k.since, CASE WHEN k.lease = p.lease THEN k.worker END \
         FROM taskyard.show_deliveries($1,$2) p LEFT JOIN LATERAL ( \
             SELECT coalesce(k.since, k.created) AS since, k.lease, k.worker \
@@ -118,9 +112,17 @@ statements! {
     NEXT_IDS: "SELECT t.number, taskyard.next_id(t.ids) FROM taskyard.tube t" ();
     NEXT_LEASE: "SELECT taskyard.next_id('taskyard.lease')" ();
     EXPORT_TASKS: "SELECT k.id, k.state, k.pri, k.created, k.expires, k.ttr, k.timer, k.attempts, k.previous_start, \
-            k.start, k.subqueue::text, k.semaphore_priority, k.meta, k.payload, u.attempts_max, k.since, k.failures \
+            k.start, k.subqueue, k.semaphore_priority, k.meta, k.payload, u.attempts_max, k.since, k.failures, \
+            k.finished \
         FROM (SELECT t.*, sum(octet_length(t.payload)) OVER (ORDER BY t.id) - octet_length(t.payload) AS before \
-            FROM (SELECT * FROM taskyard.task i WHERE i.tube = $1 AND i.id >= $2 ORDER BY i.id LIMIT $3) t) k \
+            FROM ((SELECT i.tube, i.id, i.state, i.pri, i.created, i.expires, i.ttr, i.timer, i.attempts, \
+                    i.previous_start, i.start, i.subqueue::text, i.semaphore_priority, i.meta, i.payload, i.since, \
+                    i.failures, NULL::bytea AS finished \
+                FROM taskyard.task i WHERE i.tube = $1 AND i.id >= $2 ORDER BY i.id LIMIT $3) \
+                UNION ALL (SELECT d.tube, d.id, 7::smallint, d.pri, d.created, d.expires, d.ttr, NULL, d.attempts, \
+                    d.previous_start, NULL, d.subqueue::text, NULL, d.meta, d.payload, NULL, d.failures, d.finished \
+                FROM taskyard.done d WHERE d.tube = $1 AND d.id >= $2 ORDER BY d.id LIMIT $3) \
+                ORDER BY 2 LIMIT $3) t) k \
         JOIN taskyard.tube u ON u.number = k.tube WHERE k.before = 0 OR k.before < $4 ORDER BY k.id"
         (INT4, INT8, INT8, INT8);
     EXPORT_SEMAPHORES: "SELECT i.*, s.id, t.grant_seq, r.at FROM taskyard.semaphore_show(NULL) i \
@@ -133,9 +135,9 @@ statements! {
     EXPORT_EVENTS: "SELECT e.semaphore_id, taskyard.gated_tube(e.task_id), \
             CASE WHEN e.task_id < 0 THEN taskyard.gated_id(e.task_id) ELSE e.task_id END, e.id, e.grant_no, e.kind, \
             e.attempts, e.next_at FROM taskyard.semaphore_event e ORDER BY e.id" ();
-    IMPORT_TASKS: "SELECT taskyard.import_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15)"
+    IMPORT_TASKS: "SELECT taskyard.import_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16)"
         (TEXT, INT8_ARRAY, INT2_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY,
-            INT8_ARRAY, TEXT_ARRAY, FLOAT8_ARRAY, BYTEA_ARRAY, BYTEA_ARRAY, BYTEA_ARRAY);
+            INT8_ARRAY, TEXT_ARRAY, FLOAT8_ARRAY, BYTEA_ARRAY, BYTEA_ARRAY, BYTEA_ARRAY, BYTEA_ARRAY);
     IMPORT_SEMAPHORE: "SELECT taskyard.import_semaphore($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15)"
         (TEXT, INT4, INT4, FLOAT8, INT8, INT8, INT4, INT8, BOOL, INT8, INT8, BOOL, BOOL, INT8, INT8);
     END_IMPORT_TUBE: "SELECT taskyard.end_import_tube($1,$2,$3,$4,$5,$6,$7,$8,$9)"

@@ -99,4 +99,6 @@ pub(super) mod state {
     pub const PASSED: i16 = 5;
     /// Waits for the semaphore before its tube; shown as delayed.
     pub const GATED: i16 = 6;
+    /// Done, and kept in a table of its own.
+    pub const DONE: i16 = 7;
 }

@@ -125,6 +125,7 @@ fn task(row: &Row) -> Result<Record, DecodeError> {
             state::DELAYED => StoredState::Delayed(never(moment(row, 6)?)),
             state::BURIED => StoredState::Buried,
             state::USED_UP => StoredState::DeadLetter,
+            state::DONE => StoredState::Done,
             _ => StoredState::Ready(moment(row, 15)?.unwrap_or(created)),
         },
         pri: codec::pri_from_sql(get(row, 2)?),
@@ -136,6 +137,7 @@ fn task(row: &Row) -> Result<Record, DecodeError> {
         subqueue: get::<Option<&str>>(row, 10)?.map(Into::into),
         semaphore_priority: get::<Option<f64>>(row, 11)?.map(Priority::new).transpose()?,
         failures: get::<Option<&[u8]>>(row, 16)?.map(codec::failures).transpose()?,
+        finished: get::<Option<&[u8]>>(row, 17)?.map(codec::finished).transpose()?,
         body_bytes: body.bytes(),
         body: Some(body),
     };
@@ -157,16 +159,19 @@ fn import_tasks(tube: &TubeName, records: Vec<Record>) -> Call {
             StoredState::Delayed(_) | StoredState::Scheduled(_) => state::DELAYED,
             StoredState::Buried => state::BURIED,
             StoredState::DeadLetter => state::USED_UP,
+            StoredState::Done => state::DONE,
         }),
         each(&records, |record| match record.state {
             StoredState::Delayed(due) | StoredState::Scheduled(due) => Some(due.as_micros()),
             StoredState::Ready(since) => (since != record.created).then(|| since.as_micros()),
             StoredState::Buried | StoredState::DeadLetter => None,
+            StoredState::Done => record.finished.as_ref().map(|end| end.at().as_micros()),
         }),
     );
     let body = |record: &Record| record.body.clone().unwrap_or_else(|| Body::new(&[]));
     let failures =
         |record: &Record| record.failures.as_ref().map(|failures| failures.as_bytes().to_vec());
+    let finished = |record: &Record| record.finished.as_ref().map(|end| end.as_bytes().to_vec());
     let params = [
         param(tube.as_str().to_owned()),
         param(each(&records, |record| codec::id_to_sql(record.id))),
@@ -183,6 +188,7 @@ fn import_tasks(tube: &TubeName, records: Vec<Record>) -> Call {
         param(each(&records, |record| Meta(body(record)))),
         param(each(&records, |record| Payload(body(record)))),
         param(each(&records, failures)),
+        param(each(&records, finished)),
     ];
     Call::new(&sql::IMPORT_TASKS, params)
 }

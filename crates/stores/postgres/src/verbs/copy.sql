@@ -10,12 +10,12 @@ BEGIN
     RETURN _next;
 END $$;
 
--- Imports tasks with their ids, which must be larger than those in the tube. States are those of the table; a due moment is
--- that of a delayed task, or since when a task is ready, if not since its put.
+-- Imports tasks with their ids, which must be larger than those in the tube. States are those of the table, and 7 is done; a due
+-- moment is that of a delayed task, when a done one ended, or since when a task is ready, if not since its put.
 CREATE OR REPLACE FUNCTION taskyard.import_tasks(
     _tube text, _ids bigint[], _states smallint[], _pris bigint[], _created bigint[], _expires bigint[],
     _ttrs bigint[], _dues bigint[], _attempts bigint[], _previous_starts bigint[], _subqueues text[],
-    _semaphore_priorities float8[], _metas bytea[], _payloads bytea[], _failures bytea[])
+    _semaphore_priorities float8[], _metas bytea[], _payloads bytea[], _failures bytea[], _finished bytea[])
 RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _number integer;
@@ -25,7 +25,8 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'tube ''%'' does not exist', _tube;
     END IF;
-    IF _ids[1] <= (SELECT k.id FROM taskyard.task k WHERE k.tube = _number ORDER BY k.id DESC LIMIT 1) THEN
+    IF _ids[1] <= greatest((SELECT k.id FROM taskyard.task k WHERE k.tube = _number ORDER BY k.id DESC LIMIT 1),
+            (SELECT d.id FROM taskyard.done d WHERE d.tube = _number ORDER BY d.id DESC LIMIT 1)) THEN
         RAISE EXCEPTION 'task % of tube ''%'' has come already', _ids[1], _tube;
     END IF;
     INSERT INTO taskyard.task (tube, id, state, pri, created, expires, ttr, timer, attempts, previous_start,
@@ -37,12 +38,36 @@ BEGIN
         FROM unnest(_ids, _states, _pris, _created, _expires, _ttrs, _dues, _attempts, _previous_starts,
             _subqueues, _semaphore_priorities, _metas, _payloads, _failures)
             AS n(id, state, pri, created, expires, ttr, due, attempts, previous_start, subqueue,
-                semaphore_priority, meta, payload, failures);
-    INSERT INTO taskyard.count (tube, ready, delayed, buried)
+                semaphore_priority, meta, payload, failures)
+        WHERE n.state <> 7;
+    IF 7 = ANY (_states) THEN
+        INSERT INTO taskyard.done (tube, id, ended, pri, created, expires, ttr, attempts, previous_start, subqueue,
+                meta, payload, failures, finished)
+            SELECT _number, n.id, n.due, n.pri, n.created, n.expires, n.ttr, n.attempts, n.previous_start, n.subqueue,
+                n.meta, n.payload, n.failures, n.finished
+            FROM unnest(_ids, _states, _pris, _created, _expires, _ttrs, _dues, _attempts, _previous_starts,
+                _subqueues, _metas, _payloads, _failures, _finished)
+                AS n(id, state, pri, created, expires, ttr, due, attempts, previous_start, subqueue, meta, payload,
+                    failures, finished)
+            WHERE n.state = 7;
+        -- The tube may have stopped keeping them.
+        INSERT INTO taskyard.retention (tube) VALUES (_number) ON CONFLICT (tube) DO UPDATE SET due = 0;
+    END IF;
+    INSERT INTO taskyard.count (tube, ready, delayed, buried, kept)
         SELECT _number, count(*) FILTER (WHERE s.state = 0), count(*) FILTER (WHERE s.state = 2),
-            count(*) FILTER (WHERE s.state IN (3, 4))
+            count(*) FILTER (WHERE s.state IN (3, 4)), nullif(count(*) FILTER (WHERE s.state = 7), 0)
         FROM unnest(_states) AS s(state);
 END $$;
+
+-- The same without done tasks, for servers of earlier versions.
+CREATE OR REPLACE FUNCTION taskyard.import_tasks(
+    _tube text, _ids bigint[], _states smallint[], _pris bigint[], _created bigint[], _expires bigint[],
+    _ttrs bigint[], _dues bigint[], _attempts bigint[], _previous_starts bigint[], _subqueues text[],
+    _semaphore_priorities float8[], _metas bytea[], _payloads bytea[], _failures bytea[])
+RETURNS void LANGUAGE sql VOLATILE AS $$
+    SELECT taskyard.import_tasks(_tube, _ids, _states, _pris, _created, _expires, _ttrs, _dues, _attempts,
+        _previous_starts, _subqueues, _semaphore_priorities, _metas, _payloads, _failures, NULL)
+$$;
 
 -- The same without failures, for servers of earlier versions.
 CREATE OR REPLACE FUNCTION taskyard.import_tasks(

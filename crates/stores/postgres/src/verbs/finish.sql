@@ -96,21 +96,20 @@ END $$;
 
 -- Acks. The ids are sorted and different; without _holders all are by lease. Besides item 0 there is a row for
 -- each item that is not done and, with _show, for each that is. _lay has where the deliveries lay that these
--- leases were given for, as far as the caller remembers; it has made sure that their ids are these.
+-- leases were given for, as far as the caller remembers; it has made sure that their ids are these. _results has what a
+-- tube that keeps done tasks keeps with them.
 CREATE OR REPLACE FUNCTION taskyard.ack_tasks(
     _tube text, _now bigint, _ids bigint[], _holders smallint[], _leases bigint[],
-    _sessions bytea[], _show boolean, _bytes_max bigint, _lay tid[])
+    _sessions bytea[], _show boolean, _bytes_max bigint, _lay tid[], _results bytea[])
 RETURNS SETOF taskyard.outcome LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _t taskyard.tube;
-    _head taskyard.outcome;
+    _head taskyard.outcome := ROW(0, 0);
     _keys text[];
     _done bigint[];
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(1952543595, hashtext(_tube));
     SELECT * INTO _t FROM taskyard.tube t WHERE t.name = _tube;
-    _head.item := 0;
-    _head.outcome := 0;
     IF NOT FOUND THEN
         _head.outcome := 1;
         RETURN NEXT _head;
@@ -122,6 +121,9 @@ BEGIN
     IF _t.semaphore IS NOT NULL THEN
         PERFORM taskyard.lock_gate(_t.semaphore);
     END IF;
+    IF _t.has_subqueues THEN
+        _keys := taskyard.lock_subqueues_of(_t.number, _ids);
+    END IF;
     IF _show THEN
         _head.id := taskyard.shown_bytes(_t.number, _ids);
         IF _head.id > _bytes_max THEN
@@ -129,14 +131,12 @@ BEGIN
             RETURN NEXT _head;
             RETURN;
         END IF;
-    END IF;
-    IF _t.has_subqueues THEN
-        _keys := taskyard.lock_subqueues_of(_t.number, _ids);
-    END IF;
-    IF _show THEN
         RETURN QUERY SELECT * FROM taskyard.show_acked(_t, _now, _ids, _holders, _leases, _sessions);
     END IF;
-    IF _holders IS NULL AND _lay IS NOT NULL THEN
+    IF _t.keep_done IS NOT NULL THEN
+        _done := taskyard.keep_acked(_t.number, _now, _ids, _holders, _leases, _sessions, _lay, _results);
+        _head.timer := _now + 1000000;
+    ELSIF _holders IS NULL AND _lay IS NOT NULL THEN
         -- A lease number belongs to one delivery for ever, so the row at this place that has it is the right one. No
         -- condition that an index serves: see lock_tasks.
         WITH gone AS (
@@ -148,12 +148,13 @@ BEGIN
     ELSIF _holders IS NULL THEN
         _done := taskyard.delete_leased(_t.number, _now, _ids, _leases);
     END IF;
-    IF _holders IS NOT NULL OR coalesce(cardinality(_done), 0) < cardinality(_ids) THEN
+    IF _t.keep_done IS NULL AND (_holders IS NOT NULL OR coalesce(cardinality(_done), 0) < cardinality(_ids)) THEN
         -- What is not held by a lease, and what another transaction changed between the search and the deletion.
         _done := _done || taskyard.delete_held(_t.number, _now, _ids, _holders, _leases, _sessions);
     END IF;
     IF _done IS NOT NULL THEN
-        INSERT INTO taskyard.count (tube, taken) VALUES (_t.number, -cardinality(_done));
+        INSERT INTO taskyard.count (tube, taken, kept)
+            VALUES (_t.number, -cardinality(_done), CASE WHEN _t.keep_done IS NOT NULL THEN cardinality(_done) END);
     END IF;
     IF coalesce(cardinality(_done), 0) < cardinality(_ids) THEN
         RETURN QUERY SELECT * FROM taskyard.show_refused(_t.number, _ids, _done);
@@ -162,19 +163,27 @@ BEGIN
         PERFORM taskyard.set_subqueue_heads(_t.number, _keys);
     END IF;
     IF _t.semaphore IS NOT NULL AND _done IS NOT NULL THEN
-        _head.timer := taskyard.update_gate(_t, _done, _now);
+        _head.timer := least(_head.timer, taskyard.update_gate(_t, _done, _now));
     END IF;
     _head.id := taskyard.room(_t.number, _t.capacity);
     RETURN NEXT _head;
 END $$;
 
--- The same without places, for servers of earlier versions.
+-- The same without results, and without places, for servers of earlier versions.
+CREATE OR REPLACE FUNCTION taskyard.ack_tasks(
+    _tube text, _now bigint, _ids bigint[], _holders smallint[], _leases bigint[],
+    _sessions bytea[], _show boolean, _bytes_max bigint, _lay tid[])
+RETURNS SETOF taskyard.outcome LANGUAGE sql VOLATILE AS $$
+    SELECT * FROM taskyard.ack_tasks(_tube, _now, _ids, _holders, _leases, _sessions, _show,
+        _bytes_max, _lay, NULL)
+$$;
+
 CREATE OR REPLACE FUNCTION taskyard.ack_tasks(
     _tube text, _now bigint, _ids bigint[], _holders smallint[], _leases bigint[],
     _sessions bytea[], _show boolean, _bytes_max bigint)
 RETURNS SETOF taskyard.outcome LANGUAGE sql VOLATILE AS $$
     SELECT * FROM taskyard.ack_tasks(_tube, _now, _ids, _holders, _leases, _sessions, _show,
-        _bytes_max, NULL)
+        _bytes_max, NULL, NULL)
 $$;
 
 -- Locks the semaphore of a tube, the sub-queues of these tasks and the tasks. Returns item 0 of an answer about them, the
@@ -195,7 +204,8 @@ BEGIN
         PERFORM taskyard.lock_gate(_t.semaphore);
     END IF;
     IF _show THEN
-        _head.id := taskyard.shown_bytes(_t.number, _ids);
+        _head.id := taskyard.shown_bytes(_t.number, _ids)
+            + CASE WHEN _t.keep_done IS NULL THEN 0 ELSE taskyard.done_bytes(_t.number, _ids) END;
         IF _head.id > _bytes_max THEN
             _head.outcome := 6;
             RETURN;
@@ -225,16 +235,20 @@ BEGIN
 END $$;
 
 DROP FUNCTION IF EXISTS taskyard.finish_task(taskyard.task, smallint, bigint, boolean, bigint, boolean, bigint);
+DROP FUNCTION IF EXISTS taskyard.finish_task(taskyard.task, smallint, bigint, boolean, bigint, boolean, bytea, bigint);
 
 -- Ends or prolongs the delivery of a task: _verb is 0 ack, 1 release, 2 bury, 3 touch. A release makes the task ready,
 -- delays it by _span, or buries it if its attempts are used up; one that is not _counted is no attempt. With _error, a release or
--- bury is stored as a failure. Returns the task after that, without the new failure.
+-- bury is stored as a failure; that of an ack is its result. Returns the task after that, without the new failure.
 CREATE OR REPLACE FUNCTION taskyard.finish_task(
-    _task taskyard.task, _verb smallint, _span bigint, _counted boolean, _attempts_max bigint, _has_times boolean,
-    _error bytea, _now bigint)
+    _t taskyard.tube, _task taskyard.task, _verb smallint, _span bigint, _counted boolean, _error bytea, _now bigint)
 RETURNS taskyard.task LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    IF _verb = 0 THEN
+    IF _verb = 0 AND _t.keep_done IS NOT NULL THEN
+        PERFORM taskyard.keep_leased(_t.number, _now, ARRAY[_task.id], ARRAY[_task.lease], NULL, ARRAY[_error]);
+        INSERT INTO taskyard.count (tube, kept) VALUES (_t.number, 1);
+        RETURN _task;
+    ELSIF _verb = 0 THEN
         DELETE FROM taskyard.task t WHERE t.tube = _task.tube AND t.id = _task.id;
         RETURN _task;
     ELSIF _verb = 1 THEN
@@ -243,10 +257,10 @@ BEGIN
             _task.since := _now;
             _task.attempts := least(_task.attempts + 1, 4294967295);
         END IF;
-        IF _counted AND _task.attempts >= coalesce(_attempts_max, 4294967295) THEN
+        IF _counted AND _task.attempts >= coalesce(_t.attempts_max, 4294967295) THEN
             _task.state := 4;
             _task.timer := taskyard.timer(_task.expires);
-        ELSIF _has_times AND _span > 0 THEN
+        ELSIF _t.has_times AND _span > 0 THEN
             _task.state := 2;
             _task.expires := taskyard.later(_task.expires, _span);
             _task.timer := taskyard.timer(taskyard.later(_now, _span));
@@ -318,7 +332,7 @@ BEGIN
 END $$;
 
 -- Ends or prolongs deliveries one after the other: _verbs has 0 ack, 1 release, 2 bury, 3 touch, _errors the errors of those that
--- failed. There is a row for each item.
+-- failed and the results of acks. There is a row for each item.
 CREATE OR REPLACE FUNCTION taskyard.finish_tasks(
     _tube text, _now bigint, _ids bigint[], _holders smallint[], _leases bigint[], _sessions bytea[],
     _verbs smallint[], _spans bigint[], _counted boolean[], _show boolean, _bytes_max bigint, _errors bytea[])
@@ -348,6 +362,7 @@ BEGIN
         RETURN NEXT _head;
         RETURN;
     END IF;
+    _head.timer := CASE WHEN _t.keep_done IS NOT NULL AND 0 = ANY (_verbs) THEN _now + 1000000 END;
     FOR i IN 1 .. cardinality(_ids) LOOP
         SELECT * INTO _task FROM taskyard.task t WHERE t.tube = _t.number AND t.id = _ids[i];
         -- A bury without a holder needs no delivery.
@@ -359,8 +374,7 @@ BEGIN
             CONTINUE;
         END IF;
         _before := _task.state;
-        _task := taskyard.finish_task(
-            _task, _verbs[i], _spans[i], _counted[i], _t.attempts_max, _t.has_times, _errors[i], _now);
+        _task := taskyard.finish_task(_t, _task, _verbs[i], _spans[i], _counted[i], _errors[i], _now);
         _row.event := taskyard.finish_event(_verbs[i], _before, _task.state, _spans[i]);
         _row.state := _task.state;
         _more[_before] := _more[_before] - 1;
@@ -399,14 +413,14 @@ RETURNS SETOF taskyard.outcome LANGUAGE sql VOLATILE AS $$
         _counted, _show, _bytes_max, NULL)
 $$;
 
--- Deletes tasks, also taken ones. Besides item 0 there is a row for each task that existed, in any order; its item is the
--- first place of its id.
-CREATE OR REPLACE FUNCTION taskyard.delete_tasks(
+-- Deletes tasks, also taken and done ones. Besides item 0 there is a row for each task that existed, in any order; its item is
+-- the first place of its id.
+CREATE OR REPLACE FUNCTION taskyard.remove_tasks(
     _tube text, _now bigint, _ids bigint[], _show boolean, _bytes_max bigint)
-RETURNS SETOF taskyard.outcome LANGUAGE plpgsql VOLATILE AS $$
+RETURNS SETOF taskyard.shown LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _t taskyard.tube;
-    _head taskyard.outcome;
+    _head taskyard.shown;
     _begun record;
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(1952543595, hashtext(_tube));
@@ -420,7 +434,8 @@ BEGIN
     _now := coalesce(_now, taskyard.clock());
     RETURN QUERY SELECT v.item, v.outcome, v.event, v.id, v.state, v.pri, v.created, v.expires, v.ttr,
             v.timer, v.attempts, v.previous_start, v.lease, v.start, v.session, v.subqueue, v.reason,
-            CASE WHEN _show THEN v.meta END, CASE WHEN _show THEN v.payload END
+            CASE WHEN _show THEN v.meta END, CASE WHEN _show THEN v.payload END,
+            NULL::float8, NULL::bigint, NULL::text, NULL::bytea, NULL::bytea
         FROM (SELECT n.id, min(n.item) AS item
             FROM unnest(_ids) WITH ORDINALITY AS n(id, item) GROUP BY n.id) i
         CROSS JOIN LATERAL (SELECT k AS task FROM taskyard.task k
@@ -434,6 +449,9 @@ BEGIN
             -count(*) FILTER (WHERE g.state = 5), -count(*) FILTER (WHERE g.state = 1),
             -count(*) FILTER (WHERE g.state IN (2, 6)), -count(*) FILTER (WHERE g.state IN (3, 4))
         FROM gone g HAVING count(*) > 0;
+    IF _t.keep_done IS NOT NULL THEN
+        RETURN QUERY SELECT * FROM taskyard.delete_done(_t, _now, _ids, _show);
+    END IF;
     IF _t.has_subqueues THEN
         PERFORM taskyard.set_subqueue_heads(_t.number, _begun._keys);
     END IF;
@@ -443,3 +461,12 @@ BEGIN
     _head.id := taskyard.room(_t.number, _t.capacity);
     RETURN NEXT _head;
 END $$;
+
+-- The same for servers of earlier versions.
+CREATE OR REPLACE FUNCTION taskyard.delete_tasks(
+    _tube text, _now bigint, _ids bigint[], _show boolean, _bytes_max bigint)
+RETURNS SETOF taskyard.outcome LANGUAGE sql VOLATILE AS $$
+    SELECT r.item, r.outcome, r.event, r.id, r.state, r.pri, r.created, r.expires, r.ttr, r.timer, r.attempts,
+        r.previous_start, r.lease, r.start, r.session, r.subqueue, r.reason, r.meta, r.payload
+    FROM taskyard.remove_tasks(_tube, _now, _ids, _show, _bytes_max) r
+$$;

@@ -1,12 +1,15 @@
 -- Lists tasks page by page. What is expired and not removed yet is not listed.
 
--- A page by id of tasks in some of the states _states (bits: 1 ready, 2 taken, 4 delayed, 8 buried).
+-- A page by id of unfinished tasks in some of the states _states (bits: 1 ready, 2 taken, 4 delayed, 8 buried).
 CREATE OR REPLACE FUNCTION taskyard.list_by_id(_number integer, _now bigint, _states integer, _id bigint, _limit bigint)
 RETURNS TABLE (id bigint, pri bigint) LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 DECLARE
     _rare boolean;
 BEGIN
+    IF _states & 15 = 0 THEN
+        RETURN;
+    END IF;
     -- If few tasks are taken or buried, they are read with their own indexes: a sum as key keeps the planner from the index of ids.
     IF _states & 5 = 0 THEN
         SELECT 8 * sum(c.taken + c.buried) < sum(c.ready + c.passed + c.taken + c.delayed + c.buried) INTO _rare
@@ -65,7 +68,7 @@ BEGIN
     END IF;
 END $$;
 
--- A page of a list: by id, or without states in the order of the queue. The first row has the status: 0 done, 1 no such tube.
+-- A page of a list: by id, where state 16 is done, or without states in the order of the queue. The first row has the status: 0 done, 1 no such tube.
 CREATE OR REPLACE FUNCTION taskyard.list_tasks(
     _tube text, _now bigint, _states integer, _pri bigint, _id bigint, _limit bigint)
 RETURNS TABLE (status smallint, id bigint, pri bigint) LANGUAGE plpgsql VOLATILE AS $$
@@ -81,6 +84,12 @@ BEGIN
     IF _states IS NULL THEN
         RETURN QUERY SELECT 0::smallint, p.id, p.pri FROM taskyard.list_queue(
             _t.number, _t.has_subqueues, _now, coalesce(_pri, -9223372036854775808), _id, _limit) p;
+    ELSIF _states & 16 > 0 AND _t.keep_done IS NOT NULL THEN
+        -- In one statement, so that a task that is acked meanwhile is seen once.
+        RETURN QUERY SELECT 0::smallint, p.id, p.pri FROM (
+            SELECT * FROM taskyard.list_by_id(_t.number, _now, _states, _id, _limit)
+            UNION ALL SELECT * FROM taskyard.list_done(_t, _now, _id, _limit)) p
+            ORDER BY p.id LIMIT _limit;
     ELSE
         RETURN QUERY SELECT 0::smallint, p.id, p.pri
             FROM taskyard.list_by_id(_t.number, _now, _states, _id, _limit) p;

@@ -30,6 +30,22 @@ BEGIN
     END IF;
 END $$;
 
+-- The same with the options for done tasks.
+CREATE OR REPLACE FUNCTION taskyard.create_queue(
+    _tube text, _kind text, _temporary boolean, _capacity bigint, _ttl bigint, _ttr bigint,
+    _delay bigint, _pri bigint, _attempts_max bigint, _ttl_kills_taken boolean, _paused boolean,
+    _tubes_max bigint, _semaphore text, _queue_num bigint, _keep_done bigint, _keep_done_max bigint,
+    OUT status smallint, OUT number integer, OUT other text)
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    SELECT c.status, c.number, c.other INTO status, number, other FROM taskyard.create_queue(_tube, _kind, _temporary,
+        _capacity, _ttl, _ttr, _delay, _pri, _attempts_max, _ttl_kills_taken, _paused, _tubes_max, _semaphore,
+        _queue_num) c;
+    IF status = 0 THEN
+        PERFORM taskyard.set_retention(number, _keep_done, _keep_done_max);
+    END IF;
+END $$;
+
 -- Renames a tube and, if it has none, gives it a number.
 CREATE OR REPLACE FUNCTION taskyard.name_tube(
     _tube text, _name text, _queue_num bigint, OUT status smallint, OUT other text)

@@ -65,6 +65,38 @@ BEGIN
     END IF;
 END $$;
 
+-- The same with done tasks, and with more about each. A task that is acked meanwhile is seen once, because all statements of a
+-- stable function have one snapshot.
+CREATE OR REPLACE FUNCTION taskyard.show_tasks(_tube text, _now bigint, _ids bigint[], _bytes_max bigint)
+RETURNS SETOF taskyard.shown LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    _t taskyard.tube;
+    _head taskyard.shown := ROW(0, 0);
+BEGIN
+    SELECT * INTO _t FROM taskyard.tube t WHERE t.name = _tube;
+    _now := coalesce(_now, taskyard.clock());
+    _head.id := taskyard.shown_bytes(_t.number, _ids);
+    IF _t.keep_done IS NOT NULL THEN
+        _head.id := _head.id + taskyard.done_bytes(_t.number, _ids);
+    END IF;
+    _head.outcome := CASE WHEN _t.number IS NULL THEN 1 WHEN _head.id > _bytes_max THEN 6 ELSE 0 END;
+    RETURN NEXT _head;
+    IF _head.outcome <> 0 THEN
+        RETURN;
+    END IF;
+    RETURN QUERY SELECT v.*, (t.task).semaphore_priority,
+            CASE WHEN (t.task).state = 1 THEN coalesce((t.task).since, (t.task).created) END,
+            CASE WHEN (t.task).state = 1 THEN (t.task).worker::text END, (t.task).failures, NULL::bytea
+        FROM unnest(_ids) WITH ORDINALITY AS i(id, item)
+        CROSS JOIN LATERAL (SELECT k AS task FROM taskyard.task k
+            WHERE k.tube = _t.number AND k.id = i.id OFFSET 0) t
+        CROSS JOIN LATERAL
+            taskyard.view_task(i.item::integer, 0::smallint, t.task, _t.paused, _now, false) v;
+    IF _t.keep_done IS NOT NULL THEN
+        RETURN QUERY SELECT * FROM taskyard.show_done(_t, _now, _ids);
+    END IF;
+END $$;
+
 -- The taken tasks of a tube, by id, without payloads. Item 0 as above.
 CREATE OR REPLACE FUNCTION taskyard.show_deliveries(_tube text, _count bigint)
 RETURNS SETOF taskyard.outcome LANGUAGE plpgsql VOLATILE AS $$

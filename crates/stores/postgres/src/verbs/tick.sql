@@ -1,4 +1,4 @@
--- Ticks: ends delays, leases, lifetimes and sessions that are due.
+-- Ticks: ends delays, leases, lifetimes and sessions that are due, and removes done tasks.
 
 -- Adds up the rows of counts where there are many. A tube must not be emptied at the same time, since that would not see the
 -- sum.
@@ -12,8 +12,8 @@ BEGIN
     LOOP
         CONTINUE WHEN NOT pg_try_advisory_xact_lock_shared(1952543595, hashtext(_t.name));
         WITH gone AS (DELETE FROM taskyard.count c WHERE c.tube = _t.number RETURNING c.*)
-        INSERT INTO taskyard.count (tube, ready, passed, taken, delayed, buried)
-            SELECT g.tube, sum(g.ready), sum(g.passed), sum(g.taken), sum(g.delayed), sum(g.buried)
+        INSERT INTO taskyard.count (tube, ready, passed, taken, delayed, buried, kept)
+            SELECT g.tube, sum(g.ready), sum(g.passed), sum(g.taken), sum(g.delayed), sum(g.buried), sum(g.kept)
             FROM gone g GROUP BY g.tube;
     END LOOP;
 END $$;
@@ -183,8 +183,11 @@ BEGIN
     IF NOT _idle THEN
         SELECT min(f.timer) INTO _next FROM taskyard.first_timers(_from) f;
     END IF;
+    IF _moved < _limit AND pg_try_advisory_xact_lock(1952543593) THEN
+        _moved := _moved + taskyard.tick_done(_now, _limit - _moved);
+    END IF;
     RETURN QUERY SELECT 0, _moved::integer, NULL::text, least(_next,
-        (SELECT min(s.ends) FROM taskyard.session s
+        (SELECT taskyard.timer(min(r.due)) FROM taskyard.retention r), (SELECT min(s.ends) FROM taskyard.session s
             WHERE s.ends IS NOT NULL AND s.ends < 9223372036854775807)), 0::smallint;
     RETURN QUERY SELECT 6, least(taskyard.clock() - _begun, 2000000000)::integer, NULL::text, _now,
         0::smallint;

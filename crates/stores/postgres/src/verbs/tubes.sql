@@ -67,7 +67,8 @@ LANGUAGE sql VOLATILE AS $$
         taskyard.next_timer(t.number, -9223372036854775808),
         (SELECT s.key::text FROM taskyard.semaphore s WHERE s.id = t.semaphore),
         t.queue_num,
-        CASE WHEN c.takeable > 0 THEN taskyard.oldest_ready(t.number, t.has_subqueues) END
+        CASE WHEN c.takeable > 0 THEN taskyard.oldest_ready(t.number, t.has_subqueues) END,
+        t.keep_done, t.keep_done_max
     FROM taskyard.tube t
     CROSS JOIN LATERAL (
         SELECT sum(k.ready + k.passed)::bigint AS ready, sum(k.ready)::bigint AS takeable,
@@ -82,7 +83,8 @@ $$;
 CREATE OR REPLACE FUNCTION taskyard.alter_tube(
     _tube text, _paused boolean, _set_capacity boolean, _capacity bigint, _set_ttl boolean,
     _ttl bigint, _set_ttr boolean, _ttr bigint, _set_delay boolean, _delay bigint, _pri bigint,
-    _set_attempts_max boolean, _attempts_max bigint)
+    _set_attempts_max boolean, _attempts_max bigint, _set_keep_done boolean, _keep_done bigint,
+    _keep_done_max bigint)
 RETURNS SETOF taskyard.tube_info LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     PERFORM taskyard.lock_tube(_tube);
@@ -95,8 +97,22 @@ BEGIN
         pri = coalesce(_pri, t.pri),
         attempts_max = CASE WHEN _set_attempts_max THEN _attempts_max ELSE t.attempts_max END
         WHERE t.name = _tube;
+    IF _set_keep_done OR _keep_done_max IS NOT NULL THEN
+        PERFORM taskyard.set_retention(t.number, CASE WHEN _set_keep_done THEN _keep_done ELSE t.keep_done END,
+            coalesce(_keep_done_max, t.keep_done_max)) FROM taskyard.tube t WHERE t.name = _tube;
+    END IF;
     RETURN QUERY SELECT * FROM taskyard.show_tubes(_tube);
 END $$;
+
+-- The same for servers of earlier versions.
+CREATE OR REPLACE FUNCTION taskyard.alter_tube(
+    _tube text, _paused boolean, _set_capacity boolean, _capacity bigint, _set_ttl boolean,
+    _ttl bigint, _set_ttr boolean, _ttr bigint, _set_delay boolean, _delay bigint, _pri bigint,
+    _set_attempts_max boolean, _attempts_max bigint)
+RETURNS SETOF taskyard.tube_info LANGUAGE sql VOLATILE AS $$
+    SELECT * FROM taskyard.alter_tube(_tube, _paused, _set_capacity, _capacity, _set_ttl, _ttl, _set_ttr, _ttr,
+        _set_delay, _delay, _pri, _set_attempts_max, _attempts_max, false, NULL, NULL)
+$$;
 
 CREATE OR REPLACE FUNCTION taskyard.drop_tube(
     _tube text, _now bigint, OUT status smallint, OUT number integer, OUT wakeup bigint)
@@ -124,6 +140,8 @@ BEGIN
     END IF;
     DELETE FROM taskyard.task t WHERE t.tube = drop_tube.number;
     DELETE FROM taskyard.subqueue s WHERE s.tube = drop_tube.number;
+    DELETE FROM taskyard.done d WHERE d.tube = drop_tube.number;
+    DELETE FROM taskyard.retention r WHERE r.tube = drop_tube.number;
     DELETE FROM taskyard.count c WHERE c.tube = drop_tube.number;
     DELETE FROM taskyard.tube t WHERE t.number = drop_tube.number;
     EXECUTE 'DROP SEQUENCE ' || _t.ids::text;
@@ -154,6 +172,7 @@ BEGIN
     END IF;
     DELETE FROM taskyard.task t WHERE t.tube = truncate_tube.number;
     DELETE FROM taskyard.subqueue s WHERE s.tube = truncate_tube.number;
+    DELETE FROM taskyard.done d WHERE d.tube = truncate_tube.number;
     DELETE FROM taskyard.count c WHERE c.tube = truncate_tube.number;
     IF _stood IS NOT NULL THEN
         wakeup := taskyard.update_gate(_t, _stood, _now);
