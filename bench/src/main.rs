@@ -15,6 +15,7 @@ mod memory;
 mod peers;
 mod pool;
 mod postgres;
+mod records;
 mod redis;
 mod report;
 mod resident;
@@ -86,6 +87,8 @@ enum Part {
     Cost,
     /// A backlog larger than memory.
     Backlog,
+    /// Done tasks that are kept, pages of tasks and searches.
+    Records,
     /// Puts over HTTP.
     Http,
     /// Clients of Tarantool's queue.
@@ -186,6 +189,11 @@ async fn measure(args: &Args, folder: &Path) -> Result<Report> {
     }
     if wanted(Part::Backlog) {
         backlog::measure(&mut report, folder, size).await?;
+    }
+    if wanted(Part::Records) {
+        let database = postgres::database(folder, None)?;
+        let url = database.as_ref().map(Database::url);
+        records::measure(&mut report, folder, size, url.as_deref()).await?;
     }
     if wanted(Part::Http) {
         http::measure(&mut report, folder, size).await?;

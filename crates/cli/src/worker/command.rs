@@ -129,7 +129,7 @@ struct PassedOutput {
 }
 
 impl PassedOutput {
-    fn begin<W: Write>(
+    fn begin<W: Write + 'static>(
         mut from: impl AsyncRead + Send + Unpin + 'static,
         to: fn() -> W,
         which: Kept,

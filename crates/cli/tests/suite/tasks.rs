@@ -310,3 +310,34 @@ fn chosen_tasks_are_buried_and_released() {
     server.run(&["bury", "mail", "1", "--match", "x"]).ends(2);
     server.run(&["release", "mail", "--worker", "w1", "--uncounted"]).ends(2);
 }
+
+/// The example in docs/tubes.md.
+#[test]
+fn done_tasks_are_kept_with_their_results() {
+    let server = TestServer::new();
+    server.run(&["tube", "create", "reports", "--keep-done", "2d"]).good();
+    let shown = server.run(&["tube", "show", "reports"]).good();
+    assert!(shown.contains("keep-done") && shown.contains("172800s"), "{shown}");
+    server.run(&["put", "reports", r#"{"month": "2026-10"}"#]).good();
+    server.run(&["take", "reports", "--worker", "me"]).ends(0);
+    server.run(&["ack", "reports", "0", "--result", r#"{"pages": 12}"#]).good();
+    let none = server.run(&["tasks", "reports"]).ends(0);
+    assert!(none.err.contains("no such task"), "{none:?}");
+    let list = server.run(&["tasks", "reports", "--state", "done"]).good();
+    assert!(list.contains("done") && list.contains("me"), "{list}");
+    let task = server.run(&["task", "reports", "0"]).good();
+    for part in [
+        "state         done",
+        "worker        me",
+        r#"result        {"pages":12}"#,
+        "finished",
+        "ran",
+    ] {
+        assert!(task.contains(part), "{part}: {task}");
+    }
+    assert!(!task.contains("expires"), "{task}");
+    let json = &server.run(&["task", "reports", "0", "--json"]).json()[0];
+    assert_eq!((&json["result"], &json["worker"]), (&json!({"pages": 12}), &json!("me")));
+    server.run(&["tube", "alter", "reports", "--keep-done", "none"]).good();
+    server.run(&["task", "reports", "0"]).ends(4);
+}

@@ -42,6 +42,34 @@ fn a_failed_command_fails_the_task() {
     assert_eq!((&task["state"], &task["attempts"]), (&"delayed".into(), &1.into()));
 }
 
+// Only the exit status was kept: to see why a command failed, its output had to be found in the log of the worker.
+#[test]
+fn the_last_errors_of_a_command_are_kept() {
+    let server = TestServer::new();
+    server.run(&["put", "mail", "x"]).good();
+    let exec = "echo first >&2; echo no route to host >&2; exit 3";
+    let flags = ["worker", "mail", "--drain", "--retry", "1h", "--exec", exec];
+    let ran = server.run(&flags).ends(0);
+    assert!(ran.err.starts_with("first\nno route to host\n"), "it is passed on: {}", ran.err);
+    let task = &server.run(&["peek", "mail", "0", "--json"]).json()[0];
+    assert_eq!(task["error"], "exit status: 3: first\nno route to host");
+}
+
+#[test]
+fn the_output_of_a_command_is_kept_as_its_result() {
+    let server = TestServer::new();
+    server.run(&["tube", "create", "mail", "--keep-done", "1h"]).good();
+    server.run(&["put", "mail", "ann", "bob", "eve"]).good();
+    let exec = r#"to=$(cat); case $to in ann) echo '{"sent": 1}';; bob) echo "sent to $to";; esac"#;
+    let flags = ["worker", "mail", "--drain", "--keep-output", "--exec", exec];
+    assert_eq!(server.run(&flags).good(), "{\"sent\": 1}\nsent to bob\n", "it is passed on");
+    let tasks = server.run(&["peek", "mail", "0", "1", "2", "--json"]).json();
+    let results: Vec<_> = tasks.iter().map(|task| task["result"].clone()).collect();
+    assert_eq!(results, [json!({"sent": 1}), json!("sent to bob"), json!("")]);
+    let refused = server.run(&["worker", "mail", "--drain", "--keep-output"]).ends(2);
+    assert!(refused.err.contains("--exec"), "{}", refused.err);
+}
+
 // The program after -- did not run, and the tasks were acked: the parser accepts it together with a tube.
 #[test]
 fn a_program_without_a_contract_is_refused() {

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use taskyard_core::{Command, Reply, TaskId, TubeName};
 use taskyard_iproto::Shape;
 use taskyard_store::OpenOptions;
 
@@ -22,6 +23,34 @@ async fn a_task_is_put_taken_and_acknowledged() {
     assert_eq!(acked, json!([[0, "-", { "to": "ann" }]]));
     client.refused("queue.tube.mail:ack", json!([0]), 32, "Task was not taken").await;
     client.refused("queue.tube.mail:ack", json!([77]), 32, "Task was not taken").await;
+}
+
+/// For these clients a done task that is kept does not exist.
+#[tokio::test]
+async fn done_tasks_are_kept_and_hidden() {
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("other", "fifo").await;
+    let options = json!({ "keep_done": 60, "keep_done_max": 9 });
+    client.done("queue.create_tube", json!(["mail", "fifottl", options])).await;
+    for data in 0..2 {
+        client.done("queue.tube.mail:put", json!([data])).await;
+        client.done("queue.tube.mail:take", json!([0])).await;
+    }
+    let acked = client.done("queue.tube.mail:ack", json!([0, { "result": [1, "sent"] }])).await;
+    assert_eq!(acked, json!([[0, "-", 0]]));
+    // Upstream ignores further arguments.
+    assert_eq!(client.done("queue.tube.mail:ack", json!([1, "text"])).await, json!([[1, "-", 1]]));
+    for verb in ["peek", "bury", "delete"] {
+        let name = format!("queue.tube.mail:{verb}");
+        client.refused(&name, json!([1]), 32, "Task 1 not found").await;
+    }
+    let (tube, ids) = (TubeName::new("mail").unwrap(), vec![TaskId(0)]);
+    let reply = server.engine.execute(vec![Command::Peek { tube, ids }]).await.remove(0);
+    let Ok(Reply::Tasks(tasks)) = reply else { panic!("{reply:?}") };
+    let finished = tasks[0].finished.as_ref().expect("it is done");
+    assert_eq!(finished.result(), Some(&b"\x92\x01\xa4sent"[..]));
+    let wrong = json!(["wrong", "fifo", { "keep_done_max": "x" }]);
+    client.refused("queue.create_tube", wrong, 32, "Invalid value of keep_done_max: x").await;
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! Failures over HTTP, and actions on chosen tasks.
 
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::fixture::Fixture;
@@ -154,4 +155,70 @@ async fn a_delivery_without_a_name_is_not_that_of_an_earlier_worker() {
     assert_eq!(show(&fixture, 3).await["state"], "taken");
     let counted = act(&fixture, "delete", json!({ "ids": [0, 1, 9], "dry_run": true })).await;
     assert_eq!((&counted["matched"], &counted["changed"]), (&json!(2), &json!(0)));
+}
+
+/// A tube with `keep_done` shows what became of its tasks.
+#[tokio::test]
+async fn done_tasks_are_kept_with_their_results() {
+    let fixture = Fixture::new().await;
+    let options = json!({ "kind": "fifo", "keep_done": 60, "keep_done_max": 5 });
+    fixture.send(Method::PUT, "/v1/tubes/mail", options).await;
+    let tube = fixture.get("/v1/tubes/mail").await.body;
+    assert_eq!((&tube["keep_done"], &tube["keep_done_max"]), (&json!(60.0), &json!(5)));
+    let tasks: Vec<_> = (0..3).map(|n| json!({ "data": { "to": n } })).collect();
+    fixture.done("/v1/tubes/mail/put", json!({ "tasks": tasks })).await;
+    for id in 0..2 {
+        let lease = take(&fixture, "host:7:mailer").await["lease"].clone();
+        let ack = json!({ "id": id, "lease": lease, "result": { "sent": id } });
+        assert_eq!(fixture.done("/v1/tubes/mail/ack", ack).await["done"], 1);
+    }
+    let done = fixture.get(&format!("{TASKS}?state=done&match=1")).await.body;
+    assert_eq!(
+        (&done["tasks"][0]["id"], done["tasks"].as_array().map(Vec::len)),
+        (&json!(1), Some(1))
+    );
+    assert_eq!(done["tasks"][0].get("result"), None, "a page is short");
+    let all = fixture.get(TASKS).await.body;
+    assert_eq!(all["tasks"].as_array().map(Vec::len), Some(1), "done tasks are listed on request");
+    let shown = show(&fixture, 0).await;
+    assert_eq!((&shown["state"], &shown["reason"]["name"]), (&json!("done"), &json!("finished")));
+    assert_eq!(
+        (&shown["worker"], &shown["result"]),
+        (&json!("host:7:mailer"), &json!({ "sent": 0 }))
+    );
+    assert!(shown["finished"].is_number() && shown["run_ms"].is_number(), "{shown}");
+    let by_worker = fixture.get(&format!("{TASKS}?state=done&worker=host:7:mailer")).await.body;
+    assert_eq!(by_worker["tasks"].as_array().map(Vec::len), Some(2));
+    let later = shown["finished"].as_f64().expect("a time") + 3600.0;
+    let none = fixture.get(&format!("{TASKS}?state=done&finished_from={later}")).await.body;
+    assert_eq!(none["tasks"], json!([]));
+    let before =
+        fixture.get(&format!("{TASKS}?state=done,ready&finished_until={later}")).await.body;
+    assert_eq!(before["tasks"].as_array().map(Vec::len), Some(2));
+    let deleted = act(&fixture, "delete", json!({ "filter": { "state": "done" } })).await;
+    assert_eq!((&deleted["matched"], &deleted["changed"]), (&json!(2), &json!(2)));
+    assert_eq!(fixture.get(&format!("{TASKS}/0")).await.status, 404);
+}
+
+#[tokio::test]
+async fn results_are_checked() {
+    let fixture = Fixture::new().await;
+    fixture.done("/v1/tubes/mail/put", json!({ "data": 1 })).await;
+    fixture.done("/v1/tubes/mail/take", json!({})).await;
+    let large = json!({ "id": 0, "result": "x".repeat(70_000) });
+    let refused = fixture.post("/v1/tubes/mail/ack", large).await;
+    assert_eq!(
+        (refused.status, &refused.body["error"]["code"]),
+        (413.try_into().unwrap(), &json!("too_large")),
+        "{refused:?}"
+    );
+    let both = json!({ "id": 0, "result": 1, "result_base64": "AQ==" });
+    assert_eq!(fixture.post("/v1/tubes/mail/ack", both).await.status, 400);
+    let finish = json!({ "tasks": [{ "verb": "bury", "id": 0, "result": 1 }] });
+    assert_eq!(fixture.post("/v1/tubes/mail/finish", finish).await.status, 400);
+    for change in [json!({ "keep_done": 0 }), json!({ "keep_done_max": 0 })] {
+        assert_eq!(fixture.send(Method::PATCH, "/v1/tubes/mail", change).await.status, 400);
+    }
+    let ack = json!({ "tasks": [{ "verb": "ack", "id": 0, "result": null }] });
+    assert_eq!(fixture.done("/v1/tubes/mail/finish", ack).await["done"], 1);
 }

@@ -17,7 +17,7 @@ use taskyard_store::{Export, Exported, Store, fill};
 pub const NOW: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
 
 /// How many tasks `fill_store` leaves, those of the tube `many` not counted.
-pub const TASKS: u64 = 3 + 6 + 4 + 5 + 2;
+pub const TASKS: u64 = 3 + 6 + 4 + 5 + 3 + 2;
 
 pub fn name(text: &str) -> TubeName {
     TubeName::new(text).expect("a name")
@@ -117,6 +117,19 @@ fn plain_tubes(store: &dyn Store) {
     let limited = TubeOptions { capacity: Some(5), ..TubeOptions::new(Kind::LimFifoTtl) };
     make(store, "full", limited);
     put(store, "full", (0..5).map(task).collect());
+    // Done tasks, with and without a result, beside one that is ready.
+    let keep_done = Some(Span::from_secs(3600));
+    make(
+        store,
+        "done",
+        TubeOptions { keep_done, keep_done_max: 7, ..TubeOptions::new(Kind::Fifo) },
+    );
+    put(store, "done", (0..3).map(task).collect());
+    take(store, "done", 1);
+    finish(store, "done", 0, Finish::fail("no route to host", Some(Span::ZERO)));
+    take(store, "done", 2);
+    finish(store, "done", 0, Finish::Ack);
+    finish(store, "done", 1, Finish::ack_with(b"\xa6result"));
     make(store, "empty", TubeOptions::new(Kind::Utube));
     put(store, "empty", vec![task(0)]);
     ask(store, Command::Truncate { tube: name("empty") });

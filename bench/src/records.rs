@@ -1,0 +1,188 @@
+//! Done tasks that a tube keeps, pages of tasks and searches of payloads, on the embedded store and on PostgreSQL.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use hdrhistogram::Histogram;
+use taskyard::{Client, Embedded, Http, Kind, NewTask, OpenOptions, TubeName, TubeOptions};
+use taskyard_engine::{Engine, Settings, SystemClock};
+use taskyard_server::{Config, Server};
+use taskyard_wire::http::TasksQuery;
+use tokio::sync::oneshot;
+
+use super::load::{self, Load, Measured, TUBE};
+use super::report::{Report, Row, Target};
+use super::{Size, store_in};
+
+/// Turns of a comparison.
+const TURNS: usize = 4;
+/// Pages whose time is measured.
+const PAGES: u64 = 200;
+
+pub async fn measure(
+    report: &mut Report,
+    folder: &Path,
+    size: Size,
+    postgres: Option<&str>,
+) -> Result<()> {
+    let load = Load { clients: 256, batch: 1, tasks: size.tasks / 5 };
+    let (plain, keeping) = (store_in(folder, "plain"), store_in(folder, "keeping"));
+    keep_done(report, "SQLite", &plain, &keeping, load).await?;
+    lists(report, "SQLite", &store_in(folder, "lists"), size).await?;
+    if let Some(url) = postgres {
+        lists(report, "PostgreSQL", url, size).await?;
+    }
+    Ok(())
+}
+
+/// Takes and acks with and without `keep_done`, in turns. Each turn finishes more tasks than are kept, so that the
+/// oldest are removed all the time.
+async fn keep_done(
+    report: &mut Report,
+    name: &str,
+    plain: &str,
+    keeping: &str,
+    load: Load,
+) -> Result<()> {
+    let (plain, keeping) = (Client::open(plain)?, Client::open(keeping)?);
+    plain.create(TUBE, TubeOptions::new(Kind::FifoTtl)).await?;
+    let keep_done = Some(Duration::from_secs(3600).into());
+    let options = TubeOptions { keep_done, ..TubeOptions::new(Kind::FifoTtl) };
+    keeping.create(TUBE, options).await?;
+    let mut without = one_turn(&plain, load).await?;
+    let mut with = one_turn(&keeping, load).await?;
+    for _ in 1..TURNS {
+        without.add(&one_turn(&plain, load).await?)?;
+        with.add(&one_turn(&keeping, load).await?)?;
+    }
+    plain.close().await?;
+    keeping.close().await?;
+    report.add(Row {
+        what: format!("take + ack with keep_done, {name}"),
+        figure: with.rate() / without.rate() * 100.0,
+        unit: "% of without",
+        target: Some(Target::AtLeast(60.0)),
+        note: format!(
+            "{:.0} and {:.0} pairs/s, 256 in flight, {TURNS} turns, 10,000 done tasks kept",
+            with.rate(),
+            without.rate()
+        ),
+    });
+    Ok(())
+}
+
+async fn one_turn(client: &Client<Embedded>, load: Load) -> Result<Measured> {
+    load::put(client, load).await?;
+    load::take_and_ack(client, load).await
+}
+
+/// Pages and a search in a large tube, over HTTP.
+async fn lists(report: &mut Report, name: &str, url: &str, size: Size) -> Result<()> {
+    let store = taskyard_stores::open(url, &OpenOptions::default())?;
+    let engine = Engine::start(store, Arc::new(SystemClock::new()), Settings::default());
+    let server = Server::bind(Config::new("127.0.0.1:0".parse()?), engine).await?;
+    let client = Client::connect(&server.url())?;
+    let http = Http::new(&server.url())?;
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serving = tokio::spawn(server.run(async { _ = stopped.await }));
+    let put = Load { clients: 4, batch: 1_000, tasks: size.tasks };
+    load::put(&client, put).await?;
+    pages(report, name, &http, size).await?;
+    search(report, name, &client, &http, size).await?;
+    drop(stop);
+    serving.await.context("the server failed")??;
+    Ok(())
+}
+
+/// Pages of 100 tasks at places all over the tube.
+async fn pages(report: &mut Report, name: &str, http: &Http, size: Size) -> Result<()> {
+    let tube = TubeName::new(TUBE)?;
+    let mut latency: Histogram<u64> = Histogram::new(3)?;
+    for place in 0..PAGES {
+        let after = place * (size.tasks as u64 - 200) / PAGES;
+        let query = TasksQuery { after: Some(after.to_string()), ..TasksQuery::default() };
+        let begin = Instant::now();
+        let page = http.tasks(&tube, &query).await?;
+        latency.record(begin.elapsed().as_micros() as u64)?;
+        ensure!(page.tasks.len() == 100, "a page has {} tasks", page.tasks.len());
+    }
+    let millis = |quantile| latency.value_at_quantile(quantile) as f64 / 1e3;
+    report.add(Row {
+        what: format!("a page of 100 tasks, {name}"),
+        figure: millis(0.5),
+        unit: "ms",
+        target: Some(Target::AtMost(10.0)),
+        note: format!("of {} tasks, {PAGES} places, p99 {:.1} ms", size.tasks, millis(0.99)),
+    });
+    Ok(())
+}
+
+/// A search that finds nothing and so compares every payload, while another client puts tasks.
+async fn search(
+    report: &mut Report,
+    name: &str,
+    client: &Client<Http>,
+    http: &Http,
+    size: Size,
+) -> Result<()> {
+    let tube = TubeName::new(TUBE)?;
+    let alone = puts_until(client, tokio::time::sleep(size.seconds)).await?.0;
+    let searching = async {
+        let text = Some("no payload contains this".to_owned());
+        let mut query = TasksQuery { text, ..TasksQuery::default() };
+        let (begin, mut scanned) = (Instant::now(), 0);
+        loop {
+            let page = http.tasks(&tube, &query).await?;
+            ensure!(page.tasks.is_empty(), "the text was found");
+            scanned += page.scanned;
+            query.after = page.next;
+            if query.after.is_none() {
+                return Ok((begin.elapsed().as_secs_f64(), scanned));
+            }
+        }
+    };
+    let (during, searched) = puts_until(client, searching).await?;
+    let (seconds, scanned) = searched?;
+    ensure!(scanned >= size.tasks as u64, "{scanned} tasks were compared");
+    let p99 = |latency: &Histogram<u64>| latency.value_at_quantile(0.99) as f64 / 1e3;
+    report.add(Row {
+        what: format!("search of all payloads, {name}"),
+        figure: seconds * 1e6 / scanned as f64,
+        unit: "s per 1,000,000",
+        target: Some(Target::AtMost(5.0)),
+        note: format!(
+            "{scanned} tasks of 100 bytes in {seconds:.1} s; p99 of another client's puts {:.2} ms, before {:.2} ms",
+            p99(&during),
+            p99(&alone)
+        ),
+    });
+    Ok(())
+}
+
+/// Puts one task after the other into another tube until the work is done; returns the time of each put.
+async fn puts_until<T>(
+    client: &Client<Http>,
+    work: impl Future<Output = T>,
+) -> Result<(Histogram<u64>, T)> {
+    let mut latency = Histogram::new(3)?;
+    let mut work = std::pin::pin!(work);
+    loop {
+        let begin = Instant::now();
+        let task: NewTask = load::task()?;
+        let put = client.put_task("other", task);
+        let mut put = std::pin::pin!(put);
+        tokio::select! {
+            biased;
+            placed = put.as_mut() => {
+                placed?;
+                latency.record(begin.elapsed().as_micros() as u64)?;
+            }
+            done = work.as_mut() => {
+                put.await?;
+                return Ok((latency, done));
+            }
+        }
+    }
+}
