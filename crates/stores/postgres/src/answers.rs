@@ -116,7 +116,7 @@ impl<'a> AnswerReader<'a> {
             Command::Kick { tube, .. } => self.kick(tube, first(rows)?)?,
             Command::KickTasks { tube, ids, .. } => self.kick_tasks(tube, ids, first(rows)?)?,
             Command::Peek { tube, .. } | Command::Deliveries { tube, .. } => tasks(tube, rows)?,
-            Command::List(list) => listed(&list.tube, rows)?,
+            Command::List(list) => listed(&list.tube, first(rows)?)?,
             Command::Truncate { tube } => {
                 let row = first(rows)?;
                 self.deltas.room(tube, get::<Option<i64>>(row, 2)?.map(count_from_sql));
@@ -505,19 +505,15 @@ fn tasks(tube: &TubeName, rows: &[Row]) -> Result<Result<Reply, Error>, DecodeEr
     Ok(Ok(Reply::Tasks(tasks)))
 }
 
-/// A page of a list; the first row has the status.
-fn listed(tube: &TubeName, rows: &[Row]) -> Result<Result<Reply, Error>, DecodeError> {
-    if let Err(error) = found(tube, get(first(rows)?, 0)?) {
+/// A page of a list.
+fn listed(tube: &TubeName, row: &Row) -> Result<Result<Reply, Error>, DecodeError> {
+    if let Err(error) = found(tube, get(row, 0)?) {
         return Ok(Err(error));
     }
-    let task = |row: &Row| {
-        Ok(ListedTask {
-            id: TaskId(count_from_sql(get(row, 1)?)),
-            pri: codec::pri_from_sql(get(row, 2)?),
-        })
-    };
-    let tasks = rows[1..].iter().map(task).collect::<Result<Vec<_>, DecodeError>>()?;
-    Ok(Ok(Reply::Listed(tasks)))
+    let column = |place| get::<Option<Vec<i64>>>(row, place).map(Option::unwrap_or_default);
+    let task =
+        |(id, pri)| ListedTask { id: TaskId(count_from_sql(id)), pri: codec::pri_from_sql(pri) };
+    Ok(Ok(Reply::Listed(column(1)?.into_iter().zip(column(2)?).map(task).collect())))
 }
 
 fn found(tube: &TubeName, status: i16) -> Result<(), Error> {

@@ -258,9 +258,7 @@ pub(super) fn single(command: &Command, context: &PlanContext<'_>) -> Call {
             let params = [text(tube), param(now), id_column(ids), param(*show), limit()];
             Call::new(&sql::DELETE, params)
         }
-        Command::Peek { tube, ids } => {
-            Call::new(&sql::PEEK, [text(tube), param(now), id_column(ids), limit()])
-        }
+        Command::Peek { tube, ids } => peek(tube, ids, now),
         Command::Deliveries { tube, count } => {
             let count = param(count_to_sql(*count as u64));
             Call::new(&sql::DELIVERIES, [text(tube), count])
@@ -272,6 +270,47 @@ pub(super) fn single(command: &Command, context: &PlanContext<'_>) -> Call {
         Command::Semaphore(command) => semaphores::call(command, now),
         other => session(other, context),
     }
+}
+
+/// Fewer ids than this are looked up one by one.
+const RANGE_MIN: usize = 16;
+/// So many numbers for each id may a range of ids have.
+const RANGE_SHARE: u64 = 4;
+
+fn peek(tube: &TubeName, ids: &[TaskId], now: Option<i64>) -> Call {
+    let limit = param(BATCH_BYTES_MAX as i64);
+    match id_range(ids) {
+        Some((first, last, wanted)) => {
+            let (first, last) = (param(id_to_sql(first)), param(id_to_sql(last)));
+            let params = [text(tube), param(now), first, last, param(wanted), limit];
+            Call::new(&sql::PEEK_RANGE, params)
+        }
+        None => Call::new(&sql::PEEK, [text(tube), param(now), id_column(ids), limit]),
+    }
+}
+
+/// The first and the last of these ids, and a bit for each number from the one to the other that is among them, or `None` if all are.
+/// Ids have no range if they are few, not in order, or far apart.
+fn id_range(ids: &[TaskId]) -> Option<(TaskId, TaskId, Option<Vec<u8>>)> {
+    let (first, last) = (*ids.first()?, *ids.last()?);
+    let ordered = ids.windows(2).all(|pair| pair[0] < pair[1]);
+    if !ordered || ids.len() < RANGE_MIN {
+        return None;
+    }
+    let count = ids.len() as u64;
+    if last.0 - first.0 >= count * RANGE_SHARE {
+        return None;
+    }
+    let numbers = last.0 - first.0 + 1;
+    let wanted = (numbers > count).then(|| {
+        let mut bits = vec![0_u8; numbers.div_ceil(8) as usize];
+        for id in ids {
+            let place = (id.0 - first.0) as usize;
+            bits[place / 8] |= 1 << (place % 8);
+        }
+        bits
+    });
+    Some((first, last, wanted))
 }
 
 /// The call of a page of a list. Without states it is in the order of the queue.
@@ -365,4 +404,27 @@ fn alter(tube: &TubeName, change: &TubeChange) -> Call {
         param(change.keep_done_max.map(count_to_sql)),
     ];
     Call::new(&sql::ALTER_TUBE, params)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(ids: impl Iterator<Item = u64>) -> Option<(u64, u64, Option<Vec<u8>>)> {
+        let ids: Vec<TaskId> = ids.map(TaskId).collect();
+        id_range(&ids).map(|(first, last, wanted)| (first.0, last.0, wanted))
+    }
+
+    #[test]
+    fn ids_that_are_close_together_are_a_range() {
+        assert_eq!(range(0..0), None);
+        assert_eq!(range(5..5 + RANGE_MIN as u64 - 1), None, "too few");
+        assert_eq!(range(5..21), Some((5, 20, None)));
+        assert_eq!(range((5..21).rev()), None, "not in order");
+        assert_eq!(range((5..21).chain([20])), None, "one is named twice");
+        let gap = range((5..21).filter(|id| *id != 14).chain([22]));
+        assert_eq!(gap, Some((5, 22, Some(vec![0b1111_1111, 0b1111_1101, 0b10]))));
+        assert_eq!(range((0..16).map(|id| id * 5)), None, "far apart");
+        assert_eq!(range((0..16).chain([u64::MAX])), None);
+    }
 }

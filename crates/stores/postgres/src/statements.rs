@@ -66,12 +66,13 @@ statements! {
     KICK: "SELECT * FROM taskyard.kick_tasks($1,$2,$3)" (TEXT, INT8, INT8);
     KICK_TASKS: "SELECT * FROM taskyard.kick_these($1,$2,$3,$4)" (TEXT, INT8, INT8_ARRAY, BOOL);
     PEEK: "SELECT * FROM taskyard.show_tasks($1,$2,$3,$4)" (TEXT, INT8, INT8_ARRAY, INT8);
+    PEEK_RANGE: "SELECT * FROM taskyard.show_range($1,$2,$3,$4,$5,$6)" (TEXT, INT8, INT8, INT8, BYTEA, INT8);
     DELIVERIES: "SELECT p.*, NULL::float8, k.since, CASE WHEN k.lease = p.lease THEN k.worker END \
         FROM taskyard.show_deliveries($1,$2) p LEFT JOIN LATERAL ( \
             SELECT coalesce(k.since, k.created) AS since, k.lease, k.worker \
             FROM taskyard.tube u JOIN taskyard.task k ON k.tube = u.number \
             WHERE u.name = $1 AND k.id = p.id AND p.item > 0 OFFSET 0) k ON true" (TEXT, INT8);
-    LIST: "SELECT * FROM taskyard.list_tasks($1,$2,$3,$4,$5,$6)" (TEXT, INT8, INT4, INT8, INT8, INT8);
+    LIST: "SELECT * FROM taskyard.list_page($1,$2,$3,$4,$5,$6)" (TEXT, INT8, INT4, INT8, INT8, INT8);
     RELEASE_ALL: "SELECT * FROM taskyard.release_all($1,$2)" (TEXT, INT8);
     JOIN_SESSION: "SELECT * FROM taskyard.join_session($1,$2,$3,$4)" (BYTEA, BOOL, BYTEA, INT8);
     LEAVE_SESSION: "SELECT * FROM taskyard.leave_session($1,$2,$3)" (BYTEA, BYTEA, INT8);

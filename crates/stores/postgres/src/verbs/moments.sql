@@ -3,6 +3,7 @@
 -- Functions of earlier versions that have other names now.
 DROP FUNCTION IF EXISTS taskyard.forget_server(bytea, bigint);
 DROP FUNCTION IF EXISTS taskyard.heard_after(bigint, bigint);
+DROP FUNCTION IF EXISTS taskyard.list_by_id(integer, bigint, integer, bigint, bigint);
 DROP FUNCTION IF EXISTS taskyard.note_settled(boolean, bigint);
 DROP FUNCTION IF EXISTS taskyard.part_sessions(bytea, bytea[], bigint);
 DROP FUNCTION IF EXISTS taskyard.regate(taskyard.tube, bigint[], bigint);

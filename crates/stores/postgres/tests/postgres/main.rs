@@ -6,6 +6,7 @@ mod backlog;
 mod blocked;
 mod connections;
 mod crash;
+mod done;
 mod exact;
 mod functions;
 mod health;

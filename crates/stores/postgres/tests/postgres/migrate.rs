@@ -1,7 +1,7 @@
 //! Databases of earlier versions.
 
 use taskyard_conformance::block_on;
-use taskyard_core::{Kind, Outcome, TubeOptions};
+use taskyard_core::{Command, Kind, Outcome, Reply, TubeOptions};
 use taskyard_store::Store;
 use taskyard_store_postgres::{Clock, PostgresStore};
 
@@ -39,6 +39,9 @@ fn the_first_version_is_upgraded() {
         let tasks = take(&store, &old, 3);
         assert_eq!(tasks.iter().map(|task| task.id.0).collect::<Vec<_>>(), [0, 1]);
         assert_eq!(ack(&store, &old, &tasks[1]), Outcome::Done(None));
+        let shown = ask(&store, Command::Tubes { tube: Some(old) });
+        let Ok(Reply::Tubes(tubes)) = shown else { panic!("the tube is shown") };
+        assert_eq!((tubes[0].options.keep_done, tubes[0].options.keep_done_max), (None, 10_000));
         let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
         ask(&store, put(&tube, 1)).expect("it is put");
         block_on(store.close()).expect("it closes");

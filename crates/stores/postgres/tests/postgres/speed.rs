@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use taskyard_conformance::block_on;
 use taskyard_core::{
-    Body, Command, Finish, FinishItem, Holder, Kind, NewTask, Reply, Span, Take, Task, Timestamp,
-    TubeName, TubeOptions,
+    Body, Command, Finish, FinishItem, Holder, Kind, List, ListOrder, NewTask, Reply, Span,
+    StateSet, Take, Task, Timestamp, TubeName, TubeOptions,
 };
 use taskyard_store::Store;
 use taskyard_store_postgres::PostgresStore;
@@ -53,6 +53,8 @@ fn speed() {
                 drain(&store, &tube, 1000, 1);
             }
         });
+        measure_kept(&store, tasks);
+        measure_scan(&store, tasks);
         let long = connect_long(&database);
         for _ in 0..tasks / 1000 {
             ask(&store, vec![put(1000)]);
@@ -74,6 +76,52 @@ fn speed() {
         waits.sort_unstable();
         println!("put, take and ack alone: p50 {:?}, p99 {:?}", waits[100], waits[197]);
     });
+}
+
+/// The same drain in a tube that keeps done tasks, with the ticks that remove them.
+fn measure_kept(store: &PostgresStore, tasks: usize) {
+    let tube = TubeName::new("kept").expect("a name");
+    let keep_done = Some(Span::from_secs(3600));
+    let options = TubeOptions { keep_done, ..TubeOptions::new(Kind::FifoTtl) };
+    ask(store, vec![Command::CreateTube { tube: tube.clone(), options, if_not_exists: false }]);
+    for (what, count, callers) in [("one by one", 1, CALLERS), ("in batches of 1,000", 1000, 1)] {
+        fill(store, &tube, tasks);
+        measure(&format!("drain {what} with retention"), tasks, || {
+            for _ in 0..tasks / (count * callers) {
+                drain(store, &tube, count, callers);
+            }
+            while ask(store, vec![Command::Tick { limit: 1000 }]) != [Reply::Ticked(0)] {}
+        });
+    }
+}
+
+/// Reads all tasks of a tube, as a search of payloads does.
+fn measure_scan(store: &PostgresStore, tasks: usize) {
+    let tube = TubeName::new("scanned").expect("a name");
+    let options = TubeOptions::new(Kind::FifoTtl);
+    ask(store, vec![Command::CreateTube { tube: tube.clone(), options, if_not_exists: false }]);
+    fill(store, &tube, tasks);
+    measure("list and peek in pages of 1,000", tasks, || {
+        let mut after = None;
+        loop {
+            let order = ListOrder::Id { states: StateSet::ALL, after };
+            let list = Command::List(List { tube: tube.clone(), order, limit: 1000 });
+            let Reply::Listed(page) = ask(store, vec![list]).remove(0) else { panic!("a page") };
+            let Some(last) = page.last() else { break };
+            after = Some(last.id);
+            let ids = page.iter().map(|task| task.id).collect();
+            let peek = Command::Peek { tube: tube.clone(), ids };
+            let Reply::Tasks(shown) = ask(store, vec![peek]).remove(0) else { panic!("tasks") };
+            assert_eq!(shown.len(), page.len());
+        }
+    });
+}
+
+fn fill(store: &PostgresStore, tube: &TubeName, tasks: usize) {
+    for _ in 0..tasks / 1000 {
+        let tasks = vec![NewTask::new(Body::new(&[0xc0; 100])); 1000];
+        ask(store, vec![Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO }]);
+    }
 }
 
 /// A connection with a long transaction, so that dead rows cannot be removed meanwhile.
