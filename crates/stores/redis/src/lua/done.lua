@@ -21,21 +21,15 @@ function done_tasks.ended(tube, start, worker)
     return last.text
 end
 
--- Notes a task that ended at this moment: its record and how it ended, or only the latter if the record is still under t.
+-- Notes a task that ended now, or at this moment: its record and how it ended, or only the latter if the record is still under t.
 function done_tasks.note(tube, id, text, result, moment)
     local kept = tube.kept
     if not kept then
-        kept = { ids = {}, texts = {}, ends = {}, blocks = {}, results = {} }
+        kept = { ids = {}, texts = {}, moments = {}, results = {} }
         tube.kept = kept
     end
-    local place, score, block = #kept.ids + 1, score_text(moment), string.sub(id, 1, BLOCK_BYTES)
-    kept.ids[place], kept.texts[place] = id, text
-    kept.ends[2 * place - 1], kept.ends[2 * place] = score, id
-    local blocks = kept.blocks
-    if block ~= blocks[#blocks] or score ~= blocks[#blocks - 1] then
-        blocks[#blocks + 1] = score
-        blocks[#blocks + 1] = block
-    end
+    local place = #kept.ids + 1
+    kept.ids[place], kept.texts[place], kept.moments[place] = id, text, moment
     if result and result ~= '' then
         local results = kept.results
         results[#results + 1] = id
@@ -45,7 +39,7 @@ end
 
 -- Notes a taken task that ends now.
 function done_tasks.add(tube, id, task, result)
-    done_tasks.note(tube, id, encode(task) .. done_tasks.ended(tube, task.start, task.worker or ''), result, tube.now)
+    done_tasks.note(tube, id, encode(task) .. done_tasks.ended(tube, task.start, task.worker or ''), result)
 end
 
 -- Notes a done task of another store.
@@ -58,18 +52,26 @@ end
 
 -- Writes noted tasks.
 function done_tasks.flush(tube)
-    local base, kept, values = tube.base, tube.kept, {}
+    local base, kept, values, ends, blocks = tube.base, tube.kept, {}, {}, {}
+    local ids, texts, moments, last_block, last_score = kept.ids, kept.texts, kept.moments, nil, nil
     tube.kept = nil
-    for place, id in ipairs(kept.ids) do
-        values[2 * place - 1], values[2 * place] = id, kept.texts[place]
+    for place = 1, #ids do
+        local id, at = ids[place], 2 * place
+        local score, block = score_text(moments[place] or tube.now), string.sub(id, 1, BLOCK_BYTES)
+        values[at - 1], values[at] = id, texts[place]
+        ends[at - 1], ends[at] = score, id
+        if block ~= last_block or score ~= last_score then
+            last_block, last_score = block, score
+            blocks[#blocks + 1] = score
+            blocks[#blocks + 1] = block
+        end
     end
     send('HSET', base .. ':k', values)
     send('HSET', base .. ':a', kept.results)
-    send('ZADD', base .. ':e', kept.ends)
-    for first = 1, #kept.blocks, VALUES_MAX do
-        local last = math.min(first + VALUES_MAX - 1, #kept.blocks)
+    send('ZADD', base .. ':e', ends)
+    for first = 1, #blocks, VALUES_MAX do
         -- A block has its latest end, also if the clock was set back.
-        redis.call('ZADD', base .. ':i', 'GT', unpack(kept.blocks, first, last))
+        redis.call('ZADD', base .. ':i', 'GT', unpack(blocks, first, math.min(first + VALUES_MAX - 1, #blocks)))
     end
 end
 
@@ -145,8 +147,12 @@ end
 
 -- Removes all of these tasks but their ends.
 local function forget(base, ids)
-    for _, key in ipairs({ ':k', ':a', ':b', ':f' }) do
-        send('HDEL', base .. key, ids)
+    send('HDEL', base .. ':k', ids)
+    for _, key in ipairs({ ':a', ':b', ':f' }) do
+        -- Few tubes have these.
+        if redis.call('EXISTS', base .. key) == 1 then
+            send('HDEL', base .. key, ids)
+        end
     end
 end
 

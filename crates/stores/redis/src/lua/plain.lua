@@ -441,7 +441,7 @@ local function keep(tube, id, delivery, start, result)
     if size > 0 then
         worker = string.sub(delivery, WORKER_AT, WORKER_AT + size - 1)
     end
-    done_tasks.note(tube, id, done_tasks.ended(tube, start, worker), result, tube.now)
+    done_tasks.note(tube, id, done_tasks.ended(tube, start, worker), result)
 end
 
 -- Acks one task with this delivery, if the caller holds it.

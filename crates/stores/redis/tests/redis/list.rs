@@ -23,7 +23,7 @@ struct ListScript {
 impl ListScript {
     fn command(&mut self) -> Command {
         let tube = self.tube.clone();
-        match self.rng.u8(0..8) {
+        match self.rng.u8(0..9) {
             0..3 => {
                 let most = if self.rng.bool() { 3_000 } else { 20 };
                 let tasks: Vec<NewTask> =
@@ -38,7 +38,8 @@ impl ListScript {
                 Command::Delete { tube, ids, show: false }
             }
             5 => {
-                let count = self.rng.usize(1..20);
+                let most = if self.rng.bool() { 2_000 } else { 20 };
+                let count = self.rng.usize(1..most);
                 let lease = Some(Span::from_secs(self.rng.u64(1..40)));
                 Command::Take(Take {
                     tube,
@@ -53,6 +54,13 @@ impl ListScript {
                 let id = TaskId(self.id());
                 let items = vec![FinishItem { id, holder: Holder::Any, finish: Finish::Bury }];
                 Command::Finish { tube, items, show: false }
+            }
+            7 => {
+                let first = self.id();
+                let ids = (first..first + self.rng.u64(1..3_000)).map(TaskId);
+                let (holder, finish) = (Holder::Any, Finish::Ack);
+                let item = |id| FinishItem { id, holder, finish: finish.clone() };
+                Command::Finish { tube, items: ids.map(item).collect(), show: false }
             }
             _ => Command::Tick { limit: 10_000 },
         }
@@ -81,7 +89,7 @@ impl ListScript {
     fn list(&mut self, kind: Kind) -> Command {
         let id = Some(TaskId(self.id())).filter(|_| self.rng.bool());
         let order = if self.rng.u8(0..4) > 0 {
-            let states = StateSet::from_bits(self.rng.u8(1..16)).expect("these are states");
+            let states = StateSet::from_bits(self.rng.u8(1..32)).expect("these are states");
             ListOrder::Id { states, after: id }
         } else {
             let pri = self.rng.u64(0..4);
@@ -97,7 +105,9 @@ async fn compare(seed: u64, kind: Kind) {
     let (store, core) = (open(&own(&instance().url())), MemoryStore::default());
     let tube = TubeName::new("mail").expect("a name");
     let mut script = ListScript { rng: Rng::with_seed(seed), tube: tube.clone(), next_id: 0 };
-    let options = TubeOptions::new(kind);
+    let keep_done = Some(Span::from_secs(15)).filter(|_| seed % 3 != 0);
+    let keep_done_max = script.rng.u64(1..3_000);
+    let options = TubeOptions { keep_done, keep_done_max, ..TubeOptions::new(kind) };
     let create = Command::CreateTube { tube, options, if_not_exists: false };
     let mut commands = vec![create];
     for round in 0..ROUNDS {

@@ -3,6 +3,7 @@
 mod suite;
 
 mod cluster;
+mod done;
 mod exact;
 mod failures;
 mod failures_stored;

@@ -16,6 +16,7 @@ use taskyard_store::Store;
 use taskyard_testkit::calls::{NOW, ask, make_tube, put, take};
 use taskyard_testkit::redis::{instance, open, own, run};
 
+use super::done::{audit_done, remove_done};
 use super::failures_stored::audit_failures;
 
 const SESSION: SessionId = SessionId([7; 16]);
@@ -41,7 +42,8 @@ impl BatchScript {
         match self.rng.u8(0..20) {
             0..7 => both(self.put()),
             7..12 => both(self.take()),
-            12..17 => self.finish(Finish::Ack),
+            12..16 => self.finish(Finish::Ack),
+            16 => self.finish(Finish::ack_with(b"\xa2ok")),
             17 => self.finish_somehow(),
             18 => both(self.kick()),
             _ => {
@@ -171,7 +173,9 @@ async fn compare(seed: u64) {
     let mut rng = Rng::with_seed(seed);
     let capacity = Some(rng.u64(5..30)).filter(|_| rng.u8(0..3) == 0);
     let kind = if rng.bool() { Kind::FifoTtl } else { Kind::Fifo };
-    let options = TubeOptions { capacity, ..TubeOptions::new(kind) };
+    let keep_done = Some(Span::from_secs(rng.u64(1..30))).filter(|_| rng.bool());
+    let keep_done_max = rng.u64(1..40);
+    let options = TubeOptions { capacity, keep_done, keep_done_max, ..TubeOptions::new(kind) };
     let tube = make_tube(&store, options.clone());
     let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: false };
     let join = Command::JoinSession { session: SESSION, create: true };
@@ -208,6 +212,9 @@ async fn compare(seed: u64) {
         }
     }
     let prefix = url.rsplit_once('=').expect("it has a prefix").1;
+    audit_done(prefix);
+    let end = Timestamp::from_micros(NOW.as_micros() + 700_000 * BATCHES as i64);
+    remove_done(&store, &tube, end);
     instance().audit(prefix, "mail");
     audit_failures(prefix);
 }
