@@ -80,8 +80,7 @@ impl Library {
     }
 
     fn of(files: &str) -> Self {
-        let name =
-            format!("taskyard_{FORMAT}_{:016x}", fingerprint(format!("{LOAD}{files}").as_bytes()));
+        let name = format!("taskyard_1_{:016x}", fingerprint(format!("{LOAD}{files}").as_bytes()));
         let text = format!("local PREFIX, FORMAT, NEWS = ...\n{files}");
         let function = format!("{name}.call");
         Library { name, function, text }
