@@ -55,7 +55,8 @@ pub(super) const LOAD: &str = include_str!("lua/load.lua");
 
 /// The procedures as Tarantool loads them.
 pub(super) struct Library {
-    /// Its name, with a fingerprint of the text: servers of several versions do not replace each other's library.
+    /// Its name, with a fingerprint of the text: servers of several versions do not replace each other's library. `kept.lua` finds those
+    /// of earlier formats by the beginning of their names.
     pub name: String,
     /// The function that a server calls.
     pub function: String,

@@ -14,6 +14,8 @@ local ROWS = 100
 local REMOVAL_DELAY = 200000
 -- The memory is checked again after so many bytes.
 local CHECK_BYTES = 1048576
+-- How a task ended is written by `raw_insert.lua` if it has fewer bytes.
+local RAW_BYTES_MAX = 65536
 
 -- Creates the space of done tasks in a database of an earlier version. Without the right to create it the rest works.
 function kept.prepare()
@@ -151,8 +153,16 @@ local function is_too_full(c, bytes)
 end
 
 -- Adds a row. Answers false if there is no memory for one of its size.
-local function insert(c, row)
-    local done, why = pcall(S.done.insert, S.done, row)
+local function insert(c, of, id, pri, parts, finished, task, size)
+    if c.keeps_raw == nil then
+        c.keeps_raw = can_insert_raw(S.done)
+    end
+    local done, why
+    if c.keeps_raw and #finished < RAW_BYTES_MAX and type(pri) == 'number' and type(id) == 'number' then
+        done, why = pcall(kept.insert_raw, of, id, c.now, pri, parts, finished, task, size)
+    else
+        done, why = pcall(S.done.insert, S.done, { of, id, c.now, pri, parts, finished, task })
+    end
     if not done then
         if type(why) ~= 'cdata' or why.type ~= 'OutOfMemory' then
             error(why, 0)
@@ -165,12 +175,12 @@ end
 
 -- Keeps a task whose delivery was acked at this moment. The caller has removed it, but not its body.
 function kept.add(c, tube, task, delivery, result)
-    local finished, parts = head_of(c, delivery), task[PARTS]
+    local finished, parts, size = head_of(c, delivery), task[PARTS], task:bsize()
     if result ~= nil then
         finished = finished .. text(result)
     end
-    if not is_too_full(c, #finished + task:bsize())
-        and insert(c, { tube.number, delivery[D_ID], c.now, task[PRI], parts, finished, task }) then
+    if not is_too_full(c, #finished + size)
+        and insert(c, tube.number, delivery[D_ID], task[PRI], parts, finished, task, size) then
         count_more(c, tube, 1)
     elseif parts > 0 then
         forget_body(tube, task)
