@@ -55,7 +55,8 @@ pub(super) const LOAD: &str = include_str!("lua/load.lua");
 
 /// The procedures as Tarantool loads them.
 pub(super) struct Library {
-    /// Its name, with a fingerprint of the text: servers of several versions do not replace each other's library.
+    /// Its name, with a fingerprint of the text: servers of several versions do not replace each other's library. `kept.lua` finds those
+    /// of earlier formats by the beginning of their names.
     pub name: String,
     /// The function that a server calls.
     pub function: String,
@@ -80,8 +81,7 @@ impl Library {
     }
 
     fn of(files: &str) -> Self {
-        let name =
-            format!("taskyard_{FORMAT}_{:016x}", fingerprint(format!("{LOAD}{files}").as_bytes()));
+        let name = format!("taskyard_1_{:016x}", fingerprint(format!("{LOAD}{files}").as_bytes()));
         let text = format!("local PREFIX, FORMAT, NEWS = ...\n{files}");
         let function = format!("{name}.call");
         Library { name, function, text }

@@ -46,18 +46,18 @@ function api.export_tasks(of, from, count, bytes_max)
     end
     local function add(task)
         local delivery = S.taken:get({ of, task[ID] })
-        bytes, size = bytes + task[BYTES] + kept.finished_bytes(task), size + 1
+        bytes, size = bytes + task[BYTES], size + 1
         if task[PARTS] > 0 then
-            local row = task:totable()
+            local row = type(task) == 'table' and task or task:totable()
             row[BODY] = body_of({ number = of }, task)
             task = row
         end
         tasks[2 * size - 1], tasks[2 * size] = task, delivery and delivery[D_START] or NULL
     end
-    local done, at = S.done and S.done:select({ of, from }, { iterator = 'GE', limit = count }) or {}, 1
+    local done, at = kept.export(of, from, count), 1
     -- Adds the done tasks before this id; answers whether there is room for more.
     local function add_done(id)
-        while size < count and bytes < bytes_max and done[at] and done[at][TUBE] == of and done[at][ID] < id do
+        while size < count and bytes < bytes_max and done[at] and done[at][ID] < id do
             add(done[at])
             at = at + 1
         end
@@ -112,5 +112,7 @@ function api.import_end(now, replicas, next_lease, tubes, semaphores, entries, e
     end)
 end
 
+-- The latest format that this library knows.
+api.format = FORMAT
 find_spaces()
 return api

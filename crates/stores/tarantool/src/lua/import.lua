@@ -18,7 +18,7 @@ local function import_task(c, tube, new)
         given(new[N_OWN]) or NULL, tube.number, 0, 0, new[N_FLAG], text(given(new[N_FAILURES])) }
     keep_body(tube, row, text(new[N_PAYLOAD]), text(given(new[N_META])))
     if new[N_STATE] == DONE then
-        kept.import(c, tube, row, text(new[N_FINISHED]))
+        kept.import(c, tube, row, text(new[N_FINISHED]), row[DUE])
     else
         S.task:insert(row)
         enter(tube, row)

@@ -1,9 +1,12 @@
--- Done tasks that tubes keep. Each is a row of a space of its own, so that the rows and orders of unfinished tasks stay as they are: the row of
--- the task, with its end as DUE and with FINISHED, the bytes that all stores have: `finished.rs` of the core describes them. A body that is
--- stored apart stays there.
+-- Done tasks that tubes keep. Each is a row of a space of its own, so that the rows and orders of unfinished tasks stay as they are. It has the
+-- row of the task as it was, and how it ended in the bytes that all stores have: `finished.rs` of the core describes them. A body that is stored
+-- apart stays there.
 
-local FINISHED = 20
--- Bytes of FINISHED without the name of the worker and the result. The last one is the length of the name.
+-- A done task: its tube, id, end, priority and parts of its body, how it ended, and its row as an unfinished task.
+local K_TUBE, K_ID, K_END, K_PRI, K_PARTS, K_FINISHED, K_TASK = 1, 2, 3, 4, 5, 6, 7
+-- Where an exported task has how it ended.
+local FINISHED = FAILURES + 1
+-- Bytes of how it ended without the name of the worker and the result. The last one is the length of the name.
 local HEAD_BYTES = 17
 -- How many rows are read together when some are removed.
 local ROWS = 100
@@ -11,6 +14,8 @@ local ROWS = 100
 local REMOVAL_DELAY = 200000
 -- The memory is checked again after so many bytes.
 local CHECK_BYTES = 1048576
+-- How a task ended is written by `raw_insert.lua` if it has fewer bytes.
+local RAW_BYTES_MAX = 65536
 
 -- Creates the space of done tasks in a database of an earlier version. Without the right to create it the rest works.
 function kept.prepare()
@@ -27,12 +32,12 @@ end
 -- they are refused.
 local function refuse_earlier()
     for name, all in pairs(_G) do
-        local format = type(name) == 'string' and string.match(name, '^taskyard_(%d+)_%x+$')
-        local part = format and tonumber(format) < FORMAT and type(all) == 'table' and type(all.parts) == 'table' and all.parts[PREFIX]
-        if part and not getmetatable(part) then
-            all.parts[PREFIX] = setmetatable({}, { __index = function(_, verb)
-                if read_meta('format') > tonumber(format) then
-                    box.error(box.error.NO_SUCH_PROC, name .. '.' .. verb)
+        local part = type(name) == 'string' and string.match(name, '^taskyard_1_%x+$') and all.parts[PREFIX]
+        -- That of an existing tarantool/queue imports nothing, and is not concerned.
+        if part and part.import_tasks and (part.format or 1) < FORMAT then
+            all.parts[PREFIX] = setmetatable({ format = FORMAT }, { __index = function(_, verb)
+                if read_meta('format') >= FORMAT then
+                    box.error({ code = box.error.NO_SUCH_PROC, reason = name .. ': the stored format is ' .. FORMAT .. ' now' })
                 end
                 return part[verb]
             end })
@@ -57,7 +62,7 @@ end
 
 -- Whether a done task is not over age.
 local function is_kept(c, o, row)
-    return o.keep_done ~= nil and later(moment(row[DUE]), o.keep_done) > c.now
+    return o.keep_done ~= nil and later(moment(row[K_END]), o.keep_done) > c.now
 end
 
 -- How many done tasks are too many. They are removed in groups: none until there are an eighth more than allowed.
@@ -95,7 +100,7 @@ function kept.flush(tube)
     if excess(tube) > 0 then
         due = before and before[2] <= at and moment(before[2]) or at
     else
-        due = later(moment(S.done.index[1]:select({ of }, { limit = 1 })[1][DUE]), tube.o.keep_done)
+        due = later(moment(S.done.index[1]:select({ of }, { limit = 1 })[1][K_END]), tube.o.keep_done)
     end
     S.kept:replace({ of, stamp(due), tube.kept })
 end
@@ -147,36 +152,63 @@ local function is_too_full(c, bytes)
     return c.full
 end
 
--- What changes in the row of a task that is done. Reused, because an update keeps nothing of it.
-local CHANGES = { { '=', STATE, DONE }, { '=', DUE, 0 }, { '=', OWN, NULL }, { '=', FAILURES, NULL }, { '=', FINISHED, '' } }
+-- Adds a row. Answers false if there is no memory for one of its size.
+local function insert(c, of, id, pri, parts, finished, task, size)
+    if c.keeps_raw == nil then
+        c.keeps_raw = can_insert_raw(S.done)
+    end
+    local done, why
+    if c.keeps_raw and #finished < RAW_BYTES_MAX and type(pri) == 'number' and type(id) == 'number' then
+        done, why = pcall(kept.insert_raw, of, id, c.now, pri, parts, finished, task, size)
+    else
+        done, why = pcall(S.done.insert, S.done, { of, id, c.now, pri, parts, finished, task })
+    end
+    if not done then
+        if type(why) ~= 'cdata' or why.type ~= 'OutOfMemory' then
+            error(why, 0)
+        end
+        -- For the rest of the call.
+        c.full, c.kept_bytes = true, -math.huge
+    end
+    return done
+end
 
 -- Keeps a task whose delivery was acked at this moment. The caller has removed it, but not its body.
 function kept.add(c, tube, task, delivery, result)
-    local finished = head_of(c, delivery)
+    local finished, parts, size = head_of(c, delivery), task[PARTS], task:bsize()
     if result ~= nil then
         finished = finished .. text(result)
     end
-    if is_too_full(c, #finished + task:bsize()) then
-        if task[PARTS] > 0 then
-            forget_body(tube, task)
-        end
-        return
+    if not is_too_full(c, #finished + size)
+        and insert(c, tube.number, delivery[D_ID], task[PRI], parts, finished, task, size) then
+        count_more(c, tube, 1)
+    elseif parts > 0 then
+        forget_body(tube, task)
     end
-    local failures = task[FAILURES]
-    CHANGES[2][3], CHANGES[4][3], CHANGES[5][3] = c.now, failures == nil and NULL or failures, finished
-    S.done:insert(task:update(CHANGES))
-    count_more(c, tube, 1)
 end
 
--- Keeps a task from another store. The row has its end as DUE.
-function kept.import(c, tube, row, finished)
+-- Keeps a task from another store, which ended at this moment.
+function kept.import(c, tube, task, finished, at)
     local refusal = kept.begin()
     if refusal then
         error(refusal[3], 0)
     end
-    row[FAILURES], row[FINISHED] = row[FAILURES] or NULL, finished
-    S.done:insert(row)
+    S.done:insert({ tube.number, task[ID], at, task[PRI], task[PARTS], finished, task })
     count_more(c, tube, 1)
+end
+
+-- Done tasks of a tube from this id on, at most so many, as an export answers them.
+function kept.export(of, from, count)
+    local tasks = {}
+    for place, row in ipairs(S.done and S.done:select({ of, from }, { iterator = 'GE', limit = count }) or {}) do
+        if row[K_TUBE] ~= of then
+            break
+        end
+        local task = row[K_TASK]
+        task[STATE], task[OWN], task[FAILURES], task[FINISHED] = DONE, NULL, task[FAILURES] or NULL, row[K_FINISHED]
+        tasks[place] = task
+    end
+    return tasks
 end
 
 -- A done task that is not over age.
@@ -185,34 +217,31 @@ function kept.get(c, tube, id)
     return row and is_kept(c, tube.o, row) and row or nil
 end
 
--- The size of FINISHED, of any row of a task.
-function kept.finished_bytes(task)
-    local finished = task[FINISHED]
-    return finished and #finished or 0
-end
-
 -- How many bytes the body and the result of a done task have.
 function kept.bytes(tube, id)
     local row = tube.o.keep_done and S.done:get({ tube.number, id })
     if not row then
         return 0
     end
-    return row[BYTES] + #row[FINISHED] - HEAD_BYTES - string.byte(row[FINISHED], HEAD_BYTES)
+    local finished = row[K_FINISHED]
+    return row[K_TASK][BYTES] + #finished - HEAD_BYTES - string.byte(finished, HEAD_BYTES)
 end
 
 -- A done task as answers show it. In an answer, failures and end are in the places of the tube and the size of the body.
-function kept.view(c, tube, row, failures)
-    local seen = row:totable(1, BYTES)
-    seen[BODY], seen[REASON], seen[DUE] = body_of(tube, row), { REASONS.finished }, NULL
-    seen[TUBE], seen[BYTES] = failures or NULL, row[FINISHED]
-    c.bytes = c.bytes + (failures ~= nil and #failures or 0)
-    return seen
+function kept.view(c, tube, row, with_failures)
+    local task = row[K_TASK]
+    local failures = with_failures and given(task[FAILURES])
+    task[BODY], task[STATE], task[REASON] = body_of(tube, task), DONE, { REASONS.finished }
+    task[DUE], task[OWN], task[TUBE], task[BYTES] = NULL, NULL, failures or NULL, row[K_FINISHED]
+    c.bytes = c.bytes + (failures and #failures or 0)
+    return task
 end
 
 function kept.remove(c, tube, row)
-    S.done:delete({ tube.number, row[ID] })
-    if row[PARTS] > 0 then
-        forget_body(tube, row)
+    local id, parts = row[K_ID], row[K_PARTS]
+    S.done:delete({ tube.number, id })
+    if parts > 0 then
+        forget_body(tube, { [ID] = id, [PARTS] = parts })
     end
     count_more(c, tube, -1)
 end
@@ -269,16 +298,16 @@ function kept.page(c, tube, first, limit, pause)
     while tube.o.keep_done do
         local rows = S.done:select({ of, first }, { iterator = 'GE', limit = STEP })
         for _, row in ipairs(rows) do
-            if row[TUBE] ~= of or #page == limit then
+            if row[K_TUBE] ~= of or #page == limit then
                 return page
             elseif is_kept(c, tube.o, row) then
-                page[#page + 1] = { row[ID], row[PRI] }
+                page[#page + 1] = { row[K_ID], row[K_PRI] }
             end
         end
         if #rows < STEP then
             return page
         end
-        first = rows[STEP][ID] + 1
+        first = rows[STEP][K_ID] + 1
         pause()
     end
     return page

@@ -6,7 +6,8 @@ local ffi, msgpack = require('ffi'), require('msgpack')
 -- Another library may have declared them.
 pcall(ffi.cdef, 'int box_insert(uint32_t space, const char *tuple, const char *tuple_end, void **result);')
 pcall(ffi.cdef, 'void *box_txn_alloc(size_t size);')
-local is_available = pcall(function() return ffi.C.box_insert, ffi.C.box_txn_alloc end)
+pcall(ffi.cdef, 'ssize_t box_tuple_to_buf(box_tuple_t *tuple, char *buf, size_t size);')
+local is_available = pcall(function() return ffi.C.box_insert, ffi.C.box_txn_alloc, ffi.C.box_tuple_to_buf end)
 
 -- The most bytes of a row besides its body and the common fields.
 local ROOM_BYTES = 64
@@ -130,4 +131,14 @@ function insert_plain(tube, tasks, row, first, most)
         insert_bytes(ready, three(of, pri, id))
     end
     return #tasks
+end
+
+-- Inserts a done task: five numbers, how it ended in less than 64 KiB, and its row as an unfinished task of so many bytes.
+function kept.insert_raw(of, id, ended, pri, parts, finished, task, size)
+    local bytes = new_bytes(ROOM_BYTES + #finished + size)
+    bytes[0] = 0x97
+    local at = write_uint(write_uint(write_uint(bytes + 1, of), id), ended)
+    at = write_text(write_uint(write_uint(at, pri), parts), finished)
+    ffi.C.box_tuple_to_buf(task, ffi.cast('char *', at), size)
+    insert_bytes(S.done.id, bytes, at + size)
 end

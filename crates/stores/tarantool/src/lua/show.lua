@@ -99,7 +99,7 @@ verbs[9] = function(c, command)
             shown[#shown + 1] = seen
         else
             local done = kept.get(c, tube, id)
-            shown[#shown + 1] = done and kept.view(c, tube, done, done[FAILURES])
+            shown[#shown + 1] = done and kept.view(c, tube, done, true)
         end
     end
     return { REPLY.tasks, shown }

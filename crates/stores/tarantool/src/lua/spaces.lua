@@ -47,7 +47,7 @@ local SPACES = {
     -- Number, semaphore, task, grant, kind, deliveries, when it is due, whether it waits behind another event of its grant.
     event = { '1', '8 7 1', '2 8 7 1', '2 3 4 1' },
     -- Done tasks that are kept, by id and by the time of their end. See kept.lua.
-    done = { '15 1', '15 12 1' },
+    done = { '1 2', '1 3 2' },
     -- Tube with done tasks, when some are to be removed, and how many there are.
     kept = { '1', '2 1', temporary = true },
     -- Tube, next deadline, numbers of tasks by state, and counters.

@@ -341,6 +341,7 @@ fn unsupported_commands_are_refused() {
         create(TubeOptions { semaphore: Some(key), ..plain.clone() }),
         create(TubeOptions { queue_num: Some(1), ..plain.clone() }),
         create(TubeOptions { capacity: Some(1), ..plain.clone() }),
+        create(TubeOptions { keep_done: Some(Span::from_secs(9)), ..plain.clone() }),
         create(TubeOptions { paused: true, ..plain }),
         put(&tube, vec![number(1), meta]),
         Command::AlterTube { tube: tube.clone(), change: TubeChange::default() },
@@ -354,6 +355,20 @@ fn unsupported_commands_are_refused() {
         assert!(text.contains("is not supported by tarantool/queue"), "{verb}: {text}");
     }
     assert_eq!(instance.talk("return queue.statistics('mail').tasks.total"), LuaValue::Int(0));
+}
+
+#[test]
+fn a_result_is_ignored() {
+    let Some((_instance, url)) = queue() else { return };
+    let store = open(&url);
+    let tube = make_tube(&store, TubeOptions::new(Kind::FifoTtl));
+    ask(&store, put(&tube, vec![number(7)])).expect("it is put");
+    let task = take(&store, &tube, 1).remove(0);
+    let acked = ask(&store, finish(&tube, &task, Finish::ack_with(b"\xa2ok")));
+    assert_eq!(acked, Ok(Reply::Finished(vec![DONE])));
+    let order = ListOrder::Id { states: StateSet::ALL, after: None };
+    let list = Command::List(List { tube, order, limit: 9 });
+    assert_eq!(ask(&store, list), Ok(Reply::Listed(Vec::new())));
 }
 
 #[test]

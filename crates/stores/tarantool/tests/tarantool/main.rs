@@ -8,6 +8,7 @@ mod failures;
 mod failures_stored;
 mod fixture;
 mod full_disk;
+mod kept;
 mod kills;
 mod large;
 mod list;
