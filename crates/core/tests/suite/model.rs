@@ -298,8 +298,8 @@ fn set<T>(option: &mut T, change: Option<T>) {
 }
 
 fn check_options(options: &TubeOptions) -> Result<()> {
-    match (options.capacity, options.attempts_max) {
-        (Some(0), _) | (_, Some(0)) => Err(Error::Invalid("zero".into())),
+    match options.attempts_max {
+        Some(0) => Err(Error::Invalid("zero".into())),
         _ => Ok(()),
     }
 }

@@ -475,24 +475,12 @@ fn is_read_only(command: &Command) -> bool {
 
 /// Refuses commands that can be checked without a call to Tarantool.
 fn refusal(command: &Command) -> Option<Error> {
-    let options = |capacity: Option<u64>, attempts_max: Option<u32>| {
-        let message = if capacity == Some(0) {
-            "a capacity must be at least 1; leave it out for no limit"
-        } else if attempts_max == Some(0) {
-            "attempts_max must be at least 1; leave it out to retry forever"
-        } else {
-            return None;
-        };
-        Some(Error::Invalid(message.into()))
-    };
     if let Err(refused) = check_names(command) {
         return Some(refused);
     }
     match command {
-        Command::CreateTube { options: o, .. } => options(o.capacity, o.attempts_max),
-        Command::AlterTube { change, .. } => {
-            options(change.capacity.flatten(), change.attempts_max.flatten())
-        }
+        Command::CreateTube { options: o, .. } => refuse_attempts_max(o.attempts_max),
+        Command::AlterTube { change, .. } => refuse_attempts_max(change.attempts_max.flatten()),
         Command::Put { tasks, .. } => check_tasks(tasks).err(),
         Command::Take(take) => {
             let advice = "take them in several batches";
@@ -509,6 +497,11 @@ fn refusal(command: &Command) -> Option<Error> {
         Command::Semaphore(command) => command.check().err(),
         _ => None,
     }
+}
+
+fn refuse_attempts_max(attempts_max: Option<u32>) -> Option<Error> {
+    let message = "attempts_max must be at least 1; leave it out to retry forever";
+    (attempts_max == Some(0)).then(|| Error::Invalid(message.into()))
 }
 
 fn refuse_count(what: &'static str, size: usize, advice: &'static str) -> Option<Error> {
