@@ -28,6 +28,7 @@ mod semaphore_monitor;
 mod server;
 mod slow_reader;
 mod startup;
+mod tube_owners;
 mod tube_quota;
 mod tube_rows;
 
