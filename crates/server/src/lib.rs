@@ -11,6 +11,7 @@
 mod app;
 mod auth;
 mod auth_throttle;
+mod clock_guard;
 mod config;
 mod connections;
 mod dashboard;
