@@ -13,6 +13,8 @@ mod judge;
 mod live_servers;
 mod load;
 mod proxy;
+#[path = "../storm/verdict.rs"]
+mod verdict;
 
 /// Whether the tests have a PostgreSQL.
 fn is_installed() -> bool {
