@@ -656,7 +656,7 @@ mod tests {
 
     // Entries of tubes that were dropped without a server would have been counted forever.
     #[tokio::test]
-    async fn tubes_that_were_dropped_elsewhere_are_not_counted() {
+    async fn tubes_that_were_dropped_without_a_server_are_not_counted() {
         let (quota, engine) = (TubeQuota::new(2, OwnerRecords::SharedStore), engine());
         for name in ["a", "b"] {
             run(&quota, &engine, ANN, create(name)).await.unwrap();

@@ -5,7 +5,7 @@ use taskyard_core::{Lease, State, TaskId, Timestamp};
 use crate::database::DatabaseFixture;
 use crate::fixture::tube;
 use crate::load::{Payload, StormLoad};
-use crate::verdict::{LeftTask, check_storm};
+use crate::storm_check::{LeftTask, check_storm};
 use taskyard_testkit::postgres::{check_counts, sql, wait_until};
 
 /// Lists leaked rows, as text.

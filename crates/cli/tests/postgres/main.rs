@@ -13,8 +13,8 @@ mod judge;
 mod live_servers;
 mod load;
 mod proxy;
-#[path = "../storm/verdict.rs"]
-mod verdict;
+#[path = "../storm/storm_check.rs"]
+mod storm_check;
 
 /// Whether the tests have a PostgreSQL.
 fn is_installed() -> bool {

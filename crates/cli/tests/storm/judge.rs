@@ -7,7 +7,7 @@ use taskyard_core::{Command, Execute, Reply, Task, TaskId, Timestamp, TubeName};
 
 use crate::fixture::{LANES, PLAIN, ROOM, StormServer, tube};
 use crate::load::{StormLoad, TaskKey};
-use crate::verdict::{LeftTask, check_storm};
+use crate::storm_check::{LeftTask, check_storm};
 
 /// Ids at most this far from an acknowledged one can belong to interrupted puts. Each start of Redis skips a million ids.
 const NEAR: u64 = 500;
