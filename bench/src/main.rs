@@ -15,6 +15,7 @@ mod memory;
 mod peers;
 mod pool;
 mod postgres;
+mod queue_figures;
 mod records;
 mod redis;
 mod report;

@@ -6,6 +6,7 @@
 mod bench;
 mod docs;
 mod fuzz;
+mod machine_speed;
 mod shell;
 mod steps;
 mod storm;
@@ -20,7 +21,7 @@ Commands for working on Taskyard.
 
   cargo xtask test                 run what CI runs: formatting, lints, tidy, all tests; a step over its budget fails
   cargo xtask test --embedded      the same without browser, databases, Python and Node; their tests print that they are skipped
-  cargo xtask test --no-budget     the same on a slow or busy machine: slow steps do not fail
+  cargo xtask test --no-budget     the same, but a step over its budget does not fail
   cargo xtask test put_many        only the tests whose name contains `put_many`, with all tools
   cargo xtask storm --minutes N    the random tests with new seeds and larger sizes until N minutes are over; --seed N repeats
   cargo xtask tidy                 check the rules that a program can check; each violation is printed with its replacement

@@ -7,7 +7,6 @@
 mod cluster;
 mod peers;
 mod snapshot;
-mod taskyard;
 
 use std::path::Path;
 
@@ -15,22 +14,20 @@ use anyhow::Result;
 
 use super::Size;
 use super::peers::{PeerResults, compare};
+use super::queue_figures::{self, CLIENTS, QueueAmounts, QueueFigures};
 use super::report::{Report, Row, Target};
 pub use cluster::programs;
 use cluster::{Cluster, SETTINGS_NOTE};
 use peers::{PEERS, PostgresPeerFigures};
-pub use taskyard::put_to_start;
-use taskyard::{BATCH, CLIENTS, QueueFigures};
+
+/// Tasks in one call where they come in batches.
+const BATCH: usize = 1_000;
 
 /// How much to do.
 #[derive(Clone, Copy)]
 pub struct PostgresAmounts {
-    /// Tasks one by one.
-    single: usize,
-    /// Tasks in batches.
-    batched: usize,
-    /// Tasks whose start is timed.
-    starts: usize,
+    /// For Taskyard.
+    ours: QueueAmounts,
     /// How long one measurement of a peer takes.
     seconds: f64,
     /// How many tasks a peer drains in batches.
@@ -41,18 +38,14 @@ pub struct PostgresAmounts {
 }
 
 const FULL: PostgresAmounts = PostgresAmounts {
-    single: 60_000,
-    batched: 500_000,
-    starts: 1_000,
+    ours: QueueAmounts { single: 60_000, batched: 500_000, batch: BATCH, starts: 1_000 },
     seconds: 3.0,
     backlog: 100_000,
     rounds: 20,
     round: 100_000,
 };
 const QUICK: PostgresAmounts = PostgresAmounts {
-    single: 10_000,
-    batched: 100_000,
-    starts: 200,
+    ours: QueueAmounts { single: 10_000, batched: 100_000, batch: BATCH, starts: 200 },
     seconds: 1.0,
     backlog: 30_000,
     rounds: 4,
@@ -69,7 +62,7 @@ impl PostgresAmounts {
 pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
     let Some(cluster) = start(folder)? else { return Ok(()) };
     let amounts = PostgresAmounts::of(size);
-    let figures = taskyard::measure(&cluster.url(), amounts).await?;
+    let figures = queue_figures::measure(&cluster.url(), amounts.ours).await?;
     let mut results = Vec::new();
     for (peer, remove_data) in PEERS {
         cluster.sql("CHECKPOINT")?;

@@ -4,9 +4,8 @@ use anyhow::Result;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::PostgresAmounts;
 use super::cluster::Cluster;
-use super::taskyard::{BATCH, CLIENTS};
+use super::{BATCH, CLIENTS, PostgresAmounts};
 use crate::peers::{Peer, StartLatency};
 
 /// All queues that are measured, each with the statement that removes its data.
@@ -88,7 +87,7 @@ pub fn run<T: for<'a> Deserialize<'a>>(
         "clients": CLIENTS,
         "batch": BATCH,
         "backlog": amounts.backlog,
-        "starts": amounts.starts.min(300),
+        "starts": amounts.ours.starts.min(300),
         "held": held,
     }))
 }

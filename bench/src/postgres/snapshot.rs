@@ -12,10 +12,9 @@ use taskyard::{Client, Embedded};
 
 use super::super::load::{self, Load, TUBE};
 use super::super::report::{Report, Row, Target};
-use super::PostgresAmounts;
 use super::cluster::Cluster;
 use super::peers::{self, GRAPHILE};
-use super::taskyard::BATCH;
+use super::{BATCH, PostgresAmounts};
 
 /// Rounds without a snapshot, to compare with.
 const NORMAL_ROUNDS: usize = 4;

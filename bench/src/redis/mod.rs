@@ -9,32 +9,24 @@ pub mod server;
 
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
-use hdrhistogram::Histogram;
-use taskyard::{Client, Embedded};
+use anyhow::Result;
 
 use super::Size;
-use super::load::{self, Load, Measured, TUBE};
+use super::load::Measured;
 use super::peers::{PeerResults, compare};
-use super::postgres::put_to_start;
+use super::queue_figures::{self, CLIENTS, QueueAmounts, QueueFigures};
 use super::report::{Report, Row, Target};
 use peers::{PEERS, RedisPeerFigures};
 use server::RedisServer;
 
-/// Concurrent clients, connections or workers.
-const CLIENTS: usize = 16;
 /// Tasks in one call where they come in batches.
 const BATCH: usize = 100;
 
 /// How much to do.
 #[derive(Clone, Copy)]
 struct RedisAmounts {
-    /// Tasks one by one.
-    single: usize,
-    /// Tasks in batches.
-    batched: usize,
-    /// Tasks whose start is timed.
-    starts: usize,
+    /// For Taskyard.
+    ours: QueueAmounts,
     /// How long a peer puts one by one.
     seconds: f64,
     /// How many tasks a peer puts in batches and works off.
@@ -42,24 +34,15 @@ struct RedisAmounts {
 }
 
 const FULL: RedisAmounts = RedisAmounts {
-    single: 200_000,
-    batched: 500_000,
-    starts: 1_000,
+    ours: QueueAmounts { single: 200_000, batched: 500_000, batch: BATCH, starts: 1_000 },
     seconds: 3.0,
     backlog: 50_000,
 };
-const QUICK: RedisAmounts =
-    RedisAmounts { single: 30_000, batched: 100_000, starts: 200, seconds: 1.0, backlog: 10_000 };
-
-/// The figures of Taskyard.
-struct RedisFigures {
-    put: Measured,
-    drain: Measured,
-    put_batches: Measured,
-    drain_batches: Measured,
-    /// From a put to the start at an idle worker, in microseconds.
-    start: Histogram<u64>,
-}
+const QUICK: RedisAmounts = RedisAmounts {
+    ours: QueueAmounts { single: 30_000, batched: 100_000, batch: BATCH, starts: 200 },
+    seconds: 1.0,
+    backlog: 10_000,
+};
 
 /// Measures Taskyard and the others.
 pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
@@ -69,7 +52,7 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
     };
     let server = RedisServer::start(&program, &folder.join("redis"))?;
     let amounts = if size.is_quick() { QUICK } else { FULL };
-    let figures = ours(&server.url(), amounts).await?;
+    let figures = queue_figures::measure(&server.url(), amounts.ours).await?;
     let mut results = Vec::new();
     for peer in PEERS {
         server.empty()?;
@@ -83,38 +66,15 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
     Ok(())
 }
 
-async fn ours(url: &str, amounts: RedisAmounts) -> Result<RedisFigures> {
-    let client = Client::open(url)?;
-    warm_up(&client).await?;
-    let one = Load { clients: CLIENTS, batch: 1, tasks: amounts.single };
-    let put = load::put(&client, one).await.context("put one by one")?;
-    let drain = load::take_and_ack(&client, one).await.context("drain one by one")?;
-    let many = Load { clients: 4, batch: BATCH, tasks: amounts.batched };
-    let put_batches = load::put(&client, many).await.context("put in batches")?;
-    let drain_batches = load::take_and_ack(&client, many).await.context("drain in batches")?;
-    let start = put_to_start(&client, amounts.starts).await.context("put to start")?;
-    client.close().await?;
-    Ok(RedisFigures { put, drain, put_batches, drain_batches, start })
-}
-
-/// Creates the tube by a first use, which is not measured.
-async fn warm_up(client: &Client<Embedded>) -> Result<()> {
-    client.put_tasks(TUBE, vec![load::task()?; BATCH], std::time::Duration::ZERO).await?;
-    let tasks = client.take_many(TUBE, BATCH, std::time::Duration::ZERO).await?;
-    ensure!(tasks.len() == BATCH, "{} tasks exist after {BATCH} puts", tasks.len());
-    client.ack_many(&tasks).await?;
-    Ok(())
-}
-
 /// One figure of a peer, where it has such.
 type PeerFigure = fn(&RedisPeerFigures) -> Option<f64>;
 
 fn add_rows(
     report: &mut Report,
-    figures: &RedisFigures,
+    figures: &QueueFigures,
     results: &PeerResults<'_, RedisPeerFigures>,
 ) {
-    let RedisFigures { put, drain, put_batches, drain_batches, start } = figures;
+    let QueueFigures { put, drain, put_batches, drain_batches, start } = figures;
     let rates: [(String, &Measured, f64, PeerFigure); 4] = [
         (format!("put, {CLIENTS} clients"), put, 30_000.0, |peer| Some(peer.put)),
         (format!("put, batches of {BATCH}"), put_batches, 100_000.0, |peer| peer.put_batches),

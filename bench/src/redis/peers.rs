@@ -37,7 +37,7 @@ pub fn measure(
         "clients": CLIENTS,
         "batch": BATCH,
         "backlog": amounts.backlog,
-        "starts": amounts.starts.min(300),
+        "starts": amounts.ours.starts.min(300),
     }))?;
     let RedisPeerFigures { version, settings, put, drain, start, .. } = &figures;
     eprintln!(

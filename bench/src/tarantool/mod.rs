@@ -15,6 +15,7 @@ use taskyard::{Client, Embedded, Task};
 
 use super::Size;
 use super::load::{self, Load, Measured, TUBE};
+use super::queue_figures::warm_up;
 use super::report::{Report, Row, Target};
 use server::TarantoolServer;
 
@@ -35,7 +36,7 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
     };
     let server = TarantoolServer::start(&program, &folder.join("tarantool"))?;
     let client = Client::open(&server.url())?;
-    warm_up(&client).await?;
+    warm_up(&client, BATCH).await?;
     let tasks = if size.is_quick() { 50_000 } else { 500_000 };
     for (batch, tasks) in [(BATCH, tasks), (1, tasks / 5)] {
         let load = Load { clients: CLIENTS, batch, tasks };
@@ -93,15 +94,6 @@ async fn ack(client: &Client<Embedded>, load: Load, held: &Held) -> Result<Measu
     let left = counter.stats(TUBE).await?.tasks.total();
     ensure!(left == 0, "{left} tasks are left");
     Ok(measured)
-}
-
-/// Creates the tube by a first use, which is not measured.
-async fn warm_up(client: &Client<Embedded>) -> Result<()> {
-    client.put_tasks(TUBE, vec![load::task()?; BATCH], Duration::ZERO).await?;
-    let tasks = client.take_many(TUBE, BATCH, Duration::ZERO).await?;
-    ensure!(tasks.len() == BATCH, "{} tasks exist after {BATCH} puts", tasks.len());
-    client.ack_many(&tasks).await?;
-    Ok(())
 }
 
 fn tell(report: &mut Report, place: usize, batch: usize, measured: &Measured) {

@@ -292,9 +292,13 @@ async fn listen(config: Config, iproto: &IprotoArgs) -> Result<Listeners, BindEr
     }
 }
 
+/// All tubes but the internal ones.
 async fn tubes(engine: &Engine) -> anyhow::Result<Vec<TubeInfo>> {
     match engine.execute(vec![Command::Tubes { tube: None }]).await.pop() {
-        Some(Ok(Reply::Tubes(tubes))) => Ok(tubes),
+        Some(Ok(Reply::Tubes(mut tubes))) => {
+            tubes.retain(|tube| !tube.name.is_internal());
+            Ok(tubes)
+        }
         Some(Err(error)) => Err(error.into()),
         _ => Err(unexpected_reply("tubes")),
     }

@@ -60,6 +60,24 @@ pub async fn the_capacity_can_be_changed<H: Harness>(queue: H) {
     queue.put_texts(&tube, &["d", "e"]).await;
 }
 
+// A capacity of 0 was refused, so a tube that tarantool/queue creates with a negative capacity could not exist.
+/// A tube with a capacity of 0 accepts nothing until it is altered.
+pub async fn no_task_fits_into_a_capacity_of_zero<H: Harness>(queue: H) {
+    let tube = queue.tube_with(limited(0)).await;
+    assert_full(&queue, &tube, 0).await;
+    assert_eq!(queue.put_many(&tube, Vec::new()).await, []);
+    assert_eq!(queue.info(&tube).await.options.capacity, Some(0));
+    capacity(&queue, &tube, Some(1)).await;
+    queue.put(&tube, task("a")).await;
+    capacity(&queue, &tube, Some(0)).await;
+    assert_full(&queue, &tube, 0).await;
+    let taken = queue.take(&tube).await;
+    done(queue.ack(&tube, &taken).await);
+    assert_full(&queue, &tube, 0).await;
+    capacity(&queue, &tube, None).await;
+    queue.put_texts(&tube, &["b", "c"]).await;
+}
+
 /// Tubes of every kind obey the capacity.
 pub async fn every_kind_has_a_capacity<H: Harness>(queue: H) {
     for kind in Kind::ALL {

@@ -84,7 +84,7 @@ macro_rules! conformance_suite {
                 the_limit_can_be_set_later;
             capacity: every_state_counts, a_batch_is_put_whole_or_not_at_all,
                 removed_tasks_free_capacity, the_capacity_can_be_changed, every_kind_has_a_capacity,
-                no_capacity_is_no_limit;
+                no_capacity_is_no_limit, no_task_fits_into_a_capacity_of_zero;
             delay: a_delayed_task_waits, a_delay_of_zero_is_no_delay, a_start_time_is_a_delay,
                 a_start_time_excludes_a_delay, a_past_start_time_is_now,
                 due_tasks_are_ordered_by_priority_and_id, many_delays_end_at_once;

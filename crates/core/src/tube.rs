@@ -121,7 +121,7 @@ pub struct TubeOptions {
     pub kind: Kind,
     /// Whether its tasks may be lost at a restart, for speed.
     pub temporary: bool,
-    /// Maximum number of tasks of any state; `None` is no limit.
+    /// Maximum number of tasks of any state; with 0 the tube accepts no task, `None` is no limit.
     pub capacity: Option<u64>,
     /// Time to live of a task whose put names none.
     pub ttl: Option<Span>,

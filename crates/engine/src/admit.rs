@@ -237,11 +237,12 @@ pub(crate) fn changes_tasks(command: &SemaphoreCommand) -> bool {
     )
 }
 
-/// Whether a put has more tasks than its tube can ever hold.
+/// Whether a put has more tasks than its tube can ever hold. A tube with a capacity of 0 accepts
+/// nothing until it is altered, so puts wait for that, as they do in Tarantool's queue.
 fn never_fits(command: &Command, refusal: &Result<Reply>) -> bool {
     match (command, refusal) {
         (Command::Put { tasks, .. }, Err(Error::TubeFull { capacity, .. })) => {
-            tasks.len() as u64 > *capacity
+            *capacity > 0 && tasks.len() as u64 > *capacity
         }
         _ => false,
     }

@@ -30,5 +30,5 @@ pub use series::{
     CommandCounts, Depth, Latency, Percentiles, Series, SeriesPoint, SeriesRequest, SeriesStart,
     Step, TUBE_SERIES_BYTES_MAX, TubeLatency,
 };
-pub use taskyard_store::StoreHealth;
+pub use taskyard_store::{Capabilities, StoreHealth};
 pub use waiters::{Side, Waiting, WaitingCount};

@@ -251,20 +251,15 @@ pub(super) fn is_true(value: &Value<'_>) -> bool {
     !matches!(value, Value::Bool(false) | Value::Nil)
 }
 
-/// The capacity of a tube; zero is no limit. Upstream creates a tube with a negative one and
-/// refuses every put.
+/// The capacity of a tube: 0 is no limit, and a tube with less than 0 accepts nothing, which is a
+/// capacity of 0 here.
 fn capacity(value: &Value<'_>) -> Result<Option<u64>, Fault> {
     let count = value
         .number()
         .ok_or_else(|| lua(format!("attempt to compare number with {}", value.lua_type())))?;
-    if count == 0.0 {
-        Ok(None)
-    } else if count > 0.0 {
-        // A tube accepts tasks as long as it has fewer than this.
-        Ok(Some(count.ceil() as u64))
-    } else {
-        Err(invalid_value("capacity", value))
-    }
+    // A tube accepts tasks as long as it has fewer than this. The conversion makes 0 of what is
+    // negative or not a number.
+    Ok((count != 0.0).then_some(count.ceil() as u64))
 }
 
 fn attempts_max(value: &Value<'_>) -> Result<Option<u32>, Fault> {

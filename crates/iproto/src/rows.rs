@@ -365,7 +365,11 @@ fn write_options(out: &mut Out, options: &TubeOptions) {
     pack::bool(out, options.temporary);
     for (name, value) in numbers.iter().filter_map(|(name, value)| Some((name, (*value)?))) {
         pack::str(out, name);
-        pack::uint(out, value);
+        match (*name, value) {
+            // Here 0 would be no limit.
+            ("capacity", 0) => pack::int(out, -1),
+            _ => pack::uint(out, value),
+        }
     }
     for (name, span) in times.iter().filter_map(|(name, span)| Some((name, (*span)?))) {
         pack::str(out, name);

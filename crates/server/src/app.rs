@@ -21,7 +21,7 @@ use crate::metrics::Requests;
 use crate::request_reader::RequestReader;
 use crate::response_budget::ResponseBudget;
 use crate::semaphore_monitor::SemaphoreMonitor;
-use crate::tube_quota::{TubeCreator, TubeQuota};
+use crate::tube_quota::{OwnerRecords, TubeCreator, TubeQuota};
 
 /// The creator of tubes for callers without a token: the same user as of iproto clients that do not
 /// log in.
@@ -103,7 +103,10 @@ impl App {
         // A user has the same quota over HTTP and iproto.
         let tubes = match &iproto {
             Some(face) => face.tubes.clone(),
-            None => Arc::new(TubeQuota::new(tubes_per_user_max)),
+            None => {
+                let records = OwnerRecords::in_store(engine.capabilities());
+                Arc::new(TubeQuota::new(tubes_per_user_max, records))
+            }
         };
         App {
             engine,

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::ConnectInfo;
@@ -24,6 +24,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::app::SharedApp;
+use crate::clock_guard::{UNUSABLE_CLOCK, clock_is_unusable, serve_guarded};
 use crate::guard::ClientConnection;
 use crate::iproto;
 use crate::slow_reader::StallTimeoutStream;
@@ -141,11 +142,8 @@ async fn serve(
     stall_max: Duration,
 ) {
     prepare(&stream);
-    if SystemTime::now() < UNIX_EPOCH {
-        // The HTTP library panics when it writes such a date.
-        let message = "the clock of the server's machine shows a time before 1970; set the clock";
-        _ = timeout(REJECT_TIMEOUT, send_and_close(stream, refusal(Code::Store, message))).await;
-        return;
+    if clock_is_unusable() {
+        return refuse_for_clock(stream).await;
     }
     let peer = stream.peer_addr().ok();
     let ip = peer.map_or(Ipv4Addr::UNSPECIFIED.into(), |peer| peer.ip());
@@ -172,13 +170,13 @@ async fn serve(
         .with_upgrades();
     let mut connection = pin!(connection);
     let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
+        ended = serve_guarded(connection.as_mut()) => ended,
         () = wait_for_close(&mut closing) => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            serve_guarded(connection).await
         }
     };
-    if let Err(error) = ended {
+    if let Some(Err(error)) = ended {
         tracing::debug!(%error, "connection ended early");
     }
 }
@@ -219,6 +217,12 @@ pub(crate) async fn pause_after(error: &io::Error) {
         tracing::error!(%error, "cannot accept a connection");
         sleep(ACCEPT_PAUSE).await;
     }
+}
+
+/// Rejects a connection because the wall clock shows a date that HTTP cannot express.
+pub(crate) async fn refuse_for_clock(stream: TcpStream) {
+    let text = refusal(Code::Store, UNUSABLE_CLOCK);
+    _ = timeout(REJECT_TIMEOUT, send_and_close(stream, text)).await;
 }
 
 async fn send_and_close(mut stream: TcpStream, text: String) -> io::Result<()> {

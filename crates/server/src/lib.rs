@@ -11,6 +11,7 @@
 mod app;
 mod auth;
 mod auth_throttle;
+mod clock_guard;
 mod config;
 mod connections;
 mod dashboard;
@@ -28,6 +29,7 @@ mod semaphore_monitor;
 mod server;
 mod slow_reader;
 mod startup;
+mod tube_owners;
 mod tube_quota;
 mod tube_rows;
 

@@ -84,6 +84,7 @@ impl Listeners {
         let hosts = AllowedHosts::new(address, config.host_names.clone());
         let document = document(config.wait_seconds_max);
         let app = App::new(config, engine, hosts, document.into(), instance);
+        app.tubes.load(&app.engine).await;
         let lost = || failed(io::Error::other("the listener was lost"));
         let http = starting.end().await.ok_or_else(lost)?;
         let (iproto, iproto_address) = iproto.unzip();

@@ -20,7 +20,8 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
-use crate::connections::{pause_after, prepare};
+use crate::clock_guard::{clock_is_unusable, serve_guarded};
+use crate::connections::{pause_after, prepare, refuse_for_clock};
 use crate::request_reader::discard;
 use crate::slow_reader::StallTimeoutStream;
 
@@ -86,6 +87,9 @@ async fn run(listener: TcpListener, stopped: oneshot::Receiver<()>) -> TcpListen
 /// Answers the single request of a connection.
 async fn answer(stream: TcpStream) {
     prepare(&stream);
+    if clock_is_unusable() {
+        return refuse_for_clock(stream).await;
+    }
     let service = service_fn(|request: hyper::Request<Incoming>| async move {
         let refusal = refusal(request.uri().path());
         // A connection that is closed with unread bytes is reset, and the response lost.
@@ -96,7 +100,7 @@ async fn answer(stream: TcpStream) {
         .timer(TokioTimer::new())
         .keep_alive(false)
         .serve_connection(TokioIo::new(StallTimeoutStream::new(stream, ANSWER_MAX)), service);
-    if let Err(error) = connection.await {
+    if let Some(Err(error)) = serve_guarded(pin!(connection)).await {
         tracing::debug!(%error, "connection ended early");
     }
 }

@@ -32,7 +32,7 @@ pub struct TubeCreateArgs {
     /// Do not store its tasks durably: faster, but they are lost at a restart.
     #[arg(long)]
     temporary: bool,
-    /// Maximum number of tasks in any state; required for limfifottl.
+    /// Maximum number of tasks in any state; 0 accepts none; required for limfifottl.
     #[arg(long, value_name = "N")]
     capacity: Option<u64>,
     /// Remove a task that is not taken within this time.

@@ -1,13 +1,11 @@
-//! Checks the recorded calls and the remaining tasks after a storm.
+//! Reads the remaining tasks after a storm from PostgreSQL, and checks them.
 
-use std::collections::{HashMap, HashSet};
-
-use taskyard_conformance::audit::{Call, Operation, Unrecorded};
-use taskyard_core::{Lease, State, TaskId, Timestamp, TubeName};
+use taskyard_core::{Lease, State, TaskId, Timestamp};
 
 use crate::database::DatabaseFixture;
-use crate::fixture::{CAPACITY, LANES, PLAIN, ROOM, tube};
-use crate::load::{Payload, StormLoad, TaskKey};
+use crate::fixture::tube;
+use crate::load::{Payload, StormLoad};
+use crate::storm_check::{LeftTask, check_storm};
 use taskyard_testkit::postgres::{check_counts, sql, wait_until};
 
 /// Lists leaked rows, as text.
@@ -36,13 +34,11 @@ SELECT string_agg(what, '; ') FROM (
     SELECT 'a session without connections does not end' FROM taskyard.session
     WHERE ends IS NULL AND id NOT IN (SELECT session FROM taskyard.connection)) leaks";
 
+/// All tasks: tube, id, state, lease if a session holds it, payload.
 const TASKS: &str = "
-SELECT string_agg(format('%s %s %s %s', u.name, t.id, t.state, encode(t.payload, 'hex')), ',')
+SELECT string_agg(format('%s %s %s %s %s', u.name, t.id, t.state,
+    CASE WHEN t.state = 1 AND t.session IS NOT NULL THEN t.lease::text ELSE '-' END, encode(t.payload, 'hex')), ',')
 FROM taskyard.task t JOIN taskyard.tube u ON u.number = t.tube";
-
-/// The leases that sessions hold.
-const HELD: &str = "
-SELECT string_agg(lease::text, ',') FROM taskyard.task WHERE state = 1 AND session IS NOT NULL";
 
 /// Waits until no ended session holds a task.
 pub fn wait_for_returns(fixture: &DatabaseFixture) {
@@ -56,70 +52,25 @@ pub fn judge(fixture: &DatabaseFixture, load: &StormLoad) {
     let url = fixture.database.url();
     check_counts(&url);
     assert_eq!(sql(&url, LEAKS), None, "leaked rows");
-    let received = load.received.lock().expect("no client failed");
-    let held = sql(&url, HELD).unwrap_or_default();
-    for lease in held.split(',').filter_map(|lease| lease.parse().ok()) {
-        assert!(
-            received.contains(&Lease(lease)),
-            "a session holds lease {lease} that no client received"
-        );
-    }
-    let mut history = load.recorder.history();
-    let mut left = HashSet::new();
-    let mut payloads = load.payloads.lock().expect("no client failed").clone();
     let tasks = sql(&url, TASKS).unwrap_or_default();
-    for task in tasks.split(',').filter(|task| !task.is_empty()) {
-        let [name, id, state, payload] = task.split(' ').collect::<Vec<_>>()[..] else {
-            panic!("{task}")
-        };
-        if ![PLAIN, LANES, ROOM].contains(&name) {
-            continue;
-        }
-        let key = (tube(name), TaskId(id.parse().expect("a number")));
-        history.record_final_state(&key.0, key.1, state_of(state));
-        payloads.insert(key.clone(), bytes(payload));
-        left.insert(key);
-    }
-    let acknowledged = load.acknowledged.lock().expect("no client failed");
-    let unacknowledged = load.unacknowledged.lock().expect("no client failed");
-    check_payloads(&acknowledged, &unacknowledged, &payloads);
-    let all: Vec<_> = history.tasks().map(|(tube, id)| (tube.clone(), id)).collect();
-    for key in all {
-        if !acknowledged.contains_key(&key) {
-            let operation = Operation::Put(State::Ready);
-            history.record(&key.0, key.1, Call { begin: 0, end: None, operation });
-        }
-        if !left.contains(&key) {
-            history.record_final_state(&key.0, key.1, State::Done);
-        }
-    }
+    let tasks = tasks.split(',').filter(|task| !task.is_empty()).map(left_task).collect();
     let clock = sql(&url, "SELECT taskyard.clock()").and_then(|clock| clock.parse().ok());
     let ended = Timestamp::from_micros(clock.expect("the database has a clock"));
-    let violations = history.check(Unrecorded { lost_takes: true, ..Unrecorded::until(ended) });
-    assert!(violations.is_empty(), "{}", violations[0]);
-    let disorder = history.check_lease_order();
+    let disorder = check_storm(load, tasks, ended).check_lease_order();
     assert!(disorder.is_empty(), "{}", disorder[0]);
-    let room = left.iter().filter(|(tube, _)| tube.as_str() == ROOM).count() as u64;
-    assert!(room <= CAPACITY, "{room} tasks in a tube of capacity {CAPACITY}");
-    println!("{} tasks were put, {} are left", acknowledged.len(), left.len());
 }
 
-/// Panics unless each task has the payload of its put: that of the put with its id if that had a reply, otherwise that of a
-/// put without a reply, which no other task has.
-fn check_payloads(
-    acknowledged: &HashMap<TaskKey, Payload>,
-    unacknowledged: &HashSet<(TubeName, Payload)>,
-    payloads: &HashMap<TaskKey, Payload>,
-) {
-    let mut claimed = HashSet::new();
-    for (key, payload) in payloads {
-        if let Some(put) = acknowledged.get(key) {
-            assert_eq!(put, payload, "{key:?} has the payload of another put");
-            continue;
-        }
-        let origin = (key.0.clone(), payload.clone());
-        assert!(unacknowledged.contains(&origin), "{key:?} exists and no put can have added it");
-        assert!(claimed.insert(origin), "{key:?} exists twice");
+/// Reads a task from a row of [`TASKS`].
+fn left_task(row: &str) -> LeftTask {
+    let [name, id, state, lease, payload] = row.split(' ').collect::<Vec<_>>()[..] else {
+        panic!("{row}")
+    };
+    LeftTask {
+        tube: tube(name),
+        id: TaskId(id.parse().expect("a number")),
+        state: state_of(state),
+        payload: bytes(payload),
+        held: lease.parse().ok().map(Lease),
     }
 }
 
@@ -134,46 +85,5 @@ fn state_of(stored: &str) -> State {
         "1" => State::Taken,
         "2" => State::Delayed,
         _ => State::Buried,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn task(id: u64, payload: u8) -> (TaskKey, Payload) {
-        ((tube(PLAIN), TaskId(id)), vec![payload])
-    }
-
-    fn check(acknowledged: &[(TaskKey, Payload)], payloads: &[(TaskKey, Payload)]) {
-        let unacknowledged = [(tube(PLAIN), vec![7])].into();
-        let [acknowledged, payloads] =
-            [acknowledged, payloads].map(|tasks| tasks.iter().cloned().collect());
-        check_payloads(&acknowledged, &unacknowledged, &payloads);
-    }
-
-    #[test]
-    fn put_tasks_can_exist() {
-        check(&[task(0, 1)], &[task(0, 1), task(1, 7)]);
-    }
-
-    // A put that the server repeated added its task twice, and every storm passed: for each unknown task the judge
-    // assumed a put.
-    #[test]
-    #[should_panic(expected = "no put can have added it")]
-    fn a_put_with_reply_does_not_exist_twice() {
-        check(&[task(0, 1)], &[task(0, 1), task(1, 1)]);
-    }
-
-    #[test]
-    #[should_panic(expected = "exists twice")]
-    fn a_put_without_reply_does_not_exist_twice() {
-        check(&[], &[task(0, 7), task(1, 7)]);
-    }
-
-    #[test]
-    #[should_panic(expected = "payload of another put")]
-    fn payloads_are_not_mixed_up() {
-        check(&[task(0, 1)], &[task(0, 7)]);
     }
 }

@@ -13,6 +13,8 @@ mod judge;
 mod live_servers;
 mod load;
 mod proxy;
+#[path = "../storm/storm_check.rs"]
+mod storm_check;
 
 /// Whether the tests have a PostgreSQL.
 fn is_installed() -> bool {

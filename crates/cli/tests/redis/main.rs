@@ -16,6 +16,8 @@ mod fixture;
 mod judge;
 #[path = "../storm/proxy.rs"]
 mod proxy;
+#[path = "../storm/storm_check.rs"]
+mod storm_check;
 
 /// Whether the tests have a Redis.
 fn is_installed() -> bool {

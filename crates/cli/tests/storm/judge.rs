@@ -1,13 +1,13 @@
-//! Checks the recorded calls and the remaining tasks after a storm.
+//! Reads the remaining tasks after a storm through a server, and checks them.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use taskyard_conformance::audit::{Call, Operation, Unrecorded};
-use taskyard_core::{Command, Execute, Reply, State, Task, TaskId, Timestamp, TubeName};
+use taskyard_core::{Command, Execute, Reply, Task, TaskId, Timestamp, TubeName};
 
-use crate::fixture::{CAPACITY, LANES, PLAIN, ROOM, StormServer, tube};
-use crate::load::{Payload, StormLoad, TaskKey};
+use crate::fixture::{LANES, PLAIN, ROOM, StormServer, tube};
+use crate::load::{StormLoad, TaskKey};
+use crate::storm_check::{LeftTask, check_storm};
 
 /// Ids at most this far from an acknowledged one can belong to interrupted puts. Each start of Redis skips a million ids.
 const NEAR: u64 = 500;
@@ -42,60 +42,16 @@ pub async fn wait_for_returns(server: &StormServer, load: &StormLoad) {
 
 /// Panics unless the recorded calls are possible and no task is lost or leaked.
 pub async fn judge(server: &StormServer, load: &StormLoad) {
-    let mut history = load.recorder.history();
-    let mut left = HashSet::new();
-    let mut payloads = load.payloads.lock().expect("no client failed").clone();
-    let received = load.received.lock().expect("no client failed").clone();
-    for (name, task) in tasks(server, load).await {
-        if let (Some(_), Some(lease)) = (task.session, task.lease) {
-            assert!(
-                received.contains(&lease),
-                "a session holds lease {lease} that no client received"
-            );
-        }
-        history.record_final_state(&name, task.id, task.state);
-        let payload = task.body.as_ref().map(|body| body.payload().to_vec());
-        payloads.insert((name.clone(), task.id), payload.expect("a task has a payload"));
-        left.insert((name, task.id));
-    }
-    let acknowledged = load.acknowledged.lock().expect("no client failed");
-    let unacknowledged = load.unacknowledged.lock().expect("no client failed");
-    check_payloads(&acknowledged, &unacknowledged, &payloads);
-    let all: Vec<_> = history.tasks().map(|(tube, id)| (tube.clone(), id)).collect();
-    for key in all {
-        if !acknowledged.contains_key(&key) {
-            let operation = Operation::Put(State::Ready);
-            history.record(&key.0, key.1, Call { begin: 0, end: None, operation });
-        }
-        if !left.contains(&key) {
-            history.record_final_state(&key.0, key.1, State::Done);
-        }
-    }
+    let left = |(tube, task): (TubeName, Task)| LeftTask {
+        tube,
+        id: task.id,
+        state: task.state,
+        payload: task.body.as_ref().expect("a task has a payload").payload().to_vec(),
+        held: task.session.and(task.lease),
+    };
+    let tasks = tasks(server, load).await.into_iter().map(left).collect();
     // The database of the tests is on this machine and uses its clock.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later").as_micros();
     let ended = Timestamp::from_micros(i64::try_from(now).expect("it is not that late"));
-    let violations = history.check(Unrecorded { lost_takes: true, ..Unrecorded::until(ended) });
-    assert!(violations.is_empty(), "{}", violations[0]);
-    let room = left.iter().filter(|(tube, _)| tube.as_str() == ROOM).count() as u64;
-    assert!(room <= CAPACITY, "{room} tasks in a tube of capacity {CAPACITY}");
-    println!("{} tasks were put, {} are left", acknowledged.len(), left.len());
-}
-
-/// Panics unless each task has the payload of its put: that of the put with its id if that had a reply, otherwise that of a
-/// put without a reply, which no other task has.
-fn check_payloads(
-    acknowledged: &HashMap<TaskKey, Payload>,
-    unacknowledged: &HashSet<(TubeName, Payload)>,
-    payloads: &HashMap<TaskKey, Payload>,
-) {
-    let mut claimed = HashSet::new();
-    for (key, payload) in payloads {
-        if let Some(put) = acknowledged.get(key) {
-            assert_eq!(put, payload, "{key:?} has the payload of another put");
-            continue;
-        }
-        let origin = (key.0.clone(), payload.clone());
-        assert!(unacknowledged.contains(&origin), "{key:?} exists and no put can have added it");
-        assert!(claimed.insert(origin), "{key:?} exists twice");
-    }
+    check_storm(load, tasks, ended);
 }

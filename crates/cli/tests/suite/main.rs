@@ -17,4 +17,6 @@ mod sql;
 mod tasks;
 mod top;
 mod tubes;
+#[cfg(target_os = "linux")]
+mod wall_clock;
 mod worker;

@@ -38,6 +38,30 @@ fn it_stops_on_a_signal_and_keeps_all_tasks() {
     }
 }
 
+// A server forgot at its end which user had created which tube: after each start a user could create
+// as many tubes again.
+#[test]
+fn a_restart_does_not_raise_the_limit_of_tubes() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["--tubes-per-user", "2"];
+    for signal in ["TERM", "KILL"] {
+        let serving = Serving::folder(folder.path(), &flags);
+        for tube in ["a", "b"] {
+            serving.run(&["put", tube, "1"]).good();
+        }
+        let refused = serving.run(&["put", "c", "1"]);
+        assert!(refused.exit != 0 && refused.err.contains("--tubes-per-user"), "{refused:?}");
+        serving.signal(signal);
+        serving.ended();
+    }
+    let serving = Serving::folder(folder.path(), &flags);
+    assert!(serving.screen.contains("4 in 2 tubes,"), "{}", serving.screen);
+    assert_eq!(serving.run(&["stats", "--json"]).json().len(), 2, "internal tubes are not shown");
+    assert_ne!(serving.run(&["put", "c", "1"]).exit, 0);
+    serving.run(&["tube", "drop", "a", "--yes"]).good();
+    serving.run(&["put", "c", "1"]).good();
+}
+
 #[test]
 fn a_memory_store_prints_that_tasks_are_lost() {
     let mut command = binary();

@@ -16,6 +16,8 @@ mod fixture;
 mod judge;
 #[path = "../storm/proxy.rs"]
 mod proxy;
+#[path = "../storm/storm_check.rs"]
+mod storm_check;
 
 #[path = "../storm/live_servers.rs"]
 mod live_servers;

@@ -341,7 +341,7 @@ impl TubeScript {
         TubeOptions {
             kind,
             temporary: self.one_in(6),
-            capacity: self.rng.bool().then(|| self.rng.u64(1..12)),
+            capacity: self.rng.bool().then(|| self.rng.u64(0..12)),
             ttl: self.rarely(|script| script.span(5..=60)),
             ttr: self.rarely(|script| script.span(1..=30)),
             delay: self.rarely(|script| script.span(0..=5)),
@@ -360,7 +360,7 @@ impl TubeScript {
         TubeChange {
             // Mostly resumed, or soon every tube would be paused.
             paused: self.sometimes(|script| script.one_in(5)),
-            capacity: self.rarely(|script| script.rarely(|script| script.rng.u64(1..12))),
+            capacity: self.rarely(|script| script.rarely(|script| script.rng.u64(0..12))),
             ttl: self.rarely(|script| script.sometimes(|script| script.span(5..=60))),
             ttr: self.rarely(|script| script.sometimes(|script| script.span(1..=30))),
             delay: self.rarely(|script| script.rarely(|script| script.span(0..=5))),

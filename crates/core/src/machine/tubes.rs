@@ -239,11 +239,6 @@ fn apply_change(options: &mut TubeOptions, change: &TubeChange) {
 }
 
 fn check_options(options: &TubeOptions) -> Result<()> {
-    if options.capacity == Some(0) {
-        return Err(Error::Invalid(
-            "a capacity must be at least 1; leave it out for no limit".into(),
-        ));
-    }
     if options.attempts_max == Some(0) {
         let message = "attempts_max must be at least 1; leave it out to retry forever";
         return Err(Error::Invalid(message.into()));

@@ -303,8 +303,7 @@ fn set<T>(option: &mut T, change: Option<T>) {
 }
 
 fn check_options(options: &TubeOptions) -> Result<()> {
-    let zero = options.capacity == Some(0)
-        || options.attempts_max == Some(0)
+    let zero = options.attempts_max == Some(0)
         || options.keep_done == Some(Span::ZERO)
         || options.keep_done_max == 0;
     if zero { Err(Error::Invalid("zero".into())) } else { Ok(()) }

@@ -126,6 +126,23 @@ async fn more_capacity_and_a_dropped_tube_wake_producers() {
     }
 }
 
+// A tube could not be closed for puts: a capacity of 0 was refused.
+#[tokio::test]
+async fn a_put_waits_while_the_capacity_is_zero() {
+    let fixture = Fixture::new().await;
+    let alter = |capacity| {
+        let change = TubeChange { capacity: Some(Some(capacity)), ..TubeChange::default() };
+        Command::AlterTube { tube: tube("small"), change }
+    };
+    fixture.run(alter(0)).await.unwrap();
+    let closed = fixture.run(put("small", &[1], Span::ZERO)).await;
+    assert_eq!(closed, Err(Error::TubeFull { tube: tube("small"), capacity: 0 }));
+    let waiting = fixture.submit(vec![put("small", &[1, 2], MINUTE)]);
+    assert_eq!(fixture.idle().await, 1);
+    fixture.run(alter(2)).await.unwrap();
+    assert!(waiting.reply().await.is_ok());
+}
+
 // A tube without a limit reported no capacity: puts that waited when the limit was removed kept
 // waiting until their time was over.
 #[tokio::test]

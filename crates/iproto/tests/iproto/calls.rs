@@ -306,7 +306,7 @@ fn tubes_are_created_under_two_names() {
 }
 
 #[test]
-fn a_capacity_of_zero_is_no_limit() {
+fn a_capacity_of_zero_is_no_limit_and_less_accepts_nothing() {
     let capacity = |value: &str| {
         let arguments = format!(r#"["t", "limfifottl", {{"capacity": {value}}}]"#);
         match function("create_tube", &arguments) {
@@ -318,6 +318,10 @@ fn a_capacity_of_zero_is_no_limit() {
     assert_eq!(capacity("7.0"), Some(7));
     assert_eq!(capacity("1.5"), Some(2), "while it has fewer it takes one more");
     assert_eq!(capacity("0"), None);
+    assert_eq!(capacity("-0.0"), None);
+    for nothing in ["-1", "-7", "-0.5", "-1e300"] {
+        assert_eq!(capacity(nothing), Some(0), "{nothing}");
+    }
 }
 
 #[test]

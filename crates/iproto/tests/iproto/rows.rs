@@ -48,7 +48,8 @@ fn tubes() -> Vec<TubeInfo> {
         semaphore: Some(SemaphoreKey::new("yang").unwrap()),
         queue_num: Some(7),
     };
-    vec![info("a", 0, plain), info("b", 1, full)]
+    let closed = TubeOptions { capacity: Some(0), ..TubeOptions::new(Kind::LimFifoTtl) };
+    vec![info("a", 0, plain), info("b", 1, full), info("c", 2, closed)]
 }
 
 #[test]
@@ -100,7 +101,8 @@ fn rows_of_the_tubes() {
         concat!(
             r#"[["a",0,"a","fifo",{"temporary":false}],"#,
             r#"["b",1,"b","limfifottl",{"temporary":true,"capacity":5,"pri":4,"attempts_max":6,"keep_done_max":9,"#,
-            r#""ttl":1.5,"ttr":2.0,"delay":3.0,"keep_done":8.0,"ttl_kills_taken":true,"paused":true,"semaphore":"yang"}]]"#,
+            r#""ttl":1.5,"ttr":2.0,"delay":3.0,"keep_done":8.0,"ttl_kills_taken":true,"paused":true,"semaphore":"yang"}],"#,
+            r#"["c",2,"c","limfifottl",{"temporary":false,"capacity":-1}]]"#,
         )
     );
 }

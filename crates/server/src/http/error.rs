@@ -74,7 +74,7 @@ fn too_many_tubes(limit: usize) -> String {
              start the server with a token"
         );
     }
-    format!("a user may create {limit} tubes on this server; drop some, or raise --tubes-per-user")
+    format!("a user may create {limit} tubes; drop some, or raise --tubes-per-user")
 }
 
 impl IntoResponse for Refusal {

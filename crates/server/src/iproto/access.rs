@@ -25,8 +25,7 @@ pub(super) fn allows(grants: &Grants, call: &Call) -> bool {
             _ => call.tube(),
         },
         CallAction::Batch(commands) => {
-            return grants.allows_on_all_tubes(Verb::Execute)
-                || commands.iter().all(|command| allows_command(grants, command));
+            return commands.iter().all(|command| allows_command(grants, command));
         }
         CallAction::TubeExists { name } => return grants.can_see(name),
         CallAction::Identify { .. } | CallAction::State | CallAction::BoxInfo => {
@@ -69,7 +68,11 @@ fn allows_command(grants: &Grants, command: &Command) -> bool {
         Command::DropTube { tube } => (Verb::Drop, tube),
         Command::CreateTube { tube, .. } => (Verb::Create, tube),
         Command::NameTube { tube, name, .. } => {
-            return [tube, name].iter().all(|tube| grants.allows_any(&[Verb::Create], tube));
+            let create: &[Verb] = match grants.allows_on_all_tubes(Verb::Execute) {
+                true => &[Verb::Create, Verb::Execute],
+                false => &[Verb::Create],
+            };
+            return [tube, name].iter().all(|tube| grants.allows_any(create, tube));
         }
         Command::Tubes { tube: Some(tube) } => return grants.can_see(tube.as_str()),
         Command::Tubes { tube: None } => return grants.can_see_all(),
@@ -83,8 +86,13 @@ fn allows_command(grants: &Grants, command: &Command) -> bool {
         Command::JoinSession { .. } | Command::LeaveSession { .. } => {
             return grants.allows_anything();
         }
-        Command::ConfigureSessions { .. } => return grants.allows_on_any_tube(Verb::Cfg),
-        Command::Semaphore(_) | Command::Tick { .. } => return false,
+        Command::ConfigureSessions { .. } => {
+            return grants.allows_on_any_tube(Verb::Cfg)
+                || grants.allows_on_all_tubes(Verb::Execute);
+        }
+        Command::Semaphore(_) | Command::Tick { .. } => {
+            return grants.allows_on_all_tubes(Verb::Execute);
+        }
     };
     grants.allows_any(&[verb, Verb::Execute], tube)
 }
@@ -96,5 +104,40 @@ fn verb_of_item(item: &FinishItem) -> Verb {
         (Holder::Any, Verb::Ack) => Verb::Delete,
         (Holder::Any, Verb::Release | Verb::Touch) => Verb::ReleaseAll,
         (_, verb) => verb,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use taskyard_core::{Span, TubeName};
+
+    use super::*;
+    use crate::iproto::users::Grant;
+    use crate::tube_owners::owner_tube;
+
+    // A user that may execute native commands on all tubes could have removed the entries that
+    // count the user's tubes.
+    #[test]
+    fn execute_on_all_tubes_allows_everything_but_the_owners_of_tubes() {
+        let grants = Grants::List(vec![Grant::new("*", &[Verb::Execute])]);
+        let name = |from: &TubeName, to: &TubeName| Command::NameTube {
+            tube: from.clone(),
+            name: to.clone(),
+            queue_num: None,
+        };
+        let (mail, owners) = (TubeName::new("mail").unwrap(), owner_tube("ann"));
+        for command in [
+            Command::Truncate { tube: mail.clone() },
+            name(&mail, &mail),
+            Command::ConfigureSessions { ttr: Span::ZERO },
+            Command::Tick { limit: 1 },
+        ] {
+            assert!(allows_command(&grants, &command), "{command:?}");
+        }
+        for command in
+            [Command::Truncate { tube: owners.clone() }, name(&mail, &owners), name(&owners, &mail)]
+        {
+            assert!(!allows_command(&grants, &command), "{command:?}");
+        }
     }
 }

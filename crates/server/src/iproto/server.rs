@@ -17,7 +17,7 @@ use super::leave_retries::LeaveRetries;
 use super::tls::Tls;
 use super::users::Users;
 use crate::auth_throttle::AuthThrottle;
-use crate::tube_quota::TubeQuota;
+use crate::tube_quota::{OwnerRecords, TubeQuota};
 
 /// Most variables that expressions may set.
 const VARIABLES_MAX: usize = 1_000;
@@ -98,6 +98,7 @@ impl IprotoServer {
         throttle: Arc<AuthThrottle>,
     ) -> Self {
         let quota = |most| Quota { used: AtomicUsize::new(0), most };
+        let records = OwnerRecords::in_store(engine.capabilities());
         IprotoServer {
             engine,
             prefix: config.prefix,
@@ -110,7 +111,7 @@ impl IprotoServer {
             stall_max: config.stall_max.max(Duration::from_millis(1)),
             connections_max: config.connections_max,
             goodbyes: Semaphore::new(GOODBYES_MAX),
-            tubes: Arc::new(TubeQuota::new(config.tubes_per_user_max)),
+            tubes: Arc::new(TubeQuota::new(config.tubes_per_user_max, records)),
             leave_retries: LeaveRetries::default(),
             throttle,
             started: Instant::now(),

@@ -12,6 +12,7 @@ use taskyard_core::names::unfit_char;
 use taskyard_iproto::auth;
 
 use super::pattern::Pattern;
+use crate::tube_owners::is_owners;
 
 /// The user of a client that did not authenticate.
 pub(crate) const GUEST: &str = "guest";
@@ -202,7 +203,7 @@ impl User {
 impl Grants {
     /// Whether this verb is allowed on this tube.
     pub(crate) fn allows(&self, verb: Verb, tube: &str) -> bool {
-        self.any(|grant| grant.verbs.contains(&verb) && grant.tube.matches(tube))
+        self.any(|grant| grant.allows(verb, tube))
     }
 
     /// Whether one of these verbs is allowed on this tube.
@@ -222,7 +223,7 @@ impl Grants {
 
     /// Whether this tube is visible: any verb is allowed on it.
     pub(crate) fn can_see(&self, tube: &str) -> bool {
-        self.any(|grant| grant.tube.matches(tube))
+        self.any(|grant| grant.covers(tube))
     }
 
     /// Whether all tubes are visible.
@@ -247,6 +248,16 @@ impl Grant {
     /// Allows these verbs on the tubes whose names match the pattern.
     pub fn new(tube: &str, verbs: &[Verb]) -> Self {
         Grant { tube: Pattern::new(tube), verbs: verbs.into() }
+    }
+
+    fn allows(&self, verb: Verb, tube: &str) -> bool {
+        self.verbs.contains(&verb) && self.covers(tube)
+    }
+
+    /// Whether the tube is one of this grant. No pattern includes the tubes that store how many
+    /// tubes a user has.
+    fn covers(&self, tube: &str) -> bool {
+        self.tube.matches(tube) && !is_owners(tube)
     }
 }
 
@@ -359,6 +370,16 @@ mod tests {
         assert!(!lim.allows(Verb::Take, "mail") && !lim.allows(Verb::Put, "post"));
         assert!(lim.can_see("mail") && !lim.can_see_all() && lim.allows_anything());
         assert!(!users.guest().allows_anything());
+    }
+
+    // With a grant for all tubes a user could have removed the entries that count the user's tubes.
+    #[test]
+    fn the_stored_owners_of_tubes_are_for_administrators() {
+        let tube = crate::tube_owners::owner_tube("ann");
+        let all = Grants::List(vec![Grant::new("*", &[Verb::Put, Verb::Take, Verb::Truncate])]);
+        assert!(all.allows(Verb::Truncate, "taskyard.other"));
+        assert!(!all.allows(Verb::Truncate, tube.as_str()) && !all.can_see(tube.as_str()));
+        assert!(Grants::All.allows(Verb::Truncate, tube.as_str()));
     }
 
     #[test]

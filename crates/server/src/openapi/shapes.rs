@@ -46,12 +46,10 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
         ("PutRequest", "timeout", wait),
         // A lease of zero would expire at once.
         ("TakeRequest", "lease", time),
-        ("CreateRequest", "capacity", json!({ "minimum": 1 })),
         ("CreateRequest", "attempts_max", json!({ "minimum": 1 })),
         ("CreateRequest", "queue_num", json!({ "minimum": 1 })),
         ("NameRequest", "queue_num", json!({ "minimum": 1 })),
         ("NameRequest", "name", key.clone()),
-        ("AlterRequest", "capacity", json!({ "minimum": 1 })),
         ("AlterRequest", "attempts_max", json!({ "minimum": 1 })),
         ("PutRequest", "subqueue", subqueue.clone()),
         ("PutTask", "subqueue", subqueue),

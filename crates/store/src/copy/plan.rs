@@ -139,6 +139,9 @@ const STAGING: &str = "taskyard.copy.";
 /// The prefix of the tubes through which managers and workers communicate; their content is not permanent.
 const MANAGER: &str = "taskyard.manager.";
 
+/// The prefix of the tubes in which servers store which user created which tube. The target has its own.
+const OWNERS: &str = "taskyard.owners.";
+
 /// The staging name of a tube. Its own name may be too long to be a part of it.
 fn staging(name: &TubeName) -> TubeName {
     let hash = name.as_str().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -147,9 +150,10 @@ fn staging(name: &TubeName) -> TubeName {
     TubeName::new(&format!("{STAGING}{hash:016x}")).expect("letters and digits")
 }
 
-/// Whether the tube was created by a copy or by a manager of workers.
+/// Whether the tube was created by a copy, by a manager of workers, or by a server for itself.
 fn is_internal(name: &TubeName) -> bool {
     name.as_str().starts_with(MANAGER)
+        || name.as_str().starts_with(OWNERS)
         || name.as_str().strip_prefix(STAGING).is_some_and(|rest| rest.len() == 16)
 }
 

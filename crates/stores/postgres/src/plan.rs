@@ -176,16 +176,12 @@ fn refusal(command: &Command) -> Option<Error> {
         return Some(refused);
     }
     match command {
-        Command::CreateTube { options, .. } => {
-            refuse_options(options.capacity, options.attempts_max)
-                .or_else(|| refuse_queue_num(options.queue_num))
-                .or_else(|| check_keep_done(options.keep_done, Some(options.keep_done_max)).err())
-        }
+        Command::CreateTube { options, .. } => refuse_attempts_max(options.attempts_max)
+            .or_else(|| refuse_queue_num(options.queue_num))
+            .or_else(|| check_keep_done(options.keep_done, Some(options.keep_done_max)).err()),
         Command::NameTube { queue_num, .. } => refuse_queue_num(*queue_num),
-        Command::AlterTube { change, .. } => {
-            refuse_options(change.capacity.flatten(), change.attempts_max.flatten())
-                .or_else(|| check_keep_done(change.keep_done.flatten(), change.keep_done_max).err())
-        }
+        Command::AlterTube { change, .. } => refuse_attempts_max(change.attempts_max.flatten())
+            .or_else(|| check_keep_done(change.keep_done.flatten(), change.keep_done_max).err()),
         Command::Put { tasks, .. } => refuse_tasks(tasks),
         Command::Take(take) => refuse_count("the number of tasks in one take", take.count),
         Command::Finish { items, .. } => {
@@ -203,15 +199,9 @@ fn refusal(command: &Command) -> Option<Error> {
     }
 }
 
-fn refuse_options(capacity: Option<u64>, attempts_max: Option<u32>) -> Option<Error> {
-    if capacity == Some(0) {
-        let message = "a capacity must be at least 1; leave it out for no limit";
-        return Some(Error::Invalid(message.into()));
-    }
-    (attempts_max == Some(0)).then(|| {
-        let message = "attempts_max must be at least 1; leave it out to retry forever";
-        Error::Invalid(message.into())
-    })
+fn refuse_attempts_max(attempts_max: Option<u32>) -> Option<Error> {
+    let message = "attempts_max must be at least 1; leave it out to retry forever";
+    (attempts_max == Some(0)).then(|| Error::Invalid(message.into()))
 }
 
 fn refuse_queue_num(queue_num: Option<u32>) -> Option<Error> {

@@ -8,29 +8,17 @@ use super::execute::tasks_in;
 
 /// The reason that a command is refused independently of the state of Redis; a cluster refuses more commands.
 pub(super) fn refusal(command: &Command, cluster: bool) -> Option<Error> {
-    let options = |capacity: Option<u64>, attempts_max: Option<u32>| {
-        let message = if capacity == Some(0) {
-            "a capacity must be at least 1; leave it out for no limit"
-        } else if attempts_max == Some(0) {
-            "attempts_max must be at least 1; leave it out to retry forever"
-        } else {
-            return None;
-        };
-        Some(Error::Invalid(message.into()))
-    };
     if let Err(refused) = check_names(command) {
         return Some(refused);
     }
     match command {
-        Command::CreateTube { options: o, .. } => options(o.capacity, o.attempts_max)
+        Command::CreateTube { options: o, .. } => refuse_attempts_max(o.attempts_max)
             .or_else(|| check_keep_done(o.keep_done, Some(o.keep_done_max)).err())
             .or_else(|| refuse_queue_num(o.queue_num))
             .or_else(|| refuse_gate(o, cluster)),
         Command::NameTube { queue_num, .. } => refuse_queue_num(*queue_num),
-        Command::AlterTube { change, .. } => {
-            options(change.capacity.flatten(), change.attempts_max.flatten())
-                .or_else(|| check_keep_done(change.keep_done.flatten(), change.keep_done_max).err())
-        }
+        Command::AlterTube { change, .. } => refuse_attempts_max(change.attempts_max.flatten())
+            .or_else(|| check_keep_done(change.keep_done.flatten(), change.keep_done_max).err()),
         Command::Put { tasks, .. } => check_tasks(tasks).err(),
         Command::List(list) => list.check().err(),
         Command::Semaphore(command) => command.check().err(),
@@ -44,6 +32,11 @@ pub(super) fn refusal(command: &Command, cluster: bool) -> Option<Error> {
         }
         _ => None,
     }
+}
+
+fn refuse_attempts_max(attempts_max: Option<u32>) -> Option<Error> {
+    let message = "attempts_max must be at least 1; leave it out to retry forever";
+    (attempts_max == Some(0)).then(|| Error::Invalid(message.into()))
 }
 
 fn refuse_queue_num(queue_num: Option<u32>) -> Option<Error> {

@@ -478,26 +478,14 @@ fn is_read_only(command: &Command) -> bool {
 
 /// Refuses commands that can be checked without a call to Tarantool.
 fn refusal(command: &Command) -> Option<Error> {
-    let options = |capacity: Option<u64>, attempts_max: Option<u32>| {
-        let message = if capacity == Some(0) {
-            "a capacity must be at least 1; leave it out for no limit"
-        } else if attempts_max == Some(0) {
-            "attempts_max must be at least 1; leave it out to retry forever"
-        } else {
-            return None;
-        };
-        Some(Error::Invalid(message.into()))
-    };
     if let Err(refused) = check_names(command) {
         return Some(refused);
     }
     match command {
-        Command::CreateTube { options: o, .. } => options(o.capacity, o.attempts_max)
+        Command::CreateTube { options: o, .. } => refuse_attempts_max(o.attempts_max)
             .or_else(|| check_keep_done(o.keep_done, Some(o.keep_done_max)).err()),
-        Command::AlterTube { change, .. } => {
-            options(change.capacity.flatten(), change.attempts_max.flatten())
-                .or_else(|| check_keep_done(change.keep_done.flatten(), change.keep_done_max).err())
-        }
+        Command::AlterTube { change, .. } => refuse_attempts_max(change.attempts_max.flatten())
+            .or_else(|| check_keep_done(change.keep_done.flatten(), change.keep_done_max).err()),
         Command::Put { tasks, .. } => check_tasks(tasks).err(),
         Command::Take(take) => {
             let advice = "take them in several batches";
@@ -518,6 +506,11 @@ fn refusal(command: &Command) -> Option<Error> {
 fn refuse_items(command: &Command) -> Option<Error> {
     let advice = "use several batches";
     refuse_count("the number of tasks in one command", tasks_in(command), advice)
+}
+
+fn refuse_attempts_max(attempts_max: Option<u32>) -> Option<Error> {
+    let message = "attempts_max must be at least 1; leave it out to retry forever";
+    (attempts_max == Some(0)).then(|| Error::Invalid(message.into()))
 }
 
 fn refuse_count(what: &'static str, size: usize, advice: &'static str) -> Option<Error> {

@@ -44,7 +44,8 @@ end
 
 function Tube:put(data, opts)
     opts = opts or {}
-    if self.opts.capacity and self.opts.capacity > 0 and self.space:len() >= self.opts.capacity then
+    local capacity = self.opts.capacity or 0
+    if capacity ~= 0 and self.space:len() >= capacity then
         return nil
     end
     local last = self.space.index[0]:max()

@@ -26,7 +26,7 @@ pub struct CreateRequest {
     /// Whether its tasks may be lost at a restart, for speed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub temporary: Option<bool>,
-    /// Most tasks of any state; no limit when absent. A `limfifottl` tube needs one.
+    /// Most tasks of any state; 0 accepts none, no limit when absent. A `limfifottl` tube needs one.
     #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub capacity: Option<u64>,
     /// Time to live of a task whose put names none, in seconds. Like `ttr`, `delay`, `pri` and
@@ -81,7 +81,7 @@ pub struct AlterRequest {
     /// Stop deliveries (`true`) or resume them (`false`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
-    /// Most tasks of any state; `null` is no limit.
+    /// Most tasks of any state; 0 accepts none, `null` is no limit.
     #[serde(default, deserialize_with = "whole::present", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
     pub capacity: Option<Option<u64>>,

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::Case;
 
 pub fn cases() -> Vec<Case> {
-    vec![subqueues("utube"), subqueues("utubettl"), capacity(), plain()]
+    vec![subqueues("utube"), subqueues("utubettl"), capacity(), no_limit(), nothing_fits(), plain()]
 }
 
 /// Of each sub-queue one task at a time is taken.
@@ -39,6 +39,26 @@ fn capacity() -> Case {
     case.verb("a", "take", json!([0])).gives_task(0, "t", "one");
     case.verb("a", "ack", json!([0])).gives_task(0, "-", "one");
     case.awaits("waiting put").gives_task(1, "r", "three");
+    case
+}
+
+/// A capacity of 0 is no limit.
+fn no_limit() -> Case {
+    let mut case = Case::with_tube("capacity 0", "unlimited", "limfifottl", "{capacity = 0}");
+    for id in 0..3 {
+        case.verb("a", "put", json!([id])).gives_task(id, "r", id);
+    }
+    case
+}
+
+// It was refused when the tube was created.
+/// A tube with a negative capacity is created and accepts nothing.
+fn nothing_fits() -> Case {
+    let mut case = Case::with_tube("capacity -1", "closed", "limfifottl", "{capacity = -1}");
+    case.verb("a", "put", json!(["one"])).gives(json!([null]));
+    case.verb("a", "put", json!(["one", { "timeout": 0.03 }])).gives(json!([null]));
+    case.verb("a", "take", json!([0])).gives(json!([]));
+    case.verb("a", "drop", json!([])).gives(json!([true]));
     case
 }
 

@@ -24,6 +24,7 @@ queue.create_tube('mail', 'fifottl', {pri = 3, ttr = 60})
 queue.create_tube('plain', 'fifo', {})
 queue.create_tube('sub', 'utubettl', {})
 queue.create_tube('lim', 'limfifottl', {capacity = 7})
+queue.create_tube('closed', 'limfifottl', {capacity = -1})
 for number = 0, 3 do queue.tube.mail:put({to = 'ann', number = number}, {ttl = number == 1 and 100 or nil}) end
 queue.tube.mail:put('late', {delay = 600})
 queue.tube.mail:bury(1)
@@ -49,11 +50,13 @@ fn it_can_be_copied_from() {
     assert_eq!(copy_all(&store, &to).expect("it is copied").tasks, 7);
     let copied = content(&to);
     let names: Vec<_> = copied.tubes.iter().map(|tube| tube.name.as_str()).collect();
-    assert_eq!(names, ["lim", "mail", "plain", "sub"]);
-    let mail = &copied.tubes[1];
+    assert_eq!(names, ["closed", "lim", "mail", "plain", "sub"]);
+    let mail = &copied.tubes[2];
     assert_eq!((mail.next_id, mail.options.pri), (5, 3));
     assert_eq!(mail.options.ttr, Some(Span::from_secs(60)));
-    assert_eq!(copied.tubes[0].options.capacity, Some(7));
+    // A tube with a negative capacity accepts nothing; it was copied as one without a limit.
+    assert_eq!(copied.tubes[0].options.capacity, Some(0));
+    assert_eq!(copied.tubes[1].options.capacity, Some(7));
     let of = |tube: &str, id: u64| &copied.peeked[&(tube.to_owned(), id)];
     // A taken task is ready in the copy; its attempts are unknown.
     assert_eq!((of("mail", 0).state, of("mail", 0).attempts), (State::Ready, 0));

@@ -107,8 +107,11 @@ commands_by_number[0] = function(_, command)
     elseif o[O.capacity] ~= nil and kind ~= 'limfifottl' then
         return unsupported('a capacity of a ' .. kind .. ' tube')
     end
+    local capacity = given(o[O.capacity])
+    -- To tarantool/queue 0 is no limit, and less than 0 means that a tube accepts nothing.
+    capacity = capacity == 0 and -1 or capacity
     the_queue().create_tube(name, kind, { temporary = o[O.temporary], ttl = seconds(given(o[O.ttl])), ttr = seconds(given(o[O.ttr])),
-        pri = o[O.pri], capacity = given(o[O.capacity]), if_not_exists = true })
+        pri = o[O.pri], capacity = capacity, if_not_exists = true })
     return { REPLY.created, true }
 end
 
@@ -134,6 +137,19 @@ commands_by_number[2] = with_tube(function(_, tube)
     error(why, 0)
 end)
 
+-- The capacity that the options of tarantool/queue give a tube: 0 is no limit there, and with less a tube accepts nothing.
+local function capacity_of(options)
+    local capacity = options.capacity
+    if capacity == nil or capacity == 0 then
+        return NULL
+    end
+    -- A whole number above 2^53 is no Lua number.
+    if type(capacity) == 'number' then
+        capacity = math.min(math.ceil(capacity), 2 ^ 53)
+    end
+    return capacity > 0 and capacity or 0
+end
+
 local function info(tube)
     local stats = the_queue().statistics(tube.name)
     local tasks, calls, o = stats.tasks, {}, tube.options
@@ -143,7 +159,7 @@ local function info(tube)
     local function span(value)
         return value and value < 3153600000 and value * 1000000 or NULL
     end
-    local capacity = o.capacity and o.capacity > 0 and o.capacity or NULL
+    local capacity = capacity_of(o)
     local options = { tube.kind, o.pri or 0, o.temporary or false, false, false, capacity, span(o.ttl), span(o.ttr), NULL, NULL, NULL, NULL }
     return { tube.name, tube.number, options, { tasks.ready, tasks.taken, tasks.buried, tasks.delayed, tasks.done }, calls,
         tasks.ready, NULL }
@@ -194,7 +210,7 @@ commands_by_number[4] = with_tube(function(c, tube, command)
             elseif not is_running() then
                 refuse_idle()
             end
-            return refuse('tube_full', tube.name, tube.options.capacity or 0)
+            return refuse('tube_full', tube.name, given(capacity_of(tube.options)) or 0)
         end
         placed[place] = { task[1], STATES[task[2]] }
         ready = ready + (task[2] == 'r' and 1 or 0)

@@ -383,6 +383,23 @@ fn a_put_into_a_full_tube_puts_all_or_none() {
     ask(&store, put(&tube, vec![number(1), number(2)])).expect("they fit");
 }
 
+// A negative capacity was read as none, and a capacity of 0 would have been none to tarantool/queue.
+#[test]
+fn a_capacity_of_zero_is_negative_for_the_queue() {
+    let Some((instance, url)) = queue() else { return };
+    let store = open(&url);
+    let tube =
+        make_tube(&store, TubeOptions { capacity: Some(0), ..TubeOptions::new(Kind::LimFifoTtl) });
+    let stored = format!("return box.space._queue:get('{tube}')[5].capacity");
+    assert_eq!(instance.talk(&stored), LuaValue::Int(-1));
+    let full = ask(&store, put(&tube, vec![number(1)]));
+    assert_eq!(full, Err(Error::TubeFull { tube: tube.clone(), capacity: 0 }));
+    match ask(&store, Command::Tubes { tube: Some(tube) }) {
+        Ok(Reply::Tubes(tubes)) => assert_eq!(tubes[0].options.capacity, Some(0)),
+        other => panic!("{other:?}"),
+    }
+}
+
 // Tarantool could not decode one of several payloads (an unknown extension type), and those before it stayed.
 #[test]
 fn a_put_that_is_refused_leaves_nothing() {

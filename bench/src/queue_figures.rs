@@ -1,4 +1,4 @@
-//! Measures Taskyard on PostgreSQL.
+//! Measures Taskyard on a database: puts and drains one by one and in batches, and the time from a put to its start.
 
 use std::time::{Duration, Instant};
 
@@ -7,13 +7,25 @@ use hdrhistogram::Histogram;
 use taskyard::{Client, Embedded};
 use tokio::task::JoinSet;
 
-use super::super::load::{self, Load, Measured, TUBE};
-use super::PostgresAmounts;
+use super::load::{self, Load, Measured, TUBE};
 
 /// Concurrent clients, connections or workers.
 pub const CLIENTS: usize = 16;
-/// Tasks in one call where they come in batches.
-pub const BATCH: usize = 1_000;
+/// Clients that put or drain in batches.
+const BATCH_CLIENTS: usize = 4;
+
+/// How much to do.
+#[derive(Clone, Copy)]
+pub struct QueueAmounts {
+    /// Tasks one by one.
+    pub single: usize,
+    /// Tasks in batches.
+    pub batched: usize,
+    /// Tasks in one call where they come in batches.
+    pub batch: usize,
+    /// Tasks whose start is timed.
+    pub starts: usize,
+}
 
 /// The five measurements of every queue.
 pub struct QueueFigures {
@@ -30,13 +42,13 @@ pub struct QueueFigures {
 }
 
 /// Runs all five in an empty database.
-pub async fn measure(url: &str, amounts: PostgresAmounts) -> Result<QueueFigures> {
+pub async fn measure(url: &str, amounts: QueueAmounts) -> Result<QueueFigures> {
     let client = Client::open(url)?;
-    warm_up(&client).await?;
+    warm_up(&client, amounts.batch).await?;
     let one = Load { clients: CLIENTS, batch: 1, tasks: amounts.single };
     let put = load::put(&client, one).await.context("put one by one")?;
     let drain = load::take_and_ack(&client, one).await.context("drain one by one")?;
-    let many = Load { clients: 4, batch: BATCH, tasks: amounts.batched };
+    let many = Load { clients: BATCH_CLIENTS, batch: amounts.batch, tasks: amounts.batched };
     let put_batches = load::put(&client, many).await.context("put in batches")?;
     let drain_batches = load::take_and_ack(&client, many).await.context("drain in batches")?;
     let start = put_to_start(&client, amounts.starts).await.context("put to start")?;
@@ -44,9 +56,9 @@ pub async fn measure(url: &str, amounts: PostgresAmounts) -> Result<QueueFigures
     Ok(QueueFigures { put, put_batches, drain_batches, drain, start })
 }
 
-/// Prepares the statements by a first use, which is not measured.
-async fn warm_up(client: &Client<Embedded>) -> Result<()> {
-    for batch in [1, BATCH] {
+/// Creates the tube and prepares the calls by a first use, of one task and of a batch, which is not measured.
+pub async fn warm_up(client: &Client<Embedded>, batch: usize) -> Result<()> {
+    for batch in [1, batch] {
         client.put_tasks(TUBE, vec![load::task()?; batch], Duration::ZERO).await?;
         let tasks = client.take_many(TUBE, batch, Duration::ZERO).await?;
         ensure!(tasks.len() == batch, "{} tasks exist after {batch} puts", tasks.len());
@@ -56,7 +68,7 @@ async fn warm_up(client: &Client<Embedded>) -> Result<()> {
 }
 
 /// Puts one task after the other while all workers wait; a task is started when its worker has it.
-pub async fn put_to_start(client: &Client<Embedded>, starts: usize) -> Result<Histogram<u64>> {
+async fn put_to_start(client: &Client<Embedded>, starts: usize) -> Result<Histogram<u64>> {
     let (started, mut starting) = tokio::sync::mpsc::unbounded_channel();
     let mut workers = JoinSet::new();
     for _ in 0..CLIENTS {
