@@ -30,6 +30,7 @@ mod slow_reader;
 mod startup;
 mod tube_quota;
 mod tube_rows;
+mod worker_origins;
 
 pub use auth::{Token, TokenError};
 pub use config::{BindError, Config, ExtraRoutes};

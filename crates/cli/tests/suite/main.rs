@@ -18,3 +18,4 @@ mod tasks;
 mod top;
 mod tubes;
 mod worker;
+mod workers;
