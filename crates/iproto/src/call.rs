@@ -1,6 +1,9 @@
 //! Parses a call by name: which function it is, and which command its arguments mean.
 
-use taskyard_core::limits::BATCH_TASKS_MAX;
+use std::sync::Arc;
+
+use taskyard_core::failure::is_worker_name;
+use taskyard_core::limits::{BATCH_TASKS_MAX, WORKER_BYTES_MAX};
 use taskyard_core::{
     Command, Error, Finish, FinishItem, Holder, Kind, NewTask, SessionId, Span, Take, TaskId,
     TubeName,
@@ -43,6 +46,11 @@ pub enum CallAction {
     Identify {
         /// The session that the connection joins first.
         session: Option<SessionId>,
+    },
+    /// Answers with the name under which the session takes tasks.
+    Worker {
+        /// The name that it gets first.
+        name: Option<Arc<str>>,
     },
     /// Answers whether a tube of this name exists. The name need not be a valid one.
     TubeExists {
@@ -422,6 +430,7 @@ fn on_queue(function: &str, mut args: ArgumentReader<'_>) -> Option<Result<Call,
     Some(match function {
         "statistics" | "stats" => statistics(&mut args),
         "identify" => identify(&mut args),
+        "worker" => worker(&mut args),
         "state" => Ok(Call::new("state", CallAction::State)),
         "cfg" => cfg(&mut args),
         "create_tube" | "schema.create_tube" => create_tube(&mut args),
@@ -479,6 +488,22 @@ fn identify(args: &mut ArgumentReader<'_>) -> Result<Call, Fault> {
     };
     let session = session.map(SessionId);
     Ok(Call::new("identify", CallAction::Identify { session }))
+}
+
+fn worker(args: &mut ArgumentReader<'_>) -> Result<Call, Fault> {
+    let name = match args.value()? {
+        Value::Nil => None,
+        value => {
+            let name = text(&value).filter(|name| is_worker_name(name)).ok_or_else(|| {
+                lua(format!(
+                    "the name of a worker is a text of 1 to {WORKER_BYTES_MAX} bytes without \
+                     control characters"
+                ))
+            })?;
+            Some(name.into())
+        }
+    };
+    Ok(Call::new("worker", CallAction::Worker { name }))
 }
 
 fn create_tube(args: &mut ArgumentReader<'_>) -> Result<Call, Fault> {

@@ -108,6 +108,9 @@ impl App {
             Some(face) => face.tubes.clone(),
             None => Arc::new(TubeQuota::new(tubes_per_user_max)),
         };
+        // The list of workers shows those of both protocols.
+        let worker_origins =
+            iproto.as_ref().map_or_else(Arc::default, |face| face.worker_origins.clone());
         App {
             engine,
             token: config.token,
@@ -140,7 +143,7 @@ impl App {
             iproto,
             services: config.services,
             semaphore_monitor: SemaphoreMonitor::default(),
-            worker_origins: Arc::default(),
+            worker_origins,
             extra_routes: config.extra_routes,
         }
     }

@@ -23,6 +23,7 @@ const NAMES: &[&str] = &[
     "queue.tube.t:ack_many",
     "queue.statistics",
     "queue.identify",
+    "queue.worker",
     "queue.cfg",
     "queue.create_tube",
     "queue.tube",

@@ -110,6 +110,13 @@ impl ProtocolSession {
             CallAction::Command(command, form) => self.run(reply_to, command, form),
             CallAction::Batch(commands) => self.execute(reply_to, commands),
             CallAction::Identify { session } => self.identify(reply_to, session),
+            CallAction::Worker { name } => {
+                if let Some(name) = name {
+                    self.worker.set_name(name);
+                }
+                let name = self.worker.name(&self.server);
+                self.send_answer(reply_to, &Answer::Text(name.as_deref().unwrap_or_default()));
+            }
             CallAction::TubeExists { name } => match TubeName::new(&name) {
                 Ok(tube) => {
                     self.push(reply_to, Command::Tubes { tube: Some(tube) }, FollowUp::SendExists);
@@ -154,7 +161,7 @@ impl ProtocolSession {
             self.add(reply_to, join, FollowUp::NoteJoined(session, self.sessions.join_number()));
         }
         repeatable.join_number = self.sessions.join_number();
-        let take = repeatable.command(session);
+        let take = repeatable.command(session, self.worker.name(&self.server));
         let waits = !take.wait.is_zero();
         if waits {
             self.submit();
@@ -228,7 +235,15 @@ impl ProtocolSession {
     }
 
     /// Runs native commands as one batch of their own.
-    fn execute(&mut self, reply_to: ReplyTo, commands: Vec<Command>) {
+    fn execute(&mut self, reply_to: ReplyTo, mut commands: Vec<Command>) {
+        for command in &mut commands {
+            if let Command::Take(take) = command {
+                take.worker = match take.worker.take() {
+                    Some(name) => Some(self.worker.native_name(&self.server, name)),
+                    None => self.worker.name(&self.server),
+                };
+            }
+        }
         let changes: Vec<_> = commands.iter().map(session_change).collect();
         let joins = changes.iter().filter(|one| matches!(one, SessionChange::Join(_))).count();
         let changing = changes.iter().any(|one| *one != SessionChange::None);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Every verb that is counted, and one for all others.
-const VERBS: [&str; 35] = [
+const VERBS: [&str; 36] = [
     "call",
     "put",
     "put_many",
@@ -25,6 +25,7 @@ const VERBS: [&str; 35] = [
     "drop",
     "statistics",
     "identify",
+    "worker",
     "state",
     "info",
     "cfg",

@@ -24,6 +24,7 @@ mod repeatable_take;
 mod replies;
 mod select;
 mod server;
+mod session_worker;
 mod sessions;
 mod tls;
 mod users;
