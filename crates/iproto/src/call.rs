@@ -5,14 +5,14 @@ use std::sync::Arc;
 use taskyard_core::failure::is_worker_name;
 use taskyard_core::limits::{BATCH_TASKS_MAX, WORKER_BYTES_MAX};
 use taskyard_core::{
-    Command, Error, Finish, FinishItem, Holder, Kind, NewTask, SessionId, Span, Take, TaskId,
+    Command, Error, Finish, FinishItem, Holder, Kind, List, NewTask, SessionId, Span, Take, TaskId,
     TubeName,
 };
 
 use super::args::{ArgumentReader, list, task_id};
 use super::faults::{MALFORMED, lua, no_statistics, not_defined, shortened, wrong_key};
 use super::native::{EXECUTE, decode_commands};
-use super::options::{read_cfg, read_create, read_failure, read_put, read_release};
+use super::options::{read_cfg, read_create, read_failure, read_list, read_put, read_release};
 use super::reader::Value;
 use super::reply::Fault;
 use super::schema::is_system_space;
@@ -85,6 +85,8 @@ pub enum ReplyForm {
     Task,
     /// A list of the tasks that were put, taken or finished.
     Tasks,
+    /// A list of tasks, and where the next page begins.
+    TaskPage,
     /// The task that was finished. An error if the session does not hold it.
     HeldTask,
     /// The task with this id. An error if there is none.
@@ -137,6 +139,7 @@ impl Call {
                 | Command::ReleaseAll { tube }
                 | Command::DropTube { tube }
                 | Command::CreateTube { tube, .. } => Some(tube),
+                Command::List(list) => Some(&list.tube),
                 Command::Tubes { tube } => tube.as_ref(),
                 _ => None,
             },
@@ -255,7 +258,7 @@ pub(super) fn parse_function(prefix: &str, function: &str, args: &[u8]) -> Resul
 }
 
 /// The methods of a tube.
-const METHODS: [&str; 16] = [
+const METHODS: [&str; 17] = [
     "put",
     "take",
     "ack",
@@ -272,6 +275,7 @@ const METHODS: [&str; 16] = [
     "take_many",
     "ack_many",
     "fail",
+    "list",
 ];
 
 /// The method of this name, if tubes have one.
@@ -333,6 +337,12 @@ impl Method {
                 let id = args.id(TAKEN_KEY_PARTS)?;
                 let (error, delay) = read_failure(args.raw()?)?;
                 self.finish(id, Finish::fail(&error.unwrap_or_default(), Some(delay)))
+            }
+            "list" => {
+                let (order, limit) = read_list(args.raw()?)?;
+                let list = List { tube: self.tube, order, limit };
+                list.check().map_err(|error| lua(error.to_string()))?;
+                (Command::List(list), ReplyForm::TaskPage)
             }
             _ => return Err(not_defined(name)),
         };

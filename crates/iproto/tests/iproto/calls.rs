@@ -2,8 +2,8 @@
 
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::{
-    Body, Command, Finish, FinishItem, Holder, Kind, NewTask, SessionId, Span, Take, TaskId,
-    TubeName, TubeOptions,
+    Body, Command, Finish, FinishItem, Holder, Kind, List, ListOrder, NewTask, SessionId, Span,
+    State, StateSet, Take, TaskId, TubeName, TubeOptions,
 };
 use taskyard_iproto::{
     Call, CallAction, CallContext, EXECUTE, RecentTubes, ReplyForm, encode_commands, parse_call,
@@ -246,6 +246,24 @@ fn batch_methods() {
     assert_eq!(method("ack_many", "[[]]").action, ack(&[]));
     let most = format!("[[{}]]", vec!["1"; BATCH_TASKS_MAX].join(","));
     assert_eq!(method("ack_many", &most).action, ack(&[1; BATCH_TASKS_MAX]));
+}
+
+#[test]
+fn a_list_has_states_a_limit_and_a_beginning() {
+    let buried = StateSet::EMPTY.with(State::Buried);
+    for (arguments, states, after, limit) in [
+        ("[]", StateSet::ALL, None, 100),
+        ("[[]]", StateSet::ALL, None, 100),
+        (r#"[{"state": "buried"}]"#, buried, None, 100),
+        (r#"[{"state": "ready, buried", "limit": 7}]"#, buried.with(State::Ready), None, 7),
+        (r#"[{"after": 5, "limit": 1000}]"#, StateSet::ALL, Some(TaskId(5)), 1000),
+    ] {
+        let order = ListOrder::Id { states, after };
+        let list = Command::List(List { tube: tube(), order, limit });
+        let call = method("list", arguments);
+        assert_eq!(call.action, command(list, ReplyForm::TaskPage), "{arguments}");
+        assert_eq!(call.tube().map(TubeName::as_str), Some("t"));
+    }
 }
 
 #[test]

@@ -21,6 +21,7 @@ const NAMES: &[&str] = &[
     "queue.tube.t:put_many",
     "queue.tube.t:take_many",
     "queue.tube.t:ack_many",
+    "queue.tube.t:list",
     "queue.statistics",
     "queue.identify",
     "queue.worker",

@@ -12,6 +12,7 @@ use super::batch::{FollowUp, PendingRequest, SessionChange, UnresolvedCall};
 use super::counters::CountedVerb;
 use super::expected_replies::{ReplySize, size_of, size_of_all};
 use super::inflight::WaitMode;
+use super::list_page::ListPage;
 use super::protocol_session::{ProtocolSession, ReplyTo};
 use super::repeatable_take::RepeatableTake;
 use super::server::{LimitShare, SharedLimit};
@@ -144,6 +145,7 @@ impl ProtocolSession {
                     FollowUp::SendPutMany(tasks.iter().map(|task| task.body.clone()).collect())
                 }
             },
+            Command::List(list) => FollowUp::ContinuePage(Box::new(ListPage::new(list))),
             _ => FollowUp::Send(form),
         };
         if !waits(&command) {
@@ -275,7 +277,7 @@ impl ProtocolSession {
     }
 
     /// Adds a command that does not wait to the current batch.
-    fn push(&mut self, reply_to: ReplyTo, command: Command, follow_up: FollowUp) {
+    pub(super) fn push(&mut self, reply_to: ReplyTo, command: Command, follow_up: FollowUp) {
         if self.admit(reply_to) {
             self.add(reply_to, command, follow_up);
         }

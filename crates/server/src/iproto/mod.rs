@@ -18,6 +18,7 @@ mod goodbye;
 mod inflight;
 mod input_buffer;
 mod leave_retries;
+mod list_page;
 mod pattern;
 mod protocol_session;
 mod repeatable_take;
