@@ -1,4 +1,4 @@
-//! Where named workers connect from, and with which version of the client.
+//! Records where named workers connect from, and with which version of the client.
 //!
 //! A connection notes this once for a name, not with each take. A worker without a name of its own is
 //! called by its address, so nothing is noted for it.

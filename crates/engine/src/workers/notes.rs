@@ -14,14 +14,14 @@ use crate::series::Ending;
 #[derive(Debug, Default)]
 pub(crate) struct WorkerNotes {
     /// Takes by named workers and finishes, each with the place of its reply, in order.
-    pub(super) commands: Vec<(usize, Note)>,
+    pub(super) commands: Vec<(usize, WorkerNote)>,
     /// The items of all finishes, in order.
-    pub(super) finishes: Vec<NotedFinish>,
+    pub(super) finishes: Vec<NotedDelivery>,
 }
 
 /// One command.
 #[derive(Debug)]
-pub(super) enum Note {
+pub(super) enum WorkerNote {
     Take(NotedWorker, TubeName),
     /// With the places of its items in the notes.
     Finish(Range<usize>),
@@ -36,7 +36,7 @@ pub(super) enum NotedWorker {
 
 /// One item of a finish.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct NotedFinish {
+pub(super) struct NotedDelivery {
     pub task: TaskKey,
     /// `None` if the delivery goes on.
     pub ending: Option<Ending>,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use taskyard_core::{Command, FinishItem, Outcome, Reply, Result, Take, Task, Timestamp, TubeName};
 
 use super::holders::{Holders, TubeHash};
-use super::notes::{Note, NotedFinish, NotedWorker, WorkerNotes};
+use super::notes::{NotedDelivery, NotedWorker, WorkerNote, WorkerNotes};
 use super::recent_counts::RecentCounts;
 use super::{WORKER_KEPT, WORKER_TUBES_MAX, WorkerInfo};
 use crate::series::Ending;
@@ -78,10 +78,10 @@ impl WorkerRegistry {
         for (reply, command) in commands.iter().enumerate() {
             let note = match command {
                 Command::Take(Take { worker: Some(worker), tube, .. }) => {
-                    Note::Take(self.noted(worker), tube.clone())
+                    WorkerNote::Take(self.noted(worker), tube.clone())
                 }
                 Command::Finish { tube, items, .. } if !self.holders.is_empty() => {
-                    Note::Finish(note_finishes(tube, items, &mut notes.finishes))
+                    WorkerNote::Finish(note_finishes(tube, items, &mut notes.finishes))
                 }
                 _ => continue,
             };
@@ -93,10 +93,10 @@ impl WorkerRegistry {
     pub fn observe(&mut self, now: Timestamp, notes: &mut WorkerNotes, replies: &[Result<Reply>]) {
         for (reply, note) in notes.commands.drain(..) {
             match (note, replies.get(reply)) {
-                (Note::Take(worker, tube), Some(Ok(Reply::Taken(tasks)))) => {
+                (WorkerNote::Take(worker, tube), Some(Ok(Reply::Taken(tasks)))) => {
                     self.observe_take(now, worker, &tube, tasks);
                 }
-                (Note::Finish(items), Some(Ok(Reply::Finished(outcomes)))) => {
+                (WorkerNote::Finish(items), Some(Ok(Reply::Finished(outcomes)))) => {
                     let items = notes.finishes.get(items).unwrap_or_default();
                     self.observe_finish(now, items, outcomes);
                 }
@@ -143,7 +143,7 @@ impl WorkerRegistry {
         }
     }
 
-    fn observe_finish(&mut self, now: Timestamp, items: &[NotedFinish], outcomes: &[Outcome]) {
+    fn observe_finish(&mut self, now: Timestamp, items: &[NotedDelivery], outcomes: &[Outcome]) {
         for (item, outcome) in items.iter().zip(outcomes) {
             if !matches!(outcome, Outcome::Done(_)) {
                 continue;
@@ -277,10 +277,10 @@ impl Worker {
 fn note_finishes(
     tube: &TubeName,
     items: &[FinishItem],
-    finishes: &mut Vec<NotedFinish>,
+    finishes: &mut Vec<NotedDelivery>,
 ) -> std::ops::Range<usize> {
     let (begin, hash) = (finishes.len(), TubeHash::of(tube));
-    let noted = |item: &FinishItem| NotedFinish {
+    let noted = |item: &FinishItem| NotedDelivery {
         task: hash.key(item.id),
         ending: Ending::of(&item.finish),
     };
