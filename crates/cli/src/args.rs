@@ -24,6 +24,7 @@ use crate::tasks::{ShowTaskArgs, TasksArgs};
 use crate::top::TopArgs;
 use crate::tube::TubeArgs;
 use crate::worker::WorkerArgs;
+use crate::workers::WorkersArgs;
 
 /// The list is that of `taskyard_wire::codes`; a test compares them.
 const EXIT_CODES: &str = "\
@@ -109,6 +110,8 @@ pub enum Verb {
     Pool(PoolArgs),
     /// Take, print and ack tasks until Ctrl-C; with --exec run a command for each.
     Worker(WorkerArgs),
+    /// Show the workers: which tasks they hold, and how many they finished.
+    Workers(WorkersArgs),
     /// Show the manager of typed workers and its plan.
     Manager(ManagerArgs),
     /// Check contracts of typed queues and generate code from them.

@@ -29,6 +29,7 @@ mod tasks;
 mod top;
 mod tube;
 mod worker;
+mod workers;
 
 mod confirm;
 mod connect;
@@ -84,6 +85,7 @@ fn main() -> ExitCode {
         Verb::Semaphore(args) => semaphore::run(args),
         Verb::Pool(args) => pool::run(args),
         Verb::Worker(args) => worker::run(args),
+        Verb::Workers(args) => workers::run(args),
         Verb::Manager(args) => manager::run(args),
         Verb::Contract(args) => contract::run(args),
         Verb::Bench(args) => bench::run(args),

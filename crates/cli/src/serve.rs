@@ -164,6 +164,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         let settings = Settings {
             payload_bytes_max: args.payload_max.0,
             series_tubes_max: args.series_tubes.into(),
+            ..Settings::default()
         };
         let engine = Engine::start(store, Arc::new(SystemClock::new()), settings);
         let tubes = tubes(&engine).await?;

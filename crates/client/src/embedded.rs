@@ -41,8 +41,8 @@ impl Client<Embedded> {
     /// Opens a queue with a memory budget, or a damaged store.
     pub fn open_with(url: &str, options: &OpenOptions) -> Result<Self> {
         let store = open(url, options)?;
-        // No caller of an embedded queue can read time series.
-        let settings = Settings { series_tubes_max: 0, ..Settings::default() };
+        // No caller of an embedded queue can read time series or the list of workers.
+        let settings = Settings { series_tubes_max: 0, workers_max: 0, ..Settings::default() };
         let engine = Engine::start(store, Arc::new(SystemClock::new()), settings);
         Ok(Client::new(Embedded { engine, strict: false }))
     }

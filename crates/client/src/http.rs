@@ -22,7 +22,7 @@ use taskyard_wire::http::{
     DeliveriesAnswer, DeliveryAnswer, ErrorAnswer, FinishAnswer, FinishRequest, KickAnswer,
     KickRequest, NameRequest, NothingAnswer, PeekRequest, PutAnswer, PutRequest, SeriesAnswer,
     TakeRequest, TaskAction, TaskActionAnswer, TaskActionRequest, TaskAnswer, TaskPageAnswer,
-    TasksAnswer, TasksQuery, TubeAnswer, TubesAnswer, parse_answer,
+    TasksAnswer, TasksQuery, TubeAnswer, TubesAnswer, WorkersAnswer, parse_answer,
 };
 
 use self::connection_pool::{ConnectionPool, HttpCall};
@@ -222,6 +222,25 @@ impl Http {
     pub async fn recent_series(&self, seconds: u32) -> Result<SeriesAnswer, HttpError> {
         let target = self.target(&["series"]).with("from", &format!("-{seconds}"));
         self.send(HttpCall::new(Method::GET, target), Duration::ZERO, "series").await
+    }
+
+    /// The workers that took tasks from this server in the last hour or hold tasks, by name; those that use nothing but
+    /// internal tubes only if `internal` is set.
+    pub async fn workers(&self, internal: bool) -> Result<WorkersAnswer, HttpError> {
+        let mut all = WorkersAnswer::default();
+        loop {
+            let mut target = self.target(&["workers"]).with("internal", &internal.to_string());
+            if let Some(after) = &all.next {
+                target = target.with("after", after);
+            }
+            let call = HttpCall::new(Method::GET, target);
+            let page: WorkersAnswer = self.send(call, Duration::ZERO, "workers").await?;
+            all.workers.extend(page.workers);
+            (all.time, all.cut, all.next) = (page.time, all.cut || page.cut, page.next);
+            if all.next.is_none() {
+                return Ok(all);
+            }
+        }
     }
 
     /// What happens to acknowledged tasks when the machine of the store fails, where this depends on its settings.

@@ -16,6 +16,7 @@ mod harness;
 pub mod audit;
 pub mod model;
 pub mod semaphores;
+pub mod worker_addresses;
 
 // One file per verb, then one file per topic that concerns several verbs.
 pub mod ack;

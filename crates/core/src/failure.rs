@@ -23,6 +23,8 @@ use crate::time::{Span, Timestamp};
 pub const LEASE_EXPIRED: &str = "lease expired";
 /// The error of a delivery whose session ended.
 pub const SESSION_ENDED: &str = "session ended";
+/// The error of a delivery whose session ended because its server was declared dead.
+pub const SERVER_LOST: &str = "server lost";
 
 /// Bytes of an entry without its texts.
 const HEAD: usize = 8 + 4 + 8 + 1 + 2;

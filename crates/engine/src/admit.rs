@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use taskyard_core::{Command, Error, Reply, Result, SemaphoreCommand, Span, TubeName};
+use taskyard_core::{Command, Error, Reply, Result, SemaphoreCommand, Span, Take, TubeName};
 
 use crate::event_loop::{EventLoop, Origin};
 use crate::inbox::Job;
@@ -178,6 +178,12 @@ impl EventLoop {
 
     /// Parks a command without trying it: others already wait there.
     fn park_behind(&mut self, side: Side, slot: ReplySlot, command: Command) {
+        if let Command::Take(Take { worker: Some(worker), tube, .. }) = &command
+            && let Some(workers) = &mut self.workers
+        {
+            // No batch shows it to the list of workers while it waits.
+            workers.see_waiting(self.now, worker, tube);
+        }
         let refusal = match queueing(&command) {
             Some((tube, _)) => {
                 self.waiters.queue(side, tube).next().map(|first| first.1.fallback.clone())

@@ -1,6 +1,6 @@
 //! The public handle of the event loop: starts it, submits commands and waits for their replies.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::task::Waker;
@@ -21,6 +21,7 @@ use crate::reply::{PendingReply, unanswered};
 use crate::series::{Series, SeriesRequest, TubeLatency};
 use crate::shutdown::{LoopOutcome, ShutdownNotifier, outcome_of};
 use crate::waiters::{Waiting, WaitingCount};
+use crate::workers::{WORKERS_MAX, WorkerInfo};
 
 /// Settings of the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,11 +30,17 @@ pub struct Settings {
     pub payload_bytes_max: usize,
     /// Maximum number of tubes with time series; 0 collects none.
     pub series_tubes_max: usize,
+    /// Maximum number of workers that are remembered; 0 remembers none.
+    pub workers_max: usize,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { payload_bytes_max: PAYLOAD_BYTES_DEFAULT, series_tubes_max: SERIES_TUBES_MAX }
+        Settings {
+            payload_bytes_max: PAYLOAD_BYTES_DEFAULT,
+            series_tubes_max: SERIES_TUBES_MAX,
+            workers_max: WORKERS_MAX,
+        }
     }
 }
 
@@ -65,13 +72,12 @@ impl Engine {
         clock.watch(Waker::from(inbox.clone()));
         let (ending, ended) = ShutdownNotifier::new(inbox.clone());
         let running = (inbox.clone(), store.clone());
-        let series_tubes_max = settings.series_tubes_max;
         let spawned = thread::Builder::new().name("taskyard-engine".into()).spawn(move || {
             // Bound first and therefore dropped last: when the end is reported, the store is
             // released.
             let ending = ending;
             let (inbox, store) = running;
-            let outcome = EventLoop::new(inbox, store, clock, series_tubes_max).run();
+            let outcome = EventLoop::new(inbox, store, clock, settings).run();
             ending.orderly(outcome);
         });
         if let Err(error) = spawned {
@@ -150,6 +156,15 @@ impl Engine {
     pub async fn latencies(&self) -> Vec<TubeLatency> {
         let (reply, receiver) = oneshot::channel();
         self.inner.inbox.query(Query::Latencies(reply));
+        receiver.await.unwrap_or_default()
+    }
+
+    /// The workers that took tasks on this server, by name. Those that were not seen for an hour
+    /// are removed, unless they are among `holding`: the names that the store shows as holders of
+    /// tasks.
+    pub async fn workers(&self, holding: HashSet<Arc<str>>) -> Vec<WorkerInfo> {
+        let (reply, receiver) = oneshot::channel();
+        self.inner.inbox.query(Query::Workers(holding, reply));
         receiver.await.unwrap_or_default()
     }
 

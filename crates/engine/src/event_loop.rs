@@ -4,7 +4,7 @@
 //! waiting command can be served any more. `admit` adds commands to a batch, `wake` serves waiting
 //! commands.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -15,6 +15,7 @@ use taskyard_store::{Executed, Store};
 
 use crate::admit::OrderGuard;
 use crate::clock::Clock;
+use crate::engine::Settings;
 use crate::inbox::{Inbox, Job, Query, RemoteChanges, Work};
 use crate::jobs::{Jobs, ReplySlot};
 use crate::listeners::{ListenerId, Listeners, found_no_events};
@@ -23,6 +24,7 @@ use crate::series::{Collector, Notes};
 use crate::tick::Ticks;
 use crate::timeline::Timeline;
 use crate::waiters::{Side, WaiterId, Waiters, Waiting};
+use crate::workers::{WorkerInfo, WorkerNotes, WorkerRegistry};
 
 /// The state of the event loop, owned by its thread.
 pub(crate) struct EventLoop {
@@ -56,6 +58,8 @@ pub(crate) struct EventLoop {
     pub(crate) ready_counts: Vec<(TubeName, u64)>,
     /// The time series, unless they are turned off.
     series: Option<Collector>,
+    /// The workers, unless none are remembered.
+    pub(crate) workers: Option<WorkerRegistry>,
 }
 
 /// A batch for the store, and where each of its replies goes.
@@ -67,6 +71,8 @@ pub(crate) struct Batch {
     parkable: Vec<Command>,
     /// What the time series need to know about the commands.
     notes: Notes,
+    /// The same for the list of workers.
+    worker_notes: WorkerNotes,
 }
 
 /// The source of a command in a batch.
@@ -94,8 +100,9 @@ impl EventLoop {
         inbox: Arc<Inbox>,
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
-        series_tubes_max: usize,
+        settings: Settings,
     ) -> Self {
+        let Settings { series_tubes_max, workers_max, .. } = settings;
         let timeline = Timeline::new(clock, store.time());
         let now = timeline.now();
         let (moment, is_shared) = (timeline.moment(now), store.poll_every().is_some());
@@ -123,6 +130,7 @@ impl EventLoop {
             returns: Vec::new(),
             ready_counts: Vec::new(),
             series: (series_tubes_max > 0).then(series),
+            workers: (workers_max > 0).then(|| WorkerRegistry::new(workers_max)),
         }
     }
 
@@ -262,7 +270,7 @@ impl EventLoop {
             let mut batch = std::mem::take(&mut self.batch);
             let commands = batch.take_commands();
             let count = commands.len();
-            self.note_for_series(&commands, &mut batch);
+            self.note_commands(&commands, &mut batch);
             let now = self.timeline.to_store(self.now);
             let executed = block_on(self.store.execute(now, commands), &self.thread_waker);
             progress = self.apply_executed(&mut batch, count, executed);
@@ -275,10 +283,13 @@ impl EventLoop {
         progress
     }
 
-    /// Notes the commands of a batch for the time series.
-    pub(crate) fn note_for_series(&mut self, commands: &[Command], batch: &mut Batch) {
+    /// Notes the commands of a batch for the time series and the list of workers.
+    pub(crate) fn note_commands(&mut self, commands: &[Command], batch: &mut Batch) {
         if let Some(series) = &mut self.series {
             series.note(commands, &mut batch.notes);
+        }
+        if let Some(workers) = &mut self.workers {
+            workers.note(commands, &mut batch.worker_notes);
         }
     }
 
@@ -300,6 +311,9 @@ impl EventLoop {
         }
         if let Some(series) = &mut self.series {
             series.observe(self.timeline.moment(self.now), &mut batch.notes, &executed.replies);
+        }
+        if let Some(workers) = &mut self.workers {
+            workers.observe(self.now, &mut batch.worker_notes, &executed.replies);
         }
         self.distribute(batch, executed)
     }
@@ -392,7 +406,21 @@ impl EventLoop {
                 let latencies = self.series.as_ref().map(Collector::latencies);
                 drop(reply.send(latencies.unwrap_or_default()));
             }
+            Query::Workers(holding, reply) => drop(reply.send(self.list_workers(&holding))),
         }
+    }
+
+    /// The workers; those that wait for a task are seen now.
+    fn list_workers(&mut self, holding: &HashSet<Arc<str>>) -> Vec<WorkerInfo> {
+        let Some(workers) = &mut self.workers else { return Vec::new() };
+        for (worker, tube) in self.waiters.workers() {
+            workers.see_waiting(self.now, worker, tube);
+        }
+        let mut infos = workers.list(self.now, holding);
+        for WorkerInfo { last_seen, .. } in &mut infos {
+            *last_seen = self.timeline.to_wall(*last_seen);
+        }
+        infos
     }
 }
 

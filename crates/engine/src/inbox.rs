@@ -1,6 +1,6 @@
 //! The queue through which callers submit commands to the event loop.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Wake;
@@ -17,6 +17,7 @@ use crate::reply::{JobReply, engine_stopped};
 use crate::series::{Series, SeriesRequest, TubeLatency};
 use crate::timeline::Timeline;
 use crate::waiters::{Waiting, WaitingCount};
+use crate::workers::WorkerInfo;
 
 /// Most items in one turn of the loop, so that the first of them do not wait for the last.
 const TURN_ITEMS_MAX: usize = 10_000;
@@ -56,6 +57,8 @@ pub(crate) enum Query {
     Series(SeriesRequest, oneshot::Sender<Option<Series>>),
     /// The durations of each tube that has series.
     Latencies(oneshot::Sender<Vec<TubeLatency>>),
+    /// The workers; those of these names hold tasks.
+    Workers(HashSet<Arc<str>>, oneshot::Sender<Vec<WorkerInfo>>),
 }
 
 /// Changes that other servers made to a shared store.

@@ -3,7 +3,8 @@
 //!
 //! It handles no bytes and no sockets, and it does not implement the commands: the store does. It
 //! knows only as much about a command as it needs to keep the order of waiting takes and puts, to
-//! bound batches, to return tasks whose caller is gone, and to count for time series. One thread owns all mutable state;
+//! bound batches, to return tasks whose caller is gone, and to count for time series and the list of
+//! workers. One thread owns all mutable state;
 //! callers send it messages.
 //!
 //! Start reading at `engine` (the public handle), then `event_loop` (one turn of the loop).
@@ -23,6 +24,7 @@ mod tick;
 mod timeline;
 mod waiters;
 mod wake;
+mod workers;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use engine::{Engine, Settings};
@@ -32,3 +34,4 @@ pub use series::{
 };
 pub use taskyard_store::{Capabilities, StoreHealth};
 pub use waiters::{Side, Waiting, WaitingCount};
+pub use workers::{WORKER_DELIVERIES_MAX, WORKER_KEPT, WORKER_TUBES_MAX, WORKERS_MAX, WorkerInfo};

@@ -93,7 +93,7 @@ impl EventLoop {
             return None;
         }
         self.now = self.timeline.now();
-        self.note_for_series(&commands, &mut batch);
+        self.note_commands(&commands, &mut batch);
         let (plain, count) = (commands.iter().all(is_plain), commands.len());
         let wanted = commands.iter().map(wants).sum();
         let pending = store.execute(self.timeline.to_store(self.now), commands);

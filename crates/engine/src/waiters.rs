@@ -2,6 +2,7 @@
 //! of their arrival.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use taskyard_core::limits::{PENDING_BYTES_MAX, WAITERS_MAX};
 use taskyard_core::{Command, Error, Reply, Result, SessionId, Timestamp, TubeName};
@@ -160,6 +161,14 @@ impl Waiters {
         let mut all: Vec<_> = self.waiters.iter().collect();
         all.sort_by(|(a_id, a), (b_id, b)| (&a.tube, a.side, a_id).cmp(&(&b.tube, b.side, b_id)));
         all.into_iter().map(|(_, waiter)| waiter.shown()).collect()
+    }
+
+    /// The named workers that wait for a task, each with the tube.
+    pub fn workers(&self) -> impl Iterator<Item = (&Arc<str>, &TubeName)> {
+        self.waiters.values().filter_map(|waiter| match &waiter.command {
+            Command::Take(take) => Some((take.worker.as_ref()?, &take.tube)),
+            _ => None,
+        })
     }
 
     /// The number of waiting commands for each tube.

@@ -25,6 +25,13 @@ pub enum Answer<'a> {
     },
     /// A list of tasks.
     Tasks(Vec<(TaskId, State, Option<Body>)>),
+    /// Two results: a list of tasks, and the last id of the page if tasks follow.
+    TaskPage {
+        /// The tasks.
+        tasks: Vec<(TaskId, State, Option<Body>)>,
+        /// Where the next page begins; nil if no task follows.
+        next: Option<TaskId>,
+    },
     /// A number.
     Number(i64),
     /// Text.
@@ -71,6 +78,9 @@ pub fn write_answer(out: &mut Vec<u8>, sync: u64, shape: Shape, answer: &Answer<
         {
             return write(out);
         }
+        if let Answer::TaskPage { tasks, next } = answer {
+            return write_page(out, shape, tasks, *next);
+        }
         pack::array32(out, 1);
         // The old shape puts each result into a list, unless it is one.
         if shape == Shape::Call16 && !is_list(answer) {
@@ -90,7 +100,7 @@ const fn is_list(answer: &Answer<'_>) -> bool {
 
 fn write_value(out: &mut Out, answer: &Answer<'_>) {
     match answer {
-        Answer::Nothing => {}
+        Answer::Nothing | Answer::TaskPage { .. } => {}
         Answer::Nil => pack::nil(out),
         Answer::Task { id, state, data } => write_task(out, *id, *state, data),
         Answer::Tasks(tasks) => {
@@ -115,6 +125,25 @@ fn write_value(out: &mut Out, answer: &Answer<'_>) {
             pack::array(out, names.len());
             names.iter().for_each(|name| pack::str(out, name.as_str()));
         }
+    }
+}
+
+/// The only answer with two results.
+fn write_page(
+    out: &mut Out,
+    shape: Shape,
+    tasks: &[(TaskId, State, Option<Body>)],
+    next: Option<TaskId>,
+) {
+    pack::array32(out, 2);
+    pack::array(out, tasks.len());
+    write_tasks(out, tasks);
+    if shape == Shape::Call16 {
+        pack::array(out, 1);
+    }
+    match next {
+        Some(id) => pack::uint(out, id.0),
+        None => pack::nil(out),
     }
 }
 

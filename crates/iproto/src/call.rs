@@ -1,15 +1,20 @@
 //! Parses a call by name: which function it is, and which command its arguments mean.
 
-use taskyard_core::limits::BATCH_TASKS_MAX;
+use std::sync::Arc;
+
+use taskyard_core::failure::is_worker_name;
+use taskyard_core::limits::{BATCH_TASKS_MAX, WORKER_BYTES_MAX};
 use taskyard_core::{
-    Command, Error, Finish, FinishItem, Holder, Kind, NewTask, SessionId, Span, Take, TaskId,
+    Command, Error, Finish, FinishItem, Holder, Kind, List, NewTask, SessionId, Span, Take, TaskId,
     TubeName,
 };
 
 use super::args::{ArgumentReader, list, task_id};
 use super::faults::{MALFORMED, lua, no_statistics, not_defined, shortened, wrong_key};
 use super::native::{EXECUTE, decode_commands};
-use super::options::{read_cfg, read_create, read_failure, read_put, read_release, read_result};
+use super::options::{
+    read_cfg, read_create, read_failure, read_list, read_put, read_release, read_result,
+};
 use super::reader::Value;
 use super::reply::Fault;
 use super::schema::is_system_space;
@@ -44,6 +49,11 @@ pub enum CallAction {
         /// The session that the connection joins first.
         session: Option<SessionId>,
     },
+    /// Answers with the name under which the session takes tasks.
+    Worker {
+        /// The name that it gets first.
+        name: Option<Arc<str>>,
+    },
     /// Answers whether a tube of this name exists. The name need not be a valid one.
     TubeExists {
         /// The name.
@@ -77,6 +87,8 @@ pub enum ReplyForm {
     Task,
     /// A list of the tasks that were put, taken or finished.
     Tasks,
+    /// A list of tasks, and where the next page begins.
+    TaskPage,
     /// The task that was finished. An error if the session does not hold it.
     HeldTask,
     /// The task with this id. An error if there is none.
@@ -129,6 +141,7 @@ impl Call {
                 | Command::ReleaseAll { tube }
                 | Command::DropTube { tube }
                 | Command::CreateTube { tube, .. } => Some(tube),
+                Command::List(list) => Some(&list.tube),
                 Command::Tubes { tube } => tube.as_ref(),
                 _ => None,
             },
@@ -247,7 +260,7 @@ pub(super) fn parse_function(prefix: &str, function: &str, args: &[u8]) -> Resul
 }
 
 /// The methods of a tube.
-const METHODS: [&str; 16] = [
+const METHODS: [&str; 17] = [
     "put",
     "take",
     "ack",
@@ -264,6 +277,7 @@ const METHODS: [&str; 16] = [
     "take_many",
     "ack_many",
     "fail",
+    "list",
 ];
 
 /// The method of this name, if tubes have one.
@@ -326,6 +340,12 @@ impl Method {
                 let id = args.id(TAKEN_KEY_PARTS)?;
                 let (error, delay) = read_failure(args.raw()?)?;
                 self.finish(id, Finish::fail(&error.unwrap_or_default(), Some(delay)))
+            }
+            "list" => {
+                let (order, limit) = read_list(args.raw()?)?;
+                let list = List { tube: self.tube, order, limit };
+                list.check().map_err(|error| lua(error.to_string()))?;
+                (Command::List(list), ReplyForm::TaskPage)
             }
             _ => return Err(not_defined(name)),
         };
@@ -423,6 +443,7 @@ fn on_queue(function: &str, mut args: ArgumentReader<'_>) -> Option<Result<Call,
     Some(match function {
         "statistics" | "stats" => statistics(&mut args),
         "identify" => identify(&mut args),
+        "worker" => worker(&mut args),
         "state" => Ok(Call::new("state", CallAction::State)),
         "cfg" => cfg(&mut args),
         "create_tube" | "schema.create_tube" => create_tube(&mut args),
@@ -480,6 +501,22 @@ fn identify(args: &mut ArgumentReader<'_>) -> Result<Call, Fault> {
     };
     let session = session.map(SessionId);
     Ok(Call::new("identify", CallAction::Identify { session }))
+}
+
+fn worker(args: &mut ArgumentReader<'_>) -> Result<Call, Fault> {
+    let name = match args.value()? {
+        Value::Nil => None,
+        value => {
+            let name = text(&value).filter(|name| is_worker_name(name)).ok_or_else(|| {
+                lua(format!(
+                    "the name of a worker is a text of 1 to {WORKER_BYTES_MAX} bytes without \
+                     control characters"
+                ))
+            })?;
+            Some(name.into())
+        }
+    };
+    Ok(Call::new("worker", CallAction::Worker { name }))
 }
 
 fn create_tube(args: &mut ArgumentReader<'_>) -> Result<Call, Fault> {

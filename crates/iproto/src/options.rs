@@ -2,12 +2,17 @@
 
 use std::sync::Arc;
 
-use taskyard_core::{Kind, NewTask, Priority, SemaphoreKey, Span, TubeOptions};
+use taskyard_core::{
+    Kind, ListOrder, NewTask, Priority, SemaphoreKey, Span, StateSet, TaskId, TubeOptions,
+};
 
 use super::args::{delay, seconds};
 use super::faults::{lua, malformed, shortened, wrong_option, wrong_pri};
 use super::reader::{Value, ValueReader};
 use super::reply::Fault;
+
+/// The number of tasks in a list unless the call says another one.
+const LIST_LIMIT_DEFAULT: usize = 100;
 
 /// Calls `each` for the pairs of a table whose keys are names. A missing table, nil and a list have
 /// none: an empty table of PHP arrives as an empty list.
@@ -133,6 +138,46 @@ pub(super) fn read_failure(table: Option<&[u8]>) -> Result<(Option<String>, Span
         Ok(())
     })?;
     Ok((error, later))
+}
+
+/// Reads which tasks a list has, and at most how many.
+pub(super) fn read_list(table: Option<&[u8]>) -> Result<(ListOrder, usize), Fault> {
+    let (mut states, mut after, mut limit) = (StateSet::ALL, None, LIST_LIMIT_DEFAULT);
+    pairs(table, |name, value| {
+        match name {
+            b"state" => states = state_set(&value)?,
+            b"after" => {
+                let id = value.unsigned().ok_or_else(|| invalid_value("after", &value))?;
+                after = Some(TaskId(id));
+            }
+            b"limit" => {
+                let count = value.unsigned().and_then(|count| usize::try_from(count).ok());
+                limit = count.ok_or_else(|| invalid_value("limit", &value))?;
+            }
+            _ => {
+                let name = String::from_utf8_lossy(name);
+                let name = shortened(&name);
+                return Err(lua(format!("Unknown option {name}; use state, limit and after")));
+            }
+        }
+        Ok(())
+    })?;
+    Ok((ListOrder::Id { states, after }, limit))
+}
+
+/// Names of states, separated by commas.
+fn state_set(value: &Value<'_>) -> Result<StateSet, Fault> {
+    let text = match *value {
+        Value::Str(bytes) | Value::Bin(bytes) => std::str::from_utf8(bytes).ok(),
+        _ => None,
+    };
+    let state = |name: &str| StateSet::STATES.into_iter().find(|state| state.name() == name.trim());
+    let wrong = || {
+        let fault = invalid_value("state", value);
+        lua(format!("{}; use ready, taken, delayed, buried", fault.text))
+    };
+    let mut names = text.ok_or_else(wrong)?.split(',');
+    names.try_fold(StateSet::EMPTY, |set, name| Some(set.with(state(name)?))).ok_or_else(wrong)
 }
 
 /// Reads the options of a new tube; returns also whether an existing tube is accepted.

@@ -22,6 +22,7 @@ use crate::request_reader::RequestReader;
 use crate::response_budget::ResponseBudget;
 use crate::semaphore_monitor::SemaphoreMonitor;
 use crate::tube_quota::{OwnerRecords, TubeCreator, TubeQuota};
+use crate::worker_origins::WorkerOrigins;
 
 /// The creator of tubes for callers without a token: the same user as of iproto clients that do not
 /// log in.
@@ -75,6 +76,8 @@ pub(crate) struct App {
     pub services: Vec<Arc<dyn Service>>,
     /// The latest state of semaphores.
     pub semaphore_monitor: SemaphoreMonitor,
+    /// Where named workers connect from.
+    pub worker_origins: Arc<WorkerOrigins>,
     /// Routes added by a hosted service.
     pub extra_routes: Option<ExtraRoutes>,
 }
@@ -108,6 +111,9 @@ impl App {
                 Arc::new(TubeQuota::new(tubes_per_user_max, records))
             }
         };
+        // The list of workers shows those of both protocols.
+        let worker_origins =
+            iproto.as_ref().map_or_else(Arc::default, |face| face.worker_origins.clone());
         App {
             engine,
             token: config.token,
@@ -140,6 +146,7 @@ impl App {
             iproto,
             services: config.services,
             semaphore_monitor: SemaphoreMonitor::default(),
+            worker_origins,
             extra_routes: config.extra_routes,
         }
     }

@@ -3,8 +3,8 @@
 use std::io;
 use std::net::Ipv4Addr;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
@@ -151,6 +151,7 @@ async fn serve(
         peer: ip,
         logged_in: AtomicBool::new(false),
         proven: AtomicU64::new(0),
+        worker: Mutex::default(),
     });
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {

@@ -4,8 +4,8 @@
 //! names, cannot hide its origin, and cannot send JSON without a preflight request.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use axum::body::HttpBody;
@@ -23,6 +23,7 @@ use crate::app::{App, SharedApp};
 use crate::auth::{Token, TokenCheck};
 use crate::dashboard;
 use crate::http::{self, Refusal};
+use crate::worker_origins::LatestWorker;
 
 /// Endpoints that need no token, in addition to the dashboard: they show nothing about tasks.
 const OPEN: [&str; 2] = ["/healthz", "/openapi.json"];
@@ -38,6 +39,8 @@ pub(crate) struct ClientConnection {
     pub logged_in: AtomicBool,
     /// When the proof was last renewed, in seconds since the server started.
     pub proven: AtomicU64,
+    /// The worker of its latest take.
+    pub worker: Mutex<LatestWorker>,
 }
 
 /// Admits or refuses a request, counts it, and sets the headers of every response.

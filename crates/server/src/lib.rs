@@ -32,6 +32,7 @@ mod startup;
 mod tube_owners;
 mod tube_quota;
 mod tube_rows;
+mod worker_origins;
 
 pub use auth::{Token, TokenError};
 pub use config::{BindError, Config, ExtraRoutes};

@@ -5,7 +5,7 @@ use taskyard_store::OpenOptions;
 use crate::process::{TestServer, http_get, run};
 
 /// All commands.
-const VERBS: [&str; 23] = [
+const VERBS: [&str; 24] = [
     "copy",
     "manager",
     "migrate",
@@ -26,6 +26,7 @@ const VERBS: [&str; 23] = [
     "semaphore",
     "tube",
     "worker",
+    "workers",
     "bench",
     "completions",
     "contract",

@@ -20,3 +20,4 @@ mod tubes;
 #[cfg(target_os = "linux")]
 mod wall_clock;
 mod worker;
+mod workers;

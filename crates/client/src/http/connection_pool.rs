@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
@@ -15,6 +15,8 @@ use tokio::time::timeout;
 
 use super::server_url::{RequestTarget, ServerUrl};
 
+/// What the server's list of workers shows as the version.
+const AGENT: &str = concat!("taskyard/", env!("CARGO_PKG_VERSION"));
 /// How long a server may take to accept a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// How long a connection is kept open while no request uses it: less than servers and firewalls keep it.
@@ -84,7 +86,8 @@ impl ConnectionPool {
         let mut request = Request::builder()
             .method(call.method)
             .uri(call.target.as_str())
-            .header(HOST, self.server.authority());
+            .header(HOST, self.server.authority())
+            .header(USER_AGENT, HeaderValue::from_static(AGENT));
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, token);
         }

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use taskyard::{Http, HttpError};
+use taskyard_conformance::worker_addresses::remove_addresses;
 use taskyard_conformance::{Harness, model, semaphores as rules};
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::{
@@ -70,6 +71,7 @@ impl HttpHarness {
             let held = self.held(&command).await;
             let mut reply = self.rig.http.execute_one(command).await?;
             name_holders(&held, &mut reply);
+            remove_addresses(&mut reply);
             return Ok(reply);
         }
         assert_refused(&self.rig.http, command.clone()).await;

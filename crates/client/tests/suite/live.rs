@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use taskyard::Iproto;
 use taskyard_conformance::Harness;
+use taskyard_conformance::worker_addresses::remove_addresses;
 use taskyard_core::{Command, Error, Execute, Reply, Span, Timestamp};
 use taskyard_engine::{Clock, ManualClock};
 use taskyard_server::Config;
@@ -37,7 +38,9 @@ impl Live {
 
 impl Execute for Live {
     async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
-        self.queue.execute(commands).await
+        let mut replies = self.queue.execute(commands).await;
+        replies.iter_mut().flatten().for_each(remove_addresses);
+        replies
     }
 }
 

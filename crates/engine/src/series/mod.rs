@@ -22,6 +22,7 @@ pub use histogram::{Latency, Percentiles};
 pub(crate) use notes::Notes;
 pub use ring::{CommandCounts, Depth, SeriesPoint};
 use taskyard_core::{Span, Timestamp, TubeName};
+pub(crate) use tube_series::Ending;
 
 /// The number of seconds in a series.
 const SECONDS: u32 = 3_600;

@@ -137,12 +137,18 @@ impl Notes {
 
 impl NotedFinish {
     fn of(item: &FinishItem) -> Self {
-        let ending = match &item.finish {
+        NotedFinish { id: item.id, ending: Ending::of(&item.finish) }
+    }
+}
+
+impl Ending {
+    /// How a finish ends its delivery; `None` if the delivery goes on.
+    pub fn of(finish: &Finish) -> Option<Self> {
+        match finish {
             Finish::Ack | Finish::AckWithResult(_) => Some(Ending::Acked),
             Finish::Release { .. } | Finish::Bury => Some(Ending::Returned),
             Finish::Fail(_) => Some(Ending::Failed),
             Finish::Touch(_) => None,
-        };
-        NotedFinish { id: item.id, ending }
+        }
     }
 }

@@ -42,7 +42,7 @@ pub(super) struct Interval {
 
 /// How a delivery ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(crate) enum Ending {
     /// Its task is done.
     Acked,
     /// It failed.

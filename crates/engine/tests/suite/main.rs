@@ -16,3 +16,4 @@ mod storm;
 mod time;
 mod waiting;
 mod wall_clock;
+mod workers;

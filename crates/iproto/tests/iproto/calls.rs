@@ -2,8 +2,8 @@
 
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::{
-    Body, Command, Finish, FinishItem, Holder, Kind, NewTask, SessionId, Span, Take, TaskId,
-    TubeName, TubeOptions,
+    Body, Command, Finish, FinishItem, Holder, Kind, List, ListOrder, NewTask, SessionId, Span,
+    State, StateSet, Take, TaskId, TubeName, TubeOptions,
 };
 use taskyard_iproto::{
     Call, CallAction, CallContext, EXECUTE, RecentTubes, ReplyForm, encode_commands, parse_call,
@@ -249,6 +249,24 @@ fn batch_methods() {
 }
 
 #[test]
+fn a_list_has_states_a_limit_and_a_beginning() {
+    let buried = StateSet::EMPTY.with(State::Buried);
+    for (arguments, states, after, limit) in [
+        ("[]", StateSet::ALL, None, 100),
+        ("[[]]", StateSet::ALL, None, 100),
+        (r#"[{"state": "buried"}]"#, buried, None, 100),
+        (r#"[{"state": "ready, buried", "limit": 7}]"#, buried.with(State::Ready), None, 7),
+        (r#"[{"after": 5, "limit": 1000}]"#, StateSet::ALL, Some(TaskId(5)), 1000),
+    ] {
+        let order = ListOrder::Id { states, after };
+        let list = Command::List(List { tube: tube(), order, limit });
+        let call = method("list", arguments);
+        assert_eq!(call.action, command(list, ReplyForm::TaskPage), "{arguments}");
+        assert_eq!(call.tube().map(TubeName::as_str), Some("t"));
+    }
+}
+
+#[test]
 fn functions_of_the_queue() {
     let named = command(Command::Tubes { tube: Some(tube()) }, ReplyForm::Statistics);
     let all = |form| command(Command::Tubes { tube: None }, form);
@@ -257,6 +275,9 @@ fn functions_of_the_queue() {
     assert_eq!(function("stats", "[]"), all(ReplyForm::AllStatistics));
     assert_eq!(function("stats", "[null]"), all(ReplyForm::AllStatistics));
     assert_eq!(function("state", "[]"), CallAction::State);
+    assert_eq!(function("worker", "[]"), CallAction::Worker { name: None });
+    let named = CallAction::Worker { name: Some("web1:7:mailer".into()) };
+    assert_eq!(function("worker", r#"["web1:7:mailer"]"#), named);
     assert_eq!(function("identify", "[]"), CallAction::Identify { session: None });
     assert_eq!(function("tube", "[]"), all(ReplyForm::TubeNames));
     assert_eq!(function("tube", r#"["a/b"]"#), CallAction::TubeExists { name: "a/b".into() });

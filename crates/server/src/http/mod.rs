@@ -19,6 +19,7 @@ mod task_action;
 mod task_page;
 mod tasks;
 mod tubes;
+mod workers;
 
 use axum::Router;
 use axum::http::{Method, StatusCode, Uri, header};
@@ -54,6 +55,7 @@ pub(crate) fn routes() -> Vec<Route> {
         tasks::routes(),
         stats::routes(),
         series::routes(),
+        workers::routes(),
         semaphores::routes(),
         manager::routes(),
         health::routes(),

@@ -1,6 +1,10 @@
 //! Extracts and checks the parts of a request.
 
+use std::sync::{Arc, PoisonError};
+
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::HeaderValue;
+use axum::http::header::USER_AGENT;
 use axum::http::request::Parts;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
@@ -8,7 +12,9 @@ use taskyard_core::{Error, SemaphoreKey, TaskId, TubeName};
 use taskyard_wire::http::parse_whole;
 
 use super::Refusal;
-use crate::app::SharedApp;
+use crate::app::{App, SharedApp};
+use crate::guard::ClientConnection;
+use crate::worker_origins::client_version;
 
 /// The parsed JSON body. An absent body is an empty object.
 pub(crate) struct Json<T>(pub T);
@@ -24,6 +30,12 @@ pub(crate) struct TaskPath(pub TubeName, pub TaskId);
 
 /// The parsed query parameters.
 pub(crate) struct QueryParams<T>(pub T);
+
+/// The connection of a request, and the program that sent it.
+pub(crate) struct Caller {
+    connection: Option<Arc<ClientConnection>>,
+    agent: Option<HeaderValue>,
+}
 
 /// An empty object.
 #[derive(Debug, Deserialize)]
@@ -83,6 +95,32 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for QueryParams<T>
             Error::Invalid(format!("cannot parse the query: {}", error.body_text()))
         })?;
         Ok(QueryParams(query))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Caller {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+        Ok(Caller {
+            connection: parts.extensions.get().cloned(),
+            agent: parts.headers.get(USER_AGENT).cloned(),
+        })
+    }
+}
+
+impl Caller {
+    /// The worker that takes: the name in the request, or else the address of the client.
+    pub fn worker(&self, app: &App, name: Option<String>) -> Option<Arc<str>> {
+        let Some(connection) = &self.connection else { return name.map(Into::into) };
+        let mut latest = connection.worker.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(match name {
+            Some(name) => {
+                let agent = || self.agent.as_ref()?.to_str().ok().and_then(client_version);
+                latest.name(&app.worker_origins, &name, connection.peer, agent)
+            }
+            None => latest.address(connection.peer),
+        })
     }
 }
 

@@ -3,10 +3,10 @@
 use axum::extract::State;
 use axum::http::Method;
 use axum::response::Response;
-use taskyard_core::Command;
+use taskyard_core::{Command, Take};
 use taskyard_wire::http::{TakeRequest, TasksAnswer};
 
-use super::request::{Json, TubePath};
+use super::request::{Caller, Json, TubePath};
 use super::{Refusal, Route, check_wait, streamed};
 use crate::app::{SharedApp, unexpected_reply};
 
@@ -28,12 +28,14 @@ pub(crate) fn routes() -> Vec<Route> {
 async fn take(
     State(app): State<SharedApp>,
     TubePath(tube): TubePath,
-    Json(request): Json<TakeRequest>,
+    caller: Caller,
+    Json(mut request): Json<TakeRequest>,
 ) -> Result<Response, Refusal> {
     check_wait(&app, "wait", request.wait)?;
     let form = request.form();
+    let worker = caller.worker(&app, request.worker.take());
     match request.into_command(tube)? {
-        Command::Take(take) => streamed::take(&app, take, form).await,
+        Command::Take(take) => streamed::take(&app, Take { worker, ..take }, form).await,
         _ => Err(unexpected_reply()),
     }
 }

@@ -28,9 +28,10 @@ pub(super) fn allows(grants: &Grants, call: &Call) -> bool {
             return commands.iter().all(|command| allows_command(grants, command));
         }
         CallAction::TubeExists { name } => return grants.can_see(name),
-        CallAction::Identify { .. } | CallAction::State | CallAction::BoxInfo => {
-            return grants.allows_anything();
-        }
+        CallAction::Identify { .. }
+        | CallAction::Worker { .. }
+        | CallAction::State
+        | CallAction::BoxInfo => return grants.allows_anything(),
         CallAction::NoSettings => return grants.allows_on_any_tube(Verb::Cfg),
         CallAction::DependsOnKind { tube, .. } => Some(tube),
     };

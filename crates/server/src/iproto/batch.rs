@@ -8,6 +8,7 @@ use taskyard_core::{Body, Command, Execute, Reply, Result as CoreResult, Session
 use taskyard_iproto::{Fault, ReplyForm};
 
 use super::expected_replies::ReplyCharge;
+use super::list_page::ListPage;
 use super::protocol_session::ReplyTo;
 use super::repeatable_take::RepeatableTake;
 use super::server::{IprotoServer, LimitShare, SharedLimit};
@@ -43,6 +44,8 @@ pub(super) enum FollowUp {
     SendPutMany(Vec<Body>),
     /// Sends the tasks that were taken, or takes once more if the session is unknown.
     SendTaken(RepeatableTake),
+    /// Reads the tasks of a page that are not read yet, and sends it when it is complete.
+    ContinuePage(Box<ListPage>),
     /// Sends whether the tube exists.
     SendExists,
     /// Sends the identity of this session, which was joined by the join of this number.

@@ -12,6 +12,7 @@ use super::batch::{FollowUp, PendingRequest, SessionChange, UnresolvedCall};
 use super::counters::CountedVerb;
 use super::expected_replies::{ReplySize, size_of, size_of_all};
 use super::inflight::WaitMode;
+use super::list_page::ListPage;
 use super::protocol_session::{ProtocolSession, ReplyTo};
 use super::repeatable_take::RepeatableTake;
 use super::server::{LimitShare, SharedLimit};
@@ -110,6 +111,13 @@ impl ProtocolSession {
             CallAction::Command(command, form) => self.run(reply_to, command, form),
             CallAction::Batch(commands) => self.execute(reply_to, commands),
             CallAction::Identify { session } => self.identify(reply_to, session),
+            CallAction::Worker { name } => {
+                if let Some(name) = name {
+                    self.worker.set_name(name);
+                }
+                let name = self.worker.name(&self.server);
+                self.send_answer(reply_to, &Answer::Text(name.as_deref().unwrap_or_default()));
+            }
             CallAction::TubeExists { name } => match TubeName::new(&name) {
                 Ok(tube) => {
                     self.push(reply_to, Command::Tubes { tube: Some(tube) }, FollowUp::SendExists);
@@ -137,6 +145,7 @@ impl ProtocolSession {
                     FollowUp::SendPutMany(tasks.iter().map(|task| task.body.clone()).collect())
                 }
             },
+            Command::List(list) => FollowUp::ContinuePage(Box::new(ListPage::new(list))),
             _ => FollowUp::Send(form),
         };
         if !waits(&command) {
@@ -154,7 +163,7 @@ impl ProtocolSession {
             self.add(reply_to, join, FollowUp::NoteJoined(session, self.sessions.join_number()));
         }
         repeatable.join_number = self.sessions.join_number();
-        let take = repeatable.command(session);
+        let take = repeatable.command(session, self.worker.name(&self.server));
         let waits = !take.wait.is_zero();
         if waits {
             self.submit();
@@ -228,7 +237,15 @@ impl ProtocolSession {
     }
 
     /// Runs native commands as one batch of their own.
-    fn execute(&mut self, reply_to: ReplyTo, commands: Vec<Command>) {
+    fn execute(&mut self, reply_to: ReplyTo, mut commands: Vec<Command>) {
+        for command in &mut commands {
+            if let Command::Take(take) = command {
+                take.worker = match take.worker.take() {
+                    Some(name) => Some(self.worker.native_name(&self.server, name)),
+                    None => self.worker.name(&self.server),
+                };
+            }
+        }
         let changes: Vec<_> = commands.iter().map(session_change).collect();
         let joins = changes.iter().filter(|one| matches!(one, SessionChange::Join(_))).count();
         let changing = changes.iter().any(|one| *one != SessionChange::None);
@@ -260,7 +277,7 @@ impl ProtocolSession {
     }
 
     /// Adds a command that does not wait to the current batch.
-    fn push(&mut self, reply_to: ReplyTo, command: Command, follow_up: FollowUp) {
+    pub(super) fn push(&mut self, reply_to: ReplyTo, command: Command, follow_up: FollowUp) {
         if self.admit(reply_to) {
             self.add(reply_to, command, follow_up);
         }

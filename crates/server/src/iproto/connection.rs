@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -36,7 +36,7 @@ pub(crate) async fn serve(
         let limit = server.connections_max;
         return refuse_connection(stream, server, limit).await;
     }
-    let peer = stream.peer_addr().ok().map(|peer| peer.ip());
+    let peer = stream.peer_addr().ok();
     let Some(tls) = &server.tls else { return serve_stream(stream, peer, server, closing).await };
     let accepted = tokio::select! {
         accepted = tls.accept(stream) => accepted,
@@ -49,7 +49,7 @@ pub(crate) async fn serve(
 
 async fn serve_stream<S>(
     stream: S,
-    peer: Option<IpAddr>,
+    peer: Option<SocketAddr>,
     server: Arc<IprotoServer>,
     mut closing: watch::Receiver<bool>,
 ) where
@@ -94,7 +94,7 @@ struct Connection<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    fn new(stream: S, peer: Option<IpAddr>, server: Arc<IprotoServer>) -> io::Result<Self> {
+    fn new(stream: S, peer: Option<SocketAddr>, server: Arc<IprotoServer>) -> io::Result<Self> {
         let mut random = [0; 48];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
         let (salt, session) = random.split_at(32);

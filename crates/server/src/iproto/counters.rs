@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Every verb that is counted, and one for all others.
-const VERBS: [&str; 35] = [
+const VERBS: [&str; 37] = [
     "call",
     "put",
     "put_many",
@@ -19,12 +19,14 @@ const VERBS: [&str; 35] = [
     "fail",
     "kick",
     "peek",
+    "list",
     "delete",
     "truncate",
     "release_all",
     "drop",
     "statistics",
     "identify",
+    "worker",
     "state",
     "info",
     "cfg",

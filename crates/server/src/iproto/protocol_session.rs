@@ -1,7 +1,7 @@
 //! The state of one connection: turns frames into commands and replies into answers, without a
 //! socket.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -19,6 +19,7 @@ use super::counters::CountedVerb;
 use super::expected_replies::ExpectedReplies;
 use super::inflight::Inflight;
 use super::server::{IprotoServer, LimitShare, SharedLimit};
+use super::session_worker::SessionWorker;
 use super::sessions::Sessions;
 use super::users::{GUEST, Grants, LoginFailed};
 
@@ -56,6 +57,8 @@ pub(super) struct ProtocolSession {
     salt: [u8; 32],
     /// The address of the client, if it is known.
     peer: Option<IpAddr>,
+    /// The name under which it takes tasks.
+    pub(super) worker: SessionWorker,
     pub(super) user: String,
     pub(super) grants: Grants,
     authenticated: bool,
@@ -87,7 +90,7 @@ impl ProtocolSession {
     /// The state of a new connection, whose first bytes are the greeting.
     pub fn new(
         server: Arc<IprotoServer>,
-        peer: Option<IpAddr>,
+        peer: Option<SocketAddr>,
         random: ConnectionSecrets,
         greeting: &[u8],
     ) -> Self {
@@ -103,7 +106,8 @@ impl ProtocolSession {
             unsent: LimitShare::new(server.clone(), SharedLimit::Unsent),
             has_unserved: false,
             salt,
-            peer,
+            peer: peer.map(|peer| peer.ip()),
+            worker: SessionWorker::new(peer),
             user: GUEST.into(),
             grants: server.users.guest(),
             authenticated: false,

@@ -1,5 +1,6 @@
 //! A take that can be sent to the engine once more.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use taskyard_core::{SessionId, Span, Take, TubeName};
@@ -34,10 +35,10 @@ impl RepeatableTake {
         RepeatableTake { tube, count, many, wait, until, join_number: 0, repeated: false }
     }
 
-    /// The command for this session.
-    pub fn command(&self, session: SessionId) -> Take {
+    /// The command for this session and the name of its worker.
+    pub fn command(&self, session: SessionId, worker: Option<Arc<str>>) -> Take {
         let (tube, count) = (self.tube.clone(), self.count);
-        Take { tube, count, session: Some(session), lease: None, worker: None, wait: self.wait }
+        Take { tube, count, session: Some(session), lease: None, worker, wait: self.wait }
     }
 
     /// The same take with its remaining time.

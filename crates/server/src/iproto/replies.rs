@@ -151,6 +151,7 @@ impl ProtocolSession {
                 self.repeat_take(reply_to, take);
                 Ok(())
             }
+            (FollowUp::ContinuePage(page), reply) => self.continue_page(reply_to, page, reply),
             (follow_up, Ok(reply)) => self.send_reply(reply_to, follow_up, reply),
             (_, Err(error)) => Err(self.fault(reply_to, &error)),
         }
@@ -306,7 +307,7 @@ impl ProtocolSession {
     }
 
     /// The fault for an error of the engine, with the name of the called function.
-    fn fault(&self, reply_to: ReplyTo, error: &Error) -> Fault {
+    pub(super) fn fault(&self, reply_to: ReplyTo, error: &Error) -> Fault {
         match error {
             Error::TubeNotFound(tube) => {
                 let function =
@@ -335,6 +336,6 @@ fn finished_task(outcomes: &[Outcome]) -> Option<&Task> {
 }
 
 /// The error for a reply of another kind than the command has.
-fn unexpected_reply() -> Error {
+pub(super) fn unexpected_reply() -> Error {
     Error::Store("the engine returned a reply of another kind".into())
 }

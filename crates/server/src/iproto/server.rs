@@ -18,6 +18,7 @@ use super::tls::Tls;
 use super::users::Users;
 use crate::auth_throttle::AuthThrottle;
 use crate::tube_quota::{OwnerRecords, TubeQuota};
+use crate::worker_origins::WorkerOrigins;
 
 /// Most variables that expressions may set.
 const VARIABLES_MAX: usize = 1_000;
@@ -54,6 +55,8 @@ pub(crate) struct IprotoServer {
     pub leave_retries: LeaveRetries,
     /// Addresses with too many failed logins.
     pub throttle: Arc<AuthThrottle>,
+    /// Where named workers connect from.
+    pub worker_origins: Arc<WorkerOrigins>,
     /// When the server was started.
     pub started: Instant,
     connections: Quota,
@@ -114,6 +117,7 @@ impl IprotoServer {
             tubes: Arc::new(TubeQuota::new(config.tubes_per_user_max, records)),
             leave_retries: LeaveRetries::default(),
             throttle,
+            worker_origins: Arc::default(),
             started: Instant::now(),
             connections: quota(config.connections_max),
             in_flight: quota(config.in_flight_total_max),

@@ -125,7 +125,7 @@ impl Verb {
             "touch" => Verb::Touch,
             "bury" => Verb::Bury,
             "kick" => Verb::Kick,
-            "peek" => Verb::Peek,
+            "peek" | "list" => Verb::Peek,
             "delete" => Verb::Delete,
             "truncate" => Verb::Truncate,
             "release_all" => Verb::ReleaseAll,

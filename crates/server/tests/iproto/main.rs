@@ -20,3 +20,4 @@ mod storm;
 mod tls;
 mod verbs;
 mod waiting;
+mod workers;

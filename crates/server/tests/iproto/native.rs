@@ -10,7 +10,7 @@ use taskyard_iproto::{decode_replies, encode_execute, parse_reply};
 
 use crate::fixture::{RawClient, TestServer};
 
-async fn execute(client: &mut RawClient, commands: &[Command]) -> Vec<Result<Reply>> {
+pub async fn execute(client: &mut RawClient, commands: &[Command]) -> Vec<Result<Reply>> {
     let mut bytes = Vec::new();
     encode_execute(&mut bytes, 7, commands);
     client.send(&bytes).await;

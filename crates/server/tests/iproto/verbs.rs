@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use taskyard_core::{Command, Reply, TaskId, TubeName};
-use taskyard_iproto::Shape;
+use taskyard_iproto::{Operation, Shape};
 use taskyard_store::OpenOptions;
 
 use crate::fixture::TestServer;
@@ -243,6 +243,62 @@ async fn many_tasks_at_once() {
     assert_eq!(client.done("queue.tube.mail:take_many", json!([10, 0])).await, json!([[]]));
     let acked = client.done("queue.tube.mail:ack_many", json!([[0, 2, 1, 77]])).await;
     assert_eq!(acked, json!([[[0, "-", "a"], [1, "-", "b"]]]));
+}
+
+#[tokio::test]
+async fn tasks_are_listed_by_pages() {
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("mail", "fifottl").await;
+    for task in 0..5 {
+        client.done("queue.tube.mail:put", json!([task])).await;
+    }
+    for id in [1, 2, 4] {
+        client.done("queue.tube.mail:bury", json!([id])).await;
+    }
+    let mut list = async |options| client.done("queue.tube.mail:list", json!([options])).await;
+    let first = list(json!({ "state": "buried", "limit": 2 })).await;
+    assert_eq!(first, json!([[[1, "!", 1], [2, "!", 2]], 2]));
+    let second = list(json!({ "state": "buried", "limit": 2, "after": 2 })).await;
+    assert_eq!(second, json!([[[4, "!", 4]], null]));
+    assert_eq!(list(json!({ "state": "taken" })).await, json!([[], null]));
+    assert_eq!(list(json!({ "state": "ready,buried" })).await[0].as_array().unwrap().len(), 5);
+    assert_eq!(client.done("queue.tube.mail:list", json!([])).await[0][3], json!([3, "r", 3]));
+    let old = client.call_16("queue.tube.mail:list", json!([{ "limit": 1 }])).await.unwrap();
+    assert_eq!(old, json!([[[0, "r", 0]], [0]]));
+    client.refused("queue.tube.mail:list", json!([{ "limit": 0 }]), 32, "1 and 1000").await;
+    client.refused("queue.tube.no:list", json!([]), 33, "'queue.tube.no:list'").await;
+    let eval = Operation::Eval {
+        expression: "return queue.tube.mail:list({state = 'buried', limit = 1})",
+        args: &[0x90],
+    };
+    assert_eq!(client.execute(&eval).await.unwrap(), json!([[[1, "!", 1]], 1]));
+}
+
+// The answer to a list of large tasks was as large as all of them together.
+#[tokio::test]
+async fn a_list_of_large_tasks_has_smaller_pages() {
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("mail", "fifo").await;
+    let large = "x".repeat(100_000);
+    let tasks = vec![json!([large]); 50];
+    for _ in 0..6 {
+        client.done("queue.tube.mail:put_many", json!([tasks])).await;
+    }
+    let (mut listed, mut pages, mut after) = (0, 0, json!(null));
+    loop {
+        let options = json!({ "limit": 1000, "after": after });
+        let page = client.done("queue.tube.mail:list", json!([options])).await;
+        let tasks = page[0].as_array().unwrap();
+        for task in tasks {
+            assert_eq!(task[0], listed);
+            listed += 1;
+        }
+        (pages, after) = (pages + 1, page[1].clone());
+        if after.is_null() {
+            break;
+        }
+    }
+    assert!(listed == 300 && pages > 1, "{listed} in {pages}");
 }
 
 #[tokio::test]

@@ -19,3 +19,4 @@ mod socket;
 mod startup;
 mod verbs;
 mod waiting;
+mod workers;

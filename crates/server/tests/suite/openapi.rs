@@ -69,6 +69,7 @@ async fn the_document_lists_every_endpoint() {
         "/v1/tubes",
         "/v1/stats",
         "/v1/series",
+        "/v1/workers",
         "/v1/services",
         "/v1/manager",
         "/healthz",

@@ -8,7 +8,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::connection::describe;
-use taskyard_core::failure::{LEASE_EXPIRED, SESSION_ENDED};
+use taskyard_core::failure::{LEASE_EXPIRED, SERVER_LOST, SESSION_ENDED};
 use taskyard_store::limits::with_limits;
 use taskyard_store::template::substitute;
 
@@ -183,7 +183,11 @@ async fn apply(client: &Client) -> Result<(), MigrateError> {
 
 /// The text with the limits and error texts of the core filled in.
 fn filled(verbs: &str) -> String {
-    let errors = [("LEASE_EXPIRED", LEASE_EXPIRED), ("SESSION_ENDED", SESSION_ENDED)];
+    let errors = [
+        ("LEASE_EXPIRED", LEASE_EXPIRED),
+        ("SESSION_ENDED", SESSION_ENDED),
+        ("SERVER_LOST", SERVER_LOST),
+    ];
     substitute(&with_limits(verbs), &errors.map(|(name, text)| (name, text.to_owned())))
 }
 

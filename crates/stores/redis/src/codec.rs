@@ -78,9 +78,9 @@ pub(super) fn tick(limit: usize) -> Vec<u8> {
     with_count(b'I', limit as u64)
 }
 
-/// Gives back what a session holds.
-pub(super) fn end_session(session: SessionId) -> Vec<u8> {
-    [&b"S"[..], &session.0].concat()
+/// Gives back what a session holds; `lost` if its last server was declared dead.
+pub(super) fn end_session(session: SessionId, lost: bool) -> Vec<u8> {
+    [&b"S"[..], &session.0, if lost { b"l" } else { b"" }].concat()
 }
 
 /// Undoes deliveries with these lease numbers.

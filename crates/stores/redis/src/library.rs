@@ -2,7 +2,7 @@
 
 use taskyard_redis::Library;
 
-use taskyard_core::failure::{LEASE_EXPIRED, SESSION_ENDED};
+use taskyard_core::failure::{LEASE_EXPIRED, SERVER_LOST, SESSION_ENDED};
 use taskyard_store::limits::with_limits;
 use taskyard_store::lua::{SEMAPHORE_RULES, VALUES};
 use taskyard_store::template::substitute;
@@ -47,8 +47,11 @@ pub(super) const FORMAT: i64 = 4;
 
 /// The library of this version.
 pub(super) fn library() -> Library {
-    let values =
-        [("LEASE_EXPIRED", LEASE_EXPIRED.to_owned()), ("SESSION_ENDED", SESSION_ENDED.to_owned())];
+    let values = [
+        ("LEASE_EXPIRED", LEASE_EXPIRED.to_owned()),
+        ("SESSION_ENDED", SESSION_ENDED.to_owned()),
+        ("SERVER_LOST", SERVER_LOST.to_owned()),
+    ];
     let text = substitute(&with_limits(&FILES.concat()), &values);
     Library::new(&format!("taskyard_{FORMAT}"), &[&text])
 }

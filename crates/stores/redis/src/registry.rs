@@ -121,11 +121,13 @@ impl Batch<'_> {
     /// Gives back what a session holds, then removes it, unless a tube cannot be reached. Idempotent. Answers the number of tasks.
     pub async fn end_session(&mut self, session: SessionId) -> Result<usize, Failure> {
         let held = self.registry_with_retry("held", vec![session.0.to_vec()]).await?;
-        let mut tags: BTreeSet<HashTag> = held.into_iter().filter_map(HashTag::read).collect();
+        let mut held = held.into_iter();
+        let lost = held.next().and_then(|lost| lost.int()) == Some(1);
+        let mut tags: BTreeSet<HashTag> = held.filter_map(HashTag::read).collect();
         tags.extend(self.shared.cache().sessions.held.get(&session).into_iter().flatten().cloned());
         let address: Vec<TubeAddress> = tags.into_iter().map(TubeAddress::at).collect();
         let (mut back, mut failed) = (0, None);
-        for (_, answer) in self.call_each(&address, &codec::end_session(session)).await {
+        for (_, answer) in self.call_each(&address, &codec::end_session(session, lost)).await {
             match answer.and_then(read_counted) {
                 Ok((head, mut parts, count)) => {
                     back += count;

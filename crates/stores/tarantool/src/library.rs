@@ -1,6 +1,6 @@
 //! Assembles the library of Lua procedures that run inside Tarantool.
 
-use taskyard_core::failure::{LEASE_EXPIRED, SESSION_ENDED};
+use taskyard_core::failure::{LEASE_EXPIRED, SERVER_LOST, SESSION_ENDED};
 use taskyard_store::limits::with_limits;
 use taskyard_store::lua::{SEMAPHORE_RULES, VALUES};
 use taskyard_store::template::substitute;
@@ -90,8 +90,11 @@ impl Library {
 
 /// The text with the limits of the core, and with its errors of deliveries that ended by themselves.
 fn with_values(text: &str) -> String {
-    let errors =
-        [("LEASE_EXPIRED", LEASE_EXPIRED.to_owned()), ("SESSION_ENDED", SESSION_ENDED.to_owned())];
+    let errors = [
+        ("LEASE_EXPIRED", LEASE_EXPIRED.to_owned()),
+        ("SESSION_ENDED", SESSION_ENDED.to_owned()),
+        ("SERVER_LOST", SERVER_LOST.to_owned()),
+    ];
     substitute(&with_limits(text), &errors)
 }
 

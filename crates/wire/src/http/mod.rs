@@ -38,6 +38,7 @@
 //! | semaphore events: ack | [`AcknowledgeRequest`] | [`AcknowledgedAnswer`] |
 //! | manager | | [`ManagerAnswer`] |
 //! | time series | | [`SeriesAnswer`] |
+//! | workers | | [`WorkersAnswer`] |
 //! | a refusal | | [`ErrorAnswer`] |
 
 mod action;
@@ -60,6 +61,7 @@ mod take;
 mod task;
 mod tubes;
 mod whole;
+mod workers;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
@@ -103,6 +105,9 @@ pub use tubes::{
     TubesAnswer,
 };
 pub use whole::parse_whole;
+pub use workers::{
+    RunningTask, WORKER_RUNNING_MAX, WORKERS_PAGE_MAX, WorkerSummary, WorkersAnswer,
+};
 
 /// Parses a request. A missing body is an empty object, so that `take` needs none.
 pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T> {

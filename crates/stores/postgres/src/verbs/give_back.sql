@@ -98,7 +98,8 @@ LANGUAGE sql VOLATILE AS $$
     SELECT * FROM taskyard.release_all(_tube, NULL)
 $$;
 
--- Releases what a session holds, as failed deliveries, and deletes the session.
+-- Releases what a session holds, as failed deliveries, and deletes the session. The errors say whether its last server was declared
+-- dead (see taskyard.heartbeat).
 CREATE OR REPLACE FUNCTION taskyard.end_session(_session bytea, _now bigint)
 RETURNS TABLE (event integer, number integer, name text, count bigint)
 LANGUAGE plpgsql VOLATILE AS $$
@@ -106,12 +107,17 @@ DECLARE
     _tubes integer[];
     _ids bigint[];
     _leases bigint[];
+    _error bytea := '{{SESSION_ENDED}}';
 BEGIN
     SELECT array_agg(t.tube), array_agg(t.id), array_agg(t.lease) INTO _tubes, _ids, _leases
         FROM taskyard.task t WHERE t.session = _session;
     IF _ids IS NOT NULL THEN
+        IF EXISTS (SELECT 1 FROM taskyard.connection c
+                WHERE c.session = _session AND c.server = '' AND c.count = 0) THEN
+            _error := '{{SERVER_LOST}}';
+        END IF;
         RETURN QUERY SELECT * FROM taskyard.release_deliveries(_tubes, _ids, _leases, 5, NULL,
-            '{{SESSION_ENDED}}', _now);
+            _error, _now);
     END IF;
     DELETE FROM taskyard.connection c WHERE c.session = _session;
     DELETE FROM taskyard.session s WHERE s.id = _session;

@@ -86,7 +86,8 @@ DROP FUNCTION IF EXISTS taskyard.heartbeat(bytea, bigint, bigint);
 
 -- Registers a heartbeat and deletes servers without one for _patience. Returns how many other servers are alive, how many were
 -- deleted, and whether this server had been declared dead itself. A server that missed heartbeats itself does not declare others
--- dead, and a deleted one has missed the last two heartbeats of this server: otherwise the database may have been unreachable.
+-- dead, and a deleted one has missed the last two heartbeats of this server: otherwise the database may have been unreachable. A
+-- session that ends with it gets a row of no connections at the server '', until it has a connection again.
 CREATE FUNCTION taskyard.heartbeat(
     _server bytea, _patience bigint, _now bigint,
     OUT others bigint, OUT lost bigint, OUT forgotten boolean)
@@ -97,6 +98,7 @@ DECLARE
     _before bigint;
     _previous bigint;
     _dead bytea;
+    _sessions bytea[];
 BEGIN
     PERFORM pg_advisory_xact_lock(1952543592);
     _limit := taskyard.heartbeat_limit(_clock, _patience);
@@ -109,7 +111,12 @@ BEGIN
         FOR _dead IN SELECT v.id FROM taskyard.server v
             WHERE v.heartbeat < least(_limit, coalesce(_previous, -9223372036854775808))
         LOOP
+            SELECT array_agg(c.session) INTO _sessions FROM taskyard.connection c WHERE c.server = _dead;
             PERFORM taskyard.delete_server(_dead, coalesce(_now, _clock));
+            INSERT INTO taskyard.connection (session, server, count)
+                SELECT s.id, '', 0 FROM taskyard.session s
+                WHERE s.id = ANY (_sessions) AND s.ends IS NOT NULL
+                ON CONFLICT (session, server) DO NOTHING;
             lost := lost + 1;
         END LOOP;
     END IF;

@@ -18,6 +18,7 @@ BEGIN
         RETURN QUERY SELECT g.event, g.number, g.name, g.count, 0::smallint
             FROM taskyard.end_session(_session, _now) g;
     END IF;
+    DELETE FROM taskyard.connection c WHERE c.session = _session AND c.count <= 0;
     INSERT INTO taskyard.session AS s (id) VALUES (_session)
         ON CONFLICT (id) DO UPDATE SET ends = NULL WHERE s.ends IS NOT NULL;
     INSERT INTO taskyard.connection AS c (session, server, count) VALUES (_session, _server, 1)

@@ -28,6 +28,7 @@ BEGIN
             -- It ended meanwhile. It continues without the tasks that it held.
             PERFORM taskyard.end_session(_session, _now);
         END IF;
+        DELETE FROM taskyard.connection c WHERE c.session = _session AND c.count <= 0;
         INSERT INTO taskyard.session AS s (id) VALUES (_session)
             ON CONFLICT (id) DO UPDATE SET ends = NULL WHERE s.ends IS NOT NULL;
         INSERT INTO taskyard.connection (session, server, count) VALUES (_session, _server, _count)

@@ -1,7 +1,7 @@
 //! Several servers on one database.
 
 use taskyard_conformance::block_on;
-use taskyard_core::failure::SESSION_ENDED;
+use taskyard_core::failure::SERVER_LOST;
 use taskyard_core::{Command, Failures, Kind, Outcome, Reply, SessionId, Span, TubeOptions};
 use taskyard_store::Store;
 use taskyard_store_postgres::PostgresStore;
@@ -54,7 +54,27 @@ fn a_dead_servers_tasks_return() {
         let peek = Command::Peek { tube, ids: vec![task.id] };
         let Ok(Reply::Tasks(tasks)) = ask(&store, peek) else { panic!("it can be shown") };
         let failure = tasks[0].failures.as_ref().and_then(Failures::last).expect("it has failed");
-        assert_eq!((failure.attempt, &*failure.error), (1, SESSION_ENDED));
+        assert_eq!((failure.attempt, &*failure.error), (1, SERVER_LOST));
+    });
+}
+
+// The end of a session whose first server died would be reported as the death of a server, although it had come back.
+#[test]
+fn a_session_that_comes_back_is_no_longer_lost() {
+    run(async {
+        let database = Database::new();
+        let store = database.open();
+        let session = "'\\x07070707070707070707070707070707'";
+        sql(
+            &database.url(),
+            &format!(
+                "INSERT INTO taskyard.session VALUES ({session}, 9000000000000000);
+                 INSERT INTO taskyard.connection VALUES ({session}, '', 0)"
+            ),
+        );
+        join(&store, false);
+        let marks = "SELECT count(*) FROM taskyard.connection WHERE count = 0";
+        assert_eq!(sql(&database.url(), marks).as_deref(), Some("0"));
     });
 }
 

@@ -1,7 +1,7 @@
 -- The latest failures of tasks, in the layout of the core (`failure.rs`). They are under f, by id; the record of a task says whether it
 -- has any. Servers of a version without failures keep what the record says, but leave the failures of tasks that they remove.
 
-local failures = { LEASE_EXPIRED = '{{LEASE_EXPIRED}}', SESSION_ENDED = '{{SESSION_ENDED}}' }
+local failures = { LEASE_EXPIRED = '{{LEASE_EXPIRED}}', SESSION_ENDED = '{{SESSION_ENDED}}', SERVER_LOST = '{{SERVER_LOST}}' }
 
 do
     local FAILURES_MAX = {{FAILURES_MAX}}

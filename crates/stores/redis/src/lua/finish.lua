@@ -325,7 +325,7 @@ function verbs.release_all(tube, _, call)
     call:answer('\0')
 end
 
--- Gives back what an ended session holds.
+-- Gives back what an ended session holds. A byte follows the session if its last server was declared dead.
 function verbs.end_session(tube, header, call)
     local session = string.sub(header, 2, 17)
     flush(tube)
@@ -333,7 +333,7 @@ function verbs.end_session(tube, header, call)
     for item, member in ipairs(ids) do
         ids[item] = string.sub(member, 17)
     end
-    give_back_all(tube, ids, true, failures.SESSION_ENDED)
+    give_back_all(tube, ids, true, #header > 17 and failures.SERVER_LOST or failures.SESSION_ENDED)
     call:answer('\0' .. struct.pack('<d', #ids))
 end
 

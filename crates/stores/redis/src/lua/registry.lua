@@ -3,8 +3,9 @@
 -- p the heartbeat before that of each server, life the incarnation of Redis that gave numbers and received heartbeats, and since when,
 -- ttr, epoch, lease, number, and format: the version of the stored format.
 
--- The number of connections, and when the session ends if none comes back (negative: it has connections).
-local SESSION = '<dd'
+-- The number of connections, and when the session ends if none comes back (negative: it has connections). A byte follows if its last
+-- server was declared dead; servers of earlier versions ignore and remove it.
+local SESSION, SESSION_BYTES, LOST = '<dd', 16, 'l'
 local NO_END = -1
 
 local OK, UNKNOWN, STALE, ENDING = 0, 2, 9, 10
@@ -13,7 +14,7 @@ local function session_of(base, id)
     local raw = redis.call('HGET', base .. ':s', id)
     if raw then
         local connections, ends = struct.unpack(SESSION, raw)
-        return { connections = connections, ends = ends }
+        return { connections = connections, ends = ends, lost = #raw > SESSION_BYTES }
     end
 end
 
@@ -22,7 +23,7 @@ local function is_alive(session, now)
 end
 
 local function set_session(base, id, session)
-    redis.call('HSET', base .. ':s', id, struct.pack(SESSION, session.connections, session.ends))
+    redis.call('HSET', base .. ':s', id, struct.pack(SESSION, session.connections, session.ends) .. (session.lost and LOST or ''))
     if session.ends >= 0 and session.ends < NEVER then
         redis.call('ZADD', base .. ':e', session.ends, id)
     else
@@ -34,8 +35,9 @@ local function session_ttr(base)
     return tonumber(redis.call('GET', base .. ':ttr') or 0)
 end
 
--- Sets the number of connections of a session at a server. A session without connections ends when its time has passed.
-local function set_connections(base, server, id, session, connections, now)
+-- Sets the number of connections of a session at a server, which may be declared dead. A session without connections ends when its time has
+-- passed.
+local function set_connections(base, server, id, session, connections, now, dead)
     local key = base .. ':c:' .. server
     local before = tonumber(redis.call('HGET', key, id) or 0)
     session.connections = session.connections + connections - before
@@ -45,27 +47,27 @@ local function set_connections(base, server, id, session, connections, now)
         redis.call('HDEL', key, id)
     end
     if session.connections > 0 then
-        session.ends = NO_END
+        session.ends, session.lost = NO_END, false
     elseif session.ends < 0 then
-        session.ends = later(now, session_ttr(base))
+        session.ends, session.lost = later(now, session_ttr(base)), dead
     end
     set_session(base, id, session)
 end
 
 -- Removes the connections of a server from all sessions but these.
-local function disconnect_sessions(base, server, kept, now)
+local function disconnect_sessions(base, server, kept, now, dead)
     for _, id in ipairs(redis.call('HKEYS', base .. ':c:' .. server)) do
         local session = session_of(base, id)
         if not session then
             redis.call('HDEL', base .. ':c:' .. server, id)
         elseif not kept[id] then
-            set_connections(base, server, id, session, 0, now)
+            set_connections(base, server, id, session, 0, now, dead)
         end
     end
 end
 
-local function forget_server(base, server, now)
-    disconnect_sessions(base, server, {}, now)
+local function forget_server(base, server, now, dead)
+    disconnect_sessions(base, server, {}, now, dead)
     redis.call('ZREM', base .. ':v', server)
     redis.call('HDEL', base .. ':p', server)
     redis.call('DEL', base .. ':c:' .. server)
@@ -149,7 +151,7 @@ function registry.heartbeat(base, now, server, patience, epoch)
     if before and tonumber(before) > moment - patience and moment - since >= patience + TIME_TO_RETURN then
         local heard_after = string.format('%.0f', math.min(moment - patience, tonumber(previous or 0) - 1))
         for _, dead in ipairs(redis.call('ZRANGEBYSCORE', base .. ':v', '-inf', heard_after)) do
-            forget_server(base, dead, now)
+            forget_server(base, dead, now, true)
             lost = lost + 1
         end
     end
@@ -209,7 +211,7 @@ function registry.leave(base, now, session_id, server)
         return { OK, NEVER }
     end
     -- Leaving a session without connections restarts its time.
-    session.ends = later(now, session_ttr(base))
+    session.ends, session.lost = later(now, session_ttr(base)), false
     set_session(base, session_id, session)
     if session.ends <= now then
         return { ENDING, NEVER }
@@ -239,9 +241,11 @@ function registry.hold(base, _, session_id, _, _, words)
     return {}
 end
 
--- The tubes from which a session took.
+-- Whether the last server of a session was declared dead, then the tubes from which it took.
 function registry.held(base, _, session_id)
-    return redis.call('SMEMBERS', base .. ':t:' .. session_id)
+    local held, session = redis.call('SMEMBERS', base .. ':t:' .. session_id), session_of(base, session_id)
+    table.insert(held, 1, session and session.lost and 1 or 0)
+    return held
 end
 
 -- Sessions whose time is over, at most so many, then when the next one ends, and this clock.

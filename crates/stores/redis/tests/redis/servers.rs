@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use taskyard_core::failure::SESSION_ENDED;
+use taskyard_core::failure::SERVER_LOST;
 use taskyard_core::{Command, Kind, Outcome, Reply, TubeOptions};
 use taskyard_store::Store;
 
@@ -44,7 +44,7 @@ fn tasks_of_a_dead_server_are_given_back() {
         let Ok(Reply::Tasks(tasks)) = ask(&store, peek) else { panic!("a peek shows tasks") };
         let failures = tasks[0].failures.iter().flat_map(|failures| failures.iter());
         let errors: Vec<_> = failures.map(|failure| failure.error.to_string()).collect();
-        assert_eq!(errors, [SESSION_ENDED]);
+        assert_eq!(errors, [SERVER_LOST]);
     });
 }
 

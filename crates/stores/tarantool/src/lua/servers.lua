@@ -139,11 +139,11 @@ local function atomically(work, ...)
 end
 
 -- Removes the connections of a server from all sessions but these.
-local function disconnect_sessions(c, server, kept)
+local function disconnect_sessions(c, server, kept, dead)
     for _, row in ipairs(S.connection:select({ server })) do
         if not kept[row[2]] then
             if S.session:get(row[2]) then
-                connect(c, server, row[2], 0)
+                connect(c, server, row[2], 0, dead)
             else
                 S.connection:delete({ server, row[2] })
             end
@@ -256,7 +256,7 @@ function api.heartbeat(server, now, timeout)
             local c = new_context(server, moment(now))
             for _, other in ipairs(S.server:select()) do
                 if silent_for(other) >= math.max(timeout, steady() - previous) then
-                    disconnect_sessions(c, other[1], {})
+                    disconnect_sessions(c, other[1], {}, true)
                     forget_server(other[1])
                     lost = lost + 1
                 end

@@ -2,7 +2,8 @@
 
 -- Gives back what a session holds and removes it. Answers the number of tasks.
 function end_session(c, session)
-    local count, by_tube, order = 0, {}, {}
+    local count, by_tube, order, row = 0, {}, {}, S.session:get(session)
+    local cause = row and row[4] and ERRORS.server_lost or ERRORS.session_ended
     for _, row in ipairs(S.held:select({ session })) do
         if not by_tube[row[2]] then
             by_tube[row[2]] = {}
@@ -13,7 +14,7 @@ function end_session(c, session)
     end
     local ids = {}
     for _, of in ipairs(order) do
-        ids[of] = give_back_all(c, open_number(c, of), by_tube[of], true, ERRORS.session_ended)
+        ids[of] = give_back_all(c, open_number(c, of), by_tube[of], true, cause)
     end
     for _, of in ipairs(order) do
         regate(c, open_number(c, of), ids[of])
@@ -40,18 +41,19 @@ local function session_ttr()
     return read_meta('session_ttr') or 0
 end
 
--- Sets the number of connections of a session at a server. A session without connections ends when its time has passed.
-function connect(c, server, session, count)
+-- Sets the number of connections of a session at a server, which may be declared dead. A session without connections ends when its time has
+-- passed. Its row has a fourth field if its last server was declared dead.
+function connect(c, server, session, count, dead)
     local row = S.session:get(session)
-    local all, ends = row and row[2] or 0, row and row[3] or STORED_NEVER
+    local all, ends, lost = row and row[2] or 0, row and row[3] or STORED_NEVER, row and row[4] or nil
     all = all + count - connections_at(server, session)
     set_connections(server, session, count)
     if all > 0 then
-        ends = STORED_NEVER
+        ends, lost = STORED_NEVER, nil
     elseif ends == STORED_NEVER then
-        ends = stamp(later(c.now, session_ttr()))
+        ends, lost = stamp(later(c.now, session_ttr())), dead
     end
-    S.session:replace({ session, all, ends })
+    S.session:replace({ session, all, ends, lost })
     c.alive[session] = nil
     return all
 end

@@ -34,7 +34,7 @@ local SPACES = {
     subqueue = { '1 2:string' },
     -- Session, tube, id.
     held = { '1:string 2 3' },
-    -- Session, connections in all, when it ends.
+    -- Session, connections in all, when it ends, and whether its last server was declared dead.
     session = { '1:string', '3 1:string' },
     -- Server, session, connections there.
     connection = { '1:string 2:string' },

@@ -20,7 +20,7 @@ local PLAIN, DEAD_LETTER, GATED = 0, 1, 2
 local D_LEASE, D_UNTIL, D_START, D_SESSION, D_TUBE, D_ID, D_EXPLICIT, D_WORKER = 1, 2, 3, 4, 5, 6, 7, 8
 
 -- The errors of deliveries that ended by themselves.
-local ERRORS = { lease_expired = '{{LEASE_EXPIRED}}', session_ended = '{{SESSION_ENDED}}' }
+local ERRORS = { lease_expired = '{{LEASE_EXPIRED}}', session_ended = '{{SESSION_ENDED}}', server_lost = '{{SERVER_LOST}}' }
 
 local NO_REASON = { REASONS.waits }
 

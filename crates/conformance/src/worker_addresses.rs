@@ -1,0 +1,36 @@
+//! Removes the names that servers give to unnamed workers: their addresses.
+//!
+//! The cases expect what a store shows, where a take without a name has none.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use taskyard_core::{Failure, Failures, Outcome, Reply, Task};
+
+/// Removes every address that stands for the name of a worker in a reply.
+pub fn remove_addresses(reply: &mut Reply) {
+    match reply {
+        Reply::Tasks(tasks) | Reply::Taken(tasks) => tasks.iter_mut().for_each(remove_from),
+        Reply::Finished(outcomes) => {
+            for outcome in outcomes {
+                if let Outcome::Done(Some(task)) = outcome {
+                    remove_from(task);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn remove_from(task: &mut Task) {
+    task.worker = task.worker.take().filter(is_name);
+    let without = |before: Option<Failures>, mut failure: Failure| {
+        failure.worker = failure.worker.filter(is_name);
+        Some(Failures::with(before.as_ref(), &failure))
+    };
+    task.failures = task.failures.take().and_then(|all| all.iter().fold(None, without));
+}
+
+fn is_name(worker: &Arc<str>) -> bool {
+    worker.parse::<IpAddr>().is_err() && worker.parse::<SocketAddr>().is_err()
+}
