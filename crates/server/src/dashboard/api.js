@@ -63,8 +63,8 @@ export async function stats(internal, signal) {
 
 export const services = (signal) => request("v1/services", { signal });
 export const series = (values, signal) => request(`v1/series?${query(values)}`, { signal });
-export const workers = (signal) => request("v1/workers", { signal });
-export const manager = (signal) => request("v1/manager", { signal });
+// A page of workers, after the one with the name `after`.
+export const workers = (after, signal) => request(`v1/workers${after ? `?${query({ after })}` : ""}`, { signal });
 export const poolStatus = (signal) => request("pool/status", { signal });
 
 export const tube = (name, signal) => request(tubeAt(name), { signal });

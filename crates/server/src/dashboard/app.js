@@ -168,6 +168,8 @@ part("token-form").addEventListener("submit", (event) => {
   part("token").value = "";
   refresh();
 });
+// The address in the page is relative to the view that was loaded first.
+document.querySelector("link[rel=icon]").href = router.at("assets/icon.svg");
 show(part("read-only"), !hasActions);
 showNav();
 router.start(onRoute);

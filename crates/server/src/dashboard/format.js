@@ -5,6 +5,10 @@ const short = new Intl.NumberFormat("en", { notation: "compact", maximumFraction
 
 export const number = (value) => numbers.format(value);
 
+// Why a task does not run, in the words of this page.
+const REASONS = { buried: "set aside; retry makes it ready", attempts_used_up: "its attempts are used up; retry makes it ready" };
+export const reason = (found) => (found ? REASONS[found.name] ?? found.text : "");
+
 // A number on an axis: "1.5K".
 export const compact = (value) => (value >= 10_000 ? short : numbers).format(value);
 

@@ -1,13 +1,17 @@
 // The overview: totals, charts of all tubes, and the table of tubes.
 
-import { now, stats, token } from "./api.js";
+import { now, services, stats, token } from "./api.js";
 import { make, say, show } from "./dom.js";
 import * as format from "./format.js";
 import { note } from "./rates.js";
+import { to } from "./router.js";
 import { charts } from "./series.js";
 import { tubesTable } from "./tubes.js";
 
 const URL_DEFAULT = "http://127.0.0.1:7070";
+// A service is asked rarely: its answer may need a query of another system.
+const SERVICES_EVERY_MS = 10_000;
+const SERVICES = { sql: ["SQL tasks", to.sql], pool: ["Pool", to.pool], manager: ["Worker manager", to.workers] };
 const TOTALS = ["tubes", "ready", "delayed", "taken", "buried", "done", "waiting"];
 
 // The same three lines as the first screen of `taskyard serve`.
@@ -18,6 +22,26 @@ function commands(program) {
   return lines.map((line) => make("code", {}, `${program} ${line}${flags}\n`));
 }
 
+// Shows the services that have a problem, each with a link to its view.
+function serviceProblems() {
+  const element = make("div", { id: "service-problems", class: "stack", hidden: true });
+  let asked = -Infinity;
+  let shown = "";
+  return { element, async refresh(signal) {
+    if (performance.now() - asked < SERVICES_EVERY_MS) return;
+    const bad = (await services(signal)).services.filter(({ problem }) => problem);
+    asked = performance.now();
+    show(element, bad.length > 0);
+    const text = JSON.stringify(bad.map(({ name, problem }) => [name, problem]));
+    if (text === shown) return;
+    shown = text;
+    element.replaceChildren(...bad.map(({ name, problem }) => {
+      const [title, href] = SERVICES[name] ?? [name, to.overview];
+      return make("p", { class: "card problem", role: "alert" }, make("a", { href: href() }, title), `: ${problem}`);
+    }));
+  } };
+}
+
 export function overview(route, { showServer }) {
   const values = TOTALS.map(() => make("dd"));
   const totals = make("dl", { id: "totals" },
@@ -25,6 +49,7 @@ export function overview(route, { showServer }) {
   const commandLines = make("pre", { id: "commands" });
   const empty = make("section", { id: "empty", class: "card", hidden: true }, make("h3", {}, "No tubes yet"),
     make("p", {}, "Run in a terminal; this page updates itself:"), commandLines);
+  const problems = serviceProblems();
   const table = tubesTable(now);
   const graphs = charts(["rates", "depth"]);
   const filled = make("div", { id: "filled", class: "stack", hidden: true }, totals,
@@ -32,7 +57,7 @@ export function overview(route, { showServer }) {
       make("div", { class: "bar" }, make("h3", {}, "All tubes"), graphs.chooser), graphs.missing, graphs.element),
     table.element);
   const element = make("div", { class: "stack" },
-    make("h2", { class: "hidden-text", tabindex: "-1" }, "Overview"), empty, filled);
+    make("h2", { class: "hidden-text", tabindex: "-1" }, "Overview"), problems.element, empty, filled);
   let internal = false;
 
   function update({ query }) {
@@ -51,9 +76,13 @@ export function overview(route, { showServer }) {
     show(filled, !isEmpty);
     const { tubes, tasks, consumers } = newest.total;
     const counts = { tubes, ...tasks, waiting: consumers };
-    TOTALS.forEach((name, i) => say(values[i], format.number(counts[name])));
+    TOTALS.forEach((name, i) => {
+      say(values[i], format.number(counts[name]));
+      values[i].classList.toggle("zero", !counts[name]);
+    });
     table.show(newest.tubes);
     if (!isEmpty) await graphs.refresh(signal);
+    await problems.refresh(signal);
   }
 
   update(route);

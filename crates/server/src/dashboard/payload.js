@@ -64,7 +64,7 @@ export function payloadBox(label, fileName) {
   const size = make("small");
   const note = make("p", { class: "note", hidden: true });
   const chooser = make("span", { class: "buttons", role: "group", "aria-label": `Form of the ${label.toLowerCase()}` });
-  const save = make("button", { type: "button", click: () => download() }, "Save as file");
+  const save = make("button", { type: "button", class: "save", click: () => download() }, "Save as file");
   const element = make("section", { class: "card", "aria-label": label },
     make("div", { class: "bar" }, make("h3", {}, label), size, chooser, save), code, note);
   let shown = null;

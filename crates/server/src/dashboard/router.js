@@ -32,7 +32,7 @@ export const to = {
   task: (tube, id) => at(`tubes/${encodeURIComponent(tube)}/tasks/${id}`),
   semaphores: () => at("semaphores"),
   semaphore: (key, values) => at(`semaphores/${encodeURIComponent(key)}`) + query(values),
-  workers: () => at("workers"),
+  workers: (values) => at("workers") + query(values),
   sql: () => at("sql"),
   pool: () => at("pool-status"),
 };

@@ -87,7 +87,7 @@ export function task(route, { refresh: refreshAll, setTitle }) {
   function fill(found) {
     showState(found.state);
     const until = found.reason?.until === undefined ? "" : `, until ${format.moment(found.reason.until)}`;
-    const text = found.reason?.text ?? "";
+    const text = format.reason(found.reason);
     say(reason, `${text.charAt(0).toUpperCase()}${text.slice(1)}${until}`);
     fields.fill(FIELDS.map(([, value]) => value(found) ?? null));
     const all = [...(found.failures ?? [])].reverse();

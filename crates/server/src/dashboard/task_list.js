@@ -5,7 +5,7 @@ import { now, tasks as fetchTasks } from "./api.js";
 import { announce, hasActions, make, mark, say, show } from "./dom.js";
 import { actionFilter, filterForm, filterOf, isSearch } from "./filter.js";
 import * as format from "./format.js";
-import { at, setQuery, to } from "./router.js";
+import { to } from "./router.js";
 import { grid } from "./table.js";
 
 const ROWS_MAX = 100;
@@ -28,7 +28,7 @@ function situation(task, time) {
   if (task.state === "delayed" && task.due !== undefined) return `due ${format.ahead(task.due, time)}`;
   if (task.state === "done" && task.finished !== undefined) return `finished ${format.ago(task.finished, time)}`;
   if (task.state === "buried" && task.failed_at !== undefined) return `failed ${format.ago(task.failed_at, time)}`;
-  return task.reason?.text ?? "";
+  return format.reason(task.reason);
 }
 
 function columns(tube, selection) {
@@ -139,7 +139,7 @@ export function taskList(tube, { refresh: refreshAll, total }) {
     show(nothing, !found.length && !isBusy);
     say(nothing, isSearch(query) ? "No task matches." : query.after ? "No further tasks." : `No ${query.state ?? ""} tasks.`.replace("  ", " "));
     show(first, Boolean(query.after));
-    mark(first, "href", at("") && hrefWith({ after: null }));
+    mark(first, "href", hrefWith({ after: null }));
     show(following, next !== undefined && !isBusy);
     mark(following, "href", next === undefined ? null : hrefWith({ after: next }));
     show(pager, Boolean(query.after) || (next !== undefined && !isBusy));
@@ -153,6 +153,8 @@ export function taskList(tube, { refresh: refreshAll, total }) {
     if (count) {
       progress.max = count;
       progress.value = Math.min(search.scanned, count);
+    } else {
+      progress.removeAttribute("value");
     }
     const state = search.done ? "" : search.isStopped ? "Stopped. " : "Searching… ";
     say(progressText, `${state}${format.number(search.scanned)} tasks searched, ${format.number(found.length)} found`);

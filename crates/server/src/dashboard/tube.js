@@ -45,8 +45,8 @@ export function tube(route, { refresh: refreshAll, setTitle }) {
       make("span", { class: "buttons" }, pause, truncate)),
     why, missing, content);
 
-  // How many tasks a search by this state compares.
-  const total = (state) => (info ? info.tasks[state || "total"] : 0);
+  // How many tasks a search by this state compares; 0 if that is not known, as of finished tasks.
+  const total = (state) => (info && state !== "done" ? info.tasks[state || "total"] : 0);
   const list = taskList(name, { refresh: refreshAll, total });
   const graphs = charts(["rates", "depth", "wait", "run"], name);
   const chartPart = { element: make("div", { class: "stack" }, make("div", { class: "bar" }, graphs.chooser), graphs.missing, graphs.element),

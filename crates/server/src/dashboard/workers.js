@@ -64,13 +64,17 @@ export function workers(route, { setTitle }) {
   const search = make("input", { id: "filter", type: "search", placeholder: "Search workers", "aria-label": "Search workers by name or tube",
     input: () => setQuery({ search: search.value }, { replace: true }) });
   const shown = make("span", { class: "note" });
-  const table = grid({ label: "Workers", columns: COLUMNS, key: ({ name, address }) => `${name} ${address}`, className: "workers" });
+  const table = grid({ label: "Workers", columns: COLUMNS, key: ({ name }) => name, className: "workers" });
   const nothing = make("p", { class: "card note", hidden: true });
+  const cut = make("p", { class: "note", hidden: true }, "So many tasks are taken that not all of them are shown and counted.");
+  const first = make("a", { class: "button" }, "First page");
+  const following = make("a", { class: "button" }, "Next page");
+  const pager = make("nav", { class: "bar pager", "aria-label": "Pages" }, first, following);
   const bar = make("div", { class: "bar" }, search, shown);
   const manager = servicePart("manager");
   const managerSection = section("Worker manager",
     make("p", { class: "note" }, "Decides how many job processors the typed workers give to each queue."), manager.element);
-  const element = make("div", { class: "stack" }, make("h2", { tabindex: "-1" }, "Workers"), nothing, bar, table.element, managerSection);
+  const element = make("div", { class: "stack" }, make("h2", { tabindex: "-1" }, "Workers"), nothing, bar, table.element, cut, pager, managerSection);
   managerSection.hidden = true;
 
   function draw() {
@@ -86,13 +90,21 @@ export function workers(route, { setTitle }) {
   async function fetchAll(signal) {
     if (isAbsent) return;
     try {
-      newest = (await fetchWorkers(signal)).workers;
+      const answer = await fetchWorkers(query.after, signal);
+      newest = answer.workers;
+      show(cut, Boolean(answer.cut));
+      show(first, Boolean(query.after));
+      show(following, answer.next !== undefined);
+      show(pager, Boolean(query.after) || answer.next !== undefined);
+      mark(first, "href", to.workers({ search: query.search }));
+      mark(following, "href", to.workers({ search: query.search, after: answer.next }));
       show(nothing, !newest.length);
       say(nothing, "No worker has taken a task from this server recently.");
     } catch (error) {
       if (error.status !== 404) throw error;
       isAbsent = true;
       newest = [];
+      show(pager, false);
       show(nothing, true);
       say(nothing, "This server does not list workers.");
     }

@@ -128,7 +128,6 @@ async fn a_thousand_tubes_are_drawn_in_parts() {
         page.until("text('#shown') === '101–200 of 1,000' && text('.tubes .name') === 'tube-0100'").await;
         page.fill("#filter", "0999").await;
         page.until("text('.tubes .name') === 'tube-0999'").await;
-        // Polling stops while the page is hidden, and nothing is drawn then.
         let long = page.run("return window.long").await;
         println!("tasks over 50 ms with 1,000 tubes, in ms: {long}");
         assert_quiet(page).await;

@@ -143,7 +143,7 @@ async fn names_payloads_and_errors_are_text_and_never_html() {
         page.until("text('.failures td.error').endsWith('second line')").await;
         assert!(page.text(".failures td.error").await.starts_with(HOSTILE));
         assert_eq!(page.text(".failures td.worker").await, HOSTILE);
-        assert!(page.text(".payload-text").await.contains("onerror"));
+        assert!(page.text("section[aria-label=Payload] pre").await.contains("onerror"));
         page.picture("hostile").await;
         page.reload().await;
         page.until("text('.failures td.error').endsWith('second line')").await;
@@ -190,7 +190,29 @@ async fn a_stopped_server_is_noticed() {
         site.stop().await;
         page.until("text('#state') === 'reconnecting'").await;
         page.until("text('#problem').startsWith('The server does not respond. Retrying in')").await;
-        assert_eq!(page.text("#tubes .name").await, "mail");
+        assert_eq!(page.text(".tubes .name").await, "mail");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_hidden_page_asks_for_nothing() {
+    let site = DashboardServer::new(None).await;
+    site.post("/v1/tubes/mail/put", json!({ "data": 1 })).await;
+    let hide = |hidden| {
+        format!(
+            "Object.defineProperty(document, 'hidden', {{ value: {hidden}, configurable: true }});
+             document.dispatchEvent(new Event('visibilitychange'))"
+        )
+    };
+    browse(&site.url(), async |page| {
+        page.until("text('#state') === 'live'").await;
+        page.run(&hide(true)).await;
+        page.until("text('#state') === 'paused'").await;
+        site.post("/v1/tubes/mail/put", json!({ "data": 2 })).await;
+        page.run(&hide(false)).await;
+        page.until("text('#state') === 'live' && text('td.count.ready') === '2'").await;
+        assert_quiet(page).await;
     })
     .await;
 }

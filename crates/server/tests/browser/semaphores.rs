@@ -81,6 +81,7 @@ async fn workers_show_what_they_run() {
         page.run("document.querySelector('#filter').value = ''").await;
         page.fill("#filter", "mail &").await;
         page.until("text('.workers .name') === 'web1:4711:mailer'").await;
+        page.click(".workers summary").await;
         page.click(".running a").await;
         page.until("location.pathname === '/tubes/mail/tasks/0' && text('.state-badge') === 'ready'").await;
         assert_quiet(page).await;
@@ -129,6 +130,8 @@ async fn a_pool_shows_its_classes_and_keeps_its_own_page() {
     .await;
     browse(&site.url(), async |page| {
         page.until("!document.querySelector('[data-view=pool]').hidden").await;
+        // A problem of a service is on the overview too.
+        page.until("text('#service-problems') === 'Pool: no backend is alive'").await;
         page.click("[data-view=pool]").await;
         page.until("location.pathname === '/pool-status' && text('#services h2') === 'Pool'").await;
         page.until("text('#services').includes('Paused. 3 backends, 1 running, 0 of them interactive, 2 waiting')").await;

@@ -89,7 +89,7 @@ impl DashboardServer {
             None => request,
         };
         let answer = request.send().await.unwrap();
-        assert_eq!(answer.status(), 200, "{}", answer.url());
+        assert!(answer.status().is_success(), "{}: {}", answer.url(), answer.status());
         answer.json().await.unwrap()
     }
 

@@ -63,8 +63,8 @@ async fn payloads_are_shown_as_json_text_or_bytes() {
     browse(&site.url(), async |page| {
         for (id, text) in shown.iter().enumerate() {
             page.open(&format!("{}/tubes/mail/tasks/{id}", site.url())).await;
-            page.until("text('.payload-text') !== ''").await;
-            let found = page.text(".payload-text").await;
+            page.until("text('section[aria-label=Payload] pre') !== ''").await;
+            let found = page.text("section[aria-label=Payload] pre").await;
             // The order of keys is not kept by every JSON library.
             let lines = |text: &str| {
                 let mut lines: Vec<_> =
@@ -75,12 +75,15 @@ async fn payloads_are_shown_as_json_text_or_bytes() {
             assert_eq!(lines(&found), lines(text));
         }
         page.open(&format!("{}/tubes/mail/tasks/1", site.url())).await;
-        page.until("text('.payload-text') !== ''").await;
-        page.click("[data-form=hex]").await;
-        page.until("text('.payload-text').startsWith('00000000  ac 66 69 72 73 74')").await;
+        page.until("text('section[aria-label=Payload] pre') !== ''").await;
+        page.click("section[aria-label=Payload] [data-form=hex]").await;
+        page.until(
+            "text('section[aria-label=Payload] pre').startsWith('00000000  ac 66 69 72 73 74')",
+        )
+        .await;
         // A large payload does not slow the page down.
         page.open(&format!("{}/tubes/mail/tasks/4", site.url())).await;
-        page.until("text('.payload-text').length === 100000").await;
+        page.until("text('section[aria-label=Payload] pre').length === 100000").await;
         page.until("text('#view').includes('Only the beginning is shown.')").await;
         // Lists do not round either.
         page.open(&format!("{}/tubes/mail", site.url())).await;
@@ -128,7 +131,7 @@ async fn a_finished_task_shows_its_result() {
         page.click(".tasks tbody th a").await;
         page.until("text('.state-badge') === 'done' && text('#reason') === 'Finished'").await;
         page.until("text('.facts').includes('Run time1.5 s') && text('.facts').includes('Workerweb1:4711:mailer')").await;
-        page.until("text('[aria-label=Result] pre') === '{\\n  \"sent\": true\\n}'").await;
+        page.until("text('section[aria-label=Result] pre') === '{\\n  \"sent\": true\\n}'").await;
         page.until("document.querySelectorAll('[data-action]').length === 1").await;
     })
     .await;
