@@ -33,6 +33,7 @@ let timer = 0;
 let failures = 0;
 // When the server started, in seconds since the epoch; known after the first answer.
 let started = null;
+let store = "";
 let restoreScroll = null;
 
 // Shows the state of the connection: "live", "reconnecting", "paused" or "locked".
@@ -45,7 +46,12 @@ function showServer({ server }) {
   started = now() - server.uptime;
   say(part("version"), server.version);
   const durability = server.durability || (server.durable ? "durable" : "not durable");
-  say(part("server"), `${server.store} store, ${durability}, up ${format.span(Math.floor(server.uptime))}`);
+  store = `${server.store} store, ${durability}`;
+  showUptime();
+}
+
+function showUptime() {
+  say(part("server"), `${store}, up ${format.span(Math.max(0, Math.floor(now() - started)))}`);
 }
 
 function showNav() {
@@ -107,6 +113,7 @@ async function refresh() {
     await introduce(mine.signal);
     await view.refresh(mine.signal);
     failures = 0;
+    showUptime();
     part("token-form").hidden = part("problem").hidden = true;
     state("live");
     if (restoreScroll !== null) scrollTo(0, restoreScroll);

@@ -135,17 +135,15 @@ export function chart({ title, kind, lines }) {
   return { element, draw };
 }
 
-// A path through the points, with gaps where a value is missing; a single point is a dot.
+// A path through the points, with gaps where a value is missing; a single point is a small circle.
 function curve(points, x, y) {
   let path = "";
-  let open = false;
-  for (const { middle, value } of points) {
-    if (value === null) open = false;
-    else {
-      const place = `${x(middle).toFixed(1)} ${y(value).toFixed(1)}`;
-      path += open ? `L${place}` : `M${place}h0`;
-      open = true;
-    }
-  }
+  points.forEach(({ middle, value }, i) => {
+    if (value === null) return;
+    const place = `${x(middle).toFixed(1)} ${y(value).toFixed(1)}`;
+    const isOpen = i > 0 && points[i - 1].value !== null;
+    const isAlone = !isOpen && (i + 1 === points.length || points[i + 1].value === null);
+    path += isOpen ? `L${place}` : isAlone ? `M${place}m-2 0a2 2 0 1 0 4 0a2 2 0 1 0-4 0` : `M${place}`;
+  });
   return path;
 }

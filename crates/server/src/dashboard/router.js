@@ -16,6 +16,7 @@ const VIEWS = [
 
 const positions = new Map();
 let listener = () => {};
+let last = null;
 let keys = 0;
 
 // The address of an endpoint or a view.
@@ -56,14 +57,19 @@ function parse(url) {
 
 export const route = () => parse(new URL(location.href));
 
-// Goes to an address of the page, as a new entry of the history unless `replace` is set.
-export function go(href, { replace = false, state = {} } = {}) {
-  const before = route();
-  const entry = { ...state, key: replace ? history.state?.key : `${performance.timeOrigin}.${(keys += 1)}` };
-  history[replace ? "replaceState" : "pushState"](entry, "", href);
+// Reports the current address; a view that only has another query stays as it is.
+function changed(scroll, first = false) {
   const now = route();
-  const sameView = before?.view === now?.view && `${before?.args}` === `${now?.args}`;
-  listener(now, { sameView, scroll: sameView ? null : 0 });
+  const sameView = !first && last !== null && last.view === now?.view && `${last.args}` === `${now.args}`;
+  last = now;
+  listener(now, { sameView, scroll: sameView ? null : scroll, first });
+}
+
+// Goes to an address of the page, as a new entry of the history unless `replace` is set.
+export function go(href, { replace = false } = {}) {
+  const key = replace ? history.state?.key : `${performance.timeOrigin}.${(keys += 1)}`;
+  history[replace ? "replaceState" : "pushState"]({ key }, "", href);
+  changed(0);
 }
 
 // Changes the query of the current address; null and "" remove a value.
@@ -94,7 +100,6 @@ export function start(change) {
   if (!history.state?.key) history.replaceState({ key: `${performance.timeOrigin}` }, "");
   document.addEventListener("click", onClick);
   addEventListener("scroll", () => positions.set(history.state?.key, scrollY), { passive: true });
-  addEventListener("popstate", () =>
-    listener(route(), { sameView: false, scroll: positions.get(history.state?.key) ?? 0 }));
-  listener(route(), { sameView: false, scroll: null, first: true });
+  addEventListener("popstate", () => changed(positions.get(history.state?.key) ?? 0));
+  changed(null, true);
 }

@@ -88,7 +88,7 @@ export function taskList(tube, { refresh: refreshAll, total }) {
   const nothing = make("p", { class: "card note", hidden: true });
 
   const progress = make("progress", { "aria-label": "Search" });
-  const progressText = make("span", { role: "status" });
+  const progressText = make("span");
   const stop = make("button", { type: "button", click: () => search?.abort.abort() }, "Stop");
   const resume = make("button", { type: "button", click: () => runSearch(search.next, true) }, "Continue");
   const progressBar = make("div", { class: "bar progress", hidden: true }, progress, progressText, stop, resume);
@@ -189,6 +189,7 @@ export function taskList(tube, { refresh: refreshAll, total }) {
     } catch (error) {
       if (search !== mine) return;
       mine.isStopped = true;
+      announce("The search is stopped");
       if (!mine.abort.signal.aborted) say(result, `The search failed: ${error.message}.`);
       show(result, !mine.abort.signal.aborted);
     }

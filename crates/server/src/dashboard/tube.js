@@ -16,7 +16,7 @@ const title = (text) => text[0].toUpperCase() + text.slice(1);
 // The tabs: one for each state, then charts and details.
 function tabItems(name, info) {
   const state = (key, text, count) => ({ name: key || "all", text, count, href: to.tube(name, { state: key }) });
-  const count = (value) => (info && value !== undefined ? format.compact(value) : undefined);
+  const count = (value) => (info && value !== undefined ? format.number(value) : undefined);
   const items = [state("", "All", count(info?.tasks.total)),
     ...STATES.map((key) => state(key, title(key), count(info?.tasks[key])))];
   // Finished tasks are kept only if the tube says so.
