@@ -78,8 +78,11 @@ async function introduce(signal) {
   }
 }
 
+// A question belongs to the view that asked it.
+const closeDialogs = () => document.querySelectorAll("dialog[open]").forEach((dialog) => dialog.close());
+
 function askForToken() {
-  document.querySelectorAll("dialog[open]").forEach((dialog) => dialog.close());
+  closeDialogs();
   if (token.get()) say(part("token-hint"), "The token is wrong.");
   token.forget();
   started = null;
@@ -150,6 +153,7 @@ function onRoute(route, { sameView, scroll, first }) {
     view.update?.(route);
   } else if (part("token-form").hidden) {
     setTitle("");
+    closeDialogs();
     view?.leave?.();
     view = build(route);
     restoreScroll = scroll;

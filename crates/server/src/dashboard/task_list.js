@@ -47,7 +47,7 @@ function columns(tube, selection) {
     } },
     { label: "Created", class: "time", text: (task) => format.ago(task.created, now()), title: (task) => format.moment(task.created) },
     { label: "Attempts", class: "count", text: (task) => format.number(task.attempts) },
-    { label: "Waits for", class: "situation", text: (task) => situation(task, now()) },
+    { label: "Details", class: "situation", text: (task) => situation(task, now()) },
     { label: "Error", class: "error one-line", text: (task) => task.error ?? "", title: (task) => task.error ?? null },
     { label: "Payload", class: "payload one-line", text: preview },
   ];

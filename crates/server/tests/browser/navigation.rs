@@ -79,6 +79,13 @@ async fn links_do_not_load_the_page_again() {
         page.until("location.search === '' && document.querySelector('#tab-all').getAttribute('aria-selected') === 'true'").await;
         page.back().await;
         page.until("location.pathname === '/' && text('.tubes .name') === 'mail'").await;
+        // A question does not outlive the view that asked it.
+        page.click(".tubes .name").await;
+        page.until("!document.querySelector('#pause').hidden").await;
+        page.click("#pause").await;
+        page.until("document.querySelector('dialog') !== null").await;
+        page.back().await;
+        page.until("location.pathname === '/' && document.querySelector('dialog') === null").await;
         page.click("[data-view=semaphores]").await;
         page.until("text('h2') === 'Semaphores'").await;
         page.until("document.querySelector('[data-view=semaphores]').getAttribute('aria-current') === 'page'").await;
