@@ -71,6 +71,9 @@ pub struct ServeArgs {
     /// A host name that requests without a token may use; may be repeated.
     #[arg(long, value_name = "NAME")]
     host_name: Vec<String>,
+    /// Offer no actions on the dashboard; the API still accepts them.
+    #[arg(long)]
+    read_only_dashboard: bool,
     /// Refuse a put into a tube that does not exist instead of creating the tube.
     #[arg(long)]
     strict_tubes: bool,
@@ -246,6 +249,7 @@ impl ServeArgs {
             insecure: self.insecure,
             host_names: self.host_name.clone(),
             program: program(),
+            read_only_dashboard: self.read_only_dashboard,
             strict_tubes: self.strict_tubes,
             events_tube: self.events_tube.as_deref().map(TubeName::new).transpose()?,
             tubes_per_user_max: self.tubes_per_user.into(),

@@ -38,6 +38,8 @@ pub(crate) struct App {
     pub hosts: AllowedHosts,
     /// The name of the command line program.
     pub program: String,
+    /// Whether the dashboard offers no actions.
+    pub read_only_dashboard: bool,
     /// Whether a put to an unknown tube is refused.
     pub strict_tubes: bool,
     /// Tubes that are known to have sub-queues.
@@ -119,6 +121,7 @@ impl App {
             token: config.token,
             hosts,
             program: config.program,
+            read_only_dashboard: config.read_only_dashboard,
             strict_tubes: config.strict_tubes,
             subqueue_tubes: SubqueueTubes::default(),
             events_tube: config.events_tube,

@@ -47,6 +47,8 @@ pub struct Config {
     pub host_names: Vec<String>,
     /// The name of the command line program, for commands that the dashboard shows.
     pub program: String,
+    /// Offer no actions on the dashboard. The API accepts them all the same.
+    pub read_only_dashboard: bool,
     /// Refuse a put to an unknown tube instead of creating the tube.
     pub strict_tubes: bool,
     /// Put events of semaphores into this tube as they occur.
@@ -99,6 +101,7 @@ impl Config {
             insecure: false,
             host_names: Vec::new(),
             program: "taskyard".into(),
+            read_only_dashboard: false,
             strict_tubes: false,
             events_tube: None,
             connections_max: CONNECTIONS_MAX,

@@ -1,4 +1,4 @@
-//! Serves the dashboard: static files compiled into the program.
+//! Serves the dashboard: static files compiled into the program, and its page at the path of every view.
 
 use axum::Router;
 use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
@@ -12,33 +12,127 @@ const STYLE: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const IMAGE: &str = "image/svg+xml";
 
-/// Path, content type and content of each file.
-const FILES: [(&str, &str, &str); 10] = [
-    ("/", HTML, include_str!("dashboard/index.html")),
-    ("/style.css", STYLE, include_str!("dashboard/style.css")),
-    ("/icon.svg", IMAGE, include_str!("dashboard/icon.svg")),
-    ("/app.js", SCRIPT, include_str!("dashboard/app.js")),
-    ("/api.js", SCRIPT, include_str!("dashboard/api.js")),
-    ("/details.js", SCRIPT, include_str!("dashboard/details.js")),
-    ("/rates.js", SCRIPT, include_str!("dashboard/rates.js")),
-    ("/services.js", SCRIPT, include_str!("dashboard/services.js")),
-    ("/table.js", SCRIPT, include_str!("dashboard/table.js")),
-    ("/format.js", SCRIPT, include_str!("dashboard/format.js")),
+const PAGE: &str = include_str!("dashboard/index.html");
+
+/// The paths of the views. Each responds with the same page, which shows the view of its path. `/pool` is not among them: it
+/// belongs to the pool.
+const VIEWS: [&str; 8] = [
+    "/",
+    "/tubes/{tube}",
+    "/tubes/{tube}/tasks/{id}",
+    "/semaphores",
+    "/semaphores/{semaphore}",
+    "/workers",
+    "/sql",
+    "/pool-status",
+];
+
+/// A list with path, content type and content of each file.
+macro_rules! files {
+    ($($name:literal: $kind:expr),* $(,)?) => {
+        &[$((concat!("/assets/", $name), $kind, include_str!(concat!("dashboard/", $name)))),*]
+    };
+}
+
+/// The files.
+const FILES: &[(&str, &str, &str)] = files![
+    "style.css": STYLE,
+    "views.css": STYLE,
+    "icon.svg": IMAGE,
+    "actions.js": SCRIPT,
+    "api.js": SCRIPT,
+    "app.js": SCRIPT,
+    "bulk.js": SCRIPT,
+    "chart.js": SCRIPT,
+    "dialog.js": SCRIPT,
+    "dom.js": SCRIPT,
+    "filter.js": SCRIPT,
+    "format.js": SCRIPT,
+    "msgpack.js": SCRIPT,
+    "overview.js": SCRIPT,
+    "payload.js": SCRIPT,
+    "rates.js": SCRIPT,
+    "router.js": SCRIPT,
+    "scale.js": SCRIPT,
+    "semaphores.js": SCRIPT,
+    "series.js": SCRIPT,
+    "services.js": SCRIPT,
+    "table.js": SCRIPT,
+    "tabs.js": SCRIPT,
+    "task.js": SCRIPT,
+    "task_list.js": SCRIPT,
+    "tube.js": SCRIPT,
+    "tube_details.js": SCRIPT,
+    "tubes.js": SCRIPT,
+    "workers.js": SCRIPT,
 ];
 
 /// No external and no inline content: a payload that got into the page could not run.
 const POLICY: &str = "default-src 'self'; base-uri 'none'; form-action 'self'; \
                       frame-ancestors 'none'; object-src 'none'";
 
-/// Whether this path is a file of the dashboard. The files need no token: they contain no data.
+/// Whether this path is a file or a view of the dashboard. These need no token: they contain no data.
 pub(crate) fn has(path: &str) -> bool {
-    FILES.iter().any(|file| file.0 == path)
+    FILES.iter().any(|file| file.0 == path) || VIEWS.iter().any(|view| is_at(view, path))
 }
 
-/// The files of the dashboard.
-pub(crate) fn router() -> Router<SharedApp> {
-    FILES.into_iter().fold(Router::new(), |router, (path, kind, text)| {
+/// Whether the path belongs to the view: a name in braces is any part of a path.
+fn is_at(view: &str, path: &str) -> bool {
+    let (mut wanted, mut parts) = (view.split('/'), path.split('/'));
+    loop {
+        match (wanted.next(), parts.next()) {
+            (None, None) => return true,
+            (Some(name), Some(part)) if name.starts_with('{') && !part.is_empty() => {}
+            (Some(name), Some(part)) if name == part => {}
+            _ => return false,
+        }
+    }
+}
+
+/// The files and views of the dashboard. With `read_only` its page offers no actions.
+pub(crate) fn router(read_only: bool) -> Router<SharedApp> {
+    let router = FILES.iter().fold(Router::new(), |router, &(path, kind, text)| {
         let headers = [(CONTENT_TYPE, kind), (CONTENT_SECURITY_POLICY, POLICY)];
         router.route(path, get(move || async move { (headers, text).into_response() }))
+    });
+    VIEWS.into_iter().fold(router, |router, path| {
+        let headers = [(CONTENT_TYPE, HTML), (CONTENT_SECURITY_POLICY, POLICY)];
+        let page = page(path, read_only);
+        router.route(path, get(move || async move { (headers, page).into_response() }))
     })
+}
+
+/// The page for a view. It refers to the files by relative paths, so that the dashboard also works below a path of a proxy.
+fn page(view: &str, read_only: bool) -> axum::body::Bytes {
+    let root = "../".repeat(view.matches('/').count() - 1);
+    let page = PAGE.replace("{root}", &root);
+    let actions = if read_only { "none" } else { "all" };
+    page.replace("{actions}", actions).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_files_and_views_need_no_token() {
+        for path in
+            ["/", "/assets/app.js", "/tubes/a%20b", "/tubes/mail/tasks/3", "/semaphores", "/sql"]
+        {
+            assert!(has(path), "{path}");
+        }
+        for path in ["", "/v1/stats", "/tubes", "/tubes/", "/tubes/a/tasks", "/pool", "/assets/"] {
+            assert!(!has(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_page_finds_its_files_from_every_view() {
+        let page = |view| String::from_utf8(page(view, false).to_vec()).unwrap();
+        assert!(page("/").contains("src=\"assets/app.js\""));
+        assert!(page("/workers").contains("src=\"assets/app.js\""));
+        assert!(page("/tubes/{tube}").contains("src=\"../assets/app.js\""));
+        assert!(page("/tubes/{tube}/tasks/{id}").contains("src=\"../../../assets/app.js\""));
+        assert!(VIEWS.iter().all(|view| !page(view).contains('{')));
+    }
 }

@@ -30,6 +30,17 @@ const FLAGS: [&str; 10] = [
     "--window-size=1280,800",
 ];
 
+/// The codes of WebDriver for keys without a character.
+pub const TAB: char = '\u{e004}';
+/// The key Enter.
+pub const ENTER: char = '\u{e007}';
+/// The key Escape.
+pub const ESCAPE: char = '\u{e00c}';
+/// The key with an arrow to the left.
+pub const LEFT: char = '\u{e012}';
+/// The key with an arrow to the right.
+pub const RIGHT: char = '\u{e014}';
+
 /// The key under which WebDriver names an element.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
@@ -194,6 +205,52 @@ impl Page {
         let image = BASE64_STANDARD.decode(image.as_str().unwrap_or_default());
         let path = Path::new(&folder).join(format!("{name}.png"));
         std::fs::write(path, image.expect("a picture is base64")).expect("a picture can be kept");
+    }
+
+    /// Opens another address in the same window.
+    pub async fn open(&self, url: &str) {
+        self.send(Method::POST, "url", json!({ "url": url })).await;
+    }
+
+    /// Loads the page again.
+    pub async fn reload(&self) {
+        self.send(Method::POST, "refresh", json!({})).await;
+    }
+
+    /// Goes back in the history of the window.
+    pub async fn back(&self) {
+        self.send(Method::POST, "back", json!({})).await;
+    }
+
+    /// Presses and releases keys one after the other, wherever the focus is.
+    pub async fn press(&self, keys: &str) {
+        let strokes = keys.chars().flat_map(|key| {
+            let key = key.to_string();
+            [json!({ "type": "keyDown", "value": key }), json!({ "type": "keyUp", "value": key })]
+        });
+        let strokes: Vec<Value> = strokes.collect();
+        let keyboard = json!({ "type": "key", "id": "keyboard", "actions": strokes });
+        self.send(Method::POST, "actions", json!({ "actions": [keyboard] })).await;
+    }
+
+    /// Shows the page on a screen of this many pixels.
+    pub async fn resize(&self, width: u32, height: u32) {
+        let screen =
+            json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        self.control("Emulation.setDeviceMetricsOverride", screen).await;
+    }
+
+    /// Makes the user prefer dark or light colours.
+    pub async fn prefer_dark(&self, dark: bool) {
+        let value = if dark { "dark" } else { "light" };
+        let features = json!([{ "name": "prefers-color-scheme", "value": value }]);
+        self.control("Emulation.setEmulatedMedia", json!({ "features": features })).await;
+    }
+
+    /// Sends a command of the browser's own protocol.
+    async fn control(&self, command: &str, parameters: Value) {
+        let body = json!({ "cmd": command, "params": parameters });
+        self.send(Method::POST, "goog/cdp/execute", body).await;
     }
 
     /// Types into a field.

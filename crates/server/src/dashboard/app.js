@@ -1,22 +1,40 @@
-// Fetches the numbers every second and shows them. Texts are set as text, never as HTML.
+// Shows the view of the current address, and refreshes it every second while the page is visible.
 
-import { stats, token } from "./api.js";
-import * as details from "./details.js";
-import { note } from "./rates.js";
-import * as services from "./services.js";
-import { make, say, show } from "./table.js";
+import { now, services, stats, token } from "./api.js";
+import { hasActions, make, mark, say, show } from "./dom.js";
 import * as format from "./format.js";
+import { overview } from "./overview.js";
+import * as router from "./router.js";
+import { semaphore, semaphores } from "./semaphores.js";
+import { pool, sql } from "./services.js";
+import { task } from "./task.js";
+import { tube } from "./tube.js";
+import { workers } from "./workers.js";
 
 const EVERY_MS = 1_000;
 const RETRY_MS_MAX = 15_000;
-const URL_DEFAULT = "http://127.0.0.1:7070";
+
+const VIEWS = { overview, tube, task, semaphores, semaphore, workers, sql, pool };
+// The part of the navigation to which a view belongs. A service is listed if the server hosts it.
+const PARTS = [
+  ["overview", "Overview", ["overview", "tube", "task"]],
+  ["semaphores", "Semaphores", ["semaphores", "semaphore"]],
+  ["workers", "Workers", ["workers"]],
+  ["sql", "SQL tasks", ["sql"]],
+  ["pool", "Pool", ["pool"]],
+];
 
 const part = (id) => document.getElementById(id);
 
+let view = null;
+let shownRoute = null;
 let pending = null;
 let timer = 0;
 let failures = 0;
-let newest = null;
+// When the server started, in seconds since the epoch; known after the first answer.
+let started = null;
+let store = "";
+let restoreScroll = null;
 
 // Shows the state of the connection: "live", "reconnecting", "paused" or "locked".
 function state(name, text = name) {
@@ -24,61 +42,54 @@ function state(name, text = name) {
   say(part("state"), text);
 }
 
-function showServer({ version, store, durable, durability, uptime }) {
-  say(part("version"), version);
-  const durabilityText = durability || (durable ? "durable" : "not durable");
-  say(part("server"), `${store} store, ${durabilityText}, up ${format.span(Math.floor(uptime))}`);
+function showServer({ server }) {
+  started = now() - server.uptime;
+  say(part("version"), server.version);
+  const durability = server.durability || (server.durable ? "durable" : "not durable");
+  store = `${server.store} store, ${durability}`;
+  showUptime();
 }
 
-function showTotals({ tubes, tasks, consumers }) {
-  const list = part("totals");
-  const totals = { tubes, ready: tasks.ready, delayed: tasks.delayed, taken: tasks.taken,
-    buried: tasks.buried, done: tasks.done, waiting: consumers };
-  if (!list.children.length) {
-    for (const key of Object.keys(totals)) {
-      list.appendChild(make("div", key)).append(make("dt", "", key), make("dd"));
-    }
+function showUptime() {
+  say(part("server"), `${store}, up ${format.span(Math.max(0, Math.floor(now() - started)))}`);
+}
+
+function showNav() {
+  const links = PARTS.map(([name, text]) => make("a", { href: router.to[name](), "data-view": name }, text));
+  part("nav").replaceChildren(...links);
+  for (const name of ["sql", "pool"]) show(part("nav").querySelector(`[data-view=${name}]`), false);
+}
+
+function markNav(route) {
+  PARTS.forEach(([name, , views], i) => {
+    const link = part("nav").children[i];
+    mark(link, "aria-current", name === route?.view ? "page" : views.includes(route?.view) ? "true" : null);
+    if (name === route?.view) show(link, true);
+  });
+}
+
+// Fetches once what every view shows: the server, and which services it hosts.
+async function introduce(signal) {
+  if (started !== null) return;
+  showServer(await stats(false, signal));
+  for (const { name } of (await services(signal)).services) {
+    const link = part("nav").querySelector(`[data-view="${CSS.escape(name)}"]`);
+    if (link) show(link, true);
   }
-  Object.values(totals).forEach((value, i) => say(list.children[i].lastChild, format.number(value)));
 }
 
-// The same three lines as the first screen of `taskyard serve`.
-function showCommands() {
-  const url = location.origin === URL_DEFAULT ? "" : ` --url ${location.origin}`;
-  const flags = url + (token.get() ? " --token TOKEN" : "");
-  const lines = ["put mail '{\"to\": \"ann\"}'", "take mail --lease 1h", "ack mail 0"];
-  part("commands").replaceChildren(...lines.map((line) => make("code", "", `${newest.server.program} ${line}${flags}\n`)));
-}
-
-function openDetails(name) {
-  details.open(name);
-  refresh();
-}
-
-function showTubes() {
-  const { tubes, time } = newest;
-  const found = show(part("tubes"), tubes, time, part("filter").value, openDetails);
-  part("search").hidden = tubes.length < 8 && !part("filter").value;
-  say(part("shown"), found.shown < tubes.length ? `${found.shown} of ${format.number(tubes.length)} shown` : "");
-}
-
-function showAll() {
-  const empty = !newest.tubes.length;
-  if (empty && part("empty").hidden) showCommands();
-  part("empty").hidden = !empty;
-  part("filled").hidden = empty;
-  showServer(newest.server);
-  showTotals(newest.total);
-  showTubes();
-}
+// A question belongs to the view that asked it.
+const closeDialogs = () => document.querySelectorAll("dialog[open]").forEach((dialog) => dialog.close());
 
 function askForToken() {
-  details.close();
+  closeDialogs();
   if (token.get()) say(part("token-hint"), "The token is wrong.");
   token.forget();
-  services.forget(part("services"));
+  started = null;
+  view = null;
+  part("view").replaceChildren();
   part("token-form").hidden = false;
-  part("problem").hidden = part("empty").hidden = part("filled").hidden = true;
+  part("problem").hidden = true;
   part("token").focus();
   state("locked", "token required");
 }
@@ -88,7 +99,7 @@ function failed(error) {
   failures += 1;
   const wait = Math.min(EVERY_MS * 2 ** (failures - 1), RETRY_MS_MAX);
   const what = error.status ? `The server refused the request: ${error.message}.` : "The server does not respond.";
-  const old = newest ? " The numbers below are out of date." : "";
+  const old = started !== null ? " The numbers below are out of date." : "";
   say(part("problem"), `${what} Retrying in ${format.span(wait / 1000)}.${old}`);
   part("problem").hidden = false;
   state("reconnecting");
@@ -99,22 +110,58 @@ async function refresh() {
   clearTimeout(timer);
   pending?.abort();
   const mine = (pending = new AbortController());
-  const started = performance.now();
+  const began = performance.now();
   try {
-    newest = await stats(part("internal").checked, mine.signal);
-    note(newest.tubes, newest.time);
+    view ??= build(shownRoute);
+    await introduce(mine.signal);
+    await view.refresh(mine.signal);
     failures = 0;
+    showUptime();
     part("token-form").hidden = part("problem").hidden = true;
-    showAll();
-    if (details.shown() !== null) await details.refresh(newest.tubes, newest.time, mine.signal);
-    await services.refresh(part("services"), mine.signal);
     state("live");
-    // A server with very many tubes is queried less often, so that this page is never its main load.
-    timer = setTimeout(refresh, Math.max(EVERY_MS, 4 * (performance.now() - started)));
+    if (restoreScroll !== null) scrollTo(0, restoreScroll);
+    restoreScroll = null;
+    // A slow server is queried less often, so that this page is never its main load.
+    timer = setTimeout(refresh, Math.max(EVERY_MS, 4 * (performance.now() - began)));
   } catch (error) {
     // A newer refresh has replaced this one.
     if (pending === mine) failed(error);
   }
+}
+
+function build(route) {
+  const context = { refresh, showServer, setTitle };
+  const built = route ? VIEWS[route.view](route, context) : unknown();
+  part("view").replaceChildren(built.element);
+  return built;
+}
+
+const unknown = () => ({
+  element: make("section", { class: "card" }, make("h2", { tabindex: "-1" }, "No such view"),
+    make("p", {}, "This address belongs to no view. ", make("a", { href: router.to.overview() }, "Overview"))),
+  refresh: async () => {},
+});
+
+function setTitle(text) {
+  document.title = text ? `${text} · Taskyard` : "Taskyard";
+}
+
+function onRoute(route, { sameView, scroll, first }) {
+  shownRoute = route;
+  markNav(route);
+  if (sameView && view) {
+    view.update?.(route);
+  } else if (part("token-form").hidden) {
+    setTitle("");
+    closeDialogs();
+    view?.leave?.();
+    view = build(route);
+    restoreScroll = scroll;
+    if (scroll === 0) scrollTo(0, 0);
+    // A screen reader reads the new heading; after loading the page it reads from the top.
+    if (!first) (part("view").querySelector("h2") ?? part("view")).focus({ preventScroll: true });
+  }
+  if (!document.hidden && !first) refresh();
 }
 
 function onVisibilityChange() {
@@ -126,13 +173,15 @@ function onVisibilityChange() {
 }
 
 document.addEventListener("visibilitychange", onVisibilityChange);
-part("filter").addEventListener("input", showTubes);
-part("internal").addEventListener("change", refresh);
 part("token-form").addEventListener("submit", (event) => {
   event.preventDefault();
   token.set(part("token").value.trim());
   part("token").value = "";
   refresh();
 });
-details.onPause(refresh);
+// The address in the page is relative to the view that was loaded first.
+document.querySelector("link[rel=icon]").href = router.at("assets/icon.svg");
+show(part("read-only"), !hasActions);
+showNav();
+router.start(onRoute);
 onVisibilityChange();

@@ -1,5 +1,7 @@
 // Keeps the counters of each tube for a minute, and computes rates and small graphs.
 
+import { mark } from "./dom.js";
+
 const KEPT_SECONDS = 60;
 const RATE_SECONDS = 5;
 // Closer samples would show bursts, not rates.
@@ -50,18 +52,19 @@ export function graph(width, height) {
   return svg;
 }
 
-// Draws puts and acks of the last minute on one scale, newest at the right.
+// Draws puts and acks of the last minute on one scale, newest at the right. A tube without any has a flat line.
 export function draw(svg, name) {
   const history = histories.get(name) ?? [];
   const { width, height } = svg.viewBox.baseVal;
   const lines = KEYS.map((key) => history.slice(1).map((sample, i) => between(history[i], sample, key)));
   const top = Math.max(1, ...lines.flat());
   lines.forEach((values, index) => {
-    const points = values.map((value, i) => {
+    const isQuiet = values.every((value) => value === 0);
+    const points = isQuiet ? values.length ? [`0,${height - 2}`, `${width},${height - 2}`] : [] : values.map((value, i) => {
       const age = history.at(-1).time - history[i + 1].time;
       const [x, y] = [width * (1 - age / KEPT_SECONDS), height - 2 - (value / top) * (height - 4)];
       return `${x.toFixed(1)},${y.toFixed(1)}`;
     });
-    svg.children[index].setAttribute("points", points.join(" "));
+    mark(svg.children[index], "points", points.join(" "));
   });
 }

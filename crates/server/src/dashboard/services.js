@@ -1,64 +1,89 @@
-// Shows the services hosted beside the queue, such as SQL tasks: their parts, and tables about their work.
+// Services hosted beside the queue: SQL tasks and the pool, with their parts and tables about their work.
 
-import { services } from "./api.js";
-import { make } from "./table.js";
-
-const TITLES = { sql: "SQL tasks", pool: "Pool", manager: "Worker manager" };
-const ABOUT = { manager: "Decides how many job processors the typed workers give to each queue." };
-
-// Whether the server hosts no services: that never changes while it runs.
-let none = false;
-// What is shown, as text, so that a selection survives when nothing has changed.
-let shown = "";
+import { poolStatus, services } from "./api.js";
+import { make, say, show } from "./dom.js";
+import * as format from "./format.js";
+import { at } from "./router.js";
+import { grid } from "./table.js";
 
 function cells(tag, texts) {
-  const tr = make("tr");
-  for (const text of texts) {
-    const cell = tr.appendChild(make(tag, "", text));
-    cell.title = text;
-  }
-  return tr;
+  return make("tr", {}, texts.map((text) => make(tag, { title: text, scope: tag === "th" ? "col" : null }, text)));
 }
 
 function table({ title, part, columns, rows }) {
-  const box = make("div", "card status-table");
-  box.dataset.table = title;
-  const grid = make("table");
-  grid.appendChild(make("caption", "", `${title}: ${part}`));
-  const head = grid.appendChild(make("thead")).appendChild(cells("th", columns));
-  for (const cell of head.children) cell.scope = "col";
-  grid.appendChild(make("tbody")).append(...rows.map((row) => cells("td", row)));
-  box.append(rows.length ? grid : make("p", "note", `${title}: ${part}: none`));
+  const box = make("div", { class: "card status-table", "data-table": title });
+  if (!rows.length) box.append(make("p", { class: "note" }, `${title}: ${part}: none`));
+  else {
+    box.append(make("table", {}, make("caption", {}, `${title}: ${part}`),
+      make("thead", {}, cells("th", columns)), make("tbody", {}, rows.map((row) => cells("td", row)))));
+  }
   return box;
 }
 
-function service({ name, problem, parts, tables }) {
-  const section = make("section", "service");
-  section.dataset.service = name;
-  section.append(make("h2", "", TITLES[name] ?? name));
-  if (ABOUT[name]) section.append(make("p", "note", ABOUT[name]));
-  if (problem) section.appendChild(make("p", "card problem", problem)).setAttribute("role", "alert");
-  const list = section.appendChild(make("dl", "card parts"));
-  for (const { part, status } of parts) {
-    list.appendChild(make("div")).append(make("dt", "", part), make("dd", "", status));
-  }
-  section.append(...tables.map(table));
-  return section;
+// The parts of one service and its tables; `show` changes the page only if something differs.
+export function servicePart(name) {
+  const problem = make("p", { class: "card problem", role: "alert", hidden: true });
+  const body = make("div", { class: "stack" });
+  const element = make("div", { class: "stack service", "data-service": name }, problem, body);
+  let shown = "";
+  return {
+    element,
+    show(service) {
+      const text = JSON.stringify(service);
+      // A selection survives when nothing has changed.
+      if (text === shown) return;
+      shown = text;
+      show(problem, Boolean(service.problem));
+      say(problem, service.problem ?? "");
+      const parts = service.parts.map(({ part, status }) => make("div", {}, make("dt", {}, part), make("dd", {}, status)));
+      body.replaceChildren(make("dl", { class: "card parts" }, parts), ...service.tables.map(table));
+    },
+  };
 }
 
-export async function refresh(place, signal) {
-  if (none) return;
-  const found = (await services(signal)).services;
-  none = !found.length;
-  const text = JSON.stringify(found);
-  if (text === shown) return;
-  shown = text;
-  place.replaceChildren(...found.map(service));
+function serviceView(name, title, absent, extra) {
+  return (_, { setTitle }) => {
+    const nothing = make("p", { class: "card note", hidden: true }, absent);
+    const part = servicePart(name);
+    const further = extra?.();
+    const element = make("div", { class: "stack", id: "services" }, make("h2", { tabindex: "-1" }, title), nothing,
+      further?.element, part.element);
+    setTitle(title);
+    return { element, async refresh(signal) {
+      const service = (await services(signal)).services.find((one) => one.name === name);
+      show(nothing, !service);
+      show(part.element, Boolean(service));
+      if (service) part.show(service);
+      if (further) await further.refresh(Boolean(service), signal);
+    } };
+  };
 }
 
-// Clears the section, because the user may no longer see it.
-export function forget(place) {
-  shown = "";
-  none = false;
-  place.replaceChildren();
+export const sql = serviceView("sql", "SQL tasks",
+  "This server runs no SQL tasks. To run them, start it with --sql FILE --database URL.");
+
+const CLASSES = [
+  { label: "Class", head: true, text: ({ name }) => name },
+  { label: "May run for", class: "count", text: ({ seconds }) => format.span(seconds) },
+  { label: "Running", class: "count", text: ({ running, limit }) => `${running} of ${limit}` },
+  { label: "Waiting", class: "count", text: ({ queued }) => format.number(queued) },
+];
+
+// The classes of the pool, from its own status, and a link to its page.
+function poolPart() {
+  const summary = make("p");
+  const classes = grid({ label: "Classes of the pool", columns: CLASSES, key: ({ name }) => name });
+  const element = make("div", { class: "stack", hidden: true }, summary, classes.element,
+    make("p", {}, make("a", { href: at("pool"), target: "_self" }, "Run a program on the page of the pool")));
+  return { element, async refresh(isHosted, signal) {
+    show(element, isHosted);
+    if (!isHosted) return;
+    const status = await poolStatus(signal);
+    const state = status.paused ? "Paused. " : "";
+    say(summary, `${state}${format.many(status.backends, "backend")}, ${format.number(status.running)} running, ` +
+      `${format.number(status.interactive)} of them interactive, ${format.number(status.queued)} waiting`);
+    classes.show(status.classes);
+  } };
 }
+
+export const pool = serviceView("pool", "Pool", "This server has no pool. To host one, start it with --pool FILE.", poolPart);

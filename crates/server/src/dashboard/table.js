@@ -1,93 +1,86 @@
-// The table of tubes. Rows are kept as long as their tube exists, so that focus and selection survive.
+// Tables whose rows are kept as long as their item exists, so that focus and selection survive an update.
 
-import { draw, graph, rate } from "./rates.js";
-import * as format from "./format.js";
+import { make, mark, say } from "./dom.js";
 
-const ROWS_MAX = 200;
-const STATES = ["ready", "delayed", "taken", "buried", "done"];
-
-const rows = new Map();
-
-// Sets a text only when it differs: screen readers and selections notice every change.
-export function say(node, text) {
-  if (node.textContent !== text) node.textContent = text;
-}
-
-export function make(tag, className = "", text = "") {
-  const node = document.createElement(tag);
-  if (className) node.className = className;
-  node.textContent = text;
-  return node;
-}
-
-// Shows the remarks about a tube, each as a separate element.
-export function remark(node, remarks) {
-  if (node.textContent !== remarks.join("")) {
-    node.replaceChildren(...remarks.map((text) => make("span", "remark", text)));
+function headCell(column, onSort) {
+  const label = column.label ?? "";
+  const th = make("th", { scope: "col", class: column.class });
+  if (column.head) th.classList.add("head");
+  if (column.sortable) {
+    th.append(make("button", { type: "button", class: "sort", click: () => onSort(column.name) }, label));
+  } else if (column.hiddenLabel) {
+    th.append(make("span", { class: "hidden-text" }, column.hiddenLabel));
+  } else {
+    th.append(column.headNode ?? label);
   }
+  return th;
 }
 
-function cell(tr, label, className) {
-  const td = tr.appendChild(make("td", className));
-  td.dataset.label = label;
-  return td;
+// A cell and the function that updates it. `create` of a column builds other content than a text or a link.
+function bodyCell(column, item) {
+  const cell = make(column.head ? "th" : "td", { class: column.class, "data-label": column.label || null });
+  if (column.head) cell.scope = "row";
+  if (column.create) return [cell, column.create(cell, item) ?? (() => {})];
+  const link = column.href && cell.appendChild(make("a"));
+  const update = (value) => {
+    const text = column.text(value);
+    const href = column.href?.(value);
+    if (link) mark(link, "href", href);
+    say(link || cell, text);
+    if (column.title) mark(cell, "title", column.title(value));
+    if (column.tone) mark(cell, "data-tone", column.tone(value));
+  };
+  return [cell, update];
 }
 
-function row(name, open) {
-  const tr = document.createElement("tr");
-  const head = tr.appendChild(make("th"));
-  head.scope = "row";
-  const button = head.appendChild(make("button", "name", name));
-  button.type = "button";
-  button.title = "Show details";
-  const kind = head.appendChild(make("small"));
-  const counts = Object.fromEntries(STATES.map((state) => [state, cell(tr, state, `count ${state}`)]));
-  const [puts, acks] = [cell(tr, "puts/s", "count"), cell(tr, "acks/s", "count")];
-  const spark = cell(tr, "", "spark").appendChild(graph(120, 24));
-  const waiting = cell(tr, "waiting", "count");
-  const why = cell(tr, "", "why");
-  tr.addEventListener("click", () => {
-    // Selecting text to copy it is not a click.
-    if (getSelection().isCollapsed) open(name);
-  });
-  return { tr, kind, counts, puts, acks, spark, waiting, why };
-}
+// A table. Each column has a `label` and `text(item)`, and may have `href(item)`, `create(cell, item)`, `class`, `head` (the
+// name of the row) and `sortable`. `key(item)` identifies a row, `mark(tr, item)` changes the row itself.
+export function grid({ label, columns, key, onSort, markRow, className = "" }) {
+  const heads = columns.map((column) => headCell(column, onSort));
+  const body = make("tbody");
+  const table = make("table", { class: `grid ${className}` },
+    make("caption", { class: "hidden-text" }, label), make("thead", {}, make("tr", {}, heads)), body);
+  const rows = new Map();
 
-function count(node, value, text = format.number(value ?? 0)) {
-  say(node, value === null ? "–" : text);
-  node.classList.toggle("zero", !value);
-}
-
-function fill(row, tube, now) {
-  say(row.kind, tube.kind + (tube.temporary ? ", temporary" : ""));
-  for (const state of STATES) count(row.counts[state], tube.tasks[state]);
-  for (const [node, key] of [[row.puts, "put"], [row.acks, "ack"]]) {
-    const value = rate(tube.name, key);
-    count(node, value, format.rate(value ?? 0));
+  function create(item) {
+    const cells = columns.map((column) => bodyCell(column, item));
+    return { tr: make("tr", {}, cells.map(([cell]) => cell)), updates: cells.map(([, update]) => update) };
   }
-  count(row.waiting, tube.consumers);
-  remark(row.why, format.why(tube, now));
-  row.tr.classList.toggle("paused", tube.paused);
-  draw(row.spark, tube.name);
-}
 
-// Shows the tubes whose name contains `filter` and returns how many do; `open` is called with the
-// name of a tube that was clicked.
-export function show(body, tubes, now, filter, open) {
-  const wanted = tubes.filter((tube) => tube.name.toLowerCase().includes(filter.toLowerCase()));
-  const shown = wanted.slice(0, ROWS_MAX);
-  const names = new Set(shown.map((tube) => tube.name));
-  for (const [name, { tr }] of rows) {
-    if (!names.has(name)) {
+  // Shows these items in this order.
+  function show(items) {
+    const wanted = new Set(items.map(key));
+    for (const [name, { tr }] of rows) {
+      if (wanted.has(name)) continue;
       tr.remove();
       rows.delete(name);
     }
+    items.forEach((item, index) => {
+      const name = key(item);
+      if (!rows.has(name)) rows.set(name, create(item));
+      const { tr, updates } = rows.get(name);
+      if (body.children[index] !== tr) body.insertBefore(tr, body.children[index] ?? null);
+      for (const update of updates) update(item);
+      markRow?.(tr, item);
+    });
   }
-  shown.forEach((tube, index) => {
-    if (!rows.has(tube.name)) rows.set(tube.name, row(tube.name, open));
-    const { tr } = rows.get(tube.name);
-    if (body.children[index] !== tr) body.insertBefore(tr, body.children[index] ?? null);
-    fill(rows.get(tube.name), tube, now);
-  });
-  return { wanted: wanted.length, shown: shown.length };
+
+  // Shows by which column the rows are sorted.
+  function sorted(name, descending) {
+    columns.forEach((column, i) => {
+      const order = column.name === name ? (descending ? "descending" : "ascending") : null;
+      mark(heads[i], "aria-sort", order);
+    });
+  }
+
+  const element = make("div", { class: "card wide" }, table);
+  return { element, table, body, show, sorted };
+}
+
+// Sorts by a value of each item, and equal values by their order in `items`.
+export function sortedBy(items, value, descending) {
+  const sign = descending ? -1 : 1;
+  const keyed = items.map((item) => [value(item), item]);
+  keyed.sort(([a], [b]) => (a < b ? -sign : a > b ? sign : 0));
+  return keyed.map(([, item]) => item);
 }

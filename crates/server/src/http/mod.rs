@@ -66,7 +66,7 @@ pub(crate) fn routes() -> Vec<Route> {
 
 /// The router of the whole server: endpoints, dashboard, and errors for everything else.
 pub(crate) fn router(app: SharedApp) -> Router {
-    let mut router = dashboard::router();
+    let mut router = dashboard::router(app.read_only_dashboard);
     for route in routes() {
         let mut handler = route.handler.route_layer(from_fn(guard::json_only));
         if route.query.is_empty() && route.path.starts_with("/v1/") {

@@ -3,8 +3,15 @@
 //! No test sleeps: the browser itself waits until the page shows the expected content, and fails
 //! after half a minute.
 
+mod actions;
+mod keyboard;
+mod layouts;
+mod navigation;
+mod semaphores;
 mod services;
 mod site;
+mod tasks;
+mod tubes;
 
 use std::sync::Arc;
 
@@ -12,10 +19,15 @@ use serde_json::json;
 use taskyard_core::service::{Health, Metric, PartStatus, Service, StopFuture};
 
 use site::DashboardServer;
-use taskyard_testkit::chromium::browse;
+use taskyard_testkit::chromium::{Page, browse};
 
 /// A name that would run a script if it were inserted as HTML.
 const HOSTILE: &str = "<img src=x onerror=\"document.title='taken over'\">";
+
+/// Fails if the browser complained about the page: an error of a script, a refused file, a violated policy.
+async fn assert_quiet(page: &Page) {
+    assert_eq!(page.complaints().await, [] as [String; 0]);
+}
 
 #[tokio::test]
 async fn the_dashboard_updates_itself() {
@@ -32,64 +44,18 @@ async fn the_dashboard_updates_itself() {
         // The variable disappears if the page is loaded again.
         page.run("window.before = true").await;
         site.post("/v1/tubes/mail/put", json!({ "tasks": [{ "data": 1 }, { "data": 2 }] })).await;
-        page.until("text('#tubes .name') === 'mail' && text('#tubes .count.ready') === '2'").await;
-        page.until("text('#tubes .why') === '2 ready, no waiting consumer'").await;
+        page.until("text('.tubes .name') === 'mail' && text('td.count.ready') === '2'").await;
+        page.until("text('td.why') === '2 ready, no waiting consumer'").await;
         page.until("document.querySelector('#empty').hidden").await;
 
         let taken = site.post("/v1/tubes/mail/take", json!({})).await;
-        page.until("text('#tubes .count.taken') === '1'").await;
+        page.until("text('td.count.taken') === '1'").await;
         let id = &taken["tasks"][0]["id"];
         site.post("/v1/tubes/mail/ack", json!({ "id": id })).await;
-        page.until("text('#tubes .count.done') === '1' && text('#totals .done dd') === '1'").await;
-        page.until("document.querySelector('#tubes polyline').points.length > 1").await;
+        page.until("text('td.count.done') === '1' && text('#totals .done dd') === '1'").await;
+        page.until("document.querySelector('.tubes polyline').points.length > 1").await;
         assert_eq!(page.run("return window.before").await, true);
-        assert_eq!(page.complaints().await, [] as [String; 0]);
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_tube_shows_its_details_and_can_be_paused() {
-    let site = DashboardServer::new(None).await;
-    site.post("/v1/tubes/mail/put", json!({ "tasks": [{ "data": 1 }, { "data": 2 }] })).await;
-    let taken = site.post("/v1/tubes/mail/take", json!({ "lease": 600 })).await;
-    let lease = &taken["tasks"][0]["lease"];
-    browse(&site.url(), async |page| {
-        page.until("text('#tubes .name') === 'mail'").await;
-        page.click("#tubes .name").await;
-        page.until("document.querySelector('#details').open && text('#details-name') === 'mail'")
-            .await;
-        page.until(&format!("text('#details-body tbody tr').startsWith('0{lease}no session')"))
-            .await;
-        // Six counts and eleven counters, and two more numbers beside the counts.
-        page.until("document.querySelectorAll('#details-body .pairs')[0].children.length === 8")
-            .await;
-        page.until("document.querySelectorAll('#details-body .pairs')[1].children.length === 11")
-            .await;
-
-        // One click stopped a tube for all clients; now it has to be confirmed.
-        page.click("#pause").await;
-        page.until("!document.querySelector('#confirm').hidden").await;
-        page.until("text('#confirm-text').startsWith('Pause tube “mail”? Consumers get no tasks')")
-            .await;
-        page.click("#confirm-no").await;
-        page.until("document.querySelector('#confirm').hidden").await;
-        assert_eq!(site.get("/v1/tubes/mail").await["paused"], false);
-        page.click("#pause").await;
-        page.picture("pause").await;
-        page.click("#confirm-yes").await;
-        page.until("text('#pause') === 'Resume' && text('#details-why').startsWith('paused')")
-            .await;
-        page.until(
-            "text('#tubes .why').includes('1 ready, not delivered while the tube is paused')",
-        )
-        .await;
-        assert_eq!(site.get("/v1/tubes/mail").await["paused"], true);
-        page.click("#pause").await;
-        page.until("text('#pause') === 'Pause'").await;
-        page.click("#details form button").await;
-        page.until("!document.querySelector('#details').open").await;
-        assert_eq!(page.complaints().await, [] as [String; 0]);
+        assert_quiet(page).await;
     })
     .await;
 }
@@ -131,40 +97,62 @@ async fn internal_tubes_are_shown_on_request() {
         site.post(&format!("/v1/tubes/{tube}/put"), json!({ "data": 1 })).await;
     }
     browse(&site.url(), async |page| {
-        page.until("text('#totals .tubes dd') === '1' && text('#tubes .name') === 'mail'").await;
-        page.until("text('#services h2') === 'Worker manager'").await;
-        page.until("text('#services .parts') === 'this serveractive: plan for 2 workers and 3 queues, made 7 s ago'").await;
-        page.picture("services").await;
+        page.until("text('#totals .tubes dd') === '1' && text('.tubes .name') === 'mail'").await;
         page.click("#internal").await;
         page.until("text('#totals .tubes dd') === '2'").await;
-        page.until("text('#tubes tr:nth-child(2) .name') === 'taskyard.manager.seat'").await;
+        page.until("text('.tubes tbody tr:nth-child(2) .name') === 'taskyard.manager.seat'").await;
+        page.reload().await;
+        page.until("text('#totals .tubes dd') === '2'").await;
         page.click("#internal").await;
         page.until("text('#totals .tubes dd') === '1'").await;
-        assert_eq!(page.complaints().await, [] as [String; 0]);
+        assert_quiet(page).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn names_are_text_and_never_html() {
+async fn names_payloads_and_errors_are_text_and_never_html() {
     let site = DashboardServer::new(None).await;
-    let mut url = reqwest::Url::parse(&site.url()).unwrap();
-    url.path_segments_mut().unwrap().extend(["v1", "tubes", HOSTILE, "put"]);
-    site.post("/v1/tubes/plain/put", json!({ "data": HOSTILE })).await;
-    site.send(url, json!({ "data": HOSTILE })).await;
+    let path = |parts: &[&str]| {
+        let mut url = reqwest::Url::parse(&site.url()).unwrap();
+        url.path_segments_mut().unwrap().extend(parts);
+        url
+    };
+    site.put("/v1/semaphores/plain", json!({ "active": 1 })).await;
+    site.send(path(&["v1", "tubes", HOSTILE, "put"]), json!({ "data": { HOSTILE: HOSTILE } }))
+        .await;
+    let take = json!({ "worker": HOSTILE });
+    let taken = site.send(path(&["v1", "tubes", HOSTILE, "take"]), take).await;
+    let lease = &taken["tasks"][0]["lease"];
+    let bury = json!({ "id": 0, "lease": lease, "error": format!("{HOSTILE}\nsecond line") });
+    site.send(path(&["v1", "tubes", HOSTILE, "bury"]), bury).await;
     browse(&site.url(), async |page| {
-        page.until("document.querySelectorAll('#tubes .name').length === 2").await;
-        assert_eq!(page.text("#tubes .name").await, HOSTILE);
-        page.click("#tubes .name").await;
-        page.until("document.querySelectorAll('#details-body .pairs').length === 3").await;
-        assert_eq!(page.text("#details-name").await, HOSTILE);
+        page.until("text('.tubes .name') !== ''").await;
+        assert_eq!(page.text(".tubes .name").await, HOSTILE);
+        page.click(".tubes .name").await;
+        page.until("text('.tasks td.error') !== ''").await;
+        assert_eq!(page.text("#tube-name").await, HOSTILE);
+        assert_eq!(page.text(".tasks td.error").await, HOSTILE);
+        assert!(page.text(".tasks td.payload").await.contains("onerror"));
         page.click("#pause").await;
-        assert!(page.text("#confirm-text").await.contains(HOSTILE));
-        page.click("#confirm-yes").await;
+        assert!(page.text("dialog h2").await.contains(HOSTILE));
+        page.until("!document.querySelector('[data-role=confirm]').disabled").await;
+        page.click("[data-role=confirm]").await;
         page.until("text('#pause') === 'Resume'").await;
+        page.click(".tasks tbody th a").await;
+        page.until("text('.failures td.error').endsWith('second line')").await;
+        assert!(page.text(".failures td.error").await.starts_with(HOSTILE));
+        assert_eq!(page.text(".failures td.worker").await, HOSTILE);
+        assert!(page.text("section[aria-label=Payload] pre").await.contains("onerror"));
+        page.picture("hostile").await;
+        page.reload().await;
+        page.until("text('.failures td.error').endsWith('second line')").await;
         assert!(page.run("return document.querySelector('main img, dialog img')").await.is_null());
-        assert_eq!(page.run("return document.title").await, "Taskyard");
-        assert_eq!(page.complaints().await, [] as [String; 0]);
+        assert_eq!(
+            page.run("return document.title").await,
+            format!("Task 0 in {HOSTILE} · Taskyard")
+        );
+        assert_quiet(page).await;
     })
     .await;
 }
@@ -182,7 +170,7 @@ async fn a_wrong_token_is_asked_for_again() {
         assert_eq!(page.run("return sessionStorage.length").await, 0);
         page.fill("#token", "right-0123456789").await;
         page.click("#token-form button").await;
-        page.until("text('#state') === 'live' && text('#tubes .name') === 'mail'").await;
+        page.until("text('#state') === 'live' && text('.tubes .name') === 'mail'").await;
         page.until("document.querySelector('#token-form').hidden").await;
         assert_eq!(page.run("return [localStorage.length, document.cookie]").await, json!([0, ""]));
         // The browser reports the two refusals by itself; there must be no other complaint.
@@ -202,7 +190,29 @@ async fn a_stopped_server_is_noticed() {
         site.stop().await;
         page.until("text('#state') === 'reconnecting'").await;
         page.until("text('#problem').startsWith('The server does not respond. Retrying in')").await;
-        assert_eq!(page.text("#tubes .name").await, "mail");
+        assert_eq!(page.text(".tubes .name").await, "mail");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_hidden_page_asks_for_nothing() {
+    let site = DashboardServer::new(None).await;
+    site.post("/v1/tubes/mail/put", json!({ "data": 1 })).await;
+    let hide = |hidden| {
+        format!(
+            "Object.defineProperty(document, 'hidden', {{ value: {hidden}, configurable: true }});
+             document.dispatchEvent(new Event('visibilitychange'))"
+        )
+    };
+    browse(&site.url(), async |page| {
+        page.until("text('#state') === 'live'").await;
+        page.run(&hide(true)).await;
+        page.until("text('#state') === 'paused'").await;
+        site.post("/v1/tubes/mail/put", json!({ "data": 2 })).await;
+        page.run(&hide(false)).await;
+        page.until("text('#state') === 'live' && text('td.count.ready') === '2'").await;
+        assert_quiet(page).await;
     })
     .await;
 }

@@ -32,9 +32,13 @@ async fn sql_tasks_are_shown_with_their_runs_and_without_passwords() {
     let mut wire = connect(&database, &SessionOptions::default()).await.ok().unwrap();
     browse(&site.url(), async |page| {
         page.until("text('#state') === 'token required'").await;
-        assert_eq!(page.text("#services").await, "");
+        assert_eq!(page.text("#view").await, "");
         page.fill("#token", "right-0123456789").await;
         page.click("#token-form button").await;
+        // The navigation lists the services that the server hosts.
+        page.until("text('#state') === 'live'").await;
+        page.until("document.querySelector('[data-view=pool]').hidden").await;
+        page.click("[data-view=sql]").await;
         page.until("text('#services h2') === 'SQL tasks'").await;
         page.until("text('#services .parts').includes('leader; 0 running')").await;
         page.until("text('#services').includes('Newest tasks: \"public\".\"task\" in postgres: none')").await;
@@ -63,7 +67,8 @@ async fn sql_tasks_are_shown_with_their_runs_and_without_passwords() {
         // Queries are text and never HTML.
         assert!(page.text("#services").await.contains("onerror"));
         assert!(page.run("return document.querySelector('#services img')").await.is_null());
-        assert_eq!(page.run("return document.title").await, "Taskyard");
+        assert_eq!(page.run("return document.title").await, "SQL tasks · Taskyard");
+        page.picture("sql").await;
 
         // A problem is shown beside its tasks.
         assert_eq!(page.text("#services .problem").await, "");

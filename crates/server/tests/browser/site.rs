@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use reqwest::{Client, RequestBuilder, Url};
-use serde_json::Value;
+use serde_json::{Value, json};
 use taskyard_core::Result;
 use taskyard_core::service::Service;
 use taskyard_engine::{Engine, Settings, SystemClock};
@@ -30,9 +30,14 @@ impl DashboardServer {
 
     /// The same, with hosted services.
     pub async fn with(token: Option<&'static str>, services: Vec<Arc<dyn Service>>) -> Self {
+        Self::configured(token, |config| config.services = services).await
+    }
+
+    /// The same, with other settings.
+    pub async fn configured(token: Option<&'static str>, change: impl FnOnce(&mut Config)) -> Self {
         let mut config = Config::new(SocketAddr::from(([127, 0, 0, 1], 0)));
-        config.services = services;
         config.token = token.map(|text| Token::new(text).unwrap());
+        change(&mut config);
         let store = Box::new(MemoryStore::default());
         let engine = Engine::start(store, Arc::new(SystemClock::new()), Settings::default());
         let server = Server::bind(config, engine).await.unwrap();
@@ -56,6 +61,23 @@ impl DashboardServer {
         self.send(Url::parse(&format!("{}{path}", self.url)).unwrap(), body).await
     }
 
+    pub async fn put(&self, path: &str, body: Value) -> Value {
+        self.answer(self.client.put(format!("{}{path}", self.url)).json(&body)).await
+    }
+
+    /// Puts tasks with these payloads and buries each with an error.
+    pub async fn bury(&self, tube: &str, tasks: &[(Value, &str)]) {
+        for (data, error) in tasks {
+            self.post(&format!("/v1/tubes/{tube}/put"), json!({ "data": data })).await;
+            let taken = self
+                .post(&format!("/v1/tubes/{tube}/take"), json!({ "worker": "web1:4711:mailer" }))
+                .await;
+            let task = &taken["tasks"][0];
+            let buried = json!({ "id": task["id"], "lease": task["lease"], "error": error });
+            self.post(&format!("/v1/tubes/{tube}/bury"), buried).await;
+        }
+    }
+
     /// The same for a URL built by the test.
     pub async fn send(&self, url: Url, body: Value) -> Value {
         self.answer(self.client.post(url).json(&body)).await
@@ -67,7 +89,7 @@ impl DashboardServer {
             None => request,
         };
         let answer = request.send().await.unwrap();
-        assert_eq!(answer.status(), 200, "{}", answer.url());
+        assert!(answer.status().is_success(), "{}: {}", answer.url(), answer.status());
         answer.json().await.unwrap()
     }
 

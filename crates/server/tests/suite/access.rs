@@ -33,8 +33,23 @@ async fn without_the_token_every_request_is_refused() {
 #[tokio::test]
 async fn health_document_and_dashboard_need_no_token() {
     let fixture = guarded().await;
-    for path in ["/healthz", "/openapi.json", "/", "/app.js", "/style.css"] {
+    for path in [
+        "/healthz",
+        "/openapi.json",
+        "/",
+        "/assets/app.js",
+        "/assets/style.css",
+        "/tubes/mail?state=buried",
+        "/tubes/a%20b/tasks/3",
+        "/semaphores/gpu",
+        "/workers",
+        "/sql",
+        "/pool-status",
+    ] {
         assert_eq!(fixture.get(path).await.status, 200, "{path}");
+    }
+    for path in ["/tubes", "/tubes/mail/tasks", "/v1/tubes/mail", "/assets/other.js", "/metrics"] {
+        fixture.get(path).await.refused(401, "unauthorized");
     }
 }
 

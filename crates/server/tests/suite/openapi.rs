@@ -212,9 +212,12 @@ fn assert_refs_resolve(whole: &Value, part: &Value) {
 #[tokio::test]
 async fn the_dashboard_is_served_with_a_strict_policy() {
     let fixture = Fixture::new().await;
-    for (path, kind) in
-        [("/", "text/html"), ("/app.js", "text/javascript"), ("/style.css", "text/css")]
-    {
+    for (path, kind) in [
+        ("/", "text/html"),
+        ("/tubes/mail/tasks/3", "text/html"),
+        ("/assets/app.js", "text/javascript"),
+        ("/assets/style.css", "text/css"),
+    ] {
         let answer = fixture.get(path).await;
         assert_eq!(answer.status, 200);
         let header = |name: &str| answer.headers[name].to_str().unwrap().to_owned();
