@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use taskyard_core::{Command, Reply, TaskId, TubeName};
+use taskyard_core::{Command, Execute, Reply, TaskId, TubeName};
 use taskyard_iproto::{Operation, Shape};
 use taskyard_store::OpenOptions;
 

@@ -210,7 +210,8 @@ async fn results_are_checked() {
     assert_eq!(
         (refused.status, &refused.body["error"]["code"]),
         (413.try_into().unwrap(), &json!("too_large")),
-        "{refused:?}"
+        "{}",
+        refused.body
     );
     let both = json!({ "id": 0, "result": 1, "result_base64": "AQ==" });
     assert_eq!(fixture.post("/v1/tubes/mail/ack", both).await.status, 400);
