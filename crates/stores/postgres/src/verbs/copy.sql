@@ -51,7 +51,7 @@ BEGIN
                     failures, finished)
             WHERE n.state = 7;
         -- The tube may have stopped keeping them.
-        INSERT INTO taskyard.retention (tube) VALUES (_number) ON CONFLICT (tube) DO UPDATE SET due = 0;
+        INSERT INTO taskyard.retention (tube) VALUES (_number) ON CONFLICT (tube) DO UPDATE SET due = 0, searched = 0;
     END IF;
     INSERT INTO taskyard.count (tube, ready, delayed, buried, kept)
         SELECT _number, count(*) FILTER (WHERE s.state = 0), count(*) FILTER (WHERE s.state = 2),

@@ -22,7 +22,8 @@ BEGIN
             FROM unnest(_ids, _leases, _lay, _results) AS i(id, lease, place, result) OFFSET 0) h
         WHERE t.ctid = h.place AND t.lease = h.lease AND t.tube IS NOT DISTINCT FROM _number
             AND coalesce(t.timer, 9223372036854775807) > _now
-        RETURNING t.*, h.result),
+        RETURNING t.id, t.pri, t.created, t.expires, t.ttr, t.attempts, t.previous_start, t.subqueue, t.meta,
+            t.payload, t.failures, t.start, t.worker, h.result),
     kept AS (
         INSERT INTO taskyard.done AS d (tube, id, ended, pri, created, expires, ttr, attempts, previous_start,
                 subqueue, meta, payload, failures, finished)
@@ -116,7 +117,8 @@ BEGIN
 END $$;
 
 -- Deletes the done tasks of these ids and returns them, without their failures and, unless _show is set, without their payloads. The
--- item of each is the first place of its id.
+-- item of each is the first place of its id. One that another transaction removes is missing already: to wait for a tick, which may wait
+-- for locks of this transaction, would be a deadlock.
 CREATE OR REPLACE FUNCTION taskyard.delete_done(_t taskyard.tube, _now bigint, _ids bigint[], _show boolean)
 RETURNS SETOF taskyard.shown LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -128,7 +130,7 @@ BEGIN
             FROM unnest(_ids) WITH ORDINALITY AS n(id, item) GROUP BY n.id ORDER BY n.id) i
         CROSS JOIN LATERAL (SELECT d.ctid AS place FROM taskyard.done d
             WHERE d.tube = _t.number AND d.id = i.id AND taskyard.keeps(_t.keep_done, d.ended, _now)
-            FOR UPDATE OFFSET 0) t;
+            FOR UPDATE SKIP LOCKED OFFSET 0) t;
     IF _places IS NULL THEN
         RETURN;
     END IF;
@@ -150,7 +152,7 @@ LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     UPDATE taskyard.tube t SET keep_done = _keep_done, keep_done_max = _keep_done_max
         WHERE t.number = _number AND (t.keep_done, t.keep_done_max) IS DISTINCT FROM (_keep_done, _keep_done_max);
-    UPDATE taskyard.retention r SET due = 0 WHERE r.tube = _number;
+    UPDATE taskyard.retention r SET due = 0, searched = 0 WHERE r.tube = _number;
     IF NOT FOUND AND _keep_done IS NOT NULL THEN
         INSERT INTO taskyard.retention (tube) VALUES (_number);
     END IF;
@@ -174,9 +176,9 @@ DECLARE
     _first bigint;
 BEGIN
     SELECT * INTO _r FROM taskyard.retention r WHERE r.tube = _t.number;
-    -- The search passes the index entries of removed tasks, which stay while a transaction is open for long. If that is costly, it begins
-    -- at the oldest task that is known, most of the time; one that ended earlier may have been committed later.
-    IF _r.cost < 5000 OR NOT _begun BETWEEN _r.searched AND _r.searched + 20 * _r.cost THEN
+    -- The search passes the index entries of removed tasks until they are vacuumed, so it begins at the oldest task that is known. One that
+    -- ended earlier may have been committed later: once a second, or less often where that is costly, it begins at the beginning.
+    IF NOT _begun BETWEEN _r.searched AND _r.searched + greatest(20 * _r.cost, 1000000) THEN
         _r.oldest := -9223372036854775808;
         _r.searched := _begun;
     END IF;

@@ -96,20 +96,23 @@ END $$;
 
 -- Acks. The ids are sorted and different; without _holders all are by lease. Besides item 0 there is a row for
 -- each item that is not done and, with _show, for each that is. _lay has where the deliveries lay that these
--- leases were given for, as far as the caller remembers; it has made sure that their ids are these. _results has what a
--- tube that keeps done tasks keeps with them.
+-- leases were given for, as far as the caller remembers; it has made sure that their ids are these. A lease number belongs to
+-- one delivery for ever, so the row at this place that has it is the right one; no condition that an index serves is used: see
+-- lock_tasks. _results has what a tube that keeps done tasks keeps with them.
 CREATE OR REPLACE FUNCTION taskyard.ack_tasks(
     _tube text, _now bigint, _ids bigint[], _holders smallint[], _leases bigint[],
     _sessions bytea[], _show boolean, _bytes_max bigint, _lay tid[], _results bytea[])
 RETURNS SETOF taskyard.outcome LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _t taskyard.tube;
-    _head taskyard.outcome := ROW(0, 0);
+    _head taskyard.outcome;
     _keys text[];
     _done bigint[];
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(1952543595, hashtext(_tube));
     SELECT * INTO _t FROM taskyard.tube t WHERE t.name = _tube;
+    _head.item := 0;
+    _head.outcome := 0;
     IF NOT FOUND THEN
         _head.outcome := 1;
         RETURN NEXT _head;
@@ -137,8 +140,6 @@ BEGIN
         _done := taskyard.keep_acked(_t.number, _now, _ids, _holders, _leases, _sessions, _lay, _results);
         _head.timer := _now + 1000000;
     ELSIF _holders IS NULL AND _lay IS NOT NULL THEN
-        -- A lease number belongs to one delivery for ever, so the row at this place that has it is the right one. No
-        -- condition that an index serves: see lock_tasks.
         WITH gone AS (
             DELETE FROM taskyard.task t USING unnest(_lay, _leases) AS h(place, lease)
             WHERE t.ctid = h.place AND t.lease = h.lease AND t.tube IS NOT DISTINCT FROM _t.number
