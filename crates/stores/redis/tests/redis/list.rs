@@ -105,7 +105,7 @@ async fn compare(seed: u64, kind: Kind) {
     let (store, core) = (open(&own(&instance().url())), MemoryStore::default());
     let tube = TubeName::new("mail").expect("a name");
     let mut script = ListScript { rng: Rng::with_seed(seed), tube: tube.clone(), next_id: 0 };
-    let keep_done = Some(Span::from_secs(15)).filter(|_| seed % 3 != 0);
+    let keep_done = Some(Span::from_secs(15)).filter(|_| !seed.is_multiple_of(3));
     let keep_done_max = script.rng.u64(1..3_000);
     let options = TubeOptions { keep_done, keep_done_max, ..TubeOptions::new(kind) };
     let create = Command::CreateTube { tube, options, if_not_exists: false };
