@@ -142,7 +142,7 @@ fn procedures_of_the_earlier_version_are_refused_when_a_tube_keeps_tasks() {
 
 /// Without the right to create spaces a server works, but cannot keep done tasks.
 #[test]
-fn a_user_that_may_not_create_spaces_is_told_to_migrate() {
+fn without_the_right_to_create_spaces_keeping_is_refused() {
     let Some(program) = program() else { return };
     let tarantool = TarantoolInstance::new(program);
     let tube = make_tube(&open(&tarantool.url()), TubeOptions::new(Kind::Fifo));
