@@ -164,7 +164,8 @@ fn read_finished(row: &mut RowReader<'_, '_>) -> RowResult<Option<Finished>> {
             let damaged = RowError("the end of a done task is damaged");
             Finished::from_bytes(bytes).map(Some).ok_or(damaged)
         }
-        Value::Nil => Ok(None),
+        // In a task as Tarantool stores it, this field is the size of its body.
+        Value::Nil | Value::Uint(_) => Ok(None),
         _ => Err(RowError("not the end of a done task")),
     }
 }
