@@ -1,4 +1,4 @@
-//! How a done task ended, and its stored form.
+//! Stores how a done task ended, in one form for all stores.
 //!
 //! All stores keep the same bytes. Numbers are big-endian, times are microseconds:
 //!
