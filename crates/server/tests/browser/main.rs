@@ -196,7 +196,7 @@ async fn a_stopped_server_is_noticed() {
 }
 
 #[tokio::test]
-async fn a_hidden_page_asks_for_nothing() {
+async fn a_hidden_page_pauses_and_goes_on_when_it_is_shown() {
     let site = DashboardServer::new(None).await;
     site.post("/v1/tubes/mail/put", json!({ "data": 1 })).await;
     let hide = |hidden| {
