@@ -199,7 +199,7 @@ fn a_copy_has_the_done_tasks() {
             Ok(Exported::Tasks(records)) => records,
             _ => panic!("tasks are exported"),
         };
-        let states: Vec<_> = export(3).iter().map(|record| record.state.clone()).collect();
+        let states: Vec<_> = export(3).iter().map(|record| record.state).collect();
         assert_eq!(states[..2], [StoredState::Done, StoredState::Done]);
         assert!(matches!(states[2], StoredState::Ready(_)), "{states:?}");
         let copy = to.open();
