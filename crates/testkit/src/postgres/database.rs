@@ -59,6 +59,8 @@ DO $$ BEGIN
     EXECUTE (SELECT 'DROP SEQUENCE ' || string_agg(ids::text, ',') FROM taskyard.tube HAVING count(*) > 0);
 EXCEPTION WHEN null_value_not_allowed THEN RETURN; END $$;
 DELETE FROM taskyard.task;
+DELETE FROM taskyard.done;
+DELETE FROM taskyard.retention;
 DELETE FROM taskyard.tube;
 DELETE FROM taskyard.count;
 DELETE FROM taskyard.counter;
