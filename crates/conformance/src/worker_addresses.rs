@@ -3,9 +3,8 @@
 //! The cases expect what a store shows, where a take without a name has none.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
-use taskyard_core::{Failure, Failures, Outcome, Reply, Task};
+use taskyard_core::{Failure, Failures, Finished, Outcome, Reply, Task};
 
 /// Removes every address that stands for the name of a worker in a reply.
 pub fn remove_addresses(reply: &mut Reply) {
@@ -23,14 +22,21 @@ pub fn remove_addresses(reply: &mut Reply) {
 }
 
 fn remove_from(task: &mut Task) {
-    task.worker = task.worker.take().filter(is_name);
+    task.worker = task.worker.take().filter(|worker| is_name(worker));
+    task.finished = task.finished.take().map(without_address);
     let without = |before: Option<Failures>, mut failure: Failure| {
-        failure.worker = failure.worker.filter(is_name);
+        failure.worker = failure.worker.filter(|worker| is_name(worker));
         Some(Failures::with(before.as_ref(), &failure))
     };
     task.failures = task.failures.take().and_then(|all| all.iter().fold(None, without));
 }
 
-fn is_name(worker: &Arc<str>) -> bool {
+fn without_address(finished: Finished) -> Finished {
+    let worker = finished.worker().filter(|worker| is_name(worker));
+    let result = finished.result().unwrap_or(&[]);
+    Finished::new(finished.at(), finished.run(), worker, result)
+}
+
+fn is_name(worker: &str) -> bool {
     worker.parse::<IpAddr>().is_err() && worker.parse::<SocketAddr>().is_err()
 }

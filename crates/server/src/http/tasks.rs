@@ -26,7 +26,7 @@ const COUNT_DEFAULT: usize = 1_000;
 
 /// Names of states, separated by commas.
 pub(crate) const STATES_PATTERN: &str =
-    "^(ready|taken|delayed|buried)(,(ready|taken|delayed|buried)){0,3}$";
+    "^(ready|taken|delayed|buried|done)(,(ready|taken|delayed|buried|done)){0,4}$";
 
 /// The endpoints of this file.
 pub(crate) fn routes() -> Vec<Route> {
@@ -56,11 +56,11 @@ fn verbs() -> Vec<Route> {
 }
 
 /// The query parameters of a page of tasks.
-fn page_fields() -> [QueryField; 11] {
+fn page_fields() -> [QueryField; 13] {
     [
         QueryField::pattern(
             "state",
-            "Only tasks in these states, separated by commas; all when absent",
+            "Only tasks in these states, separated by commas; all but done when absent",
             STATES_PATTERN,
         ),
         QueryField::pattern(
@@ -78,7 +78,7 @@ fn page_fields() -> [QueryField; 11] {
         QueryField::text("subqueue", "Only tasks of this sub-queue"),
         QueryField::text(
             "worker",
-            "Only tasks that the worker of this name holds, or for which it failed last",
+            "Only tasks that the worker of this name holds or finished, or for which it failed last",
         ),
         QueryField::text("error", "Only tasks with a failure whose error contains this text"),
         QueryField::count(
@@ -91,6 +91,14 @@ fn page_fields() -> [QueryField; 11] {
             "Only tasks put at this second since the epoch or later",
         ),
         QueryField::number("created_until", "Only tasks put before this second since the epoch"),
+        QueryField::number(
+            "finished_from",
+            "Only done tasks that ended at this second since the epoch or later",
+        ),
+        QueryField::number(
+            "finished_until",
+            "Only done tasks that ended before this second since the epoch",
+        ),
     ]
 }
 

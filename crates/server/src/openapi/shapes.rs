@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value, json};
 use taskyard_core::limits::{
-    BATCH_TASKS_MAX, SEMAPHORE_ACTIVE_MAX, SEMAPHORE_REVOKING_MAX, SUBQUEUE_BYTES_MAX,
-    TUBE_NAME_BYTES_MAX,
+    BATCH_TASKS_MAX, KEEP_DONE_MAX, SEMAPHORE_ACTIVE_MAX, SEMAPHORE_REVOKING_MAX,
+    SUBQUEUE_BYTES_MAX, TUBE_NAME_BYTES_MAX,
 };
 use taskyard_core::semaphore::OWN_TASK_MAX;
 
@@ -45,12 +45,16 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
         ("EventsRequest", "wait", wait.clone()),
         ("PutRequest", "timeout", wait),
         // A lease of zero would expire at once.
-        ("TakeRequest", "lease", time),
+        ("TakeRequest", "lease", time.clone()),
         ("CreateRequest", "attempts_max", json!({ "minimum": 1 })),
         ("CreateRequest", "queue_num", json!({ "minimum": 1 })),
         ("NameRequest", "queue_num", json!({ "minimum": 1 })),
         ("NameRequest", "name", key.clone()),
         ("AlterRequest", "attempts_max", json!({ "minimum": 1 })),
+        ("CreateRequest", "keep_done", time.clone()),
+        ("AlterRequest", "keep_done", time.clone()),
+        ("CreateRequest", "keep_done_max", json!({ "minimum": 1, "maximum": KEEP_DONE_MAX })),
+        ("AlterRequest", "keep_done_max", json!({ "minimum": 1, "maximum": KEEP_DONE_MAX })),
         ("PutRequest", "subqueue", subqueue.clone()),
         ("PutTask", "subqueue", subqueue),
         ("PutRequest", "tasks", batch.clone()),
@@ -176,17 +180,22 @@ fn finishing() -> Value {
         {
             "properties": {
                 "verb": { "const": "bury" },
-                "delay": absent, "counted": absent, "seconds": absent
+                "delay": absent, "counted": absent, "seconds": absent,
+                "result": false, "result_base64": absent
             }
         },
         {
-            "properties": { "verb": { "const": "release" }, "seconds": absent, "error": absent }
+            "properties": {
+                "verb": { "const": "release" }, "seconds": absent, "error": absent,
+                "result": false, "result_base64": absent
+            }
         },
         {
             "required": ["error"],
             "properties": {
                 "verb": { "const": "fail" },
-                "counted": absent, "seconds": absent, "error": { "type": "string" }
+                "counted": absent, "seconds": absent, "error": { "type": "string" },
+                "result": false, "result_base64": absent
             }
         },
         {
@@ -194,7 +203,8 @@ fn finishing() -> Value {
             "properties": {
                 "verb": { "const": "touch" },
                 "delay": absent, "counted": absent, "error": absent,
-                "seconds": { "type": "number" }
+                "seconds": { "type": "number" },
+                "result": false, "result_base64": absent
             }
         }
     ])

@@ -76,8 +76,10 @@ async fn a_tube_shows_its_details_and_can_be_paused() {
         page.click(".tubes .name").await;
         page.until("text('#tube-name') === 'mail' && text('#tab-taken .badge') === '1'").await;
         page.click("#tab-details").await;
-        page.until(&format!("text('#tube-details tbody tr').startsWith('0–no session{lease}')"))
-            .await;
+        page.until(&format!(
+            "text('#tube-details tbody tr').startsWith('0127.0.0.1no session{lease}')"
+        ))
+        .await;
         // Five counts and three more numbers, and eleven counters.
         page.until("document.querySelectorAll('#tube-details .pairs')[0].children.length === 8")
             .await;

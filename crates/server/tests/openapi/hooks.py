@@ -45,7 +45,7 @@ def mend_page(query):
         query.pop("state", None)
     if isinstance(query.get("after"), str):
         query["after"] = "1:2" if in_queue else "1"
-    for name in ("created_from", "created_until"):
+    for name in ("created_from", "created_until", "finished_from", "finished_until"):
         if isinstance(query.get(name), (int, float)):
             query[name] = abs(query[name]) % 1_000_000_000
 
@@ -66,6 +66,10 @@ def mended_body(operation, body):
         return mended_task(body)
     if operation == "take" and isinstance(body.get("worker"), str):
         body["worker"] = mended_name(body["worker"])
+    if operation == "ack":
+        return mended_result(body)
+    if operation == "finish" and isinstance(body.get("tasks"), list):
+        body["tasks"] = [mended_result(dict(task)) for task in body["tasks"]]
     if operation in ACTIONS:
         return mended_action(operation, body)
     if operation == "set_semaphore":
@@ -77,13 +81,23 @@ def mended_body(operation, body):
     return body
 
 
+def mended_result(body):
+    """A result has one of two forms, and both hold one value."""
+    if isinstance(body.get("result_base64"), str):
+        body["result_base64"] = ONE
+        body.pop("result", None)
+    if "result" in body:
+        body["result"] = mended_value(body["result"])
+    return body
+
+
 def mended_action(operation, body):
     """Options belong to one action each, and moments are not negative."""
     for name, owner in (("reset_attempts", "kick_tasks"), ("error", "bury_tasks"), ("delay", "release_tasks")):
         if operation != owner:
             body.pop(name, None)
     if isinstance(body.get("filter"), dict):
-        for name in ("created_from", "created_until"):
+        for name in ("created_from", "created_until", "finished_from", "finished_until"):
             if isinstance(body["filter"].get(name), (int, float)):
                 body["filter"][name] = abs(body["filter"][name]) % 1_000_000_000
     return body

@@ -230,7 +230,14 @@ fn finish_in_different_ways_at_once() {
     ];
     assert_eq!(finish(json), items(&expected));
     refused(finish(r#"{"tasks": [{"verb": "touch", "id": 1}]}"#), "'touch' needs 'seconds'");
-    refused(finish(r#"{"tasks": [{"verb": "ack", "id": 1, "delay": 1}]}"#), "none of them");
+    refused(
+        finish(r#"{"tasks": [{"verb": "ack", "id": 1, "delay": 1}]}"#),
+        "'ack' may have 'result'",
+    );
+    let with_result = r#"{"tasks": [{"verb": "ack", "id": 1, "result": {"sent": 1}}]}"#;
+    let result = b"\x81\xa4sent\x01";
+    assert_eq!(finish(with_result), items(&[item(1, None, Finish::ack_with(result))]));
+    refused(finish(r#"{"tasks": [{"verb": "bury", "id": 1, "result": 1}]}"#), "only 'ack'");
     refused(finish(r#"{"tasks": [{"verb": "eat", "id": 1}]}"#), "unknown variant `eat`");
 }
 

@@ -181,9 +181,9 @@ fn a_copy_interrupted_at_any_step_resumes(database: &dyn TestDatabase) {
     (0..12).for_each(|page| put(&from, "many", (0..1000).map(|n| task(page * 1000 + n)).collect()));
     let wanted = content(&from);
     let store = database.open();
-    // Each copy resumes where the one before was interrupted: five small tubes, and one that is copied in
+    // Each copy resumes where the one before was interrupted: six small tubes, and one that is copied in
     // three steps.
-    for step in 0..9 {
+    for step in 0..10 {
         let interrupted = copy_all(&from, &FailingStore::new(Arc::clone(&store), step.min(1)));
         assert!(interrupted.is_err(), "{interrupted:?}");
         let asked = Command::Tubes { tube: Some(name("many")) };

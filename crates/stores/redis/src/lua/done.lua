@@ -222,7 +222,7 @@ function done_tasks.trim(tube, limit)
     if size > 0 then
         forget_blocks(tube.base)
     end
-    if o.keep_done == SOME_LEFT and redis.call('EXISTS', key) == 0 then
+    if o.keep_done == done_tasks.SOME_LEFT and redis.call('EXISTS', key) == 0 then
         change_options(tube, { keep_done = NONE_KEPT })
     end
     return size

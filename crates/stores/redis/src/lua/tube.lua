@@ -14,11 +14,11 @@ local TAKE_STEP = 200
 -- before they change anything.
 local OPTIONS = '<BBI4dddI4c8c8'
 local OPTIONS_BYTES = 50
-local TAIL, KEEPING_TAIL = '<I4I2c0I2c0', '<I4I2ddI2c0I2c0'
-local KEEPING = 65535
+local TAIL = '<I4I2c0I2c0'
+done_tasks.TAIL, done_tasks.KEEPING = '<I4I2ddI2c0I2c0', 65535
 -- Instead of how long: done tasks are not kept; the same, but some may be left that a tick removes.
-local NONE_KEPT, SOME_LEFT = -1, -2
-local KEEP_DONE_DEFAULT = {{KEEP_DONE_DEFAULT}}
+local NONE_KEPT = -1
+done_tasks.SOME_LEFT = -2
 local TEMPORARY, TTL_KILLS_TAKEN, PAUSED, HAS_CAPACITY = 1, 2, 4, 8
 
 -- Epoch, next id, delayed and gated tasks, done, then a counter for each kind of call.
@@ -31,11 +31,11 @@ local function has(flags, flag)
 end
 
 local function read_options(raw)
-    local o, tail, marker = { raw = raw, keep_done = NONE_KEPT, keep_done_max = KEEP_DONE_DEFAULT }, OPTIONS_BYTES + 1, nil
+    local o, tail, marker = { raw = raw, keep_done = NONE_KEPT, keep_done_max = {{KEEP_DONE_DEFAULT}} }, OPTIONS_BYTES + 1, nil
     o.kind, o.flags, o.number, o.ttl, o.ttr, o.delay, o.attempts_max, o.pri, o.capacity_bytes = struct.unpack(OPTIONS, raw)
     o.queue, marker = struct.unpack('<I4I2', raw, tail)
-    if marker == KEEPING then
-        o.queue, marker, o.keep_done, o.keep_done_max, o.name, o.semaphore = struct.unpack(KEEPING_TAIL, raw, tail)
+    if marker == done_tasks.KEEPING then
+        o.queue, marker, o.keep_done, o.keep_done_max, o.name, o.semaphore = struct.unpack(done_tasks.TAIL, raw, tail)
     else
         o.queue, o.name, o.semaphore = struct.unpack(TAIL, raw, tail)
     end
@@ -75,10 +75,10 @@ local function change_options(tube, changes)
     for key, value in pairs(changes) do
         o[key] = value
     end
-    if o.keep_done == NONE_KEPT and o.keep_done_max == KEEP_DONE_DEFAULT then
+    if o.keep_done == NONE_KEPT and o.keep_done_max == {{KEEP_DONE_DEFAULT}} then
         tail = struct.pack(TAIL, o.queue, #o.name, o.name, #o.semaphore, o.semaphore)
     else
-        tail = struct.pack(KEEPING_TAIL, o.queue, KEEPING, o.keep_done, o.keep_done_max, #o.name, o.name, #o.semaphore, o.semaphore)
+        tail = struct.pack(done_tasks.TAIL, o.queue, done_tasks.KEEPING, o.keep_done, o.keep_done_max, #o.name, o.name, #o.semaphore, o.semaphore)
     end
     local raw = struct.pack(OPTIONS, o.kind, o.flags, o.number, o.ttl, o.ttr, o.delay, o.attempts_max, o.pri, o.capacity_bytes) .. tail
     redis.call('SET', tube.base .. ':o', raw)

@@ -105,7 +105,7 @@ function verbs.alter(tube, header, call)
     if has(given, 128) then
         flush(tube)
         local is_left = keep_done < 0 and redis.call('EXISTS', tube.base .. ':e') == 1
-        changes.keep_done = is_left and SOME_LEFT or keep_done
+        changes.keep_done = is_left and done_tasks.SOME_LEFT or keep_done
     end
     changes.keep_done_max = has(given, 256) and keep_done_max or nil
     change_options(tube, changes)

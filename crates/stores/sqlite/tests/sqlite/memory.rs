@@ -303,7 +303,7 @@ fn tasks_of(store: &SqliteStore, mut executed: Executed) -> Vec<Task> {
     let bodies = load(store, keys).expect("payloads can be read");
     fill(&mut executed.replies, &executed.unloaded, bodies);
     match executed.replies.remove(0) {
-        Ok(Reply::Taken(tasks)) => tasks,
+        Ok(Reply::Taken(tasks) | Reply::Tasks(tasks)) => tasks,
         other => panic!("a take answered {other:?}"),
     }
 }

@@ -15,7 +15,8 @@ local function import_semaphore(c, key, options, grants, recheck)
     elseif S.semaphore:len() >= SEMAPHORES_MAX then
         error('too many semaphores', 0)
     end
-    return sem.create(c, key, whole_options(options), grants, recheck == nil and STORED_NEVER or stamp(moment(recheck)))
+    -- A semaphore has this many options.
+    return sem.create(c, key, whole_options(options, 12), grants, recheck == nil and STORED_NEVER or stamp(moment(recheck)))
 end
 
 -- The number of a task here; nil for a task that its tube does not have.

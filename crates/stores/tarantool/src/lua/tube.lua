@@ -29,9 +29,9 @@ local function read_options(row)
 end
 
 -- The list of options with nulls instead of missing values.
-local function whole_options(row)
+local function whole_options(row, size)
     local whole = {}
-    for place = 1, O.keep_done_max do
+    for place = 1, size or O.keep_done_max do
         local value = row[place]
         whole[place] = value == nil and NULL or value
     end
