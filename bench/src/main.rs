@@ -192,9 +192,7 @@ async fn measure(args: &Args, folder: &Path) -> Result<Report> {
         backlog::measure(&mut report, folder, size).await?;
     }
     if wanted(Part::Records) {
-        let database = postgres::database(folder, None)?;
-        let url = database.as_ref().map(Database::url);
-        records::measure(&mut report, folder, size, url.as_deref()).await?;
+        records::measure(&mut report, folder, size).await?;
     }
     if wanted(Part::Http) {
         http::measure(&mut report, folder, size).await?;

@@ -14,25 +14,20 @@ use tokio::sync::oneshot;
 
 use super::load::{self, Load, Measured, TUBE};
 use super::report::{Report, Row, Target};
-use super::{Size, store_in};
+use super::{Size, postgres, store_in};
 
 /// Turns of a comparison.
 const TURNS: usize = 4;
 /// Pages whose time is measured.
 const PAGES: u64 = 200;
 
-pub async fn measure(
-    report: &mut Report,
-    folder: &Path,
-    size: Size,
-    postgres: Option<&str>,
-) -> Result<()> {
+pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
     let load = Load { clients: 256, batch: 1, tasks: size.tasks / 5 };
     let (plain, keeping) = (store_in(folder, "plain"), store_in(folder, "keeping"));
     keep_done(report, "SQLite", &plain, &keeping, load).await?;
     lists(report, "SQLite", &store_in(folder, "lists"), size).await?;
-    if let Some(url) = postgres {
-        lists(report, "PostgreSQL", url, size).await?;
+    if let Some(database) = postgres::database(folder, None)? {
+        lists(report, "PostgreSQL", &database.url(), size).await?;
     }
     Ok(())
 }
