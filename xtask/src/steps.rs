@@ -37,7 +37,7 @@ const BUDGETS: &[Budget] = &[
 
 /// Budgets are multiplied by this in addition to what [`machine_speed`] measures. It covers what that cannot see: a slow disk, a
 /// slow network while tools are installed, slow memory, and the noise between two runs, which is a fifth on a quiet machine.
-const MARGIN: f64 = 1.5;
+const MARGIN: f64 = 3.0;
 
 /// The steps that were run.
 pub struct Steps {
@@ -177,30 +177,29 @@ mod tests {
         assert!(BUDGETS.iter().map(|budget| budget.cold).sum::<u64>() <= 20 * 60);
     }
 
-    // A step of up to three times its budget passed on every machine.
     #[test]
     fn a_step_over_its_budget_fails_unless_that_is_allowed() {
-        let mut steps = steps(vec![step("tidy", 1, 1.0), step("format", 16, 1.0)], 1.0);
+        let mut steps = steps(vec![step("tidy", 1, 1.0), step("format", 31, 1.0)], 1.0);
         let table = steps.table();
         let marked: Vec<_> = table.lines().filter(|line| line.contains("OVER BUDGET")).collect();
         assert_eq!(marked.len(), 1, "{table}");
         assert!(marked[0].starts_with("format"), "{table}");
-        let excess = "OVER BUDGET after 17 s: format\n\
-            format took 16 s, more than 15 s: its budget of 10 s, times 1.0 for the speed of a core, 1.0 for other programs and 1.5 \
+        let excess = "OVER BUDGET after 32 s: format\n\
+            format took 31 s, more than 30 s: its budget of 10 s, times 1.0 for the speed of a core, 1.0 for other programs and 3 \
             as a margin\n";
         let summary = steps.summary("all").unwrap_err();
         assert!(summary.starts_with(excess) && summary.contains("--no-budget"), "{summary}");
         steps.unlimited = true;
-        assert_eq!(steps.summary("all"), Ok("all passed in 17 s".into()));
+        assert_eq!(steps.summary("all"), Ok("all passed in 32 s".into()));
     }
 
     #[test]
     fn a_slow_or_busy_machine_has_more_time() {
         for (slowness, busyness) in [(3.0, 1.0), (1.0, 3.0), (1.5, 2.0)] {
-            let within = steps(vec![step("format", 45, busyness)], slowness);
-            assert_eq!(within.summary("all"), Ok("all passed in 45 s".into()));
-            let over = steps(vec![step("format", 46, busyness)], slowness);
-            assert!(over.summary("all").unwrap_err().contains("took 46 s, more than 45 s"));
+            let within = steps(vec![step("format", 90, busyness)], slowness);
+            assert_eq!(within.summary("all"), Ok("all passed in 90 s".into()));
+            let over = steps(vec![step("format", 91, busyness)], slowness);
+            assert!(over.summary("all").unwrap_err().contains("took 91 s, more than 90 s"));
         }
     }
 

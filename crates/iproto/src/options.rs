@@ -142,7 +142,7 @@ pub(super) fn read_failure(table: Option<&[u8]>) -> Result<(Option<String>, Span
 
 /// Reads which tasks a list has, and at most how many.
 pub(super) fn read_list(table: Option<&[u8]>) -> Result<(ListOrder, usize), Fault> {
-    let (mut states, mut after, mut limit) = (StateSet::ALL, None, LIST_LIMIT_DEFAULT);
+    let (mut states, mut after, mut limit) = (StateSet::UNFINISHED, None, LIST_LIMIT_DEFAULT);
     pairs(table, |name, value| {
         match name {
             b"state" => states = state_set(&value)?,
@@ -174,7 +174,7 @@ fn state_set(value: &Value<'_>) -> Result<StateSet, Fault> {
     let state = |name: &str| StateSet::STATES.into_iter().find(|state| state.name() == name.trim());
     let wrong = || {
         let fault = invalid_value("state", value);
-        lua(format!("{}; use ready, taken, delayed, buried", fault.text))
+        lua(format!("{}; use ready, taken, delayed, buried, done", fault.text))
     };
     let mut names = text.ok_or_else(wrong)?.split(',');
     names.try_fold(StateSet::EMPTY, |set, name| Some(set.with(state(name)?))).ok_or_else(wrong)

@@ -1,14 +1,14 @@
 //! Runs the command of a task in its own process group: Ctrl-C in the terminal does not signal it, and killing it kills
 //! all its children. What it writes is passed on, and its end is kept for the task.
 
-use std::io::{self, Write};
+use std::io;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use taskyard_core::{Task, TubeName};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
@@ -51,14 +51,11 @@ impl RunningCommand {
         }
         let mut running = RunningCommand::spawn(shell, payload::plain(task.body.as_ref()))?;
         let errors = running.child.stderr.take();
-        running.errors =
-            errors.map(|from| PassedOutput::begin(from, io::stderr, Kept::End(ERRORS_KEPT)));
-        running.output = running
-            .child
-            .stdout
-            .take()
-            .zip(output_kept)
-            .map(|(from, bytes)| PassedOutput::begin(from, io::stdout, Kept::Beginning(bytes)));
+        running.errors = errors
+            .map(|from| PassedOutput::begin(from, tokio::io::stderr(), Kept::End(ERRORS_KEPT)));
+        running.output = running.child.stdout.take().zip(output_kept).map(|(from, bytes)| {
+            PassedOutput::begin(from, tokio::io::stdout(), Kept::Beginning(bytes))
+        });
         Ok(running)
     }
 
@@ -122,6 +119,23 @@ enum Kept {
     End(usize),
 }
 
+impl Kept {
+    fn add(self, kept: &Mutex<Vec<u8>>, part: &[u8]) {
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        match self {
+            Kept::Beginning(most) => {
+                let size = part.len().min(most.saturating_sub(kept.len()));
+                kept.extend_from_slice(&part[..size]);
+            }
+            Kept::End(most) => {
+                kept.extend_from_slice(part);
+                let surplus = kept.len().saturating_sub(most);
+                kept.drain(..surplus);
+            }
+        }
+    }
+}
+
 /// An output of a command that is passed on to the same output of the worker.
 struct PassedOutput {
     kept: Arc<Mutex<Vec<u8>>>,
@@ -129,9 +143,10 @@ struct PassedOutput {
 }
 
 impl PassedOutput {
-    fn begin<W: Write + 'static>(
+    /// Passes the output on without blocking the thread of the worker, which has to extend the lease.
+    fn begin(
         mut from: impl AsyncRead + Send + Unpin + 'static,
-        to: fn() -> W,
+        mut to: impl AsyncWrite + Send + Unpin + 'static,
         which: Kept,
     ) -> Self {
         let kept = Arc::new(Mutex::new(Vec::new()));
@@ -139,19 +154,10 @@ impl PassedOutput {
         let passing = tokio::spawn(async move {
             let mut part = [0; 8192];
             while let Ok(size @ 1..) = from.read(&mut part).await {
+                which.add(&shared, &part[..size]);
                 // The worker's own output may be closed; the command continues.
-                let _ = to().write_all(&part[..size]).and_then(|()| to().flush());
-                let mut kept = shared.lock().unwrap_or_else(PoisonError::into_inner);
-                match which {
-                    Kept::Beginning(most) => {
-                        let size = size.min(most.saturating_sub(kept.len()));
-                        kept.extend_from_slice(&part[..size]);
-                    }
-                    Kept::End(most) => {
-                        kept.extend_from_slice(&part[..size]);
-                        let surplus = kept.len().saturating_sub(most);
-                        kept.drain(..surplus);
-                    }
+                if to.write_all(&part[..size]).await.is_ok() {
+                    let _ = to.flush().await;
                 }
             }
         });

@@ -38,8 +38,8 @@ use signals::StopRequests;
 #[command(after_help = "\
 With --exec the command runs for each task, with the payload on its standard input: texts
 unchanged, anything else as JSON. TASKYARD_TUBE, TASKYARD_ID, TASKYARD_LEASE and TASKYARD_ATTEMPTS
-are set. Exit code 0 acks the task, any other releases it. While the command runs the lease is
-extended, up to --run-max: then the command is killed and its task released.
+are set. Exit code 0 acks the task, any other fails it, with the last errors as the reason. While the command runs the lease is
+extended, up to --run-max: then the command is killed and its task fails.
 
 With --contract the program after -- runs for each task of the contract's queues, without a shell,
 with the task's fields as JSON on its standard input. TASKYARD_QUEUE, TASKYARD_ID,
@@ -76,7 +76,7 @@ pub struct WorkerArgs {
     #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "5s")]
     #[arg(conflicts_with = "contract", help_heading = FOR_TUBE)]
     retry: Span,
-    /// Keep the standard output of the command as the result of the task: JSON or text, the first 64 KB. The tube needs
+    /// Keep the standard output of the command as the result of the task: JSON or text, the first 64 KiB. The tube needs
     /// keep_done.
     #[arg(long, requires = "exec", conflicts_with = "contract", help_heading = FOR_TUBE)]
     keep_output: bool,
@@ -238,16 +238,16 @@ impl Worker<'_> {
         let mut running = RunningCommand::start(command, &self.tube, task, kept)?;
         let ended = tokio::select! {
             status = running.wait() => match status? {
-                status if status.success() && self.args.keep_output => {
-                    return Ok(WorkResult::Done(Some(running.output().await)));
-                }
-                status if status.success() => return Ok(WorkResult::Done(None)),
                 status => {
-                    let why = match running.last_errors().await {
-                        errors if errors.is_empty() => status.to_string(),
-                        errors => format!("{status}: {errors}"),
-                    };
-                    return Ok(WorkResult::Failed { why, status });
+                    // Both are passed on completely before the next task.
+                    let (errors, output) = (running.last_errors().await, running.output().await);
+                    return Ok(match (status.success(), errors.is_empty()) {
+                        (true, _) => WorkResult::Done(self.args.keep_output.then_some(output)),
+                        (false, true) => WorkResult::Failed { why: status.to_string(), status },
+                        (false, false) => {
+                            WorkResult::Failed { why: format!("{status}: {errors}"), status }
+                        }
+                    });
                 }
             },
             lost = self.extend_lease(task) => lost?,
@@ -287,10 +287,7 @@ impl Worker<'_> {
         let failed = |error: &str| Finish::fail(error, Some(self.args.retry));
         let (finish, end, message) = match ended {
             WorkResult::Done(None) => (Finish::Ack, TaskEnd::Done, None),
-            WorkResult::Done(Some(output)) => {
-                let result = payload::from_text(&output, None)?.0;
-                (Finish::ack_with(&result), TaskEnd::Done, None)
-            }
+            WorkResult::Done(Some(output)) => (ack_with(&output), TaskEnd::Done, None),
             // Its errors are in the output already.
             WorkResult::Failed { why, status } => {
                 (failed(&why), TaskEnd::Failed, Some(format!("{status}; will be tried again")))
@@ -351,6 +348,15 @@ impl Worker<'_> {
         let items = vec![FinishItem { id: task.id, holder, finish }];
         Command::Finish { tube: self.tube.clone(), items, show: false }
     }
+}
+
+/// An ack with the output of a command as its result: as JSON, or as text if it is none or too large as such.
+fn ack_with(output: &str) -> Finish {
+    let read = |text: &str, form| payload::from_text(text, form).ok().map(|(result, _)| result);
+    let fits = |result: &Vec<u8>| result.len() <= RESULT_BYTES_MAX;
+    let cut = || &output[..output.floor_char_boundary(OUTPUT_KEPT)];
+    let result = read(output, None).filter(fits).or_else(|| read(cut(), Some(payload::Form::Text)));
+    result.map_or(Finish::Ack, |result| Finish::ack_with(&result))
 }
 
 fn outcome_of(reply: Reply) -> anyhow::Result<Outcome> {

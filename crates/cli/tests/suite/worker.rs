@@ -66,6 +66,16 @@ fn the_output_of_a_command_is_kept_as_its_result() {
     let tasks = server.run(&["peek", "mail", "0", "1", "2", "--json"]).json();
     let results: Vec<_> = tasks.iter().map(|task| task["result"].clone()).collect();
     assert_eq!(results, [json!({"sent": 1}), json!("sent to bob"), json!("")]);
+    // As JSON this number cannot be stored, and the list is too large: the texts are kept instead.
+    server.run(&["put", "mail", "big", "long"]).good();
+    let exec = r#"case $(cat) in big) echo 99999999999999999999999;; long) echo "[0.1$(printf ',0.1%.0s' $(seq 12000))]";; esac"#;
+    server.run(&["worker", "mail", "--drain", "--keep-output", "--exec", exec]).good();
+    let tasks = server.run(&["peek", "mail", "3", "4", "--json"]).json();
+    assert_eq!(tasks[0]["result"], "99999999999999999999999");
+    assert!(
+        tasks[1]["result"].as_str().is_some_and(|text| text.starts_with("[0.1,0.1")),
+        "{tasks:?}"
+    );
     let refused = server.run(&["worker", "mail", "--drain", "--keep-output"]).ends(2);
     assert!(refused.err.contains("--exec"), "{}", refused.err);
 }

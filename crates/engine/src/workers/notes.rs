@@ -40,6 +40,8 @@ pub(super) struct NotedDelivery {
     pub task: TaskKey,
     /// `None` if the delivery goes on.
     pub ending: Option<Ending>,
+    /// Whether the caller proved that it holds the task; otherwise it may be an operator.
+    pub is_holder: bool,
 }
 
 impl WorkerNotes {

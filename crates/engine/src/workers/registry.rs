@@ -3,7 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use taskyard_core::{Command, FinishItem, Outcome, Reply, Result, Take, Task, Timestamp, TubeName};
+use taskyard_core::{
+    Command, FinishItem, Holder, Outcome, Reply, Result, Take, Task, Timestamp, TubeName,
+};
 
 use super::holders::{Holders, TubeHash};
 use super::notes::{NotedDelivery, NotedWorker, WorkerNote, WorkerNotes};
@@ -153,17 +155,19 @@ impl WorkerRegistry {
                 None => self.holders.get(item.task),
             };
             let Some(worker) = holder.and_then(|number| self.get_mut(number)) else { continue };
-            worker.last_seen = now;
+            if item.is_holder {
+                worker.last_seen = now;
+            }
             match item.ending {
                 Some(Ending::Acked) => {
                     worker.done += 1;
                     worker.done_recently.count(now);
                 }
-                Some(Ending::Failed) => {
+                Some(Ending::Failed) if item.is_holder => {
                     worker.failed += 1;
                     worker.failed_recently.count(now);
                 }
-                Some(Ending::Returned) | None => {}
+                Some(Ending::Failed | Ending::Returned) | None => {}
             }
         }
     }
@@ -283,6 +287,7 @@ fn note_finishes(
     let noted = |item: &FinishItem| NotedDelivery {
         task: hash.key(item.id),
         ending: Ending::of(&item.finish),
+        is_holder: item.holder != Holder::Any,
     };
     finishes.extend(items.iter().map(noted));
     begin..finishes.len()

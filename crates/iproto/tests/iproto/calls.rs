@@ -252,11 +252,11 @@ fn batch_methods() {
 fn a_list_has_states_a_limit_and_a_beginning() {
     let buried = StateSet::EMPTY.with(State::Buried);
     for (arguments, states, after, limit) in [
-        ("[]", StateSet::ALL, None, 100),
-        ("[[]]", StateSet::ALL, None, 100),
+        ("[]", StateSet::UNFINISHED, None, 100),
+        ("[[]]", StateSet::UNFINISHED, None, 100),
         (r#"[{"state": "buried"}]"#, buried, None, 100),
         (r#"[{"state": "ready, buried", "limit": 7}]"#, buried.with(State::Ready), None, 7),
-        (r#"[{"after": 5, "limit": 1000}]"#, StateSet::ALL, Some(TaskId(5)), 1000),
+        (r#"[{"after": 5, "limit": 1000}]"#, StateSet::UNFINISHED, Some(TaskId(5)), 1000),
     ] {
         let order = ListOrder::Id { states, after };
         let list = Command::List(List { tube: tube(), order, limit });

@@ -92,7 +92,11 @@ export function actOnTasks({ tube, action, choice, total, done }) {
 // Pauses a tube after a question, or resumes it at once.
 export async function pauseOrResume(tube, isPaused, done) {
   if (isPaused) {
-    await setPaused(tube, false).catch(() => {});
+    try {
+      await setPaused(tube, false);
+    } catch (error) {
+      return done(`The tube is still paused: ${error.message}.`);
+    }
     return done("Resumed.");
   }
   ask({
@@ -117,8 +121,9 @@ export function truncateTube(tube, done) {
     body: [make("label", { class: "field" }, make("span", {}, "Type the name of the tube to confirm"), name)],
     isReady: () => name.value === tube,
     async prepare(signal) {
-      const { tasks } = await fetchTube(tube, signal);
-      return `${tasksText(tasks.total)} in any state, also taken ones, will be removed. This cannot be undone.`;
+      const { tasks, keep_done: keepDone } = await fetchTube(tube, signal);
+      const done = keepDone === undefined ? "" : " So will the done tasks that are kept, with their results.";
+      return `${tasksText(tasks.total)} in any state, also taken ones, will be removed.${done} This cannot be undone.`;
     },
     async act() {
       await truncate(tube);

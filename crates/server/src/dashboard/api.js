@@ -4,6 +4,7 @@ import { at } from "./router.js";
 
 const TOKEN = "taskyard-token";
 const RESPONSE_MS_MAX = 10_000;
+const CHANGE_MS_MAX = 120_000;
 
 // A refused request; status 401 is a missing or wrong token.
 class RequestError extends Error {
@@ -35,7 +36,8 @@ async function request(path, { method = "GET", body, signal } = {}) {
   const headers = {};
   if (token.get()) headers.Authorization = `Bearer ${token.get()}`;
   if (body) headers["Content-Type"] = "application/json";
-  const limit = AbortSignal.timeout(RESPONSE_MS_MAX);
+  // A change that was sent is not cut off early: it would be unknown whether it was made.
+  const limit = AbortSignal.timeout(method === "GET" ? RESPONSE_MS_MAX : CHANGE_MS_MAX);
   const response = await fetch(at(path), {
     method,
     headers,

@@ -20,7 +20,7 @@ function tabItems(name, info) {
   const items = [state("", "All", count(info?.tasks.total)),
     ...STATES.map((key) => state(key, title(key), count(info?.tasks[key])))];
   // Finished tasks are kept only if the tube says so.
-  if (info?.keep_done !== undefined) items.push(state("done", "Done", count(info.tasks.kept)));
+  if (info?.keep_done !== undefined) items.push(state("done", "Done"));
   for (const key of ["charts", "details"]) items.push({ name: key, text: title(key), href: to.tube(name, { show: key }) });
   return items;
 }

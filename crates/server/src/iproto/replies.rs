@@ -236,11 +236,7 @@ impl ProtocolSession {
             ),
             (ReplyForm::ExistingTask(id), Reply::Finished(outcomes)) => self.reply_with(
                 reply_to,
-                &task_answer(
-                    finished_task(&outcomes)
-                        .filter(|task| task.finished.is_none())
-                        .ok_or_else(|| faults::not_found(id))?,
-                ),
+                &task_answer(finished_task(&outcomes).ok_or_else(|| faults::not_found(id))?),
             ),
             (ReplyForm::ExistingTask(id), Reply::Tasks(tasks)) => self.reply_with(
                 reply_to,

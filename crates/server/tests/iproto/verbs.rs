@@ -6,7 +6,7 @@ use taskyard_core::{Command, Execute, Reply, TaskId, TubeName};
 use taskyard_iproto::{Operation, Shape};
 use taskyard_store::OpenOptions;
 
-use crate::fixture::TestServer;
+use crate::fixture::{RawClient, TestServer};
 
 #[tokio::test]
 async fn a_task_is_put_taken_and_acknowledged() {
@@ -40,10 +40,20 @@ async fn done_tasks_are_kept_and_hidden() {
     assert_eq!(acked, json!([[0, "-", 0]]));
     // Upstream ignores further arguments.
     assert_eq!(client.done("queue.tube.mail:ack", json!([1, "text"])).await, json!([[1, "-", 1]]));
-    for verb in ["peek", "bury", "delete"] {
+    for verb in ["peek", "bury"] {
         let name = format!("queue.tube.mail:{verb}");
         client.refused(&name, json!([1]), 32, "Task 1 not found").await;
     }
+    // The list of Taskyard shows them on request.
+    let list = async |client: &mut RawClient, options: Value| {
+        client.done("queue.tube.mail:list", json!([options])).await[0].clone()
+    };
+    assert_eq!(list(&mut client, json!({})).await, json!([]));
+    let done = list(&mut client, json!({ "state": "done" })).await;
+    assert_eq!(done, json!([[0, "-", 0], [1, "-", 1]]));
+    let deleted = client.done("queue.tube.mail:delete", json!([1])).await;
+    assert_eq!(deleted, json!([[1, "-", 1]]));
+    client.refused("queue.tube.mail:delete", json!([1]), 32, "Task 1 not found").await;
     let (tube, ids) = (TubeName::new("mail").unwrap(), vec![TaskId(0)]);
     let reply = server.engine.execute(vec![Command::Peek { tube, ids }]).await.remove(0);
     let Ok(Reply::Tasks(tasks)) = reply else { panic!("{reply:?}") };

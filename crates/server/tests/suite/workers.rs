@@ -27,9 +27,15 @@ async fn a_worker_is_shown_with_its_tasks_and_counts() {
         .request(Method::POST, "/v1/tubes/mail/take")
         .header(USER_AGENT, "taskyard/1.2.3")
         .json(&json!({ "worker": "web1:4711:mailer", "count": 3 }));
-    assert_eq!(Answer::of(take.send().await.unwrap()).await.status, 200);
+    let taken = Answer::of(take.send().await.unwrap()).await;
+    assert_eq!(taken.status, 200);
     fixture.done("/v1/tubes/mail/ack", json!({ "id": 0 })).await;
-    fixture.done("/v1/tubes/mail/fail", json!({ "id": 1, "error": "no route" })).await;
+    let lease = &taken.body["tasks"][1]["lease"];
+    let fail = json!({ "id": 1, "lease": lease, "error": "no route" });
+    fixture.done("/v1/tubes/mail/fail", fail).await;
+    // Without the lease it may be an operator, whose action is not the worker's failure.
+    fixture.done("/v1/tubes/mail/take", json!({ "worker": "web1:4711:mailer" })).await;
+    fixture.done("/v1/tubes/mail/bury", json!({ "id": 1, "error": "by hand" })).await;
     let answer = list(&fixture, "").await;
     let worker = &answer["workers"][0];
     for (field, expected) in [

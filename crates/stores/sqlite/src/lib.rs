@@ -253,6 +253,7 @@ impl State {
         match self.commit(now, changes) {
             Ok(new) => {
                 self.machine.keep();
+                self.forget_emptied(&cleared);
                 remove_emptied_tasks(&mut replies, &shown, &cleared);
                 self.spill(new, done);
             }
@@ -355,6 +356,16 @@ impl State {
             for (number, id) in keys.into_iter().map(codec::split_key) {
                 self.machine.set_body(number, id, None);
             }
+        }
+    }
+
+    /// Forgets the done tasks of emptied tubes: a new tube may get their number.
+    fn forget_emptied(&mut self, cleared: &[u32]) {
+        if cleared.is_empty() {
+            return;
+        }
+        for (_, keys) in &mut self.unapplied_done {
+            keys.retain(|key| !cleared.contains(&codec::split_key(*key).0));
         }
     }
 
