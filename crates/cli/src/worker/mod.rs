@@ -237,25 +237,23 @@ impl Worker<'_> {
         let kept = self.args.keep_output.then_some(OUTPUT_KEPT);
         let mut running = RunningCommand::start(command, &self.tube, task, kept)?;
         let ended = tokio::select! {
-            status = running.wait() => match status? {
-                status => {
-                    // Both are passed on completely before the next task.
-                    let (errors, output) = (running.last_errors().await, running.output().await);
-                    return Ok(match (status.success(), errors.is_empty()) {
-                        (true, _) => WorkResult::Done(self.args.keep_output.then_some(output)),
-                        (false, true) => WorkResult::Failed { why: status.to_string(), status },
-                        (false, false) => {
-                            WorkResult::Failed { why: format!("{status}: {errors}"), status }
-                        }
-                    });
-                }
-            },
+            status = running.wait() => return Ok(self.ended(&mut running, status?).await),
             lost = self.extend_lease(task) => lost?,
             () = tokio::time::sleep(self.run_max) => WorkResult::TimedOut,
             () = self.stop_repeated(task) => WorkResult::Interrupted,
         };
         running.kill().await?;
         Ok(ended)
+    }
+
+    /// The result of a command that has ended. All that it wrote is passed on before the next task.
+    async fn ended(&self, running: &mut RunningCommand, status: ExitStatus) -> WorkResult {
+        let (errors, output) = (running.last_errors().await, running.output().await);
+        match (status.success(), errors.is_empty()) {
+            (true, _) => WorkResult::Done(self.args.keep_output.then_some(output)),
+            (false, true) => WorkResult::Failed { why: status.to_string(), status },
+            (false, false) => WorkResult::Failed { why: format!("{status}: {errors}"), status },
+        }
     }
 
     /// Ready at the second stop signal; after the first one it prints how to kill the command.
