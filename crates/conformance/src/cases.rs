@@ -49,7 +49,7 @@ macro_rules! conformance_suite {
             done: a_done_task_is_kept, other_tubes_keep_nothing, a_plain_ack_has_no_result,
                 a_done_task_keeps_its_failures, done_tasks_are_removed_by_age,
                 done_tasks_are_removed_by_count, done_tasks_do_not_count,
-                a_done_task_is_never_delivered, a_done_task_can_be_deleted,
+                a_done_task_is_never_delivered, a_done_task_can_be_deleted, kept_tasks_are_counted,
                 done_tasks_go_with_their_tube, retention_can_be_changed,
                 done_tasks_are_listed_among_others, retention_options_are_checked,
                 a_large_result_is_refused;
