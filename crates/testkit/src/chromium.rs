@@ -125,19 +125,38 @@ struct ChromeDriver {
     session: String,
     // The driver ends at its next output if this pipe is closed.
     _output: BufReader<ChildStdout>,
-    cleanup: Child,
-    /// The cleanup begins when this is closed.
+    /// Dropped before the driver's process is awaited.
+    cleanup: Option<BrowserCleanup>,
+}
+
+/// A shell that ends the processes of a browser and removes its files, when this is dropped or this process has ended.
+struct BrowserCleanup {
+    shell: Child,
+    /// The shell begins when this is closed.
     running: Option<ChildStdin>,
+}
+
+impl BrowserCleanup {
+    fn new(folder: &Path) -> Self {
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(CLEAN_UP).arg(folder).stdin(Stdio::piped());
+        let mut shell = shell.spawn().expect("a shell can be started");
+        BrowserCleanup { running: shell.stdin.take(), shell }
+    }
+}
+
+impl Drop for BrowserCleanup {
+    fn drop(&mut self) {
+        self.running = None;
+        let _ = self.shell.wait();
+    }
 }
 
 impl ChromeDriver {
     /// Starts a browser without any state.
     async fn start(program: &Path, browser: &Path) -> Self {
         let folder = tempfile::tempdir().unwrap().keep();
-        let mut cleanup = Command::new("sh");
-        cleanup.arg("-c").arg(CLEAN_UP).arg(&folder).stdin(Stdio::piped());
-        let mut cleanup = cleanup.spawn().expect("a shell can be started");
-        let running = cleanup.stdin.take();
+        let cleanup = Some(BrowserCleanup::new(&folder));
         let mut log = OsString::from("--log-path=");
         log.push(folder.join("log"));
         let mut command = Command::new(program);
@@ -150,8 +169,7 @@ impl ChromeDriver {
             if let Some((_, port)) = said.split_once("successfully on port ") {
                 let url = format!("http://127.0.0.1:{}", port.trim().trim_end_matches('.'));
                 let session = String::new();
-                let mut driver =
-                    ChromeDriver { process, session, _output: output, cleanup, running };
+                let mut driver = ChromeDriver { process, session, _output: output, cleanup };
                 driver.session = open_browser(&url, browser, &folder).await;
                 return driver;
             }
@@ -164,8 +182,7 @@ impl ChromeDriver {
 
 impl Drop for ChromeDriver {
     fn drop(&mut self) {
-        self.running = None;
-        let _ = self.cleanup.wait();
+        self.cleanup = None;
         let _ = self.process.wait();
     }
 }
