@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(line["total"]["rates"]["put"], 5.0);
         assert_eq!(line["total"]["tubes"], 2);
         let tasks = json!({
-            "ready": 5, "taken": 0, "buried": 0, "delayed": 0, "done": 0, "total": 5,
+            "ready": 5, "taken": 0, "buried": 0, "delayed": 0, "done": 0, "kept": 0, "total": 5,
         });
         let mail = json!({
             "name": "mail", "kind": "fifottl", "paused": false, "tasks": tasks, "consumers": 2,

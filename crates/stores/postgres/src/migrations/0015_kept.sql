@@ -1,2 +1,2 @@
--- How many done tasks a tube keeps, for those who ask for the tube.
+-- The number of done tasks that a tube keeps, shown with the tube.
 ALTER TYPE taskyard.tube_info ADD ATTRIBUTE kept bigint;
