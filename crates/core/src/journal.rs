@@ -1,6 +1,7 @@
 //! Records what a batch changed: enough to store the changes, and to undo them.
 
 use crate::done::DoneTask;
+use crate::key::EndedKey;
 use crate::machine::tubes::Tube;
 use crate::record::Change;
 use crate::semaphore::SemaphoreChanges;
@@ -19,6 +20,8 @@ pub(crate) enum Entry {
     Task { tube: u32, id: TaskId, before: Option<DetachedTask> },
     /// A done task was removed that an earlier batch had added.
     DoneRemoved { tube: u32, before: Box<DoneTask> },
+    /// The key of an ended task was added (`None` before) or forgotten.
+    EndedKey { tube: u32, id: TaskId, before: Option<Box<EndedKey>> },
     /// The statistics of a tube, at their first change in the batch.
     Stats { tube: u32, before: TubeStats },
     /// The options of a tube.
@@ -64,8 +67,19 @@ pub struct Changes {
     pub tubes: Vec<(u32, Option<TubeRecord>)>,
     /// Changed tasks with the numbers of their tubes, each at most once.
     pub tasks: Vec<(u32, Change)>,
+    /// Keys of ended tasks that were added, and the tasks whose keys were forgotten, each at most once.
+    pub keys: Vec<(u32, KeyChange)>,
     /// Semaphores, their entries and events.
     pub semaphores: SemaphoreChanges,
+}
+
+/// A change of the stored keys of ended tasks. A cleared tube has lost all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyChange {
+    /// It is new.
+    Insert(EndedKey),
+    /// The key of this task is forgotten.
+    Remove(TaskId),
 }
 
 /// A tube, as it is stored.

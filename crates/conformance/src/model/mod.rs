@@ -146,7 +146,8 @@ impl<H: Harness> TubeRun<H> {
             for ids in ids.chunks(1000) {
                 self.execute(vec![Command::Peek { tube: tube.clone(), ids: ids.to_vec() }]).await;
             }
-            let page = |order| Command::List(List { tube: tube.clone(), order, limit: 1000 });
+            let page =
+                |order| Command::List(List { tube: tube.clone(), order, limit: 1000, key: None });
             let by_id = ListOrder::Id { states: StateSet::ALL, after: None };
             let queue = ListOrder::Queue { after: None };
             self.execute(vec![page(by_id), page(queue)]).await;

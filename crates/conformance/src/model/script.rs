@@ -393,7 +393,7 @@ impl TubeScript {
         } else {
             ListOrder::Queue { after: self.sometimes(|script| (script.rng.u64(0..4), id)) }
         };
-        Command::List(List { tube, order, limit: self.rng.usize(1..6) })
+        Command::List(List { tube, order, limit: self.rng.usize(1..6), key: None })
     }
 
     fn ids(&mut self, tube: &TubeName) -> Vec<TaskId> {

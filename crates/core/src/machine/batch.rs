@@ -7,7 +7,7 @@ use crate::journal::{Changes, Entry, TubeRecord};
 use crate::limits::{TASK_ID_MAX, TUBE_NUMBERS_MAX};
 use crate::record::{Change, Record, StoredState};
 use crate::semaphore::Semaphores;
-use crate::slots::Slot;
+use crate::slots::{Slot, is_other_body};
 use crate::stats::TubeStats;
 use crate::task::{Body, TaskId};
 use crate::tasks::{DetachedTask, Tasks};
@@ -58,6 +58,7 @@ impl Machine {
         changes.cleared = cleared.keys().copied().collect();
         changes.tubes =
             tubes.into_iter().map(|number| (number, self.tube_record(number))).collect();
+        changes.keys = self.key_changes(&cleared);
         for (place, entry) in self.journal.entries.iter().enumerate() {
             let (tube, change) = match entry {
                 Entry::Task { tube, id, before } => {
@@ -83,6 +84,11 @@ impl Machine {
             return Some(match (tube.tasks.done().get(id), before) {
                 (None, Some(_)) => Change::Remove(id),
                 (None, None) => Change::Passed(id),
+                (Some(done), Some(before))
+                    if is_other_body(done.record.body.as_ref(), before.slot.body.as_ref()) =>
+                {
+                    Change::Replace(done.record.clone())
+                }
                 (Some(done), Some(_)) => Change::Update(done.record.clone()),
                 (Some(done), None) => Change::Insert(done.record.clone()),
             });
@@ -90,6 +96,7 @@ impl Machine {
         let record = || tube.tasks.record(after, self.wall_ahead);
         match before {
             None => Some(Change::Insert(record())),
+            Some(before) if after.is_replaced(&before.slot) => Some(Change::Replace(record())),
             Some(before)
                 if after.stored_alike(&before.slot)
                     && tube.tasks.failures(id) == before.failures.as_ref() =>
@@ -126,6 +133,7 @@ impl Machine {
                 found.tasks.insert_done(before, &mut self.shared);
                 self.update_signals(tube);
             }
+            Entry::EndedKey { tube, id, before } => self.undo_ended_key(tube, id, before),
             Entry::Stats { tube, before } => self.tube(tube).since_open = before,
             Entry::Options { tube, before } => {
                 let tube_before = self.tube(tube);
@@ -198,8 +206,12 @@ impl Machine {
         }
         let subqueue = record.subqueue.clone();
         let (semaphore_priority, failures) = (record.semaphore_priority, record.failures.clone());
+        let key = record.key.clone();
+        if key.as_ref().is_some_and(|held| tube.tasks.keys().holder(&held.key).is_some()) {
+            return false;
+        }
         let slot = Slot::from_record(record, self.wall_ahead);
-        let detached = DetachedTask { slot, subqueue, semaphore_priority, failures };
+        let detached = DetachedTask { slot, subqueue, semaphore_priority, failures, key };
         tube.tasks.insert(detached, &mut self.shared);
         self.update_signals(number);
         true

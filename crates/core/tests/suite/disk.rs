@@ -14,6 +14,7 @@ use crate::shrink::seeds;
 struct Disk {
     tubes: BTreeMap<u32, TubeRecord>,
     tasks: BTreeMap<(u32, TaskId), Record>,
+    keys: BTreeMap<(u32, TaskId), EndedKey>,
 }
 
 impl Disk {
@@ -21,6 +22,7 @@ impl Disk {
     fn write(&mut self, changes: Changes) {
         for number in changes.cleared {
             self.tasks.retain(|key, _| key.0 != number);
+            self.keys.retain(|key, _| key.0 != number);
         }
         for (number, record) in changes.tubes {
             match record {
@@ -32,6 +34,16 @@ impl Disk {
         for (number, change) in changes.tasks {
             let id = self.write_task(number, change);
             assert!(touched.insert((number, id)), "{number}:{id} is changed twice");
+        }
+        for (number, change) in changes.keys {
+            let (id, is_new) = match change {
+                KeyChange::Insert(ended) => {
+                    let id = ended.id;
+                    (id, self.keys.insert((number, id), ended).is_none())
+                }
+                KeyChange::Remove(id) => (id, self.keys.remove(&(number, id)).is_some()),
+            };
+            assert!(is_new, "the key of {number}:{id} is changed twice");
         }
     }
 
@@ -48,6 +60,12 @@ impl Disk {
                     self.tasks.get_mut(&(number, record.id)).expect("updated, so it is there");
                 *old = Record { body: old.body.take(), ..record };
                 old.id
+            }
+            Change::Replace(record) => {
+                let id = record.id;
+                assert!(record.body.is_some());
+                self.tasks.insert((number, id), record).expect("replaced, so it was there");
+                id
             }
             Change::Remove(id) => {
                 self.tasks.remove(&(number, id)).expect("removed, so it was there");
@@ -75,6 +93,11 @@ impl Disk {
             // A store does not write tasks of temporary tubes; this one does, to compare them too.
             if !self.tubes[number].options.temporary {
                 assert!(machine.restore_task(*number, record.clone()));
+            }
+        }
+        for ((number, _), ended) in &self.keys {
+            if !self.tubes[number].options.temporary {
+                assert!(machine.restore_ended_key(*number, ended.clone()));
             }
         }
         machine
@@ -139,6 +162,15 @@ impl Store {
                 assert_eq!(record, &expected(&task, record), "seed {seed}: tube {}", tube.number);
                 count += 1;
             }
+        }
+        for number in numbers {
+            let held = self.machine.export_ended_keys(number, TaskId(0), usize::MAX);
+            let keys = self.disk.keys.iter().filter(|(key, _)| key.0 == number);
+            assert_eq!(
+                keys.map(|(_, ended)| ended.clone()).collect::<Vec<_>>(),
+                held,
+                "seed {seed}"
+            );
         }
         // Done tasks over age cannot be seen, but are there until a tick removes them.
         let is_hidden = |number: &u32, record: &Record| {
@@ -205,6 +237,8 @@ fn expected(task: &Task, written: &Record) -> Record {
         semaphore_priority: None,
         failures: task.failures.clone(),
         finished: task.finished.clone(),
+        // How long it is unique is not shown.
+        key: written.key.clone().filter(|held| Some(&held.key) == task.key.as_ref()),
         body_bytes: task.body.as_ref().map_or(0, Body::bytes),
         body: task.body.clone(),
     }
@@ -295,7 +329,7 @@ fn a_crash_loses_nothing_but_the_attempts_of_taken_tasks() {
 fn a_truncated_batch_uses_up_its_ids() {
     let (mut store, tube) = Store::with_task();
     store.write([put(&tube, None), Command::Truncate { tube: tube.clone() }]);
-    let placed = Placed { id: TaskId(2), state: State::Ready };
+    let placed = Placed { id: TaskId(2), state: State::Ready, existing: false };
     let next = store.disk.open().apply(Timestamp::EPOCH, put(&tube, None));
     assert_eq!(next, Ok(Reply::Put(vec![placed])));
 }
@@ -305,7 +339,7 @@ fn a_truncated_batch_uses_up_its_ids() {
 fn a_restored_task_uses_up_its_id() {
     let (mut store, tube) = Store::with_task();
     store.disk.tubes.get_mut(&0).unwrap().next_id = 0;
-    let placed = Placed { id: TaskId(1), state: State::Ready };
+    let placed = Placed { id: TaskId(1), state: State::Ready, existing: false };
     let next = store.disk.open().apply(Timestamp::EPOCH, put(&tube, None));
     assert_eq!(next, Ok(Reply::Put(vec![placed])));
 }

@@ -68,7 +68,7 @@ impl Rows {
                     self.inserts.push((codec::key(number, record.id), record));
                 }
             }
-            Change::Update(mut record) => {
+            Change::Update(mut record) | Change::Replace(mut record) => {
                 // The body does not change, and must not stay in memory because of this.
                 record.body = None;
                 self.updates.push((codec::key(number, record.id), record));

@@ -3,8 +3,8 @@
 use taskyard_core::record::Record;
 use taskyard_core::{Error, TaskId, Timestamp};
 
-use super::State;
 use super::codec::{self, RowError, TASK_COLUMNS, TASK_COLUMNS_COUNT};
+use super::{CAPABILITIES, State};
 use taskyard_store::{Export, Exported, Import};
 
 impl State {
@@ -23,6 +23,9 @@ impl State {
                     self.writer.catch_up()?;
                     self.read_tasks(tube, from, count, bytes).map_err(as_error)?
                 })
+            }
+            Export::EndedKeys { tube, from, count } => {
+                Exported::EndedKeys(self.machine.export_ended_keys(tube, from, count))
             }
             Export::Semaphores => Exported::Semaphores(self.machine.export_semaphores()),
         })
@@ -63,6 +66,10 @@ impl State {
     pub fn import(&mut self, now: Timestamp, part: Import) -> Result<(), Error> {
         self.machine.begin();
         let imported = match part {
+            Import::Tasks(_, records) if records.iter().any(|record| record.key.is_some()) => {
+                Err(CAPABILITIES.no_keys())
+            }
+            Import::EndedKeys(..) => Err(CAPABILITIES.no_keys()),
             Import::Tasks(tube, records) => self.machine.import_tasks(&tube, records),
             Import::End(ending) => self.machine.end_import(now, ending),
         };

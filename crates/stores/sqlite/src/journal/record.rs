@@ -248,6 +248,7 @@ impl<'a> RecordReader<'a> {
                 .ok()?,
             failures,
             finished,
+            key: None,
             body_bytes: body.as_ref().map_or(0, Body::bytes),
             body,
         };
@@ -383,6 +384,7 @@ mod tests {
                 .then(|| Priority::new(random.f64()).expect("a number")),
             failures: random.bool().then(|| failures(random)),
             finished,
+            key: None,
             body_bytes: body.as_ref().map_or(0, Body::bytes),
             body,
         };

@@ -125,6 +125,7 @@ fn task(id: u64) -> (i64, Record, Body) {
     let plain = !id.is_multiple_of(3);
     let created = Timestamp::from_micros(1_700_000_000_000_000 + id as i64);
     let record = Record {
+        key: None,
         id: TaskId(id),
         state: match id % 5 {
             0 => StoredState::Buried,
