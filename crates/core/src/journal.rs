@@ -1,7 +1,7 @@
 //! Records what a batch changed: enough to store the changes, and to undo them.
 
 use crate::done::DoneTask;
-use crate::key::EndedKey;
+use crate::key::{EndedKey, KeyRecord};
 use crate::machine::tubes::Tube;
 use crate::record::Change;
 use crate::semaphore::SemaphoreChanges;
@@ -67,19 +67,22 @@ pub struct Changes {
     pub tubes: Vec<(u32, Option<TubeRecord>)>,
     /// Changed tasks with the numbers of their tubes, each at most once.
     pub tasks: Vec<(u32, Change)>,
-    /// Keys of ended tasks that were added, and the tasks whose keys were forgotten, each at most once.
-    pub keys: Vec<(u32, KeyChange)>,
+    /// Changed keys with the numbers of their tubes and the tasks that have or had them, each at most once.
+    /// A cleared tube has lost all of them.
+    pub keys: Vec<(u32, TaskId, KeyChange)>,
     /// Semaphores, their entries and events.
     pub semaphores: SemaphoreChanges,
 }
 
-/// A change of the stored keys of ended tasks. A cleared tube has lost all of them.
+/// The change of the stored key of one task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyChange {
     /// It is new.
-    Insert(EndedKey),
-    /// The key of this task is forgotten.
-    Remove(TaskId),
+    Insert(KeyRecord),
+    /// It changed.
+    Update(KeyRecord),
+    /// It is removed.
+    Remove,
 }
 
 /// A tube, as it is stored.

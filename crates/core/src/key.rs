@@ -110,6 +110,30 @@ pub struct EndedKey {
     pub until: Timestamp,
 }
 
+/// The key of a task, as it is stored: beside the task, because it may outlive it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyRecord {
+    /// The key.
+    pub key: Key,
+    /// For how long it stays held after the end; `None` if the task is not stored any more.
+    pub unique_for: Option<Span>,
+    /// It is held by the ended task until this moment, and free from then on.
+    pub until: Option<Timestamp>,
+}
+
+impl KeyRecord {
+    /// The stored form of the key that a stored task has, and of the same key while it is still held after
+    /// the end.
+    pub(crate) fn new(held: Option<&HeldKey>, ended: Option<&EndedKey>) -> Option<Self> {
+        let key = held.map(|held| &held.key).or(ended.map(|ended| &ended.key))?;
+        Some(KeyRecord {
+            key: key.clone(),
+            unique_for: held.map(|held| held.unique_for),
+            until: ended.map(|ended| ended.until),
+        })
+    }
+}
+
 impl EndedKey {
     /// Moves the moment, between wall time and the machine's time.
     pub(crate) fn move_moments(&mut self, by: i64) {

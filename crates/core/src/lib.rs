@@ -57,7 +57,7 @@ pub use execute::Execute;
 pub use failure::{Failure, Failures};
 pub use finished::{Finished, check_results};
 pub use journal::{Changes, KeyChange, TubeRecord};
-pub use key::{EndedKey, HeldKey, Key, KeyRequest, OnConflict};
+pub use key::{EndedKey, HeldKey, Key, KeyRecord, KeyRequest, OnConflict};
 pub use lease::Lease;
 pub use machine::{
     Machine, check_keep_done, check_tasks, no_semaphore, refuse_priorities, refuse_subqueues,

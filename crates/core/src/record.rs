@@ -75,3 +75,18 @@ pub enum Change {
     /// It was added and removed within the batch: only its id is used up.
     Passed(TaskId),
 }
+
+impl Change {
+    /// The task.
+    pub fn id(&self) -> TaskId {
+        match self {
+            Change::Insert(record) | Change::Update(record) | Change::Replace(record) => record.id,
+            Change::Remove(id) | Change::Passed(id) => *id,
+        }
+    }
+
+    /// Whether it is new and has a key.
+    pub(crate) fn has_new_key(&self) -> bool {
+        matches!(self, Change::Insert(record) if record.key.is_some())
+    }
+}

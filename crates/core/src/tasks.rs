@@ -61,6 +61,11 @@ impl Tasks {
         &self.done
     }
 
+    /// A done task, to be changed.
+    pub fn done_mut(&mut self, id: TaskId) -> Option<&mut DoneTask> {
+        self.done.get_mut(id)
+    }
+
     /// The unique keys.
     pub fn keys(&self) -> &TubeKeys {
         &self.keys

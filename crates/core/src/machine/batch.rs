@@ -58,22 +58,28 @@ impl Machine {
         changes.cleared = cleared.keys().copied().collect();
         changes.tubes =
             tubes.into_iter().map(|number| (number, self.tube_record(number))).collect();
-        changes.keys = self.key_changes(&cleared);
+        let mut keyed = Vec::new();
         for (place, entry) in self.journal.entries.iter().enumerate() {
-            let (tube, change) = match entry {
+            let (tube, change, key) = match entry {
                 Entry::Task { tube, id, before } => {
-                    (tube, self.change(*tube, *id, before.as_ref()))
+                    let key = before.as_ref().and_then(|before| before.key.as_ref());
+                    (tube, self.change(*tube, *id, before.as_ref()), key)
                 }
                 Entry::DoneRemoved { tube, before } => {
-                    (tube, Some(Change::Remove(before.record.id)))
+                    (tube, Some(Change::Remove(before.record.id)), before.record.key.as_ref())
                 }
                 _ => continue,
             };
             if !cleared.is_empty() && cleared.get(tube).is_some_and(|clear| place < *clear) {
                 continue;
             }
-            changes.tasks.extend(change.map(|change| (*tube, change)));
+            let Some(change) = change else { continue };
+            if key.is_some() || change.has_new_key() {
+                keyed.push(((*tube, change.id()), key));
+            }
+            changes.tasks.push((*tube, change));
         }
+        changes.keys = self.key_changes(&cleared, keyed);
         changes
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::command::{NewTask, Placed};
 use crate::error::{Error, Result};
 use crate::journal::{Entry, KeyChange};
-use crate::key::{EndedKey, HeldKey, Key, KeyRequest, OnConflict};
+use crate::key::{EndedKey, HeldKey, Key, KeyRecord, KeyRequest, OnConflict};
 use crate::limits::TASK_ID_MAX;
 use crate::record::{Record, StoredState};
 use crate::slots::Slot;
@@ -19,7 +19,22 @@ use super::Machine;
 use super::put::new_slot;
 use super::tubes::Tube;
 
+/// The stored key of a task before the batch, as far as the batch changed it.
+#[derive(Default)]
+struct KeyBefore<'a> {
+    /// The key of the stored task.
+    held: Option<Option<&'a HeldKey>>,
+    /// The key while it was held after the end.
+    ended: Option<Option<&'a EndedKey>>,
+}
+
 impl Tube {
+    /// The key of a task that has not ended, or of a done one that is kept.
+    fn held_key(&self, id: TaskId) -> Option<&Arc<HeldKey>> {
+        let done = || self.tasks.done().get(id).and_then(|done| done.record.key.as_ref());
+        self.tasks.keys().of(id).or_else(done)
+    }
+
     /// How many of the tasks a put would add.
     pub fn added_by(&self, now: Timestamp, tasks: &[NewTask]) -> u64 {
         if tasks.iter().all(|task| task.key.is_none()) {
@@ -175,29 +190,70 @@ impl Machine {
         self.update_signals(number);
     }
 
-    /// The changes of stored keys. `cleared` tells where a tube lost all of them.
-    pub(super) fn key_changes(&self, cleared: &HashMap<u32, usize>) -> Vec<(u32, KeyChange)> {
-        // Whether each was stored before the batch.
-        let mut stored = BTreeMap::new();
-        for (place, entry) in self.journal.entries.iter().enumerate() {
-            let Entry::EndedKey { tube, id, before } = entry else { continue };
-            if cleared.get(tube).is_none_or(|clear| place > *clear) {
-                stored.entry((*tube, *id)).or_insert(before.is_some());
-            }
-        }
-        let change = |((number, id), stored): ((u32, TaskId), bool)| {
-            let tube = self.tubes.get(number)?;
-            match (stored, tube.tasks.keys().ended(id)) {
-                (false, Some(ended)) => Some((number, KeyChange::Insert(ended.clone()))),
-                (true, None) => Some((number, KeyChange::Remove(id))),
-                _ => None,
-            }
-        };
-        stored.into_iter().filter_map(change).collect()
+    /// The key of a task that is stored: one that has not ended, or a done one that is kept.
+    pub fn held_key(&self, number: u32, id: TaskId) -> Option<&Arc<HeldKey>> {
+        self.tubes.get(number)?.held_key(id)
     }
 
-    /// Restores a stored key of an ended task, after the tasks; false if that is impossible.
-    pub fn restore_ended_key(&mut self, number: u32, ended: EndedKey) -> bool {
+    /// The changes of stored keys. `cleared` tells where a tube lost all of them, `keyed` which tasks with
+    /// a key changed, and the key that each had before if it was stored.
+    pub(super) fn key_changes(
+        &self,
+        cleared: &HashMap<u32, usize>,
+        keyed: Vec<((u32, TaskId), Option<&Arc<HeldKey>>)>,
+    ) -> Vec<(u32, TaskId, KeyChange)> {
+        let mut before: BTreeMap<(u32, TaskId), KeyBefore<'_>> = BTreeMap::new();
+        for (task, held) in keyed {
+            before.entry(task).or_default().held = Some(held.map(|held| &**held));
+        }
+        for (place, entry) in self.journal.entries.iter().enumerate() {
+            let Entry::EndedKey { tube, id, before: ended } = entry else { continue };
+            if cleared.get(tube).is_none_or(|clear| place > *clear) {
+                let of_task = before.entry((*tube, *id)).or_default();
+                of_task.ended.get_or_insert(ended.as_deref());
+            }
+        }
+        let change = |((number, id), before): ((u32, TaskId), KeyBefore<'_>)| {
+            let tube = self.tubes.get(number)?;
+            let held = tube.held_key(id).map(|held| &**held);
+            let ended = tube.tasks.keys().ended(id);
+            let before = KeyRecord::new(before.held.unwrap_or(held), before.ended.unwrap_or(ended));
+            let change = match (before, KeyRecord::new(held, ended)) {
+                (None, Some(after)) => KeyChange::Insert(after),
+                (Some(before), Some(after)) if before != after => KeyChange::Update(after),
+                (Some(_), None) => KeyChange::Remove,
+                _ => return None,
+            };
+            Some((number, id, change))
+        };
+        before.into_iter().filter_map(change).collect()
+    }
+
+    /// Restores the stored key of a task, after the tasks; false if that is impossible.
+    pub fn restore_key(&mut self, number: u32, id: TaskId, record: KeyRecord) -> bool {
+        let Some(tube) = self.tubes.get_mut(number) else { return false };
+        let KeyRecord { key, unique_for, until } = record;
+        if let Some(unique_for) = unique_for {
+            let is_held = tube.tasks.keys().holder(&key).is_some();
+            let held = Arc::new(HeldKey { key: key.clone(), unique_for });
+            if tube.tasks.get(id).is_some() {
+                if is_held || until.is_some() || tube.tasks.keys().of(id).is_some() {
+                    return false;
+                }
+                tube.tasks.keys_mut().insert(id, held);
+            } else if let Some(done) = tube.tasks.done_mut(id) {
+                done.record.key = Some(held);
+            } else {
+                return false;
+            }
+        }
+        match until {
+            Some(until) => self.restore_ended_key(number, EndedKey { id, key, until }),
+            None => unique_for.is_some(),
+        }
+    }
+
+    fn restore_ended_key(&mut self, number: u32, ended: EndedKey) -> bool {
         let Some(tube) = self.tubes.get_mut(number) else { return false };
         let is_held = tube.tasks.keys().holder(&ended.key).is_some();
         if is_held || ended.id.0 > TASK_ID_MAX || tube.tasks.get(ended.id).is_some() {

@@ -14,7 +14,7 @@ use crate::shrink::seeds;
 struct Disk {
     tubes: BTreeMap<u32, TubeRecord>,
     tasks: BTreeMap<(u32, TaskId), Record>,
-    keys: BTreeMap<(u32, TaskId), EndedKey>,
+    keys: BTreeMap<(u32, TaskId), KeyRecord>,
 }
 
 impl Disk {
@@ -35,15 +35,13 @@ impl Disk {
             let id = self.write_task(number, change);
             assert!(touched.insert((number, id)), "{number}:{id} is changed twice");
         }
-        for (number, change) in changes.keys {
-            let (id, is_new) = match change {
-                KeyChange::Insert(ended) => {
-                    let id = ended.id;
-                    (id, self.keys.insert((number, id), ended).is_none())
-                }
-                KeyChange::Remove(id) => (id, self.keys.remove(&(number, id)).is_some()),
+        for (number, id, change) in changes.keys {
+            let (was_there, is_expected) = match change {
+                KeyChange::Insert(key) => (self.keys.insert((number, id), key).is_some(), false),
+                KeyChange::Update(key) => (self.keys.insert((number, id), key).is_some(), true),
+                KeyChange::Remove => (self.keys.remove(&(number, id)).is_some(), true),
             };
-            assert!(is_new, "the key of {number}:{id} is changed twice");
+            assert_eq!(was_there, is_expected, "the key of {number}:{id}");
         }
     }
 
@@ -92,12 +90,14 @@ impl Disk {
         for ((number, _), record) in &self.tasks {
             // A store does not write tasks of temporary tubes; this one does, to compare them too.
             if !self.tubes[number].options.temporary {
-                assert!(machine.restore_task(*number, record.clone()));
+                // A store may keep keys beside the tasks.
+                let record = Record { key: None, ..record.clone() };
+                assert!(machine.restore_task(*number, record));
             }
         }
-        for ((number, _), ended) in &self.keys {
+        for ((number, id), key) in &self.keys {
             if !self.tubes[number].options.temporary {
-                assert!(machine.restore_ended_key(*number, ended.clone()));
+                assert!(machine.restore_key(*number, *id, key.clone()));
             }
         }
         machine
@@ -163,15 +163,7 @@ impl Store {
                 count += 1;
             }
         }
-        for number in numbers {
-            let held = self.machine.export_ended_keys(number, TaskId(0), usize::MAX);
-            let keys = self.disk.keys.iter().filter(|(key, _)| key.0 == number);
-            assert_eq!(
-                keys.map(|(_, ended)| ended.clone()).collect::<Vec<_>>(),
-                held,
-                "seed {seed}"
-            );
-        }
+        self.compare_keys(&numbers);
         // Done tasks over age cannot be seen, but are there until a tick removes them.
         let is_hidden = |number: &u32, record: &Record| {
             let ended = record.finished.as_ref().map(Finished::at);
@@ -185,6 +177,33 @@ impl Store {
         let tasks = self.disk.tasks.iter();
         let hidden = tasks.filter(|((number, _), record)| is_hidden(number, record)).count();
         assert_eq!(self.disk.tasks.len(), count + hidden, "seed {seed}: tasks on disk");
+    }
+}
+
+impl Store {
+    /// The disk must contain the keys of the tasks on it, and those that ended tasks hold.
+    fn compare_keys(&self, numbers: &[u32]) {
+        let seed = self.seed;
+        let keys = &self.disk.keys;
+        let of_task = |key: &KeyRecord| {
+            let unique_for = key.unique_for?;
+            Some(std::sync::Arc::new(HeldKey { key: key.key.clone(), unique_for }))
+        };
+        for (task, record) in &self.disk.tasks {
+            let stored = keys.get(task).and_then(of_task);
+            assert_eq!(record.key, stored, "seed {seed}: the key of {task:?}");
+        }
+        let named = keys.iter().filter(|(_, key)| key.unique_for.is_some());
+        let tasks = self.disk.tasks.values().filter(|record| record.key.is_some());
+        assert_eq!(named.count(), tasks.count(), "seed {seed}: keys without a task");
+        for number in numbers {
+            let held = self.machine.export_ended_keys(*number, TaskId(0), usize::MAX);
+            let of_tube = keys.iter().filter(|((tube, _), _)| tube == number);
+            let ended = of_tube.filter_map(|((_, id), key)| {
+                Some(EndedKey { id: *id, key: key.key.clone(), until: key.until? })
+            });
+            assert_eq!(ended.collect::<Vec<_>>(), held, "seed {seed}");
+        }
     }
 }
 
