@@ -18,7 +18,7 @@ use super::seal::{Seal, Sealed};
 use super::semaphores::{self, SemaphoreHead};
 use super::write_error::WriteError;
 use super::writer::WriterState;
-use super::{check, clock, journal, rows, salvage};
+use super::{check, clock, journal, keys, rows, salvage};
 use taskyard_store::{OpenError, OpenOptions};
 
 /// The formats this version can read, as migrations that are applied in order.
@@ -34,6 +34,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0009.sql"),
     include_str!("migrations/0010.sql"),
     include_str!("migrations/0011.sql"),
+    include_str!("migrations/0012.sql"),
 ];
 /// The first format that has semaphores.
 const WITH_SEMAPHORES: i64 = 2;
@@ -45,6 +46,8 @@ const WITH_CLOCK: i64 = 8;
 const WITH_FAILURES: i64 = 10;
 /// The first format in which done tasks are kept.
 const WITH_DONE: i64 = 11;
+/// The first format in which tasks have unique keys.
+const WITH_KEYS: i64 = 12;
 /// "yard" in ASCII: identifies a database of taskyard.
 pub(super) const APPLICATION_ID: i64 = 0x7961_7264;
 
@@ -164,7 +167,7 @@ pub(super) fn connect(folder: &Path) -> Result<Connection, OpenError> {
         let db = Connection::open_with_flags(database(folder), flags)?;
         // Otherwise a damaged log would be deleted when the connection that detected the damage closes.
         db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-        db.set_prepared_statement_cache_capacity(32);
+        db.set_prepared_statement_cache_capacity(48);
         db.busy_timeout(BUSY_TIMEOUT)?;
         db.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))?;
         db.pragma_update(None, "synchronous", "full")?;
@@ -213,6 +216,9 @@ fn read(folder: &Path, sealed: &Sealed, with_bodies: bool) -> Result<StoredConte
         read_tasks(&db, format, &mut machine).map_err(|error| row_error(folder, error))?;
     found.tubes = next_ids.len() as u64;
     check::counts(folder, &head, &found)?;
+    if format >= WITH_KEYS {
+        keys::read(&db, &mut machine).map_err(|error| row_error(folder, error))?;
+    }
     if with_bodies {
         check::bodies(&db).map_err(|error| row_error(folder, error))?;
     }

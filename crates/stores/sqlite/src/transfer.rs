@@ -3,8 +3,8 @@
 use taskyard_core::record::Record;
 use taskyard_core::{Error, TaskId, Timestamp};
 
+use super::State;
 use super::codec::{self, RowError, TASK_COLUMNS, TASK_COLUMNS_COUNT};
-use super::{CAPABILITIES, State};
 use taskyard_store::{Export, Exported, Import};
 
 impl State {
@@ -53,6 +53,7 @@ impl State {
             size += record.body_bytes as usize;
             let key = codec::key(tube, record.id);
             record.body = Some(codec::read_body(row, key, TASK_COLUMNS_COUNT)?);
+            record.key = self.machine.held_key(tube, record.id).cloned();
             record.move_moments(self.machine.wall_ahead());
             records.push(record);
             if size >= bytes {
@@ -66,11 +67,8 @@ impl State {
     pub fn import(&mut self, now: Timestamp, part: Import) -> Result<(), Error> {
         self.machine.begin();
         let imported = match part {
-            Import::Tasks(_, records) if records.iter().any(|record| record.key.is_some()) => {
-                Err(CAPABILITIES.no_keys())
-            }
-            Import::EndedKeys(..) => Err(CAPABILITIES.no_keys()),
             Import::Tasks(tube, records) => self.machine.import_tasks(&tube, records),
+            Import::EndedKeys(tube, keys) => self.machine.import_ended_keys(&tube, keys),
             Import::End(ending) => self.machine.end_import(now, ending),
         };
         let committed = imported.and_then(|()| {
