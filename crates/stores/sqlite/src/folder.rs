@@ -196,7 +196,7 @@ fn read(folder: &Path, sealed: &Sealed, with_bodies: bool) -> Result<StoredConte
     }
     check::header(folder)?;
     let db = connect(folder)?;
-    let format = check::format(folder, &db)?;
+    let mut format = check::format(folder, &db)?;
     let mut head = Head::read(&db).map_err(|error| row_error(folder, error))?;
     let batches = journal::read(folder).map_err(unavailable(folder))?.after(head.batch);
     let batches = batches.map_err(|what| damaged(folder, what))?;
@@ -204,7 +204,9 @@ fn read(folder: &Path, sealed: &Sealed, with_bodies: bool) -> Result<StoredConte
     check::seal(folder, head.batch, newest, sealed)?;
     // Committed only when everything is found intact: a refused opening must not change anything.
     if !batches.is_empty() {
-        replay_journal(&db, &batches, &mut head).map_err(|error| row_error(folder, error))?;
+        replay_journal(&db, format, &batches, &mut head)
+            .map_err(|error| row_error(folder, error))?;
+        format = MIGRATIONS.len() as i64;
     }
     let mut machine = Machine::default();
     machine.set_next_lease(head.lease_ceiling);
@@ -257,10 +259,17 @@ fn sync_log(folder: &Path, db: &Connection) -> Result<(), OpenError> {
     }
 }
 
-/// Writes the batches that only the journal has into the database, in a transaction that stays open.
-fn replay_journal(db: &Connection, batches: &[Batch], head: &mut Head) -> Result<(), RowError> {
+/// Writes the batches that only the journal has into the database, in a transaction that stays open. Rows are
+/// written in the newest format, so a database of an older one gets what it lacks first.
+fn replay_journal(
+    db: &Connection,
+    format: i64,
+    batches: &[Batch],
+    head: &mut Head,
+) -> Result<(), RowError> {
     // None of it may reach the log before everything is found intact.
     db.execute_batch("PRAGMA cache_spill = OFF; BEGIN IMMEDIATE")?;
+    add_missing(db, format)?;
     rows::write_all(db, batches, head).map_err(as_row_error)
 }
 
@@ -272,16 +281,24 @@ pub(super) fn as_row_error(error: WriteError) -> RowError {
     }
 }
 
-/// Creates the tables that an older database lacks; last, when everything in it was found intact.
+/// Brings an older database to the newest format; last, when everything in it was found intact.
 fn migrate(db: &Connection, format: i64) -> rusqlite::Result<()> {
+    if format >= MIGRATIONS.len() as i64 {
+        return Ok(());
+    }
+    let tx = db.unchecked_transaction()?;
+    add_missing(&tx, format)?;
+    tx.commit()
+}
+
+/// Creates the tables and columns that an older database lacks, within a transaction.
+fn add_missing(db: &Connection, format: i64) -> rusqlite::Result<()> {
     let missing = &MIGRATIONS[usize::try_from(format).unwrap_or(0).min(MIGRATIONS.len())..];
     if missing.is_empty() {
         return Ok(());
     }
-    let tx = db.unchecked_transaction()?;
-    missing.iter().try_for_each(|migration| tx.execute_batch(migration))?;
-    tx.pragma_update(None, "user_version", MIGRATIONS.len() as i64)?;
-    tx.commit()
+    missing.iter().try_for_each(|migration| db.execute_batch(migration))?;
+    db.pragma_update(None, "user_version", MIGRATIONS.len() as i64)
 }
 
 /// Restores the tubes; returns the number of each and its next id.
