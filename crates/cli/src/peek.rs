@@ -71,7 +71,7 @@ pub fn run(args: PeekArgs) -> anyhow::Result<Exit> {
 /// The tasks that will be taken next.
 fn next_ids(connect: &ConnectArgs, tube: &TubeName) -> anyhow::Result<Vec<TaskId>> {
     let order = ListOrder::Queue { after: None };
-    let list = List { tube: tube.clone(), order, limit: NEXT };
+    let list = List { tube: tube.clone(), order, limit: NEXT, key: None };
     match connect.execute(Command::List(list))? {
         Reply::Listed(tasks) if tasks.is_empty() => {
             let hint = "taskyard tasks lists tasks in other states";

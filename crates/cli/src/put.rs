@@ -114,6 +114,7 @@ impl PutArgs {
             None => Vec::new(),
         };
         Ok(NewTask {
+            key: None,
             body: Body::with_meta(&[], &meta),
             pri: self.pri,
             ttl: self.ttl,

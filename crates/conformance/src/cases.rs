@@ -53,6 +53,15 @@ macro_rules! conformance_suite {
                 done_tasks_go_with_their_tube, retention_can_be_changed,
                 done_tasks_are_listed_among_others, retention_options_are_checked,
                 a_large_result_is_refused;
+            keys: a_held_key_adds_nothing, every_state_holds_the_key,
+                a_returned_task_keeps_its_key, the_end_frees_the_key,
+                a_key_stays_held_after_the_end, an_expired_task_ended_with_its_time_to_live,
+                a_waiting_task_is_replaced, a_replaced_task_may_have_a_start_time,
+                a_replaced_task_keeps_its_place, other_holders_are_not_replaced,
+                a_replacement_sets_unique_for, a_batch_is_handled_in_order,
+                commands_of_a_batch_see_the_key, only_added_tasks_need_capacity,
+                keys_go_with_their_tube, kept_tasks_do_not_hold_keys, tasks_are_listed_by_key,
+                a_task_shows_its_key, unique_for_is_limited;
             touch: a_touch_extends_lease_ttl_and_ttr, a_touch_is_capped_at_forever,
                 a_touch_of_zero_changes_nothing, a_touch_counts_once, only_the_holder_can_touch,
                 an_expired_lease_is_stale_before_the_tick, kinds_without_times_refuse_a_touch,
@@ -101,7 +110,7 @@ macro_rules! conformance_suite {
                 tubes_keep_their_options, removed_tasks_and_tubes_stay_removed,
                 counters_start_at_zero, sessions_end, temporary_tubes_are_empty,
                 time_passes_while_it_is_down, order_is_kept, failures_are_kept,
-                done_tasks_are_kept;
+                done_tasks_are_kept, keys_are_kept, temporary_tubes_forget_keys;
             sessions: tasks_return_when_the_last_connection_leaves, connections_share_a_session,
                 an_unknown_session_cannot_be_joined, an_unknown_session_cannot_be_left,
                 tasks_of_other_holders_stay_taken, only_currently_held_tasks_return,
@@ -163,6 +172,10 @@ mod tests {
         include_str!("bury.rs"),
         include_str!("kick.rs"),
         include_str!("fail.rs"),
+        include_str!("done.rs"),
+        include_str!("keys.rs"),
+        include_str!("list.rs"),
+        include_str!("naming.rs"),
         include_str!("touch.rs"),
         include_str!("delete.rs"),
         include_str!("peek.rs"),

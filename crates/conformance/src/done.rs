@@ -36,7 +36,8 @@ async fn page<H: Harness>(
     limit: usize,
 ) -> Vec<u64> {
     let order = ListOrder::Id { states, after: after.map(TaskId) };
-    let page = queue.list(Command::List(List { tube: tube.clone(), order, limit })).await;
+    let page =
+        queue.list(Command::List(List { tube: tube.clone(), order, limit, key: None })).await;
     page.iter().map(|task| task.id.0).collect()
 }
 

@@ -41,6 +41,7 @@ pub mod attempts;
 pub mod batch;
 pub mod capacity;
 pub mod delay;
+pub mod keys;
 pub mod limits;
 pub mod list;
 pub mod pause;

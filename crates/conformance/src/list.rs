@@ -9,11 +9,16 @@ use super::Harness;
 use super::commands::{QueueCommands, secs, task, task_of};
 
 fn by_id(tube: &TubeName, states: StateSet, after: Option<TaskId>, limit: usize) -> Command {
-    Command::List(List { tube: tube.clone(), order: ListOrder::Id { states, after }, limit })
+    Command::List(List {
+        tube: tube.clone(),
+        order: ListOrder::Id { states, after },
+        limit,
+        key: None,
+    })
 }
 
 fn in_queue(tube: &TubeName, after: Option<(u64, TaskId)>, limit: usize) -> Command {
-    Command::List(List { tube: tube.clone(), order: ListOrder::Queue { after }, limit })
+    Command::List(List { tube: tube.clone(), order: ListOrder::Queue { after }, limit, key: None })
 }
 
 fn ids(tasks: &[ListedTask]) -> Vec<u64> {

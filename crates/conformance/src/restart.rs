@@ -7,6 +7,7 @@ use taskyard_core::{
 
 use super::Harness;
 use super::commands::{QueueCommands, done, ids, lease, name, put, secs, session, task, task_of};
+use super::keys::{existing, keyed, place, replacing, unique_for};
 
 /// Restarts the queue. `None` when its store is not durable: then it is empty, and the case ends.
 async fn restarted<H: Harness>(queue: H) -> Option<H> {
@@ -264,4 +265,63 @@ pub async fn done_tasks_are_kept<H: Harness>(queue: H) {
     assert!(queue.put(&tube, task("c")).await.0 >= 2, "ids continue");
     queue.advance(secs(90));
     assert_eq!(queue.peek(&tube, taken.id).await, None);
+}
+
+/// Living and ended tasks hold their keys as before, replaced tasks have their new payload.
+pub async fn keys_are_kept<H: Harness>(queue: H) {
+    if !queue.capabilities().keys {
+        return;
+    }
+    let options = TubeOptions { keep_done: Some(secs(900)), ..TubeOptions::new(Kind::FifoTtl) };
+    let tube = queue.tube_with(options).await;
+    let acked = queue.put(&tube, unique_for(secs(60), keyed("x", "acked"))).await;
+    let taken = queue.take(&tube).await;
+    done(queue.ack(&tube, &taken).await);
+    let deleted = queue.put(&tube, unique_for(secs(30), keyed("x", "deleted"))).await;
+    done(queue.delete(&tube, deleted).await);
+    let free = queue.put(&tube, keyed("x", "free")).await;
+    done(queue.delete(&tube, free).await);
+    let held = queue.put(&tube, unique_for(secs(20), keyed("x", "taken"))).await;
+    queue.take(&tube).await;
+    let old = NewTask { delay: Some(secs(9)), pri: Some(4), ..keyed("old", "replaced") };
+    let replaced = queue.put(&tube, old).await;
+    let meta = Body::with_meta(b"\xa3new", &[0x81, 0xa1, b'k', 0xc0]);
+    let new = NewTask { body: meta, ..unique_for(secs(50), replacing(keyed("", "replaced"))) };
+    place(&queue, &tube, new).await;
+    let before = everything(&queue, &tube).await;
+    let Some(queue) = restarted(queue).await else { return };
+    for task in before.into_iter().filter(|task| task.id != held) {
+        assert_eq!(queue.peek_existing(&tube, task.id).await, task);
+    }
+    let again = async |name: &str| place(&queue, &tube, keyed("y", name)).await;
+    assert_eq!(again("acked").await, existing(acked, State::Done));
+    assert_eq!(again("deleted").await, existing(deleted, State::Done));
+    assert_eq!(again("taken").await, existing(held, State::Ready));
+    assert_eq!(again("replaced").await, existing(replaced, State::Ready));
+    assert!(!again("free").await.existing);
+    queue.advance(secs(30));
+    assert!(!again("deleted").await.existing);
+    assert_eq!(again("acked").await, existing(acked, State::Done));
+    done(queue.delete(&tube, replaced).await);
+    queue.advance(secs(49));
+    assert_eq!(again("replaced").await, existing(replaced, State::Done));
+    assert!(!again("acked").await.existing);
+    queue.advance(secs(1));
+    assert!(!again("replaced").await.existing);
+}
+
+/// A temporary tube forgets all keys.
+pub async fn temporary_tubes_forget_keys<H: Harness>(queue: H) {
+    if !queue.capabilities().keys {
+        return;
+    }
+    let options = TubeOptions { temporary: true, ..TubeOptions::new(Kind::FifoTtl) };
+    let tube = queue.tube_with(options).await;
+    let ended = queue.put(&tube, unique_for(secs(99), keyed("x", "ended"))).await;
+    done(queue.delete(&tube, ended).await);
+    queue.put(&tube, keyed("x", "living")).await;
+    let Some(queue) = restarted(queue).await else { return };
+    for key in ["ended", "living"] {
+        assert!(!place(&queue, &tube, keyed("y", key)).await.existing, "{key}");
+    }
 }

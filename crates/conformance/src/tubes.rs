@@ -94,6 +94,7 @@ pub async fn every_verb_refuses_an_unknown_tube<H: Harness>(queue: H) {
             tube: tube.clone(),
             order: ListOrder::Queue { after: None },
             limit: 1,
+            key: None,
         }),
         Command::Truncate { tube: tube.clone() },
         Command::ReleaseAll { tube: tube.clone() },

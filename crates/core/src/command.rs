@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use crate::failure::stored_error;
+use crate::key::{Key, KeyRequest};
 use crate::lease::Lease;
 use crate::semaphore::{Priority, SemaphoreCommand, SemaphoreReply};
 use crate::session::SessionId;
@@ -179,6 +180,8 @@ pub struct NewTask {
     /// Its priority in the semaphore of the tube, instead of one derived from `pri`; a larger
     /// number comes first. Refused if the tube has no semaphore.
     pub semaphore_priority: Option<Priority>,
+    /// Its unique key. Boxed because it is rare.
+    pub key: Option<Box<KeyRequest>>,
 }
 
 impl NewTask {
@@ -193,6 +196,7 @@ impl NewTask {
             at: None,
             subqueue: None,
             semaphore_priority: None,
+            key: None,
         }
     }
 }
@@ -226,6 +230,8 @@ pub struct List {
     /// Maximum number of tasks, at least one and at most
     /// [`LIST_TASKS_MAX`](crate::limits::LIST_TASKS_MAX). A page has fewer only if no task follows.
     pub limit: usize,
+    /// Only tasks with this key, in the order of ids.
+    pub key: Option<Key>,
 }
 
 /// The order of a list. Each page begins after the last task of the page before, whether or not that
@@ -350,13 +356,15 @@ pub enum Outcome {
     Missing,
 }
 
-/// A task that was added.
+/// A task that was added, or that held the key of the put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
     /// Its id in the tube.
     pub id: TaskId,
-    /// Ready or delayed.
+    /// Its state after the command. A task that was added is ready or delayed.
     pub state: State,
+    /// Whether it held the key, so that nothing was added. It may have ended, and is done then.
+    pub existing: bool,
 }
 
 /// A tube, as replies show it.

@@ -1,6 +1,7 @@
 //! Records what a batch changed: enough to store the changes, and to undo them.
 
 use crate::done::DoneTask;
+use crate::key::{EndedKey, KeyRecord};
 use crate::machine::tubes::Tube;
 use crate::record::Change;
 use crate::semaphore::SemaphoreChanges;
@@ -19,6 +20,8 @@ pub(crate) enum Entry {
     Task { tube: u32, id: TaskId, before: Option<DetachedTask> },
     /// A done task was removed that an earlier batch had added.
     DoneRemoved { tube: u32, before: Box<DoneTask> },
+    /// The key of an ended task was added (`None` before) or forgotten.
+    EndedKey { tube: u32, id: TaskId, before: Option<Box<EndedKey>> },
     /// The statistics of a tube, at their first change in the batch.
     Stats { tube: u32, before: TubeStats },
     /// The options of a tube.
@@ -64,8 +67,22 @@ pub struct Changes {
     pub tubes: Vec<(u32, Option<TubeRecord>)>,
     /// Changed tasks with the numbers of their tubes, each at most once.
     pub tasks: Vec<(u32, Change)>,
+    /// Changed keys with the numbers of their tubes and the tasks that have or had them, each at most once.
+    /// A cleared tube has lost all of them.
+    pub keys: Vec<(u32, TaskId, KeyChange)>,
     /// Semaphores, their entries and events.
     pub semaphores: SemaphoreChanges,
+}
+
+/// The change of the stored key of one task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyChange {
+    /// It is new.
+    Insert(KeyRecord),
+    /// It changed.
+    Update(KeyRecord),
+    /// It is removed.
+    Remove,
 }
 
 /// A tube, as it is stored.

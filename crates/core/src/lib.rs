@@ -14,6 +14,7 @@ pub mod estimate;
 pub mod execute;
 pub mod failure;
 pub mod finished;
+pub mod key;
 pub mod lease;
 pub mod limits;
 pub mod machine;
@@ -39,6 +40,7 @@ extern crate self as taskyard_core;
 mod done;
 mod index;
 mod journal;
+mod keys;
 mod order;
 mod slots;
 mod subqueue;
@@ -54,7 +56,8 @@ pub use estimate::Estimate;
 pub use execute::Execute;
 pub use failure::{Failure, Failures};
 pub use finished::{Finished, check_results};
-pub use journal::{Changes, TubeRecord};
+pub use journal::{Changes, KeyChange, TubeRecord};
+pub use key::{EndedKey, HeldKey, Key, KeyRecord, KeyRequest, OnConflict};
 pub use lease::Lease;
 pub use machine::{
     Machine, check_keep_done, check_tasks, no_semaphore, refuse_priorities, refuse_subqueues,

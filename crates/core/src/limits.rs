@@ -26,6 +26,12 @@ pub const WORKER_BYTES_MAX: usize = 128;
 pub const ERROR_BYTES_MAX: usize = 1 << 10;
 /// Largest result of a done task, in bytes.
 pub const RESULT_BYTES_MAX: usize = 64 << 10;
+/// Longest key of a task, in bytes.
+pub const KEY_BYTES_MAX: usize = 128;
+/// Longest time for which a key stays held after the end of its task, in seconds: seven days.
+pub const UNIQUE_FOR_SECS_MAX: u64 = 7 * 24 * 3600;
+/// Maximum number of keys of ended tasks that a tube remembers.
+pub const ENDED_KEYS_MAX: usize = 1_000_000;
 /// Default for the number of done tasks that a tube keeps.
 pub const KEEP_DONE_DEFAULT: u64 = 10_000;
 /// Largest number of done tasks that a tube can keep.

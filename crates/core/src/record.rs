@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::failure::Failures;
 use crate::finished::Finished;
+use crate::key::HeldKey;
 use crate::semaphore::Priority;
 use crate::task::{Body, TaskId};
 use crate::time::{Span, Timestamp};
@@ -35,6 +36,8 @@ pub struct Record {
     pub failures: Option<Failures>,
     /// How it ended, if it is done.
     pub finished: Option<Finished>,
+    /// Its unique key.
+    pub key: Option<Arc<HeldKey>>,
     /// How large its body is, as [`Body::bytes`] counts.
     pub body_bytes: u32,
     /// Payload and meta; `None` when they are on disk only.
@@ -65,8 +68,25 @@ pub enum Change {
     Insert(Record),
     /// Anything but its body changed.
     Update(Record),
+    /// Its body changed too: a put replaced it.
+    Replace(Record),
     /// It is removed.
     Remove(TaskId),
     /// It was added and removed within the batch: only its id is used up.
     Passed(TaskId),
+}
+
+impl Change {
+    /// The task.
+    pub fn id(&self) -> TaskId {
+        match self {
+            Change::Insert(record) | Change::Update(record) | Change::Replace(record) => record.id,
+            Change::Remove(id) | Change::Passed(id) => *id,
+        }
+    }
+
+    /// Whether it is new and has a key.
+    pub(crate) fn has_new_key(&self) -> bool {
+        matches!(self, Change::Insert(record) if record.key.is_some())
+    }
 }

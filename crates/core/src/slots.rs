@@ -5,6 +5,7 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 
 use crate::failure::Failures;
+use crate::key::HeldKey;
 use crate::lease::Lease;
 use crate::record::{Record, StoredState};
 use crate::semaphore::Priority;
@@ -124,7 +125,14 @@ impl Slot {
             && self.attempts == before.attempts
             && self.expires == before.expires
             && self.ttr == before.ttr
+            && self.pri == before.pri
             && self.previous_start == before.previous_start
+    }
+
+    /// Whether a put replaced the body since `before`. Bodies are loaded and dropped between batches
+    /// only.
+    pub fn is_replaced(&self, before: &Slot) -> bool {
+        is_other_body(self.body.as_ref(), before.body.as_ref())
     }
 
     /// The stored form; `wall_ahead` is how far the wall clock is ahead.
@@ -133,6 +141,7 @@ impl Slot {
         subqueue: Option<Arc<str>>,
         semaphore_priority: Option<Priority>,
         failures: Option<Failures>,
+        key: Option<Arc<HeldKey>>,
         wall_ahead: i64,
     ) -> Record {
         let mut record = Record {
@@ -149,6 +158,7 @@ impl Slot {
             semaphore_priority,
             failures,
             finished: None,
+            key,
             body_bytes: self.body_bytes,
             body: self.body.clone(),
         };
@@ -181,6 +191,11 @@ impl Slot {
             noted: 0,
         }
     }
+}
+
+/// Whether the first body is in memory and not the second one.
+pub(crate) fn is_other_body(body: Option<&Body>, before: Option<&Body>) -> bool {
+    body.is_some_and(|body| before.is_none_or(|before| !body.is_same(before)))
 }
 
 /// Moves the wall times of a record.

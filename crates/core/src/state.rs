@@ -78,6 +78,10 @@ pub enum Event {
     Put,
     /// Put with a delay or a start time.
     PutDelayed,
+    /// Replaced by a put with the same key, without a delay.
+    Replace,
+    /// Replaced by a put with the same key, with a delay or a start time.
+    ReplaceDelayed,
     /// The delay is over.
     Due,
     /// Delivered.
@@ -113,6 +117,10 @@ pub enum Event {
 pub const TRANSITIONS: &[(Option<State>, Event, State)] = &[
     (None, Event::Put, State::Ready),
     (None, Event::PutDelayed, State::Delayed),
+    (Some(State::Ready), Event::Replace, State::Ready),
+    (Some(State::Delayed), Event::Replace, State::Ready),
+    (Some(State::Ready), Event::ReplaceDelayed, State::Delayed),
+    (Some(State::Delayed), Event::ReplaceDelayed, State::Delayed),
     (Some(State::Delayed), Event::Due, State::Ready),
     (Some(State::Delayed), Event::Admit, State::Ready),
     (Some(State::Ready), Event::Gate, State::Delayed),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::failure::Failures;
 use crate::finished::Finished;
+use crate::key::Key;
 use crate::lease::Lease;
 use crate::reason::Reason;
 use crate::semaphore::Priority;
@@ -55,6 +56,11 @@ impl Body {
     pub fn meta(&self) -> Option<&[u8]> {
         let meta = &self.0[self.payload_end()..self.0.len() - FOOTER];
         (!meta.is_empty()).then_some(meta)
+    }
+
+    /// Whether both are the same allocation.
+    pub(crate) fn is_same(&self, other: &Body) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// How many bytes payload and meta have together.
@@ -109,6 +115,8 @@ pub struct Task {
     pub subqueue: Option<Arc<str>>,
     /// Its priority in the semaphore of its tube, if its put gave one. Only shown by a peek.
     pub semaphore_priority: Option<Priority>,
+    /// Its unique key. Only shown by a peek.
+    pub key: Option<Key>,
     /// The session that holds it, if one took it.
     pub session: Option<SessionId>,
     /// The name of the worker that holds it, if it gave one. Only shown by a peek and the list of

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use crate::done::{DoneTask, DoneTasks};
 use crate::failure::{Failure, Failures};
 use crate::index::{CrossTubeIndex, Indexes};
+use crate::key::HeldKey;
+use crate::keys::TubeKeys;
 use crate::limits::OLDEST_LOOKED_MAX;
 use crate::record::Record;
 use crate::semaphore::Priority;
@@ -29,6 +31,7 @@ pub(crate) struct Tasks {
     /// The latest failures of tasks that failed.
     failures: HashMap<TaskId, Failures>,
     done: DoneTasks,
+    keys: TubeKeys,
 }
 
 /// A task that is not in its tube: not yet, or no longer.
@@ -38,6 +41,7 @@ pub(crate) struct DetachedTask {
     pub subqueue: Option<Arc<str>>,
     pub semaphore_priority: Option<Priority>,
     pub failures: Option<Failures>,
+    pub key: Option<Arc<HeldKey>>,
 }
 
 impl Tasks {
@@ -48,12 +52,28 @@ impl Tasks {
             priorities: HashMap::new(),
             failures: HashMap::new(),
             done: DoneTasks::default(),
+            keys: TubeKeys::default(),
         }
     }
 
     /// The done tasks that are kept.
     pub fn done(&self) -> &DoneTasks {
         &self.done
+    }
+
+    /// A done task, to be changed.
+    pub fn done_mut(&mut self, id: TaskId) -> Option<&mut DoneTask> {
+        self.done.get_mut(id)
+    }
+
+    /// The unique keys.
+    pub fn keys(&self) -> &TubeKeys {
+        &self.keys
+    }
+
+    /// The unique keys, to be changed.
+    pub fn keys_mut(&mut self) -> &mut TubeKeys {
+        &mut self.keys
     }
 
     /// Keeps a done task.
@@ -141,7 +161,8 @@ impl Tasks {
     /// The stored form of a task.
     pub fn record(&self, slot: &Slot, wall_ahead: i64) -> Record {
         let (subqueue, priority) = (self.subqueue_of(slot), self.semaphore_priority(slot.id));
-        slot.record(subqueue, priority, self.failures(slot.id).cloned(), wall_ahead)
+        let (failures, key) = (self.failures(slot.id).cloned(), self.keys.of(slot.id).cloned());
+        slot.record(subqueue, priority, failures, key, wall_ahead)
     }
 
     /// The task with its data beside the slot.
@@ -151,6 +172,7 @@ impl Tasks {
             subqueue: self.subqueue_of(slot),
             semaphore_priority: self.semaphore_priority(slot.id),
             failures: self.failures(slot.id).cloned(),
+            key: self.keys.of(slot.id).cloned(),
         }
     }
 
@@ -223,7 +245,7 @@ impl Tasks {
 
     /// Adds a task.
     pub fn insert(&mut self, detached: DetachedTask, shared: &mut CrossTubeIndex) {
-        let DetachedTask { mut slot, subqueue, semaphore_priority, failures } = detached;
+        let DetachedTask { mut slot, subqueue, semaphore_priority, failures, key } = detached;
         slot.subqueue = match (&mut self.indexes.subqueues, &subqueue) {
             (Some(subqueues), Some(key)) => subqueues.join(key),
             _ => NO_SUBQUEUE,
@@ -233,6 +255,9 @@ impl Tasks {
         }
         if let Some(failures) = failures {
             self.failures.insert(slot.id, failures);
+        }
+        if let Some(key) = key {
+            self.keys.insert(slot.id, key);
         }
         shared.body_bytes += footprint(&slot);
         self.indexes.add(&slot, shared);
@@ -250,7 +275,8 @@ impl Tasks {
         }
         let semaphore_priority = self.priorities.remove(&id);
         let failures = if self.failures.is_empty() { None } else { self.failures.remove(&id) };
-        Some(DetachedTask { slot, subqueue, semaphore_priority, failures })
+        let key = self.keys.remove(id);
+        Some(DetachedTask { slot, subqueue, semaphore_priority, failures, key })
     }
 
     /// Changes a task, if it exists.
@@ -265,6 +291,28 @@ impl Tasks {
             change(slot);
             self.indexes.add(slot, shared);
         }
+    }
+
+    /// Gives a task body, priority and times of `new`, and the rest of a replacing put.
+    pub fn replace(
+        &mut self,
+        new: Slot,
+        semaphore_priority: Option<Priority>,
+        held: HeldKey,
+        shared: &mut CrossTubeIndex,
+    ) {
+        let id = new.id;
+        match semaphore_priority {
+            Some(priority) => _ = self.priorities.insert(id, priority),
+            None => _ = self.priorities.remove(&id),
+        }
+        self.keys.insert(id, Arc::new(held));
+        let body = new.body.clone();
+        self.update(id, shared, |slot| {
+            (slot.pri, slot.expires, slot.ttr) = (new.pri, new.expires, new.ttr);
+            (slot.state, slot.body_bytes) = (new.state, new.body_bytes);
+        });
+        self.set_body(id, body, shared);
     }
 
     /// Records that the batch changed the slot; whether this is its first change in the batch.

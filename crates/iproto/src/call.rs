@@ -343,7 +343,7 @@ impl Method {
             }
             "list" => {
                 let (order, limit) = read_list(args.raw()?)?;
-                let list = List { tube: self.tube, order, limit };
+                let list = List { tube: self.tube, order, limit, key: None };
                 list.check().map_err(|error| lua(error.to_string()))?;
                 (Command::List(list), ReplyForm::TaskPage)
             }

@@ -135,7 +135,7 @@ async fn entries_of(queue: &impl Execute, owner: &TubeName) -> Option<Vec<Entry>
     let mut after = None;
     loop {
         let order = ListOrder::Id { states: StateSet::ALL, after };
-        let list = List { tube: owner.clone(), order, limit: LIST_TASKS_MAX };
+        let list = List { tube: owner.clone(), order, limit: LIST_TASKS_MAX, key: None };
         let ids: Vec<TaskId> = match queue.execute(vec![Command::List(list)]).await.pop()? {
             Ok(Reply::Listed(tasks)) => tasks.into_iter().map(|task| task.id).collect(),
             _ => return None,

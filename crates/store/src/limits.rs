@@ -81,8 +81,10 @@ mod tests {
         "ANSWER_BYTES_TOTAL_MAX",
         "CLASSES_MAX",
         "CONNECTIONS_MAX",
+        "ENDED_KEYS_MAX",
         "ERROR_BYTES_MAX",
         "KEEP_DONE_MAX",
+        "KEY_BYTES_MAX",
         "LIST_TASKS_MAX",
         "LOGIN_PEERS_MAX",
         "LOGIN_USERS_PER_PEER_MAX",
@@ -104,6 +106,7 @@ mod tests {
         "TOKEN_CHARS_MIN",
         "TUBES_PER_USER_MAX",
         "TUBES_RESERVED",
+        "UNIQUE_FOR_SECS_MAX",
         "WAITERS_MAX",
         "WORKER_BYTES_MAX",
     ];

@@ -11,6 +11,7 @@ use crate::{BodyKey, Capabilities, Executed, Export, Exported, Import, Pending, 
 pub const CAPABILITIES: Capabilities = Capabilities {
     semaphores: true,
     gates: true,
+    keys: true,
     wakes: "at once, by the server itself",
     loses: &[
         ("the server is killed or stopped", "everything"),
@@ -68,6 +69,9 @@ impl Store for MemoryStore {
                 });
                 Exported::Tasks(tasks)
             }
+            Export::EndedKeys { tube, from, count } => {
+                Exported::EndedKeys(machine.export_ended_keys(tube, from, count))
+            }
             Export::Semaphores => Exported::Semaphores(machine.export_semaphores()),
         };
         Box::pin(ready(Ok(exported)))
@@ -77,6 +81,7 @@ impl Store for MemoryStore {
         let mut machine = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
         let done = match part {
             Import::Tasks(tube, tasks) => machine.import_tasks(&tube, tasks),
+            Import::EndedKeys(tube, keys) => machine.import_ended_keys(&tube, keys),
             Import::End(ending) => machine.end_import(now, ending),
         };
         Box::pin(ready(done))

@@ -189,6 +189,29 @@ impl<B: Backend> RemoteStore<B> {
         Box::pin(async move { task.await.unwrap_or_else(|error| failed(error.to_string())) })
     }
 
+    /// Refuses the commands with a key, and executes the others.
+    fn execute_without_keys(
+        &self,
+        now: Timestamp,
+        commands: Vec<Command>,
+    ) -> Pending<'_, Executed> {
+        let refused: Vec<bool> = commands.iter().map(Capabilities::uses_keys).collect();
+        let others =
+            commands.into_iter().filter(|command| !Capabilities::uses_keys(command)).collect();
+        let executing = Store::execute(self, now, others);
+        Box::pin(async move {
+            let mut executed = executing.await;
+            let places: Vec<usize> = (0..refused.len()).filter(|place| !refused[*place]).collect();
+            executed.unloaded.iter_mut().for_each(|one| one.reply = places[one.reply]);
+            let mut replies = std::mem::take(&mut executed.replies).into_iter();
+            let reply = |refused| {
+                if refused { Some(Err(self.capabilities().no_keys())) } else { replies.next() }
+            };
+            executed.replies = refused.into_iter().filter_map(reply).collect();
+            executed
+        })
+    }
+
     fn spawn_call<T, F>(&self, call: impl FnOnce(Arc<B>) -> F) -> Pending<'_, Result<T, Error>>
     where
         T: Send + 'static,
@@ -200,6 +223,9 @@ impl<B: Backend> RemoteStore<B> {
 
 impl<B: Backend> Store for RemoteStore<B> {
     fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed> {
+        if !self.capabilities().keys && commands.iter().any(Capabilities::uses_keys) {
+            return self.execute_without_keys(now, commands);
+        }
         let count = commands.len();
         let work = Arc::clone(&self.backend).execute(now, commands);
         self.spawn(work, move |why| {
@@ -238,10 +264,21 @@ impl<B: Backend> Store for RemoteStore<B> {
     }
 
     fn export(&self, request: Export) -> Pending<'_, Result<Exported, Error>> {
+        if matches!(request, Export::EndedKeys { .. }) && !self.capabilities().keys {
+            return Box::pin(ready(Ok(Exported::EndedKeys(Vec::new()))));
+        }
         self.spawn_call(|backend| async move { backend.export(request).await })
     }
 
     fn import(&self, now: Timestamp, part: Import) -> Pending<'_, Result<(), Error>> {
+        let keyed = match &part {
+            Import::Tasks(_, records) => records.iter().any(|record| record.key.is_some()),
+            Import::EndedKeys(..) => true,
+            Import::End(_) => false,
+        };
+        if keyed && !self.capabilities().keys {
+            return Box::pin(ready(Err(self.capabilities().no_keys())));
+        }
         self.spawn_call(|backend| async move { backend.import(now, part).await })
     }
 

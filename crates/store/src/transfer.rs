@@ -2,7 +2,7 @@
 
 use taskyard_core::record::Record;
 use taskyard_core::transfer::{ImportEnd, SemaphoreCopy, TubeCopy};
-use taskyard_core::{Error, TaskId, TubeName};
+use taskyard_core::{EndedKey, Error, TaskId, TubeName};
 
 /// A part of the content to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,15 @@ pub enum Export {
         /// The page ends when its bodies have this many bytes.
         bytes: usize,
     },
+    /// Keys of ended tasks of a tube, by the ids of the tasks. The result is [`Exported::EndedKeys`].
+    EndedKeys {
+        /// The tube's number.
+        tube: u32,
+        /// The first id to read.
+        from: TaskId,
+        /// Maximum number of keys.
+        count: usize,
+    },
     /// All semaphores. The result is [`Exported::Semaphores`].
     Semaphores,
 }
@@ -31,6 +40,8 @@ pub enum Exported {
     Tubes(Vec<TubeCopy>, u64),
     /// Tasks with their bodies, as after a crash: taken tasks are ready. An empty page is the end.
     Tasks(Vec<Record>),
+    /// Keys of ended tasks. An empty page is the end.
+    EndedKeys(Vec<EndedKey>),
     /// Semaphores with all their entries.
     Semaphores(Vec<SemaphoreCopy>),
 }
@@ -40,6 +51,8 @@ pub enum Exported {
 pub enum Import {
     /// Tasks with their ids, which must be higher than those in the tube.
     Tasks(TubeName, Vec<Record>),
+    /// Keys of ended tasks, after the tasks of the tube. Those that are there already are skipped.
+    EndedKeys(TubeName, Vec<EndedKey>),
     /// The last step: gives the tubes their names and adds the semaphores.
     End(ImportEnd),
 }

@@ -171,7 +171,8 @@ impl Execute for HttpHarness {
 
 impl Harness for HttpHarness {
     fn capabilities(&self) -> Capabilities {
-        self.rig.engine.capabilities()
+        // Requests over HTTP have no keys yet.
+        Capabilities { keys: false, ..self.rig.engine.capabilities() }
     }
 
     fn now(&self) -> Timestamp {

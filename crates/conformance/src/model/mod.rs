@@ -32,10 +32,10 @@ pub fn seeds(count: u64) -> Vec<u64> {
 /// Runs the commands of a seed on the queue and on the machine, and compares every reply; at the
 /// end the whole visible state, now and after all deadlines.
 pub async fn replay<H: Harness>(queue: H, seed: u64, commands: usize) {
-    let durable = queue.capabilities().durable;
+    let capabilities = queue.capabilities();
     let mut run =
         TubeRun { seed, executed: 0, latest: VecDeque::new(), comparison: Comparison::new(queue) };
-    let mut script = TubeScript::new(seed, durable);
+    let mut script = TubeScript::new(seed, &capabilities);
     for (tube, options) in script.first_tubes() {
         run.execute(vec![Command::CreateTube { tube, options, if_not_exists: false }]).await;
     }
@@ -44,10 +44,10 @@ pub async fn replay<H: Harness>(queue: H, seed: u64, commands: usize) {
 
 /// The same for tubes with a semaphore each, which other clients use as well.
 pub async fn replay_gated<H: Harness>(queue: H, seed: u64, commands: usize) {
-    let durable = queue.capabilities().durable;
+    let capabilities = queue.capabilities();
     let mut run =
         TubeRun { seed, executed: 0, latest: VecDeque::new(), comparison: Comparison::new(queue) };
-    let mut script = TubeScript::gated(seed, durable);
+    let mut script = TubeScript::gated(seed, &capabilities);
     run.execute(script.first_semaphores()).await;
     for (tube, options) in script.first_tubes() {
         run.execute(vec![Command::CreateTube { tube, options, if_not_exists: false }]).await;
@@ -146,7 +146,8 @@ impl<H: Harness> TubeRun<H> {
             for ids in ids.chunks(1000) {
                 self.execute(vec![Command::Peek { tube: tube.clone(), ids: ids.to_vec() }]).await;
             }
-            let page = |order| Command::List(List { tube: tube.clone(), order, limit: 1000 });
+            let page =
+                |order| Command::List(List { tube: tube.clone(), order, limit: 1000, key: None });
             let by_id = ListOrder::Id { states: StateSet::ALL, after: None };
             let queue = ListOrder::Queue { after: None };
             self.execute(vec![page(by_id), page(queue)]).await;

@@ -5,16 +5,18 @@ use std::ops::RangeInclusive;
 
 use fastrand::Rng;
 use taskyard_core::{
-    Body, Command, EnqueueItem, Finish, FinishItem, GrantFinish, GrantItem, Holder, Kind, Lease,
-    List, ListOrder, NewTask, Outcome, Priority, Reply, SemaphoreChange, SemaphoreCommand,
-    SemaphoreKey, SessionId, Span, State, StateSet, Take, TaskId, Timestamp, TubeChange, TubeName,
-    TubeOptions,
+    Body, Command, EnqueueItem, Finish, FinishItem, GrantFinish, GrantItem, HeldKey, Holder, Key,
+    KeyRequest, Kind, Lease, List, ListOrder, NewTask, OnConflict, Outcome, Priority, Reply,
+    SemaphoreChange, SemaphoreCommand, SemaphoreKey, SessionId, Span, State, StateSet, Take,
+    TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
 };
+
+use taskyard_store::Capabilities;
 
 use crate::commands::{NO_LEASE, name, put, secs};
 
 /// The semaphore of the tube of this name.
-fn key(text: &str) -> SemaphoreKey {
+fn semaphore_key(text: &str) -> SemaphoreKey {
     SemaphoreKey::new(text).expect("names of tubes are good keys")
 }
 
@@ -58,6 +60,8 @@ pub(super) enum Step {
 pub(super) struct TubeScript {
     rng: Rng,
     durable: bool,
+    /// Whether tasks may have keys.
+    keyed: bool,
     /// Whether tubes have semaphores.
     gated: bool,
     tubes: HashMap<TubeName, KnownTube>,
@@ -82,18 +86,20 @@ struct Delivery {
 const WORKERS: [&str; 2] = ["host:17:mailer", "w"];
 
 impl TubeScript {
-    pub(super) fn new(seed: u64, durable: bool) -> Self {
-        TubeScript { rng: Rng::with_seed(seed), durable, gated: false, tubes: HashMap::new() }
+    pub(super) fn new(seed: u64, capabilities: &Capabilities) -> Self {
+        let Capabilities { durable, keys: keyed, .. } = *capabilities;
+        let (rng, tubes) = (Rng::with_seed(seed), HashMap::new());
+        TubeScript { rng, durable, keyed, gated: false, tubes }
     }
 
     /// A run whose tubes have semaphores.
-    pub(super) fn gated(seed: u64, durable: bool) -> Self {
-        TubeScript { gated: true, ..TubeScript::new(seed, durable) }
+    pub(super) fn gated(seed: u64, capabilities: &Capabilities) -> Self {
+        TubeScript { gated: true, ..TubeScript::new(seed, capabilities) }
     }
 
     /// The semaphores to begin with.
     pub(super) fn first_semaphores(&mut self) -> Vec<Command> {
-        let keys = GATED.map(|(text, _)| key(text));
+        let keys = GATED.map(|(text, _)| semaphore_key(text));
         keys.map(|key| self.configure(key)).to_vec()
     }
 
@@ -120,7 +126,8 @@ impl TubeScript {
         match (command, reply) {
             (Command::Put { tube, .. }, Reply::Put(placed)) => {
                 let known = self.tubes.entry(tube.clone()).or_default();
-                known.next_id = placed.last().map_or(known.next_id, |placed| placed.id.0 + 1);
+                let added = placed.iter().rfind(|placed| !placed.existing);
+                known.next_id = added.map_or(known.next_id, |placed| placed.id.0 + 1);
             }
             (Command::Take(take), Reply::Taken(tasks)) => {
                 let known = self.tubes.entry(take.tube.clone()).or_default();
@@ -220,7 +227,22 @@ impl TubeScript {
             let key = ["a", "b", "c", "nil", ""][script.rng.usize(0..5)];
             key.into()
         });
+        if self.keyed && self.one_in(2) {
+            task.key = Some(Box::new(self.key_request()));
+        }
         task
+    }
+
+    /// One of a few keys, so that most are held.
+    fn key_request(&mut self) -> KeyRequest {
+        let held = HeldKey { key: self.key(), unique_for: secs(self.rng.u64(0..4) * 6) };
+        let on_conflict = if self.rng.bool() { OnConflict::Replace } else { OnConflict::Keep };
+        KeyRequest { held, on_conflict }
+    }
+
+    fn key(&mut self) -> Key {
+        let text = ["a", "b", "c", "key", "\u{e9}"][self.rng.usize(0..5)];
+        Key::new(text).expect("a good key")
     }
 
     /// MessagePack bytes of a random length, sometimes with a meta map.
@@ -292,7 +314,7 @@ impl TubeScript {
 
     /// A command of another client for the semaphore of a tube.
     fn semaphore(&mut self, tube: &TubeName) -> Command {
-        let (key, task) = (key(tube.as_str()), TaskId(self.rng.u64(0..3)));
+        let (key, task) = (semaphore_key(tube.as_str()), TaskId(self.rng.u64(0..3)));
         Command::Semaphore(match self.rng.u8(0..10) {
             0..3 => {
                 let priority = -f64::from(self.rng.u8(0..8)) / 2.0;
@@ -334,7 +356,7 @@ impl TubeScript {
         if !self.gated {
             return options;
         }
-        TubeOptions { semaphore: Some(key(tube)), ..options }
+        TubeOptions { semaphore: Some(semaphore_key(tube)), ..options }
     }
 
     fn options(&mut self, kind: Kind) -> TubeOptions {
@@ -393,7 +415,9 @@ impl TubeScript {
         } else {
             ListOrder::Queue { after: self.sometimes(|script| (script.rng.u64(0..4), id)) }
         };
-        Command::List(List { tube, order, limit: self.rng.usize(1..6) })
+        let limit = self.rng.usize(1..6);
+        let key = if self.keyed && self.rng.bool() { Some(self.key()) } else { None };
+        Command::List(List { tube, order, limit, key })
     }
 
     fn ids(&mut self, tube: &TubeName) -> Vec<TaskId> {

@@ -82,14 +82,14 @@ impl Machine {
     fn audit_wakeups(&self) {
         let slots = self.tubes.iter().flat_map(|(_, tube)| tube.tasks.parts().0.iter());
         let ends: Vec<_> = self.sessions.values().filter_map(|session| session.ends).collect();
-        let dues = self.tubes.iter().filter_map(|(_, tube)| tube.done_due());
+        let dues = self.tubes.iter().flat_map(|(_, tube)| tube.dues());
         let deadlines = slots.map(deadline).chain(ends).chain(dues);
         let deadlines = deadlines.filter(|at| *at != Timestamp::NEVER);
         let detached = self.needs_repair().then_some(Timestamp::EPOCH);
         let others = self.semaphores.next_wakeup().into_iter().chain(detached);
         assert_eq!(self.next_wakeup(), deadlines.chain(others).min());
         let wakeups = self.tubes.iter().filter_map(|(number, tube)| {
-            let deadlines = tube.tasks.parts().0.iter().map(deadline).chain(tube.done_due());
+            let deadlines = tube.tasks.parts().0.iter().map(deadline).chain(tube.dues());
             let nearest = deadlines.filter(|at| *at != Timestamp::NEVER).min();
             assert_eq!(tube.wakeup, nearest);
             Some((nearest?, number))
@@ -119,6 +119,11 @@ impl Machine {
 }
 
 impl Tube {
+    /// When done tasks and keys have to be removed.
+    fn dues(&self) -> impl Iterator<Item = Timestamp> {
+        self.done_due().into_iter().chain(self.tasks.keys().due())
+    }
+
     /// When done tasks have to be removed, from a recount.
     fn done_due(&self) -> Option<Timestamp> {
         let done: Vec<_> = self.tasks.done().range(crate::task::TaskId(0)..).collect();
@@ -132,6 +137,7 @@ impl Tube {
     fn audit(&self, now: Timestamp) {
         let (slots, indexes) = self.tasks.parts();
         slots.audit();
+        self.tasks.keys().audit(|id| self.tasks.get(id).is_some());
         let mut counts = Counts::default();
         let (mut buried, mut taken, mut timers) =
             (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());

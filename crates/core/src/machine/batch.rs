@@ -7,7 +7,7 @@ use crate::journal::{Changes, Entry, TubeRecord};
 use crate::limits::{TASK_ID_MAX, TUBE_NUMBERS_MAX};
 use crate::record::{Change, Record, StoredState};
 use crate::semaphore::Semaphores;
-use crate::slots::Slot;
+use crate::slots::{Slot, is_other_body};
 use crate::stats::TubeStats;
 use crate::task::{Body, TaskId};
 use crate::tasks::{DetachedTask, Tasks};
@@ -58,21 +58,28 @@ impl Machine {
         changes.cleared = cleared.keys().copied().collect();
         changes.tubes =
             tubes.into_iter().map(|number| (number, self.tube_record(number))).collect();
+        let mut keyed = Vec::new();
         for (place, entry) in self.journal.entries.iter().enumerate() {
-            let (tube, change) = match entry {
+            let (tube, change, key) = match entry {
                 Entry::Task { tube, id, before } => {
-                    (tube, self.change(*tube, *id, before.as_ref()))
+                    let key = before.as_ref().and_then(|before| before.key.as_ref());
+                    (tube, self.change(*tube, *id, before.as_ref()), key)
                 }
                 Entry::DoneRemoved { tube, before } => {
-                    (tube, Some(Change::Remove(before.record.id)))
+                    (tube, Some(Change::Remove(before.record.id)), before.record.key.as_ref())
                 }
                 _ => continue,
             };
             if !cleared.is_empty() && cleared.get(tube).is_some_and(|clear| place < *clear) {
                 continue;
             }
-            changes.tasks.extend(change.map(|change| (*tube, change)));
+            let Some(change) = change else { continue };
+            if key.is_some() || change.has_new_key() {
+                keyed.push(((*tube, change.id()), key));
+            }
+            changes.tasks.push((*tube, change));
         }
+        changes.keys = self.key_changes(&cleared, keyed);
         changes
     }
 
@@ -83,6 +90,11 @@ impl Machine {
             return Some(match (tube.tasks.done().get(id), before) {
                 (None, Some(_)) => Change::Remove(id),
                 (None, None) => Change::Passed(id),
+                (Some(done), Some(before))
+                    if is_other_body(done.record.body.as_ref(), before.slot.body.as_ref()) =>
+                {
+                    Change::Replace(done.record.clone())
+                }
                 (Some(done), Some(_)) => Change::Update(done.record.clone()),
                 (Some(done), None) => Change::Insert(done.record.clone()),
             });
@@ -90,6 +102,7 @@ impl Machine {
         let record = || tube.tasks.record(after, self.wall_ahead);
         match before {
             None => Some(Change::Insert(record())),
+            Some(before) if after.is_replaced(&before.slot) => Some(Change::Replace(record())),
             Some(before)
                 if after.stored_alike(&before.slot)
                     && tube.tasks.failures(id) == before.failures.as_ref() =>
@@ -126,6 +139,7 @@ impl Machine {
                 found.tasks.insert_done(before, &mut self.shared);
                 self.update_signals(tube);
             }
+            Entry::EndedKey { tube, id, before } => self.undo_ended_key(tube, id, before),
             Entry::Stats { tube, before } => self.tube(tube).since_open = before,
             Entry::Options { tube, before } => {
                 let tube_before = self.tube(tube);
@@ -198,8 +212,12 @@ impl Machine {
         }
         let subqueue = record.subqueue.clone();
         let (semaphore_priority, failures) = (record.semaphore_priority, record.failures.clone());
+        let key = record.key.clone();
+        if key.as_ref().is_some_and(|held| tube.tasks.keys().holder(&held.key).is_some()) {
+            return false;
+        }
         let slot = Slot::from_record(record, self.wall_ahead);
-        let detached = DetachedTask { slot, subqueue, semaphore_priority, failures };
+        let detached = DetachedTask { slot, subqueue, semaphore_priority, failures, key };
         tube.tasks.insert(detached, &mut self.shared);
         self.update_signals(number);
         true

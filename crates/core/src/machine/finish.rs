@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::failure::{Failure, LEASE_EXPIRED, SESSION_ENDED};
 use crate::finished::check_results;
 use crate::journal::Entry;
+use crate::key::EndedKey;
 use crate::limits::BATCH_TASKS_MAX;
 use crate::slots::{Delivery, Slot, SlotState};
 use crate::state::{self, Event, State};
@@ -14,6 +15,7 @@ use crate::time::{Span, Timestamp};
 use crate::tube::TubeName;
 
 use super::Machine;
+use super::keys::end_of;
 use super::view::{view_done, view_kept};
 
 impl Machine {
@@ -147,7 +149,7 @@ impl Machine {
         let tube = &self.tubes[number];
         let done =
             if tube.options.keep_done.is_some() { tube.done_record(now, id, result) } else { None };
-        let outcome = self.remove(number, id, show);
+        let outcome = self.remove(now, number, id, show);
         let batch = self.journal.batch;
         let tube = self.tubes.get_mut(number).expect("the caller looked the tube up");
         if let Some(done) = done.and_then(|record| DoneTask::new(record, batch)) {
@@ -171,17 +173,23 @@ impl Machine {
     fn delete_one(&mut self, now: Timestamp, number: u32, id: TaskId, show: bool) -> Outcome {
         let tube = &self.tubes[number];
         if let Some(done) = tube.tasks.done().kept(&tube.options, now, id) {
-            let view = || Box::new(Task { failures: None, ..view_kept(done) });
+            let view = || Box::new(Task { failures: None, key: None, ..view_kept(done) });
             let shown = show.then(view);
             self.note_stats(number);
             self.remove_done(number, id);
             return Outcome::Done(shown);
         }
-        self.remove(number, id, show)
+        self.remove(now, number, id, show)
     }
 
     /// Removes a task permanently.
-    pub(super) fn remove(&mut self, number: u32, id: TaskId, show: bool) -> Outcome {
+    pub(super) fn remove(
+        &mut self,
+        now: Timestamp,
+        number: u32,
+        id: TaskId,
+        show: bool,
+    ) -> Outcome {
         self.note_stats(number);
         let tube = self.tubes.get_mut(number).expect("the caller looked the tube up");
         let Some(detached) = tube.tasks.remove(id, &mut self.shared) else {
@@ -189,9 +197,18 @@ impl Machine {
         };
         tube.since_open.tasks.done += 1;
         let outcome = Outcome::Done(show.then(|| Box::new(view_done(&detached))));
+        let ended = detached.key.clone().map(|held| (end_of(&detached.slot, now), held));
         // As `note` does it, but without a copy: the task is not used any more.
         if detached.slot.noted != self.journal.batch {
             self.journal.push(|| Entry::Task { tube: number, id, before: Some(detached) });
+        }
+        // After the entry of the task, so that an undo frees the key before the task gets it back.
+        if let Some((end, held)) = ended {
+            self.end_key(
+                now,
+                number,
+                EndedKey { id, key: held.key.clone(), until: end + held.unique_for },
+            );
         }
         outcome
     }

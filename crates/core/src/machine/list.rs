@@ -4,7 +4,9 @@ use std::collections::BinaryHeap;
 
 use crate::command::{List, ListOrder, ListedTask, Reply};
 use crate::error::{Error, Result};
+use crate::key::Key;
 use crate::limits::LIST_TASKS_MAX;
+use crate::record::Record;
 use crate::slots::{Slot, SlotState};
 use crate::state::{State, StateSet};
 use crate::subqueue::OrderKey;
@@ -26,6 +28,10 @@ impl List {
         if matches!(self.order, ListOrder::Id { states: StateSet::EMPTY, .. }) {
             return Err(Error::Invalid("a list needs at least one state".into()));
         }
+        if self.key.is_some() && matches!(self.order, ListOrder::Queue { .. }) {
+            let why = "a list in the order of the queue has no key; list in the order of ids";
+            return Err(Error::Invalid(why.into()));
+        }
         if (1..=LIST_TASKS_MAX).contains(&self.limit) {
             return Ok(());
         }
@@ -44,7 +50,8 @@ impl Machine {
         Ok(Reply::Listed(match list.order {
             ListOrder::Id { states, after } => {
                 let first = after.map_or(0, |id| id.0.saturating_add(1));
-                let page = Page { now, states, ids: first..tube.next_id, limit: list.limit };
+                let (ids, limit) = (first..tube.next_id, list.limit);
+                let page = Page { now, states, ids, limit, key: list.key.as_ref() };
                 let mut tasks = page.by_id(&tube.tasks);
                 if states.contains(State::Done) {
                     page.add_done(tube, &mut tasks);
@@ -57,17 +64,22 @@ impl Machine {
 }
 
 /// A page in the order of ids.
-struct Page {
+struct Page<'a> {
     now: Timestamp,
     states: StateSet,
     ids: std::ops::Range<u64>,
     limit: usize,
+    key: Option<&'a Key>,
 }
 
-impl Page {
+impl Page<'_> {
     fn by_id(&self, tasks: &Tasks) -> Vec<ListedTask> {
         if self.states.iter().all(|state| state == State::Done) {
             return Vec::new();
+        }
+        if let Some(key) = self.key {
+            let holder = tasks.keys().holder(key).and_then(|id| tasks.get(id));
+            return self.smallest(holder.into_iter());
         }
         let rare = StateSet::EMPTY.with(State::Taken).with(State::Buried);
         let counts = tasks.counts();
@@ -92,7 +104,13 @@ impl Page {
     /// Adds the done tasks to those of the page, which are in the order of ids.
     fn add_done(&self, tube: &Tube, page: &mut Vec<ListedTask>) {
         let done = tube.tasks.done().range(TaskId(self.ids.start)..);
-        let kept = done.filter(|done| tube.options.keeps(done.at, self.now)).take(self.limit);
+        let kept = done.filter(|done| tube.options.keeps(done.at, self.now));
+        let named = |record: &Record| match (self.key, &record.key) {
+            (Some(key), held) => held.as_ref().is_some_and(|held| held.key == *key),
+            (None, _) => true,
+        };
+        let kept = kept.filter(|done| named(&done.record));
+        let kept = kept.take(self.limit);
         page.extend(kept.map(|done| ListedTask { id: done.record.id, pri: done.record.pri }));
         page.sort_unstable_by_key(|task| task.id);
         page.truncate(self.limit);

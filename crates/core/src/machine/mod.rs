@@ -8,6 +8,7 @@ mod audit;
 mod batch;
 mod finish;
 mod gate;
+mod keys;
 mod list;
 mod put;
 mod registry;
@@ -199,7 +200,9 @@ impl Machine {
     fn update_signals(&mut self, number: u32) {
         let Some(tube) = self.tubes.get_mut(number) else { return };
         let timer = tube.tasks.next_timer().map(|timer| timer.0);
-        let wakeup = timer.into_iter().chain(tube.tasks.done().due(&tube.options)).min();
+        let keys = tube.tasks.keys().due();
+        let done = tube.tasks.done().due(&tube.options);
+        let wakeup = timer.into_iter().chain(done).chain(keys).min();
         if wakeup != tube.wakeup {
             if let Some(old) = tube.wakeup {
                 self.wakeups.remove(&(old, number));

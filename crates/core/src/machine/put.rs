@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::command::{NewTask, Placed, Reply};
 use crate::error::{Error, Result};
 use crate::journal::Entry;
+use crate::key::HeldKey;
 use crate::limits::{BATCH_TASKS_MAX, META_BYTES_MAX, SUBQUEUE_BYTES_MAX, TASK_ID_MAX};
 use crate::slots::{Slot, SlotState};
 use crate::state::{self, Event, State};
@@ -32,18 +33,25 @@ impl Machine {
         if tube.options.semaphore.is_none() {
             refuse_priorities(name, &tasks)?;
         }
-        if tasks.len() as u64 > tube.room() {
+        let added = tube.added_by(now, &tasks);
+        if added > tube.room() {
             let capacity = tube.options.capacity.unwrap_or(u64::MAX);
             return Err(Error::TubeFull { tube: name.clone(), capacity });
         }
-        if tube.next_id.saturating_add(tasks.len() as u64) > TASK_ID_MAX {
+        if tube.next_id.saturating_add(added) > TASK_ID_MAX {
             return Err(Error::Invalid(format!("tube '{name}' has used up its task ids")));
         }
         self.note_stats(number);
-        let mut placed: Vec<Placed> =
-            tasks.into_iter().map(|task| self.add_task(now, number, task)).collect();
+        let mut expired = Vec::new();
+        let put_one = |mut task: NewTask| match task.key.take() {
+            None => self.add_task(now, number, task, None),
+            Some(key) => self.put_keyed(now, number, task, *key, &mut expired),
+        };
+        let mut placed: Vec<Placed> = tasks.into_iter().map(put_one).collect();
         if self.gate(number).is_some() {
-            self.regate(now, number, &placed.iter().map(|placed| placed.id).collect::<Vec<_>>());
+            let mut moved = expired;
+            moved.extend(placed.iter().map(|placed| placed.id));
+            self.regate(now, number, &moved);
             let tasks = &self.tubes[number].tasks;
             for placed in &mut placed {
                 placed.state = tasks.get(placed.id).map_or(placed.state, Slot::state);
@@ -53,7 +61,13 @@ impl Machine {
         Ok(Reply::Put(placed))
     }
 
-    fn add_task(&mut self, now: Timestamp, number: u32, task: NewTask) -> Placed {
+    pub(super) fn add_task(
+        &mut self,
+        now: Timestamp,
+        number: u32,
+        task: NewTask,
+        key: Option<Arc<HeldKey>>,
+    ) -> Placed {
         let batch = self.journal.batch;
         let tube = self.tubes.get_mut(number).expect("put looked the tube up");
         let id = TaskId(tube.next_id);
@@ -69,10 +83,10 @@ impl Machine {
         slot.noted = batch;
         let state = slot.state();
         debug_assert_eq!(state::next(None, put_event(state)), Some(state));
-        let detached = DetachedTask { slot, subqueue, semaphore_priority, failures: None };
+        let detached = DetachedTask { slot, subqueue, semaphore_priority, failures: None, key };
         tube.tasks.insert(detached, &mut self.shared);
         self.journal.push(|| Entry::Task { tube: number, id, before: None });
-        Placed { id, state }
+        Placed { id, state, existing: false }
     }
 }
 
@@ -80,7 +94,8 @@ fn put_event(state: State) -> Event {
     if state == State::Delayed { Event::PutDelayed } else { Event::Put }
 }
 
-fn new_slot(
+/// The slot of a task that is put now.
+pub(super) fn new_slot(
     now: Timestamp,
     id: TaskId,
     task: NewTask,
@@ -156,6 +171,9 @@ pub fn check_tasks(tasks: &[NewTask]) -> Result<()> {
         });
     }
     for task in tasks {
+        if let Some(key) = &task.key {
+            key.check()?;
+        }
         if task.at.is_some() && task.delay.is_some() {
             let why = "a task has a start time (at) or a delay, not both; leave one of them out";
             return Err(Error::Invalid(why.into()));

@@ -62,7 +62,9 @@ fn bodies_in_memory_are_counted() {
             let _ = machine.apply(now, command);
             let (number, id) = (steps.rng.u32(..4), TaskId(steps.rng.u64(..40)));
             let body = steps.rng.bool().then(|| Body::new(&vec![0; steps.rng.usize(..9)]));
-            let there = machine.tubes.get(number).is_some_and(|tube| tube.tasks.get(id).is_some());
+            let there = machine.tubes.get(number).is_some_and(|tube| {
+                tube.tasks.get(id).is_some() || tube.tasks.done().get(id).is_some()
+            });
             let is_body_unloaded = there && body.is_none();
             machine.set_body(number, id, body);
             assert_eq!(machine.is_body_unloaded(number, id), is_body_unloaded);

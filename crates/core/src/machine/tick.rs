@@ -2,6 +2,7 @@
 
 use crate::slots::SlotState;
 use crate::state::{self, Event, State};
+use crate::task::TaskId;
 use crate::time::Timestamp;
 
 use super::Machine;
@@ -57,18 +58,24 @@ impl Machine {
                         state::next(Some(slot.state()), Event::Expire),
                         Some(State::Done)
                     );
-                    self.remove(number, id, false);
-                    let calls = self.tube(number).calls();
-                    calls.delete += 1;
-                    calls.ttl += 1;
+                    self.expire(now, number, id);
                 }
             }
             moved.push(id);
         }
         self.regate(now, number, &moved);
-        let removed = self.trim_done(now, number, limit - moved.len());
+        let mut removed = self.trim_done(now, number, limit - moved.len());
+        removed += self.trim_keys(now, number, limit - moved.len() - removed);
         self.update_signals(number);
         moved.len() + removed
+    }
+
+    /// Removes a task whose time to live is over.
+    pub(super) fn expire(&mut self, now: Timestamp, number: u32, id: TaskId) {
+        self.remove(now, number, id, false);
+        let calls = self.tube(number).calls();
+        calls.delete += 1;
+        calls.ttl += 1;
     }
 
     /// Removes done tasks that are over age or too many, oldest first. Returns how many.

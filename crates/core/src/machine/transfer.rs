@@ -74,6 +74,7 @@ impl Machine {
             let fits = record.id.0 >= next_id && record.id.0 <= TASK_ID_MAX;
             let contradicts = (record.state == StoredState::Done) != record.finished.is_some();
             let has_subqueue = record.subqueue.is_some();
+            self.check_imported_key(number, record)?;
             if !fits || contradicts || record.body.is_none() || has_subqueues != has_subqueue {
                 let text = format!(
                     "cannot import task {} into tube '{name}': invalid id, body or sub-queue",
@@ -95,10 +96,10 @@ impl Machine {
             }
             let (subqueue, semaphore_priority) =
                 (record.subqueue.clone(), record.semaphore_priority);
-            let failures = record.failures.clone();
+            let (failures, key) = (record.failures.clone(), record.key.clone());
             let mut slot = Slot::from_record(record, self.wall_ahead);
             slot.noted = batch;
-            let detached = DetachedTask { slot, subqueue, semaphore_priority, failures };
+            let detached = DetachedTask { slot, subqueue, semaphore_priority, failures, key };
             let tube = self.tubes.get_mut(number).expect("the tube was just looked up");
             tube.tasks.insert(detached, &mut self.shared);
             self.journal.push(|| Entry::Task { tube: number, id, before: None });

@@ -116,6 +116,7 @@ pub(super) fn view_kept(done: &DoneTask) -> Task {
         previous_start: record.previous_start,
         subqueue: record.subqueue.clone(),
         semaphore_priority: None,
+        key: record.key.as_ref().map(|held| held.key.clone()),
         session: None,
         worker: None,
         failures: record.failures.clone(),
@@ -151,6 +152,7 @@ fn view_slot(slot: &Slot, state: State, reason: Reason) -> Task {
         previous_start: (slot.previous_start != Timestamp::NEVER).then_some(slot.previous_start),
         subqueue: None,
         semaphore_priority: None,
+        key: None,
         session: delivery.and_then(|delivery| delivery.session),
         worker: None,
         failures: None,
@@ -174,7 +176,8 @@ impl Machine {
             let semaphore_priority = tube.tasks.semaphore_priority(*id);
             let (worker, failures) = (tube.worker(*id), tube.tasks.failures(*id).cloned());
             let task = tube.view_with_due(now, *id)?;
-            Some(Task { semaphore_priority, worker, failures, ..task })
+            let key = tube.tasks.keys().of(*id).map(|held| held.key.clone());
+            Some(Task { semaphore_priority, key, worker, failures, ..task })
         };
         Ok(Reply::Tasks(ids.iter().filter_map(view).collect()))
     }

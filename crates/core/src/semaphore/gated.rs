@@ -67,6 +67,10 @@ impl Semaphores {
                     grant.map(|grant| self.forget_events((number, task, grant)));
                     self.requeue(now, number, task);
                 }
+                // A put has replaced the task.
+                (GateRequest::Queue(priority), Some(_)) => {
+                    self.enqueue_one(now, number, task, priority)
+                }
                 (GateRequest::Remove, Some(_)) => {
                     grant.map(|grant| self.forget_events((number, task, grant)));
                     self.set_entry(number, task, None);

@@ -14,6 +14,7 @@ use crate::shrink::seeds;
 struct Disk {
     tubes: BTreeMap<u32, TubeRecord>,
     tasks: BTreeMap<(u32, TaskId), Record>,
+    keys: BTreeMap<(u32, TaskId), KeyRecord>,
 }
 
 impl Disk {
@@ -21,6 +22,7 @@ impl Disk {
     fn write(&mut self, changes: Changes) {
         for number in changes.cleared {
             self.tasks.retain(|key, _| key.0 != number);
+            self.keys.retain(|key, _| key.0 != number);
         }
         for (number, record) in changes.tubes {
             match record {
@@ -32,6 +34,14 @@ impl Disk {
         for (number, change) in changes.tasks {
             let id = self.write_task(number, change);
             assert!(touched.insert((number, id)), "{number}:{id} is changed twice");
+        }
+        for (number, id, change) in changes.keys {
+            let (was_there, is_expected) = match change {
+                KeyChange::Insert(key) => (self.keys.insert((number, id), key).is_some(), false),
+                KeyChange::Update(key) => (self.keys.insert((number, id), key).is_some(), true),
+                KeyChange::Remove => (self.keys.remove(&(number, id)).is_some(), true),
+            };
+            assert_eq!(was_there, is_expected, "the key of {number}:{id}");
         }
     }
 
@@ -48,6 +58,12 @@ impl Disk {
                     self.tasks.get_mut(&(number, record.id)).expect("updated, so it is there");
                 *old = Record { body: old.body.take(), ..record };
                 old.id
+            }
+            Change::Replace(record) => {
+                let id = record.id;
+                assert!(record.body.is_some());
+                self.tasks.insert((number, id), record).expect("replaced, so it was there");
+                id
             }
             Change::Remove(id) => {
                 self.tasks.remove(&(number, id)).expect("removed, so it was there");
@@ -74,7 +90,14 @@ impl Disk {
         for ((number, _), record) in &self.tasks {
             // A store does not write tasks of temporary tubes; this one does, to compare them too.
             if !self.tubes[number].options.temporary {
-                assert!(machine.restore_task(*number, record.clone()));
+                // A store may keep keys beside the tasks.
+                let record = Record { key: None, ..record.clone() };
+                assert!(machine.restore_task(*number, record));
+            }
+        }
+        for ((number, id), key) in &self.keys {
+            if !self.tubes[number].options.temporary {
+                assert!(machine.restore_key(*number, *id, key.clone()));
             }
         }
         machine
@@ -140,6 +163,7 @@ impl Store {
                 count += 1;
             }
         }
+        self.compare_keys(&numbers);
         // Done tasks over age cannot be seen, but are there until a tick removes them.
         let is_hidden = |number: &u32, record: &Record| {
             let ended = record.finished.as_ref().map(Finished::at);
@@ -153,6 +177,33 @@ impl Store {
         let tasks = self.disk.tasks.iter();
         let hidden = tasks.filter(|((number, _), record)| is_hidden(number, record)).count();
         assert_eq!(self.disk.tasks.len(), count + hidden, "seed {seed}: tasks on disk");
+    }
+}
+
+impl Store {
+    /// The disk must contain the keys of the tasks on it, and those that ended tasks hold.
+    fn compare_keys(&self, numbers: &[u32]) {
+        let seed = self.seed;
+        let keys = &self.disk.keys;
+        let of_task = |key: &KeyRecord| {
+            let unique_for = key.unique_for?;
+            Some(std::sync::Arc::new(HeldKey { key: key.key.clone(), unique_for }))
+        };
+        for (task, record) in &self.disk.tasks {
+            let stored = keys.get(task).and_then(of_task);
+            assert_eq!(record.key, stored, "seed {seed}: the key of {task:?}");
+        }
+        let named = keys.iter().filter(|(_, key)| key.unique_for.is_some());
+        let tasks = self.disk.tasks.values().filter(|record| record.key.is_some());
+        assert_eq!(named.count(), tasks.count(), "seed {seed}: keys without a task");
+        for number in numbers {
+            let held = self.machine.export_ended_keys(*number, TaskId(0), usize::MAX);
+            let of_tube = keys.iter().filter(|((tube, _), _)| tube == number);
+            let ended = of_tube.filter_map(|((_, id), key)| {
+                Some(EndedKey { id: *id, key: key.key.clone(), until: key.until? })
+            });
+            assert_eq!(ended.collect::<Vec<_>>(), held, "seed {seed}");
+        }
     }
 }
 
@@ -205,6 +256,8 @@ fn expected(task: &Task, written: &Record) -> Record {
         semaphore_priority: None,
         failures: task.failures.clone(),
         finished: task.finished.clone(),
+        // How long it is unique is not shown.
+        key: written.key.clone().filter(|held| Some(&held.key) == task.key.as_ref()),
         body_bytes: task.body.as_ref().map_or(0, Body::bytes),
         body: task.body.clone(),
     }
@@ -295,7 +348,7 @@ fn a_crash_loses_nothing_but_the_attempts_of_taken_tasks() {
 fn a_truncated_batch_uses_up_its_ids() {
     let (mut store, tube) = Store::with_task();
     store.write([put(&tube, None), Command::Truncate { tube: tube.clone() }]);
-    let placed = Placed { id: TaskId(2), state: State::Ready };
+    let placed = Placed { id: TaskId(2), state: State::Ready, existing: false };
     let next = store.disk.open().apply(Timestamp::EPOCH, put(&tube, None));
     assert_eq!(next, Ok(Reply::Put(vec![placed])));
 }
@@ -305,7 +358,7 @@ fn a_truncated_batch_uses_up_its_ids() {
 fn a_restored_task_uses_up_its_id() {
     let (mut store, tube) = Store::with_task();
     store.disk.tubes.get_mut(&0).unwrap().next_id = 0;
-    let placed = Placed { id: TaskId(1), state: State::Ready };
+    let placed = Placed { id: TaskId(1), state: State::Ready, existing: false };
     let next = store.disk.open().apply(Timestamp::EPOCH, put(&tube, None));
     assert_eq!(next, Ok(Reply::Put(vec![placed])));
 }

@@ -192,7 +192,7 @@ impl History {
             }
             (Command::Put { tube, .. }, Ok(Reply::Put(placed))) => {
                 let next_id = self.next_ids.get_mut(tube).ok_or("put into no tube")?;
-                for placed in placed {
+                for placed in placed.iter().filter(|placed| !placed.existing) {
                     if placed.id.0 < *next_id {
                         return Err(format!("id {} was given twice", placed.id));
                     }
@@ -273,6 +273,12 @@ fn cause(
         _ => Event::Release,
     };
     match command {
+        // A put may meet a holder of its key that is over, or replace it.
+        Command::Put { .. } => Some(match new.map(|new| new.state) {
+            None => Event::Expire,
+            Some(State::Delayed) => Event::ReplaceDelayed,
+            Some(_) => Event::Replace,
+        }),
         Command::Take(_) => Some(Event::Take),
         Command::Finish { items, .. } => finished(now, old, new, given_back, items.first()?),
         Command::Kick { .. } | Command::KickTasks { .. } => Some(Event::Kick),

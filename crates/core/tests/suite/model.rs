@@ -89,6 +89,7 @@ impl Model {
                 let tube = self.tube(&tube)?;
                 tube.entries.clear();
                 tube.kept.clear();
+                tube.ended.clear();
                 Ok(Reply::Nothing)
             }
             Command::ReleaseAll { tube } => {
@@ -291,6 +292,7 @@ impl Model {
             if tube.options.temporary {
                 tube.entries.clear();
                 tube.kept.clear();
+                tube.ended.clear();
             }
         }
     }

@@ -77,7 +77,8 @@ impl Steps {
         } else {
             ListOrder::Queue { after: some.then_some((self.rng.u64(..4), id)) }
         };
-        Command::List(List { tube, order, limit: self.rng.usize(..6) })
+        let key = self.some(Self::key).map(|request| request.held.key);
+        Command::List(List { tube, order, limit: self.rng.usize(..6), key })
     }
 
     fn command(&mut self) -> Command {
@@ -164,7 +165,16 @@ impl Steps {
             at,
             subqueue: self.some(|steps| Arc::from(["x", "y", "nil"][steps.rng.usize(..3)])),
             semaphore_priority: None,
+            key: self.some(Self::key).filter(|_| self.rng.bool()),
         }
+    }
+
+    /// One of few keys, so that they are often held.
+    fn key(&mut self) -> Box<KeyRequest> {
+        let key = Key::new(["k", "l", "m"][self.rng.usize(..3)]).expect("a good key");
+        let unique_for = self.span().min(Span::from_secs(1));
+        let on_conflict = if self.rng.bool() { OnConflict::Keep } else { OnConflict::Replace };
+        Box::new(KeyRequest { held: HeldKey { key, unique_for }, on_conflict })
     }
 
     fn take(&mut self, tube: TubeName) -> Command {

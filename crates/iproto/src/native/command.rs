@@ -199,7 +199,8 @@ fn write_list(row: &mut RowWriter<'_>, list: &List) {
         .uint(list.limit as u64)
         .optional(states.map(u64::from), pack::uint)
         .optional(pri, pack::uint)
-        .optional(id.map(|id| id.0), pack::uint);
+        .optional(id.map(|id| id.0), pack::uint)
+        .optional(list.key.as_ref(), |out, key| pack::str(out, key.as_str()));
 }
 
 fn read_list(row: &mut RowReader<'_, '_>) -> RowResult<List> {
@@ -215,7 +216,8 @@ fn read_list(row: &mut RowReader<'_, '_>) -> RowResult<List> {
         (None, pri) if pri.is_some() == id.is_some() => ListOrder::Queue { after: pri.zip(id) },
         _ => return Err(RowError("a list that begins nowhere")),
     };
-    Ok(List { tube, order, limit })
+    let key = row.optional_text()?.map(task::key_of).transpose()?;
+    Ok(List { tube, order, limit, key })
 }
 
 fn write_id(out: &mut Out, id: &TaskId) {

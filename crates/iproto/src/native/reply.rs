@@ -5,7 +5,8 @@ use taskyard_core::{Error, ListedTask, Outcome, Placed, Reply, State, TaskId};
 
 use super::row::{RowError, RowReader, RowResult, RowWriter};
 use super::{error, semaphore, task, tube};
-use crate::pack::Out;
+use crate::pack::{self, Out};
+use crate::reader::Value;
 
 const NOTHING: u64 = 0;
 const CREATED: u64 = 1;
@@ -91,11 +92,14 @@ fn read_number(row: &mut RowReader<'_, '_>, number: u64) -> RowResult<Result<Rep
 
 fn write_placed(out: &mut Out, placed: &Placed) {
     let state = |out: &mut Out| task::write_state(out, placed.state);
-    RowWriter::begin(out).uint(placed.id.0).field(state).end();
+    let existing = placed.existing.then_some(true);
+    RowWriter::begin(out).uint(placed.id.0).field(state).optional(existing, pack::bool).end();
 }
 
 fn read_placed(row: &mut RowReader<'_, '_>) -> RowResult<Placed> {
-    Ok(Placed { id: TaskId(row.uint()?), state: task::read_state(row)? })
+    let (id, state) = (TaskId(row.uint()?), task::read_state(row)?);
+    // Left out for a task that was added.
+    Ok(Placed { id, state, existing: row.value()? == Value::Bool(true) })
 }
 
 fn write_listed(out: &mut Out, task: &ListedTask) {
@@ -111,7 +115,8 @@ fn read_run(row: &mut RowReader<'_, '_>) -> RowResult<Vec<Placed>> {
     if count > BATCH_TASKS_MAX as u64 || first.checked_add(count).is_none() {
         return Err(RowError("a run of tasks is too long"));
     }
-    Ok((first..first + count).map(|id| Placed { id: TaskId(id), state: State::Ready }).collect())
+    let placed = |id| Placed { id: TaskId(id), state: State::Ready, existing: false };
+    Ok((first..first + count).map(placed).collect())
 }
 
 fn write_outcome(out: &mut Out, outcome: &Outcome) {

@@ -1,7 +1,8 @@
 //! Encodes and decodes tasks, new ones and those in replies.
 
 use taskyard_core::{
-    Body, Failures, Finished, Lease, NewTask, Priority, Reason, State, Task, TaskId,
+    Body, Failures, Finished, HeldKey, Key, KeyRequest, Lease, NewTask, OnConflict, Priority,
+    Reason, State, Task, TaskId,
 };
 
 use super::row::{
@@ -21,7 +22,34 @@ pub(super) fn write_new(out: &mut Out, task: &NewTask) {
         .optional(task.at, write_time)
         .optional(task.subqueue.as_deref(), pack::str)
         .optional(task.semaphore_priority, write_priority)
+        .optional(task.key.as_deref(), write_key)
         .end();
+}
+
+/// The key, for how long it is unique, and whether the put replaces its holder.
+fn write_key(out: &mut Out, request: &KeyRequest) {
+    let replaces = request.on_conflict == OnConflict::Replace;
+    RowWriter::begin(out)
+        .text(request.held.key.as_str())
+        .span(request.held.unique_for)
+        .optional(replaces.then_some(true), pack::bool)
+        .end();
+}
+
+fn read_key_request(row: &mut RowReader<'_, '_>) -> RowResult<Box<KeyRequest>> {
+    let key = key_of(row.text()?)?;
+    let unique_for = row.span()?;
+    let on_conflict = match row.value()? {
+        Value::Nil | Value::Bool(false) => OnConflict::Keep,
+        Value::Bool(true) => OnConflict::Replace,
+        _ => return Err(RowError("not a yes or no")),
+    };
+    Ok(Box::new(KeyRequest { held: HeldKey { key, unique_for }, on_conflict }))
+}
+
+/// A checked key.
+pub(super) fn key_of(text: &str) -> RowResult<Key> {
+    Key::new(text).map_err(|_| RowError("a key has 1 to 128 bytes and no control characters"))
 }
 
 fn write_priority(out: &mut Out, priority: Priority) {
@@ -57,6 +85,7 @@ pub(super) fn read_new(row: &mut RowReader<'_, '_>) -> RowResult<NewTask> {
         at: row.optional_time()?,
         subqueue: row.optional_key()?,
         semaphore_priority: read_priority(row)?,
+        key: row.optional_row(read_key_request)?,
     })
 }
 
@@ -122,6 +151,7 @@ pub(super) fn write(out: &mut Out, task: &Task) {
         .optional(task.semaphore_priority, write_priority)
         .optional(task.failures.as_ref(), |out, failures| pack::bin(out, failures.as_bytes()))
         .optional(task.finished.as_ref(), |out, finished| pack::bin(out, finished.as_bytes()))
+        .optional(task.key.as_ref(), |out, key| pack::str(out, key.as_str()))
         .end();
 }
 
@@ -141,6 +171,7 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<Task> {
         previous_start: None,
         subqueue: None,
         semaphore_priority: None,
+        key: None,
         session: None,
         worker: None,
         failures: None,
@@ -155,6 +186,7 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<Task> {
     task.semaphore_priority = read_priority(row)?;
     task.failures = read_failures(row)?;
     task.finished = read_finished(row)?;
+    task.key = row.optional_text()?.map(key_of).transpose()?;
     Ok(task)
 }
 

@@ -259,7 +259,7 @@ fn a_list_has_states_a_limit_and_a_beginning() {
         (r#"[{"after": 5, "limit": 1000}]"#, StateSet::UNFINISHED, Some(TaskId(5)), 1000),
     ] {
         let order = ListOrder::Id { states, after };
-        let list = Command::List(List { tube: tube(), order, limit });
+        let list = Command::List(List { tube: tube(), order, limit, key: None });
         let call = method("list", arguments);
         assert_eq!(call.action, command(list, ReplyForm::TaskPage), "{arguments}");
         assert_eq!(call.tube().map(TubeName::as_str), Some("t"));

@@ -7,10 +7,10 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
-    Body, Calls, Command, Counts, Error, Failure, Failures, Finish, FinishItem, Finished, Holder,
-    Kind, Lease, List, ListOrder, ListedTask, NewTask, Outcome, Placed, Priority, Reason, Reply,
-    SemaphoreKey, SessionId, Span, State, StateSet, Take, Task, TaskId, Timestamp, TubeChange,
-    TubeName, TubeOptions, TubeStats,
+    Body, Calls, Command, Counts, Error, Failure, Failures, Finish, FinishItem, Finished, HeldKey,
+    Holder, Key, KeyRequest, Kind, Lease, List, ListOrder, ListedTask, NewTask, OnConflict,
+    Outcome, Placed, Priority, Reason, Reply, SemaphoreKey, SessionId, Span, State, StateSet, Take,
+    Task, TaskId, Timestamp, TubeChange, TubeName, TubeOptions, TubeStats,
 };
 
 /// The seed is fixed, so that a failure is the same everywhere; the fuzz targets test further
@@ -134,9 +134,9 @@ fn change() -> impl Strategy<Value = TubeChange> {
 
 fn new_task() -> impl Strategy<Value = NewTask> {
     let times = [option::of(span()), option::of(span()), option::of(span())];
-    let own = option::of(priority());
+    let own = (option::of(priority()), option::of(key_request()));
     (body(), option::of(any::<u64>()), times, option::of(time()), option::of(key()), own).prop_map(
-        |(body, pri, [ttl, ttr, delay], at, subqueue, semaphore_priority)| NewTask {
+        |(body, pri, [ttl, ttr, delay], at, subqueue, (semaphore_priority, key))| NewTask {
             body,
             pri,
             ttl,
@@ -145,8 +145,20 @@ fn new_task() -> impl Strategy<Value = NewTask> {
             at,
             subqueue,
             semaphore_priority,
+            key,
         },
     )
+}
+
+fn unique_key() -> impl Strategy<Value = Key> {
+    "[a-zа-я /:]{1,12}".prop_map(|key| Key::new(&key).unwrap())
+}
+
+fn key_request() -> impl Strategy<Value = Box<KeyRequest>> {
+    (unique_key(), span(), any::<bool>()).prop_map(|(key, unique_for, replaces)| {
+        let on_conflict = if replaces { OnConflict::Replace } else { OnConflict::Keep };
+        Box::new(KeyRequest { held: HeldKey { key, unique_for }, on_conflict })
+    })
 }
 
 fn priority() -> impl Strategy<Value = Priority> {
@@ -231,8 +243,8 @@ pub fn command() -> impl Strategy<Value = Command> {
         }),
         (tube(), ids()).prop_map(|(tube, ids)| Command::Peek { tube, ids }),
         (tube(), any::<usize>()).prop_map(|(tube, count)| Command::Deliveries { tube, count }),
-        (tube(), list_order(), any::<usize>())
-            .prop_map(|(tube, order, limit)| Command::List(List { tube, order, limit })),
+        (tube(), list_order(), any::<usize>(), option::of(unique_key()))
+            .prop_map(|(tube, order, limit, key)| Command::List(List { tube, order, limit, key })),
         tube().prop_map(|tube| Command::Truncate { tube }),
         tube().prop_map(|tube| Command::ReleaseAll { tube }),
         (session(), any::<bool>())
@@ -270,7 +282,7 @@ fn task() -> impl Strategy<Value = Task> {
     let moments = [option::of(time()), option::of(time()), option::of(time()), option::of(time())];
     let rest = (
         (state(), span(), option::of(key()), option::of(session())),
-        (option::of(priority()), reason(), option::of(body())),
+        (option::of(priority()), reason(), option::of(body()), option::of(unique_key())),
     );
     (numbers, moments, time(), time(), rest).prop_map(
         |(
@@ -280,7 +292,7 @@ fn task() -> impl Strategy<Value = Task> {
             expires,
             rest,
         )| {
-            let ((state, ttr, subqueue, session), (semaphore_priority, reason, body)) = rest;
+            let ((state, ttr, subqueue, session), (semaphore_priority, reason, body, key)) = rest;
             // A worker belongs to a delivery; others have none.
             let worker = lease.map(|lease| Arc::from(format!("host:{lease}:w")));
             let failures = (attempts % 2 == 1).then(|| failures(attempts));
@@ -301,6 +313,7 @@ fn task() -> impl Strategy<Value = Task> {
                 previous_start,
                 subqueue,
                 semaphore_priority,
+                key,
                 session,
                 worker,
                 failures,
@@ -354,7 +367,11 @@ fn info() -> impl Strategy<Value = TubeInfo> {
 }
 
 pub fn reply() -> impl Strategy<Value = Reply> {
-    let placed = (any::<u64>(), state()).prop_map(|(id, state)| Placed { id: TaskId(id), state });
+    let placed = (any::<u64>(), state(), any::<bool>()).prop_map(|(id, state, existing)| Placed {
+        id: TaskId(id),
+        state,
+        existing,
+    });
     let outcome = prop_oneof![
         option::of(task().prop_map(Box::new)).prop_map(Outcome::Done),
         Just(Outcome::Stale),

@@ -127,7 +127,8 @@ mod tests {
 
     fn page(limit: usize, listed: u64) -> ListPage {
         let order = ListOrder::Id { states: StateSet::ALL, after: None };
-        let mut page = ListPage::new(&List { tube: TubeName::new("mail").unwrap(), order, limit });
+        let mut page =
+            ListPage::new(&List { tube: TubeName::new("mail").unwrap(), order, limit, key: None });
         let listed: Vec<_> = (0..listed).map(|id| ListedTask { id: TaskId(id), pri: 0 }).collect();
         page.set_listed(&listed);
         page

@@ -174,7 +174,7 @@ impl ProtocolSession {
         match (follow_up, reply) {
             (FollowUp::Send(form), reply) => self.send_in_form(reply_to, form, reply),
             (FollowUp::SendPut(body), Reply::Put(placed)) => match placed.as_slice() {
-                [Placed { id, state }] => {
+                [Placed { id, state, .. }] => {
                     let (id, state) = (*id, *state);
                     self.reply_with(reply_to, &Answer::Task { id, state, data: body.payload() })
                 }

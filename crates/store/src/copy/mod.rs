@@ -131,7 +131,24 @@ impl TubeTransfer<'_> {
             self.report_progress(report);
             page = following?;
         }
-        Ok(())
+        self.copy_keys().await
+    }
+
+    /// Copies the keys of ended tasks.
+    async fn copy_keys(&self) -> Result<(), CopyError> {
+        let mut from = TaskId(0);
+        loop {
+            let tube = self.planned.copy.number;
+            let wanted = Export::EndedKeys { tube, from, count: PAGE };
+            let keys = match self.from.export(wanted).await.map_err(source)? {
+                Exported::EndedKeys(keys) => keys,
+                other => return Err(source(unexpected(&other))),
+            };
+            let Some(last) = keys.last() else { return Ok(()) };
+            from = TaskId(last.id.0 + 1);
+            let import = Import::EndedKeys(self.planned.staging.clone(), keys);
+            self.to.import(self.now, import).await.map_err(target)?;
+        }
     }
 
     fn report_progress(&self, report: &mut impl FnMut(Progress<'_>)) {
@@ -296,6 +313,7 @@ fn unexpected(answer: &Exported) -> Error {
     let what = match answer {
         Exported::Tubes(..) => "tubes",
         Exported::Tasks(_) => "tasks",
+        Exported::EndedKeys(_) => "keys",
         Exported::Semaphores(_) => "semaphores",
     };
     Error::Store(format!("the store exported {what}, which was not requested"))

@@ -44,6 +44,12 @@ impl ReopenableStore {
 impl Store for ReopenableStore {
     fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed> {
         let mut machine = self.machine();
+        // Bodies are read after the batch, which may replace them.
+        let is_keyed = |command: &Command| match command {
+            Command::Put { tasks, .. } => tasks.iter().any(|task| task.key.is_some()),
+            _ => false,
+        };
+        let is_late = !commands.iter().any(is_keyed);
         let mut executed =
             Executed { replies: Vec::new(), effects: Default::default(), unloaded: Vec::new() };
         for (reply, command) in commands.into_iter().enumerate() {
@@ -56,7 +62,7 @@ impl Store for ReopenableStore {
             if let (Some(tube), Ok(Reply::Taken(tasks) | Reply::Tasks(tasks))) = (tube, &mut answer)
             {
                 for (item, task) in
-                    tasks.iter_mut().enumerate().filter(|(_, task)| task.id.0 % 2 == 1)
+                    tasks.iter_mut().enumerate().filter(|(_, task)| is_late && task.id.0 % 2 == 1)
                 {
                     task.body = None;
                     let key = BodyKey { tube, id: task.id };
@@ -83,7 +89,7 @@ impl Store for ReopenableStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { durable: true, ..Capabilities::plain("reopenable") }
+        Capabilities { durable: true, keys: true, ..Capabilities::plain("reopenable") }
     }
 
     fn close(&self) -> Pending<'_, Result<(), Error>> {

@@ -178,7 +178,7 @@ impl<'a> AnswerReader<'a> {
                 let waits = delayed.next().unwrap_or(false);
                 ready += u64::from(!waits);
                 let state = if waits { State::Delayed } else { State::Ready };
-                placed.push(Placed { id: TaskId(count_from_sql(id)), state });
+                placed.push(Placed { id: TaskId(count_from_sql(id)), state, existing: false });
             }
             count += placed.len() as u64;
             replies.push(Ok(Reply::Put(placed)));

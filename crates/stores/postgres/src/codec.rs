@@ -143,6 +143,7 @@ pub(super) fn finished(stored: &[u8]) -> Result<Finished, DecodeError> {
 pub(super) fn taken(row: &Row, session: Option<SessionId>) -> Result<Task, DecodeError> {
     let moment = |place| get::<i64>(row, place).map(Timestamp::from_micros);
     Ok(Task {
+        key: None,
         id: TaskId(count_from_sql(get(row, 2)?)),
         state: State::Taken,
         pri: pri_from_sql(get(row, 3)?),
@@ -179,6 +180,7 @@ pub(super) fn viewed(row: &Row) -> Result<Task, DecodeError> {
     let reason = reason(get(row, 16)?, timer)?;
     let session = get::<Option<&[u8]>>(row, 14)?.map(TryInto::try_into).transpose()?;
     Ok(Task {
+        key: None,
         id: TaskId(count_from_sql(get(row, 3)?)),
         state: if reason == Reason::Finished { State::Done } else { state_from_sql(stored)? },
         pri: pri_from_sql(get(row, 5)?),

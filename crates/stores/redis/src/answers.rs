@@ -358,7 +358,7 @@ fn read_placed(first: u64, states: &[u8]) -> impl Iterator<Item = Placed> {
         0 => State::Ready,
         _ => State::Delayed,
     });
-    (first..).zip(states).map(|(id, state)| Placed { id: TaskId(id), state })
+    (first..).zip(states).map(|(id, state)| Placed { id: TaskId(id), state, existing: false })
 }
 
 fn refusal(

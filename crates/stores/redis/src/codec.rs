@@ -175,7 +175,7 @@ fn put(tasks: &[NewTask], merged: bool) -> Vec<Vec<u8>> {
     let mut words = Vec::with_capacity(1 + tasks.len());
     words.push(Vec::new());
     for task in tasks {
-        let NewTask { body, pri, ttl, ttr, delay, at, subqueue, semaphore_priority } = task;
+        let NewTask { body, pri, ttl, ttr, delay, at, subqueue, semaphore_priority, key: _ } = task;
         let given = [pri.is_some(), ttl.is_some(), ttr.is_some(), delay.is_some(), at.is_some()];
         let rest = [subqueue.is_some(), semaphore_priority.is_some()];
         header.push(bits(given.into_iter().chain(rest)));

@@ -120,6 +120,7 @@ pub(super) fn read_task(
     let body = apart.or((!body.is_empty()).then_some(body));
     let due = (state == 2).then_some(moment);
     Ok(Task {
+        key: None,
         id,
         state: if reason == 8 { State::Done } else { read_state(state)? },
         pri,

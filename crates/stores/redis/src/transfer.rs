@@ -51,6 +51,8 @@ impl Redis {
             Export::Tasks { tube, from, count, bytes } => {
                 batch.export_tasks(tube, from, (count, bytes)).await.map(Exported::Tasks)
             }
+            // Answered before by the shell around it, while the store has no keys.
+            Export::EndedKeys { .. } => Ok(Exported::EndedKeys(Vec::new())),
             Export::Semaphores => batch.export_semaphores().await.map(Exported::Semaphores),
         };
         exported.map_err(|failure| error(&failure))
@@ -63,6 +65,7 @@ impl Redis {
         let mut batch = Batch::new(self, &mut link);
         let imported = match part {
             Import::Tasks(tube, records) => batch.import_tasks(tube, &records).await,
+            Import::EndedKeys(..) => return Err(crate::CAPABILITIES.no_keys()),
             Import::End(ending) if self.connector.url.cluster => {
                 batch.finish_step_by_step(ending).await
             }
@@ -358,6 +361,7 @@ fn forget_epoch(info: &mut TubeInfo) -> bool {
 fn record(task: Task, since: Option<Timestamp>, attempts_max: Option<u32>) -> Record {
     let body = task.body.unwrap_or_else(|| Body::new(&[]));
     let mut record = Record {
+        key: None,
         id: task.id,
         state: match (task.state, task.due, task.reason) {
             (State::Delayed, Some(due), _) => StoredState::Delayed(due),

@@ -304,7 +304,8 @@ impl UnappliedBatches {
 }
 
 fn weight(rows: &Rows) -> usize {
-    (rows.updates.len() + rows.removed.len() + rows.next_ids.len()) * ROW_WEIGHT
+    let changed = rows.updates.len() + rows.replaced.len() + rows.removed.len();
+    (changed + rows.next_ids.len() + rows.keys.len()) * ROW_WEIGHT
 }
 
 /// Runs `write` in a transaction and commits it, or rolls it back.

@@ -276,6 +276,7 @@ pub(super) fn read_task(row: &Row<'_>) -> Result<(u32, Record), RowError> {
             Some(None) => return Err(damaged(tube, id, &"its end is invalid")),
             finished => finished.flatten(),
         },
+        key: None,
         body_bytes: row.get(11)?,
         body: None,
     };

@@ -18,7 +18,7 @@ use super::seal::{Seal, Sealed};
 use super::semaphores::{self, SemaphoreHead};
 use super::write_error::WriteError;
 use super::writer::WriterState;
-use super::{check, clock, journal, rows, salvage};
+use super::{check, clock, journal, keys, rows, salvage};
 use taskyard_store::{OpenError, OpenOptions};
 
 /// The formats this version can read, as migrations that are applied in order.
@@ -34,6 +34,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0009.sql"),
     include_str!("migrations/0010.sql"),
     include_str!("migrations/0011.sql"),
+    include_str!("migrations/0012.sql"),
 ];
 /// The first format that has semaphores.
 const WITH_SEMAPHORES: i64 = 2;
@@ -45,6 +46,8 @@ const WITH_CLOCK: i64 = 8;
 const WITH_FAILURES: i64 = 10;
 /// The first format in which done tasks are kept.
 const WITH_DONE: i64 = 11;
+/// The first format in which tasks have unique keys.
+const WITH_KEYS: i64 = 12;
 /// "yard" in ASCII: identifies a database of taskyard.
 pub(super) const APPLICATION_ID: i64 = 0x7961_7264;
 
@@ -164,7 +167,7 @@ pub(super) fn connect(folder: &Path) -> Result<Connection, OpenError> {
         let db = Connection::open_with_flags(database(folder), flags)?;
         // Otherwise a damaged log would be deleted when the connection that detected the damage closes.
         db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-        db.set_prepared_statement_cache_capacity(32);
+        db.set_prepared_statement_cache_capacity(48);
         db.busy_timeout(BUSY_TIMEOUT)?;
         db.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))?;
         db.pragma_update(None, "synchronous", "full")?;
@@ -193,7 +196,7 @@ fn read(folder: &Path, sealed: &Sealed, with_bodies: bool) -> Result<StoredConte
     }
     check::header(folder)?;
     let db = connect(folder)?;
-    let format = check::format(folder, &db)?;
+    let mut format = check::format(folder, &db)?;
     let mut head = Head::read(&db).map_err(|error| row_error(folder, error))?;
     let batches = journal::read(folder).map_err(unavailable(folder))?.after(head.batch);
     let batches = batches.map_err(|what| damaged(folder, what))?;
@@ -201,7 +204,9 @@ fn read(folder: &Path, sealed: &Sealed, with_bodies: bool) -> Result<StoredConte
     check::seal(folder, head.batch, newest, sealed)?;
     // Committed only when everything is found intact: a refused opening must not change anything.
     if !batches.is_empty() {
-        replay_journal(&db, &batches, &mut head).map_err(|error| row_error(folder, error))?;
+        replay_journal(&db, format, &batches, &mut head)
+            .map_err(|error| row_error(folder, error))?;
+        format = MIGRATIONS.len() as i64;
     }
     let mut machine = Machine::default();
     machine.set_next_lease(head.lease_ceiling);
@@ -213,6 +218,9 @@ fn read(folder: &Path, sealed: &Sealed, with_bodies: bool) -> Result<StoredConte
         read_tasks(&db, format, &mut machine).map_err(|error| row_error(folder, error))?;
     found.tubes = next_ids.len() as u64;
     check::counts(folder, &head, &found)?;
+    if format >= WITH_KEYS {
+        keys::read(&db, &mut machine).map_err(|error| row_error(folder, error))?;
+    }
     if with_bodies {
         check::bodies(&db).map_err(|error| row_error(folder, error))?;
     }
@@ -251,10 +259,17 @@ fn sync_log(folder: &Path, db: &Connection) -> Result<(), OpenError> {
     }
 }
 
-/// Writes the batches that only the journal has into the database, in a transaction that stays open.
-fn replay_journal(db: &Connection, batches: &[Batch], head: &mut Head) -> Result<(), RowError> {
+/// Writes the batches that only the journal has into the database, in a transaction that stays open. Rows are
+/// written in the newest format, so a database of an older one gets what it lacks first.
+fn replay_journal(
+    db: &Connection,
+    format: i64,
+    batches: &[Batch],
+    head: &mut Head,
+) -> Result<(), RowError> {
     // None of it may reach the log before everything is found intact.
     db.execute_batch("PRAGMA cache_spill = OFF; BEGIN IMMEDIATE")?;
+    add_missing(db, format)?;
     rows::write_all(db, batches, head).map_err(as_row_error)
 }
 
@@ -266,16 +281,24 @@ pub(super) fn as_row_error(error: WriteError) -> RowError {
     }
 }
 
-/// Creates the tables that an older database lacks; last, when everything in it was found intact.
+/// Brings an older database to the newest format; last, when everything in it was found intact.
 fn migrate(db: &Connection, format: i64) -> rusqlite::Result<()> {
+    if format >= MIGRATIONS.len() as i64 {
+        return Ok(());
+    }
+    let tx = db.unchecked_transaction()?;
+    add_missing(&tx, format)?;
+    tx.commit()
+}
+
+/// Creates the tables and columns that an older database lacks, within a transaction.
+fn add_missing(db: &Connection, format: i64) -> rusqlite::Result<()> {
     let missing = &MIGRATIONS[usize::try_from(format).unwrap_or(0).min(MIGRATIONS.len())..];
     if missing.is_empty() {
         return Ok(());
     }
-    let tx = db.unchecked_transaction()?;
-    missing.iter().try_for_each(|migration| tx.execute_batch(migration))?;
-    tx.pragma_update(None, "user_version", MIGRATIONS.len() as i64)?;
-    tx.commit()
+    missing.iter().try_for_each(|migration| db.execute_batch(migration))?;
+    db.pragma_update(None, "user_version", MIGRATIONS.len() as i64)
 }
 
 /// Restores the tubes; returns the number of each and its next id.

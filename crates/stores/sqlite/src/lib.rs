@@ -20,6 +20,7 @@ mod folder;
 mod generation;
 mod insert;
 mod journal;
+mod keys;
 mod lock;
 mod modes;
 mod reader;
@@ -31,7 +32,7 @@ mod transfer;
 mod write_error;
 mod writer;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::future::ready;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -60,6 +61,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     imports: true,
     semaphores: true,
     gates: true,
+    keys: true,
     wakes: "at once, by the server itself",
     loses: &[
         (
@@ -90,7 +92,7 @@ struct State {
     machine: Machine,
     writer: Writer,
     budget: Budget,
-    /// New tasks of batches that are in the journal only; their bodies must stay in memory.
+    /// Tasks with new bodies of batches that are in the journal only; the bodies must stay in memory.
     unapplied_tasks: VecDeque<(u64, Vec<i64>)>,
     /// Done tasks of such batches; their bodies leave memory once the database has them.
     unapplied_done: VecDeque<(u64, Vec<i64>)>,
@@ -248,12 +250,15 @@ impl State {
         }
         self.load_outcome_bodies(&shown, &mut replies);
         let changes = self.machine.changes();
+        let replaced = self.replaced(&changes);
+        self.load_replaced_bodies(&replaced, &shown, &mut replies);
         let cleared = changes.cleared.clone();
         let done = self.done_in_memory(&changes);
         match self.commit(now, changes) {
             Ok(new) => {
                 self.machine.keep();
                 self.forget_emptied(&cleared);
+                self.forget_replaced(&replaced);
                 remove_emptied_tasks(&mut replies, &shown, &cleared);
                 self.spill(new, done);
             }
@@ -271,7 +276,7 @@ impl State {
         Executed { replies, effects: self.machine.take_effects(), unloaded }
     }
 
-    /// Makes the changes durable. Returns the keys of new tasks.
+    /// Makes the changes durable. Returns the keys of tasks with new bodies.
     fn commit(&mut self, now: Timestamp, changes: Changes) -> Result<Vec<i64>, Error> {
         let Some(lock) = &mut self.lock else {
             return Err(Error::Store("the store is closed".into()));
@@ -369,10 +374,59 @@ impl State {
         }
     }
 
+    /// The earlier bodies of replaced tasks do not matter any more: neither that the database has them, nor
+    /// what is being read of them.
+    fn forget_replaced(&mut self, replaced: &HashSet<i64>) {
+        if replaced.is_empty() {
+            return;
+        }
+        for (_, keys) in &mut self.unapplied_tasks {
+            keys.retain(|key| !replaced.contains(key));
+        }
+        self.budget.note_replaced(replaced);
+    }
+
+    /// The keys of tasks whose bodies the changes replace.
+    fn replaced(&self, changes: &Changes) -> HashSet<i64> {
+        let replaced = changes.tasks.iter().filter_map(|(number, change)| match change {
+            Change::Replace(record) => Some(codec::key(*number, record.id)),
+            _ => None,
+        });
+        replaced.collect()
+    }
+
+    /// Loads the bodies of tasks that the replies show, that are on disk only, and that later commands of the
+    /// batch replaced: before the commit.
+    fn load_replaced_bodies(
+        &self,
+        replaced: &HashSet<i64>,
+        shown: &[Option<u32>],
+        replies: &mut [Result<Reply, Error>],
+    ) {
+        if replaced.is_empty() {
+            return;
+        }
+        for (number, reply) in shown.iter().zip(replies) {
+            let (Some(number), Ok(Reply::Taken(tasks) | Reply::Tasks(tasks))) = (number, reply)
+            else {
+                continue;
+            };
+            let unloaded = tasks.iter_mut().filter(|task| task.body.is_none());
+            for task in unloaded.filter(|task| replaced.contains(&codec::key(*number, task.id))) {
+                match reader::read_body(&self.writer.database().db, *number, task.id) {
+                    Ok(body) => task.body = body,
+                    Err(error) => {
+                        tracing::error!(task = %task.id, ?error, "cannot read the payload of a replaced task; the reply has the new one");
+                    }
+                }
+            }
+        }
+    }
+
     /// The keys of tasks that the changes finish and that are kept, with a body in memory.
     fn done_in_memory(&self, changes: &Changes) -> Vec<i64> {
         let done = changes.tasks.iter().filter_map(|(number, change)| match change {
-            Change::Insert(record) | Change::Update(record)
+            Change::Insert(record) | Change::Update(record) | Change::Replace(record)
                 if record.state == StoredState::Done && record.body.is_some() =>
             {
                 Some((*number, record.id))

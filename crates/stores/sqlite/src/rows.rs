@@ -2,10 +2,11 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 use taskyard_core::record::{Change, Record};
-use taskyard_core::{Machine, TaskId, TubeRecord};
+use taskyard_core::{Changes, KeyChange, Machine, TaskId, TubeRecord};
 
 use super::codec::{self, Head, RowError, TaskColumns};
 use super::insert::{NewRow, TaskInsert};
+use super::keys;
 use super::write_error::WriteError;
 
 /// How many ids of a temporary tube are reserved on disk at a time: its tasks are not written, so after a
@@ -21,26 +22,37 @@ pub(super) struct Batch {
     pub rows: Rows,
 }
 
-/// Rows of tasks to insert, update and delete; each row occurs at most once.
+/// Rows of tasks to insert, update and delete, and rows of their keys; each row occurs at most once.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Rows {
     pub inserts: Vec<(i64, Record)>,
     pub updates: Vec<(i64, Record)>,
+    /// Rows that are updated with their bodies.
+    pub replaced: Vec<(i64, Record)>,
     /// Keys, ascending.
     pub removed: Vec<i64>,
     /// The next ids of tubes, by number, which no row of a task shows.
     pub next_ids: Vec<(u32, u64)>,
+    /// Keys of tasks, by the keys of their rows.
+    pub keys: Vec<(i64, KeyChange)>,
 }
 
 impl Rows {
     /// Converts changes into rows. `next_ids` are the next ids on disk, by the number of the tube.
-    pub fn new(machine: &Machine, changes: Vec<(u32, Change)>, next_ids: &[u64]) -> Self {
+    pub fn new(machine: &Machine, changes: &mut Changes, next_ids: &[u64]) -> Self {
         let mut rows = Rows::default();
+        let is_temporary =
+            |number| machine.tube_by_number(number).is_none_or(|tube| tube.1.temporary);
+        for (number, id, change) in std::mem::take(&mut changes.keys) {
+            if !is_temporary(number) {
+                rows.keys.push((codec::key(number, id), change));
+            }
+        }
         // Consecutive changes mostly concern one tube, so the last lookup is kept.
         let mut latest = (u32::MAX, true, 0);
-        for (number, change) in changes {
+        for (number, change) in std::mem::take(&mut changes.tasks) {
             if latest.0 != number {
-                let temporary = machine.tube_by_number(number).is_none_or(|tube| tube.1.temporary);
+                let temporary = is_temporary(number);
                 latest = (number, temporary, next_ids.get(number as usize).copied().unwrap_or(0));
             }
             let (_, temporary, next_id) = latest;
@@ -68,6 +80,7 @@ impl Rows {
                     self.inserts.push((codec::key(number, record.id), record));
                 }
             }
+            Change::Replace(record) => self.replaced.push((codec::key(number, record.id), record)),
             Change::Update(mut record) => {
                 // The body does not change, and must not stay in memory because of this.
                 record.body = None;
@@ -82,7 +95,9 @@ impl Rows {
         self.next_ids.is_empty()
             && self.inserts.is_empty()
             && self.updates.is_empty()
+            && self.replaced.is_empty()
             && self.removed.is_empty()
+            && self.keys.is_empty()
     }
 
     /// Counts inserted and deleted rows.
@@ -91,13 +106,19 @@ impl Rows {
         self.removed.iter().for_each(|key| head.remove(*key));
     }
 
-    /// Writes all rows.
+    /// The keys of the rows whose bodies it writes.
+    pub fn with_bodies(&self) -> Vec<i64> {
+        self.inserts.iter().chain(&self.replaced).map(|row| row.0).collect()
+    }
+
+    /// Writes all rows but those of keys.
     pub fn write(&self, db: &Connection) -> Result<(), WriteError> {
         for (number, next_id) in &self.next_ids {
             write_next_id(db, *number, *next_id)?;
         }
         self.insert(db)?;
         self.update(db)?;
+        self.replace(db)?;
         self.remove(db)
     }
 
@@ -139,6 +160,36 @@ impl Rows {
         Ok(())
     }
 
+    /// Updates rows with their bodies.
+    pub fn replace(&self, db: &Connection) -> Result<(), WriteError> {
+        let sql = "UPDATE task SET state = ?, due = ?, pri = ?, expires = ?, ttr = ?, attempts = ?, \
+                   previous_start = ?, sum = ?, failures = ?, finished = ?, \
+                   semaphore_priority = ?, data_sum = ?, meta = ?, data = ? WHERE key = ?";
+        for (key, record) in &self.replaced {
+            let Some(body) = &record.body else { continue };
+            let columns = TaskColumns::new(*key, record);
+            let changed = db.prepare_cached(sql)?.execute(params![
+                columns.state,
+                columns.due,
+                columns.pri,
+                columns.expires,
+                columns.ttr,
+                columns.attempts,
+                columns.previous_start,
+                columns.sum,
+                columns.failures,
+                columns.finished,
+                columns.semaphore_priority,
+                codec::body_sum(*key, body.meta(), body.payload()),
+                body.meta(),
+                body.payload(),
+                key,
+            ])?;
+            expect_rows(*key, changed, 1)?;
+        }
+        Ok(())
+    }
+
     /// Deletes rows; one statement deletes consecutive rows.
     pub fn remove(&self, db: &Connection) -> Result<(), WriteError> {
         if self.removed.is_empty() {
@@ -156,9 +207,10 @@ impl Rows {
 /// Writes batches within a transaction; `head` becomes the head of the last one.
 pub(super) fn write_all<'a>(
     db: &Connection,
-    batches: impl IntoIterator<Item = &'a Batch>,
+    batches: impl IntoIterator<Item = &'a Batch> + Clone,
     head: &mut Head,
 ) -> Result<(), WriteError> {
+    keys::write(db, batches.clone().into_iter().flat_map(|batch| &batch.rows.keys))?;
     for batch in batches {
         let follows = Some(batch.head.batch) == head.batch.checked_add(1);
         batch.rows.write(db)?;

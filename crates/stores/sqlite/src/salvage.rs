@@ -30,6 +30,7 @@ use super::folder::{
 use super::generation;
 use super::insert::TaskInsert;
 use super::journal;
+use super::keys::SalvagedKeys;
 use super::rows::{Batch, Rows};
 use super::seal::{Seal, Sealed};
 use super::semaphores::{SalvagedSemaphores, SemaphoreHead};
@@ -181,6 +182,34 @@ impl DamagedDatabase {
     }
 }
 
+/// Reads the intact unique keys. Pages outside of the tree are read only if keys are missing and the free pages,
+/// which have outdated keys, are known.
+fn read_keys(old: &DamagedDatabase, marks: &mut PageMarks) -> SalvagedKeys {
+    let mut keys = SalvagedKeys::default();
+    let head = tree::root_of(&old.pages, "unique_key_head").and_then(|root| old.pages.read(root));
+    if let Some(page) = head.filter(|page| page[0] == cells::LEAF) {
+        let head = cells::rows(&page).find_map(|row| old.verifier.key_head(&row, &old.pages));
+        keys.expected = head.map_or(0, |head| head.rows);
+    }
+    if let Some(root) = tree::root_of(&old.pages, "unique_key") {
+        let mut walk = TreeWalk::new(&old.pages, marks, root);
+        while let Some((page, _)) = walk.next_leaf() {
+            add_keys(old, &page, &mut keys);
+        }
+    }
+    if keys.is_incomplete() && marks.free_are_known {
+        for page in marks.unreached(&old.pages) {
+            add_keys(old, &page, &mut keys);
+        }
+    }
+    keys
+}
+
+fn add_keys(old: &DamagedDatabase, page: &Page, keys: &mut SalvagedKeys) {
+    let found = cells::rows(page).filter_map(|row| old.verifier.key(&row, &old.pages));
+    found.for_each(|(key, record)| keys.add(key, record));
+}
+
 /// Fills a new database with intact rows.
 struct SalvageWriter<'a> {
     new: &'a Connection,
@@ -191,6 +220,8 @@ struct SalvageWriter<'a> {
     semaphores: SemaphoreHead,
     /// The semaphores that tubes refer to, and in the end those that are lost.
     gates: BTreeSet<SemaphoreKey>,
+    /// Number of unique keys that are lost.
+    lost_keys: u64,
 }
 
 impl<'a> SalvageWriter<'a> {
@@ -198,7 +229,7 @@ impl<'a> SalvageWriter<'a> {
         let head = Head { batch, ..Head::default() };
         let semaphores = SemaphoreHead::default();
         let (tubes, gates) = (BTreeMap::new(), BTreeSet::new());
-        SalvageWriter { new, head, tubes, doubtful: 0, semaphores, gates }
+        SalvageWriter { new, head, tubes, doubtful: 0, semaphores, gates, lost_keys: 0 }
     }
 
     fn save(&mut self, old: &DamagedDatabase) -> Result<(), RowError> {
@@ -208,8 +239,13 @@ impl<'a> SalvageWriter<'a> {
         let mut marks = PageMarks::new(&old.pages);
         self.save_tubes(old, &mut marks)?;
         self.save_tasks(old, &mut marks)?;
+        let mut keys = read_keys(old, &mut marks);
         self.save_semaphores(old, &marks)?;
         self.save_journal(old)?;
+        old.batches.iter().for_each(|batch| keys.apply(&batch.rows.keys));
+        let expected = keys.expected;
+        let saved = keys.write(self.new, |number| self.tubes.contains_key(&number))?;
+        self.lost_keys = expected.saturating_sub(saved);
         self.head.tubes = self.tubes.len() as u64;
         self.head.write(self.new)?;
         self.new.execute_batch("COMMIT")?;
@@ -334,6 +370,9 @@ impl<'a> SalvageWriter<'a> {
                 let update = Rows { updates: vec![(*key, record.clone())], ..Rows::default() };
                 update.update(self.new).map_err(folder::as_row_error)?;
             }
+            for (key, record) in &rows.replaced {
+                self.replace_task(*key, record)?;
+            }
             for key in &rows.removed {
                 if self.new.prepare_cached("DELETE FROM task WHERE key = ?")?.execute([key])? == 1 {
                     self.head.remove(*key);
@@ -341,6 +380,21 @@ impl<'a> SalvageWriter<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Applies a batch of the journal that replaced a task; the task is complete there.
+    fn replace_task(&mut self, key: i64, record: &Record) -> Result<(), RowError> {
+        let (number, _) = codec::split_key(key);
+        let Some(body) = &record.body else { return Ok(()) };
+        if !generation::fits(number) || !self.find_tube(number, record)? {
+            return Ok(());
+        }
+        let record = self.adapt(number, record.clone());
+        if self.add_task(key, &record, body)? {
+            return Ok(());
+        }
+        let rows = Rows { replaced: vec![(key, record)], ..Rows::default() };
+        rows.replace(self.new).map_err(folder::as_row_error)
     }
 
     fn has_all_of(&self, head: &Head) -> bool {

@@ -24,6 +24,9 @@ impl State {
                     self.read_tasks(tube, from, count, bytes).map_err(as_error)?
                 })
             }
+            Export::EndedKeys { tube, from, count } => {
+                Exported::EndedKeys(self.machine.export_ended_keys(tube, from, count))
+            }
             Export::Semaphores => Exported::Semaphores(self.machine.export_semaphores()),
         })
     }
@@ -50,6 +53,7 @@ impl State {
             size += record.body_bytes as usize;
             let key = codec::key(tube, record.id);
             record.body = Some(codec::read_body(row, key, TASK_COLUMNS_COUNT)?);
+            record.key = self.machine.held_key(tube, record.id).cloned();
             record.move_moments(self.machine.wall_ahead());
             records.push(record);
             if size >= bytes {
@@ -64,6 +68,7 @@ impl State {
         self.machine.begin();
         let imported = match part {
             Import::Tasks(tube, records) => self.machine.import_tasks(&tube, records),
+            Import::EndedKeys(tube, keys) => self.machine.import_ended_keys(&tube, keys),
             Import::End(ending) => self.machine.end_import(now, ending),
         };
         let committed = imported.and_then(|()| {

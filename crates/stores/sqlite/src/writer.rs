@@ -14,6 +14,7 @@ use super::clock;
 use super::codec::{self, Head};
 use super::folder::unavailable;
 use super::journal::Journal;
+use super::keys;
 use super::rows::{self, Batch, Rows};
 use super::seal::Seal;
 use super::semaphores::{self, SemaphoreHead};
@@ -175,7 +176,7 @@ impl Writer {
     }
 
     /// Makes the changes of a batch durable; does nothing if none of them must be. With `is_direct`, new
-    /// tasks are written directly into the database. Returns their keys.
+    /// bodies are written directly into the database. Returns the keys of their tasks.
     pub fn commit(
         &mut self,
         machine: &Machine,
@@ -193,7 +194,7 @@ impl Writer {
         if plan.is_empty() && lease_ceiling == self.head.lease_ceiling {
             return Ok(Vec::new());
         }
-        let new: Vec<i64> = plan.rows.inserts.iter().map(|row| row.0).collect();
+        let new = plan.rows.with_bodies();
         self.write_batch(machine, plan, lease_ceiling, is_direct && !new.is_empty())?;
         Ok(new)
     }
@@ -381,9 +382,11 @@ impl Writer {
         plan.rows.insert(db)?;
         self.step()?;
         plan.rows.update(db)?;
+        plan.rows.replace(db)?;
         self.step()?;
         plan.rows.remove(db)?;
         plan.rows.count(head);
+        keys::write(db, &plan.rows.keys)?;
         if !plan.semaphores.is_empty() || plan.floor_changed {
             self.step()?;
             let all = machine.semaphores();
@@ -471,7 +474,7 @@ struct CommitPlan {
 
 impl CommitPlan {
     fn new(machine: &Machine, mut changes: Changes, next_ids: &[u64]) -> Self {
-        let mut rows = Rows::new(machine, std::mem::take(&mut changes.tasks), next_ids);
+        let mut rows = Rows::new(machine, &mut changes, next_ids);
         let tubes: Vec<u32> = changes.tubes.iter().map(|tube| tube.0).collect();
         rows.next_ids.retain(|(number, _)| !tubes.contains(number));
         let Changes { cleared, semaphores, .. } = changes;
@@ -495,7 +498,7 @@ pub(super) fn commit(db: &Connection) -> Result<(), WriteError> {
     Ok(())
 }
 
-/// Removes all tasks of a tube.
+/// Removes all tasks of a tube and their keys.
 fn clear(db: &Connection, number: u32, head: &mut Head) -> Result<(), WriteError> {
     let (first, last) = codec::key_range(number);
     let mut keys = db.prepare_cached("SELECT key FROM task WHERE key BETWEEN ? AND ?")?;
@@ -505,7 +508,7 @@ fn clear(db: &Connection, number: u32, head: &mut Head) -> Result<(), WriteError
     }
     let sql = "DELETE FROM task WHERE key BETWEEN ? AND ?";
     db.prepare_cached(sql)?.execute([first, last])?;
-    Ok(())
+    keys::clear(db, number)
 }
 
 /// The error of SQLite for a failed sync.

@@ -46,6 +46,8 @@ impl Tarantool {
                 };
                 tasks(&self.ask("export_tasks", true, write).await?)
             }
+            // Answered before by the shell around it, while the store has no keys.
+            Export::EndedKeys { .. } => Some(Exported::EndedKeys(Vec::new())),
             Export::Semaphores => semaphores(&self.ask("export_semaphores", true, |_| {}).await?),
         };
         read.ok_or_else(|| Error::Store("cannot read the data in Tarantool".into()))
@@ -65,6 +67,7 @@ impl Tarantool {
                 };
                 self.ask("import_tasks", false, write).await?;
             }
+            Import::EndedKeys(..) => return Err(crate::CAPABILITIES.no_keys()),
             Import::End(ending) => {
                 let write = |args: &mut ArgumentWriter<'_>| {
                     args.optional(moment).uint(replicas);
@@ -166,6 +169,7 @@ fn read_task(row: &[LuaValue]) -> Option<Record> {
         None => None,
     };
     Some(Record {
+        key: None,
         id: TaskId(id.uint()?),
         state,
         pri: pri.uint()?,

@@ -139,7 +139,7 @@ impl TasksQuery {
             None => LIST_TASKS_DEFAULT as u64,
         };
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let list = List { tube, order: self.order()?, limit };
+        let list = List { tube, order: self.order()?, limit, key: None };
         list.check()?;
         Ok(list)
     }
@@ -332,7 +332,7 @@ mod tests {
             ListOrder::Queue { after: None },
         ];
         for order in orders {
-            let page = List { tube: TubeName::new("mail").unwrap(), order, limit: 7 };
+            let page = List { tube: TubeName::new("mail").unwrap(), order, limit: 7, key: None };
             assert_eq!(list(TasksQuery::new(&page)), Ok(page));
         }
     }

@@ -138,6 +138,7 @@ impl PutTask {
         let meta = one_of("meta", self.meta, self.meta_base64)?.unwrap_or_default();
         check_meta(&meta)?;
         Ok(NewTask {
+            key: None,
             body: Body::with_meta(&data, &meta),
             pri: self.pri,
             ttl: optional_span("ttl", self.ttl)?,
@@ -192,6 +193,8 @@ impl PutAnswer {
     /// The result for the client's caller.
     pub fn into_placed(self) -> Vec<Placed> {
         let tasks = self.tasks.into_iter();
-        tasks.map(|task| Placed { id: TaskId(task.id), state: task.state.into() }).collect()
+        tasks
+            .map(|task| Placed { id: TaskId(task.id), state: task.state.into(), existing: false })
+            .collect()
     }
 }

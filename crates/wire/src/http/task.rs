@@ -227,6 +227,7 @@ impl TaskAnswer {
             None => None,
         };
         Ok(Task {
+            key: None,
             id: TaskId(self.id),
             state,
             pri: self.pri,

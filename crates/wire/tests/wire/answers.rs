@@ -22,6 +22,7 @@ pub(crate) fn tube() -> TubeName {
 
 pub(crate) fn taken_task(body: Body) -> Task {
     Task {
+        key: None,
         id: TaskId(4),
         state: State::Taken,
         pri: 0,
@@ -48,8 +49,8 @@ pub(crate) fn taken_task(body: Body) -> Task {
 #[test]
 fn put_is_short() {
     let placed = [
-        Placed { id: TaskId(0), state: State::Ready },
-        Placed { id: TaskId(1), state: State::Delayed },
+        Placed { id: TaskId(0), state: State::Ready, existing: false },
+        Placed { id: TaskId(1), state: State::Delayed, existing: false },
     ];
     assert_eq!(
         text(&PutAnswer::new(&placed)),

@@ -46,7 +46,7 @@ fn a_put_is_sent_byte_for_byte() {
     let put = Command::Put { tube: tube(), tasks: vec![never], wait: Span::ZERO };
     assert_eq!(request.into_command(tube()), Ok(put));
 
-    let placed = vec![Placed { id: TaskId(1), state: State::Delayed }];
+    let placed = vec![Placed { id: TaskId(1), state: State::Delayed, existing: false }];
     assert_eq!(sent(PutAnswer::new(&placed)).into_placed(), placed);
 }
 

@@ -17,6 +17,8 @@ pub(super) struct ModelTube {
     pub done: u64,
     /// Done tasks that are kept, in the order of their ids.
     pub kept: Vec<Task>,
+    /// The keys of ended tasks.
+    pub ended: Vec<EndedKey>,
 }
 
 /// A task, and what replies do not show about it.
@@ -32,6 +34,8 @@ pub(super) struct ModelTask {
     pub failures: Vec<Failure>,
     /// Whether it was buried because its attempts were used up.
     pub dead_letter: bool,
+    /// For how long its key is held after its end.
+    pub unique_for: Span,
 }
 
 impl ModelTube {
@@ -45,6 +49,7 @@ impl ModelTube {
             calls: Calls::default(),
             done: 0,
             kept: Vec::new(),
+            ended: Vec::new(),
         }
     }
 
@@ -58,14 +63,84 @@ impl ModelTube {
 
     pub fn put(&mut self, now: Timestamp, tasks: Vec<NewTask>) -> Result<Reply> {
         let capacity = self.options.capacity.unwrap_or(u64::MAX);
-        if !tasks.is_empty() && (self.entries.len() + tasks.len()) as u64 > capacity {
+        let mut new: Vec<&Key> = Vec::new();
+        let mut added = 0;
+        for task in &tasks {
+            let key = task.key.as_ref().map(|request| &request.held.key);
+            if key.is_some_and(|key| new.contains(&key) || self.is_held(now, key)) {
+                continue;
+            }
+            new.extend(key);
+            added += 1;
+        }
+        if added > 0 && (self.entries.len() + added) as u64 > capacity {
             return Err(Error::TubeFull { tube: self.name.clone(), capacity });
         }
         Ok(Reply::Put(tasks.into_iter().map(|task| self.put_one(now, task)).collect()))
     }
 
-    fn put_one(&mut self, now: Timestamp, new: NewTask) -> Placed {
+    /// Whether a task has the key, or had it a short time ago.
+    fn is_held(&self, now: Timestamp, key: &Key) -> bool {
+        let living = self.entries.iter().find(|entry| entry.task.key.as_ref() == Some(key));
+        let ended = self.ended.iter().any(|ended| ended.key == *key && ended.until > now);
+        ended || living.is_some_and(|entry| !is_over(now, &entry.task) || entry.key_until() > now)
+    }
+
+    fn put_one(&mut self, now: Timestamp, mut new: NewTask) -> Placed {
+        let request = new.key.take();
+        if let Some(request) = &request {
+            let key = &request.held.key;
+            let over = |task: &&Task| task.key.as_ref() == Some(key) && is_over(now, task);
+            let over = self.tasks().find(over).map(|task| task.id);
+            if let Some(id) = over {
+                self.delete(now, id);
+                self.calls.ttl += 1;
+            }
+            self.ended.retain(|ended| ended.key != *key || ended.until > now);
+            if let Some(ended) = self.ended.iter().find(|ended| ended.key == *key) {
+                return Placed { id: ended.id, state: State::Done, existing: true };
+            }
+            let holder = self.tasks().find(|task| task.key.as_ref() == Some(key));
+            if let Some((id, state)) = holder.map(|task| (task.id, task.state)) {
+                let replaces = request.on_conflict == OnConflict::Replace
+                    && matches!(state, State::Ready | State::Delayed);
+                if replaces {
+                    self.replace(now, id, new, request.held.unique_for);
+                }
+                let state = self.entry(id).unwrap().task.state;
+                return Placed { id, state, existing: true };
+            }
+        }
         let id = TaskId(self.next_id);
+        self.add(now, id, new);
+        let entry = self.entry(id).unwrap();
+        entry.unique_for = request.as_ref().map_or(Span::ZERO, |request| request.held.unique_for);
+        entry.task.key = request.map(|request| request.held.key);
+        let state = entry.task.state;
+        self.next_id += 1;
+        self.calls.put += 1;
+        Placed { id, state, existing: false }
+    }
+
+    /// A holder is as if it were put now, but keeps what a put does not say.
+    fn replace(&mut self, now: Timestamp, id: TaskId, new: NewTask, unique_for: Span) {
+        let place = self.tasks().position(|task| task.id == id).unwrap();
+        let old = self.entries.remove(place);
+        self.add(now, id, new);
+        let entry = self.entries.pop().unwrap();
+        let task = Task {
+            created: old.task.created,
+            subqueue: old.task.subqueue,
+            attempts: old.task.attempts,
+            previous_start: old.task.previous_start,
+            key: old.task.key,
+            ..entry.task
+        };
+        let failures = old.failures;
+        self.entries.insert(place, ModelTask { task, failures, unique_for, ..entry });
+    }
+
+    fn add(&mut self, now: Timestamp, id: TaskId, new: NewTask) {
         let mut task = Task {
             id,
             state: State::Ready,
@@ -79,6 +154,7 @@ impl ModelTube {
             previous_start: None,
             subqueue: None,
             semaphore_priority: None,
+            key: None,
             session: None,
             worker: None,
             failures: None,
@@ -103,14 +179,15 @@ impl ModelTube {
                 task.due = Some(begins);
             }
         }
-        let state = task.state;
-        let (worker, failures, since) = (None, Vec::new(), now);
-        let entry =
-            ModelTask { task, since, explicit: false, worker, failures, dead_letter: false };
-        self.entries.push(entry);
-        self.next_id += 1;
-        self.calls.put += 1;
-        Placed { id, state }
+        self.entries.push(ModelTask {
+            task,
+            since: now,
+            explicit: false,
+            worker: None,
+            failures: Vec::new(),
+            dead_letter: false,
+            unique_for: Span::ZERO,
+        });
     }
 
     /// What a take would deliver, in order: ready and not expired, by (pri, id), one of each
@@ -140,6 +217,8 @@ impl ModelTube {
         let listed = |task: &Task| ListedTask { id: task.id, pri: task.pri };
         let is_expired =
             |task: &Task| matches!(task.state, State::Ready | State::Buried) && task.expires <= now;
+        let is_named =
+            |task: &Task| list.key.as_ref().is_none_or(|key| task.key.as_ref() == Some(key));
         let tasks: Vec<ListedTask> = match list.order {
             ListOrder::Id { states, after } => {
                 let page = self.tasks().filter(|task| after.is_none_or(|after| task.id > after));
@@ -149,7 +228,8 @@ impl ModelTube {
                         && after.is_none_or(|after| task.id > after)
                         && self.is_visible(now, task)
                 });
-                let mut page: Vec<_> = page.chain(done).map(listed).collect();
+                let page = page.chain(done).filter(|task| is_named(task));
+                let mut page: Vec<_> = page.map(listed).collect();
                 page.sort_by_key(|task| task.id);
                 page
             }
@@ -183,10 +263,11 @@ impl ModelTube {
             Finish::Ack | Finish::AckWithResult(_) => {
                 self.calls.ack += 1;
                 let shown = self.entry(item.id).unwrap().task.clone();
+                self.end_key(now, item.id);
                 self.keep(now, item.id, item.finish.result());
                 self.remove(item.id);
-                let (state, reason) = (State::Done, Reason::Finished);
-                return Outcome::Done(Some(Box::new(Task { state, reason, ..shown })));
+                let (state, reason, key) = (State::Done, Reason::Finished, None);
+                return Outcome::Done(Some(Box::new(Task { state, reason, key, ..shown })));
             }
             Finish::Release { delay, counted } => {
                 self.calls.release += 1;
@@ -298,6 +379,17 @@ impl ModelTube {
         Reply::Finished(outcomes)
     }
 
+    /// The key of a task that ends now stays held for some time.
+    fn end_key(&mut self, now: Timestamp, id: TaskId) {
+        let Some(entry) = self.entries.iter().find(|entry| entry.task.id == id) else { return };
+        let Some(key) = entry.task.key.clone() else { return };
+        let is_over = is_over(now, &entry.task);
+        let until = if is_over { entry.key_until() } else { now + entry.unique_for };
+        if until > now {
+            self.ended.push(EndedKey { id, key, until });
+        }
+    }
+
     /// Keeps a task that ends now, if the tube keeps done tasks.
     fn keep(&mut self, now: Timestamp, id: TaskId, result: Option<&[u8]>) {
         if self.options.keep_done.is_none() {
@@ -325,8 +417,9 @@ impl ModelTube {
             }
             self.calls.delete += 1;
             let task = self.kept.remove(place);
-            return Outcome::Done(Some(Box::new(Task { failures: None, ..task })));
+            return Outcome::Done(Some(Box::new(Task { failures: None, key: None, ..task })));
         }
+        self.end_key(now, id);
         let outcome = self.remove(id);
         if outcome != Outcome::Missing {
             self.calls.delete += 1;
@@ -341,7 +434,8 @@ impl ModelTube {
         };
         self.done += 1;
         let task = self.entries.remove(place).task;
-        Outcome::Done(Some(Box::new(Task { state: State::Done, reason: Reason::Finished, ..task })))
+        let (state, reason, key) = (State::Done, Reason::Finished, None);
+        Outcome::Done(Some(Box::new(Task { state, reason, key, ..task })))
     }
 
     /// Processes all that is due; returns the number of steps.
@@ -369,7 +463,7 @@ impl ModelTube {
             }
             moved += 1;
         }
-        moved + self.trim(now)
+        moved + self.trim(now) + self.trim_keys(now)
     }
 
     /// Removes done tasks that are over age or too many; returns how many.
@@ -388,6 +482,17 @@ impl ModelTube {
         before - self.kept.len()
     }
 
+    /// Forgets keys that are free, at the next multiple of ten seconds; returns how many.
+    fn trim_keys(&mut self, now: Timestamp) -> usize {
+        let before = self.ended.len();
+        self.ended.retain(|ended| cleanup_at(ended) > now);
+        before - self.ended.len()
+    }
+
+    fn keys_due(&self) -> Option<Timestamp> {
+        self.ended.iter().map(cleanup_at).min()
+    }
+
     fn first_due(&self, now: Timestamp) -> Option<(TaskId, State)> {
         let due = self.tasks().find(|task| deadline(task) <= now);
         due.map(|task| (task.id, task.state))
@@ -398,7 +503,10 @@ impl ModelTube {
         let most = self.options.keep_done_max as usize;
         let kept = self.options.keep_done.filter(|_| self.kept.len() <= most + most / 8);
         let done = self.kept.iter().map(|task| ended(task) + kept.unwrap_or(Span::ZERO));
-        done.chain(self.next_change()).filter(|at| *at != Timestamp::NEVER).min()
+        done.chain(self.next_change())
+            .chain(self.keys_due())
+            .filter(|at| *at != Timestamp::NEVER)
+            .min()
     }
 
     /// When the next task changes that is not done.
@@ -441,7 +549,8 @@ impl ModelTube {
         let task = self.view_held(now, id)?;
         let entry = self.entries.iter().find(|entry| entry.task.id == id)?;
         let add = |list: Option<Failures>, one: &Failure| Some(Failures::with(list.as_ref(), one));
-        Some(Task { failures: entry.failures.iter().fold(None, add), ..task })
+        let key = entry.task.key.clone();
+        Some(Task { failures: entry.failures.iter().fold(None, add), key, ..task })
     }
 
     /// A task as the list of deliveries shows it, with its worker.
@@ -477,7 +586,7 @@ impl ModelTube {
             _ if self.tasks().any(runs) => Reason::SubqueueBusy,
             _ => Reason::WaitsForConsumer,
         };
-        Some(Task { reason, ..task.clone() })
+        Some(Task { reason, key: None, ..task.clone() })
     }
 }
 
@@ -490,6 +599,11 @@ impl ModelTask {
             Holder::Any => true,
         };
         holds && self.task.lease_until.is_some_and(|until| until > now)
+    }
+
+    /// Until when its key is held if it ended when its time to live was over.
+    fn key_until(&self) -> Timestamp {
+        self.task.expires + self.unique_for
     }
 
     /// Adds a failure of the current delivery, if there is one.
@@ -513,6 +627,17 @@ impl ModelTask {
         self.dead_letter = false;
         self.worker = None;
     }
+}
+
+/// Whether the time to live of a task that is not taken is over.
+fn is_over(now: Timestamp, task: &Task) -> bool {
+    task.state != State::Taken && task.expires <= now
+}
+
+/// When a tick forgets the key of an ended task.
+fn cleanup_at(ended: &EndedKey) -> Timestamp {
+    let until = ended.until.as_micros();
+    Timestamp::from_micros((until + 9_999_999) / 10_000_000 * 10_000_000)
 }
 
 /// When a done task ended.

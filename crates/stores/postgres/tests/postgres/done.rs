@@ -49,7 +49,7 @@ fn peek(store: &PostgresStore, tube: &TubeName, ids: impl Iterator<Item = u64>) 
 
 fn listed(store: &PostgresStore, tube: &TubeName) -> Vec<u64> {
     let order = ListOrder::Id { states: StateSet::ALL, after: None };
-    match ask(store, Command::List(List { tube: tube.clone(), order, limit: 1000 })) {
+    match ask(store, Command::List(List { tube: tube.clone(), order, limit: 1000, key: None })) {
         Ok(Reply::Listed(tasks)) => tasks.iter().map(|task| task.id.0).collect(),
         other => panic!("a list answers with ids, not {other:?}"),
     }

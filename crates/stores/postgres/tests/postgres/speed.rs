@@ -105,7 +105,7 @@ fn measure_scan(store: &PostgresStore, tasks: usize) {
         let mut after = None;
         loop {
             let order = ListOrder::Id { states: StateSet::ALL, after };
-            let list = Command::List(List { tube: tube.clone(), order, limit: 1000 });
+            let list = Command::List(List { tube: tube.clone(), order, limit: 1000, key: None });
             let Reply::Listed(page) = ask(store, vec![list]).remove(0) else { panic!("a page") };
             let Some(last) = page.last() else { break };
             after = Some(last.id);

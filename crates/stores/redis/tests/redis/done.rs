@@ -189,7 +189,7 @@ fn many_done_tasks_are_removed_in_bounded_steps() {
         assert_eq!(tick(&store, NOW, 3_000), 0);
         audit_done(&prefix);
         let order = ListOrder::Id { states: StateSet::EMPTY.with(State::Done), after: None };
-        let list = Command::List(List { tube: tube.clone(), order, limit: 1_000 });
+        let list = Command::List(List { tube: tube.clone(), order, limit: 1_000, key: None });
         let Reply::Listed(tasks) = ask_at(&store, NOW, list) else { panic!("a list") };
         assert!(tasks.iter().map(|task| task.id.0).eq(4_101..4_901), "the latest stay");
         let most = Some(KEEP_DONE_DEFAULT);

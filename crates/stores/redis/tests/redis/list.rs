@@ -97,7 +97,7 @@ impl ListScript {
             ListOrder::Queue { after }
         };
         let limit = if self.rng.bool() { 1_000 } else { self.rng.usize(1..30) };
-        Command::List(List { tube: self.tube.clone(), order, limit })
+        Command::List(List { tube: self.tube.clone(), order, limit, key: None })
     }
 }
 
@@ -135,7 +135,7 @@ fn tasks_that_are_never_due_are_listed() {
         let tube = make_tube(&store, TubeOptions::new(Kind::FifoTtl));
         let list = |limit| {
             let order = ListOrder::Id { states: StateSet::ALL, after: None };
-            match ask(&store, Command::List(List { tube: tube.clone(), order, limit })) {
+            match ask(&store, Command::List(List { tube: tube.clone(), order, limit, key: None })) {
                 Ok(Reply::Listed(tasks)) => tasks.iter().map(|task| task.id.0).collect::<Vec<_>>(),
                 other => panic!("a list has tasks, not {other:?}"),
             }

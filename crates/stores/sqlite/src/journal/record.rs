@@ -4,7 +4,9 @@
 //! covers the length and everything behind itself.
 
 use taskyard_core::record::{Record, StoredState};
-use taskyard_core::{Body, Failures, Finished, Priority, Span, TaskId, Timestamp};
+use taskyard_core::{
+    Body, Failures, Finished, Key, KeyChange, KeyRecord, Priority, Span, TaskId, Timestamp,
+};
 
 use super::super::codec::{self, Head};
 use super::super::rows::{Batch, Rows};
@@ -19,6 +21,11 @@ const INSERT: u8 = 1;
 const UPDATE: u8 = 2;
 const REMOVE: u8 = 3;
 const NEXT_ID: u8 = 4;
+/// An update with the body.
+const REPLACE: u8 = 5;
+const INSERT_KEY: u8 = 6;
+const UPDATE_KEY: u8 = 7;
+const REMOVE_KEY: u8 = 8;
 
 /// Flags of the optional fields that applier.
 const DUE: u8 = 1;
@@ -29,6 +36,10 @@ const SUBQUEUE: u8 = 16;
 const PRIORITY: u8 = 32;
 const META: u8 = 64;
 const FAILURES: u8 = 128;
+
+/// Flags of the optional fields of a key.
+const UNIQUE_FOR: u8 = 1;
+const UNTIL: u8 = 2;
 
 /// The state of a done task, which is followed by its end.
 const DONE: u8 = 5;
@@ -52,9 +63,15 @@ pub(super) fn encode(bytes: &mut Vec<u8>, salt: u64, head: &Head, rows: &Rows) {
     for (key, record) in &rows.updates {
         encode_task(bytes, UPDATE, *key, record);
     }
+    for (key, record) in &rows.replaced {
+        encode_task(bytes, REPLACE, *key, record);
+    }
     for key in &rows.removed {
         bytes.push(REMOVE);
         bytes.extend_from_slice(&key.to_le_bytes());
+    }
+    for (key, change) in &rows.keys {
+        encode_key(bytes, *key, change);
     }
     let length = bytes.len() as u32;
     bytes[8..12].copy_from_slice(&length.to_le_bytes());
@@ -66,16 +83,24 @@ pub(super) fn encode(bytes: &mut Vec<u8>, salt: u64, head: &Head, rows: &Rows) {
 /// Approximate size of a batch in bytes.
 pub(super) fn estimate(rows: &Rows) -> usize {
     const TASK_BYTES: usize = 80;
-    let bodies: usize = rows.inserts.iter().map(|(_, record)| record.body_bytes as usize).sum();
-    let named = rows.inserts.iter().chain(&rows.updates);
+    const KEY_BYTES: usize = 32;
+    let with_bodies = rows.inserts.iter().chain(&rows.replaced);
+    let bodies: usize = with_bodies.clone().map(|(_, record)| record.body_bytes as usize).sum();
+    let named = with_bodies.chain(&rows.updates);
     let texts = |record: &Record| {
         let failures = record.failures.as_ref().map_or(0, |failures| failures.as_bytes().len());
         let finished = record.finished.as_ref().map_or(0, |finished| finished.as_bytes().len());
         record.subqueue.as_ref().map_or(0, |name| name.len()) + failures + finished
     };
     let names: usize = named.map(|(_, record)| texts(record)).sum();
-    let tasks = rows.inserts.len() + rows.updates.len() + rows.removed.len() + rows.next_ids.len();
-    bodies + names + tasks * TASK_BYTES
+    let changed = rows.inserts.len() + rows.updates.len() + rows.replaced.len();
+    let tasks = changed + rows.removed.len() + rows.next_ids.len();
+    let keys = rows.keys.iter().map(|(_, change)| match change {
+        KeyChange::Insert(record) | KeyChange::Update(record) => record.key.as_str().len(),
+        KeyChange::Remove => 0,
+    });
+    let keys: usize = keys.map(|bytes| bytes + KEY_BYTES).sum();
+    bodies + names + keys + tasks * TASK_BYTES
 }
 
 fn checksum(record: &[u8]) -> u32 {
@@ -94,7 +119,8 @@ fn encode_task(bytes: &mut Vec<u8>, kind: u8, key: i64, record: &Record) {
         StoredState::Scheduled(due) => (4, Some(due.as_micros())),
         StoredState::Done => (DONE, None),
     };
-    let body = record.body.as_ref().filter(|_| kind == INSERT);
+    let with_body = kind != UPDATE;
+    let body = record.body.as_ref().filter(|_| with_body);
     let meta = body.and_then(Body::meta);
     let fields = [
         (DUE, due),
@@ -130,9 +156,26 @@ fn encode_task(bytes: &mut Vec<u8>, kind: u8, key: i64, record: &Record) {
     if let (DONE, Some(finished)) = (state, &record.finished) {
         encode_bytes(bytes, finished.as_bytes());
     }
-    if kind == INSERT {
+    if with_body {
         encode_bytes(bytes, body.map_or(&[], Body::payload));
     }
+}
+
+fn encode_key(bytes: &mut Vec<u8>, key: i64, change: &KeyChange) {
+    let (kind, record) = match change {
+        KeyChange::Insert(record) => (INSERT_KEY, Some(record)),
+        KeyChange::Update(record) => (UPDATE_KEY, Some(record)),
+        KeyChange::Remove => (REMOVE_KEY, None),
+    };
+    bytes.push(kind);
+    bytes.extend_from_slice(&key.to_le_bytes());
+    let Some(KeyRecord { key, unique_for, until }) = record else { return };
+    let unique_for = unique_for.map(|span| (UNIQUE_FOR, span.as_micros()));
+    let until = until.map(|until| (UNTIL, until.as_micros()));
+    let given = unique_for.into_iter().chain(until);
+    bytes.push(given.clone().fold(0, |flags, (flag, _)| flags | flag));
+    given.for_each(|(_, number)| bytes.extend_from_slice(&number.to_le_bytes()));
+    encode_bytes(bytes, key.as_str().as_bytes());
 }
 
 fn encode_bytes(bytes: &mut Vec<u8>, text: &[u8]) {
@@ -167,6 +210,8 @@ pub(super) fn decode(bytes: &[u8], salt: u64) -> Option<(Batch, usize)> {
             UPDATE => rows.updates.push(reader.task(false)?),
             REMOVE => rows.removed.push(reader.number()? as i64),
             NEXT_ID => rows.next_ids.push((reader.small()?, reader.number()?)),
+            REPLACE => rows.replaced.push(reader.task(true)?),
+            INSERT_KEY | UPDATE_KEY | REMOVE_KEY => rows.keys.push(reader.key(kind)?),
             _ => return None,
         }
     }
@@ -201,6 +246,21 @@ impl<'a> RecordReader<'a> {
     fn bytes(&mut self) -> Option<&'a [u8]> {
         let length = self.small()?;
         self.take(length as usize)
+    }
+
+    fn key(&mut self, kind: u8) -> Option<(i64, KeyChange)> {
+        let key = self.number()? as i64;
+        if kind == REMOVE_KEY {
+            return Some((key, KeyChange::Remove));
+        }
+        let flags = self.byte()?;
+        let unique_for = self.optional(flags, UNIQUE_FOR)?.map(Span::from_micros);
+        let until = self.optional(flags, UNTIL)?.map(Timestamp::from_micros);
+        let name = Key::new(std::str::from_utf8(self.bytes()?).ok()?).ok()?;
+        let record = KeyRecord { key: name, unique_for, until };
+        let change =
+            if kind == INSERT_KEY { KeyChange::Insert(record) } else { KeyChange::Update(record) };
+        Some((key, change))
     }
 
     fn task(&mut self, with_body: bool) -> Option<(i64, Record)> {
@@ -248,6 +308,7 @@ impl<'a> RecordReader<'a> {
                 .ok()?,
             failures,
             finished,
+            key: None,
             body_bytes: body.as_ref().map_or(0, Body::bytes),
             body,
         };
@@ -328,10 +389,25 @@ mod tests {
         for _ in 0..random.usize(..5) {
             rows.inserts.push(task(random, true));
             rows.updates.push(task(random, false));
+            rows.replaced.push(task(random, true));
+            rows.keys.push((random.i64(0..), key_change(random)));
             rows.removed.push(random.i64(0..));
             rows.next_ids.push((random.u32(..), random.u64(..)));
         }
         Batch { head, rows }
+    }
+
+    fn key_change(random: &mut fastrand::Rng) -> KeyChange {
+        let mut number = || random.bool().then(|| random.i64(0..1 << 50));
+        let (unique_for, until) =
+            (number().map(Span::from_micros), number().map(Timestamp::from_micros));
+        let key = Key::new(["k", "заказ 17"][random.usize(..2)]).expect("a good key");
+        let record = KeyRecord { key, unique_for, until };
+        match random.u8(..3) {
+            0 => KeyChange::Insert(record),
+            1 => KeyChange::Update(record),
+            _ => KeyChange::Remove,
+        }
     }
 
     fn failures(random: &mut fastrand::Rng) -> Failures {
@@ -383,6 +459,7 @@ mod tests {
                 .then(|| Priority::new(random.f64()).expect("a number")),
             failures: random.bool().then(|| failures(random)),
             finished,
+            key: None,
             body_bytes: body.as_ref().map_or(0, Body::bytes),
             body,
         };

@@ -26,6 +26,8 @@ pub struct Report {
     /// Lost semaphores, which admit no task until they are configured again: those that tubes refer to, and,
     /// under generated keys, those of which entries were found.
     pub lost_semaphores: Vec<SemaphoreKey>,
+    /// Unique keys that are lost, so that they are free.
+    pub lost_keys: u64,
     /// Number of pages that were read.
     pub steps: u64,
 }
@@ -52,6 +54,7 @@ impl Report {
                 [saved.semaphores, saved.tasks, saved.events]
             },
             lost_semaphores: writer.gates.iter().cloned().collect(),
+            lost_keys: writer.lost_keys,
             steps: old.pages.steps(),
         }
     }
@@ -82,6 +85,9 @@ impl Display for Report {
         if semaphores > 0 {
             let (semaphores, tasks) = (of(semaphores, "semaphore"), of(tasks, "task"));
             write!(f, "; also saved: {semaphores} with {tasks} and {}", of(events, "event"))?;
+        }
+        if self.lost_keys > 0 {
+            write!(f, "; lost {}, which a put can use again", of(self.lost_keys, "unique key"))?;
         }
         if !self.lost_semaphores.is_empty() {
             let keys: Vec<&str> = self.lost_semaphores.iter().map(SemaphoreKey::as_str).collect();

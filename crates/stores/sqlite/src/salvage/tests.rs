@@ -92,7 +92,10 @@ impl SampleDatabase {
     fn keys_in(&self, pages: impl IntoIterator<Item = usize>) -> BTreeSet<i64> {
         let pages = pages.into_iter().filter(|number| *number > 3).map(|number| self.shown(number));
         let leaves = pages.filter(|page| page[0] == LEAF);
-        leaves.flat_map(|page| cells::rows(page).map(|row| row.key)).collect()
+        // SQLite's schema table has several pages too.
+        let is_task = |row: &RowCell<'_>| (14..=17).any(|columns| row.has(columns));
+        let tasks = leaves.flat_map(|page| cells::rows(page).filter(is_task));
+        tasks.map(|row| row.key).collect()
     }
 }
 
@@ -125,6 +128,7 @@ fn task(id: u64) -> (i64, Record, Body) {
     let plain = !id.is_multiple_of(3);
     let created = Timestamp::from_micros(1_700_000_000_000_000 + id as i64);
     let record = Record {
+        key: None,
         id: TaskId(id),
         state: match id % 5 {
             0 => StoredState::Buried,
@@ -240,14 +244,16 @@ fn the_report_as_text() {
         doubtful: 5,
         semaphores: [0; 3],
         lost_semaphores: Vec::new(),
+        lost_keys: 6,
         steps: 0,
     };
     assert_eq!(
         report.to_string(),
         "saved 1 task in 2 tubes; lost: 3 tasks, and all changes of the newest 4 commits; \
-         5 of the saved tasks may have been finished before"
+         5 of the saved tasks may have been finished before; \
+         lost 6 unique keys, which a put can use again"
     );
-    let report = Report { commits: None, doubtful: 0, ..report };
+    let report = Report { commits: None, doubtful: 0, lost_keys: 0, ..report };
     assert_eq!(
         report.to_string(),
         "saved 1 task in 2 tubes; lost: 3 tasks, and perhaps newer commits: the seal is lost"

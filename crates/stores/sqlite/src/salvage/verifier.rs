@@ -3,13 +3,14 @@
 use rusqlite::types::Value;
 use rusqlite::{Connection, Row, params_from_iter};
 use taskyard_core::record::Record;
-use taskyard_core::{Body, TubeRecord};
+use taskyard_core::{Body, KeyRecord, TubeRecord};
 
 use super::super::clock;
 use super::super::codec::{
     self, Head, RowError, TASK_COLUMNS, TASK_COLUMNS_COUNT, TUBE_COLUMNS, TUBE_COLUMNS_ADDED,
 };
 use super::super::folder::MIGRATIONS;
+use super::super::keys::{self, KeyHead};
 use super::super::semaphores::SalvagedRow;
 use super::cells::RowCell;
 use super::pages::Pages;
@@ -107,6 +108,18 @@ impl RowVerifier {
                 SalvagedRow::read(columns, row)
             })
         })
+    }
+
+    /// Decodes a unique key and the key of its task.
+    pub fn key(&self, row: &RowCell<'_>, pages: &Pages) -> Option<(i64, KeyRecord)> {
+        let values = row.all(pages, keys::COLUMNS)?;
+        self.decode("SELECT ?,?,?,?,?", values, |row| keys::read_row(row).ok())
+    }
+
+    /// Decodes the row that counts the keys.
+    pub fn key_head(&self, row: &RowCell<'_>, pages: &Pages) -> Option<KeyHead> {
+        let values = row.all(pages, keys::HEAD_COLUMNS)?;
+        self.decode("SELECT ?,?,?,?", values, |row| KeyHead::read_row(row).ok())
     }
 
     /// Decodes the clock row.

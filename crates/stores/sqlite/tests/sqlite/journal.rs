@@ -1,6 +1,7 @@
 //! Tests batches that are in the journal and not in the database yet.
 
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use taskyard_core::{Body, Finish, Kind, NewTask, Reason, Span, State, TubeOptions};
@@ -200,6 +201,81 @@ fn a_gap_in_the_journal_is_detected_without_the_seal() {
     assert!(refused.to_string().contains("missing from its journal"), "{refused}");
     let store = try_open(&copied, true).expect("the intact data can be opened");
     assert_eq!(content(&store, IDS).expect("readable").len(), 4);
+}
+
+/// A folder of an older format whose server was killed was reported as damaged: the journal was applied, in rows of the
+/// newest format, before the database had their columns.
+#[test]
+fn the_journal_of_an_earlier_format_is_applied() {
+    for format in 6..=11 {
+        let folder = fast_folder();
+        let store = keep_in_journal(open(folder.path()));
+        must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
+        must(&store, create("keys", TubeOptions::new(Kind::UtubeTtl)));
+        put_now(&store, "mail", (50..60).map(new_task).collect());
+        store.catch_up().expect("the database can be written");
+        work(&store);
+        let before = after_crash(content(&store, IDS).expect("payloads can be read"));
+        drop(store);
+        rebuild_in_format(folder.path(), format);
+        let damaged = copy(folder.path(), folder.path().join("damaged"));
+        let store = open(folder.path());
+        let after = after_crash(content(&store, IDS).expect("payloads can be read"));
+        assert_eq!(after, before, "format {format}");
+        close(store);
+        let found = content(&open(folder.path()), IDS).expect("readable");
+        assert_eq!(found.len(), before.len(), "format {format}");
+        // A refused opening changes nothing, also not the format.
+        change_database(&damaged, "UPDATE task SET sum = sum + 1 WHERE key = 3");
+        let refused = try_open(&damaged, false).expect_err("a row is damaged");
+        assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
+        let db = rusqlite::Connection::open(damaged.join("taskyard.db")).expect("it opens");
+        let left = db.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0));
+        assert_eq!(left, Ok(format));
+    }
+}
+
+/// The files that bring a database from one format to the next.
+const MIGRATIONS: [&str; 11] = [
+    include_str!("../../src/migrations/0001.sql"),
+    include_str!("../../src/migrations/0002.sql"),
+    include_str!("../../src/migrations/0003.sql"),
+    include_str!("../../src/migrations/0004.sql"),
+    include_str!("../../src/migrations/0005.sql"),
+    include_str!("../../src/migrations/0006.sql"),
+    include_str!("../../src/migrations/0007.sql"),
+    include_str!("../../src/migrations/0008.sql"),
+    include_str!("../../src/migrations/0009.sql"),
+    include_str!("../../src/migrations/0010.sql"),
+    include_str!("../../src/migrations/0011.sql"),
+];
+
+/// Replaces the database of a stopped store by one of an earlier format with the same rows.
+fn rebuild_in_format(folder: &Path, format: i64) {
+    let (path, newer) = (folder.join("taskyard.db"), folder.join("newer.db"));
+    change_database(folder, "PRAGMA journal_mode = DELETE");
+    fs::rename(&path, &newer).expect("it can be renamed");
+    let db = rusqlite::Connection::open(&path).expect("it opens");
+    for migration in &MIGRATIONS[..format as usize] {
+        db.execute_batch(migration).expect("a migration");
+    }
+    db.pragma_update(None, "application_id", 0x7961_7264).expect("a pragma");
+    db.pragma_update(None, "user_version", format).expect("a pragma");
+    db.execute("ATTACH ? AS newer", [newer.to_str()]).expect("both are open");
+    for table in ["store", "tube", "task", "semaphore_head"] {
+        let sql = "SELECT group_concat(name) FROM pragma_table_info(?)";
+        let columns: String = db.query_row(sql, [table], |row| row.get(0)).expect("columns");
+        let sql =
+            format!("INSERT INTO main.{table} ({columns}) SELECT {columns} FROM newer.{table}");
+        db.execute_batch(&sql).expect("the rows fit");
+    }
+    drop(db);
+    fs::remove_file(newer).expect("it can be removed");
+}
+
+fn change_database(folder: &Path, sql: &str) {
+    let db = rusqlite::Connection::open(folder.join("taskyard.db")).expect("it opens");
+    db.execute_batch(sql).expect("it can be changed");
 }
 
 /// Keeps all batches of the store in the journal until the test applies them.

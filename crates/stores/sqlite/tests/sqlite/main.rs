@@ -17,5 +17,7 @@ mod journal;
 // The same for semaphores.
 mod semaphore_crash;
 mod semaphores;
+// Unique keys in the journal and in the database.
+mod keys;
 // More payloads than fit in memory.
 mod memory;

@@ -338,6 +338,8 @@ fn an_older_folder_gets_its_tables() {
         "semaphore_event",
         "semaphore_floor",
         "clock",
+        "unique_key",
+        "unique_key_head",
     ] {
         db.execute_batch(&format!("DROP TABLE {table}")).expect("is there");
     }

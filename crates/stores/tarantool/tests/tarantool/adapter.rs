@@ -122,7 +122,7 @@ fn list(
     order: ListOrder,
     limit: usize,
 ) -> Vec<(u64, u64)> {
-    match ask(store, Command::List(List { tube: tube.clone(), order, limit })) {
+    match ask(store, Command::List(List { tube: tube.clone(), order, limit, key: None })) {
         Ok(Reply::Listed(tasks)) => tasks.iter().map(|task| (task.id.0, task.pri)).collect(),
         other => panic!("{other:?}"),
     }
@@ -367,7 +367,7 @@ fn a_result_is_ignored() {
     let acked = ask(&store, finish(&tube, &task, Finish::ack_with(b"\xa2ok")));
     assert_eq!(acked, Ok(Reply::Finished(vec![DONE])));
     let order = ListOrder::Id { states: StateSet::ALL, after: None };
-    let list = Command::List(List { tube, order, limit: 9 });
+    let list = Command::List(List { tube, order, limit: 9, key: None });
     assert_eq!(ask(&store, list), Ok(Reply::Listed(Vec::new())));
 }
 

@@ -72,7 +72,7 @@ impl Pair {
 
     /// The page that both answer.
     fn list(&self, now: Timestamp, order: ListOrder, limit: usize) -> Vec<ListedTask> {
-        let list = Command::List(List { tube: self.tube.clone(), order, limit });
+        let list = Command::List(List { tube: self.tube.clone(), order, limit, key: None });
         let [own, expected] =
             [&self.store as &dyn Store, &self.memory].map(|store| {
                 match block_on(store.execute(now, vec![list.clone()])).replies.remove(0) {
@@ -146,7 +146,12 @@ fn commands_of_a_batch_wait_for_a_list_before_them() {
         let after = Some(TaskId(19_000));
         let order = |after| ListOrder::Id { states, after };
         let list = |after| {
-            Command::List(List { tube: pair.tube.clone(), order: order(after), limit: 1_000 })
+            Command::List(List {
+                tube: pair.tube.clone(),
+                order: order(after),
+                limit: 1_000,
+                key: None,
+            })
         };
         let delete = |id| Command::Delete { tube: pair.tube.clone(), ids: vec![id], show: false };
         let commands = vec![

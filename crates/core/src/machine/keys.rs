@@ -1,0 +1,315 @@
+//! Puts with unique keys, and what happens to keys when tasks end.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::command::{NewTask, Placed};
+use crate::error::{Error, Result};
+use crate::journal::{Entry, KeyChange};
+use crate::key::{EndedKey, HeldKey, Key, KeyRecord, KeyRequest, OnConflict};
+use crate::limits::TASK_ID_MAX;
+use crate::record::{Record, StoredState};
+use crate::slots::Slot;
+use crate::state::{self, Event, State};
+use crate::task::{Body, TaskId};
+use crate::time::Timestamp;
+use crate::tube::TubeName;
+
+use super::Machine;
+use super::put::new_slot;
+use super::tubes::Tube;
+
+/// The stored key of a task before the batch, as far as the batch changed it.
+#[derive(Default)]
+struct KeyBefore<'a> {
+    /// The key of the stored task.
+    held: Option<Option<&'a HeldKey>>,
+    /// The key while it was held after the end.
+    ended: Option<Option<&'a EndedKey>>,
+}
+
+impl Tube {
+    /// The key of a task that has not ended, or of a done one that is kept.
+    fn held_key(&self, id: TaskId) -> Option<&Arc<HeldKey>> {
+        let done = || self.tasks.done().get(id).and_then(|done| done.record.key.as_ref());
+        self.tasks.keys().of(id).or_else(done)
+    }
+
+    /// How many of the tasks a put would add.
+    pub fn added_by(&self, now: Timestamp, tasks: &[NewTask]) -> u64 {
+        if tasks.iter().all(|task| task.key.is_none()) {
+            return tasks.len() as u64;
+        }
+        let (mut new, mut added) = (HashSet::new(), 0);
+        for task in tasks {
+            let key = task.key.as_ref().map(|request| &request.held.key);
+            let is_added = key.is_none_or(|key| !self.is_held(now, key) && new.insert(key));
+            added += u64::from(is_added);
+        }
+        added
+    }
+
+    fn is_held(&self, now: Timestamp, key: &Key) -> bool {
+        let keys = self.tasks.keys();
+        let Some(id) = keys.holder(key) else { return false };
+        match (self.tasks.get(id), keys.of(id)) {
+            (Some(slot), Some(held)) if is_over(slot, now) => slot.expires + held.unique_for > now,
+            (Some(_), _) => true,
+            (None, _) => keys.ended(id).is_some_and(|ended| ended.until > now),
+        }
+    }
+}
+
+/// Whether the time to live of a task that is not taken is over.
+fn is_over(slot: &Slot, now: Timestamp) -> bool {
+    slot.delivery().is_none() && slot.expires <= now
+}
+
+/// When a task that is removed now has ended.
+pub(super) fn end_of(slot: &Slot, now: Timestamp) -> Timestamp {
+    if is_over(slot, now) { slot.expires } else { now }
+}
+
+impl Machine {
+    /// Puts a task with a key. A holder whose time to live is over is removed first, and its id
+    /// added to `expired`.
+    pub(super) fn put_keyed(
+        &mut self,
+        now: Timestamp,
+        number: u32,
+        task: NewTask,
+        request: KeyRequest,
+        expired: &mut Vec<TaskId>,
+    ) -> Placed {
+        let KeyRequest { held, on_conflict } = request;
+        let tasks = &self.tubes[number].tasks;
+        let holder = tasks.keys().holder(&held.key);
+        if let Some(id) = holder.filter(|id| tasks.get(*id).is_some_and(|slot| is_over(slot, now)))
+        {
+            self.expire(now, number, id);
+            expired.push(id);
+        }
+        let keys = self.tubes[number].tasks.keys();
+        let holder = keys.holder(&held.key);
+        if let Some(id) = holder
+            && keys.ended(id).is_some_and(|ended| ended.until <= now)
+        {
+            self.forget_key(number, id);
+        }
+        let tasks = &self.tubes[number].tasks;
+        let Some(id) = tasks.keys().holder(&held.key) else {
+            return self.add_task(now, number, task, Some(Arc::new(held)));
+        };
+        let state = tasks.get(id).map_or(State::Done, Slot::state);
+        let state = match (on_conflict, state) {
+            (OnConflict::Replace, State::Ready | State::Delayed) => {
+                self.replace(now, number, id, task, held)
+            }
+            _ => state,
+        };
+        Placed { id, state, existing: true }
+    }
+
+    /// Gives a ready or delayed task the content of a put. Returns its new state.
+    fn replace(
+        &mut self,
+        now: Timestamp,
+        number: u32,
+        id: TaskId,
+        mut task: NewTask,
+        held: HeldKey,
+    ) -> State {
+        self.note(number, id);
+        let wall_ahead = self.wall_ahead;
+        let tube = self.tubes.get_mut(number).expect("put looked the tube up");
+        let before = tube.tasks.get(id);
+        // The body tells that the task was replaced, so it must not be the same allocation.
+        if before.and_then(|slot| slot.body.as_ref()).is_some_and(|body| body.is_same(&task.body)) {
+            task.body = Body::with_meta(task.body.payload(), task.body.meta().unwrap_or(&[]));
+        }
+        let before = before.map(Slot::state);
+        let semaphore_priority = task.semaphore_priority;
+        let slot = new_slot(now, id, task, &tube.options, wall_ahead);
+        let state = slot.state();
+        let event = match state {
+            State::Delayed => Event::ReplaceDelayed,
+            _ => Event::Replace,
+        };
+        debug_assert_eq!(state::next(before, event), Some(state));
+        tube.tasks.replace(slot, semaphore_priority, held, &mut self.shared);
+        state
+    }
+
+    /// The task of this key has ended: the key stays held for some time.
+    pub(super) fn end_key(&mut self, now: Timestamp, number: u32, ended: EndedKey) {
+        if ended.until <= now {
+            return;
+        }
+        self.add_ended(number, ended);
+        let keys = self.tubes[number].tasks.keys();
+        if let Some(first) = keys.surplus(now).filter(|_| keys.is_full()) {
+            self.forget_key(number, first);
+        }
+    }
+
+    fn add_ended(&mut self, number: u32, ended: EndedKey) {
+        let id = ended.id;
+        self.journal.push(|| Entry::EndedKey { tube: number, id, before: None });
+        self.tube(number).tasks.keys_mut().insert_ended(ended);
+    }
+
+    fn forget_key(&mut self, number: u32, id: TaskId) {
+        let Some(before) = self.tube(number).tasks.keys_mut().remove_ended(id) else { return };
+        let before = || Some(Box::new(before));
+        self.journal.push(|| Entry::EndedKey { tube: number, id, before: before() });
+    }
+
+    /// Forgets keys of ended tasks that are free. Returns how many.
+    pub(super) fn trim_keys(&mut self, now: Timestamp, number: u32, limit: usize) -> usize {
+        let mut removed = 0;
+        while removed < limit
+            && let Some(id) = self.tubes[number].tasks.keys().surplus(now)
+        {
+            self.forget_key(number, id);
+            removed += 1;
+        }
+        removed
+    }
+
+    pub(super) fn undo_ended_key(
+        &mut self,
+        number: u32,
+        id: TaskId,
+        before: Option<Box<EndedKey>>,
+    ) {
+        let Some(tube) = self.tubes.get_mut(number) else { return };
+        match before {
+            None => _ = tube.tasks.keys_mut().remove_ended(id),
+            Some(before) => tube.tasks.keys_mut().insert_ended(*before),
+        }
+        self.update_signals(number);
+    }
+
+    /// The key of a task that is stored: one that has not ended, or a done one that is kept.
+    pub fn held_key(&self, number: u32, id: TaskId) -> Option<&Arc<HeldKey>> {
+        self.tubes.get(number)?.held_key(id)
+    }
+
+    /// The changes of stored keys. `cleared` tells where a tube lost all of them, `keyed` which tasks with
+    /// a key changed, and the key that each had before if it was stored.
+    pub(super) fn key_changes(
+        &self,
+        cleared: &HashMap<u32, usize>,
+        keyed: Vec<((u32, TaskId), Option<&Arc<HeldKey>>)>,
+    ) -> Vec<(u32, TaskId, KeyChange)> {
+        let mut before: BTreeMap<(u32, TaskId), KeyBefore<'_>> = BTreeMap::new();
+        for (task, held) in keyed {
+            before.entry(task).or_default().held = Some(held.map(|held| &**held));
+        }
+        for (place, entry) in self.journal.entries.iter().enumerate() {
+            let Entry::EndedKey { tube, id, before: ended } = entry else { continue };
+            if cleared.get(tube).is_none_or(|clear| place > *clear) {
+                let of_task = before.entry((*tube, *id)).or_default();
+                of_task.ended.get_or_insert(ended.as_deref());
+            }
+        }
+        let change = |((number, id), before): ((u32, TaskId), KeyBefore<'_>)| {
+            let tube = self.tubes.get(number)?;
+            let held = tube.held_key(id).map(|held| &**held);
+            let ended = tube.tasks.keys().ended(id);
+            let before = KeyRecord::new(before.held.unwrap_or(held), before.ended.unwrap_or(ended));
+            let change = match (before, KeyRecord::new(held, ended)) {
+                (None, Some(after)) => KeyChange::Insert(after),
+                (Some(before), Some(after)) if before != after => KeyChange::Update(after),
+                (Some(_), None) => KeyChange::Remove,
+                _ => return None,
+            };
+            Some((number, id, change))
+        };
+        before.into_iter().filter_map(change).collect()
+    }
+
+    /// Restores the stored key of a task, after the tasks; false if that is impossible.
+    pub fn restore_key(&mut self, number: u32, id: TaskId, record: KeyRecord) -> bool {
+        let Some(tube) = self.tubes.get_mut(number) else { return false };
+        let KeyRecord { key, unique_for, until } = record;
+        if let Some(unique_for) = unique_for {
+            let is_held = tube.tasks.keys().holder(&key).is_some();
+            let held = Arc::new(HeldKey { key: key.clone(), unique_for });
+            if tube.tasks.get(id).is_some() {
+                if is_held || until.is_some() || tube.tasks.keys().of(id).is_some() {
+                    return false;
+                }
+                tube.tasks.keys_mut().insert(id, held);
+            } else if let Some(done) = tube.tasks.done_mut(id) {
+                done.record.key = Some(held);
+            } else {
+                return false;
+            }
+        }
+        match until {
+            Some(until) => self.restore_ended_key(number, EndedKey { id, key, until }),
+            None => unique_for.is_some(),
+        }
+    }
+
+    fn restore_ended_key(&mut self, number: u32, ended: EndedKey) -> bool {
+        let Some(tube) = self.tubes.get_mut(number) else { return false };
+        let is_held = tube.tasks.keys().holder(&ended.key).is_some();
+        if is_held || ended.id.0 > TASK_ID_MAX || tube.tasks.get(ended.id).is_some() {
+            return false;
+        }
+        tube.next_id = tube.next_id.max(ended.id.0 + 1);
+        tube.tasks.keys_mut().insert_ended(ended);
+        self.update_signals(number);
+        true
+    }
+
+    /// Keys of ended tasks of a tube from this task on, at most `count`, by task.
+    pub fn export_ended_keys(&self, number: u32, from: TaskId, count: usize) -> Vec<EndedKey> {
+        let Some(tube) = self.tubes.get(number) else { return Vec::new() };
+        let all = tube.tasks.keys().all_ended().filter(|ended| ended.id >= from);
+        let mut page: Vec<_> = all.cloned().collect();
+        page.sort_unstable_by_key(|ended| ended.id);
+        page.truncate(count);
+        page.iter_mut().for_each(|ended| ended.move_moments(self.wall_ahead));
+        page
+    }
+
+    /// Adds keys of ended tasks of another store to a tube, after its tasks. Those that are there
+    /// already are skipped. All or none.
+    pub fn import_ended_keys(&mut self, name: &TubeName, page: Vec<EndedKey>) -> Result<()> {
+        let number = self.number(name)?;
+        let tasks = &self.tube(number).tasks;
+        let mut new = HashSet::new();
+        for ended in &page {
+            let other = tasks.keys().holder(&ended.key).is_some_and(|id| id != ended.id);
+            let is_alive = tasks.get(ended.id).is_some();
+            if other || is_alive || ended.id.0 > TASK_ID_MAX || !new.insert(&ended.key) {
+                let text =
+                    format!("cannot import key '{}' into tube '{name}': it is held", ended.key);
+                return Err(Error::Invalid(text));
+            }
+        }
+        let by = self.wall_ahead.saturating_neg();
+        for mut ended in page {
+            if self.tubes[number].tasks.keys().ended(ended.id).is_none() {
+                ended.move_moments(by);
+                self.add_ended(number, ended);
+            }
+        }
+        self.update_signals(number);
+        Ok(())
+    }
+
+    /// Refuses an imported task whose key another task of the tube holds.
+    pub(super) fn check_imported_key(&self, number: u32, record: &Record) -> Result<()> {
+        let Some(held) = record.key.as_ref().filter(|_| record.state != StoredState::Done) else {
+            return Ok(());
+        };
+        if self.tubes[number].tasks.keys().holder(&held.key).is_none() {
+            return Ok(());
+        }
+        Err(Error::Invalid(format!("cannot import task {}: its key is held", record.id)))
+    }
+}
