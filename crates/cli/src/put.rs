@@ -115,6 +115,7 @@ impl PutArgs {
         };
         Ok(NewTask {
             body: Body::with_meta(&[], &meta),
+            attempts_max: None,
             pri: self.pri,
             ttl: self.ttl,
             ttr: self.ttr,

@@ -10,6 +10,7 @@ use crate::semaphore::{Priority, SemaphoreCommand, SemaphoreReply};
 use crate::session::SessionId;
 use crate::state::{State, StateSet};
 use crate::stats::TubeStats;
+use crate::stored_schedule::{ScheduleCommand, ScheduleReply};
 use crate::task::{Body, Task, TaskId};
 use crate::time::{Span, Timestamp};
 use crate::tube::{TubeChange, TubeName, TubeOptions};
@@ -150,11 +151,15 @@ pub enum Command {
     },
     /// A semaphore command. Replies with [`Reply::Semaphore`].
     Semaphore(SemaphoreCommand),
+    /// A command for schedules. Replies with [`Reply::Schedule`].
+    Schedule(Box<ScheduleCommand>),
     /// Processes what is due: delays end, leases expire, tasks expire, sessions end. Replies with
     /// [`Reply::Ticked`].
     Tick {
         /// Maximum number of tasks to move.
         limit: usize,
+        /// A random number, for the delays of expired leases; see [`crate::retry`].
+        seed: u32,
     },
 }
 
@@ -179,6 +184,9 @@ pub struct NewTask {
     /// Its priority in the semaphore of the tube, instead of one derived from `pri`; a larger
     /// number comes first. Refused if the tube has no semaphore.
     pub semaphore_priority: Option<Priority>,
+    /// Bury it instead of releasing it when this many deliveries have failed, instead of the
+    /// tube's number.
+    pub attempts_max: Option<u32>,
 }
 
 impl NewTask {
@@ -193,6 +201,7 @@ impl NewTask {
             at: None,
             subqueue: None,
             semaphore_priority: None,
+            attempts_max: None,
         }
     }
 }
@@ -327,14 +336,17 @@ pub enum AfterFailure {
     Retry(Span),
     /// It is buried, as by [`Finish::Bury`].
     Bury,
+    /// As the retry policy of the tube says, with this random number; see [`crate::retry`]. Without
+    /// a policy it is buried.
+    Policy(u32),
 }
 
 impl AfterFailure {
-    /// The delay before the next attempt; `None` if the task is buried.
+    /// The delay before the next attempt that the caller chose; `None` without one.
     pub const fn delay(self) -> Option<Span> {
         match self {
             AfterFailure::Retry(delay) => Some(delay),
-            AfterFailure::Bury => None,
+            AfterFailure::Bury | AfterFailure::Policy(_) => None,
         }
     }
 }
@@ -405,6 +417,8 @@ pub enum Reply {
     Session(SessionId),
     /// Reply to `Semaphore`.
     Semaphore(SemaphoreReply),
+    /// Reply to `Schedule`.
+    Schedule(ScheduleReply),
     /// Reply to `Tick`: how many tasks, sessions and semaphores moved.
     Ticked(usize),
 }
@@ -432,6 +446,7 @@ impl Command {
             Command::LeaveSession { .. } => "leave_session",
             Command::ConfigureSessions { .. } => "configure_sessions",
             Command::Semaphore(command) => command.verb(),
+            Command::Schedule(command) => command.verb(),
             Command::Tick { .. } => "tick",
         }
     }
@@ -442,6 +457,9 @@ impl Command {
             Command::Put { tasks, .. } => tasks.iter().map(|task| task.body.footprint()).sum(),
             Command::Finish { items, .. } => {
                 items.iter().filter_map(|item| item.finish.result()).map(<[u8]>::len).sum()
+            }
+            Command::Schedule(command) => {
+                command.tasks().iter().map(|task| task.body.footprint()).sum()
             }
             _ => 0,
         }

@@ -2,10 +2,12 @@
 
 use crate::done::DoneTask;
 use crate::machine::tubes::Tube;
+use crate::rate::Bucket;
 use crate::record::Change;
 use crate::semaphore::SemaphoreChanges;
 use crate::session::{Session, SessionId};
 use crate::stats::TubeStats;
+use crate::stored_schedule::{ScheduleName, StoredSchedule};
 use crate::task::TaskId;
 use crate::tasks::{DetachedTask, Tasks};
 use crate::time::Span;
@@ -25,6 +27,10 @@ pub(crate) enum Entry {
     Options { tube: u32, before: TubeOptions },
     /// The name and the queue number of a tube.
     Named { tube: u32, before: Box<(TubeName, Option<u32>)> },
+    /// The bucket of a tube with a rate limit, before each change.
+    Bucket { tube: u32, before: Option<Bucket> },
+    /// A schedule, before each change.
+    Schedule { name: ScheduleName, before: Option<Box<StoredSchedule>> },
     /// A tube was created.
     Created { tube: u32 },
     /// A tube was dropped.
@@ -64,6 +70,10 @@ pub struct Changes {
     pub tubes: Vec<(u32, Option<TubeRecord>)>,
     /// Changed tasks with the numbers of their tubes, each at most once.
     pub tasks: Vec<(u32, Change)>,
+    /// The buckets of tubes that are otherwise unchanged.
+    pub buckets: Vec<(u32, Bucket)>,
+    /// Changed schedules as they are now, each once; `None` is removed.
+    pub schedules: Vec<(ScheduleName, Option<StoredSchedule>)>,
     /// Semaphores, their entries and events.
     pub semaphores: SemaphoreChanges,
 }
@@ -77,4 +87,6 @@ pub struct TubeRecord {
     pub options: TubeOptions,
     /// The id of its next task.
     pub next_id: u64,
+    /// The bucket of its rate limit; `None` is full.
+    pub bucket: Option<Bucket>,
 }

@@ -132,6 +132,7 @@ impl Slot {
         &self,
         subqueue: Option<Arc<str>>,
         semaphore_priority: Option<Priority>,
+        attempts_max: Option<u32>,
         failures: Option<Failures>,
         wall_ahead: i64,
     ) -> Record {
@@ -147,6 +148,7 @@ impl Slot {
                 .then_some(self.previous_start),
             subqueue,
             semaphore_priority,
+            attempts_max,
             failures,
             finished: None,
             body_bytes: self.body_bytes,

@@ -11,6 +11,9 @@ use crate::{BodyKey, Capabilities, Executed, Export, Exported, Import, Pending, 
 pub const CAPABILITIES: Capabilities = Capabilities {
     semaphores: true,
     gates: true,
+    retries: true,
+    rates: true,
+    schedules: true,
     wakes: "at once, by the server itself",
     loses: &[
         ("the server is killed or stopped", "everything"),
@@ -69,6 +72,7 @@ impl Store for MemoryStore {
                 Exported::Tasks(tasks)
             }
             Export::Semaphores => Exported::Semaphores(machine.export_semaphores()),
+            Export::Schedules => Exported::Schedules(machine.export_schedules()),
         };
         Box::pin(ready(Ok(exported)))
     }

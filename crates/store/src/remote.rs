@@ -200,11 +200,31 @@ impl<B: Backend> RemoteStore<B> {
 
 impl<B: Backend> Store for RemoteStore<B> {
     fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed> {
+        let capabilities = self.backend.capabilities();
+        let refused: Vec<_> = commands
+            .iter()
+            .enumerate()
+            .filter_map(|(at, command)| Some((at, capabilities.check(command).err()?)))
+            .collect();
+        let mut commands = commands;
+        for (at, _) in refused.iter().rev() {
+            commands.remove(*at);
+        }
         let count = commands.len();
         let work = Arc::clone(&self.backend).execute(now, commands);
-        self.spawn(work, move |why| {
+        let executed = self.spawn(work, move |why| {
             let replies = vec![Err(Error::Store(why)); count];
             Executed { replies, effects: Effects::default(), unloaded: Vec::new() }
+        });
+        if refused.is_empty() {
+            return executed;
+        }
+        Box::pin(async move {
+            let mut executed = executed.await;
+            for (at, error) in refused {
+                executed.replies.insert(at, Err(error));
+            }
+            executed
         })
     }
 

@@ -2,7 +2,7 @@
 
 use taskyard_core::record::Record;
 use taskyard_core::transfer::{ImportEnd, SemaphoreCopy, TubeCopy};
-use taskyard_core::{Error, TaskId, TubeName};
+use taskyard_core::{Error, StoredSchedule, TaskId, TubeName};
 
 /// A part of the content to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub enum Export {
     },
     /// All semaphores. The result is [`Exported::Semaphores`].
     Semaphores,
+    /// All schedules. The result is [`Exported::Schedules`].
+    Schedules,
 }
 
 /// A part of the content that was read.
@@ -33,6 +35,8 @@ pub enum Exported {
     Tasks(Vec<Record>),
     /// Semaphores with all their entries.
     Semaphores(Vec<SemaphoreCopy>),
+    /// Schedules, by name.
+    Schedules(Vec<StoredSchedule>),
 }
 
 /// A part of the content to add.

@@ -76,7 +76,7 @@ impl<H: Harness> Comparison<H> {
 
     fn execute_on_machine(&mut self, commands: &[Command]) -> Vec<Result<Reply>> {
         let now = self.queue.now();
-        let tick = Command::Tick { limit: TICK_LIMIT };
+        let tick = Command::Tick { limit: TICK_LIMIT, seed: 0 };
         while self.machine.apply(now, tick.clone()) != Ok(Reply::Ticked(0)) {}
         let replies =
             commands.iter().map(|command| self.machine.apply(now, command.clone())).collect();

@@ -347,6 +347,8 @@ impl TubeScript {
             delay: self.rarely(|script| script.span(0..=5)),
             pri: u64::from(self.one_in(4)) * 2,
             attempts_max: self.rarely(|script| script.rng.u32(1..4)),
+            retry: None,
+            rate: None,
             keep_done: self.sometimes(|script| script.span(1..=40)),
             keep_done_max: self.rng.u64(1..8),
             ttl_kills_taken: self.one_in(4),
@@ -366,6 +368,8 @@ impl TubeScript {
             delay: self.rarely(|script| script.rarely(|script| script.span(0..=5))),
             pri: self.rarely(|script| script.rng.u64(0..3)),
             attempts_max: self.rarely(|script| script.sometimes(|script| script.rng.u32(1..4))),
+            retry: None,
+            rate: None,
             keep_done: self.rarely(|script| script.sometimes(|script| script.span(1..=40))),
             keep_done_max: self.rarely(|script| script.rng.u64(1..8)),
         }

@@ -88,7 +88,9 @@ impl Tube {
             SlotState::Buried { dead_letter: false } => Reason::Buried,
             SlotState::Ready(_) if self.options.paused => Reason::TubePaused,
             SlotState::Ready(_) if self.tasks.is_blocked(slot) => Reason::SubqueueBusy,
-            SlotState::Ready(_) => Reason::WaitsForConsumer,
+            SlotState::Ready(_) => {
+                self.rate_limited(now).map_or(Reason::WaitsForConsumer, Reason::RateLimited)
+            }
         }
     }
 }
@@ -116,6 +118,7 @@ pub(super) fn view_kept(done: &DoneTask) -> Task {
         previous_start: record.previous_start,
         subqueue: record.subqueue.clone(),
         semaphore_priority: None,
+        attempts_max: record.attempts_max,
         session: None,
         worker: None,
         failures: record.failures.clone(),
@@ -151,6 +154,7 @@ fn view_slot(slot: &Slot, state: State, reason: Reason) -> Task {
         previous_start: (slot.previous_start != Timestamp::NEVER).then_some(slot.previous_start),
         subqueue: None,
         semaphore_priority: None,
+        attempts_max: None,
         session: delivery.and_then(|delivery| delivery.session),
         worker: None,
         failures: None,
@@ -174,7 +178,8 @@ impl Machine {
             let semaphore_priority = tube.tasks.semaphore_priority(*id);
             let (worker, failures) = (tube.worker(*id), tube.tasks.failures(*id).cloned());
             let task = tube.view_with_due(now, *id)?;
-            Some(Task { semaphore_priority, worker, failures, ..task })
+            let attempts_max = tube.tasks.attempts_max(*id);
+            Some(Task { semaphore_priority, attempts_max, worker, failures, ..task })
         };
         Ok(Reply::Tasks(ids.iter().filter_map(view).collect()))
     }

@@ -21,6 +21,7 @@ pub(super) fn write_new(out: &mut Out, task: &NewTask) {
         .optional(task.at, write_time)
         .optional(task.subqueue.as_deref(), pack::str)
         .optional(task.semaphore_priority, write_priority)
+        .optional(task.attempts_max.map(u64::from), pack::uint)
         .end();
 }
 
@@ -57,6 +58,7 @@ pub(super) fn read_new(row: &mut RowReader<'_, '_>) -> RowResult<NewTask> {
         at: row.optional_time()?,
         subqueue: row.optional_key()?,
         semaphore_priority: read_priority(row)?,
+        attempts_max: read_attempts(row)?,
     })
 }
 
@@ -122,6 +124,7 @@ pub(super) fn write(out: &mut Out, task: &Task) {
         .optional(task.semaphore_priority, write_priority)
         .optional(task.failures.as_ref(), |out, failures| pack::bin(out, failures.as_bytes()))
         .optional(task.finished.as_ref(), |out, finished| pack::bin(out, finished.as_bytes()))
+        .optional(task.attempts_max.map(u64::from), pack::uint)
         .end();
 }
 
@@ -141,6 +144,7 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<Task> {
         previous_start: None,
         subqueue: None,
         semaphore_priority: None,
+        attempts_max: None,
         session: None,
         worker: None,
         failures: None,
@@ -155,7 +159,13 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<Task> {
     task.semaphore_priority = read_priority(row)?;
     task.failures = read_failures(row)?;
     task.finished = read_finished(row)?;
+    task.attempts_max = read_attempts(row)?;
     Ok(task)
+}
+
+fn read_attempts(row: &mut RowReader<'_, '_>) -> RowResult<Option<u32>> {
+    let large = |_| RowError("a number of attempts is too large");
+    row.optional_uint()?.map(u32::try_from).transpose().map_err(large)
 }
 
 fn read_finished(row: &mut RowReader<'_, '_>) -> RowResult<Option<Finished>> {
@@ -266,6 +276,7 @@ fn write_reason(out: &mut Out, reason: Reason) {
         Reason::Expired => (7, None),
         Reason::Finished => (8, None),
         Reason::Semaphore => (9, None),
+        Reason::RateLimited(next) => (10, Some(next)),
         // The core's list may grow before this one does.
         _ => (0, None),
     };
@@ -284,6 +295,7 @@ fn read_reason(row: &mut RowReader<'_, '_>) -> RowResult<Reason> {
         7 => Reason::Expired,
         8 => Reason::Finished,
         9 => Reason::Semaphore,
+        10 => Reason::RateLimited(row.time()?),
         _ => return Err(RowError("a reason that this version does not know")),
     })
 }

@@ -51,6 +51,7 @@ impl Redis {
             Export::Tasks { tube, from, count, bytes } => {
                 batch.export_tasks(tube, from, (count, bytes)).await.map(Exported::Tasks)
             }
+            Export::Schedules => Ok(Exported::Schedules(Vec::new())),
             Export::Semaphores => batch.export_semaphores().await.map(Exported::Semaphores),
         };
         exported.map_err(|failure| error(&failure))
@@ -299,7 +300,7 @@ impl Batch<'_> {
         &mut self,
         ending: &ImportEnd,
     ) -> Result<Result<(), Error>, Failure> {
-        let ImportEnd { tubes, semaphores, next_lease } = ending;
+        let ImportEnd { tubes, semaphores, next_lease, .. } = ending;
         let counts = [*next_lease, tubes.len() as u64, semaphores.len() as u64];
         let mut words = vec![b"A".to_vec()];
         words.extend(counts.map(|count| count.to_string().into_bytes()));
@@ -315,7 +316,7 @@ impl Batch<'_> {
         &mut self,
         ending: ImportEnd,
     ) -> Result<Result<(), Error>, Failure> {
-        let ImportEnd { tubes, semaphores, next_lease } = ending;
+        let ImportEnd { tubes, semaphores, next_lease, .. } = ending;
         let words = vec![b"L".to_vec(), next_lease.to_string().into_bytes()];
         let call = self.shared.transfer_call("import", self.shared.registry_key(), words);
         if let Err(refusal) = self.import_call(call).await? {
@@ -375,6 +376,7 @@ fn record(task: Task, since: Option<Timestamp>, attempts_max: Option<u32>) -> Re
         previous_start: task.previous_start,
         subqueue: task.subqueue,
         semaphore_priority: task.semaphore_priority,
+        attempts_max: task.attempts_max,
         failures: task.failures,
         finished: task.finished,
         body_bytes: body.bytes(),

@@ -24,6 +24,7 @@ impl State {
                     self.read_tasks(tube, from, count, bytes).map_err(as_error)?
                 })
             }
+            Export::Schedules => Exported::Schedules(self.machine.export_schedules()),
             Export::Semaphores => Exported::Semaphores(self.machine.export_semaphores()),
         })
     }

@@ -78,6 +78,7 @@ impl ModelTube {
             start: None,
             previous_start: None,
             subqueue: None,
+            attempts_max: new.attempts_max,
             semaphore_priority: None,
             session: None,
             worker: None,

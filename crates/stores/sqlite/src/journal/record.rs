@@ -246,6 +246,7 @@ impl<'a> RecordReader<'a> {
                 .map(|bits| Priority::new(f64::from_bits(bits as u64)))
                 .transpose()
                 .ok()?,
+            attempts_max: None,
             failures,
             finished,
             body_bytes: body.as_ref().map_or(0, Body::bytes),
@@ -381,6 +382,7 @@ mod tests {
             semaphore_priority: random
                 .bool()
                 .then(|| Priority::new(random.f64()).expect("a number")),
+            attempts_max: None,
             failures: random.bool().then(|| failures(random)),
             finished,
             body_bytes: body.as_ref().map_or(0, Body::bytes),
