@@ -31,8 +31,8 @@ const BUDGETS: &[Budget] = &[
     runs("tidy", 15),
     builds("build", 20, 375),
     runs("doc tests", 30),
-    runs("databases", 260),
-    runs("tests", 230),
+    runs("fixtures", 330),
+    runs("tests", 160),
 ];
 
 /// Budgets are multiplied by this in addition to what [`machine_speed`] measures. It covers what that cannot see: a slow disk, a

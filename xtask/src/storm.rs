@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::shell;
-use crate::test::{database_tests, runner, with_tools, without_databases};
+use crate::test::{fixture_tests, runner, with_tools, without_fixtures};
 use crate::tools::{self, Tools};
 
 /// Parts of the names of random tests.
@@ -85,18 +85,18 @@ fn round(tools: &Tools, seed: u64) -> Result<(), String> {
         command.env("TASKYARD_SEED", seed.to_string()).env("TASKYARD_RUNS", RUNS.to_string());
     };
     let mut tests = runner(true);
-    tests.args(["--no-fail-fast", "--filterset", &filterset()]);
+    tests.args(["--no-fail-fast", "--retries", "0", "--filterset", &filterset()]);
     seeded(&mut tests);
     shell::run(&mut tests)?;
-    let mut databases = database_tests(&RANDOM_TESTS);
-    databases.iter_mut().for_each(seeded);
-    shell::run_together(&mut databases)
+    let mut fixtures = fixture_tests(&RANDOM_TESTS);
+    fixtures.iter_mut().for_each(seeded);
+    shell::run_together(&mut fixtures, shell::Failures::Fail)
 }
 
-/// The random tests that need no database, as a filterset of nextest.
+/// The random tests that share no database or browser, as a filterset of nextest.
 fn filterset() -> String {
     let names = RANDOM_TESTS.map(|name| format!("test({name})"));
-    format!("{} and ({})", without_databases(), names.join(" or "))
+    format!("{} and ({})", without_fixtures(), names.join(" or "))
 }
 
 fn time_seed() -> u64 {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_filter_names_random_tests_without_databases() {
+    fn the_filter_names_random_tests_without_fixtures() {
         let filter = filterset();
         assert!(filter.contains("test(storm)") && filter.contains("not (binary(postgres)"));
     }

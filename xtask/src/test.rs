@@ -11,9 +11,9 @@ use crate::tools::{self, Tools};
 /// Set for the tests when external tools are absent on purpose: their tests print "skipped" instead of failing.
 const EMBEDDED: &str = "TASKYARD_EMBEDDED";
 
-/// The test targets that start a database. Nextest gives each test a process of its own, and each would start a database of
-/// its own; so these run with `cargo test`, all at the same time.
-const DATABASES: [&str; 4] = ["postgres", "sql", "redis", "tarantool"];
+/// The test targets whose tests share a database or a browser. Nextest gives each test a process of its own, and each would
+/// start its own; so these run with `cargo test`, all at the same time.
+const SHARED_FIXTURES: [&str; 6] = ["postgres", "sql", "redis", "tarantool", "copying", "browser"];
 
 /// Tests per core: most of them wait for timers and other processes.
 const TESTS_PER_CORE: usize = 2;
@@ -95,10 +95,10 @@ fn run_steps(options: &TestOptions, steps: &mut Steps) {
         });
     }
     if nextest {
-        steps.run("databases", || {
-            let mut tests = database_tests(options.filter.as_slice());
+        steps.run("fixtures", || {
+            let mut tests = fixture_tests(options.filter.as_slice());
             tests.iter_mut().for_each(|tests| _ = with_tools(tests, tools.as_ref()));
-            shell::run_together(&mut tests)
+            shell::run_together(&mut tests, shell::Failures::RunAgain)
         });
     }
     // Last, so that the runner's own summary stands right above the table.
@@ -106,7 +106,7 @@ fn run_steps(options: &TestOptions, steps: &mut Steps) {
         let mut tests = runner(nextest);
         tests.arg("--no-fail-fast");
         if nextest {
-            tests.args(["--filterset", &without_databases()]);
+            tests.args(["--filterset", &without_fixtures()]);
             tests.args(["--test-threads", &test_threads().to_string()]);
         }
         tests.args(&options.filter);
@@ -119,19 +119,19 @@ pub fn has_nextest() -> bool {
     shell::output(shell::cargo().args(["nextest", "--version"])).is_ok()
 }
 
-/// The commands that test each database; only tests with one of these names, if there are any.
-pub fn database_tests(filters: &[impl AsRef<OsStr>]) -> [Command; DATABASES.len()] {
-    DATABASES.map(|database| {
+/// The commands that run the targets with shared fixtures; only tests with one of these names, if there are any.
+pub fn fixture_tests(filters: &[impl AsRef<OsStr>]) -> [Command; SHARED_FIXTURES.len()] {
+    SHARED_FIXTURES.map(|target| {
         let mut tests = shell::cargo();
         tests.args(["test", "-q", "--workspace", "--all-features", "--no-fail-fast"]);
-        tests.args(["--test", database, "--"]).args(filters);
+        tests.args(["--test", target, "--"]).args(filters);
         tests
     })
 }
 
-/// A filterset of nextest: all targets but those of [`DATABASES`].
-pub fn without_databases() -> String {
-    let targets = DATABASES.map(|database| format!("binary({database})"));
+/// A filterset of nextest: all targets but those of [`SHARED_FIXTURES`].
+pub fn without_fixtures() -> String {
+    let targets = SHARED_FIXTURES.map(|target| format!("binary({target})"));
     format!("not ({})", targets.join(" or "))
 }
 
@@ -185,8 +185,8 @@ mod tests {
     }
 
     #[test]
-    fn database_targets_are_filtered_out() {
-        let filter = without_databases();
+    fn targets_with_shared_fixtures_are_filtered_out() {
+        let filter = without_fixtures();
         assert!(filter.starts_with("not (binary(postgres) or binary(sql)"), "{filter}");
     }
 }

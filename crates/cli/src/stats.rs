@@ -103,8 +103,9 @@ fn overview(
     snapshot: &Snapshot,
     before: Option<&Snapshot>,
 ) -> anyhow::Result<()> {
-    let mut header =
-        vec!["tube", "kind", "ready", "taken", "delayed", "buried", "done", "waiting", "oldest"];
+    let mut header = vec![
+        "tube", "kind", "ready", "taken", "delayed", "buried", "done", "kept", "waiting", "oldest",
+    ];
     if args.watch.is_some() {
         header.extend(["put/s", "take/s", "ack/s"]);
     }
@@ -116,7 +117,8 @@ fn overview(
             format!("{}{paused}", tube.name),
             taskyard_core::Kind::from(tube.kind).name().to_owned(),
         ];
-        let counts = [tasks.ready, tasks.taken, tasks.delayed, tasks.buried, tasks.done];
+        let counts =
+            [tasks.ready, tasks.taken, tasks.delayed, tasks.buried, tasks.done, tasks.kept];
         row.extend(counts.map(|count| count.to_string()));
         row.push(tube.consumers.to_string());
         row.push(tube.oldest_ready.map_or_else(|| "-".into(), units::age));

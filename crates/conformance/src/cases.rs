@@ -11,7 +11,11 @@ macro_rules! conformance_suite {
         $crate::conformance_suite! { $make, $crate::block_on }
     };
     ($make:expr, $block_on:path) => {
-        $crate::conformance_suite! { @cases ($make) ($block_on)
+        $crate::conformance_suite! { @table ($crate::conformance_tests) ($make) ($block_on) }
+    };
+    // Calls another macro with the arguments and the table.
+    (@table ($($macro:tt)+) $($argument:tt)*) => {
+        $($macro)+! { $($argument)*
             put: ids_count_up_from_zero, a_batch_is_answered_in_order, ids_are_never_used_again,
                 bodies_are_kept_byte_for_byte, a_new_task_has_no_deadline_and_no_holder,
                 kinds_without_times_ignore_them, kinds_without_times_ignore_their_defaults,
@@ -45,7 +49,7 @@ macro_rules! conformance_suite {
             done: a_done_task_is_kept, other_tubes_keep_nothing, a_plain_ack_has_no_result,
                 a_done_task_keeps_its_failures, done_tasks_are_removed_by_age,
                 done_tasks_are_removed_by_count, done_tasks_do_not_count,
-                a_done_task_is_never_delivered, a_done_task_can_be_deleted,
+                a_done_task_is_never_delivered, a_done_task_can_be_deleted, kept_tasks_are_counted,
                 done_tasks_go_with_their_tube, retention_can_be_changed,
                 done_tasks_are_listed_among_others, retention_options_are_checked,
                 a_large_result_is_refused;
@@ -123,15 +127,16 @@ macro_rules! conformance_suite {
                 each_delivery_has_its_own_ttr;
         }
     };
-    (@cases ($make:expr) ($block_on:path) $($file:ident: $($case:ident),+;)+) => {
-        /// A queue for one case.
-        async fn make_queue() -> impl $crate::Harness {
-            $make
-        }
+}
 
-        /// Runs one case to completion.
-        fn run_case(case: impl ::core::future::Future<Output = ()>) {
-            $block_on(case);
+/// Generates the tests of [`conformance_suite!`](crate::conformance_suite) from its table.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conformance_tests {
+    (($make:expr) ($block_on:path) $($file:ident: $($case:ident),+;)+) => {
+        /// Runs one case to its end, on a queue of its own.
+        fn run_case(case: fn($crate::boxed::BoxedHarness) -> $crate::boxed::Case) {
+            $block_on(async { case($crate::boxed::BoxedHarness::new($make)).await });
         }
 
         $(
@@ -139,9 +144,7 @@ macro_rules! conformance_suite {
                 $(
                     #[test]
                     fn $case() {
-                        super::run_case(async {
-                            $crate::$file::$case(super::make_queue().await).await;
-                        });
+                        super::run_case($crate::boxed::$file::$case);
                     }
                 )+
             }

@@ -175,6 +175,48 @@ pub async fn a_done_task_can_be_deleted<H: Harness>(queue: H) {
     assert_eq!((stats.tasks.done, stats.calls.delete, stats.calls.ack), (1, 1, 1));
 }
 
+/// Acks add to the number of kept tasks; age, `keep_done_max`, deletes, truncate and the end of retention take from it. It is not
+/// part of the total.
+pub async fn kept_tasks_are_counted<H: Harness>(queue: H) {
+    for kind in Kind::ALL {
+        let options = TubeOptions { keep_done_max: 8, ..keeping(kind) };
+        let tube = queue.tube_named(kind.name(), options).await;
+        let kept = async || {
+            let tasks = queue.stats(&tube).await.tasks;
+            (tasks.kept, tasks.total())
+        };
+        assert_eq!(kept().await, (0, 0), "{kind:?}");
+        for _ in 0..3 {
+            put_and_ack(&queue, &tube).await;
+        }
+        let deleted = queue.put(&tube, task("never taken")).await;
+        assert_eq!(kept().await, (3, 1), "{kind:?}");
+        done(queue.delete(&tube, deleted).await);
+        assert_eq!(kept().await, (3, 0), "only acked tasks are kept, {kind:?}");
+        done(queue.delete(&tube, TaskId(1)).await);
+        assert_eq!(queue.delete(&tube, TaskId(1)).await, Outcome::Missing);
+        assert_eq!(kept().await, (2, 0), "{kind:?}");
+        queue.advance(secs(60));
+        put_and_ack(&queue, &tube).await;
+        queue.advance(secs(40));
+        assert_eq!(kept().await, (1, 0), "two are over age, {kind:?}");
+        for _ in 0..8 {
+            put_and_ack(&queue, &tube).await;
+        }
+        assert_eq!(kept().await, (9, 0), "an eighth more is allowed, {kind:?}");
+        put_and_ack(&queue, &tube).await;
+        queue.advance(secs(1));
+        assert_eq!(kept().await, (8, 0), "{kind:?}");
+        queue.truncate(&tube).await;
+        assert_eq!(kept().await, (0, 0), "{kind:?}");
+        put_and_ack(&queue, &tube).await;
+        assert_eq!(kept().await, (1, 0), "{kind:?}");
+        queue.alter(&tube, TubeChange { keep_done: Some(None), ..TubeChange::default() }).await;
+        queue.advance(secs(1));
+        assert_eq!(kept().await, (0, 0), "{kind:?}");
+    }
+}
+
 /// Truncate and drop remove done tasks too, and they do not prevent a drop.
 pub async fn done_tasks_go_with_their_tube<H: Harness>(queue: H) {
     let tube = queue.tube_with(keeping(Kind::FifoTtl)).await;

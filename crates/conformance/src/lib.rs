@@ -9,6 +9,7 @@
 //!
 //! [`conformance_suite!`]: crate::conformance_suite
 
+pub mod boxed;
 mod cases;
 mod commands;
 mod harness;

@@ -13,10 +13,12 @@ pub struct Counts {
     pub delayed: u64,
     /// Finished since the store was opened.
     pub done: u64,
+    /// Done tasks that the tube keeps, also those that the next tick removes.
+    pub kept: u64,
 }
 
 impl Counts {
-    /// The number of tasks in the tube now.
+    /// The number of tasks in the tube now, without done tasks.
     pub const fn total(&self) -> u64 {
         self.ready + self.taken + self.buried + self.delayed
     }

@@ -145,11 +145,12 @@ fn write_tubes(text: &mut MetricsText, tubes: &[TubeRow<'_>]) {
         }
     }
     type Value = fn(&TubeRow<'_>) -> f64;
-    let families: [(&str, &str, &str, Value); 6] = [
+    let families: [(&str, &str, &str, Value); 7] = [
         ("taskyard_tasks_takeable", "gauge", "Tasks that can be taken now.", |row| {
             row.takeable as f64
         }),
         ("taskyard_tasks_done_total", "counter", "Finished tasks.", |row| row.tasks.done as f64),
+        ("taskyard_tasks_kept", "gauge", "Done tasks that are kept.", |row| row.tasks.kept as f64),
         ("taskyard_tube_paused", "gauge", "Whether the tube is paused.", |row| row.paused as f64),
         (
             "taskyard_oldest_ready_age_seconds",

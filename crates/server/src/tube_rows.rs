@@ -120,12 +120,13 @@ impl<'a> TubeRow<'a> {
 
 /// Adds counts of tasks.
 pub(crate) fn add_tasks(sum: &mut Counts, more: Counts) {
-    let Counts { ready, taken, buried, delayed, done } = more;
+    let Counts { ready, taken, buried, delayed, done, kept } = more;
     sum.ready += ready;
     sum.taken += taken;
     sum.buried += buried;
     sum.delayed += delayed;
     sum.done += done;
+    sum.kept += kept;
 }
 
 /// Adds counts of calls.

@@ -1,18 +1,19 @@
 //! Drives Chromium by the WebDriver protocol: JSON over HTTP to the driver that comes with it.
 
+use std::ffi::OsString;
 use std::future::poll_fn;
 use std::io::{BufRead, BufReader};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::task::Poll;
 use std::{env, thread};
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 /// How long the page may take to look as it should, in milliseconds.
 const PATIENCE_MS: u64 = 30_000;
@@ -47,24 +48,44 @@ const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 /// What the conditions of tests may use.
 const PRELUDE: &str = "const text = (place) => document.querySelector(place)?.textContent ?? '';";
 
-/// Opens the address and runs the visit. Browser and driver are gone afterwards, also when it
-/// panics. Without a browser this fails, unless the tests were told that there is none.
+/// Ends, once this process has ended, all processes whose command line contains the folder, and removes the folder.
+const CLEAN_UP: &str = r#"
+read -r line
+for process in /proc/[0-9]*; do
+    id=${process#/proc/}
+    if [ "$id" != $$ ] && grep -qF "$0" "$process/cmdline" 2> /dev/null; then kill -9 "$id"; fi
+done
+rm -rf "$0"
+"#;
+
+/// Browsers that the tests of this process have used and can use again: a start takes longer than most tests.
+static IDLE: Mutex<Vec<ChromeDriver>> = Mutex::new(Vec::new());
+
+/// Opens the address in an empty tab and runs the visit. The browser is gone when the visit panics, and otherwise with this
+/// process. Without a browser this fails, unless the tests were told that there is none.
 pub async fn browse(url: &str, visit: impl AsyncFnOnce(&Page)) {
     let Some((browser, driver)) = programs() else {
         println!("skipped: TASKYARD_EMBEDDED is set and there is no Chromium with its driver");
         return;
     };
-    let driver = ChromeDriver::start(&driver);
-    let page = driver.open(&browser).await;
+    let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let driver = match idle {
+        Some(driver) => driver,
+        None => ChromeDriver::start(&driver, &browser).await,
+    };
+    let page = Page::new(driver.session.clone());
     let visited = caught(async {
         page.send(Method::POST, "url", json!({ "url": url })).await;
         visit(&page).await;
+        page.replace_tab().await;
     })
     .await;
-    page.close().await;
-    drop(driver);
-    if let Err(panic) = visited {
-        resume_unwind(panic);
+    match visited {
+        Ok(()) => IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(driver),
+        Err(panic) => {
+            drop(driver);
+            resume_unwind(panic);
+        }
     }
 }
 
@@ -97,21 +118,30 @@ fn programs() -> Option<(PathBuf, PathBuf)> {
     None
 }
 
-/// The driver's process, on a port that it chose itself. Dropping this ends it.
+/// A browser and its driver, on a port that it chose itself. Dropping this ends both; so does the end of this process.
 struct ChromeDriver {
     process: Child,
-    url: String,
-    // The process ends at its next output if this pipe is closed.
+    /// The URL of the session.
+    session: String,
+    // The driver ends at its next output if this pipe is closed.
     _output: BufReader<ChildStdout>,
-    // The files of the driver and the browser are removed with it.
-    folder: TempDir,
+    cleanup: Child,
+    /// The cleanup begins when this is closed.
+    running: Option<ChildStdin>,
 }
 
 impl ChromeDriver {
-    fn start(program: &Path) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+    /// Starts a browser without any state.
+    async fn start(program: &Path, browser: &Path) -> Self {
+        let folder = tempfile::tempdir().unwrap().keep();
+        let mut cleanup = Command::new("sh");
+        cleanup.arg("-c").arg(CLEAN_UP).arg(&folder).stdin(Stdio::piped());
+        let mut cleanup = cleanup.spawn().expect("a shell can be started");
+        let running = cleanup.stdin.take();
+        let mut log = OsString::from("--log-path=");
+        log.push(folder.join("log"));
         let mut command = Command::new(program);
-        command.arg("--port=0").env("TMPDIR", folder.path());
+        command.arg("--port=0").arg(log).env("TMPDIR", &folder);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = command.spawn().expect("the driver starts");
         let mut output = BufReader::new(process.stdout.take().expect("its output is ours"));
@@ -119,37 +149,46 @@ impl ChromeDriver {
         while output.read_line(&mut said).is_ok_and(|size| size > 0) {
             if let Some((_, port)) = said.split_once("successfully on port ") {
                 let url = format!("http://127.0.0.1:{}", port.trim().trim_end_matches('.'));
-                return ChromeDriver { process, url, _output: output, folder };
+                let session = String::new();
+                let mut driver =
+                    ChromeDriver { process, session, _output: output, cleanup, running };
+                driver.session = open_browser(&url, browser, &folder).await;
+                return driver;
             }
         }
         let _ = process.kill();
         let _ = process.wait();
         panic!("the driver did not start:\n{said}");
     }
+}
 
-    /// Opens a browser that knows nothing from before.
-    async fn open(&self, browser: &Path) -> Page {
-        let profile = self.folder.path().join("profile");
-        let mut flags = FLAGS.map(String::from).to_vec();
-        flags.push(format!("--user-data-dir={}", profile.display()));
-        let wanted = json!({ "capabilities": { "alwaysMatch": {
+impl Drop for ChromeDriver {
+    fn drop(&mut self) {
+        self.running = None;
+        let _ = self.cleanup.wait();
+        let _ = self.process.wait();
+    }
+}
+
+/// Opens a browser with the driver at this URL and returns the URL of the session.
+async fn open_browser(url: &str, browser: &Path, folder: &Path) -> String {
+    let profile = folder.join("profile");
+    let mut flags = FLAGS.map(String::from).to_vec();
+    flags.push(format!("--user-data-dir={}", profile.display()));
+    let wanted = json!({ "capabilities": { "alwaysMatch": {
             "browserName": "chrome",
             "goog:chromeOptions": { "binary": browser, "args": flags },
             "goog:loggingPrefs": { "browser": "ALL" },
             "timeouts": { "script": PATIENCE_MS, "pageLoad": PATIENCE_MS },
         } } });
-        let client = Client::builder().no_proxy().build().unwrap();
-        let answer = send(&client, Method::POST, &format!("{}/session", self.url), wanted).await;
-        let session = answer["sessionId"].as_str().expect("a session has a name");
-        Page { client, session: format!("{}/session/{session}", self.url) }
-    }
+    let answer = send(&client(), Method::POST, &format!("{url}/session"), wanted).await;
+    let session = answer["sessionId"].as_str().expect("a session has a name");
+    format!("{url}/session/{session}")
 }
 
-impl Drop for ChromeDriver {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+/// A client of the driver; one for each test, because its connections end with the runtime of the test.
+fn client() -> Client {
+    Client::builder().no_proxy().build().expect("a client without options can be made")
 }
 
 /// One browser window with the page in it.
@@ -159,6 +198,18 @@ pub struct Page {
 }
 
 impl Page {
+    fn new(session: String) -> Self {
+        Page { client: client(), session }
+    }
+
+    /// Closes the tab, after another was opened that has no history, no storage and the usual screen.
+    async fn replace_tab(&self) {
+        self.complaints().await;
+        let new = self.send(Method::POST, "window/new", json!({ "type": "tab" })).await;
+        self.send(Method::DELETE, "window", json!({})).await;
+        self.send(Method::POST, "window", json!({ "handle": new["handle"] })).await;
+    }
+
     /// Runs a script in the page and answers what it returns.
     pub async fn run(&self, script: &str) -> Value {
         let script = format!("{PRELUDE} {script}");
@@ -275,11 +326,6 @@ impl Page {
 
     async fn send(&self, method: Method, path: &str, body: Value) -> Value {
         send(&self.client, method, &format!("{}/{path}", self.session), body).await
-    }
-
-    /// Ends the browser; what fails here must not hide why the test failed.
-    async fn close(self) {
-        let _ = attempt(&self.client, Method::DELETE, &self.session, json!({})).await;
     }
 }
 

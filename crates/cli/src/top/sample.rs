@@ -185,6 +185,7 @@ fn total(rows: &[Row], measured: bool) -> Total {
         buried: sum(|row| row.tasks.buried),
         delayed: sum(|row| row.tasks.delayed),
         done: sum(|row| row.tasks.done),
+        kept: sum(|row| row.tasks.kept),
         total: sum(|row| row.tasks.total),
     };
     let known = rows.iter().filter_map(|row| row.rates);

@@ -84,6 +84,7 @@ fn print(tube: &TubeAnswer) -> anyhow::Result<()> {
         ("delayed", tasks.delayed.to_string()),
         ("buried", tasks.buried.to_string()),
         ("done", format!("{} since the server started", tasks.done)),
+        ("kept", format!("{} done tasks", tasks.kept)),
         ("waiting", format!("{} consumers", tube.consumers)),
     ]);
     let text: String =

@@ -8,7 +8,11 @@ macro_rules! semaphore_suite {
         $crate::semaphore_suite! { $make, $crate::block_on }
     };
     ($make:expr, $block_on:path) => {
-        $crate::semaphore_suite! { @cases ($make) ($block_on)
+        $crate::semaphore_suite! { @table ($crate::semaphore_tests) ($make) ($block_on) }
+    };
+    // Calls another macro with the arguments and the table.
+    (@table ($($macro:tt)+) $($argument:tt)*) => {
+        $($macro)+! { $($argument)*
             admission: a_new_semaphore_has_the_defaults, an_existing_semaphore_is_unchanged,
                 different_options_for_an_existing_one_are_refused, the_effective_tail_is_shown,
                 members_are_shown_in_pages, a_drop_removes_the_semaphore, a_drop_survives_a_restart,
@@ -50,15 +54,16 @@ macro_rules! semaphore_suite {
             pairs: two_calls_in_both_orders, two_calls_in_one_batch;
         }
     };
-    (@cases ($make:expr) ($block_on:path) $($file:ident: $($case:ident),+;)+) => {
-        /// A queue for one case.
-        async fn make_semaphores() -> impl $crate::Harness {
-            $make
-        }
+}
 
-        /// Runs one case to completion.
-        fn run_semaphore_case(case: impl ::core::future::Future<Output = ()>) {
-            $block_on(case);
+/// Generates the tests of [`semaphore_suite!`](crate::semaphore_suite) from its table.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! semaphore_tests {
+    (($make:expr) ($block_on:path) $($file:ident: $($case:ident),+;)+) => {
+        /// Runs one case to its end, on a queue of its own.
+        fn run_semaphore_case(case: fn($crate::boxed::BoxedHarness) -> $crate::boxed::Case) {
+            $block_on(async { case($crate::boxed::BoxedHarness::new($make)).await });
         }
 
         mod semaphores {
@@ -67,10 +72,7 @@ macro_rules! semaphore_suite {
                     $(
                         #[test]
                         fn $case() {
-                            super::super::run_semaphore_case(async {
-                                let queue = super::super::make_semaphores().await;
-                                $crate::semaphores::$file::$case(queue).await;
-                            });
+                            super::super::run_semaphore_case($crate::boxed::semaphores::$file::$case);
                         }
                     )+
                 }

@@ -105,6 +105,7 @@ impl Tube {
         let done = stats.tasks.done;
         stats.tasks = self.tasks.counts();
         stats.tasks.done = done;
+        stats.tasks.kept = self.tasks.done().len() as u64;
         TubeInfo {
             name: self.name.clone(),
             number,

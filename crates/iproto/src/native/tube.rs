@@ -181,8 +181,8 @@ pub(super) fn read_info(row: &mut RowReader<'_, '_>) -> RowResult<TubeInfo> {
     })
 }
 
-const fn counts(tasks: &Counts) -> [u64; 5] {
-    [tasks.ready, tasks.taken, tasks.buried, tasks.delayed, tasks.done]
+const fn counts(tasks: &Counts) -> [u64; 6] {
+    [tasks.ready, tasks.taken, tasks.buried, tasks.delayed, tasks.done, tasks.kept]
 }
 
 fn read_counts(row: &mut RowReader<'_, '_>) -> RowResult<Counts> {
@@ -192,6 +192,8 @@ fn read_counts(row: &mut RowReader<'_, '_>) -> RowResult<Counts> {
         buried: row.uint()?,
         delayed: row.uint()?,
         done: row.uint()?,
+        // Absent in answers of earlier servers.
+        kept: row.optional_uint()?.unwrap_or(0),
     })
 }
 

@@ -75,7 +75,7 @@ fn a_list_of_tasks_is_one_result_or_a_row_for_each() {
 
 fn stats() -> TubeStats {
     TubeStats {
-        tasks: Counts { ready: 1, taken: 2, buried: 3, delayed: 4, done: 5 },
+        tasks: Counts { ready: 1, taken: 2, buried: 3, delayed: 4, done: 5, kept: 17 },
         calls: Calls {
             ack: 6,
             bury: 7,

@@ -349,11 +349,11 @@ fn failures(attempts: u32) -> Failures {
 }
 
 fn stats() -> impl Strategy<Value = TubeStats> {
-    (any::<[u64; 5]>(), any::<[u64; 11]>()).prop_map(|(tasks, calls)| {
-        let [ready, taken, buried, delayed, done] = tasks;
+    (any::<[u64; 6]>(), any::<[u64; 11]>()).prop_map(|(tasks, calls)| {
+        let [ready, taken, buried, delayed, done, kept] = tasks;
         let [ack, bury, delete, kick, put, release, take, touch, ttl, ttr, delay] = calls;
         TubeStats {
-            tasks: Counts { ready, taken, buried, delayed, done },
+            tasks: Counts { ready, taken, buried, delayed, done, kept },
             calls: Calls { ack, bury, delete, kick, put, release, take, touch, ttl, ttr, delay },
         }
     })

@@ -20,7 +20,7 @@ function tabItems(name, info) {
   const items = [state("", "All", count(info?.tasks.total)),
     ...STATES.map((key) => state(key, title(key), count(info?.tasks[key])))];
   // Finished tasks are kept only if the tube says so.
-  if (info?.keep_done !== undefined) items.push(state("done", "Done"));
+  if (info?.keep_done !== undefined) items.push(state("done", "Done", count(info.tasks.kept)));
   for (const key of ["charts", "details"]) items.push({ name: key, text: title(key), href: to.tube(name, { show: key }) });
   return items;
 }
@@ -45,8 +45,8 @@ export function tube(route, { refresh: refreshAll, setTitle }) {
       make("span", { class: "buttons" }, pause, truncate)),
     why, missing, content);
 
-  // How many tasks a search by this state compares; 0 if that is not known, as of finished tasks.
-  const total = (state) => (info && state !== "done" ? info.tasks[state || "total"] : 0);
+  // How many tasks a search by this state compares; 0 if that is not known.
+  const total = (state) => info?.tasks[state === "done" ? "kept" : state || "total"] ?? 0;
   const list = taskList(name, { refresh: refreshAll, total });
   const graphs = charts(["rates", "depth", "wait", "run"], name);
   const chartPart = { element: make("div", { class: "stack" }, make("div", { class: "bar" }, graphs.chooser), graphs.missing, graphs.element),

@@ -273,6 +273,7 @@ pub(super) fn tube_from(row: &Row, first: usize) -> Result<TubeInfo, DecodeError
     stats.tasks.taken = count(13)?;
     stats.tasks.buried = count(14)?;
     stats.tasks.delayed = count(15)?;
+    stats.tasks.kept = count(23)?;
     Ok(TubeInfo {
         name: name(get(row, first + 1)?)?,
         number: number(row, first)?,

@@ -478,12 +478,13 @@ pub(super) fn read_info(mut bytes: ByteReader<'_>) -> Result<TubeInfo, Unreadabl
     };
     let (ready, taken) = (bytes.count()?, bytes.count()?);
     let (buried, delayed) = (bytes.count()?, bytes.count()?);
+    let kept = bytes.count()?;
     let (takeable, next, oldest) = (bytes.count()?, bytes.moment()?, bytes.moment()?);
     let mut numbers = [0; 15];
     for number in &mut numbers {
         *number = bytes.count()?;
     }
-    let tasks = Counts { ready, taken, buried, delayed, done: numbers[3] };
+    let tasks = Counts { ready, taken, buried, delayed, done: numbers[3], kept };
     let stats = TubeStats { tasks, calls: read_calls(&numbers) };
     let next_wakeup = (next != Timestamp::NEVER).then_some(next);
     let oldest_ready = (oldest != Timestamp::NEVER).then_some(oldest);

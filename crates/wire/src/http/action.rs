@@ -226,7 +226,8 @@ impl TaskActionRequest {
         }
     }
 
-    /// The command that changes tasks that were just compared, on the server's side. Deliveries that began since are not ended.
+    /// The command that changes tasks that were just compared, on the server's side. A delivery that was compared is ended only if
+    /// it is still the current one.
     pub fn command_for(
         &self,
         action: TaskAction,

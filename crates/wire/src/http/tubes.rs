@@ -217,7 +217,10 @@ pub struct TaskCounts {
     pub delayed: u64,
     /// Finished since the store was opened.
     pub done: u64,
-    /// All tasks of the tube.
+    /// Done tasks that the tube keeps.
+    #[serde(default)]
+    pub kept: u64,
+    /// All tasks of the tube, without done tasks.
     pub total: u64,
 }
 
@@ -459,15 +462,15 @@ fn keep_done_max(options: &TubeOptions) -> Option<u64> {
 impl From<Counts> for TaskCounts {
     fn from(counts: Counts) -> Self {
         let total = counts.total();
-        let Counts { ready, taken, buried, delayed, done } = counts;
-        TaskCounts { ready, taken, buried, delayed, done, total }
+        let Counts { ready, taken, buried, delayed, done, kept } = counts;
+        TaskCounts { ready, taken, buried, delayed, done, kept, total }
     }
 }
 
 impl From<TaskCounts> for Counts {
     fn from(counts: TaskCounts) -> Self {
-        let TaskCounts { ready, taken, buried, delayed, done, total: _ } = counts;
-        Counts { ready, taken, buried, delayed, done }
+        let TaskCounts { ready, taken, buried, delayed, done, kept, total: _ } = counts;
+        Counts { ready, taken, buried, delayed, done, kept }
     }
 }
 

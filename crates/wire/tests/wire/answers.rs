@@ -123,13 +123,13 @@ fn finish_gives_an_outcome_for_each() {
 }
 
 #[test]
-fn a_tube_always_shows_seventeen_counters() {
+fn a_tube_always_shows_eighteen_counters() {
     let info = TubeInfo {
         name: tube(),
         number: 3,
         options: TubeOptions { capacity: Some(9), ..TubeOptions::new(Kind::LimFifoTtl) },
         stats: TubeStats {
-            tasks: Counts { ready: 1, taken: 2, buried: 3, delayed: 4, done: 5 },
+            tasks: Counts { ready: 1, taken: 2, buried: 3, delayed: 4, done: 5, kept: 6 },
             calls: Calls { put: 15, ..Calls::default() },
         },
         takeable: 1,
@@ -142,7 +142,7 @@ fn a_tube_always_shows_seventeen_counters() {
             r#"{"name":"mail","number":3,"kind":"limfifottl","temporary":false,"capacity":9,"#,
             r#""pri":0,"ttl_kills_taken":false,"paused":false,"takeable":1,"consumers":2,"#,
             r#""next_wakeup":1.5,"oldest_ready":0.25,"#,
-            r#""tasks":{"ready":1,"taken":2,"buried":3,"delayed":4,"done":5,"total":10},"#,
+            r#""tasks":{"ready":1,"taken":2,"buried":3,"delayed":4,"done":5,"kept":6,"total":10},"#,
             r#""calls":{"ack":0,"bury":0,"delete":0,"kick":0,"put":15,"release":0,"take":0,"#,
             r#""touch":0,"ttl":0,"ttr":0,"delay":0}}"#
         )

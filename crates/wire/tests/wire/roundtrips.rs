@@ -188,7 +188,7 @@ fn tubes_are_sent_completely() {
             number: 4,
             options,
             stats: TubeStats {
-                tasks: Counts { ready: 1, taken: 2, buried: 3, delayed: 4, done: 5 },
+                tasks: Counts { ready: 1, taken: 2, buried: 3, delayed: 4, done: 5, kept: 6 },
                 calls: Calls { ack: 1, delay: 2, ttr: 3, ..Calls::default() },
             },
             takeable: 1,

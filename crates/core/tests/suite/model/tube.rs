@@ -414,6 +414,7 @@ impl ModelTube {
             buried: self.count(State::Buried),
             delayed: self.count(State::Delayed),
             done: self.done,
+            kept: self.kept.len() as u64,
         };
         TubeInfo {
             name: self.name.clone(),

@@ -68,12 +68,12 @@ LANGUAGE sql VOLATILE AS $$
         (SELECT s.key::text FROM taskyard.semaphore s WHERE s.id = t.semaphore),
         t.queue_num,
         CASE WHEN c.takeable > 0 THEN taskyard.oldest_ready(t.number, t.has_subqueues) END,
-        t.keep_done, t.keep_done_max
+        t.keep_done, t.keep_done_max, coalesce(c.kept, 0)
     FROM taskyard.tube t
     CROSS JOIN LATERAL (
         SELECT sum(k.ready + k.passed)::bigint AS ready, sum(k.ready)::bigint AS takeable,
             sum(k.taken)::bigint AS taken, sum(k.buried)::bigint AS buried,
-            sum(k.delayed)::bigint AS delayed
+            sum(k.delayed)::bigint AS delayed, sum(k.kept)::bigint AS kept
         FROM taskyard.count k WHERE k.tube = t.number) c
     WHERE _tube IS NULL OR t.name = _tube
     ORDER BY t.name

@@ -181,6 +181,15 @@ function done_tasks.remove(tube, ids)
     end
 end
 
+-- How many there are.
+function done_tasks.count(tube)
+    if not tube.options.has_done then
+        return 0
+    end
+    flush(tube)
+    return redis.call('ZCARD', tube.base .. ':e')
+end
+
 -- How many of this many tasks are too many. They are removed in groups: none until there are an eighth more than allowed.
 local function excess(o, size)
     if o.keep_done < 0 then

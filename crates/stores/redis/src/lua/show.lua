@@ -153,6 +153,7 @@ local function info(tube, _, call)
     local taken = redis.call('HLEN', tube.base .. ':x')
     local buried = redis.call('ZCARD', tube.base .. ':d')
     local delayed = tube.numbers[DELAYED_COUNT]
-    call:answer('\0' .. tube.options.raw .. struct.pack('<ddddddd', all - taken - buried - delayed, taken, buried, delayed,
-        takeable(tube), next_timer(tube), oldest_ready(tube)) .. struct.pack(NUMBERS, unpack(tube.numbers, 1, 15)))
+    local kept = done_tasks.count(tube)
+    call:answer('\0' .. tube.options.raw .. struct.pack('<dddddddd', all - taken - buried - delayed, taken, buried, delayed,
+        kept, takeable(tube), next_timer(tube), oldest_ready(tube)) .. struct.pack(NUMBERS, unpack(tube.numbers, 1, 15)))
 end

@@ -82,6 +82,14 @@ local function read_count(tube)
     end
 end
 
+-- How many done tasks a tube has.
+function kept.count(tube)
+    if S.done then
+        read_count(tube)
+    end
+    return tube.kept or 0
+end
+
 -- Adds to the number of done tasks of a tube, which is written when the tube is.
 local function count_more(c, tube, more)
     read_count(tube)

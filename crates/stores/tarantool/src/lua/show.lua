@@ -154,7 +154,7 @@ function info(tube)
         options[place] = value
     end
     options[O.queue_num] = tube.queue_num or NULL
-    return { tube.name, tube.number, options, { n.ready, n.taken, n.buried, n.delayed, n.done }, calls, takeable(tube),
+    return { tube.name, tube.number, options, { n.ready, n.taken, n.buried, n.delayed, n.done, kept.count(tube) }, calls, takeable(tube),
         n.next < NEVER and n.next or NULL, oldest_ready(tube) }
 end
 

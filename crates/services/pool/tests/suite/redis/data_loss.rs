@@ -44,8 +44,7 @@ async fn all_state_is_reported(pool: &ProcessPool, loss: Loss) {
     let far = pool.far();
     let mut running = Vec::new();
     for _ in 0..2 {
-        // Longer than the state needs to be reported on a busy machine.
-        let script = "echo up; sleep 15; echo made > result.txt";
+        let script = "echo up; read line; echo made > result.txt";
         let mut client = far.start(LONG, script).await;
         client.until_output("up").await;
         running.push(client);
@@ -64,6 +63,9 @@ async fn all_state_is_reported(pool: &ProcessPool, loss: Loss) {
     let status = pool.fixture.until(all).await;
     let counts = (&status["running"], &status["queued"]);
     assert_eq!(counts, (&2.into(), &3.into()), "{loss:?} {status:#}");
+    for client in &mut running {
+        client.stdin("end\n").await;
+    }
     for client in running.iter_mut().chain(&mut waiting) {
         assert_eq!(client.until("result").await.bytes.len() % 3, 2);
         assert_eq!(end(client).await, "");
