@@ -83,7 +83,8 @@ impl Store for ReopenableStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { durable: true, ..Capabilities::plain("reopenable") }
+        let plain = Capabilities::plain("reopenable");
+        Capabilities { durable: true, retries: true, rates: true, schedules: true, ..plain }
     }
 
     fn close(&self) -> Pending<'_, Result<(), Error>> {
