@@ -8,6 +8,8 @@ use taskyard_core::{
     SemaphoreReply, Span, State, Take, Task, TaskId, Timestamp, TubeName,
 };
 
+use taskyard_store::Capabilities;
+
 use crate::Harness;
 use crate::commands::brief;
 
@@ -30,6 +32,10 @@ impl<H: Harness> Comparison<H> {
     pub(super) fn new(queue: H) -> Self {
         let machine = Machine::default();
         Comparison { queue, machine, to_store: HashMap::new(), to_machine: HashMap::new() }
+    }
+
+    pub(super) fn capabilities(&self) -> Capabilities {
+        self.queue.capabilities()
     }
 
     pub(super) fn now(&self) -> Timestamp {

@@ -3,12 +3,15 @@
 //! A seed determines a run. A failure prints it, and `TASKYARD_SEED=… cargo test model` runs it again.
 
 mod comparison;
+mod pace;
 mod script;
 
 use std::collections::VecDeque;
 
+use taskyard_core::limits::SCHEDULES_LISTED_MAX;
 use taskyard_core::{
-    Command, Kind, List, ListOrder, Reply, SemaphoreCommand, Span, StateSet, TaskId, TubeOptions,
+    Command, Kind, List, ListOrder, Reply, ScheduleCommand, SemaphoreCommand, Span, StateSet,
+    TaskId, TubeOptions,
 };
 
 use super::Harness;
@@ -32,10 +35,10 @@ pub fn seeds(count: u64) -> Vec<u64> {
 /// Runs the commands of a seed on the queue and on the machine, and compares every reply; at the
 /// end the whole visible state, now and after all deadlines.
 pub async fn replay<H: Harness>(queue: H, seed: u64, commands: usize) {
-    let durable = queue.capabilities().durable;
+    let capabilities = queue.capabilities();
     let mut run =
         TubeRun { seed, executed: 0, latest: VecDeque::new(), comparison: Comparison::new(queue) };
-    let mut script = TubeScript::new(seed, durable);
+    let mut script = TubeScript::new(seed, capabilities);
     for (tube, options) in script.first_tubes() {
         run.execute(vec![Command::CreateTube { tube, options, if_not_exists: false }]).await;
     }
@@ -44,10 +47,10 @@ pub async fn replay<H: Harness>(queue: H, seed: u64, commands: usize) {
 
 /// The same for tubes with a semaphore each, which other clients use as well.
 pub async fn replay_gated<H: Harness>(queue: H, seed: u64, commands: usize) {
-    let durable = queue.capabilities().durable;
+    let capabilities = queue.capabilities();
     let mut run =
         TubeRun { seed, executed: 0, latest: VecDeque::new(), comparison: Comparison::new(queue) };
-    let mut script = TubeScript::gated(seed, durable);
+    let mut script = TubeScript::gated(seed, capabilities);
     run.execute(script.first_semaphores()).await;
     for (tube, options) in script.first_tubes() {
         run.execute(vec![Command::CreateTube { tube, options, if_not_exists: false }]).await;
@@ -139,6 +142,10 @@ impl<H: Harness> TubeRun<H> {
         let all = self.execute(vec![Command::Tubes { tube: None }]).await;
         let list = SemaphoreCommand::List { key: None };
         self.execute(vec![Command::Semaphore(list)]).await;
+        if self.comparison.capabilities().schedules {
+            let list = ScheduleCommand::List { after: None, limit: SCHEDULES_LISTED_MAX };
+            self.execute(vec![Command::Schedule(Box::new(list))]).await;
+        }
         let Some((_, Reply::Tubes(tubes))) = all.into_iter().next() else { return };
         for info in tubes {
             let tube = info.name;
