@@ -116,6 +116,7 @@ impl PutArgs {
         Ok(NewTask {
             key: None,
             body: Body::with_meta(&[], &meta),
+            attempts_max: None,
             pri: self.pri,
             ttl: self.ttl,
             ttr: self.ttr,

@@ -35,6 +35,11 @@ pub(super) const fn secs(seconds: u64) -> Span {
     Span::from_secs(seconds)
 }
 
+/// A microsecond less than these seconds.
+pub(super) const fn almost(seconds: u64) -> Span {
+    Span::from_micros(seconds as i64 * 1_000_000 - 1)
+}
+
 /// A tube name of a case.
 pub(super) fn name(text: &str) -> TubeName {
     TubeName::new(text).expect("tube names of cases are valid")
@@ -108,6 +113,15 @@ pub(super) trait QueueCommands: Harness {
             Err(error) => error,
             Ok(reply) => panic!("expected a refusal, got {}", brief(&reply)),
         }
+    }
+
+    /// Whether the store has a feature. If not, it must refuse this command that needs it.
+    async fn supports(&self, has: bool, feature: &'static str, command: Command) -> bool {
+        if !has {
+            let store = self.capabilities().name;
+            assert_eq!(self.refused(command).await, Error::StoreLacks { store, feature });
+        }
+        has
     }
 
     /// Creates the tube `jobs` of this kind.

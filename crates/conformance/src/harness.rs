@@ -38,7 +38,7 @@ impl StoreHarness {
     /// Ticks until nothing is due.
     async fn tick(&self) {
         loop {
-            let tick = vec![Command::Tick { limit: TICK_LIMIT }];
+            let tick = vec![Command::Tick { limit: TICK_LIMIT, seed: 0 }];
             let executed = self.store.execute(self.now(), tick).await;
             match executed.replies.as_slice() {
                 [Ok(Reply::Ticked(0))] => return,

@@ -31,6 +31,8 @@ pub async fn options_are_kept<H: Harness>(queue: H) {
         delay: Some(secs(2)),
         pri: 3,
         attempts_max: Some(5),
+        retry: None,
+        rate: None,
         keep_done: Some(secs(70)),
         keep_done_max: 8,
         ttl_kills_taken: true,

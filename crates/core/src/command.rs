@@ -11,6 +11,7 @@ use crate::semaphore::{Priority, SemaphoreCommand, SemaphoreReply};
 use crate::session::SessionId;
 use crate::state::{State, StateSet};
 use crate::stats::TubeStats;
+use crate::stored_schedule::{ScheduleCommand, ScheduleReply};
 use crate::task::{Body, Task, TaskId};
 use crate::time::{Span, Timestamp};
 use crate::tube::{TubeChange, TubeName, TubeOptions};
@@ -151,11 +152,15 @@ pub enum Command {
     },
     /// A semaphore command. Replies with [`Reply::Semaphore`].
     Semaphore(SemaphoreCommand),
+    /// A command for schedules. Replies with [`Reply::Schedule`].
+    Schedule(Box<ScheduleCommand>),
     /// Processes what is due: delays end, leases expire, tasks expire, sessions end. Replies with
     /// [`Reply::Ticked`].
     Tick {
         /// Maximum number of tasks to move.
         limit: usize,
+        /// A random number, for the delays of expired leases; see [`crate::retry`].
+        seed: u32,
     },
 }
 
@@ -182,6 +187,9 @@ pub struct NewTask {
     pub semaphore_priority: Option<Priority>,
     /// Its unique key. Boxed because it is rare.
     pub key: Option<Box<KeyRequest>>,
+    /// Bury it instead of releasing it when this many deliveries have failed, instead of the
+    /// tube's number.
+    pub attempts_max: Option<u32>,
 }
 
 impl NewTask {
@@ -197,6 +205,7 @@ impl NewTask {
             subqueue: None,
             semaphore_priority: None,
             key: None,
+            attempts_max: None,
         }
     }
 }
@@ -333,14 +342,17 @@ pub enum AfterFailure {
     Retry(Span),
     /// It is buried, as by [`Finish::Bury`].
     Bury,
+    /// As the retry policy of the tube says, with this random number; see [`crate::retry`]. Without
+    /// a policy it is buried.
+    Policy(u32),
 }
 
 impl AfterFailure {
-    /// The delay before the next attempt; `None` if the task is buried.
+    /// The delay before the next attempt that the caller chose; `None` without one.
     pub const fn delay(self) -> Option<Span> {
         match self {
             AfterFailure::Retry(delay) => Some(delay),
-            AfterFailure::Bury => None,
+            AfterFailure::Bury | AfterFailure::Policy(_) => None,
         }
     }
 }
@@ -413,6 +425,8 @@ pub enum Reply {
     Session(SessionId),
     /// Reply to `Semaphore`.
     Semaphore(SemaphoreReply),
+    /// Reply to `Schedule`.
+    Schedule(ScheduleReply),
     /// Reply to `Tick`: how many tasks, sessions and semaphores moved.
     Ticked(usize),
 }
@@ -440,6 +454,7 @@ impl Command {
             Command::LeaveSession { .. } => "leave_session",
             Command::ConfigureSessions { .. } => "configure_sessions",
             Command::Semaphore(command) => command.verb(),
+            Command::Schedule(command) => command.verb(),
             Command::Tick { .. } => "tick",
         }
     }
@@ -450,6 +465,9 @@ impl Command {
             Command::Put { tasks, .. } => tasks.iter().map(|task| task.body.footprint()).sum(),
             Command::Finish { items, .. } => {
                 items.iter().filter_map(|item| item.finish.result()).map(<[u8]>::len).sum()
+            }
+            Command::Schedule(command) => {
+                command.tasks().iter().map(|task| task.body.footprint()).sum()
             }
             _ => 0,
         }

@@ -17,6 +17,8 @@ pub struct Effects {
     pub events: NewEvents,
     /// When the next change is due; a tick is needed then.
     pub next_wakeup: Option<Timestamp>,
+    /// When the next schedule is due; it must be fired then.
+    pub next_schedule: Option<Timestamp>,
 }
 
 /// The semaphores that may have new events.

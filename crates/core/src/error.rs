@@ -2,6 +2,7 @@
 
 use crate::semaphore::SemaphoreKey;
 use crate::session::SessionId;
+use crate::stored_schedule::ScheduleName;
 use crate::task::TaskId;
 use crate::tube::TubeName;
 
@@ -90,6 +91,23 @@ pub enum Error {
     /// The limit on the number of semaphores is reached.
     #[error("the limit of {0} semaphores is reached; drop some first")]
     TooManySemaphores(usize),
+    /// No schedule of this name.
+    #[error("schedule '{0}' does not exist; create it first")]
+    ScheduleNotFound(ScheduleName),
+    /// A schedule of this name already exists.
+    #[error("schedule '{0}' already exists")]
+    ScheduleExists(ScheduleName),
+    /// The limit on the number of schedules is reached.
+    #[error("the limit of {0} schedules is reached; remove some first")]
+    TooManySchedules(usize),
+    /// The store does not have this feature.
+    #[error("the {store} store has no {feature}; leave it out, or use another store")]
+    StoreLacks {
+        /// The name of the store.
+        store: &'static str,
+        /// The feature.
+        feature: &'static str,
+    },
     /// No task of this id in the tube.
     #[error("task {1} not found in tube '{0}'")]
     TaskNotFound(TubeName, TaskId),

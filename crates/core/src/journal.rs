@@ -3,10 +3,12 @@
 use crate::done::DoneTask;
 use crate::key::{EndedKey, KeyRecord};
 use crate::machine::tubes::Tube;
+use crate::rate::Bucket;
 use crate::record::Change;
 use crate::semaphore::SemaphoreChanges;
 use crate::session::{Session, SessionId};
 use crate::stats::TubeStats;
+use crate::stored_schedule::{ScheduleName, StoredSchedule};
 use crate::task::TaskId;
 use crate::tasks::{DetachedTask, Tasks};
 use crate::time::Span;
@@ -28,6 +30,10 @@ pub(crate) enum Entry {
     Options { tube: u32, before: TubeOptions },
     /// The name and the queue number of a tube.
     Named { tube: u32, before: Box<(TubeName, Option<u32>)> },
+    /// The bucket of a tube with a rate limit, before each change.
+    Bucket { tube: u32, before: Option<Bucket> },
+    /// A schedule, before each change.
+    Schedule { name: ScheduleName, before: Option<Box<StoredSchedule>> },
     /// A tube was created.
     Created { tube: u32 },
     /// A tube was dropped.
@@ -70,6 +76,10 @@ pub struct Changes {
     /// Changed keys with the numbers of their tubes and the tasks that have or had them, each at most once.
     /// A cleared tube has lost all of them.
     pub keys: Vec<(u32, TaskId, KeyChange)>,
+    /// The buckets of tubes that are otherwise unchanged.
+    pub buckets: Vec<(u32, Bucket)>,
+    /// Changed schedules as they are now, each once; `None` is removed.
+    pub schedules: Vec<(ScheduleName, Option<StoredSchedule>)>,
     /// Semaphores, their entries and events.
     pub semaphores: SemaphoreChanges,
 }
@@ -94,4 +104,6 @@ pub struct TubeRecord {
     pub options: TubeOptions,
     /// The id of its next task.
     pub next_id: u64,
+    /// The bucket of its rate limit; `None` is full.
+    pub bucket: Option<Bucket>,
 }

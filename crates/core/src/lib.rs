@@ -19,14 +19,17 @@ pub mod lease;
 pub mod limits;
 pub mod machine;
 pub mod names;
+pub mod rate;
 pub mod reason;
 pub mod record;
+pub mod retry;
 pub mod schedule;
 pub mod semaphore;
 pub mod service;
 pub mod session;
 pub mod state;
 pub mod stats;
+pub mod stored_schedule;
 pub mod task;
 pub mod time;
 pub mod transfer;
@@ -42,6 +45,7 @@ mod index;
 mod journal;
 mod keys;
 mod order;
+mod schedules;
 mod slots;
 mod subqueue;
 mod tasks;
@@ -62,8 +66,10 @@ pub use lease::Lease;
 pub use machine::{
     Machine, check_keep_done, check_tasks, no_semaphore, refuse_priorities, refuse_subqueues,
 };
+pub use rate::{Bucket, RateLimit};
 pub use reason::Reason;
 pub use record::{Change, Record, StoredState};
+pub use retry::RetryPolicy;
 pub use semaphore::{
     EnqueueItem, EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome, Member,
     MemberCursor, MemberGroup, MemberInfo, MembersPage, Priority, SemaphoreChange,
@@ -73,6 +79,9 @@ pub use semaphore::{
 pub use session::SessionId;
 pub use state::{Event, State, StateSet};
 pub use stats::{Calls, Counts, TubeStats};
+pub use stored_schedule::{
+    CatchUp, Overlap, ScheduleCommand, ScheduleName, ScheduleReply, StoredSchedule,
+};
 pub use task::{Body, Task, TaskId};
 pub use time::{Span, Timestamp};
 pub use tube::{Kind, TubeChange, TubeName, TubeOptions};

@@ -96,6 +96,33 @@ pub const SEMAPHORE_REVOKING_MAX: u32 = 10_000;
 pub const SETTLE_STEPS_MAX: usize = 20_000;
 /// How many waiting tasks may be skipped at the cost of one step.
 pub const SETTLE_STEP_PLACES: usize = 64;
+/// Longest delay of a retry policy before its jitter, in seconds.
+pub const RETRY_DELAY_SECS_MAX: u64 = 30 * 24 * 3600;
+/// Largest factor of a retry policy, in thousandths.
+pub const RETRY_FACTOR_PERMILLE_MAX: u32 = 100_000;
+/// Largest jitter of a retry policy, in thousandths.
+pub const RETRY_JITTER_PERMILLE_MAX: u32 = 1_000;
+/// How often the delay of a retry policy is multiplied by its factor; then it stays the same.
+pub const RETRY_GROWTH_MAX: u32 = 1_000;
+/// Most tokens that a rate limit adds in its time.
+pub const RATE_COUNT_MAX: u32 = 1_000_000;
+/// Longest time of a rate limit, in seconds. Together with the largest burst, the level of a bucket
+/// is less than 2^53.
+pub const RATE_PER_SECS_MAX: u64 = 24 * 3600;
+/// Most tokens that a rate limit can save.
+pub const RATE_BURST_MAX: u32 = 100_000;
+/// Maximum number of schedules in one store.
+pub const SCHEDULES_MAX: usize = 100_000;
+/// Longest name of a schedule, in bytes.
+pub const SCHEDULE_NAME_BYTES_MAX: usize = 128;
+/// Longest rule of a schedule, in bytes.
+pub const SCHEDULE_TIMING_BYTES_MAX: usize = 512;
+/// Largest payload and meta of the task that a schedule adds, in bytes together.
+pub const SCHEDULE_TEMPLATE_BYTES_MAX: usize = 64 << 10;
+/// Maximum number of tasks that a schedule adds at once.
+pub const SCHEDULE_PUTS_MAX: usize = 1_000;
+/// Maximum number of schedules in one reply.
+pub const SCHEDULES_LISTED_MAX: usize = 1_000;
 /// Maximum number of tasks examined to find the one that has been ready for longest.
 pub const OLDEST_LOOKED_MAX: usize = 256;
 /// Largest task id: what fits beside a tube number in one SQLite key.

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::failure::is_worker_name;
 use crate::limits::WORKER_BYTES_MAX;
 use crate::semaphore::SemaphoreCommand;
+use crate::stored_schedule::ScheduleCommand;
 
 /// Whether the character invisibly changes the direction of the surrounding text. With such a
 /// character one name can look like another one.
@@ -39,9 +40,17 @@ pub fn check_names(command: &Command) -> Result<()> {
             check_name("the key of a semaphore", key.as_str())
         }
         Command::Put { tasks, .. } => check_subqueues(tasks),
+        Command::Schedule(command) => check_schedule(command),
         Command::Take(Take { worker: Some(worker), .. }) => check_worker(worker),
         _ => Ok(()),
     }
+}
+
+fn check_schedule(command: &ScheduleCommand) -> Result<()> {
+    if let ScheduleCommand::Set { schedule, .. } = command {
+        check_name("the name of a schedule", schedule.name.as_str())?;
+    }
+    check_subqueues(command.tasks())
 }
 
 fn check_worker(name: &str) -> Result<()> {

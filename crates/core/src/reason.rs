@@ -17,6 +17,8 @@ pub enum Reason {
     NotDue(Timestamp),
     /// Its tube is paused.
     TubePaused,
+    /// The rate limit of its tube is reached; the next delivery is allowed at this moment.
+    RateLimited(Timestamp),
     /// Another task of its sub-queue runs.
     SubqueueBusy,
     /// It waits for a grant of its tube's semaphore.
@@ -50,6 +52,7 @@ impl Reason {
             Reason::Running => "running",
             Reason::NotDue(_) => "not_due",
             Reason::TubePaused => "tube_paused",
+            Reason::RateLimited(_) => "rate_limited",
             Reason::SubqueueBusy => "subqueue_busy",
             Reason::Semaphore => "semaphore",
             Reason::LimitReached { .. } => "limit_reached",
@@ -71,6 +74,7 @@ impl fmt::Display for Reason {
             Reason::Running => "runs now",
             Reason::NotDue(_) => "not due yet",
             Reason::TubePaused => "the tube is paused",
+            Reason::RateLimited(_) => "the rate limit of the tube is reached",
             Reason::SubqueueBusy => "another task of its sub-queue runs",
             Reason::Semaphore => "waits for a grant of the tube's semaphore",
             Reason::LimitReached { .. } => "class limit reached",

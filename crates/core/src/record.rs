@@ -32,6 +32,8 @@ pub struct Record {
     pub subqueue: Option<Arc<str>>,
     /// Its priority in the semaphore of its tube, if its put gave one.
     pub semaphore_priority: Option<Priority>,
+    /// After how many failed deliveries it is buried, if its put said so.
+    pub attempts_max: Option<u32>,
     /// Its latest failures.
     pub failures: Option<Failures>,
     /// How it ended, if it is done.

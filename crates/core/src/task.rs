@@ -117,6 +117,8 @@ pub struct Task {
     pub semaphore_priority: Option<Priority>,
     /// Its unique key. Only shown by a peek.
     pub key: Option<Key>,
+    /// After how many failed deliveries it is buried, if its put said so. Only shown by a peek.
+    pub attempts_max: Option<u32>,
     /// The session that holds it, if one took it.
     pub session: Option<SessionId>,
     /// The name of the worker that holds it, if it gave one. Only shown by a peek and the list of

@@ -28,6 +28,8 @@ pub(crate) struct Tasks {
     /// The semaphore priorities given by puts. Beside the slots: few tasks have one, and it never
     /// changes.
     priorities: HashMap<TaskId, Priority>,
+    /// The maximum numbers of attempts given by puts, likewise.
+    attempts_max: HashMap<TaskId, u32>,
     /// The latest failures of tasks that failed.
     failures: HashMap<TaskId, Failures>,
     done: DoneTasks,
@@ -40,6 +42,7 @@ pub(crate) struct DetachedTask {
     pub slot: Slot,
     pub subqueue: Option<Arc<str>>,
     pub semaphore_priority: Option<Priority>,
+    pub attempts_max: Option<u32>,
     pub failures: Option<Failures>,
     pub key: Option<Arc<HeldKey>>,
 }
@@ -50,6 +53,7 @@ impl Tasks {
             slots: Slots::default(),
             indexes: Indexes::new(number, options),
             priorities: HashMap::new(),
+            attempts_max: HashMap::new(),
             failures: HashMap::new(),
             done: DoneTasks::default(),
             keys: TubeKeys::default(),
@@ -146,6 +150,11 @@ impl Tasks {
         self.priorities.get(&id).copied()
     }
 
+    /// The maximum number of attempts given by the put of a task, if any.
+    pub fn attempts_max(&self, id: TaskId) -> Option<u32> {
+        if self.attempts_max.is_empty() { None } else { self.attempts_max.get(&id).copied() }
+    }
+
     /// The latest failures of a task, if it failed.
     pub fn failures(&self, id: TaskId) -> Option<&Failures> {
         // Usually empty: this runs for every record that is written.
@@ -162,7 +171,7 @@ impl Tasks {
     pub fn record(&self, slot: &Slot, wall_ahead: i64) -> Record {
         let (subqueue, priority) = (self.subqueue_of(slot), self.semaphore_priority(slot.id));
         let (failures, key) = (self.failures(slot.id).cloned(), self.keys.of(slot.id).cloned());
-        slot.record(subqueue, priority, failures, key, wall_ahead)
+        slot.record(subqueue, priority, self.attempts_max(slot.id), failures, key, wall_ahead)
     }
 
     /// The task with its data beside the slot.
@@ -171,6 +180,7 @@ impl Tasks {
             slot: slot.clone(),
             subqueue: self.subqueue_of(slot),
             semaphore_priority: self.semaphore_priority(slot.id),
+            attempts_max: self.attempts_max(slot.id),
             failures: self.failures(slot.id).cloned(),
             key: self.keys.of(slot.id).cloned(),
         }
@@ -245,13 +255,17 @@ impl Tasks {
 
     /// Adds a task.
     pub fn insert(&mut self, detached: DetachedTask, shared: &mut CrossTubeIndex) {
-        let DetachedTask { mut slot, subqueue, semaphore_priority, failures, key } = detached;
+        let DetachedTask { mut slot, subqueue, semaphore_priority, attempts_max, failures, key } =
+            detached;
         slot.subqueue = match (&mut self.indexes.subqueues, &subqueue) {
             (Some(subqueues), Some(key)) => subqueues.join(key),
             _ => NO_SUBQUEUE,
         };
         if let Some(priority) = semaphore_priority {
             self.priorities.insert(slot.id, priority);
+        }
+        if let Some(most) = attempts_max {
+            self.attempts_max.insert(slot.id, most);
         }
         if let Some(failures) = failures {
             self.failures.insert(slot.id, failures);
@@ -275,8 +289,10 @@ impl Tasks {
         }
         let semaphore_priority = self.priorities.remove(&id);
         let failures = if self.failures.is_empty() { None } else { self.failures.remove(&id) };
+        let attempts_max =
+            if self.attempts_max.is_empty() { None } else { self.attempts_max.remove(&id) };
         let key = self.keys.remove(id);
-        Some(DetachedTask { slot, subqueue, semaphore_priority, failures, key })
+        Some(DetachedTask { slot, subqueue, semaphore_priority, attempts_max, failures, key })
     }
 
     /// Changes a task, if it exists.

@@ -9,6 +9,7 @@ use crate::journal::TubeRecord;
 use crate::record::{Record, StoredState};
 use crate::semaphore::{EntryState, EventId, EventKind, Grant, QueueEntry, SemaphoreRecord};
 use crate::stats::TubeStats;
+use crate::stored_schedule::StoredSchedule;
 use crate::task::TaskId;
 use crate::time::Timestamp;
 use crate::tube::TubeName;
@@ -28,7 +29,7 @@ impl TubeCopy {
     /// A tube, as replies show it, and the id of its next task.
     pub fn new(info: TubeInfo, next_id: u64) -> Self {
         let TubeInfo { name, number, options, stats, .. } = info;
-        TubeCopy { number, record: TubeRecord { name, options, next_id }, stats }
+        TubeCopy { number, record: TubeRecord { name, options, next_id, bucket: None }, stats }
     }
 }
 
@@ -102,6 +103,8 @@ pub struct ImportEnd {
     pub tubes: Vec<(TubeName, TubeCopy)>,
     /// New semaphores.
     pub semaphores: Vec<SemaphoreCopy>,
+    /// New schedules. Their moments are wall time.
+    pub schedules: Vec<StoredSchedule>,
     /// The smallest lease number for new deliveries: clients may still use older ones of the source
     /// store.
     pub next_lease: u64,
@@ -127,6 +130,7 @@ impl Record {
     /// Turns a task that was taken at `start` into one whose holder is gone: ready again since
     /// then, because the end of the delivery is unknown.
     pub fn given_back(&mut self, start: Timestamp, attempts_max: Option<u32>) {
+        let attempts_max = self.attempts_max.or(attempts_max);
         self.previous_start = Some(match self.state {
             StoredState::Ready(since) => since,
             _ => self.created,

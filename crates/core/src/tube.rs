@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::limits::{KEEP_DONE_DEFAULT, TUBE_NAME_BYTES_MAX};
+use crate::rate::RateLimit;
+use crate::retry::RetryPolicy;
 use crate::semaphore::SemaphoreKey;
 use crate::time::Span;
 
@@ -133,6 +135,10 @@ pub struct TubeOptions {
     pub pri: u64,
     /// Bury a task instead of releasing it when this many deliveries have failed.
     pub attempts_max: Option<u32>,
+    /// The delays between attempts, for failed deliveries without an explicit delay.
+    pub retry: Option<Box<RetryPolicy>>,
+    /// How many deliveries are allowed.
+    pub rate: Option<Box<RateLimit>>,
     /// Keep done tasks for this long; `None` removes them at once.
     pub keep_done: Option<Span>,
     /// Maximum number of done tasks to keep; up to an eighth more until they are removed.
@@ -160,6 +166,8 @@ impl TubeOptions {
             delay: None,
             pri: 0,
             attempts_max: None,
+            retry: None,
+            rate: None,
             keep_done: None,
             keep_done_max: KEEP_DONE_DEFAULT,
             ttl_kills_taken: false,
@@ -188,6 +196,10 @@ pub struct TubeChange {
     pub pri: Option<u64>,
     /// Deliveries before a task is buried.
     pub attempts_max: Option<Option<u32>>,
+    /// The delays between attempts.
+    pub retry: Option<Option<Box<RetryPolicy>>>,
+    /// How many deliveries are allowed.
+    pub rate: Option<Option<Box<RateLimit>>>,
     /// How long done tasks are kept.
     pub keep_done: Option<Option<Span>>,
     /// Maximum number of done tasks to keep.

@@ -33,7 +33,7 @@ impl Ticks {
     /// The tick command, if it is due.
     pub fn due(&self, now: Timestamp) -> Option<Command> {
         let due = self.next().is_some_and(|next| next <= now);
-        due.then_some(Command::Tick { limit: TICK_LIMIT })
+        due.then_some(Command::Tick { limit: TICK_LIMIT, seed: fastrand::u32(..) })
     }
 
     /// Sets the next wake-up, as the latest batch reported it.

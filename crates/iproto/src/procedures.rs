@@ -257,6 +257,7 @@ fn read_effects(reader: &mut ValueReader<'_>) -> Result<(Timestamp, Effects), Ma
         ready: read_counts(reader)?,
         room: read_counts(reader)?,
         events: read_news(reader)?,
+        next_schedule: None,
     };
     Ok((clock, effects))
 }

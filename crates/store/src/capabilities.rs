@@ -1,6 +1,6 @@
 //! Describes the features and guarantees of a store; docs/stores.md is generated from these descriptions.
 
-use taskyard_core::{Command, Error};
+use taskyard_core::{Command, Error, NewTask, RateLimit, RetryPolicy};
 
 /// The features and guarantees of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +17,12 @@ pub struct Capabilities {
     pub gates: bool,
     /// Whether tasks may have unique keys.
     pub keys: bool,
+    /// Whether tubes have retry policies, and tasks their own number of attempts.
+    pub retries: bool,
+    /// Whether tubes have rate limits.
+    pub rates: bool,
+    /// Whether it has schedules.
+    pub schedules: bool,
     /// Whether it can be copied from.
     pub exports: bool,
     /// Whether it can be copied to.
@@ -28,26 +34,6 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Refuses a command that needs unique keys, where the store has none.
-    pub fn check_keys(&self, command: &Command) -> Result<(), Error> {
-        if self.keys || !Capabilities::uses_keys(command) { Ok(()) } else { Err(self.no_keys()) }
-    }
-
-    /// Whether a command needs unique keys.
-    pub(crate) fn uses_keys(command: &Command) -> bool {
-        match command {
-            Command::Put { tasks, .. } => tasks.iter().any(|task| task.key.is_some()),
-            Command::List(list) => list.key.is_some(),
-            _ => false,
-        }
-    }
-
-    /// The error of a store without unique keys.
-    pub fn no_keys(&self) -> Error {
-        let name = self.name;
-        Error::Invalid(format!("the {name} store has no unique keys; leave the key out"))
-    }
-
     /// A store with no optional feature.
     pub const fn plain(name: &'static str) -> Self {
         Capabilities {
@@ -57,10 +43,101 @@ impl Capabilities {
             semaphores: false,
             gates: false,
             keys: false,
+            retries: false,
+            rates: false,
+            schedules: false,
             exports: false,
             imports: false,
             wakes: "",
             loses: &[],
+        }
+    }
+
+    /// Refuses a command that needs a feature that the store does not have.
+    pub fn check(&self, command: &Command) -> Result<(), Error> {
+        if self.keys && self.retries && self.rates && self.schedules {
+            return Ok(());
+        }
+        match command {
+            Command::Put { tasks, .. } => self.check_tasks(tasks),
+            Command::List(list) if list.key.is_some() => self.check_keys(),
+            Command::CreateTube { options, .. } => {
+                self.check_options(options.retry.as_deref(), options.rate.as_deref())
+            }
+            Command::AlterTube { change, .. } => self.check_options(
+                change.retry.as_ref().and_then(Option::as_deref),
+                change.rate.as_ref().and_then(Option::as_deref),
+            ),
+            Command::Schedule(_) => self.need(self.schedules, "schedules"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses unique keys where the store has none.
+    pub fn check_keys(&self) -> Result<(), Error> {
+        self.need(self.keys, "unique keys")
+    }
+
+    fn check_tasks(&self, tasks: &[NewTask]) -> Result<(), Error> {
+        for task in tasks {
+            if task.key.is_some() {
+                self.check_keys()?;
+            }
+            self.need(self.retries || task.attempts_max.is_none(), "attempts_max of a task")?;
+        }
+        Ok(())
+    }
+
+    fn check_options(
+        &self,
+        retry: Option<&RetryPolicy>,
+        rate: Option<&RateLimit>,
+    ) -> Result<(), Error> {
+        self.need(self.retries || retry.is_none(), "retry policies")?;
+        self.need(self.rates || rate.is_none(), "rate limits")
+    }
+
+    fn need(&self, has: bool, feature: &'static str) -> Result<(), Error> {
+        if has { Ok(()) } else { Err(Error::StoreLacks { store: self.name, feature }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use taskyard_core::{Body, Kind, ScheduleCommand, Span, TubeChange, TubeName, TubeOptions};
+
+    use super::*;
+
+    #[test]
+    fn a_missing_feature_is_refused_with_the_name_of_the_store() {
+        let tube = || TubeName::new("mail").expect("a good name");
+        let retry = Some(Box::new(RetryPolicy::DEFAULT));
+        let rate = Some(Box::new(RateLimit { count: 1, per: Span::from_secs(1), burst: 1 }));
+        let plain = TubeOptions::new(Kind::Fifo);
+        let create = |options| Command::CreateTube { tube: tube(), options, if_not_exists: false };
+        let alter = |change| Command::AlterTube { tube: tube(), change };
+        let task = NewTask { attempts_max: Some(3), ..NewTask::new(Body::new(b"x")) };
+        let commands = [
+            (create(TubeOptions { retry: retry.clone(), ..plain.clone() }), "retry policies"),
+            (create(TubeOptions { rate: rate.clone(), ..plain.clone() }), "rate limits"),
+            (alter(TubeChange { retry: Some(retry), ..TubeChange::default() }), "retry policies"),
+            (alter(TubeChange { rate: Some(rate), ..TubeChange::default() }), "rate limits"),
+            (
+                Command::Put { tube: tube(), tasks: vec![task], wait: Span::ZERO },
+                "attempts_max of a task",
+            ),
+            (Command::Schedule(Box::new(ScheduleCommand::Due { limit: 1 })), "schedules"),
+        ];
+        let none = Capabilities::plain("redis");
+        let all = Capabilities { keys: true, retries: true, rates: true, schedules: true, ..none };
+        for (command, feature) in commands {
+            let refused = Err(Error::StoreLacks { store: "redis", feature });
+            assert_eq!(none.check(&command), refused, "{command:?}");
+            assert_eq!(all.check(&command), Ok(()), "{command:?}");
+        }
+        let removes = TubeChange { retry: Some(None), rate: Some(None), ..TubeChange::default() };
+        for command in [create(plain), alter(removes)] {
+            assert_eq!(none.check(&command), Ok(()), "{command:?}");
         }
     }
 }

@@ -12,6 +12,9 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     semaphores: true,
     gates: true,
     keys: true,
+    retries: true,
+    rates: true,
+    schedules: true,
     wakes: "at once, by the server itself",
     loses: &[
         ("the server is killed or stopped", "everything"),
@@ -73,6 +76,7 @@ impl Store for MemoryStore {
                 Exported::EndedKeys(machine.export_ended_keys(tube, from, count))
             }
             Export::Semaphores => Exported::Semaphores(machine.export_semaphores()),
+            Export::Schedules => Exported::Schedules(machine.export_schedules()),
         };
         Box::pin(ready(Ok(exported)))
     }

@@ -189,25 +189,23 @@ impl<B: Backend> RemoteStore<B> {
         Box::pin(async move { task.await.unwrap_or_else(|error| failed(error.to_string())) })
     }
 
-    /// Refuses the commands with a key, and executes the others.
-    fn execute_without_keys(
-        &self,
-        now: Timestamp,
-        commands: Vec<Command>,
-    ) -> Pending<'_, Executed> {
-        let refused: Vec<bool> = commands.iter().map(Capabilities::uses_keys).collect();
-        let others =
-            commands.into_iter().filter(|command| !Capabilities::uses_keys(command)).collect();
-        let executing = Store::execute(self, now, others);
+    /// Refuses the commands that need a feature that the database does not have, and executes the others.
+    fn execute_allowed(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed> {
+        let capabilities = self.capabilities();
+        let checked: Vec<_> = commands.iter().map(|command| capabilities.check(command)).collect();
+        let allowed = commands.into_iter().zip(&checked).filter(|(_, checked)| checked.is_ok());
+        let executing = Store::execute(self, now, allowed.map(|(command, _)| command).collect());
         Box::pin(async move {
             let mut executed = executing.await;
-            let places: Vec<usize> = (0..refused.len()).filter(|place| !refused[*place]).collect();
+            let places: Vec<_> =
+                (0..checked.len()).filter(|place| checked[*place].is_ok()).collect();
             executed.unloaded.iter_mut().for_each(|one| one.reply = places[one.reply]);
             let mut replies = std::mem::take(&mut executed.replies).into_iter();
-            let reply = |refused| {
-                if refused { Some(Err(self.capabilities().no_keys())) } else { replies.next() }
+            let reply = |checked: Result<(), Error>| match checked {
+                Ok(()) => replies.next(),
+                Err(error) => Some(Err(error)),
             };
-            executed.replies = refused.into_iter().filter_map(reply).collect();
+            executed.replies = checked.into_iter().filter_map(reply).collect();
             executed
         })
     }
@@ -223,8 +221,9 @@ impl<B: Backend> RemoteStore<B> {
 
 impl<B: Backend> Store for RemoteStore<B> {
     fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed> {
-        if !self.capabilities().keys && commands.iter().any(Capabilities::uses_keys) {
-            return self.execute_without_keys(now, commands);
+        let capabilities = self.capabilities();
+        if commands.iter().any(|command| capabilities.check(command).is_err()) {
+            return self.execute_allowed(now, commands);
         }
         let count = commands.len();
         let work = Arc::clone(&self.backend).execute(now, commands);

@@ -2,7 +2,7 @@
 
 use taskyard_core::record::Record;
 use taskyard_core::transfer::{ImportEnd, SemaphoreCopy, TubeCopy};
-use taskyard_core::{EndedKey, Error, TaskId, TubeName};
+use taskyard_core::{EndedKey, Error, StoredSchedule, TaskId, TubeName};
 
 /// A part of the content to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,8 @@ pub enum Export {
     },
     /// All semaphores. The result is [`Exported::Semaphores`].
     Semaphores,
+    /// All schedules. The result is [`Exported::Schedules`].
+    Schedules,
 }
 
 /// A part of the content that was read.
@@ -44,6 +46,8 @@ pub enum Exported {
     EndedKeys(Vec<EndedKey>),
     /// Semaphores with all their entries.
     Semaphores(Vec<SemaphoreCopy>),
+    /// Schedules, by name.
+    Schedules(Vec<StoredSchedule>),
 }
 
 /// A part of the content to add.

@@ -169,6 +169,8 @@ fn request(args: &TubeCreateArgs) -> anyhow::Result<CreateRequest> {
 /// Changes a tube.
 pub fn alter(args: AlterArgs) -> anyhow::Result<Exit> {
     let change = TubeChange {
+        retry: None,
+        rate: None,
         paused: None,
         capacity: args.capacity.map(|capacity| capacity.0),
         ttl: args.ttl.map(|ttl| ttl.0),

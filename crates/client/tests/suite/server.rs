@@ -128,7 +128,8 @@ fn a_batch_of_commands_has_one_reply_each() {
         let tube = TubeName::new("mail").unwrap();
         let tasks: Vec<NewTask> = vec![new_task("x").unwrap()];
         let put = Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO };
-        let replies = rig.http.execute(vec![put.clone(), Command::Tick { limit: 1 }, put]).await;
+        let replies =
+            rig.http.execute(vec![put.clone(), Command::Tick { limit: 1, seed: 0 }, put]).await;
         assert!(replies[0].is_ok() && replies[2].is_ok());
         assert!(matches!(replies[1], Err(Refusal::Invalid(_))));
     });

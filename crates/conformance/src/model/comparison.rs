@@ -8,6 +8,8 @@ use taskyard_core::{
     SemaphoreReply, Span, State, Take, Task, TaskId, Timestamp, TubeName,
 };
 
+use taskyard_store::Capabilities;
+
 use crate::Harness;
 use crate::commands::brief;
 
@@ -30,6 +32,10 @@ impl<H: Harness> Comparison<H> {
     pub(super) fn new(queue: H) -> Self {
         let machine = Machine::default();
         Comparison { queue, machine, to_store: HashMap::new(), to_machine: HashMap::new() }
+    }
+
+    pub(super) fn capabilities(&self) -> Capabilities {
+        self.queue.capabilities()
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -76,7 +82,7 @@ impl<H: Harness> Comparison<H> {
 
     fn execute_on_machine(&mut self, commands: &[Command]) -> Vec<Result<Reply>> {
         let now = self.queue.now();
-        let tick = Command::Tick { limit: TICK_LIMIT };
+        let tick = Command::Tick { limit: TICK_LIMIT, seed: 0 };
         while self.machine.apply(now, tick.clone()) != Ok(Reply::Ticked(0)) {}
         let replies =
             commands.iter().map(|command| self.machine.apply(now, command.clone())).collect();

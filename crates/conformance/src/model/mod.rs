@@ -3,12 +3,15 @@
 //! A seed determines a run. A failure prints it, and `TASKYARD_SEED=… cargo test model` runs it again.
 
 mod comparison;
+mod pace;
 mod script;
 
 use std::collections::VecDeque;
 
+use taskyard_core::limits::SCHEDULES_LISTED_MAX;
 use taskyard_core::{
-    Command, Kind, List, ListOrder, Reply, SemaphoreCommand, Span, StateSet, TaskId, TubeOptions,
+    Command, Kind, List, ListOrder, Reply, ScheduleCommand, SemaphoreCommand, Span, StateSet,
+    TaskId, TubeOptions,
 };
 
 use super::Harness;
@@ -35,7 +38,7 @@ pub async fn replay<H: Harness>(queue: H, seed: u64, commands: usize) {
     let capabilities = queue.capabilities();
     let mut run =
         TubeRun { seed, executed: 0, latest: VecDeque::new(), comparison: Comparison::new(queue) };
-    let mut script = TubeScript::new(seed, &capabilities);
+    let mut script = TubeScript::new(seed, capabilities);
     for (tube, options) in script.first_tubes() {
         run.execute(vec![Command::CreateTube { tube, options, if_not_exists: false }]).await;
     }
@@ -47,7 +50,7 @@ pub async fn replay_gated<H: Harness>(queue: H, seed: u64, commands: usize) {
     let capabilities = queue.capabilities();
     let mut run =
         TubeRun { seed, executed: 0, latest: VecDeque::new(), comparison: Comparison::new(queue) };
-    let mut script = TubeScript::gated(seed, &capabilities);
+    let mut script = TubeScript::gated(seed, capabilities);
     run.execute(script.first_semaphores()).await;
     for (tube, options) in script.first_tubes() {
         run.execute(vec![Command::CreateTube { tube, options, if_not_exists: false }]).await;
@@ -139,6 +142,10 @@ impl<H: Harness> TubeRun<H> {
         let all = self.execute(vec![Command::Tubes { tube: None }]).await;
         let list = SemaphoreCommand::List { key: None };
         self.execute(vec![Command::Semaphore(list)]).await;
+        if self.comparison.capabilities().schedules {
+            let list = ScheduleCommand::List { after: None, limit: SCHEDULES_LISTED_MAX };
+            self.execute(vec![Command::Schedule(Box::new(list))]).await;
+        }
         let Some((_, Reply::Tubes(tubes))) = all.into_iter().next() else { return };
         for info in tubes {
             let tube = info.name;

@@ -7,12 +7,13 @@ use fastrand::Rng;
 use taskyard_core::{
     Body, Command, EnqueueItem, Finish, FinishItem, GrantFinish, GrantItem, HeldKey, Holder, Key,
     KeyRequest, Kind, Lease, List, ListOrder, NewTask, OnConflict, Outcome, Priority, Reply,
-    SemaphoreChange, SemaphoreCommand, SemaphoreKey, SessionId, Span, State, StateSet, Take,
-    TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
+    ScheduleName, SemaphoreChange, SemaphoreCommand, SemaphoreKey, SessionId, Span, State, StateSet,
+    Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
 };
 
 use taskyard_store::Capabilities;
 
+use super::pace::KnownSchedule;
 use crate::commands::{NO_LEASE, name, put, secs};
 
 /// The semaphore of the tube of this name.
@@ -58,19 +59,20 @@ pub(super) enum Step {
 
 /// The source of steps.
 pub(super) struct TubeScript {
-    rng: Rng,
-    durable: bool,
-    /// Whether tasks may have keys.
-    keyed: bool,
+    pub(super) rng: Rng,
+    /// Gives the numbers of the features in `pace.rs`.
+    pub(super) pace_rng: Rng,
+    pub(super) capabilities: Capabilities,
     /// Whether tubes have semaphores.
     gated: bool,
-    tubes: HashMap<TubeName, KnownTube>,
+    pub(super) tubes: HashMap<TubeName, KnownTube>,
+    pub(super) schedules: HashMap<ScheduleName, KnownSchedule>,
 }
 
 /// The part of a tube that the script knows.
 #[derive(Default)]
-struct KnownTube {
-    next_id: u64,
+pub(super) struct KnownTube {
+    pub(super) next_id: u64,
     deliveries: Vec<Delivery>,
 }
 
@@ -86,14 +88,19 @@ struct Delivery {
 const WORKERS: [&str; 2] = ["host:17:mailer", "w"];
 
 impl TubeScript {
-    pub(super) fn new(seed: u64, capabilities: &Capabilities) -> Self {
-        let Capabilities { durable, keys: keyed, .. } = *capabilities;
-        let (rng, tubes) = (Rng::with_seed(seed), HashMap::new());
-        TubeScript { rng, durable, keyed, gated: false, tubes }
+    pub(super) fn new(seed: u64, capabilities: Capabilities) -> Self {
+        TubeScript {
+            rng: Rng::with_seed(seed),
+            pace_rng: Rng::with_seed(!seed),
+            capabilities,
+            gated: false,
+            tubes: HashMap::new(),
+            schedules: HashMap::new(),
+        }
     }
 
     /// A run whose tubes have semaphores.
-    pub(super) fn gated(seed: u64, capabilities: &Capabilities) -> Self {
+    pub(super) fn gated(seed: u64, capabilities: Capabilities) -> Self {
         TubeScript { gated: true, ..TubeScript::new(seed, capabilities) }
     }
 
@@ -112,7 +119,7 @@ impl TubeScript {
     /// The next step.
     pub(super) fn step(&mut self, now: Timestamp) -> Step {
         match self.rng.u32(0..1000) {
-            0..3 if self.durable => Step::Restart,
+            0..3 if self.capabilities.durable => Step::Restart,
             3..150 => Step::Advance(self.pause()),
             _ => {
                 let count = if self.one_in(4) { self.rng.usize(2..=6) } else { 1 };
@@ -150,6 +157,9 @@ impl TubeScript {
                     }
                 }
             }
+            (Command::Schedule(command), Reply::Schedule(reply)) => {
+                self.learn_schedule(command, reply);
+            }
             (Command::NameTube { tube, name, .. }, Reply::Tubes(_)) => {
                 let known = self.tubes.remove(tube).unwrap_or_default();
                 self.tubes.insert(name.clone(), known);
@@ -163,6 +173,9 @@ impl TubeScript {
     }
 
     fn command(&mut self, now: Timestamp) -> Command {
+        if let Some(command) = self.schedule(now) {
+            return command;
+        }
         let tube = self.tube();
         if self.gated && self.one_in(6) {
             return self.semaphore(&tube);
@@ -202,7 +215,7 @@ impl TubeScript {
         put(&tube, (0..count).map(|_| self.task(now)).collect())
     }
 
-    fn task(&mut self, now: Timestamp) -> NewTask {
+    pub(super) fn task(&mut self, now: Timestamp) -> NewTask {
         let mut task = NewTask::new(self.body());
         task.pri = self.sometimes(|script| match script.rng.u8(0..20) {
             0 => u64::MAX,
@@ -227,10 +240,10 @@ impl TubeScript {
             let key = ["a", "b", "c", "nil", ""][script.rng.usize(0..5)];
             key.into()
         });
-        if self.keyed && self.one_in(2) {
+        if self.capabilities.keys && self.one_in(2) {
             task.key = Some(Box::new(self.key_request()));
         }
-        task
+        self.paced_task(task)
     }
 
     /// One of a few keys, so that most are held.
@@ -295,7 +308,7 @@ impl TubeScript {
             7 => Finish::Bury,
             _ => Finish::Touch(self.span(0..=10)),
         };
-        FinishItem { id: held.id, holder, finish }
+        FinishItem { id: held.id, holder, finish: self.paced_finish(finish) }
     }
 
     /// A delivery of the tube: half the time the latest, which is likely under way.
@@ -360,7 +373,7 @@ impl TubeScript {
     }
 
     fn options(&mut self, kind: Kind) -> TubeOptions {
-        TubeOptions {
+        let options = TubeOptions {
             kind,
             temporary: self.one_in(6),
             capacity: self.rng.bool().then(|| self.rng.u64(0..12)),
@@ -369,17 +382,20 @@ impl TubeScript {
             delay: self.rarely(|script| script.span(0..=5)),
             pri: u64::from(self.one_in(4)) * 2,
             attempts_max: self.rarely(|script| script.rng.u32(1..4)),
+            retry: None,
+            rate: None,
             keep_done: self.sometimes(|script| script.span(1..=40)),
             keep_done_max: self.rng.u64(1..8),
             ttl_kills_taken: self.one_in(4),
             paused: self.one_in(20),
             semaphore: None,
             queue_num: self.rarely(|script| script.rng.u32(0..4)).filter(|num| *num > 0),
-        }
+        };
+        self.paced_options(options)
     }
 
     fn change(&mut self) -> TubeChange {
-        TubeChange {
+        let change = TubeChange {
             // Mostly resumed, or soon every tube would be paused.
             paused: self.sometimes(|script| script.one_in(5)),
             capacity: self.rarely(|script| script.rarely(|script| script.rng.u64(0..12))),
@@ -388,13 +404,16 @@ impl TubeScript {
             delay: self.rarely(|script| script.rarely(|script| script.span(0..=5))),
             pri: self.rarely(|script| script.rng.u64(0..3)),
             attempts_max: self.rarely(|script| script.sometimes(|script| script.rng.u32(1..4))),
+            retry: None,
+            rate: None,
             keep_done: self.rarely(|script| script.sometimes(|script| script.span(1..=40))),
             keep_done_max: self.rarely(|script| script.rng.u64(1..8)),
-        }
+        };
+        self.paced_change(change)
     }
 
     /// One of the tubes, rarely one that was not there in the beginning.
-    fn tube(&mut self) -> TubeName {
+    pub(super) fn tube(&mut self) -> TubeName {
         if self.one_in(100) {
             return name("nowhere");
         }
@@ -450,19 +469,19 @@ impl TubeScript {
         }
     }
 
-    fn one_in(&mut self, count: u32) -> bool {
+    pub(super) fn one_in(&mut self, count: u32) -> bool {
         self.rng.u32(0..count) == 0
     }
 
-    fn likely(&mut self) -> bool {
+    pub(super) fn likely(&mut self) -> bool {
         !self.one_in(4)
     }
 
-    fn sometimes<T>(&mut self, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
+    pub(super) fn sometimes<T>(&mut self, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
         self.rng.bool().then(|| make(self))
     }
 
-    fn rarely<T>(&mut self, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
+    pub(super) fn rarely<T>(&mut self, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
         self.one_in(4).then(|| make(self))
     }
 }

@@ -72,7 +72,9 @@ impl<H: Harness> SemaphoreRun<H> {
     /// Runs the commands on both, compares, and returns the machine's replies.
     async fn execute(&mut self, commands: Vec<SemaphoreCommand>) -> Vec<Result<SemaphoreReply>> {
         let now = self.queue.now();
-        while self.machine.apply(now, Command::Tick { limit: 1000 }) != Ok(Reply::Ticked(0)) {}
+        while self.machine.apply(now, Command::Tick { limit: 1000, seed: 0 })
+            != Ok(Reply::Ticked(0))
+        {}
         let mut expected = Vec::new();
         for command in &commands {
             self.asked += 1;

@@ -39,7 +39,8 @@ impl Machine {
     /// The changes of the batch that must be stored.
     pub fn changes(&self) -> Changes {
         let mut changes = Changes { semaphores: self.semaphores.changes(), ..Changes::default() };
-        let mut tubes = BTreeSet::new();
+        let (mut tubes, mut buckets, mut schedules) =
+            (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         // Where a tube lost all its tasks: earlier entries concern removed tasks.
         let mut cleared: HashMap<u32, usize> = HashMap::new();
         for (place, entry) in self.journal.entries.iter().enumerate() {
@@ -52,9 +53,20 @@ impl Machine {
                     tubes.insert(*tube);
                     cleared.insert(*tube, place);
                 }
+                Entry::Bucket { tube, .. } => _ = buckets.insert(*tube),
+                Entry::Schedule { name, .. } => _ = schedules.insert(name),
                 _ => {}
             }
         }
+        buckets.retain(|number| !tubes.contains(number));
+        changes.buckets = buckets
+            .into_iter()
+            .filter_map(|number| Some((number, self.tubes.get(number)?.bucket?)))
+            .collect();
+        changes.schedules = schedules
+            .into_iter()
+            .map(|name| (name.clone(), self.schedules.get(name).cloned()))
+            .collect();
         changes.cleared = cleared.keys().copied().collect();
         changes.tubes =
             tubes.into_iter().map(|number| (number, self.tube_record(number))).collect();
@@ -147,6 +159,11 @@ impl Machine {
                 tube_before.options = before;
                 self.update_signals(tube);
             }
+            Entry::Bucket { tube, before } => {
+                self.tube(tube).bucket = before;
+                self.update_signals(tube);
+            }
+            Entry::Schedule { name, before } => _ = self.schedules.replace(&name, before),
             Entry::Named { tube, before } => {
                 let (name, queue_num) = *before;
                 self.tubes.rename(tube, name);
@@ -185,6 +202,7 @@ impl Machine {
         }
         let mut tube = Tube::new(number, record.name, record.options);
         tube.next_id = record.next_id;
+        tube.bucket = record.bucket;
         self.tubes.insert(number, tube);
         true
     }
@@ -212,12 +230,13 @@ impl Machine {
         }
         let subqueue = record.subqueue.clone();
         let (semaphore_priority, failures) = (record.semaphore_priority, record.failures.clone());
-        let key = record.key.clone();
+        let (attempts_max, key) = (record.attempts_max, record.key.clone());
         if key.as_ref().is_some_and(|held| tube.tasks.keys().holder(&held.key).is_some()) {
             return false;
         }
         let slot = Slot::from_record(record, self.wall_ahead);
-        let detached = DetachedTask { slot, subqueue, semaphore_priority, failures, key };
+        let detached =
+            DetachedTask { slot, subqueue, semaphore_priority, attempts_max, failures, key };
         tube.tasks.insert(detached, &mut self.shared);
         self.update_signals(number);
         true
@@ -230,6 +249,7 @@ impl Machine {
             name: tube.name.clone(),
             options: tube.options.clone(),
             next_id: tube.next_id,
+            bucket: tube.bucket,
         })
     }
 

@@ -55,7 +55,8 @@ impl Machine {
         show: bool,
     ) -> Outcome {
         let Some(slot) = self.tubes[number].tasks.get(item.id) else { return Outcome::Missing };
-        let is_unowned_bury = item.finish.buries() && item.holder == Holder::Any;
+        let has_policy = self.tubes[number].options.retry.is_some();
+        let is_unowned_bury = item.finish.buries(has_policy) && item.holder == Holder::Any;
         let held = self.held_delivery(now, slot, item.holder);
         if held.is_none() && !is_unowned_bury {
             return Outcome::Stale;
@@ -71,18 +72,25 @@ impl Machine {
             }
             Finish::Bury => self.bury(now, number, item.id, None),
             Finish::Touch(more) => self.touch(number, item.id, *more),
-            Finish::Fail(fail) => match fail.then {
-                AfterFailure::Retry(delay) => {
+            Finish::Fail(fail) => match self.retry_after(number, item.id, fail.then) {
+                Some(delay) => {
                     let delay = self.release_delay(number, delay);
                     let error = Some(&*fail.error);
                     let how = ReleaseMode { delay, error, ..ReleaseMode::RELEASE };
                     self.give_back(now, number, item.id, how);
                 }
-                AfterFailure::Bury => self.bury(now, number, item.id, Some(&fail.error)),
+                None => self.bury(now, number, item.id, Some(&fail.error)),
             },
         }
         let shown = show.then(|| self.tubes[number].view(now, item.id)).flatten();
         Outcome::Done(shown.map(Box::new))
+    }
+
+    /// The delay before the next attempt of a failed task; `None` if it is buried.
+    fn retry_after(&self, number: u32, id: TaskId, then: AfterFailure) -> Option<Span> {
+        let AfterFailure::Policy(seed) = then else { return then.delay() };
+        let tube = &self.tubes[number];
+        Some(tube.retry_delay(tube.options.retry.as_deref()?, tube.tasks.get(id)?, seed))
     }
 
     /// The delay of a released task: kinds without times have none.
@@ -227,7 +235,8 @@ impl Machine {
             self.add_failure(now, number, id, error, how.lease_over);
         }
         let tube = self.tubes.get_mut(number).expect("the caller looked the tube up");
-        let attempts_max = tube.options.attempts_max.unwrap_or(u32::MAX);
+        let own = tube.tasks.attempts_max(id);
+        let attempts_max = own.or(tube.options.attempts_max).unwrap_or(u32::MAX);
         let mut used_up = false;
         tube.tasks.update(id, &mut self.shared, |slot| {
             // An uncounted delivery leaves no trace.
@@ -431,11 +440,15 @@ impl ReleaseMode<'_> {
 }
 
 impl Finish {
-    /// Whether the task is buried.
-    fn buries(&self) -> bool {
+    /// Whether the task is buried, in a tube with or without a retry policy.
+    fn buries(&self, has_policy: bool) -> bool {
         match self {
             Finish::Bury => true,
-            Finish::Fail(fail) => fail.then == AfterFailure::Bury,
+            Finish::Fail(fail) => match fail.then {
+                AfterFailure::Retry(_) => false,
+                AfterFailure::Bury => true,
+                AfterFailure::Policy(_) => !has_policy,
+            },
             _ => false,
         }
     }

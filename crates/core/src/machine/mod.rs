@@ -12,6 +12,7 @@ mod keys;
 mod list;
 mod put;
 mod registry;
+mod schedules;
 mod sessions;
 mod take;
 #[cfg(test)]
@@ -30,6 +31,7 @@ use crate::error::{Error, Result};
 use crate::index::CrossTubeIndex;
 use crate::journal::{Entry, Journal};
 use crate::names::check_names;
+use crate::schedules::Schedules;
 use crate::semaphore::Semaphores;
 use crate::session::{Session, SessionId};
 use crate::task::TaskId;
@@ -62,6 +64,7 @@ pub struct Machine {
     /// When each tube needs its next tick.
     wakeups: BTreeSet<(Timestamp, u32)>,
     semaphores: Semaphores,
+    schedules: Schedules,
     /// Tasks by their semaphore that must be repaired with the next command.
     to_repair: Vec<(u32, TaskId)>,
     /// Tubes whose semaphores are lost: they grant nothing until they are configured again.
@@ -100,7 +103,7 @@ impl Machine {
             Command::CreateTube { tube, options, if_not_exists } => {
                 self.create_tube(tube, options, if_not_exists)
             }
-            Command::AlterTube { tube, change } => self.alter_tube(&tube, &change),
+            Command::AlterTube { tube, change } => self.alter_tube(now, &tube, &change),
             Command::NameTube { tube, name, queue_num } => self.name_tube(&tube, name, queue_num),
             Command::DropTube { tube } => self.drop_tube(now, &tube),
             Command::Tubes { tube } => self.show_tubes(tube.as_ref()),
@@ -127,19 +130,23 @@ impl Machine {
                 self.name_tubes(&mut reply);
                 Ok(Reply::Semaphore(reply))
             }
-            Command::Tick { limit } => Ok(Reply::Ticked(self.tick(now, limit))),
+            Command::Schedule(command) => self.run_schedule(now, *command),
+            Command::Tick { limit, seed } => Ok(Reply::Ticked(self.tick(now, limit, seed))),
         }
     }
 
     /// The effects since the last call.
     pub fn take_effects(&mut self) -> Effects {
         let events = self.semaphores.take_new_events();
-        let mut effects = Effects { events, next_wakeup: self.next_wakeup(), ..Effects::default() };
+        let (next_wakeup, next_schedule) = (self.next_wakeup(), self.next_schedule());
+        let mut effects = Effects { events, next_wakeup, next_schedule, ..Effects::default() };
+        let now = self.now.unwrap_or(Timestamp::EPOCH);
         for number in std::mem::take(&mut self.ready) {
             let Some(tube) = self.tubes.get_mut(number) else { continue };
             tube.signals.ready = false;
-            if tube.takeable() > 0 {
-                effects.ready.push((tube.name.clone(), tube.takeable()));
+            let takeable = tube.takeable(now);
+            if takeable > 0 {
+                effects.ready.push((tube.name.clone(), takeable));
             }
         }
         for number in std::mem::take(&mut self.room) {
@@ -198,11 +205,11 @@ impl Machine {
 
     /// After a tube changed: updates its wake-up and its signals for waiting commands.
     fn update_signals(&mut self, number: u32) {
+        let now = self.now.unwrap_or(Timestamp::EPOCH);
         let Some(tube) = self.tubes.get_mut(number) else { return };
-        let timer = tube.tasks.next_timer().map(|timer| timer.0);
         let keys = tube.tasks.keys().due();
         let done = tube.tasks.done().due(&tube.options);
-        let wakeup = timer.into_iter().chain(done).chain(keys).min();
+        let wakeup = tube.next_change(now).into_iter().chain(done).chain(keys).min();
         if wakeup != tube.wakeup {
             if let Some(old) = tube.wakeup {
                 self.wakeups.remove(&(old, number));
@@ -212,7 +219,7 @@ impl Machine {
             }
             tube.wakeup = wakeup;
         }
-        if tube.takeable() > 0 && !std::mem::replace(&mut tube.signals.ready, true) {
+        if tube.takeable(now) > 0 && !std::mem::replace(&mut tube.signals.ready, true) {
             self.ready.push(number);
         }
         if tube.options.capacity.is_some()

@@ -78,12 +78,14 @@ impl Machine {
             .kind
             .has_subqueues()
             .then(|| task.subqueue.clone().unwrap_or_else(|| Arc::from(DEFAULT_SUBQUEUE)));
-        let semaphore_priority = task.semaphore_priority;
+        let (semaphore_priority, attempts_max) = (task.semaphore_priority, task.attempts_max);
         let mut slot = new_slot(now, id, task, &tube.options, self.wall_ahead);
         slot.noted = batch;
         let state = slot.state();
         debug_assert_eq!(state::next(None, put_event(state)), Some(state));
-        let detached = DetachedTask { slot, subqueue, semaphore_priority, failures: None, key };
+        let failures = None;
+        let detached =
+            DetachedTask { slot, subqueue, semaphore_priority, attempts_max, failures, key };
         tube.tasks.insert(detached, &mut self.shared);
         self.journal.push(|| Entry::Task { tube: number, id, before: None });
         Placed { id, state, existing: false }
@@ -176,6 +178,10 @@ pub fn check_tasks(tasks: &[NewTask]) -> Result<()> {
         }
         if task.at.is_some() && task.delay.is_some() {
             let why = "a task has a start time (at) or a delay, not both; leave one of them out";
+            return Err(Error::Invalid(why.into()));
+        }
+        if task.attempts_max == Some(0) {
+            let why = "attempts_max of a task must be at least 1; leave it out for the tube's";
             return Err(Error::Invalid(why.into()));
         }
         let meta = task.body.meta().map_or(0, <[u8]>::len);

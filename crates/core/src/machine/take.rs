@@ -2,8 +2,10 @@
 
 use crate::command::{Reply, Take};
 use crate::error::{Error, Result};
+use crate::journal::Entry;
 use crate::lease::Lease;
 use crate::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
+use crate::rate::Bucket;
 use crate::slots::{Delivery, SlotState};
 use crate::state::{self, Event, State};
 use crate::task::{Task, TaskId};
@@ -25,8 +27,9 @@ impl Machine {
         if let Some(session) = take.session {
             self.check_session(now, session)?;
         }
+        let count = self.allowed(now, number, take.count);
         let (mut tasks, mut bytes) = (Vec::new(), 0);
-        while tasks.len() < take.count {
+        while tasks.len() < count {
             let tube = self.tube(number);
             if tube.options.paused {
                 break;
@@ -39,9 +42,39 @@ impl Machine {
             tasks.push(self.deliver(now, number, id, take));
         }
         if !tasks.is_empty() {
+            self.spend(now, number, tasks.len() as u64);
             self.update_signals(number);
         }
         Ok(Reply::Taken(tasks))
+    }
+
+    /// How many of so many deliveries the rate limit of the tube allows now.
+    #[inline]
+    fn allowed(&mut self, now: Timestamp, number: u32, count: usize) -> usize {
+        let tube = &self.tubes[number];
+        let Some(rate) = &tube.options.rate else { return count };
+        let bucket = rate.refilled(tube.bucket, now);
+        let allowed = count.min(usize::try_from(rate.tokens(bucket)).unwrap_or(usize::MAX));
+        if tube.bucket.is_some_and(|stored| stored.at > now) {
+            self.set_bucket(number, Some(bucket));
+            self.update_signals(number);
+        }
+        allowed
+    }
+
+    /// Takes the tokens of so many deliveries from the bucket of the tube.
+    #[inline]
+    fn spend(&mut self, now: Timestamp, number: u32, deliveries: u64) {
+        let tube = &self.tubes[number];
+        let Some(rate) = &tube.options.rate else { return };
+        let bucket = rate.spent(rate.refilled(tube.bucket, now), deliveries);
+        self.set_bucket(number, Some(bucket));
+    }
+
+    /// Sets the bucket of a tube.
+    pub(super) fn set_bucket(&mut self, number: u32, bucket: Option<Bucket>) {
+        let before = std::mem::replace(&mut self.tube(number).bucket, bucket);
+        self.journal.push(|| Entry::Bucket { tube: number, before });
     }
 
     fn deliver(&mut self, now: Timestamp, number: u32, id: TaskId, take: &Take) -> Task {

@@ -111,7 +111,8 @@ fn an_undone_batch_has_no_effect() {
 impl Machine {
     /// How many tasks of each tube can be taken.
     fn takeable(&self) -> HashMap<TubeName, u64> {
-        self.tubes.iter().map(|(_, tube)| (tube.name.clone(), tube.takeable())).collect()
+        let now = self.now.unwrap_or(crate::time::Timestamp::EPOCH);
+        self.tubes.iter().map(|(_, tube)| (tube.name.clone(), tube.takeable(now))).collect()
     }
 
     /// Waiting commands are woken for tubes from which more can be taken than `before`.

@@ -3,7 +3,7 @@
 use crate::slots::SlotState;
 use crate::state::{self, Event, State};
 use crate::task::TaskId;
-use crate::time::Timestamp;
+use crate::time::{Span, Timestamp};
 
 use super::Machine;
 use super::finish::ReleaseMode;
@@ -11,7 +11,7 @@ use super::finish::ReleaseMode;
 impl Machine {
     /// Processes what is due at `now`, but moves no more than about `limit` tasks, so that other
     /// commands do not wait long. Returns how many moved; zero means that nothing is due.
-    pub(super) fn tick(&mut self, now: Timestamp, limit: usize) -> usize {
+    pub(super) fn tick(&mut self, now: Timestamp, limit: usize, seed: u32) -> usize {
         let mut moved = 0;
         while moved < limit {
             let session = self.session_ends.first().copied().filter(|end| end.0 <= now);
@@ -22,7 +22,7 @@ impl Machine {
             let Some((_, number)) = self.wakeups.first().copied().filter(|w| w.0 <= now) else {
                 break;
             };
-            moved += self.tick_tube(now, number, limit - moved);
+            moved += self.tick_tube(now, number, limit - moved, seed);
         }
         let left = limit.saturating_sub(moved);
         moved += self.with_semaphores(|semaphores| semaphores.tick(now, left));
@@ -30,7 +30,7 @@ impl Machine {
         moved
     }
 
-    fn tick_tube(&mut self, now: Timestamp, number: u32, limit: usize) -> usize {
+    fn tick_tube(&mut self, now: Timestamp, number: u32, limit: usize, seed: u32) -> usize {
         let mut moved = Vec::new();
         while moved.len() < limit {
             let tube = &self.tubes[number];
@@ -52,7 +52,13 @@ impl Machine {
                     });
                     tube.calls().delay += 1;
                 }
-                SlotState::Taken(_) => self.give_back(now, number, id, ReleaseMode::LEASE_OVER),
+                SlotState::Taken(_) => {
+                    let policy = tube.options.retry.as_deref().filter(|retry| retry.retry_lost);
+                    let delay =
+                        policy.map_or(Span::ZERO, |policy| tube.retry_delay(policy, slot, seed));
+                    let how = ReleaseMode { delay, ..ReleaseMode::LEASE_OVER };
+                    self.give_back(now, number, id, how);
+                }
                 SlotState::Ready(_) | SlotState::Gated(_) | SlotState::Buried { .. } => {
                     debug_assert_eq!(
                         state::next(Some(slot.state()), Event::Expire),

@@ -19,10 +19,15 @@ use super::Machine;
 impl Machine {
     /// All tubes without their tasks, by name.
     pub fn export_tubes(&self) -> Vec<TubeCopy> {
+        let now = self.now.unwrap_or(Timestamp::EPOCH);
         let mut tubes: Vec<_> = self
             .tubes
             .iter()
-            .map(|(number, tube)| TubeCopy::new(tube.info(number), tube.next_id))
+            .map(|(number, tube)| {
+                let mut copy = TubeCopy::new(tube.info(now, number), tube.next_id);
+                copy.record.bucket = tube.bucket.map(|bucket| bucket.moved(self.wall_ahead));
+                copy
+            })
             .collect();
         tubes.sort_unstable_by(|a, b| a.record.name.cmp(&b.record.name));
         tubes
@@ -97,9 +102,11 @@ impl Machine {
             let (subqueue, semaphore_priority) =
                 (record.subqueue.clone(), record.semaphore_priority);
             let (failures, key) = (record.failures.clone(), record.key.clone());
+            let attempts_max = record.attempts_max;
             let mut slot = Slot::from_record(record, self.wall_ahead);
             slot.noted = batch;
-            let detached = DetachedTask { slot, subqueue, semaphore_priority, failures, key };
+            let detached =
+                DetachedTask { slot, subqueue, semaphore_priority, attempts_max, failures, key };
             let tube = self.tubes.get_mut(number).expect("the tube was just looked up");
             tube.tasks.insert(detached, &mut self.shared);
             self.journal.push(|| Entry::Task { tube: number, id, before: None });
@@ -112,7 +119,7 @@ impl Machine {
     /// Ends an import, as a whole or, with an error, not at all.
     pub fn end_import(&mut self, now: Timestamp, end: ImportEnd) -> Result<()> {
         self.check_import_end(&end)?;
-        let ImportEnd { tubes, mut semaphores, next_lease } = end;
+        let ImportEnd { tubes, mut semaphores, schedules, next_lease } = end;
         let by = self.wall_ahead.saturating_neg();
         semaphores.iter_mut().for_each(|copy| copy.move_moments(by));
         self.set_next_lease(next_lease);
@@ -124,6 +131,10 @@ impl Machine {
             self.end_tube(number, copy);
         }
         self.semaphores.import_entries(semaphores, &numbers);
+        for schedule in schedules {
+            let name = schedule.name.clone();
+            self.replace_schedule(&name, Some(schedule));
+        }
         self.apply_grants();
         self.restored();
         self.repair_gates(now);
@@ -146,12 +157,15 @@ impl Machine {
         if self.tubes.len() > TUBES_MAX {
             return Err(Error::TooManyTubes(self.tubes.len()));
         }
+        self.check_schedules(&end.schedules)?;
         self.semaphores.check_import(&end.semaphores)
     }
 
     /// Gives a tube the name, options and numbers of its original.
     fn end_tube(&mut self, number: u32, copy: TubeCopy) {
         self.note_stats(number);
+        let bucket = copy.record.bucket.map(|bucket| bucket.moved(-self.wall_ahead));
+        self.set_bucket(number, bucket);
         let tube = self.tube(number);
         let (name, options) = (tube.name.clone(), tube.options.clone());
         tube.options = copy.record.options;

@@ -4,6 +4,9 @@ use crate::command::{Reply, TubeInfo};
 use crate::error::{Error, Result};
 use crate::journal::Entry;
 use crate::limits::{KEEP_DONE_MAX, TUBES_MAX};
+use crate::rate::{Bucket, RateLimit};
+use crate::retry::RetryPolicy;
+use crate::slots::Slot;
 use crate::stats::{Calls, TubeStats};
 use crate::tasks::Tasks;
 use crate::time::{Span, Timestamp};
@@ -18,6 +21,8 @@ pub(crate) struct Tube {
     pub options: TubeOptions,
     pub tasks: Tasks,
     pub next_id: u64,
+    /// The bucket of its rate limit; `None` is full.
+    pub bucket: Option<Bucket>,
     /// Counters since the store was opened: the calls, and `done` of the counts.
     pub since_open: TubeStats,
     /// When it needs its next tick, as in the machine's list of wake-ups.
@@ -42,6 +47,7 @@ impl Tube {
             options,
             tasks,
             next_id: 0,
+            bucket: None,
             since_open: TubeStats::default(),
             wakeup: None,
             signals: Signals::default(),
@@ -54,8 +60,38 @@ impl Tube {
     }
 
     /// The number of tasks that could be delivered now.
-    pub fn takeable(&self) -> u64 {
-        if self.options.paused { 0 } else { self.tasks.takeable() as u64 }
+    pub fn takeable(&self, now: Timestamp) -> u64 {
+        if self.options.paused {
+            return 0;
+        }
+        let takeable = self.tasks.takeable() as u64;
+        match &self.options.rate {
+            None => takeable,
+            Some(rate) => takeable.min(rate.tokens(rate.refilled(self.bucket, now))),
+        }
+    }
+
+    /// When the rate limit allows the next delivery, if it allows none now.
+    pub fn rate_limited(&self, now: Timestamp) -> Option<Timestamp> {
+        let rate = self.options.rate.as_ref()?;
+        rate.next_token(rate.refilled(self.bucket, now))
+    }
+
+    /// When the next change of a task is due, or a waiting task can be delivered.
+    pub fn next_change(&self, now: Timestamp) -> Option<Timestamp> {
+        let timer = self.tasks.next_timer().map(|timer| timer.0);
+        if self.options.rate.is_none() || self.options.paused || self.tasks.takeable() == 0 {
+            return timer;
+        }
+        timer.into_iter().chain(self.rate_limited(now)).min()
+    }
+
+    /// The delay of the retry policy for a task whose current attempt ends.
+    pub fn retry_delay(&self, policy: &RetryPolicy, slot: &Slot, seed: u32) -> Span {
+        if !self.options.kind.has_times() {
+            return Span::ZERO;
+        }
+        policy.delay_after(slot.attempts.saturating_add(1), seed, slot.id)
     }
 
     /// The free capacity.
@@ -64,7 +100,7 @@ impl Tube {
         capacity.saturating_sub(self.tasks.len() as u64)
     }
 
-    pub fn info(&self, number: u32) -> TubeInfo {
+    pub fn info(&self, now: Timestamp, number: u32) -> TubeInfo {
         let mut stats = self.since_open;
         let done = stats.tasks.done;
         stats.tasks = self.tasks.counts();
@@ -75,8 +111,8 @@ impl Tube {
             number,
             options: self.options.clone(),
             stats,
-            takeable: self.takeable(),
-            next_wakeup: self.tasks.next_timer().map(|timer| timer.0),
+            takeable: self.takeable(now),
+            next_wakeup: self.next_change(now),
             oldest_ready: self.tasks.oldest_ready(),
         }
     }
@@ -123,21 +159,41 @@ impl Machine {
         Some(tube)
     }
 
-    pub(super) fn alter_tube(&mut self, name: &TubeName, change: &TubeChange) -> Result<Reply> {
+    pub(super) fn alter_tube(
+        &mut self,
+        now: Timestamp,
+        name: &TubeName,
+        change: &TubeChange,
+    ) -> Result<Reply> {
         let number = self.number(name)?;
         let before = self.tube(number).options.clone();
         let mut options = before.clone();
         apply_change(&mut options, change);
         check_options(&options)?;
         let unlimited = before.capacity.is_some() && options.capacity.is_none();
+        self.replace_rate(now, number, options.rate.as_deref());
         self.journal.push(|| Entry::Options { tube: number, before });
         self.tube(number).options = options;
         self.update_signals(number);
         if unlimited {
             self.signal_room(number);
         }
-        let info = self.tube(number).info(number);
+        let info = self.tubes[number].info(now, number);
         Ok(Reply::Tubes(vec![info]))
+    }
+
+    /// Adapts the bucket of a tube to a new rate limit.
+    fn replace_rate(&mut self, now: Timestamp, number: u32, rate: Option<&RateLimit>) {
+        let tube = &self.tubes[number];
+        let old = tube.options.rate.as_deref();
+        if old == rate {
+            return;
+        }
+        let bucket = match (old, rate) {
+            (Some(old), Some(new)) => Some(new.replacing(old, old.refilled(tube.bucket, now))),
+            _ => None,
+        };
+        self.set_bucket(number, bucket);
     }
 
     pub(super) fn name_tube(
@@ -161,9 +217,10 @@ impl Machine {
         self.journal
             .push(|| Entry::Named { tube: number, before: Box::new((tube.clone(), before)) });
         self.tubes.rename(number, name);
+        let now = self.now.unwrap_or(Timestamp::EPOCH);
         let tube = self.tube(number);
         tube.options.queue_num = queue_num.or(before);
-        Ok(Reply::Tubes(vec![tube.info(number)]))
+        Ok(Reply::Tubes(vec![tube.info(now, number)]))
     }
 
     /// Refuses a queue number that another tube has.
@@ -196,14 +253,15 @@ impl Machine {
     }
 
     pub(super) fn show_tubes(&self, name: Option<&TubeName>) -> Result<Reply> {
+        let now = self.now.unwrap_or(Timestamp::EPOCH);
         let tubes = match name {
             Some(name) => {
                 let number = self.number(name)?;
-                vec![self.tubes[number].info(number)]
+                vec![self.tubes[number].info(now, number)]
             }
             None => {
                 let mut tubes: Vec<_> =
-                    self.tubes.iter().map(|(number, tube)| tube.info(number)).collect();
+                    self.tubes.iter().map(|(number, tube)| tube.info(now, number)).collect();
                 tubes.sort_unstable_by(|a, b| a.name.cmp(&b.name));
                 tubes
             }
@@ -235,6 +293,12 @@ fn apply_change(options: &mut TubeOptions, change: &TubeChange) {
     options.delay = change.delay.unwrap_or(options.delay);
     options.pri = change.pri.unwrap_or(options.pri);
     options.attempts_max = change.attempts_max.unwrap_or(options.attempts_max);
+    if let Some(retry) = &change.retry {
+        options.retry.clone_from(retry);
+    }
+    if let Some(rate) = &change.rate {
+        options.rate.clone_from(rate);
+    }
     options.keep_done = change.keep_done.unwrap_or(options.keep_done);
     options.keep_done_max = change.keep_done_max.unwrap_or(options.keep_done_max);
 }
@@ -243,6 +307,12 @@ fn check_options(options: &TubeOptions) -> Result<()> {
     if options.attempts_max == Some(0) {
         let message = "attempts_max must be at least 1; leave it out to retry forever";
         return Err(Error::Invalid(message.into()));
+    }
+    if let Some(retry) = &options.retry {
+        retry.check()?;
+    }
+    if let Some(rate) = &options.rate {
+        rate.check()?;
     }
     check_keep_done(options.keep_done, Some(options.keep_done_max))
 }

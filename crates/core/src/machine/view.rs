@@ -88,7 +88,9 @@ impl Tube {
             SlotState::Buried { dead_letter: false } => Reason::Buried,
             SlotState::Ready(_) if self.options.paused => Reason::TubePaused,
             SlotState::Ready(_) if self.tasks.is_blocked(slot) => Reason::SubqueueBusy,
-            SlotState::Ready(_) => Reason::WaitsForConsumer,
+            SlotState::Ready(_) => {
+                self.rate_limited(now).map_or(Reason::WaitsForConsumer, Reason::RateLimited)
+            }
         }
     }
 }
@@ -117,6 +119,7 @@ pub(super) fn view_kept(done: &DoneTask) -> Task {
         subqueue: record.subqueue.clone(),
         semaphore_priority: None,
         key: record.key.as_ref().map(|held| held.key.clone()),
+        attempts_max: record.attempts_max,
         session: None,
         worker: None,
         failures: record.failures.clone(),
@@ -153,6 +156,7 @@ fn view_slot(slot: &Slot, state: State, reason: Reason) -> Task {
         subqueue: None,
         semaphore_priority: None,
         key: None,
+        attempts_max: None,
         session: delivery.and_then(|delivery| delivery.session),
         worker: None,
         failures: None,
@@ -177,7 +181,8 @@ impl Machine {
             let (worker, failures) = (tube.worker(*id), tube.tasks.failures(*id).cloned());
             let task = tube.view_with_due(now, *id)?;
             let key = tube.tasks.keys().of(*id).map(|held| held.key.clone());
-            Some(Task { semaphore_priority, key, worker, failures, ..task })
+            let attempts_max = tube.tasks.attempts_max(*id);
+            Some(Task { semaphore_priority, key, attempts_max, worker, failures, ..task })
         };
         Ok(Reply::Tasks(ids.iter().filter_map(view).collect()))
     }

@@ -82,6 +82,7 @@ impl Machine {
             | Reply::Kicked(_)
             | Reply::Listed(_)
             | Reply::Session(_)
+            | Reply::Schedule(_)
             | Reply::Ticked(_) => {}
         }
     }
@@ -98,8 +99,8 @@ fn show_task(task: &mut Task, by: i64) {
     if let Some(finished) = finished {
         *finished = finished.moved(by);
     }
-    if let Reason::NotDue(due) = reason {
-        show(due, by);
+    if let Reason::NotDue(moment) | Reason::RateLimited(moment) = reason {
+        show(moment, by);
     }
 }
 

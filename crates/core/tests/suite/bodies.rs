@@ -16,7 +16,7 @@ fn the_upcoming_tasks_are_those_that_are_taken() {
             now = now.max(step.now);
             let _ = machine.apply(now, step.command.clone());
         }
-        let _ = machine.apply(now, Command::Tick { limit: usize::MAX });
+        let _ = machine.apply(now, Command::Tick { limit: usize::MAX, seed: 0 });
         TUBES.into_iter().try_for_each(|name| check_tube(&mut machine, now, name))
     });
 }

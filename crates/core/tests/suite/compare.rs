@@ -72,11 +72,11 @@ impl Pair {
         self.now = self.now.max(now);
         let mut moved = 0;
         while let Ok(Reply::Ticked(some @ 1..)) =
-            self.machine.apply(now, Command::Tick { limit: 3 })
+            self.machine.apply(now, Command::Tick { limit: 3, seed: 0 })
         {
             moved += some;
         }
-        let all = self.model.apply(now, Command::Tick { limit: usize::MAX });
+        let all = self.model.apply(now, Command::Tick { limit: usize::MAX, seed: 0 });
         same("tick", &Ok(Reply::Ticked(moved)), &all)?;
         same("wake-up", &self.machine.next_wakeup(), &self.model.next_wakeup())?;
         let overdue = self.machine.next_wakeup().filter(|at| *at <= self.now);

@@ -254,6 +254,7 @@ fn expected(task: &Task, written: &Record) -> Record {
         previous_start: task.previous_start,
         subqueue: task.subqueue.clone(),
         semaphore_priority: None,
+        attempts_max: task.attempts_max,
         failures: task.failures.clone(),
         finished: task.finished.clone(),
         // How long it is unique is not shown.
@@ -297,7 +298,7 @@ fn a_restored_machine_continues_like_the_restarted_one() {
             let Step { now, command } = steps.next(old.next_wakeup());
             let now = now.max(store.now);
             // The order in which a tick moves tasks is unspecified, only their number is compared.
-            let all = Command::Tick { limit: usize::MAX };
+            let all = Command::Tick { limit: usize::MAX, seed: 0 };
             assert_eq!(old.apply(now, all.clone()), new.apply(now, all), "seed {seed}");
             let answer = old.apply(now, command.clone());
             assert_eq!(answer, new.apply(now, command.clone()), "seed {seed}: {command:?}");

@@ -54,8 +54,8 @@ fn gated_story() -> Vec<Command> {
         put(1, 100),
         Command::Peek { tube: tube.clone(), ids: vec![] },
         Command::Peek { tube, ids: vec![] },
-        Command::Tick { limit: 10 },
-        Command::Tick { limit: 10 },
+        Command::Tick { limit: 10, seed: 0 },
+        Command::Tick { limit: 10, seed: 0 },
     ]
 }
 
@@ -72,8 +72,8 @@ fn one_by_one(step: &Step) -> Vec<Step> {
                 })
                 .collect()
         }
-        Command::Tick { limit } => {
-            vec![Step { now, command: Command::Tick { limit: 1 } }; 2 * limit]
+        Command::Tick { limit, .. } => {
+            vec![Step { now, command: Command::Tick { limit: 1, seed: 0 } }; 2 * limit]
         }
         _ => vec![step.clone()],
     }

@@ -102,7 +102,7 @@ fn the_number_of_tubes_is_limited() {
     // Restored tubes count like created ones, and are quicker to make.
     for number in 0..TUBES_MAX - 1 {
         let name = TubeName::new(&number.to_string()).unwrap();
-        let record = TubeRecord { name, options: options.clone(), next_id: 0 };
+        let record = TubeRecord { name, options: options.clone(), next_id: 0, bucket: None };
         machine.restore_tube(number as u32, record);
     }
     let mut create = |name: &str| {
@@ -118,7 +118,8 @@ fn the_largest_id_is_not_exceeded() {
     let mut machine = Machine::default();
     let name = TubeName::new("old").unwrap();
     let options = TubeOptions::new(Kind::Fifo);
-    machine.restore_tube(0, TubeRecord { name: name.clone(), options, next_id: TASK_ID_MAX - 2 });
+    let next_id = TASK_ID_MAX - 2;
+    machine.restore_tube(0, TubeRecord { name: name.clone(), options, next_id, bucket: None });
     let mut put = |count: usize| {
         let tasks = vec![NewTask::new(Body::new(b"x")); count];
         machine.apply(NOW, Command::Put { tube: name.clone(), tasks, wait: Span::ZERO })

@@ -17,3 +17,4 @@ mod disk;
 mod documented;
 mod history;
 mod limits;
+mod pace;

@@ -103,6 +103,7 @@ impl Model {
                 self.session_ttr = ttr;
                 Ok(Reply::Nothing)
             }
+            Command::Schedule(_) => unreachable!("the script has no schedules"),
             Command::Semaphore(_) => panic!("semaphores have a model of their own"),
             Command::Tick { .. } => Ok(Reply::Ticked(self.tick())),
         }

@@ -106,7 +106,7 @@ impl Steps {
             }
             82..87 => Command::LeaveSession { session: self.session() },
             87..89 => Command::ConfigureSessions { ttr: self.span() },
-            89..91 => Command::Tick { limit: self.rng.usize(..5) },
+            89..91 => Command::Tick { limit: self.rng.usize(..5), seed: 0 },
             91..95 => Command::CreateTube {
                 tube,
                 options: self.options(),
@@ -166,6 +166,7 @@ impl Steps {
             subqueue: self.some(|steps| Arc::from(["x", "y", "nil"][steps.rng.usize(..3)])),
             semaphore_priority: None,
             key: self.some(Self::key).filter(|_| self.rng.bool()),
+            attempts_max: None,
         }
     }
 
@@ -262,6 +263,8 @@ impl Steps {
             delay: self.some(|steps| steps.some(Self::span)),
             pri: self.some(|steps| steps.rng.u64(..3)),
             attempts_max: self.some(|steps| steps.some(|steps| steps.rng.u32(..4))),
+            retry: None,
+            rate: None,
             keep_done: self.some(|steps| steps.some(Self::span)),
             keep_done_max: self.some(|steps| steps.rng.u64(..20)),
         }
@@ -284,7 +287,7 @@ pub fn script(seed: u64, length: usize) -> Vec<Step> {
         }
         let Step { now, command } = script[place].clone();
         // With all due changes done, the next deadline is in the future and can be hit.
-        let _ = machine.apply(now, Command::Tick { limit: usize::MAX });
+        let _ = machine.apply(now, Command::Tick { limit: usize::MAX, seed: 0 });
         let answer = machine.apply(now, command);
         steps.learn(&script[place].command, &answer);
     }

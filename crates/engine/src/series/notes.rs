@@ -119,6 +119,7 @@ impl Notes {
             | Command::ReleaseAll { tube } => Note::Changes(find(tube)),
             Command::LeaveSession { .. } => Note::ChangesAny,
             Command::Semaphore(command) if changes_tasks(command) => Note::ChangesAny,
+            Command::Schedule(_) => Note::ChangesAny,
             Command::Tick { .. } => Note::Tick,
             Command::DropTube { tube } => Note::Drop(tube.clone()),
             Command::NameTube { tube, .. } => Note::Rename(tube.clone()),

@@ -1,7 +1,8 @@
 //! Encodes and decodes commands.
 
 use taskyard_core::{
-    Command, Finish, FinishItem, Holder, Lease, List, ListOrder, StateSet, Take, TaskId,
+    AfterFailure, Command, Finish, FinishItem, Holder, Lease, List, ListOrder, StateSet, Take,
+    TaskId,
 };
 
 use super::row::{
@@ -33,6 +34,8 @@ const SEMAPHORE: u64 = 17;
 const NAME: u64 = 18;
 const LIST: u64 = 19;
 const KICK_TASKS: u64 = 20;
+/// Reserved: a server refuses it as unknown.
+const SCHEDULE: u64 = 21;
 
 pub(super) fn write(out: &mut Out, command: &Command) {
     let number = number(command);
@@ -85,9 +88,10 @@ pub(super) fn write(out: &mut Out, command: &Command) {
         Command::ConfigureSessions { ttr } => {
             row.span(*ttr);
         }
-        Command::Tick { limit } => {
-            row.uint(*limit as u64);
+        Command::Tick { limit, seed } => {
+            row.uint(*limit as u64).uint((*seed).into());
         }
+        Command::Schedule(_) => {}
         Command::Semaphore(command) => {
             row.field(|out| semaphore::write(out, command));
         }
@@ -116,6 +120,7 @@ const fn number(command: &Command) -> u64 {
         Command::JoinSession { .. } => JOIN,
         Command::LeaveSession { .. } => LEAVE,
         Command::ConfigureSessions { .. } => CONFIGURE,
+        Command::Schedule(_) => SCHEDULE,
         Command::Tick { .. } => TICK,
         Command::Semaphore(_) => SEMAPHORE,
     }
@@ -160,7 +165,11 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<Command> {
         JOIN => Command::JoinSession { session: row.session()?, create: row.bool()? },
         LEAVE => Command::LeaveSession { session: row.session()? },
         CONFIGURE => Command::ConfigureSessions { ttr: row.span()? },
-        TICK => Command::Tick { limit: row.usize()? },
+        TICK => Command::Tick {
+            limit: row.usize()?,
+            // Programs of earlier versions send none.
+            seed: row.optional_uint()?.unwrap_or(0) as u32,
+        },
         SEMAPHORE => Command::Semaphore(row.row(semaphore::read)?),
         _ => return Err(RowError("a command that this version does not know")),
     })
@@ -255,7 +264,14 @@ fn write_item(out: &mut Out, item: &FinishItem) {
         Finish::Release { delay, counted } => row.span(*delay).bool(*counted),
         Finish::Touch(more) => row.span(*more),
         // The delay is nil for a task that is buried.
-        Finish::Fail(fail) => row.text(&fail.error).optional(fail.then.delay(), write_span),
+        // The random number is nil unless the retry policy decides.
+        Finish::Fail(fail) => {
+            let seed = match fail.then {
+                AfterFailure::Policy(seed) => Some(u64::from(seed)),
+                _ => None,
+            };
+            row.text(&fail.error).optional(fail.then.delay(), write_span).optional(seed, pack::uint)
+        }
         // The result is nil for a task without one.
         Finish::AckWithResult(result) => row.field(|out| pack::bin(out, result.payload())),
         Finish::Ack | Finish::Bury => &mut row,
@@ -272,10 +288,18 @@ fn read_item(row: &mut RowReader<'_, '_>) -> RowResult<FinishItem> {
         RELEASE => Finish::Release { delay: row.span()?, counted: row.bool()? },
         BURY => Finish::Bury,
         TOUCH => Finish::Touch(row.span()?),
-        FAIL => Finish::fail(row.text()?, row.optional_span()?),
+        FAIL => read_fail(row)?,
         _ => return Err(RowError("a way to finish that this version does not know")),
     };
     Ok(FinishItem { id, holder, finish })
+}
+
+fn read_fail(row: &mut RowReader<'_, '_>) -> RowResult<Finish> {
+    let mut finish = Finish::fail(row.text()?, row.optional_span()?);
+    if let (Finish::Fail(fail), Some(seed)) = (&mut finish, row.optional_uint()?) {
+        fail.then = AfterFailure::Policy(seed as u32);
+    }
+    Ok(finish)
 }
 
 fn read_ack(row: &mut RowReader<'_, '_>) -> RowResult<Finish> {

@@ -26,6 +26,7 @@ const RUN: u64 = 12;
 const ALL_DONE: u64 = 13;
 /// A page of a list.
 const LISTED: u64 = 14;
+const SCHEDULE: u64 = 16;
 /// An error instead of a reply.
 pub(super) const REFUSED: u64 = 15;
 
@@ -45,6 +46,8 @@ pub(super) fn write(out: &mut Out, reply: &Reply) {
         Reply::Semaphore(reply) => {
             row.uint(SEMAPHORE).field(|out| semaphore::write_reply(out, reply))
         }
+        // Reserved: no command of this protocol has such a reply.
+        Reply::Schedule(_) => row.uint(SCHEDULE),
         Reply::Ticked(count) => row.uint(TICKED).uint(*count as u64),
     };
     row.end();

@@ -23,6 +23,7 @@ pub(super) fn write_new(out: &mut Out, task: &NewTask) {
         .optional(task.subqueue.as_deref(), pack::str)
         .optional(task.semaphore_priority, write_priority)
         .optional(task.key.as_deref(), write_key)
+        .optional(task.attempts_max.map(u64::from), pack::uint)
         .end();
 }
 
@@ -86,6 +87,7 @@ pub(super) fn read_new(row: &mut RowReader<'_, '_>) -> RowResult<NewTask> {
         subqueue: row.optional_key()?,
         semaphore_priority: read_priority(row)?,
         key: row.optional_row(read_key_request)?,
+        attempts_max: read_attempts(row)?,
     })
 }
 
@@ -152,6 +154,7 @@ pub(super) fn write(out: &mut Out, task: &Task) {
         .optional(task.failures.as_ref(), |out, failures| pack::bin(out, failures.as_bytes()))
         .optional(task.finished.as_ref(), |out, finished| pack::bin(out, finished.as_bytes()))
         .optional(task.key.as_ref(), |out, key| pack::str(out, key.as_str()))
+        .optional(task.attempts_max.map(u64::from), pack::uint)
         .end();
 }
 
@@ -172,6 +175,7 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<Task> {
         subqueue: None,
         semaphore_priority: None,
         key: None,
+        attempts_max: None,
         session: None,
         worker: None,
         failures: None,
@@ -187,7 +191,13 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<Task> {
     task.failures = read_failures(row)?;
     task.finished = read_finished(row)?;
     task.key = row.optional_text()?.map(key_of).transpose()?;
+    task.attempts_max = read_attempts(row)?;
     Ok(task)
+}
+
+fn read_attempts(row: &mut RowReader<'_, '_>) -> RowResult<Option<u32>> {
+    let large = |_| RowError("a number of attempts is too large");
+    row.optional_uint()?.map(u32::try_from).transpose().map_err(large)
 }
 
 fn read_finished(row: &mut RowReader<'_, '_>) -> RowResult<Option<Finished>> {
@@ -298,6 +308,7 @@ fn write_reason(out: &mut Out, reason: Reason) {
         Reason::Expired => (7, None),
         Reason::Finished => (8, None),
         Reason::Semaphore => (9, None),
+        Reason::RateLimited(next) => (10, Some(next)),
         // The core's list may grow before this one does.
         _ => (0, None),
     };
@@ -316,6 +327,7 @@ fn read_reason(row: &mut RowReader<'_, '_>) -> RowResult<Reason> {
         7 => Reason::Expired,
         8 => Reason::Finished,
         9 => Reason::Semaphore,
+        10 => Reason::RateLimited(row.time()?),
         _ => return Err(RowError("a reason that this version does not know")),
     })
 }

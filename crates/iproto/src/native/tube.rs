@@ -2,7 +2,10 @@
 
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::KEEP_DONE_DEFAULT;
-use taskyard_core::{Calls, Counts, Kind, SemaphoreKey, Span, TubeChange, TubeOptions, TubeStats};
+use taskyard_core::{
+    Calls, Counts, Kind, RateLimit, RetryPolicy, SemaphoreKey, Span, TubeChange, TubeOptions,
+    TubeStats,
+};
 
 use super::row::{RowError, RowReader, RowResult, RowWriter, write_span, write_time};
 use super::semaphore::key_of;
@@ -26,7 +29,37 @@ pub(super) fn write_options(out: &mut Out, options: &TubeOptions) {
         .optional(options.queue_num.map(u64::from), pack::uint)
         .optional(options.keep_done, write_span)
         .optional(keep_done_max, pack::uint)
+        .optional(options.retry.as_deref(), write_retry)
+        .optional(options.rate.as_deref(), write_rate)
         .end();
+}
+
+fn write_retry(out: &mut Out, retry: &RetryPolicy) {
+    RowWriter::begin(out)
+        .span(retry.delay)
+        .uint(retry.factor_permille.into())
+        .span(retry.delay_max)
+        .uint(retry.jitter_permille.into())
+        .bool(retry.retry_lost)
+        .end();
+}
+
+fn read_retry(row: &mut RowReader<'_, '_>) -> RowResult<Box<RetryPolicy>> {
+    Ok(Box::new(RetryPolicy {
+        delay: row.span()?,
+        factor_permille: row.u32()?,
+        delay_max: row.span()?,
+        jitter_permille: row.u32()?,
+        retry_lost: row.bool()?,
+    }))
+}
+
+fn write_rate(out: &mut Out, rate: &RateLimit) {
+    RowWriter::begin(out).uint(rate.count.into()).span(rate.per).uint(rate.burst.into()).end();
+}
+
+fn read_rate(row: &mut RowReader<'_, '_>) -> RowResult<Box<RateLimit>> {
+    Ok(Box::new(RateLimit { count: row.u32()?, per: row.span()?, burst: row.u32()? }))
 }
 
 pub(super) fn read_options(row: &mut RowReader<'_, '_>) -> RowResult<TubeOptions> {
@@ -45,6 +78,8 @@ pub(super) fn read_options(row: &mut RowReader<'_, '_>) -> RowResult<TubeOptions
     options.queue_num = row.optional_uint()?.map(queue_num).transpose()?;
     options.keep_done = row.optional_span()?;
     options.keep_done_max = row.optional_uint()?.unwrap_or(KEEP_DONE_DEFAULT);
+    options.retry = row.optional_row(read_retry)?;
+    options.rate = row.optional_row(read_rate)?;
     Ok(options)
 }
 
@@ -73,6 +108,13 @@ pub(super) fn write_change(out: &mut Out, change: &TubeChange) {
     settable(&mut row, change.attempts_max.map(|count| count.map(u64::from)), pack::uint);
     settable(&mut row, change.keep_done, write_span);
     row.optional(change.keep_done_max, pack::uint);
+    // A list with the new value, or an empty one that removes it.
+    row.optional(change.retry.as_ref(), |out, retry| {
+        RowWriter::begin(out).optional(retry.as_deref(), write_retry).end();
+    });
+    row.optional(change.rate.as_ref(), |out, rate| {
+        RowWriter::begin(out).optional(rate.as_deref(), write_rate).end();
+    });
     row.end();
 }
 
@@ -95,6 +137,8 @@ pub(super) fn read_change(row: &mut RowReader<'_, '_>) -> RowResult<TubeChange> 
         },
         keep_done: read_settable(row)?.map(|keep| keep.map(span)),
         keep_done_max: row.optional_uint()?,
+        retry: row.optional_row(|row| row.optional_row(read_retry))?,
+        rate: row.optional_row(|row| row.optional_row(read_rate))?,
     })
 }
 

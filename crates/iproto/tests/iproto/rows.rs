@@ -41,6 +41,8 @@ fn tubes() -> Vec<TubeInfo> {
         delay: Some(Span::from_secs(3)),
         pri: 4,
         attempts_max: Some(6),
+        retry: None,
+        rate: None,
         keep_done: Some(Span::from_secs(8)),
         keep_done_max: 9,
         ttl_kills_taken: true,

@@ -9,8 +9,8 @@ use taskyard_core::command::TubeInfo;
 use taskyard_core::{
     Body, Calls, Command, Counts, Error, Failure, Failures, Finish, FinishItem, Finished, HeldKey,
     Holder, Key, KeyRequest, Kind, Lease, List, ListOrder, ListedTask, NewTask, OnConflict,
-    Outcome, Placed, Priority, Reason, Reply, SemaphoreKey, SessionId, Span, State, StateSet, Take,
-    Task, TaskId, Timestamp, TubeChange, TubeName, TubeOptions, TubeStats,
+    Outcome, Placed, Priority, RateLimit, Reason, Reply, RetryPolicy, SemaphoreKey, SessionId, Span,
+    State, StateSet, Take, Task, TaskId, Timestamp, TubeChange, TubeName, TubeOptions, TubeStats,
 };
 
 /// The seed is fixed, so that a failure is the same everywhere; the fuzz targets test further
@@ -96,6 +96,8 @@ fn options() -> impl Strategy<Value = TubeOptions> {
                     delay,
                     pri,
                     attempts_max,
+                    retry: attempts_max.map(|number| Box::new(retry(number))),
+                    rate: queue_num.map(|number| Box::new(rate(number))),
                     keep_done,
                     keep_done_max,
                     ttl_kills_taken,
@@ -126,10 +128,26 @@ fn change() -> impl Strategy<Value = TubeChange> {
                 delay,
                 pri,
                 attempts_max,
+                retry: attempts_max.map(|number| number.map(|number| Box::new(retry(number)))),
+                rate: attempts_max.map(|number| number.map(|number| Box::new(rate(number)))),
                 keep_done,
                 keep_done_max,
             }
         })
+}
+
+fn retry(number: u32) -> RetryPolicy {
+    RetryPolicy {
+        delay: Span::from_micros(number.into()),
+        factor_permille: number.rotate_left(3),
+        delay_max: Span::from_secs(number.into()),
+        jitter_permille: number.rotate_left(7),
+        retry_lost: number % 2 == 1,
+    }
+}
+
+fn rate(number: u32) -> RateLimit {
+    RateLimit { count: number, per: Span::from_secs(number.into()), burst: number.rotate_left(5) }
 }
 
 fn new_task() -> impl Strategy<Value = NewTask> {
@@ -146,6 +164,7 @@ fn new_task() -> impl Strategy<Value = NewTask> {
             subqueue,
             semaphore_priority,
             key,
+            attempts_max: pri.map(|pri| pri as u32),
         },
     )
 }
@@ -251,7 +270,7 @@ pub fn command() -> impl Strategy<Value = Command> {
             .prop_map(|(session, create)| Command::JoinSession { session, create }),
         session().prop_map(|session| Command::LeaveSession { session }),
         span().prop_map(|ttr| Command::ConfigureSessions { ttr }),
-        any::<usize>().prop_map(|limit| Command::Tick { limit }),
+        (any::<usize>(), any::<u32>()).prop_map(|(limit, seed)| Command::Tick { limit, seed }),
     ]
 }
 
@@ -263,6 +282,7 @@ fn state() -> impl Strategy<Value = State> {
 fn reason() -> impl Strategy<Value = Reason> {
     prop_oneof![
         time().prop_map(Reason::NotDue),
+        time().prop_map(Reason::RateLimited),
         prop::sample::select(vec![
             Reason::WaitsForConsumer,
             Reason::Running,
@@ -314,6 +334,7 @@ fn task() -> impl Strategy<Value = Task> {
                 subqueue,
                 semaphore_priority,
                 key,
+                attempts_max: (attempts % 5 == 1).then_some(attempts),
                 session,
                 worker,
                 failures,

@@ -91,7 +91,7 @@ fn allows_command(grants: &Grants, command: &Command) -> bool {
             return grants.allows_on_any_tube(Verb::Cfg)
                 || grants.allows_on_all_tubes(Verb::Execute);
         }
-        Command::Semaphore(_) | Command::Tick { .. } => {
+        Command::Semaphore(_) | Command::Schedule(_) | Command::Tick { .. } => {
             return grants.allows_on_all_tubes(Verb::Execute);
         }
     };
@@ -131,7 +131,7 @@ mod tests {
             Command::Truncate { tube: mail.clone() },
             name(&mail, &mail),
             Command::ConfigureSessions { ttr: Span::ZERO },
-            Command::Tick { limit: 1 },
+            Command::Tick { limit: 1, seed: 0 },
         ] {
             assert!(allows_command(&grants, &command), "{command:?}");
         }

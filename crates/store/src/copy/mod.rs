@@ -9,7 +9,9 @@ mod plan;
 
 use taskyard_core::record::{Record, StoredState};
 use taskyard_core::transfer::{ImportEnd, SemaphoreCopy, TubeCopy};
-use taskyard_core::{Command, Error, Reply, TaskId, Timestamp, TubeName, TubeOptions};
+use taskyard_core::{
+    Command, Error, Reply, StoredSchedule, TaskId, Timestamp, TubeName, TubeOptions,
+};
 
 use crate::{Export, Exported, Import, Store};
 
@@ -89,7 +91,12 @@ pub async fn copy(
     check_unchanged(from, to, now, plan).await?;
     let tubes = plan.tubes.iter().map(|tube| (tube.staging.clone(), tube.copy.clone())).collect();
     let semaphores = plan.semaphores.clone();
-    let ending = ImportEnd { tubes, semaphores, next_lease: plan.next_lease };
+    let ending = ImportEnd {
+        tubes,
+        semaphores,
+        schedules: plan.schedules.clone(),
+        next_lease: plan.next_lease,
+    };
     to.import(now, Import::End(ending)).await.map_err(target)?;
     Ok(copied)
 }
@@ -245,6 +252,9 @@ fn staging_options(options: &TubeOptions) -> TubeOptions {
         paused: true,
         semaphore: None,
         queue_num: None,
+        // The end of the import sets them.
+        retry: None,
+        rate: None,
         ..options.clone()
     }
 }
@@ -269,6 +279,11 @@ async fn check_unchanged(
             changed.push(format!("tube '{name}'"));
             drop_tube(to, now, &planned.staging).await?;
         }
+    }
+    if !plan.schedules.is_empty() {
+        let schedules = schedules_of(from).await.map_err(source)?;
+        let lost = plan.schedules.iter().filter(|planned| !schedules.contains(planned));
+        changed.extend(lost.map(|planned| format!("schedule '{}'", planned.name)));
     }
     for planned in &plan.semaphores {
         if !semaphores.contains(planned) {
@@ -309,12 +324,24 @@ pub(crate) async fn semaphores_of(store: &dyn Store) -> Result<Vec<SemaphoreCopy
     }
 }
 
+/// The schedules of a store; none if it has no schedules.
+pub(crate) async fn schedules_of(store: &dyn Store) -> Result<Vec<StoredSchedule>, Error> {
+    if !store.capabilities().schedules {
+        return Ok(Vec::new());
+    }
+    match store.export(Export::Schedules).await? {
+        Exported::Schedules(schedules) => Ok(schedules),
+        other => Err(unexpected(&other)),
+    }
+}
+
 fn unexpected(answer: &Exported) -> Error {
     let what = match answer {
         Exported::Tubes(..) => "tubes",
         Exported::Tasks(_) => "tasks",
         Exported::EndedKeys(_) => "keys",
         Exported::Semaphores(_) => "semaphores",
+        Exported::Schedules(_) => "schedules",
     };
     Error::Store(format!("the store exported {what}, which was not requested"))
 }

@@ -5,9 +5,9 @@ use std::collections::{HashMap, HashSet};
 use taskyard_core::limits::TUBES_MAX;
 use taskyard_core::semaphore::QueueEntry;
 use taskyard_core::transfer::{SemaphoreCopy, TubeCopy};
-use taskyard_core::{Error, SemaphoreKey, TubeName};
+use taskyard_core::{Error, SemaphoreKey, StoredSchedule, TubeName};
 
-use super::{CopyError, has_same_tasks, semaphores_of, source, target, tubes_of};
+use super::{CopyError, has_same_tasks, schedules_of, semaphores_of, source, target, tubes_of};
 use crate::{Capabilities, Store};
 
 /// The tubes and semaphores to copy.
@@ -17,6 +17,8 @@ pub struct Plan {
     pub tubes: Vec<Planned>,
     /// Semaphores with all their entries.
     pub semaphores: Vec<SemaphoreCopy>,
+    /// Schedules whose tubes are copied, or all of them.
+    pub schedules: Vec<StoredSchedule>,
     /// Whether the target already has all of it, from an earlier copy.
     pub already: bool,
     pub(super) next_lease: u64,
@@ -61,9 +63,12 @@ pub async fn plan(from: &dyn Store, to: &dyn Store, only: &[TubeName]) -> Result
         .collect();
     let (there, _) = tubes_of(to).await.map_err(target)?;
     let target_semaphores = semaphores_of(to).await.map_err(target)?;
+    let there_schedules = schedules_of(to).await.map_err(target)?;
+    let mut schedules = schedules_of(from).await.map_err(source)?;
+    schedules.retain(|one| wanted(&one.tube) && !there_schedules.contains(one));
     let same = same_tubes((from, &tubes), (to, &there)).await?;
     let (left, left_semaphores) = missing_in_target(&tubes, &same, &semaphores, &target_semaphores);
-    let nothing_left = left.is_empty() && left_semaphores.is_empty();
+    let nothing_left = left.is_empty() && left_semaphores.is_empty() && schedules.is_empty();
     let already = nothing_left && (!tubes.is_empty() || !semaphores.is_empty());
     // Tubes and semaphores that are there already stay, where a store cannot give all tubes their names at
     // once.
@@ -72,6 +77,7 @@ pub async fn plan(from: &dyn Store, to: &dyn Store, only: &[TubeName]) -> Result
         let mut why = Vec::new();
         refuse_tubes(&tubes, &there, &to.capabilities(), &mut why);
         refuse_semaphores(&semaphores, &target_semaphores, &to.capabilities(), &mut why);
+        refuse_schedules(&schedules, &there_schedules, &to.capabilities(), &mut why);
         refuse_shared_semaphores(&gates, &others, &mut why);
         if !why.is_empty() {
             return Err(CopyError::Refused(why));
@@ -83,7 +89,7 @@ pub async fn plan(from: &dyn Store, to: &dyn Store, only: &[TubeName]) -> Result
         let staged = staged.map(|tube| tube.number);
         Planned { copy, staging, staged }
     });
-    Ok(Plan { tubes: planned.collect(), semaphores, already, next_lease })
+    Ok(Plan { tubes: planned.collect(), semaphores, schedules, already, next_lease })
 }
 
 /// The tubes that the target already has, with every task.
@@ -202,6 +208,12 @@ fn refuse_tubes(tubes: &[TubeCopy], there: &[TubeCopy], to: &Capabilities, why: 
                 "tube '{name}' has queue number {number}, which tube '{other}' of the target has"
             ));
         }
+        if options.retry.is_some() && !to.retries {
+            why.push(format!("tube '{name}' has a retry policy, which {} does not have", to.name));
+        }
+        if options.rate.is_some() && !to.rates {
+            why.push(format!("tube '{name}' has a rate limit, which {} does not have", to.name));
+        }
         let tasks = tube.stats.tasks.total();
         if options.semaphore.is_some() && to.semaphores && !to.gates {
             let to = to.name;
@@ -235,6 +247,22 @@ fn refuse_semaphores(
             why.push(format!("{} has no semaphores, but the source has '{key}'", to.name));
         } else if there.iter().any(|other| other.record.key == *key) {
             why.push(format!("the target already has a semaphore '{key}'"));
+        }
+    }
+}
+
+/// Refuses schedules that the target cannot hold.
+fn refuse_schedules(
+    schedules: &[StoredSchedule],
+    there: &[StoredSchedule],
+    to: &Capabilities,
+    why: &mut Vec<String>,
+) {
+    for StoredSchedule { name, .. } in schedules {
+        if !to.schedules {
+            why.push(format!("{} has no schedules, but the source has '{name}'", to.name));
+        } else if there.iter().any(|other| other.name == *name) {
+            why.push(format!("the target has another schedule '{name}'"));
         }
     }
 }

@@ -89,7 +89,9 @@ impl Store for ReopenableStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { durable: true, keys: true, ..Capabilities::plain("reopenable") }
+        let plain = Capabilities::plain("reopenable");
+        let durable = Capabilities { durable: true, keys: true, ..plain };
+        Capabilities { retries: true, rates: true, schedules: true, ..durable }
     }
 
     fn close(&self) -> Pending<'_, Result<(), Error>> {

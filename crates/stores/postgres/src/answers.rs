@@ -135,7 +135,7 @@ impl<'a> AnswerReader<'a> {
             Command::ConfigureSessions { .. } => Ok(Reply::Nothing),
             Command::Semaphore(command) => semaphores::read(command, rows, &mut self.deltas)?,
             Command::Tick { .. } => Ok(Reply::Ticked(self.tick(rows)?)),
-            Command::Put { .. } | Command::Take(_) => {
+            Command::Put { .. } | Command::Take(_) | Command::Schedule(_) => {
                 return Err(
                     "the answer of a put or a take was read as that of a single command".into()
                 );

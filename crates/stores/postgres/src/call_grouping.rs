@@ -136,7 +136,8 @@ mod tests {
     #[test]
     fn calls_are_in_the_order_of_tube_names() {
         let peek = |tube: &str| Command::Peek { tube: TubeName::new(tube).unwrap(), ids: vec![] };
-        let commands = vec![peek("b"), peek("a"), peek("b"), Command::Tick { limit: 1 }, peek("a")];
+        let commands =
+            vec![peek("b"), peek("a"), peek("b"), Command::Tick { limit: 1, seed: 0 }, peek("a")];
         assert_eq!(calls(commands, false), [[1], [0], [2], [3], [4]]);
     }
 

@@ -125,6 +125,7 @@ impl CounterDeltas {
             room: self.room.into_iter().filter(|(_, room)| *room > 0).collect(),
             events: self.events,
             next_wakeup,
+            next_schedule: None,
         }
     }
 }

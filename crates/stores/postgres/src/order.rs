@@ -114,7 +114,7 @@ mod tests {
     // deadlocked until the database noticed.
     #[test]
     fn a_command_that_spans_tubes_is_a_transaction_of_its_own() {
-        let tick = || Command::Tick { limit: 1 };
+        let tick = || Command::Tick { limit: 1, seed: 0 };
         let batch = || vec![tick(), peek("b"), peek("a"), tick(), tick(), peek("b")];
         let sizes = |plain: &[&str]| {
             let plain = plain.iter().map(|tube| TubeName::new(tube).unwrap()).collect();

@@ -361,7 +361,7 @@ impl CallGroup {
             Command::Semaphore(_) if commands.len() > 1 => {
                 (CallDetail::None, semaphores::call_all(commands, context.now))
             }
-            Command::Tick { limit } => {
+            Command::Tick { limit, .. } => {
                 touched.all();
                 let from = context.timers.begin(context.moment);
                 (CallDetail::Tick { from }, calls::tick(*limit, from, context.now))

@@ -45,6 +45,7 @@ impl Postgres {
             }
             // Answered before by the shell around it, while the store has no keys.
             Export::EndedKeys { .. } => Ok(Exported::EndedKeys(Vec::new())),
+            Export::Schedules => return Ok(Exported::Schedules(Vec::new())),
             Export::Semaphores => {
                 let calls = [
                     Call::new(&sql::EXPORT_SEMAPHORES, []),
@@ -140,6 +141,7 @@ fn task(row: &Row) -> Result<Record, DecodeError> {
         previous_start: moment(row, 8)?,
         subqueue: get::<Option<&str>>(row, 10)?.map(Into::into),
         semaphore_priority: get::<Option<f64>>(row, 11)?.map(Priority::new).transpose()?,
+        attempts_max: None,
         failures: get::<Option<&[u8]>>(row, 16)?.map(codec::failures).transpose()?,
         finished: get::<Option<&[u8]>>(row, 17)?.map(codec::finished).transpose()?,
         body_bytes: body.bytes(),
@@ -199,7 +201,7 @@ fn import_tasks(tube: &TubeName, records: Vec<Record>) -> Call {
 
 /// The calls of the last step, in one transaction.
 fn end(ending: ImportEnd, now: Option<i64>) -> Vec<Call> {
-    let ImportEnd { tubes, semaphores, next_lease } = ending;
+    let ImportEnd { tubes, semaphores, next_lease, .. } = ending;
     let mut calls: Vec<Call> =
         semaphores.iter().map(|semaphore| import_semaphore(&semaphore.record)).collect();
     let mut names = HashMap::new();

@@ -175,7 +175,8 @@ fn put(tasks: &[NewTask], merged: bool) -> Vec<Vec<u8>> {
     let mut words = Vec::with_capacity(1 + tasks.len());
     words.push(Vec::new());
     for task in tasks {
-        let NewTask { body, pri, ttl, ttr, delay, at, subqueue, semaphore_priority, key: _ } = task;
+        let NewTask { body, pri, ttl, ttr, delay, at, subqueue, .. } = task;
+        let semaphore_priority = &task.semaphore_priority;
         let given = [pri.is_some(), ttl.is_some(), ttr.is_some(), delay.is_some(), at.is_some()];
         let rest = [subqueue.is_some(), semaphore_priority.is_some()];
         header.push(bits(given.into_iter().chain(rest)));
@@ -466,6 +467,8 @@ pub(super) fn read_info(mut bytes: ByteReader<'_>) -> Result<TubeInfo, Unreadabl
         delay,
         pri,
         attempts_max,
+        retry: None,
+        rate: None,
         keep_done,
         keep_done_max,
         ttl_kills_taken: flags & 2 != 0,

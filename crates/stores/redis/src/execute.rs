@@ -114,7 +114,7 @@ impl Batch<'_> {
                 Ok(Ok(Reply::Nothing))
             }
             Command::Semaphore(command) => self.run_semaphore_command(command).await,
-            Command::Tick { limit } => Ok(Ok(Reply::Ticked(self.tick(limit).await?))),
+            Command::Tick { limit, .. } => Ok(Ok(Reply::Ticked(self.tick(limit).await?))),
             other => {
                 let what = format!("'{}' is a command of a tube", other.verb());
                 Ok(Err(Error::Store(what)))

@@ -70,6 +70,7 @@ impl Results<'_> {
             room: self.room.into_iter().collect(),
             events: self.events,
             next_wakeup: self.shared.cache().next_wakeup(),
+            next_schedule: None,
         };
         Executed { replies, effects, unloaded: Vec::new() }
     }

@@ -133,6 +133,7 @@ pub(super) fn read_task(
         previous_start: (previous != Timestamp::NEVER).then_some(previous),
         subqueue,
         semaphore_priority: own.filter(|_| detail == Detail::Everything && state != DONE),
+        attempts_max: None,
         session: delivery.as_ref().and_then(|delivery| delivery.session),
         worker: read_worker(delivery.as_ref(), detail)?,
         failures: None,

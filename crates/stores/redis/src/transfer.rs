@@ -53,6 +53,7 @@ impl Redis {
             }
             // Answered before by the shell around it, while the store has no keys.
             Export::EndedKeys { .. } => Ok(Exported::EndedKeys(Vec::new())),
+            Export::Schedules => Ok(Exported::Schedules(Vec::new())),
             Export::Semaphores => batch.export_semaphores().await.map(Exported::Semaphores),
         };
         exported.map_err(|failure| error(&failure))
@@ -302,7 +303,7 @@ impl Batch<'_> {
         &mut self,
         ending: &ImportEnd,
     ) -> Result<Result<(), Error>, Failure> {
-        let ImportEnd { tubes, semaphores, next_lease } = ending;
+        let ImportEnd { tubes, semaphores, next_lease, .. } = ending;
         let counts = [*next_lease, tubes.len() as u64, semaphores.len() as u64];
         let mut words = vec![b"A".to_vec()];
         words.extend(counts.map(|count| count.to_string().into_bytes()));
@@ -318,7 +319,7 @@ impl Batch<'_> {
         &mut self,
         ending: ImportEnd,
     ) -> Result<Result<(), Error>, Failure> {
-        let ImportEnd { tubes, semaphores, next_lease } = ending;
+        let ImportEnd { tubes, semaphores, next_lease, .. } = ending;
         let words = vec![b"L".to_vec(), next_lease.to_string().into_bytes()];
         let call = self.shared.transfer_call("import", self.shared.registry_key(), words);
         if let Err(refusal) = self.import_call(call).await? {
@@ -379,6 +380,7 @@ fn record(task: Task, since: Option<Timestamp>, attempts_max: Option<u32>) -> Re
         previous_start: task.previous_start,
         subqueue: task.subqueue,
         semaphore_priority: task.semaphore_priority,
+        attempts_max: task.attempts_max,
         failures: task.failures,
         finished: task.finished,
         body_bytes: body.bytes(),

@@ -268,6 +268,7 @@ pub(super) fn read_task(row: &Row<'_>) -> Result<(u32, Record), RowError> {
             .map(Priority::new)
             .transpose()
             .map_err(|e| damaged(tube, id, &e))?,
+        attempts_max: None,
         failures: match columns.failures.map(Failures::from_bytes) {
             Some(None) => return Err(damaged(tube, id, &"its failures are invalid")),
             failures => failures.flatten(),
@@ -388,6 +389,8 @@ pub(super) fn read_tube(row: &Row<'_>) -> Result<(u32, TubeRecord), RowError> {
         delay: span(7)?,
         pri: row.get::<_, i64>(8)? as u64,
         attempts_max: row.get(9)?,
+        retry: None,
+        rate: None,
         ttl_kills_taken: row.get(10)?,
         paused: row.get(11)?,
         semaphore: read_gate(row).map_err(|_| bad("its semaphore is damaged"))?,
@@ -396,7 +399,7 @@ pub(super) fn read_tube(row: &Row<'_>) -> Result<(u32, TubeRecord), RowError> {
         keep_done_max: later_column(row, TUBE_COLUMNS + 3)?
             .map_or(KEEP_DONE_DEFAULT, |max: i64| max as u64),
     };
-    let record = TubeRecord { name, options, next_id: row.get::<_, i64>(12)? as u64 };
+    let record = TubeRecord { name, options, next_id: row.get::<_, i64>(12)? as u64, bucket: None };
     if row.get::<_, i64>(13)? != tube_sum(number, &record) {
         return Err(bad("its checksum is wrong"));
     }

@@ -429,7 +429,12 @@ mod tests {
             open(folder.path(), &options).expect("the folder opens");
         for (number, name) in [(0, "mail"), (u32::MAX, "far")] {
             let name = TubeName::new(name).expect("a good name");
-            let record = TubeRecord { name, options: TubeOptions::new(Kind::Fifo), next_id: 0 };
+            let record = TubeRecord {
+                name,
+                options: TubeOptions::new(Kind::Fifo),
+                next_id: 0,
+                bucket: None,
+            };
             codec::write_tube(&db, number, &record).expect("a row");
             writer_state.head.tubes += 1;
         }

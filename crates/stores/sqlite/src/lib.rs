@@ -246,7 +246,8 @@ impl State {
         self.machine.begin();
         for command in commands {
             shown.push(self.shown_tube(&command));
-            replies.push(self.machine.apply(now, command));
+            let checked = CAPABILITIES.check(&command);
+            replies.push(checked.and_then(|()| self.machine.apply(now, command)));
         }
         self.load_outcome_bodies(&shown, &mut replies);
         let changes = self.machine.changes();

@@ -292,7 +292,10 @@ impl<'a> SalvageWriter<'a> {
             let kind = if task.subqueue.is_some() { Kind::UtubeTtl } else { Kind::FifoTtl };
             let Ok(name) = TubeName::new(&format!("recovered-{number}")) else { return Ok(false) };
             let options = TubeOptions::new(kind);
-            self.add_tube(number, TubeRecord { name, options, next_id: UNKNOWN_NEXT_ID })?;
+            self.add_tube(
+                number,
+                TubeRecord { name, options, next_id: UNKNOWN_NEXT_ID, bucket: None },
+            )?;
         }
         Ok(self.tubes.contains_key(&number))
     }

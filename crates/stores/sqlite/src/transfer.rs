@@ -27,6 +27,7 @@ impl State {
             Export::EndedKeys { tube, from, count } => {
                 Exported::EndedKeys(self.machine.export_ended_keys(tube, from, count))
             }
+            Export::Schedules => Exported::Schedules(self.machine.export_schedules()),
             Export::Semaphores => Exported::Semaphores(self.machine.export_semaphores()),
         })
     }

@@ -357,6 +357,7 @@ impl Batch<'_> {
         let effects = Effects {
             ready: self.ready.into_iter().collect(),
             room: self.room.into_iter().collect(),
+            next_schedule: None,
             events: self.events,
             // Without an answer the last known deadline stays.
             next_wakeup: self.next_wakeup.or(*self.shared.wakeup()),

@@ -48,6 +48,7 @@ impl Tarantool {
             }
             // Answered before by the shell around it, while the store has no keys.
             Export::EndedKeys { .. } => Some(Exported::EndedKeys(Vec::new())),
+            Export::Schedules => return Ok(Exported::Schedules(Vec::new())),
             Export::Semaphores => semaphores(&self.ask("export_semaphores", true, |_| {}).await?),
         };
         read.ok_or_else(|| Error::Store("cannot read the data in Tarantool".into()))
@@ -180,6 +181,7 @@ fn read_task(row: &[LuaValue]) -> Option<Record> {
         previous_start: moment(previous),
         subqueue: subqueue.text().map(Into::into),
         semaphore_priority: own,
+        attempts_max: None,
         failures,
         finished,
         body_bytes: body.bytes(),
@@ -224,7 +226,7 @@ fn write_task(args: &mut ArgumentWriter<'_>, record: &Record) {
 
 /// The last step, in the order of `copy.lua`. Tubes and semaphores are named by their positions in these lists.
 fn write_ending(args: &mut ArgumentWriter<'_>, ending: &ImportEnd) {
-    let ImportEnd { tubes, semaphores, next_lease } = ending;
+    let ImportEnd { tubes, semaphores, next_lease, .. } = ending;
     args.uint(*next_lease).rows(tubes, |row, (came, copy)| write_tube(row, came, copy));
     args.rows(semaphores, |row, semaphore| write_semaphore(row, &semaphore.record));
     let numbers: HashMap<u32, u64> =

@@ -132,7 +132,7 @@ pub fn deadlines_of_other_servers_are_met<D: SharedDatabase>() {
         let tube = make_tube(&here, TubeOptions::new(Kind::FifoTtl));
         let (sender, noticed) = mpsc::channel();
         here.watch(Arc::new(move |change| drop(sender.send(change))));
-        here.execute(NOW, vec![Command::Tick { limit: 1 }]).await;
+        here.execute(NOW, vec![Command::Tick { limit: 1, seed: 0 }]).await;
         ask(&there, put(&tube, 1)).expect("it is put");
         let lease = Some(Span::from_secs(5));
         let take = Take {
@@ -149,7 +149,7 @@ pub fn deadlines_of_other_servers_are_met<D: SharedDatabase>() {
         let later = NOW + Span::from_secs(10);
         let mut ticked = Vec::new();
         for _ in 0..600 {
-            ticked = here.execute(later, vec![Command::Tick { limit: 9 }]).await.replies;
+            ticked = here.execute(later, vec![Command::Tick { limit: 9, seed: 0 }]).await.replies;
             if ticked == [Ok(Reply::Ticked(1))] {
                 return;
             }

@@ -145,6 +145,7 @@ impl PutTask {
             ttr: optional_span("ttr", self.ttr)?,
             delay: optional_span("delay", self.delay)?,
             at: optional_moment("at", self.at)?,
+            attempts_max: None,
             subqueue: self.subqueue.map(Into::into),
             semaphore_priority: self.semaphore_priority.map(Priority::new).transpose()?,
         })

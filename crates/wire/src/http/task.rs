@@ -238,6 +238,7 @@ impl TaskAnswer {
             attempts: self.attempts,
             start: optional_moment("start", self.start)?,
             previous_start: optional_moment("previous_start", self.previous_start)?,
+            attempts_max: None,
             subqueue: self.subqueue.map(Into::into),
             semaphore_priority: self.semaphore_priority.map(Priority::new).transpose()?,
             session: None,

@@ -35,6 +35,7 @@ pub(crate) fn taken_task(body: Body) -> Task {
         previous_start: None,
         subqueue: None,
         semaphore_priority: None,
+        attempts_max: None,
         session: None,
         worker: None,
         failures: None,

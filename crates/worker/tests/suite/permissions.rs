@@ -96,7 +96,7 @@ fn one_denied_command_denies_the_batch() {
             Command::Deliveries { tube: emails.clone(), count: 1 },
             Command::ReleaseAll { tube: emails.clone() },
             Command::DropTube { tube: emails.clone() },
-            Command::Tick { limit: 1 },
+            Command::Tick { limit: 1, seed: 0 },
         ] {
             let replies = lim.execute(vec![one.clone(), other.clone()]).await;
             for reply in replies {

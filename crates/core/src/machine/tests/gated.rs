@@ -77,7 +77,7 @@ fn command(rng: &mut Rng) -> Command {
         40 => Command::ReleaseAll { tube },
         41 | 42 => Command::JoinSession { session: SessionId([1; 16]), create: true },
         43 => Command::LeaveSession { session: SessionId([1; 16]) },
-        44..50 => Command::Tick { limit: rng.usize(1..20) },
+        44..50 => Command::Tick { limit: rng.usize(1..20), seed: 0 },
         _ => Command::Semaphore(semaphore_command(rng)),
     }
 }
@@ -157,7 +157,8 @@ fn tasks_are_ready_exactly_while_they_hold_a_grant() {
             if rng.u8(..20) == 0 {
                 machine.restart();
                 machine.audit();
-                let tick = machine.apply(Timestamp::from_micros(now), Command::Tick { limit: 0 });
+                let tick =
+                    machine.apply(Timestamp::from_micros(now), Command::Tick { limit: 0, seed: 0 });
                 assert!(tick.is_ok() && machine.to_repair.is_empty());
                 machine.audit();
             }
@@ -193,7 +194,7 @@ fn removed_tasks_hold_no_grants() {
     }
     machine.update_signals(number);
     machine.restored();
-    machine.apply(Timestamp::EPOCH, Command::Tick { limit: 1 }).expect("time can pass");
+    machine.apply(Timestamp::EPOCH, Command::Tick { limit: 1, seed: 0 }).expect("time can pass");
     assert_eq!(machine.semaphores.gated_tasks().count(), 0);
     machine.audit();
 }

@@ -153,6 +153,7 @@ impl ModelTube {
             start: None,
             previous_start: None,
             subqueue: None,
+            attempts_max: new.attempts_max,
             semaphore_priority: None,
             key: None,
             session: None,

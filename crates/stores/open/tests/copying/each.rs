@@ -120,7 +120,7 @@ fn a_copied_tube_works_like_any_other(database: &dyn TestDatabase) {
     database.audit();
     let later = NOW + Span::from_secs(4000);
     for target in [&from as &dyn Store, &*store] {
-        block_on(target.execute(later, vec![Command::Tick { limit: 1000 }]));
+        block_on(target.execute(later, vec![Command::Tick { limit: 1000, seed: 0 }]));
     }
     for tube in ["fifo", "states", "sub", "full", "empty", "gated"] {
         assert_eq!(taken(&*store, tube), taken(&from, tube), "{tube} later");
@@ -288,7 +288,7 @@ fn an_invalid_import_is_refused_as_a_whole(database: &dyn TestDatabase) {
     let before = content(&*store);
     let end = |staged: &TubeName, copy: &TubeCopy, semaphores: Vec<SemaphoreCopy>| {
         let tubes = vec![(staged.clone(), copy.clone())];
-        import(Import::End(ImportEnd { tubes, semaphores, next_lease: 0 }))
+        import(Import::End(ImportEnd { schedules: Vec::new(), tubes, semaphores, next_lease: 0 }))
     };
     assert!(
         end(&name("other"), &copy, Vec::new()).is_err(),

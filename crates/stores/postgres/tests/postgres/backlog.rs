@@ -36,7 +36,7 @@ fn use_all(store: &PostgresStore, tube: &TubeName) {
         Command::Peek { tube: tube.clone(), ids: vec![second.id] },
         Command::ReleaseAll { tube: tube.clone() },
         Command::Delete { tube: tube.clone(), ids: vec![fourth.id], show: false },
-        Command::Tick { limit: 9 },
+        Command::Tick { limit: 9, seed: 0 },
         Command::Tubes { tube: Some(tube.clone()) },
     ];
     for command in others {

@@ -151,7 +151,7 @@ fn sessions_keep_their_tasks_across_crashes() {
         );
         crash(&url);
         for ((store, _), task) in servers.iter().zip(held) {
-            answered(store, &Command::Tick { limit: 100 });
+            answered(store, &Command::Tick { limit: 100, seed: 0 });
             let holder = Holder::Lease(task.lease.expect("a taken task has a lease"));
             let items = vec![FinishItem { id: task.id, holder, finish: Finish::Ack }];
             let ack = Command::Finish { tube: tube.clone(), items, show: false };

@@ -56,7 +56,7 @@ fn listed(store: &PostgresStore, tube: &TubeName) -> Vec<u64> {
 }
 
 fn tick(store: &PostgresStore, now: Timestamp, limit: usize) -> usize {
-    match block_on(store.execute(now, vec![Command::Tick { limit }])).replies.remove(0) {
+    match block_on(store.execute(now, vec![Command::Tick { limit, seed: 0 }])).replies.remove(0) {
         Ok(Reply::Ticked(count)) => count,
         other => panic!("a tick answered {other:?}"),
     }

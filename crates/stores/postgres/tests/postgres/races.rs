@@ -95,7 +95,7 @@ fn counts_are_right_under_concurrency() {
                     ack(store, &tube, &task);
                 }
                 if round % 10 == 9 {
-                    ask(store, Command::Tick { limit: 10 }).expect("it ticks");
+                    ask(store, Command::Tick { limit: 10, seed: 0 }).expect("it ticks");
                 }
                 if round == 30 {
                     ask(store, Command::Truncate { tube: tube.clone() }).expect("it is emptied");

@@ -45,7 +45,7 @@ impl Execute for Stormy<'_> {
     async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
         let (now, ticks) = self.1.pass();
         if ticks {
-            self.0.execute(now, vec![Command::Tick { limit: 100 }]).await;
+            self.0.execute(now, vec![Command::Tick { limit: 100, seed: 0 }]).await;
         }
         self.0.execute(now, commands).await.replies
     }
@@ -116,7 +116,7 @@ impl Execute for Patient<'_> {
         let Stormy(store, clock) = &self.0;
         let (now, ticks) = clock.pass();
         if ticks {
-            store.execute(now, vec![Command::Tick { limit: 100 }]).await;
+            store.execute(now, vec![Command::Tick { limit: 100, seed: 0 }]).await;
         }
         loop {
             let replies = store.execute(now, commands.clone()).await.replies;

@@ -42,12 +42,12 @@ fn a_dead_servers_tasks_return() {
         let away = format!("INSERT INTO taskyard.server VALUES ('\\x01', 1); {beat}");
         sql(&database.url(), &away);
         sql(&database.url(), beat);
-        let ticked = ask(&store, Command::Tick { limit: 10 });
+        let ticked = ask(&store, Command::Tick { limit: 10, seed: 0 });
         // Its session ended by the database's clock, the store's is moved by hand.
         let ends = sql(&database.url(), "SELECT count(*) FROM taskyard.session WHERE ends IS NULL");
         assert_eq!(ends.as_deref(), Some("0"), "{ticked:?}");
         sql(&database.url(), "UPDATE taskyard.session SET ends = 0");
-        ask(&store, Command::Tick { limit: 10 }).expect("it ticks");
+        ask(&store, Command::Tick { limit: 10, seed: 0 }).expect("it ticks");
         assert_eq!(ack(&store, &tube, &task), Outcome::Stale, "the lease is worth nothing now");
         let again = take(&store, &tube, 1);
         assert_eq!(again.iter().map(|task| task.attempts).collect::<Vec<_>>(), [1]);
@@ -177,8 +177,8 @@ fn what_one_server_counts_the_others_show_a_second_later() {
         assert_eq!(counted(&here, 6), (5, 1, 1));
         ask(&here, Command::Truncate { tube: tube.clone() }).expect("it is emptied");
         ask(&here, Command::DropTube { tube: tube.clone() }).expect("it is dropped");
-        ask(&here, Command::Tick { limit: 1 }).expect("it ticks");
-        let again = Command::Tick { limit: 1 };
+        ask(&here, Command::Tick { limit: 1, seed: 0 }).expect("it ticks");
+        let again = Command::Tick { limit: 1, seed: 0 };
         block_on(here.execute(NOW + Span::from_secs(9), vec![again]));
         let left = sql(&database.url(), "SELECT count(*) FROM taskyard.counter");
         assert_eq!(left.as_deref(), Some("0"));

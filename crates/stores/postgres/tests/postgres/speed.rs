@@ -90,7 +90,7 @@ fn measure_kept(store: &PostgresStore, tasks: usize) {
             for _ in 0..tasks / (count * callers) {
                 drain(store, &tube, count, callers);
             }
-            while ask(store, vec![Command::Tick { limit: 1000 }]) != [Reply::Ticked(0)] {}
+            while ask(store, vec![Command::Tick { limit: 1000, seed: 0 }]) != [Reply::Ticked(0)] {}
         });
     }
 }

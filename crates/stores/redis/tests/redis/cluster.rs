@@ -216,7 +216,7 @@ fn an_unreachable_node_does_not_block_the_others() {
     ask(&store, put(lives, 1)).expect("its node is there");
     // Ticks work there too.
     let later = NOW + Span::from_secs(10);
-    let ticked = block_on(store.execute(later, vec![Command::Tick { limit: 9 }])).replies;
+    let ticked = block_on(store.execute(later, vec![Command::Tick { limit: 9, seed: 0 }])).replies;
     assert_eq!(ticked, [Ok(Reply::Ticked(1))]);
     assert_eq!(take(&store, lives, 9).len(), 3);
     let refused = ask(&store, put(dies, 1));

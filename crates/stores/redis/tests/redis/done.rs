@@ -80,7 +80,7 @@ fn ask_at(store: &dyn Store, now: Timestamp, command: Command) -> Reply {
 }
 
 fn tick(store: &dyn Store, now: Timestamp, limit: usize) -> usize {
-    match ask_at(store, now, Command::Tick { limit }) {
+    match ask_at(store, now, Command::Tick { limit, seed: 0 }) {
         Reply::Ticked(count) => count,
         other => panic!("a tick answers a number, not {other:?}"),
     }

@@ -93,7 +93,7 @@ fn a_redis_that_is_full_refuses_puts_and_nothing_else() {
     assert_eq!(counts(&store, &tube), (there, 0), "what was refused is not there, what was not is");
     // In one batch with refused commands the rest is done. A thousand tasks found no room; the limit is lowered so that one does not either.
     assert_eq!(redis.talk(&["CONFIG", "SET", "maxmemory", "1mb"]), "OK");
-    let commands = vec![put(&tube, 1), Command::Tick { limit: 1 }, put(&tube, 1)];
+    let commands = vec![put(&tube, 1), Command::Tick { limit: 1, seed: 0 }, put(&tube, 1)];
     let replies =
         taskyard_conformance::block_on(store.execute(taskyard_testkit::calls::NOW, commands))
             .replies;

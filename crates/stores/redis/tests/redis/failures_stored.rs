@@ -115,7 +115,7 @@ fn failures_are_removed_with_their_tasks() {
             assert_eq!(errors(&tasks[2]), Vec::<String>::new());
             audit_failures(&prefix);
             let later = Timestamp::from_micros(NOW.as_micros() + 2_000_000_000);
-            store.execute(later, vec![Command::Tick { limit: 100 }]).await;
+            store.execute(later, vec![Command::Tick { limit: 100, seed: 0 }]).await;
             audit_failures(&prefix);
             let key = format!("{{{prefix}:mail}}:f");
             assert_eq!(instance().talk(&["EXISTS", &key]), "0");
@@ -188,7 +188,7 @@ fn another_server_stores_the_failure_of_an_expired_lease() {
         take_named(&here, &tube, &worker, 1);
         drop(here);
         let later = Timestamp::from_micros(NOW.as_micros() + 70_000_000);
-        there.execute(later, vec![Command::Tick { limit: 100 }]).await;
+        there.execute(later, vec![Command::Tick { limit: 100, seed: 0 }]).await;
         let failures = peek(&there, &tube).remove(0).failures.expect("it failed");
         let failure = failures.last().expect("a failure");
         assert_eq!((failure.run, &*failure.error), (Span::from_secs(60), LEASE_EXPIRED));

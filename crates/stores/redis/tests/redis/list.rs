@@ -62,7 +62,7 @@ impl ListScript {
                 let item = |id| FinishItem { id, holder, finish: finish.clone() };
                 Command::Finish { tube, items: ids.map(item).collect(), show: false }
             }
-            _ => Command::Tick { limit: 10_000 },
+            _ => Command::Tick { limit: 10_000, seed: 0 },
         }
     }
 

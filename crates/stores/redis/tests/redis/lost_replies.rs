@@ -38,7 +38,8 @@ fn a_session_that_could_not_be_ended_at_once_is_ended_by_a_tick() {
         let path = SharedRedis::lossy_path();
         let store = open(&path.url);
         let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
-        ask(&store, Command::Tick { limit: 9 }).expect("all is looked at in the beginning");
+        ask(&store, Command::Tick { limit: 9, seed: 0 })
+            .expect("all is looked at in the beginning");
         ask(&store, put(&tube, 1)).expect("it is put");
         ask(&store, join()).expect("it joins");
         take(&store, &tube).expect("there is one");
@@ -48,7 +49,7 @@ fn a_session_that_could_not_be_ended_at_once_is_ended_by_a_tick() {
         is_unknown(ask(&store, leave.clone()));
         assert_eq!(ask(&store, leave), Err(Error::SessionUnknown(SESSION)));
         assert_eq!(ready_and_taken(&store, &tube), (0, 1));
-        assert_eq!(ask(&store, Command::Tick { limit: 9 }), Ok(Reply::Ticked(2)));
+        assert_eq!(ask(&store, Command::Tick { limit: 9, seed: 0 }), Ok(Reply::Ticked(2)));
         assert_eq!(ready_and_taken(&store, &tube), (1, 0));
     });
 }

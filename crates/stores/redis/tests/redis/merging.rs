@@ -191,7 +191,7 @@ async fn compare(seed: u64) {
         let ids = (0..script.next_id).map(TaskId).collect();
         let peek = Command::Peek { tube: tube.clone(), ids };
         commands.push((peek.clone(), peek));
-        let tick = || vec![Command::Tick { limit: 1_000 }];
+        let tick = || vec![Command::Tick { limit: 1_000, seed: 0 }];
         let ticked = (store.execute(now, tick()).await, core.execute(now, tick()).await);
         assert_eq!(ticked.0.replies, ticked.1.replies, "seed {seed}, tick {batch}");
         let asked: Vec<Command> = commands.iter().map(|(own, _)| own.clone()).collect();

@@ -34,7 +34,7 @@ impl Execute for Server<'_> {
     async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Error>> {
         let (now, ticks) = self.clock.pass();
         if ticks {
-            self.store.execute(now, vec![Command::Tick { limit: 100 }]).await;
+            self.store.execute(now, vec![Command::Tick { limit: 100, seed: 0 }]).await;
         }
         loop {
             let replies = self.store.execute(now, commands.clone()).await.replies;
@@ -370,7 +370,7 @@ fn servers_are_notified_of_events_of_others() {
         });
         assert!(hears);
         effects(&here, vec![enqueue(1, 1.0)]);
-        effects(&there, vec![Command::Tick { limit: 100 }]);
+        effects(&there, vec![Command::Tick { limit: 100, seed: 0 }]);
         let fetch = SemaphoreCommand::Events { key: None, count: 9, wait: Span::ZERO };
         let told = block_on(there.execute(NOW, vec![Command::Semaphore(fetch)])).replies.remove(0);
         assert!(format!("{told:?}").contains("Acquired"), "{told:?}");

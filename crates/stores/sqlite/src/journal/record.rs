@@ -306,6 +306,7 @@ impl<'a> RecordReader<'a> {
                 .map(|bits| Priority::new(f64::from_bits(bits as u64)))
                 .transpose()
                 .ok()?,
+            attempts_max: None,
             failures,
             finished,
             key: None,
@@ -457,6 +458,7 @@ mod tests {
             semaphore_priority: random
                 .bool()
                 .then(|| Priority::new(random.f64()).expect("a number")),
+            attempts_max: None,
             failures: random.bool().then(|| failures(random)),
             finished,
             key: None,

@@ -25,7 +25,9 @@ impl SampleDatabase {
         for (number, name) in [(0, "mail"), (5, "far")] {
             let name = TubeName::new(name).expect("a good name");
             let options = TubeOptions::new(Kind::FifoTtl);
-            writer.add_tube(number, TubeRecord { name, options, next_id: count }).expect("a tube");
+            writer
+                .add_tube(number, TubeRecord { name, options, next_id: count, bucket: None })
+                .expect("a tube");
         }
         for id in 0..count {
             let (key, record, body) = task(id);
@@ -145,6 +147,7 @@ fn task(id: u64) -> (i64, Record, Body) {
         semaphore_priority: id
             .is_multiple_of(7)
             .then(|| Priority::new(id as f64).expect("a number")),
+        attempts_max: None,
         failures: id.is_multiple_of(11).then(|| failures(id)),
         finished: None,
         body_bytes: long as u32,
@@ -269,7 +272,8 @@ fn the_report_names_lost_semaphores() {
     let semaphore = SemaphoreKey::new("yang").ok();
     let options = TubeOptions { semaphore, ..TubeOptions::new(Kind::FifoTtl) };
     let name = TubeName::new("mail").expect("a good name");
-    codec::write_tube(&db, 0, &TubeRecord { name, options, next_id: 10 }).expect("a tube");
+    codec::write_tube(&db, 0, &TubeRecord { name, options, next_id: 10, bucket: None })
+        .expect("a tube");
     drop(db);
     sample.bytes = fs::read(path).expect("the file");
     let (report, tasks) = sample.salvage();

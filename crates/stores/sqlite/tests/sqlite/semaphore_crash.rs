@@ -41,7 +41,7 @@ impl Script {
         self.batches += 1;
         self.now = self.now + Span::from_secs(self.rng.u64(0..4));
         if self.batches.is_multiple_of(5) {
-            return vec![Command::Tick { limit: 100 }];
+            return vec![Command::Tick { limit: 100, seed: 0 }];
         }
         (0..self.rng.usize(1..4)).map(|_| Command::Semaphore(self.command())).collect()
     }

@@ -24,7 +24,8 @@ fn prepare(store: &SqliteStore) {
 }
 
 fn tasks(store: &SqliteStore, now: Timestamp) -> Vec<Task> {
-    let replies = run_at(store, now, vec![Command::Tick { limit: 100 }, peek("mail", 0..3)]);
+    let replies =
+        run_at(store, now, vec![Command::Tick { limit: 100, seed: 0 }, peek("mail", 0..3)]);
     match replies.expect("payloads can be read").pop() {
         Some(Ok(Reply::Tasks(tasks))) => tasks,
         other => panic!("{other:?}"),

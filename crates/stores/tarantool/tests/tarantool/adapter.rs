@@ -200,7 +200,7 @@ fn a_lease_time_is_kept_by_the_server() {
     let Ok(Reply::Taken(tasks)) = &executed.replies[0] else { panic!("{executed:?}") };
     assert_eq!(executed.effects.next_wakeup, tasks[0].lease_until);
     let later = NOW + Span::from_secs(5);
-    let ticked = block_on(store.execute(later, vec![Command::Tick { limit: 9 }]));
+    let ticked = block_on(store.execute(later, vec![Command::Tick { limit: 9, seed: 0 }]));
     assert_eq!(ticked.replies, [Ok(Reply::Ticked(1))]);
     assert_eq!(ticked.effects.ready, [(tube.clone(), 1)]);
     assert_eq!(peek(&store, &tube, 0).state, State::Ready);

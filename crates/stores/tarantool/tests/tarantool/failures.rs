@@ -97,7 +97,7 @@ fn a_full_tarantool_refuses_puts_and_nothing_else() {
     );
     assert_eq!(counts(&store, &tube), (there, 0), "what was refused is not there, what was not is");
     // In one batch with refused commands the rest is done.
-    let commands = vec![put(&tube, 1), Command::Tick { limit: 1 }, put(&tube, 1)];
+    let commands = vec![put(&tube, 1), Command::Tick { limit: 1, seed: 0 }, put(&tube, 1)];
     let replies =
         taskyard_conformance::block_on(store.execute(taskyard_testkit::calls::NOW, commands))
             .replies;

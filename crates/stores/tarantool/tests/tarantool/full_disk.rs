@@ -69,7 +69,7 @@ fn a_put_that_cannot_be_logged_is_refused_beside_stale_acks() {
     let nothing = [
         Command::Kick { tube: tube.clone(), count: 1 },
         Command::ReleaseAll { tube: tube.clone() },
-        Command::Tick { limit: 10 },
+        Command::Tick { limit: 10, seed: 0 },
         ack_by(&tube, 0, 5),
     ];
     for command in nothing {
@@ -96,7 +96,7 @@ fn a_grant_that_cannot_be_logged_is_refused_beside_ticks() {
     ask(&store, Command::Semaphore(configure)).expect("it is there");
     let entries = vec![EnqueueItem { task: TaskId(1), priority: 0.0 }];
     let enqueue = Command::Semaphore(SemaphoreCommand::Enqueue { key, entries });
-    let commands = [enqueue.clone(), Command::Tick { limit: 10 }];
+    let commands = [enqueue.clone(), Command::Tick { limit: 10, seed: 0 }];
     let [enqueued, _] = ask_while_full(&tarantool, [&store, &other], commands);
     is_refused(&enqueued);
     ask(&store, enqueue).expect("it is granted");

@@ -50,7 +50,7 @@ fn peek(store: &dyn Store, tube: &TubeName) -> Vec<Task> {
 
 fn tick_at(store: &dyn Store, now: Timestamp, limit: usize) -> (usize, Option<Timestamp>) {
     let Executed { mut replies, effects, .. } =
-        block_on(store.execute(now, vec![Command::Tick { limit }]));
+        block_on(store.execute(now, vec![Command::Tick { limit, seed: 0 }]));
     match replies.remove(0) {
         Ok(Reply::Ticked(count)) => (count, effects.next_wakeup),
         other => panic!("a tick answers how much it did, not {other:?}"),

@@ -93,7 +93,7 @@ fn events_that_are_due_again_are_announced_by_key() {
         let fetch = SemaphoreCommand::Events { key, count: 9, wait: Span::ZERO };
         effects(&store, Command::Semaphore(fetch));
         let tick = |seconds| {
-            let tick = vec![Command::Tick { limit: 100 }];
+            let tick = vec![Command::Tick { limit: 100, seed: 0 }];
             block_on(store.execute(NOW + Span::from_secs(seconds), tick)).effects.events
         };
         assert_eq!(tick(29), NewEvents::Nothing, "the other one was told when it came about");

@@ -38,7 +38,7 @@ fn tasks_of_a_dead_server_are_given_back() {
         while instance().talk(&servers) != LuaValue::Int(1) {
             let _ = heard.recv_timeout(Duration::from_millis(100));
         }
-        ask(&store, Command::Tick { limit: 10 }).expect("it ticks");
+        ask(&store, Command::Tick { limit: 10, seed: 0 }).expect("it ticks");
         assert_eq!(ack(&store, &tube, &task), Outcome::Stale, "the lease is worth nothing now");
         let again = take(&store, &tube, 1);
         assert_eq!(again.iter().map(|task| task.attempts).collect::<Vec<_>>(), [1]);

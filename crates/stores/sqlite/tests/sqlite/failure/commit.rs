@@ -167,7 +167,7 @@ fn every_change(held: &TakenTasks) -> Vec<Command> {
     let release = Finish::Release { delay: Span::from_secs(9), counted: true };
     let change = TubeChange { attempts_max: Some(Some(3)), ..TubeChange::default() };
     vec![
-        Command::Tick { limit: 1000 },
+        Command::Tick { limit: 1000, seed: 0 },
         create("fresh", TubeOptions::new(Kind::Fifo)),
         put("fresh", vec![new_task(90), new_task(91)]),
         put("mail", vec![new_task(92), new_task(93)]),
