@@ -97,8 +97,13 @@ impl Capabilities {
         self.need(self.rates || rate.is_none(), "rate limits")
     }
 
+    /// The error of a store without this feature.
+    pub const fn lacks(&self, feature: &'static str) -> Error {
+        Error::StoreLacks { store: self.name, feature }
+    }
+
     fn need(&self, has: bool, feature: &'static str) -> Result<(), Error> {
-        if has { Ok(()) } else { Err(Error::StoreLacks { store: self.name, feature }) }
+        if has { Ok(()) } else { Err(self.lacks(feature)) }
     }
 }
 

@@ -276,7 +276,7 @@ impl<B: Backend> Store for RemoteStore<B> {
             Import::End(_) => false,
         };
         if keyed && !self.capabilities().keys {
-            return Box::pin(ready(Err(self.capabilities().no_keys())));
+            return Box::pin(ready(Err(self.capabilities().lacks("unique keys"))));
         }
         self.spawn_call(|backend| async move { backend.import(now, part).await })
     }
@@ -345,6 +345,148 @@ fn on_own_thread<T: Send + 'static>(
         Err(error) => {
             runtime.shutdown_background();
             Err(error)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use taskyard_conformance::block_on;
+    use taskyard_core::{
+        Key, KeyRequest, Kind, List, ListOrder, NewTask, Reply, StateSet, Take, TaskId, TubeName,
+        TubeOptions,
+    };
+
+    use super::*;
+    use crate::copy::{copy, plan};
+    use crate::{MemoryStore, Unloaded};
+
+    /// A database without unique keys, which does not notice them. Its takes return bodies late.
+    struct WithoutKeys(MemoryStore);
+
+    impl Backend for WithoutKeys {
+        const NAME: &'static str = "plain";
+        const THREAD: &'static str = "plain";
+
+        fn open(
+            _: &str,
+            _: Access,
+        ) -> Result<impl Future<Output = Result<Self, OpenError>> + Send + 'static, OpenError>
+        {
+            Ok(ready(Ok(WithoutKeys(MemoryStore::default()))))
+        }
+
+        fn start(self: &Arc<Self>, _: &Handle) {}
+
+        async fn execute(self: Arc<Self>, now: Timestamp, commands: Vec<Command>) -> Executed {
+            let mut executed = self.0.execute(now, commands).await;
+            for (reply, answer) in executed.replies.iter().enumerate() {
+                if matches!(answer, Ok(Reply::Taken(_))) {
+                    let key = BodyKey { tube: 0, id: TaskId(0) };
+                    executed.unloaded.push(Unloaded { reply, item: 0, key });
+                }
+            }
+            executed
+        }
+
+        async fn export(&self, request: Export) -> Result<Exported, Error> {
+            self.0.export(request).await
+        }
+
+        async fn import(&self, now: Timestamp, part: Import) -> Result<(), Error> {
+            self.0.import(now, part).await
+        }
+
+        async fn check_write(&self) -> Result<(), Error> {
+            Ok(())
+        }
+
+        async fn close(&self) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn watch(&self, _: Watcher) {}
+
+        fn capabilities(&self) -> Capabilities {
+            Capabilities { imports: true, exports: true, ..Capabilities::plain("plain") }
+        }
+    }
+
+    fn tube() -> TubeName {
+        TubeName::new("jobs").expect("a good name")
+    }
+
+    fn create() -> Command {
+        let options = TubeOptions::new(Kind::Fifo);
+        Command::CreateTube { tube: tube(), options, if_not_exists: false }
+    }
+
+    fn put(key: Option<&str>) -> Command {
+        let request = |key| Box::new(KeyRequest::new(Key::new(key).expect("a good key")));
+        let task = NewTask { key: key.map(request), ..NewTask::new(Body::new(b"x")) };
+        Command::Put { tube: tube(), tasks: vec![task], wait: Span::ZERO }
+    }
+
+    #[test]
+    fn commands_with_keys_are_refused_and_the_others_executed() {
+        let store =
+            RemoteStore::<WithoutKeys>::open("plain:", Clock::Caller).expect("the store opens");
+        let order = ListOrder::Id { states: StateSet::ALL, after: None };
+        let key = Key::new("k").ok();
+        let take = Take {
+            tube: tube(),
+            count: 9,
+            session: None,
+            lease: None,
+            worker: None,
+            wait: Span::ZERO,
+        };
+        let batch = vec![
+            create(),
+            put(Some("k")),
+            put(None),
+            Command::List(List { tube: tube(), order, limit: 9, key }),
+            Command::Take(take),
+            put(Some("k")),
+        ];
+        let executed = block_on(Store::execute(&store, Timestamp::EPOCH, batch));
+        let refused = |index: usize| match &executed.replies[index] {
+            Err(Error::Invalid(why)) => why.contains("the plain store has no unique keys"),
+            _ => false,
+        };
+        assert_eq!([0, 1, 2, 3, 4, 5].map(refused), [false, true, false, true, false, true]);
+        assert_eq!(executed.replies[0], Ok(Reply::Created(true)));
+        let Ok(Reply::Taken(taken)) = &executed.replies[4] else { panic!("a take") };
+        assert_eq!(taken.len(), 1, "only the task without a key was put");
+        assert_eq!(executed.unloaded.iter().map(|one| one.reply).collect::<Vec<_>>(), [4]);
+        let only = block_on(Store::execute(&store, Timestamp::EPOCH, vec![put(Some("k"))]));
+        assert!(matches!(only.replies[..], [Err(Error::Invalid(_))]));
+    }
+
+    /// Nothing arrives without its key.
+    #[test]
+    fn a_copy_with_keys_is_refused() {
+        for is_ended in [false, true] {
+            let store =
+                RemoteStore::<WithoutKeys>::open("plain:", Clock::Caller).expect("the store opens");
+            let from = MemoryStore::default();
+            let Command::Put { mut tasks, .. } = put(Some("k")) else { panic!("a put") };
+            tasks[0].key.as_mut().expect("a key").held.unique_for = Span::from_secs(60);
+            let put = Command::Put { tube: tube(), tasks, wait: Span::ZERO };
+            block_on(from.execute(Timestamp::EPOCH, vec![create(), put]));
+            if is_ended {
+                let delete = Command::Delete { tube: tube(), ids: vec![TaskId(0)], show: false };
+                block_on(from.execute(Timestamp::EPOCH, vec![delete]));
+            }
+            let copied = block_on(async {
+                let plan = plan(&from, &store, &[]).await?;
+                copy(&from, &store, Timestamp::EPOCH, &plan, |_| ()).await
+            });
+            let refusal = copied.expect_err("the target has no keys").to_string();
+            assert!(refusal.contains("the plain store has no unique keys"), "{refusal}");
+            let asked = vec![Command::Tubes { tube: Some(tube()) }];
+            let seen = block_on(Store::execute(&store, Timestamp::EPOCH, asked)).replies.remove(0);
+            assert_eq!(seen, Err(Error::TubeNotFound(tube())), "nothing is visible");
         }
     }
 }

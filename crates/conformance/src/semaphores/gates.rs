@@ -10,6 +10,7 @@ use super::super::Harness;
 use super::super::commands::{
     QueueCommands, RELEASE, done, ids, lease, name, secs, session, task, task_of,
 };
+use super::super::keys::{existing, keyed, place, replacing};
 use super::commands::{SemaphoreCommands, YANG, key};
 
 fn gated_by(text: &str) -> TubeOptions {
@@ -374,4 +375,40 @@ pub async fn a_restart_keeps_the_order<H: Harness>(queue: H) {
     assert_eq!((info.acquired, info.revoking, info.waiting), (2, 0, 2));
     assert_eq!(queue.ack(&tube, &held[0]).await, Outcome::Stale);
     assert_ne!(lease(&queue.take(&tube).await), lease(&held[0]));
+}
+
+/// A put that replaces a task of a tube changes its place in the semaphore: by its new priority, or by a delay, which gives
+/// up the grant. A taken one keeps its grant.
+pub async fn a_replaced_task_is_queued_again<H: Harness>(queue: H) {
+    let capabilities = queue.capabilities();
+    if !capabilities.keys || !capabilities.gates {
+        return;
+    }
+    let tube = gated(&queue, 1).await;
+    let pri = |pri, task| NewTask { pri: Some(pri), ..task };
+    queue.put(&tube, pri(3, keyed("a", "a"))).await;
+    queue.put(&tube, pri(5, keyed("b", "b"))).await;
+    assert_eq!(states(&queue, &tube, 2).await, [Ready, Delayed]);
+    let better = pri(1, replacing(keyed("c", "b")));
+    assert_eq!(place(&queue, &tube, better).await, existing(TaskId(1), Ready));
+    assert_eq!(states(&queue, &tube, 2).await, [Delayed, Ready]);
+    let worse = pri(9, replacing(keyed("d", "b")));
+    assert_eq!(place(&queue, &tube, worse).await, existing(TaskId(1), Delayed));
+    assert_eq!(states(&queue, &tube, 2).await, [Ready, Delayed]);
+    let priority = Some(Priority::new(7.0).expect("a number"));
+    let own = NewTask { semaphore_priority: priority, ..pri(9, replacing(keyed("e", "b"))) };
+    assert_eq!(place(&queue, &tube, own).await, existing(TaskId(1), Ready));
+    assert_eq!(queue.peek_existing(&tube, TaskId(1)).await.semaphore_priority, priority);
+    let later = NewTask { delay: Some(secs(5)), ..replacing(keyed("f", "b")) };
+    assert_eq!(place(&queue, &tube, later).await, existing(TaskId(1), Delayed));
+    let delayed = queue.peek_existing(&tube, TaskId(1)).await;
+    assert_eq!((delayed.semaphore_priority, delayed.due), (None, Some(queue.now() + secs(5))));
+    assert_eq!(states(&queue, &tube, 2).await, [Ready, Delayed], "the grant is free");
+    let held = queue.take(&tube).await;
+    assert_eq!(place(&queue, &tube, replacing(keyed("g", "a"))).await, existing(held.id, Taken));
+    let info = SemaphoreCommands::info(&queue).await;
+    assert_eq!((info.acquired, info.waiting), (1, 0));
+    done(queue.ack(&tube, &held).await);
+    queue.advance(secs(5));
+    assert_eq!(queue.take(&tube).await.body, keyed("f", "b").body.into());
 }

@@ -10,7 +10,7 @@ mod plan;
 use taskyard_core::record::{Record, StoredState};
 use taskyard_core::transfer::{ImportEnd, SemaphoreCopy, TubeCopy};
 use taskyard_core::{
-    Command, Error, Reply, StoredSchedule, TaskId, Timestamp, TubeName, TubeOptions,
+    Command, EndedKey, Error, Reply, StoredSchedule, TaskId, Timestamp, TubeName, TubeOptions,
 };
 
 use crate::{Export, Exported, Import, Store};
@@ -145,12 +145,8 @@ impl TubeTransfer<'_> {
     async fn copy_keys(&self) -> Result<(), CopyError> {
         let mut from = TaskId(0);
         loop {
-            let tube = self.planned.copy.number;
-            let wanted = Export::EndedKeys { tube, from, count: PAGE };
-            let keys = match self.from.export(wanted).await.map_err(source)? {
-                Exported::EndedKeys(keys) => keys,
-                other => return Err(source(unexpected(&other))),
-            };
+            let keys = ended_keys_of(self.from, self.planned.copy.number, from).await;
+            let keys = keys.map_err(source)?;
             let Some(last) = keys.last() else { return Ok(()) };
             from = TaskId(last.id.0 + 1);
             let import = Import::EndedKeys(self.planned.staging.clone(), keys);
@@ -174,13 +170,17 @@ impl TubeTransfer<'_> {
     }
 
     /// Compares the tasks of an earlier copy with the source. Returns the id from which to resume, or `None`
-    /// if they differ.
+    /// if they differ. A copy that already has keys of ended tasks is not resumed: a task that the source got
+    /// since may have such a key.
     async fn resume(
         &mut self,
         number: u32,
         report: &mut impl FnMut(Progress<'_>),
     ) -> Result<Option<TaskId>, CopyError> {
         let (before, mut next) = (self.copied, TaskId(0));
+        if !ended_keys_of(self.to, number, next).await.map_err(target)?.is_empty() {
+            return Ok(None);
+        }
         loop {
             let there = self.page(self.to, number, next).await?;
             let Some(last) = there.last() else { return Ok(Some(next)) };
@@ -331,6 +331,13 @@ pub(crate) async fn schedules_of(store: &dyn Store) -> Result<Vec<StoredSchedule
     }
     match store.export(Export::Schedules).await? {
         Exported::Schedules(schedules) => Ok(schedules),
+        other => Err(unexpected(&other)),
+    }
+}
+
+async fn ended_keys_of(store: &dyn Store, tube: u32, from: TaskId) -> Result<Vec<EndedKey>, Error> {
+    match store.export(Export::EndedKeys { tube, from, count: PAGE }).await? {
+        Exported::EndedKeys(keys) => Ok(keys),
         other => Err(unexpected(&other)),
     }
 }

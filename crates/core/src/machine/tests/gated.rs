@@ -90,7 +90,15 @@ fn task(rng: &mut Rng) -> NewTask {
     task.semaphore_priority = rng.bool().then(|| Priority::new(own).expect("a number"));
     task.ttl = rng.bool().then(|| Span::from_secs(rng.u64(1..30)));
     task.delay = (rng.u8(..4) == 0).then(|| Span::from_secs(rng.u64(1..5)));
+    task.key = rng.bool().then(|| Box::new(key_request(rng)));
     task
+}
+
+fn key_request(rng: &mut Rng) -> KeyRequest {
+    let key = Key::new(["a", "b", "c"][rng.usize(..3)]).expect("a good key");
+    let held = HeldKey { key, unique_for: Span::from_secs(rng.u64(..2) * 5) };
+    let on_conflict = if rng.bool() { OnConflict::Replace } else { OnConflict::Keep };
+    KeyRequest { held, on_conflict }
 }
 
 fn semaphore_command(rng: &mut Rng) -> SemaphoreCommand {
