@@ -304,7 +304,7 @@ impl UnappliedBatches {
 }
 
 fn weight(rows: &Rows) -> usize {
-    (rows.updates.len() + rows.removed.len() + rows.next_ids.len()) * ROW_WEIGHT
+    (rows.updates.len() + rows.removed.len() + rows.next_ids.len() + rows.pace.len()) * ROW_WEIGHT
 }
 
 /// Runs `write` in a transaction and commits it, or rolls it back.

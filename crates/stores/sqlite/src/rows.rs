@@ -6,6 +6,7 @@ use taskyard_core::{Machine, TaskId, TubeRecord};
 
 use super::codec::{self, Head, RowError, TaskColumns};
 use super::insert::{NewRow, TaskInsert};
+use super::pace::PaceRows;
 use super::write_error::WriteError;
 
 /// How many ids of a temporary tube are reserved on disk at a time: its tasks are not written, so after a
@@ -30,6 +31,8 @@ pub(super) struct Rows {
     pub removed: Vec<i64>,
     /// The next ids of tubes, by number, which no row of a task shows.
     pub next_ids: Vec<(u32, u64)>,
+    /// Buckets and schedules.
+    pub pace: PaceRows,
 }
 
 impl Rows {
@@ -83,6 +86,7 @@ impl Rows {
             && self.inserts.is_empty()
             && self.updates.is_empty()
             && self.removed.is_empty()
+            && self.pace.is_empty()
     }
 
     /// Counts inserted and deleted rows.
@@ -98,7 +102,8 @@ impl Rows {
         }
         self.insert(db)?;
         self.update(db)?;
-        self.remove(db)
+        self.remove(db)?;
+        self.pace.write(db)
     }
 
     pub fn insert(&self, db: &Connection) -> Result<(), WriteError> {

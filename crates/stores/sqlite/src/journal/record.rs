@@ -4,9 +4,12 @@
 //! covers the length and everything behind itself.
 
 use taskyard_core::record::{Record, StoredState};
-use taskyard_core::{Body, Failures, Finished, Priority, Span, TaskId, Timestamp};
+use taskyard_core::{
+    Body, Bucket, Failures, Finished, Priority, ScheduleName, Span, TaskId, Timestamp,
+};
 
 use super::super::codec::{self, Head};
+use super::super::pace::PaceRows;
 use super::super::rows::{Batch, Rows};
 
 /// Size of the salt, the length and the checksum.
@@ -19,6 +22,9 @@ const INSERT: u8 = 1;
 const UPDATE: u8 = 2;
 const REMOVE: u8 = 3;
 const NEXT_ID: u8 = 4;
+const BUCKET: u8 = 16;
+const SCHEDULE: u8 = 17;
+const REMOVE_SCHEDULE: u8 = 18;
 
 /// Flags of the optional fields that applier.
 const DUE: u8 = 1;
@@ -32,6 +38,8 @@ const FAILURES: u8 = 128;
 
 /// The state of a done task, which is followed by its end.
 const DONE: u8 = 5;
+/// A bit of the state: the task's own maximum number of attempts follows the number of its attempts.
+const ATTEMPTS_MAX: u8 = 64;
 
 /// Encodes a batch into the buffer, which is cleared first.
 pub(super) fn encode(bytes: &mut Vec<u8>, salt: u64, head: &Head, rows: &Rows) {
@@ -56,6 +64,7 @@ pub(super) fn encode(bytes: &mut Vec<u8>, salt: u64, head: &Head, rows: &Rows) {
         bytes.push(REMOVE);
         bytes.extend_from_slice(&key.to_le_bytes());
     }
+    encode_pace(bytes, &rows.pace);
     let length = bytes.len() as u32;
     bytes[8..12].copy_from_slice(&length.to_le_bytes());
     let sum = checksum(bytes);
@@ -75,7 +84,7 @@ pub(super) fn estimate(rows: &Rows) -> usize {
     };
     let names: usize = named.map(|(_, record)| texts(record)).sum();
     let tasks = rows.inserts.len() + rows.updates.len() + rows.removed.len() + rows.next_ids.len();
-    bodies + names + tasks * TASK_BYTES
+    bodies + names + rows.pace.bytes() + (tasks + rows.pace.len()) * TASK_BYTES
 }
 
 fn checksum(record: &[u8]) -> u32 {
@@ -108,11 +117,15 @@ fn encode_task(bytes: &mut Vec<u8>, kind: u8, key: i64, record: &Record) {
         fields.iter().fold(0, |flags, (flag, field)| flags | given(field.is_some(), *flag));
     flags |= given(record.subqueue.is_some(), SUBQUEUE) | given(meta.is_some(), META);
     flags |= given(record.failures.is_some(), FAILURES);
-    bytes.extend_from_slice(&[kind, flags, state]);
+    let own = given(record.attempts_max.is_some(), ATTEMPTS_MAX);
+    bytes.extend_from_slice(&[kind, flags, state | own]);
     bytes.extend_from_slice(&key.to_le_bytes());
     bytes.extend_from_slice(&record.pri.to_le_bytes());
     bytes.extend_from_slice(&record.created.as_micros().to_le_bytes());
     bytes.extend_from_slice(&record.attempts.to_le_bytes());
+    if let Some(own) = record.attempts_max {
+        bytes.extend_from_slice(&own.to_le_bytes());
+    }
     for (_, field) in fields {
         if let Some(field) = field {
             bytes.extend_from_slice(&field.to_le_bytes());
@@ -132,6 +145,22 @@ fn encode_task(bytes: &mut Vec<u8>, kind: u8, key: i64, record: &Record) {
     }
     if kind == INSERT {
         encode_bytes(bytes, body.map_or(&[], Body::payload));
+    }
+}
+
+fn encode_pace(bytes: &mut Vec<u8>, rows: &PaceRows) {
+    for (number, bucket) in &rows.buckets {
+        bytes.push(BUCKET);
+        bytes.extend_from_slice(&number.to_le_bytes());
+        bytes.extend_from_slice(&bucket.level.to_le_bytes());
+        bytes.extend_from_slice(&bucket.at.as_micros().to_le_bytes());
+    }
+    for (name, data) in &rows.schedules {
+        bytes.push(if data.is_some() { SCHEDULE } else { REMOVE_SCHEDULE });
+        encode_bytes(bytes, name.as_str().as_bytes());
+        if let Some(data) = data {
+            encode_bytes(bytes, data);
+        }
     }
 }
 
@@ -167,6 +196,9 @@ pub(super) fn decode(bytes: &[u8], salt: u64) -> Option<(Batch, usize)> {
             UPDATE => rows.updates.push(reader.task(false)?),
             REMOVE => rows.removed.push(reader.number()? as i64),
             NEXT_ID => rows.next_ids.push((reader.small()?, reader.number()?)),
+            BUCKET => rows.pace.buckets.push(reader.bucket()?),
+            SCHEDULE => rows.pace.schedules.push((reader.name()?, Some(reader.bytes()?.into()))),
+            REMOVE_SCHEDULE => rows.pace.schedules.push((reader.name()?, None)),
             _ => return None,
         }
     }
@@ -203,11 +235,22 @@ impl<'a> RecordReader<'a> {
         self.take(length as usize)
     }
 
+    fn bucket(&mut self) -> Option<(u32, Bucket)> {
+        let (number, level) = (self.small()?, self.number()?);
+        Some((number, Bucket { level, at: Timestamp::from_micros(self.number()? as i64) }))
+    }
+
+    fn name(&mut self) -> Option<ScheduleName> {
+        ScheduleName::new(std::str::from_utf8(self.bytes()?).ok()?).ok()
+    }
+
     fn task(&mut self, with_body: bool) -> Option<(i64, Record)> {
         let (flags, state) = (self.byte()?, self.byte()?);
         let key = self.number()? as i64;
         let (pri, created) = (self.number()?, self.number()? as i64);
         let attempts = self.small()?;
+        let attempts_max = if state & ATTEMPTS_MAX == 0 { None } else { Some(self.small()?) };
+        let state = state & !ATTEMPTS_MAX;
         let due = self.optional(flags, DUE)?;
         let expires = self.optional(flags, EXPIRES)?;
         let ttr = self.optional(flags, TTR)?;
@@ -246,7 +289,7 @@ impl<'a> RecordReader<'a> {
                 .map(|bits| Priority::new(f64::from_bits(bits as u64)))
                 .transpose()
                 .ok()?,
-            attempts_max: None,
+            attempts_max,
             failures,
             finished,
             body_bytes: body.as_ref().map_or(0, Body::bytes),
@@ -262,6 +305,7 @@ mod tests {
 
     use taskyard_core::Failure;
 
+    use super::super::super::pace::schedule::tests::random_schedule;
     use super::*;
 
     const SALT: u64 = 0x1234_5678_9abc_def0;
@@ -331,6 +375,11 @@ mod tests {
             rows.updates.push(task(random, false));
             rows.removed.push(random.i64(0..));
             rows.next_ids.push((random.u32(..), random.u64(..)));
+            let at = Timestamp::from_micros(random.i64(0..1 << 50));
+            rows.pace.buckets.push((random.u32(..), Bucket { level: random.u64(..), at }));
+            let schedule = random_schedule(random);
+            let schedule = (schedule.name.clone(), random.bool().then_some(schedule));
+            rows.pace.schedules.extend(PaceRows::new(Vec::new(), vec![schedule]).schedules);
         }
         Batch { head, rows }
     }
@@ -382,7 +431,7 @@ mod tests {
             semaphore_priority: random
                 .bool()
                 .then(|| Priority::new(random.f64()).expect("a number")),
-            attempts_max: None,
+            attempts_max: random.bool().then(|| random.u32(1..)),
             failures: random.bool().then(|| failures(random)),
             finished,
             body_bytes: body.as_ref().map_or(0, Body::bytes),

@@ -4,6 +4,7 @@ use std::fmt::{self, Display, Formatter};
 
 use taskyard_core::SemaphoreKey;
 
+use super::super::pace::PaceReport;
 use super::super::seal::Sealed;
 use super::{DamagedDatabase, SalvageWriter};
 
@@ -26,6 +27,8 @@ pub struct Report {
     /// Lost semaphores, which admit no task until they are configured again: those that tubes refer to, and,
     /// under generated keys, those of which entries were found.
     pub lost_semaphores: Vec<SemaphoreKey>,
+    /// Schedules, retry policies and rate limits.
+    pub pace: PaceReport,
     /// Number of pages that were read.
     pub steps: u64,
 }
@@ -52,6 +55,7 @@ impl Report {
                 [saved.semaphores, saved.tasks, saved.events]
             },
             lost_semaphores: writer.gates.iter().cloned().collect(),
+            pace: writer.pace,
             steps: old.pages.steps(),
         }
     }
@@ -90,6 +94,17 @@ impl Display for Report {
                 f,
                 "; lost semaphores, which admit no task until they are configured again: {keys}"
             )?;
+        }
+        let PaceReport { schedules, lost_schedules, lost_tubes } = self.pace;
+        if schedules > 0 {
+            write!(f, "; also saved: {}", of(schedules, "schedule"))?;
+        }
+        if lost_schedules > 0 {
+            write!(f, "; lost schedules: {lost_schedules}")?;
+        }
+        if lost_tubes > 0 {
+            let tubes = of(lost_tubes, "tube");
+            write!(f, "; lost: the retry policy and rate limit of {tubes}")?;
         }
         Ok(())
     }

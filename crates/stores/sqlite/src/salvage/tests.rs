@@ -243,6 +243,7 @@ fn the_report_as_text() {
         doubtful: 5,
         semaphores: [0; 3],
         lost_semaphores: Vec::new(),
+        pace: PaceReport::default(),
         steps: 0,
     };
     assert_eq!(
