@@ -450,17 +450,14 @@ mod tests {
             put(Some("k")),
         ];
         let executed = block_on(Store::execute(&store, Timestamp::EPOCH, batch));
-        let refused = |index: usize| match &executed.replies[index] {
-            Err(Error::Invalid(why)) => why.contains("the plain store has no unique keys"),
-            _ => false,
-        };
+        let refused = |index: usize| matches!(executed.replies[index], Err(Error::StoreLacks { .. }));
         assert_eq!([0, 1, 2, 3, 4, 5].map(refused), [false, true, false, true, false, true]);
         assert_eq!(executed.replies[0], Ok(Reply::Created(true)));
         let Ok(Reply::Taken(taken)) = &executed.replies[4] else { panic!("a take") };
         assert_eq!(taken.len(), 1, "only the task without a key was put");
         assert_eq!(executed.unloaded.iter().map(|one| one.reply).collect::<Vec<_>>(), [4]);
         let only = block_on(Store::execute(&store, Timestamp::EPOCH, vec![put(Some("k"))]));
-        assert!(matches!(only.replies[..], [Err(Error::Invalid(_))]));
+        assert!(matches!(only.replies[..], [Err(Error::StoreLacks { .. })]));
     }
 
     /// Nothing arrives without its key.

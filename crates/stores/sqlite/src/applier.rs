@@ -305,7 +305,7 @@ impl UnappliedBatches {
 
 fn weight(rows: &Rows) -> usize {
     let changed = rows.updates.len() + rows.replaced.len() + rows.removed.len();
-    (changed + rows.next_ids.len() + rows.keys.len()) * ROW_WEIGHT
+    (changed + rows.next_ids.len() + rows.keys.len() + rows.pace.len()) * ROW_WEIGHT
 }
 
 /// Runs `write` in a transaction and commits it, or rolls it back.

@@ -14,6 +14,9 @@ use taskyard_core::{
 /// Task ids use the lower bits of a row's key, the tube's number the rest.
 const ID_BITS: u32 = 49;
 
+/// The state of a task uses the lower bits of its column, its `attempts_max` the rest.
+const STATE_BITS: u32 = 8;
+
 /// The reason that a row could not be read.
 #[derive(Debug)]
 pub(super) enum RowError {
@@ -146,7 +149,7 @@ impl<'a> TaskColumns<'a> {
             StoredState::Done => (5, None),
         };
         let mut columns = TaskColumns {
-            state,
+            state: state | (i64::from(record.attempts_max.unwrap_or(0)) << STATE_BITS),
             due,
             pri: record.pri as i64,
             created: record.created.as_micros(),
@@ -245,7 +248,7 @@ pub(super) fn read_task(row: &Row<'_>) -> Result<(u32, Record), RowError> {
     }
     let record = Record {
         id,
-        state: match (columns.state, columns.due) {
+        state: match (columns.state & ((1 << STATE_BITS) - 1), columns.due) {
             (0, since) => {
                 StoredState::Ready(Timestamp::from_micros(since.unwrap_or(columns.created)))
             }
@@ -268,7 +271,10 @@ pub(super) fn read_task(row: &Row<'_>) -> Result<(u32, Record), RowError> {
             .map(Priority::new)
             .transpose()
             .map_err(|e| damaged(tube, id, &e))?,
-        attempts_max: None,
+        attempts_max: match u32::try_from(columns.state >> STATE_BITS) {
+            Ok(own) => Some(own).filter(|own| *own > 0),
+            Err(_) => return Err(damaged(tube, id, &"its number of attempts is invalid")),
+        },
         failures: match columns.failures.map(Failures::from_bytes) {
             Some(None) => return Err(damaged(tube, id, &"its failures are invalid")),
             failures => failures.flatten(),

@@ -1,5 +1,6 @@
 //! Opens a folder: locks it, checks that everything in it is intact, and restores the machine.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -18,7 +19,7 @@ use super::seal::{Seal, Sealed};
 use super::semaphores::{self, SemaphoreHead};
 use super::write_error::WriteError;
 use super::writer::WriterState;
-use super::{check, clock, journal, keys, rows, salvage};
+use super::{check, clock, journal, keys, pace, rows, salvage};
 use taskyard_store::{OpenError, OpenOptions};
 
 /// The formats this version can read, as migrations that are applied in order.
@@ -35,6 +36,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0010.sql"),
     include_str!("migrations/0011.sql"),
     include_str!("migrations/0012.sql"),
+    include_str!("migrations/0013.sql"),
 ];
 /// The first format that has semaphores.
 const WITH_SEMAPHORES: i64 = 2;
@@ -48,6 +50,8 @@ const WITH_FAILURES: i64 = 10;
 const WITH_DONE: i64 = 11;
 /// The first format in which tasks have unique keys.
 const WITH_KEYS: i64 = 12;
+/// The first format that has retry policies, rate limits and schedules.
+const WITH_PACE: i64 = 13;
 /// "yard" in ASCII: identifies a database of taskyard.
 pub(super) const APPLICATION_ID: i64 = 0x7961_7264;
 
@@ -213,7 +217,8 @@ fn read(folder: &Path, sealed: &Sealed, with_bodies: bool) -> Result<StoredConte
     if format >= WITH_CLOCK {
         machine.restore_wall_ahead(clock::read(&db).map_err(|error| row_error(folder, error))?);
     }
-    let next_ids = read_tubes(&db, &mut machine).map_err(|error| row_error(folder, error))?;
+    let next_ids =
+        read_tubes(&db, format, &mut machine).map_err(|error| row_error(folder, error))?;
     let mut found =
         read_tasks(&db, format, &mut machine).map_err(|error| row_error(folder, error))?;
     found.tubes = next_ids.len() as u64;
@@ -301,17 +306,30 @@ fn add_missing(db: &Connection, format: i64) -> rusqlite::Result<()> {
     db.pragma_update(None, "user_version", MIGRATIONS.len() as i64)
 }
 
-/// Restores the tubes; returns the number of each and its next id.
-fn read_tubes(db: &Connection, machine: &mut Machine) -> Result<Vec<(u32, u64)>, RowError> {
+/// Restores the tubes and the schedules; returns the number of each tube and its next id.
+fn read_tubes(
+    db: &Connection,
+    format: i64,
+    machine: &mut Machine,
+) -> Result<Vec<(u32, u64)>, RowError> {
+    let mut paces = if format >= WITH_PACE { pace::read(db, machine)? } else { BTreeMap::new() };
     let mut statement = db.prepare("SELECT * FROM tube ORDER BY number")?;
     let mut rows = statement.query([])?;
     let mut next_ids = Vec::new();
     while let Some(row) = rows.next()? {
-        let (number, record) = codec::read_tube(row)?;
+        let (number, mut record) = codec::read_tube(row)?;
         next_ids.push((number, record.next_id));
+        if let Some(pace) = paces.remove(&number) {
+            pace.add_to(&mut record);
+        }
         if !machine.restore_tube(number, record) {
             return Err(RowError::Damaged(format!("tube number {number} is invalid")));
         }
+    }
+    if let Some((number, _)) = paces.first_key_value() {
+        let what =
+            format!("tube number {number} is missing, and its retry policy or rate limit is not");
+        return Err(RowError::Damaged(what));
     }
     Ok(next_ids)
 }

@@ -7,7 +7,7 @@
 //!
 //! `folder` opens a store, `check` verifies its files, `writer` commits, `budget` decides which payloads are
 //! in memory, `reader` loads the others, `checkpoint` keeps the log short, `codec` encodes the rows,
-//! `salvage` recovers intact rows of a damaged database. Batches that only change tasks are written to the
+//! `pace` stores retry policies, rate limits and schedules, `salvage` recovers intact rows of a damaged database. Batches that only change tasks are written to the
 //! `journal` first; `applier` applies them to the database.
 
 mod applier;
@@ -23,6 +23,7 @@ mod journal;
 mod keys;
 mod lock;
 mod modes;
+mod pace;
 mod reader;
 mod rows;
 mod salvage;
@@ -62,6 +63,9 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     semaphores: true,
     gates: true,
     keys: true,
+    retries: true,
+    rates: true,
+    schedules: true,
     wakes: "at once, by the server itself",
     loses: &[
         (

@@ -7,6 +7,7 @@ use taskyard_core::{Changes, KeyChange, Machine, TaskId, TubeRecord};
 use super::codec::{self, Head, RowError, TaskColumns};
 use super::insert::{NewRow, TaskInsert};
 use super::keys;
+use super::pace::PaceRows;
 use super::write_error::WriteError;
 
 /// How many ids of a temporary tube are reserved on disk at a time: its tasks are not written, so after a
@@ -35,6 +36,8 @@ pub(super) struct Rows {
     pub next_ids: Vec<(u32, u64)>,
     /// Keys of tasks, by the keys of their rows.
     pub keys: Vec<(i64, KeyChange)>,
+    /// Buckets and schedules.
+    pub pace: PaceRows,
 }
 
 impl Rows {
@@ -98,6 +101,7 @@ impl Rows {
             && self.replaced.is_empty()
             && self.removed.is_empty()
             && self.keys.is_empty()
+            && self.pace.is_empty()
     }
 
     /// Counts inserted and deleted rows.
@@ -119,7 +123,8 @@ impl Rows {
         self.insert(db)?;
         self.update(db)?;
         self.replace(db)?;
-        self.remove(db)
+        self.remove(db)?;
+        self.pace.write(db)
     }
 
     pub fn insert(&self, db: &Connection) -> Result<(), WriteError> {

@@ -31,6 +31,7 @@ use super::generation;
 use super::insert::TaskInsert;
 use super::journal;
 use super::keys::SalvagedKeys;
+use super::pace::{PaceReport, SalvagedPace};
 use super::rows::{Batch, Rows};
 use super::seal::{Seal, Sealed};
 use super::semaphores::{SalvagedSemaphores, SemaphoreHead};
@@ -210,6 +211,28 @@ fn add_keys(old: &DamagedDatabase, page: &Page, keys: &mut SalvagedKeys) {
     found.for_each(|(key, record)| keys.add(key, record));
 }
 
+/// Reads the intact retry policies, rate limits and schedules from their trees.
+fn read_pace(old: &DamagedDatabase, marks: &mut PageMarks) -> SalvagedPace {
+    let mut pace = SalvagedPace::default();
+    let head = tree::root_of(&old.pages, "pace_head").and_then(|root| old.pages.read(root));
+    if let Some(page) = head.filter(|page| page[0] == cells::LEAF) {
+        pace.expected = cells::rows(&page).find_map(|row| old.verifier.pace_head(&row, &old.pages));
+    }
+    for table in ["tube_pace", "schedule"] {
+        let Some(root) = tree::root_of(&old.pages, table) else { continue };
+        let mut walk = TreeWalk::new(&old.pages, marks, root);
+        while let Some((page, _)) = walk.next_leaf() {
+            add_pace(old, &page, &mut pace);
+        }
+    }
+    pace
+}
+
+fn add_pace(old: &DamagedDatabase, page: &Page, pace: &mut SalvagedPace) {
+    let found = cells::rows(page).filter_map(|row| old.verifier.pace(&row, &old.pages));
+    found.for_each(|row| pace.add(row));
+}
+
 /// Fills a new database with intact rows.
 struct SalvageWriter<'a> {
     new: &'a Connection,
@@ -222,6 +245,7 @@ struct SalvageWriter<'a> {
     gates: BTreeSet<SemaphoreKey>,
     /// Number of unique keys that are lost.
     lost_keys: u64,
+    pace: PaceReport,
 }
 
 impl<'a> SalvageWriter<'a> {
@@ -229,7 +253,8 @@ impl<'a> SalvageWriter<'a> {
         let head = Head { batch, ..Head::default() };
         let semaphores = SemaphoreHead::default();
         let (tubes, gates) = (BTreeMap::new(), BTreeSet::new());
-        SalvageWriter { new, head, tubes, doubtful: 0, semaphores, gates, lost_keys: 0 }
+        let pace = PaceReport::default();
+        SalvageWriter { new, head, tubes, doubtful: 0, semaphores, gates, lost_keys: 0, pace }
     }
 
     fn save(&mut self, old: &DamagedDatabase) -> Result<(), RowError> {
@@ -240,12 +265,14 @@ impl<'a> SalvageWriter<'a> {
         self.save_tubes(old, &mut marks)?;
         self.save_tasks(old, &mut marks)?;
         let mut keys = read_keys(old, &mut marks);
-        self.save_semaphores(old, &marks)?;
+        let mut pace = read_pace(old, &mut marks);
+        self.save_semaphores(old, &marks, &mut pace)?;
         self.save_journal(old)?;
         old.batches.iter().for_each(|batch| keys.apply(&batch.rows.keys));
         let expected = keys.expected;
         let saved = keys.write(self.new, |number| self.tubes.contains_key(&number))?;
         self.lost_keys = expected.saturating_sub(saved);
+        self.save_pace(old, pace)?;
         self.head.tubes = self.tubes.len() as u64;
         self.head.write(self.new)?;
         self.new.execute_batch("COMMIT")?;
@@ -322,14 +349,25 @@ impl<'a> SalvageWriter<'a> {
         Ok(())
     }
 
-    /// Saves semaphores, their entries and events. Their pages are those that belong to no other table: the
+    /// Saves retry policies, rate limits and schedules.
+    fn save_pace(&mut self, old: &DamagedDatabase, mut pace: SalvagedPace) -> Result<(), RowError> {
+        pace.count_lost();
+        old.batches.iter().for_each(|batch| pace.apply(&batch.rows.pace));
+        self.pace = pace.write(self.new, |number| self.tubes.contains_key(&number))?;
+        Ok(())
+    }
+
+    /// Saves semaphores, their entries and events, and adds lost rows to `pace`. Their pages are those that belong to no other table: the
     /// root pages of these tables depend on the format in which the database was created.
     fn save_semaphores(
         &mut self,
         old: &DamagedDatabase,
         marks: &PageMarks,
+        pace: &mut SalvagedPace,
     ) -> Result<(), RowError> {
         let mut found = SalvagedSemaphores::default();
+        // Free pages have outdated rows.
+        let add_lost_pace = pace.is_incomplete() && marks.free_are_known;
         let clock_in = |page: &Page| {
             cells::rows(page).filter_map(|row| old.verifier.clock(&row, &old.pages)).last()
         };
@@ -339,6 +377,9 @@ impl<'a> SalvageWriter<'a> {
                 cells::rows(&page).filter_map(|row| old.verifier.semaphores(&row, &old.pages));
             rows.for_each(|row| found.add(row));
             lost_clock = clock_in(&page).or(lost_clock);
+            if add_lost_pace {
+                add_pace(old, &page, pace);
+            }
         }
         // Other pages may have an outdated row.
         let table = tree::root_of(&old.pages, "clock").and_then(|root| old.pages.read(root));

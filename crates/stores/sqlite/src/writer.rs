@@ -15,6 +15,7 @@ use super::codec::{self, Head};
 use super::folder::unavailable;
 use super::journal::Journal;
 use super::keys;
+use super::pace::{self, PaceRows, TubePace};
 use super::rows::{self, Batch, Rows};
 use super::seal::Seal;
 use super::semaphores::{self, SemaphoreHead};
@@ -387,6 +388,10 @@ impl Writer {
         plan.rows.remove(db)?;
         plan.rows.count(head);
         keys::write(db, &plan.rows.keys)?;
+        if !plan.rows.pace.is_empty() {
+            self.step()?;
+            plan.rows.pace.write(db)?;
+        }
         if !plan.semaphores.is_empty() || plan.floor_changed {
             self.step()?;
             let all = machine.semaphores();
@@ -419,10 +424,14 @@ impl Writer {
             Some(mut record) => {
                 record.next_id = next_id.unwrap_or_else(|| rows::next_id(&record));
                 codec::write_tube(db, number, &record)?;
+                if next_id.is_none() {
+                    pace::write_tube(db, number, TubePace::of(&record).as_ref())?;
+                }
                 self.set_next_id(number, record.next_id);
             }
             None => {
                 db.prepare_cached("DELETE FROM tube WHERE number = ?")?.execute([number])?;
+                pace::write_tube(db, number, None)?;
                 self.set_next_id(number, 0);
             }
         }
@@ -477,7 +486,8 @@ impl CommitPlan {
         let mut rows = Rows::new(machine, &mut changes, next_ids);
         let tubes: Vec<u32> = changes.tubes.iter().map(|tube| tube.0).collect();
         rows.next_ids.retain(|(number, _)| !tubes.contains(number));
-        let Changes { cleared, semaphores, .. } = changes;
+        let Changes { cleared, semaphores, buckets, schedules, .. } = changes;
+        rows.pace = PaceRows::new(buckets, schedules);
         CommitPlan { cleared, tubes, rows, semaphores, floor_changed: false, wall_ahead: None }
     }
 

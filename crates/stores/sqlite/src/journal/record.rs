@@ -5,10 +5,12 @@
 
 use taskyard_core::record::{Record, StoredState};
 use taskyard_core::{
-    Body, Failures, Finished, Key, KeyChange, KeyRecord, Priority, Span, TaskId, Timestamp,
+    Body, Bucket, Failures, Finished, Key, KeyChange, KeyRecord, Priority, ScheduleName, Span, TaskId,
+    Timestamp,
 };
 
 use super::super::codec::{self, Head};
+use super::super::pace::PaceRows;
 use super::super::rows::{Batch, Rows};
 
 /// Size of the salt, the length and the checksum.
@@ -26,6 +28,9 @@ const REPLACE: u8 = 5;
 const INSERT_KEY: u8 = 6;
 const UPDATE_KEY: u8 = 7;
 const REMOVE_KEY: u8 = 8;
+const BUCKET: u8 = 16;
+const SCHEDULE: u8 = 17;
+const REMOVE_SCHEDULE: u8 = 18;
 
 /// Flags of the optional fields that applier.
 const DUE: u8 = 1;
@@ -43,6 +48,8 @@ const UNTIL: u8 = 2;
 
 /// The state of a done task, which is followed by its end.
 const DONE: u8 = 5;
+/// A bit of the state: the task's own maximum number of attempts follows the number of its attempts.
+const ATTEMPTS_MAX: u8 = 64;
 
 /// Encodes a batch into the buffer, which is cleared first.
 pub(super) fn encode(bytes: &mut Vec<u8>, salt: u64, head: &Head, rows: &Rows) {
@@ -73,6 +80,7 @@ pub(super) fn encode(bytes: &mut Vec<u8>, salt: u64, head: &Head, rows: &Rows) {
     for (key, change) in &rows.keys {
         encode_key(bytes, *key, change);
     }
+    encode_pace(bytes, &rows.pace);
     let length = bytes.len() as u32;
     bytes[8..12].copy_from_slice(&length.to_le_bytes());
     let sum = checksum(bytes);
@@ -94,13 +102,13 @@ pub(super) fn estimate(rows: &Rows) -> usize {
     };
     let names: usize = named.map(|(_, record)| texts(record)).sum();
     let changed = rows.inserts.len() + rows.updates.len() + rows.replaced.len();
-    let tasks = changed + rows.removed.len() + rows.next_ids.len();
+    let tasks = changed + rows.removed.len() + rows.next_ids.len() + rows.pace.len();
     let keys = rows.keys.iter().map(|(_, change)| match change {
         KeyChange::Insert(record) | KeyChange::Update(record) => record.key.as_str().len(),
         KeyChange::Remove => 0,
     });
     let keys: usize = keys.map(|bytes| bytes + KEY_BYTES).sum();
-    bodies + names + keys + tasks * TASK_BYTES
+    bodies + names + keys + rows.pace.bytes() + tasks * TASK_BYTES
 }
 
 fn checksum(record: &[u8]) -> u32 {
@@ -134,11 +142,15 @@ fn encode_task(bytes: &mut Vec<u8>, kind: u8, key: i64, record: &Record) {
         fields.iter().fold(0, |flags, (flag, field)| flags | given(field.is_some(), *flag));
     flags |= given(record.subqueue.is_some(), SUBQUEUE) | given(meta.is_some(), META);
     flags |= given(record.failures.is_some(), FAILURES);
-    bytes.extend_from_slice(&[kind, flags, state]);
+    let own = given(record.attempts_max.is_some(), ATTEMPTS_MAX);
+    bytes.extend_from_slice(&[kind, flags, state | own]);
     bytes.extend_from_slice(&key.to_le_bytes());
     bytes.extend_from_slice(&record.pri.to_le_bytes());
     bytes.extend_from_slice(&record.created.as_micros().to_le_bytes());
     bytes.extend_from_slice(&record.attempts.to_le_bytes());
+    if let Some(own) = record.attempts_max {
+        bytes.extend_from_slice(&own.to_le_bytes());
+    }
     for (_, field) in fields {
         if let Some(field) = field {
             bytes.extend_from_slice(&field.to_le_bytes());
@@ -178,6 +190,22 @@ fn encode_key(bytes: &mut Vec<u8>, key: i64, change: &KeyChange) {
     encode_bytes(bytes, key.as_str().as_bytes());
 }
 
+fn encode_pace(bytes: &mut Vec<u8>, rows: &PaceRows) {
+    for (number, bucket) in &rows.buckets {
+        bytes.push(BUCKET);
+        bytes.extend_from_slice(&number.to_le_bytes());
+        bytes.extend_from_slice(&bucket.level.to_le_bytes());
+        bytes.extend_from_slice(&bucket.at.as_micros().to_le_bytes());
+    }
+    for (name, data) in &rows.schedules {
+        bytes.push(if data.is_some() { SCHEDULE } else { REMOVE_SCHEDULE });
+        encode_bytes(bytes, name.as_str().as_bytes());
+        if let Some(data) = data {
+            encode_bytes(bytes, data);
+        }
+    }
+}
+
 fn encode_bytes(bytes: &mut Vec<u8>, text: &[u8]) {
     bytes.extend_from_slice(&(text.len() as u32).to_le_bytes());
     bytes.extend_from_slice(text);
@@ -212,6 +240,9 @@ pub(super) fn decode(bytes: &[u8], salt: u64) -> Option<(Batch, usize)> {
             NEXT_ID => rows.next_ids.push((reader.small()?, reader.number()?)),
             REPLACE => rows.replaced.push(reader.task(true)?),
             INSERT_KEY | UPDATE_KEY | REMOVE_KEY => rows.keys.push(reader.key(kind)?),
+            BUCKET => rows.pace.buckets.push(reader.bucket()?),
+            SCHEDULE => rows.pace.schedules.push((reader.name()?, Some(reader.bytes()?.into()))),
+            REMOVE_SCHEDULE => rows.pace.schedules.push((reader.name()?, None)),
             _ => return None,
         }
     }
@@ -263,11 +294,22 @@ impl<'a> RecordReader<'a> {
         Some((key, change))
     }
 
+    fn bucket(&mut self) -> Option<(u32, Bucket)> {
+        let (number, level) = (self.small()?, self.number()?);
+        Some((number, Bucket { level, at: Timestamp::from_micros(self.number()? as i64) }))
+    }
+
+    fn name(&mut self) -> Option<ScheduleName> {
+        ScheduleName::new(std::str::from_utf8(self.bytes()?).ok()?).ok()
+    }
+
     fn task(&mut self, with_body: bool) -> Option<(i64, Record)> {
         let (flags, state) = (self.byte()?, self.byte()?);
         let key = self.number()? as i64;
         let (pri, created) = (self.number()?, self.number()? as i64);
         let attempts = self.small()?;
+        let attempts_max = if state & ATTEMPTS_MAX == 0 { None } else { Some(self.small()?) };
+        let state = state & !ATTEMPTS_MAX;
         let due = self.optional(flags, DUE)?;
         let expires = self.optional(flags, EXPIRES)?;
         let ttr = self.optional(flags, TTR)?;
@@ -306,7 +348,7 @@ impl<'a> RecordReader<'a> {
                 .map(|bits| Priority::new(f64::from_bits(bits as u64)))
                 .transpose()
                 .ok()?,
-            attempts_max: None,
+            attempts_max,
             failures,
             finished,
             key: None,
@@ -323,6 +365,7 @@ mod tests {
 
     use taskyard_core::Failure;
 
+    use super::super::super::pace::schedule::tests::random_schedule;
     use super::*;
 
     const SALT: u64 = 0x1234_5678_9abc_def0;
@@ -394,6 +437,11 @@ mod tests {
             rows.keys.push((random.i64(0..), key_change(random)));
             rows.removed.push(random.i64(0..));
             rows.next_ids.push((random.u32(..), random.u64(..)));
+            let at = Timestamp::from_micros(random.i64(0..1 << 50));
+            rows.pace.buckets.push((random.u32(..), Bucket { level: random.u64(..), at }));
+            let schedule = random_schedule(random);
+            let schedule = (schedule.name.clone(), random.bool().then_some(schedule));
+            rows.pace.schedules.extend(PaceRows::new(Vec::new(), vec![schedule]).schedules);
         }
         Batch { head, rows }
     }
@@ -458,7 +506,7 @@ mod tests {
             semaphore_priority: random
                 .bool()
                 .then(|| Priority::new(random.f64()).expect("a number")),
-            attempts_max: None,
+            attempts_max: random.bool().then(|| random.u32(1..)),
             failures: random.bool().then(|| failures(random)),
             finished,
             key: None,

@@ -4,6 +4,7 @@ use std::fmt::{self, Display, Formatter};
 
 use taskyard_core::SemaphoreKey;
 
+use super::super::pace::PaceReport;
 use super::super::seal::Sealed;
 use super::{DamagedDatabase, SalvageWriter};
 
@@ -28,6 +29,8 @@ pub struct Report {
     pub lost_semaphores: Vec<SemaphoreKey>,
     /// Unique keys that are lost, so that they are free.
     pub lost_keys: u64,
+    /// Schedules, retry policies and rate limits.
+    pub pace: PaceReport,
     /// Number of pages that were read.
     pub steps: u64,
 }
@@ -55,6 +58,7 @@ impl Report {
             },
             lost_semaphores: writer.gates.iter().cloned().collect(),
             lost_keys: writer.lost_keys,
+            pace: writer.pace,
             steps: old.pages.steps(),
         }
     }
@@ -96,6 +100,17 @@ impl Display for Report {
                 f,
                 "; lost semaphores, which admit no task until they are configured again: {keys}"
             )?;
+        }
+        let PaceReport { schedules, lost_schedules, lost_tubes } = self.pace;
+        if schedules > 0 {
+            write!(f, "; also saved: {}", of(schedules, "schedule"))?;
+        }
+        if lost_schedules > 0 {
+            write!(f, "; lost schedules: {lost_schedules}")?;
+        }
+        if lost_tubes > 0 {
+            let tubes = of(lost_tubes, "tube");
+            write!(f, "; lost: the retry policy and rate limit of {tubes}")?;
         }
         Ok(())
     }

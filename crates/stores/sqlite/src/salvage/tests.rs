@@ -248,6 +248,7 @@ fn the_report_as_text() {
         semaphores: [0; 3],
         lost_semaphores: Vec::new(),
         lost_keys: 6,
+        pace: PaceReport::default(),
         steps: 0,
     };
     assert_eq!(

@@ -11,6 +11,7 @@ use super::super::codec::{
 };
 use super::super::folder::MIGRATIONS;
 use super::super::keys::{self, KeyHead};
+use super::super::pace::{self, PaceHead};
 use super::super::semaphores::SalvagedRow;
 use super::cells::RowCell;
 use super::pages::Pages;
@@ -126,6 +127,22 @@ impl RowVerifier {
     pub fn clock(&self, row: &RowCell<'_>, pages: &Pages) -> Option<i64> {
         let values = row.all(pages, clock::COLUMNS)?;
         self.decode("SELECT ?,?,?", values, |row| clock::read_row(row).ok())
+    }
+
+    /// Decodes a row of a tube's pace or of a schedule.
+    pub fn pace(&self, row: &RowCell<'_>, pages: &Pages) -> Option<pace::SalvagedRow> {
+        let columns = pace::SalvagedRow::COLUMNS.into_iter().find(|columns| row.has(*columns))?;
+        let values = row.all(pages, columns)?;
+        let parameters = vec!["?"; columns].join(",");
+        self.decode(&format!("SELECT {parameters}"), values, |row| {
+            pace::SalvagedRow::read(columns, row)
+        })
+    }
+
+    /// Decodes the row that counts them.
+    pub fn pace_head(&self, row: &RowCell<'_>, pages: &Pages) -> Option<PaceHead> {
+        let values = row.all(pages, PaceHead::COLUMNS)?;
+        self.decode("SELECT ?,?,?,?,?,?", values, |row| PaceHead::read_row(row).ok())
     }
 
     fn decode<T>(
