@@ -4,7 +4,8 @@ use axum::extract::State;
 use axum::http::Method;
 use axum::response::Response;
 use taskyard_core::{
-    Command, Error, Kind, Reply, TubeName, TubeOptions, check_tasks, refuse_priorities, refuse_subqueues,
+    Command, Error, Kind, Reply, TubeName, TubeOptions, check_tasks, refuse_priorities,
+    refuse_subqueues,
 };
 use taskyard_wire::Code;
 use taskyard_wire::http::{PutAnswer, PutRequest};
@@ -35,7 +36,9 @@ pub(crate) fn routes() -> Vec<Route> {
     );
     let route = Route::new(Method::POST, "/v1/tubes/{tube}/put", about, put)
         .request_body::<PutRequest>()
-        .responds::<PutAnswer>("The tasks that were added or held their keys, in the order of the request")
+        .responds::<PutAnswer>(
+            "The tasks that were added or held their keys, in the order of the request",
+        )
         .refuses([Code::TubeFull, Code::TooManyTubes, Code::NoSemaphore, Code::Unsupported])
         .uses_engine();
     vec![route]

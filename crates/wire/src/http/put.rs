@@ -3,14 +3,14 @@
 use serde::{Deserialize, Serialize};
 use taskyard_core::limits::META_BYTES_MAX;
 use taskyard_core::{
-    Body, Command, Error, HeldKey, Key, KeyRequest, NewTask, OnConflict, Placed, Priority, Result, Span,
-    TaskId, Timestamp, TubeName,
+    Body, Command, Error, HeldKey, Key, KeyRequest, NewTask, OnConflict, Placed, Priority, Result,
+    Span, TaskId, Timestamp, TubeName,
 };
 
 use super::names::{ConflictWord, StateWord};
-use super::{is_false, present};
 use super::seconds::{optional_moment, optional_span, seconds_of};
 use super::whole;
+use super::{is_false, present};
 use crate::payload::{Packed, Payload};
 
 /// One task or several to add: the fields of a task, or `tasks`. All are added or none.
@@ -145,8 +145,14 @@ impl PutTask {
             subqueue: task.subqueue.as_deref().map(str::to_owned),
             semaphore_priority: task.semaphore_priority.map(Priority::value),
             key: key.map(|key| key.held.key.as_str().to_owned()),
-            unique_for: key.map(|key| key.held.unique_for).filter(|span| !span.is_zero()).map(seconds_of),
-            on_conflict: key.map(|key| key.on_conflict).filter(|word| *word != OnConflict::Keep).map(Into::into),
+            unique_for: key
+                .map(|key| key.held.unique_for)
+                .filter(|span| !span.is_zero())
+                .map(seconds_of),
+            on_conflict: key
+                .map(|key| key.on_conflict)
+                .filter(|word| *word != OnConflict::Keep)
+                .map(Into::into),
             meta: None,
             meta_base64: task.body.meta().map(Packed::new),
         }
