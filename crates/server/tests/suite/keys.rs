@@ -27,7 +27,7 @@ async fn a_held_key_adds_nothing() {
     assert_eq!((&shown["data"], &shown["key"]), (&json!(1), &json!("a")));
     let stats = fixture.get("/v1/tubes/mail").await.body;
     assert_eq!(
-        (&stats["calls"]["put"], &stats["counts"]["total"]),
+        (&stats["calls"]["put"], &stats["tasks"]["total"]),
         (&json!(1), &json!(1)),
         "{stats}"
     );
