@@ -13,6 +13,9 @@ pub struct FilterArgs {
     /// Only tasks whose payload contains this text (case-sensitive).
     #[arg(long = "match", value_name = "TEXT")]
     text: Option<String>,
+    /// Only the task with this key.
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
     /// Only tasks of this sub-queue.
     #[arg(long, value_name = "KEY")]
     subqueue: Option<String>,
@@ -44,7 +47,9 @@ impl FilterArgs {
 
     /// Whether a text is given and empty, as by a script whose variable is not set.
     pub fn has_empty_text(&self) -> bool {
-        [&self.text, &self.error_match].into_iter().any(|text| text.as_deref() == Some(""))
+        [&self.text, &self.key, &self.error_match]
+            .into_iter()
+            .any(|text| text.as_deref() == Some(""))
     }
 
     /// The conditions as a request has them.
@@ -60,6 +65,7 @@ impl FilterArgs {
         TaskFilterRequest {
             state: (!states.is_empty()).then(|| states.join(",")),
             text: self.text.clone(),
+            key: self.key.clone(),
             subqueue: self.subqueue.clone(),
             worker: self.worker.clone(),
             error: self.error_match.clone(),

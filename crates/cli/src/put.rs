@@ -9,7 +9,8 @@ use clap::Args;
 use taskyard::{Http, HttpError};
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::{
-    Body, Command, Error, NewTask, Placed, Priority, Reply, Span, Timestamp, TubeName,
+    Body, Command, Error, HeldKey, Key, KeyRequest, NewTask, OnConflict, Placed, Priority, Reply,
+    Span, State, Timestamp, TubeName,
 };
 use taskyard_wire::Exit;
 use taskyard_wire::http::PutAnswer;
@@ -27,7 +28,8 @@ use crate::{output, payload, units};
 DATA is stored as JSON if it parses as JSON, otherwise as text. --as json refuses invalid JSON,
 --as text stores everything as text. @FILE reads a file, - reads standard input. One line end at
 the end of a file is removed; data that is not UTF-8 is stored unchanged. A tube that does not
-exist is created with kind fifottl, unless the server runs with --strict-tubes.
+exist is created with kind fifottl, unless the server runs with --strict-tubes. If a task of the
+tube has the key already, nothing is added and the id of that task is printed.
 
 Examples:
   taskyard put mail '{\"to\": \"ann\"}'
@@ -35,6 +37,7 @@ Examples:
   taskyard put mail @letter.txt --ttl 1h
   taskyard put mail news --at 2030-01-31T08:00:00Z
   taskyard put mail '[draft]' --as text
+  taskyard put mail @report.json --key report:2030-01 --unique-for 1d
   taskyard put checks '{\"page\": 17}' --semaphore-priority 2.5
   seq 1000000 | taskyard put numbers --lines")]
 pub struct PutArgs {
@@ -70,13 +73,22 @@ pub struct PutArgs {
     /// Priority for the semaphore of the tube, instead of --pri: larger numbers go first.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     semaphore_priority: Option<f64>,
+    /// A key that only one task of the tube has, at most 128 bytes; for one DATA.
+    #[arg(long, value_name = "KEY", conflicts_with = "lines")]
+    key: Option<String>,
+    /// How long the key stays held after the task has ended, at most 7d.
+    #[arg(long, value_name = "TIME", value_parser = units::span, requires = "key")]
+    unique_for: Option<Span>,
+    /// If a ready or delayed task has the key, give it this payload, priority and times.
+    #[arg(long, requires = "key")]
+    replace: bool,
     /// A small JSON object that is stored with the task.
     #[arg(long, value_name = "JSON")]
     meta: Option<String>,
     /// How long to wait if the tube is full.
     #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "0")]
     timeout: Span,
-    /// Print one JSON object per line, with id and state.
+    /// Print one JSON object per line, with id, state, and existing if nothing was added.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -86,6 +98,10 @@ pub struct PutArgs {
 /// Adds the tasks and prints their ids.
 pub fn run(args: PutArgs) -> anyhow::Result<Exit> {
     let tube = TubeName::new(&args.tube)?;
+    if args.key.is_some() && args.data.len() > 1 {
+        let text = "--key is for one task; put the others without it or with other keys";
+        return Err(UsageError(text.into()).into());
+    }
     let template = args.template()?;
     let http = args.connect.http()?;
     if args.lines {
@@ -102,6 +118,7 @@ pub fn run(args: PutArgs) -> anyhow::Result<Exit> {
         .collect::<anyhow::Result<_>>()?;
     let placed = block_on(put(&http, &tube, tasks, args.timeout))?;
     print(&args, &placed)?;
+    placed.iter().filter(|placed| placed.existing).for_each(|holder| args.note_holder(holder));
     Ok(Exit::Ok)
 }
 
@@ -114,7 +131,7 @@ impl PutArgs {
             None => Vec::new(),
         };
         Ok(NewTask {
-            key: None,
+            key: self.key_request()?.map(Box::new),
             body: Body::with_meta(&[], &meta),
             attempts_max: None,
             pri: self.pri,
@@ -125,6 +142,27 @@ impl PutArgs {
             subqueue: self.subqueue.as_deref().map(Arc::from),
             semaphore_priority: self.semaphore_priority.map(Priority::new).transpose()?,
         })
+    }
+
+    fn key_request(&self) -> anyhow::Result<Option<KeyRequest>> {
+        let Some(key) = &self.key else { return Ok(None) };
+        let key = Key::new(key).map_err(|error| UsageError(format!("--key: {error}")))?;
+        let held = HeldKey { key, unique_for: self.unique_for.unwrap_or(Span::ZERO) };
+        let on_conflict = if self.replace { OnConflict::Replace } else { OnConflict::Keep };
+        Ok(Some(KeyRequest { held, on_conflict }))
+    }
+
+    /// Tells that a task has the key already.
+    fn note_holder(&self, holder: &Placed) {
+        let (id, state) = (holder.id, holder.state.name());
+        output::note(match holder.state {
+            // A put leaves tasks in other states as they are.
+            State::Ready | State::Delayed if self.replace => {
+                format!("task {id} has this key and was replaced")
+            }
+            State::Done => format!("task {id} had this key and has ended; nothing was added"),
+            _ => format!("task {id} ({state}) has this key; nothing was added"),
+        });
     }
 }
 

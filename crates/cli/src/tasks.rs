@@ -23,6 +23,7 @@ Examples:
   taskyard tasks mail --order queue            in the order in which they will be taken
   taskyard tasks mail --match ann --json       tasks whose payload contains this text
   taskyard tasks mail --error-match timeout    tasks that failed with this text
+  taskyard tasks mail --key report:2030-01     the task with this key
   taskyard tasks mail --worker web1:4711:mailer
   taskyard tasks mail --state taken --limit 5000
   taskyard tasks mail --state done             of a tube with keep_done")]
@@ -32,7 +33,7 @@ pub struct TasksArgs {
     #[command(flatten)]
     filter: FilterArgs,
     /// By id, or in the order in which tasks will be taken.
-    #[arg(long, value_enum, default_value = "id", conflicts_with = "state")]
+    #[arg(long, value_enum, default_value = "id", conflicts_with_all = ["state", "key"])]
     order: OrderName,
     /// Begin after this task: an id, or the value printed at the end of a list.
     #[arg(long, value_name = "CURSOR")]
@@ -79,6 +80,7 @@ impl TasksArgs {
             order: matches!(self.order, OrderName::Queue).then(|| "queue".into()),
             after: self.after.clone(),
             text: filter.text,
+            key: filter.key,
             subqueue: filter.subqueue,
             worker: filter.worker,
             error: filter.error,
@@ -208,6 +210,7 @@ fn details(task: &Task) -> Vec<(&'static str, String)> {
         ("session", task.session.map(|session| session.to_string())),
         ("worker", worker.map(output::printable)),
         ("ran", finished.map(|finished| ran(finished.run()))),
+        ("key", task.key.as_ref().map(|key| output::printable(key.as_str()))),
         ("sub-queue", task.subqueue.as_deref().map(output::printable)),
         ("semaphore pri", task.semaphore_priority.map(|own| own.value().to_string())),
         ("data", Some(payload::show(task.body.as_ref()))),

@@ -8,8 +8,8 @@ use serde::Serialize;
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::TUBES_MAX;
 use taskyard_core::{
-    Command, Error as Refusal, Execute, NewTask, Outcome, Placed, Reply, Span, Take, TaskId,
-    TubeChange, TubeName, TubeOptions, TubeStats, refuse_subqueues,
+    Command, Error as Refusal, Execute, Key, KeyRequest, NewTask, Outcome, Placed, Reply, Span,
+    Take, TaskId, TubeChange, TubeName, TubeOptions, TubeStats, refuse_subqueues,
 };
 
 use crate::error::{Error, HttpError, IprotoError, Result};
@@ -86,12 +86,27 @@ impl<E: Execute> Client<E> {
         self.put_task(tube, in_subqueue(new_task(data)?, subqueue)).await
     }
 
+    /// Adds a task with a unique key: while a task of the tube has the key, another put with it adds nothing and returns
+    /// that task, as `existing`. [`NewTask::key`] has the other options of keys.
+    pub async fn put_keyed<T: Serialize + ?Sized>(
+        &self,
+        tube: &str,
+        key: &str,
+        data: &T,
+    ) -> Result<Placed> {
+        let key = Some(Box::new(KeyRequest::new(Key::new(key)?)));
+        let task = NewTask { key, ..new_task(data)? };
+        let placed = self.put_tasks(tube, vec![task], Duration::ZERO).await?;
+        Ok(*placed.first().ok_or_else(|| unexpected("put"))?)
+    }
+
     /// Adds a task with these bytes.
     pub async fn put_bytes(&self, tube: &str, bytes: &[u8]) -> Result<TaskId> {
         self.put_task(tube, bytes_task(bytes)?).await
     }
 
-    /// Adds a task with priority, delay and other options.
+    /// Adds a task with priority, delay and other options. If a task of the tube holds its key, nothing is added and the id
+    /// is that of the holder; [`Client::put_tasks`] tells which.
     pub async fn put_task(&self, tube: &str, task: NewTask) -> Result<TaskId> {
         let placed = self.put_tasks(tube, vec![task], Duration::ZERO).await?;
         Ok(placed.first().ok_or_else(|| unexpected("put"))?.id)

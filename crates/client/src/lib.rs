@@ -56,10 +56,10 @@ pub use worker_name::{host_name, worker_name};
 pub use taskyard_core::command::TubeInfo;
 pub use taskyard_core::{
     EnqueueItem, EventId, EventKind, Execute, Finish, FinishItem, Grant, GrantFinish, GrantItem,
-    GrantOutcome, Holder, Kind, Lease, Member, MemberCursor, MemberGroup, MemberInfo, MembersPage,
-    NewTask, Outcome, Placed, Priority, Reason, SemaphoreChange, SemaphoreEvent, SemaphoreInfo,
-    SemaphoreKey, SemaphoreOptions, Span, State, Status, Take, TaskId, Timestamp, TubeChange,
-    TubeName, TubeOptions, TubeStats,
+    GrantOutcome, HeldKey, Holder, Key, KeyRequest, Kind, Lease, Member, MemberCursor, MemberGroup,
+    MemberInfo, MembersPage, NewTask, OnConflict, Outcome, Placed, Priority, Reason,
+    SemaphoreChange, SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreOptions, Span, State,
+    Status, Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions, TubeStats,
 };
 #[cfg(feature = "embedded")]
 pub use taskyard_store::{OpenError, OpenOptions};

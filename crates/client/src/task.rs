@@ -74,11 +74,14 @@ impl Task {
 ///
 /// ```
 /// # fn main() -> Result<(), taskyard::Error> {
-/// use taskyard::{NewTask, Span, new_task};
+/// use taskyard::{HeldKey, Key, KeyRequest, NewTask, OnConflict, Span, new_task};
 ///
 /// let urgent = NewTask { pri: Some(0), ..new_task(&"fire")? };
 /// let later = NewTask { delay: Some(Span::from_secs(60)), ..new_task(&("remind", 7))? };
-/// # drop((urgent, later));
+/// let held = HeldKey { key: Key::new("report:7")?, unique_for: Span::from_secs(3600) };
+/// let key = Some(Box::new(KeyRequest { held, on_conflict: OnConflict::Replace }));
+/// let once = NewTask { key, ..new_task(&("report", 7))? };
+/// # drop((urgent, later, once));
 /// # Ok(())
 /// # }
 /// ```

@@ -8,7 +8,7 @@ use crate::event_loop::{EventLoop, Origin};
 use crate::inbox::Job;
 use crate::jobs::ReplySlot;
 use crate::listeners::listens;
-use crate::waiters::{Side, Waiter};
+use crate::waiters::{Side, Waiter, needed_capacity};
 
 /// Keeps the order of takes, or of puts, within a batch and from one batch to the next.
 #[derive(Debug, Default)]
@@ -98,6 +98,11 @@ impl EventLoop {
             return self.batch.push(Origin::Job(slot), command);
         };
         if self.waiters.has(side, tube) {
+            if may_need_no_capacity(&command) {
+                // Those that wait have the first try at the capacity of this turn.
+                self.late_puts.push((slot, command));
+                return;
+            }
             return self.park_behind(side, slot, command);
         }
         if self.order_guard(side).would_overtake(tube) {
@@ -132,6 +137,17 @@ impl EventLoop {
             if let Command::DropTube { tube } = &command {
                 let tube = tube.clone();
                 self.admit_drop(slot, command, tube);
+            }
+        }
+    }
+
+    /// Admits the postponed puts, which may need no capacity although others wait for it. One that
+    /// needs some and finds none waits behind the others.
+    pub fn admit_late_puts(&mut self) {
+        for (slot, command) in std::mem::take(&mut self.late_puts) {
+            match queueing(&command) {
+                Some((_, wait)) if !wait.is_zero() => self.batch.push_parkable(slot, command),
+                _ => self.batch.push(Origin::Job(slot), command),
             }
         }
     }
@@ -243,12 +259,17 @@ pub(crate) fn changes_tasks(command: &SemaphoreCommand) -> bool {
     )
 }
 
+/// Whether a put is of tasks with unique keys only: if all keys are held, it adds nothing.
+fn may_need_no_capacity(command: &Command) -> bool {
+    matches!(command, Command::Put { tasks, .. } if needed_capacity(tasks) == 0)
+}
+
 /// Whether a put has more tasks than its tube can ever hold. A tube with a capacity of 0 accepts
 /// nothing until it is altered, so puts wait for that, as they do in Tarantool's queue.
 fn never_fits(command: &Command, refusal: &Result<Reply>) -> bool {
     match (command, refusal) {
         (Command::Put { tasks, .. }, Err(Error::TubeFull { capacity, .. })) => {
-            *capacity > 0 && tasks.len() as u64 > *capacity
+            *capacity > 0 && needed_capacity(tasks) > *capacity
         }
         _ => false,
     }

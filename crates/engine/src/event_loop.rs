@@ -50,6 +50,9 @@ pub(crate) struct EventLoop {
     /// Drops of tubes that are admitted at the end of the turn, when it is known whether consumers
     /// wait.
     pub(crate) late_drops: Vec<(ReplySlot, Command)>,
+    /// Puts of tasks with keys for a tube where others wait for capacity. They are admitted when
+    /// those have had their turn, because a put whose keys are held needs none.
+    pub(crate) late_puts: Vec<(ReplySlot, Command)>,
     /// Parked commands whose wait ends with this turn.
     pub(crate) same_turn_waiters: Vec<WaiterId>,
     /// Commands that return tasks which no caller received.
@@ -126,6 +129,7 @@ impl EventLoop {
             takes: OrderGuard::default(),
             puts: OrderGuard::default(),
             late_drops: Vec::new(),
+            late_puts: Vec::new(),
             same_turn_waiters: Vec::new(),
             returns: Vec::new(),
             ready_counts: Vec::new(),
@@ -171,6 +175,10 @@ impl EventLoop {
         }
         self.execute();
         self.serve_waiters();
+        while !self.late_puts.is_empty() {
+            self.admit_late_puts();
+            self.serve_waiters();
+        }
         self.end_same_turn_waits();
         self.admit_late_drops();
         self.serve_waiters();

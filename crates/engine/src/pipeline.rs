@@ -114,6 +114,7 @@ impl EventLoop {
             && self.takes.is_clear()
             && self.puts.is_clear()
             && self.late_drops.is_empty()
+            && self.late_puts.is_empty()
             && self.same_turn_waiters.is_empty()
             && self.returns.is_empty()
             && self.listeners.new_events == NewEvents::Nothing

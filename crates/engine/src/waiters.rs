@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use taskyard_core::limits::{PENDING_BYTES_MAX, WAITERS_MAX};
-use taskyard_core::{Command, Error, Reply, Result, SessionId, Timestamp, TubeName};
+use taskyard_core::{Command, Error, NewTask, Reply, Result, SessionId, Timestamp, TubeName};
 
 use crate::jobs::ReplySlot;
 
@@ -199,11 +199,19 @@ impl Waiters {
 }
 
 impl Waiter {
-    /// The amount it needs at least: one task, or capacity for all its tasks.
+    /// The amount it needs at least: one task, or capacity for all its tasks without a key.
     pub fn need(&self) -> u64 {
         match &self.command {
-            Command::Put { tasks, .. } => tasks.len() as u64,
+            Command::Put { tasks, .. } => needed_capacity(tasks),
             _ => 1,
+        }
+    }
+
+    /// Whether it needs exactly that much: the key of a task may be held, so that it needs none.
+    pub fn is_need_exact(&self) -> bool {
+        match &self.command {
+            Command::Put { tasks, .. } => needed_capacity(tasks) == tasks.len() as u64,
+            _ => true,
         }
     }
 
@@ -215,6 +223,11 @@ impl Waiter {
         let Waiter { tube, side, since, until, .. } = self;
         Waiting { tube: tube.clone(), side: *side, since: *since, until: *until, session }
     }
+}
+
+/// The capacity that a put of these tasks needs at least: a task whose key is held needs none.
+pub(crate) fn needed_capacity(tasks: &[NewTask]) -> u64 {
+    tasks.iter().filter(|task| task.key.is_none()).count() as u64
 }
 
 #[cfg(test)]

@@ -44,7 +44,9 @@ impl EventLoop {
             if need > left {
                 break;
             }
-            left = if amount.is_some() { left - need } else { 0 };
+            // Behind a put whose need is not known, none is tried either.
+            let is_known = amount.is_some() && waiter.is_need_exact();
+            left = if is_known { left - need } else { 0 };
             self.batch.push(Origin::Waiter(waiter.slot, id), waiter.command.clone());
         }
         for id in gone {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use taskyard_core::{
-    Kind, ListOrder, NewTask, Priority, SemaphoreKey, Span, StateSet, TaskId, TubeOptions,
+    Key, KeyRequest, Kind, ListOrder, NewTask, OnConflict, Priority, SemaphoreKey, Span, StateSet,
+    TaskId, TubeOptions,
 };
 
 use super::args::{delay, seconds};
@@ -71,6 +72,7 @@ pub(super) fn read_put(
     let times = kind.is_none_or(Kind::has_times);
     let subqueues = kind.is_none_or(Kind::has_subqueues);
     let mut wait = Span::ZERO;
+    let mut key = KeyOptions::default();
     let passes = |value: &Value<'_>| is_text(value) || kind == Some(Kind::Fifo);
     pairs_unless(table, passes, |name, value| {
         match name {
@@ -80,6 +82,9 @@ pub(super) fn read_put(
             b"delay" if times => task.delay = delay(&value)?,
             b"utube" if subqueues => task.subqueue = Some(to_text(&value)?),
             b"semaphore_priority" => task.semaphore_priority = Some(priority(&value)?),
+            b"key" => key.key = Some(key_of(&value)?),
+            b"unique_for" => key.unique_for = Some(unique_for(&value)?),
+            b"on_conflict" => key.on_conflict = Some(on_conflict(&value)?),
             // Upstream checks it only when the tube is full.
             b"timeout" if kind.is_none() => wait = seconds(&value)?.unwrap_or_default(),
             b"timeout" => wait = seconds(&value).ok().flatten().unwrap_or_default(),
@@ -87,7 +92,60 @@ pub(super) fn read_put(
         }
         Ok(())
     })?;
+    task.key = key.into_request()?.map(Box::new);
     Ok(wait)
+}
+
+/// The options of a put about its key.
+#[derive(Default)]
+struct KeyOptions {
+    key: Option<Key>,
+    unique_for: Option<Span>,
+    on_conflict: Option<OnConflict>,
+}
+
+impl KeyOptions {
+    fn into_request(self) -> Result<Option<KeyRequest>, Fault> {
+        let Some(key) = self.key else {
+            let option = match (self.unique_for, self.on_conflict) {
+                (None, None) => return Ok(None),
+                (Some(_), _) => "unique_for",
+                (None, Some(_)) => "on_conflict",
+            };
+            return Err(lua(format!("{option} needs a key; give one, or leave it out")));
+        };
+        let mut request = KeyRequest::new(key);
+        request.held.unique_for = self.unique_for.unwrap_or_default();
+        request.on_conflict = self.on_conflict.unwrap_or_default();
+        Ok(Some(request))
+    }
+}
+
+/// The key of a task: a text or a number.
+fn key_of(value: &Value<'_>) -> Result<Key, Fault> {
+    let text = match value {
+        Value::Str(_) | Value::Bin(_) | Value::Uint(_) | Value::Int(_) => to_text(value),
+        _ => Err(invalid_value("key", value)),
+    };
+    let text = text.map_err(|_| invalid_value("key", value))?;
+    Key::new(&text).map_err(|error| lua(format!("Invalid value of key: {error}")))
+}
+
+fn unique_for(value: &Value<'_>) -> Result<Span, Fault> {
+    let seconds = value.number().filter(|seconds| *seconds >= 0.0);
+    let span = seconds.and_then(Span::from_secs_f64);
+    span.ok_or_else(|| invalid_value("unique_for", value))
+}
+
+fn on_conflict(value: &Value<'_>) -> Result<OnConflict, Fault> {
+    match value {
+        Value::Str(b"keep") | Value::Bin(b"keep") => Ok(OnConflict::Keep),
+        Value::Str(b"replace") | Value::Bin(b"replace") => Ok(OnConflict::Replace),
+        _ => {
+            let fault = invalid_value("on_conflict", value);
+            Err(lua(format!("{}; use keep or replace", fault.text)))
+        }
+    }
 }
 
 /// Reads the delay of a release in a tube of this kind. Other options are ignored, as upstream

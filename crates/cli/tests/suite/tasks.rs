@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use serde_json::json;
 
-use crate::process::{TestServer, binary};
+use crate::process::{Serving, TestServer, binary};
 
 #[test]
 fn a_task_is_put_taken_and_acked() {
@@ -340,4 +340,53 @@ fn done_tasks_are_kept_with_their_results() {
     assert_eq!((&json["result"], &json["worker"]), (&json!({"pages": 12}), &json!("me")));
     server.run(&["tube", "alter", "reports", "--keep-done", "none"]).good();
     server.run(&["task", "reports", "0"]).ends(4);
+}
+
+#[test]
+fn a_key_is_put_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Serving::start(binary().current_dir(folder.path()).args([
+        "serve",
+        "--http",
+        "127.0.0.1:0",
+        "--iproto",
+        "127.0.0.1:0",
+        "--store",
+        "memory:",
+    ]));
+    let put = |data: &str, more: &[&str]| {
+        let args = [&["put", "mail", data, "--key", "report: 1"], more].concat();
+        server.run(&args).ends(0)
+    };
+    let first = put("1", &["--unique-for", "1h", "--delay", "1h"]);
+    assert_eq!((&*first.out, &*first.err), ("0\n", ""));
+    let kept = put("2", &[]);
+    assert_eq!(kept.out, "0\n");
+    assert!(kept.err.contains("task 0 (delayed) has this key; nothing was added"), "{kept:?}");
+    let replaced = put("3", &["--replace", "--unique-for", "1h"]);
+    assert_eq!(replaced.out, "0\n");
+    assert!(replaced.err.contains("task 0 has this key and was replaced"), "{replaced:?}");
+    server.run(&["put", "mail", "other"]).good();
+    let listed = server.run(&["tasks", "mail", "--key", "report: 1", "--json"]).json();
+    assert_eq!(listed.len(), 1);
+    assert_eq!((&listed[0]["data"], &listed[0]["key"]), (&json!(3), &json!("report: 1")));
+    let shown = server.run(&["task", "mail", "0"]).good();
+    assert!(shown.contains("key           report: 1\n"), "{shown}");
+    assert!(!server.run(&["task", "mail", "1"]).good().contains("\nkey "));
+    server.run(&["delete", "mail", "--key", "report: 1", "--yes"]).good();
+    let json = put("4", &["--json"]);
+    assert_eq!(json.out, "{\"id\":0,\"state\":\"done\",\"existing\":true}\n");
+    assert!(json.err.contains("task 0 had this key and has ended"), "{json:?}");
+    for wrong in [
+        vec!["put", "mail", "a", "b", "--key", "k"],
+        vec!["put", "mail", "--lines", "--key", "k"],
+        vec!["put", "mail", "a", "--key", ""],
+        vec!["put", "mail", "a", "--unique-for", "1h"],
+        vec!["put", "mail", "a", "--replace"],
+        vec!["put", "mail", "a", "--key", "k", "--unique-for", "8d"],
+        vec!["tasks", "mail", "--key", "k", "--order", "queue"],
+        vec!["delete", "mail", "--key", "", "--yes"],
+    ] {
+        server.run(&wrong).ends(2);
+    }
 }

@@ -4,6 +4,7 @@ mod conformance;
 mod embedded;
 mod iproto;
 mod iproto_conformance;
+mod keys;
 mod live;
 mod semaphores;
 mod server;

@@ -111,7 +111,8 @@ impl Collector {
         match (note, reply) {
             (Note::Put(tube), Reply::Put(placed)) if !placed.is_empty() => {
                 let Some(number) = self.changed(tube) else { return };
-                self.registry.count_puts(number, placed.len());
+                let added = placed.iter().filter(|placed| !placed.existing).count();
+                self.registry.count_puts(number, added);
             }
             (Note::Take(tube), Reply::Taken(tasks)) if !tasks.is_empty() => {
                 let Some(number) = self.changed(tube) else { return };

@@ -7,6 +7,7 @@ mod batches;
 mod bodies;
 mod events;
 mod fixture;
+mod keys;
 mod pipelining;
 mod producers;
 mod series;

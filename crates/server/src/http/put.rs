@@ -4,7 +4,8 @@ use axum::extract::State;
 use axum::http::Method;
 use axum::response::Response;
 use taskyard_core::{
-    Command, Error, Kind, Reply, TubeName, TubeOptions, refuse_priorities, refuse_subqueues,
+    Command, Error, Kind, Reply, TubeName, TubeOptions, check_tasks, refuse_priorities,
+    refuse_subqueues,
 };
 use taskyard_wire::Code;
 use taskyard_wire::http::{PutAnswer, PutRequest};
@@ -24,7 +25,7 @@ const SUBQUEUES: &str = "a put would create it as fifottl, which has no sub-queu
 const SEMAPHORE: &str = "a put would create it without a semaphore; create it with one first";
 
 /// Bytes of a task in the response to a put.
-const PLACED_BYTES: usize = 48;
+const PLACED_BYTES: usize = 64;
 
 /// The endpoints of this file.
 pub(crate) fn routes() -> Vec<Route> {
@@ -35,7 +36,9 @@ pub(crate) fn routes() -> Vec<Route> {
     );
     let route = Route::new(Method::POST, "/v1/tubes/{tube}/put", about, put)
         .request_body::<PutRequest>()
-        .responds::<PutAnswer>("The tasks that were added, in the order of the request")
+        .responds::<PutAnswer>(
+            "The tasks that were added or held their keys, in the order of the request",
+        )
         .refuses([Code::TubeFull, Code::TooManyTubes, Code::NoSemaphore, Code::Unsupported])
         .uses_engine();
     vec![route]
@@ -93,6 +96,10 @@ async fn put_or_create(app: &App, tube: TubeName, command: Command) -> Result<Re
     }
     if matches!(&command, Command::Put { tasks, .. } if refuse_priorities(&tube, tasks).is_err()) {
         return Err(Refusal::no_tube(tube, SEMAPHORE));
+    }
+    if let Command::Put { tasks, .. } = &command {
+        // A put that is refused creates no tube.
+        check_tasks(tasks)?;
     }
     let options = TubeOptions::new(Kind::FifoTtl);
     app.run(Command::CreateTube { tube, options, if_not_exists: true }).await?;

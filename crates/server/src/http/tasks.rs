@@ -56,7 +56,7 @@ fn verbs() -> Vec<Route> {
 }
 
 /// The query parameters of a page of tasks.
-fn page_fields() -> [QueryField; 13] {
+fn page_fields() -> [QueryField; 14] {
     [
         QueryField::pattern(
             "state",
@@ -75,6 +75,7 @@ fn page_fields() -> [QueryField; 13] {
         ),
         QueryField::count("limit", "Maximum number of tasks; 100 when absent", LIST_TASKS_MAX),
         QueryField::text("match", "Only tasks whose payload contains this text; case-sensitive"),
+        QueryField::text("key", "Only tasks with this key; not with order=queue"),
         QueryField::text("subqueue", "Only tasks of this sub-queue"),
         QueryField::text(
             "worker",

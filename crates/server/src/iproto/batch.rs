@@ -8,6 +8,7 @@ use taskyard_core::{Body, Command, Execute, Reply, Result as CoreResult, Session
 use taskyard_iproto::{Fault, ReplyForm};
 
 use super::expected_replies::ReplyCharge;
+use super::keyed_put::KeyedPut;
 use super::list_page::ListPage;
 use super::protocol_session::ReplyTo;
 use super::repeatable_take::RepeatableTake;
@@ -42,6 +43,8 @@ pub(super) enum FollowUp {
     SendPut(Body),
     /// Sends the tasks that were put, with these bodies.
     SendPutMany(Vec<Body>),
+    /// Reads the tasks that held the keys of a put, and sends them with those that were put.
+    SendKeyedPut(Box<KeyedPut>),
     /// Sends the tasks that were taken, or takes once more if the session is unknown.
     SendTaken(RepeatableTake),
     /// Reads the tasks of a page that are not read yet, and sends it when it is complete.

@@ -12,6 +12,7 @@ use super::batch::{FollowUp, PendingRequest, SessionChange, UnresolvedCall};
 use super::counters::CountedVerb;
 use super::expected_replies::{ReplySize, size_of, size_of_all};
 use super::inflight::WaitMode;
+use super::keyed_put::KeyedPut;
 use super::list_page::ListPage;
 use super::protocol_session::{ProtocolSession, ReplyTo};
 use super::repeatable_take::RepeatableTake;
@@ -139,6 +140,12 @@ impl ProtocolSession {
             return self.take(reply_to, RepeatableTake::new(take, form == ReplyForm::Tasks));
         }
         let follow_up = match &command {
+            Command::Put { tube, tasks, .. } if tasks.iter().any(|task| task.key.is_some()) => {
+                // A user who may only put does not see the tasks of others.
+                let reads = self.grants.allows(users::Verb::Peek, tube.as_str());
+                let is_single = form == ReplyForm::Task;
+                FollowUp::SendKeyedPut(Box::new(KeyedPut::new(tube, tasks, is_single, reads)))
+            }
             Command::Put { tasks, .. } => match tasks.as_slice() {
                 [task] if form == ReplyForm::Task => FollowUp::SendPut(task.body.clone()),
                 tasks => {

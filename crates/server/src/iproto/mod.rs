@@ -17,6 +17,7 @@ mod expected_replies;
 mod goodbye;
 mod inflight;
 mod input_buffer;
+mod keyed_put;
 mod leave_retries;
 mod list_page;
 mod pattern;

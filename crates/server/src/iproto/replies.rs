@@ -138,6 +138,9 @@ impl ProtocolSession {
             (FollowUp::SendPut(_) | FollowUp::SendPutMany(_), Err(Error::TubeFull { .. })) => {
                 return self.reply_with(reply_to, &Answer::Nil);
             }
+            (FollowUp::SendKeyedPut(put), Err(Error::TubeFull { .. })) if !put.is_placed() => {
+                return self.reply_with(reply_to, &Answer::Nil);
+            }
             (FollowUp::SendExists, Err(Error::TubeNotFound(_))) => {
                 return self.reply_with(reply_to, &Answer::Flag(false));
             }
@@ -152,6 +155,7 @@ impl ProtocolSession {
                 Ok(())
             }
             (FollowUp::ContinuePage(page), reply) => self.continue_page(reply_to, page, reply),
+            (FollowUp::SendKeyedPut(put), reply) => self.continue_put(reply_to, put, reply),
             (follow_up, Ok(reply)) => self.send_reply(reply_to, follow_up, reply),
             (_, Err(error)) => Err(self.fault(reply_to, &error)),
         }

@@ -8,6 +8,7 @@ mod bytes;
 mod ending;
 mod expressions;
 mod fixture;
+mod keys;
 mod limits;
 mod metrics;
 mod native;

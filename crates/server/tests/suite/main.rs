@@ -7,6 +7,7 @@ mod actions;
 mod fixture;
 mod health;
 mod internal;
+mod keys;
 mod limits;
 mod list;
 mod openapi;

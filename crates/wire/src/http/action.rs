@@ -73,6 +73,10 @@ pub struct TaskFilterRequest {
     /// The payload contains this text.
     #[serde(default, rename = "match", skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
+    /// The key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128))]
+    pub key: Option<String>,
     /// The sub-queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subqueue: Option<String>,
@@ -214,6 +218,7 @@ impl TaskActionRequest {
             after: self.after.clone(),
             limit: Some(self.limit.unwrap_or(LIST_TASKS_MAX as u64).to_string()),
             text: filter.text,
+            key: filter.key,
             subqueue: filter.subqueue,
             worker: filter.worker,
             error: filter.error,

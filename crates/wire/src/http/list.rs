@@ -7,6 +7,7 @@ use taskyard_core::{
     TubeName,
 };
 
+use super::put::checked_key;
 use super::seconds::optional_moment;
 use super::task::{Form, TaskAnswer};
 use super::whole::parse_whole;
@@ -36,6 +37,9 @@ pub struct TasksQuery {
     /// Only tasks whose payload contains this text.
     #[serde(default, rename = "match", skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
+    /// Only tasks with this key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
     /// Only tasks of this sub-queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subqueue: Option<String>,
@@ -104,6 +108,7 @@ impl TasksQuery {
             order: Some(order.into()),
             after: cursor(&list.order),
             limit: Some(list.limit.to_string()),
+            key: list.key.as_ref().map(|key| key.as_str().to_owned()),
             ..TasksQuery::default()
         }
     }
@@ -116,6 +121,7 @@ impl TasksQuery {
             ("after", &self.after),
             ("limit", &self.limit),
             ("match", &self.text),
+            ("key", &self.key),
             ("subqueue", &self.subqueue),
             ("worker", &self.worker),
             ("error", &self.error),
@@ -132,19 +138,20 @@ impl TasksQuery {
         texts.chain(moments).collect()
     }
 
-    /// The page without the filter, on the server's side.
+    /// The page with its states and key, on the server's side.
     pub fn list(&self, tube: TubeName) -> Result<List> {
         let limit = match &self.limit {
             Some(limit) => whole("limit", limit)?,
             None => LIST_TASKS_DEFAULT as u64,
         };
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let list = List { tube, order: self.order()?, limit, key: None };
+        let key = self.key.as_deref().map(checked_key).transpose()?;
+        let list = List { tube, order: self.order()?, limit, key };
         list.check()?;
         Ok(list)
     }
 
-    /// The conditions beyond the states, on the server's side.
+    /// The conditions beyond states and key, on the server's side.
     pub fn filter(&self) -> Result<TaskFilter> {
         let attempts_min = self.attempts_min.as_deref().map(attempts).transpose()?;
         Ok(TaskFilter {
@@ -335,6 +342,10 @@ mod tests {
             let page = List { tube: TubeName::new("mail").unwrap(), order, limit: 7, key: None };
             assert_eq!(list(TasksQuery::new(&page)), Ok(page));
         }
+        let order = ListOrder::Id { states, after: None };
+        let key = Some(taskyard_core::Key::new("order:17 & 18").unwrap());
+        let page = List { tube: TubeName::new("mail").unwrap(), order, limit: 7, key };
+        assert_eq!(list(TasksQuery::new(&page)), Ok(page));
     }
 
     #[test]

@@ -88,7 +88,7 @@ pub use manager::{
     LEADER_TUBE, ManagerAnswer, PLANS_TUBE, PlanMessage, QueueLoad, REPORTS_TUBE, Shares,
     WorkerAnswer, WorkerReport, decode_message, encode_message,
 };
-pub use names::{FinishWord, KindWord, OutcomeWord, StateWord};
+pub use names::{ConflictWord, FinishWord, KindWord, OutcomeWord, StateWord};
 pub use options::check_options;
 pub use put::{PlacedTask, PutAnswer, PutRequest, PutTask};
 pub use seconds::{moment_of, seconds_of};

@@ -1,7 +1,8 @@
 //! The JSON names of kinds, states, outcomes and ways to finish.
 
-use serde::{Deserialize, Serialize};
-use taskyard_core::{Kind, Outcome, State};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
+use taskyard_core::{Kind, OnConflict, Outcome, State};
 
 /// The preset a tube is created from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,6 +83,51 @@ impl From<State> for StateWord {
             State::Delayed => StateWord::Delayed,
             State::Buried => StateWord::Buried,
             State::Done => StateWord::Done,
+        }
+    }
+}
+
+/// What a put does whose key is held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum ConflictWord {
+    /// Add nothing.
+    #[default]
+    Keep,
+    /// Give a ready or delayed holder the payload, the priority and the times of the put.
+    Replace,
+}
+
+impl ConflictWord {
+    /// Reads the field `on_conflict`; the error names it.
+    pub(super) fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Self>, D::Error> {
+        Ok(match Option::<String>::deserialize(from)?.as_deref() {
+            None => None,
+            Some("keep") => Some(ConflictWord::Keep),
+            Some("replace") => Some(ConflictWord::Replace),
+            Some(other) => {
+                let error = format_args!("'on_conflict' is '{other}'; use keep or replace");
+                return Err(D::Error::custom(error));
+            }
+        })
+    }
+}
+
+impl From<ConflictWord> for OnConflict {
+    fn from(word: ConflictWord) -> Self {
+        match word {
+            ConflictWord::Keep => OnConflict::Keep,
+            ConflictWord::Replace => OnConflict::Replace,
+        }
+    }
+}
+
+impl From<OnConflict> for ConflictWord {
+    fn from(on_conflict: OnConflict) -> Self {
+        match on_conflict {
+            OnConflict::Keep => ConflictWord::Keep,
+            OnConflict::Replace => ConflictWord::Replace,
         }
     }
 }

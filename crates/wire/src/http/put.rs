@@ -3,13 +3,14 @@
 use serde::{Deserialize, Serialize};
 use taskyard_core::limits::META_BYTES_MAX;
 use taskyard_core::{
-    Body, Command, Error, NewTask, Placed, Priority, Result, Span, TaskId, Timestamp, TubeName,
+    Body, Command, Error, HeldKey, Key, KeyRequest, NewTask, OnConflict, Placed, Priority, Result,
+    Span, TaskId, Timestamp, TubeName,
 };
 
-use super::names::StateWord;
-use super::present;
+use super::names::{ConflictWord, StateWord};
 use super::seconds::{optional_moment, optional_span, seconds_of};
 use super::whole;
+use super::{is_false, present};
 use crate::payload::{Packed, Payload};
 
 /// One task or several to add: the fields of a task, or `tasks`. All are added or none.
@@ -58,6 +59,22 @@ pub struct PutTask {
     /// The priority of the task in the semaphore of the tube, instead of `pri`: larger goes first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub semaphore_priority: Option<f64>,
+    /// A key that only one task of the tube has: 1 to 128 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128))]
+    pub key: Option<String>,
+    /// Seconds for which the key stays held after the end of the task, at most 7 days; 0 when
+    /// absent. Needs `key`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 604_800))]
+    pub unique_for: Option<f64>,
+    /// What happens if the key is held; `keep` when absent. Needs `key`.
+    #[serde(
+        default,
+        deserialize_with = "ConflictWord::read",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub on_conflict: Option<ConflictWord>,
     /// A small object that is stored with the task, at most 1 KiB as MessagePack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
@@ -67,7 +84,7 @@ pub struct PutTask {
     pub meta_base64: Option<Packed>,
 }
 
-/// The tasks that were added, in the order of the request.
+/// The tasks that were added or held their keys, in the order of the request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PutAnswer {
@@ -75,14 +92,17 @@ pub struct PutAnswer {
     pub tasks: Vec<PlacedTask>,
 }
 
-/// A task that was added.
+/// A task that was added, or that held the key of the put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PlacedTask {
     /// Its number in the tube.
     pub id: u64,
-    /// `ready` or `delayed`.
+    /// `ready` or `delayed`; of a task that held the key its state, which is `done` if it has ended.
     pub state: StateWord,
+    /// Whether the task held the key, so that none was added.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub existing: bool,
 }
 
 impl PutRequest {
@@ -113,6 +133,7 @@ impl PutRequest {
 impl PutTask {
     /// The JSON form of this task, on the client's side.
     pub fn new(task: &NewTask) -> Self {
+        let key = task.key.as_deref();
         PutTask {
             data: None,
             data_base64: Some(Packed::new(task.body.payload())),
@@ -123,6 +144,15 @@ impl PutTask {
             at: task.at.map(Timestamp::as_secs_f64),
             subqueue: task.subqueue.as_deref().map(str::to_owned),
             semaphore_priority: task.semaphore_priority.map(Priority::value),
+            key: key.map(|key| key.held.key.as_str().to_owned()),
+            unique_for: key
+                .map(|key| key.held.unique_for)
+                .filter(|span| !span.is_zero())
+                .map(seconds_of),
+            on_conflict: key
+                .map(|key| key.on_conflict)
+                .filter(|word| *word != OnConflict::Keep)
+                .map(Into::into),
             meta: None,
             meta_base64: task.body.meta().map(Packed::new),
         }
@@ -130,6 +160,7 @@ impl PutTask {
 
     /// The task to add, on the server's side.
     pub fn into_new_task(self) -> Result<NewTask> {
+        let key = key_request(self.key, self.unique_for, self.on_conflict)?;
         let Some(data) = one_of("data", self.data, self.data_base64)? else {
             return Err(Error::Invalid(
                 "a task needs 'data' (any JSON value) or 'data_base64' (MessagePack)".into(),
@@ -138,7 +169,7 @@ impl PutTask {
         let meta = one_of("meta", self.meta, self.meta_base64)?.unwrap_or_default();
         check_meta(&meta)?;
         Ok(NewTask {
-            key: None,
+            key: key.map(Box::new),
             body: Body::with_meta(&data, &meta),
             pri: self.pri,
             ttl: optional_span("ttl", self.ttl)?,
@@ -150,6 +181,30 @@ impl PutTask {
             semaphore_priority: self.semaphore_priority.map(Priority::new).transpose()?,
         })
     }
+}
+
+/// The key of a put and what belongs to it.
+fn key_request(
+    key: Option<String>,
+    unique_for: Option<f64>,
+    on_conflict: Option<ConflictWord>,
+) -> Result<Option<KeyRequest>> {
+    let Some(key) = key else {
+        let field = match (unique_for, on_conflict) {
+            (None, None) => return Ok(None),
+            (Some(_), _) => "unique_for",
+            (None, Some(_)) => "on_conflict",
+        };
+        return Err(Error::Invalid(format!("'{field}' needs a 'key'; give one, or leave it out")));
+    };
+    let unique_for = optional_span("unique_for", unique_for)?.unwrap_or(Span::ZERO);
+    let held = HeldKey { key: checked_key(&key)?, unique_for };
+    Ok(Some(KeyRequest { held, on_conflict: on_conflict.unwrap_or_default().into() }))
+}
+
+/// The key that the field `key` gives.
+pub(super) fn checked_key(key: &str) -> Result<Key> {
+    Key::new(key).map_err(|error| Error::Invalid(format!("'key' is refused: {error}")))
 }
 
 /// The bytes of the form that was given; both is an error.
@@ -186,8 +241,11 @@ fn check_meta(meta: &[u8]) -> Result<()> {
 impl PutAnswer {
     /// The answer to a put.
     pub fn new(placed: &[Placed]) -> Self {
-        let tasks =
-            placed.iter().map(|task| PlacedTask { id: task.id.0, state: task.state.into() });
+        let tasks = placed.iter().map(|task| PlacedTask {
+            id: task.id.0,
+            state: task.state.into(),
+            existing: task.existing,
+        });
         PutAnswer { tasks: tasks.collect() }
     }
 
@@ -195,7 +253,11 @@ impl PutAnswer {
     pub fn into_placed(self) -> Vec<Placed> {
         let tasks = self.tasks.into_iter();
         tasks
-            .map(|task| Placed { id: TaskId(task.id), state: task.state.into(), existing: false })
+            .map(|task| Placed {
+                id: TaskId(task.id),
+                state: task.state.into(),
+                existing: task.existing,
+            })
             .collect()
     }
 }

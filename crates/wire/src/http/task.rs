@@ -8,7 +8,7 @@ use taskyard_core::{
 };
 
 use super::names::StateWord;
-use super::put::one_of;
+use super::put::{checked_key, one_of};
 use super::seconds::{moment, moment_of, optional_moment, optional_span, seconds_of, span};
 use super::{is_false, present};
 use crate::payload::{Packed, Payload};
@@ -55,6 +55,9 @@ pub struct TaskAnswer {
     /// peek.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub semaphore_priority: Option<f64>,
+    /// Its unique key; only where a task is shown, not in the answer to take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
     /// The name of the worker that holds it or finished it, if it gave one; only where a task is shown, not in the answer to take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
@@ -187,6 +190,7 @@ impl TaskAnswer {
             previous_start: task.previous_start.and_then(moment_of),
             subqueue: task.subqueue.as_deref().map(str::to_owned),
             semaphore_priority: task.semaphore_priority.map(Priority::value),
+            key: task.key.as_ref().map(|key| key.as_str().to_owned()),
             worker: worker.map(str::to_owned),
             failed_at: latest.as_ref().and_then(|latest| moment_of(latest.at)),
             error: latest.map(|latest| (*latest.error).to_owned()),
@@ -227,7 +231,7 @@ impl TaskAnswer {
             None => None,
         };
         Ok(Task {
-            key: None,
+            key: self.key.as_deref().map(checked_key).transpose()?,
             id: TaskId(self.id),
             state,
             pri: self.pri,
