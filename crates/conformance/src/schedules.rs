@@ -4,9 +4,9 @@ use taskyard_core::limits::{
     SCHEDULE_PUTS_MAX, SCHEDULE_TEMPLATE_BYTES_MAX, SCHEDULE_TIMING_BYTES_MAX, SCHEDULES_LISTED_MAX,
 };
 use taskyard_core::{
-    Body, CatchUp, Command, Error, Kind, NewTask, Overlap, Placed, Reply, Result, ScheduleCommand,
-    ScheduleName, ScheduleReply, Span, State, StoredSchedule, TaskId, Timestamp, TubeName,
-    TubeOptions,
+    Body, CatchUp, Command, Error, Key, KeyRequest, Kind, NewTask, Overlap, Placed, Reply, Result,
+    ScheduleCommand, ScheduleName, ScheduleReply, Span, State, StoredSchedule, TaskId, Timestamp,
+    TubeName, TubeOptions,
 };
 
 use super::Harness;
@@ -267,7 +267,7 @@ pub async fn a_fire_adds_its_tasks<H: Harness>(queue: H) {
     };
     let placed = fired(&queue, command).await.expect("it fires");
     let states = [(TaskId(0), State::Ready), (TaskId(1), State::Delayed)];
-    assert_eq!(placed, states.map(|(id, state)| Placed { id, state }));
+    assert_eq!(placed, states.map(|(id, state)| Placed { id, state, existing: false }));
     for (put, placed) in puts.iter().zip(&placed) {
         assert_eq!(queue.peek_existing(&tube, placed.id).await.body, Some(put.body.clone()));
     }
@@ -361,6 +361,26 @@ pub async fn a_refused_fire_changes_nothing<H: Harness>(queue: H) {
     assert_eq!(get(&queue, "daily").await, changed);
     assert_eq!(queue.stats(&small).await.tasks.total(), 0);
     assert!(fired(&queue, fire("daily", now, 2)).await.is_some());
+}
+
+/// With `skip`, a time adds nothing while the task of an earlier time has not ended, and counts as skipped.
+pub async fn runs_do_not_overlap<H: Harness>(queue: H) {
+    let Some((tube, daily)) = daily(&queue).await else { return };
+    if !queue.capabilities().keys {
+        return;
+    }
+    let now = queue.now();
+    let alone = StoredSchedule { overlap: Overlap::Skip, ..daily };
+    ask(&queue, set(&alone)).await.expect("it is set");
+    let placed = fired(&queue, fire("daily", now, 2)).await.expect("it fires");
+    assert_eq!(placed.iter().map(|task| task.existing).collect::<Vec<_>>(), [false, true]);
+    let shown = get(&queue, "daily").await;
+    assert_eq!((shown.fired, shown.skipped), (1, 1));
+    assert_eq!(queue.stats(&tube).await.tasks.total(), 1);
+    let own = KeyRequest::new(Key::new("own").expect("a good key"));
+    let keyed = NewTask { key: Some(Box::new(own)), ..task("x") };
+    let refusal = ask(&queue, set(&StoredSchedule { template: keyed, ..alone })).await;
+    assert!(matches!(refusal, Err(Error::Invalid(_))), "{refusal:?}");
 }
 
 /// A schedule stays when its tube is dropped or renamed: its tasks are refused until it moves on without them, or the tube

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use crate::command::{NewTask, Placed};
 use crate::error::{Error, Result};
+use crate::key::Key;
 use crate::limits::{
     SCHEDULE_NAME_BYTES_MAX, SCHEDULE_TEMPLATE_BYTES_MAX, SCHEDULE_TIMING_BYTES_MAX,
 };
@@ -138,12 +139,20 @@ impl StoredSchedule {
                 advice: "store a reference to the data instead",
             });
         }
+        if self.overlap_key()?.is_some() && self.template.key.is_some() {
+            return Err(Error::Invalid(
+                "the tasks of a schedule with overlap `skip` have its key; leave theirs out".into(),
+            ));
+        }
         check_tasks(std::slice::from_ref(&self.template))
     }
 
     /// The key that the tasks of a schedule share if they must not overlap.
-    pub fn overlap_key(&self) -> Option<String> {
-        (self.overlap == Overlap::Skip).then(|| format!("schedule:{}", self.name))
+    pub fn overlap_key(&self) -> Result<Option<Key>> {
+        match self.overlap {
+            Overlap::Allow => Ok(None),
+            Overlap::Skip => Key::new(&format!("schedule:{}", self.name)).map(Some),
+        }
     }
 
     /// When it is due, unless it is paused or over.

@@ -1,6 +1,6 @@
 //! Describes the features and guarantees of a store; docs/stores.md is generated from these descriptions.
 
-use taskyard_core::{Command, Error, NewTask, RateLimit, RetryPolicy};
+use taskyard_core::{Command, Error, NewTask, Overlap, RateLimit, RetryPolicy, ScheduleCommand};
 
 /// The features and guarantees of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl Capabilities {
                 change.retry.as_ref().and_then(Option::as_deref),
                 change.rate.as_ref().and_then(Option::as_deref),
             ),
-            Command::Schedule(_) => self.need(self.schedules, "schedules"),
+            Command::Schedule(command) => self.check_schedule(command),
             _ => Ok(()),
         }
     }
@@ -86,6 +86,18 @@ impl Capabilities {
             self.need(self.retries || task.attempts_max.is_none(), "attempts_max of a task")?;
         }
         Ok(())
+    }
+
+    fn check_schedule(&self, command: &ScheduleCommand) -> Result<(), Error> {
+        self.need(self.schedules, "schedules")?;
+        match command {
+            ScheduleCommand::Set { schedule, .. } => {
+                self.need(self.keys || schedule.overlap == Overlap::Allow, "overlap `skip`")?;
+                self.check_tasks(std::slice::from_ref(&schedule.template))
+            }
+            ScheduleCommand::Fire { puts, .. } => self.check_tasks(puts),
+            _ => Ok(()),
+        }
     }
 
     fn check_options(
@@ -109,7 +121,7 @@ impl Capabilities {
 
 #[cfg(test)]
 mod tests {
-    use taskyard_core::{Body, Kind, ScheduleCommand, Span, TubeChange, TubeName, TubeOptions};
+    use taskyard_core::{Body, Kind, Span, TubeChange, TubeName, TubeOptions};
 
     use super::*;
 

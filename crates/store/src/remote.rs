@@ -450,7 +450,8 @@ mod tests {
             put(Some("k")),
         ];
         let executed = block_on(Store::execute(&store, Timestamp::EPOCH, batch));
-        let refused = |index: usize| matches!(executed.replies[index], Err(Error::StoreLacks { .. }));
+        let refused =
+            |index: usize| matches!(executed.replies[index], Err(Error::StoreLacks { .. }));
         assert_eq!([0, 1, 2, 3, 4, 5].map(refused), [false, true, false, true, false, true]);
         assert_eq!(executed.replies[0], Ok(Reply::Created(true)));
         let Ok(Reply::Taken(taken)) = &executed.replies[4] else { panic!("a take") };

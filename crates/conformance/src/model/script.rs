@@ -7,8 +7,8 @@ use fastrand::Rng;
 use taskyard_core::{
     Body, Command, EnqueueItem, Finish, FinishItem, GrantFinish, GrantItem, HeldKey, Holder, Key,
     KeyRequest, Kind, Lease, List, ListOrder, NewTask, OnConflict, Outcome, Priority, Reply,
-    ScheduleName, SemaphoreChange, SemaphoreCommand, SemaphoreKey, SessionId, Span, State, StateSet,
-    Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
+    ScheduleName, SemaphoreChange, SemaphoreCommand, SemaphoreKey, SessionId, Span, State,
+    StateSet, Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
 };
 
 use taskyard_store::Capabilities;
@@ -435,7 +435,7 @@ impl TubeScript {
             ListOrder::Queue { after: self.sometimes(|script| (script.rng.u64(0..4), id)) }
         };
         let limit = self.rng.usize(1..6);
-        let key = if self.keyed && self.rng.bool() { Some(self.key()) } else { None };
+        let key = if self.capabilities.keys && self.rng.bool() { Some(self.key()) } else { None };
         Command::List(List { tube, order, limit, key })
     }
 

@@ -3,6 +3,7 @@
 use crate::command::{NewTask, Reply};
 use crate::error::{Error, Result};
 use crate::journal::Entry;
+use crate::key::KeyRequest;
 use crate::limits::{SCHEDULE_PUTS_MAX, SCHEDULES_LISTED_MAX, SCHEDULES_MAX};
 use crate::stored_schedule::{ScheduleCommand, ScheduleName, ScheduleReply, StoredSchedule};
 use crate::time::Timestamp;
@@ -73,7 +74,7 @@ impl Machine {
         name: &ScheduleName,
         expected: Timestamp,
         next: Option<Timestamp>,
-        (puts, skipped): (Vec<NewTask>, u64),
+        (mut puts, skipped): (Vec<NewTask>, u64),
     ) -> Result<ScheduleReply> {
         let before = self.schedule(name)?;
         if puts.len() > SCHEDULE_PUTS_MAX {
@@ -89,16 +90,21 @@ impl Machine {
         }
         let mut after = before.clone();
         after.next = next;
-        after.fired += puts.len() as u64;
         after.skipped = after.skipped.saturating_add(skipped);
+        if let Some(key) = after.overlap_key()? {
+            let request = KeyRequest::new(key);
+            puts.iter_mut().for_each(|task| task.key = Some(Box::new(request.clone())));
+        }
         let mut placed = Vec::new();
         if !puts.is_empty() {
             after.last = Some(now.moved(self.wall_ahead));
-            // Where `overlap` is `Skip`, the puts have `overlap_key` as their unique key.
             if let Reply::Put(added) = self.put(now, &after.tube, puts)? {
                 placed = added;
             }
         }
+        let existing = placed.iter().filter(|task| task.existing).count();
+        after.fired += (placed.len() - existing) as u64;
+        after.skipped = after.skipped.saturating_add(existing as u64);
         self.replace_schedule(name, Some(after));
         Ok(ScheduleReply::Fired(Some(placed)))
     }

@@ -9,8 +9,9 @@ use taskyard_core::command::TubeInfo;
 use taskyard_core::{
     Body, Calls, Command, Counts, Error, Failure, Failures, Finish, FinishItem, Finished, HeldKey,
     Holder, Key, KeyRequest, Kind, Lease, List, ListOrder, ListedTask, NewTask, OnConflict,
-    Outcome, Placed, Priority, RateLimit, Reason, Reply, RetryPolicy, SemaphoreKey, SessionId, Span,
-    State, StateSet, Take, Task, TaskId, Timestamp, TubeChange, TubeName, TubeOptions, TubeStats,
+    Outcome, Placed, Priority, RateLimit, Reason, Reply, RetryPolicy, SemaphoreKey, SessionId,
+    Span, State, StateSet, Take, Task, TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
+    TubeStats,
 };
 
 /// The seed is fixed, so that a failure is the same everywhere; the fuzz targets test further

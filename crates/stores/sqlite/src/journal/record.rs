@@ -5,8 +5,8 @@
 
 use taskyard_core::record::{Record, StoredState};
 use taskyard_core::{
-    Body, Bucket, Failures, Finished, Key, KeyChange, KeyRecord, Priority, ScheduleName, Span, TaskId,
-    Timestamp,
+    Body, Bucket, Failures, Finished, Key, KeyChange, KeyRecord, Priority, ScheduleName, Span,
+    TaskId, Timestamp,
 };
 
 use super::super::codec::{self, Head};

@@ -5,8 +5,8 @@
 
 use rusqlite::{Connection, Row, params};
 use taskyard_core::{
-    Body, CatchUp, NewTask, Overlap, Priority, ScheduleName, Span, StoredSchedule, Timestamp,
-    TubeName,
+    Body, CatchUp, HeldKey, Key, KeyRequest, NewTask, OnConflict, Overlap, Priority, ScheduleName,
+    Span, StoredSchedule, Timestamp, TubeName,
 };
 
 use super::super::codec::{RowChecksum, RowError};
@@ -35,8 +35,11 @@ const AT: u8 = 16;
 const SUBQUEUE: u8 = 17;
 const SEMAPHORE_PRIORITY: u8 = 18;
 const ATTEMPTS_MAX: u8 = 19;
+const KEY: u8 = 20;
+const UNIQUE_FOR: u8 = 21;
+const REPLACE: u8 = 22;
 /// Number of tags.
-const TAGS: usize = 20;
+const TAGS: usize = 23;
 
 /// Encodes everything but the name.
 pub(super) fn encode(schedule: &StoredSchedule) -> Box<[u8]> {
@@ -76,9 +79,8 @@ pub(super) fn encode(schedule: &StoredSchedule) -> Box<[u8]> {
 }
 
 fn encode_template(fields: &mut FieldWriter, template: &NewTask) {
-    // Without `..`: a new field must not be forgotten here.
-    let NewTask { body, pri, ttl, ttr, delay, at, subqueue, semaphore_priority, attempts_max } =
-        template;
+    let NewTask { body, pri, ttl, ttr, delay, at, subqueue, .. } = template;
+    let NewTask { semaphore_priority, attempts_max, key, .. } = template;
     let span = |span: &Option<Span>| span.map(|span| span.as_micros() as u64);
     fields.bytes(PAYLOAD, body.payload());
     if let Some(meta) = body.meta() {
@@ -94,6 +96,11 @@ fn encode_template(fields: &mut FieldWriter, template: &NewTask) {
     }
     fields.number(SEMAPHORE_PRIORITY, semaphore_priority.map(|own| own.value().to_bits()));
     fields.number(ATTEMPTS_MAX, attempts_max.map(u64::from));
+    if let Some(KeyRequest { held, on_conflict }) = key.as_deref() {
+        fields.bytes(KEY, held.key.as_str().as_bytes());
+        fields.number(UNIQUE_FOR, Some(held.unique_for.as_micros() as u64));
+        fields.number(REPLACE, Some(u64::from(*on_conflict == OnConflict::Replace)));
+    }
 }
 
 /// Decodes a schedule of this name; `None` if it is damaged.
@@ -135,7 +142,19 @@ fn decode_template(fields: &FieldReader<'_>) -> Option<NewTask> {
         subqueue: fields.text(SUBQUEUE)?.map(Into::into),
         semaphore_priority: own.map(Priority::new).transpose().ok()?,
         attempts_max: fields.number(ATTEMPTS_MAX)?.map(u32::try_from).transpose().ok()?,
+        key: match fields.text(KEY)? {
+            Some(key) => Some(Box::new(decode_key(fields, key)?)),
+            None => None,
+        },
     })
+}
+
+fn decode_key(fields: &FieldReader<'_>, key: &str) -> Option<KeyRequest> {
+    let unique_for = Span::from_micros(fields.number(UNIQUE_FOR)?? as i64);
+    let held = HeldKey { key: Key::new(key).ok()?, unique_for };
+    let replaces = fields.flag(REPLACE)?;
+    let on_conflict = if replaces { OnConflict::Replace } else { OnConflict::Keep };
+    Some(KeyRequest { held, on_conflict })
 }
 
 struct FieldWriter(Vec<u8>);
@@ -244,6 +263,12 @@ pub(in super::super) mod tests {
             subqueue: random.bool().then(|| ["", "зелёный"][random.usize(..2)].into()),
             semaphore_priority: random.bool().then(|| Priority::new(random.f64()).expect("good")),
             attempts_max: random.bool().then(|| random.u32(1..)),
+            key: random.bool().then(|| {
+                let key = Key::new("зелёный").expect("a good key");
+                let held = HeldKey { key, unique_for: Span::from_micros(random.i64(0..1 << 40)) };
+                let on_conflict = [OnConflict::Keep, OnConflict::Replace][random.usize(..2)];
+                Box::new(KeyRequest { held, on_conflict })
+            }),
             ..NewTask::new(Body::with_meta(&vec![7; random.usize(..50)], meta))
         };
         StoredSchedule {
