@@ -19,6 +19,9 @@ use super::Machine;
 use super::put::new_slot;
 use super::tubes::Tube;
 
+/// A task, by the number of its tube and its id.
+type TubeTask = (u32, TaskId);
+
 /// The stored key of a task before the batch, as far as the batch changed it.
 #[derive(Default)]
 struct KeyBefore<'a> {
@@ -200,9 +203,9 @@ impl Machine {
     pub(super) fn key_changes(
         &self,
         cleared: &HashMap<u32, usize>,
-        keyed: Vec<((u32, TaskId), Option<&Arc<HeldKey>>)>,
+        keyed: Vec<(TubeTask, Option<&Arc<HeldKey>>)>,
     ) -> Vec<(u32, TaskId, KeyChange)> {
-        let mut before: BTreeMap<(u32, TaskId), KeyBefore<'_>> = BTreeMap::new();
+        let mut before: BTreeMap<TubeTask, KeyBefore<'_>> = BTreeMap::new();
         for (task, held) in keyed {
             before.entry(task).or_default().held = Some(held.map(|held| &**held));
         }
@@ -213,7 +216,7 @@ impl Machine {
                 of_task.ended.get_or_insert(ended.as_deref());
             }
         }
-        let change = |((number, id), before): ((u32, TaskId), KeyBefore<'_>)| {
+        let change = |((number, id), before): (TubeTask, KeyBefore<'_>)| {
             let tube = self.tubes.get(number)?;
             let held = tube.held_key(id).map(|held| &**held);
             let ended = tube.tasks.keys().ended(id);

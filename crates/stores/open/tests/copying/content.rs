@@ -49,7 +49,7 @@ pub fn task(number: u64) -> NewTask {
     NewTask::new(Body::new(format!("\u{a5}task {number}").as_bytes()))
 }
 
-fn take(store: &dyn Store, tube: &str, count: usize) -> Vec<Task> {
+pub fn take(store: &dyn Store, tube: &str, count: usize) -> Vec<Task> {
     let take = Take {
         tube: name(tube),
         count,
@@ -64,7 +64,7 @@ fn take(store: &dyn Store, tube: &str, count: usize) -> Vec<Task> {
     }
 }
 
-fn finish(store: &dyn Store, tube: &str, id: u64, finish: Finish) {
+pub fn finish(store: &dyn Store, tube: &str, id: u64, finish: Finish) {
     let items = vec![FinishItem { id: TaskId(id), holder: Holder::Any, finish }];
     ask(store, Command::Finish { tube: name(tube), items, show: false });
 }

@@ -4,7 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use taskyard_conformance::block_on;
-use taskyard_core::{Command, Error, Kind, Reply, TaskId, TubeOptions};
+use taskyard_core::{
+    Command, Error, Key, KeyRequest, Kind, NewTask, OnConflict, Placed, Reply, Span, State, TaskId,
+    TubeOptions,
+};
 use taskyard_store::copy::{CopyError, copy, plan};
 use taskyard_store::{MemoryStore, OpenOptions, Store};
 use taskyard_store_sqlite::SqliteStore;
@@ -192,4 +195,80 @@ fn selected_tubes_are_copied_with_their_semaphores() {
     make(&*from, "second", second);
     let incomplete = of(&["gated"], &MemoryStore::default());
     assert!(matches!(&incomplete, Err(CopyError::Refused(why)) if why[0].contains("'second'")));
+}
+
+/// A task whose key stays held for a minute after its end, and which replaces a waiting task with that key.
+fn keyed(key: &str, number: u64) -> NewTask {
+    let mut request = KeyRequest::new(Key::new(key).expect("a good key"));
+    request.held.unique_for = Span::from_secs(60);
+    request.on_conflict = OnConflict::Replace;
+    NewTask { key: Some(Box::new(request)), ..task(number) }
+}
+
+/// A tube with keys of living, replaced, done and deleted tasks.
+fn put_keyed(store: &dyn Store) {
+    let keep_done = Some(Span::from_secs(3600));
+    make(store, "keyed", TubeOptions { keep_done, ..TubeOptions::new(Kind::FifoTtl) });
+    put(store, "keyed", vec![keyed("done", 0), keyed("deleted", 1), keyed("replaced", 2), task(3)]);
+    let take = crate::content::take(store, "keyed", 1);
+    assert_eq!(take[0].id, TaskId(0));
+    crate::content::finish(store, "keyed", 0, taskyard_core::Finish::Ack);
+    ask(store, Command::Delete { tube: name("keyed"), ids: vec![TaskId(1)], show: false });
+    put(store, "keyed", vec![keyed("replaced", 4)]);
+}
+
+#[track_caller]
+fn check_keyed(store: &dyn Store) {
+    let held = |key| {
+        let tasks = vec![keyed(key, 9)];
+        match ask(store, Command::Put { tube: name("keyed"), tasks, wait: Span::ZERO }) {
+            Reply::Put(placed) => placed[0],
+            other => panic!("{other:?}"),
+        }
+    };
+    let existing = |id, state| Placed { id: TaskId(id), state, existing: true };
+    assert_eq!(held("done"), existing(0, State::Done));
+    assert_eq!(held("deleted"), existing(1, State::Done));
+    assert_eq!(held("replaced"), existing(2, State::Ready));
+}
+
+/// From memory to a folder, to another folder and back.
+#[test]
+fn keys_are_copied() {
+    let from: Arc<MemoryStore> = Arc::default();
+    put_keyed(&*from);
+    let wanted = content(&*from);
+    let shown: Vec<_> = wanted.peeked.values().map(|task| task.key.is_some()).collect();
+    assert_eq!(shown, [true, true, false]);
+    let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+    let first = open(folders[0].path());
+    copy_all(&*from, &*first).expect("it is copied");
+    block_on(first.close()).expect("it closes");
+    let first = open(folders[0].path());
+    assert_eq!(content(&*first), wanted);
+    let second = open(folders[1].path());
+    copy_all(&*first, &*second).expect("it is copied");
+    assert!(copy_all(&*first, &*second).expect("there is nothing to do").already);
+    let last = MemoryStore::default();
+    copy_all(&*second, &last).expect("it is copied");
+    assert_eq!(content(&last), wanted);
+    for store in [&*from as &dyn Store, &*first, &*second, &last] {
+        check_keyed(store);
+    }
+}
+
+/// The source went on after an interrupted copy that had the keys of ended tasks: one of them is held by a new task.
+#[test]
+fn a_copy_with_outdated_keys_is_made_again() {
+    let from: Arc<MemoryStore> = Arc::default();
+    put_keyed(&*from);
+    let to: Arc<MemoryStore> = Arc::default();
+    copy_all(&*from, &FailingStore::new(to.clone(), 2)).expect_err("the last step fails");
+    let later = NOW + Span::from_secs(61);
+    let tasks = vec![keyed("deleted", 7)];
+    let again = Command::Put { tube: name("keyed"), tasks, wait: Span::ZERO };
+    let placed = block_on(from.execute(later, vec![again])).replies.remove(0);
+    assert!(matches!(placed, Ok(Reply::Put(placed)) if !placed[0].existing));
+    copy_all(&*from, &*to).expect("it is copied");
+    assert_eq!(content(&*to), content(&*from));
 }
