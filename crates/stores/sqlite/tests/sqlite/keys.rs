@@ -119,7 +119,7 @@ fn rows_are_removed() {
     let store = open(folder.path());
     work(&store);
     let later = NOW + Span::from_secs(100);
-    let tick = Command::Tick { limit: 100 };
+    let tick = Command::Tick { limit: 100, seed: 0 };
     let replies = run_at(&store, later, vec![tick]).expect("readable");
     assert_eq!(replies, [Ok(Reply::Ticked(3))]);
     store.catch_up().expect("the journal is applied");
