@@ -2,6 +2,8 @@
 
 use taskyard_core::{Command, Error, NewTask, RateLimit, RetryPolicy};
 
+use crate::Import;
+
 /// The features and guarantees of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
@@ -66,6 +68,23 @@ impl Capabilities {
             ),
             Command::Schedule(_) => self.need(self.schedules, "schedules"),
             _ => Ok(()),
+        }
+    }
+
+    /// Refuses a part of an import that the store would not store completely.
+    pub fn check_import(&self, part: &Import) -> Result<(), Error> {
+        match part {
+            Import::Tasks(_, records) => {
+                let own = !self.retries && records.iter().any(|task| task.attempts_max.is_some());
+                self.need(!own, "attempts_max of a task")
+            }
+            Import::End(end) => {
+                self.need(self.schedules || end.schedules.is_empty(), "schedules")?;
+                end.tubes.iter().try_for_each(|(_, copy)| {
+                    let options = &copy.record.options;
+                    self.check_options(options.retry.as_deref(), options.rate.as_deref())
+                })
+            }
         }
     }
 

@@ -262,6 +262,9 @@ impl<B: Backend> Store for RemoteStore<B> {
     }
 
     fn import(&self, now: Timestamp, part: Import) -> Pending<'_, Result<(), Error>> {
+        if let Err(error) = self.backend.capabilities().check_import(&part) {
+            return Box::pin(ready(Err(error)));
+        }
         self.spawn_call(|backend| async move { backend.import(now, part).await })
     }
 
