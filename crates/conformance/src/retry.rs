@@ -4,8 +4,8 @@ use taskyard_core::limits::{
     RETRY_DELAY_SECS_MAX, RETRY_FACTOR_PERMILLE_MAX, RETRY_JITTER_PERMILLE_MAX,
 };
 use taskyard_core::{
-    AfterFailure, Command, Error, Fail, Finish, FinishItem, Holder, Kind, NewTask, Reason,
-    RetryPolicy, Span, State, Task, TaskId, TubeChange, TubeName, TubeOptions,
+    Command, Error, Finish, FinishItem, Holder, Kind, NewTask, Reason, RetryPolicy, Span, State,
+    Task, TaskId, TubeChange, TubeName, TubeOptions,
 };
 
 use super::Harness;
@@ -45,8 +45,7 @@ async fn retrying_tube<H: Harness>(queue: &H, text: &str, policy: RetryPolicy) -
 }
 
 fn by_policy(seed: u32) -> Finish {
-    let then = AfterFailure::Policy(seed);
-    Finish::Fail(Box::new(Fail { error: "no route".into(), then }))
+    Finish::fail_by_policy("no route", seed)
 }
 
 /// Takes the only task and fails it by the policy.

@@ -323,6 +323,13 @@ impl Finish {
         let then = delay.map_or(AfterFailure::Bury, AfterFailure::Retry);
         Finish::Fail(Box::new(Fail { error: stored_error(error), then }))
     }
+
+    /// A failed delivery with any error text, after which the retry policy of the tube decides with
+    /// this random number.
+    pub fn fail_by_policy(error: &str, seed: u32) -> Self {
+        let then = AfterFailure::Policy(seed);
+        Finish::Fail(Box::new(Fail { error: stored_error(error), then }))
+    }
 }
 
 /// A delivery that failed.

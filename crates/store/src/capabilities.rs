@@ -2,6 +2,12 @@
 
 use taskyard_core::{Command, Error, NewTask, Overlap, RateLimit, RetryPolicy, ScheduleCommand};
 
+use crate::Import;
+
+/// Names of features in messages.
+const UNIQUE_KEYS: &str = "unique keys";
+const OWN_ATTEMPTS: &str = "attempts_max of a task";
+
 /// The features and guarantees of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
@@ -60,7 +66,7 @@ impl Capabilities {
         }
         match command {
             Command::Put { tasks, .. } => self.check_tasks(tasks),
-            Command::List(list) if list.key.is_some() => self.check_keys(),
+            Command::List(list) if list.key.is_some() => self.need(self.keys, UNIQUE_KEYS),
             Command::CreateTube { options, .. } => {
                 self.check_options(options.retry.as_deref(), options.rate.as_deref())
             }
@@ -73,19 +79,29 @@ impl Capabilities {
         }
     }
 
-    /// Refuses unique keys where the store has none.
-    pub fn check_keys(&self) -> Result<(), Error> {
-        self.need(self.keys, "unique keys")
+    /// Refuses a part of an import that the store would not store completely.
+    pub fn check_import(&self, part: &Import) -> Result<(), Error> {
+        match part {
+            Import::Tasks(_, records) => records.iter().try_for_each(|task| {
+                self.need(self.keys || task.key.is_none(), UNIQUE_KEYS)?;
+                self.need(self.retries || task.attempts_max.is_none(), OWN_ATTEMPTS)
+            }),
+            Import::EndedKeys(..) => self.need(self.keys, UNIQUE_KEYS),
+            Import::End(end) => {
+                self.need(self.schedules || end.schedules.is_empty(), "schedules")?;
+                end.tubes.iter().try_for_each(|(_, copy)| {
+                    let options = &copy.record.options;
+                    self.check_options(options.retry.as_deref(), options.rate.as_deref())
+                })
+            }
+        }
     }
 
     fn check_tasks(&self, tasks: &[NewTask]) -> Result<(), Error> {
-        for task in tasks {
-            if task.key.is_some() {
-                self.check_keys()?;
-            }
-            self.need(self.retries || task.attempts_max.is_none(), "attempts_max of a task")?;
-        }
-        Ok(())
+        tasks.iter().try_for_each(|task| {
+            self.need(self.keys || task.key.is_none(), UNIQUE_KEYS)?;
+            self.need(self.retries || task.attempts_max.is_none(), OWN_ATTEMPTS)
+        })
     }
 
     fn check_schedule(&self, command: &ScheduleCommand) -> Result<(), Error> {

@@ -270,13 +270,8 @@ impl<B: Backend> Store for RemoteStore<B> {
     }
 
     fn import(&self, now: Timestamp, part: Import) -> Pending<'_, Result<(), Error>> {
-        let keyed = match &part {
-            Import::Tasks(_, records) => records.iter().any(|record| record.key.is_some()),
-            Import::EndedKeys(..) => true,
-            Import::End(_) => false,
-        };
-        if keyed && !self.capabilities().keys {
-            return Box::pin(ready(Err(self.capabilities().lacks("unique keys"))));
+        if let Err(error) = self.backend.capabilities().check_import(&part) {
+            return Box::pin(ready(Err(error)));
         }
         self.spawn_call(|backend| async move { backend.import(now, part).await })
     }

@@ -15,6 +15,10 @@
 //! | `semaphore_has_tube` | 409 | 6 | a drop while a tube uses the semaphore |
 //! | `no_semaphore` | 409 | 6 | a task names its priority in a semaphore, and its tube has none |
 //! | `too_many_semaphores` | 409 | 6 | the store has reached its limit of semaphores |
+//! | `schedule_not_found` | 404 | 4 | no schedule of this name |
+//! | `schedule_exists` | 409 | 6 | a schedule of this name exists already |
+//! | `too_many_schedules` | 409 | 6 | the store has reached its limit of schedules |
+//! | `store_lacks` | 501 | 6 | the store of this server does not have the feature |
 //! | `too_many_tubes` | 409 | 6 | the store has reached its limit of tubes |
 //! | `unsupported` | 409 | 6 | the tube's kind does not have this verb |
 //! | `tube_full` | 429 | 6 | the tube is at its capacity; try again |
@@ -37,7 +41,7 @@
 //! | 1 | something failed that no other number says |
 //! | 2 | wrong arguments or a wrong request |
 //! | 3 | nothing to take in the time given |
-//! | 4 | no such tube, task, session or semaphore |
+//! | 4 | no such tube, task, session, semaphore or schedule |
 //! | 5 | at least one delivery is no longer the caller's |
 //! | 6 | refused: full, too large, overloaded, exists or in use |
 //! | 7 | the server cannot be reached or is stopping |
@@ -81,6 +85,14 @@ pub enum Code {
     SemaphoreInUse,
     /// A drop while a tube uses the semaphore.
     SemaphoreHasTube,
+    /// No schedule of this name.
+    ScheduleNotFound,
+    /// A schedule of this name exists already.
+    ScheduleExists,
+    /// The store has reached its limit of schedules.
+    TooManySchedules,
+    /// The store does not have the feature.
+    StoreLacks,
     /// The tube's kind does not have this verb.
     Unsupported,
     /// The tube is at its capacity.
@@ -142,7 +154,7 @@ pub enum Exit {
 }
 
 /// The list: code, its name in JSON, HTTP status, exit code.
-const TABLE: [(Code, &str, u16, Exit); 28] = [
+const TABLE: [(Code, &str, u16, Exit); 32] = [
     (Code::TubeNotFound, "tube_not_found", 404, Exit::NotFound),
     (Code::TaskNotFound, "task_not_found", 404, Exit::NotFound),
     (Code::SessionUnknown, "session_unknown", 404, Exit::NotFound),
@@ -157,6 +169,10 @@ const TABLE: [(Code, &str, u16, Exit); 28] = [
     (Code::SemaphoreExists, "semaphore_exists", 409, Exit::Refused),
     (Code::SemaphoreInUse, "semaphore_in_use", 409, Exit::Refused),
     (Code::SemaphoreHasTube, "semaphore_has_tube", 409, Exit::Refused),
+    (Code::ScheduleNotFound, "schedule_not_found", 404, Exit::NotFound),
+    (Code::ScheduleExists, "schedule_exists", 409, Exit::Refused),
+    (Code::TooManySchedules, "too_many_schedules", 409, Exit::Refused),
+    (Code::StoreLacks, "store_lacks", 501, Exit::Refused),
     (Code::Unsupported, "unsupported", 409, Exit::Refused),
     (Code::TubeFull, "tube_full", 429, Exit::Refused),
     (Code::TooLarge, "too_large", 413, Exit::Refused),
@@ -225,6 +241,10 @@ impl Code {
             Error::SemaphoreExists { .. } => Code::SemaphoreExists,
             Error::SemaphoreInUse(_) => Code::SemaphoreInUse,
             Error::SemaphoreHasTube { .. } => Code::SemaphoreHasTube,
+            Error::ScheduleNotFound(_) => Code::ScheduleNotFound,
+            Error::ScheduleExists(_) => Code::ScheduleExists,
+            Error::TooManySchedules(_) => Code::TooManySchedules,
+            Error::StoreLacks { .. } => Code::StoreLacks,
             Error::TaskNotFound(..) => Code::TaskNotFound,
             Error::Unsupported { .. } => Code::Unsupported,
             Error::Invalid(_) => Code::Invalid,

@@ -4,9 +4,9 @@
 //! features.
 
 use taskyard_core::{
-    AfterFailure, CatchUp, Command, Fail, Finish, NewTask, Overlap, RateLimit, RetryPolicy,
-    ScheduleCommand, ScheduleName, ScheduleReply, Span, StoredSchedule, Timestamp, TubeChange,
-    TubeName, TubeOptions,
+    CatchUp, Command, Finish, NewTask, Overlap, RateLimit, RetryPolicy, ScheduleCommand,
+    ScheduleName, ScheduleReply, Span, StoredSchedule, Timestamp, TubeChange, TubeName,
+    TubeOptions,
 };
 
 use super::script::TubeScript;
@@ -63,8 +63,7 @@ impl TubeScript {
     pub(super) fn paced_finish(&mut self, finish: Finish) -> Finish {
         self.paced(|script| match finish {
             Finish::Fail(fail) if script.capabilities.retries && script.rng.bool() => {
-                let then = AfterFailure::Policy(script.rng.u32(..));
-                Finish::Fail(Box::new(Fail { then, ..*fail }))
+                Finish::fail_by_policy(&fail.error, script.rng.u32(..))
             }
             other => other,
         })

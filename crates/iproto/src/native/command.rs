@@ -8,7 +8,7 @@ use taskyard_core::{
 use super::row::{
     RowError, RowReader, RowResult, RowWriter, session_of, write_session, write_span,
 };
-use super::{semaphore, task, tube};
+use super::{schedule, semaphore, task, tube};
 use crate::msgpack::check_msgpack;
 use crate::pack::{self, Out};
 use crate::reader::Value;
@@ -34,7 +34,6 @@ const SEMAPHORE: u64 = 17;
 const NAME: u64 = 18;
 const LIST: u64 = 19;
 const KICK_TASKS: u64 = 20;
-/// Reserved: a server refuses it as unknown.
 const SCHEDULE: u64 = 21;
 
 pub(super) fn write(out: &mut Out, command: &Command) {
@@ -91,7 +90,9 @@ pub(super) fn write(out: &mut Out, command: &Command) {
         Command::Tick { limit, seed } => {
             row.uint(*limit as u64).uint((*seed).into());
         }
-        Command::Schedule(_) => {}
+        Command::Schedule(command) => {
+            row.field(|out| schedule::write(out, command));
+        }
         Command::Semaphore(command) => {
             row.field(|out| semaphore::write(out, command));
         }
@@ -168,9 +169,10 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<Command> {
         TICK => Command::Tick {
             limit: row.usize()?,
             // Programs of earlier versions send none.
-            seed: row.optional_uint()?.unwrap_or(0) as u32,
+            seed: row.optional_uint()?.map_or(Ok(0), random_number)?,
         },
         SEMAPHORE => Command::Semaphore(row.row(semaphore::read)?),
+        SCHEDULE => Command::Schedule(Box::new(row.row(schedule::read)?)),
         _ => return Err(RowError("a command that this version does not know")),
     })
 }
@@ -295,11 +297,15 @@ fn read_item(row: &mut RowReader<'_, '_>) -> RowResult<FinishItem> {
 }
 
 fn read_fail(row: &mut RowReader<'_, '_>) -> RowResult<Finish> {
-    let mut finish = Finish::fail(row.text()?, row.optional_span()?);
-    if let (Finish::Fail(fail), Some(seed)) = (&mut finish, row.optional_uint()?) {
-        fail.then = AfterFailure::Policy(seed as u32);
-    }
-    Ok(finish)
+    let (error, delay) = (row.text()?, row.optional_span()?);
+    Ok(match row.optional_uint()? {
+        Some(seed) => Finish::fail_by_policy(error, random_number(seed)?),
+        None => Finish::fail(error, delay),
+    })
+}
+
+fn random_number(number: u64) -> RowResult<u32> {
+    u32::try_from(number).map_err(|_| RowError("a random number is too large"))
 }
 
 fn read_ack(row: &mut RowReader<'_, '_>) -> RowResult<Finish> {

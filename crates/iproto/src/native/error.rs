@@ -4,7 +4,7 @@ use taskyard_core::{Error, TaskId};
 
 use super::reply::REFUSED;
 use super::row::{RowError, RowReader, RowResult, RowWriter};
-use super::semaphore;
+use super::{schedule, semaphore};
 use crate::intern::intern;
 use crate::pack::Out;
 
@@ -32,6 +32,10 @@ const SEMAPHORE_EXISTS: u64 = 20;
 const SEMAPHORE_IN_USE: u64 = 21;
 const SEMAPHORE_HAS_TUBE: u64 = 22;
 const TUBE_DIFFERS: u64 = 23;
+const SCHEDULE_NOT_FOUND: u64 = 24;
+const SCHEDULE_EXISTS: u64 = 25;
+const TOO_MANY_SCHEDULES: u64 = 26;
+const STORE_LACKS: u64 = 27;
 
 pub(super) fn write(out: &mut Out, error: &Error) {
     let mut row = RowWriter::variant(out, REFUSED);
@@ -68,6 +72,10 @@ pub(super) fn write(out: &mut Out, error: &Error) {
         Error::SemaphoreHasTube { key, tube } => {
             row.uint(SEMAPHORE_HAS_TUBE).text(key.as_str()).tube(tube)
         }
+        Error::ScheduleNotFound(name) => row.uint(SCHEDULE_NOT_FOUND).text(name.as_str()),
+        Error::ScheduleExists(name) => row.uint(SCHEDULE_EXISTS).text(name.as_str()),
+        Error::TooManySchedules(limit) => row.uint(TOO_MANY_SCHEDULES).uint(*limit as u64),
+        Error::StoreLacks { store, feature } => row.uint(STORE_LACKS).text(store).text(feature),
         // The core's list may grow before this one does.
         other => row.uint(STORE).text(&other.to_string()),
     };
@@ -108,6 +116,12 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<Error> {
         SEMAPHORE_IN_USE => Error::SemaphoreInUse(semaphore::read_key(row)?),
         SEMAPHORE_HAS_TUBE => {
             Error::SemaphoreHasTube { key: semaphore::read_key(row)?, tube: row.tube()? }
+        }
+        SCHEDULE_NOT_FOUND => Error::ScheduleNotFound(schedule::read_name(row)?),
+        SCHEDULE_EXISTS => Error::ScheduleExists(schedule::read_name(row)?),
+        TOO_MANY_SCHEDULES => Error::TooManySchedules(row.usize()?),
+        STORE_LACKS => {
+            Error::StoreLacks { store: intern(row.text()?), feature: intern(row.text()?) }
         }
         _ => return Err(RowError("a refusal that this version does not know")),
     })

@@ -8,6 +8,7 @@ mod command;
 mod error;
 mod reply;
 mod row;
+mod schedule;
 mod semaphore;
 mod task;
 mod tube;

@@ -4,7 +4,7 @@ use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::{Error, ListedTask, Outcome, Placed, Reply, State, TaskId};
 
 use super::row::{RowError, RowReader, RowResult, RowWriter};
-use super::{error, semaphore, task, tube};
+use super::{error, schedule, semaphore, task, tube};
 use crate::pack::{self, Out};
 use crate::reader::Value;
 
@@ -26,6 +26,7 @@ const RUN: u64 = 12;
 const ALL_DONE: u64 = 13;
 /// A page of a list.
 const LISTED: u64 = 14;
+/// The reply of a command for schedules.
 const SCHEDULE: u64 = 16;
 /// An error instead of a reply.
 pub(super) const REFUSED: u64 = 15;
@@ -46,8 +47,7 @@ pub(super) fn write(out: &mut Out, reply: &Reply) {
         Reply::Semaphore(reply) => {
             row.uint(SEMAPHORE).field(|out| semaphore::write_reply(out, reply))
         }
-        // Reserved: no command of this protocol has such a reply.
-        Reply::Schedule(_) => row.uint(SCHEDULE),
+        Reply::Schedule(reply) => row.uint(SCHEDULE).field(|out| schedule::write_reply(out, reply)),
         Reply::Ticked(count) => row.uint(TICKED).uint(*count as u64),
     };
     row.end();
@@ -88,18 +88,19 @@ fn read_number(row: &mut RowReader<'_, '_>, number: u64) -> RowResult<Result<Rep
         SESSION => Reply::Session(row.session()?),
         TICKED => Reply::Ticked(row.usize()?),
         SEMAPHORE => Reply::Semaphore(row.row(semaphore::read_reply)?),
+        SCHEDULE => Reply::Schedule(row.row(schedule::read_reply)?),
         REFUSED => return error::read(row).map(Err),
         _ => return Err(RowError("a reply that this version does not know")),
     }))
 }
 
-fn write_placed(out: &mut Out, placed: &Placed) {
+pub(super) fn write_placed(out: &mut Out, placed: &Placed) {
     let state = |out: &mut Out| task::write_state(out, placed.state);
     let existing = placed.existing.then_some(true);
     RowWriter::begin(out).uint(placed.id.0).field(state).optional(existing, pack::bool).end();
 }
 
-fn read_placed(row: &mut RowReader<'_, '_>) -> RowResult<Placed> {
+pub(super) fn read_placed(row: &mut RowReader<'_, '_>) -> RowResult<Placed> {
     let (id, state) = (TaskId(row.uint()?), task::read_state(row)?);
     // Left out for a task that was added.
     Ok(Placed { id, state, existing: row.value()? == Value::Bool(true) })

@@ -264,8 +264,9 @@ pub(super) fn read_delivered(row: &mut RowReader<'_, '_>) -> RowResult<Vec<Task>
             // In Tarantool this field is since when the task was ready, if that is not since its
             // put.
             task.due = task.due.or(Some(task.created));
-            // Only a peek shows them.
+            // Only a peek shows them, and the field of `attempts_max` is another one in Tarantool.
             (task.semaphore_priority, task.worker, task.failures) = (None, None, None);
+            task.attempts_max = None;
             tasks.push(task);
         }
         Ok(tasks)

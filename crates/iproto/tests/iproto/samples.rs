@@ -7,11 +7,11 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
-    Body, Calls, Command, Counts, Error, Failure, Failures, Finish, FinishItem, Finished, HeldKey,
-    Holder, Key, KeyRequest, Kind, Lease, List, ListOrder, ListedTask, NewTask, OnConflict,
-    Outcome, Placed, Priority, RateLimit, Reason, Reply, RetryPolicy, SemaphoreKey, SessionId,
-    Span, State, StateSet, Take, Task, TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
-    TubeStats,
+    Body, Calls, CatchUp, Command, Counts, Error, Failure, Failures, Finish, FinishItem, Finished,
+    HeldKey, Holder, Key, KeyRequest, Kind, Lease, List, ListOrder, ListedTask, NewTask, OnConflict,
+    Outcome, Overlap, Placed, Priority, RateLimit, Reason, Reply, RetryPolicy, ScheduleCommand,
+    ScheduleName, ScheduleReply, SemaphoreKey, SessionId, Span, State, StateSet, StoredSchedule,
+    Take, Task, TaskId, Timestamp, TubeChange, TubeName, TubeOptions, TubeStats,
 };
 
 /// The seed is fixed, so that a failure is the same everywhere; the fuzz targets test further
@@ -198,6 +198,7 @@ fn item() -> impl Strategy<Value = FinishItem> {
         Just(Finish::Bury),
         span().prop_map(Finish::Touch),
         (".{0,20}", option::of(span())).prop_map(|(error, delay)| Finish::fail(&error, delay)),
+        (".{0,20}", any::<u32>()).prop_map(|(error, seed)| Finish::fail_by_policy(&error, seed)),
     ];
     (any::<u64>(), holder, finish).prop_map(|(id, holder, finish)| FinishItem {
         id: TaskId(id),
@@ -272,7 +273,84 @@ pub fn command() -> impl Strategy<Value = Command> {
         session().prop_map(|session| Command::LeaveSession { session }),
         span().prop_map(|ttr| Command::ConfigureSessions { ttr }),
         (any::<usize>(), any::<u32>()).prop_map(|(limit, seed)| Command::Tick { limit, seed }),
+        schedule_command().prop_map(|command| Command::Schedule(Box::new(command))),
     ]
+}
+
+fn schedule_name() -> impl Strategy<Value = ScheduleName> {
+    "[a-zа-я !:]{1,12}x".prop_map(|name| ScheduleName::new(&name).unwrap())
+}
+
+fn schedule() -> impl Strategy<Value = StoredSchedule> {
+    let enums = (
+        prop::sample::select(vec![CatchUp::None, CatchUp::Last, CatchUp::All]),
+        prop::sample::select(vec![Overlap::Allow, Overlap::Skip]),
+    );
+    let moments = [option::of(time()), option::of(time()), option::of(time())];
+    let numbers = (any::<bool>(), any::<u64>(), any::<u64>());
+    (schedule_name(), tube(), new_task(), key(), enums, moments, numbers).prop_map(
+        |(
+            name,
+            tube,
+            template,
+            timing,
+            (catch_up, overlap),
+            [until, next, last],
+            (paused, fired, skipped),
+        )| {
+            StoredSchedule {
+                name,
+                tube,
+                template,
+                timing,
+                catch_up,
+                overlap,
+                until,
+                paused,
+                next,
+                last,
+                fired,
+                skipped,
+            }
+        },
+    )
+}
+
+fn schedule_command() -> impl Strategy<Value = ScheduleCommand> {
+    let fire = (
+        schedule_name(),
+        time(),
+        option::of(time()),
+        prop::collection::vec(new_task(), 0..5),
+        any::<u64>(),
+    );
+    prop_oneof![
+        (schedule(), any::<bool>())
+            .prop_map(|(schedule, only_new)| ScheduleCommand::Set { schedule, only_new }),
+        schedule_name().prop_map(|name| ScheduleCommand::Get { name }),
+        (option::of(schedule_name()), any::<usize>())
+            .prop_map(|(after, limit)| ScheduleCommand::List { after, limit }),
+        any::<usize>().prop_map(|limit| ScheduleCommand::Due { limit }),
+        schedule_name().prop_map(|name| ScheduleCommand::Remove { name }),
+        (schedule_name(), any::<bool>())
+            .prop_map(|(name, paused)| ScheduleCommand::Pause { name, paused }),
+        fire.prop_map(|(name, expected, next, puts, skipped)| {
+            ScheduleCommand::Fire { name, expected, next, puts, skipped }
+        }),
+    ]
+}
+
+fn schedule_reply() -> impl Strategy<Value = ScheduleReply> {
+    prop_oneof![
+        any::<bool>().prop_map(ScheduleReply::Set),
+        prop::collection::vec(schedule(), 0..4).prop_map(ScheduleReply::Schedules),
+        Just(ScheduleReply::Removed),
+        option::of(prop::collection::vec(placed(), 0..9)).prop_map(ScheduleReply::Fired),
+    ]
+}
+
+fn placed() -> impl Strategy<Value = Placed> {
+    (any::<u64>(), state()).prop_map(|(id, state)| Placed { id: TaskId(id), state })
 }
 
 fn state() -> impl Strategy<Value = State> {
@@ -389,11 +467,6 @@ fn info() -> impl Strategy<Value = TubeInfo> {
 }
 
 pub fn reply() -> impl Strategy<Value = Reply> {
-    let placed = (any::<u64>(), state(), any::<bool>()).prop_map(|(id, state, existing)| Placed {
-        id: TaskId(id),
-        state,
-        existing,
-    });
     let outcome = prop_oneof![
         option::of(task().prop_map(Box::new)).prop_map(Outcome::Done),
         Just(Outcome::Stale),
@@ -404,7 +477,7 @@ pub fn reply() -> impl Strategy<Value = Reply> {
         Just(Reply::Nothing),
         any::<bool>().prop_map(Reply::Created),
         prop::collection::vec(info(), 0..5).prop_map(Reply::Tubes),
-        prop::collection::vec(placed, 0..20).prop_map(Reply::Put),
+        prop::collection::vec(placed(), 0..20).prop_map(Reply::Put),
         tasks().prop_map(Reply::Taken),
         prop::collection::vec(outcome, 0..5).prop_map(Reply::Finished),
         any::<u64>().prop_map(Reply::Kicked),
@@ -412,12 +485,14 @@ pub fn reply() -> impl Strategy<Value = Reply> {
         prop::collection::vec(listed(), 0..4).prop_map(Reply::Listed),
         session().prop_map(Reply::Session),
         any::<usize>().prop_map(Reply::Ticked),
+        schedule_reply().prop_map(Reply::Schedule),
     ]
 }
 
 pub fn error() -> impl Strategy<Value = Error> {
     let text = prop::sample::select(vec!["", "the number of tasks", "send less at once", "touch"]);
     let words = [text.clone(), text.clone()];
+    let lacks = words.clone();
     prop_oneof![
         tube().prop_map(Error::TubeNotFound),
         tube().prop_map(Error::TubeExists),
@@ -438,5 +513,9 @@ pub fn error() -> impl Strategy<Value = Error> {
         Just(Error::ShuttingDown),
         ".{0,40}".prop_map(Error::StoreUnavailable),
         ".{0,40}".prop_map(Error::OutcomeUnknown),
+        schedule_name().prop_map(Error::ScheduleNotFound),
+        schedule_name().prop_map(Error::ScheduleExists),
+        any::<usize>().prop_map(Error::TooManySchedules),
+        lacks.prop_map(|[store, feature]| Error::StoreLacks { store, feature }),
     ]
 }

@@ -1,4 +1,4 @@
-//! Copies tubes and semaphores from one store to another.
+//! Copies tubes, semaphores and schedules from one store to another.
 //!
 //! Tasks are imported in pages, by id, into staging tubes under reserved names: the tasks that are already
 //! there are the point from which a killed copy resumes. One last step gives all tubes their names, so that a

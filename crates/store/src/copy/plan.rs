@@ -1,13 +1,15 @@
-//! Decides which tubes and semaphores to copy, and refuses what the target cannot hold.
+//! Decides which tubes, semaphores and schedules to copy, and refuses what the target cannot hold.
 
 use std::collections::{HashMap, HashSet};
 
 use taskyard_core::limits::TUBES_MAX;
 use taskyard_core::semaphore::QueueEntry;
 use taskyard_core::transfer::{SemaphoreCopy, TubeCopy};
-use taskyard_core::{Error, SemaphoreKey, StoredSchedule, TubeName};
+use taskyard_core::{Error, SemaphoreKey, StoredSchedule, TaskId, TubeName};
 
-use super::{CopyError, has_same_tasks, schedules_of, semaphores_of, source, target, tubes_of};
+use super::{
+    CopyError, has_same_tasks, schedules_of, semaphores_of, source, target, tasks_of, tubes_of,
+};
 use crate::{Capabilities, Store};
 
 /// The tubes and semaphores to copy.
@@ -65,11 +67,13 @@ pub async fn plan(from: &dyn Store, to: &dyn Store, only: &[TubeName]) -> Result
     let target_semaphores = semaphores_of(to).await.map_err(target)?;
     let there_schedules = schedules_of(to).await.map_err(target)?;
     let mut schedules = schedules_of(from).await.map_err(source)?;
-    schedules.retain(|one| wanted(&one.tube) && !there_schedules.contains(one));
+    schedules.retain(|one| wanted(&one.tube));
+    let has_content = !(tubes.is_empty() && semaphores.is_empty() && schedules.is_empty());
+    schedules.retain(|one| !there_schedules.contains(one));
     let same = same_tubes((from, &tubes), (to, &there)).await?;
     let (left, left_semaphores) = missing_in_target(&tubes, &same, &semaphores, &target_semaphores);
     let nothing_left = left.is_empty() && left_semaphores.is_empty() && schedules.is_empty();
-    let already = nothing_left && (!tubes.is_empty() || !semaphores.is_empty());
+    let already = nothing_left && has_content;
     // Tubes and semaphores that are there already stay, where a store cannot give all tubes their names at
     // once.
     let (tubes, semaphores) = if already { (tubes, semaphores) } else { (left, left_semaphores) };
@@ -79,6 +83,7 @@ pub async fn plan(from: &dyn Store, to: &dyn Store, only: &[TubeName]) -> Result
         refuse_semaphores(&semaphores, &target_semaphores, &to.capabilities(), &mut why);
         refuse_schedules(&schedules, &there_schedules, &to.capabilities(), &mut why);
         refuse_shared_semaphores(&gates, &others, &mut why);
+        refuse_attempts(from, &tubes, &to.capabilities(), &mut why).await?;
         if !why.is_empty() {
             return Err(CopyError::Refused(why));
         }
@@ -249,6 +254,34 @@ fn refuse_semaphores(
             why.push(format!("the target already has a semaphore '{key}'"));
         }
     }
+}
+
+/// Refuses tubes with a task that has its own number of attempts, if the target would lose it.
+async fn refuse_attempts(
+    from: &dyn Store,
+    tubes: &[TubeCopy],
+    to: &Capabilities,
+    why: &mut Vec<String>,
+) -> Result<(), CopyError> {
+    if to.retries || !from.capabilities().retries {
+        return Ok(());
+    }
+    for tube in tubes {
+        let mut next = TaskId(0);
+        loop {
+            let page = tasks_of(from, tube.number, next).await.map_err(source)?;
+            if let Some(task) = page.iter().find(|task| task.attempts_max.is_some()) {
+                let (id, name, to) = (task.id, &tube.record.name, to.name);
+                why.push(format!(
+                    "task {id} of tube '{name}' has its own attempts_max, which {to} does not have"
+                ));
+                break;
+            }
+            let Some(last) = page.last() else { break };
+            next = TaskId(last.id.0 + 1);
+        }
+    }
+    Ok(())
 }
 
 /// Refuses schedules that the target cannot hold.

@@ -1,5 +1,6 @@
 //! Tests the memory store, and stores with known faults that the conformance suite must detect.
 
+mod copying;
 mod fill;
 mod memory;
 

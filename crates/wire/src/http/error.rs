@@ -1,7 +1,7 @@
 //! The error answer.
 
 use serde::{Deserialize, Serialize};
-use taskyard_core::{Error, Kind, SemaphoreKey, TaskId, TubeName};
+use taskyard_core::{Error, Kind, ScheduleName, SemaphoreKey, TaskId, TubeName};
 
 use crate::codes::Code;
 
@@ -33,6 +33,9 @@ pub struct ErrorDetail {
     /// The semaphore it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub semaphore: Option<String>,
+    /// The schedule it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<String>,
     /// The limit that was exceeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
@@ -76,7 +79,12 @@ impl From<&Error> for ErrorAnswer {
                 detail.tube = Some(tube.to_string());
                 detail.limit = Some(*capacity);
             }
-            Error::TooManyTubes(limit) | Error::TooManySemaphores(limit) => {
+            Error::ScheduleNotFound(name) | Error::ScheduleExists(name) => {
+                detail.schedule = Some(name.to_string());
+            }
+            Error::TooManyTubes(limit)
+            | Error::TooManySemaphores(limit)
+            | Error::TooManySchedules(limit) => {
                 detail.limit = Some(*limit as u64);
             }
             Error::SemaphoreNotFound(key) | Error::SemaphoreInUse(key) => {
@@ -123,9 +131,13 @@ impl ErrorAnswer {
             return error;
         }
         match code {
-            Some(Code::Invalid | Code::SessionUnknown | Code::TooLarge | Code::Unsupported) => {
-                Error::Invalid(self.error.message)
-            }
+            Some(
+                Code::Invalid
+                | Code::SessionUnknown
+                | Code::StoreLacks
+                | Code::TooLarge
+                | Code::Unsupported,
+            ) => Error::Invalid(self.error.message),
             Some(Code::StoreUnavailable) => Error::StoreUnavailable(self.error.message),
             Some(Code::OutcomeUnknown) => Error::OutcomeUnknown(self.error.message),
             _ => Error::Store(self.error.message),
@@ -138,6 +150,7 @@ impl ErrorDetail {
     fn rebuild(&self, code: Option<Code>, verb: &'static str) -> Option<Error> {
         let tube = || self.tube.as_deref().and_then(|name| TubeName::new(name).ok());
         let key = || self.semaphore.as_deref().and_then(|key| SemaphoreKey::new(key).ok());
+        let schedule = || self.schedule.as_deref().and_then(|name| ScheduleName::new(name).ok());
         let limit = || self.limit.and_then(|limit| usize::try_from(limit).ok());
         Some(match code? {
             Code::TubeNotFound => Error::TubeNotFound(tube()?),
@@ -153,6 +166,9 @@ impl ErrorDetail {
             Code::TaskNotFound => Error::TaskNotFound(tube()?, TaskId(self.task?)),
             Code::TooManyTubes => Error::TooManyTubes(limit()?),
             Code::TooManySemaphores => Error::TooManySemaphores(limit()?),
+            Code::ScheduleNotFound => Error::ScheduleNotFound(schedule()?),
+            Code::ScheduleExists => Error::ScheduleExists(schedule()?),
+            Code::TooManySchedules => Error::TooManySchedules(limit()?),
             Code::SemaphoreNotFound => Error::SemaphoreNotFound(key()?),
             Code::SemaphoreInUse => Error::SemaphoreInUse(key()?),
             Code::SemaphoreExists => {

@@ -5,9 +5,10 @@ use serde::de::DeserializeOwned;
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
     Body, Calls, Command, Counts, Error, Finish, FinishItem, Holder, Kind, Lease, NewTask, Outcome,
-    Placed, Priority, Reason, SessionId, Span, State, Take, Task, TaskId, Timestamp, TubeChange,
-    TubeName, TubeOptions, TubeStats,
+    Placed, Priority, Reason, ScheduleName, SessionId, Span, State, Take, Task, TaskId, Timestamp,
+    TubeChange, TubeName, TubeOptions, TubeStats,
 };
+use taskyard_wire::Code;
 use taskyard_wire::http::{
     self, AlterRequest, CreateRequest, DeleteRequest, DeliveryAnswer, ErrorAnswer, FinishAnswer,
     FinishRequest, Form, NameRequest, PeekRequest, PutAnswer, PutRequest, TakeRequest, TaskAnswer,
@@ -242,11 +243,18 @@ fn errors_are_restored() {
         Error::TaskNotFound(tube(), TaskId(3)),
         Error::Unsupported { kind: "fifo", verb: "touch" },
         Error::Invalid("wrong".into()),
+        Error::ScheduleNotFound(ScheduleName::new("täglich").unwrap()),
+        Error::ScheduleExists(ScheduleName::new("daily").unwrap()),
+        Error::TooManySchedules(100_000),
         Error::ShuttingDown,
     ];
     for error in whole {
         assert_eq!(sent(ErrorAnswer::from(&error)).into_error("touch"), error);
     }
+    let lacks = Error::StoreLacks { store: "redis", feature: "schedules" };
+    let answer = sent(ErrorAnswer::from(&lacks));
+    assert_eq!(answer.code().map(Code::status), Some(501));
+    assert_eq!(answer.into_error("put"), Error::Invalid(lacks.to_string()));
     let large = Error::TooLarge { what: "payload", size: 2, limit: 1, advice: "shrink it" };
     let answer = sent(ErrorAnswer::from(&large)).into_error("put");
     assert!(matches!(answer, Error::TooLarge { size: 2, limit: 1, .. }), "{answer:?}");
