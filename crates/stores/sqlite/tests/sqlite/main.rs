@@ -19,3 +19,5 @@ mod semaphore_crash;
 mod semaphores;
 // More payloads than fit in memory.
 mod memory;
+// Retry policies, rate limits and schedules.
+mod pace;
