@@ -350,7 +350,11 @@ fn schedule_reply() -> impl Strategy<Value = ScheduleReply> {
 }
 
 fn placed() -> impl Strategy<Value = Placed> {
-    (any::<u64>(), state()).prop_map(|(id, state)| Placed { id: TaskId(id), state })
+    (any::<u64>(), state(), any::<bool>()).prop_map(|(id, state, existing)| Placed {
+        id: TaskId(id),
+        state,
+        existing,
+    })
 }
 
 fn state() -> impl Strategy<Value = State> {

@@ -214,12 +214,13 @@ fn add_keys(old: &DamagedDatabase, page: &Page, keys: &mut SalvagedKeys) {
 /// Reads the intact retry policies, rate limits and schedules from their trees.
 fn read_pace(old: &DamagedDatabase, marks: &mut PageMarks) -> SalvagedPace {
     let mut pace = SalvagedPace::default();
-    let head = tree::root_of(&old.pages, "pace_head").and_then(|root| old.pages.read(root));
+    let [head, tubes, schedules] =
+        tree::roots_of(&old.pages, ["pace_head", "tube_pace", "schedule"]);
+    let head = head.and_then(|root| old.pages.read(root));
     if let Some(page) = head.filter(|page| page[0] == cells::LEAF) {
         pace.expected = cells::rows(&page).find_map(|row| old.verifier.pace_head(&row, &old.pages));
     }
-    for table in ["tube_pace", "schedule"] {
-        let Some(root) = tree::root_of(&old.pages, table) else { continue };
+    for root in [tubes, schedules].into_iter().flatten() {
         let mut walk = TreeWalk::new(&old.pages, marks, root);
         while let Some((page, _)) = walk.next_leaf() {
             add_pace(old, &page, &mut pace);

@@ -94,14 +94,15 @@ impl SampleDatabase {
     fn keys_in(&self, pages: impl IntoIterator<Item = usize>) -> BTreeSet<i64> {
         let pages = pages.into_iter().filter(|number| *number > 3).map(|number| self.shown(number));
         let leaves = pages.filter(|page| page[0] == LEAF);
-        // SQLite's schema table has several pages too.
-        let is_task = |row: &RowCell<'_>| (14..=17).any(|columns| row.has(columns));
-        let tasks = leaves.flat_map(|page| cells::rows(page).filter(is_task));
-        tasks.map(|row| row.key).collect()
+        // SQLite's schema table has leaf pages too.
+        let is_task = |row: &RowCell<'_>| row.has(TASK_COLUMNS);
+        leaves.flat_map(|page| cells::rows(page).filter(is_task).map(|row| row.key)).collect()
     }
 }
 
 const LEAF: u8 = cells::LEAF;
+/// Number of columns of a task.
+const TASK_COLUMNS: usize = 17;
 
 /// A folder in memory where the system has one: these tests do not concern the disk.
 fn fast_folder() -> TempDir {

@@ -70,8 +70,20 @@ impl PageMarks {
     }
 }
 
-/// The root page of a table, from SQLite's schema table, which begins in the first page.
+/// The root page of a table.
 pub fn root_of(pages: &Pages, table: &str) -> Option<u32> {
+    roots_of(pages, [table])[0]
+}
+
+/// The root pages of tables, from SQLite's schema table, which begins in the first page.
+pub fn roots_of<const N: usize>(pages: &Pages, tables: [&str; N]) -> [Option<u32>; N] {
+    let leaves = schema_leaves(pages).unwrap_or_default();
+    tables.map(|table| {
+        leaves.iter().find_map(|page| cells::rows(page).find_map(|row| row.root_of(table)))
+    })
+}
+
+fn schema_leaves(pages: &Pages) -> Option<Vec<Page>> {
     let mut first = pages.read(1).filter(|page| page.starts_with(b"SQLite format 3\0"))?;
     // The header of the file precedes the header of the first page. The offsets of rows are relative to the
     // page and stay valid.
@@ -81,14 +93,13 @@ pub fn root_of(pages: &Pages, table: &str) -> Option<u32> {
         return None;
     }
     first.copy_within(100..end, 0);
-    let root_in = |page: &Page| cells::rows(page).find_map(|row| row.root_of(table));
     match first[0] {
-        LEAF => root_in(&first),
+        LEAF => Some(vec![first]),
         // The table has a few pages, so its children are leaves.
         INTERIOR => {
             let children = cells::children(&first).into_iter().take(SCHEMA_PAGES_MAX);
-            let mut leaves = children.filter_map(|(number, _)| pages.read(number));
-            leaves.find_map(|page| (page[0] == LEAF).then(|| root_in(&page)).flatten())
+            let leaves = children.filter_map(|(number, _)| pages.read(number));
+            Some(leaves.filter(|page| page[0] == LEAF).collect())
         }
         _ => None,
     }

@@ -21,3 +21,5 @@ mod semaphores;
 mod keys;
 // More payloads than fit in memory.
 mod memory;
+// Retry policies, rate limits and schedules.
+mod pace;
