@@ -10,6 +10,7 @@ mod internal;
 mod limits;
 mod list;
 mod openapi;
+mod pace;
 mod refusals;
 mod semaphores;
 mod series;
