@@ -2,7 +2,10 @@
 
 use clap::Args;
 use serde::Serialize;
-use taskyard_core::{Command, Finish, FinishItem, Outcome, Reply, Span, TaskId, TubeName};
+use taskyard_core::failure::stored_error;
+use taskyard_core::{
+    AfterFailure, Command, Fail, Finish, FinishItem, Outcome, Reply, Span, TaskId, TubeName,
+};
 use taskyard_wire::Exit;
 use taskyard_wire::http::{OutcomeWord, TaskAction, TaskActionRequest, seconds_of};
 
@@ -75,9 +78,9 @@ pub struct FailArgs {
     /// What went wrong; kept with the task, cut to 1 KiB.
     #[arg(long, value_name = "TEXT")]
     error: String,
-    /// Make the tasks ready after this time.
-    #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "0")]
-    delay: Span,
+    /// Make the tasks ready after this time; default the retry policy of the tube, or at once without one.
+    #[arg(long, value_name = "TIME", value_parser = units::span)]
+    delay: Option<Span>,
 }
 
 /// The arguments of `release`.
@@ -174,7 +177,10 @@ pub fn bury(args: BuryArgs) -> anyhow::Result<Exit> {
 
 /// Reports that deliveries failed.
 pub fn fail(args: FailArgs) -> anyhow::Result<Exit> {
-    args.which.finish(Finish::fail(&args.error, Some(args.delay)), "failed")
+    // The server knows the policy and draws the random number.
+    let then = args.delay.map_or(AfterFailure::Policy(0), AfterFailure::Retry);
+    let fail = Fail { error: stored_error(&args.error), then };
+    args.which.finish(Finish::Fail(Box::new(fail)), "failed")
 }
 
 /// Extends leases.

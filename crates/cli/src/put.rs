@@ -67,6 +67,9 @@ pub struct PutArgs {
     /// Make the task ready at this time, such as 2030-01-31T08:00:00Z, or 2030-01-31 for midnight UTC.
     #[arg(long, value_name = "DATETIME", value_parser = units::timestamp, conflicts_with = "delay")]
     at: Option<Timestamp>,
+    /// Bury the task after this many failed deliveries, instead of the tube's number.
+    #[arg(long, value_name = "N")]
+    attempts_max: Option<u32>,
     /// The sub-queue, in tubes of kind utube and utubettl: one task of each sub-queue runs at a time.
     #[arg(long, value_name = "NAME")]
     subqueue: Option<String>,
@@ -133,7 +136,7 @@ impl PutArgs {
         Ok(NewTask {
             key: self.key_request()?.map(Box::new),
             body: Body::with_meta(&[], &meta),
-            attempts_max: None,
+            attempts_max: self.attempts_max,
             pri: self.pri,
             ttl: self.ttl,
             ttr: self.ttr,

@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
+use taskyard_core::failure::stored_error;
 use taskyard_core::{
-    Command, Error as Refusal, Execute, Finish, FinishItem, Outcome, Reply, Span, TaskId, TubeName,
+    Command, Error as Refusal, Execute, Fail, Finish, FinishItem, Outcome, Reply, Span, TaskId,
+    TubeName,
 };
+use taskyard_wire::after_failure;
 
 use crate::client::{Client, unexpected};
 use crate::error::{Error, Result};
@@ -41,13 +44,15 @@ impl<E: Execute> Client<E> {
         self.finish_one(task, release, false).await.map(drop)
     }
 
-    /// Reports that the task failed: the error is kept with it, and it is ready again at once, or buried if its attempts are
-    /// used up.
+    /// Reports that the task failed: the error is kept with it, and it is ready again as the retry policy of its tube says,
+    /// or at once if the tube has none. It is buried if its attempts are used up.
     pub async fn fail(&self, task: &Task, error: &str) -> Result<()> {
-        self.fail_later(task, error, Duration::ZERO).await
+        let then = after_failure(&self.queue, &task.tube, Span::ZERO).await;
+        let fail = Fail { error: stored_error(error), then };
+        self.finish_one(task, Finish::Fail(Box::new(fail)), false).await.map(drop)
     }
 
-    /// The same, ready after `delay`.
+    /// The same, ready after `delay`, whatever the policy.
     pub async fn fail_later(&self, task: &Task, error: &str, delay: Duration) -> Result<()> {
         self.finish_one(task, Finish::fail(error, Some(delay.into())), false).await.map(drop)
     }

@@ -9,6 +9,8 @@
 pub mod codes;
 pub mod http;
 pub mod payload;
+mod retry;
 
 pub use codes::{Code, Exit};
 pub use payload::{Packed, Payload, PayloadError, json_to_msgpack, msgpack_to_json};
+pub use retry::after_failure;

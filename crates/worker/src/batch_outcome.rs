@@ -76,7 +76,8 @@ impl<'a> BatchOutcome<'a> {
         self.stats.processed += 1;
     }
 
-    /// The task failed and is tried again after the [`backoff`] of its attempts.
+    /// The task failed and is tried again as the retry policy of its tube says, or after the [`backoff`] of its attempts
+    /// if the tube has none.
     pub fn retry(&mut self, task_id: u64, attempts: u32, error: impl Display) {
         let error = error.to_string();
         let retry = Retry::after(self.store, task_id, backoff(attempts));
@@ -110,6 +111,8 @@ impl<'a> BatchOutcome<'a> {
         let retries = self.retries.iter().map(|(retry, error)| {
             (retry.task_id, Finish::fail(error, Some(retry.next_start_time.since(now))))
         });
+        let mut retries: Vec<_> = retries.collect();
+        self.store.follow_policies(&mut retries).await;
         let buried = self.buried.iter().map(|(id, error)| (*id, Finish::fail(error, None)));
         let release = || Finish::Release { delay: Span::ZERO, counted: false };
         let given_back = self.given_back.iter().map(|id| (*id, release()));

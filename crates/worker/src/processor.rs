@@ -266,7 +266,7 @@ impl<'a> BatchCycle<'a> {
     }
 
     /// Releases the tasks that a handler which ran longer than `run_max` has not settled: each counts as a failed attempt
-    /// and is delayed by its backoff. Returns how many were released.
+    /// and is delayed by the retry policy of its tube, or by its backoff. Returns how many were released.
     async fn release_overrun(&self) -> usize {
         let store = &self.state.store;
         let found = store.deliveries().find(self.held.iter().map(|held| held.0));
@@ -279,6 +279,7 @@ impl<'a> BatchCycle<'a> {
                 unsettled.push((*task_id, Finish::fail(error, Some(delay))));
             }
         }
+        store.follow_policies(&mut unsettled).await;
         store.deliveries().close_spans(&self.held, "run_max");
         match store.finish(unsettled).await {
             Ok(released) => {
@@ -379,7 +380,9 @@ impl<'a> BatchCycle<'a> {
         };
         let finishes =
             poison.iter().map(|(delivery, error)| (delivery.task_id, finish(delivery, error)));
-        if let Err(error) = self.state.store.finish(finishes.collect()).await {
+        let mut finishes: Vec<_> = finishes.collect();
+        self.state.store.follow_policies(&mut finishes).await;
+        if let Err(error) = self.state.store.finish(finishes).await {
             tracing::warn!(queue = self.queue(), %error, "cannot settle poison tasks; they return when their lease ends");
         }
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use taskyard::{Error, Result};
 use taskyard_core::{
-    Command, Counts, Error as Refusal, Execute, Finish, FinishItem, Holder, Lease, Outcome, Reply,
-    Span, Timestamp, TubeName,
+    AfterFailure, Command, Counts, Error as Refusal, Execute, Finish, FinishItem, Holder, Lease,
+    Outcome, Reply, Span, Timestamp, TubeName,
 };
 
 use crate::batch_lease::BatchLease;
@@ -134,7 +134,10 @@ impl Store {
     }
 
     /// The held deliveries of these tasks; for a handler with the leases of its own batch.
-    fn held(&self, task_ids: impl Iterator<Item = u64> + Clone) -> Vec<Option<HeldDelivery>> {
+    pub(crate) fn held(
+        &self,
+        task_ids: impl Iterator<Item = u64> + Clone,
+    ) -> Vec<Option<HeldDelivery>> {
         let mut found = self.deliveries().find(task_ids.clone());
         let Some(batch) = &self.batch else { return found };
         for (task_id, held) in task_ids.zip(&mut found) {
@@ -359,7 +362,7 @@ fn outcome_of(finish: &Finish, done: bool) -> Option<&'static str> {
         Finish::Ack | Finish::AckWithResult(_) => Some("ack"),
         Finish::Release { .. } => Some("release"),
         Finish::Bury => Some("bury"),
-        Finish::Fail(fail) if fail.then.delay().is_none() => Some("bury"),
+        Finish::Fail(fail) if fail.then == AfterFailure::Bury => Some("bury"),
         Finish::Fail(_) => Some("fail"),
         Finish::Touch(_) => None,
     }

@@ -2,11 +2,11 @@
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use taskyard_core::{Command, Kind, Reply, Span, TubeChange, TubeName};
+use taskyard_core::{Command, Kind, RateLimit, Reply, RetryPolicy, Span, TubeChange, TubeName};
 use taskyard_wire::Exit;
-use taskyard_wire::http::{CreateAnswer, CreateRequest, seconds_of};
+use taskyard_wire::http::{CreateAnswer, CreateRequest, RateRequest, RetryRequest, seconds_of};
 
-use super::{NameArgs, RenameArgs, show};
+use super::{NameArgs, RenameArgs, pace, show};
 use crate::connect::{ConnectArgs, ServerArgs, unexpected_reply};
 use crate::failure::UsageError;
 use crate::output;
@@ -18,6 +18,8 @@ use crate::units::{self, OrNone};
 Examples:
   taskyard tube create mail
   taskyard tube create mail --ttr 5m --attempts-max 10
+  taskyard tube create mail --retry default --rate 100/1m
+  taskyard tube create mail --retry 10s,factor=3,max=2h,jitter=0.1 --retry-lost
   taskyard tube create inbox --kind limfifottl --capacity 1000
   taskyard tube create orders --kind utubettl --if-not-exists
   taskyard tube create reports --keep-done 2d     done tasks and their results stay for two days
@@ -50,6 +52,15 @@ pub struct TubeCreateArgs {
     /// Bury a task after this many failed deliveries.
     #[arg(long, value_name = "N")]
     attempts_max: Option<u32>,
+    /// Delays before further attempts: default, or DELAY[,factor=2,max=1h,jitter=0.2].
+    #[arg(long, value_name = "POLICY", value_parser = pace::policy)]
+    retry: Option<RetryPolicy>,
+    /// Delay tasks whose lease expired as failed ones.
+    #[arg(long, requires = "retry")]
+    retry_lost: bool,
+    /// Maximum rate of deliveries, such as 10/s or 100/1m; at most N at once, COUNT unless given.
+    #[arg(long, value_name = "COUNT/PER[,burst=N]", value_parser = pace::rate)]
+    rate: Option<RateLimit>,
     /// Keep done tasks for this time, with their results; see taskyard tasks TUBE --state done.
     #[arg(long, value_name = "TIME", value_parser = units::span)]
     keep_done: Option<Span>,
@@ -80,7 +91,8 @@ pub struct TubeCreateArgs {
 #[command(after_help = "\
 Examples:
   taskyard tube alter mail --ttr 10m
-  taskyard tube alter mail --ttl none --attempts-max 5")]
+  taskyard tube alter mail --ttl none --attempts-max 5
+  taskyard tube alter mail --retry 10s --rate none")]
 pub struct AlterArgs {
     /// The tube.
     tube: String,
@@ -102,6 +114,16 @@ pub struct AlterArgs {
     /// Failed deliveries before a task is buried, or none.
     #[arg(long, value_name = "N", value_parser = units::number_or_none::<u32>)]
     attempts_max: Option<OrNone<u32>>,
+    /// Delays before further attempts: default, DELAY[,factor=2,max=1h,jitter=0.2], or none.
+    #[arg(long, value_name = "POLICY", value_parser = pace::policy_or_none)]
+    retry: Option<OrNone<RetryPolicy>>,
+    /// Delay tasks whose lease expired as failed ones; =false makes them ready at once.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "true")]
+    retry_lost: Option<bool>,
+    /// Maximum rate of deliveries, such as 10/s or 100/1m,burst=20, or none.
+    #[arg(long, value_name = "COUNT/PER[,burst=N]", value_parser = pace::rate_or_none)]
+    rate: Option<OrNone<RateLimit>>,
     /// Time for which done tasks are kept, or none.
     #[arg(long, value_name = "TIME", value_parser = units::span_or_none)]
     keep_done: Option<OrNone<Span>>,
@@ -155,6 +177,9 @@ fn request(args: &TubeCreateArgs) -> anyhow::Result<CreateRequest> {
         delay: seconds(args.delay),
         pri: args.pri,
         attempts_max: args.attempts_max,
+        retry: args.retry.as_ref().map(RetryRequest::new),
+        retry_lost: args.retry_lost.then_some(true),
+        rate: args.rate.as_ref().map(RateRequest::new),
         keep_done: seconds(args.keep_done),
         keep_done_max: args.keep_done_max,
         ttl_kills_taken: args.ttl_kills_taken.then_some(true),
@@ -168,9 +193,10 @@ fn request(args: &TubeCreateArgs) -> anyhow::Result<CreateRequest> {
 
 /// Changes a tube.
 pub fn alter(args: AlterArgs) -> anyhow::Result<Exit> {
+    let retry = pace::change(&args.server.connect, &args.tube, args.retry, args.retry_lost)?;
     let change = TubeChange {
-        retry: None,
-        rate: None,
+        retry: retry.map(|retry| retry.map(Box::new)),
+        rate: args.rate.map(|rate| rate.0.map(Box::new)),
         paused: None,
         capacity: args.capacity.map(|capacity| capacity.0),
         ttl: args.ttl.map(|ttl| ttl.0),

@@ -5,7 +5,7 @@ use taskyard_core::{Kind, TubeName};
 use taskyard_wire::Exit;
 use taskyard_wire::http::TubeAnswer;
 
-use super::NameArgs;
+use super::{NameArgs, pace};
 use crate::connect::{ConnectArgs, ServerLinesArgs, block_on};
 use crate::internal_tubes::InternalArgs;
 use crate::{output, units};
@@ -110,6 +110,9 @@ fn options(tube: &TubeAnswer) -> Vec<(&'static str, String)> {
         seconds("delay", tube.delay),
         number("pri", Some(tube.pri).filter(|pri| *pri != 0)),
         number("attempts-max", tube.attempts_max.map(u64::from)),
+        tube.retry.as_ref().map(|retry| ("retry", pace::show_policy(retry))),
+        flag("retry-lost", tube.retry_lost),
+        tube.rate.as_ref().map(|rate| ("rate", pace::show_rate(rate))),
         seconds("keep-done", tube.keep_done),
         number("keep-done-max", tube.keep_done_max),
         number("queue-num", tube.queue_num.map(u64::from)),

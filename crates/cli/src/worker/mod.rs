@@ -16,11 +16,13 @@ use anyhow::Context;
 use clap::Args;
 use taskyard::Http;
 use taskyard::worker_name;
+use taskyard_core::failure::stored_error;
 use taskyard_core::limits::RESULT_BYTES_MAX;
 use taskyard_core::{
-    Command, Finish, FinishItem, Holder, Outcome, Reply, Span, Take, Task, TubeName,
+    AfterFailure, Command, Fail, Finish, FinishItem, Holder, Outcome, Reply, Span, Take, Task,
+    TubeName,
 };
-use taskyard_wire::Exit;
+use taskyard_wire::{Exit, after_failure};
 use taskyard_worker::{BoxFuture, Metrics, Settings, SystemTimer, TaskEnd, Timer, TubeMetrics};
 use tokio::time::{Instant, sleep_until};
 
@@ -44,7 +46,7 @@ extended, up to --run-max: then the command is killed and its task fails.
 With --contract the program after -- runs for each task of the contract's queues, without a shell,
 with the task's fields as JSON on its standard input. TASKYARD_QUEUE, TASKYARD_ID,
 TASKYARD_TASK_ID (unique in the store) and TASKYARD_ATTEMPTS are set. A failed task is tried again
-after one second, then two, four, up to an hour.
+as the retry policy of its tube says; without one after one second, then two, four, up to an hour.
 
 After Ctrl-C or SIGTERM the worker takes no more tasks and waits for the running command; a second
 signal kills the command with all its children and returns its task. The worker retries while the
@@ -72,10 +74,10 @@ pub struct WorkerArgs {
     /// Run this command for each task, with `sh -c`.
     #[arg(long, value_name = "CMD", conflicts_with = "contract", help_heading = FOR_TUBE)]
     exec: Option<String>,
-    /// Delay before a task whose command failed is delivered again.
-    #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "5s")]
+    /// Delay before a task whose command failed is delivered again; default the retry policy of the tube, or 5s without one.
+    #[arg(long, value_name = "TIME", value_parser = units::span)]
     #[arg(conflicts_with = "contract", help_heading = FOR_TUBE)]
-    retry: Span,
+    retry: Option<Span>,
     /// Keep the standard output of the command as the result of the task: JSON or text, the first 64 KiB. The tube needs
     /// keep_done.
     #[arg(long, requires = "exec", conflicts_with = "contract", help_heading = FOR_TUBE)]
@@ -92,6 +94,8 @@ pub struct WorkerArgs {
 /// The heading of options for a worker of one tube.
 const FOR_TUBE: &str = "With a tube";
 
+/// The delay of a failed task without `--retry`, if its tube has no retry policy.
+const RETRY: Span = Span::from_secs(5);
 /// How long one take waits. A stopping worker waits for its last take, because a task that the server delivers meanwhile
 /// would stay taken until its lease ends: so this is also how long a stop may take.
 const WAIT: Span = Span::from_secs(1);
@@ -282,7 +286,9 @@ impl Worker<'_> {
     }
 
     async fn finish(&self, task: &Task, ended: WorkResult) -> anyhow::Result<TaskEnd> {
-        let failed = |error: &str| Finish::fail(error, Some(self.args.retry));
+        let then = self.after_failure(&ended).await;
+        let failed =
+            |error: &str| Finish::Fail(Box::new(Fail { error: stored_error(error), then }));
         let (finish, end, message) = match ended {
             WorkResult::Done(None) => (Finish::Ack, TaskEnd::Done, None),
             WorkResult::Done(Some(output)) => (ack_with(&output), TaskEnd::Done, None),
@@ -325,6 +331,19 @@ impl Worker<'_> {
             output::note(format!("task {}: {message}", task.id));
         }
         Ok(end)
+    }
+
+    /// What happens to the task if it failed.
+    async fn after_failure(&self, ended: &WorkResult) -> AfterFailure {
+        let fails = matches!(ended, WorkResult::Failed { .. } | WorkResult::TimedOut);
+        match self.args.retry {
+            None if fails => tokio::select! {
+                biased;
+                () = self.stop.repeated() => AfterFailure::Retry(RETRY),
+                then = after_failure(self.server.http(), &self.tube, RETRY) => then,
+            },
+            delay => AfterFailure::Retry(delay.unwrap_or(RETRY)),
+        }
     }
 
     /// Ends or extends the delivery; also returns whether the request was retried.

@@ -57,6 +57,11 @@ impl Server {
         }
     }
 
+    /// The server itself, for commands without retries.
+    pub fn http(&self) -> &Http {
+        &self.http
+    }
+
     /// Whether the last command got no reply.
     pub fn is_unreachable(&self) -> bool {
         self.unreachable.get()

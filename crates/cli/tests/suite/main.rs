@@ -9,6 +9,7 @@ mod exits;
 mod help;
 mod manager;
 mod many;
+mod pace;
 mod pool;
 mod process;
 mod semaphores;

@@ -8,10 +8,10 @@ use proptest::test_runner::{Config, RngSeed};
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
     Body, Calls, CatchUp, Command, Counts, Error, Failure, Failures, Finish, FinishItem, Finished,
-    HeldKey, Holder, Key, KeyRequest, Kind, Lease, List, ListOrder, ListedTask, NewTask, OnConflict,
-    Outcome, Overlap, Placed, Priority, RateLimit, Reason, Reply, RetryPolicy, ScheduleCommand,
-    ScheduleName, ScheduleReply, SemaphoreKey, SessionId, Span, State, StateSet, StoredSchedule,
-    Take, Task, TaskId, Timestamp, TubeChange, TubeName, TubeOptions, TubeStats,
+    HeldKey, Holder, Key, KeyRequest, Kind, Lease, List, ListOrder, ListedTask, NewTask,
+    OnConflict, Outcome, Overlap, Placed, Priority, RateLimit, Reason, Reply, RetryPolicy,
+    ScheduleCommand, ScheduleName, ScheduleReply, SemaphoreKey, SessionId, Span, State, StateSet,
+    StoredSchedule, Take, Task, TaskId, Timestamp, TubeChange, TubeName, TubeOptions, TubeStats,
 };
 
 /// The seed is fixed, so that a failure is the same everywhere; the fuzz targets test further

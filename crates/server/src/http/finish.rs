@@ -11,6 +11,7 @@ use taskyard_wire::http::{
 };
 
 use super::described::ToSchema;
+use super::failed::follow_policy;
 use super::request::{Json, TubePath};
 use super::{Refusal, Route, ok, streamed};
 use crate::app::{App, SharedApp, unexpected_reply};
@@ -126,7 +127,8 @@ async fn finish(
 }
 
 /// Runs a command that replies with an outcome for each item.
-pub(super) async fn end(app: &App, command: Command, show: bool) -> Result<Response, Refusal> {
+pub(super) async fn end(app: &App, mut command: Command, show: bool) -> Result<Response, Refusal> {
+    follow_policy(app, &mut command).await;
     let permit = app.response_budget.reserve(expected(app, &command, show)).await?;
     let Reply::Finished(outcomes) = app.run(command).await? else { return Err(unexpected_reply()) };
     // Byte for byte: a program that requests the tasks stores them.

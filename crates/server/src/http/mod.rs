@@ -3,6 +3,7 @@
 mod described;
 mod error;
 mod events;
+mod failed;
 mod finish;
 mod health;
 mod manager;

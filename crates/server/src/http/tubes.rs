@@ -128,7 +128,12 @@ async fn alter(
     TubePath(tube): TubePath,
     Json(request): Json<AlterRequest>,
 ) -> Result<Response, Refusal> {
-    let reply = app.run(request.into_command(tube)?).await?;
+    let current = if request.needs_current_retry() {
+        infos(&app, Some(tube.clone())).await?.pop().and_then(|info| info.options.retry)
+    } else {
+        None
+    };
+    let reply = app.run(request.into_command(tube, current.as_deref())?).await?;
     let Reply::Tubes(infos) = reply else { return Err(unexpected_reply()) };
     ok(&with_consumers(&app, &infos).await.pop().ok_or_else(unexpected_reply)?)
 }

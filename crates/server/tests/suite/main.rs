@@ -11,6 +11,7 @@ mod keys;
 mod limits;
 mod list;
 mod openapi;
+mod pace;
 mod refusals;
 mod semaphores;
 mod series;

@@ -1,8 +1,10 @@
 //! Ending deliveries: ack, release, bury, touch.
 
 use serde::{Deserialize, Serialize};
+use taskyard_core::failure::stored_error;
 use taskyard_core::{
-    Command, Error, Finish, FinishItem, Holder, Lease, Outcome, Result, Span, TaskId, TubeName,
+    AfterFailure, Command, Error, Fail, Finish, FinishItem, Holder, Lease, Outcome, Result, Span,
+    TaskId, TubeName,
 };
 
 use super::names::{FinishWord, OutcomeWord};
@@ -90,7 +92,8 @@ pub struct FailRequest {
     pub lease: Option<u64>,
     /// What went wrong: kept with the tasks, cut to 1 KiB.
     pub error: String,
-    /// Seconds before the tasks become ready again; at once when absent.
+    /// Seconds before the tasks become ready again. When absent, as the retry policy of the tube says, or at once if it
+    /// has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<f64>,
     /// Answer with the tasks as they are afterwards.
@@ -170,7 +173,8 @@ pub struct FinishPart {
     /// holder.
     #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub lease: Option<u64>,
-    /// For `release` and `fail`: seconds before the task becomes ready again.
+    /// For `release` and `fail`: seconds before the task becomes ready again. A `fail` without it follows the retry policy
+    /// of the tube.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<f64>,
     /// For `fail`, and optional for `bury`: what went wrong.
@@ -232,10 +236,15 @@ impl BuryRequest {
 impl FailRequest {
     /// The command, on the server's side.
     pub fn into_command(self, tube: TubeName) -> Result<Command> {
-        let delay = optional_span("delay", self.delay)?.unwrap_or(Span::ZERO);
-        let fail = Finish::fail(&self.error, Some(delay));
+        let fail = failed(&self.error, optional_span("delay", self.delay)?);
         finish(tube, self.tasks, self.id, self.lease, fail, self.show)
     }
+}
+
+/// A failed delivery; without a delay by the policy of its tube. The server replaces the random number.
+fn failed(error: &str, delay: Option<Span>) -> Finish {
+    let then = delay.map_or(AfterFailure::Policy(0), AfterFailure::Retry);
+    Finish::Fail(Box::new(Fail { error: stored_error(error), then }))
 }
 
 /// A bury, with an error if there is one.
@@ -347,7 +356,10 @@ impl FinishPart {
                 ..plain
             },
             Finish::Fail(fail) => FinishPart {
-                verb: if fail.then.delay().is_some() { FinishWord::Fail } else { FinishWord::Bury },
+                verb: match fail.then {
+                    AfterFailure::Bury => FinishWord::Bury,
+                    AfterFailure::Retry(_) | AfterFailure::Policy(_) => FinishWord::Fail,
+                },
                 delay: fail.then.delay().map(seconds_of),
                 error: Some((*fail.error).to_owned()),
                 ..plain
@@ -372,8 +384,7 @@ impl FinishPart {
                 counted: counted.unwrap_or(true),
             },
             (FinishWord::Fail, delay, None, None, Some(error)) => {
-                let delay = optional_span("delay", delay)?.unwrap_or(Span::ZERO);
-                Finish::fail(error, Some(delay))
+                failed(error, optional_span("delay", delay)?)
             }
             _ => {
                 return Err(Error::Invalid(

@@ -50,6 +50,7 @@ mod list;
 mod manager;
 mod names;
 mod options;
+mod pace;
 mod put;
 mod put_request;
 #[cfg(feature = "openapi")]
@@ -90,6 +91,7 @@ pub use manager::{
 };
 pub use names::{ConflictWord, FinishWord, KindWord, OutcomeWord, StateWord};
 pub use options::check_options;
+pub use pace::{RateAnswer, RateRequest, RetryAnswer, RetryRequest, changed_policy};
 pub use put::{PlacedTask, PutAnswer, PutRequest, PutTask};
 pub use seconds::{moment_of, seconds_of};
 pub use semaphores::{

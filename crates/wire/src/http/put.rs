@@ -53,6 +53,9 @@ pub struct PutTask {
     /// When the task becomes ready, in seconds since the epoch; refused together with `delay`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<f64>,
+    /// Bury the task when this many deliveries have failed, at least 1. The tube's when absent.
+    #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
+    pub attempts_max: Option<u32>,
     /// The sub-queue, in tubes that have them; `utube` is accepted too.
     #[serde(default, alias = "utube", skip_serializing_if = "Option::is_none")]
     pub subqueue: Option<String>,
@@ -142,6 +145,7 @@ impl PutTask {
             ttr: task.ttr.map(seconds_of),
             delay: task.delay.map(seconds_of),
             at: task.at.map(Timestamp::as_secs_f64),
+            attempts_max: task.attempts_max,
             subqueue: task.subqueue.as_deref().map(str::to_owned),
             semaphore_priority: task.semaphore_priority.map(Priority::value),
             key: key.map(|key| key.held.key.as_str().to_owned()),
@@ -176,7 +180,7 @@ impl PutTask {
             ttr: optional_span("ttr", self.ttr)?,
             delay: optional_span("delay", self.delay)?,
             at: optional_moment("at", self.at)?,
-            attempts_max: None,
+            attempts_max: self.attempts_max,
             subqueue: self.subqueue.map(Into::into),
             semaphore_priority: self.semaphore_priority.map(Priority::new).transpose()?,
         })

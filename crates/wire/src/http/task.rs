@@ -27,6 +27,9 @@ pub struct TaskAnswer {
     pub lease_until: Option<f64>,
     /// Earlier deliveries that ended without ack or bury.
     pub attempts: u32,
+    /// After how many failed deliveries it is buried, if its put said so; only in the answer to a peek.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempts_max: Option<u32>,
     /// Its state.
     pub state: StateWord,
     /// Smaller goes first.
@@ -180,6 +183,7 @@ impl TaskAnswer {
             lease: task.lease.map(|lease| lease.0),
             lease_until: task.lease_until.and_then(moment_of),
             attempts: task.attempts,
+            attempts_max: task.attempts_max,
             state: task.state.into(),
             pri: task.pri,
             created: task.created.as_secs_f64(),
@@ -242,7 +246,7 @@ impl TaskAnswer {
             attempts: self.attempts,
             start: optional_moment("start", self.start)?,
             previous_start: optional_moment("previous_start", self.previous_start)?,
-            attempts_max: None,
+            attempts_max: self.attempts_max,
             subqueue: self.subqueue.map(Into::into),
             semaphore_priority: self.semaphore_priority.map(Priority::new).transpose()?,
             session: None,
@@ -303,7 +307,7 @@ impl ReasonAnswer {
     /// The reason as answers show it.
     pub fn new(reason: Reason) -> Self {
         let until = match reason {
-            Reason::NotDue(due) => moment_of(due),
+            Reason::NotDue(moment) | Reason::RateLimited(moment) => moment_of(moment),
             _ => None,
         };
         ReasonAnswer { name: reason.name().into(), text: reason.to_string(), until }
@@ -316,6 +320,7 @@ impl ReasonAnswer {
             Reason::WaitsForConsumer,
             Reason::Running,
             Reason::NotDue(until),
+            Reason::RateLimited(until),
             Reason::TubePaused,
             Reason::SubqueueBusy,
             Reason::Semaphore,

@@ -4,12 +4,13 @@ use serde::{Deserialize, Serialize};
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::KEEP_DONE_DEFAULT;
 use taskyard_core::{
-    Calls, Command, Counts, Error, Kind, Result, SemaphoreKey, Span, TubeChange, TubeName,
-    TubeOptions, TubeStats,
+    Calls, Command, Counts, Error, Kind, RateLimit, Result, RetryPolicy, SemaphoreKey, Span,
+    TubeChange, TubeName, TubeOptions, TubeStats,
 };
 
 use super::names::KindWord;
 use super::options::check_options;
+use super::pace::{RateAnswer, RateRequest, RetryAnswer, RetryRequest, changed_policy, new_policy};
 use super::seconds::{moment_of, optional_moment, optional_span, seconds_of};
 use super::whole;
 use super::{is_false, present};
@@ -45,6 +46,16 @@ pub struct CreateRequest {
     /// Bury a task instead of giving it back when this many deliveries have failed.
     #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub attempts_max: Option<u32>,
+    /// The delays before further attempts of failed deliveries whose `fail` names no delay; they are ready at once when
+    /// absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<RetryRequest>,
+    /// Whether tasks whose lease expired wait as failed ones do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_lost: Option<bool>,
+    /// How many deliveries it allows; no limit when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<RateRequest>,
     /// Keep done tasks for this many seconds, with their results; they are removed at once when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_done: Option<f64>,
@@ -104,6 +115,17 @@ pub struct AlterRequest {
     #[serde(default, deserialize_with = "whole::present", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u32>))]
     pub attempts_max: Option<Option<u32>>,
+    /// The delays before further attempts; `null` is none.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<RetryRequest>))]
+    pub retry: Option<Option<RetryRequest>>,
+    /// Whether tasks whose lease expired wait as failed ones do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_lost: Option<bool>,
+    /// How many deliveries it allows; `null` is no limit.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<RateRequest>))]
+    pub rate: Option<Option<RateRequest>>,
     /// How many seconds done tasks are kept; `null` removes them.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
@@ -170,6 +192,15 @@ pub struct TubeAnswer {
     /// Deliveries before a task is buried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempts_max: Option<u32>,
+    /// The delays before further attempts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<RetryAnswer>,
+    /// Whether tasks whose lease expired wait as failed ones do.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub retry_lost: bool,
+    /// How many deliveries it allows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<RateAnswer>,
     /// How many seconds done tasks are kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_done: Option<f64>,
@@ -265,6 +296,9 @@ impl CreateRequest {
             delay: options.delay.map(seconds_of),
             pri: Some(options.pri),
             attempts_max: options.attempts_max,
+            retry: options.retry.as_deref().map(RetryRequest::new),
+            retry_lost: options.retry.as_ref().and_then(|retry| retry.retry_lost.then_some(true)),
+            rate: options.rate.as_deref().map(RateRequest::new),
             keep_done: options.keep_done.map(seconds_of),
             keep_done_max: keep_done_max(options),
             ttl_kills_taken: options.ttl_kills_taken.then_some(true),
@@ -287,8 +321,8 @@ impl CreateRequest {
             delay: optional_span("delay", self.delay)?,
             pri: self.pri.unwrap_or_default(),
             attempts_max: self.attempts_max,
-            retry: None,
-            rate: None,
+            retry: new_policy(self.retry, self.retry_lost)?,
+            rate: self.rate.map(RateRequest::into_rate).transpose()?.map(Box::new),
             keep_done: optional_span("keep_done", self.keep_done)?,
             keep_done_max: self.keep_done_max.unwrap_or(KEEP_DONE_DEFAULT),
             ttl_kills_taken: self.ttl_kills_taken.unwrap_or_default(),
@@ -324,6 +358,7 @@ impl CreateRequest {
         compare("pri", number(self.pri), number(Some(options.pri)));
         let small = |count: Option<u32>| number(count.map(u64::from));
         compare("attempts_max", small(self.attempts_max), small(options.attempts_max));
+        self.compare_pace(options, &mut compare)?;
         let keep_done = optional_span("keep_done", self.keep_done)?;
         compare("keep_done", time(keep_done), time(options.keep_done));
         compare("keep_done_max", number(self.keep_done_max), number(Some(options.keep_done_max)));
@@ -338,6 +373,29 @@ impl CreateRequest {
         }
         Err(Error::TubeDiffers { tube: tube.clone(), differs: differs.join(", ") })
     }
+
+    /// Compares the retry policy and the rate limit, as JSON.
+    fn compare_pace(
+        &self,
+        options: &TubeOptions,
+        compare: &mut impl FnMut(&str, Option<String>, Option<String>),
+    ) -> Result<()> {
+        let policy = self.retry.map(|retry| retry.into_policy(false)).transpose()?;
+        let shown = |policy: &RetryPolicy| as_json(&RetryAnswer::new(policy));
+        let found = options.retry.as_deref();
+        compare("retry", policy.as_ref().map(shown), found.map(shown));
+        let lost = found.is_some_and(|retry| retry.retry_lost);
+        let flag = self.retry_lost.map(|lost| lost.to_string());
+        compare("retry_lost", flag, Some(lost.to_string()));
+        let rate = self.rate.map(RateRequest::into_rate).transpose()?;
+        let shown = |rate: &RateLimit| as_json(&RateAnswer::new(rate));
+        compare("rate", rate.as_ref().map(shown), options.rate.as_deref().map(shown));
+        Ok(())
+    }
+}
+
+fn as_json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
 }
 
 impl AlterRequest {
@@ -352,13 +410,27 @@ impl AlterRequest {
             delay: seconds(change.delay),
             pri: change.pri,
             attempts_max: change.attempts_max,
+            retry: change.retry.as_ref().map(|retry| retry.as_deref().map(RetryRequest::new)),
+            retry_lost: change.retry.as_ref().and_then(|retry| Some(retry.as_ref()?.retry_lost)),
+            rate: change.rate.as_ref().map(|rate| rate.as_deref().map(RateRequest::new)),
             keep_done: seconds(change.keep_done),
             keep_done_max: change.keep_done_max,
         }
     }
 
-    /// The command, on the server's side.
-    pub fn into_command(self, tube: TubeName) -> Result<Command> {
+    /// Whether the change of the retry policy depends on the current policy.
+    pub const fn needs_current_retry(&self) -> bool {
+        matches!((&self.retry, self.retry_lost), (Some(Some(_)), None) | (None, Some(_)))
+    }
+
+    /// The command, on the server's side. `current` is the tube's retry policy, if it has one and the request
+    /// depends on it.
+    pub fn into_command(self, tube: TubeName, current: Option<&RetryPolicy>) -> Result<Command> {
+        let policy = |retry: RetryRequest| retry.into_policy(false);
+        let retry = self.retry.map(|retry| retry.map(policy).transpose()).transpose()?;
+        let retry = changed_policy(retry, self.retry_lost, current)?;
+        let limit = |rate: Option<RateRequest>| rate.map(RateRequest::into_rate).transpose();
+        let rate = self.rate.map(limit).transpose()?;
         let span = |name, seconds: Option<Option<f64>>| {
             seconds.map(|seconds| optional_span(name, seconds)).transpose()
         };
@@ -370,8 +442,8 @@ impl AlterRequest {
             delay: span("delay", self.delay)?,
             pri: self.pri,
             attempts_max: self.attempts_max,
-            retry: None,
-            rate: None,
+            retry: retry.map(|retry| retry.map(Box::new)),
+            rate: rate.map(|rate| rate.map(Box::new)),
             keep_done: span("keep_done", self.keep_done)?,
             keep_done_max: self.keep_done_max,
         };
@@ -407,6 +479,9 @@ impl TubeAnswer {
             delay: options.delay.map(seconds_of),
             pri: options.pri,
             attempts_max: options.attempts_max,
+            retry: options.retry.as_deref().map(RetryAnswer::new),
+            retry_lost: options.retry.as_ref().is_some_and(|retry| retry.retry_lost),
+            rate: options.rate.as_deref().map(RateAnswer::new),
             keep_done: options.keep_done.map(seconds_of),
             keep_done_max: keep_done_max(options),
             ttl_kills_taken: options.ttl_kills_taken,
@@ -424,6 +499,8 @@ impl TubeAnswer {
 
     /// The result for the client's caller.
     pub fn into_info(self) -> Result<TubeInfo> {
+        let retry = self.retry.map(|retry| retry.into_policy(self.retry_lost)).transpose()?;
+        let rate = self.rate.map(RateAnswer::into_rate).transpose()?;
         Ok(TubeInfo {
             name: TubeName::new(&self.name)?,
             number: self.number,
@@ -436,8 +513,8 @@ impl TubeAnswer {
                 delay: optional_span("delay", self.delay)?,
                 pri: self.pri,
                 attempts_max: self.attempts_max,
-                retry: None,
-                rate: None,
+                retry: retry.map(Box::new),
+                rate: rate.map(Box::new),
                 keep_done: optional_span("keep_done", self.keep_done)?,
                 keep_done_max: self.keep_done_max.unwrap_or(KEEP_DONE_DEFAULT),
                 ttl_kills_taken: self.ttl_kills_taken,

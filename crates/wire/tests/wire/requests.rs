@@ -269,7 +269,8 @@ fn tubes_are_created() {
 
 #[test]
 fn tubes_are_changed_and_null_differs_from_absent() {
-    let alter = |json| command_of(json, AlterRequest::into_command);
+    let alter =
+        |json| command_of(json, |request: AlterRequest, tube| request.into_command(tube, None));
     let changed = |change| Ok(Command::AlterTube { tube: tube(), change });
     assert_eq!(alter("{}"), changed(TubeChange::default()));
     let json = r#"{"paused": true, "capacity": null, "ttl": 5, "ttr": null, "attempts_max": null}"#;

@@ -3,10 +3,12 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use taskyard_core::command::TubeInfo;
+use taskyard_core::limits::RETRY_DELAY_SECS_MAX;
 use taskyard_core::{
-    Body, Calls, Command, Counts, Error, Finish, FinishItem, Holder, Kind, Lease, NewTask, Outcome,
-    Placed, Priority, Reason, ScheduleName, SessionId, Span, State, Take, Task, TaskId, Timestamp,
-    TubeChange, TubeName, TubeOptions, TubeStats,
+    AfterFailure, Body, Calls, Command, Counts, Error, Fail, Finish, FinishItem, Holder, Kind,
+    Lease, NewTask, Outcome, Placed, Priority, RateLimit, Reason, RetryPolicy, ScheduleName,
+    SessionId, Span, State, Take, Task, TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
+    TubeStats,
 };
 use taskyard_wire::Code;
 use taskyard_wire::http::{
@@ -33,6 +35,7 @@ fn a_put_is_sent_byte_for_byte() {
         ttr: Some(Span::FOREVER),
         delay: Some(Span::from_micros(1)),
         at: Some(Timestamp::from_micros(1_700_000_000_123_457)),
+        attempts_max: Some(u32::MAX),
         subqueue: Some("ключ".into()),
         semaphore_priority: Priority::new(-0.1).ok(),
         ..NewTask::new(Body::with_meta(payload, b"\x81\x01\x02"))
@@ -72,6 +75,7 @@ fn a_task_is_returned_completely() {
         (State::Delayed, Reason::Semaphore),
         (State::Ready, Reason::TubePaused),
         (State::Ready, Reason::Expired),
+        (State::Ready, Reason::RateLimited(due)),
         (State::Delayed, Reason::NotDue(due)),
         (State::Delayed, Reason::NotDue(Timestamp::NEVER)),
         (State::Buried, Reason::Buried),
@@ -90,6 +94,7 @@ fn a_task_is_returned_completely() {
             expires: Timestamp::from_micros(1_700_000_000_000_007),
             ttr: Span::from_micros(7),
             previous_start: Some(Timestamp::from_micros(9)),
+            attempts_max: Some(3),
             subqueue: Some("".into()),
             semaphore_priority: Priority::new(1e300).ok(),
             lease: taken.then_some(Lease(u64::MAX)),
@@ -125,6 +130,8 @@ fn a_finish_is_sent_completely() {
         Finish::Release { delay: Span::from_secs(3), counted: false },
         Finish::fail("no route", Some(Span::from_secs(4))),
         Finish::fail("broken", None),
+        // The server draws the random number.
+        Finish::Fail(Box::new(Fail { error: "late".into(), then: AfterFailure::Policy(0) })),
     ];
     let holders = [Holder::Any, Holder::Lease(Lease(8))];
     let items: Vec<FinishItem> = finishes
@@ -164,6 +171,15 @@ fn sessions_are_not_sent() {
     assert!(matches!(FinishRequest::new(&[item], false), Err(Error::Invalid(_))));
 }
 
+const RETRY: RetryPolicy = RetryPolicy {
+    delay: Span::from_micros(1_001_001),
+    factor_permille: 1_001,
+    delay_max: Span::from_secs(RETRY_DELAY_SECS_MAX),
+    jitter_permille: 999,
+    retry_lost: true,
+};
+const RATE: RateLimit = RateLimit { count: 7, per: Span::from_micros(1_001), burst: 3 };
+
 #[test]
 fn tubes_are_sent_completely() {
     let options = TubeOptions {
@@ -174,6 +190,8 @@ fn tubes_are_sent_completely() {
         delay: Some(Span::ZERO),
         pri: 7,
         attempts_max: Some(u32::MAX),
+        retry: Some(Box::new(RETRY)),
+        rate: Some(Box::new(RATE)),
         ttl_kills_taken: true,
         paused: true,
         ..TubeOptions::new(Kind::UtubeTtl)
@@ -206,8 +224,17 @@ fn tubes_are_sent_completely() {
         pri: Some(0),
         ..TubeChange::default()
     };
-    let request = sent(AlterRequest::new(&change));
-    assert_eq!(request.into_command(tube()), Ok(Command::AlterTube { tube: tube(), change }));
+    let removes = TubeChange { retry: Some(None), rate: Some(None), ..change.clone() };
+    let (retry, rate) = (Some(Box::new(RETRY)), Some(Box::new(RATE)));
+    let gives = TubeChange { retry: Some(retry), rate: Some(rate), ..change.clone() };
+    let lost = RetryPolicy { retry_lost: false, ..RETRY };
+    let loses = TubeChange { retry: Some(Some(Box::new(lost))), ..change.clone() };
+    for change in [change, removes, gives, loses] {
+        let request = sent(AlterRequest::new(&change));
+        assert!(!request.needs_current_retry());
+        let alter = Command::AlterTube { tube: tube(), change };
+        assert_eq!(request.into_command(tube(), None), Ok(alter));
+    }
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod plans;
 mod queues;
 mod recording_handler;
 mod renamed_queues;
+mod retry_policy;
 mod run_max;
 mod spans;
 mod stopping;
