@@ -423,6 +423,6 @@ fn error_of(answer: ErrorAnswer, verb: &'static str) -> HttpError {
 
 fn not_over_http(verb: &str) -> Error {
     Error::Invalid(format!(
-        "{verb} is not available over HTTP: sessions and ticks are internal to the server"
+        "{verb} is not available over HTTP: sessions, schedules and ticks are internal to the server"
     ))
 }

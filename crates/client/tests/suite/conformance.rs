@@ -164,6 +164,7 @@ fn needs_more_than_http(command: &Command) -> bool {
         Command::JoinSession { .. }
         | Command::LeaveSession { .. }
         | Command::ConfigureSessions { .. }
+        | Command::Schedule(_)
         | Command::Tick { .. } => true,
         Command::Take(take) => take.session.is_some(),
         Command::Finish { items, .. } => {
@@ -185,8 +186,7 @@ impl Execute for HttpHarness {
 
 impl Harness for HttpHarness {
     fn capabilities(&self) -> Capabilities {
-        // Requests over HTTP have no keys yet.
-        Capabilities { keys: false, ..self.rig.engine.capabilities() }
+        self.rig.engine.capabilities()
     }
 
     fn now(&self) -> Timestamp {
