@@ -35,7 +35,7 @@ Exit codes:
   1  something failed that no other number says
   2  wrong arguments or a wrong request
   3  nothing to take in the time given
-  4  no such tube, task, session or semaphore
+  4  no such tube, task, session, semaphore or schedule
   5  at least one delivery is no longer the caller's
   6  refused: full, too large, overloaded, exists or in use
   7  the server cannot be reached or is stopping

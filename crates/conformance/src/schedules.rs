@@ -167,7 +167,13 @@ pub async fn schedules_are_checked<H: Harness>(queue: H) {
     assert_eq!(ask(&queue, set(&missing)).await, Err(Error::TubeNotFound(name("nowhere"))));
     let timing = |bytes| StoredSchedule { timing: "x".repeat(bytes).into(), ..daily.clone() };
     let put = |template| StoredSchedule { template, ..daily.clone() };
-    let large = |bytes| put(NewTask::new(Body::new(&vec![0xc0; bytes])));
+    // One MessagePack value of this many bytes: a head of five, and zeros.
+    let large = |bytes: usize| {
+        let mut payload = vec![0; bytes];
+        payload[0] = 0xc6;
+        payload[1..5].copy_from_slice(&((bytes - 5) as u32).to_be_bytes());
+        put(NewTask::new(Body::new(&payload)))
+    };
     let bad = [
         timing(0),
         timing(SCHEDULE_TIMING_BYTES_MAX + 1),

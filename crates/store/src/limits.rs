@@ -75,7 +75,8 @@ fn is_typed(code: &str, name: &str, value: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Limits of servers, connections and files, which no rule inside a database needs.
+    /// Limits of servers, connections and files, and of features that databases do not have yet: no rule inside a database
+    /// needs them.
     const OUTSIDE_DATABASES: &[&str] = &[
         "ANSWER_BYTES_MAX",
         "ANSWER_BYTES_TOTAL_MAX",
@@ -97,9 +98,22 @@ mod tests {
         "PENDING_COMMANDS_MAX",
         "PENDING_ITEMS_MAX",
         "POOL_QUEUE_MAX",
+        "RATE_BURST_MAX",
+        "RATE_COUNT_MAX",
+        "RATE_PER_SECS_MAX",
         "REQUEST_BYTES_SHARE",
         "REQUEST_BYTES_TOTAL_MAX",
         "RESULT_BYTES_MAX",
+        "RETRY_DELAY_SECS_MAX",
+        "RETRY_FACTOR_PERMILLE_MAX",
+        "RETRY_GROWTH_MAX",
+        "RETRY_JITTER_PERMILLE_MAX",
+        "SCHEDULES_LISTED_MAX",
+        "SCHEDULES_MAX",
+        "SCHEDULE_NAME_BYTES_MAX",
+        "SCHEDULE_PUTS_MAX",
+        "SCHEDULE_TEMPLATE_BYTES_MAX",
+        "SCHEDULE_TIMING_BYTES_MAX",
         "SERIES_TUBES_MAX",
         "SMALL_BYTES_MAX",
         "TOKEN_CHARS_MAX",

@@ -52,7 +52,7 @@ pub fn rate(text: &str) -> Result<RateLimit, String> {
         Some((limit, burst)) => (limit, Some(burst.strip_prefix("burst=").ok_or(RATE)?)),
         None => (text, None),
     };
-    let (count, per) = limit.split_once('/').ok_or(RATE)?;
+    let (count, per) = limit.split_once('/').filter(|(_, per)| !per.is_empty()).ok_or(RATE)?;
     let per = units::span(per).or_else(|_| units::span(&format!("1{per}"))).map_err(|_| RATE)?;
     let whole = |text: &str| u32::from_str(text).map_err(|_| RATE);
     let burst = burst.map(whole).transpose()?;

@@ -32,6 +32,7 @@ def map_case(context, case):
         case.query["tube"] = mended_name(tube)
     if context.operation.definition.raw.get("operationId") == "tasks" and case.query:
         mend_page(case.query)
+        mend_key(case.query)
     if isinstance(case.body, dict):
         operation = context.operation.definition.raw.get("operationId")
         case.body = mended_body(operation, dict(case.body))
@@ -50,6 +51,25 @@ def mend_page(query):
             query[name] = abs(query[name]) % 1_000_000_000
 
 
+def mend_key(fields):
+    """A key has a limit in bytes and no control characters, and two fields belong to it."""
+    key = fields.get("key")
+    if isinstance(key, str):
+        key = "".join(char for char in key if char.isprintable())
+        fields["key"] = mended_name(key) or "key"
+    else:
+        fields.pop("unique_for", None)
+        fields.pop("on_conflict", None)
+
+
+def mend_retry(options):
+    """The longest delay is at least the first one, and lost leases need a policy."""
+    if isinstance(options.get("retry"), dict):
+        options["retry"].pop("delay_max", None)
+    else:
+        options.pop("retry_lost", None)
+
+
 def mended_name(name):
     """Names have a limit in bytes; the document can only count characters."""
     if name in (".", ".."):
@@ -59,7 +79,10 @@ def mended_name(name):
 
 def mended_body(operation, body):
     if operation == "create_tube":
+        mend_retry(body)
         return mended_options(body)
+    if operation == "alter_tube":
+        mend_retry(body)
     if operation == "put":
         if isinstance(body.get("tasks"), list):
             body["tasks"] = [mended_task(dict(task)) for task in body["tasks"]]
@@ -97,6 +120,7 @@ def mended_action(operation, body):
         if operation != owner:
             body.pop(name, None)
     if isinstance(body.get("filter"), dict):
+        mend_key(body["filter"])
         for name in ("created_from", "created_until", "finished_from", "finished_until"):
             if isinstance(body["filter"].get(name), (int, float)):
                 body["filter"][name] = abs(body["filter"][name]) % 1_000_000_000
@@ -135,6 +159,7 @@ def mended_options(options):
 
 def mended_task(task):
     """Base64 holds one MessagePack value, integers have at most 64 bits, and a start time excludes a delay."""
+    mend_key(task)
     if task.get("at") is not None:
         task.pop("delay", None)
     for name, value in (("data_base64", ONE), ("meta_base64", EMPTY_MAP)):

@@ -1,7 +1,6 @@
 //! Actions on chosen tasks: kick, delete, bury, release, by ids or by the filter of a list.
 
-use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::{Map, Value};
+use serde::{Deserialize, Serialize};
 use taskyard_core::limits::{BATCH_TASKS_MAX, LIST_TASKS_MAX};
 use taskyard_core::{
     Command, Error, Finish, FinishItem, Holder, Outcome, Result, Span, Task, TaskId, TubeName,
@@ -10,6 +9,7 @@ use taskyard_core::{
 use super::is_false;
 use super::list::TasksQuery;
 use super::names::OutcomeWord;
+use super::pace;
 use super::seconds::optional_span;
 use super::whole;
 
@@ -39,7 +39,7 @@ pub struct TaskActionRequest {
     )]
     pub ids: Option<Vec<u64>>,
     /// Conditions that the tasks meet, as for a page of tasks.
-    #[serde(default, deserialize_with = "read_filter", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "pace::object", skip_serializing_if = "Option::is_none")]
     pub filter: Option<TaskFilterRequest>,
     /// The `next` of the answer before, to continue with a filter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -119,15 +119,6 @@ pub struct TaskActionAnswer {
     /// The outcome of each of the `ids`, in their order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcomes: Option<Vec<OutcomeWord>>,
-}
-
-/// Reads a filter, which is an object: a list of values without names would also be read otherwise.
-fn read_filter<'de, D: Deserializer<'de>>(
-    from: D,
-) -> std::result::Result<Option<TaskFilterRequest>, D::Error> {
-    let fields = Option::<Map<String, Value>>::deserialize(from)?;
-    let filter = fields.map(|fields| serde_json::from_value(Value::Object(fields)));
-    filter.transpose().map_err(serde::de::Error::custom)
 }
 
 impl TaskAction {

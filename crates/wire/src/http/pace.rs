@@ -1,11 +1,29 @@
 //! The retry policy and the rate limit of a tube in requests and answers.
 
-use serde::{Deserialize, Serialize};
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
 use taskyard_core::limits::{RATE_BURST_MAX, RETRY_FACTOR_PERMILLE_MAX, RETRY_JITTER_PERMILLE_MAX};
-use taskyard_core::{Error, RateLimit, Result, RetryPolicy};
+use taskyard_core::{Error, RateLimit, RetryPolicy};
 
 use super::seconds::{optional_span, seconds_of, span};
 use super::whole;
+
+/// Reads an object or null: a list of values without names would also be read otherwise.
+pub(super) fn object<'de, D: Deserializer<'de>, T: DeserializeOwned>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    let fields = Option::<Map<String, Value>>::deserialize(deserializer)?;
+    let read = fields.map(|fields| serde_json::from_value(Value::Object(fields)));
+    read.transpose().map_err(D::Error::custom)
+}
+
+/// The same for a field that may be absent, which is not null.
+pub(super) fn present_object<'de, D: Deserializer<'de>, T: DeserializeOwned>(
+    deserializer: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    object(deserializer).map(Some)
+}
 
 /// The delays before further attempts: `min(delay_max, delay · factor^(n−1))` after failed attempt n,
 /// shortened or extended at random by the part `jitter`.
@@ -14,16 +32,20 @@ use super::whole;
 #[serde(deny_unknown_fields)]
 pub struct RetryRequest {
     /// Seconds after the first failed attempt, at most 30 days; 5 when absent.
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 2_592_000))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<f64>,
     /// The factor from one delay to the next, from 1 to 100 in thousandths; 2 when absent.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 100))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub factor: Option<f64>,
     /// The longest delay in seconds before the jitter, at most 30 days; 3600 when absent, or `delay`
     /// if that is longer.
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 2_592_000))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_max: Option<f64>,
     /// The part by which a delay may differ, from 0 to 1 in thousandths; 0.2 when absent.
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jitter: Option<f64>,
 }
@@ -48,11 +70,14 @@ pub struct RetryAnswer {
 #[serde(deny_unknown_fields)]
 pub struct RateRequest {
     /// Deliveries in the time `per`, from 1 to 1000000.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1_000_000))]
     #[serde(deserialize_with = "whole::number")]
     pub count: u32,
     /// The time in seconds, from 0.001 to 86400.
+    #[cfg_attr(feature = "openapi", schema(minimum = 0.001, maximum = 86_400))]
     pub per: f64,
     /// Most deliveries at once after a pause, from 1 to 100000; `count` when absent, at most 100000.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 100_000))]
     #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub burst: Option<u32>,
 }
@@ -78,7 +103,7 @@ impl RetryRequest {
     }
 
     /// The checked policy, on the server's side.
-    pub fn into_policy(self, retry_lost: bool) -> Result<RetryPolicy> {
+    pub fn into_policy(self, retry_lost: bool) -> Result<RetryPolicy, Error> {
         let usual = RetryPolicy::DEFAULT;
         let delay = optional_span("retry.delay", self.delay)?.unwrap_or(usual.delay);
         let delay_max = optional_span("retry.delay_max", self.delay_max)?;
@@ -112,7 +137,7 @@ impl RetryAnswer {
     }
 
     /// The result for the client's caller.
-    pub fn into_policy(self, retry_lost: bool) -> Result<RetryPolicy> {
+    pub fn into_policy(self, retry_lost: bool) -> Result<RetryPolicy, Error> {
         let RetryAnswer { delay, factor, delay_max, jitter } = self;
         let (delay_max, jitter) = (Some(delay_max), Some(jitter));
         let request = RetryRequest { delay: Some(delay), factor: Some(factor), delay_max, jitter };
@@ -128,7 +153,7 @@ impl RateRequest {
     }
 
     /// The checked limit, on the server's side.
-    pub fn into_rate(self) -> Result<RateLimit> {
+    pub fn into_rate(self) -> Result<RateLimit, Error> {
         let burst = self.burst.unwrap_or(self.count.min(RATE_BURST_MAX));
         let rate = RateLimit { count: self.count, per: span("rate.per", self.per)?, burst };
         rate.check()?;
@@ -143,7 +168,7 @@ impl RateAnswer {
     }
 
     /// The result for the client's caller.
-    pub fn into_rate(self) -> Result<RateLimit> {
+    pub fn into_rate(self) -> Result<RateLimit, Error> {
         let RateAnswer { count, per, burst } = self;
         RateRequest { count, per, burst: Some(burst) }.into_rate()
     }
@@ -153,7 +178,7 @@ impl RateAnswer {
 pub(super) fn new_policy(
     retry: Option<RetryRequest>,
     retry_lost: Option<bool>,
-) -> Result<Option<Box<RetryPolicy>>> {
+) -> Result<Option<Box<RetryPolicy>>, Error> {
     let retry = retry.map(|retry| retry.into_policy(false)).transpose()?;
     Ok(changed_policy(retry.map(Some), retry_lost, None)?.flatten().map(Box::new))
 }
@@ -164,7 +189,7 @@ pub fn changed_policy(
     retry: Option<Option<RetryPolicy>>,
     retry_lost: Option<bool>,
     current: Option<&RetryPolicy>,
-) -> Result<Option<Option<RetryPolicy>>> {
+) -> Result<Option<Option<RetryPolicy>>, Error> {
     let kept = current.is_some_and(|current| current.retry_lost);
     match (retry, retry_lost) {
         (Some(Some(policy)), lost) => {
@@ -181,7 +206,7 @@ pub fn changed_policy(
 }
 
 /// A number of a field in thousandths.
-fn permille(name: &str, value: f64, least: u32, most: u32) -> Result<u32> {
+fn permille(name: &str, value: f64, least: u32, most: u32) -> Result<u32, Error> {
     let thousandths = (value * 1e3).round();
     if (f64::from(least)..=f64::from(most)).contains(&thousandths) {
         return Ok(thousandths as u32);

@@ -54,6 +54,7 @@ pub struct PutTask {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<f64>,
     /// Bury the task when this many deliveries have failed, at least 1. The tube's when absent.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     #[serde(default, deserialize_with = "whole::maybe", skip_serializing_if = "Option::is_none")]
     pub attempts_max: Option<u32>,
     /// The sub-queue, in tubes that have them; `utube` is accepted too.

@@ -10,6 +10,7 @@ use taskyard_core::{
 
 use super::names::KindWord;
 use super::options::check_options;
+use super::pace;
 use super::pace::{RateAnswer, RateRequest, RetryAnswer, RetryRequest, changed_policy, new_policy};
 use super::seconds::{moment_of, optional_moment, optional_span, seconds_of};
 use super::whole;
@@ -48,13 +49,13 @@ pub struct CreateRequest {
     pub attempts_max: Option<u32>,
     /// The delays before further attempts of failed deliveries whose `fail` names no delay; they are ready at once when
     /// absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "pace::object", skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryRequest>,
     /// Whether tasks whose lease expired wait as failed ones do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_lost: Option<bool>,
     /// How many deliveries it allows; no limit when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "pace::object", skip_serializing_if = "Option::is_none")]
     pub rate: Option<RateRequest>,
     /// Keep done tasks for this many seconds, with their results; they are removed at once when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -116,14 +117,22 @@ pub struct AlterRequest {
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u32>))]
     pub attempts_max: Option<Option<u32>>,
     /// The delays before further attempts; `null` is none.
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "pace::present_object",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<RetryRequest>))]
     pub retry: Option<Option<RetryRequest>>,
     /// Whether tasks whose lease expired wait as failed ones do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_lost: Option<bool>,
     /// How many deliveries it allows; `null` is no limit.
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "pace::present_object",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<RateRequest>))]
     pub rate: Option<Option<RateRequest>>,
     /// How many seconds done tasks are kept; `null` removes them.

@@ -175,7 +175,7 @@ fn an_intact_database_is_saved_completely_and_each_page_is_read_about_once() {
     let (report, saved) = sample.salvage();
     assert_eq!(saved.len(), 1900);
     // In addition to the pages: the schema again, to find the small tables.
-    assert!(report.steps <= sample.pages() as u64 + 20, "{} pages, {report:?}", sample.pages());
+    assert!(report.steps <= sample.pages() as u64 + 30, "{} pages, {report:?}", sample.pages());
     let expected = "saved 1900 tasks in 2 tubes; lost: 0 tasks";
     assert_eq!(report.to_string(), expected);
 }

@@ -340,6 +340,9 @@ fn an_older_folder_gets_its_tables() {
         "clock",
         "unique_key",
         "unique_key_head",
+        "tube_pace",
+        "schedule",
+        "pace_head",
     ] {
         db.execute_batch(&format!("DROP TABLE {table}")).expect("is there");
     }
