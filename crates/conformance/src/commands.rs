@@ -119,7 +119,7 @@ pub(super) trait QueueCommands: Harness {
     async fn supports(&self, has: bool, feature: &'static str, command: Command) -> bool {
         if !has {
             let store = self.capabilities().name;
-            assert_eq!(self.refused(command).await, Error::StoreLacks { store, feature });
+            assert_eq!(self.refused(command).await, Error::MissingFeature { store, feature });
         }
         has
     }

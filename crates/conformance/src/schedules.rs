@@ -415,7 +415,7 @@ pub async fn a_paused_schedule_does_not_fire<H: Harness>(queue: H) {
     let pause = |paused| ScheduleCommand::Pause { name: named("daily"), paused };
     let paused = StoredSchedule { paused: true, ..daily.clone() };
     for _ in 0..2 {
-        assert_eq!(shown(&queue, pause(true)).await, [paused.clone()]);
+        assert_eq!(shown(&queue, pause(true)).await, std::slice::from_ref(&paused));
     }
     assert_eq!(fired(&queue, fire("daily", queue.now(), 1)).await, None);
     assert_eq!(get(&queue, "daily").await, paused);

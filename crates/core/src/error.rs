@@ -102,7 +102,7 @@ pub enum Error {
     TooManySchedules(usize),
     /// The store does not have this feature.
     #[error("the {store} store has no {feature}; leave it out, or use another store")]
-    StoreLacks {
+    MissingFeature {
         /// The name of the store.
         store: &'static str,
         /// The feature.

@@ -126,12 +126,12 @@ impl Capabilities {
     }
 
     /// The error of a store without this feature.
-    pub const fn lacks(&self, feature: &'static str) -> Error {
-        Error::StoreLacks { store: self.name, feature }
+    pub const fn missing(&self, feature: &'static str) -> Error {
+        Error::MissingFeature { store: self.name, feature }
     }
 
     fn need(&self, has: bool, feature: &'static str) -> Result<(), Error> {
-        if has { Ok(()) } else { Err(self.lacks(feature)) }
+        if has { Ok(()) } else { Err(self.missing(feature)) }
     }
 }
 
@@ -164,7 +164,7 @@ mod tests {
         let none = Capabilities::plain("redis");
         let all = Capabilities { keys: true, retries: true, rates: true, schedules: true, ..none };
         for (command, feature) in commands {
-            let refused = Err(Error::StoreLacks { store: "redis", feature });
+            let refused = Err(Error::MissingFeature { store: "redis", feature });
             assert_eq!(none.check(&command), refused, "{command:?}");
             assert_eq!(all.check(&command), Ok(()), "{command:?}");
         }

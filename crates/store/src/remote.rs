@@ -446,14 +446,14 @@ mod tests {
         ];
         let executed = block_on(Store::execute(&store, Timestamp::EPOCH, batch));
         let refused =
-            |index: usize| matches!(executed.replies[index], Err(Error::StoreLacks { .. }));
+            |index: usize| matches!(executed.replies[index], Err(Error::MissingFeature { .. }));
         assert_eq!([0, 1, 2, 3, 4, 5].map(refused), [false, true, false, true, false, true]);
         assert_eq!(executed.replies[0], Ok(Reply::Created(true)));
         let Ok(Reply::Taken(taken)) = &executed.replies[4] else { panic!("a take") };
         assert_eq!(taken.len(), 1, "only the task without a key was put");
         assert_eq!(executed.unloaded.iter().map(|one| one.reply).collect::<Vec<_>>(), [4]);
         let only = block_on(Store::execute(&store, Timestamp::EPOCH, vec![put(Some("k"))]));
-        assert!(matches!(only.replies[..], [Err(Error::StoreLacks { .. })]));
+        assert!(matches!(only.replies[..], [Err(Error::MissingFeature { .. })]));
     }
 
     /// Nothing arrives without its key.

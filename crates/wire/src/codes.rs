@@ -18,7 +18,7 @@
 //! | `schedule_not_found` | 404 | 4 | no schedule of this name |
 //! | `schedule_exists` | 409 | 6 | a schedule of this name exists already |
 //! | `too_many_schedules` | 409 | 6 | the store has reached its limit of schedules |
-//! | `store_lacks` | 501 | 6 | the store of this server does not have the feature |
+//! | `missing_feature` | 501 | 6 | the store of this server does not have the feature |
 //! | `too_many_tubes` | 409 | 6 | the store has reached its limit of tubes |
 //! | `unsupported` | 409 | 6 | the tube's kind does not have this verb |
 //! | `tube_full` | 429 | 6 | the tube is at its capacity; try again |
@@ -92,7 +92,7 @@ pub enum Code {
     /// The store has reached its limit of schedules.
     TooManySchedules,
     /// The store does not have the feature.
-    StoreLacks,
+    MissingFeature,
     /// The tube's kind does not have this verb.
     Unsupported,
     /// The tube is at its capacity.
@@ -172,7 +172,7 @@ const TABLE: [(Code, &str, u16, Exit); 32] = [
     (Code::ScheduleNotFound, "schedule_not_found", 404, Exit::NotFound),
     (Code::ScheduleExists, "schedule_exists", 409, Exit::Refused),
     (Code::TooManySchedules, "too_many_schedules", 409, Exit::Refused),
-    (Code::StoreLacks, "store_lacks", 501, Exit::Refused),
+    (Code::MissingFeature, "missing_feature", 501, Exit::Refused),
     (Code::Unsupported, "unsupported", 409, Exit::Refused),
     (Code::TubeFull, "tube_full", 429, Exit::Refused),
     (Code::TooLarge, "too_large", 413, Exit::Refused),
@@ -244,7 +244,7 @@ impl Code {
             Error::ScheduleNotFound(_) => Code::ScheduleNotFound,
             Error::ScheduleExists(_) => Code::ScheduleExists,
             Error::TooManySchedules(_) => Code::TooManySchedules,
-            Error::StoreLacks { .. } => Code::StoreLacks,
+            Error::MissingFeature { .. } => Code::MissingFeature,
             Error::TaskNotFound(..) => Code::TaskNotFound,
             Error::Unsupported { .. } => Code::Unsupported,
             Error::Invalid(_) => Code::Invalid,

@@ -35,7 +35,7 @@ const TUBE_DIFFERS: u64 = 23;
 const SCHEDULE_NOT_FOUND: u64 = 24;
 const SCHEDULE_EXISTS: u64 = 25;
 const TOO_MANY_SCHEDULES: u64 = 26;
-const STORE_LACKS: u64 = 27;
+const MISSING_FEATURE: u64 = 27;
 
 pub(super) fn write(out: &mut Out, error: &Error) {
     let mut row = RowWriter::variant(out, REFUSED);
@@ -75,7 +75,9 @@ pub(super) fn write(out: &mut Out, error: &Error) {
         Error::ScheduleNotFound(name) => row.uint(SCHEDULE_NOT_FOUND).text(name.as_str()),
         Error::ScheduleExists(name) => row.uint(SCHEDULE_EXISTS).text(name.as_str()),
         Error::TooManySchedules(limit) => row.uint(TOO_MANY_SCHEDULES).uint(*limit as u64),
-        Error::StoreLacks { store, feature } => row.uint(STORE_LACKS).text(store).text(feature),
+        Error::MissingFeature { store, feature } => {
+            row.uint(MISSING_FEATURE).text(store).text(feature)
+        }
         // The core's list may grow before this one does.
         other => row.uint(STORE).text(&other.to_string()),
     };
@@ -120,8 +122,8 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<Error> {
         SCHEDULE_NOT_FOUND => Error::ScheduleNotFound(schedule::read_name(row)?),
         SCHEDULE_EXISTS => Error::ScheduleExists(schedule::read_name(row)?),
         TOO_MANY_SCHEDULES => Error::TooManySchedules(row.usize()?),
-        STORE_LACKS => {
-            Error::StoreLacks { store: intern(row.text()?), feature: intern(row.text()?) }
+        MISSING_FEATURE => {
+            Error::MissingFeature { store: intern(row.text()?), feature: intern(row.text()?) }
         }
         _ => return Err(RowError("a refusal that this version does not know")),
     })

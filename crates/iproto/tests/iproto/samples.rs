@@ -496,7 +496,7 @@ pub fn reply() -> impl Strategy<Value = Reply> {
 pub fn error() -> impl Strategy<Value = Error> {
     let text = prop::sample::select(vec!["", "the number of tasks", "send less at once", "touch"]);
     let words = [text.clone(), text.clone()];
-    let lacks = words.clone();
+    let missing = words.clone();
     prop_oneof![
         tube().prop_map(Error::TubeNotFound),
         tube().prop_map(Error::TubeExists),
@@ -520,6 +520,6 @@ pub fn error() -> impl Strategy<Value = Error> {
         schedule_name().prop_map(Error::ScheduleNotFound),
         schedule_name().prop_map(Error::ScheduleExists),
         any::<usize>().prop_map(Error::TooManySchedules),
-        lacks.prop_map(|[store, feature]| Error::StoreLacks { store, feature }),
+        missing.prop_map(|[store, feature]| Error::MissingFeature { store, feature }),
     ]
 }

@@ -15,10 +15,10 @@ use taskyard_store::{
 const NOW: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
 const RATE: RateLimit = RateLimit { count: 2, per: Span::from_secs(1), burst: 5 };
 
-/// A memory store that lacks features. It refuses nothing by itself, so what a copy brings would be visible.
+/// A memory store without some features. It refuses nothing by itself, so what a copy brings would be visible.
 struct LimitedStore {
     store: MemoryStore,
-    lacks: fn(&mut Capabilities),
+    missing: fn(&mut Capabilities),
 }
 
 impl Store for LimitedStore {
@@ -32,7 +32,7 @@ impl Store for LimitedStore {
 
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities { name: "limited", ..self.store.capabilities() };
-        (self.lacks)(&mut capabilities);
+        (self.missing)(&mut capabilities);
         capabilities
     }
 
@@ -225,7 +225,7 @@ fn a_copy_continues_where_its_source_was() {
 }
 
 #[test]
-fn a_store_that_lacks_a_feature_is_refused() {
+fn a_store_without_a_feature_is_refused() {
     let cases: [(fn(&mut Capabilities), &[&str]); 3] = [
         (
             |can| can.retries = false,
@@ -241,8 +241,8 @@ fn a_store_that_lacks_a_feature_is_refused() {
         ),
     ];
     let from = source();
-    for (lacks, expected) in cases {
-        let to = LimitedStore { store: MemoryStore::default(), lacks };
+    for (missing, expected) in cases {
+        let to = LimitedStore { store: MemoryStore::default(), missing };
         match copy_all(&from, &to) {
             Err(CopyError::Refused(why)) => {
                 let text = why.join("; ");
@@ -262,8 +262,8 @@ fn the_attempts_of_a_single_task_are_not_lost() {
     create(&from, "plain", TubeOptions::new(Kind::Fifo));
     // More than a page, so that the last page is examined too.
     put(&from, "plain", vec![task("x"); 6_000]);
-    let lacks = |can: &mut Capabilities| can.retries = false;
-    let to = || LimitedStore { store: MemoryStore::default(), lacks };
+    let missing = |can: &mut Capabilities| can.retries = false;
+    let to = || LimitedStore { store: MemoryStore::default(), missing };
     copy_all(&from, &to()).expect("it needs no such feature");
     put(&from, "plain", vec![NewTask { attempts_max: Some(2), ..task("x") }]);
     let refused = copy_all(&from, &to());
@@ -279,13 +279,13 @@ fn an_import_that_would_lose_something_is_refused() {
         panic!("tubes are exported")
     };
     let page = |tube| Export::Tasks { tube, from: TaskId(0), count: 99, bytes: usize::MAX };
-    let lacks = |feature| Err(Error::StoreLacks { store: "limited", feature });
+    let missing = |feature| Err(Error::MissingFeature { store: "limited", feature });
     for copy in &tubes {
         let Ok(Exported::Tasks(tasks)) = block_on(from.export(page(copy.number))) else {
             panic!("tasks are exported")
         };
         let is_rated = copy.record.name == name("rated");
-        let expected = if is_rated { Ok(()) } else { lacks("attempts_max of a task") };
+        let expected = if is_rated { Ok(()) } else { missing("attempts_max of a task") };
         let part = Import::Tasks(copy.record.name.clone(), tasks);
         assert_eq!(none.check_import(&part), expected);
         let end = ImportEnd {
@@ -295,10 +295,10 @@ fn an_import_that_would_lose_something_is_refused() {
             next_lease,
         };
         let feature = if is_rated { "rate limits" } else { "retry policies" };
-        assert_eq!(none.check_import(&Import::End(end.clone())), lacks(feature));
+        assert_eq!(none.check_import(&Import::End(end.clone())), missing(feature));
         let schedules = schedules(&from);
         let end = ImportEnd { tubes: Vec::new(), schedules, ..end };
-        assert_eq!(none.check_import(&Import::End(end)), lacks("schedules"));
+        assert_eq!(none.check_import(&Import::End(end)), missing("schedules"));
     }
 }
 

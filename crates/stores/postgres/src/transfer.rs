@@ -72,7 +72,7 @@ impl Postgres {
         let now = (self.clock == Clock::Caller).then(|| now.as_micros());
         let calls = match part {
             Import::Tasks(tube, records) => vec![import_tasks(&tube, records)],
-            Import::EndedKeys(..) => return Err(crate::CAPABILITIES.lacks("unique keys")),
+            Import::EndedKeys(..) => return Err(crate::CAPABILITIES.missing("unique keys")),
             Import::End(ending) => end(ending, now),
         };
         let done = self.transact(ConnectionRole::Main, &[], &calls).await;

@@ -66,7 +66,7 @@ impl Redis {
         let mut batch = Batch::new(self, &mut link);
         let imported = match part {
             Import::Tasks(tube, records) => batch.import_tasks(tube, &records).await,
-            Import::EndedKeys(..) => return Err(crate::CAPABILITIES.lacks("unique keys")),
+            Import::EndedKeys(..) => return Err(crate::CAPABILITIES.missing("unique keys")),
             Import::End(ending) if self.connector.url.cluster => {
                 batch.finish_step_by_step(ending).await
             }

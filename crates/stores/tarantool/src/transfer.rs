@@ -68,7 +68,7 @@ impl Tarantool {
                 };
                 self.ask("import_tasks", false, write).await?;
             }
-            Import::EndedKeys(..) => return Err(crate::CAPABILITIES.lacks("unique keys")),
+            Import::EndedKeys(..) => return Err(crate::CAPABILITIES.missing("unique keys")),
             Import::End(ending) => {
                 let write = |args: &mut ArgumentWriter<'_>| {
                     args.optional(moment).uint(replicas);

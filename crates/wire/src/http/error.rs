@@ -134,7 +134,7 @@ impl ErrorAnswer {
             Some(
                 Code::Invalid
                 | Code::SessionUnknown
-                | Code::StoreLacks
+                | Code::MissingFeature
                 | Code::TooLarge
                 | Code::Unsupported,
             ) => Error::Invalid(self.error.message),

@@ -278,10 +278,10 @@ fn errors_are_restored() {
     for error in whole {
         assert_eq!(sent(ErrorAnswer::from(&error)).into_error("touch"), error);
     }
-    let lacks = Error::StoreLacks { store: "redis", feature: "schedules" };
-    let answer = sent(ErrorAnswer::from(&lacks));
+    let missing = Error::MissingFeature { store: "redis", feature: "schedules" };
+    let answer = sent(ErrorAnswer::from(&missing));
     assert_eq!(answer.code().map(Code::status), Some(501));
-    assert_eq!(answer.into_error("put"), Error::Invalid(lacks.to_string()));
+    assert_eq!(answer.into_error("put"), Error::Invalid(missing.to_string()));
     let large = Error::TooLarge { what: "payload", size: 2, limit: 1, advice: "shrink it" };
     let answer = sent(ErrorAnswer::from(&large)).into_error("put");
     assert!(matches!(answer, Error::TooLarge { size: 2, limit: 1, .. }), "{answer:?}");

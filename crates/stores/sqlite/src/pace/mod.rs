@@ -16,7 +16,7 @@ use super::codec::RowError;
 use super::write_error::WriteError;
 
 pub(super) use head::PaceHead;
-pub(super) use salvage::{PaceReport, SalvagedPace, SalvagedRow};
+pub(super) use salvage::{PaceReport, SalvagedPace, SalvagedPaceRow};
 pub(super) use tube::TubePace;
 
 /// The changes of a batch to buckets and schedules.

@@ -11,24 +11,24 @@ use super::super::folder::as_row_error;
 use super::{PaceHead, PaceRows, TubePace, schedule, tube};
 
 /// An intact row.
-pub(in super::super) enum SalvagedRow {
+pub(in super::super) enum SalvagedPaceRow {
     Tube(u32, TubePace),
     Schedule(Box<StoredSchedule>),
 }
 
-impl SalvagedRow {
+impl SalvagedPaceRow {
     /// The numbers of columns that such a row can have.
     pub const COLUMNS: [usize; 2] = [tube::COLUMNS, schedule::COLUMNS];
 
     /// Decodes a row with this number of columns, if it is intact.
-    pub fn read(columns: usize, row: &Row<'_>) -> Option<SalvagedRow> {
+    pub fn read(columns: usize, row: &Row<'_>) -> Option<SalvagedPaceRow> {
         if columns == tube::COLUMNS {
             let (number, pace) = tube::read_row(row).ok()?;
-            return Some(SalvagedRow::Tube(number, pace));
+            return Some(SalvagedPaceRow::Tube(number, pace));
         }
         let schedule = schedule::read_row(row).ok()?;
         schedule.check().ok()?;
-        Some(SalvagedRow::Schedule(Box::new(schedule)))
+        Some(SalvagedPaceRow::Schedule(Box::new(schedule)))
     }
 }
 
@@ -55,10 +55,10 @@ pub(in super::super) struct SalvagedPace {
 
 impl SalvagedPace {
     /// Adds a row, unless there is one of its tube or name.
-    pub fn add(&mut self, row: SalvagedRow) {
+    pub fn add(&mut self, row: SalvagedPaceRow) {
         match row {
-            SalvagedRow::Tube(number, pace) => _ = self.tubes.entry(number).or_insert(pace),
-            SalvagedRow::Schedule(schedule) => {
+            SalvagedPaceRow::Tube(number, pace) => _ = self.tubes.entry(number).or_insert(pace),
+            SalvagedPaceRow::Schedule(schedule) => {
                 _ = self.schedules.entry(schedule.name.clone()).or_insert(schedule);
             }
         }

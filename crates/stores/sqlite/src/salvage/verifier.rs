@@ -130,12 +130,13 @@ impl RowVerifier {
     }
 
     /// Decodes a row of a tube's pace or of a schedule.
-    pub fn pace(&self, row: &RowCell<'_>, pages: &Pages) -> Option<pace::SalvagedRow> {
-        let columns = pace::SalvagedRow::COLUMNS.into_iter().find(|columns| row.has(*columns))?;
+    pub fn pace(&self, row: &RowCell<'_>, pages: &Pages) -> Option<pace::SalvagedPaceRow> {
+        let columns =
+            pace::SalvagedPaceRow::COLUMNS.into_iter().find(|columns| row.has(*columns))?;
         let values = row.all(pages, columns)?;
         let parameters = vec!["?"; columns].join(",");
         self.decode(&format!("SELECT {parameters}"), values, |row| {
-            pace::SalvagedRow::read(columns, row)
+            pace::SalvagedPaceRow::read(columns, row)
         })
     }
 
