@@ -15,10 +15,13 @@ use taskyard_store::{
 const NOW: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
 const RATE: RateLimit = RateLimit { count: 2, per: Span::from_secs(1), burst: 5 };
 
+/// Takes features away.
+type Removal = fn(&mut Capabilities);
+
 /// A memory store without some features. It refuses nothing by itself, so what a copy brings would be visible.
 struct LimitedStore {
     store: MemoryStore,
-    missing: fn(&mut Capabilities),
+    missing: Removal,
 }
 
 impl Store for LimitedStore {
@@ -226,7 +229,7 @@ fn a_copy_continues_where_its_source_was() {
 
 #[test]
 fn a_store_without_a_feature_is_refused() {
-    let cases: [(fn(&mut Capabilities), &[&str]); 3] = [
+    let cases: [(Removal, &[&str]); 3] = [
         (
             |can| can.retries = false,
             &[
