@@ -190,7 +190,17 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<Task> {
     task.semaphore_priority = read_priority(row)?;
     task.failures = read_failures(row)?;
     task.finished = read_finished(row)?;
-    task.key = row.optional_text()?.map(key_of).transpose()?;
+    match row.value()? {
+        Value::Str(key) => {
+            let key = std::str::from_utf8(key).map_err(|_| RowError("a text is not UTF-8"))?;
+            task.key = Some(key_of(key)?);
+        }
+        Value::Nil => {}
+        // In a task as Tarantool stores it, this field is the number of parts of its body, and all following
+        // ones are its own too.
+        Value::Uint(_) => return Ok(task),
+        _ => return Err(RowError("not the key of a task")),
+    }
     task.attempts_max = read_attempts(row)?;
     Ok(task)
 }
@@ -264,9 +274,8 @@ pub(super) fn read_delivered(row: &mut RowReader<'_, '_>) -> RowResult<Vec<Task>
             // In Tarantool this field is since when the task was ready, if that is not since its
             // put.
             task.due = task.due.or(Some(task.created));
-            // Only a peek shows them, and the field of `attempts_max` is another one in Tarantool.
+            // Only a peek shows them.
             (task.semaphore_priority, task.worker, task.failures) = (None, None, None);
-            task.attempts_max = None;
             tasks.push(task);
         }
         Ok(tasks)
