@@ -66,6 +66,7 @@ def mend_retry(options):
     """The longest delay is at least the first one, and lost leases need a policy."""
     if isinstance(options.get("retry"), dict):
         options["retry"].pop("delay_max", None)
+        options["retry"].pop("factor", None)
     else:
         options.pop("retry_lost", None)
 
@@ -85,6 +86,8 @@ def mended_body(operation, body):
         mend_retry(body)
     if operation == "put":
         if isinstance(body.get("tasks"), list):
+            for name in ("key", "unique_for", "on_conflict", "attempts_max"):
+                body.pop(name, None)
             body["tasks"] = [mended_task(dict(task)) for task in body["tasks"]]
         return mended_task(body)
     if operation == "take" and isinstance(body.get("worker"), str):
