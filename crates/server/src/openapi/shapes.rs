@@ -252,7 +252,7 @@ fn range_of(fields: &Map<String, Value>) -> Option<Value> {
 /// Adds fields; existing ones that are stricter stay.
 fn extend(part: Option<&mut Value>, more: Value) {
     if let (Some(Value::Object(fields)), Value::Object(more)) = (part, more) {
-        let stays = |name: &str| name == "maximum" && fields.contains_key(name);
+        let stays = |name: &str| matches!(name, "minimum" | "maximum") && fields.contains_key(name);
         let more: Vec<_> = more.into_iter().filter(|(name, _)| !stays(name)).collect();
         fields.extend(more);
     }

@@ -63,13 +63,9 @@ def mend_key(fields):
 
 
 def mend_retry(options):
-    """The longest delay is at least the first one, lost leases need a policy, and the time of a rate has bounds."""
-    if isinstance(options.get("rate"), dict):
-        options["rate"].update(count=10, per=1.0)
-        options["rate"].pop("burst", None)
+    """The longest delay is at least the first one, and lost leases need a policy."""
     if isinstance(options.get("retry"), dict):
         options["retry"].pop("delay_max", None)
-        options["retry"].pop("factor", None)
     else:
         options.pop("retry_lost", None)
 
