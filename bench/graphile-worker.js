@@ -100,6 +100,9 @@ async function main() {
   } else {
     const put = await forSeconds(clients, seconds, () => utils.addJob("work", PAYLOAD));
     expect("put one by one", await left(), put.calls);
+    let key = 0;
+    const keyed = await forSeconds(clients, seconds, () => utils.addJob("work", PAYLOAD, { jobKey: `invoice-${key++}` }));
+    expect("put with keys", await left(), put.calls + keyed.calls);
     await clean();
     const single = await drain(PLAIN, seconds);
     await drain(TUNED, 60);
@@ -109,7 +112,7 @@ async function main() {
     const tuned = await drain(TUNED, 60);
     const start = await latency(utils);
     const settings = "one by one: 16 jobs at a time; drain: local queue 500, refetch 10 ms, 24 at a time";
-    tell({ version: version("graphile-worker"), put: put.rate, put_batches: batches, drain_batches: tuned, drain: single, start, settings });
+    tell({ version: version("graphile-worker"), put: put.rate, put_keyed: keyed.rate, put_batches: batches, drain_batches: tuned, drain: single, start, settings });
   }
   await utils.release();
   await pgPool.end();

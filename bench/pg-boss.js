@@ -5,6 +5,7 @@ const { PAYLOAD, version, settings, forSeconds, putToStart, expect, tell } = req
 
 const { socket, seconds, clients, batch, backlog, starts } = settings();
 const QUEUE = "work";
+const KEYED = "keyed";
 
 async function left(boss, queue) {
   const { rows } = await boss.getDb().executeSql(
@@ -57,6 +58,11 @@ async function main() {
   await boss.createQueue(QUEUE);
   const put = await forSeconds(clients, seconds, () => boss.send(QUEUE, PAYLOAD));
   expect("put one by one", await left(boss, QUEUE), put.calls);
+  // One job that waits or runs for each key, as with the keys of Taskyard.
+  await boss.createQueue(KEYED, { policy: "exclusive" });
+  let key = 0;
+  const keyed = await forSeconds(clients, seconds, () => boss.send(KEYED, PAYLOAD, { singletonKey: `invoice-${key++}` }));
+  expect("put with keys", await left(boss, KEYED), keyed.calls);
   await clean(boss);
   const single = await drain(boss, clients, 1, seconds);
   await drain(boss, 4, 100, 60);
@@ -73,7 +79,7 @@ async function main() {
   const tuned = await drain(boss, 4, 100, 60);
   const start = await latency(boss);
   const settings = "drain: fetch and complete of 100 in 4 loops; put to start: LISTEN/NOTIFY on, poll 0.5 s";
-  tell({ version: version("pg-boss"), put: put.rate, put_batches: putBatches, drain_batches: tuned, drain: single, start, settings });
+  tell({ version: version("pg-boss"), put: put.rate, put_keyed: keyed.rate, put_batches: putBatches, drain_batches: tuned, drain: single, start, settings });
   await boss.stop({ graceful: false });
 }
 

@@ -1,12 +1,12 @@
 //! Runs concurrent clients and measures their calls.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use hdrhistogram::Histogram;
-use taskyard::{Client, Execute, NewTask, bytes_task};
+use taskyard::{Client, Execute, Key, KeyRequest, NewTask, bytes_task};
 use tokio::task::JoinSet;
 
 /// The payload of every task: 100 bytes.
@@ -60,8 +60,28 @@ pub fn task() -> Result<NewTask> {
     Ok(bytes_task(&PAYLOAD)?)
 }
 
+/// A task with a key that no other task has.
+pub fn keyed_task() -> Result<NewTask> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let key = KeyRequest::new(Key::new(&format!("invoice-{number}"))?);
+    Ok(NewTask { key: Some(Box::new(key)), ..task()? })
+}
+
 /// Puts tasks.
 pub async fn put<E>(client: &Client<E>, load: Load) -> Result<Measured>
+where
+    E: Execute + Clone + 'static,
+{
+    put_each(client, load, task).await
+}
+
+/// Puts the tasks that a function makes.
+pub async fn put_each<E>(
+    client: &Client<E>,
+    load: Load,
+    new: fn() -> Result<NewTask>,
+) -> Result<Measured>
 where
     E: Execute + Clone + 'static,
 {
@@ -71,7 +91,7 @@ where
     let measured = run(load, move |count| {
         let client = client.clone();
         async move {
-            let tasks = (0..count).map(|_| task()).collect::<Result<_>>()?;
+            let tasks = (0..count).map(|_| new()).collect::<Result<_>>()?;
             Ok(client.put_tasks(TUBE, tasks, Duration::ZERO).await?.len())
         }
     })

@@ -10,6 +10,7 @@ mod disk;
 mod durable;
 mod http;
 mod iproto;
+mod keys;
 mod load;
 mod memory;
 mod peers;
@@ -90,6 +91,8 @@ enum Part {
     Backlog,
     /// Done tasks that are kept, pages of tasks and searches.
     Records,
+    /// Puts with unique keys, on each store.
+    Keys,
     /// Puts over HTTP.
     Http,
     /// Clients of Tarantool's queue.
@@ -193,6 +196,9 @@ async fn measure(args: &Args, folder: &Path) -> Result<Report> {
     }
     if wanted(Part::Records) {
         records::measure(&mut report, folder, size).await?;
+    }
+    if wanted(Part::Keys) {
+        keys::measure(&mut report, folder, size).await?;
     }
     if wanted(Part::Http) {
         http::measure(&mut report, folder, size).await?;

@@ -11,8 +11,10 @@ mod snapshot;
 use std::path::Path;
 
 use anyhow::Result;
+use taskyard::Client;
 
 use super::Size;
+use super::load::{self, Load, Measured, TUBE};
 use super::peers::{PeerResults, compare};
 use super::queue_figures::{self, CLIENTS, QueueAmounts, QueueFigures};
 use super::report::{Report, Row, Target};
@@ -63,6 +65,7 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
     let Some(cluster) = start(folder)? else { return Ok(()) };
     let amounts = PostgresAmounts::of(size);
     let figures = queue_figures::measure(&cluster.url(), amounts.ours).await?;
+    let keyed = put_keyed(&cluster.url(), amounts.ours).await?;
     let mut results = Vec::new();
     for (peer, remove_data) in PEERS {
         cluster.sql("CHECKPOINT")?;
@@ -74,7 +77,38 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
         cluster.sql(remove_data)?;
     }
     add_rows(report, &figures, &results);
+    add_keyed_row(report, &keyed, &results);
     Ok(())
+}
+
+/// Puts with a unique key, one by one.
+async fn put_keyed(url: &str, amounts: QueueAmounts) -> Result<Measured> {
+    let client = Client::open(url)?;
+    let load = Load { clients: CLIENTS, batch: 1, tasks: amounts.single };
+    let measured = load::put_each(&client, load, load::keyed_task).await?;
+    client.truncate(TUBE).await?;
+    client.close().await?;
+    Ok(measured)
+}
+
+fn add_keyed_row(
+    report: &mut Report,
+    keyed: &Measured,
+    results: &PeerResults<'_, PostgresPeerFigures>,
+) {
+    let best = results.iter().filter_map(|(_, peer)| peer.as_ref().ok()?.put_keyed());
+    let best = best.fold(0.0, f64::max);
+    let note = compare(results, |peer| match peer.put_keyed() {
+        Some(theirs) => format!("{theirs:.0}/s: {:.1} times", keyed.rate() / theirs),
+        None => "not measured with keys".into(),
+    });
+    report.add(Row {
+        what: format!("PostgreSQL put with a key, {CLIENTS} clients"),
+        figure: keyed.rate(),
+        unit: "tasks/s",
+        target: Some(Target::AtLeast(best)),
+        note: format!("{}; {note}", keyed.note()),
+    });
 }
 
 /// Measures Taskyard and the best of the others while a snapshot is open.

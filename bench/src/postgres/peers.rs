@@ -32,6 +32,9 @@ pub struct PostgresPeerFigures {
     version: String,
     settings: String,
     put: f64,
+    /// Not every peer is measured with keys.
+    #[serde(default)]
+    put_keyed: Option<f64>,
     put_batches: f64,
     drain_batches: f64,
     drain: f64,
@@ -41,6 +44,10 @@ pub struct PostgresPeerFigures {
 impl PostgresPeerFigures {
     pub fn put(&self) -> f64 {
         self.put
+    }
+
+    pub fn put_keyed(&self) -> Option<f64> {
+        self.put_keyed
     }
 
     pub fn put_batches(&self) -> f64 {
@@ -63,8 +70,9 @@ pub fn measure(
     amounts: PostgresAmounts,
 ) -> Result<PostgresPeerFigures> {
     let figures: PostgresPeerFigures = run(peer, cluster, amounts, Value::Null)?;
-    let PostgresPeerFigures { version, settings, put, put_batches, drain_batches, drain, start } =
-        &figures;
+    let PostgresPeerFigures {
+        version, settings, put, put_batches, drain_batches, drain, start, ..
+    } = &figures;
     eprintln!(
         "  {} {version}: put {put:.0}/s, in batches {put_batches:.0}/s, drain in batches \
          {drain_batches:.0}/s, one by one {drain:.0}/s, put to start p50 {:.2} ms, p99 {:.2} ms \

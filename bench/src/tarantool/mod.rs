@@ -4,7 +4,7 @@
 //! that share one engine. The queue module cannot be installed here, so its figures are from an earlier measurement, with 64
 //! requests in flight on one connection.
 
-mod server;
+pub mod server;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
