@@ -15,7 +15,8 @@
 //! - Counts are in a temporary space of the instance, which is part of the transaction but not of the log. An instance that became
 //!   writable counts once. **Invariant**: a transaction that writes counts also writes to the log. A transaction without log rows
 //!   commits at once, before others that wait for the log, and Tarantool aborts if it must roll back one of those below it.
-//! - Done tasks that a tube keeps are rows of a space of their own (`lua/kept.lua`), so that tubes without them do the same work as before.
+//! - Done tasks that a tube keeps are rows of a space of their own (`lua/kept.lua`), and so are unique keys (`lua/keys.lua`): tubes
+//!   without them do the same work as before.
 //! - Consumers do not wait in Tarantool, because it stops reading at 768 requests in flight: they wait in the engine.
 //! - Lease numbers come from ranges that begin at the clock of Tarantool: none is issued twice, even when a replica takes over that did
 //!   not receive the last writes.
@@ -135,8 +136,7 @@ impl Backend for Tarantool {
         let durable = self.durability == Durability::Always;
         if self.connector.is_adapter {
             // The module alone gives ids and attempts to its tasks.
-            let plain = Capabilities { semaphores: false, gates: false, ..CAPABILITIES };
-            return Capabilities { name: ADAPTED, durable, imports: false, ..plain };
+            return Capabilities { durable, ..ADAPTED_CAPABILITIES };
         }
         Capabilities { durable, ..CAPABILITIES }
     }
@@ -164,6 +164,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     imports: true,
     semaphores: true,
     gates: true,
+    keys: true,
     wakes: "at once by one call that waits for notices",
     loses: &[
         (
@@ -183,6 +184,14 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     ..Capabilities::plain("tarantool")
 };
 const ADAPTED: &str = "tarantool+queue";
+/// The capabilities of an existing tarantool/queue.
+const ADAPTED_CAPABILITIES: Capabilities = Capabilities {
+    shared: true,
+    exports: true,
+    wakes: CAPABILITIES.wakes,
+    loses: CAPABILITIES.loses,
+    ..Capabilities::plain(ADAPTED)
+};
 
 /// What an existing tarantool/queue does not support. Commands that need it are refused.
 const UNSUPPORTED: &[&str] = &[
@@ -196,6 +205,7 @@ const UNSUPPORTED: &[&str] = &[
     "sessions that outlive their connections",
     "semaphores",
     "keeping done tasks and their results",
+    "unique keys",
     "ids that are never used again",
 ];
 

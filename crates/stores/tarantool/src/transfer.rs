@@ -1,14 +1,15 @@
 //! Exports and imports all data, when a store is copied.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use taskyard_core::record::{Record, StoredState};
 use taskyard_core::semaphore::{EntryState, HeldGrant, QueueEntry, SemaphoreRecord};
 use taskyard_core::transfer::{EventCopy, ImportEnd, QueueEntryCopy, SemaphoreCopy, TubeCopy};
 use taskyard_core::{
-    Body, Error, EventId, EventKind, Failures, Finished, Grant, Priority, Reply, SemaphoreKey,
-    SemaphoreOptions, Span, TaskId, Timestamp, TubeName,
+    Body, EndedKey, Error, EventId, EventKind, Failures, Finished, Grant, HeldKey, Key, Priority,
+    Reply, SemaphoreKey, SemaphoreOptions, Span, TaskId, Timestamp, TubeName,
 };
 use taskyard_tarantool::{
     ArgumentWriter, BatchReply, Failure, LuaValue, decode_batch, decode_value,
@@ -46,8 +47,12 @@ impl Tarantool {
                 };
                 tasks(&self.ask("export_tasks", true, write).await?)
             }
-            // Answered before by the shell around it, while the store has no keys.
-            Export::EndedKeys { .. } => Some(Exported::EndedKeys(Vec::new())),
+            Export::EndedKeys { tube, from, count } => {
+                let write = |args: &mut ArgumentWriter<'_>| {
+                    args.uint(tube.into()).uint(from.0).uint(count as u64);
+                };
+                ended_keys(&self.ask("export_ended_keys", true, write).await?)
+            }
             Export::Schedules => return Ok(Exported::Schedules(Vec::new())),
             Export::Semaphores => semaphores(&self.ask("export_semaphores", true, |_| {}).await?),
         };
@@ -68,7 +73,16 @@ impl Tarantool {
                 };
                 self.ask("import_tasks", false, write).await?;
             }
-            Import::EndedKeys(..) => return Err(crate::CAPABILITIES.missing("unique keys")),
+            Import::EndedKeys(tube, ended) => {
+                let write = |args: &mut ArgumentWriter<'_>| {
+                    args.optional(moment).uint(replicas).text(tube.as_str());
+                    args.rows(&ended, |row, ended| {
+                        write_moment(row.uint(ended.id.0), Some(ended.until))
+                            .text(ended.key.as_str());
+                    });
+                };
+                self.ask("import_ended_keys", false, write).await?;
+            }
             Import::End(ending) => {
                 let write = |args: &mut ArgumentWriter<'_>| {
                     args.optional(moment).uint(replicas);
@@ -126,14 +140,27 @@ fn tasks(data: &[u8]) -> Option<Exported> {
     let attempts_max = attempts_max.uint().and_then(|most| u32::try_from(most).ok());
     let mut records = Vec::with_capacity(tasks.list().len() / 2);
     for pair in tasks.list().chunks(2) {
-        let [task, start] = pair else { return None };
+        // A taken task has the start of its delivery there, a done one how it ended.
+        let [task, ended] = pair else { return None };
         let mut record = read_task(task.list())?;
-        if let Some(start) = moment(start) {
+        if let Some(start) = moment(ended) {
             record.given_back(start, attempts_max);
+        } else if let Some(bytes) = ended.bytes() {
+            record.finished = Some(Finished::from_bytes(bytes)?);
         }
         records.push(record);
     }
     Some(Exported::Tasks(records))
+}
+
+fn ended_keys(data: &[u8]) -> Option<Exported> {
+    let word = decode_value(data).ok()?;
+    let read = |row: &LuaValue| {
+        let [id, until, key] = row.list() else { return None };
+        let key = Key::new(key.text()?).ok()?;
+        Some(EndedKey { id: TaskId(id.uint()?), key, until: moment(until)? })
+    };
+    word.list().iter().map(read).collect::<Option<_>>().map(Exported::EndedKeys)
 }
 
 /// A task as it is stored.
@@ -165,12 +192,16 @@ fn read_task(row: &[LuaValue]) -> Option<Record> {
         Some(bytes) => Some(Failures::from_bytes(bytes)?),
         None => None,
     };
-    let finished = match rest.get(1).and_then(LuaValue::bytes) {
-        Some(bytes) => Some(Finished::from_bytes(bytes)?),
+    let key = match rest.get(1).and_then(LuaValue::text) {
+        Some(key) => {
+            let unique_for = Span::from_micros(rest.get(2)?.int()?);
+            Some(Arc::new(HeldKey { key: Key::new(key).ok()?, unique_for }))
+        }
         None => None,
     };
+    let attempts_max = rest.get(3).and_then(LuaValue::uint).map(u32::try_from).transpose().ok()?;
     Some(Record {
-        key: None,
+        key,
         id: TaskId(id.uint()?),
         state,
         pri: pri.uint()?,
@@ -181,9 +212,9 @@ fn read_task(row: &[LuaValue]) -> Option<Record> {
         previous_start: moment(previous),
         subqueue: subqueue.text().map(Into::into),
         semaphore_priority: own,
-        attempts_max: None,
+        attempts_max,
         failures,
-        finished,
+        finished: None,
         body_bytes: body.bytes(),
         body: Some(body),
     })
@@ -222,6 +253,9 @@ fn write_task(args: &mut ArgumentWriter<'_>, record: &Record) {
     args.bytes(payload).maybe(meta, ArgumentWriter::bytes);
     args.maybe(record.failures.as_ref().map(Failures::as_bytes), ArgumentWriter::bytes);
     args.maybe(record.finished.as_ref().map(Finished::as_bytes), ArgumentWriter::bytes);
+    args.maybe(record.key.as_ref().map(|held| held.key.as_str()), ArgumentWriter::text);
+    args.optional(record.key.as_ref().map(|held| held.unique_for.as_micros()));
+    args.maybe(record.attempts_max.map(u64::from), ArgumentWriter::uint);
 }
 
 /// The last step, in the order of `copy.lua`. Tubes and semaphores are named by their positions in these lists.

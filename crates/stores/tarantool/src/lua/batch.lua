@@ -51,7 +51,7 @@ local function next_wakeup(c)
     local first = S.live.index[1]:min()
     local at = first and moment(first[2]) or NEVER
     local session = S.session.index[1]:min()
-    at = math.min(at, session and moment(session[3]) or NEVER, next_semaphore(c), kept.wakeup())
+    at = math.min(at, session and moment(session[3]) or NEVER, next_semaphore(c), kept.wakeup(), keys.wakeup())
     return at < NEVER and at or NULL
 end
 
@@ -74,8 +74,9 @@ local function run(c, commands, together)
         replies[place] = verbs[command[1]](c, command)
     end
     flush_all(c)
-    if c.gone then
-        -- A task may be gone because of a batch that is not in the log yet: this answer must follow that batch, or fail with it.
+    if c.follows then
+        -- A task may be gone, or a key held, because of a batch that is not in the log yet: this answer must follow that batch, or fail with
+        -- it.
         S.server:replace(S.server:get(c.server))
     end
     return replies

@@ -38,27 +38,27 @@ function api.export_numbers()
     return { ids, read_meta('lease') or 0 }
 end
 
--- Tasks of a tube by id, each with the start of its delivery, and the limit of attempts.
+-- Tasks of a tube by id, each with the start of its delivery or how it ended, and the limit of attempts.
 function api.export_tasks(of, from, count, bytes_max)
     local tube, tasks, size, bytes = has_data() and S.tube:get(of), {}, 0, 0
     if not tube then
         return { tasks, NULL }
     end
-    local function add(task)
-        local delivery = S.taken:get({ of, task[ID] })
+    local function add(task, finished)
+        local delivery = not finished and S.taken:get({ of, task[ID] })
         bytes, size = bytes + task[BYTES], size + 1
         if task[PARTS] > 0 then
             local row = type(task) == 'table' and task or task:totable()
             row[BODY] = body_of({ number = of }, task)
             task = row
         end
-        tasks[2 * size - 1], tasks[2 * size] = task, delivery and delivery[D_START] or NULL
+        tasks[2 * size - 1], tasks[2 * size] = task, delivery and delivery[D_START] or finished or NULL
     end
     local done, at = kept.export(of, from, count), 1
     -- Adds the done tasks before this id; answers whether there is room for more.
     local function add_done(id)
-        while size < count and bytes < bytes_max and done[at] and done[at][ID] < id do
-            add(done[at])
+        while size < count and bytes < bytes_max and done[at] and done[at][1][ID] < id do
+            add(done[at][1], done[at][2])
             at = at + 1
         end
         return size < count and bytes < bytes_max
@@ -71,6 +71,11 @@ function api.export_tasks(of, from, count, bytes_max)
     end
     add_done(STORED_NEVER)
     return { tasks, read_options(tube[3]).attempts_max or NULL }
+end
+
+-- Ended tasks of a tube whose keys are held, by id.
+function api.export_ended_keys(of, from, count)
+    return has_data() and keys.export(of, from, count) or {}
 end
 
 -- All semaphores with their entries and events.
@@ -97,6 +102,10 @@ end
 
 function api.import_tasks(now, replicas, tube, tasks)
     return import(now, replicas, function(c) imports.tasks(c, tube, tasks) end)
+end
+
+function api.import_ended_keys(now, replicas, tube, ended)
+    return import(now, replicas, function(c) imports.ended_keys(c, tube, ended) end)
 end
 
 -- The last step: tubes get their names, semaphores are imported, and lease numbers continue from this one.

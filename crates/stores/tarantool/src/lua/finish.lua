@@ -104,6 +104,9 @@ local function ack(c, tube, key, delivery, result)
     elseif task[PARTS] > 0 then
         forget_body(tube, task)
     end
+    if task[KEY] ~= nil then
+        keys.release(c, tube, task, delivery)
+    end
 end
 
 -- Ends a delivery that failed: the task is tried again after the delay; without one it is buried.
@@ -136,7 +139,7 @@ local function finish_one(c, tube, item, show, key)
     local body = show and body_of(tube, task)
     if verb == ACK then
         local seen = view_done(c, tube, task, delivery, body)
-        remove(tube, task, delivery, tube.o.keep_done)
+        remove(c, tube, task, delivery, tube.o.keep_done)
         tube.n.ack = tube.n.ack + 1
         if tube.o.keep_done then
             kept.add(c, tube, task, delivery, item[4])
@@ -201,7 +204,7 @@ verbs[6] = function(c, command)
     for place = 1, #items do
         local outcome = finish_one(c, tube, items[place], show, key)
         outcomes[place], all_done = outcome, all_done and outcome == DONE_ITEM
-        c.gone = c.gone or outcome[1] ~= 0
+        c.follows = c.follows or outcome[1] ~= 0
     end
     mark_changed(c, tube)
     if tube.o.semaphore then
@@ -235,11 +238,11 @@ verbs[8] = function(c, command)
             kept.remove(c, tube, done)
             tube.n.delete = tube.n.delete + 1
         elseif not task then
-            outcomes[place], c.gone = MISSING_ITEM, true
+            outcomes[place], c.follows = MISSING_ITEM, true
         else
             local delivery = delivery_of(tube, id)
             outcomes[place] = show and { 0, view_done(c, tube, task, delivery, body_of(tube, task)) } or DONE_ITEM
-            remove(tube, task, delivery)
+            remove(c, tube, task, delivery)
             tube.n.delete = tube.n.delete + 1
         end
     end
@@ -290,7 +293,7 @@ verbs[20] = function(c, command)
             kick(c, tube, task, reset_attempts)
             outcomes[place], kicked[#kicked + 1] = DONE_ITEM, id
         else
-            outcomes[place], c.gone = task and STALE_ITEM or MISSING_ITEM, true
+            outcomes[place], c.follows = task and STALE_ITEM or MISSING_ITEM, true
         end
     end
     mark_changed(c, tube)

@@ -55,31 +55,42 @@ local function set_times(c, o, new, row)
     row[STATE], row[DUE] = due and DELAYED or READY, due and stamp(due) or NULL
 end
 
--- Whether one of these has a priority for the semaphore.
-local function has_own(tasks)
+-- Whether one of these has a priority for the semaphore, and whether one has a key or its own number of attempts.
+local function find_options(tasks)
+    local has_own, is_extended = false, false
     for place = 1, #tasks do
-        if tasks[place][8] ~= nil then
-            return true
+        local new = tasks[place]
+        if new[8] ~= nil then
+            has_own = true
+        end
+        if new[9] ~= nil or new[10] ~= nil then
+            is_extended = true
         end
     end
-    return false
+    return has_own, is_extended
 end
 
 local function refuse_put(c, tube, tasks)
+    local has_own, is_extended = find_options(tasks)
     local left, size = room(tube), #tasks
-    if not tube.o.semaphore and has_own(tasks) then
-        return refuse('no_semaphore', tube.name)
+    if is_extended and S.key and (left and size > left or tube.next_id + size > TASK_ID_MAX) then
+        size = keys.count_added(c, tube, tasks)
+    end
+    local refusal
+    if not tube.o.semaphore and has_own then
+        refusal = refuse('no_semaphore', tube.name)
     elseif left and size > left then
-        return refuse('tube_full', tube.name, tube.o.capacity)
+        refusal = refuse('tube_full', tube.name, tube.o.capacity)
     elseif tube.next_id + size > TASK_ID_MAX then
-        return refuse('invalid', "tube '" .. tube.name .. "' has used up its task ids")
+        refusal = refuse('invalid', "tube '" .. tube.name .. "' has used up its task ids")
     end
     if c.full == nil then
         c.full = is_full()
     end
-    if c.full and size > 0 then
-        return refuse('overloaded', "Tarantool's memory is full (memtx_memory)")
+    if not refusal and c.full and size > 0 then
+        refusal = refuse('overloaded', "Tarantool's memory is full (memtx_memory)")
     end
+    return refusal or is_extended and keys.begin() or nil, is_extended
 end
 
 -- Adds one task; `row` has the common fields.
@@ -126,6 +137,96 @@ local function inserts_raw(c)
     return c.inserts_raw
 end
 
+-- The row of a task with the common fields.
+local function new_row(c, tube)
+    return { 0, READY, 0, c.now, STORED_NEVER, FOREVER, 0, NO_REASON, NULL, NULL, NULL, NULL, NULL, NULL, tube.number, 0, 0, PLAIN }
+end
+
+-- Adds a task that may have a key and its own number of attempts; `row` has the common fields. Answers its state.
+local function add_extended(c, tube, new, row)
+    local id, request, attempts_max = tube.next_id, given(new[9]), given(new[10])
+    tube.next_id, row[ID] = id + 1, id
+    if request or attempts_max then
+        row[FAILURES], row[KEY], row[UNIQUE_FOR] = NULL, request and request[1] or NULL, request and request[2] or NULL
+        row[OWN_ATTEMPTS] = attempts_max
+    end
+    add_task(c, tube, new, row)
+    cut_optional(row)
+    if request then
+        keys.hold(tube, id, request[1])
+    end
+    return row[STATE]
+end
+
+-- Gives a ready or delayed task the content of a put. Answers its new state.
+local function replace(c, tube, task, new)
+    local o, row = tube.o, task:totable()
+    leave(tube, task)
+    forget_body(tube, task)
+    keep_body(tube, row, split_body(new[1]))
+    row[STATE], row[FLAG] = READY, PLAIN
+    if o.times then
+        set_times(c, o, new, row)
+    end
+    if row[STATE] == READY then
+        row[DUE] = c.now
+    end
+    row[OWN], row[UNIQUE_FOR] = o.semaphore and given(new[8]) or NULL, new[9][2]
+    S.task:replace(row)
+    enter(tube, row)
+    return row[STATE]
+end
+
+-- Puts one task. Answers its id, its state, and true if it existed.
+local function put_extended(c, tube, new, row, expired)
+    local request = given(new[9])
+    local id, task, delivery
+    if request then
+        id, task, delivery = keys.find(c, tube, request[1], expired)
+    end
+    if not id then
+        return { tube.next_id, add_extended(c, tube, new, row) }
+    end
+    local state = task and (delivery and TAKEN or task[STATE]) or DONE
+    if request[3] and (state == READY or state == DELAYED) then
+        state = replace(c, tube, task, new)
+    else
+        c.follows = true
+    end
+    return { id, state, true }
+end
+
+-- The states of tasks after their semaphore decided.
+local function gate_placed(c, tube, placed, moved)
+    for _, one in ipairs(placed) do
+        moved[#moved + 1] = one[1]
+    end
+    regate(c, tube, moved)
+    for _, one in ipairs(placed) do
+        local task = S.task:get({ tube.number, one[1] })
+        one[2] = task and (delivery_of(tube, one[1]) and TAKEN or task[STATE]) or one[2]
+    end
+end
+
+-- Puts tasks of which some have a key or their own number of attempts, one after the other.
+local function put_each(c, tube, tasks)
+    local row, placed, expired, first, is_run = new_row(c, tube), {}, {}, tube.next_id, true
+    for place = 1, #tasks do
+        local one = put_extended(c, tube, tasks[place], row, expired)
+        placed[place], is_run = one, is_run and not one[3] and one[2] == READY
+    end
+    local added = tube.next_id - first
+    tube.renewed = added > 0 or tube.renewed
+    tube.n.put = tube.n.put + added
+    mark_changed(c, tube)
+    if tube.o.semaphore then
+        gate_placed(c, tube, placed, expired)
+    elseif is_run then
+        return { REPLY.run, first, #tasks }
+    end
+    return { REPLY.put, placed }
+end
+
 -- Puts all tasks or none.
 verbs[4] = function(c, command)
     local tube, tasks = open_tube(c, command[2]), command[3]
@@ -133,13 +234,13 @@ verbs[4] = function(c, command)
         return refuse('tube_not_found', command[2])
     end
     local size = #tasks
-    local refusal = refuse_put(c, tube, tasks)
+    local refusal, is_extended = refuse_put(c, tube, tasks)
     if refusal then
         return refusal
+    elseif is_extended then
+        return put_each(c, tube, tasks)
     end
-    local first, o = tube.next_id, tube.o
-    local row = { 0, READY, 0, c.now, STORED_NEVER, FOREVER, 0, NO_REASON, NULL, NULL, NULL, NULL, NULL, NULL, tube.number, 0, 0,
-        PLAIN }
+    local first, o, row = tube.next_id, tube.o, new_row(c, tube)
     if o.times then
         set_times(c, o, NO_OPTIONS, row)
     end

@@ -30,8 +30,7 @@ local function tick_tube(c, tube, limit)
             move(tube, task, { { '=', STATE, READY } })
             tube.n.delay = tube.n.delay + 1
         elseif order == S.expiry then
-            remove(tube, task)
-            tube.n.delete, tube.n.ttl = tube.n.delete + 1, tube.n.ttl + 1
+            expire(c, tube, task)
         else
             give_back(c, tube, task, delivery_of(tube, id), 0, true, 'ttr', ERRORS.lease_expired)
         end
@@ -43,7 +42,7 @@ local function tick_tube(c, tube, limit)
     return #moved
 end
 
--- For about so many tasks. Answers how many tasks, done ones too, sessions and semaphores changed.
+-- For about so many tasks. Answers how many tasks, done ones too, keys, sessions and semaphores changed.
 verbs[16] = function(c, command)
     local limit, moved = tonumber(command[2]), 0
     flush_all(c)
@@ -62,6 +61,7 @@ verbs[16] = function(c, command)
         end
     end
     moved = moved + kept.tick(c, limit - moved)
+    moved = moved + keys.tick(c, limit - moved)
     moved = moved + tick_semaphores(c, math.max(limit - moved, 0))
     return { REPLY.ticked, moved }
 end

@@ -150,6 +150,9 @@ local function flush(tube)
     if tube.kept_at then
         kept.flush(tube)
     end
+    if tube.ended_changed then
+        keys.flush(tube)
+    end
 end
 
 -- Notes that a tube changed: callers may wait for its tasks, or for room in it.

@@ -133,6 +133,12 @@ function empty(tube)
         S.kept:delete(of)
         tube.kept, tube.kept_at = 0, nil
     end
+    if S.key then
+        clear(S.key, of)
+        clear(S.ended, of)
+        S.ended_count:delete(of)
+        tube.ended, tube.ended_changed = 0, nil
+    end
     local n = tube.n
     n.ready, n.taken, n.buried, n.delayed, n.takeable = 0, 0, 0, 0, 0
     return ids
