@@ -9,6 +9,7 @@ mod failures_stored;
 mod fixture;
 mod full_disk;
 mod kept;
+mod keys;
 mod kills;
 mod large;
 mod list;
