@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::names::check_names;
 use taskyard_core::{
-    Command, Effects, Error, NewEvents, Reply, Timestamp, TubeName, check_keep_done, check_results,
-    check_tasks,
+    Command, Effects, Error, NewEvents, RateLimit, Reply, RetryPolicy, Timestamp, TubeChange,
+    TubeName, TubeOptions, check_keep_done, check_results, check_tasks,
 };
 use taskyard_tarantool::{ANSWER_MAX, BatchReply as BatchAnswer, Failure, Fault, decode_batch};
 
@@ -32,6 +32,8 @@ struct Batch<'a> {
     link: &'a mut Link,
     now: Timestamp,
     replies: Vec<Option<Result<Reply, Error>>>,
+    /// Commands with values that are refused, by their indexes: Tarantool decides whether another refusal comes first.
+    invalid: BTreeMap<usize, Error>,
     ready: BTreeMap<TubeName, u64>,
     room: BTreeMap<TubeName, u64>,
     /// The semaphores that may have new events.
@@ -50,6 +52,11 @@ struct Chunk {
     bytes: usize,
     /// Lease numbers that its takes may use: the first, and the one after the last.
     leases: (u64, u64),
+}
+
+/// Whether this is the reply to a command with values that are refused (`INVALID` in `values.lua`).
+fn is_invalid(reply: &Result<Reply, Error>) -> bool {
+    matches!(reply, Err(Error::Invalid(why)) if why.is_empty())
 }
 
 /// The reply, unless a semaphore to be created exists with other options.
@@ -71,6 +78,7 @@ impl Tarantool {
             link: &mut link,
             now,
             replies,
+            invalid: BTreeMap::new(),
             ready: BTreeMap::new(),
             room: BTreeMap::new(),
             events: NewEvents::Nothing,
@@ -94,9 +102,19 @@ impl Batch<'_> {
     async fn run(&mut self, commands: Vec<Command>) {
         let mut open = Vec::new();
         for (place, command) in commands.into_iter().enumerate() {
+            if let Err(refused) = check_names(&command) {
+                self.replies[place] = Some(Err(refused));
+                continue;
+            }
             match refusal(&command) {
-                Some(refusal) => self.replies[place] = Some(Err(refusal)),
                 None => open.push((place, command)),
+                Some(refused) => match without_values(command) {
+                    Some(command) if !self.shared.connector.is_adapter => {
+                        self.invalid.insert(place, refused);
+                        open.push((place, command));
+                    }
+                    _ => self.replies[place] = Some(Err(refused)),
+                },
             }
         }
         let (mut chunks, mut tries) = (cut(open), 0);
@@ -198,6 +216,13 @@ impl Batch<'_> {
             shared.connector.call(&mut requests, "batch", |args| {
                 args.bytes(&shared.server).uint(call).optional(moment);
                 args.uint(chunk.leases.0).commands(&chunk.commands).uint(replicas).uint(last);
+                args.list(|list| {
+                    let is_invalid = |place: &usize| self.invalid.contains_key(place);
+                    let positions = (1..).zip(&chunk.places);
+                    for (position, _) in positions.filter(|(_, place)| is_invalid(place)) {
+                        list.uint(position);
+                    }
+                });
             });
         }
         connection.exchange(requests, ANSWER_MAX).await
@@ -330,7 +355,10 @@ impl Batch<'_> {
         let rest = chunk.split_off(count);
         let mut cache = self.shared.cache();
         for ((place, command), reply) in chunk.places.iter().zip(&chunk.commands).zip(replies) {
-            let reply = reply.and_then(|reply| check_created(command, reply));
+            let reply = match self.invalid.get(place) {
+                Some(refused) if is_invalid(&reply) => Err(refused.clone()),
+                _ => reply.and_then(|reply| check_created(command, reply)),
+            };
             if let Ok(reply) = &reply {
                 cache.learn(command, reply);
             }
@@ -477,16 +505,18 @@ fn is_read_only(command: &Command) -> bool {
     )
 }
 
-/// Refuses commands that can be checked without a call to Tarantool.
+/// Refuses values that can be checked without a call to Tarantool.
 fn refusal(command: &Command) -> Option<Error> {
-    if let Err(refused) = check_names(command) {
-        return Some(refused);
-    }
     match command {
         Command::CreateTube { options: o, .. } => refuse_attempts_max(o.attempts_max)
-            .or_else(|| check_keep_done(o.keep_done, Some(o.keep_done_max)).err()),
+            .or_else(|| check_keep_done(o.keep_done, Some(o.keep_done_max)).err())
+            .or_else(|| refuse_pace(o.retry.as_deref(), o.rate.as_deref())),
         Command::AlterTube { change, .. } => refuse_attempts_max(change.attempts_max.flatten())
-            .or_else(|| check_keep_done(change.keep_done.flatten(), change.keep_done_max).err()),
+            .or_else(|| check_keep_done(change.keep_done.flatten(), change.keep_done_max).err())
+            .or_else(|| {
+                let retry = change.retry.as_ref().and_then(Option::as_deref);
+                refuse_pace(retry, change.rate.as_ref().and_then(Option::as_deref))
+            }),
         Command::Put { tasks, .. } => check_tasks(tasks).err(),
         Command::Take(take) => {
             let advice = "take them in several batches";
@@ -504,6 +534,21 @@ fn refusal(command: &Command) -> Option<Error> {
     }
 }
 
+/// The command without its values, if other refusals come before those of its values.
+fn without_values(command: Command) -> Option<Command> {
+    match command {
+        Command::CreateTube { tube, options, if_not_exists } => {
+            let options = TubeOptions::new(options.kind);
+            Some(Command::CreateTube { tube, options, if_not_exists })
+        }
+        Command::AlterTube { tube, .. } => {
+            Some(Command::AlterTube { tube, change: TubeChange::default() })
+        }
+        Command::Put { tube, wait, .. } => Some(Command::Put { tube, tasks: Vec::new(), wait }),
+        _ => None,
+    }
+}
+
 fn refuse_items(command: &Command) -> Option<Error> {
     let advice = "use several batches";
     refuse_count("the number of tasks in one command", tasks_in(command), advice)
@@ -512,6 +557,11 @@ fn refuse_items(command: &Command) -> Option<Error> {
 fn refuse_attempts_max(attempts_max: Option<u32>) -> Option<Error> {
     let message = "attempts_max must be at least 1; leave it out to retry forever";
     (attempts_max == Some(0)).then(|| Error::Invalid(message.into()))
+}
+
+fn refuse_pace(retry: Option<&RetryPolicy>, rate: Option<&RateLimit>) -> Option<Error> {
+    let retry = retry.and_then(|retry| retry.check().err());
+    retry.or_else(|| rate.and_then(|rate| rate.check().err()))
 }
 
 fn refuse_count(what: &'static str, size: usize, advice: &'static str) -> Option<Error> {

@@ -165,6 +165,8 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     semaphores: true,
     gates: true,
     keys: true,
+    retries: true,
+    rates: true,
     wakes: "at once by one call that waits for notices",
     loses: &[
         (
@@ -206,6 +208,7 @@ const UNSUPPORTED: &[&str] = &[
     "semaphores",
     "keeping done tasks and their results",
     "unique keys",
+    "retry policies and rate limits",
     "ids that are never used again",
 ];
 

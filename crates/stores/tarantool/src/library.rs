@@ -1,9 +1,9 @@
 //! Assembles the library of Lua procedures that run inside Tarantool.
 
 use taskyard_core::failure::{LEASE_EXPIRED, SERVER_LOST, SESSION_ENDED};
-use taskyard_core::limits::ENDED_KEYS_MAX;
+use taskyard_core::limits::{ENDED_KEYS_MAX, RETRY_GROWTH_MAX};
 use taskyard_store::limits::with_limits;
-use taskyard_store::lua::{SEMAPHORE_RULES, VALUES};
+use taskyard_store::lua::{PACE_RULES, SEMAPHORE_RULES, VALUES};
 use taskyard_store::template::substitute;
 
 /// The files in the order of their dependencies: first those whose names all others use, then those that are blocks of their
@@ -16,8 +16,10 @@ const SHARED: [&str; 6] = [
     include_str!("lua/tube.lua"),
     include_str!("lua/orders.lua"),
 ];
-const TUBES: [&str; 14] = [
+const TUBES: [&str; 16] = [
     include_str!("lua/format.lua"),
+    PACE_RULES,
+    include_str!("lua/pace.lua"),
     include_str!("lua/raw_insert.lua"),
     include_str!("lua/take.lua"),
     include_str!("lua/put.lua"),
@@ -99,6 +101,7 @@ fn with_values(text: &str) -> String {
         ("SESSION_ENDED", SESSION_ENDED.to_owned()),
         ("SERVER_LOST", SERVER_LOST.to_owned()),
         ("ENDED_KEYS_MAX", ENDED_KEYS_MAX.to_string()),
+        ("RETRY_GROWTH_MAX", RETRY_GROWTH_MAX.to_string()),
     ];
     substitute(&with_limits(text), &values)
 }

@@ -8,8 +8,9 @@ use taskyard_core::record::{Record, StoredState};
 use taskyard_core::semaphore::{EntryState, HeldGrant, QueueEntry, SemaphoreRecord};
 use taskyard_core::transfer::{EventCopy, ImportEnd, QueueEntryCopy, SemaphoreCopy, TubeCopy};
 use taskyard_core::{
-    Body, EndedKey, Error, EventId, EventKind, Failures, Finished, Grant, HeldKey, Key, Priority,
-    Reply, SemaphoreKey, SemaphoreOptions, Span, TaskId, Timestamp, TubeName,
+    Body, Bucket, EndedKey, Error, EventId, EventKind, Failures, Finished, Grant, HeldKey, Key,
+    Priority, RateLimit, Reply, RetryPolicy, SemaphoreKey, SemaphoreOptions, Span, TaskId,
+    Timestamp, TubeName,
 };
 use taskyard_tarantool::{
     ArgumentWriter, BatchReply, Failure, LuaValue, decode_batch, decode_value,
@@ -117,14 +118,20 @@ fn tubes(shown: &[u8], numbers: &[u8]) -> Option<Exported> {
     let Ok(Reply::Tubes(infos)) = decided.replies.pop()? else { return None };
     let numbers = decode_value(numbers).ok()?;
     let [ids, next_lease] = numbers.list() else { return None };
-    let mut next_ids = HashMap::new();
+    let mut states = HashMap::new();
     for row in ids.list() {
-        let [number, next_id] = row.list() else { return None };
-        next_ids.insert(number.uint()?, next_id.uint()?);
+        let [number, next_id, level, at] = row.list() else { return None };
+        let bucket = match (level.uint(), moment(at)) {
+            (Some(level), Some(at)) => Some(Bucket { level, at }),
+            _ => None,
+        };
+        states.insert(number.uint()?, (next_id.uint()?, bucket));
     }
     let copy = |info: taskyard_core::command::TubeInfo| {
-        let next_id = next_ids.get(&info.number.into()).copied()?;
-        Some(TubeCopy::new(info, next_id))
+        let (next_id, bucket) = states.get(&info.number.into()).copied()?;
+        let mut copy = TubeCopy::new(info, next_id);
+        copy.record.bucket = bucket;
+        Some(copy)
     };
     let tubes = infos.into_iter().map(copy).collect::<Option<_>>()?;
     Some(Exported::Tubes(tubes, next_lease.uint()?))
@@ -304,6 +311,22 @@ fn write_tube(row: &mut ArgumentWriter<'_>, came: &TubeName, copy: &TubeCopy) {
             list.uint(count);
         }
     });
+    row.maybe(options.retry.as_deref(), |row, retry| row.list(|list| write_retry(list, retry)));
+    row.maybe(options.rate.as_deref(), |row, rate| row.list(|list| write_rate(list, rate)));
+    row.maybe(record.bucket.map(|bucket| bucket.level), ArgumentWriter::uint);
+    write_moment(row, record.bucket.map(|bucket| bucket.at));
+}
+
+/// A retry policy, as the options of a tube have it.
+fn write_retry(list: &mut ArgumentWriter<'_>, retry: &RetryPolicy) {
+    list.optional(Some(retry.delay.as_micros())).uint(retry.factor_permille.into());
+    list.optional(Some(retry.delay_max.as_micros())).uint(retry.jitter_permille.into());
+    list.flag(retry.retry_lost);
+}
+
+/// A rate limit, as the options of a tube have it.
+fn write_rate(list: &mut ArgumentWriter<'_>, rate: &RateLimit) {
+    list.uint(rate.count.into()).optional(Some(rate.per.as_micros())).uint(rate.burst.into());
 }
 
 /// Its key, its options as they are stored, last grant, and when to look again.

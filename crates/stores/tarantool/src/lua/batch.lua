@@ -62,15 +62,19 @@ local function is_wanted(server, call)
 end
 
 -- Runs commands until the answer is full. The calls up to `together` were sent at the same time, and must not run before the rest of this
--- one.
-local function run(c, commands, together)
+-- one. The commands at the positions in `invalid` have values that their server refuses.
+local function run(c, commands, together, invalid)
     ensure_counted()
-    local replies = {}
+    local replies, is_invalid = {}, {}
+    for _, place in ipairs(invalid) do
+        is_invalid[place] = true
+    end
     for place, command in ipairs(commands) do
         if c.bytes > REPLY_BYTES_MAX then
             S.server:update(c.server, { { '=', 3, together } })
             break
         end
+        c.is_invalid = is_invalid[place]
         replies[place] = verbs[command[1]](c, command)
     end
     flush_all(c)
@@ -83,9 +87,9 @@ local function run(c, commands, together)
 end
 
 -- Runs the commands in a transaction, which the caller commits.
-local function run_in_transaction(c, commands, together)
+local function run_in_transaction(c, commands, together, invalid)
     box.begin()
-    local done, replies = pcall(run, c, commands, together)
+    local done, replies = pcall(run, c, commands, together, invalid)
     if not done then
         box.rollback()
         error(replies, 0)
@@ -132,7 +136,7 @@ end
 
 -- Answers the replies, this clock, the next deadline, tubes with takeable tasks, tubes with room, and semaphores that may have events; an
 -- empty list for a call that is refused. If too few replicas have the batch in time, it answers only that.
-function api.batch(server, call, now, lease, commands, replicas, together)
+function api.batch(server, call, now, lease, commands, replicas, together, invalid)
     if box.info.ro then
         box.error(box.error.READONLY)
     end
@@ -146,7 +150,7 @@ function api.batch(server, call, now, lease, commands, replicas, together)
     if is_list then
         replies = run_list(c, commands[1])
     else
-        replies = run_in_transaction(c, commands, together or call)
+        replies = run_in_transaction(c, commands, together or call, invalid or {})
     end
     local ready, rooms, names = effects(c)
     local next_at, keys = next_wakeup(c), event_keys_of(c)

@@ -26,14 +26,14 @@ function api.export_tubes()
     return { { { REPLY.tubes, shown } }, 0, NULL, {}, {}, false }
 end
 
--- The next id of each tube, and a lease number that was not used yet.
+-- The next id and the bucket of each tube, and a lease number that was not used yet.
 function api.export_numbers()
     local ids = {}
     if not has_data() then
         return { ids, 0 }
     end
     for _, row in S.tube:pairs() do
-        ids[#ids + 1] = { row[1], row[4] }
+        ids[#ids + 1] = { row[1], row[4], pace.export(row[1]) }
     end
     return { ids, read_meta('lease') or 0 }
 end

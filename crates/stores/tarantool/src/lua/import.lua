@@ -79,7 +79,7 @@ end
 
 -- Gives a tube the name, options and numbers of its original.
 function imports.tube(c, row)
-    local came, name, temporary, capacity, paused, semaphore, queue_num, next_id, done, calls = unpack(row, 1, 10)
+    local came, name, temporary, capacity, paused, semaphore, queue_num, next_id, done, calls, retry, rate, level, at = unpack(row, 1, 14)
     local tube = open_tube(c, came)
     if not tube then
         error("tube '" .. came .. "' does not exist", 0)
@@ -91,6 +91,7 @@ function imports.tube(c, row)
     local options, n = tube.options, tube.n
     options[O.temporary], options[O.paused] = temporary, paused
     options[O.capacity], options[O.semaphore] = given(capacity) or NULL, given(semaphore) or NULL
+    pace.import(tube, retry, rate, level, at)
     c.by_name[came], c.by_name[name] = nil, tube
     tube.o, tube.name, tube.queue_num = read_options(options), name, given(queue_num)
     tube.next_id = math.max(tonumber(tube.next_id), tonumber(next_id))

@@ -15,9 +15,12 @@ local function reason_of(c, tube, task, delivery)
         return { REASONS.paused }
     elseif tube.o.subqueues then
         local row = S.subqueue:get({ tube.number, task[SUBQUEUE] })
-        return { row and row[3] > 0 and REASONS.subqueue_busy or REASONS.waits }
+        if row and row[3] > 0 then
+            return { REASONS.subqueue_busy }
+        end
     end
-    return NO_REASON
+    local next_at = tube.o.rate and pace.next_delivery(tube) or NEVER
+    return next_at < NEVER and { REASONS.rate_limited, next_at } or NO_REASON
 end
 
 -- A task as answers show it. Only a peek shows its priority in the semaphore, its failures, its key and its number of attempts.
@@ -152,7 +155,7 @@ end
 -- A tube with its counts and counters.
 function info(tube)
     local n, calls = tube.n, {}
-    if tube.changed then
+    if tube.changed or tube.o.rate then
         n.next = next_moment(tube)
     end
     for place, call in ipairs(CALLS) do

@@ -34,6 +34,8 @@ local REFUSAL = { tube_not_found = 0, tube_exists = 1, tube_has_taken = 2, tube_
     no_semaphore = 18, queue_num_taken = 19, semaphore_in_use = 21, semaphore_has_tube = 22 }
 
 local NOTHING = { REPLY.nothing }
+-- The reply to a command with values that its server refuses, if nothing else is wrong with it: the server knows why.
+local INVALID = { REPLY.refused, REFUSAL.invalid, '' }
 
 local function refuse(kind, ...)
     return { REPLY.refused, REFUSAL[kind], ... }
@@ -98,7 +100,8 @@ local is_alive, body_of, view, view_done, delivery_of, refuse_shown, info, give_
     keep_body, refuse_queue_num, can_insert_raw, insert_plain, with_failure
 -- Commands by number, and the number of the list, which is the only command of its call.
 local verbs, LIST = {}, 19
--- Functions that import from another store, those for done tasks that are kept, for unique keys, and for the stored format.
-local imports, kept, keys, formats = {}, {}, {}, {}
+-- Functions that import from another store, those for done tasks that are kept, for unique keys, for retry policies and rate limits, and for
+-- the stored format.
+local imports, kept, keys, pace, formats = {}, {}, {}, {}, {}
 -- Announcements of events.
 local confirm_announced, reset_announced
