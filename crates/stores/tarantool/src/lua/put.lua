@@ -132,20 +132,49 @@ end
 -- Whether raw rows can be inserted, which is checked once in a call.
 local function inserts_raw(c)
     if c.inserts_raw == nil then
-        c.inserts_raw = can_insert_raw(S.task, S.ready)
+        c.inserts_raw = can_insert_raw(S.task, S.ready) and (not S.key or can_insert_raw(S.key))
     end
     return c.inserts_raw
 end
 
--- The row of a task with the common fields.
-local function new_row(c, tube)
-    return { 0, READY, 0, c.now, STORED_NEVER, FOREVER, 0, NO_REASON, NULL, NULL, NULL, NULL, NULL, NULL, tube.number, 0, 0, PLAIN }
+-- Whether the tasks of this row, which has the common fields, are ready at once and in no other order.
+local function is_plain(o, row)
+    return row[STATE] == READY and row[EXPIRES] == STORED_NEVER and not o.subqueues
 end
 
--- Adds a task that may have a key and its own number of attempts; `row` has the common fields. Answers its state.
-local function add_extended(c, tube, new, row)
+-- The row of a task with the common fields, and the times of a put without options.
+local function new_row(c, tube)
+    local row = { 0, READY, 0, c.now, STORED_NEVER, FOREVER, 0, NO_REASON, NULL, NULL, NULL, NULL, NULL, NULL, tube.number, 0, 0, PLAIN }
+    if tube.o.times then
+        set_times(c, tube.o, NO_OPTIONS, row)
+    end
+    return row
+end
+
+-- Whether a task has nothing but a small body and a key.
+local function has_only_key(new)
+    local body = new[1]
+    if type(body) ~= 'string' or #body > INLINE_BYTES_MAX or new[9] == nil or new[10] ~= nil then
+        return false
+    end
+    for place = 2, 8 do
+        if new[place] ~= nil then
+            return false
+        end
+    end
+    return true
+end
+
+-- Adds a task that may have a key and its own number of attempts; `row` has the common fields, and so has `plain` if rows can be inserted
+-- raw. Answers its state.
+local function add_extended(c, tube, new, row, plain)
     local id, request, attempts_max = tube.next_id, given(new[9]), given(new[10])
     tube.next_id, row[ID] = id + 1, id
+    if plain and has_only_key(new) then
+        keys.insert_raw(tube, plain, id, new[1], request[1], request[2])
+        tube.n.ready, tube.n.takeable = tube.n.ready + 1, tube.n.takeable + 1
+        return READY
+    end
     if request or attempts_max then
         row[FAILURES], row[KEY], row[UNIQUE_FOR] = NULL, request and request[1] or NULL, request and request[2] or NULL
         row[OWN_ATTEMPTS] = attempts_max
@@ -178,14 +207,14 @@ local function replace(c, tube, task, new)
 end
 
 -- Puts one task. Answers its id, its state, and true if it existed.
-local function put_extended(c, tube, new, row, expired)
+local function put_extended(c, tube, new, row, plain, expired)
     local request = given(new[9])
     local id, task, delivery
     if request then
         id, task, delivery = keys.find(c, tube, request[1], expired)
     end
     if not id then
-        return { tube.next_id, add_extended(c, tube, new, row) }
+        return { tube.next_id, add_extended(c, tube, new, row, plain) }
     end
     local state = task and (delivery and TAKEN or task[STATE]) or DONE
     if request[3] and (state == READY or state == DELAYED) then
@@ -211,8 +240,10 @@ end
 -- Puts tasks of which some have a key or their own number of attempts, one after the other.
 local function put_each(c, tube, tasks)
     local row, placed, expired, first, is_run = new_row(c, tube), {}, {}, tube.next_id, true
+    local is_raw = is_plain(tube.o, row) and inserts_raw(c) and type(row[PRI]) == 'number' and type(first) == 'number'
+    local plain = is_raw and new_row(c, tube) or nil
     for place = 1, #tasks do
-        local one = put_extended(c, tube, tasks[place], row, expired)
+        local one = put_extended(c, tube, tasks[place], row, plain, expired)
         placed[place], is_run = one, is_run and not one[3] and one[2] == READY
     end
     local added = tube.next_id - first
@@ -243,11 +274,8 @@ verbs[4] = function(c, command)
         return put_each(c, tube, tasks)
     end
     local first, o, row = tube.next_id, tube.o, new_row(c, tube)
-    if o.times then
-        set_times(c, o, NO_OPTIONS, row)
-    end
     local plain, placed = 0, nil
-    if row[STATE] == READY and row[EXPIRES] == STORED_NEVER and not o.subqueues then
+    if is_plain(o, row) then
         if inserts_raw(c) and type(row[PRI]) == 'number' and type(first) == 'number' then
             plain = insert_plain(tube, tasks, row, first, INLINE_BYTES_MAX)
         else
