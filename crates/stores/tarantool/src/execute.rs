@@ -5,17 +5,16 @@
 
 use std::collections::BTreeMap;
 
-use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::names::check_names;
 use taskyard_core::{
-    Command, Effects, Error, NewEvents, RateLimit, Reply, RetryPolicy, Timestamp, TubeChange,
-    TubeName, TubeOptions, check_keep_done, check_results, check_tasks,
+    Command, Effects, Error, NewEvents, Reply, ScheduleCommand, Timestamp, TubeName,
 };
 use taskyard_tarantool::{ANSWER_MAX, BatchReply as BatchAnswer, Failure, Fault, decode_batch};
 
+use super::checks::{is_invalid, refusal, without_values};
 use super::link::{Link, error_of, needs_reconnect};
 use super::tube_cache::Resync;
-use super::{Clock, Tarantool};
+use super::{Clock, NextDue, Tarantool};
 use taskyard_store::Executed;
 
 /// How often commands are sent that were not done.
@@ -38,7 +37,8 @@ struct Batch<'a> {
     room: BTreeMap<TubeName, u64>,
     /// The semaphores that may have new events.
     events: NewEvents,
-    next_wakeup: Option<Timestamp>,
+    /// What is due next, if a call was answered.
+    due: Option<NextDue>,
     /// Whether the tasks of a call were too large for one answer.
     is_large: bool,
 }
@@ -52,11 +52,6 @@ struct Chunk {
     bytes: usize,
     /// Lease numbers that its takes may use: the first, and the one after the last.
     leases: (u64, u64),
-}
-
-/// Whether this is the reply to a command with values that are refused (`INVALID` in `values.lua`).
-fn is_invalid(reply: &Result<Reply, Error>) -> bool {
-    matches!(reply, Err(Error::Invalid(why)) if why.is_empty())
 }
 
 /// The reply, unless a semaphore to be created exists with other options.
@@ -82,7 +77,7 @@ impl Tarantool {
             ready: BTreeMap::new(),
             room: BTreeMap::new(),
             events: NewEvents::Nothing,
-            next_wakeup: None,
+            due: None,
             is_large: false,
         };
         batch.run(commands).await;
@@ -373,22 +368,23 @@ impl Batch<'_> {
             self.room.extend(effects.room);
         }
         self.events.add(effects.events);
-        self.next_wakeup = effects
-            .next_wakeup
-            .map(|next| Timestamp::from_micros(next.as_micros().saturating_sub(ahead)));
-        *self.shared.wakeup() = self.next_wakeup;
+        let here = |next: Timestamp| Timestamp::from_micros(next.as_micros().saturating_sub(ahead));
+        let (wakeup, schedule) = (effects.next_wakeup.map(here), effects.next_schedule.map(here));
+        self.due = Some(NextDue { wakeup, schedule });
+        *self.shared.due() = NextDue { wakeup, schedule };
     }
 
     fn end(self) -> Executed {
         let missing = || Err(Error::Store("the store did not answer".into()));
         let replies = self.replies.into_iter().map(|reply| reply.unwrap_or_else(missing)).collect();
+        // Without an answer what was known stays.
+        let due = self.due.unwrap_or(*self.shared.due());
         let effects = Effects {
             ready: self.ready.into_iter().collect(),
             room: self.room.into_iter().collect(),
-            next_schedule: None,
             events: self.events,
-            // Without an answer the last known deadline stays.
-            next_wakeup: self.next_wakeup.or(*self.shared.wakeup()),
+            next_wakeup: due.wakeup,
+            next_schedule: due.schedule,
         };
         Executed { replies, effects, unloaded: Vec::new() }
     }
@@ -477,7 +473,7 @@ fn cut(commands: Vec<(usize, Command)>) -> Vec<Chunk> {
     chunks
 }
 
-fn tasks_in(command: &Command) -> usize {
+pub(super) fn tasks_in(command: &Command) -> usize {
     match command {
         Command::Put { tasks, .. } => tasks.len(),
         Command::Take(take) => take.count,
@@ -487,6 +483,7 @@ fn tasks_in(command: &Command) -> usize {
         | Command::Peek { ids, .. } => ids.len(),
         Command::List(list) => list.limit,
         Command::Semaphore(command) => command.items(),
+        Command::Schedule(command) => command.tasks().len().max(1),
         _ => 1,
     }
 }
@@ -496,77 +493,19 @@ fn is_list(command: &Command) -> bool {
 }
 
 fn is_read_only(command: &Command) -> bool {
-    matches!(
-        command,
+    match command {
         Command::Peek { .. }
-            | Command::Deliveries { .. }
-            | Command::List(_)
-            | Command::Tubes { .. }
-    )
-}
-
-/// Refuses values that can be checked without a call to Tarantool.
-fn refusal(command: &Command) -> Option<Error> {
-    match command {
-        Command::CreateTube { options: o, .. } => refuse_attempts_max(o.attempts_max)
-            .or_else(|| check_keep_done(o.keep_done, Some(o.keep_done_max)).err())
-            .or_else(|| refuse_pace(o.retry.as_deref(), o.rate.as_deref())),
-        Command::AlterTube { change, .. } => refuse_attempts_max(change.attempts_max.flatten())
-            .or_else(|| check_keep_done(change.keep_done.flatten(), change.keep_done_max).err())
-            .or_else(|| {
-                let retry = change.retry.as_ref().and_then(Option::as_deref);
-                refuse_pace(retry, change.rate.as_ref().and_then(Option::as_deref))
-            }),
-        Command::Put { tasks, .. } => check_tasks(tasks).err(),
-        Command::Take(take) => {
-            let advice = "take them in several batches";
-            refuse_count("the number of tasks in one take", take.count, advice)
-        }
-        Command::Finish { items, .. } => {
-            refuse_items(command).or_else(|| check_results(items).err())
-        }
-        Command::KickTasks { .. } | Command::Delete { .. } | Command::Peek { .. } => {
-            refuse_items(command)
-        }
-        Command::List(list) => list.check().err(),
-        Command::Semaphore(command) => command.check().err(),
-        _ => None,
+        | Command::Deliveries { .. }
+        | Command::List(_)
+        | Command::Tubes { .. } => true,
+        Command::Schedule(command) => matches!(
+            **command,
+            ScheduleCommand::Get { .. }
+                | ScheduleCommand::List { .. }
+                | ScheduleCommand::Due { .. }
+        ),
+        _ => false,
     }
-}
-
-/// The command without its values, if other refusals come before those of its values.
-fn without_values(command: Command) -> Option<Command> {
-    match command {
-        Command::CreateTube { tube, options, if_not_exists } => {
-            let options = TubeOptions::new(options.kind);
-            Some(Command::CreateTube { tube, options, if_not_exists })
-        }
-        Command::AlterTube { tube, .. } => {
-            Some(Command::AlterTube { tube, change: TubeChange::default() })
-        }
-        Command::Put { tube, wait, .. } => Some(Command::Put { tube, tasks: Vec::new(), wait }),
-        _ => None,
-    }
-}
-
-fn refuse_items(command: &Command) -> Option<Error> {
-    let advice = "use several batches";
-    refuse_count("the number of tasks in one command", tasks_in(command), advice)
-}
-
-fn refuse_attempts_max(attempts_max: Option<u32>) -> Option<Error> {
-    let message = "attempts_max must be at least 1; leave it out to retry forever";
-    (attempts_max == Some(0)).then(|| Error::Invalid(message.into()))
-}
-
-fn refuse_pace(retry: Option<&RetryPolicy>, rate: Option<&RateLimit>) -> Option<Error> {
-    let retry = retry.and_then(|retry| retry.check().err());
-    retry.or_else(|| rate.and_then(|rate| rate.check().err()))
-}
-
-fn refuse_count(what: &'static str, size: usize, advice: &'static str) -> Option<Error> {
-    let limit = BATCH_TASKS_MAX;
-    (size > limit).then_some(Error::TooLarge { what, size, limit, advice })
 }
 
 #[cfg(test)]

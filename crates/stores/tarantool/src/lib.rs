@@ -21,6 +21,7 @@
 //! - Lease numbers come from ranges that begin at the clock of Tarantool: none is issued twice, even when a replica takes over that did
 //!   not receive the last writes.
 
+mod checks;
 mod durability;
 mod execute;
 mod library;
@@ -71,12 +72,21 @@ pub struct Tarantool {
     /// Connected by the first health check.
     health_link: Mutex<Link>,
     cache: Lock<TubeCache>,
-    /// When the next tick is needed, as far as known.
-    wakeup: Lock<Option<Timestamp>>,
+    /// What is due next, as far as known.
+    due: Lock<NextDue>,
     presence: Presence,
     durability: Durability,
     /// Whether this is one of the servers of Tarantool.
     serves: bool,
+}
+
+/// What is due next.
+#[derive(Clone, Copy, Debug, Default)]
+struct NextDue {
+    /// When the next tick is needed.
+    wakeup: Option<Timestamp>,
+    /// When the next schedule fires.
+    schedule: Option<Timestamp>,
 }
 
 impl Backend for Tarantool {
@@ -167,6 +177,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     keys: true,
     retries: true,
     rates: true,
+    schedules: true,
     wakes: "at once by one call that waits for notices",
     loses: &[
         (
@@ -209,6 +220,7 @@ const UNSUPPORTED: &[&str] = &[
     "keeping done tasks and their results",
     "unique keys",
     "retry policies and rate limits",
+    "schedules",
     "ids that are never used again",
 ];
 
@@ -257,7 +269,7 @@ impl Tarantool {
                 Err(failure) => return Err(Self::unavailable(&describe(&failure))),
             }
         };
-        let (wakeup, presence) = Default::default();
+        let (due, presence) = Default::default();
         let cache = Lock::new(TubeCache { link: link.number(), ..TubeCache::default() });
         let link = Mutex::new(link);
         let health_link = Mutex::new(Link::new(Arc::clone(&connector)));
@@ -268,7 +280,7 @@ impl Tarantool {
             link,
             health_link,
             cache,
-            wakeup,
+            due,
             presence,
             durability,
             serves,
@@ -279,8 +291,8 @@ impl Tarantool {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wakeup(&self) -> MutexGuard<'_, Option<Timestamp>> {
-        self.wakeup.lock().unwrap_or_else(PoisonError::into_inner)
+    fn due(&self) -> MutexGuard<'_, NextDue> {
+        self.due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn close(&self) -> Result<(), Error> {

@@ -1,7 +1,7 @@
 //! Assembles the library of Lua procedures that run inside Tarantool.
 
 use taskyard_core::failure::{LEASE_EXPIRED, SERVER_LOST, SESSION_ENDED};
-use taskyard_core::limits::{ENDED_KEYS_MAX, RETRY_GROWTH_MAX};
+use taskyard_core::limits::{ENDED_KEYS_MAX, RETRY_GROWTH_MAX, SCHEDULES_MAX};
 use taskyard_store::limits::with_limits;
 use taskyard_store::lua::{PACE_RULES, SEMAPHORE_RULES, VALUES};
 use taskyard_store::template::substitute;
@@ -16,7 +16,7 @@ const SHARED: [&str; 6] = [
     include_str!("lua/tube.lua"),
     include_str!("lua/orders.lua"),
 ];
-const TUBES: [&str; 16] = [
+const TUBES: [&str; 17] = [
     include_str!("lua/format.lua"),
     PACE_RULES,
     include_str!("lua/pace.lua"),
@@ -33,6 +33,7 @@ const TUBES: [&str; 16] = [
     include_str!("lua/sessions.lua"),
     include_str!("lua/tick.lua"),
     include_str!("lua/import.lua"),
+    include_str!("lua/schedules.lua"),
 ];
 const SEMAPHORE: &str = include_str!("lua/semaphore.lua");
 const SEMAPHORES: [&str; 4] = [
@@ -102,6 +103,7 @@ fn with_values(text: &str) -> String {
         ("SERVER_LOST", SERVER_LOST.to_owned()),
         ("ENDED_KEYS_MAX", ENDED_KEYS_MAX.to_string()),
         ("RETRY_GROWTH_MAX", RETRY_GROWTH_MAX.to_string()),
+        ("SCHEDULES_MAX", SCHEDULES_MAX.to_string()),
     ];
     substitute(&with_limits(text), &values)
 }

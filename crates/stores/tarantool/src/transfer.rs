@@ -8,9 +8,9 @@ use taskyard_core::record::{Record, StoredState};
 use taskyard_core::semaphore::{EntryState, HeldGrant, QueueEntry, SemaphoreRecord};
 use taskyard_core::transfer::{EventCopy, ImportEnd, QueueEntryCopy, SemaphoreCopy, TubeCopy};
 use taskyard_core::{
-    Body, Bucket, EndedKey, Error, EventId, EventKind, Failures, Finished, Grant, HeldKey, Key,
-    Priority, RateLimit, Reply, RetryPolicy, SemaphoreKey, SemaphoreOptions, Span, TaskId,
-    Timestamp, TubeName,
+    Body, Bucket, Command, EndedKey, Error, EventId, EventKind, Failures, Finished, Grant, HeldKey,
+    Key, Priority, RateLimit, Reply, RetryPolicy, ScheduleCommand, ScheduleName, ScheduleReply,
+    SemaphoreKey, SemaphoreOptions, Span, StoredSchedule, TaskId, Timestamp, TubeName,
 };
 use taskyard_tarantool::{
     ArgumentWriter, BatchReply, Failure, LuaValue, decode_batch, decode_value,
@@ -23,6 +23,9 @@ use taskyard_store::{Export, Exported, Import};
 
 /// How long a call may take: the last one has all entries of semaphores.
 const CALL_MAX: Duration = Duration::from_secs(600);
+
+/// How many schedules are read together.
+const SCHEDULES_PAGE: usize = 100;
 
 /// Separates the tasks of tubes from the numbers that callers choose: the number of the tube above the task id.
 const GATED: u64 = 1 << 63;
@@ -54,7 +57,7 @@ impl Tarantool {
                 };
                 ended_keys(&self.ask("export_ended_keys", true, write).await?)
             }
-            Export::Schedules => return Ok(Exported::Schedules(Vec::new())),
+            Export::Schedules => return self.export_schedules().await,
             Export::Semaphores => semaphores(&self.ask("export_semaphores", true, |_| {}).await?),
         };
         read.ok_or_else(|| Error::Store("cannot read the data in Tarantool".into()))
@@ -95,6 +98,26 @@ impl Tarantool {
             }
         }
         Ok(())
+    }
+
+    /// All schedules, read in pages: each may have a large payload.
+    async fn export_schedules(&self) -> Result<Exported, Error> {
+        let mut all: Vec<StoredSchedule> = Vec::new();
+        loop {
+            let after = all.last().map(|schedule| schedule.name.clone());
+            let write = |args: &mut ArgumentWriter<'_>| {
+                args.maybe(after.as_ref().map(ScheduleName::as_str), ArgumentWriter::text);
+                args.uint(SCHEDULES_PAGE as u64);
+            };
+            let page = schedules(&self.ask("export_schedules", true, write).await?);
+            let page =
+                page.ok_or_else(|| Error::Store("cannot read the data in Tarantool".into()))?;
+            let is_last = page.len() < SCHEDULES_PAGE;
+            all.extend(page);
+            if is_last {
+                return Ok(Exported::Schedules(all));
+            }
+        }
     }
 
     async fn ask(
@@ -158,6 +181,16 @@ fn tasks(data: &[u8]) -> Option<Exported> {
         records.push(record);
     }
     Some(Exported::Tasks(records))
+}
+
+fn schedules(data: &[u8]) -> Option<Vec<StoredSchedule>> {
+    let BatchReply::Executed(mut decided) = decode_batch(data).ok()? else { return None };
+    match decided.replies.pop()? {
+        Ok(Reply::Schedule(ScheduleReply::Schedules(page))) => Some(page),
+        // The store is empty.
+        Ok(Reply::Nothing) => Some(Vec::new()),
+        _ => None,
+    }
 }
 
 fn ended_keys(data: &[u8]) -> Option<Exported> {
@@ -267,7 +300,7 @@ fn write_task(args: &mut ArgumentWriter<'_>, record: &Record) {
 
 /// The last step, in the order of `copy.lua`. Tubes and semaphores are named by their positions in these lists.
 fn write_ending(args: &mut ArgumentWriter<'_>, ending: &ImportEnd) {
-    let ImportEnd { tubes, semaphores, next_lease, .. } = ending;
+    let ImportEnd { tubes, semaphores, schedules, next_lease } = ending;
     args.uint(*next_lease).rows(tubes, |row, (came, copy)| write_tube(row, came, copy));
     args.rows(semaphores, |row, semaphore| write_semaphore(row, &semaphore.record));
     let numbers: HashMap<u32, u64> =
@@ -295,6 +328,11 @@ fn write_ending(args: &mut ArgumentWriter<'_>, ending: &ImportEnd) {
         row.uint(copy.grant.0).text(copy.kind.name()).uint(copy.attempts.into());
         write_moment(row, Some(copy.next_at));
     });
+    let set = |schedule: &StoredSchedule| {
+        let set = ScheduleCommand::Set { schedule: schedule.clone(), only_new: true };
+        Command::Schedule(Box::new(set))
+    };
+    args.commands(&schedules.iter().map(set).collect::<Vec<_>>());
 }
 
 fn write_tube(row: &mut ArgumentWriter<'_>, came: &TubeName, copy: &TubeCopy) {

@@ -134,8 +134,8 @@ local function finish_batch(server, names, events, replicas)
     return replicas == 0 or wait_for_replicas(replicas, REPLICAS_SECONDS)
 end
 
--- Answers the replies, this clock, the next deadline, tubes with takeable tasks, tubes with room, and semaphores that may have events; an
--- empty list for a call that is refused. If too few replicas have the batch in time, it answers only that.
+-- Answers the replies, this clock, the next deadline, tubes with takeable tasks, tubes with room, semaphores that may have events, and when
+-- the next schedule is due; an empty list for a call that is refused. If too few replicas have the batch in time, it answers only that.
 function api.batch(server, call, now, lease, commands, replicas, together, invalid)
     if box.info.ro then
         box.error(box.error.READONLY)
@@ -153,16 +153,16 @@ function api.batch(server, call, now, lease, commands, replicas, together, inval
         replies = run_in_transaction(c, commands, together or call, invalid or {})
     end
     local ready, rooms, names = effects(c)
-    local next_at, keys = next_wakeup(c), event_keys_of(c)
+    local next_at, event_keys, next_schedule = next_wakeup(c), event_keys_of(c), schedules.next_due()
     if not is_list then
         box.commit()
     end
     confirm_announced(c)
-    local finished, replicated = pcall(finish_batch, server, names, keys == true or #keys > 0, replicas)
+    local finished, replicated = pcall(finish_batch, server, names, event_keys == true or #event_keys > 0, replicas)
     if not (finished and replicated) then
         return { REPLICAS_SECONDS }
     end
-    return { replies, c.now, next_at, ready, rooms, keys }
+    return { replies, c.now, next_at, ready, rooms, event_keys, next_schedule }
 end
 
 -- Writes to the log. Answers whether enough replicas have it.

@@ -87,6 +87,11 @@ function api.export_semaphores()
     return found
 end
 
+-- Schedules by name after this one, as a batch answers.
+function api.export_schedules(name, limit)
+    return { { has_data() and schedules.export(given(name), limit) or { REPLY.nothing } }, 0, NULL, {}, {}, false }
+end
+
 -- Runs work in one transaction, and waits until so many replicas have it.
 local function import(now, replicas, work)
     atomically(function()
@@ -108,8 +113,8 @@ function api.import_ended_keys(now, replicas, tube, ended)
     return import(now, replicas, function(c) imports.ended_keys(c, tube, ended) end)
 end
 
--- The last step: tubes get their names, semaphores are imported, and lease numbers continue from this one.
-function api.import_end(now, replicas, next_lease, tubes, semaphores, entries, events)
+-- The last step: tubes get their names, semaphores and schedules are imported, and lease numbers continue from this one.
+function api.import_end(now, replicas, next_lease, tubes, semaphores, entries, events, sets)
     return import(now, replicas, function(c)
         local named = {}
         for place, row in ipairs(tubes) do
@@ -117,6 +122,7 @@ function api.import_end(now, replicas, next_lease, tubes, semaphores, entries, e
         end
         imports.semaphores(c, semaphores, named, entries, events)
         imports.gates(c, named)
+        schedules.import(sets)
         write_meta('lease', math.max(read_meta('lease') or 0, tonumber(next_lease)))
     end)
 end
