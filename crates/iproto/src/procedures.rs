@@ -240,13 +240,17 @@ pub fn decode_batch(data: &[u8]) -> Result<BatchReply, IprotoError> {
     if reader.array().map_err(wrong)? != 1 {
         return Err(IprotoError::Malformed("not one result"));
     }
-    match reader.array().map_err(wrong)? {
+    let count = match reader.array().map_err(wrong)? {
         0 => return Ok(BatchReply::Cancelled),
         1 => return Ok(BatchReply::Unreplicated),
-        _ => {}
-    }
+        count => count,
+    };
     let replies = read_procedure_replies(&mut reader)?;
-    let (clock, effects) = read_effects(&mut reader).map_err(wrong)?;
+    let (clock, mut effects) = read_effects(&mut reader).map_err(wrong)?;
+    // An existing queue has no schedules.
+    if count > 6 {
+        effects.next_schedule = read_moment(&mut reader).map_err(wrong)?;
+    }
     Ok(BatchReply::Executed(Box::new(ExecutedBatch { replies, clock, effects })))
 }
 
@@ -348,6 +352,13 @@ mod tests {
         };
         assert_eq!(executed.clock, Timestamp::from_micros(5));
         assert_eq!(executed.effects.ready, [(TubeName::new("q").unwrap(), 2)]);
+        assert_eq!(executed.effects.next_schedule, None);
+        // The same with the moment of the next schedule.
+        let data = [0x91, 0x97, 0x90, 0x05, 0xc0, 0x90, 0x90, 0xc2, 0x07];
+        let Ok(BatchReply::Executed(executed)) = decode_batch(&data) else {
+            panic!("it was executed")
+        };
+        assert_eq!(executed.effects.next_schedule, Some(Timestamp::from_micros(7)));
     }
 
     #[test]

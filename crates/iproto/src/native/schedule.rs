@@ -1,7 +1,7 @@
 //! Encodes and decodes commands and replies of schedules.
 
 use taskyard_core::{
-    CatchUp, Overlap, ScheduleCommand, ScheduleName, ScheduleReply, StoredSchedule,
+    CatchUp, NewTask, Overlap, ScheduleCommand, ScheduleName, ScheduleReply, StoredSchedule,
 };
 
 use super::reply::{read_placed, write_placed};
@@ -47,7 +47,7 @@ pub(super) fn write(out: &mut Out, command: &ScheduleCommand) {
 pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<ScheduleCommand> {
     Ok(match row.uint()? {
         SET => {
-            let schedule = row.row(read_schedule)?;
+            let schedule = row.row(|row| read_schedule(row, task::read_new))?;
             ScheduleCommand::Set { schedule, only_new: row.bool()? }
         }
         GET => ScheduleCommand::Get { name: read_name(row)? },
@@ -92,7 +92,10 @@ pub(super) fn write_reply(out: &mut Out, reply: &ScheduleReply) {
 pub(super) fn read_reply(row: &mut RowReader<'_, '_>) -> RowResult<ScheduleReply> {
     Ok(match row.uint()? {
         REPLY_SET => ScheduleReply::Set(row.bool()?),
-        REPLY_SCHEDULES => ScheduleReply::Schedules(row.rows(read_schedule)?),
+        REPLY_SCHEDULES => {
+            let read = |row: &mut RowReader<'_, '_>| read_schedule(row, task::read_stored_new);
+            ScheduleReply::Schedules(row.rows(read)?)
+        }
         REPLY_REMOVED => ScheduleReply::Removed,
         REPLY_FIRED => ScheduleReply::Fired(Some(row.rows(read_placed)?)),
         REPLY_NOT_FIRED => ScheduleReply::Fired(None),
@@ -134,11 +137,14 @@ fn write_schedule(out: &mut Out, schedule: &StoredSchedule) {
         .end();
 }
 
-fn read_schedule(row: &mut RowReader<'_, '_>) -> RowResult<StoredSchedule> {
+fn read_schedule(
+    row: &mut RowReader<'_, '_>,
+    read_template: fn(&mut RowReader<'_, '_>) -> RowResult<NewTask>,
+) -> RowResult<StoredSchedule> {
     Ok(StoredSchedule {
         name: read_name(row)?,
         tube: row.tube()?,
-        template: row.row(task::read_new)?,
+        template: row.row(read_template)?,
         timing: row.text()?.into(),
         catch_up: match row.uint()? {
             0 => CatchUp::None,

@@ -71,11 +71,22 @@ fn read_priority(row: &mut RowReader<'_, '_>) -> RowResult<Option<Priority>> {
 }
 
 pub(super) fn read_new(row: &mut RowReader<'_, '_>) -> RowResult<NewTask> {
-    let body = match row.value()? {
+    match row.value()? {
         // Only replies from Lua, which does not distinguish bytes and text, have it as text.
-        Value::Str(_) => return Err(RowError("a payload is binary")),
-        value => body_of(row, value)?.ok_or(RowError("a task without a payload"))?,
-    };
+        Value::Str(_) => Err(RowError("a payload is binary")),
+        value => read_new_with(row, value),
+    }
+}
+
+/// A new task in a reply: Lua may have stored it.
+pub(super) fn read_stored_new(row: &mut RowReader<'_, '_>) -> RowResult<NewTask> {
+    let body = row.value()?;
+    read_new_with(row, body)
+}
+
+/// A new task behind its body.
+fn read_new_with(row: &mut RowReader<'_, '_>, body: Value<'_>) -> RowResult<NewTask> {
+    let body = body_of(row, body)?.ok_or(RowError("a task without a payload"))?;
     check_body(&body)?;
     Ok(NewTask {
         body,

@@ -5,17 +5,16 @@
 
 use std::collections::BTreeMap;
 
-use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::names::check_names;
 use taskyard_core::{
-    Command, Effects, Error, NewEvents, Reply, Timestamp, TubeName, check_keep_done, check_results,
-    check_tasks,
+    Command, Effects, Error, NewEvents, Reply, ScheduleCommand, Timestamp, TubeName,
 };
 use taskyard_tarantool::{ANSWER_MAX, BatchReply as BatchAnswer, Failure, Fault, decode_batch};
 
+use super::checks::{is_invalid, refusal, without_values};
 use super::link::{Link, error_of, needs_reconnect};
 use super::tube_cache::Resync;
-use super::{Clock, Tarantool};
+use super::{Clock, NextDue, Tarantool};
 use taskyard_store::Executed;
 
 /// How often commands are sent that were not done.
@@ -32,11 +31,14 @@ struct Batch<'a> {
     link: &'a mut Link,
     now: Timestamp,
     replies: Vec<Option<Result<Reply, Error>>>,
+    /// Commands with values that are refused, by their indexes: Tarantool decides whether another refusal comes first.
+    invalid: BTreeMap<usize, Error>,
     ready: BTreeMap<TubeName, u64>,
     room: BTreeMap<TubeName, u64>,
     /// The semaphores that may have new events.
     events: NewEvents,
-    next_wakeup: Option<Timestamp>,
+    /// What is due next, if a call was answered.
+    due: Option<NextDue>,
     /// Whether the tasks of a call were too large for one answer.
     is_large: bool,
 }
@@ -71,10 +73,11 @@ impl Tarantool {
             link: &mut link,
             now,
             replies,
+            invalid: BTreeMap::new(),
             ready: BTreeMap::new(),
             room: BTreeMap::new(),
             events: NewEvents::Nothing,
-            next_wakeup: None,
+            due: None,
             is_large: false,
         };
         batch.run(commands).await;
@@ -94,9 +97,19 @@ impl Batch<'_> {
     async fn run(&mut self, commands: Vec<Command>) {
         let mut open = Vec::new();
         for (place, command) in commands.into_iter().enumerate() {
+            if let Err(refused) = check_names(&command) {
+                self.replies[place] = Some(Err(refused));
+                continue;
+            }
             match refusal(&command) {
-                Some(refusal) => self.replies[place] = Some(Err(refusal)),
                 None => open.push((place, command)),
+                Some(refused) => match without_values(command) {
+                    Some(command) if !self.shared.connector.is_adapter => {
+                        self.invalid.insert(place, refused);
+                        open.push((place, command));
+                    }
+                    _ => self.replies[place] = Some(Err(refused)),
+                },
             }
         }
         let (mut chunks, mut tries) = (cut(open), 0);
@@ -198,6 +211,13 @@ impl Batch<'_> {
             shared.connector.call(&mut requests, "batch", |args| {
                 args.bytes(&shared.server).uint(call).optional(moment);
                 args.uint(chunk.leases.0).commands(&chunk.commands).uint(replicas).uint(last);
+                args.list(|list| {
+                    let is_invalid = |place: &usize| self.invalid.contains_key(place);
+                    let positions = (1..).zip(&chunk.places);
+                    for (position, _) in positions.filter(|(_, place)| is_invalid(place)) {
+                        list.uint(position);
+                    }
+                });
             });
         }
         connection.exchange(requests, ANSWER_MAX).await
@@ -330,7 +350,10 @@ impl Batch<'_> {
         let rest = chunk.split_off(count);
         let mut cache = self.shared.cache();
         for ((place, command), reply) in chunk.places.iter().zip(&chunk.commands).zip(replies) {
-            let reply = reply.and_then(|reply| check_created(command, reply));
+            let reply = match self.invalid.get(place) {
+                Some(refused) if is_invalid(&reply) => Err(refused.clone()),
+                _ => reply.and_then(|reply| check_created(command, reply)),
+            };
             if let Ok(reply) = &reply {
                 cache.learn(command, reply);
             }
@@ -345,22 +368,23 @@ impl Batch<'_> {
             self.room.extend(effects.room);
         }
         self.events.add(effects.events);
-        self.next_wakeup = effects
-            .next_wakeup
-            .map(|next| Timestamp::from_micros(next.as_micros().saturating_sub(ahead)));
-        *self.shared.wakeup() = self.next_wakeup;
+        let here = |next: Timestamp| Timestamp::from_micros(next.as_micros().saturating_sub(ahead));
+        let (wakeup, schedule) = (effects.next_wakeup.map(here), effects.next_schedule.map(here));
+        self.due = Some(NextDue { wakeup, schedule });
+        *self.shared.due() = NextDue { wakeup, schedule };
     }
 
     fn end(self) -> Executed {
         let missing = || Err(Error::Store("the store did not answer".into()));
         let replies = self.replies.into_iter().map(|reply| reply.unwrap_or_else(missing)).collect();
+        // Without an answer what was known stays.
+        let due = self.due.unwrap_or(*self.shared.due());
         let effects = Effects {
             ready: self.ready.into_iter().collect(),
             room: self.room.into_iter().collect(),
-            next_schedule: None,
             events: self.events,
-            // Without an answer the last known deadline stays.
-            next_wakeup: self.next_wakeup.or(*self.shared.wakeup()),
+            next_wakeup: due.wakeup,
+            next_schedule: due.schedule,
         };
         Executed { replies, effects, unloaded: Vec::new() }
     }
@@ -449,7 +473,7 @@ fn cut(commands: Vec<(usize, Command)>) -> Vec<Chunk> {
     chunks
 }
 
-fn tasks_in(command: &Command) -> usize {
+pub(super) fn tasks_in(command: &Command) -> usize {
     match command {
         Command::Put { tasks, .. } => tasks.len(),
         Command::Take(take) => take.count,
@@ -459,6 +483,7 @@ fn tasks_in(command: &Command) -> usize {
         | Command::Peek { ids, .. } => ids.len(),
         Command::List(list) => list.limit,
         Command::Semaphore(command) => command.items(),
+        Command::Schedule(command) => command.tasks().len().max(1),
         _ => 1,
     }
 }
@@ -468,55 +493,19 @@ fn is_list(command: &Command) -> bool {
 }
 
 fn is_read_only(command: &Command) -> bool {
-    matches!(
-        command,
-        Command::Peek { .. }
-            | Command::Deliveries { .. }
-            | Command::List(_)
-            | Command::Tubes { .. }
-    )
-}
-
-/// Refuses commands that can be checked without a call to Tarantool.
-fn refusal(command: &Command) -> Option<Error> {
-    if let Err(refused) = check_names(command) {
-        return Some(refused);
-    }
     match command {
-        Command::CreateTube { options: o, .. } => refuse_attempts_max(o.attempts_max)
-            .or_else(|| check_keep_done(o.keep_done, Some(o.keep_done_max)).err()),
-        Command::AlterTube { change, .. } => refuse_attempts_max(change.attempts_max.flatten())
-            .or_else(|| check_keep_done(change.keep_done.flatten(), change.keep_done_max).err()),
-        Command::Put { tasks, .. } => check_tasks(tasks).err(),
-        Command::Take(take) => {
-            let advice = "take them in several batches";
-            refuse_count("the number of tasks in one take", take.count, advice)
-        }
-        Command::Finish { items, .. } => {
-            refuse_items(command).or_else(|| check_results(items).err())
-        }
-        Command::KickTasks { .. } | Command::Delete { .. } | Command::Peek { .. } => {
-            refuse_items(command)
-        }
-        Command::List(list) => list.check().err(),
-        Command::Semaphore(command) => command.check().err(),
-        _ => None,
+        Command::Peek { .. }
+        | Command::Deliveries { .. }
+        | Command::List(_)
+        | Command::Tubes { .. } => true,
+        Command::Schedule(command) => matches!(
+            **command,
+            ScheduleCommand::Get { .. }
+                | ScheduleCommand::List { .. }
+                | ScheduleCommand::Due { .. }
+        ),
+        _ => false,
     }
-}
-
-fn refuse_items(command: &Command) -> Option<Error> {
-    let advice = "use several batches";
-    refuse_count("the number of tasks in one command", tasks_in(command), advice)
-}
-
-fn refuse_attempts_max(attempts_max: Option<u32>) -> Option<Error> {
-    let message = "attempts_max must be at least 1; leave it out to retry forever";
-    (attempts_max == Some(0)).then(|| Error::Invalid(message.into()))
-}
-
-fn refuse_count(what: &'static str, size: usize, advice: &'static str) -> Option<Error> {
-    let limit = BATCH_TASKS_MAX;
-    (size > limit).then_some(Error::TooLarge { what, size, limit, advice })
 }
 
 #[cfg(test)]

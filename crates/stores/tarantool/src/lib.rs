@@ -15,11 +15,13 @@
 //! - Counts are in a temporary space of the instance, which is part of the transaction but not of the log. An instance that became
 //!   writable counts once. **Invariant**: a transaction that writes counts also writes to the log. A transaction without log rows
 //!   commits at once, before others that wait for the log, and Tarantool aborts if it must roll back one of those below it.
-//! - Done tasks that a tube keeps are rows of a space of their own (`lua/kept.lua`), so that tubes without them do the same work as before.
+//! - Done tasks that a tube keeps are rows of a space of their own (`lua/kept.lua`), and so are unique keys (`lua/keys.lua`): tubes
+//!   without them do the same work as before.
 //! - Consumers do not wait in Tarantool, because it stops reading at 768 requests in flight: they wait in the engine.
 //! - Lease numbers come from ranges that begin at the clock of Tarantool: none is issued twice, even when a replica takes over that did
 //!   not receive the last writes.
 
+mod checks;
 mod durability;
 mod execute;
 mod library;
@@ -70,12 +72,21 @@ pub struct Tarantool {
     /// Connected by the first health check.
     health_link: Mutex<Link>,
     cache: Lock<TubeCache>,
-    /// When the next tick is needed, as far as known.
-    wakeup: Lock<Option<Timestamp>>,
+    /// What is due next, as far as known.
+    due: Lock<NextDue>,
     presence: Presence,
     durability: Durability,
     /// Whether this is one of the servers of Tarantool.
     serves: bool,
+}
+
+/// What is due next.
+#[derive(Clone, Copy, Debug, Default)]
+struct NextDue {
+    /// When the next tick is needed.
+    wakeup: Option<Timestamp>,
+    /// When the next schedule fires.
+    schedule: Option<Timestamp>,
 }
 
 impl Backend for Tarantool {
@@ -135,8 +146,7 @@ impl Backend for Tarantool {
         let durable = self.durability == Durability::Always;
         if self.connector.is_adapter {
             // The module alone gives ids and attempts to its tasks.
-            let plain = Capabilities { semaphores: false, gates: false, ..CAPABILITIES };
-            return Capabilities { name: ADAPTED, durable, imports: false, ..plain };
+            return Capabilities { durable, ..ADAPTED_CAPABILITIES };
         }
         Capabilities { durable, ..CAPABILITIES }
     }
@@ -164,6 +174,10 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     imports: true,
     semaphores: true,
     gates: true,
+    keys: true,
+    retries: true,
+    rates: true,
+    schedules: true,
     wakes: "at once by one call that waits for notices",
     loses: &[
         (
@@ -183,6 +197,14 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     ..Capabilities::plain("tarantool")
 };
 const ADAPTED: &str = "tarantool+queue";
+/// The capabilities of an existing tarantool/queue.
+const ADAPTED_CAPABILITIES: Capabilities = Capabilities {
+    shared: true,
+    exports: true,
+    wakes: CAPABILITIES.wakes,
+    loses: CAPABILITIES.loses,
+    ..Capabilities::plain(ADAPTED)
+};
 
 /// What an existing tarantool/queue does not support. Commands that need it are refused.
 const UNSUPPORTED: &[&str] = &[
@@ -196,6 +218,9 @@ const UNSUPPORTED: &[&str] = &[
     "sessions that outlive their connections",
     "semaphores",
     "keeping done tasks and their results",
+    "unique keys",
+    "retry policies and rate limits",
+    "schedules",
     "ids that are never used again",
 ];
 
@@ -244,7 +269,7 @@ impl Tarantool {
                 Err(failure) => return Err(Self::unavailable(&describe(&failure))),
             }
         };
-        let (wakeup, presence) = Default::default();
+        let (due, presence) = Default::default();
         let cache = Lock::new(TubeCache { link: link.number(), ..TubeCache::default() });
         let link = Mutex::new(link);
         let health_link = Mutex::new(Link::new(Arc::clone(&connector)));
@@ -255,7 +280,7 @@ impl Tarantool {
             link,
             health_link,
             cache,
-            wakeup,
+            due,
             presence,
             durability,
             serves,
@@ -266,8 +291,8 @@ impl Tarantool {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wakeup(&self) -> MutexGuard<'_, Option<Timestamp>> {
-        self.wakeup.lock().unwrap_or_else(PoisonError::into_inner)
+    fn due(&self) -> MutexGuard<'_, NextDue> {
+        self.due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn close(&self) -> Result<(), Error> {

@@ -1,12 +1,13 @@
 //! Assembles the library of Lua procedures that run inside Tarantool.
 
 use taskyard_core::failure::{LEASE_EXPIRED, SERVER_LOST, SESSION_ENDED};
+use taskyard_core::limits::{ENDED_KEYS_MAX, RETRY_GROWTH_MAX, SCHEDULES_MAX};
 use taskyard_store::limits::with_limits;
-use taskyard_store::lua::{SEMAPHORE_RULES, VALUES};
+use taskyard_store::lua::{PACE_RULES, SEMAPHORE_RULES, VALUES};
 use taskyard_store::template::substitute;
 
 /// The files in the order of their dependencies: first those whose names all others use, then those that are blocks of their
-/// own (a Lua function may have two hundred local names), then those of semaphores.
+/// own (a Lua function may have two hundred local names, and sixty of the functions around it), then those of semaphores.
 const SHARED: [&str; 6] = [
     include_str!("lua/modules.lua"),
     VALUES,
@@ -15,7 +16,10 @@ const SHARED: [&str; 6] = [
     include_str!("lua/tube.lua"),
     include_str!("lua/orders.lua"),
 ];
-const TUBES: [&str; 12] = [
+const TUBES: [&str; 17] = [
+    include_str!("lua/format.lua"),
+    PACE_RULES,
+    include_str!("lua/pace.lua"),
     include_str!("lua/raw_insert.lua"),
     include_str!("lua/take.lua"),
     include_str!("lua/put.lua"),
@@ -23,11 +27,13 @@ const TUBES: [&str; 12] = [
     include_str!("lua/list.lua"),
     include_str!("lua/failures.lua"),
     include_str!("lua/kept.lua"),
+    include_str!("lua/keys.lua"),
     include_str!("lua/finish.lua"),
     include_str!("lua/tubes.lua"),
     include_str!("lua/sessions.lua"),
     include_str!("lua/tick.lua"),
     include_str!("lua/import.lua"),
+    include_str!("lua/schedules.lua"),
 ];
 const SEMAPHORE: &str = include_str!("lua/semaphore.lua");
 const SEMAPHORES: [&str; 4] = [
@@ -44,9 +50,9 @@ const LAST: [&str; 2] = [include_str!("lua/batch.lua"), include_str!("lua/copy.l
 /// Replaces all but the shared files where tubes are those of an existing tarantool/queue.
 const ADAPTER: [&str; 2] = [include_str!("lua/adapter_tasks.lua"), include_str!("lua/adapter.lua")];
 
-/// The version of the stored format. A server refuses to work with a later one. The stored one is 1 until a tube keeps done tasks: until
-/// then servers of the earlier version can work beside this one.
-pub(super) const FORMAT: i64 = 2;
+/// The version of the stored format. A server refuses to work with a later one. The stored one is lower until a feature is used that
+/// needs it (`format.lua`): until then servers of earlier versions can work beside this one.
+pub(super) const FORMAT: i64 = 3;
 
 /// Answers whether the procedures are loaded, whether the instance is read-only, and the version of the stored format.
 pub(super) const PROBE: &str = include_str!("lua/probe.lua");
@@ -55,7 +61,7 @@ pub(super) const LOAD: &str = include_str!("lua/load.lua");
 
 /// The procedures as Tarantool loads them.
 pub(super) struct Library {
-    /// Its name, with a fingerprint of the text: servers of several versions do not replace each other's library. `kept.lua` finds those
+    /// Its name, with a fingerprint of the text: servers of several versions do not replace each other's library. `format.lua` finds those
     /// of earlier formats by the beginning of their names.
     pub name: String,
     /// The function that a server calls.
@@ -70,7 +76,8 @@ impl Library {
         let semaphores = format!("{SEMAPHORE}{}", SEMAPHORES.map(apart).concat());
         let semaphores = format!("(function()\n{semaphores}end)()\n");
         let parts = TUBES.map(apart).concat() + &semaphores + SERVERS + &apart(RESYNC);
-        Self::of(&with_values(&format!("{}{parts}{}", SHARED.concat(), LAST.concat())))
+        let last = format!("return (function()\n{}end)()\n", LAST.concat());
+        Self::of(&with_values(&format!("{}{parts}{last}", SHARED.concat())))
     }
 
     /// For tubes of an existing tarantool/queue.
@@ -90,12 +97,15 @@ impl Library {
 
 /// The text with the limits of the core, and with its errors of deliveries that ended by themselves.
 fn with_values(text: &str) -> String {
-    let errors = [
+    let values = [
         ("LEASE_EXPIRED", LEASE_EXPIRED.to_owned()),
         ("SESSION_ENDED", SESSION_ENDED.to_owned()),
         ("SERVER_LOST", SERVER_LOST.to_owned()),
+        ("ENDED_KEYS_MAX", ENDED_KEYS_MAX.to_string()),
+        ("RETRY_GROWTH_MAX", RETRY_GROWTH_MAX.to_string()),
+        ("SCHEDULES_MAX", SCHEDULES_MAX.to_string()),
     ];
-    substitute(&with_limits(text), &errors)
+    substitute(&with_limits(text), &values)
 }
 
 /// Distinguishes texts (FNV-1a).

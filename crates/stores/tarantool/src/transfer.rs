@@ -1,14 +1,16 @@
 //! Exports and imports all data, when a store is copied.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use taskyard_core::record::{Record, StoredState};
 use taskyard_core::semaphore::{EntryState, HeldGrant, QueueEntry, SemaphoreRecord};
 use taskyard_core::transfer::{EventCopy, ImportEnd, QueueEntryCopy, SemaphoreCopy, TubeCopy};
 use taskyard_core::{
-    Body, Error, EventId, EventKind, Failures, Finished, Grant, Priority, Reply, SemaphoreKey,
-    SemaphoreOptions, Span, TaskId, Timestamp, TubeName,
+    Body, Bucket, Command, EndedKey, Error, EventId, EventKind, Failures, Finished, Grant, HeldKey,
+    Key, Priority, RateLimit, Reply, RetryPolicy, ScheduleCommand, ScheduleName, ScheduleReply,
+    SemaphoreKey, SemaphoreOptions, Span, StoredSchedule, TaskId, Timestamp, TubeName,
 };
 use taskyard_tarantool::{
     ArgumentWriter, BatchReply, Failure, LuaValue, decode_batch, decode_value,
@@ -21,6 +23,9 @@ use taskyard_store::{Export, Exported, Import};
 
 /// How long a call may take: the last one has all entries of semaphores.
 const CALL_MAX: Duration = Duration::from_secs(600);
+
+/// How many schedules are read together.
+const SCHEDULES_PAGE: usize = 100;
 
 /// Separates the tasks of tubes from the numbers that callers choose: the number of the tube above the task id.
 const GATED: u64 = 1 << 63;
@@ -46,9 +51,13 @@ impl Tarantool {
                 };
                 tasks(&self.ask("export_tasks", true, write).await?)
             }
-            // Answered before by the shell around it, while the store has no keys.
-            Export::EndedKeys { .. } => Some(Exported::EndedKeys(Vec::new())),
-            Export::Schedules => return Ok(Exported::Schedules(Vec::new())),
+            Export::EndedKeys { tube, from, count } => {
+                let write = |args: &mut ArgumentWriter<'_>| {
+                    args.uint(tube.into()).uint(from.0).uint(count as u64);
+                };
+                ended_keys(&self.ask("export_ended_keys", true, write).await?)
+            }
+            Export::Schedules => return self.export_schedules().await,
             Export::Semaphores => semaphores(&self.ask("export_semaphores", true, |_| {}).await?),
         };
         read.ok_or_else(|| Error::Store("cannot read the data in Tarantool".into()))
@@ -68,7 +77,16 @@ impl Tarantool {
                 };
                 self.ask("import_tasks", false, write).await?;
             }
-            Import::EndedKeys(..) => return Err(crate::CAPABILITIES.missing("unique keys")),
+            Import::EndedKeys(tube, ended) => {
+                let write = |args: &mut ArgumentWriter<'_>| {
+                    args.optional(moment).uint(replicas).text(tube.as_str());
+                    args.rows(&ended, |row, ended| {
+                        write_moment(row.uint(ended.id.0), Some(ended.until))
+                            .text(ended.key.as_str());
+                    });
+                };
+                self.ask("import_ended_keys", false, write).await?;
+            }
             Import::End(ending) => {
                 let write = |args: &mut ArgumentWriter<'_>| {
                     args.optional(moment).uint(replicas);
@@ -80,6 +98,26 @@ impl Tarantool {
             }
         }
         Ok(())
+    }
+
+    /// All schedules, read in pages: each may have a large payload.
+    async fn export_schedules(&self) -> Result<Exported, Error> {
+        let mut all: Vec<StoredSchedule> = Vec::new();
+        loop {
+            let after = all.last().map(|schedule| schedule.name.clone());
+            let write = |args: &mut ArgumentWriter<'_>| {
+                args.maybe(after.as_ref().map(ScheduleName::as_str), ArgumentWriter::text);
+                args.uint(SCHEDULES_PAGE as u64);
+            };
+            let page = schedules(&self.ask("export_schedules", true, write).await?);
+            let page =
+                page.ok_or_else(|| Error::Store("cannot read the data in Tarantool".into()))?;
+            let is_last = page.len() < SCHEDULES_PAGE;
+            all.extend(page);
+            if is_last {
+                return Ok(Exported::Schedules(all));
+            }
+        }
     }
 
     async fn ask(
@@ -103,14 +141,20 @@ fn tubes(shown: &[u8], numbers: &[u8]) -> Option<Exported> {
     let Ok(Reply::Tubes(infos)) = decided.replies.pop()? else { return None };
     let numbers = decode_value(numbers).ok()?;
     let [ids, next_lease] = numbers.list() else { return None };
-    let mut next_ids = HashMap::new();
+    let mut states = HashMap::new();
     for row in ids.list() {
-        let [number, next_id] = row.list() else { return None };
-        next_ids.insert(number.uint()?, next_id.uint()?);
+        let [number, next_id, level, at] = row.list() else { return None };
+        let bucket = match (level.uint(), moment(at)) {
+            (Some(level), Some(at)) => Some(Bucket { level, at }),
+            _ => None,
+        };
+        states.insert(number.uint()?, (next_id.uint()?, bucket));
     }
     let copy = |info: taskyard_core::command::TubeInfo| {
-        let next_id = next_ids.get(&info.number.into()).copied()?;
-        Some(TubeCopy::new(info, next_id))
+        let (next_id, bucket) = states.get(&info.number.into()).copied()?;
+        let mut copy = TubeCopy::new(info, next_id);
+        copy.record.bucket = bucket;
+        Some(copy)
     };
     let tubes = infos.into_iter().map(copy).collect::<Option<_>>()?;
     Some(Exported::Tubes(tubes, next_lease.uint()?))
@@ -126,14 +170,37 @@ fn tasks(data: &[u8]) -> Option<Exported> {
     let attempts_max = attempts_max.uint().and_then(|most| u32::try_from(most).ok());
     let mut records = Vec::with_capacity(tasks.list().len() / 2);
     for pair in tasks.list().chunks(2) {
-        let [task, start] = pair else { return None };
+        // A taken task has the start of its delivery there, a done one how it ended.
+        let [task, ended] = pair else { return None };
         let mut record = read_task(task.list())?;
-        if let Some(start) = moment(start) {
+        if let Some(start) = moment(ended) {
             record.given_back(start, attempts_max);
+        } else if let Some(bytes) = ended.bytes() {
+            record.finished = Some(Finished::from_bytes(bytes)?);
         }
         records.push(record);
     }
     Some(Exported::Tasks(records))
+}
+
+fn schedules(data: &[u8]) -> Option<Vec<StoredSchedule>> {
+    let BatchReply::Executed(mut decided) = decode_batch(data).ok()? else { return None };
+    match decided.replies.pop()? {
+        Ok(Reply::Schedule(ScheduleReply::Schedules(page))) => Some(page),
+        // The store is empty.
+        Ok(Reply::Nothing) => Some(Vec::new()),
+        _ => None,
+    }
+}
+
+fn ended_keys(data: &[u8]) -> Option<Exported> {
+    let word = decode_value(data).ok()?;
+    let read = |row: &LuaValue| {
+        let [id, until, key] = row.list() else { return None };
+        let key = Key::new(key.text()?).ok()?;
+        Some(EndedKey { id: TaskId(id.uint()?), key, until: moment(until)? })
+    };
+    word.list().iter().map(read).collect::<Option<_>>().map(Exported::EndedKeys)
 }
 
 /// A task as it is stored.
@@ -165,12 +232,16 @@ fn read_task(row: &[LuaValue]) -> Option<Record> {
         Some(bytes) => Some(Failures::from_bytes(bytes)?),
         None => None,
     };
-    let finished = match rest.get(1).and_then(LuaValue::bytes) {
-        Some(bytes) => Some(Finished::from_bytes(bytes)?),
+    let key = match rest.get(1).and_then(LuaValue::text) {
+        Some(key) => {
+            let unique_for = Span::from_micros(rest.get(2)?.int()?);
+            Some(Arc::new(HeldKey { key: Key::new(key).ok()?, unique_for }))
+        }
         None => None,
     };
+    let attempts_max = rest.get(3).and_then(LuaValue::uint).map(u32::try_from).transpose().ok()?;
     Some(Record {
-        key: None,
+        key,
         id: TaskId(id.uint()?),
         state,
         pri: pri.uint()?,
@@ -181,9 +252,9 @@ fn read_task(row: &[LuaValue]) -> Option<Record> {
         previous_start: moment(previous),
         subqueue: subqueue.text().map(Into::into),
         semaphore_priority: own,
-        attempts_max: None,
+        attempts_max,
         failures,
-        finished,
+        finished: None,
         body_bytes: body.bytes(),
         body: Some(body),
     })
@@ -222,11 +293,14 @@ fn write_task(args: &mut ArgumentWriter<'_>, record: &Record) {
     args.bytes(payload).maybe(meta, ArgumentWriter::bytes);
     args.maybe(record.failures.as_ref().map(Failures::as_bytes), ArgumentWriter::bytes);
     args.maybe(record.finished.as_ref().map(Finished::as_bytes), ArgumentWriter::bytes);
+    args.maybe(record.key.as_ref().map(|held| held.key.as_str()), ArgumentWriter::text);
+    args.optional(record.key.as_ref().map(|held| held.unique_for.as_micros()));
+    args.maybe(record.attempts_max.map(u64::from), ArgumentWriter::uint);
 }
 
 /// The last step, in the order of `copy.lua`. Tubes and semaphores are named by their positions in these lists.
 fn write_ending(args: &mut ArgumentWriter<'_>, ending: &ImportEnd) {
-    let ImportEnd { tubes, semaphores, next_lease, .. } = ending;
+    let ImportEnd { tubes, semaphores, schedules, next_lease } = ending;
     args.uint(*next_lease).rows(tubes, |row, (came, copy)| write_tube(row, came, copy));
     args.rows(semaphores, |row, semaphore| write_semaphore(row, &semaphore.record));
     let numbers: HashMap<u32, u64> =
@@ -254,6 +328,11 @@ fn write_ending(args: &mut ArgumentWriter<'_>, ending: &ImportEnd) {
         row.uint(copy.grant.0).text(copy.kind.name()).uint(copy.attempts.into());
         write_moment(row, Some(copy.next_at));
     });
+    let set = |schedule: &StoredSchedule| {
+        let set = ScheduleCommand::Set { schedule: schedule.clone(), only_new: true };
+        Command::Schedule(Box::new(set))
+    };
+    args.commands(&schedules.iter().map(set).collect::<Vec<_>>());
 }
 
 fn write_tube(row: &mut ArgumentWriter<'_>, came: &TubeName, copy: &TubeCopy) {
@@ -270,6 +349,22 @@ fn write_tube(row: &mut ArgumentWriter<'_>, came: &TubeName, copy: &TubeCopy) {
             list.uint(count);
         }
     });
+    row.maybe(options.retry.as_deref(), |row, retry| row.list(|list| write_retry(list, retry)));
+    row.maybe(options.rate.as_deref(), |row, rate| row.list(|list| write_rate(list, rate)));
+    row.maybe(record.bucket.map(|bucket| bucket.level), ArgumentWriter::uint);
+    write_moment(row, record.bucket.map(|bucket| bucket.at));
+}
+
+/// A retry policy, as the options of a tube have it.
+fn write_retry(list: &mut ArgumentWriter<'_>, retry: &RetryPolicy) {
+    list.optional(Some(retry.delay.as_micros())).uint(retry.factor_permille.into());
+    list.optional(Some(retry.delay_max.as_micros())).uint(retry.jitter_permille.into());
+    list.flag(retry.retry_lost);
+}
+
+/// A rate limit, as the options of a tube have it.
+fn write_rate(list: &mut ArgumentWriter<'_>, rate: &RateLimit) {
+    list.uint(rate.count.into()).optional(Some(rate.per.as_micros())).uint(rate.burst.into());
 }
 
 /// Its key, its options as they are stored, last grant, and when to look again.

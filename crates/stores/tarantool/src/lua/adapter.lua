@@ -480,7 +480,7 @@ function api.export_numbers()
     local ids = {}
     for _, row in box.space._queue:pairs() do
         local last = LAYOUTS[row[4]] and box.space[row[3]].index[0]:max()
-        ids[#ids + 1] = { row[2], last and last[1] + 1 or 0 }
+        ids[#ids + 1] = { row[2], last and last[1] + 1 or 0, NULL, NULL }
     end
     return { ids, 0 }
 end

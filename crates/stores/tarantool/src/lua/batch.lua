@@ -51,7 +51,7 @@ local function next_wakeup(c)
     local first = S.live.index[1]:min()
     local at = first and moment(first[2]) or NEVER
     local session = S.session.index[1]:min()
-    at = math.min(at, session and moment(session[3]) or NEVER, next_semaphore(c), kept.wakeup())
+    at = math.min(at, session and moment(session[3]) or NEVER, next_semaphore(c), kept.wakeup(), keys.wakeup())
     return at < NEVER and at or NULL
 end
 
@@ -62,29 +62,34 @@ local function is_wanted(server, call)
 end
 
 -- Runs commands until the answer is full. The calls up to `together` were sent at the same time, and must not run before the rest of this
--- one.
-local function run(c, commands, together)
+-- one. The commands at the positions in `invalid` have values that their server refuses.
+local function run(c, commands, together, invalid)
     ensure_counted()
-    local replies = {}
+    local replies, is_invalid = {}, {}
+    for _, place in ipairs(invalid) do
+        is_invalid[place] = true
+    end
     for place, command in ipairs(commands) do
         if c.bytes > REPLY_BYTES_MAX then
             S.server:update(c.server, { { '=', 3, together } })
             break
         end
+        c.is_invalid = is_invalid[place]
         replies[place] = verbs[command[1]](c, command)
     end
     flush_all(c)
-    if c.gone then
-        -- A task may be gone because of a batch that is not in the log yet: this answer must follow that batch, or fail with it.
+    if c.follows then
+        -- A task may be gone, or a key held, because of a batch that is not in the log yet: this answer must follow that batch, or fail with
+        -- it.
         S.server:replace(S.server:get(c.server))
     end
     return replies
 end
 
 -- Runs the commands in a transaction, which the caller commits.
-local function run_in_transaction(c, commands, together)
+local function run_in_transaction(c, commands, together, invalid)
     box.begin()
-    local done, replies = pcall(run, c, commands, together)
+    local done, replies = pcall(run, c, commands, together, invalid)
     if not done then
         box.rollback()
         error(replies, 0)
@@ -129,9 +134,9 @@ local function finish_batch(server, names, events, replicas)
     return replicas == 0 or wait_for_replicas(replicas, REPLICAS_SECONDS)
 end
 
--- Answers the replies, this clock, the next deadline, tubes with takeable tasks, tubes with room, and semaphores that may have events; an
--- empty list for a call that is refused. If too few replicas have the batch in time, it answers only that.
-function api.batch(server, call, now, lease, commands, replicas, together)
+-- Answers the replies, this clock, the next deadline, tubes with takeable tasks, tubes with room, semaphores that may have events, and when
+-- the next schedule is due; an empty list for a call that is refused. If too few replicas have the batch in time, it answers only that.
+function api.batch(server, call, now, lease, commands, replicas, together, invalid)
     if box.info.ro then
         box.error(box.error.READONLY)
     end
@@ -145,19 +150,19 @@ function api.batch(server, call, now, lease, commands, replicas, together)
     if is_list then
         replies = run_list(c, commands[1])
     else
-        replies = run_in_transaction(c, commands, together or call)
+        replies = run_in_transaction(c, commands, together or call, invalid or {})
     end
     local ready, rooms, names = effects(c)
-    local next_at, keys = next_wakeup(c), event_keys_of(c)
+    local next_at, event_keys, next_schedule = next_wakeup(c), event_keys_of(c), schedules.next_due()
     if not is_list then
         box.commit()
     end
     confirm_announced(c)
-    local finished, replicated = pcall(finish_batch, server, names, keys == true or #keys > 0, replicas)
+    local finished, replicated = pcall(finish_batch, server, names, event_keys == true or #event_keys > 0, replicas)
     if not (finished and replicated) then
         return { REPLICAS_SECONDS }
     end
-    return { replies, c.now, next_at, ready, rooms, keys }
+    return { replies, c.now, next_at, ready, rooms, event_keys, next_schedule }
 end
 
 -- Writes to the log. Answers whether enough replicas have it.

@@ -1,7 +1,8 @@
 -- Ends deliveries (ack, release, bury), touches them, and runs other commands that change tasks.
 
 local DONE_ITEM, STALE_ITEM, MISSING_ITEM = { 0 }, { 1 }, { 2 }
--- A delivery that failed ends in this way: the item has the error, and the delay unless the task is buried.
+-- A delivery that failed ends in this way: the item has the error, then the delay if one was chosen, then the random number if the retry
+-- policy decides. Without a delay the task is buried.
 local FAIL = 4
 
 -- Whether a task is taken and the caller holds it: a number is its lease, a string its session, nil any caller.
@@ -36,7 +37,7 @@ function give_back(c, tube, task, delivery, delay, counted, call, why)
     if counted then
         -- A task whose time to run is over is ready since then, not since the tick that notices it.
         previous, due = since_of(task), call == 'ttr' and delivery[D_UNTIL] or c.now
-        attempts, used_up = count_attempt(attempts, tube.o.attempts_max)
+        attempts, used_up = count_attempt(attempts, given(task[OWN_ATTEMPTS]) or tube.o.attempts_max)
     end
     if used_up then
         state, flag, due = BURIED, DEAD_LETTER, NULL
@@ -104,6 +105,9 @@ local function ack(c, tube, key, delivery, result)
     elseif task[PARTS] > 0 then
         forget_body(tube, task)
     end
+    if task[KEY] ~= nil then
+        keys.release(c, tube, task, delivery)
+    end
 end
 
 -- Ends a delivery that failed: the task is tried again after the delay; without one it is buried.
@@ -115,8 +119,16 @@ local function fail(c, tube, task, delivery, why, delay)
 end
 
 -- Whether an item buries its task, which needs no delivery.
-local function buries(item)
-    return item[2] == BURY or item[2] == FAIL and item[5] == nil
+local function buries(tube, item)
+    return item[2] == BURY or item[2] == FAIL and item[5] == nil and (item[6] == nil or not tube.o.retry)
+end
+
+-- The delay before the next attempt of a failed task; nil if it is buried.
+local function retry_after(tube, task, item)
+    if item[5] == nil and item[6] ~= nil and tube.o.retry then
+        return pace.delay_of(tube, task, item[6])
+    end
+    return number(item[5])
 end
 
 -- Finishes one item and answers the outcome, with the task if it is to be shown.
@@ -130,13 +142,13 @@ local function finish_one(c, tube, item, show, key)
     local task = S.task:get(key)
     if not task then
         return MISSING_ITEM
-    elseif not is_held(c, delivery, holder) and not (holder == nil and buries(item)) then
+    elseif not is_held(c, delivery, holder) and not (holder == nil and buries(tube, item)) then
         return STALE_ITEM
     end
     local body = show and body_of(tube, task)
     if verb == ACK then
         local seen = view_done(c, tube, task, delivery, body)
-        remove(tube, task, delivery, tube.o.keep_done)
+        remove(c, tube, task, delivery, tube.o.keep_done)
         tube.n.ack = tube.n.ack + 1
         if tube.o.keep_done then
             kept.add(c, tube, task, delivery, item[4])
@@ -149,7 +161,7 @@ local function finish_one(c, tube, item, show, key)
         task = bury(c, tube, task, delivery)
         delivery = nil
     elseif verb == FAIL then
-        task = fail(c, tube, task, delivery, item[4], number(item[5]))
+        task = fail(c, tube, task, delivery, item[4], retry_after(tube, task, item))
         delivery = nil
     else
         task, delivery = touch(tube, task, delivery, tonumber(item[4]))
@@ -201,7 +213,7 @@ verbs[6] = function(c, command)
     for place = 1, #items do
         local outcome = finish_one(c, tube, items[place], show, key)
         outcomes[place], all_done = outcome, all_done and outcome == DONE_ITEM
-        c.gone = c.gone or outcome[1] ~= 0
+        c.follows = c.follows or outcome[1] ~= 0
     end
     mark_changed(c, tube)
     if tube.o.semaphore then
@@ -235,11 +247,11 @@ verbs[8] = function(c, command)
             kept.remove(c, tube, done)
             tube.n.delete = tube.n.delete + 1
         elseif not task then
-            outcomes[place], c.gone = MISSING_ITEM, true
+            outcomes[place], c.follows = MISSING_ITEM, true
         else
             local delivery = delivery_of(tube, id)
             outcomes[place] = show and { 0, view_done(c, tube, task, delivery, body_of(tube, task)) } or DONE_ITEM
-            remove(tube, task, delivery)
+            remove(c, tube, task, delivery)
             tube.n.delete = tube.n.delete + 1
         end
     end
@@ -290,7 +302,7 @@ verbs[20] = function(c, command)
             kick(c, tube, task, reset_attempts)
             outcomes[place], kicked[#kicked + 1] = DONE_ITEM, id
         else
-            outcomes[place], c.gone = task and STALE_ITEM or MISSING_ITEM, true
+            outcomes[place], c.follows = task and STALE_ITEM or MISSING_ITEM, true
         end
     end
     mark_changed(c, tube)

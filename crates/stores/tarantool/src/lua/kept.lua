@@ -4,8 +4,6 @@
 
 -- A done task: its tube, id, end, priority and parts of its body, how it ended, and its row as an unfinished task.
 local K_TUBE, K_ID, K_END, K_PRI, K_PARTS, K_FINISHED, K_TASK = 1, 2, 3, 4, 5, 6, 7
--- Where an exported task has how it ended.
-local FINISHED = FAILURES + 1
 -- Bytes of how it ended without the name of the worker and the result. The last one is the length of the name.
 local HEAD_BYTES = 17
 -- How many rows are read together when some are removed.
@@ -17,47 +15,9 @@ local CHECK_BYTES = 1048576
 -- How a task ended is written by `raw_insert.lua` if it has fewer bytes.
 local RAW_BYTES_MAX = 65536
 
--- Creates the space of done tasks in a database of an earlier version. Without the right to create it the rest works.
-function kept.prepare()
-    if box.space[full_name('done')] ~= nil then
-        return
-    end
-    local made, why = pcall(make_spaces)
-    if not made and (type(why) ~= 'cdata' or why.code ~= box.error.ACCESS_DENIED) then
-        error(why, 0)
-    end
-end
-
--- Refuses the calls of libraries of an earlier format, once it is raised: they would lose done tasks. Their servers connect again, and learn why
--- they are refused.
-local function refuse_earlier()
-    for name, all in pairs(_G) do
-        local part = type(name) == 'string' and string.match(name, '^taskyard_1_%x+$') and all.parts[PREFIX]
-        -- That of an existing tarantool/queue imports nothing, and is not concerned.
-        if part and part.import_tasks and (part.format or 1) < FORMAT then
-            all.parts[PREFIX] = setmetatable({ format = FORMAT }, { __index = function(_, verb)
-                if read_meta('format') >= FORMAT then
-                    box.error({ code = box.error.NO_SUCH_PROC, reason = name .. ': the stored format is ' .. FORMAT .. ' now' })
-                end
-                return part[verb]
-            end })
-        end
-    end
-end
-
--- The first tube is about to keep done tasks: raises the stored format. Answers a refusal if they cannot be stored.
+-- A tube is about to keep done tasks. Answers a refusal if they cannot be stored.
 function kept.begin()
-    if not S.done then
-        find_spaces()
-    end
-    if not S.done then
-        return refuse('invalid', "done tasks cannot be kept: space '" .. full_name('done')
-            .. "' does not exist, and this user may not create it; run `taskyard migrate` as its owner")
-    end
-    if read_meta('format') < FORMAT then
-        write_meta('format', FORMAT)
-        refuse_earlier()
-    end
+    return formats.need(2, 'done', 'done tasks')
 end
 
 -- Whether a done task is not over age.
@@ -122,10 +82,6 @@ end
 
 -- Counts the done tasks of all tubes after this instance started or became writable.
 function kept.count_all()
-    if not S.done then
-        -- Another instance may have created the space.
-        find_spaces()
-    end
     if not S.done then
         return
     end
@@ -205,7 +161,7 @@ function kept.import(c, tube, task, finished, at)
     count_more(c, tube, 1)
 end
 
--- Done tasks of a tube from this id on, at most so many, as an export answers them.
+-- Done tasks of a tube from this id on, at most so many, each as an unfinished task with how it ended.
 function kept.export(of, from, count)
     local tasks = {}
     for place, row in ipairs(S.done and S.done:select({ of, from }, { iterator = 'GE', limit = count }) or {}) do
@@ -213,8 +169,8 @@ function kept.export(of, from, count)
             break
         end
         local task = row[K_TASK]
-        task[STATE], task[OWN], task[FAILURES], task[FINISHED] = DONE, NULL, task[FAILURES] or NULL, row[K_FINISHED]
-        tasks[place] = task
+        task[STATE], task[OWN] = DONE, NULL
+        tasks[place] = { task, row[K_FINISHED] }
     end
     return tasks
 end
@@ -235,12 +191,15 @@ function kept.bytes(tube, id)
     return row[K_TASK][BYTES] + #finished - HEAD_BYTES - string.byte(finished, HEAD_BYTES)
 end
 
--- A done task as answers show it. In an answer, failures and end are in the places of the tube and the size of the body.
-function kept.view(c, tube, row, with_failures)
+-- A done task as answers show it; a peek shows all of it. In an answer, failures, end, key and number of attempts are in the places of the
+-- tube, the size of the body, its parts and the flag.
+function kept.view(c, tube, row, is_peek)
     local task = row[K_TASK]
-    local failures = with_failures and given(task[FAILURES])
+    local failures = is_peek and given(task[FAILURES])
     task[BODY], task[STATE], task[REASON] = body_of(tube, task), DONE, { REASONS.finished }
     task[DUE], task[OWN], task[TUBE], task[BYTES] = NULL, NULL, failures or NULL, row[K_FINISHED]
+    task[PARTS], task[FLAG] = is_peek and given(task[KEY]) or NULL, given(task[OWN_ATTEMPTS]) or NULL
+    cut_optional(task)
     c.bytes = c.bytes + (failures and #failures or 0)
     return task
 end
@@ -300,15 +259,15 @@ function kept.wakeup()
     return first and later(moment(first[2]), REMOVAL_DELAY) or NEVER
 end
 
--- A page by id, with a pause after each STEP rows.
-function kept.page(c, tube, first, limit, pause)
+-- A page by id, of all or those with this key, with a pause after each STEP rows.
+function kept.page(c, tube, first, limit, pause, key)
     local of, page = tube.number, {}
     while tube.o.keep_done do
         local rows = S.done:select({ of, first }, { iterator = 'GE', limit = STEP })
         for _, row in ipairs(rows) do
             if row[K_TUBE] ~= of or #page == limit then
                 return page
-            elseif is_kept(c, tube.o, row) then
+            elseif is_kept(c, tube.o, row) and (key == nil or row[K_TASK][KEY] == key) then
                 page[#page + 1] = { row[K_ID], row[K_PRI] }
             end
         end

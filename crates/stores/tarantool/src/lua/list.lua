@@ -194,15 +194,14 @@ local function by_id(c, tube, states, after, limit)
     return page or among_all(c, tube, states, first, limit)
 end
 
--- A page by id of unfinished and done tasks. Done ones are read last: a task may become one during a yield, but none leaves them for another
+-- A page by id of unfinished tasks with the done ones added, of all or those with a key. Done ones are read last: a task may become one during a yield, but none leaves them for another
 -- state.
-local function with_done(c, tube, states, after, limit)
-    local page = states == DONE_ONLY and {} or by_id(c, tube, states, after, limit)
+local function with_done(c, tube, page, after, limit, key)
     local first, known = after == nil and 0 or tonumber(after) + 1, {}
     for _, task in ipairs(page) do
         known[tonumber(task[1])] = true
     end
-    for _, task in ipairs(kept.page(c, tube, first, limit, pause)) do
+    for _, task in ipairs(kept.page(c, tube, first, limit, pause, key)) do
         if not known[tonumber(task[1])] then
             page[#page + 1] = task
         end
@@ -212,6 +211,14 @@ local function with_done(c, tube, states, after, limit)
         page[place] = nil
     end
     return page
+end
+
+-- A page by id of the unfinished task with a key.
+local function by_key(c, tube, states, after, key)
+    local first = after == nil and 0 or tonumber(after) + 1
+    return keys.listed(c, tube, key, first, function(_, task, delivery)
+        return has(states, delivery and TAKEN or task[STATE]) and (delivery ~= nil or not is_expired(c, task))
+    end)
 end
 
 -- Counts a row that was read, and yields after each STEP rows.
@@ -292,13 +299,16 @@ verbs[LIST] = function(c, command)
     if not tube then
         return refuse('tube_not_found', command[2])
     end
-    local pri, id, page = given(command[5]), given(command[6]), nil
-    if states and has(states, DONE) then
-        page = with_done(c, tube, states, id, limit)
-    elseif states then
-        page = by_id(c, tube, states, id, limit)
-    else
+    local pri, id, key, page = given(command[5]), given(command[6]), given(command[7]), nil
+    if not states then
         page = in_queue(c, tube, pri, id, limit)
+    elseif key then
+        page = by_key(c, tube, states, id, key)
+    else
+        page = states == DONE_ONLY and {} or by_id(c, tube, states, id, limit)
+    end
+    if states and has(states, DONE) then
+        page = with_done(c, tube, page, id, limit, key)
     end
     -- If the tube was dropped during a yield, another one may have its number.
     local row = S.tube:get(tube.number)

@@ -6,6 +6,13 @@ local function since_of(task)
     return since == nil and task[CREATED] or since
 end
 
+-- Removes the optional fields from the copy of a row.
+local function cut_optional(row)
+    for place = #row, FAILURES, -1 do
+        row[place] = nil
+    end
+end
+
 -- Puts the first ready task of an idle sub-queue into the order of takeable tasks, and none of a busy one.
 local function update_subqueue(tube, key, running)
     local of = tube.number
@@ -130,7 +137,7 @@ local function forget_body(tube, task)
 end
 
 -- Removes a task from the tube. The body stays if the task is kept as done.
-local function remove(tube, task, delivery, is_kept)
+local function remove(c, tube, task, delivery, is_kept)
     S.task:delete({ tube.number, task[ID] })
     if delivery then
         undeliver(tube, delivery, task[SUBQUEUE])
@@ -140,5 +147,14 @@ local function remove(tube, task, delivery, is_kept)
     if task[PARTS] > 0 and not is_kept then
         forget_body(tube, task)
     end
+    if task[KEY] ~= nil then
+        keys.release(c, tube, task, delivery)
+    end
     tube.n.done = tube.n.done + 1
+end
+
+-- Removes a task whose time to live is over.
+local function expire(c, tube, task)
+    remove(c, tube, task)
+    tube.n.delete, tube.n.ttl = tube.n.delete + 1, tube.n.ttl + 1
 end

@@ -55,31 +55,42 @@ local function set_times(c, o, new, row)
     row[STATE], row[DUE] = due and DELAYED or READY, due and stamp(due) or NULL
 end
 
--- Whether one of these has a priority for the semaphore.
-local function has_own(tasks)
+-- Whether one of these has a priority for the semaphore, and whether one has a key or its own number of attempts.
+local function find_options(tasks)
+    local has_own, is_extended = false, false
     for place = 1, #tasks do
-        if tasks[place][8] ~= nil then
-            return true
+        local new = tasks[place]
+        if new[8] ~= nil then
+            has_own = true
+        end
+        if new[9] ~= nil or new[10] ~= nil then
+            is_extended = true
         end
     end
-    return false
+    return has_own, is_extended
 end
 
 local function refuse_put(c, tube, tasks)
+    local has_own, is_extended = find_options(tasks)
     local left, size = room(tube), #tasks
-    if not tube.o.semaphore and has_own(tasks) then
-        return refuse('no_semaphore', tube.name)
+    if is_extended and S.key and (left and size > left or tube.next_id + size > TASK_ID_MAX) then
+        size = keys.count_added(c, tube, tasks)
+    end
+    local refusal
+    if not tube.o.semaphore and has_own then
+        refusal = refuse('no_semaphore', tube.name)
     elseif left and size > left then
-        return refuse('tube_full', tube.name, tube.o.capacity)
+        refusal = refuse('tube_full', tube.name, tube.o.capacity)
     elseif tube.next_id + size > TASK_ID_MAX then
-        return refuse('invalid', "tube '" .. tube.name .. "' has used up its task ids")
+        refusal = refuse('invalid', "tube '" .. tube.name .. "' has used up its task ids")
     end
     if c.full == nil then
         c.full = is_full()
     end
-    if c.full and size > 0 then
-        return refuse('overloaded', "Tarantool's memory is full (memtx_memory)")
+    if not refusal and c.full and size > 0 then
+        refusal = refuse('overloaded', "Tarantool's memory is full (memtx_memory)")
     end
+    return refusal or is_extended and keys.begin() or nil, is_extended
 end
 
 -- Adds one task; `row` has the common fields.
@@ -121,9 +132,130 @@ end
 -- Whether raw rows can be inserted, which is checked once in a call.
 local function inserts_raw(c)
     if c.inserts_raw == nil then
-        c.inserts_raw = can_insert_raw(S.task, S.ready)
+        c.inserts_raw = can_insert_raw(S.task, S.ready) and (not S.key or can_insert_raw(S.key))
     end
     return c.inserts_raw
+end
+
+-- Whether the tasks of this row, which has the common fields, are ready at once and in no other order.
+local function is_plain(o, row)
+    return row[STATE] == READY and row[EXPIRES] == STORED_NEVER and not o.subqueues
+end
+
+-- The row of a task with the common fields, and the times of a put without options.
+local function new_row(c, tube)
+    local row = { 0, READY, 0, c.now, STORED_NEVER, FOREVER, 0, NO_REASON, NULL, NULL, NULL, NULL, NULL, NULL, tube.number, 0, 0, PLAIN }
+    if tube.o.times then
+        set_times(c, tube.o, NO_OPTIONS, row)
+    end
+    return row
+end
+
+-- Whether a task has nothing but a small body and a key.
+local function has_only_key(new)
+    local body = new[1]
+    if type(body) ~= 'string' or #body > INLINE_BYTES_MAX or new[9] == nil or new[10] ~= nil then
+        return false
+    end
+    for place = 2, 8 do
+        if new[place] ~= nil then
+            return false
+        end
+    end
+    return true
+end
+
+-- Adds a task that may have a key and its own number of attempts; `row` has the common fields, and so has `plain` if rows can be inserted
+-- raw. Answers its state.
+local function add_extended(c, tube, new, row, plain)
+    local id, request, attempts_max = tube.next_id, given(new[9]), given(new[10])
+    tube.next_id, row[ID] = id + 1, id
+    if plain and has_only_key(new) then
+        keys.insert_raw(tube, plain, id, new[1], request[1], request[2])
+        tube.n.ready, tube.n.takeable = tube.n.ready + 1, tube.n.takeable + 1
+        return READY
+    end
+    if request or attempts_max then
+        row[FAILURES], row[KEY], row[UNIQUE_FOR] = NULL, request and request[1] or NULL, request and request[2] or NULL
+        row[OWN_ATTEMPTS] = attempts_max
+    end
+    add_task(c, tube, new, row)
+    cut_optional(row)
+    if request then
+        keys.hold(tube, id, request[1])
+    end
+    return row[STATE]
+end
+
+-- Gives a ready or delayed task the content of a put. Answers its new state.
+local function replace(c, tube, task, new)
+    local o, row = tube.o, task:totable()
+    leave(tube, task)
+    forget_body(tube, task)
+    keep_body(tube, row, split_body(new[1]))
+    row[STATE], row[FLAG] = READY, PLAIN
+    if o.times then
+        set_times(c, o, new, row)
+    end
+    if row[STATE] == READY then
+        row[DUE] = c.now
+    end
+    row[OWN], row[UNIQUE_FOR] = o.semaphore and given(new[8]) or NULL, new[9][2]
+    S.task:replace(row)
+    enter(tube, row)
+    return row[STATE]
+end
+
+-- Puts one task. Answers its id, its state, and true if it existed.
+local function put_extended(c, tube, new, row, plain, expired)
+    local request = given(new[9])
+    local id, task, delivery
+    if request then
+        id, task, delivery = keys.find(c, tube, request[1], expired)
+    end
+    if not id then
+        return { tube.next_id, add_extended(c, tube, new, row, plain) }
+    end
+    local state = task and (delivery and TAKEN or task[STATE]) or DONE
+    if request[3] and (state == READY or state == DELAYED) then
+        state = replace(c, tube, task, new)
+    else
+        c.follows = true
+    end
+    return { id, state, true }
+end
+
+-- The states of tasks after their semaphore decided.
+local function gate_placed(c, tube, placed, moved)
+    for _, one in ipairs(placed) do
+        moved[#moved + 1] = one[1]
+    end
+    regate(c, tube, moved)
+    for _, one in ipairs(placed) do
+        local task = S.task:get({ tube.number, one[1] })
+        one[2] = task and (delivery_of(tube, one[1]) and TAKEN or task[STATE]) or one[2]
+    end
+end
+
+-- Puts tasks of which some have a key or their own number of attempts, one after the other.
+local function put_each(c, tube, tasks)
+    local row, placed, expired, first, is_run = new_row(c, tube), {}, {}, tube.next_id, true
+    local is_raw = is_plain(tube.o, row) and inserts_raw(c) and type(row[PRI]) == 'number' and type(first) == 'number'
+    local plain = is_raw and new_row(c, tube) or nil
+    for place = 1, #tasks do
+        local one = put_extended(c, tube, tasks[place], row, plain, expired)
+        placed[place], is_run = one, is_run and not one[3] and one[2] == READY
+    end
+    local added = tube.next_id - first
+    tube.renewed = added > 0 or tube.renewed
+    tube.n.put = tube.n.put + added
+    mark_changed(c, tube)
+    if tube.o.semaphore then
+        gate_placed(c, tube, placed, expired)
+    elseif is_run then
+        return { REPLY.run, first, #tasks }
+    end
+    return { REPLY.put, placed }
 end
 
 -- Puts all tasks or none.
@@ -131,20 +263,19 @@ verbs[4] = function(c, command)
     local tube, tasks = open_tube(c, command[2]), command[3]
     if not tube then
         return refuse('tube_not_found', command[2])
+    elseif c.is_invalid then
+        return INVALID
     end
     local size = #tasks
-    local refusal = refuse_put(c, tube, tasks)
+    local refusal, is_extended = refuse_put(c, tube, tasks)
     if refusal then
         return refusal
+    elseif is_extended then
+        return put_each(c, tube, tasks)
     end
-    local first, o = tube.next_id, tube.o
-    local row = { 0, READY, 0, c.now, STORED_NEVER, FOREVER, 0, NO_REASON, NULL, NULL, NULL, NULL, NULL, NULL, tube.number, 0, 0,
-        PLAIN }
-    if o.times then
-        set_times(c, o, NO_OPTIONS, row)
-    end
+    local first, o, row = tube.next_id, tube.o, new_row(c, tube)
     local plain, placed = 0, nil
-    if row[STATE] == READY and row[EXPIRES] == STORED_NEVER and not o.subqueues then
+    if is_plain(o, row) then
         if inserts_raw(c) and type(row[PRI]) == 'number' and type(first) == 'number' then
             plain = insert_plain(tube, tasks, row, first, INLINE_BYTES_MAX)
         else

@@ -133,6 +133,22 @@ function insert_plain(tube, tasks, row, first, most)
     return #tasks
 end
 
+-- Puts a task that differs from plain ones only in its key, which no other task holds.
+function keys.insert_raw(tube, row, id, body, key, unique_for)
+    local before, between, after = common_parts(tube, row)
+    local bytes = new_bytes(#before + #between + #after + #body + #key + 2 * ROOM_BYTES)
+    bytes[0], bytes[1], bytes[2] = 0xdc, 0, UNIQUE_FOR
+    local at = write_text(write_raw(write_uint(bytes + 3, id), before), body)
+    at = write_raw(write_uint(write_raw(at, between), #body), after)
+    -- It has no failures.
+    at[0] = 0xc0
+    insert_bytes(S.task.id, bytes, write_uint(write_text(at + 1, key), unique_for))
+    insert_bytes(S.ready.id, three(tube.number, row[PRI], id))
+    bytes = new_bytes(#key + ROOM_BYTES)
+    bytes[0] = 0x93
+    insert_bytes(S.key.id, bytes, write_uint(write_text(write_uint(bytes + 1, tube.number), key), id))
+end
+
 -- Inserts a done task: five numbers, how it ended in less than 64 KiB, and its row as an unfinished task of so many bytes.
 function kept.insert_raw(of, id, ended, pri, parts, finished, task, size)
     local bytes = new_bytes(ROOM_BYTES + #finished + size)

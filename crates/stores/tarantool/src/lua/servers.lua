@@ -108,7 +108,9 @@ local function ensure_counted()
     for _, tube in S.tube:pairs() do
         count_tube(tube[1])
     end
+    formats.find_spaces()
     kept.count_all()
+    keys.count_all()
     write_meta('counted', micros())
     if others > 0 then
         write_meta('lease', math.max(read_meta('lease') or 0, lease_now() + LEASES_AHEAD))
@@ -230,7 +232,7 @@ function api.begin(server, now, timeout)
     if found > FORMAT or box.info.ro then
         return { found, box.cfg.wal_mode, _TARANTOOL, box.info.ro }
     end
-    kept.prepare()
+    formats.prepare()
     find_spaces()
     atomically(function()
         restart_if_alone(new_context(server, moment(now)), timeout)

@@ -15,15 +15,19 @@ local function reason_of(c, tube, task, delivery)
         return { REASONS.paused }
     elseif tube.o.subqueues then
         local row = S.subqueue:get({ tube.number, task[SUBQUEUE] })
-        return { row and row[3] > 0 and REASONS.subqueue_busy or REASONS.waits }
+        if row and row[3] > 0 then
+            return { REASONS.subqueue_busy }
+        end
     end
-    return NO_REASON
+    local next_at = tube.o.rate and pace.next_delivery(tube) or NEVER
+    return next_at < NEVER and { REASONS.rate_limited, next_at } or NO_REASON
 end
 
--- A task as answers show it. Only a peek shows its priority in the semaphore and its failures.
+-- A task as answers show it. Only a peek shows its priority in the semaphore, its failures, its key and its number of attempts.
 function view(c, tube, task, delivery, body)
     local row = task:totable()
-    row[OWN], row[FAILURES] = NULL, nil
+    row[OWN] = NULL
+    cut_optional(row)
     row[BODY] = body or NULL
     row[REASON] = reason_of(c, tube, task, delivery)
     if delivery or task[STATE] ~= DELAYED or task[FLAG] == GATED then
@@ -48,6 +52,13 @@ local function show_failures(c, seen, task)
     local failures = task[FAILURES]
     if failures ~= nil then
         seen[TUBE], c.bytes = failures, c.bytes + #failures
+    end
+end
+
+-- Adds the key and the number of attempts of a task; in an answer they are in the places of the parts of its body and of the flag.
+local function show_key(seen, task)
+    if #task >= KEY then
+        seen[PARTS], seen[FLAG] = given(task[KEY]) or NULL, given(task[OWN_ATTEMPTS]) or NULL
     end
 end
 
@@ -93,6 +104,7 @@ verbs[9] = function(c, command)
             seen[OWN] = task[OWN]
             show_worker(seen, delivery)
             show_failures(c, seen, task)
+            show_key(seen, task)
             if seen[STATE] == TAKEN then
                 seen[DUE] = since_of(task)
             end
@@ -143,7 +155,7 @@ end
 -- A tube with its counts and counters.
 function info(tube)
     local n, calls = tube.n, {}
-    if tube.changed then
+    if tube.changed or tube.o.rate then
         n.next = next_moment(tube)
     end
     for place, call in ipairs(CALLS) do

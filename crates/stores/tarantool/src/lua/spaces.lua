@@ -50,6 +50,16 @@ local SPACES = {
     done = { '1 2', '1 3 2' },
     -- Tube with done tasks, when some are to be removed, and how many there are.
     kept = { '1', '2 1', temporary = true },
+    -- Unique keys: tube, key, the task that holds it. See keys.lua.
+    key = { '1 2:string' },
+    -- Keys of ended tasks: tube, task, the moment at which the key is free, the key.
+    ended = { '1 2', '1 3 2' },
+    -- Tube with keys of ended tasks, when some are to be forgotten, and how many there are.
+    ended_count = { '1', '2 1', temporary = true },
+    -- Tubes with a rate limit of which tokens were used: tube, level, moment of that level.
+    bucket = { '1' },
+    -- Schedules: name, when it is due, and the schedule as answers show it.
+    schedule = { '1:string', '2 1:string' },
     -- Tube, next deadline, numbers of tasks by state, and counters.
     live = { '1', '2 1', temporary = true },
     -- State of this instance since it became writable.
@@ -67,7 +77,7 @@ local function make_space(name, indexes)
     end
 end
 
--- Creates the spaces that do not exist, or none. The format is the first one until a tube keeps done tasks.
+-- Creates the spaces that do not exist, or none. The format is the first one until a later feature is used.
 local function make_spaces()
     local is_new = box.space[full_name('meta')] == nil
     box.begin()

@@ -122,6 +122,9 @@ verbs[5] = function(c, command)
         row = new_delivery(c, tube, session, lease, given(command[7])) }
     local before = tube.n.takeable
     local taken, size, n = {}, 0, tube.n
+    if tube.o.rate then
+        want = pace.allowed(c, tube, want)
+    end
     if not tube.o.paused then
         local bytes
         taken, size, bytes = take_some(c, tube, want, how)
@@ -130,6 +133,9 @@ verbs[5] = function(c, command)
     if size > 0 then
         n.ready, n.taken, n.take = n.ready - size, n.taken + size, n.take + size
         mark_changed(c, tube)
+        if tube.o.rate then
+            pace.spend(tube, size)
+        end
     elseif n.takeable ~= before then
         tube.changed = true
     end

@@ -17,7 +17,7 @@ local function first_due(c, tube)
     end
 end
 
-local function tick_tube(c, tube, limit)
+local function tick_tube(c, tube, limit, seed)
     local moved = {}
     while #moved < limit do
         local id, order = first_due(c, tube)
@@ -30,12 +30,16 @@ local function tick_tube(c, tube, limit)
             move(tube, task, { { '=', STATE, READY } })
             tube.n.delay = tube.n.delay + 1
         elseif order == S.expiry then
-            remove(tube, task)
-            tube.n.delete, tube.n.ttl = tube.n.delete + 1, tube.n.ttl + 1
+            expire(c, tube, task)
         else
-            give_back(c, tube, task, delivery_of(tube, id), 0, true, 'ttr', ERRORS.lease_expired)
+            local retry = tube.o.retry
+            local delay = retry and retry.lost and pace.delay_of(tube, task, seed) or 0
+            give_back(c, tube, task, delivery_of(tube, id), delay, true, 'ttr', ERRORS.lease_expired)
         end
         moved[#moved + 1] = id
+    end
+    if #moved == 0 and tube.o.rate then
+        pace.touch(tube)
     end
     mark_changed(c, tube)
     regate(c, tube, moved)
@@ -43,9 +47,9 @@ local function tick_tube(c, tube, limit)
     return #moved
 end
 
--- For about so many tasks. Answers how many tasks, done ones too, sessions and semaphores changed.
+-- For about so many tasks. Answers how many tasks, done ones too, keys, sessions and semaphores changed.
 verbs[16] = function(c, command)
-    local limit, moved = tonumber(command[2]), 0
+    local limit, seed, moved = tonumber(command[2]), number(command[3]) or 0, 0
     flush_all(c)
     while moved < limit do
         local session = S.session.index[1]:min()
@@ -57,11 +61,12 @@ verbs[16] = function(c, command)
             if not first or first[2] > c.now then
                 break
             end
-            moved = moved + tick_tube(c, open_number(c, first[1]), limit - moved)
+            moved = moved + tick_tube(c, open_number(c, first[1]), limit - moved, seed)
             flush_all(c)
         end
     end
     moved = moved + kept.tick(c, limit - moved)
+    moved = moved + keys.tick(c, limit - moved)
     moved = moved + tick_semaphores(c, math.max(limit - moved, 0))
     return { REPLY.ticked, moved }
 end

@@ -5,7 +5,7 @@ local CALLS = { 'ack', 'bury', 'delete', 'kick', 'put', 'release', 'take', 'touc
 
 -- Positions of options in requests and answers.
 local O = { kind = 1, pri = 2, temporary = 3, ttl_kills_taken = 4, paused = 5, capacity = 6, ttl = 7, ttr = 8, delay = 9, attempts_max = 10,
-    semaphore = 11, queue_num = 12, keep_done = 13, keep_done_max = 14 }
+    semaphore = 11, queue_num = 12, keep_done = 13, keep_done_max = 14, retry = 15, rate = 16 }
 
 local function read_options(row)
     local times, subqueues = kind_traits(KINDS[row[O.kind]])
@@ -25,13 +25,15 @@ local function read_options(row)
         semaphore = given(row[O.semaphore]),
         keep_done = number(row[O.keep_done]),
         keep_done_max = number(row[O.keep_done_max]),
+        retry = row[O.retry] ~= nil and pace.policy_of(row[O.retry]) or nil,
+        rate = row[O.rate] ~= nil and pace.limit_of(row[O.rate]) or nil,
     }
 end
 
 -- The list of options with nulls instead of missing values.
 local function whole_options(row, size)
     local whole = {}
-    for place = 1, size or O.keep_done_max do
+    for place = 1, size or math.max(#row, O.keep_done_max) do
         local value = row[place]
         whole[place] = value == nil and NULL or value
     end
@@ -71,7 +73,7 @@ local function has_changed(row, live)
 end
 
 local function add_tube(c, row)
-    local tube = { number = row[1], name = row[2], options = row[3], next_id = row[4], queue_num = given(row[5]) }
+    local tube = { number = row[1], name = row[2], options = row[3], next_id = row[4], queue_num = given(row[5]), now = c.now }
     tube.o = read_options(tube.options)
     tube.live = S.live:get(tube.number)
     tube.n = read_live(tube.live)
@@ -104,7 +106,10 @@ local function total(tube)
 end
 
 local function takeable(tube)
-    return tube.o.paused and 0 or tube.n.takeable
+    if tube.o.paused then
+        return 0
+    end
+    return tube.o.rate and pace.takeable(tube) or tube.n.takeable
 end
 
 -- How many more tasks it may hold; nil where there is no limit.
@@ -122,11 +127,15 @@ local function first_moment(space, tube, field)
     return first and moment(first[field]) or NEVER
 end
 
--- The next deadline of a tube.
+-- The next deadline of a tube, or when its rate limit allows to take a waiting task.
 local function next_moment(tube)
     local next_at = first_moment(S.taken.index[1], tube, D_UNTIL)
     next_at = math.min(next_at, first_moment(S.delayed, tube, 2))
-    return math.min(next_at, first_moment(S.expiry, tube, 2))
+    next_at = math.min(next_at, first_moment(S.expiry, tube, 2))
+    if tube.o.rate and not tube.o.paused and tube.n.takeable > 0 then
+        next_at = math.min(next_at, pace.next_delivery(tube))
+    end
+    return next_at
 end
 
 local function write_row(tube)
@@ -150,6 +159,9 @@ local function flush(tube)
     if tube.kept_at then
         kept.flush(tube)
     end
+    if tube.ended_changed then
+        keys.flush(tube)
+    end
 end
 
 -- Notes that a tube changed: callers may wait for its tasks, or for room in it.
@@ -166,9 +178,10 @@ local function count_tube(of)
     local taken, buried, takeables = count(S.taken), count(S.buried), count(S.ready)
     local all = S.task:count({ of })
     local waits = count(S.delayed) + count(S.gated)
-    local tube = { number = of }
+    local tube = { number = of, o = {} }
     tube.n = { ready = all - taken - buried - waits, taken = taken, buried = buried, delayed = waits, takeable = takeables,
         done = 0, ack = 0, bury = 0, delete = 0, kick = 0, put = 0, release = 0, take = 0, touch = 0, ttl = 0, ttr = 0, delay = 0 }
-    tube.n.next = next_moment(tube)
+    -- A tube with a rate limit is looked at by the next tick.
+    tube.n.next = S.bucket and S.bucket:get(of) and 0 or next_moment(tube)
     write_live(tube)
 end

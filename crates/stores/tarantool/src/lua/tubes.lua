@@ -23,6 +23,8 @@ verbs[0] = function(c, command)
         return if_not_exists and { REPLY.created, false } or refuse('tube_exists', name)
     elseif S.tube:len() >= TUBES_MAX then
         return refuse('too_many_tubes', S.tube:len())
+    elseif c.is_invalid then
+        return INVALID
     end
     local queue_num, semaphore = given(options[O.queue_num]), given(options[O.semaphore])
     local refusal = refuse_queue_num(nil, queue_num)
@@ -32,6 +34,7 @@ verbs[0] = function(c, command)
         return refuse('semaphore_not_found', semaphore)
     end
     refusal = options[O.keep_done] ~= nil and kept.begin()
+        or (options[O.retry] ~= nil or options[O.rate] ~= nil) and pace.begin()
     if refusal then
         return refusal
     end
@@ -55,17 +58,28 @@ verbs[1] = function(c, command)
     local tube, change = open_tube(c, command[2]), command[3]
     if not tube then
         return refuse('tube_not_found', command[2])
+    elseif c.is_invalid then
+        return INVALID
     end
-    local refusal = number(change[8]) and kept.begin()
+    -- A policy and a limit are in lists, which are empty to remove them.
+    local retry, rate = given(change[10]), given(change[11])
+    local refusal = number(change[8]) and kept.begin() or (retry and retry[1] or rate and rate[1]) and pace.begin()
     if refusal then
         return refusal
     end
     local had_limit = tube.o.capacity
     local places = { O.paused, O.pri, O.capacity, O.ttl, O.ttr, O.delay, O.attempts_max, O.keep_done, O.keep_done_max }
     -- A tube of an earlier version has fewer options.
-    tube.options = whole_options(tube.options)
+    tube.options = whole_options(tube.options, (retry or rate) and O.rate)
     for place, option in ipairs(places) do
         set_option(tube.options, option, change[place])
+    end
+    if retry then
+        tube.options[O.retry] = retry[1] or NULL
+    end
+    if rate then
+        tube.options[O.rate] = rate[1] or NULL
+        pace.replace_limit(tube, rate[1])
     end
     tube.o, tube.renewed = read_options(tube.options), true
     mark_changed(c, tube)
@@ -133,6 +147,12 @@ function empty(tube)
         S.kept:delete(of)
         tube.kept, tube.kept_at = 0, nil
     end
+    if S.key then
+        clear(S.key, of)
+        clear(S.ended, of)
+        S.ended_count:delete(of)
+        tube.ended, tube.ended_changed = 0, nil
+    end
     local n = tube.n
     n.ready, n.taken, n.buried, n.delayed, n.takeable = 0, 0, 0, 0, 0
     return ids
@@ -148,6 +168,9 @@ verbs[2] = function(c, command)
     local ids = empty(tube)
     S.tube:delete(tube.number)
     S.live:delete(tube.number)
+    if tube.o.rate then
+        S.bucket:delete(tube.number)
+    end
     c.by_name[tube.name], c.by_number[tube.number] = nil, nil
     c.changed_tubes[tube.number], c.unlimited[tube.number] = nil, nil
     regate(c, tube, ids)

@@ -10,9 +10,11 @@ local STEP = 1000
 
 -- A task in its space: the fields of an answer first, then internal ones. A delivery is a row of its own, so that a take does not write the
 -- task again. OWN is the priority of the task in the semaphore of its tube, if its put gives one. DUE is when a delayed task becomes ready;
--- of a task that is ready, taken or gated it is since when it is ready, if that is not since its put. Only a task that failed has FAILURES.
+-- of a task that is ready, taken or gated it is since when it is ready, if that is not since its put. The fields behind FLAG are optional: only
+-- a task that failed has FAILURES, only one with a unique key has KEY and for how long it is UNIQUE_FOR after its end, and OWN_ATTEMPTS is
+-- the number of attempts that its put gives.
 local ID, STATE, PRI, CREATED, EXPIRES, TTR, ATTEMPTS, REASON, BODY, DELIVERY, PREVIOUS, DUE, SUBQUEUE, OWN, TUBE, BYTES, PARTS,
-    FLAG, FAILURES = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19
+    FLAG, FAILURES, KEY, UNIQUE_FOR, OWN_ATTEMPTS = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22
 local DONE = 4
 local PLAIN, DEAD_LETTER, GATED = 0, 1, 2
 
@@ -26,12 +28,15 @@ local NO_REASON = { REASONS.waits }
 
 -- Numbers of replies and refusals.
 local REPLY = { nothing = 0, created = 1, tubes = 2, put = 3, taken = 4, finished = 5, kicked = 6, tasks = 7, session = 8,
-    ticked = 9, semaphore = 10, deliveries = 11, run = 12, all_done = 13, listed = 14, refused = 15 }
+    ticked = 9, semaphore = 10, deliveries = 11, run = 12, all_done = 13, listed = 14, refused = 15, schedule = 16 }
 local REFUSAL = { tube_not_found = 0, tube_exists = 1, tube_has_taken = 2, tube_full = 4, too_many_tubes = 5, unsupported = 7,
     invalid = 8, too_large = 9, session_unknown = 10, overloaded = 11, semaphore_not_found = 16, too_many_semaphores = 17,
-    no_semaphore = 18, queue_num_taken = 19, semaphore_in_use = 21, semaphore_has_tube = 22 }
+    no_semaphore = 18, queue_num_taken = 19, semaphore_in_use = 21, semaphore_has_tube = 22, schedule_not_found = 24, schedule_exists = 25,
+    too_many_schedules = 26 }
 
 local NOTHING = { REPLY.nothing }
+-- The reply to a command with values that its server refuses, if nothing else is wrong with it: the server knows why.
+local INVALID = { REPLY.refused, REFUSAL.invalid, '' }
 
 local function refuse(kind, ...)
     return { REPLY.refused, REFUSAL[kind], ... }
@@ -96,7 +101,8 @@ local is_alive, body_of, view, view_done, delivery_of, refuse_shown, info, give_
     keep_body, refuse_queue_num, can_insert_raw, insert_plain, with_failure
 -- Commands by number, and the number of the list, which is the only command of its call.
 local verbs, LIST = {}, 19
--- Functions that import from another store, and those for done tasks that are kept.
-local imports, kept = {}, {}
+-- Functions that import from another store, those for done tasks that are kept, for unique keys, for retry policies and rate limits, for
+-- schedules, and for the stored format.
+local imports, kept, keys, pace, schedules, formats = {}, {}, {}, {}, {}, {}
 -- Announcements of events.
 local confirm_announced, reset_announced

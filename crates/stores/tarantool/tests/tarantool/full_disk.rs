@@ -4,8 +4,9 @@ use std::sync::Barrier;
 use std::thread;
 
 use taskyard_core::{
-    Command, EnqueueItem, Error, Finish, FinishItem, Holder, Kind, Lease, Outcome, Reply,
-    SemaphoreChange, SemaphoreCommand, SemaphoreKey, TaskId, TubeName, TubeOptions,
+    Body, Command, EnqueueItem, Error, Finish, FinishItem, Holder, Key, KeyRequest, Kind, Lease,
+    NewTask, Outcome, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey, Span, TaskId,
+    TubeName, TubeOptions,
 };
 use taskyard_store_tarantool::{Clock, TarantoolStore};
 use taskyard_tarantool::LuaValue;
@@ -121,6 +122,23 @@ fn an_ack_that_is_rolled_back_is_not_visible() {
         told.iter().for_each(is_refused);
     }
     assert_eq!(ack(&other, &tube, &held), Outcome::Done(None));
+    tarantool.audit("taskyard");
+}
+
+/// A put whose key is held by a task that is not logged yet is not answered before that is.
+#[test]
+fn a_key_that_is_rolled_back_is_not_visible() {
+    let Some(program) = program() else { return };
+    let tarantool = TarantoolInstance::new(program);
+    let (store, other) = (open(&tarantool.url()), open(&tarantool.url()));
+    let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+    let key = Some(Box::new(KeyRequest::new(Key::new("k").expect("a key"))));
+    let tasks = vec![NewTask { key, ..NewTask::new(Body::new(&[0xc0])) }];
+    let put = Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO };
+    let told = ask_while_full(&tarantool, [&store, &other], [put.clone(), put.clone()]);
+    told.iter().for_each(is_refused);
+    let Ok(Reply::Put(placed)) = ask(&other, put) else { panic!("it is put") };
+    assert!(!placed[0].existing);
     tarantool.audit("taskyard");
 }
 

@@ -1,0 +1,122 @@
+//! Refuses values that can be checked without a call to Tarantool.
+//!
+//! An unknown tube or schedule is refused before the values of a command, and only Tarantool knows it: such a command is sent without its
+//! values, and Tarantool replies whether nothing else is wrong with it.
+
+use taskyard_core::limits::{BATCH_TASKS_MAX, SCHEDULE_PUTS_MAX, SCHEDULES_LISTED_MAX};
+use taskyard_core::{
+    Body, Command, Error, NewTask, RateLimit, Reply, RetryPolicy, ScheduleCommand, TubeChange,
+    TubeOptions, check_keep_done, check_results, check_tasks,
+};
+
+use super::execute::tasks_in;
+
+/// Refuses values that can be checked without a call to Tarantool.
+pub(super) fn refusal(command: &Command) -> Option<Error> {
+    match command {
+        Command::CreateTube { options: o, .. } => refuse_attempts_max(o.attempts_max)
+            .or_else(|| check_keep_done(o.keep_done, Some(o.keep_done_max)).err())
+            .or_else(|| refuse_pace(o.retry.as_deref(), o.rate.as_deref())),
+        Command::AlterTube { change, .. } => refuse_attempts_max(change.attempts_max.flatten())
+            .or_else(|| check_keep_done(change.keep_done.flatten(), change.keep_done_max).err())
+            .or_else(|| {
+                let retry = change.retry.as_ref().and_then(Option::as_deref);
+                refuse_pace(retry, change.rate.as_ref().and_then(Option::as_deref))
+            }),
+        Command::Put { tasks, .. } => check_tasks(tasks).err(),
+        Command::Take(take) => {
+            let advice = "take them in several batches";
+            refuse_count("the number of tasks in one take", take.count, advice)
+        }
+        Command::Finish { items, .. } => {
+            refuse_items(command).or_else(|| check_results(items).err())
+        }
+        Command::KickTasks { .. } | Command::Delete { .. } | Command::Peek { .. } => {
+            refuse_items(command)
+        }
+        Command::List(list) => list.check().err(),
+        Command::Semaphore(command) => command.check().err(),
+        Command::Schedule(command) => refuse_schedule(command),
+        _ => None,
+    }
+}
+
+fn refuse_schedule(command: &ScheduleCommand) -> Option<Error> {
+    match command {
+        ScheduleCommand::Set { schedule, .. } => schedule.check().err(),
+        ScheduleCommand::List { limit, .. } | ScheduleCommand::Due { limit }
+            if !(1..=SCHEDULES_LISTED_MAX).contains(limit) =>
+        {
+            let why = format!("the limit of a list of schedules is 1 to {SCHEDULES_LISTED_MAX}");
+            Some(Error::Invalid(why))
+        }
+        ScheduleCommand::Fire { puts, .. } if puts.len() > SCHEDULE_PUTS_MAX => {
+            Some(Error::TooLarge {
+                what: "the number of tasks in one fire",
+                size: puts.len(),
+                limit: SCHEDULE_PUTS_MAX,
+                advice: "skip the others",
+            })
+        }
+        ScheduleCommand::Fire { puts, .. } => check_tasks(puts).err(),
+        _ => None,
+    }
+}
+
+/// The command without its values, if other refusals come before those of its values.
+pub(super) fn without_values(command: Command) -> Option<Command> {
+    match command {
+        Command::CreateTube { tube, options, if_not_exists } => {
+            let options = TubeOptions::new(options.kind);
+            Some(Command::CreateTube { tube, options, if_not_exists })
+        }
+        Command::AlterTube { tube, .. } => {
+            Some(Command::AlterTube { tube, change: TubeChange::default() })
+        }
+        Command::Put { tube, wait, .. } => Some(Command::Put { tube, tasks: Vec::new(), wait }),
+        Command::Schedule(command) => {
+            without_tasks(*command).map(|command| Command::Schedule(Box::new(command)))
+        }
+        _ => None,
+    }
+}
+
+/// The same for a command of schedules.
+fn without_tasks(command: ScheduleCommand) -> Option<ScheduleCommand> {
+    match command {
+        ScheduleCommand::Set { mut schedule, only_new } => {
+            schedule.template = NewTask::new(Body::new(&[]));
+            schedule.timing = "".into();
+            Some(ScheduleCommand::Set { schedule, only_new })
+        }
+        ScheduleCommand::Fire { name, expected, next, skipped, .. } => {
+            Some(ScheduleCommand::Fire { name, expected, next, puts: Vec::new(), skipped })
+        }
+        _ => None,
+    }
+}
+
+fn refuse_items(command: &Command) -> Option<Error> {
+    let advice = "use several batches";
+    refuse_count("the number of tasks in one command", tasks_in(command), advice)
+}
+
+fn refuse_attempts_max(attempts_max: Option<u32>) -> Option<Error> {
+    let message = "attempts_max must be at least 1; leave it out to retry forever";
+    (attempts_max == Some(0)).then(|| Error::Invalid(message.into()))
+}
+
+fn refuse_pace(retry: Option<&RetryPolicy>, rate: Option<&RateLimit>) -> Option<Error> {
+    let retry = retry.and_then(|retry| retry.check().err());
+    retry.or_else(|| rate.and_then(|rate| rate.check().err()))
+}
+
+fn refuse_count(what: &'static str, size: usize, advice: &'static str) -> Option<Error> {
+    let limit = BATCH_TASKS_MAX;
+    (size > limit).then_some(Error::TooLarge { what, size, limit, advice })
+}
+
+/// Whether this is the reply to a command with values that are refused (`INVALID` in `values.lua`).
+pub(super) fn is_invalid(reply: &Result<Reply, Error>) -> bool {
+    matches!(reply, Err(Error::Invalid(why)) if why.is_empty())
+}
