@@ -218,11 +218,12 @@ end
 function rules.follow_tube(s, task, state, priority, home)
     local entry = sem.find(s, task)
     if state == 'waits' then
-        if not entry then
-            sem.add(s, task, priority, home)
-        elseif sem.is_asked(entry) then
+        if entry and sem.is_asked(entry) then
             outbox.clear(s, task, entry[E_GRANT])
             sem.set_waiting(s, entry, s.config.cool_down)
+        else
+            -- A put that replaces the task may give it another priority.
+            rules.enqueue(s, task, priority, home)
         end
     elseif entry and state ~= 'taken' then
         if sem.is_holding(entry) then

@@ -17,7 +17,7 @@ local READY, TAKEN, DELAYED, BURIED = 0, 1, 2, 3
 local ACK, RELEASE, BURY, TOUCH = 0, 1, 2, 3
 -- Why a task does not run now, as answers say it.
 local REASONS = { waits = 0, running = 1, not_due = 2, paused = 3, subqueue_busy = 4, buried = 5, used_up = 6, expired = 7,
-    finished = 8, semaphore = 9 }
+    finished = 8, semaphore = 9, rate_limited = 10 }
 
 -- A moment moved by a length of time.
 local function later(moment, span)
