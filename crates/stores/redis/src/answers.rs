@@ -3,16 +3,17 @@
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::BATCH_BYTES_MAX;
 use taskyard_core::{
-    Command, Error, ListedTask, Outcome, Placed, Reply, SemaphoreKey, State, Task, TaskId,
-    Timestamp, TubeName, no_semaphore,
+    Command, Error, HeldKey, ListedTask, NewTask, Outcome, Placed, Reply, SemaphoreKey, State,
+    Task, TaskId, Timestamp, TubeName, no_semaphore,
 };
 use taskyard_redis::Value;
 
 use super::codec::{ByteReader, Unreadable, read_info};
+use super::extension::needs_keyring;
 use super::merge;
 use super::tasks::{
-    Detail, has_failures, is_apart, read_failures, read_finished, read_shown, read_since,
-    read_taken, read_task,
+    Detail, has_failures, is_apart, read_failures, read_finished, read_held_key, read_shown,
+    read_since, read_taken, read_task,
 };
 
 /// The state of a tube after a call.
@@ -36,6 +37,8 @@ pub(super) struct TubeHead {
     pub gated: bool,
     /// Whether single commands can be merged in it.
     pub mergeable: bool,
+    /// Whether it has a rate limit.
+    pub rated: bool,
     /// Whether it lost its capacity.
     pub unlimited: bool,
     /// Its name, where the call did not name it.
@@ -67,8 +70,13 @@ pub(super) struct SemaphoreHead {
     pub has_new_events: bool,
 }
 
-/// A task, and since when it is ready, where that is not since its put.
-pub(super) type Peeked = (Task, Option<Timestamp>);
+/// A task with what only its record says.
+pub(super) struct Peeked {
+    pub task: Task,
+    /// Since when it is ready, where that is not since its put.
+    pub since: Option<Timestamp>,
+    pub key: Option<HeldKey>,
+}
 
 /// Reads the parts of an answer in order.
 pub(super) struct AnswerParts(std::vec::IntoIter<Value>);
@@ -147,7 +155,7 @@ impl AnswerParts {
             return Ok(vec![Err(refusal(status, bytes, tube, first)?); run.len()]);
         }
         match first {
-            Command::Put { .. } => placed_apart(bytes, tube, run.len()),
+            Command::Put { .. } => placed_apart(bytes, tube, run),
             Command::Take(_) => {
                 let mut tasks = self.tasks(bytes, Detail::Taken)?.into_iter();
                 let each = run.iter().map(|_| Ok(Reply::Taken(tasks.next().into_iter().collect())));
@@ -181,7 +189,7 @@ impl AnswerParts {
             return refusal(status, bytes, tube, command).map(Err);
         }
         Ok(Ok(match command {
-            Command::Put { .. } => placed(bytes)?,
+            Command::Put { tasks, .. } => placed(bytes, tasks)?,
             Command::Take(_) => Reply::Taken(self.tasks(bytes, Detail::Taken)?),
             Command::Peek { .. } => Reply::Tasks(self.tasks(bytes, Detail::Everything)?),
             Command::Deliveries { .. } => Reply::Tasks(self.tasks(bytes, Detail::NoBodies)?),
@@ -243,7 +251,7 @@ impl AnswerParts {
         Ok((task, record))
     }
 
-    /// The answer to a peek, with since when each task is ready, where that is not since its put.
+    /// The answer to a peek, with what only the records say.
     pub fn peeked(&mut self, tube: &TubeName) -> Result<Result<Vec<Peeked>, Error>, Unreadable> {
         let text = self.text()?;
         let mut bytes = ByteReader(&text);
@@ -255,7 +263,7 @@ impl AnswerParts {
         let count = bytes.small()?;
         let tasks = (0..count).map(|_| {
             let (task, record) = self.recorded(&mut bytes, Detail::Everything)?;
-            Ok((task, read_since(&record)?))
+            Ok(Peeked { task, since: read_since(&record)?, key: read_held_key(&record)? })
         });
         tasks.collect::<Result<_, _>>().map(Ok)
     }
@@ -292,7 +300,7 @@ fn read_head(text: &[u8]) -> Result<TubeHead, Unreadable> {
     let (unlimited, removal) = (bytes.byte()? == 1, bytes.maybe_moment()?);
     let name = std::str::from_utf8(bytes.rest()).ok().and_then(|name| TubeName::new(name).ok());
     let (present, has_other_name) = (present == 1, present == 2);
-    let (gated, mergeable) = (kind == 1, kind == 2 && room.is_none());
+    let (gated, mergeable) = (kind & 1 != 0, kind & 2 != 0 && room.is_none());
     Ok(TubeHead {
         present,
         has_other_name,
@@ -304,6 +312,7 @@ fn read_head(text: &[u8]) -> Result<TubeHead, Unreadable> {
         number,
         gated,
         mergeable,
+        rated: kind & 4 != 0,
         unlimited,
         name,
     })
@@ -332,7 +341,12 @@ fn listed(mut bytes: ByteReader<'_>) -> Result<Reply, Unreadable> {
     Ok(Reply::Listed(tasks))
 }
 
-fn placed(mut bytes: ByteReader<'_>) -> Result<Reply, Unreadable> {
+fn placed(mut bytes: ByteReader<'_>, tasks: &[NewTask]) -> Result<Reply, Unreadable> {
+    if needs_keyring(tasks) {
+        let placed = (0..tasks.len()).map(|_| read_one(&mut bytes)).collect::<Result<_, _>>()?;
+        let placed: Option<Vec<Placed>> = placed;
+        return placed.map(Reply::Put).ok_or(Unreadable("a task of a put found no room"));
+    }
     let first = bytes.count()?;
     Ok(Reply::Put(read_placed(first, bytes.rest()).collect()))
 }
@@ -341,15 +355,38 @@ fn placed(mut bytes: ByteReader<'_>) -> Result<Reply, Unreadable> {
 fn placed_apart(
     mut bytes: ByteReader<'_>,
     tube: &TubeName,
-    count: usize,
+    run: &[merge::IndexedCommand],
 ) -> Result<Vec<Result<Reply, Error>>, Unreadable> {
-    let (first, capacity) = (bytes.count()?, bytes.big()?);
-    let mut placed = read_placed(first, bytes.rest());
-    let each = (0..count).map(|_| match placed.next() {
+    let reply = |placed: Option<Placed>, capacity| match placed {
         Some(placed) => Ok(Reply::Put(vec![placed])),
         None => Err(Error::TubeFull { tube: tube.clone(), capacity }),
-    });
-    Ok(each.collect())
+    };
+    let is_keyed = |command: &Command| match command {
+        Command::Put { tasks, .. } => needs_keyring(tasks),
+        _ => false,
+    };
+    if run.iter().any(|(_, command)| is_keyed(command)) {
+        let capacity = bytes.big()?;
+        return run.iter().map(|_| Ok(reply(read_one(&mut bytes)?, capacity))).collect();
+    }
+    let (first, capacity) = (bytes.count()?, bytes.big()?);
+    let mut placed = read_placed(first, bytes.rest());
+    Ok(run.iter().map(|_| reply(placed.next(), capacity)).collect())
+}
+
+/// One task of a put with keys; `None` if it found no room.
+fn read_one(bytes: &mut ByteReader<'_>) -> Result<Option<Placed>, Unreadable> {
+    let (state, id) = (bytes.byte()?, TaskId(bytes.big()?));
+    let existing = state & 0x80 != 0;
+    let state = match state & 0x7f {
+        0x7f => return Ok(None),
+        0 => State::Ready,
+        1 => State::Taken,
+        2 => State::Delayed,
+        3 => State::Buried,
+        _ => State::Done,
+    };
+    Ok(Some(Placed { id, state, existing }))
 }
 
 /// New tasks with consecutive ids, in these states.

@@ -5,11 +5,12 @@ use std::collections::HashMap;
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::KEEP_DONE_DEFAULT;
 use taskyard_core::{
-    Body, Calls, Command, Counts, Finish, FinishItem, Holder, Kind, List, ListOrder, NewTask,
-    SemaphoreKey, SessionId, Span, Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
-    TubeStats,
+    AfterFailure, Body, Calls, Command, Counts, Finish, FinishItem, Holder, Key, Kind, List,
+    ListOrder, NewTask, OnConflict, RateLimit, RetryPolicy, SemaphoreKey, SessionId, Span, Take,
+    TaskId, Timestamp, TubeChange, TubeName, TubeOptions, TubeStats,
 };
 
+use super::extension::{encode_extension, needs_keyring};
 use super::merge::{IndexedCommand, merge};
 
 /// A moment that never comes: later moments are not exact as doubles, and count as this.
@@ -19,6 +20,8 @@ const NO_SESSION: [u8; 16] = [0; 16];
 const QUEUE_ORDER: u8 = 255;
 /// Follows the queue number of a tube that keeps done tasks, where others have the length of their name.
 const KEEPING: u16 = u16::MAX;
+/// The same for a tube that has a retry policy or a rate limit, or had tasks with keys or their own number of attempts.
+const EXTENDED: u16 = u16::MAX - 1;
 /// The tail of a delivery: whether the task has failures, the length of the worker's name, the name, and padding up to this.
 pub(super) const TAIL_BYTES_MIN: usize = 23;
 
@@ -73,9 +76,17 @@ fn encode(command: &Command, run: &[IndexedCommand], context: &mut Context<'_>) 
     }
 }
 
+/// A put of a schedule, as arguments of a call.
+pub(super) fn encode_put(command: &Command) -> Vec<Vec<u8>> {
+    match command {
+        Command::Put { tasks, .. } => put(tasks, false),
+        _ => Vec::new(),
+    }
+}
+
 /// Applies due deadlines in a tube.
-pub(super) fn tick(limit: usize) -> Vec<u8> {
-    with_count(b'I', limit as u64)
+pub(super) fn tick(limit: usize, seed: u32) -> Vec<u8> {
+    [with_count(b'I', limit as u64), f64::from(seed).to_le_bytes().to_vec()].concat()
 }
 
 /// Gives back what a session holds; `lost` if its last server was declared dead.
@@ -109,14 +120,31 @@ pub(super) fn create(
     header.extend(options.pri.to_be_bytes());
     header.extend(options.capacity.unwrap_or(0).to_be_bytes());
     header.extend(options.queue_num.unwrap_or(0).to_le_bytes());
-    if options.keep_done.is_some() || options.keep_done_max != KEEP_DONE_DEFAULT {
-        header.extend(KEEPING.to_le_bytes());
+    let extends = options.retry.is_some() || options.rate.is_some();
+    if extends || options.keep_done.is_some() || options.keep_done_max != KEEP_DONE_DEFAULT {
+        header.extend(if extends { EXTENDED } else { KEEPING }.to_le_bytes());
         header.extend(optional_span(options.keep_done));
         header.extend((options.keep_done_max as f64).to_le_bytes());
+    }
+    if extends {
+        header.extend(pace(options.retry.as_deref(), options.rate.as_deref()));
     }
     header.extend(short_text(name.as_str()));
     header.extend(short_text(options.semaphore.as_ref().map_or("", SemaphoreKey::as_str)));
     header
+}
+
+/// A retry policy and a rate limit, as they are stored.
+pub(super) fn pace(retry: Option<&RetryPolicy>, rate: Option<&RateLimit>) -> Vec<u8> {
+    let mut bytes = optional_span(retry.map(|retry| retry.delay)).to_vec();
+    bytes.extend(retry.map_or(0, |retry| retry.factor_permille).to_le_bytes());
+    bytes.extend(span_bytes(retry.map_or(Span::ZERO, |retry| retry.delay_max)));
+    bytes.extend(retry.map_or(0, |retry| retry.jitter_permille).to_le_bytes());
+    bytes.push(u8::from(retry.is_some_and(|retry| retry.retry_lost)));
+    bytes.extend(rate.map_or(0, |rate| rate.count).to_le_bytes());
+    bytes.extend(span_bytes(rate.map_or(Span::ZERO, |rate| rate.per)));
+    bytes.extend(rate.map_or(0, |rate| rate.burst).to_le_bytes());
+    bytes
 }
 
 /// Renames a tube, unless the deadline has passed.
@@ -171,14 +199,15 @@ fn put(tasks: &[NewTask], merged: bool) -> Vec<Vec<u8>> {
     header.push(b'P');
     header.extend((tasks.len() as u32).to_le_bytes());
     let owned = tasks.iter().any(|task| task.semaphore_priority.is_some());
-    header.push(bits([owned, merged].into_iter()));
+    header.push(bits([owned, merged, needs_keyring(tasks)].into_iter()));
     let mut words = Vec::with_capacity(1 + tasks.len());
     words.push(Vec::new());
     for task in tasks {
         let NewTask { body, pri, ttl, ttr, delay, at, subqueue, .. } = task;
         let semaphore_priority = &task.semaphore_priority;
         let given = [pri.is_some(), ttl.is_some(), ttr.is_some(), delay.is_some(), at.is_some()];
-        let rest = [subqueue.is_some(), semaphore_priority.is_some()];
+        let extension = encode_extension(task.attempts_max, task.key.as_ref().map(|key| &key.held));
+        let rest = [subqueue.is_some(), semaphore_priority.is_some(), extension.is_some()];
         header.push(bits(given.into_iter().chain(rest)));
         header.extend(pri.map(u64::to_be_bytes).into_iter().flatten());
         header.extend([ttl, ttr, delay].into_iter().flatten().flat_map(|span| span_bytes(*span)));
@@ -188,6 +217,11 @@ fn put(tasks: &[NewTask], merged: bool) -> Vec<Vec<u8>> {
             header.extend(key.as_bytes());
         }
         header.extend(semaphore_priority.map(|own| own.value().to_le_bytes()).iter().flatten());
+        if let Some(extension) = extension {
+            let replaces = task.key.as_ref().map(|key| key.on_conflict);
+            header.push(u8::from(replaces == Some(OnConflict::Replace)));
+            header.extend(extension);
+        }
         words.push(body_bytes(body));
     }
     words[0] = header;
@@ -253,6 +287,7 @@ fn encode_list(list: &List) -> Vec<u8> {
     header.push(u8::from(after.is_some()));
     header.extend(pri.to_be_bytes());
     header.extend(id.to_be_bytes());
+    header.extend(list.key.as_ref().map_or("", Key::as_str).as_bytes());
     header
 }
 
@@ -316,18 +351,30 @@ fn finish(items: &[FinishItem], show: bool, alive: &HashMap<SessionId, bool>) ->
             Finish::Touch(more) => (3, Some(*more), true),
             Finish::Fail(fail) => {
                 texts.extend(short_text(&fail.error));
-                (4, fail.then.delay(), true)
+                (4, None, true)
             }
+        };
+        let span = match finish {
+            Finish::Fail(fail) => failed_span(fail.then),
+            _ => optional_span(span),
         };
         header.extend(id.0.to_be_bytes());
         header.push(holder);
         header.extend(who);
         header.push(verb);
-        header.extend(optional_span(span));
+        header.extend(span);
         header.push(u8::from(counted));
     }
     header.extend(texts);
     header
+}
+
+/// What happens after a failed delivery, as a length of time: numbers from -2 down are random numbers for the retry policy.
+fn failed_span(then: AfterFailure) -> [u8; 8] {
+    match then {
+        AfterFailure::Policy(seed) => (-2.0 - f64::from(seed)).to_le_bytes(),
+        _ => optional_span(then.delay()),
+    }
 }
 
 fn alter(change: &TubeChange) -> Vec<u8> {
@@ -337,7 +384,8 @@ fn alter(change: &TubeChange) -> Vec<u8> {
     let given = [paused.is_some(), capacity.is_some()].into_iter();
     let given = given.chain(spans.iter().map(|span| span.is_some()));
     let given = given.chain([pri.is_some(), attempts_max.is_some(), keep_done.is_some()]);
-    let mut header = vec![b'R', bits(given), u8::from(keep_done_max.is_some())];
+    let more = [keep_done_max.is_some(), change.retry.is_some(), change.rate.is_some()];
+    let mut header = vec![b'R', bits(given), bits(more.into_iter())];
     let capacity = capacity.flatten();
     header.push(u8::from(paused.unwrap_or_default()));
     header.push(u8::from(capacity.is_some()));
@@ -347,6 +395,10 @@ fn alter(change: &TubeChange) -> Vec<u8> {
     header.extend(attempts_max.flatten().unwrap_or(0).to_le_bytes());
     header.extend(optional_span(keep_done.flatten()));
     header.extend((keep_done_max.unwrap_or(0) as f64).to_le_bytes());
+    if change.retry.is_some() || change.rate.is_some() {
+        let retry = change.retry.as_ref().and_then(Option::as_deref);
+        header.extend(pace(retry, change.rate.as_ref().and_then(Option::as_deref)));
+    }
     header
 }
 
@@ -411,13 +463,39 @@ impl<'a> ByteReader<'a> {
         std::str::from_utf8(self.bytes(size)?).map_err(|_| Unreadable("a text is not UTF-8"))
     }
 
-    /// How long a tube keeps done tasks, and how many, if these come next.
-    fn keep_done(&mut self) -> Result<(Option<Span>, u64), Unreadable> {
-        let Some(rest) = self.0.strip_prefix(&KEEPING.to_le_bytes()) else {
-            return Ok((None, KEEP_DONE_DEFAULT));
-        };
-        self.0 = rest;
-        Ok((self.optional_span()?, self.count()?))
+    /// How long a tube keeps done tasks, how many, its retry policy and its rate limit, if these come next.
+    fn extended_options(&mut self, options: &mut TubeOptions) -> Result<(), Unreadable> {
+        let marker = self.0.first_chunk().map(|marker| u16::from_le_bytes(*marker));
+        if !matches!(marker, Some(KEEPING | EXTENDED)) {
+            return Ok(());
+        }
+        self.bytes(2)?;
+        (options.keep_done, options.keep_done_max) = (self.optional_span()?, self.count()?);
+        if marker == Some(EXTENDED) {
+            (options.retry, options.rate) = self.pace()?;
+        }
+        Ok(())
+    }
+
+    /// A retry policy and a rate limit.
+    fn pace(&mut self) -> Result<Pace, Unreadable> {
+        let (delay, factor_permille) = (self.optional_span()?, self.small()?);
+        let (delay_max, jitter_permille) = (self.span()?, self.small()?);
+        let retry_lost = self.byte()? == 1;
+        let (count, per, burst) = (self.small()?, self.span()?, self.small()?);
+        let retry = delay.map(|delay| {
+            let policy =
+                RetryPolicy { delay, factor_permille, delay_max, jitter_permille, retry_lost };
+            Box::new(policy)
+        });
+        let rate = (count > 0).then(|| Box::new(RateLimit { count, per, burst }));
+        Ok((retry, rate))
+    }
+
+    /// Bytes with their number before them.
+    pub fn long_text(&mut self) -> Result<&'a [u8], Unreadable> {
+        let size = self.small()? as usize;
+        self.bytes(size)
     }
 
     /// This number of bytes.
@@ -443,6 +521,9 @@ impl<'a> ByteReader<'a> {
     }
 }
 
+/// The retry policy and the rate limit of a tube.
+type Pace = (Option<Box<RetryPolicy>>, Option<Box<RateLimit>>);
+
 /// A tube as it is shown.
 pub(super) fn read_info(mut bytes: ByteReader<'_>) -> Result<TubeInfo, Unreadable> {
     let (kind, flags) = (bytes.kind()?, bytes.byte()?);
@@ -452,14 +533,7 @@ pub(super) fn read_info(mut bytes: ByteReader<'_>) -> Result<TubeInfo, Unreadabl
     let attempts_max = Some(bytes.small()?).filter(|max| *max > 0);
     let (pri, capacity) = (bytes.big()?, bytes.big()?);
     let queue_num = Some(bytes.small()?).filter(|number| *number > 0);
-    let (keep_done, keep_done_max) = bytes.keep_done()?;
-    let name = TubeName::new(bytes.short_text()?).map_err(|_| Unreadable("a tube has no name"))?;
-    let semaphore = match bytes.short_text()? {
-        "" => None,
-        key => Some(SemaphoreKey::new(key).map_err(|_| Unreadable("a semaphore has no key"))?),
-    };
-    let options = TubeOptions {
-        kind,
+    let mut options = TubeOptions {
         temporary: flags & 1 != 0,
         capacity: (flags & 8 != 0).then_some(capacity),
         ttl,
@@ -467,14 +541,16 @@ pub(super) fn read_info(mut bytes: ByteReader<'_>) -> Result<TubeInfo, Unreadabl
         delay,
         pri,
         attempts_max,
-        retry: None,
-        rate: None,
-        keep_done,
-        keep_done_max,
         ttl_kills_taken: flags & 2 != 0,
         paused: flags & 4 != 0,
-        semaphore,
         queue_num,
+        ..TubeOptions::new(kind)
+    };
+    bytes.extended_options(&mut options)?;
+    let name = TubeName::new(bytes.short_text()?).map_err(|_| Unreadable("a tube has no name"))?;
+    options.semaphore = match bytes.short_text()? {
+        "" => None,
+        key => Some(SemaphoreKey::new(key).map_err(|_| Unreadable("a semaphore has no key"))?),
     };
     let (ready, taken) = (bytes.count()?, bytes.count()?);
     let (buried, delayed) = (bytes.count()?, bytes.count()?);

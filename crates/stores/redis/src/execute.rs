@@ -19,7 +19,7 @@ use super::merge::{self, IndexedCommand};
 use super::refuse::refusal;
 use super::results::{CallResult, Leases, Results};
 use super::semaphores::SemaphoreBatch;
-use super::tubes::HashTag;
+use super::tubes::{self, HashTag};
 use super::{Clock, Redis};
 
 /// How many lease numbers are reserved together.
@@ -71,7 +71,8 @@ impl Batch<'_> {
         let (mut tubes, mut semaphores) = (Vec::new(), SemaphoreBatch::default());
         for (place, command) in commands.into_iter().enumerate() {
             if let Some(refusal) = refusal(&command, cluster) {
-                self.answer(place, Err(refusal));
+                let reply = self.refuse(&command, refusal).await;
+                self.answer(place, reply);
             } else if tube_of(&command).is_some() {
                 self.call_semaphores(std::mem::take(&mut semaphores)).await;
                 tubes.push((place, command));
@@ -84,6 +85,29 @@ impl Batch<'_> {
         }
         self.call_semaphores(semaphores).await;
         self.call_tubes(tubes).await;
+    }
+
+    /// The reply to a command that is refused whatever its tube is like: whether that exists decides first.
+    async fn refuse(&mut self, command: &Command, refusal: Error) -> Result<Reply, Error> {
+        let tube = match command {
+            Command::CreateTube { tube, .. }
+            | Command::AlterTube { tube, .. }
+            | Command::Put { tube, .. } => tube,
+            _ => return Err(refusal),
+        };
+        let is_there = match self.find(tube).await {
+            Ok((_, found)) => found.is_some(),
+            Err(_) => return Err(refusal),
+        };
+        match command {
+            Command::CreateTube { if_not_exists, .. } if is_there => {
+                tubes::exists(tube.clone(), *if_not_exists)
+            }
+            Command::AlterTube { .. } | Command::Put { .. } if !is_there => {
+                Err(Error::TubeNotFound(tube.clone()))
+            }
+            _ => Err(refusal),
+        }
     }
 
     async fn run_single(&mut self, place: usize, command: Command) {
@@ -114,7 +138,8 @@ impl Batch<'_> {
                 Ok(Ok(Reply::Nothing))
             }
             Command::Semaphore(command) => self.run_semaphore_command(command).await,
-            Command::Tick { limit, .. } => Ok(Ok(Reply::Ticked(self.tick(limit).await?))),
+            Command::Schedule(command) => self.run_schedule(*command).await,
+            Command::Tick { limit, seed } => Ok(Ok(Reply::Ticked(self.tick(limit, seed).await?))),
             other => {
                 let what = format!("'{}' is a command of a tube", other.verb());
                 Ok(Err(Error::Store(what)))

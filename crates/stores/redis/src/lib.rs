@@ -20,6 +20,7 @@ mod answers;
 mod codec;
 mod durability;
 mod execute;
+mod extension;
 mod failure;
 mod library;
 mod merge;
@@ -31,6 +32,7 @@ mod replicas;
 mod results;
 mod resync;
 mod retry;
+mod schedules;
 mod semaphores;
 mod tasks;
 mod transfer;
@@ -67,6 +69,10 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     imports: true,
     semaphores: true,
     gates: true,
+    keys: true,
+    retries: true,
+    rates: true,
+    schedules: true,
     wakes: "at once by PUBLISH, within a second when a notice is lost",
     loses: &[
         (

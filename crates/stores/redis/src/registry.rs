@@ -158,7 +158,7 @@ impl Batch<'_> {
 
     /// Applies due deadlines to about `limit` tasks. A tube that cannot be reached does not block the others: it is a failure only
     /// if nothing else moved.
-    pub async fn tick(&mut self, limit: usize) -> Result<usize, Failure> {
+    pub async fn tick(&mut self, limit: usize, seed: u32) -> Result<usize, Failure> {
         let (sweep, clock, session_end) = {
             let mut cache = self.shared.cache();
             let sweep = cache.wants_sweep(self.shared.presence.has_other_servers());
@@ -168,6 +168,9 @@ impl Batch<'_> {
             (sweep, cache.clock(), cache.session_end)
         };
         let mut ticked = TickProgress::default();
+        if sweep {
+            self.update_next_schedule().await?;
+        }
         if sweep || session_end.is_some_and(|end| end <= clock) {
             self.tick_sessions(limit, &mut ticked).await?;
         }
@@ -176,7 +179,7 @@ impl Batch<'_> {
             if ticked.moved >= limit {
                 return Ok(ticked.moved);
             }
-            let words = codec::tick(limit - ticked.moved);
+            let words = codec::tick(limit - ticked.moved, seed);
             for (address, answer) in self.call_each(address, &words).await {
                 let Some((head, mut parts, here)) = ticked.take(answer.and_then(read_counted))
                 else {
@@ -184,7 +187,8 @@ impl Batch<'_> {
                     continue;
                 };
                 if let Some(name) = &address.name {
-                    self.learn(name, &head, here > 0);
+                    // A rate limit may allow deliveries again.
+                    self.learn(name, &head, here > 0 || head.rated);
                 }
                 self.learn_others(&mut parts);
                 ticked.moved += here;

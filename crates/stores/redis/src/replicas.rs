@@ -1,7 +1,7 @@
 //! Replaces replies of changes that are not on as many replicas as the URL requires: a failover may undo them. Refusals and reads
 //! are answered as they are.
 
-use taskyard_core::{Command, Error, Outcome, Reply};
+use taskyard_core::{Command, Error, Outcome, Reply, ScheduleReply};
 use taskyard_redis::{Failure, Value};
 
 use super::execute::TubeGroup;
@@ -47,10 +47,13 @@ impl Results<'_> {
 
     /// The reply to a command that was sent alone, replaced if its change may be undone.
     pub fn check_replicated(&mut self, reply: Result<Reply, Error>) -> Result<Reply, Error> {
-        let changed = matches!(
-            reply,
-            Ok(Reply::Created(true) | Reply::Nothing | Reply::Tubes(_) | Reply::Semaphore(_))
-        );
+        let changed = match &reply {
+            Ok(Reply::Created(true) | Reply::Nothing | Reply::Tubes(_) | Reply::Semaphore(_)) => {
+                true
+            }
+            Ok(Reply::Schedule(reply)) => *reply != ScheduleReply::Fired(None),
+            _ => false,
+        };
         match self.short.take() {
             Some(why) if changed => Err(unreplicated(&why)),
             _ => reply,

@@ -65,12 +65,16 @@ impl Results<'_> {
     pub fn end(self) -> Executed {
         let missing = || Err(Error::Store("the store did not answer".into()));
         let replies = self.replies.into_iter().map(|reply| reply.unwrap_or_else(missing)).collect();
+        let (next_wakeup, next_schedule) = {
+            let cache = self.shared.cache();
+            (cache.next_wakeup(), cache.next_schedule())
+        };
         let effects = Effects {
             ready: self.ready.into_iter().collect(),
             room: self.room.into_iter().collect(),
             events: self.events,
-            next_wakeup: self.shared.cache().next_wakeup(),
-            next_schedule: None,
+            next_wakeup,
+            next_schedule,
         };
         Executed { replies, effects, unloaded: Vec::new() }
     }

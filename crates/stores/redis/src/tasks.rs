@@ -3,16 +3,20 @@
 use std::sync::Arc;
 
 use taskyard_core::{
-    Body, Failures, Finished, Lease, Priority, Reason, SessionId, State, Task, TaskId, Timestamp,
+    Body, Failures, Finished, HeldKey, Lease, Priority, Reason, SessionId, State, Task, TaskId,
+    Timestamp,
 };
 
 use super::codec::{ByteReader, TAIL_BYTES_MIN, Unreadable};
+use super::extension::{Extension, is_extended};
 
 /// The fixed part of a record, which ends with the size of the body. Larger bodies than `INLINE_MAX` are stored apart.
 const RECORD_BYTES: usize = 65;
 const INLINE_MAX: u32 = 512;
 /// The state of a done task that is kept.
 const DONE: u8 = 6;
+/// The reason of a task whose tube has no token; the moment of the next one follows.
+const RATE_LIMITED: u8 = 10;
 
 /// How much of a task is shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,6 +36,8 @@ pub(super) struct TaskHead<'a> {
     reason: u8,
     state: u8,
     delivery: Option<Delivery<'a>>,
+    /// When the rate limit of the tube allows the next delivery.
+    next_token: Option<Timestamp>,
 }
 
 impl TaskHead<'_> {
@@ -55,13 +61,14 @@ pub(super) fn read_shown<'a>(bytes: &mut ByteReader<'a>) -> Result<TaskHead<'a>,
     let id = TaskId(bytes.big()?);
     let (reason, state) = (bytes.byte()?, bytes.byte()?);
     let delivery = if state == 1 { Some(read_delivery(bytes)?) } else { None };
-    Ok(TaskHead { id, reason, state, delivery })
+    let next_token = if reason == RATE_LIMITED { Some(bytes.moment()?) } else { None };
+    Ok(TaskHead { id, reason, state, delivery, next_token })
 }
 
 /// The head of a task that was just taken, which has only its delivery.
 pub(super) fn read_taken<'a>(bytes: &mut ByteReader<'a>) -> Result<TaskHead<'a>, Unreadable> {
     let (id, delivery) = (TaskId(bytes.big()?), read_delivery(bytes)?);
-    Ok(TaskHead { id, reason: 1, state: 1, delivery: Some(delivery) })
+    Ok(TaskHead { id, reason: 1, state: 1, delivery: Some(delivery), next_token: None })
 }
 
 fn read_delivery<'a>(bytes: &mut ByteReader<'a>) -> Result<Delivery<'a>, Unreadable> {
@@ -84,9 +91,23 @@ pub(super) fn is_apart(record: &[u8]) -> Result<bool, Unreadable> {
 
 /// Whether a task has failures: its record has half an attempt more.
 pub(super) fn has_failures(record: &[u8]) -> Result<bool, Unreadable> {
+    Ok(attempts(record)?.fract() >= 0.5)
+}
+
+/// The attempts in a record, with a fraction for failures and one for an extension.
+fn attempts(record: &[u8]) -> Result<f64, Unreadable> {
     let mut bytes = ByteReader(record);
     let (_state, _moment) = (bytes.byte()?, bytes.number()?);
-    Ok(bytes.number()?.fract() != 0.0)
+    bytes.number()
+}
+
+/// The key of a task with an extension, and for how long it is held after the end.
+pub(super) fn read_held_key(record: &[u8]) -> Result<Option<HeldKey>, Unreadable> {
+    if !is_extended(attempts(record)?) {
+        return Ok(None);
+    }
+    let mut tail = ByteReader(record.get(RECORD_BYTES..).unwrap_or_default());
+    Ok(Extension::read(&mut tail)?.key)
 }
 
 /// The failures of a task. They are missing if another program has removed them.
@@ -107,20 +128,25 @@ pub(super) fn read_task(
     apart: Option<&[u8]>,
     detail: Detail,
 ) -> Result<Task, Unreadable> {
-    let TaskHead { id, reason, state, delivery } = shown;
+    let TaskHead { id, reason, state, delivery, next_token } = shown;
     let mut bytes = ByteReader(record);
     // This is the state before it was taken.
     bytes.byte()?;
-    let (moment, attempts) = (bytes.moment()?, bytes.count()? as u32);
+    let (moment, attempts) = (bytes.moment()?, bytes.number()?);
     let (pri, created, expires) = (bytes.big()?, bytes.moment()?, bytes.moment()?);
     let (ttr, previous) = (bytes.span()?, bytes.moment()?);
     let (tail, _) = (bytes.small()? as usize, bytes.small()?);
     let (tail, body) = bytes.rest().split_at_checked(tail).ok_or(Unreadable("a tail is cut"))?;
-    let (own, subqueue) = read_tail(tail)?;
+    let mut tail = ByteReader(tail);
+    let extension =
+        if is_extended(attempts) { Extension::read(&mut tail)? } else { Extension::default() };
+    let (own, subqueue) = read_tail(tail.rest())?;
+    let is_complete = detail == Detail::Everything;
+    let key = extension.key.filter(|_| is_complete).map(|held| held.key);
     let body = apart.or((!body.is_empty()).then_some(body));
     let due = (state == 2).then_some(moment);
     Ok(Task {
-        key: None,
+        key,
         id,
         state: if reason == 8 { State::Done } else { read_state(state)? },
         pri,
@@ -128,19 +154,19 @@ pub(super) fn read_task(
         due,
         expires,
         ttr,
-        attempts,
+        attempts: attempts as u32,
         start: delivery.as_ref().map(|delivery| delivery.start),
         previous_start: (previous != Timestamp::NEVER).then_some(previous),
         subqueue,
-        semaphore_priority: own.filter(|_| detail == Detail::Everything && state != DONE),
-        attempts_max: None,
+        semaphore_priority: own.filter(|_| is_complete && state != DONE),
+        attempts_max: extension.attempts_max.filter(|_| is_complete || state == DONE),
         session: delivery.as_ref().and_then(|delivery| delivery.session),
         worker: read_worker(delivery.as_ref(), detail)?,
         failures: None,
         finished: None,
         lease: delivery.as_ref().map(|delivery| delivery.lease),
         lease_until: delivery.map(|delivery| delivery.until),
-        reason: read_reason(reason, due)?,
+        reason: read_reason(reason, due.or(next_token))?,
         body: match body {
             Some(body) => Some(read_body(body).ok_or(Unreadable("a body is cut"))?),
             None => None,
@@ -195,11 +221,12 @@ fn read_state(state: u8) -> Result<State, Unreadable> {
     })
 }
 
-fn read_reason(reason: u8, due: Option<Timestamp>) -> Result<Reason, Unreadable> {
+fn read_reason(reason: u8, moment: Option<Timestamp>) -> Result<Reason, Unreadable> {
+    let moment = moment.unwrap_or(Timestamp::NEVER);
     Ok(match reason {
         0 => Reason::WaitsForConsumer,
         1 => Reason::Running,
-        2 => Reason::NotDue(due.unwrap_or(Timestamp::NEVER)),
+        2 => Reason::NotDue(moment),
         3 => Reason::TubePaused,
         4 => Reason::SubqueueBusy,
         5 => Reason::Buried,
@@ -207,6 +234,7 @@ fn read_reason(reason: u8, due: Option<Timestamp>) -> Result<Reason, Unreadable>
         7 => Reason::Expired,
         8 => Reason::Finished,
         9 => Reason::Semaphore,
+        RATE_LIMITED => Reason::RateLimited(moment),
         _ => return Err(Unreadable("a task has an unknown reason")),
     })
 }

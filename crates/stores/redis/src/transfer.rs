@@ -4,20 +4,22 @@
 //! one call; on a cluster each tube gets its name in a call of its own, and an interrupted copy continues with the rest.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use taskyard_core::command::TubeInfo;
 use taskyard_core::record::{Record, StoredState};
 use taskyard_core::transfer::{ImportEnd, TubeCopy};
 use taskyard_core::{
-    Body, Counts, Error, Failures, Finished, Priority, Reason, SemaphoreKey, State, Task, TaskId,
-    Timestamp, TubeName, TubeStats,
+    Body, Bucket, Counts, EndedKey, Error, Failures, Finished, Key, Priority, Reason, SemaphoreKey,
+    State, TaskId, Timestamp, TubeName, TubeStats,
 };
 use taskyard_redis::{Call, Failure, Value};
 
 use super::Redis;
 use super::answers::Peeked;
-use super::codec::{self, ByteReader};
+use super::codec::{self, ByteReader, Unreadable};
 use super::execute::{Batch, unreadable_registry};
+use super::extension::encode_extension;
 use super::failure::error;
 use super::tubes::{TUBES_TOGETHER, TubeAddress, read, unreadable};
 use taskyard_store::{Export, Exported, Import};
@@ -31,6 +33,8 @@ pub(super) struct Pages {
     tubes: HashMap<u32, ExportedTube>,
     /// The ids of one tube, in order.
     ids: Option<(u32, Vec<TaskId>)>,
+    /// The keys of ended tasks of one tube, by task.
+    ended: Option<(u32, Vec<EndedKey>)>,
 }
 
 /// A tube of the export.
@@ -51,9 +55,10 @@ impl Redis {
             Export::Tasks { tube, from, count, bytes } => {
                 batch.export_tasks(tube, from, (count, bytes)).await.map(Exported::Tasks)
             }
-            // Answered before by the shell around it, while the store has no keys.
-            Export::EndedKeys { .. } => Ok(Exported::EndedKeys(Vec::new())),
-            Export::Schedules => Ok(Exported::Schedules(Vec::new())),
+            Export::EndedKeys { tube, from, count } => {
+                batch.export_ended_keys(tube, from, count).await.map(Exported::EndedKeys)
+            }
+            Export::Schedules => batch.export_schedules().await.map(Exported::Schedules),
             Export::Semaphores => batch.export_semaphores().await.map(Exported::Semaphores),
         };
         exported.map_err(|failure| error(&failure))
@@ -66,7 +71,7 @@ impl Redis {
         let mut batch = Batch::new(self, &mut link);
         let imported = match part {
             Import::Tasks(tube, records) => batch.import_tasks(tube, &records).await,
-            Import::EndedKeys(..) => return Err(crate::CAPABILITIES.missing("unique keys")),
+            Import::EndedKeys(tube, keys) => batch.import_ended_keys(tube, &keys).await,
             Import::End(ending) if self.connector.url.cluster => {
                 batch.finish_step_by_step(ending).await
             }
@@ -168,10 +173,11 @@ impl Batch<'_> {
                     info.number,
                     ExportedTube { address: address.clone(), attempts_max, is_gone },
                 );
-                copies.push(TubeCopy::new(info, next_id));
+                copies.push((address.clone(), TubeCopy::new(info, next_id)));
             }
         }
-        *self.shared.pages() = Pages { tubes, ids: None };
+        let copies = self.with_buckets(copies).await?;
+        *self.shared.pages() = Pages { tubes, ids: None, ended: None };
         Ok(Exported::Tubes(copies, next_lease))
     }
 
@@ -181,15 +187,7 @@ impl Batch<'_> {
         from: TaskId,
         (count, bytes): (usize, usize),
     ) -> Result<Vec<Record>, Failure> {
-        let cache = self.shared.pages().tubes.get(&tube).cloned();
-        let listed = match cache {
-            Some(listed) => Some(listed),
-            None => {
-                self.export_tubes().await?;
-                self.shared.pages().tubes.get(&tube).cloned()
-            }
-        };
-        let Some(listed) = listed.filter(|listed| !listed.is_gone) else { return Ok(Vec::new()) };
+        let Some(listed) = self.exported_tube(tube).await? else { return Ok(Vec::new()) };
         let has_ids = |pages: &Pages| pages.ids.as_ref().is_some_and(|(of, _)| *of == tube);
         if from == TaskId(0) || !has_ids(&self.shared.pages()) {
             let ids = self.ids(&listed.address).await?;
@@ -203,6 +201,83 @@ impl Batch<'_> {
             None => Vec::new(),
         };
         self.read_page(&listed, &page, bytes).await
+    }
+
+    /// Adds the buckets of tubes with a rate limit.
+    async fn with_buckets(
+        &mut self,
+        copies: Vec<(TubeAddress, TubeCopy)>,
+    ) -> Result<Vec<TubeCopy>, Failure> {
+        let mut complete = Vec::with_capacity(copies.len());
+        for (address, mut copy) in copies {
+            if copy.record.options.rate.is_some() {
+                let key = self.shared.tube_key(&address.tag);
+                let shown = self.shown(key, vec![b"B".to_vec()]).await?;
+                let text = shown.into_iter().next().and_then(Value::text).unwrap_or_default();
+                copy.record.bucket = read_bucket(&text).map_err(unreadable)?;
+            }
+            complete.push(copy);
+        }
+        Ok(complete)
+    }
+
+    /// The tube of this number, unless its tasks are gone.
+    async fn exported_tube(&mut self, tube: u32) -> Result<Option<ExportedTube>, Failure> {
+        let cached = self.shared.pages().tubes.get(&tube).cloned();
+        let listed = match cached {
+            Some(listed) => Some(listed),
+            None => {
+                self.export_tubes().await?;
+                self.shared.pages().tubes.get(&tube).cloned()
+            }
+        };
+        Ok(listed.filter(|listed| !listed.is_gone))
+    }
+
+    async fn export_ended_keys(
+        &mut self,
+        tube: u32,
+        from: TaskId,
+        count: usize,
+    ) -> Result<Vec<EndedKey>, Failure> {
+        let Some(listed) = self.exported_tube(tube).await? else { return Ok(Vec::new()) };
+        let is_read = self.shared.pages().ended.as_ref().is_some_and(|(of, _)| *of == tube);
+        if from == TaskId(0) || !is_read {
+            let key = self.shared.tube_call("export", &listed.address, Vec::new()).key;
+            let mut keys = Vec::new();
+            for text in self.shown_all(&key, b'J').await? {
+                let mut bytes = ByteReader(&text);
+                while bytes.has_more() {
+                    keys.push(read_ended_key(&mut bytes).map_err(unreadable)?);
+                }
+            }
+            keys.sort_unstable_by_key(|ended| ended.id);
+            keys.dedup_by_key(|ended| ended.id);
+            self.shared.pages().ended = Some((tube, keys));
+        }
+        let pages = self.shared.pages();
+        let keys = pages.ended.iter().flat_map(|(_, keys)| keys);
+        Ok(keys.filter(|ended| ended.id >= from).take(count).cloned().collect())
+    }
+
+    async fn import_ended_keys(
+        &mut self,
+        tube: TubeName,
+        keys: &[EndedKey],
+    ) -> Result<Result<(), Error>, Failure> {
+        let (address, Some(_)) = self.find(&tube).await? else {
+            return Ok(Err(Error::TubeNotFound(tube)));
+        };
+        let mut text = Vec::new();
+        for EndedKey { id, key, until } in keys {
+            text.extend(id.0.to_be_bytes());
+            text.extend(codec::moment(*until));
+            text.extend(codec::short_text(key.as_str()));
+        }
+        let words = vec![b"J".to_vec(), text];
+        let mut call = self.shared.tube_call("import", &address, words);
+        call.replicate = true;
+        self.import_call(call).await
     }
 
     /// The ids of a tube, also of done tasks, in order.
@@ -237,8 +312,8 @@ impl Batch<'_> {
                 continue;
             };
             ids = &ids[some.len()..];
-            for (task, since) in tasks {
-                let record = record(task, since, listed.attempts_max);
+            for peeked in tasks {
+                let record = record(peeked, listed.attempts_max);
                 size += record.body_bytes as usize;
                 records.push(record);
                 if size >= bytes {
@@ -303,13 +378,15 @@ impl Batch<'_> {
         &mut self,
         ending: &ImportEnd,
     ) -> Result<Result<(), Error>, Failure> {
-        let ImportEnd { tubes, semaphores, next_lease, .. } = ending;
-        let counts = [*next_lease, tubes.len() as u64, semaphores.len() as u64];
+        let ImportEnd { tubes, semaphores, schedules, next_lease } = ending;
+        let counts = [tubes.len(), semaphores.len(), schedules.len()].map(|count| count as u64);
+        let counts = std::iter::once(*next_lease).chain(counts);
         let mut words = vec![b"A".to_vec()];
         words.extend(counts.map(|count| count.to_string().into_bytes()));
         words.extend(tubes.iter().map(|(came, copy)| encode_tube(came, copy)));
         let numbers = (1..).zip(tubes).map(|(place, (_, copy))| (copy.number, place)).collect();
         words.extend(super::semaphores::transfer::encode(semaphores, &numbers));
+        words.extend(super::schedules::encode_all(schedules));
         let call = self.shared.transfer_call("import", self.shared.registry_key(), words);
         self.import_call(call).await
     }
@@ -319,7 +396,7 @@ impl Batch<'_> {
         &mut self,
         ending: ImportEnd,
     ) -> Result<Result<(), Error>, Failure> {
-        let ImportEnd { tubes, semaphores, next_lease, .. } = ending;
+        let ImportEnd { tubes, semaphores, schedules, next_lease } = ending;
         let words = vec![b"L".to_vec(), next_lease.to_string().into_bytes()];
         let call = self.shared.transfer_call("import", self.shared.registry_key(), words);
         if let Err(refusal) = self.import_call(call).await? {
@@ -345,7 +422,7 @@ impl Batch<'_> {
                 return Ok(Err(refusal));
             }
         }
-        Ok(Ok(()))
+        self.import_schedules(&schedules).await
     }
 }
 
@@ -358,11 +435,27 @@ fn forget_epoch(info: &mut TubeInfo) -> bool {
     is_gone
 }
 
+/// The bucket of a rate limit, unless it is full since ever.
+fn read_bucket(text: &[u8]) -> Result<Option<Bucket>, Unreadable> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let mut bytes = ByteReader(text);
+    Ok(Some(Bucket { level: bytes.count()?, at: bytes.moment()? }))
+}
+
+/// A key of an ended task, as `export.lua` shows it.
+fn read_ended_key(bytes: &mut ByteReader<'_>) -> Result<EndedKey, Unreadable> {
+    let (id, until) = (TaskId(bytes.big()?), bytes.moment()?);
+    let key = Key::new(bytes.short_text()?).map_err(|_| Unreadable("a key is damaged"))?;
+    Ok(EndedKey { id, key, until })
+}
+
 /// The record of a task that a peek shows.
-fn record(task: Task, since: Option<Timestamp>, attempts_max: Option<u32>) -> Record {
+fn record(Peeked { task, since, key }: Peeked, attempts_max: Option<u32>) -> Record {
     let body = task.body.unwrap_or_else(|| Body::new(&[]));
     let mut record = Record {
-        key: None,
+        key: key.map(Arc::new),
         id: task.id,
         state: match (task.state, task.due, task.reason) {
             (State::Delayed, Some(due), _) => StoredState::Delayed(due),
@@ -416,8 +509,10 @@ fn encode_tasks(records: &[Record]) -> Vec<u8> {
         header.extend(codec::moment(record.previous_start.unwrap_or(Timestamp::NEVER)));
         let failures = record.failures.as_ref().map(Failures::as_bytes);
         let finished = record.finished.as_ref().map(Finished::as_bytes);
+        let extension = encode_extension(record.attempts_max, record.key.as_deref());
         let given = [own.is_some(), record.subqueue.is_some(), failures.is_some()];
-        header.push(codec::bits(given.into_iter().chain([finished.is_some()])));
+        let given = given.into_iter().chain([finished.is_some(), extension.is_some()]);
+        header.push(codec::bits(given));
         header.extend(own.map(f64::to_le_bytes).into_iter().flatten());
         header.extend(record.subqueue.as_deref().map(codec::short_text).into_iter().flatten());
         if let Some(failures) = failures {
@@ -427,6 +522,7 @@ fn encode_tasks(records: &[Record]) -> Vec<u8> {
         if let Some(finished) = finished {
             codec::long_text(&mut header, finished);
         }
+        header.extend(extension.into_iter().flatten());
     }
     header
 }
@@ -447,6 +543,11 @@ fn encode_tube(came: &TubeName, copy: &TubeCopy) -> Vec<u8> {
     let more = [calls.release, calls.take, calls.touch, calls.ttl, calls.ttr, calls.delay];
     for count in done.into_iter().chain(more) {
         word.extend((count as f64).to_le_bytes());
+    }
+    word.extend(codec::pace(options.retry.as_deref(), options.rate.as_deref()));
+    if let Some(Bucket { level, at }) = record.bucket {
+        word.extend((level as f64).to_le_bytes());
+        word.extend(codec::moment(at));
     }
     word
 }

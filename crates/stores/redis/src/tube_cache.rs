@@ -36,6 +36,8 @@ pub(super) struct TubeCache {
     pub semaphores: Semaphores,
     /// When the next session without connections ends, by the clock of the tasks.
     pub session_end: Option<i64>,
+    /// When the next schedule is due, by the clock of the tasks.
+    pub next_schedule: Option<i64>,
     /// How far the clock of the tasks is ahead of the caller's clock.
     pub ahead: i64,
     /// The caller's latest moment.
@@ -255,6 +257,11 @@ impl TubeCache {
         let sweep = self.swept.is_none().then_some(self.now);
         let next = next.map(|next| next.saturating_sub(self.ahead)).into_iter().chain(sweep).min();
         next.map(Timestamp::from_micros)
+    }
+
+    /// When the next schedule is due, by the caller's clock.
+    pub fn next_schedule(&self) -> Option<Timestamp> {
+        self.next_schedule.map(|next| Timestamp::from_micros(next.saturating_sub(self.ahead)))
     }
 
     /// The tubes in which something is due.

@@ -495,7 +495,7 @@ fn read_fetched(answer: Value) -> Result<(TubeHead, Option<TubeInfo>), Failure> 
     Ok((head, parts.info().map_err(unreadable)?.ok()))
 }
 
-fn exists(tube: TubeName, if_not_exists: bool) -> Result<Reply, Error> {
+pub(super) fn exists(tube: TubeName, if_not_exists: bool) -> Result<Reply, Error> {
     if if_not_exists { Ok(Reply::Created(false)) } else { Err(Error::TubeExists(tube)) }
 }
 

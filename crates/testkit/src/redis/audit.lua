@@ -11,6 +11,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local sizes = { b = 0, r = 0, q = 0, x = 0, d = 0, w = 0, s = 0, delayed = 0, all = 0, passed = 0 }
 local heads, busy, keys = {}, {}, {}
+local holders = 0
 
 local function check(id, what, is)
     if not is then
@@ -22,9 +23,21 @@ end
 local tasks = redis.call('HGETALL', base .. ':t')
 for place = 1, #tasks, 2 do
     local id, record = tasks[place], tasks[place + 1]
-    local state, moment, _, pri, _, expires, _, _, tail, bytes = struct.unpack('<Bddc8ddddI4I4', record)
+    local state, moment, attempts, pri, _, expires, _, _, tail, bytes = struct.unpack('<Bddc8ddddI4I4', record)
+    local rest = 66
+    -- A quarter of an attempt says that there is an own number of attempts, a key, or both.
+    if attempts % 0.5 > 0 then
+        local sign = string.byte(record, rest)
+        rest = rest + (sign == 64 and 1 or 5)
+        if sign ~= 35 then
+            local unique
+            unique, rest = select(2, struct.unpack('<dBc0', record, rest))
+            holders = holders + 1
+            check(id, 'does not hold its key', redis.call('HGET', base .. ':y', unique) == id)
+        end
+    end
     -- A star begins a priority for the semaphore.
-    local rest = tail > 0 and string.byte(record, 66) == 42 and 75 or 66
+    rest = tail > 0 and rest <= 65 + tail and string.byte(record, rest) == 42 and rest + 9 or rest
     local key, member = string.sub(record, rest, 65 + tail), pri .. id
     local delivery, flags, session, apart = redis.call('HGET', base .. ':x', id), 0, '', 0
     if delivery then
@@ -84,6 +97,17 @@ local function same(what, expected, found)
     end
 end
 
+local ended = redis.call('ZRANGE', base .. ':j', 0, -1, 'WITHSCORES')
+for place = 1, #ended, 2 do
+    local id, text = string.sub(ended[place], 1, 8), redis.call('HGET', base .. ':y', string.sub(ended[place], 9))
+    check(id, 'has ended and does not hold its key', text == id .. struct.pack('<d', tonumber(ended[place + 1])))
+end
+-- Among the keys is one that makes Redis keep them as a large hash.
+local marks = 0
+for _, key in ipairs(redis.call('HKEYS', base .. ':y')) do
+    marks = marks + (string.byte(key) == 0 and 1 or 0)
+end
+same('keys', holders + #ended / 2, redis.call('HLEN', base .. ':y') - marks)
 -- Large bodies of done tasks stay where they were.
 for _, id in ipairs(redis.call('HKEYS', base .. ':k')) do
     check(id, 'is done and unfinished', redis.call('HEXISTS', base .. ':t', id) == 0)

@@ -40,6 +40,9 @@ end
 -- Writes the changes of a tube.
 local function close_tube(call, tube)
     flush(tube)
+    if tube.ring then
+        keyring.flush(tube)
+    end
     write_numbers(tube)
     if tube.notify then
         publish(call, tube.options.name)
@@ -106,8 +109,8 @@ local function prefetch(tube, call)
 end
 
 -- The state of the tube for the caller: whether it exists (or another has its tag), this clock, how many tasks can be taken, how many more
--- it may hold (negative: no limit), the next deadline, its number, whether it has a semaphore or is plain, whether it lost its limit, and
--- when done tasks are to be removed.
+-- it may hold (negative: no limit), the next deadline, its number, whether it has a semaphore (1) or is plain (2) and whether it has a rate
+-- limit (4), whether it lost its capacity, and when done tasks or keys are to be removed.
 local HEAD = '<BddddI4BBd'
 
 local function head_of(tube, now, other)
@@ -118,9 +121,13 @@ local function head_of(tube, now, other)
     if tube.options.capacity then
         room = math.max(tube.options.capacity - total(tube), 0)
     end
-    local kind = tube.options.plain and 2 or tube.options.semaphore ~= '' and 1 or 0
-    return struct.pack(HEAD, 1, now, takeable(tube), room, next_timer(tube), tube.options.number, kind,
-        tube.unlimited and 1 or 0, tube.options.has_done and done_tasks.due(tube) or NEVER)
+    local o = tube.options
+    local kind = (o.plain and 2 or o.semaphore ~= '' and 1 or 0) + (o.rate and 4 or 0)
+    local removal = o.has_done and done_tasks.due(tube) or NEVER
+    if o.ended_keys then
+        removal = math.min(removal, keyring.due(tube))
+    end
+    return struct.pack(HEAD, 1, now, takeable(tube), room, next_timer(tube), o.number, kind, tube.unlimited and 1 or 0, removal)
 end
 
 -- After the first arguments comes the name of the tube (or nothing: then the name is answered), then the commands.

@@ -50,6 +50,19 @@ function done_tasks.import(tube, id, task, finished)
     tube.noted = true
 end
 
+-- Lists done tasks by their keys.
+local function index_keys(base, ids, texts)
+    local members = {}
+    for place = 1, #ids do
+        local member = keyring.done_member(ids[place], texts[place])
+        if member then
+            members[#members + 1] = '0'
+            members[#members + 1] = member
+        end
+    end
+    send('ZADD', base .. ':z', members)
+end
+
 -- Writes noted tasks.
 function done_tasks.flush(tube)
     local base, kept, values, ends, blocks = tube.base, tube.kept, {}, {}, {}
@@ -67,6 +80,9 @@ function done_tasks.flush(tube)
         end
     end
     send('HSET', base .. ':k', values)
+    if tube.options.keyed then
+        index_keys(base, ids, texts)
+    end
     send('HSET', base .. ':a', kept.results)
     send('ZADD', base .. ':e', ends)
     for first = 1, #blocks, VALUES_MAX do
@@ -84,7 +100,7 @@ function done_tasks.move(tube)
         local records = redis.call('HMGET', tube.base .. ':t', unpack(ids, first, last))
         for item = 1, #records do
             local place, record = first + item - 1, records[item]
-            texts[place] = (record or '') .. texts[place]
+            texts[place] = record and record .. texts[place] or ''
             if not record then
                 lost = lost or {}
                 lost[#lost + 1] = ids[place]
@@ -139,14 +155,30 @@ function done_tasks.show(tube, shown, id, one, wants_failures)
     if one.apart then
         texts[#texts + 1] = redis.call('HGET', base .. ':b', id) or ''
     end
-    if wants_failures and struct.unpack('<d', one.record, ATTEMPTS_AT) % 1 > 0 then
+    if wants_failures and struct.unpack('<d', one.record, ATTEMPTS_AT) % 1 >= FAILED then
         texts[#texts + 1] = redis.call('HGET', base .. ':f', id) or ''
     end
     texts[#texts + 1] = one.ended .. (redis.call('HGET', base .. ':a', id) or '')
 end
 
+-- Removes these tasks from those with a key.
+local function forget_keys(base, ids)
+    local members = {}
+    for first = 1, #ids, VALUES_MAX do
+        local last = math.min(first + VALUES_MAX - 1, #ids)
+        for place, text in ipairs(redis.call('HMGET', base .. ':k', unpack(ids, first, last))) do
+            members[#members + 1] = text and keyring.done_member(ids[first + place - 1], text) or nil
+        end
+    end
+    send('ZREM', base .. ':z', members)
+end
+
 -- Removes all of these tasks but their ends.
-local function forget(base, ids)
+local function forget(tube, ids)
+    local base = tube.base
+    if tube.options.keyed then
+        forget_keys(base, ids)
+    end
     send('HDEL', base .. ':k', ids)
     for _, key in ipairs({ ':a', ':b', ':f' }) do
         -- Few tubes have these.
@@ -175,7 +207,7 @@ end
 -- Removes these done tasks.
 function done_tasks.remove(tube, ids)
     if #ids > 0 then
-        forget(tube.base, ids)
+        forget(tube, ids)
         send('ZREM', tube.base .. ':e', ids)
         forget_blocks(tube.base)
     end
@@ -225,7 +257,7 @@ function done_tasks.trim(tube, limit)
     size = math.min(size, limit)
     for first = 1, size, VALUES_MAX do
         local last = math.min(VALUES_MAX, size - first + 1) - 1
-        forget(tube.base, redis.call('ZRANGE', key, 0, last))
+        forget(tube, redis.call('ZRANGE', key, 0, last))
         redis.call('ZREMRANGEBYRANK', key, 0, last)
     end
     if size > 0 then

@@ -35,6 +35,21 @@ function exports.K(base, cursor)
     return { found[1], table.concat(ids) }
 end
 
+-- Some keys of ended tasks: the id, until when it is held, and the key.
+function exports.J(base, cursor)
+    local found, keys = redis.call('ZSCAN', base .. ':j', cursor, 'COUNT', PAGE), {}
+    for place = 1, #found[2], 2 do
+        local member = found[2][place]
+        keys[#keys + 1] = string.sub(member, 1, 8) .. struct.pack('<dI2', tonumber(found[2][place + 1]), #member - 8) .. string.sub(member, 9)
+    end
+    return { found[1], table.concat(keys) }
+end
+
+-- The bucket of a rate limit; empty if it is full since ever.
+function exports.B(base)
+    return { redis.call('GET', base .. ':l') or '' }
+end
+
 -- The configuration of a semaphore, its last grant, and when to look again; empty where there is none.
 function exports.S(_, _, s)
     if not s then

@@ -1,7 +1,7 @@
 -- Imports from another store. Tasks are imported by id into a tube with a temporary name; in the end it gets its name, and semaphores are
 -- imported with their entries. Everything is checked before anything is written.
 
-local GIVES_OWN_PRIORITY, GIVES_SUBQUEUE_NAME, GIVES_FAILURES, GIVES_FINISHED = 1, 2, 4, 8
+local GIVES_OWN_PRIORITY, GIVES_SUBQUEUE_NAME, GIVES_FAILURES, GIVES_FINISHED, GIVES_EXTENSION = 1, 2, 4, 8, 16
 
 local function refused(...)
     return '\1' .. string.format(...)
@@ -24,6 +24,9 @@ local function read_copy(header, place)
     if has(given, GIVES_FINISHED) then
         new.finished, place = struct.unpack('<I4c0', header, place)
     end
+    if has(given, GIVES_EXTENSION) then
+        place = keyring.read_extension(new, header, place)
+    end
     return new, place
 end
 
@@ -44,6 +47,9 @@ local function import_task(tube, new, body)
         done_tasks.import(tube, new.id, task, new.finished)
     else
         enter(tube, new.id, task)
+        if task.key then
+            keyring.hold(tube, task.key, new.id)
+        end
     end
     if not task.body then
         tube.b[new.id] = body
@@ -52,6 +58,23 @@ end
 
 local imports = {}
 
+-- Reads tasks from a header, and the holders of their keys.
+local function read_copies(tube, header)
+    local copies, keys, size, place = {}, {}, struct.unpack('<I4', header)
+    for item = 1, size do
+        copies[item], place = read_copy(header, place)
+        keys[#keys + 1] = copies[item].key
+        copies.extended = copies.extended or copies[item].extension
+    end
+    keyring.load(tube, keys)
+    return copies
+end
+
+-- Whether another task holds the key of this one, which is not done.
+local function has_held_key(tube, new)
+    return new.key and not new.finished and keyring.holder(tube, new.key)
+end
+
 -- Tasks with their ids, which must be beyond those that the tube has. The bodies follow the header.
 function imports.T(call, base)
     local tube, header = open_tube(call, base, call.args[5]), call.args[7]
@@ -59,23 +82,51 @@ function imports.T(call, base)
         return refused("tube '%s' does not exist", call.args[5])
     end
     plain.leave(tube)
-    local size, place, next_id = struct.unpack('<I4', header), 5, tube.numbers[NEXT_ID]
-    for item = 1, size do
-        local new
-        new, place = read_copy(header, place)
+    local copies, next_id = read_copies(tube, header), tube.numbers[NEXT_ID]
+    for item, new in ipairs(copies) do
         local id, body = struct.unpack('>I8', new.id), call.args[7 + item]
         if id < next_id or id > TASK_ID_MAX or (new.subqueue ~= nil) ~= tube.options.subqueues then
             return refused("task %.0f cannot be imported into tube '%s'", id, call.args[5])
+        elseif has_held_key(tube, new) then
+            return refused('cannot import task %.0f: its key is held', id)
         end
         import_task(tube, new, body)
         next_id = id + 1
     end
     tube.numbers[NEXT_ID] = next_id
+    if copies.extended then
+        keyring.mark(tube)
+    end
     close_tube(call, tube)
     return '\0'
 end
 
--- The final state of a tube: its temporary and its final name, flags, capacity, queue number, next id, semaphore, and counters.
+-- Keys of ended tasks, each with the id of its task and until when it is held. Those that are there already are skipped.
+function imports.J(call, base)
+    local tube, text, place = open_tube(call, base, call.args[5]), call.args[7], 1
+    if not tube then
+        return refused("tube '%s' does not exist", call.args[5])
+    end
+    plain.leave(tube)
+    while place <= #text do
+        local id, moment, key
+        id, moment, key, place = struct.unpack('<c8dI2c0', text, place)
+        keyring.load(tube, { key })
+        load(tube, { id })
+        local holder, ending = keyring.holder(tube, key)
+        if tube.tasks[id] or holder and (holder ~= id or not ending) then
+            return refused("cannot import key '%s' into tube '%s': it is held", key, call.args[5])
+        elseif not holder then
+            keyring.hold_ended(tube, key, id, moment)
+        end
+    end
+    keyring.mark(tube)
+    close_tube(call, tube)
+    return '\0'
+end
+
+-- The final state of a tube: its temporary and its final name, flags, capacity, queue number, next id, semaphore, counters, retry policy, rate
+-- limit, and the bucket of that.
 local function read_tube(word)
     local new, place = { numbers = {} }, nil
     new.came, new.name, new.flags, new.capacity_bytes, new.queue, new.next_id, new.semaphore, place =
@@ -83,14 +134,23 @@ local function read_tube(word)
     for number = DONE, 15 do
         new.numbers[number], place = struct.unpack('<d', word, place)
     end
+    new.retry, new.rate, place = pace.read(word, place)
+    if place <= #word then
+        new.level, new.at = struct.unpack('<dd', word, place)
+    end
     return new
 end
 
 -- Gives a tube the options and numbers of its original, and this name.
 local function end_tube(call, tube, new, name)
     plain.leave(tube)
-    change_options(tube, { flags = new.flags + (tube.options.ttl_kills_taken and TTL_KILLS_TAKEN or 0), queue = new.queue, name = name,
-        capacity_bytes = new.capacity_bytes, semaphore = new.semaphore })
+    local o, flags = tube.options, new.flags
+    flags = flags + (o.ttl_kills_taken and TTL_KILLS_TAKEN or 0) + (o.keyed and keyring.USED or 0) + (o.ended_keys and keyring.ENDED or 0)
+    change_options(tube, { flags = flags, queue = new.queue, name = name,
+        capacity_bytes = new.capacity_bytes, semaphore = new.semaphore, retry = new.retry, rate = new.rate })
+    if new.level then
+        pace.set_bucket(tube, new.level, new.at)
+    end
     tube.numbers[NEXT_ID] = math.max(tube.numbers[NEXT_ID], new.next_id)
     for number = DONE, 15 do
         tube.numbers[number] = new.numbers[number]
@@ -261,17 +321,29 @@ local function check_end(call, base, words, tubes_count, semaphores_count)
     return nil, tubes, tags, new
 end
 
--- The last step on a single Redis: the next lease number, the numbers of tubes and semaphores, these, then entries and events.
+-- Why the schedules of an import, from this place of its arguments on, cannot be added.
+local function refuse_schedules(base, args, first)
+    local refusal, name = schedules.refuse(base, args, first)
+    if refusal then
+        return name and refused("schedule '%s' exists already", name) or refused('there are too many schedules')
+    end
+end
+
+-- The last step on a single Redis: the next lease number, the numbers of tubes, semaphores and schedules, the first two, entries and events,
+-- and the schedules.
 function imports.A(call, base)
     call.prefix = string.sub(base, 2, -2)
     local tubes_count, semaphores_count, words = tonumber(call.args[8]), tonumber(call.args[9]), {}
-    for place = 10, #call.args do
-        words[place - 9] = call.args[place]
+    local first_schedule = #call.args - 2 * tonumber(call.args[10]) + 1
+    for place = 11, first_schedule - 1 do
+        words[place - 10] = call.args[place]
     end
     local refusal, tubes, tags, new = check_end(call, base, words, tubes_count, semaphores_count)
+    refusal = refusal or refuse_schedules(base, call.args, first_schedule)
     if refusal then
         return refusal
     end
+    schedules.add(base, call.args, first_schedule)
     imports.L(call, base, call.args[7])
     local semaphores = {}
     for place = 1, semaphores_count do

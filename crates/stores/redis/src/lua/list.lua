@@ -11,8 +11,10 @@ local PRIORITIES_MAX, DUE_MAX = 64, 8192
 -- The states of a list as bits.
 local READY_BIT, TAKEN_BIT, DELAYED_BIT, BURIED_BIT, DONE_BIT = 1, 2, 4, 8, 16
 local BITS = { [READY] = READY_BIT, [DELAYED] = DELAYED_BIT, [GATED] = DELAYED_BIT, [BURIED] = BURIED_BIT, [DEAD_LETTER] = BURIED_BIT }
--- Limit, states or this, first id; in the order of the queue whether the page begins after a place (priority and id), and that place.
+-- Limit, states or this, first id; in the order of the queue whether the page begins after a place (priority and id), and that place. The
+-- key follows, if only tasks with it are listed.
 local LIST = '<I4BdBc16'
+local KEY_AT = 32
 local QUEUE_ORDER = 255
 -- The number of ids in a block of done tasks.
 local BLOCK_IDS = 256
@@ -259,9 +261,21 @@ local function done_ids(tube, from, limit)
     return found
 end
 
--- Adds done tasks from this id on to the page, which is in order.
-local function add_done(tube, page, from)
-    local ids, before, merged, next_one = done_ids(tube, from, page.limit), page.listed, {}, 1
+-- The ids of done tasks with this key from this one on, in order, that are not over age.
+local function done_ids_of(tube, key, from)
+    local found, keep = {}, tube.options.keep_done
+    for _, id in ipairs(keyring.done_ids(tube, key)) do
+        local ended = struct.unpack('>I8', id) >= from and redis.call('ZSCORE', tube.base .. ':e', id)
+        if ended and later(tonumber(ended), keep) > tube.now then
+            found[#found + 1] = id
+        end
+    end
+    return found
+end
+
+-- Adds done tasks of these ids, which are in order, to the page, which is in order.
+local function add_done(tube, page, ids)
+    local before, merged, next_one = page.listed, {}, 1
     for first = 1, math.min(#ids, page.limit), VALUES_MAX do
         local last = math.min(first + VALUES_MAX - 1, #ids)
         for place, record in ipairs(redis.call('HMGET', tube.base .. ':k', unpack(ids, first, last))) do
@@ -349,20 +363,32 @@ local function list_queue(tube, page, after)
     end
 end
 
+-- Adds the task that holds this key, if it belongs to the page.
+local function list_holder(tube, page, key)
+    keyring.load(tube, { key })
+    local id, ending = keyring.holder(tube, key)
+    local number = id and not ending and struct.unpack('>I8', id)
+    if number and number >= page.from then
+        look_up(tube, page, { number })
+    end
+end
+
 -- Answers ids, each followed by its priority.
 function verbs.list(tube, header, call)
-    local page, begins_after, place = { listed = {} }, 0, ''
+    local page, begins_after, place, key = { listed = {} }, 0, '', string.sub(header, KEY_AT)
     page.limit, page.states, page.from, begins_after, place = struct.unpack(LIST, header, 2)
     flush(tube)
     if page.states == QUEUE_ORDER then
         list_queue(tube, page, begins_after == 1 and place)
     else
         local from = page.from
-        if page.states ~= DONE_BIT then
+        if page.states ~= DONE_BIT and key ~= '' then
+            list_holder(tube, page, key)
+        elseif page.states ~= DONE_BIT then
             list_by_id(tube, page)
         end
         if has(page.states, DONE_BIT) and tube.options.keep_done >= 0 then
-            add_done(tube, page, from)
+            add_done(tube, page, key ~= '' and done_ids_of(tube, key, from) or done_ids(tube, from, page.limit))
         end
     end
     call:answer('\0' .. table.concat(page.listed))

@@ -7,9 +7,9 @@
 -- Most tasks that a take reads together.
 local WINDOW_MAX = 500
 -- Flags, whether the body is apart, the end of a delivery, three numbers that are its session and its start, its lease, and whether the
--- task has failures; the position of the session.
+-- task has failures, and a key or its own number of attempts; the position of the session.
 local HELD = '<BBddddc8B'
-local SESSION_AT = 11
+local SESSION_AT, MORE_AT = 11, 43
 
 -- The pending lists of this tube; noted changes of the slow path are written first.
 local function pending_of(tube)
@@ -161,15 +161,16 @@ local function next_template(tube, templates, header, place)
     return template, template.pri, after
 end
 
--- Completes a record with its body; a large body is listed apart.
-local function with_body(pending, id, beginning, body)
+-- Completes a record with its extension, if it has one, and its body; a large body is listed apart.
+local function with_body(pending, id, beginning, body, extension)
+    local lengths = extension and struct.pack('<I4I4', #extension, #body - 4) .. extension or lengths_of(#body - 4)
     if #body - 4 <= INLINE_MAX then
-        return beginning .. lengths_of(#body - 4) .. body
+        return beginning .. lengths .. body
     end
     local b = list(pending, 'b')
     b[#b + 1] = id
     b[#b + 1] = body
-    return beginning .. lengths_of(#body - 4)
+    return beginning .. lengths
 end
 
 -- Puts tasks without options, which are ready at once.
@@ -211,6 +212,38 @@ local function put_with_options(tube, pending, header, ids, args, first)
         end
     end
     return delayed
+end
+
+-- Puts tasks that have an extension and no other options, and are ready at once. Answers their ids; nothing if tasks of this tube have a
+-- deadline, or are delayed.
+function plain.put_extended(tube, extensions, args, first)
+    local pending = pending_of(tube)
+    local template = pending.templates.extended or template_of(tube, { extension = '' })
+    pending.templates.extended = template
+    if not template.ready or template.timer then
+        return nil
+    end
+    local ids, t, r, pri = numbered(tube.numbers[NEXT_ID], #extensions), list(pending, 't'), list(pending, 'r'), template.pri
+    local beginning, listed, ordered = template.before .. pri .. template.behind, #t, #r
+    local size, bytes, opening = -1, -1, nil
+    for item = 1, #ids do
+        local id, body, extension = ids[item], args[first + item - 1], extensions[item]
+        if #extension ~= size or #body ~= bytes then
+            -- Keys and bodies of one put often have the same length.
+            size, bytes = #extension, #body
+            opening = beginning .. struct.pack('<I4I4', size, bytes - 4)
+        end
+        t[listed + 1] = id
+        if bytes - 4 <= INLINE_MAX then
+            t[listed + 2] = opening .. extension .. body
+        else
+            t[listed + 2] = with_body(pending, id, beginning, body, extension)
+        end
+        r[ordered + 1], r[ordered + 2] = '0', pri .. id
+        listed, ordered = listed + 2, ordered + 2
+    end
+    pending.window, tube.notify = nil, true
+    return ids
 end
 
 -- Puts tasks. Answers their states.
@@ -290,10 +323,8 @@ end
 
 -- The size of the body of a plain tube's task, and whether it is apart.
 local function bytes_of(record)
-    if #record == RECORD_BYTES then
-        return struct.unpack('<I4', record, RECORD_BYTES - 3), true
-    end
-    return #record - RECORD_BYTES - 4, false
+    local bytes = struct.unpack('<I4', record, RECORD_BYTES - 3)
+    return bytes, bytes > INLINE_MAX
 end
 
 -- Delivers one task; its record is answered, its id and delivery are added to x.
@@ -310,9 +341,10 @@ local function deliver(tube, pending, how, id, record, lease, answers)
     end
     local like, x, size = delivery_of(tube, how, expires, ttr, apart), pending.x, #pending.x
     local tail = how.tails and how.tails[how.taken + 1] or how.tail
-    if attempts % 1 > 0 then
-        -- It has failures.
-        tail = '\1' .. string.sub(tail, 2)
+    local fraction = attempts % 1
+    if fraction > 0 then
+        -- It has failures, or an extension.
+        tail = string.char((fraction >= FAILED and 1 or 0) + (fraction % FAILED > 0 and 2 or 0)) .. string.sub(tail, 2)
     end
     x[size + 1], x[size + 2] = id, like.text .. lease .. tail
     if like.score then
@@ -419,6 +451,38 @@ local function reload_delivery(tube, id)
     return nil, redis.call('HEXISTS', tube.base .. ':t', id) == 1 and STALE_ITEM or MISSING_ITEM
 end
 
+-- Reads the records of finished tasks with an extension.
+local function read_extended(tube, ids)
+    local deliveries, extended, records = tube.pending.deliveries, {}, {}
+    for place = 1, #ids do
+        local delivery = deliveries[ids[place]]
+        if delivery and string.byte(delivery, MORE_AT) >= 2 then
+            extended[#extended + 1] = ids[place]
+        end
+    end
+    for first = 1, #extended, VALUES_MAX do
+        local last = math.min(first + VALUES_MAX - 1, #extended)
+        for place, record in ipairs(redis.call('HMGET', tube.base .. ':t', unpack(extended, first, last))) do
+            records[extended[first + place - 1]] = record
+        end
+    end
+    tube.pending.records = records
+end
+
+-- The key of a finished task with an extension is free, or held for some time.
+local function finish_key(tube, id)
+    local record, task = tube.pending.records[id], { state = TAKEN }
+    if record == nil then
+        record = redis.call('HGET', tube.base .. ':t', id)
+    end
+    if record then
+        keyring.read_extension(task, record, RECORD_BYTES + 1)
+    end
+    if task.key then
+        keyring.finish(tube, id, task)
+    end
+end
+
 -- Adds what few finished tasks have: a session, a body apart, failures.
 local function add_finished_rest(pending, id, flags, apart, failed, delivery)
     if flags >= HAS_SESSION then
@@ -429,7 +493,7 @@ local function add_finished_rest(pending, id, flags, apart, failed, delivery)
         local b = list(pending, 'gone_b')
         b[#b + 1] = id
     end
-    if failed == 1 then
+    if failed then
         local f = list(pending, 'gone_f')
         f[#f + 1] = id
     end
@@ -446,7 +510,7 @@ end
 
 -- Acks one task with this delivery, if the caller holds it.
 local function ack_one(tube, pending, id, delivery, acks, place)
-    local flags, apart, ending, _, _, start, held, failed = struct.unpack(HELD, delivery)
+    local flags, apart, ending, _, _, start, held, more = struct.unpack(HELD, delivery)
     local holder = acks.holder
     if ending <= tube.now then
         return STALE_ITEM
@@ -467,19 +531,25 @@ local function ack_one(tube, pending, id, delivery, acks, place)
         local w = list(pending, 'gone_w')
         w[#w + 1] = id
     end
+    if more >= 2 then
+        finish_key(tube, id)
+    end
     if pending.keeps_done then
         keep(tube, id, delivery, start, acks.results and acks.results[place])
         -- Its body and its failures stay where they are.
-        apart, failed = 0, 0
+        apart, more = 0, 0
     end
-    if flags >= HAS_SESSION or apart == 1 or failed == 1 then
-        add_finished_rest(pending, id, flags, apart, failed, delivery)
+    if flags >= HAS_SESSION or apart == 1 or more > 0 then
+        add_finished_rest(pending, id, flags, apart, more % 2 == 1, delivery)
     end
     return DONE_ITEM
 end
 
 function plain.ack(tube, call, acks)
     plain.load(tube, acks.ids)
+    if tube.options.keyed then
+        read_extended(tube, acks.ids)
+    end
     local pending, ids, outcomes, done = tube.pending, acks.ids, {}, 0
     for place = 1, #ids do
         local id, outcome = ids[place], nil

@@ -7,7 +7,7 @@ local PUT_ITEMS_AT = 7
 local read_new
 
 do
-    local GIVES_TTL, GIVES_TTR, GIVES_DELAY, GIVES_AT, GIVES_SUBQUEUE, GIVES_OWN = 2, 4, 8, 16, 32, 64
+    local GIVES_TTL, GIVES_TTR, GIVES_DELAY, GIVES_AT, GIVES_SUBQUEUE, GIVES_OWN, GIVES_EXTENSION = 2, 4, 8, 16, 32, 64, 128
 
     -- The options of one task at this position of the header, and the position of the next one.
     function read_new(header, place)
@@ -37,6 +37,11 @@ do
         if has(given, GIVES_OWN) then
             new.own, place = struct.unpack('c8', header, place)
         end
+        if given >= GIVES_EXTENSION then
+            -- Whether it replaces the holder of its key, and the extension of its record (keys.lua).
+            new.replaces = string.byte(header, place) == 1
+            place = keyring.read_extension(new, header, place + 1)
+        end
         return new, place
     end
 end
@@ -52,7 +57,8 @@ local function make_task(tube, new, body)
     local o, now = tube.options, tube.now
     local bytes = #body - 4
     local task = { state = READY, flags = 0, attempts = 0, bytes = bytes, pri = NO_PRI, created = now, expires = NEVER,
-        ttr = FOREVER, previous = NEVER, moment = 0, lease = NO_LEASE, start = 0, session = NO_SESSION, own = new.own,
+        ttr = FOREVER, previous = NEVER, moment = 0, lease = NO_LEASE, start = 0, session = NO_SESSION, own = new.own, most = new.most,
+        key = new.key, unique_for = new.unique_for, extension = new.extension,
         subqueue = o.subqueues and '+' .. (new.subqueue or 'nil') or '', body = bytes <= INLINE_MAX and body or nil }
     if not o.times then
         return task
@@ -86,14 +92,17 @@ local function put_each(tube, call, header, first, size)
     return table.concat(states)
 end
 
--- The header has the number of tasks; whether one has a priority for the semaphore, and whether these are puts of one task each (otherwise
--- all or none are put); and the options of each. The bodies follow the header.
+-- The header has the number of tasks; whether one has a priority for the semaphore (1), whether these are puts of one task each (2; otherwise
+-- all or none are put), and whether one has a key or its own number of attempts (4); and the options of each. The bodies follow the header.
 function verbs.put(tube, header, call)
     local size, flags = struct.unpack('<I4B', header, 2)
-    local first, singles = call.next, flags >= 2
+    local first, singles = call.next, flags % 4 >= 2
     call.next = first + size
     if flags % 2 == 1 and tube.options.semaphore == '' then
         return call:answer('\14')
+    end
+    if flags >= 4 then
+        return keyring.put(tube, call, header, first, size, singles)
     end
     local capacity = tube.options.capacity
     local room = capacity and math.max(capacity - total(tube), 0) or size

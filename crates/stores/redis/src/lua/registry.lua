@@ -1,4 +1,4 @@
--- The registry of servers, sessions and numbers, under a hash tag of its own (names of tubes are in names.lua): s sessions, e when those
+-- The registry of servers, sessions and numbers, under a hash tag of its own (names of tubes are in names.lua, schedules in schedules.lua): s sessions, e when those
 -- without connections end, c:SERVER connections at a server, t:SESSION tags of tubes it took from, v servers by their last heartbeat,
 -- p the heartbeat before that of each server, life the incarnation of Redis that gave numbers and received heartbeats, and since when,
 -- ttr, epoch, lease, number, and format: the version of the stored format.
@@ -279,7 +279,7 @@ end
 -- fit on the stack.
 local function run_registry_call(keys, args)
     local now = tonumber(args[2]) or clock()
-    local verb = registry[args[1]] or names[args[1]]
+    local verb = registry[args[1]] or names[args[1]] or schedules[args[1]]
     return verb(keys[1], now, args[3], args[4], args[5], args)
 end
 

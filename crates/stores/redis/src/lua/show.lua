@@ -25,25 +25,30 @@ local function reason_of(tube, task)
         return REASONS.paused
     elseif tube.options.subqueues and is_busy(tube, task.subqueue) then
         return REASONS.subqueue_busy
+    elseif tube.options.rate and pace.next_of(tube) then
+        return REASONS.rate_limited
     end
     return REASONS.waits
 end
 
--- Shown tasks: their heads (id, reason, state, delivery) follow the answer's own text; then come records, each followed by its body if
+-- Shown tasks: their heads (id, reason, state, delivery or the moment of the next one) follow the answer's own text; then come records, each followed by its body if
 -- that is apart.
 local function new_shown()
     return { heads = {}, texts = {} }
 end
 
-local function head_text(id, task, reason)
+local function head_text(tube, id, task, reason)
     local text = id .. string.char(reason, task.state)
+    if reason == REASONS.rate_limited then
+        return text .. struct.pack('<d', pace.next_of(tube))
+    end
     return task.state == TAKEN and text .. encode_delivery(task) or text
 end
 
 -- Adds a task. If it changes afterwards, its head must be made again.
 local function show(tube, shown, id, reason)
     local task, texts = tube.tasks[id], shown.texts
-    shown.heads[#shown.heads + 1] = head_text(id, task, reason)
+    shown.heads[#shown.heads + 1] = head_text(tube, id, task, reason)
     texts[#texts + 1] = encode(task)
     if not task.body then
         texts[#texts + 1] = tube.b[id] or redis.call('HGET', tube.base .. ':b', id) or ''
@@ -113,7 +118,7 @@ function verbs.deliveries(tube, header, call)
     local shown = new_shown()
     for place, id in ipairs(ids) do
         local task = tube.tasks[id]
-        shown.heads[place] = head_text(id, task, REASONS.running)
+        shown.heads[place] = head_text(tube, id, task, REASONS.running)
         shown.texts[place] = string.sub(encode(task), 1, -1 - #(task.body or ''))
     end
     answer_shown(call, '\0' .. struct.pack('<I4', #ids), shown)
@@ -121,11 +126,19 @@ end
 
 local function next_timer(tube)
     local first = redis.call('ZRANGE', tube.base .. ':w', '0', '0', 'WITHSCORES')
-    return first[1] and first[1] ~= TALL and tonumber(first[2]) or NEVER
+    local timer = first[1] and first[1] ~= TALL and tonumber(first[2]) or NEVER
+    if tube.options.rate and not tube.options.paused and redis.call('EXISTS', tube.base .. ':r') == 1 then
+        return math.min(timer, pace.next_of(tube) or NEVER)
+    end
+    return timer
 end
 
 local function takeable(tube)
-    return tube.options.paused and 0 or redis.call('ZCARD', tube.base .. ':r')
+    if tube.options.paused then
+        return 0
+    end
+    local size = redis.call('ZCARD', tube.base .. ':r')
+    return tube.options.rate and math.min(size, pace.tokens_of(tube)) or size
 end
 
 local LAST_ID = '\255\255\255\255\255\255\255\255'

@@ -108,13 +108,20 @@ function verbs.take(tube, header, call)
     if #header >= TAILS_AT then
         read_tails(header, how)
     end
+    local most = tube.options.rate and pace.allowed(tube, want) or want
     if tube.options.plain and not tube.options.paused then
-        plain.take(tube, call, how, want)
+        plain.take(tube, call, how, most)
         call.wanted = call.wanted - want
+        if tube.options.rate then
+            pace.spend(tube, how.taken)
+        end
         return
     end
-    local taken = tube.options.paused and {} or take_some(tube, how, want, call)
+    local taken = tube.options.paused and {} or take_some(tube, how, most, call)
     call.wanted = call.wanted - want
+    if tube.options.rate then
+        pace.spend(tube, #taken)
+    end
     local shown = new_shown()
     for place, id in ipairs(taken) do
         show(tube, shown, id, REASONS.running)

@@ -8,8 +8,9 @@ local INLINE_MAX = 512
 local DEAD_LETTER, GATED = 4, 5
 -- Functions of semaphores (semaphore.lua, outbox.lua, semaphore_rules.lua), and between them and tubes (gates.lua).
 local sem, outbox, rules, gates = {}, {}, {}, {}
--- The fast path of plain tubes (plain.lua), tubes of an earlier version (upgrade.lua), and done tasks that are kept (done.lua).
-local plain, earlier, done_tasks = {}, {}, {}
+-- The fast path of plain tubes (plain.lua), tubes of an earlier version (upgrade.lua), done tasks that are kept (done.lua), unique keys
+-- (keys.lua), retry policies and rate limits (pace.lua), and schedules (schedules.lua).
+local plain, earlier, done_tasks, keyring, pace, schedules = {}, {}, {}, {}, {}, {}
 -- Functions about all tubes (names.lua, registry.lua).
 local names, listing = {}, {}
 -- Commands of a tube whose files export nothing else.
@@ -24,22 +25,22 @@ local NO_LEASE, NO_PRI = '\0\0\0\0\0\0\0\0', '\0\0\0\0\0\0\0\0'
 local NO_SESSION = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 
 -- State (of a taken task the one before), due (of a delayed task; of others since when they are ready, if that is not since their put),
--- attempts, priority, created, expires, ttr, previous start, length of the tail, size of the body. The tail is a star and the priority in
--- the semaphore, if the put gives one; then a plus and the name of the sub-queue, which may be empty, if there is one. The body follows,
--- unless it is apart. A task with failures (failures.lua) has half an attempt more: servers of a version without failures keep that, and
--- it changes nothing for them.
+-- attempts, priority, created, expires, ttr, previous start, length of the tail, size of the body. The tail is an extension (keys.lua) with the
+-- task's own number of attempts and its key, if it has one of them; a star and the priority in the semaphore, if the put gives one; then a
+-- plus and the name of the sub-queue, which may be empty, if there is one. The body follows, unless it is apart. A task with failures
+-- (failures.lua) has half an attempt more, and one with an extension a quarter.
 local RECORD = '<Bddc8ddddI4I4'
 local RECORD_BYTES = 65
 local ATTEMPTS_AT, PRI_AT, EXPIRES_AT, LENGTHS_AT = 10, 18, 34, 58
-local FAILED = 0.5
+local FAILED, EXTENDED = 0.5, 0.25
 local STAR = 42
 local OWN_BYTES = 9
 -- Redis keeps small hashes and orders as lists, which it scans, as long as no value has more than 64 bytes. With some hundred values that
 -- is too slow: so deliveries are padded, and the deadlines have one long member that is no task.
 local FILLING = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 local TALL = 'this order is kept as a large one, however few moments there are in it'
--- Flags, whether the body is apart, the end, session, start, lease. The tail follows: whether the task has failures, the length of the
--- worker's name, the name, and padding. The padding is the tail of a delivery with neither.
+-- Flags, whether the body is apart, the end, session, start, lease. The tail follows: whether the task has failures (1) and an extension (2),
+-- the length of the worker's name, the name, and padding. The padding is the tail of a delivery with none of it.
 local DELIVERY = '<BBdc16dc8'
 local DELIVERY_WITH_LENGTH = '<BBdc16dc8xB'
 local WORKER_AT = 45
@@ -48,8 +49,11 @@ local WORKER_AT = 45
 local function encode(task)
     if not task.text then
         local tail = (task.own and '*' .. task.own or '') .. task.subqueue
+        if task.extension then
+            tail = task.extension .. tail
+        end
         local state, due = task.state, task.state == DELAYED and task.moment or task.since or 0
-        local attempts = task.failed and task.attempts + FAILED or task.attempts
+        local attempts = task.attempts + (task.failed and FAILED or 0) + (task.extension and EXTENDED or 0)
         task.text = struct.pack(RECORD, state == TAKEN and READY or state, due, attempts, task.pri, task.created, task.expires,
             task.ttr, task.previous, #tail, task.bytes) .. tail .. (task.body or '')
     end
@@ -58,8 +62,8 @@ end
 
 local function encode_delivery(task)
     local tail, worker = FILLING, task.worker or ''
-    if task.failed or task.worker then
-        tail = string.char(task.failed and 1 or 0, #worker) .. worker
+    if task.failed or task.worker or task.extension then
+        tail = string.char((task.failed and 1 or 0) + (task.extension and 2 or 0), #worker) .. worker
         tail = tail .. string.sub(FILLING, #tail + 1)
     end
     return struct.pack(DELIVERY, task.flags, task.body and 0 or 1, task.moment, task.session, task.start, task.lease) .. tail
@@ -75,13 +79,17 @@ local function decode(record, delivery)
     undeliver(task)
     task.state, task.moment, task.attempts, task.pri, task.created, task.expires, task.ttr, task.previous, tail, task.bytes =
         struct.unpack(RECORD, record)
-    if task.attempts % 1 > 0 then
-        task.attempts, task.failed = task.attempts - FAILED, true
+    local fraction = task.attempts % 1
+    if fraction > 0 then
+        task.attempts, task.failed = task.attempts - fraction, fraction >= FAILED
     end
     if task.state ~= DELAYED then
         task.since, task.moment = task.moment > 0 and task.moment or nil, 0
     end
     local place, last = RECORD_BYTES + 1, RECORD_BYTES + tail
+    if fraction % FAILED > 0 then
+        place = keyring.read_extension(task, record, place)
+    end
     if tail > 0 and string.byte(record, place) == STAR then
         task.own = string.sub(record, place + 1, place + OWN_BYTES - 1)
         place = place + OWN_BYTES

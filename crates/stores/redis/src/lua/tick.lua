@@ -1,6 +1,7 @@
--- Applies due deadlines to about so many tasks, and removes done ones. Answers how many changed.
+-- Applies due deadlines to about so many tasks, and removes done ones and free keys. Answers how many changed.
 function verbs.tick(tube, header, call)
-    local limit, moved, all = struct.unpack('<d', header, 2), 0, {}
+    local limit, seed = struct.unpack('<dd', header, 2)
+    local moved, all, retries_lost = 0, {}, tube.options.retry and tube.options.retry.lost == 1
     while moved < limit do
         flush(tube)
         local ids = redis.call('ZRANGEBYSCORE', tube.base .. ':w', '-inf', tube.now, 'LIMIT', 0,
@@ -17,7 +18,8 @@ function verbs.tick(tube, header, call)
                 enter(tube, id, task)
                 count(tube, 'delay')
             elseif task.state == TAKEN then
-                give_back(tube, id, task, 0, true, 'ttr', failures.LEASE_EXPIRED)
+                local delay = retries_lost and pace.delay_of(tube, id, task, seed) or 0
+                give_back(tube, id, task, delay, true, 'ttr', failures.LEASE_EXPIRED)
             else
                 remove(tube, id, task)
                 count(tube, 'delete')
@@ -29,5 +31,8 @@ function verbs.tick(tube, header, call)
     end
     gates.regate(tube, all)
     moved = moved + done_tasks.trim(tube, math.max(limit - moved, 0))
+    if tube.options.ended_keys then
+        moved = moved + keyring.trim(tube, math.max(limit - moved, 0))
+    end
     call:answer('\0' .. struct.pack('<d', moved))
 end

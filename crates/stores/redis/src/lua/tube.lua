@@ -1,6 +1,7 @@
 -- One tube during a call. Its keys have one hash tag, so that they are on one node of a cluster: o options, m numbers, t records, b large
 -- bodies, r takeable tasks by (pri, id), q ready tasks by sub-queue, u busy sub-queues, h the task of each idle sub-queue that is in r,
--- d buried, w deadlines, x deliveries, s tasks that each session holds, f failures; k, a, e and i are done tasks (done.lua).
+-- d buried, w deadlines, x deliveries, s tasks that each session holds, f failures; k, a, e and i are done tasks (done.lua), y, j and z
+-- keys (keys.lua), l the bucket of a rate limit (pace.lua), c what schedules did last (schedules.lua).
 --
 -- Changes are noted and written together in as few commands as possible, because each command goes to the log of Redis.
 
@@ -11,15 +12,19 @@ local TAKE_STEP = 200
 
 -- The options that can be altered; the queue number, the name and the semaphore follow. Before the name of a tube that keeps done tasks
 -- are this number, how long it keeps them, and how many. Functions of earlier versions read the number as the length of the name, and stop
--- before they change anything.
+-- before they change anything. So they do with the other number of a tube that has or had tasks with keys or their own number of attempts,
+-- a retry policy or a rate limit: the same, the policy and the limit (pace.lua) are before its name.
 local OPTIONS = '<BBI4dddI4c8c8'
 local OPTIONS_BYTES = 50
 local TAIL = '<I4I2c0I2c0'
 done_tasks.TAIL, done_tasks.KEEPING = '<I4I2ddI2c0I2c0', 65535
+pace.EXTENDED = 65534
 -- Instead of how long: done tasks are not kept; the same, but some may be left that a tick removes.
 local NONE_KEPT = -1
 done_tasks.SOME_LEFT = -2
 local TEMPORARY, TTL_KILLS_TAKEN, PAUSED, HAS_CAPACITY = 1, 2, 4, 8
+-- It has or had tasks with keys or their own number of attempts; it has keys of ended tasks.
+keyring.USED, keyring.ENDED = 16, 32
 
 -- Epoch, next id, delayed and gated tasks, done, then a counter for each kind of call.
 local NUMBERS = '<ddddddddddddddd'
@@ -36,6 +41,8 @@ local function read_options(raw)
     o.queue, marker = struct.unpack('<I4I2', raw, tail)
     if marker == done_tasks.KEEPING then
         o.queue, marker, o.keep_done, o.keep_done_max, o.name, o.semaphore = struct.unpack(done_tasks.TAIL, raw, tail)
+    elseif marker == pace.EXTENDED then
+        pace.read_options(o, raw, tail)
     else
         o.queue, o.name, o.semaphore = struct.unpack(TAIL, raw, tail)
     end
@@ -43,6 +50,7 @@ local function read_options(raw)
     o.times, o.subqueues = kind_traits(o.kind)
     o.plain = not o.subqueues and o.semaphore == ''
     o.paused = has(o.flags, PAUSED)
+    o.keyed, o.ended_keys = has(o.flags, keyring.USED), has(o.flags, keyring.ENDED)
     o.ttl_kills_taken = has(o.flags, TTL_KILLS_TAKEN)
     if has(o.flags, HAS_CAPACITY) then
         o.capacity = struct.unpack('>I8', o.capacity_bytes)
@@ -75,7 +83,9 @@ local function change_options(tube, changes)
     for key, value in pairs(changes) do
         o[key] = value
     end
-    if o.keep_done == NONE_KEPT and o.keep_done_max == {{KEEP_DONE_DEFAULT}} then
+    if o.retry or o.rate or has(o.flags, keyring.USED) then
+        tail = pace.options_tail(o)
+    elseif o.keep_done == NONE_KEPT and o.keep_done_max == {{KEEP_DONE_DEFAULT}} then
         tail = struct.pack(TAIL, o.queue, #o.name, o.name, #o.semaphore, o.semaphore)
     else
         tail = struct.pack(done_tasks.TAIL, o.queue, done_tasks.KEEPING, o.keep_done, o.keep_done_max, #o.name, o.name, #o.semaphore, o.semaphore)
@@ -199,6 +209,9 @@ local function remove(tube, id, task, is_kept)
         note_failures(tube, id, false)
     end
     tube.noted = true
+    if task.key then
+        keyring.finish(tube, id, task)
+    end
     -- Callers that wait for room, or for the sub-queue, may continue.
     tube.notify = tube.notify or tube.options.capacity or tube.options.subqueues
     tube.numbers[DONE] = tube.numbers[DONE] + 1
@@ -359,6 +372,9 @@ local function empty(tube)
     local base = tube.base
     redis.call('UNLINK', base .. ':t', base .. ':b', base .. ':r', base .. ':q', base .. ':u', base .. ':h', base .. ':d',
         base .. ':w', base .. ':x', base .. ':s', base .. ':f', base .. ':k', base .. ':a', base .. ':e', base .. ':i')
+    if tube.options.keyed then
+        keyring.empty(tube)
+    end
     forget_notes(tube)
     tube.tasks, tube.window, tube.pending = {}, nil, nil
     tube.numbers[DELAYED_COUNT] = 0

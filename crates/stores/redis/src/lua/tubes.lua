@@ -81,10 +81,21 @@ local function create(call, base, header)
     return join(call, new_tube(base, call.now, raw, numbers))
 end
 
+-- Changes the retry policy, the rate limit, or both.
+local function alter_pace(tube, changes, given, retry, rate)
+    if has(given, 512) then
+        changes.retry = retry
+    end
+    if has(given, 1024) then
+        pace.replace_rate(tube, rate)
+        changes.rate = rate
+    end
+end
+
 -- The header has a bit for each option that changes, then the values.
 function verbs.alter(tube, header, call)
     local o, unlimited, changes = tube.options, false, { flags = tube.options.flags }
-    local given, paused, has_capacity, capacity_bytes, ttl, ttr, delay, pri, attempts_max, keep_done, keep_done_max =
+    local given, paused, has_capacity, capacity_bytes, ttl, ttr, delay, pri, attempts_max, keep_done, keep_done_max, place =
         struct.unpack('<I2BBc8dddc8I4dd', header, 2)
     local function set(flag, there)
         changes.flags = changes.flags - (has(changes.flags, flag) and flag or 0) + (there and flag or 0)
@@ -108,6 +119,9 @@ function verbs.alter(tube, header, call)
         changes.keep_done = is_left and done_tasks.SOME_LEFT or keep_done
     end
     changes.keep_done_max = has(given, 256) and keep_done_max or nil
+    if given >= 512 then
+        alter_pace(tube, changes, given, pace.read(header, place))
+    end
     change_options(tube, changes)
     tube.notify, tube.unlimited = true, unlimited
     info(tube, header, call)
@@ -132,7 +146,7 @@ function verbs.drop(tube, _, call)
     local ids = gates.all_ids(tube)
     empty(tube)
     gates.regate(tube, ids)
-    redis.call('UNLINK', tube.base .. ':o', tube.base .. ':m')
+    redis.call('UNLINK', tube.base .. ':o', tube.base .. ':m', tube.base .. ':l', tube.base .. ':c')
     tube.dropped = true
     call:answer('\0')
 end

@@ -16,7 +16,7 @@ use taskyard_testkit::calls::{NOW, ask, health_becomes, put, take};
 use taskyard_testkit::redis::{RedisCluster, program};
 use taskyard_testkit::redis::{open, own, run};
 
-fn cluster() -> &'static RedisCluster {
+pub fn cluster() -> &'static RedisCluster {
     static CLUSTER: OnceLock<RedisCluster> = OnceLock::new();
     CLUSTER.get_or_init(|| {
         RedisCluster::new(&program().expect("the caller has checked that it is installed"))

@@ -257,7 +257,7 @@ fn a_tube_of_format_3_can_keep_done_tasks() {
         finish(&store, &tube, &take(&store, &tube, 1), &Finish::Ack);
         let tasks = peek(&store, &tube, NOW);
         assert_eq!(tasks.iter().map(|task| task.state).collect::<Vec<_>>(), [State::Done]);
-        assert_eq!(instance().talk(&["GET", &format]), "4", "servers of then stop");
+        assert_eq!(instance().talk(&["GET", &format]), "5", "servers of then stop");
         assert!(read().contains("too short"), "functions of then stop before they change anything");
     });
 }
