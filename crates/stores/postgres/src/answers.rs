@@ -159,6 +159,9 @@ impl<'a> AnswerReader<'a> {
         if let Err(error) = done {
             return Ok(vec![Err(error); sizes.len()]);
         }
+        if row.len() > put::COLUMNS {
+            return self.put_keyed(tube, sizes, row);
+        }
         let accepted = get::<Option<Vec<bool>>>(row, 3)?;
         let mut ids = get::<Option<Vec<i64>>>(row, 4)?.unwrap_or_default().into_iter();
         let delayed = get::<Option<Vec<bool>>>(row, 5)?;

@@ -1,9 +1,11 @@
 //! Encodes commands as calls of SQL functions.
 
+use std::collections::HashSet;
+
 use taskyard_core::limits::{BATCH_BYTES_MAX, TUBES_MAX};
 use taskyard_core::{
-    AfterFailure, Command, Finish, FinishItem, Holder, List, ListOrder, NewTask, Priority, Span,
-    Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
+    AfterFailure, Command, Finish, FinishItem, Holder, List, ListOrder, NewTask, OnConflict,
+    Priority, Span, Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
 };
 
 use super::codec::{
@@ -22,6 +24,11 @@ pub(super) fn put(tube: &TubeName, commands: &[Command], now: Option<i64>) -> Ca
     });
     let sizes = puts.clone().map(|tasks| tasks.len() as i32).collect();
     put_call(tube, now, sizes, &puts.flatten().collect::<Vec<_>>())
+}
+
+/// Whether a task needs the functions for tasks with keys: it has one, or its own number of attempts.
+pub(super) fn is_special(task: &NewTask) -> bool {
+    task.key.is_some() || task.attempts_max.is_some()
 }
 
 /// Whether no task of these puts names a priority.
@@ -44,7 +51,7 @@ pub(super) fn put_call(
     let metas = tasks.iter().any(|task| task.body.meta().is_some());
     let metas: Option<Vec<Meta>> =
         metas.then(|| tasks.iter().map(|task| Meta(task.body.clone())).collect());
-    let params = [
+    let mut params = vec![
         param(tube.as_str().to_owned()),
         param(now),
         param(sizes),
@@ -57,10 +64,39 @@ pub(super) fn put_call(
         column(tasks, |task| task.at.map(Timestamp::as_micros)),
         column(tasks, |task| task.subqueue.as_deref().map(str::to_owned)),
         column(tasks, |task| task.semaphore_priority.map(Priority::value)),
-        param(None::<i32>),
-        param(None::<Vec<i64>>),
     ];
-    Call::new(&sql::PUT, params)
+    if !tasks.iter().any(|task| is_special(task)) {
+        params.extend([param(None::<i32>), param(None::<Vec<i64>>)]);
+        return Call { statement: &sql::PUT, params };
+    }
+    params.extend(key_columns(tasks));
+    Call { statement: &sql::PUT_KEYED, params }
+}
+
+/// The keys of tasks, for how long they stay held, whether a waiting holder is replaced, the tasks' own numbers of attempts, and the
+/// sizes of the parts in which no key occurs twice; NULL if there is one part.
+fn key_columns(tasks: &[&NewTask]) -> [Param; 5] {
+    let key = |task: &NewTask| task.key.as_ref().map(|request| request.held.key.as_str().to_owned());
+    let mut parts = vec![0_i32];
+    let mut seen = HashSet::new();
+    for task in tasks {
+        if let Some(request) = &task.key
+            && !seen.insert(&request.held.key)
+        {
+            seen = HashSet::from([&request.held.key]);
+            parts.push(0);
+        }
+        *parts.last_mut().expect("it has one from the beginning") += 1;
+    }
+    [
+        column(tasks, key),
+        column(tasks, |task| task.key.as_ref().map(|request| request.held.unique_for.as_micros())),
+        column(tasks, |task| {
+            task.key.as_ref().map(|request| request.on_conflict == OnConflict::Replace)
+        }),
+        column(tasks, |task| task.attempts_max.map(i64::from)),
+        param((parts.len() > 1).then_some(parts)),
+    ]
 }
 
 /// A column of optional values; NULL as a whole where none has one.
@@ -324,7 +360,8 @@ fn list(list: &List, now: Option<i64>) -> Call {
     };
     let (pri, id) = (param(pri.map(pri_to_sql)), param(id.map(id_to_sql)));
     let limit = param(count_to_sql(list.limit as u64));
-    Call::new(&sql::LIST, [text(&list.tube), param(now), param(states), pri, id, limit])
+    let key = param(list.key.as_ref().map(|key| key.as_str().to_owned()));
+    Call::new(&sql::LIST, [text(&list.tube), param(now), param(states), pri, id, limit, key])
 }
 
 /// The call of a command about sessions.

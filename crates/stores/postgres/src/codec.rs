@@ -3,7 +3,7 @@
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::TUBE_NAME_BYTES_MAX;
 use taskyard_core::{
-    Body, Failures, Finished, Kind, Lease, Priority, Reason, SemaphoreKey, SessionId, Span, State,
+    Body, Failures, Finished, Key, Kind, Lease, Priority, Reason, SemaphoreKey, SessionId, Span, State,
     Task, TaskId, Timestamp, TubeName, TubeOptions, TubeStats,
 };
 use tokio_postgres::Row;
@@ -139,6 +139,11 @@ pub(super) fn finished(stored: &[u8]) -> Result<Finished, DecodeError> {
     Finished::from_bytes(stored).ok_or_else(|| "the end of a done task is damaged".into())
 }
 
+/// The key of a task.
+pub(super) fn key(stored: Option<&str>) -> Result<Option<Key>, DecodeError> {
+    Ok(stored.map(Key::new).transpose()?)
+}
+
 /// A delivered task, in a row of `deliver_to_workers`.
 pub(super) fn taken(row: &Row, session: Option<SessionId>) -> Result<Task, DecodeError> {
     let moment = |place| get::<i64>(row, place).map(Timestamp::from_micros);
@@ -181,7 +186,7 @@ pub(super) fn viewed(row: &Row) -> Result<Task, DecodeError> {
     let reason = reason(get(row, 16)?, timer)?;
     let session = get::<Option<&[u8]>>(row, 14)?.map(TryInto::try_into).transpose()?;
     Ok(Task {
-        key: None,
+        key: key(beyond(row, 24)?)?,
         id: TaskId(count_from_sql(get(row, 3)?)),
         state: if reason == Reason::Finished { State::Done } else { state_from_sql(stored)? },
         pri: pri_from_sql(get(row, 5)?),
@@ -197,7 +202,7 @@ pub(super) fn viewed(row: &Row) -> Result<Task, DecodeError> {
         previous_start: get::<Option<i64>>(row, 11)?.map(Timestamp::from_micros),
         subqueue: get::<Option<&str>>(row, 15)?.map(Into::into),
         semaphore_priority: beyond(row, 19)?.map(Priority::new).transpose()?,
-        attempts_max: None,
+        attempts_max: beyond(row, 25)?.map(attempts),
         session: session.map(SessionId),
         worker: beyond::<&str>(row, 21)?.map(Into::into),
         failures: beyond(row, 22)?.map(failures).transpose()?,
@@ -210,7 +215,8 @@ pub(super) fn viewed(row: &Row) -> Result<Task, DecodeError> {
 }
 
 /// A column beyond those of the type `outcome`. A peek and the list of deliveries have the priority for the semaphore, since when a
-/// taken task was ready and its worker; a peek also has the failures and, as a deletion, the end of a done task.
+/// taken task was ready and its worker; a peek also has the failures, the key and the own number of attempts and, as a deletion, the end of a done
+/// task.
 fn beyond<'a, T: FromSql<'a>>(row: &'a Row, place: usize) -> Result<Option<T>, DecodeError> {
     if row.len() > place { get(row, place) } else { Ok(None) }
 }

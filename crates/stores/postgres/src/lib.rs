@@ -36,6 +36,7 @@ mod migrate;
 mod order;
 mod plan;
 mod presence;
+mod put_answers;
 mod row_locations;
 mod semaphores;
 mod session_registry;
@@ -91,6 +92,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     imports: true,
     semaphores: true,
     gates: true,
+    keys: true,
     wakes: "at once by NOTIFY, within a second behind a pooler",
     loses: &[
         (

@@ -21,6 +21,8 @@ pub(super) mod put {
     pub const LOCKED: i16 = 8;
     /// Tasks have priorities for a semaphore, and the tube has none.
     pub const UNGATED: i16 = 9;
+    /// The columns of an answer about tasks without keys; that about others has more.
+    pub const COLUMNS: usize = 8;
 }
 
 /// What a row of a take is, beside a refusal.

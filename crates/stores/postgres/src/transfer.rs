@@ -1,12 +1,13 @@
 //! Exports the content of the database and imports it, when a store is copied.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use taskyard_core::record::{Record, StoredState};
 use taskyard_core::semaphore::{EntryState, HeldGrant, QueueEntry, SemaphoreRecord};
 use taskyard_core::transfer::{EventCopy, ImportEnd, QueueEntryCopy, SemaphoreCopy, TubeCopy};
 use taskyard_core::{
-    Body, Error, EventId, EventKind, Grant, Priority, SemaphoreKey, SemaphoreOptions, Span, TaskId,
+    Body, EndedKey, Error, EventId, EventKind, Grant, HeldKey, Key, Priority, SemaphoreKey, SemaphoreOptions, Span, TaskId,
     Timestamp, TubeName,
 };
 use tokio_postgres::Row;
@@ -43,8 +44,16 @@ impl Postgres {
                 let tasks = rows.iter().flatten().map(task).collect();
                 tasks_read(tasks)
             }
-            // Answered before by the shell around it, while the store has no keys.
-            Export::EndedKeys { .. } => Ok(Exported::EndedKeys(Vec::new())),
+            Export::EndedKeys { tube, from, count } => {
+                let params = [
+                    param(tube as i32),
+                    param(codec::id_to_sql(from)),
+                    param(count_to_sql(count as u64)),
+                ];
+                let rows = self.look(&[Call::new(&sql::EXPORT_ENDED_KEYS, params)]).await?;
+                let keys: Result<Vec<_>, _> = rows.iter().flatten().map(ended_key).collect();
+                keys.map(Exported::EndedKeys)
+            }
             Export::Schedules => return Ok(Exported::Schedules(Vec::new())),
             Export::Semaphores => {
                 let calls = [
@@ -72,7 +81,7 @@ impl Postgres {
         let now = (self.clock == Clock::Caller).then(|| now.as_micros());
         let calls = match part {
             Import::Tasks(tube, records) => vec![import_tasks(&tube, records)],
-            Import::EndedKeys(..) => return Err(crate::CAPABILITIES.missing("unique keys")),
+            Import::EndedKeys(tube, keys) => vec![import_ended_keys(&tube, &keys)],
             Import::End(ending) => end(ending, now),
         };
         let done = self.transact(ConnectionRole::Main, &[], &calls).await;
@@ -123,8 +132,11 @@ fn task(row: &Row) -> Result<Record, DecodeError> {
     let stored: i16 = get(row, 1)?;
     let body = codec::body(row, 12, 13)?.unwrap_or_else(|| Body::new(&[]));
     let created = Timestamp::from_micros(get(row, 3)?);
+    let key = codec::key(get(row, 18)?)?;
+    let unique_for = Span::from_micros(get::<Option<i64>>(row, 19)?.unwrap_or_default());
+    let own_attempts = get::<Option<i64>>(row, 20)?.map(codec::attempts);
     let mut record = Record {
-        key: None,
+        key: key.map(|key| Arc::new(HeldKey { key, unique_for })),
         id: TaskId(count_from_sql(get(row, 0)?)),
         state: match stored {
             state::DELAYED => StoredState::Delayed(never(moment(row, 6)?)),
@@ -141,7 +153,7 @@ fn task(row: &Row) -> Result<Record, DecodeError> {
         previous_start: moment(row, 8)?,
         subqueue: get::<Option<&str>>(row, 10)?.map(Into::into),
         semaphore_priority: get::<Option<f64>>(row, 11)?.map(Priority::new).transpose()?,
-        attempts_max: None,
+        attempts_max: own_attempts,
         failures: get::<Option<&[u8]>>(row, 16)?.map(codec::failures).transpose()?,
         finished: get::<Option<&[u8]>>(row, 17)?.map(codec::finished).transpose()?,
         body_bytes: body.bytes(),
@@ -195,8 +207,30 @@ fn import_tasks(tube: &TubeName, records: Vec<Record>) -> Call {
         param(each(&records, |record| Payload(body(record)))),
         param(each(&records, failures)),
         param(each(&records, finished)),
+        param(each(&records, |record| record.key.as_ref().map(|held| held.key.as_str().to_owned()))),
+        param(each(&records, |record| record.key.as_ref().map(|held| held.unique_for.as_micros()))),
+        param(each(&records, |record| record.attempts_max.map(i64::from))),
     ];
     Call::new(&sql::IMPORT_TASKS, params)
+}
+
+/// A row of `EXPORT_ENDED_KEYS`.
+fn ended_key(row: &Row) -> Result<EndedKey, DecodeError> {
+    Ok(EndedKey {
+        id: TaskId(count_from_sql(get(row, 0)?)),
+        key: Key::new(get(row, 1)?)?,
+        until: Timestamp::from_micros(get(row, 2)?),
+    })
+}
+
+fn import_ended_keys(tube: &TubeName, keys: &[EndedKey]) -> Call {
+    let params = [
+        param(tube.as_str().to_owned()),
+        param(keys.iter().map(|ended| codec::id_to_sql(ended.id)).collect::<Vec<_>>()),
+        param(keys.iter().map(|ended| ended.key.as_str().to_owned()).collect::<Vec<_>>()),
+        param(keys.iter().map(|ended| ended.until.as_micros()).collect::<Vec<_>>()),
+    ];
+    Call::new(&sql::IMPORT_ENDED_KEYS, params)
 }
 
 /// The calls of the last step, in one transaction.

@@ -46,6 +46,7 @@ CREATE OR REPLACE FUNCTION taskyard.delete_leased(_number integer, _now bigint, 
 RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _done bigint[];
+    _held taskyard.held_key[];
 BEGIN
     WITH gone AS (
         DELETE FROM taskyard.task t USING (
@@ -54,8 +55,13 @@ BEGIN
                 WHERE k.tube = _number AND k.id = i.id OFFSET 0) k) h
         WHERE t.ctid = h.place AND t.lease = h.lease
             AND coalesce(t.timer, 9223372036854775807) > _now
-        RETURNING t.id)
-    SELECT array_agg(g.id) INTO _done FROM gone g;
+        RETURNING t.id, t.key, t.unique_for)
+    SELECT array_agg(g.id), array_agg(ROW(g.id, g.key, g.unique_for, _now)::taskyard.held_key)
+            FILTER (WHERE g.key IS NOT NULL)
+        INTO _done, _held FROM gone g;
+    IF _held IS NOT NULL THEN
+        PERFORM taskyard.end_keys(_number, _held, _now);
+    END IF;
     RETURN _done;
 END $$;
 
@@ -66,6 +72,7 @@ RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _places tid[];
     _done bigint[];
+    _held taskyard.held_key[];
 BEGIN
     PERFORM taskyard.lock_tasks(_number, _ids);
     _places := ARRAY(SELECT t.place
@@ -74,8 +81,14 @@ BEGIN
             WHERE k.tube = _number AND k.id = i.id OFFSET 0) t
         WHERE taskyard.is_held(
             t.task, _now, coalesce(i.holder, 0::smallint), i.lease, i.session));
-    WITH gone AS (DELETE FROM taskyard.task t WHERE t.ctid = ANY (_places) RETURNING t.id)
-    SELECT array_agg(g.id) INTO _done FROM gone g;
+    WITH gone AS (
+        DELETE FROM taskyard.task t WHERE t.ctid = ANY (_places) RETURNING t.id, t.key, t.unique_for)
+    SELECT array_agg(g.id), array_agg(ROW(g.id, g.key, g.unique_for, _now)::taskyard.held_key)
+            FILTER (WHERE g.key IS NOT NULL)
+        INTO _done, _held FROM gone g;
+    IF _held IS NOT NULL THEN
+        PERFORM taskyard.end_keys(_number, _held, _now);
+    END IF;
     RETURN _done;
 END $$;
 
@@ -108,6 +121,7 @@ DECLARE
     _head taskyard.outcome;
     _keys text[];
     _done bigint[];
+    _held taskyard.held_key[];
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(1952543595, hashtext(_tube));
     SELECT * INTO _t FROM taskyard.tube t WHERE t.name = _tube;
@@ -144,8 +158,13 @@ BEGIN
             DELETE FROM taskyard.task t USING unnest(_lay, _leases) AS h(place, lease)
             WHERE t.ctid = h.place AND t.lease = h.lease AND t.tube IS NOT DISTINCT FROM _t.number
                 AND coalesce(t.timer, 9223372036854775807) > _now
-            RETURNING t.id)
-        SELECT array_agg(g.id) INTO _done FROM gone g;
+            RETURNING t.id, t.key, t.unique_for)
+        SELECT array_agg(g.id), array_agg(ROW(g.id, g.key, g.unique_for, _now)::taskyard.held_key)
+                FILTER (WHERE g.key IS NOT NULL)
+            INTO _done, _held FROM gone g;
+        IF _held IS NOT NULL THEN
+            PERFORM taskyard.end_keys(_t.number, _held, _now);
+        END IF;
     ELSIF _holders IS NULL THEN
         _done := taskyard.delete_leased(_t.number, _now, _ids, _leases);
     END IF;
@@ -251,6 +270,10 @@ BEGIN
         RETURN _task;
     ELSIF _verb = 0 THEN
         DELETE FROM taskyard.task t WHERE t.tube = _task.tube AND t.id = _task.id;
+        IF _task.key IS NOT NULL THEN
+            PERFORM taskyard.end_keys(_t.number,
+                ARRAY[ROW(_task.id, _task.key, _task.unique_for, _now)::taskyard.held_key], _now);
+        END IF;
         RETURN _task;
     ELSIF _verb = 1 THEN
         IF _counted THEN
@@ -414,6 +437,30 @@ RETURNS SETOF taskyard.outcome LANGUAGE sql VOLATILE AS $$
         _counted, _show, _bytes_max, NULL)
 $$;
 
+-- Deletes the locked tasks at these places and counts that.
+CREATE OR REPLACE FUNCTION taskyard.delete_places(_number integer, _places tid[], _now bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _held taskyard.held_key[];
+BEGIN
+    WITH gone AS (
+        DELETE FROM taskyard.task t WHERE t.ctid = ANY (_places)
+        RETURNING t.state, t.id, t.key, t.unique_for, t.expires),
+    counted AS (
+        INSERT INTO taskyard.count (tube, ready, passed, taken, delayed, buried)
+        SELECT _number, -count(*) FILTER (WHERE g.state = 0),
+            -count(*) FILTER (WHERE g.state = 5), -count(*) FILTER (WHERE g.state = 1),
+            -count(*) FILTER (WHERE g.state IN (2, 6)), -count(*) FILTER (WHERE g.state IN (3, 4))
+        FROM gone g HAVING count(*) > 0)
+    -- A task that was not taken has ended when its time to live was over.
+    SELECT array_agg(ROW(g.id, g.key, g.unique_for,
+            CASE WHEN g.state = 1 THEN _now ELSE least(g.expires, _now) END)::taskyard.held_key)
+        INTO _held FROM gone g WHERE g.key IS NOT NULL;
+    IF _held IS NOT NULL THEN
+        PERFORM taskyard.end_keys(_number, _held, _now);
+    END IF;
+END $$;
+
 -- Deletes tasks, also taken and done ones. Besides item 0 there is a row for each task that existed, in any order; its item is
 -- the first place of its id.
 CREATE OR REPLACE FUNCTION taskyard.remove_tasks(
@@ -436,20 +483,14 @@ BEGIN
     RETURN QUERY SELECT v.item, v.outcome, v.event, v.id, v.state, v.pri, v.created, v.expires, v.ttr,
             v.timer, v.attempts, v.previous_start, v.lease, v.start, v.session, v.subqueue, v.reason,
             CASE WHEN _show THEN v.meta END, CASE WHEN _show THEN v.payload END,
-            NULL::float8, NULL::bigint, NULL::text, NULL::bytea, NULL::bytea
+            NULL::float8, NULL::bigint, NULL::text, NULL::bytea, NULL::bytea, NULL::text, NULL::bigint
         FROM (SELECT n.id, min(n.item) AS item
             FROM unnest(_ids) WITH ORDINALITY AS n(id, item) GROUP BY n.id) i
         CROSS JOIN LATERAL (SELECT k AS task FROM taskyard.task k
             WHERE k.tube = _t.number AND k.id = i.id OFFSET 0) t
         CROSS JOIN LATERAL
             taskyard.view_task(i.item::integer, 0::smallint, t.task, _t.paused, _now, true) v;
-    WITH gone AS (
-        DELETE FROM taskyard.task t WHERE t.ctid = ANY (_begun._places) RETURNING t.state)
-    INSERT INTO taskyard.count (tube, ready, passed, taken, delayed, buried)
-        SELECT _t.number, -count(*) FILTER (WHERE g.state = 0),
-            -count(*) FILTER (WHERE g.state = 5), -count(*) FILTER (WHERE g.state = 1),
-            -count(*) FILTER (WHERE g.state IN (2, 6)), -count(*) FILTER (WHERE g.state IN (3, 4))
-        FROM gone g HAVING count(*) > 0;
+    PERFORM taskyard.delete_places(_t.number, _begun._places, _now);
     IF _t.keep_done IS NOT NULL THEN
         RETURN QUERY SELECT * FROM taskyard.delete_done(_t, _now, _ids, _show);
     END IF;

@@ -86,7 +86,8 @@ BEGIN
     END IF;
     RETURN QUERY SELECT v.*, (t.task).semaphore_priority,
             CASE WHEN (t.task).state = 1 THEN coalesce((t.task).since, (t.task).created) END,
-            CASE WHEN (t.task).state = 1 THEN (t.task).worker::text END, (t.task).failures, NULL::bytea
+            CASE WHEN (t.task).state = 1 THEN (t.task).worker::text END, (t.task).failures, NULL::bytea,
+            (t.task).key::text, (t.task).attempts_max
         FROM unnest(_ids) WITH ORDINALITY AS i(id, item)
         CROSS JOIN LATERAL (SELECT k AS task FROM taskyard.task k
             WHERE k.tube = _t.number AND k.id = i.id OFFSET 0) t
@@ -127,7 +128,7 @@ BEGIN
     END IF;
     RETURN QUERY SELECT v.*, k.semaphore_priority,
             CASE WHEN k.state = 1 THEN coalesce(k.since, k.created) END,
-            CASE WHEN k.state = 1 THEN k.worker::text END, k.failures, NULL::bytea
+            CASE WHEN k.state = 1 THEN k.worker::text END, k.failures, NULL::bytea, k.key::text, k.attempts_max
         FROM taskyard.task k CROSS JOIN LATERAL taskyard.view_task(
             (k.id - _first)::integer + 1, 0::smallint, k, _t.paused, _now, false) v
         WHERE k.tube = _t.number AND k.id BETWEEN _first AND _last AND taskyard.is_wanted(_wanted, k.id - _first);

@@ -1,4 +1,4 @@
--- Ticks: ends delays, leases, lifetimes and sessions that are due, and removes done tasks.
+-- Ticks: ends delays, leases, lifetimes and sessions that are due, and removes done tasks and free keys.
 
 -- Adds up the rows of counts where there are many. A tube must not be emptied at the same time, since that would not see the
 -- sum.
@@ -12,8 +12,9 @@ BEGIN
     LOOP
         CONTINUE WHEN NOT pg_try_advisory_xact_lock_shared(1952543595, hashtext(_t.name));
         WITH gone AS (DELETE FROM taskyard.count c WHERE c.tube = _t.number RETURNING c.*)
-        INSERT INTO taskyard.count (tube, ready, passed, taken, delayed, buried, kept)
-            SELECT g.tube, sum(g.ready), sum(g.passed), sum(g.taken), sum(g.delayed), sum(g.buried), sum(g.kept)
+        INSERT INTO taskyard.count (tube, ready, passed, taken, delayed, buried, kept, ended)
+            SELECT g.tube, sum(g.ready), sum(g.passed), sum(g.taken), sum(g.delayed), sum(g.buried), sum(g.kept),
+                sum(g.ended)
             FROM gone g GROUP BY g.tube;
     END LOOP;
 END $$;
@@ -76,6 +77,7 @@ DECLARE
     _keys text[];
     _due bigint;
     _gone bigint;
+    _held taskyard.held_key[];
 BEGIN
     IF _t.has_subqueues THEN
         _keys := taskyard.lock_subqueues_of(_t.number, _ids);
@@ -90,14 +92,20 @@ BEGIN
         WHERE t.ctid = ANY (_due_places);
     GET DIAGNOSTICS _due = ROW_COUNT;
     WITH gone AS (
-        DELETE FROM taskyard.task t WHERE t.ctid = ANY (_gone_places) RETURNING t.state),
+        DELETE FROM taskyard.task t WHERE t.ctid = ANY (_gone_places)
+        RETURNING t.state, t.id, t.key, t.unique_for, t.expires),
     counted AS (
         INSERT INTO taskyard.count (tube, ready, passed, delayed, buried)
         SELECT _t.number, _due - count(*) FILTER (WHERE g.state = 0),
             -count(*) FILTER (WHERE g.state = 5), -_due - count(*) FILTER (WHERE g.state = 6),
             -count(*) FILTER (WHERE g.state IN (3, 4))
         FROM gone g HAVING _due + count(*) > 0)
-    SELECT count(*) INTO _gone FROM gone g;
+    SELECT count(*), array_agg(ROW(g.id, g.key, g.unique_for, g.expires)::taskyard.held_key)
+            FILTER (WHERE g.key IS NOT NULL)
+        INTO _gone, _held FROM gone g;
+    IF _held IS NOT NULL THEN
+        PERFORM taskyard.end_keys(_t.number, _held, _now);
+    END IF;
     IF _t.has_subqueues THEN
         PERFORM taskyard.set_subqueue_heads(_t.number, _keys);
     END IF;
@@ -185,6 +193,7 @@ BEGIN
     END IF;
     IF _moved < _limit AND pg_try_advisory_xact_lock(1952543593) THEN
         _moved := _moved + taskyard.tick_done(_now, _limit - _moved);
+        _moved := _moved + taskyard.tick_keys(_now, _limit - _moved);
     END IF;
     RETURN QUERY SELECT 0, _moved::integer, NULL::text, least(_next,
         (SELECT taskyard.timer(min(r.due)) FROM taskyard.retention r), (SELECT min(s.ends) FROM taskyard.session s

@@ -68,7 +68,8 @@ LANGUAGE sql VOLATILE AS $$
         (SELECT s.key::text FROM taskyard.semaphore s WHERE s.id = t.semaphore),
         t.queue_num,
         CASE WHEN c.takeable > 0 THEN taskyard.oldest_ready(t.number, t.has_subqueues) END,
-        t.keep_done, t.keep_done_max, coalesce(c.kept, 0)
+        t.keep_done, t.keep_done_max, coalesce(c.kept, 0), t.retry_delay, t.retry_factor, t.retry_delay_max, t.retry_jitter,
+        t.retry_lost, t.rate_count, t.rate_per, t.rate_burst
     FROM taskyard.tube t
     CROSS JOIN LATERAL (
         SELECT sum(k.ready + k.passed)::bigint AS ready, sum(k.ready)::bigint AS takeable,
@@ -141,6 +142,8 @@ BEGIN
     DELETE FROM taskyard.task t WHERE t.tube = drop_tube.number;
     DELETE FROM taskyard.subqueue s WHERE s.tube = drop_tube.number;
     DELETE FROM taskyard.done d WHERE d.tube = drop_tube.number;
+    DELETE FROM taskyard.key k WHERE k.tube = drop_tube.number;
+    DELETE FROM taskyard.bucket b WHERE b.tube = drop_tube.number;
     DELETE FROM taskyard.retention r WHERE r.tube = drop_tube.number;
     DELETE FROM taskyard.count c WHERE c.tube = drop_tube.number;
     DELETE FROM taskyard.tube t WHERE t.number = drop_tube.number;
@@ -173,6 +176,7 @@ BEGIN
     DELETE FROM taskyard.task t WHERE t.tube = truncate_tube.number;
     DELETE FROM taskyard.subqueue s WHERE s.tube = truncate_tube.number;
     DELETE FROM taskyard.done d WHERE d.tube = truncate_tube.number;
+    DELETE FROM taskyard.key k WHERE k.tube = truncate_tube.number;
     DELETE FROM taskyard.count c WHERE c.tube = truncate_tube.number;
     IF _stood IS NOT NULL THEN
         wakeup := taskyard.update_gate(_t, _stood, _now);
