@@ -9,9 +9,7 @@ use tokio_postgres::error::SqlState;
 
 use super::connection::describe;
 use taskyard_core::failure::{LEASE_EXPIRED, SERVER_LOST, SESSION_ENDED};
-use taskyard_core::limits::{
-    ENDED_KEYS_MAX, KEY_BYTES_MAX, RETRY_GROWTH_MAX, UNIQUE_FOR_SECS_MAX,
-};
+use taskyard_core::limits::{ENDED_KEYS_MAX, KEY_BYTES_MAX, RETRY_GROWTH_MAX, UNIQUE_FOR_SECS_MAX};
 use taskyard_store::limits::with_limits;
 use taskyard_store::template::substitute;
 
@@ -43,6 +41,7 @@ const VERBS: &[&str] = &[
     include_str!("verbs/subqueues.sql"),
     include_str!("verbs/oldest.sql"),
     include_str!("verbs/done.sql"),
+    include_str!("verbs/pace.sql"),
     include_str!("verbs/tubes.sql"),
     include_str!("verbs/queues.sql"),
     include_str!("verbs/show.sql"),
@@ -51,6 +50,7 @@ const VERBS: &[&str] = &[
     include_str!("verbs/keys.sql"),
     include_str!("verbs/put.sql"),
     include_str!("verbs/put_keyed.sql"),
+    include_str!("verbs/schedules.sql"),
     include_str!("verbs/take.sql"),
     include_str!("verbs/finish.sql"),
     include_str!("verbs/kick.sql"),

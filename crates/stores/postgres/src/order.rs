@@ -52,7 +52,9 @@ fn replaces(command: &Command) -> bool {
 pub(super) fn parts(commands: Vec<Command>, plain: &HashSet<TubeName>) -> Vec<Vec<Command>> {
     let locks = |command: &Command| {
         let tube = tube_of(command);
-        has_key(command) || tube.is_some_and(|tube| !plain.contains(tube))
+        has_key(command)
+            || matches!(command, Command::Schedule(_))
+            || tube.is_some_and(|tube| !plain.contains(tube))
     };
     let spans = |command: &Command| spans_tubes(command) || replaces(command);
     if !commands.iter().any(spans) || !commands.iter().any(locks) {
@@ -63,9 +65,8 @@ pub(super) fn parts(commands: Vec<Command>, plain: &HashSet<TubeName>) -> Vec<Ve
         let shares = |part: &&mut Vec<Command>| {
             let last = part.last();
             !spans_tubes(&command)
-                && last.is_some_and(|last| {
-                    !spans_tubes(last) && replaces(last) == replaces(&command)
-                })
+                && last
+                    .is_some_and(|last| !spans_tubes(last) && replaces(last) == replaces(&command))
         };
         match parts.last_mut().filter(shares) {
             Some(part) => part.push(command),
@@ -96,9 +97,8 @@ pub(super) fn locks(
     for run in groups.chunk_by(|a, b| tube(a).is_some() && tube(a) == tube(b)) {
         let several = tube(&run[0]).filter(|_| run.len() > 1);
         let mut first = Vec::new();
-        first.extend(
-            several.filter(|tube| !plain.contains(*tube)).and_then(|tube| lock(tube, run)),
-        );
+        first
+            .extend(several.filter(|tube| !plain.contains(*tube)).and_then(|tube| lock(tube, run)));
         first.extend(several.and_then(|tube| lock_keys(tube, run, now)));
         locks.push(first);
         locks.extend(run.iter().skip(1).map(|_| Vec::new()));

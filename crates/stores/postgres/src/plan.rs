@@ -8,15 +8,15 @@ use std::collections::HashSet;
 use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
 use taskyard_core::names::check_names;
 use taskyard_core::{
-    Command, Error, Finish, FinishItem, Key, NewTask, TaskId, TubeName, check_keep_done, check_results,
-    check_tasks, refuse_priorities,
+    Command, Error, Finish, FinishItem, Key, NewTask, RateLimit, RetryPolicy, TaskId, TubeName,
+    check_keep_done, check_results, check_tasks, refuse_priorities,
 };
 
 use super::call_grouping::CallGrouping;
 use super::head_hints::{HeadHints, TakeStart, TimerHint, TouchedTubes};
 use super::row_locations::RowLocations;
 use super::statements::{self as sql, Call};
-use super::{calls, connections, order, semaphores};
+use super::{calls, connections, order, schedules, semaphores};
 
 /// How many takes of workers with different names share a call: the database finds the name for each task by a search through all
 /// of them.
@@ -178,10 +178,15 @@ fn refusal(command: &Command) -> Option<Error> {
     match command {
         Command::CreateTube { options, .. } => refuse_attempts_max(options.attempts_max)
             .or_else(|| refuse_queue_num(options.queue_num))
-            .or_else(|| check_keep_done(options.keep_done, Some(options.keep_done_max)).err()),
+            .or_else(|| check_keep_done(options.keep_done, Some(options.keep_done_max)).err())
+            .or_else(|| refuse_pace(options.retry.as_deref(), options.rate.as_deref())),
         Command::NameTube { queue_num, .. } => refuse_queue_num(*queue_num),
         Command::AlterTube { change, .. } => refuse_attempts_max(change.attempts_max.flatten())
-            .or_else(|| check_keep_done(change.keep_done.flatten(), change.keep_done_max).err()),
+            .or_else(|| check_keep_done(change.keep_done.flatten(), change.keep_done_max).err())
+            .or_else(|| {
+                let retry = change.retry.as_ref().and_then(Option::as_deref);
+                refuse_pace(retry, change.rate.as_ref().and_then(Option::as_deref))
+            }),
         Command::Put { tasks, .. } => refuse_tasks(tasks),
         Command::Take(take) => refuse_count("the number of tasks in one take", take.count),
         Command::Finish { items, .. } => {
@@ -195,6 +200,7 @@ fn refusal(command: &Command) -> Option<Error> {
         }
         Command::List(list) => list.check().err(),
         Command::Semaphore(command) => command.check().err(),
+        Command::Schedule(command) => schedules::refusal(command),
         _ => None,
     }
 }
@@ -202,6 +208,11 @@ fn refusal(command: &Command) -> Option<Error> {
 fn refuse_attempts_max(attempts_max: Option<u32>) -> Option<Error> {
     let message = "attempts_max must be at least 1; leave it out to retry forever";
     (attempts_max == Some(0)).then(|| Error::Invalid(message.into()))
+}
+
+fn refuse_pace(retry: Option<&RetryPolicy>, rate: Option<&RateLimit>) -> Option<Error> {
+    let retry = retry.and_then(|retry| retry.check().err());
+    retry.or_else(|| rate.and_then(|rate| rate.check().err()))
 }
 
 fn refuse_queue_num(queue_num: Option<u32>) -> Option<Error> {
@@ -390,10 +401,10 @@ impl CallGroup {
             Command::Semaphore(_) if commands.len() > 1 => {
                 (CallDetail::None, semaphores::call_all(commands, context.now))
             }
-            Command::Tick { limit, .. } => {
+            Command::Tick { limit, seed } => {
                 touched.all();
                 let from = context.timers.begin(context.moment);
-                (CallDetail::Tick { from }, calls::tick(*limit, from, context.now))
+                (CallDetail::Tick { from }, calls::tick(*limit, *seed, from, context.now))
             }
             command => {
                 touch(command, touched);

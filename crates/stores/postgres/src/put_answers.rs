@@ -16,8 +16,12 @@ impl AnswerReader<'_> {
         row: &Row,
     ) -> Result<Replies, DecodeError> {
         let accepted = get::<Option<Vec<bool>>>(row, 3)?;
-        let (ids, states) = (get::<Vec<Option<i64>>>(row, 4)?, get::<Vec<Option<i16>>>(row, 5)?);
-        let existing = get::<Vec<bool>>(row, 6)?;
+        let ids = get::<Vec<Option<i64>>>(row, 4)?;
+        // Without them all tasks are new and ready.
+        let states = get::<Option<Vec<Option<i16>>>>(row, 5)?;
+        let existing = get::<Option<Vec<bool>>>(row, 6)?;
+        let states = states.unwrap_or_else(|| vec![Some(state::READY); ids.len()]);
+        let existing = existing.unwrap_or_else(|| vec![false; ids.len()]);
         let mut tasks = ids.into_iter().zip(states).zip(existing);
         self.deltas.deadline(get(row, 7)?);
         self.deltas.best_put = get(row, 8)?;

@@ -39,15 +39,17 @@ macro_rules! statements {
 }
 
 statements! {
-    CREATE_TUBE: "SELECT * FROM taskyard.create_queue($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16)"
-        (TEXT, TEXT, BOOL, INT8, INT8, INT8, INT8, INT8, INT8, BOOL, BOOL, INT8, TEXT, INT8, INT8, INT8);
+    CREATE_TUBE: "SELECT * FROM taskyard.create_paced($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20,$21,$22,$23,$24)"
+        (TEXT, TEXT, BOOL, INT8, INT8, INT8, INT8, INT8, INT8, BOOL, BOOL, INT8, TEXT, INT8, INT8, INT8, INT8, INT8,
+            INT8, INT8, BOOL, INT8, INT8, INT8);
     NAME_TUBE: "SELECT r.status, r.other, i.* FROM taskyard.name_tube($1,$2,$3) r \
-        LEFT JOIN LATERAL taskyard.show_tubes(CASE WHEN r.status = 0 THEN $2 ELSE '' END) i ON true"
-        (TEXT, TEXT, INT8);
-    ALTER_TUBE: "SELECT * FROM taskyard.alter_tube($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16)"
-        (TEXT, BOOL, BOOL, INT8, BOOL, INT8, BOOL, INT8, BOOL, INT8, INT8, BOOL, INT8, BOOL, INT8, INT8);
+        LEFT JOIN LATERAL taskyard.show_tubes(CASE WHEN r.status = 0 THEN $2 ELSE '' END, $4) i ON true"
+        (TEXT, TEXT, INT8, INT8);
+    ALTER_TUBE: "SELECT * FROM taskyard.alter_paced($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20,$21,$22,$23,$24,$25,$26,$27)"
+        (TEXT, BOOL, BOOL, INT8, BOOL, INT8, BOOL, INT8, BOOL, INT8, INT8, BOOL, INT8, BOOL, INT8, INT8, BOOL, INT8,
+            INT8, INT8, INT8, BOOL, BOOL, INT8, INT8, INT8, INT8);
     DROP_TUBE: "SELECT * FROM taskyard.drop_tube($1,$2)" (TEXT, INT8);
-    SHOW_TUBES: "SELECT * FROM taskyard.show_tubes($1)" (TEXT);
+    SHOW_TUBES: "SELECT * FROM taskyard.show_tubes($1,$2)" (TEXT, INT8);
     TRUNCATE_TUBE: "SELECT * FROM taskyard.truncate_tube($1,$2)" (TEXT, INT8);
     RESERVE_IDS: "SELECT * FROM taskyard.reserve_ids($1,$2)" (TEXT, INT8);
     PUT: "SELECT * FROM taskyard.put_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14)"
@@ -81,11 +83,12 @@ statements! {
     JOIN_SESSION: "SELECT * FROM taskyard.join_session($1,$2,$3,$4)" (BYTEA, BOOL, BYTEA, INT8);
     LEAVE_SESSION: "SELECT * FROM taskyard.leave_session($1,$2,$3)" (BYTEA, BYTEA, INT8);
     CONFIGURE_SESSIONS: "SELECT taskyard.configure_sessions($1)" (INT8);
-    TICK: "SELECT * FROM taskyard.tick_all($1,$2,$3)" (INT8, INT8, INT8);
+    TICK: "SELECT * FROM taskyard.tick_all($1,$2,$3,$4)" (INT8, INT8, INT8, INT8);
     HEARTBEAT: "SELECT * FROM taskyard.heartbeat($1,$2,$3)" (BYTEA, INT8, INT8);
     CHECK_WRITE: "UPDATE taskyard.server SET heartbeat = heartbeat WHERE id = (SELECT v.id FROM taskyard.server v \
             WHERE v.id = $1 FOR UPDATE SKIP LOCKED)" (BYTEA);
     ADD_COUNTERS: "SELECT taskyard.add_counters($1,$2,$3)" (INT4_ARRAY, INT8_ARRAY, INT4_ARRAY);
+    BUCKETS: "SELECT b.tube, b.level, b.at FROM taskyard.bucket b" ();
     ALL_COUNTERS: "SELECT * FROM taskyard.counter" ();
     COUNTERS: "SELECT c.* FROM taskyard.tube t JOIN taskyard.counter c ON c.tube = t.number \
         WHERE t.name = ANY ($1)" (TEXT_ARRAY);
@@ -133,6 +136,23 @@ statements! {
         (INT4, INT8, INT8, INT8);
     EXPORT_ENDED_KEYS: "SELECT k.id, k.key, k.until FROM taskyard.key k \
         WHERE k.tube = $1 AND k.until > -9223372036854775808 AND k.id >= $2 ORDER BY k.id LIMIT $3" (INT4, INT8, INT8);
+    SET_SCHEDULE: "SELECT * FROM taskyard.set_schedule($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20,$21,$22,$23,$24)"
+        (TEXT, TEXT, TEXT, INT2, INT2, INT8, BOOL, INT8, BYTEA, BYTEA, INT8, INT8, INT8, INT8, INT8, TEXT, FLOAT8, INT8,
+            TEXT, INT8, BOOL, BOOL, BOOL, INT8);
+    GET_SCHEDULE: "SELECT s.* FROM taskyard.schedule s WHERE s.name = $1" (TEXT);
+    LIST_SCHEDULES: "SELECT s.* FROM taskyard.schedule s WHERE s.name > $1 ORDER BY s.name LIMIT $2" (TEXT, INT8);
+    DUE_SCHEDULES: "SELECT s.* FROM taskyard.schedule s WHERE NOT s.paused AND s.next <= coalesce($1, taskyard.clock()) \
+        ORDER BY s.next, s.name LIMIT $2" (INT8, INT8);
+    REMOVE_SCHEDULE: "DELETE FROM taskyard.schedule s WHERE s.name = $1 RETURNING s.name" (TEXT);
+    PAUSE_SCHEDULE: "UPDATE taskyard.schedule s SET paused = $2 WHERE s.name = $1 RETURNING s.*" (TEXT, BOOL);
+    FIRE_SCHEDULE: "SELECT * FROM taskyard.fire_schedule($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20)"
+        (TEXT, INT8, INT8, INT8, INT8, BOOL, BYTEA_ARRAY, BYTEA_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY,
+            INT8_ARRAY, TEXT_ARRAY, FLOAT8_ARRAY, TEXT_ARRAY, INT8_ARRAY, BOOL_ARRAY, INT8_ARRAY, INT4_ARRAY);
+    EXPORT_SCHEDULES: "SELECT s.* FROM taskyard.schedule s ORDER BY s.name" ();
+    IMPORT_SCHEDULE: "SELECT taskyard.end_import_schedule($1,s.status,$25,$26,$27) \
+        FROM taskyard.set_schedule($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20,$21,$22,$23,$24) s"
+        (TEXT, TEXT, TEXT, INT2, INT2, INT8, BOOL, INT8, BYTEA, BYTEA, INT8, INT8, INT8, INT8, INT8, TEXT, FLOAT8, INT8,
+            TEXT, INT8, BOOL, BOOL, BOOL, INT8, INT8, INT8, INT8);
     EXPORT_SEMAPHORES: "SELECT i.*, s.id, t.grant_seq, r.at FROM taskyard.semaphore_show(NULL) i \
         JOIN taskyard.semaphore s ON s.key = i.key JOIN taskyard.semaphore_state t ON t.semaphore_id = s.id \
         LEFT JOIN taskyard.semaphore_recheck r ON r.semaphore_id = s.id ORDER BY s.id" ();
@@ -152,6 +172,8 @@ statements! {
         (TEXT, INT4, INT4, FLOAT8, INT8, INT8, INT4, INT8, BOOL, INT8, INT8, BOOL, BOOL, INT8, INT8);
     END_IMPORT_TUBE: "SELECT taskyard.end_import_tube($1,$2,$3,$4,$5,$6,$7,$8,$9)"
         (TEXT, TEXT, BOOL, INT8, BOOL, TEXT, INT8, INT8, INT8_ARRAY);
+    END_IMPORT_PACE: "SELECT taskyard.end_import_pace($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11)"
+        (TEXT, INT8, INT8, INT8, INT8, BOOL, INT8, INT8, INT8, INT8, INT8);
     IMPORT_PLACES: "SELECT taskyard.import_places($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12)"
         (TEXT_ARRAY, TEXT_ARRAY, INT8_ARRAY, FLOAT8_ARRAY, TEXT_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY,
             INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, BOOL_ARRAY);

@@ -7,18 +7,19 @@ use taskyard_core::record::{Record, StoredState};
 use taskyard_core::semaphore::{EntryState, HeldGrant, QueueEntry, SemaphoreRecord};
 use taskyard_core::transfer::{EventCopy, ImportEnd, QueueEntryCopy, SemaphoreCopy, TubeCopy};
 use taskyard_core::{
-    Body, EndedKey, Error, EventId, EventKind, Grant, HeldKey, Key, Priority, SemaphoreKey, SemaphoreOptions, Span, TaskId,
-    Timestamp, TubeName,
+    Body, Bucket, EndedKey, Error, EventId, EventKind, Grant, HeldKey, Key, Priority, SemaphoreKey,
+    SemaphoreOptions, Span, TaskId, Timestamp, TubeName, TubeRecord,
 };
 use tokio_postgres::Row;
 
+use super::calls::{rate_columns, retry_columns};
 use super::codec::{self, DecodeError, Meta, Payload, count_from_sql, count_to_sql, get};
 use super::counters::counted;
 use super::execute::ConnectionRole;
-use super::semaphores;
 use super::statements::{self as sql, Call, param};
 use super::status::state;
 use super::{Clock, Postgres};
+use super::{schedules, semaphores};
 use taskyard_store::{Export, Exported, Import};
 
 impl Postgres {
@@ -26,10 +27,11 @@ impl Postgres {
         let read = match wanted {
             Export::Tubes => {
                 let calls = [
-                    Call::new(&sql::SHOW_TUBES, [param(None::<String>)]),
+                    Call::new(&sql::SHOW_TUBES, [param(None::<String>), param(None::<i64>)]),
                     Call::new(&sql::NEXT_IDS, []),
                     Call::new(&sql::ALL_COUNTERS, []),
                     Call::new(&sql::NEXT_LEASE, []),
+                    Call::new(&sql::BUCKETS, []),
                 ];
                 tubes(&self.look(&calls).await?)
             }
@@ -54,7 +56,12 @@ impl Postgres {
                 let keys: Result<Vec<_>, _> = rows.iter().flatten().map(ended_key).collect();
                 keys.map(Exported::EndedKeys)
             }
-            Export::Schedules => return Ok(Exported::Schedules(Vec::new())),
+            Export::Schedules => {
+                let rows = self.look(&[Call::new(&sql::EXPORT_SCHEDULES, [])]).await?;
+                let all: Result<Vec<_>, _> =
+                    rows.iter().flatten().map(schedules::schedule).collect();
+                all.map(Exported::Schedules)
+            }
             Export::Semaphores => {
                 let calls = [
                     Call::new(&sql::EXPORT_SEMAPHORES, []),
@@ -95,7 +102,7 @@ fn tasks_read(tasks: Result<Vec<Record>, DecodeError>) -> Result<Exported, Decod
 }
 
 fn tubes(answers: &[Vec<Row>]) -> Result<Exported, DecodeError> {
-    let [shown, next_ids, counters, next_lease] = answers else {
+    let [shown, next_ids, counters, next_lease, buckets] = answers else {
         return Err("an answer of the database is incomplete".into());
     };
     let mut counts = HashMap::new();
@@ -106,6 +113,11 @@ fn tubes(answers: &[Vec<Row>]) -> Result<Exported, DecodeError> {
     for row in next_ids {
         ids.insert(codec::number(row, 0)?, count_from_sql(get(row, 1)?));
     }
+    let mut levels = HashMap::new();
+    for row in buckets {
+        let (level, at) = (count_from_sql(get(row, 1)?), Timestamp::from_micros(get(row, 2)?));
+        levels.insert(codec::number(row, 0)?, Bucket { level, at });
+    }
     let mut tubes = Vec::new();
     for row in shown {
         let mut info = codec::tube(row)?;
@@ -113,7 +125,10 @@ fn tubes(answers: &[Vec<Row>]) -> Result<Exported, DecodeError> {
             (info.stats.calls, info.stats.tasks.done) = (counted.calls, counted.done);
         }
         let next_id = ids.get(&info.number).copied().unwrap_or_default();
-        tubes.push(TubeCopy::new(info, next_id));
+        let bucket = levels.remove(&info.number);
+        let mut copy = TubeCopy::new(info, next_id);
+        copy.record.bucket = bucket;
+        tubes.push(copy);
     }
     let next_lease = next_lease.first().ok_or("the next lease number is missing")?;
     Ok(Exported::Tubes(tubes, count_from_sql(get(next_lease, 0)?)))
@@ -207,7 +222,9 @@ fn import_tasks(tube: &TubeName, records: Vec<Record>) -> Call {
         param(each(&records, |record| Payload(body(record)))),
         param(each(&records, failures)),
         param(each(&records, finished)),
-        param(each(&records, |record| record.key.as_ref().map(|held| held.key.as_str().to_owned()))),
+        param(each(&records, |record| {
+            record.key.as_ref().map(|held| held.key.as_str().to_owned())
+        })),
         param(each(&records, |record| record.key.as_ref().map(|held| held.unique_for.as_micros()))),
         param(each(&records, |record| record.attempts_max.map(i64::from))),
     ];
@@ -235,13 +252,14 @@ fn import_ended_keys(tube: &TubeName, keys: &[EndedKey]) -> Call {
 
 /// The calls of the last step, in one transaction.
 fn end(ending: ImportEnd, now: Option<i64>) -> Vec<Call> {
-    let ImportEnd { tubes, semaphores, next_lease, .. } = ending;
+    let ImportEnd { tubes, semaphores, schedules, next_lease } = ending;
     let mut calls: Vec<Call> =
         semaphores.iter().map(|semaphore| import_semaphore(&semaphore.record)).collect();
     let mut names = HashMap::new();
     for (came, copy) in &tubes {
         names.insert(copy.number, copy.record.name.as_str().to_owned());
         calls.push(end_tube(came, copy));
+        calls.push(end_pace(&copy.record));
     }
     let (mut places, mut events) = (Vec::new(), Vec::new());
     for SemaphoreCopy { record, entries: stands, events: told } in semaphores {
@@ -253,6 +271,7 @@ fn end(ending: ImportEnd, now: Option<i64>) -> Vec<Call> {
     events.sort_by_key(|(_, copy)| copy.id);
     calls.push(import_places(&places, &names));
     calls.push(import_events(&events, &names));
+    calls.extend(schedules.iter().map(schedules::import));
     let names: Vec<String> = names.into_values().collect();
     let params = [param(names), param(count_to_sql(next_lease)), param(now)];
     calls.push(Call::new(&sql::END_IMPORT, params));
@@ -289,6 +308,15 @@ fn end_tube(came: &TubeName, copy: &TubeCopy) -> Call {
         param(counters.map(count_to_sql).to_vec()),
     ];
     Call::new(&sql::END_IMPORT_TUBE, params)
+}
+
+fn end_pace(record: &TubeRecord) -> Call {
+    let mut params = vec![param(record.name.as_str().to_owned())];
+    params.extend(retry_columns(record.options.retry.as_deref()));
+    params.extend(rate_columns(record.options.rate.as_deref()));
+    params.push(param(record.bucket.map(|bucket| count_to_sql(bucket.level))));
+    params.push(param(record.bucket.map(|bucket| bucket.at.as_micros())));
+    Call { statement: &sql::END_IMPORT_PACE, params }
 }
 
 fn import_semaphore(record: &SemaphoreRecord) -> Call {

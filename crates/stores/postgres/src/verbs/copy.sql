@@ -170,6 +170,22 @@ BEGIN
     PERFORM taskyard.add_counters(ARRAY[_t.number], _counters, '{}');
 END $$;
 
+-- Gives a tube the retry policy, the rate limit and the bucket of the one that it copies.
+CREATE OR REPLACE FUNCTION taskyard.end_import_pace(
+    _tube text, _retry_delay bigint, _retry_factor bigint, _retry_delay_max bigint, _retry_jitter bigint,
+    _retry_lost boolean, _rate_count bigint, _rate_per bigint, _rate_burst bigint, _level bigint, _at bigint)
+RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _number integer;
+BEGIN
+    SELECT t.number INTO STRICT _number FROM taskyard.tube t WHERE t.name = _tube;
+    PERFORM taskyard.set_retry(_number, _retry_delay, _retry_factor, _retry_delay_max, _retry_jitter, _retry_lost);
+    PERFORM taskyard.set_rate(_number, _rate_count, _rate_per, _rate_burst, 0);
+    IF _level IS NOT NULL THEN
+        UPDATE taskyard.bucket b SET level = _level, at = _at WHERE b.tube = _number;
+    END IF;
+END $$;
+
 -- Imports the holders and waiting tasks of semaphores, in the order of arrival, with the names of tubes for their tasks. A
 -- moment is when a delayed task waits again, or when a holder that was asked to release is asked again.
 CREATE OR REPLACE FUNCTION taskyard.import_places(

@@ -62,37 +62,56 @@ BEGIN
     RETURN _gone;
 END $$;
 
--- Gives these keys to new tasks, all or none; NULL is a task without a key. _lost: another transaction has given one of them to its
--- own task meanwhile. Not _locked: an open transaction has done so; with the setting taskyard.lock_wait this waits no longer than that.
+-- Gives those of these keys that are free to new tasks. Returns whether that was all.
+CREATE OR REPLACE FUNCTION taskyard.claim_free_keys(_number integer, _keys text[], _ids bigint[], _now bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _claimed bigint;
+    _again bigint;
+BEGIN
+    WITH claimed AS (
+        INSERT INTO taskyard.key AS k (tube, key, id)
+            SELECT _number, n.key, n.id FROM unnest(_keys, _ids) AS n(key, id)
+            WHERE n.key IS NOT NULL ORDER BY n.key COLLATE "C"
+        ON CONFLICT (tube, key) DO UPDATE SET id = excluded.id, until = NULL WHERE k.until <= _now
+        -- A row that was updated has been locked by this transaction.
+        RETURNING k.xmax <> 0 AS again)
+    SELECT count(*), count(*) FILTER (WHERE c.again) INTO _claimed, _again FROM claimed c;
+    IF _again > 0 THEN
+        INSERT INTO taskyard.count (tube, ended) VALUES (_number, -_again);
+    END IF;
+    RETURN _claimed = cardinality(array_remove(_keys, NULL));
+END $$;
+
+-- Gives these keys to new tasks, all or none; NULL is a task without a key. _fresh: none of them had a row. _lost: another transaction has
+-- given one of them to its own task meanwhile. Not _locked: an open transaction has done so; with the setting taskyard.lock_wait this
+-- waits no longer than that.
 CREATE OR REPLACE FUNCTION taskyard.claim_keys(
-    _number integer, _keys text[], _ids bigint[], _now bigint, OUT _locked boolean, OUT _lost boolean)
+    _number integer, _keys text[], _ids bigint[], _now bigint, _fresh boolean, OUT _locked boolean, OUT _lost boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _wait text := nullif(current_setting('taskyard.lock_wait', true), '');
     _before text := current_setting('lock_timeout');
-    _claimed bigint;
-    _again bigint;
 BEGIN
     _locked := true;
     _lost := false;
-    PERFORM set_config('lock_timeout', coalesce(_wait, _before), true);
+    IF _wait IS NOT NULL THEN
+        PERFORM set_config('lock_timeout', _wait, true);
+    END IF;
     BEGIN
-        WITH claimed AS (
-            INSERT INTO taskyard.key AS k (tube, key, id)
+        IF _fresh THEN
+            INSERT INTO taskyard.key (tube, key, id)
                 SELECT _number, n.key, n.id FROM unnest(_keys, _ids) AS n(key, id)
-                WHERE n.key IS NOT NULL ORDER BY n.key COLLATE "C"
-            ON CONFLICT (tube, key) DO UPDATE SET id = excluded.id, until = NULL WHERE k.until <= _now
-            -- A row that was updated has been locked by this transaction.
-            RETURNING k.xmax <> 0 AS again)
-        SELECT count(*), count(*) FILTER (WHERE c.again) INTO _claimed, _again FROM claimed c;
-        IF _claimed < cardinality(array_remove(_keys, NULL)) THEN
-            RAISE EXCEPTION USING ERRCODE = 'TYKEY';
+                WHERE n.key IS NOT NULL ORDER BY n.key COLLATE "C";
+        ELSE
+            _lost := NOT taskyard.claim_free_keys(_number, _keys, _ids, _now);
         END IF;
-        IF _again > 0 THEN
-            INSERT INTO taskyard.count (tube, ended) VALUES (_number, -_again);
+        IF _lost THEN
+            -- Takes back the others.
+            RAISE unique_violation;
         END IF;
     EXCEPTION
-        WHEN SQLSTATE 'TYKEY' THEN
+        WHEN unique_violation THEN
             _lost := true;
         WHEN lock_not_available THEN
             IF _wait IS NULL THEN
@@ -100,9 +119,10 @@ BEGIN
             END IF;
             _locked := false;
     END;
-    PERFORM set_config('lock_timeout', _before, true);
+    IF _wait IS NOT NULL THEN
+        PERFORM set_config('lock_timeout', _before, true);
+    END IF;
 END $$;
-
 -- Creates the rows of these keys of a tube that have none, as free ones, so that several puts of a transaction find them locked; and
 -- locks those that are free already.
 CREATE OR REPLACE FUNCTION taskyard.lock_keys(_tube text, _keys text[], _now bigint) RETURNS void
@@ -172,7 +192,7 @@ BEGIN
         ids := ARRAY(SELECT CASE WHEN n.added THEN nextval(_t.ids) ELSE n.id END
             FROM unnest(added, ids) AS n(added, id));
         _claim := taskyard.claim_keys(_t.number, ARRAY(SELECT CASE WHEN n.added THEN n.key END
-            FROM unnest(added, _keys) AS n(added, key)), ids, _now);
+            FROM unnest(added, _keys) AS n(added, key)), ids, _now, false);
         locked := _claim._locked;
         IF NOT _claim._lost THEN
             RETURN;

@@ -142,10 +142,90 @@ BEGIN
         WHERE n.added OR n.replaced);
 END $$;
 
+-- Puts the tasks for which _keep is true or NULL part by part; see put_keyed for the arguments and results. `moved` are the tasks that
+-- changed, those that had expired first.
+CREATE OR REPLACE FUNCTION taskyard.put_parts(
+    _t taskyard.tube, _now bigint, _keep boolean[], _payloads bytea[], _metas bytea[], _pris bigint[], _ttls bigint[],
+    _ttrs bigint[], _delays bigint[], _ats bigint[], _subqueues text[], _semaphore_priorities float8[],
+    _keys text[], _unique_for bigint[], _replaces boolean[], _attempts_max bigint[], _parts integer[],
+    OUT ids bigint[], OUT states smallint[], OUT existing boolean[], OUT locked boolean, OUT wakeup bigint, OUT best bigint,
+    OUT returned bigint, OUT expired bigint, OUT moved bigint[])
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _count integer := cardinality(_payloads);
+    _part record;
+    _last integer := 0;
+BEGIN
+    locked := true;
+    returned := 0;
+    expired := 0;
+    moved := '{}';
+    existing := array_fill(false, ARRAY[_count]);
+    ids := array_fill(NULL::bigint, ARRAY[_count]);
+    states := array_fill(NULL::smallint, ARRAY[_count]);
+    FOREACH _count IN ARRAY coalesce(_parts, ARRAY[_count]) LOOP
+        _part := taskyard.put_part(_t, _now, CASE WHEN _keep IS NULL AND _parts IS NULL
+                THEN array_fill(true, ARRAY[_count])
+                ELSE ARRAY(SELECT coalesce(_keep[i], true) AND i > _last AND i <= _last + _count
+                    FROM generate_series(1, cardinality(_payloads)) AS i) END,
+            _payloads, _metas, _pris, _ttls, _ttrs, _delays, _ats, _subqueues, _semaphore_priorities, _keys, _unique_for,
+            _replaces, _attempts_max, ids, states);
+        locked := _part.locked;
+        IF NOT locked AND _last > 0 THEN
+            -- Nothing of the parts before may stay.
+            RAISE EXCEPTION 'an open transaction has put a task with a key of this put into tube %', _t.name
+                USING ERRCODE = 'lock_not_available';
+        END IF;
+        EXIT WHEN NOT locked;
+        ids := _part.ids;
+        states := _part.states;
+        existing := ARRAY(SELECT CASE WHEN n.place > _last AND n.place <= _last + _count THEN NOT n.added ELSE n.existing END
+            FROM unnest(_part.added, existing) WITH ORDINALITY AS n(added, existing, place));
+        wakeup := least(wakeup, _part.wakeup);
+        best := least(best, _part.best);
+        returned := returned + _part.ready;
+        expired := expired + coalesce(cardinality(_part.gone), 0);
+        moved := _part.gone || moved || _part.moved;
+        _last := _last + _count;
+    END LOOP;
+END $$;
+
+-- Puts tasks into a tube without capacity, sub-queues and semaphore whose keys no task has or had, which is so for most puts: nothing is
+-- computed for each task. Returns NULL if some of the keys are known, or given away meanwhile; then nothing was done.
+CREATE OR REPLACE FUNCTION taskyard.put_new(
+    _t taskyard.tube, _now bigint, _payloads bytea[], _keys text[], _unique_for bigint[], _attempts_max bigint[],
+    OUT locked boolean, OUT ids bigint[], OUT wakeup bigint, OUT best bigint)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _ttl bigint := CASE WHEN _t.has_times THEN coalesce(_t.ttl, {{FOREVER}}) ELSE {{FOREVER}} END;
+    _expires bigint := taskyard.later(_now, _ttl);
+    _claim record;
+BEGIN
+    PERFORM 1 FROM unnest(_keys) AS n(key) CROSS JOIN LATERAL (SELECT k.id FROM taskyard.key k
+        WHERE k.tube = _t.number AND k.key = n.key OFFSET 0) k LIMIT 1;
+    IF FOUND THEN
+        RETURN;
+    END IF;
+    ids := ARRAY(SELECT nextval(_t.ids) FROM generate_series(1, cardinality(_payloads)));
+    _claim := taskyard.claim_keys(_t.number, _keys, ids, _now, true);
+    IF _claim._lost OR NOT _claim._locked THEN
+        locked := CASE WHEN NOT _claim._locked THEN false END;
+        RETURN;
+    END IF;
+    locked := true;
+    best := CASE WHEN _t.has_times THEN _t.pri ELSE -9223372036854775808 END;
+    wakeup := taskyard.timer(_expires);
+    INSERT INTO taskyard.task (tube, id, state, pri, created, expires, ttr, timer, payload, key, unique_for, attempts_max)
+        SELECT _t.number, n.id, 0, best, _now, _expires, CASE WHEN _t.has_times THEN coalesce(_t.ttr, _ttl) ELSE _ttl END,
+            wakeup, n.payload, n.key, n.unique_for, n.attempts_max
+        FROM unnest(ids, _payloads, _keys, _unique_for, _attempts_max) AS n(id, payload, key, unique_for, attempts_max);
+    INSERT INTO taskyard.count (tube, ready) VALUES (_t.number, cardinality(ids));
+END $$;
+
 -- As put_tasks, for tasks of which some have a key: _unique_for is for how long it stays held after the end, _replaces whether a waiting
 -- holder is replaced. Or of which some have their own number of attempts. _parts has the number of tasks of each part in which no key
 -- occurs twice; NULL if there is only one part. For each task that was not refused there is the id and the state of the task or of the
--- holder of its key (7: ended), and whether it existed. `returned` is how many replaced tasks are ready, `expired` how many holders
+-- holder of its key (7: ended), and whether it existed; without states all tasks are new and ready. `returned` is how many replaced tasks are ready, `expired` how many holders
 -- had expired and were removed; then `room` is the room of the tube.
 CREATE OR REPLACE FUNCTION taskyard.put_keyed(
     _tube text, _now bigint, _sizes integer[], _payloads bytea[], _metas bytea[], _pris bigint[],
@@ -158,12 +238,10 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _t taskyard.tube;
     _count integer := cardinality(_payloads);
-    _locked boolean := true;
+    _locked boolean;
     _queues text[];
     _keep boolean[];
-    _part record;
-    _last integer := 0;
-    _moved bigint[] := '{}';
+    _moved bigint[];
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(1952543595, hashtext(_tube));
     SELECT * INTO _t FROM taskyard.tube t WHERE t.name = _tube;
@@ -181,32 +259,26 @@ BEGIN
     IF _t.capacity IS NOT NULL OR _t.has_subqueues THEN
         SELECT p._locked, p._keys, p._accepted, p._keep INTO _locked, _queues, accepted, _keep
             FROM taskyard.prepare_keyed_put(_t, _now, _sizes, _keys, _subqueues) p;
+        status := CASE WHEN _locked THEN 0 ELSE 8 END;
+        IF status <> 0 THEN
+            RETURN;
+        END IF;
     END IF;
     returned := 0;
     expired := 0;
-    existing := array_fill(false, ARRAY[_count]);
-    ids := array_fill(NULL::bigint, ARRAY[_count]);
-    states := array_fill(NULL::smallint, ARRAY[_count]);
-    FOREACH _count IN ARRAY coalesce(_parts, ARRAY[_count]) LOOP
-        EXIT WHEN NOT _locked;
-        _part := taskyard.put_part(_t, _now, CASE WHEN _keep IS NULL AND _parts IS NULL
-                THEN array_fill(true, ARRAY[_count])
-                ELSE ARRAY(SELECT coalesce(_keep[i], true) AND i > _last AND i <= _last + _count
-                    FROM generate_series(1, cardinality(_payloads)) AS i) END,
-            _payloads, _metas, _pris, _ttls, _ttrs, _delays, _ats, _subqueues, _semaphore_priorities, _keys, _unique_for,
-            _replaces, _attempts_max, ids, states);
-        _locked := _part.locked;
-        ids := _part.ids;
-        states := _part.states;
-        existing := ARRAY(SELECT CASE WHEN n.place > _last AND n.place <= _last + _count THEN NOT n.added ELSE n.existing END
-            FROM unnest(_part.added, existing) WITH ORDINALITY AS n(added, existing, place));
-        wakeup := least(wakeup, _part.wakeup);
-        best := least(best, _part.best);
-        returned := returned + _part.ready;
-        expired := expired + coalesce(cardinality(_part.gone), 0);
-        _moved := _part.gone || _moved || _part.moved;
-        _last := _last + _count;
-    END LOOP;
+    IF _parts IS NULL AND coalesce(_t.capacity, _t.semaphore) IS NULL AND NOT _t.has_subqueues AND _metas IS NULL
+        AND (NOT _t.has_times OR coalesce(_pris, _ttls, _ttrs, _delays, _ats) IS NULL AND coalesce(_t.delay, 0) = 0)
+    THEN
+        SELECT p.locked, p.ids, p.wakeup, p.best INTO _locked, ids, wakeup, best
+            FROM taskyard.put_new(_t, _now, _payloads, _keys, _unique_for, _attempts_max) p;
+        IF _locked IS NOT NULL THEN
+            status := CASE WHEN _locked THEN 0 ELSE 8 END;
+            RETURN;
+        END IF;
+    END IF;
+    SELECT p.* INTO ids, states, existing, _locked, wakeup, best, returned, expired, _moved FROM taskyard.put_parts(
+        _t, _now, _keep, _payloads, _metas, _pris, _ttls, _ttrs, _delays, _ats, _subqueues, _semaphore_priorities, _keys,
+        _unique_for, _replaces, _attempts_max, _parts) p;
     IF NOT _locked THEN
         status := 8;
         RETURN;

@@ -65,7 +65,8 @@ BEGIN
     END IF;
 END $$;
 
--- The same with done tasks, and with more about each. A task that is acked meanwhile is seen once, because all statements of a
+-- The same with done tasks, and with more about each; the column created of item 0 is when the rate limit of the tube allows the next
+-- delivery, if it allows none now. A task that is acked meanwhile is seen once, because all statements of a
 -- stable function have one snapshot.
 CREATE OR REPLACE FUNCTION taskyard.show_tasks(_tube text, _now bigint, _ids bigint[], _bytes_max bigint)
 RETURNS SETOF taskyard.shown LANGUAGE plpgsql STABLE AS $$
@@ -80,6 +81,7 @@ BEGIN
         _head.id := _head.id + taskyard.done_bytes(_t.number, _ids);
     END IF;
     _head.outcome := CASE WHEN _t.number IS NULL THEN 1 WHEN _head.id > _bytes_max THEN 6 ELSE 0 END;
+    _head.created := CASE WHEN _t.rate_count IS NOT NULL THEN (taskyard.tokens(_t, _now)).next END;
     RETURN NEXT _head;
     IF _head.outcome <> 0 THEN
         RETURN;
@@ -122,6 +124,7 @@ BEGIN
             WHERE d.tube = _t.number AND d.id BETWEEN _first AND _last AND taskyard.is_wanted(_wanted, d.id - _first)));
     END IF;
     _head.outcome := CASE WHEN _t.number IS NULL THEN 1 WHEN _head.id > _bytes_max THEN 6 ELSE 0 END;
+    _head.created := CASE WHEN _t.rate_count IS NOT NULL THEN (taskyard.tokens(_t, _now)).next END;
     RETURN NEXT _head;
     IF _head.outcome <> 0 THEN
         RETURN;

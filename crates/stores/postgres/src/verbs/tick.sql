@@ -1,5 +1,9 @@
 -- Ticks: ends delays, leases, lifetimes and sessions that are due, and removes done tasks and free keys.
 
+DROP FUNCTION IF EXISTS taskyard.tick_tasks(integer[], bigint[], bigint[], smallint[], bigint[], bigint);
+DROP FUNCTION IF EXISTS taskyard.tick(bigint, bigint, bigint);
+DROP FUNCTION IF EXISTS taskyard.tick_all(bigint, bigint, bigint);
+
 -- Adds up the rows of counts where there are many. A tube must not be emptied at the same time, since that would not see the
 -- sum.
 CREATE OR REPLACE FUNCTION taskyard.fold_counts() RETURNS void
@@ -119,7 +123,7 @@ END $$;
 
 -- Moves these due tasks: ends the deliveries whose lease is over, then what tick_tube does in each tube.
 CREATE OR REPLACE FUNCTION taskyard.tick_tasks(
-    _tubes integer[], _ids bigint[], _leases bigint[], _states smallint[], _timers bigint[], _now bigint)
+    _tubes integer[], _ids bigint[], _leases bigint[], _states smallint[], _timers bigint[], _now bigint, _seed bigint)
 RETURNS TABLE (event integer, number integer, name text, count bigint) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _t taskyard.tube;
@@ -129,7 +133,7 @@ BEGIN
     IF 1 = ANY (_states) THEN
         RETURN QUERY SELECT g.event, g.number, g.name, g.count
             FROM taskyard.release_deliveries(
-                _tubes, _ids, _leases, 2, _now, '{{LEASE_EXPIRED}}', _now) g;
+                _tubes, _ids, _leases, 2, _now, '{{LEASE_EXPIRED}}', _now, _seed) g;
     END IF;
     FOR _t IN SELECT * FROM taskyard.tube t WHERE t.number = ANY (_tubes) ORDER BY t.name LOOP
         _own := ARRAY(SELECT d.id FROM unnest(_tubes, _ids, _states) AS d(tube, id, state)
@@ -145,8 +149,8 @@ END $$;
 -- Moves what is due, about _limit tasks. The row with event 0 closes the answer: number is how many tasks and sessions
 -- moved, count the next deadline, status 0; then one with event 6 whose count is this clock and number the microseconds this
 -- took. One server at a time does it; for the others nothing is due. A caller that knows of nothing that waits for a moment
--- before _from may pass it.
-CREATE OR REPLACE FUNCTION taskyard.tick(_now bigint, _limit bigint, _from bigint)
+-- before _from may pass it. _seed is a random number for the delays of retry policies.
+CREATE OR REPLACE FUNCTION taskyard.tick(_now bigint, _limit bigint, _from bigint, _seed bigint DEFAULT NULL)
 RETURNS TABLE (event integer, number integer, name text, count bigint, status smallint)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -185,7 +189,7 @@ BEGIN
         _due := taskyard.due_tasks(_timed, coalesce(_from, -9223372036854775808), _now, _limit - _moved);
         EXIT WHEN _due.ids IS NULL;
         RETURN QUERY SELECT g.event, g.number, g.name, g.count, 0::smallint FROM taskyard.tick_tasks(
-            _due.tubes, _due.ids, _due.leases, _due.states, _due.timers, _now) g;
+            _due.tubes, _due.ids, _due.leases, _due.states, _due.timers, _now, _seed) g;
         _moved := _moved + cardinality(_due.ids);
     END LOOP;
     IF NOT _idle THEN
