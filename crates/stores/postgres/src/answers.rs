@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, TUBES_MAX};
 use taskyard_core::{
-    Command, Error, Lease, ListedTask, Outcome, Placed, Reply, SessionId, State, TaskId, TubeName,
-    TubeOptions, no_semaphore,
+    Command, Error, Lease, ListedTask, Outcome, Placed, Reply, SessionId, State, TaskId, Timestamp,
+    TubeName, TubeOptions, no_semaphore,
 };
 use tokio_postgres::Row;
 
@@ -15,6 +15,7 @@ use super::connection::LOCKED;
 use super::counter_deltas::{CounterDeltas, TickTimes};
 use super::counters::Counters;
 use super::head_hints::TakeResult;
+use super::limited_tubes::LimitedTubes;
 use super::plan::{CallDetail, StepRequest};
 use super::semaphores;
 use super::status::{event, finished, head, outcome, put, state, tube_status};
@@ -36,11 +37,13 @@ pub(super) struct AnswerReader<'a> {
     pub row_locations: Vec<(Lease, TaskId, RowLocation)>,
     /// A tube that the latest answer has shown to have a semaphore.
     pub gated: Option<TubeName>,
+    /// Tubes whose rate limit was reached.
+    pub limited: &'a mut LimitedTubes,
 }
 
 impl<'a> AnswerReader<'a> {
     /// A reader for a server with these counters.
-    pub fn new(counters: &'a Counters) -> Self {
+    pub fn new(counters: &'a Counters, limited: &'a mut LimitedTubes) -> Self {
         AnswerReader {
             counters,
             deltas: CounterDeltas::default(),
@@ -49,6 +52,7 @@ impl<'a> AnswerReader<'a> {
             plain: None,
             row_locations: Vec::new(),
             gated: None,
+            limited,
         }
     }
 
@@ -135,7 +139,8 @@ impl<'a> AnswerReader<'a> {
             Command::ConfigureSessions { .. } => Ok(Reply::Nothing),
             Command::Semaphore(command) => semaphores::read(command, rows, &mut self.deltas)?,
             Command::Tick { .. } => Ok(Reply::Ticked(self.tick(rows)?)),
-            Command::Put { .. } | Command::Take(_) | Command::Schedule(_) => {
+            Command::Schedule(command) => self.schedule(command, rows)?,
+            Command::Put { .. } | Command::Take(_) => {
                 return Err(
                     "the answer of a put or a take was read as that of a single command".into()
                 );
@@ -151,13 +156,11 @@ impl<'a> AnswerReader<'a> {
         rows: &[Row],
     ) -> Result<Replies, DecodeError> {
         let row = first(rows)?;
-        let done = match get(row, 0)? {
-            put::LOCKED => Err(Error::StoreUnavailable(LOCKED.into())),
-            put::UNGATED => Err(no_semaphore(tube)),
-            status => found(tube, status),
-        };
-        if let Err(error) = done {
+        if let Err(error) = put_done(tube, row)? {
             return Ok(vec![Err(error); sizes.len()]);
+        }
+        if row.len() > put::COLUMNS {
+            return self.put_keyed(tube, sizes, row);
         }
         let accepted = get::<Option<Vec<bool>>>(row, 3)?;
         let mut ids = get::<Option<Vec<i64>>>(row, 4)?.unwrap_or_default().into_iter();
@@ -200,7 +203,7 @@ impl<'a> AnswerReader<'a> {
             Ok(head) => head,
             Err(error) => return Ok(vec![Err(error); sizes.len()]),
         };
-        let answered = outcomes(order.len(), show, rows)?;
+        let answered = outcomes(order.len(), show, &head, rows)?;
         let done = answered.iter().filter(|outcome| matches!(outcome, Outcome::Done(_))).count();
         let counted = self.deltas.of(head.number);
         counted.calls.ack += done as u64;
@@ -251,7 +254,7 @@ impl<'a> AnswerReader<'a> {
         self.left(tube, &head, size as u64);
         self.deltas.back(tube, ready);
         self.deltas.deadline(head.deadline);
-        Ok(Ok(Reply::Finished(outcomes(size, show, rows)?)))
+        Ok(Ok(Reply::Finished(outcomes(size, show, &head, rows)?)))
     }
 
     fn delete(
@@ -395,6 +398,9 @@ impl<'a> AnswerReader<'a> {
                 self.deltas.deadline(get(row, 3)?);
                 continue;
             }
+            if event == event::CLOCK && get::<Option<i32>>(row, 1)? == Some(event::NEXT_SCHEDULE) {
+                self.deltas.exact_schedule = get(row, 3)?;
+            }
             if event == event::CLOCK || event == event::SEMAPHORE_EVENTS {
                 self.deltas.news(event == event::SEMAPHORE_EVENTS, None);
                 continue;
@@ -428,10 +434,23 @@ impl<'a> AnswerReader<'a> {
     fn tick(&mut self, rows: &[Row]) -> Result<usize, DecodeError> {
         self.events(rows)?;
         let [.., end, clock] = rows else { return Err("a tick has no end".into()) };
+        let now: i64 = get(clock, 3)?;
+        for tube in self.limited.refilled(now) {
+            self.deltas.ready(&tube, 1);
+        }
         self.tick_cost = get::<Option<i32>>(clock, 1)?.map_or(0, i64::from);
         self.deltas.exact = Some(TickTimes { deadline: get(end, 3)?, clock: get(clock, 3)? });
         Ok(usize::try_from(get::<i32>(end, 1)?)?)
     }
+}
+
+/// The error of a put that was refused as a whole.
+pub(super) fn put_done(tube: &TubeName, row: &Row) -> Result<Result<(), Error>, DecodeError> {
+    Ok(match get(row, 0)? {
+        put::LOCKED => Err(Error::StoreUnavailable(LOCKED.into())),
+        put::UNGATED => Err(no_semaphore(tube)),
+        status => found(tube, status),
+    })
 }
 
 /// Item 0 of an answer, which is about the whole.
@@ -442,6 +461,8 @@ struct AnswerHead {
     lets_others: bool,
     is_gated: bool,
     deadline: Option<i64>,
+    /// When the rate limit of the tube allows the next delivery, if it allows none now.
+    next_token: Option<Timestamp>,
 }
 
 fn is_item(row: &Row) -> bool {
@@ -459,7 +480,13 @@ fn head(tube: &TubeName, rows: &[Row]) -> Result<Result<AnswerHead, Error>, Deco
         lets_others: get::<Option<i16>>(row, 4)?.is_some_and(|state| state > 0),
         is_gated: get::<Option<i16>>(row, 4)?.is_some_and(|state| state >= 2),
         deadline: get(row, 9)?,
+        next_token: next_token(row)?,
     }))
+}
+
+/// When the rate limit allows the next delivery, from the head of an answer.
+fn next_token(row: &Row) -> Result<Option<Timestamp>, DecodeError> {
+    Ok(get::<Option<i64>>(row, 6)?.map(Timestamp::from_micros))
 }
 
 /// The error in the head of an answer, if the whole was refused.
@@ -480,12 +507,19 @@ fn refused(tube: &TubeName, row: &Row) -> Result<Result<(), Error>, DecodeError>
     })
 }
 
-fn outcomes(size: usize, show: bool, rows: &[Row]) -> Result<Vec<Outcome>, DecodeError> {
+fn outcomes(
+    size: usize,
+    show: bool,
+    head: &AnswerHead,
+    rows: &[Row],
+) -> Result<Vec<Outcome>, DecodeError> {
     let mut outcomes = vec![Outcome::Done(None); size];
     for row in rows.iter().filter(|row| is_item(row)) {
         let place = usize::try_from(get::<i32>(row, 0)? - 1)?;
         *outcomes.get_mut(place).ok_or("an outcome without an item")? = match get::<i16>(row, 1)? {
-            outcome::DONE if show => Outcome::Done(Some(Box::new(codec::viewed(row)?))),
+            outcome::DONE if show => {
+                Outcome::Done(Some(Box::new(codec::viewed_in(row, head.next_token)?)))
+            }
             outcome::DONE => Outcome::Done(None),
             outcome::STALE => Outcome::Stale,
             _ => Outcome::Missing,
@@ -501,7 +535,9 @@ fn tasks(tube: &TubeName, rows: &[Row]) -> Result<Result<Reply, Error>, DecodeEr
     }
     let mut items = rows.iter().filter(|row| is_item(row)).collect::<Vec<_>>();
     items.sort_by_key(|row| row.try_get::<_, i32>(0).unwrap_or_default());
-    let tasks = items.into_iter().map(codec::viewed).collect::<Result<Vec<_>, _>>()?;
+    let next = next_token(head)?;
+    let tasks = items.into_iter().map(|row| codec::viewed_in(row, next));
+    let tasks = tasks.collect::<Result<Vec<_>, _>>()?;
     Ok(Ok(Reply::Tasks(tasks)))
 }
 

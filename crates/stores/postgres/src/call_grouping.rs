@@ -3,7 +3,8 @@
 //! Sixteen workers that ack one task and take the next produce acks and takes in turns; if only neighbours shared a call
 //! there would be a call for each. In a tube without sub-queues and capacity an ack by lease changes nothing that a put or
 //! a take sees, and the other way round, so they may be reordered. A put and a take of one tube are never reordered, and
-//! nothing is moved across a command of another kind. Commands for other tubes do not matter.
+//! nothing is moved across a command of another kind. Commands for other tubes do not matter. A put with a unique key sees which
+//! tasks have ended, so it is not moved across an ack.
 
 use std::collections::{HashMap, HashSet};
 
@@ -25,6 +26,8 @@ pub(super) struct CallGrouping {
 #[derive(Default)]
 struct TubeGroups {
     put: Option<usize>,
+    /// Whether there was an ack since the group of puts began.
+    acked: bool,
     take: Option<usize>,
     ack: Option<usize>,
 }
@@ -52,6 +55,11 @@ fn kind(command: &Command) -> Option<(&TubeName, GroupKind)> {
     }
 }
 
+/// Whether a command puts a task with a unique key.
+pub(super) fn has_key(command: &Command) -> bool {
+    matches!(command, Command::Put { tasks, .. } if tasks.iter().any(|task| task.key.is_some()))
+}
+
 impl CallGrouping {
     /// The group that a command joins, if there is one. Closes the groups that later commands must not join, because that
     /// would move them across this command.
@@ -75,7 +83,12 @@ impl CallGrouping {
             self.semaphores = [None; 2];
         }
         let open = self.tubes.entry(tube.clone()).or_default();
-        let is_plain = plain.contains(tube);
+        let is_keyed = has_key(command);
+        let is_plain = plain.contains(tube) && !is_keyed;
+        open.acked |= kind == GroupKind::Ack;
+        if is_keyed && open.acked {
+            open.put = None;
+        }
         if !is_plain || kind == GroupKind::Put {
             open.take = open.take.filter(|_| kind == GroupKind::Take);
         }
@@ -104,7 +117,9 @@ impl CallGrouping {
             self.named.insert(key.clone(), group);
         }
         if let Some((tube, kind)) = kind(command) {
-            *self.tubes.entry(tube.clone()).or_default().of(kind) = Some(group);
+            let open = self.tubes.entry(tube.clone()).or_default();
+            open.acked &= kind != GroupKind::Put;
+            *open.of(kind) = Some(group);
         }
     }
 }

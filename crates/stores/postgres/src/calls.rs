@@ -1,9 +1,12 @@
 //! Encodes commands as calls of SQL functions.
 
+use std::collections::HashSet;
+
 use taskyard_core::limits::{BATCH_BYTES_MAX, TUBES_MAX};
 use taskyard_core::{
-    AfterFailure, Command, Finish, FinishItem, Holder, List, ListOrder, NewTask, Priority, Span,
-    Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
+    AfterFailure, Command, Finish, FinishItem, Holder, List, ListOrder, NewTask, OnConflict,
+    Priority, RateLimit, RetryPolicy, Span, Take, TaskId, Timestamp, TubeChange, TubeName,
+    TubeOptions,
 };
 
 use super::codec::{
@@ -11,8 +14,8 @@ use super::codec::{
 };
 use super::head_hints::TakeStart;
 use super::plan::PlanContext;
-use super::semaphores;
 use super::statements::{self as sql, Call, Param, param};
+use super::{schedules, semaphores};
 
 /// The puts of several callers into one tube.
 pub(super) fn put(tube: &TubeName, commands: &[Command], now: Option<i64>) -> Call {
@@ -22,6 +25,11 @@ pub(super) fn put(tube: &TubeName, commands: &[Command], now: Option<i64>) -> Ca
     });
     let sizes = puts.clone().map(|tasks| tasks.len() as i32).collect();
     put_call(tube, now, sizes, &puts.flatten().collect::<Vec<_>>())
+}
+
+/// Whether a task needs the functions for tasks with keys: it has one, or its own number of attempts.
+pub(super) fn is_special(task: &NewTask) -> bool {
+    task.key.is_some() || task.attempts_max.is_some()
 }
 
 /// Whether no task of these puts names a priority.
@@ -39,15 +47,24 @@ pub(super) fn put_call(
     sizes: Vec<i32>,
     tasks: &[&NewTask],
 ) -> Call {
+    let mut params = vec![param(tube.as_str().to_owned()), param(now), param(sizes)];
+    params.extend(task_columns(tasks));
+    if !tasks.iter().any(|task| is_special(task)) {
+        params.extend([param(None::<i32>), param(None::<Vec<i64>>)]);
+        return Call { statement: &sql::PUT, params };
+    }
+    params.extend(key_columns(tasks));
+    Call { statement: &sql::PUT_KEYED, params }
+}
+
+/// The columns of new tasks that any of them may have.
+pub(super) fn task_columns(tasks: &[&NewTask]) -> [Param; 9] {
     let spans =
         |of: fn(&NewTask) -> Option<Span>| column(tasks, |task| of(task).map(Span::as_micros));
     let metas = tasks.iter().any(|task| task.body.meta().is_some());
     let metas: Option<Vec<Meta>> =
         metas.then(|| tasks.iter().map(|task| Meta(task.body.clone())).collect());
-    let params = [
-        param(tube.as_str().to_owned()),
-        param(now),
-        param(sizes),
+    [
         param(tasks.iter().map(|task| Payload(task.body.clone())).collect::<Vec<_>>()),
         param(metas),
         column(tasks, |task| task.pri.map(pri_to_sql)),
@@ -55,12 +72,36 @@ pub(super) fn put_call(
         spans(|task| task.ttr),
         spans(|task| task.delay),
         column(tasks, |task| task.at.map(Timestamp::as_micros)),
-        column(tasks, |task| task.subqueue.as_deref().map(str::to_owned)),
+        column(tasks, |task| task.subqueue.as_deref().map(|name| name.replace('\0', ""))),
         column(tasks, |task| task.semaphore_priority.map(Priority::value)),
-        param(None::<i32>),
-        param(None::<Vec<i64>>),
-    ];
-    Call::new(&sql::PUT, params)
+    ]
+}
+
+/// The keys of tasks, for how long they stay held, whether a waiting holder is replaced, the tasks' own numbers of attempts, and the
+/// sizes of the parts in which no key occurs twice; NULL if there is one part.
+pub(super) fn key_columns(tasks: &[&NewTask]) -> [Param; 5] {
+    let key =
+        |task: &NewTask| task.key.as_ref().map(|request| request.held.key.as_str().to_owned());
+    let mut parts = vec![0_i32];
+    let mut seen = HashSet::new();
+    for task in tasks {
+        if let Some(request) = &task.key
+            && !seen.insert(&request.held.key)
+        {
+            seen = HashSet::from([&request.held.key]);
+            parts.push(0);
+        }
+        *parts.last_mut().expect("it has one from the beginning") += 1;
+    }
+    [
+        column(tasks, key),
+        column(tasks, |task| task.key.as_ref().map(|request| request.held.unique_for.as_micros())),
+        column(tasks, |task| {
+            task.key.as_ref().map(|request| request.on_conflict == OnConflict::Replace)
+        }),
+        column(tasks, |task| task.attempts_max.map(i64::from)),
+        param((parts.len() > 1).then_some(parts)),
+    ]
 }
 
 /// A column of optional values; NULL as a whole where none has one.
@@ -188,7 +229,7 @@ pub(super) fn ack(
 }
 
 fn finish(tube: &TubeName, items: &[FinishItem], show: bool, now: Option<i64>) -> Call {
-    // A failed delivery is released or buried, with an error. An ack may have a result in its place.
+    // A failed delivery is released or buried, with an error, or the database decides. An ack may have a result in its place.
     let verb = |item: &FinishItem| match &item.finish {
         Finish::Ack | Finish::AckWithResult(_) => 0,
         Finish::Release { .. } => 1,
@@ -196,14 +237,19 @@ fn finish(tube: &TubeName, items: &[FinishItem], show: bool, now: Option<i64>) -
         Finish::Touch(_) => 3,
         Finish::Fail(fail) => match fail.then {
             AfterFailure::Retry(_) => 1,
-            // The store has no retry policies.
-            AfterFailure::Bury | AfterFailure::Policy(_) => 2,
+            AfterFailure::Bury => 2,
+            AfterFailure::Policy(_) => 4,
         },
     };
     let span = |item: &FinishItem| match &item.finish {
         Finish::Release { delay: span, .. } | Finish::Touch(span) => span.as_micros(),
         Finish::Ack | Finish::AckWithResult(_) | Finish::Bury => 0,
-        Finish::Fail(fail) => fail.then.delay().map_or(0, Span::as_micros),
+        Finish::Fail(fail) => match fail.then {
+            AfterFailure::Retry(delay) => delay.as_micros(),
+            AfterFailure::Bury => 0,
+            // The random number in place of the delay.
+            AfterFailure::Policy(seed) => i64::from(seed),
+        },
     };
     let counted = |item: &FinishItem| match &item.finish {
         Finish::Release { counted, .. } => *counted,
@@ -238,15 +284,15 @@ pub(super) fn single(command: &Command, context: &PlanContext<'_>) -> Call {
     let limit = || param(BATCH_BYTES_MAX as i64);
     match command {
         Command::CreateTube { tube, options, .. } => create(tube, options),
-        Command::AlterTube { tube, change } => alter(tube, change),
+        Command::AlterTube { tube, change } => alter(tube, change, now),
         Command::NameTube { tube, name, queue_num } => {
-            let params = [text(tube), text(name), param(queue_num.map(i64::from))];
+            let params = [text(tube), text(name), param(queue_num.map(i64::from)), param(now)];
             Call::new(&sql::NAME_TUBE, params)
         }
         Command::DropTube { tube } => Call::new(&sql::DROP_TUBE, [text(tube), param(now)]),
         Command::Tubes { tube } => {
             let name = tube.as_ref().map(|tube| tube.as_str().to_owned());
-            Call::new(&sql::SHOW_TUBES, [param(name)])
+            Call::new(&sql::SHOW_TUBES, [param(name), param(now)])
         }
         Command::Kick { tube, count } => {
             Call::new(&sql::KICK, [text(tube), param(count_to_sql(*count)), param(now)])
@@ -269,6 +315,7 @@ pub(super) fn single(command: &Command, context: &PlanContext<'_>) -> Call {
         Command::ReleaseAll { tube } => Call::new(&sql::RELEASE_ALL, [text(tube), param(now)]),
         Command::Finish { tube, items, show } => finish(tube, items, *show, now),
         Command::Semaphore(command) => semaphores::call(command, now),
+        Command::Schedule(command) => schedules::call(command, now),
         other => session(other, context),
     }
 }
@@ -324,7 +371,8 @@ fn list(list: &List, now: Option<i64>) -> Call {
     };
     let (pri, id) = (param(pri.map(pri_to_sql)), param(id.map(id_to_sql)));
     let limit = param(count_to_sql(list.limit as u64));
-    Call::new(&sql::LIST, [text(&list.tube), param(now), param(states), pri, id, limit])
+    let key = param(list.key.as_ref().map(|key| key.as_str().to_owned()));
+    Call::new(&sql::LIST, [text(&list.tube), param(now), param(states), pri, id, limit, key])
 }
 
 /// The call of a command about sessions.
@@ -350,8 +398,9 @@ fn session(command: &Command, context: &PlanContext<'_>) -> Call {
 }
 
 /// A tick that does not look at moments before `from`.
-pub(super) fn tick(limit: usize, from: Option<i64>, now: Option<i64>) -> Call {
-    Call::new(&sql::TICK, [param(now), param(count_to_sql(limit as u64)), param(from)])
+pub(super) fn tick(limit: usize, seed: u32, from: Option<i64>, now: Option<i64>) -> Call {
+    let limit = param(count_to_sql(limit as u64));
+    Call::new(&sql::TICK, [param(now), limit, param(from), param(i64::from(seed))])
 }
 
 fn text(tube: &TubeName) -> Param {
@@ -381,12 +430,34 @@ fn create(tube: &TubeName, options: &TubeOptions) -> Call {
         param(span_to_sql(options.keep_done)),
         param(count_to_sql(options.keep_done_max)),
     ];
-    Call::new(&sql::CREATE_TUBE, params)
+    let pace = retry_columns(options.retry.as_deref()).into_iter();
+    let pace = pace.chain(rate_columns(options.rate.as_deref()));
+    Call { statement: &sql::CREATE_TUBE, params: params.into_iter().chain(pace).collect() }
 }
 
-fn alter(tube: &TubeName, change: &TubeChange) -> Call {
+/// A retry policy as five columns.
+pub(super) fn retry_columns(retry: Option<&RetryPolicy>) -> [Param; 5] {
+    [
+        param(retry.map(|retry| retry.delay.as_micros())),
+        param(retry.map(|retry| i64::from(retry.factor_permille))),
+        param(retry.map(|retry| retry.delay_max.as_micros())),
+        param(retry.map(|retry| i64::from(retry.jitter_permille))),
+        param(retry.map(|retry| retry.retry_lost)),
+    ]
+}
+
+/// A rate limit as three columns.
+pub(super) fn rate_columns(rate: Option<&RateLimit>) -> [Param; 3] {
+    [
+        param(rate.map(|rate| i64::from(rate.count))),
+        param(rate.map(|rate| rate.per.as_micros())),
+        param(rate.map(|rate| i64::from(rate.burst))),
+    ]
+}
+
+fn alter(tube: &TubeName, change: &TubeChange, now: Option<i64>) -> Call {
     let span = |change: Option<Option<Span>>| param(span_to_sql(change.flatten()));
-    let params = [
+    let mut params = vec![
         text(tube),
         param(change.paused),
         param(change.capacity.is_some()),
@@ -404,7 +475,12 @@ fn alter(tube: &TubeName, change: &TubeChange) -> Call {
         span(change.keep_done),
         param(change.keep_done_max.map(count_to_sql)),
     ];
-    Call::new(&sql::ALTER_TUBE, params)
+    params.push(param(change.retry.is_some()));
+    params.extend(retry_columns(change.retry.as_ref().and_then(Option::as_deref)));
+    params.push(param(change.rate.is_some()));
+    params.extend(rate_columns(change.rate.as_ref().and_then(Option::as_deref)));
+    params.push(param(now));
+    Call { statement: &sql::ALTER_TUBE, params }
 }
 
 #[cfg(test)]

@@ -3,8 +3,9 @@
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::TUBE_NAME_BYTES_MAX;
 use taskyard_core::{
-    Body, Failures, Finished, Kind, Lease, Priority, Reason, SemaphoreKey, SessionId, Span, State,
-    Task, TaskId, Timestamp, TubeName, TubeOptions, TubeStats,
+    Body, Failures, Finished, Key, Kind, Lease, Priority, RateLimit, Reason, RetryPolicy,
+    SemaphoreKey, SessionId, Span, State, Task, TaskId, Timestamp, TubeName, TubeOptions,
+    TubeStats,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::private::BytesMut;
@@ -139,6 +140,11 @@ pub(super) fn finished(stored: &[u8]) -> Result<Finished, DecodeError> {
     Finished::from_bytes(stored).ok_or_else(|| "the end of a done task is damaged".into())
 }
 
+/// The key of a task.
+pub(super) fn key(stored: Option<&str>) -> Result<Option<Key>, DecodeError> {
+    Ok(stored.map(Key::new).transpose()?)
+}
+
 /// A delivered task, in a row of `deliver_to_workers`.
 pub(super) fn taken(row: &Row, session: Option<SessionId>) -> Result<Task, DecodeError> {
     let moment = |place| get::<i64>(row, place).map(Timestamp::from_micros);
@@ -181,7 +187,7 @@ pub(super) fn viewed(row: &Row) -> Result<Task, DecodeError> {
     let reason = reason(get(row, 16)?, timer)?;
     let session = get::<Option<&[u8]>>(row, 14)?.map(TryInto::try_into).transpose()?;
     Ok(Task {
-        key: None,
+        key: key(beyond(row, 24)?)?,
         id: TaskId(count_from_sql(get(row, 3)?)),
         state: if reason == Reason::Finished { State::Done } else { state_from_sql(stored)? },
         pri: pri_from_sql(get(row, 5)?),
@@ -197,7 +203,7 @@ pub(super) fn viewed(row: &Row) -> Result<Task, DecodeError> {
         previous_start: get::<Option<i64>>(row, 11)?.map(Timestamp::from_micros),
         subqueue: get::<Option<&str>>(row, 15)?.map(Into::into),
         semaphore_priority: beyond(row, 19)?.map(Priority::new).transpose()?,
-        attempts_max: None,
+        attempts_max: beyond(row, 25)?.map(attempts),
         session: session.map(SessionId),
         worker: beyond::<&str>(row, 21)?.map(Into::into),
         failures: beyond(row, 22)?.map(failures).transpose()?,
@@ -209,8 +215,18 @@ pub(super) fn viewed(row: &Row) -> Result<Task, DecodeError> {
     })
 }
 
+/// The same in a tube whose rate limit allows no delivery before `next_token`.
+pub(super) fn viewed_in(row: &Row, next_token: Option<Timestamp>) -> Result<Task, DecodeError> {
+    let mut task = viewed(row)?;
+    if let Some(next) = next_token.filter(|_| task.reason == Reason::WaitsForConsumer) {
+        task.reason = Reason::RateLimited(next);
+    }
+    Ok(task)
+}
+
 /// A column beyond those of the type `outcome`. A peek and the list of deliveries have the priority for the semaphore, since when a
-/// taken task was ready and its worker; a peek also has the failures and, as a deletion, the end of a done task.
+/// taken task was ready and its worker; a peek also has the failures, the key and the own number of attempts and, as a deletion, the end of a done
+/// task.
 fn beyond<'a, T: FromSql<'a>>(row: &'a Row, place: usize) -> Result<Option<T>, DecodeError> {
     if row.len() > place { get(row, place) } else { Ok(None) }
 }
@@ -261,8 +277,8 @@ pub(super) fn tube_from(row: &Row, first: usize) -> Result<TubeInfo, DecodeError
         delay: span(7)?,
         pri: pri_from_sql(get(row, first + 8)?),
         attempts_max: get::<Option<i64>>(row, first + 9)?.map(attempts),
-        retry: None,
-        rate: None,
+        retry: retry(row, first + 24)?,
+        rate: rate(row, first + 29)?,
         ttl_kills_taken: get(row, first + 10)?,
         paused: get(row, first + 11)?,
         semaphore: get::<Option<&str>>(row, first + 18)?.map(SemaphoreKey::new).transpose()?,
@@ -285,6 +301,29 @@ pub(super) fn tube_from(row: &Row, first: usize) -> Result<TubeInfo, DecodeError
         next_wakeup: get::<Option<i64>>(row, first + 17)?.map(Timestamp::from_micros),
         oldest_ready: get::<Option<i64>>(row, first + 20)?.map(Timestamp::from_micros),
     })
+}
+
+/// The retry policy in these five columns.
+fn retry(row: &Row, first: usize) -> Result<Option<Box<RetryPolicy>>, DecodeError> {
+    let Some(delay) = get::<Option<i64>>(row, first)? else { return Ok(None) };
+    let permille = |place| Ok::<_, DecodeError>(u32::try_from(get::<i64>(row, place)?)?);
+    Ok(Some(Box::new(RetryPolicy {
+        delay: Span::from_micros(delay),
+        factor_permille: permille(first + 1)?,
+        delay_max: Span::from_micros(get(row, first + 2)?),
+        jitter_permille: permille(first + 3)?,
+        retry_lost: get(row, first + 4)?,
+    })))
+}
+
+/// The rate limit in these three columns.
+fn rate(row: &Row, first: usize) -> Result<Option<Box<RateLimit>>, DecodeError> {
+    let Some(count) = get::<Option<i64>>(row, first)? else { return Ok(None) };
+    Ok(Some(Box::new(RateLimit {
+        count: u32::try_from(count)?,
+        per: Span::from_micros(get(row, first + 1)?),
+        burst: u32::try_from(get::<i64>(row, first + 2)?)?,
+    })))
 }
 
 /// A tube's number.

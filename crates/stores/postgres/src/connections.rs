@@ -14,7 +14,7 @@ use std::sync::Arc;
 use taskyard_core::limits::BATCH_BYTES_MAX;
 use taskyard_core::{Command, Error, FinishItem, Holder, Reply, Span, Task, TubeName};
 
-use super::calls::task_count;
+use super::calls::{is_special, task_count};
 use super::plan::{CallBatch, CallGroup, Step, is_ack};
 use super::statements::{self as sql, Call, param};
 
@@ -35,7 +35,8 @@ struct CommandLoad<'a> {
 
 fn load(command: &Command) -> Option<CommandLoad<'_>> {
     match command {
-        Command::Put { tube, tasks, .. } => {
+        // Ids cannot be reserved for tasks with keys: they may exist.
+        Command::Put { tube, tasks, .. } if !tasks.iter().any(is_special) => {
             Some(CommandLoad { tube, tasks: tasks.len(), each: PUT })
         }
         // The leases of sessions come from one connection only, where they grow.

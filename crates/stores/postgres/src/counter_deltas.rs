@@ -28,6 +28,10 @@ pub(super) struct CounterDeltas {
     pub events: NewEvents,
     /// The earliest of all deadlines, if the batch has a tick.
     pub exact: Option<TickTimes>,
+    /// When the first of the schedules is due that the batch set or showed.
+    pub next_schedule: Option<i64>,
+    /// When the first of all schedules is due, if the batch has a tick.
+    pub exact_schedule: Option<i64>,
 }
 
 /// The times that a tick reports.
@@ -113,19 +117,29 @@ impl CounterDeltas {
         self.deadline = self.deadline.into_iter().chain(deadline).min();
     }
 
+    /// Notes when a schedule is due.
+    pub fn schedule(&mut self, due: Option<Timestamp>) {
+        let due = due.map(Timestamp::as_micros);
+        self.next_schedule = self.next_schedule.into_iter().chain(due).min();
+    }
+
     /// The tubes that have more tasks or room now.
     pub fn changed_tubes(&self) -> impl Iterator<Item = &TubeName> {
         self.ready.keys().chain(self.room.keys())
     }
 
     /// The effects on waiting callers.
-    pub fn into_effects(self, next_wakeup: Option<Timestamp>) -> Effects {
+    pub fn into_effects(
+        self,
+        next_wakeup: Option<Timestamp>,
+        next_schedule: Option<Timestamp>,
+    ) -> Effects {
         Effects {
             ready: self.ready.into_iter().collect(),
             room: self.room.into_iter().filter(|(_, room)| *room > 0).collect(),
             events: self.events,
             next_wakeup,
-            next_schedule: None,
+            next_schedule,
         }
     }
 }

@@ -315,9 +315,17 @@ impl Postgres {
         let mut rows = rows.into_iter();
         let mut known = self.known();
         let LocalState {
-            counters, head_hints, row_locations, sessions, timers, plain, gated, ..
+            counters,
+            head_hints,
+            row_locations,
+            sessions,
+            timers,
+            plain,
+            gated,
+            limited,
+            ..
         } = &mut *known;
-        let mut reader = AnswerReader::new(counters);
+        let mut reader = AnswerReader::new(counters, limited);
         let mut replies = undecodable_replies(count);
         for step in steps {
             let answer = if step.has_call() { rows.next().unwrap_or_default() } else { Vec::new() };
@@ -345,9 +353,11 @@ impl Postgres {
         let deltas = reader.deltas;
         known.counters.add(&deltas);
         let next_wakeup = known.note_deadlines(now, &deltas);
+        let next_schedule = known.note_schedules(&deltas);
         drop(known);
         self.presence.announce(&deltas);
-        Executed { replies, effects: deltas.into_effects(next_wakeup), unloaded: Vec::new() }
+        let effects = deltas.into_effects(next_wakeup, next_schedule);
+        Executed { replies, effects, unloaded: Vec::new() }
     }
 }
 
@@ -361,7 +371,18 @@ impl LocalState {
             self.deadline = exact.deadline.into_iter().chain(deltas.deadline).min();
             self.ahead = exact.clock.saturating_sub(now.as_micros());
         }
-        self.deadline.map(|at| Timestamp::from_micros(at.saturating_sub(self.ahead)))
+        let next = self.deadline.into_iter().chain(self.limited.first()).min();
+        next.map(|at| Timestamp::from_micros(at.saturating_sub(self.ahead)))
+    }
+}
+
+impl LocalState {
+    /// Notes when schedules are due. Returns when the first one is, by the caller's clock. Those of other servers are seen by the next
+    /// tick.
+    fn note_schedules(&mut self, deltas: &CounterDeltas) -> Option<Timestamp> {
+        let known = if deltas.exact.is_some() { deltas.exact_schedule } else { self.next_schedule };
+        self.next_schedule = known.into_iter().chain(deltas.next_schedule).min();
+        self.next_schedule.map(|at| Timestamp::from_micros(at.saturating_sub(self.ahead)))
     }
 }
 
@@ -371,6 +392,7 @@ fn add_effects(whole: &mut Effects, part: Effects) {
     whole.room.extend(part.room);
     whole.events.add(part.events);
     whole.next_wakeup = part.next_wakeup;
+    whole.next_schedule = part.next_schedule;
 }
 
 /// Updates the head hints after one step of a batch.

@@ -19,6 +19,7 @@
 //!   the row and does not copy them.
 //! - Operations are counted in memory and added to the database once a second. The counts of states are sums of small
 //!   rows, one for each call, which ticks add up: a counter that every put updates would make puts wait for each other.
+//! - Unique keys have a table of their own, and tasks without a key no entry there: see `verbs/keys.sql`.
 //! - `head_hints` remembers where a take begins, because of transactions that stay open for long.
 
 mod answers;
@@ -32,11 +33,14 @@ mod counter_deltas;
 mod counters;
 mod execute;
 mod head_hints;
+mod limited_tubes;
 mod migrate;
 mod order;
 mod plan;
 mod presence;
+mod put_answers;
 mod row_locations;
+mod schedules;
 mod semaphores;
 mod session_registry;
 mod statements;
@@ -66,6 +70,7 @@ use connector::Connector;
 use counters::Counters;
 use execute::ConnectionRole;
 use head_hints::{HeadHints, TimerHint};
+use limited_tubes::LimitedTubes;
 use migrate::MigrateError;
 use presence::Presence;
 use row_locations::RowLocations;
@@ -91,6 +96,10 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     imports: true,
     semaphores: true,
     gates: true,
+    keys: true,
+    retries: true,
+    rates: true,
+    schedules: true,
     wakes: "at once by NOTIFY, within a second behind a pooler",
     loses: &[
         (
@@ -148,6 +157,10 @@ struct LocalState {
     plain: HashSet<TubeName>,
     /// Tubes that are known to have a semaphore.
     gated: HashSet<TubeName>,
+    /// Tubes in which a take has reached the rate limit.
+    limited: LimitedTubes,
+    /// When the next schedule is due, by the clock of the tasks, as far as this server knows.
+    next_schedule: Option<i64>,
     /// The next deadline that this server knows of, by the clock of the tasks.
     deadline: Option<i64>,
     /// How far the clock of the tasks is ahead of the caller's.

@@ -9,6 +9,7 @@ use tokio_postgres::error::SqlState;
 
 use super::connection::describe;
 use taskyard_core::failure::{LEASE_EXPIRED, SERVER_LOST, SESSION_ENDED};
+use taskyard_core::limits::{ENDED_KEYS_MAX, KEY_BYTES_MAX, RETRY_GROWTH_MAX, UNIQUE_FOR_SECS_MAX};
 use taskyard_store::limits::with_limits;
 use taskyard_store::template::substitute;
 
@@ -29,22 +30,27 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0013_failures.sql"),
     include_str!("migrations/0014_done.sql"),
     include_str!("migrations/0015_kept.sql"),
+    include_str!("migrations/0016_keys_and_schedules.sql"),
 ];
 
 /// The version of the functions; to be raised with every change of them.
-const FUNCTIONS: i32 = 20;
+const FUNCTIONS: i32 = 21;
 
 const VERBS: &[&str] = &[
     include_str!("verbs/moments.sql"),
     include_str!("verbs/subqueues.sql"),
     include_str!("verbs/oldest.sql"),
     include_str!("verbs/done.sql"),
+    include_str!("verbs/pace.sql"),
     include_str!("verbs/tubes.sql"),
     include_str!("verbs/queues.sql"),
     include_str!("verbs/show.sql"),
     include_str!("verbs/list.sql"),
     include_str!("verbs/failures.sql"),
+    include_str!("verbs/keys.sql"),
     include_str!("verbs/put.sql"),
+    include_str!("verbs/put_keyed.sql"),
+    include_str!("verbs/schedules.sql"),
     include_str!("verbs/take.sql"),
     include_str!("verbs/finish.sql"),
     include_str!("verbs/kick.sql"),
@@ -184,12 +190,17 @@ async fn apply(client: &Client) -> Result<(), MigrateError> {
 
 /// The text with the limits and error texts of the core filled in.
 fn filled(verbs: &str) -> String {
-    let errors = [
-        ("LEASE_EXPIRED", LEASE_EXPIRED),
-        ("SESSION_ENDED", SESSION_ENDED),
-        ("SERVER_LOST", SERVER_LOST),
+    let own = [
+        ("LEASE_EXPIRED", LEASE_EXPIRED.to_owned()),
+        ("SESSION_ENDED", SESSION_ENDED.to_owned()),
+        ("SERVER_LOST", SERVER_LOST.to_owned()),
+        // These numbers have other meanings as well, so nothing finds them typed by hand.
+        ("ENDED_KEYS_MAX", ENDED_KEYS_MAX.to_string()),
+        ("KEY_BYTES_MAX", KEY_BYTES_MAX.to_string()),
+        ("RETRY_GROWTH_MAX", RETRY_GROWTH_MAX.to_string()),
+        ("UNIQUE_FOR_SECS_MAX", UNIQUE_FOR_SECS_MAX.to_string()),
     ];
-    substitute(&with_limits(verbs), &errors.map(|(name, text)| (name, text.to_owned())))
+    substitute(&with_limits(verbs), &own)
 }
 
 #[cfg(test)]

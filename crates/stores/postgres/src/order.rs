@@ -1,13 +1,15 @@
 //! Orders the calls of a batch so that two servers never deadlock.
 //!
-//! A batch is one transaction and keeps its locks until the end: rows of tubes with a capacity, and of sub-queues. Calls
-//! for different tubes are independent, so they are in the order of the tube names; where there is more than one call for
-//! a tube, all its locks are taken first, in one order as well.
+//! A batch is one transaction and keeps its locks until the end: rows of tubes with a capacity, of sub-queues and of unique
+//! keys. Calls for different tubes are independent, so they are in the order of the tube names; where there is more than one
+//! call for a tube, all its locks are taken first, in one order as well. Puts that may replace tasks wait for the locks of these,
+//! so they share no transaction with other commands.
 
 use std::collections::HashSet;
 
-use taskyard_core::{Command, List, TubeName};
+use taskyard_core::{Command, List, NewTask, OnConflict, TubeName};
 
+use super::call_grouping::has_key;
 use super::codec::id_to_sql;
 use super::plan::CallGroup;
 use super::statements::{self as sql, Call, param};
@@ -37,22 +39,39 @@ fn spans_tubes(command: &Command) -> bool {
     tube_of(command).is_none() && !looks
 }
 
+/// Whether a command may replace waiting tasks.
+fn replaces(command: &Command) -> bool {
+    let replaces = |task: &NewTask| {
+        task.key.as_ref().is_some_and(|request| request.on_conflict == OnConflict::Replace)
+    };
+    matches!(command, Command::Put { tasks, .. } if tasks.iter().any(replaces))
+}
+
 /// The parts of a batch that become transactions of their own, one after the other. Most batches are one part: in plain
 /// tubes no lock is taken that others wait for.
 pub(super) fn parts(commands: Vec<Command>, plain: &HashSet<TubeName>) -> Vec<Vec<Command>> {
-    let locks = |command: &Command| tube_of(command).is_some_and(|tube| !plain.contains(tube));
-    if !commands.iter().any(spans_tubes) || !commands.iter().any(locks) {
+    let locks = |command: &Command| {
+        let tube = tube_of(command);
+        has_key(command)
+            || matches!(command, Command::Schedule(_))
+            || tube.is_some_and(|tube| !plain.contains(tube))
+    };
+    let spans = |command: &Command| spans_tubes(command) || replaces(command);
+    if !commands.iter().any(spans) || !commands.iter().any(locks) {
         return vec![commands];
     }
     let mut parts: Vec<Vec<Command>> = Vec::new();
-    let mut ended = true;
     for command in commands {
-        let alone = spans_tubes(&command);
-        match parts.last_mut().filter(|_| !ended && !alone) {
+        let shares = |part: &&mut Vec<Command>| {
+            let last = part.last();
+            !spans_tubes(&command)
+                && last
+                    .is_some_and(|last| !spans_tubes(last) && replaces(last) == replaces(&command))
+        };
+        match parts.last_mut().filter(shares) {
             Some(part) => part.push(command),
             None => parts.push(vec![command]),
         }
-        ended = alone;
     }
     parts
 }
@@ -68,15 +87,40 @@ pub(super) fn sort(groups: &mut [CallGroup]) {
     }
 }
 
-/// The lock call before each group, where one is needed.
-pub(super) fn locks(groups: &[CallGroup], plain: &HashSet<TubeName>) -> Vec<Option<Call>> {
+/// The lock calls before each group, where some are needed.
+pub(super) fn locks(
+    groups: &[CallGroup],
+    plain: &HashSet<TubeName>,
+    now: Option<i64>,
+) -> Vec<Vec<Call>> {
     let mut locks = Vec::with_capacity(groups.len());
     for run in groups.chunk_by(|a, b| tube(a).is_some() && tube(a) == tube(b)) {
-        let several = tube(&run[0]).filter(|tube| run.len() > 1 && !plain.contains(*tube));
-        locks.push(several.and_then(|tube| lock(tube, run)));
-        locks.extend(run.iter().skip(1).map(|_| None));
+        let several = tube(&run[0]).filter(|_| run.len() > 1);
+        let mut first = Vec::new();
+        first
+            .extend(several.filter(|tube| !plain.contains(*tube)).and_then(|tube| lock(tube, run)));
+        first.extend(several.and_then(|tube| lock_keys(tube, run, now)));
+        locks.push(first);
+        locks.extend(run.iter().skip(1).map(|_| Vec::new()));
     }
     locks
+}
+
+/// Locks the keys of these groups, if more than one of them puts tasks with keys.
+fn lock_keys(tube: &TubeName, groups: &[CallGroup], now: Option<i64>) -> Option<Call> {
+    let is_keyed = |group: &&CallGroup| group.commands.iter().any(has_key);
+    if groups.iter().filter(is_keyed).count() < 2 {
+        return None;
+    }
+    let mut keys = Vec::new();
+    for command in groups.iter().flat_map(|group| &group.commands) {
+        if let Command::Put { tasks, .. } = command {
+            let requests = tasks.iter().filter_map(|task| task.key.as_ref());
+            keys.extend(requests.map(|request| request.held.key.as_str().to_owned()));
+        }
+    }
+    let name = tube.as_str().to_owned();
+    Some(Call::new(&sql::LOCK_KEYS, [param(name), param(keys), param(now)]))
 }
 
 /// Takes all locks of these groups; `None` where they only take, which waits for no lock.

@@ -8,15 +8,15 @@ use std::collections::HashSet;
 use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
 use taskyard_core::names::check_names;
 use taskyard_core::{
-    Command, Error, Finish, FinishItem, NewTask, TaskId, TubeName, check_keep_done, check_results,
-    check_tasks, refuse_priorities,
+    Command, Error, Finish, FinishItem, Key, NewTask, RateLimit, RetryPolicy, TaskId, TubeName,
+    check_keep_done, check_results, check_tasks, refuse_priorities,
 };
 
 use super::call_grouping::CallGrouping;
 use super::head_hints::{HeadHints, TakeStart, TimerHint, TouchedTubes};
 use super::row_locations::RowLocations;
 use super::statements::{self as sql, Call};
-use super::{calls, connections, order, semaphores};
+use super::{calls, connections, order, schedules, semaphores};
 
 /// How many takes of workers with different names share a call: the database finds the name for each task by a search through all
 /// of them.
@@ -157,10 +157,10 @@ impl CallBatch {
 
     /// Adds the calls of these groups, in their order.
     fn ask(&mut self, groups: Vec<CallGroup>, context: &PlanContext<'_>) {
-        let locks = order::locks(&groups, context.plain);
+        let locks = order::locks(&groups, context.plain, context.now);
         let mut touched = TouchedTubes::default();
-        for (mut group, lock) in groups.into_iter().zip(locks) {
-            if let Some(lock) = lock {
+        for (mut group, locks) in groups.into_iter().zip(locks) {
+            for lock in locks {
                 self.push(Vec::new(), StepRequest::Lock, lock);
             }
             let places = std::mem::take(&mut group.places);
@@ -178,10 +178,15 @@ fn refusal(command: &Command) -> Option<Error> {
     match command {
         Command::CreateTube { options, .. } => refuse_attempts_max(options.attempts_max)
             .or_else(|| refuse_queue_num(options.queue_num))
-            .or_else(|| check_keep_done(options.keep_done, Some(options.keep_done_max)).err()),
+            .or_else(|| check_keep_done(options.keep_done, Some(options.keep_done_max)).err())
+            .or_else(|| refuse_pace(options.retry.as_deref(), options.rate.as_deref())),
         Command::NameTube { queue_num, .. } => refuse_queue_num(*queue_num),
         Command::AlterTube { change, .. } => refuse_attempts_max(change.attempts_max.flatten())
-            .or_else(|| check_keep_done(change.keep_done.flatten(), change.keep_done_max).err()),
+            .or_else(|| check_keep_done(change.keep_done.flatten(), change.keep_done_max).err())
+            .or_else(|| {
+                let retry = change.retry.as_ref().and_then(Option::as_deref);
+                refuse_pace(retry, change.rate.as_ref().and_then(Option::as_deref))
+            }),
         Command::Put { tasks, .. } => refuse_tasks(tasks),
         Command::Take(take) => refuse_count("the number of tasks in one take", take.count),
         Command::Finish { items, .. } => {
@@ -195,6 +200,7 @@ fn refusal(command: &Command) -> Option<Error> {
         }
         Command::List(list) => list.check().err(),
         Command::Semaphore(command) => command.check().err(),
+        Command::Schedule(command) => schedules::refusal(command),
         _ => None,
     }
 }
@@ -202,6 +208,11 @@ fn refusal(command: &Command) -> Option<Error> {
 fn refuse_attempts_max(attempts_max: Option<u32>) -> Option<Error> {
     let message = "attempts_max must be at least 1; leave it out to retry forever";
     (attempts_max == Some(0)).then(|| Error::Invalid(message.into()))
+}
+
+fn refuse_pace(retry: Option<&RetryPolicy>, rate: Option<&RateLimit>) -> Option<Error> {
+    let retry = retry.and_then(|retry| retry.check().err());
+    retry.or_else(|| rate.and_then(|rate| rate.check().err()))
 }
 
 fn refuse_queue_num(queue_num: Option<u32>) -> Option<Error> {
@@ -235,6 +246,9 @@ pub(super) struct CallGroup {
     tasks: usize,
     bytes: usize,
     acked: HashSet<TaskId>,
+    /// The keys of their tasks, and whether one occurs twice.
+    keys: HashSet<Key>,
+    repeats_key: bool,
     /// Whether they are acks, none of which names a task that another names.
     acks: bool,
     /// Whether they are takes of workers with different names.
@@ -249,11 +263,16 @@ impl CallGroup {
             tasks: 0,
             bytes: command.payload_bytes(),
             acked: HashSet::new(),
+            keys: HashSet::new(),
+            repeats_key: false,
             acks: false,
             different_workers: false,
         };
         match &command {
-            Command::Put { tasks, .. } => group.tasks = tasks.len(),
+            Command::Put { tasks, .. } => {
+                group.tasks = tasks.len();
+                group.repeats_key = !keys_of(tasks).all(|key| group.keys.insert(key.clone()));
+            }
             Command::Finish { items, .. } => group.acks = group.admits_acks(items),
             Command::Semaphore(command) => group.tasks = command.items(),
             _ => {}
@@ -272,7 +291,18 @@ impl CallGroup {
         let (commands, places) = (self.commands.split_off(from), self.places.split_off(from));
         let (tasks, bytes, acked) = (self.tasks, self.bytes, HashSet::new());
         let (acks, different_workers) = (self.acks, self.different_workers);
-        CallGroup { commands, places, tasks, bytes, acked, acks, different_workers }
+        let (keys, repeats_key) = (HashSet::new(), self.repeats_key);
+        CallGroup {
+            commands,
+            places,
+            tasks,
+            bytes,
+            acked,
+            keys,
+            repeats_key,
+            acks,
+            different_workers,
+        }
     }
 
     /// Whether a command can share the call of this group; then it is counted in.
@@ -280,7 +310,8 @@ impl CallGroup {
         match (&self.commands[0], next) {
             (Command::Put { tube, tasks: first, .. }, Command::Put { tube: other, tasks, .. }) => {
                 // A tube without a semaphore refuses a whole call if a task has a priority for one.
-                let alike = refuse_priorities(tube, first) == refuse_priorities(tube, tasks);
+                let alike = refuse_priorities(tube, first) == refuse_priorities(tube, tasks)
+                    && self.admits_keys(tasks);
                 let (count, bytes) = (tasks.len(), next.payload_bytes());
                 let fits =
                     self.tasks + count <= BATCH_TASKS_MAX && self.bytes + bytes <= BATCH_BYTES_MAX;
@@ -288,6 +319,7 @@ impl CallGroup {
                 if admits {
                     self.tasks += count;
                     self.bytes += bytes;
+                    self.keys.extend(keys_of(tasks).cloned());
                 }
                 admits
             }
@@ -323,6 +355,12 @@ impl CallGroup {
         }
     }
 
+    /// Whether these tasks have no key that another of them or of the group has.
+    fn admits_keys(&self, tasks: &[NewTask]) -> bool {
+        let mut own = HashSet::new();
+        !self.repeats_key && keys_of(tasks).all(|key| own.insert(key) && !self.keys.contains(key))
+    }
+
     /// Whether these are all acks of tasks that no ack of the group names.
     fn admits_acks(&mut self, items: &[FinishItem]) -> bool {
         let acks = items.iter().all(|item| is_ack(&item.finish));
@@ -340,7 +378,9 @@ impl CallGroup {
         match &commands[0] {
             Command::Put { tube, .. } => {
                 let usual = calls::have_default_priorities(commands);
-                if !usual || !context.head_hints.put_is_behind(tube) {
+                // A replaced task is ready at its old place.
+                let keyed = !self.keys.is_empty();
+                if keyed || !usual || !context.head_hints.put_is_behind(tube) {
                     touched.tube(tube);
                 }
                 (CallDetail::Put { usual }, calls::put(tube, commands, context.now))
@@ -361,10 +401,10 @@ impl CallGroup {
             Command::Semaphore(_) if commands.len() > 1 => {
                 (CallDetail::None, semaphores::call_all(commands, context.now))
             }
-            Command::Tick { limit, .. } => {
+            Command::Tick { limit, seed } => {
                 touched.all();
                 let from = context.timers.begin(context.moment);
-                (CallDetail::Tick { from }, calls::tick(*limit, from, context.now))
+                (CallDetail::Tick { from }, calls::tick(*limit, *seed, from, context.now))
             }
             command => {
                 touch(command, touched);
@@ -372,6 +412,11 @@ impl CallGroup {
             }
         }
     }
+}
+
+/// The keys of tasks.
+fn keys_of(tasks: &[NewTask]) -> impl Iterator<Item = &Key> {
+    tasks.iter().filter_map(|task| task.key.as_ref()).map(|request| &request.held.key)
 }
 
 /// Whether a task is done with that.

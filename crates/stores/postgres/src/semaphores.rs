@@ -6,9 +6,9 @@ use taskyard_core::limits::SEMAPHORES_MAX;
 use taskyard_core::semaphore::tail_too_long;
 use taskyard_core::{
     Command, EnqueueItem, Error, EventId, EventKind, Grant, GrantFinish, GrantItem, GrantOutcome,
-    Member, MemberCursor, MemberGroup, MemberInfo, MembersPage, Priority, Reply, SemaphoreChange,
-    SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreOptions,
-    SemaphoreReply, Span, Status, TaskId, Timestamp, TubeName,
+    Member, MemberCursor, MemberGroup, MemberInfo, MembersPage, Priority, Reply, ScheduleCommand,
+    SemaphoreChange, SemaphoreCommand, SemaphoreEvent, SemaphoreInfo, SemaphoreKey,
+    SemaphoreOptions, SemaphoreReply, Span, Status, TaskId, Timestamp, TubeName,
 };
 use tokio_postgres::Row;
 
@@ -57,6 +57,7 @@ pub(super) fn may_change_semaphores(commands: &[Command], plain: &HashSet<TubeNa
         | Command::DropTube { tube }
         | Command::ReleaseAll { tube } => !plain.contains(tube),
         Command::Tick { .. } | Command::LeaveSession { .. } | Command::JoinSession { .. } => true,
+        Command::Schedule(command) => matches!(**command, ScheduleCommand::Fire { .. }),
         Command::Semaphore(command) => matches!(
             command,
             SemaphoreCommand::Configure { .. }

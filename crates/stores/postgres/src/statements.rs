@@ -39,20 +39,26 @@ macro_rules! statements {
 }
 
 statements! {
-    CREATE_TUBE: "SELECT * FROM taskyard.create_queue($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16)"
-        (TEXT, TEXT, BOOL, INT8, INT8, INT8, INT8, INT8, INT8, BOOL, BOOL, INT8, TEXT, INT8, INT8, INT8);
+    CREATE_TUBE: "SELECT * FROM taskyard.create_paced($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20,$21,$22,$23,$24)"
+        (TEXT, TEXT, BOOL, INT8, INT8, INT8, INT8, INT8, INT8, BOOL, BOOL, INT8, TEXT, INT8, INT8, INT8, INT8, INT8,
+            INT8, INT8, BOOL, INT8, INT8, INT8);
     NAME_TUBE: "SELECT r.status, r.other, i.* FROM taskyard.name_tube($1,$2,$3) r \
-        LEFT JOIN LATERAL taskyard.show_tubes(CASE WHEN r.status = 0 THEN $2 ELSE '' END) i ON true"
-        (TEXT, TEXT, INT8);
-    ALTER_TUBE: "SELECT * FROM taskyard.alter_tube($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16)"
-        (TEXT, BOOL, BOOL, INT8, BOOL, INT8, BOOL, INT8, BOOL, INT8, INT8, BOOL, INT8, BOOL, INT8, INT8);
+        LEFT JOIN LATERAL taskyard.show_tubes(CASE WHEN r.status = 0 THEN $2 ELSE '' END, $4) i ON true"
+        (TEXT, TEXT, INT8, INT8);
+    ALTER_TUBE: "SELECT * FROM taskyard.alter_paced($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20,$21,$22,$23,$24,$25,$26,$27)"
+        (TEXT, BOOL, BOOL, INT8, BOOL, INT8, BOOL, INT8, BOOL, INT8, INT8, BOOL, INT8, BOOL, INT8, INT8, BOOL, INT8,
+            INT8, INT8, INT8, BOOL, BOOL, INT8, INT8, INT8, INT8);
     DROP_TUBE: "SELECT * FROM taskyard.drop_tube($1,$2)" (TEXT, INT8);
-    SHOW_TUBES: "SELECT * FROM taskyard.show_tubes($1)" (TEXT);
+    SHOW_TUBES: "SELECT * FROM taskyard.show_tubes($1,$2)" (TEXT, INT8);
     TRUNCATE_TUBE: "SELECT * FROM taskyard.truncate_tube($1,$2)" (TEXT, INT8);
     RESERVE_IDS: "SELECT * FROM taskyard.reserve_ids($1,$2)" (TEXT, INT8);
     PUT: "SELECT * FROM taskyard.put_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14)"
         (TEXT, INT8, INT4_ARRAY, BYTEA_ARRAY, BYTEA_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY,
             INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, FLOAT8_ARRAY, INT4, INT8_ARRAY);
+    PUT_KEYED: "SELECT * FROM taskyard.put_keyed($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17)"
+        (TEXT, INT8, INT4_ARRAY, BYTEA_ARRAY, BYTEA_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY,
+            INT8_ARRAY, TEXT_ARRAY, FLOAT8_ARRAY, TEXT_ARRAY, INT8_ARRAY, BOOL_ARRAY, INT8_ARRAY, INT4_ARRAY);
+    LOCK_KEYS: "SELECT taskyard.lock_keys($1,$2,$3)" (TEXT, TEXT_ARRAY, INT8);
     LOCK_TUBE: "SELECT taskyard.lock_tube($1,$2,$3)" (TEXT, TEXT_ARRAY, INT8_ARRAY);
     TAKE: "SELECT * FROM taskyard.deliver_to_workers($1,$2,$3,$4,$5,$6,$7,$8,$9,$10)"
         (TEXT, INT8, INT8, BYTEA, INT8, INT8, INT8, INT8, BOOL, TEXT_ARRAY);
@@ -72,16 +78,17 @@ statements! {
             SELECT coalesce(k.since, k.created) AS since, k.lease, k.worker \
             FROM taskyard.tube u JOIN taskyard.task k ON k.tube = u.number \
             WHERE u.name = $1 AND k.id = p.id AND p.item > 0 OFFSET 0) k ON true" (TEXT, INT8);
-    LIST: "SELECT * FROM taskyard.list_page($1,$2,$3,$4,$5,$6)" (TEXT, INT8, INT4, INT8, INT8, INT8);
+    LIST: "SELECT * FROM taskyard.list_page($1,$2,$3,$4,$5,$6,$7)" (TEXT, INT8, INT4, INT8, INT8, INT8, TEXT);
     RELEASE_ALL: "SELECT * FROM taskyard.release_all($1,$2)" (TEXT, INT8);
     JOIN_SESSION: "SELECT * FROM taskyard.join_session($1,$2,$3,$4)" (BYTEA, BOOL, BYTEA, INT8);
     LEAVE_SESSION: "SELECT * FROM taskyard.leave_session($1,$2,$3)" (BYTEA, BYTEA, INT8);
     CONFIGURE_SESSIONS: "SELECT taskyard.configure_sessions($1)" (INT8);
-    TICK: "SELECT * FROM taskyard.tick_all($1,$2,$3)" (INT8, INT8, INT8);
+    TICK: "SELECT * FROM taskyard.tick_all($1,$2,$3,$4)" (INT8, INT8, INT8, INT8);
     HEARTBEAT: "SELECT * FROM taskyard.heartbeat($1,$2,$3)" (BYTEA, INT8, INT8);
     CHECK_WRITE: "UPDATE taskyard.server SET heartbeat = heartbeat WHERE id = (SELECT v.id FROM taskyard.server v \
             WHERE v.id = $1 FOR UPDATE SKIP LOCKED)" (BYTEA);
     ADD_COUNTERS: "SELECT taskyard.add_counters($1,$2,$3)" (INT4_ARRAY, INT8_ARRAY, INT4_ARRAY);
+    BUCKETS: "SELECT b.tube, b.level, b.at FROM taskyard.bucket b" ();
     ALL_COUNTERS: "SELECT * FROM taskyard.counter" ();
     COUNTERS: "SELECT c.* FROM taskyard.tube t JOIN taskyard.counter c ON c.tube = t.number \
         WHERE t.name = ANY ($1)" (TEXT_ARRAY);
@@ -114,18 +121,38 @@ statements! {
     NEXT_LEASE: "SELECT taskyard.next_id('taskyard.lease')" ();
     EXPORT_TASKS: "SELECT k.id, k.state, k.pri, k.created, k.expires, k.ttr, k.timer, k.attempts, k.previous_start, \
             k.start, k.subqueue, k.semaphore_priority, k.meta, k.payload, u.attempts_max, k.since, k.failures, \
-            k.finished \
+            k.finished, k.key, k.unique_for, k.attempts_max \
         FROM (SELECT t.*, sum(octet_length(t.payload)) OVER (ORDER BY t.id) - octet_length(t.payload) AS before \
             FROM ((SELECT i.tube, i.id, i.state, i.pri, i.created, i.expires, i.ttr, i.timer, i.attempts, \
                     i.previous_start, i.start, i.subqueue::text, i.semaphore_priority, i.meta, i.payload, i.since, \
-                    i.failures, NULL::bytea AS finished \
+                    i.failures, NULL::bytea AS finished, i.key::text, i.unique_for, i.attempts_max \
                 FROM taskyard.task i WHERE i.tube = $1 AND i.id >= $2 ORDER BY i.id LIMIT $3) \
                 UNION ALL (SELECT d.tube, d.id, 7::smallint, d.pri, d.created, d.expires, d.ttr, NULL, d.attempts, \
-                    d.previous_start, NULL, d.subqueue::text, NULL, d.meta, d.payload, NULL, d.failures, d.finished \
+                    d.previous_start, NULL, d.subqueue::text, NULL, d.meta, d.payload, NULL, d.failures, d.finished, \
+                    d.key::text, d.unique_for, d.attempts_max \
                 FROM taskyard.done d WHERE d.tube = $1 AND d.id >= $2 ORDER BY d.id LIMIT $3) \
                 ORDER BY 2 LIMIT $3) t) k \
         JOIN taskyard.tube u ON u.number = k.tube WHERE k.before = 0 OR k.before < $4 ORDER BY k.id"
         (INT4, INT8, INT8, INT8);
+    EXPORT_ENDED_KEYS: "SELECT k.id, k.key, k.until FROM taskyard.key k \
+        WHERE k.tube = $1 AND k.until > -9223372036854775808 AND k.id >= $2 ORDER BY k.id LIMIT $3" (INT4, INT8, INT8);
+    SET_SCHEDULE: "SELECT * FROM taskyard.set_schedule($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20,$21,$22,$23,$24)"
+        (TEXT, TEXT, TEXT, INT2, INT2, INT8, BOOL, INT8, BYTEA, BYTEA, INT8, INT8, INT8, INT8, INT8, TEXT, FLOAT8, INT8,
+            TEXT, INT8, BOOL, BOOL, BOOL, INT8);
+    GET_SCHEDULE: "SELECT s.* FROM taskyard.schedule s WHERE s.name = $1" (TEXT);
+    LIST_SCHEDULES: "SELECT s.* FROM taskyard.schedule s WHERE s.name > $1 ORDER BY s.name LIMIT $2" (TEXT, INT8);
+    DUE_SCHEDULES: "SELECT s.* FROM taskyard.schedule s WHERE NOT s.paused AND s.next <= coalesce($1, taskyard.clock()) \
+        ORDER BY s.next, s.name LIMIT $2" (INT8, INT8);
+    REMOVE_SCHEDULE: "DELETE FROM taskyard.schedule s WHERE s.name = $1 RETURNING s.name" (TEXT);
+    PAUSE_SCHEDULE: "UPDATE taskyard.schedule s SET paused = $2 WHERE s.name = $1 RETURNING s.*" (TEXT, BOOL);
+    FIRE_SCHEDULE: "SELECT * FROM taskyard.fire_schedule($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20)"
+        (TEXT, INT8, INT8, INT8, INT8, BOOL, BYTEA_ARRAY, BYTEA_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY,
+            INT8_ARRAY, TEXT_ARRAY, FLOAT8_ARRAY, TEXT_ARRAY, INT8_ARRAY, BOOL_ARRAY, INT8_ARRAY, INT4_ARRAY);
+    EXPORT_SCHEDULES: "SELECT s.* FROM taskyard.schedule s ORDER BY s.name" ();
+    IMPORT_SCHEDULE: "SELECT taskyard.end_import_schedule($1,s.status,$25,$26,$27) \
+        FROM taskyard.set_schedule($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20,$21,$22,$23,$24) s"
+        (TEXT, TEXT, TEXT, INT2, INT2, INT8, BOOL, INT8, BYTEA, BYTEA, INT8, INT8, INT8, INT8, INT8, TEXT, FLOAT8, INT8,
+            TEXT, INT8, BOOL, BOOL, BOOL, INT8, INT8, INT8, INT8);
     EXPORT_SEMAPHORES: "SELECT i.*, s.id, t.grant_seq, r.at FROM taskyard.semaphore_show(NULL) i \
         JOIN taskyard.semaphore s ON s.key = i.key JOIN taskyard.semaphore_state t ON t.semaphore_id = s.id \
         LEFT JOIN taskyard.semaphore_recheck r ON r.semaphore_id = s.id ORDER BY s.id" ();
@@ -136,13 +163,17 @@ statements! {
     EXPORT_EVENTS: "SELECT e.semaphore_id, taskyard.gated_tube(e.task_id), \
             CASE WHEN e.task_id < 0 THEN taskyard.gated_id(e.task_id) ELSE e.task_id END, e.id, e.grant_no, e.kind, \
             e.attempts, e.next_at FROM taskyard.semaphore_event e ORDER BY e.id" ();
-    IMPORT_TASKS: "SELECT taskyard.import_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16)"
+    IMPORT_TASKS: "SELECT taskyard.import_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19)"
         (TEXT, INT8_ARRAY, INT2_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY,
-            INT8_ARRAY, TEXT_ARRAY, FLOAT8_ARRAY, BYTEA_ARRAY, BYTEA_ARRAY, BYTEA_ARRAY, BYTEA_ARRAY);
+            INT8_ARRAY, TEXT_ARRAY, FLOAT8_ARRAY, BYTEA_ARRAY, BYTEA_ARRAY, BYTEA_ARRAY, BYTEA_ARRAY, TEXT_ARRAY,
+            INT8_ARRAY, INT8_ARRAY);
+    IMPORT_ENDED_KEYS: "SELECT taskyard.import_ended_keys($1,$2,$3,$4)" (TEXT, INT8_ARRAY, TEXT_ARRAY, INT8_ARRAY);
     IMPORT_SEMAPHORE: "SELECT taskyard.import_semaphore($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15)"
         (TEXT, INT4, INT4, FLOAT8, INT8, INT8, INT4, INT8, BOOL, INT8, INT8, BOOL, BOOL, INT8, INT8);
     END_IMPORT_TUBE: "SELECT taskyard.end_import_tube($1,$2,$3,$4,$5,$6,$7,$8,$9)"
         (TEXT, TEXT, BOOL, INT8, BOOL, TEXT, INT8, INT8, INT8_ARRAY);
+    END_IMPORT_PACE: "SELECT taskyard.end_import_pace($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11)"
+        (TEXT, INT8, INT8, INT8, INT8, BOOL, INT8, INT8, INT8, INT8, INT8);
     IMPORT_PLACES: "SELECT taskyard.import_places($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12)"
         (TEXT_ARRAY, TEXT_ARRAY, INT8_ARRAY, FLOAT8_ARRAY, TEXT_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY,
             INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, BOOL_ARRAY);

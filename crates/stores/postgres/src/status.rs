@@ -21,6 +21,26 @@ pub(super) mod put {
     pub const LOCKED: i16 = 8;
     /// Tasks have priorities for a semaphore, and the tube has none.
     pub const UNGATED: i16 = 9;
+    /// The columns of an answer about tasks without keys; that about others has more.
+    pub const COLUMNS: usize = 8;
+}
+
+/// The status of a schedule that was to be set.
+pub(super) mod schedule {
+    pub const DONE: i16 = 0;
+    pub const EXISTS: i16 = 2;
+    pub const TOO_MANY: i16 = 3;
+    /// The caller refuses it.
+    pub const REFUSED: i16 = 4;
+}
+
+/// The outcome of a fire, beside that of its put.
+pub(super) mod fire {
+    pub const NOT_FOUND: i16 = 1;
+    /// Another time is next, or the schedule is paused.
+    pub const NOT_NEXT: i16 = 2;
+    /// The caller refuses its tasks.
+    pub const REFUSED: i16 = 3;
 }
 
 /// What a row of a take is, beside a refusal.
@@ -30,6 +50,8 @@ pub(super) mod take {
     pub const MORE: i16 = 3;
     /// The whole tube was searched.
     pub const SWEPT: i16 = 4;
+    /// The rate limit allows no more, although tasks are ready.
+    pub const LIMITED: i16 = 5;
 }
 
 /// What item 0 of an answer about tasks says of the whole, beside the status of all functions about tubes.
@@ -67,8 +89,9 @@ pub(super) mod event {
     pub const ATTEMPTS_USED_UP: i32 = 3;
     pub const EXPIRED: i32 = 4;
     pub const RELEASED: i32 = 5;
-    /// The clock of the database.
+    /// The clock of the database; with the number below, when the next schedule is due.
     pub const CLOCK: i32 = 6;
+    pub const NEXT_SCHEDULE: i32 = -1;
     /// How much room a tube with a capacity has.
     pub const ROOM: i32 = 7;
     /// There are new events of semaphores.

@@ -25,7 +25,7 @@ impl AnswerReader<'_> {
         let differ = commands.iter().any(|command| worker(command) != take.worker.as_deref());
         let mut tasks = Vec::with_capacity(rows.len());
         let mut names = HashMap::new();
-        let (mut sweep, mut more) = (None, false);
+        let (mut sweep, mut more, mut limited) = (None, false, false);
         for row in rows {
             match (get::<i16>(row, 0)?, session) {
                 (take::DELIVERY, _) => {}
@@ -36,6 +36,11 @@ impl AnswerReader<'_> {
                     // For other callers that wait.
                     self.deltas.ready(tube, 1);
                     more = true;
+                    continue;
+                }
+                (take::LIMITED, _) => {
+                    self.limited.note(tube, get(row, 12)?);
+                    limited = true;
                     continue;
                 }
                 (take::SWEPT, _) => {
@@ -57,7 +62,7 @@ impl AnswerReader<'_> {
         }
         tasks.sort_unstable_by_key(|task| (task.pri, task.id));
         let last = tasks.last().map(|task| (pri_to_sql(task.pri), id_to_sql(task.id)));
-        let enough = more || tasks.len() == counts.iter().sum::<usize>();
+        let enough = more || limited || tasks.len() == counts.iter().sum::<usize>();
         self.found = TakeResult { last, enough, sweep };
         if differ {
             // Each take has one task: the first that was delivered to its worker.

@@ -8,6 +8,7 @@ use super::answers::AnswerReader;
 use super::calls::put_call;
 use super::connection::describe;
 use super::counters::Counters;
+use super::limited_tubes::LimitedTubes;
 use super::presence::notice;
 use super::statements::{self as sql, Call, param};
 
@@ -28,7 +29,8 @@ pub async fn put_in<C: GenericClient + Sync>(
     let call = put_call(tube, None, vec![size as i32], &tasks.iter().collect::<Vec<_>>());
     let rows = send(client, &call).await?;
     let counters = Counters::default();
-    let mut reader = AnswerReader::new(&counters);
+    let mut limited = LimitedTubes::default();
+    let mut reader = AnswerReader::new(&counters, &mut limited);
     let replies = reader.put(tube, &[size], &rows);
     let replies = replies.map_err(|error| Error::Store(error.to_string()))?;
     match replies.into_iter().next() {

@@ -1,23 +1,25 @@
 //! Exports the content of the database and imports it, when a store is copied.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use taskyard_core::record::{Record, StoredState};
 use taskyard_core::semaphore::{EntryState, HeldGrant, QueueEntry, SemaphoreRecord};
 use taskyard_core::transfer::{EventCopy, ImportEnd, QueueEntryCopy, SemaphoreCopy, TubeCopy};
 use taskyard_core::{
-    Body, Error, EventId, EventKind, Grant, Priority, SemaphoreKey, SemaphoreOptions, Span, TaskId,
-    Timestamp, TubeName,
+    Body, Bucket, EndedKey, Error, EventId, EventKind, Grant, HeldKey, Key, Priority, SemaphoreKey,
+    SemaphoreOptions, Span, TaskId, Timestamp, TubeName, TubeRecord,
 };
 use tokio_postgres::Row;
 
+use super::calls::{rate_columns, retry_columns};
 use super::codec::{self, DecodeError, Meta, Payload, count_from_sql, count_to_sql, get};
 use super::counters::counted;
 use super::execute::ConnectionRole;
-use super::semaphores;
 use super::statements::{self as sql, Call, param};
 use super::status::state;
 use super::{Clock, Postgres};
+use super::{schedules, semaphores};
 use taskyard_store::{Export, Exported, Import};
 
 impl Postgres {
@@ -25,10 +27,11 @@ impl Postgres {
         let read = match wanted {
             Export::Tubes => {
                 let calls = [
-                    Call::new(&sql::SHOW_TUBES, [param(None::<String>)]),
+                    Call::new(&sql::SHOW_TUBES, [param(None::<String>), param(None::<i64>)]),
                     Call::new(&sql::NEXT_IDS, []),
                     Call::new(&sql::ALL_COUNTERS, []),
                     Call::new(&sql::NEXT_LEASE, []),
+                    Call::new(&sql::BUCKETS, []),
                 ];
                 tubes(&self.look(&calls).await?)
             }
@@ -43,9 +46,22 @@ impl Postgres {
                 let tasks = rows.iter().flatten().map(task).collect();
                 tasks_read(tasks)
             }
-            // Answered before by the shell around it, while the store has no keys.
-            Export::EndedKeys { .. } => Ok(Exported::EndedKeys(Vec::new())),
-            Export::Schedules => return Ok(Exported::Schedules(Vec::new())),
+            Export::EndedKeys { tube, from, count } => {
+                let params = [
+                    param(tube as i32),
+                    param(codec::id_to_sql(from)),
+                    param(count_to_sql(count as u64)),
+                ];
+                let rows = self.look(&[Call::new(&sql::EXPORT_ENDED_KEYS, params)]).await?;
+                let keys: Result<Vec<_>, _> = rows.iter().flatten().map(ended_key).collect();
+                keys.map(Exported::EndedKeys)
+            }
+            Export::Schedules => {
+                let rows = self.look(&[Call::new(&sql::EXPORT_SCHEDULES, [])]).await?;
+                let all: Result<Vec<_>, _> =
+                    rows.iter().flatten().map(schedules::schedule).collect();
+                all.map(Exported::Schedules)
+            }
             Export::Semaphores => {
                 let calls = [
                     Call::new(&sql::EXPORT_SEMAPHORES, []),
@@ -72,7 +88,7 @@ impl Postgres {
         let now = (self.clock == Clock::Caller).then(|| now.as_micros());
         let calls = match part {
             Import::Tasks(tube, records) => vec![import_tasks(&tube, records)],
-            Import::EndedKeys(..) => return Err(crate::CAPABILITIES.missing("unique keys")),
+            Import::EndedKeys(tube, keys) => vec![import_ended_keys(&tube, &keys)],
             Import::End(ending) => end(ending, now),
         };
         let done = self.transact(ConnectionRole::Main, &[], &calls).await;
@@ -86,7 +102,7 @@ fn tasks_read(tasks: Result<Vec<Record>, DecodeError>) -> Result<Exported, Decod
 }
 
 fn tubes(answers: &[Vec<Row>]) -> Result<Exported, DecodeError> {
-    let [shown, next_ids, counters, next_lease] = answers else {
+    let [shown, next_ids, counters, next_lease, buckets] = answers else {
         return Err("an answer of the database is incomplete".into());
     };
     let mut counts = HashMap::new();
@@ -97,6 +113,11 @@ fn tubes(answers: &[Vec<Row>]) -> Result<Exported, DecodeError> {
     for row in next_ids {
         ids.insert(codec::number(row, 0)?, count_from_sql(get(row, 1)?));
     }
+    let mut levels = HashMap::new();
+    for row in buckets {
+        let (level, at) = (count_from_sql(get(row, 1)?), Timestamp::from_micros(get(row, 2)?));
+        levels.insert(codec::number(row, 0)?, Bucket { level, at });
+    }
     let mut tubes = Vec::new();
     for row in shown {
         let mut info = codec::tube(row)?;
@@ -104,7 +125,10 @@ fn tubes(answers: &[Vec<Row>]) -> Result<Exported, DecodeError> {
             (info.stats.calls, info.stats.tasks.done) = (counted.calls, counted.done);
         }
         let next_id = ids.get(&info.number).copied().unwrap_or_default();
-        tubes.push(TubeCopy::new(info, next_id));
+        let bucket = levels.remove(&info.number);
+        let mut copy = TubeCopy::new(info, next_id);
+        copy.record.bucket = bucket;
+        tubes.push(copy);
     }
     let next_lease = next_lease.first().ok_or("the next lease number is missing")?;
     Ok(Exported::Tubes(tubes, count_from_sql(get(next_lease, 0)?)))
@@ -123,8 +147,11 @@ fn task(row: &Row) -> Result<Record, DecodeError> {
     let stored: i16 = get(row, 1)?;
     let body = codec::body(row, 12, 13)?.unwrap_or_else(|| Body::new(&[]));
     let created = Timestamp::from_micros(get(row, 3)?);
+    let key = codec::key(get(row, 18)?)?;
+    let unique_for = Span::from_micros(get::<Option<i64>>(row, 19)?.unwrap_or_default());
+    let own_attempts = get::<Option<i64>>(row, 20)?.map(codec::attempts);
     let mut record = Record {
-        key: None,
+        key: key.map(|key| Arc::new(HeldKey { key, unique_for })),
         id: TaskId(count_from_sql(get(row, 0)?)),
         state: match stored {
             state::DELAYED => StoredState::Delayed(never(moment(row, 6)?)),
@@ -141,7 +168,7 @@ fn task(row: &Row) -> Result<Record, DecodeError> {
         previous_start: moment(row, 8)?,
         subqueue: get::<Option<&str>>(row, 10)?.map(Into::into),
         semaphore_priority: get::<Option<f64>>(row, 11)?.map(Priority::new).transpose()?,
-        attempts_max: None,
+        attempts_max: own_attempts,
         failures: get::<Option<&[u8]>>(row, 16)?.map(codec::failures).transpose()?,
         finished: get::<Option<&[u8]>>(row, 17)?.map(codec::finished).transpose()?,
         body_bytes: body.bytes(),
@@ -195,19 +222,44 @@ fn import_tasks(tube: &TubeName, records: Vec<Record>) -> Call {
         param(each(&records, |record| Payload(body(record)))),
         param(each(&records, failures)),
         param(each(&records, finished)),
+        param(each(&records, |record| {
+            record.key.as_ref().map(|held| held.key.as_str().to_owned())
+        })),
+        param(each(&records, |record| record.key.as_ref().map(|held| held.unique_for.as_micros()))),
+        param(each(&records, |record| record.attempts_max.map(i64::from))),
     ];
     Call::new(&sql::IMPORT_TASKS, params)
 }
 
+/// A row of `EXPORT_ENDED_KEYS`.
+fn ended_key(row: &Row) -> Result<EndedKey, DecodeError> {
+    Ok(EndedKey {
+        id: TaskId(count_from_sql(get(row, 0)?)),
+        key: Key::new(get(row, 1)?)?,
+        until: Timestamp::from_micros(get(row, 2)?),
+    })
+}
+
+fn import_ended_keys(tube: &TubeName, keys: &[EndedKey]) -> Call {
+    let params = [
+        param(tube.as_str().to_owned()),
+        param(keys.iter().map(|ended| codec::id_to_sql(ended.id)).collect::<Vec<_>>()),
+        param(keys.iter().map(|ended| ended.key.as_str().to_owned()).collect::<Vec<_>>()),
+        param(keys.iter().map(|ended| ended.until.as_micros()).collect::<Vec<_>>()),
+    ];
+    Call::new(&sql::IMPORT_ENDED_KEYS, params)
+}
+
 /// The calls of the last step, in one transaction.
 fn end(ending: ImportEnd, now: Option<i64>) -> Vec<Call> {
-    let ImportEnd { tubes, semaphores, next_lease, .. } = ending;
+    let ImportEnd { tubes, semaphores, schedules, next_lease } = ending;
     let mut calls: Vec<Call> =
         semaphores.iter().map(|semaphore| import_semaphore(&semaphore.record)).collect();
     let mut names = HashMap::new();
     for (came, copy) in &tubes {
         names.insert(copy.number, copy.record.name.as_str().to_owned());
         calls.push(end_tube(came, copy));
+        calls.push(end_pace(&copy.record));
     }
     let (mut places, mut events) = (Vec::new(), Vec::new());
     for SemaphoreCopy { record, entries: stands, events: told } in semaphores {
@@ -219,6 +271,7 @@ fn end(ending: ImportEnd, now: Option<i64>) -> Vec<Call> {
     events.sort_by_key(|(_, copy)| copy.id);
     calls.push(import_places(&places, &names));
     calls.push(import_events(&events, &names));
+    calls.extend(schedules.iter().map(schedules::import));
     let names: Vec<String> = names.into_values().collect();
     let params = [param(names), param(count_to_sql(next_lease)), param(now)];
     calls.push(Call::new(&sql::END_IMPORT, params));
@@ -255,6 +308,15 @@ fn end_tube(came: &TubeName, copy: &TubeCopy) -> Call {
         param(counters.map(count_to_sql).to_vec()),
     ];
     Call::new(&sql::END_IMPORT_TUBE, params)
+}
+
+fn end_pace(record: &TubeRecord) -> Call {
+    let mut params = vec![param(record.name.as_str().to_owned())];
+    params.extend(retry_columns(record.options.retry.as_deref()));
+    params.extend(rate_columns(record.options.rate.as_deref()));
+    params.push(param(record.bucket.map(|bucket| count_to_sql(bucket.level))));
+    params.push(param(record.bucket.map(|bucket| bucket.at.as_micros())));
+    Call { statement: &sql::END_IMPORT_PACE, params }
 }
 
 fn import_semaphore(record: &SemaphoreRecord) -> Call {

@@ -15,7 +15,8 @@ END $$;
 CREATE OR REPLACE FUNCTION taskyard.import_tasks(
     _tube text, _ids bigint[], _states smallint[], _pris bigint[], _created bigint[], _expires bigint[],
     _ttrs bigint[], _dues bigint[], _attempts bigint[], _previous_starts bigint[], _subqueues text[],
-    _semaphore_priorities float8[], _metas bytea[], _payloads bytea[], _failures bytea[], _finished bytea[])
+    _semaphore_priorities float8[], _metas bytea[], _payloads bytea[], _failures bytea[], _finished bytea[],
+    _keys text[], _unique_for bigint[], _attempts_max bigint[])
 RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _number integer;
@@ -30,25 +31,28 @@ BEGIN
         RAISE EXCEPTION 'task % of tube ''%'' has come already', _ids[1], _tube;
     END IF;
     INSERT INTO taskyard.task (tube, id, state, pri, created, expires, ttr, timer, attempts, previous_start,
-            since, subqueue, semaphore_priority, meta, payload, failures)
+            since, subqueue, semaphore_priority, meta, payload, failures, key, unique_for, attempts_max)
         SELECT _number, n.id, n.state, n.pri, n.created, n.expires, n.ttr,
             taskyard.timer(CASE WHEN n.state = 2 THEN n.due ELSE n.expires END), n.attempts, n.previous_start,
             CASE WHEN n.state = 0 THEN n.due END, n.subqueue, n.semaphore_priority, n.meta, n.payload,
-            n.failures
+            n.failures, n.key, n.unique_for, n.attempts_max
         FROM unnest(_ids, _states, _pris, _created, _expires, _ttrs, _dues, _attempts, _previous_starts,
-            _subqueues, _semaphore_priorities, _metas, _payloads, _failures)
+            _subqueues, _semaphore_priorities, _metas, _payloads, _failures, _keys, _unique_for, _attempts_max)
             AS n(id, state, pri, created, expires, ttr, due, attempts, previous_start, subqueue,
-                semaphore_priority, meta, payload, failures)
+                semaphore_priority, meta, payload, failures, key, unique_for, attempts_max)
         WHERE n.state <> 7;
+    INSERT INTO taskyard.key (tube, key, id)
+        SELECT _number, n.key, n.id FROM unnest(_ids, _states, _keys) AS n(id, state, key)
+        WHERE n.state <> 7 AND n.key IS NOT NULL;
     IF 7 = ANY (_states) THEN
         INSERT INTO taskyard.done (tube, id, ended, pri, created, expires, ttr, attempts, previous_start, subqueue,
-                meta, payload, failures, finished)
+                meta, payload, failures, finished, key, unique_for, attempts_max)
             SELECT _number, n.id, n.due, n.pri, n.created, n.expires, n.ttr, n.attempts, n.previous_start, n.subqueue,
-                n.meta, n.payload, n.failures, n.finished
+                n.meta, n.payload, n.failures, n.finished, n.key, n.unique_for, n.attempts_max
             FROM unnest(_ids, _states, _pris, _created, _expires, _ttrs, _dues, _attempts, _previous_starts,
-                _subqueues, _metas, _payloads, _failures, _finished)
+                _subqueues, _metas, _payloads, _failures, _finished, _keys, _unique_for, _attempts_max)
                 AS n(id, state, pri, created, expires, ttr, due, attempts, previous_start, subqueue, meta, payload,
-                    failures, finished)
+                    failures, finished, key, unique_for, attempts_max)
             WHERE n.state = 7;
         -- The tube may have stopped keeping them.
         INSERT INTO taskyard.retention (tube) VALUES (_number) ON CONFLICT (tube) DO UPDATE SET due = 0, searched = 0;
@@ -58,6 +62,44 @@ BEGIN
             count(*) FILTER (WHERE s.state IN (3, 4)), nullif(count(*) FILTER (WHERE s.state = 7), 0)
         FROM unnest(_states) AS s(state);
 END $$;
+
+-- Adds keys of ended tasks, after the tasks of the tube. Those that are there already are skipped.
+CREATE OR REPLACE FUNCTION taskyard.import_ended_keys(_tube text, _ids bigint[], _keys text[], _until bigint[])
+RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _number integer;
+    _added bigint;
+    _held text;
+BEGIN
+    PERFORM taskyard.lock_tube(_tube);
+    SELECT t.number INTO _number FROM taskyard.tube t WHERE t.name = _tube;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'tube ''%'' does not exist', _tube;
+    END IF;
+    INSERT INTO taskyard.key (tube, key, id, until)
+        SELECT _number, n.key, n.id, n.until FROM unnest(_ids, _keys, _until) AS n(id, key, until)
+        ON CONFLICT (tube, key) DO NOTHING;
+    GET DIAGNOSTICS _added = ROW_COUNT;
+    SELECT n.key INTO _held FROM unnest(_ids, _keys) AS n(id, key)
+        CROSS JOIN LATERAL (SELECT k.id, k.until FROM taskyard.key k WHERE k.tube = _number AND k.key = n.key OFFSET 0) k
+        WHERE k.id <> n.id OR k.until IS NULL LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'cannot import key ''%'' into tube ''%'': it is held', _held, _tube;
+    END IF;
+    IF _added > 0 THEN
+        INSERT INTO taskyard.count (tube, ended) VALUES (_number, _added);
+    END IF;
+END $$;
+
+-- The same without keys, for servers of earlier versions.
+CREATE OR REPLACE FUNCTION taskyard.import_tasks(
+    _tube text, _ids bigint[], _states smallint[], _pris bigint[], _created bigint[], _expires bigint[],
+    _ttrs bigint[], _dues bigint[], _attempts bigint[], _previous_starts bigint[], _subqueues text[],
+    _semaphore_priorities float8[], _metas bytea[], _payloads bytea[], _failures bytea[], _finished bytea[])
+RETURNS void LANGUAGE sql VOLATILE AS $$
+    SELECT taskyard.import_tasks(_tube, _ids, _states, _pris, _created, _expires, _ttrs, _dues, _attempts,
+        _previous_starts, _subqueues, _semaphore_priorities, _metas, _payloads, _failures, _finished, NULL, NULL, NULL)
+$$;
 
 -- The same without done tasks, for servers of earlier versions.
 CREATE OR REPLACE FUNCTION taskyard.import_tasks(
@@ -126,6 +168,22 @@ BEGIN
     PERFORM setval(_t.ids, greatest(_next_id, taskyard.next_id(_t.ids)), false);
     DELETE FROM taskyard.counter c WHERE c.tube = _t.number;
     PERFORM taskyard.add_counters(ARRAY[_t.number], _counters, '{}');
+END $$;
+
+-- Gives a tube the retry policy, the rate limit and the bucket of the one that it copies.
+CREATE OR REPLACE FUNCTION taskyard.end_import_pace(
+    _tube text, _retry_delay bigint, _retry_factor bigint, _retry_delay_max bigint, _retry_jitter bigint,
+    _retry_lost boolean, _rate_count bigint, _rate_per bigint, _rate_burst bigint, _level bigint, _at bigint)
+RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _number integer;
+BEGIN
+    SELECT t.number INTO STRICT _number FROM taskyard.tube t WHERE t.name = _tube;
+    PERFORM taskyard.set_retry(_number, _retry_delay, _retry_factor, _retry_delay_max, _retry_jitter, _retry_lost);
+    PERFORM taskyard.set_rate(_number, _rate_count, _rate_per, _rate_burst, 0);
+    IF _level IS NOT NULL THEN
+        UPDATE taskyard.bucket b SET level = _level, at = _at WHERE b.tube = _number;
+    END IF;
 END $$;
 
 -- Imports the holders and waiting tasks of semaphores, in the order of arrival, with the names of tubes for their tasks. A

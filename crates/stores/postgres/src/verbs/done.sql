@@ -14,6 +14,7 @@ CREATE OR REPLACE FUNCTION taskyard.keep_leased(
 RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _done bigint[];
+    _held taskyard.held_key[];
 BEGIN
     WITH gone AS (
         DELETE FROM taskyard.task t USING (
@@ -23,15 +24,21 @@ BEGIN
         WHERE t.ctid = h.place AND t.lease = h.lease AND t.tube IS NOT DISTINCT FROM _number
             AND coalesce(t.timer, 9223372036854775807) > _now
         RETURNING t.id, t.pri, t.created, t.expires, t.ttr, t.attempts, t.previous_start, t.subqueue, t.meta,
-            t.payload, t.failures, t.start, t.worker, h.result),
+            t.payload, t.failures, t.start, t.worker, h.result, t.key, t.unique_for, t.attempts_max),
     kept AS (
         INSERT INTO taskyard.done AS d (tube, id, ended, pri, created, expires, ttr, attempts, previous_start,
-                subqueue, meta, payload, failures, finished)
+                subqueue, meta, payload, failures, finished, key, unique_for, attempts_max)
             SELECT _number, g.id, _now, g.pri, g.created, g.expires, g.ttr, g.attempts, g.previous_start,
                 g.subqueue, g.meta, g.payload, g.failures,
-                taskyard.finished(_now, g.start, convert_to(g.worker, 'UTF8'), g.result)
-            FROM gone g RETURNING d.id)
-    SELECT array_agg(k.id) INTO _done FROM kept k;
+                taskyard.finished(_now, g.start, convert_to(g.worker, 'UTF8'), g.result), g.key, g.unique_for,
+                g.attempts_max
+            FROM gone g RETURNING d.id, d.key, d.unique_for)
+    SELECT array_agg(k.id), array_agg(ROW(k.id, k.key, k.unique_for, _now)::taskyard.held_key)
+            FILTER (WHERE k.key IS NOT NULL)
+        INTO _done, _held FROM kept k;
+    IF _held IS NOT NULL THEN
+        PERFORM taskyard.end_keys(_number, _held, _now);
+    END IF;
     RETURN _done;
 END $$;
 
@@ -93,7 +100,7 @@ LANGUAGE sql STABLE AS $$
     SELECT _item, 0::smallint, 0::smallint, (_done).id, 7::smallint, (_done).pri, (_done).created, (_done).expires,
         (_done).ttr, NULL::bigint, (_done).attempts, (_done).previous_start, NULL::bigint, NULL::bigint, NULL::bytea,
         (_done).subqueue::text, 8::smallint, (_done).meta, (_done).payload, NULL::float8, NULL::bigint, NULL::text,
-        (_done).failures, (_done).finished
+        (_done).failures, (_done).finished, (_done).key::text, (_done).attempts_max
 $$;
 
 -- The done tasks of these ids.
@@ -106,11 +113,17 @@ BEGIN
         CROSS JOIN LATERAL taskyard.view_done(i.item::integer, t.done) v;
 END $$;
 
--- A page of done tasks, by id.
-CREATE OR REPLACE FUNCTION taskyard.list_done(_t taskyard.tube, _now bigint, _id bigint, _limit bigint)
+-- A page of done tasks, by id; with _key only those that had this key.
+CREATE OR REPLACE FUNCTION taskyard.list_done(_t taskyard.tube, _now bigint, _id bigint, _limit bigint, _key text)
 RETURNS TABLE (id bigint, pri bigint) LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 BEGIN
+    IF _key IS NOT NULL THEN
+        RETURN QUERY SELECT d.id, d.pri FROM taskyard.done d
+            WHERE d.tube = _t.number AND d.key = _key AND d.id > _id AND taskyard.keeps(_t.keep_done, d.ended, _now)
+            ORDER BY d.key, d.id LIMIT _limit;
+        RETURN;
+    END IF;
     RETURN QUERY SELECT d.id, d.pri FROM taskyard.done d
         WHERE d.tube = _t.number AND d.id > _id AND taskyard.keeps(_t.keep_done, d.ended, _now)
         ORDER BY d.id LIMIT _limit;
@@ -139,10 +152,11 @@ BEGIN
         DELETE FROM taskyard.done d USING unnest(_items, _places) AS p(item, place) WHERE d.ctid = p.place
         RETURNING p.item, d.id, d.pri, d.created, d.expires, d.ttr, d.attempts, d.previous_start, d.subqueue,
             CASE WHEN _show THEN d.meta END AS meta, CASE WHEN _show THEN d.payload END AS payload,
-            CASE WHEN _show THEN d.finished END AS finished)
+            CASE WHEN _show THEN d.finished END AS finished, d.attempts_max)
         SELECT g.item, 0::smallint, 0::smallint, g.id, 7::smallint, g.pri, g.created, g.expires, g.ttr, NULL::bigint,
             g.attempts, g.previous_start, NULL::bigint, NULL::bigint, NULL::bytea, g.subqueue::text, 8::smallint,
-            g.meta, g.payload, NULL::float8, NULL::bigint, NULL::text, NULL::bytea, g.finished
+            g.meta, g.payload, NULL::float8, NULL::bigint, NULL::text, NULL::bytea, g.finished, NULL::text,
+            g.attempts_max
         FROM gone g;
 END $$;
 

@@ -3,7 +3,7 @@
 -- Answers have an item 0: its outcome is a status (0 done, 1 no such tube, 6 more bytes than may be shown, as its id, 7 the
 -- kind has no touch), its id the room of a tube with a capacity, its lease the number of the tube, its state the sum of 1 if
 -- the end of a delivery may make another task of the sub-queue ready and 2 if one of the semaphore, its timer the next
--- deadline that was set.
+-- deadline that was set, its created when the rate limit of the tube allows the next delivery, if it allows none now.
 
 -- Whether a session is alive.
 CREATE OR REPLACE FUNCTION taskyard.is_alive(_session bytea, _now bigint) RETURNS boolean
@@ -41,11 +41,33 @@ BEGIN
             t.task, _now, coalesce(i.holder, 0::smallint), i.lease, i.session);
 END $$;
 
+-- Deletes the tasks at these places, as far as they are taken with these leases. Returns their ids.
+CREATE OR REPLACE FUNCTION taskyard.delete_at(_number integer, _now bigint, _lay tid[], _leases bigint[])
+RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _done bigint[];
+    _held taskyard.held_key[];
+BEGIN
+    WITH gone AS (
+        DELETE FROM taskyard.task t USING unnest(_lay, _leases) AS h(place, lease)
+        WHERE t.ctid = h.place AND t.lease = h.lease AND t.tube IS NOT DISTINCT FROM _number
+            AND coalesce(t.timer, 9223372036854775807) > _now
+        RETURNING t.id, t.key, t.unique_for)
+    SELECT array_agg(g.id), array_agg(ROW(g.id, g.key, g.unique_for, _now)::taskyard.held_key)
+            FILTER (WHERE g.key IS NOT NULL)
+        INTO _done, _held FROM gone g;
+    IF _held IS NOT NULL THEN
+        PERFORM taskyard.end_keys(_number, _held, _now);
+    END IF;
+    RETURN _done;
+END $$;
+
 -- Deletes these tasks, as far as they are taken with these leases. Returns their ids.
 CREATE OR REPLACE FUNCTION taskyard.delete_leased(_number integer, _now bigint, _ids bigint[], _leases bigint[])
 RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _done bigint[];
+    _held taskyard.held_key[];
 BEGIN
     WITH gone AS (
         DELETE FROM taskyard.task t USING (
@@ -54,8 +76,13 @@ BEGIN
                 WHERE k.tube = _number AND k.id = i.id OFFSET 0) k) h
         WHERE t.ctid = h.place AND t.lease = h.lease
             AND coalesce(t.timer, 9223372036854775807) > _now
-        RETURNING t.id)
-    SELECT array_agg(g.id) INTO _done FROM gone g;
+        RETURNING t.id, t.key, t.unique_for)
+    SELECT array_agg(g.id), array_agg(ROW(g.id, g.key, g.unique_for, _now)::taskyard.held_key)
+            FILTER (WHERE g.key IS NOT NULL)
+        INTO _done, _held FROM gone g;
+    IF _held IS NOT NULL THEN
+        PERFORM taskyard.end_keys(_number, _held, _now);
+    END IF;
     RETURN _done;
 END $$;
 
@@ -66,6 +93,7 @@ RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _places tid[];
     _done bigint[];
+    _held taskyard.held_key[];
 BEGIN
     PERFORM taskyard.lock_tasks(_number, _ids);
     _places := ARRAY(SELECT t.place
@@ -74,8 +102,14 @@ BEGIN
             WHERE k.tube = _number AND k.id = i.id OFFSET 0) t
         WHERE taskyard.is_held(
             t.task, _now, coalesce(i.holder, 0::smallint), i.lease, i.session));
-    WITH gone AS (DELETE FROM taskyard.task t WHERE t.ctid = ANY (_places) RETURNING t.id)
-    SELECT array_agg(g.id) INTO _done FROM gone g;
+    WITH gone AS (
+        DELETE FROM taskyard.task t WHERE t.ctid = ANY (_places) RETURNING t.id, t.key, t.unique_for)
+    SELECT array_agg(g.id), array_agg(ROW(g.id, g.key, g.unique_for, _now)::taskyard.held_key)
+            FILTER (WHERE g.key IS NOT NULL)
+        INTO _done, _held FROM gone g;
+    IF _held IS NOT NULL THEN
+        PERFORM taskyard.end_keys(_number, _held, _now);
+    END IF;
     RETURN _done;
 END $$;
 
@@ -140,12 +174,7 @@ BEGIN
         _done := taskyard.keep_acked(_t.number, _now, _ids, _holders, _leases, _sessions, _lay, _results);
         _head.timer := _now + 1000000;
     ELSIF _holders IS NULL AND _lay IS NOT NULL THEN
-        WITH gone AS (
-            DELETE FROM taskyard.task t USING unnest(_lay, _leases) AS h(place, lease)
-            WHERE t.ctid = h.place AND t.lease = h.lease AND t.tube IS NOT DISTINCT FROM _t.number
-                AND coalesce(t.timer, 9223372036854775807) > _now
-            RETURNING t.id)
-        SELECT array_agg(g.id) INTO _done FROM gone g;
+        _done := taskyard.delete_at(_t.number, _now, _lay, _leases);
     ELSIF _holders IS NULL THEN
         _done := taskyard.delete_leased(_t.number, _now, _ids, _leases);
     END IF;
@@ -190,7 +219,7 @@ $$;
 -- Locks the semaphore of a tube, the sub-queues of these tasks and the tasks. Returns item 0 of an answer about them, the
 -- keys of the sub-queues, and where the tasks lie.
 CREATE OR REPLACE FUNCTION taskyard.begin_finish(
-    _t taskyard.tube, _ids bigint[], _show boolean, _bytes_max bigint,
+    _t taskyard.tube, _ids bigint[], _show boolean, _bytes_max bigint, _now bigint,
     OUT _head taskyard.outcome, OUT _keys text[], OUT _places tid[])
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -211,6 +240,8 @@ BEGIN
             _head.outcome := 6;
             RETURN;
         END IF;
+        _head.created := CASE WHEN _t.rate_count IS NOT NULL
+            THEN (taskyard.tokens(_t, coalesce(_now, taskyard.clock()))).next END;
     END IF;
     IF _t.has_subqueues THEN
         _keys := taskyard.lock_subqueues_of(_t.number, _ids);
@@ -235,22 +266,32 @@ BEGIN
                 t.task, _now, coalesce(i.holder, 0::smallint), i.lease, i.session));
 END $$;
 
+DROP FUNCTION IF EXISTS taskyard.begin_finish(taskyard.tube, bigint[], boolean, bigint);
 DROP FUNCTION IF EXISTS taskyard.finish_task(taskyard.task, smallint, bigint, boolean, bigint, boolean, bigint);
 DROP FUNCTION IF EXISTS taskyard.finish_task(taskyard.task, smallint, bigint, boolean, bigint, boolean, bytea, bigint);
 
--- Ends or prolongs the delivery of a task: _verb is 0 ack, 1 release, 2 bury, 3 touch. A release makes the task ready,
+-- Ends or prolongs the delivery of a task: _verb is 0 ack, 1 release, 2 bury, 3 touch, 4 as the retry policy says: then _span is a random
+-- number. A release makes the task ready,
 -- delays it by _span, or buries it if its attempts are used up; one that is not _counted is no attempt. With _error, a release or
 -- bury is stored as a failure; that of an ack is its result. Returns the task after that, without the new failure.
 CREATE OR REPLACE FUNCTION taskyard.finish_task(
     _t taskyard.tube, _task taskyard.task, _verb smallint, _span bigint, _counted boolean, _error bytea, _now bigint)
 RETURNS taskyard.task LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
+    IF _verb = 4 THEN
+        _verb := CASE WHEN _t.retry_delay IS NULL THEN 2 ELSE 1 END;
+        _span := CASE WHEN _verb = 1 THEN taskyard.retry_delay(_t, _task.attempts + 1, _span, _task.id) END;
+    END IF;
     IF _verb = 0 AND _t.keep_done IS NOT NULL THEN
         PERFORM taskyard.keep_leased(_t.number, _now, ARRAY[_task.id], ARRAY[_task.lease], NULL, ARRAY[_error]);
         INSERT INTO taskyard.count (tube, kept) VALUES (_t.number, 1);
         RETURN _task;
     ELSIF _verb = 0 THEN
         DELETE FROM taskyard.task t WHERE t.tube = _task.tube AND t.id = _task.id;
+        IF _task.key IS NOT NULL THEN
+            PERFORM taskyard.end_keys(_t.number,
+                ARRAY[ROW(_task.id, _task.key, _task.unique_for, _now)::taskyard.held_key], _now);
+        END IF;
         RETURN _task;
     ELSIF _verb = 1 THEN
         IF _counted THEN
@@ -258,7 +299,7 @@ BEGIN
             _task.since := _now;
             _task.attempts := least(_task.attempts + 1, 4294967295);
         END IF;
-        IF _counted AND _task.attempts >= coalesce(_t.attempts_max, 4294967295) THEN
+        IF _counted AND _task.attempts >= coalesce(_task.attempts_max, _t.attempts_max, 4294967295) THEN
             _task.state := 4;
             _task.timer := taskyard.timer(_task.expires);
         ELSIF _t.has_times AND _span > 0 THEN
@@ -295,6 +336,11 @@ BEGIN
     RETURN _task;
 END $$;
 
+-- Whether a verb of finish_task buries the task.
+CREATE OR REPLACE FUNCTION taskyard.buries(_t taskyard.tube, _verb smallint) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT _verb = 2 OR _verb = 4 AND (_t).retry_delay IS NULL
+$$;
+
 -- What is to be counted for that: 0 nothing, otherwise as in the type outcome.
 CREATE OR REPLACE FUNCTION taskyard.finish_event(_verb smallint, _before smallint, _after smallint, _span bigint)
 RETURNS smallint LANGUAGE sql IMMUTABLE AS $$
@@ -302,6 +348,7 @@ RETURNS smallint LANGUAGE sql IMMUTABLE AS $$
         WHEN 0 THEN 1
         WHEN 1 THEN CASE WHEN _after = 4 THEN 3 ELSE 2 END
         WHEN 2 THEN CASE WHEN _before IN (3, 4) THEN 0 ELSE 4 END
+        WHEN 4 THEN CASE WHEN _before IN (3, 4) THEN 0 WHEN _after = 3 THEN 4 WHEN _after = 4 THEN 3 ELSE 2 END
         ELSE CASE WHEN _span > 0 THEN 5 ELSE 0 END
     END)::smallint
 $$;
@@ -332,8 +379,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- Ends or prolongs deliveries one after the other: _verbs has 0 ack, 1 release, 2 bury, 3 touch, _errors the errors of those that
--- failed and the results of acks. There is a row for each item.
+-- Ends or prolongs deliveries one after the other: _verbs has 0 ack, 1 release, 2 bury, 3 touch, 4 fail as the retry policy says with
+-- the random number in _spans, and bury without a policy; _errors has the errors of those that failed and the results of acks. There is a
+-- row for each item.
 CREATE OR REPLACE FUNCTION taskyard.finish_tasks(
     _tube text, _now bigint, _ids bigint[], _holders smallint[], _leases bigint[], _sessions bytea[],
     _verbs smallint[], _spans bigint[], _counted boolean[], _show boolean, _bytes_max bigint, _errors bytea[])
@@ -354,7 +402,7 @@ BEGIN
     PERFORM pg_advisory_xact_lock_shared(1952543595, hashtext(_tube));
     SELECT * INTO _t FROM taskyard.tube t WHERE t.name = _tube;
     _now := coalesce(_now, taskyard.clock());
-    _begun := taskyard.begin_finish(_t, _ids, _show, _bytes_max);
+    _begun := taskyard.begin_finish(_t, _ids, _show, _bytes_max, _now);
     _head := _begun._head;
     _head.outcome := CASE WHEN _head.outcome = 0 AND NOT _t.has_times AND 3 = ANY (_verbs)
         AND taskyard.refuses_touch(_t.number, _now, _ids, _holders, _leases, _sessions, _verbs)
@@ -367,7 +415,7 @@ BEGIN
     FOR i IN 1 .. cardinality(_ids) LOOP
         SELECT * INTO _task FROM taskyard.task t WHERE t.tube = _t.number AND t.id = _ids[i];
         -- A bury without a holder needs no delivery.
-        _row := ROW(i, CASE WHEN NOT FOUND THEN 2 WHEN _verbs[i] = 2 AND _holders[i] = 2 THEN 0
+        _row := ROW(i, CASE WHEN NOT FOUND THEN 2 WHEN _holders[i] = 2 AND taskyard.buries(_t, _verbs[i]) THEN 0
             WHEN taskyard.is_held(_task, _now, coalesce(_holders[i], 0::smallint), _leases[i], _sessions[i]) THEN 0
             ELSE 1 END, 0);
         IF _row.outcome <> 0 THEN
@@ -414,6 +462,30 @@ RETURNS SETOF taskyard.outcome LANGUAGE sql VOLATILE AS $$
         _counted, _show, _bytes_max, NULL)
 $$;
 
+-- Deletes the locked tasks at these places and counts that.
+CREATE OR REPLACE FUNCTION taskyard.delete_places(_number integer, _places tid[], _now bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _held taskyard.held_key[];
+BEGIN
+    WITH gone AS (
+        DELETE FROM taskyard.task t WHERE t.ctid = ANY (_places)
+        RETURNING t.state, t.id, t.key, t.unique_for, t.expires),
+    counted AS (
+        INSERT INTO taskyard.count (tube, ready, passed, taken, delayed, buried)
+        SELECT _number, -count(*) FILTER (WHERE g.state = 0),
+            -count(*) FILTER (WHERE g.state = 5), -count(*) FILTER (WHERE g.state = 1),
+            -count(*) FILTER (WHERE g.state IN (2, 6)), -count(*) FILTER (WHERE g.state IN (3, 4))
+        FROM gone g HAVING count(*) > 0)
+    -- A task that was not taken has ended when its time to live was over.
+    SELECT array_agg(ROW(g.id, g.key, g.unique_for,
+            CASE WHEN g.state = 1 THEN _now ELSE least(g.expires, _now) END)::taskyard.held_key)
+        INTO _held FROM gone g WHERE g.key IS NOT NULL;
+    IF _held IS NOT NULL THEN
+        PERFORM taskyard.end_keys(_number, _held, _now);
+    END IF;
+END $$;
+
 -- Deletes tasks, also taken and done ones. Besides item 0 there is a row for each task that existed, in any order; its item is
 -- the first place of its id.
 CREATE OR REPLACE FUNCTION taskyard.remove_tasks(
@@ -426,7 +498,7 @@ DECLARE
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(1952543595, hashtext(_tube));
     SELECT * INTO _t FROM taskyard.tube t WHERE t.name = _tube;
-    _begun := taskyard.begin_finish(_t, _ids, _show, _bytes_max);
+    _begun := taskyard.begin_finish(_t, _ids, _show, _bytes_max, _now);
     _head := _begun._head;
     IF _head.outcome <> 0 THEN
         RETURN NEXT _head;
@@ -436,20 +508,14 @@ BEGIN
     RETURN QUERY SELECT v.item, v.outcome, v.event, v.id, v.state, v.pri, v.created, v.expires, v.ttr,
             v.timer, v.attempts, v.previous_start, v.lease, v.start, v.session, v.subqueue, v.reason,
             CASE WHEN _show THEN v.meta END, CASE WHEN _show THEN v.payload END,
-            NULL::float8, NULL::bigint, NULL::text, NULL::bytea, NULL::bytea
+            NULL::float8, NULL::bigint, NULL::text, NULL::bytea, NULL::bytea, NULL::text, NULL::bigint
         FROM (SELECT n.id, min(n.item) AS item
             FROM unnest(_ids) WITH ORDINALITY AS n(id, item) GROUP BY n.id) i
         CROSS JOIN LATERAL (SELECT k AS task FROM taskyard.task k
             WHERE k.tube = _t.number AND k.id = i.id OFFSET 0) t
         CROSS JOIN LATERAL
             taskyard.view_task(i.item::integer, 0::smallint, t.task, _t.paused, _now, true) v;
-    WITH gone AS (
-        DELETE FROM taskyard.task t WHERE t.ctid = ANY (_begun._places) RETURNING t.state)
-    INSERT INTO taskyard.count (tube, ready, passed, taken, delayed, buried)
-        SELECT _t.number, -count(*) FILTER (WHERE g.state = 0),
-            -count(*) FILTER (WHERE g.state = 5), -count(*) FILTER (WHERE g.state = 1),
-            -count(*) FILTER (WHERE g.state IN (2, 6)), -count(*) FILTER (WHERE g.state IN (3, 4))
-        FROM gone g HAVING count(*) > 0;
+    PERFORM taskyard.delete_places(_t.number, _begun._places, _now);
     IF _t.keep_done IS NOT NULL THEN
         RETURN QUERY SELECT * FROM taskyard.delete_done(_t, _now, _ids, _show);
     END IF;

@@ -168,13 +168,16 @@ BEGIN
     _n.revoking := _n.revoking - cardinality(_asked);
 END $$;
 
--- Adds tasks of a tube to its semaphore, in this order, as far as they are not in it yet. Returns the state after that.
+-- Adds tasks of a tube to its semaphore, in this order, as far as they are not in it yet; a task that a put has replaced gets its new
+-- priority. Returns the state after that.
 CREATE OR REPLACE FUNCTION taskyard.gate_add(_n taskyard.semaphore_state, _tube integer, _tasks bigint[], _now bigint)
 RETURNS taskyard.semaphore_state LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _came bigint;
     _rank float8;
     _seq bigint;
+    _worst_rank float8;
+    _worst_seq bigint;
 BEGIN
     WITH added AS (
         INSERT INTO taskyard.semaphore_task AS p (semaphore_id, task_id, priority, seq, enqueued)
@@ -184,12 +187,15 @@ BEGIN
         FROM unnest(_tasks) AS g(task)
         CROSS JOIN LATERAL (SELECT k.pri, k.semaphore_priority FROM taskyard.task k
             WHERE k.tube = _tube AND k.id = taskyard.gated_id(g.task) OFFSET 0) k
-        ON CONFLICT (semaphore_id, task_id) DO NOTHING
-        RETURNING p.rank, p.seq),
-    best AS (SELECT k.rank, k.seq FROM added k ORDER BY k.rank, k.seq LIMIT 1)
-    SELECT c.count, b.rank, b.seq INTO _came, _rank, _seq
-        FROM (SELECT count(*) FROM added) c LEFT JOIN best b ON true;
-    RETURN taskyard.semaphore_added(_n, _rank, _seq, _came);
+        ON CONFLICT (semaphore_id, task_id) DO UPDATE SET priority = excluded.priority
+            WHERE p.priority <> excluded.priority
+        RETURNING p.rank, p.seq, p.status),
+    best AS (SELECT k.rank, k.seq FROM added k WHERE k.status = 'WAIT' ORDER BY k.rank, k.seq LIMIT 1),
+    worst AS (SELECT k.rank, k.seq FROM added k WHERE k.status = 'ACQUIRED' ORDER BY k.rank DESC, k.seq DESC LIMIT 1)
+    SELECT c.count, b.rank, b.seq, w.rank, w.seq INTO _came, _rank, _seq, _worst_rank, _worst_seq
+        FROM (SELECT count(*) FROM added k WHERE k.status = 'WAIT') c LEFT JOIN best b ON true
+        LEFT JOIN worst w ON true;
+    RETURN taskyard.semaphore_holds(taskyard.semaphore_added(_n, _rank, _seq, _came), _worst_rank, _worst_seq);
 END $$;
 
 -- After tasks of a tube changed, adds them to its semaphore or removes them there, and grants what became free. The ids are

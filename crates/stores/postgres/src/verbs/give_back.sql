@@ -6,13 +6,14 @@ DROP FUNCTION IF EXISTS taskyard.give_back(integer[], bigint[], bigint[], intege
 DROP FUNCTION IF EXISTS taskyard.give_back(integer[], bigint[], bigint[], integer, bigint);
 DROP FUNCTION IF EXISTS taskyard.give_back(integer[], bigint[], bigint[], integer, bigint, bigint);
 DROP FUNCTION IF EXISTS taskyard.release_deliveries(integer[], bigint[], bigint[], integer, bigint, bigint);
+DROP FUNCTION IF EXISTS taskyard.release_deliveries(integer[], bigint[], bigint[], integer, bigint, bytea, bigint);
 
 -- Releases these deliveries of any tubes, as far as they still exist: another delivery of the same task has another lease.
 -- With _over only those whose lease ends by then: a touch keeps the number of the lease. With event 2 the caller updates the
--- semaphores. With _error each is stored as a failure.
+-- semaphores, and tasks of a tube whose policy says so are delayed, with the random number _seed. With _error each is stored as a failure.
 CREATE OR REPLACE FUNCTION taskyard.release_deliveries(
     _tubes integer[], _ids bigint[], _leases bigint[], _event integer, _over bigint, _error bytea,
-    _now bigint)
+    _now bigint, _seed bigint DEFAULT NULL)
 RETURNS TABLE (event integer, number integer, name text, count bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -21,6 +22,7 @@ DECLARE
     _own_leases bigint[];
     _keys text[];
     _used_up bigint;
+    _delayed bigint;
 BEGIN
     _now := coalesce(_now, taskyard.clock());
     PERFORM taskyard.lock_gates(_tubes);
@@ -40,18 +42,23 @@ BEGIN
                 failures = CASE WHEN _error IS NULL THEN t.failures ELSE taskyard.with_failure(
                     t.failures, t.state, t.start, t.attempts, t.worker,
                     CASE WHEN _over IS NULL THEN _now ELSE t.timer END, _error) END,
-                state = CASE WHEN least(t.attempts + 1, 4294967295)
-                    >= coalesce(_t.attempts_max, 4294967295) THEN 4 ELSE 0 END,
-                timer = taskyard.timer(t.expires),
+                state = CASE WHEN k.used_up THEN 4 WHEN k.delay > 0 THEN 2 ELSE 0 END,
+                expires = CASE WHEN k.used_up THEN t.expires ELSE taskyard.later(t.expires, k.delay) END,
+                timer = taskyard.timer(CASE WHEN k.used_up OR k.delay = 0 THEN t.expires
+                    ELSE taskyard.later(_now, k.delay) END),
                 lease = NULL, start = NULL, explicit = NULL, session = NULL
             FROM unnest(_own, _own_leases) AS d(id, lease)
-            CROSS JOIN LATERAL (SELECT k.ctid AS place FROM taskyard.task k
-                WHERE k.tube = _t.number AND k.id = d.id OFFSET 0) k
+            CROSS JOIN LATERAL (SELECT k.ctid AS place, least(k.attempts + 1, 4294967295)
+                    >= coalesce(k.attempts_max, _t.attempts_max, 4294967295) AS used_up,
+                    CASE WHEN _event = 2 AND _t.retry_lost
+                        THEN taskyard.retry_delay(_t, k.attempts + 1, _seed, k.id) ELSE 0 END AS delay
+                FROM taskyard.task k WHERE k.tube = _t.number AND k.id = d.id OFFSET 0) k
             WHERE t.ctid = k.place AND t.lease = d.lease AND (_over IS NULL OR t.timer <= _over)
             RETURNING t.state)
-        SELECT count(*), count(*) FILTER (WHERE b.state = 4) INTO count, _used_up FROM back b;
-        INSERT INTO taskyard.count (tube, ready, taken, buried)
-            SELECT _t.number, release_deliveries.count - _used_up, -release_deliveries.count, _used_up
+        SELECT count(*), count(*) FILTER (WHERE b.state = 4), count(*) FILTER (WHERE b.state = 2)
+            INTO count, _used_up, _delayed FROM back b;
+        INSERT INTO taskyard.count (tube, ready, taken, buried, delayed)
+            SELECT _t.number, release_deliveries.count - _used_up - _delayed, -release_deliveries.count, _used_up, _delayed
             WHERE release_deliveries.count > 0;
         IF _t.has_subqueues THEN
             PERFORM taskyard.set_subqueue_heads(_t.number, _keys);

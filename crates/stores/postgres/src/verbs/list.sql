@@ -69,10 +69,24 @@ BEGIN
     END IF;
 END $$;
 
--- A page of a list: by id, where state 16 is done, or without states in the order of the queue. status: 0 done, 1 no such tube. Arrays
--- cost less than a row for each task.
+-- The task that has this key and is not done, if it belongs on a page by id; see page_by_id.
+CREATE OR REPLACE FUNCTION taskyard.page_by_key(_number integer, _now bigint, _states integer, _id bigint, _key text,
+    OUT ids bigint[], OUT pris bigint[])
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    _stored integer := (_states & 15) | ((_states & 4) << 4) | ((_states & 8) << 1);
+BEGIN
+    SELECT array_agg(t.id), array_agg(t.pri) INTO ids, pris FROM taskyard.key h
+        CROSS JOIN LATERAL (SELECT k.id, k.pri, k.state, k.expires FROM taskyard.task k
+            WHERE k.tube = _number AND k.id = h.id OFFSET 0) t
+        WHERE h.tube = _number AND h.key = _key AND h.until IS NULL AND t.id > _id
+            AND (_stored >> t.state) & 1 <> 0 AND (t.state IN (1, 2) OR t.expires > _now);
+END $$;
+
+-- A page of a list: by id, where state 16 is done, or without states in the order of the queue; with _key only tasks with this key.
+-- status: 0 done, 1 no such tube. Arrays cost less than a row for each task.
 CREATE OR REPLACE FUNCTION taskyard.list_page(
-    _tube text, _now bigint, _states integer, _pri bigint, _id bigint, _limit bigint,
+    _tube text, _now bigint, _states integer, _pri bigint, _id bigint, _limit bigint, _key text,
     OUT status smallint, OUT ids bigint[], OUT pris bigint[])
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -88,19 +102,31 @@ BEGIN
             _t.number, _t.has_subqueues, _now, coalesce(_pri, -9223372036854775808), _id, _limit) p;
         RETURN;
     END IF;
-    _page := taskyard.page_by_id(_t.number, _now, _states, _id, _limit);
+    IF _key IS NULL THEN
+        _page := taskyard.page_by_id(_t.number, _now, _states, _id, _limit);
+    ELSE
+        _page := taskyard.page_by_key(_t.number, _now, _states, _id, _key);
+    END IF;
     ids := _page.ids;
     pris := _page.pris;
     IF _states & 16 > 0 AND _t.keep_done IS NOT NULL THEN
         -- A task that is acked meanwhile is seen once, because all statements of a stable function have one snapshot.
         SELECT array_agg(p.id), array_agg(p.pri) INTO ids, pris FROM (SELECT u.id, u.pri FROM (
             SELECT n.id, n.pri FROM unnest(_page.ids, _page.pris) AS n(id, pri)
-            UNION ALL SELECT d.id, d.pri FROM taskyard.list_done(_t, _now, _id, _limit) d) u
+            UNION ALL SELECT d.id, d.pri FROM taskyard.list_done(_t, _now, _id, _limit, _key) d) u
             ORDER BY u.id LIMIT _limit) p;
     END IF;
 END $$;
 
--- The same as rows, for servers of earlier versions. The first one has the status.
+-- The same without a key, for servers of earlier versions.
+CREATE OR REPLACE FUNCTION taskyard.list_page(
+    _tube text, _now bigint, _states integer, _pri bigint, _id bigint, _limit bigint,
+    OUT status smallint, OUT ids bigint[], OUT pris bigint[])
+LANGUAGE sql STABLE AS $$
+    SELECT * FROM taskyard.list_page(_tube, _now, _states, _pri, _id, _limit, NULL)
+$$;
+
+-- The same as rows, for servers of still earlier versions. The first one has the status.
 CREATE OR REPLACE FUNCTION taskyard.list_tasks(
     _tube text, _now bigint, _states integer, _pri bigint, _id bigint, _limit bigint)
 RETURNS TABLE (status smallint, id bigint, pri bigint) LANGUAGE plpgsql VOLATILE AS $$

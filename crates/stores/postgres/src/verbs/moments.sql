@@ -3,7 +3,10 @@
 -- Functions of earlier versions that have other names now.
 DROP FUNCTION IF EXISTS taskyard.forget_server(bytea, bigint);
 DROP FUNCTION IF EXISTS taskyard.heard_after(bigint, bigint);
+DROP FUNCTION IF EXISTS taskyard.insert_tasks(taskyard.tube, bigint, bytea[], bytea[], bigint[], bigint[], bigint[], bigint[],
+    bigint[], text[], float8[], bigint[], boolean[]);
 DROP FUNCTION IF EXISTS taskyard.list_by_id(integer, bigint, integer, bigint, bigint);
+DROP FUNCTION IF EXISTS taskyard.list_done(taskyard.tube, bigint, bigint, bigint);
 DROP FUNCTION IF EXISTS taskyard.note_settled(boolean, bigint);
 DROP FUNCTION IF EXISTS taskyard.part_sessions(bytea, bytea[], bigint);
 DROP FUNCTION IF EXISTS taskyard.regate(taskyard.tube, bigint[], bigint);

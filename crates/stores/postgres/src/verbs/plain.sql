@@ -15,6 +15,12 @@
 --
 --     SELECT taskyard.put('checks', '{"page": 17}', semaphore_priority => 2.5);
 --
+-- A task may have a key, which no other task of the tube has. While the key is held, which it is for unique_for after the end of the
+-- task as well, the function adds nothing and returns the id of the holder; with on_conflict => 'replace' a waiting holder gets the
+-- data, priority and times of the call. A put whose key an open transaction has put as well waits for its end, at most lock_timeout.
+--
+--     SELECT taskyard.put('mail', '{"order": 17}', key => 'order 17', unique_for => '1 hour');
+--
 -- A user who may call it needs no privilege on the tables:
 --
 --     GRANT USAGE ON SCHEMA taskyard TO app;
@@ -108,7 +114,7 @@ DECLARE
 BEGIN
     FOR _old IN SELECT p.oid::regprocedure AS form, p.proname, p.proacl, p.proowner FROM pg_proc p
         WHERE p.pronamespace = 'taskyard'::regnamespace AND p.proname IN ('put', 'put_raw')
-            AND NOT 'semaphore_priority' = ANY (p.proargnames)
+            AND NOT 'on_conflict' = ANY (p.proargnames)
     LOOP
         _acl := _acl || coalesce((SELECT string_agg(format('GRANT EXECUTE ON FUNCTION taskyard.%I TO %s%s;',
                 _old.proname, CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END,
@@ -117,7 +123,7 @@ BEGIN
         BEGIN
             EXECUTE 'DROP FUNCTION ' || _old.form;
         EXCEPTION WHEN dependent_objects_still_exist THEN
-            EXECUTE format('ALTER FUNCTION %s RENAME TO %I', _old.form, _old.proname || '_before_semaphores');
+            EXECUTE format('ALTER FUNCTION %s RENAME TO %I', _old.form, _old.proname || '_before_keys');
         END;
     END LOOP;
     PERFORM set_config('taskyard.putters', _acl, true);
@@ -143,14 +149,67 @@ BEGIN
     END IF;
 END $$;
 
--- Puts a task whose payload is MessagePack; returns its id.
+-- Refuses a key, options of a key without one, or a number of attempts that no store accepts.
+CREATE OR REPLACE FUNCTION taskyard.check_key(_key text, _unique_for interval, _on_conflict text, _attempts_max bigint)
+RETURNS void LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF _key IS NULL AND (_unique_for IS NOT NULL OR _on_conflict IS NOT NULL) THEN
+        RAISE EXCEPTION 'unique_for and on_conflict need a key' USING ERRCODE = 'check_violation';
+    END IF;
+    IF octet_length(_key) NOT BETWEEN 1 AND {{KEY_BYTES_MAX}} THEN
+        RAISE EXCEPTION 'a key must have 1 to {{KEY_BYTES_MAX}} bytes, this one has %', octet_length(_key)
+            USING ERRCODE = 'check_violation';
+    END IF;
+    IF _key ~ '[\u0001-\u001f\u007f-\u009f]' THEN
+        RAISE EXCEPTION 'a key must not contain a control character' USING ERRCODE = 'check_violation';
+    END IF;
+    IF _unique_for > make_interval(secs => {{UNIQUE_FOR_SECS_MAX}}) THEN
+        RAISE EXCEPTION 'unique_for may be {{UNIQUE_FOR_SECS_MAX}} seconds at most, not %', extract(epoch FROM _unique_for)
+            USING ERRCODE = 'check_violation';
+    END IF;
+    IF _on_conflict NOT IN ('keep', 'replace') THEN
+        RAISE EXCEPTION 'on_conflict is keep or replace, not %', _on_conflict USING ERRCODE = 'check_violation';
+    END IF;
+    IF _attempts_max NOT BETWEEN 1 AND 4294967295 THEN
+        RAISE EXCEPTION 'attempts_max of a task must be at least 1; leave it out for that of the tube'
+            USING ERRCODE = 'check_violation';
+    END IF;
+END $$;
+
+-- Raises the error for the status of a put that was refused.
+CREATE OR REPLACE FUNCTION taskyard.check_put(_tube text, _status smallint, _accepted boolean, _capacity bigint)
+RETURNS void LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF _status = 8 THEN
+        RAISE EXCEPTION 'tube ''%'' is locked by an open transaction', _tube USING
+            ERRCODE = 'lock_not_available', HINT = 'try again when it has ended';
+    END IF;
+    IF _status = 9 THEN
+        RAISE EXCEPTION 'tube ''%'' has no semaphore, so a task there cannot have a semaphore_priority; use pri', _tube
+            USING ERRCODE = 'check_violation';
+    END IF;
+    IF _status <> 0 THEN
+        RAISE EXCEPTION 'tube ''%'' does not exist; create it first', _tube
+            USING ERRCODE = 'undefined_object';
+    END IF;
+    IF NOT coalesce(_accepted, true) THEN
+        RAISE EXCEPTION 'tube ''%'' has no room for that (capacity %); take some, raise its capacity, or put fewer at once',
+            _tube, _capacity USING ERRCODE = 'program_limit_exceeded';
+    END IF;
+END $$;
+
+-- Puts a task whose payload is MessagePack; returns its id, or that of the task that holds its key.
 CREATE OR REPLACE FUNCTION taskyard.put_raw(
     tube text, payload bytea, pri bigint DEFAULT NULL, ttl interval DEFAULT NULL,
     ttr interval DEFAULT NULL, delay interval DEFAULT NULL, at timestamptz DEFAULT NULL,
-    subqueue text DEFAULT NULL, meta bytea DEFAULT NULL, semaphore_priority float8 DEFAULT NULL)
+    subqueue text DEFAULT NULL, meta bytea DEFAULT NULL, semaphore_priority float8 DEFAULT NULL,
+    key text DEFAULT NULL, unique_for interval DEFAULT NULL, on_conflict text DEFAULT NULL,
+    attempts_max bigint DEFAULT NULL)
 RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     _put record;
+    _at bigint := (extract(epoch FROM at) * 1000000)::bigint;
+    _priorities float8[] := CASE WHEN semaphore_priority IS NOT NULL THEN ARRAY[semaphore_priority] END;
 BEGIN
     IF pri < 0 THEN
         RAISE EXCEPTION 'a priority must not be negative' USING ERRCODE = 'check_violation';
@@ -176,40 +235,33 @@ BEGIN
             USING ERRCODE = 'program_limit_exceeded';
     END IF;
     PERFORM taskyard.check_subqueue(tube, subqueue);
-    SELECT * INTO _put FROM taskyard.put_tasks(
-        tube, NULL, ARRAY[1], ARRAY[payload], ARRAY[meta],
-        ARRAY[pri + (-9223372036854775808)::bigint], ARRAY[taskyard.micros(ttl)],
-        ARRAY[taskyard.micros(ttr)], ARRAY[taskyard.micros(delay)],
-        ARRAY[(extract(epoch FROM at) * 1000000)::bigint], ARRAY[subqueue],
-        CASE WHEN semaphore_priority IS NOT NULL THEN ARRAY[semaphore_priority] END, NULL, NULL);
-    IF _put.status = 8 THEN
-        RAISE EXCEPTION 'tube ''%'' is locked by an open transaction', tube USING
-            ERRCODE = 'lock_not_available', HINT = 'try again when it has ended';
+    PERFORM taskyard.check_key(key, unique_for, on_conflict, attempts_max);
+    IF key IS NULL AND attempts_max IS NULL THEN
+        SELECT p.status, p.capacity, p.accepted, p.ids INTO _put FROM taskyard.put_tasks(
+            tube, NULL, ARRAY[1], ARRAY[payload], ARRAY[meta], ARRAY[pri + (-9223372036854775808)::bigint],
+            ARRAY[taskyard.micros(ttl)], ARRAY[taskyard.micros(ttr)], ARRAY[taskyard.micros(delay)], ARRAY[_at],
+            ARRAY[subqueue], _priorities, NULL, NULL) p;
+    ELSE
+        SELECT p.status, p.capacity, p.accepted, p.ids INTO _put FROM taskyard.put_keyed(
+            tube, NULL, ARRAY[1], ARRAY[payload], ARRAY[meta], ARRAY[pri + (-9223372036854775808)::bigint],
+            ARRAY[taskyard.micros(ttl)], ARRAY[taskyard.micros(ttr)], ARRAY[taskyard.micros(delay)], ARRAY[_at],
+            ARRAY[subqueue], _priorities, ARRAY[key], ARRAY[coalesce(taskyard.micros(unique_for), 0)],
+            ARRAY[coalesce(on_conflict = 'replace', false)], ARRAY[attempts_max], NULL) p;
     END IF;
-    IF _put.status = 9 THEN
-        RAISE EXCEPTION 'tube ''%'' has no semaphore, so a task there cannot have a semaphore_priority; use pri', tube
-            USING ERRCODE = 'check_violation';
-    END IF;
-    IF _put.status <> 0 THEN
-        RAISE EXCEPTION 'tube ''%'' does not exist; create it first', tube
-            USING ERRCODE = 'undefined_object';
-    END IF;
-    IF NOT coalesce(_put.accepted[1], true) THEN
-        RAISE EXCEPTION 'tube ''%'' has no room for that (capacity %); take some, raise its capacity, or put fewer at once',
-            tube, _put.capacity USING ERRCODE = 'program_limit_exceeded';
-    END IF;
+    PERFORM taskyard.check_put(tube, _put.status, _put.accepted[1], _put.capacity);
     PERFORM pg_notify('taskyard', ':' || tube);
     RETURN _put.ids[1];
 END $$;
 
--- Puts a task with this data; returns its id.
+-- Puts a task with this data; returns its id, or that of the task that holds its key.
 CREATE OR REPLACE FUNCTION taskyard.put(
     tube text, data jsonb, pri bigint DEFAULT NULL, ttl interval DEFAULT NULL,
     ttr interval DEFAULT NULL, delay interval DEFAULT NULL, at timestamptz DEFAULT NULL,
-    subqueue text DEFAULT NULL, semaphore_priority float8 DEFAULT NULL)
+    subqueue text DEFAULT NULL, semaphore_priority float8 DEFAULT NULL, key text DEFAULT NULL,
+    unique_for interval DEFAULT NULL, on_conflict text DEFAULT NULL, attempts_max bigint DEFAULT NULL)
 RETURNS bigint LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT taskyard.put_raw(tube, taskyard.msgpack(data), pri, ttl, ttr, delay, at, subqueue, NULL,
-        semaphore_priority)
+        semaphore_priority, key, unique_for, on_conflict, attempts_max)
 $$;
 
 REVOKE EXECUTE ON FUNCTION taskyard.put, taskyard.put_raw FROM PUBLIC;

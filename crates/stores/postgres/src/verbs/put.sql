@@ -15,6 +15,19 @@ BEGIN
     END IF;
 END $$;
 
+-- Refuses a put into a tube with a capacity in a transaction that cannot count its tasks.
+CREATE OR REPLACE FUNCTION taskyard.check_isolation(_t taskyard.tube) RETURNS void LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF _t.capacity IS NOT NULL
+        AND current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted')
+    THEN
+        RAISE EXCEPTION 'tube ''%'' has a capacity, which a transaction that is % cannot count',
+            _t.name, current_setting('transaction_isolation')
+            USING ERRCODE = 'feature_not_supported',
+                HINT = 'begin it with ISOLATION LEVEL READ COMMITTED';
+    END IF;
+END $$;
+
 -- Locks what puts into a tube with a capacity or sub-queues need, and finds which of them fit: a put is accepted or refused
 -- as a whole. Returns the keys of the sub-queues and, for a tube with a capacity, which puts are accepted and which tasks
 -- they have. _locked is false if an open transaction holds the locks.
@@ -25,14 +38,7 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _room bigint;
 BEGIN
-    IF _t.capacity IS NOT NULL
-        AND current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted')
-    THEN
-        RAISE EXCEPTION 'tube ''%'' has a capacity, which a transaction that is % cannot count',
-            _t.name, current_setting('transaction_isolation')
-            USING ERRCODE = 'feature_not_supported',
-                HINT = 'begin it with ISOLATION LEVEL READ COMMITTED';
-    END IF;
+    PERFORM taskyard.check_isolation(_t);
     IF _t.has_subqueues THEN
         _keys := ARRAY(SELECT DISTINCT coalesce(n.key, 'nil')
             FROM unnest(_payloads, _subqueues) AS n(payload, key));
@@ -57,7 +63,7 @@ END $$;
 CREATE OR REPLACE FUNCTION taskyard.insert_tasks(
     _t taskyard.tube, _now bigint, _payloads bytea[], _metas bytea[], _pris bigint[], _ttls bigint[],
     _ttrs bigint[], _delays bigint[], _ats bigint[], _subqueues text[], _semaphore_priorities float8[],
-    _reserved bigint[], _keep boolean[],
+    _reserved bigint[], _keep boolean[], _keys text[], _unique_for bigint[], _attempts_max bigint[],
     OUT ids bigint[], OUT delayed boolean[], OUT wakeup bigint, OUT best bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -65,8 +71,8 @@ DECLARE
 BEGIN
     IF _t.has_times THEN
         WITH added AS (
-            INSERT INTO taskyard.task
-                (tube, id, state, pri, created, expires, ttr, timer, subqueue, semaphore_priority, meta, payload)
+            INSERT INTO taskyard.task (tube, id, state, pri, created, expires, ttr, timer, subqueue, semaphore_priority,
+                meta, payload, key, unique_for, attempts_max)
             SELECT _t.number, coalesce(_reserved[n.place], nextval(_t.ids)), CASE WHEN d.due > _now THEN 2 ELSE 0 END,
                 coalesce(n.pri, _t.pri), _now,
                 -- The time to live begins when the delay is over.
@@ -74,9 +80,11 @@ BEGIN
                 coalesce(n.ttr, _t.ttr, d.ttl),
                 taskyard.timer(CASE WHEN d.due > _now THEN d.due ELSE taskyard.later(_now, d.ttl) END),
                 CASE WHEN _t.has_subqueues THEN coalesce(n.subqueue, 'nil') END,
-                n.semaphore_priority, n.meta, n.payload
-            FROM unnest(_payloads, _metas, _pris, _ttls, _ttrs, _delays, _ats, _subqueues, _semaphore_priorities)
-                WITH ORDINALITY AS n(payload, meta, pri, ttl, ttr, delay, at, subqueue, semaphore_priority, place)
+                n.semaphore_priority, n.meta, n.payload, n.key, n.unique_for, n.attempts_max
+            FROM unnest(_payloads, _metas, _pris, _ttls, _ttrs, _delays, _ats, _subqueues, _semaphore_priorities,
+                    _keys, _unique_for, _attempts_max)
+                WITH ORDINALITY AS n(payload, meta, pri, ttl, ttr, delay, at, subqueue, semaphore_priority,
+                    key, unique_for, attempts_max, place)
             CROSS JOIN LATERAL (SELECT
                 coalesce(n.ttl, _t.ttl, {{FOREVER}}) AS ttl,
                 coalesce(n.at, taskyard.later(_now, coalesce(n.delay, _t.delay, 0))) AS due) d
@@ -87,14 +95,14 @@ BEGIN
             INTO ids, delayed, wakeup, best, _delayed FROM added a;
     ELSE
         WITH added AS (
-            INSERT INTO taskyard.task
-                (tube, id, state, pri, created, expires, ttr, subqueue, semaphore_priority, meta, payload)
+            INSERT INTO taskyard.task (tube, id, state, pri, created, expires, ttr, subqueue, semaphore_priority,
+                meta, payload, key, unique_for, attempts_max)
             SELECT _t.number, coalesce(_reserved[n.place], nextval(_t.ids)), 0, (-9223372036854775808)::bigint, _now,
                 9223372036854775807, {{FOREVER}},
                 CASE WHEN _t.has_subqueues THEN coalesce(n.subqueue, 'nil') END,
-                n.semaphore_priority, n.meta, n.payload
-            FROM unnest(_payloads, _metas, _subqueues, _semaphore_priorities)
-                WITH ORDINALITY AS n(payload, meta, subqueue, semaphore_priority, place)
+                n.semaphore_priority, n.meta, n.payload, n.key, n.unique_for, n.attempts_max
+            FROM unnest(_payloads, _metas, _subqueues, _semaphore_priorities, _keys, _unique_for, _attempts_max)
+                WITH ORDINALITY AS n(payload, meta, subqueue, semaphore_priority, key, unique_for, attempts_max, place)
             WHERE _keep IS NULL OR _keep[n.place]
             RETURNING task.id)
         SELECT array_agg(a.id) INTO ids FROM added a;
@@ -176,7 +184,7 @@ BEGIN
         INSERT INTO taskyard.count (tube, ready) VALUES (_t.number, cardinality(ids));
     ELSE
         _put := taskyard.insert_tasks(_t, _now, _payloads, _metas, _pris, _ttls, _ttrs, _delays, _ats, _subqueues,
-            _semaphore_priorities, _reserved, _keep);
+            _semaphore_priorities, _reserved, _keep, NULL, NULL, NULL);
         ids := _put.ids;
         delayed := _put.delayed;
         wakeup := _put.wakeup;

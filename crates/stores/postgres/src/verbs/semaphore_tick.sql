@@ -141,7 +141,7 @@ END $$;
 
 -- The tick of tubes and semaphores together: the answer of taskyard.tick, with semaphores counted in, after a row
 -- with event 8 when there are new events.
-CREATE OR REPLACE FUNCTION taskyard.tick_all(_now bigint, _limit bigint, _from bigint)
+CREATE OR REPLACE FUNCTION taskyard.tick_all(_now bigint, _limit bigint, _from bigint, _seed bigint DEFAULT NULL)
 RETURNS TABLE (event integer, number integer, name text, count bigint, status smallint)
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
@@ -151,7 +151,7 @@ DECLARE
     _end record;
     _clock record;
 BEGIN
-    FOR _row IN SELECT * FROM taskyard.tick(_now, _limit, _from) LOOP
+    FOR _row IN SELECT * FROM taskyard.tick(_now, _limit, _from, _seed) LOOP
         IF _row.event = 0 THEN
             _end := _row;
         ELSIF _row.event = 6 THEN
@@ -165,6 +165,8 @@ BEGIN
     IF _ticked._news THEN
         RETURN QUERY SELECT 8, NULL::integer, NULL::text, NULL::bigint, 0::smallint;
     END IF;
+    RETURN QUERY SELECT 6, -1, NULL::text, s.next, 0::smallint FROM taskyard.schedule s
+        WHERE NOT s.paused AND s.next IS NOT NULL ORDER BY s.next, s.name LIMIT 1;
     RETURN QUERY SELECT 0, _end.number + _ticked._moved, NULL::text,
         least(_end.count, _ticked._deadline), 0::smallint;
     RETURN QUERY SELECT 6, _clock.number, NULL::text, _clock.count, 0::smallint;

@@ -65,7 +65,8 @@ BEGIN
     END IF;
 END $$;
 
--- The same with done tasks, and with more about each. A task that is acked meanwhile is seen once, because all statements of a
+-- The same with done tasks, and with more about each; the column created of item 0 is when the rate limit of the tube allows the next
+-- delivery, if it allows none now. A task that is acked meanwhile is seen once, because all statements of a
 -- stable function have one snapshot.
 CREATE OR REPLACE FUNCTION taskyard.show_tasks(_tube text, _now bigint, _ids bigint[], _bytes_max bigint)
 RETURNS SETOF taskyard.shown LANGUAGE plpgsql STABLE AS $$
@@ -80,13 +81,15 @@ BEGIN
         _head.id := _head.id + taskyard.done_bytes(_t.number, _ids);
     END IF;
     _head.outcome := CASE WHEN _t.number IS NULL THEN 1 WHEN _head.id > _bytes_max THEN 6 ELSE 0 END;
+    _head.created := CASE WHEN _t.rate_count IS NOT NULL THEN (taskyard.tokens(_t, _now)).next END;
     RETURN NEXT _head;
     IF _head.outcome <> 0 THEN
         RETURN;
     END IF;
     RETURN QUERY SELECT v.*, (t.task).semaphore_priority,
             CASE WHEN (t.task).state = 1 THEN coalesce((t.task).since, (t.task).created) END,
-            CASE WHEN (t.task).state = 1 THEN (t.task).worker::text END, (t.task).failures, NULL::bytea
+            CASE WHEN (t.task).state = 1 THEN (t.task).worker::text END, (t.task).failures, NULL::bytea,
+            (t.task).key::text, (t.task).attempts_max
         FROM unnest(_ids) WITH ORDINALITY AS i(id, item)
         CROSS JOIN LATERAL (SELECT k AS task FROM taskyard.task k
             WHERE k.tube = _t.number AND k.id = i.id OFFSET 0) t
@@ -121,13 +124,14 @@ BEGIN
             WHERE d.tube = _t.number AND d.id BETWEEN _first AND _last AND taskyard.is_wanted(_wanted, d.id - _first)));
     END IF;
     _head.outcome := CASE WHEN _t.number IS NULL THEN 1 WHEN _head.id > _bytes_max THEN 6 ELSE 0 END;
+    _head.created := CASE WHEN _t.rate_count IS NOT NULL THEN (taskyard.tokens(_t, _now)).next END;
     RETURN NEXT _head;
     IF _head.outcome <> 0 THEN
         RETURN;
     END IF;
     RETURN QUERY SELECT v.*, k.semaphore_priority,
             CASE WHEN k.state = 1 THEN coalesce(k.since, k.created) END,
-            CASE WHEN k.state = 1 THEN k.worker::text END, k.failures, NULL::bytea
+            CASE WHEN k.state = 1 THEN k.worker::text END, k.failures, NULL::bytea, k.key::text, k.attempts_max
         FROM taskyard.task k CROSS JOIN LATERAL taskyard.view_task(
             (k.id - _first)::integer + 1, 0::smallint, k, _t.paused, _now, false) v
         WHERE k.tube = _t.number AND k.id BETWEEN _first AND _last AND taskyard.is_wanted(_wanted, k.id - _first);

@@ -150,10 +150,18 @@ BEGIN
         WHERE t.tube = _number AND t.state = 0 AND (t.pri, t.id) > (_pri, _id));
 END $$;
 
+-- Locks the semaphore of a tube. Returns whether no task can be delivered: the tube is paused, or the semaphore does not exist.
+CREATE OR REPLACE FUNCTION taskyard.lock_for_take(_t taskyard.tube) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM taskyard.lock_gate(_t.semaphore);
+    RETURN _t.paused OR NOT EXISTS (SELECT 1 FROM taskyard.semaphore s WHERE s.id = _t.semaphore);
+END $$;
+
 -- Delivers up to _count tasks, to the caller's session if it names one, for the time of _lease or else each task's ttr. The
 -- worker has the name _workers[1]; with several names the tasks are for one worker each, in this order, NULL for one without a name. A
 -- row with status 0 is a delivery; the others are 1 no such tube, 2 the session is unknown, 3 there is more than was asked
--- for or fits into one answer, 4 everything was looked at. Rows are in no order: that of a queue is (pri, id).
+-- for or fits into one answer, 4 everything was looked at, 5 the rate limit allows no more until the moment in the column timer. Rows are
+-- in no order: that of a queue is (pri, id).
 --
 -- A caller that knows of no ready task before a place may pass the place: then what lies before it is only looked at if
 -- there is not enough behind it and _may_sweep. How long that took, in microseconds, is then the column created of a row
@@ -182,8 +190,7 @@ BEGIN
     SELECT * INTO _t FROM taskyard.tube t WHERE t.name = _tube;
     _now := coalesce(_now, taskyard.clock());
     IF _t.semaphore IS NOT NULL THEN
-        PERFORM taskyard.lock_gate(_t.semaphore);
-        _t.paused := _t.paused OR NOT EXISTS (SELECT 1 FROM taskyard.semaphore s WHERE s.id = _t.semaphore);
+        _t.paused := taskyard.lock_for_take(_t);
         _from_id := NULL;
     END IF;
     IF _t.number IS NULL OR _session IS NOT NULL AND NOT taskyard.hold_session(_session, _now) THEN
@@ -191,21 +198,21 @@ BEGIN
         RETURN NEXT;
         RETURN;
     END IF;
+    _count := least(_count, CASE WHEN _t.rate_count IS NOT NULL THEN taskyard.lock_bucket(_t, _now) END);
     WHILE _given < _count AND NOT _cut AND NOT _t.paused LOOP
         IF _t.has_subqueues THEN
             _found := taskyard.find_heads(_t.number, _count - _given, _now, _bytes_max - _bytes, _given = 0);
         ELSE
-            _found := taskyard.find_ready(_t.number, _from_pri, CASE WHEN _swept IS NULL THEN _from_id END, _may_sweep,
-                _count - _given, _now, _bytes_max - _bytes, _given = 0);
+            _found := taskyard.find_ready(_t.number, _from_pri, CASE WHEN _swept IS NULL THEN _from_id END, _may_sweep, _count - _given,
+                _now, _bytes_max - _bytes, _given = 0);
         END IF;
         _swept := coalesce(_swept, _found.swept);
         EXIT WHEN _found.places IS NULL;
         RETURN QUERY
             UPDATE taskyard.task t SET state = 1, lease = nextval('taskyard.lease'), start = _now, session = _session,
                 explicit = _lease IS NOT NULL, worker = _workers[CASE WHEN cardinality(_workers) > 1
-                    THEN _given + array_position(_found.places, t.ctid) ELSE 1 END], timer = taskyard.timer(least(
-                    taskyard.later(_now, coalesce(_lease, t.ttr)),
-                    CASE WHEN _t.ttl_kills_taken THEN t.expires END))
+                    THEN _given + array_position(_found.places, t.ctid) ELSE 1 END], timer = taskyard.timer(least(taskyard.later(
+                    _now, coalesce(_lease, t.ttr)), CASE WHEN _t.ttl_kills_taken THEN t.expires END))
             WHERE t.ctid = ANY (_found.places)
             RETURNING 0::smallint, _t.number, t.id, t.pri, t.created, t.expires, t.ttr, t.attempts, t.previous_start,
                 t.subqueue::text, t.start, t.lease, t.timer, t.meta, t.payload, t.ctid, coalesce(t.since, t.created), t.worker;
@@ -219,8 +226,9 @@ BEGIN
     IF _given > 0 THEN
         INSERT INTO taskyard.count (tube, ready, taken) VALUES (_t.number, -_given, _given);
     END IF;
-    IF _cut OR _given >= _count AND taskyard.has_ready_after(_t.number, _t.has_subqueues, _last_pri, _last_id) THEN
-        status := 3;
+    timer := CASE WHEN _t.rate_count IS NOT NULL THEN taskyard.spend_tokens(_t, _given, _now) END;
+    IF timer IS NOT NULL OR _cut OR _given >= _count AND taskyard.has_ready_after(_t.number, _t.has_subqueues, _last_pri, _last_id) THEN
+        status := CASE WHEN timer IS NULL THEN 3 ELSE 5 END;
         RETURN NEXT;
     END IF;
     IF _swept IS NOT NULL THEN

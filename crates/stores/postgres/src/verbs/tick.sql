@@ -1,4 +1,8 @@
--- Ticks: ends delays, leases, lifetimes and sessions that are due, and removes done tasks.
+-- Ticks: ends delays, leases, lifetimes and sessions that are due, and removes done tasks and free keys.
+
+DROP FUNCTION IF EXISTS taskyard.tick_tasks(integer[], bigint[], bigint[], smallint[], bigint[], bigint);
+DROP FUNCTION IF EXISTS taskyard.tick(bigint, bigint, bigint);
+DROP FUNCTION IF EXISTS taskyard.tick_all(bigint, bigint, bigint);
 
 -- Adds up the rows of counts where there are many. A tube must not be emptied at the same time, since that would not see the
 -- sum.
@@ -12,8 +16,9 @@ BEGIN
     LOOP
         CONTINUE WHEN NOT pg_try_advisory_xact_lock_shared(1952543595, hashtext(_t.name));
         WITH gone AS (DELETE FROM taskyard.count c WHERE c.tube = _t.number RETURNING c.*)
-        INSERT INTO taskyard.count (tube, ready, passed, taken, delayed, buried, kept)
-            SELECT g.tube, sum(g.ready), sum(g.passed), sum(g.taken), sum(g.delayed), sum(g.buried), sum(g.kept)
+        INSERT INTO taskyard.count (tube, ready, passed, taken, delayed, buried, kept, ended)
+            SELECT g.tube, sum(g.ready), sum(g.passed), sum(g.taken), sum(g.delayed), sum(g.buried), sum(g.kept),
+                sum(g.ended)
             FROM gone g GROUP BY g.tube;
     END LOOP;
 END $$;
@@ -76,6 +81,7 @@ DECLARE
     _keys text[];
     _due bigint;
     _gone bigint;
+    _held taskyard.held_key[];
 BEGIN
     IF _t.has_subqueues THEN
         _keys := taskyard.lock_subqueues_of(_t.number, _ids);
@@ -90,14 +96,20 @@ BEGIN
         WHERE t.ctid = ANY (_due_places);
     GET DIAGNOSTICS _due = ROW_COUNT;
     WITH gone AS (
-        DELETE FROM taskyard.task t WHERE t.ctid = ANY (_gone_places) RETURNING t.state),
+        DELETE FROM taskyard.task t WHERE t.ctid = ANY (_gone_places)
+        RETURNING t.state, t.id, t.key, t.unique_for, t.expires),
     counted AS (
         INSERT INTO taskyard.count (tube, ready, passed, delayed, buried)
         SELECT _t.number, _due - count(*) FILTER (WHERE g.state = 0),
             -count(*) FILTER (WHERE g.state = 5), -_due - count(*) FILTER (WHERE g.state = 6),
             -count(*) FILTER (WHERE g.state IN (3, 4))
         FROM gone g HAVING _due + count(*) > 0)
-    SELECT count(*) INTO _gone FROM gone g;
+    SELECT count(*), array_agg(ROW(g.id, g.key, g.unique_for, g.expires)::taskyard.held_key)
+            FILTER (WHERE g.key IS NOT NULL)
+        INTO _gone, _held FROM gone g;
+    IF _held IS NOT NULL THEN
+        PERFORM taskyard.end_keys(_t.number, _held, _now);
+    END IF;
     IF _t.has_subqueues THEN
         PERFORM taskyard.set_subqueue_heads(_t.number, _keys);
     END IF;
@@ -111,7 +123,7 @@ END $$;
 
 -- Moves these due tasks: ends the deliveries whose lease is over, then what tick_tube does in each tube.
 CREATE OR REPLACE FUNCTION taskyard.tick_tasks(
-    _tubes integer[], _ids bigint[], _leases bigint[], _states smallint[], _timers bigint[], _now bigint)
+    _tubes integer[], _ids bigint[], _leases bigint[], _states smallint[], _timers bigint[], _now bigint, _seed bigint)
 RETURNS TABLE (event integer, number integer, name text, count bigint) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _t taskyard.tube;
@@ -121,7 +133,7 @@ BEGIN
     IF 1 = ANY (_states) THEN
         RETURN QUERY SELECT g.event, g.number, g.name, g.count
             FROM taskyard.release_deliveries(
-                _tubes, _ids, _leases, 2, _now, '{{LEASE_EXPIRED}}', _now) g;
+                _tubes, _ids, _leases, 2, _now, '{{LEASE_EXPIRED}}', _now, _seed) g;
     END IF;
     FOR _t IN SELECT * FROM taskyard.tube t WHERE t.number = ANY (_tubes) ORDER BY t.name LOOP
         _own := ARRAY(SELECT d.id FROM unnest(_tubes, _ids, _states) AS d(tube, id, state)
@@ -137,8 +149,8 @@ END $$;
 -- Moves what is due, about _limit tasks. The row with event 0 closes the answer: number is how many tasks and sessions
 -- moved, count the next deadline, status 0; then one with event 6 whose count is this clock and number the microseconds this
 -- took. One server at a time does it; for the others nothing is due. A caller that knows of nothing that waits for a moment
--- before _from may pass it.
-CREATE OR REPLACE FUNCTION taskyard.tick(_now bigint, _limit bigint, _from bigint)
+-- before _from may pass it. _seed is a random number for the delays of retry policies.
+CREATE OR REPLACE FUNCTION taskyard.tick(_now bigint, _limit bigint, _from bigint, _seed bigint DEFAULT NULL)
 RETURNS TABLE (event integer, number integer, name text, count bigint, status smallint)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -177,7 +189,7 @@ BEGIN
         _due := taskyard.due_tasks(_timed, coalesce(_from, -9223372036854775808), _now, _limit - _moved);
         EXIT WHEN _due.ids IS NULL;
         RETURN QUERY SELECT g.event, g.number, g.name, g.count, 0::smallint FROM taskyard.tick_tasks(
-            _due.tubes, _due.ids, _due.leases, _due.states, _due.timers, _now) g;
+            _due.tubes, _due.ids, _due.leases, _due.states, _due.timers, _now, _seed) g;
         _moved := _moved + cardinality(_due.ids);
     END LOOP;
     IF NOT _idle THEN
@@ -185,6 +197,7 @@ BEGIN
     END IF;
     IF _moved < _limit AND pg_try_advisory_xact_lock(1952543593) THEN
         _moved := _moved + taskyard.tick_done(_now, _limit - _moved);
+        _moved := _moved + taskyard.tick_keys(_now, _limit - _moved);
     END IF;
     RETURN QUERY SELECT 0, _moved::integer, NULL::text, least(_next,
         (SELECT taskyard.timer(min(r.due)) FROM taskyard.retention r), (SELECT min(s.ends) FROM taskyard.session s

@@ -53,30 +53,39 @@ BEGIN
 END $$;
 
 -- Shows one tube or, with NULL, all. There is no row for a tube that does not exist.
-CREATE OR REPLACE FUNCTION taskyard.show_tubes(_tube text) RETURNS SETOF taskyard.tube_info
+CREATE OR REPLACE FUNCTION taskyard.show_tubes(_tube text, _now bigint) RETURNS SETOF taskyard.tube_info
 LANGUAGE sql VOLATILE AS $$
     SELECT t.number, t.name, t.kind, t.temporary, t.capacity, t.ttl, t.ttr, t.delay, t.pri,
         t.attempts_max, t.ttl_kills_taken, t.paused,
         coalesce(c.ready, 0), coalesce(c.taken, 0), coalesce(c.buried, 0), coalesce(c.delayed, 0),
-        CASE
-            WHEN t.paused THEN 0
-            WHEN t.has_subqueues THEN (SELECT count(*) FROM taskyard.subqueue s
-                WHERE s.tube = t.number AND s.head_id IS NOT NULL)
-            ELSE coalesce(c.takeable, 0)
-        END,
-        taskyard.next_timer(t.number, -9223372036854775808),
+        least(h.heads, r.tokens),
+        least(taskyard.next_timer(t.number, -9223372036854775808), CASE WHEN h.heads > 0 THEN r.next END),
         (SELECT s.key::text FROM taskyard.semaphore s WHERE s.id = t.semaphore),
         t.queue_num,
         CASE WHEN c.takeable > 0 THEN taskyard.oldest_ready(t.number, t.has_subqueues) END,
-        t.keep_done, t.keep_done_max, coalesce(c.kept, 0)
+        t.keep_done, t.keep_done_max, coalesce(c.kept, 0), t.retry_delay, t.retry_factor, t.retry_delay_max, t.retry_jitter,
+        t.retry_lost, t.rate_count, t.rate_per, t.rate_burst
     FROM taskyard.tube t
     CROSS JOIN LATERAL (
         SELECT sum(k.ready + k.passed)::bigint AS ready, sum(k.ready)::bigint AS takeable,
             sum(k.taken)::bigint AS taken, sum(k.buried)::bigint AS buried,
             sum(k.delayed)::bigint AS delayed, sum(k.kept)::bigint AS kept
         FROM taskyard.count k WHERE k.tube = t.number) c
+    CROSS JOIN LATERAL (SELECT CASE
+            WHEN t.paused THEN 0
+            WHEN t.has_subqueues THEN (SELECT count(*) FROM taskyard.subqueue s
+                WHERE s.tube = t.number AND s.head_id IS NOT NULL)
+            ELSE coalesce(c.takeable, 0)
+        END AS heads) h
+    LEFT JOIN LATERAL taskyard.tokens(t, coalesce(_now, taskyard.clock())) r ON t.rate_count IS NOT NULL
     WHERE _tube IS NULL OR t.name = _tube
     ORDER BY t.name
+$$;
+
+-- The same by this database's clock.
+CREATE OR REPLACE FUNCTION taskyard.show_tubes(_tube text) RETURNS SETOF taskyard.tube_info
+LANGUAGE sql VOLATILE AS $$
+    SELECT * FROM taskyard.show_tubes(_tube, NULL)
 $$;
 
 -- Changes a tube and shows it. The change consists of flags and values.
@@ -141,6 +150,8 @@ BEGIN
     DELETE FROM taskyard.task t WHERE t.tube = drop_tube.number;
     DELETE FROM taskyard.subqueue s WHERE s.tube = drop_tube.number;
     DELETE FROM taskyard.done d WHERE d.tube = drop_tube.number;
+    DELETE FROM taskyard.key k WHERE k.tube = drop_tube.number;
+    DELETE FROM taskyard.bucket b WHERE b.tube = drop_tube.number;
     DELETE FROM taskyard.retention r WHERE r.tube = drop_tube.number;
     DELETE FROM taskyard.count c WHERE c.tube = drop_tube.number;
     DELETE FROM taskyard.tube t WHERE t.number = drop_tube.number;
@@ -173,6 +184,7 @@ BEGIN
     DELETE FROM taskyard.task t WHERE t.tube = truncate_tube.number;
     DELETE FROM taskyard.subqueue s WHERE s.tube = truncate_tube.number;
     DELETE FROM taskyard.done d WHERE d.tube = truncate_tube.number;
+    DELETE FROM taskyard.key k WHERE k.tube = truncate_tube.number;
     DELETE FROM taskyard.count c WHERE c.tube = truncate_tube.number;
     IF _stood IS NOT NULL THEN
         wakeup := taskyard.update_gate(_t, _stood, _now);

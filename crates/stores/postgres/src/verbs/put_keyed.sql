@@ -1,0 +1,294 @@
+-- Puts tasks of which some have a unique key or their own number of attempts.
+
+-- Gives the tasks of these ids the content of a put, where _replaced says so, and counts what changes. Returns the new states by place,
+-- the next deadline, and how many tasks are ready after it.
+CREATE OR REPLACE FUNCTION taskyard.replace_tasks(
+    _t taskyard.tube, _now bigint, _ids bigint[], _replaced boolean[], _payloads bytea[], _metas bytea[], _pris bigint[],
+    _ttls bigint[], _ttrs bigint[], _delays bigint[], _ats bigint[], _semaphore_priorities float8[],
+    _unique_for bigint[], INOUT states smallint[], OUT wakeup bigint, OUT ready bigint)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _row record;
+    _more bigint[] := '[0:6]={0,0,0,0,0,0,0}';
+BEGIN
+    ready := 0;
+    FOR _row IN
+        UPDATE taskyard.task t SET payload = n.payload, meta = n.meta, since = _now, unique_for = n.unique_for,
+            semaphore_priority = n.semaphore_priority, pri = n.pri, ttr = n.ttr,
+            state = CASE WHEN n.due > _now THEN 2 ELSE 0 END,
+            expires = taskyard.later(greatest(n.due, _now), n.ttl),
+            timer = taskyard.timer(CASE WHEN n.due > _now THEN n.due ELSE taskyard.later(_now, n.ttl) END)
+        FROM (SELECT u.place, u.payload, u.meta, u.semaphore_priority, coalesce(u.unique_for, 0) AS unique_for, d.*
+            FROM unnest(_payloads, _metas, _pris, _ttls, _ttrs, _delays, _ats, _semaphore_priorities, _unique_for)
+                WITH ORDINALITY AS u(payload, meta, pri, ttl, ttr, delay, at, semaphore_priority, unique_for, place)
+            CROSS JOIN LATERAL (SELECT
+                CASE WHEN _t.has_times THEN coalesce(u.pri, _t.pri) ELSE -9223372036854775808 END AS pri,
+                CASE WHEN _t.has_times THEN coalesce(u.ttr, _t.ttr, u.ttl, _t.ttl, {{FOREVER}}) ELSE {{FOREVER}} END AS ttr,
+                CASE WHEN _t.has_times THEN coalesce(u.ttl, _t.ttl, {{FOREVER}}) ELSE {{FOREVER}} END AS ttl,
+                CASE WHEN _t.has_times THEN coalesce(u.at, taskyard.later(_now, coalesce(u.delay, _t.delay, 0)))
+                    ELSE _now END AS due) d
+            WHERE _replaced[u.place]) n
+        CROSS JOIN LATERAL (SELECT k.ctid AS place, k.state FROM taskyard.task k
+            WHERE k.tube = _t.number AND k.id = _ids[n.place] OFFSET 0) k
+        WHERE t.ctid = k.place
+        RETURNING n.place, k.state AS before, t.state, t.timer
+    LOOP
+        states[_row.place] := _row.state;
+        wakeup := least(wakeup, _row.timer);
+        ready := ready + CASE WHEN _row.state = 0 THEN 1 ELSE 0 END;
+        _more[_row.before] := _more[_row.before] - 1;
+        _more[_row.state] := _more[_row.state] + 1;
+    END LOOP;
+    PERFORM taskyard.add_counts(_t.number, _more);
+END $$;
+
+-- Takes the locks of a put with keys into a tube with a capacity or sub-queues, and finds which of the puts fit: only tasks whose key is
+-- not held need room. The results are those of prepare_put; _keys are the sub-queues of the tasks and of the holders of their keys.
+CREATE OR REPLACE FUNCTION taskyard.prepare_keyed_put(
+    _t taskyard.tube, _now bigint, _sizes integer[], _task_keys text[], _subqueues text[],
+    OUT _locked boolean, OUT _keys text[], OUT _accepted boolean[], OUT _keep boolean[])
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _all boolean[] := array_fill(true, ARRAY[cardinality(_task_keys)]);
+    _needs boolean[] := _all;
+    _place bigint;
+    _last integer := 0;
+    _room bigint;
+    _added bigint;
+BEGIN
+    PERFORM taskyard.check_isolation(_t);
+    IF _t.has_subqueues THEN
+        _keys := ARRAY(SELECT DISTINCT coalesce(n.key, 'nil') FROM unnest(_task_keys, _subqueues) AS n(task_key, key)
+            UNION SELECT k.subqueue FROM taskyard.key_holders(_t.number, _task_keys, _all, _now) h
+                CROSS JOIN LATERAL (SELECT t.subqueue FROM taskyard.task t
+                    WHERE t.tube = _t.number AND t.id = h.id AND h.state <> 7 OFFSET 0) k);
+    END IF;
+    _locked := taskyard.lock_for_put(_t.number, _t.capacity, _keys);
+    IF NOT _locked OR _t.capacity IS NULL THEN
+        RETURN;
+    END IF;
+    FOR _place IN SELECT h.place FROM taskyard.key_holders(_t.number, _task_keys, _all, _now) h WHERE h.until > _now
+        OR h.state <> 7 AND NOT h.over
+    LOOP
+        _needs[_place] := false;
+    END LOOP;
+    _room := taskyard.room(_t.number, _t.capacity);
+    FOR i IN 1 .. cardinality(_sizes) LOOP
+        -- A key that a put names twice needs room once.
+        SELECT count(*) FILTER (WHERE n.key IS NULL) + count(DISTINCT n.key) INTO _added
+            FROM unnest(_task_keys[_last + 1:_last + _sizes[i]], _needs[_last + 1:_last + _sizes[i]]) AS n(key, needs)
+            WHERE n.needs;
+        _last := _last + _sizes[i];
+        _accepted[i] := _added <= _room;
+        IF _accepted[i] THEN
+            _room := _room - _added;
+        END IF;
+        _keep := _keep || array_fill(_accepted[i], ARRAY[_sizes[i]]);
+    END LOOP;
+END $$;
+
+-- The states of these tasks, and of those that are gone the states given.
+CREATE OR REPLACE FUNCTION taskyard.states_of(_number integer, _ids bigint[], _states smallint[]) RETURNS smallint[]
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN ARRAY(SELECT coalesce(k.state, n.state) FROM unnest(_ids, _states) WITH ORDINALITY AS n(id, state, place)
+        LEFT JOIN LATERAL (SELECT t.state FROM taskyard.task t
+            WHERE t.tube = _number AND t.id = n.id OFFSET 0) k ON true
+        ORDER BY n.place);
+END $$;
+
+-- Puts a part of the tasks of a call, in which no key occurs twice: those that are _wanted. Returns ids and states by place beside those of
+-- the parts before, which tasks are new, the tasks that changed in the order of the put, what had expired, how many of the replaced
+-- ones are ready, and the rest as insert_tasks.
+CREATE OR REPLACE FUNCTION taskyard.put_part(
+    _t taskyard.tube, _now bigint, _wanted boolean[], _payloads bytea[], _metas bytea[], _pris bigint[], _ttls bigint[],
+    _ttrs bigint[], _delays bigint[], _ats bigint[], _subqueues text[], _semaphore_priorities float8[],
+    _keys text[], _unique_for bigint[], _replaces boolean[], _attempts_max bigint[],
+    INOUT ids bigint[], INOUT states smallint[], OUT locked boolean, OUT added boolean[], OUT moved bigint[],
+    OUT gone bigint[], OUT ready bigint, OUT wakeup bigint, OUT best bigint)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _held record;
+    _put record;
+    _replaced record;
+    _place bigint;
+BEGIN
+    _held := taskyard.hold_keys(_t, _now, _keys, _replaces, _wanted, ids, states);
+    ids := _held.ids;
+    states := _held.states;
+    locked := _held.locked;
+    added := _held.added;
+    gone := _held.gone;
+    ready := 0;
+    IF NOT locked THEN
+        RETURN;
+    END IF;
+    _put := taskyard.insert_tasks(_t, _now, _payloads, _metas, _pris, _ttls, _ttrs, _delays, _ats, _subqueues,
+        _semaphore_priorities, ids, added, _keys, _unique_for, _attempts_max);
+    wakeup := _put.wakeup;
+    best := CASE WHEN _put.ids IS NOT NULL THEN _put.best END;
+    states := ARRAY(SELECT CASE WHEN n.added AND coalesce(_put.delayed[n.number], false) THEN 2 WHEN n.added THEN 0
+            ELSE n.state END FROM (SELECT u.added, u.state, u.place,
+                (count(*) FILTER (WHERE u.added) OVER (ORDER BY u.place))::integer AS number
+            FROM unnest(added, states) WITH ORDINALITY AS u(added, state, place)) n ORDER BY n.place);
+    IF true = ANY (_held.replaced) THEN
+        _replaced := taskyard.replace_tasks(_t, _now, ids, _held.replaced, _payloads, _metas, _pris, _ttls, _ttrs,
+            _delays, _ats, _semaphore_priorities, _unique_for, states);
+        states := _replaced.states;
+        wakeup := least(wakeup, _replaced.wakeup);
+        ready := _replaced.ready;
+    END IF;
+    moved := ARRAY(SELECT n.id FROM unnest(ids, added, _held.replaced) AS n(id, added, replaced)
+        WHERE n.added OR n.replaced);
+END $$;
+
+-- Puts the tasks for which _keep is true or NULL part by part; see put_keyed for the arguments and results. `moved` are the tasks that
+-- changed, those that had expired first.
+CREATE OR REPLACE FUNCTION taskyard.put_parts(
+    _t taskyard.tube, _now bigint, _keep boolean[], _payloads bytea[], _metas bytea[], _pris bigint[], _ttls bigint[],
+    _ttrs bigint[], _delays bigint[], _ats bigint[], _subqueues text[], _semaphore_priorities float8[],
+    _keys text[], _unique_for bigint[], _replaces boolean[], _attempts_max bigint[], _parts integer[],
+    OUT ids bigint[], OUT states smallint[], OUT existing boolean[], OUT locked boolean, OUT wakeup bigint, OUT best bigint,
+    OUT returned bigint, OUT expired bigint, OUT moved bigint[])
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _count integer := cardinality(_payloads);
+    _part record;
+    _last integer := 0;
+BEGIN
+    locked := true;
+    returned := 0;
+    expired := 0;
+    moved := '{}';
+    existing := array_fill(false, ARRAY[_count]);
+    ids := array_fill(NULL::bigint, ARRAY[_count]);
+    states := array_fill(NULL::smallint, ARRAY[_count]);
+    FOREACH _count IN ARRAY coalesce(_parts, ARRAY[_count]) LOOP
+        _part := taskyard.put_part(_t, _now, CASE WHEN _keep IS NULL AND _parts IS NULL
+                THEN array_fill(true, ARRAY[_count])
+                ELSE ARRAY(SELECT coalesce(_keep[i], true) AND i > _last AND i <= _last + _count
+                    FROM generate_series(1, cardinality(_payloads)) AS i) END,
+            _payloads, _metas, _pris, _ttls, _ttrs, _delays, _ats, _subqueues, _semaphore_priorities, _keys, _unique_for,
+            _replaces, _attempts_max, ids, states);
+        locked := _part.locked;
+        IF NOT locked AND _last > 0 THEN
+            -- Nothing of the parts before may stay.
+            RAISE EXCEPTION 'an open transaction has put a task with a key of this put into tube %', _t.name
+                USING ERRCODE = 'lock_not_available';
+        END IF;
+        EXIT WHEN NOT locked;
+        ids := _part.ids;
+        states := _part.states;
+        existing := ARRAY(SELECT CASE WHEN n.place > _last AND n.place <= _last + _count THEN NOT n.added ELSE n.existing END
+            FROM unnest(_part.added, existing) WITH ORDINALITY AS n(added, existing, place));
+        wakeup := least(wakeup, _part.wakeup);
+        best := least(best, _part.best);
+        returned := returned + _part.ready;
+        expired := expired + coalesce(cardinality(_part.gone), 0);
+        moved := _part.gone || moved || _part.moved;
+        _last := _last + _count;
+    END LOOP;
+END $$;
+
+-- Puts tasks into a tube without capacity, sub-queues and semaphore whose keys no task has or had, which is so for most puts: nothing is
+-- computed for each task. Returns NULL if some of the keys are known, or given away meanwhile; then nothing was done.
+CREATE OR REPLACE FUNCTION taskyard.put_new(
+    _t taskyard.tube, _now bigint, _payloads bytea[], _keys text[], _unique_for bigint[], _attempts_max bigint[],
+    OUT locked boolean, OUT ids bigint[], OUT wakeup bigint, OUT best bigint)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _ttl bigint := CASE WHEN _t.has_times THEN coalesce(_t.ttl, {{FOREVER}}) ELSE {{FOREVER}} END;
+    _expires bigint := taskyard.later(_now, _ttl);
+    _claim record;
+BEGIN
+    PERFORM 1 FROM unnest(_keys) AS n(key) CROSS JOIN LATERAL (SELECT k.id FROM taskyard.key k
+        WHERE k.tube = _t.number AND k.key = n.key OFFSET 0) k LIMIT 1;
+    IF FOUND THEN
+        RETURN;
+    END IF;
+    ids := ARRAY(SELECT nextval(_t.ids) FROM generate_series(1, cardinality(_payloads)));
+    _claim := taskyard.claim_keys(_t.number, _keys, ids, _now, true);
+    IF _claim._lost OR NOT _claim._locked THEN
+        locked := CASE WHEN NOT _claim._locked THEN false END;
+        RETURN;
+    END IF;
+    locked := true;
+    best := CASE WHEN _t.has_times THEN _t.pri ELSE -9223372036854775808 END;
+    wakeup := taskyard.timer(_expires);
+    INSERT INTO taskyard.task (tube, id, state, pri, created, expires, ttr, timer, payload, key, unique_for, attempts_max)
+        SELECT _t.number, n.id, 0, best, _now, _expires, CASE WHEN _t.has_times THEN coalesce(_t.ttr, _ttl) ELSE _ttl END,
+            wakeup, n.payload, n.key, n.unique_for, n.attempts_max
+        FROM unnest(ids, _payloads, _keys, _unique_for, _attempts_max) AS n(id, payload, key, unique_for, attempts_max);
+    INSERT INTO taskyard.count (tube, ready) VALUES (_t.number, cardinality(ids));
+END $$;
+
+-- As put_tasks, for tasks of which some have a key: _unique_for is for how long it stays held after the end, _replaces whether a waiting
+-- holder is replaced. Or of which some have their own number of attempts. _parts has the number of tasks of each part in which no key
+-- occurs twice; NULL if there is only one part. For each task that was not refused there is the id and the state of the task or of the
+-- holder of its key (7: ended), and whether it existed; without states all tasks are new and ready. `returned` is how many replaced tasks are ready, `expired` how many holders
+-- had expired and were removed; then `room` is the room of the tube.
+CREATE OR REPLACE FUNCTION taskyard.put_keyed(
+    _tube text, _now bigint, _sizes integer[], _payloads bytea[], _metas bytea[], _pris bigint[],
+    _ttls bigint[], _ttrs bigint[], _delays bigint[], _ats bigint[], _subqueues text[],
+    _semaphore_priorities float8[], _keys text[], _unique_for bigint[], _replaces boolean[], _attempts_max bigint[],
+    _parts integer[], OUT status smallint, OUT number integer, OUT capacity bigint, OUT accepted boolean[],
+    OUT ids bigint[], OUT states smallint[], OUT existing boolean[], OUT wakeup bigint, OUT best bigint,
+    OUT returned bigint, OUT expired bigint, OUT room bigint)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    _t taskyard.tube;
+    _count integer := cardinality(_payloads);
+    _locked boolean;
+    _queues text[];
+    _keep boolean[];
+    _moved bigint[];
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(1952543595, hashtext(_tube));
+    SELECT * INTO _t FROM taskyard.tube t WHERE t.name = _tube;
+    number := _t.number;
+    capacity := _t.capacity;
+    status := CASE WHEN NOT FOUND THEN 1 WHEN _t.semaphore IS NULL AND _semaphore_priorities IS NOT NULL THEN 9 ELSE 0 END;
+    IF status <> 0 THEN
+        RETURN;
+    END IF;
+    _now := coalesce(_now, taskyard.clock());
+    _keys := coalesce(_keys, array_fill(NULL::text, ARRAY[_count]));
+    IF _t.semaphore IS NOT NULL THEN
+        PERFORM taskyard.lock_gate(_t.semaphore);
+    END IF;
+    IF _t.capacity IS NOT NULL OR _t.has_subqueues THEN
+        SELECT p._locked, p._keys, p._accepted, p._keep INTO _locked, _queues, accepted, _keep
+            FROM taskyard.prepare_keyed_put(_t, _now, _sizes, _keys, _subqueues) p;
+        status := CASE WHEN _locked THEN 0 ELSE 8 END;
+        IF status <> 0 THEN
+            RETURN;
+        END IF;
+    END IF;
+    returned := 0;
+    expired := 0;
+    IF _parts IS NULL AND coalesce(_t.capacity, _t.semaphore) IS NULL AND NOT _t.has_subqueues AND _metas IS NULL
+        AND (NOT _t.has_times OR coalesce(_pris, _ttls, _ttrs, _delays, _ats) IS NULL AND coalesce(_t.delay, 0) = 0)
+    THEN
+        SELECT p.locked, p.ids, p.wakeup, p.best INTO _locked, ids, wakeup, best
+            FROM taskyard.put_new(_t, _now, _payloads, _keys, _unique_for, _attempts_max) p;
+        IF _locked IS NOT NULL THEN
+            status := CASE WHEN _locked THEN 0 ELSE 8 END;
+            RETURN;
+        END IF;
+    END IF;
+    SELECT p.* INTO ids, states, existing, _locked, wakeup, best, returned, expired, _moved FROM taskyard.put_parts(
+        _t, _now, _keep, _payloads, _metas, _pris, _ttls, _ttrs, _delays, _ats, _subqueues, _semaphore_priorities, _keys,
+        _unique_for, _replaces, _attempts_max, _parts) p;
+    IF NOT _locked THEN
+        status := 8;
+        RETURN;
+    END IF;
+    IF _t.has_subqueues THEN
+        PERFORM taskyard.set_subqueue_heads(_t.number, _queues);
+    END IF;
+    IF _t.semaphore IS NOT NULL AND cardinality(_moved) > 0 THEN
+        wakeup := least(wakeup, taskyard.update_gate(_t, _moved, _now));
+        states := taskyard.states_of(_t.number, ids, states);
+    END IF;
+    room := CASE WHEN expired > 0 THEN taskyard.room(_t.number, _t.capacity) END;
+END $$;
