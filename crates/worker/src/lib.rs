@@ -24,7 +24,6 @@ mod queue_report;
 mod queue_selector;
 mod registration;
 mod reporter;
-mod retry_policy;
 mod settings;
 mod state;
 mod stats;

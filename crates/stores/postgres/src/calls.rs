@@ -195,9 +195,9 @@ fn finish(tube: &TubeName, items: &[FinishItem], show: bool, now: Option<i64>) -
         Finish::Bury => 2,
         Finish::Touch(_) => 3,
         Finish::Fail(fail) => match fail.then {
-            AfterFailure::Retry(_) => 1,
+            AfterFailure::Bury => 2,
             // The store has no retry policies.
-            AfterFailure::Bury | AfterFailure::Policy(_) => 2,
+            AfterFailure::Retry(_) | AfterFailure::Policy { .. } => 1,
         },
     };
     let span = |item: &FinishItem| match &item.finish {

@@ -122,6 +122,10 @@ fn a_delivery_names_its_session() {
 
 #[test]
 fn a_finish_is_sent_completely() {
+    let by_policy = |default_delay| {
+        let then = AfterFailure::Policy { seed: 0, default_delay };
+        Finish::Fail(Box::new(Fail { error: "late".into(), then }))
+    };
     let finishes = [
         Finish::Ack,
         Finish::Bury,
@@ -131,7 +135,8 @@ fn a_finish_is_sent_completely() {
         Finish::fail("no route", Some(Span::from_secs(4))),
         Finish::fail("broken", None),
         // The server draws the random number.
-        Finish::Fail(Box::new(Fail { error: "late".into(), then: AfterFailure::Policy(0) })),
+        by_policy(Span::ZERO),
+        by_policy(Span::from_secs(5)),
     ];
     let holders = [Holder::Any, Holder::Lease(Lease(8))];
     let items: Vec<FinishItem> = finishes
