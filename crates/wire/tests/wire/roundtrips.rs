@@ -286,7 +286,7 @@ fn errors_are_restored() {
     let missing = Error::MissingFeature { store: "redis", feature: "schedules" };
     let answer = sent(ErrorAnswer::from(&missing));
     assert_eq!(answer.code().map(Code::status), Some(501));
-    assert_eq!(answer.into_error("put"), Error::Invalid(missing.to_string()));
+    assert_eq!(answer.into_error("put"), missing);
     let large = Error::TooLarge { what: "payload", size: 2, limit: 1, advice: "shrink it" };
     let answer = sent(ErrorAnswer::from(&large)).into_error("put");
     assert!(matches!(answer, Error::TooLarge { size: 2, limit: 1, .. }), "{answer:?}");
