@@ -47,7 +47,7 @@ pub use queue_selector::Plan;
 pub use settings::{PoisonPolicy, Settings, SettingsError};
 pub use stats::{HandlerError, HandlerResult, HandlerStats};
 pub use store::{QueueStat, Retry, SettledCount, Store};
-pub use taskyard::Timestamp;
+pub use taskyard::{Key, OnConflict, Timestamp};
 pub use taskyard_iproto::fields::{FieldError, FieldReader, FieldWriter};
 pub use timer::{BoxFuture, SystemTimer, Timer};
 pub use trace_context::TraceContext;
