@@ -2,12 +2,9 @@
 
 use clap::Args;
 use serde::Serialize;
-use taskyard_core::failure::stored_error;
-use taskyard_core::{
-    AfterFailure, Command, Fail, Finish, FinishItem, Outcome, Reply, Span, TaskId, TubeName,
-};
-use taskyard_wire::Exit;
+use taskyard_core::{Command, Finish, FinishItem, Outcome, Reply, Span, TaskId, TubeName};
 use taskyard_wire::http::{OutcomeWord, TaskAction, TaskActionRequest, seconds_of};
+use taskyard_wire::{Exit, fail_by_policy};
 
 use crate::actions::{self, BoundArgs, ChosenAction};
 use crate::connect::{ConnectArgs, unexpected_reply};
@@ -177,10 +174,11 @@ pub fn bury(args: BuryArgs) -> anyhow::Result<Exit> {
 
 /// Reports that deliveries failed.
 pub fn fail(args: FailArgs) -> anyhow::Result<Exit> {
-    // The server knows the policy and draws the random number.
-    let then = args.delay.map_or(AfterFailure::Policy(0), AfterFailure::Retry);
-    let fail = Fail { error: stored_error(&args.error), then };
-    args.which.finish(Finish::Fail(Box::new(fail)), "failed")
+    let fail = match args.delay {
+        Some(delay) => Finish::fail(&args.error, Some(delay)),
+        None => fail_by_policy(&args.error, Span::ZERO),
+    };
+    args.which.finish(fail, "failed")
 }
 
 /// Extends leases.

@@ -1,21 +1,20 @@
 //! The client: typed calls for every command of a queue.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use serde::Serialize;
 use taskyard_core::command::TubeInfo;
-use taskyard_core::limits::TUBES_MAX;
 use taskyard_core::{
-    Command, Error as Refusal, Execute, Key, KeyRequest, NewTask, Outcome, Placed, Reply, Span,
-    Take, TaskId, TubeChange, TubeName, TubeOptions, TubeStats, refuse_subqueues,
+    Command, Error as Refusal, Execute, Outcome, Reply, Span, Take, TaskId, TubeChange, TubeName,
+    TubeOptions, TubeStats,
 };
 
-use crate::error::{Error, HttpError, IprotoError, Result};
+use crate::error::{HttpError, IprotoError, Result};
 use crate::http::Http;
 use crate::iproto::Iproto;
-use crate::task::{Task, bytes_task, in_subqueue, new_task};
+use crate::task::Task;
 use crate::worker_name::worker_name;
 
 /// The lease of a delivery unless [`Client::with_lease`] sets another.
@@ -29,8 +28,11 @@ const LEASE_DEFAULT: Span = Span::from_secs(60);
 pub struct Client<E> {
     pub(crate) queue: E,
     lease: Span,
+    pub(crate) idempotent: bool,
+    /// Whether the store of the queue refused unique keys. Clones share it.
+    pub(crate) keys_missing: Arc<AtomicBool>,
     /// Tubes that have sub-queues, as far as known.
-    subqueue_tubes: Arc<Mutex<HashSet<TubeName>>>,
+    pub(crate) subqueue_tubes: Arc<Mutex<HashSet<TubeName>>>,
 }
 
 impl Client<Http> {
@@ -56,7 +58,13 @@ impl Client<Iproto> {
 impl<E: Execute> Client<E> {
     /// A client of anything that executes commands.
     pub fn new(queue: E) -> Self {
-        Client { queue, lease: LEASE_DEFAULT, subqueue_tubes: Arc::default() }
+        Client {
+            queue,
+            lease: LEASE_DEFAULT,
+            idempotent: true,
+            keys_missing: Arc::default(),
+            subqueue_tubes: Arc::default(),
+        }
     }
 
     /// Sets the lease of deliveries. A task that is not finished in that time is delivered again;
@@ -65,76 +73,17 @@ impl<E: Execute> Client<E> {
         Client { lease: lease.into(), ..self }
     }
 
+    /// Sets whether a put whose answer is lost is repeated, which is so by default: each task without a key gets a random
+    /// one that stays held for ten minutes after the task has ended, so that a repeated put adds nothing twice. The keys
+    /// cost time and memory; the client's page in the documentation has figures. A queue in this process and a store
+    /// without unique keys get no keys, and their puts are not repeated.
+    pub fn idempotent(self, idempotent: bool) -> Self {
+        Client { idempotent, ..self }
+    }
+
     /// What executes the commands.
     pub fn queue(&self) -> &E {
         &self.queue
-    }
-
-    /// Adds a task with `data`. When this returns, the task is as durable as the store.
-    pub async fn put<T: Serialize + ?Sized>(&self, tube: &str, data: &T) -> Result<TaskId> {
-        self.put_task(tube, new_task(data)?).await
-    }
-
-    /// Adds a task to a sub-queue: of the tasks in one sub-queue only one runs at a time. Refused if the tube has no
-    /// sub-queues.
-    pub async fn put_in<T: Serialize + ?Sized>(
-        &self,
-        tube: &str,
-        subqueue: &str,
-        data: &T,
-    ) -> Result<TaskId> {
-        self.put_task(tube, in_subqueue(new_task(data)?, subqueue)).await
-    }
-
-    /// Adds a task with a unique key: while a task of the tube has the key, another put with it adds nothing and returns
-    /// that task, as `existing`. [`NewTask::key`] has the other options of keys.
-    pub async fn put_keyed<T: Serialize + ?Sized>(
-        &self,
-        tube: &str,
-        key: &str,
-        data: &T,
-    ) -> Result<Placed> {
-        let key = Some(Box::new(KeyRequest::new(Key::new(key)?)));
-        let task = NewTask { key, ..new_task(data)? };
-        let placed = self.put_tasks(tube, vec![task], Duration::ZERO).await?;
-        Ok(*placed.first().ok_or_else(|| unexpected("put"))?)
-    }
-
-    /// Adds a task with these bytes.
-    pub async fn put_bytes(&self, tube: &str, bytes: &[u8]) -> Result<TaskId> {
-        self.put_task(tube, bytes_task(bytes)?).await
-    }
-
-    /// Adds a task with priority, delay and other options. If a task of the tube holds its key, nothing is added and the id
-    /// is that of the holder; [`Client::put_tasks`] tells which.
-    pub async fn put_task(&self, tube: &str, task: NewTask) -> Result<TaskId> {
-        let placed = self.put_tasks(tube, vec![task], Duration::ZERO).await?;
-        Ok(placed.first().ok_or_else(|| unexpected("put"))?.id)
-    }
-
-    /// Adds a task for each value: all or none.
-    pub async fn put_many<T: Serialize>(&self, tube: &str, data: &[T]) -> Result<Vec<TaskId>> {
-        let tasks = data.iter().map(new_task).collect::<Result<_>>()?;
-        let placed = self.put_tasks(tube, tasks, Duration::ZERO).await?;
-        Ok(placed.into_iter().map(|placed| placed.id).collect())
-    }
-
-    /// Adds tasks, all or none, and waits this long while the tube is full.
-    pub async fn put_tasks(
-        &self,
-        tube: &str,
-        tasks: Vec<NewTask>,
-        wait: Duration,
-    ) -> Result<Vec<Placed>> {
-        let tube = TubeName::new(tube)?;
-        if tasks.iter().any(|task| task.subqueue.is_some()) {
-            self.check_subqueues(&tube).await?;
-        }
-        let put = Command::Put { tube, tasks, wait: wait.into() };
-        match self.execute_one(put).await? {
-            Reply::Put(placed) => Ok(placed),
-            _ => Err(unexpected("put").into()),
-        }
     }
 
     /// Takes the next task, waiting up to `wait` for one.
@@ -270,32 +219,6 @@ impl<E: Execute> Client<E> {
         let verb = command.verb();
         let reply = self.queue.execute(vec![command]).await.pop();
         Ok(reply.unwrap_or_else(|| Err(unexpected(verb)))?)
-    }
-
-    /// Refuses sub-queues for a tube without them, or one that a put would create without them: the store would ignore
-    /// them.
-    async fn check_subqueues(&self, tube: &TubeName) -> Result<()> {
-        if self.known_subqueues().contains(tube) {
-            return Ok(());
-        }
-        match self.tube(tube.as_str()).await {
-            Ok(found) => refuse_subqueues(found.options.kind)?,
-            Err(Error::Refused(Refusal::TubeNotFound(tube))) => {
-                return Err(Refusal::TubeNotFound(tube).into());
-            }
-            // A user who may only put cannot read the tube; other errors are those of the put itself.
-            Err(_) => return Ok(()),
-        }
-        let mut known = self.known_subqueues();
-        if known.len() >= TUBES_MAX {
-            known.clear();
-        }
-        known.insert(tube.clone());
-        Ok(())
-    }
-
-    fn known_subqueues(&self) -> MutexGuard<'_, HashSet<TubeName>> {
-        self.subqueue_tubes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn create_tube(

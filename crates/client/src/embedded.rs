@@ -97,4 +97,9 @@ impl Execute for Embedded {
         }
         replies
     }
+
+    /// Only a store that is reached over a network loses replies.
+    fn may_lose_replies(&self) -> bool {
+        self.engine.capabilities().shared
+    }
 }

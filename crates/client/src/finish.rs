@@ -4,12 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
-use taskyard_core::failure::stored_error;
 use taskyard_core::{
-    Command, Error as Refusal, Execute, Fail, Finish, FinishItem, Outcome, Reply, Span, TaskId,
-    TubeName,
+    Command, Error as Refusal, Execute, Finish, FinishItem, Outcome, Reply, Span, TaskId, TubeName,
 };
-use taskyard_wire::after_failure;
+use taskyard_wire::fail_by_policy;
 
 use crate::client::{Client, unexpected};
 use crate::error::{Error, Result};
@@ -47,9 +45,7 @@ impl<E: Execute> Client<E> {
     /// Reports that the task failed: the error is kept with it, and it is ready again as the retry policy of its tube says,
     /// or at once if the tube has none. It is buried if its attempts are used up.
     pub async fn fail(&self, task: &Task, error: &str) -> Result<()> {
-        let then = after_failure(&self.queue, &task.tube, Span::ZERO).await;
-        let fail = Fail { error: stored_error(error), then };
-        self.finish_one(task, Finish::Fail(Box::new(fail)), false).await.map(drop)
+        self.finish_one(task, fail_by_policy(error, Span::ZERO), false).await.map(drop)
     }
 
     /// The same, ready after `delay`, whatever the policy.

@@ -377,6 +377,10 @@ impl Execute for Http {
         }
         replies
     }
+
+    fn may_lose_replies(&self) -> bool {
+        true
+    }
 }
 
 impl fmt::Debug for Http {

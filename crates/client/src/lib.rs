@@ -38,6 +38,8 @@ mod error;
 mod finish;
 mod http;
 mod iproto;
+mod put;
+mod random_key;
 mod semaphore;
 mod task;
 mod url;

@@ -4,8 +4,8 @@ use taskyard_core::limits::{
     RETRY_DELAY_SECS_MAX, RETRY_FACTOR_PERMILLE_MAX, RETRY_JITTER_PERMILLE_MAX,
 };
 use taskyard_core::{
-    Command, Error, Finish, FinishItem, Holder, Kind, NewTask, Reason, RetryPolicy, Span, State,
-    Task, TaskId, TubeChange, TubeName, TubeOptions,
+    AfterFailure, Command, Error, Fail, Finish, FinishItem, Holder, Kind, NewTask, Reason,
+    RetryPolicy, Span, State, Task, TaskId, TubeChange, TubeName, TubeOptions,
 };
 
 use super::Harness;
@@ -46,6 +46,12 @@ async fn retrying_tube<H: Harness>(queue: &H, text: &str, policy: RetryPolicy) -
 
 fn by_policy(seed: u32) -> Finish {
     Finish::fail_by_policy("no route", seed)
+}
+
+/// By the policy; without one after this delay.
+fn by_policy_or(default_delay: Span) -> Finish {
+    let then = AfterFailure::Policy { seed: 9, default_delay };
+    Finish::Fail(Box::new(Fail { error: "no route".into(), then }))
 }
 
 /// Takes the only task and fails it by the policy.
@@ -187,18 +193,24 @@ pub async fn an_explicit_end_ignores_the_policy<H: Harness>(queue: H) {
     assert_eq!((never.state, never.reason), (State::Buried, Reason::Buried));
 }
 
-/// Without a policy a failure by policy buries and a lost lease is ready at once, as before there were policies.
+/// Without a policy a failure by policy waits for its default delay, also if the policy was removed while the task
+/// ran, and a lost lease is ready at once.
 pub async fn without_a_policy_nothing_changes<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;
     queue.put(&tube, NewTask { ttr: Some(secs(5)), ..task("x") }).await;
     queue.take(&tube).await;
     queue.advance(secs(5));
     let failed = fail_next(&queue, &tube, 9).await;
-    assert_eq!((failed.state, failed.reason), (State::Buried, Reason::Buried));
+    assert_eq!((failed.state, failed.attempts), (State::Ready, 2));
+    let taken = queue.take(&tube).await;
+    let failed = done(queue.finish_lease(&tube, &taken, by_policy_or(secs(7))).await);
+    assert_eq!(waits(&queue, &failed), secs(7));
     let Some(removed) = retrying_tube(&queue, "removed", STEPS).await else { return };
-    queue.alter(&removed, change(None)).await;
     queue.put(&removed, task("x")).await;
-    assert_eq!(fail_next(&queue, &removed, 9).await.state, State::Buried);
+    let taken = queue.take(&removed).await;
+    queue.alter(&removed, change(None)).await;
+    let failed = done(queue.finish_lease(&removed, &taken, by_policy_or(secs(4))).await);
+    assert_eq!(waits(&queue, &failed), secs(4));
 }
 
 /// In kinds without times the task is ready at once, but it is not buried.

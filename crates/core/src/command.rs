@@ -325,9 +325,9 @@ impl Finish {
     }
 
     /// A failed delivery with any error text, after which the retry policy of the tube decides with
-    /// this random number.
+    /// this random number. Without a policy the task is ready at once.
     pub fn fail_by_policy(error: &str, seed: u32) -> Self {
-        let then = AfterFailure::Policy(seed);
+        let then = AfterFailure::Policy { seed, default_delay: Span::ZERO };
         Finish::Fail(Box::new(Fail { error: stored_error(error), then }))
     }
 }
@@ -349,17 +349,24 @@ pub enum AfterFailure {
     Retry(Span),
     /// It is buried, as by [`Finish::Bury`].
     Bury,
-    /// As the retry policy of the tube says, with this random number; see [`crate::retry`]. Without
-    /// a policy it is buried.
-    Policy(u32),
+    /// As the retry policy of the tube says when the delivery ends; see [`crate::retry`].
+    Policy {
+        /// The random number for the jitter.
+        seed: u32,
+        /// The delay in a tube without a policy.
+        default_delay: Span,
+    },
 }
 
 impl AfterFailure {
-    /// The delay before the next attempt that the caller chose; `None` without one.
+    /// The delay before the next attempt in a tube without a retry policy; `None` if the task is
+    /// buried.
     pub const fn delay(self) -> Option<Span> {
         match self {
-            AfterFailure::Retry(delay) => Some(delay),
-            AfterFailure::Bury | AfterFailure::Policy(_) => None,
+            AfterFailure::Retry(delay) | AfterFailure::Policy { default_delay: delay, .. } => {
+                Some(delay)
+            }
+            AfterFailure::Bury => None,
         }
     }
 }

@@ -11,4 +11,10 @@ pub trait Execute: Send + Sync {
     /// Runs the commands in order and returns the replies in that order. The batch is not one
     /// transaction: each command is atomic by itself.
     fn execute(&self, commands: Vec<Command>) -> impl Future<Output = Vec<Result<Reply>>> + Send;
+
+    /// Whether the reply to a command may be lost although it was executed. Clients give their puts
+    /// random keys then, so that they can repeat them.
+    fn may_lose_replies(&self) -> bool {
+        false
+    }
 }

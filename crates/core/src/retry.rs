@@ -15,8 +15,10 @@
 //! `M = 67108859`, `x = (seed + id) mod M`, then twice `x = ((x·x mod M)·x + 12345) mod M`, and
 //! `u = 2·x / (M − 1) − 1`. All products are less than 2^53, so doubles represent them exactly.
 //!
-//! Tubes of a kind without times have no delay: the task is ready at once. An explicit delay of a
-//! failed delivery is used instead of the policy's, without jitter. Releases, ended sessions and
+//! A failed delivery carries the delay for a tube without a policy (`default_delay`), so that a
+//! policy that is removed while it is on its way never buries the task. It is used without jitter,
+//! as is an explicit delay, which replaces the policy's. Tubes of a kind without times have no delay:
+//! the task is ready at once. Releases, ended sessions and
 //! restarts are not failures and do not use the policy; expired leases use it if `retry_lost` is
 //! set, counted from the tick that finds them.
 

@@ -339,7 +339,15 @@ impl Method {
             "fail" => {
                 let id = args.id(TAKEN_KEY_PARTS)?;
                 let (error, delay) = read_failure(args.raw()?)?;
-                self.finish(id, Finish::fail(&error.unwrap_or_default(), Some(delay)))
+                let error = error.unwrap_or_default();
+                self.finish(
+                    id,
+                    match delay {
+                        Some(delay) => Finish::fail(&error, Some(delay)),
+                        // The server draws the random number.
+                        None => Finish::fail_by_policy(&error, 0),
+                    },
+                )
             }
             "list" => {
                 let (order, limit) = read_list(args.raw()?)?;

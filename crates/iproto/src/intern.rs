@@ -14,7 +14,7 @@ static KEPT: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
 /// The same text with a static lifetime. Each is stored once; texts beyond the limits are replaced,
 /// so that a server cannot use up memory.
-pub(super) fn intern(text: &str) -> &'static str {
+pub fn intern(text: &str) -> &'static str {
     // A thread that panicked here did not change the set.
     let mut kept = KEPT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(known) = kept.get(text) {

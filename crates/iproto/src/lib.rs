@@ -41,6 +41,7 @@ pub use faults::fault_of;
 pub use frame::{BadFrame, Frame, next_frame};
 pub use greeting::{Greeting, VERSION};
 pub use identify::{identify_args, reply_session};
+pub use intern::intern;
 pub use msgpack::{MsgpackError, check_msgpack};
 pub use native::{
     EXECUTE, decode_commands, decode_executed, decode_replies, encode_commands, encode_execute,

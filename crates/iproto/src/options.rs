@@ -183,14 +183,14 @@ pub(super) fn read_result(table: Option<&[u8]>) -> Option<&[u8]> {
 }
 
 /// Reads the error and the delay of a failed delivery. Other options are ignored.
-pub(super) fn read_failure(table: Option<&[u8]>) -> Result<(Option<String>, Span), Fault> {
-    let (mut error, mut later) = (None, Span::ZERO);
+pub(super) fn read_failure(table: Option<&[u8]>) -> Result<(Option<String>, Option<Span>), Fault> {
+    let (mut error, mut later) = (None, None);
     pairs_unless(table, is_text, |name, value| {
         match (name, &value) {
             (b"error", Value::Str(text) | Value::Bin(text)) => {
                 error = Some(String::from_utf8_lossy(text).into_owned());
             }
-            (b"delay", _) => later = delay(&value)?.unwrap_or_default(),
+            (b"delay", _) => later = delay(&value)?,
             _ => {}
         }
         Ok(())

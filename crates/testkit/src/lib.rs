@@ -5,10 +5,12 @@
 
 pub mod calls;
 pub mod chromium;
+pub mod cutting_proxy;
 pub mod lossy_proxy;
 mod ports;
 pub mod postgres;
 pub mod redis;
+pub mod same_keys;
 #[cfg(feature = "server")]
 pub mod server;
 pub mod suite;

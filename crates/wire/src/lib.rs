@@ -13,4 +13,4 @@ mod retry;
 
 pub use codes::{Code, Exit};
 pub use payload::{Packed, Payload, PayloadError, json_to_msgpack, msgpack_to_json};
-pub use retry::after_failure;
+pub use retry::{draw_seeds, fail_by_policy};

@@ -1,22 +1,26 @@
-//! Decides how long a task waits after a failed delivery whose caller chose no delay.
+//! Draws the random numbers of failed deliveries that follow the retry policies of their tubes.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 
-use taskyard_core::{AfterFailure, Command, Execute, Reply, Span, TubeName};
+use taskyard_core::failure::stored_error;
+use taskyard_core::{AfterFailure, Command, Fail, Finish, Span};
 
-/// By the retry policy of the tube, with a random number, if it has one; otherwise the given delay.
-///
-/// The policy is read by a command of its own: if it is removed before the failed delivery arrives,
-/// the task is buried.
-pub async fn after_failure(queue: &impl Execute, tube: &TubeName, otherwise: Span) -> AfterFailure {
-    let show = Command::Tubes { tube: Some(tube.clone()) };
-    // The command that follows reports errors.
-    match queue.execute(vec![show]).await.pop() {
-        Some(Ok(Reply::Tubes(tubes))) if tubes.iter().any(|info| info.options.retry.is_some()) => {
-            AfterFailure::Policy(random())
+/// A failed delivery that follows the retry policy of its tube; without a policy the task is ready after this delay.
+pub fn fail_by_policy(error: &str, default_delay: Span) -> Finish {
+    let then = AfterFailure::Policy { seed: random(), default_delay };
+    Finish::Fail(Box::new(Fail { error: stored_error(error), then }))
+}
+
+/// Draws the random numbers of a command whose caller sent none.
+pub fn draw_seeds(command: &mut Command) {
+    let Command::Finish { items, .. } = command else { return };
+    for item in items {
+        if let Finish::Fail(fail) = &mut item.finish
+            && let AfterFailure::Policy { seed, .. } = &mut fail.then
+        {
+            *seed = random();
         }
-        _ => AfterFailure::Retry(otherwise),
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use taskyard_core::limits::RESULT_BYTES_MAX;
 use taskyard_core::{Finish, Span};
+use taskyard_wire::fail_by_policy;
 
 use crate::stats::{HandlerResult, HandlerStats};
 use crate::store::{Retry, Store};
@@ -109,10 +110,8 @@ impl<'a> BatchOutcome<'a> {
         let now = self.store.now();
         let done = self.done.iter().cloned();
         let retries = self.retries.iter().map(|(retry, error)| {
-            (retry.task_id, Finish::fail(error, Some(retry.next_start_time.since(now))))
+            (retry.task_id, fail_by_policy(error, retry.next_start_time.since(now)))
         });
-        let mut retries: Vec<_> = retries.collect();
-        self.store.follow_policies(&mut retries).await;
         let buried = self.buried.iter().map(|(id, error)| (*id, Finish::fail(error, None)));
         let release = || Finish::Release { delay: Span::ZERO, counted: false };
         let given_back = self.given_back.iter().map(|id| (*id, release()));

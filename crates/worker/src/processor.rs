@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use taskyard_core::{Finish, Lease, Span, Task, Timestamp};
+use taskyard_wire::fail_by_policy;
 use tokio::task::{JoinError, JoinHandle};
 use tracing::Instrument;
 use tracing::field::{Empty, display};
@@ -276,10 +277,9 @@ impl<'a> BatchCycle<'a> {
             if held.is_some_and(|held| held.lease == *lease) {
                 let delay = backoff(*attempts).into();
                 let error = "handler ran longer than run_max";
-                unsettled.push((*task_id, Finish::fail(error, Some(delay))));
+                unsettled.push((*task_id, fail_by_policy(error, delay)));
             }
         }
-        store.follow_policies(&mut unsettled).await;
         store.deliveries().close_spans(&self.held, "run_max");
         match store.finish(unsettled).await {
             Ok(released) => {
@@ -375,14 +375,12 @@ impl<'a> BatchCycle<'a> {
             PoisonPolicy::Drop => Finish::Ack,
             PoisonPolicy::Retry => {
                 let delay = backoff(delivery.attempts).into();
-                Finish::fail(&format!("cannot decode the payload: {error}"), Some(delay))
+                fail_by_policy(&format!("cannot decode the payload: {error}"), delay)
             }
         };
         let finishes =
             poison.iter().map(|(delivery, error)| (delivery.task_id, finish(delivery, error)));
-        let mut finishes: Vec<_> = finishes.collect();
-        self.state.store.follow_policies(&mut finishes).await;
-        if let Err(error) = self.state.store.finish(finishes).await {
+        if let Err(error) = self.state.store.finish(finishes.collect()).await {
             tracing::warn!(queue = self.queue(), %error, "cannot settle poison tasks; they return when their lease ends");
         }
     }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use taskyard::Result;
 use taskyard_core::limits::TASK_ID_MAX;
 use taskyard_core::{
-    Body, Command, Error as Refusal, Execute, NewTask, Reply, Span, TaskId, Timestamp, TubeName,
+    Body, Command, Error as Refusal, Execute, HeldKey, Key, KeyRequest, NewTask, OnConflict, Reply,
+    Span, TaskId, Timestamp, TubeName,
 };
 use taskyard_iproto::fields::FieldError;
 use tracing::Instrument;
@@ -69,8 +70,8 @@ pub trait TypedTask: Send + Sized + 'static {
     }
 }
 
-/// The start time, priority and trace context of a put.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The start time, priority, key, attempts and trace context of a put.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PutOptions {
     /// The earliest start; excludes `delay`.
     pub start_time: Option<Timestamp>,
@@ -78,6 +79,15 @@ pub struct PutOptions {
     pub delay: Option<Duration>,
     /// The priority; smaller values are delivered first.
     pub pri: Option<u64>,
+    /// The key of the task, unique in its queue: while another task holds it, the put adds nothing and returns the id of
+    /// that task.
+    pub key: Option<Key>,
+    /// For how long the key stays held after the task has ended.
+    pub unique_for: Duration,
+    /// What the put does if the key is held.
+    pub on_conflict: OnConflict,
+    /// After how many failed attempts the task is buried, instead of the number of its queue.
+    pub attempts_max: Option<u32>,
     /// The trace that the task belongs to. Without one the put starts a new trace if a subscriber records its span.
     pub trace: Option<TraceContext>,
 }
@@ -91,6 +101,26 @@ impl PutOptions {
     /// Delays the task until this moment.
     pub fn at(start_time: Timestamp) -> Self {
         PutOptions { start_time: Some(start_time), ..PutOptions::default() }
+    }
+
+    /// Gives the task a key; refused unless it has 1 to 128 bytes without control characters.
+    pub fn keyed(key: &str) -> Result<Self> {
+        Ok(PutOptions { key: Some(Key::new(key)?), ..PutOptions::default() })
+    }
+
+    fn key_request(&self) -> Result<Option<Box<KeyRequest>>> {
+        let (unique_for, on_conflict) = (self.unique_for.into(), self.on_conflict);
+        match self.key.clone() {
+            Some(key) => {
+                let held = HeldKey { key, unique_for };
+                Ok(Some(Box::new(KeyRequest { held, on_conflict })))
+            }
+            None if unique_for.is_zero() && on_conflict == OnConflict::Keep => Ok(None),
+            None => {
+                let message = "unique_for and on_conflict need a key; set one or leave them out";
+                Err(Refusal::Invalid(message.into()).into())
+            }
+        }
     }
 }
 
@@ -110,6 +140,8 @@ async fn put<T: TypedTask, E: Execute>(queue: &E, task: &T, options: PutOptions)
         at: options.start_time,
         delay: options.delay.map(Span::from),
         pri: options.pri,
+        key: options.key_request()?,
+        attempts_max: options.attempts_max,
         ..NewTask::new(Body::with_meta(&task.encode(), &meta))
     };
     let tube = TubeName::new(T::QUEUE.name)?;

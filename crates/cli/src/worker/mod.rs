@@ -16,13 +16,11 @@ use anyhow::Context;
 use clap::Args;
 use taskyard::Http;
 use taskyard::worker_name;
-use taskyard_core::failure::stored_error;
 use taskyard_core::limits::RESULT_BYTES_MAX;
 use taskyard_core::{
-    AfterFailure, Command, Fail, Finish, FinishItem, Holder, Outcome, Reply, Span, Take, Task,
-    TubeName,
+    Command, Finish, FinishItem, Holder, Outcome, Reply, Span, Take, Task, TubeName,
 };
-use taskyard_wire::{Exit, after_failure};
+use taskyard_wire::{Exit, fail_by_policy};
 use taskyard_worker::{BoxFuture, Metrics, Settings, SystemTimer, TaskEnd, Timer, TubeMetrics};
 use tokio::time::{Instant, sleep_until};
 
@@ -286,9 +284,11 @@ impl Worker<'_> {
     }
 
     async fn finish(&self, task: &Task, ended: WorkResult) -> anyhow::Result<TaskEnd> {
-        let then = self.after_failure(&ended).await;
-        let failed =
-            |error: &str| Finish::Fail(Box::new(Fail { error: stored_error(error), then }));
+        // A delay of the command line replaces the retry policy of the tube.
+        let failed = |error: &str| match self.args.retry {
+            Some(delay) => Finish::fail(error, Some(delay)),
+            None => fail_by_policy(error, RETRY),
+        };
         let (finish, end, message) = match ended {
             WorkResult::Done(None) => (Finish::Ack, TaskEnd::Done, None),
             WorkResult::Done(Some(output)) => (ack_with(&output), TaskEnd::Done, None),
@@ -331,19 +331,6 @@ impl Worker<'_> {
             output::note(format!("task {}: {message}", task.id));
         }
         Ok(end)
-    }
-
-    /// What happens to the task if it failed.
-    async fn after_failure(&self, ended: &WorkResult) -> AfterFailure {
-        let fails = matches!(ended, WorkResult::Failed { .. } | WorkResult::TimedOut);
-        match self.args.retry {
-            None if fails => tokio::select! {
-                biased;
-                () = self.stop.repeated() => AfterFailure::Retry(RETRY),
-                then = after_failure(self.server.http(), &self.tube, RETRY) => then,
-            },
-            delay => AfterFailure::Retry(delay.unwrap_or(RETRY)),
-        }
     }
 
     /// Ends or extends the delivery; also returns whether the request was retried.

@@ -57,11 +57,6 @@ impl Server {
         }
     }
 
-    /// The server itself, for commands without retries.
-    pub fn http(&self) -> &Http {
-        &self.http
-    }
-
     /// Whether the last command got no reply.
     pub fn is_unreachable(&self) -> bool {
         self.unreachable.get()

@@ -199,6 +199,10 @@ impl Execute for Iproto {
         }
         replies
     }
+
+    fn may_lose_replies(&self) -> bool {
+        true
+    }
 }
 
 impl fmt::Debug for Iproto {

@@ -153,7 +153,7 @@ async fn assert_refused(http: &Http, command: Command) {
 /// Whether the server would replace the random number of the command.
 fn draws_random(command: &Command) -> bool {
     let by_policy = |item: &FinishItem| match &item.finish {
-        Finish::Fail(fail) => matches!(fail.then, AfterFailure::Policy(_)),
+        Finish::Fail(fail) => matches!(fail.then, AfterFailure::Policy { .. }),
         _ => false,
     };
     matches!(command, Command::Finish { items, .. } if items.iter().any(by_policy))

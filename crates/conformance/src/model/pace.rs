@@ -4,9 +4,9 @@
 //! features.
 
 use taskyard_core::{
-    CatchUp, Command, Finish, NewTask, Overlap, RateLimit, RetryPolicy, ScheduleCommand,
-    ScheduleName, ScheduleReply, Span, StoredSchedule, Timestamp, TubeChange, TubeName,
-    TubeOptions,
+    AfterFailure, CatchUp, Command, Finish, NewTask, Overlap, RateLimit, RetryPolicy,
+    ScheduleCommand, ScheduleName, ScheduleReply, Span, StoredSchedule, Timestamp, TubeChange,
+    TubeName, TubeOptions,
 };
 
 use super::script::TubeScript;
@@ -62,8 +62,10 @@ impl TubeScript {
     /// A failure that sometimes ends as the policy says.
     pub(super) fn paced_finish(&mut self, finish: Finish) -> Finish {
         self.paced(|script| match finish {
-            Finish::Fail(fail) if script.capabilities.retries && script.rng.bool() => {
-                Finish::fail_by_policy(&fail.error, script.rng.u32(..))
+            Finish::Fail(mut fail) if script.capabilities.retries && script.rng.bool() => {
+                let default_delay = fail.then.delay().unwrap_or_default();
+                fail.then = AfterFailure::Policy { seed: script.rng.u32(..), default_delay };
+                Finish::Fail(fail)
             }
             other => other,
         })

@@ -55,8 +55,7 @@ impl Machine {
         show: bool,
     ) -> Outcome {
         let Some(slot) = self.tubes[number].tasks.get(item.id) else { return Outcome::Missing };
-        let has_policy = self.tubes[number].options.retry.is_some();
-        let is_unowned_bury = item.finish.buries(has_policy) && item.holder == Holder::Any;
+        let is_unowned_bury = item.finish.buries() && item.holder == Holder::Any;
         let held = self.held_delivery(now, slot, item.holder);
         if held.is_none() && !is_unowned_bury {
             return Outcome::Stale;
@@ -88,9 +87,13 @@ impl Machine {
 
     /// The delay before the next attempt of a failed task; `None` if it is buried.
     fn retry_after(&self, number: u32, id: TaskId, then: AfterFailure) -> Option<Span> {
-        let AfterFailure::Policy(seed) = then else { return then.delay() };
         let tube = &self.tubes[number];
-        Some(tube.retry_delay(tube.options.retry.as_deref()?, tube.tasks.get(id)?, seed))
+        match (then, tube.options.retry.as_deref()) {
+            (AfterFailure::Policy { seed, .. }, Some(policy)) => {
+                Some(tube.retry_delay(policy, tube.tasks.get(id)?, seed))
+            }
+            _ => then.delay(),
+        }
     }
 
     /// The delay of a released task: kinds without times have none.
@@ -440,15 +443,11 @@ impl ReleaseMode<'_> {
 }
 
 impl Finish {
-    /// Whether the task is buried, in a tube with or without a retry policy.
-    fn buries(&self, has_policy: bool) -> bool {
+    /// Whether the task is buried, however many attempts it has left.
+    fn buries(&self) -> bool {
         match self {
             Finish::Bury => true,
-            Finish::Fail(fail) => match fail.then {
-                AfterFailure::Retry(_) => false,
-                AfterFailure::Bury => true,
-                AfterFailure::Policy(_) => !has_policy,
-            },
+            Finish::Fail(fail) => fail.then == AfterFailure::Bury,
             _ => false,
         }
     }

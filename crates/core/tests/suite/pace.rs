@@ -65,7 +65,12 @@ fn a_failure_waits_as_the_policy_says() {
     let mut now = NOW;
     for attempt in 1..5 {
         assert_eq!(take(&mut machine, now, 1).len(), 1);
-        fail(&mut machine, now, TaskId(0), AfterFailure::Policy(attempt * 77));
+        fail(
+            &mut machine,
+            now,
+            TaskId(0),
+            AfterFailure::Policy { seed: attempt * 77, default_delay: SECOND },
+        );
         let delay = RetryPolicy::DEFAULT.delay_after(attempt, attempt * 77, TaskId(0));
         let task = peek(&mut machine, now, 0);
         assert_eq!((task.state, task.due), (State::Delayed, Some(now + delay)));
@@ -77,12 +82,24 @@ fn a_failure_waits_as_the_policy_says() {
     assert_eq!(peek(&mut machine, now, 0).due, Some(now + SECOND), "an explicit delay is used");
 }
 
+// A policy that was removed between the look of a caller at the tube and the end of the delivery
+// buried the task.
 #[test]
-fn without_a_policy_such_a_failure_buries() {
-    let mut machine = machine(TubeOptions::new(Kind::FifoTtl), 1);
+fn a_failure_without_a_policy_waits_for_its_default_delay() {
+    let mut machine = machine(policy(false), 1);
     take(&mut machine, NOW, 1);
-    fail(&mut machine, NOW, TaskId(0), AfterFailure::Policy(3));
-    assert_eq!(peek(&mut machine, NOW, 0).reason, Reason::Buried);
+    let change = TubeChange { retry: Some(None), ..TubeChange::default() };
+    machine.apply(NOW, Command::AlterTube { tube: tube(), change }).unwrap();
+    let by_policy = |default_delay| AfterFailure::Policy { seed: 3, default_delay };
+    fail(&mut machine, NOW, TaskId(0), by_policy(SECOND));
+    let task = peek(&mut machine, NOW, 0);
+    assert_eq!((task.state, task.due, task.attempts), (State::Delayed, Some(NOW + SECOND), 1));
+    let later = NOW + SECOND;
+    machine.apply(later, Command::Tick { limit: 9, seed: 0 }).unwrap();
+    take(&mut machine, later, 1);
+    fail(&mut machine, later, TaskId(0), by_policy(Span::ZERO));
+    let task = peek(&mut machine, later, 0);
+    assert_eq!((task.state, task.attempts), (State::Ready, 2));
 }
 
 #[test]

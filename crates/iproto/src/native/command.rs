@@ -1,8 +1,9 @@
 //! Encodes and decodes commands.
 
+use taskyard_core::failure::stored_error;
 use taskyard_core::{
-    AfterFailure, Command, Finish, FinishItem, Holder, Lease, List, ListOrder, StateSet, Take,
-    TaskId,
+    AfterFailure, Command, Fail, Finish, FinishItem, Holder, Lease, List, ListOrder, StateSet,
+    Take, TaskId,
 };
 
 use super::row::{
@@ -265,11 +266,11 @@ fn write_item(out: &mut Out, item: &FinishItem) {
     match &item.finish {
         Finish::Release { delay, counted } => row.span(*delay).bool(*counted),
         Finish::Touch(more) => row.span(*more),
-        // The delay is nil for a task that is buried.
-        // The random number is nil unless the retry policy decides.
+        // The delay is nil for a task that is buried. The random number is nil unless the retry policy
+        // decides; then the delay is the one without a policy.
         Finish::Fail(fail) => {
             let seed = match fail.then {
-                AfterFailure::Policy(seed) => Some(u64::from(seed)),
+                AfterFailure::Policy { seed, .. } => Some(u64::from(seed)),
                 _ => None,
             };
             row.text(&fail.error).optional(fail.then.delay(), write_span).optional(seed, pack::uint)
@@ -297,11 +298,15 @@ fn read_item(row: &mut RowReader<'_, '_>) -> RowResult<FinishItem> {
 }
 
 fn read_fail(row: &mut RowReader<'_, '_>) -> RowResult<Finish> {
-    let (error, delay) = (row.text()?, row.optional_span()?);
-    Ok(match row.optional_uint()? {
-        Some(seed) => Finish::fail_by_policy(error, random_number(seed)?),
-        None => Finish::fail(error, delay),
-    })
+    let (error, delay, seed) = (row.text()?, row.optional_span()?, row.optional_uint()?);
+    let then = match (delay, seed.map(random_number).transpose()?) {
+        (None, None) => AfterFailure::Bury,
+        (Some(delay), None) => AfterFailure::Retry(delay),
+        (delay, Some(seed)) => {
+            AfterFailure::Policy { seed, default_delay: delay.unwrap_or_default() }
+        }
+    };
+    Ok(Finish::Fail(Box::new(Fail { error: stored_error(error), then })))
 }
 
 fn random_number(number: u64) -> RowResult<u32> {

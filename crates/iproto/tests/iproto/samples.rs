@@ -6,12 +6,14 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 use taskyard_core::command::TubeInfo;
+use taskyard_core::failure::stored_error;
 use taskyard_core::{
-    Body, Calls, CatchUp, Command, Counts, Error, Failure, Failures, Finish, FinishItem, Finished,
-    HeldKey, Holder, Key, KeyRequest, Kind, Lease, List, ListOrder, ListedTask, NewTask,
-    OnConflict, Outcome, Overlap, Placed, Priority, RateLimit, Reason, Reply, RetryPolicy,
-    ScheduleCommand, ScheduleName, ScheduleReply, SemaphoreKey, SessionId, Span, State, StateSet,
-    StoredSchedule, Take, Task, TaskId, Timestamp, TubeChange, TubeName, TubeOptions, TubeStats,
+    AfterFailure, Body, Calls, CatchUp, Command, Counts, Error, Fail, Failure, Failures, Finish,
+    FinishItem, Finished, HeldKey, Holder, Key, KeyRequest, Kind, Lease, List, ListOrder,
+    ListedTask, NewTask, OnConflict, Outcome, Overlap, Placed, Priority, RateLimit, Reason, Reply,
+    RetryPolicy, ScheduleCommand, ScheduleName, ScheduleReply, SemaphoreKey, SessionId, Span,
+    State, StateSet, StoredSchedule, Take, Task, TaskId, Timestamp, TubeChange, TubeName,
+    TubeOptions, TubeStats,
 };
 
 /// The seed is fixed, so that a failure is the same everywhere; the fuzz targets test further
@@ -198,7 +200,10 @@ fn item() -> impl Strategy<Value = FinishItem> {
         Just(Finish::Bury),
         span().prop_map(Finish::Touch),
         (".{0,20}", option::of(span())).prop_map(|(error, delay)| Finish::fail(&error, delay)),
-        (".{0,20}", any::<u32>()).prop_map(|(error, seed)| Finish::fail_by_policy(&error, seed)),
+        (".{0,20}", any::<u32>(), span()).prop_map(|(error, seed, default_delay)| {
+            let then = AfterFailure::Policy { seed, default_delay };
+            Finish::Fail(Box::new(Fail { error: stored_error(&error), then }))
+        }),
     ];
     (any::<u64>(), holder, finish).prop_map(|(id, holder, finish)| FinishItem {
         id: TaskId(id),

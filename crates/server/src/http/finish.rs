@@ -4,14 +4,13 @@ use axum::extract::State;
 use axum::http::Method;
 use axum::response::Response;
 use taskyard_core::{Command, Reply};
-use taskyard_wire::Code;
 use taskyard_wire::http::{
     AckRequest, BuryRequest, FailRequest, FinishAnswer, FinishRequest, Form, ReleaseRequest,
     TouchRequest,
 };
+use taskyard_wire::{Code, draw_seeds};
 
 use super::described::ToSchema;
-use super::failed::follow_policy;
 use super::request::{Json, TubePath};
 use super::{Refusal, Route, ok, streamed};
 use crate::app::{App, SharedApp, unexpected_reply};
@@ -128,7 +127,7 @@ async fn finish(
 
 /// Runs a command that replies with an outcome for each item.
 pub(super) async fn end(app: &App, mut command: Command, show: bool) -> Result<Response, Refusal> {
-    follow_policy(app, &mut command).await;
+    draw_seeds(&mut command);
     let permit = app.response_budget.reserve(expected(app, &command, show)).await?;
     let Reply::Finished(outcomes) = app.run(command).await? else { return Err(unexpected_reply()) };
     // Byte for byte: a program that requests the tasks stores them.

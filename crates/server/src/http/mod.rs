@@ -3,7 +3,6 @@
 mod described;
 mod error;
 mod events;
-mod failed;
 mod finish;
 mod health;
 mod manager;

@@ -39,10 +39,6 @@ pub(super) fn allows(grants: &Grants, call: &Call) -> bool {
     verb.zip(tube).is_some_and(|(verb, tube)| grants.allows(verb, tube.as_str()))
 }
 
-fn is_by_policy(finish: &Finish) -> bool {
-    matches!(finish, Finish::Fail(fail) if matches!(fail.then, AfterFailure::Policy(_)))
-}
-
 fn verb_of_finish(finish: &Finish) -> Verb {
     match finish {
         Finish::Ack | Finish::AckWithResult(_) => Verb::Ack,
@@ -106,8 +102,6 @@ fn allows_command(grants: &Grants, command: &Command) -> bool {
 /// sessions.
 fn verb_of_item(item: &FinishItem) -> Verb {
     match (item.holder, verb_of_finish(&item.finish)) {
-        // Without a policy it buries a task that is not taken.
-        (Holder::Any, _) if is_by_policy(&item.finish) => Verb::Bury,
         (Holder::Any, Verb::Ack) => Verb::Delete,
         (Holder::Any, Verb::Release | Verb::Touch) => Verb::ReleaseAll,
         (_, verb) => verb,
@@ -116,18 +110,17 @@ fn verb_of_item(item: &FinishItem) -> Verb {
 
 #[cfg(test)]
 mod tests {
-    use taskyard_core::{Fail, Lease, Span, TaskId, TubeName};
+    use taskyard_core::{Lease, Span, TaskId, TubeName};
 
     use super::*;
 
     #[test]
-    fn a_failure_by_policy_needs_the_grant_to_release_or_to_bury_what_is_not_taken() {
-        let fail = Fail { error: "no route".into(), then: AfterFailure::Policy(1) };
-        let finish = Finish::Fail(Box::new(fail));
+    fn a_failure_by_policy_needs_the_grant_to_release() {
+        let finish = Finish::fail_by_policy("no route", 1);
         let verb =
             |holder| verb_of_item(&FinishItem { id: TaskId(0), holder, finish: finish.clone() });
         assert_eq!(verb(Holder::Lease(Lease(1))), Verb::Release);
-        assert_eq!(verb(Holder::Any), Verb::Bury);
+        assert_eq!(verb(Holder::Any), Verb::ReleaseAll);
     }
     use crate::iproto::users::Grant;
     use crate::tube_owners::owner_tube;

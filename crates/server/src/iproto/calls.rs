@@ -6,6 +6,7 @@ use taskyard_iproto::{
     Answer, Call, CallAction, CallContext, EvalAction, ReplyForm, faults, parse_call_with,
     parse_eval, parse_method, write_answer,
 };
+use taskyard_wire::draw_seeds;
 
 use super::access;
 use super::batch::{FollowUp, PendingRequest, SessionChange, UnresolvedCall};
@@ -135,7 +136,8 @@ impl ProtocolSession {
     }
 
     /// Runs one command. One that may wait is sent alone, after all commands before it.
-    fn run(&mut self, reply_to: ReplyTo, command: Command, form: ReplyForm) {
+    fn run(&mut self, reply_to: ReplyTo, mut command: Command, form: ReplyForm) {
+        draw_seeds(&mut command);
         if let Command::Take(take) = command {
             return self.take(reply_to, RepeatableTake::new(take, form == ReplyForm::Tasks));
         }

@@ -2,11 +2,12 @@
 
 use serde_json::{Value, json};
 
-use taskyard_core::{Command, Execute, Reply, TaskId, TubeName};
+use taskyard_core::{Command, Execute, Reply, RetryPolicy, Span, TaskId, TubeChange, TubeName};
 use taskyard_iproto::{Operation, Shape};
 use taskyard_store::OpenOptions;
 
 use crate::fixture::{RawClient, TestServer};
+use crate::native::execute;
 
 #[tokio::test]
 async fn a_task_is_put_taken_and_acknowledged() {
@@ -371,4 +372,36 @@ async fn the_prefix_is_configurable() {
     client.done("my.jobs.tube.mail:put", json!([1])).await;
     client.refused("queue.tube.mail:put", json!([1]), 33, "queue.tube.mail:put").await;
     client.refused("my.jobs.tube.no:put", json!([1]), 33, "'my.jobs.tube.no:put'").await;
+}
+
+// `fail` without a delay was ready at once over iproto, whatever the retry policy of its tube.
+#[tokio::test]
+async fn a_failure_without_a_delay_follows_the_retry_policy() {
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("mail", "fifottl").await;
+    client.done("queue.tube.mail:put", json!(["a"])).await;
+    let fail = async |client: &mut RawClient, options: Value| {
+        client.done("queue.tube.mail:take", json!([0])).await;
+        let failed = client.done("queue.tube.mail:fail", json!([0, options])).await;
+        failed[0][1].clone()
+    };
+    assert_eq!(fail(&mut client, json!({ "error": "no route" })).await, "r", "no policy");
+    let policy = RetryPolicy {
+        delay: Span::from_secs(60),
+        factor_permille: 1_000,
+        delay_max: Span::from_secs(60),
+        jitter_permille: 0,
+        retry_lost: false,
+    };
+    let change = TubeChange { retry: Some(Some(Box::new(policy))), ..TubeChange::default() };
+    let tube = TubeName::new("mail").unwrap();
+    execute(&mut client, &[Command::AlterTube { tube, change }]).await;
+    let explicit = json!({ "error": "no route", "delay": 0 });
+    assert_eq!(fail(&mut client, explicit).await, "r", "an explicit delay is used");
+    assert_eq!(fail(&mut client, json!({ "error": "no route" })).await, "~");
+    server.advance(59);
+    assert_eq!(client.done("queue.tube.mail:take", json!([0])).await, json!([]));
+    server.advance(1);
+    server.ready("mail", 1).await;
+    assert_eq!(fail(&mut client, json!({})).await, "~", "an error is not needed");
 }

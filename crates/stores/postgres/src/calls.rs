@@ -229,28 +229,30 @@ pub(super) fn ack(
 }
 
 fn finish(tube: &TubeName, items: &[FinishItem], show: bool, now: Option<i64>) -> Call {
-    // A failed delivery is released or buried, with an error, or the database decides. An ack may have a result in its place.
+    // A failed delivery is released or buried, with an error. An ack may have a result in its place.
     let verb = |item: &FinishItem| match &item.finish {
         Finish::Ack | Finish::AckWithResult(_) => 0,
         Finish::Release { .. } => 1,
         Finish::Bury => 2,
         Finish::Touch(_) => 3,
         Finish::Fail(fail) => match fail.then {
-            AfterFailure::Retry(_) => 1,
+            AfterFailure::Retry(_) | AfterFailure::Policy { .. } => 1,
             AfterFailure::Bury => 2,
-            AfterFailure::Policy(_) => 4,
         },
     };
     let span = |item: &FinishItem| match &item.finish {
         Finish::Release { delay: span, .. } | Finish::Touch(span) => span.as_micros(),
         Finish::Ack | Finish::AckWithResult(_) | Finish::Bury => 0,
-        Finish::Fail(fail) => match fail.then {
-            AfterFailure::Retry(delay) => delay.as_micros(),
-            AfterFailure::Bury => 0,
-            // The random number in place of the delay.
-            AfterFailure::Policy(seed) => i64::from(seed),
-        },
+        Finish::Fail(fail) => fail.then.delay().map_or(0, Span::as_micros),
     };
+    let seed = |item: &FinishItem| match &item.finish {
+        Finish::Fail(fail) => match fail.then {
+            AfterFailure::Policy { seed, .. } => Some(i64::from(seed)),
+            AfterFailure::Retry(_) | AfterFailure::Bury => None,
+        },
+        _ => None,
+    };
+    let seeds: Vec<_> = items.iter().map(seed).collect();
     let counted = |item: &FinishItem| match &item.finish {
         Finish::Release { counted, .. } => *counted,
         finish => matches!(finish, Finish::Fail(_)),
@@ -274,6 +276,7 @@ fn finish(tube: &TubeName, items: &[FinishItem], show: bool, now: Option<i64>) -
         param(show),
         param(BATCH_BYTES_MAX as i64),
         param(texts.iter().any(Option::is_some).then_some(texts)),
+        param(seeds.iter().any(Option::is_some).then_some(seeds)),
     ];
     Call::new(&sql::FINISH, params)
 }

@@ -64,9 +64,9 @@ statements! {
         (TEXT, INT8, INT8, BYTEA, INT8, INT8, INT8, INT8, BOOL, TEXT_ARRAY);
     ACK: "SELECT * FROM taskyard.ack_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10)"
         (TEXT, INT8, INT8_ARRAY, INT2_ARRAY, INT8_ARRAY, BYTEA_ARRAY, BOOL, INT8, TID_ARRAY, BYTEA_ARRAY);
-    FINISH: "SELECT * FROM taskyard.finish_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12)"
+    FINISH: "SELECT * FROM taskyard.finish_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)"
         (TEXT, INT8, INT8_ARRAY, INT2_ARRAY, INT8_ARRAY, BYTEA_ARRAY, INT2_ARRAY, INT8_ARRAY,
-            BOOL_ARRAY, BOOL, INT8, BYTEA_ARRAY);
+            BOOL_ARRAY, BOOL, INT8, BYTEA_ARRAY, INT8_ARRAY);
     DELETE: "SELECT * FROM taskyard.remove_tasks($1,$2,$3,$4,$5)"
         (TEXT, INT8, INT8_ARRAY, BOOL, INT8);
     KICK: "SELECT * FROM taskyard.kick_tasks($1,$2,$3)" (TEXT, INT8, INT8);

@@ -351,30 +351,22 @@ fn finish(items: &[FinishItem], show: bool, alive: &HashMap<SessionId, bool>) ->
             Finish::Touch(more) => (3, Some(*more), true),
             Finish::Fail(fail) => {
                 texts.extend(short_text(&fail.error));
-                (4, None, true)
+                if let AfterFailure::Policy { seed, .. } = fail.then {
+                    texts.extend(seed.to_le_bytes());
+                }
+                let verb = if matches!(fail.then, AfterFailure::Policy { .. }) { 6 } else { 4 };
+                (verb, fail.then.delay(), true)
             }
-        };
-        let span = match finish {
-            Finish::Fail(fail) => failed_span(fail.then),
-            _ => optional_span(span),
         };
         header.extend(id.0.to_be_bytes());
         header.push(holder);
         header.extend(who);
         header.push(verb);
-        header.extend(span);
+        header.extend(optional_span(span));
         header.push(u8::from(counted));
     }
     header.extend(texts);
     header
-}
-
-/// What happens after a failed delivery, as a length of time: numbers from -2 down are random numbers for the retry policy.
-fn failed_span(then: AfterFailure) -> [u8; 8] {
-    match then {
-        AfterFailure::Policy(seed) => (-2.0 - f64::from(seed)).to_le_bytes(),
-        _ => optional_span(then.delay()),
-    }
 }
 
 fn alter(change: &TubeChange) -> Vec<u8> {

@@ -13,6 +13,7 @@ use taskyard_store::{OpenError, RemoteChange, Store};
 
 use crate::SharedDatabase;
 use crate::calls::{NOW, ack, ask, make_tube, put, take};
+use crate::same_keys::SameKeys;
 
 const SESSION: SessionId = SessionId([7; 16]);
 
@@ -159,6 +160,35 @@ pub fn deadlines_of_other_servers_are_met<D: SharedDatabase>() {
     });
 }
 
+/// The number of servers that put the same keys, and how often each of them puts all.
+const KEY_SERVERS: u64 = 4;
+const KEY_ROUNDS: usize = 4;
+
+pub fn the_same_keys_are_added_once<D: SharedDatabase>() {
+    D::run(async {
+        let part = D::part();
+        let store = D::open(&part);
+        if !store.capabilities().keys {
+            return;
+        }
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        std::thread::scope(|scope| {
+            for seed in 0..KEY_SERVERS {
+                let (part, tube) = (&part, &tube);
+                scope.spawn(move || {
+                    let store = D::open(part);
+                    for tasks in SameKeys::new(seed, KEY_ROUNDS) {
+                        let put = Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO };
+                        let placed = ask(&store, put);
+                        assert!(matches!(placed, Ok(Reply::Put(_))), "{placed:?}");
+                    }
+                });
+            }
+        });
+        assert_eq!(take(&store, &tube, 2 * SameKeys::KEYS).len(), SameKeys::KEYS);
+    });
+}
+
 crate::suite::suite! {
     /// Runs the cases about several servers on a [`SharedDatabase`].
     server_suite, servers, $:
@@ -168,4 +198,5 @@ crate::suite::suite! {
     a_put_of_another_server_is_noticed
     counters_are_those_of_all_servers
     deadlines_of_other_servers_are_met
+    the_same_keys_are_added_once
 }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use taskyard_core::{Error, Kind, ScheduleName, SemaphoreKey, TaskId, TubeName};
+use taskyard_iproto::intern;
 
 use crate::codes::Code;
 
@@ -48,6 +49,12 @@ pub struct ErrorDetail {
     /// The kind of tube that does not have the verb.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
+    /// The store that does not have the feature.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<String>,
+    /// The feature that the store does not have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feature: Option<String>,
 }
 
 impl From<&Error> for ErrorAnswer {
@@ -103,6 +110,10 @@ impl From<&Error> for ErrorAnswer {
                 detail.limit = Some(*limit as u64);
             }
             Error::Unsupported { kind, .. } => detail.kind = Some((*kind).into()),
+            Error::MissingFeature { store, feature } => {
+                detail.store = Some((*store).into());
+                detail.feature = Some((*feature).into());
+            }
             _ => {}
         }
         ErrorAnswer { error: detail }
@@ -178,6 +189,10 @@ impl ErrorDetail {
             Code::Unsupported => {
                 Error::Unsupported { kind: Kind::from_name(self.kind.as_deref()?)?.name(), verb }
             }
+            Code::MissingFeature => Error::MissingFeature {
+                store: intern(self.store.as_deref()?),
+                feature: intern(self.feature.as_deref()?),
+            },
             Code::TooLarge => Error::TooLarge {
                 what: "the request or a part of it",
                 size: usize::try_from(self.size?).ok()?,

@@ -92,10 +92,14 @@ pub struct FailRequest {
     pub lease: Option<u64>,
     /// What went wrong: kept with the tasks, cut to 1 KiB.
     pub error: String,
-    /// Seconds before the tasks become ready again. When absent, as the retry policy of the tube says, or at once if it
-    /// has none.
+    /// Seconds before the tasks become ready again. When absent, as the retry policy of the tube says, or after
+    /// `default_delay` if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<f64>,
+    /// Seconds before the tasks become ready again if the tube has no retry policy; at once when absent. Not with
+    /// `delay`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_delay: Option<f64>,
     /// Answer with the tasks as they are afterwards.
     #[serde(default, skip_serializing_if = "is_false")]
     pub show: bool,
@@ -177,6 +181,10 @@ pub struct FinishPart {
     /// of the tube.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<f64>,
+    /// For `fail` without `delay`: seconds before the task becomes ready again if the tube has no retry policy; at once when
+    /// absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_delay: Option<f64>,
     /// For `fail`, and optional for `bury`: what went wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -236,15 +244,27 @@ impl BuryRequest {
 impl FailRequest {
     /// The command, on the server's side.
     pub fn into_command(self, tube: TubeName) -> Result<Command> {
-        let fail = failed(&self.error, optional_span("delay", self.delay)?);
+        let fail = failed(&self.error, self.delay, self.default_delay)?;
         finish(tube, self.tasks, self.id, self.lease, fail, self.show)
     }
 }
 
-/// A failed delivery; without a delay by the policy of its tube. The server replaces the random number.
-fn failed(error: &str, delay: Option<Span>) -> Finish {
-    let then = delay.map_or(AfterFailure::Policy(0), AfterFailure::Retry);
-    Finish::Fail(Box::new(Fail { error: stored_error(error), then }))
+/// A failed delivery; without a delay by the policy of its tube. The server draws the random number.
+fn failed(error: &str, delay: Option<f64>, default_delay: Option<f64>) -> Result<Finish> {
+    let default_delay = optional_span("default_delay", default_delay)?;
+    let then = match (optional_span("delay", delay)?, default_delay) {
+        (Some(_), Some(_)) => {
+            return Err(Error::Invalid(
+                "give 'delay', or 'default_delay' for a tube without a retry policy, not both"
+                    .into(),
+            ));
+        }
+        (Some(delay), None) => AfterFailure::Retry(delay),
+        (None, default) => {
+            AfterFailure::Policy { seed: 0, default_delay: default.unwrap_or_default() }
+        }
+    };
+    Ok(Finish::Fail(Box::new(Fail { error: stored_error(error), then })))
 }
 
 /// A bury, with an error if there is one.
@@ -334,6 +354,7 @@ impl FinishPart {
             id: item.id.0,
             lease,
             delay: None,
+            default_delay: None,
             error: None,
             counted: None,
             seconds: None,
@@ -355,21 +376,34 @@ impl FinishPart {
                 counted: Some(*counted),
                 ..plain
             },
-            Finish::Fail(fail) => FinishPart {
-                verb: match fail.then {
-                    AfterFailure::Bury => FinishWord::Bury,
-                    AfterFailure::Retry(_) | AfterFailure::Policy(_) => FinishWord::Fail,
-                },
-                delay: fail.then.delay().map(seconds_of),
-                error: Some((*fail.error).to_owned()),
-                ..plain
-            },
+            Finish::Fail(fail) => {
+                let (verb, delay, default_delay) = match fail.then {
+                    AfterFailure::Bury => (FinishWord::Bury, None, None),
+                    AfterFailure::Retry(delay) => (FinishWord::Fail, Some(delay), None),
+                    AfterFailure::Policy { default_delay: Span::ZERO, .. } => {
+                        (FinishWord::Fail, None, None)
+                    }
+                    AfterFailure::Policy { default_delay, .. } => {
+                        (FinishWord::Fail, None, Some(default_delay))
+                    }
+                };
+                FinishPart {
+                    verb,
+                    delay: delay.map(seconds_of),
+                    default_delay: default_delay.map(seconds_of),
+                    error: Some((*fail.error).to_owned()),
+                    ..plain
+                }
+            }
         })
     }
 
     fn into_item(self) -> Result<FinishItem> {
         let has_result = self.result.is_some() || self.result_base64.is_some();
         let error = self.error.as_deref();
+        if self.default_delay.is_some() && self.verb != FinishWord::Fail {
+            return Err(Error::Invalid("only 'fail' has a 'default_delay'; leave it out".into()));
+        }
         let finish = match (self.verb, self.delay, self.counted, self.seconds, error) {
             (FinishWord::Ack, None, None, None, None) => ack(self.result, self.result_base64)?,
             _ if has_result => {
@@ -384,7 +418,7 @@ impl FinishPart {
                 counted: counted.unwrap_or(true),
             },
             (FinishWord::Fail, delay, None, None, Some(error)) => {
-                failed(error, optional_span("delay", delay)?)
+                failed(error, delay, self.default_delay)?
             }
             _ => {
                 return Err(Error::Invalid(

@@ -122,6 +122,10 @@ fn a_delivery_names_its_session() {
 
 #[test]
 fn a_finish_is_sent_completely() {
+    let by_policy = |default_delay| {
+        let then = AfterFailure::Policy { seed: 0, default_delay };
+        Finish::Fail(Box::new(Fail { error: "late".into(), then }))
+    };
     let finishes = [
         Finish::Ack,
         Finish::Bury,
@@ -131,7 +135,8 @@ fn a_finish_is_sent_completely() {
         Finish::fail("no route", Some(Span::from_secs(4))),
         Finish::fail("broken", None),
         // The server draws the random number.
-        Finish::Fail(Box::new(Fail { error: "late".into(), then: AfterFailure::Policy(0) })),
+        by_policy(Span::ZERO),
+        by_policy(Span::from_secs(5)),
     ];
     let holders = [Holder::Any, Holder::Lease(Lease(8))];
     let items: Vec<FinishItem> = finishes
@@ -281,7 +286,7 @@ fn errors_are_restored() {
     let missing = Error::MissingFeature { store: "redis", feature: "schedules" };
     let answer = sent(ErrorAnswer::from(&missing));
     assert_eq!(answer.code().map(Code::status), Some(501));
-    assert_eq!(answer.into_error("put"), Error::Invalid(missing.to_string()));
+    assert_eq!(answer.into_error("put"), missing);
     let large = Error::TooLarge { what: "payload", size: 2, limit: 1, advice: "shrink it" };
     let answer = sent(ErrorAnswer::from(&large)).into_error("put");
     assert!(matches!(answer, Error::TooLarge { size: 2, limit: 1, .. }), "{answer:?}");

@@ -6,8 +6,8 @@ use taskyard::State;
 use taskyard_core::{Span, TaskId, Timestamp};
 use taskyard_worker::testing::TestKit;
 use taskyard_worker::{
-    BatchOutcome, Dispatcher, Handler, HandlerStats, PutOptions, RawTask, Retry, SettledCount,
-    Store, TypedTask,
+    BatchOutcome, Dispatcher, Handler, HandlerStats, OnConflict, PutOptions, RawTask, Retry,
+    SettledCount, Store, TypedTask,
 };
 
 use crate::queues::EmailsTask;
@@ -36,6 +36,37 @@ fn a_retried_task_is_delayed() {
 }
 
 #[test]
+fn a_task_is_put_with_a_key_and_a_number_of_attempts() {
+    block_on(async {
+        let (kit, recorder) = (TestKit::new(), RecordingHandler::new(Act::Done));
+        let worker = recorder.worker(&kit).build().unwrap();
+        worker.init().await.unwrap();
+        let options = PutOptions {
+            unique_for: Duration::from_secs(60),
+            attempts_max: Some(2),
+            ..PutOptions::keyed("ann:welcome").unwrap()
+        };
+        let id = mail("ann").put(kit.queue(), options.clone()).await.unwrap();
+        assert_eq!(mail("ben").put(kit.queue(), options.clone()).await.unwrap(), id);
+        let task = kit.client().peek("emails", id).await.unwrap().unwrap().task;
+        assert_eq!((task.key, task.attempts_max), (options.key.clone(), Some(2)));
+        let replace = PutOptions { on_conflict: OnConflict::Replace, ..options.clone() };
+        assert_eq!(mail("eve").put(kit.queue(), replace).await.unwrap(), id);
+        let running = kit.start(&worker).await;
+        kit.wait_drained("emails").await;
+        assert_eq!(recorder.receivers(), ["eve"]);
+        assert_eq!(mail("ann").put(kit.queue(), options.clone()).await.unwrap(), id, "still held");
+        kit.advance(Duration::from_secs(60));
+        assert_ne!(mail("ann").put(kit.queue(), options.clone()).await.unwrap(), id);
+        let keyless = PutOptions { key: None, ..options };
+        let refusal = mail("ann").put(kit.queue(), keyless).await.unwrap_err();
+        assert!(refusal.to_string().contains("need a key"), "{refusal}");
+        assert!(PutOptions::keyed("").is_err());
+        running.stop().await;
+    });
+}
+
+#[test]
 fn a_task_is_put_with_a_delay_or_a_priority() {
     block_on(async {
         let (kit, recorder) = (TestKit::new(), RecordingHandler::new(Act::Done));
@@ -43,7 +74,7 @@ fn a_task_is_put_with_a_delay_or_a_priority() {
         worker.init().await.unwrap();
         let now = worker.store().now();
         let later = PutOptions::at(now + Span::from_secs(10));
-        mail("later").put(kit.queue(), later).await.unwrap();
+        mail("later").put(kit.queue(), later.clone()).await.unwrap();
         mail("soon").put(kit.queue(), PutOptions::after(Duration::from_secs(5))).await.unwrap();
         let last = PutOptions { pri: Some(9), ..PutOptions::default() };
         mail("last").put(kit.queue(), last).await.unwrap();

@@ -270,18 +270,12 @@ DROP FUNCTION IF EXISTS taskyard.begin_finish(taskyard.tube, bigint[], boolean, 
 DROP FUNCTION IF EXISTS taskyard.finish_task(taskyard.task, smallint, bigint, boolean, bigint, boolean, bigint);
 DROP FUNCTION IF EXISTS taskyard.finish_task(taskyard.task, smallint, bigint, boolean, bigint, boolean, bytea, bigint);
 
--- Ends or prolongs the delivery of a task: _verb is 0 ack, 1 release, 2 bury, 3 touch, 4 as the retry policy says: then _span is a random
--- number. A release makes the task ready,
--- delays it by _span, or buries it if its attempts are used up; one that is not _counted is no attempt. With _error, a release or
+-- Ends or prolongs the delivery of a task: _verb is 0 ack, 1 release, 2 bury, 3 touch. A release makes the task ready, delays it by _span, or buries it if its attempts are used up; one that is not _counted is no attempt. With _error, a release or
 -- bury is stored as a failure; that of an ack is its result. Returns the task after that, without the new failure.
 CREATE OR REPLACE FUNCTION taskyard.finish_task(
     _t taskyard.tube, _task taskyard.task, _verb smallint, _span bigint, _counted boolean, _error bytea, _now bigint)
 RETURNS taskyard.task LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    IF _verb = 4 THEN
-        _verb := CASE WHEN _t.retry_delay IS NULL THEN 2 ELSE 1 END;
-        _span := CASE WHEN _verb = 1 THEN taskyard.retry_delay(_t, _task.attempts + 1, _span, _task.id) END;
-    END IF;
     IF _verb = 0 AND _t.keep_done IS NOT NULL THEN
         PERFORM taskyard.keep_leased(_t.number, _now, ARRAY[_task.id], ARRAY[_task.lease], NULL, ARRAY[_error]);
         INSERT INTO taskyard.count (tube, kept) VALUES (_t.number, 1);
@@ -336,11 +330,6 @@ BEGIN
     RETURN _task;
 END $$;
 
--- Whether a verb of finish_task buries the task.
-CREATE OR REPLACE FUNCTION taskyard.buries(_t taskyard.tube, _verb smallint) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT _verb = 2 OR _verb = 4 AND (_t).retry_delay IS NULL
-$$;
-
 -- What is to be counted for that: 0 nothing, otherwise as in the type outcome.
 CREATE OR REPLACE FUNCTION taskyard.finish_event(_verb smallint, _before smallint, _after smallint, _span bigint)
 RETURNS smallint LANGUAGE sql IMMUTABLE AS $$
@@ -348,7 +337,6 @@ RETURNS smallint LANGUAGE sql IMMUTABLE AS $$
         WHEN 0 THEN 1
         WHEN 1 THEN CASE WHEN _after = 4 THEN 3 ELSE 2 END
         WHEN 2 THEN CASE WHEN _before IN (3, 4) THEN 0 ELSE 4 END
-        WHEN 4 THEN CASE WHEN _before IN (3, 4) THEN 0 WHEN _after = 3 THEN 4 WHEN _after = 4 THEN 3 ELSE 2 END
         ELSE CASE WHEN _span > 0 THEN 5 ELSE 0 END
     END)::smallint
 $$;
@@ -379,12 +367,13 @@ BEGIN
     END LOOP;
 END $$;
 
--- Ends or prolongs deliveries one after the other: _verbs has 0 ack, 1 release, 2 bury, 3 touch, 4 fail as the retry policy says with
--- the random number in _spans, and bury without a policy; _errors has the errors of those that failed and the results of acks. There is a
--- row for each item.
+-- Ends or prolongs deliveries one after the other: _verbs has 0 ack, 1 release, 2 bury, 3 touch, _errors the errors of those that
+-- failed and the results of acks, _seeds a random number for each release whose delay the retry policy decides; _spans has their delays in a
+-- tube without a policy. There is a row for each item.
 CREATE OR REPLACE FUNCTION taskyard.finish_tasks(
     _tube text, _now bigint, _ids bigint[], _holders smallint[], _leases bigint[], _sessions bytea[],
-    _verbs smallint[], _spans bigint[], _counted boolean[], _show boolean, _bytes_max bigint, _errors bytea[])
+    _verbs smallint[], _spans bigint[], _counted boolean[], _show boolean, _bytes_max bigint, _errors bytea[],
+    _seeds bigint[])
 RETURNS SETOF taskyard.outcome LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _t taskyard.tube;
@@ -415,7 +404,7 @@ BEGIN
     FOR i IN 1 .. cardinality(_ids) LOOP
         SELECT * INTO _task FROM taskyard.task t WHERE t.tube = _t.number AND t.id = _ids[i];
         -- A bury without a holder needs no delivery.
-        _row := ROW(i, CASE WHEN NOT FOUND THEN 2 WHEN _holders[i] = 2 AND taskyard.buries(_t, _verbs[i]) THEN 0
+        _row := ROW(i, CASE WHEN NOT FOUND THEN 2 WHEN _holders[i] = 2 AND _verbs[i] = 2 THEN 0
             WHEN taskyard.is_held(_task, _now, coalesce(_holders[i], 0::smallint), _leases[i], _sessions[i]) THEN 0
             ELSE 1 END, 0);
         IF _row.outcome <> 0 THEN
@@ -423,6 +412,9 @@ BEGIN
             CONTINUE;
         END IF;
         _before := _task.state;
+        IF _seeds[i] IS NOT NULL AND _t.retry_delay IS NOT NULL THEN
+            _spans[i] := taskyard.retry_delay(_t, _task.attempts + 1, _seeds[i], _task.id);
+        END IF;
         _task := taskyard.finish_task(_t, _task, _verbs[i], _spans[i], _counted[i], _errors[i], _now);
         _row.event := taskyard.finish_event(_verbs[i], _before, _task.state, _spans[i]);
         _row.state := _task.state;
@@ -453,13 +445,22 @@ BEGIN
     RETURN NEXT _head;
 END $$;
 
--- The same without errors, for servers of earlier versions.
+-- The same without policies, for servers of earlier versions.
+CREATE OR REPLACE FUNCTION taskyard.finish_tasks(
+    _tube text, _now bigint, _ids bigint[], _holders smallint[], _leases bigint[], _sessions bytea[],
+    _verbs smallint[], _spans bigint[], _counted boolean[], _show boolean, _bytes_max bigint, _errors bytea[])
+RETURNS SETOF taskyard.outcome LANGUAGE sql VOLATILE AS $$
+    SELECT * FROM taskyard.finish_tasks(_tube, _now, _ids, _holders, _leases, _sessions, _verbs, _spans,
+        _counted, _show, _bytes_max, _errors, NULL)
+$$;
+
+-- The same without errors.
 CREATE OR REPLACE FUNCTION taskyard.finish_tasks(
     _tube text, _now bigint, _ids bigint[], _holders smallint[], _leases bigint[], _sessions bytea[],
     _verbs smallint[], _spans bigint[], _counted boolean[], _show boolean, _bytes_max bigint)
 RETURNS SETOF taskyard.outcome LANGUAGE sql VOLATILE AS $$
     SELECT * FROM taskyard.finish_tasks(_tube, _now, _ids, _holders, _leases, _sessions, _verbs, _spans,
-        _counted, _show, _bytes_max, NULL)
+        _counted, _show, _bytes_max, NULL, NULL)
 $$;
 
 -- Deletes the locked tasks at these places and counts that.

@@ -13,6 +13,9 @@ local function read_items(header)
         for _, item in ipairs(items) do
             if item.verb == FAIL then
                 item.cause, after = struct.unpack('<I2c0', header, after)
+            elseif item.verb == FAIL_BY_POLICY then
+                item.verb = FAIL
+                item.cause, item.seed, after = struct.unpack('<I2c0I4', header, after)
             elseif item.verb == ACK_WITH_RESULT then
                 item.verb = ACK
                 item.result, after = struct.unpack('<I4c0', header, after)
@@ -69,7 +72,7 @@ local function finish_one(tube, item, shown)
     if not task then
         return MISSING_ITEM
     end
-    local buries = item.verb == BURY or item.verb == FAIL and item.span < 0 and not (tube.options.retry and item.span <= POLICY)
+    local buries = item.verb == BURY or item.verb == FAIL and item.span < 0
     if not (buries and item.holder == BY_ANY_CALLER) and not is_held(tube, task, item) then
         return STALE_ITEM
     end
@@ -88,8 +91,8 @@ local function finish_one(tube, item, shown)
         bury(tube, id, task, item.cause)
     elseif item.verb == RELEASE or item.verb == FAIL then
         local delay = item.span
-        if delay < 0 then
-            delay = pace.delay_of(tube, id, task, POLICY - delay)
+        if item.seed and tube.options.retry then
+            delay = pace.delay_of(tube, id, task, item.seed)
         end
         give_back(tube, id, task, tube.options.times and delay or 0, item.counted == 1, 'release', item.cause)
     else

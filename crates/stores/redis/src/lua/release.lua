@@ -3,12 +3,11 @@
 local BY_LEASE, BY_SESSION, BY_ANY_CALLER = 0, 1, 2
 local DONE_ITEM, STALE_ITEM, MISSING_ITEM = '\0', '\1', '\2'
 
--- Id, holder, who that is, how it ends, a length of time, whether it counts. A failed delivery without such a length is buried; from this
--- number down it is the random number for the retry policy of the tube. The errors of failed ones and the results of acks with one follow
--- all items.
+-- Id, holder, who that is, how it ends, a length of time, whether it counts. A failed delivery without such a length is buried. The errors of
+-- failed ones and the results of acks with one follow all items; after an error is the random number, if the retry policy decides.
 local ITEM = '<c8Bc16BdB'
 local ITEM_BYTES = 35
-local FAIL, ACK_WITH_RESULT, POLICY = 4, 5, -2
+local FAIL, ACK_WITH_RESULT, FAIL_BY_POLICY = 4, 5, 6
 
 -- Acks of one kind of holder: after their number the session, if it is a session; then the ids, each with its lease, if it is a lease; then
 -- the result of each, if one has any.

@@ -100,7 +100,12 @@ fn prepare(store: &SqliteStore) {
     put_now(store, "mail", vec![own.clone(), task(), task(), task(), task(), own, task(), task()]);
     let tasks = take_now(store, "mail", 3);
     let fail = |then| Finish::Fail(Box::new(Fail { error: "no route".into(), then }));
-    finish_now(store, "mail", &tasks[0], fail(AfterFailure::Policy(7)));
+    finish_now(
+        store,
+        "mail",
+        &tasks[0],
+        fail(AfterFailure::Policy { seed: 7, default_delay: Span::ZERO }),
+    );
     finish_now(store, "mail", &tasks[1], Finish::Ack);
     for text in ["a", "b", "gone"] {
         must(store, set(schedule(text)));

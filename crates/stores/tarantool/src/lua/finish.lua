@@ -1,8 +1,8 @@
 -- Ends deliveries (ack, release, bury), touches them, and runs other commands that change tasks.
 
 local DONE_ITEM, STALE_ITEM, MISSING_ITEM = { 0 }, { 1 }, { 2 }
--- A delivery that failed ends in this way: the item has the error, then the delay if one was chosen, then the random number if the retry
--- policy decides. Without a delay the task is buried.
+-- A delivery that failed ends in this way: the item has the error, then the delay, then the random number if the retry policy decides; then
+-- the delay is that of a tube without a policy. Without a delay the task is buried.
 local FAIL = 4
 
 -- Whether a task is taken and the caller holds it: a number is its lease, a string its session, nil any caller.
@@ -120,12 +120,12 @@ end
 
 -- Whether an item buries its task, which needs no delivery.
 local function buries(tube, item)
-    return item[2] == BURY or item[2] == FAIL and item[5] == nil and (item[6] == nil or not tube.o.retry)
+    return item[2] == BURY or item[2] == FAIL and item[5] == nil
 end
 
 -- The delay before the next attempt of a failed task; nil if it is buried.
 local function retry_after(tube, task, item)
-    if item[5] == nil and item[6] ~= nil and tube.o.retry then
+    if item[6] ~= nil and tube.o.retry then
         return pace.delay_of(tube, task, item[6])
     end
     return number(item[5])
