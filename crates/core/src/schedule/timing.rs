@@ -168,6 +168,11 @@ impl Timing {
         }
     }
 
+    /// The first time after `now` of a schedule that ends with `until`.
+    pub fn first(&self, until: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
+        self.next(now).filter(|next| until.is_none_or(|until| *next <= until))
+    }
+
     /// The times after this moment, in order.
     pub fn times(&self, after: Timestamp) -> impl Iterator<Item = Timestamp> {
         std::iter::successors(self.next(after), |at| self.next(*at))
@@ -202,7 +207,7 @@ impl Timing {
             CatchUp::Last => 1,
             CatchUp::All => due.min(SCHEDULE_PUTS_MAX as u64) as usize,
         };
-        let next = self.next(now).filter(|next| *next <= until);
+        let next = self.first(schedule.until, now);
         let late = now.since(recent.unwrap_or(expected));
         Firing { next, puts, skipped: due - puts as u64, late }
     }
