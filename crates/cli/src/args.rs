@@ -15,6 +15,7 @@ use crate::migrate::MigrateArgs;
 use crate::peek::PeekArgs;
 use crate::pool::PoolArgs;
 use crate::put::PutArgs;
+use crate::schedule::ScheduleArgs;
 use crate::semaphore::SemaphoreArgs;
 use crate::serve::ServeArgs;
 use crate::sql::SqlArgs;
@@ -50,7 +51,7 @@ First steps:
   taskyard take mail --lease 1h
   taskyard ack mail 0";
 
-/// A task queue with priorities, delays, leases, semaphores and SQL tasks.
+/// A task queue with priorities, delays, leases, schedules, semaphores and SQL tasks.
 #[derive(Debug, Parser)]
 #[command(name = "taskyard", version, after_help = EXIT_CODES, max_term_width = 100)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
@@ -102,6 +103,8 @@ pub enum Verb {
     Top(TopArgs),
     /// Create, change, show and remove tubes.
     Tube(TubeArgs),
+    /// Put tasks at certain times: by cron expressions or at intervals.
+    Schedule(ScheduleArgs),
     /// Run the SQL tasks of a PostgreSQL database: INSERT a query, and it runs.
     Sql(SqlArgs),
     /// Limit how many tasks run at once, by priority: enqueue, release, read events.

@@ -20,11 +20,13 @@ mod migrate;
 mod peek;
 mod pool;
 mod put;
+mod schedule;
 mod semaphore;
 mod serve;
 mod sql;
 mod stats;
 mod take;
+mod task_args;
 mod tasks;
 mod top;
 mod tube;
@@ -82,6 +84,7 @@ fn main() -> ExitCode {
         Verb::Top(args) => top::run(args),
         Verb::Tube(args) => tube::run(args),
         Verb::Sql(args) => sql::run(args),
+        Verb::Schedule(args) => schedule::run(args),
         Verb::Semaphore(args) => semaphore::run(args),
         Verb::Pool(args) => pool::run(args),
         Verb::Worker(args) => worker::run(args),

@@ -1,7 +1,6 @@
 //! `put`: adds tasks to a tube.
 
 use std::io::{self, BufRead};
-use std::sync::Arc;
 use std::thread;
 
 use anyhow::Context;
@@ -9,8 +8,8 @@ use clap::Args;
 use taskyard::{Http, HttpError};
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::{
-    Body, Command, Error, HeldKey, Key, KeyRequest, NewTask, OnConflict, Placed, Priority, Reply,
-    Span, State, Timestamp, TubeName,
+    Body, Command, Error, HeldKey, Key, KeyRequest, NewTask, OnConflict, Placed, Reply, Span,
+    State, Timestamp, TubeName,
 };
 use taskyard_wire::Exit;
 use taskyard_wire::http::PutAnswer;
@@ -20,6 +19,7 @@ use crate::connect::{ConnectArgs, block_on, unexpected_reply};
 use crate::failure::{NoTube, UsageError};
 use crate::payload::Form;
 use crate::progress::Progress;
+use crate::task_args::TaskArgs;
 use crate::{output, payload, units};
 
 /// The arguments of `put`.
@@ -52,30 +52,11 @@ pub struct PutArgs {
     /// Treat DATA as JSON or as text.
     #[arg(long = "as", value_name = "TYPE")]
     form: Option<Form>,
-    /// Priority: smaller numbers are delivered first.
-    #[arg(long, value_name = "N", value_parser = units::pri, allow_negative_numbers = true)]
-    pri: Option<u64>,
-    /// Remove the task if it is not taken within this time.
-    #[arg(long, value_name = "TIME", value_parser = units::span)]
-    ttl: Option<Span>,
-    /// Return the task to the tube if it is taken and not acknowledged within this time.
-    #[arg(long, value_name = "TIME", value_parser = units::span)]
-    ttr: Option<Span>,
-    /// Make the task ready after this time.
-    #[arg(long, value_name = "TIME", value_parser = units::span)]
-    delay: Option<Span>,
+    #[command(flatten)]
+    task: TaskArgs,
     /// Make the task ready at this time, such as 2030-01-31T08:00:00Z, or 2030-01-31 for midnight UTC.
     #[arg(long, value_name = "DATETIME", value_parser = units::timestamp, conflicts_with = "delay")]
     at: Option<Timestamp>,
-    /// Bury the task after this many failed deliveries, instead of the tube's number.
-    #[arg(long, value_name = "N")]
-    attempts_max: Option<u32>,
-    /// The sub-queue, in tubes of kind utube and utubettl: one task of each sub-queue runs at a time.
-    #[arg(long, value_name = "NAME")]
-    subqueue: Option<String>,
-    /// Priority for the semaphore of the tube, instead of --pri: larger numbers go first.
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    semaphore_priority: Option<f64>,
     /// A key that only one task of the tube has, at most 128 bytes; for one DATA.
     #[arg(long, value_name = "KEY", conflicts_with = "lines")]
     key: Option<String>,
@@ -85,9 +66,6 @@ pub struct PutArgs {
     /// If a ready or delayed task has the key, give it this payload, priority and times.
     #[arg(long, requires = "key")]
     replace: bool,
-    /// A small JSON object that is stored with the task.
-    #[arg(long, value_name = "JSON")]
-    meta: Option<String>,
     /// How long to wait if the tube is full.
     #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "0")]
     timeout: Span,
@@ -128,23 +106,8 @@ pub fn run(args: PutArgs) -> anyhow::Result<Exit> {
 impl PutArgs {
     /// A task with all options and no payload.
     fn template(&self) -> anyhow::Result<NewTask> {
-        let meta = match &self.meta {
-            Some(text) => taskyard_wire::json_to_msgpack(text)
-                .map_err(|error| UsageError(format!("--meta is {error}; write a JSON object")))?,
-            None => Vec::new(),
-        };
-        Ok(NewTask {
-            key: self.key_request()?.map(Box::new),
-            body: Body::with_meta(&[], &meta),
-            attempts_max: self.attempts_max,
-            pri: self.pri,
-            ttl: self.ttl,
-            ttr: self.ttr,
-            delay: self.delay,
-            at: self.at,
-            subqueue: self.subqueue.as_deref().map(Arc::from),
-            semaphore_priority: self.semaphore_priority.map(Priority::new).transpose()?,
-        })
+        let key = self.key_request()?.map(Box::new);
+        Ok(NewTask { key, at: self.at, ..self.task.task(&[])? })
     }
 
     fn key_request(&self) -> anyhow::Result<Option<KeyRequest>> {

@@ -1,6 +1,7 @@
 //! Sends commands to a server over HTTP.
 
 mod connection_pool;
+mod schedules;
 mod semaphores;
 mod server_url;
 
@@ -99,6 +100,7 @@ impl Http {
                 Ok(Reply::Tasks(tasks.map_err(refused)?))
             }
             Command::Semaphore(command) => self.execute_semaphore_command(command).await,
+            Command::Schedule(command) => self.execute_schedule_command(*command).await,
             other => self.execute_tube_command(other, verb).await,
         }
     }
@@ -427,6 +429,6 @@ fn error_of(answer: ErrorAnswer, verb: &'static str) -> HttpError {
 
 fn not_over_http(verb: &str) -> Error {
     Error::Invalid(format!(
-        "{verb} is not available over HTTP: sessions, schedules and ticks are internal to the server"
+        "{verb} is not available over HTTP: sessions and ticks are internal to the server, and so is firing schedules"
     ))
 }

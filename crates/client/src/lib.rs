@@ -40,6 +40,7 @@ mod http;
 mod iproto;
 mod put;
 mod random_key;
+mod schedule;
 mod semaphore;
 mod task;
 mod url;
@@ -51,17 +52,21 @@ pub use embedded::Embedded;
 pub use error::{Error, HttpError, IprotoError, Result};
 pub use http::Http;
 pub use iproto::{Call, Iproto};
+pub use schedule::ScheduleManager;
 pub use semaphore::{EventStream, Events, Semaphore, SemaphoreManager};
 pub use task::{Task, bytes_task, new_task};
 pub use worker_name::{host_name, worker_name};
 
+pub use taskyard_core::StoredSchedule as Schedule;
 pub use taskyard_core::command::TubeInfo;
+pub use taskyard_core::schedule::TimingRule;
 pub use taskyard_core::{
-    EnqueueItem, EventId, EventKind, Execute, Finish, FinishItem, Grant, GrantFinish, GrantItem,
-    GrantOutcome, HeldKey, Holder, Key, KeyRequest, Kind, Lease, Member, MemberCursor, MemberGroup,
-    MemberInfo, MembersPage, NewTask, OnConflict, Outcome, Placed, Priority, Reason,
-    SemaphoreChange, SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreOptions, Span, State,
-    Status, Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions, TubeStats,
+    CatchUp, EnqueueItem, EventId, EventKind, Execute, Finish, FinishItem, Grant, GrantFinish,
+    GrantItem, GrantOutcome, HeldKey, Holder, Key, KeyRequest, Kind, Lease, Member, MemberCursor,
+    MemberGroup, MemberInfo, MembersPage, NewTask, OnConflict, Outcome, Overlap, Placed, Priority,
+    Reason, ScheduleName, SemaphoreChange, SemaphoreEvent, SemaphoreInfo, SemaphoreKey,
+    SemaphoreOptions, Span, State, Status, Take, TaskId, Timestamp, TubeChange, TubeName,
+    TubeOptions, TubeStats,
 };
 #[cfg(feature = "embedded")]
 pub use taskyard_store::{OpenError, OpenOptions};

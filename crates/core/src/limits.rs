@@ -121,6 +121,8 @@ pub const SCHEDULE_TIMING_BYTES_MAX: usize = 512;
 pub const SCHEDULE_TEMPLATE_BYTES_MAX: usize = 64 << 10;
 /// Maximum number of tasks that a schedule adds at once.
 pub const SCHEDULE_PUTS_MAX: usize = 1_000;
+/// Shortest interval of a schedule, in seconds.
+pub const SCHEDULE_EVERY_SECS_MIN: u64 = 1;
 /// Maximum number of schedules in one reply.
 pub const SCHEDULES_LISTED_MAX: usize = 1_000;
 /// Maximum number of tasks examined to find the one that has been ready for longest.

@@ -13,14 +13,15 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::command::{NewTask, Placed};
+use crate::command::{Command, NewTask, Placed};
 use crate::error::{Error, Result};
-use crate::key::Key;
+use crate::key::{Key, KeyRequest};
 use crate::limits::{
     SCHEDULE_NAME_BYTES_MAX, SCHEDULE_TEMPLATE_BYTES_MAX, SCHEDULE_TIMING_BYTES_MAX,
 };
 use crate::machine::check_tasks;
-use crate::time::Timestamp;
+use crate::schedule::{Timing, TimingRule};
+use crate::time::{Span, Timestamp};
 use crate::tube::TubeName;
 
 /// The checked name of a schedule. Cheap to clone.
@@ -122,6 +123,24 @@ pub struct StoredSchedule {
 }
 
 impl StoredSchedule {
+    /// A new schedule that is not paused, does not catch up and may overlap.
+    pub fn new(name: &str, tube: &str, template: NewTask, rule: &TimingRule) -> Result<Self> {
+        Ok(StoredSchedule {
+            name: ScheduleName::new(name)?,
+            tube: TubeName::new(tube)?,
+            template,
+            timing: rule.to_string().into(),
+            catch_up: CatchUp::None,
+            overlap: Overlap::Allow,
+            until: None,
+            paused: false,
+            next: None,
+            last: None,
+            fired: 0,
+            skipped: 0,
+        })
+    }
+
     /// Refuses a schedule that no store accepts.
     pub fn check(&self) -> Result<()> {
         let length = self.timing.len();
@@ -153,6 +172,22 @@ impl StoredSchedule {
             Overlap::Allow => Ok(None),
             Overlap::Skip => Key::new(&format!("schedule:{}", self.name)).map(Some),
         }
+    }
+
+    /// The command that adds its task now, outside its times.
+    pub fn run_now(&self) -> Result<Command> {
+        let mut task = self.template.clone();
+        if let Some(key) = self.overlap_key()? {
+            task.key = Some(Box::new(KeyRequest::new(key)));
+        }
+        Ok(Command::Put { tube: self.tube.clone(), tasks: vec![task], wait: Span::ZERO })
+    }
+
+    /// Its times from `next` on.
+    pub fn times(&self, timing: &Timing) -> impl Iterator<Item = Timestamp> {
+        let until = self.until.unwrap_or(Timestamp::NEVER);
+        let times = std::iter::successors(self.next, |at| timing.next(*at));
+        times.take_while(move |at| *at <= until)
     }
 
     /// When it is due, unless it is paused or over.
@@ -231,6 +266,11 @@ impl ScheduleCommand {
             ScheduleCommand::Pause { .. } => "schedule_pause",
             ScheduleCommand::Fire { .. } => "schedule_fire",
         }
+    }
+
+    /// Whether the command may add tasks to a tube.
+    pub fn adds_tasks(&self) -> bool {
+        matches!(self, ScheduleCommand::Fire { .. })
     }
 
     /// The tasks that the command carries.

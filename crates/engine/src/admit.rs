@@ -65,8 +65,14 @@ impl EventLoop {
         let job_slot = self.jobs.open(job.id, job.commands.len(), job.takes, job.reply);
         self.batch.reserve(job.commands.len());
         let abandoned = takes && self.jobs.is_abandoned(job_slot);
-        for (index, command) in job.commands.into_iter().enumerate() {
+        for (index, mut command) in job.commands.into_iter().enumerate() {
             let slot = ReplySlot { job: job_slot, index };
+            if let Command::Schedule(schedule) = &mut command
+                && let Err(refusal) = self.prepare_schedule(schedule)
+            {
+                self.jobs.answer(slot, Err(refusal));
+                continue;
+            }
             match &command {
                 // No caller would receive the tasks.
                 Command::Take(_) if abandoned => self.jobs.answer(slot, nothing_taken()),

@@ -9,7 +9,7 @@ use std::thread;
 use taskyard_core::limits::{
     BATCH_BYTES_MAX, PAYLOAD_BYTES_DEFAULT, PAYLOAD_BYTES_MAX, SERIES_TUBES_MAX,
 };
-use taskyard_core::{Command, Error, Execute, Reply, Result, Timestamp, TubeName};
+use taskyard_core::{Command, Error, Execute, Reply, Result, ScheduleName, Timestamp, TubeName};
 use taskyard_store::{Capabilities, Store, StoreHealth};
 use tokio::sync::oneshot;
 
@@ -18,6 +18,7 @@ use crate::event_loop::EventLoop;
 use crate::inbox::{Inbox, Query};
 use crate::listeners::listens;
 use crate::reply::{PendingReply, unanswered};
+use crate::schedules::ScheduleNotes;
 use crate::series::{Series, SeriesRequest, TubeLatency};
 use crate::shutdown::{LoopOutcome, ShutdownNotifier, outcome_of};
 use crate::waiters::{Waiting, WaitingCount};
@@ -32,6 +33,9 @@ pub struct Settings {
     pub series_tubes_max: usize,
     /// Maximum number of workers that are remembered; 0 remembers none.
     pub workers_max: usize,
+    /// Whether the engine fires schedules, and checks their rules when they are set. Without it they
+    /// are stored as they are given.
+    pub fires_schedules: bool,
 }
 
 impl Default for Settings {
@@ -40,6 +44,7 @@ impl Default for Settings {
             payload_bytes_max: PAYLOAD_BYTES_DEFAULT,
             series_tubes_max: SERIES_TUBES_MAX,
             workers_max: WORKERS_MAX,
+            fires_schedules: true,
         }
     }
 }
@@ -168,6 +173,14 @@ impl Engine {
         receiver.await.unwrap_or_default()
     }
 
+    /// The error of each of these schedules whose tasks were refused the last time, and how often
+    /// schedules fired on this server.
+    pub async fn schedule_notes(&self, names: Vec<ScheduleName>) -> ScheduleNotes {
+        let (reply, receiver) = oneshot::channel();
+        self.inner.inbox.query(Query::Schedules(names, reply));
+        receiver.await.unwrap_or_default()
+    }
+
     /// Runs commands that were checked against the limits.
     async fn run(&self, commands: Vec<Command>, bytes: usize) -> Vec<Result<Reply>> {
         let EngineInner { inbox, store, .. } = &*self.inner;
@@ -226,7 +239,11 @@ impl fmt::Debug for Engine {
 impl Settings {
     /// The payload bytes of a command, or the limit that it exceeds.
     fn check(&self, command: &Command) -> Result<usize> {
-        let Command::Put { tasks, .. } = command else { return Ok(0) };
+        let tasks = match command {
+            Command::Put { tasks, .. } => tasks,
+            Command::Schedule(command) => command.tasks(),
+            _ => return Ok(0),
+        };
         let advice = "store the data somewhere else and put a reference to it, or raise the limit";
         for task in tasks {
             let size = task.body.payload().len();

@@ -20,6 +20,7 @@ use crate::inbox::{Inbox, Job, Query, RemoteChanges, Work};
 use crate::jobs::{Jobs, ReplySlot};
 use crate::listeners::{ListenerId, Listeners, found_no_events};
 use crate::reply::unanswered;
+use crate::schedules::Scheduler;
 use crate::series::{Collector, Notes};
 use crate::tick::Ticks;
 use crate::timeline::Timeline;
@@ -36,6 +37,7 @@ pub(crate) struct EventLoop {
     /// Wakes the loop through its inbox, where it also waits for commands.
     pub(crate) waker: Waker,
     pub(crate) ticks: Ticks,
+    pub(crate) scheduler: Scheduler,
     /// When to poll for changes by other servers, if the store is shared.
     next_poll: Option<Timestamp>,
     pub(crate) now: Timestamp,
@@ -91,6 +93,10 @@ pub(crate) enum Origin {
     Listener(ListenerId),
     /// From the loop: something is due.
     Tick,
+    /// From the loop: reads the schedules that are due.
+    Due,
+    /// From the loop: fires a schedule, by its index in the batch.
+    Fire(usize),
     /// From the loop: returns tasks that no caller received.
     Return,
     /// From the loop: reads depths for the time series.
@@ -105,10 +111,11 @@ impl EventLoop {
         clock: Arc<dyn Clock>,
         settings: Settings,
     ) -> Self {
-        let Settings { series_tubes_max, workers_max, .. } = settings;
+        let Settings { series_tubes_max, workers_max, fires_schedules, .. } = settings;
         let timeline = Timeline::new(clock, store.time());
         let now = timeline.now();
         let (moment, is_shared) = (timeline.moment(now), store.poll_every().is_some());
+        let fires = fires_schedules && store.capabilities().schedules;
         let series = || Collector::new(series_tubes_max, is_shared, moment);
         let listener = inbox.clone();
         store.watch(Arc::new(move |what| listener.note_remote_change(what)));
@@ -120,6 +127,7 @@ impl EventLoop {
             timeline,
             thread_waker: Waker::from(Arc::new(Unpark(thread::current()))),
             ticks: Ticks::new(now),
+            scheduler: Scheduler::new(fires, is_shared, now),
             now,
             stopping: false,
             jobs: Jobs::default(),
@@ -154,7 +162,8 @@ impl EventLoop {
     pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
         let waiting = [self.waiters.next_deadline(), self.listeners.next_deadline()];
         let sample = self.series.as_ref().and_then(Collector::next_sample);
-        let deadlines = [self.ticks.next(), self.next_poll, sample].into_iter().chain(waiting);
+        let due = [self.ticks.next(), self.scheduler.next(), self.next_poll, sample];
+        let deadlines = due.into_iter().chain(waiting);
         deadlines.flatten().min()
     }
 
@@ -198,6 +207,9 @@ impl EventLoop {
         if let Some(tick) = self.ticks.due(self.now) {
             self.batch.push(Origin::Tick, tick);
         }
+        if let Some(due) = self.scheduler.due(self.now) {
+            self.batch.push(Origin::Due, due);
+        }
     }
 
     /// Reports a step of the wall clock to a store that uses the engine's time. Durations keep
@@ -224,6 +236,7 @@ impl EventLoop {
              start time follow the wall clock"
         );
         self.ticks.request(self.now);
+        self.scheduler.request(self.now);
     }
 
     /// Marks the tubes and semaphores where changes by other servers may serve waiting commands.
@@ -239,6 +252,7 @@ impl EventLoop {
         }
         if remote_changes.anything {
             self.ticks.request(self.now);
+            self.scheduler.request(self.now);
             remote_changes.tubes.extend(self.waiters.tubes());
         }
         if let Some(series) = &mut self.series {
@@ -335,7 +349,7 @@ impl EventLoop {
             }
         }
         let alone = replies.len() == 1;
-        let (mut failed, mut progress, mut ticked) = (false, false, None);
+        let (mut failed, mut progress, mut ticked, mut due) = (false, false, None, None);
         let mut parkable = batch.parkable.drain(..);
         for (origin, reply) in batch.origins.drain(..).zip(replies) {
             failed |= is_failure(&reply);
@@ -353,6 +367,8 @@ impl EventLoop {
                 Origin::Waiter(_, id) => self.serve(id, reply),
                 Origin::Listener(id) => self.serve_listener(id, reply),
                 Origin::Tick => ticked = Some(reply),
+                Origin::Due => due = Some(reply),
+                Origin::Fire(index) => self.record_fire(index, reply),
                 Origin::Return => report(&reply),
                 // The commands of callers report an unavailable store.
                 Origin::Sample => {}
@@ -364,8 +380,15 @@ impl EventLoop {
             let next = effects.next_wakeup.map(|moment| self.timeline.of_store(moment));
             self.ticks.set_next_wakeup(next);
         }
+        if !failed || effects.next_schedule.is_some() {
+            let next = effects.next_schedule.map(|moment| self.timeline.of_store(moment));
+            self.scheduler.set_next(next);
+        }
         if let Some(reply) = ticked {
             self.ticks.record_tick(self.now, &reply, alone);
+        }
+        if let Some(reply) = due {
+            self.plan_schedules(reply);
         }
         self.apply_effects(effects);
         progress
@@ -415,6 +438,7 @@ impl EventLoop {
                 drop(reply.send(latencies.unwrap_or_default()));
             }
             Query::Workers(holding, reply) => drop(reply.send(self.list_workers(&holding))),
+            Query::Schedules(names, reply) => drop(reply.send(self.scheduler.notes_of(&names))),
         }
     }
 
@@ -467,6 +491,7 @@ impl Origin {
         match self {
             Origin::Job(slot) | Origin::Parkable(slot) | Origin::Waiter(slot, _) => Some(*slot),
             Origin::Listener(_) | Origin::Tick | Origin::Return | Origin::Sample => None,
+            Origin::Due | Origin::Fire(_) => None,
         }
     }
 }

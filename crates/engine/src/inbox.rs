@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 use taskyard_core::limits::{
     BATCH_BYTES_MAX, PENDING_BYTES_MAX, PENDING_COMMANDS_MAX, PENDING_ITEMS_MAX,
 };
-use taskyard_core::{Command, Error, Result, Timestamp, TubeName};
+use taskyard_core::{Command, Error, Result, ScheduleName, Timestamp, TubeName};
 use taskyard_store::{RemoteChange, StoreHealth};
 use tokio::sync::oneshot;
 
 use crate::reply::{JobReply, engine_stopped};
+use crate::schedules::ScheduleNotes;
 use crate::series::{Series, SeriesRequest, TubeLatency};
 use crate::timeline::Timeline;
 use crate::waiters::{Waiting, WaitingCount};
@@ -59,6 +60,8 @@ pub(crate) enum Query {
     Latencies(oneshot::Sender<Vec<TubeLatency>>),
     /// The workers; those of these names hold tasks.
     Workers(HashSet<Arc<str>>, oneshot::Sender<Vec<WorkerInfo>>),
+    /// What is known of these schedules.
+    Schedules(Vec<ScheduleName>, oneshot::Sender<ScheduleNotes>),
 }
 
 /// Changes that other servers made to a shared store.

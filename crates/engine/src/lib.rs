@@ -18,6 +18,7 @@ mod jobs;
 mod listeners;
 mod pipeline;
 mod reply;
+mod schedules;
 mod series;
 mod shutdown;
 mod tick;
@@ -28,6 +29,7 @@ mod workers;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use engine::{Engine, Settings};
+pub use schedules::{ScheduleCounts, ScheduleNotes, read_timing};
 pub use series::{
     CommandCounts, Depth, Latency, Percentiles, Series, SeriesPoint, SeriesRequest, SeriesStart,
     Step, TUBE_SERIES_BYTES_MAX, TubeLatency,

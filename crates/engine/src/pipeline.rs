@@ -117,6 +117,7 @@ impl EventLoop {
             && self.late_puts.is_empty()
             && self.same_turn_waiters.is_empty()
             && self.returns.is_empty()
+            && self.scheduler.is_idle()
             && self.listeners.new_events == NewEvents::Nothing
             && self.next_deadline().is_none_or(|next| next > self.timeline.now())
     }

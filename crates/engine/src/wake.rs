@@ -13,6 +13,7 @@ impl EventLoop {
         for command in std::mem::take(&mut self.returns) {
             self.batch.push(Origin::Return, command);
         }
+        self.push_schedules();
         self.wake_listeners();
         // Takes come last, so that nothing in this batch becomes ready after a take found nothing.
         for side in [Side::Put, Side::Take] {

@@ -16,10 +16,12 @@ const PAGE: &str = include_str!("dashboard/index.html");
 
 /// The paths of the views. Each responds with the same page, which shows the view of its path. `/pool` is not among them: it
 /// belongs to the pool.
-const VIEWS: [&str; 8] = [
+const VIEWS: [&str; 10] = [
     "/",
     "/tubes/{tube}",
     "/tubes/{tube}/tasks/{id}",
+    "/schedules",
+    "/schedules/{schedule}",
     "/semaphores",
     "/semaphores/{semaphore}",
     "/workers",
@@ -54,6 +56,7 @@ const FILES: &[(&str, &str, &str)] = files![
     "rates.js": SCRIPT,
     "router.js": SCRIPT,
     "scale.js": SCRIPT,
+    "schedules.js": SCRIPT,
     "semaphores.js": SCRIPT,
     "series.js": SCRIPT,
     "services.js": SCRIPT,

@@ -11,7 +11,7 @@ use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::{METRICS_HISTOGRAMS_MAX, METRICS_ROWS_MAX};
 use taskyard_core::service::{Health, Service};
 use taskyard_core::{Error, SemaphoreInfo, TubeName};
-use taskyard_engine::{Latency, StoreHealth, TubeLatency, WaitingCount};
+use taskyard_engine::{Latency, ScheduleCounts, StoreHealth, TubeLatency, WaitingCount};
 
 use crate::app::App;
 use crate::iproto::Counters;
@@ -95,16 +95,19 @@ pub(crate) struct TubeMetrics {
     pub waiting: BTreeMap<TubeName, WaitingCount>,
     /// How long tasks waited and ran, also in tubes that are not shown.
     pub latencies: Vec<TubeLatency>,
+    /// How often schedules fired on this server.
+    pub schedules: ScheduleCounts,
 }
 
 /// All metrics as text.
 pub(crate) fn text(app: &App, metrics: &TubeMetrics, store: &Result<StoreHealth, Error>) -> String {
     let mut text = MetricsText::default();
     write_server(&mut text, app);
-    let TubeMetrics { tubes, waiting, latencies } = metrics;
+    let TubeMetrics { tubes, waiting, latencies, schedules } = metrics;
     write_tubes(&mut text, &rows(tubes, waiting, now(), app.metrics_tubes_max));
     let most = app.metrics_tubes_max.min(METRICS_HISTOGRAMS_MAX);
     write_latencies(&mut text, &latency_rows(tubes, latencies, most));
+    write_schedules(&mut text, schedules);
     write_semaphores(&mut text, &app.semaphore_monitor.snapshot());
     app.requests.write(&mut text);
     if let Some(face) = &app.iproto {
@@ -114,6 +117,34 @@ pub(crate) fn text(app: &App, metrics: &TubeMetrics, store: &Result<StoreHealth,
     write_store(&mut text, store);
     write_omitted_rows(&mut text);
     text.written
+}
+
+/// What this server did for schedules.
+fn write_schedules(text: &mut MetricsText, counts: &ScheduleCounts) {
+    let families = [
+        (
+            "taskyard_schedule_tasks_total",
+            "Tasks that schedules added on this server.",
+            counts.fired,
+        ),
+        (
+            "taskyard_schedule_skipped_total",
+            "Times of schedules that this server skipped.",
+            counts.skipped,
+        ),
+        (
+            "taskyard_schedule_failures_total",
+            "Times that were skipped because the tube was missing or refused the task.",
+            counts.failed,
+        ),
+    ];
+    for (name, about, count) in families {
+        text.family(name, "counter", about);
+        text.line(&[], count);
+    }
+    let about = "How late schedules added their tasks: the sum over all times that were fired.";
+    text.family("taskyard_schedule_late_seconds_total", "counter", about);
+    text.line(&[], counts.late.as_secs_f64());
 }
 
 /// The number of rows above the limit.

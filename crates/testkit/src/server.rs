@@ -49,7 +49,27 @@ pub fn config() -> Config {
 impl TestServer {
     /// A server over this store.
     pub async fn start(store: Box<dyn Store>, clock: Arc<ManualClock>, config: Config) -> Self {
-        let engine = Engine::start(store, clock.clone(), Settings::default());
+        TestServer::start_with(store, clock, config, Settings::default()).await
+    }
+
+    /// A server that does not fire schedules by itself, for the conformance suite: its cases fire
+    /// them.
+    pub async fn without_firing(
+        store: Box<dyn Store>,
+        clock: Arc<ManualClock>,
+        config: Config,
+    ) -> Self {
+        let settings = Settings { fires_schedules: false, ..Settings::default() };
+        TestServer::start_with(store, clock, config, settings).await
+    }
+
+    async fn start_with(
+        store: Box<dyn Store>,
+        clock: Arc<ManualClock>,
+        config: Config,
+        settings: Settings,
+    ) -> Self {
+        let engine = Engine::start(store, clock.clone(), settings);
         let server = Server::bind(config, engine.clone()).await.expect("a free port is found");
         let http = Http::new(&server.url()).expect("a server has a good address");
         let iproto = server.iproto_address().expect("the usual settings have iproto");

@@ -226,6 +226,12 @@ const RULES: &[Rule] = &[
         instead: "SQL tasks own their table: rules of time go to the core, everything else stays here",
     },
     Rule {
+        package: "taskyard-timezone",
+        unreachable: &["tokio", "serde", "taskyard-store", "taskyard-engine", "taskyard"],
+        unnamed: &[],
+        instead: "it finds time zones by name: rules of time go to the core",
+    },
+    Rule {
         package: "taskyard-contract",
         unreachable: &[
             "tokio",

@@ -5,7 +5,7 @@ use taskyard_store::OpenOptions;
 use crate::process::{TestServer, http_get, run};
 
 /// All commands.
-const VERBS: [&str; 24] = [
+const VERBS: [&str; 25] = [
     "copy",
     "manager",
     "migrate",
@@ -23,6 +23,7 @@ const VERBS: [&str; 24] = [
     "sql",
     "pool",
     "stats",
+    "schedule",
     "semaphore",
     "tube",
     "worker",

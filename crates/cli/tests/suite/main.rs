@@ -12,6 +12,7 @@ mod many;
 mod pace;
 mod pool;
 mod process;
+mod schedules;
 mod semaphores;
 mod serve;
 mod sql;

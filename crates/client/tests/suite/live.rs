@@ -30,7 +30,7 @@ impl Live {
 
     async fn start(open: Open, clock: Arc<ManualClock>) -> Self {
         let config = Config { strict_tubes: true, ..server::config() };
-        let rig = TestServer::start(open(), clock, config).await;
+        let rig = TestServer::without_firing(open(), clock, config).await;
         let queue = rig.connect().strict_tubes();
         Live { rig, queue, open }
     }

@@ -1,5 +1,7 @@
 //! Calendar arithmetic and local time.
 
+use std::sync::Arc;
+
 use crate::time::Timestamp;
 
 /// Microseconds of a day.
@@ -11,6 +13,15 @@ pub(super) const HOUR: i64 = 3_600_000_000;
 pub trait Zone {
     /// Microseconds to be added to UTC at this moment.
     fn offset_micros(&self, at: Timestamp) -> i64;
+}
+
+/// A zone that threads share.
+pub type SharedZone = Arc<dyn Zone + Send + Sync>;
+
+/// Finds zones by name.
+pub trait Zones {
+    /// The zone of this name, if there is one.
+    fn find(&self, name: &str) -> Option<SharedZone>;
 }
 
 /// The zone without an offset.

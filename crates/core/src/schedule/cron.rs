@@ -14,6 +14,8 @@ const MINUTE: i64 = 60 * SECOND;
 /// How many days are looked at before a time is taken for one that never comes; a leap day is at most eight
 /// years away.
 const DAYS_MAX: i64 = 366 * 9;
+/// The longest time whose runs are counted, in microseconds: a century.
+const COUNTED_MAX: i64 = 36_525 * DAY;
 
 const MONTHS: [&str; 12] =
     ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
@@ -106,8 +108,8 @@ impl Cron {
     pub fn next(&self, now: Timestamp, zone: &dyn Zone) -> Option<Timestamp> {
         let shown = civil_of(now, zone);
         // Around a change of the clocks, times that were already shown may come again.
-        let early = Timestamp::from_micros(now.as_micros().saturating_sub(3 * HOUR));
-        let set = zone.offset_micros(early) != zone.offset_micros(now);
+        let set =
+            zone.offset_micros(now.moved(-3 * HOUR)) != zone.offset_micros(now.moved(3 * HOUR));
         let mut from = if set { Civil(shown.0.saturating_sub(3 * HOUR)) } else { shown };
         let mut best: Option<Timestamp> = None;
         while let Some(civil) = self.next_shown(from) {
@@ -120,6 +122,50 @@ impl Cron {
             from = Civil(civil.0 + SECOND);
         }
         best
+    }
+
+    /// How many times are after `after` and not after `through`.
+    pub fn count(&self, after: Timestamp, through: Timestamp, zone: &dyn Zone) -> u64 {
+        let (mut from, to) = (after.moved(1).as_micros(), through.moved(1).as_micros());
+        let to = to.min(from.saturating_add(COUNTED_MAX));
+        let mut count = 0;
+        while from < to {
+            let moment = Timestamp::from_micros(from);
+            let offset = zone.offset_micros(moment);
+            let day = civil_of(moment, zone).day_number();
+            let midnight = day.saturating_mul(DAY).saturating_sub(offset);
+            let end = midnight.saturating_add(DAY).min(to);
+            let same = |at: i64| zone.offset_micros(Timestamp::from_micros(at)) == offset;
+            if same(midnight.saturating_sub(DAY)) && same(midnight.saturating_add(2 * DAY)) {
+                // No clock is set near this day, so it need not be walked.
+                let times = self.count_before(end - midnight) - self.count_before(from - midnight);
+                count += if self.has_day(day) { times } else { 0 };
+                from = end;
+                continue;
+            }
+            let next = self.next(Timestamp::from_micros(from - 1), zone);
+            let Some(next) = next.filter(|next| next.as_micros() < end) else {
+                from = end;
+                continue;
+            };
+            count += 1;
+            from = next.as_micros() + 1;
+        }
+        count
+    }
+
+    /// How many times of a day are before this one, as clocks show it.
+    fn count_before(&self, of_day: i64) -> u64 {
+        let all = |set: u64| u64::from(set.count_ones());
+        let below = |set: u64, bit: i64| all(set & ((1 << bit) - 1));
+        // A time within a second comes after its beginning.
+        let seconds = of_day.saturating_add(SECOND - 1).div_euclid(SECOND);
+        let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+        let of_minute = below(self.seconds, second);
+        let of_hour = below(self.minutes, minute) * all(self.seconds)
+            + if has(self.minutes, minute) { of_minute } else { 0 };
+        below(self.hours, hour) * all(self.minutes) * all(self.seconds)
+            + if has(self.hours, hour) { of_hour } else { 0 }
     }
 
     /// Those of the moments at which it runs.
@@ -320,6 +366,15 @@ mod tests {
         assert_eq!(runs("30 2 * * *", from, to), [90]);
         assert_eq!(runs("30 1-4 * * *", from, to), [30, 90, 210]);
         assert_eq!(runs("30 * * * *", from, to), [30, 90, 150, 210]);
+    }
+
+    // Only times after the one that was shown were looked at before the clocks were set back: after 2:30
+    // came the second 2:30, and the second 2:00 was left out.
+    #[test]
+    fn every_time_of_the_repeated_hour_runs_in_both() {
+        let (from, to) = (BACK - 2 * HOUR, BACK + 2 * HOUR);
+        assert_eq!(runs("*/30 * * * *", from, to), [30, 60, 90, 120, 150, 180, 210]);
+        assert_eq!(runs("5,7 * * * *", BACK - HOUR, BACK + HOUR), [5, 7, 65, 67]);
     }
 
     #[test]

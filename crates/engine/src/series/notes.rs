@@ -119,7 +119,7 @@ impl Notes {
             | Command::ReleaseAll { tube } => Note::Changes(find(tube)),
             Command::LeaveSession { .. } => Note::ChangesAny,
             Command::Semaphore(command) if changes_tasks(command) => Note::ChangesAny,
-            Command::Schedule(_) => Note::ChangesAny,
+            Command::Schedule(command) if command.adds_tasks() => Note::ChangesAny,
             Command::Tick { .. } => Note::Tick,
             Command::DropTube { tube } => Note::Drop(tube.clone()),
             Command::NameTube { tube, .. } => Note::Rename(tube.clone()),
@@ -131,7 +131,8 @@ impl Notes {
             | Command::List(_)
             | Command::JoinSession { .. }
             | Command::ConfigureSessions { .. }
-            | Command::Semaphore(_) => Note::Nothing,
+            | Command::Semaphore(_)
+            | Command::Schedule(_) => Note::Nothing,
         }
     }
 }

@@ -31,6 +31,8 @@ pub struct Control {
     pub failing: AtomicBool,
     /// Every batch fails after the one that is running.
     pub failing_next: AtomicBool,
+    /// Batches with this verb are executed, and their replies are lost.
+    pub loses_replies: Mutex<Option<&'static str>>,
     /// Bodies of taken tasks must be loaded.
     pub unloads: AtomicBool,
     /// Every batch reports that "mail" has tasks.
@@ -128,9 +130,16 @@ impl Store for WatchedStore {
             let effects = Default::default();
             return Box::pin(ready(Executed { replies, effects, unloaded: Vec::new() }));
         }
+        let lost_verb = *self.control.loses_replies.lock().unwrap();
+        let loses = commands.iter().any(|command| Some(command.verb()) == lost_verb);
         let executed = self.memory.execute(now, commands);
         Box::pin(async move {
             let mut executed = executed.await;
+            if loses {
+                let lost = Err(Error::OutcomeUnknown("the connection broke".into()));
+                executed.replies.fill(lost);
+                executed.effects = Default::default();
+            }
             if self.control.unloads.load(Ordering::SeqCst) {
                 self.control.unload(&mut executed);
             }

@@ -10,6 +10,7 @@ mod fixture;
 mod keys;
 mod pipelining;
 mod producers;
+mod schedules;
 mod series;
 mod several_engines;
 mod shutdown;

@@ -66,19 +66,19 @@ impl Store for Connection {
     }
 }
 
-/// TwoEngines engines on one store, and a way to notify the second one.
-struct TwoEngines {
-    clock: Arc<ManualClock>,
-    first: Engine,
-    second: Engine,
+/// Two engines on one store, and a way to notify the second one.
+pub struct TwoEngines {
+    pub clock: Arc<ManualClock>,
+    pub first: Engine,
+    pub second: Engine,
     watcher: Arc<Mutex<Option<Watcher>>>,
     /// Of the second engine.
-    unreachable: Arc<AtomicBool>,
+    pub unreachable: Arc<AtomicBool>,
     fetches: Arc<AtomicUsize>,
 }
 
 impl TwoEngines {
-    async fn new() -> Self {
+    pub async fn new() -> Self {
         let clock = Arc::new(ManualClock::new(Timestamp::from_micros(1_000_000)));
         let tasks = Arc::new(MemoryStore::default());
         let start = || {

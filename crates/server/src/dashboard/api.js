@@ -54,6 +54,7 @@ const post = (path, body, signal) => request(path, { method: "POST", body, signa
 const query = (values) => new URLSearchParams(
   Object.entries(values).filter(([, value]) => value !== undefined && value !== null && value !== ""));
 const tubeAt = (tube) => `v1/tubes/${encodeURIComponent(tube)}`;
+const scheduleAt = (name) => `v1/schedules/${encodeURIComponent(name)}`;
 const semaphoreAt = (key) => `v1/semaphores/${encodeURIComponent(key)}`;
 
 // All tubes, including internal ones if `internal` is set.
@@ -88,6 +89,14 @@ export async function deliveriesAndConsumers(name, count, signal) {
   ]);
   return { deliveries: held.deliveries, consumers: waiting.consumers };
 }
+
+// A page of schedules by name.
+export const schedules = (values, signal) => request(`v1/schedules?${query(values)}`, { signal });
+export const schedule = (name, signal) => request(scheduleAt(name), { signal });
+export const nextTimes = (name, count, signal) => request(`${scheduleAt(name)}/next?count=${count}`, { signal });
+export const setSchedulePaused = (name, paused) => post(`${scheduleAt(name)}/${paused ? "pause" : "resume"}`, {});
+export const runSchedule = (name) => post(`${scheduleAt(name)}/run`, {});
+export const removeSchedule = (name) => request(scheduleAt(name), { method: "DELETE" });
 
 export const semaphores = (signal) => request("v1/semaphores", { signal });
 export const semaphore = (key, signal) => request(semaphoreAt(key), { signal });

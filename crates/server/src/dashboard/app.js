@@ -5,6 +5,7 @@ import { hasActions, make, mark, say, show } from "./dom.js";
 import * as format from "./format.js";
 import { overview } from "./overview.js";
 import * as router from "./router.js";
+import { schedule, schedules } from "./schedules.js";
 import { semaphore, semaphores } from "./semaphores.js";
 import { pool, sql } from "./services.js";
 import { task } from "./task.js";
@@ -14,10 +15,11 @@ import { workers } from "./workers.js";
 const EVERY_MS = 1_000;
 const RETRY_MS_MAX = 15_000;
 
-const VIEWS = { overview, tube, task, semaphores, semaphore, workers, sql, pool };
+const VIEWS = { overview, tube, task, schedules, schedule, semaphores, semaphore, workers, sql, pool };
 // The part of the navigation to which a view belongs. A service is listed if the server hosts it.
 const PARTS = [
   ["overview", "Overview", ["overview", "tube", "task"]],
+  ["schedules", "Schedules", ["schedules", "schedule"]],
   ["semaphores", "Semaphores", ["semaphores", "semaphore"]],
   ["workers", "Workers", ["workers"]],
   ["sql", "SQL tasks", ["sql"]],

@@ -81,7 +81,9 @@ async fn metrics(
     let waiting = app.engine.waiting_counts().await;
     let latencies = app.engine.latencies().await;
     let store = app.store_health().await;
-    let text = metrics::text(&app, &TubeMetrics { tubes, waiting, latencies }, &store);
+    let schedules = app.engine.schedule_notes(Vec::new()).await.counts;
+    let metrics = TubeMetrics { tubes, waiting, latencies, schedules };
+    let text = metrics::text(&app, &metrics, &store);
     Ok(([(header::CONTENT_TYPE, METRICS)], text).into_response())
 }
 

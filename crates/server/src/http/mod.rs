@@ -9,6 +9,7 @@ mod manager;
 mod put;
 mod request;
 mod route;
+mod schedules;
 mod semaphores;
 mod series;
 mod services;
@@ -57,6 +58,7 @@ pub(crate) fn routes() -> Vec<Route> {
         series::routes(),
         workers::routes(),
         semaphores::routes(),
+        schedules::routes(),
         manager::routes(),
         health::routes(),
         services::routes(),

@@ -8,7 +8,7 @@ use axum::http::header::USER_AGENT;
 use axum::http::request::Parts;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
-use taskyard_core::{Error, SemaphoreKey, TaskId, TubeName};
+use taskyard_core::{Error, ScheduleName, SemaphoreKey, TaskId, TubeName};
 use taskyard_wire::http::parse_whole;
 
 use super::Refusal;
@@ -24,6 +24,9 @@ pub(crate) struct TubePath(pub TubeName);
 
 /// The semaphore in the path.
 pub(crate) struct SemaphorePath(pub SemaphoreKey);
+
+/// The schedule in the path.
+pub(crate) struct SchedulePath(pub ScheduleName);
 
 /// The task in the path.
 pub(crate) struct TaskPath(pub TubeName, pub TaskId);
@@ -68,6 +71,16 @@ impl<S: Send + Sync> FromRequestParts<S> for SemaphorePath {
         let key = Path::<String>::from_request_parts(parts, state).await;
         let Path(key) = key.map_err(|error| bad_path(error.body_text()))?;
         Ok(SemaphorePath(SemaphoreKey::new(&key)?))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for SchedulePath {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let name = Path::<String>::from_request_parts(parts, state).await;
+        let Path(name) = name.map_err(|error| bad_path(error.body_text()))?;
+        Ok(SchedulePath(ScheduleName::new(&name)?))
     }
 }
 

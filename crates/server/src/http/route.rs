@@ -116,6 +116,8 @@ impl Route {
             route.refuses([Code::TubeNotFound])
         } else if path.contains("{semaphore}") {
             route.refuses([Code::SemaphoreNotFound])
+        } else if path.contains("{schedule}") {
+            route.refuses([Code::ScheduleNotFound])
         } else {
             route
         }

@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value, json};
 use taskyard_core::limits::{
-    BATCH_TASKS_MAX, KEEP_DONE_MAX, SEMAPHORE_ACTIVE_MAX, SEMAPHORE_REVOKING_MAX,
-    SUBQUEUE_BYTES_MAX, TUBE_NAME_BYTES_MAX,
+    BATCH_TASKS_MAX, KEEP_DONE_MAX, SCHEDULE_EVERY_SECS_MIN, SEMAPHORE_ACTIVE_MAX,
+    SEMAPHORE_REVOKING_MAX, SUBQUEUE_BYTES_MAX, TUBE_NAME_BYTES_MAX,
 };
 use taskyard_core::semaphore::OWN_TASK_MAX;
 
@@ -67,7 +67,9 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
         ("TaskFilterRequest", "match", json!({ "minLength": 1 })),
         ("TaskFilterRequest", "error", json!({ "minLength": 1 })),
         ("TaskFilterRequest", "attempts_min", json!({ "minimum": 1, "maximum": u32::MAX })),
-        ("TakeRequest", "worker", key),
+        ("TakeRequest", "worker", key.clone()),
+        ("ScheduleRequest", "tube", key),
+        ("ScheduleRequest", "every", json!({ "minimum": SCHEDULE_EVERY_SECS_MIN })),
         ("ReleaseRequest", "tasks", batch.clone()),
         ("TouchRequest", "tasks", batch.clone()),
         ("FinishRequest", "tasks", batch.clone()),
@@ -96,6 +98,7 @@ fn complete_choices(shapes: &mut Map<String, Value>) {
         ("ReleaseRequest", one_or_several.clone()),
         ("TouchRequest", one_or_several),
         ("FinishPart", finishing()),
+        ("ScheduleRequest", timed()),
     ] {
         extend(shapes.get_mut(shape), json!({ "oneOf": choices }));
     }
@@ -109,6 +112,21 @@ fn carrying() -> Value {
         {
             "required": ["data_base64"],
             "properties": { "data": false, "data_base64": { "type": "string" } }
+        }
+    ])
+}
+
+/// The times of a schedule: a cron expression with its zone, or an interval with its start.
+fn timed() -> Value {
+    let null = json!({ "type": "null" });
+    json!([
+        {
+            "required": ["cron"],
+            "properties": { "cron": { "type": "string" }, "every": null, "start": null }
+        },
+        {
+            "required": ["every"],
+            "properties": { "every": { "type": "number" }, "cron": null, "zone": null }
         }
     ])
 }

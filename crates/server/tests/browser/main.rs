@@ -7,6 +7,7 @@ mod actions;
 mod keyboard;
 mod layouts;
 mod navigation;
+mod schedules;
 mod semaphores;
 mod services;
 mod site;

@@ -23,7 +23,7 @@ TIMES = ("ttl", "ttr", "delay", "pri", "ttl_kills_taken")
 def map_case(context, case):
     if case.meta is None or not case.meta.generation.mode.is_positive:
         return case
-    for name in ("tube", "semaphore"):
+    for name in ("tube", "semaphore", "schedule"):
         value = (case.path_parameters or {}).get(name)
         if isinstance(value, str):
             case.path_parameters[name] = mended_name(value)
@@ -33,6 +33,10 @@ def map_case(context, case):
     if context.operation.definition.raw.get("operationId") == "tasks" and case.query:
         mend_page(case.query)
         mend_key(case.query)
+    if context.operation.definition.raw.get("operationId") == "list_schedules":
+        after = (case.query or {}).get("after")
+        if isinstance(after, str):
+            case.query["after"] = mended_name(after)
     if isinstance(case.body, dict):
         operation = context.operation.definition.raw.get("operationId")
         case.body = mended_body(operation, dict(case.body))
@@ -99,6 +103,8 @@ def mended_body(operation, body):
         return mended_action(operation, body)
     if operation == "set_semaphore":
         return mended_semaphore(body)
+    if operation == "set_schedule":
+        return mended_schedule(body)
     if operation == "finish_grants" and isinstance(body.get("items"), list):
         body["items"] = [mended_grant(dict(item)) for item in body["items"]]
     if operation == "semaphore_events" and isinstance(body.get("semaphore"), str):
@@ -133,6 +139,28 @@ def mended_semaphore(options):
     """Of the holders, no more can be asked to release than there are."""
     options.pop("try_release", None)
     return options
+
+
+def mended_schedule(schedule):
+    """The tube, the time zone and the time exist, and the task may have no key or start time of its own."""
+    schedule["tube"] = "kept"
+    if isinstance(schedule.get("cron"), str):
+        schedule["cron"] = "30 9 * * 1-5"
+        if isinstance(schedule.get("zone"), str):
+            schedule["zone"] = "Europe/Berlin"
+    else:
+        schedule["every"] = 3600.0
+    for name in ("start", "until"):
+        if isinstance(schedule.get(name), (int, float)):
+            schedule[name] = abs(schedule[name]) % 1_000_000_000
+    # The key of an overlap has the name of the schedule in it, which may be too long for one.
+    schedule.pop("overlap", None)
+    if isinstance(schedule.get("task"), dict):
+        task = mended_task(dict(schedule["task"]))
+        for name in ("at", "key", "unique_for", "on_conflict", "semaphore_priority"):
+            task.pop(name, None)
+        schedule["task"] = task
+    return schedule
 
 
 def mended_grant(item):

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use taskyard_core::Timestamp;
+use taskyard_timezone::NamedZone;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -20,7 +21,6 @@ use crate::session_pool::{EndedTask, SessionPool, array, json};
 use crate::status::SchedulerStatus;
 use crate::table::{Profile, Table};
 use crate::task;
-use crate::time_zone::NamedZone;
 
 mod capacity;
 mod claim_planner;

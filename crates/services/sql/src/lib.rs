@@ -14,7 +14,6 @@ pub mod service;
 pub mod status;
 pub mod table;
 pub mod task_admin;
-pub mod time_zone;
 
 mod clock;
 mod encoding;

@@ -3,12 +3,12 @@
 use serde::Serialize;
 use taskyard_core::Timestamp;
 use taskyard_core::schedule::{Cron, Zone, backoff, next_plan, next_plan_after};
+use taskyard_timezone::NamedZone;
 
 use crate::connection::SqlError;
 use crate::session::RunResult;
 use crate::table::Profile;
 use crate::task::{Task, timestamp_text};
-use crate::time_zone::NamedZone;
 
 /// How often a task may lose its session before it ends with an error.
 const LOSSES_MAX: u32 = 3;

@@ -11,8 +11,8 @@ use crate::leader::LIMIT_LOCK;
 use crate::outcome::parse_cron;
 use crate::table::{REPEATED_COLUMNS, TableName};
 use crate::task::{COLUMNS, Task, timestamp, timestamp_text};
-use crate::time_zone::NamedZone;
 use taskyard_postgres::{Conninfo, masked};
+use taskyard_timezone::NamedZone;
 
 /// How many planned tasks are read to compute the next runs.
 const PLANNED_MAX: usize = 1000;

@@ -36,6 +36,10 @@
 //! | semaphore: finish | [`GrantsRequest`] | [`GrantsAnswer`] |
 //! | semaphore events | [`EventsRequest`] | [`EventsAnswer`] |
 //! | semaphore events: ack | [`AcknowledgeRequest`] | [`AcknowledgedAnswer`] |
+//! | schedule: set | [`ScheduleRequest`] | [`ScheduleAnswer`] |
+//! | schedules | | [`SchedulesAnswer`] |
+//! | schedule: next times | | [`NextTimesAnswer`] |
+//! | schedule: run | | [`PutAnswer`] |
 //! | manager | | [`ManagerAnswer`] |
 //! | time series | | [`SeriesAnswer`] |
 //! | workers | | [`WorkersAnswer`] |
@@ -55,6 +59,7 @@ mod put;
 mod put_request;
 #[cfg(feature = "openapi")]
 mod put_schema;
+mod schedules;
 mod seconds;
 mod semaphores;
 mod series;
@@ -93,6 +98,9 @@ pub use names::{ConflictWord, FinishWord, KindWord, OutcomeWord, StateWord};
 pub use options::check_options;
 pub use pace::{RateAnswer, RateRequest, RetryAnswer, RetryRequest, changed_policy};
 pub use put::{PlacedTask, PutAnswer, PutRequest, PutTask};
+pub use schedules::{
+    CatchUpWord, NextTimesAnswer, OverlapWord, ScheduleAnswer, ScheduleRequest, SchedulesAnswer,
+};
 pub use seconds::{moment_of, seconds_of};
 pub use semaphores::{
     EnqueueItemRequest, EnqueueRequest, GrantOutcomeWord, GrantRequest, GrantWord, GrantsAnswer,

@@ -2,7 +2,7 @@
 
 use taskyard_core::Timestamp;
 use taskyard_core::schedule::{Cron, Interval};
-use taskyard_sql::time_zone::NamedZone;
+use taskyard_timezone::NamedZone;
 
 use crate::fixture::{Client, Fixture, database, run};
 

@@ -1,0 +1,135 @@
+//! Calls for schedules, which put a task at certain times.
+
+use taskyard_core::limits::SCHEDULES_LISTED_MAX;
+use taskyard_core::{
+    Command, Execute, Placed, Reply, ScheduleCommand, ScheduleName, ScheduleReply, StoredSchedule,
+    Timestamp,
+};
+
+use crate::client::{Client, unexpected};
+use crate::error::Result;
+use crate::http::Http;
+
+/// The schedules of a queue.
+///
+/// ```
+/// # async fn example() -> Result<(), taskyard::Error> {
+/// use taskyard::{CatchUp, Client, Kind, Schedule, TimingRule, TubeOptions, new_task};
+///
+/// let client = Client::open("memory:")?;
+/// client.create_tube("reports", TubeOptions::new(Kind::FifoTtl)).await?;
+/// let rule = TimingRule::Cron { cron: "0 9 * * 1-5".into(), zone: "Europe/Berlin".into() };
+/// let mut daily = Schedule::new("daily report", "reports", new_task("all")?, &rule)?;
+/// daily.catch_up = CatchUp::Last;
+/// client.schedules().set(daily).await?;
+/// let times = client.schedules().next_times("daily report", 5).await?;
+/// assert_eq!(times.len(), 5);
+/// client.schedules().run("daily report").await?;
+/// # client.close().await
+/// # }
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+/// # runtime.block_on(example()).unwrap();
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct ScheduleManager<'a, E> {
+    client: &'a Client<E>,
+}
+
+impl<E: Execute> Client<E> {
+    /// The schedules of this queue.
+    pub fn schedules(&self) -> ScheduleManager<'_, E> {
+        ScheduleManager { client: self }
+    }
+}
+
+impl<E: Execute> ScheduleManager<'_, E> {
+    /// Creates a schedule or replaces it; its tube must exist. Returns whether it is new. Its next
+    /// time is the first after now, and a replaced one keeps its counters.
+    pub async fn set(&self, schedule: StoredSchedule) -> Result<bool> {
+        match self.ask(ScheduleCommand::Set { schedule, only_new: false }).await? {
+            ScheduleReply::Set(is_new) => Ok(is_new),
+            _ => Err(unexpected("schedule_set").into()),
+        }
+    }
+
+    /// One schedule.
+    pub async fn get(&self, name: &str) -> Result<StoredSchedule> {
+        self.one(ScheduleCommand::Get { name: ScheduleName::new(name)? }).await
+    }
+
+    /// All schedules, by name.
+    pub async fn list(&self) -> Result<Vec<StoredSchedule>> {
+        let mut all: Vec<StoredSchedule> = Vec::new();
+        loop {
+            let after = all.last().map(|last| last.name.clone());
+            let limit = SCHEDULES_LISTED_MAX;
+            match self.ask(ScheduleCommand::List { after, limit }).await? {
+                ScheduleReply::Schedules(page) if page.len() < limit => {
+                    all.extend(page);
+                    return Ok(all);
+                }
+                ScheduleReply::Schedules(page) => all.extend(page),
+                _ => return Err(unexpected("schedule_list").into()),
+            }
+        }
+    }
+
+    /// Pauses a schedule.
+    pub async fn pause(&self, name: &str) -> Result<StoredSchedule> {
+        self.one(ScheduleCommand::Pause { name: ScheduleName::new(name)?, paused: true }).await
+    }
+
+    /// Resumes a schedule; what it missed is caught up.
+    pub async fn resume(&self, name: &str) -> Result<StoredSchedule> {
+        self.one(ScheduleCommand::Pause { name: ScheduleName::new(name)?, paused: false }).await
+    }
+
+    /// Removes a schedule; its tasks stay.
+    pub async fn remove(&self, name: &str) -> Result<()> {
+        self.ask(ScheduleCommand::Remove { name: ScheduleName::new(name)? }).await.map(drop)
+    }
+
+    /// Puts the task of a schedule now; its times stay.
+    pub async fn run(&self, name: &str) -> Result<Placed> {
+        let put = self.get(name).await?.run_now()?;
+        match self.client.execute_one(put).await? {
+            Reply::Put(placed) => Ok(*placed.first().ok_or_else(|| unexpected("put"))?),
+            _ => Err(unexpected("put").into()),
+        }
+    }
+
+    async fn one(&self, command: ScheduleCommand) -> Result<StoredSchedule> {
+        let verb = command.verb();
+        match self.ask(command).await? {
+            ScheduleReply::Schedules(mut found) => {
+                Ok(found.pop().ok_or_else(|| unexpected(verb))?)
+            }
+            _ => Err(unexpected(verb).into()),
+        }
+    }
+
+    async fn ask(&self, command: ScheduleCommand) -> Result<ScheduleReply> {
+        let verb = command.verb();
+        match self.client.execute_one(Command::Schedule(Box::new(command))).await? {
+            Reply::Schedule(reply) => Ok(reply),
+            _ => Err(unexpected(verb).into()),
+        }
+    }
+}
+
+impl ScheduleManager<'_, Http> {
+    /// The next times of a schedule, at most 1,000.
+    pub async fn next_times(&self, name: &str, count: usize) -> Result<Vec<Timestamp>> {
+        Ok(self.client.queue.next_times(&ScheduleName::new(name)?, count).await?)
+    }
+}
+
+#[cfg(feature = "embedded")]
+impl ScheduleManager<'_, crate::embedded::Embedded> {
+    /// The next times of a schedule.
+    pub async fn next_times(&self, name: &str, count: usize) -> Result<Vec<Timestamp>> {
+        let schedule = self.get(name).await?;
+        let timing = taskyard_engine::read_timing(&schedule.timing)?;
+        Ok(schedule.times(&timing).take(count).collect())
+    }
+}

@@ -1,0 +1,276 @@
+//! Fires schedules: reads those that are due, computes what they add, and sends it to the store.
+//!
+//! Any number of engines may share a store. Each tries, and the store accepts the first: a time that
+//! another engine fired is not an error. What cannot be added (the tube is missing or full) is
+//! skipped, and the error is remembered here.
+
+use std::collections::HashMap;
+
+use taskyard_core::limits::{BATCH_BYTES_MAX, SCHEDULES_LISTED_MAX, SCHEDULES_MAX};
+use taskyard_core::schedule::{Firing, Timing};
+use taskyard_core::{
+    Command, Error, NewTask, Placed, Reply, Result, ScheduleCommand, ScheduleName, ScheduleReply,
+    Span, StoredSchedule, Timestamp,
+};
+use taskyard_timezone::NamedZones;
+
+use crate::event_loop::{EventLoop, Origin};
+
+/// How long to wait after a failure of the store.
+const BACK_OFF: Span = Span::from_secs(1);
+/// Most tasks that schedules add in one turn of the loop, so that other commands do not wait long.
+const TURN_PUTS_MAX: usize = 10_000;
+
+/// How often schedules fired on this engine, since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScheduleCounts {
+    /// Tasks that were added.
+    pub fired: u64,
+    /// Times that were skipped.
+    pub skipped: u64,
+    /// Times that were skipped because their tasks were refused.
+    pub failed: u64,
+    /// The sum of how late its latest task was each time.
+    pub late: Span,
+}
+
+/// What the engine knows of schedules beside the store.
+#[derive(Clone, Debug, Default)]
+pub struct ScheduleNotes {
+    /// Why the tasks of a schedule were refused the last time.
+    pub errors: HashMap<ScheduleName, String>,
+    /// How often schedules fired.
+    pub counts: ScheduleCounts,
+}
+
+/// The state of firing.
+pub(crate) struct Scheduler {
+    /// Whether this engine fires schedules at all.
+    pub(crate) is_enabled: bool,
+    /// Whether other engines may change schedules.
+    is_shared: bool,
+    wanted: Option<Timestamp>,
+    not_before: Timestamp,
+    /// Commands for the next batch.
+    queued: Vec<Fire>,
+    /// Commands of the batch that runs.
+    sent: Vec<Fire>,
+    notes: ScheduleNotes,
+}
+
+/// One step of a schedule.
+struct Fire {
+    name: ScheduleName,
+    expected: Timestamp,
+    firing: Firing,
+    template: NewTask,
+    /// Whether its tasks were refused before.
+    failed: bool,
+}
+
+impl Scheduler {
+    /// Asks at once: only the store knows what became due while no server ran.
+    pub fn new(is_enabled: bool, is_shared: bool, now: Timestamp) -> Self {
+        Scheduler {
+            is_enabled,
+            is_shared,
+            wanted: is_enabled.then_some(now),
+            not_before: now,
+            queued: Vec::new(),
+            sent: Vec::new(),
+            notes: ScheduleNotes::default(),
+        }
+    }
+
+    /// Asks the store soon: other servers may have changed schedules, or the clock was set.
+    pub fn request(&mut self, now: Timestamp) {
+        if self.is_enabled {
+            self.wanted = Some(self.wanted.map_or(now, |wanted| wanted.min(now)));
+        }
+    }
+
+    /// When the store is to be asked.
+    pub fn next(&self) -> Option<Timestamp> {
+        self.wanted.map(|wanted| wanted.max(self.not_before))
+    }
+
+    /// Adopts the moment that the latest batch reported. A shared store may know none although there
+    /// is one.
+    pub fn set_next(&mut self, next: Option<Timestamp>) {
+        if self.is_enabled && (next.is_some() || !self.is_shared) {
+            self.wanted = next;
+        }
+    }
+
+    /// The command that reads due schedules, if one may be.
+    pub fn due(&mut self, now: Timestamp) -> Option<Command> {
+        self.next().filter(|next| *next <= now)?;
+        self.wanted = None;
+        Some(command(ScheduleCommand::Due { limit: SCHEDULES_LISTED_MAX }))
+    }
+
+    /// Whether nothing waits for the next batch.
+    pub fn is_idle(&self) -> bool {
+        self.queued.is_empty()
+    }
+
+    /// Forgets the error of a schedule that is set anew or removed.
+    pub fn forget(&mut self, name: &ScheduleName) {
+        self.notes.errors.remove(name);
+    }
+
+    /// The counts, and the errors of these schedules.
+    pub fn notes_of(&self, names: &[ScheduleName]) -> ScheduleNotes {
+        let known = names.iter().filter_map(|name| self.notes.errors.get_key_value(name));
+        let errors = known.map(|(name, error)| (name.clone(), error.clone())).collect();
+        ScheduleNotes { errors, counts: self.notes.counts }
+    }
+
+    fn note_error(&mut self, name: &ScheduleName, error: String) {
+        // A schedule that another server removed is not forgotten otherwise.
+        if self.notes.errors.len() >= SCHEDULES_MAX {
+            self.notes.errors.clear();
+        }
+        self.notes.errors.insert(name.clone(), error);
+    }
+
+    /// Plans what due schedules do, as much as fits in a turn.
+    fn plan(&mut self, due: Vec<StoredSchedule>, now: Timestamp, wall: Timestamp) {
+        let (mut puts, mut bytes) = (0, 0);
+        for schedule in due {
+            let Some(expected) = schedule.due() else { continue };
+            let size = schedule.template.body.bytes() as usize;
+            let firing = match read_timing(&schedule.timing) {
+                Ok(timing) => timing.fire(&schedule, expected, wall),
+                Err(error) => {
+                    tracing::warn!(schedule = %schedule.name, %error, "cannot read the rule of a schedule; it ends");
+                    self.note_error(&schedule.name, error.to_string());
+                    Firing { next: None, puts: 0, skipped: 1, late: Span::ZERO }
+                }
+            };
+            puts += firing.puts;
+            bytes += firing.puts * size;
+            if !self.queued.is_empty() && (puts > TURN_PUTS_MAX || bytes > BATCH_BYTES_MAX) {
+                return self.request(now);
+            }
+            let StoredSchedule { name, template, .. } = schedule;
+            self.queued.push(Fire { name, expected, firing, template, failed: false });
+        }
+    }
+
+    /// Applies the reply of a command that fired a schedule.
+    fn record(&mut self, index: usize, reply: Result<Reply>, now: Timestamp) {
+        let Some(fire) = self.sent.get_mut(index) else { return };
+        let name = fire.name.clone();
+        match reply {
+            Ok(Reply::Schedule(ScheduleReply::Fired(Some(placed)))) => {
+                self.notes.counts.add(fire, &placed);
+                if !placed.is_empty() {
+                    self.forget(&name);
+                }
+            }
+            // Another server was first, or it was paused or changed.
+            Ok(_) => {}
+            Err(Error::ScheduleNotFound(_)) => self.forget(&name),
+            Err(error) if error.is_temporary() || matches!(error, Error::Store(_)) => {
+                tracing::warn!(schedule = %name, %error, "cannot fire a schedule; trying again in 1 s");
+                self.retry(now);
+            }
+            Err(error) if fire.firing.puts == 0 => {
+                tracing::warn!(schedule = %name, %error, "cannot skip the times of a schedule; trying again in 1 s");
+                self.retry(now);
+            }
+            Err(error) => {
+                tracing::warn!(schedule = %name, %error, "cannot add the tasks of a schedule; its times are skipped");
+                let Firing { next, skipped, puts, .. } = fire.firing;
+                let skipped = skipped + puts as u64;
+                let firing = Firing { puts: 0, skipped, next, late: Span::ZERO };
+                let (expected, template) = (fire.expected, fire.template.clone());
+                self.note_error(&name, error.to_string());
+                self.queued.push(Fire { name, expected, firing, template, failed: true });
+            }
+        }
+    }
+
+    fn retry(&mut self, now: Timestamp) {
+        self.not_before = now + BACK_OFF;
+        self.request(now);
+    }
+}
+
+impl ScheduleCounts {
+    fn add(&mut self, fire: &Fire, placed: &[Placed]) {
+        let existing = placed.iter().filter(|task| task.existing).count();
+        self.fired += (placed.len() - existing) as u64;
+        self.skipped += fire.firing.skipped + existing as u64;
+        self.failed += if fire.failed { fire.firing.skipped } else { 0 };
+        if placed.len() > existing {
+            self.late = self.late + fire.firing.late;
+        }
+    }
+}
+
+impl EventLoop {
+    /// Plans what the schedules do that the store showed as due.
+    pub fn plan_schedules(&mut self, reply: Result<Reply>) {
+        let now = self.now;
+        match reply {
+            Ok(Reply::Schedule(ScheduleReply::Schedules(due))) => {
+                if due.is_empty() && self.scheduler.next().is_some_and(|next| next <= now) {
+                    // The clock of the store is behind; asking again at once would keep the loop
+                    // spinning.
+                    self.scheduler.retry(now);
+                }
+                self.scheduler.plan(due, now, self.timeline.to_wall(now));
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(%error, "cannot read due schedules; trying again in 1 s");
+                self.scheduler.retry(now);
+            }
+        }
+    }
+
+    /// Adds the planned steps of schedules to the batch under construction.
+    pub fn push_schedules(&mut self) {
+        self.scheduler.sent = std::mem::take(&mut self.scheduler.queued);
+        for (index, fire) in self.scheduler.sent.iter().enumerate() {
+            let Firing { next, skipped, puts, .. } = fire.firing;
+            let (name, puts) = (fire.name.clone(), vec![fire.template.clone(); puts]);
+            let fire = ScheduleCommand::Fire { name, expected: fire.expected, next, puts, skipped };
+            self.batch.push(Origin::Fire(index), command(fire));
+        }
+    }
+
+    /// Applies the reply of a command that fired a schedule.
+    pub fn record_fire(&mut self, index: usize, reply: Result<Reply>) {
+        self.scheduler.record(index, reply, self.now);
+    }
+
+    /// Checks a command of a caller for schedules. A schedule that is set gets its next time: the
+    /// first after now.
+    pub fn prepare_schedule(&mut self, command: &mut ScheduleCommand) -> Result<()> {
+        if !self.scheduler.is_enabled {
+            return Ok(());
+        }
+        match command {
+            ScheduleCommand::Set { schedule, .. } => {
+                let timing = read_timing(&schedule.timing)?;
+                schedule.next = timing.first(schedule.until, self.timeline.to_wall(self.now));
+                self.scheduler.forget(&schedule.name);
+            }
+            ScheduleCommand::Remove { name } => self.scheduler.forget(name),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Reads and checks the rule of a stored schedule.
+pub fn read_timing(text: &str) -> Result<Timing> {
+    Timing::read(text, &NamedZones).map_err(|error| Error::Invalid(error.to_string()))
+}
+
+fn command(command: ScheduleCommand) -> Command {
+    Command::Schedule(Box::new(command))
+}

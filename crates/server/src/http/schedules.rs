@@ -1,0 +1,242 @@
+//! Endpoints of schedules.
+
+use axum::extract::State;
+use axum::http::Method;
+use axum::response::Response;
+use serde::Deserialize;
+use taskyard_core::limits::SCHEDULES_LISTED_MAX;
+use taskyard_core::{
+    Command, Error, Reply, ScheduleCommand, ScheduleName, ScheduleReply, StoredSchedule, Timestamp,
+};
+use taskyard_engine::read_timing;
+use taskyard_wire::Code;
+use taskyard_wire::http::{
+    NextTimesAnswer, NothingAnswer, PutAnswer, ScheduleAnswer, ScheduleRequest, SchedulesAnswer,
+};
+
+use super::request::{Json, NothingRequest, QueryParams, SchedulePath, count};
+use super::route::QueryField;
+use super::{Refusal, Route, ok};
+use crate::app::{App, SharedApp, unexpected_reply};
+
+const ONE: &str = "/v1/schedules/{schedule}";
+/// The default number of schedules in a page.
+const PAGE_DEFAULT: usize = 100;
+/// The default number of next times.
+const TIMES_DEFAULT: usize = 20;
+/// The largest number of next times.
+const TIMES_MAX: usize = 1_000;
+
+/// The endpoints of this file.
+pub(crate) fn routes() -> Vec<Route> {
+    let list = ("list_schedules", "Show schedules, by name");
+    let show = ("show_schedule", "Show a schedule");
+    let set = ("set_schedule", "Create a schedule or replace it");
+    let remove = ("remove_schedule", "Remove a schedule; its tasks stay");
+    let next = ("next_times", "Show the next times of a schedule");
+    let routes = [
+        Route::new(Method::GET, "/v1/schedules", list, self::list)
+            .query_param(QueryField::count(
+                "count",
+                "Maximum number of schedules; 100 when absent",
+                SCHEDULES_LISTED_MAX,
+            ))
+            .query_param(QueryField::name("after", "The `next` of the previous page"))
+            .responds::<SchedulesAnswer>("One page"),
+        Route::new(Method::GET, ONE, show, self::show).responds::<ScheduleAnswer>("The schedule"),
+        Route::new(Method::PUT, ONE, set, self::set)
+            .request_body::<ScheduleRequest>()
+            .responds::<ScheduleAnswer>("The schedule, with its next time")
+            .refuses([Code::ScheduleExists, Code::TooManySchedules]),
+        Route::new(Method::DELETE, ONE, remove, self::remove)
+            .responds::<NothingAnswer>("The schedule is removed"),
+        Route::new(Method::GET, "/v1/schedules/{schedule}/next", next, self::next)
+            .query_param(QueryField::count(
+                "count",
+                "Maximum number of times; 20 when absent",
+                TIMES_MAX,
+            ))
+            .responds::<NextTimesAnswer>("The times, in order"),
+    ];
+    let all = routes.into_iter().chain(action_routes());
+    all.map(|route| route.uses_engine().refuses([Code::MissingFeature])).collect()
+}
+
+fn action_routes() -> [Route; 3] {
+    let run = ("run_schedule", "Put the task of a schedule now; its times stay");
+    let pause = ("pause_schedule", "Pause a schedule");
+    let resume = ("resume_schedule", "Resume a schedule; what it missed is caught up");
+    [
+        Route::new(Method::POST, "/v1/schedules/{schedule}/run", run, self::run)
+            .request_body::<NothingRequest>()
+            .responds::<PutAnswer>("The task, or the task of an earlier time that still exists")
+            .refuses([Code::TubeNotFound, Code::TubeFull, Code::NoSemaphore]),
+        Route::new(Method::POST, "/v1/schedules/{schedule}/pause", pause, self::pause)
+            .request_body::<NothingRequest>()
+            .responds::<ScheduleAnswer>("The schedule"),
+        Route::new(Method::POST, "/v1/schedules/{schedule}/resume", resume, self::resume)
+            .request_body::<NothingRequest>()
+            .responds::<ScheduleAnswer>("The schedule"),
+    ]
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SchedulesQuery {
+    #[serde(default = "page_default", deserialize_with = "count")]
+    count: usize,
+    #[serde(default)]
+    after: Option<String>,
+}
+
+const fn page_default() -> usize {
+    PAGE_DEFAULT
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TimesQuery {
+    #[serde(default = "times_default", deserialize_with = "count")]
+    count: usize,
+}
+
+const fn times_default() -> usize {
+    TIMES_DEFAULT
+}
+
+async fn ask(app: &App, command: ScheduleCommand) -> Result<ScheduleReply, Refusal> {
+    match app.run(Command::Schedule(Box::new(command))).await? {
+        Reply::Schedule(reply) => Ok(reply),
+        _ => Err(unexpected_reply()),
+    }
+}
+
+async fn schedules(app: &App, command: ScheduleCommand) -> Result<Vec<StoredSchedule>, Refusal> {
+    match ask(app, command).await? {
+        ScheduleReply::Schedules(schedules) => Ok(schedules),
+        _ => Err(unexpected_reply()),
+    }
+}
+
+/// The schedule that a command shows.
+async fn one(app: &App, command: ScheduleCommand) -> Result<StoredSchedule, Refusal> {
+    schedules(app, command).await?.pop().ok_or_else(unexpected_reply)
+}
+
+/// Schedules with the errors that this server remembers.
+async fn answers(app: &App, schedules: &[StoredSchedule]) -> Vec<ScheduleAnswer> {
+    let names = schedules.iter().map(|schedule| schedule.name.clone()).collect();
+    let mut notes = app.engine.schedule_notes(names).await;
+    let answer = |schedule: &StoredSchedule| {
+        ScheduleAnswer::new(schedule, notes.errors.remove(&schedule.name))
+    };
+    schedules.iter().map(answer).collect()
+}
+
+async fn shown(app: &App, command: ScheduleCommand) -> Result<Response, Refusal> {
+    let schedule = one(app, command).await?;
+    ok(&answers(app, &[schedule]).await.pop().ok_or_else(unexpected_reply)?)
+}
+
+async fn list(
+    State(app): State<SharedApp>,
+    QueryParams(SchedulesQuery { count, after }): QueryParams<SchedulesQuery>,
+) -> Result<Response, Refusal> {
+    let after = after.map(|name| ScheduleName::new(&name)).transpose()?;
+    let found = schedules(&app, ScheduleCommand::List { after, limit: count }).await?;
+    let next = found.last().filter(|_| found.len() >= count);
+    let next = next.map(|last| last.name.as_str().to_owned());
+    ok(&SchedulesAnswer { schedules: answers(&app, &found).await, next })
+}
+
+async fn show(
+    State(app): State<SharedApp>,
+    SchedulePath(name): SchedulePath,
+) -> Result<Response, Refusal> {
+    shown(&app, ScheduleCommand::Get { name }).await
+}
+
+async fn set(
+    State(app): State<SharedApp>,
+    SchedulePath(name): SchedulePath,
+    Json(request): Json<ScheduleRequest>,
+) -> Result<Response, Refusal> {
+    let (only_new, keeps_paused) = (request.only_new, request.paused.is_none());
+    let mut schedule = request.into_schedule(name.clone())?;
+    if keeps_paused && !only_new {
+        let before = app.run(get(&name)).await;
+        schedule.paused = match before {
+            Ok(Reply::Schedule(ScheduleReply::Schedules(found))) => {
+                found.first().is_some_and(|schedule| schedule.paused)
+            }
+            _ => false,
+        };
+    }
+    let command = ScheduleCommand::Set { schedule, only_new };
+    match app.run(Command::Schedule(Box::new(command))).await {
+        Ok(reply) => {
+            let created = reply == Reply::Schedule(ScheduleReply::Set(true));
+            let schedule = one(&app, ScheduleCommand::Get { name }).await?;
+            ok(&ScheduleAnswer { created, ..ScheduleAnswer::new(&schedule, None) })
+        }
+        Err(error @ Error::TubeNotFound(_)) => {
+            Err(Error::Invalid(format!("'tube' is refused: {error}")).into())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn get(name: &ScheduleName) -> Command {
+    Command::Schedule(Box::new(ScheduleCommand::Get { name: name.clone() }))
+}
+
+async fn remove(
+    State(app): State<SharedApp>,
+    SchedulePath(name): SchedulePath,
+) -> Result<Response, Refusal> {
+    ask(&app, ScheduleCommand::Remove { name }).await?;
+    ok(&NothingAnswer {})
+}
+
+async fn pause(
+    State(app): State<SharedApp>,
+    SchedulePath(name): SchedulePath,
+    Json(NothingRequest {}): Json<NothingRequest>,
+) -> Result<Response, Refusal> {
+    shown(&app, ScheduleCommand::Pause { name, paused: true }).await
+}
+
+async fn resume(
+    State(app): State<SharedApp>,
+    SchedulePath(name): SchedulePath,
+    Json(NothingRequest {}): Json<NothingRequest>,
+) -> Result<Response, Refusal> {
+    shown(&app, ScheduleCommand::Pause { name, paused: false }).await
+}
+
+async fn run(
+    State(app): State<SharedApp>,
+    SchedulePath(name): SchedulePath,
+    Json(NothingRequest {}): Json<NothingRequest>,
+) -> Result<Response, Refusal> {
+    let schedule = one(&app, ScheduleCommand::Get { name }).await?;
+    match app.run(schedule.run_now()?).await? {
+        Reply::Put(placed) => ok(&PutAnswer::new(&placed)),
+        _ => Err(unexpected_reply()),
+    }
+}
+
+async fn next(
+    State(app): State<SharedApp>,
+    SchedulePath(name): SchedulePath,
+    QueryParams(TimesQuery { count }): QueryParams<TimesQuery>,
+) -> Result<Response, Refusal> {
+    if !(1..=TIMES_MAX).contains(&count) {
+        let text = format!("'count' is {count}; give a number from 1 to {TIMES_MAX}");
+        return Err(Error::Invalid(text).into());
+    }
+    let schedule = one(&app, ScheduleCommand::Get { name }).await?;
+    let timing = read_timing(&schedule.timing)?;
+    let times = schedule.times(&timing).take(count).map(Timestamp::as_secs_f64);
+    ok(&NextTimesAnswer { times: times.collect() })
+}
