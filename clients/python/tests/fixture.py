@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -13,6 +14,9 @@ import unittest
 from typing import Callable, List, Optional
 
 import taskyard
+
+# What workers log about the failures that tests cause would hide the output of the tests.
+logging.getLogger("taskyard").setLevel(logging.CRITICAL)
 
 #: How long a test waits for something that must happen, in seconds.
 PATIENCE = 60.0
@@ -61,7 +65,7 @@ class Server:
         """Ends the server as a power failure would."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
-        self.reader.join()
+        self._close()
 
     def stop(self) -> None:
         if self.process.poll() is None:
@@ -70,6 +74,9 @@ class Server:
                 self.process.wait(20)
             except subprocess.TimeoutExpired:
                 self.kill()
+        self._close()
+
+    def _close(self) -> None:
         self.reader.join()
         assert self.process.stdout is not None
         self.process.stdout.close()

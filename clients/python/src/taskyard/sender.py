@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from typing import Optional, TypeVar
 
@@ -11,6 +12,7 @@ from .server_url import ServerUrl
 from .transport import HttpTransport, Transport
 
 T = TypeVar("T")
+S = TypeVar("S", bound="Sender")
 
 
 class Sender:
@@ -32,6 +34,13 @@ class Sender:
         self._repeat_for = repeat_for
         #: Whether the store of the server has keys, as far as known.
         self._has_keys = True
+
+    def copy(self: S, repeat_for: float) -> S:
+        """A client of the same server with connections of its own."""
+        made = copy.copy(self)
+        made._transport = HttpTransport(self._server)
+        made._repeat_for = repeat_for
+        return made
 
     @property
     def url(self) -> str:

@@ -92,6 +92,11 @@ class Connection:
         """Closes the connection."""
         self._socket.close()
 
+    def __del__(self) -> None:
+        # A client that was never closed leaves its connections to the garbage collector.
+        if hasattr(self, "_socket"):
+            self._socket.close()
+
 
 class HttpTransport:
     """The connections to one server. Threads and forked processes may share it."""
