@@ -3,46 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import random
 import socket
-import sys
 import threading
 import unittest
 from typing import Callable, List, Optional
 
 import taskyard
 from taskyard import errors
-from taskyard.transport import Answer, HttpTransport
-from tests.fixture import ServerTest
-
-#: Multiplies the work of random tests.
-RUNS = int(os.environ.get("TASKYARD_RUNS") or "1")
+from tests.lossy_transport import LossyTest
 
 
-class LossyTransport(HttpTransport):
-    """Loses the answers, or the requests, that `loses` chooses."""
-
-    loses: Callable[[], Optional[str]] = staticmethod(lambda: None)
-
-    def exchange(self, method: str, target: str, body: Optional[bytes], wait: float) -> Answer:
-        lost = self.loses()
-        if lost == "request":
-            raise errors.OutcomeUnknownError("the request was lost")
-        answer = super().exchange(method, target, body, wait)
-        if lost == "answer":
-            raise errors.OutcomeUnknownError("the answer was lost")
-        return answer
-
-
-class LostAnswers(ServerTest):
-    def lossy(self, losses: List[Optional[str]], **options: bool) -> taskyard.Client:
-        client = taskyard.Client(self.server.url, **options)  # type: ignore[arg-type]
-        client._transport = transport = LossyTransport(client._server)
-        transport.loses = lambda: losses.pop(0) if losses else None
-        self.addCleanup(client.close)
-        return client
-
+class LostAnswers(LossyTest):
     def test_a_put_whose_answer_was_lost_is_repeated_without_a_second_task(self) -> None:
         client = self.lossy(["answer", "request", "answer"])
         self.assertEqual(client.put(self.tube, 1), taskyard.Placed(0, "ready", False))
@@ -65,18 +36,6 @@ class LostAnswers(ServerTest):
         with self.assertRaises(errors.OutcomeUnknownError):
             self.lossy(["answer"]).take(self.tube)
         self.assertEqual(self.lossy(["answer"]).tube(self.tube)["tasks"]["taken"], 1)
-
-    def test_many_lost_answers_add_no_task_twice(self) -> None:
-        seed = int(os.environ.get("TASKYARD_SEED") or random.randrange(2**32))
-        print(f"seed {seed}", file=sys.stderr)
-        chance = random.Random(seed)
-        client = self.lossy([])
-        client._transport.loses = lambda: chance.choice(["answer", "request", None, None, None])  # type: ignore
-        count = 50 * RUNS
-        for number in range(count):
-            client.put(self.tube, number)
-        data = [task.data for task in self.client.take_many(self.tube, 10_000)]
-        self.assertEqual(data, list(range(count)))
 
 
 class ScriptedServer:

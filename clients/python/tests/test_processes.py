@@ -1,52 +1,18 @@
-"""Workers as processes: the command line, kills, stops, and storms of tasks."""
+"""Workers as processes: the command line, kills and stops."""
 
 from __future__ import annotations
 
-import collections
-import os
-import random
 import signal
 import subprocess
 import sys
-import tempfile
-import threading
 import unittest
-from typing import List
 
-import taskyard
 from taskyard.cli import main
-from tests.fixture import PATIENCE, Server, own_server, wait_until
-
-#: Multiplies the work of random tests.
-RUNS = int(os.environ.get("TASKYARD_RUNS") or "1")
+from tests.fixture import PATIENCE, wait_until
+from tests.worker_process import ProcessTest
 
 
-class Processes(unittest.TestCase):
-    def setUp(self) -> None:
-        self.server = own_server(self)
-        self.client = taskyard.Client(self.server.url)
-        self.addCleanup(self.client.close)
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.runs = os.path.join(folder.name, "runs")
-        open(self.runs, "w").close()
-
-    def worker(self, *args: str) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, "TASKYARD_URL": self.server.url, "TEST_RUNS": self.runs}
-        command = [sys.executable, "-m", "taskyard", "worker", "tests.tasks_for_processes", "--log-level", "error"]
-        process = subprocess.Popen([*command, *args], env=environment, stderr=subprocess.DEVNULL)
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        return process
-
-    def ran(self) -> List[str]:
-        with open(self.runs) as file:
-            return file.read().split("\n")[:-1]
-
-    def is_empty(self, tube: str) -> bool:
-        empty: bool = self.client.tube(tube)["tasks"]["total"] == 0
-        return empty
-
+class Processes(ProcessTest):
     def test_several_processes_run_tasks_and_stop(self) -> None:
         self.client.put_many("count", [{"number": number} for number in range(500)])
         worker = self.worker("--processes", "2", "--concurrency", "4")
@@ -102,38 +68,6 @@ class Processes(unittest.TestCase):
         self.worker("--processes", "2", "--lease", "1")
         wait_until(lambda: self.client.task("poison", 0).state == "buried", "it is buried")
         self.assertEqual(self.ran(), ["poison", "poison"])
-
-    def test_a_storm_of_failures_and_kills_loses_no_task(self) -> None:
-        """Every task runs at least until it succeeded, while workers and the server are killed."""
-        seed = int(os.environ.get("TASKYARD_SEED") or random.randrange(2**32))
-        print(f"seed {seed}", file=sys.stderr)
-        chance = random.Random(seed)
-        count = 1000 * RUNS
-        failures = [chance.choice([0, 0, 0, 1, 2]) for _ in range(count)]
-        workers = [self.worker("--tube", "storm", "--lease", "2") for _ in range(2)]
-        putting = threading.Thread(target=self.put_storm, args=(failures, chance.randrange(1, 50)))
-        putting.start()
-        for turn in range(2 * RUNS):
-            goal = chance.randrange(count)
-            wait_until(lambda: len(self.ran()) >= goal, "tasks run")
-            if turn % 2:
-                self.server.kill()
-                self.server.start()
-            else:
-                victim = chance.randrange(2)
-                workers[victim].kill()
-                workers[victim] = self.worker("--tube", "storm", "--lease", "2")
-        putting.join()
-        wait_until(lambda: self.is_empty("storm"), "all tasks are done")
-        runs = collections.Counter(map(int, self.ran()))
-        missing = [number for number in range(count) if runs[number] <= failures[number]]
-        self.assertEqual(missing, [])
-
-    def put_storm(self, failures: List[int], batch: int) -> None:
-        with taskyard.Client(self.server.url, repeat_for=PATIENCE) as client:
-            for start in range(0, len(failures), batch):
-                numbers = range(start, min(start + batch, len(failures)))
-                client.put_many("storm", [{"number": number, "failures": failures[number]} for number in numbers])
 
 
 class CommandLine(unittest.TestCase):

@@ -68,14 +68,18 @@ class Workers(ServerTest):
 
     def test_asynchronous_functions_run_together(self) -> None:
         met: List[int] = []
-        all_met = asyncio.Event()
+        #: Made on the loop of the worker, as Python 3.9 requires.
+        events: List[asyncio.Event] = []
 
         @self.app.task(self.tube)
         async def meet(number: int) -> None:
             met.append(number)
+            own = asyncio.Event()
+            events.append(own)
             if len(met) == 5:
-                all_met.set()
-            await all_met.wait()
+                for event in events:
+                    event.set()
+            await own.wait()
 
         for number in range(5):
             meet.put(number)
@@ -293,6 +297,7 @@ class Workers(ServerTest):
             ran.append(number)
 
         ran: List[int] = []
+        self.client.create_tube(self.tube)
         for _ in range(20):
             worker = self.start(concurrency=1)
             wait_until(lambda: self.client.consumers(self.tube) != [], "a take waits")
