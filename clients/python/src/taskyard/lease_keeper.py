@@ -51,9 +51,8 @@ class LeaseKeeper:
     def _check(self, now: float) -> None:
         due: Dict[str, List[RunningTask]] = {}
         for pool in self._pools:
-            waiting = [task for task in list(pool.queued.values()) if now - task.taken > QUEUED_MAX]
-            pool.give_back(waiting)
-            for task in list(pool.held.values()):
+            pool.give_back_waiting([task for task in list(pool.queued) if now - task.taken > QUEUED_MAX])
+            for task in list(pool.held):
                 limit = task.function.time_limit
                 if limit is not None and task.began and now - task.began > limit:
                     task.cancel(CancelReason.TIME_LIMIT)
@@ -85,7 +84,7 @@ class LeaseKeeper:
         for task, outcome in zip(tasks, outcomes):
             if outcome == "done":
                 task.deadline = asked + self._lease
-            elif any(pool.held.get(task.key) is task for pool in self._pools):
+            elif any(task in pool.held for pool in self._pools):
                 # Otherwise the function has ended meanwhile, and its outcome was first.
                 self._lost(task, f"its delivery has ended ({outcome})")
 

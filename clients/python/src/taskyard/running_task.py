@@ -7,7 +7,7 @@ import contextvars
 import ctypes
 import enum
 import time
-from typing import TYPE_CHECKING, Any, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, List, Optional
 
 from .errors import Cancelled
 from .shapes import JsonObject, Task
@@ -48,11 +48,6 @@ class RunningTask(Task):
         #: The exception with which the function ended.
         self.error: Optional[BaseException] = None
         self._claims: List[None] = [None]
-
-    @property
-    def key(self) -> Tuple[str, int, Optional[int]]:
-        """Identifies the delivery."""
-        return (self.tube, self.id, self.lease)
 
     @property
     def attempt(self) -> int:

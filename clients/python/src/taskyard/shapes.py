@@ -49,7 +49,8 @@ class Task:
     @property
     def data(self) -> Any:
         """The payload."""
-        return value_of(self.fields, "data")
+        fields = self.fields
+        return value_of(fields, "data") if "data_base64" in fields else fields.get("data")
 
     @property
     def result(self) -> Any:

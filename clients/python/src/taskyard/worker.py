@@ -101,7 +101,7 @@ class Worker:
         for taker in self._takers:
             taker.join()
         for pool in self._pools.values():
-            pool.give_back(list(pool.queued.values()))
+            pool.give_back(list(pool.queued))
         finished = self._wait(self._grace if grace is None else grace)
         if not finished:
             self._cancel_all()
@@ -124,11 +124,11 @@ class Worker:
     def _cancel_all(self) -> None:
         """Cancels functions that did not finish, and gives their tasks back."""
         for pool in self._pools.values():
-            for task in list(pool.held.values()):
+            for task in list(pool.held):
                 task.cancel(CancelReason.STOPPING)
         self._wait(CANCEL_SECONDS, hurries=False)
         for pool in self._pools.values():
-            for task in list(pool.held.values()):
+            for task in list(pool.held):
                 if task.claim():
                     log.warning("the task function did not end and is abandoned", extra=fields_of(task))
                     self._finisher.add(task, give_back(task))
