@@ -172,6 +172,30 @@ class Verbs(ServerTest):
         self.assertEqual(self.client.finish_grants(key, [release]), ["done"])
         self.client.drop_semaphore(key, force=True)
 
+    def test_schedules(self) -> None:
+        try:
+            self.client.schedules()
+        except errors.RefusedError as error:
+            self.assertEqual(error.code, "route_not_found")
+            self.skipTest("this server has no schedules")
+        name, tube = f"{self.tube} ü", self.tube
+        self.client.create_tube(tube)
+        made = self.client.set_schedule(name, tube, {"n": 1}, cron="0 9 * * 1-5", zone="Europe/Berlin", catch_up="last")
+        self.assertEqual((made["created"], made["zone"]), (True, "Europe/Berlin"))
+        self.assertIn(name, [schedule["name"] for schedule in self.client.schedules()])
+        self.assertEqual(len(self.client.schedule_times(name, 3)), 3)
+        self.client.run_schedule(name)
+        self.assertEqual(self.client.take(tube, wait=10).data, {"n": 1})
+        self.assertTrue(self.client.pause_schedule(name)["paused"])
+        self.assertFalse(self.client.resume_schedule(name)["paused"])
+        start, hour = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc), datetime.timedelta(hours=1)
+        changed = self.client.set_schedule(name, tube, b"x", options={"pri": 3}, every=hour, start=start)
+        self.assertEqual((changed["every"], changed["start"]), (3600, start.timestamp()))
+        self.client.drop_schedule(name)
+        with self.assertRaises(errors.RefusedError) as raised:
+            self.client.schedule(name)
+        self.assertEqual(raised.exception.code, "schedule_not_found")
+
     def test_the_server(self) -> None:
         self.client.put(self.tube, 1)
         self.client.take(self.tube, worker=f"web1:4711:{self.tube}")

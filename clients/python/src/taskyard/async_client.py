@@ -15,6 +15,7 @@ from .shapes import (
     NewTask,
     Placed,
     PutOptions,
+    ScheduleOptions,
     Seconds,
     SemaphoreOptions,
     Task,
@@ -242,6 +243,56 @@ class AsyncClient(AsyncSender):
     async def drop_tube(self, tube: str) -> None:
         """Removes a tube with its tasks, unless one is taken or a consumer waits."""
         await self._send(calls.Call("DELETE", calls.tube_target(tube), None, calls.nothing))
+
+    # Schedules
+
+    async def schedules(self) -> List[JsonObject]:
+        """All schedules."""
+        schedules: List[JsonObject] = []
+        after = None
+        while True:
+            page: JsonObject = await self._send(calls.get("/v1/schedules", calls.same, count=1000, after=after))
+            schedules.extend(page["schedules"])
+            after = page.get("next")
+            if after is None:
+                return schedules
+
+    async def schedule(self, name: str) -> JsonObject:
+        """One schedule."""
+        return await self._send(calls.get(calls.schedule_target(name), calls.same))
+
+    async def set_schedule(
+        self,
+        name: str,
+        tube: str,
+        data: Any,
+        *,
+        options: Optional[PutOptions] = None,
+        **timing: Unpack[ScheduleOptions],
+    ) -> JsonObject:
+        """Creates or replaces a schedule that puts a task with these data and options into a tube that exists."""
+        return await self._send(calls.set_schedule(name, tube, NewTask(data, options or {}), timing))
+
+    async def drop_schedule(self, name: str) -> None:
+        """Removes a schedule; its tasks stay."""
+        await self._send(calls.Call("DELETE", calls.schedule_target(name), None, calls.nothing))
+
+    async def schedule_times(self, name: str, count: int = 20) -> List[float]:
+        """The next times of a schedule, in seconds since the epoch."""
+        target = calls.schedule_target(name, "next")
+        return await self._send(calls.get(target, lambda answer: list(answer["times"]), count=count))
+
+    async def run_schedule(self, name: str) -> JsonObject:
+        """Puts the task of a schedule now; its times stay."""
+        return await self._send(calls.post(calls.schedule_target(name, "run"), {}, calls.same))
+
+    async def pause_schedule(self, name: str) -> JsonObject:
+        """Pauses a schedule."""
+        return await self._send(calls.post(calls.schedule_target(name, "pause"), {}, calls.same))
+
+    async def resume_schedule(self, name: str) -> JsonObject:
+        """Resumes a schedule; times that were missed are caught up as it says."""
+        return await self._send(calls.post(calls.schedule_target(name, "resume"), {}, calls.same))
 
     # Semaphores
 

@@ -22,7 +22,18 @@ from .errors import (
     error_of,
 )
 from .server_url import segment
-from .shapes import Delivery, FinishPart, NewTask, Placed, PutOptions, Task, moment, seconds
+from .shapes import (
+    Delivery,
+    FinishPart,
+    JsonObject,
+    NewTask,
+    Placed,
+    PutOptions,
+    ScheduleOptions,
+    Task,
+    moment,
+    seconds,
+)
 
 T = TypeVar("T")
 
@@ -111,6 +122,22 @@ def tube_target(tube: str, verb: str = "") -> str:
 def semaphore_target(key: str, verb: str = "") -> str:
     """The target of a verb of a semaphore."""
     return f"/v1/semaphores/{segment(key)}/{verb}" if verb else f"/v1/semaphores/{segment(key)}"
+
+
+def schedule_target(name: str, verb: str = "") -> str:
+    """The target of a verb of a schedule."""
+    return f"/v1/schedules/{segment(name)}/{verb}" if verb else f"/v1/schedules/{segment(name)}"
+
+
+def set_schedule(name: str, tube: str, task: NewTask, options: ScheduleOptions) -> Call[JsonObject]:
+    """Creates or replaces a schedule."""
+    body: Dict[str, Any] = {**options, "tube": tube, "task": _packed(_new_task(task))}
+    if "every" in options:
+        body["every"] = seconds(options["every"])
+    for field in ("start", "until"):
+        if field in body:
+            body[field] = moment(body[field])
+    return Call("PUT", schedule_target(name), json_body(body), same, repeatable=not options.get("only_new"))
 
 
 def put(tube: str, tasks: Iterable[Union[NewTask, Any]], timeout: float, idempotent: bool) -> Call[List[Placed]]:

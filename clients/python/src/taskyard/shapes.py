@@ -199,6 +199,21 @@ class SemaphoreOptions(TypedDict, total=False):
     try_release: Optional[int]
 
 
+class ScheduleOptions(TypedDict, total=False):
+    """When a schedule puts its task: `cron` with `zone`, or `every` with `start`; `catch_up` is `none`, `last` or `all`,
+    `overlap` is `allow` or `skip`."""
+
+    cron: str
+    zone: str
+    every: Seconds
+    start: Moment
+    until: Moment
+    catch_up: str
+    overlap: str
+    paused: bool
+    only_new: bool
+
+
 class FinishPart(TypedDict, total=False):
     """One delivery and how it ends: `verb` is `ack`, `release`, `bury`, `fail` or `touch`."""
 
