@@ -28,6 +28,7 @@ class TlsProxy:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(self.certificate, key)
         self._port = port
+        self.accepted = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"https://localhost:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -38,6 +39,7 @@ class TlsProxy:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
+            self.accepted += 1
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
@@ -84,6 +86,7 @@ class Tls(ServerTest):
         with taskyard.Client(self.proxy.url, ca=self.proxy.certificate) as client:
             self.assertEqual(client.put(self.tube, 1).id, 0)
             self.assertEqual(client.put(self.tube, 2).id, 1)
+        self.assertEqual(self.proxy.accepted, 1)
 
         async def put() -> int:
             os.environ["TASKYARD_CA"] = self.proxy.certificate

@@ -13,7 +13,7 @@ from typing import Any, Callable, List
 import taskyard
 from taskyard import errors
 from taskyard.client import Client
-from tests.fixture import Server, ServerTest
+from tests.fixture import Server, ServerTest, wait_until
 
 
 #: Servers refuse tokens that can be guessed.
@@ -209,9 +209,14 @@ class Verbs(ServerTest):
         self.assertIn("workers", self.client.manager())
 
     def test_a_take_waits_for_a_task(self) -> None:
-        self.client.create_tube(self.tube)
         with taskyard.Client(self.server.url) as other:
-            putting = threading.Timer(0.05, other.put, [self.tube, "late"])
+            other.create_tube(self.tube)
+
+            def put() -> None:
+                wait_until(lambda: other.consumers(self.tube) != [], "the take waits")
+                other.put(self.tube, "late")
+
+            putting = threading.Thread(target=put)
             putting.start()
             task = self.client.take(self.tube, wait=60)
             putting.join()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal as signals
 import threading
 import time
 from typing import Any, Dict, List
@@ -346,7 +347,8 @@ class Restarts(ServerTest):
             count.put(number)
             if number % 100 == 50:
                 server.kill()
-                threading.Timer(0.05, server.start).start()
+                restart = threading.Thread(target=server.start)
+                restart.start()
         wait_until(lambda: app.client.tube("count")["tasks"]["total"] == 0, "all tasks are done")
         self.assertTrue(worker.stop())
         self.assertEqual(sorted(set(ran)), numbers)
@@ -366,10 +368,10 @@ class Restarts(ServerTest):
         worker.start()
         self.assertTrue(signal.begun.wait(PATIENCE))
         # The process is frozen, so that requests wait, and is there again later.
-        server.process.send_signal(19)
+        server.process.send_signal(signals.SIGSTOP)
         signal.may_end.set()
         wait_until(lambda: not worker._pools[False].held, "the function has ended")
-        server.process.send_signal(18)
+        server.process.send_signal(signals.SIGCONT)
         wait_until(lambda: app.client.tube("slow")["tasks"]["total"] == 0, "the task is done")
         self.assertTrue(worker.stop())
         self.assertEqual(app.client.tube("slow")["calls"]["take"], 1)

@@ -173,7 +173,8 @@ class ThreadPool(Pool):
             try:
                 if task is None:
                     self._awake.pop(thread, None)
-                    if not self._wakes.get():
+                    # Tasks that came before that woke no thread if all were awake.
+                    if not self._tasks and not self._wakes.get():
                         return
                     self._awake[thread] = None
                 while True:

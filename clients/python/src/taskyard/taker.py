@@ -22,8 +22,6 @@ from .transport import ANSWER_MAX, Connection
 WAIT = 20.0
 #: The pauses after takes that failed, in seconds.
 PAUSE_MIN, PAUSE_MAX = 0.1, 10.0
-#: How long the answer to a take may be awaited after the worker was stopped, in seconds.
-LAST_ANSWER = 2.0
 
 log = logging.getLogger("taskyard.worker")
 
@@ -60,9 +58,9 @@ class Taker:
         if connection is not None:
             connection.end_request()
 
-    def join(self) -> None:
-        """Waits until the last take has ended."""
-        self._thread.join(LAST_ANSWER)
+    def join(self, deadline: float) -> None:
+        """Waits until the last take has ended, or until a time of the monotonic clock."""
+        self._thread.join(max(deadline - time.monotonic(), 0.0))
 
     def _run(self) -> None:
         tube = self._function.tube

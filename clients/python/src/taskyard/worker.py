@@ -19,6 +19,8 @@ from .running_task import CancelReason
 from .taker import Taker
 from .worker_name import worker_name
 
+#: How long the answers to takes may be awaited at a stop, in seconds.
+LAST_ANSWERS = 2.0
 #: How long cancelled functions may take to end, in seconds.
 CANCEL_SECONDS = 1.0
 #: How long the last outcomes may take to be sent, in seconds.
@@ -98,8 +100,9 @@ class Worker:
         log.info("worker %s stops", self.name)
         for taker in self._takers:
             taker.stop()
+        deadline = time.monotonic() + LAST_ANSWERS
         for taker in self._takers:
-            taker.join()
+            taker.join(deadline)
         for pool in self._pools.values():
             pool.give_back(list(pool.queued))
         finished = self._wait(self._grace if grace is None else grace)

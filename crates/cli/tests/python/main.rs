@@ -10,6 +10,7 @@ use package::Package;
 const TESTS: &[&str] = &[
     "test_lost_answers",
     "test_package",
+    "test_pools",
     "test_processes",
     "test_testing",
     "test_tls",
