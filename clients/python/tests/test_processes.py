@@ -23,6 +23,13 @@ class Processes(ProcessTest):
         worker.send_signal(signal.SIGTERM)
         self.assertEqual(worker.wait(PATIENCE), 0)
 
+    def test_a_stop_while_processes_start_is_no_failure(self) -> None:
+        """A process that was stopped before it could handle signals made the exit code of the supervisor 1."""
+        worker = self.worker("--processes", "2", app="tests.slow_import")
+        wait_until(lambda: len(self.ran()) == 2, "both processes import the application")
+        worker.send_signal(signal.SIGTERM)
+        self.assertEqual(worker.wait(PATIENCE), 0)
+
     def test_processes_end_with_a_supervisor_that_was_killed(self) -> None:
         worker = self.worker("--processes", "2", "--tube", "block", "--concurrency", "1")
         for _ in range(2):

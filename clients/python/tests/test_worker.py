@@ -131,6 +131,7 @@ class Workers(ServerTest):
         task = self.client.task(self.tube, 0)
         first, *rest = task.failures[0]["error"].split("\n")
         self.assertEqual(first, "ValueError: wrong number 7")
+        self.assertEqual(len(rest), 2, "the frame of the function alone")
         self.assertIn("in fails", rest[-2])
         self.assertIn('raise ValueError(f"wrong number', rest[-1])
         self.assertTrue(task.fields["error"].startswith("ValueError: wrong number 7"))

@@ -25,9 +25,9 @@ class ProcessTest(unittest.TestCase):
         self.runs = os.path.join(folder.name, "runs")
         open(self.runs, "w").close()
 
-    def worker(self, *args: str) -> subprocess.Popen[bytes]:
+    def worker(self, *args: str, app: str = "tests.tasks_for_processes") -> subprocess.Popen[bytes]:
         environment = {**os.environ, "TASKYARD_URL": self.server.url, "TEST_RUNS": self.runs}
-        command = [sys.executable, "-m", "taskyard", "worker", "tests.tasks_for_processes", "--log-level", "error"]
+        command = [sys.executable, "-m", "taskyard", "worker", app, "--log-level", "error"]
         process = subprocess.Popen([*command, *args], env=environment, stderr=subprocess.DEVNULL)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import traceback
 from typing import Any, Dict, List, Optional, Union
 
@@ -22,7 +23,8 @@ ERROR_BYTES_MAX = 1024
 RESULT_BYTES_MAX = 64 * 1024
 
 log = logging.getLogger("taskyard.worker")
-_HERE = __file__
+#: The frames of this package say nothing about a failure.
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 def run(task: RunningTask) -> Outcome:
@@ -118,7 +120,7 @@ def error_text(error: BaseException) -> str:
     """The exception in the first line, then the innermost lines of its traceback, as far as they fit."""
     text = "".join(traceback.format_exception_only(type(error), error)).strip() or type(error).__name__
     text = text.encode("utf-8", "replace")[:ERROR_BYTES_MAX].decode("utf-8", "ignore")
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != _HERE]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_PACKAGE)]
     lines: List[str] = []
     for frame in reversed(frames):
         line = f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}'

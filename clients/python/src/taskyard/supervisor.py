@@ -62,7 +62,8 @@ class Supervisor:
                 log.error("a worker process did not end and is killed")
                 child.process.kill()
                 codes.append(child.process.wait() or 1)
-        return 1 if any(codes) else 0
+        # A process that was still being started had no task, and ends by the signal.
+        return 0 if all(code in (0, -signal.SIGTERM) for code in codes) else 1
 
     def _on_signal(self, _number: int, _frame: Optional[FrameType]) -> None:
         self._stopping.set()
