@@ -72,7 +72,7 @@ class Processes(ProcessTest):
 
     def test_a_task_that_kills_its_worker_is_buried(self) -> None:
         self.client.put("poison", {})
-        self.worker("--processes", "2", "--lease", "1")
+        self.worker("--processes", "2", "--lease", "2")
         wait_until(lambda: self.client.task("poison", 0).state == "buried", "it is buried")
         self.assertEqual(self.ran(), ["poison", "poison"])
 
