@@ -4,6 +4,7 @@
 //! installs the other queues. Start reading at `Part`, then `load` (the clients) and `report` (the output).
 
 mod backlog;
+mod clients;
 mod copy;
 mod cost;
 mod disk;
@@ -113,6 +114,8 @@ enum Part {
     Snapshot,
     /// Tasks on Redis, compared with other queues on it.
     Redis,
+    /// Workers in Python, compared with other queues.
+    Clients,
     /// SQL tasks.
     Sql,
     /// Copying tasks from a folder to PostgreSQL.
@@ -231,6 +234,9 @@ async fn measure(args: &Args, folder: &Path) -> Result<Report> {
     }
     if wanted(Part::Redis) {
         redis::measure(&mut report, folder, size).await?;
+    }
+    if wanted(Part::Clients) {
+        clients::measure(&mut report, folder, size)?;
     }
     if wanted(Part::Sql)
         && let Some(database) = postgres::database(folder, args.postgres.as_deref())?

@@ -41,7 +41,7 @@ fn apalis() -> Result<PathBuf, String> {
 
 /// Whether a part is measured that has other queues on the same database beside it.
 fn wants_peers(args: &[String]) -> bool {
-    wants(args, &["postgres", "snapshot", "redis"])
+    wants(args, &["postgres", "snapshot", "redis", "clients"])
 }
 
 /// Whether one of these parts is measured.
@@ -62,9 +62,14 @@ mod tests {
         let wants = |line: &str| {
             wants_peers(&line.split_whitespace().map(String::from).collect::<Vec<_>>())
         };
-        for line in
-            ["", "--quick", "--only disk,postgres", "--only=snapshot --quick", "--only redis"]
-        {
+        for line in [
+            "",
+            "--quick",
+            "--only disk,postgres",
+            "--only=snapshot --quick",
+            "--only redis",
+            "--only clients",
+        ] {
             assert!(wants(line), "{line}");
         }
         for line in ["--help", "--only disk", "--quick --only=http,iproto"] {

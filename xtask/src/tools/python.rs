@@ -20,6 +20,8 @@ pub const TESTS: PythonPackages = PythonPackages {
     packages: &[
         ("asynctnt", "2.4.0"),
         ("asynctnt-queue", "0.0.5"),
+        ("flit_core", "3.12.0"),
+        ("mypy", "1.18.2"),
         ("schemathesis", "4.32.5"),
         ("tarantool", "1.3.0"),
     ],
@@ -30,10 +32,14 @@ pub const TESTS: PythonPackages = PythonPackages {
 pub const PEERS: PythonPackages = PythonPackages {
     folder: "tools/peers-python",
     packages: &[
+        ("celery", "5.7.0"),
         ("dramatiq", "2.2.1"),
+        // Celery needs it on Redis.
+        ("packaging", "26.3"),
         ("procrastinate", "3.10.0"),
         ("psycopg-binary", "3.3.8"),
         ("redis", "8.1.0"),
+        ("rq", "2.12.0"),
     ],
     program: "procrastinate",
 };

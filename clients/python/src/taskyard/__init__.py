@@ -1,0 +1,36 @@
+"""Client and workers of the task queue Taskyard.
+
+Start with `App`; `Client` and `AsyncClient` have every verb of the queue.
+"""
+
+from .app import App, TaskFunction
+from .async_client import AsyncClient
+from .client import Client
+from .errors import Bury, Cancelled, OutcomeUnknownError, RefusedError, Release, Retry, TaskyardError, UnreachableError
+from .running_task import RunningTask, current_task
+from .shapes import Delivery, NewTask, Placed, Task
+from .version import VERSION as __version__
+from .worker import Worker
+
+__all__ = [
+    "App",
+    "AsyncClient",
+    "Bury",
+    "Cancelled",
+    "Client",
+    "Delivery",
+    "NewTask",
+    "OutcomeUnknownError",
+    "Placed",
+    "RefusedError",
+    "Release",
+    "Retry",
+    "RunningTask",
+    "Task",
+    "TaskFunction",
+    "TaskyardError",
+    "UnreachableError",
+    "Worker",
+    "__version__",
+    "current_task",
+]

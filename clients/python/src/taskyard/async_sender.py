@@ -1,0 +1,167 @@
+"""Sends calls for the asyncio client over connections that are kept open, and repeats those that may be repeated."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from typing import List, Optional, Protocol, Tuple, TypeVar
+
+from .calls import Call, Repeats, wants_no_keys
+from .errors import NotTaskyardError, OutcomeUnknownError, TaskyardError, UnreachableError
+from .response import MalformedResponse, ResponseParser
+from .server_url import ServerUrl
+from .transport import ANSWER_MAX, CONNECT_MAX, IDLE_MAX, IDLE_TIME_MAX, READ_BYTES, Answer
+
+T = TypeVar("T")
+
+
+class AsyncTransport(Protocol):
+    """Carries requests to a server."""
+
+    async def exchange(self, method: str, target: str, body: Optional[bytes], wait: float) -> Answer:
+        """Sends a request and returns the response, which may take `wait` seconds longer than others."""
+
+    async def close(self) -> None:
+        """Closes the connections that no request uses."""
+
+
+class AsyncConnection:
+    """One connection to a server, for one request at a time."""
+
+    def __init__(self, server: ServerUrl, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._server = server
+        self._reader = reader
+        self._writer = writer
+
+    @staticmethod
+    async def open(server: ServerUrl) -> AsyncConnection:
+        """Connects to a server."""
+        try:
+            opening = asyncio.open_connection(server.host, server.port, ssl=server.tls(), limit=2 * READ_BYTES)
+            reader, writer = await asyncio.wait_for(opening, CONNECT_MAX)
+        except asyncio.TimeoutError as error:
+            raise UnreachableError(f"no connection to {server} within {CONNECT_MAX:.0f} s") from error
+        except OSError as error:
+            raise UnreachableError(f"no connection to {server}: {error}") from error
+        plain = writer.get_extra_info("socket")
+        if plain is not None:
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return AsyncConnection(server, reader, writer)
+
+    async def exchange(self, request: bytes, seconds: float) -> ResponseParser:
+        """Sends a request and reads its response, which may take this many seconds."""
+        try:
+            return await asyncio.wait_for(self._exchange(request), seconds)
+        except asyncio.TimeoutError as error:
+            raise OutcomeUnknownError(f"no answer from {self._server} within {seconds:.0f} s") from error
+        except OSError as error:
+            raise OutcomeUnknownError(f"no answer from {self._server}: {error}") from error
+        except MalformedResponse as error:
+            raise NotTaskyardError(f"{self._server} is not a taskyard server ({error})") from error
+
+    async def _exchange(self, request: bytes) -> ResponseParser:
+        response = ResponseParser()
+        self._writer.write(request)
+        await self._writer.drain()
+        while True:
+            data = await self._reader.read(READ_BYTES)
+            if response.feed(data) if data else response.end():
+                return response
+            if not data:
+                raise OutcomeUnknownError(f"no answer from {self._server}: the connection was closed")
+
+    def is_usable(self) -> bool:
+        """Whether the server has kept the connection open."""
+        return not (self._reader.at_eof() or self._writer.is_closing())
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._writer.close()
+
+
+class AsyncHttpTransport:
+    """The connections to one server, which belong to the event loop that runs."""
+
+    def __init__(self, server: ServerUrl) -> None:
+        self.server = server
+        self._idle: List[Tuple[AsyncConnection, float]] = []
+        self._loop: Optional[asyncio.AbstractEventLoop] = None
+
+    async def exchange(self, method: str, target: str, body: Optional[bytes], wait: float) -> Answer:
+        """Sends a request over an idle connection or a new one."""
+        connection = await self._connection()
+        try:
+            request = self.server.request(method, target, body)
+            response = await connection.exchange(request, wait + ANSWER_MAX)
+        except BaseException:
+            connection.close()
+            raise
+        if response.keep_alive and len(self._idle) < IDLE_MAX:
+            self._idle.append((connection, time.monotonic()))
+        else:
+            connection.close()
+        return response.status, response.body
+
+    async def close(self) -> None:
+        """Closes the connections that no request uses."""
+        if self._loop is asyncio.get_running_loop():
+            while self._idle:
+                self._idle.pop()[0].close()
+
+    async def _connection(self) -> AsyncConnection:
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            # The connections of another loop cannot be used in this one; a forked process has another loop, too.
+            self._idle, self._loop = [], loop
+        while self._idle:
+            connection, since = self._idle.pop()
+            if time.monotonic() - since < IDLE_TIME_MAX and connection.is_usable():
+                return connection
+            connection.close()
+        return await AsyncConnection.open(self.server)
+
+
+class AsyncSender:
+    """What the asyncio client is built on."""
+
+    def __init__(
+        self,
+        url: Optional[str] = None,
+        *,
+        token: Optional[str] = None,
+        ca: Optional[str] = None,
+        idempotent: bool = True,
+        repeat_for: float = 10.0,
+        transport: Optional[AsyncTransport] = None,
+    ) -> None:
+        self._server = ServerUrl(url, token, ca)
+        self._transport: AsyncTransport = transport or AsyncHttpTransport(self._server)
+        self._idempotent = idempotent
+        self._repeat_for = repeat_for
+        #: Whether the store of the server has keys, as far as known.
+        self._has_keys = True
+
+    @property
+    def url(self) -> str:
+        """The URL of the server, without credentials."""
+        return str(self._server)
+
+    async def _send(self, call: Call[T]) -> T:
+        repeats = Repeats(call, self._repeat_for)
+        while True:
+            try:
+                status, body = await self._transport.exchange(call.method, call.target, call.body, call.wait)
+                return call.answer(self._server, status, body)
+            except TaskyardError as error:
+                other = wants_no_keys(call, error)
+                if other is not None:
+                    answer = await self._send(other)
+                    self._has_keys = False
+                    return answer
+                pause = repeats.pause_after(error)
+            await asyncio.sleep(pause)
+
+    async def close(self) -> None:
+        """Closes the connections; the client can still be used."""
+        await self._transport.close()

@@ -1,0 +1,274 @@
+"""Builds requests, parses their answers and decides which are sent again; does no input and output itself."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Generic, Iterable, List, Mapping, Optional, TypeVar, Union
+
+from . import msgpack
+from .errors import (
+    MissingFeatureError,
+    NotTaskyardError,
+    OutcomeUnknownError,
+    StaleDeliveryError,
+    TaskyardError,
+    UnavailableError,
+    UnreachableError,
+    error_of,
+)
+from .server_url import segment
+from .shapes import (
+    Delivery,
+    FinishPart,
+    JsonObject,
+    NewTask,
+    Placed,
+    PutOptions,
+    ScheduleOptions,
+    Task,
+    moment,
+    seconds,
+)
+
+T = TypeVar("T")
+
+#: The longest wait that servers accept, in seconds.
+WAIT_MAX = 300.0
+#: How long the random key of a put is held after the end of its task, in seconds.
+UNIQUE_FOR = 600.0
+#: The pauses between repeated requests, in seconds.
+PAUSE_MIN, PAUSE_MAX = 0.05, 2.0
+
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """One request."""
+
+    method: str
+    target: str
+    body: Optional[bytes]
+    #: Turns the answer into what the caller gets.
+    parse: Callable[[Any], T]
+    #: Seconds that the server may wait before it answers.
+    wait: float = 0.0
+    #: Whether it does no harm to send it again when its outcome is unknown.
+    repeatable: bool = False
+    #: The same without random keys, for stores that have no keys.
+    without_keys: Optional[Callable[[], Call[T]]] = None
+
+    def answer(self, url: object, status: int, body: bytes) -> T:
+        """Parses the answer, or raises the error that it is."""
+        try:
+            answer = json.loads(body)
+        except ValueError as error:
+            if status == 200 and self.parse is text_answer:
+                return self.parse(body.decode("utf-8", "replace"))
+            raise _not_taskyard(url, status) from error
+        if 200 <= status < 300:
+            try:
+                return self.parse(answer)
+            except (KeyError, TypeError, IndexError) as error:
+                raise _not_taskyard(url, status) from error
+        raise error_of(status, answer) or _not_taskyard(url, status)
+
+
+class Repeats:
+    """Decides whether and when a call is sent again."""
+
+    def __init__(self, call: Call[Any], repeat_for: float) -> None:
+        self._call = call
+        self._deadline = time.monotonic() + repeat_for
+        self._pause = PAUSE_MIN
+
+    def pause_after(self, error: TaskyardError) -> float:
+        """The seconds to wait before the call is sent again; raises the error if it must not be."""
+        nothing_done = isinstance(error, (UnreachableError, UnavailableError))
+        may_repeat = self._call.repeatable and isinstance(error, OutcomeUnknownError)
+        pause = self._pause * random.uniform(0.5, 1.0)
+        if not (nothing_done or may_repeat) or time.monotonic() + pause > self._deadline:
+            raise error
+        self._pause = min(2 * self._pause, PAUSE_MAX)
+        return pause
+
+
+def get(target: str, parse: Callable[[Any], T], **query: object) -> Call[T]:
+    """A request that reads; fields of the query that are None are omitted."""
+    fields = [f"{name.rstrip('_')}={segment(_word(value))}" for name, value in query.items() if value is not None]
+    return Call("GET", target + ("?" + "&".join(fields) if fields else ""), None, parse, repeatable=True)
+
+
+def post(target: str, body: Mapping[str, Any], parse: Callable[[Any], T], wait: float = 0.0) -> Call[T]:
+    """A request that changes something."""
+    return Call("POST", target, json_body(body), parse, wait)
+
+
+def json_body(body: Mapping[str, Any]) -> bytes:
+    """The bytes of a JSON object."""
+    return _encode(body).encode("ascii")
+
+
+def tube_target(tube: str, verb: str = "") -> str:
+    """The target of a verb of a tube; an empty verb is the tube itself."""
+    return f"/v1/tubes/{segment(tube)}/{verb}" if verb else f"/v1/tubes/{segment(tube)}"
+
+
+def semaphore_target(key: str, verb: str = "") -> str:
+    """The target of a verb of a semaphore."""
+    return f"/v1/semaphores/{segment(key)}/{verb}" if verb else f"/v1/semaphores/{segment(key)}"
+
+
+def schedule_target(name: str, verb: str = "") -> str:
+    """The target of a verb of a schedule."""
+    return f"/v1/schedules/{segment(name)}/{verb}" if verb else f"/v1/schedules/{segment(name)}"
+
+
+def set_schedule(name: str, tube: str, task: NewTask, options: ScheduleOptions) -> Call[JsonObject]:
+    """Creates or replaces a schedule."""
+    body: Dict[str, Any] = {**options, "tube": tube, "task": _packed(_new_task(task))}
+    if "every" in options:
+        body["every"] = seconds(options["every"])
+    for field in ("start", "until"):
+        if field in body:
+            body[field] = moment(body[field])
+    return Call("PUT", schedule_target(name), json_body(body), same, repeatable=not options.get("only_new"))
+
+
+def put(tube: str, tasks: Iterable[Union[NewTask, Any]], timeout: float, idempotent: bool) -> Call[List[Placed]]:
+    """Puts tasks, all or none. Idempotent: each task without a key gets a random one, so that the put can be repeated."""
+    new = [task if isinstance(task, NewTask) else NewTask(task, {}) for task in tasks]
+    items = [_new_task(task) for task in new]
+    generated = [idempotent and "key" not in item for item in items]
+    keyed = [
+        {**item, "key": uuid.uuid4().hex, "unique_for": UNIQUE_FOR} if random_key else item
+        for item, random_key in zip(items, generated)
+    ]
+
+    def call(items: List[Dict[str, Any]]) -> Call[List[Placed]]:
+        body = {"tasks": items, "timeout": timeout} if timeout else {"tasks": items}
+        return Call("POST", tube_target(tube, "put"), _tasks_body(body), placed, timeout, is_repeatable(items))
+
+    def placed(answer: Any) -> List[Placed]:
+        # A repeated put meets its own task.
+        return [
+            Placed(task["id"], task["state"], task.get("existing", False) and not random_key)
+            for task, random_key in zip(answer["tasks"], generated)
+        ]
+
+    def is_repeatable(items: List[Dict[str, Any]]) -> bool:
+        return all(item.get("unique_for") for item in items)
+
+    made = call(keyed)
+    if not any(generated):
+        return made
+    return Call(made.method, made.target, made.body, placed, timeout, made.repeatable, lambda: call(items))
+
+
+def take(tube: str, count: int, wait: float, lease: Optional[float], worker: Optional[str]) -> Call[List[Task]]:
+    """Takes tasks."""
+    body: Dict[str, Any] = {"count": count, "wait": wait, "lease": lease}
+    if worker is not None:
+        body["worker"] = worker
+    return post(tube_target(tube, "take"), body, lambda answer: tasks_of(tube, answer), wait)
+
+
+def finish(tube: str, parts: Iterable[FinishPart]) -> Call[List[str]]:
+    """Ends or extends deliveries; the answer is `done`, `stale` or `missing` for each."""
+    return post(tube_target(tube, "finish"), {"tasks": list(parts)}, lambda answer: list(answer["outcomes"]))
+
+
+def finish_one(task: Union[Task, Delivery], part: FinishPart) -> Call[None]:
+    """Ends or extends one delivery, which must be the current one."""
+    part = {**part, "id": task.id}
+    if task.lease is not None:
+        part["lease"] = task.lease
+
+    def check(answer: Any) -> None:
+        if answer["outcomes"] != ["done"]:
+            raise StaleDeliveryError(
+                f"the delivery of task {task.id} in tube '{task.tube}' has ended; take the task again or use longer leases"
+            )
+
+    return post(tube_target(task.tube, "finish"), {"tasks": [part]}, check)
+
+
+def with_result(part: FinishPart, result: object) -> FinishPart:
+    """An ack with a result; one that JSON cannot represent is sent as MessagePack."""
+    if result is None:
+        return part
+    try:
+        _encode(result)
+    except (TypeError, ValueError):
+        return {**part, "result_base64": base64.b64encode(msgpack.encode(result)).decode()}
+    return {**part, "result": result}
+
+
+def tasks_of(tube: str, answer: Any) -> List[Task]:
+    """The tasks of an answer."""
+    return [Task(tube, fields) for fields in answer["tasks"]]
+
+
+def nothing(_answer: Any) -> None:
+    """The answer says nothing."""
+
+
+def same(answer: Any) -> Any:
+    """The answer as it is."""
+    return answer
+
+
+def text_answer(answer: Any) -> Any:
+    """An answer that is no JSON."""
+    return answer
+
+
+def wants_no_keys(call: Call[T], error: TaskyardError) -> Optional[Call[T]]:
+    """The call without its random keys, if the error may be that the store has no keys."""
+    if isinstance(error, MissingFeatureError) and call.without_keys is not None:
+        return call.without_keys()
+    return None
+
+
+def _new_task(task: NewTask) -> Dict[str, Any]:
+    options: PutOptions = task.options
+    item: Dict[str, Any] = {"data": task.data}
+    for name, value in options.items():
+        if value is None:
+            continue
+        if name in ("delay", "ttl", "ttr", "unique_for"):
+            value = seconds(value)  # type: ignore[arg-type]
+        elif name == "at":
+            value = moment(value)  # type: ignore[arg-type]
+        item[name] = value
+    return item
+
+
+def _tasks_body(body: Dict[str, Any]) -> bytes:
+    """Tasks as JSON; payloads that JSON cannot represent as MessagePack in base64."""
+    try:
+        return json_body(body)
+    except (TypeError, ValueError):
+        return json_body({**body, "tasks": [_packed(item) for item in body["tasks"]]})
+
+
+def _packed(item: Dict[str, Any]) -> Dict[str, Any]:
+    try:
+        _encode(item["data"])
+        return item
+    except (TypeError, ValueError):
+        rest = {name: value for name, value in item.items() if name != "data"}
+        return {**rest, "data_base64": base64.b64encode(msgpack.encode(item["data"])).decode()}
+
+
+def _word(value: object) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def _not_taskyard(url: object, status: int) -> NotTaskyardError:
+    return NotTaskyardError(f"{url} is not a taskyard server (status {status}); check the address")

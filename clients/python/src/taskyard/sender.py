@@ -1,0 +1,67 @@
+"""Sends calls for the blocking client and repeats those that may be repeated."""
+
+from __future__ import annotations
+
+import copy
+import time
+from typing import Optional, TypeVar
+
+from .calls import Call, Repeats, wants_no_keys
+from .errors import TaskyardError
+from .server_url import ServerUrl
+from .transport import HttpTransport, Transport
+
+T = TypeVar("T")
+S = TypeVar("S", bound="Sender")
+
+
+class Sender:
+    """What the blocking client is built on."""
+
+    def __init__(
+        self,
+        url: Optional[str] = None,
+        *,
+        token: Optional[str] = None,
+        ca: Optional[str] = None,
+        idempotent: bool = True,
+        repeat_for: float = 10.0,
+        transport: Optional[Transport] = None,
+    ) -> None:
+        self._server = ServerUrl(url, token, ca)
+        self._transport: Transport = transport or HttpTransport(self._server)
+        self._idempotent = idempotent
+        self._repeat_for = repeat_for
+        #: Whether the store of the server has keys, as far as known.
+        self._has_keys = True
+
+    def copy(self: S, repeat_for: float) -> S:
+        """A client of the same server with connections of its own."""
+        made = copy.copy(self)
+        made._transport = HttpTransport(self._server)
+        made._repeat_for = repeat_for
+        return made
+
+    @property
+    def url(self) -> str:
+        """The URL of the server, without credentials."""
+        return str(self._server)
+
+    def _send(self, call: Call[T]) -> T:
+        repeats = Repeats(call, self._repeat_for)
+        while True:
+            try:
+                status, body = self._transport.exchange(call.method, call.target, call.body, call.wait)
+                return call.answer(self._server, status, body)
+            except TaskyardError as error:
+                other = wants_no_keys(call, error)
+                if other is not None:
+                    answer = self._send(other)
+                    self._has_keys = False
+                    return answer
+                pause = repeats.pause_after(error)
+            time.sleep(pause)
+
+    def close(self) -> None:
+        """Closes the connections; the client can still be used."""
+        self._transport.close()

@@ -1,0 +1,129 @@
+"""Takes tasks of one tube ahead of the functions that run them."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from typing import List, Optional
+
+from . import calls
+from .app import TaskFunction
+from .client import Client
+from .errors import TaskyardError, TubeExistsError, TubeNotFoundError
+from .pools import Pool
+from .running_task import RunningTask
+from .server_url import ServerUrl
+from .shapes import Task
+from .transport import ANSWER_MAX, Connection
+
+#: How long a take waits for tasks at the server, in seconds.
+WAIT = 20.0
+#: The pauses after takes that failed, in seconds.
+PAUSE_MIN, PAUSE_MAX = 0.1, 10.0
+
+log = logging.getLogger("taskyard.worker")
+
+
+class Taker:
+    """A thread with a connection of its own."""
+
+    def __init__(
+        self,
+        server: ServerUrl,
+        client: Client,
+        function: TaskFunction[..., object],
+        pool: Pool,
+        lease: float,
+        name: str,
+    ) -> None:
+        self._server, self._client = server, client
+        self._function, self._pool = function, pool
+        self._lease, self._name = lease, name
+        self._stopping = threading.Event()
+        self._connection: Optional[Connection] = None
+        self._pause = PAUSE_MIN
+        self._thread = threading.Thread(target=self._run, name=f"taskyard-take-{function.tube}", daemon=True)
+
+    def start(self) -> None:
+        """Starts to take tasks."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Takes no more tasks. A take that waits at the server ends; tasks that it was given already are given back."""
+        self._stopping.set()
+        self._pool.wake()
+        connection = self._connection
+        if connection is not None:
+            connection.end_request()
+
+    def join(self, deadline: float) -> None:
+        """Waits until the last take has ended, or until a time of the monotonic clock."""
+        self._thread.join(max(deadline - time.monotonic(), 0.0))
+
+    def _run(self) -> None:
+        tube = self._function.tube
+        self._create()
+        while not self._stopping.is_set():
+            count = self._pool.wait_for_space(1.0)
+            if not count or self._stopping.is_set():
+                continue
+            try:
+                taken = time.monotonic()
+                tasks = self._take(calls.take(tube, count, WAIT, self._lease, self._name))
+            except TaskyardError as error:
+                if not self._stopping.is_set():
+                    self._failed(error)
+                continue
+            self._pause = PAUSE_MIN
+            if tasks:
+                self._submit(tasks, taken)
+        if self._connection is not None:
+            self._connection.close()
+
+    def _take(self, call: calls.Call[List[Task]]) -> List[Task]:
+        connection = self._connection
+        if connection is None or not connection.is_usable():
+            if connection is not None:
+                connection.close()
+            self._connection = connection = Connection(self._server)
+        if self._stopping.is_set():
+            # The stop may have seen the connection before this one.
+            return []
+        try:
+            request = self._server.request(call.method, call.target, call.body)
+            response = connection.exchange(request, WAIT + ANSWER_MAX)
+        except TaskyardError:
+            connection.close()
+            self._connection = None
+            raise
+        if not response.keep_alive:
+            connection.close()
+            self._connection = None
+        return call.answer(self._server, response.status, response.body)
+
+    def _submit(self, tasks: List[Task], taken: float) -> None:
+        # The lease began after the request was sent; a take that waited is newer than that.
+        deadline = max(taken, time.monotonic() - 1.0) + self._lease
+        running = [RunningTask(self._function, task.fields, deadline) for task in tasks]
+        self._pool.submit(running)
+        if self._stopping.is_set():
+            self._pool.give_back(running)
+
+    def _failed(self, error: TaskyardError) -> None:
+        if isinstance(error, TubeNotFoundError):
+            self._create()
+        log.warning("tasks of tube %s cannot be taken: %s", self._function.tube, error)
+        self._stopping.wait(self._pause * random.uniform(0.5, 1.0))
+        self._pause = min(2 * self._pause, PAUSE_MAX)
+
+    def _create(self) -> None:
+        """Creates the tube unless it exists."""
+        function = self._function
+        try:
+            self._client.create_tube(function.tube, if_not_exists=True, **function.tube_options)
+        except TubeExistsError as error:
+            log.warning("tube %s has other options: %s", function.tube, error)
+        except TaskyardError as error:
+            log.warning("tube %s cannot be created: %s", function.tube, error)

@@ -1,0 +1,140 @@
+"""Sends requests over connections that are kept open between requests."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from typing import List, Optional, Protocol, Tuple
+
+from .errors import NotTaskyardError, OutcomeUnknownError, UnreachableError
+from .response import MalformedResponse, ResponseParser
+from .server_url import ServerUrl
+
+#: How long a server may take to accept a connection, in seconds.
+CONNECT_MAX = 10.0
+#: How long a server may take to respond, in addition to the wait in the request.
+ANSWER_MAX = 60.0
+#: How long a connection is kept open while no request uses it: less than servers and firewalls keep it.
+IDLE_TIME_MAX = 60.0
+#: How many connections are kept open while no request uses them.
+IDLE_MAX = 64
+#: The bytes that are read at once.
+READ_BYTES = 256 * 1024
+
+#: The status and the body of a response.
+Answer = Tuple[int, bytes]
+
+
+class Transport(Protocol):
+    """Carries requests to a server."""
+
+    def exchange(self, method: str, target: str, body: Optional[bytes], wait: float) -> Answer:
+        """Sends a request and returns the response, which may take `wait` seconds longer than others."""
+
+    def close(self) -> None:
+        """Closes the connections that no request uses."""
+
+
+class Connection:
+    """One connection to a server, for one request at a time."""
+
+    def __init__(self, server: ServerUrl) -> None:
+        self._server = server
+        try:
+            plain = socket.create_connection((server.host, server.port), CONNECT_MAX)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            tls = server.tls()
+            self._socket = tls.wrap_socket(plain, server_hostname=server.host) if tls else plain
+        except OSError as error:
+            raise UnreachableError(f"no connection to {server}: {error}") from error
+
+    def exchange(self, request: bytes, seconds: float) -> ResponseParser:
+        """Sends a request and reads its response, which may take this many seconds."""
+        response = ResponseParser()
+        try:
+            self._socket.settimeout(seconds)
+            self._socket.sendall(request)
+            while True:
+                data = self._socket.recv(READ_BYTES)
+                if not data:
+                    if response.end():
+                        break
+                    raise OutcomeUnknownError(f"no answer from {self._server}: the connection was closed")
+                if response.feed(data):
+                    break
+        except OSError as error:
+            raise OutcomeUnknownError(f"no answer from {self._server}: {error}") from error
+        except MalformedResponse as error:
+            raise NotTaskyardError(f"{self._server} is not a taskyard server ({error})") from error
+        return response
+
+    def is_usable(self) -> bool:
+        """Whether the server has kept the connection open. Bytes without a request are a sign that it has not."""
+        try:
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN)
+            return not poll.poll(0)
+        except (OSError, ValueError):
+            return False
+
+    def end_request(self) -> None:
+        """Ends the request that another thread waits for: the server sends a response that it has begun, or none."""
+        try:
+            # Not the method of a TLS socket, which could not read afterwards.
+            socket.socket.shutdown(self._socket, socket.SHUT_WR)
+        except OSError:
+            pass  # The connection is closed already.
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._socket.close()
+
+    def __del__(self) -> None:
+        # A client that was never closed leaves its connections to the garbage collector.
+        if hasattr(self, "_socket"):
+            self._socket.close()
+
+
+class HttpTransport:
+    """The connections to one server. Threads and forked processes may share it."""
+
+    def __init__(self, server: ServerUrl) -> None:
+        self.server = server
+        self._idle: List[Tuple[Connection, float]] = []
+        self._process = os.getpid()
+
+    def exchange(self, method: str, target: str, body: Optional[bytes], wait: float) -> Answer:
+        """Sends a request over an idle connection or a new one."""
+        connection = self._connection()
+        try:
+            request = self.server.request(method, target, body)
+            response = connection.exchange(request, wait + ANSWER_MAX)
+        except BaseException:
+            connection.close()
+            raise
+        if response.keep_alive and len(self._idle) < IDLE_MAX:
+            self._idle.append((connection, time.monotonic()))
+        else:
+            connection.close()
+        return response.status, response.body
+
+    def close(self) -> None:
+        """Closes the connections that no request uses."""
+        while self._idle:
+            self._idle.pop()[0].close()
+
+    def _connection(self) -> Connection:
+        if self._process != os.getpid():
+            # After a fork the connections belong to the parent.
+            self._idle, self._process = [], os.getpid()
+        while True:
+            try:
+                connection, since = self._idle.pop()
+            except IndexError:
+                return Connection(self.server)
+            if time.monotonic() - since < IDLE_TIME_MAX and connection.is_usable():
+                return connection
+            connection.close()

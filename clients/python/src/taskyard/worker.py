@@ -1,0 +1,148 @@
+"""The worker: takes tasks, runs their functions, sends the outcomes, and stops without losing any."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from types import FrameType
+from typing import Dict, Iterable, List, Optional
+
+from .app import App
+from .client import LEASE_DEFAULT, Client
+from .execution import fields_of, give_back
+from .finisher import Finisher
+from .lease_keeper import LeaseKeeper
+from .pools import LoopPool, Pool, ThreadPool
+from .running_task import CancelReason
+from .taker import Taker
+from .worker_name import worker_name
+
+#: How long the answers to takes may be awaited at a stop, in seconds.
+LAST_ANSWERS = 2.0
+#: How long cancelled functions may take to end, in seconds.
+CANCEL_SECONDS = 1.0
+#: How long the last outcomes may take to be sent, in seconds.
+LAST_OUTCOMES = 10.0
+
+log = logging.getLogger("taskyard.worker")
+
+
+class Worker:
+    """A worker in this process. `run` blocks until a signal; `start` and `stop` are for other programs.
+
+    `concurrency` functions run at a time in threads, and as many asynchronous ones on an event loop. While a function runs,
+    the lease of its task is extended.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        concurrency: int = 10,
+        tubes: Optional[Iterable[str]] = None,
+        lease: float = LEASE_DEFAULT,
+        grace: float = 30.0,
+        name: Optional[str] = None,
+    ) -> None:
+        chosen = list(app.functions if tubes is None else tubes)
+        unknown = [tube for tube in chosen if tube not in app.functions]
+        if unknown or not chosen:
+            raise ValueError(f"no task function for tube '{unknown[0]}'" if unknown else "the app has no task functions")
+        if concurrency < 1 or lease <= 0:
+            raise ValueError("concurrency must be at least 1, and the lease longer than 0")
+        self._app, self._functions = app, [app.functions[tube] for tube in chosen]
+        self._concurrency, self._lease, self._grace = concurrency, lease, grace
+        self.name = name or worker_name()
+        self._stop_requested = threading.Event()
+        self._hurry = threading.Event()
+        self._pools: Dict[bool, Pool] = {}
+        self._takers: List[Taker] = []
+
+    def run(self) -> bool:
+        """Runs until SIGTERM, SIGINT or `request_stop`; returns whether all functions could finish."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, self._on_signal)
+        self.start()
+        # A wait without end would not let signal handlers run on every system.
+        while not self._stop_requested.wait(3600):
+            pass
+        return self.stop()
+
+    def request_stop(self) -> None:
+        """Makes `run` stop the worker; a second request does not wait for functions."""
+        if self._stop_requested.is_set():
+            self._hurry.set()
+        self._stop_requested.set()
+
+    def start(self) -> None:
+        """Starts the threads of the worker."""
+        client = self._app.client
+        self._finisher = Finisher(self._own_client())
+        for is_async in {function.is_async for function in self._functions}:
+            made = LoopPool if is_async else ThreadPool
+            self._pools[is_async] = made(self._concurrency, self._finisher.add)
+        self._keeper = LeaseKeeper(self._own_client(), self._lease, list(self._pools.values()))
+        for function in self._functions:
+            pool = self._pools[function.is_async]
+            taker = Taker(client._server, client, function, pool, self._lease, self.name)
+            self._takers.append(taker)
+            taker.start()
+        log.info("worker %s runs %d tasks at a time of %s", self.name, self._concurrency, self._tubes())
+
+    def stop(self, grace: Optional[float] = None) -> bool:
+        """Takes no more tasks, gives back those that have not begun, and waits for functions; then cancels them.
+
+        Returns whether all functions could finish.
+        """
+        log.info("worker %s stops", self.name)
+        for taker in self._takers:
+            taker.stop()
+        deadline = time.monotonic() + LAST_ANSWERS
+        for taker in self._takers:
+            taker.join(deadline)
+        for pool in self._pools.values():
+            pool.give_back(list(pool.queued))
+        finished = self._wait(self._grace if grace is None else grace)
+        if not finished:
+            self._cancel_all()
+        for pool in self._pools.values():
+            pool.stop()
+        self._keeper.stop()
+        sent = self._finisher.stop(LAST_OUTCOMES)
+        log.info("worker %s stopped", self.name)
+        return finished and sent
+
+    def _wait(self, seconds: float, hurries: bool = True) -> bool:
+        """Waits until no function runs, at most so long."""
+        deadline = time.monotonic() + seconds
+        while any(pool.held for pool in self._pools.values()):
+            if time.monotonic() >= deadline or (hurries and self._hurry.is_set()):
+                return False
+            self._hurry.wait(0.01) if hurries else time.sleep(0.01)
+        return True
+
+    def _cancel_all(self) -> None:
+        """Cancels functions that did not finish, and gives their tasks back."""
+        for pool in self._pools.values():
+            for task in list(pool.held):
+                task.cancel(CancelReason.STOPPING)
+        self._wait(CANCEL_SECONDS, hurries=False)
+        for pool in self._pools.values():
+            for task in list(pool.held):
+                if task.claim():
+                    log.warning("the task function did not end and is abandoned", extra=fields_of(task))
+                    self._finisher.add(task, give_back(task))
+
+    def _own_client(self) -> Client:
+        """A client with connections of its own that repeats nothing by itself."""
+        client = self._app.client
+        return client.copy(repeat_for=0.0)
+
+    def _tubes(self) -> str:
+        return ", ".join(function.tube for function in self._functions)
+
+    def _on_signal(self, _number: int, _frame: Optional[FrameType]) -> None:
+        self.request_stop()

@@ -1,0 +1,120 @@
+"""Starts servers for the tests: the program that `TASKYARD_BINARY` names."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+from typing import Callable, List, Optional
+
+import taskyard
+
+# What workers log about the failures that tests cause would hide the output of the tests.
+logging.getLogger("taskyard").setLevel(logging.CRITICAL)
+
+#: How long a test waits for something that must happen, in seconds.
+PATIENCE = 60.0
+
+
+class Server:
+    """A server in a process of its own, with its tasks in memory or in a folder."""
+
+    def __init__(self, store: str = "memory:", *args: str, port: int = 0, token: Optional[str] = None) -> None:
+        self.store, self.args, self.token = store, args, token
+        self.port = port
+        self.start()
+
+    def start(self) -> None:
+        binary = os.environ["TASKYARD_BINARY"]
+        address = f"127.0.0.1:{self.port}"
+        command = [binary, "serve", "--store", self.store, "--http", address, "--iproto", "off", *self.args]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("TASKYARD_")}
+        if self.token is not None:
+            environment["TASKYARD_TOKEN"] = self.token
+        self.output: List[str] = []
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        )
+        ready = threading.Event()
+
+        def read() -> None:
+            assert self.process.stdout is not None
+            for line in self.process.stdout:
+                self.output.append(line)
+                found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+                if found and found.group(1) != "0":
+                    self.port = int(found.group(1))
+                    ready.set()
+            ready.set()
+
+        self.reader = threading.Thread(target=read, daemon=True)
+        self.reader.start()
+        assert ready.wait(PATIENCE) and self.port, "".join(self.output)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def kill(self) -> None:
+        """Ends the server as a power failure would."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self._close()
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        self._close()
+
+    def _close(self) -> None:
+        self.reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+class ServerTest(unittest.TestCase):
+    """Tests that share one server in memory; each uses tubes of its own."""
+
+    server: Server
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.server = Server()
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        cls.server.stop()
+
+    def setUp(self) -> None:
+        self.client = taskyard.Client(self.server.url)
+        self.addCleanup(self.client.close)
+        #: The tube of this test.
+        self.tube = self.id().rsplit(".", 1)[-1]
+
+
+def own_server(test: unittest.TestCase, *args: str) -> Server:
+    """A server on a folder, which the test may kill and start again."""
+    folder = tempfile.TemporaryDirectory()
+    test.addCleanup(folder.cleanup)
+    server = Server(f"sqlite:{folder.name}/data", *args)
+    test.addCleanup(server.stop)
+    return server
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Waits for a state that only requests can show."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {PATIENCE:.0f} s: {what}")
+        time.sleep(0.01)

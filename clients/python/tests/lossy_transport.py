@@ -1,0 +1,36 @@
+"""A transport that loses requests and answers, as a test says."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, Optional
+
+import taskyard
+from taskyard import errors
+from taskyard.transport import Answer, HttpTransport
+from tests.fixture import ServerTest
+
+
+class LossyTransport(HttpTransport):
+    """Loses the answers, or the requests, that `loses` chooses."""
+
+    loses: Callable[[], Optional[str]] = staticmethod(lambda: None)
+
+    def exchange(self, method: str, target: str, body: Optional[bytes], wait: float) -> Answer:
+        lost = self.loses()
+        if lost == "request":
+            raise errors.OutcomeUnknownError("the request was lost")
+        answer = super().exchange(method, target, body, wait)
+        if lost == "answer":
+            raise errors.OutcomeUnknownError("the answer was lost")
+        return answer
+
+
+class LossyTest(ServerTest):
+    """Tests with clients whose answers get lost."""
+
+    def lossy(self, losses: List[Optional[str]], **options: Any) -> taskyard.Client:
+        client = taskyard.Client(self.server.url, **options)
+        client._transport = transport = LossyTransport(client._server)
+        transport.loses = lambda: losses.pop(0) if losses else None
+        self.addCleanup(client.close)
+        return client

@@ -1,0 +1,63 @@
+"""Random runs: failures, kills and lost answers. `TASKYARD_RUNS` multiplies their work, `TASKYARD_SEED` repeats one."""
+
+from __future__ import annotations
+
+import collections
+import os
+import random
+import sys
+import threading
+from typing import List
+
+import taskyard
+from tests.fixture import PATIENCE, wait_until
+from tests.lossy_transport import LossyTest
+from tests.worker_process import ProcessTest
+
+RUNS = int(os.environ.get("TASKYARD_RUNS") or "1")
+SEED = int(os.environ.get("TASKYARD_SEED") or random.randrange(2**32))
+print(f"TASKYARD_SEED={SEED}", file=sys.stderr)
+
+
+class Storms(ProcessTest):
+    def test_a_storm_of_failures_and_kills_loses_no_task(self) -> None:
+        """Every task runs at least until it succeeded, while workers and the server are killed."""
+        chance = random.Random(SEED)
+        count = 1000 * RUNS
+        failures = [chance.choice([0, 0, 0, 1, 2]) for _ in range(count)]
+        workers = [self.worker("--tube", "storm", "--lease", "2") for _ in range(2)]
+        putting = threading.Thread(target=self.put_storm, args=(failures, chance.randrange(1, 50)))
+        putting.start()
+        for turn in range(2 * RUNS):
+            goal = chance.randrange(count)
+            wait_until(lambda: len(self.ran()) >= goal, "tasks run")
+            if turn % 2:
+                self.server.kill()
+                self.server.start()
+            else:
+                victim = chance.randrange(2)
+                workers[victim].kill()
+                workers[victim] = self.worker("--tube", "storm", "--lease", "2")
+        putting.join()
+        wait_until(lambda: self.is_empty("storm"), "all tasks are done")
+        runs = collections.Counter(map(int, self.ran()))
+        missing = [number for number in range(count) if runs[number] <= failures[number]]
+        self.assertEqual(missing, [])
+
+    def put_storm(self, failures: List[int], batch: int) -> None:
+        with taskyard.Client(self.server.url, repeat_for=PATIENCE) as client:
+            for start in range(0, len(failures), batch):
+                numbers = range(start, min(start + batch, len(failures)))
+                client.put_many("storm", [{"number": number, "failures": failures[number]} for number in numbers])
+
+
+class LostAnswers(LossyTest):
+    def test_many_lost_answers_add_no_task_twice(self) -> None:
+        chance = random.Random(SEED)
+        client = self.lossy([])
+        client._transport.loses = lambda: chance.choice(["answer", "request", None, None, None])  # type: ignore
+        count = 50 * RUNS
+        for number in range(count):
+            client.put(self.tube, number)
+        data = [task.data for task in self.client.take_many(self.tube, 10_000)]
+        self.assertEqual(data, list(range(count)))

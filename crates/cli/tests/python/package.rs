@@ -1,0 +1,131 @@
+//! Builds the Python package and installs it into an environment of its own.
+
+use std::env;
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+
+/// The source of the package.
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../clients/python");
+/// Where the interpreter with the build tools is, unless `TASKYARD_PYTHON` names it.
+const USUAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools/python/bin/python");
+
+/// An environment with nothing but the package, and its tests in a folder from which the source cannot be imported.
+pub struct Package {
+    /// The interpreter with the build tools.
+    tools: PathBuf,
+    folder: TempDir,
+}
+
+impl Package {
+    /// Builds and installs the package; `None` when the tests run without Python.
+    pub fn install() -> Option<Self> {
+        let tools = env::var_os("TASKYARD_PYTHON").map_or_else(|| USUAL.into(), PathBuf::from);
+        if !tools.exists() {
+            let embedded = env::var_os("TASKYARD_EMBEDDED").is_some_and(|value| value == "1");
+            assert!(
+                embedded,
+                "nothing at {}; run `eval \"$(cargo xtask tools)\"` first, or set TASKYARD_EMBEDDED=1 to go without",
+                tools.display()
+            );
+            println!("skipped: TASKYARD_EMBEDDED is set and {} is not installed", tools.display());
+            return None;
+        }
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        let package = Package { tools, folder };
+        package.build();
+        for name in ["examples", "tests"] {
+            copy(&Path::new(SOURCE).join(name), &package.path("run").join(name));
+        }
+        Some(package)
+    }
+
+    /// Runs modules of the package's tests, all at the same time.
+    pub fn run_modules(&self, modules: &[&str]) {
+        let start = |module: &&str| {
+            let mut python = self.clean_python();
+            python.args(["-X", "dev", "-m", "unittest", &format!("tests.{module}")]);
+            python.env("TASKYARD_BINARY", env!("CARGO_BIN_EXE_taskyard"));
+            for name in ["TASKYARD_SEED", "TASKYARD_RUNS"] {
+                python.envs(env::var_os(name).map(|value| (name, value)));
+            }
+            python.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("Python starts")
+        };
+        let running: Vec<_> = modules.iter().map(start).collect();
+        let mut failed = String::new();
+        for (module, python) in modules.iter().zip(running) {
+            let ended = python.wait_with_output().expect("Python ends");
+            let output = String::from_utf8_lossy(&ended.stderr);
+            if !ended.status.success()
+                || !output.contains("\nOK")
+                || output.contains("ResourceWarning")
+            {
+                let _ = writeln!(failed, "{module}: {}\n{output}", ended.status);
+            }
+        }
+        assert!(failed.is_empty(), "{failed}");
+    }
+
+    /// Checks the types of the package as strictly as its users may, and that both clients have the same methods.
+    pub fn check_types(&self) {
+        let mut mypy = Command::new(&self.tools);
+        mypy.args(["-m", "mypy", "--no-incremental", "--cache-dir=/dev/null"]).current_dir(SOURCE);
+        run(&mut mypy);
+        let mut check = Command::new(&self.tools);
+        run(check.args(["make_async_client.py", "--check"]).current_dir(SOURCE));
+    }
+
+    fn build(&self) {
+        let wheels = self.path("wheels");
+        let mut pip = self.pip();
+        pip.args(["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir"]);
+        run(pip.arg(&wheels).arg(SOURCE));
+        let mut venv = Command::new(&self.tools);
+        run(venv.args(["-m", "venv", "--without-pip"]).arg(self.path("venv")));
+        let wheel =
+            fs::read_dir(wheels).expect("wheels are there").next().expect("a wheel is built");
+        let mut pip = self.pip();
+        pip.arg("--python").arg(self.path("venv/bin/python")).args(["install", "--no-deps"]);
+        run(pip.arg(wheel.expect("the folder can be read").path()));
+    }
+
+    fn pip(&self) -> Command {
+        let mut pip = Command::new(&self.tools);
+        pip.args(["-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"]);
+        pip.env("PIP_NO_INDEX", "1");
+        pip
+    }
+
+    /// The interpreter with nothing but the package, without the settings of this process.
+    fn clean_python(&self) -> Command {
+        let mut python = Command::new(self.path("venv/bin/python"));
+        python.env_clear().env("PATH", env::var_os("PATH").unwrap_or_default());
+        python.env("PYTHONDONTWRITEBYTECODE", "1").current_dir(self.path("run"));
+        python
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+}
+
+/// Copies the files of a folder.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a folder can be made");
+    for file in fs::read_dir(from).expect("the folder is there") {
+        let file = file.expect("the folder can be read").path();
+        if let Some(name) = file.file_name().filter(|_| file.is_file()) {
+            fs::copy(&file, to.join(name)).expect("a file can be copied");
+        }
+    }
+}
+
+/// Runs a program that must succeed.
+fn run(command: &mut Command) {
+    let ended = command.output().expect("the program starts");
+    let output = [ended.stdout, ended.stderr].concat();
+    assert!(ended.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output));
+}
