@@ -35,7 +35,6 @@ export class LeaseKeeper {
   readonly held = new Set<HeldTask>();
   private readonly leaseMs: number;
   private readonly closed = new AbortController();
-  private extendable = true;
 
   constructor(
     private readonly connection: Connection,
@@ -68,7 +67,7 @@ export class LeaseKeeper {
     const due: HeldTask[] = [];
     for (const held of this.held) {
       if (held.startedAt > 0 && now - held.startedAt > this.runMaxMs) this.events.overran(held);
-      if (this.extendable && now - held.leasedAt >= this.leaseMs / 3) due.push(held);
+      if (now - held.leasedAt >= this.leaseMs / 3) due.push(held);
     }
     for (let at = 0; at < due.length; at += PARTS_MAX) await this.extend(due.slice(at, at + PARTS_MAX));
     const later = performance.now();
@@ -94,9 +93,7 @@ export class LeaseKeeper {
       });
     } catch (error) {
       if (this.closed.signal.aborted) return;
-      const problem = error instanceof TaskyardError ? error : noAnswer(this.tube);
-      if (problem.code === "unsupported") this.extendable = false;
-      this.events.problem(problem);
+      this.events.problem(error instanceof TaskyardError ? error : noAnswer(this.tube));
     }
   }
 
