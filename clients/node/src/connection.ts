@@ -163,6 +163,10 @@ export class Connection {
 
   private lost(cause: Error, connected: boolean): TaskyardError {
     const why = (cause as NodeJS.ErrnoException).code ?? cause.message;
+    if (/CERT|SELF_SIGNED|UNABLE_TO_(GET|VERIFY)/.test(why)) {
+      const message = `the certificate of ${this.url} is not trusted (${why}); name its authority in TASKYARD_CA`;
+      return new TaskyardError("untrusted", message, { cause });
+    }
     if (!connected) {
       return new TaskyardError("unreachable", `cannot connect to ${this.url} (${why}); is the server running?`, { cause });
     }

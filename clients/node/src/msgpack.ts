@@ -13,100 +13,136 @@ export class Extension {
 
 /** Encodes a value: what JSON has, and in addition bytes, BigInt, Map, NaN and infinite numbers. `undefined` is nil. */
 export function encode(value: unknown): Buffer {
-  const parts: Buffer[] = [];
-  write(parts, value, 0);
-  return Buffer.concat(parts);
+  const writer = new Writer();
+  writer.value(value, 0);
+  return writer.written();
 }
 
-function write(parts: Buffer[], value: unknown, depth: number): void {
-  if (depth > NESTING_MAX) throw new RangeError(`the value is nested more than ${NESTING_MAX} levels deep`);
-  switch (typeof value) {
-    case "boolean":
-      return void parts.push(Buffer.of(value ? 0xc3 : 0xc2));
-    case "bigint":
-      return void parts.push(integer(value));
-    case "number":
-      return void parts.push(Number.isSafeInteger(value) && !Object.is(value, -0) ? integer(BigInt(value)) : double(value));
-    case "string":
-      return writeString(parts, value);
-    case "object":
-      return value === null ? void parts.push(NIL) : writeObject(parts, value, depth);
-    default:
-      parts.push(NIL);
+class Writer {
+  private bytes = Buffer.allocUnsafe(256);
+  private at = 0;
+
+  written(): Buffer {
+    return Buffer.from(this.bytes.subarray(0, this.at));
   }
-}
 
-const NIL = Buffer.of(0xc0);
-
-function writeObject(parts: Buffer[], value: object, depth: number): void {
-  if (value instanceof Uint8Array) {
-    parts.push(header(value.length, [0xc4, 0xc5, 0xc6]), Buffer.from(value));
-  } else if (value instanceof Extension) {
-    parts.push(header(value.data.length, [0xc7, 0xc8, 0xc9]), Buffer.of(value.type & 0xff), Buffer.from(value.data));
-  } else if (Array.isArray(value)) {
-    parts.push(value.length < 16 ? Buffer.of(0x90 | value.length) : header(value.length, [undefined, 0xdc, 0xdd]));
-    for (const item of value) write(parts, item, depth + 1);
-  } else if (value instanceof Map) {
-    writeEntries(parts, [...value], depth);
-  } else if ("toJSON" in value && typeof value.toJSON === "function") {
-    write(parts, value.toJSON(), depth);
-  } else {
-    writeEntries(parts, Object.entries(value).filter(([, field]) => field !== undefined), depth);
+  value(value: unknown, depth: number): void {
+    if (depth > NESTING_MAX) throw new RangeError(`the value is nested more than ${NESTING_MAX} levels deep`);
+    switch (typeof value) {
+      case "boolean":
+        return this.byte(value ? 0xc3 : 0xc2);
+      case "bigint":
+        return this.integer(value);
+      case "number":
+        return this.number(value);
+      case "string":
+        return this.string(value);
+      case "object":
+        return value === null ? this.byte(0xc0) : this.object(value, depth);
+      default:
+        return this.byte(0xc0);
+    }
   }
-}
 
-function writeEntries(parts: Buffer[], entries: Array<[unknown, unknown]>, depth: number): void {
-  parts.push(entries.length < 16 ? Buffer.of(0x80 | entries.length) : header(entries.length, [undefined, 0xde, 0xdf]));
-  for (const [key, field] of entries) {
-    write(parts, key, depth + 1);
-    write(parts, field, depth + 1);
+  private number(value: number): void {
+    if (Number.isInteger(value) && value >= -32 && value < 128 && !Object.is(value, -0)) return this.byte(value & 0xff);
+    if (Number.isSafeInteger(value) && value !== 0) return this.integer(BigInt(value));
+    this.byte(0xcb);
+    this.at = this.room(8).writeDoubleBE(value, this.at);
   }
-}
 
-function writeString(parts: Buffer[], value: string): void {
-  const bytes = Buffer.from(value);
-  parts.push(bytes.length < 32 ? Buffer.of(0xa0 | bytes.length) : header(bytes.length, [0xd9, 0xda, 0xdb]), bytes);
-}
-
-/** A marker and a length of 8, 16 or 32 bits. */
-function header(length: number, [short, medium, long]: [number | undefined, number, number]): Buffer {
-  if (short !== undefined && length < 0x100) return Buffer.of(short, length);
-  if (length < 0x10000) return Buffer.of(medium, length >> 8, length & 0xff);
-  const bytes = Buffer.alloc(5, long);
-  bytes.writeUInt32BE(length, 1);
-  return bytes;
-}
-
-function integer(value: bigint): Buffer {
-  if (value >= -32n && value < 128n) return Buffer.of(Number(value) & 0xff);
-  const bytes = Buffer.alloc(9);
-  if (value >= 0n) {
-    if (value >= 1n << 64n) throw new RangeError(`${value} does not fit in 64 bits`);
-    bytes[0] = 0xcf;
-    bytes.writeBigUInt64BE(value, 1);
-  } else {
-    if (value < -(1n << 63n)) throw new RangeError(`${value} does not fit in 64 bits`);
-    bytes[0] = 0xd3;
-    bytes.writeBigInt64BE(value, 1);
+  /** An integer in the fewest bytes. */
+  private integer(value: bigint): void {
+    if (value >= -32n && value < 128n) return this.byte(Number(value) & 0xff);
+    const marker = value >= 0n ? 0xcc : 0xd0;
+    for (const [step, size] of [[0, 1], [1, 2], [2, 4]] as const) {
+      const bits = BigInt(8 * size);
+      if (value >= 0n ? value < 1n << bits : value >= -(1n << (bits - 1n))) {
+        this.byte(marker + step);
+        const bytes = this.room(size);
+        this.at = value >= 0n ? bytes.writeUIntBE(Number(value), this.at, size) : bytes.writeIntBE(Number(value), this.at, size);
+        return;
+      }
+    }
+    if (value >= 1n << 64n || value < -(1n << 63n)) throw new RangeError(`${value} does not fit in 64 bits`);
+    this.byte(marker + 3);
+    const bytes = this.room(8);
+    this.at = value >= 0n ? bytes.writeBigUInt64BE(value, this.at) : bytes.writeBigInt64BE(value, this.at);
   }
-  return shortest(bytes, value);
-}
 
-/** The same integer in the fewest bytes. */
-function shortest(bytes: Buffer, value: bigint): Buffer {
-  const marker = value >= 0n ? 0xcc : 0xd0;
-  for (const [step, size] of [[0, 1], [1, 2], [2, 4]] as const) {
-    const bits = BigInt(8 * size);
-    const fits = value >= 0n ? value < 1n << bits : value >= -(1n << (bits - 1n));
-    if (fits) return Buffer.concat([Buffer.of(marker + step), bytes.subarray(9 - size)]);
+  private object(value: object, depth: number): void {
+    if (value instanceof Uint8Array) {
+      this.header(value.length, [0xc4, 0xc5, 0xc6]);
+      this.append(value);
+    } else if (value instanceof Extension) {
+      this.header(value.data.length, [0xc7, 0xc8, 0xc9]);
+      this.byte(value.type & 0xff);
+      this.append(value.data);
+    } else if (Array.isArray(value)) {
+      this.length(value.length, 0x90, [0xdc, 0xdd]);
+      for (const item of value) this.value(item, depth + 1);
+    } else if (value instanceof Map) {
+      this.entries([...value], depth);
+    } else if ("toJSON" in value && typeof value.toJSON === "function") {
+      this.value(value.toJSON(), depth);
+    } else {
+      this.entries(Object.entries(value).filter(([, field]) => field !== undefined), depth);
+    }
   }
-  return bytes;
-}
 
-function double(value: number): Buffer {
-  const bytes = Buffer.alloc(9, 0xcb);
-  bytes.writeDoubleBE(value, 1);
-  return bytes;
+  private entries(entries: Array<[unknown, unknown]>, depth: number): void {
+    this.length(entries.length, 0x80, [0xde, 0xdf]);
+    for (const [key, field] of entries) {
+      this.value(key, depth + 1);
+      this.value(field, depth + 1);
+    }
+  }
+
+  private string(value: string): void {
+    const bytes = Buffer.from(value);
+    if (bytes.length < 32) this.byte(0xa0 | bytes.length);
+    else this.header(bytes.length, [0xd9, 0xda, 0xdb]);
+    this.append(bytes);
+  }
+
+  /** The length of a list or map. */
+  private length(length: number, short: number, [medium, long]: [number, number]): void {
+    if (length < 16) this.byte(short | length);
+    else this.header(length, [undefined, medium, long]);
+  }
+
+  /** A marker and a length of 8, 16 or 32 bits. */
+  private header(length: number, [short, medium, long]: [number | undefined, number, number]): void {
+    if (short !== undefined && length < 0x100) {
+      this.byte(short);
+      this.byte(length);
+    } else if (length < 0x10000) {
+      this.byte(medium);
+      this.at = this.room(2).writeUInt16BE(length, this.at);
+    } else {
+      this.byte(long);
+      this.at = this.room(4).writeUInt32BE(length, this.at);
+    }
+  }
+
+  private byte(value: number): void {
+    this.room(1)[this.at++] = value;
+  }
+
+  private append(bytes: Uint8Array): void {
+    this.room(bytes.length).set(bytes, this.at);
+    this.at += bytes.length;
+  }
+
+  /** The buffer with room for so many bytes more. */
+  private room(size: number): Buffer {
+    if (this.at + size > this.bytes.length) {
+      const larger = Buffer.allocUnsafe(Math.max(2 * this.bytes.length, this.at + size));
+      this.bytes.copy(larger, 0, 0, this.at);
+      this.bytes = larger;
+    }
+    return this.bytes;
+  }
 }
 
 /**
@@ -211,7 +247,9 @@ class Reader {
   }
 
   private number(size: number): number {
-    return this.take(size).readUIntBE(0, size);
+    if (size > this.left) throw new RangeError("the value is shorter than announced");
+    this.at += size;
+    return this.bytes.readUIntBE(this.at - size, size);
   }
 
   private take(size: number): Buffer {
