@@ -81,7 +81,7 @@ export class LeaseKeeper {
     // The time that has really passed: the server may have been unreachable meanwhile.
     const passed = due.map((held) => Math.min(now - held.leasedAt, this.leaseMs));
     const parts = due.map((held, at) => held.task.partText("touch", { seconds: (passed[at] ?? 0) / 1000 }));
-    const signal = AbortSignal.any([this.closed.signal, AbortSignal.timeout(this.leaseMs / 3)]);
+    const signal = AbortSignal.any([this.closed.signal, AbortSignal.timeout(Math.ceil(this.leaseMs / 3))]);
     try {
       const { outcomes } = await this.connection.once<FinishAnswer>({ ...finishCall(this.tube, parts), signal });
       this.events.problem(undefined);

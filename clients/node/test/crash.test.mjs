@@ -81,7 +81,7 @@ describe("crash", { concurrency: 4 }, () => {
     const worker = new Worker(client, "a", (task) => void seen.set(task.data, (seen.get(task.data) ?? 0) + 1), {
       signals: false,
       concurrency: 8,
-      lease: 2,
+      lease: 5,
     });
     worker.on("problem", () => undefined);
     atEnd(t, () => worker.stop({ grace: 0 }));
