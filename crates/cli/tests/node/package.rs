@@ -9,6 +9,8 @@ use tempfile::TempDir;
 
 /// The source of the package.
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../clients/node");
+/// The contract with every type, and its test vectors.
+const CONTRACT_TESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../contract/tests");
 /// Where the compiler is, unless `TASKYARD_NODE_MODULES` names its folder.
 const USUAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools/node/node_modules");
 
@@ -23,9 +25,8 @@ pub struct Package {
 impl Package {
     /// Packs and installs the package; `None` when the tests run without Node.
     pub fn install() -> Option<Self> {
-        let found = |name: &str, usual: &str| {
-            env::var_os(name).map_or_else(|| usual.into(), PathBuf::from)
-        };
+        let found =
+            |name: &str, usual: &str| env::var_os(name).map_or_else(|| usual.into(), PathBuf::from);
         let node = found("TASKYARD_NODE", "/usr/bin/node");
         let modules = found("TASKYARD_NODE_MODULES", USUAL);
         let compiler = modules.join("typescript");
@@ -36,7 +37,10 @@ impl Package {
                 "nothing at {}; run `eval \"$(cargo xtask tools)\"` first, or set TASKYARD_EMBEDDED=1 to go without",
                 missing.display()
             );
-            println!("skipped: TASKYARD_EMBEDDED is set and {} is not installed", missing.display());
+            println!(
+                "skipped: TASKYARD_EMBEDDED is set and {} is not installed",
+                missing.display()
+            );
             return None;
         }
         let folder = tempfile::tempdir().expect("a folder can be made");
@@ -59,6 +63,7 @@ impl Package {
         node.env_clear().env("PATH", env::var_os("PATH").unwrap_or_default());
         node.env("TASKYARD_BINARY", env!("CARGO_BIN_EXE_taskyard"));
         node.env("TASKYARD_NODE_MODULES", &self.modules);
+        node.env("TASKYARD_CONTRACT_TESTS", CONTRACT_TESTS);
         for name in ["TASKYARD_SEED", "TASKYARD_RUNS"] {
             node.envs(env::var_os(name).map(|value| (name, value)));
         }
@@ -72,7 +77,8 @@ impl Package {
         run(pack.env("TASKYARD_NODE_MODULES", &self.modules));
         let files = fs::read_dir(self.folder.path()).expect("the folder is there");
         let files = files.map(|file| file.expect("the folder can be read").path());
-        let package = files.into_iter().find(|file| file.extension().is_some_and(|end| end == "tgz"));
+        let package =
+            files.into_iter().find(|file| file.extension().is_some_and(|end| end == "tgz"));
         let mut install = self.npm();
         install.args(["install", "--offline", "--no-audit", "--no-fund", "--prefix"]);
         run(install.arg(self.folder.path()).arg(package.expect("npm has packed the package")));
@@ -80,7 +86,8 @@ impl Package {
 
     fn npm(&self) -> Command {
         let mut npm = Command::new("npm");
-        npm.args(["--loglevel=error", "--update-notifier=false", "--cache"]).arg(self.path("cache"));
+        npm.args(["--loglevel=error", "--update-notifier=false", "--cache"])
+            .arg(self.path("cache"));
         npm
     }
 
