@@ -36,6 +36,7 @@ import { TaskyardError } from "./errors.js";
 import { queryText, tubePath } from "./paths.js";
 import { objectText, type Task, taskOf, valueText } from "./payload.js";
 import { Putter } from "./put.js";
+import { Schedules } from "./schedules.js";
 import { Semaphores } from "./semaphores.js";
 import { workerName } from "./worker_name.js";
 
@@ -95,6 +96,8 @@ const WAIT_MAX = 300;
  * seconds since the epoch.
  */
 export class Taskyard {
+  /** Schedules, which put tasks at times of a calendar or in intervals. */
+  readonly schedules: Schedules;
   /** Semaphores and their events. */
   readonly semaphores: Semaphores;
   /** The connections, for parts of this package. */
@@ -104,6 +107,7 @@ export class Taskyard {
   /** Does not connect yet. The URL is TASKYARD_URL or http://127.0.0.1:7070 when absent. */
   constructor(url?: string, options: ClientOptions = {}) {
     this.connection = new Connection(url ?? process.env["TASKYARD_URL"] ?? "http://127.0.0.1:7070", options);
+    this.schedules = new Schedules(this.connection);
     this.semaphores = new Semaphores(this.connection);
     this.putter = new Putter(this.connection, options.idempotent ?? true);
   }

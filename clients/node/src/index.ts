@@ -15,6 +15,7 @@ export type { ConnectionOptions } from "./connection.js";
 export { TaskyardError } from "./errors.js";
 export { decode as decodeMessagePack, encode as encodeMessagePack, Extension } from "./msgpack.js";
 export type { Task } from "./payload.js";
+export type { Schedule, ScheduleOptions, Schedules } from "./schedules.js";
 export type { Semaphores } from "./semaphores.js";
 export { VERSION } from "./version.js";
 export { type Handler, Worker, type WorkerEvents, type WorkerOptions } from "./worker.js";

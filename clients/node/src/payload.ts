@@ -1,6 +1,7 @@
 // Converts tasks between values and the fields of requests and answers.
 
 import type { TaskAnswer } from "./api.js";
+import type { NewTask } from "./client.js";
 import { writeJson } from "./json.js";
 import { decode, encode } from "./msgpack.js";
 
@@ -26,6 +27,14 @@ export function valueText(name: "data" | "meta" | "result", value: unknown): str
 export function objectText(fields: object, ...texts: string[]): string {
   const rest = writeJson(fields)?.slice(1, -1) ?? "";
   return `{${[...texts, rest].filter((text) => text !== "").join(",")}}`;
+}
+
+/** A new task with its options as a JSON object. */
+export function taskText(task: NewTask): string {
+  const { data, meta, ...options } = task;
+  const texts = [valueText("data", data)];
+  if (meta != null) texts.push(valueText("meta", meta));
+  return objectText(options, ...texts);
 }
 
 /** A task of an answer. */

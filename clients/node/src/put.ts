@@ -7,7 +7,7 @@ import type { NewTask } from "./client.js";
 import type { Call, Connection } from "./connection.js";
 import { TaskyardError } from "./errors.js";
 import { tubePath } from "./paths.js";
-import { objectText, valueText } from "./payload.js";
+import { taskText } from "./payload.js";
 
 /** For how many seconds the key of a put stays held after the end of its task: much longer than a put is repeated. */
 const UNIQUE_FOR = 600;
@@ -55,11 +55,4 @@ export class Putter {
   private staysHeld(task: NewTask, wait: number): boolean {
     return task.key != null && (task.unique_for ?? 0) > this.connection.retrySeconds + wait;
   }
-}
-
-function taskText(task: NewTask): string {
-  const { data, meta, ...options } = task;
-  const texts = [valueText("data", data)];
-  if (meta != null) texts.push(valueText("meta", meta));
-  return objectText(options, ...texts);
 }

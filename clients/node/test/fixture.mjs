@@ -3,6 +3,7 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { mkdtempSync, rmSync } from "node:fs";
+import http from "node:http";
 import net from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -149,6 +150,25 @@ export class LossyProxy {
       near.write(answer);
     });
   }
+}
+
+/** A server that answers what the test says, and notes the requests. */
+export async function scripted(t, answer) {
+  const [bodies, lines] = [[], []];
+  const server = http.createServer(async (request, response) => {
+    let body = "";
+    for await (const part of request) body += part;
+    bodies.push(body === "" ? undefined : JSON.parse(body));
+    lines.push(`${request.method} ${request.url}`);
+    const [status, headers, json] = answer(bodies.at(-1), bodies.length);
+    if (status === 0) return request.socket.destroy();
+    response.writeHead(status, headers).end(typeof json === "string" ? json : JSON.stringify(json));
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  atEnd(t, () => server.closeAllConnections());
+  atEnd(t, () => server.close());
+  return { url: `http://127.0.0.1:${server.address().port}`, bodies, lines };
 }
 
 /** Collects values and resolves when there are enough. */

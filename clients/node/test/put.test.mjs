@@ -1,13 +1,11 @@
 // Puts whose answer is lost.
 
 import assert from "node:assert/strict";
-import { once } from "node:events";
-import http from "node:http";
 import { test } from "node:test";
 
 import { Taskyard } from "taskyard";
 
-import { atEnd, LossyProxy, RUNS, Server } from "./fixture.mjs";
+import { LossyProxy, RUNS, scripted, Server } from "./fixture.mjs";
 
 test("a put whose answer is lost is repeated and adds one task", async (t) => {
   const server = await Server.start(t);
@@ -42,24 +40,6 @@ test("a put that could add a second task is not repeated", async (t) => {
   proxy.lose = 1;
   await assert.rejects(new Taskyard(proxy.url, { retry: 0 }).put("a", 1), { code: "outcome_unknown" });
 });
-
-/** A server that answers what the test says. */
-async function scripted(t, answer) {
-  const bodies = [];
-  const server = http.createServer(async (request, response) => {
-    let body = "";
-    for await (const part of request) body += part;
-    bodies.push(JSON.parse(body));
-    const [status, headers, json] = answer(bodies.at(-1), bodies.length);
-    if (status === 0) return request.socket.destroy();
-    response.writeHead(status, headers).end(typeof json === "string" ? json : JSON.stringify(json));
-  });
-  server.listen(0, "127.0.0.1");
-  await once(server, "listening");
-  atEnd(t, () => server.closeAllConnections());
-  atEnd(t, () => server.close());
-  return { url: `http://127.0.0.1:${server.address().port}`, bodies };
-}
 
 const PLACED = [200, {}, { tasks: [{ id: 0, state: "ready" }] }];
 const refusal = (status, code) => [status, {}, { error: { code, message: code } }];
