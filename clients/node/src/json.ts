@@ -6,8 +6,6 @@ import { randomUUID } from "node:crypto";
 const MARK = `int:${randomUUID()}:`;
 const MARKED = new RegExp(`"${MARK}(-?\\d+)"`, "g");
 
-/** Matches every text that contains an integer of 9 * 10^15 or more, and few others. */
-const MAYBE_LARGE = /[0-9]{17}|9[0-9]{15}/;
 const STRING_OR_NUMBER = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
 
 /**
@@ -37,11 +35,23 @@ export function writeJson(value: unknown): string | undefined {
 
 /** The value of a JSON text. Throws a SyntaxError if it is not JSON. */
 export function readJson(text: string): unknown {
-  if (!MAYBE_LARGE.test(text)) return JSON.parse(text);
+  const value: unknown = JSON.parse(text);
+  if (!mayBeRounded(value)) return value;
   const marked = text.replace(STRING_OR_NUMBER, (token) =>
     /^-?\d{16,}$/.test(token) && !Number.isSafeInteger(Number(token)) ? `"${MARK}${token}"` : token,
   );
   return JSON.parse(marked, (_, field: unknown) =>
     typeof field === "string" && field.startsWith(MARK) ? BigInt(field.slice(MARK.length)) : field,
   );
+}
+
+/** Whether a value contains a number that may have been an integer beyond 2^53. Cheaper than a search in the text. */
+function mayBeRounded(value: unknown): boolean {
+  if (typeof value === "number") return Number.isInteger(value) && !Number.isSafeInteger(value);
+  if (typeof value !== "object" || value === null) return false;
+  if (Array.isArray(value)) return value.some(mayBeRounded);
+  for (const key in value) {
+    if (mayBeRounded((value as Record<string, unknown>)[key])) return true;
+  }
+  return false;
 }

@@ -37,14 +37,17 @@ export function taskText(task: NewTask): string {
   return objectText(options, ...texts);
 }
 
+const NAMES = ["data", "meta", "result"] as const;
+const PACKED = { data: "data_base64", meta: "meta_base64", result: "result_base64" } as const;
+
 /** A task of an answer. */
 export function taskOf<T>(tube: string, answer: TaskAnswer): Task<T> {
   const task = answer as TaskAnswer & Task<T>;
   task.tube = tube;
-  for (const name of ["data", "meta", "result"] as const) {
-    const packed = answer[`${name}_base64`];
+  for (const name of NAMES) {
+    const packed = answer[PACKED[name]];
     if (typeof packed !== "string") continue;
-    delete answer[`${name}_base64`];
+    delete answer[PACKED[name]];
     answer[name] = decode(Buffer.from(packed, "base64"));
   }
   return task;
