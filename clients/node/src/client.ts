@@ -363,10 +363,10 @@ export function takeCall(tube: string, options: TakeOptions): Call {
   const { signal, ...rest } = options;
   const wait = Math.min(rest.wait ?? 0, WAIT_MAX);
   const body = objectText({ worker: workerName(), ...rest, wait });
-  return { method: "POST", path: tubePath(tube, "take"), body, wait, lane: "take", signal, repeatable: true };
+  return { method: "POST", path: tubePath(tube, "take"), body, wait, purpose: "take", signal, repeatable: true };
 }
 
 /** The request that finishes deliveries; the parts are JSON texts. */
 export function finishCall(tube: string, parts: readonly string[]): Call {
-  return { method: "POST", path: tubePath(tube, "finish"), body: `{"tasks":[${parts.join(",")}]}`, lane: "finish" };
+  return { method: "POST", path: tubePath(tube, "finish"), body: `{"tasks":[${parts.join(",")}]}`, purpose: "finish" };
 }

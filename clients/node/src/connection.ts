@@ -46,12 +46,12 @@ export interface Call {
   /** Whether it does no harm to send it again when the outcome is unknown. */
   repeatable?: boolean | undefined;
   /** Which connections it uses. */
-  lane?: Lane | undefined;
+  purpose?: Purpose | undefined;
   signal?: AbortSignal | undefined;
 }
 
 /** Takes wait for long and finishes are urgent: none of the three waits for a connection that another one uses. */
-export type Lane = "take" | "finish" | "other";
+export type Purpose = "take" | "finish" | "other";
 
 /** The connections to one server. */
 export class Connection {
@@ -61,7 +61,7 @@ export class Connection {
   private readonly timeoutMs: number;
   private readonly base: URL;
   private readonly headers: Record<string, string>;
-  private readonly agents: Record<Lane, http.Agent>;
+  private readonly agents: Record<Purpose, http.Agent>;
 
   constructor(url: string, options: ConnectionOptions = {}) {
     this.base = serverUrl(url);
@@ -127,7 +127,7 @@ export class Connection {
     }
     const send = this.base.protocol === "https:" ? https.request : http.request;
     const request = send({
-      agent: this.agents[call.lane ?? "other"],
+      agent: this.agents[call.purpose ?? "other"],
       host: this.base.hostname.replace(/^\[|\]$/g, ""),
       port: this.base.port || undefined,
       path: this.base.pathname.replace(/\/+$/, "") + call.path,

@@ -17,6 +17,7 @@ export { decode as decodeMessagePack, encode as encodeMessagePack, Extension } f
 export type { Task } from "./payload.js";
 export type { Schedule, ScheduleOptions, Schedules } from "./schedules.js";
 export type { Semaphores } from "./semaphores.js";
+export { type RunOptions, runTask, type TaskOutcome } from "./testing.js";
 export { VERSION } from "./version.js";
 export { type Handler, Worker, type WorkerEvents, type WorkerOptions } from "./worker.js";
 export { WorkerTask } from "./worker_task.js";

@@ -1,4 +1,4 @@
-// Decides how many tasks a worker takes ahead: as many as it works off in a moment, so that long tasks wait for no one process.
+// Decides how many tasks a worker takes ahead: as many as it finishes in a moment, so that long tasks are left to others.
 
 /** For how long the tasks that were taken ahead should last, in milliseconds. */
 const AHEAD_MS = 50;

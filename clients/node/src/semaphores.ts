@@ -78,7 +78,7 @@ export class Semaphores {
       path: "/v1/semaphore-events",
       body,
       wait: rest.wait,
-      lane: "take",
+      purpose: "take",
       signal,
       repeatable: true,
     });

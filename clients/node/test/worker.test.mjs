@@ -198,7 +198,7 @@ describe("worker", { concurrency: 8 }, () => {
     assert.deepEqual(delays, [["policy", "delayed", 500], ["own", "delayed", 100], ["plain", "taken", 1], ["fifo", "buried", 0]]);
   });
 
-  it("a payload that JSON cannot represent arrives, and one that the handler cannot bear is buried alone", async (t) => {
+  it("a payload that JSON cannot represent arrives, and one that the handler cannot process is buried alone", async (t) => {
     const client = (await Server.start(t)).client();
     await client.createTube("a", { attempts_max: 1 });
     const odd = new Map([[1, Buffer.from([255])], ["n", 2n ** 63n], ["x", Number.NaN]]);
