@@ -43,6 +43,8 @@ export interface Call {
   body?: string | undefined;
   /** The seconds that the server may wait before it answers. */
   wait?: number | undefined;
+  /** The seconds that the server may take to answer, instead of those of the connection. */
+  timeout?: number | undefined;
   /** Whether it does no harm to send it again when the outcome is unknown. */
   repeatable?: boolean | undefined;
   /** Which connections it uses. */
@@ -140,7 +142,7 @@ export class Connection {
       connected = !socket.connecting;
       if (!connected) socket.once(this.base.protocol === "https:" ? "secureConnect" : "connect", () => (connected = true));
     });
-    const withinMs = this.timeoutMs + 1000 * (call.wait ?? 0);
+    const withinMs = (call.timeout === undefined ? this.timeoutMs : 1000 * call.timeout) + 1000 * (call.wait ?? 0);
     const timer = setTimeout(() => request.destroy(new Error(`no answer within ${withinMs / 1000} s`)), withinMs);
     const fail = (cause: Error) => {
       clearTimeout(timer);

@@ -3,7 +3,7 @@
 import type { FinishAnswer } from "./api.js";
 import { finishCall } from "./client.js";
 import type { Connection } from "./connection.js";
-import { TaskyardError } from "./errors.js";
+import type { TaskyardError } from "./errors.js";
 import { pause } from "./pause.js";
 import type { WorkerTask } from "./worker_task.js";
 
@@ -47,6 +47,15 @@ export class LeaseKeeper {
     void this.run();
   }
 
+  /** Notes that the handler of a task is called now; answers whether its lease still holds. */
+  begin(held: HeldTask): boolean {
+    if (!this.held.has(held)) return false;
+    held.startedAt = performance.now();
+    if (held.startedAt - held.leasedAt <= this.leaseMs) return true;
+    this.lose(held, false);
+    return false;
+  }
+
   close(): void {
     this.closed.abort();
   }
@@ -81,9 +90,10 @@ export class LeaseKeeper {
     // The time that has really passed: the server may have been unreachable meanwhile.
     const passed = due.map((held) => Math.min(now - held.leasedAt, this.leaseMs));
     const parts = due.map((held, at) => held.task.partText("touch", { seconds: (passed[at] ?? 0) / 1000 }));
-    const signal = AbortSignal.any([this.closed.signal, AbortSignal.timeout(Math.ceil(this.leaseMs / 3))]);
+    const { signal } = this.closed;
+    const call = { ...finishCall(this.tube, parts), signal, timeout: this.leaseMs / 3000 };
     try {
-      const { outcomes } = await this.connection.once<FinishAnswer>({ ...finishCall(this.tube, parts), signal });
+      const { outcomes } = await this.connection.once<FinishAnswer>(call);
       this.events.problem(undefined);
       outcomes.forEach((outcome, at) => {
         const held = due[at];
@@ -92,8 +102,8 @@ export class LeaseKeeper {
         else this.lose(held, true);
       });
     } catch (error) {
-      if (this.closed.signal.aborted) return;
-      this.events.problem(error instanceof TaskyardError ? error : noAnswer(this.tube));
+      if (signal.aborted) return;
+      this.events.problem(error as TaskyardError);
     }
   }
 
@@ -102,8 +112,4 @@ export class LeaseKeeper {
     if (!this.held.delete(held)) return;
     this.events.lost(held, confirmed);
   }
-}
-
-function noAnswer(tube: string): TaskyardError {
-  return new TaskyardError("outcome_unknown", `no answer to the extension of leases in tube '${tube}'; repeating it`);
 }

@@ -100,7 +100,7 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
     this.lease = checked("lease", options.lease ?? 60, 0.01);
     this.grace = checked("grace", options.grace ?? 30, 0);
     const timeout = checked("timeout", options.timeout ?? 10 * this.lease, 0.001);
-    this.problems = new ProblemLog(`worker of tube '${tube}'`, (error) => this.emit("problem", error));
+    this.problems = new ProblemLog(`worker of tube '${tube}'`, (error) => this.notify("problem", error));
     this.prefetch = new Prefetch(this.concurrency, options.prefetch);
     this.retryDelay = new RetryDelay(client, tube, options.backoff);
     const { connection } = client;
@@ -194,14 +194,13 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
       const held = this.waiting.shift();
       if (held === undefined) break;
       // A task whose lease was lost while it waited is not begun.
-      if (this.leases.held.has(held)) void this.work(held);
+      if (this.leases.begin(held)) void this.work(held);
     }
     this.wake?.();
   }
 
   private async work(held: HeldTask): Promise<void> {
     const task = held.task as WorkerTask<T>;
-    held.startedAt = performance.now();
     this.running.add(held);
     try {
       await this.handler(task);
@@ -217,9 +216,9 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
 
   private ack(task: WorkerTask<T>): void {
     this.finishes.add(task.ackText(), (finished) => {
-      if (finished === "done") this.emit("done", task);
+      if (finished === "done") this.notify("done", task);
       else if (finished instanceof Error) void this.refuseAck(task, finished);
-      else if (task.aborted === undefined) this.emit("lost", task);
+      else if (task.aborted === undefined) this.notify("lost", task);
       this.wake?.();
     });
   }
@@ -235,7 +234,7 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
     if (reason instanceof TaskyardError) return;
     if (reason instanceof StopError) return this.giveBack(task);
     const error = reason ?? thrown;
-    if (this.listenerCount("failed") > 0) this.emit("failed", task, error);
+    if (this.listenerCount("failed") > 0) this.notify("failed", task, error);
     else console.error(`taskyard: task ${task.id} of tube '${this.tube}' failed:`, error);
     const delay = await this.retryDelay.of(task.attempts + 1, error);
     this.finishes.add(task.partText("fail", { error: errorText(error), delay }), (finished) => this.ended(task, finished));
@@ -247,7 +246,7 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
 
   private ended(task: WorkerTask<T>, finished: Finished): void {
     if (finished instanceof Error) this.problems.report("finish", finished);
-    else if (finished !== "done" && task.aborted === undefined) this.emit("lost", task);
+    else if (finished !== "done" && task.aborted === undefined) this.notify("lost", task);
     this.wake?.();
   }
 
@@ -256,7 +255,7 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
     // If the lease only ran out here, the server decides whether the end of the delivery still counts.
     if (confirmed) task.beginEnd();
     task.abort(leaseLost(task));
-    this.emit("lost", task);
+    this.notify("lost", task);
   }
 
   private onOverrun(held: HeldTask, timeout: number): void {
@@ -285,6 +284,19 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
     this.finishes.abandon();
     this.leases.close();
     forgetSignals(this);
+  }
+
+  /** Calls the listeners of an event; an error of one is an uncaught exception of the program and does not stop the worker. */
+  private notify(...event: { [E in keyof WorkerEvents<T>]: [E, ...WorkerEvents<T>[E]] }[keyof WorkerEvents<T>]): boolean {
+    const [name, ...values] = event;
+    try {
+      return (this as EventEmitter).emit(name, ...values);
+    } catch (error) {
+      queueMicrotask(() => {
+        throw error;
+      });
+      return true;
+    }
   }
 
   /** Resolves when no handler runs, or when the signal is aborted. */

@@ -11,7 +11,7 @@ describe("crash", { concurrency: 4 }, () => {
   it("tasks of a killed worker are delivered again", async (t) => {
     const client = (await Server.start(t)).client();
     await client.putMany("a", [{ data: 1 }, { data: 2 }]);
-    const killed = new WorkerProcess(t, "crash_worker.mjs", [(client.connection.url), "a", "hangs"]);
+    const killed = new WorkerProcess(t, "crash_worker.mjs", [client.connection.url, "a", "dies"]);
     assert.deepEqual([await killed.line(), await killed.line()], ["begun 0 0", "begun 1 0"]);
     killed.signal("SIGKILL");
     await killed.ended;
@@ -42,6 +42,26 @@ describe("crash", { concurrency: 4 }, () => {
     assert.deepEqual(await worker.ended, [null, "SIGINT"]);
     const { tasks } = await client.tasks("a");
     assert.deepEqual(tasks.map(({ state, attempts }) => [state, attempts]), [["ready", 0], ["ready", 0], ["ready", 0]]);
+  });
+
+  it("a task whose lease is over before its turn is not begun", async (t) => {
+    const client = (await Server.start(t)).client();
+    await client.putMany("a", Array.from({ length: 200 }, (_, n) => ({ data: n })));
+    const worker = new WorkerProcess(t, "odd_worker.mjs", [client.connection.url, "a", "blocks"]);
+    const { begun, lost } = JSON.parse(await worker.line());
+    assert.ok(lost.length > 0);
+    const again = begun.slice(100).filter(([id]) => lost.includes(id));
+    assert.ok(again.length > 0 && again.every(([, attempts]) => attempts > 0), JSON.stringify(again));
+  });
+
+  /** A listener that threw stopped the queue of acks for good. */
+  it("an error in a listener is an uncaught exception and does not stop the worker", async (t) => {
+    const client = (await Server.start(t)).client();
+    await client.putMany("a", [{ data: 1 }, { data: 2 }, { data: 3 }]);
+    const worker = new WorkerProcess(t, "odd_worker.mjs", [client.connection.url, "a", "listens"]);
+    assert.deepEqual([await worker.line(), await worker.line(), await worker.line()], ["listener 0", "listener 1", "listener 2"]);
+    assert.deepEqual(await worker.ended, [0, null]);
+    assert.equal((await client.tube("a")).tasks.total, 0);
   });
 
   it("a killed server loses nothing, and acks arrive when it is back", async (t) => {

@@ -9,5 +9,5 @@ const worker = new Worker(new Taskyard(url), tube, (task) => {
   return new Promise((resolve) => {
     if (mode === "finishes") process.once("SIGTERM", resolve);
   });
-}, { concurrency: 2, lease: 4, grace: mode === "hangs" ? 0.1 : 30 });
+}, { concurrency: 2, lease: mode === "dies" ? 4 : 60, grace: mode === "hangs" ? 0.1 : 30 });
 worker.stopped.then(() => console.log("stopped"));
