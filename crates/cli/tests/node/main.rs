@@ -4,11 +4,11 @@
 
 mod package;
 
-use package::Package;
+use package::NodePackage;
 
 #[test]
 fn the_installed_package_passes_its_tests() {
-    let Some(package) = Package::install() else { return };
+    let Some(package) = NodePackage::install() else { return };
     package.check_api_types();
     package.run_tests();
 }

@@ -15,14 +15,14 @@ const CONTRACT_TESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../contract/t
 const USUAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools/node/node_modules");
 
 /// A folder with nothing but the installed package and its tests.
-pub struct Package {
+pub struct NodePackage {
     node: PathBuf,
     /// The folder with the compiler.
     modules: PathBuf,
     folder: TempDir,
 }
 
-impl Package {
+impl NodePackage {
     /// Packs and installs the package; `None` when the tests run without Node.
     pub fn install() -> Option<Self> {
         let found =
@@ -44,7 +44,7 @@ impl Package {
             return None;
         }
         let folder = tempfile::tempdir().expect("a folder can be made");
-        let package = Package { node, modules, folder };
+        let package = NodePackage { node, modules, folder };
         package.pack();
         copy(&Path::new(SOURCE).join("test"), &package.path("test"));
         Some(package)
