@@ -3,7 +3,7 @@
 const { Queue, Worker } = require("bullmq");
 const { PAYLOAD, version, settings, forSeconds, until, putToStart, expect, tell } = require("./measure.js");
 
-const { port, seconds, clients, batch, backlog, starts } = settings();
+const { port, seconds, clients, batch = 100, backlog, starts } = settings();
 const connection = { host: "127.0.0.1", port, maxRetriesPerRequest: null };
 const options = { removeOnComplete: true, removeOnFail: true };
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
-use taskyard_contract::{Contract, Problems, compare, parse, python, rust, rust_types};
+use taskyard_contract::{Contract, Problems, compare, parse, python, rust, rust_types, typescript};
 use taskyard_wire::Exit;
 
 use crate::failure::UsageError;
@@ -46,6 +46,7 @@ struct CheckArgs {
 Examples:
   taskyard contract generate queues.yaml --output src/queues.rs
   taskyard contract generate queues.yaml --language python > queues.py
+  taskyard contract generate queues.yaml --language typescript > queues.ts
 
 Generating again gives the same result. Do not edit the generated file.")]
 struct GenerateArgs {
@@ -68,6 +69,8 @@ enum Language {
     Rust,
     /// For Python 3, types and codec only.
     Python,
+    /// For TypeScript, types only; the npm package `taskyard` has the rest.
+    Typescript,
 }
 
 /// Checks a contract or generates code.
@@ -101,6 +104,7 @@ impl GenerateArgs {
             Language::Rust if self.types => rust_types(&contract),
             Language::Rust => rust(&contract),
             Language::Python => python(&contract),
+            Language::Typescript => typescript(&contract),
         };
         let Some(target) = &self.output else {
             return Ok(output::bytes(source.as_bytes())?);

@@ -1,5 +1,5 @@
-//! Contracts of typed queues: parses a YAML file that defines queues and the fields of their tasks, and generates Rust or
-//! Python source code from it.
+//! Contracts of typed queues: parses a YAML file that defines queues and the fields of their tasks, and generates Rust,
+//! Python or TypeScript source code from it.
 //!
 //! All functions are pure, except those of [`build`], which reads and writes files for a build script. The crate never
 //! connects to a queue.
@@ -24,5 +24,5 @@ mod yaml;
 pub use check::parse;
 pub use evolution::compare;
 pub use problem::{Position, Problem, Problems};
-pub use render::{python, rust, rust_types};
+pub use render::{python, rust, rust_types, typescript};
 pub use schema::{Contract, Field, FieldType, Queue};

@@ -55,6 +55,9 @@ const PYTHON_KEYWORDS: &[&str] = &[
     "encode",
 ];
 
+/// Names that the generated TypeScript classes use themselves; they get the suffix `_`.
+const TYPESCRIPT_OWN: [&str; 2] = ["constructor", "values"];
+
 /// The longest name, so that a queue's name is a valid tube name and generated lines stay readable.
 pub(crate) const NAME_BYTES_MAX: usize = 64;
 
@@ -124,6 +127,11 @@ pub(crate) fn python_field(name: &str) -> String {
     if PYTHON_KEYWORDS.contains(&name) { format!("{name}_") } else { name.into() }
 }
 
+/// A name as a TypeScript property.
+pub(crate) fn typescript_field(name: &str) -> String {
+    if TYPESCRIPT_OWN.contains(&name) { format!("{name}_") } else { name.into() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,5 +167,7 @@ mod tests {
     fn keywords_are_escaped() {
         assert_eq!(rust_field("type"), "r#type");
         assert_eq!(python_field("from"), "from_");
+        assert_eq!(typescript_field("constructor"), "constructor_");
+        assert_eq!(typescript_field("class"), "class");
     }
 }

@@ -11,8 +11,14 @@ pub struct NodePackages {
 }
 
 /// What the tests use.
-pub const TESTS: NodePackages =
-    NodePackages { folder: "tools/node", packages: &[("tarantool-driver", "3.1.0")] };
+pub const TESTS: NodePackages = NodePackages {
+    folder: "tools/node",
+    packages: &[
+        ("@types/node", "20.19.43"),
+        ("tarantool-driver", "3.1.0"),
+        ("typescript", "7.0.2"),
+    ],
+};
 
 /// What the benchmark measures ours beside.
 pub const PEERS: NodePackages = NodePackages {
@@ -25,12 +31,13 @@ pub const PEERS: NodePackages = NodePackages {
     ],
 };
 
-/// Loads packages from a folder and prints them, one `name@version` a line.
+/// Loads packages from a folder and prints them, one `name@version` a line. Compilers and packages of types have nothing to load.
 const LOAD: &str = "\
 const [folder, ...names] = process.argv.slice(1);
 for (const name of names) {
-    require(`${folder}/${name}`);
-    console.log(`${name}@${require(`${folder}/${name}/package.json`).version}`);
+    const manifest = require(`${folder}/${name}/package.json`);
+    if (manifest.main) require(`${folder}/${name}`);
+    console.log(`${name}@${manifest.version}`);
 }
 ";
 

@@ -1,0 +1,226 @@
+// Sends requests to a server over connections that are kept open, and repeats those that may be repeated.
+
+import { readFileSync } from "node:fs";
+import http from "node:http";
+import https from "node:https";
+
+import type { ErrorAnswer } from "./api.js";
+import { TaskyardError } from "./errors.js";
+import { readJson } from "./json.js";
+import { pause } from "./pause.js";
+import { VERSION } from "./version.js";
+
+/** What the server's list of workers shows as the version. */
+const AGENT = `taskyard/${VERSION} (node ${process.versions.node})`;
+
+/** How long a connection is kept open while no request uses it, in milliseconds: less than servers keep it. */
+const IDLE_MS = 60_000;
+/** How many requests other than takes are sent at a time; further ones wait. */
+const CONNECTIONS_MAX = 64;
+/** The first and the longest pause before a request is repeated, in milliseconds. */
+const PAUSE_FIRST_MS = 100;
+const PAUSE_MAX_MS = 5_000;
+
+/** How to reach a server. */
+export interface ConnectionOptions {
+  /** The access token; the environment variable TASKYARD_TOKEN when absent. */
+  token?: string | undefined;
+  /** PEM text of the certificate authority for https; the file named by TASKYARD_CA when absent. */
+  ca?: string | Buffer | undefined;
+  /** How many seconds a server may take to answer, in addition to the wait of the request; 60 when absent. */
+  timeout?: number | undefined;
+  /**
+   * For how many seconds a request is repeated while the server is unreachable or asks to try again; 30 when absent, at most
+   * 300, 0 for never. A request whose outcome is unknown is repeated only if that does no harm.
+   */
+  retry?: number | undefined;
+}
+
+/** A request. */
+export interface Call {
+  method: "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
+  path: string;
+  body?: string | undefined;
+  /** The seconds that the server may wait before it answers. */
+  wait?: number | undefined;
+  /** The seconds that the server may take to answer, instead of those of the connection. */
+  timeout?: number | undefined;
+  /** Whether it does no harm to send it again when the outcome is unknown. */
+  repeatable?: boolean | undefined;
+  /** Which connections it uses. */
+  purpose?: Purpose | undefined;
+  signal?: AbortSignal | undefined;
+}
+
+/** Takes wait for long and finishes are urgent: none of the three waits for a connection that another one uses. */
+export type Purpose = "take" | "finish" | "other";
+
+/** The connections to one server. */
+export class Connection {
+  /** The URL without credentials and without a slash at its end. */
+  readonly url: string;
+  readonly retrySeconds: number;
+  private readonly timeoutMs: number;
+  private readonly base: URL;
+  private readonly headers: Record<string, string>;
+  private readonly agents: Record<Purpose, http.Agent>;
+
+  constructor(url: string, options: ConnectionOptions = {}) {
+    this.base = serverUrl(url);
+    this.url = `${this.base.origin}${this.base.pathname}`.replace(/\/+$/, "");
+    this.timeoutMs = 1000 * (options.timeout ?? 60);
+    this.retrySeconds = Math.min(options.retry ?? 30, 300);
+    this.headers = { "user-agent": AGENT };
+    const token = options.token ?? process.env["TASKYARD_TOKEN"];
+    if (token) this.headers["authorization"] = `Bearer ${checkedToken(token)}`;
+    const agent = this.agentMaker(options);
+    this.agents = { take: agent(Infinity), finish: agent(Infinity), other: agent(CONNECTIONS_MAX) };
+  }
+
+  /** Sends a request and answers with the parsed body, and repeats it as the options say. */
+  async call<A>(call: Call): Promise<A> {
+    const deadline = performance.now() + 1000 * this.retrySeconds;
+    for (let pauseMs = PAUSE_FIRST_MS; ; pauseMs = Math.min(2 * pauseMs, PAUSE_MAX_MS)) {
+      try {
+        return await this.once<A>(call);
+      } catch (error) {
+        if (!(error instanceof TaskyardError) || !mayRepeat(error, call)) throw error;
+        const asked = Math.max(pauseMs, 1000 * Math.min(error.retryAfter ?? 0, 5));
+        if (performance.now() + asked > deadline) throw error;
+        await pause(asked, call.signal);
+      }
+    }
+  }
+
+  /** Sends a request once. */
+  async once<A>(call: Call): Promise<A> {
+    const { status, text, retryAfter } = await this.exchange(call);
+    let answer: unknown;
+    try {
+      answer = readJson(text);
+    } catch (cause) {
+      throw this.notTaskyard(`status ${status}, no JSON`, cause);
+    }
+    if (status >= 200 && status < 300) return answer as A;
+    const detail = (answer as Partial<ErrorAnswer> | null)?.error;
+    if (typeof detail?.code !== "string") throw this.notTaskyard(`status ${status}`, undefined);
+    throw new TaskyardError(detail.code, detail.message, { status, detail, retryAfter });
+  }
+
+  /** Sends a request once and answers with the body as a text. */
+  async text(path: string): Promise<string> {
+    const { status, text } = await this.exchange({ method: "GET", path });
+    if (status !== 200) throw this.notTaskyard(`status ${status}`, undefined);
+    return text;
+  }
+
+  /** Closes the connections that no request uses. */
+  close(): void {
+    for (const agent of Object.values(this.agents)) agent.destroy();
+  }
+
+  private exchange(call: Call): Promise<RawAnswer> {
+    const { promise, resolve, reject } = deferred<RawAnswer>();
+    const body = call.body ?? (call.method === "GET" ? undefined : "{}");
+    const headers: http.OutgoingHttpHeaders = { ...this.headers };
+    if (body !== undefined) {
+      headers["content-type"] = "application/json";
+      headers["content-length"] = Buffer.byteLength(body);
+    }
+    const send = this.base.protocol === "https:" ? https.request : http.request;
+    const request = send({
+      agent: this.agents[call.purpose ?? "other"],
+      host: this.base.hostname.replace(/^\[|\]$/g, ""),
+      port: this.base.port || undefined,
+      path: this.base.pathname.replace(/\/+$/, "") + call.path,
+      method: call.method,
+      headers,
+      signal: call.signal,
+    });
+    let connected = false;
+    request.once("socket", (socket) => {
+      connected = !socket.connecting;
+      if (!connected) socket.once(this.base.protocol === "https:" ? "secureConnect" : "connect", () => (connected = true));
+    });
+    const withinMs = (call.timeout === undefined ? this.timeoutMs : 1000 * call.timeout) + 1000 * (call.wait ?? 0);
+    const timer = setTimeout(() => request.destroy(new Error(`no answer within ${withinMs / 1000} s`)), withinMs);
+    const fail = (cause: Error) => {
+      clearTimeout(timer);
+      reject(call.signal?.aborted ? call.signal.reason : this.lost(cause, connected));
+    };
+    request.once("error", fail);
+    request.once("response", (response) => {
+      const chunks: Buffer[] = [];
+      response.on("data", (chunk: Buffer) => chunks.push(chunk));
+      response.once("error", fail);
+      response.once("end", () => {
+        clearTimeout(timer);
+        const retryAfter = Number(response.headers["retry-after"]) || undefined;
+        resolve({ status: response.statusCode ?? 0, text: Buffer.concat(chunks).toString(), retryAfter });
+      });
+    });
+    request.end(body);
+    return promise;
+  }
+
+  private lost(cause: Error, connected: boolean): TaskyardError {
+    const why = (cause as NodeJS.ErrnoException).code ?? cause.message;
+    if (/CERT|SELF_SIGNED|UNABLE_TO_(GET|VERIFY)/.test(why)) {
+      const message = `the certificate of ${this.url} is not trusted (${why}); name its authority in TASKYARD_CA`;
+      return new TaskyardError("untrusted", message, { cause });
+    }
+    if (!connected) {
+      return new TaskyardError("unreachable", `cannot connect to ${this.url} (${why}); is the server running?`, { cause });
+    }
+    const message = `lost the connection to ${this.url} before the answer (${why}); the request may have been executed`;
+    return new TaskyardError("outcome_unknown", message, { cause });
+  }
+
+  private notTaskyard(what: string, cause: unknown): TaskyardError {
+    return new TaskyardError("not_taskyard", `${this.url} is not a taskyard server (${what}); check the address`, { cause });
+  }
+
+  private agentMaker(options: ConnectionOptions): (maxSockets: number) => http.Agent {
+    const shared = { keepAlive: true, noDelay: true, timeout: IDLE_MS };
+    if (this.base.protocol === "http:") return (maxSockets) => new http.Agent({ ...shared, maxSockets });
+    const file = process.env["TASKYARD_CA"];
+    const ca = options.ca ?? (file ? readFileSync(file) : undefined);
+    return (maxSockets) => new https.Agent({ ...shared, maxSockets, ...(ca === undefined ? {} : { ca }) });
+  }
+}
+
+interface RawAnswer {
+  status: number;
+  text: string;
+  retryAfter?: number | undefined;
+}
+
+function mayRepeat(error: TaskyardError, call: Call): boolean {
+  return error.isTemporary || (error.isUnknown && call.repeatable === true);
+}
+
+function serverUrl(text: string): URL {
+  const url = URL.canParse(text) ? new URL(text) : undefined;
+  if (url?.protocol !== "http:" && url?.protocol !== "https:") {
+    throw new TypeError(`'${text}' is not the URL of a server; use one such as http://127.0.0.1:7070`);
+  }
+  return url;
+}
+
+function checkedToken(token: string): string {
+  const trimmed = token.trim();
+  if (!/^[\x21-\x7e]+$/.test(trimmed)) {
+    throw new TypeError("the token may contain visible ASCII characters only, without spaces");
+  }
+  return trimmed;
+}
+
+function deferred<T>(): { promise: Promise<T>; resolve: (value: T) => void; reject: (reason: unknown) => void } {
+  let resolve!: (value: T) => void;
+  let reject!: (reason: unknown) => void;
+  const promise = new Promise<T>((yes, no) => {
+    resolve = yes;
+    reject = no;
+  });
+  return { promise, resolve, reject };
+}

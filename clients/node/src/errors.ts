@@ -1,0 +1,82 @@
+// The errors of the client.
+
+import type { ErrorDetail } from "./api.js";
+
+/**
+ * Why a call failed. `code` is one of the codes of the HTTP API, or one of the client's own:
+ *
+ * - `unreachable`: no connection to the server; nothing was done.
+ * - `outcome_unknown`: the answer was lost, so that the call may have been executed or not.
+ * - `untrusted`: the certificate of the server is not trusted; nothing was done.
+ * - `not_taskyard`: another program answered.
+ * - `lease_lost`: the delivery has ended, so that it cannot be finished or extended.
+ */
+export class TaskyardError extends Error {
+  readonly code: string;
+  /** The HTTP status, if the server answered. */
+  readonly status: number | undefined;
+  /** The fields of the server's error. */
+  readonly detail: ErrorDetail | undefined;
+  /** After how many seconds the server asks to repeat the call. */
+  readonly retryAfter: number | undefined;
+
+  constructor(code: string, message: string, more: ErrorOrigin = {}) {
+    super(message, more.cause === undefined ? undefined : { cause: more.cause });
+    this.name = "TaskyardError";
+    this.code = code;
+    this.status = more.status;
+    this.detail = more.detail;
+    this.retryAfter = more.retryAfter;
+  }
+
+  /** Whether nothing was done and the same call may succeed later. */
+  get isTemporary(): boolean {
+    return TEMPORARY.has(this.code);
+  }
+
+  /** Whether the call may have been executed or not. */
+  get isUnknown(): boolean {
+    return this.code === "outcome_unknown";
+  }
+}
+
+/** Where an error comes from. */
+export interface ErrorOrigin {
+  status?: number | undefined;
+  detail?: ErrorDetail | undefined;
+  retryAfter?: number | undefined;
+  cause?: unknown;
+}
+
+const TEMPORARY: ReadonlySet<string> = new Set([
+  "unreachable",
+  "overloaded",
+  "store_away",
+  "store_failed",
+  "shutting_down",
+]);
+
+/** How many lines of a stack are kept with a failed task. */
+const STACK_LINES = 6;
+
+/** The text of anything that was thrown: message, causes and the first lines of the stack, for the list of failures. */
+export function errorText(thrown: unknown): string {
+  if (!(thrown instanceof Error)) return typeof thrown === "string" ? thrown : printable(thrown);
+  const lines = [`${thrown.name}: ${thrown.message}`];
+  const seen = new Set<unknown>([thrown]);
+  for (let cause = thrown.cause; cause !== undefined && !seen.has(cause); ) {
+    seen.add(cause);
+    lines.push(cause instanceof Error ? `caused by ${cause.name}: ${cause.message}` : `caused by ${printable(cause)}`);
+    cause = cause instanceof Error ? cause.cause : undefined;
+  }
+  const frames = (thrown.stack ?? "").split("\n").filter((line) => line.trimStart().startsWith("at "));
+  return [...lines, ...frames.slice(0, STACK_LINES)].join("\n");
+}
+
+function printable(value: unknown): string {
+  try {
+    return String(value);
+  } catch {
+    return "a value that cannot be shown was thrown";
+  }
+}

@@ -1,0 +1,124 @@
+// Sends the finishes of one tube: those of a moment in one request, one request at a time, each until it is answered.
+
+import type { FinishAnswer, OutcomeWord } from "./api.js";
+import { finishCall } from "./client.js";
+import type { Connection } from "./connection.js";
+import { TaskyardError } from "./errors.js";
+import { pause } from "./pause.js";
+
+/** The limits of one request. */
+const PARTS_MAX = 1000;
+const CHARS_MAX = 8 << 20;
+/** The first and the longest pause before a request is repeated, in milliseconds. */
+const PAUSE_FIRST_MS = 50;
+const PAUSE_MAX_MS = 2000;
+
+/** What became of a finish: its outcome, or why the server refused it. */
+export type Finished = OutcomeWord | TaskyardError;
+
+interface Finish {
+  /** The part of the request, as JSON. */
+  part: string;
+  settle: (finished: Finished) => void;
+}
+
+export class FinishQueue {
+  private queue: Finish[] = [];
+  private sending = false;
+  private inFlight = 0;
+  private idle: Array<() => void> = [];
+  private readonly abandoned = new AbortController();
+
+  constructor(
+    private readonly connection: Connection,
+    private readonly tube: string,
+    /** Called when a request has to be repeated, and with `undefined` when one is answered. */
+    private readonly onProblem: (error: TaskyardError | undefined) => void,
+  ) {}
+
+  /** How many finishes were not answered yet. */
+  get size(): number {
+    return this.queue.length + this.inFlight;
+  }
+
+  /** Adds a finish; `settle` is called with what became of it. */
+  add(part: string, settle: (finished: Finished) => void): void {
+    this.queue.push({ part, settle });
+    if (this.sending) return;
+    this.sending = true;
+    // Finishes of the same moment travel in the same request.
+    setImmediate(() => void this.send());
+  }
+
+  /** Resolves when nothing is left to send. */
+  drained(): Promise<void> {
+    return this.sending ? new Promise((resolve) => this.idle.push(resolve)) : Promise.resolve();
+  }
+
+  /** Gives up: what was not answered is settled as unknown. */
+  abandon(): void {
+    this.abandoned.abort(new TaskyardError("outcome_unknown", "the worker stopped before the server answered"));
+  }
+
+  private async send(): Promise<void> {
+    while (this.queue.length > 0) {
+      const batch = this.nextBatch();
+      this.inFlight = batch.length;
+      await this.deliver(batch);
+    }
+    this.sending = false;
+    for (const resolve of this.idle.splice(0)) resolve();
+  }
+
+  private nextBatch(): Finish[] {
+    let count = 0;
+    for (let chars = 0; count < this.queue.length && count < PARTS_MAX; count++) {
+      chars += this.queue[count]?.part.length ?? 0;
+      if (chars > CHARS_MAX && count > 0) break;
+    }
+    return this.queue.splice(0, count);
+  }
+
+  private async deliver(batch: Finish[]): Promise<void> {
+    let outcomes: OutcomeWord[];
+    try {
+      outcomes = await this.untilAnswered(batch);
+    } catch (error) {
+      return this.refused(batch, error as TaskyardError);
+    }
+    batch.forEach((finish, at) => this.settle(finish, outcomes[at] ?? "missing"));
+  }
+
+  /** Sends the request until the server answers. After a lost answer, a delivery that has ended was ended by this request. */
+  private async untilAnswered(batch: Finish[]): Promise<OutcomeWord[]> {
+    const call = finishCall(this.tube, batch.map((finish) => finish.part));
+    const { signal } = this.abandoned;
+    let repeated = false;
+    for (let pauseMs = PAUSE_FIRST_MS; ; pauseMs = Math.min(2 * pauseMs, PAUSE_MAX_MS)) {
+      try {
+        const { outcomes } = await this.connection.once<FinishAnswer>({ ...call, signal });
+        this.onProblem(undefined);
+        return repeated ? outcomes.map(() => "done") : outcomes;
+      } catch (error) {
+        if (!(error instanceof TaskyardError) || !(error.isTemporary || error.isUnknown) || signal.aborted) throw error;
+        repeated ||= error.isUnknown;
+        this.onProblem(error);
+        await pause(pauseMs, signal);
+      }
+    }
+  }
+
+  /** One bad part refuses the whole request, so the parts are sent in halves until it is alone. */
+  private async refused(batch: Finish[], error: TaskyardError): Promise<void> {
+    if (error.code === "tube_not_found") return batch.forEach((finish) => this.settle(finish, "missing"));
+    if (batch.length === 1 || this.abandoned.signal.aborted) return batch.forEach((finish) => this.settle(finish, error));
+    const half = batch.length >> 1;
+    await this.deliver(batch.slice(0, half));
+    await this.deliver(batch.slice(half));
+  }
+
+  private settle(finish: Finish, finished: Finished): void {
+    this.inFlight -= 1;
+    finish.settle(finished);
+  }
+}

@@ -1,0 +1,322 @@
+// The worker: takes tasks of a tube and calls a handler for each, several at a time.
+
+import { EventEmitter } from "node:events";
+
+import type { OutcomeWord, TasksAnswer } from "./api.js";
+import { takeCall, type Taskyard } from "./client.js";
+import { errorText, TaskyardError } from "./errors.js";
+import { type Finished, FinishQueue } from "./finish_queue.js";
+import { type HeldTask, LeaseKeeper } from "./lease_keeper.js";
+import { aborted, pause, within } from "./pause.js";
+import { taskOf } from "./payload.js";
+import { Prefetch } from "./prefetch.js";
+import { ProblemLog } from "./problem_log.js";
+import { RetryDelay } from "./retry_delay.js";
+import { forgetSignals, stopAtSignals } from "./stop_signals.js";
+import { leaseLost, type TaskHost, WorkerTask } from "./worker_task.js";
+import { workerName } from "./worker_name.js";
+
+/** The options of a worker. Durations are seconds. */
+export interface WorkerOptions {
+  /** How many handlers run at the same time; 1 when absent. */
+  concurrency?: number | undefined;
+  /** For how long a task is leased; extended while its handler runs. 60 when absent. */
+  lease?: number | undefined;
+  /** How long a stop waits for running handlers before it cancels them; 30 when absent. */
+  grace?: number | undefined;
+  /** After how long a handler is cancelled and its task fails; ten times the lease when absent. */
+  timeout?: number | undefined;
+  /** How many tasks are taken ahead at most; as many as run in 50 ms, up to 1,000, when absent. */
+  prefetch?: number | undefined;
+  /** The name that lists show; `host:process:program` when absent. */
+  name?: string | undefined;
+  /** Stop at SIGTERM and SIGINT; on when absent. */
+  signals?: boolean | undefined;
+  /**
+   * The delay after a failed attempt (1 for the first); `undefined` follows the retry policy of the tube. When absent, the retry
+   * policy of the tube, or 1 s, 2 s, 4 s and so on up to an hour if it has none.
+   */
+  backoff?: ((attempt: number, error: unknown) => number | undefined) | undefined;
+}
+
+/** Does the work of a task. The task is acked when it resolves and fails when it throws. */
+export type Handler<T> = (task: WorkerTask<T>) => unknown;
+
+/** The events of a worker. */
+export interface WorkerEvents<T> {
+  /** A task was acked. */
+  done: [task: WorkerTask<T>];
+  /** A handler failed. Without a listener the error is printed. */
+  failed: [task: WorkerTask<T>, error: unknown];
+  /** The delivery of a task ended before its handler did. */
+  lost: [task: WorkerTask<T>];
+  /** The server refused something, or does not answer; the worker goes on. Without a listener it is printed. */
+  problem: [error: Error];
+}
+
+/** The wait of one take, in seconds. A stop waits for the last take, because its tasks would stay leased otherwise. */
+const WAIT = 1;
+/** How long a stop waits beyond that for a server that does not answer, in milliseconds. */
+const STOP_ANSWER_MS = 2000;
+/** How long a cancelled handler has to end, in milliseconds. */
+const CANCEL_MS = 1000;
+/** How many unanswered finishes stop further takes. */
+const UNANSWERED_MAX = 10_000;
+/** The first and the longest pause after a failed take, in milliseconds. */
+const PAUSE_FIRST_MS = 100;
+const PAUSE_MAX_MS = 5000;
+
+export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implements TaskHost {
+  /** The name that lists of workers show. */
+  readonly name: string;
+  /** Resolves when the worker has stopped. */
+  readonly stopped: Promise<void>;
+  private readonly concurrency: number;
+  private readonly lease: number;
+  private readonly grace: number;
+  private readonly finishes: FinishQueue;
+  private readonly leases: LeaseKeeper;
+  private readonly prefetch: Prefetch;
+  private readonly retryDelay: RetryDelay;
+  private readonly problems: ProblemLog;
+  private readonly waiting: HeldTask[] = [];
+  private readonly running = new Set<HeldTask>();
+  private readonly taking: Promise<void>;
+  private readonly takeAborted = new AbortController();
+  private readonly graceOver = new AbortController();
+  private readonly stopAsked = new AbortController();
+  private wake: (() => void) | undefined;
+
+  /** Starts to take tasks at once. */
+  constructor(
+    readonly client: Taskyard,
+    readonly tube: string,
+    private readonly handler: Handler<T>,
+    options: WorkerOptions = {},
+  ) {
+    super();
+    this.name = options.name ?? workerName();
+    this.concurrency = checked("concurrency", options.concurrency ?? 1, 1);
+    this.lease = checked("lease", options.lease ?? 60, 0.01);
+    this.grace = checked("grace", options.grace ?? 30, 0);
+    const timeout = checked("timeout", options.timeout ?? 10 * this.lease, 0.001);
+    this.problems = new ProblemLog(`worker of tube '${tube}'`, (error) => this.notify("problem", error));
+    this.prefetch = new Prefetch(this.concurrency, options.prefetch);
+    this.retryDelay = new RetryDelay(client, tube, options.backoff);
+    const { connection } = client;
+    this.finishes = new FinishQueue(connection, tube, (error) => this.problems.report("finish", error));
+    this.leases = new LeaseKeeper(connection, tube, this.lease, 1000 * timeout, {
+      lost: (held, confirmed) => this.onLost(held, confirmed),
+      overran: (held) => this.onOverrun(held, timeout),
+      problem: (error) => this.problems.report("lease", error),
+    });
+    if (options.signals ?? true) stopAtSignals(this);
+    this.taking = this.takeTasks();
+    this.stopped = aborted(this.stopAsked.signal).then(() => this.finishStop());
+  }
+
+  /** Whether the worker takes no more tasks. */
+  get stopping(): boolean {
+    return this.stopAsked.signal.aborted;
+  }
+
+  /**
+   * Takes no more tasks, gives back those that were not begun, and waits for the running ones: after `grace` seconds (that of
+   * the options when absent) they are cancelled, and a second later given back. Tasks that are given back count no attempt.
+   */
+  stop(options: { grace?: number } = {}): Promise<void> {
+    const grace = options.grace ?? this.grace;
+    if (grace === 0) this.graceOver.abort();
+    else setTimeout(() => this.graceOver.abort(), 1000 * grace).unref();
+    this.stopAsked.abort();
+    this.wake?.();
+    return this.stopped;
+  }
+
+  /** Sends a finish of a task. For tasks. */
+  finish(part: string): Promise<OutcomeWord> {
+    return new Promise((resolve, reject) => {
+      this.finishes.add(part, (finished) => (finished instanceof Error ? reject(finished) : resolve(finished)));
+    });
+  }
+
+  /** Extends the lease of a task. For tasks. */
+  async touch(task: WorkerTask, seconds: number): Promise<void> {
+    const [outcome] = await this.client.touch(this.tube, task, seconds);
+    if (outcome !== "done") throw leaseLost(task);
+  }
+
+  private async takeTasks(): Promise<void> {
+    let pauseMs = PAUSE_FIRST_MS;
+    while (!this.stopping) {
+      const count = this.wanted();
+      if (count < 1) {
+        await new Promise<void>((resolve) => (this.wake = resolve));
+        continue;
+      }
+      try {
+        await this.takeOnce(count);
+        this.problems.report("take", undefined);
+        pauseMs = PAUSE_FIRST_MS;
+      } catch (error) {
+        if (this.takeAborted.signal.aborted) return;
+        this.problems.report("take", error as Error);
+        await pause(pauseMs, this.stopAsked.signal).catch(() => undefined);
+        pauseMs = Math.min(2 * pauseMs, PAUSE_MAX_MS);
+      }
+    }
+  }
+
+  private async takeOnce(count: number): Promise<void> {
+    const { lease, name: worker } = this;
+    const call = takeCall(this.tube, { count, lease, worker, wait: WAIT, signal: this.takeAborted.signal });
+    const { tasks } = await this.client.connection.once<TasksAnswer>(call);
+    const now = performance.now();
+    for (const answer of tasks) {
+      const task = new WorkerTask<T>(taskOf<T>(this.tube, answer), this);
+      const held: HeldTask = { task: task as WorkerTask, leasedAt: now, startedAt: 0 };
+      this.leases.held.add(held);
+      this.waiting.push(held);
+    }
+    if (!this.stopping) this.startTasks();
+  }
+
+  /** How many tasks to take now. */
+  private wanted(): number {
+    if (this.finishes.size > UNANSWERED_MAX) return 0;
+    const ahead = this.prefetch.size;
+    if (this.waiting.length > ahead / 2) return 0;
+    return Math.min(this.concurrency + ahead - this.running.size - this.waiting.length, 10_000);
+  }
+
+  private startTasks(): void {
+    while (this.running.size < this.concurrency && !this.stopping) {
+      const held = this.waiting.shift();
+      if (held === undefined) break;
+      // A task whose lease was lost while it waited is not begun.
+      if (this.leases.begin(held)) void this.work(held);
+    }
+    this.wake?.();
+  }
+
+  private async work(held: HeldTask): Promise<void> {
+    const task = held.task as WorkerTask<T>;
+    this.running.add(held);
+    try {
+      await this.handler(task);
+      this.prefetch.ran(performance.now() - held.startedAt);
+      if (task.beginEnd()) this.ack(task);
+    } catch (error) {
+      this.prefetch.ran(performance.now() - held.startedAt);
+      if (task.beginEnd()) await this.fail(task, error);
+    }
+    this.leases.held.delete(held);
+    if (this.running.delete(held)) this.startTasks();
+  }
+
+  private ack(task: WorkerTask<T>): void {
+    this.finishes.add(task.ackText(), (finished) => {
+      if (finished === "done") this.notify("done", task);
+      else if (finished instanceof Error) void this.refuseAck(task, finished);
+      else if (task.aborted === undefined) this.notify("lost", task);
+      this.wake?.();
+    });
+  }
+
+  /** The server refuses an ack whose result is too large or nested too deeply: then the task fails. */
+  private async refuseAck(task: WorkerTask<T>, error: TaskyardError): Promise<void> {
+    if (error.status === undefined) return this.problems.report("finish", error);
+    await this.fail(task, error);
+  }
+
+  private async fail(task: WorkerTask<T>, thrown: unknown): Promise<void> {
+    const reason = task.aborted;
+    if (reason instanceof TaskyardError) return;
+    if (reason instanceof StopError) return this.giveBack(task);
+    const error = reason ?? thrown;
+    if (this.listenerCount("failed") > 0) this.notify("failed", task, error);
+    else console.error(`taskyard: task ${task.id} of tube '${this.tube}' failed:`, error);
+    const delay = await this.retryDelay.of(task.attempts + 1, error);
+    this.finishes.add(task.partText("fail", { error: errorText(error), delay }), (finished) => this.ended(task, finished));
+  }
+
+  private giveBack(task: WorkerTask<T>): void {
+    this.finishes.add(task.partText("release", { counted: false }), (finished) => this.ended(task, finished));
+  }
+
+  private ended(task: WorkerTask<T>, finished: Finished): void {
+    if (finished instanceof Error) this.problems.report("finish", finished);
+    else if (finished !== "done" && task.aborted === undefined) this.notify("lost", task);
+    this.wake?.();
+  }
+
+  private onLost(held: HeldTask, confirmed: boolean): void {
+    const task = held.task as WorkerTask<T>;
+    // If the lease only ran out here, the server decides whether the end of the delivery still counts.
+    if (confirmed) task.beginEnd();
+    task.abort(leaseLost(task));
+    this.notify("lost", task);
+  }
+
+  private onOverrun(held: HeldTask, timeout: number): void {
+    const task = held.task as WorkerTask<T>;
+    if (task.aborted === undefined) return task.abort(new Error(`ran longer than ${timeout} s`));
+    // The handler did not end when it was cancelled: it is abandoned.
+    this.leases.held.delete(held);
+    if (task.beginEnd()) void this.fail(task, task.aborted);
+    if (this.running.delete(held)) this.startTasks();
+  }
+
+  private async finishStop(): Promise<void> {
+    await within(this.taking, 1000 * WAIT + STOP_ANSWER_MS);
+    this.takeAborted.abort();
+    for (const held of this.waiting.splice(0)) {
+      if (this.leases.held.delete(held)) this.giveBack(held.task as WorkerTask<T>);
+    }
+    await this.untilIdle(this.graceOver.signal);
+    for (const { task } of this.running) task.abort(new StopError());
+    if (this.running.size > 0) await this.untilIdle(AbortSignal.timeout(CANCEL_MS));
+    for (const { task } of this.running) {
+      if (task.beginEnd()) this.giveBack(task as WorkerTask<T>);
+    }
+    this.running.clear();
+    await within(this.finishes.drained(), STOP_ANSWER_MS);
+    this.finishes.abandon();
+    this.leases.close();
+    forgetSignals(this);
+  }
+
+  /** Calls the listeners of an event; an error of one is an uncaught exception of the program and does not stop the worker. */
+  private notify(...event: { [E in keyof WorkerEvents<T>]: [E, ...WorkerEvents<T>[E]] }[keyof WorkerEvents<T>]): boolean {
+    const [name, ...values] = event;
+    try {
+      return (this as EventEmitter).emit(name, ...values);
+    } catch (error) {
+      queueMicrotask(() => {
+        throw error;
+      });
+      return true;
+    }
+  }
+
+  /** Resolves when no handler runs, or when the signal is aborted. */
+  private async untilIdle(signal: AbortSignal): Promise<void> {
+    const over = aborted(signal);
+    while (this.running.size > 0 && !signal.aborted) {
+      await Promise.race([over, new Promise<void>((resolve) => (this.wake = resolve))]);
+    }
+  }
+}
+
+/** Why a handler was cancelled: the worker stops, and its grace is over. */
+class StopError extends Error {
+  constructor() {
+    super("the worker stops");
+    this.name = "StopError";
+  }
+}
+
+function checked(name: string, value: number, least: number): number {
+  if (!(value >= least) || !Number.isFinite(value)) throw new RangeError(`${name} must be a number of at least ${least}, not ${value}`);
+  return value;
+}

@@ -1,0 +1,200 @@
+// Starts servers and worker processes for the tests, and proxies that lose answers.
+
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdtempSync, rmSync } from "node:fs";
+import http from "node:http";
+import net from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+
+import { Taskyard } from "taskyard";
+
+/** Multiplies the work of random tests and storms. */
+export const RUNS = Number(process.env.TASKYARD_RUNS ?? 1);
+
+const endings = new WeakMap();
+
+/** Does this when the test ends: what began last ends first. */
+export function atEnd(t, end) {
+  if (!endings.has(t)) {
+    endings.set(t, []);
+    t.after(async () => {
+      for (const last of endings.get(t).reverse()) await last();
+    });
+  }
+  endings.get(t).push(end);
+}
+
+/** The environment without the settings of this shell. */
+function cleanEnv() {
+  const { TASKYARD_URL, TASKYARD_TOKEN, TASKYARD_CA, TASKYARD_LOG, ...env } = process.env;
+  return env;
+}
+
+/** A server process; ends with the test. */
+export class Server {
+  /** A server on a free port with its tasks in memory, or with other arguments. */
+  static async start(t, args = ["--store", "memory:"]) {
+    const server = new Server(args);
+    await server.run("127.0.0.1:0");
+    atEnd(t, () => server.kill());
+    return server;
+  }
+
+  /** A server with its tasks in a folder, which can be killed and started again. */
+  static async inFolder(t) {
+    const folder = mkdtempSync(join(tmpdir(), "taskyard-node-"));
+    atEnd(t, () => rmSync(folder, { recursive: true }));
+    return Server.start(t, ["--data", folder]);
+  }
+
+  constructor(args) {
+    this.args = args;
+  }
+
+  async run(address) {
+    const program = process.env.TASKYARD_BINARY;
+    if (!program) throw new Error("TASKYARD_BINARY does not name the taskyard binary");
+    const args = ["serve", "--http", address, "--iproto", "off", ...this.args];
+    this.child = spawn(program, args, { stdio: ["ignore", "pipe", "ignore"], env: cleanEnv() });
+    this.ended = once(this.child, "exit");
+    let screen = "";
+    for await (const part of this.child.stdout) {
+      screen += part;
+      if (screen.includes("Ctrl-C")) break;
+    }
+    this.url = screen.match(/http:\/\/[0-9.]+:[0-9]+/)?.[0];
+    if (!this.url) throw new Error(`the server ended after '${screen}'`);
+  }
+
+  get port() {
+    return Number(new URL(this.url).port);
+  }
+
+  client(options) {
+    return new Taskyard(this.url, options);
+  }
+
+  /** Kills it with SIGKILL. */
+  async kill() {
+    this.child.kill("SIGKILL");
+    await this.ended;
+  }
+
+  /** Starts it again at the same address. */
+  async restart() {
+    await this.run(new URL(this.url).host);
+  }
+}
+
+/** A worker in its own process, whose lines of output are read one by one. */
+export class WorkerProcess {
+  constructor(t, script, args, env = {}) {
+    const file = fileURLToPath(new URL(script, import.meta.url));
+    this.child = spawn(process.execPath, [file, ...args], { stdio: ["ignore", "pipe", "inherit"], env: { ...cleanEnv(), ...env } });
+    this.ended = once(this.child, "exit");
+    this.lines = lines(this.child.stdout);
+    atEnd(t, () => this.child.kill("SIGKILL"));
+  }
+
+  async line() {
+    return (await this.lines.next()).value;
+  }
+
+  signal(name) {
+    this.child.kill(name);
+  }
+}
+
+async function* lines(stream) {
+  let rest = "";
+  for await (const part of stream) {
+    const parts = (rest + part).split("\n");
+    rest = parts.pop();
+    yield* parts;
+  }
+}
+
+/** A proxy before a server that can lose answers: the request arrives, and the connection ends before the answer. */
+export class LossyProxy {
+  /** How many of the next answers are lost. */
+  lose = 0;
+  lost = 0;
+
+  static async start(t, port) {
+    const proxy = new LossyProxy();
+    proxy.listener = net.createServer((near) => proxy.connect(near, port));
+    proxy.listener.listen(0, "127.0.0.1");
+    await once(proxy.listener, "listening");
+    proxy.url = `http://127.0.0.1:${proxy.listener.address().port}`;
+    atEnd(t, () => proxy.listener.close());
+    return proxy;
+  }
+
+  connect(near, port) {
+    const far = net.connect(port, "127.0.0.1");
+    near.on("error", () => far.destroy());
+    far.on("error", () => near.destroy());
+    near.on("close", () => far.destroy());
+    far.on("close", () => near.destroy());
+    near.pipe(far);
+    far.on("data", (answer) => {
+      if (this.lose > 0) {
+        this.lose -= 1;
+        this.lost += 1;
+        near.destroy();
+        return;
+      }
+      near.write(answer);
+    });
+  }
+}
+
+/** A server that answers what the test says, and notes the requests. */
+export async function scripted(t, answer) {
+  const [bodies, lines] = [[], []];
+  const server = http.createServer(async (request, response) => {
+    let body = "";
+    for await (const part of request) body += part;
+    bodies.push(body === "" ? undefined : JSON.parse(body));
+    lines.push(`${request.method} ${request.url}`);
+    const [status, headers, json] = answer(bodies.at(-1), bodies.length);
+    if (status === 0) return request.socket.destroy();
+    response.writeHead(status, headers).end(typeof json === "string" ? json : JSON.stringify(json));
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  atEnd(t, () => server.closeAllConnections());
+  atEnd(t, () => server.close());
+  return { url: `http://127.0.0.1:${server.address().port}`, bodies, lines };
+}
+
+/** Collects values and resolves when there are enough. */
+export class Collected {
+  values = [];
+  waiting = [];
+
+  add(value) {
+    this.values.push(value);
+    this.waiting = this.waiting.filter(({ count, resolve }) => this.values.length < count || resolve(this.values));
+  }
+
+  atLeast(count) {
+    if (this.values.length >= count) return Promise.resolve(this.values);
+    return new Promise((resolve) => this.waiting.push({ count, resolve }));
+  }
+}
+
+/** A promise and what settles it. */
+export function gate() {
+  let open;
+  const opened = new Promise((resolve) => (open = resolve));
+  return { opened, open };
+}
+
+/** Resolves when the signal is aborted. */
+export function aborted(signal) {
+  return signal.aborted ? Promise.resolve() : once(signal, "abort");
+}

@@ -1,0 +1,41 @@
+// The package as it is installed: entries, types, files.
+
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { existsSync, readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { dirname, join } from "node:path";
+import { test } from "node:test";
+import { fileURLToPath } from "node:url";
+
+import * as esm from "taskyard";
+
+const require = createRequire(import.meta.url);
+const folder = dirname(require.resolve("taskyard/package.json"));
+
+test("ESM and CommonJS export the same objects", () => {
+  const commonjs = require("taskyard");
+  for (const name of Object.keys(commonjs)) assert.equal(esm[name], commonjs[name], name);
+  assert.deepEqual(Object.keys(commonjs).filter((name) => /^[A-Z]/.test(name)).sort(), [
+    "Extension", "Taskyard", "TaskyardError", "VERSION", "Worker", "WorkerTask",
+  ]);
+});
+
+test("the package says its version, depends on nothing, and contains its licenses", () => {
+  const manifest = JSON.parse(readFileSync(join(folder, "package.json"), "utf8"));
+  assert.equal(manifest.version, esm.VERSION);
+  assert.equal(manifest.dependencies, undefined);
+  for (const file of ["README.md", "LICENSE-MIT", "LICENSE-APACHE", "dist/index.d.ts", "dist/index.d.mts"]) {
+    assert.ok(existsSync(join(folder, file)), file);
+  }
+});
+
+test("programs with the strictest settings of TypeScript compile, and wrong ones do not", { skip: !process.env.TASKYARD_NODE_MODULES }, () => {
+  const modules = process.env.TASKYARD_NODE_MODULES;
+  const here = fileURLToPath(new URL(".", import.meta.url));
+  const settings = ["--ignoreConfig", "--noEmit", "--strict", "--exactOptionalPropertyTypes", "--noUncheckedIndexedAccess", "--target", "es2022", "--module", "nodenext"];
+  const types = ["--typeRoots", join(modules, "@types"), "--types", "node"];
+  const files = ["types.mts", "types.cts"].map((file) => join(here, file));
+  // A line after @ts-expect-error that compiles is an error, too.
+  execFileSync(process.execPath, [join(modules, "typescript", "bin", "tsc"), ...settings, ...types, ...files], { stdio: "pipe", encoding: "utf8" });
+});

@@ -1,0 +1,35 @@
+// Many tasks with failures and retries, worked off by several workers.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Worker } from "taskyard";
+
+import { Collected, RUNS, Server } from "./fixture.mjs";
+
+test("every task of a storm is done once, however often it fails", { timeout: 600_000 }, async (t) => {
+  const client = (await Server.start(t)).client();
+  const count = Math.min(2000 * RUNS, 10_000);
+  await client.createTube("storm", { retry: { delay: 0.001, delay_max: 0.01, jitter: 1 }, attempts_max: 5, keep_done: 3600, keep_done_max: 100_000 });
+  for (let n = 0; n < count; n += 1000) {
+    await client.putMany("storm", Array.from({ length: Math.min(1000, count - n) }, (_, i) => ({ data: { n: n + i } })));
+  }
+  const ended = new Collected();
+  const poison = (n) => n % 100 === 99;
+  const workers = [0, 1, 2].map(() => {
+    const worker = new Worker(client, "storm", async (task) => {
+      const { n } = task.data;
+      if (poison(n) || task.attempts < n % 3) throw new Error(`attempt ${task.attempts} of ${n}`);
+      task.result(n);
+    }, { signals: false, concurrency: 16 });
+    worker.on("done", (task) => ended.add(task.data.n));
+    worker.on("failed", (task) => poison(task.data.n) && task.attempts === 4 && ended.add(task.data.n));
+    return worker;
+  });
+  await ended.atLeast(count);
+  await Promise.all(workers.map((worker) => worker.stop()));
+  assert.equal(new Set(ended.values).size, count);
+  const { tasks } = await client.tube("storm");
+  assert.deepEqual([tasks.total, tasks.buried, tasks.kept], [count / 100, count / 100, count - count / 100]);
+  for await (const task of client.eachTask("storm", { state: "done", limit: 1000 })) assert.equal(task.attempts, task.data.n % 3);
+});

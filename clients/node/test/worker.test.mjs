@@ -1,0 +1,266 @@
+// Workers against a real server: how tasks end, leases, stops.
+
+import assert from "node:assert/strict";
+import { once } from "node:events";
+import { describe, it } from "node:test";
+
+import { Worker } from "taskyard";
+
+import { aborted, atEnd, Collected, gate, Server } from "./fixture.mjs";
+
+/** A worker without signal handlers that stops with the test. */
+function work(t, client, tube, handler, options) {
+  const worker = new Worker(client, tube, handler, { signals: false, ...options });
+  atEnd(t, () => worker.stop({ grace: 0 }));
+  return worker;
+}
+
+/** Collects an event of a worker. */
+function collect(worker, event) {
+  const collected = new Collected();
+  worker.on(event, (...values) => collected.add(values));
+  return collected;
+}
+
+describe("worker", { concurrency: 8 }, () => {
+  it("what a handler does decides how its task ends", async (t) => {
+    const client = (await Server.start(t)).client();
+    await client.createTube("mail", { keep_done: 60 });
+    await client.putMany("mail", ["done", "result", "throw", "release", "bury", "fail", "early"].map((data) => ({ data })));
+    const ended = new Collected();
+    const worker = work(t, client, "mail", async (task) => {
+      const ways = {
+        done: () => ({ ignored: true }),
+        result: () => task.result({ pages: 3 }),
+        throw: () => {
+          throw new TypeError("no route", { cause: new Error("cable") });
+        },
+        release: () => task.release({ delay: 60, counted: false }),
+        bury: () => task.bury("no address"),
+        fail: () => task.fail("busy", { delay: 60 }),
+        early: async () => {
+          await task.ack();
+          throw new Error("after the ack");
+        },
+      };
+      try {
+        return await ways[task.data]();
+      } finally {
+        ended.add(task.id);
+      }
+    }, { concurrency: 3, name: "web1:7:mailer", backoff: () => 60 });
+    const failed = collect(worker, "failed");
+    await ended.atLeast(7);
+    await worker.stop();
+    const tasks = Object.fromEntries((await Promise.all([0, 1, 2, 3, 4, 5, 6].map((id) => client.task("mail", id)))).map((task) => [task.data, task]));
+    assert.deepEqual(Object.values(tasks).map(({ data, state, attempts, result }) => [data, state, attempts, result]), [
+      ["done", "done", 0, undefined],
+      ["result", "done", 0, { pages: 3 }],
+      ["throw", "delayed", 1, undefined],
+      ["release", "delayed", 0, undefined],
+      ["bury", "buried", 0, undefined],
+      ["fail", "delayed", 1, undefined],
+      ["early", "done", 0, undefined],
+    ]);
+    assert.match(tasks.throw.error, /^TypeError: no route\ncaused by Error: cable\n +at /);
+    assert.equal(tasks.throw.failures[0].worker, "web1:7:mailer");
+    assert.equal(tasks.bury.error, "no address");
+    assert.deepEqual(failed.values.map(([task]) => task.data), ["throw"]);
+  });
+
+  it("as many handlers run at a time as allowed", async (t) => {
+    const client = (await Server.start(t)).client();
+    await client.putMany("a", Array.from({ length: 20 }, (_, n) => ({ data: n })));
+    let running = 0;
+    let most = 0;
+    const begun = new Collected();
+    const { opened, open } = gate();
+    const worker = work(t, client, "a", async (task) => {
+      most = Math.max(most, ++running);
+      begun.add(task.id);
+      await opened;
+      running -= 1;
+    }, { concurrency: 4 });
+    const done = collect(worker, "done");
+    await begun.atLeast(4);
+    assert.deepEqual((await client.tube("a")).tasks.taken, 4, "tasks that would wait for long are left to others");
+    open();
+    await done.atLeast(20);
+    assert.equal(most, 4);
+  });
+
+  /** The time limit of the request was a third of the lease, and a limit that is no whole number of milliseconds threw. */
+  it("the lease is extended while a handler runs", async (t) => {
+    const client = (await Server.start(t)).client();
+    await client.put("a", 1);
+    const worker = work(t, client, "a", async (task) => {
+      // Longer than the lease: the time is over when a task that was put with this delay arrives.
+      await client.put("clock", 1, { delay: 5 });
+      await client.take("clock", { wait: 60 });
+      assert.equal(task.signal.aborted, false);
+    }, { lease: 4 });
+    const done = collect(worker, "done");
+    const [[task]] = await done.atLeast(1);
+    assert.equal(task.attempts, 0);
+  });
+
+  it("a lost lease cancels the handler, and its outcome is ignored", async (t) => {
+    const client = (await Server.start(t)).client();
+    await client.put("a", 1);
+    const begun = new Collected();
+    const worker = work(t, client, "a", async (task) => {
+      begun.add(task);
+      if (task.attempts === 0) await aborted(task.signal);
+      else await new Promise((resolve) => setImmediate(resolve));
+    }, { lease: 4, concurrency: 2 });
+    const [lost, done] = [collect(worker, "lost"), collect(worker, "done")];
+    await begun.atLeast(1);
+    assert.equal((await client.releaseTasks("a", { ids: [0] })).changed, 1);
+    const [[first]] = await lost.atLeast(1);
+    assert.equal(first.signal.reason.code, "lease_lost");
+    const [[second]] = await done.atLeast(1);
+    assert.deepEqual([second.id, second.attempts, done.values.length], [0, 1, 1]);
+  });
+
+  it("a handler that runs for too long is cancelled, and its task fails", async (t) => {
+    const client = (await Server.start(t)).client();
+    await client.createTube("a", { attempts_max: 1 });
+    await client.put("a", "hears");
+    await client.put("a", "hangs");
+    const worker = work(t, client, "a", async (task) => {
+      if (task.data === "hangs") return new Promise(() => undefined);
+      await aborted(task.signal);
+      throw task.signal.reason;
+    }, { lease: 4, timeout: 0.3, concurrency: 2 });
+    const failed = collect(worker, "failed");
+    await failed.atLeast(2);
+    await worker.stop();
+    const tasks = await client.peek("a", [0, 1]);
+    assert.deepEqual(tasks.map(({ state }) => state), ["buried", "buried"]);
+    for (const { id } of tasks) assert.match((await client.task("a", id)).error, /ran longer than 0.3 s/);
+  });
+
+  it("a stop waits for running handlers and gives back the rest uncounted", async (t) => {
+    const client = (await Server.start(t)).client();
+    await client.putMany("a", Array.from({ length: 300 }, (_, n) => ({ data: n })));
+    const begun = new Collected();
+    const { opened, open } = gate();
+    const worker = work(t, client, "a", async (task) => {
+      begun.add(task.id);
+      // Short tasks first, so that many are taken ahead of the one that lasts.
+      if (begun.values.length > 100) await opened;
+    }, { concurrency: 2 });
+    await begun.atLeast(102);
+    const stopped = worker.stop();
+    assert.equal(worker.stopping, true);
+    open();
+    await stopped;
+    const { ready, taken, total } = (await client.tube("a")).tasks;
+    assert.deepEqual({ ready, taken, total }, { ready: 198, taken: 0, total: 198 });
+    for await (const task of client.eachTask("a", { limit: 1000 })) assert.equal(task.attempts, 0);
+  });
+
+  it("a stop cancels handlers when its grace is over", async (t) => {
+    const client = (await Server.start(t)).client();
+    await client.putMany("a", ["hears", "hangs", "ignores"].map((data) => ({ data })));
+    const begun = new Collected();
+    const worker = work(t, client, "a", async (task) => {
+      begun.add(task.id);
+      if (task.data === "hangs") return new Promise(() => undefined);
+      await aborted(task.signal);
+      if (task.data === "hears") throw task.signal.reason;
+    }, { concurrency: 3 });
+    const failed = collect(worker, "failed");
+    await begun.atLeast(3);
+    await worker.stop({ grace: 0 });
+    const tasks = await client.peek("a", [0, 1, 2]);
+    assert.deepEqual(tasks.map(({ data, state, attempts }) => [data, state, attempts]), [["hears", "ready", 0], ["hangs", "ready", 0]]);
+    assert.deepEqual(failed.values, []);
+  });
+
+  it("failed tasks wait as the retry policy says, or longer each time without one", async (t) => {
+    const client = (await Server.start(t)).client();
+    await client.createTube("policy", { retry: { delay: 500, jitter: 0 } });
+    await client.createTube("own");
+    await client.createTube("plain");
+    await client.createTube("fifo", { kind: "fifo", attempts_max: 2 });
+    for (const tube of ["policy", "own", "plain", "fifo"]) await client.put(tube, 1);
+    const delays = [];
+    for (const [tube, options] of [["policy", {}], ["own", { backoff: (attempt) => 100 * attempt }], ["plain", {}], ["fifo", {}]]) {
+      const worker = work(t, client, tube, () => Promise.reject(new Error("no")), options);
+      await collect(worker, "failed").atLeast(tube === "fifo" ? 2 : 1);
+      await worker.stop();
+      // The delay of a second may be over by now; a taken task tells when it was ready.
+      if (tube === "plain") await client.take(tube, { wait: 10 });
+      const task = await client.task(tube, 0);
+      delays.push([tube, task.state, task.due == null ? 0 : Math.round(task.due - task.failed_at)]);
+    }
+    assert.deepEqual(delays, [["policy", "delayed", 500], ["own", "delayed", 100], ["plain", "taken", 1], ["fifo", "buried", 0]]);
+  });
+
+  it("a payload that JSON cannot represent arrives, and one that the handler cannot process is buried alone", async (t) => {
+    const client = (await Server.start(t)).client();
+    await client.createTube("a", { attempts_max: 1 });
+    const odd = new Map([[1, Buffer.from([255])], ["n", 2n ** 63n], ["x", Number.NaN]]);
+    await client.putMany("a", [{ data: odd }, { data: null }, { data: { user: { name: "ann" } } }]);
+    const got = new Collected();
+    const worker = work(t, client, "a", (task) => {
+      got.add(task.data);
+      if (!(task.data instanceof Map)) assert.equal(task.data.user.name, "ann");
+    });
+    const [failed, done] = [collect(worker, "failed"), collect(worker, "done")];
+    await failed.atLeast(1);
+    await done.atLeast(2);
+    await worker.stop();
+    assert.deepEqual(got.values[0], odd);
+    assert.deepEqual((await client.tasks("a")).tasks.map(({ id, state }) => [id, state]), [[1, "buried"]]);
+    assert.match((await client.task("a", 1)).error, /^TypeError: Cannot read properties of null/);
+  });
+
+  /** The acks of a moment travel in one request, which the server refuses as a whole if one result is too large. */
+  it("a result that the server refuses fails its own task only", async (t) => {
+    const client = (await Server.start(t)).client();
+    await client.createTube("a", { attempts_max: 1, keep_done: 60 });
+    await client.putMany("a", Array.from({ length: 40 }, (_, n) => ({ data: n })));
+    const worker = work(t, client, "a", (task) => task.result(task.data % 20 === 3 ? "x".repeat(100_000) : task.data), { concurrency: 40 });
+    const [failed, done] = [collect(worker, "failed"), collect(worker, "done")];
+    await done.atLeast(38);
+    await failed.atLeast(2);
+    await worker.stop();
+    const buried = (await client.tasks("a", { state: "buried" })).tasks;
+    assert.deepEqual(buried.map(({ id }) => id), [3, 23]);
+    assert.match(buried[0].error, /result/);
+  });
+
+  it("a worker waits for its tube, and for its server", async (t) => {
+    const server = await Server.inFolder(t);
+    const client = server.client();
+    const worker = work(t, client, "late", () => undefined);
+    const [problem, done] = [collect(worker, "problem"), collect(worker, "done")];
+    const [[missing]] = await problem.atLeast(1);
+    assert.equal(missing.code, "tube_not_found");
+    await client.put("late", 1);
+    await done.atLeast(1);
+    await server.kill();
+    await problem.atLeast(2);
+    await server.restart();
+    await client.put("late", 2);
+    await done.atLeast(2);
+  });
+
+  it("a worker is listed with its name and version", async (t) => {
+    const client = (await Server.start(t)).client();
+    await client.put("a", 1);
+    const worker = work(t, client, "a", () => undefined, { name: "web1:7:mailer" });
+    await once(worker, "done");
+    const { workers } = await client.workers();
+    assert.deepEqual(workers.map(({ name, version, done }) => [name, version, done]), [["web1:7:mailer", "0.1.0", 1]]);
+  });
+
+  it("wrong options are refused", async (t) => {
+    const client = (await Server.start(t)).client();
+    for (const options of [{ concurrency: 0 }, { lease: 0 }, { grace: -1 }, { timeout: Number.NaN }]) {
+      assert.throws(() => new Worker(client, "a", () => undefined, options), RangeError);
+    }
+  });
+});

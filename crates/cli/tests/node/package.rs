@@ -1,0 +1,121 @@
+//! Packs the Node package and installs it into a folder of its own.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+/// The source of the package.
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../clients/node");
+/// The contract with every type, and its test vectors.
+const CONTRACT_TESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../contract/tests");
+/// Where the compiler is, unless `TASKYARD_NODE_MODULES` names its folder.
+const USUAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools/node/node_modules");
+
+/// A folder with nothing but the installed package and its tests.
+pub struct NodePackage {
+    node: PathBuf,
+    /// The folder with the compiler.
+    modules: PathBuf,
+    folder: TempDir,
+}
+
+impl NodePackage {
+    /// Packs and installs the package; `None` when the tests run without Node.
+    pub fn install() -> Option<Self> {
+        let found =
+            |name: &str, usual: &str| env::var_os(name).map_or_else(|| usual.into(), PathBuf::from);
+        let node = found("TASKYARD_NODE", "/usr/bin/node");
+        let modules = found("TASKYARD_NODE_MODULES", USUAL);
+        let compiler = modules.join("typescript");
+        if let Some(missing) = [&node, &compiler].into_iter().find(|path| !path.exists()) {
+            let embedded = env::var_os("TASKYARD_EMBEDDED").is_some_and(|value| value == "1");
+            assert!(
+                embedded,
+                "nothing at {}; run `eval \"$(cargo xtask tools)\"` first, or set TASKYARD_EMBEDDED=1 to go without",
+                missing.display()
+            );
+            println!(
+                "skipped: TASKYARD_EMBEDDED is set and {} is not installed",
+                missing.display()
+            );
+            return None;
+        }
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        let package = NodePackage { node, modules, folder };
+        package.pack();
+        copy(&Path::new(SOURCE).join("test"), &package.path("test"));
+        Some(package)
+    }
+
+    /// Checks that the types of the API are those of the OpenAPI document.
+    pub fn check_api_types(&self) {
+        run(Command::new(&self.node).args(["scripts/api.mjs", "--check"]).current_dir(SOURCE));
+    }
+
+    /// Runs the package's tests; all of them must have run.
+    pub fn run_tests(&self) {
+        let mut node = Command::new(&self.node);
+        node.args(["--test", "--test-reporter=spec", "--test-concurrency=4"]);
+        node.args(test_files(&self.path("test"))).current_dir(self.folder.path());
+        node.env_clear().env("PATH", env::var_os("PATH").unwrap_or_default());
+        node.env("TASKYARD_BINARY", env!("CARGO_BIN_EXE_taskyard"));
+        node.env("TASKYARD_NODE_MODULES", &self.modules);
+        node.env("TASKYARD_CONTRACT_TESTS", CONTRACT_TESTS);
+        for name in ["TASKYARD_SEED", "TASKYARD_RUNS"] {
+            node.envs(env::var_os(name).map(|value| (name, value)));
+        }
+        let output = run(&mut node);
+        assert!(output.contains("fail 0\n") && output.contains("skipped 0\n"), "{output}");
+    }
+
+    fn pack(&self) {
+        let mut pack = self.npm();
+        pack.args(["pack", "--pack-destination"]).arg(self.folder.path()).current_dir(SOURCE);
+        run(pack.env("TASKYARD_NODE_MODULES", &self.modules));
+        let files = fs::read_dir(self.folder.path()).expect("the folder is there");
+        let files = files.map(|file| file.expect("the folder can be read").path());
+        let package =
+            files.into_iter().find(|file| file.extension().is_some_and(|end| end == "tgz"));
+        let mut install = self.npm();
+        install.args(["install", "--offline", "--no-audit", "--no-fund", "--prefix"]);
+        run(install.arg(self.folder.path()).arg(package.expect("npm has packed the package")));
+    }
+
+    fn npm(&self) -> Command {
+        let mut npm = Command::new("npm");
+        npm.args(["--loglevel=error", "--update-notifier=false", "--cache"])
+            .arg(self.path("cache"));
+        npm
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+}
+
+/// The files with tests, as arguments.
+fn test_files(folder: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(folder).expect("the folder is there");
+    let files = files.map(|file| file.expect("the folder can be read").path());
+    files.filter(|file| file.to_string_lossy().ends_with(".test.mjs")).collect()
+}
+
+/// Copies the files of a folder.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a folder can be made");
+    for file in fs::read_dir(from).expect("the folder is there") {
+        let file = file.expect("the folder can be read");
+        fs::copy(file.path(), to.join(file.file_name())).expect("a file can be copied");
+    }
+}
+
+/// Runs a program that must succeed; its output.
+fn run(command: &mut Command) -> String {
+    let ended = command.output().expect("the program starts");
+    let output = String::from_utf8_lossy(&[ended.stdout, ended.stderr].concat()).into_owned();
+    assert!(ended.status.success(), "{command:?}: {output}");
+    output
+}
