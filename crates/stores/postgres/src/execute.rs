@@ -15,6 +15,7 @@ use super::counters::CounterCalls;
 use super::head_hints::HeadHints;
 use super::order;
 use super::plan::{CallBatch, CallDetail, PlanContext, Step, StepRequest, plan};
+use super::schedules;
 use super::statements::{self as sql, Call};
 use super::{Clock, LocalState, Postgres};
 use taskyard_store::Executed;
@@ -467,7 +468,7 @@ fn is_repeatable(steps: &[Step]) -> bool {
                     | Command::List(_)
                     | Command::ConfigureSessions { .. }
                     | Command::Tick { .. }
-            )
+            ) || matches!(command, Command::Schedule(command) if schedules::only_reads(command))
         }),
     })
 }

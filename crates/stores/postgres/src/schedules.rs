@@ -33,6 +33,14 @@ pub(super) fn refusal(command: &ScheduleCommand) -> Option<Error> {
     }
 }
 
+/// Whether a command changes nothing.
+pub(super) const fn only_reads(command: &ScheduleCommand) -> bool {
+    matches!(
+        command,
+        ScheduleCommand::Get { .. } | ScheduleCommand::List { .. } | ScheduleCommand::Due { .. }
+    )
+}
+
 /// Why a schedule cannot be set, unless the database refuses it before.
 fn refuse_set(schedule: &StoredSchedule) -> Option<Error> {
     let message = "PostgreSQL cannot store a zero character in the rule of a schedule";

@@ -88,7 +88,7 @@ statements! {
     CHECK_WRITE: "UPDATE taskyard.server SET heartbeat = heartbeat WHERE id = (SELECT v.id FROM taskyard.server v \
             WHERE v.id = $1 FOR UPDATE SKIP LOCKED)" (BYTEA);
     ADD_COUNTERS: "SELECT taskyard.add_counters($1,$2,$3)" (INT4_ARRAY, INT8_ARRAY, INT4_ARRAY);
-    BUCKETS: "SELECT b.tube, b.level, b.at FROM taskyard.bucket b" ();
+    BUCKETS: "SELECT b.tube, b.level, b.at FROM taskyard.bucket b WHERE b.at <> 0" ();
     ALL_COUNTERS: "SELECT * FROM taskyard.counter" ();
     COUNTERS: "SELECT c.* FROM taskyard.tube t JOIN taskyard.counter c ON c.tube = t.number \
         WHERE t.name = ANY ($1)" (TEXT_ARRAY);

@@ -44,7 +44,7 @@ ALTER TYPE taskyard.tube_info
     ADD ATTRIBUTE retry_jitter bigint, ADD ATTRIBUTE retry_lost boolean,
     ADD ATTRIBUTE rate_count bigint, ADD ATTRIBUTE rate_per bigint, ADD ATTRIBUTE rate_burst bigint;
 
--- The token buckets of rate limits: the level at a moment, in units of 1/rate_per token. A tube without a row has a full one.
+-- The token buckets of rate limits: the level at a moment, in units of 1/rate_per token. One that was never used is full, at the moment 0.
 CREATE TABLE taskyard.bucket (
     tube            integer PRIMARY KEY,
     level           bigint NOT NULL,
