@@ -75,8 +75,13 @@ mod tests {
 
     #[test]
     fn limits_come_from_the_core() {
-        let accepted =
-            ["'COUNT', 1000", "VALUES_MAX = 1000", "decoded_count >= 1000", "given, 1024"];
+        let accepted = [
+            "'COUNT', 1000",
+            "VALUES_MAX = 1000",
+            "decoded_count >= 1000",
+            "given, 1024",
+            "/ 1000.0",
+        ];
         assert_eq!(typed_limits(&FILES.concat(), &accepted), Vec::<String>::new());
         assert!(!library().text().contains("{{"), "a placeholder without a value");
     }

@@ -26,7 +26,7 @@ const STALE: i64 = 9;
 /// How often a fire is tried whose schedule is set by others at the same time.
 const TRIES: usize = 3;
 
-/// A schedule, and its generation in Redis, which each set renews.
+/// A schedule, and its generation in Redis, which each set and each fire renews.
 struct KnownSchedule {
     schedule: StoredSchedule,
     generation: f64,

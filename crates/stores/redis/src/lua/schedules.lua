@@ -3,10 +3,11 @@
 -- text that only servers read.
 --
 -- A fire puts tasks into a tube. On a single Redis that and the change of the schedule are one call. On a cluster they may be on two nodes:
--- there the tube keeps under c what each schedule fired last, with the answer, in one step with the puts. A fire of the same time gets that
--- answer again, so it puts nothing twice, whoever changes the schedule afterwards.
+-- there the tube keeps under c the generation that each schedule had when it fired last, with the answer, in one step with the puts. A fire
+-- of the same generation gets that answer again, and one of an earlier generation does nothing.
 
--- The generation, which each set renews, flags, the next time, when it last added a task, how many it added, how many times were skipped.
+-- The generation, which each set and each fire renews, flags, the next time, when it last added a task, how many it added, how many times
+-- were skipped.
 local RECORD = '<dBdddd'
 local TEXT_AT = 42
 local IS_PAUSED, HAS_NEXT, HAS_LAST = 1, 2, 4
@@ -155,6 +156,7 @@ local function change(base, now, s, text, put, added, existing)
     local _, has_next, next_time, skipped
     _, _, has_next, next_time, skipped = struct.unpack(FIRE, text)
     set_flag(s, HAS_NEXT, has_next == 1)
+    s.generation = next_generation(base)
     s.next, s.fired, s.skipped = next_time, s.fired + added, s.skipped + skipped + existing
     if put > 0 then
         set_flag(s, HAS_LAST, true)
@@ -163,23 +165,13 @@ local function change(base, now, s, text, put, added, existing)
     write(base, s)
 end
 
--- Changes a schedule whose tasks were put before, or that puts none. If a set renewed it meanwhile, only its tasks are counted.
+-- Changes a schedule whose tasks were put before, also if it was paused meanwhile, or one that puts none.
 function schedules.schedule_fired(base, now, name, text)
     local status, s = check(base, name, text)
     local generation, _, _, _, _, put, added, existing = struct.unpack(FIRED, text)
-    if status == STALE and put > 0 and s.generation ~= generation then
-        s.fired, s.skipped = s.fired + added, s.skipped + existing
-        write(base, s)
-    elseif status == STALE and put > 0 and has(s.flags, IS_PAUSED) then
-        -- It was paused after its tasks were put.
-        set_flag(s, IS_PAUSED, false)
-        if due_of(s) == struct.unpack('<d', text, 9) then
-            set_flag(s, IS_PAUSED, true)
-            change(base, now, s, text, put, added, existing)
-            status = OK
-        end
-    elseif status == OK then
+    if status == OK or s and put > 0 and s.generation == generation then
         change(base, now, s, text, put, added, existing)
+        return answer(base, OK)
     end
     return answer(base, status)
 end
@@ -230,7 +222,7 @@ end
 
 -- Puts the tasks of a schedule. Answers the status; the answer of the put follows.
 local function fire_into(call, tube, name, text, header)
-    local base, marks, mark = '{' .. call.prefix .. '}', tube.base .. ':c', string.sub(text, 1, 16)
+    local base, marks, generation = '{' .. call.prefix .. '}', tube.base .. ':c', string.sub(text, 1, 8)
     local status, s = OK, nil
     if call.is_single then
         status, s = check(base, name, text)
@@ -239,9 +231,11 @@ local function fire_into(call, tube, name, text, header)
         end
     else
         local last = redis.call('HGET', marks, name)
-        if last and string.sub(last, 1, 16) == mark then
-            call:answer(string.sub(last, 17))
+        if last and string.sub(last, 1, 8) == generation then
+            call:answer(string.sub(last, 9))
             return OK
+        elseif last and struct.unpack('<d', last) > struct.unpack('<d', generation) then
+            return STALE
         end
     end
     verbs.put(tube, header, call)
@@ -250,7 +244,7 @@ local function fire_into(call, tube, name, text, header)
         if s then
             change(base, call.now, s, text, count_placed(header, placed))
         else
-            redis.call('HSET', marks, name, mark .. placed)
+            redis.call('HSET', marks, name, generation .. placed)
         end
     end
     return OK

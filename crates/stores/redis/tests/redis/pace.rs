@@ -124,6 +124,7 @@ fn servers_fire_each_time_once() {
     run(async { fire_from_both(&own(&instance().url())) });
 }
 
+// A server that had read the schedule before others fired this time and the next one put the tasks of this time again.
 #[test]
 fn servers_of_a_cluster_fire_each_time_once() {
     run(async { fire_from_both(&own(&cluster().url())) });
