@@ -132,7 +132,7 @@ mod tests {
         let files =
             [&SHARED[..], &TUBES, &[SEMAPHORE], &SEMAPHORES, &[SERVERS, RESYNC], &LAST, &ADAPTER];
         let files = files.concat();
-        let accepted = ["64() / 1000", "STEP = 1000", "NOTICES_MAX = 1000"];
+        let accepted = ["64() / 1000", "/ 1000.0", "STEP = 1000", "NOTICES_MAX = 1000"];
         assert_eq!(typed_limits(&files.concat(), &accepted), Vec::<String>::new());
         for library in [Library::new(), Library::adapter()] {
             assert!(!library.text.contains("{{"), "a placeholder without a value");

@@ -6,7 +6,7 @@
 -- A key: its tube, the key, its holder. An ended task: its tube, id, the moment at which its key is free, the key.
 local HOLDER, FREE_AT, ENDED_KEY = 3, 3, 4
 -- Keys that are free are forgotten in groups: when the clock, in microseconds, is at a multiple of this.
-local CLEANUP_EVERY = 10000000
+local CLEANUP_EVERY = 10 * 1000000
 
 -- A put is about to give a task a key or its own number of attempts. Answers a refusal if that cannot be stored.
 function keys.begin()
