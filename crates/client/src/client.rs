@@ -75,8 +75,8 @@ impl<E: Execute> Client<E> {
 
     /// Sets whether a put whose answer is lost is repeated, which is so by default: each task without a key gets a random
     /// one that stays held for ten minutes after the task has ended, so that a repeated put adds nothing twice. The keys
-    /// cost time and memory; the client's page in the documentation has figures. A queue in this process and a store
-    /// without unique keys get no keys, and their puts are not repeated.
+    /// cost the server time and memory; the example `put_cost` measures both. A queue in this process and a store without
+    /// unique keys get no keys, and their puts are not repeated.
     pub fn idempotent(self, idempotent: bool) -> Self {
         Client { idempotent, ..self }
     }

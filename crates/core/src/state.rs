@@ -90,7 +90,7 @@ pub enum Event {
     Ack,
     /// Released by its holder, by `release_all` or by the end of its session.
     Release,
-    /// Released by its holder with a delay.
+    /// Released with a delay: by its holder, or by the retry policy after its lease expired.
     ReleaseDelayed,
     /// The lease expired.
     LeaseOver,

@@ -28,7 +28,8 @@ fn every_reply_is_equal_when_ticks_are_late() {
         for step in script {
             match step.command {
                 Command::Tick { .. } => pair.tick(step.now)?,
-                _ => pair.step_unticked(step)?,
+                // A wake-up for a token stays until the tick, although the token is there.
+                _ => pair.step_unticked(&step.without_rates())?,
             }
         }
         let last = script.iter().map(|step| step.now).max().unwrap_or(Timestamp::EPOCH);
@@ -70,13 +71,13 @@ impl Pair {
     /// Processes all that is due: the machine in small portions.
     fn tick(&mut self, now: Timestamp) -> PropertyResult {
         self.now = self.now.max(now);
-        let mut moved = 0;
+        let (seed, mut moved) = (now.as_micros() as u32, 0);
         while let Ok(Reply::Ticked(some @ 1..)) =
-            self.machine.apply(now, Command::Tick { limit: 3, seed: 0 })
+            self.machine.apply(now, Command::Tick { limit: 3, seed })
         {
             moved += some;
         }
-        let all = self.model.apply(now, Command::Tick { limit: usize::MAX, seed: 0 });
+        let all = self.model.apply(now, Command::Tick { limit: usize::MAX, seed });
         same("tick", &Ok(Reply::Ticked(moved)), &all)?;
         same("wake-up", &self.machine.next_wakeup(), &self.model.next_wakeup())?;
         let overdue = self.machine.next_wakeup().filter(|at| *at <= self.now);

@@ -15,6 +15,7 @@ struct Disk {
     tubes: BTreeMap<u32, TubeRecord>,
     tasks: BTreeMap<(u32, TaskId), Record>,
     keys: BTreeMap<(u32, TaskId), KeyRecord>,
+    schedules: BTreeMap<ScheduleName, StoredSchedule>,
 }
 
 impl Disk {
@@ -28,6 +29,15 @@ impl Disk {
             match record {
                 Some(record) => _ = self.tubes.insert(number, record),
                 None => _ = self.tubes.remove(&number),
+            }
+        }
+        for (number, bucket) in changes.buckets {
+            self.tubes.get_mut(&number).expect("its tube is unchanged").bucket = Some(bucket);
+        }
+        for (name, schedule) in changes.schedules {
+            match schedule {
+                Some(schedule) => _ = self.schedules.insert(name, schedule),
+                None => _ = self.schedules.remove(&name),
             }
         }
         let mut touched = HashSet::new();
@@ -94,6 +104,9 @@ impl Disk {
                 let record = Record { key: None, ..record.clone() };
                 assert!(machine.restore_task(*number, record));
             }
+        }
+        for schedule in self.schedules.values() {
+            assert!(machine.restore_schedule(schedule.clone()));
         }
         for ((number, id), key) in &self.keys {
             if !self.tubes[number].options.temporary {
@@ -164,6 +177,8 @@ impl Store {
             }
         }
         self.compare_keys(&numbers);
+        let schedules: Vec<_> = self.disk.schedules.values().cloned().collect();
+        assert_eq!(schedules, self.machine.export_schedules(), "seed {seed}: schedules");
         // Done tasks over age cannot be seen, but are there until a tick removes them.
         let is_hidden = |number: &u32, record: &Record| {
             let ended = record.finished.as_ref().map(Finished::at);

@@ -1,6 +1,7 @@
 //! The rules of tubes in their simplest form: one list of tasks for each tube, searched from end to
 //! end. A reader checks this file against the rules; the tests check the machine against this file.
 
+mod schedules;
 mod tube;
 
 use taskyard_core::*;
@@ -11,6 +12,8 @@ use tube::ModelTube;
 pub struct Model {
     now: Timestamp,
     tubes: Vec<ModelTube>,
+    /// By name.
+    schedules: Vec<StoredSchedule>,
     sessions: Vec<ModelSession>,
     session_ttr: Span,
     next_lease: u64,
@@ -27,6 +30,7 @@ impl Model {
         Model {
             now: Timestamp::from_micros(i64::MIN),
             tubes: Vec::new(),
+            schedules: Vec::new(),
             sessions: Vec::new(),
             session_ttr: Span::ZERO,
             next_lease: 0,
@@ -59,7 +63,7 @@ impl Model {
                 tubes.sort_by_key(|info| info.name.clone());
                 Ok(Reply::Tubes(tubes))
             }
-            Command::Put { tube, tasks, .. } => self.tube(&tube)?.put(now, tasks),
+            Command::Put { tube, tasks, .. } => self.put(&tube, tasks),
             Command::Take(take) => self.take(&take),
             Command::Finish { tube, items, .. } => self.finish(&tube, &items),
             Command::Kick { tube, count } => Ok(self.tube(&tube)?.kick(now, count)),
@@ -103,10 +107,19 @@ impl Model {
                 self.session_ttr = ttr;
                 Ok(Reply::Nothing)
             }
-            Command::Schedule(_) => unreachable!("the script has no schedules"),
+            Command::Schedule(command) => self.schedule(*command).map(Reply::Schedule),
             Command::Semaphore(_) => panic!("semaphores have a model of their own"),
-            Command::Tick { .. } => Ok(Reply::Ticked(self.tick())),
+            Command::Tick { seed, .. } => Ok(Reply::Ticked(self.tick(seed))),
         }
+    }
+
+    fn put(&mut self, tube: &TubeName, tasks: Vec<NewTask>) -> Result<Reply> {
+        let now = self.now;
+        let tube = self.tube(tube)?;
+        if tasks.iter().any(|task| task.attempts_max == Some(0)) {
+            return Err(Error::Invalid("zero".into()));
+        }
+        tube.put(now, tasks)
     }
 
     fn tube(&mut self, name: &TubeName) -> Result<&mut ModelTube> {
@@ -160,9 +173,12 @@ impl Model {
         set(&mut options.delay, change.delay);
         set(&mut options.pri, change.pri);
         set(&mut options.attempts_max, change.attempts_max);
+        set(&mut options.retry, change.retry.clone());
+        set(&mut options.rate, change.rate.clone());
         set(&mut options.keep_done, change.keep_done);
         set(&mut options.keep_done_max, change.keep_done_max);
         check_options(&options)?;
+        tube.change_rate(now, options.rate.as_deref());
         tube.options = options;
         Ok(Reply::Tubes(vec![tube.info(now)]))
     }
@@ -176,7 +192,7 @@ impl Model {
             return Err(Error::SessionUnknown(take.session.unwrap()));
         }
         let mut tasks = Vec::new();
-        while tasks.len() < take.count {
+        while tasks.len() < take.count && tube.tokens(now) > 0 {
             let Some(id) = tube.takeable(now).first().copied() else { break };
             let until_ttl = tube.options.ttl_kills_taken;
             let entry = tube.entry(id).unwrap();
@@ -191,6 +207,7 @@ impl Model {
                 Some(if until_ttl { until.min(entry.task.expires) } else { until });
             lease += 1;
             tube.calls.take += 1;
+            tube.spend(now);
             tasks.push(tube.view_with_due(now, id).unwrap());
         }
         self.next_lease = lease;
@@ -261,7 +278,7 @@ impl Model {
     }
 
     /// Sessions end first: their tasks count as released, even if the lease is over too.
-    fn tick(&mut self) -> usize {
+    fn tick(&mut self, seed: u32) -> usize {
         let mut moved = 0;
         let all: Vec<_> = self.sessions.iter().map(|session| session.id).collect();
         for id in all {
@@ -270,7 +287,7 @@ impl Model {
             }
         }
         for tube in &mut self.tubes {
-            moved += tube.tick(self.now);
+            moved += tube.tick(self.now, seed);
         }
         moved
     }
@@ -278,7 +295,7 @@ impl Model {
     /// The nearest moment at which a tick would change something; `None` when there is none.
     pub fn next_wakeup(&self) -> Option<Timestamp> {
         let sessions = self.sessions.iter().filter_map(|session| session.ends);
-        let tubes = self.tubes.iter().filter_map(ModelTube::next_wakeup);
+        let tubes = self.tubes.iter().filter_map(|tube| tube.next_wakeup(self.now));
         sessions.chain(tubes).filter(|at| *at != Timestamp::NEVER).min()
     }
 
@@ -309,5 +326,7 @@ fn check_options(options: &TubeOptions) -> Result<()> {
     let zero = options.attempts_max == Some(0)
         || options.keep_done == Some(Span::ZERO)
         || options.keep_done_max == 0;
+    options.retry.as_ref().map_or(Ok(()), |retry| retry.check())?;
+    options.rate.as_ref().map_or(Ok(()), |rate| rate.check())?;
     if zero { Err(Error::Invalid("zero".into())) } else { Ok(()) }
 }

@@ -13,6 +13,19 @@ pub struct Step {
     pub command: Command,
 }
 
+impl Step {
+    /// The same without a rate limit.
+    pub fn without_rates(&self) -> Self {
+        let mut step = self.clone();
+        match &mut step.command {
+            Command::CreateTube { options, .. } => options.rate = None,
+            Command::AlterTube { change, .. } => change.rate = None,
+            _ => {}
+        }
+        step
+    }
+}
+
 /// Generates steps, and learns from the replies what to name in the next ones.
 pub struct Steps {
     pub rng: Rng,
@@ -100,6 +113,7 @@ impl Steps {
             75 => Command::Deliveries { tube, count: self.rng.usize(..4) },
             76 if self.rng.bool() => self.list(tube),
             76 => Command::Truncate { tube },
+            77 if self.rng.u8(..4) > 0 => self.schedule(tube),
             77 => Command::ReleaseAll { tube },
             78..82 => {
                 Command::JoinSession { session: self.session(), create: self.rng.u8(..4) > 0 }
@@ -166,7 +180,7 @@ impl Steps {
             subqueue: self.some(|steps| Arc::from(["x", "y", "nil"][steps.rng.usize(..3)])),
             semaphore_priority: None,
             key: self.some(Self::key).filter(|_| self.rng.bool()),
-            attempts_max: None,
+            attempts_max: (self.rng.u8(..6) == 0).then(|| self.rng.u32(..20).min(3)),
         }
     }
 
@@ -232,7 +246,76 @@ impl Steps {
     fn fail(&mut self) -> Finish {
         let error = ["no route", "é", ""][self.rng.usize(..3)];
         let delay = self.some(Self::span).filter(|_| self.rng.bool()).or(Some(Span::ZERO));
+        if self.rng.u8(..3) == 0 {
+            let (seed, default_delay) = (self.rng.u32(..), delay.unwrap_or_default());
+            let then = AfterFailure::Policy { seed, default_delay };
+            return Finish::Fail(Box::new(Fail { error: error.into(), then }));
+        }
         Finish::fail(error, delay.filter(|_| self.rng.u8(..4) > 0))
+    }
+
+    fn retry(&mut self) -> Box<RetryPolicy> {
+        let delay = Span::from_micros(self.rng.i64(0..9));
+        Box::new(RetryPolicy {
+            delay,
+            // Rarely refused.
+            factor_permille: self.rng.u32(980..4_000),
+            delay_max: delay + Span::from_micros(self.rng.i64(0..40)),
+            jitter_permille: self.rng.u32(..=1_000),
+            retry_lost: self.rng.bool(),
+        })
+    }
+
+    /// A token every 2 to 40 microseconds.
+    fn rate(&mut self) -> Box<RateLimit> {
+        let per = Span::from_micros(self.rng.i64(990..3_000).max(1_000));
+        Box::new(RateLimit { count: self.rng.u32(75..500), per, burst: self.rng.u32(..20).min(4) })
+    }
+
+    /// A command for one of three schedules; times are near.
+    fn schedule(&mut self, tube: TubeName) -> Command {
+        let name = self.schedule_name();
+        Command::Schedule(Box::new(match self.rng.u8(..12) {
+            0..3 => ScheduleCommand::Set {
+                schedule: StoredSchedule {
+                    name,
+                    tube,
+                    template: self.new_task(),
+                    timing: "every 3 us".into(),
+                    catch_up: CatchUp::Last,
+                    overlap: if self.rng.bool() { Overlap::Allow } else { Overlap::Skip },
+                    until: self.some(Self::moment),
+                    paused: self.rng.u8(..5) == 0,
+                    next: self.some(Self::moment),
+                    last: self.some(Self::moment),
+                    fired: self.rng.u64(..3),
+                    skipped: self.rng.u64(..3),
+                },
+                only_new: self.rng.u8(..4) == 0,
+            },
+            3 => ScheduleCommand::Get { name },
+            4 => {
+                let after = self.some(Self::schedule_name);
+                ScheduleCommand::List { after, limit: self.rng.usize(..4) }
+            }
+            5..7 => ScheduleCommand::Due { limit: self.rng.usize(..4) },
+            7 => ScheduleCommand::Remove { name },
+            8 => ScheduleCommand::Pause { name, paused: self.rng.bool() },
+            _ => {
+                let puts = (0..self.count()).map(|_| self.new_task()).collect();
+                let (expected, next) = (self.moment(), self.some(Self::moment));
+                ScheduleCommand::Fire { name, expected, next, puts, skipped: self.rng.u64(..3) }
+            }
+        }))
+    }
+
+    fn schedule_name(&mut self) -> ScheduleName {
+        ScheduleName::new(["b", "a", "é"][self.rng.usize(..3)]).expect("a good name")
+    }
+
+    /// One of few moments, so that the next time of a schedule is often met.
+    fn moment(&mut self) -> Timestamp {
+        Timestamp::from_micros(self.now / 50 * 50 + self.rng.i64(0..4) * 25)
     }
 
     fn options(&mut self) -> TubeOptions {
@@ -246,6 +329,8 @@ impl Steps {
             delay: change.delay.flatten().filter(|_| self.rng.bool()),
             pri: self.rng.u64(..3),
             attempts_max: change.attempts_max.flatten(),
+            retry: change.retry.flatten(),
+            rate: change.rate.flatten(),
             keep_done: change.keep_done.flatten(),
             keep_done_max: change.keep_done_max.unwrap_or(10_000),
             ttl_kills_taken: self.rng.u8(..3) == 0,
@@ -263,8 +348,8 @@ impl Steps {
             delay: self.some(|steps| steps.some(Self::span)),
             pri: self.some(|steps| steps.rng.u64(..3)),
             attempts_max: self.some(|steps| steps.some(|steps| steps.rng.u32(..4))),
-            retry: None,
-            rate: None,
+            retry: self.some(|steps| steps.some(Self::retry)),
+            rate: self.some(|steps| steps.some(Self::rate).filter(|_| steps.rng.bool())),
             keep_done: self.some(|steps| steps.some(Self::span)),
             keep_done_max: self.some(|steps| steps.rng.u64(..20)),
         }

@@ -192,19 +192,21 @@ fn finishing() -> Value {
         {
             "properties": {
                 "verb": { "const": "ack" },
-                "delay": absent, "counted": absent, "seconds": absent, "error": absent
+                "delay": absent, "default_delay": absent, "counted": absent, "seconds": absent,
+                "error": absent
             }
         },
         {
             "properties": {
                 "verb": { "const": "bury" },
-                "delay": absent, "counted": absent, "seconds": absent,
+                "delay": absent, "default_delay": absent, "counted": absent, "seconds": absent,
                 "result": false, "result_base64": absent
             }
         },
         {
             "properties": {
-                "verb": { "const": "release" }, "seconds": absent, "error": absent,
+                "verb": { "const": "release" },
+                "default_delay": absent, "seconds": absent, "error": absent,
                 "result": false, "result_base64": absent
             }
         },
@@ -220,7 +222,7 @@ fn finishing() -> Value {
             "required": ["seconds"],
             "properties": {
                 "verb": { "const": "touch" },
-                "delay": absent, "counted": absent, "error": absent,
+                "delay": absent, "default_delay": absent, "counted": absent, "error": absent,
                 "seconds": { "type": "number" },
                 "result": false, "result_base64": absent
             }

@@ -96,7 +96,7 @@ pub struct FailRequest {
     /// `default_delay` if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<f64>,
-    /// Seconds before the tasks become ready again if the tube has no retry policy; at once when absent. Not with
+    /// Seconds before the tasks become ready again if the tube has no retry policy; at once when absent. Not used with
     /// `delay`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_delay: Option<f64>,
@@ -252,18 +252,9 @@ impl FailRequest {
 /// A failed delivery; without a delay by the policy of its tube. The server draws the random number.
 fn failed(error: &str, delay: Option<f64>, default_delay: Option<f64>) -> Result<Finish> {
     let default_delay = optional_span("default_delay", default_delay)?;
-    let then = match (optional_span("delay", delay)?, default_delay) {
-        (Some(_), Some(_)) => {
-            return Err(Error::Invalid(
-                "give 'delay', or 'default_delay' for a tube without a retry policy, not both"
-                    .into(),
-            ));
-        }
-        (Some(delay), None) => AfterFailure::Retry(delay),
-        (None, default) => {
-            AfterFailure::Policy { seed: 0, default_delay: default.unwrap_or_default() }
-        }
-    };
+    let by_policy =
+        AfterFailure::Policy { seed: 0, default_delay: default_delay.unwrap_or_default() };
+    let then = optional_span("delay", delay)?.map_or(by_policy, AfterFailure::Retry);
     Ok(Finish::Fail(Box::new(Fail { error: stored_error(error), then })))
 }
 

@@ -3,8 +3,8 @@
 use serde::de::DeserializeOwned;
 use taskyard_core::limits::META_BYTES_MAX;
 use taskyard_core::{
-    Body, Command, Error, Finish, FinishItem, Holder, Kind, Lease, NewTask, Priority, Span, Take,
-    TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
+    AfterFailure, Body, Command, Error, Fail, Finish, FinishItem, Holder, Kind, Lease, NewTask,
+    Priority, Span, Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
 };
 use taskyard_wire::http::{
     self, AckRequest, AlterRequest, BuryRequest, CreateRequest, DeleteRequest, FinishRequest,
@@ -307,4 +307,28 @@ fn the_small_verbs() {
     let peek =
         |json| command_of(json, |request: PeekRequest, tube| plain(request.into_command(tube)));
     assert_eq!(peek(r#"{"ids": [1, 2]}"#), Ok(Command::Peek { tube: tube(), ids }));
+}
+
+#[test]
+fn only_a_failure_has_a_default_delay() {
+    let finish = |json: &str| command_of(json, FinishRequest::into_command);
+    for verb in ["ack", "bury", "release", "touch"] {
+        let item = format!(r#"{{"verb": "{verb}", "id": 1, "default_delay": 5}}"#);
+        refused(finish(&format!(r#"{{"tasks": [{item}]}}"#)), "default_delay");
+    }
+    let fail = |delays: &str| {
+        let item = format!(r#"{{"verb": "fail", "id": 1, "error": "late", {delays}}}"#);
+        match finish(&format!(r#"{{"tasks": [{item}]}}"#)) {
+            Ok(Command::Finish { mut items, .. }) => items.remove(0).finish,
+            other => panic!("{other:?}"),
+        }
+    };
+    let then = |then| Finish::Fail(Box::new(Fail { error: "late".into(), then }));
+    let default_delay = Span::from_secs(5);
+    let by_policy = then(AfterFailure::Policy { seed: 0, default_delay });
+    assert_eq!(fail(r#""default_delay": 5"#), by_policy);
+    assert_eq!(
+        fail(r#""delay": 2, "default_delay": 5"#),
+        then(AfterFailure::Retry(Span::from_secs(2)))
+    );
 }

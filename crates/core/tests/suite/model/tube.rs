@@ -19,6 +19,9 @@ pub(super) struct ModelTube {
     pub kept: Vec<Task>,
     /// The keys of ended tasks.
     pub ended: Vec<EndedKey>,
+    /// The parts of tokens in the bucket and when they were counted: a token has as many parts as `per` has microseconds. A
+    /// new bucket is full.
+    bucket: Option<(u64, Timestamp)>,
 }
 
 /// A task, and what replies do not show about it.
@@ -36,6 +39,8 @@ pub(super) struct ModelTask {
     pub dead_letter: bool,
     /// For how long its key is held after its end.
     pub unique_for: Span,
+    /// How many attempts its put allowed.
+    pub attempts_max: Option<u32>,
 }
 
 impl ModelTube {
@@ -50,6 +55,7 @@ impl ModelTube {
             done: 0,
             kept: Vec::new(),
             ended: Vec::new(),
+            bucket: None,
         }
     }
 
@@ -136,8 +142,9 @@ impl ModelTube {
             key: old.task.key,
             ..entry.task
         };
-        let failures = old.failures;
-        self.entries.insert(place, ModelTask { task, failures, unique_for, ..entry });
+        let (failures, attempts_max) = (old.failures, old.attempts_max);
+        let entry = ModelTask { task, failures, unique_for, attempts_max, ..entry };
+        self.entries.insert(place, entry);
     }
 
     fn add(&mut self, now: Timestamp, id: TaskId, new: NewTask) {
@@ -153,7 +160,7 @@ impl ModelTube {
             start: None,
             previous_start: None,
             subqueue: None,
-            attempts_max: new.attempts_max,
+            attempts_max: None,
             semaphore_priority: None,
             key: None,
             session: None,
@@ -188,6 +195,7 @@ impl ModelTube {
             failures: Vec::new(),
             dead_letter: false,
             unique_for: Span::ZERO,
+            attempts_max: new.attempts_max,
         });
     }
 
@@ -250,6 +258,7 @@ impl ModelTube {
 
     pub fn finish(&mut self, now: Timestamp, item: &FinishItem, alive: &[SessionId]) -> Outcome {
         let has_times = self.options.kind.has_times();
+        let retry = self.options.retry.clone();
         let Some(entry) = self.entry(item.id) else { return Outcome::Missing };
         let buries = match &item.finish {
             Finish::Bury => true,
@@ -284,8 +293,15 @@ impl ModelTube {
             }
             Finish::Fail(fail) => {
                 entry.fail(now, &fail.error);
+                let attempt = entry.task.attempts + 1;
                 self.calls.release += 1;
-                let delay = fail.then.delay().filter(|_| has_times).unwrap_or(Span::ZERO);
+                let delay = match (fail.then, retry) {
+                    (AfterFailure::Policy { seed, .. }, Some(retry)) => {
+                        Some(retry.delay_after(attempt, seed, item.id))
+                    }
+                    (then, _) => then.delay(),
+                };
+                let delay = delay.filter(|_| has_times).unwrap_or(Span::ZERO);
                 self.give_back(now, item.id, delay, true);
             }
             Finish::Bury if entry.task.state == State::Buried => {}
@@ -307,8 +323,9 @@ impl ModelTube {
 
     /// Ends a delivery without ack or bury.
     fn give_back(&mut self, now: Timestamp, id: TaskId, delay: Span, counted: bool) {
-        let attempts_max = self.options.attempts_max;
+        let tube_max = self.options.attempts_max;
         let entry = self.entry(id).unwrap();
+        let attempts_max = entry.attempts_max.or(tube_max);
         if counted {
             entry.task.attempts += 1;
             entry.task.previous_start = Some(entry.since);
@@ -440,7 +457,7 @@ impl ModelTube {
     }
 
     /// Processes all that is due; returns the number of steps.
-    pub fn tick(&mut self, now: Timestamp) -> usize {
+    pub fn tick(&mut self, now: Timestamp, seed: u32) -> usize {
         let mut moved = 0;
         while let Some((id, state)) = self.first_due(now) {
             match state {
@@ -455,7 +472,16 @@ impl ModelTube {
                     let entry = self.entry(id).unwrap();
                     let over = entry.task.lease_until.unwrap();
                     entry.fail(over, "lease expired");
-                    self.give_back(over, id, Span::ZERO, true);
+                    let attempt = entry.task.attempts + 1;
+                    let retry = self.options.retry.as_ref().filter(|retry| retry.retry_lost);
+                    let has_times = self.options.kind.has_times();
+                    let delay = retry
+                        .filter(|_| has_times)
+                        .map_or(Span::ZERO, |retry| retry.delay_after(attempt, seed, id));
+                    self.give_back(over, id, delay, true);
+                    let entry = self.entry(id).unwrap();
+                    // The delay begins with the tick.
+                    entry.task.due = entry.task.due.map(|_| now + delay);
                 }
                 _ => {
                     self.delete(now, id);
@@ -500,19 +526,68 @@ impl ModelTube {
     }
 
     /// When a tick has something to do.
-    pub fn next_wakeup(&self) -> Option<Timestamp> {
+    pub fn next_wakeup(&self, now: Timestamp) -> Option<Timestamp> {
         let most = self.options.keep_done_max as usize;
         let kept = self.options.keep_done.filter(|_| self.kept.len() <= most + most / 8);
         let done = self.kept.iter().map(|task| ended(task) + kept.unwrap_or(Span::ZERO));
-        done.chain(self.next_change())
+        done.chain(self.next_change(now))
             .chain(self.keys_due())
             .filter(|at| *at != Timestamp::NEVER)
             .min()
     }
 
-    /// When the next task changes that is not done.
-    fn next_change(&self) -> Option<Timestamp> {
-        self.tasks().map(deadline).filter(|at| *at != Timestamp::NEVER).min()
+    /// When the next task changes that is not done, or can be taken because there is a token.
+    fn next_change(&self, now: Timestamp) -> Option<Timestamp> {
+        let token = self.next_token(now).filter(|_| !self.takeable(now).is_empty());
+        self.tasks().map(deadline).chain(token).filter(|at| *at != Timestamp::NEVER).min()
+    }
+
+    /// The parts of tokens at this moment: each microsecond adds `count` of them.
+    fn parts(&self, rate: &RateLimit, now: Timestamp) -> u64 {
+        let full = rate.per.as_micros() as u64 * u64::from(rate.burst);
+        let Some((mut parts, at)) = self.bucket else { return full };
+        for _ in at.as_micros()..now.as_micros() {
+            parts = full.min(parts + u64::from(rate.count));
+            if parts == full {
+                break;
+            }
+        }
+        parts
+    }
+
+    /// How many tasks the rate limit allows to take.
+    pub fn tokens(&self, now: Timestamp) -> usize {
+        let Some(rate) = &self.options.rate else { return usize::MAX };
+        (self.parts(rate, now) / rate.per.as_micros() as u64) as usize
+    }
+
+    /// When the rate limit allows to take a task, if it allows none now.
+    fn next_token(&self, now: Timestamp) -> Option<Timestamp> {
+        let rate = self.options.rate.as_ref().filter(|_| self.tokens(now) == 0)?;
+        let (mut parts, mut at) = (self.parts(rate, now), now);
+        while parts < rate.per.as_micros() as u64 {
+            parts += u64::from(rate.count);
+            at = at.moved(1);
+        }
+        Some(at)
+    }
+
+    /// Uses a token.
+    pub fn spend(&mut self, now: Timestamp) {
+        let Some(rate) = &self.options.rate else { return };
+        self.bucket = Some((self.parts(rate, now) - rate.per.as_micros() as u64, now));
+    }
+
+    /// Another limit keeps the whole tokens; a limit where there was none begins full.
+    pub fn change_rate(&mut self, now: Timestamp, rate: Option<&RateLimit>) {
+        if self.options.rate.as_deref() == rate {
+            return;
+        }
+        let tokens = self.tokens(now) as u64;
+        let had_limit = self.options.rate.is_some();
+        self.bucket = rate
+            .filter(|_| had_limit)
+            .map(|rate| (tokens.min(u64::from(rate.burst)) * rate.per.as_micros() as u64, now));
     }
 
     pub fn info(&self, now: Timestamp) -> TubeInfo {
@@ -529,8 +604,8 @@ impl ModelTube {
             number: self.number,
             options: self.options.clone(),
             stats: TubeStats { tasks, calls: self.calls },
-            takeable: self.takeable(now).len() as u64,
-            next_wakeup: self.next_change(),
+            takeable: self.takeable(now).len().min(self.tokens(now)) as u64,
+            next_wakeup: self.next_change(now),
             oldest_ready: self.oldest_ready(now),
         }
     }
@@ -550,8 +625,9 @@ impl ModelTube {
         let task = self.view_held(now, id)?;
         let entry = self.entries.iter().find(|entry| entry.task.id == id)?;
         let add = |list: Option<Failures>, one: &Failure| Some(Failures::with(list.as_ref(), one));
-        let key = entry.task.key.clone();
-        Some(Task { failures: entry.failures.iter().fold(None, add), key, ..task })
+        let failures = entry.failures.iter().fold(None, add);
+        let (key, attempts_max) = (entry.task.key.clone(), entry.attempts_max);
+        Some(Task { failures, key, attempts_max, ..task })
     }
 
     /// A task as the list of deliveries shows it, with its worker.
@@ -585,7 +661,7 @@ impl ModelTube {
             State::Buried => Reason::Buried,
             _ if self.options.paused => Reason::TubePaused,
             _ if self.tasks().any(runs) => Reason::SubqueueBusy,
-            _ => Reason::WaitsForConsumer,
+            _ => self.next_token(now).map_or(Reason::WaitsForConsumer, Reason::RateLimited),
         };
         Some(Task { reason, key: None, ..task.clone() })
     }

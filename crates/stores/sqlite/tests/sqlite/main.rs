@@ -14,7 +14,9 @@ mod damage;
 mod failure;
 // Batches that are in the journal only.
 mod journal;
-// The same for semaphores.
+// The same for keys and semaphores.
+mod key_crash;
+mod killed_child;
 mod semaphore_crash;
 mod semaphores;
 // Unique keys in the journal and in the database.

@@ -4,10 +4,6 @@
 //! batches: the content on disk must be that of the core after the last batch with a reply, or after the one
 //! in flight.
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{Command as Program, Stdio};
-
 use fastrand::Rng;
 use taskyard_conformance::block_on;
 use taskyard_core::{
@@ -17,13 +13,12 @@ use taskyard_core::{
 use taskyard_store::{MemoryStore, Store};
 
 use crate::fixture::{NOW, fast_folder, open, random};
+use crate::killed_child::{self, answered_until_killed};
 
 /// Number of children that are killed.
 const KILLS: usize = 20;
 const TASKS: u64 = 12;
 const KEYS: [&str; 3] = ["a", "b", "c"];
-const FOLDER: &str = "TASKYARD_SEMAPHORE_FOLDER";
-const SEED: &str = "TASKYARD_SEMAPHORE_SEED";
 
 /// The batches that follow from a seed, and their times.
 struct Script {
@@ -118,43 +113,13 @@ fn expected(seed: u64, batches: usize) -> Vec<Result<Reply, Error>> {
 /// Not a test: the one below runs it in a process of its own.
 #[test]
 fn child() {
-    let Some(folder) = std::env::var_os(FOLDER) else { return };
-    let seed = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok()).expect("a seed");
-    let (store, mut script) = (open(Path::new(&folder)), Script::new(seed));
-    for _ in 0..100_000 {
-        let batch = script.batch();
-        block_on(store.execute(script.now, batch));
-        let mut out = std::io::stdout().lock();
-        if writeln!(out, "\nanswered").and_then(|()| out.flush()).is_err() {
-            return;
-        }
-    }
-}
-
-/// Starts a child and kills it while it works; returns the number of batches with a reply.
-fn answered_until_killed(folder: &Path, seed: u64, wanted: usize, spins: u32) -> usize {
-    let mut child = Program::new(std::env::current_exe().expect("this executable"))
-        .args(["semaphore_crash::child", "--exact", "--nocapture", "--test-threads=1"])
-        .env(FOLDER, folder)
-        .env(SEED, seed.to_string())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the child starts");
-    let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-    let mut count = 0;
-    let mut next = || lines.next().map(|line| line.expect("it is text") == "answered");
-    while count < wanted {
-        count += usize::from(next().expect("the child works on"));
-    }
-    for _ in 0..spins {
-        std::hint::spin_loop();
-    }
-    child.kill().expect("it can be killed");
-    while let Some(answered) = next() {
-        count += usize::from(answered);
-    }
-    child.wait().expect("the child is gone");
-    count
+    killed_child::run(|seed| {
+        let mut script = Script::new(seed);
+        Box::new(move || {
+            let batch = script.batch();
+            (script.now, batch)
+        })
+    });
 }
 
 #[test]
@@ -162,8 +127,8 @@ fn every_grant_and_event_with_a_reply_survives_a_kill() {
     let mut rng = random();
     for _ in 0..KILLS {
         let (folder, seed) = (fast_folder(), rng.u64(..));
-        let (wanted, spins) = (rng.usize(1..120), rng.u32(0..200_000));
-        let answered = answered_until_killed(folder.path(), seed, wanted, spins);
+        let answered =
+            answered_until_killed("semaphore_crash::child", folder.path(), seed, &mut rng, 120);
         let found = everything(&open(folder.path()));
         // The kill may have happened after a commit and before its reply.
         let orders = [expected(seed, answered), expected(seed, answered + 1)];
