@@ -17,7 +17,7 @@ use crate::http::Http;
 /// use taskyard::{CatchUp, Client, Kind, Schedule, TimingRule, TubeOptions, new_task};
 ///
 /// let client = Client::open("memory:")?;
-/// client.create_tube("reports", TubeOptions::new(Kind::FifoTtl)).await?;
+/// client.create("reports", TubeOptions::new(Kind::FifoTtl)).await?;
 /// let rule = TimingRule::Cron { cron: "0 9 * * 1-5".into(), zone: "Europe/Berlin".into() };
 /// let mut daily = Schedule::new("daily report", "reports", new_task("all")?, &rule)?;
 /// daily.catch_up = CatchUp::Last;

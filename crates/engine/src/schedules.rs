@@ -221,6 +221,10 @@ impl EventLoop {
                     // spinning.
                     self.scheduler.retry(now);
                 }
+                if due.len() >= SCHEDULES_LISTED_MAX {
+                    // There are probably more.
+                    self.scheduler.request(now);
+                }
                 self.scheduler.plan(due, now, self.timeline.to_wall(now));
             }
             Ok(_) => {}

@@ -7,6 +7,7 @@ mod iproto;
 mod iproto_conformance;
 mod keys;
 mod live;
+mod schedules;
 mod semaphores;
 mod server;
 mod typed;

@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value, json};
 use taskyard_core::limits::{
-    BATCH_TASKS_MAX, KEEP_DONE_MAX, SCHEDULE_EVERY_SECS_MIN, SEMAPHORE_ACTIVE_MAX,
-    SEMAPHORE_REVOKING_MAX, SUBQUEUE_BYTES_MAX, TUBE_NAME_BYTES_MAX,
+    BATCH_TASKS_MAX, KEEP_DONE_MAX, SEMAPHORE_ACTIVE_MAX, SEMAPHORE_REVOKING_MAX,
+    SUBQUEUE_BYTES_MAX, TUBE_NAME_BYTES_MAX,
 };
 use taskyard_core::semaphore::OWN_TASK_MAX;
 
@@ -67,9 +67,7 @@ pub(super) fn complete(shapes: &mut Value, wait_seconds_max: f64) {
         ("TaskFilterRequest", "match", json!({ "minLength": 1 })),
         ("TaskFilterRequest", "error", json!({ "minLength": 1 })),
         ("TaskFilterRequest", "attempts_min", json!({ "minimum": 1, "maximum": u32::MAX })),
-        ("TakeRequest", "worker", key.clone()),
-        ("ScheduleRequest", "tube", key),
-        ("ScheduleRequest", "every", json!({ "minimum": SCHEDULE_EVERY_SECS_MIN })),
+        ("TakeRequest", "worker", key),
         ("ReleaseRequest", "tasks", batch.clone()),
         ("TouchRequest", "tasks", batch.clone()),
         ("FinishRequest", "tasks", batch.clone()),

@@ -44,10 +44,11 @@ def map_case(context, case):
 
 
 def mend_page(query):
-    """A cursor belongs to one order, states to the order of ids, and moments are not negative."""
+    """A cursor belongs to one order, states and keys to the order of ids, and moments are not negative."""
     in_queue = query.get("order") == "queue"
     if in_queue:
         query.pop("state", None)
+        query.pop("key", None)
     if isinstance(query.get("after"), str):
         query["after"] = "1:2" if in_queue else "1"
     for name in ("created_from", "created_until", "finished_from", "finished_until"):
@@ -144,7 +145,10 @@ def mended_semaphore(options):
 def mended_schedule(schedule):
     """The tube, the time zone and the time exist, and the task may have no key or start time of its own."""
     schedule["tube"] = "kept"
-    if isinstance(schedule.get("cron"), str):
+    is_cron = isinstance(schedule.get("cron"), str)
+    for name in ("every", "start") if is_cron else ("cron", "zone"):
+        schedule.pop(name, None)
+    if is_cron:
         schedule["cron"] = "30 9 * * 1-5"
         if isinstance(schedule.get("zone"), str):
             schedule["zone"] = "Europe/Berlin"

@@ -21,6 +21,7 @@ const ZONE_DEFAULT: &str = "UTC";
 #[serde(deny_unknown_fields)]
 pub struct ScheduleRequest {
     /// The tube that tasks are put into; it must exist.
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 128))]
     pub tube: String,
     /// The task to put.
     pub task: PutTask,
