@@ -27,6 +27,19 @@ export function atEnd(t, end) {
   endings.get(t).push(end);
 }
 
+const children = new Set();
+// A test that runs for too long is ended with SIGTERM: its servers end with it.
+process.once("SIGTERM", () => process.exit(1));
+process.once("exit", () => children.forEach((child) => child.kill("SIGKILL")));
+
+/** Starts a process that ends with this one. */
+function start(program, args, options) {
+  const child = spawn(program, args, options);
+  children.add(child);
+  child.once("exit", () => children.delete(child));
+  return child;
+}
+
 /** The environment without the settings of this shell. */
 function cleanEnv() {
   const { TASKYARD_URL, TASKYARD_TOKEN, TASKYARD_CA, TASKYARD_LOG, ...env } = process.env;
@@ -58,7 +71,7 @@ export class Server {
     const program = process.env.TASKYARD_BINARY;
     if (!program) throw new Error("TASKYARD_BINARY does not name the taskyard binary");
     const args = ["serve", "--http", address, "--iproto", "off", ...this.args];
-    this.child = spawn(program, args, { stdio: ["ignore", "pipe", "ignore"], env: cleanEnv() });
+    this.child = start(program, args, { stdio: ["ignore", "pipe", "ignore"], env: cleanEnv() });
     this.ended = once(this.child, "exit");
     let screen = "";
     for await (const part of this.child.stdout) {
@@ -93,7 +106,7 @@ export class Server {
 export class WorkerProcess {
   constructor(t, script, args, env = {}) {
     const file = fileURLToPath(new URL(script, import.meta.url));
-    this.child = spawn(process.execPath, [file, ...args], { stdio: ["ignore", "pipe", "inherit"], env: { ...cleanEnv(), ...env } });
+    this.child = start(process.execPath, [file, ...args], { stdio: ["ignore", "pipe", "inherit"], env: { ...cleanEnv(), ...env } });
     this.ended = once(this.child, "exit");
     this.lines = lines(this.child.stdout);
     atEnd(t, () => this.child.kill("SIGKILL"));
