@@ -25,7 +25,7 @@ const KEYS: usize = 10;
 const IDS: u64 = 2_000;
 
 /// The batches that follow from a seed, and their times.
-struct Script {
+struct KeyScript {
     rng: Rng,
     now: Timestamp,
     batches: u64,
@@ -33,9 +33,9 @@ struct Script {
     put: u64,
 }
 
-impl Script {
+impl KeyScript {
     fn new(seed: u64) -> Self {
-        Script { rng: Rng::with_seed(seed), now: NOW, batches: 0, put: 0 }
+        KeyScript { rng: Rng::with_seed(seed), now: NOW, batches: 0, put: 0 }
     }
 
     fn batch(&mut self) -> Vec<Command> {
@@ -152,7 +152,7 @@ impl Content {
 
 /// The content of the core after this many batches, at this time.
 fn expected(seed: u64, batches: usize, now: Timestamp) -> Content {
-    let (rules, mut script) = (MemoryStore::default(), Script::new(seed));
+    let (rules, mut script) = (MemoryStore::default(), KeyScript::new(seed));
     for _ in 0..batches {
         let batch = script.batch();
         block_on(rules.execute(script.now, batch));
@@ -164,7 +164,7 @@ fn expected(seed: u64, batches: usize, now: Timestamp) -> Content {
 #[test]
 fn child() {
     killed_child::run(|seed| {
-        let mut script = Script::new(seed);
+        let mut script = KeyScript::new(seed);
         Box::new(move || {
             let batch = script.batch();
             (script.now, batch)
@@ -180,7 +180,7 @@ fn every_key_with_a_reply_survives_a_kill() {
         let (folder, seed) = (fast_folder(), rng.u64(..));
         let answered =
             answered_until_killed("key_crash::child", folder.path(), seed, &mut rng, 150);
-        let mut script = Script::new(seed);
+        let mut script = KeyScript::new(seed);
         (0..=answered).for_each(|_| drop(script.batch()));
         assert!(script.put < IDS, "seed {seed}: more ids than are looked at");
         let store = open(folder.path());
