@@ -71,7 +71,14 @@ pub fn measure(
 ) -> Result<PostgresPeerFigures> {
     let figures: PostgresPeerFigures = run(peer, cluster, amounts, Value::Null)?;
     let PostgresPeerFigures {
-        version, settings, put, put_batches, drain_batches, drain, start, ..
+        version,
+        settings,
+        put,
+        put_batches,
+        drain_batches,
+        drain,
+        start,
+        ..
     } = &figures;
     eprintln!(
         "  {} {version}: put {put:.0}/s, in batches {put_batches:.0}/s, drain in batches \
