@@ -116,15 +116,15 @@ fn carrying() -> Value {
 
 /// The times of a schedule: a cron expression with its zone, or an interval with its start.
 fn timed() -> Value {
-    let null = json!({ "type": "null" });
+    let absent = json!({ "type": "null" });
     json!([
         {
             "required": ["cron"],
-            "properties": { "cron": { "type": "string" }, "every": null, "start": null }
+            "properties": { "cron": { "type": "string" }, "every": absent, "start": absent }
         },
         {
             "required": ["every"],
-            "properties": { "every": { "type": "number" }, "cron": null, "zone": null }
+            "properties": { "every": { "type": "number" }, "cron": absent, "zone": absent }
         }
     ])
 }
