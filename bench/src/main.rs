@@ -178,31 +178,42 @@ fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// Measures tubes in this process.
+async fn measure_tubes(
+    report: &mut Report,
+    folder: &Path,
+    size: Size,
+    wanted: impl Fn(Part) -> bool,
+) -> Result<()> {
+    if wanted(Part::Disk) || wanted(Part::Durable) {
+        disk::measure(report, folder, size.seconds)?;
+    }
+    if wanted(Part::Durable) {
+        durable::measure(report, folder, size).await?;
+    }
+    if wanted(Part::Memory) {
+        memory::measure(report, size).await?;
+    }
+    if wanted(Part::Cost) {
+        cost::measure(report, size).await?;
+    }
+    if wanted(Part::Backlog) {
+        backlog::measure(report, folder, size).await?;
+    }
+    if wanted(Part::Records) {
+        records::measure(report, folder, size).await?;
+    }
+    if wanted(Part::Keys) {
+        keys::measure(report, folder, size).await?;
+    }
+    Ok(())
+}
+
 async fn measure(args: &Args, folder: &Path) -> Result<Report> {
     let size = if args.quick { QUICK } else { FULL };
     let wanted = |part: Part| args.only.is_empty() || args.only.contains(&part);
     let mut report = Report::default();
-    if wanted(Part::Disk) || wanted(Part::Durable) {
-        disk::measure(&mut report, folder, size.seconds)?;
-    }
-    if wanted(Part::Durable) {
-        durable::measure(&mut report, folder, size).await?;
-    }
-    if wanted(Part::Memory) {
-        memory::measure(&mut report, size).await?;
-    }
-    if wanted(Part::Cost) {
-        cost::measure(&mut report, size).await?;
-    }
-    if wanted(Part::Backlog) {
-        backlog::measure(&mut report, folder, size).await?;
-    }
-    if wanted(Part::Records) {
-        records::measure(&mut report, folder, size).await?;
-    }
-    if wanted(Part::Keys) {
-        keys::measure(&mut report, folder, size).await?;
-    }
+    measure_tubes(&mut report, folder, size, wanted).await?;
     if wanted(Part::Http) {
         http::measure(&mut report, folder, size).await?;
     }

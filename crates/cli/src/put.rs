@@ -19,7 +19,7 @@ use crate::connect::{ConnectArgs, block_on, unexpected_reply};
 use crate::failure::{NoTube, UsageError};
 use crate::payload::Form;
 use crate::progress::Progress;
-use crate::task_args::TaskArgs;
+use crate::task_args::NewTaskArgs;
 use crate::{output, payload, units};
 
 /// The arguments of `put`.
@@ -53,7 +53,7 @@ pub struct PutArgs {
     #[arg(long = "as", value_name = "TYPE")]
     form: Option<Form>,
     #[command(flatten)]
-    task: TaskArgs,
+    task: NewTaskArgs,
     /// Make the task ready at this time, such as 2030-01-31T08:00:00Z, or 2030-01-31 for midnight UTC.
     #[arg(long, value_name = "DATETIME", value_parser = units::timestamp, conflicts_with = "delay")]
     at: Option<Timestamp>,

@@ -10,7 +10,7 @@ use crate::units;
 
 /// The options of a task.
 #[derive(Debug, Args)]
-pub struct TaskArgs {
+pub struct NewTaskArgs {
     /// Priority: smaller numbers are delivered first.
     #[arg(long, value_name = "N", value_parser = units::pri, allow_negative_numbers = true)]
     pri: Option<u64>,
@@ -37,7 +37,7 @@ pub struct TaskArgs {
     meta: Option<String>,
 }
 
-impl TaskArgs {
+impl NewTaskArgs {
     /// A task with these options and this payload.
     pub fn task(&self, payload: &[u8]) -> anyhow::Result<NewTask> {
         let meta = match &self.meta {

@@ -9,7 +9,7 @@ use taskyard_wire::http::ScheduleRequest;
 use super::show;
 use crate::connect::{ServerArgs, block_on};
 use crate::payload::{self, Form};
-use crate::task_args::TaskArgs;
+use crate::task_args::NewTaskArgs;
 use crate::{output, units};
 
 /// The arguments of `schedule add`.
@@ -50,7 +50,7 @@ pub struct AddArgs {
     #[arg(long = "as", value_name = "TYPE")]
     form: Option<Form>,
     #[command(flatten)]
-    task: TaskArgs,
+    task: NewTaskArgs,
     /// What happens with times that were missed, because no server ran or the schedule was paused.
     #[arg(long, value_name = "WHICH", default_value = "none")]
     catch_up: CatchUpChoice,

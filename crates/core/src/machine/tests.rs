@@ -6,6 +6,7 @@ use crate::task::{Body, TaskId};
 use crate::{Machine, Reply, TubeName};
 
 mod gated;
+#[expect(dead_code, reason = "the suite of this crate uses all of it")]
 #[path = "../../tests/suite/random.rs"]
 mod random;
 

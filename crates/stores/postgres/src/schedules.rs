@@ -19,7 +19,7 @@ pub(super) fn refusal(command: &ScheduleCommand) -> Option<Error> {
     match command {
         ScheduleCommand::List { limit, .. } | ScheduleCommand::Due { limit } => {
             let why = format!("the limit of a list of schedules is 1 to {SCHEDULES_LISTED_MAX}");
-            (!(1..=SCHEDULES_LISTED_MAX).contains(limit)).then(|| Error::Invalid(why))
+            (!(1..=SCHEDULES_LISTED_MAX).contains(limit)).then_some(Error::Invalid(why))
         }
         ScheduleCommand::Fire { puts, .. } => {
             (puts.len() > SCHEDULE_PUTS_MAX).then_some(Error::TooLarge {

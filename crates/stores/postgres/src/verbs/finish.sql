@@ -270,12 +270,15 @@ DROP FUNCTION IF EXISTS taskyard.begin_finish(taskyard.tube, bigint[], boolean, 
 DROP FUNCTION IF EXISTS taskyard.finish_task(taskyard.task, smallint, bigint, boolean, bigint, boolean, bigint);
 DROP FUNCTION IF EXISTS taskyard.finish_task(taskyard.task, smallint, bigint, boolean, bigint, boolean, bytea, bigint);
 
--- Ends or prolongs the delivery of a task: _verb is 0 ack, 1 release, 2 bury, 3 touch. A release makes the task ready, delays it by _span, or buries it if its attempts are used up; one that is not _counted is no attempt. With _error, a release or
+-- Ends or prolongs the delivery of a task: _verb is 0 ack, 1 release, 2 bury, 3 touch. A release makes the task ready, delays it by _span, or by the retry policy if it has a random number _seed, or buries it if its attempts are used up; one that is not _counted is no attempt. With _error, a release or
 -- bury is stored as a failure; that of an ack is its result. Returns the task after that, without the new failure.
 CREATE OR REPLACE FUNCTION taskyard.finish_task(
-    _t taskyard.tube, _task taskyard.task, _verb smallint, _span bigint, _counted boolean, _error bytea, _now bigint)
+    _t taskyard.tube, _task taskyard.task, _verb smallint, _span bigint, _seed bigint, _counted boolean, _error bytea, _now bigint)
 RETURNS taskyard.task LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
+    IF _seed IS NOT NULL AND _t.retry_delay IS NOT NULL THEN
+        _span := taskyard.retry_delay(_t, _task.attempts + 1, _seed, _task.id);
+    END IF;
     IF _verb = 0 AND _t.keep_done IS NOT NULL THEN
         PERFORM taskyard.keep_leased(_t.number, _now, ARRAY[_task.id], ARRAY[_task.lease], NULL, ARRAY[_error]);
         INSERT INTO taskyard.count (tube, kept) VALUES (_t.number, 1);
@@ -372,8 +375,7 @@ END $$;
 -- tube without a policy. There is a row for each item.
 CREATE OR REPLACE FUNCTION taskyard.finish_tasks(
     _tube text, _now bigint, _ids bigint[], _holders smallint[], _leases bigint[], _sessions bytea[],
-    _verbs smallint[], _spans bigint[], _counted boolean[], _show boolean, _bytes_max bigint, _errors bytea[],
-    _seeds bigint[])
+    _verbs smallint[], _spans bigint[], _counted boolean[], _show boolean, _bytes_max bigint, _errors bytea[], _seeds bigint[])
 RETURNS SETOF taskyard.outcome LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _t taskyard.tube;
@@ -412,10 +414,7 @@ BEGIN
             CONTINUE;
         END IF;
         _before := _task.state;
-        IF _seeds[i] IS NOT NULL AND _t.retry_delay IS NOT NULL THEN
-            _spans[i] := taskyard.retry_delay(_t, _task.attempts + 1, _seeds[i], _task.id);
-        END IF;
-        _task := taskyard.finish_task(_t, _task, _verbs[i], _spans[i], _counted[i], _errors[i], _now);
+        _task := taskyard.finish_task(_t, _task, _verbs[i], _spans[i], _seeds[i], _counted[i], _errors[i], _now);
         _row.event := taskyard.finish_event(_verbs[i], _before, _task.state, _spans[i]);
         _row.state := _task.state;
         _more[_before] := _more[_before] - 1;

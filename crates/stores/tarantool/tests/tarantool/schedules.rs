@@ -134,9 +134,9 @@ fn schedules_survive_a_kill() {
     assert_eq!(take(&store, &tube, 9).len(), 2);
 }
 
-/// Every reply tells when the next schedule is due; neither paused nor removed ones are.
+/// Every reply says when the next schedule is due; neither paused nor removed ones are.
 #[test]
-fn the_next_time_is_told() {
+fn replies_have_the_next_time() {
     run(async {
         let url = own(&instance().url());
         let (store, other) = (open(&url), open(&url));
