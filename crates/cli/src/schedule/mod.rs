@@ -36,7 +36,7 @@ pub struct ScheduleArgs {
 #[derive(Debug, Subcommand)]
 enum ScheduleVerb {
     /// Create a schedule, or replace it.
-    Add(AddArgs),
+    Add(Box<AddArgs>),
     /// Show all schedules.
     #[command(visible_alias = "ls")]
     List(ScheduleListArgs),
