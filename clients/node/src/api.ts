@@ -98,6 +98,9 @@ export interface CallCounts {
   ttr: number;
 }
 
+/** What happens with times that passed while no server fired them. */
+export type CatchUpWord = "none" | "last" | "all";
+
 /** What a put does whose key is held. */
 export type ConflictWord = "keep" | "replace";
 
@@ -250,6 +253,8 @@ export interface ErrorDetail {
   code: string;
   /** The options of the existing tube or semaphore that differ from those in the request. */
   differs?: string | null | undefined;
+  /** The feature that the store does not have. */
+  feature?: string | null | undefined;
   /** The kind of tube that does not have the verb. */
   kind?: string | null | undefined;
   /** The limit that was exceeded. */
@@ -264,6 +269,8 @@ export interface ErrorDetail {
   semaphore?: string | null | undefined;
   /** The size that exceeded the limit. */
   size?: number | null | undefined;
+  /** The store that does not have the feature. */
+  store?: string | null | undefined;
   /** The task it is about. */
   task?: number | null | undefined;
   /** The tube it is about. */
@@ -313,8 +320,13 @@ export interface EventsRequest {
 /** Deliveries that failed: `tasks`, or `id` and `lease` of one. */
 export interface FailRequest {
   /**
-   * Seconds before the tasks become ready again. When absent, as the retry policy of the tube says, or at once if it
-   * has none.
+   * Seconds before the tasks become ready again if the tube has no retry policy; at once when absent. Not used with
+   * `delay`.
+   */
+  default_delay?: number | null | undefined;
+  /**
+   * Seconds before the tasks become ready again. When absent, as the retry policy of the tube says, or after
+   * `default_delay` if it has none.
    */
   delay?: number | null | undefined;
   /** What went wrong: kept with the tasks, cut to 1 KiB. */
@@ -357,6 +369,11 @@ export interface FinishAnswer {
 export interface FinishPart {
   /** For `release`: whether the delivery counts as an attempt; it does when absent. */
   counted?: boolean | null | undefined;
+  /**
+   * For `fail` without `delay`: seconds before the task becomes ready again if the tube has no retry policy; at once when
+   * absent.
+   */
+  default_delay?: number | null | undefined;
   /**
    * For `release` and `fail`: seconds before the task becomes ready again. A `fail` without it follows the retry policy
    * of the tube.
@@ -514,6 +531,12 @@ export interface NameRequest {
   queue_num?: number | null | undefined;
 }
 
+/** The next times of a schedule. */
+export interface NextTimesAnswer {
+  /** The times, in order. */
+  times: number[];
+}
+
 /** Done without a result: an empty object. */
 export type NothingAnswer = unknown;
 
@@ -522,6 +545,9 @@ export type NothingRequest = unknown;
 
 /** The outcome of one item of a batch. */
 export type OutcomeWord = "done" | "stale" | "missing";
+
+/** Whether a time fires while a task of an earlier time exists. */
+export type OverlapWord = "allow" | "skip";
 
 /** One MessagePack value, as standard base64. */
 export type Packed = string;
@@ -752,6 +778,84 @@ export interface RunningTask {
   id: number;
   /** The tube. */
   tube: string;
+}
+
+/** A schedule. */
+export interface ScheduleAnswer {
+  /** What happens with times that were missed. */
+  catch_up: CatchUpWord;
+  /** Whether this request created it. */
+  created?: boolean | undefined;
+  /** The cron expression. */
+  cron?: string | null | undefined;
+  /** Why this server could not add its task the last time. */
+  error?: string | null | undefined;
+  /** Seconds from each time to the next. */
+  every?: number | null | undefined;
+  /** How many tasks it added. */
+  fired: number;
+  /** When it last added a task. */
+  last?: number | null | undefined;
+  /** Its name. */
+  name: string;
+  /** Its next time; absent if there is none any more. */
+  next?: number | null | undefined;
+  /** Whether a time fires while the task of an earlier time exists. */
+  overlap: OverlapWord;
+  /** Whether it is paused. */
+  paused: boolean;
+  /** How many times were skipped. */
+  skipped: number;
+  /** The first time of `every`. */
+  start?: number | null | undefined;
+  /** The task to put. */
+  task: PutTask;
+  /** The tube that tasks are put into. */
+  tube: string;
+  /** No time after this moment fires. */
+  until?: number | null | undefined;
+  /** The time zone of the cron expression. */
+  zone?: string | null | undefined;
+}
+
+/**
+ * A schedule to create, or to replace with: `cron` or `every`, and the task that is put at each
+ * time. Times are seconds, moments count from the Unix epoch.
+ */
+export interface ScheduleRequest {
+  /** What happens with times that were missed; `none` when absent. */
+  catch_up?: CatchUpWord | null | undefined;
+  /**
+   * When to put it: a cron expression with five fields (minute hour day month weekday), or six
+   * with the second first.
+   */
+  cron?: string | null | undefined;
+  /** When to put it: seconds from each time to the next, at least 1. */
+  every?: number | null | undefined;
+  /** Refuse to replace a schedule. */
+  only_new?: boolean | undefined;
+  /** Whether a time fires while the task of an earlier time exists; `allow` when absent. */
+  overlap?: OverlapWord | null | undefined;
+  /** Whether the schedule is paused. When absent, a replaced schedule stays as it is. */
+  paused?: boolean | null | undefined;
+  /** The first time of `every`; without it, times are counted from the beginning of 1970. */
+  start?: number | null | undefined;
+  /** The task to put. */
+  task: PutTask;
+  /** The tube that tasks are put into; it must exist. */
+  tube: string;
+  /** No time after this moment fires. */
+  until?: number | null | undefined;
+  /** The time zone of `cron`, such as Europe/Berlin; UTC when absent. */
+  zone?: string | null | undefined;
+}
+
+/** One page of schedules. */
+export interface SchedulesAnswer {
+  /** The `after` of the next page; absent in the last one. */
+  next?: string | null | undefined;
+  /** By name. */
+  schedules: ScheduleAnswer[];
 }
 
 /** One semaphore with its options and counts. */
