@@ -9,7 +9,7 @@ use taskyard_core::{
 use super::is_false;
 use super::list::TasksQuery;
 use super::names::OutcomeWord;
-use super::pace;
+use super::object;
 use super::seconds::optional_span;
 use super::whole;
 
@@ -39,7 +39,7 @@ pub struct TaskActionRequest {
     )]
     pub ids: Option<Vec<u64>>,
     /// Conditions that the tasks meet, as for a page of tasks.
-    #[serde(default, deserialize_with = "pace::object", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "object::maybe", skip_serializing_if = "Option::is_none")]
     pub filter: Option<TaskFilterRequest>,
     /// The `next` of the answer before, to continue with a filter.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -53,6 +53,7 @@ mod inspect;
 mod list;
 mod manager;
 mod names;
+mod object;
 mod options;
 mod pace;
 mod put;

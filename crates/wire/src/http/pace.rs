@@ -1,29 +1,11 @@
 //! The retry policy and the rate limit of a tube in requests and answers.
 
-use serde::de::{DeserializeOwned, Error as _};
-use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::{Map, Value};
+use serde::{Deserialize, Serialize};
 use taskyard_core::limits::{RATE_BURST_MAX, RETRY_FACTOR_PERMILLE_MAX, RETRY_JITTER_PERMILLE_MAX};
 use taskyard_core::{Error, RateLimit, RetryPolicy};
 
 use super::seconds::{optional_span, seconds_of, span};
 use super::whole;
-
-/// Reads an object or null: a list of values without names would also be read otherwise.
-pub(super) fn object<'de, D: Deserializer<'de>, T: DeserializeOwned>(
-    deserializer: D,
-) -> Result<Option<T>, D::Error> {
-    let fields = Option::<Map<String, Value>>::deserialize(deserializer)?;
-    let read = fields.map(|fields| serde_json::from_value(Value::Object(fields)));
-    read.transpose().map_err(D::Error::custom)
-}
-
-/// The same for a field that may be absent, which is not null.
-pub(super) fn present_object<'de, D: Deserializer<'de>, T: DeserializeOwned>(
-    deserializer: D,
-) -> Result<Option<Option<T>>, D::Error> {
-    object(deserializer).map(Some)
-}
 
 /// The delays before further attempts: `min(delay_max, delay · factor^(n−1))` after failed attempt n,
 /// shortened or extended at random by the part `jitter`.

@@ -9,8 +9,8 @@ use taskyard_core::{
 };
 
 use super::names::KindWord;
+use super::object;
 use super::options::check_options;
-use super::pace;
 use super::pace::{RateAnswer, RateRequest, RetryAnswer, RetryRequest, changed_policy, new_policy};
 use super::seconds::{moment_of, optional_moment, optional_span, seconds_of};
 use super::whole;
@@ -49,13 +49,13 @@ pub struct CreateRequest {
     pub attempts_max: Option<u32>,
     /// The delays before further attempts of failed deliveries whose `fail` names no delay; they are ready at once when
     /// absent.
-    #[serde(default, deserialize_with = "pace::object", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "object::maybe", skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryRequest>,
     /// Whether tasks whose lease expired wait as failed ones do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_lost: Option<bool>,
     /// How many deliveries it allows; no limit when absent.
-    #[serde(default, deserialize_with = "pace::object", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "object::maybe", skip_serializing_if = "Option::is_none")]
     pub rate: Option<RateRequest>,
     /// Keep done tasks for this many seconds, with their results; they are removed at once when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -119,7 +119,7 @@ pub struct AlterRequest {
     /// The delays before further attempts; `null` is none.
     #[serde(
         default,
-        deserialize_with = "pace::present_object",
+        deserialize_with = "object::present",
         skip_serializing_if = "Option::is_none"
     )]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<RetryRequest>))]
@@ -130,7 +130,7 @@ pub struct AlterRequest {
     /// How many deliveries it allows; `null` is no limit.
     #[serde(
         default,
-        deserialize_with = "pace::present_object",
+        deserialize_with = "object::present",
         skip_serializing_if = "Option::is_none"
     )]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<RateRequest>))]
