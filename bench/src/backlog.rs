@@ -15,7 +15,7 @@ const TASK_BYTES: usize = 128;
 pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
     let memory_bytes = size.tasks * TASK_BYTES / 3;
     let options = OpenOptions { memory_bytes, ..OpenOptions::default() };
-    let client = Client::open_with(&store_in(folder, "backlog"), &options)?;
+    let client = Client::open_with(&store_in(folder, "backlog"), &options).await?;
     let load = Load { clients: 16, batch: 1_000, tasks: size.tasks };
     load::put(&client, load).await?;
     let pairs =

@@ -15,7 +15,7 @@ use super::{Size, store_in};
 
 pub async fn measure(report: &mut Report, folder: &Path, size: Size, to: &str) -> Result<()> {
     let from = store_in(folder, "copied");
-    let client = Client::open(&from)?;
+    let client = Client::open(&from).await?;
     load::put(&client, Load { clients: 4, batch: 1_000, tasks: size.tasks }).await?;
     client.close().await?;
     let options = OpenOptions::default();

@@ -3,9 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use taskyard::{
-    Client, Embedded, Finish, FinishItem, Holder, Kind, NewTask, Span, Task, TubeOptions,
-};
+use taskyard::{Client, Finish, FinishItem, Holder, Kind, NewTask, Span, Task, TubeOptions};
 
 use super::Size;
 use super::load::{self, Load, TUBE};
@@ -40,7 +38,7 @@ pub async fn measure(report: &mut Report, size: Size) -> Result<()> {
 
 /// Seconds for a take and a release in a tube of so many tasks.
 async fn by_size(tasks: usize) -> Result<f64> {
-    let client = Client::open("memory:")?;
+    let client = Client::open("memory:").await?;
     load::put(&client, Load { clients: 4, batch: 1_000, tasks }).await?;
     let seconds = take_and_release(&client).await?;
     client.close().await?;
@@ -50,7 +48,7 @@ async fn by_size(tasks: usize) -> Result<f64> {
 /// Seconds for a take and a release while so many sub-queues are busy, each with one more task
 /// that waits behind the running one.
 async fn by_busy_subqueues(busy: usize) -> Result<f64> {
-    let client = Client::open("memory:")?;
+    let client = Client::open("memory:").await?;
     client.create(TUBE, TubeOptions::new(Kind::UtubeTtl)).await?;
     let task = |subqueue: String| -> Result<NewTask> {
         Ok(NewTask { subqueue: Some(subqueue.into()), ..load::task()? })
@@ -71,7 +69,7 @@ async fn by_busy_subqueues(busy: usize) -> Result<f64> {
     Ok(seconds)
 }
 
-async fn take_and_release(client: &Client<Embedded>) -> Result<f64> {
+async fn take_and_release(client: &Client) -> Result<f64> {
     let begin = Instant::now();
     for _ in 0..CALLS {
         let tasks = client.take_many(TUBE, BATCH, Duration::ZERO).await?;

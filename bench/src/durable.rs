@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use taskyard::{Client, Embedded};
+use taskyard::Client;
 
 use super::disk;
 use super::load::{self, Load, TUBE};
@@ -16,7 +16,7 @@ use super::{Size, store_in};
 const ROUND: usize = 250_000;
 
 pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
-    let client = Client::open(&store_in(folder, "durable"))?;
+    let client = Client::open(&store_in(folder, "durable")).await?;
     let load = Load { clients: 256, batch: 1, tasks: size.tasks.min(ROUND) };
     let mut put = load::put(&client, load).await?;
     let mut pairs = load::take_and_ack(&client, load).await?;
@@ -44,12 +44,7 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
 }
 
 /// One client, alternating with the measurement of the disk's own rate.
-async fn one_by_one(
-    report: &mut Report,
-    folder: &Path,
-    client: &Client<Embedded>,
-    size: Size,
-) -> Result<()> {
+async fn one_by_one(report: &mut Report, folder: &Path, client: &Client, size: Size) -> Result<()> {
     const TURNS: u32 = 4;
     let (mut puts, mut seconds, mut syncs) = (0_u64, 0.0, 0.0);
     for _ in 0..TURNS {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use taskyard::{Client, Embedded};
+use taskyard::Client;
 
 use super::load::{self, Load, Measured};
 use super::queue_figures::{CLIENTS, warm_up};
@@ -54,7 +54,7 @@ async fn one_store(
     clients: usize,
     tasks: usize,
 ) -> Result<()> {
-    let client = Client::open(url)?;
+    let client = Client::open(url).await?;
     warm_up(&client, BATCH).await?;
     let loads = [
         (Load { clients, batch: 1, tasks }, format!("{clients} clients")),
@@ -80,7 +80,7 @@ async fn one_store(
 }
 
 /// Puts with a key and puts without one.
-async fn one_turn(client: &Client<Embedded>, load: Load) -> Result<(Measured, Measured)> {
+async fn one_turn(client: &Client, load: Load) -> Result<(Measured, Measured)> {
     let without = load::put(client, load).await?;
     load::take_and_ack(client, Load { batch: BATCH, ..load }).await?;
     let with = load::put_each(client, load, load::keyed_task).await?;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use hdrhistogram::Histogram;
-use taskyard::{Client, Execute, Key, KeyRequest, NewTask, bytes_task};
+use taskyard::{Client, Key, KeyRequest, NewTask, bytes_task};
 use tokio::task::JoinSet;
 
 /// The payload of every task: 100 bytes.
@@ -69,22 +69,16 @@ pub fn keyed_task() -> Result<NewTask> {
 }
 
 /// Puts tasks.
-pub async fn put<E>(client: &Client<E>, load: Load) -> Result<Measured>
-where
-    E: Execute + Clone + 'static,
-{
+pub async fn put(client: &Client, load: Load) -> Result<Measured> {
     put_each(client, load, task).await
 }
 
 /// Puts the tasks that a function makes.
-pub async fn put_each<E>(
-    client: &Client<E>,
+pub async fn put_each(
+    client: &Client,
     load: Load,
     new: fn() -> Result<NewTask>,
-) -> Result<Measured>
-where
-    E: Execute + Clone + 'static,
-{
+) -> Result<Measured> {
     let before = client.tubes().await?.iter().map(|tube| tube.stats.tasks.ready).sum::<u64>();
     let client = client.clone();
     let counter = client.clone();
@@ -102,10 +96,7 @@ where
 }
 
 /// Takes tasks and acknowledges them; the tube has exactly this many.
-pub async fn take_and_ack<E>(client: &Client<E>, load: Load) -> Result<Measured>
-where
-    E: Execute + Clone + 'static,
-{
+pub async fn take_and_ack(client: &Client, load: Load) -> Result<Measured> {
     let client = client.clone();
     let counter = client.clone();
     let measured = run(load, move |count| {

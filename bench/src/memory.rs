@@ -9,7 +9,7 @@ use super::report::{Report, Row, Target};
 
 pub async fn measure(report: &mut Report, size: Size) -> Result<()> {
     for (clients, batch) in [(256, 1), (16, 100)] {
-        let client = Client::open("memory:")?;
+        let client = Client::open("memory:").await?;
         let load = Load { clients, batch, tasks: size.tasks };
         let put = load::put(&client, load).await?;
         let pairs = load::take_and_ack(&client, load).await?;

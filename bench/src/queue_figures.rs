@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use hdrhistogram::Histogram;
-use taskyard::{Client, Embedded};
+use taskyard::Client;
 use tokio::task::JoinSet;
 
 use super::load::{self, Load, Measured, TUBE};
@@ -43,7 +43,7 @@ pub struct QueueFigures {
 
 /// Runs all five in an empty database.
 pub async fn measure(url: &str, amounts: QueueAmounts) -> Result<QueueFigures> {
-    let client = Client::open(url)?;
+    let client = Client::open(url).await?;
     warm_up(&client, amounts.batch).await?;
     let one = Load { clients: CLIENTS, batch: 1, tasks: amounts.single };
     let put = load::put(&client, one).await.context("put one by one")?;
@@ -57,7 +57,7 @@ pub async fn measure(url: &str, amounts: QueueAmounts) -> Result<QueueFigures> {
 }
 
 /// Creates the tube and prepares the calls by a first use, of one task and of a batch, which is not measured.
-pub async fn warm_up(client: &Client<Embedded>, batch: usize) -> Result<()> {
+pub async fn warm_up(client: &Client, batch: usize) -> Result<()> {
     for batch in [1, batch] {
         client.put_tasks(TUBE, vec![load::task()?; batch], Duration::ZERO).await?;
         let tasks = client.take_many(TUBE, batch, Duration::ZERO).await?;
@@ -68,7 +68,7 @@ pub async fn warm_up(client: &Client<Embedded>, batch: usize) -> Result<()> {
 }
 
 /// Puts one task after the other while all workers wait; a task is started when its worker has it.
-async fn put_to_start(client: &Client<Embedded>, starts: usize) -> Result<Histogram<u64>> {
+async fn put_to_start(client: &Client, starts: usize) -> Result<Histogram<u64>> {
     let (started, mut starting) = tokio::sync::mpsc::unbounded_channel();
     let mut workers = JoinSet::new();
     for _ in 0..CLIENTS {

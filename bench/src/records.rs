@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use hdrhistogram::Histogram;
-use taskyard::{Client, Embedded, Http, Kind, NewTask, OpenOptions, TubeName, TubeOptions};
+use taskyard::{Client, Http, Kind, NewTask, OpenOptions, TubeName, TubeOptions};
 use taskyard_engine::{Engine, Settings, SystemClock};
 use taskyard_server::{Config, Server};
 use taskyard_wire::http::TasksQuery;
@@ -41,7 +41,7 @@ async fn keep_done(
     keeping: &str,
     load: Load,
 ) -> Result<()> {
-    let (plain, keeping) = (Client::open(plain)?, Client::open(keeping)?);
+    let (plain, keeping) = (Client::open(plain).await?, Client::open(keeping).await?);
     plain.create(TUBE, TubeOptions::new(Kind::FifoTtl)).await?;
     let keep_done = Some(Duration::from_secs(3600).into());
     let options = TubeOptions { keep_done, ..TubeOptions::new(Kind::FifoTtl) };
@@ -68,7 +68,7 @@ async fn keep_done(
     Ok(())
 }
 
-async fn one_turn(client: &Client<Embedded>, load: Load) -> Result<Measured> {
+async fn one_turn(client: &Client, load: Load) -> Result<Measured> {
     load::put(client, load).await?;
     load::take_and_ack(client, load).await
 }
@@ -78,7 +78,7 @@ async fn lists(report: &mut Report, name: &str, url: &str, size: Size) -> Result
     let store = taskyard_stores::open(url, &OpenOptions::default())?;
     let engine = Engine::start(store, Arc::new(SystemClock::new()), Settings::default());
     let server = Server::bind(Config::new("127.0.0.1:0".parse()?), engine).await?;
-    let client = Client::connect(&server.url())?;
+    let client = Client::open(&server.url()).await?;
     let http = Http::new(&server.url())?;
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = tokio::spawn(server.run(async { _ = stopped.await }));
@@ -118,7 +118,7 @@ async fn pages(report: &mut Report, name: &str, http: &Http, size: Size) -> Resu
 async fn search(
     report: &mut Report,
     name: &str,
-    client: &Client<Http>,
+    client: &Client,
     http: &Http,
     size: Size,
 ) -> Result<()> {
@@ -158,7 +158,7 @@ async fn search(
 
 /// Puts one task after the other into another tube until the work is done; returns the time of each put.
 async fn puts_until<T>(
-    client: &Client<Http>,
+    client: &Client,
     work: impl Future<Output = T>,
 ) -> Result<(Histogram<u64>, T)> {
     let mut latency = Histogram::new(3)?;

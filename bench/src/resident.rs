@@ -78,14 +78,14 @@ pub async fn run_child(child: &Child, place: &Path) -> Result<()> {
     match *child {
         Child::Fill(tasks) => {
             let parent = place.parent().context("the folder has a parent")?;
-            let client = Client::open(&store_in(parent, "resident"))?;
+            let client = Client::open(&store_in(parent, "resident")).await?;
             load::put(&client, Load { clients: 4, batch: 1_000, tasks }).await?;
             println!("{}", resident_megabytes()?);
             client.close().await?;
         }
         Child::Reopen(tasks) => {
             let begin = Instant::now();
-            let client = Client::open(&format!("sqlite:{}", place.display()))?;
+            let client = Client::open(&format!("sqlite:{}", place.display())).await?;
             let there = client.stats(TUBE).await?.tasks.ready;
             let seconds = begin.elapsed().as_secs_f64();
             ensure!(there == tasks as u64, "{there} tasks found");

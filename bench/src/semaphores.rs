@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
-use taskyard::{Client, Embedded, EnqueueItem, EventKind, GrantFinish, GrantItem, TaskId};
+use taskyard::{Client, EnqueueItem, EventKind, GrantFinish, GrantItem, TaskId};
 use tokio::task::JoinSet;
 
 use super::report::{Report, Row, Target};
@@ -39,7 +39,7 @@ pub async fn measure(
 }
 
 async fn measure_on(report: &mut Report, store: &str, url: &str, size: Size) -> Result<()> {
-    let client = Arc::new(Client::open(url)?);
+    let client = Arc::new(Client::open(url).await?);
     // A database may have semaphores of an earlier run.
     let run = format!("bench {}", std::process::id());
     let spread = rate(&client, &names(&run, "spread", 1000), 1, size).await?;
@@ -79,12 +79,7 @@ fn names(run: &str, name: &str, count: usize) -> Vec<String> {
 }
 
 /// Calls a second of many callers: each enqueues some tasks and releases them.
-async fn rate(
-    client: &Arc<Client<Embedded>>,
-    names: &[String],
-    batch: u64,
-    size: Size,
-) -> Result<f64> {
+async fn rate(client: &Arc<Client>, names: &[String], batch: u64, size: Size) -> Result<f64> {
     make(client, names).await?;
     let (calls, names) = (Arc::new(AtomicU64::new(0)), Arc::new(names.to_vec()));
     let mut callers = JoinSet::new();
@@ -119,7 +114,7 @@ async fn rate(
 }
 
 /// Creates the semaphores, many at a time.
-async fn make(client: &Arc<Client<Embedded>>, names: &[String]) -> Result<()> {
+async fn make(client: &Arc<Client>, names: &[String]) -> Result<()> {
     let mut makers = JoinSet::new();
     for part in names.chunks(names.len().div_ceil(CALLERS)) {
         let (client, part) = (client.clone(), part.to_vec());
@@ -140,7 +135,7 @@ async fn make(client: &Arc<Client<Embedded>>, names: &[String]) -> Result<()> {
 async fn line(
     report: &mut Report,
     store: &str,
-    client: &Client<Embedded>,
+    client: &Client,
     run: &str,
     size: Size,
 ) -> Result<()> {
@@ -164,7 +159,7 @@ async fn line(
     Ok(())
 }
 
-async fn fill(client: &Client<Embedded>, name: &str, count: u64) -> Result<()> {
+async fn fill(client: &Client, name: &str, count: u64) -> Result<()> {
     client.semaphores().update(name, 10, 0).await?;
     let semaphore = client.semaphores().named(name)?;
     for first in (0..count).step_by(FILL as usize) {
@@ -176,7 +171,7 @@ async fn fill(client: &Client<Embedded>, name: &str, count: u64) -> Result<()> {
 }
 
 /// How often a caller can enqueue and release a task in this time.
-async fn pairs(client: &Client<Embedded>, name: &str, time: Duration) -> Result<u64> {
+async fn pairs(client: &Client, name: &str, time: Duration) -> Result<u64> {
     let semaphore = client.semaphores().named(name)?;
     let (begin, task) = (Instant::now(), TaskId(1 << 40));
     let mut pairs = 0;
@@ -192,7 +187,7 @@ async fn pairs(client: &Client<Embedded>, name: &str, time: Duration) -> Result<
 async fn latency(
     report: &mut Report,
     store: &str,
-    client: &Client<Embedded>,
+    client: &Client,
     run: &str,
     size: Size,
 ) -> Result<()> {

@@ -83,7 +83,7 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
 
 /// Puts with a unique key, one by one.
 async fn put_keyed(url: &str, amounts: QueueAmounts) -> Result<Measured> {
-    let client = Client::open(url)?;
+    let client = Client::open(url).await?;
     let load = Load { clients: CLIENTS, batch: 1, tasks: amounts.single };
     let measured = load::put_each(&client, load, load::keyed_task).await?;
     client.truncate(TUBE).await?;

@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 use serde_json::json;
-use taskyard::{Client, Embedded};
+use taskyard::Client;
 
 use super::super::load::{self, Load, TUBE};
 use super::super::report::{Report, Row, Target};
@@ -51,7 +51,7 @@ pub async fn measure(
     cluster: &Cluster,
     amounts: PostgresAmounts,
 ) -> Result<()> {
-    let client = Client::open(&cluster.url())?;
+    let client = Client::open(&cluster.url()).await?;
     let normal = last(&rounds(&client, NORMAL_ROUNDS, amounts.round).await?)?;
     let snapshot = cluster.hold_snapshot()?;
     let before = counted(cluster)?;
@@ -106,7 +106,7 @@ fn tell(
 }
 
 /// Puts and drains so many tasks in each round.
-async fn rounds(client: &Client<Embedded>, rounds: usize, tasks: usize) -> Result<Vec<Round>> {
+async fn rounds(client: &Client, rounds: usize, tasks: usize) -> Result<Vec<Round>> {
     let load = Load { clients: 4, batch: BATCH, tasks };
     let mut all = Vec::with_capacity(rounds);
     client.put_task(TUBE, load::task()?).await?;

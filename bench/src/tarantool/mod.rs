@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use taskyard::{Client, Embedded, Task};
+use taskyard::{Client, Task};
 
 use super::Size;
 use super::load::{self, Load, Measured, TUBE};
@@ -35,7 +35,7 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
         return Ok(());
     };
     let server = TarantoolServer::start(&program, &folder.join("tarantool"))?;
-    let client = Client::open(&server.url())?;
+    let client = Client::open(&server.url()).await?;
     warm_up(&client, BATCH).await?;
     let tasks = if size.is_quick() { 50_000 } else { 500_000 };
     for (batch, tasks) in [(BATCH, tasks), (1, tasks / 5)] {
@@ -49,7 +49,7 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
     Ok(())
 }
 
-async fn measure_four(client: &Client<Embedded>, load: Load) -> Result<[Measured; 4]> {
+async fn measure_four(client: &Client, load: Load) -> Result<[Measured; 4]> {
     let put = load::put(client, load).await.context("put")?;
     let held = Arc::new(Mutex::new(Vec::with_capacity(load.tasks)));
     let take = take(client, load, &held).await.context("take")?;
@@ -62,7 +62,7 @@ async fn measure_four(client: &Client<Embedded>, load: Load) -> Result<[Measured
 /// The tasks that clients hold.
 type Held = Arc<Mutex<Vec<Task>>>;
 
-async fn take(client: &Client<Embedded>, load: Load, held: &Held) -> Result<Measured> {
+async fn take(client: &Client, load: Load, held: &Held) -> Result<Measured> {
     let (client, held) = (client.clone(), Arc::clone(held));
     let call = move |count| {
         let (client, held) = (client.clone(), Arc::clone(&held));
@@ -76,7 +76,7 @@ async fn take(client: &Client<Embedded>, load: Load, held: &Held) -> Result<Meas
     load::run(load, call).await
 }
 
-async fn ack(client: &Client<Embedded>, load: Load, held: &Held) -> Result<Measured> {
+async fn ack(client: &Client, load: Load, held: &Held) -> Result<Measured> {
     let (client, held, counter) = (client.clone(), Arc::clone(held), client.clone());
     let call = move |count| {
         let (client, held) = (client.clone(), Arc::clone(&held));

@@ -34,8 +34,8 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
         Some(peer) => format!("{:.0} times {}", rate / peer.drain, peer.name()),
         None => "apalis is not installed".into(),
     };
-    let client = Client::open(&store_in(folder, "workers"))?;
-    let rate = drain(client.queue().clone(), size.tasks).await.context("in process")?;
+    let client = Client::open(&store_in(folder, "workers")).await?;
+    let rate = drain(client.clone(), size.tasks).await.context("in process")?;
     report.add(Row {
         what: "workers in process, durable".into(),
         figure: rate,
@@ -43,7 +43,7 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
         target: Some(Target::AtLeast(150_000.0)),
         note: format!("{PROCESSORS} processors, batches of {BATCH}; {}", beside(rate)),
     });
-    latency(report, client.queue().clone(), peer.as_ref()).await?;
+    latency(report, client.clone(), peer.as_ref()).await?;
     client.close().await?;
     let server = BenchServer::start(&store_in(folder, "workers-network"))?;
     let rate = drain(Iproto::new(&server.address)?, size.tasks).await.context("over iproto")?;

@@ -12,8 +12,8 @@ struct Mail {
 
 #[tokio::main]
 async fn main() -> Result<(), taskyard::Error> {
-    // Client::connect("http://127.0.0.1:7070") uses a server instead.
-    let client = Client::open("memory:")?;
+    // "http://127.0.0.1:7070" uses a server, "sqlite:queue" a queue on disk.
+    let client = Client::open("memory:").await?;
     client.put("mail", &Mail { to: "ann".into() }).await?;
 
     while let Some(task) = client.take("mail", Duration::ZERO).await? {

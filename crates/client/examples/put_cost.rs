@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use taskyard::{Client, Execute, Iproto, Kind, TubeOptions, bytes_task};
+use taskyard::{Client, Kind, TubeOptions, bytes_task};
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_store::{MemoryStore, OpenOptions, Store};
 use taskyard_testkit::server::{TestServer, clock, config};
@@ -28,19 +28,19 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let tasks = std::env::args().nth(1).map_or(Ok(50_000), |text| text.parse())?;
     for on_disk in [false, true] {
         for batch in [1, 100] {
-            measure("HTTP", on_disk, tasks, batch, |rig| rig.http.clone()).await?;
-            measure("iproto", on_disk, tasks, batch, TestServer::connect).await?;
+            measure("HTTP", on_disk, tasks, batch, TestServer::client).await?;
+            measure("iproto", on_disk, tasks, batch, |rig| Client::new(rig.connect())).await?;
         }
     }
     ended_keys(10 * tasks).await
 }
 
-async fn measure<E: Execute + Clone + 'static>(
+async fn measure(
     transport: &str,
     on_disk: bool,
     tasks: usize,
     batch: usize,
-    connect: impl Fn(&TestServer) -> E,
+    connect: impl Fn(&TestServer) -> Client,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let tasks = if batch == 1 { tasks } else { 4 * tasks };
     let mut best = [Rates::default(); 2];
@@ -48,7 +48,7 @@ async fn measure<E: Execute + Clone + 'static>(
         for (best, idempotent) in best.iter_mut().zip([false, true]) {
             let folder = tempfile::tempdir()?;
             let rig = TestServer::start(store(on_disk, folder.path())?, clock(), config()).await;
-            let client = Client::new(connect(&rig)).idempotent(idempotent);
+            let client = connect(&rig).idempotent(idempotent);
             let rates = put_and_ack(&client, tasks, batch).await?;
             best.put = best.put.max(rates.put);
             best.ack = best.ack.max(rates.ack);
@@ -78,8 +78,8 @@ fn store(on_disk: bool, folder: &std::path::Path) -> Result<Box<dyn Store>, task
     }
 }
 
-async fn put_and_ack<E: Execute + Clone + 'static>(
-    client: &Client<E>,
+async fn put_and_ack(
+    client: &Client,
     tasks: usize,
     batch: usize,
 ) -> Result<Rates, Box<dyn std::error::Error>> {
@@ -122,7 +122,7 @@ async fn put_and_ack<E: Execute + Clone + 'static>(
 /// The memory of a server after tasks with random keys have ended.
 async fn ended_keys(tasks: usize) -> Result<(), Box<dyn std::error::Error>> {
     let rig = TestServer::in_memory().await;
-    let client: Client<Iproto> = Client::new(rig.connect());
+    let client = Client::new(rig.connect());
     client.create(TUBE, TubeOptions::new(Kind::FifoTtl)).await?;
     let before = resident()?;
     let mut put = 0;

@@ -1,32 +1,35 @@
 //! The client: typed calls for every command of a queue.
 
+use std::any::Any;
 use std::collections::HashSet;
+use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
-    Command, Error as Refusal, Execute, Outcome, Reply, Span, Take, TaskId, TubeChange, TubeName,
-    TubeOptions, TubeStats,
+    Command, DynExecute, Error as Refusal, Execute, Outcome, Reply, Span, Take, TaskId, TubeChange,
+    TubeName, TubeOptions, TubeStats,
 };
+use taskyard_worker::worker_name;
 
-use crate::error::{HttpError, IprotoError, Result};
+use crate::error::Result;
 use crate::http::Http;
 use crate::iproto::Iproto;
 use crate::task::Task;
-use crate::worker_name::worker_name;
 
 /// The lease of a delivery unless [`Client::with_lease`] sets another.
 const LEASE_DEFAULT: Span = Span::from_secs(60);
 
-/// A client of a queue in this process or on a server. Cheap to clone if `E` is.
+/// A client of a queue in this process or on a server, whichever [`Client::open`] was given. Cheap to clone: clones share
+/// the queue or the connections.
 ///
-/// The first put into a tube that does not exist creates it as `fifottl`, unless the server or the embedded queue is
-/// strict about tubes; every other call on it is refused.
-#[derive(Clone, Debug)]
-pub struct Client<E> {
-    pub(crate) queue: E,
+/// The first put into a tube that does not exist creates it as `fifottl`, unless the server or the client is strict about
+/// tubes; every other call on it is refused.
+#[derive(Clone)]
+pub struct Client {
+    pub(crate) queue: Arc<dyn DynExecute>,
     lease: Span,
     pub(crate) idempotent: bool,
     /// Whether the store of the queue refused unique keys. Clones share it.
@@ -35,36 +38,41 @@ pub struct Client<E> {
     pub(crate) subqueue_tubes: Arc<Mutex<HashSet<TubeName>>>,
 }
 
-impl Client<Http> {
-    /// A client of the server at this URL, such as `http://127.0.0.1:7070`. Does not connect yet.
-    pub fn connect(url: &str) -> Result<Self, HttpError> {
-        Ok(Client::new(Http::new(url)?))
-    }
-
-    /// A client of the server at this URL with an access token.
-    pub fn connect_with_token(url: &str, token: &str) -> Result<Self, HttpError> {
-        Ok(Client::new(Http::new(url)?.with_token(token)?))
-    }
-}
-
-impl Client<Iproto> {
-    /// A client of the server at this address over iproto, such as `127.0.0.1:3301` or
-    /// `iproto://user:password@host:3301`. Does not connect yet.
-    pub fn connect_iproto(address: &str) -> Result<Self, IprotoError> {
-        Ok(Client::new(Iproto::new(address)?))
-    }
-}
-
-impl<E: Execute> Client<E> {
-    /// A client of anything that executes commands.
-    pub fn new(queue: E) -> Self {
+impl Client {
+    /// A client of anything that executes commands: an engine of this process, an [`Http`] or [`Iproto`] with its own
+    /// settings, or a queue of your own. [`Client::open`] is the usual way.
+    pub fn new<E: Execute + 'static>(queue: E) -> Self {
         Client {
-            queue,
+            queue: Arc::new(queue),
             lease: LEASE_DEFAULT,
             idempotent: true,
             keys_missing: Arc::default(),
             subqueue_tubes: Arc::default(),
         }
+    }
+
+    /// Sets the access token of the server; refused unless the client uses HTTP.
+    pub fn with_token(self, token: &str) -> Result<Self> {
+        let Some(http) = self.transport::<Http>() else {
+            let message = "only a server over HTTP has an access token; over iproto write user and password into the URL";
+            return Err(Refusal::Invalid(message.into()).into());
+        };
+        let queue = Arc::new(http.clone().with_token(token)?);
+        Ok(Client { queue, ..self })
+    }
+
+    /// Refuses a put into a tube that does not exist, instead of creating the tube. Over HTTP the server decides.
+    pub fn strict_tubes(self) -> Self {
+        #[cfg(feature = "embedded")]
+        if let Some(embedded) = self.transport::<crate::embedded::Embedded>() {
+            let queue = Arc::new(embedded.clone().strict_tubes());
+            return Client { queue, ..self };
+        }
+        if let Some(iproto) = self.transport::<Iproto>() {
+            let queue = Arc::new(iproto.clone().strict_tubes());
+            return Client { queue, ..self };
+        }
+        self
     }
 
     /// Sets the lease of deliveries. A task that is not finished in that time is delivered again;
@@ -81,9 +89,21 @@ impl<E: Execute> Client<E> {
         Client { idempotent, ..self }
     }
 
-    /// What executes the commands.
-    pub fn queue(&self) -> &E {
-        &self.queue
+    /// What executes the commands, if it is a `T`: [`Http`], [`Iproto`], `Embedded` or what [`Client::new`] was given. For
+    /// calls that only one of them has.
+    pub fn transport<T: 'static>(&self) -> Option<&T> {
+        let queue: &dyn Any = &*self.queue;
+        queue.downcast_ref()
+    }
+
+    /// Ends the use of the queue: an embedded one finishes its pending commands and closes its store, and taken tasks are
+    /// ready for the next process. All clones end with it. A client of a server has nothing to end.
+    pub async fn close(&self) -> Result<()> {
+        #[cfg(feature = "embedded")]
+        if let Some(embedded) = self.transport::<crate::embedded::Embedded>() {
+            embedded.engine().stop().await?;
+        }
+        Ok(())
     }
 
     /// Takes the next task, waiting up to `wait` for one.
@@ -217,7 +237,7 @@ impl<E: Execute> Client<E> {
     /// Executes one command and returns its reply.
     pub(crate) async fn execute_one(&self, command: Command) -> Result<Reply> {
         let verb = command.verb();
-        let reply = self.queue.execute(vec![command]).await.pop();
+        let reply = self.queue.execute_boxed(vec![command]).await.pop();
         Ok(reply.unwrap_or_else(|| Err(unexpected(verb)))?)
     }
 
@@ -251,6 +271,25 @@ impl<E: Execute> Client<E> {
 
     async fn execute_without_reply(&self, command: Command) -> Result<()> {
         self.execute_one(command).await.map(drop)
+    }
+}
+
+impl Execute for Client {
+    fn execute(
+        &self,
+        commands: Vec<Command>,
+    ) -> impl Future<Output = Vec<Result<Reply, Refusal>>> + Send {
+        self.queue.execute_boxed(commands)
+    }
+
+    fn may_lose_replies(&self) -> bool {
+        self.queue.replies_can_be_lost()
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("lease", &self.lease).finish_non_exhaustive()
     }
 }
 

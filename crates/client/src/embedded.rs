@@ -1,5 +1,6 @@
 //! A queue inside this process.
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use taskyard_core::{Command, Error as Refusal, Execute, Kind, Reply, TubeOptions};
@@ -17,46 +18,21 @@ pub struct Embedded {
     strict: bool,
 }
 
-impl Client<Embedded> {
-    /// Opens a queue for this process alone: `memory:`, lost at the end of the process, or `sqlite:DIR`, on disk.
-    ///
-    /// ```
-    /// # async fn example() -> Result<(), taskyard::Error> {
-    /// use std::time::Duration;
-    ///
-    /// let client = taskyard::Client::open("memory:")?;
-    /// client.put("mail", "hello").await?;
-    /// let task = client.take("mail", Duration::ZERO).await?.expect("there is one");
-    /// assert_eq!(task.data::<String>()?, "hello");
-    /// client.ack(&task).await?;
-    /// client.close().await
-    /// # }
-    /// # let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    /// # runtime.block_on(example()).unwrap();
-    /// ```
-    pub fn open(url: &str) -> Result<Self> {
-        Client::open_with(url, &OpenOptions::default())
-    }
-
-    /// Opens a queue with a memory budget, or a damaged store.
-    pub fn open_with(url: &str, options: &OpenOptions) -> Result<Self> {
-        let store = open(url, options)?;
+impl Client {
+    /// Opens the store at this URL with a memory budget, or a damaged one.
+    pub async fn open_with(url: &str, options: &OpenOptions) -> Result<Self> {
+        let (url, options) = (url.to_owned(), options.clone());
+        // A store reads its files or waits for its database.
+        let opened = tokio::task::spawn_blocking(move || open(&url, &options)).await;
+        let store = opened.unwrap_or_else(|ended| resume_unwind(ended.into_panic()))?;
         // No caller of an embedded queue can read time series or the list of workers.
         let settings = Settings { series_tubes_max: 0, workers_max: 0, ..Settings::default() };
-        let engine = Engine::start(store, Arc::new(SystemClock::new()), settings);
-        Ok(Client::new(Embedded { engine, strict: false }))
+        Ok(Client::embedded(Engine::start(store, Arc::new(SystemClock::new()), settings)))
     }
 
-    /// Refuses a put into a tube that does not exist, instead of creating the tube.
-    pub fn strict_tubes(mut self) -> Self {
-        self.queue.strict = true;
-        self
-    }
-
-    /// Finishes all pending commands and closes the store. Taken tasks are ready for the next
-    /// process.
-    pub async fn close(&self) -> Result<()> {
-        Ok(self.queue.engine.stop().await?)
+    /// A client of an engine that this process has started itself. The first put into a tube creates it.
+    pub fn embedded(engine: Engine) -> Self {
+        Client::new(Embedded { engine, strict: false })
     }
 }
 
@@ -64,6 +40,11 @@ impl Embedded {
     /// The engine, for what a client does not offer.
     pub fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    /// Refuses a put into a tube that does not exist.
+    pub(crate) fn strict_tubes(self) -> Self {
+        Embedded { strict: true, ..self }
     }
 
     /// Creates the tube of a refused put, and puts again.

@@ -36,6 +36,22 @@ pub enum Error {
     /// The address is invalid.
     #[error(transparent)]
     Iproto(#[from] IprotoError),
+    /// The URL names no queue.
+    #[error(
+        "'{0}:' is not the scheme of a queue; use http://, https://, iproto://, iprotos://, memory:, sqlite:DIR, \
+         postgres://, redis:// or tarantool://"
+    )]
+    UnknownScheme(String),
+    /// This program was built without a part of the client.
+    #[error(
+        "{what} needs the feature `{feature}` of the crate `taskyard`; add it to `features` in Cargo.toml"
+    )]
+    MissingFeature {
+        /// What was asked for.
+        what: String,
+        /// The feature.
+        feature: &'static str,
+    },
     /// The embedded store cannot be opened.
     #[cfg(feature = "embedded")]
     #[error(transparent)]
@@ -49,6 +65,9 @@ pub enum HttpError {
     /// The address is invalid.
     #[error("'{0}' is not the URL of a server; use one such as http://127.0.0.1:7070")]
     Url(String),
+    /// The certificates of servers cannot be checked.
+    #[error("{0}")]
+    Certificates(String),
     /// The token cannot be sent.
     #[error("the token may contain visible ASCII characters only, without spaces")]
     Token,
@@ -91,6 +110,9 @@ pub enum IprotoError {
     /// The address is invalid.
     #[error("'{0}' is not the address of a server; use one such as 127.0.0.1:3301")]
     Address(String),
+    /// The certificates of servers cannot be checked.
+    #[error("{0}")]
+    Certificates(String),
     /// The server does not respond. The request may have been executed or not.
     #[error("no answer from {address}: {why}")]
     Unreachable {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use taskyard_core::{
-    Command, Error as Refusal, Execute, Finish, FinishItem, Outcome, Reply, Span, TaskId, TubeName,
+    Command, Error as Refusal, Finish, FinishItem, Outcome, Reply, Span, TaskId, TubeName,
 };
 use taskyard_wire::fail_by_policy;
 
@@ -13,7 +13,7 @@ use crate::client::{Client, unexpected};
 use crate::error::{Error, Result};
 use crate::task::Task;
 
-impl<E: Execute> Client<E> {
+impl Client {
     /// Acks the task, which removes it. Refused with [`Error::Stale`] when the lease has ended.
     pub async fn ack(&self, task: &Task) -> Result<()> {
         self.finish_one(task, Finish::Ack, false).await.map(drop)

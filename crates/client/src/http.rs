@@ -6,6 +6,8 @@ mod semaphores;
 mod server_url;
 
 use std::fmt;
+#[cfg(feature = "tls")]
+use std::path::Path;
 use std::time::Duration;
 
 use hyper::Method;
@@ -29,6 +31,8 @@ use taskyard_wire::http::{
 use self::connection_pool::{ConnectionPool, HttpCall};
 use self::server_url::{RequestTarget, ServerUrl};
 use crate::error::HttpError;
+#[cfg(feature = "tls")]
+use crate::tls::Encryption;
 
 /// How long a server may take to respond, in addition to the wait in the request.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
@@ -45,10 +49,26 @@ pub struct Http {
 }
 
 impl Http {
-    /// The server at this address, such as `http://127.0.0.1:7070`. Nothing is sent yet.
+    /// The server at this address, such as `http://127.0.0.1:7070`, or `https://…` with the feature `tls`. Nothing is sent yet.
     pub fn new(url: &str) -> Result<Self, HttpError> {
         let server = ServerUrl::parse(url).ok_or_else(|| HttpError::Url(url.to_owned()))?;
+        #[cfg(feature = "tls")]
+        if server.is_encrypted() {
+            let encryption = Encryption::new().map_err(HttpError::Certificates)?;
+            return Ok(Http { pool: ConnectionPool::new(server).with_encryption(encryption) });
+        }
         Ok(Http { pool: ConnectionPool::new(server) })
+    }
+
+    /// Sets a file of root certificates in PEM form that sign the certificate of an `https` server, instead of those that
+    /// TASKYARD_CA names or the system trusts.
+    #[cfg(feature = "tls")]
+    pub fn with_roots(self, path: &Path) -> Result<Self, HttpError> {
+        let encryption = Encryption::with_roots(path).map_err(HttpError::Certificates)?;
+        match self.pool.server().is_encrypted() {
+            true => Ok(Http { pool: self.pool.with_encryption(encryption) }),
+            false => Ok(self),
+        }
     }
 
     /// Sets the access token.

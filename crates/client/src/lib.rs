@@ -1,8 +1,9 @@
 //! The client of Taskyard, a task queue.
 //!
-//! [`Client`] uses anything that executes commands: [`Http`] and [`Iproto`] send them to a server, `Embedded` (feature
-//! `embedded`) executes them in a queue inside this process. By default this crate depends neither on a database nor on
-//! an HTTP server. It never decides what a command means; the queue does.
+//! [`Client::open`] is given the URL of a server or of a store and returns the same type for all of them. By default this
+//! crate depends neither on a database nor on an HTTP server: features add the queue inside this process (`embedded`), its
+//! stores (`sqlite`, `postgres`, `redis`, `tarantool`) and encrypted connections (`tls`). It never decides what a command
+//! means; the queue does.
 //!
 //! ```
 //! # async fn example() -> Result<(), taskyard::Error> {
@@ -16,7 +17,7 @@
 //!     to: String,
 //! }
 //!
-//! let client = Client::connect("http://127.0.0.1:7070")?;
+//! let client = Client::open("http://127.0.0.1:7070").await?;
 //! client.put("mail", &Mail { to: "ann".into() }).await?;
 //!
 //! while let Some(task) = client.take("mail", Duration::from_secs(5)).await? {
@@ -28,8 +29,8 @@
 //! # }
 //! ```
 //!
-//! Start reading at `client` (the calls), then `http` and `iproto` (the transports). Workers and handlers of typed tasks
-//! are in the crate `taskyard-worker`.
+//! Start reading at `client` (the calls) and `open` (URLs), then `http` and `iproto` (the transports). Workers and handlers
+//! of typed tasks are in the crate `taskyard-worker`.
 
 mod client;
 #[cfg(feature = "embedded")]
@@ -38,13 +39,15 @@ mod error;
 mod finish;
 mod http;
 mod iproto;
+mod open;
 mod put;
 mod random_key;
 mod schedule;
 mod semaphore;
 mod task;
+#[cfg(feature = "tls")]
+mod tls;
 mod url;
-mod worker_name;
 
 pub use client::Client;
 #[cfg(feature = "embedded")]
@@ -55,7 +58,8 @@ pub use iproto::{Call, Iproto};
 pub use schedule::ScheduleManager;
 pub use semaphore::{EventStream, Events, Semaphore, SemaphoreManager};
 pub use task::{Task, bytes_task, new_task};
-pub use worker_name::{host_name, worker_name};
+
+pub use taskyard_worker::{host_name, worker_name};
 
 pub use taskyard_core::StoredSchedule as Schedule;
 pub use taskyard_core::command::TubeInfo;

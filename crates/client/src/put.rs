@@ -12,8 +12,8 @@ use std::time::Duration;
 use serde::Serialize;
 use taskyard_core::limits::TUBES_MAX;
 use taskyard_core::{
-    Command, Error as Refusal, Execute, HeldKey, Key, KeyRequest, NewTask, OnConflict, Placed,
-    Reply, Span, TaskId, TubeName, refuse_subqueues,
+    Command, Error as Refusal, HeldKey, Key, KeyRequest, NewTask, OnConflict, Placed, Reply, Span,
+    TaskId, TubeName, refuse_subqueues,
 };
 use tokio::time::{Instant, sleep};
 
@@ -34,7 +34,7 @@ const PAUSE_FIRST: Duration = Duration::from_millis(50);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-impl<E: Execute> Client<E> {
+impl Client {
     /// Adds a task with `data`. When this returns, the task is as durable as the store.
     pub async fn put<T: Serialize + ?Sized>(&self, tube: &str, data: &T) -> Result<TaskId> {
         self.put_task(tube, new_task(data)?).await
@@ -104,7 +104,7 @@ impl<E: Execute> Client<E> {
     /// Whether tasks without a key get a random one.
     fn gives_keys(&self) -> bool {
         self.idempotent
-            && self.queue.may_lose_replies()
+            && self.queue.replies_can_be_lost()
             && !self.keys_missing.load(Ordering::Relaxed)
     }
 

@@ -2,8 +2,7 @@
 
 use taskyard_core::limits::SCHEDULES_LISTED_MAX;
 use taskyard_core::{
-    Command, Execute, Placed, Reply, ScheduleCommand, ScheduleName, ScheduleReply, StoredSchedule,
-    Timestamp,
+    Command, Placed, Reply, ScheduleCommand, ScheduleName, ScheduleReply, StoredSchedule, Timestamp,
 };
 
 use crate::client::{Client, unexpected};
@@ -16,7 +15,7 @@ use crate::http::Http;
 /// # async fn example() -> Result<(), taskyard::Error> {
 /// use taskyard::{CatchUp, Client, Kind, Schedule, TimingRule, TubeOptions, new_task};
 ///
-/// let client = Client::open("memory:")?;
+/// let client = Client::open("memory:").await?;
 /// client.create("reports", TubeOptions::new(Kind::FifoTtl)).await?;
 /// let rule = TimingRule::Cron { cron: "0 9 * * 1-5".into(), zone: "Europe/Berlin".into() };
 /// let mut daily = Schedule::new("daily report", "reports", new_task("all")?, &rule)?;
@@ -31,18 +30,18 @@ use crate::http::Http;
 /// # runtime.block_on(example()).unwrap();
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct ScheduleManager<'a, E> {
-    client: &'a Client<E>,
+pub struct ScheduleManager<'a> {
+    client: &'a Client,
 }
 
-impl<E: Execute> Client<E> {
+impl Client {
     /// The schedules of this queue.
-    pub fn schedules(&self) -> ScheduleManager<'_, E> {
+    pub fn schedules(&self) -> ScheduleManager<'_> {
         ScheduleManager { client: self }
     }
 }
 
-impl<E: Execute> ScheduleManager<'_, E> {
+impl ScheduleManager<'_> {
     /// Creates a schedule or replaces it; its tube must exist. Returns whether it is new. Its next
     /// time is the first after now, and a replaced one keeps its counters.
     pub async fn set(&self, schedule: StoredSchedule) -> Result<bool> {
@@ -115,21 +114,23 @@ impl<E: Execute> ScheduleManager<'_, E> {
             _ => Err(unexpected(verb).into()),
         }
     }
-}
 
-impl ScheduleManager<'_, Http> {
-    /// The next times of a schedule, at most 1,000.
+    /// The next times of a schedule, at most 1,000 over HTTP. Any other client computes them itself, which needs the feature
+    /// `embedded`.
     pub async fn next_times(&self, name: &str, count: usize) -> Result<Vec<Timestamp>> {
-        Ok(self.client.queue.next_times(&ScheduleName::new(name)?, count).await?)
-    }
-}
-
-#[cfg(feature = "embedded")]
-impl ScheduleManager<'_, crate::embedded::Embedded> {
-    /// The next times of a schedule.
-    pub async fn next_times(&self, name: &str, count: usize) -> Result<Vec<Timestamp>> {
-        let schedule = self.get(name).await?;
-        let timing = taskyard_engine::read_timing(&schedule.timing)?;
-        Ok(schedule.times(&timing).take(count).collect())
+        if let Some(http) = self.client.transport::<Http>() {
+            return Ok(http.next_times(&ScheduleName::new(name)?, count).await?);
+        }
+        #[cfg(feature = "embedded")]
+        {
+            let schedule = self.get(name).await?;
+            let timing = taskyard_engine::read_timing(&schedule.timing)?;
+            Ok(schedule.times(&timing).take(count).collect())
+        }
+        #[cfg(not(feature = "embedded"))]
+        Err(crate::error::Error::MissingFeature {
+            what: "computing the times of a schedule".into(),
+            feature: "embedded",
+        })
     }
 }

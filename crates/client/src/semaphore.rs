@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use futures_core::Stream;
 use taskyard_core::{
-    Command, EnqueueItem, EventId, Execute, Grant, GrantFinish, GrantItem, GrantOutcome,
-    MemberCursor, MemberGroup, MemberInfo, MembersPage, Reply, SemaphoreChange, SemaphoreCommand,
-    SemaphoreEvent, SemaphoreInfo, SemaphoreKey, SemaphoreReply, TaskId,
+    Command, EnqueueItem, EventId, Grant, GrantFinish, GrantItem, GrantOutcome, MemberCursor,
+    MemberGroup, MemberInfo, MembersPage, Reply, SemaphoreChange, SemaphoreCommand, SemaphoreEvent,
+    SemaphoreInfo, SemaphoreKey, SemaphoreReply, TaskId,
 };
 
 use crate::client::{Client, unexpected};
@@ -27,7 +27,7 @@ const EVENTS_WAIT: Duration = Duration::from_secs(60);
 /// # async fn example() -> Result<(), taskyard::Error> {
 /// use taskyard::{Client, EventKind, TaskId};
 ///
-/// let client = Client::open("memory:")?;
+/// let client = Client::open("memory:").await?;
 /// let manager = client.semaphores();
 /// manager.update("yang", 1, 1).await?;
 /// let yang = manager.get_or_create("yang").await?;
@@ -42,20 +42,20 @@ const EVENTS_WAIT: Duration = Duration::from_secs(60);
 /// # runtime.block_on(example()).unwrap();
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct SemaphoreManager<'a, E> {
-    client: &'a Client<E>,
+pub struct SemaphoreManager<'a> {
+    client: &'a Client,
 }
 
 /// One semaphore of a queue.
 #[derive(Clone, Debug)]
-pub struct Semaphore<'a, E> {
-    client: &'a Client<E>,
+pub struct Semaphore<'a> {
+    client: &'a Client,
     key: SemaphoreKey,
 }
 
-impl<E: Execute> Client<E> {
+impl Client {
     /// The semaphores of this queue.
-    pub fn semaphores(&self) -> SemaphoreManager<'_, E> {
+    pub fn semaphores(&self) -> SemaphoreManager<'_> {
         SemaphoreManager { client: self }
     }
 
@@ -76,10 +76,10 @@ impl<E: Execute> Client<E> {
     }
 }
 
-impl<'a, E: Execute> SemaphoreManager<'a, E> {
+impl<'a> SemaphoreManager<'a> {
     /// The semaphore with this key, created with the defaults if it does not exist: 1000 grants, of which the 900 with the
     /// lowest priority may be asked to release.
-    pub async fn get_or_create(&self, key: &str) -> Result<Semaphore<'a, E>> {
+    pub async fn get_or_create(&self, key: &str) -> Result<Semaphore<'a>> {
         let semaphore = self.named(key)?;
         // Most semaphores exist. Creating one returns the number of waiting tasks, which some stores have to count; an empty
         // peek does not.
@@ -125,12 +125,12 @@ impl<'a, E: Execute> SemaphoreManager<'a, E> {
     }
 
     /// The semaphore with this key, without checking that it exists.
-    pub fn named(&self, key: &str) -> Result<Semaphore<'a, E>> {
+    pub fn named(&self, key: &str) -> Result<Semaphore<'a>> {
         Ok(Semaphore { client: self.client, key: SemaphoreKey::new(key)? })
     }
 
     /// The events of all semaphores.
-    pub fn events(&self) -> Events<'a, E> {
+    pub fn events(&self) -> Events<'a> {
         Events { client: self.client, key: None, fetched: VecDeque::new() }
     }
 
@@ -151,7 +151,7 @@ fn configure(key: SemaphoreKey, change: SemaphoreChange, only_new: bool) -> Sema
     SemaphoreCommand::Configure { key, change: Box::new(change), only_new }
 }
 
-impl<'a, E: Execute> Semaphore<'a, E> {
+impl<'a> Semaphore<'a> {
     /// Its key.
     pub fn key(&self) -> &SemaphoreKey {
         &self.key
@@ -234,7 +234,7 @@ impl<'a, E: Execute> Semaphore<'a, E> {
     }
 
     /// The events of this semaphore.
-    pub fn events(&self) -> Events<'a, E> {
+    pub fn events(&self) -> Events<'a> {
         Events { client: self.client, key: Some(self.key.clone()), fetched: VecDeque::new() }
     }
 
@@ -264,31 +264,31 @@ impl<'a, E: Execute> Semaphore<'a, E> {
 /// The events of semaphores. Each must be acknowledged, or it is delivered again after half a minute; (semaphore, task,
 /// grant, kind) identifies an event, so that a consumer can ignore repetitions.
 #[derive(Debug)]
-pub struct Events<'a, E> {
-    client: &'a Client<E>,
+pub struct Events<'a> {
+    client: &'a Client,
     key: Option<SemaphoreKey>,
     fetched: VecDeque<SemaphoreEvent>,
 }
 
 /// [`Events`] as a [`Stream`]. It never ends; after an error it continues with the next request.
-pub struct EventStream<'a, E> {
-    state: Option<StreamState<'a, E>>,
+pub struct EventStream<'a> {
+    state: Option<StreamState<'a>>,
 }
 
-enum StreamState<'a, E> {
-    Idle(Events<'a, E>),
-    Fetching(Pin<Box<dyn Future<Output = Fetched<'a, E>> + Send + 'a>>),
+enum StreamState<'a> {
+    Idle(Events<'a>),
+    Fetching(Pin<Box<dyn Future<Output = Fetched<'a>> + Send + 'a>>),
 }
 
-type Fetched<'a, E> = (Events<'a, E>, Result<SemaphoreEvent>);
+type Fetched<'a> = (Events<'a>, Result<SemaphoreEvent>);
 
-impl<E> fmt::Debug for EventStream<'_, E> {
+impl fmt::Debug for EventStream<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EventStream").finish_non_exhaustive()
     }
 }
 
-impl<E: Execute> Stream for EventStream<'_, E> {
+impl Stream for EventStream<'_> {
     type Item = Result<SemaphoreEvent>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -313,9 +313,9 @@ impl<E: Execute> Stream for EventStream<'_, E> {
     }
 }
 
-impl<'a, E: Execute> Events<'a, E> {
+impl<'a> Events<'a> {
     /// The events as a stream. Events that it has fetched and not returned when it is dropped are delivered again.
-    pub fn into_stream(self) -> EventStream<'a, E> {
+    pub fn into_stream(self) -> EventStream<'a> {
         EventStream { state: Some(StreamState::Idle(self)) }
     }
 

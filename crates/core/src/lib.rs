@@ -57,7 +57,7 @@ pub use command::{
 pub use effects::{Effects, NewEvents};
 pub use error::{Error, Result};
 pub use estimate::Estimate;
-pub use execute::Execute;
+pub use execute::{BoxedReplies, DynExecute, Execute};
 pub use failure::{Failure, Failures};
 pub use finished::{Finished, check_results};
 pub use journal::{Changes, KeyChange, TubeRecord};

@@ -94,7 +94,7 @@ impl TestServer {
     }
 
     /// A client of it.
-    pub fn client(&self) -> Client<Http> {
+    pub fn client(&self) -> Client {
         Client::new(self.http.clone())
     }
 

@@ -1,7 +1,7 @@
 //! Workers of Taskyard: job processors that take batches of tasks from several queues and pass them to handlers, and the
 //! manager that distributes the processors over the queues.
 //!
-//! A worker runs on anything that executes commands ([`taskyard::Execute`]): a client of a server or a queue in the same
+//! A worker runs on anything that executes commands ([`Execute`](taskyard_core::Execute)): a client of a server or a queue in the same
 //! process. It never opens a store or a socket itself.
 //!
 //! Start reading at `worker` (`init`, `run`, `shutdown`, `graceful_stop`), then `processor` (one batch),
@@ -34,6 +34,7 @@ mod timer;
 mod trace_context;
 mod typed;
 mod worker;
+mod worker_name;
 
 pub use batch_outcome::{BatchOutcome, backoff};
 #[cfg(feature = "config")]
@@ -47,9 +48,10 @@ pub use queue_selector::Plan;
 pub use settings::{PoisonPolicy, Settings, SettingsError};
 pub use stats::{HandlerError, HandlerResult, HandlerStats};
 pub use store::{QueueStat, Retry, SettledCount, Store};
-pub use taskyard::{Key, OnConflict, Timestamp};
+pub use taskyard_core::{Error, Key, OnConflict, Timestamp};
 pub use taskyard_iproto::fields::{FieldError, FieldReader, FieldWriter};
 pub use timer::{BoxFuture, SystemTimer, Timer};
 pub use trace_context::TraceContext;
 pub use typed::{Delivery, PutOptions, Queue, TypedTask};
 pub use worker::{InitError, PlanError, StillRunning, Worker, WorkerBuilder};
+pub use worker_name::{host_name, worker_name};

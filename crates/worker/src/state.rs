@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use taskyard::worker_name;
 use taskyard_core::{
     Command, Error as Refusal, Execute, Finish, FinishItem, Holder, Span, Task, TubeName,
 };
@@ -17,6 +16,7 @@ use crate::metrics::{Metrics, QueueMetrics, count};
 use crate::queue_report::LoadAverage;
 use crate::settings::Settings;
 use crate::store::Store;
+use crate::worker_name::worker_name;
 
 /// The state that all parts of a worker share.
 pub(crate) struct WorkerState {

@@ -4,16 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use taskyard::{Error, Result};
 use taskyard_core::{
-    AfterFailure, Command, Counts, Error as Refusal, Execute, Finish, FinishItem, Holder, Lease,
-    Outcome, Reply, Span, Timestamp, TubeName,
+    AfterFailure, Command, Counts, DynExecute, Error, Execute, Finish, FinishItem, Holder, Lease,
+    Outcome, Reply, Result, Span, Timestamp, TubeName,
 };
 
 use crate::batch_lease::BatchLease;
 use crate::delivery_registry::{DeliveryRegistry, HeldDelivery};
 use crate::metrics::{QueueMetrics, count};
-use crate::timer::{BoxFuture, Timer};
+use crate::timer::Timer;
 
 /// The pause before the first retry of a settlement that failed; each further one is twice as long.
 const RETRY_PAUSE_MIN: Span = Span::from_micros(100_000);
@@ -66,17 +65,6 @@ struct StoreShared {
     queue_nums: Vec<u32>,
     /// The metrics of each queue.
     metrics: Vec<Arc<QueueMetrics>>,
-}
-
-/// A dyn-compatible form of [`Execute`].
-trait DynExecute: Send + Sync {
-    fn run(&self, commands: Vec<Command>) -> BoxFuture<'_, Vec<Result<Reply, Refusal>>>;
-}
-
-impl<E: Execute> DynExecute for E {
-    fn run(&self, commands: Vec<Command>) -> BoxFuture<'_, Vec<Result<Reply, Refusal>>> {
-        Box::pin(self.execute(commands))
-    }
 }
 
 /// A task to be tried again.
@@ -187,7 +175,7 @@ impl Store {
         let commands = tubes.map(|tube| Command::Tubes { tube: Some(tube.clone()) }).collect();
         let mut stats = Vec::new();
         for (queue_num, reply) in self.shared.queue_nums.iter().zip(self.execute(commands).await) {
-            let Reply::Tubes(tubes) = reply? else { return Err(unexpected("tubes").into()) };
+            let Reply::Tubes(tubes) = reply? else { return Err(unexpected("tubes")) };
             stats.extend(tubes.into_iter().map(|tube| QueueStat {
                 queue_num: *queue_num,
                 name: tube.name,
@@ -202,7 +190,7 @@ impl Store {
         let tubes = self.tubes().iter();
         let commands = tubes.map(|tube| Command::Tubes { tube: Some(tube.clone()) }).collect();
         for (metrics, reply) in self.shared.metrics.iter().zip(self.execute(commands).await) {
-            let Reply::Tubes(tubes) = reply? else { return Err(unexpected("tubes").into()) };
+            let Reply::Tubes(tubes) = reply? else { return Err(unexpected("tubes")) };
             tubes.iter().for_each(|tube| metrics.observe(tube, self.now()));
         }
         Ok(())
@@ -310,10 +298,10 @@ impl Store {
                 Err(error) if error.is_temporary() => {
                     let items = items.iter().map(|(id, _, finish)| (*id, finish.clone()));
                     finished.unavailable.extend(items);
-                    finished.unavailable_error.get_or_insert(error.into());
+                    finished.unavailable_error.get_or_insert(error);
                 }
-                Ok(_) => drop(finished.refused.get_or_insert(unexpected("finish").into())),
-                Err(error) => drop(finished.refused.get_or_insert(error.into())),
+                Ok(_) => drop(finished.refused.get_or_insert(unexpected("finish"))),
+                Err(error) => drop(finished.refused.get_or_insert(error)),
             }
         }
         if let Some(BatchScope { batch_lease, .. }) = self.batch.as_deref() {
@@ -369,13 +357,13 @@ fn outcome_of(finish: &Finish, done: bool) -> Option<&'static str> {
 }
 
 /// The error for a reply of another kind than the command expects.
-pub(crate) fn unexpected(verb: &str) -> Refusal {
-    Refusal::Store(format!("unexpected reply to {verb}"))
+pub(crate) fn unexpected(verb: &str) -> Error {
+    Error::Store(format!("unexpected reply to {verb}"))
 }
 
 impl Execute for Store {
-    async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply, Refusal>> {
-        self.shared.queue.run(commands).await
+    async fn execute(&self, commands: Vec<Command>) -> Vec<Result<Reply>> {
+        self.shared.queue.execute_boxed(commands).await
     }
 }
 

@@ -13,7 +13,7 @@
 //! let kit = TestKit::new();
 //! let worker = kit.worker(handlers).build().unwrap();
 //! let running = kit.start(&worker).await;
-//! kit.client().put("mail", "hello").await.unwrap();
+//! taskyard::Client::new(kit.queue().clone()).put("mail", "hello").await.unwrap();
 //! kit.wait_drained("mail").await;
 //! running.stop().await;
 //! # });
@@ -23,9 +23,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use taskyard::Client;
 use taskyard_core::command::TubeInfo;
-use taskyard_core::{Command, Error as Refusal, Execute, Reply, Span, TaskId, Timestamp};
+use taskyard_core::{
+    Body, Command, Error as Refusal, Execute, Reply, Span, TaskId, Timestamp, TubeName,
+};
 use taskyard_engine::{Clock, Engine, ManualClock, Settings as EngineSettings};
 use taskyard_store::MemoryStore;
 use tokio::sync::Notify;
@@ -77,14 +78,9 @@ impl TestKit {
         TestKit { queue, timer: Arc::new(ManualTimer::new(clock)) }
     }
 
-    /// The queue.
+    /// The queue; `taskyard::Client::new(kit.queue().clone())` is a client of it.
     pub fn queue(&self) -> &TestQueue {
         &self.queue
-    }
-
-    /// A client of the queue, to put and inspect tasks.
-    pub fn client(&self) -> Client<TestQueue> {
-        Client::new(self.queue.clone())
     }
 
     /// A builder of a worker on the queue.
@@ -123,7 +119,7 @@ impl TestKit {
     ///
     /// When the queue does not exist.
     pub async fn redeliver(&self, queue: &str) {
-        self.client().release_all(queue).await.expect("the queue exists");
+        self.execute(Command::ReleaseAll { tube: named(queue) }).await;
     }
 
     /// The state and the counters of a queue.
@@ -132,7 +128,10 @@ impl TestKit {
     ///
     /// When the queue does not exist.
     pub async fn tube(&self, queue: &str) -> TubeInfo {
-        self.client().tube(queue).await.expect("the queue exists")
+        match self.execute(Command::Tubes { tube: Some(named(queue)) }).await {
+            Reply::Tubes(mut tubes) => tubes.remove(0),
+            other => panic!("unexpected reply {other:?}"),
+        }
     }
 
     /// All tasks of a queue in the order of their puts, such as those that a handler put.
@@ -142,11 +141,13 @@ impl TestKit {
     /// When the queue does not exist or contains another kind of task.
     pub async fn tasks<T: TypedTask>(&self) -> Vec<T> {
         let puts = self.tube(T::QUEUE.name).await.stats.calls.put;
-        let ids: Vec<_> = (0..puts).map(TaskId).collect();
-        let found = self.client().peek_many(T::QUEUE.name, &ids).await.expect("the queue exists");
-        let decode = |found: &taskyard::Task| {
-            let delivery = Delivery { attempts: found.attempts(), ..Delivery::default() };
-            T::decode(delivery, found.payload()).expect("a task of this queue")
+        let ids = (0..puts).map(TaskId).collect();
+        let peek = Command::Peek { tube: named(T::QUEUE.name), ids };
+        let Reply::Tasks(found) = self.execute(peek).await else { return Vec::new() };
+        let decode = |found: &taskyard_core::Task| {
+            let delivery = Delivery { attempts: found.attempts, ..Delivery::default() };
+            let payload = found.body.as_ref().map_or(&[][..], Body::payload);
+            T::decode(delivery, payload).expect("a task of this queue")
         };
         found.iter().map(decode).collect()
     }
@@ -162,6 +163,15 @@ impl TestKit {
     pub async fn wait_drained(&self, queue: &str) {
         self.wait_until(queue, |tube| tube.stats.tasks.ready + tube.stats.tasks.taken == 0).await;
     }
+
+    async fn execute(&self, command: Command) -> Reply {
+        let reply = self.queue.execute(vec![command]).await.pop();
+        reply.expect("each command has a reply").expect("the queue exists")
+    }
+}
+
+fn named(queue: &str) -> TubeName {
+    TubeName::new(queue).expect("the name of a queue")
 }
 
 impl Default for TestKit {

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use taskyard::Result;
 use taskyard_core::limits::TASK_ID_MAX;
 use taskyard_core::{
-    Body, Command, Error as Refusal, Execute, HeldKey, Key, KeyRequest, NewTask, OnConflict, Reply,
+    Body, Command, Error, Execute, HeldKey, Key, KeyRequest, NewTask, OnConflict, Reply, Result,
     Span, TaskId, Timestamp, TubeName,
 };
 use taskyard_iproto::fields::FieldError;
@@ -118,7 +117,7 @@ impl PutOptions {
             None if unique_for.is_zero() && on_conflict == OnConflict::Keep => Ok(None),
             None => {
                 let message = "unique_for and on_conflict need a key; set one or leave them out";
-                Err(Refusal::Invalid(message.into()).into())
+                Err(Error::Invalid(message.into()))
             }
         }
     }
@@ -127,7 +126,7 @@ impl PutOptions {
 async fn put<T: TypedTask, E: Execute>(queue: &E, task: &T, options: PutOptions) -> Result<TaskId> {
     if options.start_time.is_some() && options.delay.is_some() {
         let message = "start_time and delay are both set; set one of them, not both";
-        return Err(Refusal::Invalid(message.into()).into());
+        return Err(Error::Invalid(message.into()));
     }
     let span = tracing::info_span!("put", queue = T::QUEUE.name, trace = Empty);
     let recorded = !span.is_disabled();
@@ -148,7 +147,7 @@ async fn put<T: TypedTask, E: Execute>(queue: &E, task: &T, options: PutOptions)
     let put = Command::Put { tube, tasks: vec![task], wait: Span::ZERO };
     match queue.execute(vec![put]).instrument(span).await.pop() {
         Some(Ok(Reply::Put(placed))) if placed.len() == 1 => Ok(placed[0].id),
-        Some(Err(refusal)) => Err(refusal.into()),
-        _ => Err(unexpected("put").into()),
+        Some(Err(refusal)) => Err(refusal),
+        _ => Err(unexpected("put")),
     }
 }

@@ -19,15 +19,15 @@ impl Transport for Print {
 // docs: begin main
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Client::connect("http://127.0.0.1:7070") uses the queues of a server instead; then remove client.close() below.
-    let client = Client::open("memory:")?;
+    // "http://127.0.0.1:7070" uses the queues of a server instead.
+    let client = Client::open("memory:").await?;
     let handlers = Handlers::default().on_emails(Mailer(Print));
-    let worker = Worker::builder("mailer", client.queue().clone(), handlers).build()?;
+    let worker = Worker::builder("mailer", client.clone(), handlers).build()?;
     worker.init().await?;
 
     for to in ["ann", "ben", "cy"] {
         let mail = EmailsTask { to: to.into(), subject: "hello".into(), ..EmailsTask::default() };
-        mail.put(client.queue(), PutOptions::default()).await?;
+        mail.put(&client, PutOptions::default()).await?;
     }
 
     let all_sent = async {

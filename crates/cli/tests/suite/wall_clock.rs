@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
-use taskyard::Client;
+use taskyard::{Client, Iproto};
 use tempfile::TempDir;
 
 use crate::process::{Ran, Running, binary, http_get};
@@ -188,7 +188,7 @@ fn a_server_starts_before_1970() {
     let folder = folder();
     let mut server = ClockServer::start(folder.path(), BEFORE_1970);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime starts");
-    let client = Client::connect_iproto(&server.iproto).expect("it is an address");
+    let client = Client::new(Iproto::new(&server.iproto).expect("it is an address"));
     let leased = runtime.block_on(async {
         let client = client.with_lease(Duration::from_secs(3600));
         client.put_many("mail", &["a", "b"]).await.expect("they are stored");

@@ -10,8 +10,12 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+
+#[cfg(feature = "tls")]
+use crate::tls::Encryption;
 
 use super::server_url::{RequestTarget, ServerUrl};
 
@@ -49,6 +53,8 @@ impl HttpCall {
 pub(super) struct ConnectionPool {
     server: Arc<ServerUrl>,
     token: Option<HeaderValue>,
+    #[cfg(feature = "tls")]
+    encryption: Option<Encryption>,
     /// Connections without a request, and since when.
     idle: Arc<Mutex<Vec<(HttpConnection, Instant)>>>,
 }
@@ -57,7 +63,19 @@ type HttpConnection = SendRequest<Full<Bytes>>;
 
 impl ConnectionPool {
     pub fn new(server: ServerUrl) -> Self {
-        ConnectionPool { server: Arc::new(server), token: None, idle: Arc::default() }
+        ConnectionPool {
+            server: Arc::new(server),
+            token: None,
+            #[cfg(feature = "tls")]
+            encryption: None,
+            idle: Arc::default(),
+        }
+    }
+
+    /// Sets how connections are encrypted.
+    #[cfg(feature = "tls")]
+    pub fn with_encryption(self, encryption: Encryption) -> Self {
+        ConnectionPool { encryption: Some(encryption), idle: Arc::default(), ..self }
     }
 
     /// Sets the value of the `Authorization` header.
@@ -141,11 +159,16 @@ impl ConnectionPool {
             Err(_) => return Err(format!("no connection within {} s", CONNECT_MAX.as_secs())),
         };
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
-        let opened = handshake(TokioIo::new(stream)).await;
-        let (connection, driver) = opened.map_err(|error| root_cause(&error))?;
-        // Its errors reach the request that uses the connection; the task ends with the connection.
-        tokio::spawn(driver);
-        Ok((connection, false))
+        #[cfg(feature = "tls")]
+        if let Some(encryption) = &self.encryption {
+            let connecting = encryption.connect(self.server.endpoint().0, stream);
+            let stream = match timeout(CONNECT_MAX, connecting).await {
+                Ok(stream) => stream.map_err(|error| error.to_string())?,
+                Err(_) => return Err(format!("no TLS within {} s", CONNECT_MAX.as_secs())),
+            };
+            return Ok((open(stream).await?, false));
+        }
+        Ok((open(stream).await?, false))
     }
 
     fn keep(&self, connection: HttpConnection) {
@@ -159,6 +182,18 @@ impl ConnectionPool {
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(HttpConnection, Instant)>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Opens an HTTP connection over a stream.
+async fn open<S>(stream: S) -> Result<HttpConnection, String>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let opened = handshake(TokioIo::new(stream)).await;
+    let (connection, driver) = opened.map_err(|error| root_cause(&error))?;
+    // Its errors reach the request that uses the connection; the task ends with the connection.
+    tokio::spawn(driver);
+    Ok(connection)
 }
 
 /// The innermost cause, which is the message of the system.

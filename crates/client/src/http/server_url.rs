@@ -2,12 +2,14 @@
 
 use crate::url::{Url, host_and_port};
 
-/// The port of a URL that names none.
+/// The ports of URLs that name none.
 const PORT: u16 = 80;
+const ENCRYPTED_PORT: u16 = 443;
 
 /// The URL of a server: host, port and the path before `/v1`.
 #[derive(Clone)]
 pub(super) struct ServerUrl {
+    is_encrypted: bool,
     host: String,
     port: Option<u16>,
     /// Without a slash at its end.
@@ -20,12 +22,20 @@ impl ServerUrl {
     pub fn parse(text: &str) -> Option<Self> {
         let Url { scheme, host, port, path, .. } = Url::parse(text)?;
         let path = path.trim_end_matches('/').to_owned();
-        (scheme == "http").then_some(ServerUrl { host, port, path })
+        let is_encrypted = scheme == "https" && cfg!(feature = "tls");
+        (scheme == "http" || is_encrypted).then_some(ServerUrl { is_encrypted, host, port, path })
     }
 
     /// The URL, as it is shown to users.
     pub fn url(&self) -> String {
-        format!("http://{}{}", self.authority(), self.path)
+        let scheme = if self.is_encrypted { "https" } else { "http" };
+        format!("{scheme}://{}{}", self.authority(), self.path)
+    }
+
+    /// Whether connections to the server are encrypted.
+    #[cfg(feature = "tls")]
+    pub fn is_encrypted(&self) -> bool {
+        self.is_encrypted
     }
 
     /// The value of the `Host` header.
@@ -35,7 +45,7 @@ impl ServerUrl {
 
     /// What to resolve and connect to.
     pub fn endpoint(&self) -> (&str, u16) {
-        (&self.host, self.port.unwrap_or(PORT))
+        (&self.host, self.port.unwrap_or(if self.is_encrypted { ENCRYPTED_PORT } else { PORT }))
     }
 
     /// The target of a call: these segments below `/v1`.
@@ -107,11 +117,14 @@ mod tests {
         }
         assert_eq!(ServerUrl::parse("http://[::1]").unwrap().endpoint(), ("::1", 80));
         assert_eq!(ServerUrl::parse("http://a:1").unwrap().endpoint(), ("a", 1));
+        let encrypted = ServerUrl::parse("https://a");
+        assert_eq!(encrypted.is_some(), cfg!(feature = "tls"));
+        assert!(encrypted.is_none_or(|server| server.endpoint() == ("a", 443)));
     }
 
     #[test]
     fn other_schemes_are_refused() {
-        for url in ["", "localhost:7070", "https://a", "iproto://a"] {
+        for url in ["", "localhost:7070", "ftp://a", "iproto://a"] {
             assert!(ServerUrl::parse(url).is_none(), "{url}");
         }
     }

@@ -3,6 +3,8 @@
 use std::fmt;
 
 use crate::error::IprotoError;
+#[cfg(feature = "tls")]
+use crate::tls::Encryption;
 use crate::url::{Url, host_and_port};
 
 /// The default port, the same as that of Tarantool.
@@ -15,18 +17,33 @@ pub(super) struct IprotoAddress {
     pub port: u16,
     /// Name and password; without them the user is guest.
     pub user: Option<(String, String)>,
+    /// How connections are encrypted, for `iprotos`.
+    #[cfg(feature = "tls")]
+    pub encryption: Option<Encryption>,
 }
 
 impl IprotoAddress {
-    /// Parses `host:port`, or `iproto://user:password@host:port`.
+    /// Parses `host:port`, `iproto://user:password@host:port` or the same with `iprotos`.
     pub fn parse(text: &str) -> Result<Self, IprotoError> {
         let invalid = || IprotoError::Address(text.to_owned());
         let full = if text.contains("://") { text.to_owned() } else { format!("iproto://{text}") };
         let url = Url::parse(&full).ok_or_else(invalid)?;
-        if url.scheme != "iproto" || !url.path.is_empty() {
+        let is_encrypted = url.scheme == "iprotos" && cfg!(feature = "tls");
+        if !(url.scheme == "iproto" || is_encrypted) || !url.path.is_empty() {
             return Err(invalid());
         }
-        Ok(IprotoAddress { host: url.host, port: url.port.unwrap_or(PORT), user: url.user })
+        #[cfg(feature = "tls")]
+        let encryption = match is_encrypted {
+            true => Some(Encryption::new().map_err(IprotoError::Certificates)?),
+            false => None,
+        };
+        Ok(IprotoAddress {
+            host: url.host,
+            port: url.port.unwrap_or(PORT),
+            user: url.user,
+            #[cfg(feature = "tls")]
+            encryption,
+        })
     }
 }
 

@@ -19,6 +19,7 @@ use tokio::time::timeout;
 
 use super::address::IprotoAddress;
 use super::pending_requests::{GROUP_MAX, NO_CALLER, PendingRequests, Results, TakeCommands};
+use super::socket::Socket;
 use super::write_buffer::WriteBuffer;
 use crate::error::IprotoError;
 
@@ -47,7 +48,7 @@ struct ConnectionShared {
     state: Mutex<ConnectionState>,
     /// Wakes the task that writes.
     write_wake: Notify,
-    stream: TcpStream,
+    socket: Socket,
 }
 
 #[derive(Debug, Default)]
@@ -76,12 +77,12 @@ impl Connection {
         session: Option<SessionId>,
     ) -> Result<Arc<Connection>, IprotoError> {
         let opened = connect_and_greet(address).await;
-        let (stream, greeting) = opened.map_err(|error| unreachable(address, error.to_string()))?;
+        let (socket, greeting) = opened.map_err(|error| unreachable(address, error.to_string()))?;
         let greeting = Greeting::parse(&greeting).map_err(|error| IprotoError::NotTaskyard {
             address: address.to_string(),
             what: error.to_string(),
         })?;
-        let connection = Connection::start(stream, address.to_string());
+        let connection = Connection::start(socket, address.to_string());
         if let Some((user, password)) = &address.user {
             let scramble = Some(auth::scramble(password, &greeting.salt));
             connection.execute(&Operation::Auth { user, scramble }).await?;
@@ -98,10 +99,10 @@ impl Connection {
         Ok(connection)
     }
 
-    fn start(stream: TcpStream, address: String) -> Arc<Connection> {
+    fn start(socket: Socket, address: String) -> Arc<Connection> {
         let state = Mutex::default();
         let shared =
-            Arc::new(ConnectionShared { address, state, write_wake: Notify::new(), stream });
+            Arc::new(ConnectionShared { address, state, write_wake: Notify::new(), socket });
         let writing = tokio::spawn(write_all(shared.clone()));
         let reading = tokio::spawn(read_all(shared.clone()));
         let tasks = [writing.abort_handle(), reading.abort_handle()];
@@ -179,15 +180,19 @@ fn unreachable(address: &IprotoAddress, why: String) -> IprotoError {
     IprotoError::Unreachable { address: address.to_string(), why }
 }
 
-async fn connect_and_greet(
-    address: &IprotoAddress,
-) -> io::Result<(TcpStream, [u8; GREETING_BYTES])> {
+async fn connect_and_greet(address: &IprotoAddress) -> io::Result<(Socket, [u8; GREETING_BYTES])> {
     let mut stream = connect_to(address).await?;
     // Requests are batched before they are written.
     stream.set_nodelay(true)?;
     let mut greeting = [0; GREETING_BYTES];
+    #[cfg(feature = "tls")]
+    if let Some(encryption) = &address.encryption {
+        let mut stream = encryption.connect(&address.host, stream).await?;
+        stream.read_exact(&mut greeting).await?;
+        return Ok((Socket::encrypted(stream)?, greeting));
+    }
     stream.read_exact(&mut greeting).await?;
-    Ok((stream, greeting))
+    Ok((Socket::Plain(stream), greeting))
 }
 
 /// Connects to the first address of the host that accepts.
@@ -218,7 +223,7 @@ async fn write_all(shared: Arc<ConnectionShared>) {
     loop {
         shared.write_wake.notified().await;
         while !shared.lock().write_buffer.is_empty() {
-            if let Err(error) = shared.stream.writable().await {
+            if let Err(error) = shared.socket.writable().await {
                 return shared.fail(error.to_string());
             }
             shared.write_some(&mut shared.lock());
@@ -229,11 +234,11 @@ async fn write_all(shared: Arc<ConnectionShared>) {
 async fn read_all(shared: Arc<ConnectionShared>) {
     let mut bytes = Vec::new();
     loop {
-        if let Err(error) = shared.stream.readable().await {
+        if let Err(error) = shared.socket.readable().await {
             return shared.fail(error.to_string());
         }
         bytes.reserve(READ_BYTES);
-        match shared.stream.try_read_buf(&mut bytes) {
+        match shared.socket.try_read_buf(&mut bytes) {
             Ok(0) => return shared.fail("the server closed the connection".into()),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
@@ -252,7 +257,7 @@ async fn read_all(shared: Arc<ConnectionShared>) {
 impl ConnectionShared {
     /// Writes as much as the socket accepts now.
     fn write_some(&self, state: &mut ConnectionState) {
-        match self.stream.try_write(state.write_buffer.rest()) {
+        match self.socket.try_write(state.write_buffer.rest()) {
             Ok(written) => state.write_buffer.advance(written),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {

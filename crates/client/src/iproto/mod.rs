@@ -2,12 +2,13 @@
 //!
 //! Requests of all callers are written together and replies arrive in any order, so a waiting take does not block other
 //! requests. `address` parses addresses, `connector` opens the connection, `connection` runs it with two tasks,
-//! `write_buffer` holds unwritten requests, `pending_requests` matches replies to callers.
+//! `socket` encrypts it if the address says so, `write_buffer` holds unwritten requests, `pending_requests` matches replies to callers.
 
 mod address;
 mod connection;
 mod connector;
 mod pending_requests;
+mod socket;
 mod write_buffer;
 
 use std::fmt;
@@ -19,6 +20,8 @@ use taskyard_iproto::{Fault, Operation, Shape, decode_executed, encode_execute};
 use taskyard_iproto::{encode_request, reply_session};
 
 use crate::error::IprotoError;
+#[cfg(feature = "tls")]
+use crate::tls::Encryption;
 use address::IprotoAddress;
 use connection::Connection;
 use connector::Connector;
@@ -40,7 +43,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// should therefore use the wait of the take as its timeout instead of cancelling a longer take: up to ten thousand
 /// abandoned takes may wait on one connection.
 ///
-/// The connection is not encrypted.
+/// The connection is encrypted if the address begins with `iprotos://`, which needs the feature `tls`.
 #[derive(Clone)]
 pub struct Iproto {
     connector: Arc<Connector>,
@@ -57,7 +60,7 @@ pub struct Call<'a> {
 }
 
 impl Iproto {
-    /// The server at this address: `host:port` or `iproto://user:password@host:port`. Does not connect
+    /// The server at this address: `host:port`, `iproto://user:password@host:port` or `iprotos://…`. Does not connect
     /// yet.
     pub fn new(address: &str) -> Result<Self, IprotoError> {
         let connector = Connector::new(IprotoAddress::parse(address)?, "queue", CONNECT_MAX);
@@ -78,6 +81,18 @@ impl Iproto {
         let Connector { address, prefix, .. } = &*self.connector;
         let connector = Connector::new(address.clone(), prefix, within);
         Iproto { connector: Arc::new(connector), strict: self.strict }
+    }
+
+    /// Sets a file of root certificates in PEM form that sign the certificate of an `iprotos` server, instead of those that
+    /// TASKYARD_CA names or the system trusts. The result has its own connection.
+    #[cfg(feature = "tls")]
+    pub fn with_roots(self, path: &std::path::Path) -> Result<Self, IprotoError> {
+        let Connector { address, prefix, within, .. } = &*self.connector;
+        let encryption = Encryption::with_roots(path).map_err(IprotoError::Certificates)?;
+        let encryption = address.encryption.is_some().then_some(encryption);
+        let address = IprotoAddress { encryption, ..address.clone() };
+        let connector = Connector::new(address, prefix, *within);
+        Ok(Iproto { connector: Arc::new(connector), strict: self.strict })
     }
 
     /// Refuses a put into a tube that does not exist, instead of creating the tube.

@@ -35,8 +35,8 @@ struct StormCounts {
 }
 
 /// Puts until enough connections were cut. Returns the numbers of acknowledged tasks.
-async fn put_until_cut<E: Execute>(
-    client: Client<E>,
+async fn put_until_cut(
+    client: Client,
     proxy: Arc<CuttingProxy>,
     counts: Arc<StormCounts>,
     seed: u64,
@@ -151,8 +151,9 @@ fn cut_connections_over_iproto() {
 /// The store URL is the argument, so that the test runs on every store with keys.
 fn same_keys(url: &str) {
     block_on(async {
-        let client = Client::open(url).unwrap();
-        assert!(client.queue().engine().capabilities().keys);
+        let client = Client::open(url).await.unwrap();
+        let embedded = client.transport::<Embedded>().expect("it is embedded");
+        assert!(embedded.engine().capabilities().keys);
         client.create("mail", TubeOptions::new(Kind::Fifo)).await.unwrap();
         let mut clients = JoinSet::new();
         for seed in 0..16 {
@@ -169,7 +170,7 @@ fn same_keys(url: &str) {
 }
 
 /// Puts every key a hundred times; returns how many tasks were added.
-async fn put_same_keys(client: Client<Embedded>, seed: u64) -> usize {
+async fn put_same_keys(client: Client, seed: u64) -> usize {
     let mut added = 0;
     for tasks in SameKeys::new(seed, 100) {
         let placed = client.put_tasks("mail", tasks, Duration::ZERO).await.unwrap();
@@ -192,7 +193,7 @@ fn the_same_keys_on_sqlite() {
 /// A queue that executes commands and loses the first replies, or refuses keys.
 #[derive(Clone)]
 struct LossyQueue {
-    queue: Client<Embedded>,
+    queue: Client,
     losses: Arc<AtomicUsize>,
     has_keys: bool,
     /// How many puts were sent.
@@ -200,8 +201,8 @@ struct LossyQueue {
 }
 
 impl LossyQueue {
-    fn new(losses: usize, has_keys: bool) -> Self {
-        let queue = Client::open("memory:").unwrap();
+    async fn new(losses: usize, has_keys: bool) -> Self {
+        let queue = Client::open("memory:").await.unwrap();
         let (losses, sent) = (Arc::new(AtomicUsize::new(losses)), Arc::default());
         LossyQueue { queue, losses, has_keys, sent }
     }
@@ -222,7 +223,7 @@ impl Execute for LossyQueue {
             let refusal = Refusal::MissingFeature { store: "plain", feature: "unique keys" };
             return vec![Err(refusal)];
         }
-        let replies = self.queue.queue().execute(commands).await;
+        let replies = self.queue.execute(commands).await;
         let left = self.losses.load(Ordering::Relaxed);
         self.losses.store(left.saturating_sub(1), Ordering::Relaxed);
         match left {
@@ -239,7 +240,7 @@ impl Execute for LossyQueue {
 #[test]
 fn a_repeated_put_looks_like_the_first() {
     block_on(async {
-        let queue = LossyQueue::new(2, true);
+        let queue = LossyQueue::new(2, true).await;
         let client = Client::new(queue.clone());
         let tasks = vec![new_task("a").unwrap(), new_task("b").unwrap()];
         let placed = client.put_tasks("mail", tasks, Duration::ZERO).await.unwrap();
@@ -253,7 +254,7 @@ fn a_repeated_put_looks_like_the_first() {
 #[test]
 fn keys_of_the_caller_are_used_and_repeated_only_if_they_stay_held() {
     block_on(async {
-        let queue = LossyQueue::new(0, true);
+        let queue = LossyQueue::new(0, true).await;
         let client = Client::new(queue.clone());
         let keyed = |unique_for| {
             let mut request = KeyRequest::new(Key::new("mine").unwrap());
@@ -278,7 +279,7 @@ fn keys_of_the_caller_are_used_and_repeated_only_if_they_stay_held() {
 #[test]
 fn without_keys_a_put_is_not_repeated() {
     block_on(async {
-        let plain = LossyQueue::new(0, false);
+        let plain = LossyQueue::new(0, false).await;
         let client = Client::new(plain.clone());
         client.put("mail", "a").await.unwrap();
         assert_eq!(plain.sent(), 2, "the first put finds out that there are no keys");
@@ -291,7 +292,7 @@ fn without_keys_a_put_is_not_repeated() {
         let refused = client.put_keyed("mail", "key", "d").await.unwrap_err();
         assert!(matches!(refused, Error::Refused(Refusal::MissingFeature { .. })), "{refused}");
 
-        let queue = LossyQueue::new(1, true);
+        let queue = LossyQueue::new(1, true).await;
         let client = Client::new(queue.clone()).idempotent(false);
         let refused = client.put("mail", "a").await.unwrap_err();
         assert!(matches!(refused, Error::Refused(Refusal::OutcomeUnknown(_))), "{refused}");

@@ -10,7 +10,7 @@ use taskyard_core::{Command, Error as Refusal, List, ListOrder, Reply, StateSet,
 
 use taskyard_testkit::server::{TestServer, block_on};
 
-async fn keys_are_unique<E: Execute>(client: Client<E>) {
+async fn keys_are_unique(client: Client) {
     let first = client.put_keyed("mail", "a", "one").await.unwrap();
     assert_eq!(first, Placed { id: TaskId(0), state: State::Ready, existing: false });
     let again = client.put_keyed("mail", "a", "two").await.unwrap();
@@ -29,12 +29,11 @@ async fn keys_are_unique<E: Execute>(client: Client<E>) {
     let order = ListOrder::Id { states: StateSet::UNFINISHED, after: None };
     let (tube, key) = (TubeName::new("mail").unwrap(), Some(Key::new("a").unwrap()));
     let list = Command::List(List { tube, order, limit: 9, key });
-    let Some(Ok(Reply::Listed(listed))) = client.queue().execute(vec![list]).await.pop() else {
+    let Some(Ok(Reply::Listed(listed))) = client.execute(vec![list]).await.pop() else {
         panic!("a list")
     };
     assert_eq!(listed.iter().map(|task| task.id).collect::<Vec<_>>(), [TaskId(0)]);
     client
-        .queue()
         .execute(vec![Command::Delete {
             tube: TubeName::new("mail").unwrap(),
             ids: vec![TaskId(0)],
@@ -49,7 +48,7 @@ async fn keys_are_unique<E: Execute>(client: Client<E>) {
 
 #[test]
 fn embedded() {
-    block_on(keys_are_unique(Client::open("memory:").unwrap()));
+    block_on(async { keys_are_unique(Client::open("memory:").await.unwrap()).await });
 }
 
 #[test]

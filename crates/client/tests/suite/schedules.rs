@@ -1,14 +1,12 @@
 //! Schedules by the Rust client, over every transport.
 
-use taskyard::{
-    CatchUp, Client, Error, Execute, Kind, Schedule, Span, TimingRule, TubeOptions, new_task,
-};
+use taskyard::{CatchUp, Client, Error, Kind, Schedule, Span, TimingRule, TubeOptions, new_task};
 use taskyard_testkit::server::TestServer;
 
 const MINUTELY: TimingRule = TimingRule::Every { every: Span::from_secs(60), start: None };
 
 /// The calls that all transports have.
-async fn play<E: Execute>(client: &Client<E>) {
+async fn play(client: &Client) {
     client.create("jobs", TubeOptions::new(Kind::FifoTtl)).await.unwrap();
     let schedules = client.schedules();
     let rule = TimingRule::Cron { cron: "0 9 * * 1-5".into(), zone: "Europe/Berlin".into() };
@@ -56,12 +54,14 @@ async fn over_http() {
 #[tokio::test]
 async fn over_iproto() {
     let server = TestServer::in_memory().await;
-    play(&Client::new(server.connect())).await;
+    let client = Client::new(server.connect());
+    play(&client).await;
+    assert_eq!(client.schedules().next_times("daily", 7).await.unwrap().len(), 7);
 }
 
 #[tokio::test]
 async fn embedded() {
-    let client = Client::open("memory:").unwrap();
+    let client = Client::open("memory:").await.unwrap();
     play(&client).await;
     let times = client.schedules().next_times("daily", 7).await.unwrap();
     assert!(times.len() == 7 && times.is_sorted());

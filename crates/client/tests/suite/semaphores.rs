@@ -58,7 +58,7 @@ async fn concurrent_clients_on_disk() {
 /// The stream returns an event that arrives while it is polled, and a pending request is not lost when polling pauses.
 #[tokio::test]
 async fn events_are_a_stream() {
-    let client = Client::open("memory:").expect("the store opens");
+    let client = Client::open("memory:").await.expect("the store opens");
     let manager = client.semaphores();
     manager.update("yang", 1, 1).await.expect("the semaphore is created");
     let yang = manager.get_or_create("yang").await.expect("the semaphore exists");

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use taskyard::{
-    Client, Embedded, Error, Kind, NewTask, Outcome, Span, State, TubeChange, TubeOptions,
-    bytes_task, new_task,
+    Client, Error, Kind, NewTask, Outcome, Span, State, TubeChange, TubeOptions, bytes_task,
+    new_task,
 };
 use taskyard_core::Error as Refusal;
 
@@ -21,14 +21,14 @@ fn mail(to: &str) -> Mail {
     Mail { to: to.into(), lines: vec![1, 2] }
 }
 
-fn client() -> Client<Embedded> {
-    Client::open("memory:").expect("memory opens")
+async fn client() -> Client {
+    Client::open("memory:").await.expect("memory opens")
 }
 
 #[test]
 fn data_is_encoded_and_decoded() {
     block_on(async {
-        let client = client();
+        let client = client().await;
         client.put("mail", &mail("ann")).await.unwrap();
         let task = client.take("mail", Duration::ZERO).await.unwrap().unwrap();
         assert_eq!(task.data::<Mail>().unwrap(), mail("ann"));
@@ -40,7 +40,7 @@ fn data_is_encoded_and_decoded() {
 #[test]
 fn bytes_of_every_size_are_preserved() {
     block_on(async {
-        let client = client();
+        let client = client().await;
         for size in [0, 1, 255, 256, 65_535, 65_536] {
             let bytes = vec![0xc1; size];
             client.put_bytes("raw", &bytes).await.unwrap();
@@ -53,7 +53,7 @@ fn bytes_of_every_size_are_preserved() {
 #[test]
 fn a_batch_is_put_and_acked() {
     block_on(async {
-        let client = client();
+        let client = client().await;
         let ids = client.put_many("mail", &[mail("ann"), mail("ben")]).await.unwrap();
         assert_eq!(ids.len(), 2);
         let tasks = client.take_many("mail", 10, Duration::ZERO).await.unwrap();
@@ -67,7 +67,7 @@ fn a_batch_is_put_and_acked() {
 #[test]
 fn deliveries_end_by_ack_release_bury_and_delete() {
     block_on(async {
-        let client = client();
+        let client = client().await;
         let id = client.put("mail", "x").await.unwrap();
         let take = || async { client.take("mail", Duration::ZERO).await.unwrap().unwrap() };
         let first = take().await;
@@ -94,7 +94,7 @@ fn deliveries_end_by_ack_release_bury_and_delete() {
 #[test]
 fn buried_tasks_are_kicked() {
     block_on(async {
-        let client = client();
+        let client = client().await;
         client.put("mail", "x").await.unwrap();
         let task = client.take("mail", Duration::ZERO).await.unwrap().unwrap();
         client.bury(&task).await.unwrap();
@@ -106,7 +106,7 @@ fn buried_tasks_are_kicked() {
 #[test]
 fn tasks_have_options() {
     block_on(async {
-        let client = client();
+        let client = client().await;
         let late = NewTask { delay: Some(Span::from_secs(60)), ..new_task("late").unwrap() };
         let last = NewTask { pri: Some(9), ..bytes_task(b"last").unwrap() };
         let first = NewTask { pri: Some(1), ..new_task("first").unwrap() };
@@ -125,7 +125,7 @@ fn tasks_have_options() {
 #[test]
 fn tubes_are_created_changed_and_dropped() {
     block_on(async {
-        let client = client();
+        let client = client().await;
         let options = TubeOptions::new(Kind::Utube);
         client.create("orders", options.clone()).await.unwrap();
         assert!(client.create("orders", options.clone()).await.is_err());
@@ -148,7 +148,7 @@ fn tubes_are_created_changed_and_dropped() {
 #[test]
 fn sub_queues_need_a_tube_that_supports_them() {
     block_on(async {
-        let client = client();
+        let client = client().await;
         let error = client.put_in("orders", "ann", "1").await.unwrap_err();
         assert!(matches!(error, Error::Refused(Refusal::TubeNotFound(_))), "{error}");
         client.put("orders", "1").await.unwrap();

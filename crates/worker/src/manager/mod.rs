@@ -73,7 +73,7 @@ impl Manager {
     }
 
     /// Plans once; returns whether a worker got a new plan.
-    pub async fn evaluate(&mut self) -> taskyard::Result<bool> {
+    pub async fn evaluate(&mut self) -> taskyard_core::Result<bool> {
         let Some(first) = self.workers.first() else { return Ok(false) };
         let demands = self.demands().await?;
         let plan = self.planner.plan(self.workers.iter().map(planned_worker), &demands);
@@ -100,7 +100,7 @@ impl Manager {
         Ok(changed)
     }
 
-    async fn demands(&self) -> taskyard::Result<BTreeMap<u32, QueueDemand>> {
+    async fn demands(&self) -> taskyard_core::Result<BTreeMap<u32, QueueDemand>> {
         let mut demands: BTreeMap<u32, QueueDemand> = BTreeMap::new();
         for worker in &self.workers {
             let (stats, settings) = (worker.store().stats().await?, worker.settings());

@@ -13,7 +13,7 @@ use taskyard_worker::{PutOptions, Settings, TypedTask, Worker};
 use crate::recording_handler::{Act, RecordingHandler, mail};
 use taskyard_testkit::server::{self, TestServer, block_on};
 
-async fn wait_until<E: Execute>(client: &Client<E>, condition: impl Fn(&TubeInfo) -> bool) {
+async fn wait_until(client: &Client, condition: impl Fn(&TubeInfo) -> bool) {
     while !condition(&client.tube("emails").await.unwrap()) {
         tokio::task::yield_now().await;
     }

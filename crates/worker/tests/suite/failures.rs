@@ -8,7 +8,7 @@ use taskyard_worker::testing::TestKit;
 use taskyard_worker::{Metrics, PoisonPolicy, Settings, Worker};
 
 use crate::faulty_queue::{Fault, FaultyQueue};
-use crate::recording_handler::{Act, RecordingHandler, metric, notify, put, put_poison};
+use crate::recording_handler::{Act, RecordingHandler, client, metric, notify, put, put_poison};
 use taskyard_testkit::server::block_on;
 
 const VISIBILITY: Duration = Duration::from_secs(60);
@@ -40,7 +40,7 @@ async fn after(act: Act) -> (TestKit, RecordingHandler, String) {
 
 /// Checks that an unsettled task returns when its lease ends, with one more attempt.
 async fn returns_after_its_lease(kit: &TestKit) {
-    let task = || async { kit.client().peek("emails", TaskId(0)).await.unwrap().unwrap() };
+    let task = || async { client(kit).peek("emails", TaskId(0)).await.unwrap().unwrap() };
     assert_eq!(task().await.task.state, State::Taken, "it must not be retried at once");
     kit.advance(VISIBILITY - Duration::from_secs(1));
     assert_eq!(task().await.task.state, State::Taken);
@@ -101,7 +101,7 @@ fn poison_does_not_stop_the_rest_of_its_batch() {
         let running = kit.start(&worker).await;
         kit.wait_drained("emails").await;
         assert_eq!(recorder.receivers(), ["ann", "ben"]);
-        let poison = || async { kit.client().peek("emails", TaskId(1)).await.unwrap().unwrap() };
+        let poison = || async { client(&kit).peek("emails", TaskId(1)).await.unwrap().unwrap() };
         assert_eq!(poison().await.task.state, State::Delayed);
         for (attempts, seconds) in [(2, 1), (3, 2), (4, 4)] {
             kit.advance(Duration::from_secs(seconds));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use taskyard_worker::Settings;
 use taskyard_worker::testing::TestKit;
 
-use crate::recording_handler::{Act, RecordingHandler, notify, put};
+use crate::recording_handler::{Act, RecordingHandler, client, notify, put};
 use taskyard_testkit::server::block_on;
 
 fn batches_of(size: usize) -> Settings {
@@ -114,7 +114,7 @@ fn a_batch_for_a_busy_worker_is_released() {
         recorder.started().await;
         notify(kit.queue(), "x").await;
         kit.wait_until("notifications", |tube| tube.stats.tasks.ready == 1).await;
-        let task = kit.client().peek("notifications", taskyard::TaskId(0)).await.unwrap().unwrap();
+        let task = client(&kit).peek("notifications", taskyard::TaskId(0)).await.unwrap().unwrap();
         assert_eq!(task.attempts(), 0);
         recorder.gate.add_permits(2);
         kit.wait_drained("notifications").await;

@@ -7,7 +7,7 @@ use taskyard_worker::testing::{TestKit, TestQueue};
 use taskyard_worker::{Dispatcher, Handler, HandlerStats, InitError, RawTask, Worker};
 
 use crate::queues::Handlers;
-use crate::recording_handler::{Act, RecordingHandler};
+use crate::recording_handler::{Act, RecordingHandler, client};
 use taskyard_testkit::server::block_on;
 
 /// Upstream a missing handler was a panic at the first task.
@@ -21,7 +21,7 @@ fn missing_handlers_are_named() {
         let one = Handlers::default().on_emails(RecordingHandler::new(Act::Done));
         let error = kit.worker(one).build().unwrap().init().await.unwrap_err().to_string();
         assert!(error.starts_with("no handler for 'notifications'"), "{error}");
-        assert!(kit.client().tubes().await.unwrap().is_empty(), "no tube was created");
+        assert!(client(&kit).tubes().await.unwrap().is_empty(), "no tube was created");
     });
 }
 
@@ -50,7 +50,7 @@ fn a_tube_that_could_lose_tasks_is_refused() {
             TubeOptions { ttl: Some(Span::from_secs(1)), ..TubeOptions::new(Kind::FifoTtl) };
         for (options, why) in [(expiring, "ttl"), (TubeOptions::new(Kind::Fifo), "no delays")] {
             let (kit, recorder) = (TestKit::new(), RecordingHandler::new(Act::Done));
-            kit.client().create("emails", options).await.unwrap();
+            client(&kit).create("emails", options).await.unwrap();
             let error =
                 recorder.worker(&kit).build().unwrap().init().await.unwrap_err().to_string();
             assert!(error.contains(why), "{error}");

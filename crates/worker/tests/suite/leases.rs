@@ -13,7 +13,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::yield_now;
 
 use crate::faulty_queue::{Fault, FaultyQueue};
-use crate::recording_handler::metric;
+use crate::recording_handler::{client, metric};
 use taskyard_testkit::server::block_on;
 
 const VISIBILITY: Duration = Duration::from_secs(60);
@@ -85,7 +85,7 @@ fn the_handler_of_a_lost_batch_is_cancelled() {
         let (kit, (handler, mut started)) = (TestKit::new(), reporting_handler());
         let worker = kit.worker(mail(handler)).build().unwrap();
         let running = kit.start(&worker).await;
-        kit.client().put("mail", "x").await.unwrap();
+        client(&kit).put("mail", "x").await.unwrap();
         let StartedBatch { ctx, ids, end, .. } = started.recv().await.unwrap();
         let deadline = ctx.lease_deadline();
         assert!(!ctx.is_cancelled() && !ctx.is_lost(ids[0]));
@@ -111,7 +111,7 @@ fn a_batch_that_another_processor_got_is_cancelled() {
         let settings = Settings { max_processors: 2, ..Settings::default() };
         let worker = kit.worker(mail(handler)).settings(settings).build().unwrap();
         let running = kit.start(&worker).await;
-        kit.client().put("mail", "x").await.unwrap();
+        client(&kit).put("mail", "x").await.unwrap();
         let first = started.recv().await.unwrap();
         kit.redeliver("mail").await;
         let second = started.recv().await.unwrap();
@@ -132,7 +132,7 @@ fn a_lost_task_is_reported_and_the_rest_of_the_batch_is_kept() {
         let (kit, (handler, mut started)) = (TestKit::new(), reporting_handler());
         let worker = kit.worker(mail(handler)).build().unwrap();
         worker.init().await.unwrap();
-        kit.client().put_many("mail", &["a", "b"]).await.unwrap();
+        client(&kit).put_many("mail", &["a", "b"]).await.unwrap();
         let running = kit.start(&worker).await;
         let StartedBatch { ctx, ids, store, end } = started.recv().await.unwrap();
         let deadline = ctx.lease_deadline();
@@ -161,7 +161,7 @@ fn an_unanswered_extension_is_repeated_in_time() {
         let faulty = FaultyQueue::new(kit.queue().clone());
         let worker = worker_on(&kit, &faulty, mail(handler), Settings::default());
         let running = kit.start(&worker).await;
-        kit.client().put("mail", "x").await.unwrap();
+        client(&kit).put("mail", "x").await.unwrap();
         let StartedBatch { ctx, .. } = started.recv().await.unwrap();
         faulty.fail_next("finish", 1, Fault::NoReply);
         kit.advance(VISIBILITY / 3);
@@ -187,7 +187,7 @@ fn a_failed_extension_is_repeated_soon() {
         let (kit, (handler, mut started)) = (TestKit::new(), reporting_handler());
         let worker = kit.worker(mail(handler)).build().unwrap();
         let running = kit.start(&worker).await;
-        kit.client().put("mail", "x").await.unwrap();
+        client(&kit).put("mail", "x").await.unwrap();
         let started = started.recv().await.unwrap();
         kit.fail_next("finish");
         kit.advance(VISIBILITY / 3);
@@ -209,7 +209,7 @@ fn a_handler_ends_while_an_extension_hangs() {
         let faulty = FaultyQueue::new(kit.queue().clone());
         let worker = worker_on(&kit, &faulty, mail(handler), Settings::default());
         let running = kit.start(&worker).await;
-        kit.client().put("mail", "x").await.unwrap();
+        client(&kit).put("mail", "x").await.unwrap();
         let batch = started.recv().await.unwrap();
         faulty.fail_next("finish", usize::MAX, Fault::NoReply);
         kit.advance(VISIBILITY / 3);
@@ -258,7 +258,7 @@ fn a_changed_visibility_timeout_applies_to_later_takes() {
         // The first take does not wait, the second does.
         faulty.wait_for_commands("take", 2).await;
         worker.reconfigure(of(60)).unwrap();
-        kit.client().put("mail", "x").await.unwrap();
+        client(&kit).put("mail", "x").await.unwrap();
         let StartedBatch { ctx, .. } = started.recv().await.unwrap();
         let now = worker.store().now();
         assert_eq!(ctx.lease_deadline(), now + Span::from_secs(9));
@@ -278,7 +278,7 @@ fn an_ack_is_repeated_until_the_queue_is_available() {
         let worker = worker_on(&kit, &faulty, mail(acking_handler()), Settings::default());
         let running = kit.start(&worker).await;
         faulty.fail_next("finish", 3, Fault::Refuse(unavailable()));
-        kit.client().put("mail", "x").await.unwrap();
+        client(&kit).put("mail", "x").await.unwrap();
         for (hits, millis) in [(1, 100), (2, 200), (3, 400)] {
             faulty.wait_for_faults(hits).await;
             assert_eq!(kit.tube("mail").await.stats.tasks.taken, 1);
@@ -307,7 +307,7 @@ fn an_ack_whose_reply_was_lost_counts_as_done() {
             1,
             Fault::LoseReply(Error::OutcomeUnknown("lost on purpose".into())),
         );
-        kit.client().put("mail", "x").await.unwrap();
+        client(&kit).put("mail", "x").await.unwrap();
         faulty.wait_for_faults(1).await;
         while counted(&worker, "queue_tasks_processed_total") == 0.0 {
             kit.advance(Duration::from_millis(50));
@@ -326,7 +326,7 @@ fn a_settlement_is_repeated_until_the_lease_ends() {
         let worker = worker_on(&kit, &faulty, mail(acking_handler()), Settings::default());
         let running = kit.start(&worker).await;
         faulty.fail_next("finish", usize::MAX, Fault::Refuse(unavailable()));
-        kit.client().put("mail", "x").await.unwrap();
+        client(&kit).put("mail", "x").await.unwrap();
         while counted(&worker, "queue_handler_errors_total") == 0.0 {
             kit.advance(Duration::from_millis(100));
             yield_now().await;
@@ -351,8 +351,8 @@ fn the_refusal_of_one_queue_does_not_affect_another() {
         let settings = Settings { max_processors: 2, ..Settings::default() };
         let worker = worker_on(&kit, &faulty, handlers, settings);
         let running = kit.start(&worker).await;
-        kit.client().put("a", "x").await.unwrap();
-        kit.client().put("b", "x").await.unwrap();
+        client(&kit).put("a", "x").await.unwrap();
+        client(&kit).put("b", "x").await.unwrap();
         let (a, b) = (of_a.recv().await.unwrap(), of_b.recv().await.unwrap());
         faulty.fail_next_of("a", "finish", 1, Fault::Refuse(Error::Store("on purpose".into())));
         let both = [a.ids[0], b.ids[0]];

@@ -157,7 +157,7 @@ pub async fn notify(queue: &impl Execute, message: &str) -> TaskId {
 
 /// Puts a task that is not an e-mail into the queue of e-mails.
 pub async fn put_poison(kit: &TestKit) {
-    Client::new(kit.queue().clone()).put("emails", &("a", 7)).await.unwrap();
+    client(kit).put("emails", &("a", 7)).await.unwrap();
 }
 
 /// The value of a counter or gauge.
@@ -165,4 +165,9 @@ pub fn metric(text: &str, name: &str) -> f64 {
     let line = text.lines().find(|line| line.starts_with(name) && !line.starts_with('#'));
     let line = line.unwrap_or_else(|| panic!("{name} is not in\n{text}"));
     line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+/// A client of the queue of a kit.
+pub fn client(kit: &TestKit) -> Client {
+    Client::new(kit.queue().clone())
 }

@@ -8,7 +8,7 @@ use taskyard_testkit::server::block_on;
 use taskyard_worker::testing::TestKit;
 use taskyard_worker::{BatchOutcome, Dispatcher, Handler, HandlerStats, RawTask, Worker};
 
-use crate::recording_handler::{Act, RecordingHandler, put_poison};
+use crate::recording_handler::{Act, RecordingHandler, client, put_poison};
 
 /// Gives the tube a policy of 100 s, 300 s, 900 s, without jitter.
 async fn set_policy(kit: &TestKit, tube: &str) {
@@ -26,7 +26,7 @@ async fn set_policy(kit: &TestKit, tube: &str) {
 
 /// How many seconds the task waits from now.
 async fn waits(kit: &TestKit, worker: &Worker, tube: &str, id: u64) -> f64 {
-    let task = kit.client().peek(tube, TaskId(id)).await.unwrap().unwrap().task;
+    let task = client(kit).peek(tube, TaskId(id)).await.unwrap().unwrap().task;
     assert_eq!(task.state, State::Delayed);
     task.due.unwrap().since(worker.store().now()).as_secs_f64()
 }
@@ -51,7 +51,7 @@ fn a_retried_task_follows_the_policy() {
         let worker = kit.worker(failing()).build().unwrap();
         worker.init().await.unwrap();
         set_policy(&kit, "orders").await;
-        kit.client().put("orders", "x").await.unwrap();
+        client(&kit).put("orders", "x").await.unwrap();
         let running = kit.start(&worker).await;
         kit.wait_until("orders", |tube| tube.stats.tasks.delayed == 1).await;
         assert_eq!(waits(&kit, &worker, "orders", 0).await, 100.0);
@@ -68,7 +68,7 @@ fn without_a_policy_the_delay_is_the_backoff() {
         let kit = TestKit::new();
         let worker = kit.worker(failing()).build().unwrap();
         let running = kit.start(&worker).await;
-        kit.client().put("orders", "x").await.unwrap();
+        client(&kit).put("orders", "x").await.unwrap();
         kit.wait_until("orders", |tube| tube.stats.tasks.delayed == 1).await;
         assert_eq!(waits(&kit, &worker, "orders", 0).await, 1.0);
         running.stop().await;

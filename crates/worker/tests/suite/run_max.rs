@@ -13,7 +13,7 @@ use taskyard_worker::{
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::task::yield_now;
 
-use crate::recording_handler::{Act, RecordingHandler, metric, put};
+use crate::recording_handler::{Act, RecordingHandler, client, metric, put};
 use taskyard_testkit::server::block_on;
 
 /// A third of the visibility timeout: how often the lease of a batch is extended.
@@ -45,7 +45,7 @@ fn a_handler_that_hangs_loses_its_tasks_after_ten_timeouts() {
         kit.wait_until("emails", |tube| tube.stats.tasks.delayed == 1).await;
         let calls = kit.tube("emails").await.stats.calls;
         assert_eq!((calls.touch, calls.release, calls.ttr), (29, 1, 0));
-        let task = kit.client().peek("emails", TaskId(0)).await.unwrap().unwrap();
+        let task = client(&kit).peek("emails", TaskId(0)).await.unwrap().unwrap();
         assert_eq!(task.attempts(), 1, "a failed attempt");
         put(kit.queue(), "ben").await;
         kit.wait_until("emails", |tube| tube.stats.calls.ack == 1).await;
@@ -119,7 +119,7 @@ fn a_handler_can_read_why_it_is_cancelled() {
         let handlers = Dispatcher::new([]).with_queue(1, "mail", handler);
         let worker = kit.worker(handlers).settings(settings).build().unwrap();
         worker.init().await.unwrap();
-        kit.client().put_many("mail", &["a", "b"]).await.unwrap();
+        client(&kit).put_many("mail", &["a", "b"]).await.unwrap();
         let put = worker.store().now();
         kit.advance(Duration::from_secs(3));
         let running = kit.start(&worker).await;
@@ -136,7 +136,7 @@ fn a_handler_can_read_why_it_is_cancelled() {
         kit.wait_until("mail", |tube| tube.stats.tasks.delayed == 1).await;
         let tube = kit.tube("mail").await;
         assert_eq!((tube.stats.calls.ack, tube.stats.tasks.total()), (1, 1));
-        assert_eq!(kit.client().peek("mail", TaskId(1)).await.unwrap().unwrap().attempts(), 1);
+        assert_eq!(client(&kit).peek("mail", TaskId(1)).await.unwrap().unwrap().attempts(), 1);
         running.stop().await;
     });
 }

@@ -15,7 +15,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use crate::recording_handler::{Act, RecordingHandler, mail, metric, put};
+use crate::recording_handler::{Act, RecordingHandler, client, mail, metric, put};
 use taskyard_testkit::server::{TestServer, block_on};
 
 /// A recorded span.
@@ -161,7 +161,7 @@ fn the_spans_of_a_handler_are_children_of_its_batch() {
             Dispatcher::new([]).with_queue(1, "emails", emails).with_queue(7, "mail", handler);
         let worker = kit.worker(handlers).build().unwrap();
         let running = kit.start(&worker).await;
-        kit.client().put("mail", "x").await.unwrap();
+        client(&kit).put("mail", "x").await.unwrap();
         kit.wait_until("mail", |tube| tube.stats.calls.ack == 1).await;
         running.stop().await;
     });

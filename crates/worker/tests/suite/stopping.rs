@@ -5,7 +5,7 @@ use std::time::Duration;
 use taskyard_worker::testing::TestKit;
 use taskyard_worker::{InitError, Settings};
 
-use crate::recording_handler::{Act, RecordingHandler, metric, notify, put};
+use crate::recording_handler::{Act, RecordingHandler, client, metric, notify, put};
 use taskyard_testkit::server::block_on;
 
 #[test]
@@ -100,7 +100,7 @@ fn batches_that_were_not_started_are_released() {
             for queue in ["emails", "notifications"] {
                 let tube = kit.tube(queue).await;
                 assert_eq!(tube.stats.tasks.taken, 0, "{queue}");
-                let waiting = kit.client().peek_many(queue, &[0, 1].map(taskyard::TaskId)).await;
+                let waiting = client(&kit).peek_many(queue, &[0, 1].map(taskyard::TaskId)).await;
                 assert!(waiting.unwrap().iter().all(|task| task.attempts() == 0), "{queue}");
             }
         }

@@ -11,7 +11,7 @@ use taskyard_worker::{
 };
 
 use crate::queues::EmailsTask;
-use crate::recording_handler::{Act, RecordingHandler, mail, put};
+use crate::recording_handler::{Act, RecordingHandler, client, mail, put};
 use taskyard_testkit::server::block_on;
 
 #[test]
@@ -48,7 +48,7 @@ fn a_task_is_put_with_a_key_and_a_number_of_attempts() {
         };
         let id = mail("ann").put(kit.queue(), options.clone()).await.unwrap();
         assert_eq!(mail("ben").put(kit.queue(), options.clone()).await.unwrap(), id);
-        let task = kit.client().peek("emails", id).await.unwrap().unwrap().task;
+        let task = client(&kit).peek("emails", id).await.unwrap().unwrap().task;
         assert_eq!((task.key, task.attempts_max), (options.key.clone(), Some(2)));
         let replace = PutOptions { on_conflict: OnConflict::Replace, ..options.clone() };
         assert_eq!(mail("eve").put(kit.queue(), replace).await.unwrap(), id);
@@ -116,8 +116,8 @@ fn tasks_of_several_queues_are_settled_in_one_call() {
         let settings = taskyard_worker::Settings { max_processors: 2, ..Default::default() };
         let worker = kit.worker(handlers).settings(settings).build().unwrap();
         let running = kit.start(&worker).await;
-        kit.client().put_many("a", &[1, 2]).await.unwrap();
-        kit.client().put_many("b", &[1, 2]).await.unwrap();
+        client(&kit).put_many("a", &[1, 2]).await.unwrap();
+        client(&kit).put_many("b", &[1, 2]).await.unwrap();
         let mut ids = Vec::new();
         while ids.len() < 4 {
             ids.extend(receive.recv().await.unwrap().1);
@@ -165,13 +165,13 @@ fn a_batch_outcome_retries_and_buries() {
         let worker =
             kit.worker(Dispatcher::new([]).with_queue(1, "mail", handler)).build().unwrap();
         let running = kit.start(&worker).await;
-        kit.client().put("mail", "x").await.unwrap();
+        client(&kit).put("mail", "x").await.unwrap();
         for seconds in [1, 2] {
             kit.wait_until("mail", |tube| tube.stats.tasks.delayed == 1).await;
             kit.advance(Duration::from_secs(seconds));
         }
         kit.wait_until("mail", |tube| tube.stats.tasks.buried == 1).await;
-        let task = kit.client().peek("mail", TaskId(0)).await.unwrap().unwrap();
+        let task = client(&kit).peek("mail", TaskId(0)).await.unwrap().unwrap();
         assert_eq!((task.task.state, task.attempts()), (State::Buried, 2));
         running.stop().await;
     });
@@ -194,7 +194,7 @@ fn the_test_kit_shows_the_tasks_that_a_handler_put() {
             Dispatcher::new([]).with_queue(7, "orders", handler).with_queue(1, "emails", idle);
         let worker = kit.worker(handlers).build().unwrap();
         let running = kit.start(&worker).await;
-        kit.client().put("orders", "x").await.unwrap();
+        client(&kit).put("orders", "x").await.unwrap();
         kit.wait_until("orders", |tube| tube.stats.calls.ack == 1).await;
         let mails = kit.tasks::<EmailsTask>().await;
         assert_eq!(mails, [mail("ann"), mail("ben")]);
