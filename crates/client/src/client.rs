@@ -12,7 +12,7 @@ use taskyard_core::{
     Command, DynExecute, Error as Refusal, Execute, Outcome, Reply, Span, Take, TaskId, TubeChange,
     TubeName, TubeOptions, TubeStats,
 };
-use taskyard_worker::worker_name;
+use taskyard_worker::{FunctionWorker, worker_name};
 
 use crate::error::Result;
 use crate::http::Http;
@@ -87,6 +87,27 @@ impl Client {
     /// unique keys get no keys, and their puts are not repeated.
     pub fn idempotent(self, idempotent: bool) -> Self {
         Client { idempotent, ..self }
+    }
+
+    /// A worker that calls a function for each task of a tube:
+    ///
+    /// ```no_run
+    /// # use serde::Deserialize;
+    /// #[derive(Deserialize)]
+    /// struct Mail {
+    ///     to: String,
+    /// }
+    ///
+    /// # async fn send(_: &Mail) -> Result<(), std::io::Error> { Ok(()) }
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = taskyard::Client::open("http://127.0.0.1:7070").await?;
+    /// let worker = client.worker("mail").concurrency(10);
+    /// worker.run(async |mail: Mail, _task| send(&mail).await).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn worker(&self, tube: &str) -> FunctionWorker {
+        FunctionWorker::new(self.clone(), tube)
     }
 
     /// What executes the commands, if it is a `T`: [`Http`], [`Iproto`], `Embedded` or what [`Client::new`] was given. For

@@ -59,7 +59,9 @@ pub use schedule::ScheduleManager;
 pub use semaphore::{EventStream, Events, Semaphore, SemaphoreManager};
 pub use task::{Task, bytes_task, new_task};
 
-pub use taskyard_worker::{host_name, worker_name};
+pub use taskyard_worker::{
+    CancelReason, FunctionWorker, RunError, RunningTask, host_name, worker_name,
+};
 
 pub use taskyard_core::StoredSchedule as Schedule;
 pub use taskyard_core::command::TubeInfo;

@@ -15,8 +15,16 @@ pub(crate) struct BatchLease {
     /// When the handler is cancelled, even if the lease could be extended further.
     run_deadline: Timestamp,
     lost: watch::Sender<LostTasks>,
-    /// Whether the worker cancels all of its handlers.
-    cancel_all: watch::Receiver<bool>,
+    signals: WorkerSignals,
+}
+
+/// What a worker tells all of its handlers.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkerSignals {
+    /// It takes no more tasks.
+    pub stop: watch::Receiver<bool>,
+    /// All handlers are cancelled.
+    pub cancel_all: watch::Receiver<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -29,13 +37,9 @@ struct LostTasks {
 }
 
 impl BatchLease {
-    pub fn new(
-        until: Timestamp,
-        run_deadline: Timestamp,
-        cancel_all: watch::Receiver<bool>,
-    ) -> Self {
+    pub fn new(until: Timestamp, run_deadline: Timestamp, signals: WorkerSignals) -> Self {
         let deadline_micros = AtomicI64::new(until.as_micros());
-        BatchLease { deadline_micros, run_deadline, lost: watch::Sender::default(), cancel_all }
+        BatchLease { deadline_micros, run_deadline, lost: watch::Sender::default(), signals }
     }
 
     pub fn run_deadline(&self) -> Timestamp {
@@ -88,26 +92,42 @@ impl BatchLease {
         match *lost {
             LostTasks { all: true, .. } => Some(CancelReason::Lost),
             LostTasks { overrun: true, .. } => Some(CancelReason::RunMax),
-            _ => self.cancel_all.borrow().then_some(CancelReason::Stopping),
+            _ => self.signals.cancel_all.borrow().then_some(CancelReason::Stopping),
         }
     }
 
     /// Completes when the handler is cancelled.
     pub async fn cancelled(&self) {
-        let all_cancelled = async {
-            // A worker that was dropped cancels no more handlers.
-            if self.cancel_all.clone().wait_for(|cancelled| *cancelled).await.is_err() {
-                std::future::pending().await
-            }
-        };
         tokio::select! {
-            () = all_cancelled => {}
+            () = raised(&self.signals.cancel_all) => {}
             () = self.wait_for(|lost| lost.all || lost.overrun) => {}
         }
+    }
+
+    /// Completes when the worker takes no more tasks.
+    pub async fn stopping(&self) {
+        raised(&self.signals.stop).await;
+    }
+
+    /// How many tasks no longer belong to the handler.
+    pub fn lost_count(&self) -> usize {
+        self.lost.borrow().tasks.len()
+    }
+
+    /// Completes when more tasks than these no longer belong to the handler.
+    pub async fn lost_more_than(&self, known: usize) {
+        self.wait_for(|lost| lost.tasks.len() > known).await;
     }
 
     async fn wait_for(&self, condition: impl Fn(&LostTasks) -> bool) {
         // `self` owns the sender, so the channel stays open.
         let _ = self.lost.subscribe().wait_for(|lost| condition(lost)).await;
+    }
+}
+
+/// Completes when the signal is raised; never for a worker that was dropped.
+async fn raised(signal: &watch::Receiver<bool>) {
+    if signal.clone().wait_for(|raised| *raised).await.is_err() {
+        std::future::pending().await
     }
 }

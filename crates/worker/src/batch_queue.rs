@@ -7,6 +7,7 @@ use taskyard_core::{Span, Task, Timestamp};
 
 use crate::idle_take;
 use crate::queue_selector::QueueSelector;
+use crate::slots::Reservation;
 use crate::state::WorkerState;
 
 /// Everything that the assignment of work reads and changes, behind one lock.
@@ -30,6 +31,8 @@ pub(crate) struct Batch {
     pub began: Timestamp,
     /// How long the lease of the tasks lasts unless it is extended.
     pub lease: Span,
+    /// The slots of the functions of its tasks.
+    pub reservation: Option<Reservation>,
 }
 
 /// The next work of a processor.
@@ -45,12 +48,12 @@ impl BatchQueue {
         BatchQueue { selector, arrived: VecDeque::new(), idle: 0, working: BTreeMap::new() }
     }
 
-    fn next(&mut self, now: Timestamp) -> Option<Work> {
+    fn next(&mut self, now: Timestamp, may_take: bool) -> Option<Work> {
         if let Some(batch) = self.arrived.pop_front() {
             self.selector.batch_granted(batch.queue, now);
             return Some(Work::Batch(batch));
         }
-        self.selector.next(now).map(Work::Take)
+        if may_take { self.selector.next(now).map(Work::Take) } else { None }
     }
 
     /// Whether a processor is idle that could handle one more batch of this queue.
@@ -74,12 +77,14 @@ impl WorkerState {
                 return None;
             }
             let retry = {
-                let mut batch_queue = self.batch_queue();
-                if let Some(work) = batch_queue.next(self.store.now()) {
+                let (mut batch_queue, may_take) = (self.batch_queue(), self.may_take());
+                if let Some(work) = batch_queue.next(self.store.now(), may_take) {
                     return Some(work);
                 }
                 batch_queue.idle += 1;
-                for queue in batch_queue.selector.claim_idle_takes() {
+                let claimed =
+                    if may_take { batch_queue.selector.claim_idle_takes() } else { Vec::new() };
+                for queue in claimed {
                     idle_take::start(self, queue);
                 }
                 batch_queue.selector.next_retry()

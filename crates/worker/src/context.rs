@@ -6,6 +6,7 @@ use std::sync::Arc;
 use taskyard_core::Timestamp;
 
 use crate::batch_lease::BatchLease;
+use crate::slots::Reservation;
 use crate::trace_context::TraceContext;
 
 /// The context of one batch. Cheap to clone.
@@ -17,6 +18,8 @@ pub struct Context {
     traces: Arc<HashMap<u64, TraceContext>>,
     /// When each task became ready.
     dues: Arc<[(u64, Timestamp)]>,
+    /// The slots of its tasks, in a worker of functions.
+    reservation: Option<Arc<Reservation>>,
 }
 
 /// Why a handler is cancelled.
@@ -36,9 +39,20 @@ impl Context {
         batch_lease: Arc<BatchLease>,
         traces: HashMap<u64, TraceContext>,
         mut dues: Vec<(u64, Timestamp)>,
+        reservation: Option<Reservation>,
     ) -> Self {
         dues.sort_unstable();
-        Context { queue_num, batch_lease, traces: Arc::new(traces), dues: dues.into() }
+        Context {
+            queue_num,
+            batch_lease,
+            traces: Arc::new(traces),
+            dues: dues.into(),
+            reservation: reservation.map(Arc::new),
+        }
+    }
+
+    pub(crate) fn reservation(&self) -> Option<&Arc<Reservation>> {
+        self.reservation.as_ref()
     }
 
     /// When a task of the batch became ready for this attempt: the time since then is its waiting time.

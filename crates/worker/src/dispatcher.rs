@@ -97,6 +97,8 @@ impl Handler {
 /// A queue and its handler; `None` when the handler is missing.
 pub(crate) struct QueueRoute {
     pub num: u32,
+    /// Whether `num` identifies the tube, as that of a contract does.
+    pub is_numbered: bool,
     pub name: Arc<str>,
     /// Earlier names of the queue.
     pub was: Vec<Arc<str>>,
@@ -113,6 +115,7 @@ impl Dispatcher {
     pub fn new(queues: impl IntoIterator<Item = (Queue, Option<Handler>)>) -> Self {
         let routes = queues.into_iter().map(|(queue, handler)| QueueRoute {
             num: queue.num,
+            is_numbered: true,
             name: queue.name.into(),
             was: queue.was.iter().map(|name| (*name).into()).collect(),
             handler,
@@ -134,7 +137,14 @@ impl Dispatcher {
         handler: Handler,
     ) -> Self {
         let was = was.iter().map(|name| name.as_str().into()).collect();
-        self.routes.push(QueueRoute { num, name: name.into(), was, handler: Some(handler) });
+        let (name, handler) = (name.into(), Some(handler));
+        self.routes.push(QueueRoute { num, is_numbered: true, name, was, handler });
         self
+    }
+
+    /// One tube of any kind, without the number of a contract.
+    pub(crate) fn of_tube(name: &str, handler: Handler) -> Self {
+        let (name, was, handler) = (name.into(), Vec::new(), Some(handler));
+        Dispatcher { routes: vec![QueueRoute { num: 0, is_numbered: false, name, was, handler }] }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use taskyard_core::{Error, Reply, Span, Task};
 
 use crate::batch_queue::Batch;
-use crate::state::WorkerState;
+use crate::state::{TakenTasks, WorkerState};
 
 /// How long one take waits. A worker that stops waits for its last takes, because tasks that the queue gives
 /// them meanwhile would stay taken until their lease ends: so this is also how long a stop may take.
@@ -24,16 +24,17 @@ async fn run(state: Arc<WorkerState>, queue: usize) {
     loop {
         let now = state.store.now();
         match take(&state, queue).await {
-            Some(Ok((tasks, _))) if tasks.is_empty() => {
+            Some(Ok(taken)) if taken.tasks.is_empty() => {
                 state.batch_queue().selector.mark_empty(queue, now);
             }
-            Some(Ok((tasks, lease))) => hand_over(&state, queue, tasks, lease).await,
+            Some(Ok(taken)) => hand_over(&state, queue, taken).await,
             Some(Err(error)) => state.take_failed(queue, &error),
             None => {}
         }
         let mut batch_queue = state.batch_queue();
         let empty = batch_queue.selector.is_empty(queue);
-        if *state.stop.borrow() || !empty || !batch_queue.wants_more(queue) {
+        let wants_more = batch_queue.wants_more(queue) && state.may_take();
+        if *state.stop.borrow() || !empty || !wants_more {
             batch_queue.selector.idle_take_ended(queue);
             drop(batch_queue);
             // Idle processors check again: one of them may have to start the next waiting take.
@@ -43,23 +44,24 @@ async fn run(state: Arc<WorkerState>, queue: usize) {
     }
 }
 
-/// Takes with a wait; `None` when the worker stops and the queue does not answer in time.
-async fn take(state: &WorkerState, queue: usize) -> Option<Result<(Vec<Task>, Span), Error>> {
+/// Takes with a wait; `None` when no more tasks may be taken, or when the worker stops and the queue does not answer in
+/// time.
+async fn take(state: &WorkerState, queue: usize) -> Option<Result<TakenTasks, Error>> {
     let mut taking = std::pin::pin!(state.take(queue, WAIT));
     tokio::select! {
-        taken = &mut taking => return Some(taken),
+        taken = &mut taking => return taken,
         () = state.stopped() => {}
     }
     let deadline = state.store.now() + WAIT + STOP_TIMEOUT;
     tokio::select! {
-        taken = taking => Some(taken),
+        taken = taking => taken,
         () = state.store.timer().sleep_until(deadline) => None,
     }
 }
 
 /// Gives the batch to an idle processor, or releases it when no processor is idle any more.
-async fn hand_over(state: &WorkerState, queue: usize, tasks: Vec<Task>, lease: Span) {
-    let full = tasks.len() >= state.batch_size_of(queue);
+async fn hand_over(state: &WorkerState, queue: usize, taken: TakenTasks) {
+    let TakenTasks { tasks, is_full: full, lease, reservation } = taken;
     let began = state.store.now();
     let released = {
         let mut batch_queue = state.batch_queue();
@@ -70,7 +72,7 @@ async fn hand_over(state: &WorkerState, queue: usize, tasks: Vec<Task>, lease: S
             batch_queue.selector.mark_available(queue);
             Some(tasks)
         } else {
-            batch_queue.arrived.push_back(Batch { queue, tasks, began, lease });
+            batch_queue.arrived.push_back(Batch { queue, tasks, began, lease, reservation });
             None
         }
     };

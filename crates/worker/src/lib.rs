@@ -4,7 +4,8 @@
 //! A worker runs on anything that executes commands ([`Execute`](taskyard_core::Execute)): a client of a server or a queue in the same
 //! process. It never opens a store or a socket itself.
 //!
-//! Start reading at `worker` (`init`, `run`, `shutdown`, `graceful_stop`), then `processor` (one batch),
+//! Start reading at `worker` (`init`, `run`, `shutdown`, `graceful_stop`), then `processor` (one batch), `function_worker`
+//! and `function_batch` (a function for each task),
 //! `queue_selector` (which queue is next), `idle_take` (how a task wakes an idle worker) and `store` (how handlers
 //! settle tasks).
 
@@ -16,6 +17,8 @@ mod config;
 mod context;
 mod delivery_registry;
 mod dispatcher;
+mod function_batch;
+mod function_worker;
 mod idle_take;
 mod manager;
 mod metrics;
@@ -24,7 +27,9 @@ mod queue_report;
 mod queue_selector;
 mod registration;
 mod reporter;
+mod running_task;
 mod settings;
+mod slots;
 mod state;
 mod stats;
 mod store;
@@ -41,10 +46,12 @@ pub use batch_outcome::{BatchOutcome, backoff};
 pub use config::ConfigFile;
 pub use context::{CancelReason, Context};
 pub use dispatcher::{Dispatcher, Handler, RawTask};
+pub use function_worker::{FunctionWorker, RunError};
 pub use manager::{Manager, ManagerService, Planner, QueueDemand};
 pub use metrics::{Metrics, TaskEnd, TubeMetrics};
 pub use queue_report::QueueReport;
 pub use queue_selector::Plan;
+pub use running_task::RunningTask;
 pub use settings::{PoisonPolicy, Settings, SettingsError};
 pub use stats::{HandlerError, HandlerResult, HandlerStats};
 pub use store::{QueueStat, Retry, SettledCount, Store};

@@ -21,7 +21,7 @@ use crate::delivery_registry::{HeldDelivery, task_id};
 use crate::dispatcher::{PreparedBatch, RawTask};
 use crate::metrics::{GaugeGuard, count};
 use crate::settings::{PoisonPolicy, Settings};
-use crate::state::{WorkerQueue, WorkerState, raised};
+use crate::state::{TakenTasks, WorkerQueue, WorkerState, raised};
 use crate::stats::{HandlerResult, HandlerStats};
 use crate::trace_context::TraceContext;
 use crate::typed::Delivery;
@@ -57,19 +57,19 @@ pub(crate) async fn run(state: Arc<WorkerState>, slot: usize) {
     }
 }
 
-/// Takes a batch from a queue without waiting.
+/// Takes a batch from a queue without waiting; `None` if there is none.
 async fn take(state: &WorkerState, queue: usize) -> Option<Batch> {
     let began = state.store.now();
-    match state.take(queue, Span::ZERO).await {
-        Ok((tasks, _)) if tasks.is_empty() => {
+    match state.take(queue, Span::ZERO).await? {
+        Ok(taken) if taken.tasks.is_empty() => {
             state.batch_queue().selector.mark_empty(queue, began);
         }
-        Ok((tasks, lease)) => {
+        Ok(TakenTasks { tasks, lease, reservation, .. }) => {
             if state.batch_queue().selector.mark_available(queue) {
                 // The other processors skipped the queue while its takes failed.
                 state.wake.notify_waiters();
             }
-            return Some(Batch { queue, tasks, began, lease });
+            return Some(Batch { queue, tasks, began, lease, reservation });
         }
         Err(error) => state.take_failed(queue, &error),
     }
@@ -150,12 +150,11 @@ impl<'a> BatchCycle<'a> {
             raw.push(RawTask { delivery, body });
         }
         state.store.deliveries().add(registered.into_iter());
-        let Batch { began, lease, .. } = batch;
+        let Batch { began, lease, reservation, .. } = batch;
         // The lease is counted from when the take was sent, which is the safe side. The handler begins only now.
         let run_deadline = state.store.now() + Span::from(settings.run_max_of(lease.into()));
-        let batch_lease =
-            BatchLease::new(began + lease, run_deadline, state.cancel_all.subscribe());
-        let ctx = Context::new(worker_queue.num, Arc::new(batch_lease), traces, dues);
+        let batch_lease = BatchLease::new(began + lease, run_deadline, state.signals());
+        let ctx = Context::new(worker_queue.num, Arc::new(batch_lease), traces, dues, reservation);
         BatchCycle { state, worker_queue, settings, began, lease, ctx, held, attempts: counts, raw }
     }
 

@@ -18,6 +18,9 @@ pub(crate) async fn register_queue(
     store: &Store,
     worker_queue: &WorkerQueue,
 ) -> Result<u32, InitError> {
+    if !worker_queue.is_numbered {
+        return find_or_create(store, worker_queue).await;
+    }
     let mut tries = 0;
     loop {
         tries += 1;
@@ -51,6 +54,21 @@ pub(crate) async fn register_queue(
             None => return Err(Refusal::ShuttingDown.into()),
         }
     }
+}
+
+/// The number of a tube of any kind, which is created if it does not exist.
+async fn find_or_create(store: &Store, worker_queue: &WorkerQueue) -> Result<u32, InitError> {
+    let tube = &worker_queue.tube;
+    if let Some(found) = find(store, tube).await? {
+        return Ok(found.number);
+    }
+    let options = TubeOptions::new(Kind::FifoTtl);
+    let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: true };
+    if let Some(Err(refusal)) = store.execute(vec![create]).await.pop() {
+        return Err(refusal.into());
+    }
+    let created = find(store, tube).await?;
+    Ok(created.ok_or_else(|| Refusal::TubeNotFound(tube.clone()))?.number)
 }
 
 /// The command that makes the tube usable when it does not exist or does not have the queue's number. The store refuses it

@@ -123,7 +123,11 @@ fn check_duration(name: &'static str, time: Duration, max: u64) -> Result<(), Se
     Err(SettingsError { name, value, min: 1, max })
 }
 
-fn check_count(name: &'static str, value: usize, max: usize) -> Result<(), SettingsError> {
+pub(crate) fn check_count(
+    name: &'static str,
+    value: usize,
+    max: usize,
+) -> Result<(), SettingsError> {
     if (1..=max).contains(&value) {
         return Ok(());
     }

@@ -9,12 +9,14 @@ use taskyard_core::{
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
+use crate::batch_lease::WorkerSignals;
 use crate::batch_queue::BatchQueue;
 use crate::dispatcher::Handler;
 use crate::idle_take::tasks_of;
 use crate::metrics::{Metrics, QueueMetrics, count};
 use crate::queue_report::LoadAverage;
 use crate::settings::Settings;
+use crate::slots::{Reservation, Slots};
 use crate::store::Store;
 use crate::worker_name::worker_name;
 
@@ -31,7 +33,9 @@ pub(crate) struct WorkerState {
     pub settings: watch::Sender<Settings>,
     pub batch_queue: Mutex<BatchQueue>,
     /// Wakes idle processors when there may be work.
-    pub wake: Notify,
+    pub wake: Arc<Notify>,
+    /// The slots of its functions, in a worker of functions.
+    pub slots: Option<Arc<Slots>>,
     /// The takes that wait at empty queues.
     pub idle_takes: Mutex<JoinSet<()>>,
     /// Take no more tasks.
@@ -52,9 +56,21 @@ pub(crate) enum Phase {
     Ended,
 }
 
+/// The tasks that a take returned.
+pub(crate) struct TakenTasks {
+    pub tasks: Vec<Task>,
+    /// Whether it returned as many as it asked for.
+    pub is_full: bool,
+    /// The lease that it asked for, since the settings may change meanwhile.
+    pub lease: Span,
+    pub reservation: Option<Reservation>,
+}
+
 /// One queue of a worker.
 pub(crate) struct WorkerQueue {
     pub num: u32,
+    /// Whether `num` identifies its tube, as that of a contract does.
+    pub is_numbered: bool,
     pub tube: TubeName,
     /// Earlier names of the tube.
     pub was: Vec<TubeName>,
@@ -75,19 +91,37 @@ impl WorkerState {
         self.settings.borrow().batch_size_of(self.queues[queue].num)
     }
 
-    /// Takes a batch from a queue. Also returns the lease it asked for, since the settings may change meanwhile.
-    pub async fn take(&self, queue: usize, wait: Span) -> Result<(Vec<Task>, Span), Refusal> {
+    /// Whether a take may be sent: there are slots for more functions.
+    pub fn may_take(&self) -> bool {
+        self.slots.as_ref().is_none_or(|slots| !slots.is_full())
+    }
+
+    /// Takes a batch from a queue; `None` if there are no slots for its functions.
+    pub async fn take(&self, queue: usize, wait: Span) -> Option<Result<TakenTasks, Refusal>> {
+        let mut count = self.batch_size_of(queue);
+        let reservation = match &self.slots {
+            Some(slots) => Some(slots.reserve(count)?),
+            None => None,
+        };
+        if let Some(reservation) = &reservation {
+            count = reservation.count();
+        }
         let lease = self.settings.borrow().visibility_timeout.into();
         let take = taskyard_core::Take {
             tube: self.queues[queue].tube.clone(),
-            count: self.batch_size_of(queue),
+            count,
             session: None,
             lease: Some(lease),
             worker: Some(worker_name()),
             wait,
         };
         let taken = tasks_of(self.store.execute(vec![Command::Take(take)]).await.pop());
-        taken.map(|tasks| (tasks, lease))
+        Some(taken.map(|tasks| {
+            if let Some(reservation) = &reservation {
+                reservation.keep(tasks.len());
+            }
+            TakenTasks { is_full: tasks.len() >= count, tasks, lease, reservation }
+        }))
     }
 
     /// Handles a failed take: the worker pauses this queue, the others continue.
@@ -128,6 +162,10 @@ impl WorkerState {
             done = work => Some(done),
             () = raised(&self.abandon) => None,
         }
+    }
+
+    pub fn signals(&self) -> WorkerSignals {
+        WorkerSignals { stop: self.stop.subscribe(), cancel_all: self.cancel_all.subscribe() }
     }
 
     pub fn tube_number(&self, queue: usize) -> u32 {

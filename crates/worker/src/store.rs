@@ -97,14 +97,13 @@ pub struct QueueStat {
 }
 
 impl Store {
-    pub(crate) fn new<E: Execute + 'static>(
-        queue: E,
+    pub(crate) fn new(
+        queue: Box<dyn DynExecute>,
         timer: Arc<dyn Timer>,
         counted: Vec<(u32, Arc<QueueMetrics>)>,
     ) -> Self {
         let (deliveries, tubes) = (DeliveryRegistry::default(), OnceLock::new());
         let (queue_nums, metrics) = counted.into_iter().unzip();
-        let queue = Box::new(queue);
         let shared = Arc::new(StoreShared { queue, timer, deliveries, tubes, queue_nums, metrics });
         Store { shared, batch: None }
     }

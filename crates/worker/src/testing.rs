@@ -84,7 +84,7 @@ impl TestKit {
     }
 
     /// A builder of a worker on the queue.
-    pub fn worker(&self, handlers: impl Into<Dispatcher>) -> WorkerBuilder<TestQueue> {
+    pub fn worker(&self, handlers: impl Into<Dispatcher>) -> WorkerBuilder {
         Worker::builder("test", self.queue.clone(), handlers).timer(self.timer.clone())
     }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use taskyard_core::limits::TUBE_NUMBERS_MAX;
-use taskyard_core::{Error as Refusal, Execute, Span, TubeName};
+use taskyard_core::{DynExecute, Error as Refusal, Execute, Span, TubeName};
 use tokio::sync::{Notify, watch};
 use tokio::task::{Id, JoinSet};
 
@@ -20,6 +20,7 @@ use crate::queue_selector::{Plan, QueueSelector};
 use crate::registration;
 use crate::reporter;
 use crate::settings::{Settings, SettingsError};
+use crate::slots::Slots;
 use crate::state::{Phase, WorkerQueue, WorkerState};
 use crate::store::Store;
 use crate::timer::{SystemTimer, Timer};
@@ -109,17 +110,32 @@ pub enum PlanError {
 }
 
 /// Builds a [`Worker`].
-pub struct WorkerBuilder<E> {
+pub struct WorkerBuilder {
     name: String,
-    queue: E,
+    queue: Box<dyn DynExecute>,
     dispatcher: Dispatcher,
     settings: Settings,
     metrics: Metrics,
     timer: Arc<dyn Timer>,
     managed: bool,
+    /// How many functions run at a time, in a worker of functions.
+    concurrency: Option<usize>,
 }
 
-impl<E: Execute + 'static> WorkerBuilder<E> {
+impl WorkerBuilder {
+    pub(crate) fn new(name: &str, queue: Box<dyn DynExecute>, dispatcher: Dispatcher) -> Self {
+        WorkerBuilder {
+            name: name.into(),
+            queue,
+            dispatcher,
+            settings: Settings::default(),
+            metrics: Metrics::default(),
+            timer: Arc::new(SystemTimer),
+            managed: false,
+            concurrency: None,
+        }
+    }
+
     /// Sets the settings.
     pub fn settings(self, settings: Settings) -> Self {
         WorkerBuilder { settings, ..self }
@@ -141,6 +157,11 @@ impl<E: Execute + 'static> WorkerBuilder<E> {
         WorkerBuilder { timer, ..self }
     }
 
+    /// Limits how many functions run at a time.
+    pub(crate) fn concurrency(self, concurrency: usize) -> Self {
+        WorkerBuilder { concurrency: Some(concurrency), ..self }
+    }
+
     /// Builds the worker. Checks the settings and the names and numbers of its queues; everything else is checked by
     /// [`Worker::init`].
     pub fn build(self) -> Result<Worker, InitError> {
@@ -153,6 +174,7 @@ impl<E: Execute + 'static> WorkerBuilder<E> {
             }
             queues.push(WorkerQueue {
                 num: route.num,
+                is_numbered: route.is_numbered,
                 tube: TubeName::new(&route.name)?,
                 was: route.was.iter().map(|name| TubeName::new(name)).collect::<Result<_, _>>()?,
                 handler: route.handler,
@@ -166,6 +188,8 @@ impl<E: Execute + 'static> WorkerBuilder<E> {
             .map(|worker_queue| (worker_queue.num, worker_queue.metrics.clone()))
             .collect();
         let selector = QueueSelector::new(queues.iter().map(|worker_queue| worker_queue.num));
+        let wake = Arc::new(Notify::new());
+        let slots = self.concurrency.map(|count| Arc::new(Slots::new(count, wake.clone())));
         let state = WorkerState {
             name: self.name.into(),
             id: reporter::new_id(),
@@ -175,7 +199,8 @@ impl<E: Execute + 'static> WorkerBuilder<E> {
             metrics: self.metrics,
             settings: watch::Sender::new(self.settings),
             batch_queue: Mutex::new(BatchQueue::new(selector)),
-            wake: Notify::new(),
+            wake,
+            slots,
             idle_takes: Mutex::new(JoinSet::new()),
             stop: watch::Sender::new(false),
             cancel_all: watch::Sender::new(false),
@@ -193,16 +218,8 @@ impl Worker {
         name: &str,
         queue: E,
         handlers: impl Into<Dispatcher>,
-    ) -> WorkerBuilder<E> {
-        WorkerBuilder {
-            name: name.into(),
-            queue,
-            dispatcher: handlers.into(),
-            settings: Settings::default(),
-            metrics: Metrics::default(),
-            timer: Arc::new(SystemTimer),
-            managed: false,
-        }
+    ) -> WorkerBuilder {
+        WorkerBuilder::new(name, Box::new(queue), handlers.into())
     }
 
     /// The name of the worker.

@@ -2,6 +2,7 @@
 
 mod conformance;
 mod embedded;
+mod functions;
 mod idempotent_puts;
 mod iproto;
 mod iproto_conformance;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use taskyard::Client;
 use taskyard_core::{Execute, TaskId};
-use taskyard_worker::testing::{TestKit, TestQueue};
+use taskyard_worker::testing::TestKit;
 use taskyard_worker::{
     Context, HandlerResult, HandlerStats, PutOptions, Retry, Store, TypedTask, WorkerBuilder,
 };
@@ -60,7 +60,7 @@ impl RecordingHandler {
         Handlers::default().on_emails(self.clone()).on_notifications(self.clone())
     }
 
-    pub fn worker(&self, kit: &TestKit) -> WorkerBuilder<TestQueue> {
+    pub fn worker(&self, kit: &TestKit) -> WorkerBuilder {
         kit.worker(self.handlers())
     }
 
