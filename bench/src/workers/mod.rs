@@ -1,4 +1,4 @@
-//! Typed workers with empty handlers: the cost of the runtime itself.
+//! Typed workers with empty handlers and workers with an empty function: the cost of the runtime itself.
 
 mod apalis;
 mod note;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use hdrhistogram::Histogram;
-use taskyard::{Client, Execute, Iproto, NewTask};
+use taskyard::{Client, Iproto, NewTask};
 use taskyard_core::Body;
 use taskyard_worker::{
     Delivery, Dispatcher, Handler, HandlerStats, PutOptions, Settings, TypedTask, Worker,
@@ -25,6 +25,10 @@ use note::{Note, note};
 
 const PROCESSORS: usize = 4;
 const BATCH: usize = 100;
+/// How many functions may run at a time.
+const CONCURRENCY: usize = 10;
+/// The turns of each kind of worker.
+const ROUNDS: usize = 3;
 
 /// Runs all measurements of workers.
 pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
@@ -35,7 +39,7 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
         None => "apalis is not installed".into(),
     };
     let client = Client::open(&store_in(folder, "workers")).await?;
-    let rate = drain(client.clone(), size.tasks).await.context("in process")?;
+    let (rate, ratio) = beside_functions(&client, size.tasks).await.context("in process")?;
     report.add(Row {
         what: "workers in process, durable".into(),
         figure: rate,
@@ -43,10 +47,12 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
         target: Some(Target::AtLeast(150_000.0)),
         note: format!("{PROCESSORS} processors, batches of {BATCH}; {}", beside(rate)),
     });
-    latency(report, client.clone(), peer.as_ref()).await?;
+    report.add(ratio);
+    latency(report, &client, peer.as_ref()).await?;
     client.close().await?;
     let server = BenchServer::start(&store_in(folder, "workers-network"))?;
-    let rate = drain(Iproto::new(&server.address)?, size.tasks).await.context("over iproto")?;
+    let over_iproto = Client::new(Iproto::new(&server.address)?);
+    let (rate, ratio) = beside_functions(&over_iproto, size.tasks).await.context("over iproto")?;
     server.stop()?;
     report.add(Row {
         what: "workers over the network, durable".into(),
@@ -55,11 +61,76 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
         target: Some(Target::AtLeast(80_000.0)),
         note: format!("the same over iproto, server in this process; {}", beside(rate)),
     });
+    report.add(Row { what: format!("{} over the network", ratio.what), ..ratio });
     Ok(())
 }
 
+/// Typed tasks a second, and a function worker beside it. Both work on a third of the tasks in turns, and the best turn of
+/// each counts.
+async fn beside_functions(client: &Client, tasks: usize) -> Result<(f64, Row)> {
+    let part = tasks / ROUNDS;
+    let (mut typed, mut functions) = (0.0_f64, 0.0_f64);
+    for _ in 0..ROUNDS {
+        typed = typed.max(drain(client, part).await?);
+        functions = functions.max(drain_by_function(client, part).await?);
+    }
+    let note = format!("{functions:.0} tasks/s with an empty function, concurrency {CONCURRENCY}");
+    let row = Row {
+        what: "function worker beside typed workers".into(),
+        figure: 100.0 * functions / typed,
+        unit: "%",
+        target: Some(Target::AtLeast(80.0)),
+        note,
+    };
+    Ok((typed, row))
+}
+
+/// Puts the tasks of a measurement.
+async fn fill(client: &Client, tube: &str, tasks: usize) -> Result<()> {
+    for first in (0..tasks).step_by(1000) {
+        let of = |user: usize| NewTask::new(Body::new(&note(user as i64).encode()));
+        let batch = (first..tasks.min(first + 1000)).map(of).collect();
+        client.put_tasks(tube, batch, Duration::ZERO).await?;
+    }
+    Ok(())
+}
+
+/// Fills a tube and lets a function empty it.
+async fn drain_by_function(client: &Client, tasks: usize) -> Result<f64> {
+    const TUBE: &str = "function";
+    fill(client, TUBE, tasks).await?;
+    let before = client.stats(TUBE).await?.calls.ack;
+    let (left, finished) = (Arc::new(AtomicUsize::new(tasks)), Arc::new(Notify::new()));
+    let stop = finished.clone();
+    let begin = Instant::now();
+    let worker = client.worker(TUBE).concurrency(CONCURRENCY);
+    let function = move |(_user, _text, _urgent): (i64, String, bool), _| {
+        if left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            finished.notify_one();
+        }
+        async { Ok::<(), String>(()) }
+    };
+    // The last acks are part of the time: they are sent before the worker ends.
+    let stopped = async {
+        stop.notified().await;
+        while client.stats(TUBE).await.is_ok_and(|stats| stats.tasks.total() > 0) {}
+    };
+    let seconds = {
+        let mut seconds = 0.0;
+        let stopped = async {
+            stopped.await;
+            seconds = begin.elapsed().as_secs_f64();
+        };
+        worker.run_until(stopped, function).await?;
+        seconds
+    };
+    let done = client.stats(TUBE).await?.calls.ack - before;
+    ensure!(done == tasks as u64, "{done} tasks were done");
+    Ok(tasks as f64 / seconds)
+}
+
 /// Fills a queue and lets a worker empty it.
-async fn drain<E: Execute + Clone + 'static>(queue: E, tasks: usize) -> Result<f64> {
+async fn drain(client: &Client, tasks: usize) -> Result<f64> {
     let (done, finished) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
     let handler = {
         let (done, finished) = (done.clone(), finished.clone());
@@ -78,14 +149,10 @@ async fn drain<E: Execute + Clone + 'static>(queue: E, tasks: usize) -> Result<f
     let settings =
         Settings { max_processors: PROCESSORS, batch_size: BATCH, ..Settings::default() };
     let dispatcher = Dispatcher::new([(Note::QUEUE, Some(handler))]);
-    let worker = Worker::builder("bench", queue.clone(), dispatcher).settings(settings).build()?;
+    let worker = Worker::builder("bench", client.clone(), dispatcher).settings(settings).build()?;
     worker.init().await?;
-    let client = Client::new(queue);
-    for first in (0..tasks).step_by(1000) {
-        let of = |user: usize| NewTask::new(Body::new(&note(user as i64).encode()));
-        let batch = (first..tasks.min(first + 1000)).map(of).collect();
-        client.put_tasks(Note::QUEUE.name, batch, Duration::ZERO).await?;
-    }
+    fill(client, Note::QUEUE.name, tasks).await?;
+    let before = client.stats(Note::QUEUE.name).await?.calls.ack;
     let begin = Instant::now();
     let runner = worker.clone();
     let running = tokio::spawn(async move { runner.run().await });
@@ -95,14 +162,15 @@ async fn drain<E: Execute + Clone + 'static>(queue: E, tasks: usize) -> Result<f
     running.await??;
     let stats = client.stats(Note::QUEUE.name).await?;
     ensure!(stats.tasks.total() == 0, "{} tasks are left", stats.tasks.total());
-    ensure!(stats.calls.ack == tasks as u64, "{} tasks were done", stats.calls.ack);
+    let done = stats.calls.ack - before;
+    ensure!(done == tasks as u64, "{done} tasks were done");
     Ok(tasks as f64 / seconds)
 }
 
 /// From the beginning of a put to the beginning of its handler, on a worker with nothing else to do.
-async fn latency<E: Execute + Clone + 'static>(
+async fn latency(
     report: &mut Report,
-    queue: E,
+    client: &Client,
     peer: Option<&apalis::Figures>,
 ) -> Result<()> {
     let (begun, mut beginnings) = mpsc::unbounded_channel();
@@ -116,14 +184,14 @@ async fn latency<E: Execute + Clone + 'static>(
         }
     });
     let dispatcher = Dispatcher::new([(Note::QUEUE, Some(handler))]);
-    let worker = Worker::builder("idle", queue.clone(), dispatcher).build()?;
+    let worker = Worker::builder("idle", client.clone(), dispatcher).build()?;
     worker.init().await?;
     let runner = worker.clone();
     let running = tokio::spawn(async move { runner.run().await });
     let mut histogram: Histogram<u64> = Histogram::new(3)?;
     for user in 0..2000 {
         let begin = Instant::now();
-        note(user).put(&queue, PutOptions::default()).await?;
+        note(user).put(client, PutOptions::default()).await?;
         let handled = beginnings.recv().await.context("the worker ended")?;
         histogram.record(handled.duration_since(begin).as_micros() as u64)?;
     }
