@@ -7,8 +7,10 @@ mod server;
 mod signals;
 mod typed;
 
+use std::cell::Cell;
 use std::pin::{Pin, pin};
 use std::process::ExitStatus;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +24,7 @@ use taskyard_core::{
 };
 use taskyard_wire::{Exit, fail_by_policy};
 use taskyard_worker::{BoxFuture, Metrics, Settings, SystemTimer, TaskEnd, Timer, TubeMetrics};
+use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, sleep_until};
 
 use crate::connect::{ConnectArgs, block_on, unexpected_reply};
@@ -35,8 +38,11 @@ use signals::StopRequests;
 
 /// The arguments of `worker`.
 #[derive(Debug, Args)]
+#[command(override_usage = "\
+taskyard worker [OPTIONS] <TUBE> [--exec <CMD>]
+       taskyard worker [OPTIONS] --contract <FILE> -- <PROGRAM>...")]
 #[command(after_help = "\
-With --exec the command runs for each task, with the payload on its standard input: texts
+With --exec the command runs for each task, for as many at a time as --concurrency says, with the payload on its standard input: texts
 unchanged, anything else as JSON. TASKYARD_TUBE, TASKYARD_ID, TASKYARD_LEASE and TASKYARD_ATTEMPTS
 are set. Exit code 0 acks the task, any other fails it, with the last errors as the reason. While the command runs the lease is
 extended, up to --run-max: then the command is killed and its task fails.
@@ -46,20 +52,21 @@ with the task's fields as JSON on its standard input. TASKYARD_QUEUE, TASKYARD_I
 TASKYARD_TASK_ID (unique in the store) and TASKYARD_ATTEMPTS are set. A failed task is tried again
 as the retry policy of its tube says; without one after one second, then two, four, up to an hour.
 
-After Ctrl-C or SIGTERM the worker takes no more tasks and waits for the running command; a second
-signal kills the command with all its children and returns its task. The worker retries while the
+After Ctrl-C or SIGTERM the worker takes no more tasks and waits for the running commands; a second
+signal kills them with all their children and returns their tasks. The worker retries while the
 server is unreachable; with --drain it fails if the server has never answered.
 
 Examples:
   taskyard worker mail                             print and ack each task
   taskyard worker mail --exec 'jq -r .to'
+  taskyard worker mail --exec ./send.sh --concurrency 10
   taskyard worker mail --exec ./send.sh --retry 30s --run-max 5m
   taskyard worker mail --drain                     exit when the tube is empty
   taskyard worker mail --exec ./send.sh --metrics 9100
   taskyard worker --contract queues.yaml -- ./send --fast")]
 pub struct WorkerArgs {
-    /// The tube; --contract replaces it.
-    #[arg(conflicts_with = "contract")]
+    /// The tube.
+    #[arg(conflicts_with = "contract", help_heading = FOR_TUBE)]
     tube: Option<String>,
     /// The lease of a task, which the worker extends while it works on it.
     #[arg(long, value_name = "TIME", value_parser = units::span, default_value = "60s")]
@@ -72,6 +79,10 @@ pub struct WorkerArgs {
     /// Run this command for each task, with `sh -c`.
     #[arg(long, value_name = "CMD", conflicts_with = "contract", help_heading = FOR_TUBE)]
     exec: Option<String>,
+    /// How many tasks run at the same time.
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "contract")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=CONCURRENCY_MAX), help_heading = FOR_TUBE)]
+    concurrency: u32,
     /// Delay before a task whose command failed is delivered again; default the retry policy of the tube, or 5s without one.
     #[arg(long, value_name = "TIME", value_parser = units::span)]
     #[arg(conflicts_with = "contract", help_heading = FOR_TUBE)]
@@ -92,6 +103,8 @@ pub struct WorkerArgs {
 /// The heading of options for a worker of one tube.
 const FOR_TUBE: &str = "With a tube";
 
+/// The most commands at the same time: each waits for its task with a connection of its own.
+const CONCURRENCY_MAX: i64 = 1024;
 /// The delay of a failed task without `--retry`, if its tube has no retry policy.
 const RETRY: Span = Span::from_secs(5);
 /// How long one take waits. A stopping worker waits for its last take, because a task that the server delivers meanwhile
@@ -150,8 +163,31 @@ pub fn run(args: WorkerArgs) -> anyhow::Result<Exit> {
         };
         args.metrics.serve(Arc::new(text)).await?;
         let server = Server::new(http, !args.drain, metrics.clone());
-        Worker { server, stop, tube, run_max, metrics, args: &args }.run().await
+        let (count, failed) = (args.concurrency, Cell::new(false));
+        let worker = Rc::new(Worker { server, stop, tube, run_max, metrics, args, failed });
+        LocalSet::new().run_until(run_all(&worker, count)).await
     })
+}
+
+/// Runs as many loops of the worker as tasks may run at the same time. If one fails, the others end after their tasks.
+async fn run_all(worker: &Rc<Worker>, count: u32) -> anyhow::Result<Exit> {
+    let mut loops = JoinSet::new();
+    for _ in 0..count {
+        let worker = worker.clone();
+        loops.spawn_local(async move {
+            let ended = worker.run().await;
+            worker.failed.set(worker.failed.get() || ended.is_err());
+            ended
+        });
+    }
+    let mut exit = Ok(Exit::Ok);
+    while let Some(ended) = loops.join_next().await {
+        let ended = ended?;
+        if exit.is_ok() {
+            exit = ended;
+        }
+    }
+    exit
 }
 
 /// The metrics of the worker and of the tube; if the server does not answer, with the last values of the tube.
@@ -163,19 +199,22 @@ async fn metrics_text(http: Http, metrics: Arc<TubeMetrics>, tube: TubeName) -> 
     metrics.text()
 }
 
-struct Worker<'a> {
+struct Worker {
     server: Server,
     stop: StopRequests,
     tube: TubeName,
     /// How long the work on a task may take.
     run_max: Duration,
     metrics: Arc<TubeMetrics>,
-    args: &'a WorkerArgs,
+    args: WorkerArgs,
+    /// Whether one of its loops has ended with an error.
+    failed: Cell<bool>,
 }
 
-impl Worker<'_> {
+impl Worker {
+    /// Works on one task at a time.
     async fn run(&self) -> anyhow::Result<Exit> {
-        while !self.stop.is_requested() {
+        while !self.stop.is_requested() && !self.failed.get() {
             let mut taking = pin!(self.take());
             let taken = tokio::select! {
                 biased;

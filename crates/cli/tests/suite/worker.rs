@@ -293,7 +293,7 @@ fn help_groups_the_options() {
     };
     for (heading, options) in [
         ("Options:", &["--lease", "--run-max", "--metrics"][..]),
-        ("With a tube:", &["--exec", "--retry", "--drain"]),
+        ("With a tube:", &["--exec", "--concurrency", "--retry", "--drain"]),
         ("With a contract:", &["--contract", "--processors", "--config", "--unmanaged", "--name"]),
         ("Server:", &["--url", "--token"]),
     ] {
@@ -301,4 +301,53 @@ fn help_groups_the_options() {
             assert_eq!(group(option), heading, "{option}\n{help}");
         }
     }
+    assert!(help.contains("taskyard worker [OPTIONS] <TUBE> [--exec <CMD>]\n"), "{help}");
+    assert!(
+        help.contains("taskyard worker [OPTIONS] --contract <FILE> -- <PROGRAM>...\n"),
+        "{help}"
+    );
+    run(&["worker", "--contract", "queues.yaml", "--concurrency", "2", "--", "cat"]).ends(2);
+}
+
+// The worker ran one command at a time, and a slow one held up all others.
+#[test]
+fn several_commands_run_at_the_same_time() {
+    let (server, folder) = (TestServer::new(), tempfile::tempdir().unwrap());
+    let gate = gate(folder.path());
+    server.run(&["put", "mail", "a", "b", "c", "d"]).good();
+    // Open for both, so that neither side waits for the other. Each line ends one command.
+    let mut lines = fs::OpenOptions::new().read(true).write(true).open(&gate).unwrap();
+    let exec = format!("echo started; read line < {}", gate.display());
+    let mut worker = worker(&server.serving, &["--exec", &exec, "--concurrency", "3", "--drain"]);
+    for _ in 0..3 {
+        assert_eq!(worker.line(), "started\n");
+    }
+    let tasks = &server.run(&["stats", "--json"]).json()[0]["tasks"];
+    assert_eq!((&tasks["taken"], &tasks["ready"]), (&json!(3), &json!(1)), "not one more");
+    lines.write_all(b"\n").unwrap();
+    assert_eq!(worker.line(), "started\n");
+    lines.write_all(b"\n\n\n").unwrap();
+    worker.ended().ends(0);
+    assert_eq!(server.run(&["stats", "--json"]).json()[0]["calls"]["ack"], 4);
+    server.run(&["worker", "mail", "--concurrency", "0"]).ends(2);
+}
+
+// With several commands the second signal kills all of them.
+#[test]
+fn the_second_signal_kills_all_commands() {
+    let (server, folder) = (TestServer::new(), tempfile::tempdir().unwrap());
+    let gate = gate(folder.path());
+    server.run(&["put", "mail", "a", "b"]).good();
+    let exec = format!("echo started; cat {}", gate.display());
+    let mut worker = worker(&server.serving, &["--exec", &exec, "--concurrency", "2"]);
+    assert_eq!([worker.line(), worker.line()], ["started\n", "started\n"]);
+    worker.signal("TERM");
+    for _ in 0..2 {
+        assert!(worker.error_line().contains("press Ctrl-C again to kill its command"));
+    }
+    worker.signal("TERM");
+    let ran = worker.ended().ends(0);
+    assert_eq!(ran.err.matches("killed and returned").count(), 2, "{ran:?}");
+    let tasks = &server.run(&["stats", "--json"]).json()[0]["tasks"];
+    assert_eq!((&tasks["ready"], &tasks["taken"]), (&json!(2), &json!(0)));
 }
