@@ -81,7 +81,7 @@ macro_rules! conformance_suite {
                 a_tube_without_deliveries_is_accepted;
             drop: taken_tasks_prevent_a_drop, other_tasks_are_removed, a_second_drop_finds_no_tube,
                 the_name_can_be_used_again, old_sessions_do_not_reach_a_new_tube;
-            tubes: a_new_tube_is_empty, options_are_kept, all_are_shown_by_name,
+            tubes: a_new_tube_is_empty, options_are_kept, invalid_options_are_refused_first, all_are_shown_by_name,
                 a_name_is_used_once, if_not_exists_compares_nothing,
                 every_verb_refuses_an_unknown_tube, a_change_applies_to_later_puts,
                 options_can_be_removed, a_tube_shows_available_tasks_and_its_next_deadline;
