@@ -60,7 +60,7 @@ statements! {
             INT8_ARRAY, TEXT_ARRAY, FLOAT8_ARRAY, TEXT_ARRAY, INT8_ARRAY, BOOL_ARRAY, INT8_ARRAY, INT4_ARRAY);
     LOCK_KEYS: "SELECT taskyard.lock_keys($1,$2,$3)" (TEXT, TEXT_ARRAY, INT8);
     LOCK_TUBE: "SELECT taskyard.lock_tube($1,$2,$3)" (TEXT, TEXT_ARRAY, INT8_ARRAY);
-    TAKE: "SELECT * FROM taskyard.deliver_to_workers($1,$2,$3,$4,$5,$6,$7,$8,$9,$10)"
+    TAKE: "SELECT * FROM taskyard.deliver_with_rate($1,$2,$3,$4,$5,$6,$7,$8,$9,$10)"
         (TEXT, INT8, INT8, BYTEA, INT8, INT8, INT8, INT8, BOOL, TEXT_ARRAY);
     ACK: "SELECT * FROM taskyard.ack_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10)"
         (TEXT, INT8, INT8_ARRAY, INT2_ARRAY, INT8_ARRAY, BYTEA_ARRAY, BOOL, INT8, TID_ARRAY, BYTEA_ARRAY);

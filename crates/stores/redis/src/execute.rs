@@ -19,7 +19,7 @@ use super::merge::{self, IndexedCommand};
 use super::refuse::refusal;
 use super::results::{CallResult, Leases, Results};
 use super::semaphores::SemaphoreBatch;
-use super::tubes::{self, HashTag};
+use super::tubes::HashTag;
 use super::{Clock, Redis};
 
 /// How many lease numbers are reserved together.

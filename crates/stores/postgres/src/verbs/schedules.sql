@@ -85,7 +85,7 @@ BEGIN
         _keys := array_fill('schedule:' || _name, ARRAY[_count]);
         _unique_for := array_fill(0::bigint, ARRAY[_count]);
         _replaces := array_fill(false, ARRAY[_count]);
-        _parts := array_fill(1, ARRAY[_count]);
+        _parts := ARRAY[_count];
     END IF;
     IF _count > 0 THEN
         SELECT p.* INTO status, number, capacity, accepted, ids, states, existing, wakeup, best, returned, expired, room

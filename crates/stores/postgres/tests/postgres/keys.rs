@@ -5,6 +5,7 @@ use std::sync::Barrier;
 use std::thread;
 
 use taskyard_conformance::block_on;
+use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::{
     Body, Command, Error, Key, KeyRequest, Kind, NewTask, OnConflict, Placed, Reply, Span, State,
     TaskId, TubeName, TubeOptions,
@@ -121,6 +122,26 @@ fn the_same_keys_of_several_servers_are_added_once() {
         assert_eq!(tasks.as_deref(), Some("60"));
         check_keys(&database.url());
         check_deadlocks(&database.url());
+    });
+}
+
+/// A put of many tasks with one key took minutes, because each of them was looked for among all.
+#[test]
+fn one_key_can_be_repeated_in_a_large_put() {
+    run(async {
+        let database = Database::new();
+        let store = database.open();
+        let tube = make_tube(&store, TubeOptions::new(Kind::FifoTtl));
+        let puts = [(keyed("a"), BATCH_TASKS_MAX, false), (replacing("a"), 100, true)];
+        for (task, count, first) in puts {
+            let reply = ask(&store, put(&tube, vec![task; count])).expect("a put");
+            let Reply::Put(placed) = reply else { panic!("{reply:?}") };
+            assert_eq!(placed.len(), count);
+            let id = placed[0].id;
+            assert!(placed.iter().skip(1).all(|placed| placed.existing && placed.id == id));
+            assert_eq!(placed[0].existing, first);
+        }
+        check_keys(&database.url());
     });
 }
 

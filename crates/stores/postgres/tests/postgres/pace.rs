@@ -110,6 +110,30 @@ fn servers_share_the_tokens_of_a_tube() {
     });
 }
 
+/// Servers of earlier versions took the row about the next token for a tube that does not exist, and did not deliver the tasks beside it.
+#[test]
+fn earlier_versions_are_not_told_of_tokens() {
+    run(async {
+        let database = Database::new();
+        let store = database.open();
+        let options = TubeOptions { rate: Some(Box::new(RATE)), ..TubeOptions::new(Kind::FifoTtl) };
+        let tube = make_tube(&store, options);
+        for place in 0..8 {
+            ask(&store, put(&tube, place)).expect("a put");
+        }
+        let delivered = |function: &str| {
+            let text = format!(
+                "SELECT string_agg(status::text, '' ORDER BY status) FROM taskyard.{function}('{tube}', NULL, 4, \
+                 NULL, NULL, 1000000, NULL, NULL, false, NULL) WHERE status <> 4"
+            );
+            sql(&database.url(), &text)
+        };
+        assert_eq!(delivered("deliver_to_workers").as_deref(), Some("00003"));
+        assert_eq!(delivered("deliver_to_workers").as_deref(), Some("0"));
+        assert_eq!(delivered("deliver_with_rate").as_deref(), Some("5"));
+    });
+}
+
 /// A take that reaches the limit sets a deadline, and the tick at that moment reports the tube as ready, so that waiting takes are
 /// repeated. Without ready tasks it does not.
 #[test]
