@@ -22,6 +22,10 @@ const UNKNOWN: i64 = 2;
 const TOO_MANY: i64 = 4;
 const EXISTS: i64 = 6;
 const STALE: i64 = 9;
+/// The tasks of this fire, or of another one of the same generation, were put before.
+const REPEATED: i64 = 10;
+/// The schedule has fired in a later generation than the registry knows.
+const EARLIER: i64 = 11;
 
 /// How often a fire is tried whose schedule is set by others at the same time.
 const TRIES: usize = 3;
@@ -259,6 +263,12 @@ impl Batch<'_> {
         match status {
             UNKNOWN => return Ok(Ok(None)),
             STALE => return Ok(Ok(Some(None))),
+            REPEATED | EARLIER => {
+                let kept = parts.text().map_err(unreadable)?;
+                let verb = if status == REPEATED { "schedule_fired" } else { "schedule_renew" };
+                let answer = self.schedules(verb, vec![name_bytes(name), kept]).await?;
+                return Ok(Ok((answer.status != UNKNOWN).then_some(None)));
+            }
             _ => {}
         }
         let reply = parts.replies(tube, &[(0, put)]).map_err(unreadable)?.pop();
@@ -271,8 +281,9 @@ impl Batch<'_> {
             self.update_next_schedule().await?;
             return Ok(Ok(Some(Some(placed))));
         }
+        // If another server finished it meanwhile, the tasks are still these.
         let changed = self.fired(name, text, &placed).await?;
-        Ok(Ok(changed.map(|is_done| is_done.then_some(placed))))
+        Ok(Ok(changed.map(|_| Some(placed))))
     }
 
     async fn call_fire(

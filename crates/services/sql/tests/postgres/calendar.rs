@@ -2,6 +2,7 @@
 
 use taskyard_core::Timestamp;
 use taskyard_core::schedule::{Cron, Interval};
+use taskyard_core::service::Service as _;
 use taskyard_timezone::NamedZone;
 
 use crate::fixture::{Client, Fixture, database, run};

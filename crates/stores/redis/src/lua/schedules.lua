@@ -3,8 +3,9 @@
 -- text that only servers read.
 --
 -- A fire puts tasks into a tube. On a single Redis that and the change of the schedule are one call. On a cluster they may be on two nodes:
--- there the tube keeps under c the generation that each schedule had when it fired last, with the answer, in one step with the puts. A fire
--- of the same generation gets that answer again, and one of an earlier generation does nothing.
+-- there the tube keeps under c the last fire of each schedule and how many tasks it put, in one step with the puts. A fire of the same
+-- generation puts nothing: the kept one is answered, so that the schedule is changed by it. Nor does one of an earlier generation, which
+-- may be that of a registry which lost its last writes: then the generation is renewed.
 
 -- The generation, which each set and each fire renews, flags, the next time, when it last added a task, how many it added, how many times
 -- were skipped.
@@ -16,7 +17,7 @@ local FIRE = '<ddBdd'
 -- After it the numbers of tasks that were put, added and there already.
 local FIRED = '<ddBddddd'
 
-local OK, UNKNOWN, TOO_MANY, EXISTS, STALE = 0, 2, 4, 6, 9
+local OK, UNKNOWN, TOO_MANY, EXISTS, STALE, REPEATED, EARLIER = 0, 2, 4, 6, 9, 10, 11
 
 local function read(base, name)
     local raw = redis.call('HGET', base .. ':schedules', name)
@@ -168,12 +169,23 @@ end
 -- Changes a schedule whose tasks were put before, also if it was paused meanwhile, or one that puts none.
 function schedules.schedule_fired(base, now, name, text)
     local status, s = check(base, name, text)
-    local generation, _, _, _, _, put, added, existing = struct.unpack(FIRED, text)
-    if status == OK or s and put > 0 and s.generation == generation then
+    local generation, expected, _, _, _, put, added, existing = struct.unpack(FIRED, text)
+    if status == OK or s and put > 0 and s.generation == generation and s.next == expected then
         change(base, now, s, text, put, added, existing)
         return answer(base, OK)
     end
     return answer(base, status)
+end
+
+-- Renews the generation of a schedule that is earlier than this one.
+function schedules.schedule_renew(base, _, name, generation)
+    local s, later = read(base, name), struct.unpack('<d', generation)
+    if s and s.generation < later then
+        s.generation = math.max(next_generation(base), later + 1)
+        redis.call('SET', base .. ':schedule_generation', string.format('%.0f', s.generation))
+        write(base, s)
+    end
+    return answer(base, s and OK or UNKNOWN)
 end
 
 -- Why schedules of another store, names and records from this place of a list on, cannot be added: the status, and one that exists already.
@@ -232,10 +244,11 @@ local function fire_into(call, tube, name, text, header)
     else
         local last = redis.call('HGET', marks, name)
         if last and string.sub(last, 1, 8) == generation then
-            call:answer(string.sub(last, 9))
-            return OK
+            call:answer(last)
+            return REPEATED
         elseif last and struct.unpack('<d', last) > struct.unpack('<d', generation) then
-            return STALE
+            call:answer(string.sub(last, 1, 8))
+            return EARLIER
         end
     end
     verbs.put(tube, header, call)
@@ -244,7 +257,7 @@ local function fire_into(call, tube, name, text, header)
         if s then
             change(base, call.now, s, text, count_placed(header, placed))
         else
-            redis.call('HSET', marks, name, generation .. placed)
+            redis.call('HSET', marks, name, text .. struct.pack('<ddd', count_placed(header, placed)))
         end
     end
     return OK
