@@ -30,7 +30,8 @@ const BUDGETS: &[Budget] = &[
     builds("clippy", 20, 220),
     runs("tidy", 15),
     builds("build", 20, 375),
-    runs("doc tests", 30),
+    runs("doc tests", 20),
+    runs("packages", 10),
     runs("fixtures", 330),
     runs("tests", 160),
 ];
