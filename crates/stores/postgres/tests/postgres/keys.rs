@@ -191,8 +191,18 @@ fn a_key_of_an_open_transaction_is_waited_for() {
             |text: &str| runtime().block_on(client.batch_execute(text)).expect("it is done");
         for (end, round) in [("ROLLBACK", 0), ("COMMIT", 1)] {
             execute("BEGIN; SELECT taskyard.put('mail', '1', key => 'k')");
-            let batch = vec![put(&tube, vec![keyed("k")]), Command::Tubes { tube: None }];
-            let replies = block_on(store.execute(NOW, batch)).replies;
+            // Puts that share a call with a locked one were refused with it.
+            let names = [format!("first {round}"), "k".into(), format!("last {round}")];
+            let mut batch: Vec<Command> =
+                names.iter().map(|name| put(&tube, vec![keyed(name)])).collect();
+            batch.push(Command::Tubes { tube: None });
+            let mut replies = block_on(store.execute(NOW, batch)).replies;
+            for reply in [replies.remove(0), replies.remove(1)] {
+                assert!(
+                    matches!(&reply, Ok(Reply::Put(placed)) if !placed[0].existing),
+                    "{reply:?}"
+                );
+            }
             let Err(Error::StoreUnavailable(why)) = &replies[0] else { panic!("{replies:?}") };
             assert!(why.contains("locked by an open transaction"), "{why}");
             assert!(replies[1].is_ok(), "{replies:?}");
