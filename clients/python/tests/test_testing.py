@@ -83,6 +83,12 @@ class Testing(unittest.TestCase):
             with self.assertRaises(taskyard.RefusedError):
                 client.semaphores()
 
+    def test_a_worker_does_not_run_inside_of_a_test(self) -> None:
+        """Its threads took tasks from the real server."""
+        with self.app.testing():
+            with self.assertRaises(RuntimeError):
+                self.app.worker().start()
+
     def test_the_server_is_used_again_afterwards(self) -> None:
         with self.app.testing():
             with self.assertRaises(RuntimeError), self.app.testing():

@@ -173,11 +173,6 @@ class Verbs(ServerTest):
         self.client.drop_semaphore(key, force=True)
 
     def test_schedules(self) -> None:
-        try:
-            self.client.schedules()
-        except errors.RefusedError as error:
-            self.assertEqual(error.code, "route_not_found")
-            self.skipTest("this server has no schedules")
         name, tube = f"{self.tube} ü", self.tube
         self.client.create_tube(tube)
         made = self.client.set_schedule(name, tube, {"n": 1}, cron="0 9 * * 1-5", zone="Europe/Berlin", catch_up="last")

@@ -39,7 +39,8 @@ class AsyncClient(AsyncSender):
 
     `idempotent`: puts without a key get a random one, so that a put whose answer was lost can be repeated without adding a
     second task. `repeat_for`: for how many seconds requests are repeated that did not reach the server, were refused because
-    it is starting, stopping or overloaded, or whose answer was lost, if it does no harm to repeat them.
+    it is starting, stopping or overloaded, or whose answer was lost, if it does no harm to repeat them. `timeout`: how many
+    seconds the server may take to answer.
     """
 
     async def __aenter__(self) -> AsyncClient:

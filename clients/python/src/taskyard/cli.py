@@ -13,7 +13,7 @@ from typing import List, Optional, Sequence
 from .app import App
 from .client import LEASE_DEFAULT
 from .logs import JsonFormatter, TextFormatter
-from .supervisor import Supervisor
+from .supervisor import CANNOT_LOAD, Supervisor
 from .version import VERSION
 from .worker import Worker
 from .worker_name import worker_name
@@ -58,7 +58,7 @@ def _work(options: argparse.Namespace) -> int:
         )
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         print(f"taskyard: cannot load {options.app}: {error}", file=sys.stderr)
-        return 2
+        return CANNOT_LOAD
     if options.supervised:
         threading.Thread(target=_stop_with_parent, args=(worker,), name="taskyard-parent", daemon=True).start()
     finished = worker.run()

@@ -80,14 +80,16 @@ class Worker:
     def start(self) -> None:
         """Starts the threads of the worker."""
         client = self._app.client
+        if self._app._testing is not None:
+            raise RuntimeError("a worker cannot run inside of testing(); use run() of the queue")
         self._finisher = Finisher(self._own_client())
         for is_async in {function.is_async for function in self._functions}:
             made = LoopPool if is_async else ThreadPool
             self._pools[is_async] = made(self._concurrency, self._finisher.add)
-        self._keeper = LeaseKeeper(self._own_client(), self._lease, list(self._pools.values()))
+        self._keeper = LeaseKeeper(self._own_client(), self._lease, list(self._pools.values()), self._finisher)
         for function in self._functions:
             pool = self._pools[function.is_async]
-            taker = Taker(client._server, client, function, pool, self._lease, self.name)
+            taker = Taker(client, function, pool, self._lease, self.name)
             self._takers.append(taker)
             taker.start()
         log.info("worker %s runs %d tasks at a time of %s", self.name, self._concurrency, self._tubes())
@@ -137,9 +139,11 @@ class Worker:
                     self._finisher.add(task, give_back(task))
 
     def _own_client(self) -> Client:
-        """A client with connections of its own that repeats nothing by itself."""
-        client = self._app.client
-        return client.copy(repeat_for=0.0)
+        """A client with connections of its own that repeats nothing by itself.
+
+        A connection that died without a sign is replaced while there is time to extend leases and to send outcomes.
+        """
+        return self._app.client.copy(repeat_for=0.0, timeout=self._lease / 3)
 
     def _tubes(self) -> str:
         return ", ".join(function.tube for function in self._functions)
