@@ -196,6 +196,11 @@ class Verbs(ServerTest):
         self.client.take(self.tube, worker=f"web1:4711:{self.tube}")
         self.assertEqual(self.client.health()["status"], "ok")
         self.assertIn(self.tube, [tube["name"] for tube in self.client.stats()["tubes"]])
+        self.assertGreaterEqual(len(self.client.stats(internal=True)["tubes"]), len(self.client.stats()["tubes"]))
+        self.assertIn("/v1/tubes", self.client.openapi()["paths"])
+        self.assertTrue(self.client.pause_tube(self.tube)["paused"])
+        self.assertIsNone(self.client.take(self.tube))
+        self.assertFalse(self.client.resume_tube(self.tube)["paused"])
         self.assertIn("puts", self.client.series(self.tube, start=-60))
         workers = {worker["name"]: worker for worker in self.client.workers()}
         self.assertEqual(workers[f"web1:4711:{self.tube}"]["version"], taskyard.__version__)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import threading
 import time
 from typing import Any, Dict, List
 
 import taskyard
 from taskyard import App, Worker
+from taskyard.logs import JsonFormatter, TextFormatter
 from tests.fixture import PATIENCE, ServerTest, own_server, wait_until
 
 
@@ -358,6 +360,24 @@ class Restarts(ServerTest):
 
 
 class Formats(ServerTest):
+    def test_log_records_have_the_worker_and_their_fields(self) -> None:
+        app = App(self.server.url)
+        self.addCleanup(app.client.close)
+        app.task(self.tube)(lambda: None).put()
+        with self.assertLogs("taskyard.worker", "DEBUG") as logs:
+            worker = app.worker()
+            worker.start()
+            wait_until(lambda: any(record.getMessage() == "task done" for record in logs.records), "the task is done")
+            worker.stop()
+        record = next(record for record in logs.records if record.getMessage() == "task done")
+        line = json.loads(JsonFormatter("web1:7:mail").format(record))
+        expected = {"worker": "web1:7:mail", "tube": self.tube, "task": 0, "attempt": 1, "level": "debug"}
+        self.assertEqual({name: line.get(name) for name in expected}, expected)
+        self.assertGreaterEqual(line["seconds"], 0)
+        odd = logging.makeLogRecord({"msg": "odd", "levelname": "INFO", "user": object()})
+        self.assertIn("object", json.loads(JsonFormatter().format(odd))["user"])
+        self.assertIn("tube=" + self.tube, TextFormatter().format(record))
+
     def test_errors_fit_into_what_servers_keep(self) -> None:
         def deep(n: int) -> None:
             if n == 0:

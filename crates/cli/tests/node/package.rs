@@ -55,11 +55,12 @@ impl NodePackage {
         run(Command::new(&self.node).args(["scripts/api.mjs", "--check"]).current_dir(SOURCE));
     }
 
-    /// Runs the package's tests; all of them must have run.
-    pub fn run_tests(&self) {
+    /// Runs the package's tests in files whose name is chosen; all of them must have run.
+    pub fn run_tests(&self, is_chosen: impl Fn(&str) -> bool) {
         let mut node = Command::new(&self.node);
         node.args(["--test", "--test-reporter=spec", "--test-concurrency=4"]);
-        node.args(test_files(&self.path("test"))).current_dir(self.folder.path());
+        let files = test_files(&self.path("test"), is_chosen);
+        node.args(files).current_dir(self.folder.path());
         node.env_clear().env("PATH", env::var_os("PATH").unwrap_or_default());
         node.env("TASKYARD_BINARY", env!("CARGO_BIN_EXE_taskyard"));
         node.env("TASKYARD_NODE_MODULES", &self.modules);
@@ -96,11 +97,17 @@ impl NodePackage {
     }
 }
 
-/// The files with tests, as arguments.
-fn test_files(folder: &Path) -> Vec<PathBuf> {
+/// The chosen files with tests, as arguments.
+fn test_files(folder: &Path, is_chosen: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let files = fs::read_dir(folder).expect("the folder is there");
     let files = files.map(|file| file.expect("the folder can be read").path());
-    files.filter(|file| file.to_string_lossy().ends_with(".test.mjs")).collect()
+    let has_tests = |file: &PathBuf| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        name.ends_with(".test.mjs") && is_chosen(&name)
+    };
+    let files: Vec<_> = files.filter(has_tests).collect();
+    assert!(!files.is_empty(), "no file is chosen");
+    files
 }
 
 /// Copies the files of a folder.
