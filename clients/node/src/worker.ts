@@ -64,6 +64,8 @@ const TAKE_ANSWER = 10;
 const STOP_ANSWER_MS = 2000;
 /** How long a cancelled handler has to end, in milliseconds. */
 const CANCEL_MS = 1000;
+/** The shortest time that a finish may take to be answered before it is sent again, in seconds. */
+const FINISH_ANSWER_MIN = 1;
 /** How many unanswered finishes, and failures that wait, stop further takes. */
 const UNANSWERED_MAX = 10_000;
 /** The first and the longest pause after a failed take, in milliseconds. */
@@ -112,7 +114,7 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
     this.prefetch = new Prefetch(this.concurrency, options.prefetch);
     this.retryDelay = new RetryDelay(client, tube, options.backoff);
     const { connection } = client;
-    this.finishes = new FinishQueue(connection, tube, this.lease / 3, (error) => this.problems.report("finish", error));
+    this.finishes = new FinishQueue(connection, tube, Math.max(this.lease / 3, FINISH_ANSWER_MIN), (error) => this.problems.report("finish", error));
     this.leases = new LeaseKeeper(connection, tube, this.lease, 1000 * timeout, {
       lost: (held, confirmed) => this.onLost(held, confirmed),
       overran: (held) => this.onOverrun(held, timeout),
@@ -211,6 +213,7 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
 
   private async work(held: HeldTask): Promise<void> {
     const task = held.task as WorkerTask<T>;
+    const began = held.startedAt;
     this.running.add(held);
     let failure: Promise<void> | undefined;
     try {
@@ -219,7 +222,7 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
     } catch (error) {
       if (task.beginEnd()) failure = this.fail(task, error);
     }
-    this.prefetch.ran(performance.now() - held.startedAt);
+    this.prefetch.ran(performance.now() - began);
     held.startedAt = 0;
     if (this.running.delete(held)) this.startTasks();
     // The lease is extended until the failure is sent.
@@ -291,8 +294,9 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
     const task = held.task as WorkerTask<T>;
     if (task.aborted === undefined) return task.abort(new Error(`ran longer than ${timeout} s`));
     // The handler did not end when it was cancelled: it is abandoned.
-    this.leases.held.delete(held);
-    if (task.beginEnd()) void this.fail(task, task.aborted);
+    held.startedAt = 0;
+    const failure = task.beginEnd() ? this.fail(task, task.aborted) : Promise.resolve();
+    void failure.then(() => this.leases.held.delete(held));
     if (this.running.delete(held)) this.startTasks();
   }
 

@@ -21,6 +21,8 @@ QUEUED_MAX = 1.0
 TICK_MAX = 0.25
 #: The pause after an extension that did not reach the server or was refused, in seconds.
 RETRY_PAUSE = 1.0
+#: How long the thread may take to end, in seconds.
+END_SECONDS = 2.0
 #: The largest number of leases that one request extends.
 BATCH_MAX = 5000
 
@@ -40,9 +42,9 @@ class LeaseKeeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread."""
+        """Ends the thread; one that waits for a server that does not answer is left behind."""
         self._stopped.set()
-        self._thread.join()
+        self._thread.join(END_SECONDS)
 
     def _run(self) -> None:
         while not self._stopped.wait(min(TICK_MAX, self._lease / 12)):
