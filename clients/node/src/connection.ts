@@ -1,5 +1,6 @@
 // Sends requests to a server over connections that are kept open, and repeats those that may be repeated.
 
+import { X509Certificate } from "node:crypto";
 import { readFileSync } from "node:fs";
 import http from "node:http";
 import https from "node:https";
@@ -210,8 +211,7 @@ export class Connection {
   private agentMaker(options: ConnectionOptions): (maxSockets: number) => http.Agent {
     const shared = { keepAlive: true, noDelay: true, timeout: IDLE_MS };
     if (this.base.protocol === "http:") return (maxSockets) => new http.Agent({ ...shared, maxSockets });
-    const file = process.env["TASKYARD_CA"];
-    const ca = options.ca ?? (file ? readFileSync(file) : undefined);
+    const ca = authority(options.ca);
     return (maxSockets) => new https.Agent({ ...shared, maxSockets, ...(ca === undefined ? {} : { ca }) });
   }
 }
@@ -232,6 +232,20 @@ function serverUrl(text: string): URL {
     throw new TypeError(`'${text}' is not the URL of a server; use one such as http://127.0.0.1:7070`);
   }
   return url;
+}
+
+/** The certificate of the authority; throws a TypeError if there should be one and is none. */
+function authority(given: string | Buffer | undefined): string | Buffer | undefined {
+  const file = process.env["TASKYARD_CA"];
+  try {
+    const ca = given ?? (file ? readFileSync(file) : undefined);
+    // The agent ignores what is not a certificate, and no connection would be trusted then.
+    if (ca !== undefined) new X509Certificate(ca);
+    return ca;
+  } catch (cause) {
+    const where = given === undefined ? `the file '${file}' of TASKYARD_CA` : "the option ca";
+    throw new TypeError(`${where} is not the certificate of an authority: ${(cause as Error).message}`, { cause });
+  }
 }
 
 function checkedToken(token: string): string {
