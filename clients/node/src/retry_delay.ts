@@ -1,6 +1,6 @@
 // The delay after a failed attempt.
 
-import type { TubeAnswer } from "./api.js";
+import type { FinishPart, TubeAnswer } from "./api.js";
 import type { Taskyard } from "./client.js";
 import type { Call } from "./connection.js";
 import { errorText } from "./errors.js";
@@ -9,26 +9,22 @@ import { tubePath } from "./paths.js";
 /** The delay after the first failed attempt in a tube without a retry policy, and the longest one, in seconds. */
 const DELAY_FIRST = 1;
 const DELAY_MAX = 3600;
-/** For how long the policy of a tube is remembered, in milliseconds. */
-const REMEMBERED_MS = 5_000;
+/** For how long it is remembered whether the tube has delays, in milliseconds; shorter if it could not be read. */
+const REMEMBERED_MS = 60_000;
+const REMEMBERED_SHORT_MS = 5_000;
 /** How many seconds the server may take to show the tube. */
 const READ_SECONDS = 10;
 
 /** How long a failed task waits: at the server, or before its failure is sent. */
 export interface Delays {
-  /** In seconds; `undefined` leaves it to the tube. */
-  server: number | undefined;
-  /** In seconds; in tubes whose kind has no delays. */
+  /** For the server. */
+  server: Pick<FinishPart, "delay" | "default_delay">;
+  /** Seconds to wait here, in tubes whose kind has no delays. */
   here: number;
 }
 
-interface TubeRules {
-  hasDelays: boolean;
-  hasPolicy: boolean;
-}
-
 export class RetryDelay {
-  private known: Promise<TubeRules> = Promise.resolve({ hasDelays: true, hasPolicy: false });
+  private hasDelays: Promise<boolean> = Promise.resolve(true);
   private rememberUntil = 0;
 
   constructor(
@@ -39,11 +35,11 @@ export class RetryDelay {
 
   /** The delays after this attempt, 1 for the first. Never throws. */
   async of(attempt: number, error: unknown): Promise<Delays> {
-    const own = this.own(attempt, error);
-    const { hasDelays, hasPolicy } = await this.rules();
-    if (hasDelays && own === undefined && hasPolicy) return { server: undefined, here: 0 };
-    const delay = own ?? Math.min(DELAY_FIRST * 2 ** (attempt - 1), DELAY_MAX);
-    return hasDelays ? { server: delay, here: 0 } : { server: undefined, here: delay };
+    const delay = this.own(attempt, error);
+    // The retry policy of the tube is used instead if it has one.
+    const default_delay = Math.min(DELAY_FIRST * 2 ** (attempt - 1), DELAY_MAX);
+    const server = delay === undefined ? { default_delay } : { delay };
+    return { server, here: (await this.read()) ? 0 : (delay ?? default_delay) };
   }
 
   private own(attempt: number, error: unknown): number | undefined {
@@ -58,21 +54,21 @@ export class RetryDelay {
     }
   }
 
-  private rules(): Promise<TubeRules> {
+  /** Whether the server can delay tasks of the tube; as known last if it does not answer. */
+  private read(): Promise<boolean> {
     if (performance.now() >= this.rememberUntil) {
       this.rememberUntil = performance.now() + REMEMBERED_MS;
-      this.known = this.read(this.known);
+      this.hasDelays = this.ask(this.hasDelays);
     }
-    return this.known;
+    return this.hasDelays;
   }
 
-  /** The rules of the tube; those known last if the server does not answer. */
-  private async read(last: Promise<TubeRules>): Promise<TubeRules> {
+  private async ask(last: Promise<boolean>): Promise<boolean> {
     try {
       const call: Call = { method: "GET", path: tubePath(this.tube), timeout: READ_SECONDS };
-      const { kind, retry } = await this.client.connection.once<TubeAnswer>(call);
-      return { hasDelays: kind.endsWith("ttl"), hasPolicy: retry != null };
+      return (await this.client.connection.once<TubeAnswer>(call)).kind.endsWith("ttl");
     } catch {
+      this.rememberUntil = performance.now() + REMEMBERED_SHORT_MS;
       return last;
     }
   }

@@ -263,11 +263,11 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
     const text = errorText(error);
     if (this.listenerCount("failed") > 0) this.notify("failed", task, error);
     else console.error(`taskyard: task ${task.id} of tube '${this.tube}' failed: ${text}`);
-    const { server: delay, here } = await this.retryDelay.of(task.attempts + 1, error);
+    const { server, here } = await this.retryDelay.of(task.attempts + 1, error);
     // A tube without delays would deliver the task again at once. A stop does not wait.
     if (here > 0) await pause(Math.min(1000 * here, PAUSE_LIMIT_MS), this.stopAsked.signal).catch(() => undefined);
     if (task.aborted instanceof TaskyardError) return;
-    this.finishes.add(task.partText("fail", { error: text, delay }), task, (finished) => this.ended(task, finished));
+    this.finishes.add(task.partText("fail", { error: text, ...server }), task, (finished) => this.ended(task, finished));
   }
 
   private giveBack(task: WorkerTask<T>): void {

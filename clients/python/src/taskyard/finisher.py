@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from queue import Empty, SimpleQueue
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from . import calls
 from .client import Client
@@ -27,8 +27,8 @@ from .running_task import CancelReason, RunningTask
 BATCH_MAX = 5000
 #: The pauses between repeated requests, in seconds.
 PAUSE_MIN, PAUSE_MAX = 0.1, 5.0
-#: For how long the rules of a tube are remembered, in seconds.
-RULES_SECONDS = 5.0
+#: For how long it is remembered whether a tube has delays, in seconds.
+KIND_SECONDS = 60.0
 #: The longest delay before another attempt in tubes without a retry policy, in seconds.
 DELAY_MAX = 3600.0
 #: So many outcomes wait here at most because their tubes have no delays; others are sent without a delay.
@@ -40,23 +40,14 @@ log = logging.getLogger("taskyard.worker")
 Finished = Tuple[RunningTask, Outcome]
 
 
-class TubeRules(NamedTuple):
-    """What decides about the next attempt of a failed task."""
-
-    #: Whether the server can delay a task of the tube.
-    has_delays: bool
-    #: Whether the tube has a retry policy.
-    has_policy: bool
-
-
 class Finisher:
     """A thread that sends outcomes, and repeats each request until it is answered or the worker has stopped."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._queue: SimpleQueue[Optional[Finished]] = SimpleQueue()
-        #: The rules of tubes, and when they were read.
-        self._rules: Dict[str, Tuple[TubeRules, float]] = {}
+        #: Whether the server can delay tasks of a tube, and when that was read.
+        self._delays: Dict[str, Tuple[bool, float]] = {}
         #: Outcomes whose delay passes here, because the server has none for their tubes: the earliest first.
         self._waiting: List[Tuple[float, int, Finished]] = []
         #: The tasks of these, whose leases have to be extended.
@@ -119,27 +110,28 @@ class Finisher:
         task, outcome = item
         if isinstance(outcome, str) or outcome["verb"] not in ("fail", "release") or outcome.get("delay") == 0:
             return item
-        rules, delay = self._rules_of(task.tube), outcome.get("delay")
-        if delay is None and rules.has_delays and rules.has_policy:
+        delay = outcome.get("delay")
+        if delay is None:
+            # The retry policy of the tube is used instead if it has one.
+            delay = growing_delay(task.attempt)
+            item = task, {**outcome, "default_delay": delay}
+        if self._has_delays(task.tube) or self._ended or len(self._waiting) >= WAITING_MAX:
             return item
-        delay = growing_delay(task.attempt) if delay is None else delay
-        if rules.has_delays or self._ended or len(self._waiting) >= WAITING_MAX:
-            return task, {**outcome, "delay": delay}
         self.held[task] = None
         heapq.heappush(self._waiting, (time.monotonic() + delay, id(task), item))
         return None
 
-    def _rules_of(self, tube: str) -> TubeRules:
-        """The rules of a tube; if they cannot be read, those known last, or those of a tube with delays only."""
-        rules, read = self._rules.get(tube, (TubeRules(True, False), -RULES_SECONDS))
-        if time.monotonic() - read >= RULES_SECONDS:
+    def _has_delays(self, tube: str) -> bool:
+        """Whether the server can delay tasks of a tube; as known last if it does not answer."""
+        known, read = self._delays.get(tube, (True, -KIND_SECONDS))
+        if time.monotonic() - read >= KIND_SECONDS:
             try:
-                shown = self._client.tube(tube)
-                rules = TubeRules(str(shown.get("kind")).endswith("ttl"), "retry" in shown)
+                known, read = str(self._client.tube(tube).get("kind")).endswith("ttl"), time.monotonic()
             except TaskyardError as error:
-                log.warning("the retry policy of tube %s cannot be read: %s", tube, error)
-            self._rules[tube] = (rules, time.monotonic())
-        return rules
+                log.warning("the kind of tube %s cannot be read: %s", tube, error)
+                read = time.monotonic() - KIND_SECONDS + PAUSE_MAX
+            self._delays[tube] = (known, read)
+        return known
 
     def _send(self, tube: str, batch: List[Finished]) -> None:
         """Sends outcomes until the server answers or the worker has stopped."""
