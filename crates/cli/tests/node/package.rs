@@ -9,6 +9,8 @@ use tempfile::TempDir;
 
 /// The source of the package.
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../clients/node");
+/// The repository, whose licenses and list of changes are part of the package.
+const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 /// The contract with every type, and its test vectors.
 const CONTRACT_TESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../contract/tests");
 /// Where the compiler is, unless `TASKYARD_NODE_MODULES` names its folder.
@@ -74,7 +76,8 @@ impl NodePackage {
 
     fn pack(&self) {
         let mut pack = self.npm();
-        pack.args(["pack", "--pack-destination"]).arg(self.folder.path()).current_dir(SOURCE);
+        pack.args(["pack", "--pack-destination"]).arg(self.folder.path());
+        pack.current_dir(self.copy_source());
         run(pack.env("TASKYARD_NODE_MODULES", &self.modules));
         let files = fs::read_dir(self.folder.path()).expect("the folder is there");
         let files = files.map(|file| file.expect("the folder can be read").path());
@@ -83,6 +86,18 @@ impl NodePackage {
         let mut install = self.npm();
         install.args(["install", "--offline", "--no-audit", "--no-fund", "--prefix"]);
         run(install.arg(self.folder.path()).arg(package.expect("npm has packed the package")));
+    }
+
+    /// Copies the source into the folder: tests that run at the same time do not build in one place.
+    fn copy_source(&self) -> PathBuf {
+        let repository = self.path("repository");
+        let source = repository.join("clients/node");
+        for name in ["scripts", "src"] {
+            copy(&Path::new(SOURCE).join(name), &source.join(name));
+        }
+        copy_files(SOURCE, &source, &["README.md", "package.json", "tsconfig.json"]);
+        copy_files(REPOSITORY, &repository, &["CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"]);
+        source
     }
 
     fn npm(&self) -> Command {
@@ -116,6 +131,13 @@ fn copy(from: &Path, to: &Path) {
     for file in fs::read_dir(from).expect("the folder is there") {
         let file = file.expect("the folder can be read");
         fs::copy(file.path(), to.join(file.file_name())).expect("a file can be copied");
+    }
+}
+
+/// Copies files of a folder by their names.
+fn copy_files(from: &str, to: &Path, names: &[&str]) {
+    for name in names {
+        fs::copy(Path::new(from).join(name), to.join(name)).expect("a file can be copied");
     }
 }
 
