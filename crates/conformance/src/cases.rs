@@ -68,7 +68,8 @@ macro_rules! conformance_suite {
                 a_lease_time_can_be_extended_in_every_kind;
             delete: a_delete_works_in_every_state, a_batch_has_an_outcome_for_each,
                 the_holder_finds_the_task_missing;
-            peek: missing_tasks_are_omitted, a_peek_changes_nothing, a_task_shows_why_it_waits,
+            peek: missing_tasks_are_omitted, consecutive_ids_show_the_same_tasks,
+                a_peek_changes_nothing, a_task_shows_why_it_waits,
                 an_expired_task_is_not_shown_as_waiting, deliveries_show_their_holders;
             list: pages_by_id_follow_each_other, a_page_may_begin_after_a_removed_task,
                 states_are_selected, gaps_between_ids_are_skipped, expired_tasks_are_not_listed,
