@@ -71,13 +71,13 @@ impl fmt::Debug for ScheduleName {
     }
 }
 
-/// What happens with times that passed while no server fired them.
+/// What happens with times that were missed: a server fired the schedule over a minute late.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CatchUp {
     /// They are skipped.
     #[default]
     None,
-    /// The last of them fires.
+    /// One task is added for all of them, unless a later time fires as well.
     Last,
     /// All of them fire, at most 1,000.
     All,
