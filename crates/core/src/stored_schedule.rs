@@ -51,6 +51,11 @@ impl ScheduleName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// What is before all names.
+    pub(crate) fn least() -> Self {
+        ScheduleName("".into())
+    }
 }
 
 impl Borrow<str> for ScheduleName {
@@ -220,11 +225,12 @@ pub enum ScheduleCommand {
         /// [`SCHEDULES_LISTED_MAX`](crate::limits::SCHEDULES_LISTED_MAX).
         limit: usize,
     },
-    /// Shows the schedules that are due, by time and name. Replies with
-    /// [`ScheduleReply::Schedules`].
+    /// Shows the schedules that are due, by time and name. Replies with [`ScheduleReply::Due`].
     Due {
         /// Maximum number, as in `List`.
         limit: usize,
+        /// How many of them to leave out, from the first on.
+        skip: usize,
     },
     /// Removes a schedule; its tasks stay. Replies with [`ScheduleReply::Removed`].
     Remove {
@@ -292,6 +298,15 @@ pub enum ScheduleReply {
     Schedules(Vec<StoredSchedule>),
     /// It was removed.
     Removed,
+    /// Schedules that are due.
+    Due {
+        /// The wall time at which they are, by the clock of the store.
+        now: Timestamp,
+        /// The schedules.
+        schedules: Vec<StoredSchedule>,
+        /// The first time after `now` at which a schedule is due.
+        next: Option<Timestamp>,
+    },
     /// The added tasks; `None` if another time is next or the schedule is paused: nothing was done.
     Fired(Option<Vec<Placed>>),
 }

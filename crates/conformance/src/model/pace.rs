@@ -112,7 +112,9 @@ impl TubeScript {
                 let after = self.sometimes(Self::schedule_name);
                 ScheduleCommand::List { after, limit: self.rng.usize(0..6) }
             }
-            6..9 => ScheduleCommand::Due { limit: self.rng.usize(0..6) },
+            6..9 => {
+                ScheduleCommand::Due { skip: self.rng.usize(0..3), limit: self.rng.usize(0..6) }
+            }
             9 => ScheduleCommand::Remove { name },
             10..12 => ScheduleCommand::Pause { name, paused: self.one_in(4) },
             _ => self.fire(name, now),

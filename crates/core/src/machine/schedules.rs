@@ -24,9 +24,11 @@ impl Machine {
                 let all = self.schedules.after(after.as_ref());
                 shown(all.take(checked_limit(limit)?).cloned().collect())
             }
-            ScheduleCommand::Due { limit } => {
-                let due = self.schedules.due(now.moved(self.wall_ahead));
-                shown(due.take(checked_limit(limit)?).cloned().collect())
+            ScheduleCommand::Due { skip, limit } => {
+                let wall = now.moved(self.wall_ahead);
+                let due = self.schedules.due(wall).skip(skip).take(checked_limit(limit)?);
+                let (schedules, next) = (due.cloned().collect(), self.schedules.next_after(wall));
+                Ok(ScheduleReply::Due { now: wall, schedules, next })
             }
             ScheduleCommand::Remove { name } => {
                 self.schedule(&name)?;

@@ -298,7 +298,7 @@ impl Steps {
                 let after = self.some(Self::schedule_name);
                 ScheduleCommand::List { after, limit: self.rng.usize(..4) }
             }
-            5..7 => ScheduleCommand::Due { limit: self.rng.usize(..4) },
+            5..7 => ScheduleCommand::Due { skip: self.rng.usize(..3), limit: self.rng.usize(..4) },
             7 => ScheduleCommand::Remove { name },
             8 => ScheduleCommand::Pause { name, paused: self.rng.bool() },
             _ => {

@@ -335,7 +335,8 @@ fn schedule_command() -> impl Strategy<Value = ScheduleCommand> {
         schedule_name().prop_map(|name| ScheduleCommand::Get { name }),
         (option::of(schedule_name()), any::<usize>())
             .prop_map(|(after, limit)| ScheduleCommand::List { after, limit }),
-        any::<usize>().prop_map(|limit| ScheduleCommand::Due { limit }),
+        (any::<usize>(), any::<usize>())
+            .prop_map(|(skip, limit)| ScheduleCommand::Due { skip, limit }),
         schedule_name().prop_map(|name| ScheduleCommand::Remove { name }),
         (schedule_name(), any::<bool>())
             .prop_map(|(name, paused)| ScheduleCommand::Pause { name, paused }),
@@ -350,6 +351,8 @@ fn schedule_reply() -> impl Strategy<Value = ScheduleReply> {
         any::<bool>().prop_map(ScheduleReply::Set),
         prop::collection::vec(schedule(), 0..4).prop_map(ScheduleReply::Schedules),
         Just(ScheduleReply::Removed),
+        (time(), prop::collection::vec(schedule(), 0..4), option::of(time()))
+            .prop_map(|(now, schedules, next)| ScheduleReply::Due { now, schedules, next }),
         option::of(prop::collection::vec(placed(), 0..9)).prop_map(ScheduleReply::Fired),
     ]
 }

@@ -17,7 +17,7 @@ use super::status::{fire, schedule as status};
 /// The error of a command that can be refused without a call.
 pub(super) fn refusal(command: &ScheduleCommand) -> Option<Error> {
     match command {
-        ScheduleCommand::List { limit, .. } | ScheduleCommand::Due { limit } => {
+        ScheduleCommand::List { limit, .. } | ScheduleCommand::Due { limit, .. } => {
             let why = format!("the limit of a list of schedules is 1 to {SCHEDULES_LISTED_MAX}");
             (!(1..=SCHEDULES_LISTED_MAX).contains(limit)).then_some(Error::Invalid(why))
         }
@@ -62,8 +62,8 @@ pub(super) fn call(command: &ScheduleCommand, now: Option<i64>) -> Call {
             let after = after.as_ref().map_or("", ScheduleName::as_str).to_owned();
             Call::new(&sql::LIST_SCHEDULES, [param(after), count(*limit)])
         }
-        ScheduleCommand::Due { limit } => {
-            Call::new(&sql::DUE_SCHEDULES, [param(now), count(*limit)])
+        ScheduleCommand::Due { skip, limit } => {
+            Call::new(&sql::DUE_SCHEDULES, [param(now), count(*limit), count(*skip)])
         }
         ScheduleCommand::Remove { name } => Call::new(&sql::REMOVE_SCHEDULE, [text(name)]),
         ScheduleCommand::Pause { name, paused } => {
@@ -202,9 +202,8 @@ impl AnswerReader<'_> {
                 Err(Error::ScheduleNotFound(name.clone()))
             }
             ScheduleCommand::Remove { .. } => Ok(ScheduleReply::Removed),
-            ScheduleCommand::Fire { name, next, puts, .. } => {
-                self.fired(name, *next, puts, rows)?
-            }
+            ScheduleCommand::Due { skip, .. } => self.due_schedules(*skip, rows)?,
+            ScheduleCommand::Fire { name, puts, .. } => self.fired(name, puts, rows)?,
             _ => {
                 let all = rows.iter().map(schedule).collect::<Result<Vec<_>, _>>()?;
                 for one in &all {
@@ -217,6 +216,26 @@ impl AnswerReader<'_> {
     }
 
     fn set_schedule(
+    /// Schedules that are due; one row without a schedule if there are none.
+    fn due_schedules(
+        &mut self,
+        skip: usize,
+        rows: &[Row],
+    ) -> Result<Result<ScheduleReply, Error>, DecodeError> {
+        let row = rows.first().ok_or("an answer has no row")?;
+        let now = Timestamp::from_micros(get(row, 24)?);
+        let next = get::<Option<i64>>(row, 25)?;
+        let is_empty = get::<Option<&str>>(row, 0)?.is_none();
+        let rows = if is_empty { &[] } else { rows };
+        let schedules = rows.iter().map(schedule).collect::<Result<Vec<_>, _>>()?;
+        if skip == 0 {
+            let due = schedules.first().and_then(StoredSchedule::due).map(Timestamp::as_micros);
+            self.deltas.all_schedules(due.or(next));
+        }
+        let next = next.map(Timestamp::from_micros);
+        Ok(Ok(ScheduleReply::Due { now, schedules, next }))
+    }
+
         &mut self,
         schedule: &StoredSchedule,
         rows: &[Row],
@@ -237,13 +256,13 @@ impl AnswerReader<'_> {
     fn fired(
         &mut self,
         name: &ScheduleName,
-        next: Option<Timestamp>,
         puts: &[NewTask],
         rows: &[Row],
     ) -> Result<Result<ScheduleReply, Error>, DecodeError> {
         let row = rows.first().ok_or("an answer has no row")?;
         let outcome = get::<i16>(row, 12)?;
         if outcome == fire::NOT_FOUND {
+        self.deltas.all_schedules(get(row, 14)?);
             return Ok(Err(Error::ScheduleNotFound(name.clone())));
         }
         if outcome == fire::NOT_NEXT {
@@ -267,7 +286,6 @@ impl AnswerReader<'_> {
             self.deltas.best_put = None;
             self.deltas.back(&tube, 0);
         }
-        self.deltas.schedule(next);
         Ok(Ok(ScheduleReply::Fired(Some(placed))))
     }
 }

@@ -38,7 +38,7 @@ pub(super) fn refusal(command: &Command) -> Option<Error> {
 fn refuse_schedule(command: &ScheduleCommand) -> Option<Error> {
     match command {
         ScheduleCommand::Set { schedule, .. } => schedule.check().err(),
-        ScheduleCommand::List { limit, .. } | ScheduleCommand::Due { limit }
+        ScheduleCommand::List { limit, .. } | ScheduleCommand::Due { limit, .. }
             if !(1..=SCHEDULES_LISTED_MAX).contains(limit) =>
         {
             let why = format!("the limit of a list of schedules is 1 to {SCHEDULES_LISTED_MAX}");

@@ -16,14 +16,16 @@ impl Model {
             ScheduleCommand::List { after, limit } => {
                 let is_later =
                     |one: &&StoredSchedule| after.as_ref().is_none_or(|after| one.name > *after);
-                page(self.schedules.iter().filter(is_later).collect(), limit)
+                let all = self.schedules.iter().filter(is_later).collect();
+                Ok(ScheduleReply::Schedules(page(all, limit)?))
             }
-            ScheduleCommand::Due { limit } => {
-                let is_due =
-                    |one: &&StoredSchedule| !one.paused && one.next.is_some_and(|next| next <= now);
-                let mut due: Vec<_> = self.schedules.iter().filter(is_due).collect();
-                due.sort_by_key(|one| (one.next, one.name.clone()));
-                page(due, limit)
+            ScheduleCommand::Due { skip, limit } => {
+                let mut all: Vec<_> = self.schedules.iter().filter(|one| !one.paused).collect();
+                all.sort_by_key(|one| (one.next, one.name.clone()));
+                let is_due = |one: &&&StoredSchedule| one.next.is_some_and(|next| next <= now);
+                let due = all.iter().filter(is_due).skip(skip).copied().collect();
+                let next = all.iter().filter_map(|one| one.next).find(|next| *next > now);
+                Ok(ScheduleReply::Due { now, schedules: page(due, limit)?, next })
             }
             ScheduleCommand::Remove { name } => {
                 self.find(&name)?;
@@ -90,9 +92,9 @@ impl Model {
     }
 }
 
-fn page(schedules: Vec<&StoredSchedule>, limit: usize) -> Result<ScheduleReply> {
+fn page(schedules: Vec<&StoredSchedule>, limit: usize) -> Result<Vec<StoredSchedule>> {
     if limit == 0 || limit > SCHEDULES_LISTED_MAX {
         return Err(Error::Invalid("limit".into()));
     }
-    Ok(ScheduleReply::Schedules(schedules.into_iter().take(limit).cloned().collect()))
+    Ok(schedules.into_iter().take(limit).cloned().collect())
 }

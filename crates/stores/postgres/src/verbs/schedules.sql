@@ -47,6 +47,12 @@ BEGIN
     UPDATE taskyard.schedule s SET last = _last, fired = _fired, skipped = _skipped WHERE s.name = _name;
 END $$;
 
+-- When the first schedule is due.
+CREATE OR REPLACE FUNCTION taskyard.first_schedule() RETURNS bigint
+LANGUAGE sql VOLATILE AS $$
+    SELECT s.next FROM taskyard.schedule s WHERE NOT s.paused AND s.next IS NOT NULL ORDER BY s.next, s.name LIMIT 1
+$$;
+
 -- The number with more, at most the largest.
 CREATE OR REPLACE FUNCTION taskyard.plus(_number bigint, _more bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$

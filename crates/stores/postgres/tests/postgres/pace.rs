@@ -142,6 +142,8 @@ fn waiting_takes_are_woken_by_the_next_token() {
 }
 
 /// The moment of the next schedule is reported by each command that sets it, and by ticks of other servers.
+///
+/// A fire reported the time that it had fired until the next tick, so that servers asked in vain and waited a second.
 #[test]
 fn the_next_schedule_is_reported() {
     run(async {
@@ -165,11 +167,15 @@ fn the_next_schedule_is_reported() {
         let puts = vec![NewTask::new(Body::new(&[0xc0]))];
         let fire =
             ScheduleCommand::Fire { name: name.clone(), expected: NOW, next, puts, skipped: 0 };
-        next_of(&store, ask(fire));
+        assert_eq!(next_of(&store, ask(fire.clone())), next);
+        let due = || ask(ScheduleCommand::Due { skip: 0, limit: 1 });
+        assert_eq!(next_of(&other, due()), next);
+        assert_eq!(next_of(&other, ask(fire)), next, "it does not fire again");
         for store in [&store, &other] {
             assert_eq!(next_of(store, tick()), next);
         }
         next_of(&store, ask(ScheduleCommand::Pause { name, paused: true }));
+        assert_eq!(next_of(&other, due()), None);
         assert_eq!(next_of(&store, tick()), None);
     });
 }

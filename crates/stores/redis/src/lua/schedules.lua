@@ -58,9 +58,9 @@ local function answer(base, status, values)
     return all
 end
 
--- These schedules, each as its name and its record.
-local function show(base, names_of)
-    local shown = {}
+-- These schedules, each as its name and its record, after these values.
+local function show(base, names_of, values)
+    local shown = values or {}
     for _, name in ipairs(names_of) do
         local record = redis.call('HGET', base .. ':schedules', name)
         if record then
@@ -112,9 +112,12 @@ function schedules.schedule_list(base, _, after, limit)
     return show(base, redis.call('ZRANGEBYLEX', base .. ':schedule_names', from, '+', 'LIMIT', 0, limit))
 end
 
--- Schedules whose time has come, by time and name, at most so many.
-function schedules.schedule_due(base, now, limit)
-    return show(base, redis.call('ZRANGEBYSCORE', base .. ':schedule_times', '-inf', string.format('%.0f', now), 'LIMIT', 0, limit))
+-- Schedules whose time has come, by time and name, at most so many after the first so many; before them the moment at which they are due,
+-- and the first time after it.
+function schedules.schedule_due(base, now, limit, skip)
+    local times, at = base .. ':schedule_times', string.format('%.0f', now)
+    local later = redis.call('ZRANGEBYSCORE', times, '(' .. at, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+    return show(base, redis.call('ZRANGEBYSCORE', times, '-inf', at, 'LIMIT', skip, limit), { at, later or '' })
 end
 
 function schedules.schedule_remove(base, _, name)
