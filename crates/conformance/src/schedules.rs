@@ -39,7 +39,7 @@ fn fire(text: &str, expected: Timestamp, puts: usize) -> ScheduleCommand {
 }
 
 fn set(schedule: &StoredSchedule) -> ScheduleCommand {
-    ScheduleCommand::Set { schedule: schedule.clone(), only_new: false }
+    ScheduleCommand::Set { schedule: schedule.clone(), only_new: false, keep_paused: false }
 }
 
 async fn ask<H: Harness>(queue: &H, command: ScheduleCommand) -> Result<ScheduleReply> {
@@ -152,11 +152,11 @@ pub async fn a_replaced_schedule_keeps_its_counters<H: Harness>(queue: H) {
 pub async fn a_name_is_used_once<H: Harness>(queue: H) {
     let Some((_, daily)) = daily(&queue).await else { return };
     let changed = StoredSchedule { timing: "every 9 min".into(), ..daily.clone() };
-    let again = ScheduleCommand::Set { schedule: changed, only_new: true };
+    let again = ScheduleCommand::Set { schedule: changed, only_new: true, keep_paused: false };
     assert_eq!(ask(&queue, again).await, Err(Error::ScheduleExists(named("daily"))));
     assert_eq!(get(&queue, "daily").await, daily);
     let other = StoredSchedule { name: named("Daily"), ..daily };
-    let new = ScheduleCommand::Set { schedule: other, only_new: true };
+    let new = ScheduleCommand::Set { schedule: other, only_new: true, keep_paused: false };
     assert_eq!(ask(&queue, new).await, Ok(ScheduleReply::Set(true)), "case matters");
 }
 
@@ -287,6 +287,31 @@ pub async fn due_schedules_come_with_the_clock<H: Harness>(queue: H) {
     }
     queue.advance(secs(4));
     assert_eq!(due(2, 1).await, ("c".into(), None));
+}
+
+/// A schedule can be replaced without a change of whether it is paused; a new one is not paused then.
+///
+/// A server asked first whether the schedule was paused: one that another server paused meanwhile went on.
+pub async fn a_replaced_schedule_may_stay_paused<H: Harness>(queue: H) {
+    let Some((_, daily)) = daily(&queue).await else { return };
+    let keep = |paused| ScheduleCommand::Set {
+        schedule: StoredSchedule { paused, ..daily.clone() },
+        only_new: false,
+        keep_paused: true,
+    };
+    let pause = |paused| ScheduleCommand::Pause { name: named("daily"), paused };
+    for is_paused in [true, false] {
+        ask(&queue, pause(is_paused)).await.expect("it is changed");
+        for paused in [true, false] {
+            assert_eq!(ask(&queue, keep(paused)).await, Ok(ScheduleReply::Set(false)));
+            assert_eq!(get(&queue, "daily").await.paused, is_paused);
+        }
+    }
+    ask(&queue, ScheduleCommand::Remove { name: named("daily") }).await.expect("it is removed");
+    assert_eq!(ask(&queue, keep(true)).await, Ok(ScheduleReply::Set(true)));
+    assert!(!get(&queue, "daily").await.paused);
+    let due = ScheduleCommand::Due { skip: 0, limit: 9 };
+    assert_eq!(names(&queue, due).await, ["daily"]);
 }
 
 /// A fire adds its tasks, sets the next time and counts, in one step.
@@ -467,7 +492,7 @@ pub async fn a_removed_schedule_leaves_its_tasks<H: Harness>(queue: H) {
     let missing = Err(Error::ScheduleNotFound(named("daily")));
     assert_eq!(ask(&queue, remove()).await, missing);
     assert_eq!(queue.stats(&tube).await.tasks.ready, 2);
-    let new = ScheduleCommand::Set { schedule: daily.clone(), only_new: true };
+    let new = ScheduleCommand::Set { schedule: daily.clone(), only_new: true, keep_paused: false };
     assert_eq!(ask(&queue, new).await, Ok(ScheduleReply::Set(true)));
     assert_eq!(get(&queue, "daily").await, daily);
 }

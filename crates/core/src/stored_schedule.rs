@@ -211,6 +211,8 @@ pub enum ScheduleCommand {
         schedule: StoredSchedule,
         /// Refuse to replace a schedule.
         only_new: bool,
+        /// Ignore `paused` as well: a new schedule is not paused, and a replaced one stays as it is.
+        keep_paused: bool,
     },
     /// Shows one schedule. Replies with [`ScheduleReply::Schedules`].
     Get {
@@ -227,10 +229,10 @@ pub enum ScheduleCommand {
     },
     /// Shows the schedules that are due, by time and name. Replies with [`ScheduleReply::Due`].
     Due {
-        /// Maximum number, as in `List`.
-        limit: usize,
         /// How many of them to leave out, from the first on.
         skip: usize,
+        /// Maximum number, as in `List`.
+        limit: usize,
     },
     /// Removes a schedule; its tasks stay. Replies with [`ScheduleReply::Removed`].
     Remove {
@@ -296,8 +298,6 @@ pub enum ScheduleReply {
     Set(bool),
     /// Schedules.
     Schedules(Vec<StoredSchedule>),
-    /// It was removed.
-    Removed,
     /// Schedules that are due.
     Due {
         /// The wall time at which they are, by the clock of the store.
@@ -307,6 +307,8 @@ pub enum ScheduleReply {
         /// The first time after `now` at which a schedule is due.
         next: Option<Timestamp>,
     },
+    /// It was removed.
+    Removed,
     /// The added tasks; `None` if another time is next or the schedule is paused: nothing was done.
     Fired(Option<Vec<Placed>>),
 }

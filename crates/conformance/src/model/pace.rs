@@ -104,8 +104,9 @@ impl TubeScript {
         let name = self.schedule_name();
         Command::Schedule(Box::new(match self.rng.u8(0..20) {
             0..4 => {
-                let only_new = self.one_in(4);
-                ScheduleCommand::Set { schedule: self.new_schedule(name, now), only_new }
+                let (only_new, keep_paused) = (self.one_in(4), self.rng.bool());
+                let schedule = self.new_schedule(name, now);
+                ScheduleCommand::Set { schedule, only_new, keep_paused }
             }
             4 => ScheduleCommand::Get { name },
             5 => {

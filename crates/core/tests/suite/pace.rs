@@ -192,7 +192,7 @@ fn ask(machine: &mut Machine, command: ScheduleCommand) -> Result<ScheduleReply,
 }
 
 fn set(machine: &mut Machine, schedule: StoredSchedule) -> Result<ScheduleReply, Error> {
-    ask(machine, ScheduleCommand::Set { schedule, only_new: false })
+    ask(machine, ScheduleCommand::Set { schedule, only_new: false, keep_paused: false })
 }
 
 fn fire(expected: Timestamp, puts: usize) -> ScheduleCommand {

@@ -292,6 +292,7 @@ impl Steps {
                     skipped: self.rng.u64(..3),
                 },
                 only_new: self.rng.u8(..4) == 0,
+                keep_paused: self.rng.bool(),
             },
             3 => ScheduleCommand::Get { name },
             4 => {

@@ -43,7 +43,7 @@ async fn ask(engine: &Engine, command: ScheduleCommand) -> Result<ScheduleReply>
 }
 
 async fn set(engine: &Engine, schedule: StoredSchedule) {
-    let command = ScheduleCommand::Set { schedule, only_new: false };
+    let command = ScheduleCommand::Set { schedule, only_new: false, keep_paused: false };
     assert_eq!(ask(engine, command).await, Ok(ScheduleReply::Set(true)));
 }
 
@@ -142,8 +142,8 @@ async fn a_wrong_rule_is_refused() {
         ("every day", "timing"),
     ] {
         let schedule = schedule("job", timing);
-        let refusal =
-            ask(&fixture.engine, ScheduleCommand::Set { schedule, only_new: false }).await;
+        let set = ScheduleCommand::Set { schedule, only_new: false, keep_paused: false };
+        let refusal = ask(&fixture.engine, set).await;
         let Err(Error::Invalid(message)) = refusal else { panic!("{timing}: {refusal:?}") };
         assert!(message.starts_with(&format!("'{field}' is refused: ")), "{message}");
     }
@@ -387,7 +387,7 @@ async fn a_rule_that_cannot_be_read_is_left_to_other_servers() {
     let asked = verbs.iter().filter(|verb| **verb == "schedule_due").count();
     assert!(asked <= 40, "the store was asked {asked} times in 10 minutes");
     let readable = StoredSchedule { catch_up: CatchUp::All, ..schedule("a0", MINUTELY) };
-    let again = ScheduleCommand::Set { schedule: readable, only_new: false };
+    let again = ScheduleCommand::Set { schedule: readable, only_new: false, keep_paused: false };
     assert_eq!(ask(&fixture.engine, again).await, Ok(ScheduleReply::Set(false)));
     assert_eq!(error().await, None);
     fixture.pass(MINUTE).await;

@@ -20,9 +20,11 @@ const FIRE: u64 = 6;
 pub(super) fn write(out: &mut Out, command: &ScheduleCommand) {
     let mut row = RowWriter::begin(out);
     match command {
-        ScheduleCommand::Set { schedule, only_new } => {
-            row.uint(SET).field(|out| write_schedule(out, schedule)).bool(*only_new)
-        }
+        ScheduleCommand::Set { schedule, only_new, keep_paused } => row
+            .uint(SET)
+            .field(|out| write_schedule(out, schedule))
+            .bool(*only_new)
+            .bool(*keep_paused),
         ScheduleCommand::Get { name } => row.uint(GET).text(name.as_str()),
         ScheduleCommand::List { after, limit } => {
             let after = after.as_ref().map(ScheduleName::as_str);
@@ -50,7 +52,7 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<ScheduleCommand> {
     Ok(match row.uint()? {
         SET => {
             let schedule = row.row(|row| read_schedule(row, task::read_new))?;
-            ScheduleCommand::Set { schedule, only_new: row.bool()? }
+            ScheduleCommand::Set { schedule, only_new: row.bool()?, keep_paused: row.bool()? }
         }
         GET => ScheduleCommand::Get { name: read_name(row)? },
         LIST => {
@@ -81,20 +83,20 @@ const REPLY_REMOVED: u64 = 2;
 const REPLY_FIRED: u64 = 3;
 /// Another time is next, or the schedule is paused.
 const REPLY_NOT_FIRED: u64 = 4;
+const REPLY_DUE: u64 = 5;
 
 pub(super) fn write_reply(out: &mut Out, reply: &ScheduleReply) {
-const REPLY_DUE: u64 = 5;
     let mut row = RowWriter::begin(out);
     match reply {
         ScheduleReply::Set(is_new) => row.uint(REPLY_SET).bool(*is_new),
         ScheduleReply::Schedules(all) => row.uint(REPLY_SCHEDULES).list(all, write_schedule),
-        ScheduleReply::Removed => row.uint(REPLY_REMOVED),
-        ScheduleReply::Fired(Some(placed)) => row.uint(REPLY_FIRED).list(placed, write_placed),
         ScheduleReply::Due { now, schedules, next } => row
             .uint(REPLY_DUE)
             .time(*now)
             .list(schedules, write_schedule)
             .optional(*next, write_time),
+        ScheduleReply::Removed => row.uint(REPLY_REMOVED),
+        ScheduleReply::Fired(Some(placed)) => row.uint(REPLY_FIRED).list(placed, write_placed),
         ScheduleReply::Fired(None) => row.uint(REPLY_NOT_FIRED),
     };
     row.end();
@@ -150,12 +152,12 @@ fn write_schedule(out: &mut Out, schedule: &StoredSchedule) {
         .end();
 }
 
-fn read_schedule(
-    row: &mut RowReader<'_, '_>,
 fn read_stored(row: &mut RowReader<'_, '_>) -> RowResult<StoredSchedule> {
     read_schedule(row, task::read_stored_new)
 }
 
+fn read_schedule(
+    row: &mut RowReader<'_, '_>,
     read_template: fn(&mut RowReader<'_, '_>) -> RowResult<NewTask>,
 ) -> RowResult<StoredSchedule> {
     Ok(StoredSchedule {

@@ -193,18 +193,9 @@ async fn set(
     SchedulePath(name): SchedulePath,
     Json(request): Json<ScheduleRequest>,
 ) -> Result<Response, Refusal> {
-    let (only_new, keeps_paused) = (request.only_new, request.paused.is_none());
-    let mut schedule = request.into_schedule(name.clone())?;
-    if keeps_paused && !only_new {
-        let before = app.run(get(&name)).await;
-        schedule.paused = match before {
-            Ok(Reply::Schedule(ScheduleReply::Schedules(found))) => {
-                found.first().is_some_and(|schedule| schedule.paused)
-            }
-            _ => false,
-        };
-    }
-    let command = ScheduleCommand::Set { schedule, only_new };
+    let (only_new, keep_paused) = (request.only_new, request.paused.is_none());
+    let schedule = request.into_schedule(name.clone())?;
+    let command = ScheduleCommand::Set { schedule, only_new, keep_paused };
     match app.run(Command::Schedule(Box::new(command))).await {
         Ok(reply) => {
             let created = reply == Reply::Schedule(ScheduleReply::Set(true));
@@ -216,10 +207,6 @@ async fn set(
         }
         Err(error) => Err(error.into()),
     }
-}
-
-fn get(name: &ScheduleName) -> Command {
-    Command::Schedule(Box::new(ScheduleCommand::Get { name: name.clone() }))
 }
 
 async fn remove(

@@ -219,6 +219,9 @@ async fn a_paused_schedule_stays_paused_when_it_is_replaced() {
     assert_eq!(paused["paused"], true);
     server.asked();
     let replaced = server.set("job", json!({ "every": 30 })).await.body;
+    // The server asked before the change whether it was paused: a pause by another server meanwhile was lost, and so was one that could
+    // not be read.
+    assert_eq!(server.asked(), ["schedule_set", "schedule_get"]);
     assert_eq!((&replaced["paused"], &replaced["created"]), (&json!(true), &Value::Null));
     server.pass(120).await;
     assert_eq!(server.get("/v1/schedules/job").await["fired"], 0);

@@ -54,8 +54,9 @@ pub(super) fn call(command: &ScheduleCommand, now: Option<i64>) -> Call {
     let text = |name: &ScheduleName| param(name.as_str().to_owned());
     let count = |limit: usize| param(count_to_sql(limit as u64));
     match command {
-        ScheduleCommand::Set { schedule, only_new } => {
-            Call { statement: &sql::SET_SCHEDULE, params: set_columns(schedule, Some(*only_new)) }
+        ScheduleCommand::Set { schedule, only_new, keep_paused } => {
+            let params = set_columns(schedule, Some(*only_new), *keep_paused);
+            Call { statement: &sql::SET_SCHEDULE, params }
         }
         ScheduleCommand::Get { name } => Call::new(&sql::GET_SCHEDULE, [text(name)]),
         ScheduleCommand::List { after, limit } => {
@@ -88,7 +89,7 @@ pub(super) fn call(command: &ScheduleCommand, now: Option<i64>) -> Call {
 
 /// The call that imports a schedule with its counters.
 pub(super) fn import(schedule: &StoredSchedule) -> Call {
-    let mut params = set_columns(schedule, None);
+    let mut params = set_columns(schedule, None, false);
     params.push(param(schedule.last.map(Timestamp::as_micros)));
     params.push(param(count_to_sql(schedule.fired)));
     params.push(param(count_to_sql(schedule.skipped)));
@@ -96,7 +97,7 @@ pub(super) fn import(schedule: &StoredSchedule) -> Call {
 }
 
 /// The arguments of the function that sets a schedule; without `only_new` it is imported.
-fn set_columns(schedule: &StoredSchedule, only_new: Option<bool>) -> Vec<Param> {
+fn set_columns(schedule: &StoredSchedule, only_new: Option<bool>, keep_paused: bool) -> Vec<Param> {
     let StoredSchedule { template: task, .. } = schedule;
     let span = |span: Option<Span>| param(span.map(Span::as_micros));
     let key = task.key.as_deref();
@@ -111,7 +112,7 @@ fn set_columns(schedule: &StoredSchedule, only_new: Option<bool>) -> Vec<Param> 
         }),
         param(i16::from(schedule.overlap == Overlap::Skip)),
         param(schedule.until.map(Timestamp::as_micros)),
-        param(schedule.paused),
+        param((!keep_paused).then_some(schedule.paused)),
         param(schedule.next.map(Timestamp::as_micros)),
         param(Payload(task.body.clone())),
         param(Meta(task.body.clone())),
@@ -215,7 +216,6 @@ impl AnswerReader<'_> {
         Ok(reply.map(Reply::Schedule))
     }
 
-    fn set_schedule(
     /// Schedules that are due; one row without a schedule if there are none.
     fn due_schedules(
         &mut self,
@@ -236,6 +236,7 @@ impl AnswerReader<'_> {
         Ok(Ok(ScheduleReply::Due { now, schedules, next }))
     }
 
+    fn set_schedule(
         &mut self,
         schedule: &StoredSchedule,
         rows: &[Row],
@@ -261,8 +262,8 @@ impl AnswerReader<'_> {
     ) -> Result<Result<ScheduleReply, Error>, DecodeError> {
         let row = rows.first().ok_or("an answer has no row")?;
         let outcome = get::<i16>(row, 12)?;
-        if outcome == fire::NOT_FOUND {
         self.deltas.all_schedules(get(row, 14)?);
+        if outcome == fire::NOT_FOUND {
             return Ok(Err(Error::ScheduleNotFound(name.clone())));
         }
         if outcome == fire::NOT_NEXT {

@@ -52,8 +52,8 @@ impl Batch<'_> {
         command: ScheduleCommand,
     ) -> Result<Result<Reply, Error>, Failure> {
         let reply = match command {
-            ScheduleCommand::Set { schedule, only_new } => {
-                self.set_schedule(&schedule, only_new).await?
+            ScheduleCommand::Set { schedule, only_new, keep_paused } => {
+                self.set_schedule(&schedule, only_new, keep_paused).await?
             }
             ScheduleCommand::Get { name } => match self.find_schedule(&name).await? {
                 Some(known) => Ok(ScheduleReply::Schedules(vec![known.schedule])),
@@ -172,6 +172,7 @@ impl Batch<'_> {
         &mut self,
         schedule: &StoredSchedule,
         only_new: bool,
+        keep_paused: bool,
     ) -> Result<Result<ScheduleReply, Error>, Failure> {
         let name = || schedule.name.clone();
         if only_new && self.find_schedule(&schedule.name).await?.is_some() {
@@ -183,8 +184,8 @@ impl Batch<'_> {
         if self.find(&schedule.tube).await?.1.is_none() {
             return Ok(Err(Error::TubeNotFound(schedule.tube.clone())));
         }
-        let only_new = vec![if only_new { b'1' } else { b'0' }];
-        let words = vec![name_bytes(&schedule.name), only_new, encode(schedule)];
+        let wanted = number_bytes(usize::from(only_new) + 2 * usize::from(keep_paused));
+        let words = vec![name_bytes(&schedule.name), wanted, encode(schedule)];
         let answer = self.schedules("schedule_set", words).await?;
         let is_new = answer.values.first().and_then(Value::int) == Some(1);
         Ok(match answer.status {
@@ -357,7 +358,6 @@ fn schedule_tasks(schedule: &StoredSchedule, puts: &[NewTask]) -> Result<Vec<New
     Ok(tasks)
 }
 
-fn name_bytes(name: &ScheduleName) -> Vec<u8> {
 fn refuse_limit(limit: usize) -> Option<Error> {
     let why = format!("the limit of a list of schedules is 1 to {SCHEDULES_LISTED_MAX}");
     (!(1..=SCHEDULES_LISTED_MAX).contains(&limit)).then_some(Error::Invalid(why))
@@ -373,6 +373,7 @@ fn read_moment(value: Value) -> Option<Timestamp> {
     text.parse::<f64>().ok().map(|at| Timestamp::from_micros(at as i64))
 }
 
+fn name_bytes(name: &ScheduleName) -> Vec<u8> {
     name.as_str().as_bytes().to_vec()
 }
 

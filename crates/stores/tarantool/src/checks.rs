@@ -71,10 +71,10 @@ pub(super) fn without_values(command: Command) -> Option<Command> {
 /// The same for a command of schedules.
 fn without_tasks(command: ScheduleCommand) -> Option<ScheduleCommand> {
     match command {
-        ScheduleCommand::Set { mut schedule, only_new } => {
+        ScheduleCommand::Set { mut schedule, only_new, keep_paused } => {
             schedule.template = NewTask::new(Body::new(&[]));
             schedule.timing = "".into();
-            Some(ScheduleCommand::Set { schedule, only_new })
+            Some(ScheduleCommand::Set { schedule, only_new, keep_paused })
         }
         ScheduleCommand::Fire { name, expected, next, skipped, .. } => {
             Some(ScheduleCommand::Fire { name, expected, next, puts: Vec::new(), skipped })

@@ -9,7 +9,9 @@ impl Model {
     pub(super) fn schedule(&mut self, command: ScheduleCommand) -> Result<ScheduleReply> {
         let now = self.now;
         match command {
-            ScheduleCommand::Set { schedule, only_new } => self.set_schedule(schedule, only_new),
+            ScheduleCommand::Set { schedule, only_new, keep_paused } => {
+                self.set_schedule(schedule, only_new, keep_paused)
+            }
             ScheduleCommand::Get { name } => {
                 Ok(ScheduleReply::Schedules(vec![self.find(&name)?.clone()]))
             }
@@ -68,7 +70,12 @@ impl Model {
         }
     }
 
-    fn set_schedule(&mut self, new: StoredSchedule, only_new: bool) -> Result<ScheduleReply> {
+    fn set_schedule(
+        &mut self,
+        mut new: StoredSchedule,
+        only_new: bool,
+        keep_paused: bool,
+    ) -> Result<ScheduleReply> {
         let before = self.find(&new.name).ok().cloned();
         if only_new && before.is_some() {
             return Err(Error::ScheduleExists(new.name));
@@ -81,6 +88,9 @@ impl Model {
         self.schedules.retain(|one| one.name != new.name);
         let (last, fired, skipped) =
             before.as_ref().map_or((None, 0, 0), |old| (old.last, old.fired, old.skipped));
+        if keep_paused {
+            new.paused = before.as_ref().is_some_and(|before| before.paused);
+        }
         self.schedules.push(StoredSchedule { last, fired, skipped, ..new });
         self.schedules.sort_by_key(|one| one.name.clone());
         Ok(ScheduleReply::Set(before.is_none()))

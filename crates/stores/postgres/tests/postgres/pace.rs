@@ -53,7 +53,7 @@ fn each_time_of_a_schedule_fires_once() {
         let tube = make_tube(&store, TubeOptions::new(Kind::FifoTtl));
         let schedule = every_minute(&tube, Overlap::Allow);
         let (name, only_new) = (schedule.name.clone(), true);
-        scheduled(&store, ScheduleCommand::Set { schedule, only_new });
+        scheduled(&store, ScheduleCommand::Set { schedule, only_new, keep_paused: false });
         let barrier = Barrier::new(SERVERS);
         let work = || {
             let store = database.open();
@@ -160,7 +160,7 @@ fn the_next_schedule_is_reported() {
         assert_eq!(next_of(&other, tick()), None);
         let schedule = every_minute(&tube, Overlap::Skip);
         let (name, only_new) = (schedule.name.clone(), false);
-        let set = ScheduleCommand::Set { schedule, only_new };
+        let set = ScheduleCommand::Set { schedule, only_new, keep_paused: false };
         assert_eq!(next_of(&store, ask(set)), Some(NOW));
         assert_eq!(next_of(&other, tick()), Some(NOW));
         let next = Some(NOW + Span::from_secs(60));
@@ -228,7 +228,7 @@ fn fill(store: &dyn Store) {
             Overlap::Skip => NewTask { at: Some(NOW), ..NewTask::new(Body::new(&[1])) },
         };
         let schedule = StoredSchedule { name, template, ..every_minute(&tube, overlap) };
-        scheduled(store, ScheduleCommand::Set { schedule, only_new: true });
+        scheduled(store, ScheduleCommand::Set { schedule, only_new: true, keep_paused: false });
     }
     let name = ScheduleName::new("b").expect("a name");
     let fire = ScheduleCommand::Fire { name, expected: NOW, next: None, puts: vec![], skipped: 4 };

@@ -11,6 +11,8 @@
 local RECORD = '<dBdddd'
 local TEXT_AT = 42
 local IS_PAUSED, HAS_NEXT, HAS_LAST = 1, 2, 4
+-- What a set wants.
+local ONLY_NEW, KEEP_PAUSED = 1, 2
 -- The generation and the time that a fire expects, whether there is a next time, that time, and how many times are skipped.
 local FIRE = '<ddBdd'
 -- After it the numbers of tasks that were put, added and there already.
@@ -83,11 +85,13 @@ local function set_flag(s, flag, there)
     s.flags = s.flags - (has(s.flags, flag) and flag or 0) + (there and flag or 0)
 end
 
--- Creates a schedule from its record, or replaces it; a replaced one keeps what it counted. Answers whether it is new.
-function schedules.schedule_set(base, _, name, only_new, raw)
+-- Creates a schedule from its record, or replaces it; a replaced one keeps what it counted, and with KEEP_PAUSED whether it is paused.
+-- Answers whether it is new.
+function schedules.schedule_set(base, _, name, wanted, raw)
     local before, s = read(base, name), { name = name, text = string.sub(raw, TEXT_AT), last = 0, fired = 0, skipped = 0 }
     local _, flags
-    if before and only_new == '1' then
+    wanted = tonumber(wanted)
+    if before and has(wanted, ONLY_NEW) then
         return answer(base, EXISTS)
     elseif not before and redis.call('HLEN', base .. ':schedules') >= {{SCHEDULES_MAX}} then
         return answer(base, TOO_MANY)
@@ -95,6 +99,9 @@ function schedules.schedule_set(base, _, name, only_new, raw)
     _, flags, s.next = struct.unpack(RECORD, raw)
     s.flags, s.generation = flags, next_generation(base)
     set_flag(s, HAS_LAST, before and has(before.flags, HAS_LAST))
+    if has(wanted, KEEP_PAUSED) then
+        set_flag(s, IS_PAUSED, before and has(before.flags, IS_PAUSED))
+    end
     if before then
         s.last, s.fired, s.skipped = before.last, before.fired, before.skipped
     end

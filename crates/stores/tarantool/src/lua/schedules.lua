@@ -35,7 +35,7 @@ end
 local commands = {}
 
 commands[SET] = function(c, request)
-    local schedule, only_new = whole_options(request[2], SIZE), request[3]
+    local schedule, only_new, keep_paused = whole_options(request[2], SIZE), request[3], request[4]
     local name = schedule[1]
     local before = find(name)
     if only_new and before then
@@ -54,6 +54,9 @@ commands[SET] = function(c, request)
     schedule[LAST], schedule[FIRED], schedule[SKIPPED] = NULL, 0, 0
     if before then
         schedule[LAST], schedule[FIRED], schedule[SKIPPED] = before[LAST], before[FIRED], before[SKIPPED]
+    end
+    if keep_paused then
+        schedule[PAUSED] = before ~= nil and before[PAUSED]
     end
     write(schedule)
     return answer(IS_SET, before == nil)
@@ -77,15 +80,15 @@ commands[LIST_NAMES] = function(_, request)
     return answer(SHOWN, page_after(given(request[3]), tonumber(request[2])))
 end
 
-commands[DUE_NOW] = function(c, request)
-    local page, range = {}, { limit = tonumber(request[2]), offset = tonumber(request[3]) }
-    for place, row in ipairs(S.schedule and S.schedule.index[1]:select({}, range) or {}) do
 -- When the first schedule is due that is due after this moment, or at all.
 local function first_due(after)
     local first = S.schedule and S.schedule.index[1]:select(after, { iterator = after and 'GT' or 'ALL', limit = 1 })[1]
     return first and first[2] < STORED_NEVER and moment(first[2]) or NULL
 end
 
+commands[DUE_NOW] = function(c, request)
+    local page, range = {}, { limit = tonumber(request[2]), offset = tonumber(request[3]) }
+    for place, row in ipairs(S.schedule and S.schedule.index[1]:select({}, range) or {}) do
         if row[2] > c.now then
             break
         end
