@@ -18,15 +18,19 @@ impl Machine {
     ) -> Result<Reply> {
         let shown = |schedules| Ok(ScheduleReply::Schedules(schedules));
         let reply = match command {
-            ScheduleCommand::Set { schedule, only_new } => self.set_schedule(schedule, only_new),
+            ScheduleCommand::Set { schedule, only_new, keep_paused } => {
+                self.set_schedule(schedule, only_new, keep_paused)
+            }
             ScheduleCommand::Get { name } => shown(vec![self.schedule(&name)?.clone()]),
             ScheduleCommand::List { after, limit } => {
                 let all = self.schedules.after(after.as_ref());
                 shown(all.take(checked_limit(limit)?).cloned().collect())
             }
-            ScheduleCommand::Due { limit } => {
-                let due = self.schedules.due(now.moved(self.wall_ahead));
-                shown(due.take(checked_limit(limit)?).cloned().collect())
+            ScheduleCommand::Due { skip, limit } => {
+                let wall = now.moved(self.wall_ahead);
+                let due = self.schedules.due(wall).skip(skip).take(checked_limit(limit)?);
+                let (schedules, next) = (due.cloned().collect(), self.schedules.next_after(wall));
+                Ok(ScheduleReply::Due { now: wall, schedules, next })
             }
             ScheduleCommand::Remove { name } => {
                 self.schedule(&name)?;
@@ -49,7 +53,12 @@ impl Machine {
         self.schedules.get(name).ok_or_else(|| Error::ScheduleNotFound(name.clone()))
     }
 
-    fn set_schedule(&mut self, schedule: StoredSchedule, only_new: bool) -> Result<ScheduleReply> {
+    fn set_schedule(
+        &mut self,
+        mut schedule: StoredSchedule,
+        only_new: bool,
+        keep_paused: bool,
+    ) -> Result<ScheduleReply> {
         let name = schedule.name.clone();
         let before = self.schedules.get(&name);
         if only_new && before.is_some() {
@@ -62,6 +71,9 @@ impl Machine {
         }
         let (last, fired, skipped) =
             before.map_or((None, 0, 0), |before| (before.last, before.fired, before.skipped));
+        if keep_paused {
+            schedule.paused = before.is_some_and(|before| before.paused);
+        }
         let is_new = before.is_none();
         self.replace_schedule(&name, Some(StoredSchedule { last, fired, skipped, ..schedule }));
         Ok(ScheduleReply::Set(is_new))

@@ -416,7 +416,12 @@ impl LocalState {
     /// Notes when schedules are due. Returns when the first one is, by the caller's clock. Those of other servers are seen by the next
     /// tick.
     fn note_schedules(&mut self, deltas: &CounterDeltas) -> Option<Timestamp> {
-        let known = if deltas.exact.is_some() { deltas.exact_schedule } else { self.next_schedule };
+        let known = match deltas.exact_schedule {
+            Some(first) => first,
+            // A tick reports only a schedule that there is.
+            None if deltas.exact.is_some() => None,
+            None => self.next_schedule,
+        };
         self.next_schedule = known.into_iter().chain(deltas.next_schedule).min();
         self.next_schedule.map(|at| Timestamp::from_micros(at.saturating_sub(self.ahead)))
     }

@@ -56,20 +56,17 @@ impl Batch<'_> {
         command: ScheduleCommand,
     ) -> Result<Result<Reply, Error>, Failure> {
         let reply = match command {
-            ScheduleCommand::Set { schedule, only_new } => {
-                self.set_schedule(&schedule, only_new).await?
+            ScheduleCommand::Set { schedule, only_new, keep_paused } => {
+                self.set_schedule(&schedule, only_new, keep_paused).await?
             }
             ScheduleCommand::Get { name } => match self.find_schedule(&name).await? {
                 Some(known) => Ok(ScheduleReply::Schedules(vec![known.schedule])),
                 None => Err(Error::ScheduleNotFound(name)),
             },
             ScheduleCommand::List { after, limit } => {
-                let after = after.map_or_else(Vec::new, |name| name_bytes(&name));
-                self.show_schedules("schedule_list", vec![after], limit).await?
+                self.list_schedules(after.as_ref(), limit).await?
             }
-            ScheduleCommand::Due { limit } => {
-                self.show_schedules("schedule_due", Vec::new(), limit).await?
-            }
+            ScheduleCommand::Due { skip, limit } => self.due_schedules(skip, limit).await?,
             ScheduleCommand::Remove { name } => {
                 let answer = self.schedules("schedule_remove", vec![name_bytes(&name)]).await?;
                 match answer.status {
@@ -142,25 +139,44 @@ impl Batch<'_> {
         Ok(known(answer)?.pop())
     }
 
-    async fn show_schedules(
+    async fn list_schedules(
         &mut self,
-        verb: &str,
-        mut words: Vec<Vec<u8>>,
+        after: Option<&ScheduleName>,
         limit: usize,
     ) -> Result<Result<ScheduleReply, Error>, Failure> {
-        if !(1..=SCHEDULES_LISTED_MAX).contains(&limit) {
-            let why = format!("the limit of a list of schedules is 1 to {SCHEDULES_LISTED_MAX}");
-            return Ok(Err(Error::Invalid(why)));
+        if let Some(refusal) = refuse_limit(limit) {
+            return Ok(Err(refusal));
         }
-        words.push(limit.to_string().into_bytes());
-        let answer = self.schedules(verb, words).await?;
+        let words = vec![after.map_or_else(Vec::new, name_bytes), number_bytes(limit)];
+        let answer = self.schedules("schedule_list", words).await?;
         Ok(Ok(ScheduleReply::Schedules(shown(answer)?)))
+    }
+
+    async fn due_schedules(
+        &mut self,
+        skip: usize,
+        limit: usize,
+    ) -> Result<Result<ScheduleReply, Error>, Failure> {
+        if let Some(refusal) = refuse_limit(limit) {
+            return Ok(Err(refusal));
+        }
+        let words = vec![number_bytes(limit), number_bytes(skip)];
+        let mut answer = self.schedules("schedule_due", words).await?;
+        if answer.values.len() < 2 {
+            return Err(unreadable_registry());
+        }
+        let mut moments = answer.values.drain(..2).map(read_moment);
+        let (now, next) = (moments.next().flatten(), moments.next().flatten());
+        drop(moments);
+        let now = now.ok_or_else(unreadable_registry)?;
+        Ok(Ok(ScheduleReply::Due { now, schedules: shown(answer)?, next }))
     }
 
     async fn set_schedule(
         &mut self,
         schedule: &StoredSchedule,
         only_new: bool,
+        keep_paused: bool,
     ) -> Result<Result<ScheduleReply, Error>, Failure> {
         let name = || schedule.name.clone();
         if only_new && self.find_schedule(&schedule.name).await?.is_some() {
@@ -172,8 +188,8 @@ impl Batch<'_> {
         if self.find(&schedule.tube).await?.1.is_none() {
             return Ok(Err(Error::TubeNotFound(schedule.tube.clone())));
         }
-        let only_new = vec![if only_new { b'1' } else { b'0' }];
-        let words = vec![name_bytes(&schedule.name), only_new, encode(schedule)];
+        let wanted = number_bytes(usize::from(only_new) + 2 * usize::from(keep_paused));
+        let words = vec![name_bytes(&schedule.name), wanted, encode(schedule)];
         let answer = self.schedules("schedule_set", words).await?;
         let is_new = answer.values.first().and_then(Value::int) == Some(1);
         Ok(match answer.status {
@@ -304,7 +320,7 @@ impl Batch<'_> {
         let mut all: Vec<StoredSchedule> = Vec::new();
         loop {
             let after = all.last().map_or_else(Vec::new, |last| name_bytes(&last.name));
-            let words = vec![after, SCHEDULES_LISTED_MAX.to_string().into_bytes()];
+            let words = vec![after, number_bytes(SCHEDULES_LISTED_MAX)];
             let page = shown(self.schedules("schedule_list", words).await?)?;
             if page.is_empty() {
                 return Ok(all);
@@ -351,6 +367,21 @@ fn schedule_tasks(schedule: &StoredSchedule, puts: &[NewTask]) -> Result<Vec<New
     }
     check_tasks(&tasks)?;
     Ok(tasks)
+}
+
+fn refuse_limit(limit: usize) -> Option<Error> {
+    let why = format!("the limit of a list of schedules is 1 to {SCHEDULES_LISTED_MAX}");
+    (!(1..=SCHEDULES_LISTED_MAX).contains(&limit)).then_some(Error::Invalid(why))
+}
+
+fn number_bytes(number: usize) -> Vec<u8> {
+    number.to_string().into_bytes()
+}
+
+/// A moment as text; `None` if there is none.
+fn read_moment(value: Value) -> Option<Timestamp> {
+    let text = String::from_utf8(value.text()?).ok()?;
+    text.parse::<f64>().ok().map(|at| Timestamp::from_micros(at as i64))
 }
 
 fn name_bytes(name: &ScheduleName) -> Vec<u8> {

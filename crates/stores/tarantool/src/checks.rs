@@ -38,7 +38,7 @@ pub(super) fn refusal(command: &Command) -> Option<Error> {
 fn refuse_schedule(command: &ScheduleCommand) -> Option<Error> {
     match command {
         ScheduleCommand::Set { schedule, .. } => schedule.check().err(),
-        ScheduleCommand::List { limit, .. } | ScheduleCommand::Due { limit }
+        ScheduleCommand::List { limit, .. } | ScheduleCommand::Due { limit, .. }
             if !(1..=SCHEDULES_LISTED_MAX).contains(limit) =>
         {
             let why = format!("the limit of a list of schedules is 1 to {SCHEDULES_LISTED_MAX}");
@@ -71,10 +71,10 @@ pub(super) fn without_values(command: Command) -> Option<Command> {
 /// The same for a command of schedules.
 fn without_tasks(command: ScheduleCommand) -> Option<ScheduleCommand> {
     match command {
-        ScheduleCommand::Set { mut schedule, only_new } => {
+        ScheduleCommand::Set { mut schedule, only_new, keep_paused } => {
             schedule.template = NewTask::new(Body::new(&[]));
             schedule.timing = "".into();
-            Some(ScheduleCommand::Set { schedule, only_new })
+            Some(ScheduleCommand::Set { schedule, only_new, keep_paused })
         }
         ScheduleCommand::Fire { name, expected, next, skipped, .. } => {
             Some(ScheduleCommand::Fire { name, expected, next, puts: Vec::new(), skipped })

@@ -12,6 +12,8 @@
 local RECORD = '<dBdddd'
 local TEXT_AT = 42
 local IS_PAUSED, HAS_NEXT, HAS_LAST = 1, 2, 4
+-- What a set wants.
+local ONLY_NEW, KEEP_PAUSED = 1, 2
 -- The generation and the time that a fire expects, whether there is a next time, that time, and how many times are skipped.
 local FIRE = '<ddBdd'
 -- After it the numbers of tasks that were put, added and there already.
@@ -59,9 +61,9 @@ local function answer(base, status, values)
     return all
 end
 
--- These schedules, each as its name and its record.
-local function show(base, names_of)
-    local shown = {}
+-- These schedules, each as its name and its record, after these values.
+local function show(base, names_of, values)
+    local shown = values or {}
     for _, name in ipairs(names_of) do
         local record = redis.call('HGET', base .. ':schedules', name)
         if record then
@@ -84,11 +86,13 @@ local function set_flag(s, flag, there)
     s.flags = s.flags - (has(s.flags, flag) and flag or 0) + (there and flag or 0)
 end
 
--- Creates a schedule from its record, or replaces it; a replaced one keeps what it counted. Answers whether it is new.
-function schedules.schedule_set(base, _, name, only_new, raw)
+-- Creates a schedule from its record, or replaces it; a replaced one keeps what it counted, and with KEEP_PAUSED whether it is paused.
+-- Answers whether it is new.
+function schedules.schedule_set(base, _, name, wanted, raw)
     local before, s = read(base, name), { name = name, text = string.sub(raw, TEXT_AT), last = 0, fired = 0, skipped = 0 }
     local _, flags
-    if before and only_new == '1' then
+    wanted = tonumber(wanted)
+    if before and has(wanted, ONLY_NEW) then
         return answer(base, EXISTS)
     elseif not before and redis.call('HLEN', base .. ':schedules') >= {{SCHEDULES_MAX}} then
         return answer(base, TOO_MANY)
@@ -96,6 +100,9 @@ function schedules.schedule_set(base, _, name, only_new, raw)
     _, flags, s.next = struct.unpack(RECORD, raw)
     s.flags, s.generation = flags, next_generation(base)
     set_flag(s, HAS_LAST, before and has(before.flags, HAS_LAST))
+    if has(wanted, KEEP_PAUSED) then
+        set_flag(s, IS_PAUSED, before and has(before.flags, IS_PAUSED))
+    end
     if before then
         s.last, s.fired, s.skipped = before.last, before.fired, before.skipped
     end
@@ -113,9 +120,12 @@ function schedules.schedule_list(base, _, after, limit)
     return show(base, redis.call('ZRANGEBYLEX', base .. ':schedule_names', from, '+', 'LIMIT', 0, limit))
 end
 
--- Schedules whose time has come, by time and name, at most so many.
-function schedules.schedule_due(base, now, limit)
-    return show(base, redis.call('ZRANGEBYSCORE', base .. ':schedule_times', '-inf', string.format('%.0f', now), 'LIMIT', 0, limit))
+-- Schedules whose time has come, by time and name, at most so many after the first so many; before them the moment at which they are due,
+-- and the first time after it.
+function schedules.schedule_due(base, now, limit, skip)
+    local times, at = base .. ':schedule_times', string.format('%.0f', now)
+    local later = redis.call('ZRANGEBYSCORE', times, '(' .. at, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+    return show(base, redis.call('ZRANGEBYSCORE', times, '-inf', at, 'LIMIT', skip, limit), { at, later or '' })
 end
 
 function schedules.schedule_remove(base, _, name)

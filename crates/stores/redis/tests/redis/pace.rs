@@ -50,7 +50,7 @@ fn command(command: ScheduleCommand) -> Command {
 }
 
 fn set(schedule: StoredSchedule) -> Command {
-    command(ScheduleCommand::Set { schedule, only_new: false })
+    command(ScheduleCommand::Set { schedule, only_new: false, keep_paused: false })
 }
 
 /// Fires this time; the next one is a second later.
