@@ -131,6 +131,7 @@ macro_rules! conformance_suite {
                 due_schedules_are_by_time, due_schedules_come_with_the_clock,
                 a_replaced_schedule_may_stay_paused, a_fire_adds_its_tasks, a_time_fires_once,
                 a_fire_may_skip_and_end, the_tasks_of_a_fire_are_limited,
+                too_many_tasks_are_refused_at_any_time,
                 a_refused_fire_changes_nothing, runs_do_not_overlap, a_schedule_outlives_its_tube,
                 a_paused_schedule_does_not_fire, a_removed_schedule_leaves_its_tasks,
                 schedules_survive_a_restart;

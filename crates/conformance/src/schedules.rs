@@ -401,6 +401,37 @@ pub async fn the_tasks_of_a_fire_are_limited<H: Harness>(queue: H) {
     assert_eq!(get(&queue, "daily").await.fired, SCHEDULE_PUTS_MAX as u64);
 }
 
+/// Fires with more tasks than are allowed, which is refused.
+async fn fire_too_many<H: Harness>(queue: &H, expected: Timestamp) {
+    let size_asked = SCHEDULE_PUTS_MAX + 1;
+    let refusal = ask(queue, fire("daily", expected, size_asked)).await;
+    let is_refused = matches!(refusal, Err(Error::TooLarge { size, .. }) if size == size_asked);
+    assert!(is_refused, "{refusal:?}");
+}
+
+/// A fire with too many tasks is refused as such, also if its time is not next. Tarantool answered that another time was next, as if
+/// another server had been first; PostgreSQL refused it even for a schedule that does not exist.
+pub async fn too_many_tasks_are_refused_at_any_time<H: Harness>(queue: H) {
+    let Some((tube, daily)) = daily(&queue).await else { return };
+    let now = queue.now();
+    let unknown = ask(&queue, fire("weekly", now, SCHEDULE_PUTS_MAX + 1)).await;
+    assert_eq!(unknown, Err(Error::ScheduleNotFound(named("weekly"))));
+    fire_too_many(&queue, now).await;
+    fire_too_many(&queue, now + secs(1)).await;
+    assert_eq!(get(&queue, "daily").await, daily);
+    let pause = ScheduleCommand::Pause { name: named("daily"), paused: true };
+    ask(&queue, pause).await.expect("it is paused");
+    fire_too_many(&queue, now).await;
+    queue.drop_tube(&tube).await;
+    fire_too_many(&queue, now).await;
+    // What is wrong with one of the tasks matters only if its time is next.
+    let both = NewTask { delay: Some(secs(1)), at: Some(now), ..task("x") };
+    let (name, expected) = (named("daily"), now + secs(1));
+    let puts = vec![both];
+    let bad = ScheduleCommand::Fire { name, expected, next: None, puts, skipped: 0 };
+    assert_eq!(fired(&queue, bad).await, None);
+}
+
 /// A fire whose tasks are refused changes nothing: neither the schedule nor the tube.
 pub async fn a_refused_fire_changes_nothing<H: Harness>(queue: H) {
     let Some((_, daily)) = daily(&queue).await else { return };

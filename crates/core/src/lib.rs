@@ -78,7 +78,7 @@ pub use session::SessionId;
 pub use state::{Event, State, StateSet};
 pub use stats::{Calls, Counts, TubeStats};
 pub use stored_schedule::{
-    CatchUp, Overlap, ScheduleCommand, ScheduleName, ScheduleReply, StoredSchedule,
+    CatchUp, Overlap, ScheduleCommand, ScheduleName, ScheduleReply, StoredSchedule, check_fire,
 };
 pub use task::{Body, Task, TaskId};
 pub use time::{Span, Timestamp};

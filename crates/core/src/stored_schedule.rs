@@ -17,7 +17,8 @@ use crate::command::{Command, NewTask, Placed};
 use crate::error::{Error, Result};
 use crate::key::{Key, KeyRequest};
 use crate::limits::{
-    SCHEDULE_NAME_BYTES_MAX, SCHEDULE_TEMPLATE_BYTES_MAX, SCHEDULE_TIMING_BYTES_MAX,
+    SCHEDULE_NAME_BYTES_MAX, SCHEDULE_PUTS_MAX, SCHEDULE_TEMPLATE_BYTES_MAX,
+    SCHEDULE_TIMING_BYTES_MAX,
 };
 use crate::machine::check_tasks;
 use crate::schedule::{Timing, TimingRule};
@@ -199,6 +200,16 @@ impl StoredSchedule {
     pub fn due(&self) -> Option<Timestamp> {
         self.next.filter(|_| !self.paused)
     }
+}
+
+/// Refuses a fire with too many tasks, once its schedule is found and whatever its next time is.
+pub fn check_fire(puts: &[NewTask]) -> Result<()> {
+    let (size, limit) = (puts.len(), SCHEDULE_PUTS_MAX);
+    if size <= limit {
+        return Ok(());
+    }
+    let (what, advice) = ("the number of tasks in one fire", "skip the others");
+    Err(Error::TooLarge { what, size, limit, advice })
 }
 
 /// A command for schedules.

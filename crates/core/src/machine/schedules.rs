@@ -4,8 +4,10 @@ use crate::command::{NewTask, Reply};
 use crate::error::{Error, Result};
 use crate::journal::Entry;
 use crate::key::KeyRequest;
-use crate::limits::{SCHEDULE_PUTS_MAX, SCHEDULES_LISTED_MAX, SCHEDULES_MAX};
-use crate::stored_schedule::{ScheduleCommand, ScheduleName, ScheduleReply, StoredSchedule};
+use crate::limits::{SCHEDULES_LISTED_MAX, SCHEDULES_MAX};
+use crate::stored_schedule::{
+    ScheduleCommand, ScheduleName, ScheduleReply, StoredSchedule, check_fire,
+};
 use crate::time::Timestamp;
 
 use super::Machine;
@@ -89,14 +91,7 @@ impl Machine {
         (mut puts, skipped): (Vec<NewTask>, u64),
     ) -> Result<ScheduleReply> {
         let before = self.schedule(name)?;
-        if puts.len() > SCHEDULE_PUTS_MAX {
-            return Err(Error::TooLarge {
-                what: "the number of tasks in one fire",
-                size: puts.len(),
-                limit: SCHEDULE_PUTS_MAX,
-                advice: "skip the others",
-            });
-        }
+        check_fire(&puts)?;
         if before.due() != Some(expected) {
             return Ok(ScheduleReply::Fired(None));
         }

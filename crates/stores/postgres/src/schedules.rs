@@ -1,9 +1,10 @@
 //! Encodes commands for schedules as calls, and decodes their answers.
 
-use taskyard_core::limits::{SCHEDULE_PUTS_MAX, SCHEDULES_LISTED_MAX, SCHEDULES_MAX};
+use taskyard_core::limits::{SCHEDULES_LISTED_MAX, SCHEDULES_MAX};
 use taskyard_core::{
     Body, CatchUp, Error, HeldKey, Key, KeyRequest, NewTask, OnConflict, Overlap, Priority, Reply,
     ScheduleCommand, ScheduleName, ScheduleReply, Span, StoredSchedule, Timestamp, TubeName,
+    check_fire,
 };
 use tokio_postgres::Row;
 
@@ -20,14 +21,6 @@ pub(super) fn refusal(command: &ScheduleCommand) -> Option<Error> {
         ScheduleCommand::List { limit, .. } | ScheduleCommand::Due { limit, .. } => {
             let why = format!("the limit of a list of schedules is 1 to {SCHEDULES_LISTED_MAX}");
             (!(1..=SCHEDULES_LISTED_MAX).contains(limit)).then_some(Error::Invalid(why))
-        }
-        ScheduleCommand::Fire { puts, .. } => {
-            (puts.len() > SCHEDULE_PUTS_MAX).then_some(Error::TooLarge {
-                what: "the number of tasks in one fire",
-                size: puts.len(),
-                limit: SCHEDULE_PUTS_MAX,
-                advice: "skip the others",
-            })
         }
         _ => None,
     }
@@ -69,6 +62,10 @@ pub(super) fn call(command: &ScheduleCommand, now: Option<i64>) -> Call {
         ScheduleCommand::Remove { name } => Call::new(&sql::REMOVE_SCHEDULE, [text(name)]),
         ScheduleCommand::Pause { name, paused } => {
             Call::new(&sql::PAUSE_SCHEDULE, [text(name), param(*paused)])
+        }
+        // Only the database knows whether there is such a schedule, which is refused first.
+        ScheduleCommand::Fire { name, puts, .. } if check_fire(puts).is_err() => {
+            Call::new(&sql::GET_SCHEDULE, [text(name)])
         }
         ScheduleCommand::Fire { name, expected, next, puts, skipped } => {
             let mut params = vec![
@@ -260,6 +257,10 @@ impl AnswerReader<'_> {
         puts: &[NewTask],
         rows: &[Row],
     ) -> Result<Result<ScheduleReply, Error>, DecodeError> {
+        if let Err(refusal) = check_fire(puts) {
+            let missing = || Error::ScheduleNotFound(name.clone());
+            return Ok(Err(rows.first().map_or_else(missing, |_| refusal)));
+        }
         let row = rows.first().ok_or("an answer has no row")?;
         let outcome = get::<i16>(row, 12)?;
         self.deltas.all_schedules(get(row, 14)?);

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use taskyard_core::limits::{SCHEDULE_PUTS_MAX, SCHEDULES_LISTED_MAX, SCHEDULES_MAX};
+use taskyard_core::limits::{SCHEDULES_LISTED_MAX, SCHEDULES_MAX};
 use taskyard_core::{
     Body, CatchUp, Command, Error, HeldKey, Key, KeyRequest, NewTask, OnConflict, Overlap, Placed,
     Priority, Reply, ScheduleCommand, ScheduleName, ScheduleReply, Span, StoredSchedule, Timestamp,
-    TubeName, check_tasks,
+    TubeName, check_fire, check_tasks,
 };
 use taskyard_redis::{Call, Failure, Value};
 
@@ -211,7 +211,7 @@ impl Batch<'_> {
             else {
                 return Ok(Err(Error::ScheduleNotFound(fire.name)));
             };
-            if let Some(refusal) = refuse_puts(puts) {
+            if let Err(refusal) = check_fire(puts) {
                 return Ok(Err(refusal));
             }
             if schedule.due() != Some(fire.expected) {
@@ -350,12 +350,6 @@ impl Batch<'_> {
 /// Schedules as names and records.
 pub(super) fn encode_all(schedules: &[StoredSchedule]) -> Vec<Vec<u8>> {
     schedules.iter().flat_map(|one| [name_bytes(&one.name), encode(one)]).collect()
-}
-
-fn refuse_puts(puts: &[NewTask]) -> Option<Error> {
-    let (what, advice) = ("the number of tasks in one fire", "skip the others");
-    let (size, limit) = (puts.len(), SCHEDULE_PUTS_MAX);
-    (size > limit).then_some(Error::TooLarge { what, size, limit, advice })
 }
 
 /// The tasks of a fire, with the key of a schedule whose runs must not overlap.

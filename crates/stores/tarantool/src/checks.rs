@@ -5,8 +5,8 @@
 
 use taskyard_core::limits::{BATCH_TASKS_MAX, SCHEDULE_PUTS_MAX, SCHEDULES_LISTED_MAX};
 use taskyard_core::{
-    Body, Command, Error, NewTask, Reply, ScheduleCommand, check_queue_num, check_results,
-    check_tasks,
+    Body, Command, Error, NewTask, Reply, ScheduleCommand, check_fire, check_queue_num,
+    check_results, check_tasks,
 };
 
 use super::execute::tasks_in;
@@ -44,15 +44,7 @@ fn refuse_schedule(command: &ScheduleCommand) -> Option<Error> {
             let why = format!("the limit of a list of schedules is 1 to {SCHEDULES_LISTED_MAX}");
             Some(Error::Invalid(why))
         }
-        ScheduleCommand::Fire { puts, .. } if puts.len() > SCHEDULE_PUTS_MAX => {
-            Some(Error::TooLarge {
-                what: "the number of tasks in one fire",
-                size: puts.len(),
-                limit: SCHEDULE_PUTS_MAX,
-                advice: "skip the others",
-            })
-        }
-        ScheduleCommand::Fire { puts, .. } => check_tasks(puts).err(),
+        ScheduleCommand::Fire { puts, .. } => check_fire(puts).and(check_tasks(puts)).err(),
         _ => None,
     }
 }
@@ -76,8 +68,11 @@ fn without_tasks(command: ScheduleCommand) -> Option<ScheduleCommand> {
             schedule.timing = "".into();
             Some(ScheduleCommand::Set { schedule, only_new, keep_paused })
         }
-        ScheduleCommand::Fire { name, expected, next, skipped, .. } => {
-            Some(ScheduleCommand::Fire { name, expected, next, puts: Vec::new(), skipped })
+        ScheduleCommand::Fire { name, expected, next, puts, skipped } => {
+            // Too many are refused before the time is compared, so Tarantool has to see that.
+            let count = if check_fire(&puts).is_err() { SCHEDULE_PUTS_MAX + 1 } else { 0 };
+            let puts = vec![NewTask::new(Body::new(&[])); count];
+            Some(ScheduleCommand::Fire { name, expected, next, puts, skipped })
         }
         _ => None,
     }

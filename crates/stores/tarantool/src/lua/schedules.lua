@@ -146,6 +146,8 @@ commands[FIRE] = function(c, request)
     local schedule = find(name)
     if not schedule then
         return refuse('schedule_not_found', name)
+    elseif #puts > {{SCHEDULE_PUTS_MAX}} then
+        return INVALID
     elseif schedule[PAUSED] or moment(schedule[NEXT]) ~= moment(expected) then
         c.follows = true
         return answer(NOT_FIRED)
