@@ -32,8 +32,8 @@ const BUDGETS: &[Budget] = &[
     builds("build", 20, 375),
     runs("doc tests", 20),
     runs("packages", 10),
-    runs("fixtures", 330),
-    runs("tests", 160),
+    runs("fixtures", 270),
+    runs("tests", 220),
 ];
 
 /// Budgets are multiplied by this in addition to what [`machine_speed`] measures. It covers what that cannot see: a slow disk, a
