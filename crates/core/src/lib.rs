@@ -79,6 +79,7 @@ pub use state::{Event, State, StateSet};
 pub use stats::{Calls, Counts, TubeStats};
 pub use stored_schedule::{
     CatchUp, Overlap, ScheduleCommand, ScheduleName, ScheduleReply, StoredSchedule, check_fire,
+    checked_list_limit,
 };
 pub use task::{Body, Task, TaskId};
 pub use time::{Span, Timestamp};

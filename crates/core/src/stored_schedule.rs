@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::key::{Key, KeyRequest};
 use crate::limits::{
     SCHEDULE_NAME_BYTES_MAX, SCHEDULE_PUTS_MAX, SCHEDULE_TEMPLATE_BYTES_MAX,
-    SCHEDULE_TIMING_BYTES_MAX,
+    SCHEDULE_TIMING_BYTES_MAX, SCHEDULES_LISTED_MAX,
 };
 use crate::machine::check_tasks;
 use crate::schedule::{Timing, TimingRule};
@@ -200,6 +200,15 @@ impl StoredSchedule {
     pub fn due(&self) -> Option<Timestamp> {
         self.next.filter(|_| !self.paused)
     }
+}
+
+/// The limit of a list of schedules, unless it is out of bounds.
+pub fn checked_list_limit(limit: usize) -> Result<usize> {
+    if (1..=SCHEDULES_LISTED_MAX).contains(&limit) {
+        return Ok(limit);
+    }
+    let why = format!("the limit of a list of schedules is 1 to {SCHEDULES_LISTED_MAX}");
+    Err(Error::Invalid(why))
 }
 
 /// Refuses a fire with too many tasks, once its schedule is found and whatever its next time is.

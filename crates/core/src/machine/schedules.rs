@@ -4,9 +4,9 @@ use crate::command::{NewTask, Reply};
 use crate::error::{Error, Result};
 use crate::journal::Entry;
 use crate::key::KeyRequest;
-use crate::limits::{SCHEDULES_LISTED_MAX, SCHEDULES_MAX};
+use crate::limits::SCHEDULES_MAX;
 use crate::stored_schedule::{
-    ScheduleCommand, ScheduleName, ScheduleReply, StoredSchedule, check_fire,
+    ScheduleCommand, ScheduleName, ScheduleReply, StoredSchedule, check_fire, checked_list_limit,
 };
 use crate::time::Timestamp;
 
@@ -26,11 +26,11 @@ impl Machine {
             ScheduleCommand::Get { name } => shown(vec![self.schedule(&name)?.clone()]),
             ScheduleCommand::List { after, limit } => {
                 let all = self.schedules.after(after.as_ref());
-                shown(all.take(checked_limit(limit)?).cloned().collect())
+                shown(all.take(checked_list_limit(limit)?).cloned().collect())
             }
             ScheduleCommand::Due { skip, limit } => {
                 let wall = now.moved(self.wall_ahead);
-                let due = self.schedules.due(wall).skip(skip).take(checked_limit(limit)?);
+                let due = self.schedules.due(wall).skip(skip).take(checked_list_limit(limit)?);
                 let (schedules, next) = (due.cloned().collect(), self.schedules.next_after(wall));
                 Ok(ScheduleReply::Due { now: wall, schedules, next })
             }
@@ -152,12 +152,4 @@ impl Machine {
             None => schedule.check(),
         })
     }
-}
-
-fn checked_limit(limit: usize) -> Result<usize> {
-    if (1..=SCHEDULES_LISTED_MAX).contains(&limit) {
-        return Ok(limit);
-    }
-    let why = format!("the limit of a list of schedules is 1 to {SCHEDULES_LISTED_MAX}");
-    Err(Error::Invalid(why))
 }

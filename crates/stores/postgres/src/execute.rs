@@ -427,12 +427,12 @@ impl LocalState {
     }
 }
 
-/// Adds the effects of a later part of a batch.
 /// Whether this is the reply to a put that an open transaction has locked out.
 fn is_locked(reply: &Result<Reply, Error>) -> bool {
     matches!(reply, Err(Error::StoreUnavailable(why)) if why == LOCKED)
 }
 
+/// Adds the effects of a later part of a batch.
 fn add_effects(whole: &mut Effects, part: Effects) {
     whole.ready.extend(part.ready);
     whole.room.extend(part.room);

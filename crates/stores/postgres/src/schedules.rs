@@ -1,10 +1,10 @@
 //! Encodes commands for schedules as calls, and decodes their answers.
 
-use taskyard_core::limits::{SCHEDULES_LISTED_MAX, SCHEDULES_MAX};
+use taskyard_core::limits::SCHEDULES_MAX;
 use taskyard_core::{
     Body, CatchUp, Error, HeldKey, Key, KeyRequest, NewTask, OnConflict, Overlap, Priority, Reply,
     ScheduleCommand, ScheduleName, ScheduleReply, Span, StoredSchedule, Timestamp, TubeName,
-    check_fire,
+    check_fire, checked_list_limit,
 };
 use tokio_postgres::Row;
 
@@ -19,8 +19,7 @@ use super::status::{fire, schedule as status};
 pub(super) fn refusal(command: &ScheduleCommand) -> Option<Error> {
     match command {
         ScheduleCommand::List { limit, .. } | ScheduleCommand::Due { limit, .. } => {
-            let why = format!("the limit of a list of schedules is 1 to {SCHEDULES_LISTED_MAX}");
-            (!(1..=SCHEDULES_LISTED_MAX).contains(limit)).then_some(Error::Invalid(why))
+            checked_list_limit(*limit).err()
         }
         _ => None,
     }

@@ -6,7 +6,7 @@ use taskyard_core::limits::{SCHEDULES_LISTED_MAX, SCHEDULES_MAX};
 use taskyard_core::{
     Body, CatchUp, Command, Error, HeldKey, Key, KeyRequest, NewTask, OnConflict, Overlap, Placed,
     Priority, Reply, ScheduleCommand, ScheduleName, ScheduleReply, Span, StoredSchedule, Timestamp,
-    TubeName, check_fire, check_tasks,
+    TubeName, check_fire, check_tasks, checked_list_limit,
 };
 use taskyard_redis::{Call, Failure, Value};
 
@@ -144,7 +144,7 @@ impl Batch<'_> {
         after: Option<&ScheduleName>,
         limit: usize,
     ) -> Result<Result<ScheduleReply, Error>, Failure> {
-        if let Some(refusal) = refuse_limit(limit) {
+        if let Err(refusal) = checked_list_limit(limit) {
             return Ok(Err(refusal));
         }
         let words = vec![after.map_or_else(Vec::new, name_bytes), number_bytes(limit)];
@@ -157,7 +157,7 @@ impl Batch<'_> {
         skip: usize,
         limit: usize,
     ) -> Result<Result<ScheduleReply, Error>, Failure> {
-        if let Some(refusal) = refuse_limit(limit) {
+        if let Err(refusal) = checked_list_limit(limit) {
             return Ok(Err(refusal));
         }
         let words = vec![number_bytes(limit), number_bytes(skip)];
@@ -361,11 +361,6 @@ fn schedule_tasks(schedule: &StoredSchedule, puts: &[NewTask]) -> Result<Vec<New
     }
     check_tasks(&tasks)?;
     Ok(tasks)
-}
-
-fn refuse_limit(limit: usize) -> Option<Error> {
-    let why = format!("the limit of a list of schedules is 1 to {SCHEDULES_LISTED_MAX}");
-    (!(1..=SCHEDULES_LISTED_MAX).contains(&limit)).then_some(Error::Invalid(why))
 }
 
 fn number_bytes(number: usize) -> Vec<u8> {

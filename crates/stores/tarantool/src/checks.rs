@@ -3,10 +3,10 @@
 //! An unknown tube or schedule is refused before the values of a command, and only Tarantool knows it: such a command is sent without its
 //! values, and Tarantool replies whether nothing else is wrong with it.
 
-use taskyard_core::limits::{BATCH_TASKS_MAX, SCHEDULE_PUTS_MAX, SCHEDULES_LISTED_MAX};
+use taskyard_core::limits::{BATCH_TASKS_MAX, SCHEDULE_PUTS_MAX};
 use taskyard_core::{
     Body, Command, Error, NewTask, Reply, ScheduleCommand, check_fire, check_queue_num,
-    check_results, check_tasks,
+    check_results, check_tasks, checked_list_limit,
 };
 
 use super::execute::tasks_in;
@@ -38,11 +38,8 @@ pub(super) fn refusal(command: &Command) -> Option<Error> {
 fn refuse_schedule(command: &ScheduleCommand) -> Option<Error> {
     match command {
         ScheduleCommand::Set { schedule, .. } => schedule.check().err(),
-        ScheduleCommand::List { limit, .. } | ScheduleCommand::Due { limit, .. }
-            if !(1..=SCHEDULES_LISTED_MAX).contains(limit) =>
-        {
-            let why = format!("the limit of a list of schedules is 1 to {SCHEDULES_LISTED_MAX}");
-            Some(Error::Invalid(why))
+        ScheduleCommand::List { limit, .. } | ScheduleCommand::Due { limit, .. } => {
+            checked_list_limit(*limit).err()
         }
         ScheduleCommand::Fire { puts, .. } => check_fire(puts).and(check_tasks(puts)).err(),
         _ => None,
