@@ -16,7 +16,7 @@ use super::redis::server::{self, RedisServer};
 use super::report::{Report, Row, Target};
 use super::{Size, product, store_in};
 
-/// Threads that put, and tasks that a worker runs at a time.
+/// Puts at a time, and tasks that a worker runs at a time.
 const CLIENTS: usize = 16;
 /// The longest time from a put to its start that is accepted, in milliseconds.
 const START_MAX: f64 = 2.0;
@@ -25,25 +25,37 @@ const START_MAX: f64 = 2.0;
 struct Language {
     name: &'static str,
     ours: Peer,
-    /// The folder from which our package is loaded.
+    /// The folder from which our package is loaded; that of Node is built by `cargo xtask bench`.
     package: &'static str,
     others: &'static [Peer],
 }
 
 /// All languages. To add one, add an entry.
-const LANGUAGES: &[Language] = &[Language {
-    name: "Python",
-    ours: python("Taskyard", "taskyard-worker.py"),
-    package: concat!(env!("CARGO_MANIFEST_DIR"), "/../clients/python/src"),
-    others: &[
-        python("Celery", "celery-worker.py"),
-        python("RQ", "rq-worker.py"),
-        python("dramatiq", "dramatiq-worker.py"),
-    ],
-}];
+const LANGUAGES: &[Language] = &[
+    Language {
+        name: "Python",
+        ours: python("Taskyard", "taskyard-worker.py"),
+        package: concat!(env!("CARGO_MANIFEST_DIR"), "/../clients/python/src"),
+        others: &[
+            python("Celery", "celery-worker.py"),
+            python("RQ", "rq-worker.py"),
+            python("dramatiq", "dramatiq-worker.py"),
+        ],
+    },
+    Language {
+        name: "Node",
+        ours: node("Taskyard", "taskyard-worker.js"),
+        package: concat!(env!("CARGO_MANIFEST_DIR"), "/../clients/node"),
+        others: &[node("BullMQ", "bullmq.js")],
+    },
+];
 
 const fn python(name: &'static str, script: &'static str) -> Peer {
     Peer { name, script, interpreter: "TASKYARD_PEERS_PYTHON" }
+}
+
+const fn node(name: &'static str, script: &'static str) -> Peer {
+    Peer { name, script, interpreter: "TASKYARD_NODE" }
 }
 
 /// What a program reports.
@@ -143,7 +155,7 @@ fn add_rows(
         note: format!("functions that do nothing; {}", rate(|figures| figures.drain)),
     });
     report.add(Row {
-        what: format!("{what}: put, {CLIENTS} threads"),
+        what: format!("{what}: put, {CLIENTS} at a time"),
         figure: ours.put,
         unit: "tasks/s",
         target: None,

@@ -17,11 +17,14 @@ mod memory;
 mod peers;
 mod pool;
 mod postgres;
+mod processor_time;
+mod progress;
 mod queue_figures;
 mod records;
 mod redis;
 mod report;
 mod resident;
+mod schedules;
 mod semaphores;
 mod sql;
 mod tarantool;
@@ -94,6 +97,8 @@ enum Part {
     Records,
     /// Puts with unique keys, on each store.
     Keys,
+    /// Idle schedules, and many that are due together.
+    Schedules,
     /// Puts over HTTP.
     Http,
     /// Clients of Tarantool's queue.
@@ -214,6 +219,9 @@ async fn measure(args: &Args, folder: &Path) -> Result<Report> {
     let wanted = |part: Part| args.only.is_empty() || args.only.contains(&part);
     let mut report = Report::default();
     measure_tubes(&mut report, folder, size, wanted).await?;
+    if wanted(Part::Schedules) {
+        schedules::measure(&mut report, folder, size).await?;
+    }
     if wanted(Part::Http) {
         http::measure(&mut report, folder, size).await?;
     }

@@ -2,7 +2,6 @@
 //!
 //! The scheduler runs in this process; the database is the one given, in a schema that is dropped afterwards.
 
-use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -11,6 +10,7 @@ use taskyard_sql::connection::{Connection, Query, SessionOptions, connect};
 use taskyard_sql::{Config, Conninfo, Source, SqlTasks};
 use tokio::task::JoinSet;
 
+use super::processor_time::seconds_used;
 use super::report::{Report, Row, Target};
 
 const SCHEMA: &str = "taskyard_bench";
@@ -111,13 +111,12 @@ impl Bench {
 
     /// The cost of an idle scheduler.
     async fn idle(&mut self, report: &mut Report) -> Result<()> {
-        let before = cpu_ticks()?;
+        let before = seconds_used(std::process::id())?;
         tokio::time::sleep(IDLE).await;
-        let ticks = cpu_ticks()? - before;
+        let used = seconds_used(std::process::id())? - before;
         report.add(Row {
             what: "SQL tasks, idle scheduler".into(),
-            // A tick is a hundredth of a second.
-            figure: ticks / IDLE.as_secs_f64(),
+            figure: used / IDLE.as_secs_f64() * 100.0,
             unit: "% of a core",
             target: Some(Target::AtMost(1.0)),
             note: "this process, without PostgreSQL".into(),
@@ -220,14 +219,4 @@ async fn connections(database: &Conninfo, count: usize) -> Result<f64> {
 fn at_least(what: &str, figure: f64, least: f64, note: String) -> Row {
     let target = Some(Target::AtLeast(least));
     Row { what: what.into(), figure, unit: "tasks/s", target, note }
-}
-
-/// Hundredths of a second that this process has used.
-fn cpu_ticks() -> Result<f64> {
-    let text = fs::read_to_string("/proc/self/stat")?;
-    // The name in brackets may contain anything; the times are the 12th and 13th after it.
-    let after = text.rsplit_once(')').context("an odd /proc/self/stat")?.1;
-    let words: Vec<&str> = after.split_whitespace().collect();
-    let tick = |place: usize| words.get(place).and_then(|word| word.parse::<f64>().ok());
-    Ok(tick(11).context("no user time")? + tick(12).context("no system time")?)
 }

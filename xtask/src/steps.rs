@@ -30,9 +30,10 @@ const BUDGETS: &[Budget] = &[
     builds("clippy", 20, 220),
     runs("tidy", 15),
     builds("build", 20, 375),
-    runs("doc tests", 30),
-    runs("fixtures", 330),
-    runs("tests", 160),
+    runs("doc tests", 20),
+    runs("packages", 10),
+    runs("fixtures", 270),
+    runs("tests", 220),
 ];
 
 /// Budgets are multiplied by this in addition to what [`machine_speed`] measures. It covers what that cannot see: a slow disk, a

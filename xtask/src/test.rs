@@ -15,6 +15,10 @@ const EMBEDDED: &str = "TASKYARD_EMBEDDED";
 /// start its own; so these run with `cargo test`, all at the same time.
 const SHARED_FIXTURES: [&str; 6] = ["postgres", "sql", "redis", "tarantool", "copying", "browser"];
 
+/// The packages that are not published.
+const PRIVATE: [&str; 5] =
+    ["mailer", "taskyard-bench", "taskyard-conformance", "taskyard-testkit", "xtask"];
+
 /// Tests per core: most of them wait for timers and other processes.
 const TESTS_PER_CORE: usize = 2;
 
@@ -94,6 +98,9 @@ fn run_steps(options: &TestOptions, steps: &mut Steps) {
             shell::run(with_tools(&mut doc, tools.as_ref()))
         });
     }
+    if options.filter.is_none() {
+        steps.run("packages", || shell::run(&mut packages()));
+    }
     if nextest {
         steps.run("fixtures", || {
             let mut tests = fixture_tests(options.filter.as_slice());
@@ -112,6 +119,14 @@ fn run_steps(options: &TestOptions, steps: &mut Steps) {
         tests.args(&options.filter);
         shell::run(with_tools(&mut tests, tools.as_ref()))
     });
+}
+
+/// The command that packs every package to publish. It needs no network: the steps before it have what it looks for.
+fn packages() -> Command {
+    let mut command = shell::cargo();
+    command.args(["package", "--workspace", "--no-verify", "--allow-dirty", "--offline", "-q"]);
+    command.args(PRIVATE.iter().flat_map(|name| ["--exclude", *name]));
+    command
 }
 
 /// Whether cargo-nextest is installed.

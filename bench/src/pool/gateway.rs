@@ -8,8 +8,6 @@ use anyhow::{Context, Result, bail};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Ticks of the processor's clock in a second, as `/proc` counts them.
-const TICKS: f64 = 100.0;
 /// The first byte of a text frame that is masked with zeros, and of one from a server, which is not masked.
 const TEXT: u8 = 0x81;
 const MASKED: u8 = 0x80;
@@ -49,10 +47,7 @@ impl Gateway {
 
     /// How much of the processor it has used.
     pub fn seconds_used(&self) -> Result<f64> {
-        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        let fields = text.rsplit_once(')').context("no such line")?.1;
-        let used = fields.split_whitespace().skip(11).take(2);
-        Ok(used.filter_map(|one| one.parse::<f64>().ok()).sum::<f64>() / TICKS)
+        crate::processor_time::seconds_used(self.child.id())
     }
 }
 

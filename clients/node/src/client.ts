@@ -106,7 +106,7 @@ export class Taskyard {
 
   /** Does not connect yet. The URL is TASKYARD_URL or http://127.0.0.1:7070 when absent. */
   constructor(url?: string, options: ClientOptions = {}) {
-    this.connection = new Connection(url ?? process.env["TASKYARD_URL"] ?? "http://127.0.0.1:7070", options);
+    this.connection = new Connection(url ?? (process.env["TASKYARD_URL"] || "http://127.0.0.1:7070"), options);
     this.schedules = new Schedules(this.connection);
     this.semaphores = new Semaphores(this.connection);
     this.putter = new Putter(this.connection, options.idempotent ?? true);

@@ -1,5 +1,6 @@
 // Sends requests to a server over connections that are kept open, and repeats those that may be repeated.
 
+import { X509Certificate } from "node:crypto";
 import { readFileSync } from "node:fs";
 import http from "node:http";
 import https from "node:https";
@@ -49,7 +50,10 @@ export interface Call {
   repeatable?: boolean | undefined;
   /** Which connections it uses. */
   purpose?: Purpose | undefined;
+  /** Cancels the request. */
   signal?: AbortSignal | undefined;
+  /** Asks the server to answer now: with what it has sent already, or by ending the connection. Not for https. */
+  hurry?: AbortSignal | undefined;
 }
 
 /** Takes wait for long and finishes are urgent: none of the three waits for a connection that another one uses. */
@@ -57,6 +61,8 @@ export type Purpose = "take" | "finish" | "other";
 
 /** The connections to one server. */
 export class Connection {
+  /** Whether a request can be hurried. */
+  readonly canHurry: boolean;
   /** The URL without credentials and without a slash at its end. */
   readonly url: string;
   readonly retrySeconds: number;
@@ -68,6 +74,7 @@ export class Connection {
   constructor(url: string, options: ConnectionOptions = {}) {
     this.base = serverUrl(url);
     this.url = `${this.base.origin}${this.base.pathname}`.replace(/\/+$/, "");
+    this.canHurry = this.base.protocol === "http:";
     this.timeoutMs = 1000 * (options.timeout ?? 60);
     this.retrySeconds = Math.min(options.retry ?? 30, 300);
     this.headers = { "user-agent": AGENT };
@@ -99,18 +106,18 @@ export class Connection {
     try {
       answer = readJson(text);
     } catch (cause) {
-      throw this.notTaskyard(`status ${status}, no JSON`, cause);
+      throw this.noAnswer(status, { cause, retryAfter });
     }
     if (status >= 200 && status < 300) return answer as A;
     const detail = (answer as Partial<ErrorAnswer> | null)?.error;
-    if (typeof detail?.code !== "string") throw this.notTaskyard(`status ${status}`, undefined);
+    if (typeof detail?.code !== "string") throw this.noAnswer(status, { retryAfter });
     throw new TaskyardError(detail.code, detail.message, { status, detail, retryAfter });
   }
 
   /** Sends a request once and answers with the body as a text. */
   async text(path: string): Promise<string> {
     const { status, text } = await this.exchange({ method: "GET", path });
-    if (status !== 200) throw this.notTaskyard(`status ${status}`, undefined);
+    if (status !== 200) throw this.noAnswer(status, {});
     return text;
   }
 
@@ -128,8 +135,9 @@ export class Connection {
       headers["content-length"] = Buffer.byteLength(body);
     }
     const send = this.base.protocol === "https:" ? https.request : http.request;
+    const agent = this.agents[call.purpose ?? "other"];
     const request = send({
-      agent: this.agents[call.purpose ?? "other"],
+      agent,
       host: this.base.hostname.replace(/^\[|\]$/g, ""),
       port: this.base.port || undefined,
       path: this.base.pathname.replace(/\/+$/, "") + call.path,
@@ -143,9 +151,21 @@ export class Connection {
       if (!connected) socket.once(this.base.protocol === "https:" ? "secureConnect" : "connect", () => (connected = true));
     });
     const withinMs = (call.timeout === undefined ? this.timeoutMs : 1000 * call.timeout) + 1000 * (call.wait ?? 0);
-    const timer = setTimeout(() => request.destroy(new Error(`no answer within ${withinMs / 1000} s`)), withinMs);
-    const fail = (cause: Error) => {
+    const timer = setTimeout(() => {
+      request.destroy(new Error(`no answer within ${withinMs / 1000} s`));
+      // Others that were opened with it may be dead, too.
+      for (const socket of Object.values(agent.freeSockets).flat()) socket?.destroy();
+    }, withinMs);
+    // Without a socket the request has not been sent.
+    const hurry = () => void (request.socket ? request.socket.end() : request.destroy());
+    if (call.hurry?.aborted) hurry();
+    call.hurry?.addEventListener("abort", hurry, { once: true });
+    const ended = () => {
       clearTimeout(timer);
+      call.hurry?.removeEventListener("abort", hurry);
+    };
+    const fail = (cause: Error) => {
+      ended();
       reject(call.signal?.aborted ? call.signal.reason : this.lost(cause, connected));
     };
     request.once("error", fail);
@@ -154,7 +174,7 @@ export class Connection {
       response.on("data", (chunk: Buffer) => chunks.push(chunk));
       response.once("error", fail);
       response.once("end", () => {
-        clearTimeout(timer);
+        ended();
         const retryAfter = Number(response.headers["retry-after"]) || undefined;
         resolve({ status: response.statusCode ?? 0, text: Buffer.concat(chunks).toString(), retryAfter });
       });
@@ -176,15 +196,22 @@ export class Connection {
     return new TaskyardError("outcome_unknown", message, { cause });
   }
 
-  private notTaskyard(what: string, cause: unknown): TaskyardError {
-    return new TaskyardError("not_taskyard", `${this.url} is not a taskyard server (${what}); check the address`, { cause });
+  /** An answer that is not of Taskyard may come from a proxy whose server does not answer. */
+  private noAnswer(status: number, more: { cause?: unknown; retryAfter?: number | undefined }): TaskyardError {
+    if (status === 502 || status === 504) {
+      const message = `no answer from ${this.url}: a proxy answered with status ${status}; the request may have been executed`;
+      return new TaskyardError("outcome_unknown", message, more);
+    }
+    if (status === 429 || status === 503) {
+      return new TaskyardError("unavailable", `${this.url} is unavailable: a proxy answered with status ${status}`, more);
+    }
+    return new TaskyardError("not_taskyard", `${this.url} is not a taskyard server (status ${status}); check the address`, more);
   }
 
   private agentMaker(options: ConnectionOptions): (maxSockets: number) => http.Agent {
     const shared = { keepAlive: true, noDelay: true, timeout: IDLE_MS };
     if (this.base.protocol === "http:") return (maxSockets) => new http.Agent({ ...shared, maxSockets });
-    const file = process.env["TASKYARD_CA"];
-    const ca = options.ca ?? (file ? readFileSync(file) : undefined);
+    const ca = authority(options.ca);
     return (maxSockets) => new https.Agent({ ...shared, maxSockets, ...(ca === undefined ? {} : { ca }) });
   }
 }
@@ -205,6 +232,20 @@ function serverUrl(text: string): URL {
     throw new TypeError(`'${text}' is not the URL of a server; use one such as http://127.0.0.1:7070`);
   }
   return url;
+}
+
+/** The certificate of the authority; throws a TypeError if there should be one and is none. */
+function authority(given: string | Buffer | undefined): string | Buffer | undefined {
+  const file = process.env["TASKYARD_CA"];
+  try {
+    const ca = given ?? (file ? readFileSync(file) : undefined);
+    // The agent ignores what is not a certificate, and no connection would be trusted then.
+    if (ca !== undefined) new X509Certificate(ca);
+    return ca;
+  } catch (cause) {
+    const where = given === undefined ? `the file '${file}' of TASKYARD_CA` : "the option ca";
+    throw new TypeError(`${where} is not the certificate of an authority: ${(cause as Error).message}`, { cause });
+  }
 }
 
 function checkedToken(token: string): string {

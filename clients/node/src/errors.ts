@@ -7,6 +7,7 @@ import type { ErrorDetail } from "./api.js";
  *
  * - `unreachable`: no connection to the server; nothing was done.
  * - `outcome_unknown`: the answer was lost, so that the call may have been executed or not.
+ * - `unavailable`: a proxy before the server asks to try again; nothing was done.
  * - `untrusted`: the certificate of the server is not trusted; nothing was done.
  * - `not_taskyard`: another program answered.
  * - `lease_lost`: the delivery has ended, so that it cannot be finished or extended.
@@ -34,6 +35,12 @@ export class TaskyardError extends Error {
     return TEMPORARY.has(this.code);
   }
 
+  /** Whether the server refused the call and would refuse it again. */
+  get isFinal(): boolean {
+    const status = this.detail === undefined || this.isTemporary ? 0 : (this.status ?? 0);
+    return (status >= 400 && status < 500) || status === 501;
+  }
+
   /** Whether the call may have been executed or not. */
   get isUnknown(): boolean {
     return this.code === "outcome_unknown";
@@ -50,6 +57,7 @@ export interface ErrorOrigin {
 
 const TEMPORARY: ReadonlySet<string> = new Set([
   "unreachable",
+  "unavailable",
   "overloaded",
   "store_away",
   "store_failed",
@@ -61,6 +69,15 @@ const STACK_LINES = 6;
 
 /** The text of anything that was thrown: message, causes and the first lines of the stack, for the list of failures. */
 export function errorText(thrown: unknown): string {
+  try {
+    // Halves of characters, which the server refuses, are replaced.
+    return Buffer.from(textOf(thrown)).toString();
+  } catch {
+    return UNPRINTABLE;
+  }
+}
+
+function textOf(thrown: unknown): string {
   if (!(thrown instanceof Error)) return typeof thrown === "string" ? thrown : printable(thrown);
   const lines = [`${thrown.name}: ${thrown.message}`];
   const seen = new Set<unknown>([thrown]);
@@ -69,14 +86,16 @@ export function errorText(thrown: unknown): string {
     lines.push(cause instanceof Error ? `caused by ${cause.name}: ${cause.message}` : `caused by ${printable(cause)}`);
     cause = cause instanceof Error ? cause.cause : undefined;
   }
-  const frames = (thrown.stack ?? "").split("\n").filter((line) => line.trimStart().startsWith("at "));
+  const frames = String(thrown.stack ?? "").split("\n").filter((line) => line.trimStart().startsWith("at "));
   return [...lines, ...frames.slice(0, STACK_LINES)].join("\n");
 }
+
+const UNPRINTABLE = "a value that cannot be shown was thrown";
 
 function printable(value: unknown): string {
   try {
     return String(value);
   } catch {
-    return "a value that cannot be shown was thrown";
+    return UNPRINTABLE;
   }
 }

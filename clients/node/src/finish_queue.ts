@@ -16,9 +16,16 @@ const PAUSE_MAX_MS = 2000;
 /** What became of a finish: its outcome, or why the server refused it. */
 export type Finished = OutcomeWord | TaskyardError;
 
+/** A delivery whose lease is known. */
+export interface Leased {
+  /** When the lease ends, in milliseconds of the monotonic clock. */
+  leasedUntil: number;
+}
+
 interface Finish {
   /** The part of the request, as JSON. */
   part: string;
+  delivery: Leased;
   settle: (finished: Finished) => void;
 }
 
@@ -32,6 +39,8 @@ export class FinishQueue {
   constructor(
     private readonly connection: Connection,
     private readonly tube: string,
+    /** How many seconds the server may take to answer; then the request is sent again over another connection. */
+    private readonly timeout: number,
     /** Called when a request has to be repeated, and with `undefined` when one is answered. */
     private readonly onProblem: (error: TaskyardError | undefined) => void,
   ) {}
@@ -42,8 +51,8 @@ export class FinishQueue {
   }
 
   /** Adds a finish; `settle` is called with what became of it. */
-  add(part: string, settle: (finished: Finished) => void): void {
-    this.queue.push({ part, settle });
+  add(part: string, delivery: Leased, settle: (finished: Finished) => void): void {
+    this.queue.push({ part, delivery, settle });
     if (this.sending) return;
     this.sending = true;
     // Finishes of the same moment travel in the same request.
@@ -80,28 +89,28 @@ export class FinishQueue {
   }
 
   private async deliver(batch: Finish[]): Promise<void> {
-    let outcomes: OutcomeWord[];
+    let finished: Finished[];
     try {
-      outcomes = await this.untilAnswered(batch);
+      finished = await this.untilAnswered(batch);
     } catch (error) {
       return this.refused(batch, error as TaskyardError);
     }
-    batch.forEach((finish, at) => this.settle(finish, outcomes[at] ?? "missing"));
+    batch.forEach((finish, at) => this.settle(finish, finished[at] ?? "missing"));
   }
 
-  /** Sends the request until the server answers. After a lost answer, a delivery that has ended was ended by this request. */
-  private async untilAnswered(batch: Finish[]): Promise<OutcomeWord[]> {
-    const call = finishCall(this.tube, batch.map((finish) => finish.part));
+  /** Sends the request until the server answers, refuses it for good, or the worker has stopped. */
+  private async untilAnswered(batch: Finish[]): Promise<Finished[]> {
     const { signal } = this.abandoned;
-    let repeated = false;
+    const call = { ...finishCall(this.tube, batch.map((finish) => finish.part)), timeout: this.timeout, signal };
+    let lost: TaskyardError | undefined;
     for (let pauseMs = PAUSE_FIRST_MS; ; pauseMs = Math.min(2 * pauseMs, PAUSE_MAX_MS)) {
       try {
-        const { outcomes } = await this.connection.once<FinishAnswer>({ ...call, signal });
+        const { outcomes } = await this.connection.once<FinishAnswer>(call);
         this.onProblem(undefined);
-        return repeated ? outcomes.map(() => "done") : outcomes;
+        return lost === undefined ? outcomes : afterLoss(batch, outcomes, lost);
       } catch (error) {
-        if (!(error instanceof TaskyardError) || !(error.isTemporary || error.isUnknown) || signal.aborted) throw error;
-        repeated ||= error.isUnknown;
+        if (!(error instanceof TaskyardError) || error.isFinal || signal.aborted) throw error;
+        if (error.isUnknown) lost = error;
         this.onProblem(error);
         await pause(pauseMs, signal);
       }
@@ -111,7 +120,10 @@ export class FinishQueue {
   /** One bad part refuses the whole request, so the parts are sent in halves until it is alone. */
   private async refused(batch: Finish[], error: TaskyardError): Promise<void> {
     if (error.code === "tube_not_found") return batch.forEach((finish) => this.settle(finish, "missing"));
-    if (batch.length === 1 || this.abandoned.signal.aborted) return batch.forEach((finish) => this.settle(finish, error));
+    const mayBePart = error.status === 400 || error.status === 413;
+    if (batch.length === 1 || !mayBePart || this.abandoned.signal.aborted) {
+      return batch.forEach((finish) => this.settle(finish, error));
+    }
     const half = batch.length >> 1;
     await this.deliver(batch.slice(0, half));
     await this.deliver(batch.slice(half));
@@ -121,4 +133,16 @@ export class FinishQueue {
     this.inFlight -= 1;
     finish.settle(finished);
   }
+}
+
+/**
+ * What outcomes mean after the answer to an earlier request was lost: a delivery that has ended was ended by that request, if
+ * its lease has not run out meanwhile; otherwise that is unknown.
+ */
+function afterLoss(batch: Finish[], outcomes: OutcomeWord[], lost: TaskyardError): Finished[] {
+  const now = performance.now();
+  return outcomes.map((outcome, at) => {
+    const until = batch[at]?.delivery.leasedUntil ?? 0;
+    return outcome === "done" || until > now ? "done" : lost;
+  });
 }

@@ -6,7 +6,7 @@ import { randomUUID } from "node:crypto";
 const MARK = `int:${randomUUID()}:`;
 const MARKED = new RegExp(`"${MARK}(-?\\d+)"`, "g");
 
-const STRING_OR_NUMBER = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
+const NUMBER = /-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
 
 /**
  * The value as JSON; `undefined` is null. Answers `undefined` if the value contains something that JSON cannot represent but
@@ -37,12 +37,36 @@ export function writeJson(value: unknown): string | undefined {
 export function readJson(text: string): unknown {
   const value: unknown = JSON.parse(text);
   if (!mayBeRounded(value)) return value;
-  const marked = text.replace(STRING_OR_NUMBER, (token) =>
-    /^-?\d{16,}$/.test(token) && !Number.isSafeInteger(Number(token)) ? `"${MARK}${token}"` : token,
-  );
-  return JSON.parse(marked, (_, field: unknown) =>
+  return JSON.parse(markIntegers(text), (_, field: unknown) =>
     typeof field === "string" && field.startsWith(MARK) ? BigInt(field.slice(MARK.length)) : field,
   );
+}
+
+/** Replaces the integers beyond 2^53 outside of strings. */
+function markIntegers(text: string): string {
+  const parts: string[] = [];
+  for (let at = 0; at < text.length; ) {
+    const quote = text.indexOf('"', at);
+    const start = quote < 0 ? text.length : quote;
+    parts.push(text.slice(at, start).replace(NUMBER, markedInteger));
+    at = quote < 0 ? start : stringEnd(text, quote);
+    parts.push(text.slice(start, at));
+  }
+  return parts.join("");
+}
+
+function markedInteger(token: string): string {
+  return /^-?\d{16,}$/.test(token) && !Number.isSafeInteger(Number(token)) ? `"${MARK}${token}"` : token;
+}
+
+/** Where the string that begins at a quote ends. Not a regular expression, whose stack a long string would use up. */
+function stringEnd(text: string, quote: number): number {
+  for (let end = quote; ; ) {
+    end = text.indexOf('"', end + 1);
+    let start = end;
+    while (text[start - 1] === "\\") start -= 1;
+    if ((end - start) % 2 === 0) return end + 1;
+  }
 }
 
 /** Whether a value contains a number that may have been an integer beyond 2^53. Cheaper than a search in the text. */

@@ -17,7 +17,7 @@ export interface HeldTask {
   task: WorkerTask;
   /** From when the current lease counts. */
   leasedAt: number;
-  /** When its handler was called; 0 before. */
+  /** When its handler was called; 0 before, and after it has ended. */
   startedAt: number;
 }
 
@@ -45,6 +45,14 @@ export class LeaseKeeper {
   ) {
     this.leaseMs = 1000 * lease;
     void this.run();
+  }
+
+  /** Notes that a task was taken. */
+  add(task: WorkerTask): HeldTask {
+    const held: HeldTask = { task, leasedAt: 0, startedAt: 0 };
+    this.leased(held, performance.now());
+    this.held.add(held);
+    return held;
   }
 
   /** Notes that the handler of a task is called now; answers whether its lease still holds. */
@@ -76,12 +84,12 @@ export class LeaseKeeper {
     const due: HeldTask[] = [];
     for (const held of this.held) {
       if (held.startedAt > 0 && now - held.startedAt > this.runMaxMs) this.events.overran(held);
-      if (now - held.leasedAt >= this.leaseMs / 3) due.push(held);
+      if (now - held.leasedAt >= this.leaseMs / 3 && !held.task.isSent) due.push(held);
     }
     for (let at = 0; at < due.length; at += PARTS_MAX) await this.extend(due.slice(at, at + PARTS_MAX));
     const later = performance.now();
     for (const held of this.held) {
-      if (later - held.leasedAt > this.leaseMs) this.lose(held, false);
+      if (later - held.leasedAt > this.leaseMs && !held.task.isSent) this.lose(held, false);
     }
   }
 
@@ -98,13 +106,19 @@ export class LeaseKeeper {
       outcomes.forEach((outcome, at) => {
         const held = due[at];
         if (held === undefined) return;
-        if (outcome === "done") held.leasedAt = now;
-        else this.lose(held, true);
+        if (outcome === "done") this.leased(held, now);
+        // The end that the handler sent meanwhile was first.
+        else if (!held.task.isSent) this.lose(held, true);
       });
     } catch (error) {
       if (signal.aborted) return;
       this.events.problem(error as TaskyardError);
     }
+  }
+
+  private leased(held: HeldTask, at: number): void {
+    held.leasedAt = at;
+    held.task.leasedUntil = at + this.leaseMs;
   }
 
   private lose(held: HeldTask, confirmed: boolean): void {

@@ -25,7 +25,7 @@ export function aborted(signal: AbortSignal): Promise<void> {
 }
 
 /** Resolves when the work is done, or after this time. */
-export async function within(work: Promise<void>, ms: number): Promise<void> {
+export async function within(work: Promise<unknown>, ms: number): Promise<void> {
   const over = new AbortController();
   const timer = pause(ms, over.signal).catch(() => undefined);
   await Promise.race([work, timer]);

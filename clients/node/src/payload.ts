@@ -23,10 +23,14 @@ export function valueText(name: "data" | "meta" | "result", value: unknown): str
   return text === undefined ? `"${name}_base64":"${encode(value).toString("base64")}"` : `"${name}":${text}`;
 }
 
-/** A JSON object of these fields and of fields that are text already. Fields that are undefined are left out. */
+/**
+ * A JSON object of these fields and of fields that are text already. Fields that are undefined are left out. Throws a TypeError
+ * if JSON cannot represent a field.
+ */
 export function objectText(fields: object, ...texts: string[]): string {
-  const rest = writeJson(fields)?.slice(1, -1) ?? "";
-  return `{${[...texts, rest].filter((text) => text !== "").join(",")}}`;
+  const text = writeJson(fields);
+  if (text === undefined) throw new TypeError("an option is not a finite number, or has a type that JSON does not have");
+  return `{${[...texts, text.slice(1, -1)].filter((part) => part !== "").join(",")}}`;
 }
 
 /** A new task with its options as a JSON object. */

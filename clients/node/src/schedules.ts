@@ -1,52 +1,16 @@
 // Calls on schedules, which put tasks at times of a calendar or in intervals.
 
-import type { PlacedTask, PutAnswer, PutTask } from "./api.js";
+import type { NextTimesAnswer, PlacedTask, PutAnswer, ScheduleAnswer, ScheduleRequest, SchedulesAnswer } from "./api.js";
 import type { NewTask } from "./client.js";
 import type { Connection } from "./connection.js";
 import { queryText } from "./paths.js";
 import { objectText, taskText } from "./payload.js";
 
 /** When a schedule puts its task: `cron` with an optional `zone`, or `every` with an optional `start`. */
-export interface ScheduleOptions {
-  /** Five fields (minute hour day month weekday), or six with the second first. */
-  cron?: string | undefined;
-  /** The time zone of `cron`, such as Europe/Berlin; UTC when absent. */
-  zone?: string | undefined;
-  /** Seconds from each time to the next. */
-  every?: number | undefined;
-  /** The first time of `every`, in seconds since the epoch. */
-  start?: number | undefined;
-  /** What happens with times that were missed; `none` when absent. */
-  catch_up?: "none" | "last" | "all" | undefined;
-  /** Whether a time fires while the task of an earlier time exists; `allow` when absent. */
-  overlap?: "allow" | "skip" | undefined;
-  /** No time after this moment fires. */
-  until?: number | undefined;
-  /** Whether the schedule is paused. When absent, a replaced schedule stays as it is. */
-  paused?: boolean | undefined;
-  /** Refuse to replace a schedule. */
-  only_new?: boolean | undefined;
-}
+export type ScheduleOptions = Omit<ScheduleRequest, "task" | "tube">;
 
 /** A schedule as the server shows it. */
-export interface Schedule extends Omit<ScheduleOptions, "only_new"> {
-  name: string;
-  tube: string;
-  task: PutTask;
-  paused: boolean;
-  /** Its next time; absent if there is none any more. */
-  next?: number | undefined;
-  /** When it last added a task. */
-  last?: number | undefined;
-  /** How many tasks it added. */
-  fired: number;
-  /** How many times were skipped. */
-  skipped: number;
-  /** Why this server could not add its task the last time. */
-  error?: string | undefined;
-  /** Whether the request created it. */
-  created?: boolean | undefined;
-}
+export type Schedule = ScheduleAnswer;
 
 export class Schedules {
   constructor(private readonly connection: Connection) {}
@@ -55,9 +19,9 @@ export class Schedules {
   async list(): Promise<Schedule[]> {
     const all: Schedule[] = [];
     for (let after: string | undefined; ; ) {
-      const page = await this.get<{ schedules: Schedule[]; next?: string }>(`/v1/schedules${queryText({ count: 1000, after })}`);
+      const page = await this.get<SchedulesAnswer>(`/v1/schedules${queryText({ count: 1000, after })}`);
       all.push(...page.schedules);
-      if (page.next === undefined) return all;
+      if (page.next == null) return all;
       after = page.next;
     }
   }
@@ -80,7 +44,7 @@ export class Schedules {
 
   /** The next times of a schedule, in seconds since the epoch. */
   async times(name: string, count = 20): Promise<number[]> {
-    return (await this.get<{ times: number[] }>(schedulePath(name, "next") + queryText({ count }))).times;
+    return (await this.get<NextTimesAnswer>(schedulePath(name, "next") + queryText({ count }))).times;
   }
 
   /** Puts the task of a schedule now; its times stay. */

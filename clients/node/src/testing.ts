@@ -49,7 +49,7 @@ export async function runTask<T>(handler: Handler<T>, data: T, options: RunOptio
 class RecordingHost implements TaskHost {
   outcome: TaskOutcome | undefined;
 
-  finish(part: string): Promise<OutcomeWord> {
+  finish(_task: WorkerTask, part: string): Promise<OutcomeWord> {
     this.record(part);
     return Promise.resolve("done");
   }

@@ -54,17 +54,25 @@ export interface WorkerEvents<T> {
   problem: [error: Error];
 }
 
-/** The wait of one take, in seconds. A stop waits for the last take, because its tasks would stay leased otherwise. */
-const WAIT = 1;
+/** The wait of one take, in seconds. */
+const WAIT = 20;
+/** The same for connections whose requests cannot be hurried: a stop waits for the last take, whose tasks would stay leased. */
+const WAIT_SHORT = 1;
+/** How much longer the answer to a take may take, in seconds. */
+const TAKE_ANSWER = 10;
 /** How long a stop waits beyond that for a server that does not answer, in milliseconds. */
 const STOP_ANSWER_MS = 2000;
 /** How long a cancelled handler has to end, in milliseconds. */
 const CANCEL_MS = 1000;
-/** How many unanswered finishes stop further takes. */
+/** The shortest time that a finish may take to be answered before it is sent again, in seconds. */
+const FINISH_ANSWER_MIN = 1;
+/** How many unanswered finishes, and failures that wait, stop further takes. */
 const UNANSWERED_MAX = 10_000;
 /** The first and the longest pause after a failed take, in milliseconds. */
 const PAUSE_FIRST_MS = 100;
 const PAUSE_MAX_MS = 5000;
+/** The longest time that timers of Node can wait, in milliseconds. */
+const PAUSE_LIMIT_MS = 2 ** 31 - 1;
 
 export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implements TaskHost {
   /** The name that lists of workers show. */
@@ -81,6 +89,8 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
   private readonly problems: ProblemLog;
   private readonly waiting: HeldTask[] = [];
   private readonly running = new Set<HeldTask>();
+  /** Failures that were not sent yet. */
+  private readonly failing = new Set<Promise<void>>();
   private readonly taking: Promise<void>;
   private readonly takeAborted = new AbortController();
   private readonly graceOver = new AbortController();
@@ -104,7 +114,7 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
     this.prefetch = new Prefetch(this.concurrency, options.prefetch);
     this.retryDelay = new RetryDelay(client, tube, options.backoff);
     const { connection } = client;
-    this.finishes = new FinishQueue(connection, tube, (error) => this.problems.report("finish", error));
+    this.finishes = new FinishQueue(connection, tube, Math.max(this.lease / 3, FINISH_ANSWER_MIN), (error) => this.problems.report("finish", error));
     this.leases = new LeaseKeeper(connection, tube, this.lease, 1000 * timeout, {
       lost: (held, confirmed) => this.onLost(held, confirmed),
       overran: (held) => this.onOverrun(held, timeout),
@@ -134,9 +144,9 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
   }
 
   /** Sends a finish of a task. For tasks. */
-  finish(part: string): Promise<OutcomeWord> {
+  finish(task: WorkerTask, part: string): Promise<OutcomeWord> {
     return new Promise((resolve, reject) => {
-      this.finishes.add(part, (finished) => (finished instanceof Error ? reject(finished) : resolve(finished)));
+      this.finishes.add(part, task, (finished) => (finished instanceof Error ? reject(finished) : resolve(finished)));
     });
   }
 
@@ -159,7 +169,7 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
         this.problems.report("take", undefined);
         pauseMs = PAUSE_FIRST_MS;
       } catch (error) {
-        if (this.takeAborted.signal.aborted) return;
+        if (this.stopping) return;
         this.problems.report("take", error as Error);
         await pause(pauseMs, this.stopAsked.signal).catch(() => undefined);
         pauseMs = Math.min(2 * pauseMs, PAUSE_MAX_MS);
@@ -169,21 +179,23 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
 
   private async takeOnce(count: number): Promise<void> {
     const { lease, name: worker } = this;
-    const call = takeCall(this.tube, { count, lease, worker, wait: WAIT, signal: this.takeAborted.signal });
-    const { tasks } = await this.client.connection.once<TasksAnswer>(call);
-    const now = performance.now();
+    const call = takeCall(this.tube, { count, lease, worker, wait: this.takeWait, signal: this.takeAborted.signal });
+    const hurry = this.client.connection.canHurry ? this.stopAsked.signal : undefined;
+    const { tasks } = await this.client.connection.once<TasksAnswer>({ ...call, hurry, timeout: TAKE_ANSWER });
     for (const answer of tasks) {
       const task = new WorkerTask<T>(taskOf<T>(this.tube, answer), this);
-      const held: HeldTask = { task: task as WorkerTask, leasedAt: now, startedAt: 0 };
-      this.leases.held.add(held);
-      this.waiting.push(held);
+      this.waiting.push(this.leases.add(task as WorkerTask));
     }
     if (!this.stopping) this.startTasks();
   }
 
+  private get takeWait(): number {
+    return this.client.connection.canHurry ? WAIT : WAIT_SHORT;
+  }
+
   /** How many tasks to take now. */
   private wanted(): number {
-    if (this.finishes.size > UNANSWERED_MAX) return 0;
+    if (this.finishes.size + this.failing.size > UNANSWERED_MAX) return 0;
     const ahead = this.prefetch.size;
     if (this.waiting.length > ahead / 2) return 0;
     return Math.min(this.concurrency + ahead - this.running.size - this.waiting.length, 10_000);
@@ -201,21 +213,25 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
 
   private async work(held: HeldTask): Promise<void> {
     const task = held.task as WorkerTask<T>;
+    const began = held.startedAt;
     this.running.add(held);
+    let failure: Promise<void> | undefined;
     try {
       await this.handler(task);
-      this.prefetch.ran(performance.now() - held.startedAt);
       if (task.beginEnd()) this.ack(task);
     } catch (error) {
-      this.prefetch.ran(performance.now() - held.startedAt);
-      if (task.beginEnd()) await this.fail(task, error);
+      if (task.beginEnd()) failure = this.fail(task, error);
     }
-    this.leases.held.delete(held);
+    this.prefetch.ran(performance.now() - began);
+    held.startedAt = 0;
     if (this.running.delete(held)) this.startTasks();
+    // The lease is extended until the failure is sent.
+    await failure;
+    this.leases.held.delete(held);
   }
 
   private ack(task: WorkerTask<T>): void {
-    this.finishes.add(task.ackText(), (finished) => {
+    this.finishes.add(task.ackText(), task, (finished) => {
       if (finished === "done") this.notify("done", task);
       else if (finished instanceof Error) void this.refuseAck(task, finished);
       else if (task.aborted === undefined) this.notify("lost", task);
@@ -229,19 +245,33 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
     await this.fail(task, error);
   }
 
-  private async fail(task: WorkerTask<T>, thrown: unknown): Promise<void> {
+  /** Reports a failure; never rejects. */
+  private fail(task: WorkerTask<T>, thrown: unknown): Promise<void> {
+    const failing = this.sendFailure(task, thrown).catch((error: unknown) => this.problems.report("finish", error as Error));
+    this.failing.add(failing);
+    return failing.then(() => {
+      this.failing.delete(failing);
+      this.wake?.();
+    });
+  }
+
+  private async sendFailure(task: WorkerTask<T>, thrown: unknown): Promise<void> {
     const reason = task.aborted;
     if (reason instanceof TaskyardError) return;
     if (reason instanceof StopError) return this.giveBack(task);
     const error = reason ?? thrown;
+    const text = errorText(error);
     if (this.listenerCount("failed") > 0) this.notify("failed", task, error);
-    else console.error(`taskyard: task ${task.id} of tube '${this.tube}' failed:`, error);
-    const delay = await this.retryDelay.of(task.attempts + 1, error);
-    this.finishes.add(task.partText("fail", { error: errorText(error), delay }), (finished) => this.ended(task, finished));
+    else console.error(`taskyard: task ${task.id} of tube '${this.tube}' failed: ${text}`);
+    const { server, here } = await this.retryDelay.of(task.attempts + 1, error);
+    // A tube without delays would deliver the task again at once. A stop does not wait.
+    if (here > 0) await pause(Math.min(1000 * here, PAUSE_LIMIT_MS), this.stopAsked.signal).catch(() => undefined);
+    if (task.aborted instanceof TaskyardError) return;
+    this.finishes.add(task.partText("fail", { error: text, ...server }), task, (finished) => this.ended(task, finished));
   }
 
   private giveBack(task: WorkerTask<T>): void {
-    this.finishes.add(task.partText("release", { counted: false }), (finished) => this.ended(task, finished));
+    this.finishes.add(task.partText("release", { counted: false }), task, (finished) => this.ended(task, finished));
   }
 
   private ended(task: WorkerTask<T>, finished: Finished): void {
@@ -256,19 +286,22 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
     if (confirmed) task.beginEnd();
     task.abort(leaseLost(task));
     this.notify("lost", task);
+    // A handler that does not end when it is cancelled is abandoned: another task gets its place.
+    setTimeout(() => this.running.delete(held) && this.startTasks(), CANCEL_MS).unref();
   }
 
   private onOverrun(held: HeldTask, timeout: number): void {
     const task = held.task as WorkerTask<T>;
     if (task.aborted === undefined) return task.abort(new Error(`ran longer than ${timeout} s`));
     // The handler did not end when it was cancelled: it is abandoned.
-    this.leases.held.delete(held);
-    if (task.beginEnd()) void this.fail(task, task.aborted);
+    held.startedAt = 0;
+    const failure = task.beginEnd() ? this.fail(task, task.aborted) : Promise.resolve();
+    void failure.then(() => this.leases.held.delete(held));
     if (this.running.delete(held)) this.startTasks();
   }
 
   private async finishStop(): Promise<void> {
-    await within(this.taking, 1000 * WAIT + STOP_ANSWER_MS);
+    await within(this.taking, STOP_ANSWER_MS + (this.client.connection.canHurry ? 0 : 1000 * WAIT_SHORT));
     this.takeAborted.abort();
     for (const held of this.waiting.splice(0)) {
       if (this.leases.held.delete(held)) this.giveBack(held.task as WorkerTask<T>);
@@ -280,6 +313,7 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
       if (task.beginEnd()) this.giveBack(task as WorkerTask<T>);
     }
     this.running.clear();
+    await within(Promise.all(this.failing), STOP_ANSWER_MS);
     await within(this.finishes.drained(), STOP_ANSWER_MS);
     this.finishes.abandon();
     this.leases.close();

@@ -7,7 +7,7 @@ import { objectText, type Task, valueText } from "./payload.js";
 /** What a worker does for its tasks. */
 export interface TaskHost {
   /** Sends a finish of a task. */
-  finish(part: string): Promise<OutcomeWord>;
+  finish(task: WorkerTask, part: string): Promise<OutcomeWord>;
   /** Extends the lease of a task. */
   touch(task: WorkerTask, seconds: number): Promise<void>;
 }
@@ -23,12 +23,15 @@ export class WorkerTask<T = unknown> {
   readonly data: T;
   /** All fields of the task. */
   readonly fields: Task<T>;
+  /** When the lease ends, in milliseconds of the monotonic clock. For the worker. */
+  leasedUntil = 0;
 
   private readonly host: TaskHost;
   private controller: AbortController | undefined;
   private abortReason: Error | undefined;
   private resultText = "";
   private ended = false;
+  private sent = false;
 
   constructor(fields: Task<T>, host: TaskHost) {
     this.tube = fields.tube;
@@ -52,6 +55,11 @@ export class WorkerTask<T = unknown> {
   /** Whether an ack, release, bury or failure of this delivery was sent already. */
   get isEnded(): boolean {
     return this.ended;
+  }
+
+  /** Whether the handler itself has sent the end, so that the lease is not needed any more. For the worker. */
+  get isSent(): boolean {
+    return this.sent;
   }
 
   /** Sets the result that the ack gives: any value up to 64 KiB, kept by tubes with `keep_done`. */
@@ -81,7 +89,7 @@ export class WorkerTask<T = unknown> {
 
   /** Extends the lease by this many seconds, in addition to what the worker does. */
   touch(seconds: number): Promise<void> {
-    return this.host.touch(this, seconds);
+    return awaitedOrNot(this.host.touch(this as WorkerTask, seconds));
   }
 
   /** Cancels the handler. For the worker. */
@@ -113,11 +121,22 @@ export class WorkerTask<T = unknown> {
     return objectText({ verb, id: this.id, lease: this.lease, ...options });
   }
 
-  private async end(part: string): Promise<void> {
+  private end(part: string): Promise<void> {
+    return awaitedOrNot(this.sendEnd(part));
+  }
+
+  private async sendEnd(part: string): Promise<void> {
     if (!this.beginEnd()) throw new TypeError(`task ${this.id} of tube '${this.tube}' has been finished already`);
-    const outcome = await this.host.finish(part);
+    this.sent = true;
+    const outcome = await this.host.finish(this as WorkerTask, part);
     if (outcome !== "done") throw leaseLost(this);
   }
+}
+
+/** A handler that does not await the promise does not end its process if the delivery is lost. */
+function awaitedOrNot(promise: Promise<void>): Promise<void> {
+  promise.catch(() => undefined);
+  return promise;
 }
 
 /** The error for a delivery that has ended. */

@@ -165,6 +165,57 @@ export class LossyProxy {
   }
 }
 
+/** A proxy before a server that answers some requests itself, loses answers, or lets connections die without a sign. */
+export class HttpProxy {
+  /**
+   * Decides about a request: nothing forwards it, `[status, text]` is an answer, "request" loses the request and "answer" the
+   * answer. May be asynchronous.
+   */
+  intercept = () => undefined;
+  /** The requests: `POST /v1/tubes/a/finish`. */
+  lines = [];
+  sockets = new Set();
+  frozen = new WeakSet();
+
+  static async start(t, port) {
+    const proxy = new HttpProxy();
+    proxy.listener = http.createServer((request, response) => void proxy.serve(request, response, port));
+    proxy.listener.on("connection", (socket) => {
+      proxy.sockets.add(socket);
+      socket.once("close", () => proxy.sockets.delete(socket));
+    });
+    proxy.listener.listen(0, "127.0.0.1");
+    await once(proxy.listener, "listening");
+    proxy.url = `http://127.0.0.1:${proxy.listener.address().port}`;
+    atEnd(t, () => proxy.listener.closeAllConnections());
+    atEnd(t, () => proxy.listener.close());
+    return proxy;
+  }
+
+  /** Lets all connections that exist die: nothing is answered, and they are not closed. */
+  freeze() {
+    for (const socket of this.sockets) this.frozen.add(socket);
+  }
+
+  async serve(request, response, port) {
+    let body = "";
+    for await (const part of request) body += part;
+    const line = `${request.method} ${request.url}`;
+    this.lines.push(line);
+    if (this.frozen.has(request.socket)) return;
+    const decided = await this.intercept(line);
+    if (decided === "request") return request.socket.destroy();
+    if (Array.isArray(decided)) return response.writeHead(decided[0]).end(decided[1]);
+    const ended = new AbortController();
+    response.once("close", () => ended.abort());
+    const options = { method: request.method, headers: request.headers, signal: ended.signal, ...(body && { body }) };
+    const answer = await fetch(`http://127.0.0.1:${port}${request.url}`, options).catch(() => undefined);
+    const text = await answer?.text();
+    if (answer === undefined || decided === "answer") return request.socket.destroy();
+    if (!this.frozen.has(request.socket)) response.writeHead(answer.status, { "content-type": "application/json" }).end(text);
+  }
+}
+
 /** A server that answers what the test says, and notes the requests. */
 export async function scripted(t, answer) {
   const [bodies, lines] = [[], []];

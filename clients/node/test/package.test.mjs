@@ -30,6 +30,11 @@ test("the package says its version, depends on nothing, and contains its license
   }
 });
 
+/** Links into the repository led nowhere on the page of the package. */
+test("the README has no relative links", () => {
+  assert.doesNotMatch(readFileSync(join(folder, "README.md"), "utf8"), /\]\((?!https?:|#)/);
+});
+
 test("programs with the strictest settings of TypeScript compile, and wrong ones do not", { skip: !process.env.TASKYARD_NODE_MODULES }, () => {
   const modules = process.env.TASKYARD_NODE_MODULES;
   const here = fileURLToPath(new URL(".", import.meta.url));

@@ -77,8 +77,26 @@ test("a server that asks to try again is asked again, and a refusal is final", a
 });
 
 test("another program at the address is named as such", async (t) => {
-  for (const answer of [[200, {}, "<html>"], [404, {}, {}], [502, {}, "bad gateway"]]) {
+  for (const answer of [[200, {}, "<html>"], [404, {}, {}], [500, {}, "<html>"]]) {
     const { url } = await scripted(t, () => answer);
     await assert.rejects(new Taskyard(url).put("a", 1), { code: "not_taskyard" });
   }
+});
+
+/** The page of a proxy before a server that restarts was taken for another program, and the put was given up. */
+test("the page of a proxy is no answer", async (t) => {
+  const pages = [502, 503, 504, 429].map((status) => [status, {}, "<html>"]);
+  const { url, bodies } = await scripted(t, () => pages.shift() ?? PLACED);
+  await new Taskyard(url).put("a", 1);
+  assert.equal(bodies.length, 5);
+  assert.equal(new Set(bodies.map((body) => body.key)).size, 1);
+  const failing = await scripted(t, () => [502, {}, "<html>"]);
+  await assert.rejects(new Taskyard(failing.url).put("a", 1, { idempotent: false }), { code: "outcome_unknown" });
+  assert.equal(failing.bodies.length, 1);
+});
+
+test("an empty TASKYARD_URL is none", (t) => {
+  process.env.TASKYARD_URL = "";
+  t.after(() => delete process.env.TASKYARD_URL);
+  assert.equal(new Taskyard().connection.url, "http://127.0.0.1:7070");
 });

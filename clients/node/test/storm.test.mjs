@@ -1,11 +1,11 @@
-// Many tasks with failures and retries, worked off by several workers.
+// Many tasks with failures and retries, worked off by several workers, also while answers are lost.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Worker } from "taskyard";
+import { Taskyard, Worker } from "taskyard";
 
-import { Collected, RUNS, Server } from "./fixture.mjs";
+import { atEnd, Collected, HttpProxy, RUNS, Server } from "./fixture.mjs";
 
 test("every task of a storm is done once, however often it fails", { timeout: 600_000 }, async (t) => {
   const client = (await Server.start(t)).client();
@@ -32,4 +32,33 @@ test("every task of a storm is done once, however often it fails", { timeout: 60
   const { tasks } = await client.tube("storm");
   assert.deepEqual([tasks.total, tasks.buried, tasks.kept], [count / 100, count / 100, count - count / 100]);
   for await (const task of client.eachTask("storm", { state: "done", limit: 1000 })) assert.equal(task.attempts, task.data.n % 3);
+});
+
+test("no task runs again because answers to its worker were lost", { timeout: 600_000 }, async (t) => {
+  const server = await Server.start(t);
+  const proxy = await HttpProxy.start(t, server.port);
+  const far = new Taskyard(proxy.url);
+  atEnd(t, () => far.close());
+  const near = server.client();
+  const count = 200 * RUNS;
+  await near.putMany("lossy", Array.from({ length: count }, (_, n) => ({ data: n })));
+  let finishes = 0;
+  proxy.intercept = (line) => {
+    if (!line.endsWith("/finish")) return undefined;
+    finishes += 1;
+    return finishes % 3 === 0 ? "answer" : finishes % 5 === 0 ? "request" : undefined;
+  };
+  const runs = new Map();
+  const done = new Collected();
+  const worker = new Worker(far, "lossy", async (task) => {
+    runs.set(task.data, (runs.get(task.data) ?? 0) + 1);
+    if (task.attempts < task.data % 3) throw new Error("not yet");
+  }, { signals: false, concurrency: 4, prefetch: 0, backoff: () => 0 });
+  atEnd(t, () => worker.stop({ grace: 0 }));
+  worker.on("failed", () => undefined);
+  worker.on("problem", () => undefined);
+  worker.on("done", (task) => done.add(task.data));
+  await done.atLeast(count);
+  assert.deepEqual([...runs].filter(([n, times]) => times !== (n % 3) + 1), []);
+  assert.equal((await near.tube("lossy")).tasks.total, 0);
 });

@@ -50,3 +50,15 @@ test("TLS with the authority of the options or of TASKYARD_CA", async (t) => {
   await worker.stop();
   assert.equal((await client.tube("a")).tasks.total, 0);
 });
+
+/** What is not a certificate was ignored, and each request failed as if the server were away or not trusted. */
+test("an authority that cannot be read is refused at once", (t) => {
+  assert.throws(() => new Taskyard("https://localhost", { ca: "garbage" }), /^TypeError: the option ca/);
+  t.after(() => delete process.env.TASKYARD_CA);
+  for (const file of ["/nonexistent/ca.pem", process.execPath]) {
+    process.env.TASKYARD_CA = file;
+    assert.throws(() => new Taskyard("https://localhost"), (error) => error instanceof TypeError && error.message.includes(file));
+    // It is not used without TLS.
+    new Taskyard("http://localhost");
+  }
+});

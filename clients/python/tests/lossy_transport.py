@@ -29,8 +29,11 @@ class LossyTest(ServerTest):
     """Tests with clients whose answers get lost."""
 
     def lossy(self, losses: List[Optional[str]], **options: Any) -> taskyard.Client:
+        return self.lossy_by(lambda: losses.pop(0) if losses else None, **options)
+
+    def lossy_by(self, loses: Callable[[], Optional[str]], **options: Any) -> taskyard.Client:
         client = taskyard.Client(self.server.url, **options)
         client._transport = transport = LossyTransport(client._server)
-        transport.loses = lambda: losses.pop(0) if losses else None
+        transport.loses = loses  # type: ignore[method-assign]
         self.addCleanup(client.close)
         return client

@@ -10,6 +10,8 @@ from typing import Callable, List, Optional
 
 import taskyard
 from taskyard import errors
+from taskyard.async_sender import AsyncHttpTransport
+from tests.fixture import wait_until
 from tests.lossy_transport import LossyTest
 
 
@@ -31,7 +33,29 @@ class LostAnswers(LossyTest):
         self.assertEqual(self.lossy(["answer"]).put(self.tube, 3, key="b", unique_for=60).id, 2)
         self.assertEqual(self.client.tube(self.tube)["tasks"]["total"], 3)
 
-    def test_takes_and_acks_are_not_repeated_and_reads_are(self) -> None:
+    def test_an_ack_that_was_lost_is_repeated(self) -> None:
+        self.client.put_many(self.tube, [1, 2])
+        first, second = self.client.take_many(self.tube, 2)
+        self.lossy(["request"]).ack(first)
+        with self.assertRaises(errors.OutcomeUnknownError):
+            # Ended by the first request, or because its lease expired: the second answer cannot tell.
+            self.lossy(["answer"]).ack(second)
+        self.assertEqual(self.client.tube(self.tube)["tasks"]["total"], 0)
+        with self.assertRaises(errors.StaleDeliveryError):
+            self.client.ack(second)
+
+    def test_requests_that_would_do_harm_twice_are_not_repeated(self) -> None:
+        self.client.put(self.tube, 1)
+        task = self.client.take(self.tube)
+        assert task is not None
+        for delivery in (task, taskyard.Delivery(self.tube, task.id)):
+            with self.assertRaises(errors.OutcomeUnknownError):
+                self.lossy(["request"]).touch(delivery, 1)
+        with self.assertRaises(errors.OutcomeUnknownError):
+            # Without a lease the second request could end another delivery.
+            self.lossy(["request"]).ack(taskyard.Delivery(self.tube, task.id))
+
+    def test_takes_are_not_repeated_and_reads_are(self) -> None:
         self.client.put(self.tube, 1)
         with self.assertRaises(errors.OutcomeUnknownError):
             self.lossy(["answer"]).take(self.tube)
@@ -81,6 +105,38 @@ def response(status: int, body: str) -> bytes:
     return f"HTTP/1.1 {status} x\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n{body}".encode()
 
 
+class EventLoops(LossyTest):
+    def test_event_loops_that_share_a_client_keep_their_connections(self) -> None:
+        """The connection of one loop was given to the other, which then waited for ever or failed."""
+        self.client.create_tube(self.tube)
+        shared = taskyard.AsyncClient(self.server.url)
+        ended = threading.Event()
+
+        async def take() -> None:
+            async with shared:
+                self.assertIsNotNone(await shared.take(self.tube, wait=60))
+                await asyncio.to_thread(ended.wait)
+
+        async def put() -> None:
+            async with shared:
+                await shared.put(self.tube, 1)
+                await asyncio.to_thread(wait_until, lambda: len(idle_of(shared)) == 2, "both connections are idle")
+                await shared.tubes()
+                ended.set()
+
+        taking = threading.Thread(target=lambda: asyncio.run(take()))
+        taking.start()
+        wait_until(lambda: self.client.consumers(self.tube) != [], "the take waits")
+        asyncio.run(put())
+        taking.join()
+
+
+def idle_of(client: taskyard.AsyncClient) -> List[object]:
+    transport = client._transport
+    assert isinstance(transport, AsyncHttpTransport)
+    return [connection for idle in list(transport._idle.values()) for connection in idle]
+
+
 MISSING = '{"error": {"code": "missing_feature", "message": "the store has no keys"}}'
 PLACED = '{"tasks": [{"id": 5, "state": "ready"}]}'
 
@@ -126,6 +182,27 @@ class Scripted(unittest.TestCase):
         server = self.serve(lambda request: answers.pop(0))
         taskyard.Client(server.url).ack(taskyard.Delivery("a", 1))
         self.assertEqual(len(server.requests), 3)
+
+    def test_errors_of_a_proxy_are_no_answers(self) -> None:
+        """The page of a proxy before a server that restarts was taken for another program, and the put was given up."""
+        page = "<html>bad gateway</html>"
+        answers = [response(status, page) for status in (502, 503, 504, 429)] + [response(200, PLACED)]
+        server = self.serve(lambda request: answers.pop(0))
+        self.assertEqual(taskyard.Client(server.url).put("a", 1).id, 5)
+        self.assertEqual(len({request.partition("\r\n\r\n")[2] for request in server.requests}), 1)
+        server = self.serve(lambda request: response(502, page))
+        with self.assertRaises(errors.OutcomeUnknownError):
+            taskyard.Client(server.url).take("a")
+        self.assertEqual(len(server.requests), 1)
+
+    def test_a_server_that_does_not_answer_in_time(self) -> None:
+        silent = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(silent.close)
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with self.assertRaises(errors.OutcomeUnknownError):
+            taskyard.App(url, timeout=0.05).client.take("a")
+        with self.assertRaises(errors.OutcomeUnknownError):
+            asyncio.run(taskyard.App(url, timeout=0.05).async_client.take("a"))
 
     def test_responses_in_pieces_and_chunks(self) -> None:
         chunked = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5;x=y\r\n{\"tub\r\n7\r\nes\":[]}\r\n0\r\n\r\n"

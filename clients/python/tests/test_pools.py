@@ -10,7 +10,7 @@ from typing import Any, Dict, List
 from taskyard import App, Cancelled, RunningTask
 from taskyard.execution import Outcome
 from taskyard.pools import PREFETCH_MAX, ThreadPool
-from taskyard.running_task import CancelReason
+from taskyard.running_task import CancelReason, raise_in_thread
 from tests.fixture import PATIENCE, wait_until
 
 
@@ -82,19 +82,90 @@ class ThreadPools(unittest.TestCase):
 
         def run(id: int) -> None:
             begun.set()
+            while id == 1:
+                time.sleep(0.001)
+
+        first, second, third = self.tasks(run, 3)
+        pool.submit([first])
+        self.wait_for(1)
+        begun.clear()
+        pool.submit([second])
+        self.assertTrue(begun.wait(PATIENCE))
+        # It was meant for the first task, whose function had ended by then.
+        assert second.thread is not None
+        raise_in_thread(second.thread)
+        self.wait_for(2)
+        pool.submit([third])
+        self.wait_for(3)
+        self.assertIn("ack", str(self.settled[0]))
+        self.assertEqual(self.settled[1]["counted"], False)  # type: ignore[index]
+        self.assertIn("ack", str(self.settled[2]))
+
+    def test_a_cancelled_function_gives_its_task_back(self) -> None:
+        pool = self.pool(1)
+        begun = threading.Event()
+
+        def run(id: int) -> None:
+            begun.set()
             while id == 0:
                 time.sleep(0.001)
 
         first, second = self.tasks(run, 2)
         pool.submit([first])
         self.assertTrue(begun.wait(PATIENCE))
-        # As if the function of another task had been meant.
         first.cancel(CancelReason.STOPPING)
         self.wait_for(1)
-        self.assertEqual(self.settled[0]["counted"], False)  # type: ignore[index]
         pool.submit([second])
         self.wait_for(2)
+        self.assertEqual(self.settled[0]["counted"], False)  # type: ignore[index]
         self.assertIn("ack", str(self.settled[1]))
+
+    def test_tasks_whose_lease_has_ended_or_that_were_cancelled_do_not_begin(self) -> None:
+        """A task that had waited for longer than its lease ran although another worker ran it already."""
+        ran: List[int] = []
+        pool = self.pool(1)
+        late, cancelled, good = self.tasks(ran.append, 3)
+        late.deadline = time.monotonic()
+        cancelled.cancel(CancelReason.STOPPING)
+        pool.submit([late, cancelled, good])
+        wait_until(lambda: not pool.held, "the pool is empty")
+        self.assertEqual(ran, [2])
+        self.assertEqual(sorted(self.settled), [1, 2])
+        self.assertEqual(self.settled[1]["counted"], False)  # type: ignore[index]
+
+    def test_an_exception_of_the_worker_itself_costs_no_thread(self) -> None:
+        """An IndexError was taken for the end of the queue, and a KeyError ended the thread."""
+        pool = self.pool(1)
+        tasks = self.tasks(lambda id: None, 4)
+        errors: List[Exception] = [IndexError("one"), KeyError("two"), RuntimeError("three")]
+
+        def run(task: RunningTask, thread: int) -> None:
+            if errors:
+                raise errors.pop(0)
+            ThreadPool._run(pool, task, thread)
+
+        pool._run = run  # type: ignore[method-assign]
+        pool.submit(tasks)
+        self.wait_for(4)
+        self.assertEqual([self.settled[id]["verb"] for id in range(3)], ["fail"] * 3)  # type: ignore[index]
+        self.assertIn("ack", str(self.settled[3]))
+        self.assertFalse(pool.held)
+
+    def test_threads_are_woken_until_all_are_awake(self) -> None:
+        """While a task waited, every 4 ms twice as many threads were woken as before, without end."""
+        pool = self.pool(3)
+        woken: List[int] = []
+        pool._wake = woken.append  # type: ignore[method-assign]
+        pool._run_seconds = 1e-6
+        tasks = self.tasks(lambda id: None, 4)
+        first, second = tasks[:2], tasks[2:]
+        for some in (first, second):
+            before = len(woken)
+            pool.submit(some)
+            wait_until(lambda: len(woken) == before + 4, "threads were woken")
+        self.assertEqual(woken, [1, 1, 2, 3] * 2)
+        pool.give_back(tasks)
+        self.assertEqual((len(pool._order), len(pool.held)), (0, 0))
 
     def test_a_function_cannot_swallow_the_cancellation_by_accident(self) -> None:
         self.assertFalse(issubclass(Cancelled, Exception))

@@ -85,6 +85,12 @@ class CommandLine(unittest.TestCase):
             self.assertEqual(ended.returncode, 2, ended.stderr)
             self.assertIn(f"cannot load {name}", ended.stderr)
 
+    def test_several_processes_that_cannot_load_the_application(self) -> None:
+        """Processes that ended with exit code 2 were started again for ever."""
+        command = [sys.executable, "-m", "taskyard", "worker", "no_such_module", "--processes", "2"]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        self.assertEqual(ended.returncode, 2, ended.stderr)
+
     def test_wrong_options(self) -> None:
         for options in (["worker"], ["worker", "a:b", "--concurrency", "0"], []):
             with self.assertRaises(SystemExit):

@@ -23,7 +23,7 @@ class Storms(ProcessTest):
     def test_a_storm_of_failures_and_kills_loses_no_task(self) -> None:
         """Every task runs at least until it succeeded, while workers and the server are killed."""
         chance = random.Random(SEED)
-        count = 1000 * RUNS
+        count = 2000 * RUNS
         failures = [chance.choice([0, 0, 0, 1, 2]) for _ in range(count)]
         workers = [self.worker("--tube", "storm", "--lease", "2") for _ in range(2)]
         putting = threading.Thread(target=self.put_storm, args=(failures, chance.randrange(1, 50)))
@@ -52,10 +52,32 @@ class Storms(ProcessTest):
 
 
 class LostAnswers(LossyTest):
+    def test_no_task_runs_again_because_answers_to_its_worker_were_lost(self) -> None:
+        chance = random.Random(SEED)
+        runs: collections.Counter[int] = collections.Counter()
+        failures = [chance.choice([0, 0, 1, 2]) for _ in range(200 * RUNS)]
+        app = taskyard.App(self.server.url)
+        self.addCleanup(app.client.close)
+
+        @app.task(self.tube, raw=True, retry_delay=0)
+        def work(number: int) -> None:
+            runs[number] += 1
+            if runs[number] <= failures[number]:
+                raise ValueError("not yet")
+
+        worker = app.worker(concurrency=4)
+        losses = lambda: chance.choice(["answer", "request", None, None, None, None])  # noqa: E731
+        worker._own_client = lambda timeout: self.lossy_by(losses)  # type: ignore[method-assign]
+        worker.start()
+        for number in range(len(failures)):
+            work.put(number)
+        wait_until(lambda: bool(self.client.tube(self.tube)["tasks"]["total"] == 0), "all tasks are done")
+        self.assertTrue(worker.stop())
+        self.assertEqual([runs[number] - 1 for number in range(len(failures))], failures)
+
     def test_many_lost_answers_add_no_task_twice(self) -> None:
         chance = random.Random(SEED)
-        client = self.lossy([])
-        client._transport.loses = lambda: chance.choice(["answer", "request", None, None, None])  # type: ignore
+        client = self.lossy_by(lambda: chance.choice(["answer", "request", None, None, None]))
         count = 50 * RUNS
         for number in range(count):
             client.put(self.tube, number)

@@ -83,6 +83,32 @@ class Testing(unittest.TestCase):
             with self.assertRaises(taskyard.RefusedError):
                 client.semaphores()
 
+    def test_options_of_tasks_and_tubes(self) -> None:
+        """`ttl` and `attempts_max` had no effect, and lists ignored `match`."""
+        client = self.app.client
+        with self.app.testing() as queue:
+            queue.raises = False
+            self.send.options(ttl=10, delay=5).put("ann")
+            self.send.put("ben")
+            self.assertEqual([task.data for task in client.tasks("mail", match="be")], [{"to": "ben"}])
+            client.pause_tube("mail")
+            self.assertEqual((queue.advance(14), len(queue.tasks("mail"))), (0, 2))
+            self.assertEqual((queue.advance(1), len(queue.tasks("mail"))), (0, 1))
+            client.resume_tube("mail")
+            self.assertEqual((queue.run(), self.sent), (1, ["ben"]))
+            client.create_tube("limited", attempts_max=2)
+            fails = self.app.task("limited", raw=True)(lambda number: 1 // 0)
+            fails.put(0)
+            fails.options(attempts_max=1).put(1)
+            self.assertEqual((queue.run(), len(queue.tasks("limited", "buried"))), (2, 1))
+            self.assertEqual((queue.advance(1), len(queue.tasks("limited", "buried"))), (1, 2))
+
+    def test_a_worker_does_not_run_inside_of_a_test(self) -> None:
+        """Its threads took tasks from the real server."""
+        with self.app.testing():
+            with self.assertRaises(RuntimeError):
+                self.app.worker().start()
+
     def test_the_server_is_used_again_afterwards(self) -> None:
         with self.app.testing():
             with self.assertRaises(RuntimeError), self.app.testing():

@@ -97,9 +97,21 @@ class Tls(ServerTest):
                 del os.environ["TASKYARD_CA"]
 
         self.assertEqual(asyncio.run(put()), 2)
-        with self.assertRaises(errors.UnreachableError) as raised:
-            taskyard.Client(self.proxy.url, repeat_for=0).tubes()
-        self.assertIn("CERTIFICATE_VERIFY_FAILED", str(raised.exception))
+
+    def test_a_certificate_that_is_not_trusted_is_a_final_error(self) -> None:
+        """The client repeated the request for as long as for a server that is away."""
+        for client in (taskyard.Client(self.proxy.url, repeat_for=1e9), taskyard.AsyncClient(self.proxy.url, repeat_for=1e9)):
+            with self.assertRaises(errors.UntrustedError) as raised:
+                tubes = client.tubes()
+                asyncio.run(tubes)  # type: ignore[arg-type]
+            self.assertIn("name its authority in TASKYARD_CA", str(raised.exception))
+
+    def test_an_authority_that_cannot_be_read_is_refused_at_once(self) -> None:
+        """The client was made, and its first request failed as if the server were away."""
+        for file in ("/nonexistent/ca.pem", __file__):
+            with self.assertRaises(ValueError) as raised:
+                taskyard.App(self.proxy.url, ca=file)
+            self.assertIn(file, str(raised.exception))
 
     def test_a_worker_stops_while_it_waits(self) -> None:
         app = taskyard.App(self.proxy.url, ca=self.proxy.certificate)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal as signals
+import logging
 import threading
 import time
 from typing import Any, Dict, List
 
 import taskyard
 from taskyard import App, Worker
+from taskyard.logs import JsonFormatter, TextFormatter
 from tests.fixture import PATIENCE, ServerTest, own_server, wait_until
 
 
@@ -99,21 +100,24 @@ class Workers(ServerTest):
             if what == "retry":
                 raise taskyard.Retry("busy", delay=60)
             if what == "release":
-                raise taskyard.Release(delay=60, counted=False)
-            return {"huge": "z" * 70000, "object": object(), "bytes": b"\x00"}.get(str(what), what)
+                raise taskyard.Release(delay=60)
+            results = {"huge": "z" * 70000, "object": object(), "bytes": b"\x00", "accents": accents}
+            return results.get(str(what), what)
 
-        for what in ("bury", "retry", "release", {"a": 1}, "huge", "object", "bytes"):
+        # Stored with two bytes for each character; its JSON has six.
+        accents = "é" * 30000
+        for what in ("bury", "retry", "release", {"a": 1}, "huge", "object", "bytes", "accents"):
             decide.put(what)
         worker = self.start()
-        wait_until(lambda: self.client.tube(self.tube)["tasks"]["kept"] == 4, "four tasks are done")
+        wait_until(lambda: self.client.tube(self.tube)["tasks"]["kept"] == 5, "five tasks are done")
         wait_until(lambda: self.client.tube(self.tube)["tasks"]["ready"] == 0, "no task is ready")
         self.stop(worker)
-        tasks = [self.client.task(self.tube, id) for id in range(7)]
+        tasks = [self.client.task(self.tube, id) for id in range(8)]
         states = [task.state for task in tasks]
-        self.assertEqual(states, ["buried", "delayed", "delayed", "done", "done", "done", "done"])
+        self.assertEqual(states, ["buried", "delayed", "delayed", "done", "done", "done", "done", "done"])
         self.assertEqual([task.attempts for task in tasks[:3]], [0, 1, 0])
         self.assertEqual([task.fields.get("error") for task in tasks[:2]], ["no such user", "busy"])
-        self.assertEqual([task.result for task in tasks[3:]], [{"a": 1}, None, None, b"\x00"])
+        self.assertEqual([task.result for task in tasks[3:]], [{"a": 1}, None, None, b"\x00", accents])
 
     def test_exceptions_are_stored_and_retried(self) -> None:
         attempts: List[int] = []
@@ -354,31 +358,26 @@ class Restarts(ServerTest):
         self.assertTrue(worker.stop())
         self.assertEqual(sorted(set(ran)), numbers)
 
-    def test_an_ack_reaches_a_server_that_was_away(self) -> None:
-        server = own_server(self)
-        app = App(server.url)
-        self.addCleanup(app.client.close)
-        signal = Signal()
-
-        @app.task("slow")
-        def slow() -> None:
-            signal.call()
-
-        slow.put()
-        worker = app.worker(concurrency=1)
-        worker.start()
-        self.assertTrue(signal.begun.wait(PATIENCE))
-        # The process is frozen, so that requests wait, and is there again later.
-        server.process.send_signal(signals.SIGSTOP)
-        signal.may_end.set()
-        wait_until(lambda: not worker._pools[False].held, "the function has ended")
-        server.process.send_signal(signals.SIGCONT)
-        wait_until(lambda: app.client.tube("slow")["tasks"]["total"] == 0, "the task is done")
-        self.assertTrue(worker.stop())
-        self.assertEqual(app.client.tube("slow")["calls"]["take"], 1)
-
 
 class Formats(ServerTest):
+    def test_log_records_have_the_worker_and_their_fields(self) -> None:
+        app = App(self.server.url)
+        self.addCleanup(app.client.close)
+        app.task(self.tube)(lambda: None).put()
+        with self.assertLogs("taskyard.worker", "DEBUG") as logs:
+            worker = app.worker()
+            worker.start()
+            wait_until(lambda: any(record.getMessage() == "task done" for record in logs.records), "the task is done")
+            worker.stop()
+        record = next(record for record in logs.records if record.getMessage() == "task done")
+        line = json.loads(JsonFormatter("web1:7:mail").format(record))
+        expected = {"worker": "web1:7:mail", "tube": self.tube, "task": 0, "attempt": 1, "level": "debug"}
+        self.assertEqual({name: line.get(name) for name in expected}, expected)
+        self.assertGreaterEqual(line["seconds"], 0)
+        odd = logging.makeLogRecord({"msg": "odd", "levelname": "INFO", "user": object()})
+        self.assertIn("object", json.loads(JsonFormatter().format(odd))["user"])
+        self.assertIn("tube=" + self.tube, TextFormatter().format(record))
+
     def test_errors_fit_into_what_servers_keep(self) -> None:
         def deep(n: int) -> None:
             if n == 0:

@@ -46,7 +46,7 @@ struct CheckArgs {
 Examples:
   taskyard contract generate queues.yaml --output src/queues.rs
   taskyard contract generate queues.yaml --language python > queues.py
-  taskyard contract generate queues.yaml --language typescript > queues.ts
+  taskyard contract generate queues.yaml --typescript > queues.ts
 
 Generating again gives the same result. Do not edit the generated file.")]
 struct GenerateArgs {
@@ -58,6 +58,9 @@ struct GenerateArgs {
     /// The language of the generated code.
     #[arg(long, value_enum, default_value = "rust")]
     language: Language,
+    /// The same as `--language typescript`.
+    #[arg(long, conflicts_with = "language")]
+    typescript: bool,
     /// Generate no handlers, for programs that only put tasks.
     #[arg(long)]
     types: bool,
@@ -100,7 +103,8 @@ impl CheckArgs {
 impl GenerateArgs {
     fn generate(&self) -> anyhow::Result<()> {
         let contract = self.check.contract()?;
-        let source = match self.language {
+        let language = if self.typescript { Language::Typescript } else { self.language };
+        let source = match language {
             Language::Rust if self.types => rust_types(&contract),
             Language::Rust => rust(&contract),
             Language::Python => python(&contract),

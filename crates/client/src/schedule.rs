@@ -45,7 +45,8 @@ impl ScheduleManager<'_> {
     /// Creates a schedule or replaces it; its tube must exist. Returns whether it is new. Its next
     /// time is the first after now, and a replaced one keeps its counters.
     pub async fn set(&self, schedule: StoredSchedule) -> Result<bool> {
-        match self.ask(ScheduleCommand::Set { schedule, only_new: false }).await? {
+        let set = ScheduleCommand::Set { schedule, only_new: false, keep_paused: false };
+        match self.ask(set).await? {
             ScheduleReply::Set(is_new) => Ok(is_new),
             _ => Err(unexpected("schedule_set").into()),
         }

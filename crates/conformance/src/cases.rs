@@ -68,7 +68,8 @@ macro_rules! conformance_suite {
                 a_lease_time_can_be_extended_in_every_kind;
             delete: a_delete_works_in_every_state, a_batch_has_an_outcome_for_each,
                 the_holder_finds_the_task_missing;
-            peek: missing_tasks_are_omitted, a_peek_changes_nothing, a_task_shows_why_it_waits,
+            peek: missing_tasks_are_omitted, consecutive_ids_show_the_same_tasks,
+                a_peek_changes_nothing, a_task_shows_why_it_waits,
                 an_expired_task_is_not_shown_as_waiting, deliveries_show_their_holders;
             list: pages_by_id_follow_each_other, a_page_may_begin_after_a_removed_task,
                 states_are_selected, gaps_between_ids_are_skipped, expired_tasks_are_not_listed,
@@ -81,7 +82,7 @@ macro_rules! conformance_suite {
                 a_tube_without_deliveries_is_accepted;
             drop: taken_tasks_prevent_a_drop, other_tasks_are_removed, a_second_drop_finds_no_tube,
                 the_name_can_be_used_again, old_sessions_do_not_reach_a_new_tube;
-            tubes: a_new_tube_is_empty, options_are_kept, all_are_shown_by_name,
+            tubes: a_new_tube_is_empty, options_are_kept, invalid_options_are_refused_first, all_are_shown_by_name,
                 a_name_is_used_once, if_not_exists_compares_nothing,
                 every_verb_refuses_an_unknown_tube, a_change_applies_to_later_puts,
                 options_can_be_removed, a_tube_shows_available_tasks_and_its_next_deadline;
@@ -127,8 +128,10 @@ macro_rules! conformance_suite {
             schedules: every_part_is_kept, a_replaced_schedule_keeps_its_counters,
                 a_name_is_used_once, schedules_are_checked,
                 every_command_refuses_an_unknown_schedule, lists_are_by_name,
-                due_schedules_are_by_time, a_fire_adds_its_tasks, a_time_fires_once,
+                due_schedules_are_by_time, due_schedules_come_with_the_clock,
+                a_replaced_schedule_may_stay_paused, a_fire_adds_its_tasks, a_time_fires_once,
                 a_fire_may_skip_and_end, the_tasks_of_a_fire_are_limited,
+                too_many_tasks_are_refused_at_any_time,
                 a_refused_fire_changes_nothing, runs_do_not_overlap, a_schedule_outlives_its_tube,
                 a_paused_schedule_does_not_fire, a_removed_schedule_leaves_its_tasks,
                 schedules_survive_a_restart;

@@ -17,6 +17,32 @@ pub async fn missing_tasks_are_omitted<H: Harness>(queue: H) {
     }
 }
 
+/// A search peeks at many consecutive ids. Each task is shown as alone, whatever its state is.
+pub async fn consecutive_ids_show_the_same_tasks<H: Harness>(queue: H) {
+    let tube = queue.tube(Kind::UtubeTtl).await;
+    for number in 0..40 {
+        let delay = (number % 7 == 6).then(|| secs(5));
+        let key = if number % 2 == 0 { "even" } else { "odd" };
+        queue.put(&tube, NewTask { delay, pri: Some(number % 3), ..task_of(key) }).await;
+    }
+    queue.take_many(&tube, 2).await;
+    queue.bury(&tube, TaskId(20)).await;
+    for gone in [11, 12, 35] {
+        queue.delete(&tube, TaskId(gone)).await;
+    }
+    for asked in [0..60_u64, 12..36] {
+        let mut alone = Vec::new();
+        for id in asked.clone() {
+            alone.extend(queue.peek(&tube, TaskId(id)).await);
+        }
+        let asked = asked.map(TaskId).collect();
+        match queue.must(Command::Peek { tube: tube.clone(), ids: asked }).await {
+            Reply::Tasks(tasks) => assert_eq!(tasks, alone),
+            other => panic!("a peek answers tasks, not {other:?}"),
+        }
+    }
+}
+
 /// A peek changes and counts nothing.
 pub async fn a_peek_changes_nothing<H: Harness>(queue: H) {
     let tube = queue.tube(Kind::FifoTtl).await;

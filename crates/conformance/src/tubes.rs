@@ -1,8 +1,8 @@
 //! Tubes: create, show and change.
 
 use taskyard_core::{
-    Command, Error, Finish, FinishItem, Holder, Kind, List, ListOrder, NewTask, Reply, TaskId,
-    TubeChange, TubeName, TubeOptions, TubeStats,
+    Command, Error, Finish, FinishItem, Holder, Kind, List, ListOrder, NewTask, RateLimit, Reply,
+    TaskId, TubeChange, TubeName, TubeOptions, TubeStats,
 };
 
 use super::Harness;
@@ -42,6 +42,27 @@ pub async fn options_are_kept<H: Harness>(queue: H) {
     };
     let tube = queue.tube_with(options.clone()).await;
     assert_eq!(queue.info(&tube).await.options, options);
+}
+
+/// Invalid options are refused before the tube is looked for.
+pub async fn invalid_options_are_refused_first<H: Harness>(queue: H) {
+    let known = queue.tube(Kind::Fifo).await;
+    for if_not_exists in [false, true] {
+        let zero = TubeOptions { attempts_max: Some(0), ..TubeOptions::new(Kind::Fifo) };
+        let rate = Box::new(RateLimit { count: 0, per: secs(1), burst: 1 });
+        let rate = TubeOptions { rate: Some(rate), ..TubeOptions::new(Kind::Fifo) };
+        for options in [zero, rate] {
+            let create = Command::CreateTube { tube: known.clone(), options, if_not_exists };
+            assert!(matches!(queue.refused(create).await, Error::Invalid(_)));
+        }
+    }
+    for tube in [known, name("missing")] {
+        let change = TubeChange { attempts_max: Some(Some(0)), ..TubeChange::default() };
+        let alter = Command::AlterTube { tube: tube.clone(), change };
+        assert!(matches!(queue.refused(alter).await, Error::Invalid(_)));
+        let number = Command::NameTube { tube: tube.clone(), name: tube, queue_num: Some(0) };
+        assert!(matches!(queue.refused(number).await, Error::Invalid(_)));
+    }
 }
 
 /// All tubes are shown by name, each with its own number.

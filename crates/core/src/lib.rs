@@ -63,9 +63,7 @@ pub use finished::{Finished, check_results};
 pub use journal::{Changes, KeyChange, TubeRecord};
 pub use key::{EndedKey, HeldKey, Key, KeyRecord, KeyRequest, OnConflict};
 pub use lease::Lease;
-pub use machine::{
-    Machine, check_keep_done, check_tasks, no_semaphore, refuse_priorities, refuse_subqueues,
-};
+pub use machine::{Machine, check_tasks, no_semaphore, refuse_priorities, refuse_subqueues};
 pub use rate::{Bucket, RateLimit};
 pub use reason::Reason;
 pub use record::{Change, Record, StoredState};
@@ -80,8 +78,9 @@ pub use session::SessionId;
 pub use state::{Event, State, StateSet};
 pub use stats::{Calls, Counts, TubeStats};
 pub use stored_schedule::{
-    CatchUp, Overlap, ScheduleCommand, ScheduleName, ScheduleReply, StoredSchedule,
+    CatchUp, Overlap, ScheduleCommand, ScheduleName, ScheduleReply, StoredSchedule, check_fire,
+    checked_list_limit,
 };
 pub use task::{Body, Task, TaskId};
 pub use time::{Span, Timestamp};
-pub use tube::{Kind, TubeChange, TubeName, TubeOptions};
+pub use tube::{Kind, TubeChange, TubeName, TubeOptions, check_queue_num};

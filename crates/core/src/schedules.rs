@@ -56,6 +56,12 @@ impl Schedules {
         due.filter_map(|(_, name)| self.get(name))
     }
 
+    /// The first time after this moment of wall time.
+    pub fn next_after(&self, wall: Timestamp) -> Option<Timestamp> {
+        let later = (wall.moved(1), ScheduleName::least());
+        self.by_time.range(later..).next().map(|first| first.0)
+    }
+
     /// The next time of all.
     pub fn next(&self) -> Option<Timestamp> {
         self.by_time.first().map(|first| first.0)

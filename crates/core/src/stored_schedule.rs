@@ -17,7 +17,8 @@ use crate::command::{Command, NewTask, Placed};
 use crate::error::{Error, Result};
 use crate::key::{Key, KeyRequest};
 use crate::limits::{
-    SCHEDULE_NAME_BYTES_MAX, SCHEDULE_TEMPLATE_BYTES_MAX, SCHEDULE_TIMING_BYTES_MAX,
+    SCHEDULE_NAME_BYTES_MAX, SCHEDULE_PUTS_MAX, SCHEDULE_TEMPLATE_BYTES_MAX,
+    SCHEDULE_TIMING_BYTES_MAX, SCHEDULES_LISTED_MAX,
 };
 use crate::machine::check_tasks;
 use crate::schedule::{Timing, TimingRule};
@@ -51,6 +52,11 @@ impl ScheduleName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// What is before all names.
+    pub(crate) fn least() -> Self {
+        ScheduleName("".into())
+    }
 }
 
 impl Borrow<str> for ScheduleName {
@@ -71,13 +77,13 @@ impl fmt::Debug for ScheduleName {
     }
 }
 
-/// What happens with times that passed while no server fired them.
+/// What happens with times that were missed: a server fired the schedule over a minute late.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CatchUp {
     /// They are skipped.
     #[default]
     None,
-    /// The last of them fires.
+    /// One task is added for all of them, unless a later time fires as well.
     Last,
     /// All of them fire, at most 1,000.
     All,
@@ -196,6 +202,25 @@ impl StoredSchedule {
     }
 }
 
+/// The limit of a list of schedules, unless it is out of bounds.
+pub fn checked_list_limit(limit: usize) -> Result<usize> {
+    if (1..=SCHEDULES_LISTED_MAX).contains(&limit) {
+        return Ok(limit);
+    }
+    let why = format!("the limit of a list of schedules is 1 to {SCHEDULES_LISTED_MAX}");
+    Err(Error::Invalid(why))
+}
+
+/// Refuses a fire with too many tasks, once its schedule is found and whatever its next time is.
+pub fn check_fire(puts: &[NewTask]) -> Result<()> {
+    let (size, limit) = (puts.len(), SCHEDULE_PUTS_MAX);
+    if size <= limit {
+        return Ok(());
+    }
+    let (what, advice) = ("the number of tasks in one fire", "skip the others");
+    Err(Error::TooLarge { what, size, limit, advice })
+}
+
 /// A command for schedules.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ScheduleCommand {
@@ -206,6 +231,8 @@ pub enum ScheduleCommand {
         schedule: StoredSchedule,
         /// Refuse to replace a schedule.
         only_new: bool,
+        /// Ignore `paused` as well: a new schedule is not paused, and a replaced one stays as it is.
+        keep_paused: bool,
     },
     /// Shows one schedule. Replies with [`ScheduleReply::Schedules`].
     Get {
@@ -220,9 +247,10 @@ pub enum ScheduleCommand {
         /// [`SCHEDULES_LISTED_MAX`](crate::limits::SCHEDULES_LISTED_MAX).
         limit: usize,
     },
-    /// Shows the schedules that are due, by time and name. Replies with
-    /// [`ScheduleReply::Schedules`].
+    /// Shows the schedules that are due, by time and name. Replies with [`ScheduleReply::Due`].
     Due {
+        /// How many of them to leave out, from the first on.
+        skip: usize,
         /// Maximum number, as in `List`.
         limit: usize,
     },
@@ -290,6 +318,15 @@ pub enum ScheduleReply {
     Set(bool),
     /// Schedules.
     Schedules(Vec<StoredSchedule>),
+    /// Schedules that are due.
+    Due {
+        /// The wall time at which they are, by the clock of the store.
+        now: Timestamp,
+        /// The schedules.
+        schedules: Vec<StoredSchedule>,
+        /// The first time after `now` at which a schedule is due.
+        next: Option<Timestamp>,
+    },
     /// It was removed.
     Removed,
     /// The added tasks; `None` if another time is next or the schedule is paused: nothing was done.

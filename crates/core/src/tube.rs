@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::limits::{KEEP_DONE_DEFAULT, TUBE_NAME_BYTES_MAX};
+use crate::limits::{KEEP_DONE_DEFAULT, KEEP_DONE_MAX, TUBE_NAME_BYTES_MAX};
 use crate::rate::RateLimit;
 use crate::retry::RetryPolicy;
 use crate::semaphore::SemaphoreKey;
@@ -176,6 +176,14 @@ impl TubeOptions {
             queue_num: None,
         }
     }
+
+    /// Refuses values without a meaning. Every store checks them before it looks for the tube.
+    pub fn check(&self) -> Result<()> {
+        check_attempts_max(self.attempts_max)?;
+        check_pace(self.retry.as_deref(), self.rate.as_deref())?;
+        check_keep_done(self.keep_done, Some(self.keep_done_max))?;
+        check_queue_num(self.queue_num)
+    }
 }
 
 /// A change of a tube; `None` leaves an option unchanged, and the inner `None` removes a limit.
@@ -204,6 +212,50 @@ pub struct TubeChange {
     pub keep_done: Option<Option<Span>>,
     /// Maximum number of done tasks to keep.
     pub keep_done_max: Option<u64>,
+}
+
+impl TubeChange {
+    /// Refuses values without a meaning. Every store checks them before it looks for the tube.
+    pub fn check(&self) -> Result<()> {
+        check_attempts_max(self.attempts_max.flatten())?;
+        let retry = self.retry.as_ref().and_then(Option::as_deref);
+        check_pace(retry, self.rate.as_ref().and_then(Option::as_deref))?;
+        check_keep_done(self.keep_done.flatten(), self.keep_done_max)
+    }
+}
+
+fn check_attempts_max(attempts_max: Option<u32>) -> Result<()> {
+    if attempts_max == Some(0) {
+        let message = "attempts_max must be at least 1; leave it out to retry forever";
+        return Err(Error::Invalid(message.into()));
+    }
+    Ok(())
+}
+
+fn check_pace(retry: Option<&RetryPolicy>, rate: Option<&RateLimit>) -> Result<()> {
+    retry.map_or(Ok(()), RetryPolicy::check)?;
+    rate.map_or(Ok(()), RateLimit::check)
+}
+
+fn check_keep_done(keep_done: Option<Span>, keep_done_max: Option<u64>) -> Result<()> {
+    if keep_done == Some(Span::ZERO) {
+        let message = "keep_done must be longer than 0; leave it out to remove finished tasks";
+        return Err(Error::Invalid(message.into()));
+    }
+    match keep_done_max {
+        Some(most) if !(1..=KEEP_DONE_MAX).contains(&most) => Err(Error::Invalid(format!(
+            "keep_done_max must be between 1 and {KEEP_DONE_MAX}, not {most}"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses the queue number 0.
+pub fn check_queue_num(queue_num: Option<u32>) -> Result<()> {
+    if queue_num == Some(0) {
+        return Err(Error::Invalid("a queue number must be at least 1".into()));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

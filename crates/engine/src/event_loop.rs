@@ -382,7 +382,7 @@ impl EventLoop {
         }
         if !failed || effects.next_schedule.is_some() {
             let next = effects.next_schedule.map(|moment| self.timeline.of_store(moment));
-            self.scheduler.set_next(next);
+            self.scheduler.set_next(next, self.now);
         }
         if let Some(reply) = ticked {
             self.ticks.record_tick(self.now, &reply, alone);

@@ -2,11 +2,15 @@
 //!
 //! Any number of engines may share a store. Each tries, and the store accepts the first: a time that
 //! another engine fired is not an error. What cannot be added (the tube is missing or full) is
-//! skipped, and the error is remembered here.
+//! skipped, and the error is remembered here. A schedule whose rule cannot be read is left alone:
+//! another server may be able to.
+//!
+//! The clock of the store decides what is due. A round reads all due schedules in pages, one page
+//! in a turn; those that are left alone stay due and are passed over.
 
 use std::collections::HashMap;
 
-use taskyard_core::limits::{BATCH_BYTES_MAX, SCHEDULES_LISTED_MAX, SCHEDULES_MAX};
+use taskyard_core::limits::{BATCH_BYTES_MAX, SCHEDULES_MAX};
 use taskyard_core::schedule::{Firing, Timing};
 use taskyard_core::{
     Command, Error, NewTask, Placed, Reply, Result, ScheduleCommand, ScheduleName, ScheduleReply,
@@ -15,9 +19,16 @@ use taskyard_core::{
 use taskyard_timezone::NamedZones;
 
 use crate::event_loop::{EventLoop, Origin};
+use crate::held_schedules::HeldSchedules;
 
-/// How long to wait after a failure of the store.
+/// How long to wait after a failure of the store, or after a schedule did not fire although it is
+/// due.
 const BACK_OFF: Span = Span::from_secs(1);
+/// How long a schedule is left alone whose rule cannot be read.
+const UNREADABLE_BACK_OFF: Span = Span::from_secs(60);
+/// Most schedules that fire in one turn of the loop. On some stores each is a transaction of its
+/// own, and other commands wait for all of them.
+const TURN_FIRES_MAX: usize = 100;
 /// Most tasks that schedules add in one turn of the loop, so that other commands do not wait long.
 const TURN_PUTS_MAX: usize = 10_000;
 
@@ -51,6 +62,13 @@ pub(crate) struct Scheduler {
     is_shared: bool,
     wanted: Option<Timestamp>,
     not_before: Timestamp,
+    /// How far the clock of the store is ahead of the wall clock here, in microseconds.
+    store_ahead: i64,
+    held: HeldSchedules,
+    /// How many due schedules this round has passed over.
+    passed_over: usize,
+    /// Schedules that did not fire in the latest batch, and the time that was expected.
+    not_fired: Vec<(ScheduleName, Timestamp)>,
     /// Commands for the next batch.
     queued: Vec<Fire>,
     /// Commands of the batch that runs.
@@ -76,6 +94,10 @@ impl Scheduler {
             is_shared,
             wanted: is_enabled.then_some(now),
             not_before: now,
+            store_ahead: 0,
+            held: HeldSchedules::default(),
+            passed_over: 0,
+            not_fired: Vec::new(),
             queued: Vec::new(),
             sent: Vec::new(),
             notes: ScheduleNotes::default(),
@@ -96,9 +118,15 @@ impl Scheduler {
 
     /// Adopts the moment that the latest batch reported. A shared store may know none although there
     /// is one.
-    pub fn set_next(&mut self, next: Option<Timestamp>) {
-        if self.is_enabled && (next.is_some() || !self.is_shared) {
+    pub fn set_next(&mut self, next: Option<Timestamp>, now: Timestamp) {
+        if !self.is_enabled || (next.is_none() && self.is_shared) {
+            return;
+        }
+        if self.held.is_empty() {
             self.wanted = next;
+        } else if let Some(next) = next.filter(|next| *next > now) {
+            // One that is due may be left alone, and hides when the others are.
+            self.request(next);
         }
     }
 
@@ -106,7 +134,7 @@ impl Scheduler {
     pub fn due(&mut self, now: Timestamp) -> Option<Command> {
         self.next().filter(|next| *next <= now)?;
         self.wanted = None;
-        Some(command(ScheduleCommand::Due { limit: SCHEDULES_LISTED_MAX }))
+        Some(command(ScheduleCommand::Due { skip: self.passed_over, limit: TURN_FIRES_MAX }))
     }
 
     /// Whether nothing waits for the next batch.
@@ -114,9 +142,16 @@ impl Scheduler {
         self.queued.is_empty()
     }
 
-    /// Forgets the error of a schedule that is set anew or removed.
-    pub fn forget(&mut self, name: &ScheduleName) {
+    /// Forgets the error of a schedule that is set anew or removed, or that fired.
+    fn forget(&mut self, name: &ScheduleName) {
         self.notes.errors.remove(name);
+    }
+
+    /// Notes that a caller changes a schedule: it is not left alone any more, and a round that is
+    /// under way begins anew.
+    fn change(&mut self, name: &ScheduleName) {
+        self.held.remove(name);
+        self.passed_over = 0;
     }
 
     /// The counts, and the errors of these schedules.
@@ -134,43 +169,99 @@ impl Scheduler {
         self.notes.errors.insert(name.clone(), error);
     }
 
-    /// Plans what due schedules do, as much as fits in a turn.
-    fn plan(&mut self, due: Vec<StoredSchedule>, now: Timestamp, wall: Timestamp) {
+    /// Plans what a page of due schedules does. `wall` is the time of the store, `next` when the
+    /// first other schedule is due.
+    fn plan_page(
+        &mut self,
+        due: Vec<StoredSchedule>,
+        now: Timestamp,
+        wall: Timestamp,
+        next: Option<Timestamp>,
+    ) {
+        let (is_empty, is_full) = (due.is_empty(), due.len() >= TURN_FIRES_MAX);
+        let is_planned = self.plan(due, now, wall);
+        self.not_fired.clear();
+        if !is_planned || is_full {
+            // There are probably more.
+            return self.request(now);
+        }
+        if is_empty && self.next().is_some_and(|next| next <= now) {
+            // What the store reported is not exact; asking again at once would keep the loop
+            // spinning.
+            let soon = now + BACK_OFF;
+            self.not_before = next.map_or(soon, |next| next.min(soon));
+        }
+        self.passed_over = 0;
+        let held_until = self.held.expire(now);
+        self.wanted = [self.wanted, next, held_until].into_iter().flatten().min();
+    }
+
+    /// Plans what due schedules do, as much as fits in a turn; false if something is left.
+    fn plan(&mut self, due: Vec<StoredSchedule>, now: Timestamp, wall: Timestamp) -> bool {
         let (mut puts, mut bytes) = (0, 0);
         for schedule in due {
             let Some(expected) = schedule.due() else { continue };
-            let size = schedule.template.body.bytes() as usize;
-            let firing = match read_timing(&schedule.timing) {
-                Ok(timing) => timing.fire(&schedule, expected, wall),
-                Err(error) => {
-                    tracing::warn!(schedule = %schedule.name, %error, "cannot read the rule of a schedule; it ends");
-                    self.note_error(&schedule.name, error.to_string());
-                    Firing { next: None, puts: 0, skipped: 1, late: Span::ZERO }
-                }
+            let Some(firing) = self.firing(&schedule, expected, now, wall) else {
+                self.passed_over += 1;
+                continue;
             };
             puts += firing.puts;
-            bytes += firing.puts * size;
+            bytes += firing.puts * schedule.template.body.bytes() as usize;
             if !self.queued.is_empty() && (puts > TURN_PUTS_MAX || bytes > BATCH_BYTES_MAX) {
-                return self.request(now);
+                return false;
             }
             let StoredSchedule { name, template, .. } = schedule;
             self.queued.push(Fire { name, expected, firing, template, failed: false });
         }
+        true
     }
 
-    /// Applies the reply of a command that fired a schedule.
-    fn record(&mut self, index: usize, reply: Result<Reply>, now: Timestamp) {
-        let Some(fire) = self.sent.get_mut(index) else { return };
+    /// What a schedule does; `None` if it is left alone.
+    fn firing(
+        &mut self,
+        schedule: &StoredSchedule,
+        expected: Timestamp,
+        now: Timestamp,
+        wall: Timestamp,
+    ) -> Option<Firing> {
+        let name = &schedule.name;
+        if self.held.has(name, expected, now) {
+            return None;
+        }
+        if self.not_fired.iter().any(|(lost, time)| (lost, *time) == (name, expected)) {
+            // It would keep the loop spinning.
+            self.held.hold(name.clone(), expected, now + BACK_OFF);
+            return None;
+        }
+        match read_timing(&schedule.timing) {
+            Ok(timing) => Some(timing.fire(schedule, expected, wall)),
+            Err(error) => {
+                let error = error.to_string();
+                if self.notes.errors.get(name) != Some(&error) {
+                    tracing::warn!(schedule = %name, %error, "cannot read the rule of a schedule; leaving it to other servers");
+                    self.note_error(name, error);
+                }
+                self.held.hold(name.clone(), expected, now + UNREADABLE_BACK_OFF);
+                None
+            }
+        }
+    }
+
+    /// Applies the reply of a command that fired a schedule. Returns its next time if it fired.
+    fn record(&mut self, index: usize, reply: Result<Reply>, now: Timestamp) -> Option<Timestamp> {
+        let fire = self.sent.get_mut(index)?;
         let name = fire.name.clone();
         match reply {
             Ok(Reply::Schedule(ScheduleReply::Fired(Some(placed)))) => {
+                let next = fire.firing.next;
                 self.notes.counts.add(fire, &placed);
                 if !placed.is_empty() {
                     self.forget(&name);
                 }
+                return next;
             }
             // Another server was first, or it was paused or changed.
-            Ok(_) => {}
+            Ok(_) => self.not_fired.push((name, fire.expected)),
             Err(Error::ScheduleNotFound(_)) => self.forget(&name),
             Err(error) if error.is_temporary() || matches!(error, Error::Store(_)) => {
                 tracing::warn!(schedule = %name, %error, "cannot fire a schedule; trying again in 1 s");
@@ -190,10 +281,12 @@ impl Scheduler {
                 self.queued.push(Fire { name, expected, firing, template, failed: true });
             }
         }
+        None
     }
 
     fn retry(&mut self, now: Timestamp) {
         self.not_before = now + BACK_OFF;
+        self.passed_over = 0;
         self.request(now);
     }
 }
@@ -215,17 +308,11 @@ impl EventLoop {
     pub fn plan_schedules(&mut self, reply: Result<Reply>) {
         let now = self.now;
         match reply {
-            Ok(Reply::Schedule(ScheduleReply::Schedules(due))) => {
-                if due.is_empty() && self.scheduler.next().is_some_and(|next| next <= now) {
-                    // The clock of the store is behind; asking again at once would keep the loop
-                    // spinning.
-                    self.scheduler.retry(now);
-                }
-                if due.len() >= SCHEDULES_LISTED_MAX {
-                    // There are probably more.
-                    self.scheduler.request(now);
-                }
-                self.scheduler.plan(due, now, self.timeline.to_wall(now));
+            Ok(Reply::Schedule(ScheduleReply::Due { now: wall, schedules, next })) => {
+                let here = self.timeline.to_wall(now).as_micros();
+                self.scheduler.store_ahead = wall.as_micros().saturating_sub(here);
+                let next = next.map(|next| self.of_schedule(next));
+                self.scheduler.plan_page(schedules, now, wall, next);
             }
             Ok(_) => {}
             Err(error) => {
@@ -248,7 +335,20 @@ impl EventLoop {
 
     /// Applies the reply of a command that fired a schedule.
     pub fn record_fire(&mut self, index: usize, reply: Result<Reply>) {
-        self.scheduler.record(index, reply, self.now);
+        if let Some(next) = self.scheduler.record(index, reply, self.now) {
+            self.scheduler.request(self.of_schedule(next));
+        }
+    }
+
+    /// The wall time of the store, by which schedules are due.
+    fn schedule_time(&self) -> Timestamp {
+        self.timeline.to_wall(self.now).moved(self.scheduler.store_ahead)
+    }
+
+    /// Converts a time of a schedule to the engine's time.
+    fn of_schedule(&self, time: Timestamp) -> Timestamp {
+        let away = time.as_micros().saturating_sub(self.schedule_time().as_micros());
+        self.now.moved(away)
     }
 
     /// Checks a command of a caller for schedules. A schedule that is set gets its next time: the
@@ -260,10 +360,23 @@ impl EventLoop {
         match command {
             ScheduleCommand::Set { schedule, .. } => {
                 let timing = read_timing(&schedule.timing)?;
-                schedule.next = timing.first(schedule.until, self.timeline.to_wall(self.now));
+                schedule.next = timing.first(schedule.until, self.schedule_time());
                 self.scheduler.forget(&schedule.name);
+                self.scheduler.change(&schedule.name);
+                if let Some(next) = schedule.next {
+                    self.scheduler.request(self.of_schedule(next));
+                }
             }
-            ScheduleCommand::Remove { name } => self.scheduler.forget(name),
+            ScheduleCommand::Remove { name } => {
+                self.scheduler.forget(name);
+                self.scheduler.change(name);
+            }
+            ScheduleCommand::Pause { name, paused } => {
+                self.scheduler.change(name);
+                if !*paused {
+                    self.scheduler.request(self.now);
+                }
+            }
             _ => {}
         }
         Ok(())

@@ -159,7 +159,7 @@ mod tests {
                 Command::Put { tube: tube(), tasks: vec![task], wait: Span::ZERO },
                 "attempts_max of a task",
             ),
-            (Command::Schedule(Box::new(ScheduleCommand::Due { limit: 1 })), "schedules"),
+            (Command::Schedule(Box::new(ScheduleCommand::Due { skip: 0, limit: 1 })), "schedules"),
         ];
         let none = Capabilities::plain("redis");
         let all = Capabilities { keys: true, retries: true, rates: true, schedules: true, ..none };

@@ -5,7 +5,7 @@ mod debian;
 mod node;
 mod python;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::shell;
 
@@ -64,12 +64,20 @@ pub fn prepare() -> Result<Tools, String> {
 pub fn peers() -> Result<Vec<(&'static str, PathBuf)>, String> {
     let node = locate("node")?;
     let python = python::PEERS.prepare()?;
+    build_node_package(&node)?;
     Ok(vec![
         ("TASKYARD_PEERS", shell::root().join("bench")),
         ("TASKYARD_PEERS_NODE_MODULES", node::PEERS.prepare(&node)?),
         ("TASKYARD_PEERS_PYTHON", python.join("bin/python")),
         ("TASKYARD_NODE", node),
     ])
+}
+
+/// Builds our Node package, which the benchmark loads from its folder.
+fn build_node_package(node: &Path) -> Result<(), String> {
+    let mut build = shell::program(node);
+    build.arg(shell::root().join("clients/node/scripts/build.mjs"));
+    shell::run(build.env("TASKYARD_NODE_MODULES", node::TESTS.prepare(node)?))
 }
 
 /// Prepares the tools and prints their variables as lines for a shell.

@@ -6,7 +6,17 @@ Start with `App`; `Client` and `AsyncClient` have every verb of the queue.
 from .app import App, TaskFunction
 from .async_client import AsyncClient
 from .client import Client
-from .errors import Bury, Cancelled, OutcomeUnknownError, RefusedError, Release, Retry, TaskyardError, UnreachableError
+from .errors import (
+    Bury,
+    Cancelled,
+    OutcomeUnknownError,
+    RefusedError,
+    Release,
+    Retry,
+    TaskyardError,
+    UnreachableError,
+    UntrustedError,
+)
 from .running_task import RunningTask, current_task
 from .shapes import Delivery, NewTask, Placed, Task
 from .version import VERSION as __version__
@@ -30,6 +40,7 @@ __all__ = [
     "TaskFunction",
     "TaskyardError",
     "UnreachableError",
+    "UntrustedError",
     "Worker",
     "__version__",
     "current_task",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import typing
 from typing import (
     TYPE_CHECKING,
@@ -23,7 +24,8 @@ from typing import (
 from .async_client import AsyncClient
 from .client import LEASE_DEFAULT, Client
 from .running_task import RunningTask
-from .shapes import PUT_OPTIONS, FinishPart, NewTask, Placed, PutOptions, TubeOptions
+from .shapes import PUT_OPTIONS, FinishPart, NewTask, Placed, PutOptions, Seconds, TubeOptions, seconds
+from .transport import TIMEOUT_DEFAULT
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec, Unpack
@@ -52,11 +54,14 @@ class App:
         ca: Optional[str] = None,
         idempotent: bool = True,
         repeat_for: float = 10.0,
+        timeout: float = TIMEOUT_DEFAULT,
     ) -> None:
+        options: Dict[str, Any] = {"token": token, "ca": ca, "idempotent": idempotent}
+        options.update(repeat_for=repeat_for, timeout=timeout)
         #: The blocking client.
-        self.client = Client(url, token=token, ca=ca, idempotent=idempotent, repeat_for=repeat_for)
+        self.client = Client(url, **options)
         #: The asyncio client.
-        self.async_client = AsyncClient(url, token=token, ca=ca, idempotent=idempotent, repeat_for=repeat_for)
+        self.async_client = AsyncClient(url, **options)
         #: The functions by their tubes.
         self.functions: Dict[str, TaskFunction[Any, Any]] = {}
         #: The queue in memory that takes the tasks while a test runs.
@@ -67,7 +72,7 @@ class App:
         tube: Optional[str] = None,
         *,
         retries: Optional[int] = None,
-        retry_delay: Union[float, Callable[[int], float], None] = None,
+        retry_delay: Union[Seconds, Callable[[int], Seconds], None] = None,
         time_limit: Optional[float] = None,
         raw: bool = False,
         tube_options: Optional[TubeOptions] = None,
@@ -76,7 +81,7 @@ class App:
         """Makes a function run the tasks of a tube, by default the tube with the name of the function.
 
         The payload of a task is an object with the parameters of the function; with `raw` it is the only argument.
-        `retries`: after so many retries a task is buried; by default the options of the tube decide. `retry_delay`: seconds
+        `retries`: after so many retries a task is buried; by default the options of the tube decide. `retry_delay`: the time
         before the next attempt, or a function of the number of the failed attempt; by default the retry policy of the tube,
         or 1, 2, 4 seconds and so on up to an hour. `time_limit`: seconds after which the function is cancelled.
         `tube_options`: with these a worker creates the tube if it does not exist. `defaults` are options of each put.
@@ -87,6 +92,8 @@ class App:
             made.retries, made.retry_delay, made.time_limit = retries, retry_delay, time_limit
             made.raw, made.defaults = raw, defaults
             made.check_parameters()
+            if retry_delay is not None and not callable(retry_delay) and not 0 <= seconds(retry_delay) < math.inf:
+                raise ValueError(f"retry_delay is {retry_delay}; give seconds that are not negative, or a function")
             made.tube_options = cast(TubeOptions, dict(tube_options or {}))
             if made.tube in self.functions:
                 raise ValueError(f"tube '{made.tube}' already has the function {self.functions[made.tube].__name__}")
@@ -127,7 +134,7 @@ class TaskFunction(Generic[P, R]):
         self.tube = tube
         self.function = function
         self.retries: Optional[int] = None
-        self.retry_delay: Union[float, Callable[[int], float], None] = None
+        self.retry_delay: Union[Seconds, Callable[[int], Seconds], None] = None
         self.time_limit: Optional[float] = None
         self.raw = False
         self.tube_options: TubeOptions = {}
@@ -187,7 +194,7 @@ class TaskFunction(Generic[P, R]):
         error = f"{task.attempts} deliveries failed or were lost; kick it with reset_attempts to run it again"
         return {"verb": "bury", "id": task.id, "lease": task.lease, "error": error}
 
-    def delay_after(self, attempt: int) -> Optional[float]:
+    def delay_after(self, attempt: int) -> Optional[Seconds]:
         """The delay after a failed attempt, if the function has one of its own."""
         return self.retry_delay(attempt) if callable(self.retry_delay) else self.retry_delay
 

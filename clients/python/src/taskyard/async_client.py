@@ -39,7 +39,8 @@ class AsyncClient(AsyncSender):
 
     `idempotent`: puts without a key get a random one, so that a put whose answer was lost can be repeated without adding a
     second task. `repeat_for`: for how many seconds requests are repeated that did not reach the server, were refused because
-    it is starting, stopping or overloaded, or whose answer was lost, if it does no harm to repeat them.
+    it is starting, stopping or overloaded, or whose answer was lost, if it does no harm to repeat them. `timeout`: how many
+    seconds the server may take to answer.
     """
 
     async def __aenter__(self) -> AsyncClient:
@@ -235,6 +236,14 @@ class AsyncClient(AsyncSender):
         body = calls.json_body(cast(Mapping[str, Any], change))
         return await self._send(calls.Call("PATCH", calls.tube_target(tube), body, calls.same, repeatable=True))
 
+    async def pause_tube(self, tube: str) -> JsonObject:
+        """Stops the deliveries of a tube; everything else continues."""
+        return await self.alter_tube(tube, paused=True)
+
+    async def resume_tube(self, tube: str) -> JsonObject:
+        """Resumes the deliveries of a tube."""
+        return await self.alter_tube(tube, paused=False)
+
     async def rename_tube(self, tube: str, name: str, queue_num: Optional[int] = None) -> JsonObject:
         """Gives a tube another name; its tasks stay."""
         body: JsonObject = {"name": name} if queue_num is None else {"name": name, "queue_num": queue_num}
@@ -356,9 +365,9 @@ class AsyncClient(AsyncSender):
 
     # The server
 
-    async def stats(self) -> JsonObject:
+    async def stats(self, *, internal: bool = False) -> JsonObject:
         """All tubes, their totals, and the server: version, store, uptime."""
-        return await self._send(calls.get("/v1/stats", calls.same))
+        return await self._send(calls.get("/v1/stats", calls.same, internal=internal))
 
     async def series(
         self, tube: Optional[str] = None, *, start: Optional[float] = None, step: Optional[str] = None
@@ -388,6 +397,10 @@ class AsyncClient(AsyncSender):
     async def health(self) -> JsonObject:
         """The status of the server, while it and its store work."""
         return await self._send(calls.get("/healthz", calls.same))
+
+    async def openapi(self) -> JsonObject:
+        """The OpenAPI document of the server."""
+        return await self._send(calls.get("/openapi.json", calls.same))
 
     async def metrics(self) -> str:
         """The metrics of the server in the text format of Prometheus."""

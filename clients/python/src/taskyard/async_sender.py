@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from typing import List, Optional, Protocol, Tuple, TypeVar
+from typing import Dict, List, Optional, Protocol, Tuple, TypeVar
 
 from .calls import Call, Repeats, wants_no_keys
 from .errors import NotTaskyardError, OutcomeUnknownError, TaskyardError, UnreachableError
 from .response import MalformedResponse, ResponseParser
 from .server_url import ServerUrl
-from .transport import ANSWER_MAX, CONNECT_MAX, IDLE_MAX, IDLE_TIME_MAX, READ_BYTES, Answer
+from .transport import CONNECT_MAX, IDLE_MAX, IDLE_TIME_MAX, READ_BYTES, TIMEOUT_DEFAULT, Answer, no_connection
 
 T = TypeVar("T")
 
@@ -35,15 +35,16 @@ class AsyncConnection:
         self._writer = writer
 
     @staticmethod
-    async def open(server: ServerUrl) -> AsyncConnection:
+    async def open(server: ServerUrl, timeout: float) -> AsyncConnection:
         """Connects to a server."""
+        within = min(timeout, CONNECT_MAX)
         try:
-            opening = asyncio.open_connection(server.host, server.port, ssl=server.tls(), limit=2 * READ_BYTES)
-            reader, writer = await asyncio.wait_for(opening, CONNECT_MAX)
+            opening = asyncio.open_connection(server.host, server.port, ssl=server.tls, limit=2 * READ_BYTES)
+            reader, writer = await asyncio.wait_for(opening, within)
         except asyncio.TimeoutError as error:
-            raise UnreachableError(f"no connection to {server} within {CONNECT_MAX:.0f} s") from error
+            raise UnreachableError(f"no connection to {server} within {within:g} s") from error
         except OSError as error:
-            raise UnreachableError(f"no connection to {server}: {error}") from error
+            raise no_connection(server, error) from error
         plain = writer.get_extra_info("socket")
         if plain is not None:
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -54,7 +55,7 @@ class AsyncConnection:
         try:
             return await asyncio.wait_for(self._exchange(request), seconds)
         except asyncio.TimeoutError as error:
-            raise OutcomeUnknownError(f"no answer from {self._server} within {seconds:.0f} s") from error
+            raise OutcomeUnknownError(f"no answer from {self._server} within {seconds:g} s") from error
         except OSError as error:
             raise OutcomeUnknownError(f"no answer from {self._server}: {error}") from error
         except MalformedResponse as error:
@@ -80,46 +81,54 @@ class AsyncConnection:
         self._writer.close()
 
 
-class AsyncHttpTransport:
-    """The connections to one server, which belong to the event loop that runs."""
+#: Connections that no request uses, and since when.
+IdleConnections = List[Tuple[AsyncConnection, float]]
 
-    def __init__(self, server: ServerUrl) -> None:
-        self.server = server
-        self._idle: List[Tuple[AsyncConnection, float]] = []
-        self._loop: Optional[asyncio.AbstractEventLoop] = None
+
+class AsyncHttpTransport:
+    """The connections to one server. Event loops may share it: each uses connections of its own."""
+
+    def __init__(self, server: ServerUrl, timeout: float = TIMEOUT_DEFAULT) -> None:
+        self.server, self.timeout = server, timeout
+        #: The connections of each loop that no request uses. A forked process has other loops.
+        self._idle: Dict[asyncio.AbstractEventLoop, IdleConnections] = {}
 
     async def exchange(self, method: str, target: str, body: Optional[bytes], wait: float) -> Answer:
         """Sends a request over an idle connection or a new one."""
-        connection = await self._connection()
+        idle = self._idle_here()
+        connection = await self._connection(idle)
         try:
             request = self.server.request(method, target, body)
-            response = await connection.exchange(request, wait + ANSWER_MAX)
+            response = await connection.exchange(request, wait + self.timeout)
         except BaseException:
             connection.close()
             raise
-        if response.keep_alive and len(self._idle) < IDLE_MAX:
-            self._idle.append((connection, time.monotonic()))
+        if response.keep_alive and len(idle) < IDLE_MAX:
+            idle.append((connection, time.monotonic()))
         else:
             connection.close()
         return response.status, response.body
 
     async def close(self) -> None:
-        """Closes the connections that no request uses."""
-        if self._loop is asyncio.get_running_loop():
-            while self._idle:
-                self._idle.pop()[0].close()
+        """Closes the connections of this loop that no request uses."""
+        for connection, _ in self._idle.pop(asyncio.get_running_loop(), []):
+            connection.close()
 
-    async def _connection(self) -> AsyncConnection:
+    def _idle_here(self) -> IdleConnections:
         loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            # The connections of another loop cannot be used in this one; a forked process has another loop, too.
-            self._idle, self._loop = [], loop
-        while self._idle:
-            connection, since = self._idle.pop()
+        if loop not in self._idle:
+            for other in [other for other in list(self._idle) if other.is_closed()]:
+                self._idle.pop(other, None)
+            self._idle[loop] = []
+        return self._idle[loop]
+
+    async def _connection(self, idle: IdleConnections) -> AsyncConnection:
+        while idle:
+            connection, since = idle.pop()
             if time.monotonic() - since < IDLE_TIME_MAX and connection.is_usable():
                 return connection
             connection.close()
-        return await AsyncConnection.open(self.server)
+        return await AsyncConnection.open(self.server, self.timeout)
 
 
 class AsyncSender:
@@ -133,10 +142,11 @@ class AsyncSender:
         ca: Optional[str] = None,
         idempotent: bool = True,
         repeat_for: float = 10.0,
+        timeout: float = TIMEOUT_DEFAULT,
         transport: Optional[AsyncTransport] = None,
     ) -> None:
         self._server = ServerUrl(url, token, ca)
-        self._transport: AsyncTransport = transport or AsyncHttpTransport(self._server)
+        self._transport: AsyncTransport = transport or AsyncHttpTransport(self._server, timeout)
         self._idempotent = idempotent
         self._repeat_for = repeat_for
         #: Whether the store of the server has keys, as far as known.

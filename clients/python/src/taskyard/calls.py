@@ -13,7 +13,6 @@ from typing import Any, Callable, Dict, Generic, Iterable, List, Mapping, Option
 from . import msgpack
 from .errors import (
     MissingFeatureError,
-    NotTaskyardError,
     OutcomeUnknownError,
     StaleDeliveryError,
     TaskyardError,
@@ -70,25 +69,31 @@ class Call(Generic[T]):
         except ValueError as error:
             if status == 200 and self.parse is text_answer:
                 return self.parse(body.decode("utf-8", "replace"))
-            raise _not_taskyard(url, status) from error
+            raise error_of(url, status, None) from error
         if 200 <= status < 300:
             try:
                 return self.parse(answer)
             except (KeyError, TypeError, IndexError) as error:
-                raise _not_taskyard(url, status) from error
-        raise error_of(status, answer) or _not_taskyard(url, status)
+                raise error_of(url, status, None) from error
+        raise error_of(url, status, answer)
 
 
 class Repeats:
-    """Decides whether and when a call is sent again."""
+    """Decides whether and when a call is sent again, and what its answer means then."""
 
     def __init__(self, call: Call[Any], repeat_for: float) -> None:
         self._call = call
         self._deadline = time.monotonic() + repeat_for
         self._pause = PAUSE_MIN
+        #: Why an earlier request may have been executed.
+        self._unknown: Optional[OutcomeUnknownError] = None
 
     def pause_after(self, error: TaskyardError) -> float:
         """The seconds to wait before the call is sent again; raises the error if it must not be."""
+        if isinstance(error, StaleDeliveryError) and self._unknown is not None:
+            raise self._unknown from error
+        if isinstance(error, OutcomeUnknownError):
+            self._unknown = error
         nothing_done = isinstance(error, (UnreachableError, UnavailableError))
         may_repeat = self._call.repeatable and isinstance(error, OutcomeUnknownError)
         pause = self._pause * random.uniform(0.5, 1.0)
@@ -195,7 +200,9 @@ def finish_one(task: Union[Task, Delivery], part: FinishPart) -> Call[None]:
                 f"the delivery of task {task.id} in tube '{task.tube}' has ended; take the task again or use longer leases"
             )
 
-    return post(tube_target(task.tube, "finish"), {"tasks": [part]}, check)
+    # The number of a lease is never issued twice, so that a second request cannot end another delivery.
+    repeatable = task.lease is not None and part["verb"] != "touch"
+    return Call("POST", tube_target(task.tube, "finish"), json_body({"tasks": [part]}), check, repeatable=repeatable)
 
 
 def with_result(part: FinishPart, result: object) -> FinishPart:
@@ -268,7 +275,3 @@ def _packed(item: Dict[str, Any]) -> Dict[str, Any]:
 
 def _word(value: object) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
-
-
-def _not_taskyard(url: object, status: int) -> NotTaskyardError:
-    return NotTaskyardError(f"{url} is not a taskyard server (status {status}); check the address")

@@ -13,7 +13,7 @@ from typing import List, Optional, Sequence
 from .app import App
 from .client import LEASE_DEFAULT
 from .logs import JsonFormatter, TextFormatter
-from .supervisor import Supervisor
+from .supervisor import CANNOT_LOAD, Supervisor
 from .version import VERSION
 from .worker import Worker
 from .worker_name import worker_name
@@ -23,7 +23,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Runs a command and returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = _parser().parse_args(given)
-    _set_up_logging(options.log_level, options.log_format)
+    options.name = options.name or worker_name(options.app.partition(":")[0])
+    _set_up_logging(options)
     if options.processes > 1:
         # A later option replaces an earlier one.
         return Supervisor([*given, "--processes=1", "--supervised"], options.processes, options.grace).run()
@@ -52,13 +53,12 @@ def _work(options: argparse.Namespace) -> int:
     try:
         app = load_app(options.app)
         tubes: Optional[List[str]] = options.tube
-        name = options.name or worker_name(options.app.partition(":")[0])
         worker = app.worker(
-            concurrency=options.concurrency, tubes=tubes, lease=options.lease, grace=options.grace, name=name
+            concurrency=options.concurrency, tubes=tubes, lease=options.lease, grace=options.grace, name=options.name
         )
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         print(f"taskyard: cannot load {options.app}: {error}", file=sys.stderr)
-        return 2
+        return CANNOT_LOAD
     if options.supervised:
         threading.Thread(target=_stop_with_parent, args=(worker,), name="taskyard-parent", daemon=True).start()
     finished = worker.run()
@@ -75,10 +75,10 @@ def _stop_with_parent(worker: Worker) -> None:
     worker.request_stop()
 
 
-def _set_up_logging(level: str, form: str) -> None:
+def _set_up_logging(options: argparse.Namespace) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
-    logging.basicConfig(level=level.upper(), handlers=[handler])
+    handler.setFormatter(JsonFormatter(options.name) if options.log_format == "json" else TextFormatter())
+    logging.basicConfig(level=options.log_level.upper(), handlers=[handler])
 
 
 def _parser() -> argparse.ArgumentParser:

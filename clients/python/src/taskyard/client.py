@@ -42,7 +42,8 @@ class Client(Sender):
 
     `idempotent`: puts without a key get a random one, so that a put whose answer was lost can be repeated without adding a
     second task. `repeat_for`: for how many seconds requests are repeated that did not reach the server, were refused because
-    it is starting, stopping or overloaded, or whose answer was lost, if it does no harm to repeat them.
+    it is starting, stopping or overloaded, or whose answer was lost, if it does no harm to repeat them. `timeout`: how many
+    seconds the server may take to answer.
     """
 
     def __enter__(self) -> Client:
@@ -238,6 +239,14 @@ class Client(Sender):
         body = calls.json_body(cast(Mapping[str, Any], change))
         return self._send(calls.Call("PATCH", calls.tube_target(tube), body, calls.same, repeatable=True))
 
+    def pause_tube(self, tube: str) -> JsonObject:
+        """Stops the deliveries of a tube; everything else continues."""
+        return self.alter_tube(tube, paused=True)
+
+    def resume_tube(self, tube: str) -> JsonObject:
+        """Resumes the deliveries of a tube."""
+        return self.alter_tube(tube, paused=False)
+
     def rename_tube(self, tube: str, name: str, queue_num: Optional[int] = None) -> JsonObject:
         """Gives a tube another name; its tasks stay."""
         body: JsonObject = {"name": name} if queue_num is None else {"name": name, "queue_num": queue_num}
@@ -359,9 +368,9 @@ class Client(Sender):
 
     # The server
 
-    def stats(self) -> JsonObject:
+    def stats(self, *, internal: bool = False) -> JsonObject:
         """All tubes, their totals, and the server: version, store, uptime."""
-        return self._send(calls.get("/v1/stats", calls.same))
+        return self._send(calls.get("/v1/stats", calls.same, internal=internal))
 
     def series(
         self, tube: Optional[str] = None, *, start: Optional[float] = None, step: Optional[str] = None
@@ -391,6 +400,10 @@ class Client(Sender):
     def health(self) -> JsonObject:
         """The status of the server, while it and its store work."""
         return self._send(calls.get("/healthz", calls.same))
+
+    def openapi(self) -> JsonObject:
+        """The OpenAPI document of the server."""
+        return self._send(calls.get("/openapi.json", calls.same))
 
     def metrics(self) -> str:
         """The metrics of the server in the text format of Prometheus."""

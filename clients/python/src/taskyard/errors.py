@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, Mapping, Optional, Type
 
+from .shapes import Seconds
+
 
 class TaskyardError(Exception):
     """The base of all errors of this package."""
@@ -15,6 +17,10 @@ class UnreachableError(TaskyardError):
 
 class OutcomeUnknownError(TaskyardError):
     """The answer was lost: the request may have been executed or not."""
+
+
+class UntrustedError(TaskyardError):
+    """The certificate of the server is not trusted; nothing was done."""
 
 
 class NotTaskyardError(TaskyardError):
@@ -91,8 +97,21 @@ _ERRORS: Dict[str, Type[RefusedError]] = {
 }
 
 
-def error_of(status: int, answer: object) -> Optional[TaskyardError]:
-    """The error that an answer describes; none if it is not an answer of Taskyard."""
+def error_of(url: object, status: int, answer: object) -> TaskyardError:
+    """The error that an answer describes. One that is not of Taskyard may come from a proxy in between."""
+    return _error_of_server(status, answer) or _error_of_proxy(url, status)
+
+
+def _error_of_proxy(url: object, status: int) -> TaskyardError:
+    if status in (502, 504):
+        return OutcomeUnknownError(f"no answer from {url}: a proxy answered with status {status}")
+    if status in (429, 503):
+        message = f"{url} is unavailable: a proxy answered with status {status}"
+        return UnavailableError(message, "unavailable", status, {})
+    return NotTaskyardError(f"{url} is not a taskyard server (status {status}); check the address")
+
+
+def _error_of_server(status: int, answer: object) -> Optional[TaskyardError]:
     error = answer.get("error") if isinstance(answer, dict) else None
     if not isinstance(error, dict):
         return None
@@ -112,15 +131,15 @@ class TaskOutcome(Exception):
 class Retry(TaskOutcome):
     """Fails the task as an exception does, with a delay before its next attempt."""
 
-    def __init__(self, reason: str = "retry", delay: Optional[float] = None) -> None:
+    def __init__(self, reason: str = "retry", delay: Optional[Seconds] = None) -> None:
         super().__init__(reason)
         self.delay = delay
 
 
 class Release(TaskOutcome):
-    """Returns the task to its tube; nothing failed. Uncounted, it does not count as an attempt."""
+    """Returns the task to its tube; nothing failed, so it does not count as an attempt unless `counted`."""
 
-    def __init__(self, delay: float = 0.0, counted: bool = True) -> None:
+    def __init__(self, delay: Seconds = 0.0, counted: bool = False) -> None:
         super().__init__("released")
         self.delay = delay
         self.counted = counted

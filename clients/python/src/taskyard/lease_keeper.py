@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import Dict, List, Sequence
+from typing import Dict, List, Sequence, Union
 
 from .client import Client
-from .errors import TaskyardError, TubeNotFoundError
+from .errors import OutcomeUnknownError, TaskyardError, TubeNotFoundError
 from .execution import fields_of
+from .finisher import Finisher
 from .pools import Pool
 from .running_task import CancelReason, RunningTask
 from .shapes import FinishPart
@@ -18,8 +19,10 @@ from .shapes import FinishPart
 QUEUED_MAX = 1.0
 #: The longest pause between two checks, in seconds.
 TICK_MAX = 0.25
-#: The pause after an extension that failed, in seconds.
+#: The pause after an extension that did not reach the server or was refused, in seconds.
 RETRY_PAUSE = 1.0
+#: How long the thread may take to end, in seconds.
+END_SECONDS = 2.0
 #: The largest number of leases that one request extends.
 BATCH_MAX = 5000
 
@@ -29,17 +32,19 @@ log = logging.getLogger("taskyard.worker")
 class LeaseKeeper:
     """A thread that works while functions block, unless they hold the interpreter itself."""
 
-    def __init__(self, client: Client, lease: float, pools: Sequence[Pool]) -> None:
+    def __init__(self, client: Client, lease: float, pools: Sequence[Pool], finisher: Finisher) -> None:
         self._client, self._lease, self._pools = client, lease, pools
+        #: What holds tasks: the pools, and the finisher for outcomes that wait.
+        self._holders: List[Union[Pool, Finisher]] = [*pools, finisher]
         self._stopped = threading.Event()
         self._not_before = 0.0
         self._thread = threading.Thread(target=self._run, name="taskyard-leases", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread."""
+        """Ends the thread; one that waits for a server that does not answer is left behind."""
         self._stopped.set()
-        self._thread.join()
+        self._thread.join(END_SECONDS)
 
     def _run(self) -> None:
         while not self._stopped.wait(min(TICK_MAX, self._lease / 12)):
@@ -56,10 +61,11 @@ class LeaseKeeper:
                 limit = task.function.time_limit
                 if limit is not None and task.began and now - task.began > limit:
                     task.cancel(CancelReason.TIME_LIMIT)
-                if task.deadline <= now:
-                    self._lost(task, "its lease ended while the server was unreachable")
-                elif task.deadline - now < self._lease * 2 / 3 and task.cancel_reason is not CancelReason.LOST:
-                    due.setdefault(task.tube, []).append(task)
+        for task in [task for holder in self._holders for task in list(holder.held)]:
+            if task.deadline <= now:
+                self._lost(task, "its lease ended while the server was unreachable")
+            elif task.deadline - now < self._lease * 2 / 3 and task.cancel_reason is not CancelReason.LOST:
+                due.setdefault(task.tube, []).append(task)
         if now < self._not_before:
             return
         for tube, tasks in due.items():
@@ -78,13 +84,15 @@ class LeaseKeeper:
         except TubeNotFoundError:
             outcomes = ["missing"] * len(tasks)
         except TaskyardError as error:
-            self._not_before = time.monotonic() + min(RETRY_PAUSE, self._lease / 12)
+            if not isinstance(error, OutcomeUnknownError):
+                self._not_before = time.monotonic() + min(RETRY_PAUSE, self._lease / 12)
+            # Otherwise the time to wait for the answer was pause enough.
             log.warning("the leases of %d tasks of tube %s could not be extended: %s", len(tasks), tube, error)
             return
         for task, outcome in zip(tasks, outcomes):
             if outcome == "done":
                 task.deadline = asked + self._lease
-            elif any(task in pool.held for pool in self._pools):
+            elif any(task in holder.held for holder in self._holders):
                 # Otherwise the function has ended meanwhile, and its outcome was first.
                 self._lost(task, f"its delivery has ended ({outcome})")
 

@@ -1,12 +1,19 @@
-"""Formats log records as lines of text or of JSON, with the tube, the task and the attempt that they are about."""
+"""Formats log records as lines of text or of JSON, with the fields that they have in addition to their message."""
 
 from __future__ import annotations
 
 import json
 import logging
 import time
+from typing import Any, Dict
 
-_FIELDS = ("tube", "task", "attempt")
+#: The fields that all records have; others were given with `extra`.
+_USUAL = frozenset((*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName"))
+
+
+def fields_of_record(record: logging.LogRecord) -> Dict[str, Any]:
+    """The fields that were given with `extra`."""
+    return {name: value for name, value in record.__dict__.items() if name not in _USUAL}
 
 
 class TextFormatter(logging.Formatter):
@@ -17,12 +24,16 @@ class TextFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """The line, with the fields of the record at its end."""
-        fields = [f"{name}={getattr(record, name)}" for name in _FIELDS if hasattr(record, name)]
+        fields = [f"{name}={value}" for name, value in fields_of_record(record).items()]
         return " ".join([super().formatMessage(record), *fields])
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object for each record."""
+    """One JSON object for each record, with the name of the worker if there is one."""
+
+    def __init__(self, worker: str = "") -> None:
+        super().__init__()
+        self._worker = {"worker": worker} if worker else {}
 
     def format(self, record: logging.LogRecord) -> str:
         """The object as a line."""
@@ -32,8 +43,9 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **self._worker,
+            **fields_of_record(record),
         }
-        line.update({name: getattr(record, name) for name in _FIELDS if hasattr(record, name)})
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line)
+        return json.dumps(line, default=str)

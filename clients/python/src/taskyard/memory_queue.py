@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any, Callable, Dict, List, Optional, Tuple
 from urllib.parse import parse_qs, unquote
@@ -11,6 +12,8 @@ from .transport import Answer
 
 #: When the clock begins, in seconds since the epoch.
 START = 1_800_000_000.0
+#: The options of a put that are not fields of the task.
+_NOT_SHOWN = ("delay", "at", "ttl", "attempts_max", "unique_for", "on_conflict")
 
 
 class RefusedRequest(Exception):
@@ -79,7 +82,10 @@ class MemoryQueue:
             if task["state"] == "delayed" and task["due"] <= self.now:
                 task["state"] = "ready"
             elif task["state"] == "taken" and task["lease_until"] <= self.now:
-                self._release(task, "lease expired", 0.0)
+                self._fail(tube, task, "lease expired", 0.0)
+            # The ttl does not end a delivery, and a delay does not count.
+            if task["state"] in ("ready", "buried") and task["expires"] <= self.now:
+                del tube.tasks[task["id"]]
         return tube
 
     def put(self, name: str, body: Dict[str, Any]) -> Any:
@@ -88,15 +94,17 @@ class MemoryQueue:
 
     def _put(self, tube: MemoryTube, item: Dict[str, Any]) -> Dict[str, Any]:
         due = item.get("at", self.now + item.get("delay", 0.0))
-        given = {name: value for name, value in item.items() if name not in ("delay", "at", "unique_for", "on_conflict")}
+        given = {name: value for name, value in item.items() if name not in _NOT_SHOWN}
+        ttl = item.get("ttl", tube.options.get("ttl"))
+        hidden = {"expires": math.inf if ttl is None else due + ttl, "attempts_max": item.get("attempts_max")}
         state = "delayed" if due > self.now else "ready"
         held = self._holder(tube, item.get("key"))
         if held is not None:
             if item.get("on_conflict") == "replace" and held["state"] in ("ready", "delayed"):
-                held.update(given, state=state, due=due)
+                held.update(given, **hidden, state=state, due=due)
             return {"id": held["id"], "state": held["state"], "existing": True}
         task = {"pri": 0, "attempts": 0, "failures": [], **given, "id": tube.next_id, "state": state}
-        task.update(created=self.now, due=due, unique_for=item.get("unique_for", 0.0))
+        task.update(hidden, created=self.now, due=due, unique_for=item.get("unique_for", 0.0))
         tube.tasks[tube.next_id] = task
         tube.next_id += 1
         return {"id": task["id"], "state": state}
@@ -139,23 +147,28 @@ class MemoryQueue:
             task.update(results, state="done", finished=self.now)
         elif verb == "release":
             task["attempts"] += 1 if part.get("counted", True) else 0
-            self._delay(task, part.get("delay") or 0.0)
+            self._release(tube, task, part.get("delay") or 0.0)
         elif verb == "fail":
-            self._release(task, part["error"], part.get("delay") or 0.0)
+            self._fail(tube, task, part["error"], part.get("delay") or 0.0)
         elif verb == "bury":
             task.update(state="buried", error=part.get("error"))
         else:
             task["lease_until"] += part["seconds"]
         return "done"
 
-    def _release(self, task: Dict[str, Any], error: str, delay: float) -> None:
+    def _fail(self, tube: MemoryTube, task: Dict[str, Any], error: str, delay: float) -> None:
         task["attempts"] += 1
         task["failures"].append({"at": self.now, "attempt": task["attempts"], "error": error})
         task["error"] = error
-        self._delay(task, delay)
+        self._release(tube, task, delay)
 
-    def _delay(self, task: Dict[str, Any], delay: float) -> None:
-        task.update(state="delayed" if delay > 0 else "ready", due=self.now + delay)
+    def _release(self, tube: MemoryTube, task: Dict[str, Any], delay: float) -> None:
+        """Makes a task ready again, or buries it if it has used up its attempts."""
+        attempts_max = task["attempts_max"] or tube.options.get("attempts_max")
+        if attempts_max is not None and task["attempts"] >= attempts_max:
+            task.update(state="buried")
+        else:
+            task.update(state="delayed" if delay > 0 else "ready", due=self.now + delay)
 
     def kick(self, name: str, body: Dict[str, Any]) -> Any:
         buried = [task for task in self.tube(name).tasks.values() if task["state"] == "buried"]
@@ -182,6 +195,7 @@ class MemoryQueue:
         states = query.get("state", "ready,taken,delayed,buried").split(",")
         tasks = [task for task in self.tube(name).tasks.values() if task["state"] in states]
         tasks = [task for task in tasks if query.get("key") in (None, task.get("key"))]
+        tasks = [task for task in tasks if query.get("match", "") in json.dumps(task.get("data"), ensure_ascii=False)]
         return {"tasks": [shown(task) for task in tasks], "scanned": len(tasks)}
 
     def truncate(self, name: str, _body: Dict[str, Any]) -> Any:
@@ -189,10 +203,11 @@ class MemoryQueue:
         return {}
 
     def release_all(self, name: str, _body: Dict[str, Any]) -> Any:
-        for task in self.tube(name).tasks.values():
+        tube = self.tube(name)
+        for task in tube.tasks.values():
             if task["state"] == "taken":
                 task["attempts"] += 1
-                self._delay(task, 0.0)
+                self._release(tube, task, 0.0)
         return {}
 
     def show_tube(self, name: str, _body: Dict[str, Any]) -> Any:
@@ -222,7 +237,7 @@ class MemoryQueue:
 def shown(task: Dict[str, Any]) -> Dict[str, Any]:
     """A task as a server shows it: without what is unknown."""
     shows_lease = task["state"] == "taken"
-    hidden = () if shows_lease else ("lease", "lease_until")
+    hidden = ("expires",) if shows_lease else ("expires", "lease", "lease_until")
     return {name: value for name, value in task.items() if value is not None and name not in hidden}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
@@ -24,6 +25,8 @@ RUN_SECONDS_MIN = 1e-6
 #: A thread is expected to run tasks for about so long before another one is woken, in seconds.
 BURST_SECONDS = 0.002
 
+log = logging.getLogger("taskyard.worker")
+
 #: What a dictionary without the task answers.
 _ABSENT = object()
 
@@ -41,6 +44,8 @@ class Pool:
         self.held: Dict[RunningTask, None] = {}
         #: Those that have not begun. The one that removes a task from here runs it or gives it back.
         self.queued: Dict[RunningTask, None] = {}
+        #: The order in which these begin.
+        self._order: Deque[RunningTask] = deque()
         #: About the median of the run times of functions, in seconds; unknown at first.
         self._run_seconds: Optional[float] = None
         self._space = threading.Event()
@@ -90,7 +95,14 @@ class Pool:
         """Returns those of these tasks that have not begun."""
         for task in tasks:
             if self.queued.pop(task, _ABSENT) is None:
+                self._forget(task)
                 self._end(task, execution.give_back(task))
+
+    def _forget(self, task: RunningTask) -> None:
+        try:
+            self._order.remove(task)
+        except (ValueError, IndexError):
+            pass  # A thread has it already or comes to it, and leaves it.
 
     def give_back_waiting(self, tasks: List[RunningTask]) -> None:
         """The same for tasks that were taken ahead and wait for too long: from now on fewer are taken ahead."""
@@ -98,14 +110,30 @@ class Pool:
             self._run_seconds = max(self._run_seconds or 0.0, 1.0)
             self.give_back(tasks)
 
+    def _may_begin(self, task: RunningTask) -> bool:
+        """Whether a task that was taken from the queue may run: not if it was cancelled or its lease has ended."""
+        if task.deadline <= time.monotonic():
+            if task.claim():
+                log.warning("the lease of the task ended before the task began", extra=execution.fields_of(task))
+        elif task.cancel_reason is None:
+            return True
+        self._end(task, execution.cancelled(task))
+        return False
+
     def _end(self, task: RunningTask, outcome: Outcome) -> None:
+        task.thread = None
         self.held.pop(task, None)
         if task.claim():
             self._settle(task, outcome)
         if self._taker_waits and self.space():
             self._space.set()
 
-    def _measure(self, ran: float) -> None:
+    def _ran(self, task: RunningTask, outcome: Outcome) -> None:
+        """Notes how long the function of a task ran."""
+        ran = time.monotonic() - task.began
+        # An outcome that is encoded already is an ack.
+        if isinstance(outcome, str) and log.isEnabledFor(logging.DEBUG):
+            log.debug("task done", extra={**execution.fields_of(task), "seconds": round(ran, 6)})
         # A few long ones, such as those in which other threads had the interpreter, change it little.
         known = self._run_seconds
         if known is None:
@@ -123,7 +151,8 @@ class ThreadPool(Pool):
 
     def __init__(self, concurrency: int, settle: Settle) -> None:
         super().__init__(concurrency, settle)
-        self._tasks: Deque[RunningTask] = deque()
+        #: The task that each thread has.
+        self._current: Dict[int, RunningTask] = {}
         #: An entry wakes one thread: True to run tasks, False to end.
         self._wakes: SimpleQueue[bool] = SimpleQueue()
         #: The threads that are awake.
@@ -135,11 +164,11 @@ class ThreadPool(Pool):
             threading.Thread(target=self._work, name=f"taskyard-task-{number}", daemon=True).start()
 
     def _start(self, tasks: List[RunningTask]) -> None:
-        self._tasks.extend(tasks)
+        self._order.extend(tasks)
         needed = len(tasks)
         seconds = self._run_seconds
         if seconds is not None:
-            needed = min(needed, int(len(self._tasks) * seconds / BURST_SECONDS) + 1)
+            needed = min(needed, int(len(self._order) * seconds / BURST_SECONDS) + 1)
         self._wake(needed)
         if needed < len(tasks):
             self._has_tasks.set()
@@ -155,10 +184,12 @@ class ThreadPool(Pool):
             self._has_tasks.wait()
             self._has_tasks.clear()
             threads = 1
-            while self._tasks and not self._stopped:
+            while self.queued and not self._stopped:
                 time.sleep(2 * BURST_SECONDS)
                 self._wake(threads)
-                threads *= 2
+                if threads == self.concurrency:
+                    break  # All are awake, and none sleeps while a task waits.
+                threads = min(2 * threads, self.concurrency)
 
     def stop(self) -> None:
         self._stopped = True
@@ -168,40 +199,58 @@ class ThreadPool(Pool):
 
     def _work(self) -> None:
         thread = threading.get_ident()
-        task = None
-        while True:
+        while not self._stopped:
             try:
-                if task is None:
-                    self._awake.pop(thread, None)
-                    # Tasks that came before that woke no thread if all were awake.
-                    if not self._tasks and not self._wakes.get():
-                        return
-                    self._awake[thread] = None
-                while True:
-                    task = self._tasks.popleft()
-                    if self.queued.pop(task, _ABSENT) is None:
-                        self._run(task, thread)
-                    # Otherwise it was given back.
-            except IndexError:
-                task = None
+                self._give_up(thread)
+                while self._work_one(thread):
+                    pass
+                return
             except Cancelled:
-                # It may come late, when the next task runs: that one is given back.
-                if task is not None:
-                    self._cancelled(task)
+                continue  # It may come late, when the next task runs: that one is given back.
+            except Exception as error:  # The thread must go on: without it the pool is smaller.
+                log.exception("a task could not be run")
+                self._broken(thread, error)
+
+    def _work_one(self, thread: int) -> bool:
+        """Runs the next task, or waits until there is one; returns whether to go on."""
+        try:
+            task = self._order.popleft()
+        except IndexError:
+            self._awake.pop(thread, None)
+            # Tasks that came before that woke no thread if all were awake.
+            if not self._order and not self._wakes.get():
+                return False
+            self._awake[thread] = None
+            return True
+        self._current[thread] = task
+        if self.queued.pop(task, _ABSENT) is None:
+            self._run(task, thread)
+        # Otherwise it was given back.
+        del self._current[thread]
+        return True
 
     def _run(self, task: RunningTask, thread: int) -> None:
-        began = task.began = time.monotonic()
+        task.began = time.monotonic()
         task.thread = thread
-        outcome = execution.run(task)
-        task.thread = None
-        self._measure(time.monotonic() - began)
-        self._end(task, outcome)
+        if self._may_begin(task):
+            outcome = execution.run(task)
+            task.thread = None
+            self._ran(task, outcome)
+            self._end(task, outcome)
 
-    def _cancelled(self, task: RunningTask) -> None:
-        task.thread = None
-        self.queued.pop(task, None)
-        if task in self.held:
-            self._end(task, execution.cancelled(task))
+    def _give_up(self, thread: int) -> None:
+        """Ends the task that a cancellation interrupted."""
+        task = self._current.get(thread)
+        if task is not None:
+            self.queued.pop(task, None)
+            if task in self.held:
+                self._end(task, execution.cancelled(task))
+            self._current.pop(thread, None)
+
+    def _broken(self, thread: int, error: Exception) -> None:
+        task = self._current.pop(thread, None)
+        if task is not None:
+            self._end(task, execution.failed(task, error))
 
 
 class LoopPool(Pool):
@@ -210,7 +259,6 @@ class LoopPool(Pool):
     def __init__(self, concurrency: int, settle: Settle) -> None:
         super().__init__(concurrency, settle)
         self._loop = asyncio.new_event_loop()
-        self._waiting: Deque[RunningTask] = deque()
         self._running = 0
         self._thread = threading.Thread(target=self._loop.run_forever, name="taskyard-loop", daemon=True)
         self._thread.start()
@@ -225,22 +273,29 @@ class LoopPool(Pool):
             self._loop.close()
 
     def _add(self, tasks: List[RunningTask]) -> None:
-        self._waiting.extend(tasks)
+        self._order.extend(tasks)
         self._fill()
 
     def _fill(self) -> None:
-        while self._waiting and self._running < self.concurrency:
-            task = self._waiting.popleft()
-            if self.queued.pop(task, _ABSENT) is not None:
-                continue  # Given back.
-            self._running += 1
-            task.began = time.monotonic()
-            task.future = self._loop.create_task(execution.run_async(task))
-            task.future.add_done_callback(partial(self._done, task))
+        while self._running < self.concurrency:
+            try:
+                task = self._order.popleft()
+            except IndexError:
+                return
+            # Otherwise it was given back, or must not run any more.
+            if self.queued.pop(task, _ABSENT) is None and self._may_begin(task):
+                self._begin(task)
+
+    def _begin(self, task: RunningTask) -> None:
+        self._running += 1
+        task.began = time.monotonic()
+        task.future = self._loop.create_task(execution.run_async(task))
+        task.future.add_done_callback(partial(self._done, task))
 
     def _done(self, task: RunningTask, future: asyncio.Task[Outcome]) -> None:
         self._running -= 1
         task.future = None
-        self._measure(time.monotonic() - task.began)
-        self._end(task, execution.cancelled(task) if future.cancelled() else future.result())
+        outcome = execution.cancelled(task) if future.cancelled() else future.result()
+        self._ran(task, outcome)
+        self._end(task, outcome)
         self._fill()

@@ -9,7 +9,7 @@ from typing import Optional, TypeVar
 from .calls import Call, Repeats, wants_no_keys
 from .errors import TaskyardError
 from .server_url import ServerUrl
-from .transport import HttpTransport, Transport
+from .transport import TIMEOUT_DEFAULT, HttpTransport, Transport
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Sender")
@@ -26,19 +26,20 @@ class Sender:
         ca: Optional[str] = None,
         idempotent: bool = True,
         repeat_for: float = 10.0,
+        timeout: float = TIMEOUT_DEFAULT,
         transport: Optional[Transport] = None,
     ) -> None:
         self._server = ServerUrl(url, token, ca)
-        self._transport: Transport = transport or HttpTransport(self._server)
+        self._transport: Transport = transport or HttpTransport(self._server, timeout)
         self._idempotent = idempotent
         self._repeat_for = repeat_for
         #: Whether the store of the server has keys, as far as known.
         self._has_keys = True
 
-    def copy(self: S, repeat_for: float) -> S:
+    def copy(self: S, repeat_for: float, timeout: float) -> S:
         """A client of the same server with connections of its own."""
         made = copy.copy(self)
-        made._transport = HttpTransport(self._server)
+        made._transport = HttpTransport(self._server, timeout)
         made._repeat_for = repeat_for
         return made
 

@@ -33,19 +33,14 @@ class ServerUrl:
         host = f"[{self.host}]" if ":" in self.host else self.host
         self.authority = host if parts.port is None else f"{host}:{parts.port}"
         self._token = token if token is not None else os.environ.get("TASKYARD_TOKEN")
-        self._ca = ca if ca is not None else os.environ.get("TASKYARD_CA") or None
         self._headers = self._fixed_headers()
-        self._tls: Optional[ssl.SSLContext] = None
+        authority = ca if ca is not None else os.environ.get("TASKYARD_CA") or None
+        #: How to verify the server; none without TLS.
+        self.tls = trusting(authority) if self.is_secure else None
 
     def __str__(self) -> str:
         scheme = "https" if self.is_secure else "http"
         return f"{scheme}://{self.authority}{self.path}"
-
-    def tls(self) -> Optional[ssl.SSLContext]:
-        """How to verify the server; none without TLS."""
-        if self.is_secure and self._tls is None:
-            self._tls = ssl.create_default_context(cafile=self._ca)
-        return self._tls
 
     def request(self, method: str, target: str, body: Optional[bytes]) -> bytes:
         """The bytes of a request; the target begins with a slash."""
@@ -64,6 +59,14 @@ class ServerUrl:
         if not all("!" <= char <= "~" for char in token):
             raise ValueError("the token may contain visible ASCII characters only, without spaces")
         return f"{headers}authorization: Bearer {token}\r\n"
+
+
+def trusting(authority: Optional[str]) -> ssl.SSLContext:
+    """Trusts the certificates of an authority, or of those that the system trusts; the file must be readable now."""
+    try:
+        return ssl.create_default_context(cafile=authority)
+    except OSError as error:
+        raise ValueError(f"'{authority}' is not a file with the certificate of an authority: {error}") from error
 
 
 def segment(text: str) -> str:

@@ -224,6 +224,8 @@ class FinishPart(TypedDict, total=False):
     result_base64: str
     error: Optional[str]
     delay: Optional[float]
+    #: The delay of a failure in tubes without a retry policy.
+    default_delay: float
     counted: bool
     seconds: float
 

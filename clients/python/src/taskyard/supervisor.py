@@ -17,6 +17,8 @@ PAUSE_MIN, PAUSE_MAX = 1.0, 30.0
 STABLE_SECONDS = 60.0
 #: How long processes may take to end beyond the time that their tasks have, in seconds.
 END_SECONDS = 15.0
+#: The exit code of a process that cannot load its application: another one could not either.
+CANNOT_LOAD = 2
 
 log = logging.getLogger("taskyard.worker")
 
@@ -30,21 +32,27 @@ class Supervisor:
         self._grace = grace
         self._stopping = threading.Event()
         self._signals = 0
+        self._cannot_load = False
 
     def run(self) -> int:
-        """Runs until a signal; returns the exit code."""
+        """Runs until a signal, or until a process cannot load the application; returns the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         while not self._stopping.is_set():
             self._start_missing()
             self._stopping.wait(0.1)
-        return self._end()
+        code = self._end()
+        return CANNOT_LOAD if self._cannot_load else code
 
     def _start_missing(self) -> None:
         now = time.monotonic()
         for child in self._children:
             if child.process is not None and child.process.poll() is not None:
                 pause = child.ended(now)
+                if child.code == CANNOT_LOAD:
+                    self._cannot_load = True
+                    self._stopping.set()
+                    return
                 log.error("a worker process ended with %s; another follows in %.0f s", child.code, pause)
             if child.process is None and now >= child.not_before and not self._stopping.is_set():
                 child.start(self._command, now)

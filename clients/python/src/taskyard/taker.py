@@ -14,12 +14,13 @@ from .client import Client
 from .errors import TaskyardError, TubeExistsError, TubeNotFoundError
 from .pools import Pool
 from .running_task import RunningTask
-from .server_url import ServerUrl
 from .shapes import Task
-from .transport import ANSWER_MAX, Connection
+from .transport import Connection
 
 #: How long a take waits for tasks at the server, in seconds.
 WAIT = 20.0
+#: How much longer the answer may take, in seconds: a connection that died without a sign keeps the worker idle for so long.
+ANSWER_MAX = 10.0
 #: The pauses after takes that failed, in seconds.
 PAUSE_MIN, PAUSE_MAX = 0.1, 10.0
 
@@ -31,14 +32,13 @@ class Taker:
 
     def __init__(
         self,
-        server: ServerUrl,
         client: Client,
         function: TaskFunction[..., object],
         pool: Pool,
         lease: float,
         name: str,
     ) -> None:
-        self._server, self._client = server, client
+        self._server, self._client = client._server, client
         self._function, self._pool = function, pool
         self._lease, self._name = lease, name
         self._stopping = threading.Event()
@@ -87,7 +87,7 @@ class Taker:
         if connection is None or not connection.is_usable():
             if connection is not None:
                 connection.close()
-            self._connection = connection = Connection(self._server)
+            self._connection = connection = Connection(self._server, ANSWER_MAX)
         if self._stopping.is_set():
             # The stop may have seen the connection before this one.
             return []

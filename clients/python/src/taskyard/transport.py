@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import select
 import socket
+import ssl
 import time
 from typing import List, Optional, Protocol, Tuple
 
-from .errors import NotTaskyardError, OutcomeUnknownError, UnreachableError
+from .errors import NotTaskyardError, OutcomeUnknownError, TaskyardError, UnreachableError, UntrustedError
 from .response import MalformedResponse, ResponseParser
 from .server_url import ServerUrl
 
 #: How long a server may take to accept a connection, in seconds.
 CONNECT_MAX = 10.0
-#: How long a server may take to respond, in addition to the wait in the request.
-ANSWER_MAX = 60.0
+#: How long a server may take to respond unless a client sets another limit, in addition to the wait in the request.
+TIMEOUT_DEFAULT = 60.0
 #: How long a connection is kept open while no request uses it: less than servers and firewalls keep it.
 IDLE_TIME_MAX = 60.0
 #: How many connections are kept open while no request uses them.
@@ -40,16 +41,15 @@ class Transport(Protocol):
 class Connection:
     """One connection to a server, for one request at a time."""
 
-    def __init__(self, server: ServerUrl) -> None:
+    def __init__(self, server: ServerUrl, timeout: float) -> None:
         self._server = server
         try:
-            plain = socket.create_connection((server.host, server.port), CONNECT_MAX)
+            plain = socket.create_connection((server.host, server.port), min(timeout, CONNECT_MAX))
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            tls = server.tls()
-            self._socket = tls.wrap_socket(plain, server_hostname=server.host) if tls else plain
+            self._socket = server.tls.wrap_socket(plain, server_hostname=server.host) if server.tls else plain
         except OSError as error:
-            raise UnreachableError(f"no connection to {server}: {error}") from error
+            raise no_connection(server, error) from error
 
     def exchange(self, request: bytes, seconds: float) -> ResponseParser:
         """Sends a request and reads its response, which may take this many seconds."""
@@ -98,11 +98,19 @@ class Connection:
             self._socket.close()
 
 
+def no_connection(server: ServerUrl, error: OSError) -> TaskyardError:
+    """Why a connection could not be made: a wrong certificate does not become right with time."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        why = error.verify_message
+        return UntrustedError(f"the certificate of {server} is not trusted ({why}); name its authority in TASKYARD_CA")
+    return UnreachableError(f"no connection to {server}: {error}")
+
+
 class HttpTransport:
     """The connections to one server. Threads and forked processes may share it."""
 
-    def __init__(self, server: ServerUrl) -> None:
-        self.server = server
+    def __init__(self, server: ServerUrl, timeout: float = TIMEOUT_DEFAULT) -> None:
+        self.server, self.timeout = server, timeout
         self._idle: List[Tuple[Connection, float]] = []
         self._process = os.getpid()
 
@@ -111,7 +119,7 @@ class HttpTransport:
         connection = self._connection()
         try:
             request = self.server.request(method, target, body)
-            response = connection.exchange(request, wait + ANSWER_MAX)
+            response = connection.exchange(request, wait + self.timeout)
         except BaseException:
             connection.close()
             raise
@@ -134,7 +142,7 @@ class HttpTransport:
             try:
                 connection, since = self._idle.pop()
             except IndexError:
-                return Connection(self.server)
+                return Connection(self.server, self.timeout)
             if time.monotonic() - since < IDLE_TIME_MAX and connection.is_usable():
                 return connection
             connection.close()

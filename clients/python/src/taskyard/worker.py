@@ -23,6 +23,8 @@ from .worker_name import worker_name
 LAST_ANSWERS = 2.0
 #: How long cancelled functions may take to end, in seconds.
 CANCEL_SECONDS = 1.0
+#: The shortest time that outcomes may take to be answered before they are sent again, in seconds.
+FINISH_ANSWER_MIN = 1.0
 #: How long the last outcomes may take to be sent, in seconds.
 LAST_OUTCOMES = 10.0
 
@@ -80,14 +82,16 @@ class Worker:
     def start(self) -> None:
         """Starts the threads of the worker."""
         client = self._app.client
-        self._finisher = Finisher(self._own_client())
+        if self._app._testing is not None:
+            raise RuntimeError("a worker cannot run inside of testing(); use run() of the queue")
+        self._finisher = Finisher(self._own_client(max(self._lease / 3, FINISH_ANSWER_MIN)))
         for is_async in {function.is_async for function in self._functions}:
             made = LoopPool if is_async else ThreadPool
             self._pools[is_async] = made(self._concurrency, self._finisher.add)
-        self._keeper = LeaseKeeper(self._own_client(), self._lease, list(self._pools.values()))
+        self._keeper = LeaseKeeper(self._own_client(self._lease / 3), self._lease, list(self._pools.values()), self._finisher)
         for function in self._functions:
             pool = self._pools[function.is_async]
-            taker = Taker(client._server, client, function, pool, self._lease, self.name)
+            taker = Taker(client, function, pool, self._lease, self.name)
             self._takers.append(taker)
             taker.start()
         log.info("worker %s runs %d tasks at a time of %s", self.name, self._concurrency, self._tubes())
@@ -136,10 +140,12 @@ class Worker:
                     log.warning("the task function did not end and is abandoned", extra=fields_of(task))
                     self._finisher.add(task, give_back(task))
 
-    def _own_client(self) -> Client:
-        """A client with connections of its own that repeats nothing by itself."""
-        client = self._app.client
-        return client.copy(repeat_for=0.0)
+    def _own_client(self, timeout: float) -> Client:
+        """A client with connections of its own that repeats nothing by itself.
+
+        A connection that died without a sign is replaced while there is time to extend leases and to send outcomes.
+        """
+        return self._app.client.copy(repeat_for=0.0, timeout=timeout)
 
     def _tubes(self) -> str:
         return ", ".join(function.tube for function in self._functions)

@@ -10,5 +10,15 @@ use package::NodePackage;
 fn the_installed_package_passes_its_tests() {
     let Some(package) = NodePackage::install() else { return };
     package.check_api_types();
-    package.run_tests();
+    package.run_tests(|name| !is_storm(name));
+}
+
+#[test]
+fn storms_of_the_installed_package() {
+    let Some(package) = NodePackage::install() else { return };
+    package.run_tests(is_storm);
+}
+
+fn is_storm(name: &str) -> bool {
+    name.starts_with("storm")
 }

@@ -9,6 +9,8 @@ use tempfile::TempDir;
 
 /// The source of the package.
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../clients/node");
+/// The repository, whose licenses and list of changes are part of the package.
+const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 /// The contract with every type, and its test vectors.
 const CONTRACT_TESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../contract/tests");
 /// Where the compiler is, unless `TASKYARD_NODE_MODULES` names its folder.
@@ -55,11 +57,12 @@ impl NodePackage {
         run(Command::new(&self.node).args(["scripts/api.mjs", "--check"]).current_dir(SOURCE));
     }
 
-    /// Runs the package's tests; all of them must have run.
-    pub fn run_tests(&self) {
+    /// Runs the package's tests in files whose name is chosen; all of them must have run.
+    pub fn run_tests(&self, is_chosen: impl Fn(&str) -> bool) {
         let mut node = Command::new(&self.node);
         node.args(["--test", "--test-reporter=spec", "--test-concurrency=4"]);
-        node.args(test_files(&self.path("test"))).current_dir(self.folder.path());
+        let files = test_files(&self.path("test"), is_chosen);
+        node.args(files).current_dir(self.folder.path());
         node.env_clear().env("PATH", env::var_os("PATH").unwrap_or_default());
         node.env("TASKYARD_BINARY", env!("CARGO_BIN_EXE_taskyard"));
         node.env("TASKYARD_NODE_MODULES", &self.modules);
@@ -73,7 +76,8 @@ impl NodePackage {
 
     fn pack(&self) {
         let mut pack = self.npm();
-        pack.args(["pack", "--pack-destination"]).arg(self.folder.path()).current_dir(SOURCE);
+        pack.args(["pack", "--pack-destination"]).arg(self.folder.path());
+        pack.current_dir(self.copy_source());
         run(pack.env("TASKYARD_NODE_MODULES", &self.modules));
         let files = fs::read_dir(self.folder.path()).expect("the folder is there");
         let files = files.map(|file| file.expect("the folder can be read").path());
@@ -82,6 +86,18 @@ impl NodePackage {
         let mut install = self.npm();
         install.args(["install", "--offline", "--no-audit", "--no-fund", "--prefix"]);
         run(install.arg(self.folder.path()).arg(package.expect("npm has packed the package")));
+    }
+
+    /// Copies the source into the folder: tests that run at the same time do not build in one place.
+    fn copy_source(&self) -> PathBuf {
+        let repository = self.path("repository");
+        let source = repository.join("clients/node");
+        for name in ["scripts", "src"] {
+            copy(&Path::new(SOURCE).join(name), &source.join(name));
+        }
+        copy_files(SOURCE, &source, &["README.md", "package.json", "tsconfig.json"]);
+        copy_files(REPOSITORY, &repository, &["CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"]);
+        source
     }
 
     fn npm(&self) -> Command {
@@ -96,11 +112,17 @@ impl NodePackage {
     }
 }
 
-/// The files with tests, as arguments.
-fn test_files(folder: &Path) -> Vec<PathBuf> {
+/// The chosen files with tests, as arguments.
+fn test_files(folder: &Path, is_chosen: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let files = fs::read_dir(folder).expect("the folder is there");
     let files = files.map(|file| file.expect("the folder can be read").path());
-    files.filter(|file| file.to_string_lossy().ends_with(".test.mjs")).collect()
+    let has_tests = |file: &PathBuf| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        name.ends_with(".test.mjs") && is_chosen(&name)
+    };
+    let files: Vec<_> = files.filter(has_tests).collect();
+    assert!(!files.is_empty(), "no file is chosen");
+    files
 }
 
 /// Copies the files of a folder.
@@ -109,6 +131,13 @@ fn copy(from: &Path, to: &Path) {
     for file in fs::read_dir(from).expect("the folder is there") {
         let file = file.expect("the folder can be read");
         fs::copy(file.path(), to.join(file.file_name())).expect("a file can be copied");
+    }
+}
+
+/// Copies files of a folder by their names.
+fn copy_files(from: &str, to: &Path, names: &[&str]) {
+    for name in names {
+        fs::copy(Path::new(from).join(name), to.join(name)).expect("a file can be copied");
     }
 }
 

@@ -3,7 +3,10 @@
 use crate::database::DatabaseFixture;
 use crate::fixture::{create_tubes, run};
 use crate::judge::{judge, wait_for_returns};
+use crate::key_storm::add_each_key_once;
+use crate::killed_servers::KilledServers;
 use crate::load::{ServerFate, StormLoad};
+use crate::schedule_storm::fire_each_time_once;
 
 /// How many replies arrive before and after each fault.
 const REPLIES: usize = 150;
@@ -26,5 +29,21 @@ fn killed_servers_lose_no_task() {
         load.end().await;
         wait_for_returns(&fixture);
         judge(&fixture, &load);
+    });
+}
+
+#[test]
+fn a_storm_of_kills_fires_each_time_once() {
+    run(async {
+        let fixture = DatabaseFixture::new();
+        fire_each_time_once(KilledServers::new(2, || fixture.start())).await;
+    });
+}
+
+#[test]
+fn a_storm_of_kills_adds_each_key_once() {
+    run(async {
+        let fixture = DatabaseFixture::new();
+        add_each_key_once(KilledServers::new(2, || fixture.start())).await;
     });
 }

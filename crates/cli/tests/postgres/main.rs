@@ -9,10 +9,16 @@ mod database;
 #[path = "../storm/fixture.rs"]
 mod fixture;
 mod judge;
+#[path = "../storm/keys.rs"]
+mod key_storm;
+#[path = "../storm/killed_servers.rs"]
+mod killed_servers;
 #[path = "../storm/live_servers.rs"]
 mod live_servers;
 mod load;
 mod proxy;
+#[path = "../storm/schedules.rs"]
+mod schedule_storm;
 #[path = "../storm/storm_check.rs"]
 mod storm_check;
 

@@ -21,22 +21,23 @@ fn killed_servers_lose_no_grant_and_no_event() {
         let fixture = DatabaseFixture::new();
         let stays = fixture.serve();
         let mut killed = fixture.serve();
-        let servers = LiveServers::new(&stays.http, &killed.http);
-        storm::prepare(servers, SEMAPHORES, LEASE).await;
+        let servers = LiveServers::new(vec![stays.http.clone(), killed.http.clone()]);
+        storm::prepare(&servers, SEMAPHORES, LEASE).await;
         let mut clients = JoinSet::new();
         for seed in 0..4 {
-            clients.spawn(async move { storm::run_client(servers, seed, SEMAPHORES, 250).await });
+            let servers = servers.clone();
+            clients.spawn(async move { storm::run_client(&servers, seed, SEMAPHORES, 250).await });
         }
         for round in 1..=2 {
             servers.wait_for_replies(round * REPLIES).await;
             killed.serving.signal("KILL");
             killed = fixture.serve();
-            servers.replace_second(&killed.http);
+            servers.replace(1, killed.http.clone());
         }
         let delivered = clients.join_all().await.into_iter().flatten().collect();
         // Unacknowledged events would be delivered again after half a minute; here immediately.
         sql(&fixture.database.url(), "UPDATE taskyard.semaphore_event SET next_at = 0");
-        storm::check_invariants(servers, SEMAPHORES, delivered).await;
+        storm::check_invariants(&servers, SEMAPHORES, delivered).await;
         let wrong = sql(&fixture.database.url(), "SELECT * FROM taskyard.semaphore_audit");
         assert_eq!(wrong, None);
     });

@@ -8,6 +8,7 @@ use package::Package;
 
 /// The modules without random tests.
 const TESTS: &[&str] = &[
+    "test_finishes",
     "test_lost_answers",
     "test_package",
     "test_pools",

@@ -7,8 +7,11 @@ use tokio::time::timeout;
 
 use crate::fixture::{LANES, PLAIN, ROOM, connect, create_tubes, run, serve, start};
 use crate::judge::{judge, wait_for_returns};
+use crate::key_storm::{self, add_each_key_once};
+use crate::killed_servers::KilledServers;
 use crate::load::{ServerFate, StormLoad};
 use crate::proxy::TcpProxy;
+use crate::schedule_storm::fire_each_time_once;
 use taskyard_testkit::redis::{RedisCluster, RedisInstance, program};
 
 /// How many replies arrive before and after each fault.
@@ -44,6 +47,23 @@ fn killed_servers_lose_no_task() {
         wait_for_returns(&stays, &load).await;
         judge(&stays, &load).await;
         audit(&redis);
+    });
+}
+
+#[test]
+fn killed_servers_fire_each_time_once() {
+    run(async {
+        let redis = redis();
+        fire_each_time_once(KilledServers::new(2, || start(&redis.url()))).await;
+    });
+}
+
+#[test]
+fn killed_servers_add_each_key_once() {
+    run(async {
+        let redis = redis();
+        add_each_key_once(KilledServers::new(2, || start(&redis.url()))).await;
+        redis.audit("taskyard", key_storm::TUBE);
     });
 }
 

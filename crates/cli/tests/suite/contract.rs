@@ -50,6 +50,9 @@ fn source_is_generated_and_not_written_if_unchanged() {
     assert_eq!(target.metadata().unwrap().modified().unwrap(), written);
     let python = run(&["contract", "generate", contract, "--language", "python"]).good();
     assert!(python.contains("class NotificationsTask:"));
+    let typescript = run(&["contract", "generate", contract, "--language", "typescript"]).good();
+    assert!(typescript.contains("NotificationsTask"));
+    assert_eq!(run(&["contract", "generate", contract, "--typescript"]).good(), typescript);
 }
 
 /// A worker for the contract on this server, with a program that runs without a shell.

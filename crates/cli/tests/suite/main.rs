@@ -7,15 +7,24 @@ mod copy;
 mod crash;
 mod exits;
 mod help;
+#[path = "../storm/keys.rs"]
+mod key_storm;
+#[path = "../storm/killed_servers.rs"]
+mod killed_servers;
+#[path = "../storm/live_servers.rs"]
+mod live_servers;
 mod manager;
 mod many;
 mod pace;
 mod pool;
 mod process;
+#[path = "../storm/schedules.rs"]
+mod schedule_storm;
 mod schedules;
 mod semaphores;
 mod serve;
 mod sql;
+mod storms;
 mod tasks;
 mod top;
 mod tubes;

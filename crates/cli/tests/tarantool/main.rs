@@ -14,13 +14,18 @@ mod many;
 mod fixture;
 #[path = "../storm/judge.rs"]
 mod judge;
-#[path = "../storm/proxy.rs"]
-mod proxy;
-#[path = "../storm/storm_check.rs"]
-mod storm_check;
-
+#[path = "../storm/keys.rs"]
+mod key_storm;
+#[path = "../storm/killed_servers.rs"]
+mod killed_servers;
 #[path = "../storm/live_servers.rs"]
 mod live_servers;
+#[path = "../storm/proxy.rs"]
+mod proxy;
+#[path = "../storm/schedules.rs"]
+mod schedule_storm;
+#[path = "../storm/storm_check.rs"]
+mod storm_check;
 
 /// Whether the tests have a Tarantool.
 fn is_installed() -> bool {

@@ -19,16 +19,17 @@ fn kills_lose_no_grant_and_no_event() {
     run(async {
         let tarantool = TarantoolInstance::new(program().expect("it is installed"));
         let (stays, killed) = (serve(&tarantool.url()), serve(&tarantool.url()));
-        let servers = LiveServers::new(&stays.http, &killed.http);
-        storm::prepare(servers, SEMAPHORES, LEASE).await;
+        let servers = LiveServers::new(vec![stays.http.clone(), killed.http.clone()]);
+        storm::prepare(&servers, SEMAPHORES, LEASE).await;
         let mut clients = JoinSet::new();
         for seed in 0..4 {
-            clients.spawn(async move { storm::run_client(servers, seed, SEMAPHORES, 200).await });
+            let servers = servers.clone();
+            clients.spawn(async move { storm::run_client(&servers, seed, SEMAPHORES, 200).await });
         }
         servers.wait_for_replies(REPLIES).await;
         killed.serving.signal("KILL");
         let next = serve(&tarantool.url());
-        servers.replace_second(&next.http);
+        servers.replace(1, next.http.clone());
         servers.wait_for_replies(2 * REPLIES).await;
         tarantool.kill();
         tarantool.start();
@@ -39,7 +40,7 @@ fn kills_lose_no_grant_and_no_event() {
                 box.space.taskyard_event:update(event[1], {{'=', 7, 0}})
             end",
         );
-        storm::check_invariants(servers, SEMAPHORES, delivered).await;
+        storm::check_invariants(&servers, SEMAPHORES, delivered).await;
         tarantool.audit("taskyard");
     });
 }

@@ -8,8 +8,11 @@ use tokio::time::timeout;
 
 use crate::fixture::{connect, create_tubes, run, serve, start};
 use crate::judge::{judge, wait_for_returns};
+use crate::key_storm::add_each_key_once;
+use crate::killed_servers::KilledServers;
 use crate::load::{ServerFate, StormLoad};
 use crate::proxy::TcpProxy;
+use crate::schedule_storm::fire_each_time_once;
 use taskyard_testkit::tarantool::{TarantoolInstance, program};
 
 /// How many replies arrive before and after each fault.
@@ -47,6 +50,24 @@ fn killed_servers_lose_no_task() {
         load.end().await;
         wait_for_returns(&stays, &load).await;
         judge(&stays, &load).await;
+        audit(&tarantool);
+    });
+}
+
+#[test]
+fn killed_servers_fire_each_time_once() {
+    run(async {
+        let tarantool = tarantool();
+        fire_each_time_once(KilledServers::new(2, || start(&tarantool.url()))).await;
+        audit(&tarantool);
+    });
+}
+
+#[test]
+fn killed_servers_add_each_key_once() {
+    run(async {
+        let tarantool = tarantool();
+        add_each_key_once(KilledServers::new(2, || start(&tarantool.url()))).await;
         audit(&tarantool);
     });
 }

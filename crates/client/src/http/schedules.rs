@@ -22,8 +22,9 @@ impl Http {
     ) -> Result<Reply, HttpError> {
         let verb = command.verb();
         Ok(Reply::Schedule(match command {
-            ScheduleCommand::Set { schedule, only_new } => {
-                let request = ScheduleRequest::new(&schedule, only_new).map_err(refused)?;
+            ScheduleCommand::Set { schedule, only_new, keep_paused } => {
+                let mut request = ScheduleRequest::new(&schedule, only_new).map_err(refused)?;
+                request.paused = request.paused.filter(|_| !keep_paused);
                 ScheduleReply::Set(self.set_schedule(&schedule.name, &request).await?.created)
             }
             ScheduleCommand::Get { name } => shown([self.schedule(&name).await?])?,

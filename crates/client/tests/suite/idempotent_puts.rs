@@ -17,8 +17,8 @@ use taskyard_testkit::same_keys::SameKeys;
 use taskyard_testkit::server::{TestServer, block_on};
 use tokio::task::JoinSet;
 
-/// How many connections are cut for each transport.
-const CUTS: usize = 5_000;
+/// How many connections are cut for each transport; `TASKYARD_RUNS` multiplies it.
+const CUTS: usize = 1_000;
 /// How many clients put at the same time.
 const CLIENTS: u64 = 32;
 /// The most tasks of a put.
@@ -120,7 +120,7 @@ async fn cut_connections<E: Execute + 'static>(
 }
 
 #[test]
-fn cut_connections_over_http() {
+fn storm_of_cut_connections_over_http() {
     for seed in seeds(1) {
         block_on(async {
             let rig = TestServer::in_memory().await;
@@ -135,7 +135,7 @@ fn cut_connections_over_http() {
 }
 
 #[test]
-fn cut_connections_over_iproto() {
+fn storm_of_cut_connections_over_iproto() {
     for seed in seeds(1) {
         block_on(async {
             let rig = TestServer::in_memory().await;
@@ -169,10 +169,10 @@ fn same_keys(url: &str) {
     });
 }
 
-/// Puts every key a hundred times; returns how many tasks were added.
+/// Puts every key 20 times, which `TASKYARD_RUNS` multiplies; returns how many tasks were added.
 async fn put_same_keys(client: Client, seed: u64) -> usize {
     let mut added = 0;
-    for tasks in SameKeys::new(seed, 100) {
+    for tasks in SameKeys::new(seed, 20 * seeds(1).len()) {
         let placed = client.put_tasks("mail", tasks, Duration::ZERO).await.unwrap();
         added += placed.iter().filter(|placed| !placed.existing).count();
     }
@@ -180,12 +180,12 @@ async fn put_same_keys(client: Client, seed: u64) -> usize {
 }
 
 #[test]
-fn the_same_keys_in_memory() {
+fn storm_of_the_same_keys_in_memory() {
     same_keys("memory:");
 }
 
 #[test]
-fn the_same_keys_on_sqlite() {
+fn storm_of_the_same_keys_on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
     same_keys(&format!("sqlite:{}", folder.path().display()));
 }

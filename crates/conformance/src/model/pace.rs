@@ -104,15 +104,18 @@ impl TubeScript {
         let name = self.schedule_name();
         Command::Schedule(Box::new(match self.rng.u8(0..20) {
             0..4 => {
-                let only_new = self.one_in(4);
-                ScheduleCommand::Set { schedule: self.new_schedule(name, now), only_new }
+                let (only_new, keep_paused) = (self.one_in(4), self.rng.bool());
+                let schedule = self.new_schedule(name, now);
+                ScheduleCommand::Set { schedule, only_new, keep_paused }
             }
             4 => ScheduleCommand::Get { name },
             5 => {
                 let after = self.sometimes(Self::schedule_name);
                 ScheduleCommand::List { after, limit: self.rng.usize(0..6) }
             }
-            6..9 => ScheduleCommand::Due { limit: self.rng.usize(0..6) },
+            6..9 => {
+                ScheduleCommand::Due { skip: self.rng.usize(0..3), limit: self.rng.usize(0..6) }
+            }
             9 => ScheduleCommand::Remove { name },
             10..12 => ScheduleCommand::Pause { name, paused: self.one_in(4) },
             _ => self.fire(name, now),

@@ -41,7 +41,6 @@ use crate::tube::TubeName;
 pub use put::{check_tasks, no_semaphore, refuse_priorities, refuse_subqueues};
 use registry::Registry;
 use tubes::Tube;
-pub use tubes::check_keep_done;
 
 /// The rules of the queue: all tubes, tasks and sessions of one store, in memory.
 ///

@@ -4,8 +4,10 @@ use crate::command::{NewTask, Reply};
 use crate::error::{Error, Result};
 use crate::journal::Entry;
 use crate::key::KeyRequest;
-use crate::limits::{SCHEDULE_PUTS_MAX, SCHEDULES_LISTED_MAX, SCHEDULES_MAX};
-use crate::stored_schedule::{ScheduleCommand, ScheduleName, ScheduleReply, StoredSchedule};
+use crate::limits::SCHEDULES_MAX;
+use crate::stored_schedule::{
+    ScheduleCommand, ScheduleName, ScheduleReply, StoredSchedule, check_fire, checked_list_limit,
+};
 use crate::time::Timestamp;
 
 use super::Machine;
@@ -18,15 +20,19 @@ impl Machine {
     ) -> Result<Reply> {
         let shown = |schedules| Ok(ScheduleReply::Schedules(schedules));
         let reply = match command {
-            ScheduleCommand::Set { schedule, only_new } => self.set_schedule(schedule, only_new),
+            ScheduleCommand::Set { schedule, only_new, keep_paused } => {
+                self.set_schedule(schedule, only_new, keep_paused)
+            }
             ScheduleCommand::Get { name } => shown(vec![self.schedule(&name)?.clone()]),
             ScheduleCommand::List { after, limit } => {
                 let all = self.schedules.after(after.as_ref());
-                shown(all.take(checked_limit(limit)?).cloned().collect())
+                shown(all.take(checked_list_limit(limit)?).cloned().collect())
             }
-            ScheduleCommand::Due { limit } => {
-                let due = self.schedules.due(now.moved(self.wall_ahead));
-                shown(due.take(checked_limit(limit)?).cloned().collect())
+            ScheduleCommand::Due { skip, limit } => {
+                let wall = now.moved(self.wall_ahead);
+                let due = self.schedules.due(wall).skip(skip).take(checked_list_limit(limit)?);
+                let (schedules, next) = (due.cloned().collect(), self.schedules.next_after(wall));
+                Ok(ScheduleReply::Due { now: wall, schedules, next })
             }
             ScheduleCommand::Remove { name } => {
                 self.schedule(&name)?;
@@ -49,7 +55,12 @@ impl Machine {
         self.schedules.get(name).ok_or_else(|| Error::ScheduleNotFound(name.clone()))
     }
 
-    fn set_schedule(&mut self, schedule: StoredSchedule, only_new: bool) -> Result<ScheduleReply> {
+    fn set_schedule(
+        &mut self,
+        mut schedule: StoredSchedule,
+        only_new: bool,
+        keep_paused: bool,
+    ) -> Result<ScheduleReply> {
         let name = schedule.name.clone();
         let before = self.schedules.get(&name);
         if only_new && before.is_some() {
@@ -62,6 +73,9 @@ impl Machine {
         }
         let (last, fired, skipped) =
             before.map_or((None, 0, 0), |before| (before.last, before.fired, before.skipped));
+        if keep_paused {
+            schedule.paused = before.is_some_and(|before| before.paused);
+        }
         let is_new = before.is_none();
         self.replace_schedule(&name, Some(StoredSchedule { last, fired, skipped, ..schedule }));
         Ok(ScheduleReply::Set(is_new))
@@ -77,14 +91,7 @@ impl Machine {
         (mut puts, skipped): (Vec<NewTask>, u64),
     ) -> Result<ScheduleReply> {
         let before = self.schedule(name)?;
-        if puts.len() > SCHEDULE_PUTS_MAX {
-            return Err(Error::TooLarge {
-                what: "the number of tasks in one fire",
-                size: puts.len(),
-                limit: SCHEDULE_PUTS_MAX,
-                advice: "skip the others",
-            });
-        }
+        check_fire(&puts)?;
         if before.due() != Some(expected) {
             return Ok(ScheduleReply::Fired(None));
         }
@@ -145,12 +152,4 @@ impl Machine {
             None => schedule.check(),
         })
     }
-}
-
-fn checked_limit(limit: usize) -> Result<usize> {
-    if (1..=SCHEDULES_LISTED_MAX).contains(&limit) {
-        return Ok(limit);
-    }
-    let why = format!("the limit of a list of schedules is 1 to {SCHEDULES_LISTED_MAX}");
-    Err(Error::Invalid(why))
 }

@@ -3,14 +3,14 @@
 use crate::command::{Reply, TubeInfo};
 use crate::error::{Error, Result};
 use crate::journal::Entry;
-use crate::limits::{KEEP_DONE_MAX, TUBES_MAX};
+use crate::limits::TUBES_MAX;
 use crate::rate::{Bucket, RateLimit};
 use crate::retry::RetryPolicy;
 use crate::slots::Slot;
 use crate::stats::{Calls, TubeStats};
 use crate::tasks::Tasks;
 use crate::time::{Span, Timestamp};
-use crate::tube::{TubeChange, TubeName, TubeOptions};
+use crate::tube::{TubeChange, TubeName, TubeOptions, check_queue_num};
 
 use super::Machine;
 
@@ -125,6 +125,7 @@ impl Machine {
         options: TubeOptions,
         if_not_exists: bool,
     ) -> Result<Reply> {
+        options.check()?;
         if self.tubes.number(&name).is_some() {
             return if if_not_exists {
                 Ok(Reply::Created(false))
@@ -135,7 +136,6 @@ impl Machine {
         if self.tubes.len() >= TUBES_MAX {
             return Err(Error::TooManyTubes(self.tubes.len()));
         }
-        check_options(&options)?;
         self.check_queue_num(None, options.queue_num)?;
         if let Some(key) = &options.semaphore
             && self.semaphores.number_of(key).is_none()
@@ -165,11 +165,11 @@ impl Machine {
         name: &TubeName,
         change: &TubeChange,
     ) -> Result<Reply> {
+        change.check()?;
         let number = self.number(name)?;
         let before = self.tube(number).options.clone();
         let mut options = before.clone();
         apply_change(&mut options, change);
-        check_options(&options)?;
         let unlimited = before.capacity.is_some() && options.capacity.is_none();
         self.replace_rate(now, number, options.rate.as_deref());
         self.journal.push(|| Entry::Options { tube: number, before });
@@ -202,6 +202,7 @@ impl Machine {
         name: TubeName,
         queue_num: Option<u32>,
     ) -> Result<Reply> {
+        check_queue_num(queue_num)?;
         let number = self.number(tube)?;
         if name != *tube && self.tubes.number(&name).is_some() {
             return Err(Error::TubeExists(name));
@@ -226,9 +227,6 @@ impl Machine {
     /// Refuses a queue number that another tube has.
     pub(super) fn check_queue_num(&self, own: Option<u32>, queue_num: Option<u32>) -> Result<()> {
         let Some(wanted) = queue_num else { return Ok(()) };
-        if wanted == 0 {
-            return Err(Error::Invalid("a queue number must be at least 1".into()));
-        }
         let mut others = self.tubes.iter().filter(|(number, _)| Some(*number) != own);
         match others.find(|(_, tube)| tube.options.queue_num == Some(wanted)) {
             Some((_, other)) => Err(Error::QueueNumTaken { tube: other.name.clone(), num: wanted }),
@@ -301,33 +299,4 @@ fn apply_change(options: &mut TubeOptions, change: &TubeChange) {
     }
     options.keep_done = change.keep_done.unwrap_or(options.keep_done);
     options.keep_done_max = change.keep_done_max.unwrap_or(options.keep_done_max);
-}
-
-fn check_options(options: &TubeOptions) -> Result<()> {
-    if options.attempts_max == Some(0) {
-        let message = "attempts_max must be at least 1; leave it out to retry forever";
-        return Err(Error::Invalid(message.into()));
-    }
-    if let Some(retry) = &options.retry {
-        retry.check()?;
-    }
-    if let Some(rate) = &options.rate {
-        rate.check()?;
-    }
-    check_keep_done(options.keep_done, Some(options.keep_done_max))
-}
-
-/// Refuses retention options without a meaning. Stores whose rules run in the database call this
-/// first.
-pub fn check_keep_done(keep_done: Option<Span>, keep_done_max: Option<u64>) -> Result<()> {
-    if keep_done == Some(Span::ZERO) {
-        let message = "keep_done must be longer than 0; leave it out to remove finished tasks";
-        return Err(Error::Invalid(message.into()));
-    }
-    match keep_done_max {
-        Some(most) if !(1..=KEEP_DONE_MAX).contains(&most) => Err(Error::Invalid(format!(
-            "keep_done_max must be between 1 and {KEEP_DONE_MAX}, not {most}"
-        ))),
-        _ => Ok(()),
-    }
 }

@@ -86,14 +86,18 @@ pub fn moments_of(civil: Civil, zone: &dyn Zone) -> Moments {
         (true, true) => Moments::Twice(at(before).min(at(after)), at(before).max(at(after))),
         (true, false) => Moments::Once(at(before)),
         (false, true) => Moments::Once(at(after)),
-        (false, false) => Moments::Never { end: change(before, at, zone), unmoved: at(before) },
+        (false, false) => {
+            let unmoved = at(before);
+            let late = unmoved.as_micros();
+            let end = change_between(late.saturating_sub(DAY), late, before, zone);
+            Moments::Never { end: Timestamp::from_micros(end), unmoved }
+        }
     }
 }
 
-/// When the clocks were set, somewhere in the day around a time that they left out.
-fn change(before: i64, at: impl Fn(i64) -> Timestamp, zone: &dyn Zone) -> Timestamp {
-    let moment = at(before).as_micros();
-    let (mut early, mut late) = (moment.saturating_sub(DAY), moment);
+/// When clocks were first not `before` ahead any more, after `early` and not after `late`.
+pub(super) fn change_between(early: i64, late: i64, before: i64, zone: &dyn Zone) -> i64 {
+    let (mut early, mut late) = (early, late);
     while late - early > 1 {
         let middle = early + (late - early) / 2;
         if zone.offset_micros(Timestamp::from_micros(middle)) == before {
@@ -102,7 +106,7 @@ fn change(before: i64, at: impl Fn(i64) -> Timestamp, zone: &dyn Zone) -> Timest
             late = middle;
         }
     }
-    Timestamp::from_micros(late)
+    late
 }
 
 /// A date.

@@ -6,7 +6,7 @@
 //! When clocks are set forward, what falls into the missing hour runs once, at its end. When they are set back,
 //! what has a fixed hour runs once, the first time; what runs every hour runs in both.
 
-use super::civil::{Civil, DAY, Date, HOUR, Moments, Zone, civil_of, moments_of};
+use super::civil::{Civil, DAY, Date, HOUR, Zone, change_between};
 use crate::time::Timestamp;
 
 const SECOND: i64 = 1_000_000;
@@ -32,6 +32,50 @@ pub struct Cron {
     weekdays: u64,
     /// Whether a day must be right by both of its fields, because one of them says nothing.
     both_days: bool,
+}
+
+/// At most a day in which clocks are not set, in microseconds.
+struct Stretch {
+    from: i64,
+    to: i64,
+    /// How far local time is ahead.
+    offset: i64,
+    /// The local time at its beginning.
+    shown_from: i64,
+    /// If clocks were set forward at its beginning, the first local time that they left out.
+    left_out_from: i64,
+    /// If clocks were set back within the day before, the local time that they showed last.
+    shown_before: i64,
+}
+
+impl Stretch {
+    /// The stretch from `from` until the next change of the clocks, at most until `to`.
+    fn new(from: i64, to: i64, zone: &dyn Zone) -> Self {
+        let offset_at = |at: i64| zone.offset_micros(Timestamp::from_micros(at));
+        let offset = offset_at(from);
+        let shown_from = from.saturating_add(offset);
+        let (early, late) = (from.saturating_sub(DAY), from.saturating_add(DAY).min(to));
+        let before = offset_at(early);
+        let changed =
+            if before == offset { early } else { change_between(early, from, before, zone) };
+        let last_shown = changed.saturating_add(before);
+        let is_beginning = changed == from && before < offset;
+        let to =
+            if offset_at(late) == offset { late } else { change_between(from, late, offset, zone) };
+        Stretch {
+            from,
+            to,
+            offset,
+            shown_from,
+            left_out_from: if is_beginning { last_shown } else { shown_from },
+            shown_before: if before > offset { last_shown } else { shown_from },
+        }
+    }
+
+    /// The local time at its end, if clocks are not set then.
+    fn shown_to(&self) -> i64 {
+        self.to.saturating_add(self.offset)
+    }
 }
 
 /// Why a text is not a cron expression.
@@ -106,22 +150,20 @@ impl Cron {
 
     /// The first time after `now`, if there is one.
     pub fn next(&self, now: Timestamp, zone: &dyn Zone) -> Option<Timestamp> {
-        let shown = civil_of(now, zone);
-        // Around a change of the clocks, times that were already shown may come again.
-        let set =
-            zone.offset_micros(now.moved(-3 * HOUR)) != zone.offset_micros(now.moved(3 * HOUR));
-        let mut from = if set { Civil(shown.0.saturating_sub(3 * HOUR)) } else { shown };
-        let mut best: Option<Timestamp> = None;
-        while let Some(civil) = self.next_shown(from) {
-            let moments = moments_of(civil, zone);
-            if best.is_some_and(|best| moments.first() >= best) {
-                break;
+        let mut from = now.moved(1).as_micros();
+        let to = from.saturating_add(2 * DAYS_MAX * DAY);
+        while from < to {
+            let stretch = Stretch::new(from, to, zone);
+            if let Some(first) = self.first_in(&stretch) {
+                return Some(first);
             }
-            let found = self.moments(moments).into_iter().flatten().filter(|at| *at > now).min();
-            best = best.into_iter().chain(found).min();
-            from = Civil(civil.0 + SECOND);
+            // Days without a time are passed over, unless clocks are set soon and show times again.
+            let shown = self.next_shown(Civil(stretch.shown_from))?.0;
+            let is_whole = stretch.to - stretch.from == DAY;
+            let near = shown.saturating_sub(stretch.offset).saturating_sub(2 * DAY);
+            from = if is_whole { stretch.to.max(near) } else { stretch.to };
         }
-        best
+        None
     }
 
     /// How many times are after `after` and not after `through`.
@@ -130,28 +172,53 @@ impl Cron {
         let to = to.min(from.saturating_add(COUNTED_MAX));
         let mut count = 0;
         while from < to {
-            let moment = Timestamp::from_micros(from);
-            let offset = zone.offset_micros(moment);
-            let day = civil_of(moment, zone).day_number();
-            let midnight = day.saturating_mul(DAY).saturating_sub(offset);
-            let end = midnight.saturating_add(DAY).min(to);
-            let same = |at: i64| zone.offset_micros(Timestamp::from_micros(at)) == offset;
-            if same(midnight.saturating_sub(DAY)) && same(midnight.saturating_add(2 * DAY)) {
-                // No clock is set near this day, so it need not be walked.
-                let times = self.count_before(end - midnight) - self.count_before(from - midnight);
-                count += if self.has_day(day) { times } else { 0 };
-                from = end;
-                continue;
-            }
-            let next = self.next(Timestamp::from_micros(from - 1), zone);
-            let Some(next) = next.filter(|next| next.as_micros() < end) else {
-                from = end;
-                continue;
-            };
-            count += 1;
-            from = next.as_micros() + 1;
+            let stretch = Stretch::new(from, to, zone);
+            let new_from = self.new_from(&stretch);
+            let at_change = self.runs_at_change(&stretch)
+                && self.next_shown(Civil(new_from)) != Some(Civil(stretch.shown_from));
+            count += self.count_shown(new_from, stretch.shown_to()) + u64::from(at_change);
+            from = stretch.to;
         }
         count
+    }
+
+    /// The first time in a stretch.
+    fn first_in(&self, stretch: &Stretch) -> Option<Timestamp> {
+        if self.runs_at_change(stretch) {
+            return Some(Timestamp::from_micros(stretch.from));
+        }
+        let shown = self.next_shown(Civil(self.new_from(stretch)))?.0;
+        let is_within = shown < stretch.shown_to();
+        is_within.then(|| Timestamp::from_micros(shown.saturating_sub(stretch.offset)))
+    }
+
+    /// Whether it runs at the beginning of a stretch because the clocks left out one of its times.
+    fn runs_at_change(&self, stretch: &Stretch) -> bool {
+        let Stretch { left_out_from, shown_from, .. } = *stretch;
+        let is_left_out = |shown: Civil| shown.0 < shown_from;
+        left_out_from < shown_from && self.next_shown(Civil(left_out_from)).is_some_and(is_left_out)
+    }
+
+    /// From which local time on a stretch has times of its own: what clocks show again counts only
+    /// for what runs every hour.
+    fn new_from(&self, stretch: &Stretch) -> i64 {
+        let every_hour = self.hours == FIELDS[2].all();
+        if every_hour { stretch.shown_from } else { stretch.shown_from.max(stretch.shown_before) }
+    }
+
+    /// How many times clocks show from `from` until before `to`.
+    fn count_shown(&self, from: i64, to: i64) -> u64 {
+        if from >= to {
+            return 0;
+        }
+        let days = Civil(from).day_number()..=Civil(to).day_number();
+        let of_day = |day: i64| {
+            let midnight = day.saturating_mul(DAY);
+            let before =
+                |civil: i64| self.count_before(civil.saturating_sub(midnight).clamp(0, DAY));
+            before(to) - before(from)
+        };
+        days.filter(|day| self.has_day(*day)).map(of_day).sum()
     }
 
     /// How many times of a day are before this one, as clocks show it.
@@ -166,16 +233,6 @@ impl Cron {
             + if has(self.minutes, minute) { of_minute } else { 0 };
         below(self.hours, hour) * all(self.minutes) * all(self.seconds)
             + if has(self.hours, hour) { of_hour } else { 0 }
-    }
-
-    /// Those of the moments at which it runs.
-    fn moments(&self, moments: Moments) -> [Option<Timestamp>; 2] {
-        match moments {
-            Moments::Twice(first, second) if self.hours == FIELDS[2].all() => {
-                [Some(first), Some(second)]
-            }
-            moments => [Some(moments.first()), None],
-        }
     }
 
     /// The first time at or after this one that fits, as clocks show it.
@@ -287,8 +344,10 @@ impl std::iter::Sum for SetOf {
 
 #[cfg(test)]
 mod tests {
-    use super::super::civil::Utc;
+    use std::cell::Cell;
+
     use super::super::civil::test_zone::{BACK, FORWARD, Summer};
+    use super::super::civil::{Utc, civil_of};
     use super::*;
 
     fn cron(text: &str) -> Cron {
@@ -375,6 +434,56 @@ mod tests {
         let (from, to) = (BACK - 2 * HOUR, BACK + 2 * HOUR);
         assert_eq!(runs("*/30 * * * *", from, to), [30, 60, 90, 120, 150, 180, 210]);
         assert_eq!(runs("5,7 * * * *", BACK - HOUR, BACK + HOUR), [5, 7, 65, 67]);
+    }
+
+    /// Counts how often it is asked.
+    struct CountedZone(Cell<u64>);
+
+    impl Zone for CountedZone {
+        fn offset_micros(&self, at: Timestamp) -> i64 {
+            self.0.set(self.0.get() + 1);
+            Summer.offset_micros(at)
+        }
+    }
+
+    // Within three hours of a change of the clocks each time was searched from three hours earlier: after a stop of
+    // a server in that night, what runs every second was counted in some hundred million steps.
+    #[test]
+    fn times_around_a_change_cost_as_much_as_others() {
+        let (every_second, zone) = (cron("* * * * * *"), CountedZone(Cell::new(0)));
+        for (change, hours) in [(FORWARD, 48), (BACK, 48)] {
+            let (from, to) = (change - DAY, change + DAY);
+            let [after, through] = [from, to].map(Timestamp::from_micros);
+            zone.0.set(0);
+            assert_eq!(every_second.count(after, through, &zone), hours * 3600);
+            assert!(zone.0.get() < 200, "{} steps", zone.0.get());
+            zone.0.set(0);
+            let mut now = Timestamp::from_micros(change - HOUR);
+            for _ in 0..7_200 {
+                let next = every_second.next(now, &zone).expect("the next second");
+                assert_eq!(next, now.moved(SECOND));
+                now = next;
+            }
+            assert!(zone.0.get() < 7_200 * 100, "{} steps", zone.0.get());
+        }
+    }
+
+    #[test]
+    fn what_clocks_show_again_at_midnight_is_found() {
+        /// A zone whose clocks are set back from midnight to 23:00.
+        struct Midnight;
+        impl Zone for Midnight {
+            fn offset_micros(&self, at: Timestamp) -> i64 {
+                if at.as_micros() < 10 * DAY { 0 } else { -HOUR }
+            }
+        }
+        // 1970-01-10.
+        let hourly = cron("30 * 10 1 *");
+        let at = |minutes: i64| Timestamp::from_micros(10 * DAY + minutes * MINUTE);
+        assert_eq!(hourly.next(at(-15), &Midnight), Some(at(30)));
+        assert_eq!(cron("30 23 10 1 *").next(at(-45), &Midnight), Some(at(-30)));
+        let year = Some(at(365 * 24 * 60 + 30));
+        assert_eq!(cron("30 23 10 1 *").next(at(-15), &Midnight), year);
     }
 
     #[test]

@@ -200,20 +200,26 @@ impl Timing {
         let until = schedule.until.unwrap_or(Timestamp::NEVER);
         let through = now.min(until);
         let due = if expected <= through { 1 + self.count(expected, through) } else { 0 };
-        let recent = self.recent(expected, through, now);
+        let first_recent = self.first_recent(expected, through, now);
+        let recent = first_recent.map_or(0, |first| 1 + self.count(first, through));
         let puts = match schedule.catch_up {
-            _ if due == 0 => 0,
-            CatchUp::None => usize::from(recent.is_some()),
-            CatchUp::Last => 1,
-            CatchUp::All => due.min(SCHEDULE_PUTS_MAX as u64) as usize,
+            CatchUp::None => recent,
+            CatchUp::Last => recent.max(due.min(1)),
+            CatchUp::All => due,
         };
+        let puts = puts.min(SCHEDULE_PUTS_MAX as u64);
         let next = self.first(schedule.until, now);
-        let late = now.since(recent.unwrap_or(expected));
-        Firing { next, puts, skipped: due - puts as u64, late }
+        let late = now.since(first_recent.unwrap_or(expected));
+        Firing { next, puts: puts as usize, skipped: due - puts, late }
     }
 
-    /// A time of those that are due that does not count as missed.
-    fn recent(&self, expected: Timestamp, through: Timestamp, now: Timestamp) -> Option<Timestamp> {
+    /// The first of the times that are due that does not count as missed.
+    fn first_recent(
+        &self,
+        expected: Timestamp,
+        through: Timestamp,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
         let floor = now.moved(-LATE_MAX);
         let time = if expected >= floor { Some(expected) } else { self.next(floor.moved(-1)) };
         time.filter(|time| *time <= through)

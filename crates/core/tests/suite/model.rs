@@ -128,11 +128,11 @@ impl Model {
     }
 
     fn create(&mut self, name: TubeName, options: TubeOptions, lenient: bool) -> Result<Reply> {
+        check_options(&options)?;
         if self.tube(&name).is_ok() {
             // The options of an existing tube are not compared.
             return if lenient { Ok(Reply::Created(false)) } else { Err(Error::TubeExists(name)) };
         }
-        check_options(&options)?;
         let free = |number: &u32| self.tubes.iter().all(|tube| tube.number != *number);
         let number = (0..).find(free).unwrap();
         self.tubes.push(ModelTube::new(number, name, options));
@@ -164,20 +164,9 @@ impl Model {
 
     fn alter(&mut self, name: &TubeName, change: &TubeChange) -> Result<Reply> {
         let now = self.now;
+        check_options(&changed(TubeOptions::new(Kind::Fifo), change))?;
         let tube = self.tube(name)?;
-        let mut options = tube.options.clone();
-        set(&mut options.paused, change.paused);
-        set(&mut options.capacity, change.capacity);
-        set(&mut options.ttl, change.ttl);
-        set(&mut options.ttr, change.ttr);
-        set(&mut options.delay, change.delay);
-        set(&mut options.pri, change.pri);
-        set(&mut options.attempts_max, change.attempts_max);
-        set(&mut options.retry, change.retry.clone());
-        set(&mut options.rate, change.rate.clone());
-        set(&mut options.keep_done, change.keep_done);
-        set(&mut options.keep_done_max, change.keep_done_max);
-        check_options(&options)?;
+        let options = changed(tube.options.clone(), change);
         tube.change_rate(now, options.rate.as_deref());
         tube.options = options;
         Ok(Reply::Tubes(vec![tube.info(now)]))
@@ -314,6 +303,21 @@ impl Model {
             }
         }
     }
+}
+
+fn changed(mut options: TubeOptions, change: &TubeChange) -> TubeOptions {
+    set(&mut options.paused, change.paused);
+    set(&mut options.capacity, change.capacity);
+    set(&mut options.ttl, change.ttl);
+    set(&mut options.ttr, change.ttr);
+    set(&mut options.delay, change.delay);
+    set(&mut options.pri, change.pri);
+    set(&mut options.attempts_max, change.attempts_max);
+    set(&mut options.retry, change.retry.clone());
+    set(&mut options.rate, change.rate.clone());
+    set(&mut options.keep_done, change.keep_done);
+    set(&mut options.keep_done_max, change.keep_done_max);
+    options
 }
 
 fn set<T>(option: &mut T, change: Option<T>) {

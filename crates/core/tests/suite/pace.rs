@@ -192,7 +192,7 @@ fn ask(machine: &mut Machine, command: ScheduleCommand) -> Result<ScheduleReply,
 }
 
 fn set(machine: &mut Machine, schedule: StoredSchedule) -> Result<ScheduleReply, Error> {
-    ask(machine, ScheduleCommand::Set { schedule, only_new: false })
+    ask(machine, ScheduleCommand::Set { schedule, only_new: false, keep_paused: false })
 }
 
 fn fire(expected: Timestamp, puts: usize) -> ScheduleCommand {
@@ -255,14 +255,20 @@ fn schedules_are_limited_and_found_by_time() {
     let refused = Err(Error::TooManySchedules(SCHEDULES_MAX));
     assert_eq!(set(&mut machine, schedule("one more", NOW)), refused);
     assert_eq!(set(&mut machine, schedule("7", NOW)), Ok(ScheduleReply::Set(false)));
-    let Ok(ScheduleReply::Schedules(due)) = ask(&mut machine, ScheduleCommand::Due { limit: 5 })
-    else {
-        panic!("a list")
-    };
-    let names: Vec<_> = due.iter().map(|schedule| schedule.name.as_str()).collect();
-    assert_eq!(names, ["99990", "99980", "99970", "99960", "99950"]);
+    let due = |skip| ScheduleCommand::Due { skip, limit: 5 };
+    for (skip, expected) in [
+        (0, ["99990", "99980", "99970", "99960", "99950"].as_slice()),
+        (9_998, &["10", "0", "7"]),
+        (10_001, &[]),
+    ] {
+        let Ok(ScheduleReply::Due { now, schedules, next }) = ask(&mut machine, due(skip)) else {
+            panic!("a list")
+        };
+        let names: Vec<_> = schedules.iter().map(|schedule| schedule.name.as_str()).collect();
+        assert_eq!((names.as_slice(), now, next), (expected, NOW, Some(NOW.moved(2))));
+    }
     let list = ScheduleCommand::List { after: Some(name("9999")), limit: 2 };
     let Ok(ScheduleReply::Schedules(page)) = ask(&mut machine, list) else { panic!("a list") };
     assert_eq!(page[0].name.as_str(), "99990");
-    assert!(ask(&mut machine, ScheduleCommand::Due { limit: 0 }).is_err());
+    assert!(ask(&mut machine, ScheduleCommand::Due { skip: 0, limit: 0 }).is_err());
 }

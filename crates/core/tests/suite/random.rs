@@ -292,13 +292,14 @@ impl Steps {
                     skipped: self.rng.u64(..3),
                 },
                 only_new: self.rng.u8(..4) == 0,
+                keep_paused: self.rng.bool(),
             },
             3 => ScheduleCommand::Get { name },
             4 => {
                 let after = self.some(Self::schedule_name);
                 ScheduleCommand::List { after, limit: self.rng.usize(..4) }
             }
-            5..7 => ScheduleCommand::Due { limit: self.rng.usize(..4) },
+            5..7 => ScheduleCommand::Due { skip: self.rng.usize(..3), limit: self.rng.usize(..4) },
             7 => ScheduleCommand::Remove { name },
             8 => ScheduleCommand::Pause { name, paused: self.rng.bool() },
             _ => {

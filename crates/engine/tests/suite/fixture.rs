@@ -7,8 +7,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use taskyard_core::{
-    Body, Command, Error, Execute, Finish, FinishItem, Holder, Kind, NewTask, Reply, Result, Span,
-    Take, Task, TaskId, Timestamp, TubeName, TubeOptions,
+    Body, Command, Error, Execute, Finish, FinishItem, Holder, Kind, NewTask, Reply, Result,
+    ScheduleCommand, Span, Take, Task, TaskId, Timestamp, TubeName, TubeOptions,
 };
 use taskyard_engine::{Engine, ManualClock, Settings};
 use taskyard_store::{
@@ -33,6 +33,10 @@ pub struct Control {
     pub failing_next: AtomicBool,
     /// Batches with this verb are executed, and their replies are lost.
     pub loses_replies: Mutex<Option<&'static str>>,
+    /// Schedules do not fire, and stay due.
+    pub never_fires: AtomicBool,
+    /// Schedules that are set get this rule.
+    pub other_rule: Mutex<Option<&'static str>>,
     /// Bodies of taken tasks must be loaded.
     pub unloads: AtomicBool,
     /// Every batch reports that "mail" has tasks.
@@ -103,6 +107,22 @@ impl Control {
         drop(self.moved.wait_while(state, |state| state.blocked).unwrap());
     }
 
+    /// Changes what a command does to schedules.
+    fn change_schedules(&self, command: &mut Command) {
+        let Command::Schedule(command) = command else { return };
+        match &mut **command {
+            ScheduleCommand::Fire { expected, .. } if self.never_fires.load(Ordering::SeqCst) => {
+                *expected = expected.moved(1);
+            }
+            ScheduleCommand::Set { schedule, .. } => {
+                if let Some(rule) = *self.other_rule.lock().unwrap() {
+                    schedule.timing = rule.into();
+                }
+            }
+            _ => {}
+        }
+    }
+
     fn unload(&self, executed: &mut Executed) {
         for (reply, answer) in executed.replies.iter_mut().enumerate() {
             let Ok(Reply::Taken(tasks)) = answer else { continue };
@@ -117,7 +137,7 @@ impl Control {
 }
 
 impl Store for WatchedStore {
-    fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed> {
+    fn execute(&self, now: Timestamp, mut commands: Vec<Command>) -> Pending<'_, Executed> {
         self.control.batches.lock().unwrap().push(commands.clone());
         self.control.pass();
         assert!(!self.control.panics.load(Ordering::SeqCst), "the store was told to panic");
@@ -130,6 +150,7 @@ impl Store for WatchedStore {
             let effects = Default::default();
             return Box::pin(ready(Executed { replies, effects, unloaded: Vec::new() }));
         }
+        commands.iter_mut().for_each(|command| self.control.change_schedules(command));
         let lost_verb = *self.control.loses_replies.lock().unwrap();
         let loses = commands.iter().any(|command| Some(command.verb()) == lost_verb);
         let executed = self.memory.execute(now, commands);

@@ -29,6 +29,8 @@ struct Connection {
     unreachable: Arc<AtomicBool>,
     /// How many commands fetched events.
     fetches: Arc<AtomicUsize>,
+    /// How far the clock of the store is behind, in microseconds.
+    behind: i64,
 }
 
 impl Store for Connection {
@@ -42,7 +44,7 @@ impl Store for Connection {
             matches!(command, Command::Semaphore(SemaphoreCommand::Events { .. }))
         };
         self.fetches.fetch_add(commands.iter().filter(fetches).count(), Ordering::SeqCst);
-        self.tasks.execute(now, commands)
+        self.tasks.execute(now.moved(-self.behind), commands)
     }
 
     fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Vec<Result<Option<Body>, Error>>> {
@@ -79,7 +81,13 @@ pub struct TwoEngines {
 
 impl TwoEngines {
     pub async fn new() -> Self {
-        let clock = Arc::new(ManualClock::new(Timestamp::from_micros(1_000_000)));
+        Self::behind(Span::ZERO).await
+    }
+
+    /// The clock of the store is so much behind that of the servers, and shows 1 s at first.
+    pub async fn behind(behind: Span) -> Self {
+        let start = Timestamp::from_micros(1_000_000) + behind;
+        let clock = Arc::new(ManualClock::new(start));
         let tasks = Arc::new(MemoryStore::default());
         let start = || {
             let (watcher, unreachable) = (Arc::new(Mutex::new(None)), Arc::default());
@@ -89,6 +97,7 @@ impl TwoEngines {
                 watcher: watcher.clone(),
                 unreachable: Arc::clone(&unreachable),
                 fetches: fetches.clone(),
+                behind: behind.as_micros(),
             };
             let engine = Engine::start(Box::new(connection), clock.clone(), Settings::default());
             (engine, watcher, unreachable, fetches)

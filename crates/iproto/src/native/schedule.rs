@@ -20,15 +20,19 @@ const FIRE: u64 = 6;
 pub(super) fn write(out: &mut Out, command: &ScheduleCommand) {
     let mut row = RowWriter::begin(out);
     match command {
-        ScheduleCommand::Set { schedule, only_new } => {
-            row.uint(SET).field(|out| write_schedule(out, schedule)).bool(*only_new)
-        }
+        ScheduleCommand::Set { schedule, only_new, keep_paused } => row
+            .uint(SET)
+            .field(|out| write_schedule(out, schedule))
+            .bool(*only_new)
+            .bool(*keep_paused),
         ScheduleCommand::Get { name } => row.uint(GET).text(name.as_str()),
         ScheduleCommand::List { after, limit } => {
             let after = after.as_ref().map(ScheduleName::as_str);
             row.uint(LIST).uint(*limit as u64).optional(after, pack::str)
         }
-        ScheduleCommand::Due { limit } => row.uint(DUE).uint(*limit as u64),
+        ScheduleCommand::Due { skip, limit } => {
+            row.uint(DUE).uint(*limit as u64).uint(*skip as u64)
+        }
         ScheduleCommand::Remove { name } => row.uint(REMOVE).text(name.as_str()),
         ScheduleCommand::Pause { name, paused } => {
             row.uint(PAUSE).text(name.as_str()).bool(*paused)
@@ -48,7 +52,7 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<ScheduleCommand> {
     Ok(match row.uint()? {
         SET => {
             let schedule = row.row(|row| read_schedule(row, task::read_new))?;
-            ScheduleCommand::Set { schedule, only_new: row.bool()? }
+            ScheduleCommand::Set { schedule, only_new: row.bool()?, keep_paused: row.bool()? }
         }
         GET => ScheduleCommand::Get { name: read_name(row)? },
         LIST => {
@@ -56,7 +60,10 @@ pub(super) fn read(row: &mut RowReader<'_, '_>) -> RowResult<ScheduleCommand> {
             let after = row.optional_text()?.map(name_of).transpose()?;
             ScheduleCommand::List { after, limit }
         }
-        DUE => ScheduleCommand::Due { limit: row.usize()? },
+        DUE => {
+            let limit = row.usize()?;
+            ScheduleCommand::Due { skip: row.usize()?, limit }
+        }
         REMOVE => ScheduleCommand::Remove { name: read_name(row)? },
         PAUSE => ScheduleCommand::Pause { name: read_name(row)?, paused: row.bool()? },
         FIRE => ScheduleCommand::Fire {
@@ -76,12 +83,18 @@ const REPLY_REMOVED: u64 = 2;
 const REPLY_FIRED: u64 = 3;
 /// Another time is next, or the schedule is paused.
 const REPLY_NOT_FIRED: u64 = 4;
+const REPLY_DUE: u64 = 5;
 
 pub(super) fn write_reply(out: &mut Out, reply: &ScheduleReply) {
     let mut row = RowWriter::begin(out);
     match reply {
         ScheduleReply::Set(is_new) => row.uint(REPLY_SET).bool(*is_new),
         ScheduleReply::Schedules(all) => row.uint(REPLY_SCHEDULES).list(all, write_schedule),
+        ScheduleReply::Due { now, schedules, next } => row
+            .uint(REPLY_DUE)
+            .time(*now)
+            .list(schedules, write_schedule)
+            .optional(*next, write_time),
         ScheduleReply::Removed => row.uint(REPLY_REMOVED),
         ScheduleReply::Fired(Some(placed)) => row.uint(REPLY_FIRED).list(placed, write_placed),
         ScheduleReply::Fired(None) => row.uint(REPLY_NOT_FIRED),
@@ -92,10 +105,12 @@ pub(super) fn write_reply(out: &mut Out, reply: &ScheduleReply) {
 pub(super) fn read_reply(row: &mut RowReader<'_, '_>) -> RowResult<ScheduleReply> {
     Ok(match row.uint()? {
         REPLY_SET => ScheduleReply::Set(row.bool()?),
-        REPLY_SCHEDULES => {
-            let read = |row: &mut RowReader<'_, '_>| read_schedule(row, task::read_stored_new);
-            ScheduleReply::Schedules(row.rows(read)?)
-        }
+        REPLY_SCHEDULES => ScheduleReply::Schedules(row.rows(read_stored)?),
+        REPLY_DUE => ScheduleReply::Due {
+            now: row.time()?,
+            schedules: row.rows(read_stored)?,
+            next: row.optional_time()?,
+        },
         REPLY_REMOVED => ScheduleReply::Removed,
         REPLY_FIRED => ScheduleReply::Fired(Some(row.rows(read_placed)?)),
         REPLY_NOT_FIRED => ScheduleReply::Fired(None),
@@ -135,6 +150,10 @@ fn write_schedule(out: &mut Out, schedule: &StoredSchedule) {
         .optional(schedule.last, write_time)
         .optional(schedule.until, write_time)
         .end();
+}
+
+fn read_stored(row: &mut RowReader<'_, '_>) -> RowResult<StoredSchedule> {
+    read_schedule(row, task::read_stored_new)
 }
 
 fn read_schedule(

@@ -330,12 +330,14 @@ fn schedule_command() -> impl Strategy<Value = ScheduleCommand> {
         any::<u64>(),
     );
     prop_oneof![
-        (schedule(), any::<bool>())
-            .prop_map(|(schedule, only_new)| ScheduleCommand::Set { schedule, only_new }),
+        (schedule(), any::<bool>(), any::<bool>()).prop_map(|(schedule, only_new, keep_paused)| {
+            ScheduleCommand::Set { schedule, only_new, keep_paused }
+        }),
         schedule_name().prop_map(|name| ScheduleCommand::Get { name }),
         (option::of(schedule_name()), any::<usize>())
             .prop_map(|(after, limit)| ScheduleCommand::List { after, limit }),
-        any::<usize>().prop_map(|limit| ScheduleCommand::Due { limit }),
+        (any::<usize>(), any::<usize>())
+            .prop_map(|(skip, limit)| ScheduleCommand::Due { skip, limit }),
         schedule_name().prop_map(|name| ScheduleCommand::Remove { name }),
         (schedule_name(), any::<bool>())
             .prop_map(|(name, paused)| ScheduleCommand::Pause { name, paused }),
@@ -349,6 +351,8 @@ fn schedule_reply() -> impl Strategy<Value = ScheduleReply> {
     prop_oneof![
         any::<bool>().prop_map(ScheduleReply::Set),
         prop::collection::vec(schedule(), 0..4).prop_map(ScheduleReply::Schedules),
+        (time(), prop::collection::vec(schedule(), 0..4), option::of(time()))
+            .prop_map(|(now, schedules, next)| ScheduleReply::Due { now, schedules, next }),
         Just(ScheduleReply::Removed),
         option::of(prop::collection::vec(placed(), 0..9)).prop_map(ScheduleReply::Fired),
     ]

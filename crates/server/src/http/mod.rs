@@ -18,6 +18,7 @@ mod streamed;
 mod take;
 mod task_action;
 mod task_page;
+mod task_reader;
 mod tasks;
 mod tubes;
 mod workers;

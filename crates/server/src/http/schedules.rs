@@ -16,12 +16,18 @@ use taskyard_wire::http::{
 
 use super::request::{Json, NothingRequest, QueryParams, SchedulePath, count};
 use super::route::QueryField;
+use super::streamed::with_permit;
 use super::{Refusal, Route, ok};
 use crate::app::{App, SharedApp, unexpected_reply};
+use crate::response_budget::ResponsePermit;
 
 const ONE: &str = "/v1/schedules/{schedule}";
 /// The default number of schedules in a page.
 const PAGE_DEFAULT: usize = 100;
+/// How many schedules of a page are read together.
+const PART: usize = 100;
+/// Bytes of a schedule in a response beside its payload.
+const SCHEDULE_BYTES: usize = 1 << 10;
 /// The default number of next times.
 const TIMES_DEFAULT: usize = 20;
 /// The largest number of next times.
@@ -104,6 +110,14 @@ const fn times_default() -> usize {
     TIMES_DEFAULT
 }
 
+fn check_count(count: usize, count_max: usize) -> Result<(), Refusal> {
+    if (1..=count_max).contains(&count) {
+        return Ok(());
+    }
+    let text = format!("'count' is {count}; give a number from 1 to {count_max}");
+    Err(Error::Invalid(text).into())
+}
+
 async fn ask(app: &App, command: ScheduleCommand) -> Result<ScheduleReply, Refusal> {
     match app.run(Command::Schedule(Box::new(command))).await? {
         Reply::Schedule(reply) => Ok(reply),
@@ -142,11 +156,29 @@ async fn list(
     State(app): State<SharedApp>,
     QueryParams(SchedulesQuery { count, after }): QueryParams<SchedulesQuery>,
 ) -> Result<Response, Refusal> {
-    let after = after.map(|name| ScheduleName::new(&name)).transpose()?;
-    let found = schedules(&app, ScheduleCommand::List { after, limit: count }).await?;
-    let next = found.last().filter(|_| found.len() >= count);
-    let next = next.map(|last| last.name.as_str().to_owned());
-    ok(&SchedulesAnswer { schedules: answers(&app, &found).await, next })
+    check_count(count, SCHEDULES_LISTED_MAX)?;
+    let mut after = after.map(|name| ScheduleName::new(&name)).transpose()?;
+    let (mut shown, mut permit, mut bytes) = (Vec::new(), ResponsePermit::default(), 0);
+    // Read in parts, so that at most one part has no place in the response budget.
+    loop {
+        let limit = PART.min(count - shown.len());
+        let part = schedules(&app, ScheduleCommand::List { after: after.clone(), limit }).await?;
+        bytes += part.iter().map(bytes_of).sum::<usize>();
+        app.response_budget.resize(&mut permit, bytes)?;
+        let is_last = part.len() < limit;
+        after = part.last().map(|last| last.name.clone()).or(after);
+        shown.extend(answers(&app, &part).await);
+        if is_last || shown.len() >= count {
+            let next = after.filter(|_| !is_last).map(|last| last.as_str().to_owned());
+            let response = ok(&SchedulesAnswer { schedules: shown, next })?;
+            return Ok(with_permit(&app, response, permit));
+        }
+    }
+}
+
+/// The bytes of a schedule in a response: its payload as base64 and the other fields.
+fn bytes_of(schedule: &StoredSchedule) -> usize {
+    schedule.template.body.bytes() as usize / 3 * 4 + SCHEDULE_BYTES
 }
 
 async fn show(
@@ -161,18 +193,9 @@ async fn set(
     SchedulePath(name): SchedulePath,
     Json(request): Json<ScheduleRequest>,
 ) -> Result<Response, Refusal> {
-    let (only_new, keeps_paused) = (request.only_new, request.paused.is_none());
-    let mut schedule = request.into_schedule(name.clone())?;
-    if keeps_paused && !only_new {
-        let before = app.run(get(&name)).await;
-        schedule.paused = match before {
-            Ok(Reply::Schedule(ScheduleReply::Schedules(found))) => {
-                found.first().is_some_and(|schedule| schedule.paused)
-            }
-            _ => false,
-        };
-    }
-    let command = ScheduleCommand::Set { schedule, only_new };
+    let (only_new, keep_paused) = (request.only_new, request.paused.is_none());
+    let schedule = request.into_schedule(name.clone())?;
+    let command = ScheduleCommand::Set { schedule, only_new, keep_paused };
     match app.run(Command::Schedule(Box::new(command))).await {
         Ok(reply) => {
             let created = reply == Reply::Schedule(ScheduleReply::Set(true));
@@ -184,10 +207,6 @@ async fn set(
         }
         Err(error) => Err(error.into()),
     }
-}
-
-fn get(name: &ScheduleName) -> Command {
-    Command::Schedule(Box::new(ScheduleCommand::Get { name: name.clone() }))
 }
 
 async fn remove(
@@ -231,10 +250,7 @@ async fn next(
     SchedulePath(name): SchedulePath,
     QueryParams(TimesQuery { count }): QueryParams<TimesQuery>,
 ) -> Result<Response, Refusal> {
-    if !(1..=TIMES_MAX).contains(&count) {
-        let text = format!("'count' is {count}; give a number from 1 to {TIMES_MAX}");
-        return Err(Error::Invalid(text).into());
-    }
+    check_count(count, TIMES_MAX)?;
     let schedule = one(&app, ScheduleCommand::Get { name }).await?;
     let timing = read_timing(&schedule.timing)?;
     let times = schedule.times(&timing).take(count).map(Timestamp::as_secs_f64);

@@ -10,7 +10,8 @@ use taskyard_core::{Command, Outcome, Reply, TaskId, TubeName};
 use taskyard_wire::http::{TaskAction, TaskActionAnswer, TaskActionRequest};
 
 use super::request::{Json, TubePath};
-use super::task_page::{Scan, count_existing};
+use super::task_page::Scan;
+use super::task_reader::count_existing;
 use super::{Refusal, Route, ok};
 use crate::app::{App, SharedApp, unexpected_reply};
 
@@ -62,7 +63,7 @@ async fn act(
             changed += done(&change(app, command).await?);
         }
     }
-    let (next, scanned) = (scan.cursor, scan.scanned);
+    let (next, scanned) = (scan.matches.cursor(), scan.matches.scanned);
     ok(&TaskActionAnswer { matched, changed, scanned, next, outcomes: None })
 }
 

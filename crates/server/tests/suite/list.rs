@@ -1,6 +1,7 @@
 //! Pages of tasks: states, orders, filters and cursors.
 
 use serde_json::{Value, json};
+use taskyard_core::{Body, Command, Execute, Kind, NewTask, Span, TubeName, TubeOptions};
 
 use crate::fixture::Fixture;
 
@@ -66,6 +67,72 @@ async fn a_search_is_done_in_steps() {
     let second =
         page(&fixture, &format!("match=5999&after={}", first["next"].as_str().unwrap())).await;
     assert_eq!((ids(&second), &second["scanned"]), (vec![5_999], &json!(1_000)));
+}
+
+/// All tasks that a search finds, page after page, and how many it compared.
+async fn search(fixture: &Fixture, query: &str) -> (Vec<u64>, u64) {
+    let (mut found, mut scanned, mut after) = (Vec::new(), 0, String::new());
+    loop {
+        let page = page(fixture, &format!("{query}{after}")).await;
+        found.extend(ids(&page));
+        scanned += page["scanned"].as_u64().unwrap();
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => return (found, scanned),
+        }
+    }
+}
+
+/// A search looks ids up without a list of them while most of them have tasks. It finds each task once where ids are dense, where
+/// most are finished and where most tasks are in another state, whatever the size of its pages is.
+#[tokio::test]
+async fn a_search_finds_each_task_once() {
+    let fixture = Fixture::new().await;
+    let tasks: Vec<_> = (0..7_000).map(|n| json!({ "data": format!("t{}", n % 7) })).collect();
+    fixture.done("/v1/tubes/mail/put", json!({ "tasks": tasks })).await;
+    let is_gone = |id: &u64| {
+        *id < 50 || (1_000..3_500).contains(id) && !id.is_multiple_of(90) || id % 11 == 3
+    };
+    let gone: Vec<u64> = (0..7_000).filter(is_gone).collect();
+    fixture.done("/v1/tubes/mail/delete", json!({ "ids": gone })).await;
+    let left: Vec<u64> = (0..7_000).filter(|id| !is_gone(id)).collect();
+    let is_buried = |id: &u64| (4_000..5_000).contains(id) && !id.is_multiple_of(40);
+    let buried: Vec<_> =
+        left.iter().filter(|id| is_buried(id)).map(|id| json!({ "id": id })).collect();
+    fixture.done("/v1/tubes/mail/bury", json!({ "tasks": buried })).await;
+    for (query, limit) in [("state=ready", 7), ("state=ready", 1_000), ("state=buried", 90)] {
+        let in_state = |id: &&u64| is_buried(id) == (query == "state=buried");
+        let compared: Vec<u64> = left.iter().filter(in_state).copied().collect();
+        let expected: Vec<u64> = compared.iter().filter(|id| *id % 7 == 5).copied().collect();
+        let (found, scanned) = search(&fixture, &format!("{query}&match=t5&limit={limit}")).await;
+        assert_eq!((found, scanned), (expected, compared.len() as u64), "{query}, limit {limit}");
+    }
+    let (all, scanned) = search(&fixture, "limit=1000").await;
+    assert_eq!((all, scanned), (left.clone(), left.len() as u64));
+}
+
+/// Payloads of a hundred tasks together may be larger than one reply may be.
+#[tokio::test]
+async fn a_search_reads_large_payloads_in_smaller_parts() {
+    let fixture = Fixture::new().await;
+    let tube = TubeName::new("mail").unwrap();
+    let options = TubeOptions::new(Kind::Fifo);
+    let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: false };
+    let small = NewTask::new(Body::new(b"\xa5small"));
+    let mut text = vec![b'x'; 1 << 19];
+    text.splice(..5, [0xdb, 0x00, 0x07, 0xff, 0xfb]);
+    let large = NewTask::new(Body::new(&text));
+    let put = |tasks| Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO };
+    let commands = vec![
+        create,
+        put(vec![small.clone(); 300]),
+        put(vec![large.clone(); 100]),
+        put(vec![large; 100]),
+        put(vec![small; 300]),
+    ];
+    assert!(fixture.engine.execute(commands).await.iter().all(Result::is_ok));
+    let (found, scanned) = search(&fixture, "match=small&limit=1000").await;
+    assert_eq!((found, scanned), ((0..300).chain(500..800).collect(), 800));
 }
 
 #[tokio::test]

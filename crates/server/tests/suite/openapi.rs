@@ -105,6 +105,10 @@ async fn the_document_lists_every_endpoint() {
     ] {
         expected.insert(format!("POST {tube}/{verb}"));
     }
+    let schedule = "/v1/schedules/{schedule}";
+    expected.extend(["GET", "PUT", "DELETE"].map(|method| format!("{method} {schedule}")));
+    expected.extend(["pause", "resume", "run"].map(|verb| format!("POST {schedule}/{verb}")));
+    expected.extend(["GET /v1/schedules".to_owned(), format!("GET {schedule}/next")]);
     let semaphore = "/v1/semaphores/{semaphore}";
     expected.extend(["enqueue", "peek", "finish"].map(|verb| format!("POST {semaphore}/{verb}")));
     expected.extend(["GET", "PUT", "DELETE"].map(|method| format!("{method} {semaphore}")));
@@ -140,7 +144,8 @@ async fn every_listed_endpoint_exists() {
         let path = path
             .replace("{tube}", "nowhere")
             .replace("{id}", "0")
-            .replace("{semaphore}", "nowhere");
+            .replace("{semaphore}", "nowhere")
+            .replace("{schedule}", "nowhere");
         let method = Method::from_bytes(method.as_bytes()).unwrap();
         let answer = Answer::of(fixture.request(method, &path).send().await.unwrap()).await;
         assert_ne!(answer.status, 405, "{path}");
@@ -158,9 +163,10 @@ async fn the_document_is_complete() {
         let answers = operation["responses"].as_object().unwrap();
         statuses.extend(answers.keys().cloned());
         assert!(answers.contains_key("503"), "{method} {path}");
-        let names_something = ["{tube}", "{semaphore}"].iter().any(|name| path.contains(name))
-            || ["/v1/semaphore-events", "/v1/semaphore-events/socket", "/v1/series"]
-                .contains(&path.as_str());
+        let names_something =
+            ["{tube}", "{semaphore}", "{schedule}"].iter().any(|name| path.contains(name))
+                || ["/v1/semaphore-events", "/v1/semaphore-events/socket", "/v1/series"]
+                    .contains(&path.as_str());
         assert_eq!(answers.contains_key("404"), names_something, "{method} {path}");
         assert_eq!(answers.contains_key("415"), operation.get("requestBody").is_some());
         let open = ["/healthz", "/openapi.json"].contains(&path.as_str());

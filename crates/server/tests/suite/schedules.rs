@@ -1,12 +1,13 @@
 //! Schedules over HTTP.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use taskyard_core::{Span, Timestamp};
+use taskyard_core::{Body, Command, Error, ScheduleCommand, Span, Timestamp};
 use taskyard_engine::{Engine, ManualClock, Settings};
-use taskyard_store::MemoryStore;
+use taskyard_server::Config;
+use taskyard_store::{BodyKey, Capabilities, Executed, MemoryStore, Pending, Store, StoreTime};
 
 use crate::fixture::{Answer, Fixture};
 
@@ -16,16 +17,64 @@ const START: i64 = 1_700_000_000;
 struct ScheduleServer {
     fixture: Fixture,
     clock: Arc<ManualClock>,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+/// Notes the commands for schedules.
+struct ScheduleStore {
+    memory: MemoryStore,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Store for ScheduleStore {
+    fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed> {
+        for command in &commands {
+            let Command::Schedule(command) = command else { continue };
+            let asked = match &**command {
+                ScheduleCommand::Due { .. } => continue,
+                ScheduleCommand::List { limit, .. } => format!("{} {limit}", command.verb()),
+                _ => command.verb().to_owned(),
+            };
+            self.asked.lock().unwrap().push(asked);
+        }
+        self.memory.execute(now, commands)
+    }
+
+    fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Vec<Result<Option<Body>, Error>>> {
+        self.memory.load(keys)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.memory.capabilities()
+    }
+
+    fn time(&self) -> Option<StoreTime> {
+        self.memory.time()
+    }
+
+    fn close(&self) -> Pending<'_, Result<(), Error>> {
+        self.memory.close()
+    }
 }
 
 impl ScheduleServer {
     async fn new() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    async fn with(change: impl FnOnce(&mut Config)) -> Self {
         let clock = Arc::new(ManualClock::new(Timestamp::from_micros(START * 1_000_000)));
-        let store = Box::new(MemoryStore::default());
-        let engine = Engine::start(store, clock.clone(), Settings::default());
-        let fixture = Fixture::over(engine, |_| {}).await;
+        let asked = Arc::<Mutex<_>>::default();
+        let store = ScheduleStore { memory: MemoryStore::default(), asked: asked.clone() };
+        let engine = Engine::start(Box::new(store), clock.clone(), Settings::default());
+        let fixture = Fixture::over(engine, change).await;
         fixture.send(Method::PUT, "/v1/tubes/jobs", json!({})).await;
-        ScheduleServer { fixture, clock }
+        ScheduleServer { fixture, clock, asked }
+    }
+
+    /// The commands for schedules since the last call.
+    fn asked(&self) -> Vec<String> {
+        std::mem::take(&mut *self.asked.lock().unwrap())
     }
 
     async fn set(&self, name: &str, fields: Value) -> Answer {
@@ -135,20 +184,51 @@ async fn schedules_are_listed_in_pages() {
     }
 }
 
+// A page of a thousand schedules was read, and encoded, before it was known whether the response budget has a place for it.
+#[tokio::test]
+async fn a_page_of_schedules_has_a_place_in_the_response_budget() {
+    let server = ScheduleServer::with(|config| config.answer_bytes_max = 4 << 20).await;
+    let task = json!({ "data": "x".repeat(60 << 10) });
+    for number in 100..400 {
+        let fields = json!({ "every": 60, "task": task });
+        assert_eq!(server.set(&number.to_string(), fields).await.status, 200);
+    }
+    server.asked();
+    let refused = server.fixture.get("/v1/schedules?count=300").await;
+    assert!(refused.refused(413, "too_large").contains("fewer entries"), "{}", refused.body);
+    assert_eq!(server.asked(), ["schedule_list 100"], "it reads no more than it can show");
+    let page = server.get("/v1/schedules?count=40").await;
+    assert_eq!(page["next"], "139");
+    for number in 100..400 {
+        let small = json!({ "every": 60, "task": { "data": 1 } });
+        assert_eq!(server.set(&number.to_string(), small).await.status, 200);
+    }
+    server.asked();
+    let page = server.get("/v1/schedules?count=250").await;
+    assert_eq!((&page["next"], &page["schedules"][249]["name"]), (&json!("349"), &json!("349")));
+    assert_eq!(server.asked(), ["schedule_list 100", "schedule_list 100", "schedule_list 50"]);
+    let page = server.get("/v1/schedules?count=1000").await;
+    assert_eq!((&page["next"], page["schedules"].as_array().unwrap().len()), (&Value::Null, 300));
+}
+
 #[tokio::test]
 async fn a_paused_schedule_stays_paused_when_it_is_replaced() {
     let server = ScheduleServer::new().await;
     server.set("job", json!({ "every": 60 })).await;
     let paused = server.fixture.done("/v1/schedules/job/pause", json!({})).await;
     assert_eq!(paused["paused"], true);
+    server.asked();
     let replaced = server.set("job", json!({ "every": 30 })).await.body;
+    // The server asked before the change whether it was paused: a pause by another server meanwhile was lost, and so was one that could
+    // not be read.
+    assert_eq!(server.asked(), ["schedule_set", "schedule_get"]);
     assert_eq!((&replaced["paused"], &replaced["created"]), (&json!(true), &Value::Null));
     server.pass(120).await;
     assert_eq!(server.get("/v1/schedules/job").await["fired"], 0);
     let resumed = server.fixture.done("/v1/schedules/job/resume", json!({})).await;
     assert_eq!(resumed["paused"], false);
     server.pass(0).await;
-    assert_eq!(server.get("/v1/schedules/job").await["fired"], 1);
+    assert_eq!(server.get("/v1/schedules/job").await["fired"], 2, "those of the last minute");
     let explicit = server.set("job", json!({ "every": 30, "paused": true })).await.body;
     assert_eq!(explicit["paused"], true);
     let again = server.set("job", json!({ "every": 30, "only_new": true })).await;

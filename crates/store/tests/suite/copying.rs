@@ -115,7 +115,7 @@ fn schedule(text: &str, tube: &str) -> StoredSchedule {
 }
 
 fn set(store: &dyn Store, schedule: StoredSchedule) {
-    let set = ScheduleCommand::Set { schedule, only_new: true };
+    let set = ScheduleCommand::Set { schedule, only_new: true, keep_paused: false };
     ask(store, Command::Schedule(Box::new(set)));
 }
 

@@ -399,7 +399,7 @@ impl<'a> AnswerReader<'a> {
                 continue;
             }
             if event == event::CLOCK && get::<Option<i32>>(row, 1)? == Some(event::NEXT_SCHEDULE) {
-                self.deltas.exact_schedule = get(row, 3)?;
+                self.deltas.all_schedules(get(row, 3)?);
             }
             if event == event::CLOCK || event == event::SEMAPHORE_EVENTS {
                 self.deltas.news(event == event::SEMAPHORE_EVENTS, None);

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use taskyard_core::limits::{BATCH_BYTES_MAX, TUBES_MAX};
 use taskyard_core::{
-    AfterFailure, Command, Finish, FinishItem, Holder, List, ListOrder, NewTask, OnConflict,
-    Priority, RateLimit, RetryPolicy, Span, Take, TaskId, Timestamp, TubeChange, TubeName,
-    TubeOptions,
+    AfterFailure, Command, Finish, FinishItem, Holder, KeyRequest, List, ListOrder, NewTask,
+    OnConflict, Priority, RateLimit, RetryPolicy, Span, Take, TaskId, Timestamp, TubeChange,
+    TubeName, TubeOptions,
 };
 
 use super::codec::{
@@ -78,18 +78,21 @@ pub(super) fn task_columns(tasks: &[&NewTask]) -> [Param; 9] {
 }
 
 /// The keys of tasks, for how long they stay held, whether a waiting holder is replaced, the tasks' own numbers of attempts, and the
-/// sizes of the parts in which no key occurs twice; NULL if there is one part.
+/// sizes of the parts in which no key occurs twice, apart from tasks that replace nothing; NULL if no key occurs twice.
 pub(super) fn key_columns(tasks: &[&NewTask]) -> [Param; 5] {
     let key =
         |task: &NewTask| task.key.as_ref().map(|request| request.held.key.as_str().to_owned());
     let mut parts = vec![0_i32];
-    let mut seen = HashSet::new();
+    let mut repeats = false;
+    let (mut seen, mut of_part) = (HashSet::new(), HashSet::new());
     for task in tasks {
-        if let Some(request) = &task.key
-            && !seen.insert(&request.held.key)
-        {
-            seen = HashSet::from([&request.held.key]);
-            parts.push(0);
+        if let Some(KeyRequest { held, on_conflict }) = task.key.as_deref() {
+            let is_new = seen.insert(&held.key);
+            repeats |= !is_new;
+            if (is_new || *on_conflict == OnConflict::Replace) && !of_part.insert(&held.key) {
+                of_part = HashSet::from([&held.key]);
+                parts.push(0);
+            }
         }
         *parts.last_mut().expect("it has one from the beginning") += 1;
     }
@@ -100,7 +103,7 @@ pub(super) fn key_columns(tasks: &[&NewTask]) -> [Param; 5] {
             task.key.as_ref().map(|request| request.on_conflict == OnConflict::Replace)
         }),
         column(tasks, |task| task.attempts_max.map(i64::from)),
-        param((parts.len() > 1).then_some(parts)),
+        param(repeats.then_some(parts)),
     ]
 }
 

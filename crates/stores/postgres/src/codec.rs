@@ -145,7 +145,7 @@ pub(super) fn key(stored: Option<&str>) -> Result<Option<Key>, DecodeError> {
     Ok(stored.map(Key::new).transpose()?)
 }
 
-/// A delivered task, in a row of `deliver_to_workers`.
+/// A delivered task, in a row of `deliver_with_rate`.
 pub(super) fn taken(row: &Row, session: Option<SessionId>) -> Result<Task, DecodeError> {
     let moment = |place| get::<i64>(row, place).map(Timestamp::from_micros);
     Ok(Task {

@@ -30,8 +30,8 @@ pub(super) struct CounterDeltas {
     pub exact: Option<TickTimes>,
     /// When the first of the schedules is due that the batch set or showed.
     pub next_schedule: Option<i64>,
-    /// When the first of all schedules is due, if the batch has a tick.
-    pub exact_schedule: Option<i64>,
+    /// When the first of all schedules is due, if the batch has asked for it.
+    pub exact_schedule: Option<Option<i64>>,
 }
 
 /// The times that a tick reports.
@@ -121,6 +121,11 @@ impl CounterDeltas {
     pub fn schedule(&mut self, due: Option<Timestamp>) {
         let due = due.map(Timestamp::as_micros);
         self.next_schedule = self.next_schedule.into_iter().chain(due).min();
+    }
+
+    /// Notes when the first of all schedules is due.
+    pub fn all_schedules(&mut self, first: Option<i64>) {
+        (self.exact_schedule, self.next_schedule) = (Some(first), None);
     }
 
     /// The tubes that have more tasks or room now.

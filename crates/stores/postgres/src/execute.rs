@@ -8,7 +8,7 @@ use tokio_postgres::Row;
 
 use super::answers::AnswerReader;
 use super::codec::{DecodeError, get};
-use super::connection::{Connection, Failure};
+use super::connection::{Connection, Failure, LOCKED};
 use super::connections::{self, SplitTakes};
 use super::counter_deltas::CounterDeltas;
 use super::counters::CounterCalls;
@@ -23,6 +23,9 @@ use taskyard_store::Executed;
 /// How often a batch is sent again after a conflict with another transaction, or after its connection broke before it
 /// took effect.
 const RETRIES: usize = 8;
+
+/// How many puts of a batch wait for what an open transaction has locked; those after them are refused at once.
+const LOCK_WAITS: usize = 3;
 
 /// Which connection is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +104,7 @@ impl Postgres {
                     tracing::error!(%error, "cannot decode the counters of the database");
                 }
                 let whole = self.read(now, count, &steps, rows);
+                let whole = self.repeat_locked_puts(now, &steps, whole).await;
                 self.repeat_unknown_takes(role, now, CallBatch { steps, calls }, whole).await
             }
             Err(Failure::Refused(text)) if calls.len() > 1 + usize::from(reads_moved(&steps)) => {
@@ -113,6 +117,37 @@ impl Postgres {
                 failure_replies(count, &failure)
             }
         }
+    }
+
+    /// Repeats puts one by one that shared a call and were refused because an open transaction has locked something that one
+    /// of them needs.
+    async fn repeat_locked_puts(
+        &self,
+        now: Timestamp,
+        steps: &[Step],
+        mut whole: Executed,
+    ) -> Executed {
+        let is_shared = |step: &&Step| step.commands().len() > 1;
+        let puts: Vec<(usize, Command)> = steps
+            .iter()
+            .filter(is_shared)
+            .flat_map(|step| step.places.iter().copied().zip(step.commands()))
+            .filter(|(place, _)| is_locked(&whole.replies[*place]))
+            .map(|(place, command)| (place, command.clone()))
+            .collect();
+        let mut waits = 0;
+        for (place, command) in puts {
+            let part = Box::pin(self.execute_part(now, vec![command])).await;
+            add_effects(&mut whole.effects, part.effects);
+            for reply in part.replies {
+                waits += usize::from(is_locked(&reply));
+                whole.replies[place] = reply;
+            }
+            if waits >= LOCK_WAITS {
+                break;
+            }
+        }
+        whole
     }
 
     /// Repeats the takes of sessions that are connected to this server and unknown to the database: other servers have
@@ -381,10 +416,20 @@ impl LocalState {
     /// Notes when schedules are due. Returns when the first one is, by the caller's clock. Those of other servers are seen by the next
     /// tick.
     fn note_schedules(&mut self, deltas: &CounterDeltas) -> Option<Timestamp> {
-        let known = if deltas.exact.is_some() { deltas.exact_schedule } else { self.next_schedule };
+        let known = match deltas.exact_schedule {
+            Some(first) => first,
+            // A tick reports only a schedule that there is.
+            None if deltas.exact.is_some() => None,
+            None => self.next_schedule,
+        };
         self.next_schedule = known.into_iter().chain(deltas.next_schedule).min();
         self.next_schedule.map(|at| Timestamp::from_micros(at.saturating_sub(self.ahead)))
     }
+}
+
+/// Whether this is the reply to a put that an open transaction has locked out.
+fn is_locked(reply: &Result<Reply, Error>) -> bool {
+    matches!(reply, Err(Error::StoreUnavailable(why)) if why == LOCKED)
 }
 
 /// Adds the effects of a later part of a batch.

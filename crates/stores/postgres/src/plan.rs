@@ -8,8 +8,8 @@ use std::collections::HashSet;
 use taskyard_core::limits::{BATCH_BYTES_MAX, BATCH_TASKS_MAX};
 use taskyard_core::names::check_names;
 use taskyard_core::{
-    Command, Error, Finish, FinishItem, Key, NewTask, RateLimit, RetryPolicy, TaskId, TubeName,
-    check_keep_done, check_results, check_tasks, refuse_priorities,
+    Command, Error, Finish, FinishItem, Key, NewTask, TaskId, TubeName, check_queue_num,
+    check_results, check_tasks, refuse_priorities,
 };
 
 use super::call_grouping::CallGrouping;
@@ -176,17 +176,9 @@ fn refusal(command: &Command) -> Option<Error> {
         return Some(refused);
     }
     match command {
-        Command::CreateTube { options, .. } => refuse_attempts_max(options.attempts_max)
-            .or_else(|| refuse_queue_num(options.queue_num))
-            .or_else(|| check_keep_done(options.keep_done, Some(options.keep_done_max)).err())
-            .or_else(|| refuse_pace(options.retry.as_deref(), options.rate.as_deref())),
-        Command::NameTube { queue_num, .. } => refuse_queue_num(*queue_num),
-        Command::AlterTube { change, .. } => refuse_attempts_max(change.attempts_max.flatten())
-            .or_else(|| check_keep_done(change.keep_done.flatten(), change.keep_done_max).err())
-            .or_else(|| {
-                let retry = change.retry.as_ref().and_then(Option::as_deref);
-                refuse_pace(retry, change.rate.as_ref().and_then(Option::as_deref))
-            }),
+        Command::CreateTube { options, .. } => options.check().err(),
+        Command::NameTube { queue_num, .. } => check_queue_num(*queue_num).err(),
+        Command::AlterTube { change, .. } => change.check().err(),
         Command::Put { tasks, .. } => refuse_tasks(tasks),
         Command::Take(take) => refuse_count("the number of tasks in one take", take.count),
         Command::Finish { items, .. } => {
@@ -203,21 +195,6 @@ fn refusal(command: &Command) -> Option<Error> {
         Command::Schedule(command) => schedules::refusal(command),
         _ => None,
     }
-}
-
-fn refuse_attempts_max(attempts_max: Option<u32>) -> Option<Error> {
-    let message = "attempts_max must be at least 1; leave it out to retry forever";
-    (attempts_max == Some(0)).then(|| Error::Invalid(message.into()))
-}
-
-fn refuse_pace(retry: Option<&RetryPolicy>, rate: Option<&RateLimit>) -> Option<Error> {
-    let retry = retry.and_then(|retry| retry.check().err());
-    retry.or_else(|| rate.and_then(|rate| rate.check().err()))
-}
-
-fn refuse_queue_num(queue_num: Option<u32>) -> Option<Error> {
-    let message = "a queue number must be at least 1";
-    (queue_num == Some(0)).then(|| Error::Invalid(message.into()))
 }
 
 fn refuse_count(what: &'static str, size: usize) -> Option<Error> {

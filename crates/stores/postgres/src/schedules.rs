@@ -1,9 +1,10 @@
 //! Encodes commands for schedules as calls, and decodes their answers.
 
-use taskyard_core::limits::{SCHEDULE_PUTS_MAX, SCHEDULES_LISTED_MAX, SCHEDULES_MAX};
+use taskyard_core::limits::SCHEDULES_MAX;
 use taskyard_core::{
     Body, CatchUp, Error, HeldKey, Key, KeyRequest, NewTask, OnConflict, Overlap, Priority, Reply,
     ScheduleCommand, ScheduleName, ScheduleReply, Span, StoredSchedule, Timestamp, TubeName,
+    check_fire, checked_list_limit,
 };
 use tokio_postgres::Row;
 
@@ -17,17 +18,8 @@ use super::status::{fire, schedule as status};
 /// The error of a command that can be refused without a call.
 pub(super) fn refusal(command: &ScheduleCommand) -> Option<Error> {
     match command {
-        ScheduleCommand::List { limit, .. } | ScheduleCommand::Due { limit } => {
-            let why = format!("the limit of a list of schedules is 1 to {SCHEDULES_LISTED_MAX}");
-            (!(1..=SCHEDULES_LISTED_MAX).contains(limit)).then_some(Error::Invalid(why))
-        }
-        ScheduleCommand::Fire { puts, .. } => {
-            (puts.len() > SCHEDULE_PUTS_MAX).then_some(Error::TooLarge {
-                what: "the number of tasks in one fire",
-                size: puts.len(),
-                limit: SCHEDULE_PUTS_MAX,
-                advice: "skip the others",
-            })
+        ScheduleCommand::List { limit, .. } | ScheduleCommand::Due { limit, .. } => {
+            checked_list_limit(*limit).err()
         }
         _ => None,
     }
@@ -54,20 +46,25 @@ pub(super) fn call(command: &ScheduleCommand, now: Option<i64>) -> Call {
     let text = |name: &ScheduleName| param(name.as_str().to_owned());
     let count = |limit: usize| param(count_to_sql(limit as u64));
     match command {
-        ScheduleCommand::Set { schedule, only_new } => {
-            Call { statement: &sql::SET_SCHEDULE, params: set_columns(schedule, Some(*only_new)) }
+        ScheduleCommand::Set { schedule, only_new, keep_paused } => {
+            let params = set_columns(schedule, Some(*only_new), *keep_paused);
+            Call { statement: &sql::SET_SCHEDULE, params }
         }
         ScheduleCommand::Get { name } => Call::new(&sql::GET_SCHEDULE, [text(name)]),
         ScheduleCommand::List { after, limit } => {
             let after = after.as_ref().map_or("", ScheduleName::as_str).to_owned();
             Call::new(&sql::LIST_SCHEDULES, [param(after), count(*limit)])
         }
-        ScheduleCommand::Due { limit } => {
-            Call::new(&sql::DUE_SCHEDULES, [param(now), count(*limit)])
+        ScheduleCommand::Due { skip, limit } => {
+            Call::new(&sql::DUE_SCHEDULES, [param(now), count(*limit), count(*skip)])
         }
         ScheduleCommand::Remove { name } => Call::new(&sql::REMOVE_SCHEDULE, [text(name)]),
         ScheduleCommand::Pause { name, paused } => {
             Call::new(&sql::PAUSE_SCHEDULE, [text(name), param(*paused)])
+        }
+        // Only the database knows whether there is such a schedule, which is refused first.
+        ScheduleCommand::Fire { name, puts, .. } if check_fire(puts).is_err() => {
+            Call::new(&sql::GET_SCHEDULE, [text(name)])
         }
         ScheduleCommand::Fire { name, expected, next, puts, skipped } => {
             let mut params = vec![
@@ -88,7 +85,7 @@ pub(super) fn call(command: &ScheduleCommand, now: Option<i64>) -> Call {
 
 /// The call that imports a schedule with its counters.
 pub(super) fn import(schedule: &StoredSchedule) -> Call {
-    let mut params = set_columns(schedule, None);
+    let mut params = set_columns(schedule, None, false);
     params.push(param(schedule.last.map(Timestamp::as_micros)));
     params.push(param(count_to_sql(schedule.fired)));
     params.push(param(count_to_sql(schedule.skipped)));
@@ -96,7 +93,7 @@ pub(super) fn import(schedule: &StoredSchedule) -> Call {
 }
 
 /// The arguments of the function that sets a schedule; without `only_new` it is imported.
-fn set_columns(schedule: &StoredSchedule, only_new: Option<bool>) -> Vec<Param> {
+fn set_columns(schedule: &StoredSchedule, only_new: Option<bool>, keep_paused: bool) -> Vec<Param> {
     let StoredSchedule { template: task, .. } = schedule;
     let span = |span: Option<Span>| param(span.map(Span::as_micros));
     let key = task.key.as_deref();
@@ -111,7 +108,7 @@ fn set_columns(schedule: &StoredSchedule, only_new: Option<bool>) -> Vec<Param> 
         }),
         param(i16::from(schedule.overlap == Overlap::Skip)),
         param(schedule.until.map(Timestamp::as_micros)),
-        param(schedule.paused),
+        param((!keep_paused).then_some(schedule.paused)),
         param(schedule.next.map(Timestamp::as_micros)),
         param(Payload(task.body.clone())),
         param(Meta(task.body.clone())),
@@ -202,9 +199,8 @@ impl AnswerReader<'_> {
                 Err(Error::ScheduleNotFound(name.clone()))
             }
             ScheduleCommand::Remove { .. } => Ok(ScheduleReply::Removed),
-            ScheduleCommand::Fire { name, next, puts, .. } => {
-                self.fired(name, *next, puts, rows)?
-            }
+            ScheduleCommand::Due { skip, .. } => self.due_schedules(*skip, rows)?,
+            ScheduleCommand::Fire { name, puts, .. } => self.fired(name, puts, rows)?,
             _ => {
                 let all = rows.iter().map(schedule).collect::<Result<Vec<_>, _>>()?;
                 for one in &all {
@@ -214,6 +210,26 @@ impl AnswerReader<'_> {
             }
         };
         Ok(reply.map(Reply::Schedule))
+    }
+
+    /// Schedules that are due; one row without a schedule if there are none.
+    fn due_schedules(
+        &mut self,
+        skip: usize,
+        rows: &[Row],
+    ) -> Result<Result<ScheduleReply, Error>, DecodeError> {
+        let row = rows.first().ok_or("an answer has no row")?;
+        let now = Timestamp::from_micros(get(row, 24)?);
+        let next = get::<Option<i64>>(row, 25)?;
+        let is_empty = get::<Option<&str>>(row, 0)?.is_none();
+        let rows = if is_empty { &[] } else { rows };
+        let schedules = rows.iter().map(schedule).collect::<Result<Vec<_>, _>>()?;
+        if skip == 0 {
+            let due = schedules.first().and_then(StoredSchedule::due).map(Timestamp::as_micros);
+            self.deltas.all_schedules(due.or(next));
+        }
+        let next = next.map(Timestamp::from_micros);
+        Ok(Ok(ScheduleReply::Due { now, schedules, next }))
     }
 
     fn set_schedule(
@@ -237,12 +253,16 @@ impl AnswerReader<'_> {
     fn fired(
         &mut self,
         name: &ScheduleName,
-        next: Option<Timestamp>,
         puts: &[NewTask],
         rows: &[Row],
     ) -> Result<Result<ScheduleReply, Error>, DecodeError> {
+        if let Err(refusal) = check_fire(puts) {
+            let missing = || Error::ScheduleNotFound(name.clone());
+            return Ok(Err(rows.first().map_or_else(missing, |_| refusal)));
+        }
         let row = rows.first().ok_or("an answer has no row")?;
         let outcome = get::<i16>(row, 12)?;
+        self.deltas.all_schedules(get(row, 14)?);
         if outcome == fire::NOT_FOUND {
             return Ok(Err(Error::ScheduleNotFound(name.clone())));
         }
@@ -267,7 +287,6 @@ impl AnswerReader<'_> {
             self.deltas.best_put = None;
             self.deltas.back(&tube, 0);
         }
-        self.deltas.schedule(next);
         Ok(Ok(ScheduleReply::Fired(Some(placed))))
     }
 }

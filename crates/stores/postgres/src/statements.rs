@@ -60,7 +60,7 @@ statements! {
             INT8_ARRAY, TEXT_ARRAY, FLOAT8_ARRAY, TEXT_ARRAY, INT8_ARRAY, BOOL_ARRAY, INT8_ARRAY, INT4_ARRAY);
     LOCK_KEYS: "SELECT taskyard.lock_keys($1,$2,$3)" (TEXT, TEXT_ARRAY, INT8);
     LOCK_TUBE: "SELECT taskyard.lock_tube($1,$2,$3)" (TEXT, TEXT_ARRAY, INT8_ARRAY);
-    TAKE: "SELECT * FROM taskyard.deliver_to_workers($1,$2,$3,$4,$5,$6,$7,$8,$9,$10)"
+    TAKE: "SELECT * FROM taskyard.deliver_with_rate($1,$2,$3,$4,$5,$6,$7,$8,$9,$10)"
         (TEXT, INT8, INT8, BYTEA, INT8, INT8, INT8, INT8, BOOL, TEXT_ARRAY);
     ACK: "SELECT * FROM taskyard.ack_tasks($1,$2,$3,$4,$5,$6,$7,$8,$9,$10)"
         (TEXT, INT8, INT8_ARRAY, INT2_ARRAY, INT8_ARRAY, BYTEA_ARRAY, BOOL, INT8, TID_ARRAY, BYTEA_ARRAY);
@@ -141,11 +141,15 @@ statements! {
             TEXT, INT8, BOOL, BOOL, BOOL, INT8);
     GET_SCHEDULE: "SELECT s.* FROM taskyard.schedule s WHERE s.name = $1" (TEXT);
     LIST_SCHEDULES: "SELECT s.* FROM taskyard.schedule s WHERE s.name > $1 ORDER BY s.name LIMIT $2" (TEXT, INT8);
-    DUE_SCHEDULES: "SELECT s.* FROM taskyard.schedule s WHERE NOT s.paused AND s.next <= coalesce($1, taskyard.clock()) \
-        ORDER BY s.next, s.name LIMIT $2" (INT8, INT8);
+    DUE_SCHEDULES: "SELECT s.*, c.now, l.next FROM (SELECT coalesce($1, taskyard.clock()) AS now) c \
+        LEFT JOIN LATERAL (SELECT n.next FROM taskyard.schedule n WHERE NOT n.paused AND n.next > c.now \
+            ORDER BY n.next, n.name LIMIT 1) l ON true \
+        LEFT JOIN LATERAL (SELECT d.* FROM taskyard.schedule d WHERE NOT d.paused AND d.next <= c.now \
+            ORDER BY d.next, d.name LIMIT $2 OFFSET $3) s ON true ORDER BY s.next, s.name" (INT8, INT8, INT8);
     REMOVE_SCHEDULE: "DELETE FROM taskyard.schedule s WHERE s.name = $1 RETURNING s.name" (TEXT);
     PAUSE_SCHEDULE: "UPDATE taskyard.schedule s SET paused = $2 WHERE s.name = $1 RETURNING s.*" (TEXT, BOOL);
-    FIRE_SCHEDULE: "SELECT * FROM taskyard.fire_schedule($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20)"
+    FIRE_SCHEDULE: "SELECT f.*, taskyard.first_schedule() \
+        FROM taskyard.fire_schedule($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20) f"
         (TEXT, INT8, INT8, INT8, INT8, BOOL, BYTEA_ARRAY, BYTEA_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY,
             INT8_ARRAY, TEXT_ARRAY, FLOAT8_ARRAY, TEXT_ARRAY, INT8_ARRAY, BOOL_ARRAY, INT8_ARRAY, INT4_ARRAY);
     EXPORT_SCHEDULES: "SELECT s.* FROM taskyard.schedule s ORDER BY s.name" ();

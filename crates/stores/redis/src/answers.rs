@@ -96,7 +96,8 @@ impl AnswerParts {
         Ok(AnswerParts(list.into_iter()))
     }
 
-    fn text(&mut self) -> Result<Vec<u8>, Unreadable> {
+    /// The next part.
+    pub fn text(&mut self) -> Result<Vec<u8>, Unreadable> {
         self.0.next().and_then(Value::text).ok_or(Unreadable("an answer is too short"))
     }
 

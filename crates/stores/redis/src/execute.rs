@@ -19,7 +19,7 @@ use super::merge::{self, IndexedCommand};
 use super::refuse::refusal;
 use super::results::{CallResult, Leases, Results};
 use super::semaphores::SemaphoreBatch;
-use super::tubes::{self, HashTag};
+use super::tubes::HashTag;
 use super::{Clock, Redis};
 
 /// How many lease numbers are reserved together.
@@ -87,25 +87,11 @@ impl Batch<'_> {
         self.call_tubes(tubes).await;
     }
 
-    /// The reply to a command that is refused whatever its tube is like: whether that exists decides first.
+    /// The reply to a command that is refused whatever its tube is like: a put into a tube that does not exist is refused for that.
     async fn refuse(&mut self, command: &Command, refusal: Error) -> Result<Reply, Error> {
-        let tube = match command {
-            Command::CreateTube { tube, .. }
-            | Command::AlterTube { tube, .. }
-            | Command::Put { tube, .. } => tube,
-            _ => return Err(refusal),
-        };
-        let is_there = match self.find(tube).await {
-            Ok((_, found)) => found.is_some(),
-            Err(_) => return Err(refusal),
-        };
-        match command {
-            Command::CreateTube { if_not_exists, .. } if is_there => {
-                tubes::exists(tube.clone(), *if_not_exists)
-            }
-            Command::AlterTube { .. } | Command::Put { .. } if !is_there => {
-                Err(Error::TubeNotFound(tube.clone()))
-            }
+        let Command::Put { tube, .. } = command else { return Err(refusal) };
+        match self.find(tube).await {
+            Ok((_, None)) => Err(Error::TubeNotFound(tube.clone())),
             _ => Err(refusal),
         }
     }

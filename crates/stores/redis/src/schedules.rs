@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use taskyard_core::limits::{SCHEDULE_PUTS_MAX, SCHEDULES_LISTED_MAX, SCHEDULES_MAX};
+use taskyard_core::limits::{SCHEDULES_LISTED_MAX, SCHEDULES_MAX};
 use taskyard_core::{
     Body, CatchUp, Command, Error, HeldKey, Key, KeyRequest, NewTask, OnConflict, Overlap, Placed,
     Priority, Reply, ScheduleCommand, ScheduleName, ScheduleReply, Span, StoredSchedule, Timestamp,
-    TubeName, check_tasks,
+    TubeName, check_fire, check_tasks, checked_list_limit,
 };
 use taskyard_redis::{Call, Failure, Value};
 
@@ -22,6 +22,10 @@ const UNKNOWN: i64 = 2;
 const TOO_MANY: i64 = 4;
 const EXISTS: i64 = 6;
 const STALE: i64 = 9;
+/// The tasks of this fire, or of another one of the same generation, were put before.
+const REPEATED: i64 = 10;
+/// The schedule has fired in a later generation than the registry knows.
+const EARLIER: i64 = 11;
 
 /// How often a fire is tried whose schedule is set by others at the same time.
 const TRIES: usize = 3;
@@ -52,20 +56,17 @@ impl Batch<'_> {
         command: ScheduleCommand,
     ) -> Result<Result<Reply, Error>, Failure> {
         let reply = match command {
-            ScheduleCommand::Set { schedule, only_new } => {
-                self.set_schedule(&schedule, only_new).await?
+            ScheduleCommand::Set { schedule, only_new, keep_paused } => {
+                self.set_schedule(&schedule, only_new, keep_paused).await?
             }
             ScheduleCommand::Get { name } => match self.find_schedule(&name).await? {
                 Some(known) => Ok(ScheduleReply::Schedules(vec![known.schedule])),
                 None => Err(Error::ScheduleNotFound(name)),
             },
             ScheduleCommand::List { after, limit } => {
-                let after = after.map_or_else(Vec::new, |name| name_bytes(&name));
-                self.show_schedules("schedule_list", vec![after], limit).await?
+                self.list_schedules(after.as_ref(), limit).await?
             }
-            ScheduleCommand::Due { limit } => {
-                self.show_schedules("schedule_due", Vec::new(), limit).await?
-            }
+            ScheduleCommand::Due { skip, limit } => self.due_schedules(skip, limit).await?,
             ScheduleCommand::Remove { name } => {
                 let answer = self.schedules("schedule_remove", vec![name_bytes(&name)]).await?;
                 match answer.status {
@@ -138,25 +139,44 @@ impl Batch<'_> {
         Ok(known(answer)?.pop())
     }
 
-    async fn show_schedules(
+    async fn list_schedules(
         &mut self,
-        verb: &str,
-        mut words: Vec<Vec<u8>>,
+        after: Option<&ScheduleName>,
         limit: usize,
     ) -> Result<Result<ScheduleReply, Error>, Failure> {
-        if !(1..=SCHEDULES_LISTED_MAX).contains(&limit) {
-            let why = format!("the limit of a list of schedules is 1 to {SCHEDULES_LISTED_MAX}");
-            return Ok(Err(Error::Invalid(why)));
+        if let Err(refusal) = checked_list_limit(limit) {
+            return Ok(Err(refusal));
         }
-        words.push(limit.to_string().into_bytes());
-        let answer = self.schedules(verb, words).await?;
+        let words = vec![after.map_or_else(Vec::new, name_bytes), number_bytes(limit)];
+        let answer = self.schedules("schedule_list", words).await?;
         Ok(Ok(ScheduleReply::Schedules(shown(answer)?)))
+    }
+
+    async fn due_schedules(
+        &mut self,
+        skip: usize,
+        limit: usize,
+    ) -> Result<Result<ScheduleReply, Error>, Failure> {
+        if let Err(refusal) = checked_list_limit(limit) {
+            return Ok(Err(refusal));
+        }
+        let words = vec![number_bytes(limit), number_bytes(skip)];
+        let mut answer = self.schedules("schedule_due", words).await?;
+        if answer.values.len() < 2 {
+            return Err(unreadable_registry());
+        }
+        let mut moments = answer.values.drain(..2).map(read_moment);
+        let (now, next) = (moments.next().flatten(), moments.next().flatten());
+        drop(moments);
+        let now = now.ok_or_else(unreadable_registry)?;
+        Ok(Ok(ScheduleReply::Due { now, schedules: shown(answer)?, next }))
     }
 
     async fn set_schedule(
         &mut self,
         schedule: &StoredSchedule,
         only_new: bool,
+        keep_paused: bool,
     ) -> Result<Result<ScheduleReply, Error>, Failure> {
         let name = || schedule.name.clone();
         if only_new && self.find_schedule(&schedule.name).await?.is_some() {
@@ -168,8 +188,8 @@ impl Batch<'_> {
         if self.find(&schedule.tube).await?.1.is_none() {
             return Ok(Err(Error::TubeNotFound(schedule.tube.clone())));
         }
-        let only_new = vec![if only_new { b'1' } else { b'0' }];
-        let words = vec![name_bytes(&schedule.name), only_new, encode(schedule)];
+        let wanted = number_bytes(usize::from(only_new) + 2 * usize::from(keep_paused));
+        let words = vec![name_bytes(&schedule.name), wanted, encode(schedule)];
         let answer = self.schedules("schedule_set", words).await?;
         let is_new = answer.values.first().and_then(Value::int) == Some(1);
         Ok(match answer.status {
@@ -191,7 +211,7 @@ impl Batch<'_> {
             else {
                 return Ok(Err(Error::ScheduleNotFound(fire.name)));
             };
-            if let Some(refusal) = refuse_puts(puts) {
+            if let Err(refusal) = check_fire(puts) {
                 return Ok(Err(refusal));
             }
             if schedule.due() != Some(fire.expected) {
@@ -259,6 +279,12 @@ impl Batch<'_> {
         match status {
             UNKNOWN => return Ok(Ok(None)),
             STALE => return Ok(Ok(Some(None))),
+            REPEATED | EARLIER => {
+                let kept = parts.text().map_err(unreadable)?;
+                let verb = if status == REPEATED { "schedule_fired" } else { "schedule_renew" };
+                let answer = self.schedules(verb, vec![name_bytes(name), kept]).await?;
+                return Ok(Ok((answer.status != UNKNOWN).then_some(None)));
+            }
             _ => {}
         }
         let reply = parts.replies(tube, &[(0, put)]).map_err(unreadable)?.pop();
@@ -271,8 +297,9 @@ impl Batch<'_> {
             self.update_next_schedule().await?;
             return Ok(Ok(Some(Some(placed))));
         }
+        // If another server finished it meanwhile, the tasks are still these.
         let changed = self.fired(name, text, &placed).await?;
-        Ok(Ok(changed.map(|is_done| is_done.then_some(placed))))
+        Ok(Ok(changed.map(|_| Some(placed))))
     }
 
     async fn call_fire(
@@ -293,7 +320,7 @@ impl Batch<'_> {
         let mut all: Vec<StoredSchedule> = Vec::new();
         loop {
             let after = all.last().map_or_else(Vec::new, |last| name_bytes(&last.name));
-            let words = vec![after, SCHEDULES_LISTED_MAX.to_string().into_bytes()];
+            let words = vec![after, number_bytes(SCHEDULES_LISTED_MAX)];
             let page = shown(self.schedules("schedule_list", words).await?)?;
             if page.is_empty() {
                 return Ok(all);
@@ -325,12 +352,6 @@ pub(super) fn encode_all(schedules: &[StoredSchedule]) -> Vec<Vec<u8>> {
     schedules.iter().flat_map(|one| [name_bytes(&one.name), encode(one)]).collect()
 }
 
-fn refuse_puts(puts: &[NewTask]) -> Option<Error> {
-    let (what, advice) = ("the number of tasks in one fire", "skip the others");
-    let (size, limit) = (puts.len(), SCHEDULE_PUTS_MAX);
-    (size > limit).then_some(Error::TooLarge { what, size, limit, advice })
-}
-
 /// The tasks of a fire, with the key of a schedule whose runs must not overlap.
 fn schedule_tasks(schedule: &StoredSchedule, puts: &[NewTask]) -> Result<Vec<NewTask>, Error> {
     let mut tasks = puts.to_vec();
@@ -340,6 +361,16 @@ fn schedule_tasks(schedule: &StoredSchedule, puts: &[NewTask]) -> Result<Vec<New
     }
     check_tasks(&tasks)?;
     Ok(tasks)
+}
+
+fn number_bytes(number: usize) -> Vec<u8> {
+    number.to_string().into_bytes()
+}
+
+/// A moment as text; `None` if there is none.
+fn read_moment(value: Value) -> Option<Timestamp> {
+    let text = String::from_utf8(value.text()?).ok()?;
+    text.parse::<f64>().ok().map(|at| Timestamp::from_micros(at as i64))
 }
 
 fn name_bytes(name: &ScheduleName) -> Vec<u8> {

@@ -3,10 +3,10 @@
 //! An unknown tube or schedule is refused before the values of a command, and only Tarantool knows it: such a command is sent without its
 //! values, and Tarantool replies whether nothing else is wrong with it.
 
-use taskyard_core::limits::{BATCH_TASKS_MAX, SCHEDULE_PUTS_MAX, SCHEDULES_LISTED_MAX};
+use taskyard_core::limits::{BATCH_TASKS_MAX, SCHEDULE_PUTS_MAX};
 use taskyard_core::{
-    Body, Command, Error, NewTask, RateLimit, Reply, RetryPolicy, ScheduleCommand, TubeChange,
-    TubeOptions, check_keep_done, check_results, check_tasks,
+    Body, Command, Error, NewTask, Reply, ScheduleCommand, check_fire, check_queue_num,
+    check_results, check_tasks, checked_list_limit,
 };
 
 use super::execute::tasks_in;
@@ -14,15 +14,9 @@ use super::execute::tasks_in;
 /// Refuses values that can be checked without a call to Tarantool.
 pub(super) fn refusal(command: &Command) -> Option<Error> {
     match command {
-        Command::CreateTube { options: o, .. } => refuse_attempts_max(o.attempts_max)
-            .or_else(|| check_keep_done(o.keep_done, Some(o.keep_done_max)).err())
-            .or_else(|| refuse_pace(o.retry.as_deref(), o.rate.as_deref())),
-        Command::AlterTube { change, .. } => refuse_attempts_max(change.attempts_max.flatten())
-            .or_else(|| check_keep_done(change.keep_done.flatten(), change.keep_done_max).err())
-            .or_else(|| {
-                let retry = change.retry.as_ref().and_then(Option::as_deref);
-                refuse_pace(retry, change.rate.as_ref().and_then(Option::as_deref))
-            }),
+        Command::CreateTube { options, .. } => options.check().err(),
+        Command::NameTube { queue_num, .. } => check_queue_num(*queue_num).err(),
+        Command::AlterTube { change, .. } => change.check().err(),
         Command::Put { tasks, .. } => check_tasks(tasks).err(),
         Command::Take(take) => {
             let advice = "take them in several batches";
@@ -44,21 +38,10 @@ pub(super) fn refusal(command: &Command) -> Option<Error> {
 fn refuse_schedule(command: &ScheduleCommand) -> Option<Error> {
     match command {
         ScheduleCommand::Set { schedule, .. } => schedule.check().err(),
-        ScheduleCommand::List { limit, .. } | ScheduleCommand::Due { limit }
-            if !(1..=SCHEDULES_LISTED_MAX).contains(limit) =>
-        {
-            let why = format!("the limit of a list of schedules is 1 to {SCHEDULES_LISTED_MAX}");
-            Some(Error::Invalid(why))
+        ScheduleCommand::List { limit, .. } | ScheduleCommand::Due { limit, .. } => {
+            checked_list_limit(*limit).err()
         }
-        ScheduleCommand::Fire { puts, .. } if puts.len() > SCHEDULE_PUTS_MAX => {
-            Some(Error::TooLarge {
-                what: "the number of tasks in one fire",
-                size: puts.len(),
-                limit: SCHEDULE_PUTS_MAX,
-                advice: "skip the others",
-            })
-        }
-        ScheduleCommand::Fire { puts, .. } => check_tasks(puts).err(),
+        ScheduleCommand::Fire { puts, .. } => check_fire(puts).and(check_tasks(puts)).err(),
         _ => None,
     }
 }
@@ -66,13 +49,6 @@ fn refuse_schedule(command: &ScheduleCommand) -> Option<Error> {
 /// The command without its values, if other refusals come before those of its values.
 pub(super) fn without_values(command: Command) -> Option<Command> {
     match command {
-        Command::CreateTube { tube, options, if_not_exists } => {
-            let options = TubeOptions::new(options.kind);
-            Some(Command::CreateTube { tube, options, if_not_exists })
-        }
-        Command::AlterTube { tube, .. } => {
-            Some(Command::AlterTube { tube, change: TubeChange::default() })
-        }
         Command::Put { tube, wait, .. } => Some(Command::Put { tube, tasks: Vec::new(), wait }),
         Command::Schedule(command) => {
             without_tasks(*command).map(|command| Command::Schedule(Box::new(command)))
@@ -84,13 +60,16 @@ pub(super) fn without_values(command: Command) -> Option<Command> {
 /// The same for a command of schedules.
 fn without_tasks(command: ScheduleCommand) -> Option<ScheduleCommand> {
     match command {
-        ScheduleCommand::Set { mut schedule, only_new } => {
+        ScheduleCommand::Set { mut schedule, only_new, keep_paused } => {
             schedule.template = NewTask::new(Body::new(&[]));
             schedule.timing = "".into();
-            Some(ScheduleCommand::Set { schedule, only_new })
+            Some(ScheduleCommand::Set { schedule, only_new, keep_paused })
         }
-        ScheduleCommand::Fire { name, expected, next, skipped, .. } => {
-            Some(ScheduleCommand::Fire { name, expected, next, puts: Vec::new(), skipped })
+        ScheduleCommand::Fire { name, expected, next, puts, skipped } => {
+            // Too many are refused before the time is compared, so Tarantool has to see that.
+            let count = if check_fire(&puts).is_err() { SCHEDULE_PUTS_MAX + 1 } else { 0 };
+            let puts = vec![NewTask::new(Body::new(&[])); count];
+            Some(ScheduleCommand::Fire { name, expected, next, puts, skipped })
         }
         _ => None,
     }
@@ -99,16 +78,6 @@ fn without_tasks(command: ScheduleCommand) -> Option<ScheduleCommand> {
 fn refuse_items(command: &Command) -> Option<Error> {
     let advice = "use several batches";
     refuse_count("the number of tasks in one command", tasks_in(command), advice)
-}
-
-fn refuse_attempts_max(attempts_max: Option<u32>) -> Option<Error> {
-    let message = "attempts_max must be at least 1; leave it out to retry forever";
-    (attempts_max == Some(0)).then(|| Error::Invalid(message.into()))
-}
-
-fn refuse_pace(retry: Option<&RetryPolicy>, rate: Option<&RateLimit>) -> Option<Error> {
-    let retry = retry.and_then(|retry| retry.check().err());
-    retry.or_else(|| rate.and_then(|rate| rate.check().err()))
 }
 
 fn refuse_count(what: &'static str, size: usize, advice: &'static str) -> Option<Error> {

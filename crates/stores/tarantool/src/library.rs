@@ -1,7 +1,7 @@
 //! Assembles the library of Lua procedures that run inside Tarantool.
 
 use taskyard_core::failure::{LEASE_EXPIRED, SERVER_LOST, SESSION_ENDED};
-use taskyard_core::limits::{ENDED_KEYS_MAX, RETRY_GROWTH_MAX, SCHEDULES_MAX};
+use taskyard_core::limits::{ENDED_KEYS_MAX, RETRY_GROWTH_MAX, SCHEDULE_PUTS_MAX, SCHEDULES_MAX};
 use taskyard_store::limits::with_limits;
 use taskyard_store::lua::{PACE_RULES, SEMAPHORE_RULES, VALUES};
 use taskyard_store::template::substitute;
@@ -104,6 +104,7 @@ fn with_values(text: &str) -> String {
         ("ENDED_KEYS_MAX", ENDED_KEYS_MAX.to_string()),
         ("RETRY_GROWTH_MAX", RETRY_GROWTH_MAX.to_string()),
         ("SCHEDULES_MAX", SCHEDULES_MAX.to_string()),
+        ("SCHEDULE_PUTS_MAX", SCHEDULE_PUTS_MAX.to_string()),
     ];
     substitute(&with_limits(text), &values)
 }

@@ -329,7 +329,8 @@ fn write_ending(args: &mut ArgumentWriter<'_>, ending: &ImportEnd) {
         write_moment(row, Some(copy.next_at));
     });
     let set = |schedule: &StoredSchedule| {
-        let set = ScheduleCommand::Set { schedule: schedule.clone(), only_new: true };
+        let set =
+            ScheduleCommand::Set { schedule: schedule.clone(), only_new: true, keep_paused: false };
         Command::Schedule(Box::new(set))
     };
     args.commands(&schedules.iter().map(set).collect::<Vec<_>>());

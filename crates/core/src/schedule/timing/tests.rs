@@ -257,6 +257,27 @@ fn a_time_is_missed_when_it_is_over_a_minute_late() {
     assert_eq!((last.puts, last.skipped), (1, 0));
 }
 
+// A server that was away for 35 s added one task of a schedule that is due every 10 s: all times but one were skipped, although
+// none of them counts as missed.
+#[test]
+fn every_time_that_is_not_missed_fires() {
+    let rule = timing("every 10");
+    let fire = |catch_up, seconds: i64| {
+        let firing = rule.fire(&schedule(catch_up), at(0), at(seconds * 1_000_000));
+        (firing.puts, firing.skipped)
+    };
+    for catch_up in [CatchUp::None, CatchUp::Last, CatchUp::All] {
+        assert_eq!(fire(catch_up, 35), (4, 0), "{catch_up:?}");
+        assert_eq!(fire(catch_up, 60), (7, 0), "{catch_up:?}: the first is a minute late");
+    }
+    assert_eq!(fire(CatchUp::None, 61), (6, 1));
+    assert_eq!(fire(CatchUp::Last, 61), (6, 1));
+    assert_eq!(fire(CatchUp::None, 6_001), (6, 595));
+    let ended = StoredSchedule { until: Some(at(25_000_000)), ..schedule(CatchUp::None) };
+    let firing = rule.fire(&ended, at(0), at(70_000_000));
+    assert_eq!((firing.next, firing.puts, firing.skipped), (None, 2, 1));
+}
+
 #[test]
 fn no_time_after_until_fires() {
     let until = |minutes: i64| StoredSchedule {

@@ -9,21 +9,25 @@ impl Model {
     pub(super) fn schedule(&mut self, command: ScheduleCommand) -> Result<ScheduleReply> {
         let now = self.now;
         match command {
-            ScheduleCommand::Set { schedule, only_new } => self.set_schedule(schedule, only_new),
+            ScheduleCommand::Set { schedule, only_new, keep_paused } => {
+                self.set_schedule(schedule, only_new, keep_paused)
+            }
             ScheduleCommand::Get { name } => {
                 Ok(ScheduleReply::Schedules(vec![self.find(&name)?.clone()]))
             }
             ScheduleCommand::List { after, limit } => {
                 let is_later =
                     |one: &&StoredSchedule| after.as_ref().is_none_or(|after| one.name > *after);
-                page(self.schedules.iter().filter(is_later).collect(), limit)
+                let all = self.schedules.iter().filter(is_later).collect();
+                Ok(ScheduleReply::Schedules(page(all, limit)?))
             }
-            ScheduleCommand::Due { limit } => {
-                let is_due =
-                    |one: &&StoredSchedule| !one.paused && one.next.is_some_and(|next| next <= now);
-                let mut due: Vec<_> = self.schedules.iter().filter(is_due).collect();
-                due.sort_by_key(|one| (one.next, one.name.clone()));
-                page(due, limit)
+            ScheduleCommand::Due { skip, limit } => {
+                let mut all: Vec<_> = self.schedules.iter().filter(|one| !one.paused).collect();
+                all.sort_by_key(|one| (one.next, one.name.clone()));
+                let is_due = |one: &&&StoredSchedule| one.next.is_some_and(|next| next <= now);
+                let due = all.iter().filter(is_due).skip(skip).copied().collect();
+                let next = all.iter().filter_map(|one| one.next).find(|next| *next > now);
+                Ok(ScheduleReply::Due { now, schedules: page(due, limit)?, next })
             }
             ScheduleCommand::Remove { name } => {
                 self.find(&name)?;
@@ -66,7 +70,12 @@ impl Model {
         }
     }
 
-    fn set_schedule(&mut self, new: StoredSchedule, only_new: bool) -> Result<ScheduleReply> {
+    fn set_schedule(
+        &mut self,
+        mut new: StoredSchedule,
+        only_new: bool,
+        keep_paused: bool,
+    ) -> Result<ScheduleReply> {
         let before = self.find(&new.name).ok().cloned();
         if only_new && before.is_some() {
             return Err(Error::ScheduleExists(new.name));
@@ -79,6 +88,9 @@ impl Model {
         self.schedules.retain(|one| one.name != new.name);
         let (last, fired, skipped) =
             before.as_ref().map_or((None, 0, 0), |old| (old.last, old.fired, old.skipped));
+        if keep_paused {
+            new.paused = before.as_ref().is_some_and(|before| before.paused);
+        }
         self.schedules.push(StoredSchedule { last, fired, skipped, ..new });
         self.schedules.sort_by_key(|one| one.name.clone());
         Ok(ScheduleReply::Set(before.is_none()))
@@ -90,9 +102,9 @@ impl Model {
     }
 }
 
-fn page(schedules: Vec<&StoredSchedule>, limit: usize) -> Result<ScheduleReply> {
+fn page(schedules: Vec<&StoredSchedule>, limit: usize) -> Result<Vec<StoredSchedule>> {
     if limit == 0 || limit > SCHEDULES_LISTED_MAX {
         return Err(Error::Invalid("limit".into()));
     }
-    Ok(ScheduleReply::Schedules(schedules.into_iter().take(limit).cloned().collect()))
+    Ok(schedules.into_iter().take(limit).cloned().collect())
 }

@@ -174,7 +174,8 @@ pub(super) fn prestart(shared: &Arc<RunnerShared>, spec: &Arc<SandboxSpec>) {
         let (shared, spec) = (shared.clone(), spec.clone());
         runtime.spawn(async move {
             let guard = StartGuard { shared: shared.clone(), number };
-            let sandbox = match shared.users.take_now() {
+            // The users of tasks that are ending are free soon, and nothing starts a sandbox then.
+            let sandbox = match shared.users.take().await {
                 Some(slot) => Sandbox::start(&shared, spec, slot).await.map(Some),
                 None => Ok(None),
             };

@@ -2,7 +2,7 @@
 -- of `schedule::cron` in the core, by which the scheduler plans the runs that follow.
 
 -- The values that a field allows: `*`, `5`, `5-10`, lists of them, each with a step; names count from the lowest.
-CREATE FUNCTION "schema".taskyard_cron_field(word text, field text, low integer, high integer, names text[])
+CREATE OR REPLACE FUNCTION "schema".taskyard_cron_field(word text, field text, low integer, high integer, names text[])
 RETURNS integer[] LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $body$
 DECLARE
     part text;
@@ -28,7 +28,7 @@ BEGIN
 END $body$;
 
 -- The first second of a day, from this one on, that the hours, minutes and seconds allow.
-CREATE FUNCTION "schema".taskyard_cron_time(least_second integer, hours integer[], minutes integer[], seconds integer[])
+CREATE OR REPLACE FUNCTION "schema".taskyard_cron_time(least_second integer, hours integer[], minutes integer[], seconds integer[])
 RETURNS integer LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $body$
 SELECT coalesce(
     CASE WHEN l.h = ANY (hours) AND l.m = ANY (minutes)
@@ -42,13 +42,13 @@ FROM (SELECT least_second / 3600 AS h, least_second / 60 % 60 AS m, least_second
 $body$;
 
 -- The offset of a time zone from UTC at a time.
-CREATE FUNCTION "schema".taskyard_cron_offset(moment timestamptz, zone text)
+CREATE OR REPLACE FUNCTION "schema".taskyard_cron_offset(moment timestamptz, zone text)
 RETURNS interval LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $body$
 SELECT (moment AT TIME ZONE zone) - (moment AT TIME ZONE 'UTC')
 $body$;
 
 -- The times at which clocks show `shown`: one; two where they were set back; the end of the gap where they were set forward.
-CREATE FUNCTION "schema".taskyard_cron_moments(shown timestamp, zone text)
+CREATE OR REPLACE FUNCTION "schema".taskyard_cron_moments(shown timestamp, zone text)
 RETURNS timestamptz[] LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $body$
 DECLARE
     utc CONSTANT timestamptz := shown AT TIME ZONE 'UTC';
@@ -75,7 +75,7 @@ BEGIN
 END $body$;
 
 -- The first time after `moment`. Refuses an invalid expression, and one without a day in the next nine years.
-CREATE FUNCTION "schema".taskyard_cron_next(cron text, zone text, moment timestamptz)
+CREATE OR REPLACE FUNCTION "schema".taskyard_cron_next(cron text, zone text, moment timestamptz)
 RETURNS timestamptz LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $body$
 DECLARE
     long CONSTANT text := CASE btrim(cron, E' \t\r\n') WHEN '@yearly' THEN '0 0 1 1 *' WHEN '@annually' THEN '0 0 1 1 *'
@@ -114,7 +114,8 @@ BEGIN
     both_days := words[4] ~ '^[*?]' OR words[6] ~ '^[*?]';
     every_hour := 24 = (SELECT count(DISTINCT v) FROM unnest(h) AS v);
     -- Around a change of the clocks, times that clocks have shown may repeat.
-    IF (moment - interval '3 hours') AT TIME ZONE zone <> shown - interval '3 hours' THEN
+    IF "schema".taskyard_cron_offset(moment - interval '3 hours', zone)
+        <> "schema".taskyard_cron_offset(moment + interval '3 hours', zone) THEN
         shown := shown - interval '3 hours';
     END IF;
     shown := date_trunc('second', shown + interval '999999 microseconds');
@@ -146,7 +147,7 @@ BEGIN
     RETURN best;
 END $body$;
 
-CREATE FUNCTION "schema".taskyard_cron() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
+CREATE OR REPLACE FUNCTION "schema".taskyard_cron() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$
 DECLARE
     next timestamptz;
 BEGIN

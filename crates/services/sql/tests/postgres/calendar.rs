@@ -2,6 +2,7 @@
 
 use taskyard_core::Timestamp;
 use taskyard_core::schedule::{Cron, Interval};
+use taskyard_core::service::Service as _;
 use taskyard_timezone::NamedZone;
 
 use crate::fixture::{Client, Fixture, database, run};
@@ -66,5 +67,27 @@ fn database_and_scheduler_compute_the_same_cron_times() {
             }
         }
         fixture.stop().await;
+    });
+}
+
+#[test]
+fn functions_of_an_earlier_version_are_replaced() {
+    // They left out the times of the repeated hour after its first occurrence.
+    run(async {
+        let fixture = Fixture::new().await;
+        fixture.stop().await;
+        let next = format!("{}.taskyard_cron_next", fixture.schema);
+        fixture
+            .run(&format!(
+                "CREATE OR REPLACE FUNCTION {next}(cron text, zone text, moment timestamptz) \
+                 RETURNS timestamptz LANGUAGE sql AS 'SELECT NULL::timestamptz'"
+            ))
+            .await;
+        let again = crate::fixture::start(&fixture.schema, "");
+        let found = format!(
+            "{next}('*/20 * * * *', 'Europe/Berlin', '2026-10-25 00:56Z') = '2026-10-25 01:00Z'"
+        );
+        fixture.until(&found).await;
+        again.stop().await;
     });
 }

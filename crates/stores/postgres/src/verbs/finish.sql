@@ -269,6 +269,7 @@ END $$;
 DROP FUNCTION IF EXISTS taskyard.begin_finish(taskyard.tube, bigint[], boolean, bigint);
 DROP FUNCTION IF EXISTS taskyard.finish_task(taskyard.task, smallint, bigint, boolean, bigint, boolean, bigint);
 DROP FUNCTION IF EXISTS taskyard.finish_task(taskyard.task, smallint, bigint, boolean, bigint, boolean, bytea, bigint);
+DROP FUNCTION IF EXISTS taskyard.finish_task(taskyard.tube, taskyard.task, smallint, bigint, boolean, bytea, bigint);
 
 -- Ends or prolongs the delivery of a task: _verb is 0 ack, 1 release, 2 bury, 3 touch. A release makes the task ready, delays it by _span, or by the retry policy if it has a random number _seed, or buries it if its attempts are used up; one that is not _counted is no attempt. With _error, a release or
 -- bury is stored as a failure; that of an ack is its result. Returns the task after that, without the new failure.

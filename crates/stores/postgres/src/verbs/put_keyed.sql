@@ -97,9 +97,8 @@ BEGIN
         ORDER BY n.place);
 END $$;
 
--- Puts a part of the tasks of a call, in which no key occurs twice: those that are _wanted. Returns ids and states by place beside those of
--- the parts before, which tasks are new, the tasks that changed in the order of the put, what had expired, how many of the replaced
--- ones are ready, and the rest as insert_tasks.
+-- Puts tasks among which no key occurs twice: those that are _wanted. Returns ids and states by place, which tasks are new, the tasks that
+-- changed in the order of the put, what had expired, how many of the replaced ones are ready, and the rest as insert_tasks.
 CREATE OR REPLACE FUNCTION taskyard.put_part(
     _t taskyard.tube, _now bigint, _wanted boolean[], _payloads bytea[], _metas bytea[], _pris bigint[], _ttls bigint[],
     _ttrs bigint[], _delays bigint[], _ats bigint[], _subqueues text[], _semaphore_priorities float8[],
@@ -142,6 +141,17 @@ BEGIN
         WHERE n.added OR n.replaced);
 END $$;
 
+-- The places of the tasks that decide about tasks: their own, and for a task that does not replace the holder of a key that occurred
+-- before it, the place of the last one of that key that is not such a task.
+CREATE OR REPLACE FUNCTION taskyard.repeated_keys(_keys text[], _replaces boolean[]) RETURNS integer[]
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT array_agg(s.same::integer ORDER BY s.place) FROM (
+        SELECT n.place, max(n.place) FILTER (WHERE n.key IS NULL OR n.replaces OR n.number = 1)
+            OVER (PARTITION BY n.key ORDER BY n.place) AS same
+        FROM (SELECT u.*, row_number() OVER (PARTITION BY u.key ORDER BY u.place) AS number
+            FROM unnest(_keys, _replaces) WITH ORDINALITY AS u(key, replaces, place)) n) s
+$$;
+
 -- Puts the tasks for which _keep is true or NULL part by part; see put_keyed for the arguments and results. `moved` are the tasks that
 -- changed, those that had expired first.
 CREATE OR REPLACE FUNCTION taskyard.put_parts(
@@ -154,40 +164,58 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _count integer := cardinality(_payloads);
     _part record;
+    _same integer[];
+    _wanted boolean[];
+    _first integer;
     _last integer := 0;
 BEGIN
     locked := true;
     returned := 0;
     expired := 0;
     moved := '{}';
-    existing := array_fill(false, ARRAY[_count]);
-    ids := array_fill(NULL::bigint, ARRAY[_count]);
-    states := array_fill(NULL::smallint, ARRAY[_count]);
+    IF _parts IS NOT NULL THEN
+        _same := taskyard.repeated_keys(_keys, _replaces);
+    END IF;
     FOREACH _count IN ARRAY coalesce(_parts, ARRAY[_count]) LOOP
-        _part := taskyard.put_part(_t, _now, CASE WHEN _keep IS NULL AND _parts IS NULL
-                THEN array_fill(true, ARRAY[_count])
-                ELSE ARRAY(SELECT coalesce(_keep[i], true) AND i > _last AND i <= _last + _count
-                    FROM generate_series(1, cardinality(_payloads)) AS i) END,
-            _payloads, _metas, _pris, _ttls, _ttrs, _delays, _ats, _subqueues, _semaphore_priorities, _keys, _unique_for,
-            _replaces, _attempts_max, ids, states);
+        _first := _last + 1;
+        _last := _last + _count;
+        _wanted := CASE WHEN _keep IS NULL AND _parts IS NULL THEN array_fill(true, ARRAY[_count])
+            ELSE ARRAY(SELECT coalesce(n.keep, true) AND coalesce(n.same = _last - _count + n.place, true)
+                FROM unnest(_keep[_first:_last], _same[_first:_last]) WITH ORDINALITY AS n(keep, same, place)
+                ORDER BY n.place) END;
+        IF _parts IS NULL THEN
+            _part := taskyard.put_part(_t, _now, _wanted, _payloads, _metas, _pris, _ttls, _ttrs, _delays, _ats, _subqueues,
+                _semaphore_priorities, _keys, _unique_for, _replaces, _attempts_max,
+                array_fill(NULL::bigint, ARRAY[_count]), array_fill(NULL::smallint, ARRAY[_count]));
+        ELSE
+            _part := taskyard.put_part(_t, _now, _wanted, _payloads[_first:_last], _metas[_first:_last], _pris[_first:_last],
+                _ttls[_first:_last], _ttrs[_first:_last], _delays[_first:_last], _ats[_first:_last], _subqueues[_first:_last],
+                _semaphore_priorities[_first:_last], _keys[_first:_last], _unique_for[_first:_last], _replaces[_first:_last],
+                _attempts_max[_first:_last], array_fill(NULL::bigint, ARRAY[_count]), array_fill(NULL::smallint, ARRAY[_count]));
+        END IF;
         locked := _part.locked;
-        IF NOT locked AND _last > 0 THEN
+        IF NOT locked AND _first > 1 THEN
             -- Nothing of the parts before may stay.
             RAISE EXCEPTION 'an open transaction has put a task with a key of this put into tube %', _t.name
                 USING ERRCODE = 'lock_not_available';
         END IF;
         EXIT WHEN NOT locked;
-        ids := _part.ids;
-        states := _part.states;
-        existing := ARRAY(SELECT CASE WHEN n.place > _last AND n.place <= _last + _count THEN NOT n.added ELSE n.existing END
-            FROM unnest(_part.added, existing) WITH ORDINALITY AS n(added, existing, place));
+        ids := ids || _part.ids;
+        states := states || _part.states;
+        existing := existing || ARRAY(SELECT NOT n.added FROM unnest(_part.added) WITH ORDINALITY AS n(added, place)
+            ORDER BY n.place);
         wakeup := least(wakeup, _part.wakeup);
         best := least(best, _part.best);
         returned := returned + _part.ready;
         expired := expired + coalesce(cardinality(_part.gone), 0);
         moved := _part.gone || moved || _part.moved;
-        _last := _last + _count;
     END LOOP;
+    IF _parts IS NOT NULL AND locked THEN
+        SELECT array_agg(r.id ORDER BY n.place), array_agg(r.state ORDER BY n.place),
+                array_agg(r.existing OR n.same <> n.place ORDER BY n.place)
+            INTO ids, states, existing FROM unnest(_same) WITH ORDINALITY AS n(same, place)
+            JOIN unnest(ids, states, existing) WITH ORDINALITY AS r(id, state, existing, place) ON r.place = n.same;
+    END IF;
 END $$;
 
 -- Puts tasks into a tube without capacity, sub-queues and semaphore whose keys no task has or had, which is so for most puts: nothing is
@@ -224,9 +252,9 @@ END $$;
 
 -- As put_tasks, for tasks of which some have a key: _unique_for is for how long it stays held after the end, _replaces whether a waiting
 -- holder is replaced. Or of which some have their own number of attempts. _parts has the number of tasks of each part in which no key
--- occurs twice; NULL if there is only one part. For each task that was not refused there is the id and the state of the task or of the
--- holder of its key (7: ended), and whether it existed; without states all tasks are new and ready. `returned` is how many replaced tasks are ready, `expired` how many holders
--- had expired and were removed; then `room` is the room of the tube.
+-- occurs twice apart from tasks that do not replace; NULL if no key occurs twice. For each task that was not refused there is the id and the state of the task or of the
+-- holder of its key (7: ended), and whether it existed; without states all tasks are new and ready. `returned` is how many replaced tasks
+-- are ready, `expired` how many holders had expired and were removed; then `room` is the room of the tube.
 CREATE OR REPLACE FUNCTION taskyard.put_keyed(
     _tube text, _now bigint, _sizes integer[], _payloads bytea[], _metas bytea[], _pris bigint[],
     _ttls bigint[], _ttrs bigint[], _delays bigint[], _ats bigint[], _subqueues text[],

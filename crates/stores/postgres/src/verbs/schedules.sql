@@ -3,7 +3,7 @@
 
 -- Creates a schedule or replaces it; a replaced one keeps its counters. status: 0 done, 1 no such tube, 2 it exists and _only_new, 3 too
 -- many schedules, 4 it would be done, but the caller must _refuse it. With NULL for _only_new it is imported: it must be new, and its tube
--- may be missing.
+-- may be missing. With NULL for _paused a new one is not paused, and a replaced one stays as it is.
 CREATE OR REPLACE FUNCTION taskyard.set_schedule(
     _name text, _tube text, _timing text, _catch_up smallint, _overlap smallint, _until bigint, _paused boolean,
     _next bigint, _payload bytea, _meta bytea, _pri bigint, _ttl bigint, _ttr bigint, _delay bigint, _at bigint,
@@ -26,10 +26,10 @@ BEGIN
     END IF;
     INSERT INTO taskyard.schedule AS s (name, tube, timing, catch_up, overlap, until, paused, next, fired, skipped,
             payload, meta, pri, ttl, ttr, delay, at, subqueue, semaphore_priority, attempts_max, key, unique_for, replaces)
-        VALUES (_name, _tube, _timing, _catch_up, _overlap, _until, _paused, _next, 0, 0, _payload, _meta, _pri, _ttl, _ttr,
+        VALUES (_name, _tube, _timing, _catch_up, _overlap, _until, coalesce(_paused, false), _next, 0, 0, _payload, _meta, _pri, _ttl, _ttr,
             _delay, _at, _subqueue, _semaphore_priority, _attempts_max, _key, _unique_for, _replaces)
         ON CONFLICT (name) DO UPDATE SET tube = excluded.tube, timing = excluded.timing, catch_up = excluded.catch_up,
-            overlap = excluded.overlap, until = excluded.until, paused = excluded.paused, next = excluded.next,
+            overlap = excluded.overlap, until = excluded.until, paused = coalesce(_paused, s.paused), next = excluded.next,
             payload = excluded.payload, meta = excluded.meta, pri = excluded.pri, ttl = excluded.ttl, ttr = excluded.ttr,
             delay = excluded.delay, at = excluded.at, subqueue = excluded.subqueue,
             semaphore_priority = excluded.semaphore_priority, attempts_max = excluded.attempts_max, key = excluded.key,
@@ -46,6 +46,12 @@ BEGIN
     END IF;
     UPDATE taskyard.schedule s SET last = _last, fired = _fired, skipped = _skipped WHERE s.name = _name;
 END $$;
+
+-- When the first schedule is due.
+CREATE OR REPLACE FUNCTION taskyard.first_schedule() RETURNS bigint
+LANGUAGE sql VOLATILE AS $$
+    SELECT s.next FROM taskyard.schedule s WHERE NOT s.paused AND s.next IS NOT NULL ORDER BY s.next, s.name LIMIT 1
+$$;
 
 -- The number with more, at most the largest.
 CREATE OR REPLACE FUNCTION taskyard.plus(_number bigint, _more bigint) RETURNS bigint
@@ -85,7 +91,7 @@ BEGIN
         _keys := array_fill('schedule:' || _name, ARRAY[_count]);
         _unique_for := array_fill(0::bigint, ARRAY[_count]);
         _replaces := array_fill(false, ARRAY[_count]);
-        _parts := array_fill(1, ARRAY[_count]);
+        _parts := ARRAY[_count];
     END IF;
     IF _count > 0 THEN
         SELECT p.* INTO status, number, capacity, accepted, ids, states, existing, wakeup, best, returned, expired, room

@@ -169,7 +169,7 @@ END $$;
 -- table: an ack that names it finds it at once. since is since when the task was ready.
 --
 -- Without the semaphore of its tube no task is delivered. With it tasks become ready in any order: then no place is used.
-CREATE OR REPLACE FUNCTION taskyard.deliver_to_workers(
+CREATE OR REPLACE FUNCTION taskyard.deliver_with_rate(
     _tube text, _now bigint, _count bigint, _session bytea, _lease bigint, _bytes_max bigint,
     _from_pri bigint, _from_id bigint, _may_sweep boolean, _workers text[])
 RETURNS TABLE (status smallint, number integer, id bigint, pri bigint, created bigint, expires bigint, ttr bigint,
@@ -240,7 +240,19 @@ BEGIN
     END IF;
 END $$;
 
--- The same without the names of workers, for servers of earlier versions.
+-- The same without the row with status 5, for servers of earlier versions, which do not know it.
+CREATE OR REPLACE FUNCTION taskyard.deliver_to_workers(
+    _tube text, _now bigint, _count bigint, _session bytea, _lease bigint, _bytes_max bigint,
+    _from_pri bigint, _from_id bigint, _may_sweep boolean, _workers text[])
+RETURNS TABLE (status smallint, number integer, id bigint, pri bigint, created bigint, expires bigint, ttr bigint,
+    attempts bigint, previous_start bigint, subqueue text, start bigint, lease bigint, timer bigint, meta bytea,
+    payload bytea, place tid, since bigint, worker text)
+LANGUAGE sql VOLATILE AS $$
+    SELECT d.* FROM taskyard.deliver_with_rate(_tube, _now, _count, _session, _lease, _bytes_max, _from_pri,
+        _from_id, _may_sweep, _workers) d WHERE d.status <> 5
+$$;
+
+-- The same without the names of workers, for servers of still earlier versions.
 CREATE OR REPLACE FUNCTION taskyard.deliver_ready_tasks(
     _tube text, _now bigint, _count bigint, _session bytea, _lease bigint, _bytes_max bigint,
     _from_pri bigint, _from_id bigint, _may_sweep boolean)
@@ -254,7 +266,7 @@ LANGUAGE sql VOLATILE AS $$
         _from_id, _may_sweep, NULL) d
 $$;
 
--- The same for servers of still earlier versions.
+-- The same for servers of the versions before them.
 CREATE OR REPLACE FUNCTION taskyard.deliver_tasks(
     _tube text, _now bigint, _count bigint, _session bytea, _lease bigint, _bytes_max bigint,
     _from_pri bigint, _from_id bigint, _may_sweep boolean)

@@ -2,8 +2,8 @@
 
 use taskyard_conformance::block_on;
 use taskyard_core::{
-    Command, Finish, FinishItem, Holder, Kind, List, ListOrder, Outcome, Reply, Span, State,
-    StateSet, StoredState, Task, TaskId, Timestamp, TubeName, TubeOptions,
+    Body, Command, Finish, FinishItem, Holder, Kind, List, ListOrder, NewTask, Outcome, Reply,
+    Span, State, StateSet, StoredState, Task, TaskId, Timestamp, TubeName, TubeOptions,
 };
 use taskyard_store::{Export, Exported, Import, Store};
 use taskyard_store_postgres::PostgresStore;
@@ -242,5 +242,32 @@ fn a_range_of_ids_shows_the_same_tasks() {
         };
         let refused = ask(&store, missing);
         assert!(matches!(refused, Err(taskyard_core::Error::TubeNotFound(_))), "{refused:?}");
+    });
+}
+
+/// A range of tasks is not read twice while no payload is large: then it cannot have too many bytes. As soon as one is large, the bytes are
+/// counted before the first task is sent.
+#[test]
+fn a_range_with_too_many_bytes_is_refused() {
+    run(async {
+        let database = Database::new();
+        let store = database.open();
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        ask(&store, put(&tube, 19)).expect("they are put");
+        let shown = |bytes_max: u64| {
+            let range = format!("'{tube}', NULL, 0, 19, NULL, {bytes_max}");
+            let count = "string_agg(r.outcome::text, '') FILTER (WHERE r.item = 0), count(*) - 1";
+            sql(
+                &database.url(),
+                &format!("SELECT concat_ws(' ', {count}) FROM taskyard.show_range({range}) r"),
+            )
+        };
+        assert_eq!(shown(200_000).as_deref(), Some("0 19"));
+        assert_eq!(shown(10).as_deref(), Some("6 0"), "so few bytes are always counted");
+        let large = NewTask::new(Body::new(&[0xc0; 300_000]));
+        let put = Command::Put { tube: tube.clone(), tasks: vec![large], wait: Span::ZERO };
+        ask(&store, put).expect("it is put");
+        assert_eq!(shown(200_000).as_deref(), Some("6 0"));
+        assert_eq!(shown(400_000).as_deref(), Some("0 20"));
     });
 }

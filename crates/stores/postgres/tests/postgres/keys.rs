@@ -5,6 +5,7 @@ use std::sync::Barrier;
 use std::thread;
 
 use taskyard_conformance::block_on;
+use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::{
     Body, Command, Error, Key, KeyRequest, Kind, NewTask, OnConflict, Placed, Reply, Span, State,
     TaskId, TubeName, TubeOptions,
@@ -124,6 +125,26 @@ fn the_same_keys_of_several_servers_are_added_once() {
     });
 }
 
+/// A put of many tasks with one key took minutes, because each of them was looked for among all.
+#[test]
+fn one_key_can_be_repeated_in_a_large_put() {
+    run(async {
+        let database = Database::new();
+        let store = database.open();
+        let tube = make_tube(&store, TubeOptions::new(Kind::FifoTtl));
+        let puts = [(keyed("a"), BATCH_TASKS_MAX, false), (replacing("a"), 100, true)];
+        for (task, count, first) in puts {
+            let reply = ask(&store, put(&tube, vec![task; count])).expect("a put");
+            let Reply::Put(placed) = reply else { panic!("{reply:?}") };
+            assert_eq!(placed.len(), count);
+            let id = placed[0].id;
+            assert!(placed.iter().skip(1).all(|placed| placed.existing && placed.id == id));
+            assert_eq!(placed[0].existing, first);
+        }
+        check_keys(&database.url());
+    });
+}
+
 /// Servers that replace, take and ack tasks with a few keys at the same time leave keys and tasks that agree.
 #[test]
 fn replaced_and_ended_tasks_agree_with_their_keys() {
@@ -170,8 +191,18 @@ fn a_key_of_an_open_transaction_is_waited_for() {
             |text: &str| runtime().block_on(client.batch_execute(text)).expect("it is done");
         for (end, round) in [("ROLLBACK", 0), ("COMMIT", 1)] {
             execute("BEGIN; SELECT taskyard.put('mail', '1', key => 'k')");
-            let batch = vec![put(&tube, vec![keyed("k")]), Command::Tubes { tube: None }];
-            let replies = block_on(store.execute(NOW, batch)).replies;
+            // Puts that share a call with a locked one were refused with it.
+            let names = [format!("first {round}"), "k".into(), format!("last {round}")];
+            let mut batch: Vec<Command> =
+                names.iter().map(|name| put(&tube, vec![keyed(name)])).collect();
+            batch.push(Command::Tubes { tube: None });
+            let mut replies = block_on(store.execute(NOW, batch)).replies;
+            for reply in [replies.remove(0), replies.remove(1)] {
+                assert!(
+                    matches!(&reply, Ok(Reply::Put(placed)) if !placed[0].existing),
+                    "{reply:?}"
+                );
+            }
             let Err(Error::StoreUnavailable(why)) = &replies[0] else { panic!("{replies:?}") };
             assert!(why.contains("locked by an open transaction"), "{why}");
             assert!(replies[1].is_ok(), "{replies:?}");

@@ -3,20 +3,23 @@
 -- text that only servers read.
 --
 -- A fire puts tasks into a tube. On a single Redis that and the change of the schedule are one call. On a cluster they may be on two nodes:
--- there the tube keeps under c the generation that each schedule had when it fired last, with the answer, in one step with the puts. A fire
--- of the same generation gets that answer again, and one of an earlier generation does nothing.
+-- there the tube keeps under c the last fire of each schedule and how many tasks it put, in one step with the puts. A fire of the same
+-- generation puts nothing: the kept one is answered, so that the schedule is changed by it. Nor does one of an earlier generation, which
+-- may be that of a registry which lost its last writes: then the generation is renewed.
 
 -- The generation, which each set and each fire renews, flags, the next time, when it last added a task, how many it added, how many times
 -- were skipped.
 local RECORD = '<dBdddd'
 local TEXT_AT = 42
 local IS_PAUSED, HAS_NEXT, HAS_LAST = 1, 2, 4
+-- What a set wants.
+local ONLY_NEW, KEEP_PAUSED = 1, 2
 -- The generation and the time that a fire expects, whether there is a next time, that time, and how many times are skipped.
 local FIRE = '<ddBdd'
 -- After it the numbers of tasks that were put, added and there already.
 local FIRED = '<ddBddddd'
 
-local OK, UNKNOWN, TOO_MANY, EXISTS, STALE = 0, 2, 4, 6, 9
+local OK, UNKNOWN, TOO_MANY, EXISTS, STALE, REPEATED, EARLIER = 0, 2, 4, 6, 9, 10, 11
 
 local function read(base, name)
     local raw = redis.call('HGET', base .. ':schedules', name)
@@ -58,9 +61,9 @@ local function answer(base, status, values)
     return all
 end
 
--- These schedules, each as its name and its record.
-local function show(base, names_of)
-    local shown = {}
+-- These schedules, each as its name and its record, after these values.
+local function show(base, names_of, values)
+    local shown = values or {}
     for _, name in ipairs(names_of) do
         local record = redis.call('HGET', base .. ':schedules', name)
         if record then
@@ -83,11 +86,13 @@ local function set_flag(s, flag, there)
     s.flags = s.flags - (has(s.flags, flag) and flag or 0) + (there and flag or 0)
 end
 
--- Creates a schedule from its record, or replaces it; a replaced one keeps what it counted. Answers whether it is new.
-function schedules.schedule_set(base, _, name, only_new, raw)
+-- Creates a schedule from its record, or replaces it; a replaced one keeps what it counted, and with KEEP_PAUSED whether it is paused.
+-- Answers whether it is new.
+function schedules.schedule_set(base, _, name, wanted, raw)
     local before, s = read(base, name), { name = name, text = string.sub(raw, TEXT_AT), last = 0, fired = 0, skipped = 0 }
     local _, flags
-    if before and only_new == '1' then
+    wanted = tonumber(wanted)
+    if before and has(wanted, ONLY_NEW) then
         return answer(base, EXISTS)
     elseif not before and redis.call('HLEN', base .. ':schedules') >= {{SCHEDULES_MAX}} then
         return answer(base, TOO_MANY)
@@ -95,6 +100,9 @@ function schedules.schedule_set(base, _, name, only_new, raw)
     _, flags, s.next = struct.unpack(RECORD, raw)
     s.flags, s.generation = flags, next_generation(base)
     set_flag(s, HAS_LAST, before and has(before.flags, HAS_LAST))
+    if has(wanted, KEEP_PAUSED) then
+        set_flag(s, IS_PAUSED, before and has(before.flags, IS_PAUSED))
+    end
     if before then
         s.last, s.fired, s.skipped = before.last, before.fired, before.skipped
     end
@@ -112,9 +120,12 @@ function schedules.schedule_list(base, _, after, limit)
     return show(base, redis.call('ZRANGEBYLEX', base .. ':schedule_names', from, '+', 'LIMIT', 0, limit))
 end
 
--- Schedules whose time has come, by time and name, at most so many.
-function schedules.schedule_due(base, now, limit)
-    return show(base, redis.call('ZRANGEBYSCORE', base .. ':schedule_times', '-inf', string.format('%.0f', now), 'LIMIT', 0, limit))
+-- Schedules whose time has come, by time and name, at most so many after the first so many; before them the moment at which they are due,
+-- and the first time after it.
+function schedules.schedule_due(base, now, limit, skip)
+    local times, at = base .. ':schedule_times', string.format('%.0f', now)
+    local later = redis.call('ZRANGEBYSCORE', times, '(' .. at, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+    return show(base, redis.call('ZRANGEBYSCORE', times, '-inf', at, 'LIMIT', skip, limit), { at, later or '' })
 end
 
 function schedules.schedule_remove(base, _, name)
@@ -168,12 +179,23 @@ end
 -- Changes a schedule whose tasks were put before, also if it was paused meanwhile, or one that puts none.
 function schedules.schedule_fired(base, now, name, text)
     local status, s = check(base, name, text)
-    local generation, _, _, _, _, put, added, existing = struct.unpack(FIRED, text)
-    if status == OK or s and put > 0 and s.generation == generation then
+    local generation, expected, _, _, _, put, added, existing = struct.unpack(FIRED, text)
+    if status == OK or s and put > 0 and s.generation == generation and s.next == expected then
         change(base, now, s, text, put, added, existing)
         return answer(base, OK)
     end
     return answer(base, status)
+end
+
+-- Renews the generation of a schedule that is earlier than this one.
+function schedules.schedule_renew(base, _, name, generation)
+    local s, later = read(base, name), struct.unpack('<d', generation)
+    if s and s.generation < later then
+        s.generation = math.max(next_generation(base), later + 1)
+        redis.call('SET', base .. ':schedule_generation', string.format('%.0f', s.generation))
+        write(base, s)
+    end
+    return answer(base, s and OK or UNKNOWN)
 end
 
 -- Why schedules of another store, names and records from this place of a list on, cannot be added: the status, and one that exists already.
@@ -232,10 +254,11 @@ local function fire_into(call, tube, name, text, header)
     else
         local last = redis.call('HGET', marks, name)
         if last and string.sub(last, 1, 8) == generation then
-            call:answer(string.sub(last, 9))
-            return OK
+            call:answer(last)
+            return REPEATED
         elseif last and struct.unpack('<d', last) > struct.unpack('<d', generation) then
-            return STALE
+            call:answer(string.sub(last, 1, 8))
+            return EARLIER
         end
     end
     verbs.put(tube, header, call)
@@ -244,7 +267,7 @@ local function fire_into(call, tube, name, text, header)
         if s then
             change(base, call.now, s, text, count_placed(header, placed))
         else
-            redis.call('HSET', marks, name, generation .. placed)
+            redis.call('HSET', marks, name, text .. struct.pack('<ddd', count_placed(header, placed)))
         end
     end
     return OK

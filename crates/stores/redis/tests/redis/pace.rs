@@ -50,7 +50,7 @@ fn command(command: ScheduleCommand) -> Command {
 }
 
 fn set(schedule: StoredSchedule) -> Command {
-    command(ScheduleCommand::Set { schedule, only_new: false })
+    command(ScheduleCommand::Set { schedule, only_new: false, keep_paused: false })
 }
 
 /// Fires this time; the next one is a second later.
@@ -145,16 +145,29 @@ fn an_interrupted_fire_on_a_cluster_is_finished() {
         for part in &parts {
             assert_eq!(registry.talk(&["COPY", part, &format!("{part}:saved")]), "1");
         }
-        let placed = fire(&store, NOW).expect("it fires");
+        let restore = || {
+            for part in &parts {
+                let saved = format!("{part}:saved");
+                assert_eq!(registry.talk(&["COPY", &saved, part, "REPLACE"]), "1");
+            }
+        };
+        fire(&store, NOW).expect("it fires");
         let after = get(&store);
-        for part in &parts {
-            assert_eq!(registry.talk(&["COPY", &format!("{part}:saved"), part, "REPLACE"]), "1");
-        }
-        assert_eq!(fire(&store, NOW), Some(placed), "the tasks that were put before");
+        restore();
+        // Meanwhile more times are due. They lost theirs, because the answer for fewer tasks was taken for theirs.
+        let (name, next) = (schedule_name(), Some(NOW + Span::from_secs(60)));
+        let puts = vec![task(); 5];
+        let later = ScheduleCommand::Fire { name, expected: NOW, next, puts, skipped: 7 };
+        let fired = ask(&store, command(later)).expect("an answer");
+        assert_eq!(fired, Reply::Schedule(ScheduleReply::Fired(None)));
         assert_eq!(get(&store), after);
         assert_eq!(ready(&store, &tube), 2);
         let next = fire(&store, NOW + SECOND).expect("it fires");
         assert_eq!(next.iter().map(|one| one.id.0).collect::<Vec<_>>(), [2, 3]);
+        // A registry that lost its last writes fires again, and did not for ever.
+        restore();
+        let again = fire(&store, NOW).expect("it fires");
+        assert_eq!(again.iter().map(|one| one.id.0).collect::<Vec<_>>(), [4, 5]);
     });
 }
 

@@ -53,7 +53,7 @@ fn command(command: ScheduleCommand) -> Command {
 }
 
 fn set(schedule: StoredSchedule) -> Command {
-    command(ScheduleCommand::Set { schedule, only_new: false })
+    command(ScheduleCommand::Set { schedule, only_new: false, keep_paused: false })
 }
 
 fn fire(text: &str, puts: usize) -> Command {

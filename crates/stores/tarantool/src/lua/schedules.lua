@@ -8,7 +8,7 @@ local SKIP = 1
 
 -- Numbers of the commands and of their replies.
 local SET, GET, LIST_NAMES, DUE_NOW, REMOVE, PAUSE, FIRE = 0, 1, 2, 3, 4, 5, 6
-local IS_SET, SHOWN, REMOVED, HAS_FIRED, NOT_FIRED = 0, 1, 2, 3, 4
+local IS_SET, SHOWN, REMOVED, HAS_FIRED, NOT_FIRED, ARE_DUE = 0, 1, 2, 3, 4, 5
 
 local function answer(...)
     return { REPLY.schedule, { ... } }
@@ -35,7 +35,7 @@ end
 local commands = {}
 
 commands[SET] = function(c, request)
-    local schedule, only_new = whole_options(request[2], SIZE), request[3]
+    local schedule, only_new, keep_paused = whole_options(request[2], SIZE), request[3], request[4]
     local name = schedule[1]
     local before = find(name)
     if only_new and before then
@@ -54,6 +54,9 @@ commands[SET] = function(c, request)
     schedule[LAST], schedule[FIRED], schedule[SKIPPED] = NULL, 0, 0
     if before then
         schedule[LAST], schedule[FIRED], schedule[SKIPPED] = before[LAST], before[FIRED], before[SKIPPED]
+    end
+    if keep_paused then
+        schedule[PAUSED] = before ~= nil and before[PAUSED]
     end
     write(schedule)
     return answer(IS_SET, before == nil)
@@ -77,15 +80,21 @@ commands[LIST_NAMES] = function(_, request)
     return answer(SHOWN, page_after(given(request[3]), tonumber(request[2])))
 end
 
+-- When the first schedule is due that is due after this moment, or at all.
+local function first_due(after)
+    local first = S.schedule and S.schedule.index[1]:select(after, { iterator = after and 'GT' or 'ALL', limit = 1 })[1]
+    return first and first[2] < STORED_NEVER and moment(first[2]) or NULL
+end
+
 commands[DUE_NOW] = function(c, request)
-    local page = {}
-    for place, row in ipairs(S.schedule and S.schedule.index[1]:select({}, { limit = tonumber(request[2]) }) or {}) do
+    local page, range = {}, { limit = tonumber(request[2]), offset = tonumber(request[3]) }
+    for place, row in ipairs(S.schedule and S.schedule.index[1]:select({}, range) or {}) do
         if row[2] > c.now then
             break
         end
         page[place] = row[3]
     end
-    return answer(SHOWN, page)
+    return answer(ARE_DUE, c.now, page, first_due({ c.now }))
 end
 
 commands[REMOVE] = function(_, request)
@@ -137,6 +146,8 @@ commands[FIRE] = function(c, request)
     local schedule = find(name)
     if not schedule then
         return refuse('schedule_not_found', name)
+    elseif #puts > {{SCHEDULE_PUTS_MAX}} then
+        return INVALID
     elseif schedule[PAUSED] or moment(schedule[NEXT]) ~= moment(expected) then
         c.follows = true
         return answer(NOT_FIRED)
@@ -167,8 +178,7 @@ end
 
 -- When the next schedule is due.
 function schedules.next_due()
-    local first = S.schedule and S.schedule.index[1]:min()
-    return first and first[2] < STORED_NEVER and moment(first[2]) or NULL
+    return first_due()
 end
 
 -- Schedules by name after this one, at most so many, as a command that shows them answers.

@@ -23,8 +23,6 @@ verbs[0] = function(c, command)
         return if_not_exists and { REPLY.created, false } or refuse('tube_exists', name)
     elseif S.tube:len() >= TUBES_MAX then
         return refuse('too_many_tubes', S.tube:len())
-    elseif c.is_invalid then
-        return INVALID
     end
     local queue_num, semaphore = given(options[O.queue_num]), given(options[O.semaphore])
     local refusal = refuse_queue_num(nil, queue_num)
@@ -58,8 +56,6 @@ verbs[1] = function(c, command)
     local tube, change = open_tube(c, command[2]), command[3]
     if not tube then
         return refuse('tube_not_found', command[2])
-    elseif c.is_invalid then
-        return INVALID
     end
     -- A policy and a limit are in lists, which are empty to remove them.
     local retry, rate = given(change[10]), given(change[11])

@@ -50,7 +50,8 @@ fn run_command(
 }
 
 fn set(store: &(impl Store + ?Sized), schedule: &StoredSchedule) {
-    let set = ScheduleCommand::Set { schedule: schedule.clone(), only_new: true };
+    let set =
+        ScheduleCommand::Set { schedule: schedule.clone(), only_new: true, keep_paused: false };
     assert_eq!(run_command(store, set), Ok(ScheduleReply::Set(true)));
 }
 

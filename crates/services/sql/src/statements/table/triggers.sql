@@ -18,7 +18,10 @@ BEGIN
             AND p.proname ~ 'wake_up' LOOP
         EXECUTE format('DROP TRIGGER %I ON %I.%I', c.tgname, s, t);
     END LOOP;
-    IF to_regprocedure(format('%I.taskyard_cron()', s)) IS NULL THEN
+    -- Functions of earlier versions left out times of a repeated hour.
+    IF NOT EXISTS (SELECT FROM pg_proc p
+            WHERE p.oid = to_regprocedure(format('%I.taskyard_cron_next(text, text, timestamptz)', s))
+            AND (strpos(p.prosrc, 'moment + interval') > 0 OR NOT pg_has_role(p.proowner, 'USAGE'))) THEN
         EXECUTE replace($cron${cron}$cron$, '"schema"', quote_ident(s));
     END IF;
     -- The time zone in which the scheduler reads cron where a row has none; the inserting session may have another.

@@ -1,0 +1,223 @@
+//! Reads the tasks of a list part by part, as a peek shows them.
+//!
+//! Stores list ids by state, and a peek shows the tasks of these ids. In a search most ids of a tube have a task in one of the
+//! states, so the ids that follow are peeked at without a list of them, until too few of them have one.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use taskyard_core::limits::LIST_TASKS_MAX;
+use taskyard_core::{
+    Command, Error, List, ListOrder, ListedTask, Reason, Reply, State, Task, TaskId, TubeName,
+};
+
+use super::Refusal;
+use crate::app::{App, unexpected_reply};
+
+/// How many tasks the first part has, and each one at least: their payloads are in memory at the same time.
+const PART_FIRST: usize = 100;
+/// About how many bytes the payloads of a part have.
+const PART_BYTES: usize = 256 << 10;
+/// At least one of this many consecutive ids has a task of the list, or the ids are listed first.
+const DENSE_SHARE: u64 = 4;
+
+/// Tasks that follow each other in a list.
+pub(super) struct Part {
+    /// The tasks, in the order of the list.
+    pub tasks: Vec<Task>,
+    /// The list after them.
+    pub end: ListOrder,
+    /// Whether no task follows.
+    pub is_last: bool,
+}
+
+impl Part {
+    /// Whether there is memory for the next part beside this one.
+    pub fn is_small(&self) -> bool {
+        payload_bytes(&self.tasks) <= PART_BYTES
+    }
+}
+
+/// Reads a list. It knows nothing of what its tasks are compared with.
+pub(super) struct TaskReader {
+    /// The list after the tasks that were read.
+    list: List,
+    /// How many more tasks may be read.
+    left: usize,
+    /// How many tasks the next part has.
+    together: usize,
+    /// Whether ids may be peeked at that were not listed.
+    is_search: bool,
+    /// Whether most of the ids that follow are expected to have a task of the list.
+    is_dense: bool,
+    /// Listed and not read yet.
+    listed: VecDeque<ListedTask>,
+    /// Whether no task follows those that are listed.
+    is_last: bool,
+}
+
+impl TaskReader {
+    /// Reads the tasks of a list, as many as it may have.
+    pub fn of_page(list: List) -> Self {
+        TaskReader {
+            left: list.limit,
+            list,
+            together: PART_FIRST,
+            is_search: false,
+            is_dense: false,
+            listed: VecDeque::new(),
+            is_last: false,
+        }
+    }
+
+    /// Reads the tasks of a list for a search among them, at most this many.
+    pub fn of_search(list: List, tasks_max: usize) -> Self {
+        let is_search = list.key.is_none();
+        // Tasks follow where an earlier search stopped. Before the first task there may be many ids of finished ones.
+        let is_dense = is_search && matches!(list.order, ListOrder::Id { after: Some(_), .. });
+        TaskReader { left: tasks_max, is_search, is_dense, ..TaskReader::of_page(list) }
+    }
+
+    /// The next part; `None` if as many tasks were read as may be.
+    pub async fn next(&mut self, app: &App) -> Result<Option<Part>, Refusal> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        if let Some(ids) = self.following_ids() {
+            let part = self.read_following(app, ids).await?;
+            if !part.tasks.is_empty() {
+                return Ok(Some(part));
+            }
+        }
+        if self.listed.is_empty() && !self.is_last {
+            self.list_more(app).await?;
+        }
+        self.read_listed(app).await.map(Some)
+    }
+
+    /// The ids of the next part, if they are expected to have tasks of the list.
+    fn following_ids(&self) -> Option<Range<u64>> {
+        let ListOrder::Id { after: Some(after), .. } = self.list.order else { return None };
+        if !self.is_dense || self.is_last || !self.listed.is_empty() {
+            return None;
+        }
+        let first = after.0.checked_add(1)?;
+        let end = first.checked_add(self.together.min(self.left) as u64)?;
+        Some(first..end)
+    }
+
+    /// The tasks of the list among these ids. The list goes on after the last of them: ids without a task may not have been given
+    /// to one yet.
+    async fn read_following(&mut self, app: &App, ids: Range<u64>) -> Result<Part, Refusal> {
+        let ids: Vec<TaskId> = ids.map(TaskId).collect();
+        let (tasks, read) = peek(app, &self.list.tube, &ids).await?;
+        self.set_size(read, &tasks);
+        let tasks = self.of_list(tasks);
+        self.is_dense = tasks.len() as u64 * DENSE_SHARE >= read as u64;
+        if let Some(last) = tasks.last() {
+            self.list.order = after(self.list.order, last.pri, last.id);
+        }
+        Ok(self.part(tasks))
+    }
+
+    /// The tasks that are listed, as far as they still belong to the list.
+    async fn read_listed(&mut self, app: &App) -> Result<Part, Refusal> {
+        let size = self.together.min(self.left).min(self.listed.len());
+        let ids: Vec<TaskId> = self.listed.iter().take(size).map(|place| place.id).collect();
+        if ids.is_empty() {
+            return Ok(self.part(Vec::new()));
+        }
+        let (tasks, read) = peek(app, &self.list.tube, &ids).await?;
+        self.set_size(read, &tasks);
+        if let Some(last) = self.listed.drain(..read).next_back() {
+            self.list.order = after(self.list.order, last.pri, last.id);
+        }
+        let tasks = self.of_list(tasks);
+        Ok(self.part(tasks))
+    }
+
+    async fn list_more(&mut self, app: &App) -> Result<(), Refusal> {
+        let limit = self.left.min(LIST_TASKS_MAX);
+        let list = List { limit, ..self.list.clone() };
+        let Reply::Listed(listed) = app.run(Command::List(list)).await? else {
+            return Err(unexpected_reply());
+        };
+        self.is_last = listed.len() < limit;
+        self.is_dense = self.is_search && is_dense(&listed);
+        self.listed = listed.into();
+        Ok(())
+    }
+
+    /// Sets the size of the next part after one with this many ids: its payloads are expected to be as large.
+    fn set_size(&mut self, read: usize, tasks: &[Task]) {
+        let size = read * PART_BYTES / payload_bytes(tasks).max(1);
+        self.together = size.clamp(PART_FIRST, LIST_TASKS_MAX);
+    }
+
+    /// Those of these tasks that belong to the list: a task may have changed since its id was listed.
+    fn of_list(&self, mut tasks: Vec<Task>) -> Vec<Task> {
+        tasks.retain(|task| {
+            task.reason != Reason::Expired
+                && match self.list.order {
+                    ListOrder::Id { states, .. } => states.contains(task.state),
+                    ListOrder::Queue { .. } => task.state == State::Ready,
+                }
+        });
+        tasks
+    }
+
+    fn part(&mut self, tasks: Vec<Task>) -> Part {
+        self.left = self.left.saturating_sub(tasks.len());
+        let is_last = self.is_last && self.listed.is_empty();
+        Part { tasks, end: self.list.order, is_last }
+    }
+}
+
+/// The same order after this task.
+pub(super) fn after(order: ListOrder, pri: u64, id: TaskId) -> ListOrder {
+    match order {
+        ListOrder::Id { states, .. } => ListOrder::Id { states, after: Some(id) },
+        ListOrder::Queue { .. } => ListOrder::Queue { after: Some((pri, id)) },
+    }
+}
+
+/// The tasks with these ids that still exist, in this order, and how many of the ids were looked up: fewer if the tasks of all
+/// are too large for one reply.
+async fn peek(app: &App, tube: &TubeName, ids: &[TaskId]) -> Result<(Vec<Task>, usize), Refusal> {
+    let mut count = ids.len();
+    loop {
+        let ids = ids[..count].to_vec();
+        match app.run(Command::Peek { tube: tube.clone(), ids }).await {
+            Ok(Reply::Tasks(tasks)) => return Ok((tasks, count)),
+            Err(Error::TooLarge { .. }) if count > 1 => count /= 2,
+            Ok(_) => return Err(unexpected_reply()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// How many of these ids exist.
+pub(super) async fn count_existing(
+    app: &App,
+    tube: &TubeName,
+    mut ids: &[TaskId],
+) -> Result<u64, Refusal> {
+    let mut count = 0;
+    while !ids.is_empty() {
+        let (tasks, read) = peek(app, tube, &ids[..ids.len().min(PART_FIRST)]).await?;
+        count += tasks.len() as u64;
+        ids = &ids[read..];
+    }
+    Ok(count)
+}
+
+/// Whether so many of the ids between the first and the last of these belong to them that those that follow are expected to have tasks
+/// as well.
+fn is_dense(listed: &[ListedTask]) -> bool {
+    let (Some(first), Some(last)) = (listed.first(), listed.last()) else { return false };
+    last.id.0.saturating_sub(first.id.0) < listed.len() as u64 * DENSE_SHARE
+}
+
+fn payload_bytes(tasks: &[Task]) -> usize {
+    tasks.iter().filter_map(|task| Some(task.body.as_ref()?.bytes() as usize)).sum()
+}
