@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdout, Command as Program, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
-use taskyard::{Client, Http, Iproto, Kind, Schedule, Span, Timestamp, TimingRule, TubeOptions};
+use taskyard::{Client, Iproto, Kind, Schedule, Span, Timestamp, TimingRule, TubeOptions};
 use taskyard_core::{Command, Execute, ScheduleCommand};
 
 use super::load::{self, TUBE};
@@ -55,7 +55,7 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
 struct ServerProcess {
     child: Child,
     _output: BufReader<ChildStdout>,
-    client: Client<Http>,
+    client: Client,
     iproto: Iproto,
 }
 
@@ -78,7 +78,7 @@ impl ServerProcess {
         let url = screen.split_whitespace().find(|word| word.starts_with("http://"));
         let iproto = screen.lines().find_map(|line| line.trim().strip_prefix("iproto "));
         let iproto = iproto.and_then(|line| line.split(' ').next());
-        let client = Client::connect(url.context("it has no address")?)?;
+        let client = Client::open(url.context("it has no address")?).await?;
         let iproto = Iproto::new(iproto.context("it does not speak iproto")?)?;
         client.create(TUBE, TubeOptions::new(Kind::FifoTtl)).await?;
         Ok(ServerProcess { child, _output: output, client, iproto })

@@ -17,7 +17,6 @@ use taskyard_core::{Command, Execute, Reply};
 use tokio::task::JoinSet;
 
 use crate::killed_servers::{KilledServers, all_tasks, runs};
-use crate::live_servers::LiveServers;
 use crate::process::Serving;
 
 pub const TUBE: &str = "keyed";
@@ -91,7 +90,7 @@ impl KeyedTask {
 
 /// Puts all keys, block by block.
 async fn put_until_stopped(
-    client: Client<LiveServers>,
+    client: Client,
     load: Arc<KeyLoad>,
     number: u64,
     mut rng: Rng,
@@ -108,7 +107,7 @@ async fn put_until_stopped(
             let tasks = keys.iter().map(|key| task(key, number)).collect();
             let tube = TubeName::new(TUBE).expect("a name");
             let put = Command::Put { tube, tasks, wait: Span::ZERO };
-            match client.queue().execute(vec![put]).await.remove(0) {
+            match client.execute(vec![put]).await.remove(0) {
                 Ok(Reply::Put(placed)) => load.record(number, keys, &placed),
                 other => panic!("unexpected reply to a put: {other:?}"),
             }
@@ -124,7 +123,7 @@ fn task(key: &str, client: u64) -> NewTask {
 }
 
 /// Takes and acks tasks. Some stay taken, because the reply to a take can be lost.
-async fn ack_until_stopped(client: Client<LiveServers>, load: Arc<KeyLoad>) {
+async fn ack_until_stopped(client: Client, load: Arc<KeyLoad>) {
     while !load.stop.load(Ordering::Relaxed) {
         let tasks = client.take_many(TUBE, 10, Duration::from_millis(100)).await;
         let ack = |task: &Task| {

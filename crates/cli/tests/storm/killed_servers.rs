@@ -27,7 +27,7 @@ impl<S: Fn() -> Serving> KilledServers<S> {
     }
 
     /// A client that uses any of them and repeats what failed.
-    pub fn client(&self) -> Client<LiveServers> {
+    pub fn client(&self) -> Client {
         Client::new(self.live.clone())
     }
 
@@ -66,13 +66,13 @@ pub fn runs() -> usize {
 }
 
 /// All tasks of a tube, whatever their state.
-pub async fn all_tasks(client: &Client<LiveServers>, tube: &str) -> Vec<Task> {
+pub async fn all_tasks(client: &Client, tube: &str) -> Vec<Task> {
     let name = TubeName::new(tube).expect("a name");
     let (mut tasks, mut after) = (Vec::new(), None);
     loop {
         let order = ListOrder::Id { states: StateSet::ALL, after };
         let list = List { tube: name.clone(), order, limit: LIST_TASKS_MAX, key: None };
-        let page = match client.queue().execute(vec![Command::List(list)]).await.remove(0) {
+        let page = match client.execute(vec![Command::List(list)]).await.remove(0) {
             Ok(Reply::Listed(page)) => page,
             other => panic!("a list shows tasks, not {other:?}"),
         };

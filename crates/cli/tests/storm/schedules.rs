@@ -8,7 +8,6 @@ use taskyard::{
 };
 
 use crate::killed_servers::{KilledServers, all_tasks, runs};
-use crate::live_servers::LiveServers;
 use crate::process::Serving;
 
 const TUBE: &str = "fired";
@@ -59,12 +58,12 @@ fn wall() -> Timestamp {
     Timestamp::from_micros(i64::try_from(now).expect("it is not that late"))
 }
 
-async fn list(client: &Client<LiveServers>) -> Vec<Schedule> {
+async fn list(client: &Client) -> Vec<Schedule> {
     client.schedules().list().await.expect("schedules are listed")
 }
 
 /// Creates the schedules; returns their first times. They are paused until those are known.
-async fn begin(client: &Client<LiveServers>) -> HashMap<String, Timestamp> {
+async fn begin(client: &Client) -> HashMap<String, Timestamp> {
     for number in 0..SCHEDULES {
         let start = Some(Timestamp::from_micros(number * STEP / SCHEDULES));
         let rule = TimingRule::Every { every: Span::from_micros(STEP), start };
@@ -84,7 +83,7 @@ async fn begin(client: &Client<LiveServers>) -> HashMap<String, Timestamp> {
 }
 
 /// Waits until so many more tasks are put. They stay taken: the killed servers may have taken others.
-async fn wait_for_tasks(client: &Client<LiveServers>, count: usize) {
+async fn wait_for_tasks(client: &Client, count: usize) {
     client.take_many(TUBE, 10_000, Duration::ZERO).await.expect("earlier ones are taken");
     for _ in 0..count {
         let task = client.take(TUBE, WAIT).await.expect("the tube can be used");
