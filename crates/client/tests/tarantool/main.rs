@@ -2,6 +2,8 @@
 
 #[path = "../suite/live.rs"]
 mod live;
+#[path = "../suite/open_url.rs"]
+mod open_url;
 
 use std::future::Future;
 use std::sync::OnceLock;
@@ -39,6 +41,14 @@ fn model_of_gated_tubes() {
     for seed in model::seeds(2) {
         run(async { model::replay_gated(live().await, seed, 300).await });
     }
+}
+
+#[test]
+fn clients_open_the_store_by_its_url() {
+    run(async {
+        let url = format!("{}?prefix=opened", instance().url());
+        open_url::a_function_runs_the_task_of_another_client(&url).await;
+    });
 }
 
 /// Runs a case; skips it if Tarantool is missing and the tests may run without it.
