@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use taskyard::{Client, OpenOptions};
+use taskyard::OpenOptions;
 use taskyard_engine::{Engine, Settings, SystemClock};
 use taskyard_server::{Config, Server};
 use tokio::sync::oneshot;
@@ -17,7 +17,7 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
     let store = taskyard_stores::open(&store_in(folder, "http"), &OpenOptions::default())?;
     let engine = Engine::start(store, Arc::new(SystemClock::new()), Settings::default());
     let server = Server::bind(Config::new("127.0.0.1:0".parse()?), engine).await?;
-    let client = Client::open(&server.url()).await?;
+    let client = load::open(&server.url()).await?;
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = tokio::spawn(server.run(async { _ = stopped.await }));
     let load = Load { clients: 16, batch: 100, tasks: size.tasks };

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use taskyard::Client;
+use taskyard::{Client, Execute};
 
 use super::load::{self, Load, Measured};
 use super::queue_figures::{CLIENTS, warm_up};
@@ -46,6 +46,35 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
     Ok(())
 }
 
+/// How tasks are put.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PutKind {
+    Plain,
+    Key,
+    /// With the random key that clients give to puts which may be repeated; embedded stores need none.
+    RandomKey,
+}
+
+impl PutKind {
+    /// How the report names it, and the part of the rate of plain puts that is asked.
+    fn row(self) -> (&'static str, Option<Target>) {
+        match self {
+            PutKind::Plain => ("put without a key", None),
+            PutKind::Key => ("put with a key", Some(Target::AtLeast(ASKED))),
+            PutKind::RandomKey => ("put with a random key", None),
+        }
+    }
+
+    /// Puts, and then takes and acknowledges all.
+    async fn measure(self, client: &Client, load: Load) -> Result<Measured> {
+        let client = client.clone().idempotent(self == PutKind::RandomKey);
+        let new = if self == PutKind::Key { load::keyed_task } else { load::task };
+        let put = load::put_each(&client, load, new).await?;
+        load::take_and_ack(&client, Load { batch: BATCH, ..load }).await?;
+        Ok(put)
+    }
+}
+
 /// Puts with and without keys in turns, one by one and in batches. Tasks are taken and acknowledged between turns.
 async fn one_store(
     report: &mut Report,
@@ -54,45 +83,51 @@ async fn one_store(
     clients: usize,
     tasks: usize,
 ) -> Result<()> {
-    let client = Client::open(url).await?;
+    let client = load::open(url).await?;
     warm_up(&client, BATCH).await?;
+    let is_shared = client.may_lose_replies();
+    let mut kinds = vec![PutKind::Plain, PutKind::Key];
+    kinds.extend(is_shared.then_some(PutKind::RandomKey));
     let loads = [
         (Load { clients, batch: 1, tasks }, format!("{clients} clients")),
         (Load { clients: 4, batch: BATCH, tasks: tasks * 4 }, format!("batches of {BATCH}")),
     ];
     for (load, how) in loads {
-        // The first turn is not counted: databases are slower until their caches and logs have grown.
-        one_turn(&client, load, false).await.context(how.clone())?;
-        let (mut with, mut without) = one_turn(&client, load, false).await.context(how.clone())?;
-        for turn in 1..TURNS {
-            let keyed_first = turn % 2 == 1;
-            let (keyed, plain) = one_turn(&client, load, keyed_first).await.context(how.clone())?;
-            with.add(&keyed)?;
-            without.add(&plain)?;
+        let measured = in_turns(&client, load, &kinds).await.context(how.clone())?;
+        let plain = measured[0].rate();
+        for (kind, put) in kinds.iter().zip(&measured).skip(1) {
+            let (what, target) = kind.row();
+            report.add(Row {
+                what: format!("{what}, {name}, {how}"),
+                figure: put.rate() / plain * 100.0,
+                unit: "% of without",
+                target,
+                note: format!("{:.0} and {plain:.0} tasks/s, {TURNS} turns", put.rate()),
+            });
         }
-        report.add(Row {
-            what: format!("put with a key, {name}, {how}"),
-            figure: with.rate() / without.rate() * 100.0,
-            unit: "% of without",
-            target: Some(Target::AtLeast(ASKED)),
-            note: format!("{:.0} and {:.0} tasks/s, {TURNS} turns", with.rate(), without.rate()),
-        });
     }
     client.close().await?;
     Ok(())
 }
 
-/// Puts with a key and puts without one, in this order or the other.
-async fn one_turn(client: &Client, load: Load, keyed_first: bool) -> Result<(Measured, Measured)> {
-    let first = one_load(client, load, keyed_first).await?;
-    let second = one_load(client, load, !keyed_first).await?;
-    Ok(if keyed_first { (first, second) } else { (second, first) })
-}
-
-/// Puts, and then takes and acknowledges all.
-async fn one_load(client: &Client, load: Load, keyed: bool) -> Result<Measured> {
-    let new = if keyed { load::keyed_task } else { load::task };
-    let put = load::put_each(client, load, new).await?;
-    load::take_and_ack(client, Load { batch: BATCH, ..load }).await?;
-    Ok(put)
+/// Measures all kinds in turns, every other time in the opposite order; the first turn is not counted, because databases are slower
+/// until their caches and logs have grown.
+async fn in_turns(client: &Client, load: Load, kinds: &[PutKind]) -> Result<Vec<Measured>> {
+    for kind in kinds {
+        kind.measure(client, load).await?;
+    }
+    let mut all: Vec<Option<Measured>> = kinds.iter().map(|_| None).collect();
+    for turn in 0..TURNS {
+        let forward = 0..kinds.len();
+        let order: Vec<usize> =
+            if turn % 2 == 0 { forward.collect() } else { forward.rev().collect() };
+        for index in order {
+            let put = kinds[index].measure(client, load).await?;
+            match &mut all[index] {
+                Some(before) => before.add(&put)?,
+                none => *none = Some(put),
+            }
+        }
+    }
+    Ok(all.into_iter().flatten().collect())
 }

@@ -55,6 +55,12 @@ impl Measured {
     }
 }
 
+/// A client that gives its puts no random keys: what the queue does for them is measured, and other queues have none. What they cost is
+/// measured by the part `keys`.
+pub async fn open(url: &str) -> Result<Client> {
+    Ok(Client::open(url).await?.idempotent(false))
+}
+
 /// A task of the benchmark.
 pub fn task() -> Result<NewTask> {
     Ok(bytes_task(&PAYLOAD)?)

@@ -43,7 +43,7 @@ pub struct QueueFigures {
 
 /// Runs all five in an empty database.
 pub async fn measure(url: &str, amounts: QueueAmounts) -> Result<QueueFigures> {
-    let client = Client::open(url).await?;
+    let client = load::open(url).await?;
     warm_up(&client, amounts.batch).await?;
     let one = Load { clients: CLIENTS, batch: 1, tasks: amounts.single };
     let put = load::put(&client, one).await.context("put one by one")?;

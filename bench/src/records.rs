@@ -41,7 +41,7 @@ async fn keep_done(
     keeping: &str,
     load: Load,
 ) -> Result<()> {
-    let (plain, keeping) = (Client::open(plain).await?, Client::open(keeping).await?);
+    let (plain, keeping) = (load::open(plain).await?, load::open(keeping).await?);
     plain.create(TUBE, TubeOptions::new(Kind::FifoTtl)).await?;
     let keep_done = Some(Duration::from_secs(3600).into());
     let options = TubeOptions { keep_done, ..TubeOptions::new(Kind::FifoTtl) };
@@ -78,7 +78,7 @@ async fn lists(report: &mut Report, name: &str, url: &str, size: Size) -> Result
     let store = taskyard_stores::open(url, &OpenOptions::default())?;
     let engine = Engine::start(store, Arc::new(SystemClock::new()), Settings::default());
     let server = Server::bind(Config::new("127.0.0.1:0".parse()?), engine).await?;
-    let client = Client::open(&server.url()).await?;
+    let client = load::open(&server.url()).await?;
     let http = Http::new(&server.url())?;
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = tokio::spawn(server.run(async { _ = stopped.await }));

@@ -11,7 +11,6 @@ mod snapshot;
 use std::path::Path;
 
 use anyhow::Result;
-use taskyard::Client;
 
 use super::Size;
 use super::load::{self, Load, Measured, TUBE};
@@ -83,7 +82,7 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
 
 /// Puts with a unique key, one by one.
 async fn put_keyed(url: &str, amounts: QueueAmounts) -> Result<Measured> {
-    let client = Client::open(url).await?;
+    let client = load::open(url).await?;
     let load = Load { clients: CLIENTS, batch: 1, tasks: amounts.single };
     let measured = load::put_each(&client, load, load::keyed_task).await?;
     client.truncate(TUBE).await?;

@@ -51,7 +51,7 @@ pub async fn measure(
     cluster: &Cluster,
     amounts: PostgresAmounts,
 ) -> Result<()> {
-    let client = Client::open(&cluster.url()).await?;
+    let client = load::open(&cluster.url()).await?;
     let normal = last(&rounds(&client, NORMAL_ROUNDS, amounts.round).await?)?;
     let snapshot = cluster.hold_snapshot()?;
     let before = counted(cluster)?;

@@ -35,7 +35,7 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
         return Ok(());
     };
     let server = TarantoolServer::start(&program, &folder.join("tarantool"))?;
-    let client = Client::open(&server.url()).await?;
+    let client = load::open(&server.url()).await?;
     warm_up(&client, BATCH).await?;
     let tasks = if size.is_quick() { 50_000 } else { 500_000 };
     for (batch, tasks) in [(BATCH, tasks), (1, tasks / 5)] {

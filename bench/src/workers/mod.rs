@@ -51,7 +51,7 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
     latency(report, &client, peer.as_ref()).await?;
     client.close().await?;
     let server = BenchServer::start(&store_in(folder, "workers-network"))?;
-    let over_iproto = Client::new(Iproto::new(&server.address)?);
+    let over_iproto = Client::new(Iproto::new(&server.address)?).idempotent(false);
     let (rate, ratio) = beside_functions(&over_iproto, size.tasks).await.context("over iproto")?;
     server.stop()?;
     report.add(Row {
