@@ -67,6 +67,19 @@ fn killed_servers_add_each_key_once() {
     });
 }
 
+/// On a cluster a schedule and its tube are on different nodes, so a fire has two steps.
+#[test]
+fn killed_servers_of_a_cluster_fire_and_add_once() {
+    run(async {
+        let cluster = RedisCluster::new(&program().expect("it is installed"));
+        fire_each_time_once(KilledServers::new(2, || start(&cluster.url()))).await;
+        let url = format!("{}?prefix=keys", cluster.url());
+        add_each_key_once(KilledServers::new(2, || start(&url))).await;
+        let node = cluster.master_of(&format!("{{keys:{}}}:o", key_storm::TUBE));
+        node.audit("keys", key_storm::TUBE);
+    });
+}
+
 #[test]
 fn servers_survive_a_restart_of_redis() {
     run(async {
