@@ -1,4 +1,5 @@
-//! The conformance suite over iproto, through a live server with its tasks in PostgreSQL.
+//! Random commands over iproto, through a live server with its tasks in PostgreSQL, compared with the core's machine. The cases of the conformance
+//! suite run over iproto on a store in memory, and on PostgreSQL without a server.
 
 #[path = "../suite/live.rs"]
 mod live;
@@ -14,12 +15,10 @@ use crate::live::Live;
 use taskyard_testkit::postgres::Database;
 use taskyard_testkit::postgres::programs;
 
-taskyard_conformance::conformance_suite!(live().await, crate::run);
-
 /// Random commands, compared with the core's machine.
 #[test]
 fn model() {
-    for seed in model::seeds(2) {
+    for seed in model::seeds(4) {
         run(async { model::replay(live().await, seed, 300).await });
     }
 }

@@ -1,4 +1,5 @@
-//! The conformance suite over iproto, through a live server with its tasks in Redis.
+//! Random commands over iproto, through a live server with its tasks in Redis, compared with the core's machine. The cases of the conformance
+//! suite run over iproto on a store in memory, and on Redis without a server.
 
 #[path = "../suite/live.rs"]
 mod live;
@@ -14,13 +15,10 @@ use crate::live::Live;
 use taskyard_testkit::redis::program;
 use taskyard_testkit::redis::{instance, open, own};
 
-taskyard_conformance::conformance_suite!(live().await, crate::run);
-taskyard_conformance::semaphore_suite!(live().await, crate::run);
-
 /// Random commands, compared with the core's machine.
 #[test]
 fn model() {
-    for seed in model::seeds(2) {
+    for seed in model::seeds(4) {
         run(async { model::replay(live().await, seed, 300).await });
     }
 }
@@ -28,7 +26,7 @@ fn model() {
 /// Random commands for semaphores, compared with the core's machine.
 #[test]
 fn model_of_semaphores() {
-    for seed in model::seeds(2) {
+    for seed in model::seeds(4) {
         run(async { rules::model::replay(live().await, seed, 300).await });
     }
 }
@@ -36,7 +34,7 @@ fn model_of_semaphores() {
 /// Random commands for tubes with semaphores, compared with the core's machine.
 #[test]
 fn model_of_gated_tubes() {
-    for seed in model::seeds(2) {
+    for seed in model::seeds(4) {
         run(async { model::replay_gated(live().await, seed, 300).await });
     }
 }

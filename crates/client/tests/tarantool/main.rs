@@ -1,4 +1,5 @@
-//! The conformance suite over iproto, through a live server with its tasks in Tarantool.
+//! Random commands over iproto, through a live server with its tasks in Tarantool, compared with the core's machine. The cases of the conformance
+//! suite run over iproto on a store in memory, and on Tarantool without a server.
 
 #[path = "../suite/live.rs"]
 mod live;
@@ -16,13 +17,10 @@ use taskyard_store_tarantool::{Clock, TarantoolStore};
 use crate::live::Live;
 use taskyard_testkit::tarantool::{TarantoolInstance, program};
 
-taskyard_conformance::conformance_suite!(live().await, crate::run);
-taskyard_conformance::semaphore_suite!(live().await, crate::run);
-
 /// Random commands, compared with the core's machine.
 #[test]
 fn model() {
-    for seed in model::seeds(2) {
+    for seed in model::seeds(4) {
         run(async { model::replay(live().await, seed, 300).await });
     }
 }
@@ -30,7 +28,7 @@ fn model() {
 /// Random semaphore commands, compared with the core's machine.
 #[test]
 fn model_of_semaphores() {
-    for seed in model::seeds(2) {
+    for seed in model::seeds(4) {
         run(async { rules::model::replay(live().await, seed, 300).await });
     }
 }
@@ -38,7 +36,7 @@ fn model_of_semaphores() {
 /// Random commands for tubes with semaphores, compared with the core's machine.
 #[test]
 fn model_of_gated_tubes() {
-    for seed in model::seeds(2) {
+    for seed in model::seeds(4) {
         run(async { model::replay_gated(live().await, seed, 300).await });
     }
 }
