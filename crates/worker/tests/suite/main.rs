@@ -1,5 +1,6 @@
 //! Workers: the failure matrix, order and fairness, leases, stopping, transports, the manager.
 
+mod bulk_puts;
 mod config;
 mod crash_recovery;
 #[rustfmt::skip]

@@ -15,6 +15,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
+use crate::queues::EmailsTask;
 use crate::recording_handler::{Act, RecordingHandler, client, mail, metric, put};
 use taskyard_testkit::server::{TestServer, block_on};
 
@@ -139,6 +140,32 @@ fn spans_are_recorded_from_the_put_to_the_ack() {
     assert_eq!(recorded, wanted);
     assert!(tasks.iter().all(|task| task.holders == 0), "all spans are closed: {tasks:?}");
     assert!(spans.named("batch").iter().all(|batch| batch.fields["queue"] == "emails"));
+}
+
+#[test]
+fn tasks_that_are_put_together_share_a_trace() {
+    let spans = SpanRecorder::default();
+    let _subscribed = tracing::subscriber::set_default(spans.clone());
+    block_on(async {
+        let (kit, recorder) = (TestKit::new(), RecordingHandler::new(Act::Done));
+        let worker = recorder.worker(&kit).build().unwrap();
+        worker.init().await.unwrap();
+        let two = [mail("ann"), mail("ben")];
+        EmailsTask::put_many(kit.queue(), &two, PutOptions::default()).await.unwrap();
+        let own = PutOptions { trace: Some(TraceContext::new_root()), ..PutOptions::default() };
+        let mixed = [(mail("cy"), PutOptions::default()), (mail("dee"), own)];
+        EmailsTask::put_each(kit.queue(), &mixed).await.unwrap();
+        let running = kit.start(&worker).await;
+        kit.wait_drained("emails").await;
+        running.stop().await;
+    });
+    let puts = spans.named("put");
+    assert_eq!((puts.len(), puts[0].fields["tasks"].as_str()), (2, "2"));
+    assert!(!puts[1].fields.contains_key("trace"), "its tasks have different traces");
+    let tasks = spans.named("task");
+    let traces: Vec<_> = tasks.iter().map(|task| task.fields["trace"].as_str()).collect();
+    assert_eq!(traces[..2], [puts[0].fields["trace"].as_str(); 2]);
+    assert_eq!(traces.iter().collect::<BTreeSet<_>>().len(), 3, "{traces:?}");
 }
 
 /// A handler runs as a spawned task: its spans and puts had no parent.
