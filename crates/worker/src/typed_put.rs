@@ -1,10 +1,11 @@
 //! Puts typed tasks: their options, and one request for any number of tasks.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use taskyard_core::{
     Body, Command, Error, Execute, HeldKey, Key, KeyRequest, NewTask, OnConflict, Placed, Reply,
-    Result, Span, Timestamp, TubeName,
+    Result, Span, Timestamp, TubeName, refuse_subqueues,
 };
 use tracing::Instrument;
 use tracing::field::{Empty, display};
@@ -13,7 +14,7 @@ use crate::store::unexpected;
 use crate::trace_context::TraceContext;
 use crate::typed::TypedTask;
 
-/// The start time, priority, key, attempts and trace context of a put.
+/// The options of a put. What is not set is as the tube says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PutOptions {
     /// The earliest start; excludes `delay`.
@@ -22,6 +23,14 @@ pub struct PutOptions {
     pub delay: Option<Duration>,
     /// The priority; smaller values are delivered first.
     pub pri: Option<u64>,
+    /// The time to live: the task is removed if it is not taken within this time, without reaching a handler. A delay does not
+    /// count. Without it a typed task never expires.
+    pub ttl: Option<Duration>,
+    /// The time to run of a delivery whose take sets no lease. Workers set one, their visibility timeout.
+    pub ttr: Option<Duration>,
+    /// The sub-queue: of its tasks only one runs at a time. Refused if the tube has no sub-queues, which costs one more
+    /// request.
+    pub subqueue: Option<String>,
     /// The key of the task, unique in its queue: while another task holds it, the put adds nothing and returns the id of
     /// that task.
     pub key: Option<Key>,
@@ -61,6 +70,9 @@ impl PutOptions {
             at: self.start_time,
             delay: self.delay.map(Span::from),
             pri: self.pri,
+            ttl: self.ttl.map(Span::from),
+            ttr: self.ttr.map(Span::from),
+            subqueue: self.subqueue.as_deref().map(Arc::from),
             key: self.key_request()?,
             attempts_max: self.attempts_max,
             ..NewTask::new(Body::with_meta(payload, &meta))
@@ -115,11 +127,31 @@ pub(crate) async fn put_all<T: TypedTask + Sync, E: Execute>(
     }
     let new_task =
         |(task, options): &(&T, &PutOptions)| options.new_task(&task.encode(), trace_of(options));
-    let tasks = tasks.iter().map(new_task).collect::<Result<_>>()?;
-    let put = Command::Put { tube: TubeName::new(T::QUEUE.name)?, tasks, wait: Span::ZERO };
-    match queue.execute(vec![put]).instrument(span).await.pop() {
-        Some(Ok(Reply::Put(placed))) if placed.len() == count => Ok(placed),
-        Some(Err(refusal)) => Err(refusal),
-        _ => Err(unexpected("put")),
+    let tasks = tasks.iter().map(new_task).collect::<Result<Vec<_>>>()?;
+    let tube = TubeName::new(T::QUEUE.name)?;
+    async {
+        if tasks.iter().any(|task| task.subqueue.is_some()) {
+            check_subqueues(queue, &tube).await?;
+        }
+        let put = Command::Put { tube, tasks, wait: Span::ZERO };
+        match queue.execute(vec![put]).await.pop() {
+            Some(Ok(Reply::Put(placed))) if placed.len() == count => Ok(placed),
+            Some(Err(refusal)) => Err(refusal),
+            _ => Err(unexpected("put")),
+        }
+    }
+    .instrument(span)
+    .await
+}
+
+/// Refuses sub-queues for a tube without them, which would ignore them.
+async fn check_subqueues<E: Execute>(queue: &E, tube: &TubeName) -> Result<()> {
+    match queue.execute(vec![Command::Tubes { tube: Some(tube.clone()) }]).await.pop() {
+        Some(Ok(Reply::Tubes(tubes))) => {
+            tubes.iter().try_for_each(|tube| refuse_subqueues(tube.options.kind))
+        }
+        Some(Err(Error::TubeNotFound(tube))) => Err(Error::TubeNotFound(tube)),
+        // A user who may only put cannot read the tube; other errors are those of the put itself.
+        _ => Ok(()),
     }
 }
