@@ -90,6 +90,11 @@ impl RunningTask {
         self.batch.ctx.trace(self.number())
     }
 
+    /// The queue of the worker, into which the function can put typed tasks.
+    pub fn store(&self) -> &Store {
+        &self.batch.store
+    }
+
     /// Returns the task for another attempt, at once. This delivery counts as an attempt.
     pub fn release(&self) {
         self.release_later(Duration::ZERO);

@@ -9,6 +9,7 @@ mod failures;
 mod fairness;
 mod faulty_queue;
 mod generated;
+mod handler_puts;
 mod init;
 mod leases;
 mod malformed_payloads;
