@@ -8,7 +8,8 @@ use serde::de::DeserializeOwned;
 use taskyard_core::{DynExecute, Execute, TubeName};
 
 use crate::dispatcher::{Dispatcher, Handler};
-use crate::function_batch::{Function, FunctionBatch};
+use crate::function_batch::{Function, FunctionBatch, FunctionError};
+use crate::poison::decode_error;
 use crate::running_task::{RunningTask, TaskBatch};
 use crate::settings::{PROCESSORS_MAX, RUN_SECONDS_MAX, Settings, check_count};
 use crate::stop_signals::{RunError, run_until};
@@ -150,19 +151,19 @@ where
     R: Future<Output = Result<O, E>> + Send + 'static,
     E: Into<Box<dyn StdError + Send + Sync>>,
 {
-    let call = move |task: RunningTask| -> BoxFuture<'static, Result<(), String>> {
+    let call = move |task: RunningTask| -> BoxFuture<'static, Result<(), FunctionError>> {
         match rmp_serde::from_slice(task.payload()) {
             Ok(data) => {
                 let running = function(data, task);
                 Box::pin(async move {
                     match running.await {
                         Ok(_) => Ok(()),
-                        Err(error) => Err(with_causes(&*error.into())),
+                        Err(error) => Err(FunctionError::Failed(with_causes(&*error.into()))),
                     }
                 })
             }
             Err(error) => {
-                let error = format!("cannot decode the payload: {error}");
+                let error = FunctionError::Undecodable(decode_error(error));
                 Box::pin(std::future::ready(Err(error)))
             }
         }

@@ -23,6 +23,7 @@ mod idle_take;
 mod manager;
 mod metrics;
 mod metrics_server;
+mod poison;
 mod processor;
 mod queue_report;
 mod queue_selector;
