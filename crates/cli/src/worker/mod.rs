@@ -1,7 +1,6 @@
 //! `worker`: a worker for tests and shell scripts.
 
 mod command;
-mod fields;
 mod metrics;
 mod server;
 mod signals;

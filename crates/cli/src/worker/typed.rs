@@ -18,11 +18,11 @@ use tokio::process::Command;
 
 use crate::connect::block_on;
 use crate::failure::UsageError;
+use crate::fields::Fields;
 use crate::log;
 use crate::{contract, output};
 
 use super::command::RunningCommand;
-use super::fields::Fields;
 use super::metrics::MetricsArgs;
 use super::signals::StopRequests;
 
