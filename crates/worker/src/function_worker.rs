@@ -9,7 +9,6 @@ use taskyard_core::{DynExecute, Execute, TubeName};
 
 use crate::dispatcher::{Dispatcher, Handler};
 use crate::function_batch::{Function, FunctionBatch, FunctionError};
-use crate::poison::decode_error;
 use crate::running_task::{RunningTask, TaskBatch};
 use crate::settings::{PROCESSORS_MAX, RUN_SECONDS_MAX, Settings, check_count};
 use crate::stop_signals::{RunError, run_until};
@@ -163,7 +162,7 @@ where
                 })
             }
             Err(error) => {
-                let error = FunctionError::Undecodable(decode_error(error));
+                let error = FunctionError::Undecodable(error.to_string());
                 Box::pin(std::future::ready(Err(error)))
             }
         }

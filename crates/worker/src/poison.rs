@@ -15,12 +15,7 @@ use crate::typed::Delivery;
 /// After how many attempts a task is buried if neither it nor its tube has `attempts_max`.
 const ATTEMPTS_MAX: u32 = 10;
 
-/// The error that is kept with a task whose payload cannot be decoded.
-pub(crate) fn decode_error(error: impl std::fmt::Display) -> String {
-    format!("cannot decode the payload: {error}")
-}
-
-/// How the deliveries of tasks of a tube that cannot be decoded end, with the error of each.
+/// How the deliveries of tasks of a tube that cannot be decoded end. The error of the decoder is kept with each.
 pub(crate) async fn finishes_of(
     store: &Store,
     tube: &TubeName,
@@ -33,7 +28,8 @@ pub(crate) async fn finishes_of(
     let finish = |(delivery, error): (Delivery, String)| {
         let (id, attempts) = (delivery.id(), delivery.attempts);
         let buried = unlimited.contains(&id);
-        tracing::warn!(queue = %tube, id = id.0, attempts, buried, "{error}");
+        tracing::warn!(queue = %tube, id = id.0, attempts, buried, error, "cannot decode the payload of a task");
+        let error = format!("cannot decode the payload: {error}");
         let finish = match buried {
             true => Finish::fail(&error, None),
             false => fail_by_policy(&error, backoff(attempts).into()),

@@ -21,7 +21,7 @@ use crate::context::{CancelReason, Context};
 use crate::delivery_registry::{HeldDelivery, task_id};
 use crate::dispatcher::{PreparedBatch, RawTask};
 use crate::metrics::{GaugeGuard, count};
-use crate::poison::{self, decode_error};
+use crate::poison::finishes_of;
 use crate::settings::{PoisonPolicy, Settings};
 use crate::state::{TakenTasks, WorkerQueue, WorkerState, raised};
 use crate::stats::{HandlerResult, HandlerStats};
@@ -379,8 +379,8 @@ impl<'a> BatchCycle<'a> {
             }
             PoisonPolicy::Retry => {
                 let poison =
-                    poison.into_iter().map(|(delivery, error)| (delivery, decode_error(error)));
-                poison::finishes_of(store, tube, poison.collect()).await
+                    poison.into_iter().map(|(delivery, error)| (delivery, error.to_string()));
+                finishes_of(store, tube, poison.collect()).await
             }
         };
         if let Err(error) = store.finish(finishes).await {
