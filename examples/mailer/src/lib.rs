@@ -47,7 +47,6 @@ impl<T: Transport> EmailsHandler for Mailer<T> {
         tasks: Vec<EmailsTask>,
     ) -> HandlerResult {
         let mut outcome = BatchOutcome::new(store);
-        let mut bounces = Vec::new();
         for mail in tasks {
             if ctx.is_cancelled() {
                 break;
@@ -55,28 +54,34 @@ impl<T: Transport> EmailsHandler for Mailer<T> {
             match self.0.send(&mail) {
                 Ok(()) => outcome.done(mail.task_id),
                 Err(why) if mail.attempts + 1 >= ATTEMPTS_MAX => {
-                    bounces.push(bounce(ctx, &mail, &why)?);
-                    outcome.bury(mail.task_id, why);
+                    match put_bounce(ctx, store, &mail, &why).await {
+                        Ok(()) => outcome.bury(mail.task_id, why),
+                        Err(error) => outcome.retry(mail.task_id, mail.attempts, error),
+                    }
                 }
                 Err(why) => outcome.retry(mail.task_id, mail.attempts, why),
             }
         }
-        BouncesTask::put_each(store, &bounces).await?;
         outcome.commit().await
     }
 }
 // docs: end
 
 // docs: begin bounce
-/// The bounce of an e-mail. An e-mail that is delivered again has the same bounce, by its key.
-fn bounce(ctx: &Context, mail: &EmailsTask, why: &str) -> Result<(BouncesTask, PutOptions), Error> {
+/// Puts the bounce of an e-mail. An e-mail that is delivered again has the same bounce, by its key.
+async fn put_bounce(
+    ctx: &Context,
+    store: &Store,
+    mail: &EmailsTask,
+    why: &str,
+) -> Result<(), Error> {
     let bounce = BouncesTask { to: mail.to.clone(), why: why.into(), ..BouncesTask::default() };
     let options = PutOptions {
         unique_for: Duration::from_secs(24 * 3600),
         trace: ctx.trace(mail.task_id).map(TraceContext::child),
         ..PutOptions::keyed(&format!("bounce:{}", mail.task_id))?
     };
-    Ok((bounce, options))
+    bounce.put(store, options).await.map(drop)
 }
 // docs: end
 
