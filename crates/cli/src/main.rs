@@ -35,7 +35,9 @@ mod workers;
 
 mod confirm;
 mod connect;
+mod contract_check;
 mod failure;
+mod fields;
 mod internal_tubes;
 mod iproto;
 mod listen_addresses;

@@ -27,6 +27,7 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::connect::{URL_DEFAULT, unexpected_reply};
+use crate::contract_check::ContractCheck;
 use crate::failure::UsageError;
 use crate::iproto::IprotoArgs;
 use crate::migrate::without_password;
@@ -44,6 +45,7 @@ Examples:
   taskyard serve --http 0.0.0.0:7070 --token-file secret.txt
   taskyard serve --store memory:                   keep tasks in memory only
   taskyard serve --sql tasks.json --database postgres://db/postgres
+  taskyard serve --contract queues.yaml            refuse puts that its workers cannot decode
 
 Ctrl-C or SIGTERM stops the server; everything that was acknowledged is on disk.
 TASKYARD_LOG=debug logs more.")]
@@ -115,6 +117,9 @@ pub struct ServeArgs {
     /// Connect only to backends of the pool with TLS and a certificate of the authority in this PEM file.
     #[arg(long, value_name = "FILE", requires = "pool_redis")]
     pool_backend_ca: Option<PathBuf>,
+    /// Refuse puts that do not match this contract of typed queues, a YAML file; may be repeated.
+    #[arg(long, value_name = "FILE")]
+    contract: Vec<PathBuf>,
     /// Run no manager of typed workers; other servers of the store do.
     #[arg(long)]
     no_manager: bool,
@@ -146,6 +151,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         tracing::warn!(%error, "cannot raise the limit on open files");
     }
     let config = args.config()?;
+    let contracts = ContractCheck::read(&args.contract)?;
     let runtime = runtime()?;
     // Before anything is created on disk. From here on clients get the reply that the server is starting.
     let mut listeners = runtime.block_on(listen(config, &args.iproto))?;
@@ -164,12 +170,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     let durable = store.capabilities().durable;
     let (durability, unsupported) = (store.durability(), store.unsupported());
     runtime.block_on(async {
-        let settings = Settings {
-            payload_bytes_max: args.payload_max.0,
-            series_tubes_max: args.series_tubes.into(),
-            ..Settings::default()
-        };
-        let engine = Engine::start(store, Arc::new(SystemClock::new()), settings);
+        let engine = args.engine(store, contracts);
         let tubes = tubes(&engine).await?;
         let opened_in = started.elapsed();
         let opened = OpenedStore { url, durable, durability, unsupported, tubes, opened_in };
@@ -257,6 +258,20 @@ impl ServeArgs {
             iproto: self.iproto.config()?,
             ..Config::new(self.http)
         })
+    }
+
+    /// Starts the engine, which refuses puts that do not match a contract.
+    fn engine(&self, store: Box<dyn Store>, contracts: ContractCheck) -> Engine {
+        let settings = Settings {
+            payload_bytes_max: self.payload_max.0,
+            series_tubes_max: self.series_tubes.into(),
+            ..Settings::default()
+        };
+        let engine = Engine::start(store, Arc::new(SystemClock::new()), settings);
+        if self.contract.is_empty() {
+            return engine;
+        }
+        engine.with_put_check(Arc::new(move |tube, tasks| contracts.check(tube, tasks)))
     }
 
     /// Starts SQL tasks, if they are configured.

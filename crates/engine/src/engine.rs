@@ -9,7 +9,10 @@ use std::thread;
 use taskyard_core::limits::{
     BATCH_BYTES_MAX, PAYLOAD_BYTES_DEFAULT, PAYLOAD_BYTES_MAX, SERIES_TUBES_MAX,
 };
-use taskyard_core::{Command, Error, Execute, Reply, Result, ScheduleName, Timestamp, TubeName};
+use taskyard_core::{
+    Command, Error, Execute, NewTask, Reply, Result, ScheduleCommand, ScheduleName, Timestamp,
+    TubeName,
+};
 use taskyard_store::{Capabilities, Store, StoreHealth};
 use tokio::sync::oneshot;
 
@@ -60,7 +63,11 @@ impl Default for Settings {
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<EngineInner>,
+    put_check: Option<PutCheck>,
 }
+
+/// Decides whether tasks may be put into a tube; the error is the refusal of the put.
+pub type PutCheck = Arc<dyn Fn(&TubeName, &[NewTask]) -> Result<()> + Send + Sync>;
 
 struct EngineInner {
     inbox: Arc<Inbox>,
@@ -91,7 +98,14 @@ impl Engine {
         }
         let payload_bytes_max = settings.payload_bytes_max.min(PAYLOAD_BYTES_MAX);
         let settings = Settings { payload_bytes_max, ..settings };
-        Engine { inner: Arc::new(EngineInner { inbox, store, ended, settings }) }
+        let inner = EngineInner { inbox, store, ended, settings };
+        Engine { inner: Arc::new(inner), put_check: None }
+    }
+
+    /// A handle that refuses puts, and schedules of puts, that do not pass this check. Other handles of
+    /// the same loop do not check.
+    pub fn with_put_check(self, check: PutCheck) -> Self {
+        Engine { put_check: Some(check), ..self }
     }
 
     /// Stops the loop: new commands are refused, waiting takes return no tasks, waiting puts return
@@ -181,6 +195,15 @@ impl Engine {
         receiver.await.unwrap_or_default()
     }
 
+    /// The payload bytes of a command, or why it is refused.
+    fn check(&self, command: &Command) -> Result<usize> {
+        let size = self.inner.settings.check(command)?;
+        if let (Some(check), Some((tube, tasks))) = (&self.put_check, tasks_of(command)) {
+            check(tube, tasks)?;
+        }
+        Ok(size)
+    }
+
     /// Runs commands that were checked against the limits.
     async fn run(&self, commands: Vec<Command>, bytes: usize) -> Vec<Result<Reply>> {
         let EngineInner { inbox, store, .. } = &*self.inner;
@@ -204,7 +227,7 @@ impl Execute for Engine {
         let mut bytes = 0;
         let mut refused = Vec::new();
         for (index, command) in commands.iter().enumerate() {
-            match self.inner.settings.check(command) {
+            match self.check(command) {
                 Ok(size) => bytes += size,
                 Err(error) => refused.push((index, error)),
             }
@@ -259,6 +282,20 @@ impl Settings {
     }
 }
 
+/// The tasks that a command puts now or later, and their tube.
+fn tasks_of(command: &Command) -> Option<(&TubeName, &[NewTask])> {
+    match command {
+        Command::Put { tube, tasks, .. } => Some((tube, tasks)),
+        Command::Schedule(command) => match &**command {
+            ScheduleCommand::Set { schedule, .. } => {
+                Some((&schedule.tube, std::slice::from_ref(&schedule.template)))
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
 fn within(what: &'static str, size: usize, limit: usize, advice: &'static str) -> Result<()> {
     if size <= limit { Ok(()) } else { Err(Error::TooLarge { what, size, limit, advice }) }
 }
@@ -289,7 +326,7 @@ fn waits(command: &Command) -> bool {
 #[cfg(test)]
 mod tests {
     use taskyard_core::limits::META_BYTES_MAX;
-    use taskyard_core::{Body, NewTask, Span};
+    use taskyard_core::{Body, Span};
 
     use super::*;
 

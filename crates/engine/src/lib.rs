@@ -29,7 +29,7 @@ mod wake;
 mod workers;
 
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use engine::{Engine, Settings};
+pub use engine::{Engine, PutCheck, Settings};
 pub use schedules::{ScheduleCounts, ScheduleNotes, read_timing};
 pub use series::{
     CommandCounts, Depth, Latency, Percentiles, Series, SeriesPoint, SeriesRequest, SeriesStart,

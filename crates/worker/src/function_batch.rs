@@ -16,21 +16,31 @@ use tracing::Instrument;
 
 use crate::context::CancelReason;
 use crate::dispatcher::RawTask;
+use crate::poison::finishes_of;
 use crate::running_task::{RunningTask, TaskBatch};
 use crate::slots::Reservation;
 use crate::stats::{HandlerResult, HandlerStats};
 use crate::store::SettledCount;
 use crate::timer::BoxFuture;
+use crate::typed::Delivery;
 
 /// How long a task that was taken ahead waits for a slot before it is given back to other workers.
 const BEGIN_MAX: Span = Span::from_secs(1);
 
-/// A function of a task; its error is a text.
+/// A function of a task.
 pub(crate) type Function =
-    Arc<dyn Fn(RunningTask) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
+    Arc<dyn Fn(RunningTask) -> BoxFuture<'static, Result<(), FunctionError>> + Send + Sync>;
+
+/// Why a function has not done its task, as a text.
+pub(crate) enum FunctionError {
+    /// It returned an error or panicked.
+    Failed(String),
+    /// It was not called, because the payload cannot be decoded.
+    Undecodable(String),
+}
 
 /// How a function ended, and how long it ran.
-type Ended = (Result<(), String>, Duration);
+type Ended = (Result<(), FunctionError>, Duration);
 
 /// One batch of tasks and their functions.
 pub(crate) struct FunctionBatch {
@@ -43,6 +53,8 @@ pub(crate) struct FunctionBatch {
     tasks: HashMap<Id, (RunningTask, AbortHandle)>,
     /// The ends of deliveries that are not sent yet.
     finishes: Vec<(u64, Finish)>,
+    /// Deliveries that cannot be decoded, and the error of each; they are not settled yet.
+    poison: Vec<(Delivery, String)>,
     settling: Option<BoxFuture<'static, Result<SettledCount>>>,
     stats: HandlerStats,
     /// The first error of settling.
@@ -64,6 +76,7 @@ impl FunctionBatch {
             running: JoinSet::new(),
             tasks: HashMap::new(),
             finishes: Vec::new(),
+            poison: Vec::new(),
             settling: None,
             stats: HandlerStats::default(),
             error: None,
@@ -119,6 +132,7 @@ impl FunctionBatch {
         self.waiting.is_empty()
             && self.running.is_empty()
             && self.finishes.is_empty()
+            && self.poison.is_empty()
             && self.settling.is_none()
     }
 
@@ -141,12 +155,12 @@ impl FunctionBatch {
         let function = &self.function;
         let mut future = match catch_unwind(AssertUnwindSafe(|| function(task.clone()))) {
             Ok(future) => future,
-            Err(panic) => return self.end_task(&task, (Err(panic_text(&*panic)), began.elapsed())),
+            Err(panic) => return self.end_task(&task, (Err(panicked(&*panic)), began.elapsed())),
         };
         if self.reservation.slots().are_short() {
             let poll = |context: &mut std::task::Context<'_>| {
                 let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context)));
-                Poll::Ready(polled.unwrap_or_else(|panic| Poll::Ready(Err(panic_text(&*panic)))))
+                Poll::Ready(polled.unwrap_or_else(|panic| Poll::Ready(Err(panicked(&*panic)))))
             };
             if let Poll::Ready(returned) = poll_fn(poll).await {
                 drop(slot);
@@ -175,7 +189,7 @@ impl FunctionBatch {
             Err(error) => {
                 let id = error.id();
                 let panic = error.try_into_panic().ok();
-                (id, panic.map(|panic| (Err(panic_text(&*panic)), Duration::ZERO)))
+                (id, panic.map(|panic| (Err(panicked(&*panic)), Duration::ZERO)))
             }
         };
         let Some((task, _)) = self.tasks.remove(&id) else { return };
@@ -189,7 +203,16 @@ impl FunctionBatch {
     fn end_task(&mut self, task: &RunningTask, (returned, took): Ended) {
         self.reservation.slots().record(took);
         self.reservation.free(1);
-        let finish = task.finish(returned);
+        let finish = match returned {
+            Ok(()) => task.finish(Ok(())),
+            Err(FunctionError::Failed(error)) => task.finish(Err(error)),
+            Err(FunctionError::Undecodable(error)) => {
+                self.stats.errors += 1;
+                self.stats.last_error = Some(error.clone());
+                self.poison.push((task.delivery(), error));
+                return;
+            }
+        };
         match &finish {
             Finish::Ack | Finish::AckWithResult(_) => self.stats.processed += 1,
             Finish::Fail(fail) => {
@@ -233,12 +256,15 @@ impl FunctionBatch {
 
     /// Sends the ends of deliveries, unless the ones before are on their way: then these wait and travel together.
     fn settle(&mut self) {
-        if self.settling.is_some() || self.finishes.is_empty() {
+        if self.settling.is_some() || (self.finishes.is_empty() && self.poison.is_empty()) {
             return;
         }
-        let (batch, finishes) = (self.batch.clone(), std::mem::take(&mut self.finishes));
-        self.settling =
-            Some(Box::pin(async move { batch.store.finish_with_retries(finishes).await }));
+        let (batch, poison) = (self.batch.clone(), std::mem::take(&mut self.poison));
+        let mut finishes = std::mem::take(&mut self.finishes);
+        self.settling = Some(Box::pin(async move {
+            finishes.extend(finishes_of(&batch.store, &batch.tube, poison).await);
+            batch.store.finish_with_retries(finishes).await
+        }));
     }
 
     /// Aborts all functions and settles what can be settled.
@@ -281,9 +307,9 @@ async fn settled(
     }
 }
 
-/// The message of a panic.
-fn panic_text(panic: &(dyn Any + Send)) -> String {
+/// The error of a function that panicked, with the message.
+fn panicked(panic: &(dyn Any + Send)) -> FunctionError {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("panicked: {}", text.unwrap_or("no message"))
+    FunctionError::Failed(format!("panicked: {}", text.unwrap_or("no message")))
 }

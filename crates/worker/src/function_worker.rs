@@ -1,30 +1,25 @@
 //! A worker that calls a function for each task of a tube.
 
 use std::error::Error as StdError;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
-use taskyard_core::{DynExecute, Execute, Span, TubeName};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use taskyard_core::{DynExecute, Execute, TubeName};
 
 use crate::dispatcher::{Dispatcher, Handler};
-use crate::function_batch::{Function, FunctionBatch};
+use crate::function_batch::{Function, FunctionBatch, FunctionError};
 use crate::running_task::{RunningTask, TaskBatch};
 use crate::settings::{PROCESSORS_MAX, RUN_SECONDS_MAX, Settings, check_count};
+use crate::stop_signals::{RunError, run_until};
 use crate::timer::{BoxFuture, SystemTimer, Timer};
-use crate::worker::{InitError, StillRunning, Worker, WorkerBuilder};
+use crate::worker::{InitError, Worker, WorkerBuilder};
 use crate::worker_name::worker_name;
 
 /// How many tasks one take asks for at most.
 const BATCH_SIZE: usize = 100;
 /// How long functions may run on after a stop.
 const GRACE: Duration = Duration::from_secs(30);
-/// The first pause before an unreachable server is contacted again; each further one is twice as long.
-const PAUSE_FIRST: Span = Span::from_micros(100_000);
-/// The longest pause.
-const PAUSE_MAX: Span = Span::from_secs(5);
 
 /// A worker that calls a function for each task of a tube. `Client::worker` of the crate `taskyard` makes one.
 ///
@@ -43,21 +38,6 @@ pub struct FunctionWorker {
     run_max: Duration,
     grace: Duration,
     timer: Arc<dyn Timer>,
-}
-
-/// Why a worker of a function ended with an error.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RunError {
-    /// It could not start.
-    #[error(transparent)]
-    Init(#[from] InitError),
-    /// Functions did not end when they were cancelled; their tasks return when their leases end.
-    #[error(transparent)]
-    StillRunning(#[from] StillRunning),
-    /// The system does not report signals.
-    #[error("cannot listen to signals: {0}")]
-    Signals(#[from] io::Error),
 }
 
 impl FunctionWorker {
@@ -111,18 +91,8 @@ impl FunctionWorker {
         R: Future<Output = Result<O, E>> + Send + 'static,
         E: Into<Box<dyn StdError + Send + Sync>>,
     {
-        let mut signals = StopSignals::listen()?;
         let grace = self.grace;
-        let worker = self.build(erased(function))?;
-        let impatient = worker.clone();
-        let stop = async move {
-            signals.next().await;
-            tokio::spawn(async move {
-                signals.next().await;
-                drop(impatient.shutdown(Duration::ZERO).await);
-            });
-        };
-        run_until(&worker, stop, grace).await
+        self.build(erased(function))?.run_until_signal(grace).await
     }
 
     /// The same until `stop` completes, whatever signals the process gets.
@@ -172,33 +142,6 @@ impl FunctionWorker {
     }
 }
 
-/// Runs a worker until `stop` completes. An unreachable queue is waited for.
-async fn run_until(
-    worker: &Worker,
-    stop: impl Future<Output = ()>,
-    grace: Duration,
-) -> Result<(), RunError> {
-    let mut stop = std::pin::pin!(stop);
-    let timer = worker.store().timer();
-    let mut pause = PAUSE_FIRST;
-    loop {
-        match worker.init().await {
-            Ok(()) => break,
-            Err(InitError::Refused(error)) if error.is_temporary() => {
-                let seconds = pause.as_secs_f64();
-                tracing::warn!(%error, seconds, "the queue is unavailable; retrying after the pause");
-            }
-            Err(error) => return Err(error.into()),
-        }
-        tokio::select! {
-            () = timer.sleep_until(timer.now() + pause) => {}
-            () = &mut stop => return Ok(()),
-        }
-        pause = Span::from_micros(pause.as_micros() * 2).min(PAUSE_MAX);
-    }
-    Ok(worker.run_until(stop, grace).await??)
-}
-
 /// The function with the types of its data and its errors erased.
 fn erased<T, F, R, O, E>(function: F) -> Function
 where
@@ -207,19 +150,19 @@ where
     R: Future<Output = Result<O, E>> + Send + 'static,
     E: Into<Box<dyn StdError + Send + Sync>>,
 {
-    let call = move |task: RunningTask| -> BoxFuture<'static, Result<(), String>> {
+    let call = move |task: RunningTask| -> BoxFuture<'static, Result<(), FunctionError>> {
         match rmp_serde::from_slice(task.payload()) {
             Ok(data) => {
                 let running = function(data, task);
                 Box::pin(async move {
                     match running.await {
                         Ok(_) => Ok(()),
-                        Err(error) => Err(with_causes(&*error.into())),
+                        Err(error) => Err(FunctionError::Failed(with_causes(&*error.into()))),
                     }
                 })
             }
             Err(error) => {
-                let error = format!("cannot decode the payload: {error}");
+                let error = FunctionError::Undecodable(error.to_string());
                 Box::pin(std::future::ready(Err(error)))
             }
         }
@@ -239,27 +182,4 @@ fn with_causes(error: &dyn StdError) -> String {
         cause = inner.source();
     }
     text
-}
-
-/// The signals that stop a worker.
-struct StopSignals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl StopSignals {
-    fn listen() -> io::Result<Self> {
-        Ok(StopSignals {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    /// Waits for the next signal.
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use taskyard_core::{Finish, Lease, Span, Task, Timestamp};
+use taskyard_iproto::fields::FieldError;
 use taskyard_wire::fail_by_policy;
 use tokio::task::{JoinError, JoinHandle};
 use tracing::Instrument;
@@ -20,6 +21,7 @@ use crate::context::{CancelReason, Context};
 use crate::delivery_registry::{HeldDelivery, task_id};
 use crate::dispatcher::{PreparedBatch, RawTask};
 use crate::metrics::{GaugeGuard, count};
+use crate::poison::finishes_of;
 use crate::settings::{PoisonPolicy, Settings};
 use crate::state::{TakenTasks, WorkerQueue, WorkerState, raised};
 use crate::stats::{HandlerResult, HandlerStats};
@@ -227,7 +229,7 @@ impl<'a> BatchCycle<'a> {
             return (size, HandlerEnd::Panicked);
         };
         if !poison.is_empty() {
-            self.state.unless_abandoned(self.finish_poison(&poison)).await;
+            self.state.unless_abandoned(self.finish_poison(poison)).await;
         }
         match work {
             Some((count, work)) => {
@@ -364,23 +366,25 @@ impl<'a> BatchCycle<'a> {
     }
 
     /// Settles tasks that cannot be decoded: they must not delay the rest of the batch, nor return at once.
-    async fn finish_poison(&self, poison: &[(Delivery, taskyard_iproto::fields::FieldError)]) {
+    async fn finish_poison(&self, poison: Vec<(Delivery, FieldError)>) {
         count(&self.worker_queue.metrics.poison, poison.len());
-        for (delivery, error) in poison {
-            let id = delivery.id().0;
-            tracing::warn!(queue = self.queue(), id, %error, "cannot decode the payload of a task");
-        }
-        let finish = |delivery: &Delivery, error: &dyn Display| match self.settings.poison {
-            PoisonPolicy::Drop => Finish::Ack,
+        let (store, tube) = (&self.state.store, &self.worker_queue.tube);
+        let finishes = match self.settings.poison {
+            PoisonPolicy::Drop => {
+                for (delivery, error) in &poison {
+                    let id = delivery.id().0;
+                    tracing::warn!(queue = %tube, id, %error, "cannot decode the payload of a task; it is removed");
+                }
+                poison.iter().map(|(delivery, _)| (delivery.task_id, Finish::Ack)).collect()
+            }
             PoisonPolicy::Retry => {
-                let delay = backoff(delivery.attempts).into();
-                fail_by_policy(&format!("cannot decode the payload: {error}"), delay)
+                let poison =
+                    poison.into_iter().map(|(delivery, error)| (delivery, error.to_string()));
+                finishes_of(store, tube, poison.collect()).await
             }
         };
-        let finishes =
-            poison.iter().map(|(delivery, error)| (delivery.task_id, finish(delivery, error)));
-        if let Err(error) = self.state.store.finish(finishes.collect()).await {
-            tracing::warn!(queue = self.queue(), %error, "cannot settle poison tasks; they return when their lease ends");
+        if let Err(error) = store.finish(finishes).await {
+            tracing::warn!(queue = %tube, %error, "cannot settle poison tasks; they return when their lease ends");
         }
     }
 

@@ -14,6 +14,7 @@ use crate::context::{CancelReason, Context};
 use crate::dispatcher::RawTask;
 use crate::store::Store;
 use crate::trace_context::TraceContext;
+use crate::typed::Delivery;
 
 /// The task that a function works on. Cheap to clone.
 ///
@@ -90,6 +91,11 @@ impl RunningTask {
         self.batch.ctx.trace(self.number())
     }
 
+    /// The queue of the worker, into which the function can put typed tasks.
+    pub fn store(&self) -> &Store {
+        &self.batch.store
+    }
+
     /// Returns the task for another attempt, at once. This delivery counts as an attempt.
     pub fn release(&self) {
         self.release_later(Duration::ZERO);
@@ -143,6 +149,11 @@ impl RunningTask {
     /// Why the function must end now; `None` while it may run. A function that does not end is dropped at its next `await`.
     pub fn cancel_reason(&self) -> Option<CancelReason> {
         if self.is_lost() { Some(CancelReason::Lost) } else { self.batch.ctx.cancel_reason() }
+    }
+
+    /// What the queue knows about the task.
+    pub(crate) fn delivery(&self) -> Delivery {
+        self.task.raw.delivery
     }
 
     /// The number of the task, unique in the store.

@@ -40,7 +40,8 @@ pub struct Settings {
 /// What to do with a task that cannot be decoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PoisonPolicy {
-    /// Release it with a growing delay: a newer worker may be able to decode it.
+    /// Try it again as the retry policy of its tube says, or with growing delays: a newer worker may be able to decode it.
+    /// After its attempts it is buried with the error: `attempts_max` of the task or of its tube, or ten if neither has one.
     #[default]
     Retry,
     /// Remove it.

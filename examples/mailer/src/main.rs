@@ -3,32 +3,22 @@
 use std::time::Duration;
 
 use mailer::queues::{EmailsTask, Handlers};
-use mailer::{Mailer, Transport};
+use mailer::{Bounces, Mailer, Print};
 use taskyard::Client;
 use taskyard_worker::{PutOptions, TypedTask, Worker};
-
-struct Print;
-
-impl Transport for Print {
-    fn send(&self, mail: &EmailsTask) -> Result<(), String> {
-        println!("to {}: {}", mail.to, mail.subject);
-        Ok(())
-    }
-}
 
 // docs: begin main
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // "http://127.0.0.1:7070" uses the queues of a server instead.
     let client = Client::open("memory:").await?;
-    let handlers = Handlers::default().on_emails(Mailer(Print));
+    let handlers = Handlers::default().on_emails(Mailer(Print)).on_bounces(Bounces);
     let worker = Worker::builder("mailer", client.clone(), handlers).build()?;
     worker.init().await?;
 
-    for to in ["ann", "ben", "cy"] {
-        let mail = EmailsTask { to: to.into(), subject: "hello".into(), ..EmailsTask::default() };
-        mail.put(&client, PutOptions::default()).await?;
-    }
+    let mail = EmailsTask { subject: "hello".into(), ..EmailsTask::default() };
+    let mails = ["ann", "ben", "cy"].map(|to| EmailsTask { to: to.into(), ..mail.clone() });
+    EmailsTask::put_many(&client, &mails, PutOptions::default()).await?;
 
     let all_sent = async {
         while client.stats("emails").await.is_ok_and(|stats| stats.tasks.total() > 0) {

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use mailer::queues::{EmailsTask, Handlers};
-use mailer::{ATTEMPTS_MAX, Mailer, Transport};
+use mailer::{ATTEMPTS_MAX, Bounces, Mailer, Transport};
+use taskyard::Client;
 use taskyard_worker::testing::TestKit;
 use taskyard_worker::{PutOptions, TypedTask};
 
@@ -28,7 +29,7 @@ impl Transport for FailingTransport {
 async fn outcome(failures: u32) -> (u64, u64, u32) {
     let kit = TestKit::new();
     let transport = FailingTransport { failures, tries: Arc::default() };
-    let handlers = Handlers::default().on_emails(Mailer(transport.clone()));
+    let handlers = Handlers::default().on_emails(Mailer(transport.clone())).on_bounces(Bounces);
     let worker = kit.worker(handlers).build().unwrap();
     let running = kit.start(&worker).await;
     let mail = EmailsTask { to: "ann".into(), ..EmailsTask::default() };
@@ -59,6 +60,31 @@ fn an_email_is_tried_again_until_it_is_sent() {
 fn an_email_is_buried_after_ten_attempts() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     assert_eq!(runtime.block_on(outcome(u32::MAX)), (0, 1, ATTEMPTS_MAX));
+}
+
+/// An e-mail that is buried, kicked and buried again has one bounce: the handler puts it with a key.
+#[test]
+fn a_buried_email_has_one_bounce() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let kit = TestKit::new();
+        let transport = FailingTransport { failures: u32::MAX, tries: Arc::default() };
+        let handlers = Handlers::default().on_emails(Mailer(transport.clone())).on_bounces(Bounces);
+        let worker = kit.worker(handlers).build().unwrap();
+        let running = kit.start(&worker).await;
+        let mail = EmailsTask { to: "ann".into(), ..EmailsTask::default() };
+        mail.put(kit.queue(), PutOptions::default()).await.unwrap();
+        for failures in 1..ATTEMPTS_MAX {
+            kit.wait_until("emails", |tube| tube.stats.calls.release == u64::from(failures)).await;
+            kit.advance(Duration::from_secs(3600));
+        }
+        kit.wait_until("emails", |tube| tube.stats.calls.bury == 1).await;
+        assert_eq!(Client::new(kit.queue().clone()).kick("emails", 1).await.unwrap(), 1);
+        kit.wait_until("emails", |tube| tube.stats.calls.bury == 2).await;
+        assert_eq!(kit.tube("bounces").await.stats.calls.put, 1);
+        kit.wait_until("bounces", |tube| tube.stats.calls.ack == 1).await;
+        running.stop().await;
+    });
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! `worker`: a worker for tests and shell scripts.
 
 mod command;
-mod fields;
 mod metrics;
 mod server;
 mod signals;
@@ -23,7 +22,9 @@ use taskyard_core::{
     Command, Finish, FinishItem, Holder, Outcome, Reply, Span, Take, Task, TubeName,
 };
 use taskyard_wire::{Exit, fail_by_policy};
-use taskyard_worker::{BoxFuture, Metrics, Settings, SystemTimer, TaskEnd, Timer, TubeMetrics};
+use taskyard_worker::{
+    BoxFuture, Metrics, Settings, SystemTimer, TaskEnd, Timer, TubeMetrics, serve_metrics,
+};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, sleep_until};
 
@@ -161,7 +162,9 @@ pub fn run(args: WorkerArgs) -> anyhow::Result<Exit> {
         let text = move || -> BoxFuture<'static, String> {
             Box::pin(metrics_text(asked.clone(), counted.clone(), of.clone()))
         };
-        args.metrics.serve(Arc::new(text)).await?;
+        if let Some(listener) = args.metrics.listen().await? {
+            tokio::spawn(serve_metrics(listener, Arc::new(text)));
+        }
         let server = Server::new(http, !args.drain, metrics.clone());
         let (count, failed) = (args.concurrency, Cell::new(false));
         let worker = Rc::new(Worker { server, stop, tube, run_max, metrics, args, failed });

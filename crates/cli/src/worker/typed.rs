@@ -11,25 +11,23 @@ use taskyard_contract::Queue;
 use taskyard_core::TaskId;
 use taskyard_wire::Exit;
 use taskyard_worker::{
-    BatchOutcome, BoxFuture, CancelReason, ConfigFile, Context, Dispatcher, Handler, HandlerResult,
-    InitError, RawTask, Settings, Store, Worker,
+    BatchOutcome, CancelReason, ConfigFile, Context, Dispatcher, Handler, HandlerResult, InitError,
+    RawTask, Settings, Store, Worker,
 };
 use tokio::process::Command;
 
 use crate::connect::block_on;
 use crate::failure::UsageError;
+use crate::fields::Fields;
 use crate::log;
 use crate::{contract, output};
 
 use super::command::RunningCommand;
-use super::fields::Fields;
 use super::metrics::MetricsArgs;
 use super::signals::StopRequests;
 
 /// The first pause before an unreachable server is contacted again; each further one is twice as long.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
-/// How long the metrics wait for the numbers of the server.
-const METRICS_TIME: Duration = Duration::from_secs(5);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
@@ -128,10 +126,9 @@ pub fn run(
         if !started(&worker, &stop).await? {
             return Ok(Exit::Ok);
         }
-        let counted = worker.clone();
-        let text =
-            move || -> BoxFuture<'static, String> { Box::pin(metrics_text(counted.clone())) };
-        metrics.serve(Arc::new(text)).await?;
+        if let Some(listener) = metrics.listen().await? {
+            tokio::spawn(worker.clone().serve_metrics(listener));
+        }
         if let Some(path) = &args.config {
             let mut config = ConfigFile::new(path, service);
             let wrong = config.load(&worker);
@@ -157,12 +154,6 @@ pub fn run(
         stopped?;
         Ok(Exit::Ok)
     })
-}
-
-/// The metrics of the worker and of the queues; if the server does not answer, with the last values of the queues.
-async fn metrics_text(worker: Worker) -> String {
-    let asked = tokio::time::timeout(METRICS_TIME, worker.metrics_text()).await;
-    asked.unwrap_or_else(|_| worker.metrics().text())
 }
 
 /// Initializes the worker, when the server answers; returns `false` if a stop was requested before.

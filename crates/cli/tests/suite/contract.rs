@@ -1,9 +1,10 @@
-//! `contract`, and `worker --contract`.
+//! `contract`, `worker --contract` and `serve --contract`.
 
 use std::fs;
 use std::process::Command;
 
-use crate::process::{Running, Serving, TestServer, binary, run};
+use crate::process::{Running, Serving, TestServer, binary, http_post, run};
+use crate::serve::iproto;
 use crate::worker::{fetch, metrics_address};
 
 const GOOD: &str = include_str!("../../../contract/tests/reference.yaml");
@@ -269,4 +270,47 @@ fn settings_without_effect_are_refused() {
         let refused = server.run(&args).ends(2);
         assert!(refused.err.contains(wanted), "{refused:?}");
     }
+}
+
+/// Over every protocol, for one task, for many, and for a schedule.
+#[test]
+fn a_server_with_a_contract_refuses_puts_that_do_not_match() {
+    let folder = tempfile::tempdir().unwrap();
+    let contract = folder.path().join("queues.yaml");
+    fs::write(&contract, GOOD).unwrap();
+    let contract = contract.to_str().unwrap();
+    let server = TestServer::with(&["--contract", contract]);
+    server.run(&["put", "emails", r#"["ann", "hi", null, 7]"#]).good();
+    let wrong = "field 'user_id' must be of type int64, it is not a whole number";
+    let ran = server.run(&["put", "emails", r#"["ann", "hi", null, "seven"]"#]).ends(2);
+    assert!(ran.err.contains(wrong), "{}", ran.err);
+    let ran = server.run(&["put", "emails", r#"["ann"]"#, r#"{"to": "ben"}"#]).ends(2);
+    assert!(
+        ran.err.contains("task 2 of 2 does not match the contract of queue 'emails'"),
+        "{}",
+        ran.err
+    );
+    let schedule =
+        ["schedule", "add", "daily", "--tube", "emails", "--data", "[7]", "--every", "1d"];
+    let ran = server.run(&schedule).ends(2);
+    assert!(ran.err.contains("field 'to' must be of type string"), "{}", ran.err);
+    server.run(&["put", "other", r#"{"to": "ben"}"#]).good();
+
+    let response = http_post(&server.serving.url, "/v1/tubes/emails/put", r#"{"data": [7]}"#);
+    assert!(response.starts_with("HTTP/1.1 400 "), "{response}");
+    assert!(response.contains("field 'to' must be of type string, it is not a text"), "{response}");
+    let iproto = format!("iproto://{}", iproto(&server.serving.screen));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for url in [&server.serving.url, &iproto] {
+        runtime.block_on(async {
+            let client = taskyard::Client::open(url).await.unwrap();
+            let refused = client.put("emails", &(7,)).await.unwrap_err().to_string();
+            assert!(refused.contains("field 'to' must be of type string"), "{url}: {refused}");
+            client.put("emails", &("ben", "hi")).await.unwrap();
+            assert_eq!(client.stats("other").await.unwrap().tasks.ready, 1);
+        });
+    }
+    assert_eq!(server.run(&["stats", "emails", "--json"]).json()[0]["tasks"]["ready"], 3);
+    let ran = run(&["serve", "--store", "memory:", "--contract", contract, "--contract", contract]);
+    assert!(ran.ends(2).err.contains("queue 'emails' is in another contract too"));
 }

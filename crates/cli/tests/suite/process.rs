@@ -235,10 +235,23 @@ impl TestServer {
 
 /// The complete HTTP response to a GET.
 pub fn http_get(url: &str, path: &str) -> String {
+    http(url, &format!("GET {path}"), "")
+}
+
+/// The complete HTTP response to a POST of JSON.
+pub fn http_post(url: &str, path: &str, json: &str) -> String {
+    let length = json.len();
+    let body = format!("Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{json}");
+    http(url, &format!("POST {path}"), &body)
+}
+
+/// The response to a request; `rest` is what follows the common headers.
+fn http(url: &str, method_and_path: &str, rest: &str) -> String {
     let address = url.trim_start_matches("http://");
     let mut stream = TcpStream::connect(address).expect("it listens");
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).expect("it reads");
+    let rest = if rest.is_empty() { "\r\n" } else { rest };
+    let head = format!("{method_and_path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
+    stream.write_all((head + rest).as_bytes()).expect("it reads");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("it answers with text");
     answer

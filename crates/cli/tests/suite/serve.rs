@@ -277,7 +277,7 @@ fn paste(screen: &str) -> usize {
 }
 
 /// The address for clients of Tarantool's queue in the start message.
-fn iproto(screen: &str) -> &str {
+pub fn iproto(screen: &str) -> &str {
     let line = screen.lines().find_map(|line| line.trim().strip_prefix("iproto "));
     line.and_then(|line| line.split(' ').next()).expect("the screen has such a line")
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use taskyard::{CancelReason, TubeInfo, TubeOptions};
+use taskyard::{CancelReason, NewTask, TubeInfo, TubeOptions, new_task};
 use taskyard::{Client, FunctionWorker, Kind, RunError, RunningTask, Span, State, TaskId};
 use taskyard_engine::{Engine, Settings};
 use taskyard_store::MemoryStore;
@@ -154,6 +154,35 @@ fn the_outcome_of_the_function_ends_its_task() {
         assert_eq!(rig.failed(6).await, (State::Buried, "unknown".into()));
         let (state, error) = rig.failed(7).await;
         assert!(state == State::Delayed && error.starts_with("cannot decode the payload: "));
+        rig.stop(running).await;
+    });
+}
+
+/// A payload of another type was tried forever, once an hour.
+#[test]
+fn a_task_of_another_type_is_buried_with_its_error_after_its_attempts() {
+    each(async |rig| {
+        rig.client.put("mail", &7).await.unwrap();
+        for attempts_max in [2, 12] {
+            let limited = NewTask { attempts_max: Some(attempts_max), ..new_task(&7).unwrap() };
+            rig.client.put_task("mail", limited).await.unwrap();
+        }
+        let running = rig.start(rig.client.worker("mail"), async |_, _| Ok(()));
+        loop {
+            rig.wait_until(|tube| tube.stats.tasks.ready + tube.stats.tasks.taken == 0).await;
+            if rig.client.stats("mail").await.unwrap().tasks.delayed == 0 {
+                break;
+            }
+            rig.timer.advance(Duration::from_secs(3600));
+        }
+        for (id, attempts) in [(0, 10), (1, 2), (2, 12)] {
+            let (state, error) = rig.failed(id).await;
+            assert_eq!(state, State::Buried, "{id}");
+            assert!(error.starts_with("cannot decode the payload: invalid type"), "{error}");
+            let task = rig.client.peek("mail", TaskId(id)).await.unwrap().unwrap().task;
+            let last = task.failures.unwrap().iter().last().unwrap().attempt;
+            assert_eq!(last, attempts, "{id}");
+        }
         rig.stop(running).await;
     });
 }

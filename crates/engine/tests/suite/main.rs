@@ -10,6 +10,7 @@ mod fixture;
 mod keys;
 mod pipelining;
 mod producers;
+mod put_check;
 mod schedules;
 mod series;
 mod several_engines;

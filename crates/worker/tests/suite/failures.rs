@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use taskyard::State;
+use taskyard::{NewTask, State, TubeChange, new_task};
 use taskyard_core::{Error, TaskId};
 use taskyard_worker::testing::TestKit;
 use taskyard_worker::{Metrics, PoisonPolicy, Settings, Worker};
@@ -110,6 +110,80 @@ fn poison_does_not_stop_the_rest_of_its_batch() {
         }
         let text = worker.metrics().text();
         assert_eq!(metric(&text, "queue_tasks_poison_total{queue_num=\"1\"}"), 4.0);
+        running.stop().await;
+    });
+}
+
+/// Puts a payload that cannot be decoded and lets a worker try it until it is buried; returns how often. `attempts_max` of the
+/// tube and of the task.
+async fn tries_until_buried(of_tube: Option<u32>, of_task: Option<u32>) -> u64 {
+    let (kit, recorder) = (TestKit::new(), RecordingHandler::new(Act::Done));
+    let worker = recorder.worker(&kit).build().unwrap();
+    worker.init().await.unwrap();
+    let change = TubeChange { attempts_max: Some(of_tube), ..TubeChange::default() };
+    client(&kit).alter("emails", change).await.unwrap();
+    let poison = NewTask { attempts_max: of_task, ..new_task(&("a", 7)).unwrap() };
+    let id = client(&kit).put_task("emails", poison).await.unwrap();
+    let running = kit.start(&worker).await;
+    let mut tries = 0;
+    let task = loop {
+        tries += 1;
+        kit.wait_until("emails", |tube| {
+            tube.stats.calls.take == tries && tube.stats.tasks.taken == 0
+        })
+        .await;
+        let task = client(&kit).peek("emails", id).await.unwrap().unwrap().task;
+        if task.state == State::Buried {
+            break task;
+        }
+        assert_eq!(task.state, State::Delayed, "it must not return at once");
+        kit.advance(Duration::from_secs(3600));
+    };
+    let failures = task.failures.unwrap();
+    let last = failures.iter().last().unwrap();
+    assert_eq!(&*last.error, "cannot decode the payload: subject: not a text");
+    assert_eq!(u64::from(last.attempt), tries);
+    assert!(recorder.mails().is_empty());
+    running.stop().await;
+    tries
+}
+
+/// A payload that could not be decoded was tried forever, once an hour, unless the tube limited the attempts.
+#[test]
+fn poison_is_buried_with_its_error_after_its_attempts() {
+    block_on(async {
+        assert_eq!(tries_until_buried(None, None).await, 10, "without a limit");
+        assert_eq!(tries_until_buried(Some(3), None).await, 3, "the limit of the tube");
+        assert_eq!(tries_until_buried(Some(12), None).await, 12);
+        assert_eq!(tries_until_buried(None, Some(2)).await, 2, "the limit of the task");
+        assert_eq!(tries_until_buried(Some(3), Some(12)).await, 12, "which wins");
+        assert_eq!(tries_until_buried(None, Some(1)).await, 1);
+    });
+}
+
+/// The worker asks for the limits before it buries: when it gets no answer, it buries, and the rest of the batch is handled.
+#[test]
+fn poison_is_buried_when_its_limits_are_unknown() {
+    block_on(async {
+        let (kit, recorder) = (TestKit::new(), RecordingHandler::new(Act::Done));
+        let queue = FaultyQueue::new(kit.queue().clone());
+        let worker = Worker::builder("test", queue.clone(), recorder.handlers());
+        let worker = worker.timer(kit.timer()).build().unwrap();
+        let running = kit.start(&worker).await;
+        put_poison(&kit).await;
+        for tries in 1..10 {
+            kit.wait_until("emails", |tube| tube.stats.calls.release == tries).await;
+            kit.advance(Duration::from_secs(3600));
+            if tries == 8 {
+                let denied = || Fault::Refuse(Error::Invalid("access denied".into()));
+                queue.fail_next("tubes", 1, denied());
+                queue.fail_next("peek", 1, denied());
+            }
+        }
+        put(kit.queue(), "ann").await;
+        kit.wait_until("emails", |tube| tube.stats.tasks.buried == 1).await;
+        kit.wait_until("emails", |tube| tube.stats.calls.ack == 1).await;
+        assert_eq!((recorder.receivers(), queue.faults()), (vec!["ann".into()], 2));
         running.stop().await;
     });
 }

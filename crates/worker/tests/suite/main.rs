@@ -1,5 +1,6 @@
 //! Workers: the failure matrix, order and fairness, leases, stopping, transports, the manager.
 
+mod bulk_puts;
 mod config;
 mod crash_recovery;
 #[rustfmt::skip]
@@ -8,6 +9,7 @@ mod failures;
 mod fairness;
 mod faulty_queue;
 mod generated;
+mod handler_puts;
 mod init;
 mod leases;
 mod malformed_payloads;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use taskyard::{Client, Execute};
@@ -13,8 +13,10 @@ use taskyard_worker::{
 };
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::subscriber::{DefaultGuard, Interest};
+use tracing::{Dispatch, Event, Metadata, Subscriber};
 
+use crate::queues::EmailsTask;
 use crate::recording_handler::{Act, RecordingHandler, client, mail, metric, put};
 use taskyard_testkit::server::{TestServer, block_on};
 
@@ -54,6 +56,11 @@ impl SpanRecorder {
 }
 
 impl Subscriber for SpanRecorder {
+    /// Asks for each span anew: tests without a subscriber run at the same time, on other threads.
+    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
+        Interest::sometimes()
+    }
+
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         let target = metadata.target();
         let ours = target.starts_with("taskyard_worker") || target == module_path!();
@@ -101,10 +108,19 @@ impl Subscriber for SpanRecorder {
     }
 }
 
+/// Records the spans of this thread while the guard is held.
+fn recorded_spans() -> (SpanRecorder, DefaultGuard) {
+    // While a process has one subscriber, a thread without it that reaches a span first turns that span off for all threads.
+    static OTHER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(SpanRecorder::default()));
+    LazyLock::force(&OTHER);
+    let spans = SpanRecorder::default();
+    let subscribed = tracing::subscriber::set_default(spans.clone());
+    (spans, subscribed)
+}
+
 #[test]
 fn spans_are_recorded_from_the_put_to_the_ack() {
-    let spans = SpanRecorder::default();
-    let _subscribed = tracing::subscriber::set_default(spans.clone());
+    let (spans, _subscribed) = recorded_spans();
     block_on(async {
         let (kit, recorder) =
             (TestKit::new(), RecordingHandler::new(Act::RetryIn(Duration::from_secs(5))));
@@ -141,11 +157,35 @@ fn spans_are_recorded_from_the_put_to_the_ack() {
     assert!(spans.named("batch").iter().all(|batch| batch.fields["queue"] == "emails"));
 }
 
+#[test]
+fn tasks_that_are_put_together_share_a_trace() {
+    let (spans, _subscribed) = recorded_spans();
+    block_on(async {
+        let (kit, recorder) = (TestKit::new(), RecordingHandler::new(Act::Done));
+        let worker = recorder.worker(&kit).build().unwrap();
+        worker.init().await.unwrap();
+        let two = [mail("ann"), mail("ben")];
+        EmailsTask::put_many(kit.queue(), &two, PutOptions::default()).await.unwrap();
+        let own = PutOptions { trace: Some(TraceContext::new_root()), ..PutOptions::default() };
+        let mixed = [(mail("cy"), PutOptions::default()), (mail("dee"), own)];
+        EmailsTask::put_each(kit.queue(), &mixed).await.unwrap();
+        let running = kit.start(&worker).await;
+        kit.wait_drained("emails").await;
+        running.stop().await;
+    });
+    let puts = spans.named("put");
+    assert_eq!((puts.len(), puts[0].fields["tasks"].as_str()), (2, "2"));
+    assert!(!puts[1].fields.contains_key("trace"), "its tasks have different traces");
+    let tasks = spans.named("task");
+    let traces: Vec<_> = tasks.iter().map(|task| task.fields["trace"].as_str()).collect();
+    assert_eq!(traces[..2], [puts[0].fields["trace"].as_str(); 2]);
+    assert_eq!(traces.iter().collect::<BTreeSet<_>>().len(), 3, "{traces:?}");
+}
+
 /// A handler runs as a spawned task: its spans and puts had no parent.
 #[test]
 fn the_spans_of_a_handler_are_children_of_its_batch() {
-    let spans = SpanRecorder::default();
-    let _subscribed = tracing::subscriber::set_default(spans.clone());
+    let (spans, _subscribed) = recorded_spans();
     block_on(async {
         let kit = TestKit::new();
         let handler = Handler::raw(|_, store, tasks: Vec<RawTask>| async move {
@@ -174,8 +214,7 @@ fn the_spans_of_a_handler_are_children_of_its_batch() {
 /// A second delivery to the same worker replaced the span of the first, which had no outcome.
 #[test]
 fn the_span_of_a_lost_delivery_has_an_outcome() {
-    let spans = SpanRecorder::default();
-    let _subscribed = tracing::subscriber::set_default(spans.clone());
+    let (spans, _subscribed) = recorded_spans();
     block_on(async {
         let (kit, recorder) = (TestKit::new(), RecordingHandler::new(Act::Wait));
         let settings = Settings { max_processors: 2, ..Settings::default() };

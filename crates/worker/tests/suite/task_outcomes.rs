@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use taskyard::State;
-use taskyard_core::{Span, TaskId, Timestamp};
+use taskyard_core::{Error, Kind, Span, Take, TaskId, Timestamp, TubeName, TubeOptions};
 use taskyard_worker::testing::TestKit;
 use taskyard_worker::{
     BatchOutcome, Dispatcher, Handler, HandlerStats, OnConflict, PutOptions, RawTask, Retry,
     SettledCount, Store, TypedTask,
 };
 
-use crate::queues::EmailsTask;
+use crate::faulty_queue::{Fault, FaultyQueue};
+use crate::queues::{EmailsTask, NotificationsTask};
 use crate::recording_handler::{Act, RecordingHandler, client, mail, put};
 use taskyard_testkit::server::block_on;
 
@@ -63,6 +64,89 @@ fn a_task_is_put_with_a_key_and_a_number_of_attempts() {
         assert!(refusal.to_string().contains("need a key"), "{refusal}");
         assert!(PutOptions::keyed("").is_err());
         running.stop().await;
+    });
+}
+
+#[test]
+fn a_task_is_put_with_a_ttl_and_a_ttr() {
+    block_on(async {
+        let (kit, recorder) = (TestKit::new(), RecordingHandler::new(Act::Done));
+        let worker = recorder.worker(&kit).build().unwrap();
+        worker.init().await.unwrap();
+        let now = worker.store().now();
+        let (ttl, ttr) = (Some(Duration::from_secs(30)), Some(Duration::from_secs(7)));
+        let options = PutOptions { ttl, ttr, ..PutOptions::default() };
+        let mails = [(mail("ann"), options.clone()), (mail("ben"), PutOptions::default())];
+        let placed = EmailsTask::put_each(kit.queue(), &mails).await.unwrap();
+        let task = client(&kit).peek("emails", placed[0].id).await.unwrap().unwrap().task;
+        assert_eq!((task.expires, task.ttr), (now + Span::from_secs(30), Span::from_secs(7)));
+        let take = Take {
+            tube: TubeName::new("emails").unwrap(),
+            count: 1,
+            session: None,
+            lease: None,
+            worker: None,
+            wait: Span::ZERO,
+        };
+        let until = client(&kit).take_with(take).await.unwrap()[0].task.lease_until;
+        assert_eq!(until, Some(now + Span::from_secs(7)), "the lease of a take without one");
+        kit.advance(Duration::from_secs(7));
+        kit.wait_until("emails", |tube| tube.stats.tasks.ready == 2).await;
+        kit.advance(Duration::from_secs(30));
+        kit.wait_until("emails", |tube| tube.stats.tasks.ready == 1).await;
+        let running = kit.start(&worker).await;
+        kit.wait_drained("emails").await;
+        running.stop().await;
+        assert_eq!(recorder.receivers(), ["ben"]);
+    });
+}
+
+#[test]
+fn a_task_is_put_into_a_sub_queue() {
+    block_on(async {
+        let (kit, recorder) = (TestKit::new(), RecordingHandler::new(Act::Wait));
+        let options = TubeOptions { queue_num: Some(1), ..TubeOptions::new(Kind::UtubeTtl) };
+        client(&kit).create("emails", options).await.unwrap();
+        let settings = taskyard_worker::Settings { max_processors: 2, ..Default::default() };
+        let worker = recorder.worker(&kit).settings(settings).build().unwrap();
+        let running = kit.start(&worker).await;
+        let of = |customer: &str| PutOptions {
+            subqueue: Some(customer.into()),
+            ..PutOptions::default()
+        };
+        let mails = ["a1", "a2", "b1"].map(|to| (mail(to), of(&to[..1])));
+        EmailsTask::put_each(kit.queue(), &mails).await.unwrap();
+        while recorder.receivers().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(kit.tube("emails").await.stats.tasks.taken, 2);
+        let mut first = recorder.receivers();
+        first.sort();
+        assert_eq!(first, ["a1", "b1"], "one task of each sub-queue runs");
+        recorder.gate.add_permits(3);
+        kit.wait_drained("emails").await;
+        assert_eq!(recorder.receivers().len(), 3);
+        let notice = NotificationsTask::default();
+        let refusal = notice.put(kit.queue(), of("ann")).await.unwrap_err().to_string();
+        assert!(refusal.contains("a fifottl tube does not support sub-queues"), "{refusal}");
+        assert_eq!(kit.tube("notifications").await.stats.calls.put, 0);
+        running.stop().await;
+    });
+}
+
+/// Without the right to read its tube a producer cannot know whether the tube has sub-queues.
+#[test]
+fn a_sub_queue_needs_no_right_but_put() {
+    block_on(async {
+        let kit = TestKit::new();
+        let options = TubeOptions { queue_num: Some(1), ..TubeOptions::new(Kind::UtubeTtl) };
+        client(&kit).create("emails", options).await.unwrap();
+        let queue = FaultyQueue::new(kit.queue().clone());
+        queue.fail_next("tubes", 1, Fault::Refuse(Error::Invalid("access denied".into())));
+        let options = PutOptions { subqueue: Some("ann".into()), ..PutOptions::default() };
+        let id = mail("ann").put(&queue, options).await.unwrap();
+        let task = client(&kit).peek("emails", id).await.unwrap().unwrap().task;
+        assert_eq!((task.subqueue.as_deref(), queue.faults()), (Some("ann"), 1));
     });
 }
 

@@ -10,9 +10,10 @@ use taskyard_engine::{Engine, Settings as EngineSettings};
 use taskyard_store::OpenOptions;
 use taskyard_stores::open;
 use taskyard_worker::testing::{ManualTimer, RunningWorker};
-use taskyard_worker::{Settings, TypedTask, Worker};
+use taskyard_worker::{PutOptions, Settings, TypedTask, Worker};
 use tokio::task::yield_now;
 
+use crate::queues::EmailsTask;
 use crate::recording_handler::{Act, RecordingHandler, mail, metric, notify, put};
 use taskyard_testkit::server::{self, TestServer, block_on};
 
@@ -48,6 +49,7 @@ impl<E: Execute + Clone + 'static> Transport<E> {
 
     async fn run_all(&self) {
         self.order_and_fairness().await;
+        self.many_tasks_are_put_at_once().await;
         for act in [Act::Panic, Act::Fail, Act::LeaveUnsettled] {
             self.an_unsettled_batch_returns(act).await;
         }
@@ -77,6 +79,20 @@ impl<E: Execute + Clone + 'static> Transport<E> {
             assert!((emails - others).abs() <= 1, "{:?}", recorder.queue_nums_served());
         }
         assert_eq!((emails, others), (10, 10));
+    }
+
+    async fn many_tasks_are_put_at_once(&self) {
+        let recorder = RecordingHandler::new(Act::Done);
+        let worker = self.worker(&recorder, 1, 10);
+        worker.init().await.unwrap();
+        let mails: Vec<_> = (0..30).map(|n| mail(&n.to_string())).collect();
+        let ids = EmailsTask::put_many(&self.queue, &mails, PutOptions::default()).await.unwrap();
+        assert!(ids.is_sorted_by_key(|id| id.0) && ids.len() == 30, "{ids:?}");
+        let running = self.start(&worker).await;
+        self.wait_empty("emails").await;
+        running.stop().await;
+        let wanted: Vec<_> = mails.into_iter().map(|mail| mail.to).collect();
+        assert_eq!(recorder.receivers(), wanted);
     }
 
     async fn an_unsettled_batch_returns(&self, act: Act) {

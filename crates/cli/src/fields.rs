@@ -1,4 +1,6 @@
-//! Converts the fields of a typed task to a JSON object.
+//! The fields of typed tasks: checks payloads, and converts them to JSON objects.
+
+use std::fmt;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -40,6 +42,40 @@ impl Fields {
     }
 }
 
+impl Fields {
+    /// Checks that a payload can be decoded.
+    pub fn check(&self, payload: &[u8]) -> Result<(), FieldError> {
+        let mut reader = FieldReader::new(payload)?;
+        for (name, kind) in &self.fields {
+            match kind {
+                FieldType::Int | FieldType::Int64 => drop(reader.int(name)?),
+                FieldType::String => drop(reader.string(name)?),
+                FieldType::Bool => drop(reader.bool(name)?),
+                FieldType::Bytes => drop(reader.bytes(name)?),
+                FieldType::Ints | FieldType::Int64s => drop(reader.ints(name)?),
+            }
+        }
+        reader.finish()
+    }
+
+    /// The name of the type of a field.
+    pub fn type_of(&self, field: &str) -> Option<&'static str> {
+        let found = self.fields.iter().find(|(name, _)| *name == field);
+        found.map(|(_, kind)| kind.name())
+    }
+}
+
+/// The names of the fields with their types, in order.
+impl fmt::Display for Fields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (name, kind)) in self.fields.iter().enumerate() {
+            let comma = if index == 0 { "" } else { ", " };
+            write!(f, "{comma}{name} {}", kind.name())?;
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -48,7 +84,7 @@ mod tests {
 
     #[test]
     fn fields_become_an_object() {
-        let contract = include_str!("../../../contract/tests/every_type.yaml");
+        let contract = include_str!("../../contract/tests/every_type.yaml");
         let contract = taskyard_contract::parse(contract).unwrap();
         let fields = Fields::of(&contract.queues[0]);
         let payload = [0x97, 1, 0xd0, 0x80, 0xa1, b'a', 0xc3, 0xc4, 1, 0xff, 0x91, 2, 0x92, 3, 4];
@@ -57,6 +93,8 @@ mod tests {
             "numbers": [3, 4],
         });
         assert_eq!(fields.json(&payload).unwrap(), wanted);
-        assert!(fields.json(&[0x91, 0xc3]).is_err());
+        assert_eq!(fields.check(&payload), Ok(()));
+        let wrong = [0x91, 0xc3];
+        assert_eq!(fields.json(&wrong).unwrap_err(), fields.check(&wrong).unwrap_err());
     }
 }
