@@ -10,8 +10,8 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use hyper::Method;
 use hyper::header::HeaderValue;
+use hyper::{Method, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use taskyard_core::limits::BATCH_TASKS_MAX;
@@ -380,9 +380,14 @@ impl Http {
         if status.is_success() {
             return parse_answer(&body).map_err(|error| self.not_taskyard(error.to_string()));
         }
-        let refusal: Result<ErrorAnswer, Error> = parse_answer(&body);
-        let refusal = refusal.map_err(|_| self.not_taskyard(format!("status {status}")))?;
-        Err(error_of(refusal, verb))
+        match parse_answer::<ErrorAnswer>(&body) {
+            Ok(refusal) => Err(error_of(refusal, verb)),
+            Err(_) if is_of_proxy(status) => {
+                let why = format!("a proxy answers in its place with status {status}");
+                Err(HttpError::Unreachable { url: self.url(), why })
+            }
+            Err(_) => Err(self.not_taskyard(format!("status {status}"))),
+        }
     }
 
     fn not_taskyard(&self, what: String) -> HttpError {
@@ -413,6 +418,14 @@ impl fmt::Debug for Http {
 
 fn finished(answer: FinishAnswer) -> Result<Reply, HttpError> {
     Ok(Reply::Finished(answer.into_outcomes().map_err(refused)?))
+}
+
+/// Whether a proxy answers with this status while it does not reach the server behind it.
+fn is_of_proxy(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT
+    )
 }
 
 /// Refuses a count that is larger than a response may have.
