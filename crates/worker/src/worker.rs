@@ -232,6 +232,11 @@ impl Worker {
         &self.state.id
     }
 
+    #[cfg(all(test, feature = "testing"))]
+    pub(crate) fn state(&self) -> &WorkerState {
+        &self.state
+    }
+
     /// The queue as its handlers see it.
     pub fn store(&self) -> &Store {
         &self.state.store
