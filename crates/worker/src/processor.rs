@@ -305,7 +305,12 @@ impl<'a> BatchCycle<'a> {
         loop {
             store.timer().sleep_until(next).await;
             let now = store.now();
-            let deadline = now + pause;
+            let lease_deadline = self.ctx.lease_deadline();
+            // A clock that was set forward does not end the lease.
+            let deadline = match now < lease_deadline {
+                true => lease_deadline.min(now + pause),
+                false => now + pause,
+            };
             let extension = tokio::select! {
                 biased;
                 extension = self.extend(extension_of(extended_at, now, pause, lease)) => extension,
@@ -329,7 +334,17 @@ impl<'a> BatchCycle<'a> {
                     self.ctx.batch_lease().mark_all_lost();
                     std::future::pending().await
                 }
-                None => store.now() + pause.min(EXTEND_RETRY),
+                None if store.now() >= lease_deadline => {
+                    tracing::warn!(
+                        queue = self.queue(),
+                        "the lease of the batch could not be extended and has ended; cancelling its handler"
+                    );
+                    let lost: Vec<_> = self.held.iter().map(|held| held.0).collect();
+                    self.ctx.batch_lease().mark_lost(&lost);
+                    self.ctx.batch_lease().mark_all_lost();
+                    std::future::pending().await
+                }
+                None => (store.now() + pause.min(EXTEND_RETRY)).min(lease_deadline),
             };
         }
     }
