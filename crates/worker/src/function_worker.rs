@@ -1,30 +1,29 @@
 //! A worker that calls a function for each task of a tube.
 
 use std::error::Error as StdError;
-use std::io;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use taskyard_core::{DynExecute, Execute, Span, TubeName};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::dispatcher::{Dispatcher, Handler};
 use crate::function_batch::{Function, FunctionBatch};
 use crate::running_task::{RunningTask, TaskBatch};
-use crate::settings::{PROCESSORS_MAX, RUN_SECONDS_MAX, Settings, check_count};
+use crate::settings::{PROCESSORS_MAX, RUN_SECONDS_MAX, Settings, check_count, check_duration};
+use crate::stop_signals::{RunError, run_until};
 use crate::timer::{BoxFuture, SystemTimer, Timer};
-use crate::worker::{InitError, StillRunning, Worker, WorkerBuilder};
+use crate::worker::{InitError, Worker, WorkerBuilder};
 use crate::worker_name::worker_name;
 
 /// How many tasks one take asks for at most.
 const BATCH_SIZE: usize = 100;
 /// How long functions may run on after a stop.
 const GRACE: Duration = Duration::from_secs(30);
-/// The first pause before an unreachable server is contacted again; each further one is twice as long.
-const PAUSE_FIRST: Span = Span::from_micros(100_000);
-/// The longest pause.
-const PAUSE_MAX: Span = Span::from_secs(5);
+/// How long a function that is dropped at `run_max` may take to end, at most a third of its lease: the worker still holds the
+/// task when it fails it.
+const END_MAX: Span = Span::from_secs(1);
 
 /// A worker that calls a function for each task of a tube. `Client::worker` of the crate `taskyard` makes one.
 ///
@@ -43,21 +42,6 @@ pub struct FunctionWorker {
     run_max: Duration,
     grace: Duration,
     timer: Arc<dyn Timer>,
-}
-
-/// Why a worker of a function ended with an error.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RunError {
-    /// It could not start.
-    #[error(transparent)]
-    Init(#[from] InitError),
-    /// Functions did not end when they were cancelled; their tasks return when their leases end.
-    #[error(transparent)]
-    StillRunning(#[from] StillRunning),
-    /// The system does not report signals.
-    #[error("cannot listen to signals: {0}")]
-    Signals(#[from] io::Error),
 }
 
 impl FunctionWorker {
@@ -86,7 +70,8 @@ impl FunctionWorker {
         FunctionWorker { lease, ..self }
     }
 
-    /// Sets how long a function may run: then it is dropped, and its task has failed. There is no limit by default.
+    /// Sets how long each function may run: then it is dropped at its next `await`, and its task has failed. There is no limit
+    /// by default.
     pub fn run_max(self, run_max: Duration) -> Self {
         FunctionWorker { run_max, ..self }
     }
@@ -111,18 +96,8 @@ impl FunctionWorker {
         R: Future<Output = Result<O, E>> + Send + 'static,
         E: Into<Box<dyn StdError + Send + Sync>>,
     {
-        let mut signals = StopSignals::listen()?;
         let grace = self.grace;
-        let worker = self.build(erased(function))?;
-        let impatient = worker.clone();
-        let stop = async move {
-            signals.next().await;
-            tokio::spawn(async move {
-                signals.next().await;
-                drop(impatient.shutdown(Duration::ZERO).await);
-            });
-        };
-        run_until(&worker, stop, grace).await
+        self.build(erased(function))?.run_until_signal(grace).await
     }
 
     /// The same until `stop` completes, whatever signals the process gets.
@@ -143,23 +118,27 @@ impl FunctionWorker {
 
     fn build(self, function: Function) -> Result<Worker, InitError> {
         check_count("concurrency", self.concurrency, PROCESSORS_MAX)?;
+        check_duration("run_max", self.run_max, RUN_SECONDS_MAX)?;
         let settings = Settings {
             // A batch with one long function keeps its processor busy.
             max_processors: self.concurrency,
             visibility_timeout: self.lease,
-            run_max: Some(self.run_max),
+            // Each function has its own limit.
+            run_max: Some(Duration::from_secs(RUN_SECONDS_MAX)),
             batch_size: BATCH_SIZE,
             slow_cycle: Duration::MAX,
             ..Settings::default()
         };
         let tube = TubeName::new(&self.tube)?;
+        let run_max = Span::from(self.run_max);
+        let end_max = END_MAX.min(Span::from(self.lease / 3));
         let handler = Handler::raw(move |ctx, store, tasks| {
             let (function, tube) = (function.clone(), tube.clone());
             async move {
                 let Some(reservation) = ctx.reservation().cloned() else {
                     return Err("a worker of functions has slots".into());
                 };
-                let batch = TaskBatch { tube, ctx, store };
+                let batch = TaskBatch { tube, ctx, store, run_max, end_max };
                 FunctionBatch::new(function, batch, reservation, tasks).run().await
             }
         });
@@ -170,33 +149,6 @@ impl FunctionWorker {
             .timer(self.timer)
             .build()
     }
-}
-
-/// Runs a worker until `stop` completes. An unreachable queue is waited for.
-async fn run_until(
-    worker: &Worker,
-    stop: impl Future<Output = ()>,
-    grace: Duration,
-) -> Result<(), RunError> {
-    let mut stop = std::pin::pin!(stop);
-    let timer = worker.store().timer();
-    let mut pause = PAUSE_FIRST;
-    loop {
-        match worker.init().await {
-            Ok(()) => break,
-            Err(InitError::Refused(error)) if error.is_temporary() => {
-                let seconds = pause.as_secs_f64();
-                tracing::warn!(%error, seconds, "the queue is unavailable; retrying after the pause");
-            }
-            Err(error) => return Err(error.into()),
-        }
-        tokio::select! {
-            () = timer.sleep_until(timer.now() + pause) => {}
-            () = &mut stop => return Ok(()),
-        }
-        pause = Span::from_micros(pause.as_micros() * 2).min(PAUSE_MAX);
-    }
-    Ok(worker.run_until(stop, grace).await??)
 }
 
 /// The function with the types of its data and its errors erased.
@@ -241,25 +193,14 @@ fn with_causes(error: &dyn StdError) -> String {
     text
 }
 
-/// The signals that stop a worker.
-struct StopSignals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl StopSignals {
-    fn listen() -> io::Result<Self> {
-        Ok(StopSignals {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    /// Waits for the next signal.
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
+impl fmt::Debug for FunctionWorker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FunctionWorker")
+            .field("tube", &self.tube)
+            .field("concurrency", &self.concurrency)
+            .field("lease", &self.lease)
+            .field("run_max", &self.run_max)
+            .field("grace", &self.grace)
+            .finish_non_exhaustive()
     }
 }

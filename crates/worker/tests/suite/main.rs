@@ -7,6 +7,7 @@ mod every_type;
 mod failures;
 mod fairness;
 mod faulty_queue;
+mod function_workers;
 mod generated;
 mod init;
 mod leases;
