@@ -28,11 +28,12 @@ use taskyard_wire::http::{
     TasksAnswer, TasksQuery, TubeAnswer, TubesAnswer, WorkersAnswer, parse_answer,
 };
 
-use self::connection_pool::{ConnectionPool, HttpCall};
+use self::connection_pool::{ConnectionPool, HttpCall, RequestError};
 use self::server_url::{RequestTarget, ServerUrl};
 use crate::error::HttpError;
 #[cfg(feature = "tls")]
 use crate::tls::Encryption;
+use crate::url::without_password;
 
 /// How long a server may take to respond, in addition to the wait in the request.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
@@ -51,10 +52,10 @@ pub struct Http {
 impl Http {
     /// The server at this address, such as `http://127.0.0.1:7070`, or `https://…` with the feature `tls`. Nothing is sent yet.
     pub fn new(url: &str) -> Result<Self, HttpError> {
-        let server = ServerUrl::parse(url).ok_or_else(|| HttpError::Url(url.to_owned()))?;
+        let server = ServerUrl::parse(url).ok_or_else(|| HttpError::Url(without_password(url)))?;
         #[cfg(feature = "tls")]
         if server.is_encrypted() {
-            let encryption = Encryption::new().map_err(HttpError::Certificates)?;
+            let encryption = Encryption::new();
             return Ok(Http { pool: ConnectionPool::new(server).with_encryption(encryption) });
         }
         Ok(Http { pool: ConnectionPool::new(server) })
@@ -66,7 +67,7 @@ impl Http {
     pub fn with_roots(self, path: &Path) -> Result<Self, HttpError> {
         let encryption = Encryption::with_roots(path).map_err(HttpError::Certificates)?;
         match self.pool.server().is_encrypted() {
-            true => Ok(Http { pool: self.pool.with_encryption(encryption) }),
+            true => Ok(Http { pool: self.pool.with_encryption(Ok(encryption)) }),
             false => Ok(self),
         }
     }
@@ -375,8 +376,10 @@ impl Http {
         verb: &'static str,
     ) -> Result<A, HttpError> {
         let response = self.pool.send(request, wait.saturating_add(ANSWER_MAX)).await;
-        let (status, body) =
-            response.map_err(|why| HttpError::Unreachable { url: self.url(), why })?;
+        let (status, body) = response.map_err(|error| match error {
+            RequestError::Failed(why) => HttpError::Unreachable { url: self.url(), why },
+            RequestError::Untrusted(why) => HttpError::Certificates(why),
+        })?;
         if status.is_success() {
             return parse_answer(&body).map_err(|error| self.not_taskyard(error.to_string()));
         }
