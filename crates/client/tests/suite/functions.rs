@@ -89,7 +89,7 @@ impl Fixture {
     }
 
     /// Moves the clock until the proxy has refused this many more connections.
-    async fn refused_by(&self, proxy: &Proxy, count: u32) {
+    async fn refused_by(&self, proxy: &HttpProxy, count: u32) {
         let refused = proxy.refused.acquire_many(count);
         let mut refused = std::pin::pin!(refused);
         loop {
@@ -416,7 +416,7 @@ fn the_worker_waits_while_a_proxy_answers_for_the_server() {
             let server = TestServer::in_memory().await;
             let timer = Arc::new(ManualTimer::new(server.clock.clone()));
             let fixture = Fixture { client: server.client(), timer, _server: None };
-            let proxy = Proxy::start(&server.http.url(), away).await;
+            let proxy = HttpProxy::start(&server.http.url(), away).await;
             fixture.client.put("mail", "x").await.unwrap();
             let (begun, gate) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
             let shared = (begun.clone(), gate.clone());
@@ -460,14 +460,14 @@ enum ProxyState {
 }
 
 /// A proxy in front of a server.
-struct Proxy {
+struct HttpProxy {
     url: String,
     state: watch::Sender<ProxyState>,
     /// A permit for each connection that did not reach the server.
     refused: Arc<Semaphore>,
 }
 
-impl Proxy {
+impl HttpProxy {
     async fn start(server: &str, state: ProxyState) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -479,7 +479,7 @@ impl Proxy {
                 tokio::spawn(pass(stream, server.clone(), states.clone(), counted.clone()));
             }
         });
-        Proxy { url, state, refused }
+        HttpProxy { url, state, refused }
     }
 }
 
