@@ -76,7 +76,7 @@ impl Client {
     }
 
     /// Sets the lease of deliveries. A task that is not finished in that time is delivered again;
-    /// [`Client::touch`] extends the lease.
+    /// [`Client::touch`] extends the lease. It is also the lease of [`Client::worker`].
     pub fn with_lease(self, lease: Duration) -> Self {
         Client { lease: lease.into(), ..self }
     }
@@ -107,7 +107,7 @@ impl Client {
     /// # }
     /// ```
     pub fn worker(&self, tube: &str) -> FunctionWorker {
-        FunctionWorker::new(self.clone(), tube)
+        FunctionWorker::new(self.clone(), tube).lease(self.lease.into())
     }
 
     /// What executes the commands, if it is a `T`: [`Http`], [`Iproto`], `Embedded` or what [`Client::new`] was given. For

@@ -62,10 +62,10 @@ pub enum Error {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HttpError {
-    /// The address is invalid.
+    /// The address is invalid; it is shown without a password.
     #[error("'{0}' is not the URL of a server; use one such as http://127.0.0.1:7070")]
     Url(String),
-    /// The certificates of servers cannot be checked.
+    /// The certificate of the server was refused, or there are no root certificates to check it.
     #[error("{0}")]
     Certificates(String),
     /// The token cannot be sent.
@@ -107,10 +107,10 @@ pub enum HttpError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IprotoError {
-    /// The address is invalid.
+    /// The address is invalid; it is shown without a password.
     #[error("'{0}' is not the address of a server; use one such as 127.0.0.1:3301")]
     Address(String),
-    /// The certificates of servers cannot be checked.
+    /// The certificate of the server was refused, or there are no root certificates to check it.
     #[error("{0}")]
     Certificates(String),
     /// The server does not respond. The request may have been executed or not.

@@ -10,8 +10,8 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use hyper::Method;
 use hyper::header::HeaderValue;
+use hyper::{Method, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use taskyard_core::limits::BATCH_TASKS_MAX;
@@ -28,11 +28,12 @@ use taskyard_wire::http::{
     TasksAnswer, TasksQuery, TubeAnswer, TubesAnswer, WorkersAnswer, parse_answer,
 };
 
-use self::connection_pool::{ConnectionPool, HttpCall};
+use self::connection_pool::{ConnectionPool, HttpCall, RequestError};
 use self::server_url::{RequestTarget, ServerUrl};
 use crate::error::HttpError;
 #[cfg(feature = "tls")]
 use crate::tls::Encryption;
+use crate::url::without_password;
 
 /// How long a server may take to respond, in addition to the wait in the request.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
@@ -51,10 +52,10 @@ pub struct Http {
 impl Http {
     /// The server at this address, such as `http://127.0.0.1:7070`, or `https://…` with the feature `tls`. Nothing is sent yet.
     pub fn new(url: &str) -> Result<Self, HttpError> {
-        let server = ServerUrl::parse(url).ok_or_else(|| HttpError::Url(url.to_owned()))?;
+        let server = ServerUrl::parse(url).ok_or_else(|| HttpError::Url(without_password(url)))?;
         #[cfg(feature = "tls")]
         if server.is_encrypted() {
-            let encryption = Encryption::new().map_err(HttpError::Certificates)?;
+            let encryption = Encryption::new();
             return Ok(Http { pool: ConnectionPool::new(server).with_encryption(encryption) });
         }
         Ok(Http { pool: ConnectionPool::new(server) })
@@ -66,7 +67,7 @@ impl Http {
     pub fn with_roots(self, path: &Path) -> Result<Self, HttpError> {
         let encryption = Encryption::with_roots(path).map_err(HttpError::Certificates)?;
         match self.pool.server().is_encrypted() {
-            true => Ok(Http { pool: self.pool.with_encryption(encryption) }),
+            true => Ok(Http { pool: self.pool.with_encryption(Ok(encryption)) }),
             false => Ok(self),
         }
     }
@@ -375,14 +376,21 @@ impl Http {
         verb: &'static str,
     ) -> Result<A, HttpError> {
         let response = self.pool.send(request, wait.saturating_add(ANSWER_MAX)).await;
-        let (status, body) =
-            response.map_err(|why| HttpError::Unreachable { url: self.url(), why })?;
+        let (status, body) = response.map_err(|error| match error {
+            RequestError::Failed(why) => HttpError::Unreachable { url: self.url(), why },
+            RequestError::Untrusted(why) => HttpError::Certificates(why),
+        })?;
         if status.is_success() {
             return parse_answer(&body).map_err(|error| self.not_taskyard(error.to_string()));
         }
-        let refusal: Result<ErrorAnswer, Error> = parse_answer(&body);
-        let refusal = refusal.map_err(|_| self.not_taskyard(format!("status {status}")))?;
-        Err(error_of(refusal, verb))
+        match parse_answer::<ErrorAnswer>(&body) {
+            Ok(refusal) => Err(error_of(refusal, verb)),
+            Err(_) if is_of_proxy(status) => {
+                let why = format!("a proxy answers in its place with status {status}");
+                Err(HttpError::Unreachable { url: self.url(), why })
+            }
+            Err(_) => Err(self.not_taskyard(format!("status {status}"))),
+        }
     }
 
     fn not_taskyard(&self, what: String) -> HttpError {
@@ -413,6 +421,14 @@ impl fmt::Debug for Http {
 
 fn finished(answer: FinishAnswer) -> Result<Reply, HttpError> {
     Ok(Reply::Finished(answer.into_outcomes().map_err(refused)?))
+}
+
+/// Whether a proxy answers with this status while it does not reach the server behind it.
+fn is_of_proxy(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT
+    )
 }
 
 /// Refuses a count that is larger than a response may have.

@@ -60,9 +60,11 @@ pub use semaphore::{EventStream, Events, Semaphore, SemaphoreManager};
 pub use task::{Task, bytes_task, new_task};
 
 pub use taskyard_worker::{
-    CancelReason, FunctionWorker, RunError, RunningTask, host_name, worker_name,
+    BoxFuture, CancelReason, FunctionWorker, InitError, RunError, RunningTask, StillRunning,
+    SystemTimer, Timer, host_name, worker_name,
 };
 
+pub use taskyard_core::Error as Refusal;
 pub use taskyard_core::StoredSchedule as Schedule;
 pub use taskyard_core::command::TubeInfo;
 pub use taskyard_core::schedule::TimingRule;

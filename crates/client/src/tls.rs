@@ -1,6 +1,7 @@
 //! Encrypted connections to servers, and the root certificates that sign the certificates of servers.
 
 use std::fmt::Display;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::{ClientConfig, Error as RustlsError, RootCertStore};
 
 /// The environment variable that names a file of root certificates.
 const ROOTS_VARIABLE: &str = "TASKYARD_CA";
@@ -63,8 +64,27 @@ impl Encryption {
         &self,
         host: &str,
         stream: TcpStream,
-    ) -> std::io::Result<TlsStream<TcpStream>> {
-        let name = ServerName::try_from(host.to_owned()).map_err(std::io::Error::other)?;
-        self.0.connect(name, stream).await
+    ) -> Result<TlsStream<TcpStream>, EncryptionError> {
+        let untrusted = |why: &dyn Display| {
+            EncryptionError::Untrusted(format!(
+                "the certificate of {host} is refused: {why}; if it is right, name a file with its root certificate in \
+                 {ROOTS_VARIABLE}"
+            ))
+        };
+        let name = ServerName::try_from(host.to_owned()).map_err(|error| untrusted(&error))?;
+        self.0.connect(name, stream).await.map_err(|error| {
+            match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+                Some(refused @ RustlsError::InvalidCertificate(_)) => untrusted(refused),
+                _ => EncryptionError::Failed(error),
+            }
+        })
     }
+}
+
+/// Why a connection is not encrypted.
+#[derive(Debug)]
+pub(crate) enum EncryptionError {
+    Failed(io::Error),
+    /// The certificate of the server is refused, or there are no root certificates: another try does not help.
+    Untrusted(String),
 }

@@ -48,6 +48,14 @@ impl Url {
     }
 }
 
+/// A URL or an address as messages show it, however malformed: what stands before its last `@` may be a password.
+pub(crate) fn without_password(text: &str) -> String {
+    match text.trim().rsplit_once('@') {
+        Some((_, rest)) => format!("***@{rest}"),
+        None => text.trim().to_owned(),
+    }
+}
+
 /// Host and port as they are written in a URL; an IPv6 host gets brackets.
 pub(crate) fn host_and_port(host: &str, port: Option<u16>) -> String {
     let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
@@ -82,6 +90,17 @@ mod tests {
         assert_eq!(host_and_port(&url.host, url.port), "[::1]:33");
         let short = Url::parse("http://Queue/").unwrap();
         assert_eq!((short.host.as_str(), short.port, short.path.as_str()), ("queue", None, ""));
+    }
+
+    #[test]
+    fn nothing_before_the_last_at_sign_is_shown() {
+        for (text, shown) in [
+            ("http://ann:se@cret@a b", "***@a b"),
+            (" ann:secret@queue ", "***@queue"),
+            ("http://queue:port", "http://queue:port"),
+        ] {
+            assert_eq!(without_password(text), shown);
+        }
     }
 
     #[test]

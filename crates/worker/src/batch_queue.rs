@@ -82,12 +82,15 @@ impl WorkerState {
                     return Some(work);
                 }
                 batch_queue.idle += 1;
-                let claimed =
-                    if may_take { batch_queue.selector.claim_idle_takes() } else { Vec::new() };
-                for queue in claimed {
-                    idle_take::start(self, queue);
+                if may_take {
+                    for queue in batch_queue.selector.claim_idle_takes() {
+                        idle_take::start(self, queue);
+                    }
+                    batch_queue.selector.next_retry()
+                } else {
+                    // A slot that becomes free wakes this processor.
+                    None
                 }
-                batch_queue.selector.next_retry()
             };
             let idle = IdleProcessor(self);
             let retry = async {

@@ -1,16 +1,17 @@
 //! A worker that calls a function for each task of a tube.
 
 use std::error::Error as StdError;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
-use taskyard_core::{DynExecute, Execute, TubeName};
+use taskyard_core::{DynExecute, Execute, Span, TubeName};
 
 use crate::dispatcher::{Dispatcher, Handler};
 use crate::function_batch::{Function, FunctionBatch, FunctionError};
 use crate::running_task::{RunningTask, TaskBatch};
-use crate::settings::{PROCESSORS_MAX, RUN_SECONDS_MAX, Settings, check_count};
+use crate::settings::{PROCESSORS_MAX, RUN_SECONDS_MAX, Settings, check_count, check_duration};
 use crate::stop_signals::{RunError, run_until};
 use crate::timer::{BoxFuture, SystemTimer, Timer};
 use crate::worker::{InitError, Worker, WorkerBuilder};
@@ -20,6 +21,9 @@ use crate::worker_name::worker_name;
 const BATCH_SIZE: usize = 100;
 /// How long functions may run on after a stop.
 const GRACE: Duration = Duration::from_secs(30);
+/// How long a function that is dropped at `run_max` may take to end, at most a third of its lease: the worker still holds the
+/// task when it fails it.
+const END_MAX: Span = Span::from_secs(1);
 
 /// A worker that calls a function for each task of a tube. `Client::worker` of the crate `taskyard` makes one.
 ///
@@ -66,7 +70,8 @@ impl FunctionWorker {
         FunctionWorker { lease, ..self }
     }
 
-    /// Sets how long a function may run: then it is dropped, and its task has failed. There is no limit by default.
+    /// Sets how long each function may run: then it is dropped at its next `await`, and its task has failed. There is no limit
+    /// by default.
     pub fn run_max(self, run_max: Duration) -> Self {
         FunctionWorker { run_max, ..self }
     }
@@ -113,23 +118,27 @@ impl FunctionWorker {
 
     fn build(self, function: Function) -> Result<Worker, InitError> {
         check_count("concurrency", self.concurrency, PROCESSORS_MAX)?;
+        check_duration("run_max", self.run_max, RUN_SECONDS_MAX)?;
         let settings = Settings {
             // A batch with one long function keeps its processor busy.
             max_processors: self.concurrency,
             visibility_timeout: self.lease,
-            run_max: Some(self.run_max),
+            // Each function has its own limit.
+            run_max: Some(Duration::from_secs(RUN_SECONDS_MAX)),
             batch_size: BATCH_SIZE,
             slow_cycle: Duration::MAX,
             ..Settings::default()
         };
         let tube = TubeName::new(&self.tube)?;
+        let run_max = Span::from(self.run_max);
+        let end_max = END_MAX.min(Span::from(self.lease / 3));
         let handler = Handler::raw(move |ctx, store, tasks| {
             let (function, tube) = (function.clone(), tube.clone());
             async move {
                 let Some(reservation) = ctx.reservation().cloned() else {
                     return Err("a worker of functions has slots".into());
                 };
-                let batch = TaskBatch { tube, ctx, store };
+                let batch = TaskBatch { tube, ctx, store, run_max, end_max };
                 FunctionBatch::new(function, batch, reservation, tasks).run().await
             }
         });
@@ -182,4 +191,16 @@ fn with_causes(error: &dyn StdError) -> String {
         cause = inner.source();
     }
     text
+}
+
+impl fmt::Debug for FunctionWorker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FunctionWorker")
+            .field("tube", &self.tube)
+            .field("concurrency", &self.concurrency)
+            .field("lease", &self.lease)
+            .field("run_max", &self.run_max)
+            .field("grace", &self.grace)
+            .finish_non_exhaustive()
+    }
 }

@@ -62,7 +62,11 @@ pub(crate) async fn run(state: Arc<WorkerState>, slot: usize) {
 /// Takes a batch from a queue without waiting; `None` if there is none.
 async fn take(state: &WorkerState, queue: usize) -> Option<Batch> {
     let began = state.store.now();
-    match state.take(queue, Span::ZERO).await? {
+    let Some(taken) = state.take(queue, Span::ZERO).await else {
+        state.batch_queue().selector.take_not_sent(queue);
+        return None;
+    };
+    match taken {
         Ok(taken) if taken.tasks.is_empty() => {
             state.batch_queue().selector.mark_empty(queue, began);
         }
@@ -303,7 +307,12 @@ impl<'a> BatchCycle<'a> {
         loop {
             store.timer().sleep_until(next).await;
             let now = store.now();
-            let deadline = now + pause;
+            let lease_deadline = self.ctx.lease_deadline();
+            // A clock that was set forward does not end the lease.
+            let deadline = match now < lease_deadline {
+                true => lease_deadline.min(now + pause),
+                false => now + pause,
+            };
             let extension = tokio::select! {
                 biased;
                 extension = self.extend(extension_of(extended_at, now, pause, lease)) => extension,
@@ -327,7 +336,17 @@ impl<'a> BatchCycle<'a> {
                     self.ctx.batch_lease().mark_all_lost();
                     std::future::pending().await
                 }
-                None => store.now() + pause.min(EXTEND_RETRY),
+                None if store.now() >= lease_deadline => {
+                    tracing::warn!(
+                        queue = self.queue(),
+                        "the lease of the batch could not be extended and has ended; cancelling its handler"
+                    );
+                    let lost: Vec<_> = self.held.iter().map(|held| held.0).collect();
+                    self.ctx.batch_lease().mark_lost(&lost);
+                    self.ctx.batch_lease().mark_all_lost();
+                    std::future::pending().await
+                }
+                None => (store.now() + pause.min(EXTEND_RETRY)).min(lease_deadline),
             };
         }
     }
@@ -481,5 +500,24 @@ mod tests {
             let extension = extension_of(at(7200), at(now), pause, lease);
             assert_eq!(extension, Span::from_secs(wanted), "{now}");
         }
+    }
+
+    /// The slots were taken between the choice of a failed queue and its take: the queue was never retried.
+    #[cfg(feature = "testing")]
+    #[tokio::test]
+    async fn a_failed_queue_is_retried_when_there_are_slots_again() {
+        use crate::testing::TestKit;
+        use crate::{Dispatcher, Handler};
+        let kit = TestKit::new();
+        let handler = Handler::raw(|_, _, _| async { Ok(HandlerStats::default()) });
+        let worker = kit.worker(Dispatcher::of_tube("mail", handler)).concurrency(1);
+        let worker = worker.build().unwrap();
+        let state = worker.state();
+        let retry = state.batch_queue().selector.mark_failed(0, state.store.now(), 0.0);
+        let next = || state.batch_queue().selector.next(retry);
+        assert_eq!((next(), next()), (Some(0), None), "one processor retries");
+        let held = state.slots.as_ref().and_then(|slots| slots.reserve(1));
+        assert!(held.is_some() && take(state, 0).await.is_none());
+        assert_eq!(next(), Some(0));
     }
 }

@@ -177,6 +177,11 @@ impl QueueSelector {
         until
     }
 
+    /// The take for which [`QueueSelector::next`] chose the queue was not sent: another processor may retry the queue.
+    pub fn take_not_sent(&mut self, queue: usize) {
+        self.queues[queue].retrying = false;
+    }
+
     /// When the next failed queue may be retried.
     pub fn next_retry(&self) -> Option<Timestamp> {
         let failed = self.queues.iter().filter_map(|status| match status.availability {
@@ -355,6 +360,19 @@ mod tests {
         let second = selector.mark_failed(0, first, 0.0);
         assert_eq!(second.since(first).as_micros(), 2 * FAILED_PAUSE_MIN_MICROS);
         assert_eq!((selector.next(first), selector.next_retry()), (None, Some(second)));
+    }
+
+    /// A processor that should retry a failed queue found no free slot. The queue counted as being retried from then on, and
+    /// the worker took no more tasks, for ever.
+    #[test]
+    fn a_retry_that_was_not_sent_is_made_later() {
+        let mut selector = selector(1);
+        let until = selector.mark_failed(0, NOW, 0.0);
+        assert_eq!(serve(&mut selector, until), Some(0));
+        assert_eq!((serve(&mut selector, until), selector.next_retry()), (None, None));
+        selector.take_not_sent(0);
+        assert_eq!(selector.next_retry(), Some(until));
+        assert_eq!(serve(&mut selector, until), Some(0));
     }
 
     /// The pauses follow the wall clock: when it was set back by an hour, queues were paused for that long.

@@ -56,10 +56,11 @@ pub(crate) async fn register_queue(
     }
 }
 
-/// The number of a tube of any kind, which is created if it does not exist.
+/// The number of a tube of any kind with delays, which is created if it does not exist.
 async fn find_or_create(store: &Store, worker_queue: &WorkerQueue) -> Result<u32, InitError> {
     let tube = &worker_queue.tube;
     if let Some(found) = find(store, tube).await? {
+        check_delays(&found)?;
         return Ok(found.number);
     }
     let options = TubeOptions::new(Kind::FifoTtl);
@@ -68,7 +69,10 @@ async fn find_or_create(store: &Store, worker_queue: &WorkerQueue) -> Result<u32
         return Err(refusal.into());
     }
     let created = find(store, tube).await?;
-    Ok(created.ok_or_else(|| Refusal::TubeNotFound(tube.clone()))?.number)
+    let created = created.ok_or_else(|| Refusal::TubeNotFound(tube.clone()))?;
+    // Another client may have created it meanwhile.
+    check_delays(&created)?;
+    Ok(created.number)
 }
 
 /// The command that makes the tube usable when it does not exist or does not have the queue's number. The store refuses it
@@ -110,18 +114,22 @@ fn change(
 
 /// Checks that the tube can hold typed tasks; returns its number.
 fn check(tube: &TubeInfo) -> Result<u32, InitError> {
-    let unsuitable = |why| InitError::UnsuitableTube { tube: tube.name.clone(), why };
-    if !tube.options.kind.has_times() {
-        return Err(unsuitable(
-            "its kind has no delays, so no task could be retried later; use a kind such as fifottl",
-        ));
-    }
+    check_delays(tube)?;
     if tube.options.ttl.is_some() {
-        return Err(unsuitable(
-            "its tasks expire by their ttl, and typed tasks must not be lost; remove the ttl",
-        ));
+        let why = "its tasks expire by their ttl, and typed tasks must not be lost; remove the ttl";
+        return Err(InitError::UnsuitableTube { tube: tube.name.clone(), why });
     }
     Ok(tube.number)
+}
+
+/// Checks that a failed task can be tried again later: at once, it would fail again and again without a pause.
+fn check_delays(tube: &TubeInfo) -> Result<(), InitError> {
+    if tube.options.kind.has_times() {
+        return Ok(());
+    }
+    let why =
+        "its kind has no delays, so no task could be retried later; use a kind such as fifottl";
+    Err(InitError::UnsuitableTube { tube: tube.name.clone(), why })
 }
 
 /// Warns of an attempts limit of the tube, which handlers do not expect: retries have no limit otherwise.

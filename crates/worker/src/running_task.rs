@@ -1,5 +1,7 @@
 //! The task that a function works on: what the queue knows about it, and how the function decides its outcome.
 
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -31,11 +33,17 @@ pub(crate) struct TaskBatch {
     pub tube: TubeName,
     pub ctx: Context,
     pub store: Store,
+    /// How long each function may run.
+    pub run_max: Span,
+    /// How long a function that is dropped may take to end.
+    pub end_max: Span,
 }
 
 struct TaskState {
     raw: RawTask,
     decision: Mutex<Decision>,
+    /// Whether the function ran longer than `run_max`.
+    is_overrun: AtomicBool,
 }
 
 /// What the function decided about its task.
@@ -53,7 +61,8 @@ enum Decision {
 
 impl RunningTask {
     pub(crate) fn new(batch: Arc<TaskBatch>, raw: RawTask) -> Self {
-        RunningTask { batch, task: Arc::new(TaskState { raw, decision: Mutex::default() }) }
+        let (decision, is_overrun) = (Mutex::default(), AtomicBool::new(false));
+        RunningTask { batch, task: Arc::new(TaskState { raw, decision, is_overrun }) }
     }
 
     /// The id of the task in its tube.
@@ -148,7 +157,18 @@ impl RunningTask {
 
     /// Why the function must end now; `None` while it may run. A function that does not end is dropped at its next `await`.
     pub fn cancel_reason(&self) -> Option<CancelReason> {
-        if self.is_lost() { Some(CancelReason::Lost) } else { self.batch.ctx.cancel_reason() }
+        if self.is_lost() {
+            Some(CancelReason::Lost)
+        } else if self.task.is_overrun.load(Ordering::Relaxed) {
+            Some(CancelReason::RunMax)
+        } else {
+            self.batch.ctx.cancel_reason()
+        }
+    }
+
+    /// The function ran longer than `run_max`.
+    pub(crate) fn mark_overrun(&self) {
+        self.task.is_overrun.store(true, Ordering::Relaxed);
     }
 
     /// What the queue knows about the task.
@@ -169,13 +189,28 @@ impl RunningTask {
                 Finish::fail(&error, None)
             }
             (Decision::Bury(None), Ok(())) => Finish::Bury,
-            (_, Err(error)) => fail_by_policy(&error, Span::from(backoff(self.attempts()))),
+            (_, Err(error)) => self.failure(&error),
             (Decision::Result(result), Ok(())) => Finish::ack_with(&result),
             (Decision::None, Ok(())) => Finish::Ack,
         }
     }
 
+    /// The end of the delivery of a task that has failed with this error.
+    pub(crate) fn failure(&self, error: &str) -> Finish {
+        fail_by_policy(error, Span::from(backoff(self.attempts())))
+    }
+
     fn decision(&self) -> MutexGuard<'_, Decision> {
         self.task.decision.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for RunningTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunningTask")
+            .field("tube", self.tube())
+            .field("id", &self.id())
+            .field("attempts", &self.attempts())
+            .finish_non_exhaustive()
     }
 }

@@ -116,7 +116,11 @@ impl Settings {
     }
 }
 
-fn check_duration(name: &'static str, time: Duration, max: u64) -> Result<(), SettingsError> {
+pub(crate) fn check_duration(
+    name: &'static str,
+    time: Duration,
+    max: u64,
+) -> Result<(), SettingsError> {
     if !time.is_zero() && time <= Duration::from_secs(max) {
         return Ok(());
     }

@@ -38,6 +38,21 @@ pub(crate) struct Reservation {
     left: AtomicUsize,
 }
 
+/// A slot in which a function runs, and its task in the reservation: both are free when it is dropped.
+#[derive(Debug)]
+pub(crate) struct FunctionSlot {
+    permit: Option<OwnedSemaphorePermit>,
+    reservation: Arc<Reservation>,
+}
+
+impl Drop for FunctionSlot {
+    fn drop(&mut self) {
+        // The next task must find the slot free when it is taken.
+        drop(self.permit.take());
+        self.reservation.free(1);
+    }
+}
+
 impl Slots {
     pub fn new(concurrency: usize, wake: Arc<Notify>) -> Self {
         Slots {
@@ -99,26 +114,28 @@ impl Slots {
     pub fn stop_prefetch(&self) {
         self.average_nanos.store(UNKNOWN, Ordering::Relaxed);
     }
-
-    /// A free slot, if there is one.
-    pub fn try_begin(&self) -> Option<OwnedSemaphorePermit> {
-        self.free.clone().try_acquire_owned().ok()
-    }
-
-    /// Waits for a free slot.
-    pub async fn begin(&self) -> Option<OwnedSemaphorePermit> {
-        self.free.clone().acquire_owned().await.ok()
-    }
 }
 
 impl Reservation {
+    /// A free slot for a task of the reservation, if there is one.
+    pub fn try_begin(self: &Arc<Self>) -> Option<FunctionSlot> {
+        let permit = Some(self.slots.free.clone().try_acquire_owned().ok()?);
+        Some(FunctionSlot { permit, reservation: self.clone() })
+    }
+
+    /// Waits for a free slot.
+    pub async fn begin(self: &Arc<Self>) -> Option<FunctionSlot> {
+        let permit = Some(self.slots.free.clone().acquire_owned().await.ok()?);
+        Some(FunctionSlot { permit, reservation: self.clone() })
+    }
+
     /// Frees what the take did not return.
     pub fn keep(&self, count: usize) {
         let surplus = self.left.load(Ordering::Relaxed).saturating_sub(count);
         self.free(surplus);
     }
 
-    /// Frees tasks whose functions have ended, or that are given back.
+    /// Frees tasks that are given back.
     pub fn free(&self, count: usize) {
         let update = |left: usize| Some(left.saturating_sub(count));
         let before = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update);
@@ -190,6 +207,21 @@ mod tests {
         assert!(slots.is_full());
         batches[0].free(50);
         assert_eq!(slots.reserve(100).unwrap().count(), 100);
+    }
+
+    /// A function that blocked its thread overran `run_max`: its task was free again, its slot was not, and the worker took
+    /// tasks for which it had no slot, gave them back after a second and took them again.
+    #[test]
+    fn a_task_is_free_when_its_slot_is() {
+        let slots = slots(1);
+        let reservation = Arc::new(slots.reserve(1).unwrap());
+        let slot = reservation.try_begin().unwrap();
+        assert!(reservation.try_begin().is_none());
+        drop(reservation);
+        assert!(slots.is_full(), "its function still runs");
+        drop(slot);
+        assert!(!slots.is_full());
+        assert!(Arc::new(slots.reserve(1).unwrap()).try_begin().is_some());
     }
 
     /// A slow function blocked tasks that were taken ahead of it; they were given back and taken again at once.

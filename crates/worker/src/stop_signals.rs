@@ -34,15 +34,22 @@ impl Worker {
     /// waited for.
     pub async fn run_until_signal(&self, grace: Duration) -> Result<(), RunError> {
         let mut signals = StopSignals::listen()?;
-        let impatient = self.clone();
-        let stop = async move {
+        if !init_unless_stopped(self, signals.next()).await? {
+            return Ok(());
+        }
+        let stopping = async {
             signals.next().await;
-            tokio::spawn(async move {
+            let stop_now = async {
                 signals.next().await;
-                drop(impatient.shutdown(Duration::ZERO).await);
-            });
+                self.shutdown(Duration::ZERO).await
+            };
+            tokio::select! {
+                biased;
+                stopped = self.shutdown(grace) => stopped,
+                stopped = stop_now => stopped,
+            }
         };
-        run_until(self, stop, grace).await
+        Ok(self.run_while(stopping).await??)
     }
 }
 
@@ -53,24 +60,38 @@ pub(crate) async fn run_until(
     grace: Duration,
 ) -> Result<(), RunError> {
     let mut stop = std::pin::pin!(stop);
+    if !init_unless_stopped(worker, stop.as_mut()).await? {
+        return Ok(());
+    }
+    Ok(worker.run_until(stop, grace).await??)
+}
+
+/// Initializes a worker when its queue answers; returns `false` if `stop` completes before.
+async fn init_unless_stopped(
+    worker: &Worker,
+    stop: impl Future<Output = ()>,
+) -> Result<bool, InitError> {
+    tokio::select! {
+        biased;
+        () = stop => Ok(false),
+        initialized = init_with_retries(worker) => initialized.map(|()| true),
+    }
+}
+
+async fn init_with_retries(worker: &Worker) -> Result<(), InitError> {
     let timer = worker.store().timer();
     let mut pause = PAUSE_FIRST;
     loop {
         match worker.init().await {
-            Ok(()) => break,
             Err(InitError::Refused(error)) if error.is_temporary() => {
                 let seconds = pause.as_secs_f64();
                 tracing::warn!(%error, seconds, "the queue is unavailable; retrying after the pause");
             }
-            Err(error) => return Err(error.into()),
+            initialized => return initialized,
         }
-        tokio::select! {
-            () = timer.sleep_until(timer.now() + pause) => {}
-            () = &mut stop => return Ok(()),
-        }
+        timer.sleep_until(timer.now() + pause).await;
         pause = Span::from_micros(pause.as_micros() * 2).min(PAUSE_MAX);
     }
-    Ok(worker.run_until(stop, grace).await??)
 }
 
 /// The signals that stop a worker.

@@ -44,14 +44,15 @@ pub(crate) struct FinishReport {
     /// Finishes whose queue was unavailable, and the first such error.
     unavailable: Vec<(u64, Finish)>,
     unavailable_error: Option<Error>,
-    /// The first permanent error.
-    refused: Option<Error>,
+    /// The deliveries whose finish was refused, and the first such error.
+    refused: Vec<(u64, Lease)>,
+    refused_error: Option<Error>,
 }
 
 impl FinishReport {
     /// The counts, or the first error.
     pub fn into_result(self) -> Result<SettledCount> {
-        self.refused.or(self.unavailable_error).map_or(Ok(self.settled), Err)
+        self.refused_error.or(self.unavailable_error).map_or(Ok(self.settled), Err)
     }
 }
 
@@ -219,7 +220,8 @@ impl Store {
     }
 
     /// Settles deliveries as their handler decided. While a queue is unavailable the request is repeated until the lease
-    /// of the batch ends: finished work must not be repeated because a reply was lost.
+    /// of the batch ends: finished work must not be repeated because a reply was lost. Deliveries that cannot be settled are
+    /// not held any longer, so that their leases are not extended.
     pub(crate) async fn finish_with_retries(
         &self,
         mut finishes: Vec<(u64, Finish)>,
@@ -230,12 +232,17 @@ impl Store {
             let finished = self.finish_all(finishes, repeated).await;
             settled.done += finished.settled.done;
             settled.lost += finished.settled.lost;
-            refused = refused.or(finished.refused);
+            refused = refused.or(finished.refused_error);
+            self.deliveries().remove(finished.refused.into_iter());
             let Some(error) = finished.unavailable_error else { break };
             let tasks = finished.unavailable.len();
             tracing::warn!(tasks, %error, "cannot settle tasks; retrying");
             if !self.pause_within_lease(pause).await {
                 refused = refused.or(Some(error));
+                let given_up = finished.unavailable.iter().map(|finish| finish.0);
+                let held = self.held(given_up.clone()).into_iter().zip(given_up);
+                let held = held.filter_map(|(held, task_id)| Some((task_id, held?.lease)));
+                self.deliveries().remove(held);
                 break;
             }
             finishes = finished.unavailable;
@@ -299,8 +306,11 @@ impl Store {
                     finished.unavailable.extend(items);
                     finished.unavailable_error.get_or_insert(error);
                 }
-                Ok(_) => drop(finished.refused.get_or_insert(unexpected("finish"))),
-                Err(error) => drop(finished.refused.get_or_insert(error)),
+                refused => {
+                    let error = refused.err().unwrap_or_else(|| unexpected("finish"));
+                    finished.refused.extend(items.iter().map(|(id, held, _)| (*id, held.lease)));
+                    finished.refused_error.get_or_insert(error);
+                }
             }
         }
         if let Some(BatchScope { batch_lease, .. }) = self.batch.as_deref() {

@@ -51,7 +51,7 @@ pub enum InitError {
     /// Two queues have the same number or the same name.
     #[error("duplicate queue {0}; give each queue its own number and name")]
     DuplicateQueue(String),
-    /// The tube cannot be used for typed tasks.
+    /// The worker cannot use the tube.
     #[error("tube '{tube}' cannot be used as a queue: {why}")]
     UnsuitableTube {
         /// The tube.
@@ -232,6 +232,11 @@ impl Worker {
         &self.state.id
     }
 
+    #[cfg(all(test, feature = "testing"))]
+    pub(crate) fn state(&self) -> &WorkerState {
+        &self.state
+    }
+
     /// The queue as its handlers see it.
     pub fn store(&self) -> &Store {
         &self.state.store
@@ -365,6 +370,14 @@ impl Worker {
             stop.await;
             self.shutdown(grace).await
         };
+        self.run_while(stopping).await
+    }
+
+    /// Runs until the worker is stopped, and shuts it down as `stopping` does.
+    pub(crate) async fn run_while(
+        &self,
+        stopping: impl Future<Output = Result<(), StillRunning>>,
+    ) -> Result<Result<(), StillRunning>, InitError> {
         let (ran, stopped) = tokio::join!(
             async {
                 let ran = self.run().await;

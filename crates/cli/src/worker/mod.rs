@@ -43,10 +43,11 @@ use signals::StopRequests;
 taskyard worker [OPTIONS] <TUBE> [--exec <CMD>]
        taskyard worker [OPTIONS] --contract <FILE> -- <PROGRAM>...")]
 #[command(after_help = "\
-With --exec the command runs for each task, for as many at a time as --concurrency says, with the payload on its standard input: texts
-unchanged, anything else as JSON. TASKYARD_TUBE, TASKYARD_ID, TASKYARD_LEASE and TASKYARD_ATTEMPTS
-are set. Exit code 0 acks the task, any other fails it, with the last errors as the reason. While the command runs the lease is
-extended, up to --run-max: then the command is killed and its task fails.
+With --exec the command runs for each task, for as many at a time as --concurrency says, with the
+payload on its standard input: texts unchanged, anything else as JSON. TASKYARD_TUBE, TASKYARD_ID,
+TASKYARD_LEASE and TASKYARD_ATTEMPTS are set. Exit code 0 acks the task, any other fails it, with
+the last errors as the reason. While the command runs the lease is extended, up to --run-max: then
+the command is killed and its task fails.
 
 With --contract the program after -- runs for each task of the contract's queues, without a shell,
 with the task's fields as JSON on its standard input. TASKYARD_QUEUE, TASKYARD_ID,
@@ -54,8 +55,10 @@ TASKYARD_TASK_ID (unique in the store) and TASKYARD_ATTEMPTS are set. A failed t
 as the retry policy of its tube says; without one after one second, then two, four, up to an hour.
 
 After Ctrl-C or SIGTERM the worker takes no more tasks and waits for the running commands; a second
-signal kills them with all their children and returns their tasks. The worker retries while the
-server is unreachable; with --drain it fails if the server has never answered.
+signal kills them with all their children and returns their tasks. A worker that is killed with
+SIGKILL cannot end its commands: they run on, and their tasks are delivered again when the leases
+end. The worker retries while the server is unreachable; with --drain it fails if the server has
+never answered.
 
 Examples:
   taskyard worker mail                             print and ack each task
@@ -104,8 +107,12 @@ pub struct WorkerArgs {
 /// The heading of options for a worker of one tube.
 const FOR_TUBE: &str = "With a tube";
 
-/// The most commands at the same time: each waits for its task with a connection of its own.
+/// The most commands at the same time.
 const CONCURRENCY_MAX: i64 = 1024;
+/// How many files each command needs: its input and outputs, and a connection that extends its lease.
+const COMMAND_FILES: u64 = 8;
+/// How many files the worker needs for anything else.
+const OWN_FILES: u64 = 64;
 /// The delay of a failed task without `--retry`, if its tube has no retry policy.
 const RETRY: Span = Span::from_secs(5);
 /// How long one take waits. A stopping worker waits for its last take, because a task that the server delivers meanwhile
@@ -125,7 +132,8 @@ enum WorkResult {
     Failed {
         /// The error to keep.
         why: String,
-        status: ExitStatus,
+        /// What is printed: without the errors of the command, which are in the output already.
+        shown: String,
     },
     /// It took longer than `--run-max`.
     TimedOut,
@@ -165,32 +173,20 @@ pub fn run(args: WorkerArgs) -> anyhow::Result<Exit> {
         if let Some(listener) = args.metrics.listen().await? {
             tokio::spawn(serve_metrics(listener, Arc::new(text)));
         }
+        raise_file_limit(args.concurrency);
         let server = Server::new(http, !args.drain, metrics.clone());
-        let (count, failed) = (args.concurrency, Cell::new(false));
-        let worker = Rc::new(Worker { server, stop, tube, run_max, metrics, args, failed });
-        LocalSet::new().run_until(run_all(&worker, count)).await
+        let worker = Rc::new(Worker { server, stop, tube, run_max, metrics, args });
+        LocalSet::new().run_until(worker.run()).await
     })
 }
 
-/// Runs as many loops of the worker as tasks may run at the same time. If one fails, the others end after their tasks.
-async fn run_all(worker: &Rc<Worker>, count: u32) -> anyhow::Result<Exit> {
-    let mut loops = JoinSet::new();
-    for _ in 0..count {
-        let worker = worker.clone();
-        loops.spawn_local(async move {
-            let ended = worker.run().await;
-            worker.failed.set(worker.failed.get() || ended.is_err());
-            ended
-        });
+/// Allows as many open files as the commands need. Not more: the commands inherit the limit.
+fn raise_file_limit(concurrency: u32) {
+    let needed = OWN_FILES + COMMAND_FILES * u64::from(concurrency);
+    let raised = rlimit::increase_nofile_limit(needed);
+    if let Err(error) = raised {
+        output::note(format!("cannot raise the limit on open files to {needed}: {error}"));
     }
-    let mut exit = Ok(Exit::Ok);
-    while let Some(ended) = loops.join_next().await {
-        let ended = ended?;
-        if exit.is_ok() {
-            exit = ended;
-        }
-    }
-    exit
 }
 
 /// The metrics of the worker and of the tube; if the server does not answer, with the last values of the tube.
@@ -210,64 +206,119 @@ struct Worker {
     run_max: Duration,
     metrics: Arc<TubeMetrics>,
     args: WorkerArgs,
-    /// Whether one of its loops has ended with an error.
-    failed: Cell<bool>,
 }
 
+/// The tasks that are being worked on.
+type RunningTasks = JoinSet<anyhow::Result<()>>;
+
 impl Worker {
-    /// Works on one task at a time.
-    async fn run(&self) -> anyhow::Result<Exit> {
-        while !self.stop.is_requested() && !self.failed.get() {
-            let mut taking = pin!(self.take());
-            let taken = tokio::select! {
-                biased;
-                () = self.stop.requested() => return self.finish_take(taking).await,
-                taken = taking.as_mut() => taken?,
-            };
-            match taken {
-                Some(task) => {
-                    let began = Instant::now();
-                    self.metrics.begin();
-                    let ended = self.work(&task).await?;
-                    let end = self.finish(&task, ended).await?;
-                    self.metrics.end(end, began.elapsed());
-                }
-                None if self.args.drain => return Ok(Exit::Ok),
-                None => {}
+    /// Works on as many tasks at a time as `--concurrency` says. After an error it ends when the tasks that run have ended.
+    async fn run(self: &Rc<Self>) -> anyhow::Result<Exit> {
+        let mut running = RunningTasks::new();
+        let mut ended = self.take_tasks(&mut running).await;
+        while let Some(work) = running.join_next().await {
+            if let (true, Err(error)) = (ended.is_ok(), work?) {
+                ended = Err(error);
             }
         }
-        Ok(Exit::Ok)
+        ended.map(|()| Exit::Ok)
     }
 
-    /// Returns the task that the pending take delivers, if there is one.
+    /// Takes tasks and begins to work on them until the worker is stopped or the tube is drained. One take waits for the tasks
+    /// of all free places.
+    async fn take_tasks(self: &Rc<Self>, running: &mut RunningTasks) -> anyhow::Result<()> {
+        while !self.stop.is_requested() {
+            let free = self.args.concurrency as usize - running.len();
+            if free == 0 {
+                tokio::select! {
+                    biased;
+                    () = self.stop.requested() => return Ok(()),
+                    Some(work) = running.join_next() => work??,
+                }
+                continue;
+            }
+            let Some(taken) = self.take_while_running(free, running).await? else { return Ok(()) };
+            let is_empty = taken.is_empty();
+            for task in taken {
+                let worker = self.clone();
+                running.spawn_local(async move { worker.work_and_finish(&task).await });
+            }
+            if is_empty && self.args.drain {
+                // A command that runs may put more tasks.
+                tokio::select! {
+                    biased;
+                    () = self.stop.requested() => return Ok(()),
+                    work = running.join_next() => match work {
+                        Some(work) => work??,
+                        None => return Ok(()),
+                    },
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes up to `count` tasks while others run; `None` if the worker is stopped meanwhile.
+    async fn take_while_running(
+        &self,
+        count: usize,
+        running: &mut RunningTasks,
+    ) -> anyhow::Result<Option<Vec<Task>>> {
+        let is_unanswered = Cell::new(false);
+        let mut taking = pin!(self.take(count, &is_unanswered));
+        let stopped = tokio::select! {
+            biased;
+            () = self.stop.requested() => Ok(()),
+            error = first_error(running) => Err(error),
+            taken = taking.as_mut() => return taken.map(Some),
+        };
+        self.finish_take(taking, &is_unanswered).await?;
+        stopped.map(|()| None)
+    }
+
+    /// Works on one task and ends its delivery.
+    async fn work_and_finish(&self, task: &Task) -> anyhow::Result<()> {
+        let began = Instant::now();
+        self.metrics.begin();
+        let ended = self.work(task).await?;
+        let end = self.finish(task, ended).await?;
+        self.metrics.end(end, began.elapsed());
+        Ok(())
+    }
+
+    /// Returns the tasks that the pending take delivers, if there are any. A take that the server did not answer is not
+    /// waited for.
     async fn finish_take(
         &self,
-        taking: Pin<&mut impl Future<Output = anyhow::Result<Option<Task>>>>,
-    ) -> anyhow::Result<Exit> {
+        taking: Pin<&mut impl Future<Output = anyhow::Result<Vec<Task>>>>,
+        is_unanswered: &Cell<bool>,
+    ) -> anyhow::Result<()> {
+        if is_unanswered.get() {
+            return Ok(());
+        }
         let taken = tokio::select! {
-            taken = taking, if !self.server.is_unreachable() => taken?,
-            () = self.stop.repeated() => None,
-            () = tokio::time::sleep(STOP_WAIT) => None,
-            else => None,
+            taken = taking => taken?,
+            () = self.stop.repeated() => Vec::new(),
+            () = tokio::time::sleep(STOP_WAIT) => Vec::new(),
         };
-        if let Some(task) = taken {
+        for task in taken {
             let release = Finish::Release { delay: Span::ZERO, counted: false };
             self.end_once(&task, release).await?;
         }
-        Ok(Exit::Ok)
+        Ok(())
     }
 
-    async fn take(&self) -> anyhow::Result<Option<Task>> {
+    async fn take(&self, count: usize, is_unanswered: &Cell<bool>) -> anyhow::Result<Vec<Task>> {
         let take = Take {
             tube: self.tube.clone(),
-            count: 1,
+            count,
             session: None,
             lease: Some(self.args.lease),
             worker: Some(worker_name()),
             wait: if self.args.drain { Span::ZERO } else { WAIT },
         };
-        match self.server.execute(Command::Take(take)).await?.reply {
-            Reply::Taken(mut tasks) => Ok(tasks.pop()),
+        match self.server.execute_watched(Command::Take(take), is_unanswered).await?.reply {
+            Reply::Taken(tasks) => Ok(tasks),
             _ => Err(unexpected_reply("take")),
         }
     }
@@ -279,7 +330,14 @@ impl Worker {
             return Ok(WorkResult::Done(None));
         };
         let kept = self.args.keep_output.then_some(OUTPUT_KEPT);
-        let mut running = RunningCommand::start(command, &self.tube, task, kept)?;
+        let mut running = match RunningCommand::start(command, &self.tube, task, kept) {
+            Ok(running) => running,
+            // Too many processes or open files: a later attempt may start it.
+            Err(error) => {
+                let why = format!("cannot start the command: {error}");
+                return Ok(WorkResult::Failed { shown: why.clone(), why });
+            }
+        };
         let ended = tokio::select! {
             status = running.wait() => return Ok(self.ended(&mut running, status?).await),
             lost = self.extend_lease(task) => lost?,
@@ -295,8 +353,11 @@ impl Worker {
         let (errors, output) = (running.last_errors().await, running.output().await);
         match (status.success(), errors.is_empty()) {
             (true, _) => WorkResult::Done(self.args.keep_output.then_some(output)),
-            (false, true) => WorkResult::Failed { why: status.to_string(), status },
-            (false, false) => WorkResult::Failed { why: format!("{status}: {errors}"), status },
+            (false, is_silent) => {
+                let shown = status.to_string();
+                let why = if is_silent { shown.clone() } else { format!("{shown}: {errors}") };
+                WorkResult::Failed { why, shown }
+            }
         }
     }
 
@@ -334,9 +395,8 @@ impl Worker {
         let (finish, end, message) = match ended {
             WorkResult::Done(None) => (Finish::Ack, TaskEnd::Done, None),
             WorkResult::Done(Some(output)) => (ack_with(&output), TaskEnd::Done, None),
-            // Its errors are in the output already.
-            WorkResult::Failed { why, status } => {
-                (failed(&why), TaskEnd::Failed, Some(format!("{status}; will be tried again")))
+            WorkResult::Failed { why, shown } => {
+                (failed(&why), TaskEnd::Failed, Some(format!("{shown}; will be tried again")))
             }
             WorkResult::TimedOut => {
                 let seconds = self.run_max.as_secs_f64();
@@ -394,6 +454,16 @@ impl Worker {
         let items = vec![FinishItem { id: task.id, holder, finish }];
         Command::Finish { tube: self.tube.clone(), items, show: false }
     }
+}
+
+/// The first error of a task that ends.
+async fn first_error(running: &mut RunningTasks) -> anyhow::Error {
+    while let Some(work) = running.join_next().await {
+        if let Err(error) = work.map_err(Into::into).and_then(|ended| ended) {
+            return error;
+        }
+    }
+    std::future::pending().await
 }
 
 /// An ack with the output of a command as its result: as JSON, or as text if it is none or too large as such.

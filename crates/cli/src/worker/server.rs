@@ -41,25 +41,29 @@ impl Server {
     /// Sends a command until there is a reply, with growing pauses. Prints once that the server is unreachable and once
     /// that it answers again.
     pub async fn execute(&self, command: Command) -> Result<RetriedReply, HttpError> {
+        self.execute_watched(command, &Cell::new(false)).await
+    }
+
+    /// The same; `is_unanswered` is set after the first time that the command got no reply.
+    pub async fn execute_watched(
+        &self,
+        command: Command,
+        is_unanswered: &Cell<bool>,
+    ) -> Result<RetriedReply, HttpError> {
         let mut pause = PAUSE_FIRST;
-        let mut retried = false;
         loop {
             match self.http.execute_one(command.clone()).await {
                 Err(error) if self.may_recover(&error) => self.note_unreachable(&error),
                 answer => {
                     self.note_answer();
-                    return answer.map(|reply| RetriedReply { reply, retried });
+                    return answer
+                        .map(|reply| RetriedReply { reply, retried: is_unanswered.get() });
                 }
             }
-            retried = true;
+            is_unanswered.set(true);
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
-    }
-
-    /// Whether the last command got no reply.
-    pub fn is_unreachable(&self) -> bool {
-        self.unreachable.get()
     }
 
     /// Sends a command once, without retries.

@@ -160,7 +160,12 @@ pub fn run(
 async fn started(worker: &Worker, stop: &StopRequests) -> anyhow::Result<bool> {
     let mut pause = PAUSE_FIRST;
     loop {
-        match worker.init().await {
+        let initialized = tokio::select! {
+            biased;
+            () = stop.requested() => return Ok(false),
+            initialized = worker.init() => initialized,
+        };
+        match initialized {
             Ok(()) => {
                 if pause > PAUSE_FIRST {
                     output::note("connected to the server");

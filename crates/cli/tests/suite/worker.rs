@@ -351,3 +351,52 @@ fn the_second_signal_kills_all_commands() {
     let tasks = &server.run(&["stats", "--json"]).json()[0]["tasks"];
     assert_eq!((&tasks["ready"], &tasks["taken"]), (&json!(2), &json!(0)));
 }
+
+// The worker ended when a command could not be started, and its task stayed taken until its lease ended.
+#[test]
+fn a_command_that_cannot_be_started_fails_its_task() {
+    let server = TestServer::new();
+    server.run(&["put", "mail", "x"]).good();
+    let mut command = binary();
+    command.args(["worker", "mail", "--drain", "--retry", "1h", "--exec", "true"]);
+    // There is no shell in this folder.
+    command.env("TASKYARD_URL", &server.serving.url).env("PATH", "/nonexistent");
+    let ran = Running::start(&mut command).ended().ends(0);
+    assert!(ran.err.contains("task 0: cannot start the command: "), "{ran:?}");
+    let task = &server.run(&["peek", "mail", "0", "--json"]).json()[0];
+    assert_eq!((&task["state"], &task["attempts"]), (&json!("delayed"), &json!(1)));
+    assert!(task["error"].as_str().unwrap().starts_with("cannot start the command: "), "{task}");
+}
+
+// Each of a thousand idle commands waited for its task with a connection of its own.
+#[test]
+fn one_take_waits_for_all_idle_commands() {
+    let server = TestServer::new();
+    server.run(&["put", "mail", "a"]).good();
+    let mut worker = worker(&server.serving, &["--concurrency", "50"]);
+    assert_eq!(worker.line(), "0 \"a\"\n");
+    let consumers = loop {
+        let tube = server.run(&["stats", "--json"]).json().remove(0);
+        if tube["tasks"]["total"] == 0 && tube["consumers"] != 0 {
+            break tube["consumers"].clone();
+        }
+    };
+    assert_eq!(consumers, 1);
+    worker.signal("TERM");
+    worker.ended().ends(0);
+}
+
+// The command line refused https:// as if it were no URL of a server.
+#[test]
+fn an_encrypted_server_is_reached() {
+    let server = ["stats", "--url", "https://127.0.0.1:1"];
+    let mut command = binary();
+    command.args(server).env("TASKYARD_CA", "/nonexistent/roots.pem");
+    let ran = Running::start(&mut command).ended();
+    assert!(ran.err.contains("/nonexistent/roots.pem"), "{ran:?}");
+    let roots = concat!(env!("CARGO_MANIFEST_DIR"), "/../server/tests/iproto/tls/certificate.pem");
+    let mut command = binary();
+    command.args(server).env("TASKYARD_CA", roots);
+    let ran = Running::start(&mut command).ended().ends(7);
+    assert!(ran.err.contains("no answer from https://127.0.0.1:1"), "{ran:?}");
+}

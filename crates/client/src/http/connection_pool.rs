@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 #[cfg(feature = "tls")]
-use crate::tls::Encryption;
+use crate::tls::{Encryption, EncryptionError};
 
 use super::server_url::{RequestTarget, ServerUrl};
 
@@ -48,13 +48,33 @@ impl HttpCall {
     }
 }
 
+/// Why there is no response.
+#[derive(Debug)]
+pub(super) enum RequestError {
+    /// With the message of the system.
+    Failed(String),
+    /// The server cannot prove who it is: another try does not help.
+    #[cfg_attr(
+        not(feature = "tls"),
+        expect(dead_code, reason = "only encrypted servers are checked")
+    )]
+    Untrusted(String),
+}
+
+impl From<String> for RequestError {
+    fn from(why: String) -> Self {
+        RequestError::Failed(why)
+    }
+}
+
 /// The HTTP connections to one server. Clones share them.
 #[derive(Clone)]
 pub(super) struct ConnectionPool {
     server: Arc<ServerUrl>,
     token: Option<HeaderValue>,
+    /// For an encrypted server; the error is reported at the first connection.
     #[cfg(feature = "tls")]
-    encryption: Option<Encryption>,
+    encryption: Option<Result<Encryption, String>>,
     /// Connections without a request, and since when.
     idle: Arc<Mutex<Vec<(HttpConnection, Instant)>>>,
 }
@@ -74,7 +94,7 @@ impl ConnectionPool {
 
     /// Sets how connections are encrypted.
     #[cfg(feature = "tls")]
-    pub fn with_encryption(self, encryption: Encryption) -> Self {
+    pub fn with_encryption(self, encryption: Result<Encryption, String>) -> Self {
         ConnectionPool { encryption: Some(encryption), idle: Arc::default(), ..self }
     }
 
@@ -87,16 +107,16 @@ impl ConnectionPool {
         &self.server
     }
 
-    /// Sends a call and reads the whole response, within this time. The error is the message of the system.
+    /// Sends a call and reads the whole response, within this time.
     pub async fn send(
         &self,
         call: HttpCall,
         within: Duration,
-    ) -> Result<(StatusCode, Bytes), String> {
+    ) -> Result<(StatusCode, Bytes), RequestError> {
         let request = self.request(call)?;
         match timeout(within, self.exchange(request)).await {
             Ok(response) => response,
-            Err(_) => Err(format!("no response within {} s", within.as_secs())),
+            Err(_) => Err(format!("no response within {} s", within.as_secs()).into()),
         }
     }
 
@@ -122,7 +142,7 @@ impl ConnectionPool {
     async fn exchange(
         &self,
         mut request: Request<Full<Bytes>>,
-    ) -> Result<(StatusCode, Bytes), String> {
+    ) -> Result<(StatusCode, Bytes), RequestError> {
         loop {
             let (mut connection, reused) = self.connection().await?;
             let response = match connection.try_send_request(request).await {
@@ -133,7 +153,7 @@ impl ConnectionPool {
                         request = unsent;
                         continue;
                     }
-                    _ => return Err(root_cause(failed.error())),
+                    _ => return Err(root_cause(failed.error()).into()),
                 },
             };
             let status = response.status();
@@ -145,7 +165,7 @@ impl ConnectionPool {
     }
 
     /// A connection that can take a request, and whether it has served one before.
-    async fn connection(&self) -> Result<(HttpConnection, bool), String> {
+    async fn connection(&self) -> Result<(HttpConnection, bool), RequestError> {
         loop {
             let Some((mut idle, since)) = self.lock().pop() else { break };
             let is_fresh = since.elapsed() < IDLE_TIME_MAX;
@@ -153,18 +173,28 @@ impl ConnectionPool {
                 return Ok((idle, true));
             }
         }
+        #[cfg(feature = "tls")]
+        if let Some(Err(why)) = &self.encryption {
+            return Err(RequestError::Untrusted(why.clone()));
+        }
         let connecting = timeout(CONNECT_MAX, TcpStream::connect(self.server.endpoint()));
         let stream = match connecting.await {
             Ok(stream) => stream.map_err(|error| error.to_string())?,
-            Err(_) => return Err(format!("no connection within {} s", CONNECT_MAX.as_secs())),
+            Err(_) => {
+                return Err(format!("no connection within {} s", CONNECT_MAX.as_secs()).into());
+            }
         };
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
         #[cfg(feature = "tls")]
-        if let Some(encryption) = &self.encryption {
+        if let Some(Ok(encryption)) = &self.encryption {
             let connecting = encryption.connect(self.server.endpoint().0, stream);
             let stream = match timeout(CONNECT_MAX, connecting).await {
-                Ok(stream) => stream.map_err(|error| error.to_string())?,
-                Err(_) => return Err(format!("no TLS within {} s", CONNECT_MAX.as_secs())),
+                Ok(Ok(stream)) => stream,
+                Ok(Err(EncryptionError::Failed(error))) => return Err(error.to_string().into()),
+                Ok(Err(EncryptionError::Untrusted(why))) => {
+                    return Err(RequestError::Untrusted(why));
+                }
+                Err(_) => return Err(format!("no TLS within {} s", CONNECT_MAX.as_secs()).into()),
             };
             return Ok((open(stream).await?, false));
         }
@@ -203,4 +233,19 @@ fn root_cause(error: &dyn std::error::Error) -> String {
         cause = inner;
     }
     cause.to_string()
+}
+
+#[cfg(all(test, feature = "tls"))]
+mod tests {
+    use super::*;
+
+    /// A system without root certificates refused the client before its own could be set.
+    #[tokio::test]
+    async fn missing_root_certificates_are_reported_at_the_first_connection() {
+        let server = ServerUrl::parse("https://127.0.0.1:1").unwrap();
+        let pool = ConnectionPool::new(server.clone()).with_encryption(Err("no roots".into()));
+        let call = HttpCall::new(Method::GET, server.call(&["tubes"]));
+        let error = pool.send(call, CONNECT_MAX).await.unwrap_err();
+        assert!(matches!(&error, RequestError::Untrusted(why) if why == "no roots"), "{error:?}");
+    }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::error::IprotoError;
 #[cfg(feature = "tls")]
 use crate::tls::Encryption;
-use crate::url::{Url, host_and_port};
+use crate::url::{Url, host_and_port, without_password};
 
 /// The default port, the same as that of Tarantool.
 const PORT: u16 = 3301;
@@ -17,15 +17,15 @@ pub(super) struct IprotoAddress {
     pub port: u16,
     /// Name and password; without them the user is guest.
     pub user: Option<(String, String)>,
-    /// How connections are encrypted, for `iprotos`.
+    /// How connections are encrypted, for `iprotos`; the error is reported at the first connection.
     #[cfg(feature = "tls")]
-    pub encryption: Option<Encryption>,
+    pub encryption: Option<Result<Encryption, String>>,
 }
 
 impl IprotoAddress {
     /// Parses `host:port`, `iproto://user:password@host:port` or the same with `iprotos`.
     pub fn parse(text: &str) -> Result<Self, IprotoError> {
-        let invalid = || IprotoError::Address(text.to_owned());
+        let invalid = || IprotoError::Address(without_password(text));
         let full = if text.contains("://") { text.to_owned() } else { format!("iproto://{text}") };
         let url = Url::parse(&full).ok_or_else(invalid)?;
         let is_encrypted = url.scheme == "iprotos" && cfg!(feature = "tls");
@@ -34,7 +34,7 @@ impl IprotoAddress {
         }
         #[cfg(feature = "tls")]
         let encryption = match is_encrypted {
-            true => Some(Encryption::new().map_err(IprotoError::Certificates)?),
+            true => Some(Encryption::new()),
             false => None,
         };
         Ok(IprotoAddress {

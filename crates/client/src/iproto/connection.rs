@@ -22,6 +22,8 @@ use super::pending_requests::{GROUP_MAX, NO_CALLER, PendingRequests, Results, Ta
 use super::socket::Socket;
 use super::write_buffer::WriteBuffer;
 use crate::error::IprotoError;
+#[cfg(feature = "tls")]
+use crate::tls::EncryptionError;
 
 /// The largest reply. Servers have much smaller limits.
 const REPLY_BYTES_MAX: usize = 1 << 30;
@@ -76,8 +78,7 @@ impl Connection {
         prefix: &str,
         session: Option<SessionId>,
     ) -> Result<Arc<Connection>, IprotoError> {
-        let opened = connect_and_greet(address).await;
-        let (socket, greeting) = opened.map_err(|error| unreachable(address, error.to_string()))?;
+        let (socket, greeting) = connect_and_greet(address).await?;
         let greeting = Greeting::parse(&greeting).map_err(|error| IprotoError::NotTaskyard {
             address: address.to_string(),
             what: error.to_string(),
@@ -180,18 +181,29 @@ fn unreachable(address: &IprotoAddress, why: String) -> IprotoError {
     IprotoError::Unreachable { address: address.to_string(), why }
 }
 
-async fn connect_and_greet(address: &IprotoAddress) -> io::Result<(Socket, [u8; GREETING_BYTES])> {
-    let mut stream = connect_to(address).await?;
+async fn connect_and_greet(
+    address: &IprotoAddress,
+) -> Result<(Socket, [u8; GREETING_BYTES]), IprotoError> {
+    let failed = |error: io::Error| unreachable(address, error.to_string());
+    #[cfg(feature = "tls")]
+    if let Some(Err(why)) = &address.encryption {
+        return Err(IprotoError::Certificates(why.clone()));
+    }
+    let mut stream = connect_to(address).await.map_err(failed)?;
     // Requests are batched before they are written.
-    stream.set_nodelay(true)?;
+    stream.set_nodelay(true).map_err(failed)?;
     let mut greeting = [0; GREETING_BYTES];
     #[cfg(feature = "tls")]
-    if let Some(encryption) = &address.encryption {
-        let mut stream = encryption.connect(&address.host, stream).await?;
-        stream.read_exact(&mut greeting).await?;
-        return Ok((Socket::encrypted(stream)?, greeting));
+    if let Some(Ok(encryption)) = &address.encryption {
+        let connected = encryption.connect(&address.host, stream).await;
+        let mut stream = connected.map_err(|error| match error {
+            EncryptionError::Failed(error) => failed(error),
+            EncryptionError::Untrusted(why) => IprotoError::Certificates(why),
+        })?;
+        stream.read_exact(&mut greeting).await.map_err(failed)?;
+        return Ok((Socket::encrypted(stream).map_err(failed)?, greeting));
     }
-    stream.read_exact(&mut greeting).await?;
+    stream.read_exact(&mut greeting).await.map_err(failed)?;
     Ok((Socket::Plain(stream), greeting))
 }
 

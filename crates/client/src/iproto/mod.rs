@@ -89,7 +89,7 @@ impl Iproto {
     pub fn with_roots(self, path: &std::path::Path) -> Result<Self, IprotoError> {
         let Connector { address, prefix, within, .. } = &*self.connector;
         let encryption = Encryption::with_roots(path).map_err(IprotoError::Certificates)?;
-        let encryption = address.encryption.is_some().then_some(encryption);
+        let encryption = address.encryption.is_some().then_some(Ok(encryption));
         let address = IprotoAddress { encryption, ..address.clone() };
         let connector = Connector::new(address, prefix, *within);
         Ok(Iproto { connector: Arc::new(connector), strict: self.strict })

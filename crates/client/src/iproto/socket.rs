@@ -20,7 +20,7 @@ impl Socket {
     #[cfg(feature = "tls")]
     pub fn encrypted(mut stream: tokio_rustls::client::TlsStream<TcpStream>) -> io::Result<Self> {
         let (near, mut far) = UnixStream::pair()?;
-        // It ends when one of the two is closed; the connection sees the end of the stream then.
+        // It ends when both sides have ended or one fails. The end of one side is passed on to the other at once.
         tokio::spawn(async move {
             let _ = tokio::io::copy_bidirectional(&mut far, &mut stream).await;
         });

@@ -11,11 +11,13 @@ use taskyard_engine::{Engine, Settings};
 use taskyard_store::MemoryStore;
 use taskyard_testkit::server::{TestServer, block_on, clock};
 use taskyard_worker::testing::ManualTimer;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::{JoinHandle, yield_now};
 
 /// A queue with a clock that the test moves, behind some transport.
-struct Rig {
+struct Fixture {
     client: Client,
     timer: Arc<ManualTimer>,
     _server: Option<TestServer>,
@@ -28,20 +30,20 @@ struct Running {
 }
 
 /// Runs a case in this process and over HTTP.
-fn each(case: impl AsyncFn(&Rig)) {
+fn each(case: impl AsyncFn(&Fixture)) {
     block_on(async {
         let clock = clock();
         let store = Box::new(MemoryStore::default());
         let engine = Engine::start(store, clock.clone(), Settings::default());
         let timer = Arc::new(ManualTimer::new(clock));
-        case(&Rig { client: Client::embedded(engine), timer, _server: None }).await;
+        case(&Fixture { client: Client::embedded(engine), timer, _server: None }).await;
         let server = TestServer::in_memory().await;
         let timer = Arc::new(ManualTimer::new(server.clock.clone()));
-        case(&Rig { client: server.client(), timer, _server: Some(server) }).await;
+        case(&Fixture { client: server.client(), timer, _server: Some(server) }).await;
     });
 }
 
-impl Rig {
+impl Fixture {
     /// Starts a worker with this function.
     fn start<F, R>(&self, worker: FunctionWorker, function: F) -> Running
     where
@@ -86,6 +88,19 @@ impl Rig {
         }
     }
 
+    /// Moves the clock until the proxy has refused this many more connections.
+    async fn refused_by(&self, proxy: &HttpProxy, count: u32) {
+        let refused = proxy.refused.acquire_many(count);
+        let mut refused = std::pin::pin!(refused);
+        loop {
+            tokio::select! {
+                biased;
+                refused = &mut refused => return refused.unwrap().forget(),
+                () = yield_now() => self.timer.advance(Duration::from_millis(10)),
+            }
+        }
+    }
+
     async fn stop(&self, running: Running) {
         running.stop.send(()).expect("the worker runs");
         self.ended(running.task).await.expect("the worker ends without an error");
@@ -115,17 +130,17 @@ impl std::error::Error for SendError {
 
 #[test]
 fn the_outcome_of_the_function_ends_its_task() {
-    each(async |rig| {
+    each(async |fixture| {
         let keeps = TubeOptions {
             keep_done: Some(Span::from_secs(3600)),
             ..TubeOptions::new(Kind::FifoTtl)
         };
-        rig.client.create("mail", keeps).await.unwrap();
+        fixture.client.create("mail", keeps).await.unwrap();
         let texts = ["ok", "error", "panic", "release", "bury", "bury with", "bury error"];
-        rig.client.put_many("mail", &texts).await.unwrap();
-        rig.client.put("mail", &7).await.unwrap();
-        let worker = rig.client.worker("mail").concurrency(3);
-        let running = rig.start(worker, async |text: String, task: RunningTask| {
+        fixture.client.put_many("mail", &texts).await.unwrap();
+        fixture.client.put("mail", &7).await.unwrap();
+        let worker = fixture.client.worker("mail").concurrency(3);
+        let running = fixture.start(worker, async |text: String, task: RunningTask| {
             assert_eq!((task.tube().as_str(), task.attempts()), ("mail", 0));
             match text.as_str() {
                 "error" => return Err("out of paper".into()),
@@ -141,20 +156,20 @@ fn the_outcome_of_the_function_ends_its_task() {
             }
             Ok(())
         });
-        rig.wait_until(|tube| tube.stats.tasks.ready + tube.stats.tasks.taken == 0).await;
-        let done = rig.client.peek("mail", TaskId(0)).await.unwrap().unwrap();
+        fixture.wait_until(|tube| tube.stats.tasks.ready + tube.stats.tasks.taken == 0).await;
+        let done = fixture.client.peek("mail", TaskId(0)).await.unwrap().unwrap();
         assert_eq!(done.task.state, State::Done);
         assert_eq!(done.result::<(String, u64)>().unwrap(), Some(("sent".into(), 0)));
         let failed = |error: &str| (State::Delayed, error.to_owned());
-        assert_eq!(rig.failed(1).await, failed("out of paper"));
-        assert_eq!(rig.failed(2).await, failed("panicked: out of ink"));
-        assert_eq!(rig.state(3).await, State::Delayed);
-        assert_eq!(rig.state(4).await, State::Buried);
-        assert_eq!(rig.failed(5).await, (State::Buried, "no such address".into()));
-        assert_eq!(rig.failed(6).await, (State::Buried, "unknown".into()));
-        let (state, error) = rig.failed(7).await;
+        assert_eq!(fixture.failed(1).await, failed("out of paper"));
+        assert_eq!(fixture.failed(2).await, failed("panicked: out of ink"));
+        assert_eq!(fixture.state(3).await, State::Delayed);
+        assert_eq!(fixture.state(4).await, State::Buried);
+        assert_eq!(fixture.failed(5).await, (State::Buried, "no such address".into()));
+        assert_eq!(fixture.failed(6).await, (State::Buried, "unknown".into()));
+        let (state, error) = fixture.failed(7).await;
         assert!(state == State::Delayed && error.starts_with("cannot decode the payload: "));
-        rig.stop(running).await;
+        fixture.stop(running).await;
     });
 }
 
@@ -189,29 +204,29 @@ fn a_task_of_another_type_is_buried_with_its_error_after_its_attempts() {
 
 #[test]
 fn an_error_is_kept_with_its_causes() {
-    each(async |rig| {
-        rig.client.put("mail", "x").await.unwrap();
+    each(async |fixture| {
+        fixture.client.put("mail", "x").await.unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
-        let worker = rig.client.worker("mail").timer(rig.timer.clone());
+        let worker = fixture.client.worker("mail").timer(fixture.timer.clone());
         let stopped = async { drop(stopped.await) };
         let function = async |_: String, _: RunningTask| -> Result<(), SendError> {
             Err(SendError(std::io::Error::other("the printer is on fire")))
         };
         let task = tokio::spawn(worker.run_until(stopped, function));
-        rig.wait_until(|tube| tube.stats.tasks.delayed == 1).await;
-        assert_eq!(rig.failed(0).await.1, "cannot send: the printer is on fire");
-        rig.stop(Running { stop, task }).await;
+        fixture.wait_until(|tube| tube.stats.tasks.delayed == 1).await;
+        assert_eq!(fixture.failed(0).await.1, "cannot send: the printer is on fire");
+        fixture.stop(Running { stop, task }).await;
     });
 }
 
 #[test]
 fn as_many_functions_run_as_the_concurrency_says() {
-    each(async |rig| {
-        rig.client.put_many("mail", &["x"; 20]).await.unwrap();
+    each(async |fixture| {
+        fixture.client.put_many("mail", &["x"; 20]).await.unwrap();
         let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let (begun, gate) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
         let shared = (running.clone(), most.clone(), begun.clone(), gate.clone());
-        let worker = rig.start(rig.client.worker("mail").concurrency(4), move |_, _| {
+        let worker = fixture.start(fixture.client.worker("mail").concurrency(4), move |_, _| {
             let (running, most, begun, gate) = shared.clone();
             async move {
                 let now = running.fetch_add(1, Ordering::Relaxed) + 1;
@@ -225,27 +240,27 @@ fn as_many_functions_run_as_the_concurrency_says() {
         for _ in 0..4 {
             passed(&begun).await;
         }
-        let tube = rig.client.tube("mail").await.unwrap();
+        let tube = fixture.client.tube("mail").await.unwrap();
         assert_eq!((tube.stats.tasks.taken, tube.stats.tasks.ready), (4, 16), "no more is taken");
         // One ends, and one begins in its place while the others still run.
         gate.add_permits(1);
         passed(&begun).await;
         assert_eq!(running.load(Ordering::Relaxed), 4);
         gate.add_permits(100);
-        rig.wait_until(|tube| tube.stats.tasks.total() == 0).await;
+        fixture.wait_until(|tube| tube.stats.tasks.total() == 0).await;
         assert_eq!(most.load(Ordering::Relaxed), 4);
-        rig.stop(worker).await;
+        fixture.stop(worker).await;
     });
 }
 
 /// Tasks are taken ahead while functions end quickly; a slow one must not keep the others from other workers.
 #[test]
 fn tasks_behind_a_slow_function_are_given_back() {
-    each(async |rig| {
-        rig.client.put_many("mail", &["fast"; 300]).await.unwrap();
+    each(async |fixture| {
+        fixture.client.put_many("mail", &["fast"; 300]).await.unwrap();
         let (begun, gate) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
         let shared = (begun.clone(), gate.clone());
-        let worker = rig.start(rig.client.worker("mail"), move |text, _| {
+        let worker = fixture.start(fixture.client.worker("mail"), move |text, _| {
             let (begun, gate) = shared.clone();
             async move {
                 if text == "slow" {
@@ -255,30 +270,32 @@ fn tasks_behind_a_slow_function_are_given_back() {
                 Ok(())
             }
         });
-        rig.wait_until(|tube| tube.stats.tasks.total() == 0).await;
+        fixture.wait_until(|tube| tube.stats.tasks.total() == 0).await;
         let tasks = [vec!["slow"], vec!["fast"; 50]].concat();
-        rig.client.put_many("mail", &tasks).await.unwrap();
+        fixture.client.put_many("mail", &tasks).await.unwrap();
         passed(&begun).await;
         // Whatever was taken ahead returns after a second.
-        rig.timer.advance(Duration::from_secs(1));
-        rig.wait_until(|tube| tube.stats.tasks.taken == 1 && tube.stats.tasks.ready == 50).await;
-        let waiting = rig.client.take("mail", Duration::ZERO).await.unwrap().unwrap();
+        fixture.timer.advance(Duration::from_secs(1));
+        fixture
+            .wait_until(|tube| tube.stats.tasks.taken == 1 && tube.stats.tasks.ready == 50)
+            .await;
+        let waiting = fixture.client.take("mail", Duration::ZERO).await.unwrap().unwrap();
         assert_eq!(waiting.attempts(), 0, "it was not begun");
-        rig.client.ack(&waiting).await.unwrap();
+        fixture.client.ack(&waiting).await.unwrap();
         gate.add_permits(1);
-        rig.wait_until(|tube| tube.stats.tasks.total() == 0).await;
-        rig.stop(worker).await;
+        fixture.wait_until(|tube| tube.stats.tasks.total() == 0).await;
+        fixture.stop(worker).await;
     });
 }
 
 #[test]
 fn the_lease_is_extended_while_the_function_runs() {
-    each(async |rig| {
-        rig.client.put("mail", "x").await.unwrap();
+    each(async |fixture| {
+        fixture.client.put("mail", "x").await.unwrap();
         let (begun, gate) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
         let shared = (begun.clone(), gate.clone());
-        let worker = rig.client.worker("mail").lease(Duration::from_secs(30));
-        let worker = rig.start(worker, move |_, task| {
+        let worker = fixture.client.worker("mail").lease(Duration::from_secs(30));
+        let worker = fixture.start(worker, move |_, task| {
             let (begun, gate) = shared.clone();
             async move {
                 begun.add_permits(1);
@@ -288,18 +305,19 @@ fn the_lease_is_extended_while_the_function_runs() {
             }
         });
         passed(&begun).await;
-        let until = async || rig.client.deliveries("mail", 1).await.unwrap()[0].task.lease_until;
+        let until =
+            async || fixture.client.deliveries("mail", 1).await.unwrap()[0].task.lease_until;
         for _ in 0..6 {
             let before = until().await;
-            rig.timer.advance(Duration::from_secs(10));
+            fixture.timer.advance(Duration::from_secs(10));
             while until().await <= before {
                 yield_now().await;
             }
         }
         gate.add_permits(1);
-        rig.wait_until(|tube| tube.stats.tasks.total() == 0).await;
-        assert_eq!(rig.client.stats("mail").await.unwrap().calls.ack, 1);
-        rig.stop(worker).await;
+        fixture.wait_until(|tube| tube.stats.tasks.total() == 0).await;
+        assert_eq!(fixture.client.stats("mail").await.unwrap().calls.ack, 1);
+        fixture.stop(worker).await;
     });
 }
 
@@ -314,13 +332,13 @@ impl Drop for DropGuard {
 
 #[test]
 fn a_lost_lease_cancels_the_function() {
-    each(async |rig| {
-        rig.client.put("mail", "x").await.unwrap();
+    each(async |fixture| {
+        fixture.client.put("mail", "x").await.unwrap();
         let (begun, dropped) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
         let seen = Arc::new(Mutex::new(Vec::new()));
         let shared = (begun.clone(), dropped.clone(), seen.clone());
-        let worker = rig.client.worker("mail").lease(Duration::from_secs(30));
-        let worker = rig.start(worker, move |_, task| {
+        let worker = fixture.client.worker("mail").lease(Duration::from_secs(30));
+        let worker = fixture.start(worker, move |_, task| {
             let (begun, dropped, seen) = shared.clone();
             async move {
                 seen.lock().unwrap().push(task.clone());
@@ -330,41 +348,41 @@ fn a_lost_lease_cancels_the_function() {
             }
         });
         passed(&begun).await;
-        rig.client.delete("mail", TaskId(0)).await.unwrap();
-        rig.timer.advance(Duration::from_secs(10));
+        fixture.client.delete("mail", TaskId(0)).await.unwrap();
+        fixture.timer.advance(Duration::from_secs(10));
         passed(&dropped).await;
         let task = seen.lock().unwrap()[0].clone();
         assert_eq!((task.is_lost(), task.cancel_reason()), (true, Some(CancelReason::Lost)));
-        rig.stop(worker).await;
+        fixture.stop(worker).await;
     });
 }
 
 #[test]
 fn a_function_that_runs_too_long_has_failed() {
-    each(async |rig| {
-        rig.client.put("mail", "x").await.unwrap();
+    each(async |fixture| {
+        fixture.client.put("mail", "x").await.unwrap();
         let begun = Arc::new(Semaphore::new(0));
         let shared = begun.clone();
-        let worker = rig.client.worker("mail").run_max(Duration::from_secs(5));
-        let worker = rig.start(worker, move |_, _| {
+        let worker = fixture.client.worker("mail").run_max(Duration::from_secs(5));
+        let worker = fixture.start(worker, move |_, _| {
             shared.add_permits(1);
             std::future::pending()
         });
         passed(&begun).await;
-        rig.timer.advance(Duration::from_secs(5));
-        rig.wait_until(|tube| tube.stats.tasks.delayed == 1).await;
-        assert_eq!(rig.failed(0).await.1, "handler ran longer than run_max");
-        rig.stop(worker).await;
+        fixture.timer.advance(Duration::from_secs(5));
+        fixture.wait_until(|tube| tube.stats.tasks.delayed == 1).await;
+        assert_eq!(fixture.failed(0).await.1, "the function ran longer than run_max");
+        fixture.stop(worker).await;
     });
 }
 
 #[test]
 fn a_stop_waits_for_running_functions() {
-    each(async |rig| {
-        rig.client.put_many("mail", &["a", "b"]).await.unwrap();
+    each(async |fixture| {
+        fixture.client.put_many("mail", &["a", "b"]).await.unwrap();
         let (begun, gate) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
         let shared = (begun.clone(), gate.clone());
-        let Running { stop, task } = rig.start(rig.client.worker("mail"), move |_, _| {
+        let Running { stop, task } = fixture.start(fixture.client.worker("mail"), move |_, _| {
             let (begun, gate) = shared.clone();
             async move {
                 begun.add_permits(1);
@@ -375,20 +393,20 @@ fn a_stop_waits_for_running_functions() {
         passed(&begun).await;
         stop.send(()).unwrap();
         gate.add_permits(2);
-        rig.ended(task).await.unwrap();
-        let stats = rig.client.stats("mail").await.unwrap();
+        fixture.ended(task).await.unwrap();
+        let stats = fixture.client.stats("mail").await.unwrap();
         assert_eq!((stats.calls.ack, stats.tasks.ready), (1, 1), "no more was begun");
     });
 }
 
 #[test]
 fn after_the_grace_functions_are_dropped_and_their_tasks_return() {
-    each(async |rig| {
-        rig.client.put_many("mail", &["a", "b"]).await.unwrap();
+    each(async |fixture| {
+        fixture.client.put_many("mail", &["a", "b"]).await.unwrap();
         let begun = Arc::new(Semaphore::new(0));
         let shared = begun.clone();
-        let worker = rig.client.worker("mail").concurrency(2).grace(Duration::from_secs(7));
-        let Running { stop, mut task } = rig.start(worker, move |_, _| {
+        let worker = fixture.client.worker("mail").concurrency(2).grace(Duration::from_secs(7));
+        let Running { stop, mut task } = fixture.start(worker, move |_, _| {
             shared.add_permits(1);
             std::future::pending()
         });
@@ -398,47 +416,133 @@ fn after_the_grace_functions_are_dropped_and_their_tasks_return() {
         for _ in 0..100 {
             yield_now().await;
         }
-        rig.timer.advance(Duration::from_millis(6900));
+        fixture.timer.advance(Duration::from_millis(6900));
         for _ in 0..100 {
             yield_now().await;
         }
-        assert_eq!(rig.client.stats("mail").await.unwrap().tasks.taken, 2, "it still waits");
-        rig.timer.advance(Duration::from_millis(100));
-        rig.wait_until(|tube| tube.stats.tasks.ready == 2).await;
+        assert_eq!(fixture.client.stats("mail").await.unwrap().tasks.taken, 2, "it still waits");
+        fixture.timer.advance(Duration::from_millis(100));
+        fixture.wait_until(|tube| tube.stats.tasks.ready == 2).await;
         for id in 0..2 {
-            let task = rig.client.peek("mail", TaskId(id)).await.unwrap().unwrap();
+            let task = fixture.client.peek("mail", TaskId(id)).await.unwrap().unwrap();
             assert_eq!((task.attempts(), task.task.failures), (0, None));
         }
         loop {
             tokio::select! {
                 biased;
                 ended = &mut task => break ended.unwrap().unwrap(),
-                () = yield_now() => rig.timer.advance(Duration::from_millis(10)),
+                () = yield_now() => fixture.timer.advance(Duration::from_millis(10)),
             }
         }
     });
 }
 
+/// A page of a proxy whose server is away ended the worker at its start, and dropped an ack when the function had ended.
 #[test]
-fn the_worker_waits_for_a_queue_that_is_not_there_yet() {
-    block_on(async {
-        let server = TestServer::in_memory().await;
-        let timer = Arc::new(ManualTimer::new(server.clock.clone()));
-        let nowhere = Client::open("http://127.0.0.1:1").await.unwrap();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let worker = nowhere.worker("mail").timer(timer.clone());
-        let stopped = async { drop(stopped.await) };
-        let function = async |_: String, _: RunningTask| Ok::<(), String>(());
-        let mut task = tokio::spawn(worker.run_until(stopped, function));
-        for _ in 0..20 {
-            timer.advance(Duration::from_secs(5));
-            yield_now().await;
+fn the_worker_waits_while_a_proxy_answers_for_the_server() {
+    for away in [ProxyState::Closes, ProxyState::Answers502] {
+        block_on(async {
+            let server = TestServer::in_memory().await;
+            let timer = Arc::new(ManualTimer::new(server.clock.clone()));
+            let fixture = Fixture { client: server.client(), timer, _server: None };
+            let proxy = HttpProxy::start(&server.http.url(), away).await;
+            fixture.client.put("mail", "x").await.unwrap();
+            let (begun, gate) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+            let shared = (begun.clone(), gate.clone());
+            let client = Client::open(&proxy.url).await.unwrap();
+            let worker = fixture.start(client.worker("mail"), move |_, _| {
+                let (begun, gate) = shared.clone();
+                async move {
+                    begun.add_permits(1);
+                    passed(&gate).await;
+                    Ok(())
+                }
+            });
+            fixture.refused_by(&proxy, 3).await;
+            assert!(!worker.task.is_finished());
+            proxy.state.send_replace(ProxyState::Passes);
+            while begun.available_permits() == 0 {
+                fixture.timer.advance(Duration::from_millis(10));
+                yield_now().await;
+            }
+            proxy.state.send_replace(away);
+            gate.add_permits(10);
+            fixture.refused_by(&proxy, 3).await;
+            proxy.state.send_replace(ProxyState::Passes);
+            while fixture.client.stats("mail").await.unwrap().tasks.total() > 0 {
+                fixture.timer.advance(Duration::from_millis(10));
+            }
+            fixture.stop(worker).await;
+            assert_eq!(fixture.client.stats("mail").await.unwrap().calls.ack, 1);
+            assert_eq!(begun.available_permits(), 1, "the function ran once");
+            server.stop().await;
+        });
+    }
+}
+
+/// What a proxy does with connections.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum ProxyState {
+    Passes,
+    Answers502,
+    Closes,
+}
+
+/// A proxy in front of a server.
+struct HttpProxy {
+    url: String,
+    state: watch::Sender<ProxyState>,
+    /// A permit for each connection that did not reach the server.
+    refused: Arc<Semaphore>,
+}
+
+impl HttpProxy {
+    async fn start(server: &str, state: ProxyState) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let server = server.trim_start_matches("http://").to_owned();
+        let (state, refused) = (watch::Sender::new(state), Arc::new(Semaphore::new(0)));
+        let (states, counted) = (state.subscribe(), refused.clone());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(pass(stream, server.clone(), states.clone(), counted.clone()));
+            }
+        });
+        HttpProxy { url, state, refused }
+    }
+}
+
+/// Passes a connection on until the state of the proxy changes, or answers in place of the server.
+async fn pass(
+    mut stream: TcpStream,
+    server: String,
+    mut states: watch::Receiver<ProxyState>,
+    refused: Arc<Semaphore>,
+) {
+    let state = *states.borrow_and_update();
+    if state == ProxyState::Passes {
+        let mut upstream = TcpStream::connect(server).await.unwrap();
+        tokio::select! {
+            _ = copy_bidirectional(&mut stream, &mut upstream) => {}
+            _ = states.changed() => {}
         }
-        assert!(!task.is_finished());
-        drop(stop);
-        (&mut task).await.unwrap().unwrap();
-        server.stop().await;
-    });
+        return;
+    }
+    if state == ProxyState::Answers502 {
+        let mut head = Vec::new();
+        while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+            if stream.read_buf(&mut head).await.unwrap() == 0 {
+                return;
+            }
+        }
+        let page = "<html>bad gateway</html>";
+        let size = page.len();
+        let answer = format!(
+            "HTTP/1.1 502 Bad Gateway\r\ncontent-length: {size}\r\nconnection: close\r\n\r\n{page}"
+        );
+        stream.write_all(answer.as_bytes()).await.unwrap();
+    }
+    refused.add_permits(1);
 }
 
 #[test]
@@ -456,9 +560,15 @@ fn settings_out_of_range_are_refused() {
     });
 }
 
-/// The signal is sent to this process, which has no other worker that listens.
+fn signal_this_process(signal: &str) {
+    let process = std::process::id().to_string();
+    let sent = std::process::Command::new("kill").args([signal, &process]).status();
+    assert!(sent.unwrap().success());
+}
+
+/// The signals are sent to this process, which has no other worker that listens: one test for all of them.
 #[test]
-fn a_signal_stops_the_worker() {
+fn signals_stop_the_worker() {
     block_on(async {
         let client = Client::open("memory:").await.unwrap();
         let begun = Arc::new(Semaphore::new(0));
@@ -474,31 +584,112 @@ fn a_signal_stops_the_worker() {
         }));
         client.put("mail", "x").await.unwrap();
         passed(&begun).await;
-        let process = std::process::id().to_string();
-        let sent = std::process::Command::new("kill").args(["-TERM", &process]).status();
-        assert!(sent.unwrap().success());
+        signal_this_process("-TERM");
         running.await.unwrap().unwrap();
         assert_eq!(client.stats("mail").await.unwrap().calls.ack, 1);
         client.close().await.unwrap();
+    });
+    a_second_signal_ends_the_wait();
+}
+
+/// The clock does not move, so the worker would wait for its function for ever.
+fn a_second_signal_ends_the_wait() {
+    block_on(async {
+        let server = TestServer::in_memory().await;
+        let timer = Arc::new(ManualTimer::new(server.clock.clone()));
+        let client = server.client();
+        client.put("mail", "x").await.unwrap();
+        let begun = Arc::new(Semaphore::new(0));
+        let shared = begun.clone();
+        let worker = client.worker("mail").timer(timer);
+        let running = tokio::spawn(worker.run(move |_: String, _| {
+            shared.add_permits(1);
+            std::future::pending::<Result<(), String>>()
+        }));
+        passed(&begun).await;
+        // Two different ones: two of the same could arrive as one.
+        signal_this_process("-TERM");
+        signal_this_process("-INT");
+        running.await.unwrap().unwrap();
+        let task = client.peek("mail", TaskId(0)).await.unwrap().unwrap();
+        assert_eq!((task.task.state, task.attempts()), (State::Ready, 0));
+        server.stop().await;
+    });
+}
+
+#[test]
+fn the_lease_of_the_client_is_that_of_its_worker() {
+    let lease = Duration::from_secs(7);
+    block_on(async {
+        let client = Client::open("memory:").await.unwrap().with_lease(lease);
+        let worker = format!("{:?}", client.worker("mail"));
+        assert!(worker.contains("lease: 7s"), "{worker}");
+        let worker = format!("{:?}", client.worker("mail").lease(2 * lease));
+        assert!(worker.contains("lease: 14s"), "{worker}");
+        client.close().await.unwrap();
+    });
+}
+
+/// Functions end on several threads at the same time.
+#[test]
+fn functions_run_on_several_threads() {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build();
+    runtime.unwrap().block_on(async {
+        let server = TestServer::in_memory().await;
+        let client = server.client();
+        let texts: Vec<String> = (0..2_000).map(|number| number.to_string()).collect();
+        client.put_many("mail", &texts).await.unwrap();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (shared, (stop, stopped)) = (seen.clone(), oneshot::channel::<()>());
+        let function = move |text: String, task: RunningTask| {
+            let seen = shared.clone();
+            async move {
+                tokio::task::yield_now().await;
+                match text.len() {
+                    1 => task.bury(),
+                    2 => return Err("too short"),
+                    _ => seen.lock().unwrap().push(text),
+                }
+                Ok(())
+            }
+        };
+        let worker = client.worker("mail").concurrency(16);
+        let running = tokio::spawn(worker.run_until(async { drop(stopped.await) }, function));
+        loop {
+            let tasks = client.stats("mail").await.unwrap().tasks;
+            if tasks.ready + tasks.taken == 0 {
+                assert_eq!((tasks.buried, tasks.delayed), (10, 90));
+                break;
+            }
+        }
+        drop(stop);
+        running.await.unwrap().unwrap();
+        let mut seen = std::mem::take(&mut *seen.lock().unwrap());
+        seen.sort_unstable_by_key(|text| text.parse::<u32>().unwrap());
+        assert_eq!(seen, texts[100..]);
+        server.stop().await;
     });
 }
 
 #[test]
 fn ten_thousand_tasks_are_each_done_once() {
-    each(async |rig| {
+    each(async |fixture| {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let shared = seen.clone();
-        let worker = rig.start(rig.client.worker("mail").concurrency(10), move |text, _| {
-            shared.lock().unwrap().push(text);
-            async { Ok(()) }
-        });
+        let worker =
+            fixture.start(fixture.client.worker("mail").concurrency(10), move |text, _| {
+                shared.lock().unwrap().push(text);
+                async { Ok(()) }
+            });
         let texts: Vec<String> = (0..10_000).map(|number| number.to_string()).collect();
         for part in texts.chunks(1_000) {
-            rig.client.put_many("mail", part).await.unwrap();
+            fixture.client.put_many("mail", part).await.unwrap();
         }
-        rig.wait_until(|tube| tube.stats.calls.put == 10_000 && tube.stats.tasks.total() == 0)
+        fixture
+            .wait_until(|tube| tube.stats.calls.put == 10_000 && tube.stats.tasks.total() == 0)
             .await;
-        rig.stop(worker).await;
+        fixture.stop(worker).await;
         let mut seen = std::mem::take(&mut *seen.lock().unwrap());
         seen.sort_unstable_by_key(|text| text.parse::<u32>().unwrap());
         assert_eq!(seen, texts);

@@ -4,8 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use taskyard::{Client, Error, Http, Iproto};
-use taskyard_core::Error as Refusal;
+use taskyard::{Client, Error, Http, Iproto, IprotoError, Refusal};
 use taskyard_server::{Config, IprotoConfig, Tls};
 use taskyard_store::MemoryStore;
 use taskyard_testkit::server::{TestServer, block_on, clock, config};
@@ -58,16 +57,45 @@ async fn proxy(server: String) -> u16 {
 #[test]
 fn over_https() {
     block_on(async {
-        let rig = TestServer::in_memory().await;
-        let port = proxy(rig.http.url().trim_start_matches("http://").to_owned()).await;
+        let fixture = TestServer::in_memory().await;
+        let port = proxy(fixture.http.url().trim_start_matches("http://").to_owned()).await;
         let url = format!("https://localhost:{port}");
         let http = Http::new(&url).unwrap().with_roots(&file("certificate.pem")).unwrap();
         assert_eq!(http.url(), url);
         put_and_take(Client::new(http)).await;
         let distrusted = Client::open(&url).await.unwrap().idempotent(false);
         let error = distrusted.put("mail", "x").await.unwrap_err();
-        assert!(matches!(error, Error::Refused(Refusal::OutcomeUnknown(_))), "{error}");
-        assert!(error.to_string().contains("certificate"), "{error}");
+        assert!(matches!(error, Error::Refused(Refusal::Store(_))), "{error}");
+        assert!(error.to_string().contains("the certificate of localhost is refused"), "{error}");
+    });
+}
+
+/// A worker tried again for ever when the certificate of its server was refused, and did not say so.
+#[test]
+fn a_worker_ends_when_the_certificate_is_refused() {
+    block_on(async {
+        let fixture = TestServer::in_memory().await;
+        let port = proxy(fixture.http.url().trim_start_matches("http://").to_owned()).await;
+        let client = Client::open(&format!("https://localhost:{port}")).await.unwrap();
+        let function = async |_: String, _| Ok::<(), String>(());
+        let worker = client.worker("mail");
+        let error = worker.run_until(std::future::pending(), function).await.unwrap_err();
+        assert!(error.to_string().contains("the certificate of localhost is refused"), "{error}");
+        fixture.stop().await;
+    });
+}
+
+/// The certificate is one of `localhost`.
+#[test]
+fn another_host_name_is_refused() {
+    block_on(async {
+        let fixture = TestServer::in_memory().await;
+        let port = proxy(fixture.http.url().trim_start_matches("http://").to_owned()).await;
+        let http = Http::new(&format!("https://127.0.0.1:{port}")).unwrap();
+        let http = http.with_roots(&file("certificate.pem")).unwrap();
+        let error = Client::new(http).stats("mail").await.unwrap_err().to_string();
+        assert!(error.contains("the certificate of 127.0.0.1 is refused"), "{error}");
+        fixture.stop().await;
     });
 }
 
@@ -78,13 +106,14 @@ fn over_iprotos() {
         let usual = config();
         let iproto = usual.iproto.clone().map(|iproto| IprotoConfig { tls: Some(tls), ..iproto });
         let config = Config { iproto, ..usual };
-        let rig = TestServer::start(Box::new(MemoryStore::default()), clock(), config).await;
-        let url = format!("iprotos://localhost:{}", rig.iproto.port());
+        let fixture = TestServer::start(Box::new(MemoryStore::default()), clock(), config).await;
+        let url = format!("iprotos://localhost:{}", fixture.iproto.port());
         let iproto = Iproto::new(&url).unwrap().with_roots(&file("certificate.pem")).unwrap();
         put_and_take(Client::new(iproto)).await;
         let distrusted = Iproto::new(&url).unwrap().ping().await.unwrap_err();
-        assert!(distrusted.to_string().contains("certificate"), "{distrusted}");
-        rig.stop().await;
+        assert!(matches!(distrusted, IprotoError::Certificates(_)), "{distrusted}");
+        assert!(distrusted.to_string().contains("the certificate of localhost"), "{distrusted}");
+        fixture.stop().await;
     });
 }
 

@@ -21,8 +21,13 @@ pub fn open(url: &str, options: &OpenOptions) -> Result<Box<dyn Store>, OpenErro
         }
         #[cfg(feature = "tarantool")]
         Some(("tarantool" | "tarantool+queue", _)) => taskyard_store_tarantool::open(url, options),
-        _ => Err(OpenError::UnknownUrl(url.to_owned())),
+        _ => Err(OpenError::UnknownUrl(without_password(url))),
     }
+}
+
+/// A URL as messages show it: what stands before its last `@` may be a password.
+fn without_password(url: &str) -> String {
+    url.rsplit_once('@').map_or_else(|| url.to_owned(), |(_, rest)| format!("***@{rest}"))
 }
 
 /// The capabilities of all stores that were built in.

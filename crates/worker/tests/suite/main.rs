@@ -8,6 +8,7 @@ mod every_type;
 mod failures;
 mod fairness;
 mod faulty_queue;
+mod function_workers;
 mod generated;
 mod handler_puts;
 mod init;
