@@ -26,7 +26,10 @@
 //! - Truncate, drop and the restart of a temporary tube forget all keys; a new name keeps them.
 
 use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
+
+use hashbrown::HashTable;
 
 use crate::key::{EndedKey, HeldKey, Key};
 use crate::limits::ENDED_KEYS_MAX;
@@ -43,28 +46,78 @@ fn cleanup_at(until: Timestamp) -> Timestamp {
 }
 
 /// The keys of one tube. Empty in most tubes.
+///
+/// The text of a key is hashed once, when a put looks for its holder: its hash is kept with the task.
 #[derive(Debug, Default)]
 pub(crate) struct TubeKeys {
-    /// The keys of tasks that have not ended.
-    living: HashMap<TaskId, Arc<HeldKey>>,
+    /// The keys of tasks that have not ended, by task.
+    living: HashTable<LivingKey>,
     /// The keys of ended tasks.
     ended: HashMap<TaskId, EndedKey>,
     /// The same by the moment at which they are free.
     by_until: BTreeSet<(Timestamp, TaskId)>,
     /// The holder of each key, ended or not.
-    holders: HashMap<Key, TaskId>,
+    holders: HashTable<Holder>,
+    /// Clients choose the keys, so they must not be able to choose hashes.
+    seed: RandomState,
 }
 
+/// The key of a task that has not ended.
+#[derive(Debug)]
+struct LivingKey {
+    id: TaskId,
+    hash: KeyHash,
+    held: Arc<HeldKey>,
+}
+
+/// The task that holds a key.
+#[derive(Debug)]
+struct Holder {
+    hash: KeyHash,
+    id: TaskId,
+}
+
+/// Ids only grow: neighbours are in neighbouring buckets, as long as no other bits than the upper ones, which the
+/// table uses as tags, are mixed.
+fn hash_id(id: TaskId) -> u64 {
+    const TAG: u64 = 0x7f << 57;
+    id.0 & !TAG | id.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) & TAG
+}
+
+/// The hash of a key's text, with the seed of its tube.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyHash(u64);
+
 impl TubeKeys {
+    /// The hash of a key.
+    pub fn hash(&self, key: &Key) -> KeyHash {
+        let mut hasher = self.seed.build_hasher();
+        hasher.write(key.as_str().as_bytes());
+        KeyHash(hasher.finish())
+    }
+
     /// The task that holds a key, or held it last.
     pub fn holder(&self, key: &Key) -> Option<TaskId> {
-        self.holders.get(key).copied()
+        if self.holders.is_empty() { None } else { self.holder_hashed(self.hash(key), key) }
+    }
+
+    /// The same for a key whose hash is known.
+    pub fn holder_hashed(&self, hash: KeyHash, key: &Key) -> Option<TaskId> {
+        let is_holder = |holder: &Holder| {
+            let held = || self.of(holder.id).map(|held| &held.key);
+            let ended = || self.ended(holder.id).map(|ended| &ended.key);
+            holder.hash == hash && held().or_else(ended) == Some(key)
+        };
+        self.holders.find(hash.0, is_holder).map(|holder| holder.id)
     }
 
     /// The key of a task that has not ended.
     pub fn of(&self, id: TaskId) -> Option<&Arc<HeldKey>> {
         // Usually empty: this runs for every record that is written.
-        if self.living.is_empty() { None } else { self.living.get(&id) }
+        if self.living.is_empty() {
+            return None;
+        }
+        self.living.find(hash_id(id), |living| living.id == id).map(|living| &living.held)
     }
 
     /// The key of an ended task.
@@ -77,10 +130,24 @@ impl TubeKeys {
         self.ended.values()
     }
 
-    /// A task gets its key.
+    /// A task without a key gets one that is free.
     pub fn insert(&mut self, id: TaskId, held: Arc<HeldKey>) {
-        self.holders.insert(held.key.clone(), id);
-        self.living.insert(id, held);
+        self.insert_hashed(id, self.hash(&held.key), held);
+    }
+
+    /// The same with a key whose hash is known.
+    pub fn insert_hashed(&mut self, id: TaskId, hash: KeyHash, held: Arc<HeldKey>) {
+        self.insert_holder(hash, id);
+        let living = LivingKey { id, hash, held };
+        self.living.insert_unique(hash_id(id), living, |living| hash_id(living.id));
+    }
+
+    /// Changes what is stored with the key of a task, which stays the same.
+    pub fn update(&mut self, id: TaskId, held: HeldKey) {
+        if let Some(living) = self.living.find_mut(hash_id(id), |living| living.id == id) {
+            debug_assert_eq!(living.held.key, held.key);
+            living.held = Arc::new(held);
+        }
     }
 
     /// A task loses its key.
@@ -88,14 +155,15 @@ impl TubeKeys {
         if self.living.is_empty() {
             return None;
         }
-        let held = self.living.remove(&id)?;
-        self.forget_holder(&held.key, id);
+        let found = self.living.find_entry(hash_id(id), |living| living.id == id).ok()?;
+        let (LivingKey { hash, held, .. }, _) = found.remove();
+        self.remove_holder(hash, id);
         Some(held)
     }
 
     /// Adds the key of an ended task.
     pub fn insert_ended(&mut self, ended: EndedKey) {
-        self.holders.insert(ended.key.clone(), ended.id);
+        self.insert_holder(self.hash(&ended.key), ended.id);
         self.by_until.insert((ended.until, ended.id));
         self.ended.insert(ended.id, ended);
     }
@@ -104,13 +172,17 @@ impl TubeKeys {
     pub fn remove_ended(&mut self, id: TaskId) -> Option<EndedKey> {
         let ended = self.ended.remove(&id)?;
         self.by_until.remove(&(ended.until, id));
-        self.forget_holder(&ended.key, id);
+        self.remove_holder(self.hash(&ended.key), id);
         Some(ended)
     }
 
-    fn forget_holder(&mut self, key: &Key, id: TaskId) {
-        if self.holders.get(key) == Some(&id) {
-            self.holders.remove(key);
+    fn insert_holder(&mut self, hash: KeyHash, id: TaskId) {
+        self.holders.insert_unique(hash.0, Holder { hash, id }, |holder| holder.hash.0);
+    }
+
+    fn remove_holder(&mut self, hash: KeyHash, id: TaskId) {
+        if let Ok(found) = self.holders.find_entry(hash.0, |holder| holder.id == id) {
+            found.remove();
         }
     }
 
@@ -141,9 +213,9 @@ impl TubeKeys {
     pub fn audit(&self, is_alive: impl Fn(TaskId) -> bool) {
         assert_eq!(self.ended.len(), self.by_until.len());
         assert_eq!(self.holders.len(), self.living.len() + self.ended.len());
-        for (id, held) in &self.living {
+        for LivingKey { id, hash, held } in &self.living {
             assert!(is_alive(*id), "{id} has ended and holds {held:?}");
-            assert_eq!(self.holder(&held.key), Some(*id));
+            assert_eq!((self.holder(&held.key), self.hash(&held.key)), (Some(*id), *hash));
         }
         for (id, ended) in &self.ended {
             assert!(!is_alive(*id) && self.by_until.contains(&(ended.until, *id)));
