@@ -167,8 +167,7 @@ impl Machine {
 
     fn forget_key(&mut self, number: u32, id: TaskId) {
         let Some(before) = self.tube(number).tasks.keys_mut().remove_ended(id) else { return };
-        let before = || Some(Box::new(before));
-        self.journal.push(|| Entry::EndedKey { tube: number, id, before: before() });
+        self.journal.push(|| Entry::EndedKey { tube: number, id, before: Some(before) });
     }
 
     /// Forgets keys of ended tasks that are free. Returns how many.
