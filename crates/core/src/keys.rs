@@ -25,8 +25,11 @@
 //!   free at once.
 //! - Truncate, drop and the restart of a temporary tube forget all keys; a new name keeps them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
+
+use hashbrown::HashTable;
 
 use crate::key::{EndedKey, HeldKey, Key};
 use crate::limits::ENDED_KEYS_MAX;
@@ -43,75 +46,189 @@ fn cleanup_at(until: Timestamp) -> Timestamp {
 }
 
 /// The keys of one tube. Empty in most tubes.
+///
+/// Millions of them may be found by key in no order, so what is searched is small: numbers of entries, which are
+/// in the order of puts. The text of a key is hashed once, when a put looks for its holder.
 #[derive(Debug, Default)]
 pub(crate) struct TubeKeys {
-    /// The keys of tasks that have not ended.
-    living: HashMap<TaskId, Arc<HeldKey>>,
-    /// The keys of ended tasks.
-    ended: HashMap<TaskId, EndedKey>,
-    /// The same by the moment at which they are free.
+    entries: Vec<Option<KeyEntry>>,
+    vacant: Vec<u32>,
+    /// Entries by task.
+    by_id: HashTable<u32>,
+    /// Entries by key.
+    by_key: HashTable<u32>,
+    /// The keys of ended tasks by the moment at which they are free.
     by_until: BTreeSet<(Timestamp, TaskId)>,
-    /// The holder of each key, ended or not.
-    holders: HashMap<Key, TaskId>,
+    /// Clients choose the keys, so they must not be able to choose hashes.
+    seed: RandomState,
 }
 
+/// A task that holds a key.
+#[derive(Debug)]
+struct KeyEntry {
+    id: TaskId,
+    hash: KeyHash,
+    holding: Holding,
+}
+
+/// How a task holds its key.
+#[derive(Debug)]
+enum Holding {
+    /// It has not ended.
+    Living(Arc<HeldKey>),
+    Ended(Box<EndedKey>),
+}
+
+impl KeyEntry {
+    fn key(&self) -> &Key {
+        match &self.holding {
+            Holding::Living(held) => &held.key,
+            Holding::Ended(ended) => &ended.key,
+        }
+    }
+}
+
+/// Ids only grow: those of successive tasks are in successive buckets, because only the upper bits are mixed, which
+/// the table uses as tags.
+fn hash_id(id: TaskId) -> u64 {
+    const TAG: u64 = 0x7f << 57;
+    id.0 & !TAG | id.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) & TAG
+}
+
+/// The hash of a key's text, with the seed of its tube.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyHash(u64);
+
 impl TubeKeys {
+    /// The hash of a key.
+    pub fn hash(&self, key: &Key) -> KeyHash {
+        let mut hasher = self.seed.build_hasher();
+        hasher.write(key.as_str().as_bytes());
+        KeyHash(hasher.finish())
+    }
+
     /// The task that holds a key, or held it last.
     pub fn holder(&self, key: &Key) -> Option<TaskId> {
-        self.holders.get(key).copied()
+        if self.by_key.is_empty() { None } else { self.holder_hashed(self.hash(key), key) }
+    }
+
+    /// The same for a key whose hash is known.
+    pub fn holder_hashed(&self, hash: KeyHash, key: &Key) -> Option<TaskId> {
+        let entry = |index: u32| self.entries[index as usize].as_ref();
+        let is_holder = |entry: &KeyEntry| entry.hash == hash && entry.key() == key;
+        let found = self.by_key.find(hash.0, |&index| entry(index).is_some_and(is_holder))?;
+        entry(*found).map(|entry| entry.id)
     }
 
     /// The key of a task that has not ended.
     pub fn of(&self, id: TaskId) -> Option<&Arc<HeldKey>> {
-        // Usually empty: this runs for every record that is written.
-        if self.living.is_empty() { None } else { self.living.get(&id) }
+        match self.holding(id)? {
+            Holding::Living(held) => Some(held),
+            Holding::Ended(_) => None,
+        }
     }
 
     /// The key of an ended task.
     pub fn ended(&self, id: TaskId) -> Option<&EndedKey> {
-        self.ended.get(&id)
+        match self.holding(id)? {
+            Holding::Living(_) => None,
+            Holding::Ended(ended) => Some(ended),
+        }
     }
 
-    /// The keys of ended tasks, in no order.
+    fn holding(&self, id: TaskId) -> Option<&Holding> {
+        self.entries[self.find(id)? as usize].as_ref().map(|entry| &entry.holding)
+    }
+
+    fn find(&self, id: TaskId) -> Option<u32> {
+        // Usually empty: this runs for every record that is written.
+        if self.by_id.is_empty() {
+            return None;
+        }
+        self.by_id.find(hash_id(id), |&index| is_of(&self.entries, index, id)).copied()
+    }
+
+    /// The keys of ended tasks, by the moment at which they are free.
     pub fn all_ended(&self) -> impl Iterator<Item = &EndedKey> {
-        self.ended.values()
+        self.by_until.iter().filter_map(|(_, id)| self.ended(*id))
     }
 
-    /// A task gets its key.
+    /// A task without a key gets one that is free.
     pub fn insert(&mut self, id: TaskId, held: Arc<HeldKey>) {
-        self.holders.insert(held.key.clone(), id);
-        self.living.insert(id, held);
+        self.insert_hashed(id, self.hash(&held.key), held);
+    }
+
+    /// The same with a key whose hash is known.
+    pub fn insert_hashed(&mut self, id: TaskId, hash: KeyHash, held: Arc<HeldKey>) {
+        self.insert_entry(KeyEntry { id, hash, holding: Holding::Living(held) });
+    }
+
+    /// Changes what is stored with the key of a task, which stays the same.
+    pub fn update(&mut self, id: TaskId, held: HeldKey) {
+        let index = self.find(id);
+        let entry = index.and_then(|index| self.entries[index as usize].as_mut());
+        if let Some(KeyEntry { holding: Holding::Living(before), .. }) = entry {
+            debug_assert_eq!(before.key, held.key);
+            *before = Arc::new(held);
+        }
     }
 
     /// A task loses its key.
     pub fn remove(&mut self, id: TaskId) -> Option<Arc<HeldKey>> {
-        if self.living.is_empty() {
-            return None;
+        match self.remove_entry(id, |holding| matches!(holding, Holding::Living(_)))? {
+            Holding::Living(held) => Some(held),
+            Holding::Ended(_) => None,
         }
-        let held = self.living.remove(&id)?;
-        self.forget_holder(&held.key, id);
-        Some(held)
     }
 
     /// Adds the key of an ended task.
     pub fn insert_ended(&mut self, ended: EndedKey) {
-        self.holders.insert(ended.key.clone(), ended.id);
         self.by_until.insert((ended.until, ended.id));
-        self.ended.insert(ended.id, ended);
+        let (id, hash) = (ended.id, self.hash(&ended.key));
+        self.insert_entry(KeyEntry { id, hash, holding: Holding::Ended(Box::new(ended)) });
     }
 
     /// Removes the key of an ended task.
-    pub fn remove_ended(&mut self, id: TaskId) -> Option<EndedKey> {
-        let ended = self.ended.remove(&id)?;
+    pub fn remove_ended(&mut self, id: TaskId) -> Option<Box<EndedKey>> {
+        let removed = self.remove_entry(id, |holding| matches!(holding, Holding::Ended(_)))?;
+        let Holding::Ended(ended) = removed else { return None };
         self.by_until.remove(&(ended.until, id));
-        self.forget_holder(&ended.key, id);
         Some(ended)
     }
 
-    fn forget_holder(&mut self, key: &Key, id: TaskId) {
-        if self.holders.get(key) == Some(&id) {
-            self.holders.remove(key);
+    fn insert_entry(&mut self, entry: KeyEntry) {
+        let (id, hash) = (entry.id, entry.hash);
+        let index = match self.vacant.pop() {
+            Some(index) => {
+                self.entries[index as usize] = Some(entry);
+                index
+            }
+            None => {
+                self.entries.push(Some(entry));
+                u32::try_from(self.entries.len() - 1).expect("a tube has less than 2^32 keys")
+            }
+        };
+        let entry = |index: u32| self.entries[index as usize].as_ref();
+        let id_of = |&index: &u32| entry(index).map_or(0, |entry| hash_id(entry.id));
+        self.by_id.insert_unique(hash_id(id), index, id_of);
+        let hash_of = |&index: &u32| entry(index).map_or(0, |entry| entry.hash.0);
+        self.by_key.insert_unique(hash.0, index, hash_of);
+    }
+
+    fn remove_entry(
+        &mut self,
+        id: TaskId,
+        is_wanted: impl FnOnce(&Holding) -> bool,
+    ) -> Option<Holding> {
+        let index = self.find(id)?;
+        let removed = self.entries[index as usize].take_if(|entry| is_wanted(&entry.holding))?;
+        self.vacant.push(index);
+        for (table, hash) in [(&mut self.by_id, hash_id(id)), (&mut self.by_key, removed.hash.0)] {
+            if let Ok(found) = table.find_entry(hash, |&found| found == index) {
+                found.remove();
+            }
         }
+        Some(removed.holding)
     }
 
     /// The ended task whose key a tick forgets now, because it is free or there are too many.
@@ -121,7 +238,7 @@ impl TubeKeys {
 
     fn surplus_over(&self, now: Timestamp, max: usize) -> Option<TaskId> {
         let (until, id) = *self.by_until.first()?;
-        (cleanup_at(until) <= now || self.ended.len() > max).then_some(id)
+        (cleanup_at(until) <= now || self.by_until.len() > max).then_some(id)
     }
 
     /// When a tick has to forget some.
@@ -131,23 +248,36 @@ impl TubeKeys {
 
     /// Whether there are too many keys of ended tasks.
     pub fn is_full(&self) -> bool {
-        self.ended.len() > ENDED_KEYS_MAX
+        self.by_until.len() > ENDED_KEYS_MAX
     }
+}
+
+fn is_of(entries: &[Option<KeyEntry>], index: u32, id: TaskId) -> bool {
+    entries[index as usize].as_ref().is_some_and(|entry| entry.id == id)
 }
 
 #[cfg(test)]
 impl TubeKeys {
     /// Panics if the indexes contradict each other; `is_alive` tells which tasks have not ended.
     pub fn audit(&self, is_alive: impl Fn(TaskId) -> bool) {
-        assert_eq!(self.ended.len(), self.by_until.len());
-        assert_eq!(self.holders.len(), self.living.len() + self.ended.len());
-        for (id, held) in &self.living {
-            assert!(is_alive(*id), "{id} has ended and holds {held:?}");
-            assert_eq!(self.holder(&held.key), Some(*id));
-        }
-        for (id, ended) in &self.ended {
-            assert!(!is_alive(*id) && self.by_until.contains(&(ended.until, *id)));
-            assert_eq!((self.holder(&ended.key), ended.id), (Some(*id), *id));
+        let entries: Vec<_> = self.entries.iter().flatten().collect();
+        let ended = entries.iter().filter(|entry| matches!(entry.holding, Holding::Ended(_)));
+        assert_eq!(ended.count(), self.by_until.len());
+        assert_eq!((self.by_id.len(), self.by_key.len()), (entries.len(), entries.len()));
+        assert_eq!(self.vacant.len(), self.entries.len() - entries.len());
+        for entry in entries {
+            let (id, key) = (entry.id, entry.key());
+            assert_eq!((self.holder(key), self.hash(key)), (Some(id), entry.hash));
+            match &entry.holding {
+                Holding::Living(held) => {
+                    assert!(is_alive(id), "{id} has ended and holds {held:?}");
+                    assert_eq!(self.of(id), Some(held));
+                }
+                Holding::Ended(ended) => {
+                    assert!(!is_alive(id) && self.by_until.contains(&(ended.until, id)));
+                    assert_eq!((ended.id, self.ended(id)), (id, Some(&**ended)));
+                }
+            }
         }
     }
 }
@@ -159,6 +289,12 @@ mod tests {
     fn ended(id: u64, until: i64) -> EndedKey {
         let key = Key::new(&format!("key {id}")).unwrap();
         EndedKey { id: TaskId(id), key, until: Timestamp::from_micros(until) }
+    }
+
+    /// Millions of these are in memory: this test notices an entry that grows.
+    #[test]
+    fn an_entry_stays_small() {
+        assert_eq!(size_of::<Option<KeyEntry>>(), 32);
     }
 
     #[test]

@@ -322,7 +322,7 @@ impl Tasks {
             Some(priority) => _ = self.priorities.insert(id, priority),
             None => _ = self.priorities.remove(&id),
         }
-        self.keys.insert(id, Arc::new(held));
+        self.keys.update(id, held);
         let body = new.body.clone();
         self.update(id, shared, |slot| {
             (slot.pri, slot.expires, slot.ttr) = (new.pri, new.expires, new.ttr);

@@ -208,18 +208,17 @@ impl Machine {
         };
         tube.since_open.tasks.done += 1;
         let outcome = Outcome::Done(show.then(|| Box::new(view_done(&detached))));
-        let ended = detached.key.clone().map(|held| (end_of(&detached.slot, now), held));
+        let ended = detached.key.as_ref().and_then(|held| {
+            let until = end_of(&detached.slot, now) + held.unique_for;
+            (until > now).then(|| EndedKey { id, key: held.key.clone(), until })
+        });
         // As `note` does it, but without a copy: the task is not used any more.
         if detached.slot.noted != self.journal.batch {
             self.journal.push(|| Entry::Task { tube: number, id, before: Some(detached) });
         }
         // After the entry of the task, so that an undo frees the key before the task gets it back.
-        if let Some((end, held)) = ended {
-            self.end_key(
-                now,
-                number,
-                EndedKey { id, key: held.key.clone(), until: end + held.unique_for },
-            );
+        if let Some(ended) = ended {
+            self.end_key(now, number, ended);
         }
         outcome
     }

@@ -1,6 +1,6 @@
 //! Puts with unique keys, and what happens to keys when tasks end.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::command::{NewTask, Placed};
@@ -23,7 +23,6 @@ use super::tubes::Tube;
 type TubeTask = (u32, TaskId);
 
 /// The stored key of a task before the batch, as far as the batch changed it.
-#[derive(Default)]
 struct KeyBefore<'a> {
     /// The key of the stored task.
     held: Option<Option<&'a HeldKey>>,
@@ -85,25 +84,20 @@ impl Machine {
         expired: &mut Vec<TaskId>,
     ) -> Placed {
         let KeyRequest { held, on_conflict } = request;
-        let tasks = &self.tubes[number].tasks;
-        let holder = tasks.keys().holder(&held.key);
-        if let Some(id) = holder.filter(|id| tasks.get(*id).is_some_and(|slot| is_over(slot, now)))
-        {
-            self.expire(now, number, id);
-            expired.push(id);
-        }
         let keys = self.tubes[number].tasks.keys();
-        let holder = keys.holder(&held.key);
-        if let Some(id) = holder
-            && keys.ended(id).is_some_and(|ended| ended.until <= now)
-        {
-            self.forget_key(number, id);
+        let hash = keys.hash(&held.key);
+        let mut holder = keys.holder_hashed(hash, &held.key);
+        if let Some(id) = holder {
+            self.free_key(now, number, id, expired);
+            holder = self.tubes[number].tasks.keys().holder_hashed(hash, &held.key);
         }
-        let tasks = &self.tubes[number].tasks;
-        let Some(id) = tasks.keys().holder(&held.key) else {
-            return self.add_task(now, number, task, Some(Arc::new(held)));
+        let Some(id) = holder else {
+            let placed = self.add_task(now, number, task);
+            let keys = self.tube(number).tasks.keys_mut();
+            keys.insert_hashed(placed.id, hash, Arc::new(held));
+            return placed;
         };
-        let state = tasks.get(id).map_or(State::Done, Slot::state);
+        let state = self.tubes[number].tasks.get(id).map_or(State::Done, Slot::state);
         let state = match (on_conflict, state) {
             (OnConflict::Replace, State::Ready | State::Delayed) => {
                 self.replace(now, number, id, task, held)
@@ -111,6 +105,19 @@ impl Machine {
             _ => state,
         };
         Placed { id, state, existing: true }
+    }
+
+    /// Frees the key of a task if it is held no longer. A task whose time to live is over is removed first,
+    /// and added to `expired`.
+    fn free_key(&mut self, now: Timestamp, number: u32, id: TaskId, expired: &mut Vec<TaskId>) {
+        if self.tubes[number].tasks.get(id).is_some_and(|slot| is_over(slot, now)) {
+            self.expire(now, number, id);
+            expired.push(id);
+        }
+        let ended = self.tubes[number].tasks.keys().ended(id);
+        if ended.is_some_and(|ended| ended.until <= now) {
+            self.forget_key(number, id);
+        }
     }
 
     /// Gives a ready or delayed task the content of a put. Returns its new state.
@@ -145,9 +152,6 @@ impl Machine {
 
     /// The task of this key has ended: the key stays held for some time.
     pub(super) fn end_key(&mut self, now: Timestamp, number: u32, ended: EndedKey) {
-        if ended.until <= now {
-            return;
-        }
         self.add_ended(number, ended);
         let keys = self.tubes[number].tasks.keys();
         if let Some(first) = keys.surplus(now).filter(|_| keys.is_full()) {
@@ -163,8 +167,7 @@ impl Machine {
 
     fn forget_key(&mut self, number: u32, id: TaskId) {
         let Some(before) = self.tube(number).tasks.keys_mut().remove_ended(id) else { return };
-        let before = || Some(Box::new(before));
-        self.journal.push(|| Entry::EndedKey { tube: number, id, before: before() });
+        self.journal.push(|| Entry::EndedKey { tube: number, id, before: Some(before) });
     }
 
     /// Forgets keys of ended tasks that are free. Returns how many.
@@ -205,17 +208,27 @@ impl Machine {
         cleared: &HashMap<u32, usize>,
         keyed: Vec<(TubeTask, Option<&Arc<HeldKey>>)>,
     ) -> Vec<(u32, TaskId, KeyChange)> {
-        let mut before: BTreeMap<TubeTask, KeyBefore<'_>> = BTreeMap::new();
-        for (task, held) in keyed {
-            before.entry(task).or_default().held = Some(held.map(|held| &**held));
-        }
+        let held = keyed.into_iter().map(|(task, held)| {
+            (task, KeyBefore { held: Some(held.map(|held| &**held)), ended: None })
+        });
+        let mut before: Vec<(TubeTask, KeyBefore<'_>)> = held.collect();
         for (place, entry) in self.journal.entries.iter().enumerate() {
             let Entry::EndedKey { tube, id, before: ended } = entry else { continue };
             if cleared.get(tube).is_none_or(|clear| place > *clear) {
-                let of_task = before.entry((*tube, *id)).or_default();
-                of_task.ended.get_or_insert(ended.as_deref());
+                let ended = Some(ended.as_deref());
+                before.push(((*tube, *id), KeyBefore { held: None, ended }));
             }
         }
+        // Stable: the first value of each is the one before the batch.
+        before.sort_by_key(|of_task| of_task.0);
+        before.dedup_by(|later, first| {
+            let is_same = later.0 == first.0;
+            if is_same {
+                first.1.held = first.1.held.or(later.1.held);
+                first.1.ended = first.1.ended.or(later.1.ended);
+            }
+            is_same
+        });
         let change = |((number, id), before): (TubeTask, KeyBefore<'_>)| {
             let tube = self.tubes.get(number)?;
             let held = tube.held_key(id).map(|held| &**held);

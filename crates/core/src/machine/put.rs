@@ -5,7 +5,6 @@ use std::sync::Arc;
 use crate::command::{NewTask, Placed, Reply};
 use crate::error::{Error, Result};
 use crate::journal::Entry;
-use crate::key::HeldKey;
 use crate::limits::{BATCH_TASKS_MAX, META_BYTES_MAX, SUBQUEUE_BYTES_MAX, TASK_ID_MAX};
 use crate::slots::{Slot, SlotState};
 use crate::state::{self, Event, State};
@@ -16,6 +15,7 @@ use crate::time::{Span, Timestamp};
 use crate::tube::{Kind, TubeName, TubeOptions};
 
 use super::Machine;
+use super::tubes::Tube;
 
 /// The sub-queue of a task whose put names none, as in the original queue.
 const DEFAULT_SUBQUEUE: &str = "nil";
@@ -33,18 +33,11 @@ impl Machine {
         if tube.options.semaphore.is_none() {
             refuse_priorities(name, &tasks)?;
         }
-        let added = tube.added_by(now, &tasks);
-        if added > tube.room() {
-            let capacity = tube.options.capacity.unwrap_or(u64::MAX);
-            return Err(Error::TubeFull { tube: name.clone(), capacity });
-        }
-        if tube.next_id.saturating_add(added) > TASK_ID_MAX {
-            return Err(Error::Invalid(format!("tube '{name}' has used up its task ids")));
-        }
+        tube.check_space(now, &tasks)?;
         self.note_stats(number);
         let mut expired = Vec::new();
         let put_one = |mut task: NewTask| match task.key.take() {
-            None => self.add_task(now, number, task, None),
+            None => self.add_task(now, number, task),
             Some(key) => self.put_keyed(now, number, task, *key, &mut expired),
         };
         let mut placed: Vec<Placed> = tasks.into_iter().map(put_one).collect();
@@ -61,13 +54,8 @@ impl Machine {
         Ok(Reply::Put(placed))
     }
 
-    pub(super) fn add_task(
-        &mut self,
-        now: Timestamp,
-        number: u32,
-        task: NewTask,
-        key: Option<Arc<HeldKey>>,
-    ) -> Placed {
+    /// Adds a task without a key.
+    pub(super) fn add_task(&mut self, now: Timestamp, number: u32, task: NewTask) -> Placed {
         let batch = self.journal.batch;
         let tube = self.tubes.get_mut(number).expect("put looked the tube up");
         let id = TaskId(tube.next_id);
@@ -83,12 +71,31 @@ impl Machine {
         slot.noted = batch;
         let state = slot.state();
         debug_assert_eq!(state::next(None, put_event(state)), Some(state));
-        let failures = None;
+        let (failures, key) = (None, None);
         let detached =
             DetachedTask { slot, subqueue, semaphore_priority, attempts_max, failures, key };
         tube.tasks.insert(detached, &mut self.shared);
         self.journal.push(|| Entry::Task { tube: number, id, before: None });
         Placed { id, state, existing: false }
+    }
+}
+
+impl Tube {
+    /// Refuses tasks for which there is no capacity, or no ids.
+    fn check_space(&self, now: Timestamp, tasks: &[NewTask]) -> Result<()> {
+        let (room, ids) = (self.room(), TASK_ID_MAX.saturating_sub(self.next_id));
+        if tasks.len() as u64 <= room.min(ids) {
+            return Ok(());
+        }
+        let (name, added) = (&self.name, self.added_by(now, tasks));
+        if added > room {
+            let capacity = self.options.capacity.unwrap_or(u64::MAX);
+            return Err(Error::TubeFull { tube: name.clone(), capacity });
+        }
+        if added > ids {
+            return Err(Error::Invalid(format!("tube '{name}' has used up its task ids")));
+        }
+        Ok(())
     }
 }
 

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
-use taskyard_core::Error;
+use taskyard_core::{Error, KeyChange};
 
 use super::checkpoint::Checkpointer;
 use super::codec::Head;
@@ -305,7 +305,9 @@ impl UnappliedBatches {
 
 fn weight(rows: &Rows) -> usize {
     let changed = rows.updates.len() + rows.replaced.len() + rows.removed.len();
-    (changed + rows.next_ids.len() + rows.keys.len() + rows.pace.len()) * ROW_WEIGHT
+    let is_changed = |change: &&(i64, KeyChange)| !matches!(change.1, KeyChange::Insert(_));
+    let keys = rows.keys.iter().filter(is_changed).count();
+    (changed + rows.next_ids.len() + keys + rows.pace.len()) * ROW_WEIGHT
 }
 
 /// Runs `write` in a transaction and commits it, or rolls it back.

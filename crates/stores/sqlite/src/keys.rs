@@ -1,8 +1,9 @@
 //! Reads and writes the rows of unique keys, and the row that counts them.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::LazyLock;
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, Statement, params};
 use taskyard_core::{Key, KeyChange, KeyRecord, Machine, Span, Timestamp};
 
 use super::codec::{self, RowChecksum, RowError, mix};
@@ -64,44 +65,118 @@ pub(super) fn write<'a>(
     db: &Connection,
     changes: impl IntoIterator<Item = &'a (i64, KeyChange)>,
 ) -> Result<(), WriteError> {
-    let mut changes = changes.into_iter().peekable();
-    if changes.peek().is_none() {
+    let changes: Vec<_> = changes.into_iter().collect();
+    if changes.is_empty() {
         return Ok(());
     }
     let mut head = KeyHead::read(db)?;
-    for (key, change) in changes {
-        let written = match change {
-            KeyChange::Insert(record) => {
-                head.add(*key);
-                insert(db, *key, record)?
-            }
-            KeyChange::Update(record) => {
-                let sql = "UPDATE unique_key SET unique_for = ?, until = ?, sum = ? WHERE key = ?";
-                let (unique_for, until) = columns(record);
-                let values = params![unique_for, until, sum(*key, record), key];
-                db.prepare_cached(sql)?.execute(values)?
-            }
-            KeyChange::Remove => {
-                head.remove(*key);
-                db.prepare_cached("DELETE FROM unique_key WHERE key = ?")?.execute([key])?
-            }
-        };
-        if written != 1 {
-            let (tube, id) = codec::split_key(*key);
-            let what =
-                format!("the key of task {id} of tube number {tube}: {written} rows instead of 1");
-            return Err(WriteError::Damaged(what));
-        }
+    for run in changes.chunk_by(|first, second| share_statement(first, second)) {
+        write_run(db, run, &mut head)?;
     }
     head.write(db)?;
     Ok(())
 }
 
+/// Whether one statement can write two successive changes.
+fn share_statement(first: &(i64, KeyChange), second: &(i64, KeyChange)) -> bool {
+    match (&first.1, &second.1) {
+        (KeyChange::Insert(_), KeyChange::Insert(_)) => true,
+        (KeyChange::Remove, KeyChange::Remove) => first.0.checked_add(1) == Some(second.0),
+        _ => false,
+    }
+}
+
+/// Writes changes that can share a statement.
+fn write_run(
+    db: &Connection,
+    run: &[&(i64, KeyChange)],
+    head: &mut KeyHead,
+) -> Result<(), WriteError> {
+    let (first, last) = (run[0], run[run.len() - 1]);
+    let written = match &first.1 {
+        KeyChange::Insert(_) => {
+            run.iter().for_each(|(key, _)| head.add(*key));
+            insert_all(db, run)?
+        }
+        KeyChange::Update(record) => {
+            let sql = "UPDATE unique_key SET unique_for = ?, until = ?, sum = ? WHERE key = ?";
+            let (unique_for, until) = columns(record);
+            let values = params![unique_for, until, sum(first.0, record), first.0];
+            db.prepare_cached(sql)?.execute(values)?
+        }
+        KeyChange::Remove => {
+            run.iter().for_each(|(key, _)| head.remove(*key));
+            let sql = "DELETE FROM unique_key WHERE key BETWEEN ? AND ?";
+            db.prepare_cached(sql)?.execute([first.0, last.0])?
+        }
+    };
+    if written == run.len() {
+        return Ok(());
+    }
+    let (tube, id) = codec::split_key(first.0);
+    let expected = run.len();
+    let what =
+        format!("the key of task {id} of tube number {tube}: {written} rows instead of {expected}");
+    Err(WriteError::Damaged(what))
+}
+
+/// Number of keys that one statement inserts, if there are as many.
+const RUN: usize = 16;
+/// Inserts one key.
+static INSERT_ONE: LazyLock<String> = LazyLock::new(|| insert_sql(1));
+/// Inserts [`RUN`] keys.
+static INSERT_RUN: LazyLock<String> = LazyLock::new(|| insert_sql(RUN));
+
+fn insert_sql(rows: usize) -> String {
+    let rows = vec!["(?,?,?,?,?)"; rows].join(",");
+    format!("INSERT OR IGNORE INTO unique_key VALUES {rows}")
+}
+
+/// Inserts the keys of these changes and returns how many were added.
+fn insert_all(db: &Connection, changes: &[&(i64, KeyChange)]) -> rusqlite::Result<usize> {
+    let rows: Vec<_> = changes
+        .iter()
+        .filter_map(|(key, change)| match change {
+            KeyChange::Insert(record) => Some((*key, record)),
+            _ => None,
+        })
+        .collect();
+    let (runs, rest) = rows.as_chunks::<RUN>();
+    let mut added = 0;
+    if !runs.is_empty() {
+        let mut statement = db.prepare_cached(&INSERT_RUN)?;
+        for run in runs {
+            for (index, (key, record)) in run.iter().enumerate() {
+                bind(&mut statement, index * COLUMNS, *key, record)?;
+            }
+            added += statement.raw_execute()?;
+        }
+    }
+    for (key, record) in rest {
+        added += insert(db, *key, record)?;
+    }
+    Ok(added)
+}
+
 fn insert(db: &Connection, key: i64, record: &KeyRecord) -> rusqlite::Result<usize> {
-    let sql = "INSERT OR IGNORE INTO unique_key VALUES (?,?,?,?,?)";
+    let mut statement = db.prepare_cached(&INSERT_ONE)?;
+    bind(&mut statement, 0, key, record)?;
+    statement.raw_execute()
+}
+
+/// Binds a key to the parameters after the first `before`.
+fn bind(
+    statement: &mut Statement<'_>,
+    before: usize,
+    key: i64,
+    record: &KeyRecord,
+) -> rusqlite::Result<()> {
     let (unique_for, until) = columns(record);
-    let values = params![key, record.key.as_str(), unique_for, until, sum(key, record)];
-    db.prepare_cached(sql)?.execute(values)
+    statement.raw_bind_parameter(before + 1, key)?;
+    statement.raw_bind_parameter(before + 2, record.key.as_str())?;
+    statement.raw_bind_parameter(before + 3, unique_for)?;
+    statement.raw_bind_parameter(before + 4, until)?;
+    statement.raw_bind_parameter(before + 5, sum(key, record))
 }
 
 /// Removes all keys of a tube.

@@ -78,7 +78,9 @@ impl Rows {
 
     fn add(&mut self, number: u32, change: Change) {
         match change {
-            Change::Insert(record) => {
+            Change::Insert(mut record) => {
+                // It is among the keys of the batch.
+                record.key = None;
                 if record.body.is_some() {
                     self.inserts.push((codec::key(number, record.id), record));
                 }

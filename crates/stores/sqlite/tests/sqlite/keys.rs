@@ -136,6 +136,42 @@ fn rows_are_removed() {
     close(open(folder.path()));
 }
 
+/// One statement writes or removes the keys of many tasks: none more and none less.
+#[test]
+fn keys_of_many_tasks_are_written_together() {
+    let freed_at_once = |number: u64| {
+        let key = Key::new(&format!("key {number}")).expect("a good key");
+        let key = Some(Box::new(KeyRequest::new(key)));
+        NewTask { key, ..NewTask::new(Body::new(b"x")) }
+    };
+    for journal_bytes in [1 << 20, 0] {
+        let folder = fast_folder();
+        let store = open(folder.path());
+        store.set_journal_delay(Duration::MAX);
+        store.set_journal_bytes(journal_bytes);
+        must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
+        let put_all = |numbers: std::ops::Range<u64>| {
+            put_now(&store, "mail", numbers.map(freed_at_once).collect());
+        };
+        // In one transaction with the journal: added, removed with and without neighbours, and added again.
+        put_all(0..50);
+        must(&store, delete("mail", (3..20).chain([22]).chain(40..50)));
+        put_all(45..80);
+        must(&store, put("mail", vec![replacing("key 1", b"new")]));
+        store.catch_up().expect("the journal is applied");
+        let left = (0..3).chain(20..22).chain(23..40).chain(45..80);
+        assert_eq!(rows(folder.path()), left.clone().count() as i64);
+        drop(store);
+        let store = open(folder.path());
+        for number in left {
+            let id = if number < 45 { number } else { number + 5 };
+            assert_eq!(holder(&store, &format!("key {number}")), existing(id, State::Ready));
+        }
+        assert!(!holder(&store, "key 22").existing);
+        close(store);
+    }
+}
+
 /// A temporary tube has no rows, and its keys are forgotten.
 #[test]
 fn keys_of_a_temporary_tube_are_not_stored() {
