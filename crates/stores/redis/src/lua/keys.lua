@@ -2,7 +2,9 @@
 -- has ended; j the ids and keys of ended tasks by that moment; z the keys and ids of done tasks that are kept. The key of a task is in its
 -- record, in an extension that is also how a put gives it.
 --
--- The ring of a tube is what a call knows of its keys, and what it has to write. It is written at the end of the call.
+-- The ring of a tube is what a call knows of its keys, and what it has to write. It is written at the end of the call. The endings of a
+-- plain tube are the keys of tasks that end in this call, listed as Redis needs them. There is a ring or there are endings: before one
+-- begins, the other is written.
 
 -- An extension begins with one of these: it has an own number of attempts, a key, or both.
 local OWN_ATTEMPTS, BOTH, KEY = 35, 38, 64
@@ -38,7 +40,8 @@ end
 local function ring_of(tube)
     local ring = tube.ring
     if not ring then
-        ring = { holders = {}, noted = {}, ended = {}, added = {} }
+        keyring.flush(tube)
+        ring = { holders = {}, noted = {}, ended = {} }
         tube.ring = ring
     end
     return ring
@@ -102,6 +105,31 @@ function keyring.finish(tube, id, task)
     end
 end
 
+-- A taken task of a plain tube ends now; its record has an extension.
+function keyring.finish_record(tube, id, record)
+    local sign, endings = string.byte(record, RECORD_BYTES + 1), tube.endings
+    if sign == OWN_ATTEMPTS then
+        return
+    elseif not endings then
+        keyring.flush(tube)
+        endings = { held = {}, moments = {}, free = {}, span = -1 }
+        tube.endings = endings
+    end
+    local span, key = struct.unpack('<dBc0', record, RECORD_BYTES + (sign == BOTH and 6 or 2))
+    if span == 0 then
+        endings.free[#endings.free + 1] = key
+        return
+    elseif span ~= endings.span then
+        -- Most keys are held for the same time.
+        local moment = tube.now + span
+        endings.span, endings.bytes, endings.score = span, struct.pack('<d', moment), score_text(moment)
+    end
+    local held, moments = endings.held, endings.moments
+    local size = #held
+    held[size + 1], held[size + 2] = key, id .. endings.bytes
+    moments[size + 1], moments[size + 2] = endings.score, id .. key
+end
+
 -- Removes keys of ended tasks, each as its id and the key.
 local function remove_ended(tube, members)
     local keys = {}
@@ -125,44 +153,38 @@ function keyring.empty(tube)
     local base, o = tube.base, tube.options
     redis.call('UNLINK', base .. ':y', base .. ':j', base .. ':z')
     change_options(tube, { flags = o.flags - keyring.USED - (o.ended_keys and keyring.ENDED or 0) })
-    tube.ring = nil
+    tube.ring, tube.endings = nil, nil
 end
 
--- Tasks get keys that are free. These are listed as Redis needs them.
-local function hold_all(tube, keys, ids)
-    local ring = tube.ring
-    local holders, noted, added = ring.holders, ring.noted, ring.added
-    local size = #added
-    for place = 1, #keys do
-        local key, id = keys[place], ids[place]
-        holders[key] = id
-        noted[key] = nil
-        added[size + 1], added[size + 2] = key, id
-        size = size + 2
-    end
-end
-
--- Writes the ring. The keys of ended tasks that are too many are free at once, the one first that would be free first.
-function keyring.flush(tube)
-    local ring, base = tube.ring, tube.base
-    tube.ring = nil
-    send('HSET', base .. ':y', ring.added)
-    if next(ring.noted) then
-        -- Keys that were added before are among them only if they changed since.
-        write_hash(base .. ':y', ring.noted)
-    end
-    if next(ring.ended) then
-        write_order(base .. ':j', ring.ended)
-    end
-    if not ring.has_new then
-        return
-    end
+-- Keys of ended tasks were added. Those that are too many are free at once, the one first that would be free first.
+local function limit_ended(tube)
+    local base = tube.base
     if not tube.options.ended_keys then
         change_options(tube, { flags = tube.options.flags + keyring.ENDED })
     end
     local excess = redis.call('ZCARD', base .. ':j') - ENDED_MAX
     for first = 1, excess, VALUES_MAX do
         remove_ended(tube, redis.call('ZRANGE', base .. ':j', 0, math.min(VALUES_MAX, excess - first + 1) - 1))
+    end
+end
+
+-- Writes the ring, or the endings.
+function keyring.flush(tube)
+    local ring, endings, base = tube.ring, tube.endings, tube.base
+    tube.ring, tube.endings = nil, nil
+    if endings then
+        send('HSET', base .. ':y', endings.held)
+        send('ZADD', base .. ':j', endings.moments)
+        send('HDEL', base .. ':y', endings.free)
+    end
+    if ring and next(ring.noted) then
+        write_hash(base .. ':y', ring.noted)
+    end
+    if ring and next(ring.ended) then
+        write_order(base .. ':j', ring.ended)
+    end
+    if ring and ring.has_new or endings and #endings.held > 0 then
+        limit_ended(tube)
     end
 end
 
@@ -177,9 +199,7 @@ end
 
 -- Removes free keys of ended tasks, at most so many. Answers how many.
 function keyring.trim(tube, limit)
-    if tube.ring then
-        keyring.flush(tube)
-    end
+    keyring.flush(tube)
     local order, removed = tube.base .. ':j', 0
     local last = string.format('%.0f', tube.now - tube.now % CLEANUP_EVERY)
     while removed < limit do
@@ -230,27 +250,40 @@ local function read_keys(header, size)
     return keys, extensions
 end
 
--- Whether these keys are free and different.
-local function are_free(tube, keys)
-    local holders, seen, order = ring_of(tube).holders, {}, tube.base .. ':y'
-    for place = 1, #keys do
-        local key = keys[place]
-        if holders[key] or seen[key] then
-            return false
-        end
-        seen[key] = true
-    end
+-- Whether one of these keys is stored.
+local function has_stored(order, keys)
     for first = 1, #keys, VALUES_MAX do
-        local last = math.min(first + VALUES_MAX - 1, #keys)
-        local found = redis.call('HMGET', order, unpack(keys, first, last))
+        local found = redis.call('HMGET', order, unpack(keys, first, math.min(first + VALUES_MAX - 1, #keys)))
         for place = 1, #found do
-            -- A holder that this call removed is still stored.
-            if found[place] and holders[keys[first + place - 1]] == nil then
-                return false
+            if found[place] then
+                return true
             end
         end
     end
-    return true
+    return false
+end
+
+-- Gives keys to new tasks, if they are free and different; otherwise nothing changes. They are written at once, because only then Redis
+-- says how many are new.
+local function hold_all(tube, keys, ids)
+    local order, size = tube.base .. ':y', #keys
+    keyring.flush(tube)
+    if size == 1 then
+        return redis.call('HSETNX', order, keys[1], ids[1]) == 1
+    elseif has_stored(order, keys) then
+        return false
+    end
+    local values, added = {}, 0
+    for place = 1, size do
+        values[2 * place - 1], values[2 * place] = keys[place], ids[place]
+    end
+    for first = 1, #values, VALUES_MAX do
+        added = added + redis.call('HSET', order, unpack(values, first, math.min(first + VALUES_MAX - 1, #values)))
+    end
+    if added < size then
+        send('HDEL', order, keys)
+    end
+    return added == size
 end
 
 -- The options of each task of a put; the holders of their keys are loaded.
@@ -393,17 +426,14 @@ end
 
 -- Puts tasks with keys and no other options, which are most, into a plain tube. Nothing is done if a key is held, or is not alone.
 local function put_plainly(tube, call, header, first, size)
-    local keys, extensions = read_keys(header, size)
-    if not keys or not are_free(tube, keys) then
+    local ids, keys, extensions = plain.extended_ids(tube, size), read_keys(header, size)
+    if not ids or not keys or not hold_all(tube, keys, ids) then
         return nil
     end
-    local ids = plain.put_extended(tube, extensions, call.args, first)
-    if ids then
-        hold_all(tube, keys, ids)
-        tube.numbers[NEXT_ID] = tube.numbers[NEXT_ID] + size
-        count(tube, 'put', size)
-        return '\0' .. table.concat(ids, '\0')
-    end
+    plain.put_extended(tube, ids, extensions, call.args, first)
+    tube.numbers[NEXT_ID] = tube.numbers[NEXT_ID] + size
+    count(tube, 'put', size)
+    return '\0' .. table.concat(ids, '\0')
 end
 
 -- Puts tasks of which some have a key or their own number of attempts. Answers the state and the id of each.
