@@ -8,8 +8,8 @@
 
 -- An extension begins with one of these: it has an own number of attempts, a key, or both.
 local OWN_ATTEMPTS, BOTH, KEY = 35, 38, 64
--- The options of a put that gives only an extension.
-local ONLY_EXTENSION = 128
+-- The options of a put that gives only an extension, and the position of the key, counted from them, if that has only a key.
+local ONLY_EXTENSION, KEY_AT = 128, 13
 -- Redis scans small hashes as long as no field is long. No key has a control character.
 local LARGE = '\0' .. TALL
 -- Free keys of ended tasks are removed in groups: when the clock is at a multiple of this.
@@ -235,19 +235,23 @@ function keyring.done_ids(tube, key)
     return found
 end
 
--- The keys and the extensions of the tasks of a put, if each has a key and no other option.
+-- The keys of the tasks of a put, if each has a key and no other option, and for each how its extension begins: most are equal.
 local function read_keys(header, size)
-    local keys, extensions, place = {}, {}, PUT_ITEMS_AT
+    local keys, beginnings, place, last, beginning, length = {}, {}, PUT_ITEMS_AT, nil, nil, 0
     for item = 1, size do
-        local given, _, sign = string.byte(header, place, place + 2)
-        if given ~= ONLY_EXTENSION or sign ~= KEY then
-            return nil
+        local options = string.sub(header, place, place + KEY_AT - 2)
+        if options ~= last then
+            local given, _, sign = string.byte(options, 1, 3)
+            if given ~= ONLY_EXTENSION or sign ~= KEY then
+                return nil
+            end
+            last, beginning, length = options, string.sub(options, 3), string.byte(options, KEY_AT - 1)
         end
-        local after
-        _, keys[item], after = struct.unpack('<dBc0', header, place + 3)
-        extensions[item], place = string.sub(header, place + 2, after - 1), after
+        beginnings[item] = beginning
+        place = place + KEY_AT - 1 + length
+        keys[item] = string.sub(header, place - length, place - 1)
     end
-    return keys, extensions
+    return keys, beginnings
 end
 
 -- Whether one of these keys is stored.
@@ -426,11 +430,11 @@ end
 
 -- Puts tasks with keys and no other options, which are most, into a plain tube. Nothing is done if a key is held, or is not alone.
 local function put_plainly(tube, call, header, first, size)
-    local ids, keys, extensions = plain.extended_ids(tube, size), read_keys(header, size)
+    local ids, keys, beginnings = plain.extended_ids(tube, size), read_keys(header, size)
     if not ids or not keys or not hold_all(tube, keys, ids) then
         return nil
     end
-    plain.put_extended(tube, ids, extensions, call.args, first)
+    plain.put_keyed(tube, ids, keys, beginnings, call.args, first)
     tube.numbers[NEXT_ID] = tube.numbers[NEXT_ID] + size
     count(tube, 'put', size)
     return '\0' .. table.concat(ids, '\0')

@@ -166,15 +166,20 @@ local function next_template(tube, templates, header, place)
     return template, template.pri, after
 end
 
--- Completes a record with its extension, if it has one, and its body; a large body is listed apart.
-local function with_body(pending, id, beginning, body, extension)
-    local lengths = extension and struct.pack('<I4I4', #extension, #body - 4) .. extension or lengths_of(#body - 4)
-    if #body - 4 <= INLINE_MAX then
-        return beginning .. lengths .. body
-    end
+-- Lists a large body apart.
+local function add_body(pending, id, body)
     local b = list(pending, 'b')
     b[#b + 1] = id
     b[#b + 1] = body
+end
+
+-- Completes a record with its body; a large one is listed apart.
+local function with_body(pending, id, beginning, body)
+    local lengths = lengths_of(#body - 4)
+    if #body - 4 <= INLINE_MAX then
+        return beginning .. lengths .. body
+    end
+    add_body(pending, id, body)
     return beginning .. lengths
 end
 
@@ -225,25 +230,26 @@ function plain.extended_ids(tube, size)
     return template.ready and not template.timer and numbered(tube.numbers[NEXT_ID], size)
 end
 
--- Puts such tasks.
-function plain.put_extended(tube, ids, extensions, args, first)
+-- Puts such tasks, whose extensions begin so and end with these keys.
+function plain.put_keyed(tube, ids, keys, beginnings, args, first)
     local pending = tube.pending
     local template = pending.templates.extended_template
     local t, r, pri = list(pending, 't'), list(pending, 'r'), template.pri
-    local beginning, listed, ordered = template.before .. pri .. template.behind, #t, #r
-    local size, bytes, opening = -1, -1, nil
+    local before, listed, ordered = template.before .. pri .. template.behind, #t, #r
+    local last, size, opening = nil, -1, nil
     for item = 1, #ids do
-        local id, body, extension = ids[item], args[first + item - 1], extensions[item]
-        if #extension ~= size or #body ~= bytes then
+        local id, body, key, beginning = ids[item], args[first + item - 1], keys[item], beginnings[item]
+        if beginning ~= last or #body ~= size then
             -- Keys and bodies of one put often have the same length.
-            size, bytes = #extension, #body
-            opening = beginning .. struct.pack('<I4I4', size, bytes - 4)
+            last, size = beginning, #body
+            opening = before .. struct.pack('<I4I4', #beginning + #key, size - 4) .. beginning
         end
         t[listed + 1] = id
-        if bytes - 4 <= INLINE_MAX then
-            t[listed + 2] = opening .. extension .. body
+        if size - 4 <= INLINE_MAX then
+            t[listed + 2] = opening .. key .. body
         else
-            t[listed + 2] = with_body(pending, id, beginning, body, extension)
+            t[listed + 2] = opening .. key
+            add_body(pending, id, body)
         end
         r[ordered + 1], r[ordered + 2] = '0', pri .. id
         listed, ordered = listed + 2, ordered + 2

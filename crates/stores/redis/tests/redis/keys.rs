@@ -74,6 +74,25 @@ fn servers_that_put_the_same_keys_add_each_task_once() {
 }
 
 #[test]
+fn a_large_put_finds_keys_that_are_held_or_repeated() {
+    run(async {
+        let (url, prefix) = part();
+        let store = open(&url);
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        let many = |from: usize| (from..from + 1_500).map(|key| keyed(&format!("key {key}"), 0));
+        let ids = |placed: Vec<Placed>| placed.iter().map(|one| one.id.0).collect::<Vec<_>>();
+        let first = ids(place(&store, &tube, many(0).collect()));
+        assert_eq!(first, (0..1_500).collect::<Vec<_>>());
+        // The last key is held; then the last key is that of the first task.
+        let second = place(&store, &tube, many(2_000).chain([keyed("key 1499", 0)]).collect());
+        assert_eq!(ids(second), (1_500..3_000).chain([1_499]).collect::<Vec<_>>());
+        let third = place(&store, &tube, many(4_000).chain([keyed("key 4000", 0)]).collect());
+        assert_eq!(ids(third), (3_000..4_500).chain([3_000]).collect::<Vec<_>>());
+        instance().audit(&prefix, "mail");
+    });
+}
+
+#[test]
 fn free_keys_of_ended_tasks_are_removed() {
     run(async {
         let (url, prefix) = part();

@@ -151,16 +151,16 @@ local function new_row(c, tube)
     return row
 end
 
--- Adds tasks with a new key and no other options, which are ready at once, in as few steps as possible; `row` has the common fields. Stops at
--- the first other one; answers how many were added.
+-- Adds tasks with a new key and no other options, which are ready at once, in as few steps as possible; `row` has the common fields.
+-- Stops at the first other one; answers how many were added.
 local function add_keyed(tube, tasks, from, to, row)
     local size = keys.insert_plain(tube, tasks, from, to, row, INLINE_BYTES_MAX)
     tube.next_id, tube.n.ready, tube.n.takeable = tube.next_id + size, tube.n.ready + size, tube.n.takeable + size
     return size
 end
 
--- Adds a task that may have a key, which is free, and its own number of attempts. `row` has the common fields, and so has `plain` if rows can
--- be inserted raw. Answers its state.
+-- Adds a task that may have a key, which is free, and its own number of attempts. `row` has the common fields, and so has `plain` if
+-- rows can be inserted raw. Answers its state.
 local function add_extended(c, tube, tasks, place, row, plain)
     if plain and add_keyed(tube, tasks, place, place, plain) == 1 then
         return READY
