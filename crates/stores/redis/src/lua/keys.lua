@@ -1,5 +1,5 @@
--- Unique keys of a tube; the rules are in `keys.rs` of the core. y has the holder of each key, followed by until when it is held if its task
--- has ended; j the ids and keys of ended tasks by that moment; z the keys and ids of done tasks that are kept. The key of a task is in its
+-- Unique keys of a tube; the rules are in `keys.rs` of the core. y has the holder of each key, also after its end, until when it is held; j
+-- the ids and keys of ended tasks by that moment; z the keys and ids of done tasks that are kept. The key of a task is in its
 -- record, in an extension that is also how a put gives it.
 --
 -- The ring of a tube is what a call knows of its keys, and what it has to write. It is written at the end of the call. The endings of a
@@ -69,7 +69,19 @@ function keyring.holder(tube, key)
     if not text then
         return nil
     end
-    return string.sub(text, 1, 8), #text > 8 and (struct.unpack('<d', text, 9)) or nil
+    -- Earlier programs wrote the moment behind the id, too.
+    local id = string.sub(text, 1, 8)
+    load(tube, { id })
+    if tube.tasks[id] then
+        return id
+    end
+    local moment = tube.ring.ended[id .. key]
+    if moment == nil then
+        moment = redis.call('ZSCORE', tube.base .. ':j', id .. key)
+    end
+    if moment then
+        return id, tonumber(moment)
+    end
 end
 
 local function set(tube, key, text)
@@ -84,8 +96,8 @@ end
 
 -- The key of an ended task is held until this moment.
 function keyring.hold_ended(tube, key, id, moment)
-    set(tube, key, id .. struct.pack('<d', moment))
-    tube.ring.ended[id .. key], tube.ring.has_new = moment, true
+    local ring = ring_of(tube)
+    ring.ended[id .. key], ring.has_new = moment, true
 end
 
 -- A key that an ended task held is free.
@@ -112,7 +124,7 @@ function keyring.finish_record(tube, id, record)
         return
     elseif not endings then
         keyring.flush(tube)
-        endings = { held = {}, moments = {}, free = {}, span = -1 }
+        endings = { moments = {}, free = {}, span = -1 }
         tube.endings = endings
     end
     local span, key = struct.unpack('<dBc0', record, RECORD_BYTES + (sign == BOTH and 6 or 2))
@@ -121,12 +133,10 @@ function keyring.finish_record(tube, id, record)
         return
     elseif span ~= endings.span then
         -- Most keys are held for the same time.
-        local moment = tube.now + span
-        endings.span, endings.bytes, endings.score = span, struct.pack('<d', moment), score_text(moment)
+        endings.span, endings.score = span, score_text(tube.now + span)
     end
-    local held, moments = endings.held, endings.moments
-    local size = #held
-    held[size + 1], held[size + 2] = key, id .. endings.bytes
+    local moments = endings.moments
+    local size = #moments
     moments[size + 1], moments[size + 2] = endings.score, id .. key
 end
 
@@ -173,7 +183,6 @@ function keyring.flush(tube)
     local ring, endings, base = tube.ring, tube.endings, tube.base
     tube.ring, tube.endings = nil, nil
     if endings then
-        send('HSET', base .. ':y', endings.held)
         send('ZADD', base .. ':j', endings.moments)
         send('HDEL', base .. ':y', endings.free)
     end
@@ -183,7 +192,7 @@ function keyring.flush(tube)
     if ring and next(ring.ended) then
         write_order(base .. ':j', ring.ended)
     end
-    if ring and ring.has_new or endings and #endings.held > 0 then
+    if ring and ring.has_new or endings and #endings.moments > 0 then
         limit_ended(tube)
     end
 end
@@ -307,11 +316,7 @@ local function is_held(tube, key)
     if not id or ending then
         return id and ending > tube.now
     end
-    load(tube, { id })
     local task = tube.tasks[id]
-    if not task then
-        return false
-    end
     return task.state == TAKEN or task.expires > tube.now or task.expires + task.unique_for > tube.now
 end
 
@@ -347,18 +352,13 @@ end
 -- The holder of the key of a put, if it is held; a task whose time to live is over is removed first.
 local function find_holder(tube, key, expired)
     local id, ending = keyring.holder(tube, key)
-    if id and not ending then
-        load(tube, { id })
-        local task = tube.tasks[id]
-        if task and task.state ~= TAKEN and task.expires <= tube.now then
-            remove(tube, id, task)
-            count(tube, 'delete')
-            count(tube, 'ttl')
-            expired[#expired + 1] = id
-            id, ending = keyring.holder(tube, key)
-        elseif not task then
-            id = nil
-        end
+    local task = id and tube.tasks[id]
+    if task and task.state ~= TAKEN and task.expires <= tube.now then
+        remove(tube, id, task)
+        count(tube, 'delete')
+        count(tube, 'ttl')
+        expired[#expired + 1] = id
+        id, ending = keyring.holder(tube, key)
     end
     if ending and ending <= tube.now then
         keyring.forget(tube, key, id)

@@ -92,6 +92,37 @@ fn a_large_put_finds_keys_that_are_held_or_repeated() {
     });
 }
 
+/// Writes the moments of ended tasks behind the ids of the holders, as earlier programs of this format did.
+const WITH_MOMENTS: &str = "
+local ended = redis.call('ZRANGE', KEYS[1] .. ':j', 0, -1, 'WITHSCORES')
+for place = 1, #ended, 2 do
+    local id, key = string.sub(ended[place], 1, 8), string.sub(ended[place], 9)
+    redis.call('HSET', KEYS[1] .. ':y', key, id .. struct.pack('<d', tonumber(ended[place + 1])))
+end
+return #ended / 2";
+
+#[test]
+fn keys_of_ended_tasks_stay_held_as_earlier_programs_stored_them() {
+    run(async {
+        let (url, prefix) = part();
+        let store = open(&url);
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        place(&store, &tube, vec![keyed("a", 60), keyed("b", 60)]);
+        for task in take(&store, &tube, 2) {
+            assert_eq!(ack(&store, &tube, &task), Outcome::Done(None));
+        }
+        let base = format!("{{{prefix}:mail}}");
+        assert_eq!(instance().talk(&["EVAL", WITH_MOMENTS, "1", &base]), "2");
+        let placed = place(&store, &tube, vec![keyed("a", 60), keyed("c", 60)]);
+        assert_eq!(placed.iter().map(|one| one.existing).collect::<Vec<_>>(), [true, false]);
+        let put = Command::Put { tube: tube.clone(), tasks: vec![keyed("a", 0)], wait: Span::ZERO };
+        let replies = block_on(store.execute(later(60), vec![put])).replies;
+        let [Ok(Reply::Put(placed))] = &replies[..] else { panic!("it is put: {replies:?}") };
+        assert!(!placed[0].existing);
+        instance().audit(&prefix, "mail");
+    });
+}
+
 #[test]
 fn free_keys_of_ended_tasks_are_removed() {
     run(async {
