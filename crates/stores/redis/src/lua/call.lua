@@ -40,9 +40,7 @@ end
 -- Writes the changes of a tube.
 local function close_tube(call, tube)
     flush(tube)
-    if tube.ring then
-        keyring.flush(tube)
-    end
+    keyring.flush(tube)
     write_numbers(tube)
     if tube.notify then
         publish(call, tube.options.name)

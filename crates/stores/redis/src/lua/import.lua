@@ -117,6 +117,7 @@ function imports.J(call, base)
         if tube.tasks[id] or holder and (holder ~= id or not ending) then
             return refused("cannot import key '%s' into tube '%s': it is held", key, call.args[5])
         elseif not holder then
+            keyring.hold(tube, key, id)
             keyring.hold_ended(tube, key, id, moment)
         end
     end

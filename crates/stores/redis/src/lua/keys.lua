@@ -1,13 +1,15 @@
--- Unique keys of a tube; the rules are in `keys.rs` of the core. y has the holder of each key, followed by until when it is held if its task
--- has ended; j the ids and keys of ended tasks by that moment; z the keys and ids of done tasks that are kept. The key of a task is in its
+-- Unique keys of a tube; the rules are in `keys.rs` of the core. y has the holder of each key, also after its end, until when it is held; j
+-- the ids and keys of ended tasks by that moment; z the keys and ids of done tasks that are kept. The key of a task is in its
 -- record, in an extension that is also how a put gives it.
 --
--- The ring of a tube is what a call knows of its keys, and what it has to write. It is written at the end of the call.
+-- The ring of a tube is what a call knows of its keys, and what it has to write. It is written at the end of the call. The endings of a
+-- plain tube are the keys of tasks that end in this call, listed as Redis needs them. There is a ring or there are endings: before one
+-- begins, the other is written.
 
 -- An extension begins with one of these: it has an own number of attempts, a key, or both.
 local OWN_ATTEMPTS, BOTH, KEY = 35, 38, 64
--- The options of a put that gives only an extension.
-local ONLY_EXTENSION = 128
+-- The options of a put that gives only an extension, and the position of the key, counted from them, if that has only a key.
+local ONLY_EXTENSION, KEY_AT = 128, 13
 -- Redis scans small hashes as long as no field is long. No key has a control character.
 local LARGE = '\0' .. TALL
 -- Free keys of ended tasks are removed in groups: when the clock is at a multiple of this.
@@ -38,7 +40,8 @@ end
 local function ring_of(tube)
     local ring = tube.ring
     if not ring then
-        ring = { holders = {}, noted = {}, ended = {}, added = {} }
+        keyring.flush(tube)
+        ring = { holders = {}, noted = {}, ended = {} }
         tube.ring = ring
     end
     return ring
@@ -66,7 +69,19 @@ function keyring.holder(tube, key)
     if not text then
         return nil
     end
-    return string.sub(text, 1, 8), #text > 8 and (struct.unpack('<d', text, 9)) or nil
+    -- Earlier programs wrote the moment behind the id, too.
+    local id = string.sub(text, 1, 8)
+    load(tube, { id })
+    if tube.tasks[id] then
+        return id
+    end
+    local moment = tube.ring.ended[id .. key]
+    if moment == nil then
+        moment = redis.call('ZSCORE', tube.base .. ':j', id .. key)
+    end
+    if moment then
+        return id, tonumber(moment)
+    end
 end
 
 local function set(tube, key, text)
@@ -81,8 +96,8 @@ end
 
 -- The key of an ended task is held until this moment.
 function keyring.hold_ended(tube, key, id, moment)
-    set(tube, key, id .. struct.pack('<d', moment))
-    tube.ring.ended[id .. key], tube.ring.has_new = moment, true
+    local ring = ring_of(tube)
+    ring.ended[id .. key], ring.has_new = moment, true
 end
 
 -- A key that an ended task held is free.
@@ -100,6 +115,29 @@ function keyring.finish(tube, id, task)
     else
         set(tube, task.key, false)
     end
+end
+
+-- A taken task of a plain tube ends now; its record has an extension.
+function keyring.finish_record(tube, id, record)
+    local sign, endings = string.byte(record, RECORD_BYTES + 1), tube.endings
+    if sign == OWN_ATTEMPTS then
+        return
+    elseif not endings then
+        keyring.flush(tube)
+        endings = { moments = {}, free = {}, span = -1 }
+        tube.endings = endings
+    end
+    local span, key = struct.unpack('<dBc0', record, RECORD_BYTES + (sign == BOTH and 6 or 2))
+    if span == 0 then
+        endings.free[#endings.free + 1] = key
+        return
+    elseif span ~= endings.span then
+        -- Most keys are held for the same time.
+        endings.span, endings.score = span, score_text(tube.now + span)
+    end
+    local moments = endings.moments
+    local size = #moments
+    moments[size + 1], moments[size + 2] = endings.score, id .. key
 end
 
 -- Removes keys of ended tasks, each as its id and the key.
@@ -125,44 +163,37 @@ function keyring.empty(tube)
     local base, o = tube.base, tube.options
     redis.call('UNLINK', base .. ':y', base .. ':j', base .. ':z')
     change_options(tube, { flags = o.flags - keyring.USED - (o.ended_keys and keyring.ENDED or 0) })
-    tube.ring = nil
+    tube.ring, tube.endings = nil, nil
 end
 
--- Tasks get keys that are free. These are listed as Redis needs them.
-local function hold_all(tube, keys, ids)
-    local ring = tube.ring
-    local holders, noted, added = ring.holders, ring.noted, ring.added
-    local size = #added
-    for place = 1, #keys do
-        local key, id = keys[place], ids[place]
-        holders[key] = id
-        noted[key] = nil
-        added[size + 1], added[size + 2] = key, id
-        size = size + 2
-    end
-end
-
--- Writes the ring. The keys of ended tasks that are too many are free at once, the one first that would be free first.
-function keyring.flush(tube)
-    local ring, base = tube.ring, tube.base
-    tube.ring = nil
-    send('HSET', base .. ':y', ring.added)
-    if next(ring.noted) then
-        -- Keys that were added before are among them only if they changed since.
-        write_hash(base .. ':y', ring.noted)
-    end
-    if next(ring.ended) then
-        write_order(base .. ':j', ring.ended)
-    end
-    if not ring.has_new then
-        return
-    end
+-- Keys of ended tasks were added. Those that are too many are free at once, the one first that would be free first.
+local function limit_ended(tube)
+    local base = tube.base
     if not tube.options.ended_keys then
         change_options(tube, { flags = tube.options.flags + keyring.ENDED })
     end
     local excess = redis.call('ZCARD', base .. ':j') - ENDED_MAX
     for first = 1, excess, VALUES_MAX do
         remove_ended(tube, redis.call('ZRANGE', base .. ':j', 0, math.min(VALUES_MAX, excess - first + 1) - 1))
+    end
+end
+
+-- Writes the ring, or the endings.
+function keyring.flush(tube)
+    local ring, endings, base = tube.ring, tube.endings, tube.base
+    tube.ring, tube.endings = nil, nil
+    if endings then
+        send('ZADD', base .. ':j', endings.moments)
+        send('HDEL', base .. ':y', endings.free)
+    end
+    if ring and next(ring.noted) then
+        write_hash(base .. ':y', ring.noted)
+    end
+    if ring and next(ring.ended) then
+        write_order(base .. ':j', ring.ended)
+    end
+    if ring and ring.has_new or endings and #endings.moments > 0 then
+        limit_ended(tube)
     end
 end
 
@@ -177,9 +208,7 @@ end
 
 -- Removes free keys of ended tasks, at most so many. Answers how many.
 function keyring.trim(tube, limit)
-    if tube.ring then
-        keyring.flush(tube)
-    end
+    keyring.flush(tube)
     local order, removed = tube.base .. ':j', 0
     local last = string.format('%.0f', tube.now - tube.now % CLEANUP_EVERY)
     while removed < limit do
@@ -215,42 +244,59 @@ function keyring.done_ids(tube, key)
     return found
 end
 
--- The keys and the extensions of the tasks of a put, if each has a key and no other option.
+-- The keys of the tasks of a put, if each has a key and no other option, and for each how its extension begins: most are equal.
 local function read_keys(header, size)
-    local keys, extensions, place = {}, {}, PUT_ITEMS_AT
+    local keys, beginnings, place, last, beginning, length = {}, {}, PUT_ITEMS_AT, nil, nil, 0
     for item = 1, size do
-        local given, _, sign = string.byte(header, place, place + 2)
-        if given ~= ONLY_EXTENSION or sign ~= KEY then
-            return nil
+        local options = string.sub(header, place, place + KEY_AT - 2)
+        if options ~= last then
+            local given, _, sign = string.byte(options, 1, 3)
+            if given ~= ONLY_EXTENSION or sign ~= KEY then
+                return nil
+            end
+            last, beginning, length = options, string.sub(options, 3), string.byte(options, KEY_AT - 1)
         end
-        local after
-        _, keys[item], after = struct.unpack('<dBc0', header, place + 3)
-        extensions[item], place = string.sub(header, place + 2, after - 1), after
+        beginnings[item] = beginning
+        place = place + KEY_AT - 1 + length
+        keys[item] = string.sub(header, place - length, place - 1)
     end
-    return keys, extensions
+    return keys, beginnings
 end
 
--- Whether these keys are free and different.
-local function are_free(tube, keys)
-    local holders, seen, order = ring_of(tube).holders, {}, tube.base .. ':y'
-    for place = 1, #keys do
-        local key = keys[place]
-        if holders[key] or seen[key] then
-            return false
-        end
-        seen[key] = true
-    end
+-- Whether one of these keys is stored.
+local function has_stored(order, keys)
     for first = 1, #keys, VALUES_MAX do
-        local last = math.min(first + VALUES_MAX - 1, #keys)
-        local found = redis.call('HMGET', order, unpack(keys, first, last))
+        local found = redis.call('HMGET', order, unpack(keys, first, math.min(first + VALUES_MAX - 1, #keys)))
         for place = 1, #found do
-            -- A holder that this call removed is still stored.
-            if found[place] and holders[keys[first + place - 1]] == nil then
-                return false
+            if found[place] then
+                return true
             end
         end
     end
-    return true
+    return false
+end
+
+-- Gives keys to new tasks, if they are free and different; otherwise nothing changes. They are written at once, because only then Redis
+-- says how many are new.
+local function hold_all(tube, keys, ids)
+    local order, size = tube.base .. ':y', #keys
+    keyring.flush(tube)
+    if size == 1 then
+        return redis.call('HSETNX', order, keys[1], ids[1]) == 1
+    elseif has_stored(order, keys) then
+        return false
+    end
+    local values, added = {}, 0
+    for place = 1, size do
+        values[2 * place - 1], values[2 * place] = keys[place], ids[place]
+    end
+    for first = 1, #values, VALUES_MAX do
+        added = added + redis.call('HSET', order, unpack(values, first, math.min(first + VALUES_MAX - 1, #values)))
+    end
+    if added < size then
+        send('HDEL', order, keys)
+    end
+    return added == size
 end
 
 -- The options of each task of a put; the holders of their keys are loaded.
@@ -270,11 +316,7 @@ local function is_held(tube, key)
     if not id or ending then
         return id and ending > tube.now
     end
-    load(tube, { id })
     local task = tube.tasks[id]
-    if not task then
-        return false
-    end
     return task.state == TAKEN or task.expires > tube.now or task.expires + task.unique_for > tube.now
 end
 
@@ -310,18 +352,13 @@ end
 -- The holder of the key of a put, if it is held; a task whose time to live is over is removed first.
 local function find_holder(tube, key, expired)
     local id, ending = keyring.holder(tube, key)
-    if id and not ending then
-        load(tube, { id })
-        local task = tube.tasks[id]
-        if task and task.state ~= TAKEN and task.expires <= tube.now then
-            remove(tube, id, task)
-            count(tube, 'delete')
-            count(tube, 'ttl')
-            expired[#expired + 1] = id
-            id, ending = keyring.holder(tube, key)
-        elseif not task then
-            id = nil
-        end
+    local task = id and tube.tasks[id]
+    if task and task.state ~= TAKEN and task.expires <= tube.now then
+        remove(tube, id, task)
+        count(tube, 'delete')
+        count(tube, 'ttl')
+        expired[#expired + 1] = id
+        id, ending = keyring.holder(tube, key)
     end
     if ending and ending <= tube.now then
         keyring.forget(tube, key, id)
@@ -393,17 +430,14 @@ end
 
 -- Puts tasks with keys and no other options, which are most, into a plain tube. Nothing is done if a key is held, or is not alone.
 local function put_plainly(tube, call, header, first, size)
-    local keys, extensions = read_keys(header, size)
-    if not keys or not are_free(tube, keys) then
+    local ids, keys, beginnings = plain.extended_ids(tube, size), read_keys(header, size)
+    if not ids or not keys or not hold_all(tube, keys, ids) then
         return nil
     end
-    local ids = plain.put_extended(tube, extensions, call.args, first)
-    if ids then
-        hold_all(tube, keys, ids)
-        tube.numbers[NEXT_ID] = tube.numbers[NEXT_ID] + size
-        count(tube, 'put', size)
-        return '\0' .. table.concat(ids, '\0')
-    end
+    plain.put_keyed(tube, ids, keys, beginnings, call.args, first)
+    tube.numbers[NEXT_ID] = tube.numbers[NEXT_ID] + size
+    count(tube, 'put', size)
+    return '\0' .. table.concat(ids, '\0')
 end
 
 -- Puts tasks of which some have a key or their own number of attempts. Answers the state and the id of each.

@@ -130,18 +130,23 @@ local function template_of(tube, new)
         ready = task.state == READY, timer = timer ~= NEVER and score_text(timer) or nil }
 end
 
--- The template of a task without options. Mostly only the moment of its put differs from the last call.
-local function default_template(tube, templates)
-    local template, o = templates.usual, tube.options
+-- The template of a task with these options, which has this name. Mostly only the moment of its put differs from the last call.
+local function named_template(tube, templates, name, new)
+    local template, o = templates[name], tube.options
     if not template then
-        template = o.template or template_of(tube, {})
+        template = o[name] or template_of(tube, new)
         if not template.timer then
-            o.template = template
+            o[name] = template
             template.behind = struct.pack('<d', tube.now) .. string.sub(template.behind, 9)
         end
-        templates.usual = template
+        templates[name] = template
     end
     return template
+end
+
+-- The template of a task without options.
+local function default_template(tube, templates)
+    return named_template(tube, templates, 'template', {})
 end
 
 -- The template for the options at this position of the header, the priority, and the position of the next options. Many are equal, or
@@ -161,15 +166,20 @@ local function next_template(tube, templates, header, place)
     return template, template.pri, after
 end
 
--- Completes a record with its extension, if it has one, and its body; a large body is listed apart.
-local function with_body(pending, id, beginning, body, extension)
-    local lengths = extension and struct.pack('<I4I4', #extension, #body - 4) .. extension or lengths_of(#body - 4)
-    if #body - 4 <= INLINE_MAX then
-        return beginning .. lengths .. body
-    end
+-- Lists a large body apart.
+local function add_body(pending, id, body)
     local b = list(pending, 'b')
     b[#b + 1] = id
     b[#b + 1] = body
+end
+
+-- Completes a record with its body; a large one is listed apart.
+local function with_body(pending, id, beginning, body)
+    local lengths = lengths_of(#body - 4)
+    if #body - 4 <= INLINE_MAX then
+        return beginning .. lengths .. body
+    end
+    add_body(pending, id, body)
     return beginning .. lengths
 end
 
@@ -214,36 +224,37 @@ local function put_with_options(tube, pending, header, ids, args, first)
     return delayed
 end
 
--- Puts tasks that have an extension and no other options, and are ready at once. Answers their ids; nothing if tasks of this tube have a
--- deadline, or are delayed.
-function plain.put_extended(tube, extensions, args, first)
-    local pending = pending_of(tube)
-    local template = pending.templates.extended or template_of(tube, { extension = '' })
-    pending.templates.extended = template
-    if not template.ready or template.timer then
-        return nil
-    end
-    local ids, t, r, pri = numbered(tube.numbers[NEXT_ID], #extensions), list(pending, 't'), list(pending, 'r'), template.pri
-    local beginning, listed, ordered = template.before .. pri .. template.behind, #t, #r
-    local size, bytes, opening = -1, -1, nil
+-- The ids of the next tasks of this tube, if tasks that have an extension and no other options are ready at once, without a deadline.
+function plain.extended_ids(tube, size)
+    local template = named_template(tube, pending_of(tube).templates, 'extended_template', { extension = '' })
+    return template.ready and not template.timer and numbered(tube.numbers[NEXT_ID], size)
+end
+
+-- Puts such tasks, whose extensions begin so and end with these keys.
+function plain.put_keyed(tube, ids, keys, beginnings, args, first)
+    local pending = tube.pending
+    local template = pending.templates.extended_template
+    local t, r, pri = list(pending, 't'), list(pending, 'r'), template.pri
+    local before, listed, ordered = template.before .. pri .. template.behind, #t, #r
+    local last, size, opening = nil, -1, nil
     for item = 1, #ids do
-        local id, body, extension = ids[item], args[first + item - 1], extensions[item]
-        if #extension ~= size or #body ~= bytes then
+        local id, body, key, beginning = ids[item], args[first + item - 1], keys[item], beginnings[item]
+        if beginning ~= last or #body ~= size then
             -- Keys and bodies of one put often have the same length.
-            size, bytes = #extension, #body
-            opening = beginning .. struct.pack('<I4I4', size, bytes - 4)
+            last, size = beginning, #body
+            opening = before .. struct.pack('<I4I4', #beginning + #key, size - 4) .. beginning
         end
         t[listed + 1] = id
-        if bytes - 4 <= INLINE_MAX then
-            t[listed + 2] = opening .. extension .. body
+        if size - 4 <= INLINE_MAX then
+            t[listed + 2] = opening .. key .. body
         else
-            t[listed + 2] = with_body(pending, id, beginning, body, extension)
+            t[listed + 2] = opening .. key
+            add_body(pending, id, body)
         end
         r[ordered + 1], r[ordered + 2] = '0', pri .. id
         listed, ordered = listed + 2, ordered + 2
     end
     pending.window, tube.notify = nil, true
-    return ids
 end
 
 -- Puts tasks. Answers their states.
@@ -327,6 +338,17 @@ local function bytes_of(record)
     return bytes, bytes > INLINE_MAX
 end
 
+-- The size of the body of a plain tube's task; negative if that is apart.
+local function inline_bytes(record)
+    local bytes, is_apart = bytes_of(record)
+    return is_apart and -1 or bytes
+end
+
+-- The tail of the delivery of a task with an extension; this is the one of a task without.
+local function extended(tail)
+    return '\2' .. string.sub(tail, 2)
+end
+
 -- Delivers one task; its record is answered, its id and delivery are added to x.
 local function deliver(tube, pending, how, id, record, lease, answers)
     local attempts, _, _, expires, ttr = struct.unpack('<ddddd', record, ATTEMPTS_AT)
@@ -376,16 +398,21 @@ local function take_from(tube, pending, window, how, want, answers)
     local ids, records, place, taken = window.ids, window.records, window.next, how.taken
     local first, leases = taken, numbered(how.number + taken, math.min(#ids - place + 1, want - taken))
     local x, usual, tail, tails = pending.x, usual_delivery(tube, how), how.tail, how.tails
+    local extended_tail = usual and not tails and extended(tail)
     while place <= #ids and taken < want do
         local id, record = ids[place], records[place]
-        local bytes = #record - RECORD_BYTES - 4
         -- The numbers between them are the priority and the moment of the put.
         local attempts, _, _, expires = struct.unpack('<dddd', record, ATTEMPTS_AT)
-        if usual and bytes >= 0 and how.bytes + bytes <= BATCH_BYTES_MAX and expires == NEVER and attempts % 1 == 0 then
+        local bytes, ordinary = #record - RECORD_BYTES - 4, tails and tails[taken + 1] or tail
+        if attempts % 1 > 0 then
+            -- It has failures, or an extension.
+            bytes, ordinary = inline_bytes(record), attempts % 1 == EXTENDED and extended_tail
+        end
+        if usual and ordinary and bytes >= 0 and how.bytes + bytes <= BATCH_BYTES_MAX and expires == NEVER then
             -- The same as below, but faster.
             local size = #x
             taken = taken + 1
-            x[size + 1], x[size + 2] = id, usual.text .. leases[taken - first] .. (tails and tails[taken] or tail)
+            x[size + 1], x[size + 2] = id, usual.text .. leases[taken - first] .. ordinary
             add_deadline(pending, usual.score, id)
             answers[#answers + 1] = record
             how.taken, how.bytes = taken, how.bytes + bytes
@@ -471,15 +498,12 @@ end
 
 -- The key of a finished task with an extension is free, or held for some time.
 local function finish_key(tube, id)
-    local record, task = tube.pending.records[id], { state = TAKEN }
+    local record = tube.pending.records[id]
     if record == nil then
         record = redis.call('HGET', tube.base .. ':t', id)
     end
     if record then
-        keyring.read_extension(task, record, RECORD_BYTES + 1)
-    end
-    if task.key then
-        keyring.finish(tube, id, task)
+        keyring.finish_record(tube, id, record)
     end
 end
 

@@ -74,6 +74,56 @@ fn servers_that_put_the_same_keys_add_each_task_once() {
 }
 
 #[test]
+fn a_large_put_finds_keys_that_are_held_or_repeated() {
+    run(async {
+        let (url, prefix) = part();
+        let store = open(&url);
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        let many = |from: usize| (from..from + 1_500).map(|key| keyed(&format!("key {key}"), 0));
+        let ids = |placed: Vec<Placed>| placed.iter().map(|one| one.id.0).collect::<Vec<_>>();
+        let first = ids(place(&store, &tube, many(0).collect()));
+        assert_eq!(first, (0..1_500).collect::<Vec<_>>());
+        // The last key is held; then the last key is that of the first task.
+        let second = place(&store, &tube, many(2_000).chain([keyed("key 1499", 0)]).collect());
+        assert_eq!(ids(second), (1_500..3_000).chain([1_499]).collect::<Vec<_>>());
+        let third = place(&store, &tube, many(4_000).chain([keyed("key 4000", 0)]).collect());
+        assert_eq!(ids(third), (3_000..4_500).chain([3_000]).collect::<Vec<_>>());
+        instance().audit(&prefix, "mail");
+    });
+}
+
+/// Writes the moments of ended tasks behind the ids of the holders, as earlier programs of this format did.
+const WITH_MOMENTS: &str = "
+local ended = redis.call('ZRANGE', KEYS[1] .. ':j', 0, -1, 'WITHSCORES')
+for place = 1, #ended, 2 do
+    local id, key = string.sub(ended[place], 1, 8), string.sub(ended[place], 9)
+    redis.call('HSET', KEYS[1] .. ':y', key, id .. struct.pack('<d', tonumber(ended[place + 1])))
+end
+return #ended / 2";
+
+#[test]
+fn keys_of_ended_tasks_stay_held_as_earlier_programs_stored_them() {
+    run(async {
+        let (url, prefix) = part();
+        let store = open(&url);
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        place(&store, &tube, vec![keyed("a", 60), keyed("b", 60)]);
+        for task in take(&store, &tube, 2) {
+            assert_eq!(ack(&store, &tube, &task), Outcome::Done(None));
+        }
+        let base = format!("{{{prefix}:mail}}");
+        assert_eq!(instance().talk(&["EVAL", WITH_MOMENTS, "1", &base]), "2");
+        let placed = place(&store, &tube, vec![keyed("a", 60), keyed("c", 60)]);
+        assert_eq!(placed.iter().map(|one| one.existing).collect::<Vec<_>>(), [true, false]);
+        let put = Command::Put { tube: tube.clone(), tasks: vec![keyed("a", 0)], wait: Span::ZERO };
+        let replies = block_on(store.execute(later(60), vec![put])).replies;
+        let [Ok(Reply::Put(placed))] = &replies[..] else { panic!("it is put: {replies:?}") };
+        assert!(!placed[0].existing);
+        instance().audit(&prefix, "mail");
+    });
+}
+
+#[test]
 fn free_keys_of_ended_tasks_are_removed() {
     run(async {
         let (url, prefix) = part();

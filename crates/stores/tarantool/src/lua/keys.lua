@@ -13,11 +13,12 @@ function keys.begin()
     return formats.need(3, 'key', 'unique keys and attempts of tasks')
 end
 
--- Adds to the number of ended tasks whose keys are held, which is written when the tube is.
+-- Adds to the number of ended tasks whose keys are held, which is written when the tube is. `cleanup` is when some are to be forgotten, as
+-- far as it is known.
 local function count_more(tube, more)
     if not tube.ended then
         local row = S.ended_count:get(tube.number)
-        tube.ended = row and row[3] or 0
+        tube.ended, tube.cleanup = row and row[3] or 0, row and moment(row[2]) or nil
     end
     tube.ended, tube.ended_changed = tube.ended + more, true
 end
@@ -35,9 +36,12 @@ end
 -- Writes the number of ended tasks, and when some of their keys are to be forgotten.
 function keys.flush(tube)
     tube.ended_changed = nil
-    local first = first_ended(tube.number)
-    if first then
-        S.ended_count:replace({ tube.number, cleanup_at(first[FREE_AT]), tube.ended })
+    if not tube.cleanup then
+        local first = first_ended(tube.number)
+        tube.cleanup = first and cleanup_at(first[FREE_AT])
+    end
+    if tube.cleanup then
+        S.ended_count:replace({ tube.number, tube.cleanup, tube.ended })
     else
         S.ended_count:delete(tube.number)
     end
@@ -61,24 +65,31 @@ local function forget(tube, ended)
     S.ended:delete({ tube.number, ended[2] })
     S.key:delete({ tube.number, ended[ENDED_KEY] })
     count_more(tube, -1)
+    tube.cleanup = nil
 end
 
--- Adds the key of a task that has ended.
-local function add_ended(tube, id, free_at, key)
-    S.ended:insert({ tube.number, id, stamp(free_at), key })
+-- Counts the key of a task that has ended.
+local function count_ended(tube, free_at)
     count_more(tube, 1)
+    if tube.cleanup then
+        tube.cleanup = math.min(tube.cleanup, cleanup_at(free_at))
+    end
 end
 
 -- A task with a key ends now, or has ended with its time to live: the key is free, or stays held for some time.
 function keys.release(c, tube, task, delivery)
-    local of, expires = tube.number, moment(task[EXPIRES])
-    local ended_at = not delivery and expires <= c.now and expires or c.now
-    local free_at = later(ended_at, tonumber(task[UNIQUE_FOR]))
+    local of, ended_at = tube.number, c.now
+    local key, unique_for = task:unpack(KEY, UNIQUE_FOR)
+    if not delivery then
+        ended_at = math.min(moment(task[EXPIRES]), c.now)
+    end
+    local free_at = later(ended_at, tonumber(unique_for))
     if free_at <= c.now then
-        S.key:delete({ of, task[KEY] })
+        S.key:delete({ of, key })
         return
     end
-    add_ended(tube, task[ID], free_at, task[KEY])
+    keys.insert_ended(c, of, task[ID], stamp(free_at), key)
+    count_ended(tube, free_at)
     if tube.ended > {{ENDED_KEYS_MAX}} then
         forget(tube, first_ended(of))
     end
@@ -208,6 +219,7 @@ function keys.import_ended(tube, id, free_at, key)
         error(string.format("cannot import key '%s' into tube '%s': it is held", key, tube.name), 0)
     elseif not S.ended:get({ tube.number, id }) then
         keys.hold(tube, id, key)
-        add_ended(tube, id, moment(free_at), key)
+        S.ended:insert({ tube.number, id, stamp(moment(free_at)), key })
+        count_ended(tube, free_at)
     end
 end

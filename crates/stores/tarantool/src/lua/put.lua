@@ -151,30 +151,23 @@ local function new_row(c, tube)
     return row
 end
 
--- Whether a task has nothing but a small body and a key.
-local function has_only_key(new)
-    local body = new[1]
-    if type(body) ~= 'string' or #body > INLINE_BYTES_MAX or new[9] == nil or new[10] ~= nil then
-        return false
-    end
-    for place = 2, 8 do
-        if new[place] ~= nil then
-            return false
-        end
-    end
-    return true
+-- Adds tasks with a new key and no other options, which are ready at once, in as few steps as possible; `row` has the common fields.
+-- Stops at the first other one; answers how many were added.
+local function add_keyed(tube, tasks, from, to, row)
+    local size = keys.insert_plain(tube, tasks, from, to, row, INLINE_BYTES_MAX)
+    tube.next_id, tube.n.ready, tube.n.takeable = tube.next_id + size, tube.n.ready + size, tube.n.takeable + size
+    return size
 end
 
--- Adds a task that may have a key and its own number of attempts; `row` has the common fields, and so has `plain` if rows can be inserted
--- raw. Answers its state.
-local function add_extended(c, tube, new, row, plain)
-    local id, request, attempts_max = tube.next_id, given(new[9]), given(new[10])
-    tube.next_id, row[ID] = id + 1, id
-    if plain and has_only_key(new) then
-        keys.insert_raw(tube, plain, id, new[1], request[1], request[2])
-        tube.n.ready, tube.n.takeable = tube.n.ready + 1, tube.n.takeable + 1
+-- Adds a task that may have a key, which is free, and its own number of attempts. `row` has the common fields, and so has `plain` if
+-- rows can be inserted raw. Answers its state.
+local function add_extended(c, tube, tasks, place, row, plain)
+    if plain and add_keyed(tube, tasks, place, place, plain) == 1 then
         return READY
     end
+    local new = tasks[place]
+    local id, request, attempts_max = tube.next_id, given(new[9]), given(new[10])
+    tube.next_id, row[ID] = id + 1, id
     if request or attempts_max then
         row[FAILURES], row[KEY], row[UNIQUE_FOR] = NULL, request and request[1] or NULL, request and request[2] or NULL
         row[OWN_ATTEMPTS] = attempts_max
@@ -207,14 +200,15 @@ local function replace(c, tube, task, new)
 end
 
 -- Puts one task. Answers its id, its state, and true if it existed.
-local function put_extended(c, tube, new, row, plain, expired)
+local function put_extended(c, tube, tasks, place, row, plain, expired)
+    local new = tasks[place]
     local request = given(new[9])
     local id, task, delivery
     if request then
         id, task, delivery = keys.find(c, tube, request[1], expired)
     end
     if not id then
-        return { tube.next_id, add_extended(c, tube, new, row, plain) }
+        return { tube.next_id, add_extended(c, tube, tasks, place, row, plain) }
     end
     local state = task and (delivery and TAKEN or task[STATE]) or DONE
     if request[3] and (state == READY or state == DELAYED) then
@@ -239,12 +233,13 @@ end
 
 -- Puts tasks of which some have a key or their own number of attempts, one after the other.
 local function put_each(c, tube, tasks)
-    local row, placed, expired, first, is_run = new_row(c, tube), {}, {}, tube.next_id, true
+    local row, placed, expired, first, size = new_row(c, tube), {}, {}, tube.next_id, #tasks
     local is_raw = is_plain(tube.o, row) and inserts_raw(c) and type(row[PRI]) == 'number' and type(first) == 'number'
     local plain = is_raw and new_row(c, tube) or nil
-    for place = 1, #tasks do
-        local one = put_extended(c, tube, tasks[place], row, plain, expired)
-        placed[place], is_run = one, is_run and not one[3] and one[2] == READY
+    local keyed = plain and not tube.o.semaphore and add_keyed(tube, tasks, 1, size, plain) or 0
+    local is_run = keyed == size
+    for place = 1, is_run and 0 or size do
+        placed[place] = place <= keyed and { first + place - 1, READY } or put_extended(c, tube, tasks, place, row, plain, expired)
     end
     local added = tube.next_id - first
     tube.renewed = added > 0 or tube.renewed
@@ -253,7 +248,7 @@ local function put_each(c, tube, tasks)
     if tube.o.semaphore then
         gate_placed(c, tube, placed, expired)
     elseif is_run then
-        return { REPLY.run, first, #tasks }
+        return { REPLY.run, first, size }
     end
     return { REPLY.put, placed }
 end

@@ -133,20 +133,62 @@ function insert_plain(tube, tasks, row, first, most)
     return #tasks
 end
 
--- Puts a task that differs from plain ones only in its key, which no other task holds.
-function keys.insert_raw(tube, row, id, body, key, unique_for)
-    local before, between, after = common_parts(tube, row)
-    local bytes = new_bytes(#before + #between + #after + #body + #key + 2 * ROOM_BYTES)
-    bytes[0], bytes[1], bytes[2] = 0xdc, 0, UNIQUE_FOR
-    local at = write_text(write_raw(write_uint(bytes + 3, id), before), body)
-    at = write_raw(write_uint(write_raw(at, between), #body), after)
-    -- It has no failures.
-    at[0] = 0xc0
-    insert_bytes(S.task.id, bytes, write_uint(write_text(at + 1, key), unique_for))
-    insert_bytes(S.ready.id, three(tube.number, row[PRI], id))
-    bytes = new_bytes(#key + ROOM_BYTES)
+-- Whether a task has nothing but a body of at most so many bytes and a key.
+local function has_only_key(new, most)
+    local body = new[1]
+    return new[9] ~= nil and new[10] == nil and type(body) == 'string' and #body <= most and new[2] == nil and new[3] == nil
+        and new[4] == nil and new[5] == nil and new[6] == nil and new[7] == nil and new[8] == nil
+end
+
+-- Gives a key to a task, unless it is stored; answers whether it was given.
+local function insert_key(space, of, key, id)
+    local bytes = new_bytes(#key + ROOM_BYTES)
     bytes[0] = 0x93
-    insert_bytes(S.key.id, bytes, write_uint(write_text(write_uint(bytes + 1, tube.number), key), id))
+    local last = write_uint(write_text(write_uint(bytes + 1, of), key), id)
+    if ffi.C.box_insert(space, ffi.cast(chars, bytes), ffi.cast(chars, last), nil) == 0 then
+        return true
+    elseif box.error.last().code ~= box.error.TUPLE_FOUND then
+        box.error()
+    end
+    return false
+end
+
+-- Puts the tasks from one position to another that differ from plain ones only in their keys. Stops at the first one with options, a body of
+-- more than `most` bytes, or a key that is stored; answers how many were put.
+function keys.insert_plain(tube, tasks, from, to, row, most)
+    local before, between, after = common_parts(tube, row)
+    local task, ready, holders, of, pri = S.task.id, S.ready.id, S.key.id, tube.number, row[PRI]
+    local common, first = #before + #between + #after + 2 * ROOM_BYTES, tube.next_id
+    for place = from, to do
+        local new, id = tasks[place], first + place - from
+        if not has_only_key(new, most) or not insert_key(holders, of, new[9][1], id) then
+            return place - from
+        end
+        local body, key = new[1], new[9][1]
+        local bytes = new_bytes(common + #body + #key)
+        bytes[0], bytes[1], bytes[2] = 0xdc, 0, UNIQUE_FOR
+        local at = write_text(write_raw(write_uint(bytes + 3, id), before), body)
+        at = write_raw(write_uint(write_raw(at, between), #body), after)
+        -- It has no failures.
+        at[0] = 0xc0
+        insert_bytes(task, bytes, write_uint(write_text(at + 1, key), new[9][2]))
+        insert_bytes(ready, three(of, pri, id))
+    end
+    return to - from + 1
+end
+
+-- Adds the key of an ended task, which is free at this moment.
+function keys.insert_ended(c, of, id, free_at, key)
+    if c.ends_raw == nil then
+        c.ends_raw = can_insert_raw(S.ended)
+    end
+    if not c.ends_raw or type(id) ~= 'number' or type(free_at) ~= 'number' then
+        S.ended:insert({ of, id, free_at, key })
+        return
+    end
+    local bytes = new_bytes(#key + ROOM_BYTES)
+    bytes[0] = 0x94
+    insert_bytes(S.ended.id, bytes, write_text(write_uint(write_uint(write_uint(bytes + 1, of), id), free_at), key))
 end
 
 -- Inserts a done task: five numbers, how it ended in less than 64 KiB, and its row as an unfinished task of so many bytes.

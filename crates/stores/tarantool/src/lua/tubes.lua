@@ -147,7 +147,7 @@ function empty(tube)
         clear(S.key, of)
         clear(S.ended, of)
         S.ended_count:delete(of)
-        tube.ended, tube.ended_changed = 0, nil
+        tube.ended, tube.cleanup, tube.ended_changed = 0, nil, nil
     end
     local n = tube.n
     n.ready, n.taken, n.buried, n.delayed, n.takeable = 0, 0, 0, 0, 0
