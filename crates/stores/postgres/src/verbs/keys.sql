@@ -83,25 +83,26 @@ BEGIN
     RETURN _claimed = cardinality(array_remove(_keys, NULL));
 END $$;
 
--- Gives these keys to new tasks, all or none; NULL is a task without a key. _fresh: none of them had a row. _lost: another transaction has
--- given one of them to its own task meanwhile. Not _locked: an open transaction has done so; with the setting taskyard.lock_wait this
--- waits no longer than that.
+-- Gives these keys to new tasks, all or none; NULL is a task without a key. _fresh: they are expected to have no row. _lost: one of them
+-- has a holder, or with _fresh a row. Not _locked: an open transaction has given one to its own task; with the setting
+-- taskyard.lock_wait this waits no longer than that.
 CREATE OR REPLACE FUNCTION taskyard.claim_keys(
     _number integer, _keys text[], _ids bigint[], _now bigint, _fresh boolean, OUT _locked boolean, OUT _lost boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _wait text := nullif(current_setting('taskyard.lock_wait', true), '');
     _before text := current_setting('lock_timeout');
+    _set text;
 BEGIN
     _locked := true;
     _lost := false;
     IF _wait IS NOT NULL THEN
-        PERFORM set_config('lock_timeout', _wait, true);
+        _set := set_config('lock_timeout', _wait, true);
     END IF;
     BEGIN
         IF _fresh THEN
             INSERT INTO taskyard.key (tube, key, id)
-                SELECT _number, n.key, n.id FROM unnest(_keys, _ids) AS n(key, id)
+                SELECT _number, n.key, n.id FROM (SELECT unnest(_keys) AS key, unnest(_ids) AS id) n
                 WHERE n.key IS NOT NULL ORDER BY n.key COLLATE "C";
         ELSE
             _lost := NOT taskyard.claim_free_keys(_number, _keys, _ids, _now);
@@ -120,9 +121,10 @@ BEGIN
             _locked := false;
     END;
     IF _wait IS NOT NULL THEN
-        PERFORM set_config('lock_timeout', _before, true);
+        _set := set_config('lock_timeout', _before, true);
     END IF;
 END $$;
+
 -- Creates the rows of these keys of a tube that have none, as free ones, so that several puts of a transaction find them locked; and
 -- locks those that are free already.
 CREATE OR REPLACE FUNCTION taskyard.lock_keys(_tube text, _keys text[], _now bigint) RETURNS void
