@@ -227,14 +227,22 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _ttl bigint := CASE WHEN _t.has_times THEN coalesce(_t.ttl, {{FOREVER}}) ELSE {{FOREVER}} END;
     _expires bigint := taskyard.later(_now, _ttl);
+    _count integer := cardinality(_payloads);
     _claim record;
 BEGIN
-    PERFORM 1 FROM unnest(_keys) AS n(key) CROSS JOIN LATERAL (SELECT k.id FROM taskyard.key k
-        WHERE k.tube = _t.number AND k.key = n.key OFFSET 0) k LIMIT 1;
+    -- A large put is recognized as a repeated one by three of its keys. The search for all of them would cost half as much as their
+    -- insertion, which finds the others: it ends at the first known key and is taken back. Only the ids of the attempt are lost.
+    PERFORM 1 FROM taskyard.key k WHERE k.tube = _t.number AND k.key = ANY (CASE WHEN _count <= 64 THEN _keys
+        ELSE ARRAY[_keys[1], _keys[_count / 2 + 1], _keys[_count]] END) LIMIT 1;
     IF FOUND THEN
         RETURN;
     END IF;
-    ids := ARRAY(SELECT nextval(_t.ids) FROM generate_series(1, cardinality(_payloads)));
+    -- A statement costs much more than an expression.
+    IF _count = 1 THEN
+        ids := ARRAY[nextval(_t.ids)];
+    ELSE
+        ids := ARRAY(SELECT nextval(_t.ids) FROM generate_series(1, _count));
+    END IF;
     _claim := taskyard.claim_keys(_t.number, _keys, ids, _now, true);
     IF _claim._lost OR NOT _claim._locked THEN
         locked := CASE WHEN NOT _claim._locked THEN false END;
@@ -243,11 +251,12 @@ BEGIN
     locked := true;
     best := CASE WHEN _t.has_times THEN _t.pri ELSE -9223372036854775808 END;
     wakeup := taskyard.timer(_expires);
+    _ttl := CASE WHEN _t.has_times THEN coalesce(_t.ttr, _ttl) ELSE _ttl END;
+    -- Arrays in the list of results are read in step, and not copied into a table first.
     INSERT INTO taskyard.task (tube, id, state, pri, created, expires, ttr, timer, payload, key, unique_for, attempts_max)
-        SELECT _t.number, n.id, 0, best, _now, _expires, CASE WHEN _t.has_times THEN coalesce(_t.ttr, _ttl) ELSE _ttl END,
-            wakeup, n.payload, n.key, n.unique_for, n.attempts_max
-        FROM unnest(ids, _payloads, _keys, _unique_for, _attempts_max) AS n(id, payload, key, unique_for, attempts_max);
-    INSERT INTO taskyard.count (tube, ready) VALUES (_t.number, cardinality(ids));
+        SELECT _t.number, unnest(ids), 0, best, _now, _expires, _ttl, wakeup, unnest(_payloads), unnest(_keys),
+            unnest(_unique_for), unnest(_attempts_max);
+    INSERT INTO taskyard.count (tube, ready) VALUES (_t.number, _count);
 END $$;
 
 -- As put_tasks, for tasks of which some have a key: _unique_for is for how long it stays held after the end, _replaces whether a waiting
@@ -270,6 +279,7 @@ DECLARE
     _queues text[];
     _keep boolean[];
     _moved bigint[];
+    _new record;
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(1952543595, hashtext(_tube));
     SELECT * INTO _t FROM taskyard.tube t WHERE t.name = _tube;
@@ -297,10 +307,12 @@ BEGIN
     IF _parts IS NULL AND coalesce(_t.capacity, _t.semaphore) IS NULL AND NOT _t.has_subqueues AND _metas IS NULL
         AND (NOT _t.has_times OR coalesce(_pris, _ttls, _ttrs, _delays, _ats) IS NULL AND coalesce(_t.delay, 0) = 0)
     THEN
-        SELECT p.locked, p.ids, p.wakeup, p.best INTO _locked, ids, wakeup, best
-            FROM taskyard.put_new(_t, _now, _payloads, _keys, _unique_for, _attempts_max) p;
-        IF _locked IS NOT NULL THEN
-            status := CASE WHEN _locked THEN 0 ELSE 8 END;
+        _new := taskyard.put_new(_t, _now, _payloads, _keys, _unique_for, _attempts_max);
+        IF _new.locked IS NOT NULL THEN
+            status := CASE WHEN _new.locked THEN 0 ELSE 8 END;
+            ids := _new.ids;
+            wakeup := _new.wakeup;
+            best := _new.best;
             RETURN;
         END IF;
     END IF;
