@@ -68,8 +68,9 @@ local function forget(tube, ended)
     tube.cleanup = nil
 end
 
--- Counts the key of a task that has ended.
-local function count_ended(tube, free_at)
+-- Adds the key of a task that has ended.
+local function add_ended(tube, id, free_at, key)
+    S.ended:insert({ tube.number, id, stamp(free_at), key })
     count_more(tube, 1)
     if tube.cleanup then
         tube.cleanup = math.min(tube.cleanup, cleanup_at(free_at))
@@ -78,18 +79,16 @@ end
 
 -- A task with a key ends now, or has ended with its time to live: the key is free, or stays held for some time.
 function keys.release(c, tube, task, delivery)
-    local of, ended_at = tube.number, c.now
-    local key, unique_for = task:unpack(KEY, UNIQUE_FOR)
+    local of, key, ended_at = tube.number, task[KEY], c.now
     if not delivery then
         ended_at = math.min(moment(task[EXPIRES]), c.now)
     end
-    local free_at = later(ended_at, tonumber(unique_for))
+    local free_at = later(ended_at, tonumber(task[UNIQUE_FOR]))
     if free_at <= c.now then
         S.key:delete({ of, key })
         return
     end
-    keys.insert_ended(c, of, task[ID], stamp(free_at), key)
-    count_ended(tube, free_at)
+    add_ended(tube, task[ID], free_at, key)
     if tube.ended > {{ENDED_KEYS_MAX}} then
         forget(tube, first_ended(of))
     end
@@ -219,7 +218,6 @@ function keys.import_ended(tube, id, free_at, key)
         error(string.format("cannot import key '%s' into tube '%s': it is held", key, tube.name), 0)
     elseif not S.ended:get({ tube.number, id }) then
         keys.hold(tube, id, key)
-        S.ended:insert({ tube.number, id, stamp(moment(free_at)), key })
-        count_ended(tube, free_at)
+        add_ended(tube, id, moment(free_at), key)
     end
 end

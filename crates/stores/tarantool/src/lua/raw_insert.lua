@@ -177,20 +177,6 @@ function keys.insert_plain(tube, tasks, from, to, row, most)
     return to - from + 1
 end
 
--- Adds the key of an ended task, which is free at this moment.
-function keys.insert_ended(c, of, id, free_at, key)
-    if c.ends_raw == nil then
-        c.ends_raw = can_insert_raw(S.ended)
-    end
-    if not c.ends_raw or type(id) ~= 'number' or type(free_at) ~= 'number' then
-        S.ended:insert({ of, id, free_at, key })
-        return
-    end
-    local bytes = new_bytes(#key + ROOM_BYTES)
-    bytes[0] = 0x94
-    insert_bytes(S.ended.id, bytes, write_text(write_uint(write_uint(write_uint(bytes + 1, of), id), free_at), key))
-end
-
 -- Inserts a done task: five numbers, how it ended in less than 64 KiB, and its row as an unfinished task of so many bytes.
 function kept.insert_raw(of, id, ended, pri, parts, finished, task, size)
     local bytes = new_bytes(ROOM_BYTES + #finished + size)
