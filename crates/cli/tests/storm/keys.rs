@@ -89,12 +89,7 @@ impl KeyedTask {
 }
 
 /// Puts all keys, block by block.
-async fn put_until_stopped(
-    client: Client,
-    load: Arc<KeyLoad>,
-    number: u64,
-    mut rng: Rng,
-) {
+async fn put_until_stopped(client: Client, load: Arc<KeyLoad>, number: u64, mut rng: Rng) {
     for block in 0.. {
         let mut keys: Vec<usize> = (block * BLOCK..(block + 1) * BLOCK).collect();
         rng.shuffle(&mut keys);

@@ -31,10 +31,11 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0014_done.sql"),
     include_str!("migrations/0015_kept.sql"),
     include_str!("migrations/0016_keys_and_schedules.sql"),
+    include_str!("migrations/0017_ended_keys.sql"),
 ];
 
 /// The version of the functions; to be raised with every change of them.
-const FUNCTIONS: i32 = 23;
+const FUNCTIONS: i32 = 24;
 
 const VERBS: &[&str] = &[
     include_str!("verbs/moments.sql"),

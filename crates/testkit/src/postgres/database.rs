@@ -62,6 +62,7 @@ DELETE FROM taskyard.task;
 DELETE FROM taskyard.done;
 DELETE FROM taskyard.retention;
 DELETE FROM taskyard.key;
+DELETE FROM taskyard.ended_keys;
 DELETE FROM taskyard.bucket;
 DELETE FROM taskyard.schedule;
 DELETE FROM taskyard.tube;

@@ -87,6 +87,8 @@ BEGIN
         RAISE EXCEPTION 'cannot import key ''%'' into tube ''%'': it is held', _held, _tube;
     END IF;
     IF _added > 0 THEN
+        INSERT INTO taskyard.ended_keys (tube, until, keys)
+            SELECT _number, n.until, array_agg(n.key) FROM unnest(_keys, _until) AS n(key, until) GROUP BY n.until;
         INSERT INTO taskyard.count (tube, ended) VALUES (_number, _added);
     END IF;
 END $$;

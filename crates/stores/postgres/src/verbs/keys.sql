@@ -4,24 +4,43 @@
 -- semaphore, the row of a tube with a capacity, sub-queues, the tasks that a put replaces or finds expired, and last the keys
 -- themselves, in the order of their texts. A put locks only the keys that it gives to new tasks. The end of a task locks the task
 -- and then its key, which no put has locked; so the two never wait for each other in a circle.
+--
+-- No index has the moment from which a key is free, so that the end of a task writes no index entries. A second table has it, with all
+-- keys that one call has ended in one row. A tick compares it with the rows of the keys.
 
--- The keys of these tasks, which were removed, are free from now on, or after the time for which they stay held.
+-- The keys of these tasks, which were removed, are free from now on, or after the time for which they stay held. Their rows stay where
+-- they are until then: no other transaction changes the row of a key whose task exists.
 CREATE OR REPLACE FUNCTION taskyard.end_keys(_number integer, _held taskyard.held_key[], _now bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    _ended bigint;
+    _places tid[];
+    _keys text[];
+    _untils bigint[];
+    _first bigint;
+    _last bigint;
 BEGIN
-    DELETE FROM taskyard.key k USING unnest(_held) AS h
+    SELECT array_agg(p.place), array_agg(h.key), array_agg(taskyard.later(h.ended, h.unique_for)),
+            min(taskyard.later(h.ended, h.unique_for)), max(taskyard.later(h.ended, h.unique_for))
+        INTO _places, _keys, _untils, _first, _last FROM unnest(_held) AS h
         CROSS JOIN LATERAL (SELECT i.ctid AS place FROM taskyard.key i
-            WHERE i.tube = _number AND i.key = h.key AND i.id = h.id OFFSET 0) p
-        WHERE k.ctid = p.place AND taskyard.later(h.ended, h.unique_for) <= _now;
-    UPDATE taskyard.key k SET until = taskyard.later(h.ended, h.unique_for) FROM unnest(_held) AS h
-        CROSS JOIN LATERAL (SELECT i.ctid AS place FROM taskyard.key i
-            WHERE i.tube = _number AND i.key = h.key AND i.id = h.id OFFSET 0) p
-        WHERE k.ctid = p.place AND taskyard.later(h.ended, h.unique_for) > _now;
-    GET DIAGNOSTICS _ended = ROW_COUNT;
-    IF _ended > 0 THEN
-        INSERT INTO taskyard.count (tube, ended) VALUES (_number, _ended);
+            WHERE i.tube = _number AND i.key = h.key AND i.id = h.id OFFSET 0) p;
+    IF _last <= _now THEN
+        DELETE FROM taskyard.key k WHERE k.ctid = ANY (_places);
+    ELSIF _first = _last THEN
+        UPDATE taskyard.key k SET until = _last WHERE k.ctid = ANY (_places);
+        INSERT INTO taskyard.ended_keys (tube, until, keys) VALUES (_number, _last, _keys);
+        INSERT INTO taskyard.count (tube, ended) VALUES (_number, cardinality(_keys));
+    ELSIF _first < _last THEN
+        DELETE FROM taskyard.key k WHERE k.ctid = ANY (ARRAY(
+            SELECT n.place FROM unnest(_places, _untils) AS n(place, until) WHERE n.until <= _now));
+        UPDATE taskyard.key k SET until = n.until FROM unnest(_places, _untils) AS n(place, until)
+            WHERE k.ctid = n.place AND n.until > _now;
+        WITH ended AS (
+            INSERT INTO taskyard.ended_keys AS e (tube, until, keys)
+                SELECT _number, n.until, array_agg(n.key) FROM unnest(_keys, _untils) AS n(key, until)
+                WHERE n.until > _now GROUP BY n.until
+                RETURNING cardinality(e.keys) AS count)
+        INSERT INTO taskyard.count (tube, ended) SELECT _number, sum(e.count) FROM ended e;
     END IF;
 END $$;
 
@@ -100,7 +119,9 @@ BEGIN
         _set := set_config('lock_timeout', _wait, true);
     END IF;
     BEGIN
-        IF _fresh THEN
+        IF _fresh AND cardinality(_keys) = 1 AND _keys[1] IS NOT NULL THEN
+            INSERT INTO taskyard.key (tube, key, id) VALUES (_number, _keys[1], _ids[1]);
+        ELSIF _fresh THEN
             INSERT INTO taskyard.key (tube, key, id)
                 SELECT _number, n.key, n.id FROM (SELECT unnest(_keys) AS key, unnest(_ids) AS id) n
                 WHERE n.key IS NOT NULL ORDER BY n.key COLLATE "C";
@@ -131,19 +152,21 @@ CREATE OR REPLACE FUNCTION taskyard.lock_keys(_tube text, _keys text[], _now big
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _number integer;
-    _made bigint;
+    _made text[];
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(1952543595, hashtext(_tube));
     SELECT t.number INTO _number FROM taskyard.tube t WHERE t.name = _tube;
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    INSERT INTO taskyard.key (tube, key, id, until)
-        SELECT DISTINCT _number, n.key COLLATE "C", 0, -9223372036854775808 FROM unnest(_keys) AS n(key) ORDER BY 2
-        ON CONFLICT (tube, key) DO NOTHING;
-    GET DIAGNOSTICS _made = ROW_COUNT;
-    IF _made > 0 THEN
-        INSERT INTO taskyard.count (tube, ended) VALUES (_number, _made);
+    WITH made AS (
+        INSERT INTO taskyard.key AS k (tube, key, id, until)
+            SELECT DISTINCT _number, n.key COLLATE "C", 0, -9223372036854775808 FROM unnest(_keys) AS n(key) ORDER BY 2
+            ON CONFLICT (tube, key) DO NOTHING RETURNING k.key)
+    SELECT array_agg(m.key) INTO _made FROM made m;
+    IF _made IS NOT NULL THEN
+        INSERT INTO taskyard.ended_keys (tube, until, keys) VALUES (_number, -9223372036854775808, _made);
+        INSERT INTO taskyard.count (tube, ended) VALUES (_number, cardinality(_made));
     END IF;
     PERFORM 1 FROM (SELECT DISTINCT n.key COLLATE "C" AS key FROM unnest(_keys) AS n(key) ORDER BY 1) n
         CROSS JOIN LATERAL (SELECT 1 FROM taskyard.key k WHERE k.tube = _number AND k.key = n.key
@@ -204,21 +227,30 @@ BEGIN
 END $$;
 
 -- Forgets keys of a tube that are free, and those that would be free first if there are too many, at most _limit. Returns how many.
--- The caller has locked the tube.
+-- The caller has locked the tube, and no other tick runs.
 CREATE OR REPLACE FUNCTION taskyard.trim_keys(_number integer, _now bigint, _limit bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _excess bigint := (SELECT sum(c.ended) FROM taskyard.count c WHERE c.tube = _number) - {{ENDED_KEYS_MAX}};
+    _last bigint := CASE WHEN _excess > 0 THEN 9223372036854775807 ELSE _now END;
     _gone bigint;
 BEGIN
-    DELETE FROM taskyard.key k WHERE k.ctid = ANY (ARRAY(SELECT u.ctid FROM taskyard.key u
-        WHERE u.tube = _number AND u.until IS NOT NULL AND u.until <= CASE WHEN _excess > 0 THEN 9223372036854775807 ELSE _now END
-        ORDER BY u.until LIMIT CASE WHEN _excess > 0 THEN least(_excess, _limit) ELSE _limit END
-        FOR UPDATE SKIP LOCKED));
+    DELETE FROM taskyard.key k WHERE k.ctid = ANY (ARRAY(SELECT p.place FROM (SELECT e.until, e.keys FROM taskyard.ended_keys e
+            WHERE e.tube = _number AND e.until <= _last ORDER BY e.until LIMIT _limit) e
+        CROSS JOIN LATERAL unnest(e.keys) AS n(key)
+        CROSS JOIN LATERAL (SELECT i.ctid AS place FROM taskyard.key i
+            WHERE i.tube = _number AND i.key = n.key AND i.until = e.until FOR UPDATE SKIP LOCKED OFFSET 0) p
+        LIMIT CASE WHEN _excess > 0 THEN least(_excess, _limit) ELSE _limit END));
     GET DIAGNOSTICS _gone = ROW_COUNT;
     IF _gone > 0 THEN
         INSERT INTO taskyard.count (tube, ended) VALUES (_number, -_gone);
     END IF;
+    -- Keys that a put has locked stay, and so does what says when they are free, since the put may be taken back.
+    DELETE FROM taskyard.ended_keys o WHERE o.ctid = ANY (ARRAY(SELECT e.ctid FROM taskyard.ended_keys e
+            WHERE e.tube = _number AND e.until <= _last ORDER BY e.until LIMIT _limit))
+        AND NOT EXISTS (SELECT 1 FROM unnest(o.keys) AS n(key)
+            CROSS JOIN LATERAL (SELECT 1 FROM taskyard.key i
+                WHERE i.tube = _number AND i.key = n.key AND i.until = o.until OFFSET 0) p);
     RETURN _gone;
 END $$;
 
@@ -232,8 +264,8 @@ DECLARE
     _gone bigint := 0;
 BEGIN
     WHILE _gone < _limit LOOP
-        SELECT k.tube, k.until INTO _number, _until FROM taskyard.key k
-            WHERE k.tube > _number AND k.until IS NOT NULL ORDER BY k.tube, k.until LIMIT 1;
+        SELECT e.tube, e.until INTO _number, _until FROM taskyard.ended_keys e
+            WHERE e.tube > _number ORDER BY e.tube, e.until LIMIT 1;
         EXIT WHEN NOT FOUND;
         CONTINUE WHEN _until > _now AND coalesce((SELECT sum(c.ended) FROM taskyard.count c WHERE c.tube = _number), 0)
             <= {{ENDED_KEYS_MAX}};

@@ -34,6 +34,7 @@ BEGIN
     DELETE FROM taskyard.subqueue s USING taskyard.tube u WHERE u.number = s.tube AND u.temporary;
     DELETE FROM taskyard.done d USING taskyard.tube u WHERE u.number = d.tube AND u.temporary;
     DELETE FROM taskyard.key k USING taskyard.tube u WHERE u.number = k.tube AND u.temporary;
+    DELETE FROM taskyard.ended_keys e USING taskyard.tube u WHERE u.number = e.tube AND u.temporary;
     DELETE FROM taskyard.count c USING taskyard.tube u WHERE u.number = c.tube AND u.temporary;
 END $$;
 

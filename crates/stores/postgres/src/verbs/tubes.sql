@@ -151,6 +151,7 @@ BEGIN
     DELETE FROM taskyard.subqueue s WHERE s.tube = drop_tube.number;
     DELETE FROM taskyard.done d WHERE d.tube = drop_tube.number;
     DELETE FROM taskyard.key k WHERE k.tube = drop_tube.number;
+    DELETE FROM taskyard.ended_keys e WHERE e.tube = drop_tube.number;
     DELETE FROM taskyard.bucket b WHERE b.tube = drop_tube.number;
     DELETE FROM taskyard.retention r WHERE r.tube = drop_tube.number;
     DELETE FROM taskyard.count c WHERE c.tube = drop_tube.number;
@@ -185,6 +186,7 @@ BEGIN
     DELETE FROM taskyard.subqueue s WHERE s.tube = truncate_tube.number;
     DELETE FROM taskyard.done d WHERE d.tube = truncate_tube.number;
     DELETE FROM taskyard.key k WHERE k.tube = truncate_tube.number;
+    DELETE FROM taskyard.ended_keys e WHERE e.tube = truncate_tube.number;
     DELETE FROM taskyard.count c WHERE c.tube = truncate_tube.number;
     IF _stood IS NOT NULL THEN
         wakeup := taskyard.update_gate(_t, _stood, _now);

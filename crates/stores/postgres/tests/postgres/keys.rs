@@ -61,6 +61,12 @@ fn check_keys(url: &str) {
          WHERE until IS NOT NULL",
     );
     assert_eq!(ended.as_deref(), Some("0"), "ended keys are counted");
+    let forgotten = sql(
+        url,
+        "SELECT string_agg(k.key, ', ') FROM taskyard.key k WHERE k.until IS NOT NULL AND NOT EXISTS ( \
+            SELECT 1 FROM taskyard.ended_keys e WHERE (e.tube, e.until) = (k.tube, k.until) AND k.key = ANY (e.keys))",
+    );
+    assert_eq!(forgotten, None, "ended keys that no tick will find");
     check_counts(url);
 }
 
@@ -326,6 +332,129 @@ fn free_keys_are_forgotten() {
     });
 }
 
+/// The keys of one call are in one row of the table that says when they are free. It stays as long as one of them has to be
+/// forgotten: also one that an open transaction has locked, which may be taken back.
+#[test]
+fn keys_that_ended_together_are_forgotten_one_by_one() {
+    run(async {
+        let database = Database::new();
+        let store = database.open();
+        let tube = make_tube(&store, TubeOptions::new(Kind::FifoTtl));
+        let tasks = ["a", "b", "c", "d"].map(|key| unique_for(10, key)).into();
+        ask(&store, put(&tube, tasks)).expect("they are put");
+        let ids = take(&store, &tube, 4).iter().map(|task| task.id).collect();
+        let delete = Command::Delete { tube: tube.clone(), ids, show: false };
+        ask(&store, delete).expect("they are deleted");
+        let url = database.url();
+        let keys = || sql(&url, "SELECT string_agg(key, '' ORDER BY key) FROM taskyard.key");
+        let rows = || sql(&url, "SELECT count(*) FROM taskyard.ended_keys").expect("a number");
+        let tick = |limit: usize| {
+            let tick = vec![Command::Tick { limit, seed: 0 }];
+            let now = NOW + Span::from_secs(10);
+            block_on(store.execute(now, tick)).replies.remove(0).expect("it ticks")
+        };
+        assert_eq!(rows(), "1");
+        assert_eq!(tick(2), Reply::Ticked(2));
+        assert_eq!((keys().as_deref(), rows().as_str()), (Some("cd"), "1"));
+        check_keys(&url);
+        let client = runtime().block_on(connect(&url));
+        let execute =
+            |text: &str| runtime().block_on(client.batch_execute(text)).expect("it is done");
+        execute("BEGIN; SELECT 1 FROM taskyard.key WHERE key = 'd' FOR UPDATE");
+        assert_eq!(tick(9), Reply::Ticked(1));
+        assert_eq!((keys().as_deref(), rows().as_str()), (Some("d"), "1"));
+        execute("ROLLBACK");
+        assert_eq!(tick(9), Reply::Ticked(1));
+        assert_eq!((keys(), rows().as_str()), (None, "0"));
+        check_keys(&url);
+    });
+}
+
+/// Tasks that are deleted together may have ended at different moments, and some of their keys may be free at once.
+#[test]
+fn keys_that_end_together_are_held_for_different_times() {
+    run(async {
+        let database = Database::new();
+        let store = database.open();
+        let tube = make_tube(&store, TubeOptions::new(Kind::FifoTtl));
+        let times = [("a", 0), ("b", 10), ("c", 20), ("d", 10), ("e", 0)];
+        let tasks = times.map(|(key, seconds)| unique_for(seconds, key)).into();
+        ask(&store, put(&tube, tasks)).expect("they are put");
+        let ids = take(&store, &tube, 5).iter().map(|task| task.id).collect();
+        let delete = Command::Delete { tube: tube.clone(), ids, show: false };
+        ask(&store, delete).expect("they are deleted");
+        let url = database.url();
+        let ended = "SELECT string_agg(keys::text, ' ' ORDER BY until) FROM taskyard.ended_keys";
+        assert_eq!(sql(&url, ended).as_deref(), Some("{b,d} {c}"));
+        check_keys(&url);
+        let existing = times.map(|(key, _)| place(&store, &tube, keyed(key)).existing);
+        assert_eq!(existing, [false, true, true, true, false]);
+        check_keys(&url);
+    });
+}
+
+/// A large put is tried as if all its keys were new after a search for three of them. A known key anywhere in it must be found, and
+/// nothing of the attempt may stay.
+#[test]
+fn one_known_key_is_found_at_every_place_of_a_put() {
+    run(async {
+        let database = Database::new();
+        let store = database.open();
+        let tube = make_tube(&store, TubeOptions::new(Kind::FifoTtl));
+        let places = [0, 1, 34, 35, 36, 68, 69];
+        for known in places {
+            let first = place(&store, &tube, keyed(&format!("known {known}")));
+            let tasks = (0..70).map(|place| match place == known {
+                true => keyed(&format!("known {known}")),
+                false => keyed(&format!("new {known} {place}")),
+            });
+            let Ok(Reply::Put(placed)) = ask(&store, put(&tube, tasks.collect())) else {
+                panic!("a put was refused");
+            };
+            let existing: Vec<usize> = (0..70).filter(|place| placed[*place].existing).collect();
+            assert_eq!(existing, [known]);
+            assert_eq!(placed[known].id, first.id);
+            let new = placed.iter().filter(|placed| !placed.existing);
+            assert!(new.map(|placed| placed.id).is_sorted(), "ids are in the order of the put");
+        }
+        check_keys(&database.url());
+        let tasks = sql(&database.url(), "SELECT count(*) FROM taskyard.task");
+        assert_eq!(tasks, Some((places.len() * 70).to_string()));
+    });
+}
+
+/// Keys that were held when the database was upgraded are forgotten by the ticks after that.
+#[test]
+fn ended_keys_of_the_format_before_are_upgraded() {
+    run(async {
+        let database = Database::on(cluster());
+        let store = database.open();
+        let tube = make_tube(&store, TubeOptions::new(Kind::FifoTtl));
+        for (key, seconds) in [("a", 10), ("b", 10), ("c", 20)] {
+            let placed = place(&store, &tube, unique_for(seconds, key));
+            let delete = Command::Delete { tube: tube.clone(), ids: vec![placed.id], show: false };
+            ask(&store, delete).expect("it is deleted");
+        }
+        block_on(store.close()).expect("it closes");
+        drop(store);
+        let url = database.url();
+        sql(
+            &url,
+            "DROP TABLE taskyard.ended_keys;
+             CREATE INDEX key_until ON taskyard.key (tube, until) WHERE until IS NOT NULL;
+             UPDATE taskyard.version SET tables = 16, functions = 23",
+        );
+        let store = database.open();
+        check_keys(&url);
+        let ended = "SELECT string_agg(keys::text, ' ' ORDER BY until) FROM taskyard.ended_keys";
+        assert_eq!(sql(&url, ended).as_deref(), Some("{a,b} {c}"));
+        let tick = vec![Command::Tick { limit: 100, seed: 0 }];
+        let ticked = block_on(store.execute(NOW + Span::from_secs(10), tick)).replies.remove(0);
+        assert_eq!(ticked, Ok(Reply::Ticked(2)));
+        check_keys(&url);
+    });
+}
+
 /// The keys of a database of the format before are used after the upgrade: none. An earlier program refuses the new format.
 #[test]
 fn the_format_before_is_upgraded() {
@@ -339,7 +468,7 @@ fn the_format_before_is_upgraded() {
         let url = database.url();
         sql(
             &url,
-            "DROP TABLE taskyard.key, taskyard.bucket, taskyard.schedule CASCADE;
+            "DROP TABLE taskyard.key, taskyard.ended_keys, taskyard.bucket, taskyard.schedule CASCADE;
              DROP TYPE taskyard.held_key CASCADE;
              DROP INDEX taskyard.done_key;
              ALTER TABLE taskyard.task DROP COLUMN key, DROP COLUMN unique_for, DROP COLUMN attempts_max;
@@ -364,6 +493,6 @@ fn the_format_before_is_upgraded() {
         let Err(refusal) = PostgresStore::open(&url, taskyard_store_postgres::Clock::Caller) else {
             panic!("a program of this version must not open a later format");
         };
-        assert!(refusal.to_string().contains("17"), "{refusal}");
+        assert!(refusal.to_string().contains("18"), "{refusal}");
     });
 }
