@@ -47,7 +47,7 @@ fn the_first_version_is_upgraded() {
         block_on(store.close()).expect("it closes");
         drop(database.open());
         let version = sql(&database.url(), "SELECT tables FROM taskyard.version");
-        assert_eq!(version.as_deref(), Some("16"));
+        assert_eq!(version.as_deref(), Some("17"));
     });
 }
 
