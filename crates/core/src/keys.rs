@@ -39,6 +39,9 @@ use crate::time::{Span, Timestamp};
 /// Free keys of ended tasks are removed in groups: when the clock is at a multiple of this.
 const CLEANUP_EVERY: Span = Span::from_secs(10);
 
+/// A tube without keys gives back the memory of more entries than this.
+const KEPT_ENTRIES: usize = 1024;
+
 /// When a tick removes a key that is free from `until` on.
 fn cleanup_at(until: Timestamp) -> Timestamp {
     let (until, every) = (until.as_micros(), CLEANUP_EVERY.as_micros());
@@ -88,11 +91,14 @@ impl KeyEntry {
     }
 }
 
-/// Ids only grow: those of successive tasks are in successive buckets, because only the upper bits are mixed, which
-/// the table uses as tags.
+/// Ids only grow: those of 32 successive tasks are in successive buckets, and such groups are scattered, so that two long
+/// runs of ids do not meet. The table uses the upper bits as tags.
 fn hash_id(id: TaskId) -> u64 {
     const TAG: u64 = 0x7f << 57;
-    id.0 & !TAG | id.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) & TAG
+    const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
+    let group = (id.0 >> 5).wrapping_mul(FACTOR);
+    let bucket = (group ^ group >> 32) << 5 | id.0 & 31;
+    bucket & !TAG | id.0.wrapping_mul(FACTOR) & TAG
 }
 
 /// The hash of a key's text, with the seed of its tube.
@@ -227,6 +233,9 @@ impl TubeKeys {
             if let Ok(found) = table.find_entry(hash, |&found| found == index) {
                 found.remove();
             }
+        }
+        if self.by_id.is_empty() && self.entries.len() > KEPT_ENTRIES {
+            *self = TubeKeys { seed: self.seed.clone(), ..TubeKeys::default() };
         }
         Some(removed.holding)
     }

@@ -198,8 +198,13 @@ impl Engine {
     /// The payload bytes of a command, or why it is refused.
     fn check(&self, command: &Command) -> Result<usize> {
         let size = self.inner.settings.check(command)?;
-        if let (Some(check), Some((tube, tasks))) = (&self.put_check, tasks_of(command)) {
+        let Some(check) = &self.put_check else { return Ok(size) };
+        if let Some((tube, tasks)) = tasks_of(command) {
             check(tube, tasks)?;
+        } else if matches!(command, Command::Schedule(command) if command.adds_tasks()) {
+            // It does not say into which tube. The engine itself fires the task that was checked when the schedule was set.
+            let why = "this server checks puts against a contract, so only the server itself fires schedules; use run";
+            return Err(Error::Invalid(why.into()));
         }
         Ok(size)
     }

@@ -209,7 +209,9 @@ impl FunctionBatch {
     }
 
     fn end_task(&mut self, task: &RunningTask, (returned, took): Ended) {
-        self.reservation.slots().record(took);
+        if !matches!(returned, Err(FunctionError::Undecodable(_))) {
+            self.reservation.slots().record(took);
+        }
         let returned = match returned {
             Ok(()) => Ok(()),
             Err(FunctionError::Failed(error)) => Err(error),
@@ -302,10 +304,15 @@ impl FunctionBatch {
         if self.sending.is_some() || (self.finishes.is_empty() && self.poison.is_empty()) {
             return;
         }
-        let (batch, poison) = (self.batch.clone(), std::mem::take(&mut self.poison));
-        let mut finishes = std::mem::take(&mut self.finishes);
+        let (batch, finishes) = (self.batch.clone(), std::mem::take(&mut self.finishes));
+        // The ends of tasks that cannot be decoded may need more requests; the others do not wait for them.
+        let poison =
+            if finishes.is_empty() { std::mem::take(&mut self.poison) } else { Vec::new() };
         self.sending = Some(Box::pin(async move {
-            finishes.extend(finishes_of(&batch.store, &batch.tube, poison).await);
+            let finishes = match poison.is_empty() {
+                true => finishes,
+                false => finishes_of(&batch.store, &batch.tube, poison).await,
+            };
             batch.store.finish_with_retries(finishes).await
         }));
     }

@@ -47,15 +47,22 @@ async fn without_limit(store: &Store, tube: &TubeName, ids: Vec<TaskId>) -> Hash
         return unlimited;
     }
     let show = Command::Tubes { tube: Some(tube.clone()) };
-    if let Some(Ok(Reply::Tubes(tubes))) = store.execute(vec![show]).await.pop()
-        && tubes.iter().any(|tube| tube.options.attempts_max.is_some())
-    {
-        return HashSet::new();
-    }
     let peek = Command::Peek { tube: tube.clone(), ids };
-    if let Some(Ok(Reply::Tasks(tasks))) = store.execute(vec![peek]).await.pop() {
-        for task in tasks.iter().filter(|task| task.attempts_max.is_some()) {
-            unlimited.remove(&task.id);
+    for reply in store.execute(vec![show, peek]).await {
+        match reply {
+            Ok(Reply::Tubes(tubes)) => {
+                if tubes.iter().any(|tube| tube.options.attempts_max.is_some()) {
+                    return HashSet::new();
+                }
+            }
+            Ok(Reply::Tasks(tasks)) => {
+                for task in tasks.iter().filter(|task| task.attempts_max.is_some()) {
+                    unlimited.remove(&task.id);
+                }
+            }
+            // The next attempt decides.
+            Err(error) if error.is_temporary() => return HashSet::new(),
+            _ => {}
         }
     }
     unlimited

@@ -88,7 +88,7 @@ impl Slots {
     fn limits(&self) -> (usize, usize) {
         let prefetch = self.prefetch();
         let limit = self.concurrency + prefetch;
-        (limit, if prefetch < self.concurrency { 1 } else { limit / 4 })
+        (limit, if prefetch < self.concurrency { 1 } else { (limit / 4).max(1) })
     }
 
     fn prefetch(&self) -> usize {

@@ -45,8 +45,9 @@ impl Worker {
             };
             tokio::select! {
                 biased;
-                stopped = self.shutdown(grace) => stopped,
+                // First: it tells whether handlers still run.
                 stopped = stop_now => stopped,
+                stopped = self.shutdown(grace) => stopped,
             }
         };
         Ok(self.run_while(stopping).await??)

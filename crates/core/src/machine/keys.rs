@@ -318,12 +318,17 @@ impl Machine {
         Ok(())
     }
 
-    /// Refuses an imported task whose key another task of the tube holds.
-    pub(super) fn check_imported_key(&self, number: u32, record: &Record) -> Result<()> {
+    /// Refuses an imported task whose key another task of the tube holds, or one before it, whose keys are in `new`.
+    pub(super) fn check_imported_key<'a>(
+        &self,
+        number: u32,
+        record: &'a Record,
+        new: &mut HashSet<&'a Key>,
+    ) -> Result<()> {
         let Some(held) = record.key.as_ref().filter(|_| record.state != StoredState::Done) else {
             return Ok(());
         };
-        if self.tubes[number].tasks.keys().holder(&held.key).is_none() {
+        if self.tubes[number].tasks.keys().holder(&held.key).is_none() && new.insert(&held.key) {
             return Ok(());
         }
         Err(Error::Invalid(format!("cannot import task {}: its key is held", record.id)))

@@ -2,8 +2,12 @@
 
 use std::collections::HashMap;
 
+use crate::record::Record;
 use crate::task::{Body, TaskId};
-use crate::{Machine, Reply, TubeName};
+use crate::{
+    Command, Error, Key, KeyRequest, Kind, Machine, NewTask, Reply, Span, Timestamp, TubeName,
+    TubeOptions,
+};
 
 mod gated;
 #[expect(dead_code, reason = "the suite of this crate uses all of it")]
@@ -152,4 +156,28 @@ impl Machine {
         lines.push(format!("{:?} {:?}", self.next_wakeup(), self.shared));
         lines
     }
+}
+
+/// Two tasks of one page with the same key were accepted, and SQLite could not open its folder any more.
+#[test]
+fn an_import_with_one_key_twice_is_refused() {
+    let name = TubeName::new("mail").expect("a good name");
+    let options = TubeOptions::new(Kind::Fifo);
+    let create = Command::CreateTube { tube: name.clone(), options, if_not_exists: false };
+    let key = Some(Box::new(KeyRequest::new(Key::new("order 17").expect("a good key"))));
+    let task = NewTask { key, ..NewTask::new(Body::new(&[1])) };
+    let put = Command::Put { tube: name.clone(), tasks: vec![task], wait: Span::ZERO };
+    let mut from = Machine::default();
+    for command in [create.clone(), put] {
+        from.apply(Timestamp::EPOCH, command).expect("it is accepted");
+    }
+    let mut records = from.export_tasks(0, TaskId(0), 10);
+    let again = Record { id: TaskId(1), ..records[0].clone() };
+    records.push(again);
+    let mut to = Machine::default();
+    to.apply(Timestamp::EPOCH, create).expect("it is accepted");
+    assert!(matches!(to.import_tasks(&name, records.clone()), Err(Error::Invalid(_))));
+    records.pop();
+    assert_eq!(to.import_tasks(&name, records), Ok(()));
+    to.audit();
 }

@@ -1,6 +1,6 @@
 //! Exports the content of a machine, and imports it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::done::DoneTask;
 use crate::error::{Error, Result};
@@ -75,11 +75,12 @@ impl Machine {
         let number = self.number(name)?;
         let has_subqueues = self.tube(number).options.kind.has_subqueues();
         let mut next_id = self.tube(number).next_id;
+        let mut new_keys = HashSet::new();
         for record in &records {
             let fits = record.id.0 >= next_id && record.id.0 <= TASK_ID_MAX;
             let contradicts = (record.state == StoredState::Done) != record.finished.is_some();
             let has_subqueue = record.subqueue.is_some();
-            self.check_imported_key(number, record)?;
+            self.check_imported_key(number, record, &mut new_keys)?;
             if !fits || contradicts || record.body.is_none() || has_subqueues != has_subqueue {
                 let text = format!(
                     "cannot import task {} into tube '{name}': invalid id, body or sub-queue",

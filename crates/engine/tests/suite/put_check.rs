@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use taskyard_core::{Error, Execute, NewTask, Reply, Span, TubeName};
+use taskyard_core::{
+    Command, Error, Execute, NewTask, Reply, ScheduleCommand, ScheduleName, Span, Timestamp,
+    TubeName,
+};
 
 use crate::fixture::{Fixture, payloads, put};
 
@@ -27,4 +30,24 @@ async fn a_put_that_does_not_pass_is_refused_as_a_whole() {
     assert!(other[0].is_err(), "clones check too");
     fixture.put("mail", &[7]).await;
     assert_eq!(payloads(&fixture.take("mail", 10).await), [1, 4, 7], "the first handle does not");
+}
+
+/// A client could put anything by firing a schedule itself.
+#[tokio::test]
+async fn a_client_cannot_fire_schedules_around_the_check() {
+    let fixture = Fixture::new().await;
+    let fire = ScheduleCommand::Fire {
+        name: ScheduleName::new("nightly").unwrap(),
+        expected: Timestamp::EPOCH,
+        next: None,
+        puts: Vec::new(),
+        skipped: 0,
+    };
+    let fire = Command::Schedule(Box::new(fire));
+    let refused = |reply: &Result<Reply, Error>| matches!(reply, Err(Error::Invalid(_)));
+    let replies = fixture.engine.execute(vec![fire.clone()]).await;
+    assert!(!refused(&replies[0]), "{replies:?}");
+    let checking = fixture.engine.clone().with_put_check(Arc::new(refuse_seven));
+    let replies = checking.execute(vec![fire]).await;
+    assert!(refused(&replies[0]), "{replies:?}");
 }

@@ -3,7 +3,8 @@
 -- A key has a row in the table of keys while its task exists, and then until the key is free. Locks are taken in this order: the
 -- semaphore, the row of a tube with a capacity, sub-queues, the tasks that a put replaces or finds expired, and last the keys
 -- themselves, in the order of their texts. A put locks only the keys that it gives to new tasks. The end of a task locks the task
--- and then its key, which no put has locked; so the two never wait for each other in a circle.
+-- and then its key, which no put has locked; so the two never wait for each other in a circle. An exception is a put of many keys that
+-- were not searched: it may wait for the end of a task whose key it has too, at most lock_wait, and then searches its keys.
 --
 -- No index has the moment from which a key is free, so that the end of a task writes no index entries. A second table has it, with all
 -- keys that one call has ended in one row. A tick compares it with the rows of the keys.
@@ -139,7 +140,9 @@ BEGIN
             IF _wait IS NULL THEN
                 RAISE;
             END IF;
-            _locked := false;
+            -- Only an insertion without a search waits for the end of a task; the search then finds its key.
+            _lost := _fresh AND cardinality(_keys) > 1;
+            _locked := _lost;
     END;
     IF _wait IS NOT NULL THEN
         _set := set_config('lock_timeout', _before, true);
@@ -270,8 +273,13 @@ BEGIN
         CONTINUE WHEN _until > _now AND coalesce((SELECT sum(c.ended) FROM taskyard.count c WHERE c.tube = _number), 0)
             <= {{ENDED_KEYS_MAX}};
         SELECT t.name INTO _name FROM taskyard.tube t WHERE t.number = _number;
+        IF NOT FOUND THEN
+            -- An earlier server has dropped the tube.
+            DELETE FROM taskyard.ended_keys e WHERE e.tube = _number;
+            CONTINUE;
+        END IF;
         -- A tube that is being altered or emptied waits for the next tick.
-        CONTINUE WHEN NOT FOUND OR NOT pg_try_advisory_xact_lock_shared(1952543595, hashtext(_name));
+        CONTINUE WHEN NOT pg_try_advisory_xact_lock_shared(1952543595, hashtext(_name));
         _gone := _gone + taskyard.trim_keys(_number, _now, _limit - _gone);
     END LOOP;
     RETURN _gone;
