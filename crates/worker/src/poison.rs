@@ -50,10 +50,10 @@ async fn without_limit(store: &Store, tube: &TubeName, ids: Vec<TaskId>) -> Hash
     let peek = Command::Peek { tube: tube.clone(), ids };
     for reply in store.execute(vec![show, peek]).await {
         match reply {
-            Ok(Reply::Tubes(tubes)) => {
-                if tubes.iter().any(|tube| tube.options.attempts_max.is_some()) {
-                    return HashSet::new();
-                }
+            Ok(Reply::Tubes(tubes))
+                if tubes.iter().any(|tube| tube.options.attempts_max.is_some()) =>
+            {
+                return HashSet::new();
             }
             Ok(Reply::Tasks(tasks)) => {
                 for task in tasks.iter().filter(|task| task.attempts_max.is_some()) {
