@@ -5,112 +5,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use taskyard::{CancelReason, NewTask, TubeInfo, TubeOptions, new_task};
-use taskyard::{Client, FunctionWorker, Kind, RunError, RunningTask, Span, State, TaskId};
-use taskyard_engine::{Engine, Settings};
-use taskyard_store::MemoryStore;
-use taskyard_testkit::server::{TestServer, block_on, clock};
+use taskyard::{CancelReason, NewTask, TubeOptions, new_task};
+use taskyard::{Client, Kind, RunningTask, Span, State, TaskId};
+use taskyard_testkit::server::{TestServer, block_on};
 use taskyard_worker::testing::ManualTimer;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, oneshot, watch};
-use tokio::task::{JoinHandle, yield_now};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::yield_now;
 
-/// A queue with a clock that the test moves, behind some transport.
-struct Fixture {
-    client: Client,
-    timer: Arc<ManualTimer>,
-    _server: Option<TestServer>,
-}
-
-/// A worker that runs in the background.
-struct Running {
-    stop: oneshot::Sender<()>,
-    task: JoinHandle<Result<(), RunError>>,
-}
-
-/// Runs a case in this process and over HTTP.
-fn each(case: impl AsyncFn(&Fixture)) {
-    block_on(async {
-        let clock = clock();
-        let store = Box::new(MemoryStore::default());
-        let engine = Engine::start(store, clock.clone(), Settings::default());
-        let timer = Arc::new(ManualTimer::new(clock));
-        case(&Fixture { client: Client::embedded(engine), timer, _server: None }).await;
-        let server = TestServer::in_memory().await;
-        let timer = Arc::new(ManualTimer::new(server.clock.clone()));
-        case(&Fixture { client: server.client(), timer, _server: Some(server) }).await;
-    });
-}
-
-impl Fixture {
-    /// Starts a worker with this function.
-    fn start<F, R>(&self, worker: FunctionWorker, function: F) -> Running
-    where
-        F: Fn(String, RunningTask) -> R + Send + Sync + 'static,
-        R: Future<Output = Result<(), String>> + Send + 'static,
-    {
-        let (stop, stopped) = oneshot::channel();
-        let worker = worker.timer(self.timer.clone());
-        let stopped = async { drop(stopped.await) };
-        Running { stop, task: tokio::spawn(worker.run_until(stopped, function)) }
-    }
-
-    async fn wait_until(&self, condition: impl Fn(&TubeInfo) -> bool) {
-        loop {
-            match self.client.tube("mail").await {
-                Ok(tube) if condition(&tube) => return,
-                _ => yield_now().await,
-            }
-        }
-    }
-
-    async fn state(&self, id: u64) -> State {
-        self.client.peek("mail", TaskId(id)).await.unwrap().unwrap().task.state
-    }
-
-    /// The state of a task and its last error.
-    async fn failed(&self, id: u64) -> (State, String) {
-        let task = self.client.peek("mail", TaskId(id)).await.unwrap().unwrap().task;
-        let failures = task.failures.expect("it has failed");
-        let error = failures.iter().last().expect("there is one").error.to_string();
-        (task.state, error)
-    }
-
-    /// Moves the clock until the worker has ended.
-    async fn ended(&self, mut task: JoinHandle<Result<(), RunError>>) -> Result<(), RunError> {
-        loop {
-            tokio::select! {
-                biased;
-                ended = &mut task => return ended.expect("the worker does not panic"),
-                () = yield_now() => self.timer.advance(Duration::from_millis(10)),
-            }
-        }
-    }
-
-    /// Moves the clock until the proxy has refused this many more connections.
-    async fn refused_by(&self, proxy: &HttpProxy, count: u32) {
-        let refused = proxy.refused.acquire_many(count);
-        let mut refused = std::pin::pin!(refused);
-        loop {
-            tokio::select! {
-                biased;
-                refused = &mut refused => return refused.unwrap().forget(),
-                () = yield_now() => self.timer.advance(Duration::from_millis(10)),
-            }
-        }
-    }
-
-    async fn stop(&self, running: Running) {
-        running.stop.send(()).expect("the worker runs");
-        self.ended(running.task).await.expect("the worker ends without an error");
-    }
-}
-
-/// Waits for a permit that a function or the test has added.
-async fn passed(gate: &Semaphore) {
-    gate.acquire().await.expect("the gate stays open").forget();
-}
+use crate::function_fixture::{Fixture, Running, each, passed};
+use crate::http_proxy::{HttpProxy, ProxyState};
 
 /// An error with a cause.
 #[derive(Debug)]
@@ -478,71 +381,6 @@ fn the_worker_waits_while_a_proxy_answers_for_the_server() {
             server.stop().await;
         });
     }
-}
-
-/// What a proxy does with connections.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum ProxyState {
-    Passes,
-    Answers502,
-    Closes,
-}
-
-/// A proxy in front of a server.
-struct HttpProxy {
-    url: String,
-    state: watch::Sender<ProxyState>,
-    /// A permit for each connection that did not reach the server.
-    refused: Arc<Semaphore>,
-}
-
-impl HttpProxy {
-    async fn start(server: &str, state: ProxyState) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let server = server.trim_start_matches("http://").to_owned();
-        let (state, refused) = (watch::Sender::new(state), Arc::new(Semaphore::new(0)));
-        let (states, counted) = (state.subscribe(), refused.clone());
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(pass(stream, server.clone(), states.clone(), counted.clone()));
-            }
-        });
-        HttpProxy { url, state, refused }
-    }
-}
-
-/// Passes a connection on until the state of the proxy changes, or answers in place of the server.
-async fn pass(
-    mut stream: TcpStream,
-    server: String,
-    mut states: watch::Receiver<ProxyState>,
-    refused: Arc<Semaphore>,
-) {
-    let state = *states.borrow_and_update();
-    if state == ProxyState::Passes {
-        let mut upstream = TcpStream::connect(server).await.unwrap();
-        tokio::select! {
-            _ = copy_bidirectional(&mut stream, &mut upstream) => {}
-            _ = states.changed() => {}
-        }
-        return;
-    }
-    if state == ProxyState::Answers502 {
-        let mut head = Vec::new();
-        while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-            if stream.read_buf(&mut head).await.unwrap() == 0 {
-                return;
-            }
-        }
-        let page = "<html>bad gateway</html>";
-        let size = page.len();
-        let answer = format!(
-            "HTTP/1.1 502 Bad Gateway\r\ncontent-length: {size}\r\nconnection: close\r\n\r\n{page}"
-        );
-        stream.write_all(answer.as_bytes()).await.unwrap();
-    }
-    refused.add_permits(1);
 }
 
 #[test]

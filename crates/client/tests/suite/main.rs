@@ -2,7 +2,9 @@
 
 mod conformance;
 mod embedded;
+mod function_fixture;
 mod functions;
+mod http_proxy;
 mod idempotent_puts;
 mod iproto;
 mod iproto_conformance;
