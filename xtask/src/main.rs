@@ -5,6 +5,7 @@
 
 mod bench;
 mod docs;
+mod fixtures;
 mod fuzz;
 mod machine_speed;
 mod shell;

@@ -6,8 +6,9 @@
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::fixtures::{self, Failures, without_fixtures};
 use crate::shell;
-use crate::test::{fixture_tests, runner, with_tools, without_fixtures};
+use crate::test::{runner, with_tools};
 use crate::tools::{self, Tools};
 
 /// Parts of the names of random tests.
@@ -88,9 +89,7 @@ fn round(tools: &Tools, seed: u64) -> Result<(), String> {
     tests.args(["--no-fail-fast", "--retries", "0", "--filterset", &filterset()]);
     seeded(&mut tests);
     shell::run(&mut tests)?;
-    let mut fixtures = fixture_tests(&RANDOM_TESTS);
-    fixtures.iter_mut().for_each(seeded);
-    shell::run_together(&mut fixtures, shell::Failures::Fail)
+    fixtures::run(&RANDOM_TESTS, seeded, Failures::Fail).map(drop)
 }
 
 /// The random tests that share no database or browser, as a filterset of nextest.

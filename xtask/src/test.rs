@@ -1,8 +1,8 @@
 //! `cargo xtask test`: runs everything that CI runs and a contributor runs before a push.
 
-use std::ffi::OsStr;
 use std::process::Command;
 
+use crate::fixtures::{self, Failures, without_fixtures};
 use crate::shell;
 use crate::steps::Steps;
 use crate::tidy;
@@ -10,10 +10,6 @@ use crate::tools::{self, Tools};
 
 /// Set for the tests when external tools are absent on purpose: their tests print "skipped" instead of failing.
 const EMBEDDED: &str = "TASKYARD_EMBEDDED";
-
-/// The test targets whose tests share a database or a browser. Nextest gives each test a process of its own, and each would
-/// start its own; so these run with `cargo test`, all at the same time.
-const SHARED_FIXTURES: [&str; 6] = ["postgres", "sql", "redis", "tarantool", "copying", "browser"];
 
 /// The packages that are not published.
 const PRIVATE: [&str; 5] =
@@ -56,8 +52,9 @@ impl TestOptions {
 /// Runs all steps, prints the table, and fails if a step failed or took longer than its budget.
 pub fn run(options: &TestOptions) -> Result<(), String> {
     let mut steps = Steps::new(options.no_budget || options.filter.is_some());
-    run_steps(options, &mut steps);
+    let notes = run_steps(options, &mut steps);
     println!("\n{}", steps.table());
+    notes.iter().for_each(|note| println!("{note}"));
     let tested = match &options.filter {
         Some(filter) => format!("tests named `{filter}`"),
         None if options.embedded => "all tests without external tools".into(),
@@ -67,7 +64,8 @@ pub fn run(options: &TestOptions) -> Result<(), String> {
     Ok(())
 }
 
-fn run_steps(options: &TestOptions, steps: &mut Steps) {
+/// Runs the steps; returns what else the end of the output shows.
+fn run_steps(options: &TestOptions, steps: &mut Steps) -> Vec<String> {
     let mut tools = None;
     if !options.embedded
         && !steps.run("tools", || {
@@ -76,7 +74,7 @@ fn run_steps(options: &TestOptions, steps: &mut Steps) {
         })
     {
         // The error states what to install; the output of other steps would hide it.
-        return;
+        return Vec::new();
     }
     if options.filter.is_none() {
         steps.run("format", || shell::run(shell::cargo().args(["fmt", "--all", "--check"])));
@@ -89,7 +87,7 @@ fn run_steps(options: &TestOptions, steps: &mut Steps) {
     }
     let nextest = has_nextest();
     if !steps.run("build", || shell::run(runner(nextest).arg("--no-run"))) {
-        return;
+        return Vec::new();
     }
     if options.filter.is_none() {
         steps.run("doc tests", || {
@@ -101,11 +99,12 @@ fn run_steps(options: &TestOptions, steps: &mut Steps) {
     if options.filter.is_none() {
         steps.run("packages", || shell::run(&mut packages()));
     }
+    let mut notes = Vec::new();
     if nextest {
         steps.run("fixtures", || {
-            let mut tests = fixture_tests(options.filter.as_slice());
-            tests.iter_mut().for_each(|tests| _ = with_tools(tests, tools.as_ref()));
-            shell::run_together(&mut tests, shell::Failures::RunAgain)
+            let prepare = |command: &mut Command| _ = with_tools(command, tools.as_ref());
+            notes = fixtures::run(options.filter.as_slice(), prepare, Failures::RunAgain)?;
+            Ok(())
         });
     }
     // Last, so that the runner's own summary stands right above the table.
@@ -119,6 +118,7 @@ fn run_steps(options: &TestOptions, steps: &mut Steps) {
         tests.args(&options.filter);
         shell::run(with_tools(&mut tests, tools.as_ref()))
     });
+    notes
 }
 
 /// The command that packs every package to publish. It needs no network: the steps before it have what it looks for.
@@ -132,22 +132,6 @@ fn packages() -> Command {
 /// Whether cargo-nextest is installed.
 pub fn has_nextest() -> bool {
     shell::output(shell::cargo().args(["nextest", "--version"])).is_ok()
-}
-
-/// The commands that run the targets with shared fixtures; only tests with one of these names, if there are any.
-pub fn fixture_tests(filters: &[impl AsRef<OsStr>]) -> [Command; SHARED_FIXTURES.len()] {
-    SHARED_FIXTURES.map(|target| {
-        let mut tests = shell::cargo();
-        tests.args(["test", "-q", "--workspace", "--all-features", "--no-fail-fast"]);
-        tests.args(["--test", target, "--"]).args(filters);
-        tests
-    })
-}
-
-/// A filterset of nextest: all targets but those of [`SHARED_FIXTURES`].
-pub fn without_fixtures() -> String {
-    let targets = SHARED_FIXTURES.map(|target| format!("binary({target})"));
-    format!("not ({})", targets.join(" or "))
 }
 
 fn test_threads() -> usize {
@@ -197,11 +181,5 @@ mod tests {
         let mut command = Command::new("true");
         with_tools(&mut command, None);
         assert!(command.get_envs().any(|(name, value)| name == EMBEDDED && value.is_some()));
-    }
-
-    #[test]
-    fn targets_with_shared_fixtures_are_filtered_out() {
-        let filter = without_fixtures();
-        assert!(filter.starts_with("not (binary(postgres) or binary(sql)"), "{filter}");
     }
 }
