@@ -161,22 +161,26 @@ impl FunctionBatch {
             return;
         }
         let task = RunningTask::new(self.batch.clone(), raw);
-        let began = Instant::now();
+        let called = Instant::now();
         let function = &self.function;
         let mut future = match catch_unwind(AssertUnwindSafe(|| function(task.clone()))) {
             Ok(future) => future,
             Err(panic) => {
-                let ended = (Err(FunctionError::Failed(panic_text(&*panic))), began.elapsed());
+                let ended = (Err(FunctionError::Failed(panic_text(&*panic))), called.elapsed());
                 drop(slot);
                 return self.end_task(&task, ended);
             }
         };
+        // The time until the runtime begins with a task of its own does not count: when the machine is busy, functions would
+        // appear long and get such tasks, which makes it busier.
+        let mut began = None;
         if self.reservation.slots().are_short() {
             let polled = poll_fn(|context| Poll::Ready(poll_caught(&mut future, context))).await;
             if let Poll::Ready(returned) = polled {
                 drop(slot);
-                return self.end_task(&task, (returned, began.elapsed()));
+                return self.end_task(&task, (returned, called.elapsed()));
             }
+            began = Some(called);
         }
         let handle = self.functions.spawn(call(future, slot, began).in_current_span());
         let deadline = self.batch.store.now() + self.batch.run_max;
@@ -352,12 +356,13 @@ impl Drop for FunctionBatch {
     }
 }
 
-/// Waits for the end of a function, which then frees its slot.
+/// Waits for the end of a function, which then frees its slot. It begins now unless it has begun already.
 async fn call(
     mut future: BoxFuture<'static, Returned>,
     slot: FunctionSlot,
-    began: Instant,
+    began: Option<Instant>,
 ) -> Ended {
+    let began = began.unwrap_or_else(Instant::now);
     let returned = poll_fn(|context| poll_caught(&mut future, context)).await;
     drop(slot);
     (returned, began.elapsed())
@@ -406,7 +411,8 @@ mod tests {
         let slots = Arc::new(Slots::new(1, Arc::default()));
         let reservation = Arc::new(slots.reserve(1).expect("it is free"));
         let slot = reservation.try_begin().expect("it is free");
-        let (returned, took) = call(Box::pin(async { panic!("out of ink") }), slot, began).await;
+        let (returned, took) =
+            call(Box::pin(async { panic!("out of ink") }), slot, Some(began)).await;
         assert_eq!(returned, Err(FunctionError::Failed("panicked: out of ink".into())));
         assert!(took >= minute && !slots.is_full());
     }
