@@ -16,7 +16,7 @@ use crate::shell;
 const TARGETS: [&str; 6] = ["postgres", "sql", "redis", "tarantool", "copying", "browser"];
 
 /// How many binaries run at the same time for each core: many of their tests wait for other processes.
-const BINARIES_PER_CORE: usize = 4;
+const BINARIES_PER_CORE: usize = 2;
 
 /// The packages whose binaries start first, because they run the longest: a run ends with short ones.
 const LONG: [&str; 2] = ["taskyard-cli", "taskyard-sql"];

@@ -60,7 +60,7 @@ impl ContractCheck {
 fn wrong_field(fields: &Fields, error: &FieldError) -> String {
     match fields.type_of(error.field) {
         Some(kind) => {
-            format!("field '{}' must be of type {kind}, it is {}", error.field, error.what)
+            format!("field '{}' must be of type {kind}: {}", error.field, error.what)
         }
         None => error.what.to_owned(),
     }
@@ -102,8 +102,8 @@ mod tests {
         for tube in ["emails", "mails"] {
             let wrong = check(&contracts, tube, &[&[0x92, 0xa1, b'a', 0xc3]]);
             let wanted = format!(
-                "the payload does not match the contract of queue '{tube}': field 'copies' must be of type int, \
-                 it is not a whole number; put a list with the fields: to string, copies int"
+                "the payload does not match the contract of queue '{tube}': field 'copies' must be of type int: \
+                 not a whole number; put a list with the fields: to string, copies int"
             );
             assert!(wrong.contains(&wanted), "{wrong}");
         }

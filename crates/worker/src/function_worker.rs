@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
+use taskyard_core::failure::stored_error;
 use taskyard_core::{DynExecute, Execute, Span, TubeName};
 
 use crate::dispatcher::{Dispatcher, Handler};
@@ -171,7 +172,9 @@ where
                 })
             }
             Err(error) => {
-                let error = FunctionError::Undecodable(error.to_string());
+                // It may show a value of any length.
+                let error = stored_error(&error.to_string()).to_string();
+                let error = FunctionError::Undecodable(error);
                 Box::pin(std::future::ready(Err(error)))
             }
         }

@@ -281,7 +281,7 @@ fn a_server_with_a_contract_refuses_puts_that_do_not_match() {
     let contract = contract.to_str().unwrap();
     let server = TestServer::with(&["--contract", contract]);
     server.run(&["put", "emails", r#"["ann", "hi", null, 7]"#]).good();
-    let wrong = "field 'user_id' must be of type int64, it is not a whole number";
+    let wrong = "field 'user_id' must be of type int64: not a whole number";
     let ran = server.run(&["put", "emails", r#"["ann", "hi", null, "seven"]"#]).ends(2);
     assert!(ran.err.contains(wrong), "{}", ran.err);
     let ran = server.run(&["put", "emails", r#"["ann"]"#, r#"{"to": "ben"}"#]).ends(2);
@@ -298,7 +298,7 @@ fn a_server_with_a_contract_refuses_puts_that_do_not_match() {
 
     let response = http_post(&server.serving.url, "/v1/tubes/emails/put", r#"{"data": [7]}"#);
     assert!(response.starts_with("HTTP/1.1 400 "), "{response}");
-    assert!(response.contains("field 'to' must be of type string, it is not a text"), "{response}");
+    assert!(response.contains("field 'to' must be of type string: not a text"), "{response}");
     let iproto = format!("iproto://{}", iproto(&server.serving.screen));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for url in [&server.serving.url, &iproto] {

@@ -16,6 +16,8 @@ use crate::app::{App, unexpected_reply};
 
 /// How many tasks the first part has, and each one at least: their payloads are in memory at the same time.
 const PART_FIRST: usize = 100;
+/// How many tasks a part has at most: other commands wait while a store reads it.
+const PART_MAX: usize = 500;
 /// About how many bytes the payloads of a part have.
 const PART_BYTES: usize = 256 << 10;
 /// At least one of this many consecutive ids has a task of the list, or the ids are listed first.
@@ -151,7 +153,7 @@ impl TaskReader {
     /// Sets the size of the next part after one with this many ids: its payloads are expected to be as large.
     fn set_size(&mut self, read: usize, tasks: &[Task]) {
         let size = read * PART_BYTES / payload_bytes(tasks).max(1);
-        self.together = size.clamp(PART_FIRST, LIST_TASKS_MAX);
+        self.together = size.clamp(PART_FIRST, PART_MAX);
     }
 
     /// Those of these tasks that belong to the list: a task may have changed since its id was listed.

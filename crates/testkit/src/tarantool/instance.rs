@@ -8,12 +8,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use taskyard_tarantool::{Address, Connection, Failure, LuaValue, decode_value};
 use tempfile::{Builder, TempDir};
 
 use crate::ports::free_port;
 
+/// How long Lua may run: an audit reads every task, and the machine may be busy.
+const TALK_MAX: Duration = Duration::from_secs(120);
 /// The default program, unless `TASKYARD_TARANTOOL` is set.
 const USUAL: &str = "/usr/bin/tarantool";
 
@@ -225,7 +228,8 @@ impl TarantoolInstance {
             let mut connection = Connection::open(&address, Some(&user)).await?;
             let mut requests = connection.requests();
             requests.eval(lua, |_| {});
-            let data = connection.ask(requests).await?;
+            let answer = connection.exchange(requests, TALK_MAX).await?.pop();
+            let data = answer.unwrap_or_else(|| Ok(Vec::new())).map_err(Failure::Refused)?;
             decode_value(&data).map_err(|error| Failure::Lost(error.to_string()))
         })
     }
