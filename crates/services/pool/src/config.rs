@@ -39,6 +39,8 @@ pub struct Config {
     pub programs: BTreeMap<String, Program>,
     /// Resource limits of tasks.
     pub limits: Limits,
+    /// What surrounds programs. Without a working sandbox a pool runs programs only if this is `none`.
+    pub sandbox: SandboxKind,
     /// How programs are isolated.
     pub isolation: IsolationConfig,
     /// How long the parts of a pool over Redis may be silent.
@@ -185,12 +187,23 @@ pub struct Limits {
     pub kill_after_seconds: f64,
 }
 
+/// What surrounds programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SandboxKind {
+    /// Bubblewrap; a pool in which it does not work does not start.
+    #[default]
+    Bubblewrap,
+    /// Nothing: programs can read the files and use the network of the machine.
+    None,
+}
+
 /// How programs are isolated.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct IsolationConfig {
-    /// Use bubblewrap where it works.
-    pub bubblewrap: bool,
+    /// The executable of bubblewrap.
+    pub bubblewrap: PathBuf,
     /// The first user id that programs run under when the pool runs as root.
     pub first_uid: u32,
 }
@@ -218,6 +231,7 @@ impl Default for Config {
             denial_pause_seconds: 0.0,
             programs: BTreeMap::new(),
             limits: Limits::default(),
+            sandbox: SandboxKind::default(),
             isolation: IsolationConfig::default(),
             leases: Leases::default(),
         }
@@ -248,7 +262,7 @@ impl Default for Limits {
 
 impl Default for IsolationConfig {
     fn default() -> Self {
-        IsolationConfig { bubblewrap: true, first_uid: 60_600 }
+        IsolationConfig { bubblewrap: "/usr/bin/bwrap".into(), first_uid: 60_600 }
     }
 }
 
@@ -292,6 +306,9 @@ impl Config {
         }
         for (name, program) in &self.programs {
             program.check(name)?;
+        }
+        if !self.isolation.bubblewrap.is_absolute() {
+            return wrong("isolation.bubblewrap must be the absolute path of bubblewrap".into());
         }
         if self.isolation.first_uid < FIRST_UID_MIN {
             return wrong(format!(

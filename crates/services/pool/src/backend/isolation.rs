@@ -1,22 +1,21 @@
-//! Builds the commands that isolate programs, and reports which kinds of isolation this machine does not allow.
+//! Builds the commands that isolate programs, and reports which kinds of isolation are missing.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 
 use super::rlimits::{Rlimits, has_prlimit};
 use super::sandbox::SandboxSpec;
-use super::{TaskSpec, sandbox_init};
-use crate::config::{self, Limits};
+use super::sandbox_probe::SandboxUnavailable;
+use super::task_folder::TaskFolders;
+use super::{TaskSpec, sandbox_init, sandbox_probe};
+use crate::config::{Config, Limits, SandboxKind};
 
-const BUBBLEWRAP: &str = "/usr/bin/bwrap";
 /// The `PATH` of programs.
 const PATH: &str = "/usr/bin:/bin";
 /// The folder of the task inside the sandbox.
@@ -40,13 +39,21 @@ const MEMORY_FOLDER_BYTES_MAX: u64 = 64 << 20;
 /// Seconds of processor time beyond the time limit of a task.
 const CPU_SECONDS_SPARE: u64 = 2;
 
-/// The isolation that this machine supports.
+/// The isolation of programs.
 #[derive(Clone, Debug)]
 pub struct Isolation {
     first_uid: Option<u32>,
-    /// The executable of the init process, where bubblewrap works.
-    init: Option<Arc<File>>,
+    /// None if the configuration wants no sandbox.
+    sandbox: Option<Bubblewrap>,
     prlimit: bool,
+}
+
+/// How sandboxes are started.
+#[derive(Clone, Debug)]
+struct Bubblewrap {
+    path: PathBuf,
+    /// The executable of the init process.
+    init: Arc<File>,
 }
 
 /// The folder and the user of a program.
@@ -57,40 +64,27 @@ pub(crate) struct ProgramContext<'a> {
 }
 
 impl Isolation {
-    /// Tests what works here, with the first of the users of programs, if there are some: this pool must have claimed
-    /// them already, because another pool kills all processes of its users.
-    pub async fn probe(wanted: &config::IsolationConfig, first_uid: Option<u32>) -> Self {
-        let mut this = Isolation { first_uid, init: None, prlimit: has_prlimit() };
-        if wanted.bubblewrap && Path::new(BUBBLEWRAP).exists() {
-            let tried = match sandbox_init::open() {
-                Ok(init) => this.try_init(&init).await.map(|()| init),
-                Err(error) => Err(error),
-            };
-            match tried {
-                Ok(init) => this.init = Some(Arc::new(init)),
-                Err(error) => {
-                    tracing::warn!(%error, "bubblewrap does not work; programs are not sandboxed")
-                }
-            }
+    /// Tests that a program runs in a sandbox, unless the configuration wants none, with the first of the users of
+    /// programs, if there are some: this pool must have claimed them already, because another pool kills all
+    /// processes of its users.
+    pub(super) async fn probe(
+        config: &Config,
+        first_uid: Option<u32>,
+        folders: &TaskFolders,
+    ) -> Result<Self, SandboxUnavailable> {
+        let mut this = Isolation { first_uid, sandbox: None, prlimit: has_prlimit() };
+        if config.sandbox == SandboxKind::None {
+            return Ok(this);
         }
-        this
-    }
-
-    /// Tests whether the init process can be started inside bubblewrap; without a request it ends at once.
-    async fn try_init(&self, init: &File) -> io::Result<()> {
-        let mut trial = Command::new(BUBBLEWRAP);
-        trial
-            .args(sandbox_args(&[]))
-            .args(["--", sandbox_init::EXECUTABLE_INSIDE, sandbox_init::ARGUMENT])
-            .env_clear();
-        let (_, silent) = UnixStream::pair()?;
-        trial.stdin(init.try_clone()?).stdout(OwnedFd::from(silent)).stderr(Stdio::piped());
-        self.set_user(&mut trial, self.first_uid);
-        let tried = tokio::process::Command::from(trial).spawn()?.wait_with_output().await?;
-        match tried.status.success() {
-            true => Ok(()),
-            false => Err(io::Error::other(String::from_utf8_lossy(&tried.stderr).trim())),
+        let bubblewrap = &config.isolation.bubblewrap;
+        if !bubblewrap.exists() {
+            return Err(SandboxUnavailable::Missing(bubblewrap.clone()));
         }
+        let init = sandbox_init::open();
+        let init = init.map_err(|error| SandboxUnavailable::Failed(error.to_string()))?;
+        this.sandbox = Some(Bubblewrap { path: bubblewrap.clone(), init: Arc::new(init) });
+        let probed = sandbox_probe::probe(&this, folders, &config.limits).await;
+        probed.map(|()| this).map_err(SandboxUnavailable::Failed)
     }
 
     /// Describes each missing kind of isolation in a sentence; empty if nothing is missing.
@@ -98,8 +92,8 @@ impl Isolation {
         let mut gaps = Vec::new();
         if !self.has_bubblewrap() {
             gaps.push(
-                "programs can access the files and the network of this machine: bubblewrap is missing or disabled, or \
-                 namespaces are not allowed"
+                "programs can access the files and the network of this machine: the file of the pool says \
+                 `sandbox: none`"
                     .into(),
             );
         }
@@ -125,7 +119,7 @@ impl Isolation {
 
     /// Whether bubblewrap is used.
     pub fn has_bubblewrap(&self) -> bool {
-        self.init.is_some()
+        self.sandbox.is_some()
     }
 
     /// The command that starts a sandbox around a folder, with the init process in it. It uses the standard input.
@@ -134,9 +128,9 @@ impl Isolation {
         spec: &SandboxSpec,
         site: ProgramContext<'_>,
     ) -> io::Result<Command> {
-        let init =
-            self.init.as_ref().ok_or_else(|| io::Error::other("bubblewrap is not available"))?;
-        let mut command = Command::new(BUBBLEWRAP);
+        let sandbox = self.sandbox.as_ref();
+        let sandbox = sandbox.ok_or_else(|| io::Error::other("programs have no sandbox"))?;
+        let mut command = Command::new(&sandbox.path);
         command
             .args(sandbox_args(&spec.read))
             .arg("--bind")
@@ -152,7 +146,7 @@ impl Isolation {
             sandbox_init::ARGUMENT,
         ]);
         // The argument by which its processes are found if the pool is killed.
-        command.arg(site.folder).current_dir(site.folder).stdin(init.try_clone()?);
+        command.arg(site.folder).current_dir(site.folder).stdin(sandbox.init.try_clone()?);
         self.set_environment(
             &mut command,
             &spec.environment,
@@ -275,7 +269,7 @@ mod tests {
     // twice: processor time counts for all threads together.
     #[test]
     fn a_program_may_use_every_processor_all_its_time() {
-        let isolation = Isolation { first_uid: None, init: None, prlimit: true };
+        let isolation = Isolation { first_uid: None, sandbox: None, prlimit: true };
         let args = isolation.limits(None, Some(30), &Limits::default()).prlimit();
         let cpu = args.iter().find_map(|arg| arg.strip_prefix("--cpu=")).unwrap();
         let (soft, hard) = cpu.split_once(':').unwrap();

@@ -17,6 +17,7 @@ mod run_request;
 mod sandbox;
 mod sandbox_init;
 mod sandbox_pool;
+mod sandbox_probe;
 mod spawner;
 mod stopwatch;
 mod task_folder;
@@ -36,6 +37,7 @@ use crate::scheduler::{Allocation, PoolStopping, Scheduler};
 
 pub use isolation::Isolation;
 pub use sandbox_init::{run_as_sandbox_init, set_sandbox_init_executable};
+pub use sandbox_probe::SandboxUnavailable;
 pub use task_spec::{TaskSource, TaskSpec, TaskSpecError, add_file, duration};
 
 pub use local_runner::{LocalRunner, Runner, SandboxCounts, StubRunner};

@@ -12,6 +12,7 @@ mod hostile;
 mod interactive;
 mod limits;
 mod lost_runs;
+mod no_sandbox;
 mod page;
 mod plain;
 mod queue;
