@@ -3,17 +3,19 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use super::rlimits::{Rlimits, has_prlimit};
+use super::rlimits::Rlimits;
+use super::run_request::RunRequest;
 use super::sandbox::SandboxSpec;
 use super::sandbox_probe::SandboxUnavailable;
 use super::task_folder::TaskFolders;
-use super::{TaskSpec, sandbox_init, sandbox_probe};
+use super::{TaskSpec, sandbox_init, sandbox_probe, seccomp};
 use crate::config::{Config, Limits, SandboxKind};
 
 /// The `PATH` of programs.
@@ -43,17 +45,18 @@ const CPU_SECONDS_SPARE: u64 = 2;
 #[derive(Clone, Debug)]
 pub struct Isolation {
     first_uid: Option<u32>,
+    /// The executable of the init process, which also starts programs without a sandbox.
+    init: Arc<File>,
     /// None if the configuration wants no sandbox.
     sandbox: Option<Bubblewrap>,
-    prlimit: bool,
 }
 
 /// How sandboxes are started.
 #[derive(Clone, Debug)]
 struct Bubblewrap {
     path: PathBuf,
-    /// The executable of the init process.
-    init: Arc<File>,
+    /// Whether it is asked to refuse nested user namespaces, which versions before 0.8 cannot.
+    disable_userns: bool,
 }
 
 /// The folder and the user of a program.
@@ -72,19 +75,28 @@ impl Isolation {
         first_uid: Option<u32>,
         folders: &TaskFolders,
     ) -> Result<Self, SandboxUnavailable> {
-        let mut this = Isolation { first_uid, sandbox: None, prlimit: has_prlimit() };
+        let init = sandbox_init::open();
+        let init = init.map_err(|error| SandboxUnavailable::Failed(error.to_string()))?;
+        let mut this = Isolation { first_uid, init: Arc::new(init), sandbox: None };
         if config.sandbox == SandboxKind::None {
             return Ok(this);
         }
-        let bubblewrap = &config.isolation.bubblewrap;
-        if !bubblewrap.exists() {
-            return Err(SandboxUnavailable::Missing(bubblewrap.clone()));
+        let path = config.isolation.bubblewrap.clone();
+        if !path.exists() {
+            return Err(SandboxUnavailable::Missing(path));
         }
-        let init = sandbox_init::open();
-        let init = init.map_err(|error| SandboxUnavailable::Failed(error.to_string()))?;
-        this.sandbox = Some(Bubblewrap { path: bubblewrap.clone(), init: Arc::new(init) });
-        let probed = sandbox_probe::probe(&this, folders, &config.limits).await;
-        probed.map(|()| this).map_err(SandboxUnavailable::Failed)
+        let mut error = String::new();
+        for disable_userns in [true, false] {
+            this.sandbox = Some(Bubblewrap { path: path.clone(), disable_userns });
+            match sandbox_probe::probe(&this, folders, &config.limits).await {
+                Ok(()) => {
+                    tracing::debug!(disable_userns, "bubblewrap works");
+                    return Ok(this);
+                }
+                Err(why) => error = why,
+            }
+        }
+        Err(SandboxUnavailable::Failed(error))
     }
 
     /// Describes each missing kind of isolation in a sentence; empty if nothing is missing.
@@ -104,9 +116,9 @@ impl Isolation {
                     .into(),
             );
         }
-        if !self.has_bubblewrap() && !self.prlimit {
+        if !seccomp::is_supported() {
             gaps.push(
-                "memory, file size and processor time are not limited: prlimit is missing".into(),
+                "programs may make every system call: there is no filter for this processor architecture".into(),
             );
         }
         gaps
@@ -132,7 +144,7 @@ impl Isolation {
         let sandbox = sandbox.ok_or_else(|| io::Error::other("programs have no sandbox"))?;
         let mut command = Command::new(&sandbox.path);
         command
-            .args(sandbox_args(&spec.read))
+            .args(sandbox_args(sandbox, &spec.read))
             .arg("--bind")
             .args([site.folder, Path::new(FOLDER_INSIDE)]);
         // The root is in memory and must not be filled.
@@ -146,7 +158,7 @@ impl Isolation {
             sandbox_init::ARGUMENT,
         ]);
         // The argument by which its processes are found if the pool is killed.
-        command.arg(site.folder).current_dir(site.folder).stdin(sandbox.init.try_clone()?);
+        command.arg(site.folder).current_dir(site.folder).stdin(self.init.try_clone()?);
         self.set_environment(
             &mut command,
             &spec.environment,
@@ -163,14 +175,15 @@ impl Isolation {
         task: &TaskSpec,
         site: ProgramContext<'_>,
         limits: Rlimits,
-    ) -> Command {
-        let mut parts = if self.prlimit { limits.prlimit() } else { Vec::new() };
-        parts.extend(task.command.iter().cloned());
-        let mut command = Command::new(&parts[0]);
-        command.args(&parts[1..]).current_dir(site.folder);
+    ) -> io::Result<Command> {
+        let request = RunRequest { command: task.command.clone(), limits };
+        // The descriptor is open until the executable is.
+        let mut command = Command::new(format!("/proc/self/fd/{}", self.init.as_raw_fd()));
+        command.args([sandbox_init::ARGUMENT, sandbox_init::UNSANDBOXED]);
+        command.arg(serde_json::to_string(&request)?).current_dir(site.folder);
         self.set_environment(&mut command, &task.program.environment, site.folder, site.folder);
         self.set_user(&mut command, site.uid);
-        command
+        Ok(command)
     }
 
     fn set_environment(
@@ -239,10 +252,13 @@ fn visible_paths(read: &[PathBuf]) -> impl Iterator<Item = &Path> {
 /// `--die-with-parent` is not used: it ends the outer process of bubblewrap at once, and the inner one, which has not
 /// requested it yet, would wait forever for the message that its mappings are written. So the outer process
 /// continues, the init process ends with the pool (see `sandbox_init`), and bubblewrap ends with it.
-fn sandbox_args(read: &[PathBuf]) -> Vec<String> {
+fn sandbox_args(sandbox: &Bubblewrap, read: &[PathBuf]) -> Vec<String> {
     let mut args: Vec<String> = Vec::new();
     let mut add = |parts: &[&str]| args.extend(parts.iter().map(|part| part.to_string()));
     add(&["--unshare-all", "--new-session", "--as-pid-1"]);
+    if sandbox.disable_userns {
+        add(&["--unshare-user", "--disable-userns"]);
+    }
     add(&["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"]);
     let size = MEMORY_FOLDER_BYTES_MAX.to_string();
     for folder in ["/dev/shm", "/tmp"] {
@@ -269,12 +285,10 @@ mod tests {
     // twice: processor time counts for all threads together.
     #[test]
     fn a_program_may_use_every_processor_all_its_time() {
-        let isolation = Isolation { first_uid: None, sandbox: None, prlimit: true };
-        let args = isolation.limits(None, Some(30), &Limits::default()).prlimit();
-        let cpu = args.iter().find_map(|arg| arg.strip_prefix("--cpu=")).unwrap();
-        let (soft, hard) = cpu.split_once(':').unwrap();
+        let init = Arc::new(File::open("/dev/null").unwrap());
+        let isolation = Isolation { first_uid: None, init, sandbox: None };
+        let (soft, hard) = isolation.limits(None, Some(30), &Limits::default()).cpu.unwrap();
         let processors = std::thread::available_parallelism().unwrap().get() as u64;
-        assert!(soft.parse::<u64>().unwrap() > 30 * processors, "{cpu}");
-        assert!(hard.parse::<u64>().unwrap() > soft.parse().unwrap(), "{cpu}");
+        assert!(soft > 30 * processors && hard > soft, "{soft} {hard}");
     }
 }

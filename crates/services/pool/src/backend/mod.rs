@@ -18,6 +18,7 @@ mod sandbox;
 mod sandbox_init;
 mod sandbox_pool;
 mod sandbox_probe;
+mod seccomp;
 mod spawner;
 mod stopwatch;
 mod task_folder;

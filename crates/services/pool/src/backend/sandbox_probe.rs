@@ -26,9 +26,9 @@ const STDERR_BYTES_MAX: usize = 500;
 /// Prints what the kernel knows about its own process.
 const COMMAND: [&str; 2] = ["/bin/cat", "/proc/self/status"];
 /// What has to be in it: its parent is the init process of the sandbox, no program that it starts gets more rights,
-/// and it has no rights over the machine.
-const EXPECTED: [(&str, &str); 3] =
-    [("PPid", "1"), ("NoNewPrivs", "1"), ("CapEff", "0000000000000000")];
+/// its system calls are filtered, and it has no rights over the machine.
+const EXPECTED: [(&str, &str); 4] =
+    [("PPid", "1"), ("NoNewPrivs", "1"), ("Seccomp", "2"), ("CapEff", "0000000000000000")];
 
 /// Why programs cannot be sandboxed on this machine.
 #[derive(Debug, thiserror::Error)]
@@ -137,6 +137,7 @@ mod tests {
             ("PPid:\t1\n", "PPid:\t17\n"),
             ("NoNewPrivs:\t1\n", "NoNewPrivs:\t0\n"),
             ("NoNewPrivs:\t1\n", ""),
+            ("Seccomp:\t2\n", "Seccomp:\t0\n"),
             ("CapEff:\t0000000000000000\n", "CapEff:\t000001ffffffffff\n"),
         ] {
             let error = check_status(&good.replace(line, wrong)).unwrap_err();

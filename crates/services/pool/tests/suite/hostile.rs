@@ -113,10 +113,9 @@ async fn a_fork_bomb_is_contained_and_leaves_nothing() {
 /// A process that leaves its process group is killed too.
 #[tokio::test]
 async fn a_process_that_hides_is_killed_with_its_task() {
-    for isolation in [
-        "isolation: {first_uid: 60900}",
-        "sandbox: none\nisolation: {first_uid: 60910}",
-    ] {
+    for isolation in
+        ["isolation: {first_uid: 60900}", "sandbox: none\nisolation: {first_uid: 60910}"]
+    {
         let site = TestPool::new(1, isolation).await;
         let Some(first) = site.pool.backends().isolation().first_uid() else { return };
         let script = "setsid sleep 1000 >/dev/null 2>&1 & echo x > result.txt";

@@ -5,6 +5,7 @@
 mod fixture;
 
 mod asymptote;
+mod attacks;
 mod disconnects;
 mod final_frames;
 mod frames;
