@@ -1,6 +1,7 @@
 //! Defines, reads and checks the YAML configuration of a pool.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,6 +11,8 @@ use taskyard_core::classes::{Class, Limit, Policy, Rules, RulesError};
 
 /// Highest number of backends in one process.
 const BACKENDS_MAX: u32 = 250;
+/// Weights that the kernel accepts.
+const CPU_WEIGHTS: RangeInclusive<u32> = 1..=10_000;
 /// Lower user ids belong to the system.
 const FIRST_UID_MIN: u32 = 1000;
 
@@ -171,6 +174,8 @@ pub struct Limits {
     pub file_bytes_max: u64,
     /// Memory of all processes of a task together, in bytes.
     pub task_memory_bytes_max: u64,
+    /// Share of the processors of a task where control groups are available, compared with other tasks and groups.
+    pub cpu_weight: u32,
     /// Disk usage of a task, in bytes.
     pub task_disk_bytes_max: u64,
     /// Number of files of a task.
@@ -249,6 +254,7 @@ impl Default for Limits {
             processes_max: 64,
             file_bytes_max: 64 << 20,
             task_memory_bytes_max: 2 << 30,
+            cpu_weight: 100,
             task_disk_bytes_max: 256 << 20,
             task_files_max: 10_000,
             pool_memory_bytes_max: None,
@@ -306,6 +312,10 @@ impl Config {
         }
         for (name, program) in &self.programs {
             program.check(name)?;
+        }
+        if !CPU_WEIGHTS.contains(&self.limits.cpu_weight) {
+            let (min, max) = (CPU_WEIGHTS.start(), CPU_WEIGHTS.end());
+            return wrong(format!("limits.cpu_weight must be {min} to {max}"));
         }
         if !self.isolation.bubblewrap.is_absolute() {
             return wrong("isolation.bubblewrap must be the absolute path of bubblewrap".into());

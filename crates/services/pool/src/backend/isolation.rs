@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+use super::control_group::{ControlGroup, ControlGroups};
+use super::memory_sample::MEMORY_FOLDERS;
 use super::rlimits::Rlimits;
 use super::run_request::RunRequest;
 use super::sandbox::SandboxSpec;
@@ -36,8 +38,10 @@ const READ: [&str; 8] = [
     "/etc/ld.so.cache",
     "/etc/fonts",
 ];
-/// Size of `/tmp` and of `/dev/shm` inside the sandbox, in bytes. Both are in memory.
+/// Size of `/tmp` and of `/dev/shm` inside the sandbox, in bytes: where a control group counts them, and where they are
+/// only checked from time to time. Both are in memory.
 const MEMORY_FOLDER_BYTES_MAX: u64 = 64 << 20;
+const MEMORY_FOLDER_BYTES_MAX_SAMPLED: u64 = 32 << 20;
 /// Seconds of processor time beyond the time limit of a task.
 const CPU_SECONDS_SPARE: u64 = 2;
 
@@ -49,6 +53,8 @@ pub struct Isolation {
     init: Arc<File>,
     /// None if the configuration wants no sandbox.
     sandbox: Option<Bubblewrap>,
+    /// The control groups of tasks, or why there are none.
+    groups: Result<Arc<ControlGroups>, String>,
 }
 
 /// How sandboxes are started.
@@ -77,7 +83,9 @@ impl Isolation {
     ) -> Result<Self, SandboxUnavailable> {
         let init = sandbox_init::open();
         let init = init.map_err(|error| SandboxUnavailable::Failed(error.to_string()))?;
-        let mut this = Isolation { first_uid, init: Arc::new(init), sandbox: None };
+        let groups = ControlGroups::open(&config.limits, processes_max(&config.limits));
+        let groups = groups.map(Arc::new);
+        let mut this = Isolation { first_uid, init: Arc::new(init), sandbox: None, groups };
         if config.sandbox == SandboxKind::None {
             return Ok(this);
         }
@@ -88,7 +96,7 @@ impl Isolation {
         let mut error = String::new();
         for disable_userns in [true, false] {
             this.sandbox = Some(Bubblewrap { path: path.clone(), disable_userns });
-            match sandbox_probe::probe(&this, folders, &config.limits).await {
+            match sandbox_probe::probe(&this, folders).await {
                 Ok(()) => {
                     tracing::debug!(disable_userns, "bubblewrap works");
                     return Ok(this);
@@ -111,10 +119,12 @@ impl Isolation {
         }
         if self.first_uid.is_none() {
             gaps.push(
-                "programs run as the user of the pool and the number of processes is not limited: only \
-                 root can give them users of their own"
+                "programs run as the user of the pool: only root can give them users of their own"
                     .into(),
             );
+            if !self.has_control_groups() {
+                gaps.push("the number of processes is not limited: the pool is not root and has no control groups".into());
+            }
         }
         if !seccomp::is_supported() {
             gaps.push(
@@ -122,6 +132,38 @@ impl Isolation {
             );
         }
         gaps
+    }
+
+    /// How the memory of tasks is limited, in a sentence.
+    pub fn memory_accounting(&self) -> String {
+        match &self.groups {
+            Ok(_) => "memory and processors of each task are limited by a control group".into(),
+            Err(why) => format!("memory of each task is checked four times a second: {why}"),
+        }
+    }
+
+    /// Whether each task has a control group.
+    pub fn has_control_groups(&self) -> bool {
+        self.groups.is_ok()
+    }
+
+    /// A control group for a task, where there are some.
+    pub(super) fn new_control_group(&self) -> io::Result<Option<ControlGroup>> {
+        self.groups.as_ref().ok().map(|groups| groups.create()).transpose()
+    }
+
+    /// Size of each folder in memory, in bytes, in a sandbox.
+    pub(super) fn memory_folder_bytes(&self) -> Option<u64> {
+        let bytes = match self.has_control_groups() {
+            true => MEMORY_FOLDER_BYTES_MAX,
+            false => MEMORY_FOLDER_BYTES_MAX_SAMPLED,
+        };
+        self.has_bubblewrap().then_some(bytes)
+    }
+
+    /// The request to run a command within these limits.
+    pub(super) fn request(&self, command: Vec<String>, limits: Rlimits) -> RunRequest {
+        RunRequest { command, limits, memory_files: self.has_control_groups() }
     }
 
     /// The first user of programs, if they have users of their own.
@@ -144,7 +186,7 @@ impl Isolation {
         let sandbox = sandbox.ok_or_else(|| io::Error::other("programs have no sandbox"))?;
         let mut command = Command::new(&sandbox.path);
         command
-            .args(sandbox_args(sandbox, &spec.read))
+            .args(self.sandbox_args(sandbox, &spec.read))
             .arg("--bind")
             .args([site.folder, Path::new(FOLDER_INSIDE)]);
         // The root is in memory and must not be filled.
@@ -169,6 +211,37 @@ impl Isolation {
         Ok(command)
     }
 
+    /// The arguments for bubblewrap: nothing of the machine but programs and the configured paths, no network, no other
+    /// processes.
+    ///
+    /// `--die-with-parent` is not used: it ends the outer process of bubblewrap at once, and the inner one, which has not
+    /// requested it yet, would wait forever for the message that its mappings are written. So the outer process
+    /// continues, the init process ends with the pool (see `sandbox_init`), and bubblewrap ends with it.
+    fn sandbox_args(&self, sandbox: &Bubblewrap, read: &[PathBuf]) -> Vec<String> {
+        let mut args: Vec<String> = Vec::new();
+        let mut add = |parts: &[&str]| args.extend(parts.iter().map(|part| part.to_string()));
+        add(&["--unshare-all", "--new-session", "--as-pid-1"]);
+        if sandbox.disable_userns {
+            add(&["--unshare-user", "--disable-userns"]);
+        }
+        add(&["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"]);
+        let size = self.memory_folder_bytes().unwrap_or_default().to_string();
+        for folder in MEMORY_FOLDERS {
+            add(&["--size", &size, "--tmpfs", folder]);
+        }
+        // The folder around the devices is also in memory, without a size limit.
+        add(&["--remount-ro", "/dev"]);
+        for path in visible_paths(read) {
+            let text = path.display().to_string();
+            match std::fs::read_link(path) {
+                // `/bin` is usually a link into `/usr`.
+                Ok(target) => args.extend(["--symlink".into(), target.display().to_string(), text]),
+                Err(_) => args.extend(["--ro-bind-try".into(), text.clone(), text]),
+            }
+        }
+        args
+    }
+
     /// The command that runs a task without a sandbox: no shell, an empty environment, all limits set.
     pub(super) fn unsandboxed_command(
         &self,
@@ -176,7 +249,7 @@ impl Isolation {
         site: ProgramContext<'_>,
         limits: Rlimits,
     ) -> io::Result<Command> {
-        let request = RunRequest { command: task.command.clone(), limits };
+        let request = self.request(task.command.clone(), limits);
         // The descriptor is open until the executable is.
         let mut command = Command::new(format!("/proc/self/fd/{}", self.init.as_raw_fd()));
         command.args([sandbox_init::ARGUMENT, sandbox_init::UNSANDBOXED]);
@@ -213,14 +286,21 @@ impl Isolation {
         seconds_max: Option<u64>,
         limits: &Limits,
     ) -> Rlimits {
-        let wrapping = if self.has_bubblewrap() { SANDBOX_PROCESSES } else { 0 };
-        let processes = uid.map(|_| limits.processes_max.saturating_add(wrapping));
+        let processes = uid.map(|_| match self.has_bubblewrap() {
+            true => processes_max(limits),
+            false => limits.processes_max,
+        });
         // All processors may be used all the time.
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get()) as u64;
         let cpu =
             seconds_max.map(|seconds| (seconds + CPU_SECONDS_SPARE).saturating_mul(processors));
         Rlimits::new(limits, processes, cpu)
     }
+}
+
+/// Processes and threads of a task together with those of its sandbox.
+fn processes_max(limits: &Limits) -> u64 {
+    limits.processes_max.saturating_add(SANDBOX_PROCESSES)
 }
 
 /// What exists at a path.
@@ -246,37 +326,6 @@ fn visible_paths(read: &[PathBuf]) -> impl Iterator<Item = &Path> {
     READ.iter().map(Path::new).chain(read.iter().map(PathBuf::as_path))
 }
 
-/// The arguments for bubblewrap: nothing of the machine but programs and the configured paths, no network, no other
-/// processes.
-///
-/// `--die-with-parent` is not used: it ends the outer process of bubblewrap at once, and the inner one, which has not
-/// requested it yet, would wait forever for the message that its mappings are written. So the outer process
-/// continues, the init process ends with the pool (see `sandbox_init`), and bubblewrap ends with it.
-fn sandbox_args(sandbox: &Bubblewrap, read: &[PathBuf]) -> Vec<String> {
-    let mut args: Vec<String> = Vec::new();
-    let mut add = |parts: &[&str]| args.extend(parts.iter().map(|part| part.to_string()));
-    add(&["--unshare-all", "--new-session", "--as-pid-1"]);
-    if sandbox.disable_userns {
-        add(&["--unshare-user", "--disable-userns"]);
-    }
-    add(&["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"]);
-    let size = MEMORY_FOLDER_BYTES_MAX.to_string();
-    for folder in ["/dev/shm", "/tmp"] {
-        add(&["--size", &size, "--tmpfs", folder]);
-    }
-    // The folder around the devices is also in memory, without a size limit.
-    add(&["--remount-ro", "/dev"]);
-    for path in visible_paths(read) {
-        let text = path.display().to_string();
-        match std::fs::read_link(path) {
-            // `/bin` is usually a link into `/usr`.
-            Ok(target) => args.extend(["--symlink".into(), target.display().to_string(), text]),
-            Err(_) => args.extend(["--ro-bind-try".into(), text.clone(), text]),
-        }
-    }
-    args
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -286,7 +335,8 @@ mod tests {
     #[test]
     fn a_program_may_use_every_processor_all_its_time() {
         let init = Arc::new(File::open("/dev/null").unwrap());
-        let isolation = Isolation { first_uid: None, init, sandbox: None };
+        let isolation =
+            Isolation { first_uid: None, init, sandbox: None, groups: Err(String::new()) };
         let (soft, hard) = isolation.limits(None, Some(30), &Limits::default()).cpu.unwrap();
         let processors = std::thread::available_parallelism().unwrap().get() as u64;
         assert!(soft > 30 * processors && hard > soft, "{soft} {hard}");

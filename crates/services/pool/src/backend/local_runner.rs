@@ -37,6 +37,11 @@ pub trait Runner: Debug + Send + Sync {
     /// Describes each missing kind of isolation in a sentence.
     fn gaps(&self) -> Vec<String>;
 
+    /// How the memory of tasks is limited, in a sentence; `None` if no program is run.
+    fn memory_accounting(&self) -> Option<String> {
+        None
+    }
+
     /// Stops starting sandboxes ahead of tasks.
     fn close(&self) {}
 
@@ -158,6 +163,10 @@ impl Runner for LocalRunner {
 
     fn gaps(&self) -> Vec<String> {
         self.0.isolation.gaps()
+    }
+
+    fn memory_accounting(&self) -> Option<String> {
+        Some(self.0.isolation.memory_accounting())
     }
 
     fn close(&self) {

@@ -3,10 +3,12 @@
 //! Start reading at `job` (one task from its folder to its result), then `sandbox` (what surrounds it),
 //! `sandbox_init` (what starts it there) and `isolation`.
 
+mod control_group;
 mod init_channel;
 mod isolation;
 mod job;
 mod local_runner;
+mod memory_sample;
 mod output;
 mod process_cleanup;
 mod process_group;

@@ -109,7 +109,7 @@ fn serve() -> io::Result<u8> {
     let socket = rustix::stdio::stdout();
     // A pool that has no request, or is gone, closes the socket.
     let Some((request, streams)) = RunRequest::receive(socket)? else { return Ok(0) };
-    seccomp::apply()?;
+    seccomp::apply(request.memory_files)?;
     exit_with_pool(socket)?;
     let child = match start(&request, streams) {
         Ok(child) => child,
@@ -139,7 +139,7 @@ fn serve() -> io::Result<u8> {
 fn run_unsandboxed(request: &OsStr) -> io::Result<u8> {
     let request = RunRequest::parse(request.as_encoded_bytes())?;
     match seccomp::is_supported() {
-        true => seccomp::apply()?,
+        true => seccomp::apply(request.memory_files)?,
         false => set_no_new_privs(true)?,
     }
     request.limits.set()?;

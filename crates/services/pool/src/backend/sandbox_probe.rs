@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::init_channel::{InitChannel, ProgramExit};
 use super::isolation::{Isolation, ProgramContext};
 use super::process_group::ProcessGroup;
-use super::run_request::{ProgramStreams, RunRequest};
+use super::run_request::ProgramStreams;
 use super::sandbox::SandboxSpec;
 use super::task_folder::TaskFolders;
 use crate::config::Limits;
@@ -51,13 +51,8 @@ pub enum SandboxUnavailable {
 }
 
 /// Runs the program in a sandbox of this kind; the error says what is wrong with it.
-pub(super) async fn probe(
-    isolation: &Isolation,
-    folders: &TaskFolders,
-    limits: &Limits,
-) -> Result<(), String> {
-    let run = run_in_sandbox(isolation, folders, limits);
-    match timeout(PROBE_MAX, run).await {
+pub(super) async fn probe(isolation: &Isolation, folders: &TaskFolders) -> Result<(), String> {
+    match timeout(PROBE_MAX, run_in_sandbox(isolation, folders)).await {
         Ok(Ok(ProbeEnd { exit: ProgramExit::Exited(0), stdout, .. })) => check_status(&stdout),
         Ok(Ok(ProbeEnd { stderr, .. })) => {
             let stderr: String = stderr.trim().chars().take(STDERR_BYTES_MAX).collect();
@@ -75,11 +70,7 @@ struct ProbeEnd {
     stderr: String,
 }
 
-async fn run_in_sandbox(
-    isolation: &Isolation,
-    folders: &TaskFolders,
-    limits: &Limits,
-) -> io::Result<ProbeEnd> {
+async fn run_in_sandbox(isolation: &Isolation, folders: &TaskFolders) -> io::Result<ProbeEnd> {
     let uid = isolation.first_uid();
     let folder = folders.create(uid)?;
     let spec = SandboxSpec { read: Vec::new(), environment: Default::default() };
@@ -88,13 +79,16 @@ async fn run_in_sandbox(
     let (mut init, socket) = InitChannel::open()?;
     let [(stdout, output), (stderr, errors)] = [io::pipe()?, io::pipe()?];
     command.stdout(socket).stderr(errors).kill_on_drop(true);
+    let control_group = isolation.new_control_group()?;
     let mut group = ProcessGroup::new(command.spawn()?, true)?;
+    if let Some(control_group) = &control_group {
+        control_group.add(group.id())?;
+    }
     // It has the other ends of the pipes.
     drop(command);
-    let request = RunRequest {
-        command: COMMAND.map(String::from).into(),
-        limits: isolation.limits(uid, None, limits),
-    };
+    // Those of the pool may be too low for this program.
+    let rlimits = isolation.limits(uid, None, &Limits::default());
+    let request = isolation.request(COMMAND.map(String::from).into(), rlimits);
     let streams = ProgramStreams { stdout: output.into(), stdin: None };
     init.send_request(&request, streams).await?;
     group.ended().await?;

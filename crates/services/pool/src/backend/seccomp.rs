@@ -91,6 +91,8 @@ const OPEN_TREE_ATTR: c_long = 467;
 /// Calls that fail with `ENOSYS`. The flags of `clone3` are in memory, where a filter cannot read them; libraries use
 /// `clone` instead.
 const UNKNOWN: &[c_long] = &[libc::SYS_clone3, libc::SYS_memfd_secret];
+/// The same if memory can only be counted where processes map it.
+const UNCOUNTED: &[c_long] = &[libc::SYS_memfd_create, libc::SYS_shmget];
 /// Flags of `clone` for namespaces.
 const NAMESPACE_FLAGS: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
@@ -118,8 +120,9 @@ const IF_ANY_BIT: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
 /// Installs the filter for this thread and everything it starts, none of which can get more rights afterwards.
-pub(super) fn apply() -> io::Result<()> {
-    apply_filter(&filter()?).map_err(io::Error::other)
+/// `memory_files` allows memory that exists without being mapped.
+pub(super) fn apply(memory_files: bool) -> io::Result<()> {
+    apply_filter(&filter(memory_files)?).map_err(io::Error::other)
 }
 
 /// Whether there is a filter for this architecture.
@@ -127,7 +130,7 @@ pub(super) const fn is_supported() -> bool {
     ARCHITECTURE.is_some()
 }
 
-fn filter() -> io::Result<BpfProgram> {
+fn filter(memory_files: bool) -> io::Result<BpfProgram> {
     let architecture = ARCHITECTURE.ok_or_else(|| {
         let name = std::env::consts::ARCH;
         io::Error::other(format!("there is no filter of system calls for {name} processors"))
@@ -145,6 +148,7 @@ fn filter() -> io::Result<BpfProgram> {
         (REFUSED, Target::Refuse),
         (REFUSED_HERE, Target::Refuse),
         (UNKNOWN, Target::Unknown),
+        (if memory_files { &[] } else { UNCOUNTED }, Target::Unknown),
         (&[libc::SYS_clone][..], Target::Clone),
         (&[libc::SYS_socket][..], Target::Socket),
     ] {
@@ -257,10 +261,15 @@ mod tests {
     #[test]
     fn only_listed_calls_are_refused() {
         let Some(architecture) = ARCHITECTURE else {
-            assert!(filter().unwrap_err().to_string().contains("no filter of system calls"));
+            assert!(filter(true).unwrap_err().to_string().contains("no filter of system calls"));
             return;
         };
-        let filter = filter().unwrap();
+        let strict = filter(false).unwrap();
+        for number in UNCOUNTED {
+            let refused = fail_with(libc::ENOSYS);
+            assert_eq!(run(&strict, architecture, *number as u32, 0), refused, "{number}");
+        }
+        let filter = filter(true).unwrap();
         let call = |number: c_long, argument| run(&filter, architecture, number as u32, argument);
         for number in REFUSED.iter().chain(REFUSED_HERE) {
             assert_eq!(call(*number, 0), fail_with(libc::EPERM), "{number}");
@@ -294,7 +303,7 @@ mod tests {
     /// The numbers of the 32-bit interfaces mean other calls, so they would pass.
     #[test]
     fn calls_of_other_architectures_are_not_made() {
-        let (Some(architecture), Ok(filter)) = (ARCHITECTURE, filter()) else { return };
+        let (Some(architecture), Ok(filter)) = (ARCHITECTURE, filter(false)) else { return };
         let i386 = 0x4000_0003;
         assert_eq!(run(&filter, i386, 21, 0), libc::SECCOMP_RET_KILL_PROCESS);
         if cfg!(target_arch = "x86_64") {

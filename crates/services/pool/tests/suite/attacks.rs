@@ -186,3 +186,102 @@ async fn a_double_fork_does_not_survive_its_task() {
         }
     }
 }
+
+/// Starts a Perl program as a task that may use so many bytes of memory, and returns its output and its error.
+async fn with_memory(site: &TestPool, program: &str) -> (String, String) {
+    let script = format!("exec perl <<'END'\n{program}\nEND\n");
+    let mut client = site.start(r#"{"duration": 30}"#, &script).await;
+    let frames = client.rest().await;
+    let bytes: Vec<u8> = frames.iter().flat_map(|frame| frame.bytes.clone()).collect();
+    let error = frames.last().unwrap().error().to_owned();
+    (String::from_utf8_lossy(&bytes).into_owned(), error)
+}
+
+/// Files in memory that no process maps were not counted: a task used 3 GiB of a limit of 300 MB.
+#[tokio::test]
+async fn three_gibibytes_of_files_in_memory_are_not_possible() {
+    let Some(site) = sandboxed("limits: {task_memory_bytes_max: 300000000}").await else { return };
+    let (memfd, shmget, write) = (libc::SYS_memfd_create, libc::SYS_shmget, libc::SYS_write);
+    let program = format!(
+        "$| = 1; my $part = 'x' x (1 << 20); my $name = 'a';\n\
+         for my $file (1..52) {{ my $fd = syscall({memfd}, $name, 0);\n\
+         if ($fd < 0) {{ print 'refused ', $!+0; exit }}\n\
+         for (1..60) {{ my $copy = $part; syscall({write}, $fd, $copy, 1 << 20) }} }}\n\
+         print 'survived'; sleep 1000;"
+    );
+    let (seen, error) = with_memory(&site, &program).await;
+    let counted = site.pool.backends().isolation().has_control_groups();
+    match counted {
+        true => assert!(error.starts_with("memory limit"), "{error}: {seen}"),
+        false => assert_eq!(seen, format!("refused {}", libc::ENOSYS)),
+    }
+    let segment = [("shmget", shmget, "0, 1000000, 0x380")];
+    let expected = if counted { 0 } else { libc::ENOSYS };
+    assert_eq!(calls(&site, &segment).await, lines(&segment, expected));
+    site.until_empty().await;
+}
+
+/// The folders in memory were not counted.
+#[tokio::test]
+async fn folders_in_memory_count_as_memory_of_the_task() {
+    let Some(site) = sandboxed("limits: {task_memory_bytes_max: 50000000}").await else { return };
+    let script = "head -c 30000000 /dev/zero > /tmp/a; head -c 30000000 /dev/zero > /dev/shm/b; exec sleep 1000";
+    let mut client = site.start(r#"{"duration": 30}"#, script).await;
+    let end = client.until("complete").await;
+    assert!(end.error().starts_with("memory limit"), "{end:?}");
+    site.until_empty().await;
+    // Each of them alone is within the limit.
+    let script = "head -c 30000000 /dev/zero > /tmp/a; sleep 0.6; echo x > result.txt";
+    let answer = site.run(script).await;
+    assert!(answer["ok"].is_object(), "{answer}");
+}
+
+/// Empty files need memory, too.
+#[tokio::test]
+async fn files_without_content_count_as_memory_of_the_task() {
+    let Some(site) = sandboxed("limits: {task_memory_bytes_max: 60000000}").await else { return };
+    let program = "for (1..2000000) { open F, '>', \"/tmp/$_\" or last; close F } sleep 1000;";
+    let (_, error) = with_memory(&site, program).await;
+    assert!(error.starts_with("memory limit"), "{error}");
+}
+
+/// Pages of shared memory exist until the last mapping of any part of it is gone.
+#[tokio::test]
+async fn shared_memory_that_is_mostly_unmapped_is_counted() {
+    let Some(site) = sandboxed("limits: {task_memory_bytes_max: 150000000}").await else { return };
+    let isolation = site.pool.backends().isolation();
+    if isolation.first_uid().is_none() && !isolation.has_control_groups() {
+        return println!("skipped: only root may read that");
+    }
+    let (mmap, read, munmap) = (libc::SYS_mmap, libc::SYS_read, libc::SYS_munmap);
+    let program = format!(
+        "open Z, '<', '/dev/zero'; my $size = 30 << 20;\n\
+         for (1..10) {{ my $at = syscall({mmap}, 0, $size, 3, 0x21, -1, 0); exit 1 if $at == -1;\n\
+         syscall({read}, fileno(Z), $at, $size); syscall({munmap}, $at + 4096, $size - 4096) }}\n\
+         sleep 1000;"
+    );
+    let (seen, error) = with_memory(&site, &program).await;
+    assert!(error.starts_with("memory limit"), "{error}: {seen}");
+}
+
+/// Memory that processes shared was counted for each of them.
+#[tokio::test]
+async fn memory_that_processes_share_is_counted_once() {
+    let Some(site) = sandboxed("limits: {task_memory_bytes_max: 200000000}").await else { return };
+    let program = "my $all = 'x' x (40 << 20); for (1..8) { if (!fork) { sleep 2; exit } }\n\
+                   wait for 1..8; open F, '>result.txt'; print F 'x'; close F;";
+    let (seen, error) = with_memory(&site, program).await;
+    assert_eq!(error, "", "{seen}");
+}
+
+/// A program that was root in a namespace of its own mounted 8 GiB of memory.
+#[tokio::test]
+async fn a_file_system_of_eight_gibibytes_cannot_be_mounted() {
+    let Some(site) = sandboxed("").await else { return };
+    let script = "for how in -Ur -Urm -Urmpf; do unshare $how mount -t tmpfs -o size=8g none /tmp; echo $how $?; done\n\
+                  df -k /tmp | tail -n 1 | awk '{print ($2 < 100000) ? \"small\" : \"large\"}'";
+    let seen = output(&site.run(script).await);
+    for how in ["-Ur 1\n", "-Urm 1\n", "-Urmpf 1\n", "small\n"] {
+        assert!(seen.contains(how), "{seen}");
+    }
+}

@@ -53,13 +53,15 @@ async fn a_pool_that_wants_no_sandbox_starts_and_says_so() {
 }
 
 #[test]
-fn only_known_sandboxes_can_be_written() {
+fn only_known_sandboxes_and_weights_can_be_written() {
     for (more, expected) in [
         ("sandbox: docker", "docker"),
         ("sandbox: false", "sandbox"),
         // The setting that allowed a pool to start without a sandbox.
         ("isolation: {bubblewrap: false}", "bubblewrap"),
         ("isolation: {bubblewrap: bwrap}", "absolute path"),
+        ("limits: {cpu_weight: 0}", "cpu_weight must be 1 to 10000"),
+        ("limits: {cpu_weight: 10001}", "cpu_weight must be 1 to 10000"),
     ] {
         let error = Config::parse(&format!("{PROGRAMS}{more}")).unwrap_err().to_string();
         assert!(error.contains(expected), "{more}: {error}");
