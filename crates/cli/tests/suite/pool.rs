@@ -182,6 +182,10 @@ fn a_pool_without_a_queue_runs_programs_and_shows_its_status() {
     assert_eq!((&status["backends"], &status["counts"]["arrived"]), (&1.into(), &1.into()));
     let shown = serving.run(&["pool", "status"]).good();
     assert!(shown.contains("slow") && shown.contains("1 backend, 0 tasks running"), "{shown}");
+    // Both say how memory is limited.
+    let accounting = status["memory_accounting"].as_str().unwrap();
+    assert!(accounting.contains("of each task"), "{accounting}");
+    assert!(shown.contains(accounting) && screen.contains(accounting), "{shown}{screen}");
     serving.signal("TERM");
     assert!(serving.ended().0.success());
 }

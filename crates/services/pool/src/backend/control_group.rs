@@ -9,8 +9,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,8 @@ const EXIT_MAX: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(2);
 /// Distinguishes the groups of several pools in one process.
 static NEXT_POOL: AtomicU64 = AtomicU64::new(0);
+/// Held while a pool of this process looks for its group and moves the process.
+static MOVING: Mutex<()> = Mutex::new(());
 
 /// The group that contains the groups of tasks.
 #[derive(Debug)]
@@ -53,6 +55,7 @@ impl ControlGroups {
     /// Creates the group of a pool whose tasks have these limits and at most this many processes; the error says why
     /// that is not possible here.
     pub fn open(limits: &Limits, processes_max: u64) -> Result<Self, String> {
+        let _moving = MOVING.lock().unwrap_or_else(PoisonError::into_inner);
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let own = own_group(&mounts, &own).ok_or("control groups of version 2 are not mounted")?;
@@ -215,7 +218,11 @@ fn enable_controllers(own: &Path, parent: &Path) -> Result<(), String> {
     let pool_group = parent.join(POOL_GROUP);
     let enable = || {
         if own == parent {
-            fs::create_dir(&pool_group)?;
+            match fs::create_dir(&pool_group) {
+                // A pool that was killed has left it.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                created => created?,
+            }
             write(&pool_group, "cgroup.procs", &id)?;
         }
         write(parent, "cgroup.subtree_control", "+memory")
