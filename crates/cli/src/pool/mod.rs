@@ -184,7 +184,7 @@ impl HostedPool {
     pub fn screen(&self, url: &str) -> String {
         let programs: Vec<&str> = self.gateway.programs().collect();
         let mut text = format!("  pool   {url}/pool (programs: {})\n", programs.join(", "));
-        for accounting in &self.memory_accounting {
+        if let Some(accounting) = &self.memory_accounting {
             text.push_str(&format!("         {accounting}\n"));
         }
         for gap in &self.gaps {

@@ -124,7 +124,7 @@ pub fn backend(args: BackendArgs) -> anyhow::Result<Exit> {
             "backend {}: up to {count} programs, listening on {listens}{encrypted}",
             process_name()
         ))?;
-        for accounting in accounting {
+        if let Some(accounting) = accounting {
             output::line(format!("  {accounting}"))?;
         }
         for gap in gaps {

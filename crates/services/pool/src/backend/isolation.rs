@@ -161,9 +161,13 @@ impl Isolation {
         self.has_bubblewrap().then_some(bytes)
     }
 
-    /// The request to run a command within these limits.
-    pub(super) fn request(&self, command: Vec<String>, limits: Rlimits) -> RunRequest {
-        RunRequest { command, limits, memory_files: self.has_control_groups() }
+    /// The first arguments of the init process.
+    fn init_args(&self) -> [&'static str; 2] {
+        let memory_files = match self.has_control_groups() {
+            true => sandbox_init::MEMORY_FILES,
+            false => sandbox_init::NO_MEMORY_FILES,
+        };
+        [sandbox_init::ARGUMENT, memory_files]
     }
 
     /// The first user of programs, if they have users of their own.
@@ -197,8 +201,8 @@ impl Isolation {
             FOLDER_INSIDE,
             "--",
             sandbox_init::EXECUTABLE_INSIDE,
-            sandbox_init::ARGUMENT,
         ]);
+        command.args(self.init_args());
         // The argument by which its processes are found if the pool is killed.
         command.arg(site.folder).current_dir(site.folder).stdin(self.init.try_clone()?);
         self.set_environment(
@@ -249,10 +253,10 @@ impl Isolation {
         site: ProgramContext<'_>,
         limits: Rlimits,
     ) -> io::Result<Command> {
-        let request = self.request(task.command.clone(), limits);
+        let request = RunRequest { command: task.command.clone(), limits };
         // The descriptor is open until the executable is.
         let mut command = Command::new(format!("/proc/self/fd/{}", self.init.as_raw_fd()));
-        command.args([sandbox_init::ARGUMENT, sandbox_init::UNSANDBOXED]);
+        command.args(self.init_args()).arg(sandbox_init::UNSANDBOXED);
         command.arg(serde_json::to_string(&request)?).current_dir(site.folder);
         self.set_environment(&mut command, &task.program.environment, site.folder, site.folder);
         self.set_user(&mut command, site.uid);

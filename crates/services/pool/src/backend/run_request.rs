@@ -29,8 +29,6 @@ pub(super) struct RunRequest {
     /// The program and its arguments.
     pub command: Vec<String>,
     pub limits: Rlimits,
-    /// Whether memory that exists without being mapped is allowed, because it is counted.
-    pub memory_files: bool,
 }
 
 /// The program's ends of its streams; they are passed with the first byte.
@@ -157,11 +155,7 @@ mod tests {
 
     fn request() -> RunRequest {
         let limits = Rlimits::new(&Limits::default(), Some(7), Some(30));
-        RunRequest {
-            command: vec!["/bin/echo".into(), "a b\n\"c\"".into()],
-            limits,
-            memory_files: true,
-        }
+        RunRequest { command: vec!["/bin/echo".into(), "a b\n\"c\"".into()], limits }
     }
 
     #[tokio::test]

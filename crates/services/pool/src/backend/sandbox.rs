@@ -14,7 +14,7 @@ use tokio::process::Command;
 use super::init_channel::InitChannel;
 use super::isolation::{PathState, path_states};
 use super::process_group::ProcessGroup;
-use super::run_request::ProgramStreams;
+use super::run_request::{ProgramStreams, RunRequest};
 use super::user_slots::UserSlot;
 use super::workspace::Workspace;
 use super::{RunnerShared, TaskSpec};
@@ -94,7 +94,7 @@ impl Sandbox {
     ) -> io::Result<StartedProgram> {
         self.workspace.fill(task.clone()).await?;
         let limits = shared.isolation.limits(self.workspace.uid(), seconds_max, &shared.limits);
-        let request = shared.isolation.request(task.command.clone(), limits);
+        let request = RunRequest { command: task.command.clone(), limits };
         let (stdout, output) = io::pipe()?;
         let (input, stdin) = task.interactive.then(io::pipe).transpose()?.unzip();
         let streams = ProgramStreams { stdout: output.into(), stdin: input.map(OwnedFd::from) };

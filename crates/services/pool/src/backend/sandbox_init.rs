@@ -36,6 +36,9 @@ use super::seccomp;
 
 /// The argument that makes the executable run as this process.
 pub(super) const ARGUMENT: &str = "taskyard-pool-sandbox-init";
+/// The second argument: whether programs may have memory that exists without being mapped. Without it they may not.
+pub(super) const MEMORY_FILES: &str = "memory-files";
+pub(super) const NO_MEMORY_FILES: &str = "no-memory-files";
 /// The argument before a request that is run without a sandbox.
 pub(super) const UNSANDBOXED: &str = "unsandboxed";
 /// The path of the executable inside the sandbox: its own standard input.
@@ -44,6 +47,8 @@ pub(super) const EXECUTABLE_INSIDE: &str = "/proc/self/fd/0";
 const FIRST_PRIVATE_FD: i32 = 3;
 /// Exit status when the request is invalid or the program cannot be started.
 const FAILED: u8 = 2;
+/// Exit status, as of shells, when this process cannot become the program.
+const NOT_STARTED: u8 = 127;
 /// Shells report a program killed by a signal with this plus the signal number.
 const SIGNAL_STATUS_BASE: i32 = 128;
 /// Stack size of the thread that watches the pool, in bytes.
@@ -65,9 +70,12 @@ pub fn run_as_sandbox_init() -> Option<ExitCode> {
     }
     // Descriptors that the parent of the pool left open.
     set_fds_cloexec(FIRST_PRIVATE_FD, &[]);
+    let memory_files = args.next().is_some_and(|argument| argument == MEMORY_FILES);
     let served = match (args.next(), args.next()) {
-        (Some(argument), Some(request)) if argument == UNSANDBOXED => run_unsandboxed(&request),
-        _ => serve(),
+        (Some(argument), Some(request)) if argument == UNSANDBOXED => {
+            run_unsandboxed(&request, memory_files)
+        }
+        _ => serve(memory_files),
     };
     let code = served.unwrap_or_else(|error| {
         eprintln!("{ARGUMENT} is started by a pool inside bubblewrap, not by hand: {error}");
@@ -101,15 +109,16 @@ fn executable_by_all(mut file: File) -> io::Result<File> {
 }
 
 /// Receives the request, runs the program and reports its end; returns the exit status of this process.
-fn serve() -> io::Result<u8> {
+fn serve(memory_files: bool) -> io::Result<u8> {
     // The program runs as the same user: it must not inspect or control this process.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     // If bubblewrap was killed before this call, the pool ends this process, or has ended itself.
     set_parent_process_death_signal(Some(Signal::KILL))?;
+    // Before the request, so that no task waits for it.
+    seccomp::apply(memory_files)?;
     let socket = rustix::stdio::stdout();
     // A pool that has no request, or is gone, closes the socket.
     let Some((request, streams)) = RunRequest::receive(socket)? else { return Ok(0) };
-    seccomp::apply(request.memory_files)?;
     exit_with_pool(socket)?;
     let child = match start(&request, streams) {
         Ok(child) => child,
@@ -136,16 +145,16 @@ fn serve() -> io::Result<u8> {
 }
 
 /// Becomes the program, within its limits. Returns only if that fails.
-fn run_unsandboxed(request: &OsStr) -> io::Result<u8> {
+fn run_unsandboxed(request: &OsStr, memory_files: bool) -> io::Result<u8> {
     let request = RunRequest::parse(request.as_encoded_bytes())?;
     match seccomp::is_supported() {
-        true => seccomp::apply(request.memory_files)?,
+        true => seccomp::apply(memory_files)?,
         false => set_no_new_privs(true)?,
     }
     request.limits.set()?;
     let error = Command::new(&request.command[0]).args(&request.command[1..]).exec();
     eprintln!("cannot start {}: {error}", request.command[0]);
-    Ok(FAILED)
+    Ok(NOT_STARTED)
 }
 
 /// Ends this process, and so the sandbox, as soon as the pool is gone; a request may have been in the socket longer

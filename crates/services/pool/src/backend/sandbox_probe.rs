@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::init_channel::{InitChannel, ProgramExit};
 use super::isolation::{Isolation, ProgramContext};
 use super::process_group::ProcessGroup;
-use super::run_request::ProgramStreams;
+use super::run_request::{ProgramStreams, RunRequest};
 use super::sandbox::SandboxSpec;
 use super::task_folder::TaskFolders;
 use crate::config::Limits;
@@ -87,8 +87,8 @@ async fn run_in_sandbox(isolation: &Isolation, folders: &TaskFolders) -> io::Res
     // It has the other ends of the pipes.
     drop(command);
     // Those of the pool may be too low for this program.
-    let rlimits = isolation.limits(uid, None, &Limits::default());
-    let request = isolation.request(COMMAND.map(String::from).into(), rlimits);
+    let limits = isolation.limits(uid, None, &Limits::default());
+    let request = RunRequest { command: COMMAND.map(String::from).into(), limits };
     let streams = ProgramStreams { stdout: output.into(), stdin: None };
     init.send_request(&request, streams).await?;
     group.ended().await?;

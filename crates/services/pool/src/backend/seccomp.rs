@@ -106,6 +106,9 @@ const FAMILIES: [i32; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::
 /// Numbers from here on are those of the x32 interface, on x86_64.
 const X32_BIT: u32 = 0x4000_0000;
 
+/// Numbers that are compared one after the other at the end of a search.
+const COMPARISONS_MAX: usize = 4;
+
 /// Offsets in the description of a call that the kernel gives to a filter.
 const NUMBER: u32 = 0;
 const ARCH: u32 = 4;
@@ -144,20 +147,7 @@ fn filter(memory_files: bool) -> io::Result<BpfProgram> {
     if cfg!(target_arch = "x86_64") {
         filter.jump(IF_AT_LEAST, X32_BIT, Target::Unknown);
     }
-    for (calls, target) in [
-        (REFUSED, Target::Refuse),
-        (REFUSED_HERE, Target::Refuse),
-        (UNKNOWN, Target::Unknown),
-        (if memory_files { &[] } else { UNCOUNTED }, Target::Unknown),
-        (&[libc::SYS_clone][..], Target::Clone),
-        (&[libc::SYS_socket][..], Target::Socket),
-    ] {
-        for call in calls {
-            filter.jump(IF_EQUAL, *call as u32, target);
-        }
-    }
-    filter.place(Target::Allow);
-    filter.push(RETURN, libc::SECCOMP_RET_ALLOW);
+    filter.search(&targets(memory_files));
     filter.place(Target::Clone);
     filter.push(LOAD, ARGUMENT_0);
     filter.jump(IF_ANY_BIT, NAMESPACE_FLAGS, Target::Refuse);
@@ -177,6 +167,24 @@ fn filter(memory_files: bool) -> io::Result<BpfProgram> {
     filter.finish()
 }
 
+/// Where each call that is not simply allowed continues, by its number.
+fn targets(memory_files: bool) -> Vec<(u32, Target)> {
+    let lists: [(&'static [c_long], Target); 6] = [
+        (REFUSED, Target::Refuse),
+        (REFUSED_HERE, Target::Refuse),
+        (UNKNOWN, Target::Unknown),
+        (if memory_files { &[] } else { UNCOUNTED }, Target::Unknown),
+        (&[libc::SYS_clone], Target::Clone),
+        (&[libc::SYS_socket], Target::Socket),
+    ];
+    let numbered = |(calls, target): (&'static [c_long], Target)| {
+        calls.iter().map(move |call| (*call as u32, target))
+    };
+    let mut targets: Vec<(u32, Target)> = lists.into_iter().flat_map(numbered).collect();
+    targets.sort_unstable_by_key(|(number, _)| *number);
+    targets
+}
+
 fn fail_with(error: i32) -> u32 {
     libc::SECCOMP_RET_ERRNO | error as u32
 }
@@ -185,7 +193,8 @@ fn fail_with(error: i32) -> u32 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
     Known,
-    Allow,
+    /// The half of a search from this number on.
+    From(u32),
     Clone,
     Socket,
     AllowSocket,
@@ -210,6 +219,23 @@ impl FilterBuilder {
     fn jump(&mut self, code: u16, k: u32, target: Target) {
         self.jumps.push((self.program.len(), target));
         self.push(code, k);
+    }
+
+    /// Jumps by the number of the call, and allows a call that is not listed. The list is halved until it is short:
+    /// the kernel runs the filter for every number when it is installed.
+    fn search(&mut self, targets: &[(u32, Target)]) {
+        if targets.len() <= COMPARISONS_MAX {
+            for (number, target) in targets {
+                self.jump(IF_EQUAL, *number, *target);
+            }
+            return self.push(RETURN, libc::SECCOMP_RET_ALLOW);
+        }
+        let (low, high) = targets.split_at(targets.len() / 2);
+        let middle = Target::From(high[0].0);
+        self.jump(IF_AT_LEAST, high[0].0, middle);
+        self.search(low);
+        self.place(middle);
+        self.search(high);
     }
 
     fn place(&mut self, target: Target) {

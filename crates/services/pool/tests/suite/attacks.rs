@@ -210,6 +210,7 @@ async fn three_gibibytes_of_files_in_memory_are_not_possible() {
          print 'survived'; sleep 1000;"
     );
     let (seen, error) = with_memory(&site, &program).await;
+    println!("{}", site.pool.backends().isolation().memory_accounting());
     let counted = site.pool.backends().isolation().has_control_groups();
     match counted {
         true => assert!(error.starts_with("memory limit"), "{error}: {seen}"),
@@ -239,7 +240,7 @@ async fn folders_in_memory_count_as_memory_of_the_task() {
 /// Empty files need memory, too.
 #[tokio::test]
 async fn files_without_content_count_as_memory_of_the_task() {
-    let Some(site) = sandboxed("limits: {task_memory_bytes_max: 60000000}").await else { return };
+    let Some(site) = sandboxed("limits: {task_memory_bytes_max: 30000000}").await else { return };
     let program = "for (1..2000000) { open F, '>', \"/tmp/$_\" or last; close F } sleep 1000;";
     let (_, error) = with_memory(&site, program).await;
     assert!(error.starts_with("memory limit"), "{error}");

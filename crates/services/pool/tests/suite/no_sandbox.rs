@@ -48,6 +48,11 @@ async fn a_pool_without_a_working_sandbox_does_not_start() {
 async fn a_pool_that_wants_no_sandbox_starts_and_says_so() {
     let site = TestPool::new(1, "sandbox: none\nisolation: {bubblewrap: /nowhere}").await;
     assert!(site.run("echo x > result.txt").await["ok"].is_object());
+    // As in a shell.
+    let programs = "sandbox: none\nprograms: {sh: {command: [/nowhere/at/all]}}";
+    let other = TestPool::of(Config::parse(&format!("backends: 1\n{programs}")).unwrap()).await;
+    let answer = other.post(serde_json::json!({ "input": [] })).await.1;
+    assert_eq!(answer["error"]["error"], "the program exited with status 127", "{answer}");
     let gaps = site.pool.backends().isolation().gaps();
     assert!(gaps[0].contains("`sandbox: none`"), "{gaps:?}");
 }
