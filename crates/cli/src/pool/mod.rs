@@ -147,6 +147,8 @@ pub struct HostedPool {
     /// The service for the server.
     pub service: Arc<dyn Service>,
     gaps: Vec<String>,
+    /// How the memory of tasks is limited, if programs run in this process.
+    memory_accounting: Option<String>,
 }
 
 impl HostedPool {
@@ -164,11 +166,13 @@ impl HostedPool {
             let trust = trust.map_err(|error| UsageError(error.to_string()))?.unwrap_or_default();
             let redis_gateway = RedisGateway::with_trust(&config, &address, trust)?;
             let gateway = redis_gateway.gateway().clone();
-            return Ok(HostedPool { gateway, service: Arc::new(redis_gateway), gaps: Vec::new() });
+            let service = Arc::new(redis_gateway);
+            return Ok(HostedPool { gateway, service, gaps: Vec::new(), memory_accounting: None });
         }
         let pool = Pool::start(config).await?;
-        let (gateway, gaps) = (pool.gateway().clone(), pool.backends().isolation().gaps());
-        Ok(HostedPool { gateway, service: Arc::new(pool), gaps })
+        let (gateway, isolation) = (pool.gateway().clone(), pool.backends().isolation());
+        let (gaps, memory_accounting) = (isolation.gaps(), Some(isolation.memory_accounting()));
+        Ok(HostedPool { gateway, service: Arc::new(pool), gaps, memory_accounting })
     }
 
     /// The pool's routes, for the server that hosts it.
@@ -180,6 +184,9 @@ impl HostedPool {
     pub fn screen(&self, url: &str) -> String {
         let programs: Vec<&str> = self.gateway.programs().collect();
         let mut text = format!("  pool   {url}/pool (programs: {})\n", programs.join(", "));
+        if let Some(accounting) = &self.memory_accounting {
+            text.push_str(&format!("         {accounting}\n"));
+        }
         for gap in &self.gaps {
             text.push_str(&format!("         not isolated: {gap}\n"));
         }

@@ -112,7 +112,7 @@ pub fn backend(args: BackendArgs) -> anyhow::Result<Exit> {
             None => Arc::new(LocalRunner::start(&config).await?),
         };
         let count = config.backends;
-        let gaps = runner.gaps();
+        let (gaps, accounting) = (runner.gaps(), runner.memory_accounting());
         let grace: Duration = args.grace.into();
         let (listen, advertise) = (args.listen, args.advertise);
         let options = BackendHostOptions { listen, advertise, identity, grace };
@@ -124,6 +124,9 @@ pub fn backend(args: BackendArgs) -> anyhow::Result<Exit> {
             "backend {}: up to {count} programs, listening on {listens}{encrypted}",
             process_name()
         ))?;
+        if let Some(accounting) = accounting {
+            output::line(format!("  {accounting}"))?;
+        }
         for gap in gaps {
             output::line(format!("  not isolated: {gap}"))?;
         }

@@ -166,6 +166,9 @@ fn summary(status: &Value) -> String {
             counted(&sandboxes["used"], "task")
         ));
     }
+    if let Some(accounting) = status["memory_accounting"].as_str() {
+        text.push_str(&format!("\n{accounting}"));
+    }
     for gap in status["not_isolated"].as_array().into_iter().flatten() {
         text.push_str(&format!("\nnot isolated: {}", gap.as_str().unwrap_or_default()));
     }

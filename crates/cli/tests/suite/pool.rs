@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,10 +21,19 @@ programs:
   sh: {command: [/bin/sh, '{main}'], input: .sh, formats: {txt: text/plain}, result: 'r.{format}'}
 ";
 
+/// Whether bubblewrap works on this machine.
+static BUBBLEWRAP: LazyLock<bool> = LazyLock::new(|| {
+    let mut trial = Command::new("/usr/bin/bwrap");
+    trial.args(["--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "/bin/true"]);
+    trial.status().is_ok_and(|status| status.success())
+});
+
+/// A file of a pool; without bubblewrap its programs have no sandbox.
 fn config(text: &str) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("pool.yaml");
-    fs::write(&file, text).unwrap();
+    let sandbox = if *BUBBLEWRAP { "" } else { "sandbox: none\n" };
+    fs::write(&file, format!("{text}{sandbox}")).unwrap();
     (folder, file)
 }
 
@@ -172,6 +182,10 @@ fn a_pool_without_a_queue_runs_programs_and_shows_its_status() {
     assert_eq!((&status["backends"], &status["counts"]["arrived"]), (&1.into(), &1.into()));
     let shown = serving.run(&["pool", "status"]).good();
     assert!(shown.contains("slow") && shown.contains("1 backend, 0 tasks running"), "{shown}");
+    // Both say how memory is limited.
+    let accounting = status["memory_accounting"].as_str().unwrap();
+    assert!(accounting.contains("of each task"), "{accounting}");
+    assert!(shown.contains(accounting) && screen.contains(accounting), "{shown}{screen}");
     serving.signal("TERM");
     assert!(serving.ended().0.success());
 }
@@ -205,10 +219,8 @@ fn sandboxes_are_ready_and_end_with_the_pool() {
         command.args(["pool", "serve", "--http", "127.0.0.1:0"]).arg(&file);
         let serving = Serving::start(command.env("TMPDIR", temporary.path()));
         let status = || serving.run(&["pool", "status", "--json"]).json().remove(0);
-        let mut trial = Command::new("/usr/bin/bwrap");
-        trial.args(["--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "/bin/true"]);
-        if !trial.status().is_ok_and(|status| status.success()) {
-            assert!(status()["not_isolated"].to_string().contains("bubblewrap"));
+        if !*BUBBLEWRAP {
+            assert!(status()["not_isolated"].to_string().contains("`sandbox: none`"));
             return;
         }
         until("a sandbox is ready", || status()["sandboxes"]["ready"] == 1);
@@ -226,6 +238,24 @@ fn sandboxes_are_ready_and_end_with_the_pool() {
     }
     // The second pool has removed the folder of the first one.
     assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0);
+}
+
+/// A pool without bubblewrap started, with a warning, and its programs could read every file of the machine.
+#[test]
+fn a_pool_without_a_sandbox_starts_only_if_its_file_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pool.yaml");
+    let missing = format!("{CONFIG}isolation: {{bubblewrap: /nowhere/bwrap}}\n");
+    fs::write(&file, &missing).unwrap();
+    let path = file.to_str().unwrap();
+    let ran = run(&["pool", "serve", "--http", "127.0.0.1:0", path]).ends(1);
+    assert!(ran.err.contains("/nowhere/bwrap does not exist; install bubblewrap"), "{}", ran.err);
+    assert!(ran.err.contains("write `sandbox: none`"), "{}", ran.err);
+    fs::write(&file, format!("{missing}sandbox: none\n")).unwrap();
+    let serving =
+        Serving::start(binary().args(["pool", "serve", "--http", "127.0.0.1:0"]).arg(&file));
+    assert!(serving.screen.contains("not isolated: programs can access"), "{}", serving.screen);
+    assert_eq!(post(&serving.url, "echo x > r.txt")["ok"]["result"], "eAo=");
 }
 
 #[test]

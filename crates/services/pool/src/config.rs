@@ -1,6 +1,7 @@
 //! Defines, reads and checks the YAML configuration of a pool.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,6 +11,8 @@ use taskyard_core::classes::{Class, Limit, Policy, Rules, RulesError};
 
 /// Highest number of backends in one process.
 const BACKENDS_MAX: u32 = 250;
+/// Weights that the kernel accepts.
+const CPU_WEIGHTS: RangeInclusive<u32> = 1..=10_000;
 /// Lower user ids belong to the system.
 const FIRST_UID_MIN: u32 = 1000;
 
@@ -39,6 +42,8 @@ pub struct Config {
     pub programs: BTreeMap<String, Program>,
     /// Resource limits of tasks.
     pub limits: Limits,
+    /// What surrounds programs. Without a working sandbox a pool runs programs only if this is `none`.
+    pub sandbox: SandboxKind,
     /// How programs are isolated.
     pub isolation: IsolationConfig,
     /// How long the parts of a pool over Redis may be silent.
@@ -169,6 +174,8 @@ pub struct Limits {
     pub file_bytes_max: u64,
     /// Memory of all processes of a task together, in bytes.
     pub task_memory_bytes_max: u64,
+    /// Share of the processors of a task where control groups are available, compared with other tasks and groups.
+    pub cpu_weight: u32,
     /// Disk usage of a task, in bytes.
     pub task_disk_bytes_max: u64,
     /// Number of files of a task.
@@ -185,12 +192,23 @@ pub struct Limits {
     pub kill_after_seconds: f64,
 }
 
+/// What surrounds programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SandboxKind {
+    /// Bubblewrap; a pool in which it does not work does not start.
+    #[default]
+    Bubblewrap,
+    /// Nothing: programs can read the files and use the network of the machine.
+    None,
+}
+
 /// How programs are isolated.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct IsolationConfig {
-    /// Use bubblewrap where it works.
-    pub bubblewrap: bool,
+    /// The executable of bubblewrap.
+    pub bubblewrap: PathBuf,
     /// The first user id that programs run under when the pool runs as root.
     pub first_uid: u32,
 }
@@ -218,6 +236,7 @@ impl Default for Config {
             denial_pause_seconds: 0.0,
             programs: BTreeMap::new(),
             limits: Limits::default(),
+            sandbox: SandboxKind::default(),
             isolation: IsolationConfig::default(),
             leases: Leases::default(),
         }
@@ -235,6 +254,7 @@ impl Default for Limits {
             processes_max: 64,
             file_bytes_max: 64 << 20,
             task_memory_bytes_max: 2 << 30,
+            cpu_weight: 100,
             task_disk_bytes_max: 256 << 20,
             task_files_max: 10_000,
             pool_memory_bytes_max: None,
@@ -248,7 +268,7 @@ impl Default for Limits {
 
 impl Default for IsolationConfig {
     fn default() -> Self {
-        IsolationConfig { bubblewrap: true, first_uid: 60_600 }
+        IsolationConfig { bubblewrap: "/usr/bin/bwrap".into(), first_uid: 60_600 }
     }
 }
 
@@ -292,6 +312,13 @@ impl Config {
         }
         for (name, program) in &self.programs {
             program.check(name)?;
+        }
+        if !CPU_WEIGHTS.contains(&self.limits.cpu_weight) {
+            let (min, max) = (CPU_WEIGHTS.start(), CPU_WEIGHTS.end());
+            return wrong(format!("limits.cpu_weight must be {min} to {max}"));
+        }
+        if !self.isolation.bubblewrap.is_absolute() {
+            return wrong("isolation.bubblewrap must be the absolute path of bubblewrap".into());
         }
         if self.isolation.first_uid < FIRST_UID_MIN {
             return wrong(format!(

@@ -37,6 +37,7 @@ impl PoolHandle for LocalPool {
             let status = self.scheduler.status().await?;
             let mut body = serde_json::to_value(status).unwrap_or_default();
             body["not_isolated"] = self.backends.isolation().gaps().into();
+            body["memory_accounting"] = self.backends.isolation().memory_accounting().into();
             body["sandboxes"] = serde_json::to_value(self.backends.sandboxes()).unwrap_or_default();
             body["folders"] = self.backends.folders().into();
             Ok(body)

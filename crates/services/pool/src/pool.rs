@@ -47,6 +47,7 @@ impl Pool {
         for gap in backends.isolation().gaps() {
             tracing::warn!("{gap}");
         }
+        tracing::info!("{}", backends.isolation().memory_accounting());
         let handle = LocalPool { scheduler: scheduler.clone(), backends: backends.clone() };
         let gateway = Gateway::new(&config, Arc::new(handle));
         Ok(Pool(Arc::new(PoolParts { scheduler, backends, gateway })))

@@ -1,22 +1,25 @@
-//! Builds the commands that isolate programs, and reports which kinds of isolation this machine does not allow.
+//! Builds the commands that isolate programs, and reports which kinds of isolation are missing.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 
-use super::rlimits::{Rlimits, has_prlimit};
+use super::control_group::{ControlGroup, ControlGroups};
+use super::memory_sample::MEMORY_FOLDERS;
+use super::rlimits::Rlimits;
+use super::run_request::RunRequest;
 use super::sandbox::SandboxSpec;
-use super::{TaskSpec, sandbox_init};
-use crate::config::{self, Limits};
+use super::sandbox_probe::SandboxUnavailable;
+use super::task_folder::TaskFolders;
+use super::{TaskSpec, sandbox_init, sandbox_probe, seccomp};
+use crate::config::{Config, Limits, SandboxKind};
 
-const BUBBLEWRAP: &str = "/usr/bin/bwrap";
 /// The `PATH` of programs.
 const PATH: &str = "/usr/bin:/bin";
 /// The folder of the task inside the sandbox.
@@ -35,18 +38,31 @@ const READ: [&str; 8] = [
     "/etc/ld.so.cache",
     "/etc/fonts",
 ];
-/// Size of `/tmp` and of `/dev/shm` inside the sandbox, in bytes. Both are in memory.
+/// Size of `/tmp` and of `/dev/shm` inside the sandbox, in bytes: where a control group counts them, and where they are
+/// only checked from time to time. Both are in memory.
 const MEMORY_FOLDER_BYTES_MAX: u64 = 64 << 20;
+const MEMORY_FOLDER_BYTES_MAX_SAMPLED: u64 = 32 << 20;
 /// Seconds of processor time beyond the time limit of a task.
 const CPU_SECONDS_SPARE: u64 = 2;
 
-/// The isolation that this machine supports.
+/// The isolation of programs.
 #[derive(Clone, Debug)]
 pub struct Isolation {
     first_uid: Option<u32>,
-    /// The executable of the init process, where bubblewrap works.
-    init: Option<Arc<File>>,
-    prlimit: bool,
+    /// The executable of the init process, which also starts programs without a sandbox.
+    init: Arc<File>,
+    /// None if the configuration wants no sandbox.
+    sandbox: Option<Bubblewrap>,
+    /// The control groups of tasks, or why there are none.
+    groups: Result<Arc<ControlGroups>, String>,
+}
+
+/// How sandboxes are started.
+#[derive(Clone, Debug)]
+struct Bubblewrap {
+    path: PathBuf,
+    /// Whether it is asked to refuse nested user namespaces, which versions before 0.8 cannot.
+    disable_userns: bool,
 }
 
 /// The folder and the user of a program.
@@ -57,40 +73,38 @@ pub(crate) struct ProgramContext<'a> {
 }
 
 impl Isolation {
-    /// Tests what works here, with the first of the users of programs, if there are some: this pool must have claimed
-    /// them already, because another pool kills all processes of its users.
-    pub async fn probe(wanted: &config::IsolationConfig, first_uid: Option<u32>) -> Self {
-        let mut this = Isolation { first_uid, init: None, prlimit: has_prlimit() };
-        if wanted.bubblewrap && Path::new(BUBBLEWRAP).exists() {
-            let tried = match sandbox_init::open() {
-                Ok(init) => this.try_init(&init).await.map(|()| init),
-                Err(error) => Err(error),
-            };
-            match tried {
-                Ok(init) => this.init = Some(Arc::new(init)),
-                Err(error) => {
-                    tracing::warn!(%error, "bubblewrap does not work; programs are not sandboxed")
+    /// Tests that a program runs in a sandbox, unless the configuration wants none, with the first of the users of
+    /// programs, if there are some: this pool must have claimed them already, because another pool kills all
+    /// processes of its users.
+    pub(super) async fn probe(
+        config: &Config,
+        first_uid: Option<u32>,
+        folders: &TaskFolders,
+    ) -> Result<Self, SandboxUnavailable> {
+        let init = sandbox_init::open();
+        let init = init.map_err(|error| SandboxUnavailable::Failed(error.to_string()))?;
+        let groups = ControlGroups::open(&config.limits, processes_max(&config.limits));
+        let groups = groups.map(Arc::new);
+        let mut this = Isolation { first_uid, init: Arc::new(init), sandbox: None, groups };
+        if config.sandbox == SandboxKind::None {
+            return Ok(this);
+        }
+        let path = config.isolation.bubblewrap.clone();
+        if !path.exists() {
+            return Err(SandboxUnavailable::Missing(path));
+        }
+        let mut error = String::new();
+        for disable_userns in [true, false] {
+            this.sandbox = Some(Bubblewrap { path: path.clone(), disable_userns });
+            match sandbox_probe::probe(&this, folders).await {
+                Ok(()) => {
+                    tracing::debug!(disable_userns, "bubblewrap works");
+                    return Ok(this);
                 }
+                Err(why) => error = why,
             }
         }
-        this
-    }
-
-    /// Tests whether the init process can be started inside bubblewrap; without a request it ends at once.
-    async fn try_init(&self, init: &File) -> io::Result<()> {
-        let mut trial = Command::new(BUBBLEWRAP);
-        trial
-            .args(sandbox_args(&[]))
-            .args(["--", sandbox_init::EXECUTABLE_INSIDE, sandbox_init::ARGUMENT])
-            .env_clear();
-        let (_, silent) = UnixStream::pair()?;
-        trial.stdin(init.try_clone()?).stdout(OwnedFd::from(silent)).stderr(Stdio::piped());
-        self.set_user(&mut trial, self.first_uid);
-        let tried = tokio::process::Command::from(trial).spawn()?.wait_with_output().await?;
-        match tried.status.success() {
-            true => Ok(()),
-            false => Err(io::Error::other(String::from_utf8_lossy(&tried.stderr).trim())),
-        }
+        Err(SandboxUnavailable::Failed(error))
     }
 
     /// Describes each missing kind of isolation in a sentence; empty if nothing is missing.
@@ -98,24 +112,62 @@ impl Isolation {
         let mut gaps = Vec::new();
         if !self.has_bubblewrap() {
             gaps.push(
-                "programs can access the files and the network of this machine: bubblewrap is missing or disabled, or \
-                 namespaces are not allowed"
+                "programs can access the files and the network of this machine: the file of the pool says \
+                 `sandbox: none`"
                     .into(),
             );
         }
         if self.first_uid.is_none() {
             gaps.push(
-                "programs run as the user of the pool and the number of processes is not limited: only \
-                 root can give them users of their own"
+                "programs run as the user of the pool: only root can give them users of their own"
                     .into(),
             );
+            if !self.has_control_groups() {
+                gaps.push("the number of processes is not limited: the pool is not root and has no control groups".into());
+            }
         }
-        if !self.has_bubblewrap() && !self.prlimit {
+        if !seccomp::is_supported() {
             gaps.push(
-                "memory, file size and processor time are not limited: prlimit is missing".into(),
+                "programs may make every system call: there is no filter for this processor architecture".into(),
             );
         }
         gaps
+    }
+
+    /// How the memory of tasks is limited, in a sentence.
+    pub fn memory_accounting(&self) -> String {
+        match &self.groups {
+            Ok(_) => "memory and processors of each task are limited by a control group".into(),
+            Err(why) => format!("memory of each task is checked four times a second: {why}"),
+        }
+    }
+
+    /// Whether each task has a control group.
+    pub fn has_control_groups(&self) -> bool {
+        self.groups.is_ok()
+    }
+
+    /// A control group for a task, where there are some.
+    pub(super) fn new_control_group(&self) -> io::Result<Option<ControlGroup>> {
+        self.groups.as_ref().ok().map(|groups| groups.create()).transpose()
+    }
+
+    /// Size of each folder in memory, in bytes, in a sandbox.
+    pub(super) fn memory_folder_bytes(&self) -> Option<u64> {
+        let bytes = match self.has_control_groups() {
+            true => MEMORY_FOLDER_BYTES_MAX,
+            false => MEMORY_FOLDER_BYTES_MAX_SAMPLED,
+        };
+        self.has_bubblewrap().then_some(bytes)
+    }
+
+    /// The first arguments of the init process.
+    fn init_args(&self) -> [&'static str; 2] {
+        let memory_files = match self.has_control_groups() {
+            true => sandbox_init::MEMORY_FILES,
+            false => sandbox_init::NO_MEMORY_FILES,
+        };
+        [sandbox_init::ARGUMENT, memory_files]
     }
 
     /// The first user of programs, if they have users of their own.
@@ -125,7 +177,7 @@ impl Isolation {
 
     /// Whether bubblewrap is used.
     pub fn has_bubblewrap(&self) -> bool {
-        self.init.is_some()
+        self.sandbox.is_some()
     }
 
     /// The command that starts a sandbox around a folder, with the init process in it. It uses the standard input.
@@ -134,11 +186,11 @@ impl Isolation {
         spec: &SandboxSpec,
         site: ProgramContext<'_>,
     ) -> io::Result<Command> {
-        let init =
-            self.init.as_ref().ok_or_else(|| io::Error::other("bubblewrap is not available"))?;
-        let mut command = Command::new(BUBBLEWRAP);
+        let sandbox = self.sandbox.as_ref();
+        let sandbox = sandbox.ok_or_else(|| io::Error::other("programs have no sandbox"))?;
+        let mut command = Command::new(&sandbox.path);
         command
-            .args(sandbox_args(&spec.read))
+            .args(self.sandbox_args(sandbox, &spec.read))
             .arg("--bind")
             .args([site.folder, Path::new(FOLDER_INSIDE)]);
         // The root is in memory and must not be filled.
@@ -149,10 +201,10 @@ impl Isolation {
             FOLDER_INSIDE,
             "--",
             sandbox_init::EXECUTABLE_INSIDE,
-            sandbox_init::ARGUMENT,
         ]);
+        command.args(self.init_args());
         // The argument by which its processes are found if the pool is killed.
-        command.arg(site.folder).current_dir(site.folder).stdin(init.try_clone()?);
+        command.arg(site.folder).current_dir(site.folder).stdin(self.init.try_clone()?);
         self.set_environment(
             &mut command,
             &spec.environment,
@@ -163,20 +215,52 @@ impl Isolation {
         Ok(command)
     }
 
+    /// The arguments for bubblewrap: nothing of the machine but programs and the configured paths, no network, no other
+    /// processes.
+    ///
+    /// `--die-with-parent` is not used: it ends the outer process of bubblewrap at once, and the inner one, which has not
+    /// requested it yet, would wait forever for the message that its mappings are written. So the outer process
+    /// continues, the init process ends with the pool (see `sandbox_init`), and bubblewrap ends with it.
+    fn sandbox_args(&self, sandbox: &Bubblewrap, read: &[PathBuf]) -> Vec<String> {
+        let mut args: Vec<String> = Vec::new();
+        let mut add = |parts: &[&str]| args.extend(parts.iter().map(|part| part.to_string()));
+        add(&["--unshare-all", "--new-session", "--as-pid-1"]);
+        if sandbox.disable_userns {
+            add(&["--unshare-user", "--disable-userns"]);
+        }
+        add(&["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"]);
+        let size = self.memory_folder_bytes().unwrap_or_default().to_string();
+        for folder in MEMORY_FOLDERS {
+            add(&["--size", &size, "--tmpfs", folder]);
+        }
+        // The folder around the devices is also in memory, without a size limit.
+        add(&["--remount-ro", "/dev"]);
+        for path in visible_paths(read) {
+            let text = path.display().to_string();
+            match std::fs::read_link(path) {
+                // `/bin` is usually a link into `/usr`.
+                Ok(target) => args.extend(["--symlink".into(), target.display().to_string(), text]),
+                Err(_) => args.extend(["--ro-bind-try".into(), text.clone(), text]),
+            }
+        }
+        args
+    }
+
     /// The command that runs a task without a sandbox: no shell, an empty environment, all limits set.
     pub(super) fn unsandboxed_command(
         &self,
         task: &TaskSpec,
         site: ProgramContext<'_>,
         limits: Rlimits,
-    ) -> Command {
-        let mut parts = if self.prlimit { limits.prlimit() } else { Vec::new() };
-        parts.extend(task.command.iter().cloned());
-        let mut command = Command::new(&parts[0]);
-        command.args(&parts[1..]).current_dir(site.folder);
+    ) -> io::Result<Command> {
+        let request = RunRequest { command: task.command.clone(), limits };
+        // The descriptor is open until the executable is.
+        let mut command = Command::new(format!("/proc/self/fd/{}", self.init.as_raw_fd()));
+        command.args(self.init_args()).arg(sandbox_init::UNSANDBOXED);
+        command.arg(serde_json::to_string(&request)?).current_dir(site.folder);
         self.set_environment(&mut command, &task.program.environment, site.folder, site.folder);
         self.set_user(&mut command, site.uid);
-        command
+        Ok(command)
     }
 
     fn set_environment(
@@ -206,14 +290,21 @@ impl Isolation {
         seconds_max: Option<u64>,
         limits: &Limits,
     ) -> Rlimits {
-        let wrapping = if self.has_bubblewrap() { SANDBOX_PROCESSES } else { 0 };
-        let processes = uid.map(|_| limits.processes_max.saturating_add(wrapping));
+        let processes = uid.map(|_| match self.has_bubblewrap() {
+            true => processes_max(limits),
+            false => limits.processes_max,
+        });
         // All processors may be used all the time.
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get()) as u64;
         let cpu =
             seconds_max.map(|seconds| (seconds + CPU_SECONDS_SPARE).saturating_mul(processors));
         Rlimits::new(limits, processes, cpu)
     }
+}
+
+/// Processes and threads of a task together with those of its sandbox.
+fn processes_max(limits: &Limits) -> u64 {
+    limits.processes_max.saturating_add(SANDBOX_PROCESSES)
 }
 
 /// What exists at a path.
@@ -239,34 +330,6 @@ fn visible_paths(read: &[PathBuf]) -> impl Iterator<Item = &Path> {
     READ.iter().map(Path::new).chain(read.iter().map(PathBuf::as_path))
 }
 
-/// The arguments for bubblewrap: nothing of the machine but programs and the configured paths, no network, no other
-/// processes.
-///
-/// `--die-with-parent` is not used: it ends the outer process of bubblewrap at once, and the inner one, which has not
-/// requested it yet, would wait forever for the message that its mappings are written. So the outer process
-/// continues, the init process ends with the pool (see `sandbox_init`), and bubblewrap ends with it.
-fn sandbox_args(read: &[PathBuf]) -> Vec<String> {
-    let mut args: Vec<String> = Vec::new();
-    let mut add = |parts: &[&str]| args.extend(parts.iter().map(|part| part.to_string()));
-    add(&["--unshare-all", "--new-session", "--as-pid-1"]);
-    add(&["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"]);
-    let size = MEMORY_FOLDER_BYTES_MAX.to_string();
-    for folder in ["/dev/shm", "/tmp"] {
-        add(&["--size", &size, "--tmpfs", folder]);
-    }
-    // The folder around the devices is also in memory, without a size limit.
-    add(&["--remount-ro", "/dev"]);
-    for path in visible_paths(read) {
-        let text = path.display().to_string();
-        match std::fs::read_link(path) {
-            // `/bin` is usually a link into `/usr`.
-            Ok(target) => args.extend(["--symlink".into(), target.display().to_string(), text]),
-            Err(_) => args.extend(["--ro-bind-try".into(), text.clone(), text]),
-        }
-    }
-    args
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -275,12 +338,11 @@ mod tests {
     // twice: processor time counts for all threads together.
     #[test]
     fn a_program_may_use_every_processor_all_its_time() {
-        let isolation = Isolation { first_uid: None, init: None, prlimit: true };
-        let args = isolation.limits(None, Some(30), &Limits::default()).prlimit();
-        let cpu = args.iter().find_map(|arg| arg.strip_prefix("--cpu=")).unwrap();
-        let (soft, hard) = cpu.split_once(':').unwrap();
+        let init = Arc::new(File::open("/dev/null").unwrap());
+        let isolation =
+            Isolation { first_uid: None, init, sandbox: None, groups: Err(String::new()) };
+        let (soft, hard) = isolation.limits(None, Some(30), &Limits::default()).cpu.unwrap();
         let processors = std::thread::available_parallelism().unwrap().get() as u64;
-        assert!(soft.parse::<u64>().unwrap() > 30 * processors, "{cpu}");
-        assert!(hard.parse::<u64>().unwrap() > soft.parse().unwrap(), "{cpu}");
+        assert!(soft > 30 * processors && hard > soft, "{soft} {hard}");
     }
 }

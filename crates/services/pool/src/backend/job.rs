@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::init_channel::{InitChannel, ProgramExit};
 use super::output::OutputReader;
 use super::process_group::ProcessGroup;
-use super::resource_monitor::{MonitorGuard, MonitoredTask};
+use super::resource_monitor::{MonitorGuard, MonitoredTask, memory_limit};
 use super::sandbox::{SandboxSpec, StartedProgram};
 use super::sandbox_pool::{ActiveTask, start_new};
 use super::stopwatch::Stopwatch;
@@ -188,6 +188,7 @@ struct ProgramRun {
     program_stdin: Option<(Vec<u8>, pipe::Sender)>,
     stdin_task: Option<AbortHandle>,
     kill_after: Duration,
+    memory_bytes_max: u64,
     resources: MonitorGuard,
     workspace: Workspace,
 }
@@ -202,8 +203,13 @@ impl ProgramRun {
     ) -> Self {
         let StartedProgram { group, init, stdin, stdout, stderr, workspace } = program;
         let context = workspace.context();
-        let monitored =
-            MonitoredTask { folder: context.folder.into(), uid: context.uid, leader: group.id() };
+        let monitored = MonitoredTask {
+            folder: context.folder.into(),
+            uid: context.uid,
+            leader: group.id(),
+            control_group: workspace.control_group().map(|control| control.folder().into()),
+            memory_folder_bytes: shared.isolation.memory_folder_bytes(),
+        };
         let bytes_max = shared.limits.output_bytes_max;
         let errors = if spec.stderr_redir { Stream::Stdout } else { Stream::Stderr };
         let mut time = Stopwatch::new(Instant::now());
@@ -218,6 +224,7 @@ impl ProgramRun {
             client_input: Some(client_input),
             program_stdin: stdin.map(|pipe| (spec.stdin.clone(), pipe)),
             kill_after: shared.kill_after,
+            memory_bytes_max: shared.limits.task_memory_bytes_max,
             resources: shared.monitor.watch(monitored),
             stdin_task: None,
             init,
@@ -282,6 +289,13 @@ impl ProgramRun {
         let output_exceeded = self.stdout.exceeded() || self.stderr.exceeded();
         // A program that never started is reported as such.
         let stop = stop.filter(|stop| *stop != StopReason::StartTimeout);
+        // The kernel has killed the whole group; another run would end in the same way.
+        let out_of_memory =
+            || self.workspace.control_group().is_some_and(|one| one.is_out_of_memory());
+        let stop = match stop {
+            None if out_of_memory() => Some(StopReason::Limit(memory_limit(self.memory_bytes_max))),
+            stop => stop,
+        };
         Some(ProgramEnd { status, exit, stop, output_exceeded, rest })
     }
 

@@ -37,6 +37,11 @@ pub trait Runner: Debug + Send + Sync {
     /// Describes each missing kind of isolation in a sentence.
     fn gaps(&self) -> Vec<String>;
 
+    /// How the memory of tasks is limited, in a sentence; `None` if no program is run.
+    fn memory_accounting(&self) -> Option<String> {
+        None
+    }
+
     /// Stops starting sandboxes ahead of tasks.
     fn close(&self) {}
 
@@ -73,7 +78,8 @@ pub(super) struct RunnerShared {
 }
 
 impl LocalRunner {
-    /// Tests what this machine allows, claims users, creates the folder and starts the first sandboxes.
+    /// Claims users, creates the folder, tests the sandbox and starts the first sandboxes. Fails if the sandbox does not
+    /// work, unless the configuration wants none.
     pub async fn start(config: &Config) -> std::io::Result<Self> {
         // A halted program may still be ending while the next one starts.
         let users_count = config.backends * 2;
@@ -96,9 +102,11 @@ impl LocalRunner {
                 );
             }
         }
-        let isolation = Isolation::probe(&config.isolation, first).await;
+        let folders = TaskFolders::new()?;
+        let isolation = Isolation::probe(config, first, &folders).await;
+        let isolation = isolation.map_err(std::io::Error::other)?;
         let host = Arc::new(RunnerShared {
-            folders: TaskFolders::new()?,
+            folders,
             users: UserSlots::new(users_count, users),
             sandboxes: SandboxPool::new(config.backends),
             spawner: Spawner::start(isolation.has_bubblewrap())?,
@@ -155,6 +163,10 @@ impl Runner for LocalRunner {
 
     fn gaps(&self) -> Vec<String> {
         self.0.isolation.gaps()
+    }
+
+    fn memory_accounting(&self) -> Option<String> {
+        Some(self.0.isolation.memory_accounting())
     }
 
     fn close(&self) {

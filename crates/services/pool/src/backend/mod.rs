@@ -3,10 +3,12 @@
 //! Start reading at `job` (one task from its folder to its result), then `sandbox` (what surrounds it),
 //! `sandbox_init` (what starts it there) and `isolation`.
 
+mod control_group;
 mod init_channel;
 mod isolation;
 mod job;
 mod local_runner;
+mod memory_sample;
 mod output;
 mod process_cleanup;
 mod process_group;
@@ -17,6 +19,8 @@ mod run_request;
 mod sandbox;
 mod sandbox_init;
 mod sandbox_pool;
+mod sandbox_probe;
+mod seccomp;
 mod spawner;
 mod stopwatch;
 mod task_folder;
@@ -36,6 +40,7 @@ use crate::scheduler::{Allocation, PoolStopping, Scheduler};
 
 pub use isolation::Isolation;
 pub use sandbox_init::{run_as_sandbox_init, set_sandbox_init_executable};
+pub use sandbox_probe::SandboxUnavailable;
 pub use task_spec::{TaskSource, TaskSpec, TaskSpecError, add_file, duration};
 
 pub use local_runner::{LocalRunner, Runner, SandboxCounts, StubRunner};

@@ -12,13 +12,13 @@ use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
+use super::control_group::memory_of;
+use super::memory_sample::{memory_of_folders, memory_of_processes};
 use crate::config::Limits;
 use crate::units::size;
 
 /// Interval between two checks: within this time a task may exceed its limits.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
-/// Size of a memory page, in bytes; larger ones are counted too low.
-const PAGE: u64 = 4096;
 /// Unit of the disk usage of a file, in bytes.
 const BLOCK: u64 = 512;
 
@@ -44,6 +44,10 @@ pub(crate) struct MonitoredTask {
     pub uid: Option<u32>,
     /// The ancestor of all its processes.
     pub leader: u32,
+    /// The folder of its control group, if it has one.
+    pub control_group: Option<PathBuf>,
+    /// Size of its folders in memory, if it has a sandbox.
+    pub memory_folder_bytes: Option<u64>,
 }
 
 /// A task that is monitored until this is dropped.
@@ -138,7 +142,7 @@ fn over_limit(usages: &[(u64, Usage)], limits: &Limits) -> Vec<(u64, String)> {
     for (number, usage) in usages {
         let (memory, disk) = (limits.task_memory_bytes_max, limits.task_disk_bytes_max);
         if usage.memory > memory {
-            exceeded.push((*number, format!("memory limit ({})", size(memory))));
+            exceeded.push((*number, memory_limit(memory)));
         } else if usage.disk > disk {
             exceeded.push((*number, format!("disk limit ({})", size(disk))));
         } else if usage.files > limits.task_files_max {
@@ -166,13 +170,17 @@ fn over_limit(usages: &[(u64, Usage)], limits: &Limits) -> Vec<(u64, String)> {
     exceeded
 }
 
-/// A process: its id, its parent, its user and its memory.
+/// The error of a task that used more memory than this.
+pub(super) fn memory_limit(bytes: u64) -> String {
+    format!("memory limit ({})", size(bytes))
+}
+
+/// A process: its id, its parent and its user.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProcessInfo {
     pub id: u32,
     pub parent: u32,
     uid: u32,
-    memory: u64,
 }
 
 /// All processes of this machine.
@@ -187,13 +195,26 @@ fn process(folder: &Path) -> Option<ProcessInfo> {
     let stat = fs::read_to_string(folder.join("stat")).ok()?;
     // The process name before it may contain anything, including parentheses and spaces.
     let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
-    let pages = fs::read_to_string(folder.join("statm")).ok()?;
-    let pages: u64 = pages.split_whitespace().nth(1)?.parse().ok()?;
-    Some(ProcessInfo { id, parent, uid, memory: pages * PAGE })
+    Some(ProcessInfo { id, parent, uid })
 }
 
-/// Memory of all processes of a task: those of its user, and the descendants of its leader.
+/// Memory of a task.
 fn memory(all_processes: &[ProcessInfo], task: &MonitoredTask) -> u64 {
+    if let Some(group) = &task.control_group {
+        return memory_of(group);
+    }
+    let processes = processes_of(all_processes, task);
+    // The init process of the sandbox, or bubblewrap while it builds it.
+    let inside = processes.iter().find(|process| process.parent == task.leader);
+    let folders = match (inside, task.memory_folder_bytes) {
+        (Some(inside), Some(bytes)) => memory_of_folders(inside.id, bytes),
+        _ => 0,
+    };
+    memory_of_processes(processes.iter().map(|process| process.id)) + folders
+}
+
+/// The processes of a task: those of its user, and the descendants of its leader.
+fn processes_of(all_processes: &[ProcessInfo], task: &MonitoredTask) -> Vec<ProcessInfo> {
     let parents: HashMap<u32, u32> = all_processes.iter().map(|one| (one.id, one.parent)).collect();
     let descends = |process: &ProcessInfo| {
         let mut at = process.id;
@@ -210,7 +231,7 @@ fn memory(all_processes: &[ProcessInfo], task: &MonitoredTask) -> u64 {
         false
     };
     let of_task = |process: &&ProcessInfo| Some(process.uid) == task.uid || descends(process);
-    all_processes.iter().filter(of_task).map(|process| process.memory).sum()
+    all_processes.iter().filter(of_task).copied().collect()
 }
 
 /// Disk usage of a folder and number of files in it; at most `files_max` plus one are counted.
@@ -300,7 +321,7 @@ mod tests {
 
     #[test]
     fn processes_belong_to_a_task_by_leader_or_by_user() {
-        let process = |id, parent, uid| ProcessInfo { id, parent, uid, memory: 1 << id };
+        let process = |id, parent, uid| ProcessInfo { id, parent, uid };
         let all = [
             process(1, 0, 0),
             process(2, 1, 7),
@@ -308,8 +329,13 @@ mod tests {
             process(4, 1, 7),
             process(5, 1, 0),
         ];
-        let task = |uid, leader| MonitoredTask { folder: PathBuf::new(), uid, leader };
-        assert_eq!(memory(&all, &task(None, 2)), 0b1100);
-        assert_eq!(memory(&all, &task(Some(7), 2)), 0b11100);
+        let of = |uid, leader| {
+            let (folder, control_group) = (PathBuf::new(), None);
+            let memory_folder_bytes = None;
+            let task = MonitoredTask { folder, uid, leader, control_group, memory_folder_bytes };
+            processes_of(&all, &task).iter().map(|process| process.id).collect::<Vec<_>>()
+        };
+        assert_eq!(of(None, 2), [2, 3]);
+        assert_eq!(of(Some(7), 2), [2, 3, 4]);
     }
 }

@@ -1,14 +1,12 @@
 //! Sets the kernel's limits for each process.
 
 use std::io;
-use std::path::Path;
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Limits;
 
-const PRLIMIT: &str = "/usr/bin/prlimit";
 /// Files that a process may have open.
 const OPEN_MAX: u64 = 256;
 
@@ -22,7 +20,7 @@ pub(super) struct Rlimits {
     processes: Option<u64>,
     /// Seconds of processor time: the soft limit sends a signal of its own, so that it is not mistaken for a kill,
     /// the hard limit kills.
-    cpu: Option<(u64, u64)>,
+    pub cpu: Option<(u64, u64)>,
 }
 
 impl Rlimits {
@@ -56,26 +54,4 @@ impl Rlimits {
         }
         Ok(())
     }
-
-    /// The command prefix that runs a command with these limits through `prlimit`.
-    pub fn prlimit(&self) -> Vec<String> {
-        let option = |(resource, soft, hard)| {
-            let name = match resource {
-                Resource::Core => "core",
-                Resource::Fsize => "fsize",
-                Resource::Nofile => "nofile",
-                Resource::Nproc => "nproc",
-                Resource::Cpu => "cpu",
-                _ => "as",
-            };
-            format!("--{name}={soft}:{hard}")
-        };
-        let args = [PRLIMIT.into()].into_iter().chain(self.limits().map(option));
-        args.chain(["--".into()]).collect()
-    }
-}
-
-/// Whether `prlimit` is available, for programs that are started without the init process.
-pub(super) fn has_prlimit() -> bool {
-    Path::new(PRLIMIT).exists()
 }

@@ -65,6 +65,15 @@ impl RunRequest {
         }
     }
 
+    /// Reads a request.
+    pub fn parse(body: &[u8]) -> io::Result<Self> {
+        let request: RunRequest = serde_json::from_slice(body)?;
+        match request.command.is_empty() {
+            true => Err(io::Error::other("the request names no program")),
+            false => Ok(request),
+        }
+    }
+
     /// Waits for a request; `None` if the other end was closed.
     pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<(Self, ProgramStreams)>> {
         let mut head = [0; size_of::<u32>()];
@@ -79,10 +88,7 @@ impl RunRequest {
         }
         let mut body = vec![0; size];
         read_exact(socket, &mut body)?;
-        let request: RunRequest = serde_json::from_slice(&body)?;
-        if request.command.is_empty() {
-            return Err(io::Error::other("the request names no program"));
-        }
+        let request = RunRequest::parse(&body)?;
         let missing = || io::Error::other("the request came without a standard output");
         let stdout = streams.pop_front().ok_or_else(missing)?;
         Ok(Some((request, ProgramStreams { stdout, stdin: streams.pop_front() })))

@@ -124,8 +124,8 @@ impl StartedProgram {
         let workspace = Workspace::open(shared.clone(), slot).await?;
         workspace.fill(task.clone()).await?;
         let limits = shared.isolation.limits(workspace.uid(), seconds_max, &shared.limits);
-        let mut command =
-            Command::from(shared.isolation.unsandboxed_command(task, workspace.context(), limits));
+        let command = shared.isolation.unsandboxed_command(task, workspace.context(), limits);
+        let mut command = Command::from(command?);
         let [(stdout, output), (stderr, errors)] = [io::pipe()?, io::pipe()?];
         let (input, stdin) = task.interactive.then(io::pipe).transpose()?.unzip();
         command.stdin(input.map_or_else(Stdio::null, Stdio::from));

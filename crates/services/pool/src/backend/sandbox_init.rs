@@ -5,9 +5,12 @@
 //! the socket to the pool; its standard error is that of the program. It runs as the program's user and has no more
 //! rights.
 //!
+//! Without a sandbox it is started with one more argument and the request, sets the same limits and becomes the program.
+//!
 //! It ends when the other end of the socket is closed, that is when the pool is gone for whatever reason, and when
 //! the outer process of bubblewrap is killed. The kernel ends all other processes of the sandbox with it.
 
+use std::ffi::OsStr;
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -19,21 +22,33 @@ use std::sync::OnceLock;
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
+use close_fds::set_fds_cloexec;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{
     DumpableBehavior, Pid, Signal, WaitOptions, WaitStatus, geteuid, set_dumpable_behavior,
     set_parent_process_death_signal, wait,
 };
+use rustix::thread::set_no_new_privs;
 
 use super::init_channel::{ProgramExit, STARTED};
 use super::run_request::{ProgramStreams, RunRequest};
+use super::seccomp;
 
 /// The argument that makes the executable run as this process.
 pub(super) const ARGUMENT: &str = "taskyard-pool-sandbox-init";
+/// The second argument: whether programs may have memory that exists without being mapped. Without it they may not.
+pub(super) const MEMORY_FILES: &str = "memory-files";
+pub(super) const NO_MEMORY_FILES: &str = "no-memory-files";
+/// The argument before a request that is run without a sandbox.
+pub(super) const UNSANDBOXED: &str = "unsandboxed";
 /// The path of the executable inside the sandbox: its own standard input.
 pub(super) const EXECUTABLE_INSIDE: &str = "/proc/self/fd/0";
+/// Programs inherit the descriptors below this one: their standard streams.
+const FIRST_PRIVATE_FD: i32 = 3;
 /// Exit status when the request is invalid or the program cannot be started.
 const FAILED: u8 = 2;
+/// Exit status, as of shells, when this process cannot become the program.
+const NOT_STARTED: u8 = 127;
 /// Shells report a program killed by a signal with this plus the signal number.
 const SIGNAL_STATUS_BASE: i32 = 128;
 /// Stack size of the thread that watches the pool, in bytes.
@@ -48,11 +63,21 @@ static EXECUTABLE: OnceLock<PathBuf> = OnceLock::new();
 /// again inside each sandbox. Returns an exit code in that case, otherwise `None`.
 #[must_use]
 pub fn run_as_sandbox_init() -> Option<ExitCode> {
-    if std::env::args_os().nth(1).is_none_or(|argument| argument != ARGUMENT) {
+    let mut args = std::env::args_os().skip(1);
+    if args.next().is_none_or(|argument| argument != ARGUMENT) {
         set_sandbox_init_executable("/proc/self/exe".into());
         return None;
     }
-    let code = serve().unwrap_or_else(|error| {
+    // Descriptors that the parent of the pool left open.
+    set_fds_cloexec(FIRST_PRIVATE_FD, &[]);
+    let memory_files = args.next().is_some_and(|argument| argument == MEMORY_FILES);
+    let served = match (args.next(), args.next()) {
+        (Some(argument), Some(request)) if argument == UNSANDBOXED => {
+            run_unsandboxed(&request, memory_files)
+        }
+        _ => serve(memory_files),
+    };
+    let code = served.unwrap_or_else(|error| {
         eprintln!("{ARGUMENT} is started by a pool inside bubblewrap, not by hand: {error}");
         FAILED
     });
@@ -84,11 +109,13 @@ fn executable_by_all(mut file: File) -> io::Result<File> {
 }
 
 /// Receives the request, runs the program and reports its end; returns the exit status of this process.
-fn serve() -> io::Result<u8> {
+fn serve(memory_files: bool) -> io::Result<u8> {
     // The program runs as the same user: it must not inspect or control this process.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     // If bubblewrap was killed before this call, the pool ends this process, or has ended itself.
     set_parent_process_death_signal(Some(Signal::KILL))?;
+    // Before the request, so that no task waits for it.
+    seccomp::apply(memory_files)?;
     let socket = rustix::stdio::stdout();
     // A pool that has no request, or is gone, closes the socket.
     let Some((request, streams)) = RunRequest::receive(socket)? else { return Ok(0) };
@@ -115,6 +142,19 @@ fn serve() -> io::Result<u8> {
         ProgramExit::Killed(signal) => (SIGNAL_STATUS_BASE + signal) as u8,
         _ => status.exit_status().unwrap_or_default() as u8,
     })
+}
+
+/// Becomes the program, within its limits. Returns only if that fails.
+fn run_unsandboxed(request: &OsStr, memory_files: bool) -> io::Result<u8> {
+    let request = RunRequest::parse(request.as_encoded_bytes())?;
+    match seccomp::is_supported() {
+        true => seccomp::apply(memory_files)?,
+        false => set_no_new_privs(true)?,
+    }
+    request.limits.set()?;
+    let error = Command::new(&request.command[0]).args(&request.command[1..]).exec();
+    eprintln!("cannot start {}: {error}", request.command[0]);
+    Ok(NOT_STARTED)
 }
 
 /// Ends this process, and so the sandbox, as soon as the pool is gone; a request may have been in the socket longer

@@ -33,7 +33,12 @@ impl Spawner {
         thread::Builder::new().name("pool-spawner".into()).spawn(move || {
             let _entered = runtime.enter();
             for SpawnRequest { mut command, workspace, reply } in requests {
-                let started = command.spawn().and_then(|child| ProcessGroup::new(child, sandboxed));
+                let started = command.spawn().and_then(|child| {
+                    let group = ProcessGroup::new(child, sandboxed)?;
+                    // A program in a sandbox starts only when this is done.
+                    workspace.control_group().map_or(Ok(()), |control| control.add(group.id()))?;
+                    Ok(group)
+                });
                 // If the receiver is gone, the program is killed by being dropped.
                 drop(reply.send(started));
                 drop(workspace);

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
+use super::control_group::ControlGroup;
 use super::isolation::ProgramContext;
 use super::process_cleanup::{ProcessMark, kill_marked, reap_user};
 use super::task_folder::TaskFolder;
@@ -21,12 +22,13 @@ pub(super) struct Workspace(Arc<WorkspaceCleanup>);
 #[derive(Debug)]
 struct WorkspaceCleanup(Option<WorkspaceContents>);
 
-/// Dropped in this order: processes are killed, the folder is removed, the user id is free.
+/// Dropped in this order: processes are killed, the control group and the folder are removed, the user id is free.
 #[derive(Debug)]
 struct WorkspaceContents {
     mark: ProcessMark,
     /// Whether it is known that no process is left, so that the search for them can be skipped.
     processes_gone: AtomicBool,
+    control_group: Option<ControlGroup>,
     folder: TaskFolder,
     slot: UserSlot,
 }
@@ -53,9 +55,11 @@ impl Workspace {
                 None => ProcessMark::Home(folder.path().into()),
             };
             let processes_gone = AtomicBool::new(false);
+            let control_group = shared.isolation.new_control_group()?;
             Ok(Workspace(Arc::new(WorkspaceCleanup(Some(WorkspaceContents {
                 mark,
                 processes_gone,
+                control_group,
                 folder,
                 slot,
             })))))
@@ -80,6 +84,11 @@ impl Workspace {
 
     pub fn context(&self) -> ProgramContext<'_> {
         ProgramContext { folder: self.contents().folder.path(), uid: self.uid() }
+    }
+
+    /// The control group of the task, where there is one.
+    pub fn control_group(&self) -> Option<&ControlGroup> {
+        self.contents().control_group.as_ref()
     }
 
     pub fn uid(&self) -> Option<u32> {

@@ -289,6 +289,7 @@ impl RedisBackend {
             "encrypted": self.shared.scheme == "wss",
             "process": std::process::id(),
             "not_isolated": self.shared.runner.gaps(),
+            "memory_accounting": self.shared.runner.memory_accounting(),
         });
         let mut args = vec![
             self.number.clone(),

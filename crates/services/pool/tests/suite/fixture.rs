@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures_util::{SinkExt, StreamExt};
 use serde_json::Value;
 use taskyard_pool::backend::set_sandbox_init_executable;
+use taskyard_pool::config::SandboxKind;
 use taskyard_pool::gateway::router;
 use taskyard_pool::scheduler::Status;
 use taskyard_pool::{Config, Pool};
@@ -39,9 +40,12 @@ static BUBBLEWRAP: LazyLock<bool> = LazyLock::new(|| {
     trial.status().is_ok_and(|status| status.success())
 });
 
-/// Enables sandboxes: the executable of the tests cannot be their init process.
-pub fn enable_sandboxes() {
+/// Enables sandboxes: the executable of the tests cannot be their init process. Without bubblewrap programs run without
+/// a sandbox, because most tests are about something else.
+pub fn enable_sandboxes(config: &Config) -> Config {
     set_sandbox_init_executable(env!("CARGO_BIN_EXE_taskyard-pool-sandbox-init").into());
+    let sandbox = if *BUBBLEWRAP { config.sandbox } else { SandboxKind::None };
+    Config { sandbox, ..config.clone() }
 }
 
 pub struct TestPool {
@@ -59,10 +63,9 @@ impl TestPool {
 
     /// A pool with this configuration.
     pub async fn of(config: Config) -> Self {
-        enable_sandboxes();
-        let wanted = config.isolation.bubblewrap && *BUBBLEWRAP;
+        let config = enable_sandboxes(&config);
+        let wanted = config.sandbox == SandboxKind::Bubblewrap;
         let pool = Pool::start(config).await.unwrap();
-        // Most tests need less.
         assert_eq!(pool.backends().isolation().has_bubblewrap(), wanted);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();

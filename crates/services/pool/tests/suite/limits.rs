@@ -87,7 +87,7 @@ async fn a_program_that_ignores_sigterm_is_killed() {
 /// Inside bubblewrap SIGTERM never reached the program: it was killed at once.
 #[tokio::test]
 async fn a_program_may_write_output_after_sigterm() {
-    for isolation in ["isolation: {bubblewrap: true}", "isolation: {bubblewrap: false}"] {
+    for isolation in ["", "sandbox: none"] {
         let more = format!("limits: {{kill_after_seconds: 50}}\n{isolation}");
         let site = TestPool::new(1, &more).await;
         let script = "trap 'echo late > result.txt; echo bye; exit 3' TERM; echo up\n\

@@ -23,7 +23,7 @@ async fn a_program_that_is_killed_every_time_is_given_up() {
 /// that the backend was lost and never saw the result; later the program was run three times.
 #[tokio::test]
 async fn a_status_that_looks_like_a_kill_is_reported_with_output_and_result() {
-    for isolation in ["isolation: {bubblewrap: true}", "isolation: {bubblewrap: false}"] {
+    for isolation in ["", "sandbox: none"] {
         let site = TestPool::new(1, isolation).await;
         for code in [137, 143] {
             let script = format!("echo part > result.txt; exit {code}");

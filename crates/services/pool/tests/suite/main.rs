@@ -5,6 +5,7 @@
 mod fixture;
 
 mod asymptote;
+mod attacks;
 mod disconnects;
 mod final_frames;
 mod frames;
@@ -12,6 +13,7 @@ mod hostile;
 mod interactive;
 mod limits;
 mod lost_runs;
+mod no_sandbox;
 mod page;
 mod plain;
 mod queue;

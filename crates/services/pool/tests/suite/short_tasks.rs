@@ -8,7 +8,7 @@ use crate::fixture::TestPool;
 
 /// Few processes for each task, and users of their own so that leftovers are visible.
 fn few(first_uid: u32) -> String {
-    format!("limits: {{processes_max: 6}}\nisolation: {{bubblewrap: true, first_uid: {first_uid}}}")
+    format!("limits: {{processes_max: 6}}\nisolation: {{first_uid: {first_uid}}}")
 }
 
 /// All processes of these users, including zombies.

@@ -172,8 +172,8 @@ impl RedisFixture {
 
     /// Backends that run programs.
     pub async fn backends(&self) -> Part {
-        enable_sandboxes();
-        self.backends_with(Arc::new(LocalRunner::start(&self.config).await.unwrap())).await
+        let config = enable_sandboxes(&self.config);
+        self.backends_with(Arc::new(LocalRunner::start(&config).await.unwrap())).await
     }
 
     /// Backends that simulate tasks.

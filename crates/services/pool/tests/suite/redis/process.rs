@@ -150,7 +150,6 @@ fn run_part() {
         let _ = std::io::stdin().read(&mut [0]);
         std::process::exit(1);
     });
-    enable_sandboxes();
     let config = Config::parse(&std::env::var(CONFIG).unwrap()).unwrap();
     let (kind, _) = role.split_once(" ").unwrap_or((&role, ""));
     let mut site = PoolAddress::parse(&std::env::var(URL).unwrap(), kind).unwrap();
@@ -177,7 +176,9 @@ fn run_part() {
                 let runner: Arc<dyn Runner> = match takes.parse() {
                     Ok(takes) => Arc::new(StubRunner { takes: Duration::from_millis(takes) }),
                     Err(_) if kind == "fake" => Arc::new(FakeRunner),
-                    Err(_) => Arc::new(LocalRunner::start(&config).await.unwrap()),
+                    Err(_) => {
+                        Arc::new(LocalRunner::start(&enable_sandboxes(&config)).await.unwrap())
+                    }
                 };
                 let listen: SocketAddr = "127.0.0.1:0".parse().unwrap();
                 let grace = Duration::from_millis(100);

@@ -114,7 +114,7 @@ fn random_steps() -> fastrand::Rng {
 /// program running.
 #[tokio::test]
 async fn a_pool_that_is_killed_at_any_step_of_a_start_leaves_nothing() {
-    let site = TestPool::new(1, "isolation: {bubblewrap: true, first_uid: 61200}").await;
+    let site = TestPool::new(1, "isolation: {first_uid: 61200}").await;
     if !site.pool.backends().isolation().has_bubblewrap() {
         return;
     }
@@ -149,7 +149,7 @@ async fn a_pool_that_is_killed_at_any_step_of_a_start_leaves_nothing() {
 /// The same with a pool that lives: its task gets another sandbox, and nothing is left of the first.
 #[tokio::test]
 async fn bubblewrap_that_is_killed_at_any_moment_leaves_nothing() {
-    let site = TestPool::new(1, "isolation: {bubblewrap: true, first_uid: 61210}").await;
+    let site = TestPool::new(1, "isolation: {first_uid: 61210}").await;
     if !site.pool.backends().isolation().has_bubblewrap() {
         return;
     }
@@ -194,7 +194,7 @@ async fn processes_of_an_earlier_pool_end_when_their_users_are_claimed() {
     }
     let mut left = Command::new("/bin/sleep");
     let mut left = left.arg("1000").uid(61_221).gid(61_221).spawn().unwrap();
-    let site = TestPool::new(1, "isolation: {bubblewrap: true, first_uid: 61220}").await;
+    let site = TestPool::new(1, "isolation: {first_uid: 61220}").await;
     if site.pool.backends().isolation().first_uid() == Some(61_220) {
         assert_eq!(left.try_wait().unwrap().map(|status| status.code()), Some(None), "by a signal");
     }
