@@ -181,3 +181,118 @@ fn fingerprint(contents: &Result<FileContents<'_>, TlsError>) -> u64 {
     }
     hasher.finish()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::net::Ipv4Addr;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+
+    use rcgen::{CertificateParams, KeyPair};
+
+    use super::*;
+
+    /// Writes a new certificate for this host and its key.
+    fn write(folder: &Path, host: &str) -> ServerFiles {
+        let files = ServerFiles {
+            certificate: folder.join("certificate.pem"),
+            key: folder.join("key.pem"),
+            client_ca: None,
+        };
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::new([host.to_owned()]).unwrap().self_signed(&key);
+        fs::write(&files.certificate, certificate.unwrap().pem()).unwrap();
+        fs::write(&files.key, key.serialize_pem()).unwrap();
+        fs::set_permissions(&files.key, Permissions::from_mode(0o600)).unwrap();
+        files
+    }
+
+    fn host(tls: &ServerTls) -> String {
+        tls.host_of(Ipv4Addr::new(10, 0, 0, 1).into()).unwrap()
+    }
+
+    #[test]
+    fn changed_files_replace_the_certificate() {
+        let folder = tempfile::tempdir().unwrap();
+        let tls = ServerTls::read(write(folder.path(), "one.example"), &[]).unwrap();
+        assert_eq!(host(&tls), "one.example");
+        assert_eq!(tls.reload_if_changed(), None);
+        write(folder.path(), "two.example");
+        assert_eq!(tls.reload_if_changed(), Some(Ok(())));
+        assert_eq!(host(&tls.clone()), "two.example");
+        assert_eq!(tls.reload_if_changed(), None);
+        assert_eq!(tls.reload(), Ok(()));
+    }
+
+    #[test]
+    fn a_broken_file_keeps_the_certificate_and_is_reported_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = write(folder.path(), "one.example");
+        let tls = ServerTls::read(files.clone(), &[]).unwrap();
+        let old_key = fs::read(&files.key).unwrap();
+        write(folder.path(), "two.example");
+        let new_key = fs::read(&files.key).unwrap();
+        fs::write(&files.key, old_key).unwrap();
+        let refused = tls.reload_if_changed().unwrap().unwrap_err();
+        assert!(matches!(refused, TlsError::KeyMismatch { .. }), "{refused}");
+        assert_eq!(tls.reload_if_changed(), None);
+        assert!(tls.reload().is_err(), "a reload that is asked for reports it again");
+        fs::write(&files.certificate, "no certificate").unwrap();
+        let refused = tls.reload_if_changed().unwrap().unwrap_err().to_string();
+        assert!(refused.contains("certificate.pem: there is none in it"), "{refused}");
+        fs::remove_file(&files.key).unwrap();
+        let refused = tls.reload_if_changed().unwrap().unwrap_err().to_string();
+        assert!(refused.contains("key.pem: No such file"), "{refused}");
+        assert_eq!((tls.reload_if_changed(), host(&tls)), (None, "one.example".into()));
+        write(folder.path(), "three.example");
+        assert_eq!(tls.reload_if_changed(), Some(Ok(())));
+        fs::write(&files.key, new_key).unwrap();
+        assert!(tls.reload_if_changed().unwrap().is_err());
+        assert_eq!(host(&tls), "three.example");
+    }
+
+    #[test]
+    fn files_that_cannot_be_used_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = write(folder.path(), "one.example");
+        let refused = |files: ServerFiles| ServerTls::read(files, &[]).unwrap_err().to_string();
+        let swapped = ServerFiles { certificate: files.key.clone(), ..files.clone() };
+        assert!(refused(swapped).contains("key.pem: there is none in it"));
+        let missing = ServerFiles { key: folder.path().join("nothing.pem"), ..files.clone() };
+        assert!(refused(missing).contains("nothing.pem: No such file"));
+        let other = folder.path().join("other");
+        fs::create_dir(&other).unwrap();
+        let other = ServerFiles { key: write(&other, "one.example").key, ..files.clone() };
+        let said = refused(other);
+        assert!(said.contains("does not belong to the certificate"), "{said}");
+        let client_ca = Some(files.key.clone());
+        let said = refused(ServerFiles { client_ca, ..files.clone() });
+        assert!(said.contains("certificates of client authorities"), "{said}");
+        fs::set_permissions(&files.key, Permissions::from_mode(0o644)).unwrap();
+        assert!(refused(files).contains("chmod 600"));
+    }
+
+    #[test]
+    fn the_key_is_never_printed() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = write(folder.path(), "one.example");
+        let tls = ServerTls::read(files.clone(), &[]).unwrap();
+        let shown = format!("{tls:?}");
+        assert!(shown.contains("key.pem") && !shown.contains("config"), "{shown}");
+    }
+
+    #[test]
+    fn a_url_has_a_name_of_the_certificate() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |host: &str, address: [u8; 4]| {
+            let tls = ServerTls::read(write(folder.path(), host), &[]).unwrap();
+            tls.host_of(IpAddr::from(address))
+        };
+        assert_eq!(of("127.0.0.1", [127, 0, 0, 1]).as_deref(), Some("127.0.0.1"));
+        assert_eq!(of("localhost", [127, 0, 0, 1]).as_deref(), Some("localhost"));
+        assert_eq!(of("box7.example", [127, 0, 0, 1]).as_deref(), Some("box7.example"));
+        assert_eq!(of("10.0.0.1", [10, 0, 0, 2]), None);
+        assert_eq!(of("*.example", [10, 0, 0, 2]), None);
+    }
+}
