@@ -188,7 +188,7 @@ export class Connection {
 
   private lost(cause: Error, connected: boolean): TaskyardError {
     const why = (cause as NodeJS.ErrnoException).code ?? cause.message;
-    const untrusted = tlsProblem(this.base, why);
+    const untrusted = tlsProblem(this.base, cause);
     if (untrusted !== undefined) return new TaskyardError("untrusted", untrusted, { cause });
     if (!connected) {
       return new TaskyardError("unreachable", `cannot connect to ${this.url} (${why}); is the server running?`, { cause });

@@ -29,7 +29,10 @@ export function tlsOptions(options: ConnectionOptions): SecureContextOptions {
 }
 
 /** Why a server is not trusted or does not trust the client, and what to do; undefined for any other error. */
-export function tlsProblem(url: URL, why: string): string | undefined {
+export function tlsProblem(url: URL, cause: Error): string | undefined {
+  const code = (cause as NodeJS.ErrnoException).code ?? "";
+  // Errors of OpenSSL have a code of their own only if they are met while reading.
+  const why = code === "EPROTO" ? cause.message.toUpperCase().replaceAll(" ", "_") : code;
   const server = url.origin;
   const own = "give one in TASKYARD_CLIENT_CERT with its key in TASKYARD_CLIENT_KEY";
   if (NO_TLS.test(why)) return `${server} answers without TLS; use http:// in the URL, or give the server a certificate`;

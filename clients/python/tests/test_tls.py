@@ -57,10 +57,13 @@ class Tls(ServerTest):
         self.assertIn(text, str(raised.exception))
 
     def test_both_clients_verify_the_server(self) -> None:
-        self.assertEqual(self.client.put(self.tube, 1).id, 0)
-        self.assertEqual(self.client.put(self.tube, 2).id, 1)
-        # Tickets of the server arrive without a request and must not end the connection.
-        self.assertIn("taskyard_http_connections 1\n", self.client.metrics())
+        own = tls_server(self, "server")
+        with taskyard.Client(own.url, ca=file("ca.pem")) as client:
+            self.assertEqual(client.put(self.tube, 1).id, 0)
+            self.assertEqual(client.put(self.tube, 2).id, 1)
+            # Tickets of the server arrive without a request and must not end the connection.
+            self.assertIn("taskyard_http_connections 1\n", client.metrics())
+        self.client.put(self.tube, 1)
         with mock.patch.dict(os.environ, TASKYARD_CA=file("ca.pem")):
             for call in tubes(self.server.url):
                 self.assertTrue(call())

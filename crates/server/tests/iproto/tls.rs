@@ -78,7 +78,8 @@ async fn a_connection_beyond_the_limit_gets_its_answer_over_tls() {
         config.tls = Some(tls);
         config.connections_max = 0;
     });
-    let mut stream = connect(&server.await, &authority).await;
+    let server = server.await;
+    let mut stream = connect(&server, &authority).await;
     let mut said = Vec::new();
     stream.read_to_end(&mut said).await.unwrap();
     assert!(said.windows(10).any(|bytes| bytes == b"overloaded"));
