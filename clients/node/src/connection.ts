@@ -1,7 +1,5 @@
 // Sends requests to a server over connections that are kept open, and repeats those that may be repeated.
 
-import { X509Certificate } from "node:crypto";
-import { readFileSync } from "node:fs";
 import http from "node:http";
 import https from "node:https";
 
@@ -9,6 +7,7 @@ import type { ErrorAnswer } from "./api.js";
 import { TaskyardError } from "./errors.js";
 import { readJson } from "./json.js";
 import { pause } from "./pause.js";
+import { tlsOptions, tlsProblem } from "./tls.js";
 import { VERSION } from "./version.js";
 
 /** What the server's list of workers shows as the version. */
@@ -28,6 +27,10 @@ export interface ConnectionOptions {
   token?: string | undefined;
   /** PEM text of the certificate authority for https; the file named by TASKYARD_CA when absent. */
   ca?: string | Buffer | undefined;
+  /** PEM text of the certificate for servers that ask for one; the file named by TASKYARD_CLIENT_CERT when absent. */
+  clientCert?: string | Buffer | undefined;
+  /** PEM text of the private key of that certificate; the file named by TASKYARD_CLIENT_KEY when absent. */
+  clientKey?: string | Buffer | undefined;
   /** How many seconds a server may take to answer, in addition to the wait of the request; 60 when absent. */
   timeout?: number | undefined;
   /**
@@ -185,10 +188,8 @@ export class Connection {
 
   private lost(cause: Error, connected: boolean): TaskyardError {
     const why = (cause as NodeJS.ErrnoException).code ?? cause.message;
-    if (/CERT|SELF_SIGNED|UNABLE_TO_(GET|VERIFY)/.test(why)) {
-      const message = `the certificate of ${this.url} is not trusted (${why}); name its authority in TASKYARD_CA`;
-      return new TaskyardError("untrusted", message, { cause });
-    }
+    const untrusted = tlsProblem(this.base, cause);
+    if (untrusted !== undefined) return new TaskyardError("untrusted", untrusted, { cause });
     if (!connected) {
       return new TaskyardError("unreachable", `cannot connect to ${this.url} (${why}); is the server running?`, { cause });
     }
@@ -211,8 +212,8 @@ export class Connection {
   private agentMaker(options: ConnectionOptions): (maxSockets: number) => http.Agent {
     const shared = { keepAlive: true, noDelay: true, timeout: IDLE_MS };
     if (this.base.protocol === "http:") return (maxSockets) => new http.Agent({ ...shared, maxSockets });
-    const ca = authority(options.ca);
-    return (maxSockets) => new https.Agent({ ...shared, maxSockets, ...(ca === undefined ? {} : { ca }) });
+    const tls = tlsOptions(options);
+    return (maxSockets) => new https.Agent({ ...shared, ...tls, maxSockets });
   }
 }
 
@@ -232,20 +233,6 @@ function serverUrl(text: string): URL {
     throw new TypeError(`'${text}' is not the URL of a server; use one such as http://127.0.0.1:7070`);
   }
   return url;
-}
-
-/** The certificate of the authority; throws a TypeError if there should be one and is none. */
-function authority(given: string | Buffer | undefined): string | Buffer | undefined {
-  const file = process.env["TASKYARD_CA"];
-  try {
-    const ca = given ?? (file ? readFileSync(file) : undefined);
-    // The agent ignores what is not a certificate, and no connection would be trusted then.
-    if (ca !== undefined) new X509Certificate(ca);
-    return ca;
-  } catch (cause) {
-    const where = given === undefined ? `the file '${file}' of TASKYARD_CA` : "the option ca";
-    throw new TypeError(`${where} is not the certificate of an authority: ${(cause as Error).message}`, { cause });
-  }
 }
 
 function checkedToken(token: string): string {

@@ -8,7 +8,7 @@ import type { ErrorDetail } from "./api.js";
  * - `unreachable`: no connection to the server; nothing was done.
  * - `outcome_unknown`: the answer was lost, so that the call may have been executed or not.
  * - `unavailable`: a proxy before the server asks to try again; nothing was done.
- * - `untrusted`: the certificate of the server is not trusted; nothing was done.
+ * - `untrusted`: the certificate of the server is not trusted, or the server does not trust that of the client; nothing was done.
  * - `not_taskyard`: another program answered.
  * - `lease_lost`: the delivery has ended, so that it cannot be finished or extended.
  */

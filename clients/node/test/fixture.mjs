@@ -42,7 +42,7 @@ function start(program, args, options) {
 
 /** The environment without the settings of this shell. */
 function cleanEnv() {
-  const { TASKYARD_URL, TASKYARD_TOKEN, TASKYARD_CA, TASKYARD_LOG, ...env } = process.env;
+  const { TASKYARD_URL, TASKYARD_TOKEN, TASKYARD_CA, TASKYARD_CLIENT_CERT, TASKYARD_CLIENT_KEY, TASKYARD_LOG, ...env } = process.env;
   return env;
 }
 
@@ -78,7 +78,7 @@ export class Server {
       screen += part;
       if (screen.includes("Ctrl-C")) break;
     }
-    this.url = screen.match(/http:\/\/[0-9.]+:[0-9]+/)?.[0];
+    this.url = screen.match(/https?:\/\/[0-9a-z.]+:[0-9]+/)?.[0];
     if (!this.url) throw new Error(`the server ended after '${screen}'`);
   }
 

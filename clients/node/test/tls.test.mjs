@@ -1,63 +1,117 @@
-// Connections over TLS, through a proxy with a certificate of its own authority.
+// Connections over TLS, with certificates from the folder that TASKYARD_TEST_CERTIFICATES names.
 
 import assert from "node:assert/strict";
-import { execFileSync } from "node:child_process";
 import { once } from "node:events";
-import { mkdtempSync, readFileSync, rmSync } from "node:fs";
-import net from "node:net";
-import { tmpdir } from "node:os";
+import { copyFileSync, readFileSync, renameSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
-import tls from "node:tls";
 
 import { Taskyard, Worker } from "taskyard";
 
 import { atEnd, Server } from "./fixture.mjs";
 
-/** A TLS address before the server, and the file of its certificate. */
-async function encrypted(t, port) {
-  const folder = mkdtempSync(join(tmpdir(), "taskyard-node-tls-"));
-  atEnd(t, () => rmSync(folder, { recursive: true }));
-  const [key, cert] = [join(folder, "key.pem"), join(folder, "cert.pem")];
-  const subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"];
-  const curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"];
-  execFileSync("openssl", ["req", "-x509", ...curve, "-nodes", "-days", "2", "-keyout", key, "-out", cert, ...subject], { stdio: "ignore" });
-  const listener = tls.createServer({ key: readFileSync(key), cert: readFileSync(cert) }, (near) => {
-    const far = net.connect(port, "127.0.0.1");
-    near.on("error", () => far.destroy());
-    far.on("error", () => near.destroy());
-    near.pipe(far).pipe(near);
-  });
-  listener.on("tlsClientError", () => undefined);
-  listener.listen(0, "127.0.0.1");
-  await once(listener, "listening");
-  atEnd(t, () => listener.close());
-  return { url: `https://127.0.0.1:${listener.address().port}`, cert };
+const file = (name) => join(process.env.TASKYARD_TEST_CERTIFICATES, name);
+const ca = readFileSync(file("ca.pem"));
+
+/** The address of a server with this certificate. */
+async function encrypted(t, name, args = []) {
+  const certificate = ["--tls-cert", file(`${name}.pem`), "--tls-key", file(`${name}.key`)];
+  const server = await Server.start(t, ["--store", "memory:", ...certificate, ...args]);
+  return { server, url: `https://127.0.0.1:${server.port}` };
 }
 
-test("TLS with the authority of the options or of TASKYARD_CA", async (t) => {
-  const { url, cert } = await encrypted(t, (await Server.start(t)).port);
-  await assert.rejects(new Taskyard(url).put("a", 1), (error) => error.code === "untrusted" && /TASKYARD_CA/.test(error.message));
-  const client = new Taskyard(url, { ca: readFileSync(cert) });
+function connect(t, url, options) {
+  const client = new Taskyard(url, options);
   atEnd(t, () => client.close());
+  return client;
+}
+
+const untrusted = (text) => (error) => error.code === "untrusted" && error.message.includes(text);
+
+test("TLS with the authority of the options or of TASKYARD_CA", async (t) => {
+  const { url } = await encrypted(t, "server");
+  const client = connect(t, url, { ca });
   await client.put("a", 1);
-  process.env.TASKYARD_CA = cert;
+  process.env.TASKYARD_CA = file("ca.pem");
   atEnd(t, () => delete process.env.TASKYARD_CA);
-  const other = new Taskyard(url);
-  atEnd(t, () => other.close());
+  const other = connect(t, url);
   const worker = new Worker(other, "a", () => undefined, { signals: false });
   await once(worker, "done");
   await worker.stop();
   assert.equal((await client.tube("a")).tasks.total, 0);
 });
 
+test("certificates that are not right are refused", async (t) => {
+  const { url } = await encrypted(t, "server");
+  const unknown = untrusted("name its authority in TASKYARD_CA");
+  await assert.rejects(connect(t, url).tubes(), unknown);
+  await assert.rejects(connect(t, url, { ca: readFileSync(file("other_ca.pem")) }).tubes(), unknown);
+  for (const [name, why] of [
+    ["expired", "it has expired; renew it on the server"],
+    ["other_name", "it is not for the name 127.0.0.1"],
+    ["self_signed", "name its authority in TASKYARD_CA"],
+  ]) {
+    const wrong = await encrypted(t, name);
+    await assert.rejects(connect(t, wrong.url, { ca }).tubes(), untrusted(why), name);
+  }
+});
+
+test("the certificate of a server that signed itself is trusted if it is given", async (t) => {
+  const { url } = await encrypted(t, "self_signed");
+  assert.deepEqual(await connect(t, url, { ca: readFileSync(file("self_signed.pem")) }).tubes(), []);
+});
+
+test("a client certificate may be required", async (t) => {
+  const { url } = await encrypted(t, "server", ["--tls-client-ca", file("ca.pem")]);
+  await assert.rejects(connect(t, url, { ca }).tubes(), untrusted("asks for a client certificate and got none; give one in TASKYARD_CLIENT_CERT"));
+  const pair = (name) => ({ clientCert: readFileSync(file(`${name}.pem`)), clientKey: readFileSync(file(`${name}.key`)) });
+  assert.deepEqual(await connect(t, url, { ca, ...pair("client") }).tubes(), []);
+  await assert.rejects(connect(t, url, { ca, ...pair("other_client") }).tubes(), untrusted("refused the client certificate"));
+  process.env.TASKYARD_CLIENT_CERT = file("client.pem");
+  process.env.TASKYARD_CLIENT_KEY = file("client.key");
+  atEnd(t, () => delete process.env.TASKYARD_CLIENT_CERT);
+  atEnd(t, () => delete process.env.TASKYARD_CLIENT_KEY);
+  assert.deepEqual(await connect(t, url, { ca }).tubes(), []);
+});
+
+test("the wrong scheme is explained", async (t) => {
+  const { url } = await encrypted(t, "server");
+  await assert.rejects(connect(t, url.replace("https:", "http:")).tubes(), /use https:\/\//);
+  const plain = await Server.start(t);
+  await assert.rejects(connect(t, plain.url.replace("http:", "https:"), { ca }).tubes(), untrusted("answers without TLS; use http://"));
+});
+
+test("a certificate is replaced without a failed request", async (t) => {
+  const show = (name) => {
+    for (const kind of ["pem", "key"]) {
+      copyFileSync(file(`${name}.${kind}`), file(`node_new.${kind}`));
+      renameSync(file(`node_new.${kind}`), file(`node_shown.${kind}`));
+    }
+  };
+  show("server");
+  const { server, url } = await encrypted(t, "node_shown");
+  const kept = connect(t, url, { ca, retry: 0 });
+  for (let number = 0; number < 10; number += 1) {
+    show(number % 2 === 0 ? "renewed" : "server");
+    server.child.kill("SIGHUP");
+    await kept.put("a", number);
+    await connect(t, url, { ca, retry: 0 }).put("a", number);
+  }
+  assert.equal((await kept.tube("a")).tasks.total, 20);
+});
+
 /** What is not a certificate was ignored, and each request failed as if the server were away or not trusted. */
-test("an authority that cannot be read is refused at once", (t) => {
+test("files that cannot be used are refused at once", (t) => {
   assert.throws(() => new Taskyard("https://localhost", { ca: "garbage" }), /^TypeError: the option ca/);
+  assert.throws(() => new Taskyard("https://localhost", { clientCert: "garbage", clientKey: "x" }), /^TypeError: the option clientCert/);
+  const cert = readFileSync(file("client.pem"));
+  assert.throws(() => new Taskyard("https://localhost", { clientCert: cert }), /must be given together/);
+  const otherKey = readFileSync(file("other_client.key"));
+  assert.throws(() => new Taskyard("https://localhost", { clientCert: cert, clientKey: otherKey }), /does not belong to its certificate/);
   t.after(() => delete process.env.TASKYARD_CA);
-  for (const file of ["/nonexistent/ca.pem", process.execPath]) {
-    process.env.TASKYARD_CA = file;
-    assert.throws(() => new Taskyard("https://localhost"), (error) => error instanceof TypeError && error.message.includes(file));
+  for (const name of ["/nonexistent/ca.pem", process.execPath]) {
+    process.env.TASKYARD_CA = name;
+    assert.throws(() => new Taskyard("https://localhost"), (error) => error instanceof TypeError && error.message.includes(name));
     // It is not used without TLS.
     new Taskyard("http://localhost");
   }

@@ -47,7 +47,7 @@ class Server:
             assert self.process.stdout is not None
             for line in self.process.stdout:
                 self.output.append(line)
-                found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+                found = re.search(r"https?://[a-z0-9.]+:(\d+)", line)
                 if found and found.group(1) != "0":
                     self.port = int(found.group(1))
                     ready.set()
@@ -59,7 +59,8 @@ class Server:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        scheme = "https" if "--tls-cert" in self.args else "http"
+        return f"{scheme}://127.0.0.1:{self.port}"
 
     def kill(self) -> None:
         """Ends the server as a power failure would."""

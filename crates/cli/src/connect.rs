@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::env;
 use std::future::Future;
 use std::net::Ipv6Addr;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 
 use clap::Args;
@@ -29,6 +30,19 @@ pub struct ConnectArgs {
     #[arg(long, env = "TASKYARD_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     #[arg(help_heading = "Server")]
     token: Option<String>,
+    /// PEM file with the certificates that are trusted for https://, instead of those of the system: of an authority, or
+    /// that of the server itself.
+    #[arg(long, env = "TASKYARD_CA", value_name = "FILE")]
+    #[arg(help_heading = "Server")]
+    ca: Option<PathBuf>,
+    /// PEM file with the certificate that is shown to a server that asks for one.
+    #[arg(long, env = "TASKYARD_CLIENT_CERT", value_name = "FILE", requires = "client_key")]
+    #[arg(help_heading = "Server")]
+    client_cert: Option<PathBuf>,
+    /// PEM file with the private key of the client certificate.
+    #[arg(long, env = "TASKYARD_CLIENT_KEY", value_name = "FILE", requires = "client_cert")]
+    #[arg(help_heading = "Server")]
+    client_key: Option<PathBuf>,
 }
 
 /// The server to connect to, and the form of the output: text or one JSON value.
@@ -54,9 +68,23 @@ pub struct ServerLinesArgs {
 impl ConnectArgs {
     /// A client for the server, not connected yet.
     pub fn http(&self) -> Result<Http, HttpError> {
-        let http = Http::new(&self.url)?;
+        let http = self.with_certificates(Http::new(&self.url)?)?;
         match self.token.as_deref().filter(|token| !token.trim().is_empty()) {
             Some(token) => http.with_token(token),
+            None => Ok(http),
+        }
+    }
+
+    /// Sets the certificates of an encrypted server; another server needs none.
+    fn with_certificates(&self, mut http: Http) -> Result<Http, HttpError> {
+        if !http.url().starts_with("https://") {
+            return Ok(http);
+        }
+        if let Some(ca) = given(&self.ca) {
+            http = http.with_roots(ca)?;
+        }
+        match given(&self.client_cert).zip(given(&self.client_key)) {
+            Some((certificate, key)) => http.with_client_certificate(certificate, key),
             None => Ok(http),
         }
     }
@@ -76,6 +104,11 @@ impl ConnectArgs {
         }
         format!(" --url {}", quoted(&self.url))
     }
+}
+
+/// A file, unless its name is empty: an environment variable without a value names none.
+fn given(file: &Option<PathBuf>) -> Option<&Path> {
+    file.as_deref().filter(|path| !path.as_os_str().is_empty())
 }
 
 /// Adds the scheme and the default port to an address such as `localhost:7071` or `10.0.0.7`.

@@ -1,15 +1,15 @@
 //! The options of `serve` for clients of Tarantool's queue.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use taskyard_server::{BindError, Config, IprotoConfig, Server, Tls, Users};
+use taskyard_server::{BindError, Config, IprotoConfig, Server, Users};
 
 use crate::failure::UsageError;
 use crate::output::note;
 use crate::secret_file;
+use crate::tls::TlsArgs;
 
 /// The default address for clients of Tarantool's queue.
 const ADDRESS_DEFAULT: SocketAddr =
@@ -28,7 +28,7 @@ pub struct IprotoArgs {
     /// server has a token, only user admin with the token as password.
     #[arg(long, value_name = "FILE")]
     iproto_users: Option<PathBuf>,
-    /// PEM file with the certificate for TLS at this address.
+    /// PEM file with the certificate for TLS at this address, if it is not that of --tls-cert.
     #[arg(long, value_name = "FILE", requires = "iproto_tls_key")]
     iproto_tls_cert: Option<PathBuf>,
     /// PEM file with the private key of the certificate.
@@ -54,7 +54,7 @@ fn address(text: &str) -> Result<Address, String> {
 
 impl IprotoArgs {
     /// The configuration; `None` if such clients are not served.
-    pub fn config(&self) -> anyhow::Result<Option<IprotoConfig>> {
+    pub fn config(&self, tls: &TlsArgs) -> anyhow::Result<Option<IprotoConfig>> {
         if !is_prefix(&self.iproto_prefix) {
             let text = "--iproto-prefix must be a name such as queue or box.queue";
             return Err(UsageError(text.into()).into());
@@ -70,13 +70,8 @@ impl IprotoArgs {
             None => ADDRESS_DEFAULT,
         };
         let users = self.iproto_users.as_deref().map(read_users).transpose()?;
-        let tls = match (&self.iproto_tls_cert, &self.iproto_tls_key) {
-            (Some(certificate), Some(key)) => {
-                secret_file::check(key, "a private key")?;
-                Some(Tls::read(certificate, key).map_err(|error| wrong(&error))?)
-            }
-            _ => None,
-        };
+        let own = self.iproto_tls_cert.as_deref().zip(self.iproto_tls_key.as_deref());
+        let tls = tls.iproto(own)?;
         Ok(Some(IprotoConfig {
             prefix: self.iproto_prefix.clone(),
             users: users.unwrap_or_default(),
@@ -125,7 +120,7 @@ pub fn line(server: &Server, args: &IprotoArgs) -> String {
     if args.iproto_users.is_some() {
         line.push_str("; users only");
     }
-    if args.iproto_tls_cert.is_some() {
+    if server.encrypts_iproto() {
         line.push_str("; TLS only");
     }
     line + ")"
@@ -150,10 +145,6 @@ fn read_users(path: &Path) -> anyhow::Result<Users> {
         return Err(UsageError(text).into());
     }
     Ok(users)
-}
-
-fn wrong(error: &impl fmt::Display) -> UsageError {
-    UsageError(error.to_string())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Lists the addresses at which a server can be reached.
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use taskyard_server::Server;
 
@@ -16,7 +16,12 @@ pub fn line(server: &Server) -> String {
     }
     let mut urls = vec![server.url()];
     let others = addresses(bound.is_ipv4()).into_iter();
-    urls.extend(others.map(|ip| format!("http://{}", SocketAddr::new(ip, bound.port()))));
+    // A certificate may have one name for all of them.
+    for url in others.map(|ip| server.url_at(ip)) {
+        if !urls.contains(&url) {
+            urls.push(url);
+        }
+    }
     urls.truncate(SHOWN_MAX);
     format!("every address of this machine ({bound}): {}", urls.join(" "))
 }

@@ -48,6 +48,7 @@ mod payload;
 mod progress;
 mod secret_file;
 mod table;
+mod tls;
 mod units;
 
 use std::process::ExitCode;

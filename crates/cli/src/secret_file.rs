@@ -18,12 +18,6 @@ pub fn read(path: &Path, what: &str) -> Result<String, UsageError> {
     Ok(text)
 }
 
-/// Refuses a file that contains `what` if other users of the machine can read or change it.
-pub fn check(path: &Path, what: &str) -> Result<(), UsageError> {
-    let about = fs::metadata(path).map_err(|error| cannot_read(path, what, &error))?;
-    check_mode(path, what, &about)
-}
-
 fn check_mode(path: &Path, what: &str, about: &Metadata) -> Result<(), UsageError> {
     // A pipe has no name by which other users could read it.
     if !about.is_file() || about.permissions().mode() & 0o007 == 0 {

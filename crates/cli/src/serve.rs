@@ -33,6 +33,7 @@ use crate::iproto::IprotoArgs;
 use crate::migrate::without_password;
 use crate::open_store::{self, STORE_WAIT};
 use crate::output::{note, quoted};
+use crate::tls::{TlsArgs, keep_current};
 use crate::units::Size;
 use crate::{iproto, listen_addresses, log, output, pool, secret_file, sql, units};
 
@@ -43,6 +44,7 @@ Examples:
   taskyard serve                                   in ./taskyard-data, on 127.0.0.1:7070
   taskyard serve --data /var/lib/taskyard
   taskyard serve --http 0.0.0.0:7070 --token-file secret.txt
+  taskyard serve --tls-cert box7.pem --tls-key box7.key --http 0.0.0.0:7070 --token-file secret.txt
   taskyard serve --store memory:                   keep tasks in memory only
   taskyard serve --sql tasks.json --database postgres://db/postgres
   taskyard serve --contract queues.yaml            refuse puts that its workers cannot decode
@@ -124,6 +126,8 @@ pub struct ServeArgs {
     #[arg(long)]
     no_manager: bool,
     #[command(flatten)]
+    tls: TlsArgs,
+    #[command(flatten)]
     iproto: IprotoArgs,
 }
 
@@ -187,6 +191,10 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
                 return Err(refusal.into());
             }
         };
+        let certificates: Vec<_> = server.certificates().cloned().collect();
+        if !certificates.is_empty() {
+            tokio::spawn(keep_current(certificates, signal(SignalKind::hangup())?));
+        }
         // A closed standard output does not stop the server.
         let hosted = pool.as_ref().map(|pool| pool.screen(&server.url()));
         let message = start_message(&server, &opened, &args, &hosted.unwrap_or_default());
@@ -255,7 +263,8 @@ impl ServeArgs {
             events_tube: self.events_tube.as_deref().map(TubeName::new).transpose()?,
             tubes_per_user_max: self.tubes_per_user.into(),
             metrics_tubes_max: self.metrics_tubes.into(),
-            iproto: self.iproto.config()?,
+            tls: self.tls.http()?,
+            iproto: self.iproto.config(&self.tls)?,
             ..Config::new(self.http)
         })
     }
@@ -364,7 +373,7 @@ fn start_message(server: &Server, opened: &OpenedStore, args: &ServeArgs, hosted
         iproto::line(server, &args.iproto),
         match is_pool_alone(args) {
             true => pool::to_paste(&program(), server.url().as_str(), server.needs_token()),
-            false => to_paste(server, &free_name(&opened.tubes), args.strict_tubes),
+            false => to_paste(server, &free_name(&opened.tubes), args),
         },
     )
 }
@@ -375,7 +384,7 @@ fn is_pool_alone(args: &ServeArgs) -> bool {
 }
 
 /// Commands that put, take and ack a task; where a put does not create the tube, a command that does.
-fn to_paste(server: &Server, tube: &str, strict: bool) -> String {
+fn to_paste(server: &Server, tube: &str, args: &ServeArgs) -> String {
     let program = program();
     let mut flags = String::new();
     if server.url() != URL_DEFAULT {
@@ -384,7 +393,14 @@ fn to_paste(server: &Server, tube: &str, strict: bool) -> String {
     if server.needs_token() {
         flags.push_str(" --token TOKEN");
     }
-    let create = strict.then(|| format!("tube create {tube}"));
+    if let Some(certificate) = args.tls.certificate() {
+        // A client trusts the certificate that it is given, whichever authority signed it.
+        flags.push_str(&format!(" --ca {}", quoted(&certificate.display().to_string())));
+    }
+    if args.tls.needs_client_certificate() {
+        flags.push_str(" --client-cert FILE --client-key FILE");
+    }
+    let create = args.strict_tubes.then(|| format!("tube create {tube}"));
     let verbs = [
         format!("put {tube} '{{\"to\": \"ann\"}}'"),
         format!("take {tube} --lease 1h"),

@@ -65,9 +65,30 @@ impl Http {
     /// TASKYARD_CA names or the system trusts.
     #[cfg(feature = "tls")]
     pub fn with_roots(self, path: &Path) -> Result<Self, HttpError> {
-        let encryption = Encryption::with_roots(path).map_err(HttpError::Certificates)?;
+        self.change_encryption(|encryption| encryption.with_roots(path))
+    }
+
+    /// Sets the certificate that is shown to an `https` server that asks for one, with its key, both in PEM form, instead of
+    /// those that TASKYARD_CLIENT_CERT and TASKYARD_CLIENT_KEY name.
+    #[cfg(feature = "tls")]
+    pub fn with_client_certificate(
+        self,
+        certificate: &Path,
+        key: &Path,
+    ) -> Result<Self, HttpError> {
+        self.change_encryption(|encryption| encryption.with_certificate(certificate, key))
+    }
+
+    #[cfg(feature = "tls")]
+    fn change_encryption(
+        self,
+        change: impl FnOnce(Encryption) -> Result<Encryption, String>,
+    ) -> Result<Self, HttpError> {
+        // Files that cannot be used are reported even if they are not needed.
+        let encryption = self.pool.encryption().cloned().unwrap_or_else(Encryption::new);
+        let encryption = change(encryption).map_err(HttpError::Certificates)?;
         match self.pool.server().is_encrypted() {
-            true => Ok(Http { pool: self.pool.with_encryption(Ok(encryption)) }),
+            true => Ok(Http { pool: self.pool.with_encryption(encryption) }),
             false => Ok(self),
         }
     }

@@ -42,6 +42,8 @@ pub const FAILURES_MAX: usize = 5;
 pub const NESTING_MAX: usize = 64;
 /// Maximum number of open connections of a server.
 pub const CONNECTIONS_MAX: usize = 10_000;
+/// Maximum number of TLS handshakes in progress for one address of a server.
+pub const TLS_HANDSHAKES_MAX: usize = 1_000;
 /// Maximum number of waiting takes and puts of a server.
 pub const WAITERS_MAX: usize = 100_000;
 /// Maximum number of commands queued for the engine; more are refused as overload.

@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 use crate::auth::Token;
 use crate::auth_throttle::AuthThrottle;
 use crate::config::{ADMIN, Config, ExtraRoutes};
+use crate::connections::http_tls;
 use crate::guard::AllowedHosts;
 use crate::http::Refusal;
 use crate::iproto::{IprotoConfig, IprotoServer};
@@ -21,6 +22,7 @@ use crate::metrics::Requests;
 use crate::request_reader::RequestReader;
 use crate::response_budget::ResponseBudget;
 use crate::semaphore_monitor::SemaphoreMonitor;
+use crate::tls_listener::TlsListener;
 use crate::tube_quota::{OwnerRecords, TubeCreator, TubeQuota};
 use crate::worker_origins::WorkerOrigins;
 
@@ -32,6 +34,8 @@ const GUEST: &str = "guest";
 pub(crate) struct App {
     /// Runs the commands.
     pub engine: Engine,
+    /// Encrypts HTTP connections, if they must be.
+    pub tls: Option<Arc<TlsListener>>,
     /// The token that callers must send.
     pub token: Option<Token>,
     /// The host names under which the server may be called.
@@ -101,8 +105,9 @@ impl App {
         let connections_max = config.connections_max.min(Semaphore::MAX_PERMITS);
         let tubes_per_user_max = config.tubes_per_user_max;
         let throttle = Arc::new(AuthThrottle::new());
+        let (tls, handshake_limits) = (http_tls(&config), config.handshake_limits);
         let iproto = config.iproto.map(|iproto| {
-            let iproto = IprotoConfig { tubes_per_user_max, ..iproto };
+            let iproto = IprotoConfig { tubes_per_user_max, handshake_limits, ..iproto };
             Arc::new(IprotoServer::new(iproto, engine.clone(), instance, throttle.clone()))
         });
         // A user has the same quota over HTTP and iproto.
@@ -118,6 +123,7 @@ impl App {
             iproto.as_ref().map_or_else(Arc::default, |face| face.worker_origins.clone());
         App {
             engine,
+            tls,
             token: config.token,
             hosts,
             program: config.program,

@@ -12,9 +12,11 @@ use taskyard_core::limits::{
     REQUEST_BYTES_TOTAL_MAX, TUBES_PER_USER_MAX,
 };
 use taskyard_core::service::Service;
+use taskyard_tls::ServerTls;
 
 use crate::auth::Token;
 use crate::iproto::{Grants, IprotoConfig, User, Users};
+use crate::tls_listener::HandshakeLimits;
 
 /// Largest request, in bytes: a full batch as base64, and the JSON around it.
 pub(crate) const BODY_BYTES_MAX: usize = BATCH_BYTES_MAX + BATCH_BYTES_MAX / 2;
@@ -30,6 +32,9 @@ const ANSWER_WAIT_MAX: Duration = Duration::from_secs(5);
 /// The default for how long a client may read nothing of its response.
 const ANSWER_STALL_MAX: Duration = Duration::from_secs(30);
 
+/// The name of HTTP as a protocol above TLS.
+pub const HTTP_PROTOCOL: &str = "http/1.1";
+
 /// The user whose password is the token, if no users are configured.
 pub(crate) const ADMIN: &str = "admin";
 
@@ -38,6 +43,10 @@ pub(crate) const ADMIN: &str = "admin";
 pub struct Config {
     /// The HTTP address; port 0 is any free port.
     pub http: SocketAddr,
+    /// Certificate and key; HTTP connections are encrypted if this is set.
+    pub tls: Option<ServerTls>,
+    /// The limits of TLS handshakes, for each address.
+    pub handshake_limits: HandshakeLimits,
     /// The token that callers must send; without it every caller has all rights.
     pub token: Option<Token>,
     /// Listen on addresses that other machines can reach although there is no token.
@@ -97,6 +106,8 @@ impl Config {
     pub fn new(http: SocketAddr) -> Self {
         Config {
             http,
+            tls: None,
+            handshake_limits: HandshakeLimits::default(),
             token: None,
             insecure: false,
             host_names: Vec::new(),

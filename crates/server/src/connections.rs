@@ -17,7 +17,6 @@ use hyper_util::service::TowerToHyperService;
 use socket2::{SockRef, TcpKeepalive};
 use taskyard_wire::Code;
 use taskyard_wire::http::ErrorAnswer;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -25,9 +24,12 @@ use tokio::time::{sleep, timeout};
 
 use crate::app::SharedApp;
 use crate::clock_guard::{UNUSABLE_CLOCK, clock_is_unusable, serve_guarded};
+use crate::config::Config;
 use crate::guard::ClientConnection;
 use crate::iproto;
+use crate::server_stream::{ServerStream, send_and_close};
 use crate::slow_reader::StallTimeoutStream;
+use crate::tls_listener::{TlsListener, accept};
 
 /// How long a connection may stay without a request, and the head of a request may take to arrive.
 /// Longer than the 90 seconds for which common clients keep a connection, so that they close first.
@@ -84,9 +86,9 @@ impl Connections {
         };
         let router = self.router.clone();
         let closing = self.closing.subscribe();
-        let stall_max = self.app.answer_stall_max;
+        let app = self.app.clone();
         self.open.spawn(async move {
-            serve(stream, router, closing, stall_max).await;
+            serve(stream, router, closing, app).await;
             drop(permit);
         });
     }
@@ -113,9 +115,16 @@ impl Connections {
         self.app.requests.refused_connections.fetch_add(1, Ordering::Relaxed);
         if let Ok(permit) = self.rejections.clone().try_acquire_owned() {
             let text = too_many_connections();
+            let tls = self.app.tls.clone();
             self.open.spawn(async move {
+                let sending = async {
+                    match accept(tls.as_deref(), stream).await {
+                        Some(stream) => send_and_close(stream, text.as_bytes()).await,
+                        None => Ok(()),
+                    }
+                };
                 // A client that does not read gets no response.
-                let _ = timeout(REJECT_TIMEOUT, send_and_close(stream, text)).await;
+                let _ = timeout(REJECT_TIMEOUT, sending).await;
                 drop(permit);
             });
         }
@@ -139,13 +148,18 @@ async fn serve(
     stream: TcpStream,
     router: Router,
     mut closing: watch::Receiver<bool>,
-    stall_max: Duration,
+    app: SharedApp,
 ) {
     prepare(&stream);
+    let peer = stream.peer_addr().ok();
+    let accepted = tokio::select! {
+        accepted = accept(app.tls.as_deref(), stream) => accepted,
+        () = wait_for_close(&mut closing) => None,
+    };
+    let Some(stream) = accepted else { return };
     if clock_is_unusable() {
         return refuse_for_clock(stream).await;
     }
-    let peer = stream.peer_addr().ok();
     let ip = peer.map_or(Ipv4Addr::UNSPECIFIED.into(), |peer| peer.ip());
     let caller = Arc::new(ClientConnection {
         peer: ip,
@@ -163,7 +177,7 @@ async fn serve(
         extensions.insert(caller.clone());
         router.call(request)
     });
-    let stream = StallTimeoutStream::new(stream, stall_max);
+    let stream = StallTimeoutStream::new(stream, app.answer_stall_max);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(IDLE_MAX)
@@ -221,31 +235,35 @@ pub(crate) async fn pause_after(error: &io::Error) {
 }
 
 /// Rejects a connection because the wall clock shows a date that HTTP cannot express.
-pub(crate) async fn refuse_for_clock(stream: TcpStream) {
-    let text = refusal(Code::Store, UNUSABLE_CLOCK);
-    _ = timeout(REJECT_TIMEOUT, send_and_close(stream, text)).await;
+pub(crate) async fn refuse_for_clock(stream: ServerStream) {
+    let text = unavailable(Code::Store, UNUSABLE_CLOCK);
+    _ = timeout(REJECT_TIMEOUT, send_and_close(stream, text.as_bytes())).await;
 }
 
-async fn send_and_close(mut stream: TcpStream, text: String) -> io::Result<()> {
-    stream.write_all(text.as_bytes()).await?;
-    stream.shutdown().await?;
-    // Closing with unread bytes would reset the connection and lose the response.
-    let mut unread = [0; 4096];
-    while stream.read(&mut unread).await? > 0 {}
-    Ok(())
+/// Encrypts HTTP connections as configured. A client that does not speak TLS gets an answer that says so.
+pub(crate) fn http_tls(config: &Config) -> Option<Arc<TlsListener>> {
+    let tls = config.tls.clone()?;
+    let message = "this address speaks TLS only; use https:// in the URL";
+    let answer = response("400 Bad Request", Code::Invalid, message);
+    Some(Arc::new(TlsListener::new(tls, config.handshake_limits, answer.into())))
 }
 
 fn too_many_connections() -> String {
     let message = "too many connections; try again later";
-    refusal(Code::Overloaded, message)
+    unavailable(Code::Overloaded, message)
 }
 
-fn refusal(code: Code, message: &str) -> String {
+fn unavailable(code: Code, message: &str) -> String {
+    response("503 Service Unavailable\r\nretry-after: 1", code, message)
+}
+
+/// A whole response with this status, which may be followed by further headers.
+fn response(status: &str, code: Code, message: &str) -> String {
     let answer = ErrorAnswer::new(code, message);
     let body = serde_json::to_string(&answer).unwrap_or_default();
     format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
-         connection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\n\
+         content-length: {}\r\n\r\n{body}",
         body.len()
     )
 }

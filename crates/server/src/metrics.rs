@@ -291,6 +291,7 @@ fn write_server(text: &mut MetricsText, app: &App) {
     let about = "Connections refused because there were too many.";
     text.family("taskyard_http_connections_refused_total", "counter", about);
     text.line(&[], refused);
+    write_handshakes(text, app);
     let families: [(&str, &str, &str, u64); 3] = [
         (
             "taskyard_http_request_bytes",
@@ -320,6 +321,19 @@ fn write_server(text: &mut MetricsText, app: &App) {
     text.family("taskyard_info", "gauge", "Version and store of the server.");
     let store = app.engine.capabilities().name;
     text.line(&[("version", env!("CARGO_PKG_VERSION")), ("store", store)], 1);
+}
+
+/// The TLS handshakes of both addresses, where connections are encrypted.
+fn write_handshakes(text: &mut MetricsText, app: &App) {
+    let iproto = app.iproto.as_ref().and_then(|iproto| iproto.tls.as_ref());
+    let listeners = [("http", app.tls.as_ref()), ("iproto", iproto)];
+    let about = "TLS handshakes that failed, by protocol.";
+    text.family("taskyard_tls_handshake_failures_total", "counter", about);
+    for (protocol, listener) in listeners {
+        if let Some(listener) = listener {
+            text.line(&[("protocol", protocol)], listener.failures());
+        }
+    }
 }
 
 fn write_iproto(text: &mut MetricsText, counters: &Counters) {

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use taskyard_core::Result as CoreResult;
 use taskyard_engine::Engine;
+use taskyard_tls::ServerTls;
 use tokio::net::TcpListener;
 
 use crate::app::{App, SharedApp};
 use crate::config::{ADMIN, BindError, Config};
-use crate::connections::Connections;
+use crate::connections::{Connections, http_tls};
 use crate::document::document;
 use crate::event_forwarding::forward_events;
 use crate::guard::AllowedHosts;
@@ -62,8 +63,8 @@ impl Listeners {
         };
         let (http, address) = listen(config.http, BindError::new).await?;
         Ok(Listeners {
+            starting: StartupResponder::begin(http, http_tls(&config)),
             config,
-            starting: StartupResponder::begin(http),
             address,
             iproto,
             token_is_password,
@@ -121,7 +122,28 @@ impl Server {
             IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
             ip => ip,
         };
-        format!("http://{}", SocketAddr::new(ip, self.address.port()))
+        self.url_at(ip)
+    }
+
+    /// The URL of the server at this address of the machine, with a name of the certificate if that is not for the address.
+    pub fn url_at(&self, ip: IpAddr) -> String {
+        let address = SocketAddr::new(ip, self.address.port());
+        let Some(tls) = &self.app.tls else { return format!("http://{address}") };
+        match tls.tls().host_of(ip) {
+            Some(host) if host != ip.to_string() => format!("https://{host}:{}", address.port()),
+            _ => format!("https://{address}"),
+        }
+    }
+
+    /// Whether connections of clients of Tarantool's queue are encrypted.
+    pub fn encrypts_iproto(&self) -> bool {
+        self.app.iproto.as_ref().is_some_and(|iproto| iproto.tls.is_some())
+    }
+
+    /// The certificates of the server: for HTTP and for iproto, where connections are encrypted.
+    pub fn certificates(&self) -> impl Iterator<Item = &ServerTls> {
+        let iproto = self.app.iproto.iter().filter_map(|iproto| iproto.tls.as_ref());
+        self.app.tls.iter().chain(iproto).map(|tls| tls.tls())
     }
 
     /// Whether callers must send a token.

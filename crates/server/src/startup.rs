@@ -24,6 +24,7 @@ use crate::clock_guard::{clock_is_unusable, serve_guarded};
 use crate::connections::{pause_after, prepare, refuse_for_clock};
 use crate::request_reader::discard;
 use crate::slow_reader::StallTimeoutStream;
+use crate::tls_listener::{TlsListener, accept};
 
 /// Maximum number of connections that are answered at once; others wait until the server is ready.
 const CONNECTIONS_MAX: usize = 256;
@@ -40,9 +41,9 @@ pub(crate) struct StartupResponder {
 
 impl StartupResponder {
     /// Starts answering the clients of this listener.
-    pub fn begin(listener: TcpListener) -> Self {
+    pub fn begin(listener: TcpListener, tls: Option<Arc<TlsListener>>) -> Self {
         let (stop, stopped) = oneshot::channel();
-        StartupResponder { stop, running: tokio::spawn(run(listener, stopped)) }
+        StartupResponder { stop, running: tokio::spawn(run(listener, tls, stopped)) }
     }
 
     /// Stops, and returns the listener. Requests in progress are still answered.
@@ -53,7 +54,11 @@ impl StartupResponder {
     }
 }
 
-async fn run(listener: TcpListener, stopped: oneshot::Receiver<()>) -> TcpListener {
+async fn run(
+    listener: TcpListener,
+    tls: Option<Arc<TlsListener>>,
+    stopped: oneshot::Receiver<()>,
+) -> TcpListener {
     let mut open = JoinSet::new();
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut stopped = pin!(stopped);
@@ -68,8 +73,9 @@ async fn run(listener: TcpListener, stopped: oneshot::Receiver<()>) -> TcpListen
             Some(_) = open.join_next() => {}
             (permit, accepted) = next => match accepted {
                 Ok((stream, _)) => {
+                    let tls = tls.clone();
                     open.spawn(async move {
-                        let _ = timeout(ANSWER_MAX, answer(stream)).await;
+                        let _ = timeout(ANSWER_MAX, answer(stream, tls.as_deref())).await;
                         drop(permit);
                     });
                 }
@@ -85,8 +91,9 @@ async fn run(listener: TcpListener, stopped: oneshot::Receiver<()>) -> TcpListen
 }
 
 /// Answers the single request of a connection.
-async fn answer(stream: TcpStream) {
+async fn answer(stream: TcpStream, tls: Option<&TlsListener>) {
     prepare(&stream);
+    let Some(stream) = accept(tls, stream).await else { return };
     if clock_is_unusable() {
         return refuse_for_clock(stream).await;
     }

@@ -117,6 +117,7 @@ mod tests {
         "SCHEDULE_TIMING_BYTES_MAX",
         "SERIES_TUBES_MAX",
         "SMALL_BYTES_MAX",
+        "TLS_HANDSHAKES_MAX",
         "TOKEN_CHARS_MAX",
         "TOKEN_CHARS_MIN",
         "TUBES_PER_USER_MAX",

@@ -1,9 +1,11 @@
-//! Fixtures of the tests: starts PostgreSQL, PgBouncer, Redis, Tarantool and Chromium, and calls stores in short form.
+//! Fixtures of the tests: starts PostgreSQL, PgBouncer, Redis, Tarantool and Chromium, calls stores in short form, and issues
+//! certificates.
 //!
 //! Servers belong to the test process that started them and end with it, however it ends. A fixture panics when its program is not
 //! installed, unless `TASKYARD_EMBEDDED=1` allows to go on without; then tests that need it are skipped.
 
 pub mod calls;
+pub mod certificates;
 pub mod chromium;
 pub mod cutting_proxy;
 pub mod lossy_proxy;

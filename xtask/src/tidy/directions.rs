@@ -226,6 +226,21 @@ const RULES: &[Rule] = &[
         instead: "SQL tasks own their table: rules of time go to the core, everything else stays here",
     },
     Rule {
+        package: "taskyard-tls",
+        unreachable: &[
+            "serde",
+            "taskyard-core",
+            "taskyard-store",
+            "taskyard-engine",
+            "taskyard-iproto",
+            "taskyard-wire",
+            "taskyard-server",
+            "taskyard",
+        ],
+        unnamed: &["tokio"],
+        instead: "it reads certificates and decides which are trusted: sockets belong to who opens them",
+    },
+    Rule {
         package: "taskyard-timezone",
         unreachable: &["tokio", "serde", "taskyard-store", "taskyard-engine", "taskyard"],
         unnamed: &[],

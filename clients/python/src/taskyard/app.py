@@ -43,7 +43,8 @@ R = TypeVar("R")
 class App:
     """An application: the server, and the functions that run tasks.
 
-    What is not given comes from `TASKYARD_URL`, `TASKYARD_TOKEN` and `TASKYARD_CA`. Nothing is sent before the first put.
+    What is not given comes from `TASKYARD_URL`, `TASKYARD_TOKEN`, `TASKYARD_CA`, `TASKYARD_CLIENT_CERT` and
+    `TASKYARD_CLIENT_KEY`. Nothing is sent before the first put.
     """
 
     def __init__(
@@ -52,11 +53,14 @@ class App:
         *,
         token: Optional[str] = None,
         ca: Optional[str] = None,
+        client_cert: Optional[str] = None,
+        client_key: Optional[str] = None,
         idempotent: bool = True,
         repeat_for: float = 10.0,
         timeout: float = TIMEOUT_DEFAULT,
     ) -> None:
-        options: Dict[str, Any] = {"token": token, "ca": ca, "idempotent": idempotent}
+        options: Dict[str, Any] = {"token": token, "ca": ca, "client_cert": client_cert, "client_key": client_key}
+        options["idempotent"] = idempotent
         options.update(repeat_for=repeat_for, timeout=timeout)
         #: The blocking client.
         self.client = Client(url, **options)

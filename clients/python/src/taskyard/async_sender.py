@@ -11,6 +11,7 @@ from .calls import Call, Repeats, wants_no_keys
 from .errors import NotTaskyardError, OutcomeUnknownError, TaskyardError, UnreachableError
 from .response import MalformedResponse, ResponseParser
 from .server_url import ServerUrl
+from .tls_errors import untrusted
 from .transport import CONNECT_MAX, IDLE_MAX, IDLE_TIME_MAX, READ_BYTES, TIMEOUT_DEFAULT, Answer, no_connection
 
 T = TypeVar("T")
@@ -57,7 +58,8 @@ class AsyncConnection:
         except asyncio.TimeoutError as error:
             raise OutcomeUnknownError(f"no answer from {self._server} within {seconds:g} s") from error
         except OSError as error:
-            raise OutcomeUnknownError(f"no answer from {self._server}: {error}") from error
+            lost = OutcomeUnknownError(f"no answer from {self._server}: {error}")
+            raise untrusted(self._server, error) or lost from error
         except MalformedResponse as error:
             raise NotTaskyardError(f"{self._server} is not a taskyard server ({error})") from error
 
@@ -140,12 +142,14 @@ class AsyncSender:
         *,
         token: Optional[str] = None,
         ca: Optional[str] = None,
+        client_cert: Optional[str] = None,
+        client_key: Optional[str] = None,
         idempotent: bool = True,
         repeat_for: float = 10.0,
         timeout: float = TIMEOUT_DEFAULT,
         transport: Optional[AsyncTransport] = None,
     ) -> None:
-        self._server = ServerUrl(url, token, ca)
+        self._server = ServerUrl(url, token, ca, client_cert, client_key)
         self._transport: AsyncTransport = transport or AsyncHttpTransport(self._server, timeout)
         self._idempotent = idempotent
         self._repeat_for = repeat_for

@@ -20,7 +20,7 @@ class OutcomeUnknownError(TaskyardError):
 
 
 class UntrustedError(TaskyardError):
-    """The certificate of the server is not trusted; nothing was done."""
+    """The certificate of the server is not trusted, or the server does not trust that of the client; nothing was done."""
 
 
 class NotTaskyardError(TaskyardError):

@@ -24,12 +24,14 @@ class Sender:
         *,
         token: Optional[str] = None,
         ca: Optional[str] = None,
+        client_cert: Optional[str] = None,
+        client_key: Optional[str] = None,
         idempotent: bool = True,
         repeat_for: float = 10.0,
         timeout: float = TIMEOUT_DEFAULT,
         transport: Optional[Transport] = None,
     ) -> None:
-        self._server = ServerUrl(url, token, ca)
+        self._server = ServerUrl(url, token, ca, client_cert, client_key)
         self._transport: Transport = transport or HttpTransport(self._server, timeout)
         self._idempotent = idempotent
         self._repeat_for = repeat_for

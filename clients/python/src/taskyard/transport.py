@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import select
 import socket
-import ssl
 import time
 from typing import List, Optional, Protocol, Tuple
 
-from .errors import NotTaskyardError, OutcomeUnknownError, TaskyardError, UnreachableError, UntrustedError
+from .errors import NotTaskyardError, OutcomeUnknownError, TaskyardError, UnreachableError
 from .response import MalformedResponse, ResponseParser
 from .server_url import ServerUrl
+from .tls_errors import untrusted
 
 #: How long a server may take to accept a connection, in seconds.
 CONNECT_MAX = 10.0
@@ -66,7 +66,8 @@ class Connection:
                 if response.feed(data):
                     break
         except OSError as error:
-            raise OutcomeUnknownError(f"no answer from {self._server}: {error}") from error
+            lost = OutcomeUnknownError(f"no answer from {self._server}: {error}")
+            raise untrusted(self._server, error) or lost from error
         except MalformedResponse as error:
             raise NotTaskyardError(f"{self._server} is not a taskyard server ({error})") from error
         return response
@@ -100,10 +101,7 @@ class Connection:
 
 def no_connection(server: ServerUrl, error: OSError) -> TaskyardError:
     """Why a connection could not be made: a wrong certificate does not become right with time."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        why = error.verify_message
-        return UntrustedError(f"the certificate of {server} is not trusted ({why}); name its authority in TASKYARD_CA")
-    return UnreachableError(f"no connection to {server}: {error}")
+    return untrusted(server, error) or UnreachableError(f"no connection to {server}: {error}")
 
 
 class HttpTransport:

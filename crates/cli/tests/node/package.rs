@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use taskyard_testkit::certificates::write_for_clients;
 use tempfile::TempDir;
 
 /// The source of the package.
@@ -49,6 +50,8 @@ impl NodePackage {
         let package = NodePackage { node, modules, folder };
         package.pack();
         copy(&Path::new(SOURCE).join("test"), &package.path("test"));
+        fs::create_dir(package.path("certificates")).expect("a folder can be made");
+        write_for_clients(&package.path("certificates"));
         Some(package)
     }
 
@@ -67,6 +70,7 @@ impl NodePackage {
         node.env("TASKYARD_BINARY", env!("CARGO_BIN_EXE_taskyard"));
         node.env("TASKYARD_NODE_MODULES", &self.modules);
         node.env("TASKYARD_CONTRACT_TESTS", CONTRACT_TESTS);
+        node.env("TASKYARD_TEST_CERTIFICATES", self.path("certificates"));
         for name in ["TASKYARD_SEED", "TASKYARD_RUNS"] {
             node.envs(env::var_os(name).map(|value| (name, value)));
         }

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use taskyard_testkit::certificates::write_for_clients;
 use tempfile::TempDir;
 
 /// The source of the package.
@@ -40,6 +41,8 @@ impl Package {
         for name in ["examples", "tests"] {
             copy(&Path::new(SOURCE).join(name), &package.path("run").join(name));
         }
+        fs::create_dir(package.path("certificates")).expect("a folder can be made");
+        write_for_clients(&package.path("certificates"));
         Some(package)
     }
 
@@ -49,6 +52,7 @@ impl Package {
             let mut python = self.clean_python();
             python.args(["-X", "dev", "-m", "unittest", &format!("tests.{module}")]);
             python.env("TASKYARD_BINARY", env!("CARGO_BIN_EXE_taskyard"));
+            python.env("TASKYARD_TEST_CERTIFICATES", self.path("certificates"));
             for name in ["TASKYARD_SEED", "TASKYARD_RUNS"] {
                 python.envs(env::var_os(name).map(|value| (name, value)));
             }

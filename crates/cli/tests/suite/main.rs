@@ -26,6 +26,7 @@ mod serve;
 mod sql;
 mod storms;
 mod tasks;
+mod tls;
 mod top;
 mod tubes;
 #[cfg(target_os = "linux")]

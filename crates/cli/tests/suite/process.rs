@@ -56,8 +56,8 @@ pub fn token_file(folder: &Path) -> String {
 /// The binary without the settings of this shell.
 pub fn binary() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_taskyard"));
-    for name in ["TASKYARD_URL", "TASKYARD_TOKEN", "TASKYARD_LOG"] {
-        command.env_remove(name);
+    for name in ["CA", "CLIENT_CERT", "CLIENT_KEY", "LOG", "TOKEN", "URL"] {
+        command.env_remove(format!("TASKYARD_{name}"));
     }
     command.stdin(Stdio::null());
     command
@@ -146,6 +146,12 @@ fn next_line(from: &mut impl BufRead) -> String {
     line
 }
 
+/// The address of a server in its start screen.
+pub fn shown_url(screen: &str) -> String {
+    let is_url = |word: &&str| word.starts_with("http://") || word.starts_with("https://");
+    screen.split_whitespace().find(is_url).expect("the start screen shows the address").to_owned()
+}
+
 /// A running server. Dropping this kills it.
 pub struct Serving {
     child: Child,
@@ -173,8 +179,7 @@ impl Serving {
             let read = out.read_line(&mut screen).expect("the start screen is text");
             assert!(read > 0, "the server ended after {screen:?}");
         }
-        let url = screen.split_whitespace().find(|word| word.starts_with("http://"));
-        let url = url.expect("the start screen shows the address").to_owned();
+        let url = shown_url(&screen);
         Serving { child, out, url, screen }
     }
 

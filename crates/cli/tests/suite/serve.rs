@@ -6,6 +6,8 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
+use taskyard_testkit::certificates::self_signed;
+
 use crate::process::{Ran, Running, Serving, TOKEN, TestServer, binary, run, token_file};
 
 /// The suggested commands work in a shell.
@@ -146,20 +148,21 @@ fn readable_files_with_passwords_and_keys_are_refused() {
         path.to_str().unwrap().to_owned()
     };
     let serve = ["serve", "--store", "memory:", "--http", "127.0.0.1:0", "--iproto", "127.0.0.1:0"];
-    let certificate = include_str!("../../../server/tests/iproto/tls/certificate.pem");
-    let certificate = write("certificate.pem", certificate, 0o644);
+    let own = self_signed(folder.path(), "own");
+    let certificate = own.certificate.to_str().unwrap();
     for mode in [0o644, 0o602, 0o640] {
-        let key = include_str!("../../../server/tests/iproto/tls/key.pem");
-        let key = write("key.pem", key, mode);
+        let key = write("key.pem", &fs::read_to_string(&own.key).unwrap(), mode);
         let users = "users: [{name: ann, password: hidden-word, grants: all}]";
         let users = write("users.yaml", users, mode);
         let tasks = r#"[{"data": "postgres", "password": "hidden-word"}]"#;
         let tasks = write("tasks.json", tasks, mode);
         let database = ["--database", "host=/nowhere user=postgres"];
-        let with_tls = ["--iproto-tls-cert", &certificate, "--iproto-tls-key", &key];
-        let cases: [(&str, Vec<&str>); 5] = [
+        let own_tls = ["--iproto-tls-cert", certificate, "--iproto-tls-key", &key];
+        let tls = ["--tls-cert", certificate, "--tls-key", &key];
+        let cases: [(&str, Vec<&str>); 6] = [
             (&users, [&serve[..], &["--iproto-users", &users]].concat()),
-            (&key, [&serve[..], &with_tls].concat()),
+            (&key, [&serve[..], &own_tls].concat()),
+            (&key, [&serve[..], &tls].concat()),
             (&tasks, [&serve[..], &["--sql", &tasks], &database].concat()),
             (&tasks, [&["sql", "--config", &tasks], &database[..]].concat()),
             (&tasks, vec!["sql", "check", &tasks]),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::json;
+use taskyard_testkit::certificates::Authority;
 
 use crate::process::{Running, Serving, TestServer, binary, run};
 
@@ -394,7 +395,8 @@ fn an_encrypted_server_is_reached() {
     command.args(server).env("TASKYARD_CA", "/nonexistent/roots.pem");
     let ran = Running::start(&mut command).ended();
     assert!(ran.err.contains("/nonexistent/roots.pem"), "{ran:?}");
-    let roots = concat!(env!("CARGO_MANIFEST_DIR"), "/../server/tests/iproto/tls/certificate.pem");
+    let folder = tempfile::tempdir().unwrap();
+    let roots = Authority::new(folder.path(), "ca").certificate;
     let mut command = binary();
     command.args(server).env("TASKYARD_CA", roots);
     let ran = Running::start(&mut command).ended().ends(7);

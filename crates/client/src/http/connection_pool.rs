@@ -16,6 +16,8 @@ use tokio::time::timeout;
 
 #[cfg(feature = "tls")]
 use crate::tls::{Encryption, EncryptionError};
+#[cfg(feature = "tls")]
+use taskyard_tls::explain;
 
 use super::server_url::{RequestTarget, ServerUrl};
 
@@ -72,9 +74,9 @@ impl From<String> for RequestError {
 pub(super) struct ConnectionPool {
     server: Arc<ServerUrl>,
     token: Option<HeaderValue>,
-    /// For an encrypted server; the error is reported at the first connection.
+    /// For an encrypted server.
     #[cfg(feature = "tls")]
-    encryption: Option<Result<Encryption, String>>,
+    encryption: Option<Encryption>,
     /// Connections without a request, and since when.
     idle: Arc<Mutex<Vec<(HttpConnection, Instant)>>>,
 }
@@ -94,8 +96,14 @@ impl ConnectionPool {
 
     /// Sets how connections are encrypted.
     #[cfg(feature = "tls")]
-    pub fn with_encryption(self, encryption: Result<Encryption, String>) -> Self {
+    pub fn with_encryption(self, encryption: Encryption) -> Self {
         ConnectionPool { encryption: Some(encryption), idle: Arc::default(), ..self }
+    }
+
+    /// How connections are encrypted, if they are.
+    #[cfg(feature = "tls")]
+    pub fn encryption(&self) -> Option<&Encryption> {
+        self.encryption.as_ref()
     }
 
     /// Sets the value of the `Authorization` header.
@@ -153,12 +161,12 @@ impl ConnectionPool {
                         request = unsent;
                         continue;
                     }
-                    _ => return Err(root_cause(failed.error()).into()),
+                    _ => return Err(self.failure(failed.error())),
                 },
             };
             let status = response.status();
             let body = response.into_body().collect().await;
-            let body = body.map_err(|error| root_cause(&error))?.to_bytes();
+            let body = body.map_err(|error| self.failure(&error))?.to_bytes();
             self.keep(connection);
             return Ok((status, body));
         }
@@ -174,8 +182,8 @@ impl ConnectionPool {
             }
         }
         #[cfg(feature = "tls")]
-        if let Some(Err(why)) = &self.encryption {
-            return Err(RequestError::Untrusted(why.clone()));
+        if let Some(why) = self.encryption().and_then(Encryption::problem) {
+            return Err(RequestError::Untrusted(why.into()));
         }
         let connecting = timeout(CONNECT_MAX, TcpStream::connect(self.server.endpoint()));
         let stream = match connecting.await {
@@ -186,7 +194,7 @@ impl ConnectionPool {
         };
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
         #[cfg(feature = "tls")]
-        if let Some(Ok(encryption)) = &self.encryption {
+        if let Some(encryption) = &self.encryption {
             let connecting = encryption.connect(self.server.endpoint().0, stream);
             let stream = match timeout(CONNECT_MAX, connecting).await {
                 Ok(Ok(stream)) => stream,
@@ -199,6 +207,20 @@ impl ConnectionPool {
             return Ok((open(stream).await?, false));
         }
         Ok((open(stream).await?, false))
+    }
+
+    /// Why a request failed. A server refuses the certificate of a client only after the client has begun to send.
+    fn failure(&self, error: &(dyn std::error::Error + 'static)) -> RequestError {
+        #[cfg(feature = "tls")]
+        if self.encryption.is_some() {
+            let mut causes = std::iter::successors(Some(error), |error| error.source());
+            let refused =
+                causes.find_map(|cause| explain(self.server.endpoint().0, cause.downcast_ref()?));
+            if let Some(why) = refused {
+                return RequestError::Untrusted(why);
+            }
+        }
+        RequestError::Failed(root_cause(error))
     }
 
     fn keep(&self, connection: HttpConnection) {
@@ -233,19 +255,4 @@ fn root_cause(error: &dyn std::error::Error) -> String {
         cause = inner;
     }
     cause.to_string()
-}
-
-#[cfg(all(test, feature = "tls"))]
-mod tests {
-    use super::*;
-
-    /// A system without root certificates refused the client before its own could be set.
-    #[tokio::test]
-    async fn missing_root_certificates_are_reported_at_the_first_connection() {
-        let server = ServerUrl::parse("https://127.0.0.1:1").unwrap();
-        let pool = ConnectionPool::new(server.clone()).with_encryption(Err("no roots".into()));
-        let call = HttpCall::new(Method::GET, server.call(&["tubes"]));
-        let error = pool.send(call, CONNECT_MAX).await.unwrap_err();
-        assert!(matches!(&error, RequestError::Untrusted(why) if why == "no roots"), "{error:?}");
-    }
 }

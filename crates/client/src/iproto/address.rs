@@ -17,9 +17,9 @@ pub(super) struct IprotoAddress {
     pub port: u16,
     /// Name and password; without them the user is guest.
     pub user: Option<(String, String)>,
-    /// How connections are encrypted, for `iprotos`; the error is reported at the first connection.
+    /// How connections are encrypted, for `iprotos`.
     #[cfg(feature = "tls")]
-    pub encryption: Option<Result<Encryption, String>>,
+    pub encryption: Option<Encryption>,
 }
 
 impl IprotoAddress {

@@ -23,7 +23,7 @@ use super::socket::Socket;
 use super::write_buffer::WriteBuffer;
 use crate::error::IprotoError;
 #[cfg(feature = "tls")]
-use crate::tls::EncryptionError;
+use crate::tls::{Encryption, EncryptionError};
 
 /// The largest reply. Servers have much smaller limits.
 const REPLY_BYTES_MAX: usize = 1 << 30;
@@ -186,21 +186,23 @@ async fn connect_and_greet(
 ) -> Result<(Socket, [u8; GREETING_BYTES]), IprotoError> {
     let failed = |error: io::Error| unreachable(address, error.to_string());
     #[cfg(feature = "tls")]
-    if let Some(Err(why)) = &address.encryption {
-        return Err(IprotoError::Certificates(why.clone()));
+    if let Some(why) = address.encryption.as_ref().and_then(Encryption::problem) {
+        return Err(IprotoError::Certificates(why.into()));
     }
     let mut stream = connect_to(address).await.map_err(failed)?;
     // Requests are batched before they are written.
     stream.set_nodelay(true).map_err(failed)?;
     let mut greeting = [0; GREETING_BYTES];
     #[cfg(feature = "tls")]
-    if let Some(Ok(encryption)) = &address.encryption {
-        let connected = encryption.connect(&address.host, stream).await;
-        let mut stream = connected.map_err(|error| match error {
+    if let Some(encryption) = &address.encryption {
+        let refused = |error| match error {
             EncryptionError::Failed(error) => failed(error),
             EncryptionError::Untrusted(why) => IprotoError::Certificates(why),
-        })?;
-        stream.read_exact(&mut greeting).await.map_err(failed)?;
+        };
+        let mut stream = encryption.connect(&address.host, stream).await.map_err(refused)?;
+        // A server refuses the certificate of a client only after the handshake.
+        let read = stream.read_exact(&mut greeting).await;
+        read.map_err(|error| refused(EncryptionError::new(&address.host, error)))?;
         return Ok((Socket::encrypted(stream).map_err(failed)?, greeting));
     }
     stream.read_exact(&mut greeting).await.map_err(failed)?;

@@ -12,6 +12,8 @@ mod socket;
 mod write_buffer;
 
 use std::fmt;
+#[cfg(feature = "tls")]
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -86,10 +88,31 @@ impl Iproto {
     /// Sets a file of root certificates in PEM form that sign the certificate of an `iprotos` server, instead of those that
     /// TASKYARD_CA names or the system trusts. The result has its own connection.
     #[cfg(feature = "tls")]
-    pub fn with_roots(self, path: &std::path::Path) -> Result<Self, IprotoError> {
+    pub fn with_roots(self, path: &Path) -> Result<Self, IprotoError> {
+        self.change_encryption(|encryption| encryption.with_roots(path))
+    }
+
+    /// Sets the certificate that is shown to an `iprotos` server that asks for one, with its key, both in PEM form, instead
+    /// of those that TASKYARD_CLIENT_CERT and TASKYARD_CLIENT_KEY name. The result has its own connection.
+    #[cfg(feature = "tls")]
+    pub fn with_client_certificate(
+        self,
+        certificate: &Path,
+        key: &Path,
+    ) -> Result<Self, IprotoError> {
+        self.change_encryption(|encryption| encryption.with_certificate(certificate, key))
+    }
+
+    #[cfg(feature = "tls")]
+    fn change_encryption(
+        self,
+        change: impl FnOnce(Encryption) -> Result<Encryption, String>,
+    ) -> Result<Self, IprotoError> {
         let Connector { address, prefix, within, .. } = &*self.connector;
-        let encryption = Encryption::with_roots(path).map_err(IprotoError::Certificates)?;
-        let encryption = address.encryption.is_some().then_some(Ok(encryption));
+        // Files that cannot be used are reported even if they are not needed.
+        let encryption = address.encryption.clone().unwrap_or_else(Encryption::new);
+        let encryption = change(encryption).map_err(IprotoError::Certificates)?;
+        let encryption = address.encryption.is_some().then_some(encryption);
         let address = IprotoAddress { encryption, ..address.clone() };
         let connector = Connector::new(address, prefix, *within);
         Ok(Iproto { connector: Arc::new(connector), strict: self.strict })

@@ -59,6 +59,10 @@ fn the_limits_of_http_are_those_of_the_code() {
     assert!(missing.is_empty(), "docs/http.md does not say: {missing:#?}");
     let page = include_str!("../../../../docs/operating.md");
     assert!(page.contains(&format!("{TOKEN_CHARS_MIN} to {TOKEN_CHARS_MAX} visible")));
+    let page = include_str!("../../../../docs/security.md");
+    let row =
+        format!("| handshakes in progress, for each address | {} |", thousands(TLS_HANDSHAKES_MAX));
+    assert!(page.contains(&row), "docs/security.md does not say: {row}");
 }
 
 /// A number below a million as people write it.

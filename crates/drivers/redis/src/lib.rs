@@ -3,7 +3,7 @@
 //! A caller must know whether a failed request may have been executed, so the connections are our
 //! own: [`Failure`] distinguishes a connection that was found broken before anything was sent from
 //! one that broke afterwards, and nothing is repeated that may have been executed. The driver knows
-//! no tube, no task and no other crate of Taskyard.
+//! no tube and no task.
 //!
 //! The crate `redis` is not used: a batch is sent behind another only if that is known to be safe,
 //! so its multiplexing would not be used, and its cluster client repeats requests by itself, which
@@ -12,7 +12,6 @@
 //! Start reading at `url`, then `connection` and `link`.
 
 pub mod resp;
-pub mod tls;
 
 mod connection;
 mod library;

@@ -15,7 +15,6 @@ use crate::connection::{AnswerSlot, Client, Connection, Failure};
 use crate::library::Library;
 use crate::resp::{self, Value};
 use crate::slots::{self, Slots};
-use crate::tls;
 use crate::url::{Address, RedisUrl};
 
 /// How often a call is sent that was refused because another node has the key or the functions were
@@ -42,7 +41,8 @@ impl Connector {
     /// Creates connections for this URL that have this name in Redis and load this library.
     pub fn new(url: RedisUrl, name: String, library: Library) -> Result<Self, String> {
         let advice = "name another with sslrootcert=FILE in the URL";
-        let tls = url.tls.then(|| tls::connector(url.root.as_deref(), advice)).transpose()?;
+        let tls =
+            url.tls.then(|| taskyard_tls::connector(url.root.as_deref(), advice)).transpose()?;
         Ok(Connector { url, library, tls, name })
     }
 }

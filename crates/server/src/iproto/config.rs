@@ -7,9 +7,10 @@ use taskyard_core::limits::{
     BATCH_BYTES_MAX, CONNECTIONS_MAX, PENDING_BYTES_MAX, PENDING_COMMANDS_MAX, TUBES_PER_USER_MAX,
     WAITERS_MAX,
 };
+use taskyard_tls::ServerTls;
 
-use super::tls::Tls;
 use super::users::Users;
+use crate::tls_listener::HandshakeLimits;
 
 /// Largest frame in bytes, by default: a full batch, and the bytes around its tasks.
 const FRAME_BYTES_MAX: usize = BATCH_BYTES_MAX + (8 << 20);
@@ -46,7 +47,9 @@ pub struct IprotoConfig {
     /// Most tubes that one user may create; the server sets it to the limit for HTTP.
     pub tubes_per_user_max: usize,
     /// Certificate and key; connections are encrypted if this is set.
-    pub tls: Option<Tls>,
+    pub tls: Option<ServerTls>,
+    /// The limits of TLS handshakes; the server sets them to those for HTTP.
+    pub handshake_limits: HandshakeLimits,
 }
 
 impl IprotoConfig {
@@ -64,6 +67,7 @@ impl IprotoConfig {
             connections_max: CONNECTIONS_MAX - CONNECTIONS_MAX / FOR_HTTP,
             tubes_per_user_max: TUBES_PER_USER_MAX,
             tls: None,
+            handshake_limits: HandshakeLimits::default(),
         }
     }
 }

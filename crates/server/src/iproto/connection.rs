@@ -9,16 +9,18 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use taskyard_iproto::Greeting;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Sleep, sleep, timeout};
 
-use super::goodbye::{GOODBYE_MAX, close_gracefully, refuse_connection};
+use super::goodbye::{GOODBYE_MAX, refuse_connection};
 use super::input_buffer::{InputBuffer, ReadOutcome};
 use super::protocol_session::{ConnectionSecrets, ProtocolSession};
 use super::server::{IprotoServer, LimitShare, SharedLimit};
 use crate::connections::wait_for_close;
+use crate::server_stream::{ServerStream, close_gracefully};
+use crate::tls_listener::accept;
 
 /// How long a client may take to authenticate, if it must.
 const AUTHENTICATION_MAX: Duration = Duration::from_secs(60);
@@ -37,9 +39,8 @@ pub(crate) async fn serve(
         return refuse_connection(stream, server, limit).await;
     }
     let peer = stream.peer_addr().ok();
-    let Some(tls) = &server.tls else { return serve_stream(stream, peer, server, closing).await };
     let accepted = tokio::select! {
-        accepted = tls.accept(stream) => accepted,
+        accepted = accept(server.tls.as_deref(), stream) => accepted,
         () = wait_for_close(&mut closing) => None,
     };
     if let Some(stream) = accepted {
@@ -47,14 +48,12 @@ pub(crate) async fn serve(
     }
 }
 
-async fn serve_stream<S>(
-    stream: S,
+async fn serve_stream(
+    stream: ServerStream,
     peer: Option<SocketAddr>,
     server: Arc<IprotoServer>,
     mut closing: watch::Receiver<bool>,
-) where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
+) {
     let mut connection = match Connection::new(stream, peer, server) {
         Ok(connection) => connection,
         Err(error) => return tracing::error!(%error, "cannot read random bytes for the greeting"),
@@ -79,8 +78,8 @@ async fn serve_stream<S>(
     let _ = timeout(goodbye, close_gracefully(&mut stream)).await;
 }
 
-struct Connection<S> {
-    stream: S,
+struct Connection {
+    stream: ServerStream,
     input: InputBuffer,
     protocol: ProtocolSession,
     /// How many bytes of the answers are sent.
@@ -93,8 +92,12 @@ struct Connection<S> {
     authentication: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    fn new(stream: S, peer: Option<SocketAddr>, server: Arc<IprotoServer>) -> io::Result<Self> {
+impl Connection {
+    fn new(
+        stream: ServerStream,
+        peer: Option<SocketAddr>,
+        server: Arc<IprotoServer>,
+    ) -> io::Result<Self> {
         let mut random = [0; 48];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
         let (salt, session) = random.split_at(32);

@@ -1,16 +1,16 @@
-//! Closes connections so that the last frame arrives, and refuses connections beyond the limit.
+//! Refuses connections beyond the limit, and those that are not encrypted but must be.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use taskyard_iproto::{Greeting, faults, write_fault};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::server::IprotoServer;
+use crate::server_stream::send_and_close;
+use crate::tls_listener::accept;
 
 /// How long the goodbye frame may take to arrive.
 pub(super) const GOODBYE_MAX: Duration = Duration::from_secs(2);
@@ -24,14 +24,12 @@ pub(crate) async fn refuse_connection(stream: TcpStream, server: Arc<IprotoServe
     }
     // When too many goodbye frames are being sent, the connection is closed without one.
     let Ok(_permit) = server.goodbyes.try_acquire() else { return };
-    let frame = goodbye_frame(&server, limit);
+    let text = format!("overloaded: connection limit of {limit} reached; try again later");
+    let frame = goodbye_frame(server.instance, text);
     let sending = async {
-        match &server.tls {
-            None => send_and_close(stream, &frame).await,
-            Some(tls) => match tls.accept(stream).await {
-                Some(stream) => send_and_close(stream, &frame).await,
-                None => Ok(()),
-            },
+        match accept(server.tls.as_deref(), stream).await {
+            Some(stream) => send_and_close(stream, &frame).await,
+            None => Ok(()),
         }
     };
     // A client that does not read gets no answer.
@@ -40,28 +38,9 @@ pub(crate) async fn refuse_connection(stream: TcpStream, server: Arc<IprotoServe
 
 /// The protocol has no refusal before the greeting, and only refusals of requests; this frame
 /// belongs to no request.
-fn goodbye_frame(server: &IprotoServer, limit: usize) -> Vec<u8> {
+pub(super) fn goodbye_frame(instance: [u8; 16], text: String) -> Vec<u8> {
     // No password is checked on this connection, so the salt need not be secret.
-    let mut frame = Greeting::new(server.instance, [0; 32]).encode().to_vec();
-    let text = format!("overloaded: connection limit of {limit} reached; try again later");
+    let mut frame = Greeting::new(instance, [0; 32]).encode().to_vec();
     write_fault(&mut frame, 0, &faults::lua(text));
     frame
-}
-
-async fn send_and_close<S: AsyncRead + AsyncWrite + Unpin>(
-    mut stream: S,
-    frame: &[u8],
-) -> io::Result<()> {
-    stream.write_all(frame).await?;
-    close_gracefully(&mut stream).await
-}
-
-/// Closes a connection so that the last written bytes arrive: unread bytes would reset it.
-pub(super) async fn close_gracefully<S: AsyncRead + AsyncWrite + Unpin>(
-    stream: &mut S,
-) -> io::Result<()> {
-    stream.shutdown().await?;
-    let mut unread = [0; 4096];
-    while stream.read(&mut unread).await? > 0 {}
-    Ok(())
 }

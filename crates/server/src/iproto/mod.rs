@@ -28,12 +28,10 @@ mod select;
 mod server;
 mod session_worker;
 mod sessions;
-mod tls;
 mod users;
 mod waiting_take;
 
 pub use config::IprotoConfig;
-pub use tls::{Tls, TlsError};
 pub use users::{Grant, Grants, User, Users, Verb};
 
 pub(crate) use connection::serve;

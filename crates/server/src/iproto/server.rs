@@ -13,10 +13,11 @@ use tokio::sync::Semaphore;
 
 use super::config::IprotoConfig;
 use super::counters::Counters;
+use super::goodbye::goodbye_frame;
 use super::leave_retries::LeaveRetries;
-use super::tls::Tls;
 use super::users::Users;
 use crate::auth_throttle::AuthThrottle;
+use crate::tls_listener::TlsListener;
 use crate::tube_quota::{OwnerRecords, TubeQuota};
 use crate::worker_origins::WorkerOrigins;
 
@@ -24,6 +25,10 @@ use crate::worker_origins::WorkerOrigins;
 const VARIABLES_MAX: usize = 1_000;
 /// Most connections at once that get a goodbye frame because of the limit.
 const GOODBYES_MAX: usize = 64;
+
+/// The answer to a client that does not encrypt its connection.
+const PLAIN_REFUSAL: &str = "this address speaks TLS only; use iprotos:// in the URL, or a client \
+                             that can encrypt connections";
 
 /// The state that all iproto connections share.
 pub(crate) struct IprotoServer {
@@ -41,8 +46,8 @@ pub(crate) struct IprotoServer {
     pub counters: Counters,
     /// The identity of this server in greetings.
     pub instance: [u8; 16],
-    /// The TLS configuration, if connections are encrypted.
-    pub tls: Option<Tls>,
+    /// Encrypts connections, if they must be.
+    pub tls: Option<Arc<TlsListener>>,
     /// How long a large frame may make no progress.
     pub stall_max: Duration,
     /// Most connections.
@@ -101,6 +106,10 @@ impl IprotoServer {
         throttle: Arc<AuthThrottle>,
     ) -> Self {
         let quota = |most| Quota { used: AtomicUsize::new(0), most };
+        let tls = config.tls.map(|tls| {
+            let answer = goodbye_frame(instance, PLAIN_REFUSAL.into());
+            Arc::new(TlsListener::new(tls, config.handshake_limits, answer))
+        });
         let records = OwnerRecords::in_store(engine.capabilities());
         IprotoServer {
             engine,
@@ -110,7 +119,7 @@ impl IprotoServer {
             in_flight_max: config.in_flight_max,
             counters: Counters::default(),
             instance,
-            tls: config.tls,
+            tls,
             stall_max: config.stall_max.max(Duration::from_millis(1)),
             connections_max: config.connections_max,
             goodbyes: Semaphore::new(GOODBYES_MAX),

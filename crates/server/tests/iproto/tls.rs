@@ -1,61 +1,86 @@
 //! TLS connections.
 
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::Path;
 
-use taskyard_server::{Tls, TlsError};
+use taskyard_server::{ServerFiles, ServerTls};
+use taskyard_testkit::certificates::Authority;
+use taskyard_tls::connector;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::fixture::TestServer;
 
-fn file(name: &str) -> PathBuf {
-    [env!("CARGO_MANIFEST_DIR"), "tests", "iproto", "tls", name].iter().collect()
+/// A certificate of an authority in this folder.
+fn tls(folder: &Path) -> (ServerTls, Authority) {
+    let authority = Authority::new(folder, "ca");
+    let files = authority.issue("server");
+    let files = ServerFiles { certificate: files.certificate, key: files.key, client_ca: None };
+    (ServerTls::read(files, &[]).unwrap(), authority)
 }
 
-fn connector() -> TlsConnector {
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(file("certificate.pem")).unwrap()).unwrap();
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    TlsConnector::from(Arc::new(config))
+async fn connect(server: &TestServer, authority: &Authority) -> TlsStream<TcpStream> {
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    let connector = connector(Some(&authority.certificate), "").unwrap();
+    connector.connect(name, stream).await.unwrap()
+}
+
+/// Everything that the server sends until it closes the connection.
+async fn read_to_end(mut stream: TcpStream) -> Vec<u8> {
+    let mut said = Vec::new();
+    stream.read_to_end(&mut said).await.unwrap();
+    said
+}
+
+fn is_refusal(said: &[u8]) -> bool {
+    said.starts_with(b"Tarantool 2.11.") && said.windows(8).any(|bytes| bytes == b"TLS only")
 }
 
 #[tokio::test]
-async fn an_encrypted_connection_is_served_and_a_plain_one_is_not() {
-    let tls = Tls::read(&file("certificate.pem"), &file("key.pem")).unwrap();
+async fn an_encrypted_connection_is_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let (tls, authority) = tls(folder.path());
     let server = TestServer::with(|config| config.tls = Some(tls)).await;
-    let stream = TcpStream::connect(server.address).await.unwrap();
-    let name = ServerName::try_from("localhost").unwrap();
-    let mut stream = connector().connect(name, stream).await.unwrap();
+    let mut stream = connect(&server, &authority).await;
     let mut greeting = [0; 128];
     stream.read_exact(&mut greeting).await.unwrap();
     assert!(greeting.starts_with(b"Tarantool 2.11."));
-    let mut plain = TcpStream::connect(server.address).await.unwrap();
-    plain.write_all(&[5, 0x82, 0x00, 0x40, 0x01, 1].repeat(20)).await.unwrap();
-    let mut said = Vec::new();
-    let _ = plain.read_to_end(&mut said).await;
-    assert!(!said.starts_with(b"Tarantool"));
     stream.write_all(&[5, 0x82, 0x00, 0x40, 0x01, 9]).await.unwrap();
     let mut pong = [0; 29];
     stream.read_exact(&mut pong).await.unwrap();
     assert_eq!((pong[4], pong[21]), (24, 9));
 }
 
-#[test]
-fn files_that_cannot_be_used_are_named() {
-    let refused = Tls::read(&file("nothing.pem"), &file("key.pem")).unwrap_err();
-    assert!(refused.to_string().contains("nothing.pem"), "{refused}");
-    let refused = Tls::read(&file("certificate.pem"), &file("certificate.pem")).unwrap_err();
-    assert!(matches!(refused, TlsError::Read { what: "a private key", .. }), "{refused}");
-    let refused = Tls::read(&file("key.pem"), &file("key.pem")).unwrap_err();
-    assert!(matches!(refused, TlsError::Unusable(_) | TlsError::Read { .. }), "{refused}");
+/// A client of Tarantool waits for a greeting, which never came: it waited until its own time limit and said nothing of TLS.
+#[tokio::test]
+async fn a_plain_connection_is_told_that_tls_is_needed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (tls, _) = tls(folder.path());
+    let server = TestServer::with_all(|config| {
+        config.iproto.as_mut().unwrap().tls = Some(tls);
+        config.handshake_limits.time_max = std::time::Duration::from_secs(1);
+    });
+    let server = server.await;
+    let mut eager = TcpStream::connect(server.address).await.unwrap();
+    eager.write_all(&[5, 0x82, 0x00, 0x40, 0x01, 1].repeat(20)).await.unwrap();
+    assert!(is_refusal(&read_to_end(eager).await));
+    let waiting = TcpStream::connect(server.address).await.unwrap();
+    assert!(is_refusal(&read_to_end(waiting).await));
+}
+
+#[tokio::test]
+async fn a_connection_beyond_the_limit_gets_its_answer_over_tls() {
+    let folder = tempfile::tempdir().unwrap();
+    let (tls, authority) = tls(folder.path());
+    let server = TestServer::with(|config| {
+        config.tls = Some(tls);
+        config.connections_max = 0;
+    });
+    let server = server.await;
+    let mut stream = connect(&server, &authority).await;
+    let mut said = Vec::new();
+    stream.read_to_end(&mut said).await.unwrap();
+    assert!(said.windows(10).any(|bytes| bytes == b"overloaded"));
 }

@@ -20,6 +20,7 @@ mod shutdown;
 mod slow;
 mod socket;
 mod startup;
+mod tls;
 mod verbs;
 mod waiting;
 mod workers;

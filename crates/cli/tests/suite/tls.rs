@@ -1,0 +1,233 @@
+//! Servers with encrypted connections, and commands that connect to them.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use taskyard_testkit::certificates::{Authority, CertificateFiles, self_signed};
+use tempfile::TempDir;
+
+use crate::process::{Ran, Running, Serving, binary, run, shown_url};
+
+/// An authority and the certificate of a server.
+struct Certificates {
+    folder: TempDir,
+    authority: Authority,
+    server: CertificateFiles,
+}
+
+impl Certificates {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Authority::new(folder.path(), "ca");
+        let server = authority.issue("server");
+        Certificates { folder, authority, server }
+    }
+
+    /// The command that serves with this certificate.
+    fn serve(&self, files: &CertificateFiles) -> Command {
+        let mut command = binary();
+        command.args(["serve", "--store", "memory:", "--http", "127.0.0.1:0"]);
+        command.args(["--iproto", "127.0.0.1:0", "--tls-cert"]).arg(&files.certificate);
+        command.arg("--tls-key").arg(&files.key);
+        command
+    }
+
+    fn ca(&self) -> &str {
+        text(&self.authority.certificate)
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Runs a command without a server of its own.
+fn run_at(url: &str, args: &[&str]) -> Ran {
+    run(&[args, &["--url", url]].concat())
+}
+
+#[test]
+fn commands_connect_over_tls() {
+    let certificates = Certificates::new();
+    let serving = Serving::start(&mut certificates.serve(&certificates.server));
+    assert!(serving.url.starts_with("https://127.0.0.1:"), "{}", serving.url);
+    assert!(serving.screen.contains("; TLS only)"), "{}", serving.screen);
+    let ca = ["--ca", certificates.ca()];
+    assert_eq!(serving.run(&[&["put", "mail", "hello"], &ca[..]].concat()).good(), "0\n");
+    let mut take = binary();
+    take.args(["take", "mail", "--json"]).env("TASKYARD_URL", &serving.url);
+    let ran = Running::start(take.env("TASKYARD_CA", certificates.ca())).ended();
+    assert_eq!(ran.json()[0]["data"], "hello");
+    let refused = serving.run(&["stats"]).ends(1);
+    assert!(refused.err.contains("no trusted certificate signed it"), "{}", refused.err);
+    assert!(refused.err.contains("--ca"), "{}", refused.err);
+    let missing = serving.run(&["stats", "--ca", "/nonexistent/ca.pem"]).ends(1);
+    assert!(missing.err.contains("/nonexistent/ca.pem: No such file"), "{}", missing.err);
+}
+
+/// The commands of the start screen work as they are, also when no authority of the system signed the certificate.
+#[test]
+fn the_start_screen_shows_commands_that_work() {
+    let certificates = Certificates::new();
+    for files in [certificates.server.clone(), self_signed(certificates.folder.path(), "own")] {
+        let serving = Serving::start(&mut certificates.serve(&files));
+        let pasted: Vec<&str> =
+            serving.screen.lines().filter(|line| line.contains(" --ca ")).collect();
+        assert_eq!(pasted.len(), 3, "{}", serving.screen);
+        for line in pasted {
+            let ran = Command::new("sh").args(["-c", line]).output().unwrap();
+            assert!(ran.status.success(), "{line}: {}", String::from_utf8_lossy(&ran.stderr));
+        }
+    }
+}
+
+#[test]
+fn certificates_that_are_not_right_are_refused() {
+    let certificates = Certificates::new();
+    let authority = &certificates.authority;
+    for (files, why) in [
+        (authority.issue_expired("expired"), "it has expired; renew it on the server"),
+        (
+            authority.issue_for("other", &["example.com"]),
+            "it is not for the name 127.0.0.1 but for",
+        ),
+        (self_signed(certificates.folder.path(), "own"), "it signed itself"),
+    ] {
+        let serving = Serving::start(&mut certificates.serve(&files));
+        let url = serving.url.replace("example.com", "127.0.0.1");
+        let refused = run_at(&url, &["stats", "--ca", certificates.ca()]).ends(1);
+        assert!(refused.err.contains(why), "{}", refused.err);
+        // There is no way around it.
+        for flag in ["--insecure", "-k", "--no-verify"] {
+            run_at(&url, &["stats", flag]).ends(2);
+        }
+    }
+}
+
+#[test]
+fn a_client_certificate_may_be_required() {
+    let certificates = Certificates::new();
+    let mut command = certificates.serve(&certificates.server);
+    let serving = Serving::start(command.args(["--tls-client-ca", certificates.ca()]));
+    let stats = ["stats", "--ca", certificates.ca()];
+    let refused = serving.run(&stats).ends(1);
+    assert!(refused.err.contains("asks for a client certificate and got none"), "{}", refused.err);
+    assert!(refused.err.contains("--client-cert"), "{}", refused.err);
+    let own = certificates.authority.issue_client("client");
+    let shown = ["--client-cert", text(&own.certificate), "--client-key", text(&own.key)];
+    serving.run(&[&stats[..], &shown].concat()).good();
+    let other = Authority::new(certificates.folder.path(), "other_ca").issue_client("other");
+    let shown = ["--client-cert", text(&other.certificate), "--client-key", text(&other.key)];
+    let refused = serving.run(&[&stats[..], &shown].concat()).ends(1);
+    assert!(refused.err.contains("refused the client certificate"), "{}", refused.err);
+    let half = serving.run(&[&stats[..], &shown[..2]].concat()).ends(2);
+    assert!(half.err.contains("--client-key"), "{}", half.err);
+}
+
+#[test]
+fn the_wrong_scheme_is_explained() {
+    let certificates = Certificates::new();
+    let serving = Serving::start(&mut certificates.serve(&certificates.server));
+    let refused = run_at(&serving.url.replace("https:", "http:"), &["stats"]).ends(2);
+    assert!(refused.err.contains("use https://"), "{}", refused.err);
+    let plain = Serving::start(binary().args([
+        "serve",
+        "--store",
+        "memory:",
+        "--http",
+        "127.0.0.1:0",
+        "--iproto",
+        "off",
+    ]));
+    let url = plain.url.replace("http:", "https:");
+    let refused = run_at(&url, &["stats", "--ca", certificates.ca()]).ends(1);
+    assert!(refused.err.contains("answers without TLS; use http://"), "{}", refused.err);
+}
+
+#[test]
+fn files_that_cannot_be_used_stop_the_start() {
+    let certificates = Certificates::new();
+    let (server, folder) = (&certificates.server, certificates.folder.path());
+    let (cert, key) = (text(&server.certificate), text(&server.key));
+    let other = certificates.authority.issue("other");
+    let serve = ["serve", "--store", "memory:", "--http", "127.0.0.1:0", "--iproto", "off"];
+    for (args, why) in [
+        (vec!["--tls-cert", cert], "--tls-key"),
+        (vec!["--tls-key", key], "--tls-cert"),
+        (vec!["--tls-client-ca", certificates.ca()], "--tls-cert"),
+        (
+            vec!["--tls-cert", cert, "--tls-key", text(&other.key)],
+            "does not belong to the certificate",
+        ),
+        (
+            vec!["--tls-cert", cert, "--tls-key", "/nonexistent.key"],
+            "/nonexistent.key: No such file",
+        ),
+        (vec!["--tls-cert", key, "--tls-key", key], "server.key: there is none in it"),
+        (vec!["--tls-cert", cert, "--tls-key", cert], "a private key"),
+        (vec!["--tls-cert", cert, "--tls-key", text(folder)], "not a regular file"),
+        (vec!["--tls-cert", cert, "--tls-key", key, "--tls-client-ca", key], "client authorities"),
+    ] {
+        let refused = run(&[&serve[..], &args].concat()).ends(2);
+        assert!(refused.err.contains(why), "{args:?}: {}", refused.err);
+    }
+}
+
+/// A server whose log is read.
+struct Logged {
+    running: Running,
+    url: String,
+}
+
+impl Logged {
+    fn start(command: &mut Command) -> Self {
+        let mut running = Running::start(command.env("TASKYARD_LOG", "info"));
+        let mut screen = String::new();
+        while !screen.contains("Ctrl-C") {
+            let line = running.line();
+            assert!(!line.is_empty(), "the server ended after {screen:?}");
+            screen.push_str(&line);
+        }
+        Logged { running, url: shown_url(&screen) }
+    }
+
+    /// Waits for a line of the log.
+    fn logs(&mut self, text: &str) -> String {
+        loop {
+            let line = self.running.error_line();
+            assert!(!line.is_empty(), "the log ended without {text:?}");
+            if line.contains(text) {
+                return line;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_certificate_is_replaced_by_a_signal_or_by_a_change_of_its_file() {
+    let certificates = Certificates::new();
+    let other = Authority::new(certificates.folder.path(), "other_ca");
+    let mut server = Logged::start(&mut certificates.serve(&certificates.server));
+    let stats = |server: &Logged, authority: &Authority| {
+        run_at(&server.url, &["stats", "--ca", text(&authority.certificate)])
+    };
+    stats(&server, &certificates.authority).good();
+    // The change is found without a signal.
+    other.issue("renewed").replace(&certificates.server);
+    server.logs("read the TLS certificate again");
+    stats(&server, &other).good();
+    stats(&server, &certificates.authority).ends(1);
+    // A file that is broken changes nothing, and the log says so.
+    fs::write(&certificates.server.certificate, "broken").unwrap();
+    server.running.signal("HUP");
+    let line = server.logs("the old one stays");
+    assert!(line.contains("server.pem: there is none in it"), "{line}");
+    stats(&server, &other).good();
+    certificates.authority.issue("again").replace(&certificates.server);
+    server.running.signal("HUP");
+    server.logs("read the TLS certificate again");
+    stats(&server, &certificates.authority).good();
+    server.running.signal("TERM");
+    server.running.ended().ends(0);
+}
