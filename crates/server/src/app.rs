@@ -11,7 +11,6 @@ use taskyard_core::{Command, Error, Execute, Reply, TubeName};
 use taskyard_engine::{Engine, StoreHealth};
 use tokio::sync::Semaphore;
 
-use crate::auth::Token;
 use crate::auth_throttle::AuthThrottle;
 use crate::config::{ADMIN, Config, ExtraRoutes};
 use crate::guard::AllowedHosts;
@@ -22,18 +21,15 @@ use crate::request_reader::RequestReader;
 use crate::response_budget::ResponseBudget;
 use crate::semaphore_monitor::SemaphoreMonitor;
 use crate::tube_quota::{OwnerRecords, TubeCreator, TubeQuota};
+use crate::users::{GUEST, UsersHandle};
 use crate::worker_origins::WorkerOrigins;
-
-/// The creator of tubes for callers without a token: the same user as of iproto clients that do not
-/// log in.
-const GUEST: &str = "guest";
 
 /// The state that all requests share.
 pub(crate) struct App {
     /// Runs the commands.
     pub engine: Engine,
-    /// The token that callers must send.
-    pub token: Option<Token>,
+    /// The users and their rights.
+    pub users: UsersHandle,
     /// The host names under which the server may be called.
     pub hosts: AllowedHosts,
     /// The name of the command line program.
@@ -101,9 +97,15 @@ impl App {
         let connections_max = config.connections_max.min(Semaphore::MAX_PERMITS);
         let tubes_per_user_max = config.tubes_per_user_max;
         let throttle = Arc::new(AuthThrottle::new());
+        let users = UsersHandle::new(config.users, config.token);
         let iproto = config.iproto.map(|iproto| {
             let iproto = IprotoConfig { tubes_per_user_max, ..iproto };
-            Arc::new(IprotoServer::new(iproto, engine.clone(), instance, throttle.clone()))
+            let shares_users = iproto.users.is_empty();
+            let mut server = IprotoServer::new(iproto, engine.clone(), instance, throttle.clone());
+            if shares_users {
+                server.users = users.clone();
+            }
+            Arc::new(server)
         });
         // A user has the same quota over HTTP and iproto.
         let tubes = match &iproto {
@@ -118,7 +120,7 @@ impl App {
             iproto.as_ref().map_or_else(Arc::default, |face| face.worker_origins.clone());
         App {
             engine,
-            token: config.token,
+            users,
             hosts,
             program: config.program,
             read_only_dashboard: config.read_only_dashboard,
@@ -154,16 +156,27 @@ impl App {
         }
     }
 
-    /// Runs one command.
+    /// Runs one command of the server itself, without a check of rights.
     pub async fn run(&self, command: Command) -> Result<Reply, Error> {
+        self.run_as(self.server_user(), command).await
+    }
+
+    /// Runs one command for this user, whose rights were checked.
+    pub async fn run_as(&self, creator: TubeCreator<'_>, command: Command) -> Result<Reply, Error> {
+        let lists_tubes = matches!(command, Command::Tubes { tube: None });
         if let Command::DropTube { tube } | Command::NameTube { tube, .. } = &command {
             self.subqueue_tubes.forget(tube);
         }
         let replies = match TubeQuota::concerns(&command) {
-            true => self.tubes.execute(&self.engine, self.user(), vec![command]).await,
+            true => self.tubes.execute(&self.engine, creator, vec![command]).await,
             false => self.engine.execute(vec![command]).await,
         };
         let reply = replies.into_iter().next();
+        if let Some(Ok(Reply::Tubes(tubes))) = &reply
+            && lists_tubes
+        {
+            self.tubes.counted(tubes.len());
+        }
         reply.unwrap_or_else(|| Err(Error::Store("the engine did not reply".into())))
     }
 
@@ -182,11 +195,12 @@ impl App {
         health
     }
 
-    /// The creator of tubes over HTTP: all callers that know the token are one administrator.
-    fn user(&self) -> TubeCreator<'static> {
-        match self.token {
-            Some(_) => TubeCreator { name: ADMIN, is_admin: true },
-            None => TubeCreator { name: GUEST, is_admin: false },
+    /// The creator of the server's own tubes. On a server without users these count as tubes of
+    /// the guest.
+    fn server_user(&self) -> TubeCreator<'static> {
+        match self.users.is_empty() {
+            false => TubeCreator { name: ADMIN, is_admin: true },
+            true => TubeCreator { name: GUEST, is_admin: false },
         }
     }
 

@@ -1,433 +1,236 @@
-//! The users of the iproto server: passwords and grants.
+//! The users of the server: secrets and rights, for both protocols.
+//!
+//! The operator lists them in a file (`entry`), with roles or with the grants of Tarantool's queue
+//! (`grants`). The list can be replaced while the server runs (`shared`).
 
-use std::collections::HashSet;
+mod entry;
+mod grants;
+mod new_secret;
+mod shared;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
 use std::fmt;
+use std::sync::{Arc, LazyLock};
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
-use serde::de::{self, Deserializer, SeqAccess, Visitor};
-use serde::{Deserialize, Serialize};
-use taskyard_core::TubeName;
-use taskyard_core::names::unfit_char;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use taskyard_core::access::Permissions;
 use taskyard_iproto::auth;
 
-use super::pattern::Pattern;
-use crate::tube_owners::is_owners;
+pub use grants::{Grant, Grants, Verb};
+pub use new_secret::NewSecret;
+pub(crate) use shared::Principal;
+pub use shared::UsersHandle;
+
+use crate::auth::Token;
+use crate::config::ADMIN;
 
 /// The user of a client that did not authenticate.
 pub(crate) const GUEST: &str = "guest";
 
-/// All users, as the operator's file lists them. If the list is empty, the guest may do everything;
-/// otherwise the guest may do what its own entry allows.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(try_from = "UserList")]
+/// How many bytes of the hash of a token find its user. The rest is compared in constant time.
+const TOKEN_KEY_BYTES: usize = 16;
+
+/// The rights of every client while no user is listed, and of a client without any.
+static ALL: LazyLock<Arc<Permissions>> = LazyLock::new(|| Arc::new(Permissions::All));
+static NONE: LazyLock<Arc<Permissions>> = LazyLock::new(|| Arc::new(Permissions::none()));
+
+/// All users. If the list is empty, the guest may do everything; otherwise the guest may do what
+/// its own entry allows.
+#[derive(Clone, Debug, Default)]
 pub struct Users {
-    users: Vec<User>,
-}
-
-/// The file of users, as the operator writes it.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct UserList {
-    users: Vec<User>,
-}
-
-impl TryFrom<UserList> for Users {
-    type Error = String;
-
-    fn try_from(list: UserList) -> Result<Self, String> {
-        let mut names = HashSet::new();
-        for User { name, .. } in &list.users {
-            if name.is_empty() {
-                return Err("a user has an empty name".into());
-            }
-            if let Some(bad) = unfit_char(name) {
-                return Err(format!("the name of user {name:?} must not contain {bad:?}"));
-            }
-            if !names.insert(name.as_str()) {
-                return Err(format!("user '{name}' is listed twice; keep one of the two"));
-            }
-        }
-        Ok(Users { users: list.users })
-    }
+    by_name: HashMap<Arc<str>, Arc<User>>,
+    by_token: HashMap<[u8; TOKEN_KEY_BYTES], Arc<User>>,
 }
 
 /// A user that may connect.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(try_from = "UserEntry")]
+#[derive(Clone, Debug)]
 pub struct User {
-    name: String,
+    name: Arc<str>,
+    token: Option<TokenHash>,
     password: Option<PasswordHash>,
-    grants: Grants,
+    permissions: Arc<Permissions>,
+    /// Whether it is not listed in a file, so that a new file does not change it.
+    is_fixed: bool,
 }
+
+/// The SHA-256 of a token. It is never printed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TokenHash([u8; 32]);
 
 /// The hash of a password, with which it can be checked but not used. It is never printed.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 struct PasswordHash([u8; 20]);
-
-/// What a user may do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Grants {
-    /// Everything.
-    All,
-    /// What at least one of these allows.
-    List(Vec<Grant>),
-}
-
-/// Allows verbs on tubes.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Grant {
-    /// The tubes; `*` stands for any part of a name. By default all tubes.
-    #[serde(default)]
-    tube: Pattern,
-    /// The verbs; by default those of producers and consumers.
-    #[serde(default = "Verb::default_verbs")]
-    verbs: Vec<Verb>,
-}
-
-/// A verb that can be granted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "each is the method of that name")]
-pub enum Verb {
-    Put,
-    Take,
-    Ack,
-    Release,
-    Touch,
-    Bury,
-    Kick,
-    Peek,
-    Delete,
-    Truncate,
-    ReleaseAll,
-    Create,
-    Drop,
-    Cfg,
-    Eval,
-    Execute,
-}
 
 /// The user is unknown or the password is wrong. Clients cannot tell which, also not by the time it
 /// takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LoginFailed;
 
-impl Verb {
-    /// The verb that the method of this name needs.
-    pub(crate) fn of_method(method: &str) -> Option<Verb> {
-        Some(match method {
-            "put" | "put_many" => Verb::Put,
-            "take" | "take_many" => Verb::Take,
-            "ack" | "ack_many" => Verb::Ack,
-            "release" | "fail" => Verb::Release,
-            "touch" => Verb::Touch,
-            "bury" => Verb::Bury,
-            "kick" => Verb::Kick,
-            "peek" | "list" => Verb::Peek,
-            "delete" => Verb::Delete,
-            "truncate" => Verb::Truncate,
-            "release_all" => Verb::ReleaseAll,
-            "drop" => Verb::Drop,
-            _ => return None,
-        })
-    }
-
-    /// The verbs that producers and consumers need.
-    fn default_verbs() -> Vec<Verb> {
-        use Verb::{Ack, Bury, Delete, Kick, Peek, Put, Release, Take, Touch};
-        vec![Put, Take, Ack, Release, Touch, Bury, Kick, Peek, Delete]
-    }
-}
-
 impl Users {
-    /// These users.
+    /// These users. Of two with the same name or token the last one counts.
     pub fn new(users: Vec<User>) -> Self {
-        Users { users }
+        users.into_iter().fold(Users::default(), Users::with)
+    }
+
+    /// These users, and a user with all rights whose token and password are `token`. A listed user
+    /// of that name keeps the name over iproto.
+    #[must_use]
+    pub(crate) fn with_token(mut self, token: &Token) -> Self {
+        let text = token.text();
+        let admin = User {
+            token: Some(TokenHash::of(text.as_bytes())),
+            is_fixed: true,
+            ..User::new(ADMIN, text, Grants::All)
+        };
+        match self.by_name.get(ADMIN) {
+            None => self.with(admin),
+            Some(_) => {
+                self.insert_token(&Arc::new(admin));
+                self
+            }
+        }
+    }
+
+    fn with(mut self, user: User) -> Self {
+        let user = Arc::new(user);
+        self.insert_token(&user);
+        self.by_name.insert(user.name.clone(), user);
+        self
+    }
+
+    fn insert_token(&mut self, user: &Arc<User>) {
+        if let Some(token) = &user.token {
+            self.by_token.insert(token.key(), user.clone());
+        }
     }
 
     /// Whether no user is listed.
     pub fn is_empty(&self) -> bool {
-        self.users.is_empty()
+        self.by_name.is_empty()
     }
 
-    /// The grants of a client that did not authenticate.
-    pub(crate) fn guest(&self) -> Grants {
+    /// Whether a user has a password, so that the file must be kept secret.
+    pub fn has_passwords(&self) -> bool {
+        self.by_name.values().any(|user| user.password.is_some())
+    }
+
+    /// The rights of a client that did not authenticate.
+    pub(crate) fn guest(&self) -> Arc<Permissions> {
         match self.find(GUEST) {
-            _ if self.is_empty() => Grants::All,
-            Some(guest) if guest.password.is_none() => guest.grants.clone(),
-            _ => Grants::List(Vec::new()),
+            _ if self.is_empty() => ALL.clone(),
+            Some(guest) if guest.is_without_secret() => guest.permissions.clone(),
+            _ => NONE.clone(),
         }
     }
 
-    /// The grants of a user, if the scramble of the salt proves the password. An unknown user takes
-    /// as much time as a wrong password.
+    /// The user with this token. An unknown one takes as much work.
+    pub(crate) fn with_secret(&self, token: &TokenHash) -> Option<&Arc<User>> {
+        let found = self.by_token.get(&token.key());
+        let stored = found.and_then(|user| user.token).unwrap_or(TokenHash([0; 32]));
+        let is_equal = bool::from(stored.0.ct_eq(&token.0));
+        found.filter(|_| is_equal)
+    }
+
+    /// The user of this name, if the scramble of the salt proves the password; `None` is the guest.
+    /// An unknown user takes as much time as a wrong password.
     pub(crate) fn authenticate(
         &self,
         name: &str,
         scramble: Option<&[u8; 20]>,
         salt: &[u8],
-    ) -> Result<Grants, LoginFailed> {
-        let (stored, grants) = match self.find(name) {
-            Some(User { password: Some(stored), grants, .. }) => (&stored.0, Some(grants)),
-            Some(User { password: None, grants, .. }) => return Ok(grants.clone()),
-            None if name == GUEST => return Ok(self.guest()),
+    ) -> Result<Option<Arc<User>>, LoginFailed> {
+        let (stored, user) = match self.find(name) {
+            Some(user) if user.name() == GUEST && user.is_without_secret() => return Ok(None),
+            None if name == GUEST => return Ok(None),
+            Some(user) => (user.password.as_ref().map_or(&[0; 20], |hash| &hash.0), Some(user)),
             None => (&[0; 20], None),
         };
         let proven = auth::check(scramble.unwrap_or(&[0; 20]), salt, stored);
-        match grants {
-            Some(grants) if proven && scramble.is_some() => Ok(grants.clone()),
+        match user {
+            Some(user) if proven && scramble.is_some() && user.password.is_some() => {
+                Ok(Some(user.clone()))
+            }
             _ => Err(LoginFailed),
         }
     }
 
-    fn find(&self, name: &str) -> Option<&User> {
-        self.users.iter().find(|user| user.name == name)
+    /// The names of the listed users, in order.
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<_> = self.by_name.keys().map(|name| name.to_string()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    fn find(&self, name: &str) -> Option<&Arc<User>> {
+        self.by_name.get(name)
     }
 }
 
 impl User {
-    /// A user with a password.
+    /// A user with a password, for iproto.
     pub fn new(name: &str, password: &str, grants: Grants) -> Self {
         let password = Some(PasswordHash(auth::hash_password(password)));
-        User { name: name.into(), password, grants }
+        User { password, ..User::without_secret(name, &grants) }
+    }
+
+    /// A user with a token, for HTTP.
+    pub fn with_token(name: &str, token: &str, grants: Grants) -> Self {
+        let token = Some(TokenHash::of(token.as_bytes()));
+        User { token, ..User::without_secret(name, &grants) }
     }
 
     /// The guest, with these grants.
     pub fn guest(grants: Grants) -> Self {
-        User { name: GUEST.into(), password: None, grants }
+        User::without_secret(GUEST, &grants)
+    }
+
+    fn without_secret(name: &str, grants: &Grants) -> Self {
+        let permissions = Arc::new(grants.permissions());
+        User { name: name.into(), token: None, password: None, permissions, is_fixed: false }
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn is_without_secret(&self) -> bool {
+        self.token.is_none() && self.password.is_none()
     }
 }
 
-impl Grants {
-    /// Whether this verb is allowed on this tube.
-    pub(crate) fn allows(&self, verb: Verb, tube: &str) -> bool {
-        self.any(|grant| grant.allows(verb, tube))
+impl TokenHash {
+    /// The hash of a token.
+    pub fn of(token: &[u8]) -> Self {
+        TokenHash(Sha256::digest(token).into())
     }
 
-    /// Whether one of these verbs is allowed on this tube.
-    pub(crate) fn allows_any(&self, verbs: &[Verb], tube: &TubeName) -> bool {
-        verbs.iter().any(|verb| self.allows(*verb, tube.as_str()))
+    fn key(&self) -> [u8; TOKEN_KEY_BYTES] {
+        let mut key = [0; TOKEN_KEY_BYTES];
+        key.copy_from_slice(&self.0[..TOKEN_KEY_BYTES]);
+        key
     }
 
-    /// Whether this verb is allowed on at least one tube; for verbs without a tube.
-    pub(crate) fn allows_on_any_tube(&self, verb: Verb) -> bool {
-        self.any(|grant| grant.verbs.contains(&verb))
-    }
-
-    /// Whether this verb is allowed on all tubes.
-    pub(crate) fn allows_on_all_tubes(&self, verb: Verb) -> bool {
-        self.any(|grant| grant.verbs.contains(&verb) && grant.tube.matches_all())
-    }
-
-    /// Whether this tube is visible: any verb is allowed on it.
-    pub(crate) fn can_see(&self, tube: &str) -> bool {
-        self.any(|grant| grant.covers(tube))
-    }
-
-    /// Whether all tubes are visible.
-    pub(crate) fn can_see_all(&self) -> bool {
-        self.any(|grant| grant.tube.matches_all())
-    }
-
-    /// Whether anything is allowed.
-    pub(crate) fn allows_anything(&self) -> bool {
-        self.any(|_| true)
-    }
-
-    fn any(&self, allows: impl FnMut(&Grant) -> bool) -> bool {
-        match self {
-            Grants::All => true,
-            Grants::List(grants) => grants.iter().any(allows),
-        }
+    /// A number and a text that differ for different tokens and do not reveal them, for the
+    /// addresses that fail too often.
+    pub fn fingerprint(&self) -> (u64, String) {
+        let text = self.0[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        let number = self.0[..8].iter().fold(0, |all, byte| all << 8 | u64::from(*byte));
+        (number, text)
     }
 }
 
-impl Grant {
-    /// Allows these verbs on the tubes whose names match the pattern.
-    pub fn new(tube: &str, verbs: &[Verb]) -> Self {
-        Grant { tube: Pattern::new(tube), verbs: verbs.into() }
-    }
-
-    fn allows(&self, verb: Verb, tube: &str) -> bool {
-        self.verbs.contains(&verb) && self.covers(tube)
-    }
-
-    /// Whether the tube is one of this grant. No pattern includes the tubes that store how many
-    /// tubes a user has.
-    fn covers(&self, tube: &str) -> bool {
-        self.tube.matches(tube) && !is_owners(tube)
-    }
-}
-
-/// A user, as the operator writes it.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct UserEntry {
-    name: String,
-    password: Option<String>,
-    password_hash: Option<String>,
-    grants: Grants,
-}
-
-impl TryFrom<UserEntry> for User {
-    type Error = String;
-
-    fn try_from(entry: UserEntry) -> Result<Self, String> {
-        let UserEntry { name, password, password_hash, grants } = entry;
-        let password = match (password, password_hash) {
-            (Some(password), None) => Some(auth::hash_password(&password)),
-            (None, Some(hash)) => Some(stored_hash(&name, &hash)?),
-            (None, None) if name == GUEST => None,
-            _ => return Err(format!("user '{name}' needs either password or password_hash")),
-        };
-        Ok(User { name, password: password.map(PasswordHash), grants })
-    }
-}
-
-fn stored_hash(name: &str, text: &str) -> Result<[u8; 20], String> {
-    let bytes = BASE64_STANDARD.decode(text.trim()).ok();
-    bytes.and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| {
-        format!(
-            "password_hash of user '{name}' is not what Tarantool stores: the base64 of \
-             SHA1(SHA1(password)), 28 characters"
-        )
-    })
-}
-
-impl<'de> Deserialize<'de> for Grants {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(GrantsVisitor)
-    }
-}
-
-struct GrantsVisitor;
-
-impl<'de> Visitor<'de> for GrantsVisitor {
-    type Value = Grants;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the word all, or a list of grants with tube and verbs")
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Grants, E> {
-        match text {
-            "all" => Ok(Grants::All),
-            _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
-        }
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Grants, A::Error> {
-        let mut grants = Vec::new();
-        while let Some(grant) = list.next_element()? {
-            grants.push(grant);
-        }
-        Ok(Grants::List(grants))
+impl fmt::Debug for TokenHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TokenHash(..)")
     }
 }
 
 impl fmt::Debug for PasswordHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("PasswordHash(..)")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn users(list: serde_json::Value) -> Result<Users, String> {
-        serde_json::from_value(json!({ "users": list })).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn the_file_lists_users_and_grants() {
-        let hash = BASE64_STANDARD.encode(auth::hash_password("secret"));
-        let users = users(json!([
-            { "name": "boss", "password": "secret", "grants": "all" },
-            { "name": "copy", "password_hash": hash, "grants": [{}] },
-            { "name": "lim", "password": "x", "grants": [
-                { "tube": "mail*", "verbs": ["put", "drop"] },
-            ]},
-        ]));
-        let users = users.unwrap();
-        let salt = [7; 32];
-        let shown = auth::scramble("secret", &salt);
-        let boss = users.authenticate("boss", Some(&shown), &salt).unwrap();
-        assert_eq!(boss, Grants::All);
-        let copy = users.authenticate("copy", Some(&shown), &salt).unwrap();
-        assert!(copy.allows(Verb::Take, "any") && !copy.allows(Verb::Drop, "any"));
-        let wrong = users.authenticate("lim", Some(&shown), &salt);
-        assert_eq!(wrong, Err(LoginFailed));
-        assert_eq!(users.authenticate("lim", None, &salt), Err(LoginFailed));
-        assert_eq!(users.authenticate("who", Some(&shown), &salt), Err(LoginFailed));
-        let shown = auth::scramble("x", &salt);
-        let lim = users.authenticate("lim", Some(&shown), &salt).unwrap();
-        assert!(lim.allows(Verb::Put, "mails") && lim.allows(Verb::Drop, "mail"));
-        assert!(!lim.allows(Verb::Take, "mail") && !lim.allows(Verb::Put, "post"));
-        assert!(lim.can_see("mail") && !lim.can_see_all() && lim.allows_anything());
-        assert!(!users.guest().allows_anything());
-    }
-
-    // With a grant for all tubes a user could have removed the entries that count the user's tubes.
-    #[test]
-    fn the_stored_owners_of_tubes_are_for_administrators() {
-        let tube = crate::tube_owners::owner_tube("ann");
-        let all = Grants::List(vec![Grant::new("*", &[Verb::Put, Verb::Take, Verb::Truncate])]);
-        assert!(all.allows(Verb::Truncate, "taskyard.other"));
-        assert!(!all.allows(Verb::Truncate, tube.as_str()) && !all.can_see(tube.as_str()));
-        assert!(Grants::All.allows(Verb::Truncate, tube.as_str()));
-    }
-
-    #[test]
-    fn the_guest_may_do_everything_only_without_listed_users() {
-        assert_eq!(Users::default().guest(), Grants::All);
-        let some = vec![Grant::new("open", &[Verb::Put])];
-        let users = Users::new(vec![User::guest(Grants::List(some.clone()))]);
-        assert_eq!(users.guest(), Grants::List(some));
-    }
-
-    #[test]
-    fn errors_in_the_file_are_reported() {
-        for (entry, said) in [
-            (json!({ "name": "a", "grants": "all" }), "either password"),
-            (json!({ "name": "a", "password": "x", "grants": "most" }), "the word all"),
-            (json!({ "name": "a", "password": "x", "grants": [{ "verbs": ["fly"] }] }), "fly"),
-            (json!({ "name": "a", "password_hash": "abc", "grants": "all" }), "28 characters"),
-            (json!({ "name": "a", "password": "x", "grant": "all" }), "grant"),
-        ] {
-            let refused = users(json!([entry])).unwrap_err();
-            assert!(refused.contains(said), "{refused}");
-        }
-    }
-
-    // The first of two users of one name was used silently, and the other could not log in.
-    #[test]
-    fn a_name_is_listed_once() {
-        let user = |name| json!({ "name": name, "password": "x", "grants": "all" });
-        assert!(users(json!([user("a"), user("b")])).is_ok());
-        let refused = users(json!([user("a"), user("b"), user("a")])).unwrap_err();
-        assert!(refused.contains("'a' is listed twice"), "{refused}");
-        assert!(users(json!([user("")])).unwrap_err().contains("empty"));
-    }
-
-    // A name with a character that turns the direction of writing shows as another one in the log.
-    #[test]
-    fn a_name_shows_as_it_is_written() {
-        let user = |name| json!([{ "name": name, "password": "x", "grants": "all" }]);
-        assert!(users(user("пользователь")).is_ok());
-        for name in ["ssob\u{202e}", "a\u{2066}b", "\u{200f}a", "a\nb"] {
-            let refused = users(user(name)).unwrap_err();
-            assert!(refused.contains("must not contain"), "{refused}");
-        }
-    }
-
-    #[test]
-    fn passwords_are_not_printed() {
-        let user = User::new("a", "secret", Grants::All);
-        assert!(format!("{user:?}").contains("PasswordHash(..)"));
     }
 }
