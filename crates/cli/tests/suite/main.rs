@@ -28,6 +28,7 @@ mod storms;
 mod tasks;
 mod top;
 mod tubes;
+mod users;
 #[cfg(target_os = "linux")]
 mod wall_clock;
 mod worker;

@@ -56,7 +56,9 @@ pub fn token_file(folder: &Path) -> String {
 /// The binary without the settings of this shell.
 pub fn binary() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_taskyard"));
-    for name in ["TASKYARD_URL", "TASKYARD_TOKEN", "TASKYARD_LOG"] {
+    for name in
+        ["TASKYARD_URL", "TASKYARD_TOKEN", "TASKYARD_TOKEN_FILE", "TASKYARD_USERS", "TASKYARD_LOG"]
+    {
         command.env_remove(name);
     }
     command.stdin(Stdio::null());
