@@ -7,7 +7,7 @@ use taskyard_core::access::Role;
 use taskyard_server::NewSecret;
 use taskyard_wire::Exit;
 
-use super::FileArgs;
+use super::UsersFileArgs;
 use super::replace::Replacement;
 use crate::output::{line, note};
 
@@ -25,7 +25,7 @@ Examples:
   taskyard user add mailer --role produce --tube 'mail.*' --users users.toml
   taskyard user add metrics --role read --users users.toml > metrics.token
   taskyard user add queue --role produce --role consume --iproto --users users.toml")]
-pub struct AddArgs {
+pub struct AddUserArgs {
     /// The name of the user.
     name: String,
     /// What the user may do; may be repeated.
@@ -38,7 +38,7 @@ pub struct AddArgs {
     #[arg(long)]
     iproto: bool,
     #[command(flatten)]
-    file: FileArgs,
+    file: UsersFileArgs,
 }
 
 fn role(name: &str) -> Result<Role, String> {
@@ -47,7 +47,7 @@ fn role(name: &str) -> Result<Role, String> {
 }
 
 /// Adds the user and prints its token.
-pub fn run(args: AddArgs) -> anyhow::Result<Exit> {
+pub fn run(args: AddUserArgs) -> anyhow::Result<Exit> {
     let path = &args.file.users;
     let mut change = match Replacement::begin(path) {
         Err(error) if error.is(ErrorKind::NotFound) => Replacement::new_file(path)?,

@@ -5,18 +5,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use taskyard_wire::Exit;
 
-use super::FileArgs;
+use super::UsersFileArgs;
 use crate::output::{json_lines, printable, show, table};
 use crate::users_file::{parse, read_text};
 
 /// The arguments of `user list`.
 #[derive(Debug, Args)]
-pub struct ListArgs {
+pub struct ListUsersArgs {
     /// Print one JSON object per line.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    file: FileArgs,
+    file: UsersFileArgs,
 }
 
 /// The users of a file, without what only the server needs.
@@ -64,7 +64,7 @@ impl From<ListedUser> for UserRow {
 }
 
 /// Prints the users.
-pub fn run(args: ListArgs) -> anyhow::Result<Exit> {
+pub fn run(args: ListUsersArgs) -> anyhow::Result<Exit> {
     let path = &args.file.users;
     let (text, _) = read_text(path)?;
     let listed: ListedUsers = parse(path, &text)?;

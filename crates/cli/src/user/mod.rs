@@ -20,16 +20,16 @@ pub struct UserArgs {
 #[derive(Debug, Subcommand)]
 enum UserVerb {
     /// Add a user to the file; prints the token, which is not stored and not shown again.
-    Add(add::AddArgs),
+    Add(add::AddUserArgs),
     /// List the users of the file.
-    List(list::ListArgs),
+    List(list::ListUsersArgs),
     /// Remove a user from the file.
-    Remove(remove::RemoveArgs),
+    Remove(remove::RemoveUserArgs),
 }
 
 /// The file to read or change.
 #[derive(Debug, Args)]
-struct FileArgs {
+struct UsersFileArgs {
     /// The file of users of the server (serve --users FILE), which reads it again by itself.
     #[arg(long, value_name = "FILE", env = "TASKYARD_USERS")]
     users: PathBuf,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use clap::Args;
 use taskyard_wire::Exit;
 
-use super::FileArgs;
+use super::UsersFileArgs;
 use super::replace::{Replacement, names_in};
 use crate::failure::UsageError;
 use crate::output::note;
@@ -15,15 +15,15 @@ const HEADER: &str = "[[users]]";
 
 /// The arguments of `user remove`.
 #[derive(Debug, Args)]
-pub struct RemoveArgs {
+pub struct RemoveUserArgs {
     /// The name of the user.
     name: String,
     #[command(flatten)]
-    file: FileArgs,
+    file: UsersFileArgs,
 }
 
 /// Removes the user.
-pub fn run(args: RemoveArgs) -> anyhow::Result<Exit> {
+pub fn run(args: RemoveUserArgs) -> anyhow::Result<Exit> {
     let (path, name) = (&args.file.users, &args.name);
     let mut change = Replacement::begin(path)?;
     let before = names_in(path, change.text())?;
