@@ -24,6 +24,7 @@ use crate::take::TakeArgs;
 use crate::tasks::{ShowTaskArgs, TasksArgs};
 use crate::top::TopArgs;
 use crate::tube::TubeArgs;
+use crate::user::UserArgs;
 use crate::worker::WorkerArgs;
 use crate::workers::WorkersArgs;
 
@@ -40,7 +41,7 @@ Exit codes:
   5  at least one delivery is no longer the caller's
   6  refused: full, too large, overloaded, exists or in use
   7  the server cannot be reached or is stopping
-  8  not allowed: the token is missing or wrong
+  8  not allowed: the token or a role is missing or wrong
   9  serve: the address to listen on is in use or not allowed
   10  serve: the data folder is in use by another process
   11  serve: the store's URL names no store
@@ -119,6 +120,8 @@ pub enum Verb {
     Manager(ManagerArgs),
     /// Check contracts of typed queues and generate code from them.
     Contract(ContractArgs),
+    /// Add, list and remove users of a server: roles and tokens.
+    User(UserArgs),
     /// Measure the rate and the latency of a running server.
     Bench(BenchArgs),
     /// Print the completion script of a shell.

@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 
 use clap::Args;
-use taskyard::{Http, HttpError};
+use taskyard::Http;
 use taskyard_core::{Command, Reply};
 
+use crate::failure::UsageError;
 use crate::output::quoted;
+use crate::secret_file;
 
 /// The default URL of a server.
 pub const URL_DEFAULT: &str = "http://127.0.0.1:7070";
@@ -26,10 +28,15 @@ pub struct ConnectArgs {
     #[arg(value_parser = with_scheme)]
     #[arg(help_heading = "Server")]
     url: String,
-    /// The access token of the server.
+    /// The access token of the server. Other users of this machine can read command lines: prefer --token-file or
+    /// TASKYARD_TOKEN.
     #[arg(long, env = "TASKYARD_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     #[arg(help_heading = "Server")]
     token: Option<String>,
+    /// Read the access token from this file, which other users of this machine must not be able to read.
+    #[arg(long, env = "TASKYARD_TOKEN_FILE", value_name = "FILE")]
+    #[arg(help_heading = "Server")]
+    token_file: Option<PathBuf>,
     /// PEM file with the certificates that are trusted for https://, instead of those of the system: of an authority, or
     /// that of the server itself.
     #[arg(long, env = "TASKYARD_CA", value_name = "FILE")]
@@ -67,11 +74,33 @@ pub struct ServerLinesArgs {
 
 impl ConnectArgs {
     /// A client for the server, not connected yet.
-    pub fn http(&self) -> Result<Http, HttpError> {
+    pub fn http(&self) -> anyhow::Result<Http> {
         let http = self.with_certificates(Http::new(&self.url)?)?;
-        match self.token.as_deref().filter(|token| !token.trim().is_empty()) {
-            Some(token) => http.with_token(token),
-            None => Ok(http),
+        Ok(match self.token()? {
+            Some(token) => http.with_token(&token)?,
+            None => http,
+        })
+    }
+
+    /// The token, from wherever it is given.
+    fn token(&self) -> Result<Option<String>, UsageError> {
+        let token = self.token.clone().filter(|token| !token.trim().is_empty());
+        let file = self.token_file.as_deref().filter(|file| !file.as_os_str().is_empty());
+        match (token, file) {
+            (Some(_), Some(_)) => Err(UsageError(
+                "both a token (--token or TASKYARD_TOKEN) and a file (--token-file or TASKYARD_TOKEN_FILE) are given; \
+                 leave one of them out"
+                    .into(),
+            )),
+            (None, Some(file)) => {
+                let text = secret_file::read(file, "the token")?;
+                let token = text.trim();
+                match token.is_empty() {
+                    true => Err(UsageError(format!("no token in {}", file.display()))),
+                    false => Ok(Some(token.into())),
+                }
+            }
+            (token, None) => Ok(token),
         }
     }
 
@@ -153,7 +182,38 @@ pub fn unexpected_reply(verb: &str) -> anyhow::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    fn args(token: Option<&str>, token_file: Option<PathBuf>) -> ConnectArgs {
+        ConnectArgs { url: URL_DEFAULT.into(), token: token.map(Into::into), token_file }
+    }
+
+    #[test]
+    fn a_token_is_read_from_a_file_of_the_user() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        let read = |token| args(token, Some(path.clone())).token().map_err(|error| error.0);
+        assert!(read(None).unwrap_err().contains("cannot read the token"));
+        for (mode, text, expected) in [
+            (0o600, " abc\n", Ok("abc")),
+            (0o644, "abc", Err("chmod 600")),
+            (0o600, " \n", Err("no token in")),
+        ] {
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            match (read(None), expected) {
+                (Ok(token), Ok(expected)) => assert_eq!(token.as_deref(), Some(expected)),
+                (Err(error), Err(expected)) => assert!(error.contains(expected), "{error}"),
+                (read, _) => panic!("{mode:o} {text:?}: {read:?}"),
+            }
+        }
+        assert!(read(Some("other")).unwrap_err().contains("leave one of them out"));
+        assert_eq!(args(Some("x"), None).token().unwrap().as_deref(), Some("x"));
+        assert_eq!(args(Some(" "), None).token().unwrap(), None);
+    }
 
     /// A host without a port meant port 80, where no taskyard listens.
     #[test]

@@ -135,7 +135,7 @@ fn advice(error: &anyhow::Error) -> &'static str {
     }
     match http_error(error) {
         Some(HttpError::Unreachable { .. }) => "; is it running? start it with: taskyard serve",
-        Some(HttpError::Unauthorized(_)) => "; set --token or TASKYARD_TOKEN",
+        Some(HttpError::Unauthorized(_)) => "; set --token-file or TASKYARD_TOKEN",
         _ => "",
     }
 }

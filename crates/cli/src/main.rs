@@ -30,6 +30,7 @@ mod task_args;
 mod tasks;
 mod top;
 mod tube;
+mod user;
 mod worker;
 mod workers;
 
@@ -50,6 +51,7 @@ mod secret_file;
 mod table;
 mod tls;
 mod units;
+mod users_file;
 
 use std::process::ExitCode;
 
@@ -94,6 +96,7 @@ fn main() -> ExitCode {
         Verb::Workers(args) => workers::run(args),
         Verb::Manager(args) => manager::run(args),
         Verb::Contract(args) => contract::run(args),
+        Verb::User(args) => user::run(args),
         Verb::Bench(args) => bench::run(args),
         Verb::Completions(args) => completions::run(args),
     };

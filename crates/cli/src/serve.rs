@@ -18,7 +18,7 @@ use taskyard_core::limits::{
 use taskyard_core::service::Service;
 use taskyard_core::{Command, Execute, Reply, TubeName};
 use taskyard_engine::{Engine, Settings, SystemClock};
-use taskyard_server::{BindError, Config, Listeners, Server, Token, TokenError};
+use taskyard_server::{BindError, Config, Listeners, Server, Token, TokenError, Users};
 use taskyard_sql::Source;
 use taskyard_store::{OpenOptions, Store};
 use taskyard_wire::Exit;
@@ -35,6 +35,7 @@ use crate::open_store::{self, STORE_WAIT};
 use crate::output::{note, quoted};
 use crate::tls::{TlsArgs, keep_current};
 use crate::units::Size;
+use crate::users_file::UsersFile;
 use crate::{iproto, listen_addresses, log, output, pool, secret_file, sql, units};
 
 /// The arguments of `serve`.
@@ -69,7 +70,11 @@ pub struct ServeArgs {
     /// Read the token from this file, which only its owner may read.
     #[arg(long, value_name = "FILE", conflicts_with = "token")]
     token_file: Option<PathBuf>,
-    /// Allow an address that other machines can reach although no token is set.
+    /// TOML file with users, their tokens and roles; see taskyard user --help. It is read again when it changes and on
+    /// SIGHUP. The token above stays valid and has all rights.
+    #[arg(long, value_name = "FILE", conflicts_with = "iproto_users")]
+    users: Option<PathBuf>,
+    /// Allow an address that other machines can reach although there are neither users nor a token.
     #[arg(long)]
     insecure: bool,
     /// A host name that requests without a token may use; may be repeated.
@@ -81,7 +86,7 @@ pub struct ServeArgs {
     /// Refuse a put into a tube that does not exist instead of creating the tube.
     #[arg(long)]
     strict_tubes: bool,
-    /// Maximum number of tubes that one user may create; all HTTP clients count as one user. 10000 is no limit.
+    /// Maximum number of tubes that one user may create; all HTTP clients with the same token count as one user. 10000 is no limit.
     #[arg(long, value_name = "N", default_value_t = TUBES_PER_USER_MAX as u16)]
     tubes_per_user: u16,
     /// Number of tubes with their own rows in /metrics; the others share one row.
@@ -154,7 +159,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
         tracing::warn!(%error, "cannot raise the limit on open files");
     }
-    let config = args.config()?;
+    let (config, users_file) = args.config()?;
     let contracts = ContractCheck::read(&args.contract)?;
     let runtime = runtime()?;
     // Before anything is created on disk. From here on clients get the reply that the server is starting.
@@ -195,6 +200,9 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         if !certificates.is_empty() {
             tokio::spawn(keep_current(certificates, signal(SignalKind::hangup())?));
         }
+        if let Some(file) = users_file {
+            file.watch(server.users())?;
+        }
         // A closed standard output does not stop the server.
         let hosted = pool.as_ref().map(|pool| pool.screen(&server.url()));
         let message = start_message(&server, &opened, &args, &hosted.unwrap_or_default());
@@ -222,7 +230,7 @@ pub fn runtime() -> io::Result<Runtime> {
 }
 
 impl ServeArgs {
-    fn config(&self) -> anyhow::Result<Config> {
+    fn config(&self) -> anyhow::Result<(Config, Option<UsersFile>)> {
         if self.payload_max.0 > PAYLOAD_BYTES_MAX {
             let most = Size(PAYLOAD_BYTES_MAX);
             return Err(
@@ -239,8 +247,14 @@ impl ServeArgs {
                 TokenError::Empty => UsageError(format!("{error}; {WITHOUT_TOKEN}")),
                 other => UsageError(other.to_string()),
             })?;
-        let http = Some(self.http).filter(|http| token.is_none() && !http.ip().is_loopback());
-        let open = [(http, "a token"), (self.iproto.open_address(), "a user")];
+        let (users, users_file) = match &self.users {
+            Some(path) => UsersFile::open(path).map(|(users, file)| (users, Some(file)))?,
+            None => (Users::default(), None),
+        };
+        let is_open = token.is_none() && users.is_empty();
+        let http = Some(self.http).filter(|http| is_open && !http.ip().is_loopback());
+        let iproto = self.iproto.open_address().filter(|_| users.is_empty());
+        let open = [(http, "a token"), (iproto, "a user")];
         for (address, what) in open.into_iter().filter(|_| self.insecure) {
             let Some(address) = address else { continue };
             note(format!(
@@ -253,8 +267,9 @@ impl ServeArgs {
                 "--iproto-users applies to iproto only; without a token every user of this machine can use HTTP",
             );
         }
-        Ok(Config {
+        let config = Config {
             token,
+            users,
             insecure: self.insecure,
             host_names: self.host_name.clone(),
             program: program(),
@@ -266,7 +281,8 @@ impl ServeArgs {
             tls: self.tls.http()?,
             iproto: self.iproto.config(&self.tls)?,
             ..Config::new(self.http)
-        })
+        };
+        Ok((config, users_file))
     }
 
     /// Starts the engine, which refuses puts that do not match a contract.

@@ -6,6 +6,7 @@
 //! Start reading at [`command`] (all commands and replies), then [`state`] (the states of a task),
 //! then [`machine`] (how commands take effect).
 
+pub mod access;
 pub mod classes;
 pub mod command;
 pub mod effects;

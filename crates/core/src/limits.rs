@@ -69,6 +69,16 @@ pub const SMALL_BYTES_MAX: usize = 64 << 10;
 pub const TOKEN_CHARS_MIN: usize = 16;
 /// Longest token, in characters.
 pub const TOKEN_CHARS_MAX: usize = 512;
+/// Largest file of users, in bytes.
+pub const USERS_FILE_BYTES_MAX: usize = 4 << 20;
+/// Maximum number of users.
+pub const USERS_MAX: usize = 10_000;
+/// Longest name of a user, in bytes.
+pub const USER_NAME_BYTES_MAX: usize = 128;
+/// Maximum number of name patterns of one user.
+pub const USER_PATTERNS_MAX: usize = 100;
+/// Longest pattern for names, in bytes.
+pub const NAME_PATTERN_BYTES_MAX: usize = 256;
 /// Maximum number of user names, at all client addresses together, whose logins are remembered.
 pub const LOGIN_PEERS_MAX: usize = 10_000;
 /// Maximum number of user names at one client address whose logins are remembered separately.

@@ -280,6 +280,45 @@ const METHODS: [&str; 17] = [
     "list",
 ];
 
+/// The functions of the queue, without the prefix.
+const FUNCTIONS: [&str; 26] = [
+    "statistics",
+    "stats",
+    "identify",
+    "worker",
+    "state",
+    "cfg",
+    "create_tube",
+    "schema.create_tube",
+    "tube",
+    "semaphore.create",
+    "semaphore.set",
+    "semaphore.enqueue",
+    "semaphore.enqueue_many",
+    "semaphore.release",
+    "semaphore.yield",
+    "semaphore.decline",
+    "semaphore.extend",
+    "semaphore.release_many",
+    "semaphore.look",
+    "semaphore.holders",
+    "semaphore.waiting",
+    "semaphore.drop",
+    "semaphore.list",
+    "semaphore.show",
+    "semaphore.events",
+    "semaphore.ack",
+];
+
+/// The names of all functions that a client may call, for a queue of this prefix; methods with the
+/// tube `TUBE`.
+pub fn function_names(prefix: &str) -> Vec<String> {
+    let functions = FUNCTIONS.iter().map(|function| format!("{prefix}.{function}"));
+    let methods = METHODS.iter().map(|method| format!("{prefix}.tube.TUBE:{method}"));
+    let own = [EXECUTE, BOX_INFO].map(String::from);
+    functions.chain(methods).chain(own).collect()
+}
+
 /// The method of this name, if tubes have one.
 fn method_named(name: &str) -> Option<&'static str> {
     METHODS.into_iter().find(|method| *method == name)
@@ -442,6 +481,9 @@ impl Method {
 
 /// Parses a function of the queue; `None` if there is no such function.
 fn on_queue(function: &str, mut args: ArgumentReader<'_>) -> Option<Result<Call, Fault>> {
+    if !FUNCTIONS.contains(&function) {
+        return None;
+    }
     if let Some(function) = function.strip_prefix("semaphore.") {
         let command = semaphores::parse(function, args)?;
         return Some(command.map(|command| {

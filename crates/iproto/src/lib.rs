@@ -33,8 +33,8 @@ mod semaphores;
 
 pub use answer::{Answer, write_answer};
 pub use call::{
-    BOX_INFO, Call, CallAction, CallContext, RecentTubes, ReplyForm, parse_call, parse_call_with,
-    parse_method, parse_method_of,
+    BOX_INFO, Call, CallAction, CallContext, RecentTubes, ReplyForm, function_names, parse_call,
+    parse_call_with, parse_method, parse_method_of,
 };
 pub use eval::{Eval, EvalAction, parse_eval};
 pub use faults::fault_of;

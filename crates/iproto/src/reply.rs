@@ -1,6 +1,7 @@
 //! Replies of a server: the frame around every reply, and its parser.
 
 use std::borrow::Cow;
+use std::fmt::Display;
 
 use super::IprotoError;
 use super::pack::{self, Out};
@@ -44,6 +45,12 @@ impl Fault {
     /// An error with this number and text.
     pub fn new(code: u32, text: impl Into<Cow<'static, str>>) -> Self {
         Fault { code, text: text.into() }
+    }
+
+    /// The same error with the reason for it.
+    #[must_use]
+    pub fn because(self, why: &impl Display) -> Self {
+        Fault { text: format!("{}; {why}", self.text).into(), ..self }
     }
 }
 

@@ -11,7 +11,6 @@ use taskyard_core::{Command, Error, Execute, Reply, TubeName};
 use taskyard_engine::{Engine, StoreHealth};
 use tokio::sync::Semaphore;
 
-use crate::auth::Token;
 use crate::auth_throttle::AuthThrottle;
 use crate::config::{ADMIN, Config, ExtraRoutes};
 use crate::connections::http_tls;
@@ -24,11 +23,8 @@ use crate::response_budget::ResponseBudget;
 use crate::semaphore_monitor::SemaphoreMonitor;
 use crate::tls_listener::TlsListener;
 use crate::tube_quota::{OwnerRecords, TubeCreator, TubeQuota};
+use crate::users::{GUEST, UsersHandle};
 use crate::worker_origins::WorkerOrigins;
-
-/// The creator of tubes for callers without a token: the same user as of iproto clients that do not
-/// log in.
-const GUEST: &str = "guest";
 
 /// The state that all requests share.
 pub(crate) struct App {
@@ -36,8 +32,8 @@ pub(crate) struct App {
     pub engine: Engine,
     /// Encrypts HTTP connections, if they must be.
     pub tls: Option<Arc<TlsListener>>,
-    /// The token that callers must send.
-    pub token: Option<Token>,
+    /// The users and their rights.
+    pub users: UsersHandle,
     /// The host names under which the server may be called.
     pub hosts: AllowedHosts,
     /// The name of the command line program.
@@ -106,9 +102,15 @@ impl App {
         let tubes_per_user_max = config.tubes_per_user_max;
         let throttle = Arc::new(AuthThrottle::new());
         let (tls, handshake_limits) = (http_tls(&config), config.handshake_limits);
+        let users = UsersHandle::new(config.users, config.token);
         let iproto = config.iproto.map(|iproto| {
             let iproto = IprotoConfig { tubes_per_user_max, handshake_limits, ..iproto };
-            Arc::new(IprotoServer::new(iproto, engine.clone(), instance, throttle.clone()))
+            let shares_users = iproto.users.is_empty();
+            let mut server = IprotoServer::new(iproto, engine.clone(), instance, throttle.clone());
+            if shares_users {
+                server.users = users.clone();
+            }
+            Arc::new(server)
         });
         // A user has the same quota over HTTP and iproto.
         let tubes = match &iproto {
@@ -124,7 +126,7 @@ impl App {
         App {
             engine,
             tls,
-            token: config.token,
+            users,
             hosts,
             program: config.program,
             read_only_dashboard: config.read_only_dashboard,
@@ -160,16 +162,27 @@ impl App {
         }
     }
 
-    /// Runs one command.
+    /// Runs one command of the server itself, without a check of rights.
     pub async fn run(&self, command: Command) -> Result<Reply, Error> {
+        self.run_as(self.server_user(), command).await
+    }
+
+    /// Runs one command for this user, whose rights were checked.
+    pub async fn run_as(&self, creator: TubeCreator<'_>, command: Command) -> Result<Reply, Error> {
+        let lists_tubes = matches!(command, Command::Tubes { tube: None });
         if let Command::DropTube { tube } | Command::NameTube { tube, .. } = &command {
             self.subqueue_tubes.forget(tube);
         }
         let replies = match TubeQuota::concerns(&command) {
-            true => self.tubes.execute(&self.engine, self.user(), vec![command]).await,
+            true => self.tubes.execute(&self.engine, creator, vec![command]).await,
             false => self.engine.execute(vec![command]).await,
         };
         let reply = replies.into_iter().next();
+        if let Some(Ok(Reply::Tubes(tubes))) = &reply
+            && lists_tubes
+        {
+            self.tubes.counted(tubes.len());
+        }
         reply.unwrap_or_else(|| Err(Error::Store("the engine did not reply".into())))
     }
 
@@ -188,11 +201,12 @@ impl App {
         health
     }
 
-    /// The creator of tubes over HTTP: all callers that know the token are one administrator.
-    fn user(&self) -> TubeCreator<'static> {
-        match self.token {
-            Some(_) => TubeCreator { name: ADMIN, is_admin: true },
-            None => TubeCreator { name: GUEST, is_admin: false },
+    /// The creator of the server's own tubes. On a server without users these count as tubes of
+    /// the guest.
+    fn server_user(&self) -> TubeCreator<'static> {
+        match self.users.is_empty() {
+            false => TubeCreator { name: ADMIN, is_admin: true },
+            true => TubeCreator { name: GUEST, is_admin: false },
         }
     }
 

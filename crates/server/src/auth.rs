@@ -4,27 +4,28 @@ use std::fmt;
 
 use axum::http::HeaderMap;
 use axum::http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
-use subtle::ConstantTimeEq;
 use taskyard_core::limits::{TOKEN_CHARS_MAX, TOKEN_CHARS_MIN};
 
 /// The prefix of the token in the Authorization header.
 const SCHEME: &str = "bearer ";
 /// The prefix of the token among the protocols of a WebSocket.
 const PROTOCOL: &[u8] = b"bearer.";
+/// Maximum number of tokens among the protocols of a WebSocket that are checked.
+const PROTOCOL_TOKENS_MAX: usize = 4;
 
 /// The secret that callers send. It is never printed.
 #[derive(Clone)]
 pub struct Token(Box<str>);
 
-/// The result of checking a request for the token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TokenCheck {
+/// The tokens of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ShownTokens<'a> {
     /// The request has no token.
     Missing,
-    /// The request has a wrong token or another scheme.
-    Wrong,
-    /// The request has the correct token.
-    Correct,
+    /// The request has another scheme, or several headers.
+    Malformed,
+    /// The request has these tokens, at least one. Only a WebSocket can have several.
+    These(Vec<&'a [u8]>),
 }
 
 /// Why a text is not accepted as a token.
@@ -63,52 +64,32 @@ impl Token {
         }
     }
 
-    /// The text of the token, for an iproto password.
+    /// The text of the token, for its user.
     pub(crate) fn text(&self) -> &str {
         &self.0
     }
+}
 
-    /// Checks the headers of a request.
-    pub(crate) fn check(&self, headers: &HeaderMap) -> TokenCheck {
+impl<'a> ShownTokens<'a> {
+    /// Reads the headers of a request.
+    pub fn read(headers: &'a HeaderMap) -> Self {
         let mut values = headers.get_all(AUTHORIZATION).iter();
-        let Some(value) = values.next() else { return self.check_protocols(headers) };
-        let shown = bearer(value.as_bytes());
-        // Compared in any case, so that every wrong request takes the same time.
-        let is_right = self.is(shown.unwrap_or_default());
-        if values.next().is_none() && shown.is_some() && is_right {
-            TokenCheck::Correct
-        } else {
-            TokenCheck::Wrong
+        let Some(value) = values.next() else { return ShownTokens::of_protocols(headers) };
+        match bearer(value.as_bytes()) {
+            Some(token) if values.next().is_none() => ShownTokens::These(vec![token]),
+            _ => ShownTokens::Malformed,
         }
     }
 
-    /// Checks the protocols of a WebSocket. A web page can send the token only there: browsers do
-    /// not let it set other headers.
-    fn check_protocols(&self, headers: &HeaderMap) -> TokenCheck {
+    /// Reads the protocols of a WebSocket. A web page can send the token only there: browsers do not
+    /// let it set other headers.
+    fn of_protocols(headers: &'a HeaderMap) -> Self {
         let values = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter();
         let names = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
         let tokens = names.filter_map(|name| name.trim_ascii().strip_prefix(PROTOCOL));
-        tokens.fold(TokenCheck::Missing, |shown, token| {
-            match self.is(token) || shown == TokenCheck::Correct {
-                true => TokenCheck::Correct,
-                false => TokenCheck::Wrong,
-            }
-        })
+        let tokens: Vec<_> = tokens.take(PROTOCOL_TOKENS_MAX).collect();
+        if tokens.is_empty() { ShownTokens::Missing } else { ShownTokens::These(tokens) }
     }
-
-    /// Compares in constant time, which reveals neither the token nor its length.
-    fn is(&self, shown: &[u8]) -> bool {
-        let equal = padded(self.0.as_bytes()).ct_eq(&padded(shown));
-        (equal & self.0.len().ct_eq(&shown.len())).into()
-    }
-}
-
-/// The text, padded to the length of the longest token.
-fn padded(text: &[u8]) -> [u8; TOKEN_CHARS_MAX] {
-    let mut bytes = [0; TOKEN_CHARS_MAX];
-    let length = text.len().min(TOKEN_CHARS_MAX);
-    bytes[..length].copy_from_slice(&text[..length]);
-    bytes
 }
 
 fn bearer(value: &[u8]) -> Option<&[u8]> {
@@ -153,32 +134,43 @@ mod tests {
     }
 
     #[test]
-    fn only_the_whole_token_is_right() {
-        let token = Token::new(TOKEN).unwrap();
-        let long = format!("Bearer {TOKEN}{}", "x".repeat(TOKEN_CHARS_MAX));
-        for (shown, right) in [
-            ("Bearer 0123456789abcdef", true),
-            ("bearer  0123456789abcdef", true),
-            ("Bearer 0123456789abcde", false),
-            ("Bearer 0123456789abcdef0", false),
-            ("Basic 0123456789abcdef", false),
-            ("0123456789abcdef", false),
-            ("", false),
-            (&long, false),
+    fn a_token_is_read_from_one_header() {
+        for (value, shown) in [
+            ("Bearer 0123456789abcdef", Some("0123456789abcdef")),
+            ("bearer  0123456789abcdef", Some("0123456789abcdef")),
+            ("Bearer ", Some("")),
+            ("Basic 0123456789abcdef", None),
+            ("0123456789abcdef", None),
+            ("", None),
         ] {
-            let headers = HeaderMap::from_iter([(AUTHORIZATION, shown.parse().unwrap())]);
-            let expected = if right { TokenCheck::Correct } else { TokenCheck::Wrong };
-            assert_eq!(token.check(&headers), expected, "{shown}");
+            let headers = HeaderMap::from_iter([(AUTHORIZATION, value.parse().unwrap())]);
+            let expected = shown
+                .map_or(ShownTokens::Malformed, |token| ShownTokens::These(vec![token.as_bytes()]));
+            assert_eq!(ShownTokens::read(&headers), expected, "{value}");
         }
-        assert_eq!(token.check(&HeaderMap::new()), TokenCheck::Missing);
-        for (names, shown) in [
-            ("taskyard.events, bearer.0123456789abcdef", TokenCheck::Correct),
-            ("bearer.0123456789abcdef, bearer.wrong", TokenCheck::Correct),
-            ("bearer.wrong", TokenCheck::Wrong),
-            ("taskyard.events", TokenCheck::Missing),
+        let mut twice = HeaderMap::new();
+        for value in ["Bearer one", "Bearer two"] {
+            twice.append(AUTHORIZATION, value.parse().unwrap());
+        }
+        assert_eq!(ShownTokens::read(&twice), ShownTokens::Malformed);
+        assert_eq!(ShownTokens::read(&HeaderMap::new()), ShownTokens::Missing);
+    }
+
+    #[test]
+    fn a_web_page_names_tokens_among_the_protocols() {
+        for (names, tokens) in [
+            ("taskyard.events, bearer.one", &["one"][..]),
+            ("bearer.one, bearer.two", &["one", "two"]),
+            ("bearer.1,bearer.2,bearer.3,bearer.4,bearer.5", &["1", "2", "3", "4"]),
+            ("taskyard.events", &[]),
         ] {
             let headers = HeaderMap::from_iter([(SEC_WEBSOCKET_PROTOCOL, names.parse().unwrap())]);
-            assert_eq!(token.check(&headers), shown, "{names}");
+            let tokens: Vec<_> = tokens.iter().map(|token| token.as_bytes()).collect();
+            let expected = match tokens.is_empty() {
+                true => ShownTokens::Missing,
+                false => ShownTokens::These(tokens),
+            };
+            assert_eq!(ShownTokens::read(&headers), expected, "{names}");
         }
     }
 }

@@ -15,8 +15,9 @@ use taskyard_core::service::Service;
 use taskyard_tls::ServerTls;
 
 use crate::auth::Token;
-use crate::iproto::{Grants, IprotoConfig, User, Users};
+use crate::iproto::IprotoConfig;
 use crate::tls_listener::HandshakeLimits;
+use crate::users::Users;
 
 /// Largest request, in bytes: a full batch as base64, and the JSON around it.
 pub(crate) const BODY_BYTES_MAX: usize = BATCH_BYTES_MAX + BATCH_BYTES_MAX / 2;
@@ -35,7 +36,7 @@ const ANSWER_STALL_MAX: Duration = Duration::from_secs(30);
 /// The name of HTTP as a protocol above TLS.
 pub const HTTP_PROTOCOL: &str = "http/1.1";
 
-/// The user whose password is the token, if no users are configured.
+/// The user whose token, and password over iproto, is the token of the server.
 pub(crate) const ADMIN: &str = "admin";
 
 /// The settings of the operator.
@@ -47,8 +48,10 @@ pub struct Config {
     pub tls: Option<ServerTls>,
     /// The limits of TLS handshakes, for each address.
     pub handshake_limits: HandshakeLimits,
-    /// The token that callers must send; without it every caller has all rights.
+    /// The token of an administrator. Without it and without users every caller has all rights.
     pub token: Option<Token>,
+    /// The users of both protocols.
+    pub users: Users,
     /// Listen on addresses that other machines can reach although there is no token.
     pub insecure: bool,
     /// Host names under which the server may be called when there is no token, in addition to those
@@ -109,6 +112,7 @@ impl Config {
             tls: None,
             handshake_limits: HandshakeLimits::default(),
             token: None,
+            users: Users::default(),
             insecure: false,
             host_names: Vec::new(),
             program: "taskyard".into(),
@@ -132,27 +136,19 @@ impl Config {
         }
     }
 
-    /// With a token and no users, a client that knows the token has all rights over iproto too: as
-    /// the user [`ADMIN`], with the token as password. No other user has any rights there.
-    pub(crate) fn share_token(mut self) -> Self {
-        if let (Some(token), Some(iproto)) = (&self.token, &mut self.iproto)
-            && iproto.users.is_empty()
-        {
-            iproto.users = Users::new(vec![User::new(ADMIN, token.text(), Grants::All)]);
-        }
-        self
-    }
-
     /// Refuses an address that other machines can reach without any authentication.
     pub(crate) fn check(&self) -> Result<(), BindError> {
         if self.insecure {
             return Ok(());
         }
-        if !self.http.ip().is_loopback() && self.token.is_none() {
+        let is_open = self.token.is_none() && self.users.is_empty();
+        if !self.http.ip().is_loopback() && is_open {
             return Err(BindError::Exposed(self.http));
         }
         match &self.iproto {
-            Some(iproto) if !iproto.address.ip().is_loopback() && iproto.users.is_empty() => {
+            Some(iproto)
+                if !iproto.address.ip().is_loopback() && is_open && iproto.users.is_empty() =>
+            {
                 Err(BindError::IprotoExposed(iproto.address))
             }
             _ => Ok(()),
@@ -178,7 +174,7 @@ pub enum BindError {
     /// Other machines could reach the iproto address without any authentication.
     #[error(
         "{0} can be reached from other machines and there are neither users nor a token; give \
-         --iproto-users or TASKYARD_TOKEN, listen on 127.0.0.1, say --iproto off, or say --insecure"
+         --users or TASKYARD_TOKEN, listen on 127.0.0.1, say --iproto off, or say --insecure"
     )]
     IprotoExposed(SocketAddr),
     /// The iproto address is in use.

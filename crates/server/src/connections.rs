@@ -3,7 +3,7 @@
 use std::io;
 use std::net::Ipv4Addr;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -163,7 +163,7 @@ async fn serve(
     let ip = peer.map_or(Ipv4Addr::UNSPECIFIED.into(), |peer| peer.ip());
     let caller = Arc::new(ClientConnection {
         peer: ip,
-        logged_in: AtomicBool::new(false),
+        proven_token: AtomicU64::new(0),
         proven: AtomicU64::new(0),
         worker: Mutex::default(),
     });

@@ -4,7 +4,7 @@
 //! names, cannot hide its origin, and cannot send JSON without a preflight request.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -20,9 +20,10 @@ use axum::response::{IntoResponse, Response};
 use taskyard_wire::Code;
 
 use crate::app::{App, SharedApp};
-use crate::auth::{Token, TokenCheck};
+use crate::auth::ShownTokens;
 use crate::dashboard;
 use crate::http::{self, Refusal};
+use crate::users::{Principal, TokenHash};
 use crate::worker_origins::LatestWorker;
 
 /// Endpoints that need no token, in addition to the dashboard: they show nothing about tasks.
@@ -35,8 +36,8 @@ const PROVE_EVERY_SECONDS: u64 = 60;
 pub(crate) struct ClientConnection {
     /// The address of the client.
     pub peer: IpAddr,
-    /// Whether the correct token was sent on it.
-    pub logged_in: AtomicBool,
+    /// The fingerprint of the last correct token that was sent on it, or 0.
+    pub proven_token: AtomicU64,
     /// When the proof was last renewed, in seconds since the server started.
     pub proven: AtomicU64,
     /// The worker of its latest take.
@@ -44,10 +45,17 @@ pub(crate) struct ClientConnection {
 }
 
 /// Admits or refuses a request, counts it, and sets the headers of every response.
-pub(crate) async fn admit(State(app): State<SharedApp>, request: Request, next: Next) -> Response {
+pub(crate) async fn admit(
+    State(app): State<SharedApp>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let counted = app.requests.begin(&request);
     let response = match check(&app, &request) {
-        Ok(()) => next.run(request).await,
+        Ok(principal) => {
+            request.extensions_mut().insert(principal);
+            next.run(request).await
+        }
         Err(refusal) => refusal.into_response(),
     };
     let mut response = http::count(&app, response);
@@ -59,52 +67,65 @@ pub(crate) async fn admit(State(app): State<SharedApp>, request: Request, next: 
     response
 }
 
-fn check(app: &App, request: &Request) -> Result<(), Refusal> {
+/// The user that sends the request. What the user may do is checked with each command; see
+/// `http::RequestApp`.
+fn check(app: &App, request: &Request) -> Result<Principal, Refusal> {
     let headers = request.headers();
-    if app.token.is_none() {
+    let guest = app.users.guest();
+    if guest.permissions().allows_anything() {
         app.hosts.check(headers)?;
     }
     check_origin(headers)?;
-    let path = request.uri().path();
-    match &app.token {
-        Some(token) if !is_open(app, path) => log_in(app, token, request),
-        _ => Ok(()),
+    if is_open(app, request.uri().path()) || app.users.is_empty() {
+        return Ok(guest);
+    }
+    match ShownTokens::read(headers) {
+        ShownTokens::Missing if guest.permissions().allows_anything() => Ok(guest),
+        ShownTokens::Missing => {
+            let message = "a token is needed; send the header 'Authorization: Bearer TOKEN'";
+            Err(Refusal::new(Code::Unauthorized, message))
+        }
+        ShownTokens::Malformed => log_in(app, request, &[]),
+        ShownTokens::These(tokens) => {
+            let hashes: Vec<_> = tokens.into_iter().map(TokenHash::of).collect();
+            log_in(app, request, &hashes)
+        }
     }
 }
 
-/// Refuses a request without the correct token, and slows down guessing.
-fn log_in(app: &App, token: &Token, request: &Request) -> Result<(), Refusal> {
+/// The user with one of these tokens. Guessing is slowed down: a token that was correct at this
+/// address in the last minutes is never refused, and all others share the attempts of the address.
+fn log_in(app: &App, request: &Request, tokens: &[TokenHash]) -> Result<Principal, Refusal> {
     let caller = request.extensions().get::<Arc<ClientConnection>>();
     let peer = caller.map_or(Ipv4Addr::UNSPECIFIED.into(), |caller| caller.peer);
-    let is_known = caller.is_some_and(|caller| caller.logged_in.load(Ordering::Relaxed));
-    if !is_known && let Err(wait) = app.throttle.admit(peer, None, Instant::now()) {
+    let now = Instant::now();
+    let (number, name) = tokens.first().map(TokenHash::fingerprint).unwrap_or_default();
+    let name = Some(name.as_str()).filter(|name| !name.is_empty());
+    let is_proven = |caller: &Arc<ClientConnection>| {
+        number != 0 && caller.proven_token.load(Ordering::Relaxed) == number
+    };
+    let is_known = caller.is_some_and(is_proven);
+    if !is_known && let Err(wait) = app.throttle.admit(peer, name, now) {
         let seconds = wait.as_secs_f64().ceil().max(1.0) as u32;
         let message = format!("too many logins from this address failed; try again in {seconds} s");
         return Err(Refusal::new(Code::Overloaded, message).retry_after(seconds));
     }
-    match token.check(request.headers()) {
-        TokenCheck::Correct => {
-            if let Some(caller) = caller {
-                caller.logged_in.store(true, Ordering::Relaxed);
-                // A connection that stays open renews the proof for its address from time to time.
-                let now = app.started.elapsed().as_secs() + 1;
-                if now >= caller.proven.load(Ordering::Relaxed) + PROVE_EVERY_SECONDS || !is_known {
-                    caller.proven.store(now, Ordering::Relaxed);
-                    app.throttle.succeeded(peer, None, Instant::now());
-                }
-            }
-            Ok(())
-        }
-        TokenCheck::Wrong => {
-            app.throttle.failed(peer, None, Instant::now());
-            let message = "the token is wrong; the header is 'Authorization: Bearer TOKEN'";
-            Err(Refusal::new(Code::Unauthorized, message))
-        }
-        TokenCheck::Missing => {
-            let message = "a token is needed; send the header 'Authorization: Bearer TOKEN'";
-            Err(Refusal::new(Code::Unauthorized, message))
+    let found = tokens.iter().find_map(|token| app.users.with_secret(token));
+    let Some(principal) = found else {
+        app.throttle.failed(peer, name, now);
+        let message = "the token is wrong; the header is 'Authorization: Bearer TOKEN'";
+        return Err(Refusal::new(Code::Unauthorized, message));
+    };
+    if let Some(caller) = caller {
+        caller.proven_token.store(number, Ordering::Relaxed);
+        // A connection that stays open renews the proof for its address from time to time.
+        let seconds = app.started.elapsed().as_secs() + 1;
+        if seconds >= caller.proven.load(Ordering::Relaxed) + PROVE_EVERY_SECONDS || !is_known {
+            caller.proven.store(seconds, Ordering::Relaxed);
+            app.throttle.succeeded(peer, name, now);
         }
     }
+    Ok(principal)
 }
 
 fn is_open(app: &App, path: &str) -> bool {

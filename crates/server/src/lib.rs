@@ -5,7 +5,7 @@
 //! no decisions about tasks: a handler decodes, runs a command on the engine, encodes.
 //!
 //! Start reading at `server` (accept, serve, stop), then `http` (one file for each group of
-//! endpoints), then `guard` and `auth` (access control). The binary protocol of Tarantool is in
+//! endpoints), then `guard` and `users` (access control). The binary protocol of Tarantool is in
 //! `iproto`.
 
 mod app;
@@ -35,11 +35,13 @@ mod tls_listener;
 mod tube_owners;
 mod tube_quota;
 mod tube_rows;
+mod users;
 mod worker_origins;
 
 pub use auth::{Token, TokenError};
 pub use config::{BindError, Config, ExtraRoutes, HTTP_PROTOCOL};
-pub use iproto::{Grant, Grants, IprotoConfig, User, Users, Verb};
+pub use iproto::IprotoConfig;
 pub use server::{Listeners, Server};
 pub use taskyard_tls::{ServerFiles, ServerTls, TlsError};
 pub use tls_listener::HandshakeLimits;
+pub use users::{Grant, Grants, NewSecret, User, Users, UsersHandle, Verb};

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use taskyard_core::Result as CoreResult;
+use taskyard_core::{Command, Result as CoreResult};
 use taskyard_engine::Engine;
 use taskyard_tls::ServerTls;
 use tokio::net::TcpListener;
@@ -17,8 +17,9 @@ use crate::connections::{Connections, http_tls};
 use crate::document::document;
 use crate::event_forwarding::forward_events;
 use crate::guard::AllowedHosts;
-use crate::http::{infos, router};
+use crate::http::router;
 use crate::startup::StartupResponder;
+use crate::users::UsersHandle;
 
 /// How long requests in progress may take to finish once the server is stopping.
 const FINISH_MAX: Duration = Duration::from_secs(10);
@@ -53,7 +54,6 @@ impl Listeners {
     pub async fn bind(config: Config) -> Result<Self, BindError> {
         let users = config.iproto.as_ref().is_some_and(|iproto| !iproto.users.is_empty());
         let token_is_password = config.iproto.is_some() && config.token.is_some() && !users;
-        let config = config.share_token();
         config.check()?;
         // The address that is most often in use comes first, so that the other one is bound only
         // once.
@@ -148,7 +148,12 @@ impl Server {
 
     /// Whether callers must send a token.
     pub fn needs_token(&self) -> bool {
-        self.app.token.is_some()
+        !self.app.users.is_empty()
+    }
+
+    /// The users of both protocols, to be replaced while the server runs.
+    pub fn users(&self) -> UsersHandle {
+        self.app.users.clone()
     }
 
     /// Serves until `stop` is ready. Then it accepts no more connections, stops the engine, which
@@ -158,7 +163,7 @@ impl Server {
         let Server { http, iproto, app, .. } = self;
         // If the store does not answer now, the tubes are counted with the next list.
         let counted = app.clone();
-        tokio::spawn(async move { drop(infos(&counted, None).await) });
+        tokio::spawn(async move { drop(counted.run(Command::Tubes { tube: None }).await) });
         let mut connections = Connections::new(app.clone(), router(app.clone()));
         tokio::select! {
             () = connections.accept(&http, iproto.as_ref()) => {}

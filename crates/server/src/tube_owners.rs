@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use taskyard_core::access::RESERVED_PREFIX;
 use taskyard_core::limits::{BATCH_TASKS_MAX, LIST_TASKS_MAX};
 use taskyard_core::{
     Body, Command, Execute, Kind, List, ListOrder, NewTask, Reply, Span, StateSet, Task, TaskId,
@@ -13,12 +14,8 @@ use taskyard_core::{
 };
 use taskyard_wire::Payload;
 
-const PREFIX: &str = "taskyard.owners.";
-
-/// Whether a tube stores owners. Only an administrator may use it: others could change their count.
-pub(crate) fn is_owners(tube: &str) -> bool {
-    tube.starts_with(PREFIX)
-}
+/// Only an administrator may use these tubes: others could change their count.
+const PREFIX: &str = RESERVED_PREFIX;
 
 /// The tube that stores the tubes of a user.
 pub(crate) fn owner_tube(user: &str) -> TubeName {
@@ -73,7 +70,9 @@ pub(crate) struct StoredOwners {
 pub(crate) async fn read(queue: &impl Execute) -> Option<StoredOwners> {
     let mut stored = StoredOwners::default();
     let mut entries = Vec::new();
-    for owner in all_tubes(queue).await?.into_iter().filter(|tube| is_owners(tube.as_str())) {
+    for owner in
+        all_tubes(queue).await?.into_iter().filter(|tube| tube.as_str().starts_with(PREFIX))
+    {
         let read = entries_of(queue, &owner).await?;
         stored.latest.insert(owner.clone(), read.last().map(|entry| entry.id));
         entries.extend(read.into_iter().map(|entry| (owner.clone(), entry)));
@@ -163,6 +162,6 @@ mod tests {
         let names = ["a/b".to_owned(), "a:b".into(), "x".repeat(500), "y".repeat(500)];
         let tubes: HashSet<TubeName> = names.iter().map(|name| owner_tube(name)).collect();
         assert_eq!(tubes.len(), names.len());
-        assert!(tubes.iter().all(|tube| is_owners(tube.as_str()) && tube.is_internal()));
+        assert!(tubes.iter().all(|tube| tube.as_str().starts_with(PREFIX) && tube.is_internal()));
     }
 }

@@ -26,7 +26,7 @@
 //! | `overloaded` | 503 | 6 | too many requests are waiting; try again |
 //! | `invalid` | 400 | 2 | the request itself is wrong |
 //! | `unauthorized` | 401 | 8 | the token is missing or wrong |
-//! | `forbidden` | 403 | 8 | a Host or Origin that is not allowed |
+//! | `forbidden` | 403 | 8 | a role is missing, or a Host or Origin that is not allowed |
 //! | `route_not_found` | 404 | 1 | no such endpoint on this server |
 //! | `method_not_allowed` | 405 | 1 | the endpoint does not have this method |
 //! | `unsupported_media_type` | 415 | 1 | a body that is not `application/json` |
@@ -45,7 +45,7 @@
 //! | 5 | at least one delivery is no longer the caller's |
 //! | 6 | refused: full, too large, overloaded, exists or in use |
 //! | 7 | the server cannot be reached or is stopping |
-//! | 8 | not allowed: the token is missing or wrong |
+//! | 8 | not allowed: the token or a role is missing or wrong |
 //! | 9 | serve: the address to listen on is in use or not allowed |
 //! | 10 | serve: the data folder is in use by another process |
 //! | 11 | serve: the store's URL names no store |

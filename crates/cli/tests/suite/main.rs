@@ -29,6 +29,7 @@ mod tasks;
 mod tls;
 mod top;
 mod tubes;
+mod users;
 #[cfg(target_os = "linux")]
 mod wall_clock;
 mod worker;

@@ -56,7 +56,7 @@ pub fn token_file(folder: &Path) -> String {
 /// The binary without the settings of this shell.
 pub fn binary() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_taskyard"));
-    for name in ["CA", "CLIENT_CERT", "CLIENT_KEY", "LOG", "TOKEN", "URL"] {
+    for name in ["CA", "CLIENT_CERT", "CLIENT_KEY", "LOG", "TOKEN", "TOKEN_FILE", "URL", "USERS"] {
         command.env_remove(format!("TASKYARD_{name}"));
     }
     command.stdin(Stdio::null());

@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
+use axum::extract::Query;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgrade};
-use axum::extract::{Query, State};
 use axum::http::Method;
 use axum::response::Response;
 use serde::Deserialize;
+use taskyard_core::access::{AccessTarget, AccessVerb};
 use taskyard_core::{Command, Error, EventId, Reply, SemaphoreCommand, SemaphoreEvent};
 use taskyard_core::{SemaphoreKey, SemaphoreReply, Span};
 use taskyard_wire::Code;
@@ -17,8 +18,7 @@ use taskyard_wire::http::{AcknowledgeRequest, EventAnswer, SocketAnswer, parse};
 use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::route::QueryField;
-use super::{Refusal, Route, Shape};
-use crate::app::{App, SharedApp};
+use super::{Refusal, RequestApp, Route, RunError, Shape};
 
 /// Maximum number of unacknowledged events on one socket; more are not sent.
 const WINDOW: usize = 1000;
@@ -57,7 +57,7 @@ struct EventsQuery {
 }
 
 async fn open(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     query: Result<Query<EventsQuery>, axum::extract::rejection::QueryRejection>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refusal> {
@@ -83,16 +83,27 @@ async fn open(
     }))
 }
 
-async fn run(app: &App, command: SemaphoreCommand) -> Result<SemaphoreReply, Error> {
+async fn run(app: &RequestApp, command: SemaphoreCommand) -> Result<SemaphoreReply, RunError> {
     match app.run(Command::Semaphore(command)).await? {
         Reply::Semaphore(reply) => Ok(reply),
-        _ => Err(Error::Store("unexpected reply of the engine".into())),
+        _ => Err(Error::Store("unexpected reply of the engine".into()).into()),
+    }
+}
+
+/// Acknowledges events that the user may acknowledge.
+async fn acknowledge(
+    app: &RequestApp,
+    command: SemaphoreCommand,
+) -> Result<SemaphoreReply, RunError> {
+    match app.run_checked(Command::Semaphore(command)).await? {
+        Reply::Semaphore(reply) => Ok(reply),
+        _ => Err(Error::Store("unexpected reply of the engine".into()).into()),
     }
 }
 
 /// One open socket.
 struct EventSocket {
-    app: SharedApp,
+    app: RequestApp,
     key: Option<SemaphoreKey>,
     socket: WebSocket,
     window: Window,
@@ -143,7 +154,7 @@ impl UnansweredPings {
     }
 }
 
-type Fetch = Pin<Box<dyn Future<Output = Result<SemaphoreReply, Error>> + Send>>;
+type Fetch = Pin<Box<dyn Future<Output = Result<SemaphoreReply, RunError>> + Send>>;
 
 impl EventSocket {
     /// Sends and receives until one side ends it. Unacknowledged events are sent again, to any
@@ -184,7 +195,7 @@ impl EventSocket {
     }
 
     /// Sends events; whether to continue.
-    async fn send_events(&mut self, events: Result<SemaphoreReply, Error>) -> bool {
+    async fn send_events(&mut self, events: Result<SemaphoreReply, RunError>) -> bool {
         match events {
             Ok(SemaphoreReply::Events(events)) => {
                 for event in &events {
@@ -195,7 +206,7 @@ impl EventSocket {
                 true
             }
             Ok(_) => false,
-            Err(Error::ShuttingDown) => {
+            Err(RunError::Failed(Error::ShuttingDown)) => {
                 self.close(1001, "the server is shutting down").await;
                 false
             }
@@ -235,7 +246,7 @@ impl EventSocket {
         };
         let request: Result<AcknowledgeRequest, Error> = parse(text.as_bytes());
         let events = match request {
-            Ok(request) => request.into_command(),
+            Ok(request) => self.acknowledgement(request.into_command()),
             Err(error) => {
                 self.close(1007, &error.to_string()).await;
                 return false;
@@ -244,12 +255,24 @@ impl EventSocket {
         if let SemaphoreCommand::Acknowledge { events } = &events {
             events.iter().for_each(|event| self.window.acknowledged(*event));
         }
-        match run(&self.app, events).await {
+        match acknowledge(&self.app, events).await {
             Ok(SemaphoreReply::Acknowledged(count)) => {
                 self.send(&SocketAnswer::Acknowledged(count)).await
             }
             Ok(_) => false,
             refusal => self.send_events(refusal).await,
+        }
+    }
+
+    /// A user who may not use all semaphores acknowledges only events that were sent on this socket.
+    fn acknowledgement(&self, command: SemaphoreCommand) -> SemaphoreCommand {
+        let all = self.app.require(AccessVerb::UseSemaphore, AccessTarget::All).is_ok();
+        match command {
+            SemaphoreCommand::Acknowledge { mut events } if !all => {
+                events.retain(|event| self.window.0.contains_key(event));
+                SemaphoreCommand::Acknowledge { events }
+            }
+            command => command,
         }
     }
 

@@ -1,6 +1,5 @@
 //! Endpoints that end deliveries: ack, release, bury, fail, touch, and several of these at once.
 
-use axum::extract::State;
 use axum::http::Method;
 use axum::response::Response;
 use taskyard_core::{Command, Reply};
@@ -12,8 +11,8 @@ use taskyard_wire::{Code, draw_seeds};
 
 use super::described::ToSchema;
 use super::request::{Json, TubePath};
-use super::{Refusal, Route, ok, streamed};
-use crate::app::{App, SharedApp, unexpected_reply};
+use super::{Refusal, RequestApp, Route, ok, streamed};
+use crate::app::unexpected_reply;
 
 /// Bytes of an outcome in a response.
 const OUTCOME_BYTES: usize = 10;
@@ -72,7 +71,7 @@ fn finishes<T: ToSchema>(route: Route) -> Route {
 }
 
 async fn ack(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     TubePath(tube): TubePath,
     Json(request): Json<AckRequest>,
 ) -> Result<Response, Refusal> {
@@ -81,7 +80,7 @@ async fn ack(
 }
 
 async fn bury(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     TubePath(tube): TubePath,
     Json(request): Json<BuryRequest>,
 ) -> Result<Response, Refusal> {
@@ -90,7 +89,7 @@ async fn bury(
 }
 
 async fn fail(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     TubePath(tube): TubePath,
     Json(request): Json<FailRequest>,
 ) -> Result<Response, Refusal> {
@@ -99,7 +98,7 @@ async fn fail(
 }
 
 async fn release(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     TubePath(tube): TubePath,
     Json(request): Json<ReleaseRequest>,
 ) -> Result<Response, Refusal> {
@@ -108,7 +107,7 @@ async fn release(
 }
 
 async fn touch(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     TubePath(tube): TubePath,
     Json(request): Json<TouchRequest>,
 ) -> Result<Response, Refusal> {
@@ -117,7 +116,7 @@ async fn touch(
 }
 
 async fn finish(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     TubePath(tube): TubePath,
     Json(request): Json<FinishRequest>,
 ) -> Result<Response, Refusal> {
@@ -126,7 +125,11 @@ async fn finish(
 }
 
 /// Runs a command that replies with an outcome for each item.
-pub(super) async fn end(app: &App, mut command: Command, show: bool) -> Result<Response, Refusal> {
+pub(super) async fn end(
+    app: &RequestApp,
+    mut command: Command,
+    show: bool,
+) -> Result<Response, Refusal> {
     draw_seeds(&mut command);
     let permit = app.response_budget.reserve(expected(app, &command, show)).await?;
     let Reply::Finished(outcomes) = app.run(command).await? else { return Err(unexpected_reply()) };
@@ -136,7 +139,7 @@ pub(super) async fn end(app: &App, mut command: Command, show: bool) -> Result<R
 }
 
 /// The expected bytes of the response.
-fn expected(app: &App, command: &Command, show: bool) -> usize {
+fn expected(app: &RequestApp, command: &Command, show: bool) -> usize {
     let (tube, items) = match command {
         Command::Finish { tube, items, .. } => (tube, items.len()),
         Command::Delete { tube, ids, .. } => (tube, ids.len()),

@@ -12,7 +12,7 @@ use taskyard_wire::Code;
 use super::request::QueryParams;
 use super::route::Shape;
 use super::tubes::{ListQuery, infos, internal};
-use super::{Refusal, Route, ok};
+use super::{Refusal, RequestApp, Route, ok};
 use crate::app::SharedApp;
 use crate::metrics::{self, TubeMetrics};
 
@@ -74,7 +74,7 @@ async fn health(State(app): State<SharedApp>) -> Result<Response, Refusal> {
 }
 
 async fn metrics(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     QueryParams(query): QueryParams<ListQuery>,
 ) -> Result<Response, Refusal> {
     let tubes = query.of(infos(&app, None).await?);

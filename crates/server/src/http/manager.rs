@@ -1,7 +1,6 @@
 //! Shows the manager of workers: the leader, the reporting workers and the plan. Every server of
 //! the store can show them.
 
-use axum::extract::State;
 use axum::http::Method;
 use axum::response::Response;
 use serde::de::DeserializeOwned;
@@ -12,8 +11,8 @@ use taskyard_wire::http::{
     decode_message,
 };
 
-use super::{Refusal, Route, ok};
-use crate::app::{App, SharedApp};
+use super::{Refusal, RequestApp, Route, ok};
+use crate::app::App;
 
 /// The endpoints of this file.
 pub(crate) fn routes() -> Vec<Route> {
@@ -22,7 +21,7 @@ pub(crate) fn routes() -> Vec<Route> {
     vec![route.responds::<ManagerAnswer>("The manager and the workers").uses_engine()]
 }
 
-async fn show(State(app): State<SharedApp>) -> Result<Response, Refusal> {
+async fn show(app: RequestApp) -> Result<Response, Refusal> {
     let led = !taken(&app, LEADER_TUBE).await?.is_empty();
     let plans = messages::<PlanMessage>(&app, PLANS_TUBE).await?;
     let plan = plans.into_iter().max_by_key(|plan| plan.version);

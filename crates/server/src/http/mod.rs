@@ -8,7 +8,9 @@ mod health;
 mod manager;
 mod put;
 mod request;
+mod request_app;
 mod route;
+mod route_access;
 mod schedules;
 mod semaphores;
 mod series;
@@ -24,27 +26,31 @@ mod tubes;
 mod workers;
 
 use axum::Router;
+use axum::extract::Request;
 use axum::http::{Method, StatusCode, Uri, header};
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use serde::Serialize;
+use taskyard_core::access::AccessVerb;
 use taskyard_core::{Error, Result as CoreResult};
 use taskyard_wire::Code;
 
 use crate::app::{App, SharedApp};
+use crate::config::ExtraRoutes;
 use crate::{dashboard, guard};
 
 /// How much of an unknown path is shown in an error, in bytes.
 const PATH_SHOWN_MAX: usize = 200;
 
 pub(crate) use error::Refusal;
+pub(crate) use request_app::{RequestApp, RunError};
 #[cfg(test)]
 pub(crate) use route::{QueryField, QueryKind};
 pub(crate) use route::{Route, Shape};
+use route_access::{PathParams, RouteAccess, access_of};
 pub(crate) use streamed::count;
 #[cfg(test)]
 pub(crate) use tasks::STATES_PATTERN;
-pub(crate) use tubes::infos;
 
 /// Every endpoint in the OpenAPI document.
 pub(crate) fn routes() -> Vec<Route> {
@@ -71,18 +77,32 @@ pub(crate) fn routes() -> Vec<Route> {
 pub(crate) fn router(app: SharedApp) -> Router {
     let mut router = dashboard::router(app.read_only_dashboard);
     for route in routes() {
+        let access = access_of(route.name).unwrap_or(RouteAccess::All(AccessVerb::RunServer));
         let mut handler = route.handler.route_layer(from_fn(guard::json_only));
         if route.query.is_empty() && route.path.starts_with("/v1/") {
             handler = handler.route_layer(from_fn(guard::no_query));
         }
-        router = router.route(route.path, handler);
+        let check = move |params: PathParams, request: Request, next: Next| {
+            access.check(params, request, next)
+        };
+        router = router.route(route.path, handler.route_layer(from_fn(check)));
     }
     let router = router
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(route_not_found)
         .with_state(app.clone());
     let router = match &app.extra_routes {
-        Some(extra_routes) => router.merge(extra_routes.router.clone()),
+        Some(ExtraRoutes { router: extra, is_open }) => {
+            let is_open = *is_open;
+            let check = move |params: PathParams, request: Request, next: Next| {
+                let access = match is_open(request.uri().path()) {
+                    true => RouteAccess::Open,
+                    false => RouteAccess::All(AccessVerb::RunServer),
+                };
+                access.check(params, request, next)
+            };
+            router.merge(extra.clone().layer(from_fn(check)))
+        }
         None => router,
     };
     router.layer(from_fn_with_state(app, guard::admit))

@@ -1,6 +1,5 @@
 //! The endpoint that adds tasks.
 
-use axum::extract::State;
 use axum::http::Method;
 use axum::response::Response;
 use taskyard_core::{
@@ -11,8 +10,8 @@ use taskyard_wire::Code;
 use taskyard_wire::http::{PutAnswer, PutRequest};
 
 use super::request::{Json, TubePath};
-use super::{Refusal, Route, check_wait, ok, streamed};
-use crate::app::{App, SharedApp, unexpected_reply};
+use super::{Refusal, RequestApp, Route, RunError, check_wait, ok, streamed};
+use crate::app::unexpected_reply;
 
 /// Advice for an unknown tube where a put creates none.
 const STRICT: &str =
@@ -45,7 +44,7 @@ pub(crate) fn routes() -> Vec<Route> {
 }
 
 async fn put(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     TubePath(tube): TubePath,
     Json(request): Json<PutRequest>,
 ) -> Result<Response, Refusal> {
@@ -59,7 +58,7 @@ async fn put(
     let permit = app.response_budget.reserve(tasks.saturating_mul(PLACED_BYTES)).await?;
     let reply = if app.strict_tubes {
         app.run(command).await.map_err(|error| match error {
-            Error::TubeNotFound(tube) => Refusal::no_tube(tube, STRICT),
+            RunError::Failed(Error::TubeNotFound(tube)) => Refusal::no_tube(tube, STRICT),
             error => error.into(),
         })?
     } else {
@@ -70,7 +69,7 @@ async fn put(
 }
 
 /// Refuses sub-queues for a tube that has none: the store would ignore them.
-async fn check_subqueues(app: &App, tube: &TubeName) -> Result<(), Refusal> {
+async fn check_subqueues(app: &RequestApp, tube: &TubeName) -> Result<(), Refusal> {
     if app.subqueue_tubes.knows(tube) {
         return Ok(());
     }
@@ -85,10 +84,14 @@ async fn check_subqueues(app: &App, tube: &TubeName) -> Result<(), Refusal> {
 }
 
 /// One command if the tube exists, three if it has to be created.
-async fn put_or_create(app: &App, tube: TubeName, command: Command) -> Result<Reply, Refusal> {
+async fn put_or_create(
+    app: &RequestApp,
+    tube: TubeName,
+    command: Command,
+) -> Result<Reply, Refusal> {
     // Cheap: the payloads are shared.
     match app.run(command.clone()).await {
-        Err(Error::TubeNotFound(_)) => {}
+        Err(RunError::Failed(Error::TubeNotFound(_))) => {}
         reply => return Ok(reply?),
     }
     if names_subqueues(&command) {
@@ -102,7 +105,8 @@ async fn put_or_create(app: &App, tube: TubeName, command: Command) -> Result<Re
         check_tasks(tasks)?;
     }
     let options = TubeOptions::new(Kind::FifoTtl);
-    app.run(Command::CreateTube { tube, options, if_not_exists: true }).await?;
+    // A user who may put may do so as well into a tube that does not exist yet.
+    app.run_checked(Command::CreateTube { tube, options, if_not_exists: true }).await?;
     Ok(app.run(command).await?)
 }
 

@@ -1,9 +1,9 @@
 //! Endpoints of schedules.
 
-use axum::extract::State;
 use axum::http::Method;
 use axum::response::Response;
 use serde::Deserialize;
+use taskyard_core::access::{AccessTarget, AccessVerb};
 use taskyard_core::limits::SCHEDULES_LISTED_MAX;
 use taskyard_core::{
     Command, Error, Reply, ScheduleCommand, ScheduleName, ScheduleReply, StoredSchedule, Timestamp,
@@ -17,8 +17,8 @@ use taskyard_wire::http::{
 use super::request::{Json, NothingRequest, QueryParams, SchedulePath, count};
 use super::route::QueryField;
 use super::streamed::with_permit;
-use super::{Refusal, Route, ok};
-use crate::app::{App, SharedApp, unexpected_reply};
+use super::{Refusal, RequestApp, Route, RunError, ok};
+use crate::app::unexpected_reply;
 use crate::response_budget::ResponsePermit;
 
 const ONE: &str = "/v1/schedules/{schedule}";
@@ -118,27 +118,38 @@ fn check_count(count: usize, count_max: usize) -> Result<(), Refusal> {
     Err(Error::Invalid(text).into())
 }
 
-async fn ask(app: &App, command: ScheduleCommand) -> Result<ScheduleReply, Refusal> {
+async fn ask(app: &RequestApp, command: ScheduleCommand) -> Result<ScheduleReply, Refusal> {
     match app.run(Command::Schedule(Box::new(command))).await? {
         Reply::Schedule(reply) => Ok(reply),
         _ => Err(unexpected_reply()),
     }
 }
 
-async fn schedules(app: &App, command: ScheduleCommand) -> Result<Vec<StoredSchedule>, Refusal> {
+async fn schedules(
+    app: &RequestApp,
+    command: ScheduleCommand,
+) -> Result<Vec<StoredSchedule>, Refusal> {
     match ask(app, command).await? {
         ScheduleReply::Schedules(schedules) => Ok(schedules),
         _ => Err(unexpected_reply()),
     }
 }
 
+/// The schedules of a list, also those that the user may not see.
+async fn page(app: &RequestApp, command: ScheduleCommand) -> Result<Vec<StoredSchedule>, Refusal> {
+    match app.run_checked(Command::Schedule(Box::new(command))).await? {
+        Reply::Schedule(ScheduleReply::Schedules(schedules)) => Ok(schedules),
+        _ => Err(unexpected_reply()),
+    }
+}
+
 /// The schedule that a command shows.
-async fn one(app: &App, command: ScheduleCommand) -> Result<StoredSchedule, Refusal> {
+async fn one(app: &RequestApp, command: ScheduleCommand) -> Result<StoredSchedule, Refusal> {
     schedules(app, command).await?.pop().ok_or_else(unexpected_reply)
 }
 
 /// Schedules with the errors that this server remembers.
-async fn answers(app: &App, schedules: &[StoredSchedule]) -> Vec<ScheduleAnswer> {
+async fn answers(app: &RequestApp, schedules: &[StoredSchedule]) -> Vec<ScheduleAnswer> {
     let names = schedules.iter().map(|schedule| schedule.name.clone()).collect();
     let mut notes = app.engine.schedule_notes(names).await;
     let answer = |schedule: &StoredSchedule| {
@@ -147,13 +158,13 @@ async fn answers(app: &App, schedules: &[StoredSchedule]) -> Vec<ScheduleAnswer>
     schedules.iter().map(answer).collect()
 }
 
-async fn shown(app: &App, command: ScheduleCommand) -> Result<Response, Refusal> {
+async fn shown(app: &RequestApp, command: ScheduleCommand) -> Result<Response, Refusal> {
     let schedule = one(app, command).await?;
     ok(&answers(app, &[schedule]).await.pop().ok_or_else(unexpected_reply)?)
 }
 
 async fn list(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     QueryParams(SchedulesQuery { count, after }): QueryParams<SchedulesQuery>,
 ) -> Result<Response, Refusal> {
     check_count(count, SCHEDULES_LISTED_MAX)?;
@@ -162,11 +173,12 @@ async fn list(
     // Read in parts, so that at most one part has no place in the response budget.
     loop {
         let limit = PART.min(count - shown.len());
-        let part = schedules(&app, ScheduleCommand::List { after: after.clone(), limit }).await?;
-        bytes += part.iter().map(bytes_of).sum::<usize>();
-        app.response_budget.resize(&mut permit, bytes)?;
+        let mut part = page(&app, ScheduleCommand::List { after: after.clone(), limit }).await?;
         let is_last = part.len() < limit;
         after = part.last().map(|last| last.name.clone()).or(after);
+        app.with_permissions(|permissions| permissions.hide_schedules(&mut part));
+        bytes += part.iter().map(bytes_of).sum::<usize>();
+        app.response_budget.resize(&mut permit, bytes)?;
         shown.extend(answers(&app, &part).await);
         if is_last || shown.len() >= count {
             let next = after.filter(|_| !is_last).map(|last| last.as_str().to_owned());
@@ -181,15 +193,12 @@ fn bytes_of(schedule: &StoredSchedule) -> usize {
     schedule.template.body.bytes() as usize / 3 * 4 + SCHEDULE_BYTES
 }
 
-async fn show(
-    State(app): State<SharedApp>,
-    SchedulePath(name): SchedulePath,
-) -> Result<Response, Refusal> {
+async fn show(app: RequestApp, SchedulePath(name): SchedulePath) -> Result<Response, Refusal> {
     shown(&app, ScheduleCommand::Get { name }).await
 }
 
 async fn set(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     SchedulePath(name): SchedulePath,
     Json(request): Json<ScheduleRequest>,
 ) -> Result<Response, Refusal> {
@@ -202,23 +211,20 @@ async fn set(
             let schedule = one(&app, ScheduleCommand::Get { name }).await?;
             ok(&ScheduleAnswer { created, ..ScheduleAnswer::new(&schedule, None) })
         }
-        Err(error @ Error::TubeNotFound(_)) => {
+        Err(RunError::Failed(error @ Error::TubeNotFound(_))) => {
             Err(Error::Invalid(format!("'tube' is refused: {error}")).into())
         }
         Err(error) => Err(error.into()),
     }
 }
 
-async fn remove(
-    State(app): State<SharedApp>,
-    SchedulePath(name): SchedulePath,
-) -> Result<Response, Refusal> {
+async fn remove(app: RequestApp, SchedulePath(name): SchedulePath) -> Result<Response, Refusal> {
     ask(&app, ScheduleCommand::Remove { name }).await?;
     ok(&NothingAnswer {})
 }
 
 async fn pause(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     SchedulePath(name): SchedulePath,
     Json(NothingRequest {}): Json<NothingRequest>,
 ) -> Result<Response, Refusal> {
@@ -226,7 +232,7 @@ async fn pause(
 }
 
 async fn resume(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     SchedulePath(name): SchedulePath,
     Json(NothingRequest {}): Json<NothingRequest>,
 ) -> Result<Response, Refusal> {
@@ -234,11 +240,14 @@ async fn resume(
 }
 
 async fn run(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     SchedulePath(name): SchedulePath,
     Json(NothingRequest {}): Json<NothingRequest>,
 ) -> Result<Response, Refusal> {
-    let schedule = one(&app, ScheduleCommand::Get { name }).await?;
+    app.require(AccessVerb::ShowSchedule, AccessTarget::Schedule(name.as_str()))?;
+    // A user who may put into the tube need not see the payload.
+    let mut found = page(&app, ScheduleCommand::Get { name }).await?;
+    let schedule = found.pop().ok_or_else(unexpected_reply)?;
     match app.run(schedule.run_now()?).await? {
         Reply::Put(placed) => ok(&PutAnswer::new(&placed)),
         _ => Err(unexpected_reply()),
@@ -246,7 +255,7 @@ async fn run(
 }
 
 async fn next(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     SchedulePath(name): SchedulePath,
     QueryParams(TimesQuery { count }): QueryParams<TimesQuery>,
 ) -> Result<Response, Refusal> {

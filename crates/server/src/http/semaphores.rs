@@ -1,6 +1,5 @@
 //! Endpoints of semaphores: configuration, queue, grants and events.
 
-use axum::extract::State;
 use axum::http::Method;
 use axum::response::Response;
 use serde::Deserialize;
@@ -19,8 +18,8 @@ use taskyard_wire::http::{
 use super::request::{Json, QueryParams, SemaphorePath, count};
 use super::route::QueryField;
 use super::tasks::checked;
-use super::{Refusal, Route, check_wait, ok, streamed};
-use crate::app::{App, SharedApp, unexpected_reply};
+use super::{Refusal, RequestApp, Route, check_wait, ok, streamed};
+use crate::app::unexpected_reply;
 
 const ONE: &str = "/v1/semaphores/{semaphore}";
 /// The format of a cursor: a priority and a sequence number.
@@ -132,26 +131,26 @@ fn event_routes() -> [Route; 2] {
     ]
 }
 
-async fn run(app: &App, command: SemaphoreCommand) -> Result<SemaphoreReply, Refusal> {
+async fn run(app: &RequestApp, command: SemaphoreCommand) -> Result<SemaphoreReply, Refusal> {
     match app.run(Command::Semaphore(command)).await? {
         Reply::Semaphore(reply) => Ok(reply),
         _ => Err(unexpected_reply()),
     }
 }
 
-async fn infos(app: &App, command: SemaphoreCommand) -> Result<Vec<SemaphoreInfo>, Refusal> {
+async fn infos(app: &RequestApp, command: SemaphoreCommand) -> Result<Vec<SemaphoreInfo>, Refusal> {
     match run(app, command).await? {
         SemaphoreReply::Semaphores(infos) => Ok(infos),
         _ => Err(unexpected_reply()),
     }
 }
 
-async fn one(app: &App, command: SemaphoreCommand) -> Result<Response, Refusal> {
+async fn one(app: &RequestApp, command: SemaphoreCommand) -> Result<Response, Refusal> {
     let infos = infos(app, command).await?;
     ok(&SemaphoreAnswer::new(infos.first().ok_or_else(unexpected_reply)?))
 }
 
-async fn member_infos(app: &App, command: SemaphoreCommand) -> Result<Response, Refusal> {
+async fn member_infos(app: &RequestApp, command: SemaphoreCommand) -> Result<Response, Refusal> {
     match run(app, command).await? {
         SemaphoreReply::MemberInfos(infos) => {
             ok(&MemberInfosAnswer { tasks: infos.iter().map(MemberInfoAnswer::new).collect() })
@@ -160,20 +159,17 @@ async fn member_infos(app: &App, command: SemaphoreCommand) -> Result<Response, 
     }
 }
 
-async fn list(State(app): State<SharedApp>) -> Result<Response, Refusal> {
+async fn list(app: RequestApp) -> Result<Response, Refusal> {
     let infos = infos(&app, SemaphoreCommand::List { key: None }).await?;
     ok(&SemaphoresAnswer { semaphores: infos.iter().map(SemaphoreAnswer::new).collect() })
 }
 
-async fn show(
-    State(app): State<SharedApp>,
-    SemaphorePath(key): SemaphorePath,
-) -> Result<Response, Refusal> {
+async fn show(app: RequestApp, SemaphorePath(key): SemaphorePath) -> Result<Response, Refusal> {
     one(&app, SemaphoreCommand::List { key: Some(key) }).await
 }
 
 async fn set(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     SemaphorePath(key): SemaphorePath,
     Json(request): Json<SemaphoreRequest>,
 ) -> Result<Response, Refusal> {
@@ -181,7 +177,7 @@ async fn set(
 }
 
 async fn drop(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     SemaphorePath(key): SemaphorePath,
     QueryParams(DropQuery { force }): QueryParams<DropQuery>,
 ) -> Result<Response, Refusal> {
@@ -192,7 +188,7 @@ async fn drop(
 }
 
 async fn holders(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     SemaphorePath(key): SemaphorePath,
     QueryParams(query): QueryParams<PageQuery>,
 ) -> Result<Response, Refusal> {
@@ -200,7 +196,7 @@ async fn holders(
 }
 
 async fn waiting(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     SemaphorePath(key): SemaphorePath,
     QueryParams(query): QueryParams<PageQuery>,
 ) -> Result<Response, Refusal> {
@@ -208,7 +204,7 @@ async fn waiting(
 }
 
 async fn members(
-    app: &App,
+    app: &RequestApp,
     key: SemaphoreKey,
     part: MemberGroup,
     query: PageQuery,
@@ -222,7 +218,7 @@ async fn members(
 }
 
 async fn enqueue(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     SemaphorePath(key): SemaphorePath,
     Json(request): Json<EnqueueRequest>,
 ) -> Result<Response, Refusal> {
@@ -233,7 +229,7 @@ async fn enqueue(
 }
 
 async fn peek(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     SemaphorePath(key): SemaphorePath,
     Json(request): Json<SemaphorePeekRequest>,
 ) -> Result<Response, Refusal> {
@@ -242,7 +238,7 @@ async fn peek(
 }
 
 async fn finish(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     SemaphorePath(key): SemaphorePath,
     Json(request): Json<GrantsRequest>,
 ) -> Result<Response, Refusal> {
@@ -257,10 +253,7 @@ async fn finish(
 }
 
 /// If the caller is gone, this future is dropped, and its events go to another listener.
-async fn events(
-    State(app): State<SharedApp>,
-    Json(request): Json<EventsRequest>,
-) -> Result<Response, Refusal> {
+async fn events(app: RequestApp, Json(request): Json<EventsRequest>) -> Result<Response, Refusal> {
     check_wait(&app, "wait", request.wait)?;
     match run(&app, request.into_command()?).await? {
         SemaphoreReply::Events(events) => {
@@ -271,7 +264,7 @@ async fn events(
 }
 
 async fn acknowledge(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     Json(request): Json<AcknowledgeRequest>,
 ) -> Result<Response, Refusal> {
     match run(&app, request.into_command()).await? {

@@ -1,9 +1,9 @@
 //! Shows time series of a tube, or of all tubes together.
 
-use axum::extract::State;
 use axum::http::Method;
 use axum::response::Response;
 use serde::Deserialize;
+use taskyard_core::access::{AccessTarget, AccessVerb};
 use taskyard_core::{Error, Span, Timestamp, TubeName};
 use taskyard_engine::{Depth, Percentiles, Series, SeriesPoint, SeriesRequest, SeriesStart, Step};
 use taskyard_wire::Code;
@@ -12,8 +12,7 @@ use taskyard_wire::http::{PercentilesAnswer, SeriesAnswer};
 use super::request::QueryParams;
 use super::route::QueryField;
 use super::tubes::infos;
-use super::{Refusal, Route, ok};
-use crate::app::SharedApp;
+use super::{Refusal, RequestApp, Route, ok};
 
 /// The query parameters.
 #[derive(Deserialize)]
@@ -58,7 +57,7 @@ pub(crate) fn routes() -> Vec<Route> {
 }
 
 async fn series(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     QueryParams(query): QueryParams<SeriesQuery>,
 ) -> Result<Response, Refusal> {
     let tube = query.tube.as_deref().map(TubeName::new).transpose()?;
@@ -67,6 +66,8 @@ async fn series(
         StepName::Second => Step::Second,
         StepName::Minute => Step::Minute,
     };
+    let target = tube.as_ref().map_or(AccessTarget::All, |tube| AccessTarget::Tube(tube.as_str()));
+    app.require(AccessVerb::ShowTube, target)?;
     let request = SeriesRequest { tube, from, step };
     if let Some(found) = app.engine.series(request.clone()).await {
         return ok(&answer(&request, &found));

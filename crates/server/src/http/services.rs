@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
 use axum::http::Method;
 use axum::response::Response;
 use serde::Serialize;
 use taskyard_core::service::{Health, Service, StatusTable};
 
-use super::{Refusal, Route, ok};
-use crate::app::SharedApp;
+use super::{Refusal, RequestApp, Route, ok};
 
 /// The hosted services, in the order they were started.
 #[derive(Debug, Serialize)]
@@ -65,7 +63,7 @@ pub(crate) fn routes() -> Vec<Route> {
     vec![route.responds::<ServicesAnswer>("The hosted services").uses_engine()]
 }
 
-async fn services(State(app): State<SharedApp>) -> Result<Response, Refusal> {
+async fn services(app: RequestApp) -> Result<Response, Refusal> {
     let mut services = Vec::with_capacity(app.services.len());
     for service in &app.services {
         services.push(info(service).await);

@@ -2,7 +2,6 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use axum::extract::State;
 use axum::http::Method;
 use axum::response::Response;
 use serde::Serialize;
@@ -11,8 +10,7 @@ use taskyard_wire::http::{CallCounts, TaskCounts, TubeAnswer};
 
 use super::request::QueryParams;
 use super::tubes::{ListQuery, internal, tubes};
-use super::{Refusal, Route, ok};
-use crate::app::{App, SharedApp};
+use super::{Refusal, RequestApp, Route, ok};
 use crate::tube_rows::{add_calls, add_tasks};
 
 /// All tubes, their totals, and the server. Two of these and the time between them give rates.
@@ -79,7 +77,7 @@ pub(crate) fn routes() -> Vec<Route> {
 }
 
 async fn stats(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     QueryParams(query): QueryParams<ListQuery>,
 ) -> Result<Response, Refusal> {
     let tubes = tubes(&app, query).await?;
@@ -87,7 +85,7 @@ async fn stats(
     ok(&StatsAnswer { time, total: total(&tubes), tubes, server: server(&app) })
 }
 
-fn server(app: &App) -> ServerAnswer {
+fn server(app: &RequestApp) -> ServerAnswer {
     let store = app.engine.capabilities();
     ServerAnswer {
         version: env!("CARGO_PKG_VERSION").into(),

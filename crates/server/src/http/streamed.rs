@@ -15,7 +15,7 @@ use taskyard_core::{
 use taskyard_engine::Engine;
 use taskyard_wire::http::{Form, TaskAnswer, TasksAnswer};
 
-use super::{Refusal, ok};
+use super::{Refusal, RequestApp, ok};
 use crate::app::{App, unexpected_reply};
 use crate::response_budget::{ResponsePermit, bytes_of, is_small};
 
@@ -29,7 +29,7 @@ const RETURNED: Finish = Finish::Release { delay: Span::ZERO, counted: false };
 struct AlreadyCounted;
 
 /// Takes tasks if they fit in the response budget. Tasks that do not fit are returned uncounted.
-pub(super) async fn take(app: &App, take: Take, form: Form) -> Result<Response, Refusal> {
+pub(super) async fn take(app: &RequestApp, take: Take, form: Form) -> Result<Response, Refusal> {
     let tube = take.tube.clone();
     let (tasks, mut permit) = taken(app, take).await?;
     if let Err(refusal) = app.response_budget.resize_to_tasks(&mut permit, &tube, &tasks) {
@@ -46,7 +46,7 @@ pub(super) async fn take(app: &App, take: Take, form: Form) -> Result<Response, 
 }
 
 /// The tasks, and the permit reserved for them. A take reserves nothing while it waits.
-async fn taken(app: &App, take: Take) -> Result<(Vec<Task>, ResponsePermit), Refusal> {
+async fn taken(app: &RequestApp, take: Take) -> Result<(Vec<Task>, ResponsePermit), Refusal> {
     let expected = app.response_budget.expected(&take.tube, take.count);
     if !is_small(expected) {
         let permit = app.response_budget.reserve(expected).await?;
@@ -58,7 +58,7 @@ async fn taken(app: &App, take: Take) -> Result<(Vec<Task>, ResponsePermit), Ref
     Ok((run(app, take).await?, ResponsePermit::default()))
 }
 
-async fn run(app: &App, take: Take) -> Result<Vec<Task>, Refusal> {
+async fn run(app: &RequestApp, take: Take) -> Result<Vec<Task>, Refusal> {
     match app.run(Command::Take(take)).await? {
         Reply::Taken(tasks) => Ok(tasks),
         _ => Err(unexpected_reply()),
@@ -67,7 +67,7 @@ async fn run(app: &App, take: Take) -> Result<Vec<Task>, Refusal> {
 
 /// Shows tasks with the reasons why they do not run.
 pub(super) async fn peek(
-    app: &App,
+    app: &RequestApp,
     tube: TubeName,
     command: Command,
     (count, form): (usize, Form),

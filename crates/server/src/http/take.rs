@@ -1,14 +1,13 @@
 //! The endpoint that takes tasks.
 
-use axum::extract::State;
 use axum::http::Method;
 use axum::response::Response;
 use taskyard_core::{Command, Take};
 use taskyard_wire::http::{TakeRequest, TasksAnswer};
 
 use super::request::{Caller, Json, TubePath};
-use super::{Refusal, Route, check_wait, streamed};
-use crate::app::{SharedApp, unexpected_reply};
+use super::{Refusal, RequestApp, Route, check_wait, streamed};
+use crate::app::unexpected_reply;
 
 /// The endpoints of this file.
 pub(crate) fn routes() -> Vec<Route> {
@@ -26,7 +25,7 @@ pub(crate) fn routes() -> Vec<Route> {
 
 /// If the caller is gone, this future is dropped, and the engine returns what it took.
 async fn take(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     TubePath(tube): TubePath,
     caller: Caller,
     Json(mut request): Json<TakeRequest>,

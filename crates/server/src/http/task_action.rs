@@ -3,7 +3,6 @@
 //! A filter is applied in steps of one request, each of which compares and changes a limited number of tasks: others are not
 //! delayed for long, and a caller can show progress, stop and continue.
 
-use axum::extract::State;
 use axum::http::Method;
 use axum::response::Response;
 use taskyard_core::{Command, Outcome, Reply, TaskId, TubeName};
@@ -12,8 +11,8 @@ use taskyard_wire::http::{TaskAction, TaskActionAnswer, TaskActionRequest};
 use super::request::{Json, TubePath};
 use super::task_page::Scan;
 use super::task_reader::count_existing;
-use super::{Refusal, Route, ok};
-use crate::app::{App, SharedApp, unexpected_reply};
+use super::{Refusal, RequestApp, Route, ok};
+use crate::app::unexpected_reply;
 
 /// The endpoints of this file.
 pub(crate) fn routes() -> Vec<Route> {
@@ -30,7 +29,7 @@ pub(crate) fn routes() -> Vec<Route> {
 }
 
 fn route(action: TaskAction, path: &'static str, about: (&'static str, &'static str)) -> Route {
-    let handler = move |State(app): State<SharedApp>, tube: TubePath, request: Request| async move {
+    let handler = move |app: RequestApp, tube: TubePath, request: Request| async move {
         act(&app, tube.0, request.0, action).await
     };
     Route::new(Method::POST, path, about, handler)
@@ -42,7 +41,7 @@ fn route(action: TaskAction, path: &'static str, about: (&'static str, &'static 
 type Request = Json<TaskActionRequest>;
 
 async fn act(
-    app: &App,
+    app: &RequestApp,
     tube: TubeName,
     request: TaskActionRequest,
     action: TaskAction,
@@ -68,7 +67,7 @@ async fn act(
 }
 
 async fn act_on_ids(
-    app: &App,
+    app: &RequestApp,
     tube: TubeName,
     request: &TaskActionRequest,
     action: TaskAction,
@@ -83,7 +82,7 @@ async fn act_on_ids(
     Ok(TaskActionAnswer::of_ids(&change(app, command).await?))
 }
 
-async fn change(app: &App, command: Command) -> Result<Vec<Outcome>, Refusal> {
+async fn change(app: &RequestApp, command: Command) -> Result<Vec<Outcome>, Refusal> {
     match app.run(command).await? {
         Reply::Finished(outcomes) => Ok(outcomes),
         _ => Err(unexpected_reply()),

@@ -10,16 +10,15 @@ use std::task::Poll;
 use taskyard_core::{List, ListOrder, Task};
 use taskyard_wire::http::{TaskFilter, TaskPageAnswer, cursor};
 
-use super::Refusal;
 use super::task_reader::{Part, TaskReader, after};
-use crate::app::App;
+use super::{Refusal, RequestApp};
 
 /// Maximum number of tasks that one request compares with a filter.
 const SCANNED_MAX: usize = 5_000;
 
 /// Reads a page. The next part of the list is read while the tasks of a small one are compared.
 pub(super) async fn read(
-    app: &App,
+    app: &RequestApp,
     list: List,
     filter: TaskFilter,
 ) -> Result<TaskPageAnswer, Refusal> {
@@ -64,7 +63,7 @@ impl Scan {
     }
 
     /// The tasks that the next part of the list has, perhaps none; `None` at the end of the search.
-    pub async fn next(&mut self, app: &App) -> Result<Option<Vec<Task>>, Refusal> {
+    pub async fn next(&mut self, app: &RequestApp) -> Result<Option<Vec<Task>>, Refusal> {
         if self.matches.are_complete() {
             return Ok(None);
         }

@@ -11,8 +11,8 @@ use taskyard_core::{
     Command, Error, List, ListOrder, ListedTask, Reason, Reply, State, Task, TaskId, TubeName,
 };
 
-use super::Refusal;
-use crate::app::{App, unexpected_reply};
+use super::{Refusal, RequestApp, RunError};
+use crate::app::unexpected_reply;
 
 /// How many tasks the first part has, and each one at least: their payloads are in memory at the same time.
 const PART_FIRST: usize = 100;
@@ -81,7 +81,7 @@ impl TaskReader {
     }
 
     /// The next part; `None` if as many tasks were read as may be.
-    pub async fn next(&mut self, app: &App) -> Result<Option<Part>, Refusal> {
+    pub async fn next(&mut self, app: &RequestApp) -> Result<Option<Part>, Refusal> {
         if self.left == 0 {
             return Ok(None);
         }
@@ -110,7 +110,7 @@ impl TaskReader {
 
     /// The tasks of the list among these ids. The list goes on after the last of them: ids without a task may not have been given
     /// to one yet.
-    async fn read_following(&mut self, app: &App, ids: Range<u64>) -> Result<Part, Refusal> {
+    async fn read_following(&mut self, app: &RequestApp, ids: Range<u64>) -> Result<Part, Refusal> {
         let ids: Vec<TaskId> = ids.map(TaskId).collect();
         let (tasks, read) = peek(app, &self.list.tube, &ids).await?;
         self.set_size(read, &tasks);
@@ -123,7 +123,7 @@ impl TaskReader {
     }
 
     /// The tasks that are listed, as far as they still belong to the list.
-    async fn read_listed(&mut self, app: &App) -> Result<Part, Refusal> {
+    async fn read_listed(&mut self, app: &RequestApp) -> Result<Part, Refusal> {
         let size = self.together.min(self.left).min(self.listed.len());
         let ids: Vec<TaskId> = self.listed.iter().take(size).map(|place| place.id).collect();
         if ids.is_empty() {
@@ -138,7 +138,7 @@ impl TaskReader {
         Ok(self.part(tasks))
     }
 
-    async fn list_more(&mut self, app: &App) -> Result<(), Refusal> {
+    async fn list_more(&mut self, app: &RequestApp) -> Result<(), Refusal> {
         let limit = self.left.min(LIST_TASKS_MAX);
         let list = List { limit, ..self.list.clone() };
         let Reply::Listed(listed) = app.run(Command::List(list)).await? else {
@@ -185,13 +185,17 @@ pub(super) fn after(order: ListOrder, pri: u64, id: TaskId) -> ListOrder {
 
 /// The tasks with these ids that still exist, in this order, and how many of the ids were looked up: fewer if the tasks of all
 /// are too large for one reply.
-async fn peek(app: &App, tube: &TubeName, ids: &[TaskId]) -> Result<(Vec<Task>, usize), Refusal> {
+async fn peek(
+    app: &RequestApp,
+    tube: &TubeName,
+    ids: &[TaskId],
+) -> Result<(Vec<Task>, usize), Refusal> {
     let mut count = ids.len();
     loop {
         let ids = ids[..count].to_vec();
         match app.run(Command::Peek { tube: tube.clone(), ids }).await {
             Ok(Reply::Tasks(tasks)) => return Ok((tasks, count)),
-            Err(Error::TooLarge { .. }) if count > 1 => count /= 2,
+            Err(RunError::Failed(Error::TooLarge { .. })) if count > 1 => count /= 2,
             Ok(_) => return Err(unexpected_reply()),
             Err(error) => return Err(error.into()),
         }
@@ -200,7 +204,7 @@ async fn peek(app: &App, tube: &TubeName, ids: &[TaskId]) -> Result<(Vec<Task>, 
 
 /// How many of these ids exist.
 pub(super) async fn count_existing(
-    app: &App,
+    app: &RequestApp,
     tube: &TubeName,
     mut ids: &[TaskId],
 ) -> Result<u64, Refusal> {

@@ -1,6 +1,5 @@
 //! Endpoints about single tasks (kick, delete, peek) and lists of deliveries and waiting consumers.
 
-use axum::extract::State;
 use axum::http::Method;
 use axum::response::Response;
 use serde::Deserialize;
@@ -18,8 +17,8 @@ use super::finish::end;
 use super::request::{Json, QueryParams, TaskPath, TubePath, count};
 use super::route::QueryField;
 use super::tubes::infos;
-use super::{Refusal, Route, ok, streamed, task_page};
-use crate::app::{SharedApp, unexpected_reply};
+use super::{Refusal, RequestApp, Route, ok, streamed, task_page};
+use crate::app::unexpected_reply;
 
 /// The default number of entries in a list.
 const COUNT_DEFAULT: usize = 1_000;
@@ -167,7 +166,7 @@ const fn count_default() -> usize {
 }
 
 async fn kick(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     TubePath(tube): TubePath,
     Json(request): Json<KickRequest>,
 ) -> Result<Response, Refusal> {
@@ -177,7 +176,7 @@ async fn kick(
 }
 
 async fn delete(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     TubePath(tube): TubePath,
     Json(request): Json<DeleteRequest>,
 ) -> Result<Response, Refusal> {
@@ -186,7 +185,7 @@ async fn delete(
 }
 
 async fn peek(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     TubePath(tube): TubePath,
     Json(request): Json<PeekRequest>,
 ) -> Result<Response, Refusal> {
@@ -204,7 +203,7 @@ async fn peek(
 }
 
 async fn peek_one(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     TaskPath(tube, id): TaskPath,
     QueryParams(query): QueryParams<PeekOneQuery>,
 ) -> Result<Response, Refusal> {
@@ -215,7 +214,7 @@ async fn peek_one(
 }
 
 async fn tasks(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     TubePath(tube): TubePath,
     QueryParams(query): QueryParams<TasksQuery>,
 ) -> Result<Response, Refusal> {
@@ -224,7 +223,7 @@ async fn tasks(
 }
 
 async fn deliveries(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     TubePath(tube): TubePath,
     QueryParams(query): QueryParams<DeliveriesQuery>,
 ) -> Result<Response, Refusal> {
@@ -236,7 +235,7 @@ async fn deliveries(
 }
 
 async fn consumers(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     TubePath(tube): TubePath,
     QueryParams(query): QueryParams<ConsumersQuery>,
 ) -> Result<Response, Refusal> {

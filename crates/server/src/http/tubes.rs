@@ -1,11 +1,10 @@
 //! Endpoints that create, change, show and remove tubes.
 
-use axum::extract::State;
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use serde::Deserialize;
 use taskyard_core::command::TubeInfo;
-use taskyard_core::{Command, Error, Reply, TubeName};
+use taskyard_core::{Command, Reply, TubeName};
 use taskyard_wire::Code;
 use taskyard_wire::http::{
     AlterRequest, CreateAnswer, CreateRequest, NameRequest, NothingAnswer, TubeAnswer, TubesAnswer,
@@ -13,8 +12,8 @@ use taskyard_wire::http::{
 
 use super::request::{Json, NothingRequest, QueryParams, TubePath};
 use super::route::{QueryField, Shape};
-use super::{Refusal, Route, answer, ok};
-use crate::app::{App, SharedApp, unexpected_reply};
+use super::{Refusal, RequestApp, Route, answer, ok};
+use crate::app::unexpected_reply;
 
 const TUBE: &str = "/v1/tubes/{tube}";
 
@@ -96,19 +95,19 @@ pub(super) fn internal() -> QueryField {
 }
 
 async fn list(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     QueryParams(query): QueryParams<ListQuery>,
 ) -> Result<Response, Refusal> {
     ok(&TubesAnswer { tubes: tubes(&app, query).await? })
 }
 
-async fn show(State(app): State<SharedApp>, TubePath(tube): TubePath) -> Result<Response, Refusal> {
+async fn show(app: RequestApp, TubePath(tube): TubePath) -> Result<Response, Refusal> {
     let infos = infos(&app, Some(tube)).await?;
     ok(&with_consumers(&app, &infos).await.pop().ok_or_else(unexpected_reply)?)
 }
 
 async fn create(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     TubePath(tube): TubePath,
     Json(request): Json<CreateRequest>,
 ) -> Result<Response, Refusal> {
@@ -124,7 +123,7 @@ async fn create(
 }
 
 async fn alter(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     TubePath(tube): TubePath,
     Json(request): Json<AlterRequest>,
 ) -> Result<Response, Refusal> {
@@ -139,7 +138,7 @@ async fn alter(
 }
 
 async fn name(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     TubePath(tube): TubePath,
     Json(request): Json<NameRequest>,
 ) -> Result<Response, Refusal> {
@@ -148,13 +147,13 @@ async fn name(
     ok(&with_consumers(&app, &infos).await.pop().ok_or_else(unexpected_reply)?)
 }
 
-async fn drop(State(app): State<SharedApp>, TubePath(tube): TubePath) -> Result<Response, Refusal> {
+async fn drop(app: RequestApp, TubePath(tube): TubePath) -> Result<Response, Refusal> {
     app.run(Command::DropTube { tube }).await?;
     ok(&NothingAnswer {})
 }
 
 async fn truncate(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     TubePath(tube): TubePath,
     Json(NothingRequest {}): Json<NothingRequest>,
 ) -> Result<Response, Refusal> {
@@ -163,7 +162,7 @@ async fn truncate(
 }
 
 async fn release_all(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     TubePath(tube): TubePath,
     Json(NothingRequest {}): Json<NothingRequest>,
 ) -> Result<Response, Refusal> {
@@ -172,26 +171,23 @@ async fn release_all(
 }
 
 /// The requested tubes, as the response shows them.
-pub(super) async fn tubes(app: &App, query: ListQuery) -> Result<Vec<TubeAnswer>, Refusal> {
+pub(super) async fn tubes(app: &RequestApp, query: ListQuery) -> Result<Vec<TubeAnswer>, Refusal> {
     let infos = query.of(infos(app, None).await?);
     Ok(with_consumers(app, &infos).await)
 }
 
-/// One tube or all, as the engine reports them.
-pub(crate) async fn infos(app: &App, tube: Option<TubeName>) -> Result<Vec<TubeInfo>, Error> {
-    let all = tube.is_none();
+/// One tube, or all that the user may see, as the engine reports them.
+pub(super) async fn infos(
+    app: &RequestApp,
+    tube: Option<TubeName>,
+) -> Result<Vec<TubeInfo>, Refusal> {
     match app.run(Command::Tubes { tube }).await? {
-        Reply::Tubes(infos) => {
-            if all {
-                app.tubes.counted(infos.len());
-            }
-            Ok(infos)
-        }
-        _ => Err(Error::Store("unexpected reply of the engine to a list of tubes".into())),
+        Reply::Tubes(infos) => Ok(infos),
+        _ => Err(unexpected_reply()),
     }
 }
 
-async fn with_consumers(app: &App, infos: &[TubeInfo]) -> Vec<TubeAnswer> {
+async fn with_consumers(app: &RequestApp, infos: &[TubeInfo]) -> Vec<TubeAnswer> {
     let waiting = app.engine.waiting_counts().await;
     let consumers = |info: &TubeInfo| waiting.get(&info.name).map_or(0, |count| count.takes as u64);
     infos.iter().map(|info| TubeAnswer::new(info, consumers(info))).collect()

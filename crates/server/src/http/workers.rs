@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use axum::extract::State;
 use axum::http::Method;
 use axum::response::Response;
 use serde::Deserialize;
@@ -20,8 +19,8 @@ use taskyard_wire::http::{
 use super::request::{QueryParams, count};
 use super::route::QueryField;
 use super::tubes::{infos, internal};
-use super::{Refusal, Route, ok};
-use crate::app::{App, SharedApp, unexpected_reply};
+use super::{Refusal, RequestApp, Route, ok};
+use crate::app::unexpected_reply;
 
 /// Maximum number of taken tasks that one list reads.
 const TAKEN_MAX: usize = 10 * BATCH_TASKS_MAX;
@@ -57,7 +56,7 @@ const fn limit_default() -> usize {
 }
 
 async fn workers(
-    State(app): State<SharedApp>,
+    app: RequestApp,
     QueryParams(query): QueryParams<WorkersQuery>,
 ) -> Result<Response, Refusal> {
     let limit = query.limit;
@@ -66,12 +65,15 @@ async fn workers(
         return Err(Error::Invalid(message).into());
     }
     let running = RunningTasks::read(&app, query.internal).await?;
+    let cut = running.cut;
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let seen = app.engine.workers(running.holding.clone()).await;
-    let cut = running.cut;
     let mut workers = running.into_answers(time);
+    let shown =
+        |tube: &TubeName| (query.internal || !tube.is_internal()) && app.can_see(tube.as_str());
     for info in seen {
-        add_seen(&mut workers, info, query.internal);
+        let sees_all = info.tubes.iter().all(|tube| app.can_see(tube.as_str()));
+        add_seen(&mut workers, info, shown, sees_all);
     }
     let after = query.after.as_deref();
     let mut page: Vec<_> =
@@ -86,11 +88,16 @@ async fn workers(
     ok(&WorkersAnswer { time, workers: page, next, cut })
 }
 
-/// Adds what this server saw of a worker. One that uses nothing but internal tubes is left out,
-/// unless these are shown.
-fn add_seen(workers: &mut BTreeMap<Arc<str>, WorkerSummary>, info: WorkerInfo, internal: bool) {
-    let shown = |tube: &&TubeName| internal || !tube.is_internal();
-    let tubes: Vec<_> = info.tubes.iter().filter(shown).map(ToString::to_string).collect();
+/// Adds what this server saw of a worker. One that uses no tube that is shown is left out: internal
+/// tubes are shown on request, others if the user may see them.
+fn add_seen(
+    workers: &mut BTreeMap<Arc<str>, WorkerSummary>,
+    info: WorkerInfo,
+    shown: impl Fn(&TubeName) -> bool,
+    sees_all: bool,
+) {
+    let tubes: Vec<_> =
+        info.tubes.iter().filter(|tube| shown(tube)).map(ToString::to_string).collect();
     if tubes.is_empty() && !workers.contains_key(&info.name) {
         return;
     }
@@ -103,6 +110,10 @@ fn add_seen(workers: &mut BTreeMap<Arc<str>, WorkerSummary>, info: WorkerInfo, i
     worker.tubes.sort_unstable();
     let last_seen = info.last_seen.as_secs_f64();
     worker.last_seen = Some(worker.last_seen.map_or(last_seen, |taken| taken.max(last_seen)));
+    // The counts are not divided by tubes.
+    if !sees_all {
+        return;
+    }
     worker.done = info.done;
     worker.failed = info.failed;
     worker.done_per_minute = info.done_last_minute;
@@ -132,7 +143,7 @@ struct HeldTasks {
 
 impl RunningTasks {
     /// Reads the deliveries of all tubes, those of several small tubes at once.
-    async fn read(app: &App, internal: bool) -> Result<Self, Refusal> {
+    async fn read(app: &RequestApp, internal: bool) -> Result<Self, Refusal> {
         let mut found = RunningTasks::default();
         let (mut batch, mut expected, mut total) = (Vec::new(), 0, 0);
         for info in infos(app, None).await? {
@@ -158,7 +169,7 @@ impl RunningTasks {
 
     async fn read_batch(
         &mut self,
-        app: &App,
+        app: &RequestApp,
         tubes: Vec<TubeName>,
         internal: bool,
     ) -> Result<(), Refusal> {

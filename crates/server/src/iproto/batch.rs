@@ -13,8 +13,7 @@ use super::list_page::ListPage;
 use super::protocol_session::ReplyTo;
 use super::repeatable_take::RepeatableTake;
 use super::server::{IprotoServer, LimitShare, SharedLimit};
-use super::users::{GUEST, Grants};
-use crate::tube_quota::TubeCreator;
+use crate::users::Principal;
 
 /// Capacity that is reserved for a new batch, at most.
 const CAPACITY_HINT_MAX: usize = 1_024;
@@ -160,17 +159,11 @@ impl Batch {
     }
 
     /// Sends a batch with commands that may create tubes; the number of tubes of a user is limited.
-    pub fn execute_as(
-        self,
-        server: Arc<IprotoServer>,
-        user: &str,
-        grants: &Grants,
-    ) -> CompletionFuture {
+    pub fn execute_as(self, server: Arc<IprotoServer>, user: Principal) -> CompletionFuture {
         let Batch { commands, requests, share, .. } = self;
-        let (name, is_admin) = (user.to_owned(), *grants == Grants::All && user != GUEST);
         Box::pin(async move {
-            let user = TubeCreator { name: &name, is_admin };
-            let replies = server.tubes.execute(&server.engine, user, commands).await.into_iter();
+            let creator = user.creator();
+            let replies = server.tubes.execute(&server.engine, creator, commands).await.into_iter();
             Completion::Replies { requests: requests.into_iter(), replies, share }
         })
     }

@@ -1,5 +1,6 @@
-//! Serves calls and expressions: checks the grants and gives their commands to the engine.
+//! Serves calls and expressions: checks the rights and gives their commands to the engine.
 
+use taskyard_core::access::{AccessTarget, AccessVerb, Denied};
 use taskyard_core::{Command, SemaphoreCommand, SessionId, TubeName};
 use taskyard_iproto::eval::NewTube;
 use taskyard_iproto::{
@@ -19,7 +20,6 @@ use super::protocol_session::{ProtocolSession, ReplyTo};
 use super::repeatable_take::RepeatableTake;
 use super::server::{LimitShare, SharedLimit};
 use super::sessions::NATIVE_MAX;
-use super::users;
 
 /// The state of the queue: it runs as long as it answers.
 const RUNNING: &str = "RUNNING";
@@ -27,25 +27,28 @@ const RUNNING: &str = "RUNNING";
 impl ProtocolSession {
     /// Serves a call of a function.
     pub(super) fn call(&mut self, reply_to: ReplyTo, name: &str, args: &[u8]) {
-        if !self.grants.allows_anything() {
-            return self.send_fault(reply_to, &faults::denied(name, &self.user));
+        if !self.permissions().allows_anything() {
+            return self.send_fault(reply_to, &faults::denied(name, self.principal.name()));
         }
         let session = self.sessions.current();
         let context = CallContext { prefix: &self.server.prefix, session };
         match parse_call_with(&mut self.recent, context, name, args) {
-            Ok(call) if !access::allows(&self.grants, &call) => {
-                let reply_to = ReplyTo { verb: CountedVerb::of(call.function), ..reply_to };
-                self.send_fault(reply_to, &faults::denied(name, &self.user));
-            }
-            Ok(call) => self.serve_call(reply_to, call),
+            Ok(call) => match access::check(self.permissions(), &call) {
+                Ok(()) => self.serve_call(reply_to, call),
+                Err(denied) => {
+                    let reply_to = ReplyTo { verb: CountedVerb::of(call.function), ..reply_to };
+                    let fault = faults::denied(name, self.principal.name());
+                    self.send_fault(reply_to, &fault.because(&denied));
+                }
+            },
             Err(fault) => self.send_fault(reply_to, &fault),
         }
     }
 
     /// Serves an expression.
     pub(super) fn eval(&mut self, reply_to: ReplyTo, expression: &str, args: &[u8]) {
-        if !self.grants.allows_on_any_tube(users::Verb::Eval) {
-            return self.send_fault(reply_to, &faults::eval_denied(&self.user));
+        if let Err(denied) = self.permissions().require(AccessVerb::Eval, AccessTarget::Any) {
+            return self.deny_eval(reply_to, &denied);
         }
         let context = CallContext { prefix: &self.server.prefix, session: self.sessions.current() };
         let eval = match parse_eval(context, expression, args) {
@@ -65,30 +68,39 @@ impl ProtocolSession {
                 }
             }
             EvalAction::CreateTubes(tubes) => return self.create_tubes(reply_to, tubes),
-            EvalAction::Tube { tube, variable } if self.grants.can_see(tube.as_str()) => {
+            EvalAction::Tube { tube, variable } => {
+                let target = AccessTarget::Tube(tube.as_str());
+                if let Err(denied) = self.permissions().require(AccessVerb::ShowTube, target) {
+                    return self.deny_eval(reply_to, &denied);
+                }
                 let exists = Command::Tubes { tube: Some(tube.clone()) };
                 let follow_up = FollowUp::SetVariables(vec![(tube, Some(variable))]);
                 return self.push(reply_to, exists, follow_up);
             }
-            EvalAction::Tube { .. } => {
-                return self.send_fault(reply_to, &faults::eval_denied(&self.user));
-            }
             EvalAction::Nothing => return self.send_answer(reply_to, &Answer::Nothing),
         };
         match parsed {
-            Ok(call) if !access::allows(&self.grants, &call) => {
-                self.send_fault(reply_to, &faults::eval_denied(&self.user));
-            }
-            Ok(call) => self.serve_call(reply_to, call),
+            Ok(call) => match access::check(self.permissions(), &call) {
+                Ok(()) => self.serve_call(reply_to, call),
+                Err(denied) => self.deny_eval(reply_to, &denied),
+            },
             Err(fault) => self.send_fault(reply_to, &fault),
         }
     }
 
+    fn deny_eval(&mut self, reply_to: ReplyTo, denied: &Denied) {
+        let fault = faults::eval_denied(self.principal.name());
+        self.send_fault(reply_to, &fault.because(denied));
+    }
+
     /// Creates the tubes of an expression in one batch; nothing happens unless all are allowed.
     fn create_tubes(&mut self, reply_to: ReplyTo, tubes: Vec<NewTube>) {
-        let may_create = |new: &NewTube| self.grants.allows(users::Verb::Create, new.tube.as_str());
-        if !tubes.iter().all(may_create) {
-            return self.send_fault(reply_to, &faults::eval_denied(&self.user));
+        let may_create = |new: &NewTube| {
+            let target = AccessTarget::Tube(new.tube.as_str());
+            self.permissions().require(AccessVerb::CreateTube, target)
+        };
+        if let Err(denied) = tubes.iter().try_for_each(may_create) {
+            return self.deny_eval(reply_to, &denied);
         }
         let reply_to = ReplyTo { verb: CountedVerb::of("create_tube"), ..reply_to };
         if !self.admit(reply_to) {
@@ -144,7 +156,7 @@ impl ProtocolSession {
         let follow_up = match &command {
             Command::Put { tube, tasks, .. } if tasks.iter().any(|task| task.key.is_some()) => {
                 // A user who may only put does not see the tasks of others.
-                let reads = self.grants.allows(users::Verb::Peek, tube.as_str());
+                let reads = self.permissions().allows(AccessVerb::Peek, tube.as_str());
                 let is_single = form == ReplyForm::Task;
                 FollowUp::SendKeyedPut(Box::new(KeyedPut::new(tube, tasks, is_single, reads)))
             }

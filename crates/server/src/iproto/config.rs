@@ -9,8 +9,8 @@ use taskyard_core::limits::{
 };
 use taskyard_tls::ServerTls;
 
-use super::users::Users;
 use crate::tls_listener::HandshakeLimits;
+use crate::users::Users;
 
 /// Largest frame in bytes, by default: a full batch, and the bytes around its tasks.
 const FRAME_BYTES_MAX: usize = BATCH_BYTES_MAX + (8 << 20);
@@ -29,7 +29,7 @@ pub struct IprotoConfig {
     pub address: SocketAddr,
     /// The name with which all functions begin.
     pub prefix: String,
-    /// The users and their grants.
+    /// The users of this address alone; if there are none, those of the whole server.
     pub users: Users,
     /// Largest frame, in bytes.
     pub frame_bytes_max: usize,

@@ -104,7 +104,7 @@ impl Connection {
         let salt = salt.try_into().map_err(io::Error::other)?;
         let session = session.try_into().map_err(io::Error::other)?;
         let greeting = Greeting::new(server.instance, salt).encode();
-        let needs_user = !server.users.guest().allows_anything();
+        let needs_user = !server.users.guest().permissions().allows_anything();
         Ok(Connection {
             stream,
             input: InputBuffer::new(server.clone()),

@@ -89,7 +89,7 @@ impl ProtocolSession {
         if !self.batch.requests.is_empty() {
             let batch = self.batch.split();
             let future = match batch.commands.iter().any(TubeQuota::concerns) {
-                true => batch.execute_as(self.server.clone(), &self.user, &self.grants),
+                true => batch.execute_as(self.server.clone(), self.principal.clone()),
                 false => batch.execute(self.server.clone()),
             };
             self.start(future, mode);

@@ -20,7 +20,6 @@ mod input_buffer;
 mod keyed_put;
 mod leave_retries;
 mod list_page;
-mod pattern;
 mod protocol_session;
 mod repeatable_take;
 mod replies;
@@ -28,11 +27,9 @@ mod select;
 mod server;
 mod session_worker;
 mod sessions;
-mod users;
 mod waiting_take;
 
 pub use config::IprotoConfig;
-pub use users::{Grant, Grants, User, Users, Verb};
 
 pub(crate) use connection::serve;
 pub(crate) use counters::Counters;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use taskyard_core::SessionId;
+use taskyard_core::access::Permissions;
 use taskyard_iproto::eval::Returns;
 use taskyard_iproto::{
     Fault, Operation, RecentTubes, Shape, faults, next_frame, parse_request, write_empty,
@@ -21,7 +22,7 @@ use super::inflight::Inflight;
 use super::server::{IprotoServer, LimitShare, SharedLimit};
 use super::session_worker::SessionWorker;
 use super::sessions::Sessions;
-use super::users::{GUEST, Grants, LoginFailed};
+use crate::users::{GUEST, LoginFailed, Principal};
 
 /// When this many bytes of answers are unsent, no more are written and nothing more is read.
 pub(super) const UNSENT_BYTES_MAX: usize = 1 << 20;
@@ -59,8 +60,8 @@ pub(super) struct ProtocolSession {
     peer: Option<IpAddr>,
     /// The name under which it takes tasks.
     pub(super) worker: SessionWorker,
-    pub(super) user: String,
-    pub(super) grants: Grants,
+    /// The user, with the rights of the current list of users.
+    pub(super) principal: Principal,
     authenticated: bool,
     closing: bool,
 }
@@ -108,8 +109,7 @@ impl ProtocolSession {
             salt,
             peer: peer.map(|peer| peer.ip()),
             worker: SessionWorker::new(peer),
-            user: GUEST.into(),
-            grants: server.users.guest(),
+            principal: server.users.guest(),
             authenticated: false,
             closing: false,
             server,
@@ -186,10 +186,19 @@ impl ProtocolSession {
         consumed
     }
 
-    /// A client without any grant may only send small frames.
+    /// The rights of the user.
+    pub(super) fn permissions(&self) -> &Permissions {
+        self.principal.permissions()
+    }
+
+    /// A client without any right may only send small frames.
     fn frame_bytes_max(&self) -> usize {
         let most = self.server.frame_bytes_max;
-        if self.grants.allows_anything() { most } else { most.min(UNAUTHENTICATED_BYTES_MAX) }
+        if self.permissions().allows_anything() {
+            most
+        } else {
+            most.min(UNAUTHENTICATED_BYTES_MAX)
+        }
     }
 
     /// Refuses buffered bytes and closes the connection.
@@ -204,6 +213,7 @@ impl ProtocolSession {
     }
 
     fn serve(&mut self, frame: &[u8]) {
+        self.server.users.refresh(&mut self.principal);
         let request = match parse_request(frame) {
             Ok(request) => request,
             Err(bad) if bad.broken => return self.refuse_frame(bad.sync, &bad.fault),
@@ -257,14 +267,13 @@ impl ProtocolSession {
             return self.send_fault(reply_to, &faults::too_many_logins(wait.as_secs().max(1)));
         }
         match self.server.users.authenticate(user, scramble, &self.salt) {
-            Ok(grants) => {
+            Ok(principal) => {
                 if let Some(peer) = self.peer.filter(|_| user != GUEST) {
                     throttle.succeeded(peer, Some(user), now);
                 }
-                self.user = user.into();
-                // A user without grants counts as not authenticated.
-                self.authenticated = grants.allows_anything();
-                self.grants = grants;
+                // A user without rights counts as not authenticated.
+                self.authenticated = principal.permissions().allows_anything();
+                self.principal = principal;
                 self.send_empty(reply_to);
             }
             Err(LoginFailed) => {
@@ -330,7 +339,7 @@ mod tests {
     use super::*;
     use crate::auth_throttle::AuthThrottle;
     use crate::iproto::config::IprotoConfig;
-    use crate::iproto::users::{User, Users};
+    use crate::users::{Grants, User, Users};
 
     // A client could authenticate as the guest without grants and keep the connection for ever.
     #[test]

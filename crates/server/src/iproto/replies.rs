@@ -58,7 +58,10 @@ impl ProtocolSession {
         let PendingRequest { reply_to, follow_up, charge } = request;
         let before = self.answers.len();
         if let FollowUp::SendAll(changes) = follow_up {
-            let replies: Vec<_> = replies.take(changes.len()).collect();
+            let mut replies: Vec<_> = replies.take(changes.len()).collect();
+            for reply in replies.iter_mut().flatten() {
+                self.permissions().hide(reply);
+            }
             self.sessions.record(&changes, &replies);
             self.server.counters.answered(reply_to.verb);
             write_ok(&mut self.answers, reply_to.sync, |out| {
@@ -156,7 +159,10 @@ impl ProtocolSession {
             }
             (FollowUp::ContinuePage(page), reply) => self.continue_page(reply_to, page, reply),
             (FollowUp::SendKeyedPut(put), reply) => self.continue_put(reply_to, put, reply),
-            (follow_up, Ok(reply)) => self.send_reply(reply_to, follow_up, reply),
+            (follow_up, Ok(mut reply)) => {
+                self.permissions().hide(&mut reply);
+                self.send_reply(reply_to, follow_up, reply)
+            }
             (_, Err(error)) => Err(self.fault(reply_to, &error)),
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use taskyard_core::access::Permissions;
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{Command, Error, Execute, Reply, State, Task, TubeName};
 use taskyard_engine::Side;
@@ -15,7 +16,6 @@ use super::expected_replies::ReplySize;
 use super::inflight::WaitMode;
 use super::protocol_session::{ProtocolSession, ReplyTo};
 use super::server::IprotoServer;
-use super::users::Grants;
 
 /// Most taken tasks that are read for one SELECT.
 const TAKEN_MAX: usize = 100_000;
@@ -56,16 +56,17 @@ impl ProtocolSession {
         };
         let schema = matches!(space, Space::Collations | Space::Spaces | Space::Indexes);
         // Every client reads the schema first, some before they authenticate.
-        let all_tubes = self.grants.can_see_all();
+        let all_tubes = self.permissions().can_see_all();
         if !schema && !all_tubes {
-            return self.send_fault(reply_to, &faults::read_denied(space.name(), &self.user));
+            return self
+                .send_fault(reply_to, &faults::read_denied(space.name(), self.principal.name()));
         }
         // The rows must reflect the requests before this one.
         self.submit();
         if !self.admit(reply_to) {
             return;
         }
-        let all = self.grants == Grants::All;
+        let all = *self.permissions() == Permissions::All;
         let identities = if all { Identities::Visible } else { Identities::Hidden };
         let charge = self.expected.add(if schema { ReplySize::Small } else { ReplySize::Rows });
         let (server, share) = (self.server.clone(), self.batch.share.split());

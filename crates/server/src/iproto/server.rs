@@ -15,10 +15,10 @@ use super::config::IprotoConfig;
 use super::counters::Counters;
 use super::goodbye::goodbye_frame;
 use super::leave_retries::LeaveRetries;
-use super::users::Users;
 use crate::auth_throttle::AuthThrottle;
 use crate::tls_listener::TlsListener;
 use crate::tube_quota::{OwnerRecords, TubeQuota};
+use crate::users::UsersHandle;
 use crate::worker_origins::WorkerOrigins;
 
 /// Most variables that expressions may set.
@@ -36,8 +36,8 @@ pub(crate) struct IprotoServer {
     pub engine: Engine,
     /// The name with which all functions begin.
     pub prefix: String,
-    /// The users and their grants.
-    pub users: Users,
+    /// The users and their rights.
+    pub users: UsersHandle,
     /// Largest frame, in bytes.
     pub frame_bytes_max: usize,
     /// Most unanswered requests of one connection.
@@ -114,7 +114,7 @@ impl IprotoServer {
         IprotoServer {
             engine,
             prefix: config.prefix,
-            users: config.users,
+            users: UsersHandle::new(config.users, None),
             frame_bytes_max: config.frame_bytes_max,
             in_flight_max: config.in_flight_max,
             counters: Counters::default(),

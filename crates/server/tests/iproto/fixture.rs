@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use taskyard_core::{Command, Execute, Reply, Result, Span, Timestamp, TubeName};
 use taskyard_engine::{Engine, ManualClock, Settings};
 use taskyard_iproto::{Fault, Greeting, Operation, Shape, encode_request, next_frame, parse_reply};
-use taskyard_server::{Config, IprotoConfig, Server};
+use taskyard_server::{Config, IprotoConfig, Server, UsersHandle};
 use taskyard_store::{MemoryStore, Store};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -17,6 +17,7 @@ use tokio::task::{JoinHandle, yield_now};
 /// A running server whose time is moved by hand.
 pub struct TestServer {
     pub engine: Engine,
+    pub users: UsersHandle,
     pub http: SocketAddr,
     pub address: SocketAddr,
     clock: Arc<ManualClock>,
@@ -59,9 +60,10 @@ impl TestServer {
         let engine = Engine::start(store, clock.clone(), Settings::default());
         let server = Server::bind(config, engine.clone()).await.unwrap();
         let (http, address) = (server.address(), server.iproto_address().unwrap());
+        let users = server.users();
         let (stop, stopped) = oneshot::channel();
         let running = tokio::spawn(server.run(async move { drop(stopped.await) }));
-        TestServer { engine, http, address, clock, stop, running }
+        TestServer { engine, users, http, address, clock, stop, running }
     }
 
     pub async fn connect(&self) -> RawClient {

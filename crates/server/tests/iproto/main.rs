@@ -14,6 +14,7 @@ mod metrics;
 mod native;
 mod noise;
 mod pipelining;
+mod roles;
 mod semaphores;
 mod sessions;
 mod spaces;

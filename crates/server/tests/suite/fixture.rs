@@ -7,7 +7,7 @@ use reqwest::{Client, Method, RequestBuilder, Response};
 use serde_json::Value;
 use taskyard_core::{Result, TubeName};
 use taskyard_engine::{Engine, Settings, SystemClock};
-use taskyard_server::{Config, Server};
+use taskyard_server::{Config, Server, UsersHandle};
 use taskyard_store::MemoryStore;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -17,6 +17,7 @@ use tokio::task::{JoinHandle, yield_now};
 /// A running server and its client.
 pub struct Fixture {
     pub engine: Engine,
+    pub users: UsersHandle,
     pub address: SocketAddr,
     pub client: Client,
     stop: oneshot::Sender<()>,
@@ -55,10 +56,11 @@ impl Fixture {
         change(&mut config);
         let server = Server::bind(config, engine.clone()).await.unwrap();
         let address = server.address();
+        let users = server.users();
         let (stop, stopped) = oneshot::channel();
         let running = tokio::spawn(server.run(async move { drop(stopped.await) }));
         let client = Client::builder().no_proxy().build().unwrap();
-        Fixture { engine, address, client, stop, running }
+        Fixture { engine, users, address, client, stop, running }
     }
 
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {

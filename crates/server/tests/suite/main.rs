@@ -13,6 +13,7 @@ mod list;
 mod openapi;
 mod pace;
 mod refusals;
+mod roles;
 mod schedules;
 mod semaphores;
 mod series;

@@ -1,0 +1,280 @@
+//! Reads the file of users, and reads it again when it changes or on SIGHUP.
+
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use taskyard_core::limits::USERS_FILE_BYTES_MAX;
+use taskyard_server::{Users, UsersHandle};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::failure::UsageError;
+use crate::output::quoted;
+
+/// How often the file is compared with the one that was read.
+const COMPARE_EVERY: Duration = Duration::from_secs(1);
+
+/// The users of a file, and which version of the file it was.
+#[derive(Debug)]
+pub struct UsersFile {
+    path: PathBuf,
+    version: FileVersion,
+}
+
+/// What changes when a file is written or replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileVersion {
+    device: u64,
+    inode: u64,
+    length: u64,
+    modified: (i64, i64),
+    mode: u32,
+}
+
+impl UsersFile {
+    /// Reads the file.
+    pub fn open(path: &Path) -> Result<(Users, UsersFile), UsageError> {
+        let (users, version) = read(path)?;
+        Ok((users, UsersFile { path: path.into(), version }))
+    }
+
+    /// Replaces the users whenever the file has changed, and on SIGHUP. A file that cannot be used
+    /// changes nothing.
+    pub fn watch(mut self, users: UsersHandle) -> io::Result<()> {
+        // From here on SIGHUP does not end the process.
+        let mut hangup = signal(SignalKind::hangup())?;
+        let mut compare = interval(COMPARE_EVERY);
+        compare.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = hangup.recv() => self.reload(&users),
+                    _ = compare.tick() => {
+                        if self.has_changed() {
+                            self.reload(&users);
+                        }
+                    }
+                }
+            }
+        });
+        Ok(())
+    }
+
+    fn has_changed(&self) -> bool {
+        // A file that is missing for a moment is being replaced.
+        fs::metadata(&self.path).is_ok_and(|about| FileVersion::of(&about) != self.version)
+    }
+
+    fn reload(&mut self, users: &UsersHandle) {
+        let path = self.path.display();
+        match read(&self.path) {
+            Ok((new, version)) => {
+                self.version = version;
+                users.replace(new);
+                tracing::info!(%path, "users reloaded");
+            }
+            Err(UsageError(error)) => {
+                tracing::error!(%error, "users not reloaded; the previous ones stay");
+                // It is logged once for each version of the file.
+                if let Ok(about) = fs::metadata(&self.path) {
+                    self.version = FileVersion::of(&about);
+                }
+            }
+        }
+    }
+}
+
+impl FileVersion {
+    fn of(about: &Metadata) -> Self {
+        FileVersion {
+            device: about.dev(),
+            inode: about.ino(),
+            length: about.len(),
+            modified: (about.mtime(), about.mtime_nsec()),
+            mode: about.mode(),
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<(Users, FileVersion), UsageError> {
+    let (text, about) = read_text(path)?;
+    let users: Users = parse(path, &text)?;
+    if users.is_empty() {
+        let shown = path.display();
+        let text = format!("no users in {shown}; add one: taskyard user add NAME --role ROLE");
+        return Err(UsageError(text));
+    }
+    check_mode(path, &about, users.has_passwords())?;
+    Ok((users, FileVersion::of(&about)))
+}
+
+/// The text of the file, if it is not too long.
+pub fn read_text(path: &Path) -> Result<(String, Metadata), UsageError> {
+    let failed = |error: io::Error| {
+        UsageError(format!("cannot read the users from {}: {error}", path.display()))
+    };
+    let file = File::open(path).map_err(failed)?;
+    let about = file.metadata().map_err(failed)?;
+    let mut text = String::new();
+    let most = USERS_FILE_BYTES_MAX as u64;
+    file.take(most + 1).read_to_string(&mut text).map_err(failed)?;
+    if text.len() > USERS_FILE_BYTES_MAX {
+        let path = path.display();
+        return Err(UsageError(format!(
+            "{path} is too large; a file of users has at most {most} bytes"
+        )));
+    }
+    Ok((text, about))
+}
+
+/// Parses the text of a file of users: YAML if its name says so, otherwise TOML.
+pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, UsageError> {
+    let wrong = |error: String| {
+        UsageError(format!("cannot parse the users in {}: {}", path.display(), error.trim_end()))
+    };
+    match is_yaml(path) {
+        true => serde_saphyr::from_str(text).map_err(|error| wrong(error.to_string())),
+        // Without the line itself, which may contain a password.
+        false => toml::from_str(text).map_err(|error| {
+            let before = error.span().and_then(|span| text.get(..span.start));
+            let line = before.map_or(1, |before| before.matches('\n').count() + 1);
+            wrong(format!("line {line}: {}", error.message()))
+        }),
+    }
+}
+
+/// Whether a file is written in YAML, as its name says.
+pub fn is_yaml(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+}
+
+/// Refuses a file that other users of the machine can change or, if it has passwords, read.
+fn check_mode(path: &Path, about: &Metadata, has_passwords: bool) -> Result<(), UsageError> {
+    let mode = about.mode();
+    let problem = if has_passwords && mode & 0o077 != 0 {
+        "can be opened by other users of this machine, and contains passwords or their hashes"
+    } else if mode & 0o022 != 0 {
+        "can be changed by other users of this machine, who could add users"
+    } else {
+        return Ok(());
+    };
+    let path = path.display().to_string();
+    let text = format!("{path} {problem}; restrict it to its owner: chmod 600 {}", quoted(&path));
+    Err(UsageError(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    const HASH: &str = "9f9f5111f7b27a781f1f1ddde5ebc2dd2b796bfc7365c9c28b548e564176929f";
+
+    fn user(name: &str) -> String {
+        format!("[[users]]\nname = '{name}'\ntoken_sha256 = '{HASH}'\nroles = ['read']\n")
+    }
+
+    fn write(path: &Path, text: &str, mode: u32) {
+        fs::write(path, text).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    fn refused(path: &Path) -> String {
+        UsersFile::open(path).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_file_with_passwords_is_for_its_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("users.toml");
+        let password = "[[users]]\nname = 'a'\npassword_hash = 'vhvewKp0tNyweZQ+cFKAlsyphfg='\nroles = ['read']\n";
+        for mode in [0o644, 0o640, 0o604, 0o660] {
+            write(&path, password, mode);
+            assert!(refused(&path).contains("chmod 600"), "{mode:o}");
+        }
+        write(&path, password, 0o600);
+        assert!(UsersFile::open(&path).is_ok());
+        for (mode, accepted) in [(0o644, true), (0o600, true), (0o664, false), (0o646, false)] {
+            write(&path, &user("a"), mode);
+            assert_eq!(UsersFile::open(&path).is_ok(), accepted, "{mode:o}");
+        }
+        assert!(refused(&path).contains("who could add users"));
+    }
+
+    #[test]
+    fn both_formats_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("users.yaml");
+        write(&path, "users:\n  - name: boss\n    password: secret\n    grants: all\n", 0o600);
+        assert!(UsersFile::open(&path).is_ok());
+        let path = folder.path().join("users");
+        write(&path, &user("a"), 0o600);
+        assert!(UsersFile::open(&path).is_ok());
+    }
+
+    #[test]
+    fn the_example_of_the_documents_is_accepted() {
+        let page = include_str!("../../../docs/security.md");
+        let example = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+        let users: Users = parse(Path::new("users.toml"), example).unwrap();
+        assert!(!users.is_empty() && !users.has_passwords());
+    }
+
+    #[test]
+    fn errors_name_the_file_and_the_line_but_no_secret() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("users.toml");
+        assert!(refused(&path).contains("users.toml"));
+        for (text, said) in [
+            ("", "missing field `users`"),
+            ("users = []", "taskyard user add"),
+            ("[[users]]\nname = 'a'\npassword = 's3cret\n", "line 3"),
+            ("[[users]]\nname = 'a'\npassword = 's3cret'\nroles = ['root']\n", "line 4"),
+            ("[[users]]\nname = 'a'\npasswort = 's3cret'\n", "passwort"),
+        ] {
+            write(&path, text, 0o600);
+            let refused = refused(&path);
+            assert!(refused.contains(said) && refused.contains("users.toml"), "{refused}");
+            assert!(!refused.contains("s3cret"), "{refused}");
+        }
+        write(&path, &" ".repeat(USERS_FILE_BYTES_MAX), 0o600);
+        assert!(!refused(&path).contains("too large"));
+        write(&path, &" ".repeat(USERS_FILE_BYTES_MAX + 1), 0o600);
+        assert!(refused(&path).contains("too large"));
+    }
+
+    #[test]
+    fn a_changed_file_is_read_again_and_a_broken_one_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("users.toml");
+        write(&path, &user("ann"), 0o600);
+        let (first, mut file) = UsersFile::open(&path).unwrap();
+        let users = UsersHandle::default();
+        users.replace(first);
+        assert!(!file.has_changed());
+        for (text, names) in [
+            ("[[users]]\nname = 7\n".to_owned(), ["ann"]),
+            (user("bob"), ["bob"]),
+            (String::new(), ["bob"]),
+            (user("carol, of another length"), ["carol, of another length"]),
+        ] {
+            write(&path, &text, 0o600);
+            assert!(file.has_changed(), "{text}");
+            file.reload(&users);
+            assert_eq!(users.names(), names);
+            assert!(!file.has_changed(), "{text}");
+        }
+        fs::remove_file(&path).unwrap();
+        assert!(!file.has_changed());
+        file.reload(&users);
+        assert_eq!(users.names().len(), 1);
+        write(&path, &user("dan"), 0o666);
+        file.reload(&users);
+        assert_ne!(users.names(), ["dan"], "other users of the machine can change the file");
+    }
+}

@@ -1,0 +1,204 @@
+//! `user`, `serve --users` and `--token-file`: users with roles, from the file to a refused request.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::process::{Ran, Running, Serving, TOKEN, binary, run};
+
+/// A folder with a file of users.
+struct UsersFolder {
+    folder: tempfile::TempDir,
+    users: String,
+}
+
+impl UsersFolder {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let users = text(&folder.path().join("users.toml"));
+        UsersFolder { folder, users }
+    }
+
+    /// Runs `user` with this file.
+    fn user(&self, args: &[&str]) -> Ran {
+        run(&[&["user"], args, &["--users", &self.users]].concat())
+    }
+
+    /// Adds a user; returns a file with its token.
+    fn add(&self, args: &[&str]) -> String {
+        let token = self.user(&[&["add"], args].concat()).good();
+        let path = self.folder.path().join(format!("{}.token", args[0]));
+        let mut file = fs::OpenOptions::new();
+        let mut file =
+            file.write(true).create(true).truncate(true).mode(0o600).open(&path).unwrap();
+        file.write_all(token.as_bytes()).unwrap();
+        text(&path)
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().expect("paths of tests are text").into()
+}
+
+#[test]
+fn users_are_added_listed_and_removed() {
+    let folder = UsersFolder::new();
+    let added = folder.user(&["add", "mailer", "--role", "produce", "--tube", "mail.*"]);
+    assert!(added.err.contains("cannot be shown again"), "{added:?}");
+    let token = added.good();
+    assert!(token.starts_with("taskyard_") && token.trim().len() > 40, "{token}");
+    let mode = fs::metadata(&folder.users).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert!(!fs::read_to_string(&folder.users).unwrap().contains(token.trim()));
+    let again = folder.user(&["add", "mailer", "--role", "read"]).ends(2);
+    assert!(again.err.contains("listed twice"), "{again:?}");
+    fs::write(&folder.users, fs::read_to_string(&folder.users).unwrap() + "# a comment\n").unwrap();
+    folder.user(&["add", "ann", "--role", "read", "--role", "operate", "--iproto"]).good();
+    let listed = folder.user(&["list"]).good();
+    let rows: Vec<Vec<&str>> =
+        listed.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[1], ["mailer", "token", "produce", "mail.*"], "{listed}");
+    assert_eq!(rows[2], ["ann", "token,password", "read,operate", "*"], "{listed}");
+    let json = folder.user(&["list", "--json"]).json();
+    assert_eq!((&json[1]["name"], &json[1]["roles"][1]), (&"ann".into(), &"operate".into()));
+    assert!(!listed.contains(token.trim()));
+    folder.user(&["remove", "mailer"]).good();
+    assert_eq!(folder.user(&["list", "--json"]).json().len(), 1);
+    let unknown = folder.user(&["remove", "mailer"]).ends(2);
+    assert!(unknown.err.contains("no user 'mailer'"), "{unknown:?}");
+    folder.user(&["remove", "ann"]).good();
+    assert!(folder.user(&["remove", "ann"]).ends(2).err.contains("no user 'ann'"));
+}
+
+#[test]
+fn wrong_arguments_of_user_change_nothing() {
+    let folder = UsersFolder::new();
+    folder.user(&["add", "a", "--role", "read"]).good();
+    let before = fs::read(&folder.users).unwrap();
+    for (args, said) in [
+        (&["add", "b"][..], "--role"),
+        (&["add", "b", "--role", "root"], "read, produce, consume, operate, admin"),
+        (&["add", "b", "--role", "read", "--tube", ""], "a pattern is empty"),
+        (&["add", "", "--role", "read"], "empty name"),
+        (&["add", "b\nc", "--role", "read"], "must not contain"),
+    ] {
+        let refused = folder.user(args).ends(2);
+        assert!(refused.err.contains(said) && refused.out.is_empty(), "{refused:?}");
+        assert_eq!(fs::read(&folder.users).unwrap(), before);
+    }
+    // A change that is being made is not overtaken by another one.
+    let lock = format!("{}.new", folder.users);
+    fs::write(&lock, "").unwrap();
+    let refused = folder.user(&["add", "b", "--role", "read"]).ends(2);
+    assert!(refused.err.contains("another change"), "{refused:?}");
+    assert!(fs::exists(&lock).unwrap());
+    let yaml = text(&folder.folder.path().join("users.yaml"));
+    let refused = run(&["user", "add", "b", "--role", "read", "--users", &yaml]).ends(2);
+    assert!(refused.err.contains("YAML"), "{refused:?}");
+}
+
+#[test]
+fn a_user_of_the_command_line_has_its_roles() {
+    let folder = UsersFolder::new();
+    let mailer = folder.add(&["mailer", "--role", "produce", "--tube", "mail.*"]);
+    let worker = folder.add(&["worker", "--role", "consume", "--tube", "mail.*"]);
+    let boss = folder.add(&["boss", "--role", "admin"]);
+    let server = Serving::folder(&folder.data(), &["--users", &folder.users]);
+    assert!(server.screen.contains("token needed"), "{}", server.screen);
+    server.run(&["put", "mail.a", "1", "--token-file", &mailer]).good();
+    let refused = server.run(&["put", "orders", "1", "--token-file", &mailer]).ends(8);
+    let expected = "user 'mailer' may not do this: the role 'produce' for tube 'orders'";
+    assert!(refused.err.contains(expected), "{refused:?}");
+    let refused = server.run(&["take", "mail.a", "--token-file", &mailer]).ends(8);
+    assert!(refused.err.contains("'consume' for tube 'mail.a'"), "{refused:?}");
+    let taken = server.run(&["take", "mail.a", "--json", "--token-file", &worker]).json();
+    let lease = format!("{}:{}", taken[0]["id"], taken[0]["lease"]);
+    // Without a lease it would be the delivery of any consumer.
+    let refused = server.run(&["ack", "mail.a", "0", "--token-file", &worker]).ends(8);
+    assert!(refused.err.contains("'operate'"), "{refused:?}");
+    server.run(&["ack", "mail.a", &lease, "--token-file", &worker]).good();
+    server.run(&["put", "orders", "1", "--token-file", &boss]).good();
+    let seen = server.run(&["stats", "--json", "--token-file", &worker]).json();
+    assert_eq!(seen.len(), 1, "{seen:?}");
+    let missing = server.run(&["stats"]).ends(8);
+    assert!(missing.err.contains("--token-file"), "{missing:?}");
+    let both = server.run(&["stats", "--token-file", &boss, "--token", TOKEN]).ends(2);
+    assert!(both.err.contains("leave one of them out"), "{both:?}");
+}
+
+// An unusable file is refused at the start, with what to do.
+#[test]
+fn a_server_does_not_start_with_a_wrong_file() {
+    let folder = UsersFolder::new();
+    let data = text(&folder.data());
+    let serve = || {
+        let flags = ["serve", "--http", "127.0.0.1:0", "--iproto", "off", "--data", &data];
+        run(&[&flags[..], &["--users", &folder.users]].concat()).ends(2)
+    };
+    assert!(serve().err.contains("cannot read the users"));
+    folder.add(&["a", "--role", "read", "--iproto"]);
+    fs::set_permissions(&folder.users, fs::Permissions::from_mode(0o644)).unwrap();
+    assert!(serve().err.contains("chmod 600"));
+    fs::write(&folder.users, "[[users]]\nname = 'a'\n").unwrap();
+    assert!(serve().err.contains("token_sha256"));
+    assert!(!folder.data().exists());
+}
+
+/// A server that logs to a pipe, and its address.
+fn logging_server(folder: &UsersFolder) -> (Running, String) {
+    let mut command = binary();
+    command.env("TASKYARD_LOG", "info");
+    command.args(["serve", "--http", "127.0.0.1:0", "--iproto", "off", "--users", &folder.users]);
+    let mut server = Running::start(command.arg("--data").arg(folder.data()));
+    let mut url = String::new();
+    loop {
+        let line = server.line();
+        assert!(!line.is_empty(), "the server ended");
+        let found = line.split_whitespace().find(|word| word.starts_with("http://"));
+        url = found.map_or(url, Into::into);
+        if line.contains("Ctrl-C") {
+            return (server, url);
+        }
+    }
+}
+
+fn wait_for_log(server: &mut Running, text: &str) -> String {
+    let mut seen = String::new();
+    loop {
+        let line = server.error_line();
+        assert!(!line.is_empty(), "the server ended: {seen}");
+        if line.contains(text) {
+            return line;
+        }
+        seen.push_str(&line);
+    }
+}
+
+#[test]
+fn the_file_is_read_again_when_it_changes_and_on_a_signal() {
+    let folder = UsersFolder::new();
+    let ann = folder.add(&["ann", "--role", "read"]);
+    let (mut server, url) = logging_server(&folder);
+    let stats = |token: &str| run(&["stats", "--url", &url, "--token-file", token]).exit;
+    assert_eq!(stats(&ann), 0);
+    server.signal("HUP");
+    wait_for_log(&mut server, "users reloaded");
+    let bob = folder.add(&["bob", "--role", "read"]);
+    wait_for_log(&mut server, "users reloaded");
+    assert_eq!((stats(&ann), stats(&bob)), (0, 0));
+    let before = fs::read(&folder.users).unwrap();
+    fs::write(&folder.users, "[[users]]\nname = 'eve'\npassword = 's3cret\n").unwrap();
+    let line = wait_for_log(&mut server, "users not reloaded; the previous ones stay");
+    assert!(line.contains("users.toml") && !line.contains("s3cret"), "{line}");
+    assert_eq!((stats(&ann), stats(&bob)), (0, 0));
+    fs::write(&folder.users, before).unwrap();
+    wait_for_log(&mut server, "users reloaded");
+    folder.user(&["remove", "ann"]).good();
+    wait_for_log(&mut server, "users reloaded");
+    assert_eq!((stats(&ann), stats(&bob)), (8, 0));
+}

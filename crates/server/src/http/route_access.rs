@@ -1,0 +1,135 @@
+//! The rights that each endpoint needs at least, checked before a body is read.
+//!
+//! A role on the name in the path is required here; what the body asks for is checked with its
+//! commands, by [`RequestApp`](super::RequestApp). An endpoint that is not listed is for
+//! administrators.
+
+use axum::extract::rejection::RawPathParamsRejection;
+use axum::extract::{RawPathParams, Request};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use taskyard_core::access::{AccessTarget, AccessVerb as Verb, Permissions};
+use taskyard_wire::Code;
+
+use super::Refusal;
+use crate::users::Principal;
+
+/// The parameters of the path, if it can be decoded.
+pub(crate) type PathParams = Result<RawPathParams, RawPathParamsRejection>;
+
+/// The rights that an endpoint needs at least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RouteAccess {
+    /// None: it shows nothing about tasks.
+    Open,
+    /// One of these verbs, on the name in the path or, without one, on any name.
+    Any(&'static [Verb]),
+    /// This verb on all names.
+    All(Verb),
+}
+
+/// The entry of the endpoint with this operation id.
+pub(crate) fn access_of(operation: &str) -> Option<RouteAccess> {
+    use RouteAccess::{All, Any, Open};
+    Some(match operation {
+        "health" | "openapi" => Open,
+        "metrics" | "manager" | "services" => All(Verb::ShowServer),
+        "list_tubes" | "show_tube" | "stats" | "series" | "consumers" => Any(&[Verb::ShowTube]),
+        "workers" => Any(&[Verb::ShowWorkers]),
+        "create_tube" => Any(&[Verb::CreateTube]),
+        "alter_tube" => Any(&[Verb::PauseTube, Verb::AlterTube]),
+        "name_tube" => Any(&[Verb::NameTube]),
+        "drop_tube" => Any(&[Verb::DropTube]),
+        "truncate" => Any(&[Verb::Truncate]),
+        "release_all" => Any(&[Verb::ReleaseAll]),
+        "put" => Any(&[Verb::Put]),
+        "take" => Any(&[Verb::Take]),
+        // Without a lease these end the delivery of any consumer.
+        "ack" => Any(&[Verb::Ack, Verb::Delete]),
+        "release" => Any(&[Verb::Release, Verb::ReleaseAll]),
+        "touch" => Any(&[Verb::Touch, Verb::ReleaseAll]),
+        "fail" | "finish" => Any(&[Verb::Release, Verb::ReleaseAll]),
+        "bury" | "bury_tasks" => Any(&[Verb::Bury]),
+        "kick" | "kick_tasks" => Any(&[Verb::Kick]),
+        "delete" | "delete_tasks" => Any(&[Verb::Delete]),
+        "release_tasks" => Any(&[Verb::ReleaseAll]),
+        "peek" | "peek_one" | "tasks" => Any(&[Verb::Peek]),
+        "deliveries" => Any(&[Verb::ShowHolders]),
+        _ => return access_of_named(operation),
+    })
+}
+
+/// The entries of semaphores and schedules.
+fn access_of_named(operation: &str) -> Option<RouteAccess> {
+    use RouteAccess::Any;
+    Some(match operation {
+        "list_semaphores" | "show_semaphore" | "holders" | "waiting" | "peek_semaphore" => {
+            Any(&[Verb::ShowSemaphore])
+        }
+        "set_semaphore" | "drop_semaphore" => Any(&[Verb::ConfigureSemaphore]),
+        "enqueue"
+        | "finish_grants"
+        | "semaphore_events"
+        | "acknowledge_events"
+        | "semaphore_event_socket" => Any(&[Verb::UseSemaphore]),
+        "list_schedules" | "show_schedule" | "next_times" => Any(&[Verb::ShowSchedule]),
+        "set_schedule" | "remove_schedule" => Any(&[Verb::SetSchedule]),
+        "pause_schedule" | "resume_schedule" => Any(&[Verb::PauseSchedule]),
+        // The task of a schedule is put into its tube.
+        "run_schedule" => Any(&[Verb::ShowSchedule]),
+        _ => return None,
+    })
+}
+
+impl RouteAccess {
+    /// Refuses a request without the rights of its endpoint.
+    pub async fn check(self, params: PathParams, request: Request, next: Next) -> Response {
+        let Some(principal) = request.extensions().get::<Principal>() else {
+            return Refusal::new(Code::Forbidden, "the user is not known").into_response();
+        };
+        // A path that cannot be decoded is refused by the handler.
+        let params = params.as_ref().ok().into_iter().flat_map(RawPathParams::iter);
+        let target = params.into_iter().find_map(|(key, value)| match key {
+            "tube" => Some(AccessTarget::Tube(value)),
+            "semaphore" => Some(AccessTarget::Semaphore(value)),
+            "schedule" => Some(AccessTarget::Schedule(value)),
+            _ => None,
+        });
+        let refused = self.refusal(principal, target.unwrap_or(AccessTarget::Any));
+        match refused {
+            Some(refused) => refused.into_response(),
+            None => next.run(request).await,
+        }
+    }
+
+    fn refusal(self, principal: &Principal, target: AccessTarget<'_>) -> Option<Refusal> {
+        let permissions: &Permissions = principal.permissions();
+        let missing = match self {
+            RouteAccess::Open => None,
+            RouteAccess::All(verb) => permissions.require(verb, AccessTarget::All).err(),
+            RouteAccess::Any(verbs) => {
+                let mut found = verbs.iter().map(|verb| permissions.require(*verb, target).err());
+                let first = found.next().flatten();
+                first.filter(|_| found.all(|missing| missing.is_some()))
+            }
+        };
+        missing.map(|denied| super::request_app::refused(principal, denied).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::routes;
+
+    // A new endpoint without an entry would be refused to all users but administrators, and its
+    // rights would not be tested.
+    #[test]
+    fn every_endpoint_has_an_entry() {
+        for route in routes() {
+            let access = access_of(route.name);
+            assert!(access.is_some(), "no entry for {} {}", route.method, route.path);
+            assert_eq!(access == Some(RouteAccess::Open), route.open, "{}", route.name);
+        }
+    }
+}
