@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 
 use clap::Args;
-use taskyard::Http;
+use taskyard::{Http, HttpError};
 use taskyard_core::{Command, Reply};
 
 use crate::failure::UsageError;
@@ -188,7 +188,8 @@ mod tests {
     use super::*;
 
     fn args(token: Option<&str>, token_file: Option<PathBuf>) -> ConnectArgs {
-        ConnectArgs { url: URL_DEFAULT.into(), token: token.map(Into::into), token_file }
+        let (url, token) = (URL_DEFAULT.into(), token.map(Into::into));
+        ConnectArgs { url, token, token_file, ca: None, client_cert: None, client_key: None }
     }
 
     #[test]
