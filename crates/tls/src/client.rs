@@ -1,4 +1,4 @@
-//! What a client of a server trusts, and the certificate that it shows.
+//! Builds the TLS configuration of a client: which certificates it trusts, and the one that it shows.
 
 use std::env;
 use std::path::{Path, PathBuf};

@@ -80,7 +80,11 @@ class AsyncConnection:
 
     def close(self) -> None:
         """Closes the connection."""
-        self._writer.close()
+        if self._server.is_secure:
+            # The end of TLS would wait for the server, and the loop may end before. The length of a response shows its end.
+            self._writer.transport.abort()
+        else:
+            self._writer.close()
 
 
 #: Connections that no request uses, and since when.

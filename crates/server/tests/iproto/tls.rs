@@ -55,7 +55,7 @@ async fn an_encrypted_connection_is_served() {
 
 /// A client of Tarantool waits for a greeting, which never came: it waited until its own time limit and said nothing of TLS.
 #[tokio::test]
-async fn a_plain_connection_is_told_that_tls_is_needed() {
+async fn a_plain_connection_gets_an_error_that_names_tls() {
     let folder = tempfile::tempdir().unwrap();
     let (tls, _) = tls(folder.path());
     let server = TestServer::with_all(|config| {

@@ -247,7 +247,7 @@ async fn an_authority_of_clients_is_replaced_with_the_certificate() {
     assert!(asked(&first).await.is_err() && asked(&second).await.is_ok());
 }
 
-/// Asks over one connection that stays open and over a new one each time, until it is told to stop. Counts its requests.
+/// Asks over one connection that stays open and over a new one each time, until it is stopped. Counts its requests.
 async fn load(
     client: TlsClient,
     address: SocketAddr,
