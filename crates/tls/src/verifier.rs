@@ -126,7 +126,7 @@ mod tests {
     fn a_certificate_that_is_given_itself_is_trusted_for_its_name_and_time() {
         let authority = IsCa::Ca(BasicConstraints::Unconstrained);
         for kind in [IsCa::NoCa, IsCa::ExplicitNoCa, authority] {
-            let shown = self_signed(kind.clone());
+            let shown = self_signed(kind);
             check(&shown, &shown, "localhost", 2020).unwrap();
             let refused = |name, year| match check(&shown, &shown, name, year) {
                 Err(Error::InvalidCertificate(why)) => why,
