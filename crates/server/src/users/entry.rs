@@ -74,7 +74,7 @@ impl UserEntry {
             (None, None) if name == GUEST || token.is_some() => None,
             (None, None) => {
                 return Err(format!(
-                    "user '{name}' needs token_sha256, or either password or password_hash"
+                    "user '{name}' needs either password or password_hash, or token_sha256"
                 ));
             }
             _ => return Err(format!("user '{name}' needs either password or password_hash")),
