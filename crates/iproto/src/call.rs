@@ -10,6 +10,7 @@ use taskyard_core::{
 };
 
 use super::args::{ArgumentReader, list, task_id};
+use super::call_names::{is_function, method_named};
 use super::faults::{MALFORMED, lua, no_statistics, not_defined, shortened, wrong_key};
 use super::native::{EXECUTE, decode_commands};
 use super::options::{
@@ -259,71 +260,6 @@ pub(super) fn parse_function(prefix: &str, function: &str, args: &[u8]) -> Resul
     on_queue(function, ArgumentReader::new(args)?).unwrap_or_else(|| Err(undefined()))
 }
 
-/// The methods of a tube.
-const METHODS: [&str; 17] = [
-    "put",
-    "take",
-    "ack",
-    "release",
-    "touch",
-    "bury",
-    "kick",
-    "peek",
-    "delete",
-    "truncate",
-    "release_all",
-    "drop",
-    "put_many",
-    "take_many",
-    "ack_many",
-    "fail",
-    "list",
-];
-
-/// The functions of the queue, without the prefix.
-const FUNCTIONS: [&str; 26] = [
-    "statistics",
-    "stats",
-    "identify",
-    "worker",
-    "state",
-    "cfg",
-    "create_tube",
-    "schema.create_tube",
-    "tube",
-    "semaphore.create",
-    "semaphore.set",
-    "semaphore.enqueue",
-    "semaphore.enqueue_many",
-    "semaphore.release",
-    "semaphore.yield",
-    "semaphore.decline",
-    "semaphore.extend",
-    "semaphore.release_many",
-    "semaphore.look",
-    "semaphore.holders",
-    "semaphore.waiting",
-    "semaphore.drop",
-    "semaphore.list",
-    "semaphore.show",
-    "semaphore.events",
-    "semaphore.ack",
-];
-
-/// The names of all functions that a client may call, for a queue of this prefix; methods with the
-/// tube `TUBE`.
-pub fn function_names(prefix: &str) -> Vec<String> {
-    let functions = FUNCTIONS.iter().map(|function| format!("{prefix}.{function}"));
-    let methods = METHODS.iter().map(|method| format!("{prefix}.tube.TUBE:{method}"));
-    let own = [EXECUTE, BOX_INFO].map(String::from);
-    functions.chain(methods).chain(own).collect()
-}
-
-/// The method of this name, if tubes have one.
-fn method_named(name: &str) -> Option<&'static str> {
-    METHODS.into_iter().find(|method| *method == name)
-}
-
 /// A method of a tube that is called.
 struct Method {
     tube: TubeName,
@@ -481,7 +417,7 @@ impl Method {
 
 /// Parses a function of the queue; `None` if there is no such function.
 fn on_queue(function: &str, mut args: ArgumentReader<'_>) -> Option<Result<Call, Fault>> {
-    if !FUNCTIONS.contains(&function) {
+    if !is_function(function) {
         return None;
     }
     if let Some(function) = function.strip_prefix("semaphore.") {

@@ -10,6 +10,7 @@
 pub mod answer;
 pub mod auth;
 pub mod call;
+mod call_names;
 pub mod eval;
 pub mod faults;
 pub mod fields;
@@ -33,9 +34,10 @@ mod semaphores;
 
 pub use answer::{Answer, write_answer};
 pub use call::{
-    BOX_INFO, Call, CallAction, CallContext, RecentTubes, ReplyForm, function_names, parse_call,
-    parse_call_with, parse_method, parse_method_of,
+    BOX_INFO, Call, CallAction, CallContext, RecentTubes, ReplyForm, parse_call, parse_call_with,
+    parse_method, parse_method_of,
 };
+pub use call_names::function_names;
 pub use eval::{Eval, EvalAction, parse_eval};
 pub use faults::fault_of;
 pub use frame::{BadFrame, Frame, next_frame};

@@ -113,12 +113,10 @@ impl App {
             Arc::new(server)
         });
         // A user has the same quota over HTTP and iproto.
+        let records = || OwnerRecords::in_store(engine.capabilities());
         let tubes = match &iproto {
             Some(face) => face.tubes.clone(),
-            None => {
-                let records = OwnerRecords::in_store(engine.capabilities());
-                Arc::new(TubeQuota::new(tubes_per_user_max, records))
-            }
+            None => Arc::new(TubeQuota::new(tubes_per_user_max, records())),
         };
         // The list of workers shows those of both protocols.
         let worker_origins =
