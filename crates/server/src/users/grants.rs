@@ -1,4 +1,4 @@
-//! What the users file grants: roles on names, or verbs of Tarantool's queue on tubes.
+//! Reads the grants of a user: roles on names, or verbs of Tarantool's queue on tubes.
 
 use std::fmt;
 

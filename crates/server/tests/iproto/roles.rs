@@ -10,7 +10,7 @@ use taskyard_server::{Grant, Grants, Token, User, Users};
 use crate::fixture::{RawClient, TestServer};
 
 /// A call: the function, its arguments, and the roles that allow it, each by its first letter.
-type RoleCase = (&'static str, Value, &'static str);
+type FunctionCase = (&'static str, Value, &'static str);
 
 /// The numbers of native commands.
 const TUBES: u8 = 3;
@@ -46,7 +46,7 @@ async fn fault_of(client: &mut RawClient, function: &str, args: &Value) -> Optio
     parse_reply(&frame).unwrap().fault()
 }
 
-fn cases() -> Vec<RoleCase> {
+fn cases() -> Vec<FunctionCase> {
     vec![
         ("queue.statistics", json!(["TUBE"]), "rpcoa"),
         ("queue.statistics", json!([]), "rpcoa"),
