@@ -2,7 +2,7 @@
 
 import { createPrivateKey, X509Certificate } from "node:crypto";
 import { readFileSync } from "node:fs";
-import type { SecureContextOptions } from "node:tls";
+import type { ConnectionOptions as TlsOptions } from "node:tls";
 
 import type { ConnectionOptions } from "./connection.js";
 
@@ -12,7 +12,7 @@ const NO_TLS = /WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE|HTTP_REQUEST|UNKNOWN_P
 const REFUSED = /_ALERT_(UNKNOWN_CA|BAD_CERTIFICATE|CERTIFICATE_UNKNOWN|CERTIFICATE_EXPIRED|UNSUPPORTED_CERTIFICATE|DECRYPT_ERROR)/;
 
 /** The certificates of the options or of the environment; throws a TypeError if one cannot be used. */
-export function tlsOptions(options: ConnectionOptions): SecureContextOptions {
+export function tlsOptions(options: ConnectionOptions): TlsOptions {
   const ca = certificate(options.ca, "ca", "TASKYARD_CA", "the certificate of an authority");
   const isGiven = options.clientCert !== undefined || options.clientKey !== undefined;
   const cert = certificate(options.clientCert, "clientCert", isGiven ? undefined : "TASKYARD_CLIENT_CERT", "the certificate of a client");
@@ -25,7 +25,8 @@ export function tlsOptions(options: ConnectionOptions): SecureContextOptions {
   }
   // The file may contain the certificate of the server itself, whichever authority signed it; versions before 22.9 ignore this.
   const trusted = ca === undefined ? {} : { ca, allowPartialTrustChain: true };
-  return { minVersion: "TLSv1.2", ...trusted, ...(cert === undefined ? {} : { cert, key }) };
+  // Set here, because an environment variable of Node would switch the verification off.
+  return { minVersion: "TLSv1.2", rejectUnauthorized: true, ...trusted, ...(cert === undefined ? {} : { cert, key }) };
 }
 
 /** Why a server is not trusted or does not trust the client, and what to do; undefined for any other error. */

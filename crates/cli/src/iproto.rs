@@ -10,6 +10,7 @@ use crate::failure::UsageError;
 use crate::output::note;
 use crate::secret_file;
 use crate::tls::TlsArgs;
+use crate::users_file::parse_yaml;
 
 /// The default address for clients of Tarantool's queue.
 const ADDRESS_DEFAULT: SocketAddr =
@@ -138,7 +139,7 @@ fn is_prefix(text: &str) -> bool {
 fn read_users(path: &Path) -> anyhow::Result<Users> {
     let path_shown = path.display();
     let text = secret_file::read(path, "the users and their passwords")?;
-    let users: Users = serde_saphyr::from_str(&text)
+    let users: Users = parse_yaml(&text)
         .map_err(|error| UsageError(format!("cannot parse the users in {path_shown}: {error}")))?;
     if users.is_empty() {
         let text = format!("no users in {path_shown}; list at least one under users:");

@@ -38,8 +38,9 @@ struct FileVersion {
 impl UsersFile {
     /// Reads the file.
     pub fn open(path: &Path) -> Result<(Users, UsersFile), UsageError> {
-        let (users, version) = read(path)?;
-        Ok((users, UsersFile { path: path.into(), version }))
+        let (text, about) = read_text(path)?;
+        let users = users_in(path, &text, &about)?;
+        Ok((users, UsersFile { path: path.into(), version: FileVersion::of(&about) }))
     }
 
     /// Replaces the users whenever the file has changed, and on SIGHUP. A file that cannot be used
@@ -71,18 +72,27 @@ impl UsersFile {
 
     fn reload(&mut self, users: &UsersHandle) {
         let path = self.path.display();
-        match read(&self.path) {
-            Ok((new, version)) => {
-                self.version = version;
+        // Each version of the file is read once, also if it cannot be used. That is the version that was read: the file may be
+        // written further at the same time.
+        let read = match read_text(&self.path) {
+            Ok((text, about)) => {
+                self.version = FileVersion::of(&about);
+                users_in(&self.path, &text, &about)
+            }
+            Err(error) => {
+                if let Ok(about) = fs::metadata(&self.path) {
+                    self.version = FileVersion::of(&about);
+                }
+                Err(error)
+            }
+        };
+        match read {
+            Ok(new) => {
                 users.replace(new);
                 tracing::info!(%path, "users reloaded");
             }
             Err(UsageError(error)) => {
                 tracing::error!(%error, "users not reloaded; the previous ones stay");
-                // It is logged once for each version of the file.
-                if let Ok(about) = fs::metadata(&self.path) {
-                    self.version = FileVersion::of(&about);
-                }
             }
         }
     }
@@ -100,16 +110,16 @@ impl FileVersion {
     }
 }
 
-fn read(path: &Path) -> Result<(Users, FileVersion), UsageError> {
-    let (text, about) = read_text(path)?;
-    let users: Users = parse(path, &text)?;
+/// The users of a file with this text, if a server may use it.
+fn users_in(path: &Path, text: &str, about: &Metadata) -> Result<Users, UsageError> {
+    let users: Users = parse(path, text)?;
     if users.is_empty() {
         let shown = path.display();
         let text = format!("no users in {shown}; add one: taskyard user add NAME --role ROLE");
         return Err(UsageError(text));
     }
-    check_mode(path, &about, users.has_passwords())?;
-    Ok((users, FileVersion::of(&about)))
+    check_mode(path, about, users.has_passwords())?;
+    Ok(users)
 }
 
 /// The text of the file, if it is not too long.
@@ -137,13 +147,29 @@ pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, UsageErr
         UsageError(format!("cannot parse the users in {}: {}", path.display(), error.trim_end()))
     };
     match is_yaml(path) {
-        true => serde_saphyr::from_str(text).map_err(|error| wrong(error.to_string())),
+        true => parse_yaml(text).map_err(wrong),
         // Without the line itself, which may contain a password.
         false => toml::from_str(text).map_err(|error| {
             let before = error.span().and_then(|span| text.get(..span.start));
             let line = before.map_or(1, |before| before.matches('\n').count() + 1);
-            wrong(format!("line {line}: {}", error.message()))
+            wrong(format!("line {line}: {}", without_value(error.message())))
         }),
+    }
+}
+
+/// Parses users in YAML. An error has neither the lines nor the value, which may contain a password.
+pub fn parse_yaml<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    let options = serde_saphyr::Options { with_snippet: false, ..serde_saphyr::Options::default() };
+    serde_saphyr::from_str_with_options(text, options)
+        .map_err(|error| without_value(&error.to_string()).to_owned())
+}
+
+/// The message of a parser without the value that it shows: of "invalid type: integer `7`, expected a string" the end.
+fn without_value(message: &str) -> &str {
+    let shows_value = ["invalid type", "invalid value"].iter().any(|begin| message.contains(begin));
+    match message.rfind("expected ") {
+        Some(expected) if shows_value => &message[expected..],
+        _ => message,
     }
 }
 
@@ -236,11 +262,24 @@ mod tests {
             ("[[users]]\nname = 'a'\npassword = 's3cret\n", "line 3"),
             ("[[users]]\nname = 'a'\npassword = 's3cret'\nroles = ['root']\n", "line 4"),
             ("[[users]]\nname = 'a'\npasswort = 's3cret'\n", "passwort"),
+            // The number was shown.
+            ("[[users]]\nname = 'a'\npassword = 53637e7\n", "expected"),
         ] {
             write(&path, text, 0o600);
             let refused = refused(&path);
             assert!(refused.contains(said) && refused.contains("users.toml"), "{refused}");
-            assert!(!refused.contains("s3cret"), "{refused}");
+            assert!(!refused.contains("s3cret") && !refused.contains("536"), "{refused}");
+        }
+        // Errors in YAML showed the lines around them.
+        let yaml = folder.path().join("users.yaml");
+        for text in [
+            "users:\n  - name: a\n    password: s3cret\n    grants: {x: 1\n",
+            "users:\n  - name: a\n    password: s3cret\n    grants: 7\n",
+            "users:\n  - name: a\n    password: [s3cret]\n    grants: all\n",
+        ] {
+            write(&yaml, text, 0o600);
+            let refused = refused(&yaml);
+            assert!(refused.contains("users.yaml") && !refused.contains("s3cret"), "{refused}");
         }
         write(&path, &" ".repeat(USERS_FILE_BYTES_MAX), 0o600);
         assert!(!refused(&path).contains("too large"));

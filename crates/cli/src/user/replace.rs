@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -57,7 +57,13 @@ impl Replacement {
             BeginError { kind: Some(error.kind()), error: UsageError(text) }
         })?;
         let mut change = Replacement::new_file(&path)?;
-        change.text = read_text(&path)?.0;
+        let (text, about) = read_text(&path)?;
+        change.text = text;
+        // The server may run as another user than the one that changes the file, and must be able to read it.
+        fchown(&change.new, Some(about.uid()), Some(about.gid())).map_err(|error| {
+            let text = format!("cannot give {} the owner of the old file: {error}", path.display());
+            UsageError(text)
+        })?;
         Ok(change)
     }
 

@@ -43,7 +43,13 @@ pub fn for_each_need<'a, E>(
     use AccessTarget::{All, Any, Tube};
     use AccessVerb as Verb;
     let (verb, tube) = match command {
-        Command::CreateTube { tube, .. } => (Verb::CreateTube, tube),
+        Command::CreateTube { tube, options, .. } => {
+            // Tasks of the tube use the grants of its semaphore.
+            if let Some(key) = &options.semaphore {
+                check(Verb::UseSemaphore, AccessTarget::Semaphore(key.as_str()))?;
+            }
+            (Verb::CreateTube, tube)
+        }
         Command::AlterTube { tube, change } => (verb_of_change(change), tube),
         Command::NameTube { tube, name, .. } => {
             check(Verb::NameTube, Tube(tube.as_str()))?;

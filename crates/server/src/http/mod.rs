@@ -47,7 +47,7 @@ pub(crate) use request_app::{RequestApp, RunError};
 #[cfg(test)]
 pub(crate) use route::{QueryField, QueryKind};
 pub(crate) use route::{Route, Shape};
-use route_access::{PathParams, RouteAccess, access_of};
+use route_access::{RouteAccess, access_of};
 pub(crate) use streamed::count;
 #[cfg(test)]
 pub(crate) use tasks::STATES_PATTERN;
@@ -82,9 +82,7 @@ pub(crate) fn router(app: SharedApp) -> Router {
         if route.query.is_empty() && route.path.starts_with("/v1/") {
             handler = handler.route_layer(from_fn(guard::no_query));
         }
-        let check = move |params: PathParams, request: Request, next: Next| {
-            access.check(params, request, next)
-        };
+        let check = move |request: Request, next: Next| access.check(request, next);
         router = router.route(route.path, handler.route_layer(from_fn(check)));
     }
     let router = router
@@ -94,12 +92,12 @@ pub(crate) fn router(app: SharedApp) -> Router {
     let router = match &app.extra_routes {
         Some(ExtraRoutes { router: extra, is_open }) => {
             let is_open = *is_open;
-            let check = move |params: PathParams, request: Request, next: Next| {
+            let check = move |request: Request, next: Next| {
                 let access = match is_open(request.uri().path()) {
                     true => RouteAccess::Open,
                     false => RouteAccess::All(AccessVerb::RunServer),
                 };
-                access.check(params, request, next)
+                access.check(request, next)
             };
             router.merge(extra.clone().layer(from_fn(check)))
         }

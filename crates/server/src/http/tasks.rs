@@ -3,6 +3,7 @@
 use axum::http::Method;
 use axum::response::Response;
 use serde::Deserialize;
+use taskyard_core::access::AccessVerb;
 use taskyard_core::limits::{BATCH_TASKS_MAX, LIST_TASKS_MAX};
 use taskyard_core::{Command, Error, Reply, Result as CoreResult};
 use taskyard_engine::{Side, Waiting};
@@ -244,12 +245,16 @@ async fn consumers(
     infos(&app, Some(tube.clone())).await?;
     let waiting = app.engine.waiting().await.into_iter();
     let takes = waiting.filter(|waiting| waiting.tube == tube && waiting.side == Side::Take);
-    ok(&ConsumersAnswer { consumers: takes.take(count).map(consumer).collect() })
+    // With the id of a session a client can act for it.
+    let shows_session = app
+        .with_permissions(|permissions| permissions.allows(AccessVerb::ShowHolders, tube.as_str()));
+    let consumers = takes.take(count).map(|waiting| consumer(waiting, shows_session));
+    ok(&ConsumersAnswer { consumers: consumers.collect() })
 }
 
-fn consumer(waiting: Waiting) -> ConsumerAnswer {
+fn consumer(waiting: Waiting, shows_session: bool) -> ConsumerAnswer {
     let Waiting { tube, since, until, session, .. } = waiting;
-    let session = session.map(|session| session.to_string());
+    let session = session.filter(|_| shows_session).map(|session| session.to_string());
     ConsumerAnswer { session, ..ConsumerAnswer::new(&tube, since, until) }
 }
 

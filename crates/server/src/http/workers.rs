@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use axum::http::Method;
 use axum::response::Response;
 use serde::Deserialize;
+use taskyard_core::access::AccessVerb;
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::{Command, Error, Execute, Reply, Result as CoreResult, Task, TubeName};
@@ -69,10 +70,14 @@ async fn workers(
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let seen = app.engine.workers(running.holding.clone()).await;
     let mut workers = running.into_answers(time);
-    let shown =
-        |tube: &TubeName| (query.internal || !tube.is_internal()) && app.can_see(tube.as_str());
+    let may_see = |tube: &TubeName| {
+        app.with_permissions(|permissions| {
+            permissions.allows(AccessVerb::ShowWorkers, tube.as_str())
+        })
+    };
+    let shown = |tube: &TubeName| (query.internal || !tube.is_internal()) && may_see(tube);
     for info in seen {
-        let sees_all = info.tubes.iter().all(|tube| app.can_see(tube.as_str()));
+        let sees_all = info.tubes.iter().all(may_see);
         add_seen(&mut workers, info, shown, sees_all);
     }
     let after = query.after.as_deref();

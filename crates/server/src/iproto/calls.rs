@@ -1,6 +1,6 @@
 //! Serves calls and expressions: checks the rights and gives their commands to the engine.
 
-use taskyard_core::access::{AccessTarget, AccessVerb, Denied};
+use taskyard_core::access::{AccessTarget, AccessVerb, Denied, Permissions};
 use taskyard_core::{Command, SemaphoreCommand, SessionId, TubeName};
 use taskyard_iproto::eval::NewTube;
 use taskyard_iproto::{
@@ -59,7 +59,7 @@ impl ProtocolSession {
         let parsed = match eval.action {
             EvalAction::Call(call) => Ok(call),
             EvalAction::OnVariable { variable, method, args } => {
-                match self.server.variable(&variable) {
+                match self.server.variable(self.principal.name(), &variable) {
                     Some(tube) => parse_method(context, tube, &method, &args),
                     None => Err(faults::lua(format!(
                         "attempt to index global '{}' (a nil value)",
@@ -95,17 +95,6 @@ impl ProtocolSession {
 
     /// Creates the tubes of an expression in one batch; nothing happens unless all are allowed.
     fn create_tubes(&mut self, reply_to: ReplyTo, tubes: Vec<NewTube>) {
-        let may_create = |new: &NewTube| {
-            let target = AccessTarget::Tube(new.tube.as_str());
-            self.permissions().require(AccessVerb::CreateTube, target)
-        };
-        if let Err(denied) = tubes.iter().try_for_each(may_create) {
-            return self.deny_eval(reply_to, &denied);
-        }
-        let reply_to = ReplyTo { verb: CountedVerb::of("create_tube"), ..reply_to };
-        if !self.admit(reply_to) {
-            return;
-        }
         let (commands, created): (Vec<_>, Vec<_>) = tubes
             .into_iter()
             .map(|NewTube { tube, options, if_not_exists, variable }| {
@@ -113,6 +102,14 @@ impl ProtocolSession {
                 (Command::CreateTube { tube, options, if_not_exists }, created)
             })
             .unzip();
+        let checked = commands.iter().try_for_each(|command| self.permissions().check(command));
+        if let Err(denied) = checked {
+            return self.deny_eval(reply_to, &denied);
+        }
+        let reply_to = ReplyTo { verb: CountedVerb::of("create_tube"), ..reply_to };
+        if !self.admit(reply_to) {
+            return;
+        }
         let charge = self.expected.add(size_of_all(&commands));
         let follow_up = FollowUp::SetVariables(created);
         self.batch.push_all(commands, PendingRequest { reply_to, follow_up, charge });
@@ -259,6 +256,14 @@ impl ProtocolSession {
 
     /// Runs native commands as one batch of their own.
     fn execute(&mut self, reply_to: ReplyTo, mut commands: Vec<Command>) {
+        let is_foreign = |command: &Command| match command {
+            Command::LeaveSession { session } => !self.sessions.has_joined(*session),
+            _ => false,
+        };
+        if *self.permissions() != Permissions::All && commands.iter().any(is_foreign) {
+            let text = "only sessions that this connection has joined can be left";
+            return self.send_fault(reply_to, &faults::lua(text));
+        }
         for command in &mut commands {
             if let Command::Take(take) = command {
                 take.worker = match take.worker.take() {

@@ -92,7 +92,9 @@ impl ProtocolSession {
         let mut stored = Ok(());
         for (tube, variable) in tubes {
             match (replies.next().unwrap_or_else(|| Err(unexpected_reply())), variable) {
-                (Ok(_), Some(variable)) => self.server.set_variable(variable, tube),
+                (Ok(_), Some(variable)) => {
+                    self.server.set_variable(self.principal.name(), variable, tube);
+                }
                 (Ok(_), None) => {}
                 (Err(error), _) => {
                     let name = format!("{}.tube.{tube}", self.server.prefix);

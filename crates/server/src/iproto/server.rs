@@ -21,8 +21,10 @@ use crate::tube_quota::{OwnerRecords, TubeQuota};
 use crate::users::UsersHandle;
 use crate::worker_origins::WorkerOrigins;
 
-/// Most variables that expressions may set.
+/// Most variables that expressions of a user may set.
 const VARIABLES_MAX: usize = 1_000;
+/// Most variables of all users.
+const VARIABLES_TOTAL_MAX: usize = 100 * VARIABLES_MAX;
 /// Most connections at once that get a goodbye frame because of the limit.
 const GOODBYES_MAX: usize = 64;
 
@@ -68,7 +70,8 @@ pub(crate) struct IprotoServer {
     in_flight: Quota,
     arriving: Quota,
     unsent: Quota,
-    variables: Mutex<HashMap<String, TubeName>>,
+    /// The tubes that expressions of each user stored in variables.
+    variables: Mutex<HashMap<String, HashMap<String, TubeName>>>,
 }
 
 /// A counter with a limit.
@@ -136,15 +139,20 @@ impl IprotoServer {
         }
     }
 
-    /// The tube that an expression of any connection stored in this variable.
-    pub fn variable(&self, variable: &str) -> Option<TubeName> {
+    /// The tube that an expression of this user, on any connection, stored in this variable.
+    pub fn variable(&self, user: &str, variable: &str) -> Option<TubeName> {
         let variables = self.variables.lock().unwrap_or_else(PoisonError::into_inner);
-        variables.get(variable).cloned()
+        variables.get(user)?.get(variable).cloned()
     }
 
-    /// Stores a tube in a variable.
-    pub fn set_variable(&self, variable: String, tube: TubeName) {
+    /// Stores a tube in a variable of this user. Other users have their own, so that none can change where the tasks of another
+    /// go.
+    pub fn set_variable(&self, user: &str, variable: String, tube: TubeName) {
         let mut variables = self.variables.lock().unwrap_or_else(PoisonError::into_inner);
+        if variables.values().map(HashMap::len).sum::<usize>() >= VARIABLES_TOTAL_MAX {
+            return;
+        }
+        let variables = variables.entry(user.to_owned()).or_default();
         if variables.len() < VARIABLES_MAX || variables.contains_key(&variable) {
             variables.insert(variable, tube);
         }
@@ -270,11 +278,15 @@ mod tests {
         let server = server();
         let tube = |name| TubeName::new(name).unwrap();
         for number in 0..VARIABLES_MAX {
-            server.set_variable(number.to_string(), tube("a"));
+            server.set_variable("ann", number.to_string(), tube("a"));
         }
-        server.set_variable("one more".into(), tube("a"));
-        server.set_variable("7".into(), tube("b"));
-        assert_eq!(server.variable("one more"), None);
-        assert_eq!(server.variable("7"), Some(tube("b")));
+        server.set_variable("ann", "one more".into(), tube("a"));
+        server.set_variable("ann", "7".into(), tube("b"));
+        assert_eq!(server.variable("ann", "one more"), None);
+        assert_eq!(server.variable("ann", "7"), Some(tube("b")));
+        // A user could redirect the tasks of all others by setting their variables.
+        server.set_variable("bob", "7".into(), tube("c"));
+        assert_eq!(server.variable("ann", "7"), Some(tube("b")));
+        assert_eq!(server.variable("bob", "8"), None);
     }
 }

@@ -33,6 +33,11 @@ impl Sessions {
         self.current
     }
 
+    /// Whether this connection has joined the session.
+    pub fn has_joined(&self, session: SessionId) -> bool {
+        (self.joined && self.current == session) || self.native.contains(&session)
+    }
+
     /// Whether the current session is joined.
     pub fn is_joined(&self) -> bool {
         self.joined

@@ -45,7 +45,11 @@ fn memory_of_process(id: u32, files: &mut HashMap<u64, u64>) -> u64 {
             Ok(file) => _ = files.insert(file.ino(), file.blocks() * BLOCK),
             // Unmapped meanwhile.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(_) => all_read = false,
+            // Not allowed; then none of the others is.
+            Err(_) => {
+                all_read = false;
+                break;
+            }
         }
     }
     parts.private + if all_read { 0 } else { parts.shared }

@@ -91,8 +91,15 @@ const OPEN_TREE_ATTR: c_long = 467;
 /// Calls that fail with `ENOSYS`. The flags of `clone3` are in memory, where a filter cannot read them; libraries use
 /// `clone` instead.
 const UNKNOWN: &[c_long] = &[libc::SYS_clone3, libc::SYS_memfd_secret];
-/// The same if memory can only be counted where processes map it.
-const UNCOUNTED: &[c_long] = &[libc::SYS_memfd_create, libc::SYS_shmget];
+/// The same if memory can only be counted where processes map it. Sets of semaphores and message queues are memory of the
+/// kernel, of which a program could use gigabytes.
+const UNCOUNTED: &[c_long] = &[
+    libc::SYS_memfd_create,
+    libc::SYS_shmget,
+    libc::SYS_semget,
+    libc::SYS_msgget,
+    libc::SYS_mq_open,
+];
 /// Flags of `clone` for namespaces.
 const NAMESPACE_FLAGS: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
