@@ -159,7 +159,8 @@ pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, UsageErr
 
 /// Parses users in YAML. An error has neither the lines nor the value, which may contain a password.
 pub fn parse_yaml<T: DeserializeOwned>(text: &str) -> Result<T, String> {
-    let options = serde_saphyr::Options { with_snippet: false, ..serde_saphyr::Options::default() };
+    let mut options = serde_saphyr::Options::default();
+    options.with_snippet = false;
     serde_saphyr::from_str_with_options(text, options)
         .map_err(|error| without_value(&error.to_string()).to_owned())
 }

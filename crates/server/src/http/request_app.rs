@@ -57,11 +57,6 @@ impl RequestApp {
         found.map_err(|denied| refused(&principal, denied))
     }
 
-    /// Whether the user may see this tube.
-    pub fn can_see(&self, tube: &str) -> bool {
-        self.principal().permissions().can_see(tube)
-    }
-
     /// Uses the rights of the user.
     pub fn with_permissions<T>(&self, using: impl FnOnce(&Permissions) -> T) -> T {
         using(self.principal().permissions())
