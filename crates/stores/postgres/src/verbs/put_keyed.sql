@@ -152,6 +152,17 @@ LANGUAGE sql IMMUTABLE AS $$
             FROM unnest(_keys, _replaces) WITH ORDINALITY AS u(key, replaces, place)) n) s
 $$;
 
+-- The results of tasks by the places of the tasks that decide about them. Postgres does not know how many there are, and would compare
+-- each with each.
+CREATE OR REPLACE FUNCTION taskyard.repeat_results(
+    _same integer[], INOUT ids bigint[], INOUT states smallint[], INOUT existing boolean[])
+LANGUAGE sql IMMUTABLE SET enable_nestloop = off AS $$
+    SELECT array_agg(r.id ORDER BY n.place), array_agg(r.state ORDER BY n.place),
+            array_agg(r.existing OR n.same <> n.place ORDER BY n.place)
+        FROM unnest(_same) WITH ORDINALITY AS n(same, place)
+        JOIN unnest(ids, states, existing) WITH ORDINALITY AS r(id, state, existing, place) ON r.place = n.same
+$$;
+
 -- Puts the tasks for which _keep is true or NULL part by part; see put_keyed for the arguments and results. `moved` are the tasks that
 -- changed, those that had expired first.
 CREATE OR REPLACE FUNCTION taskyard.put_parts(
@@ -211,10 +222,7 @@ BEGIN
         moved := _part.gone || moved || _part.moved;
     END LOOP;
     IF _parts IS NOT NULL AND locked THEN
-        SELECT array_agg(r.id ORDER BY n.place), array_agg(r.state ORDER BY n.place),
-                array_agg(r.existing OR n.same <> n.place ORDER BY n.place)
-            INTO ids, states, existing FROM unnest(_same) WITH ORDINALITY AS n(same, place)
-            JOIN unnest(ids, states, existing) WITH ORDINALITY AS r(id, state, existing, place) ON r.place = n.same;
+        SELECT r.* INTO ids, states, existing FROM taskyard.repeat_results(_same, ids, states, existing) r;
     END IF;
 END $$;
 

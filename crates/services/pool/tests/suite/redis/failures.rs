@@ -78,7 +78,7 @@ pub async fn end(client: &mut Client) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_backend_requeues_its_task_or_ends_it_with_an_error() {
     let Some(mut pool) = ProcessPool::new().await else { return };
-    let far = pool.far();
+    let (far, leader) = (pool.far(), pool.leader().await);
     // The client has seen nothing: it runs again, on the other backend.
     let mut unseen = far.start("{}", "sleep 3; echo made > result.txt").await;
     unseen.until("output").await;
@@ -92,8 +92,13 @@ async fn a_killed_backend_requeues_its_task_or_ends_it_with_an_error() {
     pool.backends.remove(busy).kill();
     assert_eq!(end(&mut seen).await, "the program or its backend was killed");
     let status = pool.fixture.until(|status| status["backends"] == 0).await;
-    assert_eq!((&status["counts"]["requeued"], &status["counts"]["lost"]), (&1.into(), &1.into()));
-    pool.until_empty().await;
+    // On a busy machine the leader may change; another one counts from zero.
+    if pool.leader().await == leader {
+        let counts = (&status["counts"]["requeued"], &status["counts"]["lost"]);
+        assert_eq!(counts, (&1.into(), &1.into()));
+    }
+    let attempts = pool.until_empty().await.attempts.len();
+    assert_eq!(attempts, 3, "the first task ran twice");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
