@@ -93,6 +93,7 @@ mod tests {
         "METRICS_HISTOGRAMS_MAX",
         "METRICS_ROWS_MAX",
         "METRICS_TUBES_MAX",
+        "NAME_PATTERN_BYTES_MAX",
         "PAYLOAD_BYTES_DEFAULT",
         "PENDING_BYTES_MAX",
         "PENDING_COMMANDS_MAX",
@@ -123,6 +124,10 @@ mod tests {
         "TUBES_PER_USER_MAX",
         "TUBES_RESERVED",
         "UNIQUE_FOR_SECS_MAX",
+        "USERS_FILE_BYTES_MAX",
+        "USERS_MAX",
+        "USER_NAME_BYTES_MAX",
+        "USER_PATTERNS_MAX",
         "WAITERS_MAX",
         "WORKER_BYTES_MAX",
     ];

@@ -321,7 +321,7 @@ fn invalid_users_are_reported_before_the_store_is_opened() {
     let refused = finish_with(&memory, &["--iproto-users", path]).ends(2);
     assert!(refused.err.contains("needs either password"), "{}", refused.err);
     let refused = finish_with(&memory, &["--iproto", "0.0.0.0:0"]).ends(9);
-    assert!(refused.err.contains("--iproto-users"), "{}", refused.err);
+    assert!(refused.err.contains("--users"), "{}", refused.err);
     std::fs::write(&users, "users: [{name: ann, password: x, grants: all}]").unwrap();
     let flags = ["--iproto", "0.0.0.0:0", "--iproto-users", path];
     let serving = Serving::start(binary().args(memory).args(flags));
