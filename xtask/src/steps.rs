@@ -37,8 +37,9 @@ const BUDGETS: &[Budget] = &[
 ];
 
 /// Budgets are multiplied by this in addition to what [`machine_speed`] measures. It covers what that cannot see: a slow disk, a
-/// slow network while tools are installed, slow memory, and the noise between two runs, which is a fifth on a quiet machine.
-const MARGIN: f64 = 3.0;
+/// slow network while tools are installed, slow memory, and a host that other virtual machines use: the same tests took 1.7 times as
+/// long an hour later.
+const MARGIN: f64 = 4.0;
 
 /// The steps that were run.
 pub struct Steps {
@@ -180,27 +181,27 @@ mod tests {
 
     #[test]
     fn a_step_over_its_budget_fails_unless_that_is_allowed() {
-        let mut steps = steps(vec![step("tidy", 1, 1.0), step("format", 31, 1.0)], 1.0);
+        let mut steps = steps(vec![step("tidy", 1, 1.0), step("format", 41, 1.0)], 1.0);
         let table = steps.table();
         let marked: Vec<_> = table.lines().filter(|line| line.contains("OVER BUDGET")).collect();
         assert_eq!(marked.len(), 1, "{table}");
         assert!(marked[0].starts_with("format"), "{table}");
-        let excess = "OVER BUDGET after 32 s: format\n\
-            format took 31 s, more than 30 s: its budget of 10 s, times 1.0 for the speed of a core, 1.0 for other programs and 3 \
+        let excess = "OVER BUDGET after 42 s: format\n\
+            format took 41 s, more than 40 s: its budget of 10 s, times 1.0 for the speed of a core, 1.0 for other programs and 4 \
             as a margin\n";
         let summary = steps.summary("all").unwrap_err();
         assert!(summary.starts_with(excess) && summary.contains("--no-budget"), "{summary}");
         steps.unlimited = true;
-        assert_eq!(steps.summary("all"), Ok("all passed in 32 s".into()));
+        assert_eq!(steps.summary("all"), Ok("all passed in 42 s".into()));
     }
 
     #[test]
     fn a_slow_or_busy_machine_has_more_time() {
         for (slowness, busyness) in [(3.0, 1.0), (1.0, 3.0), (1.5, 2.0)] {
-            let within = steps(vec![step("format", 90, busyness)], slowness);
-            assert_eq!(within.summary("all"), Ok("all passed in 90 s".into()));
-            let over = steps(vec![step("format", 91, busyness)], slowness);
-            assert!(over.summary("all").unwrap_err().contains("took 91 s, more than 90 s"));
+            let within = steps(vec![step("format", 120, busyness)], slowness);
+            assert_eq!(within.summary("all"), Ok("all passed in 120 s".into()));
+            let over = steps(vec![step("format", 121, busyness)], slowness);
+            assert!(over.summary("all").unwrap_err().contains("took 121 s, more than 120 s"));
         }
     }
 

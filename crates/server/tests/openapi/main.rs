@@ -20,7 +20,7 @@ use taskyard_store::MemoryStore;
 const SEED: &str = "20261115";
 /// How many requests of each kind an address gets, beside the hundreds that its limits suggest. `TASKYARD_RUNS`
 /// multiplies it.
-const EXAMPLES: u64 = 15;
+const EXAMPLES: u64 = 10;
 /// How many tasks the tubes may have: one kind needs a limit, and none shall meet it.
 const CAPACITY: u64 = 1_000_000;
 /// The longest wait on this server. The document contains it too, so the fuzzer tries it.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use taskyard::{Client, Iproto, TubeOptions};
-use taskyard_core::{Command, Execute, Kind, TubeName};
+use taskyard_core::{Command, Execute, Kind, Reply, TubeName};
 use taskyard_server::{Grant, Grants, User, Users, Verb};
 use taskyard_store::MemoryStore;
 use taskyard_wire::http::REPORTS_TUBE;
@@ -91,7 +91,6 @@ fn one_denied_command_denies_the_batch() {
         put.put("emails", "x").await.unwrap();
         let one = Command::Tubes { tube: Some(emails.clone()) };
         for other in [
-            Command::Tubes { tube: None },
             Command::Peek { tube: emails.clone(), ids: Vec::new() },
             Command::Deliveries { tube: emails.clone(), count: 1 },
             Command::ReleaseAll { tube: emails.clone() },
@@ -103,7 +102,17 @@ fn one_denied_command_denies_the_batch() {
                 denied(&reply.unwrap_err(), "lim");
             }
         }
-        assert!(lim.execute(vec![one]).await.pop().unwrap().is_ok());
+        // A list has the tubes that the user may see.
+        let secret = Command::CreateTube {
+            tube: TubeName::new("secret").unwrap(),
+            options: TubeOptions::new(Kind::Fifo),
+            if_not_exists: false,
+        };
+        rig.engine.execute(vec![secret]).await.pop().unwrap().unwrap();
+        for reply in lim.execute(vec![one, Command::Tubes { tube: None }]).await {
+            let Ok(Reply::Tubes(tubes)) = reply else { panic!("{reply:?}") };
+            assert_eq!(tubes.iter().map(|tube| tube.name.as_str()).collect::<Vec<_>>(), ["emails"]);
+        }
         rig.stop().await;
     });
 }

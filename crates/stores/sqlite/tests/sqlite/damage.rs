@@ -101,7 +101,7 @@ fn bits_to_flip(file: &str, length: usize, random: &mut fastrand::Rng) -> Vec<us
 
 #[test]
 fn a_truncated_file() {
-    truncate_files(&mut random(), &[]);
+    truncate_files(&mut random(), 3, &[]);
 }
 
 /// The salvage did not terminate with this seed: it asked SQLite to continue behind each unreadable page,
@@ -110,15 +110,16 @@ fn a_truncated_file() {
 fn a_truncated_file_does_not_make_the_salvage_endless() {
     // At the border of a page or a frame, and an empty file.
     let borders = [0, 32, 100, 4096, 8192, 32 + 4120];
-    truncate_files(&mut fastrand::Rng::with_seed(18_354_447_673_342_534_212), &borders);
+    truncate_files(&mut fastrand::Rng::with_seed(18_354_447_673_342_534_212), 5, &borders);
 }
 
-/// Truncates every file of every sample to random lengths, to these lengths, and by its last byte.
-fn truncate_files(random: &mut fastrand::Rng, borders: &[usize]) {
+/// Truncates every file of every sample to so many random lengths, to these lengths, and by its last byte.
+fn truncate_files(random: &mut fastrand::Rng, count: usize, borders: &[usize]) {
     for sample in samples() {
         for file in FILES {
             let bytes = sample.read(file);
-            let mut lengths: Vec<usize> = (0..5).map(|_| random.usize(..=used(&bytes))).collect();
+            let mut lengths: Vec<usize> =
+                (0..count).map(|_| random.usize(..=used(&bytes))).collect();
             lengths.extend_from_slice(borders);
             lengths.push(bytes.len().saturating_sub(1));
             for length in lengths.into_iter().filter(|length| *length < bytes.len()) {
