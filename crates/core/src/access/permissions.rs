@@ -173,7 +173,7 @@ mod tests {
     use crate::semaphore::{SemaphoreCommand, SemaphoreKey};
     use crate::task::TaskId;
     use crate::time::Span;
-    use crate::tube::{TubeChange, TubeName};
+    use crate::tube::{Kind, TubeChange, TubeName, TubeOptions};
 
     fn user(roles: &[Role], names: &[&str]) -> Permissions {
         let names = names.iter().map(|text| NamePattern::new(text).unwrap()).collect();
@@ -255,6 +255,22 @@ mod tests {
         for command in [name("mail.a", "orders"), name("orders", "mail.a")] {
             assert_eq!(admin.check(&command).unwrap_err().target, "tube 'orders'");
         }
+    }
+
+    // An administrator of some tubes could use up the grants of any semaphore.
+    #[test]
+    fn the_semaphore_of_a_new_tube_is_checked() {
+        let create = |semaphore| Command::CreateTube {
+            tube: tube("mail.a"),
+            options: TubeOptions {
+                semaphore: Some(SemaphoreKey::new(semaphore).unwrap()),
+                ..TubeOptions::new(Kind::FifoTtl)
+            },
+            if_not_exists: false,
+        };
+        let admin = user(&[Role::Admin], &["mail.*"]);
+        assert_eq!(admin.check(&create("mail.limit")), Ok(()));
+        assert_eq!(admin.check(&create("gpu")).unwrap_err().target, "semaphore 'gpu'");
     }
 
     #[test]

@@ -149,12 +149,11 @@ impl IprotoServer {
     /// go.
     pub fn set_variable(&self, user: &str, variable: String, tube: TubeName) {
         let mut variables = self.variables.lock().unwrap_or_else(PoisonError::into_inner);
-        if variables.values().map(HashMap::len).sum::<usize>() >= VARIABLES_TOTAL_MAX {
-            return;
-        }
-        let variables = variables.entry(user.to_owned()).or_default();
-        if variables.len() < VARIABLES_MAX || variables.contains_key(&variable) {
-            variables.insert(variable, tube);
+        let total: usize = variables.values().map(HashMap::len).sum();
+        let own = variables.entry(user.to_owned()).or_default();
+        let has_room = own.len() < VARIABLES_MAX && total < VARIABLES_TOTAL_MAX;
+        if has_room || own.contains_key(&variable) {
+            own.insert(variable, tube);
         }
     }
 

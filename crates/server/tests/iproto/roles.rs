@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use taskyard_core::access::{NamePattern, Role};
-use taskyard_iproto::{Fault, Operation, auth, function_names, parse_reply};
+use taskyard_core::{Command, Reply, SessionId};
+use taskyard_iproto::{Fault, Operation, auth, encode_execute, function_names, parse_reply};
 use taskyard_server::{Grant, Grants, Token, User, Users};
 
 use crate::fixture::{RawClient, TestServer};
+use crate::native::execute;
 
 /// A call: the function, its arguments, and the roles that allow it, each by its first letter.
 type FunctionCase = (&'static str, Value, &'static str);
@@ -170,6 +172,25 @@ async fn lists_show_what_the_user_may_see() {
 
 // Grants were copied at the login, so that a user that was removed kept them for as long as it stayed
 // connected.
+// A user that knew the session of another could leave it, and all its tasks returned.
+#[tokio::test]
+async fn only_joined_sessions_can_be_left() {
+    let server = server(&["*"]).await;
+    let session = SessionId([7; 16]);
+    let join = Command::JoinSession { session, create: true };
+    let leave = Command::LeaveSession { session };
+    let mut owner = log_in(&server, "consume *", "secret").await;
+    assert_eq!(execute(&mut owner, &[join]).await, [Ok(Reply::Session(session))]);
+    let mut other = log_in(&server, "read *", "secret").await;
+    let mut bytes = Vec::new();
+    encode_execute(&mut bytes, 7, std::slice::from_ref(&leave));
+    other.send(&bytes).await;
+    let frame = other.next_bytes().await.expect("the server answers");
+    let fault = parse_reply(&frame).unwrap().fault().expect("it is refused");
+    assert!(fault.text.contains("this connection has joined"), "{fault:?}");
+    assert_eq!(execute(&mut owner, &[leave]).await, [Ok(Reply::Nothing)]);
+}
+
 #[tokio::test]
 async fn a_connected_user_loses_rights_that_are_taken_away() {
     let clerk = |pattern: &str| {

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use reqwest::Method;
 use serde_json::{Value, json};
 use taskyard_core::access::{NamePattern, Role};
+use taskyard_core::{Command, Execute, SessionId, Span, Take, TubeName};
 use taskyard_server::{Grant, Grants, Token, User, Users};
 
 use crate::fixture::{Answer, Fixture};
@@ -297,6 +298,28 @@ async fn lists_and_statistics_show_what_the_user_may_see() {
     );
 }
 
+// With the id of a session, which every role could see, a user could end the deliveries of that session.
+#[tokio::test]
+async fn the_session_of_a_consumer_is_shown_to_operators() {
+    let fixture = server(&["*"]).await;
+    create(&fixture, "mail").await;
+    let (session, engine) = (SessionId([7; 16]), fixture.engine.clone());
+    let tube = TubeName::new("mail").unwrap();
+    engine.execute(vec![Command::JoinSession { session, create: true }]).await;
+    engine.execute(vec![Command::Truncate { tube: tube.clone() }]).await;
+    let wait = Span::from_secs(1000);
+    let take = Take { tube, count: 1, session: Some(session), lease: None, worker: None, wait };
+    let waiting = tokio::spawn(async move { engine.execute(vec![Command::Take(take)]).await });
+    fixture.consumers("mail", 1).await;
+    for role in Role::ALL {
+        let (token, path) = (token_of(role, "*"), "/v1/tubes/mail/consumers");
+        let shown = send(&fixture, &token, Method::GET, path, &json!({})).await.body;
+        let may_act = matches!(role, Role::Operate | Role::Admin);
+        assert_eq!(shown["consumers"][0].get("session").is_some(), may_act, "{role:?}: {shown}");
+    }
+    waiting.abort();
+}
+
 // A schedule is run with its payload by a user who may put but not see it.
 #[tokio::test]
 async fn a_producer_runs_a_schedule_with_its_payload() {
@@ -319,6 +342,7 @@ async fn names_in_a_body_are_checked_too() {
     for (token, method, path, body, name) in [
         (&admin, Method::POST, "/v1/tubes/mail.a/name", json!({ "name": "orders" }), "orders"),
         (&admin, Method::PUT, "/v1/schedules/mail.a", schedule, "orders"),
+        (&admin, Method::PUT, "/v1/tubes/mail.b", json!({ "semaphore": "gpu" }), "gpu"),
         (&consumer, Method::POST, "/v1/semaphore-events", json!({ "semaphore": "gpu" }), "gpu"),
         (&consumer, Method::POST, "/v1/semaphore-events", json!({}), "*"),
         (&consumer, Method::POST, "/v1/semaphore-events/ack", json!({ "events": [1] }), "*"),
