@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use taskyard::{Client, FunctionWorker, RunError, RunningTask, State, TaskId, TubeInfo};
 use taskyard_engine::{Engine, Settings};
-use taskyard_store::MemoryStore;
+use taskyard_store::{MemoryStore, OpenOptions, Store};
 use taskyard_testkit::server::{TestServer, block_on, clock};
 use taskyard_worker::testing::ManualTimer;
 use tokio::sync::{Semaphore, oneshot};
@@ -26,21 +26,33 @@ pub struct Running {
     pub task: JoinHandle<Result<(), RunError>>,
 }
 
-/// Runs a case in this process and over HTTP.
+/// Runs a case in this process, on a store in memory and on one on disk, over HTTP and over iproto.
 pub fn each(case: impl AsyncFn(&Fixture)) {
+    let folder = tempfile::tempdir().expect("a temporary folder is created");
+    let url = format!("sqlite:{}", folder.path().display());
+    let on_disk = || taskyard_stores::open(&url, &OpenOptions::default());
     block_on(async {
-        let clock = clock();
-        let store = Box::new(MemoryStore::default());
-        let engine = Engine::start(store, clock.clone(), Settings::default());
-        let timer = Arc::new(ManualTimer::new(clock));
-        case(&Fixture { client: Client::embedded(engine), timer, _server: None }).await;
-        let server = TestServer::in_memory().await;
-        let timer = Arc::new(ManualTimer::new(server.clock.clone()));
-        case(&Fixture { client: server.client(), timer, _server: Some(server) }).await;
+        case(&Fixture::in_process(Box::new(MemoryStore::default()))).await;
+        case(&Fixture::in_process(on_disk().expect("the store opens"))).await;
+        case(&Fixture::over(TestServer::in_memory().await, TestServer::client)).await;
+        let iproto = |server: &TestServer| Client::new(server.connect());
+        case(&Fixture::over(TestServer::in_memory().await, iproto)).await;
     });
 }
 
 impl Fixture {
+    fn in_process(store: Box<dyn Store>) -> Self {
+        let clock = clock();
+        let engine = Engine::start(store, clock.clone(), Settings::default());
+        let timer = Arc::new(ManualTimer::new(clock));
+        Fixture { client: Client::embedded(engine), timer, _server: None }
+    }
+
+    fn over(server: TestServer, connect: impl Fn(&TestServer) -> Client) -> Self {
+        let timer = Arc::new(ManualTimer::new(server.clock.clone()));
+        Fixture { client: connect(&server), timer, _server: Some(server) }
+    }
+
     /// Starts a worker with this function.
     pub fn start<F, R>(&self, worker: FunctionWorker, function: F) -> Running
     where
