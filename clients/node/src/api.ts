@@ -1147,6 +1147,8 @@ export interface TaskAnswer {
   meta?: Payload | null | undefined;
   /** The same as MessagePack in base64, if JSON cannot represent it. */
   meta_base64?: Packed | null | undefined;
+  /** Its place in the order of delivery, from 1, if it is one of the next 1,000; only in the answer that shows one task. */
+  position?: number | null | undefined;
   /** When it had become ready for the latest earlier delivery that was given back. */
   previous_start?: number | null | undefined;
   /** Smaller goes first. */

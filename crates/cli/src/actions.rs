@@ -9,7 +9,7 @@ use taskyard_wire::http::{TaskAction, TaskActionRequest};
 
 use crate::connect::{ConnectArgs, block_on, unexpected_reply};
 use crate::failure::UsageError;
-use crate::filter::FilterArgs;
+use crate::filter::{self, FilterArgs};
 use crate::finish::{self, Words};
 use crate::output;
 use crate::progress::Progress;
@@ -187,7 +187,10 @@ pub fn by_filter(
     }
     let most = bounds.limit.unwrap_or(u64::MAX);
     let mut progress = Progress::new();
+    let states = filter.request().state;
+    let states = states.as_deref().unwrap_or(chosen.action.states());
     let total = block_on(async {
+        let compared = filter::compared(&http, &tube, states, &progress).await;
         let mut total = ActionTotal::default();
         loop {
             request.limit = Some((most - total.matched).min(LIST_TASKS_MAX as u64));
@@ -195,7 +198,7 @@ pub fn by_filter(
             total.matched += step.matched;
             total.changed += step.changed;
             total.scanned += step.scanned;
-            progress.count(total.scanned, "tasks compared");
+            progress.of(total.scanned, compared, "compared");
             if step.next.is_none() || total.matched >= most {
                 return Ok(total);
             }

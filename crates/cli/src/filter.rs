@@ -1,7 +1,11 @@
 //! Conditions for tasks, as options of commands.
 
 use clap::{Args, ValueEnum};
+use taskyard::Http;
+use taskyard_core::{Command, Counts, Execute, Reply, TubeName};
 use taskyard_wire::http::TaskFilterRequest;
+
+use crate::progress::Progress;
 
 /// Conditions that tasks meet.
 #[derive(Debug, Args)]
@@ -71,6 +75,46 @@ impl FilterArgs {
             error: self.error_match.clone(),
             attempts_min: self.attempts_min.map(u64::from),
             ..TaskFilterRequest::default()
+        }
+    }
+}
+
+/// How many tasks a search in these states compares, for a person who waits for it; `None` if nothing is shown to one.
+pub async fn compared(
+    http: &Http,
+    tube: &TubeName,
+    states: &str,
+    progress: &Progress,
+) -> Option<u64> {
+    if !progress.is_shown() {
+        return None;
+    }
+    // The search itself reports what is wrong.
+    let shown = http.execute(vec![Command::Tubes { tube: Some(tube.clone()) }]).await.pop()?;
+    let Ok(Reply::Tubes(tubes)) = shown else { return None };
+    Some(tasks_in(states, &tubes.first()?.stats.tasks))
+}
+
+fn tasks_in(states: &str, tasks: &Counts) -> u64 {
+    let counts = states.split(',').map(|state| match state {
+        "ready" => tasks.ready,
+        "taken" => tasks.taken,
+        "delayed" => tasks.delayed,
+        "buried" => tasks.buried,
+        _ => tasks.kept,
+    });
+    counts.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_are_counted_by_state() {
+        let tasks = Counts { ready: 1, taken: 2, delayed: 4, buried: 8, done: 99, kept: 16 };
+        for (states, count) in [("buried", 8), ("ready,taken,delayed,buried", 15), ("done", 16)] {
+            assert_eq!(tasks_in(states, &tasks), count, "{states}");
         }
     }
 }

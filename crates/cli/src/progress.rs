@@ -41,6 +41,15 @@ impl Progress {
         }
     }
 
+    /// Shows that so many tasks are done: with a bar if it is known of how many.
+    pub fn of(&mut self, done: u64, total: Option<u64>, what: &str) {
+        match total {
+            // More tasks may have been put meanwhile.
+            Some(total) => self.bar(done, total.max(done), what),
+            None => self.count(done, &format!("tasks {what}")),
+        }
+    }
+
     /// Shows that so many of so many are done, with a bar and the time that is left.
     pub fn bar(&mut self, done: u64, total: u64, what: &str) {
         if self.is_due() {

@@ -5,12 +5,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::{Args, ValueEnum};
 use taskyard::{Http, HttpError};
 use taskyard_core::limits::LIST_TASKS_MAX;
-use taskyard_core::{Command, Failure, Finished, Reply, Span, Task, TaskId, TubeName};
+use taskyard_core::{Command, Failure, Finished, List, Reply, Span, State, Task, TaskId, TubeName};
 use taskyard_wire::Exit;
-use taskyard_wire::http::{Form, TaskAnswer, TasksQuery, moment_of};
+use taskyard_wire::http::{Form, TaskAction, TaskAnswer, TasksQuery, moment_of};
 
 use crate::connect::{ConnectArgs, block_on, unexpected_reply};
-use crate::filter::FilterArgs;
+use crate::filter::{self, FilterArgs};
 use crate::progress::Progress;
 use crate::{output, payload, units};
 
@@ -123,11 +123,13 @@ async fn read(
     let mut query = args.query();
     let (mut tasks, mut scanned) = (Vec::new(), 0);
     let mut progress = Progress::new();
+    let states = query.state.as_deref().unwrap_or(TaskAction::Delete.states());
+    let compared = filter::compared(http, tube, states, &progress).await;
     loop {
         query.limit = Some((args.limit - tasks.len()).min(LIST_TASKS_MAX).to_string());
         let page = http.tasks(tube, &query).await?;
         scanned += page.scanned;
-        progress.count(scanned, "tasks compared");
+        progress.of(scanned, compared, "compared");
         tasks.extend(page.tasks);
         if page.next.is_none() || tasks.len() >= args.limit {
             return Ok((tasks, page.next));
@@ -167,17 +169,25 @@ pub fn show(args: ShowTaskArgs) -> anyhow::Result<Exit> {
         output::note(format!("task {id} does not exist in {tube}"));
         return Ok(Exit::NotFound);
     };
+    let mut answer = TaskAnswer::with_reason(task, Form::Json);
+    if task.state == State::Ready {
+        let list = Command::List(List::head_of_queue(tube));
+        let Reply::Listed(next) = args.connect.execute(list)? else {
+            return Err(unexpected_reply("list"));
+        };
+        answer = answer.at_position(&next);
+    }
     if args.json {
-        output::json(&TaskAnswer::with_reason(task, Form::Json))?;
+        output::json(&answer)?;
         return Ok(Exit::Ok);
     }
-    for (name, value) in details(task) {
+    for (name, value) in details(task, answer.position) {
         output::line(format!("{name:<14}{value}"))?;
     }
     Ok(Exit::Ok)
 }
 
-fn details(task: &Task) -> Vec<(&'static str, String)> {
+fn details(task: &Task, position: Option<u64>) -> Vec<(&'static str, String)> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let mut lines = vec![
         ("task", task.id.to_string()),
@@ -186,6 +196,7 @@ fn details(task: &Task) -> Vec<(&'static str, String)> {
         ("priority", task.pri.to_string()),
         ("attempts", task.attempts.to_string()),
     ];
+    lines.extend(position.map(|place| ("position", place.to_string())));
     let moments = [
         ("created", Some(task.created)),
         ("due", task.due),

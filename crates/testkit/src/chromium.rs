@@ -204,6 +204,16 @@ async fn open_browser(url: &str, browser: &Path, folder: &Path) -> String {
 }
 
 /// A client of the driver; one for each test, because its connections end with the runtime of the test.
+/// The folder of pictures.
+fn pictures() -> PathBuf {
+    if let Some(folder) = env::var_os("TASKYARD_PICTURES") {
+        return folder.into();
+    }
+    // The program is target/PROFILE/deps/NAME.
+    let program = env::current_exe().expect("a test program knows its path");
+    program.ancestors().nth(3).expect("the target folder").join("pictures")
+}
+
 fn client() -> Client {
     Client::builder().no_proxy().build().expect("a client without options can be made")
 }
@@ -266,12 +276,14 @@ impl Page {
         self.send(Method::POST, &format!("element/{element}/click"), json!({})).await;
     }
 
-    /// Keeps a picture of the page, for a person to look at, in the folder that TASKYARD_PICTURES names.
+    /// Keeps a picture of the page, for a person to look at, in the folder `pictures` beside the folder of the test program's
+    /// profile: `target/pictures`. The variable TASKYARD_PICTURES names another folder.
     pub async fn picture(&self, name: &str) {
-        let Some(folder) = env::var_os("TASKYARD_PICTURES") else { return };
+        let folder = pictures();
+        std::fs::create_dir_all(&folder).expect("the folder of pictures can be created");
         let image = self.send(Method::GET, "screenshot", json!({})).await;
         let image = BASE64_STANDARD.decode(image.as_str().unwrap_or_default());
-        let path = Path::new(&folder).join(format!("{name}.png"));
+        let path = folder.join(format!("{name}.png"));
         std::fs::write(path, image.expect("a picture is base64")).expect("a picture can be kept");
     }
 

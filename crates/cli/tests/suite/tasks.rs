@@ -240,10 +240,21 @@ fn everything_about_a_task_is_shown() {
     let server = TestServer::new();
     server.run(&["put", "mail", r#"{"to": "ann"}"#, "--pri", "5"]).good();
     let shown = server.run(&["task", "mail", "0"]).good();
-    for part in ["ready", "priority      5", "attempts      0", r#"{"to":"ann"}"#, "created"] {
+    for part in [
+        "ready",
+        "priority      5",
+        "position      1",
+        "attempts      0",
+        r#"{"to":"ann"}"#,
+        "created",
+    ] {
         assert!(shown.contains(part), "{part} in {shown}");
     }
     assert_eq!(server.run(&["task", "mail", "0", "--json"]).json()[0]["pri"], 5);
+    server.run(&["put", "mail", "urgent", "--pri", "1"]).good();
+    assert_eq!(server.run(&["task", "mail", "0", "--json"]).json()[0]["position"], 2);
+    server.run(&["bury", "mail", "0"]).good();
+    assert!(!server.run(&["task", "mail", "0"]).good().contains("position"));
     server.run(&["task", "mail", "9"]).ends(4);
 }
 

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use taskyard::{
-    Client, Error, Kind, NewTask, Outcome, Span, State, TubeChange, TubeOptions, bytes_task,
-    new_task,
+    Client, Error, Kind, NewTask, Outcome, Span, State, TaskId, TubeChange, TubeOptions,
+    bytes_task, new_task,
 };
 use taskyard_core::Error as Refusal;
 
-use taskyard_testkit::server::block_on;
+use taskyard_testkit::server::{TestServer, block_on};
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Mail {
@@ -158,5 +158,53 @@ fn sub_queues_need_a_tube_that_supports_them() {
         client.drop_tube("orders").await.unwrap();
         client.create("orders", TubeOptions::new(Kind::UtubeTtl)).await.unwrap();
         client.put_in("orders", "ann", "1").await.unwrap();
+    });
+}
+
+#[test]
+fn failures_results_and_chosen_tasks() {
+    block_on(async {
+        let server = TestServer::in_memory().await;
+        for client in [client().await, server.client(), Client::new(server.connect())] {
+            let keep_done = Some(Duration::from_secs(3600).into());
+            let options = TubeOptions { keep_done, ..TubeOptions::new(Kind::FifoTtl) };
+            client.create("story", options).await.unwrap();
+            client.put_many("story", &["a", "b", "c", "d"]).await.unwrap();
+            let tasks = client.take_many("story", 4, Duration::ZERO).await.unwrap();
+            client.fail(&tasks[0], "no route to host").await.unwrap();
+            client.fail_later(&tasks[1], "timeout", Duration::from_secs(60)).await.unwrap();
+            client.bury_with(&tasks[2], "bounced").await.unwrap();
+            client.ack_with(&tasks[3], &["sent", "twice"]).await.unwrap();
+            let shown = client.peek_many("story", &[0, 1, 2, 3].map(TaskId)).await.unwrap();
+            let expected = [
+                (State::Ready, 1, Some("no route to host")),
+                (State::Delayed, 1, Some("timeout")),
+                (State::Buried, 0, Some("bounced")),
+                (State::Done, 0, None),
+            ];
+            for (task, expected) in shown.iter().zip(expected) {
+                let failures = task.task.failures.as_ref();
+                let last = failures.and_then(|failures| failures.iter().last());
+                let error = last.map(|failure| failure.error.to_string());
+                let found = (task.task.state, task.task.attempts, error.as_deref());
+                assert_eq!(found, expected, "{}", task.id());
+            }
+            let finished = shown[3].task.finished.as_ref().expect("it is done");
+            let result: Vec<String> = rmp_serde::from_slice(finished.result().unwrap()).unwrap();
+            assert_eq!(result, ["sent", "twice"]);
+            let again = client.take("story", Duration::ZERO).await.unwrap().unwrap();
+            client.bury_with(&again, "bounced").await.unwrap();
+            for (reset, attempts) in [(false, 1), (true, 0)] {
+                let ids = [TaskId(0), TaskId(1)];
+                let kicked = client.kick_tasks("story", &ids, reset).await.unwrap();
+                assert!(matches!(kicked[..], [Outcome::Done(_), Outcome::Stale]), "{kicked:?}");
+                let again = client.take("story", Duration::ZERO).await.unwrap().unwrap();
+                assert_eq!((again.id(), again.task.attempts), (TaskId(0), attempts));
+                client.bury(&again).await.unwrap();
+            }
+            client.truncate("story").await.unwrap();
+            client.drop_tube("story").await.unwrap();
+        }
+        server.stop().await;
     });
 }

@@ -21,6 +21,7 @@ const FIELDS = [
   ["Expires", (task) => future(task.expires)],
   ["Attempts", (task) => format.number(task.attempts)],
   ["Priority", (task) => format.exact(task.pri)],
+  ["Position", (task) => (task.position === undefined ? null : format.number(task.position))],
   ["Sub-queue", (task) => task.subqueue],
   ["Priority in the semaphore", (task) => (task.semaphore_priority === undefined ? null : `${task.semaphore_priority}`)],
   ["Time to run", (task) => (task.ttr === undefined ? null : format.span(task.ttr))],

@@ -5,7 +5,7 @@ use axum::response::Response;
 use serde::Deserialize;
 use taskyard_core::access::AccessVerb;
 use taskyard_core::limits::{BATCH_TASKS_MAX, LIST_TASKS_MAX};
-use taskyard_core::{Command, Error, Reply, Result as CoreResult};
+use taskyard_core::{Command, Error, List, Reply, Result as CoreResult, State};
 use taskyard_engine::{Side, Waiting};
 use taskyard_wire::Code;
 use taskyard_wire::http::{
@@ -210,8 +210,14 @@ async fn peek_one(
 ) -> Result<Response, Refusal> {
     let reply = app.run(Command::Peek { tube: tube.clone(), ids: vec![id] }).await?;
     let Reply::Tasks(tasks) = reply else { return Err(unexpected_reply()) };
-    let task = tasks.first().ok_or(Error::TaskNotFound(tube, id))?;
-    ok(&TaskAnswer::with_reason(task, Form::of(query.base64)))
+    let task = tasks.first().ok_or(Error::TaskNotFound(tube.clone(), id))?;
+    let answer = TaskAnswer::with_reason(task, Form::of(query.base64));
+    if task.state != State::Ready {
+        return ok(&answer);
+    }
+    let reply = app.run(Command::List(List::head_of_queue(tube))).await?;
+    let Reply::Listed(next) = reply else { return Err(unexpected_reply()) };
+    ok(&answer.at_position(&next))
 }
 
 async fn tasks(

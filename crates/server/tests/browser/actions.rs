@@ -31,6 +31,13 @@ async fn selected_tasks_are_retried_and_deleted() {
     let site = DashboardServer::new(None).await;
     let task = |error| (json!({ "to": "ann" }), error);
     site.bury("mail", &[task("one"), task("two"), task("three")]).await;
+    site.post("/v1/tubes/mail/tasks/kick", json!({ "ids": [0] })).await;
+    for verb in ["fail", "bury"] {
+        let taken = site.post("/v1/tubes/mail/take", json!({})).await;
+        let failed = json!({ "id": 0, "lease": taken["tasks"][0]["lease"], "error": "one" });
+        site.post(&format!("/v1/tubes/mail/{verb}"), failed).await;
+    }
+    assert_ne!(site.get("/v1/tubes/mail/tasks/0").await["attempts"], 0);
     browse(&format!("{}/tubes/mail?state=buried", site.url()), async |page| {
         page.until("document.querySelectorAll('.tasks tbody tr').length === 3").await;
         page.until("document.querySelector('[data-action=kick]').disabled").await;

@@ -104,6 +104,28 @@ async fn the_other_verbs() {
 }
 
 #[tokio::test]
+async fn a_task_is_buried_with_an_error() {
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("mail", "fifottl").await;
+    for data in 0..2 {
+        client.done("queue.tube.mail:put", json!([data])).await;
+    }
+    client.done("queue.tube.mail:take", json!([0])).await;
+    let error = json!({ "error": "bounced" });
+    for id in 0..2 {
+        let buried = client.done("queue.tube.mail:bury", json!([id, error])).await;
+        assert_eq!(buried, json!([[id, "!", id]]));
+    }
+    let (tube, ids) = (TubeName::new("mail").unwrap(), vec![TaskId(0), TaskId(1)]);
+    let reply = server.engine.execute(vec![Command::Peek { tube, ids }]).await.remove(0);
+    let Ok(Reply::Tasks(tasks)) = reply else { panic!("{reply:?}") };
+    for task in &tasks {
+        let failures = task.failures.as_ref().expect("the error is kept");
+        assert_eq!(&*failures.last().unwrap().error, "bounced", "{}", task.id);
+    }
+}
+
+#[tokio::test]
 async fn missing_tubes_and_tasks_are_named() {
     let server = TestServer::new().await;
     let mut client = server.with_tube("mail", "fifo").await;

@@ -106,6 +106,32 @@ async fn tasks_are_retried_by_a_filter() {
 }
 
 #[tokio::test]
+async fn a_retry_keeps_the_attempts_or_resets_them() {
+    let fixture = failed().await;
+    let bury_after_a_failure = async || {
+        for verb in ["fail", "bury"] {
+            let task = take(&fixture, "w").await;
+            let finish = json!({ "id": 0, "lease": task["lease"], "error": "timeout" });
+            fixture.done(&format!("/v1/tubes/mail/{verb}"), finish).await;
+        }
+        show(&fixture, 0).await["attempts"].as_u64().unwrap()
+    };
+    let retry = async |request: Value| {
+        assert_eq!(act(&fixture, "kick", request).await["changed"], 1);
+        show(&fixture, 0).await["attempts"].as_u64().unwrap()
+    };
+    let only = json!({ "match": "\"to\":0" });
+    retry(json!({ "ids": [0] })).await;
+    let attempts = bury_after_a_failure().await;
+    assert!(attempts > 0);
+    assert_eq!(retry(json!({ "filter": only })).await, attempts);
+    assert!(bury_after_a_failure().await > attempts);
+    assert_eq!(retry(json!({ "filter": only, "reset_attempts": true })).await, 0);
+    assert!(bury_after_a_failure().await > 0);
+    assert_eq!(retry(json!({ "ids": [0], "reset_attempts": true })).await, 0);
+}
+
+#[tokio::test]
 async fn chosen_ids_have_an_outcome_each() {
     let fixture = failed().await;
     let kicked = act(&fixture, "kick", json!({ "ids": [1, 9, 1] })).await;

@@ -1,5 +1,6 @@
 //! Pages of tasks: states, orders, filters and cursors.
 
+use reqwest::Method;
 use serde_json::{Value, json};
 use taskyard_core::{Body, Command, Execute, Kind, NewTask, Span, TubeName, TubeOptions};
 
@@ -54,6 +55,40 @@ async fn tasks_are_selected_by_state_payload_and_attempts() {
     assert_eq!(ids(&page(&fixture, "order=queue&limit=3").await), [8, 6, 5]);
     let rest = page(&fixture, "order=queue&after=4:5").await;
     assert_eq!(ids(&rest), [4, 2, 1, 0]);
+}
+
+#[tokio::test]
+async fn a_ready_task_has_its_position_in_the_queue() {
+    let fixture = filled().await;
+    for (id, position) in
+        [(8, json!(1)), (6, json!(2)), (0, json!(7)), (3, json!(null)), (9, json!(null))]
+    {
+        let task = fixture.get(&format!("{TASKS}/{id}")).await.body;
+        assert_eq!(task["position"], position, "{id}");
+    }
+    let tasks: Vec<_> = (0..1_000).map(|n| json!({ "data": n })).collect();
+    fixture.done("/v1/tubes/mail/put", json!({ "tasks": tasks })).await;
+    assert_eq!(fixture.get(&format!("{TASKS}/8")).await.body.get("position"), None);
+    assert_eq!(fixture.get(&format!("{TASKS}/1009")).await.body["position"], 1_000);
+}
+
+#[tokio::test]
+async fn tasks_are_selected_by_sub_queue_and_creation() {
+    let fixture = Fixture::new().await;
+    let created = fixture.send(Method::PUT, "/v1/tubes/mail", json!({ "kind": "utubettl" })).await;
+    assert!(created.status < 300, "{}", created.body);
+    let tasks = ["ann", "bob", "ann"].map(|name| json!({ "data": name, "subqueue": name }));
+    fixture.done("/v1/tubes/mail/put", json!({ "tasks": tasks })).await;
+    assert_eq!(ids(&page(&fixture, "subqueue=ann").await), [0, 2]);
+    assert_eq!(ids(&page(&fixture, "subqueue=an").await), [] as [u64; 0]);
+    let created = page(&fixture, "").await["tasks"][0]["created"].as_f64().unwrap();
+    let (from, later) = (created.floor(), created.floor() + 1.0);
+    assert_eq!(ids(&page(&fixture, &format!("created_from={from}")).await), [0, 1, 2]);
+    assert_eq!(ids(&page(&fixture, &format!("created_from={later}")).await), [] as [u64; 0]);
+    // The filter of an action is the same.
+    let chosen = json!({ "filter": { "subqueue": "ann" } });
+    assert_eq!(fixture.done(&format!("{TASKS}/delete"), chosen).await["changed"], 2);
+    assert_eq!(ids(&page(&fixture, "").await), [1]);
 }
 
 /// A search stops after 5,000 tasks, so that it does not keep a connection busy for long; the cursor leads on.

@@ -136,8 +136,8 @@ impl TaskAction {
         }
     }
 
-    /// The states of tasks that it changes.
-    const fn states(self) -> &'static str {
+    /// The states of tasks that it changes, separated by commas.
+    pub const fn states(self) -> &'static str {
         match self {
             TaskAction::Kick => "buried",
             TaskAction::Delete => "ready,taken,delayed,buried",

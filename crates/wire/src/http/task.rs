@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use taskyard_core::failure::{is_worker_name, stored_error};
 use taskyard_core::{
-    Body, Error, Failure, Failures, Finished, Lease, Priority, Reason, Result, Span, State, Task,
-    TaskId, Timestamp,
+    Body, Error, Failure, Failures, Finished, Lease, ListedTask, Priority, Reason, Result, Span,
+    State, Task, TaskId, Timestamp,
 };
 
 use super::names::StateWord;
@@ -34,6 +34,9 @@ pub struct TaskAnswer {
     pub state: StateWord,
     /// Smaller goes first.
     pub pri: u64,
+    /// Its place in the order of delivery, from 1, if it is one of the next 1,000; only in the answer that shows one task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub position: Option<u64>,
     /// When it was put.
     pub created: f64,
     /// When it becomes ready, while it is delayed; of a taken task since when it was ready.
@@ -168,6 +171,12 @@ impl TaskAnswer {
         TaskAnswer { reason, ..TaskAnswer::new(task, form) }
     }
 
+    /// The same with its place among the next tasks of its tube, if it is one of them.
+    pub fn at_position(self, next: &[ListedTask]) -> Self {
+        let place = next.iter().position(|listed| listed.id.0 == self.id);
+        TaskAnswer { position: place.map(|place| place as u64 + 1), ..self }
+    }
+
     /// The task; a reason that does not follow from its state is included.
     pub fn new(task: &Task, form: Form) -> Self {
         let (data, data_base64) = form.split(task.body.as_ref().map(Body::payload));
@@ -186,6 +195,7 @@ impl TaskAnswer {
             attempts_max: task.attempts_max,
             state: task.state.into(),
             pri: task.pri,
+            position: None,
             created: task.created.as_secs_f64(),
             due: task.due.and_then(moment_of),
             expires: moment_of(task.expires),
