@@ -9,6 +9,7 @@ mod idempotent_puts;
 mod iproto;
 mod iproto_conformance;
 mod keys;
+mod killed;
 mod live;
 mod readme;
 mod schedules;

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use taskyard::{Client, Execute, NewTask, TubeInfo};
-use taskyard_core::Body;
+use taskyard::{Client, Execute, Kind, NewTask, TubeInfo, TubeOptions, new_task};
+use taskyard_core::{Body, Span};
 use taskyard_engine::{Engine, Settings as EngineSettings};
 use taskyard_store::OpenOptions;
 use taskyard_stores::open;
@@ -18,6 +18,10 @@ use crate::recording_handler::{Act, RecordingHandler, mail, metric, notify, put}
 use taskyard_testkit::server::{self, TestServer, block_on};
 
 const EMAILS: &str = "{queue_num=\"1\"}";
+
+fn seconds_of(seconds: u64) -> Span {
+    Span::from_secs(seconds)
+}
 
 /// A queue behind some transport, and its clock.
 struct Transport<E> {
@@ -50,10 +54,12 @@ impl<E: Execute + Clone + 'static> Transport<E> {
     async fn run_all(&self) {
         self.order_and_fairness().await;
         self.many_tasks_are_put_at_once().await;
+        self.each_task_has_its_options().await;
         for act in [Act::Panic, Act::Fail, Act::LeaveUnsettled] {
             self.an_unsettled_batch_returns(act).await;
         }
         self.poison_does_not_stop_the_rest_of_its_batch().await;
+        self.poison_is_buried_with_its_error().await;
         self.a_stale_ack_is_refused().await;
         self.a_graceful_stop_waits().await;
         self.a_shutdown_cancels().await;
@@ -93,6 +99,38 @@ impl<E: Execute + Clone + 'static> Transport<E> {
         running.stop().await;
         let wanted: Vec<_> = mails.into_iter().map(|mail| mail.to).collect();
         assert_eq!(recorder.receivers(), wanted);
+    }
+
+    async fn each_task_has_its_options(&self) {
+        let client = Client::new(self.queue.clone());
+        client.drop_tube("emails").await.unwrap();
+        let options = TubeOptions { queue_num: Some(1), ..TubeOptions::new(Kind::UtubeTtl) };
+        client.create("emails", options).await.unwrap();
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        let of_ann = PutOptions {
+            ttl: seconds(30),
+            ttr: seconds(7),
+            pri: Some(9),
+            subqueue: Some("ann".into()),
+            attempts_max: Some(3),
+            ..PutOptions::keyed("welcome:ann").unwrap()
+        };
+        let mails = [
+            (mail("ann"), of_ann.clone()),
+            (mail("ann again"), of_ann),
+            (mail("ben"), PutOptions::after(Duration::from_secs(60))),
+        ];
+        let placed = EmailsTask::put_each(&self.queue, &mails).await.unwrap();
+        let existing: Vec<_> = placed.iter().map(|placed| placed.existing).collect();
+        assert_eq!((placed[0].id, existing), (placed[1].id, vec![false, true, false]));
+        let task = client.peek("emails", placed[0].id).await.unwrap().unwrap().task;
+        assert_eq!((task.expires.since(task.created), task.ttr), (seconds_of(30), seconds_of(7)));
+        assert_eq!((task.pri, task.subqueue.as_deref()), (9, Some("ann")));
+        assert_eq!(task.attempts_max, Some(3));
+        assert_eq!(task.key.as_ref().map(|key| key.as_str()), Some("welcome:ann"));
+        assert_eq!(client.tube("emails").await.unwrap().stats.tasks.delayed, 1);
+        client.truncate("emails").await.unwrap();
+        client.drop_tube("emails").await.unwrap();
     }
 
     async fn an_unsettled_batch_returns(&self, act: Act) {
@@ -146,6 +184,24 @@ impl<E: Execute + Clone + 'static> Transport<E> {
         assert_eq!(recorder.receivers(), ["before", "after"]);
         let text = worker.metrics().text();
         assert_eq!(metric(&text, &format!("queue_tasks_poison_total{EMAILS}")), 1.0);
+        client.truncate("emails").await.unwrap();
+    }
+
+    async fn poison_is_buried_with_its_error(&self) {
+        let worker = self.worker(&RecordingHandler::new(Act::Done), 1, 10);
+        let client = Client::new(self.queue.clone());
+        let new = NewTask { attempts_max: Some(2), ..new_task(&("a", 7)).unwrap() };
+        let id = client.put_task("emails", new).await.unwrap();
+        let running = self.start(&worker).await;
+        self.wait_until("emails", |tube| tube.stats.tasks.delayed == 1).await;
+        self.timer.advance(Duration::from_secs(24 * 3600));
+        self.wait_until("emails", |tube| tube.stats.tasks.buried == 1).await;
+        running.stop().await;
+        let task = client.peek("emails", id).await.unwrap().unwrap().task;
+        let failures = task.failures.expect("its errors are kept");
+        assert_eq!((task.attempts, failures.iter().count()), (2, 2));
+        let error = failures.last().unwrap().error;
+        assert!(error.contains("cannot decode the payload"), "{error}");
         client.truncate("emails").await.unwrap();
     }
 
