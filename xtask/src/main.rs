@@ -8,6 +8,7 @@ mod docs;
 mod fixtures;
 mod fuzz;
 mod machine_speed;
+mod packages;
 mod shell;
 mod steps;
 mod storm;

@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use crate::fixtures::{self, Failures, without_fixtures};
+use crate::packages;
 use crate::shell;
 use crate::steps::Steps;
 use crate::tidy;
@@ -10,10 +11,6 @@ use crate::tools::{self, Tools};
 
 /// Set for the tests when external tools are absent on purpose: their tests print "skipped" instead of failing.
 const EMBEDDED: &str = "TASKYARD_EMBEDDED";
-
-/// The packages that are not published.
-const PRIVATE: [&str; 5] =
-    ["mailer", "taskyard-bench", "taskyard-conformance", "taskyard-testkit", "xtask"];
 
 /// Tests per core: most of them wait for timers and other processes.
 const TESTS_PER_CORE: usize = 2;
@@ -97,7 +94,7 @@ fn run_steps(options: &TestOptions, steps: &mut Steps) -> Vec<String> {
         });
     }
     if options.filter.is_none() {
-        steps.run("packages", || shell::run(&mut packages()));
+        steps.run("packages", packages::run);
     }
     let mut notes = Vec::new();
     if nextest {
@@ -119,14 +116,6 @@ fn run_steps(options: &TestOptions, steps: &mut Steps) -> Vec<String> {
         shell::run(with_tools(&mut tests, tools.as_ref()))
     });
     notes
-}
-
-/// The command that packs every package to publish. It needs no network: the steps before it have what it looks for.
-fn packages() -> Command {
-    let mut command = shell::cargo();
-    command.args(["package", "--workspace", "--no-verify", "--allow-dirty", "--offline", "-q"]);
-    command.args(PRIVATE.iter().flat_map(|name| ["--exclude", *name]));
-    command
 }
 
 /// Whether cargo-nextest is installed.

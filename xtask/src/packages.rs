@@ -1,0 +1,69 @@
+//! Packs every crate to publish, and checks that each has what a user of it needs.
+
+use std::fs;
+use std::path::Path;
+
+use crate::shell;
+
+/// The packages that are not published.
+const PRIVATE: [&str; 5] =
+    ["mailer", "taskyard-bench", "taskyard-conformance", "taskyard-testkit", "xtask"];
+
+/// Files that each package has, besides its sources.
+const NEEDED: [&str; 4] = ["Cargo.toml", "README.md", "LICENSE-MIT", "LICENSE-APACHE"];
+
+/// Packs all packages. It needs no network: the steps before it have what it looks for.
+pub fn run() -> Result<(), String> {
+    let folder = shell::target().join("package");
+    for old in packed_in(&folder)? {
+        fs::remove_file(folder.join(old)).map_err(|error| error.to_string())?;
+    }
+    let mut command = shell::cargo();
+    command.args(["package", "--workspace", "--no-verify", "--allow-dirty", "--offline", "-q"]);
+    command.args(PRIVATE.iter().flat_map(|name| ["--exclude", *name]));
+    shell::run(&mut command)?;
+    let packed = packed_in(&folder)?;
+    if packed.is_empty() {
+        return Err(format!("nothing was packed into {}", folder.display()));
+    }
+    for name in packed {
+        let listed = shell::output(shell::program("tar").arg("-tzf").arg(folder.join(&name)))?;
+        let missing = missing(&listed);
+        if !missing.is_empty() {
+            return Err(format!("the package {name} has no {}", missing.join(", no ")));
+        }
+    }
+    Ok(())
+}
+
+/// The names of the packages in this folder.
+fn packed_in(folder: &Path) -> Result<Vec<String>, String> {
+    let Ok(entries) = fs::read_dir(folder) else { return Ok(Vec::new()) };
+    let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    let names: Result<Vec<String>, std::io::Error> = names.collect();
+    let mut names = names.map_err(|error| format!("cannot read {}: {error}", folder.display()))?;
+    names.retain(|name| name.ends_with(".crate"));
+    Ok(names)
+}
+
+/// The needed files that are not among those of a package, each in the folder of its name and version.
+fn missing(listed: &str) -> Vec<&'static str> {
+    let is_listed = |needed: &&str| {
+        listed.lines().any(|path| path.split_once('/').is_some_and(|(_, file)| file == *needed))
+    };
+    NEEDED.into_iter().filter(|needed| !is_listed(needed)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_without_a_needed_file_is_found() {
+        let all = NEEDED.map(|file| format!("a-0.1.0/{file}")).join("\n");
+        assert!(missing(&all).is_empty());
+        let nested = all.replace("a-0.1.0/README.md", "a-0.1.0/docs/README.md");
+        assert_eq!(missing(&nested), ["README.md"]);
+        assert_eq!(missing(""), NEEDED);
+    }
+}
