@@ -72,15 +72,18 @@ pub(crate) async fn admit(
 fn check(app: &App, request: &Request) -> Result<Principal, Refusal> {
     let headers = request.headers();
     let guest = app.users.guest();
-    if guest.permissions().allows_anything() {
+    check_origin(headers)?;
+    let may_be_guest = guest.permissions().allows_anything();
+    let tokens = ShownTokens::read(headers);
+    if may_be_guest && (app.users.is_empty() || tokens == ShownTokens::Missing) {
+        // A page of another site could use its own name for this server, and the rights of the guest.
         app.hosts.check(headers)?;
     }
-    check_origin(headers)?;
     if is_open(app, request.uri().path()) || app.users.is_empty() {
         return Ok(guest);
     }
-    match ShownTokens::read(headers) {
-        ShownTokens::Missing if guest.permissions().allows_anything() => Ok(guest),
+    match tokens {
+        ShownTokens::Missing if may_be_guest => Ok(guest),
         ShownTokens::Missing => {
             let message = "a token is needed; send the header 'Authorization: Bearer TOKEN'";
             Err(Refusal::new(Code::Unauthorized, message))
@@ -94,7 +97,8 @@ fn check(app: &App, request: &Request) -> Result<Principal, Refusal> {
 }
 
 /// The user with one of these tokens. Guessing is slowed down: a token that was correct at this
-/// address in the last minutes is never refused, and all others share the attempts of the address.
+/// address in the last minutes is never refused, nor is the correct token of a listed user, which is
+/// random and cannot be guessed; all others share the attempts of the address.
 fn log_in(app: &App, request: &Request, tokens: &[TokenHash]) -> Result<Principal, Refusal> {
     let caller = request.extensions().get::<Arc<ClientConnection>>();
     let peer = caller.map_or(Ipv4Addr::UNSPECIFIED.into(), |caller| caller.peer);
@@ -105,12 +109,16 @@ fn log_in(app: &App, request: &Request, tokens: &[TokenHash]) -> Result<Principa
         number != 0 && caller.proven_token.load(Ordering::Relaxed) == number
     };
     let is_known = caller.is_some_and(is_proven);
-    if !is_known && let Err(wait) = app.throttle.admit(peer, name, now) {
+    let found = tokens.iter().find_map(|token| app.users.with_secret(token));
+    let is_random = found.as_ref().is_some_and(Principal::is_listed);
+    if !is_known
+        && !is_random
+        && let Err(wait) = app.throttle.admit(peer, name, now)
+    {
         let seconds = wait.as_secs_f64().ceil().max(1.0) as u32;
         let message = format!("too many logins from this address failed; try again in {seconds} s");
         return Err(Refusal::new(Code::Overloaded, message).retry_after(seconds));
     }
-    let found = tokens.iter().find_map(|token| app.users.with_secret(token));
     let Some(principal) = found else {
         app.throttle.failed(peer, name, now);
         let message = "the token is wrong; the header is 'Authorization: Bearer TOKEN'";

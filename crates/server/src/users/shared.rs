@@ -133,6 +133,11 @@ impl Principal {
         self.user.as_ref().map_or(GUEST, |user| user.name())
     }
 
+    /// Whether it is a user of the list, and not the guest or the user of the server's own token.
+    pub fn is_listed(&self) -> bool {
+        self.user.as_ref().is_some_and(|user| !user.is_fixed)
+    }
+
     /// Its rights.
     pub fn permissions(&self) -> &Permissions {
         &self.permissions

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use reqwest::Method;
+use reqwest::header::HOST;
 use serde_json::{Value, json};
 use taskyard_core::access::{NamePattern, Role};
 use taskyard_core::{Command, Execute, SessionId, Span, Take, TubeName};
@@ -387,6 +388,28 @@ async fn a_guest_is_listed_for_clients_without_a_token() {
     // A wrong token is not a missing one.
     let wrong = send(&fixture, "0123456789abcdef", Method::GET, "/v1/tubes", &json!({})).await;
     wrong.refused(401, "unauthorized");
+    // The rights of the guest are not for pages of other sites. A user with a token may use any name of the server; it was refused.
+    let ask = async |token: Option<&str>| {
+        let request = fixture.request(Method::GET, "/v1/tubes").header(HOST, "queue.example");
+        let request = token.into_iter().fold(request, |request, token| request.bearer_auth(token));
+        Answer::of(request.send().await.unwrap()).await
+    };
+    ask(None).await.refused(403, "forbidden");
+    assert_eq!(ask(Some(&token_of(Role::Read, "*"))).await.status, 200);
+}
+
+// A client that guessed locked out all others behind the same address that had not logged in before.
+#[tokio::test]
+async fn the_token_of_a_user_is_correct_while_others_guess() {
+    let fixture = server(&["*"]).await;
+    let ask = async |token: &str| send(&fixture, token, Method::GET, "/v1/tubes", &json!({})).await;
+    let mut guesses = 0;
+    while ask(&format!("guess-{guesses:016}")).await.status != 503 {
+        guesses += 1;
+        assert!(guesses < 1_000, "no limit");
+    }
+    ask(ADMIN_TOKEN).await.refused(503, "overloaded");
+    assert_eq!(ask(&token_of(Role::Read, "*")).await.status, 200);
 }
 
 // A user that was allowed to do little could try any number of tokens of others on its connection.
