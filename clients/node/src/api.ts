@@ -56,6 +56,52 @@ export interface AlterRequest {
   ttr?: number | null | undefined;
 }
 
+/** The latest audit entries of this server. */
+export interface AuditAnswer {
+  /** The entries, the newest first. */
+  entries: AuditEntry[];
+  /** How many entries could not be written to the audit file. */
+  errors?: number | undefined;
+}
+
+/** One action: a line of the audit file. */
+export interface AuditEntry {
+  /** What was done: `delete`, `drop_tube`, `reload_users`. */
+  action: string;
+  /** The address of the client. */
+  address?: string | null | undefined;
+  /** More about the request, without payloads and secrets. */
+  detail?: string | null | undefined;
+  /** Why it was refused, or failed. */
+  error?: string | null | undefined;
+  /** The filter by which tasks were chosen. */
+  filter?: string | null | undefined;
+  /** How many tasks the request named. */
+  ids?: number | null | undefined;
+  /**
+   * How many attempts of this user without effect before this one have no entry, because there were too
+   * many.
+   */
+  omitted?: number | undefined;
+  /** What came of it. */
+  outcome: AuditOutcome;
+  /** `http`, `iproto`, or `file` for the users that were read from their file. */
+  protocol: string;
+  /** The name of the tube, semaphore or schedule. */
+  target?: string | null | undefined;
+  /** `tube`, `semaphore`, `schedule`, or `server`. */
+  target_kind: string;
+  /** How many tasks were changed; absent if that is not known. */
+  tasks?: number | null | undefined;
+  /** When it ended, in UTC: `2026-11-17T19:04:46.123Z`. */
+  time: string;
+  /** The user; absent for what the server found by itself. */
+  user?: string | null | undefined;
+}
+
+/** What came of an action. */
+export type AuditOutcome = "done" | "refused" | "failed" | "unknown";
+
 export type BTreeMap = Record<string, number>;
 
 /** Deliveries to bury: `tasks`, or `id` and `lease` of one. */
@@ -770,6 +816,14 @@ export interface RetryRequest {
   jitter?: number | null | undefined;
 }
 
+/** Actions that are allowed on names. */
+export interface RightsAnswer {
+  /** The actions. */
+  actions: string[];
+  /** The names of tubes, semaphores and schedules; `*` stands for any text. */
+  names: string[];
+}
+
 /** A task that a worker holds. */
 export interface RunningTask {
   /** How long ago it was taken, in seconds. */
@@ -1020,6 +1074,43 @@ export interface ServiceInfo {
 export interface ServicesAnswer {
   /** One entry for each service. */
   services: ServiceInfo[];
+}
+
+/** The user that sends the request. */
+export interface SessionAnswer {
+  /** Whether the server has users, so that signing in is possible. */
+  has_users: boolean;
+  /** What the user may do, as far as a page has to know it. */
+  rights: RightsAnswer[];
+  /** The session, if the request belongs to one. */
+  session?: SessionDetails | null | undefined;
+  /** The name of the user; `guest` if the request has neither a token nor a session. */
+  user: string;
+}
+
+/** A session of the page. It has a secret, so it cannot be printed. */
+export interface SessionDetails {
+  /**
+   * The value of the header `X-Taskyard-CSRF`, which each request with the cookie needs unless it
+   * is a GET or HEAD.
+   */
+  csrf: string;
+  /** When the session ends if it is not used any more, in seconds from now. */
+  ends_in: number;
+  /** How long the session lasts without use, in seconds. */
+  idle_max: number;
+}
+
+/** Signs in. It has a secret, so it cannot be printed. */
+export interface SignInRequest {
+  /** The token of the user; not needed beside an Authorization header, which comes first. */
+  token?: string | null | undefined;
+}
+
+/** The result of signing out. */
+export interface SignOutAnswer {
+  /** Whether there was a session. */
+  ended: boolean;
 }
 
 /** One message of a WebSocket with events. */

@@ -2,6 +2,7 @@
 
 import type {
   AlterRequest,
+  AuditAnswer,
   ConsumerAnswer,
   ConsumersAnswer,
   CreateAnswer,
@@ -301,6 +302,11 @@ export class Taskyard {
   /** The workers that take tasks from this server. */
   workers(options: { internal?: boolean; limit?: number; after?: string } = {}): Promise<WorkersAnswer> {
     return this.get(`/v1/workers${queryText(options)}`);
+  }
+
+  /** The latest actions of operators and administrators, the newest first. */
+  audit(options: { limit?: number } = {}): Promise<AuditAnswer> {
+    return this.get(`/v1/audit${queryText(options)}`);
   }
 
   /** The services hosted beside the queue. */

@@ -15,8 +15,11 @@ const AGENT = `taskyard/${VERSION} (node ${process.versions.node})`;
 
 /** How long a connection is kept open while no request uses it, in milliseconds: less than servers keep it. */
 const IDLE_MS = 60_000;
-/** How many requests other than takes are sent at a time; further ones wait. */
-const CONNECTIONS_MAX = 64;
+/**
+ * How many requests are sent at a time for each purpose; further ones wait. A worker uses one connection for its take and one for
+ * its finishes, or two while leases are extended at the same time.
+ */
+const CONNECTIONS_MAX: Readonly<Record<Purpose, number>> = { take: 1024, finish: 16, other: 64 };
 /** The first and the longest pause before a request is repeated, in milliseconds. */
 const PAUSE_FIRST_MS = 100;
 const PAUSE_MAX_MS = 5_000;
@@ -84,7 +87,7 @@ export class Connection {
     const token = options.token ?? process.env["TASKYARD_TOKEN"];
     if (token) this.headers["authorization"] = `Bearer ${checkedToken(token)}`;
     const agent = this.agentMaker(options);
-    this.agents = { take: agent(Infinity), finish: agent(Infinity), other: agent(CONNECTIONS_MAX) };
+    this.agents = { take: agent(CONNECTIONS_MAX.take), finish: agent(CONNECTIONS_MAX.finish), other: agent(CONNECTIONS_MAX.other) };
   }
 
   /** Sends a request and answers with the parsed body, and repeats it as the options say. */
@@ -211,7 +214,12 @@ export class Connection {
 
   private agentMaker(options: ConnectionOptions): (maxSockets: number) => http.Agent {
     const shared = { keepAlive: true, noDelay: true, timeout: IDLE_MS };
-    if (this.base.protocol === "http:") return (maxSockets) => new http.Agent({ ...shared, maxSockets });
+    if (this.base.protocol === "http:") {
+      if ((options.ca ?? options.clientCert ?? options.clientKey) !== undefined) {
+        throw new TypeError(`connections to ${this.url} are not encrypted; use https://, or leave out ca and clientCert`);
+      }
+      return (maxSockets) => new http.Agent({ ...shared, maxSockets });
+    }
     const tls = tlsOptions(options);
     return (maxSockets) => new https.Agent({ ...shared, ...tls, maxSockets });
   }

@@ -35,15 +35,30 @@ export class TaskyardError extends Error {
     return TEMPORARY.has(this.code);
   }
 
-  /** Whether the server refused the call and would refuse it again. */
-  get isFinal(): boolean {
-    const status = this.detail === undefined || this.isTemporary ? 0 : (this.status ?? 0);
-    return (status >= 400 && status < 500) || status === 501;
+  /** Whether the server itself refused the call, such as one with a wrong token. */
+  get isRefused(): boolean {
+    return this.detail !== undefined && !this.isTemporary && (this.status ?? 500) < 500;
+  }
+
+  /** Whether the refusal is about the tasks of the call or their results, so that the same call would be refused again. */
+  get isAboutTasks(): boolean {
+    return this.detail !== undefined && ABOUT_TASKS.has(this.code);
   }
 
   /** Whether the call may have been executed or not. */
   get isUnknown(): boolean {
     return this.code === "outcome_unknown";
+  }
+}
+
+/**
+ * The payload of a task cannot be decoded, or is not one that the handler accepts. The task is tried again, because a newer worker
+ * may accept it, and buried after its attempts: `retries` of the worker, `attempts_max` of the task or of its tube, or ten.
+ */
+export class PayloadError extends TypeError {
+  constructor(message: string, options?: { cause?: unknown }) {
+    super(message, options);
+    this.name = "PayloadError";
   }
 }
 
@@ -62,6 +77,15 @@ const TEMPORARY: ReadonlySet<string> = new Set([
   "store_away",
   "store_failed",
   "shutting_down",
+]);
+
+const ABOUT_TASKS: ReadonlySet<string> = new Set([
+  "invalid",
+  "too_large",
+  "missing_feature",
+  "unsupported",
+  "tube_not_found",
+  "task_not_found",
 ]);
 
 /** How many lines of a stack are kept with a failed task. */

@@ -1,4 +1,4 @@
-// Sends the finishes of one tube: those of a moment in one request, one request at a time, each until it is answered.
+// Sends the finishes of one tube: those of a moment in one request, one request at a time, each until it is answered or its lease is over.
 
 import type { FinishAnswer, OutcomeWord } from "./api.js";
 import { finishCall } from "./client.js";
@@ -33,6 +33,7 @@ export class FinishQueue {
   private queue: Finish[] = [];
   private sending = false;
   private inFlight = 0;
+  private stopping = false;
   private idle: Array<() => void> = [];
   private readonly abandoned = new AbortController();
 
@@ -64,6 +65,11 @@ export class FinishQueue {
     return this.sending ? new Promise((resolve) => this.idle.push(resolve)) : Promise.resolve();
   }
 
+  /** From now on nothing is repeated after the end of its lease. */
+  beginStop(): void {
+    this.stopping = true;
+  }
+
   /** Gives up: what was not answered is settled as unknown. */
   abandon(): void {
     this.abandoned.abort(new TaskyardError("outcome_unknown", "the worker stopped before the server answered"));
@@ -88,45 +94,51 @@ export class FinishQueue {
     return this.queue.splice(0, count);
   }
 
+  /** Sends the request until the server answers or refuses its tasks, or until nothing of it can be delivered any more. */
   private async deliver(batch: Finish[]): Promise<void> {
-    let finished: Finished[];
-    try {
-      finished = await this.untilAnswered(batch);
-    } catch (error) {
-      return this.refused(batch, error as TaskyardError);
-    }
-    batch.forEach((finish, at) => this.settle(finish, finished[at] ?? "missing"));
-  }
-
-  /** Sends the request until the server answers, refuses it for good, or the worker has stopped. */
-  private async untilAnswered(batch: Finish[]): Promise<Finished[]> {
     const { signal } = this.abandoned;
-    const call = { ...finishCall(this.tube, batch.map((finish) => finish.part)), timeout: this.timeout, signal };
     let lost: TaskyardError | undefined;
-    for (let pauseMs = PAUSE_FIRST_MS; ; pauseMs = Math.min(2 * pauseMs, PAUSE_MAX_MS)) {
+    for (let pauseMs = PAUSE_FIRST_MS; batch.length > 0; pauseMs = Math.min(2 * pauseMs, PAUSE_MAX_MS)) {
       try {
+        const call = { ...finishCall(this.tube, batch.map((finish) => finish.part)), timeout: this.timeout, signal };
         const { outcomes } = await this.connection.once<FinishAnswer>(call);
         this.onProblem(undefined);
-        return lost === undefined ? outcomes : afterLoss(batch, outcomes, lost);
+        const finished = lost === undefined ? outcomes : afterLoss(batch, outcomes, lost);
+        return batch.forEach((finish, at) => this.settle(finish, finished[at] ?? "missing"));
       } catch (error) {
-        if (!(error instanceof TaskyardError) || error.isFinal || signal.aborted) throw error;
+        if (!(error instanceof TaskyardError) || signal.aborted) return this.settleAll(batch, error as TaskyardError);
+        if (error.isAboutTasks) return this.refused(batch, error);
         if (error.isUnknown) lost = error;
         this.onProblem(error);
-        await pause(pauseMs, signal);
+        batch = this.deliverable(batch, error);
       }
+      // An abandoned request fails at once.
+      if (batch.length > 0) await pause(pauseMs, signal).catch(() => undefined);
     }
+  }
+
+  /**
+   * Those of a request that was not executed that may still be delivered. A server that is away may have kept a lease for longer
+   * than is known here; nothing is awaited at a stop.
+   */
+  private deliverable(batch: Finish[], error: TaskyardError): Finish[] {
+    if (!this.stopping && !error.isRefused) return batch;
+    const now = performance.now();
+    this.settleAll(batch.filter(({ delivery }) => delivery.leasedUntil <= now), error);
+    return batch.filter(({ delivery }) => delivery.leasedUntil > now);
   }
 
   /** One bad part refuses the whole request, so the parts are sent in halves until it is alone. */
   private async refused(batch: Finish[], error: TaskyardError): Promise<void> {
     if (error.code === "tube_not_found") return batch.forEach((finish) => this.settle(finish, "missing"));
-    const mayBePart = error.status === 400 || error.status === 413;
-    if (batch.length === 1 || !mayBePart || this.abandoned.signal.aborted) {
-      return batch.forEach((finish) => this.settle(finish, error));
-    }
+    if (batch.length === 1) return this.settleAll(batch, error);
     const half = batch.length >> 1;
     await this.deliver(batch.slice(0, half));
     await this.deliver(batch.slice(half));
+  }
+
+  private settleAll(batch: Finish[], error: TaskyardError): void {
+    for (const finish of batch) this.settle(finish, error);
   }
 
   private settle(finish: Finish, finished: Finished): void {

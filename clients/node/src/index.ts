@@ -12,7 +12,7 @@ export {
   Taskyard,
 } from "./client.js";
 export type { ConnectionOptions } from "./connection.js";
-export { TaskyardError } from "./errors.js";
+export { PayloadError, TaskyardError } from "./errors.js";
 export { decode as decodeMessagePack, encode as encodeMessagePack, Extension } from "./msgpack.js";
 export type { Task } from "./payload.js";
 export type { Schedule, ScheduleOptions, Schedules } from "./schedules.js";

@@ -1,15 +1,18 @@
-// The delay after a failed attempt.
+// What follows a failed attempt: another one after a delay, or the end of a task whose payload cannot be decoded.
 
-import type { FinishPart, TubeAnswer } from "./api.js";
+import type { FinishPart, TasksAnswer, TubeAnswer } from "./api.js";
 import type { Taskyard } from "./client.js";
 import type { Call } from "./connection.js";
-import { errorText } from "./errors.js";
+import { errorText, TaskyardError } from "./errors.js";
 import { tubePath } from "./paths.js";
+import { objectText } from "./payload.js";
 
 /** The delay after the first failed attempt in a tube without a retry policy, and the longest one, in seconds. */
 const DELAY_FIRST = 1;
 const DELAY_MAX = 3600;
-/** For how long it is remembered whether the tube has delays, in milliseconds; shorter if it could not be read. */
+/** After how many attempts a task whose payload cannot be decoded is buried if nothing else limits them. */
+const UNDECODABLE_MAX = 10;
+/** For how long the rules of the tube are remembered, in milliseconds; shorter if they could not be read. */
 const REMEMBERED_MS = 60_000;
 const REMEMBERED_SHORT_MS = 5_000;
 /** How many seconds the server may take to show the tube. */
@@ -23,8 +26,16 @@ export interface Delays {
   here: number;
 }
 
+/** What is known about a tube. Nothing is buried while it is unknown. */
+interface TubeRules {
+  /** Whether the server can delay its tasks. */
+  hasDelays: boolean;
+  /** Whether the server buries tasks after a number of attempts. */
+  hasLimit: boolean;
+}
+
 export class RetryDelay {
-  private hasDelays: Promise<boolean> = Promise.resolve(true);
+  private rules: Promise<TubeRules> = Promise.resolve({ hasDelays: true, hasLimit: true });
   private rememberUntil = 0;
 
   constructor(
@@ -39,7 +50,21 @@ export class RetryDelay {
     // The retry policy of the tube is used instead if it has one.
     const default_delay = Math.min(DELAY_FIRST * 2 ** (attempt - 1), DELAY_MAX);
     const server = delay === undefined ? { default_delay } : { delay };
-    return { server, here: (await this.read()) ? 0 : (delay ?? default_delay) };
+    return { server, here: (await this.read()).hasDelays ? 0 : (delay ?? default_delay) };
+  }
+
+  /** Whether a task whose payload cannot be decoded had all its attempts, and nothing else limits them. Never throws. */
+  async isLastUndecodable(attempt: number, id: number): Promise<boolean> {
+    if (attempt < UNDECODABLE_MAX || (await this.read()).hasLimit) return false;
+    try {
+      // A delivery does not show the limit of its task.
+      const call: Call = { method: "POST", path: tubePath(this.tube, "peek"), body: objectText({ ids: [id] }), timeout: READ_SECONDS };
+      const { tasks } = await this.client.connection.once<TasksAnswer>(call);
+      return tasks.every((task) => task.attempts_max == null);
+    } catch (error) {
+      // One that may not see its tasks knows no limit of them. Otherwise the next attempt decides.
+      return error instanceof TaskyardError && error.isRefused;
+    }
   }
 
   private own(attempt: number, error: unknown): number | undefined {
@@ -54,19 +79,20 @@ export class RetryDelay {
     }
   }
 
-  /** Whether the server can delay tasks of the tube; as known last if it does not answer. */
-  private read(): Promise<boolean> {
+  /** The rules of the tube; as known last if the server does not answer. */
+  private read(): Promise<TubeRules> {
     if (performance.now() >= this.rememberUntil) {
       this.rememberUntil = performance.now() + REMEMBERED_MS;
-      this.hasDelays = this.ask(this.hasDelays);
+      this.rules = this.ask(this.rules);
     }
-    return this.hasDelays;
+    return this.rules;
   }
 
-  private async ask(last: Promise<boolean>): Promise<boolean> {
+  private async ask(last: Promise<TubeRules>): Promise<TubeRules> {
     try {
       const call: Call = { method: "GET", path: tubePath(this.tube), timeout: READ_SECONDS };
-      return (await this.client.connection.once<TubeAnswer>(call)).kind.endsWith("ttl");
+      const { kind, attempts_max } = await this.client.connection.once<TubeAnswer>(call);
+      return { hasDelays: kind.endsWith("ttl"), hasLimit: attempts_max != null };
     } catch {
       this.rememberUntil = performance.now() + REMEMBERED_SHORT_MS;
       return last;

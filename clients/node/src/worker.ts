@@ -2,13 +2,13 @@
 
 import { EventEmitter } from "node:events";
 
-import type { OutcomeWord, TasksAnswer } from "./api.js";
+import type { OutcomeWord, TaskAnswer, TasksAnswer } from "./api.js";
 import { takeCall, type Taskyard } from "./client.js";
-import { errorText, TaskyardError } from "./errors.js";
+import { errorText, PayloadError, TaskyardError } from "./errors.js";
 import { type Finished, FinishQueue } from "./finish_queue.js";
 import { type HeldTask, LeaseKeeper } from "./lease_keeper.js";
 import { aborted, pause, within } from "./pause.js";
-import { taskOf } from "./payload.js";
+import { type Task, taskOf } from "./payload.js";
 import { Prefetch } from "./prefetch.js";
 import { ProblemLog } from "./problem_log.js";
 import { RetryDelay } from "./retry_delay.js";
@@ -17,7 +17,14 @@ import { leaseLost, type TaskHost, WorkerTask } from "./worker_task.js";
 import { workerName } from "./worker_name.js";
 
 /** The options of a worker. Durations are seconds. */
-export interface WorkerOptions {
+export interface WorkerOptions<T = any> {
+  /**
+   * After how many retries a task is buried; when absent, `attempts_max` of the task or of its tube decides. A task that ended its
+   * worker more often than that is buried instead of run.
+   */
+  retries?: number | undefined;
+  /** Makes the data of a task from its payload, such as `from` of a class of a contract. What it throws is a `PayloadError`. */
+  decode?: ((payload: unknown) => T) | undefined;
   /** How many handlers run at the same time; 1 when absent. */
   concurrency?: number | undefined;
   /** For how long a task is leased; extended while its handler runs. 60 when absent. */
@@ -62,6 +69,8 @@ const WAIT_SHORT = 1;
 const TAKE_ANSWER = 10;
 /** How long a stop waits beyond that for a server that does not answer, in milliseconds. */
 const STOP_ANSWER_MS = 2000;
+/** How long the last finishes may take to be sent, in milliseconds, if the grace ends before. */
+const LAST_FINISHES_MS = 10_000;
 /** How long a cancelled handler has to end, in milliseconds. */
 const CANCEL_MS = 1000;
 /** The shortest time that a finish may take to be answered before it is sent again, in seconds. */
@@ -82,6 +91,8 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
   private readonly concurrency: number;
   private readonly lease: number;
   private readonly grace: number;
+  private readonly retries: number | undefined;
+  private readonly decode: ((payload: unknown) => T) | undefined;
   private readonly finishes: FinishQueue;
   private readonly leases: LeaseKeeper;
   private readonly prefetch: Prefetch;
@@ -102,13 +113,15 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
     readonly client: Taskyard,
     readonly tube: string,
     private readonly handler: Handler<T>,
-    options: WorkerOptions = {},
+    options: WorkerOptions<T> = {},
   ) {
     super();
     this.name = options.name ?? workerName();
     this.concurrency = checked("concurrency", options.concurrency ?? 1, 1);
     this.lease = checked("lease", options.lease ?? 60, 0.01);
     this.grace = checked("grace", options.grace ?? 30, 0);
+    this.retries = options.retries === undefined ? undefined : checked("retries", options.retries, 0);
+    this.decode = options.decode;
     const timeout = checked("timeout", options.timeout ?? 10 * this.lease, 0.001);
     this.problems = new ProblemLog(`worker of tube '${tube}'`, (error) => this.notify("problem", error));
     this.prefetch = new Prefetch(this.concurrency, options.prefetch);
@@ -183,10 +196,22 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
     const hurry = this.client.connection.canHurry ? this.stopAsked.signal : undefined;
     const { tasks } = await this.client.connection.once<TasksAnswer>({ ...call, hurry, timeout: TAKE_ANSWER });
     for (const answer of tasks) {
-      const task = new WorkerTask<T>(taskOf<T>(this.tube, answer), this);
-      this.waiting.push(this.leases.add(task as WorkerTask));
+      this.waiting.push(this.leases.add(this.received(answer) as WorkerTask));
     }
     if (!this.stopping) this.startTasks();
+  }
+
+  /** A task of an answer. One whose payload cannot be decoded does not keep the others from their handlers. */
+  private received(answer: TaskAnswer): WorkerTask<T> {
+    try {
+      const fields = taskOf<T>(this.tube, answer);
+      if (this.decode !== undefined) fields.data = this.decode(fields.data);
+      return new WorkerTask<T>(fields, this);
+    } catch (cause) {
+      const task = new WorkerTask<T>(answer as Task<T>, this);
+      task.payloadError = new PayloadError(`cannot decode the payload: ${errorText(cause).split("\n", 1)[0]}`, { cause });
+      return task;
+    }
   }
 
   private get takeWait(): number {
@@ -217,6 +242,7 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
     this.running.add(held);
     let failure: Promise<void> | undefined;
     try {
+      this.checkBegin(task);
       await this.handler(task);
       if (task.beginEnd()) this.ack(task);
     } catch (error) {
@@ -230,19 +256,29 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
     this.leases.held.delete(held);
   }
 
+  /** Throws if the handler must not be called. */
+  private checkBegin(task: WorkerTask<T>): void {
+    if (this.retries !== undefined && task.attempts > this.retries) {
+      throw new Error(`${task.attempts} deliveries failed or were lost; kick it with reset_attempts to run it again`);
+    }
+    if (task.payloadError !== undefined) throw task.payloadError;
+  }
+
   private ack(task: WorkerTask<T>): void {
     this.finishes.add(task.ackText(), task, (finished) => {
       if (finished === "done") this.notify("done", task);
-      else if (finished instanceof Error) void this.refuseAck(task, finished);
+      else if (finished instanceof Error) this.refuseAck(task, finished);
       else if (task.aborted === undefined) this.notify("lost", task);
       this.wake?.();
     });
   }
 
   /** The server refuses an ack whose result is too large or nested too deeply: then the task fails. */
-  private async refuseAck(task: WorkerTask<T>, error: TaskyardError): Promise<void> {
-    if (error.status === undefined) return this.problems.report("finish", error);
-    await this.fail(task, error);
+  private refuseAck(task: WorkerTask<T>, error: TaskyardError): void {
+    if (error.isAboutTasks && task.hasResult) return void this.fail(task, error);
+    this.problems.report("finish", error);
+    // Refused until the end of the lease, for example because of its token.
+    if (error.isRefused) this.notify("lost", task);
   }
 
   /** Reports a failure; never rejects. */
@@ -263,11 +299,20 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
     const text = errorText(error);
     if (this.listenerCount("failed") > 0) this.notify("failed", task, error);
     else console.error(`taskyard: task ${task.id} of tube '${this.tube}' failed: ${text}`);
+    if (await this.isLast(task, error)) {
+      return this.finishes.add(task.partText("bury", { error: text }), task, (finished) => this.ended(task, finished));
+    }
     const { server, here } = await this.retryDelay.of(task.attempts + 1, error);
     // A tube without delays would deliver the task again at once. A stop does not wait.
     if (here > 0) await pause(Math.min(1000 * here, PAUSE_LIMIT_MS), this.stopAsked.signal).catch(() => undefined);
     if (task.aborted instanceof TaskyardError) return;
     this.finishes.add(task.partText("fail", { error: text, ...server }), task, (finished) => this.ended(task, finished));
+  }
+
+  /** Whether no attempt follows, as far as the worker decides that and not the server. */
+  private async isLast(task: WorkerTask<T>, error: unknown): Promise<boolean> {
+    if (this.retries !== undefined) return task.attempts >= this.retries;
+    return error instanceof PayloadError && this.retryDelay.isLastUndecodable(task.attempts + 1, task.id);
   }
 
   private giveBack(task: WorkerTask<T>): void {
@@ -313,11 +358,20 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
       if (task.beginEnd()) this.giveBack(task as WorkerTask<T>);
     }
     this.running.clear();
-    await within(Promise.all(this.failing), STOP_ANSWER_MS);
-    await within(this.finishes.drained(), STOP_ANSWER_MS);
+    await this.sendLast();
     this.finishes.abandon();
     this.leases.close();
     forgetSignals(this);
+  }
+
+  /** Sends the last finishes while their leases last, until the grace is over. */
+  private async sendLast(): Promise<void> {
+    this.finishes.beginStop();
+    const over = new AbortController();
+    const late = Promise.all([aborted(this.graceOver.signal), pause(LAST_FINISHES_MS, over.signal).catch(() => undefined)]);
+    const sent = Promise.all(this.failing).then(() => this.finishes.drained());
+    await Promise.race([sent, late]);
+    over.abort();
   }
 
   /** Calls the listeners of an event; an error of one is an uncaught exception of the program and does not stop the worker. */

@@ -1,7 +1,7 @@
 // A task as a handler gets it: its data, and how it ends unless the handler just returns or throws.
 
 import type { OutcomeWord } from "./api.js";
-import { TaskyardError } from "./errors.js";
+import { type PayloadError, TaskyardError } from "./errors.js";
 import { objectText, type Task, valueText } from "./payload.js";
 
 /** What a worker does for its tasks. */
@@ -23,6 +23,8 @@ export class WorkerTask<T = unknown> {
   readonly data: T;
   /** All fields of the task. */
   readonly fields: Task<T>;
+  /** Why the payload cannot be decoded. For the worker. */
+  payloadError: PayloadError | undefined;
   /** When the lease ends, in milliseconds of the monotonic clock. For the worker. */
   leasedUntil = 0;
 
@@ -65,6 +67,11 @@ export class WorkerTask<T = unknown> {
   /** Sets the result that the ack gives: any value up to 64 KiB, kept by tubes with `keep_done`. */
   result(value: unknown): void {
     this.resultText = valueText("result", value);
+  }
+
+  /** Whether an ack gives a result. For the worker. */
+  get hasResult(): boolean {
+    return this.resultText !== "";
   }
 
   /** Marks the task as done now; otherwise that happens when the handler returns. */

@@ -41,16 +41,96 @@ describe("finishes", { concurrency: 8 }, () => {
     assert.equal((await near.tube("a")).tasks.total, 0);
   });
 
-  it("an ack that the server refuses is not repeated", async (t) => {
+  /** While a token was replaced, the acks of finished tasks became failures, and the tasks ran again. */
+  it("an ack that is refused for another reason than its task is repeated", async (t) => {
     const { near, far, proxy } = await proxied(t);
-    const answers = [[401, JSON.stringify({ error: { code: "unauthorized", message: "no" } })]];
-    proxy.intercept = (line) => (isFinish(line) ? answers.shift() : undefined);
+    const answers = [[401, "unauthorized"], [403, "forbidden"], [429, "too_many_requests"], [404, "route_not_found"]];
+    const refusals = answers.map(([status, code]) => [status, JSON.stringify({ error: { code, message: "no" } })]);
+    proxy.intercept = (line) => (isFinish(line) ? refusals.shift() : undefined);
     await near.put("a", 1);
-    await near.put("a", 2);
-    const { done, failed } = work(t, far, "a", () => undefined, { concurrency: 1, prefetch: 0, backoff: () => 60 });
-    await failed.atLeast(1);
+    let runs = 0;
+    const { done, failed, lost } = work(t, far, "a", () => void (runs += 1));
     await done.atLeast(1);
-    assert.deepEqual(done.values.map(([task]) => task.data), [2]);
+    assert.deepEqual([runs, failed.values.length, lost.values.length], [1, 0, 0]);
+    assert.equal(proxy.lines.filter(isFinish).length, 5);
+    assert.equal((await near.tube("a")).tasks.total, 0);
+  });
+
+  it("a refused ack is repeated as long as its lease, and never becomes a failure", async (t) => {
+    const { near, far, proxy } = await proxied(t);
+    let takes = 0;
+    proxy.intercept = async (line) => {
+      if (isFinish(line)) return [403, JSON.stringify({ error: { code: "forbidden", message: "no" } })];
+      // The worker does not get the task again.
+      if (line.endsWith("/take") && takes++ > 0) return new Promise(() => undefined);
+    };
+    await near.put("a", 1);
+    const { done, failed, lost, problem } = work(t, far, "a", () => undefined, { lease: 1 });
+    await lost.atLeast(1);
+    assert.deepEqual([done.values.length, failed.values.length], [0, 0]);
+    assert.deepEqual(problem.values.map(([error]) => error.code), ["forbidden"]);
+    assert.ok(proxy.lines.filter(isFinish).length > 1);
+    // For the server the lease expired; nothing failed.
+    const [again] = await near.take("a", { wait: 60 });
+    assert.deepEqual((await near.task("a", again.id)).failures.map(({ error }) => error), ["lease expired"]);
+  });
+
+  it("an ack without a result that the server refuses is no failure", async (t) => {
+    const { near, far, proxy } = await proxied(t);
+    const refusals = [[400, JSON.stringify({ error: { code: "invalid", message: "no" } })]];
+    proxy.intercept = (line) => (isFinish(line) ? refusals.shift() : undefined);
+    await near.put("a", 1);
+    const { failed, problem } = work(t, far, "a", () => undefined);
+    await problem.atLeast(1);
+    assert.deepEqual([failed.values.length, (await near.task("a", 0)).state], [0, "taken"]);
+  });
+
+  it("a worker uses one connection for takes and one for finishes", async (t) => {
+    const { near, far, proxy } = await proxied(t);
+    await near.putMany("a", Array.from({ length: 200 }, (_, n) => ({ data: n })));
+    const { done } = work(t, far, "a", (task) => new Promise((resolve) => setImmediate(resolve, task)), { concurrency: 16 });
+    await done.atLeast(200);
+    for (let n = 200; n < 220; n++) {
+      await near.put("a", n);
+      await done.atLeast(n + 1);
+    }
+    assert.equal(proxy.opened, 2);
+  });
+
+  it("requests beyond the limit of connections wait for those before", async (t) => {
+    const { near, far, proxy } = await proxied(t);
+    const { opened, open } = gate();
+    const held = new Collected();
+    proxy.intercept = async (line) => {
+      if (!isFinish(line)) return;
+      held.add(line);
+      await opened;
+    };
+    await near.putMany("a", Array.from({ length: 100 }, (_, n) => ({ data: n })));
+    const tasks = await near.take("a", { count: 100 });
+    const acks = tasks.map((task) => far.ack("a", task));
+    await held.atLeast(16);
+    // A request of another kind has connections of its own, and arrives after those would have.
+    await far.tubes();
+    assert.equal(held.values.length, 16);
+    open();
+    await Promise.all(acks);
+    assert.equal((await near.tube("a")).tasks.total, 0);
+  });
+
+  it("the acks of a moment travel together", async (t) => {
+    const { near, far, proxy } = await proxied(t);
+    await near.putMany("a", Array.from({ length: 100 }, (_, n) => ({ data: n })));
+    const begun = new Collected();
+    const { opened, open } = gate();
+    const { done } = work(t, far, "a", (task) => {
+      begun.add(task.id);
+      return opened;
+    }, { concurrency: 100 });
+    await begun.atLeast(100);
+    open();
+    await done.atLeast(100);
+    assert.equal(proxy.lines.filter(isFinish).length, 1);
   });
 
   it("an ack whose answer was lost is done", async (t) => {

@@ -2,7 +2,7 @@
 
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdtempSync, rmSync } from "node:fs";
+import { closeSync, mkdtempSync, openSync, rmSync } from "node:fs";
 import http from "node:http";
 import net from "node:net";
 import { tmpdir } from "node:os";
@@ -71,7 +71,9 @@ export class Server {
     const program = process.env.TASKYARD_BINARY;
     if (!program) throw new Error("TASKYARD_BINARY does not name the taskyard binary");
     const args = ["serve", "--http", address, "--iproto", "off", ...this.args];
-    this.child = start(program, args, { stdio: ["ignore", "pipe", "ignore"], env: cleanEnv() });
+    const log = logFile();
+    this.child = start(program, args, { stdio: ["ignore", "pipe", log], env: cleanEnv() });
+    if (log !== "ignore") closeSync(log);
     this.ended = once(this.child, "exit");
     let screen = "";
     for await (const part of this.child.stdout) {
@@ -100,6 +102,12 @@ export class Server {
   async restart() {
     await this.run(new URL(this.url).host);
   }
+}
+
+/** Where the log of a server is kept, so that `cargo xtask test` finds secrets in it. */
+function logFile() {
+  const folder = process.env.TASKYARD_TEST_OUTPUT;
+  return folder ? openSync(join(folder, "output", `node-${process.pid}`), "a") : "ignore";
 }
 
 /** A worker in its own process, whose lines of output are read one by one. */
@@ -174,6 +182,8 @@ export class HttpProxy {
   intercept = () => undefined;
   /** The requests: `POST /v1/tubes/a/finish`. */
   lines = [];
+  /** How many connections there were. */
+  opened = 0;
   sockets = new Set();
   frozen = new WeakSet();
 
@@ -181,6 +191,7 @@ export class HttpProxy {
     const proxy = new HttpProxy();
     proxy.listener = http.createServer((request, response) => void proxy.serve(request, response, port));
     proxy.listener.on("connection", (socket) => {
+      proxy.opened += 1;
       proxy.sockets.add(socket);
       socket.once("close", () => proxy.sockets.delete(socket));
     });

@@ -17,7 +17,7 @@ test("ESM and CommonJS export the same objects", () => {
   const commonjs = require("taskyard");
   for (const name of Object.keys(commonjs)) assert.equal(esm[name], commonjs[name], name);
   assert.deepEqual(Object.keys(commonjs).filter((name) => /^[A-Z]/.test(name)).sort(), [
-    "Extension", "Taskyard", "TaskyardError", "VERSION", "Worker", "WorkerTask",
+    "Extension", "PayloadError", "Taskyard", "TaskyardError", "VERSION", "Worker", "WorkerTask",
   ]);
 });
 
@@ -25,9 +25,19 @@ test("the package says its version, depends on nothing, and contains its license
   const manifest = JSON.parse(readFileSync(join(folder, "package.json"), "utf8"));
   assert.equal(manifest.version, esm.VERSION);
   assert.equal(manifest.dependencies, undefined);
-  for (const file of ["README.md", "LICENSE-MIT", "LICENSE-APACHE", "dist/index.d.ts", "dist/index.d.mts"]) {
-    assert.ok(existsSync(join(folder, file)), file);
-  }
+  assert.equal(manifest.license, "MIT OR Apache-2.0");
+  assert.equal(manifest.author, "The Taskyard contributors");
+  assert.ok(manifest.description.length > 0 && manifest.keywords.includes("queue"));
+  const begins = {
+    "README.md": /^# taskyard\n/,
+    "LICENSE-MIT": /Permission is hereby granted/,
+    "LICENSE-APACHE": /Apache License/,
+    "CHANGELOG.md": /^# Changelog\n/,
+    "dist/index.d.ts": /export/,
+    "dist/index.d.mts": /export/,
+  };
+  for (const [file, text] of Object.entries(begins)) assert.match(readFileSync(join(folder, file), "utf8"), text);
+  for (const file of ["src", "test", "scripts", "tsconfig.json"]) assert.ok(!existsSync(join(folder, file)), file);
 });
 
 /** Links into the repository led nowhere on the page of the package. */

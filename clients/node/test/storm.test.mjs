@@ -9,7 +9,7 @@ import { atEnd, Collected, HttpProxy, RUNS, Server } from "./fixture.mjs";
 
 test("every task of a storm is done once, however often it fails", { timeout: 600_000 }, async (t) => {
   const client = (await Server.start(t)).client();
-  const count = Math.min(2000 * RUNS, 10_000);
+  const count = 2000;
   await client.createTube("storm", { retry: { delay: 0.001, delay_max: 0.01, jitter: 1 }, attempts_max: 5, keep_done: 3600, keep_done_max: 100_000 });
   for (let n = 0; n < count; n += 1000) {
     await client.putMany("storm", Array.from({ length: Math.min(1000, count - n) }, (_, i) => ({ data: { n: n + i } })));
@@ -32,6 +32,42 @@ test("every task of a storm is done once, however often it fails", { timeout: 60
   const { tasks } = await client.tube("storm");
   assert.deepEqual([tasks.total, tasks.buried, tasks.kept], [count / 100, count / 100, count - count / 100]);
   for await (const task of client.eachTask("storm", { state: "done", limit: 1000 })) assert.equal(task.attempts, task.data.n % 3);
+});
+
+test("10,000 tasks that fail and are retried survive a kill of their server", { timeout: 600_000 }, async (t) => {
+  const server = await Server.inFolder(t);
+  const client = server.client();
+  const [count, buried] = [10_000 * RUNS, 100 * RUNS];
+  await client.createTube("storm", { retry: { delay: 0.001, delay_max: 0.01, jitter: 1 }, attempts_max: 6, keep_done: 3600, keep_done_max: 100_000 });
+  for (let n = 0; n < count; n += 1000) {
+    await client.putMany("storm", Array.from({ length: 1000 }, (_, i) => ({ data: n + i })));
+  }
+  const ran = new Map();
+  const done = new Collected();
+  const workers = [0, 1].map(() => {
+    const worker = new Worker(client, "storm", (task) => {
+      const n = task.data;
+      if (n % 100 === 99 || task.attempts < n % 3) throw new Error(`attempt ${task.attempts} of ${n}`);
+      ran.set(n, (ran.get(n) ?? 0) + 1);
+    }, { signals: false, concurrency: 16, lease: 3 });
+    atEnd(t, () => worker.stop({ grace: 0 }));
+    worker.on("done", (task) => done.add(task.data)).on("failed", () => undefined).on("problem", () => undefined);
+    return worker;
+  });
+  await done.atLeast(count / 2);
+  await server.kill();
+  await server.restart();
+  // Done events of acks that were lost with the server are missing; the tasks are not.
+  for (let tasks = {}; tasks.total !== buried || tasks.buried !== buried; ) {
+    ({ tasks } = await client.tube("storm"));
+    assert.ok(tasks.buried <= buried, "a task was buried that would have succeeded");
+  }
+  await Promise.all(workers.map((worker) => worker.stop()));
+  assert.equal((await client.tube("storm")).tasks.kept, count - buried);
+  assert.equal(ran.size, count - buried);
+  // After the kill the tasks that were running may have run again.
+  const again = [...ran.values()].reduce((sum, times) => sum + times - 1, 0);
+  assert.ok(again <= 2 * 1032, `${again} tasks ran again`);
 });
 
 test("no task runs again because answers to its worker were lost", { timeout: 600_000 }, async (t) => {

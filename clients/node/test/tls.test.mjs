@@ -100,6 +100,13 @@ test("a certificate is replaced without a failed request", async (t) => {
   assert.equal((await kept.tube("a")).tasks.total, 20);
 });
 
+/** They were ignored, although the caller expects a verified server. */
+test("certificates for a server without TLS are refused", () => {
+  const ca = readFileSync(file("ca.pem"));
+  assert.throws(() => new Taskyard("http://localhost", { ca }), /^TypeError: connections to http:\/\/localhost are not encrypted/);
+  assert.throws(() => new Taskyard("http://localhost", { clientCert: ca, clientKey: ca }), /^TypeError: connections to/);
+});
+
 /** What is not a certificate was ignored, and each request failed as if the server were away or not trusted. */
 test("files that cannot be used are refused at once", (t) => {
   assert.throws(() => new Taskyard("https://localhost", { ca: "garbage" }), /^TypeError: the option ca/);

@@ -1,6 +1,6 @@
 // Compiled, not run: the types of the package in an ESM program.
 
-import { type NewTask, type Task, Taskyard, TaskyardError, Worker, type WorkerOptions } from "taskyard";
+import { type NewTask, PayloadError, type Task, Taskyard, TaskyardError, Worker, type WorkerOptions } from "taskyard";
 
 interface Mail {
   to: string;
@@ -24,6 +24,12 @@ const worker = new Worker<Mail>(client, "mail", async (task) => {
 worker.on("failed", (task, error) => console.log(task.data.to, error instanceof TaskyardError ? error.code : error));
 await worker.stop({ grace: 5 });
 
+new Worker(client, "mail", (task) => task.data.to.length, { retries: 5, decode: (payload: unknown): Mail => payload as Mail });
+const refusal: TypeError = new PayloadError("no address", { cause: id });
+console.log(refusal);
+
+// @ts-expect-error: not the type of the data
+new Worker<Mail>(client, "mail", () => undefined, { decode: (payload) => Number(payload) });
 // @ts-expect-error: no such option
 await client.put("mail", 1, { dealy: 60 });
 // @ts-expect-error: not a word of the API

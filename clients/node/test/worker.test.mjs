@@ -4,9 +4,9 @@ import assert from "node:assert/strict";
 import { once } from "node:events";
 import { describe, it } from "node:test";
 
-import { Worker } from "taskyard";
+import { PayloadError, Taskyard, Worker } from "taskyard";
 
-import { aborted, atEnd, Collected, gate, Server } from "./fixture.mjs";
+import { aborted, atEnd, Collected, gate, scripted, Server } from "./fixture.mjs";
 
 /** A worker without signal handlers that stops with the test. */
 function work(t, client, tube, handler, options) {
@@ -196,6 +196,88 @@ describe("worker", { concurrency: 8 }, () => {
       delays.push([tube, task.state, task.due == null ? 0 : Math.round(task.due - task.failed_at)]);
     }
     assert.deepEqual(delays, [["policy", "delayed", 500], ["own", "delayed", 100], ["plain", "taken", 1], ["fifo", "buried", 0]]);
+  });
+
+  /** Such tasks were tried again every hour for ever, and no list of buried tasks showed them. */
+  it("a payload of the wrong shape is buried after ten attempts", async (t) => {
+    const client = (await Server.start(t)).client();
+    await client.createTube("limited", { attempts_max: 3 });
+    await client.putMany("a", [{ data: "wrong" }, { data: "wrong", attempts_max: 12 }, { data: { to: "ann" } }]);
+    await client.put("limited", "wrong");
+    const decode = (payload) => {
+      if (typeof payload.to !== "string") throw new TypeError("to: not a string");
+      return payload.to;
+    };
+    const got = new Collected();
+    for (const tube of ["a", "limited"]) work(t, client, tube, (task) => got.add(task.data), { decode, backoff: () => 0 }).on("failed", () => undefined);
+    for (const tube of ["a", "limited"]) {
+      const wanted = tube === "a" ? 2 : 1;
+      while ((await client.tube(tube)).tasks.buried < wanted);
+    }
+    assert.deepEqual(got.values, ["ann"]);
+    const [first, second, limited] = await Promise.all([client.task("a", 0), client.task("a", 1), client.task("limited", 0)]);
+    // Nine failures, then it was buried.
+    assert.deepEqual([first.attempts, second.attempts, limited.attempts], [9, 12, 3]);
+    assert.match(first.error, /^PayloadError: cannot decode the payload: TypeError: to: not a string\n/);
+  });
+
+  it("a handler may say that a payload is not for it, and other errors have no limit", async (t) => {
+    const client = (await Server.start(t)).client();
+    await client.putMany("a", [{ data: "payload" }, { data: "other" }]);
+    const worker = work(t, client, "a", (task) => {
+      throw task.data === "payload" ? new PayloadError("not an address") : new TypeError("bug");
+    }, { backoff: () => 0 });
+    const failed = collect(worker, "failed");
+    while ((await client.tube("a")).tasks.buried < 1 || failed.values.filter(([task]) => task.id === 1).length < 12);
+    assert.equal((await client.task("a", 0)).state, "buried");
+    assert.notEqual((await client.task("a", 1)).state, "buried");
+  });
+
+  /** One payload that could not be read kept all tasks of its take from their handlers until their leases ended. */
+  it("a payload that is not MessagePack fails alone", async (t) => {
+    const fields = { attempts: 0, state: "taken", pri: 0, created: 0 };
+    let takes = 0;
+    const { url, bodies } = await scripted(t, (body) => {
+      if (body?.wait !== undefined) {
+        const tasks = takes++ > 0 ? [] : [{ id: 0, lease: 1, data_base64: "wQ==", ...fields }, { id: 1, lease: 2, data: "good", ...fields }];
+        return [200, {}, { tasks }];
+      }
+      return [200, {}, body === undefined ? { kind: "fifottl" } : { outcomes: body.tasks.map(() => "done") }];
+    });
+    const client = new Taskyard(url);
+    atEnd(t, () => client.close());
+    const worker = work(t, client, "a", () => undefined, { concurrency: 2 });
+    const [failed, done] = [collect(worker, "failed"), collect(worker, "done")];
+    await Promise.all([failed.atLeast(1), done.atLeast(1)]);
+    await worker.stop();
+    assert.deepEqual([failed.values[0][0].id, done.values[0][0].data], [0, "good"]);
+    const parts = bodies.flatMap((body) => body?.tasks ?? []).filter(({ verb }) => verb === "fail");
+    assert.deepEqual(parts.map(({ id }) => id), [0]);
+    assert.match(parts[0].error, /^PayloadError: cannot decode the payload/);
+  });
+
+  it("a task is buried after its retries, also if they ended its workers", async (t) => {
+    const client = (await Server.start(t)).client();
+    await client.put("a", "fails");
+    await client.put("a", "ends its worker");
+    // Two deliveries that were lost.
+    for (let round = 0; round < 2; round++) {
+      const tasks = await client.take("a", { count: 2 });
+      await client.release("a", tasks.filter(({ id }) => id === 1), { counted: true });
+      await client.release("a", tasks.filter(({ id }) => id === 0), { counted: false });
+    }
+    const begun = [];
+    const worker = work(t, client, "a", (task) => {
+      begun.push([task.id, task.attempts]);
+      throw new Error("no");
+    }, { retries: 1, backoff: () => 0 });
+    await collect(worker, "failed").atLeast(3);
+    await worker.stop();
+    assert.deepEqual(begun, [[0, 0], [0, 1]]);
+    const tasks = [await client.task("a", 0), await client.task("a", 1)];
+    assert.deepEqual(tasks.map(({ state }) => state), ["buried", "buried"]);
+    assert.match(tasks[1].error, /^Error: 2 deliveries failed or were lost/);
+    assert.throws(() => new Worker(client, "a", () => undefined, { retries: -1 }), RangeError);
   });
 
   it("a payload that JSON cannot represent arrives, and one that the handler cannot process is buried alone", async (t) => {

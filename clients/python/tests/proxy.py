@@ -15,6 +15,8 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._links: List[_Link] = []
+        #: How many connections were forwarded.
+        self.accepted = 0
         self._is_cut = False
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -47,6 +49,7 @@ class Proxy:
             if self._is_cut:
                 near.close()
             else:
+                self.accepted += 1
                 self._links.append(_Link(near, socket.create_connection(("127.0.0.1", self._port))))
 
 

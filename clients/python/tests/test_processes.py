@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -75,6 +76,23 @@ class Processes(ProcessTest):
         self.worker("--processes", "2", "--lease", "2")
         wait_until(lambda: self.client.task("poison", 0).state == "buried", "it is buried")
         self.assertEqual(self.ran(), ["poison", "poison"])
+
+
+    def test_the_log_of_a_process_is_json(self) -> None:
+        self.client.put("count", {"number": 1})
+        self.client.put("count", {"number": "x", "wrong": 1})
+        worker = self.worker("--log-format", "json", "--log-level", "debug", "--name", "web1:7:mail", stderr=subprocess.PIPE)
+        wait_until(lambda: self.client.tube("count")["tasks"]["delayed"] == 1 and self.ran() == ["1"], "both tasks ran")
+        worker.send_signal(signal.SIGTERM)
+        _, output = worker.communicate(timeout=PATIENCE)
+        lines = [json.loads(line) for line in output.decode().splitlines()]
+        self.assertEqual({line["worker"] for line in lines}, {"web1:7:mail"})
+        done = next(line for line in lines if line["message"] == "task done")
+        self.assertEqual((done["level"], done["tube"], done["task"], done["attempt"]), ("debug", "count", 0, 1))
+        failed = next(line for line in lines if line["message"].startswith("task failed"))
+        self.assertEqual((failed["level"], failed["task"]), ("warning", 1))
+        self.assertIn("Traceback", failed["traceback"])
+        self.assertEqual(lines[-1]["message"], "worker web1:7:mail stopped")
 
 
 class CommandLine(unittest.TestCase):

@@ -23,7 +23,7 @@ class Storms(ProcessTest):
     def test_a_storm_of_failures_and_kills_loses_no_task(self) -> None:
         """Every task runs at least until it succeeded, while workers and the server are killed."""
         chance = random.Random(SEED)
-        count = 2000 * RUNS
+        count = 10_000 * RUNS
         failures = [chance.choice([0, 0, 0, 1, 2]) for _ in range(count)]
         workers = [self.worker("--tube", "storm", "--lease", "2") for _ in range(2)]
         putting = threading.Thread(target=self.put_storm, args=(failures, chance.randrange(1, 50)))

@@ -112,6 +112,14 @@ class Tls(ServerTest):
                 call()
             self.assertIn("use https://", str(raised.exception))
 
+    def test_certificates_for_a_server_without_tls_are_refused(self) -> None:
+        """They were ignored, although the caller expects a verified server."""
+        own = {"client_cert": file("client.pem"), "client_key": file("client.key")}
+        for client in (taskyard.Client, taskyard.AsyncClient):
+            for options in ({"ca": file("ca.pem")}, own):
+                with self.assertRaisesRegex(ValueError, "'http://localhost' are not encrypted; use https://"):
+                    client("http://localhost", **options)
+
     def test_files_that_cannot_be_read_are_refused_at_once(self) -> None:
         """The client was made, and its first request failed as if the server were away."""
         for name in ("/nonexistent/ca.pem", __file__):

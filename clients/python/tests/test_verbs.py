@@ -205,6 +205,8 @@ class Verbs(ServerTest):
         workers = {worker["name"]: worker for worker in self.client.workers()}
         self.assertEqual(workers[f"web1:4711:{self.tube}"]["version"], taskyard.__version__)
         self.assertIn("taskyard_", self.client.metrics())
+        actions = [(entry["action"], entry.get("target")) for entry in self.client.audit(limit=100)]
+        self.assertIn(("resume_tube", self.tube), actions)
         self.assertIsInstance(self.client.services(), list)
         self.assertIn("workers", self.client.manager())
 
@@ -268,17 +270,3 @@ class Addresses(ServerTest):
             Client("http://127.0.0.1:1", repeat_for=0).tubes()
         with self.assertRaises(errors.RefusedError):
             Client(f"{self.server.url}/no/such/path").tubes()
-
-    def test_a_forked_process_uses_connections_of_its_own(self) -> None:
-        self.client.create_tube(self.tube)
-        child = os.fork()
-        if child == 0:
-            try:
-                self.client.put(self.tube, "child")
-                os._exit(0)
-            finally:
-                os._exit(1)
-        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
-        self.client.put(self.tube, "parent")
-        data = [task.data for task in self.client.take_many(self.tube, 10)]
-        self.assertEqual(data, ["child", "parent"])

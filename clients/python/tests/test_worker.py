@@ -155,6 +155,26 @@ class Workers(ServerTest):
         wait_until(lambda: self.client.tube(self.tube)["tasks"]["buried"] == 3, "three tasks are buried")
         self.stop(worker)
 
+    def test_a_payload_of_the_wrong_shape_is_buried_after_ten_attempts(self) -> None:
+        @self.app.task(self.tube, retry_delay=0)
+        def send(to: str) -> None:
+            if to == "inside":
+                raise TypeError("of the function itself")
+
+        for payload in ([1, 2], {"wrong": 1}):
+            self.client.put(self.tube, payload)
+        self.client.put(self.tube, {}, attempts_max=12)
+        worker = self.start()
+        wait_until(lambda: self.client.tube(self.tube)["tasks"]["buried"] == 3, "all tasks are buried")
+        self.client.put(self.tube, {"to": "inside"})
+        wait_until(lambda: self.client.task(self.tube, 3).attempts > 12, "an error of the function has no limit")
+        self.stop(worker)
+        tasks = [self.client.task(self.tube, id) for id in range(3)]
+        self.assertEqual([task.attempts for task in tasks[:2]], [9, 9], "nine failures, then the task was buried")
+        self.assertEqual(tasks[2].attempts, 12)
+        self.assertIn("cannot decode the payload: send needs an object", tasks[0].fields["error"])
+        self.assertIn("unexpected keyword argument 'wrong'", tasks[1].fields["error"])
+
     def test_delays_without_a_policy_grow_and_a_policy_wins(self) -> None:
         policy = f"{self.tube}.policy"
         self.client.create_tube(policy, retry={"delay": 500, "jitter": 0})
@@ -238,6 +258,70 @@ class Workers(ServerTest):
         self.assertTrue(cancelled.wait(PATIENCE))
         self.stop(worker)
         self.assertEqual(self.client.task(self.tube, 0).state, "buried")
+
+    def test_the_time_limit_ends_an_asynchronous_function(self) -> None:
+        @self.app.task(self.tube, time_limit=0.05, retries=0)
+        async def endless() -> None:
+            await asyncio.Event().wait()
+
+        endless.put()
+        worker = self.start()
+        wait_until(lambda: self.client.tube(self.tube)["tasks"]["buried"] == 1, "the task is buried")
+        self.assertIn("time limit of 0.05 s", self.client.task(self.tube, 0).fields["error"])
+        self.stop(worker)
+
+    def test_the_traceback_of_an_asynchronous_function_is_stored(self) -> None:
+        @self.app.task(self.tube, retries=0)
+        async def fails() -> None:
+            await asyncio.sleep(0)
+            raise ValueError("wrong number")
+
+        fails.put()
+        worker = self.start()
+        wait_until(lambda: self.client.tube(self.tube)["tasks"]["buried"] == 1, "the task is buried")
+        self.stop(worker)
+        first, *rest = self.client.task(self.tube, 0).fields["error"].split("\n")
+        self.assertEqual(first, "ValueError: wrong number")
+        self.assertEqual(len(rest), 2, "the frame of the function alone")
+        self.assertIn("in fails", rest[0])
+        self.assertIn('raise ValueError("wrong number")', rest[1])
+
+    def asynchronous_functions(self, ends: "asyncio.Event", begun: threading.Event, cancelled: threading.Event) -> None:
+        @self.app.task(self.tube)
+        async def slow() -> None:
+            self.loop = asyncio.get_running_loop()
+            begun.set()
+            try:
+                await ends.wait()
+            except asyncio.CancelledError:
+                cancelled.set()
+                raise
+
+        slow.put()
+
+    def test_a_stop_waits_for_an_asynchronous_function(self) -> None:
+        ends, begun, cancelled = asyncio.Event(), threading.Event(), threading.Event()
+        self.asynchronous_functions(ends, begun, cancelled)
+        worker = self.start()
+        self.assertTrue(begun.wait(PATIENCE))
+        outcome: List[bool] = []
+        stopping = threading.Thread(target=lambda: outcome.append(worker.stop()))
+        stopping.start()
+        wait_until(lambda: worker._takers[0]._stopping.is_set(), "the worker stops")
+        self.loop.call_soon_threadsafe(ends.set)
+        stopping.join()
+        self.assertEqual((outcome, cancelled.is_set()), ([True], False))
+        self.assertEqual(self.total(), 0)
+
+    def test_a_stop_cancels_an_asynchronous_function_when_its_grace_is_over(self) -> None:
+        ends, begun, cancelled = asyncio.Event(), threading.Event(), threading.Event()
+        self.asynchronous_functions(ends, begun, cancelled)
+        worker = self.start()
+        self.assertTrue(begun.wait(PATIENCE))
+        self.assertFalse(worker.stop(0))
+        self.assertTrue(cancelled.is_set())
+        task = self.client.task(self.tube, 0)
+        self.assertEqual((task.state, task.attempts), ("ready", 0))
 
     def test_the_time_limit_ends_a_function(self) -> None:
         @self.app.task(self.tube, time_limit=0.05, retries=0)

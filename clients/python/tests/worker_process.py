@@ -25,10 +25,12 @@ class ProcessTest(unittest.TestCase):
         self.runs = os.path.join(folder.name, "runs")
         open(self.runs, "w").close()
 
-    def worker(self, *args: str, app: str = "tests.tasks_for_processes") -> subprocess.Popen[bytes]:
+    def worker(
+        self, *args: str, app: str = "tests.tasks_for_processes", stderr: int = subprocess.DEVNULL
+    ) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "TASKYARD_URL": self.server.url, "TEST_RUNS": self.runs}
         command = [sys.executable, "-m", "taskyard", "worker", app, "--log-level", "error"]
-        process = subprocess.Popen([*command, *args], env=environment, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen([*command, *args], env=environment, stderr=stderr)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         return process

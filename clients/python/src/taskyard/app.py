@@ -23,6 +23,7 @@ from typing import (
 
 from .async_client import AsyncClient
 from .client import LEASE_DEFAULT, Client
+from .errors import PayloadError
 from .running_task import RunningTask
 from .shapes import PUT_OPTIONS, FinishPart, NewTask, Placed, PutOptions, Seconds, TubeOptions, seconds
 from .transport import TIMEOUT_DEFAULT
@@ -164,7 +165,8 @@ class TaskFunction(Generic[P, R]):
     def put(self, *args: Any, **kwargs: Any) -> Placed:
         """Adds a task: arguments of the function, and options of a put such as `delay=60` or `key="ann-1"`.
 
-        If the function has a parameter with the name of an option, the argument is for the function; use `options`.
+        Type checkers do not check the arguments: a type for the parameters of a function together with further keywords does
+        not exist. Those of `options(...).put(...)` are checked. If the function has a parameter with the name of an option, the argument is for the function; use `options`.
         """
         return self._separated(args, kwargs).send()
 
@@ -183,13 +185,24 @@ class TaskFunction(Generic[P, R]):
         return TaskPut(self, {**self.defaults, **options})
 
     def call(self, task: RunningTask) -> Any:
-        """Calls the function with the payload of a task."""
-        data = task.data
+        """Calls the function with the payload of a task; raises `PayloadError` if it is not one for the function."""
+        try:
+            data = task.data
+        except Exception as error:
+            raise PayloadError(f"cannot decode the payload: {error}") from error
         if self.raw:
             return self.function(data)  # type: ignore[call-arg]
         if not isinstance(data, dict):
-            raise TypeError(f"the payload of a task of {self.__name__} must be an object with its parameters")
-        return self.function(**data)  # type: ignore[call-arg]
+            raise PayloadError(f"cannot decode the payload: {self.__name__} needs an object with its parameters")
+        try:
+            return self.function(**data)  # type: ignore[call-arg]
+        except TypeError as error:
+            try:
+                self.signature.bind(**data)
+            except TypeError:
+                raise PayloadError(f"cannot decode the payload: {error}") from error
+            # The error of the function itself.
+            raise
 
     def used_up(self, task: RunningTask) -> Optional[FinishPart]:
         """Buries a task whose deliveries were lost so often that no retry is left; it may have ended its worker."""

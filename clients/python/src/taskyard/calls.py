@@ -145,6 +145,12 @@ def set_schedule(name: str, tube: str, task: NewTask, options: ScheduleOptions) 
     return Call("PUT", schedule_target(name), json_body(body), same, repeatable=not options.get("only_new"))
 
 
+def create_tube(tube: str, options: Mapping[str, Any], if_not_exists: bool) -> Call[bool]:
+    """Creates a tube; the answer is whether it is new."""
+    body = json_body({**options, "if_not_exists": if_not_exists})
+    return Call("PUT", tube_target(tube), body, lambda answer: bool(answer["created"]))
+
+
 def put(tube: str, tasks: Iterable[Union[NewTask, Any]], timeout: float, idempotent: bool) -> Call[List[Placed]]:
     """Puts tasks, all or none. Idempotent: each task without a key gets a random one, so that the put can be repeated."""
     new = [task if isinstance(task, NewTask) else NewTask(task, {}) for task in tasks]

@@ -230,9 +230,7 @@ class Client(Sender):
 
     def create_tube(self, tube: str, *, if_not_exists: bool = False, **options: Unpack[TubeOptions]) -> bool:
         """Creates a tube and returns whether it is new."""
-        body = calls.json_body({**options, "if_not_exists": if_not_exists})
-        call = calls.Call("PUT", calls.tube_target(tube), body, lambda answer: cast(bool, answer["created"]))
-        return self._send(call)
+        return self._send(calls.create_tube(tube, cast(Mapping[str, Any], options), if_not_exists))
 
     def alter_tube(self, tube: str, **change: Unpack[TubeChange]) -> JsonObject:
         """Changes options of a tube; None removes a limit."""
@@ -388,6 +386,10 @@ class Client(Sender):
             after = page.get("next")
             if after is None:
                 return workers
+
+    def audit(self, *, limit: Optional[int] = None) -> List[JsonObject]:
+        """The latest actions of operators and administrators, the newest first."""
+        return self._send(calls.get("/v1/audit", lambda answer: list(answer["entries"]), limit=limit))
 
     def services(self) -> List[JsonObject]:
         """The services that are hosted beside the queue."""

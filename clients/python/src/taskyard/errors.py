@@ -149,6 +149,14 @@ class Bury(TaskOutcome):
     """Sets the task aside until it is kicked, with this reason as its error."""
 
 
+class PayloadError(TypeError):
+    """The payload of a task cannot be decoded, or is not one that the task function accepts.
+
+    The task is tried again, because a newer worker may accept it, and buried after its attempts: those of the function, of the
+    task or of the tube, or ten. A function with `raw` may raise it.
+    """
+
+
 class Cancelled(BaseException):
     """Raised inside a task function whose task was lost or exceeded its time limit, or whose worker stops.
 

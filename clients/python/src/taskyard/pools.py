@@ -267,6 +267,8 @@ class LoopPool(Pool):
         self._loop.call_soon_threadsafe(self._add, tasks)
 
     def stop(self) -> None:
+        if self._loop.is_closed():
+            return
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(1.0)
         if not self._thread.is_alive():

@@ -51,6 +51,8 @@ class ServerUrl:
                 client_cert = os.environ.get("TASKYARD_CLIENT_CERT") or None
                 client_key = os.environ.get("TASKYARD_CLIENT_KEY") or None
             show(self.tls, client_cert, client_key)
+        elif ca is not None or client_cert is not None or client_key is not None:
+            raise ValueError(f"connections to '{self}' are not encrypted; use https://, or leave out ca and client_cert")
 
     def __str__(self) -> str:
         scheme = "https" if self.is_secure else "http"

@@ -6,12 +6,13 @@ import logging
 import random
 import threading
 import time
-from typing import List, Optional
+from typing import List, Optional, TypeVar
 
 from . import calls
 from .app import TaskFunction
 from .client import Client
-from .errors import TaskyardError, TubeExistsError, TubeNotFoundError
+from .errors import TaskyardError, TubeExistsError, TubeNotFoundError, UnreachableError
+from .finisher import Finisher
 from .pools import Pool
 from .running_task import RunningTask
 from .shapes import Task
@@ -26,6 +27,8 @@ PAUSE_MIN, PAUSE_MAX = 0.1, 10.0
 
 log = logging.getLogger("taskyard.worker")
 
+T = TypeVar("T")
+
 
 class Taker:
     """A thread with a connection of its own."""
@@ -35,11 +38,12 @@ class Taker:
         client: Client,
         function: TaskFunction[..., object],
         pool: Pool,
+        finisher: Finisher,
         lease: float,
         name: str,
     ) -> None:
-        self._server, self._client = client._server, client
-        self._function, self._pool = function, pool
+        self._server = client._server
+        self._function, self._pool, self._finisher = function, pool, finisher
         self._lease, self._name = lease, name
         self._stopping = threading.Event()
         self._connection: Optional[Connection] = None
@@ -69,9 +73,12 @@ class Taker:
             count = self._pool.wait_for_space(1.0)
             if not count or self._stopping.is_set():
                 continue
+            if self._finisher.is_full():
+                self._stopping.wait(PAUSE_MIN)
+                continue
             try:
                 taken = time.monotonic()
-                tasks = self._take(calls.take(tube, count, WAIT, self._lease, self._name))
+                tasks = self._exchange(calls.take(tube, count, WAIT, self._lease, self._name))
             except TaskyardError as error:
                 if not self._stopping.is_set():
                     self._failed(error)
@@ -82,7 +89,8 @@ class Taker:
         if self._connection is not None:
             self._connection.close()
 
-    def _take(self, call: calls.Call[List[Task]]) -> List[Task]:
+    def _exchange(self, call: calls.Call[T]) -> T:
+        """Sends a request over the connection of this thread; raises `UnreachableError` when the worker stops."""
         connection = self._connection
         if connection is None or not connection.is_usable():
             if connection is not None:
@@ -90,10 +98,10 @@ class Taker:
             self._connection = connection = Connection(self._server, ANSWER_MAX)
         if self._stopping.is_set():
             # The stop may have seen the connection before this one.
-            return []
+            raise UnreachableError("the worker stops")
         try:
             request = self._server.request(call.method, call.target, call.body)
-            response = connection.exchange(request, WAIT + ANSWER_MAX)
+            response = connection.exchange(request, call.wait + ANSWER_MAX)
         except TaskyardError:
             connection.close()
             self._connection = None
@@ -122,8 +130,9 @@ class Taker:
         """Creates the tube unless it exists."""
         function = self._function
         try:
-            self._client.create_tube(function.tube, if_not_exists=True, **function.tube_options)
+            self._exchange(calls.create_tube(function.tube, function.tube_options, if_not_exists=True))
         except TubeExistsError as error:
             log.warning("tube %s has other options: %s", function.tube, error)
         except TaskyardError as error:
-            log.warning("tube %s cannot be created: %s", function.tube, error)
+            if not self._stopping.is_set():
+                log.warning("tube %s cannot be created: %s", function.tube, error)

@@ -118,8 +118,11 @@ class HttpTransport:
         try:
             request = self.server.request(method, target, body)
             response = connection.exchange(request, wait + self.timeout)
-        except BaseException:
+        except BaseException as error:
             connection.close()
+            if isinstance(error.__cause__, socket.timeout):
+                # Others that were opened with it may be dead, too.
+                self.close()
             raise
         if response.keep_alive and len(self._idle) < IDLE_MAX:
             self._idle.append((connection, time.monotonic()))

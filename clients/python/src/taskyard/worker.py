@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from types import FrameType
-from typing import Dict, Iterable, List, Optional
+from typing import Callable, Dict, Iterable, List, Optional
 
 from .app import App
 from .client import LEASE_DEFAULT, Client
@@ -25,7 +25,7 @@ LAST_ANSWERS = 2.0
 CANCEL_SECONDS = 1.0
 #: The shortest time that outcomes may take to be answered before they are sent again, in seconds.
 FINISH_ANSWER_MIN = 1.0
-#: How long the last outcomes may take to be sent, in seconds.
+#: How long the last outcomes may take to be sent, in seconds, if the grace ends before.
 LAST_OUTCOMES = 10.0
 
 log = logging.getLogger("taskyard.worker")
@@ -57,10 +57,13 @@ class Worker:
         self._app, self._functions = app, [app.functions[tube] for tube in chosen]
         self._concurrency, self._lease, self._grace = concurrency, lease, grace
         self.name = name or worker_name()
+        self._clock: Callable[[], float] = time.monotonic
         self._stop_requested = threading.Event()
         self._hurry = threading.Event()
         self._pools: Dict[bool, Pool] = {}
         self._takers: List[Taker] = []
+        self._finisher: Optional[Finisher] = None
+        self._keeper: Optional[LeaseKeeper] = None
 
     def run(self) -> bool:
         """Runs until SIGTERM, SIGINT or `request_stop`; returns whether all functions could finish."""
@@ -77,6 +80,8 @@ class Worker:
         """Makes `run` stop the worker; a second request does not wait for functions."""
         if self._stop_requested.is_set():
             self._hurry.set()
+            if self._finisher is not None:
+                self._finisher.hurry(LAST_OUTCOMES)
         self._stop_requested.set()
 
     def start(self) -> None:
@@ -84,14 +89,17 @@ class Worker:
         client = self._app.client
         if self._app._testing is not None:
             raise RuntimeError("a worker cannot run inside of testing(); use run() of the queue")
-        self._finisher = Finisher(self._own_client(max(self._lease / 3, FINISH_ANSWER_MIN)))
+        # One connection carries the outcomes and the extensions of leases, unless both are sent at the same moment.
+        own = self._own_client(max(self._lease / 3, FINISH_ANSWER_MIN))
+        self._finisher = finisher = Finisher(own, self._clock)
         for is_async in {function.is_async for function in self._functions}:
             made = LoopPool if is_async else ThreadPool
-            self._pools[is_async] = made(self._concurrency, self._finisher.add)
-        self._keeper = LeaseKeeper(self._own_client(self._lease / 3), self._lease, list(self._pools.values()), self._finisher)
+            self._pools[is_async] = made(self._concurrency, finisher.add)
+        keeper_client = own if self._lease / 3 >= FINISH_ANSWER_MIN else self._own_client(self._lease / 3)
+        self._keeper = LeaseKeeper(keeper_client, self._lease, list(self._pools.values()), finisher)
         for function in self._functions:
             pool = self._pools[function.is_async]
-            taker = Taker(client, function, pool, self._lease, self.name)
+            taker = Taker(client, function, pool, finisher, self._lease, self.name)
             self._takers.append(taker)
             taker.start()
         log.info("worker %s runs %d tasks at a time of %s", self.name, self._concurrency, self._tubes())
@@ -99,9 +107,12 @@ class Worker:
     def stop(self, grace: Optional[float] = None) -> bool:
         """Takes no more tasks, gives back those that have not begun, and waits for functions; then cancels them.
 
-        Returns whether all functions could finish.
+        Outcomes are sent until the grace is over, or the leases of their tasks. Returns whether all functions could finish and
+        all outcomes were sent.
         """
         log.info("worker %s stops", self.name)
+        grace = self._grace if grace is None else grace
+        grace_ends = self._clock() + grace
         for taker in self._takers:
             taker.stop()
         deadline = time.monotonic() + LAST_ANSWERS
@@ -109,13 +120,15 @@ class Worker:
             taker.join(deadline)
         for pool in self._pools.values():
             pool.give_back(list(pool.queued))
-        finished = self._wait(self._grace if grace is None else grace)
+        finished = self._wait(grace)
         if not finished:
             self._cancel_all()
         for pool in self._pools.values():
             pool.stop()
-        self._keeper.stop()
-        sent = self._finisher.stop(LAST_OUTCOMES)
+        if self._keeper is not None:
+            self._keeper.stop()
+        left = 0.0 if self._hurry.is_set() else grace_ends - self._clock()
+        sent = self._finisher is None or self._finisher.stop(max(left, LAST_OUTCOMES))
         log.info("worker %s stopped", self.name)
         return finished and sent
 
@@ -136,7 +149,7 @@ class Worker:
         self._wait(CANCEL_SECONDS, hurries=False)
         for pool in self._pools.values():
             for task in list(pool.held):
-                if task.claim():
+                if task.claim() and self._finisher is not None:
                     log.warning("the task function did not end and is abandoned", extra=fields_of(task))
                     self._finisher.add(task, give_back(task))
 
