@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::secret_scan;
 use crate::shell;
 
 /// The test targets whose tests share a database or a browser. Nextest gives each test a process of its own, and each would
@@ -213,6 +214,7 @@ impl TestRun<'_> {
         text.extend_from_slice(&output.stdout);
         text.extend_from_slice(format!("{}: {status} after {seconds} s\n", self.name).as_bytes());
         let _ = io::stderr().lock().write_all(&text);
+        secret_scan::record(&self.name, &text);
         if status.success() {
             return ended(None);
         }

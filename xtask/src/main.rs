@@ -9,6 +9,7 @@ mod fixtures;
 mod fuzz;
 mod machine_speed;
 mod packages;
+mod secret_scan;
 mod shell;
 mod steps;
 mod storm;

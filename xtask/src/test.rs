@@ -4,6 +4,7 @@ use std::process::Command;
 
 use crate::fixtures::{self, Failures, without_fixtures};
 use crate::packages;
+use crate::secret_scan;
 use crate::shell;
 use crate::steps::Steps;
 use crate::tidy;
@@ -83,7 +84,9 @@ fn run_steps(options: &TestOptions, steps: &mut Steps) -> Vec<String> {
         steps.run("tidy", || tidy::run(tidy::Change::Nothing));
     }
     let nextest = has_nextest();
-    if !steps.run("build", || shell::run(runner(nextest).arg("--no-run"))) {
+    let build =
+        || secret_scan::prepare().and_then(|()| shell::run(runner(nextest).arg("--no-run")));
+    if !steps.run("build", build) {
         return Vec::new();
     }
     if options.filter.is_none() {
@@ -99,12 +102,14 @@ fn run_steps(options: &TestOptions, steps: &mut Steps) -> Vec<String> {
     let mut notes = Vec::new();
     if nextest {
         steps.run("fixtures", || {
-            let prepare = |command: &mut Command| _ = with_tools(command, tools.as_ref());
+            let prepare = |command: &mut Command| {
+                secret_scan::keep_output(with_tools(command, tools.as_ref()));
+            };
             notes = fixtures::run(options.filter.as_slice(), prepare, Failures::RunAgain)?;
             Ok(())
         });
     }
-    // Last, so that the runner's own summary stands right above the table.
+    // Near the end, so that the runner's own summary stands right above the table.
     steps.run("tests", || {
         let mut tests = runner(nextest);
         tests.arg("--no-fail-fast");
@@ -113,7 +118,11 @@ fn run_steps(options: &TestOptions, steps: &mut Steps) -> Vec<String> {
             tests.args(["--test-threads", &test_threads().to_string()]);
         }
         tests.args(&options.filter);
-        shell::run(with_tools(&mut tests, tools.as_ref()))
+        shell::run(secret_scan::keep_output(with_tools(&mut tests, tools.as_ref())))
+    });
+    steps.run("secrets", || {
+        notes.push(secret_scan::scan(&secret_scan::folder(), options.filter.is_none())?);
+        Ok(())
     });
     notes
 }

@@ -3,12 +3,14 @@
 use clap::{Parser, Subcommand};
 
 use crate::actions::RetryArgs;
+use crate::audit::AuditArgs;
 use crate::bench::BenchArgs;
 use crate::completions::CompletionsArgs;
 use crate::contract::ContractArgs;
 use crate::copy::CopyArgs;
 use crate::delete::DeleteArgs;
 use crate::finish::{AckArgs, BuryArgs, FailArgs, ReleaseArgs, TouchArgs};
+use crate::health::HealthArgs;
 use crate::kick::KickArgs;
 use crate::manager::ManagerArgs;
 use crate::migrate::MigrateArgs;
@@ -100,6 +102,8 @@ pub enum Verb {
     Task(ShowTaskArgs),
     /// Show the number of tasks and calls of each tube.
     Stats(StatsArgs),
+    /// Check that the server runs and can write to its store.
+    Health(HealthArgs),
     /// Show a live view of all tubes with their rates per second.
     Top(TopArgs),
     /// Create, change, show and remove tubes.
@@ -116,6 +120,8 @@ pub enum Verb {
     Worker(WorkerArgs),
     /// Show the workers: which tasks they hold, and how many they finished.
     Workers(WorkersArgs),
+    /// Show what operators and administrators changed: who, from where, how many tasks.
+    Audit(AuditArgs),
     /// Show the manager of typed workers and its plan.
     Manager(ManagerArgs),
     /// Check contracts of typed queues and generate code from them.

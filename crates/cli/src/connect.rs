@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 
 use clap::Args;
-use taskyard::{Http, HttpError};
+use taskyard::Http;
 use taskyard_core::{Command, Reply};
 
 use crate::failure::UsageError;
@@ -104,18 +104,39 @@ impl ConnectArgs {
         }
     }
 
-    /// Sets the certificates of an encrypted server; another server needs none.
-    fn with_certificates(&self, mut http: Http) -> Result<Http, HttpError> {
+    /// Sets the certificates of an encrypted server.
+    fn with_certificates(&self, mut http: Http) -> anyhow::Result<Http> {
         if !http.url().starts_with("https://") {
+            self.refuse_certificates(&http.url())?;
             return Ok(http);
         }
         if let Some(ca) = given(&self.ca) {
             http = http.with_roots(ca)?;
         }
-        match given(&self.client_cert).zip(given(&self.client_key)) {
-            Some((certificate, key)) => http.with_client_certificate(certificate, key),
-            None => Ok(http),
+        Ok(match given(&self.client_cert).zip(given(&self.client_key)) {
+            Some((certificate, key)) => http.with_client_certificate(certificate, key)?,
+            None => http,
+        })
+    }
+
+    /// Refuses certificates for a server that is not encrypted: the user expects that it is verified. Those of environment
+    /// variables are for all servers, and are not used here.
+    fn refuse_certificates(&self, url: &str) -> Result<(), UsageError> {
+        let options = [
+            ("--ca", &self.ca, "TASKYARD_CA"),
+            ("--client-cert", &self.client_cert, "TASKYARD_CLIENT_CERT"),
+        ];
+        for (option, file, variable) in options {
+            let is_option =
+                |file: &Path| env::var_os(variable).as_deref() != Some(file.as_os_str());
+            if given(file).is_some_and(is_option) {
+                return Err(UsageError(format!(
+                    "{option} is for https:// servers, but connections to {url} are not encrypted; use https://, or leave \
+                     {option} out"
+                )));
+            }
         }
+        Ok(())
     }
 
     /// Sends one command and returns the reply.

@@ -79,7 +79,7 @@ impl FilterArgs {
     }
 }
 
-/// How many tasks a search in these states compares, for a person who waits for it; `None` if nothing is shown to one.
+/// How many tasks a search in these states compares, to show progress to a person; `None` if nothing is shown to one.
 pub async fn compared(
     http: &Http,
     tube: &TubeName,

@@ -7,6 +7,7 @@
 
 mod actions;
 mod args;
+mod audit;
 mod bench;
 mod completions;
 mod contract;
@@ -14,6 +15,7 @@ mod copy;
 mod delete;
 mod filter;
 mod finish;
+mod health;
 mod kick;
 mod manager;
 mod migrate;
@@ -48,6 +50,7 @@ mod output;
 mod payload;
 mod progress;
 mod secret_file;
+mod service_manager;
 mod table;
 mod tls;
 mod units;
@@ -86,6 +89,7 @@ fn main() -> ExitCode {
         Verb::Tasks(args) => tasks::list(args),
         Verb::Task(args) => tasks::show(args),
         Verb::Stats(args) => stats::run(args),
+        Verb::Health(args) => health::run(args),
         Verb::Top(args) => top::run(args),
         Verb::Tube(args) => tube::run(args),
         Verb::Sql(args) => sql::run(args),
@@ -94,6 +98,7 @@ fn main() -> ExitCode {
         Verb::Pool(args) => pool::run(args),
         Verb::Worker(args) => worker::run(args),
         Verb::Workers(args) => workers::run(args),
+        Verb::Audit(args) => audit::run(args),
         Verb::Manager(args) => manager::run(args),
         Verb::Contract(args) => contract::run(args),
         Verb::User(args) => user::run(args),

@@ -1,5 +1,6 @@
 //! `serve`: runs the server.
 
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -12,13 +13,15 @@ use clap::Args;
 use taskyard::host_name;
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::{
-    METRICS_TUBES_MAX, PAYLOAD_BYTES_DEFAULT, PAYLOAD_BYTES_MAX, SERIES_TUBES_MAX,
-    TUBES_PER_USER_MAX,
+    METRICS_TUBES_MAX, PAGE_SESSION_SECS_MAX, PAYLOAD_BYTES_DEFAULT, PAYLOAD_BYTES_MAX,
+    SERIES_TUBES_MAX, TUBES_PER_USER_MAX,
 };
 use taskyard_core::service::Service;
-use taskyard_core::{Command, Execute, Reply, TubeName};
+use taskyard_core::{Command, Execute, Reply, Span, TubeName};
 use taskyard_engine::{Engine, Settings, SystemClock};
-use taskyard_server::{BindError, Config, Listeners, Server, Token, TokenError, Users};
+use taskyard_server::{
+    AuditFile, BindError, Config, Listeners, PageSessionConfig, Server, Token, TokenError, Users,
+};
 use taskyard_sql::Source;
 use taskyard_store::{OpenOptions, Store};
 use taskyard_wire::Exit;
@@ -36,7 +39,9 @@ use crate::output::{note, quoted};
 use crate::tls::{TlsArgs, keep_current};
 use crate::units::Size;
 use crate::users_file::UsersFile;
-use crate::{iproto, listen_addresses, log, output, pool, secret_file, sql, units};
+use crate::{
+    iproto, listen_addresses, log, output, pool, secret_file, service_manager, sql, units,
+};
 
 /// The arguments of `serve`.
 #[derive(Debug, Args)]
@@ -74,6 +79,13 @@ pub struct ServeArgs {
     /// SIGHUP. The token above stays valid and has all rights.
     #[arg(long, value_name = "FILE", conflicts_with = "iproto_users")]
     users: Option<PathBuf>,
+    /// How long a user who signed in on the dashboard stays signed in without using it: 1m to 12h.
+    #[arg(long, value_name = "TIME", value_parser = session_idle, default_value = "30m")]
+    session_idle: Span,
+    /// Append a JSON line to this file for each change that an operator or administrator makes: who, from where, what, how
+    /// many tasks. It is created for its owner alone; SIGHUP opens it again after a rotation.
+    #[arg(long, value_name = "FILE")]
+    audit: Option<PathBuf>,
     /// Allow an address that other machines can reach although there are neither users nor a token.
     #[arg(long)]
     insecure: bool,
@@ -136,6 +148,20 @@ pub struct ServeArgs {
     iproto: IprotoArgs,
 }
 
+/// Shortest time without use after which a session may end: the page itself must be able to use it.
+const SESSION_IDLE_SECS_MIN: u64 = 60;
+
+/// The time after which a session without use ends.
+fn session_idle(text: &str) -> Result<Span, String> {
+    let (least, most) =
+        (Span::from_secs(SESSION_IDLE_SECS_MIN), Span::from_secs(PAGE_SESSION_SECS_MAX));
+    let span = units::span(text)?;
+    match (least..=most).contains(&span) {
+        true => Ok(span),
+        false => Err(format!("{text} is not between 1m and {}h", PAGE_SESSION_SECS_MAX / 3600)),
+    }
+}
+
 /// How to run a server without a token.
 const WITHOUT_TOKEN: &str = "to run without a token, leave out --token and --token-file and unset \
                              TASKYARD_TOKEN";
@@ -159,20 +185,17 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
         tracing::warn!(%error, "cannot raise the limit on open files");
     }
-    let (config, users_file) = args.config()?;
-    let contracts = ContractCheck::read(&args.contract)?;
     let runtime = runtime()?;
+    let hangups = hangups(&runtime)?;
+    // A terminal that was closed is none any more.
+    let in_terminal = io::stdin().is_terminal();
+    let (config, users_file) = args.config()?;
+    let audit_file = config.audit.clone();
+    let contracts = ContractCheck::read(&args.contract)?;
     // Before anything is created on disk. From here on clients get the reply that the server is starting.
     let mut listeners = runtime.block_on(listen(config, &args.iproto))?;
     tracing::info!(http = %listeners.address(), "listening; opening the store");
-    let pool = match &args.pool {
-        Some(file) => {
-            let redis = args.pool_redis.as_deref();
-            let ca = args.pool_backend_ca.as_deref();
-            Some(runtime.block_on(pool::HostedPool::start(file, redis, ca))?)
-        }
-        None => None,
-    };
+    let pool = runtime.block_on(args.start_pool())?;
     listeners.config.extra_routes = pool.as_ref().map(pool::HostedPool::guests);
     let started = Instant::now();
     let (url, store) = args.open()?;
@@ -196,19 +219,21 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
                 return Err(refusal.into());
             }
         };
-        let certificates: Vec<_> = server.certificates().cloned().collect();
-        if !certificates.is_empty() {
-            tokio::spawn(keep_current(certificates, signal(SignalKind::hangup())?));
-        }
-        if let Some(file) = users_file {
-            file.watch(server.users())?;
-        }
+        let has_certificates = server.certificates().next().is_some();
+        let has_files =
+            users_file.is_some() || audit_file.is_some() || args.sql.is_some() || has_certificates;
+        watch_files(&server, users_file, audit_file)?;
         // A closed standard output does not stop the server.
         let hosted = pool.as_ref().map(|pool| pool.screen(&server.url()));
         let message = start_message(&server, &opened, &args, &hosted.unwrap_or_default());
         let _ = output::bytes(message.as_bytes());
+        service_manager::ready();
         let stopping = async {
-            stop_at_first(stop, again).await;
+            tokio::select! {
+                () = stop_at_first(stop, again) => {}
+                () = end_of_terminal(hangups, has_files, in_terminal) => {}
+            }
+            service_manager::stopping();
             // While the queue still answers, so that the manager of another server can take over at once.
             if let Some(manager) = &manager {
                 manager.stop().await;
@@ -219,6 +244,27 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         let _ = output::line(text);
         Ok(Exit::Ok)
     })
+}
+
+/// Catches SIGHUP from now on: a reload that is asked for while the server starts must not end it. What is read again later is read
+/// during the start anyway.
+fn hangups(runtime: &Runtime) -> io::Result<Signal> {
+    let _runtime = runtime.enter();
+    signal(SignalKind::hangup())
+}
+
+/// Ready when the terminal in which the server runs is closed, unless it has files that SIGHUP reads again. A server without a
+/// terminal, as a service manager starts it, has nothing to do at SIGHUP then.
+async fn end_of_terminal(mut hangups: Signal, has_files: bool, in_terminal: bool) {
+    while hangups.recv().await.is_some() {
+        if !has_files && in_terminal {
+            return;
+        }
+        if !has_files {
+            tracing::info!("SIGHUP received; there are no files to read again");
+        }
+    }
+    std::future::pending().await
 }
 
 /// The threads for connections. One core is left to the engine, which has its own thread: on two cores this is a seventh
@@ -267,9 +313,16 @@ impl ServeArgs {
                 "--iproto-users applies to iproto only; without a token every user of this machine can use HTTP",
             );
         }
+        let audit = self.audit.as_deref().map(AuditFile::open).transpose();
+        let audit = audit.map_err(|error| UsageError(error.to_string()))?;
         let config = Config {
+            audit,
             token,
             users,
+            page_sessions: PageSessionConfig {
+                idle_max: self.session_idle.into(),
+                ..PageSessionConfig::default()
+            },
             insecure: self.insecure,
             host_names: self.host_name.clone(),
             program: program(),
@@ -283,6 +336,13 @@ impl ServeArgs {
             ..Config::new(self.http)
         };
         Ok((config, users_file))
+    }
+
+    /// Starts the pool, if one is configured.
+    async fn start_pool(&self) -> anyhow::Result<Option<pool::HostedPool>> {
+        let Some(file) = &self.pool else { return Ok(None) };
+        let (redis, ca) = (self.pool_redis.as_deref(), self.pool_backend_ca.as_deref());
+        Ok(Some(pool::HostedPool::start(file, redis, ca).await?))
     }
 
     /// Starts the engine, which refuses puts that do not match a contract.
@@ -334,6 +394,34 @@ async fn listen(config: Config, iproto: &IprotoArgs) -> Result<Listeners, BindEr
     match Listeners::bind(config.clone()).await {
         Err(refusal) => Listeners::bind(iproto.without(config, refusal)?).await,
         bound => bound,
+    }
+}
+
+/// Reads certificates and users again when their files change, and all files on SIGHUP.
+fn watch_files(
+    server: &Server,
+    users: Option<UsersFile>,
+    audit: Option<AuditFile>,
+) -> io::Result<()> {
+    let certificates: Vec<_> = server.certificates().cloned().collect();
+    if !certificates.is_empty() {
+        tokio::spawn(keep_current(certificates, signal(SignalKind::hangup())?));
+    }
+    if let Some(file) = users {
+        file.watch(server.users(), server.audit())?;
+    }
+    if let Some(file) = audit {
+        // It may have been moved while the store was being opened.
+        file.reopen();
+        tokio::spawn(reopen(file, signal(SignalKind::hangup())?));
+    }
+    Ok(())
+}
+
+/// Opens the audit file again at each signal: its rotation has moved it.
+async fn reopen(file: AuditFile, mut hangups: Signal) {
+    while hangups.recv().await.is_some() {
+        file.reopen();
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use taskyard_core::limits::USERS_FILE_BYTES_MAX;
-use taskyard_server::{Users, UsersHandle};
+use taskyard_server::{AuditHandle, Users, UsersHandle};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -44,8 +44,8 @@ impl UsersFile {
     }
 
     /// Replaces the users whenever the file has changed, and on SIGHUP. A file that cannot be used
-    /// changes nothing.
-    pub fn watch(mut self, users: UsersHandle) -> io::Result<()> {
+    /// changes nothing. Both are recorded in the audit.
+    pub fn watch(mut self, users: UsersHandle, audit: AuditHandle) -> io::Result<()> {
         // From here on SIGHUP does not end the process.
         let mut hangup = signal(SignalKind::hangup())?;
         let mut compare = interval(COMPARE_EVERY);
@@ -53,10 +53,10 @@ impl UsersFile {
         tokio::spawn(async move {
             loop {
                 tokio::select! {
-                    _ = hangup.recv() => self.reload(&users),
+                    _ = hangup.recv() => self.reload(&users, &audit),
                     _ = compare.tick() => {
                         if self.has_changed() {
-                            self.reload(&users);
+                            self.reload(&users, &audit);
                         }
                     }
                 }
@@ -70,7 +70,7 @@ impl UsersFile {
         fs::metadata(&self.path).is_ok_and(|about| FileVersion::of(&about) != self.version)
     }
 
-    fn reload(&mut self, users: &UsersHandle) {
+    fn reload(&mut self, users: &UsersHandle, audit: &AuditHandle) {
         let path = self.path.display();
         // Each version of the file is read once, also if it cannot be used. That is the version that was read: the file may be
         // written further at the same time.
@@ -88,10 +88,11 @@ impl UsersFile {
         };
         match read {
             Ok(new) => {
-                users.replace(new);
+                audit.users_changed(&users.replace(new));
                 tracing::info!(%path, "users reloaded");
             }
             Err(UsageError(error)) => {
+                audit.users_not_changed(&error);
                 tracing::error!(%error, "users not reloaded; the previous ones stay");
             }
         }
@@ -294,7 +295,7 @@ mod tests {
         let path = folder.path().join("users.toml");
         write(&path, &user("ann"), 0o600);
         let (first, mut file) = UsersFile::open(&path).unwrap();
-        let users = UsersHandle::default();
+        let (users, audit) = (UsersHandle::default(), AuditHandle::default());
         users.replace(first);
         assert!(!file.has_changed());
         for (text, names) in [
@@ -305,16 +306,16 @@ mod tests {
         ] {
             write(&path, &text, 0o600);
             assert!(file.has_changed(), "{text}");
-            file.reload(&users);
+            file.reload(&users, &audit);
             assert_eq!(users.names(), names);
             assert!(!file.has_changed(), "{text}");
         }
         fs::remove_file(&path).unwrap();
         assert!(!file.has_changed());
-        file.reload(&users);
+        file.reload(&users, &audit);
         assert_eq!(users.names().len(), 1);
         write(&path, &user("dan"), 0o666);
-        file.reload(&users);
+        file.reload(&users, &audit);
         assert_ne!(users.names(), ["dan"], "other users of the machine can change the file");
     }
 }

@@ -21,18 +21,18 @@ use taskyard_core::{
 };
 use taskyard_wire::Code;
 use taskyard_wire::http::{
-    AlterRequest, ConsumerAnswer, ConsumersAnswer, CreateAnswer, CreateRequest, DeleteRequest,
-    DeliveriesAnswer, DeliveryAnswer, ErrorAnswer, FinishAnswer, FinishRequest, KickAnswer,
-    KickRequest, NameRequest, NothingAnswer, PeekRequest, PutAnswer, PutRequest, SeriesAnswer,
-    TakeRequest, TaskAction, TaskActionAnswer, TaskActionRequest, TaskAnswer, TaskPageAnswer,
-    TasksAnswer, TasksQuery, TubeAnswer, TubesAnswer, WorkersAnswer, parse_answer,
+    AlterRequest, AuditAnswer, ConsumerAnswer, ConsumersAnswer, CreateAnswer, CreateRequest,
+    DeleteRequest, DeliveriesAnswer, DeliveryAnswer, ErrorAnswer, FinishAnswer, FinishRequest,
+    KickAnswer, KickRequest, NameRequest, NothingAnswer, PeekRequest, PutAnswer, PutRequest,
+    SeriesAnswer, TakeRequest, TaskAction, TaskActionAnswer, TaskActionRequest, TaskAnswer,
+    TaskPageAnswer, TasksAnswer, TasksQuery, TubeAnswer, TubesAnswer, WorkersAnswer, parse_answer,
 };
 
 use self::connection_pool::{ConnectionPool, HttpCall, RequestError};
 use self::server_url::{RequestTarget, ServerUrl};
 use crate::error::HttpError;
 #[cfg(feature = "tls")]
-use crate::tls::Encryption;
+use crate::tls::{Encryption, not_encrypted};
 use crate::url::without_password;
 
 /// How long a server may take to respond, in addition to the wait in the request.
@@ -62,7 +62,7 @@ impl Http {
     }
 
     /// Sets a file of root certificates in PEM form that sign the certificate of an `https` server, instead of those that
-    /// TASKYARD_CA names or the system trusts.
+    /// TASKYARD_CA names or the system trusts. An `http` server is refused.
     #[cfg(feature = "tls")]
     pub fn with_roots(self, path: &Path) -> Result<Self, HttpError> {
         self.change_encryption(|encryption| encryption.with_roots(path))
@@ -84,13 +84,11 @@ impl Http {
         self,
         change: impl FnOnce(Encryption) -> Result<Encryption, String>,
     ) -> Result<Self, HttpError> {
-        // Files that cannot be used are reported even if they are not needed.
-        let encryption = self.pool.encryption().cloned().unwrap_or_else(Encryption::new);
+        let Some(encryption) = self.pool.encryption().cloned() else {
+            return Err(HttpError::Certificates(not_encrypted(&self.url(), "https://")));
+        };
         let encryption = change(encryption).map_err(HttpError::Certificates)?;
-        match self.pool.server().is_encrypted() {
-            true => Ok(Http { pool: self.pool.with_encryption(encryption) }),
-            false => Ok(self),
-        }
+        Ok(Http { pool: self.pool.with_encryption(encryption) })
     }
 
     /// Sets the access token.
@@ -285,6 +283,12 @@ impl Http {
                 return Ok(all);
             }
         }
+    }
+
+    /// The latest actions of operators and administrators on this server, the newest first.
+    pub async fn audit(&self, limit: usize) -> Result<AuditAnswer, HttpError> {
+        let target = self.target(&["audit"]).with("limit", &limit.to_string());
+        self.send(HttpCall::new(Method::GET, target), Duration::ZERO, "audit").await
     }
 
     /// What happens to acknowledged tasks when the machine of the store fails, where this depends on its settings.

@@ -70,6 +70,13 @@ impl Encryption {
     }
 }
 
+/// Why certificates are refused for a server whose connections are not encrypted.
+pub(crate) fn not_encrypted(server: &str, scheme: &str) -> String {
+    format!(
+        "connections to {server} are not encrypted, so its certificate cannot be checked; use {scheme}"
+    )
+}
+
 /// Why a connection is not encrypted, or was ended by the other side because of a certificate.
 #[derive(Debug)]
 pub(crate) enum EncryptionError {

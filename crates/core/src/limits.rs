@@ -83,6 +83,16 @@ pub const NAME_PATTERN_BYTES_MAX: usize = 256;
 pub const LOGIN_PEERS_MAX: usize = 10_000;
 /// Maximum number of user names at one client address whose logins are remembered separately.
 pub const LOGIN_USERS_PER_PEER_MAX: usize = 16;
+/// Maximum number of sessions of users who signed in on the page.
+pub const PAGE_SESSIONS_MAX: usize = 10_000;
+/// Maximum number of sessions of one user who signed in on the page.
+pub const PAGE_SESSIONS_PER_USER_MAX: usize = 50;
+/// Longest session of a user who signed in on the page, in seconds.
+pub const PAGE_SESSION_SECS_MAX: u64 = 12 * 60 * 60;
+/// Largest request to sign in, in bytes: it is read before the user is known.
+pub const SIGN_IN_BYTES_MAX: usize = 4 << 10;
+/// Maximum bytes of requests to sign in that are received at once.
+pub const SIGN_IN_BYTES_TOTAL_MAX: usize = 4 << 20;
 /// Default for the number of tubes that one user may create on a server.
 pub const TUBES_PER_USER_MAX: usize = 5_000;
 /// The last tubes of a store, which only an administrator and the server itself may create.
@@ -148,3 +158,13 @@ pub const POOL_QUEUE_MAX: usize = 100_000;
 /// Maximum size of the embedded store's write-ahead log, in bytes, while another program prevents
 /// its reset; then writes are refused.
 pub const LOG_BYTES_MAX: u64 = 1 << 30;
+/// How many of the latest audit entries a server keeps in memory.
+pub const AUDIT_ENTRIES_MAX: usize = 1_000;
+/// Longest text in an audit entry, in bytes; longer ones are cut.
+pub const AUDIT_TEXT_BYTES_MAX: usize = 300;
+/// Longest line of an audit file, in bytes: all texts at their limit and escaped.
+pub const AUDIT_LINE_BYTES_MAX: usize = 16 << 10;
+/// How many audit entries may wait to be written to the file.
+pub const AUDIT_WAITING_MAX: usize = 1_000;
+/// How many refused attempts of one user get an audit entry in a minute; others are counted.
+pub const AUDIT_REFUSED_PER_MINUTE_MAX: u64 = 60;

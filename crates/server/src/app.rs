@@ -11,6 +11,7 @@ use taskyard_core::{Command, Error, Execute, Reply, TubeName};
 use taskyard_engine::{Engine, StoreHealth};
 use tokio::sync::Semaphore;
 
+use crate::audit::Audit;
 use crate::auth_throttle::AuthThrottle;
 use crate::config::{ADMIN, Config, ExtraRoutes};
 use crate::connections::http_tls;
@@ -18,9 +19,11 @@ use crate::guard::AllowedHosts;
 use crate::http::Refusal;
 use crate::iproto::{IprotoConfig, IprotoServer};
 use crate::metrics::Requests;
+use crate::page_sessions::PageSessions;
 use crate::request_reader::RequestReader;
 use crate::response_budget::ResponseBudget;
 use crate::semaphore_monitor::SemaphoreMonitor;
+use crate::session_cookie::SessionCookie;
 use crate::tls_listener::TlsListener;
 use crate::tube_quota::{OwnerRecords, TubeCreator, TubeQuota};
 use crate::users::{GUEST, UsersHandle};
@@ -54,8 +57,16 @@ pub(crate) struct App {
     pub response_budget: ResponseBudget,
     /// How long a client may read nothing of its response.
     pub answer_stall_max: Duration,
+    /// What operators and administrators did.
+    pub audit: Arc<Audit>,
     /// Failed logins.
     pub throttle: Arc<AuthThrottle>,
+    /// The sessions of users who signed in on the page.
+    pub page_sessions: PageSessions,
+    /// The cookie of these sessions.
+    pub session_cookie: SessionCookie,
+    /// Reads requests of users who are not known yet.
+    pub sign_in_reader: RequestReader,
     /// The latest result of the store's health check.
     health: tokio::sync::Mutex<Option<(Instant, Result<StoreHealth, Error>)>>,
     /// The number of tubes that each user created.
@@ -101,27 +112,26 @@ impl App {
         let connections_max = config.connections_max.min(Semaphore::MAX_PERMITS);
         let tubes_per_user_max = config.tubes_per_user_max;
         let throttle = Arc::new(AuthThrottle::new());
+        let (request_reader, response_budget) = byte_limits(&config);
         let (tls, handshake_limits) = (http_tls(&config), config.handshake_limits);
+        let audit = Arc::new(Audit::new(config.audit));
         let users = UsersHandle::new(config.users, config.token);
         let iproto = config.iproto.map(|iproto| {
             let iproto = IprotoConfig { tubes_per_user_max, handshake_limits, ..iproto };
             let shares_users = iproto.users.is_empty();
             let mut server = IprotoServer::new(iproto, engine.clone(), instance, throttle.clone());
+            server.audit = audit.clone();
             if shares_users {
                 server.users = users.clone();
             }
             Arc::new(server)
         });
-        // A user has the same quota over HTTP and iproto.
-        let records = || OwnerRecords::in_store(engine.capabilities());
-        let tubes = match &iproto {
-            Some(face) => face.tubes.clone(),
-            None => Arc::new(TubeQuota::new(tubes_per_user_max, records())),
-        };
+        let tubes = tube_quota(iproto.as_deref(), &engine, tubes_per_user_max);
         // The list of workers shows those of both protocols.
         let worker_origins =
             iproto.as_ref().map_or_else(Arc::default, |face| face.worker_origins.clone());
         App {
+            session_cookie: SessionCookie::new(hosts.port, tls.is_some()),
             engine,
             tls,
             users,
@@ -132,18 +142,13 @@ impl App {
             subqueue_tubes: SubqueueTubes::default(),
             events_tube: config.events_tube,
             wait_seconds_max: config.wait_seconds_max,
-            request_reader: RequestReader::new(
-                config.body_bytes_max,
-                config.request_bytes_total_max,
-                config.request_stall_max,
-            ),
-            response_budget: ResponseBudget::new(
-                config.answer_bytes_total_max,
-                config.answer_bytes_max,
-                config.answer_wait_max,
-            ),
+            request_reader,
+            response_budget,
             answer_stall_max: config.answer_stall_max,
+            audit,
             throttle,
+            page_sessions: PageSessions::new(config.page_sessions),
+            sign_in_reader: RequestReader::of_sign_in(config.request_stall_max),
             health: tokio::sync::Mutex::new(None),
             tubes,
             metrics_tubes_max: config.metrics_tubes_max,
@@ -212,6 +217,22 @@ impl App {
     pub fn connections(&self) -> usize {
         self.connections_max.saturating_sub(self.connection_permits.available_permits())
     }
+}
+
+/// The number of tubes of each user. A user has the same quota over HTTP and iproto.
+fn tube_quota(iproto: Option<&IprotoServer>, engine: &Engine, most: usize) -> Arc<TubeQuota> {
+    let records = || OwnerRecords::in_store(engine.capabilities());
+    iproto.map_or_else(|| Arc::new(TubeQuota::new(most, records())), |iproto| iproto.tubes.clone())
+}
+
+/// The limits on the bytes of requests and responses.
+fn byte_limits(config: &Config) -> (RequestReader, ResponseBudget) {
+    let Config { body_bytes_max, request_bytes_total_max, request_stall_max, .. } = *config;
+    let Config { answer_bytes_total_max, answer_bytes_max, answer_wait_max, .. } = *config;
+    (
+        RequestReader::new(body_bytes_max, request_bytes_total_max, request_stall_max),
+        ResponseBudget::new(answer_bytes_total_max, answer_bytes_max, answer_wait_max),
+    )
 }
 
 /// Tubes that are known to have sub-queues, so that a put does not have to query each time. A tube

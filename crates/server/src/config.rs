@@ -14,8 +14,10 @@ use taskyard_core::limits::{
 use taskyard_core::service::Service;
 use taskyard_tls::ServerTls;
 
+use crate::audit::AuditFile;
 use crate::auth::Token;
 use crate::iproto::IprotoConfig;
+use crate::page_sessions::PageSessionConfig;
 use crate::tls_listener::HandshakeLimits;
 use crate::users::Users;
 
@@ -52,6 +54,8 @@ pub struct Config {
     pub token: Option<Token>,
     /// The users of both protocols.
     pub users: Users,
+    /// How long sessions of users who sign in on the page last.
+    pub page_sessions: PageSessionConfig,
     /// Listen on addresses that other machines can reach although there is no token.
     pub insecure: bool,
     /// Host names under which the server may be called when there is no token, in addition to those
@@ -89,6 +93,8 @@ pub struct Config {
     pub wait_seconds_max: f64,
     /// Settings of the protocol of Tarantool's queue; `None` disables it.
     pub iproto: Option<IprotoConfig>,
+    /// The file to which actions of operators and administrators are written.
+    pub audit: Option<AuditFile>,
     /// The services hosted beside the queue; they are stopped with the server.
     pub services: Vec<Arc<dyn Service>>,
     /// Routes added by a hosted service.
@@ -113,6 +119,7 @@ impl Config {
             handshake_limits: HandshakeLimits::default(),
             token: None,
             users: Users::default(),
+            page_sessions: PageSessionConfig::default(),
             insecure: false,
             host_names: Vec::new(),
             program: "taskyard".into(),
@@ -131,6 +138,7 @@ impl Config {
             metrics_tubes_max: METRICS_TUBES_MAX,
             wait_seconds_max: WAIT_SECONDS_MAX,
             iproto: None,
+            audit: None,
             services: Vec::new(),
             extra_routes: None,
         }

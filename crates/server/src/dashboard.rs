@@ -16,7 +16,7 @@ const PAGE: &str = include_str!("dashboard/index.html");
 
 /// The paths of the views. Each responds with the same page, which shows the view of its path. `/pool` is not among them: it
 /// belongs to the pool.
-const VIEWS: [&str; 10] = [
+const VIEWS: [&str; 11] = [
     "/",
     "/tubes/{tube}",
     "/tubes/{tube}/tasks/{id}",
@@ -25,6 +25,7 @@ const VIEWS: [&str; 10] = [
     "/semaphores",
     "/semaphores/{semaphore}",
     "/workers",
+    "/audit",
     "/sql",
     "/pool-status",
 ];
@@ -44,6 +45,7 @@ const FILES: &[(&str, &str, &str)] = files![
     "actions.js": SCRIPT,
     "api.js": SCRIPT,
     "app.js": SCRIPT,
+    "audit.js": SCRIPT,
     "bulk.js": SCRIPT,
     "chart.js": SCRIPT,
     "dialog.js": SCRIPT,
@@ -60,6 +62,7 @@ const FILES: &[(&str, &str, &str)] = files![
     "semaphores.js": SCRIPT,
     "series.js": SCRIPT,
     "services.js": SCRIPT,
+    "sign_in.js": SCRIPT,
     "table.js": SCRIPT,
     "tabs.js": SCRIPT,
     "task.js": SCRIPT,
@@ -67,6 +70,7 @@ const FILES: &[(&str, &str, &str)] = files![
     "tube.js": SCRIPT,
     "tube_details.js": SCRIPT,
     "tubes.js": SCRIPT,
+    "user.js": SCRIPT,
     "workers.js": SCRIPT,
 ];
 

@@ -23,6 +23,7 @@ use crate::app::{App, SharedApp};
 use crate::auth::ShownTokens;
 use crate::dashboard;
 use crate::http::{self, Refusal};
+use crate::session_cookie::{ShownSession, session_of};
 use crate::users::{Principal, TokenHash};
 use crate::worker_origins::LatestWorker;
 
@@ -71,23 +72,36 @@ pub(crate) async fn admit(
 /// `http::RequestApp`.
 fn check(app: &App, request: &Request) -> Result<Principal, Refusal> {
     let headers = request.headers();
+    check_origin(headers, app.session_cookie.is_encrypted())?;
     let guest = app.users.guest();
-    check_origin(headers)?;
     let may_be_guest = guest.permissions().allows_anything();
-    let tokens = ShownTokens::read(headers);
-    if may_be_guest && (app.users.is_empty() || tokens == ShownTokens::Missing) {
-        // A page of another site could use its own name for this server, and the rights of the guest.
-        app.hosts.check(headers)?;
+    let as_guest = || {
+        if may_be_guest {
+            // A page of another site could use its own name for this server, and the rights of the guest.
+            app.hosts.check(headers)?;
+        }
+        Ok(guest.clone())
+    };
+    if app.users.is_empty() {
+        return as_guest();
     }
-    if is_open(app, request.uri().path()) || app.users.is_empty() {
+    if is_open(app, request.uri().path()) || http::is_sign_in(request) {
         return Ok(guest);
     }
-    match tokens {
-        ShownTokens::Missing if may_be_guest => Ok(guest),
-        ShownTokens::Missing => {
-            let message = "a token is needed; send the header 'Authorization: Bearer TOKEN'";
-            Err(Refusal::new(Code::Unauthorized, message))
-        }
+    match ShownTokens::read(headers) {
+        ShownTokens::Missing => match session_of(app, request)? {
+            ShownSession::Open(principal) => Ok(principal),
+            ShownSession::Missing if may_be_guest => as_guest(),
+            // The page has to know that the rights of its user are gone; what it asks next is who it is.
+            ShownSession::Ended if may_be_guest && http::is_session(request) => as_guest(),
+            ShownSession::Ended => {
+                Err(Refusal::new(Code::Unauthorized, "the session has ended; sign in again"))
+            }
+            ShownSession::Missing => {
+                let message = "a token is needed; send the header 'Authorization: Bearer TOKEN'";
+                Err(Refusal::new(Code::Unauthorized, message))
+            }
+        },
         ShownTokens::Malformed => log_in(app, request, &[]),
         ShownTokens::These(tokens) => {
             let hashes: Vec<_> = tokens.into_iter().map(TokenHash::of).collect();
@@ -99,17 +113,26 @@ fn check(app: &App, request: &Request) -> Result<Principal, Refusal> {
 /// The user with one of these tokens. Guessing is slowed down: a token that was correct at this
 /// address in the last minutes is never refused, nor is the correct token of a listed user, which is
 /// random and cannot be guessed; all others share the attempts of the address.
-fn log_in(app: &App, request: &Request, tokens: &[TokenHash]) -> Result<Principal, Refusal> {
+pub(crate) fn log_in(
+    app: &App,
+    request: &Request,
+    tokens: &[TokenHash],
+) -> Result<Principal, Refusal> {
     let caller = request.extensions().get::<Arc<ClientConnection>>();
     let peer = caller.map_or(Ipv4Addr::UNSPECIFIED.into(), |caller| caller.peer);
     let now = Instant::now();
-    let (number, name) = tokens.first().map(TokenHash::fingerprint).unwrap_or_default();
+    let of_token = |token: &TokenHash| Some((*token, app.users.with_secret(token)?));
+    let (token, found) = match tokens.iter().find_map(of_token) {
+        Some((token, principal)) => (Some(token), Some(principal)),
+        // All of them are one attempt.
+        None => (TokenHash::all(tokens), None),
+    };
+    let (number, name) = token.as_ref().map(TokenHash::fingerprint).unwrap_or_default();
     let name = Some(name.as_str()).filter(|name| !name.is_empty());
     let is_proven = |caller: &Arc<ClientConnection>| {
         number != 0 && caller.proven_token.load(Ordering::Relaxed) == number
     };
-    let is_known = caller.is_some_and(is_proven);
-    let found = tokens.iter().find_map(|token| app.users.with_secret(token));
+    let is_known = found.is_some() && caller.is_some_and(is_proven);
     let is_random = found.as_ref().is_some_and(Principal::is_listed);
     if !is_known
         && !is_random
@@ -173,13 +196,15 @@ fn is_json(headers: &HeaderMap) -> bool {
 #[derive(Debug)]
 pub(crate) struct AllowedHosts {
     bound: IpAddr,
+    /// The port of the server.
+    pub port: u16,
     names: Vec<String>,
 }
 
 impl AllowedHosts {
     /// The names of this address, and `names`.
     pub fn new(bound: SocketAddr, names: Vec<String>) -> Self {
-        AllowedHosts { bound: bound.ip(), names }
+        AllowedHosts { bound: bound.ip(), port: bound.port(), names }
     }
 
     fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {
@@ -211,13 +236,15 @@ impl AllowedHosts {
 }
 
 /// Refuses requests from a page of another site.
-fn check_origin(headers: &HeaderMap) -> Result<(), Refusal> {
+fn check_origin(headers: &HeaderMap, is_encrypted: bool) -> Result<(), Refusal> {
     let Some(origin) = only(headers, ORIGIN)? else { return Ok(()) };
     let host = only(headers, HOST)?.unwrap_or_default();
-    if is_same(origin, host) {
+    // A page that was loaded without TLS may come from anyone in the network.
+    if is_same(origin, host) && (!is_encrypted || origin.starts_with("https://")) {
         return Ok(());
     }
-    let message = "the request comes from a page of another site; that is never allowed";
+    let message = "the request comes from a page of another site; that is never allowed. A proxy has \
+                   to pass the Host header of the browser on";
     Err(Refusal::new(Code::Forbidden, message))
 }
 
@@ -311,6 +338,18 @@ mod tests {
         ] {
             assert_eq!(is_same(origin, host), same, "{origin} {host}");
         }
+    }
+
+    #[test]
+    fn a_page_without_tls_is_another_site_for_a_server_with_tls() {
+        let origin = |origin: &str| {
+            let pairs = [(ORIGIN, origin), (HOST, "queue.example:7070")];
+            HeaderMap::from_iter(pairs.map(|(name, value)| (name, value.parse().unwrap())))
+        };
+        let (plain, encrypted) =
+            (origin("http://queue.example:7070"), origin("https://queue.example:7070"));
+        assert!(check_origin(&plain, false).is_ok() && check_origin(&encrypted, false).is_ok());
+        assert!(check_origin(&plain, true).is_err() && check_origin(&encrypted, true).is_ok());
     }
 
     #[test]

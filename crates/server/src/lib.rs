@@ -9,6 +9,7 @@
 //! `iproto`.
 
 mod app;
+mod audit;
 mod auth;
 mod auth_throttle;
 mod clock_guard;
@@ -24,11 +25,13 @@ mod iproto;
 mod metrics;
 #[cfg(test)]
 mod openapi;
+mod page_sessions;
 mod request_reader;
 mod response_budget;
 mod semaphore_monitor;
 mod server;
 mod server_stream;
+mod session_cookie;
 mod slow_reader;
 mod startup;
 mod tls_listener;
@@ -38,10 +41,12 @@ mod tube_rows;
 mod users;
 mod worker_origins;
 
+pub use audit::{AuditFile, AuditFileError, AuditHandle};
 pub use auth::{Token, TokenError};
 pub use config::{BindError, Config, ExtraRoutes, HTTP_PROTOCOL};
 pub use iproto::IprotoConfig;
+pub use page_sessions::PageSessionConfig;
 pub use server::{Listeners, Server};
 pub use taskyard_tls::{ServerFiles, ServerTls, TlsError};
 pub use tls_listener::HandshakeLimits;
-pub use users::{Grant, Grants, NewSecret, User, Users, UsersHandle, Verb};
+pub use users::{Grant, Grants, NewSecret, User, Users, UsersChange, UsersHandle, Verb};

@@ -292,7 +292,7 @@ fn write_server(text: &mut MetricsText, app: &App) {
     text.family("taskyard_http_connections_refused_total", "counter", about);
     text.line(&[], refused);
     write_handshakes(text, app);
-    let families: [(&str, &str, &str, u64); 3] = [
+    let families: [(&str, &str, &str, u64); 6] = [
         (
             "taskyard_http_request_bytes",
             "gauge",
@@ -310,6 +310,24 @@ fn write_server(text: &mut MetricsText, app: &App) {
             "counter",
             "Failed logins over HTTP and iproto.",
             app.throttle.failures(),
+        ),
+        (
+            "taskyard_audit_entries_total",
+            "counter",
+            "Audit entries of this server.",
+            app.audit.recorded(),
+        ),
+        (
+            "taskyard_audit_errors_total",
+            "counter",
+            "Audit entries that could not be written to the audit file.",
+            app.audit.errors(),
+        ),
+        (
+            "taskyard_audit_refused_omitted_total",
+            "counter",
+            "Refused attempts without an audit entry, because their user had too many.",
+            app.audit.omitted(),
         ),
     ];
     for (name, kind, about, value) in families {

@@ -7,7 +7,9 @@ use axum::body::{Body, Bytes, HttpBody};
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use taskyard_core::Error;
-use taskyard_core::limits::{REQUEST_BYTES_SHARE, SMALL_BYTES_MAX};
+use taskyard_core::limits::{
+    REQUEST_BYTES_SHARE, SIGN_IN_BYTES_MAX, SIGN_IN_BYTES_TOTAL_MAX, SMALL_BYTES_MAX,
+};
 use taskyard_wire::http::parse;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -81,6 +83,11 @@ impl RequestReader {
             share: REQUEST_BYTES_SHARE.min(large / RESERVED_PART),
             stall_max,
         }
+    }
+
+    /// Reads requests to sign in, which come before the user is known.
+    pub fn of_sign_in(stall_max: Duration) -> Self {
+        RequestReader::new(SIGN_IN_BYTES_MAX, SIGN_IN_BYTES_TOTAL_MAX, stall_max)
     }
 
     /// How many bytes are being read and parsed.
@@ -257,6 +264,27 @@ mod tests {
 
     fn reserve(request_reader: &RequestReader, permit: &mut RequestPermit, kib: usize) -> bool {
         request_reader.reserve(permit, kib * KIB).is_ok()
+    }
+
+    // Requests to sign in are read for every client that can connect.
+    #[tokio::test]
+    async fn requests_to_sign_in_use_little_memory() {
+        let request_reader = RequestReader::of_sign_in(STALL_MAX);
+        let of_size = |size: usize| Body::from(format!("{{\"a\": \"{}\"}}", "x".repeat(size - 9)));
+        assert!(request_reader.read::<Value>(of_size(SIGN_IN_BYTES_MAX)).await.is_ok());
+        assert!(request_reader.read::<Value>(of_size(SIGN_IN_BYTES_MAX + 1)).await.is_err());
+        let mut many: Vec<RequestPermit> = Vec::new();
+        loop {
+            let mut permit = RequestPermit::default();
+            if request_reader.reserve(&mut permit, SIGN_IN_BYTES_MAX).is_err() {
+                break;
+            }
+            many.push(permit);
+        }
+        assert_eq!(many.len(), SIGN_IN_BYTES_TOTAL_MAX / SIGN_IN_BYTES_MAX);
+        assert!(request_reader.read::<Value>(of_size(100)).await.is_err());
+        drop(many);
+        assert!(request_reader.read::<Value>(of_size(100)).await.is_ok());
     }
 
     // Three requests that stopped in the middle used the whole budget, and every request with a

@@ -12,6 +12,7 @@ use taskyard_tls::ServerTls;
 use tokio::net::TcpListener;
 
 use crate::app::{App, SharedApp};
+use crate::audit::AuditHandle;
 use crate::config::{ADMIN, BindError, Config};
 use crate::connections::{Connections, http_tls};
 use crate::document::document;
@@ -154,6 +155,11 @@ impl Server {
     /// The users of both protocols, to be replaced while the server runs.
     pub fn users(&self) -> UsersHandle {
         self.app.users.clone()
+    }
+
+    /// The audit of the server.
+    pub fn audit(&self) -> AuditHandle {
+        AuditHandle(self.app.audit.clone())
     }
 
     /// Serves until `stop` is ready. Then it accepts no more connections, stops the engine, which

@@ -10,6 +10,8 @@ use rcgen::{
     Issuer, KeyPair, date_time_ymd,
 };
 
+use crate::recorded_output::register_secret;
+
 /// The names of servers in tests.
 const LOCAL: [&str; 2] = ["localhost", "127.0.0.1"];
 
@@ -125,7 +127,9 @@ fn write(folder: &Path, name: &str, certificate: &str, key: &KeyPair) -> Certifi
     fs::write(&files.certificate, certificate).expect("the folder can be written");
     let file =
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&files.key);
-    let written = file.and_then(|mut file| file.write_all(key.serialize_pem().as_bytes()));
+    let key = key.serialize_pem();
+    register_secret(&key);
+    let written = file.and_then(|mut file| file.write_all(key.as_bytes()));
     written.expect("the folder can be written");
     files
 }

@@ -11,6 +11,7 @@ pub mod cutting_proxy;
 pub mod lossy_proxy;
 mod ports;
 pub mod postgres;
+pub mod recorded_output;
 pub mod redis;
 pub mod same_keys;
 #[cfg(feature = "server")]

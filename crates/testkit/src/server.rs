@@ -13,6 +13,8 @@ use taskyard_store::{MemoryStore, Store};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use crate::recorded_output::{keep_log, register_secret};
+
 /// When the clock of a new server stands: any moment that is not the epoch will do.
 const BEGINNING: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
 
@@ -69,6 +71,7 @@ impl TestServer {
         config: Config,
         settings: Settings,
     ) -> Self {
+        keep_log();
         let engine = Engine::start(store, clock.clone(), settings);
         let server = Server::bind(config, engine.clone()).await.expect("a free port is found");
         let http = Http::new(&server.url()).expect("a server has a good address");
@@ -88,6 +91,7 @@ impl TestServer {
 
     /// The same that asks for a token.
     pub async fn with_token(token: &str) -> Self {
+        register_secret(token);
         let token = Some(Token::new(token).expect("tokens of tests are good"));
         let config = Config { token, ..config() };
         TestServer::start(Box::new(MemoryStore::default()), clock(), config).await

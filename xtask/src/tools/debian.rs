@@ -13,12 +13,14 @@ const PACKAGES: &[Package] = &[
     Package { name: "chromium", probe: &["chromium", "--version"] },
     Package { name: "chromium-driver", probe: &["chromedriver", "--version"] },
     Package { name: "dvisvgm", probe: &["dvisvgm", "--version"] },
+    Package { name: "nginx", probe: &["/usr/sbin/nginx", "-v"] },
     Package { name: "nodejs", probe: &["node", "--version"] },
     Package { name: "npm", probe: &["npm", "--version"] },
     Package { name: "pgbouncer", probe: &["/usr/sbin/pgbouncer", "--version"] },
     Package { name: "postgresql", probe: &["/usr/lib/postgresql/15/bin/postgres", "--version"] },
     Package { name: "python3-venv", probe: &["python3", "-c", "import ensurepip, venv"] },
     Package { name: "redis-server", probe: &["redis-server", "--version"] },
+    Package { name: "systemd", probe: &["systemd-analyze", "--version"] },
     Package { name: "tarantool", probe: &["tarantool", "--version"] },
 ];
 

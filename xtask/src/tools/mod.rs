@@ -1,5 +1,5 @@
-//! Installs what the tests use and cargo cannot install: a browser with its driver, PostgreSQL with a pooler, Redis, Python
-//! programs, and existing clients of Tarantool's queue.
+//! Installs what the tests use and cargo cannot install: a browser with its driver, PostgreSQL with a pooler, Redis, a
+//! reverse proxy, systemd's checks of units, Python programs, and existing clients of Tarantool's queue.
 
 mod debian;
 mod node;
@@ -13,6 +13,8 @@ use crate::shell;
 const POSTGRES: &str = "/usr/lib/postgresql/15/bin";
 /// Its folder is often not in the PATH.
 const PGBOUNCER: &str = "/usr/sbin/pgbouncer";
+/// The same.
+const NGINX: &str = "/usr/sbin/nginx";
 
 /// The paths of the tools.
 pub struct Tools {
@@ -27,11 +29,12 @@ pub struct Tools {
 
 impl Tools {
     /// The variables through which tests find them.
-    pub fn env(&self) -> [(&'static str, PathBuf); 10] {
+    pub fn env(&self) -> [(&'static str, PathBuf); 11] {
         let bin = self.python.join("bin");
         [
             ("TASKYARD_CHROMIUM", self.chromium.clone()),
             ("TASKYARD_CHROMEDRIVER", self.chromedriver.clone()),
+            ("TASKYARD_NGINX", NGINX.into()),
             ("TASKYARD_NODE", self.node.clone()),
             ("TASKYARD_NODE_MODULES", self.node_modules.clone()),
             ("TASKYARD_PGBOUNCER", PGBOUNCER.into()),

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use taskyard_testkit::certificates::write_for_clients;
+use taskyard_testkit::recorded_output::{FOLDER_VARIABLE, record};
 use tempfile::TempDir;
 
 /// The source of the package.
@@ -71,10 +72,11 @@ impl NodePackage {
         node.env("TASKYARD_NODE_MODULES", &self.modules);
         node.env("TASKYARD_CONTRACT_TESTS", CONTRACT_TESTS);
         node.env("TASKYARD_TEST_CERTIFICATES", self.path("certificates"));
-        for name in ["TASKYARD_SEED", "TASKYARD_RUNS"] {
+        for name in ["TASKYARD_SEED", "TASKYARD_RUNS", FOLDER_VARIABLE] {
             node.envs(env::var_os(name).map(|value| (name, value)));
         }
         let output = run(&mut node);
+        record("node", &output);
         assert!(output.contains("fail 0\n") && output.contains("skipped 0\n"), "{output}");
     }
 

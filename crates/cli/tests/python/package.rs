@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use taskyard_testkit::certificates::write_for_clients;
+use taskyard_testkit::recorded_output::{FOLDER_VARIABLE, record};
 use tempfile::TempDir;
 
 /// The source of the package.
@@ -46,14 +47,15 @@ impl Package {
         Some(package)
     }
 
-    /// Runs modules of the package's tests, all at the same time.
-    pub fn run_modules(&self, modules: &[&str]) {
-        let start = |module: &&str| {
+    /// Runs the modules of the package's tests whose name is chosen, all at the same time. All their tests must have run.
+    pub fn run_modules(&self, is_chosen: impl Fn(&str) -> bool) {
+        let modules = test_modules(&self.path("run/tests"), is_chosen);
+        let start = |module: &String| {
             let mut python = self.clean_python();
             python.args(["-X", "dev", "-m", "unittest", &format!("tests.{module}")]);
             python.env("TASKYARD_BINARY", env!("CARGO_BIN_EXE_taskyard"));
             python.env("TASKYARD_TEST_CERTIFICATES", self.path("certificates"));
-            for name in ["TASKYARD_SEED", "TASKYARD_RUNS"] {
+            for name in ["TASKYARD_SEED", "TASKYARD_RUNS", FOLDER_VARIABLE] {
                 python.envs(env::var_os(name).map(|value| (name, value)));
             }
             python.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("Python starts")
@@ -63,10 +65,8 @@ impl Package {
         for (module, python) in modules.iter().zip(running) {
             let ended = python.wait_with_output().expect("Python ends");
             let output = String::from_utf8_lossy(&ended.stderr);
-            if !ended.status.success()
-                || !output.contains("\nOK")
-                || output.contains("ResourceWarning")
-            {
+            record("python", &output);
+            if !ended.status.success() || !all_passed(&output) {
                 let _ = writeln!(failed, "{module}: {}\n{output}", ended.status);
             }
         }
@@ -80,6 +80,15 @@ impl Package {
         run(&mut mypy);
         let mut check = Command::new(&self.tools);
         run(check.args(["make_async_client.py", "--check"]).current_dir(SOURCE));
+        self.check_program();
+    }
+
+    /// Checks a program that uses the installed package, as its users do: the source cannot be found from there.
+    fn check_program(&self) {
+        let mut mypy = Command::new(&self.tools);
+        mypy.args(["-m", "mypy", "--strict", "--no-incremental", "--cache-dir=/dev/null"]);
+        mypy.arg("--python-executable").arg(self.path("venv/bin/python"));
+        run(mypy.arg("typed_program.py").current_dir(self.path("run/tests")));
     }
 
     fn build(&self) {
@@ -114,6 +123,23 @@ impl Package {
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
+}
+
+/// Whether the output of a run says that tests ran, that all passed and that none was skipped or left something open.
+pub fn all_passed(output: &str) -> bool {
+    let ran = output.lines().any(|line| line.starts_with("Ran ") && !line.starts_with("Ran 0 "));
+    ran && output.lines().any(|line| line == "OK") && !output.contains("ResourceWarning")
+}
+
+/// The names of the chosen modules with tests.
+fn test_modules(folder: &Path, is_chosen: impl Fn(&str) -> bool) -> Vec<String> {
+    let files = fs::read_dir(folder).expect("the folder is there");
+    let names = files.map(|file| file.expect("the folder can be read").file_name());
+    let names = names.filter_map(|name| Some(name.to_str()?.strip_suffix(".py")?.to_string()));
+    let modules: Vec<_> =
+        names.filter(|name| name.starts_with("test_") && is_chosen(name)).collect();
+    assert!(!modules.is_empty(), "no module is chosen");
+    modules
 }
 
 /// Copies the files of a folder.

@@ -52,6 +52,8 @@ fn invalid_arguments() {
         &["tube", "alter", "x"],
         &["serve", "--data", "a", "--store", "memory:"],
         &["serve", "--payload-max", "65MB"],
+        &["serve", "--session-idle", "59s"],
+        &["serve", "--session-idle", "721m"],
     ] {
         let ran = run(args).ends(2);
         assert!(!ran.err.is_empty(), "{args:?}");

@@ -1,10 +1,12 @@
 //! Tests of the binary `taskyard`.
 
+mod audit;
 mod bench;
 mod cli_page;
 mod contract;
 mod copy;
 mod crash;
+mod deploy;
 mod exits;
 mod help;
 #[path = "../storm/keys.rs"]
@@ -21,6 +23,7 @@ mod process;
 #[path = "../storm/schedules.rs"]
 mod schedule_storm;
 mod schedules;
+mod secrets;
 mod semaphores;
 mod serve;
 mod sql;

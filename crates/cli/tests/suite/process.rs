@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 
 use serde_json::Value;
+use taskyard_testkit::recorded_output::{is_kept, log_file, record, register_secret};
 use tempfile::TempDir;
 
 /// The result of a run of the binary.
@@ -41,11 +42,15 @@ impl Ran {
     }
 }
 
+/// The variable that says how much is logged.
+const LOG: &str = "TASKYARD_LOG";
+
 /// The token of servers that require one.
 pub const TOKEN: &str = "secret-0123456789";
 
 /// A file with the token that no other user can read.
 pub fn token_file(folder: &Path) -> String {
+    register_secret(TOKEN);
     let path = folder.join("token");
     let mut options = fs::OpenOptions::new();
     let file = options.write(true).create(true).truncate(true).mode(0o600).open(&path);
@@ -78,10 +83,30 @@ fn finish(command: &mut Command, input: &str) -> Ran {
         stdin.write_all(input.as_bytes()).expect("the binary reads its input");
     }
     let output = child.wait_with_output().expect("the binary ends");
-    Ran {
+    let ran = Ran {
         exit: output.status.code().expect("the binary is not killed"),
         out: String::from_utf8(output.stdout).expect("the output is text"),
         err: String::from_utf8(output.stderr).expect("the complaints are text"),
+    };
+    keep(command, &ran);
+    ran
+}
+
+/// Keeps what a command printed. Only `user add` prints a secret: the token of the new user.
+fn keep(command: &Command, ran: &Ran) {
+    let is_verb = |at, verb| command.get_args().nth(at).is_some_and(|arg| arg == verb);
+    match is_verb(0, "user") && is_verb(1, "add") {
+        true => register_secret(&ran.out),
+        false => record("command", &ran.out),
+    }
+    record("command", &ran.err);
+}
+
+/// Keeps the command line of a process, which every user of the machine can read. Tests of `--token` show a token there.
+fn keep_command_line(command: &Command, child: &Child) {
+    if !command.get_args().any(|arg| arg == "--token") {
+        let line = fs::read(format!("/proc/{}/cmdline", child.id())).unwrap_or_default();
+        record("processes", &(String::from_utf8_lossy(&line) + "\n"));
     }
 }
 
@@ -102,6 +127,7 @@ impl Running {
     pub fn start(command: &mut Command) -> Self {
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = child.expect("the binary starts");
+        keep_command_line(command, &child);
         let out = BufReader::new(child.stdout.take().expect("the output is piped"));
         let err = BufReader::new(child.stderr.take().expect("the complaints are piped"));
         Running { child, out, err }
@@ -117,6 +143,11 @@ impl Running {
         next_line(&mut self.err)
     }
 
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a signal by name.
     pub fn signal(&self, name: &str) {
         signal(&self.child, name);
@@ -128,6 +159,7 @@ impl Running {
         self.out.read_to_string(&mut out).expect("the output is text");
         self.err.read_to_string(&mut err).expect("the complaints are text");
         let status = self.child.wait().expect("it ends");
+        record("command", &format!("{out}{err}"));
         Ran { exit: status.code().expect("the binary is not killed"), out, err }
     }
 }
@@ -143,6 +175,7 @@ impl Drop for Running {
 fn next_line(from: &mut impl BufRead) -> String {
     let mut line = String::new();
     from.read_line(&mut line).expect("the lines are text");
+    record("command", &line);
     line
 }
 
@@ -171,14 +204,20 @@ impl Serving {
 
     /// Starts the server and reads its start screen.
     pub fn start(command: &mut Command) -> Self {
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+        // All of the log is kept where it is searched for secrets.
+        if is_kept() && command.get_envs().all(|(name, value)| name != LOG || value.is_none()) {
+            command.env(LOG, "debug");
+        }
+        let child = command.stdout(Stdio::piped()).stderr(log_file("server")).spawn();
         let mut child = child.expect("the binary starts");
+        keep_command_line(command, &child);
         let mut out = BufReader::new(child.stdout.take().expect("the output is piped"));
         let mut screen = String::new();
         while !screen.contains("Ctrl-C") {
             let read = out.read_line(&mut screen).expect("the start screen is text");
             assert!(read > 0, "the server ended after {screen:?}");
         }
+        record("server", &screen);
         let url = shown_url(&screen);
         Serving { child, out, url, screen }
     }
@@ -250,6 +289,13 @@ pub fn http_post(url: &str, path: &str, json: &str) -> String {
     http(url, &format!("POST {path}"), &body)
 }
 
+/// The same with a token.
+pub fn http_post_as(token: &str, url: &str, path: &str, json: &str) -> String {
+    let length = json.len();
+    let head = format!("Authorization: Bearer {token}\r\nContent-Type: application/json");
+    http(url, &format!("POST {path}"), &format!("{head}\r\nContent-Length: {length}\r\n\r\n{json}"))
+}
+
 /// The response to a request; `rest` is what follows the common headers.
 fn http(url: &str, method_and_path: &str, rest: &str) -> String {
     let address = url.trim_start_matches("http://");
@@ -259,5 +305,6 @@ fn http(url: &str, method_and_path: &str, rest: &str) -> String {
     stream.write_all((head + rest).as_bytes()).expect("it reads");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("it answers with text");
+    record("answers", &answer);
     answer
 }

@@ -331,3 +331,36 @@ fn invalid_users_are_reported_before_the_store_is_opened() {
 fn finish_with(args: &[&str], flags: &[&str]) -> Ran {
     run(&[args, flags].concat())
 }
+
+/// A reload that systemd was asked for while the server opened its store ended the server: SIGHUP was caught only later.
+#[test]
+fn sighup_does_not_end_a_server_that_is_starting() {
+    use std::os::unix::process::ExitStatusExt;
+    // A database that accepts connections and says nothing.
+    let database = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let store = format!("redis://{}", database.local_addr().unwrap());
+    let mut command = binary();
+    command.args(["serve", "--http", "127.0.0.1:0", "--iproto", "off", "--store", &store]);
+    let mut server = command.spawn().unwrap();
+    let _connection = database.accept().unwrap();
+    // The first of the two that it does not catch ends it.
+    for name in ["HUP", "TERM"] {
+        let mut kill = std::process::Command::new("kill");
+        kill.args(["-s", name, &server.id().to_string()]);
+        assert!(kill.status().unwrap().success());
+    }
+    assert_ne!(server.wait().unwrap().signal(), Some(1));
+}
+
+/// `systemctl reload` of a server that has only a token must not stop it.
+#[test]
+fn sighup_is_ignored_without_files_and_without_a_terminal() {
+    let mut command = binary();
+    command.args(["serve", "--store", "memory:", "--http", "127.0.0.1:0", "--iproto", "off"]);
+    let mut server = Running::start(command.env("TASKYARD_LOG", "info"));
+    while !server.line().contains("Ctrl-C") {}
+    server.signal("HUP");
+    while !server.error_line().contains("there are no files to read again") {}
+    server.signal("TERM");
+    server.ended().good();
+}

@@ -7,7 +7,7 @@ use std::process::Command;
 use taskyard_testkit::certificates::{Authority, CertificateFiles, self_signed};
 use tempfile::TempDir;
 
-use crate::process::{Ran, Running, Serving, binary, run, shown_url};
+use crate::process::{Ran, Running, Serving, TestServer, binary, run, shown_url};
 
 /// An authority and the certificate of a server.
 struct Certificates {
@@ -123,6 +123,23 @@ fn a_client_certificate_may_be_required() {
     assert!(refused.err.contains("refused the client certificate"), "{}", refused.err);
     let half = serving.run(&[&stats[..], &shown[..2]].concat()).ends(2);
     assert!(half.err.contains("--client-key"), "{}", half.err);
+}
+
+/// `--ca` with an address without TLS was ignored, although the user expects a verified server.
+#[test]
+fn certificates_for_an_address_without_tls_are_refused() {
+    let server = TestServer::new();
+    let certificates = Certificates::new();
+    let refused = server.run(&["stats", "--ca", certificates.ca()]).ends(2);
+    assert!(refused.err.contains("--ca is for https:// servers"), "{}", refused.err);
+    let own = certificates.authority.issue_client("client");
+    let shown = ["--client-cert", text(&own.certificate), "--client-key", text(&own.key)];
+    let refused = server.run(&[&["stats"], &shown[..]].concat()).ends(2);
+    assert!(refused.err.contains("--client-cert is for https:// servers"), "{}", refused.err);
+    // The variable is for all servers.
+    let mut stats = binary();
+    stats.arg("stats").env("TASKYARD_URL", &server.serving.url);
+    Running::start(stats.env("TASKYARD_CA", certificates.ca())).ended().good();
 }
 
 #[test]

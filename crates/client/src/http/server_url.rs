@@ -58,9 +58,9 @@ impl ServerUrl {
         RequestTarget(target)
     }
 
-    /// The target of a path that is not part of the API of the queue.
+    /// The target of a path beside the API of the queue, such as `/healthz`.
     pub fn page(&self, path: &str) -> RequestTarget {
-        RequestTarget(path.to_owned())
+        RequestTarget(format!("{}{path}", self.path))
     }
 }
 
@@ -135,6 +135,6 @@ mod tests {
         let target =
             server.call(&["tubes", "a/b ?ü.~", "take"]).with("count", "1").with("after", "a&b");
         assert_eq!(target.as_str(), "/b/v1/tubes/a%2Fb%20%3F%C3%BC.~/take?count=1&after=a%26b");
-        assert_eq!(server.page("/pool/status").as_str(), "/pool/status");
+        assert_eq!(server.page("/pool/status").as_str(), "/b/pool/status");
     }
 }

@@ -23,7 +23,7 @@ use taskyard_iproto::{encode_request, reply_session};
 
 use crate::error::IprotoError;
 #[cfg(feature = "tls")]
-use crate::tls::Encryption;
+use crate::tls::{Encryption, not_encrypted};
 use address::IprotoAddress;
 use connection::Connection;
 use connector::Connector;
@@ -109,10 +109,11 @@ impl Iproto {
         change: impl FnOnce(Encryption) -> Result<Encryption, String>,
     ) -> Result<Self, IprotoError> {
         let Connector { address, prefix, within, .. } = &*self.connector;
-        // Files that cannot be used are reported even if they are not needed.
-        let encryption = address.encryption.clone().unwrap_or_else(Encryption::new);
-        let encryption = change(encryption).map_err(IprotoError::Certificates)?;
-        let encryption = address.encryption.is_some().then_some(encryption);
+        let Some(encryption) = address.encryption.clone() else {
+            let why = not_encrypted(&address.to_string(), "iprotos://");
+            return Err(IprotoError::Certificates(why));
+        };
+        let encryption = Some(change(encryption).map_err(IprotoError::Certificates)?);
         let address = IprotoAddress { encryption, ..address.clone() };
         let connector = Connector::new(address, prefix, *within);
         Ok(Iproto { connector: Arc::new(connector), strict: self.strict })

@@ -257,3 +257,19 @@ fn a_file_without_certificates_is_named() {
     let missing = folder.path().join("nothing.pem");
     assert!(http.with_roots(&missing).unwrap_err().to_string().contains("nothing.pem"));
 }
+
+/// A client with root certificates for a server without TLS was accepted, and nothing was verified.
+#[test]
+fn certificates_for_a_server_without_tls_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = self_signed(folder.path(), "server");
+    let http = || Http::new("http://localhost").unwrap();
+    let iproto = || Iproto::new("localhost:3301").unwrap();
+    for refused in [
+        http().with_roots(&files.certificate).unwrap_err().to_string(),
+        http().with_client_certificate(&files.certificate, &files.key).unwrap_err().to_string(),
+        iproto().with_roots(&files.certificate).unwrap_err().to_string(),
+    ] {
+        assert!(refused.contains("localhost") && refused.contains("not encrypted"), "{refused}");
+    }
+}

@@ -2,12 +2,15 @@
 //!
 //! [`AccessVerb`] is a row of the table and [`Role`] a column; [`Permissions`] are the rights of one
 //! user, and check a command. Both interfaces of the server use this table and no other.
+//! [`audited_action`] says which commands get an audit entry.
 
+mod audited;
 mod needs;
 mod pattern;
 mod permissions;
 mod verb;
 
+pub use audited::{AuditedAction, audited_action, changed_tasks};
 pub use needs::{AccessTarget, for_each_need};
 pub use pattern::{NamePattern, PatternError};
 pub use permissions::{Denied, Permission, Permissions};

@@ -95,7 +95,7 @@ pub fn for_each_need<'a, E>(
 }
 
 /// A change of nothing but the pause is not a change of the options.
-fn verb_of_change(change: &TubeChange) -> AccessVerb {
+pub(super) fn verb_of_change(change: &TubeChange) -> AccessVerb {
     let pause = TubeChange { paused: change.paused, ..TubeChange::default() };
     match change.paused {
         Some(_) if *change == pause => AccessVerb::PauseTube,
@@ -104,7 +104,7 @@ fn verb_of_change(change: &TubeChange) -> AccessVerb {
 }
 
 /// An item without a holder ends the delivery of any consumer.
-fn verb_of_item(item: &FinishItem) -> AccessVerb {
+pub(super) fn verb_of_item(item: &FinishItem) -> AccessVerb {
     let verb = match &item.finish {
         Finish::Ack | Finish::AckWithResult(_) => AccessVerb::Ack,
         Finish::Release { .. } => AccessVerb::Release,
@@ -116,6 +116,7 @@ fn verb_of_item(item: &FinishItem) -> AccessVerb {
     match (item.holder, verb) {
         (Holder::Any, AccessVerb::Ack) => AccessVerb::Delete,
         (Holder::Any, AccessVerb::Release | AccessVerb::Touch) => AccessVerb::ReleaseAll,
+        (Holder::Any, AccessVerb::Bury) => AccessVerb::BuryAny,
         (_, verb) => verb,
     }
 }

@@ -35,8 +35,10 @@ pub enum AccessVerb {
     Release,
     /// Extend own deliveries.
     Touch,
-    /// Set tasks aside.
+    /// Set own deliveries aside.
     Bury,
+    /// Set any task aside.
+    BuryAny,
     /// Make buried tasks ready.
     Kick,
     /// Remove tasks, or end the deliveries of others.
@@ -77,6 +79,10 @@ pub enum AccessVerb {
     PauseSchedule,
     /// Create, change or remove a schedule.
     SetSchedule,
+    /// Put the task of a schedule now; the right to put into its tube is needed too.
+    RunSchedule,
+    /// Show the audit entries.
+    ShowAudit,
     /// What servers do by themselves, and the endpoints of hosted services.
     RunServer,
 }
@@ -119,7 +125,7 @@ impl Role {
 
 impl AccessVerb {
     /// All of them.
-    pub const ALL: [AccessVerb; 30] = [
+    pub const ALL: [AccessVerb; 33] = [
         AccessVerb::ShowTube,
         AccessVerb::ShowWorkers,
         AccessVerb::ShowServer,
@@ -129,6 +135,7 @@ impl AccessVerb {
         AccessVerb::Release,
         AccessVerb::Touch,
         AccessVerb::Bury,
+        AccessVerb::BuryAny,
         AccessVerb::Kick,
         AccessVerb::Delete,
         AccessVerb::ReleaseAll,
@@ -149,6 +156,8 @@ impl AccessVerb {
         AccessVerb::ShowSchedule,
         AccessVerb::PauseSchedule,
         AccessVerb::SetSchedule,
+        AccessVerb::RunSchedule,
+        AccessVerb::ShowAudit,
         AccessVerb::RunServer,
     ];
 
@@ -159,18 +168,36 @@ impl AccessVerb {
         const O: bool = false;
         match self {
             Verb::ShowTube | Verb::ShowSemaphore | Verb::ShowSchedule => [X, X, X, X, X],
-            Verb::Session | Verb::Eval => [X, X, X, X, X],
+            Verb::Session | Verb::Eval | Verb::RunSchedule => [X, X, X, X, X],
             Verb::ShowWorkers | Verb::ShowServer => [X, O, O, X, X],
             Verb::Put => [O, X, O, O, X],
             Verb::Take | Verb::Ack | Verb::Release | Verb::Touch => [O, O, X, O, X],
             Verb::UseSemaphore => [O, O, X, O, X],
-            Verb::Bury => [O, O, X, X, X],
+            Verb::Bury | Verb::BuryAny => [O, O, X, X, X],
             Verb::Kick | Verb::Delete | Verb::ReleaseAll | Verb::Truncate => [O, O, O, X, X],
             Verb::Peek | Verb::ShowHolders => [O, O, O, X, X],
             Verb::PauseTube | Verb::PauseSchedule => [O, O, O, X, X],
             Verb::CreateTube | Verb::AlterTube | Verb::NameTube | Verb::DropTube => [O, O, O, O, X],
             Verb::ConfigureSessions | Verb::ConfigureSemaphore => [O, O, O, O, X],
-            Verb::SetSchedule | Verb::RunServer => [O, O, O, O, X],
+            Verb::SetSchedule | Verb::ShowAudit | Verb::RunServer => [O, O, O, O, X],
+        }
+    }
+
+    /// Whether a request with this verb gets an audit entry, whichever role its user has: it changes
+    /// what operators and administrators are responsible for. The work of producers and consumers,
+    /// requests that only look, and what servers do by themselves get none.
+    pub const fn is_audited(self) -> bool {
+        use AccessVerb as Verb;
+        match self {
+            Verb::ShowTube | Verb::ShowWorkers | Verb::ShowServer | Verb::ShowAudit => false,
+            Verb::ShowSemaphore | Verb::ShowSchedule | Verb::Peek | Verb::ShowHolders => false,
+            Verb::Put | Verb::Take | Verb::Ack | Verb::Release | Verb::Touch | Verb::Bury => false,
+            // What an expression does is audited by its own verb.
+            Verb::UseSemaphore | Verb::Session | Verb::Eval | Verb::RunServer => false,
+            Verb::BuryAny | Verb::Kick | Verb::Delete | Verb::ReleaseAll | Verb::Truncate => true,
+            Verb::PauseTube | Verb::CreateTube | Verb::AlterTube | Verb::NameTube => true,
+            Verb::DropTube | Verb::ConfigureSessions | Verb::ConfigureSemaphore => true,
+            Verb::PauseSchedule | Verb::SetSchedule | Verb::RunSchedule => true,
         }
     }
 
@@ -185,7 +212,7 @@ impl AccessVerb {
             AccessVerb::Ack => "ack",
             AccessVerb::Release => "release",
             AccessVerb::Touch => "touch",
-            AccessVerb::Bury => "bury",
+            AccessVerb::Bury | AccessVerb::BuryAny => "bury",
             AccessVerb::Kick => "kick",
             AccessVerb::Delete => "delete tasks or end deliveries of others",
             AccessVerb::ReleaseAll => "release or extend deliveries of others",
@@ -206,6 +233,8 @@ impl AccessVerb {
             AccessVerb::ShowSchedule => "show schedules",
             AccessVerb::PauseSchedule => "pause or resume a schedule",
             AccessVerb::SetSchedule => "change a schedule",
+            AccessVerb::RunSchedule => "run a schedule",
+            AccessVerb::ShowAudit => "show the audit entries",
             AccessVerb::RunServer => "use this endpoint",
         }
     }
@@ -289,11 +318,19 @@ mod tests {
         };
         use AccessVerb as Verb;
         only(Role::Produce, &[Verb::Put]);
-        let consume =
-            [Verb::Take, Verb::Ack, Verb::Release, Verb::Touch, Verb::Bury, Verb::UseSemaphore];
+        let consume = [
+            Verb::Take,
+            Verb::Ack,
+            Verb::Release,
+            Verb::Touch,
+            Verb::Bury,
+            Verb::BuryAny,
+            Verb::UseSemaphore,
+        ];
         only(Role::Consume, &consume);
         let operate = [
             Verb::Bury,
+            Verb::BuryAny,
             Verb::Kick,
             Verb::Delete,
             Verb::ReleaseAll,
@@ -311,6 +348,55 @@ mod tests {
         assert_eq!(AccessVerb::Bury.role(), Role::Consume);
         assert_eq!(AccessVerb::ShowTube.role(), Role::Read);
         assert_eq!(AccessVerb::RunServer.role(), Role::Admin);
+    }
+
+    // The decision for each verb, apart from the rule: an action must not disappear from the audit by
+    // a change of the rule.
+    #[test]
+    fn every_verb_is_audited_or_not() {
+        use AccessVerb as Verb;
+        let audited = [
+            Verb::BuryAny,
+            Verb::Kick,
+            Verb::Delete,
+            Verb::ReleaseAll,
+            Verb::Truncate,
+            Verb::PauseTube,
+            Verb::CreateTube,
+            Verb::AlterTube,
+            Verb::NameTube,
+            Verb::DropTube,
+            Verb::ConfigureSessions,
+            Verb::ConfigureSemaphore,
+            Verb::PauseSchedule,
+            Verb::SetSchedule,
+            Verb::RunSchedule,
+        ];
+        let other = [
+            Verb::ShowTube,
+            Verb::ShowWorkers,
+            Verb::ShowServer,
+            Verb::Put,
+            Verb::Take,
+            Verb::Ack,
+            Verb::Release,
+            Verb::Touch,
+            Verb::Bury,
+            Verb::Peek,
+            Verb::ShowHolders,
+            Verb::Session,
+            Verb::Eval,
+            Verb::ShowSemaphore,
+            Verb::UseSemaphore,
+            Verb::ShowSchedule,
+            Verb::ShowAudit,
+            Verb::RunServer,
+        ];
+        assert_eq!(audited.len() + other.len(), Verb::ALL.len());
+        for verb in Verb::ALL {
+            assert_eq!(verb.is_audited(), audited.contains(&verb), "{verb:?}");
+            assert_ne!(verb.is_audited(), other.contains(&verb), "{verb:?}");
+        }
     }
 
     #[test]

@@ -3,8 +3,9 @@
 import { setPaused, truncate, tube as fetchTube } from "./api.js";
 import { change, count } from "./bulk.js";
 import { ask } from "./dialog.js";
-import { hasActions, make } from "./dom.js";
+import { make } from "./dom.js";
 import * as format from "./format.js";
+import { offers } from "./user.js";
 
 const tasksText = (number) => format.many(number, "task");
 
@@ -19,9 +20,9 @@ const ACTIONS = {
     about: "Deleted tasks are removed with their payloads. This cannot be undone." },
 };
 
-// The names of the actions for tasks in this state, or in any state; none in read-only mode.
-export const actionsFor = (state) =>
-  Object.keys(ACTIONS).filter((name) => hasActions && (!state || ACTIONS[name].states.includes(state)));
+// The names of the actions for tasks of the tube in this state, or in any state, that the user may do; none in read-only mode.
+export const actionsFor = (tube, state) =>
+  Object.keys(ACTIONS).filter((name) => offers(name, tube) && (!state || ACTIONS[name].states.includes(state)));
 
 export const actionLabel = (name) => ACTIONS[name].label;
 

@@ -1,12 +1,12 @@
-// Sends requests to the server, with the token.
+// Sends requests to the server. A user who signed in is known by a cookie that no script can read.
 
 import { at } from "./router.js";
+import { may, mayWithAll, setUser, user } from "./user.js";
 
-const TOKEN = "taskyard-token";
 const RESPONSE_MS_MAX = 10_000;
 const CHANGE_MS_MAX = 120_000;
 
-// A refused request; status 401 is a missing or wrong token.
+// A refused request; status 401 means that the user has to sign in.
 class RequestError extends Error {
   constructor(status, code, message) {
     super(message);
@@ -15,11 +15,12 @@ class RequestError extends Error {
   }
 }
 
-export const token = {
-  get: () => sessionStorage.getItem(TOKEN),
-  set: (text) => sessionStorage.setItem(TOKEN, text),
-  forget: () => sessionStorage.removeItem(TOKEN),
-};
+// Whether there was an input of the user since the last request; opening the page is one. Only then a request keeps the
+// session from ending: those that refresh the page by themselves do not.
+let hasInput = true;
+for (const kind of ["click", "keydown", "pointerdown", "touchstart", "wheel"]) {
+  addEventListener(kind, ({ isTrusted }) => { hasInput ||= isTrusted; }, { capture: true, passive: true });
+}
 
 // The server's time minus that of this machine, in seconds.
 let offset = 0;
@@ -32,9 +33,12 @@ function parse(text) {
     Number.isInteger(value) && !Number.isSafeInteger(value) ? JSON.rawJSON(source) : value);
 }
 
-async function request(path, { method = "GET", body, signal } = {}) {
+async function request(path, { method = "GET", body, signal } = {}, isRepeated = false) {
   const headers = {};
-  if (token.get()) headers.Authorization = `Bearer ${token.get()}`;
+  const csrf = method === "GET" ? undefined : user()?.session?.csrf;
+  if (csrf) headers["X-Taskyard-CSRF"] = csrf;
+  const isActive = hasInput;
+  if (isActive) headers["X-Taskyard-Active"] = "true";
   if (body) headers["Content-Type"] = "application/json";
   // A change that was sent is not cut off early: it would be unknown whether it was made.
   const limit = AbortSignal.timeout(method === "GET" ? RESPONSE_MS_MAX : CHANGE_MS_MAX);
@@ -44,7 +48,19 @@ async function request(path, { method = "GET", body, signal } = {}) {
     body: body && JSON.stringify(body),
     signal: signal ? AbortSignal.any([signal, limit]) : limit,
   });
+  if (isActive) hasInput = false;
   if (response.ok) return parse(await response.text());
+  if (response.status === 403 && csrf && !isRepeated) {
+    const current = await request("v1/session", { signal });
+    if (current.user !== user()?.user) {
+      // What the user of this page has confirmed is not done by another one.
+      dispatchEvent(new Event("userchange"));
+      throw new RequestError(403, "forbidden", "another user has signed in in this browser");
+    }
+    // The user has signed in again in another tab: the session is another one.
+    setUser(current);
+    if (current.session && current.session.csrf !== csrf) return request(path, { method, body, signal }, true);
+  }
   // A proxy in between may not respond with JSON.
   const failure = (await response.json().catch(() => null))?.error;
   throw new RequestError(response.status, failure?.code, failure?.message ?? `status ${response.status}`);
@@ -57,6 +73,17 @@ const tubeAt = (tube) => `v1/tubes/${encodeURIComponent(tube)}`;
 const scheduleAt = (name) => `v1/schedules/${encodeURIComponent(name)}`;
 const semaphoreAt = (key) => `v1/semaphores/${encodeURIComponent(key)}`;
 
+// Fetches who the user is.
+export async function identify(signal) {
+  setUser(await request("v1/session", { signal }));
+}
+
+export async function signIn(token) {
+  setUser(await post("v1/session", { token }));
+}
+
+export const signOut = () => request("v1/session", { method: "DELETE" });
+
 // All tubes, including internal ones if `internal` is set.
 export async function stats(internal, signal) {
   const answer = await request(`v1/stats${internal ? "?internal=true" : ""}`, { signal });
@@ -64,10 +91,14 @@ export async function stats(internal, signal) {
   return answer;
 }
 
-export const services = (signal) => request("v1/services", { signal });
+// The hosted services; none for a user who may not see them.
+export const services = async (signal) =>
+  (mayWithAll("show_server") ? request("v1/services", { signal }) : { services: [] });
 export const series = (values, signal) => request(`v1/series?${query(values)}`, { signal });
 // A page of workers, after the one with the name `after`.
 export const workers = (after, signal) => request(`v1/workers${after ? `?${query({ after })}` : ""}`, { signal });
+// The latest audit entries, the newest first.
+export const audit = (limit, signal) => request(`v1/audit?${query({ limit })}`, { signal });
 export const poolStatus = (signal) => request("pool/status", { signal });
 
 export const tube = (name, signal) => request(tubeAt(name), { signal });
@@ -84,7 +115,7 @@ export const act = (name, action, body, signal) => post(`${tubeAt(name)}/tasks/$
 // The deliveries and the waiting consumers of the tube, at most `count` of each.
 export async function deliveriesAndConsumers(name, count, signal) {
   const [held, waiting] = await Promise.all([
-    request(`${tubeAt(name)}/deliveries?count=${count}`, { signal }),
+    may("show_holders", name) ? request(`${tubeAt(name)}/deliveries?count=${count}`, { signal }) : { deliveries: [] },
     request(`${tubeAt(name)}/consumers?count=${count}`, { signal }),
   ]);
   return { deliveries: held.deliveries, consumers: waiting.consumers };

@@ -1,6 +1,7 @@
 // Shows the view of the current address, and refreshes it every second while the page is visible.
 
-import { now, services, stats, token } from "./api.js";
+import { identify, now, services, stats } from "./api.js";
+import { audit } from "./audit.js";
 import { hasActions, make, mark, say, show } from "./dom.js";
 import * as format from "./format.js";
 import { overview } from "./overview.js";
@@ -8,20 +9,23 @@ import * as router from "./router.js";
 import { schedule, schedules } from "./schedules.js";
 import { semaphore, semaphores } from "./semaphores.js";
 import { pool, sql } from "./services.js";
+import * as signIn from "./sign_in.js";
 import { task } from "./task.js";
 import { tube } from "./tube.js";
+import { mayWithAll, mayWithAny, setUser, user } from "./user.js";
 import { workers } from "./workers.js";
 
 const EVERY_MS = 1_000;
 const RETRY_MS_MAX = 15_000;
 
-const VIEWS = { overview, tube, task, schedules, schedule, semaphores, semaphore, workers, sql, pool };
+const VIEWS = { overview, tube, task, schedules, schedule, semaphores, semaphore, workers, audit, sql, pool };
 // The part of the navigation to which a view belongs. A service is listed if the server hosts it.
 const PARTS = [
   ["overview", "Overview", ["overview", "tube", "task"]],
   ["schedules", "Schedules", ["schedules", "schedule"]],
   ["semaphores", "Semaphores", ["semaphores", "semaphore"]],
   ["workers", "Workers", ["workers"]],
+  ["audit", "Audit", ["audit"]],
   ["sql", "SQL tasks", ["sql"]],
   ["pool", "Pool", ["pool"]],
 ];
@@ -37,8 +41,10 @@ let failures = 0;
 let started = null;
 let store = "";
 let restoreScroll = null;
+// The user may be another one after the page was hidden: other tabs have the same session.
+let isUserCertain = false;
 
-// Shows the state of the connection: "live", "reconnecting", "paused" or "locked".
+// Shows the state of the connection: "live", "reconnecting", "refused", "paused" or "locked".
 function state(name, text = name) {
   document.body.dataset.state = name;
   say(part("state"), text);
@@ -70,9 +76,18 @@ function markNav(route) {
   });
 }
 
-// Fetches once what every view shows: the server, and which services it hosts.
+// Fetches once what every view shows: the user, the server, and which services it hosts.
 async function introduce(signal) {
+  if (!isUserCertain || !user()) {
+    const before = user()?.user;
+    await identify(signal);
+    isUserCertain = true;
+    if (before !== undefined && before !== user().user) leaveView();
+    signIn.showUser();
+  }
   if (started !== null) return;
+  show(part("nav").querySelector("[data-view=workers]"), mayWithAny("show_workers"));
+  show(part("nav").querySelector("[data-view=audit]"), mayWithAll("show_audit"));
   showServer(await stats(false, signal));
   for (const { name } of (await services(signal)).services) {
     const link = part("nav").querySelector(`[data-view="${CSS.escape(name)}"]`);
@@ -83,21 +98,41 @@ async function introduce(signal) {
 // A question belongs to the view that asked it.
 const closeDialogs = () => document.querySelectorAll("dialog[open]").forEach((dialog) => dialog.close());
 
-function askForToken() {
+// What the view showed may belong to another user.
+function leaveView() {
   closeDialogs();
-  if (token.get()) say(part("token-hint"), "The token is wrong.");
-  token.forget();
-  started = null;
+  view?.leave?.();
   view = null;
+  started = null;
   part("view").replaceChildren();
-  part("token-form").hidden = false;
+}
+
+// Asks to sign in. The address stays, so that the same view is shown afterwards.
+function lock(text = "") {
+  clearTimeout(timer);
+  pending?.abort();
+  pending = null;
+  leaveView();
   part("problem").hidden = true;
-  part("token").focus();
+  signIn.showForm(text);
   state("locked", "token required");
 }
 
+// A request that the user may not send stays refused until the rights change.
+function refused({ message }) {
+  say(part("problem"), `The server refused the request: ${message}.`);
+  part("problem").hidden = false;
+  state("refused", "not allowed");
+  timer = setTimeout(refresh, RETRY_MS_MAX);
+}
+
 function failed(error) {
-  if (error.status === 401) return askForToken();
+  if (error.status === 401) {
+    const hadSession = Boolean(user()?.session);
+    setUser(null);
+    return lock(hadSession ? "Your session has ended. Sign in again." : "");
+  }
+  if (error.status === 403) return refused(error);
   failures += 1;
   const wait = Math.min(EVERY_MS * 2 ** (failures - 1), RETRY_MS_MAX);
   const what = error.status ? `The server refused the request: ${error.message}.` : "The server does not respond.";
@@ -114,12 +149,13 @@ async function refresh() {
   const mine = (pending = new AbortController());
   const began = performance.now();
   try {
-    view ??= build(shownRoute);
     await introduce(mine.signal);
+    view ??= build(shownRoute);
     await view.refresh(mine.signal);
     failures = 0;
     showUptime();
-    part("token-form").hidden = part("problem").hidden = true;
+    part("problem").hidden = true;
+    signIn.hideForm();
     state("live");
     if (restoreScroll !== null) scrollTo(0, restoreScroll);
     restoreScroll = null;
@@ -153,7 +189,7 @@ function onRoute(route, { sameView, scroll, first }) {
   markNav(route);
   if (sameView && view) {
     view.update?.(route);
-  } else if (part("token-form").hidden) {
+  } else if (user() && !signIn.isFormShown()) {
     setTitle("");
     closeDialogs();
     view?.leave?.();
@@ -167,7 +203,9 @@ function onRoute(route, { sameView, scroll, first }) {
 }
 
 function onVisibilityChange() {
-  if (!document.hidden) return refresh();
+  // A guest who wants to sign in keeps the form.
+  if (!document.hidden) return signIn.isFormShown() && user() ? state("locked", "token required") : refresh();
+  isUserCertain = false;
   clearTimeout(timer);
   pending?.abort();
   pending = null;
@@ -175,11 +213,19 @@ function onVisibilityChange() {
 }
 
 document.addEventListener("visibilitychange", onVisibilityChange);
-part("token-form").addEventListener("submit", (event) => {
-  event.preventDefault();
-  token.set(part("token").value.trim());
-  part("token").value = "";
-  refresh();
+addEventListener("userchange", () => {
+  isUserCertain = false;
+  if (!document.hidden) refresh();
+});
+signIn.start({
+  signedIn: refresh,
+  signedOut(problem) {
+    if (!problem) leaveView();
+    say(part("problem"), problem);
+    show(part("problem"), problem !== "");
+    if (!problem) refresh();
+  },
+  wanted: () => lock(),
 });
 // The address in the page is relative to the view that was loaded first.
 document.querySelector("link[rel=icon]").href = router.at("assets/icon.svg");

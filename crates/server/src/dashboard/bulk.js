@@ -9,7 +9,9 @@ async function inSteps(request, signal, report) {
   do {
     if (signal.aborted) return { ...sum, stopped: true };
     // A request that was sent is never cut off: what it changed has to be counted.
-    const answer = await request(after);
+    const answer = await request(after).catch((error) => {
+      throw Object.assign(error, { changed: sum.changed });
+    });
     for (const key of ["matched", "changed", "scanned"]) sum[key] += answer[key];
     after = answer.next;
     report(sum);

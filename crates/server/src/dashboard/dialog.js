@@ -1,6 +1,7 @@
 // Dialogs that ask before something is changed. Escape and a click beside a dialog close it.
 
 import { announce, make, mark, say, show } from "./dom.js";
+import * as format from "./format.js";
 
 let numbers = 0;
 
@@ -46,8 +47,12 @@ export function ask({ title, body = [], confirm, danger = false, prepare, isRead
   }
 
   function failed(error) {
+    const what = error.status ? `The server refused the request: ${error.message}.` : "The server does not respond.";
+    const text = error.changed ? `${what} ${format.number(error.changed)} tasks were changed before.` : what;
     show(problem, true);
-    say(problem, error.status ? `The server refused the request: ${error.message}.` : "The server does not respond.");
+    say(problem, text);
+    // The dialog is closed when the user has to sign in again.
+    if (error.changed) announce(text);
   }
 
   async function run() {

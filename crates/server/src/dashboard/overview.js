@@ -1,12 +1,13 @@
 // The overview: totals, charts of all tubes, and the table of tubes.
 
-import { now, services, stats, token } from "./api.js";
+import { now, services, stats } from "./api.js";
 import { make, say, show } from "./dom.js";
 import * as format from "./format.js";
 import { note } from "./rates.js";
 import { to } from "./router.js";
 import { charts } from "./series.js";
 import { tubesTable } from "./tubes.js";
+import { mayWithAll, user } from "./user.js";
 
 const URL_DEFAULT = "http://127.0.0.1:7070";
 // A service is asked rarely: its answer may need a query of another system.
@@ -17,7 +18,7 @@ const TOTALS = ["tubes", "ready", "delayed", "taken", "buried", "done", "waiting
 // The same three lines as the first screen of `taskyard serve`.
 function commands(program) {
   const url = location.origin === URL_DEFAULT ? "" : ` --url ${location.origin}`;
-  const flags = url + (token.get() ? " --token TOKEN" : "");
+  const flags = url + (user()?.has_users ? " --token-file FILE" : "");
   const lines = ["put mail '{\"to\": \"ann\"}'", "take mail --lease 1h", "ack mail 0"];
   return lines.map((line) => make("code", {}, `${program} ${line}${flags}\n`));
 }
@@ -52,10 +53,9 @@ export function overview(route, { showServer }) {
   const problems = serviceProblems();
   const table = tubesTable(now);
   const graphs = charts(["rates", "depth"]);
-  const filled = make("div", { id: "filled", class: "stack", hidden: true }, totals,
-    make("section", { class: "stack", "aria-label": "Charts of all tubes" },
-      make("div", { class: "bar" }, make("h3", {}, "All tubes"), graphs.chooser), graphs.missing, graphs.element),
-    table.element);
+  const chartSection = make("section", { class: "stack", "aria-label": "Charts of all tubes" },
+    make("div", { class: "bar" }, make("h3", {}, "All tubes"), graphs.chooser), graphs.missing, graphs.element);
+  const filled = make("div", { id: "filled", class: "stack", hidden: true }, totals, chartSection, table.element);
   const element = make("div", { class: "stack" },
     make("h2", { class: "hidden-text", tabindex: "-1" }, "Overview"), problems.element, empty, filled);
   let internal = false;
@@ -81,7 +81,10 @@ export function overview(route, { showServer }) {
       values[i].classList.toggle("zero", !counts[name]);
     });
     table.show(newest.tubes);
-    if (!isEmpty) await graphs.refresh(signal);
+    // The sum of all tubes is for users who may see all of them.
+    const seesAll = mayWithAll("show_tube");
+    show(chartSection, seesAll);
+    if (!isEmpty && seesAll) await graphs.refresh(signal);
     await problems.refresh(signal);
   }
 

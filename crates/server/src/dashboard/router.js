@@ -12,6 +12,7 @@ const VIEWS = [
   [/^semaphores$/, "semaphores"],
   [/^semaphores\/([^/]+)$/, "semaphore"],
   [/^workers$/, "workers"],
+  [/^audit$/, "audit"],
   [/^sql$/, "sql"],
   [/^pool-status$/, "pool"],
 ];
@@ -38,6 +39,7 @@ export const to = {
   semaphores: () => at("semaphores"),
   semaphore: (key, values) => at(`semaphores/${encodeURIComponent(key)}`) + query(values),
   workers: (values) => at("workers") + query(values),
+  audit: (values) => at("audit") + query(values),
   sql: () => at("sql"),
   pool: () => at("pool-status"),
 };

@@ -2,10 +2,11 @@
 
 import { nextTimes, now, removeSchedule, runSchedule, schedule as fetchSchedule, schedules as fetchSchedules, setSchedulePaused } from "./api.js";
 import { ask } from "./dialog.js";
-import { hasActions, make, mark, pairs, say, section, show } from "./dom.js";
+import { make, mark, pairs, say, section, show } from "./dom.js";
 import * as format from "./format.js";
 import { go, setQuery, to } from "./router.js";
 import { grid } from "./table.js";
+import { offers } from "./user.js";
 
 const ROWS_MAX = 100;
 const TIMES_MAX = 20;
@@ -119,10 +120,14 @@ function actions(name, refresh) {
       await removeSchedule(name);
       return `Removed ${name}`;
     }, done: (text) => text && go(to.schedules()) }) }, "Remove");
-  const element = make("div", { class: "bar actions" }, hasActions && [pause, run, remove]);
+  const element = make("div", { class: "bar actions" });
   return { element, show(one) {
     paused = one.paused;
     say(pause, paused ? "Resume" : "Pause");
+    const wanted = [offers("pause_schedule", name) && pause, offers("put", one.tube) && run, offers("set_schedule", name) && remove]
+      .filter(Boolean);
+    // Replacing buttons would take the focus from them.
+    if (wanted.length !== element.children.length) element.replaceChildren(...wanted);
   } };
 }
 

@@ -80,7 +80,7 @@ export function task(route, { refresh: refreshAll, setTitle }) {
     show(badge, state !== null);
     say(badge, state ?? "");
     mark(badge, "data-state", state);
-    buttons.replaceChildren(...(state ? actionsFor(state) : []).map((action) =>
+    buttons.replaceChildren(...(state ? actionsFor(tube, state) : []).map((action) =>
       make("button", { type: "button", "data-action": action, class: action === "delete" ? "danger" : action === "kick" ? "primary" : null,
         click: () => act(action) }, actionLabel(action))));
   }

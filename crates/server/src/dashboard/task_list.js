@@ -2,11 +2,12 @@
 
 import { actionLabel, actionsFor, actOnTasks } from "./actions.js";
 import { now, tasks as fetchTasks } from "./api.js";
-import { announce, hasActions, make, mark, say, show } from "./dom.js";
+import { announce, make, mark, say, show } from "./dom.js";
 import { actionFilter, filterForm, filterOf, isSearch } from "./filter.js";
 import * as format from "./format.js";
 import { to } from "./router.js";
 import { grid } from "./table.js";
+import { may } from "./user.js";
 
 const ROWS_MAX = 100;
 // A page without conditions is cheap; it is fetched again while it is shown.
@@ -39,7 +40,7 @@ function columns(tube, selection) {
       return () => { box.checked = selection.has(id); };
     } };
   return [
-    ...(hasActions ? [select] : []),
+    ...(actionsFor(tube).length ? [select] : []),
     { label: "Task", head: true, class: "number", text: (task) => `${task.id}`, href: (task) => to.task(tube, task.id) },
     { label: "State", class: "state", create: (cell) => {
       const badge = cell.appendChild(make("span", { class: "state-badge" }));
@@ -105,7 +106,7 @@ export function taskList(tube, { refresh: refreshAll, total }) {
   const following = make("a", { class: "button" }, "Next page");
   const pager = make("nav", { class: "bar pager", "aria-label": "Pages" }, first, following);
   const element = make("div", { class: "stack", id: "task-list" }, form.element, progressBar, result,
-    hasActions && toolbar, nothing, table.element, pager);
+    actionsFor(tube).length > 0 && toolbar, nothing, table.element, pager);
 
   function act(action) {
     const choice = selection.choice(actionFilter(query));
@@ -209,13 +210,20 @@ export function taskList(tube, { refresh: refreshAll, total }) {
     fetched = -Infinity;
     show(progressBar, false);
     show(result, false);
-    buttons.replaceChildren(...actionsFor(query.state).map((name) =>
+    buttons.replaceChildren(...actionsFor(tube, query.state).map((name) =>
       make("button", { type: "button", "data-action": name, class: name === "delete" ? "danger" : null, click: () => act(name) }, actionLabel(name))));
     selection.set([]);
-    if (isSearch(query)) runSearch(query.after);
+    if (isSearch(query) && may("peek", tube)) runSearch(query.after);
   }
 
   async function refresh(signal) {
+    const isAllowed = may("peek", tube);
+    for (const one of [form.element, toolbar]) show(one, isAllowed);
+    if (!isAllowed) {
+      for (const one of [table.element, pager]) show(one, false);
+      say(nothing, "You may not see the tasks of this tube: the role “operate” is needed. Charts and details show their numbers.");
+      return show(nothing, true);
+    }
     if (isSearch(query)) {
       // Times are shown relative to now.
       if (found.length) table.show(found);

@@ -2,13 +2,14 @@
 
 import { pauseOrResume, truncateTube } from "./actions.js";
 import { now, tube as fetchTube } from "./api.js";
-import { announce, hasActions, make, mark, remark, say, show } from "./dom.js";
+import { announce, make, mark, remark, say, show } from "./dom.js";
 import * as format from "./format.js";
 import { to } from "./router.js";
 import { charts } from "./series.js";
 import { tabs } from "./tabs.js";
 import { taskList } from "./task_list.js";
 import { tubeDetails } from "./tube_details.js";
+import { offers } from "./user.js";
 
 const STATES = ["ready", "delayed", "taken", "buried"];
 const title = (text) => text[0].toUpperCase() + text.slice(1);
@@ -74,8 +75,8 @@ export function tube(route, { refresh: refreshAll, setTitle }) {
     remark(why, format.why(info, now()));
     mark(why, "data-paused", info.paused ? "" : null);
     say(pause, info.paused ? "Resume" : "Pause");
-    show(pause, hasActions);
-    show(truncate, hasActions);
+    show(pause, offers("pause_tube", name));
+    show(truncate, offers("truncate", name));
     strip.fill(tabItems(name, info), query.show in parts ? query.show : query.state || "all");
   }
 

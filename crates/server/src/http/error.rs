@@ -28,6 +28,16 @@ impl Refusal {
         Refusal { code, answer: Box::new(answer), retry_after: code.retry_after_secs() }
     }
 
+    /// Its code.
+    pub fn code(&self) -> Code {
+        self.code
+    }
+
+    /// Its message.
+    pub fn message(&self) -> &str {
+        &self.answer.error.message
+    }
+
     /// Sets after how many seconds the same request may succeed.
     pub fn retry_after(self, seconds: u32) -> Self {
         Refusal { retry_after: Some(seconds), ..self }

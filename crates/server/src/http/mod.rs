@@ -1,5 +1,6 @@
 //! The HTTP endpoints of the server and their handlers.
 
+mod audit;
 mod described;
 mod error;
 mod events;
@@ -15,6 +16,7 @@ mod schedules;
 mod semaphores;
 mod series;
 mod services;
+mod session;
 mod stats;
 mod streamed;
 mod take;
@@ -47,7 +49,8 @@ pub(crate) use request_app::{RequestApp, RunError};
 #[cfg(test)]
 pub(crate) use route::{QueryField, QueryKind};
 pub(crate) use route::{Route, Shape};
-use route_access::{RouteAccess, access_of};
+use route_access::{AuditedRoute, RouteAccess, access_of};
+pub(crate) use session::{is_session, is_sign_in};
 pub(crate) use streamed::count;
 #[cfg(test)]
 pub(crate) use tasks::STATES_PATTERN;
@@ -69,6 +72,8 @@ pub(crate) fn routes() -> Vec<Route> {
         manager::routes(),
         health::routes(),
         services::routes(),
+        session::routes(),
+        audit::routes(),
     ];
     groups.into_iter().flatten().collect()
 }
@@ -82,7 +87,10 @@ pub(crate) fn router(app: SharedApp) -> Router {
         if route.query.is_empty() && route.path.starts_with("/v1/") {
             handler = handler.route_layer(from_fn(guard::no_query));
         }
-        let check = move |request: Request, next: Next| access.check(request, next);
+        let (audit, name) = (app.audit.clone(), route.name);
+        let check = move |request: Request, next: Next| {
+            access.check(request, next, AuditedRoute { audit: audit.clone(), name })
+        };
         router = router.route(route.path, handler.route_layer(from_fn(check)));
     }
     let router = router
@@ -92,12 +100,14 @@ pub(crate) fn router(app: SharedApp) -> Router {
     let router = match &app.extra_routes {
         Some(ExtraRoutes { router: extra, is_open }) => {
             let is_open = *is_open;
+            let audit = app.audit.clone();
             let check = move |request: Request, next: Next| {
                 let access = match is_open(request.uri().path()) {
                     true => RouteAccess::Open,
                     false => RouteAccess::All(AccessVerb::RunServer),
                 };
-                access.check(request, next)
+                let route = AuditedRoute { audit: audit.clone(), name: "service" };
+                access.check(request, next, route)
             };
             router.merge(extra.clone().layer(from_fn(check)))
         }

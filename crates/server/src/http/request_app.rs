@@ -2,7 +2,9 @@
 //! its user, and what the user may not see is left out of the reply.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::ops::Deref;
+use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -12,6 +14,8 @@ use taskyard_wire::Code;
 
 use super::Refusal;
 use crate::app::{App, SharedApp};
+use crate::audit::{AuditDraft, Requester};
+use crate::guard::ClientConnection;
 use crate::users::Principal;
 
 /// The state of the server, and the user that sent the request.
@@ -19,6 +23,8 @@ use crate::users::Principal;
 pub(crate) struct RequestApp {
     app: SharedApp,
     principal: Principal,
+    /// The address of the client, if it is known.
+    peer: Option<IpAddr>,
 }
 
 /// Why a command was not run.
@@ -36,8 +42,25 @@ pub(crate) enum RunError {
 }
 
 impl RequestApp {
-    /// Runs one command, if the user may.
+    /// Runs one command, if the user may. An action of an operator or administrator is recorded.
     pub async fn run(&self, command: Command) -> Result<Reply, RunError> {
+        let Some(mut draft) = self.draft_of(&command) else { return self.run_part(command).await };
+        let before = self.tasks_before(&command).await;
+        let result = self.run_part(command).await;
+        let recorded = match &result {
+            Ok(reply) => {
+                before.into_iter().for_each(|tasks| draft.add_tasks(tasks));
+                draft.finish(Ok(reply))
+            }
+            Err(RunError::Failed(error)) => draft.finish(Err(error)),
+            Err(denied @ RunError::Denied { .. }) => draft.refused(&denied.to_string()),
+        };
+        recorded.written().await;
+        result
+    }
+
+    /// Runs one command, if the user may, as a part of an action that its caller records.
+    pub async fn run_part(&self, command: Command) -> Result<Reply, RunError> {
         let principal = self.principal();
         principal.permissions().check(&command).map_err(|denied| refused(&principal, denied))?;
         let mut reply = self.app.run_as(principal.creator(), command).await?;
@@ -47,7 +70,43 @@ impl RequestApp {
 
     /// Runs one command that is part of a request for which the user has the rights.
     pub async fn run_checked(&self, command: Command) -> Result<Reply, Error> {
-        self.app.run_as(self.principal().creator(), command).await
+        let draft = self.draft_of(&command);
+        let result = self.app.run_as(self.principal().creator(), command).await;
+        if let Some(draft) = draft {
+            draft.finish(result.as_ref()).written().await;
+        }
+        result
+    }
+
+    /// How many tasks a command changes whose reply does not say it: as many as there are right
+    /// before it.
+    async fn tasks_before(&self, command: &Command) -> Option<u64> {
+        let (Command::Truncate { tube }
+        | Command::DropTube { tube }
+        | Command::ReleaseAll { tube }) = command
+        else {
+            return None;
+        };
+        let shown = self.app.run(Command::Tubes { tube: Some(tube.clone()) }).await;
+        let Ok(Reply::Tubes(tubes)) = shown else { return None };
+        let tasks = &tubes.first()?.stats.tasks;
+        Some(match command {
+            Command::ReleaseAll { .. } => tasks.taken,
+            _ => tasks.total() + tasks.kept,
+        })
+    }
+
+    /// Begins an audit entry for an action of several commands.
+    pub fn draft(&self, action: &str, target: AccessTarget<'_>) -> AuditDraft {
+        AuditDraft::new(&self.app.audit, self.requester(), action, target)
+    }
+
+    fn draft_of(&self, command: &Command) -> Option<AuditDraft> {
+        AuditDraft::of_command(&self.app.audit, command, || self.requester())
+    }
+
+    fn requester(&self) -> Requester<'_> {
+        Requester { user: self.principal.name(), peer: self.peer, protocol: "http" }
     }
 
     /// Refuses unless the user may do this.
@@ -66,6 +125,10 @@ impl RequestApp {
     fn principal(&self) -> Principal {
         let mut principal = self.principal.clone();
         self.app.users.refresh(&mut principal);
+        let has_ended = |session| !self.app.page_sessions.is_open(session);
+        if principal.session().is_some_and(has_ended) {
+            principal.withdraw();
+        }
         principal
     }
 }
@@ -90,7 +153,8 @@ impl FromRequestParts<SharedApp> for RequestApp {
         let principal = parts.extensions.get::<Principal>().cloned();
         let principal =
             principal.ok_or_else(|| Refusal::new(Code::Forbidden, "the user is not known"))?;
-        Ok(RequestApp { app: app.clone(), principal })
+        let peer = parts.extensions.get::<Arc<ClientConnection>>().map(|client| client.peer);
+        Ok(RequestApp { app: app.clone(), principal, peer })
     }
 }
 

@@ -4,14 +4,19 @@
 //! commands, by [`RequestApp`](super::RequestApp). An endpoint that is not listed is for
 //! administrators.
 
+use std::sync::Arc;
+
 use axum::RequestExt;
 use axum::extract::{RawPathParams, Request};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use taskyard_core::access::{AccessTarget, AccessVerb as Verb, Permissions};
+use taskyard_core::access::{AccessTarget, AccessVerb as Verb, Denied, Permissions};
 use taskyard_wire::Code;
 
 use super::Refusal;
+use super::request_app::refused;
+use crate::audit::{Audit, AuditDraft, Requester};
+use crate::guard::ClientConnection;
 use crate::users::Principal;
 
 /// The rights that an endpoint needs at least.
@@ -19,18 +24,29 @@ use crate::users::Principal;
 pub(crate) enum RouteAccess {
     /// None: it shows nothing about tasks.
     Open,
+    /// None but a token or a session, or the rights of a guest: it shows nothing but the user.
+    Admitted,
     /// One of these verbs, on the name in the path or, without one, on any name.
     Any(&'static [Verb]),
     /// This verb on all names.
     All(Verb),
 }
 
+/// An endpoint whose refused requests may get an audit entry.
+pub(crate) struct AuditedRoute {
+    pub audit: Arc<Audit>,
+    /// The operation id.
+    pub name: &'static str,
+}
+
 /// The entry of the endpoint with this operation id.
 pub(crate) fn access_of(operation: &str) -> Option<RouteAccess> {
-    use RouteAccess::{All, Any, Open};
+    use RouteAccess::{Admitted, All, Any, Open};
     Some(match operation {
-        "health" | "openapi" => Open,
+        "health" | "openapi" | "sign_in" => Open,
+        "show_session" | "sign_out" => Admitted,
         "metrics" | "manager" | "services" => All(Verb::ShowServer),
+        "audit" => All(Verb::ShowAudit),
         "list_tubes" | "show_tube" | "stats" | "series" | "consumers" => Any(&[Verb::ShowTube]),
         "workers" => Any(&[Verb::ShowWorkers]),
         "create_tube" => Any(&[Verb::CreateTube]),
@@ -46,7 +62,8 @@ pub(crate) fn access_of(operation: &str) -> Option<RouteAccess> {
         "release" => Any(&[Verb::Release, Verb::ReleaseAll]),
         "touch" => Any(&[Verb::Touch, Verb::ReleaseAll]),
         "fail" | "finish" => Any(&[Verb::Release, Verb::ReleaseAll]),
-        "bury" | "bury_tasks" => Any(&[Verb::Bury]),
+        "bury" => Any(&[Verb::Bury]),
+        "bury_tasks" => Any(&[Verb::BuryAny]),
         "kick" | "kick_tasks" => Any(&[Verb::Kick]),
         "delete" | "delete_tasks" => Any(&[Verb::Delete]),
         "release_tasks" => Any(&[Verb::ReleaseAll]),
@@ -73,14 +90,14 @@ fn access_of_named(operation: &str) -> Option<RouteAccess> {
         "set_schedule" | "remove_schedule" => Any(&[Verb::SetSchedule]),
         "pause_schedule" | "resume_schedule" => Any(&[Verb::PauseSchedule]),
         // The task of a schedule is put into its tube.
-        "run_schedule" => Any(&[Verb::ShowSchedule]),
+        "run_schedule" => Any(&[Verb::RunSchedule]),
         _ => return None,
     })
 }
 
 impl RouteAccess {
     /// Refuses a request without the rights of its endpoint.
-    pub async fn check(self, mut request: Request, next: Next) -> Response {
+    pub async fn check(self, mut request: Request, next: Next, route: AuditedRoute) -> Response {
         let may_do_all = |principal: &Principal| *principal.permissions() == Permissions::All;
         if request.extensions().get::<Principal>().is_some_and(may_do_all) {
             return next.run(request).await;
@@ -97,25 +114,40 @@ impl RouteAccess {
             "schedule" => Some(AccessTarget::Schedule(value)),
             _ => None,
         });
-        let refused = self.refusal(principal, target.unwrap_or(AccessTarget::Any));
-        match refused {
-            Some(refused) => refused.into_response(),
-            None => next.run(request).await,
+        let target = target.unwrap_or(AccessTarget::Any);
+        let Some(denied) = self.missing(principal, target) else { return next.run(request).await };
+        let is_audited = denied.verb.is_audited();
+        let refused = refused(principal, denied);
+        if is_audited {
+            let client = request.extensions().get::<Arc<ClientConnection>>();
+            let peer = client.map(|client| client.peer);
+            let requester = Requester { user: principal.name(), peer, protocol: "http" };
+            let draft = AuditDraft::new(&route.audit, requester, route.action(), target);
+            let recorded = draft.refused(&refused.to_string());
+            recorded.written().await;
         }
+        Refusal::from(refused).into_response()
     }
 
-    fn refusal(self, principal: &Principal, target: AccessTarget<'_>) -> Option<Refusal> {
+    /// The right that is missing.
+    fn missing(self, principal: &Principal, target: AccessTarget<'_>) -> Option<Denied> {
         let permissions: &Permissions = principal.permissions();
-        let missing = match self {
-            RouteAccess::Open => None,
+        match self {
+            RouteAccess::Open | RouteAccess::Admitted => None,
             RouteAccess::All(verb) => permissions.require(verb, AccessTarget::All).err(),
             RouteAccess::Any(verbs) => {
                 let mut found = verbs.iter().map(|verb| permissions.require(*verb, target).err());
                 let first = found.next().flatten();
                 first.filter(|_| found.all(|missing| missing.is_some()))
             }
-        };
-        missing.map(|denied| super::request_app::refused(principal, denied).into())
+        }
+    }
+}
+
+impl AuditedRoute {
+    /// The name of its action, which is the same for all tasks of a tube and for chosen ones.
+    fn action(&self) -> &'static str {
+        self.name.strip_suffix("_tasks").unwrap_or(self.name)
     }
 }
 

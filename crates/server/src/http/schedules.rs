@@ -244,13 +244,32 @@ async fn run(
     SchedulePath(name): SchedulePath,
     Json(NothingRequest {}): Json<NothingRequest>,
 ) -> Result<Response, Refusal> {
-    app.require(AccessVerb::ShowSchedule, AccessTarget::Schedule(name.as_str()))?;
-    // A user who may put into the tube need not see the payload.
-    let mut found = page(&app, ScheduleCommand::Get { name }).await?;
-    let schedule = found.pop().ok_or_else(unexpected_reply)?;
-    match app.run(schedule.run_now()?).await? {
+    let target = AccessTarget::Schedule(name.as_str());
+    let draft = app.draft("run_schedule", target);
+    let result = match app.require(AccessVerb::RunSchedule, target) {
+        Ok(()) => put_now(&app, name).await,
+        Err(denied) => Err(denied),
+    };
+    let recorded = match &result {
+        Ok(reply) => draft.finish(Ok(reply)),
+        Err(RunError::Failed(error)) => draft.finish(Err(error)),
+        Err(denied @ RunError::Denied { .. }) => draft.refused(&denied.to_string()),
+    };
+    recorded.written().await;
+    match result? {
         Reply::Put(placed) => ok(&PutAnswer::new(&placed)),
         _ => Err(unexpected_reply()),
+    }
+}
+
+/// Puts the task of a schedule. A user who may put into the tube need not see the payload.
+async fn put_now(app: &RequestApp, name: ScheduleName) -> Result<Reply, RunError> {
+    let get = Command::Schedule(Box::new(ScheduleCommand::Get { name }));
+    match app.run_checked(get).await? {
+        Reply::Schedule(ScheduleReply::Schedules(mut found)) if !found.is_empty() => {
+            app.run(found.remove(0).run_now()?).await
+        }
+        _ => Err(Error::Store("unexpected reply of the engine".into()).into()),
     }
 }
 

@@ -35,7 +35,7 @@ pub(super) fn check(permissions: &Permissions, call: &Call) -> Result<(), Denied
 
 /// The verb of a method whose arguments are not parsed yet. A method that is not listed needs all
 /// rights.
-fn verb_of_method(method: &str) -> AccessVerb {
+pub(super) fn verb_of_method(method: &str) -> AccessVerb {
     match method {
         "put" | "put_many" => AccessVerb::Put,
         "take" | "take_many" => AccessVerb::Take,

@@ -7,6 +7,7 @@ use std::vec;
 use taskyard_core::{Body, Command, Execute, Reply, Result as CoreResult, SessionId, TubeName};
 use taskyard_iproto::{Fault, ReplyForm};
 
+use super::audit::BatchDrafts;
 use super::expected_replies::ReplyCharge;
 use super::keyed_put::KeyedPut;
 use super::list_page::ListPage;
@@ -91,6 +92,8 @@ pub(super) struct Batch {
     pub commands: Vec<Command>,
     /// Their requests, in the order of the commands.
     pub requests: Vec<PendingRequest>,
+    /// The audit entries of the commands that have one.
+    pub drafts: BatchDrafts,
     /// How many of the allowed requests these are.
     pub share: LimitShare,
     /// The size of the previous batch, which is a good guess for this one.
@@ -118,7 +121,13 @@ impl Batch {
     /// An empty batch.
     pub fn new(server: Arc<IprotoServer>) -> Self {
         let share = LimitShare::new(server, SharedLimit::InFlight);
-        Batch { commands: Vec::new(), requests: Vec::new(), share, capacity_hint: 0 }
+        Batch {
+            commands: Vec::new(),
+            requests: Vec::new(),
+            drafts: BatchDrafts::default(),
+            share,
+            capacity_hint: 0,
+        }
     }
 
     /// Adds a command and its request.
@@ -144,6 +153,7 @@ impl Batch {
         Batch {
             commands: std::mem::take(&mut self.commands),
             requests: std::mem::take(&mut self.requests),
+            drafts: std::mem::take(&mut self.drafts),
             share: self.share.split(),
             capacity_hint: 0,
         }
@@ -151,20 +161,24 @@ impl Batch {
 
     /// Sends the batch to the engine.
     pub fn execute(self, server: Arc<IprotoServer>) -> CompletionFuture {
-        let Batch { commands, requests, share, .. } = self;
+        let Batch { commands, requests, drafts, share, .. } = self;
         Box::pin(async move {
-            let replies = server.engine.execute(commands).await.into_iter();
-            Completion::Replies { requests: requests.into_iter(), replies, share }
+            let replies = server.engine.execute(commands).await;
+            drafts.record(&replies).await;
+            let (requests, replies) = (requests.into_iter(), replies.into_iter());
+            Completion::Replies { requests, replies, share }
         })
     }
 
     /// Sends a batch with commands that may create tubes; the number of tubes of a user is limited.
     pub fn execute_as(self, server: Arc<IprotoServer>, user: Principal) -> CompletionFuture {
-        let Batch { commands, requests, share, .. } = self;
+        let Batch { commands, requests, drafts, share, .. } = self;
         Box::pin(async move {
             let creator = user.creator();
-            let replies = server.tubes.execute(&server.engine, creator, commands).await.into_iter();
-            Completion::Replies { requests: requests.into_iter(), replies, share }
+            let replies = server.tubes.execute(&server.engine, creator, commands).await;
+            drafts.record(&replies).await;
+            let (requests, replies) = (requests.into_iter(), replies.into_iter());
+            Completion::Replies { requests, replies, share }
         })
     }
 }

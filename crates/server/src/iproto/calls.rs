@@ -36,6 +36,7 @@ impl ProtocolSession {
             Ok(call) => match access::check(self.permissions(), &call) {
                 Ok(()) => self.serve_call(reply_to, call),
                 Err(denied) => {
+                    self.audit_refusal(&call, &denied);
                     let reply_to = ReplyTo { verb: CountedVerb::of(call.function), ..reply_to };
                     let fault = faults::denied(name, self.principal.name());
                     self.send_fault(reply_to, &fault.because(&denied));
@@ -82,7 +83,10 @@ impl ProtocolSession {
         match parsed {
             Ok(call) => match access::check(self.permissions(), &call) {
                 Ok(()) => self.serve_call(reply_to, call),
-                Err(denied) => self.deny_eval(reply_to, &denied),
+                Err(denied) => {
+                    self.audit_refusal(&call, &denied);
+                    self.deny_eval(reply_to, &denied);
+                }
             },
             Err(fault) => self.send_fault(reply_to, &fault),
         }
@@ -104,12 +108,14 @@ impl ProtocolSession {
             .unzip();
         let checked = commands.iter().try_for_each(|command| self.permissions().check(command));
         if let Err(denied) = checked {
+            self.audit_refused_tubes(&commands, &denied);
             return self.deny_eval(reply_to, &denied);
         }
         let reply_to = ReplyTo { verb: CountedVerb::of("create_tube"), ..reply_to };
         if !self.admit(reply_to) {
             return;
         }
+        self.audit_native(&commands);
         let charge = self.expected.add(size_of_all(&commands));
         let follow_up = FollowUp::SetVariables(created);
         self.batch.push_all(commands, PendingRequest { reply_to, follow_up, charge });
@@ -292,6 +298,7 @@ impl ProtocolSession {
         if !self.admit(reply_to) {
             return;
         }
+        self.audit_native(&commands);
         let charge = self.expected.add(size_of_all(&commands));
         let follow_up = FollowUp::SendAll(changes);
         self.batch.push_all(commands, PendingRequest { reply_to, follow_up, charge });
@@ -311,6 +318,7 @@ impl ProtocolSession {
 
     /// Adds a command that is admitted already, or needs no admission.
     pub(super) fn add(&mut self, reply_to: ReplyTo, command: Command, follow_up: FollowUp) {
+        self.audit_call(&command);
         let charge = self.expected.add(size_of(&command));
         self.batch.push(command, PendingRequest { reply_to, follow_up, charge });
     }

@@ -8,6 +8,7 @@
 //! requests in flight by the expected size of their replies.
 
 mod access;
+mod audit;
 mod batch;
 mod calls;
 mod config;

@@ -57,7 +57,7 @@ pub(super) struct ProtocolSession {
     has_unserved: bool,
     salt: [u8; 32],
     /// The address of the client, if it is known.
-    peer: Option<IpAddr>,
+    pub(super) peer: Option<IpAddr>,
     /// The name under which it takes tasks.
     pub(super) worker: SessionWorker,
     /// The user, with the rights of the current list of users.

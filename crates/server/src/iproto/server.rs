@@ -15,6 +15,7 @@ use super::config::IprotoConfig;
 use super::counters::Counters;
 use super::goodbye::goodbye_frame;
 use super::leave_retries::LeaveRetries;
+use crate::audit::Audit;
 use crate::auth_throttle::AuthThrottle;
 use crate::tls_listener::TlsListener;
 use crate::tube_quota::{OwnerRecords, TubeQuota};
@@ -62,6 +63,8 @@ pub(crate) struct IprotoServer {
     pub leave_retries: LeaveRetries,
     /// Addresses with too many failed logins.
     pub throttle: Arc<AuthThrottle>,
+    /// What operators and administrators did.
+    pub audit: Arc<Audit>,
     /// Where named workers connect from.
     pub worker_origins: Arc<WorkerOrigins>,
     /// When the server was started.
@@ -129,6 +132,7 @@ impl IprotoServer {
             tubes: Arc::new(TubeQuota::new(config.tubes_per_user_max, records)),
             leave_retries: LeaveRetries::default(),
             throttle,
+            audit: Arc::default(),
             worker_origins: Arc::default(),
             started: Instant::now(),
             connections: quota(config.connections_max),

@@ -44,13 +44,14 @@ pub enum Verb {
 }
 
 /// The verbs that a native command may use on some tubes: those about a tube.
-const ON_TUBES: [AccessVerb; 17] = [
+const ON_TUBES: [AccessVerb; 18] = [
     AccessVerb::Put,
     AccessVerb::Take,
     AccessVerb::Ack,
     AccessVerb::Release,
     AccessVerb::Touch,
     AccessVerb::Bury,
+    AccessVerb::BuryAny,
     AccessVerb::Kick,
     AccessVerb::Delete,
     AccessVerb::ReleaseAll,
@@ -80,7 +81,7 @@ impl Verb {
             Verb::Ack => one(AccessVerb::Ack),
             Verb::Release => one(AccessVerb::Release),
             Verb::Touch => one(AccessVerb::Touch),
-            Verb::Bury => one(AccessVerb::Bury),
+            Verb::Bury => one(AccessVerb::Bury).with(AccessVerb::BuryAny),
             Verb::Kick => one(AccessVerb::Kick),
             Verb::Peek => one(AccessVerb::Peek),
             Verb::Delete => one(AccessVerb::Delete),

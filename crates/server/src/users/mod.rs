@@ -3,6 +3,7 @@
 //! The operator lists them in a file (`entry`), with roles or with the grants of Tarantool's queue
 //! (`grants`). The list can be replaced while the server runs (`shared`).
 
+mod change;
 mod entry;
 mod grants;
 mod new_secret;
@@ -19,6 +20,7 @@ use subtle::ConstantTimeEq;
 use taskyard_core::access::Permissions;
 use taskyard_iproto::auth;
 
+pub use change::UsersChange;
 pub use grants::{Grant, Grants, Verb};
 pub use new_secret::NewSecret;
 pub(crate) use shared::Principal;
@@ -197,6 +199,12 @@ impl User {
         &self.name
     }
 
+    /// Whether another user of this name has the same secrets and rights.
+    fn is_same(&self, other: &User) -> bool {
+        (self.token, &self.password, &self.permissions)
+            == (other.token, &other.password, &other.permissions)
+    }
+
     fn is_without_secret(&self) -> bool {
         self.token.is_none() && self.password.is_none()
     }
@@ -206,6 +214,15 @@ impl TokenHash {
     /// The hash of a token.
     pub fn of(token: &[u8]) -> Self {
         TokenHash(Sha256::digest(token).into())
+    }
+
+    /// One hash for several tokens that were sent together; that of a single one is its own.
+    pub fn all(tokens: &[TokenHash]) -> Option<Self> {
+        match tokens {
+            [] => None,
+            [one] => Some(*one),
+            many => Some(TokenHash::of(&many.iter().flat_map(|token| token.0).collect::<Vec<_>>())),
+        }
     }
 
     fn key(&self) -> [u8; TOKEN_KEY_BYTES] {

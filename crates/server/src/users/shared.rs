@@ -5,8 +5,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use taskyard_core::access::Permissions;
 
-use super::{GUEST, LoginFailed, NONE, TokenHash, User, Users};
+use super::{GUEST, LoginFailed, NONE, TokenHash, User, Users, UsersChange};
 use crate::auth::Token;
+use crate::page_sessions::SessionHash;
 use crate::tube_quota::TubeCreator;
 
 /// The current list of users. Copies refer to the same list.
@@ -29,6 +30,8 @@ pub(crate) struct Principal {
     /// `None` is the guest.
     user: Option<Arc<User>>,
     generation: u64,
+    /// The session of the page that the request belongs to.
+    session: Option<SessionHash>,
 }
 
 impl UsersHandle {
@@ -40,15 +43,17 @@ impl UsersHandle {
     }
 
     /// Replaces the list. Clients that are connected get the rights of the new list with their next
-    /// request; a user that is gone, or has another secret, has none.
-    pub fn replace(&self, users: Users) {
+    /// request; a user that is gone, or has another secret, has none. Returns what has changed.
+    pub fn replace(&self, users: Users) -> UsersChange {
         let users = match &self.0.token {
             Some(token) => users.with_token(token),
             None => users,
         };
         let mut current = self.0.users.write().unwrap_or_else(PoisonError::into_inner);
+        let change = UsersChange::between(&current, &users);
         *current = Arc::new(users);
         self.0.generation.fetch_add(1, Ordering::Release);
+        change
     }
 
     /// The names of the users, in order.
@@ -72,7 +77,7 @@ impl UsersHandle {
     /// A client that did not authenticate.
     pub(crate) fn guest(&self) -> Principal {
         let generation = self.generation();
-        Principal { permissions: self.current().guest(), user: None, generation }
+        Principal::guest(self.current().guest(), generation)
     }
 
     /// The user with this token.
@@ -93,39 +98,67 @@ impl UsersHandle {
         let users = self.current();
         Ok(match users.authenticate(name, scramble, salt)? {
             Some(user) => Principal::of(user, generation),
-            None => Principal { permissions: users.guest(), user: None, generation },
+            None => Principal::guest(users.guest(), generation),
         })
     }
 
-    /// Updates the rights of a client to the current list.
-    pub(crate) fn refresh(&self, principal: &mut Principal) {
+    /// Updates the rights of a client to the current list. Returns whether this list has its user;
+    /// one that was removed before has no rights.
+    pub(crate) fn refresh(&self, principal: &mut Principal) -> bool {
         let generation = self.generation();
         if principal.generation == generation {
-            return;
+            return true;
         }
         principal.generation = generation;
         let users = self.current();
         let Some(known) = &principal.user else {
             principal.permissions = users.guest();
-            return;
+            return true;
         };
         if known.is_fixed {
-            return;
+            return true;
         }
         let found = users.find(known.name()).filter(|found| {
             // Otherwise the user that logged in is not the one that is listed now.
             (found.token, &found.password) == (known.token, &known.password)
         });
         match found {
-            Some(found) => *principal = Principal::of(found.clone(), generation),
-            None => principal.permissions = NONE.clone(),
+            Some(found) => {
+                let session = principal.session;
+                *principal = Principal { session, ..Principal::of(found.clone(), generation) };
+                true
+            }
+            None => {
+                principal.withdraw();
+                false
+            }
         }
     }
 }
 
 impl Principal {
     fn of(user: Arc<User>, generation: u64) -> Self {
-        Principal { permissions: user.permissions.clone(), user: Some(user), generation }
+        let permissions = user.permissions.clone();
+        Principal { permissions, user: Some(user), generation, session: None }
+    }
+
+    fn guest(permissions: Arc<Permissions>, generation: u64) -> Self {
+        Principal { permissions, user: None, generation, session: None }
+    }
+
+    /// The same user in a session of the page.
+    pub fn in_session(self, session: SessionHash) -> Self {
+        Principal { session: Some(session), ..self }
+    }
+
+    /// The session of the page that the request belongs to.
+    pub fn session(&self) -> Option<&SessionHash> {
+        self.session.as_ref()
+    }
+
+    /// Removes all rights.
+    pub fn withdraw(&mut self) {
+        self.permissions = NONE.clone();
     }
 
     /// The name of the user.
@@ -136,6 +169,11 @@ impl Principal {
     /// Whether it is a user of the list, and not the guest or the user of the server's own token.
     pub fn is_listed(&self) -> bool {
         self.user.as_ref().is_some_and(|user| !user.is_fixed)
+    }
+
+    /// Whether both are the same user. A user of the list may have the name of the server's own.
+    pub fn is_same_user(&self, other: &Principal) -> bool {
+        (self.name(), self.is_listed()) == (other.name(), other.is_listed())
     }
 
     /// Its rights.

@@ -53,6 +53,34 @@ fn the_file_lists_users_and_grants() {
     assert!(!users.guest().allows_anything());
 }
 
+// The audit shows who was added, removed or changed, and no secrets.
+#[test]
+fn a_new_list_says_what_has_changed() {
+    let user = |name: &str, token: &str, roles: &[Role]| {
+        let names = vec![taskyard_core::access::NamePattern::all()];
+        User::with_token(name, token, Grants::List(vec![Grant::roles(roles, names)]))
+    };
+    let handle = UsersHandle::default();
+    let first = || {
+        let (ann, bob) = (
+            user("ann", "token-of-ann", &[Role::Read]),
+            user("bob", "token-of-bob", &[Role::Read]),
+        );
+        Users::new(vec![ann, bob, user("carol", "token-of-carol", &[Role::Read])])
+    };
+    assert_eq!(handle.replace(first()).added, ["ann", "bob", "carol"]);
+    assert!(handle.replace(first()).is_empty());
+    let change = handle.replace(Users::new(vec![
+        user("ann", "another-token", &[Role::Read]),
+        user("bob", "token-of-bob", &[Role::Operate]),
+        user("dan", "token-of-dan", &[Role::Read]),
+    ]));
+    assert_eq!(
+        change.to_string(),
+        "2 changed, 1 removed, 1 added; changed: ann, bob; removed: carol; added: dan"
+    );
+}
+
 #[test]
 fn the_file_lists_tokens_and_roles() {
     let users = users(json!([

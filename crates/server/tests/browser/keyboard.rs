@@ -112,6 +112,7 @@ async fn screen_readers_find_names_headers_and_landmarks() {
             ("/semaphores", "text('.semaphores tbody th') === 'gpu'"),
             ("/semaphores/gpu", "document.querySelectorAll('#view tbody tr').length === 2"),
             ("/workers", "text('h2') === 'Workers'"),
+            ("/audit", "text('h2') === 'Audit'"),
             ("/sql", "text('h2') === 'SQL tasks'"),
         ] {
             page.open(&format!("{}{path}", site.url())).await;

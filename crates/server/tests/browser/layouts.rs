@@ -6,7 +6,7 @@ use crate::assert_quiet;
 use crate::site::DashboardServer;
 use taskyard_testkit::chromium::{Page, browse};
 
-const VIEWS: [(&str, &str, &str); 9] = [
+const VIEWS: [(&str, &str, &str); 10] = [
     (
         "overview",
         "/",
@@ -24,6 +24,7 @@ const VIEWS: [(&str, &str, &str); 9] = [
     ("semaphores", "/semaphores", "text('.semaphores tbody th') === 'gpu'"),
     ("semaphore", "/semaphores/gpu", "document.querySelectorAll('#view tbody tr').length === 6"),
     ("workers", "/workers", "text('h2') === 'Workers'"),
+    ("audit", "/audit", "document.querySelectorAll('.audit tbody tr').length > 0"),
 ];
 
 /// A server with tasks in every state, and a long name.

@@ -4,12 +4,14 @@
 //! after half a minute.
 
 mod actions;
+mod audit;
 mod keyboard;
 mod layouts;
 mod navigation;
 mod schedules;
 mod semaphores;
 mod services;
+mod sign_in;
 mod site;
 mod tasks;
 mod tubes;
@@ -167,13 +169,14 @@ async fn a_wrong_token_is_asked_for_again() {
         page.until("!document.querySelector('#token-form').hidden").await;
         page.fill("#token", "wrong").await;
         page.click("#token-form button").await;
-        page.until("text('#token-hint') === 'The token is wrong.'").await;
-        assert_eq!(page.run("return sessionStorage.length").await, 0);
+        page.until("text('#token-error') === 'The token is wrong.'").await;
+        assert_eq!(page.run("return document.activeElement.id").await, "token");
         page.fill("#token", "right-0123456789").await;
         page.click("#token-form button").await;
         page.until("text('#state') === 'live' && text('.tubes .name') === 'mail'").await;
         page.until("document.querySelector('#token-form').hidden").await;
-        assert_eq!(page.run("return [localStorage.length, document.cookie]").await, json!([0, ""]));
+        let kept = "return [localStorage.length, sessionStorage.length, document.cookie]";
+        assert_eq!(page.run(kept).await, json!([0, 0, ""]));
         // The browser reports the two refusals by itself; there must be no other complaint.
         let complaints = page.complaints().await;
         assert_eq!(complaints.len(), 2, "{complaints:?}");

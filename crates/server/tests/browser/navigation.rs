@@ -35,6 +35,7 @@ async fn every_view_has_an_address_that_survives_reload_and_back() {
             "text('h2') === 'gpu one' && text('#view').includes('No task waits.')",
         ),
         ("/workers", "text('h2') === 'Workers'"),
+        ("/audit", "text('h2') === 'Audit'"),
         ("/sql", "text('#services').includes('This server runs no SQL tasks.')"),
         ("/pool-status", "text('#services').includes('This server has no pool.')"),
     ];

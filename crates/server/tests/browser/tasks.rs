@@ -24,7 +24,7 @@ async fn a_task_tells_its_story() {
         assert_eq!(page.text(".failures td.worker").await, "web1:4711:mailer");
         assert_eq!(page.text(".failures tbody tr:nth-child(2) td.count").await, "1");
         let fields = "[...document.querySelectorAll('.facts div:not([hidden]) dt')].map((name) => name.textContent).join()";
-        page.until(&format!("{fields} === 'Created,Attempts,Priority,Last failure'")).await;
+        page.until(&format!("{fields} === 'Created,Attempts,Priority,Position,Last failure'")).await;
         page.picture("task").await;
 
         let taken = site.post("/v1/tubes/mail/take", json!({ "worker": "web2", "lease": 600 })).await;

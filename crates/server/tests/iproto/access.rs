@@ -10,10 +10,16 @@ use taskyard_server::{
     BindError, Config, Grant, Grants, IprotoConfig, Server, Token, User, Users, Verb,
 };
 use taskyard_store::MemoryStore;
+use taskyard_testkit::recorded_output::register_secret;
 
 use crate::fixture::{IprotoAnswer, RawClient, TestServer};
 
+// Long enough to be recognized in a log.
+const BOSS_PASSWORD: &str = "secret-of-the-boss";
+const LIM_PASSWORD: &str = "secret-of-the-limited";
+
 async fn authenticate(client: &mut RawClient, user: &str, password: &str) -> IprotoAnswer {
+    register_secret(password);
     let scramble = Some(auth::scramble(password, &client.greeting.salt));
     client.execute(&Operation::Auth { user, scramble }).await
 }
@@ -28,8 +34,8 @@ async fn server_with_users() -> TestServer {
         Grant::new("mail*", &[Verb::Put, Verb::Take, Verb::Ack]),
         Grant::new("own", &[Verb::Create, Verb::Drop, Verb::Eval]),
     ];
-    let boss = User::new("boss", "secret", Grants::All);
-    let lim = User::new("lim", "x", Grants::List(grants));
+    let boss = User::new("boss", BOSS_PASSWORD, Grants::All);
+    let lim = User::new("lim", LIM_PASSWORD, Grants::List(grants));
     TestServer::with(|config| config.users = Users::new(vec![boss, lim])).await
 }
 
@@ -79,10 +85,10 @@ async fn a_password_must_be_right() {
         assert_eq!((fault.code, &*fault.text), (47, text));
     }
     client.refused("queue.state", json!([]), 42, "guest").await;
-    authenticate(&mut client, "boss", "secret").await.unwrap();
+    authenticate(&mut client, "boss", BOSS_PASSWORD).await.unwrap();
     client.done("queue.state", json!([])).await;
     // A scramble is valid only for its own connection.
-    let scramble = Some(auth::scramble("secret", &client.greeting.salt));
+    let scramble = Some(auth::scramble(BOSS_PASSWORD, &client.greeting.salt));
     let mut other = server.connect().await;
     let stolen = Operation::Auth { user: "boss", scramble };
     assert_eq!(other.execute(&stolen).await.unwrap_err().code, 47);
@@ -106,7 +112,7 @@ async fn guessing_is_slowed_down() {
     assert!(guesses > 10, "a few mistakes are forgiven");
     // A correct password is not checked either, on any connection.
     let mut other = server.connect().await;
-    let fault = authenticate(&mut other, "boss", "secret").await.unwrap_err();
+    let fault = authenticate(&mut other, "boss", BOSS_PASSWORD).await.unwrap_err();
     assert!(fault.text.contains("too many failed logins"), "{fault:?}");
 }
 
@@ -114,12 +120,12 @@ async fn guessing_is_slowed_down() {
 #[tokio::test]
 async fn failed_logins_do_not_lock_out_a_logged_in_client() {
     let server = server_with_users().await;
-    authenticate(&mut server.connect().await, "lim", "x").await.unwrap();
+    authenticate(&mut server.connect().await, "lim", LIM_PASSWORD).await.unwrap();
     let mut guesser = server.connect().await;
     for _ in 0..100 {
         authenticate(&mut guesser, "boss", "wrong").await.unwrap_err();
     }
-    authenticate(&mut server.connect().await, "lim", "x").await.unwrap();
+    authenticate(&mut server.connect().await, "lim", LIM_PASSWORD).await.unwrap();
 }
 
 // One successful login exempted its address for every user: a user with few rights could try any
@@ -132,26 +138,26 @@ async fn a_logged_in_user_cannot_guess_the_password_of_another() {
     loop {
         guesses += 1;
         assert!(guesses < 10_000, "no limit");
-        authenticate(&mut lim, "lim", "x").await.unwrap();
+        authenticate(&mut lim, "lim", LIM_PASSWORD).await.unwrap();
         let fault = authenticate(&mut lim, "boss", "wrong").await.unwrap_err();
         if fault.text.contains("too many failed logins") {
             break;
         }
     }
     assert!(guesses > 10, "a few mistakes are forgiven");
-    authenticate(&mut server.connect().await, "lim", "x").await.unwrap();
+    authenticate(&mut server.connect().await, "lim", LIM_PASSWORD).await.unwrap();
 }
 
 #[tokio::test]
 async fn grants_allow_verbs_on_tubes() {
     let server = server_with_users().await;
     let mut boss = server.connect().await;
-    authenticate(&mut boss, "boss", "secret").await.unwrap();
+    authenticate(&mut boss, "boss", BOSS_PASSWORD).await.unwrap();
     for tube in ["mail", "mail2", "post"] {
         boss.done("queue.create_tube", json!([tube, "fifo"])).await;
     }
     let mut lim = server.connect().await;
-    authenticate(&mut lim, "lim", "x").await.unwrap();
+    authenticate(&mut lim, "lim", LIM_PASSWORD).await.unwrap();
     lim.done("queue.tube.mail:put", json!([1])).await;
     lim.done("queue.tube.mail2:put_many", json!([[[1], [2]]])).await;
     lim.done("queue.tube.mail:take", json!([0])).await;
@@ -213,7 +219,7 @@ async fn an_unauthenticated_client_may_only_send_small_frames() {
     assert_eq!(client.next().await.unwrap().1.unwrap_err().code, 20);
     assert!(client.next().await.is_none(), "the connection is closed");
     let mut boss = server.connect().await;
-    authenticate(&mut boss, "boss", "secret").await.unwrap();
+    authenticate(&mut boss, "boss", BOSS_PASSWORD).await.unwrap();
     boss.done("queue.create_tube", json!(["mail", "fifo"])).await;
     boss.done("queue.tube.mail:put", json!(["x".repeat(100_000)])).await;
 }
@@ -236,7 +242,7 @@ async fn a_public_address_needs_users_or_a_token() {
     assert!(bind(|config| config.insecure = true).await.is_ok());
     assert!(bind(|config| config.token = Token::new("secret-0123456789").ok()).await.is_ok());
     let server_with_users = bind(|config| {
-        let users = Users::new(vec![User::new("boss", "secret", Grants::All)]);
+        let users = Users::new(vec![User::new("boss", BOSS_PASSWORD, Grants::All)]);
         config.iproto.as_mut().unwrap().users = users;
     });
     assert!(server_with_users.await.is_ok());

@@ -9,6 +9,7 @@ use taskyard_engine::{Engine, ManualClock, Settings};
 use taskyard_iproto::{Fault, Greeting, Operation, Shape, encode_request, next_frame, parse_reply};
 use taskyard_server::{Config, IprotoConfig, Server, UsersHandle};
 use taskyard_store::{MemoryStore, Store};
+use taskyard_testkit::recorded_output::keep_log;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -52,6 +53,7 @@ impl TestServer {
 
     /// A server over this store.
     pub async fn on(store: Box<dyn Store>, change: impl FnOnce(&mut Config)) -> Self {
+        keep_log();
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut config = Config::new(any);
         config.iproto = Some(IprotoConfig::new(any));

@@ -4,6 +4,7 @@
 //! move the time by hand.
 
 mod access;
+mod audit;
 mod bytes;
 mod ending;
 mod expressions;

@@ -7,6 +7,7 @@ use taskyard_core::access::{NamePattern, Role};
 use taskyard_core::{Command, Reply, SessionId};
 use taskyard_iproto::{Fault, Operation, auth, encode_execute, function_names, parse_reply};
 use taskyard_server::{Grant, Grants, Token, User, Users};
+use taskyard_testkit::recorded_output::register_secret;
 
 use crate::fixture::{RawClient, TestServer};
 use crate::native::execute;
@@ -18,10 +19,13 @@ type FunctionCase = (&'static str, Value, &'static str);
 const TUBES: u8 = 3;
 const PEEK: u8 = 9;
 
+/// Long enough to be recognized in a log.
+const PASSWORD: &str = "secret-of-every-user";
+
 fn user(role: Role, pattern: &str) -> User {
     let names = vec![NamePattern::new(pattern).unwrap()];
     let grants = Grants::List(vec![Grant::roles(&[role], names)]);
-    User::new(&format!("{} {pattern}", role.name()), "secret", grants)
+    User::new(&format!("{} {pattern}", role.name()), PASSWORD, grants)
 }
 
 async fn server(patterns: &[&str]) -> TestServer {
@@ -36,6 +40,7 @@ async fn server(patterns: &[&str]) -> TestServer {
 
 async fn log_in(server: &TestServer, name: &str, password: &str) -> RawClient {
     let mut client = server.connect().await;
+    register_secret(password);
     let scramble = Some(auth::scramble(password, &client.greeting.salt));
     client.execute(&Operation::Auth { user: name, scramble }).await.unwrap();
     client
@@ -123,8 +128,8 @@ async fn a_role_allows_its_functions_and_no_others() {
         admin.done("queue.create_tube", options).await;
         admin.done("queue.tube.TUBE:put", json!([1])).await;
         admin.done("queue.semaphore.set", json!(["TUBE", { "active": 1 }])).await;
-        let mut user = log_in(&server, &format!("{} *", role.name()), "secret").await;
-        let mut other = log_in(&server, &format!("{} other.*", role.name()), "secret").await;
+        let mut user = log_in(&server, &format!("{} *", role.name()), PASSWORD).await;
+        let mut other = log_in(&server, &format!("{} other.*", role.name()), PASSWORD).await;
         for (function, args, roles) in cases() {
             let is_named = function.contains("TUBE") || args.to_string().contains("TUBE");
             let fault = fault_of(&mut other, function, &args).await;
@@ -156,7 +161,7 @@ async fn lists_show_what_the_user_may_see() {
         admin.done("queue.semaphore.create", json!([name, { "active": 1 }])).await;
     }
     for role in Role::ALL {
-        let mut user = log_in(&server, &format!("{} mail.*", role.name()), "secret").await;
+        let mut user = log_in(&server, &format!("{} mail.*", role.name()), PASSWORD).await;
         for (function, args) in [
             ("queue.statistics", json!([])),
             ("queue.tube", json!([])),
@@ -179,9 +184,9 @@ async fn only_joined_sessions_can_be_left() {
     let session = SessionId([7; 16]);
     let join = Command::JoinSession { session, create: true };
     let leave = Command::LeaveSession { session };
-    let mut owner = log_in(&server, "consume *", "secret").await;
+    let mut owner = log_in(&server, "consume *", PASSWORD).await;
     assert_eq!(execute(&mut owner, &[join]).await, [Ok(Reply::Session(session))]);
-    let mut other = log_in(&server, "read *", "secret").await;
+    let mut other = log_in(&server, "read *", PASSWORD).await;
     let mut bytes = Vec::new();
     encode_execute(&mut bytes, 7, std::slice::from_ref(&leave));
     other.send(&bytes).await;
@@ -196,10 +201,10 @@ async fn a_connected_user_loses_rights_that_are_taken_away() {
     let clerk = |pattern: &str| {
         let names = vec![NamePattern::new(pattern).unwrap()];
         let grants = Grants::List(vec![Grant::roles(&[Role::Produce], names)]);
-        Users::new(vec![User::new("clerk", "secret", grants)])
+        Users::new(vec![User::new("clerk", PASSWORD, grants)])
     };
     let server = TestServer::with_all(|config| config.users = clerk("*")).await;
-    let mut client = log_in(&server, "clerk", "secret").await;
+    let mut client = log_in(&server, "clerk", PASSWORD).await;
     let missing = client.call("queue.tube.mail:put", json!([1])).await.unwrap_err();
     assert_ne!(missing.code, 42, "allowed, but the tube does not exist");
     server.users.replace(clerk("orders"));

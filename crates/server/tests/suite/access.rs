@@ -5,12 +5,14 @@ use std::net::SocketAddr;
 use reqwest::Method;
 use reqwest::header::{AUTHORIZATION, HOST, ORIGIN};
 use taskyard_server::{BindError, Server, Token};
+use taskyard_testkit::recorded_output::register_secret;
 
 use crate::fixture::{Answer, Fixture, config, engine, read_all};
 
 const TOKEN: &str = "0123456789abcdef";
 
 async fn guarded() -> Fixture {
+    register_secret(TOKEN);
     Fixture::with(|config| config.token = Some(Token::new(TOKEN).unwrap())).await
 }
 

@@ -9,6 +9,7 @@ use taskyard_core::{Result, TubeName};
 use taskyard_engine::{Engine, Settings, SystemClock};
 use taskyard_server::{Config, Server, UsersHandle};
 use taskyard_store::MemoryStore;
+use taskyard_testkit::recorded_output::{keep_log, record};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -52,6 +53,7 @@ impl Fixture {
 
     /// The same with an engine of the test.
     pub async fn over(engine: Engine, change: impl FnOnce(&mut Config)) -> Self {
+        keep_log();
         let mut config = config();
         change(&mut config);
         let server = Server::bind(config, engine.clone()).await.unwrap();
@@ -87,7 +89,9 @@ impl Fixture {
     }
 
     pub async fn text(&self, path: &str) -> String {
-        self.request(Method::GET, path).send().await.unwrap().text().await.unwrap()
+        let text = self.request(Method::GET, path).send().await.unwrap().text().await.unwrap();
+        record("answers", &text);
+        text
     }
 
     /// Sends bytes on a new connection and leaves it open.
@@ -124,6 +128,9 @@ impl Answer {
     pub async fn of(response: Response) -> Self {
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let text = response.text().await.unwrap();
+        if status >= 400 {
+            record("answers", &format!("{text}\n"));
+        }
         let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
         Answer { status, headers, body }
     }

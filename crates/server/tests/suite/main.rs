@@ -4,6 +4,7 @@
 
 mod access;
 mod actions;
+mod audit;
 mod fixture;
 mod health;
 mod internal;
@@ -18,6 +19,7 @@ mod schedules;
 mod semaphores;
 mod series;
 mod shutdown;
+mod sign_in;
 mod slow;
 mod socket;
 mod startup;

@@ -70,6 +70,7 @@ async fn the_document_lists_every_endpoint() {
         "/v1/stats",
         "/v1/series",
         "/v1/workers",
+        "/v1/audit",
         "/v1/services",
         "/v1/manager",
         "/healthz",
@@ -105,6 +106,7 @@ async fn the_document_lists_every_endpoint() {
     ] {
         expected.insert(format!("POST {tube}/{verb}"));
     }
+    expected.extend(["GET", "POST", "DELETE"].map(|method| format!("{method} /v1/session")));
     let schedule = "/v1/schedules/{schedule}";
     expected.extend(["GET", "PUT", "DELETE"].map(|method| format!("{method} {schedule}")));
     expected.extend(["pause", "resume", "run"].map(|verb| format!("POST {schedule}/{verb}")));

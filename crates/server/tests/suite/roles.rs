@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use taskyard_core::access::{NamePattern, Role};
 use taskyard_core::{Command, Execute, SessionId, Span, Take, TubeName};
 use taskyard_server::{Grant, Grants, Token, User, Users};
+use taskyard_testkit::recorded_output::register_secret;
 
 use crate::fixture::{Answer, Fixture};
 
@@ -25,6 +26,7 @@ fn user(role: Role, pattern: &str) -> User {
     let names = vec![NamePattern::new(pattern).unwrap()];
     let grants = Grants::List(vec![Grant::roles(&[role], names)]);
     let name = format!("{} of {pattern}", role.name());
+    register_secret(&token_of(role, pattern));
     User::with_token(&name, &token_of(role, pattern), grants)
 }
 
@@ -32,6 +34,7 @@ fn user(role: Role, pattern: &str) -> User {
 async fn server(patterns: &[&str]) -> Fixture {
     let users = patterns.iter().flat_map(|pattern| Role::ALL.map(|role| user(role, pattern)));
     let users = Users::new(users.collect());
+    register_secret(ADMIN_TOKEN);
     Fixture::with(|config| {
         config.users = users;
         config.token = Token::new(ADMIN_TOKEN).ok();
@@ -123,10 +126,14 @@ fn other_cases() -> Vec<RoleCase> {
     vec![
         ("health", "GET /healthz", none(), "rpcoa"),
         ("openapi", "GET /openapi.json", none(), "rpcoa"),
+        ("sign_in", "POST /v1/session", none(), "rpcoa"),
+        ("show_session", "GET /v1/session", none(), "rpcoa"),
+        ("sign_out", "DELETE /v1/session", none(), "rpcoa"),
         ("workers", "GET /v1/workers", none(), "roa"),
         ("metrics", "GET /metrics", none(), "roa"),
         ("manager", "GET /v1/manager", none(), "roa"),
         ("services", "GET /v1/services", none(), "roa"),
+        ("audit", "GET /v1/audit", none(), "a"),
         ("list_semaphores", "GET /v1/semaphores", none(), "rpcoa"),
         ("show_semaphore", "GET ^", none(), "rpcoa"),
         ("holders", "GET ^/holders", none(), "rpcoa"),

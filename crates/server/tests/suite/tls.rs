@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use taskyard_server::{HTTP_PROTOCOL, Listeners, ServerFiles, ServerTls};
+use taskyard_server::{HTTP_PROTOCOL, Listeners, ServerFiles, ServerTls, Token};
 use taskyard_testkit::certificates::{Authority, CertificateFiles};
 use taskyard_tls::ClientFiles;
 use tempfile::TempDir;
@@ -117,6 +117,43 @@ async fn requests_are_served_over_tls() {
     }
     assert_eq!(client.shown(fixture.address).await, certificate(&certificates.server));
     fixture.stop().await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn the_cookie_of_a_session_is_for_tls_only() {
+    let certificates = Certificates::new();
+    let token = "the-token-of-the-server";
+    let fixture = Fixture::with(|config| {
+        config.tls = Some(certificates.tls());
+        config.token = Token::new(token).ok();
+    })
+    .await;
+    let client = certificates.client(None);
+    let send = async |request: String| {
+        let mut stream = client.connect(fixture.address).await.unwrap();
+        stream
+            .write_all(request.replace("host: x", "host: x\r\nconnection: close").as_bytes())
+            .await
+            .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    };
+    let head = "host: x\r\ncontent-type: application/json\r\ncontent-length: 2";
+    let signed_in = send(format!(
+        "POST /v1/session HTTP/1.1\r\n{head}\r\nauthorization: Bearer {token}\r\n\r\n{{}}"
+    ))
+    .await;
+    let cookie = signed_in.lines().find_map(|line| line.strip_prefix("set-cookie: ")).unwrap();
+    let (cookie, attributes) = cookie.split_once("; ").unwrap();
+    assert!(cookie.starts_with("__Host-taskyard_session_"), "{cookie}");
+    assert_eq!(attributes, "Path=/; HttpOnly; SameSite=Strict; Secure");
+    // The same id without the prefix may come from a page without TLS, so it is not accepted.
+    for (cookie, status) in [(cookie, 200), (cookie.strip_prefix("__Host-").unwrap(), 401)] {
+        let show = format!("GET /v1/session HTTP/1.1\r\nhost: x\r\ncookie: {cookie}\r\n\r\n");
+        let shown = send(show).await;
+        assert!(shown.starts_with(&format!("HTTP/1.1 {status} ")), "{shown}");
+    }
 }
 
 /// A client without TLS saw a connection that was closed, and no reason.

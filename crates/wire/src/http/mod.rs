@@ -43,9 +43,11 @@
 //! | manager | | [`ManagerAnswer`] |
 //! | time series | | [`SeriesAnswer`] |
 //! | workers | | [`WorkersAnswer`] |
+//! | audit | | [`AuditAnswer`] |
 //! | a refusal | | [`ErrorAnswer`] |
 
 mod action;
+mod audit;
 mod error;
 mod events;
 mod finish;
@@ -75,6 +77,7 @@ use serde::{Deserialize, Deserializer};
 use taskyard_core::{Error, Result};
 
 pub use action::{TaskAction, TaskActionAnswer, TaskActionRequest, TaskFilterRequest};
+pub use audit::{AuditAnswer, AuditEntry, AuditOutcome};
 pub use error::{ErrorAnswer, ErrorDetail};
 pub use events::{
     AcknowledgeRequest, AcknowledgedAnswer, EventAnswer, EventWord, EventsAnswer, EventsRequest,
@@ -145,4 +148,9 @@ where
 /// For fields that are left out of an answer when they are false.
 const fn is_false(value: &bool) -> bool {
     !*value
+}
+
+/// For numbers that are left out of an answer when they are zero.
+const fn is_zero(value: &u64) -> bool {
+    *value == 0
 }
