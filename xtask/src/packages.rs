@@ -12,8 +12,18 @@ const PRIVATE: [&str; 5] =
 /// Files that each package has, besides its sources.
 const NEEDED: [&str; 4] = ["Cargo.toml", "README.md", "LICENSE-MIT", "LICENSE-APACHE"];
 
+/// The README files of packages that have their own: it is shown where the other files of the repository are not.
+const OWN_READMES: [&str; 2] = ["crates/client/README.md", "crates/worker/README.md"];
+
 /// Packs all packages. It needs no network: the steps before it have what it looks for.
 pub fn run() -> Result<(), String> {
+    for path in OWN_READMES {
+        let page = fs::read_to_string(shell::root().join(path));
+        let page = page.map_err(|error| format!("cannot read {path}: {error}"))?;
+        if let Some(target) = relative_link(&page) {
+            return Err(format!("{path} links to '{target}', which is not in the package"));
+        }
+    }
     let folder = shell::target().join("package");
     for old in packed_in(&folder)? {
         fs::remove_file(folder.join(old)).map_err(|error| error.to_string())?;
@@ -54,9 +64,21 @@ fn missing(listed: &str) -> Vec<&'static str> {
     NEEDED.into_iter().filter(|needed| !is_listed(needed)).collect()
 }
 
+/// The first link of a page to a file beside it.
+fn relative_link(page: &str) -> Option<&str> {
+    let targets = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    targets.into_iter().find(|target| !target.contains("://") && !target.starts_with('#'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn links_to_files_beside_a_page_are_found() {
+        assert_eq!(relative_link("[a](https://a.example) [b](#b) (c)"), None);
+        assert_eq!(relative_link("[a](#a)\n[b](docs/b.md#c)"), Some("docs/b.md#c"));
+    }
 
     #[test]
     fn a_package_without_a_needed_file_is_found() {
