@@ -14,6 +14,7 @@ mod iproto;
 mod keys;
 mod load;
 mod memory;
+mod page;
 mod peers;
 mod pool;
 mod postgres;
@@ -101,6 +102,8 @@ enum Part {
     Schedules,
     /// Puts over HTTP.
     Http,
+    /// The dashboard in Chromium, with many tubes and tasks.
+    Page,
     /// Clients of Tarantool's queue.
     Iproto,
     /// Priority semaphores.
@@ -224,6 +227,9 @@ async fn measure(args: &Args, folder: &Path) -> Result<Report> {
     }
     if wanted(Part::Http) {
         http::measure(&mut report, folder, size).await?;
+    }
+    if wanted(Part::Page) {
+        page::measure(&mut report, folder, size).await?;
     }
     if wanted(Part::Iproto) {
         iproto::measure(&mut report, folder, size, args.tarantool.as_deref())?;

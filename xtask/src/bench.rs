@@ -41,7 +41,7 @@ fn apalis() -> Result<PathBuf, String> {
 
 /// Whether a part is measured that has other queues on the same database beside it.
 fn wants_peers(args: &[String]) -> bool {
-    wants(args, &["postgres", "snapshot", "redis", "clients"])
+    wants(args, &["postgres", "snapshot", "redis", "clients", "page"])
 }
 
 /// Whether one of these parts is measured.
@@ -69,6 +69,7 @@ mod tests {
             "--only=snapshot --quick",
             "--only redis",
             "--only clients",
+            "--only page",
         ] {
             assert!(wants(line), "{line}");
         }

@@ -58,12 +58,19 @@ pub(crate) struct TubeKeys {
     vacant: Vec<u32>,
     /// Entries by task.
     by_id: HashTable<u32>,
-    /// Entries by key.
-    by_key: HashTable<u32>,
+    /// Entries by key, with the hash: a table that grows does not have to read all entries, which are far apart.
+    by_key: HashTable<KeyPlace>,
     /// The keys of ended tasks by the moment at which they are free.
     by_until: BTreeSet<(Timestamp, TaskId)>,
     /// Clients choose the keys, so they must not be able to choose hashes.
     seed: RandomState,
+}
+
+/// Where the entry of a key is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct KeyPlace {
+    hash: KeyHash,
+    index: u32,
 }
 
 /// A task that holds a key.
@@ -91,26 +98,35 @@ impl KeyEntry {
     }
 }
 
+/// Spreads small differences over all bits of a number.
+const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
+
 /// Ids only grow: those of 32 successive tasks are in successive buckets, and such groups are scattered, so that two long
 /// runs of ids do not meet. The table uses the upper bits as tags.
 fn hash_id(id: TaskId) -> u64 {
     const TAG: u64 = 0x7f << 57;
-    const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
     let group = (id.0 >> 5).wrapping_mul(FACTOR);
     let bucket = (group ^ group >> 32) << 5 | id.0 & 31;
     bucket & !TAG | id.0.wrapping_mul(FACTOR) & TAG
 }
 
-/// The hash of a key's text, with the seed of its tube.
+/// Half of the hash of a key's text, with the seed of its tube: enough for the keys of one tube.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct KeyHash(u64);
+pub(crate) struct KeyHash(u32);
+
+impl KeyHash {
+    /// The hash for the table, which uses the lowest bits for the bucket and the highest as tags.
+    fn whole(self) -> u64 {
+        u64::from(self.0).wrapping_mul(FACTOR)
+    }
+}
 
 impl TubeKeys {
     /// The hash of a key.
     pub fn hash(&self, key: &Key) -> KeyHash {
         let mut hasher = self.seed.build_hasher();
         hasher.write(key.as_str().as_bytes());
-        KeyHash(hasher.finish())
+        KeyHash(hasher.finish() as u32)
     }
 
     /// The task that holds a key, or held it last.
@@ -120,10 +136,10 @@ impl TubeKeys {
 
     /// The same for a key whose hash is known.
     pub fn holder_hashed(&self, hash: KeyHash, key: &Key) -> Option<TaskId> {
-        let entry = |index: u32| self.entries[index as usize].as_ref();
-        let is_holder = |entry: &KeyEntry| entry.hash == hash && entry.key() == key;
-        let found = self.by_key.find(hash.0, |&index| entry(index).is_some_and(is_holder))?;
-        entry(*found).map(|entry| entry.id)
+        let entry = |place: &KeyPlace| self.entries[place.index as usize].as_ref();
+        let has_key = |place: &KeyPlace| entry(place).is_some_and(|entry| entry.key() == key);
+        let is_wanted = |place: &KeyPlace| place.hash == hash && has_key(place);
+        entry(self.by_key.find(hash.whole(), is_wanted)?).map(|entry| entry.id)
     }
 
     /// The key of a task that has not ended.
@@ -217,8 +233,8 @@ impl TubeKeys {
         let entry = |index: u32| self.entries[index as usize].as_ref();
         let id_of = |&index: &u32| entry(index).map_or(0, |entry| hash_id(entry.id));
         self.by_id.insert_unique(hash_id(id), index, id_of);
-        let hash_of = |&index: &u32| entry(index).map_or(0, |entry| entry.hash.0);
-        self.by_key.insert_unique(hash.0, index, hash_of);
+        let place = KeyPlace { hash, index };
+        self.by_key.insert_unique(hash.whole(), place, |place| place.hash.whole());
     }
 
     fn remove_entry(
@@ -229,10 +245,12 @@ impl TubeKeys {
         let index = self.find(id)?;
         let removed = self.entries[index as usize].take_if(|entry| is_wanted(&entry.holding))?;
         self.vacant.push(index);
-        for (table, hash) in [(&mut self.by_id, hash_id(id)), (&mut self.by_key, removed.hash.0)] {
-            if let Ok(found) = table.find_entry(hash, |&found| found == index) {
-                found.remove();
-            }
+        if let Ok(found) = self.by_id.find_entry(hash_id(id), |&found| found == index) {
+            found.remove();
+        }
+        let is_removed = |place: &KeyPlace| place.index == index;
+        if let Ok(found) = self.by_key.find_entry(removed.hash.whole(), is_removed) {
+            found.remove();
         }
         if self.by_id.is_empty() && self.entries.len() > KEPT_ENTRIES {
             *self = TubeKeys { seed: self.seed.clone(), ..TubeKeys::default() };

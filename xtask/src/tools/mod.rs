@@ -69,6 +69,8 @@ pub fn peers() -> Result<Vec<(&'static str, PathBuf)>, String> {
     let python = python::PEERS.prepare()?;
     build_node_package(&node)?;
     Ok(vec![
+        ("TASKYARD_CHROMIUM", locate("chromium")?),
+        ("TASKYARD_CHROMEDRIVER", locate("chromedriver")?),
         ("TASKYARD_PEERS", shell::root().join("bench")),
         ("TASKYARD_PEERS_NODE_MODULES", node::PEERS.prepare(&node)?),
         ("TASKYARD_PEERS_PYTHON", python.join("bin/python")),

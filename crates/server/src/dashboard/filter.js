@@ -4,8 +4,9 @@ import { make, mark } from "./dom.js";
 import { setQuery } from "./router.js";
 
 // The conditions beyond the state, which make a list a search.
-export const CONDITIONS = ["match", "error", "worker", "attempts_min", "subqueue", "created_from", "created_until"];
-const TIMES = ["created_from", "created_until"];
+export const CONDITIONS = ["match", "error", "key", "worker", "attempts_min", "subqueue", "created_from", "created_until",
+  "finished_from", "finished_until"];
+const TIMES = ["created_from", "created_until", "finished_from", "finished_until"];
 
 const two = (value) => `${value}`.padStart(2, "0");
 
@@ -45,11 +46,14 @@ export function filterForm() {
     field("error", "Error contains", { size: "24" }),
   ];
   const others = [
+    field("key", "Key"),
     field("worker", "Worker", { placeholder: "host:process:program" }),
     field("attempts_min", "Attempts, at least", { type: "number", min: "1", step: "1" }),
     field("subqueue", "Sub-queue"),
     field("created_from", "Created from", { type: "datetime-local", step: "1" }),
     field("created_until", "Created before", { type: "datetime-local", step: "1" }),
+    field("finished_from", "Finished from", { type: "datetime-local", step: "1" }),
+    field("finished_until", "Finished before", { type: "datetime-local", step: "1" }),
   ];
   const fields = [...main, ...others];
   const more = make("details", { class: "more" }, make("summary", {}, "More conditions"),

@@ -6,7 +6,7 @@ use crate::assert_quiet;
 use crate::site::DashboardServer;
 use taskyard_testkit::chromium::{Page, browse};
 
-const VIEWS: [(&str, &str, &str); 10] = [
+const VIEWS: [(&str, &str, &str); 13] = [
     (
         "overview",
         "/",
@@ -23,13 +23,20 @@ const VIEWS: [(&str, &str, &str); 10] = [
     ("task", "/tubes/mail/tasks/0", "text('.failures td.error') !== ''"),
     ("semaphores", "/semaphores", "text('.semaphores tbody th') === 'gpu'"),
     ("semaphore", "/semaphores/gpu", "document.querySelectorAll('#view tbody tr').length === 6"),
-    ("workers", "/workers", "text('h2') === 'Workers'"),
+    ("done", "/tubes/mail?state=done", "document.querySelectorAll('.tasks tbody tr').length === 5"),
+    ("schedules", "/schedules", "text('.schedules tbody th') === 'daily'"),
+    ("schedule", "/schedules/daily", "text('h2') === 'daily'"),
+    ("workers", "/workers", "text('.workers tbody th').startsWith('web1.example.com:4711:mailer')"),
     ("audit", "/audit", "document.querySelectorAll('.audit tbody tr').length > 0"),
 ];
 
 /// A server with tasks in every state, and a long name.
 async fn filled() -> DashboardServer {
     let site = DashboardServer::new(None).await;
+    site.put("/v1/tubes/mail", json!({ "kind": "fifottl", "keep_done": 3600 })).await;
+    let daily = json!({ "tube": "mail", "task": { "data": { "report": "daily" } },
+        "cron": "0 9 * * 1-5", "zone": "Europe/Berlin" });
+    site.put("/v1/schedules/daily", daily).await;
     let long = "Traceback (most recent call last):\n  File \"mail.py\", line 12, in send\nValueError: bad address";
     site.bury(
         "mail",

@@ -11,6 +11,8 @@ async fn every_view_has_an_address_that_survives_reload_and_back() {
     let site = DashboardServer::new(None).await;
     site.bury("mail & co", &[(json!({ "to": "ann" }), "no route to host")]).await;
     site.put("/v1/semaphores/gpu%20one", json!({ "active": 1 })).await;
+    let daily = json!({ "tube": "mail & co", "cron": "0 9 * * *", "task": { "data": 1 } });
+    site.put("/v1/schedules/daily", daily).await;
     let views = [
         ("/", "text('.tubes .name') === 'mail & co'"),
         ("/?sort=buried&descending=1", "document.querySelector('[aria-sort=descending]') !== null"),
@@ -34,7 +36,9 @@ async fn every_view_has_an_address_that_survives_reload_and_back() {
             "/semaphores/gpu%20one",
             "text('h2') === 'gpu one' && text('#view').includes('No task waits.')",
         ),
-        ("/workers", "text('h2') === 'Workers'"),
+        ("/schedules", "text('.schedules tbody th') === 'daily'"),
+        ("/schedules/daily", "text('h2') === 'daily'"),
+        ("/workers", "text('.workers tbody th').startsWith('web1:4711:mailer')"),
         ("/audit", "text('h2') === 'Audit'"),
         ("/sql", "text('#services').includes('This server runs no SQL tasks.')"),
         ("/pool-status", "text('#services').includes('This server has no pool.')"),

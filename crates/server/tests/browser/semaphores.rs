@@ -89,6 +89,38 @@ async fn workers_show_what_they_run() {
     .await;
 }
 
+#[tokio::test]
+async fn a_worker_that_took_tasks_is_listed() {
+    let site = DashboardServer::new(None).await;
+    site.post(
+        "/v1/tubes/mail/put",
+        json!({ "tasks": [{ "data": 1 }, { "data": 2 }, { "data": 3 }] }),
+    )
+    .await;
+    let take = json!({ "worker": "web1:4711:mailer", "count": 3, "lease": 600 });
+    let taken = site.post("/v1/tubes/mail/take", take).await;
+    let lease = |place: usize| json!({ "id": place, "lease": taken["tasks"][place]["lease"] });
+    site.post("/v1/tubes/mail/ack", lease(0)).await;
+    let mut fail = lease(1);
+    fail["error"] = json!("no route to host");
+    fail["delay"] = json!(3600);
+    site.post("/v1/tubes/mail/fail", fail).await;
+    browse(&format!("{}/workers", site.url()), async |page| {
+        page.until("text('.workers tbody th').startsWith('web1:4711:mailermailer')").await;
+        page.until("text('.workers tbody th').includes('on web1, process 4711')").await;
+        page.until("text('.workers tbody tr').includes('127.0.0.1mail1')").await;
+        let counts = "[...document.querySelectorAll('.workers tbody td.count')].map((cell) => cell.textContent)";
+        page.until(&format!("{counts}[0] === '1' && {counts}[2] === '1'")).await;
+        page.click(".workers summary").await;
+        page.until("text('.running li').startsWith('mail / 2 for ')").await;
+        page.picture("workers-real").await;
+        page.click(".running a").await;
+        page.until("location.pathname === '/tubes/mail/tasks/2' && text('.state-badge') === 'taken'").await;
+        assert_quiet(page).await;
+    })
+    .await;
+}
+
 /// A service with the same status as a pool.
 #[derive(Debug)]
 struct Pool;

@@ -115,24 +115,48 @@ async fn a_buried_task_is_retried_from_its_page() {
 }
 
 #[tokio::test]
-async fn a_finished_task_shows_its_result() {
+async fn a_done_task_is_found_by_its_key_and_shows_its_result() {
     let site = DashboardServer::new(None).await;
-    site.post("/v1/tubes/mail/put", json!({ "data": 1 })).await;
-    let task = json!({ "id": 0, "attempts": 1, "state": "done", "pri": 0, "created": 1_000_000_000, "finished": 1_000_000_060,
-        "run_ms": 1500, "worker": "web1:4711:mailer", "result": { "sent": true }, "data_base64": "AQ==",
-        "reason": { "name": "finished", "text": "finished" } });
+    site.put("/v1/tubes/mail", json!({ "kind": "fifottl", "keep_done": 3600 })).await;
+    for key in ["ann", "bob"] {
+        let task = json!({ "data": { "to": key }, "key": key, "attempts_max": 7 });
+        site.post("/v1/tubes/mail/put", task).await;
+        let taken = site.post("/v1/tubes/mail/take", json!({ "worker": "web1:4711:mailer" })).await;
+        let (id, lease) = (&taken["tasks"][0]["id"], &taken["tasks"][0]["lease"]);
+        let ack = json!({ "id": id, "lease": lease, "result": { "sent": key } });
+        site.post("/v1/tubes/mail/ack", ack).await;
+    }
     browse(&format!("{}/tubes/mail", site.url()), async |page| {
-        page.until("text('.tasks tbody th') === '0'").await;
-        page.run(&format!(
-            "const real = window.fetch; window.fetch = async (url, options) =>
-               String(url).includes('/tasks/0') ? new Response(JSON.stringify({task})) : real(url, options);"
-        ))
+        page.until("text('#tab-done .badge') === '2'").await;
+        page.click("#tab-done").await;
+        page.until("document.querySelectorAll('.tasks tbody tr').length === 2").await;
+        page.picture("done").await;
+        page.click(".more summary").await;
+        page.fill("#find-key", "bob").await;
+        page.click(".search .primary").await;
+        page.until("location.search.includes('key=bob') && text('.tasks tbody th') === '1'").await;
+        page.until("document.querySelectorAll('.tasks tbody tr').length === 1").await;
+        // Tasks that finished before 2001.
+        page.open(&format!("{}/tubes/mail?state=done&finished_until=1000000000", site.url())).await;
+        page.until(
+            "document.querySelector('#find-finished_until').value.startsWith('2001-09-09T')",
+        )
         .await;
-        page.click(".tasks tbody th a").await;
+        page.until("document.querySelectorAll('.tasks tbody tr').length === 0").await;
+        page.open(&format!("{}/tubes/mail/tasks/1", site.url())).await;
         page.until("text('.state-badge') === 'done' && text('#reason') === 'Finished'").await;
-        page.until("text('.facts').includes('Run time1.5 s') && text('.facts').includes('Workerweb1:4711:mailer')").await;
-        page.until("text('section[aria-label=Result] pre') === '{\\n  \"sent\": true\\n}'").await;
-        page.until("document.querySelectorAll('[data-action]').length === 1").await;
+        page.until(
+            "text('.facts').includes('Keybob') && text('.facts').includes('Attempts, at most7')",
+        )
+        .await;
+        page.until("text('.facts').includes('Workerweb1:4711:mailer')").await;
+        page.until("text('section[aria-label=Result] pre') === '{\\n  \"sent\": \"bob\"\\n}'")
+            .await;
+        page.click("[data-action=delete]").await;
+        page.click("dialog [data-role=confirm]").await;
+        page.until("text('#view').includes('This task does not exist')").await;
+        assert_eq!(site.get("/v1/tubes/mail/tasks?state=done").await["tasks"][0]["id"], 0);
+        assert_quiet(page).await;
     })
     .await;
 }
