@@ -209,6 +209,10 @@ export class Connection {
     if (status === 429 || status === 503) {
       return new TaskyardError("unavailable", `${this.url} is unavailable: a proxy answered with status ${status}`, more);
     }
+    if (status === 413) {
+      const message = `the request is too large for ${this.url}: a proxy answered with status ${status}`;
+      return new TaskyardError("too_large", message, { ...more, status });
+    }
     return new TaskyardError("not_taskyard", `${this.url} is not a taskyard server (status ${status}); check the address`, more);
   }
 
