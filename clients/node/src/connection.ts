@@ -75,7 +75,12 @@ export class Connection {
   private readonly timeoutMs: number;
   private readonly base: URL;
   private readonly headers: Record<string, string>;
-  private readonly agents: Record<Purpose, http.Agent>;
+  private readonly newAgents: () => Record<Purpose, http.Agent>;
+  private agents: Record<Purpose, http.Agent>;
+  /** How often the connections were closed. */
+  private closes = 0;
+  /** What ends requests in progress, and pauses before they are repeated. */
+  private readonly inProgress = new Set<() => void>();
 
   constructor(url: string, options: ConnectionOptions = {}) {
     this.base = serverUrl(url);
@@ -87,20 +92,22 @@ export class Connection {
     const token = options.token ?? process.env["TASKYARD_TOKEN"];
     if (token) this.headers["authorization"] = `Bearer ${checkedToken(token)}`;
     const agent = this.agentMaker(options);
-    this.agents = { take: agent(CONNECTIONS_MAX.take), finish: agent(CONNECTIONS_MAX.finish), other: agent(CONNECTIONS_MAX.other) };
+    this.newAgents = () => ({ take: agent(CONNECTIONS_MAX.take), finish: agent(CONNECTIONS_MAX.finish), other: agent(CONNECTIONS_MAX.other) });
+    this.agents = this.newAgents();
   }
 
   /** Sends a request and answers with the parsed body, and repeats it as the options say. */
   async call<A>(call: Call): Promise<A> {
     const deadline = performance.now() + 1000 * this.retrySeconds;
+    const { closes } = this;
     for (let pauseMs = PAUSE_FIRST_MS; ; pauseMs = Math.min(2 * pauseMs, PAUSE_MAX_MS)) {
       try {
         return await this.once<A>(call);
       } catch (error) {
-        if (!(error instanceof TaskyardError) || !mayRepeat(error, call)) throw error;
+        if (!(error instanceof TaskyardError) || !mayRepeat(error, call) || this.closes !== closes) throw error;
         const asked = Math.max(pauseMs, 1000 * Math.min(error.retryAfter ?? 0, 5));
         if (performance.now() + asked > deadline) throw error;
-        await pause(asked, call.signal);
+        await this.pauseAfter(error, asked, call.signal);
       }
     }
   }
@@ -127,12 +134,37 @@ export class Connection {
     return text;
   }
 
-  /** Closes the connections that no request uses. */
+  /** Closes all connections; requests in progress fail and are not repeated. Later requests use new connections. */
   close(): void {
-    for (const agent of Object.values(this.agents)) agent.destroy();
+    this.closes += 1;
+    const closed = Object.values(this.agents);
+    this.agents = this.newAgents();
+    for (const end of [...this.inProgress]) end();
+    for (const agent of closed) {
+      // It connects once more for a request that waited for a connection, although that was ended.
+      agent.maxFreeSockets = 0;
+      agent.destroy();
+    }
+  }
+
+  /** Waits before a request is repeated; throws the error of the last one if the connections are closed meanwhile. */
+  private async pauseAfter(error: TaskyardError, ms: number, signal: AbortSignal | undefined): Promise<void> {
+    const over = new AbortController();
+    const close = () => over.abort(error);
+    const abort = () => over.abort(signal?.reason);
+    if (signal?.aborted) abort();
+    signal?.addEventListener("abort", abort, { once: true });
+    this.inProgress.add(close);
+    try {
+      await pause(ms, over.signal);
+    } finally {
+      this.inProgress.delete(close);
+      signal?.removeEventListener("abort", abort);
+    }
   }
 
   private exchange(call: Call): Promise<RawAnswer> {
+    if (call.signal?.aborted) return Promise.reject(call.signal.reason);
     const { promise, resolve, reject } = deferred<RawAnswer>();
     const body = call.body ?? (call.method === "GET" ? undefined : "{}");
     const headers: http.OutgoingHttpHeaders = { ...this.headers };
@@ -149,7 +181,6 @@ export class Connection {
       path: this.base.pathname.replace(/\/+$/, "") + call.path,
       method: call.method,
       headers,
-      signal: call.signal,
     });
     let connected = false;
     request.once("socket", (socket) => {
@@ -157,28 +188,39 @@ export class Connection {
       if (!connected) socket.once(this.base.protocol === "https:" ? "secureConnect" : "connect", () => (connected = true));
     });
     const withinMs = (call.timeout === undefined ? this.timeoutMs : 1000 * call.timeout) + 1000 * (call.wait ?? 0);
-    const timer = setTimeout(() => {
-      request.destroy(new Error(`no answer within ${withinMs / 1000} s`));
-      // Others that were opened with it may be dead, too.
-      for (const socket of Object.values(agent.freeSockets).flat()) socket?.destroy();
-    }, withinMs);
-    // Without a socket the request has not been sent.
-    const hurry = () => void (request.socket ? request.socket.end() : request.destroy());
-    if (call.hurry?.aborted) hurry();
-    call.hurry?.addEventListener("abort", hurry, { once: true });
     const ended = () => {
       clearTimeout(timer);
+      call.signal?.removeEventListener("abort", abort);
       call.hurry?.removeEventListener("abort", hurry);
+      this.inProgress.delete(close);
     };
     const fail = (cause: Error) => {
       ended();
-      reject(call.signal?.aborted ? call.signal.reason : this.lost(cause, connected));
+      reject(this.lost(cause, connected));
     };
-    request.once("error", fail);
+    // Rejects at once: a request that waits for a connection reports its end only when it gets one.
+    const end = (reason: unknown) => {
+      ended();
+      reject(reason);
+      request.destroy();
+    };
+    const timer = setTimeout(() => {
+      end(this.lost(new Error(`no answer within ${withinMs / 1000} s`), connected));
+      // Others that were opened with it may be dead, too.
+      for (const socket of Object.values(agent.freeSockets).flat()) socket?.destroy();
+    }, withinMs);
+    const abort = () => end(call.signal?.reason);
+    const close = () => end(this.closed(connected));
+    // Without a socket the request has not been sent.
+    const hurry = () => void (request.socket ? request.socket.end() : end(this.lost(new Error("it was not sent yet"), false)));
+    call.signal?.addEventListener("abort", abort, { once: true });
+    call.hurry?.addEventListener("abort", hurry, { once: true });
+    this.inProgress.add(close);
+    request.on("error", fail);
     request.once("response", (response) => {
       const chunks: Buffer[] = [];
       response.on("data", (chunk: Buffer) => chunks.push(chunk));
-      response.once("error", fail);
+      response.on("error", fail);
       response.once("end", () => {
         ended();
         const retryAfter = Number(response.headers["retry-after"]) || undefined;
@@ -186,7 +228,14 @@ export class Connection {
       });
     });
     request.end(body);
+    if (call.hurry?.aborted) hurry();
     return promise;
+  }
+
+  private closed(connected: boolean): TaskyardError {
+    if (!connected) return new TaskyardError("unreachable", `the client was closed before it was connected to ${this.url}`);
+    const message = `the client was closed before the answer from ${this.url}; the request may have been executed`;
+    return new TaskyardError("outcome_unknown", message);
   }
 
   private lost(cause: Error, connected: boolean): TaskyardError {
@@ -208,6 +257,10 @@ export class Connection {
     }
     if (status === 429 || status === 503) {
       return new TaskyardError("unavailable", `${this.url} is unavailable: a proxy answered with status ${status}`, more);
+    }
+    if (status === 413) {
+      const message = `the request is too large for ${this.url}: a proxy answered with status ${status}`;
+      return new TaskyardError("too_large", message, { ...more, status });
     }
     return new TaskyardError("not_taskyard", `${this.url} is not a taskyard server (status ${status}); check the address`, more);
   }

@@ -42,7 +42,12 @@ export class TaskyardError extends Error {
 
   /** Whether the refusal is about the tasks of the call or their results, so that the same call would be refused again. */
   get isAboutTasks(): boolean {
-    return this.detail !== undefined && ABOUT_TASKS.has(this.code);
+    return this.isTooLarge || (this.detail !== undefined && ABOUT_TASKS.has(this.code));
+  }
+
+  /** Whether a part of the call might be accepted: the server, or a proxy before it, accepts no call of this size. */
+  get isTooLarge(): boolean {
+    return this.status === 413 || this.code === "too_large";
   }
 
   /** Whether the call may have been executed or not. */

@@ -22,9 +22,16 @@ export interface Leased {
   leasedUntil: number;
 }
 
+/** A part of a finish request. */
+export interface FinishText {
+  /** As JSON. */
+  text: string;
+  /** The same with less, for a server or proxy that does not accept a request of this size. */
+  smaller?: (() => string) | undefined;
+}
+
 interface Finish {
-  /** The part of the request, as JSON. */
-  part: string;
+  part: FinishText;
   delivery: Leased;
   settle: (finished: Finished) => void;
 }
@@ -52,7 +59,7 @@ export class FinishQueue {
   }
 
   /** Adds a finish; `settle` is called with what became of it. */
-  add(part: string, delivery: Leased, settle: (finished: Finished) => void): void {
+  add(part: FinishText, delivery: Leased, settle: (finished: Finished) => void): void {
     this.queue.push({ part, delivery, settle });
     if (this.sending) return;
     this.sending = true;
@@ -88,26 +95,25 @@ export class FinishQueue {
   private nextBatch(): Finish[] {
     let count = 0;
     for (let chars = 0; count < this.queue.length && count < PARTS_MAX; count++) {
-      chars += this.queue[count]?.part.length ?? 0;
+      chars += this.queue[count]?.part.text.length ?? 0;
       if (chars > CHARS_MAX && count > 0) break;
     }
     return this.queue.splice(0, count);
   }
 
   /** Sends the request until the server answers or refuses its tasks, or until nothing of it can be delivered any more. */
-  private async deliver(batch: Finish[]): Promise<void> {
+  private async deliver(batch: Finish[], lost?: TaskyardError): Promise<void> {
     const { signal } = this.abandoned;
-    let lost: TaskyardError | undefined;
     for (let pauseMs = PAUSE_FIRST_MS; batch.length > 0; pauseMs = Math.min(2 * pauseMs, PAUSE_MAX_MS)) {
       try {
-        const call = { ...finishCall(this.tube, batch.map((finish) => finish.part)), timeout: this.timeout, signal };
+        const call = { ...finishCall(this.tube, batch.map((finish) => finish.part.text)), timeout: this.timeout, signal };
         const { outcomes } = await this.connection.once<FinishAnswer>(call);
         this.onProblem(undefined);
         const finished = lost === undefined ? outcomes : afterLoss(batch, outcomes, lost);
         return batch.forEach((finish, at) => this.settle(finish, finished[at] ?? "missing"));
       } catch (error) {
         if (!(error instanceof TaskyardError) || signal.aborted) return this.settleAll(batch, error as TaskyardError);
-        if (error.isAboutTasks) return this.refused(batch, error);
+        if (error.isAboutTasks) return this.refused(batch, error, lost);
         if (error.isUnknown) lost = error;
         this.onProblem(error);
         batch = this.deliverable(batch, error);
@@ -129,12 +135,19 @@ export class FinishQueue {
   }
 
   /** One bad part refuses the whole request, so the parts are sent in halves until it is alone. */
-  private async refused(batch: Finish[], error: TaskyardError): Promise<void> {
+  private async refused(batch: Finish[], error: TaskyardError, lost: TaskyardError | undefined): Promise<void> {
     if (error.code === "tube_not_found") return batch.forEach((finish) => this.settle(finish, "missing"));
-    if (batch.length === 1) return this.settleAll(batch, error);
-    const half = batch.length >> 1;
-    await this.deliver(batch.slice(0, half));
-    await this.deliver(batch.slice(half));
+    const [first] = batch;
+    if (batch.length > 1) {
+      const half = batch.length >> 1;
+      await this.deliver(batch.slice(0, half), lost);
+      await this.deliver(batch.slice(half), lost);
+    } else if (error.isTooLarge && first?.part.smaller !== undefined) {
+      this.onProblem(error);
+      await this.deliver([{ ...first, part: { text: first.part.smaller() } }], lost);
+    } else {
+      this.settleAll(batch, error);
+    }
   }
 
   private settleAll(batch: Finish[], error: TaskyardError): void {

@@ -19,6 +19,8 @@ export interface HeldTask {
   leasedAt: number;
   /** When its handler was called; 0 before, and after it has ended. */
   startedAt: number;
+  /** Whether the lease is not extended any more: its end was answered, or the server has ended it. */
+  isOver: boolean;
 }
 
 /** What the keeper tells its worker. */
@@ -32,7 +34,7 @@ export interface LeaseEvents {
 }
 
 export class LeaseKeeper {
-  readonly held = new Set<HeldTask>();
+  private readonly held = new Map<WorkerTask, HeldTask>();
   private readonly leaseMs: number;
   private readonly closed = new AbortController();
 
@@ -49,23 +51,48 @@ export class LeaseKeeper {
 
   /** Notes that a task was taken. */
   add(task: WorkerTask): HeldTask {
-    const held: HeldTask = { task, leasedAt: 0, startedAt: 0 };
+    const held: HeldTask = { task, leasedAt: 0, startedAt: 0, isOver: false };
     this.leased(held, performance.now());
-    this.held.add(held);
+    this.held.set(task, held);
     return held;
+  }
+
+  /** How many tasks are held. */
+  get size(): number {
+    return this.held.size;
+  }
+
+  /** Whether a task was not lost, and its end not answered. */
+  has(held: HeldTask): boolean {
+    return this.held.has(held.task);
   }
 
   /** Notes that the handler of a task is called now; answers whether its lease still holds. */
   begin(held: HeldTask): boolean {
-    if (!this.held.has(held)) return false;
+    if (!this.has(held)) return false;
     held.startedAt = performance.now();
     if (held.startedAt - held.leasedAt <= this.leaseMs) return true;
     this.lose(held, false);
     return false;
   }
 
+  /** Notes that a handler has ended, or is abandoned. The lease is extended until the end of the task is answered. */
+  ended(held: HeldTask): void {
+    held.startedAt = 0;
+    if (held.isOver) this.held.delete(held.task);
+  }
+
+  /** Notes that the end of a task was answered or is not sent. */
+  answered(task: WorkerTask): void {
+    const held = this.held.get(task);
+    if (held === undefined) return;
+    held.isOver = true;
+    if (held.startedAt === 0) this.held.delete(task);
+  }
+
   close(): void {
     this.closed.abort();
+    this.held.clear();
   }
 
   private async run(): Promise<void> {
@@ -82,13 +109,13 @@ export class LeaseKeeper {
 
   private async look(now: number): Promise<void> {
     const due: HeldTask[] = [];
-    for (const held of this.held) {
+    for (const held of this.held.values()) {
       if (held.startedAt > 0 && now - held.startedAt > this.runMaxMs) this.events.overran(held);
-      if (now - held.leasedAt >= this.leaseMs / 3 && !held.task.isSent) due.push(held);
+      if (now - held.leasedAt >= this.leaseMs / 3 && !held.isOver) due.push(held);
     }
     for (let at = 0; at < due.length; at += PARTS_MAX) await this.extend(due.slice(at, at + PARTS_MAX));
     const later = performance.now();
-    for (const held of this.held) {
+    for (const held of this.held.values()) {
       if (later - held.leasedAt > this.leaseMs && !held.task.isSent) this.lose(held, false);
     }
   }
@@ -107,12 +134,16 @@ export class LeaseKeeper {
         const held = due[at];
         if (held === undefined) return;
         if (outcome === "done") this.leased(held, now);
-        // The end that the handler sent meanwhile was first.
         else if (!held.task.isSent) this.lose(held, true);
+        // The end that was sent meanwhile was first; its answer is on its way, or was lost.
+        else held.isOver = true;
       });
     } catch (error) {
       if (signal.aborted) return;
-      this.events.problem(error as TaskyardError);
+      if (!(error as TaskyardError).isTooLarge || due.length < 2) return this.events.problem(error as TaskyardError);
+      const half = due.length >> 1;
+      await this.extend(due.slice(0, half));
+      await this.extend(due.slice(half));
     }
   }
 
@@ -122,8 +153,8 @@ export class LeaseKeeper {
   }
 
   private lose(held: HeldTask, confirmed: boolean): void {
-    // A finish may have been sent while the request was on its way.
-    if (!this.held.delete(held)) return;
+    // A finish may have been answered while the request was on its way.
+    if (!this.held.delete(held.task)) return;
     this.events.lost(held, confirmed);
   }
 }

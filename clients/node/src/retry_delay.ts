@@ -15,8 +15,10 @@ const UNDECODABLE_MAX = 10;
 /** For how long the rules of the tube are remembered, in milliseconds; shorter if they could not be read. */
 const REMEMBERED_MS = 60_000;
 const REMEMBERED_SHORT_MS = 5_000;
-/** How many seconds the server may take to show the tube. */
+/** How many seconds the server may take to show the tube or tasks. */
 const READ_SECONDS = 10;
+/** How many tasks one request shows. */
+const PEEK_MAX = 1000;
 
 /** How long a failed task waits: at the server, or before its failure is sent. */
 export interface Delays {
@@ -24,6 +26,12 @@ export interface Delays {
   server: Pick<FinishPart, "delay" | "default_delay">;
   /** Seconds to wait here, in tubes whose kind has no delays. */
   here: number;
+}
+
+/** A question whether a task has a limit of attempts of its own. */
+interface LimitQuestion {
+  id: number;
+  answer: (hasLimit: boolean) => void;
 }
 
 /** What is known about a tube. Nothing is buried while it is unknown. */
@@ -37,6 +45,8 @@ interface TubeRules {
 export class RetryDelay {
   private rules: Promise<TubeRules> = Promise.resolve({ hasDelays: true, hasLimit: true });
   private rememberUntil = 0;
+  private questions: LimitQuestion[] = [];
+  private asking = false;
 
   constructor(
     private readonly client: Taskyard,
@@ -56,14 +66,38 @@ export class RetryDelay {
   /** Whether a task whose payload cannot be decoded had all its attempts, and nothing else limits them. Never throws. */
   async isLastUndecodable(attempt: number, id: number): Promise<boolean> {
     if (attempt < UNDECODABLE_MAX || (await this.read()).hasLimit) return false;
+    return !(await new Promise<boolean>((answer) => this.askLimit({ id, answer })));
+  }
+
+  /** Asks for the limits of the tasks of a moment in one request, one request at a time. */
+  private askLimit(question: LimitQuestion): void {
+    this.questions.push(question);
+    if (this.asking) return;
+    this.asking = true;
+    setImmediate(async () => {
+      while (this.questions.length > 0) await this.peek(this.questions.splice(0, PEEK_MAX));
+      this.asking = false;
+    });
+  }
+
+  /** Reads the limits of tasks, which deliveries do not show. Never throws. */
+  private async peek(questions: LimitQuestion[]): Promise<void> {
     try {
-      // A delivery does not show the limit of its task.
-      const call: Call = { method: "POST", path: tubePath(this.tube, "peek"), body: objectText({ ids: [id] }), timeout: READ_SECONDS };
+      const body = objectText({ ids: questions.map(({ id }) => id) });
+      const call: Call = { method: "POST", path: tubePath(this.tube, "peek"), body, timeout: READ_SECONDS };
       const { tasks } = await this.client.connection.once<TasksAnswer>(call);
-      return tasks.every((task) => task.attempts_max == null);
+      const limited = new Set(tasks.filter((task) => task.attempts_max != null).map(({ id }) => id));
+      for (const { id, answer } of questions) answer(limited.has(id));
     } catch (error) {
-      // One that may not see its tasks knows no limit of them. Otherwise the next attempt decides.
-      return error instanceof TaskyardError && error.isRefused;
+      if (error instanceof TaskyardError && error.isTooLarge && questions.length > 1) {
+        // Tasks are shown with their payloads.
+        const half = questions.length >> 1;
+        await this.peek(questions.slice(0, half));
+        return this.peek(questions.slice(half));
+      }
+      // A worker that may never see its tasks knows no limit of them. Otherwise the next attempt decides.
+      const isForbidden = error instanceof TaskyardError && error.code === "forbidden";
+      for (const { answer } of questions) answer(!isForbidden);
     }
   }
 

@@ -2,6 +2,7 @@
 
 import type { OutcomeWord } from "./api.js";
 import { errorText } from "./errors.js";
+import type { FinishText } from "./finish_queue.js";
 import type { Task } from "./payload.js";
 import { readJson } from "./json.js";
 import type { Handler } from "./worker.js";
@@ -37,7 +38,7 @@ export async function runTask<T>(handler: Handler<T>, data: T, options: RunOptio
   signal?.addEventListener("abort", abort, { once: true });
   try {
     await handler(task);
-    if (task.beginEnd()) host.record(task.ackText());
+    if (task.beginEnd()) host.record(task.ackPart());
   } catch (thrown) {
     if (task.beginEnd()) host.outcome = { verb: "fail", error: errorText(thrown), thrown };
   } finally {
@@ -49,7 +50,7 @@ export async function runTask<T>(handler: Handler<T>, data: T, options: RunOptio
 class RecordingHost implements TaskHost {
   outcome: TaskOutcome | undefined;
 
-  finish(_task: WorkerTask, part: string): Promise<OutcomeWord> {
+  finish(_task: WorkerTask, part: FinishText): Promise<OutcomeWord> {
     this.record(part);
     return Promise.resolve("done");
   }
@@ -58,8 +59,8 @@ class RecordingHost implements TaskHost {
     return Promise.resolve();
   }
 
-  record(part: string): void {
-    const { id: _id, lease: _lease, result_base64: packed, ...outcome } = readJson(part) as Record<string, unknown>;
+  record(part: FinishText): void {
+    const { id: _id, lease: _lease, result_base64: packed, ...outcome } = readJson(part.text) as Record<string, unknown>;
     if (typeof packed === "string") outcome["result"] = decode(Buffer.from(packed, "base64"));
     this.outcome = outcome as unknown as TaskOutcome;
   }

@@ -5,7 +5,7 @@ import { EventEmitter } from "node:events";
 import type { OutcomeWord, TaskAnswer, TasksAnswer } from "./api.js";
 import { takeCall, type Taskyard } from "./client.js";
 import { errorText, PayloadError, TaskyardError } from "./errors.js";
-import { type Finished, FinishQueue } from "./finish_queue.js";
+import { type Finished, FinishQueue, type FinishText } from "./finish_queue.js";
 import { type HeldTask, LeaseKeeper } from "./lease_keeper.js";
 import { aborted, pause, within } from "./pause.js";
 import { type Task, taskOf } from "./payload.js";
@@ -107,6 +107,7 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
   private readonly graceOver = new AbortController();
   private readonly stopAsked = new AbortController();
   private wake: (() => void) | undefined;
+  private starting = false;
 
   /** Starts to take tasks at once. */
   constructor(
@@ -157,9 +158,17 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
   }
 
   /** Sends a finish of a task. For tasks. */
-  finish(task: WorkerTask, part: string): Promise<OutcomeWord> {
+  finish(task: WorkerTask, part: FinishText): Promise<OutcomeWord> {
     return new Promise((resolve, reject) => {
-      this.finishes.add(part, task, (finished) => (finished instanceof Error ? reject(finished) : resolve(finished)));
+      this.send(task, part, (finished) => (finished instanceof Error ? reject(finished) : resolve(finished)));
+    });
+  }
+
+  /** Sends a finish of a task, whose lease is extended until that is answered. `settle` says whether another one follows. */
+  private send(task: WorkerTask, part: FinishText, settle: (finished: Finished) => boolean | void): void {
+    task.isSent = true;
+    this.finishes.add(part, task, (finished) => {
+      if (settle(finished) !== true) this.leases.answered(task);
     });
   }
 
@@ -227,12 +236,16 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
   }
 
   private startTasks(): void {
+    // A task that ends at once calls this again: the tasks after it begin here, and not inside of it.
+    if (this.starting) return;
+    this.starting = true;
     while (this.running.size < this.concurrency && !this.stopping) {
       const held = this.waiting.shift();
       if (held === undefined) break;
       // A task whose lease was lost while it waited is not begun.
       if (this.leases.begin(held)) void this.work(held);
     }
+    this.starting = false;
     this.wake?.();
   }
 
@@ -240,20 +253,16 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
     const task = held.task as WorkerTask<T>;
     const began = held.startedAt;
     this.running.add(held);
-    let failure: Promise<void> | undefined;
     try {
       this.checkBegin(task);
       await this.handler(task);
       if (task.beginEnd()) this.ack(task);
     } catch (error) {
-      if (task.beginEnd()) failure = this.fail(task, error);
+      if (task.beginEnd()) void this.fail(task, error);
     }
     this.prefetch.ran(performance.now() - began);
-    held.startedAt = 0;
+    this.leases.ended(held);
     if (this.running.delete(held)) this.startTasks();
-    // The lease is extended until the failure is sent.
-    await failure;
-    this.leases.held.delete(held);
   }
 
   /** Throws if the handler must not be called. */
@@ -265,25 +274,34 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
   }
 
   private ack(task: WorkerTask<T>): void {
-    this.finishes.add(task.ackText(), task, (finished) => {
+    this.send(task as WorkerTask, task.ackPart(), (finished) => {
+      const isFailed = finished instanceof Error && this.refuseAck(task, finished);
       if (finished === "done") this.notify("done", task);
-      else if (finished instanceof Error) this.refuseAck(task, finished);
-      else if (task.aborted === undefined) this.notify("lost", task);
+      else if (!(finished instanceof Error) && task.aborted === undefined) this.notify("lost", task);
       this.wake?.();
+      return isFailed;
     });
   }
 
-  /** The server refuses an ack whose result is too large or nested too deeply: then the task fails. */
-  private refuseAck(task: WorkerTask<T>, error: TaskyardError): void {
-    if (error.isAboutTasks && task.hasResult) return void this.fail(task, error);
+  /** The server refuses an ack whose result is nested too deeply: then the task fails, and this answers true. */
+  private refuseAck(task: WorkerTask<T>, error: TaskyardError): boolean {
+    if (error.isAboutTasks && !error.isTooLarge && task.hasResult) {
+      task.isSent = false;
+      void this.fail(task, error);
+      return true;
+    }
     this.problems.report("finish", error);
     // Refused until the end of the lease, for example because of its token.
     if (error.isRefused) this.notify("lost", task);
+    return false;
   }
 
   /** Reports a failure; never rejects. */
   private fail(task: WorkerTask<T>, thrown: unknown): Promise<void> {
-    const failing = this.sendFailure(task, thrown).catch((error: unknown) => this.problems.report("finish", error as Error));
+    const failing = this.sendFailure(task, thrown).catch((error: unknown) => {
+      this.problems.report("finish", error as Error);
+      this.leases.answered(task as WorkerTask);
+    });
     this.failing.add(failing);
     return failing.then(() => {
       this.failing.delete(failing);
@@ -300,13 +318,13 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
     if (this.listenerCount("failed") > 0) this.notify("failed", task, error);
     else console.error(`taskyard: task ${task.id} of tube '${this.tube}' failed: ${text}`);
     if (await this.isLast(task, error)) {
-      return this.finishes.add(task.partText("bury", { error: text }), task, (finished) => this.ended(task, finished));
+      return this.send(task as WorkerTask, task.errorPart("bury", text), (finished) => this.ended(task, finished));
     }
     const { server, here } = await this.retryDelay.of(task.attempts + 1, error);
     // A tube without delays would deliver the task again at once. A stop does not wait.
     if (here > 0) await pause(Math.min(1000 * here, PAUSE_LIMIT_MS), this.stopAsked.signal).catch(() => undefined);
     if (task.aborted instanceof TaskyardError) return;
-    this.finishes.add(task.partText("fail", { error: text, ...server }), task, (finished) => this.ended(task, finished));
+    this.send(task as WorkerTask, task.errorPart("fail", text, server), (finished) => this.ended(task, finished));
   }
 
   /** Whether no attempt follows, as far as the worker decides that and not the server. */
@@ -316,7 +334,7 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
   }
 
   private giveBack(task: WorkerTask<T>): void {
-    this.finishes.add(task.partText("release", { counted: false }), task, (finished) => this.ended(task, finished));
+    this.send(task as WorkerTask, { text: task.partText("release", { counted: false }) }, (finished) => this.ended(task, finished));
   }
 
   private ended(task: WorkerTask<T>, finished: Finished): void {
@@ -339,9 +357,8 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
     const task = held.task as WorkerTask<T>;
     if (task.aborted === undefined) return task.abort(new Error(`ran longer than ${timeout} s`));
     // The handler did not end when it was cancelled: it is abandoned.
-    held.startedAt = 0;
-    const failure = task.beginEnd() ? this.fail(task, task.aborted) : Promise.resolve();
-    void failure.then(() => this.leases.held.delete(held));
+    this.leases.ended(held);
+    if (task.beginEnd()) void this.fail(task, task.aborted);
     if (this.running.delete(held)) this.startTasks();
   }
 
@@ -349,13 +366,14 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
     await within(this.taking, STOP_ANSWER_MS + (this.client.connection.canHurry ? 0 : 1000 * WAIT_SHORT));
     this.takeAborted.abort();
     for (const held of this.waiting.splice(0)) {
-      if (this.leases.held.delete(held)) this.giveBack(held.task as WorkerTask<T>);
+      if (this.leases.has(held)) this.giveBack(held.task as WorkerTask<T>);
     }
     await this.untilIdle(this.graceOver.signal);
     for (const { task } of this.running) task.abort(new StopError());
     if (this.running.size > 0) await this.untilIdle(AbortSignal.timeout(CANCEL_MS));
-    for (const { task } of this.running) {
-      if (task.beginEnd()) this.giveBack(task as WorkerTask<T>);
+    for (const held of this.running) {
+      this.leases.ended(held);
+      if (held.task.beginEnd()) this.giveBack(held.task as WorkerTask<T>);
     }
     this.running.clear();
     await this.sendLast();
@@ -369,9 +387,16 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
     this.finishes.beginStop();
     const over = new AbortController();
     const late = Promise.all([aborted(this.graceOver.signal), pause(LAST_FINISHES_MS, over.signal).catch(() => undefined)]);
-    const sent = Promise.all(this.failing).then(() => this.finishes.drained());
-    await Promise.race([sent, late]);
+    await Promise.race([this.allSent(), late]);
     over.abort();
+  }
+
+  /** Resolves when nothing is left to send, also of what follows from the last answers. */
+  private async allSent(): Promise<void> {
+    while (this.failing.size > 0 || this.finishes.size > 0) {
+      await Promise.all(this.failing);
+      await this.finishes.drained();
+    }
   }
 
   /** Calls the listeners of an event; an error of one is an uncaught exception of the program and does not stop the worker. */

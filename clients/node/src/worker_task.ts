@@ -2,12 +2,16 @@
 
 import type { OutcomeWord } from "./api.js";
 import { type PayloadError, TaskyardError } from "./errors.js";
+import type { FinishText } from "./finish_queue.js";
 import { objectText, type Task, valueText } from "./payload.js";
+
+/** How many characters of an error are sent when a failure was too large. */
+const SHORT_ERROR = 200;
 
 /** What a worker does for its tasks. */
 export interface TaskHost {
   /** Sends a finish of a task. */
-  finish(task: WorkerTask, part: string): Promise<OutcomeWord>;
+  finish(task: WorkerTask, part: FinishText): Promise<OutcomeWord>;
   /** Extends the lease of a task. */
   touch(task: WorkerTask, seconds: number): Promise<void>;
 }
@@ -33,7 +37,6 @@ export class WorkerTask<T = unknown> {
   private abortReason: Error | undefined;
   private resultText = "";
   private ended = false;
-  private sent = false;
 
   constructor(fields: Task<T>, host: TaskHost) {
     this.tube = fields.tube;
@@ -59,10 +62,8 @@ export class WorkerTask<T = unknown> {
     return this.ended;
   }
 
-  /** Whether the handler itself has sent the end, so that the lease is not needed any more. For the worker. */
-  get isSent(): boolean {
-    return this.sent;
-  }
+  /** Whether the end is on its way, so that its answer says whether the delivery was lost. For the worker. */
+  isSent = false;
 
   /** Sets the result that the ack gives: any value up to 64 KiB, kept by tubes with `keep_done`. */
   result(value: unknown): void {
@@ -76,22 +77,22 @@ export class WorkerTask<T = unknown> {
 
   /** Marks the task as done now; otherwise that happens when the handler returns. */
   ack(): Promise<void> {
-    return this.end(this.ackText());
+    return this.end(this.ackPart());
   }
 
   /** Returns the task to its tube. */
   release(options: { delay?: number; counted?: boolean } = {}): Promise<void> {
-    return this.end(this.partText("release", options));
+    return this.end({ text: this.partText("release", options) });
   }
 
   /** Sets the task aside until a kick. */
   bury(error?: string): Promise<void> {
-    return this.end(this.partText("bury", { error }));
+    return this.end(this.errorPart("bury", error));
   }
 
   /** Reports a failure now; otherwise that happens when the handler throws. Without a delay the retry policy applies. */
   fail(error: string, options: { delay?: number } = {}): Promise<void> {
-    return this.end(this.partText("fail", { error, ...options }));
+    return this.end(this.errorPart("fail", error, options));
   }
 
   /** Extends the lease by this many seconds, in addition to what the worker does. */
@@ -117,10 +118,20 @@ export class WorkerTask<T = unknown> {
     return first;
   }
 
-  /** The part of a finish request that acks the task. For the worker. */
-  ackText(): string {
-    const result = this.resultText === "" ? "" : `,${this.resultText}`;
-    return `{"verb":"ack","id":${this.id},"lease":${this.lease}${result}}`;
+  /** The part of a finish request that acks the task; without its result if it is too large. For the worker. */
+  ackPart(): FinishText {
+    const begin = `{"verb":"ack","id":${this.id},"lease":${this.lease}`;
+    if (!this.hasResult) return { text: `${begin}}` };
+    return { text: `${begin},${this.resultText}}`, smaller: () => `${begin}}` };
+  }
+
+  /** The part of a finish request with an error; with a shorter one if it is too large. For the worker. */
+  errorPart(verb: "bury" | "fail", error: string | undefined, options: object = {}): FinishText {
+    const text = this.partText(verb, { error, ...options });
+    if (error === undefined || error.length <= SHORT_ERROR) return { text };
+    // Half of a character at the end is replaced.
+    const short = () => Buffer.from(error.slice(0, SHORT_ERROR)).toString();
+    return { text, smaller: () => this.partText(verb, { error: short(), ...options }) };
   }
 
   /** The part of a finish request with this verb. For the worker. */
@@ -128,13 +139,12 @@ export class WorkerTask<T = unknown> {
     return objectText({ verb, id: this.id, lease: this.lease, ...options });
   }
 
-  private end(part: string): Promise<void> {
+  private end(part: FinishText): Promise<void> {
     return awaitedOrNot(this.sendEnd(part));
   }
 
-  private async sendEnd(part: string): Promise<void> {
+  private async sendEnd(part: FinishText): Promise<void> {
     if (!this.beginEnd()) throw new TypeError(`task ${this.id} of tube '${this.tube}' has been finished already`);
-    this.sent = true;
     const outcome = await this.host.finish(this as WorkerTask, part);
     if (outcome !== "done") throw leaseLost(this);
   }

@@ -5,25 +5,7 @@ import { describe, it } from "node:test";
 
 import { Taskyard, Worker } from "taskyard";
 
-import { atEnd, Collected, gate, HttpProxy, scripted, Server } from "./fixture.mjs";
-
-/** A worker without signal handlers that stops with the test, and its events. */
-function work(t, client, tube, handler, options) {
-  const worker = new Worker(client, tube, handler, { signals: false, ...options });
-  atEnd(t, () => worker.stop({ grace: 0 }));
-  const events = Object.fromEntries(["done", "failed", "lost", "problem"].map((event) => [event, new Collected()]));
-  for (const [event, collected] of Object.entries(events)) worker.on(event, (...values) => collected.add(values));
-  return { worker, ...events };
-}
-
-/** A server, a client of it, a proxy before it, and a client through the proxy. */
-async function proxied(t) {
-  const server = await Server.start(t);
-  const proxy = await HttpProxy.start(t, server.port);
-  const far = new Taskyard(proxy.url);
-  atEnd(t, () => far.close());
-  return { near: server.client(), far, proxy };
-}
+import { Collected, gate, proxied, scripted, Server, work } from "./fixture.mjs";
 
 const isFinish = (line) => line.endsWith("/finish");
 

@@ -9,7 +9,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 
-import { Taskyard } from "taskyard";
+import { Taskyard, Worker } from "taskyard";
 
 /** Multiplies the work of random tests and storms. */
 export const RUNS = Number(process.env.TASKYARD_RUNS ?? 1);
@@ -176,8 +176,8 @@ export class LossyProxy {
 /** A proxy before a server that answers some requests itself, loses answers, or lets connections die without a sign. */
 export class HttpProxy {
   /**
-   * Decides about a request: nothing forwards it, `[status, text]` is an answer, "request" loses the request and "answer" the
-   * answer. May be asynchronous.
+   * Decides about a request by its line and its body: nothing forwards it, `[status, text]` is an answer, "request" loses the
+   * request and "answer" the answer. May be asynchronous.
    */
   intercept = () => undefined;
   /** The requests: `POST /v1/tubes/a/finish`. */
@@ -214,7 +214,7 @@ export class HttpProxy {
     const line = `${request.method} ${request.url}`;
     this.lines.push(line);
     if (this.frozen.has(request.socket)) return;
-    const decided = await this.intercept(line);
+    const decided = await this.intercept(line, body);
     if (decided === "request") return request.socket.destroy();
     if (Array.isArray(decided)) return response.writeHead(decided[0]).end(decided[1]);
     const ended = new AbortController();
@@ -244,6 +244,24 @@ export async function scripted(t, answer) {
   atEnd(t, () => server.closeAllConnections());
   atEnd(t, () => server.close());
   return { url: `http://127.0.0.1:${server.address().port}`, bodies, lines };
+}
+
+/** A worker without signal handlers that stops with the test, and its events. */
+export function work(t, client, tube, handler, options) {
+  const worker = new Worker(client, tube, handler, { signals: false, ...options });
+  atEnd(t, () => worker.stop({ grace: 0 }));
+  const events = Object.fromEntries(["done", "failed", "lost", "problem"].map((event) => [event, new Collected()]));
+  for (const [event, collected] of Object.entries(events)) worker.on(event, (...values) => collected.add(values));
+  return { worker, ...events };
+}
+
+/** A server, a client of it, a proxy before it, and a client through the proxy. */
+export async function proxied(t) {
+  const server = await Server.start(t);
+  const proxy = await HttpProxy.start(t, server.port);
+  const far = new Taskyard(proxy.url);
+  atEnd(t, () => far.close());
+  return { near: server.client(), far, proxy };
 }
 
 /** Collects values and resolves when there are enough. */

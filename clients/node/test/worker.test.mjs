@@ -299,19 +299,39 @@ describe("worker", { concurrency: 8 }, () => {
     assert.match((await client.task("a", 1)).error, /^TypeError: Cannot read properties of null/);
   });
 
-  /** The acks of a moment travel in one request, which the server refuses as a whole if one result is too large. */
+  /** The acks of a moment travel in one request, which the server refuses as a whole if one result is wrong. */
   it("a result that the server refuses fails its own task only", async (t) => {
     const client = (await Server.start(t)).client();
     await client.createTube("a", { attempts_max: 1, keep_done: 60 });
     await client.putMany("a", Array.from({ length: 40 }, (_, n) => ({ data: n })));
-    const worker = work(t, client, "a", (task) => task.result(task.data % 20 === 3 ? "x".repeat(100_000) : task.data), { concurrency: 40 });
+    const nested = JSON.parse("[".repeat(100) + "]".repeat(100));
+    const worker = work(t, client, "a", (task) => task.result(task.data % 20 === 3 ? nested : task.data), { concurrency: 40 });
     const [failed, done] = [collect(worker, "failed"), collect(worker, "done")];
     await done.atLeast(38);
     await failed.atLeast(2);
     await worker.stop();
     const buried = (await client.tasks("a", { state: "buried" })).tasks;
     assert.deepEqual(buried.map(({ id }) => id), [3, 23]);
-    assert.match(buried[0].error, /result/);
+    assert.match(buried[0].error, /nest/);
+  });
+
+  /** The work was done again, although only its result could not be kept. */
+  it("a result that is too large is dropped, and its task is done", async (t) => {
+    const client = (await Server.start(t)).client();
+    await client.createTube("a", { attempts_max: 1, keep_done: 60 });
+    await client.putMany("a", Array.from({ length: 40 }, (_, n) => ({ data: n })));
+    const worker = work(t, client, "a", async (task) => {
+      task.result(task.data % 20 === 3 ? "x".repeat(100_000) : task.data);
+      // The handler may send the ack itself.
+      if (task.data === 23) await task.ack();
+    }, { concurrency: 40 });
+    const [done, problem] = [collect(worker, "done"), collect(worker, "problem")];
+    await done.atLeast(39);
+    await worker.stop();
+    const tasks = await Promise.all(Array.from({ length: 40 }, (_, id) => client.task("a", id)));
+    assert.deepEqual(tasks.filter(({ result }) => result == null).map(({ id }) => id), [3, 23]);
+    assert.ok(tasks.every(({ state }) => state === "done"));
+    assert.ok(problem.values.every(([error]) => error.code === "too_large") && problem.values.length > 0);
   });
 
   it("a worker waits for its tube, and for its server", async (t) => {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import re
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -107,6 +109,8 @@ class ServerTest(unittest.TestCase):
         cls.server.stop()
 
     def setUp(self) -> None:
+        # What is registered first is done last.
+        self.addCleanup(wait_until, lambda: not open_sockets(self.server.port), "all connections are closed")
         self.client = taskyard.Client(self.server.url)
         self.addCleanup(self.client.close)
         #: The tube of this test.
@@ -120,6 +124,18 @@ def own_server(test: unittest.TestCase, *args: str) -> Server:
     server = Server(f"sqlite:{folder.name}/data", *args)
     test.addCleanup(server.stop)
     return server
+
+
+def open_sockets(port: int) -> List[socket.socket]:
+    """The connections of this process to a port of this machine that are not closed, whether or not something uses them."""
+    return [found for found in gc.get_objects() if isinstance(found, socket.socket) and _peer_port(found) == port]
+
+
+def _peer_port(found: socket.socket) -> int:
+    try:
+        return int(found.getpeername()[1])
+    except (OSError, IndexError, TypeError):
+        return 0  # It is closed, or has no peer.
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

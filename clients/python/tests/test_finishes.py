@@ -3,77 +3,23 @@
 from __future__ import annotations
 
 import contextvars
-import json
 import threading
 import time
-import unittest
 from datetime import timedelta
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional
 from unittest import mock
 
 import taskyard
 from taskyard import App, Worker, errors, execution
-from taskyard.finisher import Finisher, _Unsent
+from taskyard.finisher import _Unsent
 from taskyard.server_url import ServerUrl
 from taskyard.transport import Answer, HttpTransport
 from tests.fixture import PATIENCE, ServerTest, wait_until
 from tests.proxy import Proxy
-
-#: Answers a finish request with its parts, or raises what a transport raises.
-Script = Callable[[List[Dict[str, Any]]], Any]
+from tests.scripted_transport import FinisherTest, Script, all_done, refusal
 
 
-class ScriptedTransport:
-    """Answers as the test says, and notes the parts of each finish."""
-
-    def __init__(self, answer: Script, kind: str = "fifottl") -> None:
-        self._answer, self.tube = answer, {"kind": kind}
-        self.task: Dict[str, Any] = {"id": 1}
-        self.sent: List[List[Dict[str, Any]]] = []
-
-    def exchange(self, method: str, target: str, body: Optional[bytes], wait: float) -> Answer:
-        if method == "GET":
-            return 200, json.dumps(self.tube).encode()
-        if target.endswith("/peek"):
-            return 200, json.dumps({"tasks": [self.task]}).encode()
-        parts = json.loads(body or b"")["tasks"]
-        self.sent.append(parts)
-        status, answer = self._answer(parts)
-        return status, answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
-
-    def close(self) -> None:
-        pass
-
-
-def all_done(parts: List[Dict[str, Any]]) -> Tuple[int, Any]:
-    return 200, {"outcomes": ["done"] * len(parts)}
-
-
-def refusal(status: int, code: str) -> Tuple[int, Any]:
-    return status, {"error": {"code": code, "message": code}}
-
-
-class Finishers(unittest.TestCase):
-    def setUp(self) -> None:
-        self.app = App("http://127.0.0.1:1", repeat_for=0)
-        self.function = self.app.task("work", raw=True)(lambda data: None)
-        self.other = self.app.task("other", raw=True)(lambda data: None)
-        #: The time of the clock of finishers.
-        self.now = 1000.0
-
-    def task(self, id: int, lease: float = 60.0, is_other: bool = False) -> taskyard.RunningTask:
-        fields = {"id": id, "lease": id, "attempts": 0, "state": "taken", "data": id}
-        return taskyard.RunningTask(self.other if is_other else self.function, fields, self.now + lease)
-
-    def finisher(self, answer: Script, kind: str = "fifottl") -> Tuple[Finisher, ScriptedTransport]:
-        transport = ScriptedTransport(answer, kind)
-        client = taskyard.Client("http://127.0.0.1:1", repeat_for=0, transport=transport)
-        finisher = Finisher(client, lambda: self.now)
-        # Tests move the clock, so that requests are repeated at once.
-        finisher.pause_min = finisher.pause_max = 0.0
-        self.addCleanup(finisher.stop, 0)
-        return finisher, transport
-
+class Finishers(FinisherTest):
     def test_an_ack_is_repeated_until_taskyard_answers(self) -> None:
         """The page of a proxy was taken for an answer, and the ack was dropped."""
         answers: List[Any] = [(status, "<html>") for status in (502, 503, 504, 429, 200, 404)]

@@ -12,7 +12,7 @@ from unittest import mock
 
 import taskyard
 from taskyard import errors
-from tests.fixture import Server, ServerTest, wait_until
+from tests.fixture import Server, ServerTest, open_sockets, wait_until
 
 
 def file(name: str) -> str:
@@ -47,6 +47,7 @@ class Tls(ServerTest):
         cls.server = Server("memory:", "--tls-cert", file("server.pem"), "--tls-key", file("server.key"))
 
     def setUp(self) -> None:
+        self.addCleanup(wait_until, lambda: not open_sockets(self.server.port), "all connections are closed")
         self.client = taskyard.Client(self.server.url, ca=file("ca.pem"))
         self.addCleanup(self.client.close)
         self.tube = self.id().rsplit(".", 1)[-1]

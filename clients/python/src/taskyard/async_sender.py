@@ -46,10 +46,15 @@ class AsyncConnection:
             raise UnreachableError(f"no connection to {server} within {within:g} s") from error
         except OSError as error:
             raise no_connection(server, error) from error
+        connection = AsyncConnection(server, reader, writer)
         plain = writer.get_extra_info("socket")
-        if plain is not None:
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        return AsyncConnection(server, reader, writer)
+        try:
+            if plain is not None:
+                plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        except OSError as error:
+            connection.close()
+            raise no_connection(server, error) from error
+        return connection
 
     async def exchange(self, request: bytes, seconds: float) -> ResponseParser:
         """Sends a request and reads its response, which may take this many seconds."""
@@ -101,14 +106,15 @@ class AsyncHttpTransport:
 
     async def exchange(self, method: str, target: str, body: Optional[bytes], wait: float) -> Answer:
         """Sends a request over an idle connection or a new one."""
-        idle = self._idle_here()
-        connection = await self._connection(idle)
+        connection = await self._connection(self._idle_here())
         try:
             request = self.server.request(method, target, body)
             response = await connection.exchange(request, wait + self.timeout)
         except BaseException:
             connection.close()
             raise
+        # Not those of the beginning of the request, which may have been closed meanwhile.
+        idle = self._idle_here()
         if response.keep_alive and len(idle) < IDLE_MAX:
             idle.append((connection, time.monotonic()))
         else:
@@ -159,6 +165,8 @@ class AsyncSender:
         self._repeat_for = repeat_for
         #: Whether the store of the server has keys, as far as known.
         self._has_keys = True
+        #: How often the client was closed.
+        self._closes = 0
 
     @property
     def url(self) -> str:
@@ -166,6 +174,15 @@ class AsyncSender:
         return str(self._server)
 
     async def _send(self, call: Call[T]) -> T:
+        closes = self._closes
+        try:
+            return await self._send_repeatedly(call)
+        finally:
+            if self._closes != closes:
+                # Its connection was in use when the others were closed, or was opened afterwards.
+                await self._transport.close()
+
+    async def _send_repeatedly(self, call: Call[T]) -> T:
         repeats = Repeats(call, self._repeat_for)
         while True:
             try:
@@ -174,12 +191,13 @@ class AsyncSender:
             except TaskyardError as error:
                 other = wants_no_keys(call, error)
                 if other is not None:
-                    answer = await self._send(other)
+                    answer = await self._send_repeatedly(other)
                     self._has_keys = False
                     return answer
                 pause = repeats.pause_after(error)
             await asyncio.sleep(pause)
 
     async def close(self) -> None:
-        """Closes the connections; the client can still be used."""
+        """Closes the connections, those of requests in progress when these have ended; the client can still be used."""
+        self._closes += 1
         await self._transport.close()

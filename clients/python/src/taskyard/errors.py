@@ -108,6 +108,9 @@ def _error_of_proxy(url: object, status: int) -> TaskyardError:
     if status in (429, 503):
         message = f"{url} is unavailable: a proxy answered with status {status}"
         return UnavailableError(message, "unavailable", status, {})
+    if status == 413:
+        message = f"the request is too large for {url}: a proxy answered with status {status}"
+        return TooLargeError(message, "too_large", status, {})
     return NotTaskyardError(f"{url} is not a taskyard server (status {status}); check the address")
 
 
@@ -122,6 +125,11 @@ def _error_of_server(status: int, answer: object) -> Optional[TaskyardError]:
         return OutcomeUnknownError(message)
     detail = {name: value for name, value in error.items() if name not in ("code", "message")}
     return _ERRORS.get(code, RefusedError)(message, code, status, detail)
+
+
+def is_too_large(error: TaskyardError) -> bool:
+    """Whether a part of the request might be accepted."""
+    return isinstance(error, RefusedError) and (error.status == 413 or error.code == "too_large")
 
 
 class TaskOutcome(Exception):

@@ -8,7 +8,7 @@ import time
 from typing import Dict, List, Sequence, Union
 
 from .client import Client
-from .errors import OutcomeUnknownError, TaskyardError, TubeNotFoundError
+from .errors import OutcomeUnknownError, TaskyardError, TubeNotFoundError, is_too_large
 from .execution import fields_of
 from .finisher import Finisher
 from .pools import Pool
@@ -21,8 +21,6 @@ QUEUED_MAX = 1.0
 TICK_MAX = 0.25
 #: The pause after an extension that did not reach the server or was refused, in seconds.
 RETRY_PAUSE = 1.0
-#: How long the thread may take to end, in seconds.
-END_SECONDS = 2.0
 #: The largest number of leases that one request extends.
 BATCH_MAX = 5000
 
@@ -34,7 +32,7 @@ class LeaseKeeper:
 
     def __init__(self, client: Client, lease: float, pools: Sequence[Pool], finisher: Finisher) -> None:
         self._client, self._lease, self._pools = client, lease, pools
-        #: What holds tasks: the pools, and the finisher for outcomes that wait.
+        #: What holds tasks: the pools, and the finisher until the outcomes are answered.
         self._holders: List[Union[Pool, Finisher]] = [*pools, finisher]
         self._stopped = threading.Event()
         self._not_before = 0.0
@@ -42,9 +40,12 @@ class LeaseKeeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread; one that waits for a server that does not answer is left behind."""
+        """Extends no more leases. A request in progress ends with the client."""
         self._stopped.set()
-        self._thread.join(END_SECONDS)
+
+    def join(self, deadline: float) -> None:
+        """Waits until the thread has ended, or until a time of the monotonic clock."""
+        self._thread.join(max(deadline - time.monotonic(), 0.0))
 
     def _run(self) -> None:
         while not self._stopped.wait(min(TICK_MAX, self._lease / 12)):
@@ -84,6 +85,12 @@ class LeaseKeeper:
         except TubeNotFoundError:
             outcomes = ["missing"] * len(tasks)
         except TaskyardError as error:
+            if self._stopped.is_set():
+                return
+            if is_too_large(error) and len(tasks) > 1:
+                half = len(tasks) // 2
+                self._extend(tube, tasks[:half])
+                return self._extend(tube, tasks[half:])
             if not isinstance(error, OutcomeUnknownError):
                 self._not_before = time.monotonic() + min(RETRY_PAUSE, self._lease / 12)
             # Otherwise the time to wait for the answer was pause enough.

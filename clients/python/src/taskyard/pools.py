@@ -260,19 +260,29 @@ class LoopPool(Pool):
         super().__init__(concurrency, settle)
         self._loop = asyncio.new_event_loop()
         self._running = 0
-        self._thread = threading.Thread(target=self._loop.run_forever, name="taskyard-loop", daemon=True)
+        self._thread = threading.Thread(target=self._run_loop, name="taskyard-loop", daemon=True)
         self._thread.start()
 
+    def _run_loop(self) -> None:
+        try:
+            self._loop.run_forever()
+        finally:
+            # In this thread, which a function may keep from its end for as long as it blocks.
+            self._loop.close()
+
     def _start(self, tasks: List[RunningTask]) -> None:
-        self._loop.call_soon_threadsafe(self._add, tasks)
+        try:
+            self._loop.call_soon_threadsafe(self._add, tasks)
+        except RuntimeError:
+            # The loop is closed: the answer to the last take came after the stop.
+            self.give_back(tasks)
 
     def stop(self) -> None:
-        if self._loop.is_closed():
-            return
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        try:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        except RuntimeError:
+            return  # The loop is closed already.
         self._thread.join(1.0)
-        if not self._thread.is_alive():
-            self._loop.close()
 
     def _add(self, tasks: List[RunningTask]) -> None:
         self._order.extend(tasks)

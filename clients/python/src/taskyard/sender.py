@@ -37,6 +37,8 @@ class Sender:
         self._repeat_for = repeat_for
         #: Whether the store of the server has keys, as far as known.
         self._has_keys = True
+        #: How often the client was closed.
+        self._closes = 0
 
     def copy(self: S, repeat_for: float, timeout: float) -> S:
         """A client of the same server with connections of its own."""
@@ -51,6 +53,15 @@ class Sender:
         return str(self._server)
 
     def _send(self, call: Call[T]) -> T:
+        closes = self._closes
+        try:
+            return self._send_repeatedly(call)
+        finally:
+            if self._closes != closes:
+                # Its connection was in use when the others were closed, or was opened afterwards.
+                self._transport.close()
+
+    def _send_repeatedly(self, call: Call[T]) -> T:
         repeats = Repeats(call, self._repeat_for)
         while True:
             try:
@@ -59,12 +70,20 @@ class Sender:
             except TaskyardError as error:
                 other = wants_no_keys(call, error)
                 if other is not None:
-                    answer = self._send(other)
+                    answer = self._send_repeatedly(other)
                     self._has_keys = False
                     return answer
                 pause = repeats.pause_after(error)
             time.sleep(pause)
 
     def close(self) -> None:
-        """Closes the connections; the client can still be used."""
+        """Closes the connections, those of requests in progress when these have ended; the client can still be used."""
+        self._closes += 1
         self._transport.close()
+
+    def _end(self) -> None:
+        """Ends requests in progress and closes the connections; the client cannot be used any more."""
+        if isinstance(self._transport, HttpTransport):
+            self._transport.end()
+        else:
+            self._transport.close()

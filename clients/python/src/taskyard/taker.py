@@ -66,7 +66,20 @@ class Taker:
         """Waits until the last take has ended, or until a time of the monotonic clock."""
         self._thread.join(max(deadline - time.monotonic(), 0.0))
 
+    def abandon(self) -> None:
+        """Ends a take whose answer is not awaited any more."""
+        connection = self._connection
+        if connection is not None:
+            connection.abort()
+
     def _run(self) -> None:
+        try:
+            self._take_until_stop()
+        finally:
+            if self._connection is not None:
+                self._connection.close()
+
+    def _take_until_stop(self) -> None:
         tube = self._function.tube
         self._create()
         while not self._stopping.is_set():
@@ -86,8 +99,6 @@ class Taker:
             self._pause = PAUSE_MIN
             if tasks:
                 self._submit(tasks, taken)
-        if self._connection is not None:
-            self._connection.close()
 
     def _exchange(self, call: calls.Call[T]) -> T:
         """Sends a request over the connection of this thread; raises `UnreachableError` when the worker stops."""

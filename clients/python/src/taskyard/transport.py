@@ -6,7 +6,7 @@ import os
 import select
 import socket
 import time
-from typing import List, Optional, Protocol, Tuple
+from typing import Dict, List, Optional, Protocol, Tuple
 
 from .errors import NotTaskyardError, OutcomeUnknownError, TaskyardError, UnreachableError
 from .response import MalformedResponse, ResponseParser
@@ -45,9 +45,13 @@ class Connection:
         self._server = server
         try:
             plain = socket.create_connection((server.host, server.port), min(timeout, CONNECT_MAX))
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            self._socket = server.tls.wrap_socket(plain, server_hostname=server.host) if server.tls else plain
+            try:
+                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                self._socket = server.tls.wrap_socket(plain, server_hostname=server.host) if server.tls else plain
+            except BaseException:
+                plain.close()
+                raise
         except OSError as error:
             raise no_connection(server, error) from error
 
@@ -56,7 +60,7 @@ class Connection:
         response = ResponseParser()
         try:
             self._socket.settimeout(seconds)
-            self._socket.sendall(request)
+            is_sent = self._send(request)
             while True:
                 data = self._socket.recv(READ_BYTES)
                 if not data:
@@ -70,7 +74,17 @@ class Connection:
             raise untrusted(self._server, error) or lost from error
         except MalformedResponse as error:
             raise NotTaskyardError(f"{self._server} is not a taskyard server ({error})") from error
+        response.keep_alive = response.keep_alive and is_sent
         return response
+
+    def _send(self, request: bytes) -> bool:
+        """Sends a request; returns whether the server has read all of it."""
+        try:
+            self._socket.sendall(request)
+        except (BrokenPipeError, ConnectionResetError):
+            # One that is too large is refused before all of it was read. If there is no response, reading fails, too.
+            return False
+        return True
 
     def is_usable(self) -> bool:
         """Whether the server has kept the connection open. Bytes without a request are a sign that it has not."""
@@ -83,9 +97,16 @@ class Connection:
 
     def end_request(self) -> None:
         """Ends the request that another thread waits for: the server sends a response that it has begun, or none."""
+        self._shut_down(socket.SHUT_WR)
+
+    def abort(self) -> None:
+        """Ends the request that another thread waits for, which closes the connection then."""
+        self._shut_down(socket.SHUT_RDWR)
+
+    def _shut_down(self, directions: int) -> None:
         try:
             # Not the method of a TLS socket, which could not read afterwards.
-            socket.socket.shutdown(self._socket, socket.SHUT_WR)
+            socket.socket.shutdown(self._socket, directions)
         except OSError:
             pass  # The connection is closed already.
 
@@ -110,12 +131,19 @@ class HttpTransport:
     def __init__(self, server: ServerUrl, timeout: float = TIMEOUT_DEFAULT) -> None:
         self.server, self.timeout = server, timeout
         self._idle: List[Tuple[Connection, float]] = []
+        #: The connections of requests in progress. As with the others, only methods of built-in types change these, which are
+        #: atomic: a lock that a thread holds while another one forks would stay locked.
+        self._busy: Dict[Connection, None] = {}
+        self._ended = False
         self._process = os.getpid()
 
     def exchange(self, method: str, target: str, body: Optional[bytes], wait: float) -> Answer:
         """Sends a request over an idle connection or a new one."""
         connection = self._connection()
+        self._busy[connection] = None
         try:
+            # The end may not have seen this connection.
+            self._check_ended()
             request = self.server.request(method, target, body)
             response = connection.exchange(request, wait + self.timeout)
         except BaseException as error:
@@ -123,22 +151,47 @@ class HttpTransport:
             if isinstance(error.__cause__, socket.timeout):
                 # Others that were opened with it may be dead, too.
                 self.close()
+            if self._ended and isinstance(error, OutcomeUnknownError):
+                raise OutcomeUnknownError(f"no answer from {self.server}: the worker stopped") from error
             raise
+        finally:
+            self._busy.pop(connection, None)
         if response.keep_alive and len(self._idle) < IDLE_MAX:
             self._idle.append((connection, time.monotonic()))
+            if self._ended:
+                # The end may have come before the connection was idle.
+                self.close()
         else:
             connection.close()
         return response.status, response.body
 
     def close(self) -> None:
         """Closes the connections that no request uses."""
-        while self._idle:
-            self._idle.pop()[0].close()
+        while True:
+            try:
+                # Another thread may take the last one at any moment.
+                connection, _ = self._idle.pop()
+            except IndexError:
+                return
+            connection.close()
+
+    def end(self) -> None:
+        """Ends requests in progress and closes all connections, for ever; later requests raise `UnreachableError`."""
+        self._ended = True
+        self.close()
+        if self._process == os.getpid():
+            for connection in list(self._busy):
+                connection.abort()
+
+    def _check_ended(self) -> None:
+        if self._ended:
+            raise UnreachableError(f"no connection to {self.server}: the worker stopped")
 
     def _connection(self) -> Connection:
+        self._check_ended()
         if self._process != os.getpid():
             # After a fork the connections belong to the parent.
-            self._idle, self._process = [], os.getpid()
+            self._idle, self._busy, self._process = [], {}, os.getpid()
         while True:
             try:
                 connection, since = self._idle.pop()

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from types import FrameType
-from typing import Callable, Dict, Iterable, List, Optional
+from typing import Callable, Dict, Iterable, List, Optional, Union
 
 from .app import App
 from .client import LEASE_DEFAULT, Client
@@ -27,6 +27,8 @@ CANCEL_SECONDS = 1.0
 FINISH_ANSWER_MIN = 1.0
 #: How long the last outcomes may take to be sent, in seconds, if the grace ends before.
 LAST_OUTCOMES = 10.0
+#: How long threads whose requests were ended may take to end, in seconds.
+END_SECONDS = 2.0
 
 log = logging.getLogger("taskyard.worker")
 
@@ -64,6 +66,8 @@ class Worker:
         self._takers: List[Taker] = []
         self._finisher: Optional[Finisher] = None
         self._keeper: Optional[LeaseKeeper] = None
+        #: The clients of these two.
+        self._clients: List[Client] = []
 
     def run(self) -> bool:
         """Runs until SIGTERM, SIGINT or `request_stop`; returns whether all functions could finish."""
@@ -96,6 +100,7 @@ class Worker:
             made = LoopPool if is_async else ThreadPool
             self._pools[is_async] = made(self._concurrency, finisher.add)
         keeper_client = own if self._lease / 3 >= FINISH_ANSWER_MIN else self._own_client(self._lease / 3)
+        self._clients = [own, keeper_client]
         self._keeper = LeaseKeeper(keeper_client, self._lease, list(self._pools.values()), finisher)
         for function in self._functions:
             pool = self._pools[function.is_async]
@@ -125,12 +130,26 @@ class Worker:
             self._cancel_all()
         for pool in self._pools.values():
             pool.stop()
-        if self._keeper is not None:
-            self._keeper.stop()
         left = 0.0 if self._hurry.is_set() else grace_ends - self._clock()
+        # Leases are extended until the outcomes of their tasks are answered.
         sent = self._finisher is None or self._finisher.stop(max(left, LAST_OUTCOMES))
+        self._end_requests()
         log.info("worker %s stopped", self.name)
         return finished and sent
+
+    def _end_requests(self) -> None:
+        """Ends requests whose answers are not awaited any more, and closes all connections."""
+        if self._keeper is not None:
+            self._keeper.stop()
+        for client in self._clients:
+            client._end()
+        for taker in self._takers:
+            taker.abandon()
+        deadline = time.monotonic() + END_SECONDS
+        threads: List[Union[Taker, LeaseKeeper, Finisher, None]] = [*self._takers, self._keeper, self._finisher]
+        for thread in threads:
+            if thread is not None:
+                thread.join(deadline)
 
     def _wait(self, seconds: float, hurries: bool = True) -> bool:
         """Waits until no function runs, at most so long."""
@@ -152,6 +171,8 @@ class Worker:
                 if task.claim() and self._finisher is not None:
                     log.warning("the task function did not end and is abandoned", extra=fields_of(task))
                     self._finisher.add(task, give_back(task))
+                # From now on the finisher holds it.
+                pool.held.pop(task, None)
 
     def _own_client(self, timeout: float) -> Client:
         """A client with connections of its own that repeats nothing by itself.
