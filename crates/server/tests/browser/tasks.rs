@@ -139,7 +139,7 @@ async fn a_done_task_is_found_by_its_key_and_shows_its_result() {
         // Tasks that finished before 2001.
         page.open(&format!("{}/tubes/mail?state=done&finished_until=1000000000", site.url())).await;
         page.until(
-            "document.querySelector('#find-finished_until').value.startsWith('2001-09-09T')",
+            "document.querySelector('#find-finished_until')?.value.startsWith('2001-09-09T')",
         )
         .await;
         page.until("document.querySelectorAll('.tasks tbody tr').length === 0").await;
@@ -156,7 +156,6 @@ async fn a_done_task_is_found_by_its_key_and_shows_its_result() {
         page.click("dialog [data-role=confirm]").await;
         page.until("text('#view').includes('This task does not exist')").await;
         assert_eq!(site.get("/v1/tubes/mail/tasks?state=done").await["tasks"][0]["id"], 0);
-        assert_quiet(page).await;
     })
     .await;
 }
