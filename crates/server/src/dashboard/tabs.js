@@ -11,7 +11,6 @@ export function tabs(label, panel) {
   function create(name, text) {
     const count = make("span", { class: "badge" });
     const link = make("a", { role: "tab", id: `tab-${name}`, "aria-controls": panel }, make("span", {}, text), " ", count);
-    list.append(link);
     return { link, count };
   }
 
@@ -23,9 +22,11 @@ export function tabs(label, panel) {
       link.remove();
       entries.delete(name);
     }
-    for (const { name, text, href, count } of items) {
+    for (const [place, { name, text, href, count }] of items.entries()) {
       if (!entries.has(name)) entries.set(name, create(name, text));
       const entry = entries.get(name);
+      // Some tabs come later than the others, when more is known.
+      if (list.children[place] !== entry.link) list.insertBefore(entry.link, list.children[place] ?? null);
       mark(entry.link, "href", href);
       mark(entry.link, "aria-selected", name === open ? "true" : "false");
       mark(entry.link, "tabindex", name === open ? "0" : "-1");

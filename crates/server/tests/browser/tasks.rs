@@ -128,6 +128,11 @@ async fn a_done_task_is_found_by_its_key_and_shows_its_result() {
     }
     browse(&format!("{}/tubes/mail", site.url()), async |page| {
         page.until("text('#tab-done .badge') === '2'").await;
+        // The tab came after the others, behind the details.
+        let order =
+            "[...document.querySelectorAll('[role=tab]')].map((tab) => tab.id.slice(4)).join(' ')";
+        page.until(&format!("{order} === 'all ready delayed taken buried done charts details'"))
+            .await;
         page.click("#tab-done").await;
         page.until("document.querySelectorAll('.tasks tbody tr').length === 2").await;
         page.picture("done").await;
