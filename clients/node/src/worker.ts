@@ -173,6 +173,11 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
     });
   }
 
+  /** Whether the retries of a task are used up. For tasks. */
+  hasNoRetries(task: { attempts: number }): boolean {
+    return this.retries !== undefined && task.attempts >= this.retries;
+  }
+
   /** Extends the lease of a task. For tasks. */
   async touch(task: WorkerTask, seconds: number): Promise<void> {
     const [outcome] = await this.client.touch(this.tube, task, seconds);
@@ -330,7 +335,7 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
 
   /** Whether no attempt follows, as far as the worker decides that and not the server. */
   private async isLast(task: WorkerTask<T>, error: unknown): Promise<boolean> {
-    if (this.retries !== undefined) return task.attempts >= this.retries;
+    if (this.retries !== undefined) return this.hasNoRetries(task);
     return error instanceof PayloadError && this.retryDelay.isLastUndecodable(task.attempts + 1, task.id);
   }
 
