@@ -28,7 +28,7 @@ const PAUSE_MAX_MS = 5_000;
 export interface ConnectionOptions {
   /** The access token; the environment variable TASKYARD_TOKEN when absent. */
   token?: string | undefined;
-  /** PEM text of the certificate authority for https; the file named by TASKYARD_CA when absent. */
+  /** PEM text of the certificate authority for https; the file named by TASKYARD_CA, or those of the system, when absent. */
   ca?: string | Buffer | undefined;
   /** PEM text of the certificate for servers that ask for one; the file named by TASKYARD_CLIENT_CERT when absent. */
   clientCert?: string | Buffer | undefined;

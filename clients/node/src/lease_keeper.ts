@@ -9,12 +9,16 @@ import type { WorkerTask } from "./worker_task.js";
 
 /** The longest time between two looks at the tasks, in milliseconds. */
 const TICK_MAX_MS = 1000;
+/** A task that was taken ahead and has not begun for so many milliseconds is given back, so that another worker can run it. */
+const WAITING_MAX_MS = 1000;
 /** How many leases one request extends. */
 const PARTS_MAX = 1000;
 
 /** A task that is held, with its times in milliseconds of the monotonic clock. */
 export interface HeldTask {
   task: WorkerTask;
+  /** When it was taken. */
+  takenAt: number;
   /** From when the current lease counts. */
   leasedAt: number;
   /** When its handler was called; 0 before, and after it has ended. */
@@ -29,6 +33,8 @@ export interface LeaseEvents {
   lost(held: HeldTask, confirmed: boolean): void;
   /** The handler runs longer than it may. */
   overran(held: HeldTask): void;
+  /** Tasks that were taken before this time and have not begun wait for too long. */
+  waited(takenBefore: number): void;
   /** The server did not extend leases; `undefined` when it does again. */
   problem(error: TaskyardError | undefined): void;
 }
@@ -51,8 +57,9 @@ export class LeaseKeeper {
 
   /** Notes that a task was taken. */
   add(task: WorkerTask): HeldTask {
-    const held: HeldTask = { task, leasedAt: 0, startedAt: 0, isOver: false };
-    this.leased(held, performance.now());
+    const now = performance.now();
+    const held: HeldTask = { task, takenAt: now, leasedAt: now, startedAt: 0, isOver: false };
+    this.leased(held, now);
     this.held.set(task, held);
     return held;
   }
@@ -108,6 +115,7 @@ export class LeaseKeeper {
   }
 
   private async look(now: number): Promise<void> {
+    this.events.waited(now - WAITING_MAX_MS);
     const due: HeldTask[] = [];
     for (const held of this.held.values()) {
       if (held.startedAt > 0 && now - held.startedAt > this.runMaxMs) this.events.overran(held);

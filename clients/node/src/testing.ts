@@ -55,6 +55,10 @@ class RecordingHost implements TaskHost {
     return Promise.resolve("done");
   }
 
+  hasNoRetries(): boolean {
+    return false;
+  }
+
   touch(): Promise<void> {
     return Promise.resolve();
   }

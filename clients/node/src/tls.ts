@@ -2,9 +2,12 @@
 
 import { createPrivateKey, X509Certificate } from "node:crypto";
 import { readFileSync } from "node:fs";
-import type { ConnectionOptions as TlsOptions } from "node:tls";
+import tls, { type ConnectionOptions as TlsOptions } from "node:tls";
 
 import type { ConnectionOptions } from "./connection.js";
+
+/** The files in which systems keep trusted root certificates; the Rust client uses the same. */
+const SYSTEM_FILES = ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
 
 /** What OpenSSL reports when the other side does not speak TLS; its versions differ. */
 const NO_TLS = /WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE|HTTP_REQUEST|UNKNOWN_PROTOCOL|PACKET_LENGTH_TOO_LONG/;
@@ -24,9 +27,41 @@ export function tlsOptions(options: ConnectionOptions): TlsOptions {
     throw new TypeError("the key of the client does not belong to its certificate");
   }
   // The file may contain the certificate of the server itself, whichever authority signed it; versions before 22.9 ignore this.
-  const trusted = ca === undefined ? {} : { ca, allowPartialTrustChain: true };
+  const trusted = { ca: ca ?? systemRoots(), allowPartialTrustChain: true };
+  // Made once: the certificates of a system are many, and the agent would read all of them for each connection.
+  const secureContext = tls.createSecureContext({ minVersion: "TLSv1.2", ...trusted, ...(cert === undefined ? {} : { cert, key }) });
   // Set here, because an environment variable of Node would switch the verification off.
-  return { minVersion: "TLSv1.2", rejectUnauthorized: true, ...trusted, ...(cert === undefined ? {} : { cert, key }) };
+  return { rejectUnauthorized: true, secureContext };
+}
+
+/** The certificates that the system trusts, or SSL_CERT_FILE instead; undefined if there are none, for those of Node itself. */
+function systemRoots(): Pem[] | undefined {
+  const named = certificate(undefined, "ca", "SSL_CERT_FILE", "a file of trusted certificates");
+  const roots = named ?? firstUsable(SYSTEM_FILES);
+  const found = roots === undefined ? listedRoots() : [roots];
+  if (found.length === 0) return undefined;
+  const extra = firstUsable([process.env["NODE_EXTRA_CA_CERTS"] ?? ""]);
+  return extra === undefined ? found : [...found, extra];
+}
+
+/** The first of these files that has a certificate. */
+function firstUsable(files: readonly string[]): Pem | undefined {
+  for (const file of files) {
+    try {
+      const pem = readFileSync(file);
+      new X509Certificate(pem);
+      return pem;
+    } catch {
+      // It does not exist, or is of no use.
+    }
+  }
+  return undefined;
+}
+
+/** The certificates of systems that keep them in no file, if this version of Node can list them. */
+function listedRoots(): Pem[] {
+  const { getCACertificates } = tls as { getCACertificates?: (type: "system") => string[] };
+  return getCACertificates?.("system") ?? [];
 }
 
 /** Why a server is not trusted or does not trust the client, and what to do; undefined for any other error. */

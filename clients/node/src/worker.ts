@@ -132,6 +132,7 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
     this.leases = new LeaseKeeper(connection, tube, this.lease, 1000 * timeout, {
       lost: (held, confirmed) => this.onLost(held, confirmed),
       overran: (held) => this.onOverrun(held, timeout),
+      waited: (takenBefore) => this.onWaited(takenBefore),
       problem: (error) => this.problems.report("lease", error),
     });
     if (options.signals ?? true) stopAtSignals(this);
@@ -170,6 +171,11 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
     this.finishes.add(part, task, (finished) => {
       if (settle(finished) !== true) this.leases.answered(task);
     });
+  }
+
+  /** Whether the retries of a task are used up. For tasks. */
+  hasNoRetries(task: { attempts: number }): boolean {
+    return this.retries !== undefined && task.attempts >= this.retries;
   }
 
   /** Extends the lease of a task. For tasks. */
@@ -329,7 +335,7 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
 
   /** Whether no attempt follows, as far as the worker decides that and not the server. */
   private async isLast(task: WorkerTask<T>, error: unknown): Promise<boolean> {
-    if (this.retries !== undefined) return task.attempts >= this.retries;
+    if (this.retries !== undefined) return this.hasNoRetries(task);
     return error instanceof PayloadError && this.retryDelay.isLastUndecodable(task.attempts + 1, task.id);
   }
 
@@ -362,12 +368,27 @@ export class Worker<T = unknown> extends EventEmitter<WorkerEvents<T>> implement
     if (this.running.delete(held)) this.startTasks();
   }
 
+  /** Slow handlers have all places: what waits for one is left to other workers, and fewer tasks are taken ahead. */
+  private onWaited(takenBefore: number): void {
+    // Those that were taken first are first.
+    const later = this.waiting.findIndex((held) => held.takenAt >= takenBefore);
+    const count = later < 0 ? this.waiting.length : later;
+    if (count === 0) return;
+    this.prefetch.waited();
+    this.giveBackWaiting(count);
+  }
+
+  /** Gives back the first tasks that wait, unless they were lost. */
+  private giveBackWaiting(count: number): void {
+    for (const held of this.waiting.splice(0, count)) {
+      if (this.leases.has(held)) this.giveBack(held.task as WorkerTask<T>);
+    }
+  }
+
   private async finishStop(): Promise<void> {
     await within(this.taking, STOP_ANSWER_MS + (this.client.connection.canHurry ? 0 : 1000 * WAIT_SHORT));
     this.takeAborted.abort();
-    for (const held of this.waiting.splice(0)) {
-      if (this.leases.has(held)) this.giveBack(held.task as WorkerTask<T>);
-    }
+    this.giveBackWaiting(this.waiting.length);
     await this.untilIdle(this.graceOver.signal);
     for (const { task } of this.running) task.abort(new StopError());
     if (this.running.size > 0) await this.untilIdle(AbortSignal.timeout(CANCEL_MS));

@@ -12,6 +12,8 @@ const SHORT_ERROR = 200;
 export interface TaskHost {
   /** Sends a finish of a task. */
   finish(task: WorkerTask, part: FinishText): Promise<OutcomeWord>;
+  /** Whether no attempt follows a failure of this one, as far as the worker decides that. */
+  hasNoRetries(task: WorkerTask): boolean;
   /** Extends the lease of a task. */
   touch(task: WorkerTask, seconds: number): Promise<void>;
 }
@@ -90,8 +92,12 @@ export class WorkerTask<T = unknown> {
     return this.end(this.errorPart("bury", error));
   }
 
-  /** Reports a failure now; otherwise that happens when the handler throws. Without a delay the retry policy applies. */
+  /**
+   * Reports a failure now; otherwise that happens when the handler throws. Without a delay the retry policy applies. After the
+   * `retries` of the worker the task is buried with this error.
+   */
   fail(error: string, options: { delay?: number } = {}): Promise<void> {
+    if (this.host.hasNoRetries(this as WorkerTask)) return this.bury(error);
     return this.end(this.errorPart("fail", error, options));
   }
 

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Collected, gate, proxied, work } from "./fixture.mjs";
+import { Collected, gate, proxied, Server, work } from "./fixture.mjs";
 
 /** Whether a request ends deliveries. */
 const isEnd = (line, body) => line.endsWith("/finish") && !body.includes('"touch"');
@@ -92,4 +92,34 @@ test("leases are extended in parts if a request is too large", async (t) => {
   open();
   await done.atLeast(20);
   assert.deepEqual([begun.values.length, lost.values.length], [20, 0]);
+});
+
+/** Such tasks stayed leased, up to a thousand, while other workers were idle. */
+test("tasks that wait behind slow ones are given back uncounted", async (t) => {
+  const server = await Server.start(t);
+  const client = server.client();
+  const now = performance.now.bind(performance);
+  let passed = 0;
+  t.mock.method(performance, "now", () => now() + passed);
+  await client.putMany("a", Array.from({ length: 300 }, (_, data) => ({ data })));
+  const taken = async () => (await client.tube("a")).tasks.taken;
+  const begun = new Collected();
+  const { opened, open } = gate();
+  const { worker, done, lost } = work(t, client, "a", (task) => {
+    begun.add(task.id);
+    // Short tasks first, so that many are taken ahead of the two that last.
+    if (begun.values.length > 100) return opened;
+  }, { concurrency: 2, prefetch: 100, lease: 3600, timeout: 1_000_000 });
+  await begun.atLeast(102);
+  while ((await taken()) < 50);
+  for (let round = 0; (await taken()) > 2; round++) {
+    assert.ok(round < 5000, "they are given back");
+    passed += 100;
+  }
+  assert.deepEqual([begun.values.length, lost.values.length, worker.waiting.length], [102, 0, 0]);
+  assert.equal(worker.wanted(), 0, "no more are taken ahead of slow tasks");
+  for await (const task of client.eachTask("a", { limit: 1000 })) assert.equal(task.attempts, 0);
+  open();
+  await done.atLeast(300);
+  assert.equal(new Set(begun.values).size, 300);
 });

@@ -45,6 +45,16 @@ test("the README has no relative links", () => {
   assert.doesNotMatch(readFileSync(join(folder, "README.md"), "utf8"), /\]\((?!https?:|#)/);
 });
 
+/** The list of methods had no `audit`. */
+test("the README names all methods of the client", () => {
+  const readme = readFileSync(join(folder, "README.md"), "utf8");
+  const types = readFileSync(join(folder, "dist", "client.d.ts"), "utf8");
+  const [declared] = types.match(/class Taskyard \{[^]*?\n\}/);
+  const methods = [...declared.matchAll(/^ +([a-z]\w*)[<(]/gm)].map(([, name]) => name).filter((name) => name !== "constructor");
+  assert.ok(methods.includes("put") && methods.includes("eachTask"));
+  assert.deepEqual(methods.filter((name) => !readme.includes(`\`${name}\``)), []);
+});
+
 test("programs with the strictest settings of TypeScript compile, and wrong ones do not", { skip: !process.env.TASKYARD_NODE_MODULES }, () => {
   const modules = process.env.TASKYARD_NODE_MODULES;
   const here = fileURLToPath(new URL(".", import.meta.url));

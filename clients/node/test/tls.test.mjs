@@ -2,13 +2,16 @@
 
 import assert from "node:assert/strict";
 import { once } from "node:events";
-import { copyFileSync, readFileSync, renameSync } from "node:fs";
+import fs, { copyFileSync, readFileSync, renameSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
 
 import { Taskyard, Worker } from "taskyard";
 
 import { atEnd, Server } from "./fixture.mjs";
+
+// Those of the shell.
+for (const name of ["SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS"]) delete process.env[name];
 
 const file = (name) => join(process.env.TASKYARD_TEST_CERTIFICATES, name);
 const ca = readFileSync(file("ca.pem"));
@@ -39,6 +42,41 @@ test("TLS with the authority of the options or of TASKYARD_CA", async (t) => {
   await once(worker, "done");
   await worker.stop();
   assert.equal((await client.tube("a")).tasks.total, 0);
+});
+
+/** Only the list that Node was built with was used, which does not have the authority of a company. */
+test("without an authority those of the system are trusted", async (t) => {
+  const { url } = await encrypted(t, "server");
+  const listed = ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
+  const system = new Map();
+  const read = fs.readFileSync;
+  t.mock.method(fs, "readFileSync", (path, ...rest) => (listed.includes(path) ? read(system.get(path) ?? "/nonexistent", ...rest) : read(path, ...rest)));
+  // Without such a file those of Node.
+  await assert.rejects(connect(t, url).tubes(), untrusted("name its authority in TASKYARD_CA"));
+  for (const path of listed) {
+    system.clear();
+    system.set(path, file("ca.pem"));
+    assert.deepEqual(await connect(t, url).tubes(), [], path);
+  }
+  // The first one counts, unless it has no certificates.
+  system.set(listed[0], file("other_ca.pem"));
+  await assert.rejects(connect(t, url).tubes(), untrusted("name its authority in TASKYARD_CA"));
+  system.set(listed[0], "/dev/null");
+  assert.deepEqual(await connect(t, url).tubes(), []);
+});
+
+test("SSL_CERT_FILE is used instead of the certificates of the system, and NODE_EXTRA_CA_CERTS in addition", async (t) => {
+  const { url } = await encrypted(t, "server");
+  atEnd(t, () => ["SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "TASKYARD_CA"].forEach((name) => delete process.env[name]));
+  process.env.SSL_CERT_FILE = file("ca.pem");
+  assert.deepEqual(await connect(t, url).tubes(), []);
+  process.env.TASKYARD_CA = file("other_ca.pem");
+  await assert.rejects(connect(t, url).tubes(), untrusted("name its authority in TASKYARD_CA"));
+  delete process.env.TASKYARD_CA;
+  process.env.SSL_CERT_FILE = file("other_ca.pem");
+  await assert.rejects(connect(t, url).tubes(), untrusted("name its authority in TASKYARD_CA"));
+  process.env.NODE_EXTRA_CA_CERTS = file("ca.pem");
+  assert.deepEqual(await connect(t, url).tubes(), []);
 });
 
 test("certificates that are not right are refused", async (t) => {
@@ -115,11 +153,15 @@ test("files that cannot be used are refused at once", (t) => {
   assert.throws(() => new Taskyard("https://localhost", { clientCert: cert }), /must be given together/);
   const otherKey = readFileSync(file("other_client.key"));
   assert.throws(() => new Taskyard("https://localhost", { clientCert: cert, clientKey: otherKey }), /does not belong to its certificate/);
-  t.after(() => delete process.env.TASKYARD_CA);
-  for (const name of ["/nonexistent/ca.pem", process.execPath]) {
-    process.env.TASKYARD_CA = name;
-    assert.throws(() => new Taskyard("https://localhost"), (error) => error instanceof TypeError && error.message.includes(name));
-    // It is not used without TLS.
-    new Taskyard("http://localhost");
+  for (const variable of ["TASKYARD_CA", "SSL_CERT_FILE"]) {
+    t.after(() => delete process.env[variable]);
+    for (const name of ["/nonexistent/ca.pem", process.execPath]) {
+      process.env[variable] = name;
+      const isNamed = ({ message }) => message.includes(name) && message.includes(variable);
+      assert.throws(() => new Taskyard("https://localhost"), (error) => error instanceof TypeError && isNamed(error));
+      // It is not used without TLS.
+      new Taskyard("http://localhost");
+    }
+    delete process.env[variable];
   }
 });

@@ -280,6 +280,22 @@ describe("worker", { concurrency: 8 }, () => {
     assert.throws(() => new Worker(client, "a", () => undefined, { retries: -1 }), RangeError);
   });
 
+  /** Such tasks were tried again for ever. */
+  it("a failure that a handler reports itself buries its task after the retries", async (t) => {
+    const client = (await Server.start(t)).client();
+    await client.putMany("a", [{ data: { delay: 0 } }, { data: {} }]);
+    const begun = new Collected();
+    const worker = work(t, client, "a", async (task) => {
+      await task.fail(`busy ${task.attempts}`, task.data);
+      begun.add([task.id, task.attempts]);
+    }, { retries: 1 });
+    await begun.atLeast(4);
+    await worker.stop();
+    assert.deepEqual(begun.values.sort(), [[0, 0], [0, 1], [1, 0], [1, 1]]);
+    const tasks = [await client.task("a", 0), await client.task("a", 1)];
+    assert.deepEqual(tasks.map(({ state, error }) => [state, error]), [["buried", "busy 1"], ["buried", "busy 1"]]);
+  });
+
   it("a payload that JSON cannot represent arrives, and one that the handler cannot process is buried alone", async (t) => {
     const client = (await Server.start(t)).client();
     await client.createTube("a", { attempts_max: 1 });

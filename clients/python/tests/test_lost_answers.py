@@ -6,7 +6,8 @@ import asyncio
 import socket
 import threading
 import unittest
-from typing import Callable, List, Optional
+from datetime import timedelta
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import taskyard
 from taskyard import errors
@@ -167,6 +168,39 @@ class Scripted(unittest.TestCase):
         with self.assertRaises(errors.OutcomeUnknownError):
             taskyard.Client(server.url).put("a", 1)
         self.assertEqual(len(server.requests), 2)
+
+    def test_a_put_whose_key_may_be_free_again_is_not_repeated(self) -> None:
+        """A put with any `unique_for` was repeated, and could add a second task when the key was free again."""
+        cases: List[Tuple[float, float, Dict[str, Any]]] = [
+            (10, 0, {"key": "a", "unique_for": 1}),
+            (10, 0, {"key": "a", "unique_for": timedelta(seconds=10)}),
+            (10, 50, {"key": "a", "unique_for": 60}),
+            (600, 0, {}),
+            (590, 10, {}),
+        ]
+        for repeat_for, timeout, options in cases:
+            self.assertEqual(self.puts_after_lost_answer(repeat_for, timeout, options), [1, 1], (repeat_for, options))
+        cases = [(10, 0, {"key": "a", "unique_for": 11}), (10, 50, {"key": "a", "unique_for": 61}), (589, 10, {})]
+        for repeat_for, timeout, options in cases:
+            self.assertEqual(self.puts_after_lost_answer(repeat_for, timeout, options), [2, 2], (repeat_for, options))
+
+    def puts_after_lost_answer(self, repeat_for: float, timeout: float, options: Dict[str, Any]) -> List[int]:
+        """How many requests a put of each client sends if the first answer is lost."""
+        sent: List[int] = []
+        for is_async in (False, True):
+            answers = [None, response(200, PLACED)]
+            server = self.serve(lambda request: answers.pop(0))
+            try:
+                if is_async:
+                    client = taskyard.AsyncClient(server.url, repeat_for=repeat_for)
+                    asyncio.run(client.put("a", 1, timeout=timeout, **options))
+                else:
+                    taskyard.Client(server.url, repeat_for=repeat_for).put("a", 1, timeout=timeout, **options)
+                self.assertEqual(len(server.requests), 2)
+            except errors.OutcomeUnknownError:
+                self.assertEqual(len(server.requests), 1)
+            sent.append(len(server.requests))
+        return sent
 
     def test_another_missing_feature_is_an_error(self) -> None:
         server = self.serve(lambda request: response(501, MISSING))

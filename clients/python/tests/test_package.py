@@ -51,6 +51,8 @@ class InstalledPackage(unittest.TestCase):
             self.assertIn(f"\n{title}\n", description)
         # Links into the repository lead nowhere on the page of the package.
         self.assertIsNone(re.search(r"\]\((?!https?:|#)", description))
+        methods = [name for name in vars(taskyard.Client) if not name.startswith("_")]
+        self.assertEqual([name for name in methods if f"`{name}`" not in description], [])
 
 
 class OldestPython(unittest.TestCase):

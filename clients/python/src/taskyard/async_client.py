@@ -62,12 +62,12 @@ class AsyncClient(AsyncSender):
         `timeout` is how long to wait while the tube is full.
         """
         task = NewTask(data, options)
-        call = calls.put(tube, [task], seconds(timeout), self._idempotent and self._has_keys)
+        call = calls.put(tube, [task], seconds(timeout), self._idempotent and self._has_keys, self._repeat_for)
         return (await self._send(call))[0]
 
     async def put_many(self, tube: str, tasks: Iterable[Union[NewTask, Any]], *, timeout: Seconds = 0.0) -> List[Placed]:
         """Adds tasks, all or none; each is a payload, or a `NewTask` with options."""
-        call = calls.put(tube, tasks, seconds(timeout), self._idempotent and self._has_keys)
+        call = calls.put(tube, tasks, seconds(timeout), self._idempotent and self._has_keys, self._repeat_for)
         return await self._send(call)
 
     async def take(

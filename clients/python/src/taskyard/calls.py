@@ -151,7 +151,9 @@ def create_tube(tube: str, options: Mapping[str, Any], if_not_exists: bool) -> C
     return Call("PUT", tube_target(tube), body, lambda answer: bool(answer["created"]))
 
 
-def put(tube: str, tasks: Iterable[Union[NewTask, Any]], timeout: float, idempotent: bool) -> Call[List[Placed]]:
+def put(
+    tube: str, tasks: Iterable[Union[NewTask, Any]], timeout: float, idempotent: bool, repeat_for: float
+) -> Call[List[Placed]]:
     """Puts tasks, all or none. Idempotent: each task without a key gets a random one, so that the put can be repeated."""
     new = [task if isinstance(task, NewTask) else NewTask(task, {}) for task in tasks]
     items = [_new_task(task) for task in new]
@@ -173,7 +175,8 @@ def put(tube: str, tasks: Iterable[Union[NewTask, Any]], timeout: float, idempot
         ]
 
     def is_repeatable(items: List[Dict[str, Any]]) -> bool:
-        return all(item.get("unique_for") for item in items)
+        # Each key must be held at the last repetition, which may wait for capacity, even if its task ends at once.
+        return all("key" in item and item.get("unique_for", 0.0) > repeat_for + timeout for item in items)
 
     made = call(keyed)
     if not any(generated):
