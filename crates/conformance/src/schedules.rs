@@ -458,6 +458,8 @@ pub async fn a_refused_fire_changes_nothing<H: Harness>(queue: H) {
 }
 
 /// With `skip`, a time adds nothing while the task of an earlier time has not ended, and counts as skipped.
+///
+/// Every store set `last`, the time of the last added task, also when a time added nothing.
 pub async fn runs_do_not_overlap<H: Harness>(queue: H) {
     let Some((tube, daily)) = daily(&queue).await else { return };
     if !queue.capabilities().keys {
@@ -468,9 +470,21 @@ pub async fn runs_do_not_overlap<H: Harness>(queue: H) {
     ask(&queue, set(&alone)).await.expect("it is set");
     let placed = fired(&queue, fire("daily", now, 2)).await.expect("it fires");
     assert_eq!(placed.iter().map(|task| task.existing).collect::<Vec<_>>(), [false, true]);
-    let shown = get(&queue, "daily").await;
-    assert_eq!((shown.fired, shown.skipped), (1, 1));
+    let counted = async || {
+        let shown = get(&queue, "daily").await;
+        (shown.fired, shown.skipped, shown.last)
+    };
+    assert_eq!(counted().await, (1, 1, Some(now)), "one of the two was added");
     assert_eq!(queue.stats(&tube).await.tasks.total(), 1);
+    queue.advance(secs(60));
+    let placed = fired(&queue, fire("daily", now + secs(60), 2)).await.expect("it fires");
+    assert!(placed.iter().all(|task| task.existing), "{placed:?}");
+    assert_eq!(counted().await, (1, 3, Some(now)), "nothing was added");
+    assert_eq!(queue.stats(&tube).await.tasks.total(), 1);
+    queue.delete(&tube, TaskId(0)).await;
+    queue.advance(secs(60));
+    fired(&queue, fire("daily", now + secs(120), 2)).await.expect("it fires");
+    assert_eq!(counted().await, (2, 4, Some(queue.now())), "the task had ended");
     let own = KeyRequest::new(Key::new("own").expect("a good key"));
     let keyed = NewTask { key: Some(Box::new(own)), ..task("x") };
     let refusal = ask(&queue, set(&StoredSchedule { template: keyed, ..alone })).await;

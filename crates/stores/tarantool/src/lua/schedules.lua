@@ -162,7 +162,7 @@ commands[FIRE] = function(c, request)
             return reply
         end
         placed, existing = placed_by(reply)
-        schedule[LAST] = c.now
+        schedule[LAST] = #placed > existing and c.now or schedule[LAST]
     end
     schedule[FIRED] = tonumber(schedule[FIRED]) + #placed - existing
     schedule[SKIPPED] = tonumber(schedule[SKIPPED]) + tonumber(skipped) + existing
