@@ -122,7 +122,8 @@ macro_rules! conformance_suite {
                 the_jitter_comes_from_the_number_of_the_command,
                 a_policy_delay_is_like_an_explicit_one, an_explicit_end_ignores_the_policy,
                 without_a_policy_nothing_changes, kinds_without_times_have_no_delay,
-                an_expired_lease_waits_if_the_policy_says_so, other_ends_do_not_use_the_policy,
+                an_expired_lease_waits_if_the_policy_says_so,
+                the_jitter_of_expired_leases_comes_from_the_tick, other_ends_do_not_use_the_policy,
                 the_last_attempt_buries, a_task_has_its_own_number_of_attempts,
                 policies_survive_a_restart;
             schedules: every_part_is_kept, a_replaced_schedule_keeps_its_counters,
