@@ -10,7 +10,7 @@ use taskyard::{
     Client, Embedded, Error, Execute, Http, Iproto, Kind, NewTask, Placed, State, TaskId,
     TubeOptions, new_task,
 };
-use taskyard_conformance::model::seeds;
+use taskyard_conformance::model::{amount, seeds};
 use taskyard_core::{Command, Error as Refusal, Key, KeyRequest, Reply};
 use taskyard_testkit::cutting_proxy::{ByteRange, CuttingProxy};
 use taskyard_testkit::same_keys::SameKeys;
@@ -155,24 +155,26 @@ fn same_keys(url: &str) {
         let embedded = client.transport::<Embedded>().expect("it is embedded");
         assert!(embedded.engine().capabilities().keys);
         client.create("mail", TubeOptions::new(Kind::Fifo)).await.unwrap();
+        let (seed, rounds) = (seeds(1)[0], amount(20, SameKeys::ROUNDS_OF_A_RUN));
         let mut clients = JoinSet::new();
-        for seed in 0..16 {
-            clients.spawn(put_same_keys(client.clone(), seed));
+        for number in 0..16 {
+            let batches = SameKeys::new(seed * 16 + number, rounds);
+            clients.spawn(put_same_keys(client.clone(), batches));
         }
         let mut added = 0;
         while let Some(new) = clients.join_next().await {
             added += new.unwrap();
         }
-        assert_eq!(added, SameKeys::KEYS);
+        assert_eq!(added, SameKeys::KEYS, "seed {seed}, {rounds} rounds");
         assert_eq!(client.stats("mail").await.unwrap().tasks.ready, SameKeys::KEYS as u64);
         client.close().await.unwrap();
     });
 }
 
-/// Puts every key 20 times, which `TASKYARD_RUNS` multiplies; returns how many tasks were added.
-async fn put_same_keys(client: Client, seed: u64) -> usize {
+/// Puts these batches; returns how many tasks were added.
+async fn put_same_keys(client: Client, batches: SameKeys) -> usize {
     let mut added = 0;
-    for tasks in SameKeys::new(seed, 20 * seeds(1).len()) {
+    for tasks in batches {
         let placed = client.put_tasks("mail", tasks, Duration::ZERO).await.unwrap();
         added += placed.iter().filter(|placed| !placed.existing).count();
     }
