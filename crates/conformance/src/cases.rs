@@ -133,7 +133,8 @@ macro_rules! conformance_suite {
                 a_replaced_schedule_may_stay_paused, a_fire_adds_its_tasks, a_time_fires_once,
                 a_fire_may_skip_and_end, the_tasks_of_a_fire_are_limited,
                 too_many_tasks_are_refused_at_any_time,
-                a_refused_fire_changes_nothing, runs_do_not_overlap, a_schedule_outlives_its_tube,
+                a_refused_fire_changes_nothing, runs_do_not_overlap,
+                names_of_tasks_that_do_not_overlap_are_shorter, a_schedule_outlives_its_tube,
                 a_paused_schedule_does_not_fire, a_removed_schedule_leaves_its_tasks,
                 schedules_survive_a_restart;
             sessions: tasks_return_when_the_last_connection_leaves, connections_share_a_session,

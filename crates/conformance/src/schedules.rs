@@ -491,6 +491,28 @@ pub async fn runs_do_not_overlap<H: Harness>(queue: H) {
     assert!(matches!(refusal, Err(Error::Invalid(_))), "{refusal:?}");
 }
 
+/// With `skip`, the name leaves room for the rest of the key `schedule:NAME`.
+pub async fn names_of_tasks_that_do_not_overlap_are_shorter<H: Harness>(queue: H) {
+    let Some(tube) = jobs(&queue).await else { return };
+    if !queue.capabilities().keys {
+        return;
+    }
+    let now = queue.now();
+    let alone = |bytes| StoredSchedule {
+        overlap: Overlap::Skip,
+        ..schedule(&"n".repeat(bytes), &tube, now)
+    };
+    let refusal = ask(&queue, set(&alone(120))).await;
+    let is_clear = |why: &String| why.contains("at most 119 bytes") && why.contains("has 120");
+    assert!(matches!(&refusal, Err(Error::Invalid(why)) if is_clear(why)), "{refusal:?}");
+    let longest = alone(119);
+    assert_eq!(ask(&queue, set(&longest)).await, Ok(ScheduleReply::Set(true)));
+    let placed = fired(&queue, fire(longest.name.as_str(), now, 2)).await.expect("it fires");
+    assert_eq!(placed.iter().map(|task| task.existing).collect::<Vec<_>>(), [false, true]);
+    let key = queue.peek_existing(&tube, placed[0].id).await.key.expect("it has a key");
+    assert_eq!(key.as_str(), format!("schedule:{}", longest.name));
+}
+
 /// A schedule stays when its tube is dropped or renamed: its tasks are refused until it moves on without them, or the tube
 /// exists again.
 pub async fn a_schedule_outlives_its_tube<H: Harness>(queue: H) {
