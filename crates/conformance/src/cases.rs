@@ -19,7 +19,8 @@ macro_rules! conformance_suite {
             put: ids_count_up_from_zero, a_batch_is_answered_in_order, ids_are_never_used_again,
                 bodies_are_kept_byte_for_byte, a_new_task_has_no_deadline_and_no_holder,
                 kinds_without_times_ignore_them, kinds_without_times_ignore_their_defaults,
-                missing_values_come_from_the_tube, values_of_a_put_override_the_tube;
+                missing_values_come_from_the_tube, values_of_a_put_override_the_tube,
+                values_are_checked_before_the_tube;
             take: the_lowest_id_is_taken_first, order_is_priority_then_id,
                 a_released_task_returns_to_the_front, a_delivery_has_a_lease,
                 an_empty_tube_gives_an_empty_reply, a_batch_gives_at_most_the_requested_count,

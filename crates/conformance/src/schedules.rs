@@ -522,6 +522,11 @@ pub async fn a_schedule_outlives_its_tube<H: Harness>(queue: H) {
     queue.must(rename).await;
     let missing = Err(Error::TubeNotFound(tube.clone()));
     assert_eq!(ask(&queue, fire("daily", now, 1)).await, missing);
+    let puts = vec![NewTask { attempts_max: Some(0), ..task("x") }];
+    let bad =
+        ScheduleCommand::Fire { name: named("daily"), expected: now, next: None, puts, skipped: 0 };
+    let refusal = ask(&queue, bad).await;
+    assert!(matches!(refusal, Err(Error::Invalid(_))), "values are checked first: {refusal:?}");
     queue.drop_tube(&name("renamed")).await;
     assert_eq!(ask(&queue, fire("daily", now, 1)).await, missing);
     assert_eq!(get(&queue, "daily").await, daily);

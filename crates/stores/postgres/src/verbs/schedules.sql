@@ -81,7 +81,6 @@ BEGIN
     status := 0;
     IF outcome = 0 AND _refuse THEN
         outcome := 3;
-        status := CASE WHEN EXISTS (SELECT 1 FROM taskyard.tube t WHERE t.name = _s.tube) THEN 0 ELSE 1 END;
     END IF;
     IF outcome <> 0 THEN
         RETURN;
