@@ -61,7 +61,7 @@ impl PutKind {
         match self {
             PutKind::Plain => ("put without a key", None),
             PutKind::Key => ("put with a key", Some(Target::AtLeast(ASKED))),
-            PutKind::RandomKey => ("put with a random key", None),
+            PutKind::RandomKey => ("put with a random key", Some(Target::AtLeast(ASKED))),
         }
     }
 

@@ -18,6 +18,7 @@ trait Queue: Send + Sync {
     fn now(&self) -> Timestamp;
     fn advance(&self, span: Span);
     fn advance_unticked(&self, span: Span);
+    fn seed_ticks(&self, seed: u32) -> bool;
     fn restart(self: Box<Self>) -> Later<'static, Box<dyn Queue>>;
 }
 
@@ -40,6 +41,10 @@ impl<H: Harness + 'static> Queue for H {
 
     fn advance_unticked(&self, span: Span) {
         Harness::advance_unticked(self, span);
+    }
+
+    fn seed_ticks(&self, seed: u32) -> bool {
+        Harness::seed_ticks(self, seed)
     }
 
     fn restart(self: Box<Self>) -> Later<'static, Box<dyn Queue>> {
@@ -78,6 +83,10 @@ impl Harness for BoxedHarness {
 
     fn advance_unticked(&self, span: Span) {
         self.0.advance_unticked(span);
+    }
+
+    fn seed_ticks(&self, seed: u32) -> bool {
+        self.0.seed_ticks(seed)
     }
 
     async fn restart(self) -> Self {

@@ -19,7 +19,8 @@ macro_rules! conformance_suite {
             put: ids_count_up_from_zero, a_batch_is_answered_in_order, ids_are_never_used_again,
                 bodies_are_kept_byte_for_byte, a_new_task_has_no_deadline_and_no_holder,
                 kinds_without_times_ignore_them, kinds_without_times_ignore_their_defaults,
-                missing_values_come_from_the_tube, values_of_a_put_override_the_tube;
+                missing_values_come_from_the_tube, values_of_a_put_override_the_tube,
+                values_are_checked_before_the_tube;
             take: the_lowest_id_is_taken_first, order_is_priority_then_id,
                 a_released_task_returns_to_the_front, a_delivery_has_a_lease,
                 an_empty_tube_gives_an_empty_reply, a_batch_gives_at_most_the_requested_count,
@@ -122,7 +123,8 @@ macro_rules! conformance_suite {
                 the_jitter_comes_from_the_number_of_the_command,
                 a_policy_delay_is_like_an_explicit_one, an_explicit_end_ignores_the_policy,
                 without_a_policy_nothing_changes, kinds_without_times_have_no_delay,
-                an_expired_lease_waits_if_the_policy_says_so, other_ends_do_not_use_the_policy,
+                an_expired_lease_waits_if_the_policy_says_so,
+                the_jitter_of_expired_leases_comes_from_the_tick, other_ends_do_not_use_the_policy,
                 the_last_attempt_buries, a_task_has_its_own_number_of_attempts,
                 policies_survive_a_restart;
             schedules: every_part_is_kept, a_replaced_schedule_keeps_its_counters,
@@ -132,7 +134,8 @@ macro_rules! conformance_suite {
                 a_replaced_schedule_may_stay_paused, a_fire_adds_its_tasks, a_time_fires_once,
                 a_fire_may_skip_and_end, the_tasks_of_a_fire_are_limited,
                 too_many_tasks_are_refused_at_any_time,
-                a_refused_fire_changes_nothing, runs_do_not_overlap, a_schedule_outlives_its_tube,
+                a_refused_fire_changes_nothing, runs_do_not_overlap,
+                names_of_tasks_that_do_not_overlap_are_shorter, a_schedule_outlives_its_tube,
                 a_paused_schedule_does_not_fire, a_removed_schedule_leaves_its_tasks,
                 schedules_survive_a_restart;
             sessions: tasks_return_when_the_last_connection_leaves, connections_share_a_session,

@@ -1,6 +1,6 @@
 //! Runs a store with a manual clock.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 
 use taskyard_core::{Command, Error, Execute, Reply, Span, Timestamp};
 
@@ -22,6 +22,7 @@ pub struct StoreHarness {
     open: Open,
     now_micros: AtomicI64,
     hold_tick: AtomicBool,
+    tick_seed: AtomicU32,
 }
 
 impl StoreHarness {
@@ -32,13 +33,15 @@ impl StoreHarness {
             open: Box::new(open),
             now_micros: AtomicI64::new(START.as_micros()),
             hold_tick: AtomicBool::new(false),
+            tick_seed: AtomicU32::new(0),
         }
     }
 
     /// Ticks until nothing is due.
     async fn tick(&self) {
+        let seed = self.tick_seed.load(Ordering::Relaxed);
         loop {
-            let tick = vec![Command::Tick { limit: TICK_LIMIT, seed: 0 }];
+            let tick = vec![Command::Tick { limit: TICK_LIMIT, seed }];
             let executed = self.store.execute(self.now(), tick).await;
             match executed.replies.as_slice() {
                 [Ok(Reply::Ticked(0))] => return,
@@ -83,11 +86,16 @@ impl Harness for StoreHarness {
         self.hold_tick.store(true, Ordering::Relaxed);
     }
 
+    fn seed_ticks(&self, seed: u32) -> bool {
+        self.tick_seed.store(seed, Ordering::Relaxed);
+        true
+    }
+
     async fn restart(self) -> Self {
         self.store.close().await.expect("the store closes");
-        let StoreHarness { store, open, now_micros, hold_tick } = self;
+        let StoreHarness { store, open, now_micros, hold_tick, tick_seed } = self;
         // The old store must be dropped before the new one opens: it holds the lock of its folder.
         drop(store);
-        StoreHarness { store: open(), open, now_micros, hold_tick }
+        StoreHarness { store: open(), open, now_micros, hold_tick, tick_seed }
     }
 }

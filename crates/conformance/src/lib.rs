@@ -86,6 +86,11 @@ pub trait Harness: Execute + Sized {
         self.advance(span);
     }
 
+    /// Gives this random number to all ticks from now on. False where a server draws a number for each.
+    fn seed_ticks(&self, _seed: u32) -> bool {
+        false
+    }
+
     /// Stops the queue cleanly and starts it again on the same data.
     fn restart(self) -> impl Future<Output = Self> + Send;
 }

@@ -1,9 +1,11 @@
 //! Put: the properties of a new task.
 
-use taskyard_core::{Body, Kind, NewTask, Reason, Span, State, Timestamp, TubeOptions};
+use taskyard_core::{
+    Body, Command, Error, Kind, NewTask, Reason, Reply, Span, State, Timestamp, TubeOptions,
+};
 
 use super::Harness;
-use super::commands::{QueueCommands, ids, secs, task};
+use super::commands::{QueueCommands, ids, name, put, secs, task};
 
 /// Ids count up from 0.
 pub async fn ids_count_up_from_zero<H: Harness>(queue: H) {
@@ -161,4 +163,19 @@ pub async fn values_of_a_put_override_the_tube<H: Harness>(queue: H) {
     let seen = queue.peek_existing(&tube, id).await;
     assert_eq!((seen.state, seen.pri, seen.ttr), (State::Ready, 0, secs(2)));
     assert_eq!(seen.expires, queue.now() + secs(5));
+}
+
+/// Values are checked before the tube is looked for. PostgreSQL did that, the other stores refused the missing tube; Redis also that of
+/// a tube which an earlier command of the batch creates.
+pub async fn values_are_checked_before_the_tube<H: Harness>(queue: H) {
+    let both = NewTask { delay: Some(secs(1)), at: Some(queue.now()), ..task("x") };
+    let refusal = queue.refused(put(&name("nowhere"), vec![both.clone()])).await;
+    assert!(matches!(refusal, Error::Invalid(_)), "{refusal:?}");
+    let missing = queue.refused(put(&name("nowhere"), vec![task("x")])).await;
+    assert_eq!(missing, Error::TubeNotFound(name("nowhere")));
+    let options = TubeOptions::new(Kind::FifoTtl);
+    let create = Command::CreateTube { tube: name("new"), options, if_not_exists: false };
+    let replies = queue.execute(vec![create, put(&name("new"), vec![both])]).await;
+    assert_eq!(replies[0], Ok(Reply::Created(true)));
+    assert!(matches!(replies[1], Err(Error::Invalid(_))), "{:?}", replies[1]);
 }

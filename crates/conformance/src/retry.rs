@@ -245,6 +245,31 @@ pub async fn an_expired_lease_waits_if_the_policy_says_so<H: Harness>(queue: H) 
     assert_eq!(queue.calls(&tube).await.ttr, 3);
 }
 
+/// The jitter after an expired lease comes from the random number of the tick and the id of the task; the delay begins with the tick.
+pub async fn the_jitter_of_expired_leases_comes_from_the_tick<H: Harness>(queue: H) {
+    let policy = RetryPolicy { factor_permille: 1_700, jitter_permille: 900, ..STEPS };
+    let policy = RetryPolicy { retry_lost: true, ..policy };
+    let Some(tube) = retrying(&queue, policy).await else { return };
+    let new = |text| NewTask { ttr: Some(secs(5)), ..task(text) };
+    queue.put_many(&tube, ["a", "b", "c", "d"].map(new).to_vec()).await;
+    for (attempt, seed) in (1..).zip([0, 77, u32::MAX, 67_108_859, 5]) {
+        if !queue.seed_ticks(seed) {
+            return;
+        }
+        let taken = queue.take_many(&tube, 9).await;
+        assert_eq!(taken.len(), 4, "attempt {attempt}");
+        queue.advance(secs(7));
+        let (mut found, mut expected) = (Vec::new(), Vec::new());
+        for task in &taken {
+            found.push(waits(&queue, &queue.peek_existing(&tube, task.id).await));
+            expected.push(policy.delay_after(attempt, seed, task.id));
+        }
+        assert_eq!(found, expected, "attempt {attempt}");
+        assert!(found.iter().any(|delay| *delay != found[0]), "tasks have different delays");
+        queue.advance(secs(60));
+    }
+}
+
 /// Releases, ended sessions and released tubes do not use the policy.
 pub async fn other_ends_do_not_use_the_policy<H: Harness>(queue: H) {
     let policy = RetryPolicy { retry_lost: true, ..STEPS };

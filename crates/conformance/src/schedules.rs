@@ -458,6 +458,8 @@ pub async fn a_refused_fire_changes_nothing<H: Harness>(queue: H) {
 }
 
 /// With `skip`, a time adds nothing while the task of an earlier time has not ended, and counts as skipped.
+///
+/// Every store set `last`, the time of the last added task, also when a time added nothing.
 pub async fn runs_do_not_overlap<H: Harness>(queue: H) {
     let Some((tube, daily)) = daily(&queue).await else { return };
     if !queue.capabilities().keys {
@@ -468,13 +470,47 @@ pub async fn runs_do_not_overlap<H: Harness>(queue: H) {
     ask(&queue, set(&alone)).await.expect("it is set");
     let placed = fired(&queue, fire("daily", now, 2)).await.expect("it fires");
     assert_eq!(placed.iter().map(|task| task.existing).collect::<Vec<_>>(), [false, true]);
-    let shown = get(&queue, "daily").await;
-    assert_eq!((shown.fired, shown.skipped), (1, 1));
+    let counted = async || {
+        let shown = get(&queue, "daily").await;
+        (shown.fired, shown.skipped, shown.last)
+    };
+    assert_eq!(counted().await, (1, 1, Some(now)), "one of the two was added");
     assert_eq!(queue.stats(&tube).await.tasks.total(), 1);
+    queue.advance(secs(60));
+    let placed = fired(&queue, fire("daily", now + secs(60), 2)).await.expect("it fires");
+    assert!(placed.iter().all(|task| task.existing), "{placed:?}");
+    assert_eq!(counted().await, (1, 3, Some(now)), "nothing was added");
+    assert_eq!(queue.stats(&tube).await.tasks.total(), 1);
+    queue.delete(&tube, TaskId(0)).await;
+    queue.advance(secs(60));
+    fired(&queue, fire("daily", now + secs(120), 2)).await.expect("it fires");
+    assert_eq!(counted().await, (2, 4, Some(queue.now())), "the task had ended");
     let own = KeyRequest::new(Key::new("own").expect("a good key"));
     let keyed = NewTask { key: Some(Box::new(own)), ..task("x") };
     let refusal = ask(&queue, set(&StoredSchedule { template: keyed, ..alone })).await;
     assert!(matches!(refusal, Err(Error::Invalid(_))), "{refusal:?}");
+}
+
+/// With `skip`, the name leaves room for the rest of the key `schedule:NAME`.
+pub async fn names_of_tasks_that_do_not_overlap_are_shorter<H: Harness>(queue: H) {
+    let Some(tube) = jobs(&queue).await else { return };
+    if !queue.capabilities().keys {
+        return;
+    }
+    let now = queue.now();
+    let alone = |bytes| StoredSchedule {
+        overlap: Overlap::Skip,
+        ..schedule(&"n".repeat(bytes), &tube, now)
+    };
+    let refusal = ask(&queue, set(&alone(120))).await;
+    let is_clear = |why: &String| why.contains("at most 119 bytes") && why.contains("has 120");
+    assert!(matches!(&refusal, Err(Error::Invalid(why)) if is_clear(why)), "{refusal:?}");
+    let longest = alone(119);
+    assert_eq!(ask(&queue, set(&longest)).await, Ok(ScheduleReply::Set(true)));
+    let placed = fired(&queue, fire(longest.name.as_str(), now, 2)).await.expect("it fires");
+    assert_eq!(placed.iter().map(|task| task.existing).collect::<Vec<_>>(), [false, true]);
+    let key = queue.peek_existing(&tube, placed[0].id).await.key.expect("it has a key");
+    assert_eq!(key.as_str(), format!("schedule:{}", longest.name));
 }
 
 /// A schedule stays when its tube is dropped or renamed: its tasks are refused until it moves on without them, or the tube
@@ -486,6 +522,11 @@ pub async fn a_schedule_outlives_its_tube<H: Harness>(queue: H) {
     queue.must(rename).await;
     let missing = Err(Error::TubeNotFound(tube.clone()));
     assert_eq!(ask(&queue, fire("daily", now, 1)).await, missing);
+    let puts = vec![NewTask { attempts_max: Some(0), ..task("x") }];
+    let bad =
+        ScheduleCommand::Fire { name: named("daily"), expected: now, next: None, puts, skipped: 0 };
+    let refusal = ask(&queue, bad).await;
+    assert!(matches!(refusal, Err(Error::Invalid(_))), "values are checked first: {refusal:?}");
     queue.drop_tube(&name("renamed")).await;
     assert_eq!(ask(&queue, fire("daily", now, 1)).await, missing);
     assert_eq!(get(&queue, "daily").await, daily);

@@ -19,6 +19,8 @@ pub struct Effects {
     pub next_wakeup: Option<Timestamp>,
     /// When the next schedule is due; it must be fired then.
     pub next_schedule: Option<Timestamp>,
+    /// How many keys of ended tasks are free before their time, because their tubes had too many.
+    pub keys_freed_early: u64,
 }
 
 /// The semaphores that may have new events.

@@ -17,13 +17,16 @@ use crate::command::{Command, NewTask, Placed};
 use crate::error::{Error, Result};
 use crate::key::{Key, KeyRequest};
 use crate::limits::{
-    SCHEDULE_NAME_BYTES_MAX, SCHEDULE_PUTS_MAX, SCHEDULE_TEMPLATE_BYTES_MAX,
+    KEY_BYTES_MAX, SCHEDULE_NAME_BYTES_MAX, SCHEDULE_PUTS_MAX, SCHEDULE_TEMPLATE_BYTES_MAX,
     SCHEDULE_TIMING_BYTES_MAX, SCHEDULES_LISTED_MAX,
 };
 use crate::machine::check_tasks;
 use crate::schedule::{Timing, TimingRule};
 use crate::time::{Span, Timestamp};
 use crate::tube::TubeName;
+
+/// Before the name of a schedule in the key that its tasks share if they must not overlap.
+const KEY_PREFIX: &str = "schedule:";
 
 /// The checked name of a schedule. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -176,7 +179,16 @@ impl StoredSchedule {
     pub fn overlap_key(&self) -> Result<Option<Key>> {
         match self.overlap {
             Overlap::Allow => Ok(None),
-            Overlap::Skip => Key::new(&format!("schedule:{}", self.name)).map(Some),
+            Overlap::Skip => {
+                let (size, most) = (self.name.as_str().len(), KEY_BYTES_MAX - KEY_PREFIX.len());
+                if size > most {
+                    return Err(Error::Invalid(format!(
+                        "the name of a schedule with overlap `skip` has at most {most} bytes, because its tasks \
+                         have the key `{KEY_PREFIX}NAME`; this one has {size}"
+                    )));
+                }
+                Key::new(&format!("{KEY_PREFIX}{}", self.name)).map(Some)
+            }
         }
     }
 

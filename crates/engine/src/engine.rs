@@ -187,6 +187,13 @@ impl Engine {
         receiver.await.unwrap_or_default()
     }
 
+    /// How many keys of ended tasks this engine freed before their time, because tubes had too many.
+    pub async fn keys_freed_early(&self) -> u64 {
+        let (reply, receiver) = oneshot::channel();
+        self.inner.inbox.query(Query::KeysFreedEarly(reply));
+        receiver.await.unwrap_or_default()
+    }
+
     /// The error of each of these schedules whose tasks were refused the last time, and how often
     /// schedules fired on this server.
     pub async fn schedule_notes(&self, names: Vec<ScheduleName>) -> ScheduleNotes {

@@ -61,6 +61,8 @@ pub(crate) struct EventLoop {
     pub(crate) returns: Vec<Command>,
     /// The number of ready tasks by tube, after the latest pipelined batch.
     pub(crate) ready_counts: Vec<(TubeName, u64)>,
+    /// How many keys were freed before their time.
+    keys_freed_early: u64,
     /// The time series, unless they are turned off.
     series: Option<Collector>,
     /// The workers, unless none are remembered.
@@ -141,6 +143,7 @@ impl EventLoop {
             same_turn_waiters: Vec::new(),
             returns: Vec::new(),
             ready_counts: Vec::new(),
+            keys_freed_early: 0,
             series: (series_tubes_max > 0).then(series),
             workers: (workers_max > 0).then(|| WorkerRegistry::new(workers_max)),
         }
@@ -396,6 +399,7 @@ impl EventLoop {
 
     /// Marks the tubes and semaphores where waiting commands may succeed now.
     fn apply_effects(&mut self, effects: Effects) {
+        self.keys_freed_early += effects.keys_freed_early;
         self.listeners.new_events.add(effects.events);
         for (tube, takeable) in effects.ready {
             self.want(Side::Take, tube, Some(takeable));
@@ -424,6 +428,7 @@ impl EventLoop {
                 drop(reply.send(waiting));
             }
             Query::Counts(reply) => drop(reply.send(self.waiters.counts())),
+            Query::KeysFreedEarly(reply) => drop(reply.send(self.keys_freed_early)),
             Query::Health(reply) => {
                 let now = self.timeline.to_store(self.now);
                 drop(reply.send(block_on(self.store.health(now), &self.thread_waker)));

@@ -52,6 +52,8 @@ pub(crate) enum Query {
     Waiting(oneshot::Sender<Vec<Waiting>>),
     /// The number of waiting commands for each tube.
     Counts(oneshot::Sender<BTreeMap<TubeName, WaitingCount>>),
+    /// The number of keys that were freed before their time.
+    KeysFreedEarly(oneshot::Sender<u64>),
     /// Whether the store works.
     Health(oneshot::Sender<Result<StoreHealth>>),
     /// A part of a time series; `None` for a tube that has none.

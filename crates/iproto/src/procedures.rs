@@ -247,9 +247,10 @@ pub fn decode_batch(data: &[u8]) -> Result<BatchReply, IprotoError> {
     };
     let replies = read_procedure_replies(&mut reader)?;
     let (clock, mut effects) = read_effects(&mut reader).map_err(wrong)?;
-    // An existing queue has no schedules.
-    if count > 6 {
+    // An existing queue has no schedules and keys.
+    if count > 7 {
         effects.next_schedule = read_moment(&mut reader).map_err(wrong)?;
+        effects.keys_freed_early = reader.uint().map_err(wrong)?;
     }
     Ok(BatchReply::Executed(Box::new(ExecutedBatch { replies, clock, effects })))
 }
@@ -262,6 +263,7 @@ fn read_effects(reader: &mut ValueReader<'_>) -> Result<(Timestamp, Effects), Ma
         room: read_counts(reader)?,
         events: read_news(reader)?,
         next_schedule: None,
+        keys_freed_early: 0,
     };
     Ok((clock, effects))
 }
@@ -353,12 +355,13 @@ mod tests {
         assert_eq!(executed.clock, Timestamp::from_micros(5));
         assert_eq!(executed.effects.ready, [(TubeName::new("q").unwrap(), 2)]);
         assert_eq!(executed.effects.next_schedule, None);
-        // The same with the moment of the next schedule.
-        let data = [0x91, 0x97, 0x90, 0x05, 0xc0, 0x90, 0x90, 0xc2, 0x07];
+        // The same with the moment of the next schedule and the number of freed keys.
+        let data = [0x91, 0x98, 0x90, 0x05, 0xc0, 0x90, 0x90, 0xc2, 0x07, 0x03];
         let Ok(BatchReply::Executed(executed)) = decode_batch(&data) else {
             panic!("it was executed")
         };
         assert_eq!(executed.effects.next_schedule, Some(Timestamp::from_micros(7)));
+        assert_eq!(executed.effects.keys_freed_early, 3);
     }
 
     #[test]

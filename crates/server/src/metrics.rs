@@ -97,17 +97,20 @@ pub(crate) struct TubeMetrics {
     pub latencies: Vec<TubeLatency>,
     /// How often schedules fired on this server.
     pub schedules: ScheduleCounts,
+    /// How many keys of ended tasks this server freed before their time.
+    pub keys_freed_early: u64,
 }
 
 /// All metrics as text.
 pub(crate) fn text(app: &App, metrics: &TubeMetrics, store: &Result<StoreHealth, Error>) -> String {
     let mut text = MetricsText::default();
     write_server(&mut text, app);
-    let TubeMetrics { tubes, waiting, latencies, schedules } = metrics;
+    let TubeMetrics { tubes, waiting, latencies, schedules, keys_freed_early } = metrics;
     write_tubes(&mut text, &rows(tubes, waiting, now(), app.metrics_tubes_max));
     let most = app.metrics_tubes_max.min(METRICS_HISTOGRAMS_MAX);
     write_latencies(&mut text, &latency_rows(tubes, latencies, most));
     write_schedules(&mut text, schedules);
+    write_keys(&mut text, *keys_freed_early);
     write_semaphores(&mut text, &app.semaphore_monitor.snapshot());
     app.requests.write(&mut text);
     if let Some(face) = &app.iproto {
@@ -145,6 +148,13 @@ fn write_schedules(text: &mut MetricsText, counts: &ScheduleCounts) {
     let about = "How late schedules added their tasks: the sum over all times that were fired.";
     text.family("taskyard_schedule_late_seconds_total", "counter", about);
     text.line(&[], counts.late.as_secs_f64());
+}
+
+/// What this server did to keys.
+fn write_keys(text: &mut MetricsText, freed_early: u64) {
+    let about = "Keys of ended tasks that this server freed before their time, because a tube had too many.";
+    text.family("taskyard_keys_freed_early_total", "counter", about);
+    text.line(&[], freed_early);
 }
 
 /// The number of rows above the limit.

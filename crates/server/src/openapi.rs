@@ -138,7 +138,10 @@ fn parameters(route: &Route) -> Vec<Parameter> {
     let mut parameters = Vec::new();
     let names = [
         ("tube", "The tube's name: 1 to 128 bytes without control characters, / or :"),
-        ("schedule", "The schedule's name: 1 to 128 bytes without control characters, / or :"),
+        (
+            "schedule",
+            "The schedule's name: 1 to 128 bytes without control characters or /, at most 119 with overlap skip",
+        ),
         ("semaphore", "The semaphore's key: 1 to 128 bytes without control characters, / or :"),
     ];
     for (name, about) in names {

@@ -18,6 +18,9 @@ impl SameKeys {
     /// How many keys there are.
     pub const KEYS: usize = 1_000;
 
+    /// How many rounds each of `TASKYARD_RUNS` has: a storm with five runs has a hundred.
+    pub const ROUNDS_OF_A_RUN: usize = 20;
+
     /// The batches of so many rounds.
     pub fn new(seed: u64, rounds: usize) -> Self {
         SameKeys { rng: Rng::with_seed(seed), rounds, rest: Vec::new() }

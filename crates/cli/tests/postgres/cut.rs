@@ -1,8 +1,10 @@
 //! Connections to the database are closed, also in the middle of a reply.
 
+use crate::cut_servers::CutServers;
 use crate::database::DatabaseFixture;
-use crate::fixture::{create_tubes, run, serve};
+use crate::fixture::{create_tubes, run, serve, start};
 use crate::judge::judge;
+use crate::key_storm::add_each_key_once;
 use crate::load::{ServerFate, StormLoad};
 use crate::proxy::PostgresProxy;
 use taskyard_testkit::postgres::{cluster, sql};
@@ -50,5 +52,15 @@ fn interrupted_replies_leave_no_task_behind() {
         load.wait_for_replies(REPLIES).await;
         load.end().await;
         judge(&fixture, &load);
+    });
+}
+
+#[test]
+fn a_storm_of_interrupted_replies_adds_each_key_once() {
+    run(async {
+        let fixture = DatabaseFixture::new();
+        let proxy = PostgresProxy::new(cluster(), &fixture.database.url()).await;
+        let servers = [fixture.start(), start(&proxy.url)];
+        add_each_key_once(CutServers::new(servers, async |count| proxy.cut(count).await)).await;
     });
 }

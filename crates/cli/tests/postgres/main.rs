@@ -5,6 +5,8 @@
 #[path = "../suite/process.rs"]
 mod process;
 
+#[path = "../storm/cut_servers.rs"]
+mod cut_servers;
 mod database;
 #[path = "../storm/fixture.rs"]
 mod fixture;

@@ -35,11 +35,12 @@ impl PostgresProxy {
         PostgresProxy { url, cutting, cuts }
     }
 
-    /// Closes so many connections, and none afterwards.
+    /// Closes so many more connections, and none afterwards.
     pub async fn cut(&self, count: usize) {
         self.cutting.store(true, Ordering::Relaxed);
         let mut cuts = self.cuts.subscribe();
-        cuts.wait_for(|cuts| *cuts >= count).await.expect("connections are made");
+        let total = *cuts.borrow() + count;
+        cuts.wait_for(|cuts| *cuts >= total).await.expect("connections are made");
         self.cutting.store(false, Ordering::Relaxed);
     }
 }

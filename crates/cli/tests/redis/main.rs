@@ -10,6 +10,8 @@ mod process;
 #[path = "../suite/many.rs"]
 mod many;
 
+#[path = "../storm/cut_servers.rs"]
+mod cut_servers;
 #[path = "../storm/fixture.rs"]
 mod fixture;
 #[path = "../storm/judge.rs"]

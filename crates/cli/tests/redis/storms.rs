@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use crate::cut_servers::CutServers;
 use crate::fixture::{LANES, PLAIN, ROOM, connect, create_tubes, run, serve, start};
 use crate::judge::{judge, wait_for_returns};
 use crate::key_storm::{self, add_each_key_once};
@@ -180,6 +181,17 @@ fn interrupted_replies_leave_no_task_behind() {
         load.end().await;
         judge(&near, &load).await;
         audit(&redis);
+    });
+}
+
+#[test]
+fn interrupted_replies_add_each_key_once() {
+    run(async {
+        let redis = redis();
+        let proxy = TcpProxy::new(&redis.url()).await;
+        let servers = [start(&redis.url()), start(&proxy.url)];
+        add_each_key_once(CutServers::new(servers, async |count| proxy.cut(count).await)).await;
+        redis.audit("taskyard", key_storm::TUBE);
     });
 }
 

@@ -1,4 +1,5 @@
-//! Servers are killed while clients put tasks with keys and repeat each put until it has a reply: each key has one task.
+//! Servers are killed, or cut off from their database, while clients put tasks with keys and repeat each put until it has a reply:
+//! each key has one task.
 //!
 //! All clients put the same keys at about the same time. Another one takes and acks tasks, whose keys stay held; the tube keeps done
 //! tasks, so that all are there at the end.
@@ -17,6 +18,7 @@ use taskyard_core::{Command, Execute, Reply};
 use tokio::task::JoinSet;
 
 use crate::killed_servers::{KilledServers, all_tasks, runs};
+use crate::live_servers::LiveServers;
 use crate::process::Serving;
 
 pub const TUBE: &str = "keyed";
@@ -26,8 +28,8 @@ const CLIENTS: u64 = 8;
 const BLOCK: usize = 20;
 /// The most tasks of a put.
 const BATCH_MAX: usize = 4;
-/// How often servers are killed, and how many replies arrive before each time.
-const KILLS: usize = 5;
+/// How many faults there are, and how many replies arrive before each.
+const FAULTS: usize = 5;
 const REPLIES_MAX: usize = 200;
 /// Longer than any storm.
 const HELD: Span = Span::from_secs(3600);
@@ -44,9 +46,30 @@ struct KeyLoad {
     stop: AtomicBool,
 }
 
+/// The servers of a storm, and what goes wrong with them.
+pub trait FaultyServers {
+    /// The servers, and the source of all that is random.
+    fn parts(&mut self) -> (&LiveServers, &mut Rng);
+
+    /// One fault.
+    fn fail(&mut self) -> impl Future<Output = ()>;
+}
+
+impl<S: Fn() -> Serving> FaultyServers for KilledServers<S> {
+    fn parts(&mut self) -> (&LiveServers, &mut Rng) {
+        (&self.live, &mut self.rng)
+    }
+
+    async fn fail(&mut self) {
+        self.kill();
+    }
+}
+
 /// Runs the storm on these servers, and checks keys and tasks at its end.
-pub async fn add_each_key_once<S: Fn() -> Serving>(mut servers: KilledServers<S>) {
-    let client = servers.client();
+pub async fn add_each_key_once(mut servers: impl FaultyServers) {
+    let (live, rng) = servers.parts();
+    let live = live.clone();
+    let client = Client::new(live.clone());
     let options = TubeOptions {
         keep_done: Some(HELD),
         keep_done_max: TASKS_MAX,
@@ -56,16 +79,15 @@ pub async fn add_each_key_once<S: Fn() -> Serving>(mut servers: KilledServers<S>
     let load = Arc::new(KeyLoad::default());
     let mut clients = JoinSet::new();
     for number in 0..CLIENTS {
-        let rng = servers.rng.fork();
-        clients.spawn(put_until_stopped(servers.client(), load.clone(), number, rng));
+        clients.spawn(put_until_stopped(client.clone(), load.clone(), number, rng.fork()));
     }
-    clients.spawn(ack_until_stopped(servers.client(), load.clone()));
-    for _ in 0..KILLS * runs() {
-        let replies = servers.rng.usize(1..=REPLIES_MAX);
-        servers.live.wait_for_more(replies).await;
-        servers.kill();
+    clients.spawn(ack_until_stopped(client.clone(), load.clone()));
+    for _ in 0..FAULTS * runs() {
+        let replies = servers.parts().1.usize(1..=REPLIES_MAX);
+        live.wait_for_more(replies).await;
+        servers.fail().await;
     }
-    servers.live.wait_for_more(REPLIES_MAX).await;
+    live.wait_for_more(REPLIES_MAX).await;
     load.stop.store(true, Ordering::Relaxed);
     clients.join_all().await;
     let tasks = all_tasks(&client, TUBE).await;

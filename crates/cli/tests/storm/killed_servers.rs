@@ -19,11 +19,9 @@ pub struct KilledServers<S> {
 impl<S: Fn() -> Serving> KilledServers<S> {
     /// Starts so many servers.
     pub fn new(count: usize, start: S) -> Self {
-        let seed = number("TASKYARD_SEED").unwrap_or_else(|| fastrand::u64(..));
-        println!("TASKYARD_SEED={seed}");
         let running: Vec<Serving> = (0..count).map(|_| start()).collect();
         let live = LiveServers::new(running.iter().map(http).collect());
-        KilledServers { start, running, live, rng: Rng::with_seed(seed) }
+        KilledServers { start, running, live, rng: storm_rng() }
     }
 
     /// A client that uses any of them and repeats what failed.
@@ -51,8 +49,16 @@ impl<S: Fn() -> Serving> KilledServers<S> {
     }
 }
 
-fn http(serving: &Serving) -> Http {
+/// A client of this server.
+pub fn http(serving: &Serving) -> Http {
     Http::new(&serving.url).expect("a server has a good address")
+}
+
+/// The source of all that is random in a storm. Prints its seed.
+pub fn storm_rng() -> Rng {
+    let seed = number("TASKYARD_SEED").unwrap_or_else(|| fastrand::u64(..));
+    println!("TASKYARD_SEED={seed}");
+    Rng::with_seed(seed)
 }
 
 /// A number in the environment: the seed of a storm, or the factor of its size.

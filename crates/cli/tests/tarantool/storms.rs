@@ -6,6 +6,7 @@ use std::time::Duration;
 use taskyard_tarantool::LuaValue;
 use tokio::time::timeout;
 
+use crate::cut_servers::CutServers;
 use crate::fixture::{connect, create_tubes, run, serve, start};
 use crate::judge::{judge, wait_for_returns};
 use crate::key_storm::add_each_key_once;
@@ -171,6 +172,17 @@ fn interrupted_replies_leave_no_task_behind() {
         load.wait_for_replies(REPLIES).await;
         load.end().await;
         judge(&near, &load).await;
+        audit(&tarantool);
+    });
+}
+
+#[test]
+fn interrupted_replies_add_each_key_once() {
+    run(async {
+        let tarantool = tarantool();
+        let proxy = TcpProxy::new(&tarantool.url()).await;
+        let servers = [start(&tarantool.url()), start(&proxy.url)];
+        add_each_key_once(CutServers::new(servers, async |count| proxy.cut(count).await)).await;
         audit(&tarantool);
     });
 }

@@ -10,15 +10,20 @@ use taskyard::{
     Client, Embedded, Error, Execute, Http, Iproto, Kind, NewTask, Placed, State, TaskId,
     TubeOptions, new_task,
 };
-use taskyard_conformance::model::seeds;
+use taskyard_conformance::model::{amount, seeds};
 use taskyard_core::{Command, Error as Refusal, Key, KeyRequest, Reply};
+use taskyard_store::OpenOptions;
+use taskyard_stores::open;
 use taskyard_testkit::cutting_proxy::{ByteRange, CuttingProxy};
 use taskyard_testkit::same_keys::SameKeys;
-use taskyard_testkit::server::{TestServer, block_on};
+use taskyard_testkit::server::{self, TestServer, block_on};
+use tempfile::TempDir;
 use tokio::task::JoinSet;
 
-/// How many connections are cut for each transport; `TASKYARD_RUNS` multiplies it.
+/// How many connections are cut for each transport and store in a usual run, and for each of `TASKYARD_RUNS`: a storm with five runs
+/// cuts 10,000.
 const CUTS: usize = 1_000;
+const CUTS_OF_A_RUN: usize = 2_000;
 /// How many clients put at the same time.
 const CLIENTS: u64 = 32;
 /// The most tasks of a put.
@@ -42,8 +47,8 @@ async fn put_until_cut(
     seed: u64,
 ) -> Vec<usize> {
     let mut rng = Rng::with_seed(seed);
-    let mut done = Vec::new();
-    while proxy.cuts() < CUTS {
+    let (mut done, cuts) = (Vec::new(), amount(CUTS, CUTS_OF_A_RUN));
+    while proxy.cuts() < cuts {
         let count = rng.usize(1..=BATCH_MAX);
         let first = counts.next.fetch_add(count, Ordering::Relaxed);
         let numbers: Vec<usize> = (first..first + count).collect();
@@ -119,33 +124,62 @@ async fn cut_connections<E: Execute + 'static>(
     rig.stop().await;
 }
 
+/// A server over the store of this URL.
+async fn serve(url: &str) -> TestServer {
+    let store = open(url, &OpenOptions::default()).unwrap();
+    TestServer::start(store, server::clock(), server::config()).await
+}
+
+fn cut_http(url: &str) {
+    let seed = seeds(1)[0];
+    block_on(async {
+        let rig = serve(url).await;
+        let server = rig.http.url().trim_start_matches("http://").parse().unwrap();
+        let bytes = ByteRange { least: 0, most: 3_000 };
+        let proxy = CuttingProxy::new(server, bytes, seed).await;
+        let connect =
+            |proxy: &CuttingProxy| Http::new(&format!("http://{}", proxy.address())).unwrap();
+        cut_connections(rig, proxy, connect, seed).await;
+    });
+}
+
+fn cut_iproto(url: &str) {
+    let seed = seeds(1)[0];
+    block_on(async {
+        let rig = serve(url).await;
+        // The greeting has 128 bytes.
+        let bytes = ByteRange { least: 128, most: 1_500 };
+        let proxy = CuttingProxy::new(rig.iproto, bytes, seed).await;
+        let connect = |proxy: &CuttingProxy| Iproto::new(&proxy.address().to_string()).unwrap();
+        cut_connections(rig, proxy, connect, seed).await;
+    });
+}
+
 #[test]
 fn storm_of_cut_connections_over_http() {
-    for seed in seeds(1) {
-        block_on(async {
-            let rig = TestServer::in_memory().await;
-            let server = rig.http.url().trim_start_matches("http://").parse().unwrap();
-            let bytes = ByteRange { least: 0, most: 3_000 };
-            let proxy = CuttingProxy::new(server, bytes, seed).await;
-            let connect =
-                |proxy: &CuttingProxy| Http::new(&format!("http://{}", proxy.address())).unwrap();
-            cut_connections(rig, proxy, connect, seed).await;
-        });
-    }
+    cut_http("memory:");
 }
 
 #[test]
 fn storm_of_cut_connections_over_iproto() {
-    for seed in seeds(1) {
-        block_on(async {
-            let rig = TestServer::in_memory().await;
-            // The greeting has 128 bytes.
-            let bytes = ByteRange { least: 128, most: 1_500 };
-            let proxy = CuttingProxy::new(rig.iproto, bytes, seed).await;
-            let connect = |proxy: &CuttingProxy| Iproto::new(&proxy.address().to_string()).unwrap();
-            cut_connections(rig, proxy, connect, seed).await;
-        });
-    }
+    cut_iproto("memory:");
+}
+
+#[test]
+fn storm_of_cut_connections_over_http_to_sqlite() {
+    let folder = tempfile::tempdir().unwrap();
+    cut_http(&url_of(&folder));
+}
+
+#[test]
+fn storm_of_cut_connections_over_iproto_to_sqlite() {
+    let folder = tempfile::tempdir().unwrap();
+    cut_iproto(&url_of(&folder));
+}
+
+/// The URL of a store on disk.
+fn url_of(folder: &TempDir) -> String {
+    format!("sqlite:{}", folder.path().display())
 }
 
 /// The store URL is the argument, so that the test runs on every store with keys.
@@ -155,24 +189,26 @@ fn same_keys(url: &str) {
         let embedded = client.transport::<Embedded>().expect("it is embedded");
         assert!(embedded.engine().capabilities().keys);
         client.create("mail", TubeOptions::new(Kind::Fifo)).await.unwrap();
+        let (seed, rounds) = (seeds(1)[0], amount(20, SameKeys::ROUNDS_OF_A_RUN));
         let mut clients = JoinSet::new();
-        for seed in 0..16 {
-            clients.spawn(put_same_keys(client.clone(), seed));
+        for number in 0..16 {
+            let batches = SameKeys::new(seed * 16 + number, rounds);
+            clients.spawn(put_same_keys(client.clone(), batches));
         }
         let mut added = 0;
         while let Some(new) = clients.join_next().await {
             added += new.unwrap();
         }
-        assert_eq!(added, SameKeys::KEYS);
+        assert_eq!(added, SameKeys::KEYS, "seed {seed}, {rounds} rounds");
         assert_eq!(client.stats("mail").await.unwrap().tasks.ready, SameKeys::KEYS as u64);
         client.close().await.unwrap();
     });
 }
 
-/// Puts every key 20 times, which `TASKYARD_RUNS` multiplies; returns how many tasks were added.
-async fn put_same_keys(client: Client, seed: u64) -> usize {
+/// Puts these batches; returns how many tasks were added.
+async fn put_same_keys(client: Client, batches: SameKeys) -> usize {
     let mut added = 0;
-    for tasks in SameKeys::new(seed, 20 * seeds(1).len()) {
+    for tasks in batches {
         let placed = client.put_tasks("mail", tasks, Duration::ZERO).await.unwrap();
         added += placed.iter().filter(|placed| !placed.existing).count();
     }
@@ -187,7 +223,7 @@ fn storm_of_the_same_keys_in_memory() {
 #[test]
 fn storm_of_the_same_keys_on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
-    same_keys(&format!("sqlite:{}", folder.path().display()));
+    same_keys(&url_of(&folder));
 }
 
 /// A queue that executes commands and loses the first replies, or refuses keys.

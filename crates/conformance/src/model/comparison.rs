@@ -21,6 +21,8 @@ const TICK_LIMIT: usize = 1000;
 pub(super) struct Comparison<H> {
     queue: H,
     machine: Machine,
+    /// The random number of the ticks; `None` if a server draws others.
+    tick_seed: Option<u32>,
     to_store: HashMap<Lease, Lease>,
     to_machine: HashMap<Lease, Lease>,
 }
@@ -29,9 +31,21 @@ pub(super) struct Comparison<H> {
 type Difference = String;
 
 impl<H: Harness> Comparison<H> {
-    pub(super) fn new(queue: H) -> Self {
-        let machine = Machine::default();
-        Comparison { queue, machine, to_store: HashMap::new(), to_machine: HashMap::new() }
+    /// Both, with this random number for ticks.
+    pub(super) fn new(queue: H, tick_seed: u32) -> Self {
+        let tick_seed = queue.seed_ticks(tick_seed).then_some(tick_seed);
+        Comparison {
+            queue,
+            machine: Machine::default(),
+            tick_seed,
+            to_store: HashMap::new(),
+            to_machine: HashMap::new(),
+        }
+    }
+
+    /// Whether both have the same random numbers for ticks.
+    pub(super) fn shares_tick_seed(&self) -> bool {
+        self.tick_seed.is_some()
     }
 
     pub(super) fn capabilities(&self) -> Capabilities {
@@ -82,7 +96,7 @@ impl<H: Harness> Comparison<H> {
 
     fn execute_on_machine(&mut self, commands: &[Command]) -> Vec<Result<Reply>> {
         let now = self.queue.now();
-        let tick = Command::Tick { limit: TICK_LIMIT, seed: 0 };
+        let tick = Command::Tick { limit: TICK_LIMIT, seed: self.tick_seed.unwrap_or(0) };
         while self.machine.apply(now, tick.clone()) != Ok(Reply::Ticked(0)) {}
         let replies =
             commands.iter().map(|command| self.machine.apply(now, command.clone())).collect();

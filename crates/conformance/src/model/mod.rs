@@ -13,6 +13,7 @@ use taskyard_core::{
     Command, Kind, List, ListOrder, Reply, ScheduleCommand, SemaphoreCommand, Span, StateSet,
     TaskId, TubeOptions,
 };
+use taskyard_store::Capabilities;
 
 use super::Harness;
 use super::commands::brief;
@@ -24,21 +25,28 @@ const SHOWN: usize = 15;
 
 /// The seeds of a test: `count` of them, or those from `TASKYARD_SEED` on, one or as many as `TASKYARD_RUNS` says.
 pub fn seeds(count: u64) -> Vec<u64> {
-    let number =
-        |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     match number("TASKYARD_SEED") {
         Some(first) => (first..first + number("TASKYARD_RUNS").unwrap_or(1)).collect(),
         None => (0..count).collect(),
     }
 }
 
+/// How much one long random test does: `usual`, or `each_run` for each of `TASKYARD_RUNS`. A storm with five runs does all that is
+/// promised; a usual run is short.
+pub fn amount(usual: usize, each_run: usize) -> usize {
+    number("TASKYARD_RUNS").map_or(usual, |runs| runs as usize * each_run)
+}
+
+/// A number in the environment.
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
 /// Runs the commands of a seed on the queue and on the machine, and compares every reply; at the
 /// end the whole visible state, now and after all deadlines.
 pub async fn replay<H: Harness>(queue: H, seed: u64, commands: usize) {
-    let capabilities = queue.capabilities();
-    let mut run =
-        TubeRun { seed, executed: 0, latest: VecDeque::new(), comparison: Comparison::new(queue) };
-    let mut script = TubeScript::new(seed, capabilities);
+    let mut run = TubeRun::new(queue, seed);
+    let mut script = run.script(TubeScript::new);
     for (tube, options) in script.first_tubes() {
         run.execute(vec![Command::CreateTube { tube, options, if_not_exists: false }]).await;
     }
@@ -47,10 +55,8 @@ pub async fn replay<H: Harness>(queue: H, seed: u64, commands: usize) {
 
 /// The same for tubes with a semaphore each, which other clients use as well.
 pub async fn replay_gated<H: Harness>(queue: H, seed: u64, commands: usize) {
-    let capabilities = queue.capabilities();
-    let mut run =
-        TubeRun { seed, executed: 0, latest: VecDeque::new(), comparison: Comparison::new(queue) };
-    let mut script = TubeScript::gated(seed, capabilities);
+    let mut run = TubeRun::new(queue, seed);
+    let mut script = run.script(TubeScript::gated);
     run.execute(script.first_semaphores()).await;
     for (tube, options) in script.first_tubes() {
         run.execute(vec![Command::CreateTube { tube, options, if_not_exists: false }]).await;
@@ -67,6 +73,16 @@ struct TubeRun<H> {
 }
 
 impl<H: Harness> TubeRun<H> {
+    fn new(queue: H, seed: u64) -> Self {
+        let comparison = Comparison::new(queue, seed as u32);
+        TubeRun { seed, executed: 0, latest: VecDeque::new(), comparison }
+    }
+
+    /// A script of this seed for the queue.
+    fn script(&self, new: fn(u64, Capabilities, bool) -> TubeScript) -> TubeScript {
+        new(self.seed, self.comparison.capabilities(), self.comparison.shares_tick_seed())
+    }
+
     /// Runs the script to its end.
     async fn run_script(mut self, mut script: TubeScript, commands: usize) {
         while self.executed < commands {

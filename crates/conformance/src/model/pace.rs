@@ -72,7 +72,7 @@ impl TubeScript {
     }
 
     fn retry(&mut self) -> Box<RetryPolicy> {
-        let retry_lost = self.rng.bool();
+        let (retry_lost, jitter_permille) = (self.rng.bool(), self.rng.u32(0..=1_000));
         let delay = [Span::ZERO, secs(1), secs(3), Span::from_micros(1_234_567)];
         let delay = delay[self.rng.usize(0..4)];
         Box::new(RetryPolicy {
@@ -80,8 +80,8 @@ impl TubeScript {
             // Rarely refused.
             factor_permille: if self.one_in(30) { 999 } else { self.rng.u32(1_000..4_000) },
             delay_max: delay + secs(self.rng.u64(0..30)),
-            // A server chooses the random numbers of its ticks.
-            jitter_permille: if retry_lost { 0 } else { self.rng.u32(0..=1_000) },
+            // A server draws the random numbers of its ticks.
+            jitter_permille: if retry_lost && !self.shares_tick_seed { 0 } else { jitter_permille },
             retry_lost,
         })
     }

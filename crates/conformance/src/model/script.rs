@@ -63,6 +63,8 @@ pub(super) struct TubeScript {
     /// Gives the numbers of the features in `pace.rs`.
     pub(super) pace_rng: Rng,
     pub(super) capabilities: Capabilities,
+    /// Whether the machine's ticks have the random numbers of the queue's.
+    pub(super) shares_tick_seed: bool,
     /// Whether tubes have semaphores.
     gated: bool,
     pub(super) tubes: HashMap<TubeName, KnownTube>,
@@ -88,11 +90,12 @@ struct Delivery {
 const WORKERS: [&str; 2] = ["host:17:mailer", "w"];
 
 impl TubeScript {
-    pub(super) fn new(seed: u64, capabilities: Capabilities) -> Self {
+    pub(super) fn new(seed: u64, capabilities: Capabilities, shares_tick_seed: bool) -> Self {
         TubeScript {
             rng: Rng::with_seed(seed),
             pace_rng: Rng::with_seed(!seed),
             capabilities,
+            shares_tick_seed,
             gated: false,
             tubes: HashMap::new(),
             schedules: HashMap::new(),
@@ -100,8 +103,8 @@ impl TubeScript {
     }
 
     /// A run whose tubes have semaphores.
-    pub(super) fn gated(seed: u64, capabilities: Capabilities) -> Self {
-        TubeScript { gated: true, ..TubeScript::new(seed, capabilities) }
+    pub(super) fn gated(seed: u64, capabilities: Capabilities, shares_tick_seed: bool) -> Self {
+        TubeScript { gated: true, ..TubeScript::new(seed, capabilities, shares_tick_seed) }
     }
 
     /// The semaphores to begin with.

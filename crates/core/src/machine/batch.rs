@@ -136,6 +136,7 @@ impl Machine {
     pub fn undo(&mut self) {
         self.semaphores.undo();
         self.journal.on = false;
+        self.keys_freed_early = 0;
         for entry in std::mem::take(&mut self.journal.entries).into_iter().rev() {
             self.undo_entry(entry);
         }

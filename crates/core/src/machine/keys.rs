@@ -116,7 +116,7 @@ impl Machine {
         }
         let ended = self.tubes[number].tasks.keys().ended(id);
         if ended.is_some_and(|ended| ended.until <= now) {
-            self.forget_key(number, id);
+            self.forget_key(now, number, id);
         }
     }
 
@@ -155,7 +155,7 @@ impl Machine {
         self.add_ended(number, ended);
         let keys = self.tubes[number].tasks.keys();
         if let Some(first) = keys.surplus(now).filter(|_| keys.is_full()) {
-            self.forget_key(number, first);
+            self.forget_key(now, number, first);
         }
     }
 
@@ -165,8 +165,10 @@ impl Machine {
         self.tube(number).tasks.keys_mut().insert_ended(ended);
     }
 
-    fn forget_key(&mut self, number: u32, id: TaskId) {
+    /// Frees the key of an ended task.
+    fn forget_key(&mut self, now: Timestamp, number: u32, id: TaskId) {
         let Some(before) = self.tube(number).tasks.keys_mut().remove_ended(id) else { return };
+        self.keys_freed_early += u64::from(before.until > now);
         self.journal.push(|| Entry::EndedKey { tube: number, id, before: Some(before) });
     }
 
@@ -176,7 +178,7 @@ impl Machine {
         while removed < limit
             && let Some(id) = self.tubes[number].tasks.keys().surplus(now)
         {
-            self.forget_key(number, id);
+            self.forget_key(now, number, id);
             removed += 1;
         }
         removed

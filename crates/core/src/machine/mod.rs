@@ -74,6 +74,8 @@ pub struct Machine {
     /// Tubes in which tasks became takeable, or capacity free, since the effects were last taken.
     ready: Vec<u32>,
     room: Vec<u32>,
+    /// Keys that were freed before their time, since the effects were last taken.
+    keys_freed_early: u64,
 }
 
 impl Machine {
@@ -138,7 +140,9 @@ impl Machine {
     pub fn take_effects(&mut self) -> Effects {
         let events = self.semaphores.take_new_events();
         let (next_wakeup, next_schedule) = (self.next_wakeup(), self.next_schedule());
-        let mut effects = Effects { events, next_wakeup, next_schedule, ..Effects::default() };
+        let keys_freed_early = std::mem::take(&mut self.keys_freed_early);
+        let mut effects =
+            Effects { events, next_wakeup, next_schedule, keys_freed_early, ..Effects::default() };
         let now = self.now.unwrap_or(Timestamp::EPOCH);
         for number in std::mem::take(&mut self.ready) {
             let Some(tube) = self.tubes.get_mut(number) else { continue };

@@ -27,8 +27,9 @@ impl Machine {
         name: &TubeName,
         tasks: Vec<NewTask>,
     ) -> Result<Reply> {
-        let number = self.number(name)?;
+        // Stores do this before they look for the tube.
         check_tasks(&tasks)?;
+        let number = self.number(name)?;
         let tube = self.tube(number);
         if tube.options.semaphore.is_none() {
             refuse_priorities(name, &tasks)?;

@@ -103,13 +103,15 @@ impl Machine {
             puts.iter_mut().for_each(|task| task.key = Some(Box::new(request.clone())));
         }
         let mut placed = Vec::new();
-        if !puts.is_empty() {
-            after.last = Some(now.moved(self.wall_ahead));
-            if let Reply::Put(added) = self.put(now, &after.tube, puts)? {
-                placed = added;
-            }
+        if !puts.is_empty()
+            && let Reply::Put(added) = self.put(now, &after.tube, puts)?
+        {
+            placed = added;
         }
         let existing = placed.iter().filter(|task| task.existing).count();
+        if placed.len() > existing {
+            after.last = Some(now.moved(self.wall_ahead));
+        }
         after.fired += (placed.len() - existing) as u64;
         after.skipped = after.skipped.saturating_add(existing as u64);
         self.replace_schedule(name, Some(after));

@@ -115,11 +115,10 @@ impl Model {
 
     fn put(&mut self, tube: &TubeName, tasks: Vec<NewTask>) -> Result<Reply> {
         let now = self.now;
-        let tube = self.tube(tube)?;
         if tasks.iter().any(|task| task.attempts_max == Some(0)) {
             return Err(Error::Invalid("zero".into()));
         }
-        tube.put(now, tasks)
+        self.tube(tube)?.put(now, tasks)
     }
 
     fn tube(&mut self, name: &TubeName) -> Result<&mut ModelTube> {

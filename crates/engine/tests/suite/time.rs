@@ -2,9 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use taskyard_core::{Body, Command, Error, NewTask, Span, Take};
+use taskyard_core::{Body, Command, Error, NewTask, RateLimit, Span, Take, TubeChange};
 
-use crate::fixture::{Fixture, MINUTE, put, take, taken, tube};
+use crate::fixture::{Fixture, MINUTE, payloads, put, take, taken, tube};
 
 fn put_delayed(count: usize, seconds: u64) -> Command {
     let mut task = NewTask::new(Body::new(&[1]));
@@ -30,6 +30,28 @@ async fn the_end_of_a_delay_serves_a_waiting_take() {
     fixture.clock.advance(Span::from_secs(1));
     assert_eq!(waiting.payloads().await, [1]);
     assert_eq!(ticks(&fixture), 1);
+}
+
+#[tokio::test]
+async fn each_token_of_a_rate_limit_serves_a_waiting_take() {
+    let fixture = Fixture::new().await;
+    let rate = RateLimit { count: 1, per: Span::from_secs(5), burst: 1 };
+    let change = TubeChange { rate: Some(Some(Box::new(rate))), ..TubeChange::default() };
+    fixture.run(Command::AlterTube { tube: tube("mail"), change }).await.unwrap();
+    fixture.put("mail", &[1, 2, 3]).await;
+    assert_eq!(payloads(&fixture.take("mail", 3).await), [1]);
+    let mut first = fixture.submit(vec![take("mail", 2, MINUTE)]);
+    let mut second = fixture.submit(vec![take("mail", 2, MINUTE)]);
+    assert_eq!(fixture.idle().await, 2);
+    fixture.clock.advance(Span::from_micros(4_999_999));
+    assert_eq!(fixture.idle().await, 2, "there is no token yet");
+    assert!(first.is_pending());
+    fixture.clock.advance(Span::from_micros(1));
+    assert_eq!(first.payloads().await, [2]);
+    assert_eq!(fixture.idle().await, 1, "there was one token");
+    assert!(second.is_pending());
+    fixture.clock.advance(rate.per);
+    assert_eq!(second.payloads().await, [3]);
 }
 
 #[tokio::test]

@@ -82,7 +82,8 @@ async fn metrics(
     let latencies = app.engine.latencies().await;
     let store = app.store_health().await;
     let schedules = app.engine.schedule_notes(Vec::new()).await.counts;
-    let metrics = TubeMetrics { tubes, waiting, latencies, schedules };
+    let keys_freed_early = app.engine.keys_freed_early().await;
+    let metrics = TubeMetrics { tubes, waiting, latencies, schedules, keys_freed_early };
     let text = metrics::text(&app, &metrics, &store);
     Ok(([(header::CONTENT_TYPE, METRICS)], text).into_response())
 }

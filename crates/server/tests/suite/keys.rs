@@ -1,7 +1,13 @@
 //! Unique keys of tasks over HTTP.
 
+use std::sync::Arc;
+
 use reqwest::Method;
 use serde_json::{Value, json};
+use taskyard_core::limits::ENDED_KEYS_MAX;
+use taskyard_core::{Command, EndedKey, Key, Kind, TaskId, Timestamp, TubeName, TubeOptions};
+use taskyard_engine::{Engine, Settings, SystemClock};
+use taskyard_store::{Import, MemoryStore, Store};
 
 use crate::fixture::Fixture;
 
@@ -151,4 +157,30 @@ async fn wrong_keys_are_refused_with_the_field() {
     let empty = json!({ "filter": { "key": "" } });
     let answer = fixture.post(&format!("{TASKS}/delete"), empty).await;
     assert!(answer.refused(400, "invalid").contains("'key'"));
+}
+
+/// A tube that had more keys of ended tasks than it may remember freed some before their time, and nothing showed that.
+#[tokio::test]
+async fn keys_that_are_freed_early_are_counted() {
+    let (store, tube) = (MemoryStore::default(), TubeName::new("mail").unwrap());
+    let options = TubeOptions::new(Kind::FifoTtl);
+    let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: false };
+    store.execute(Timestamp::EPOCH, vec![create]).await;
+    let ended = |id: usize| EndedKey {
+        id: TaskId(id as u64),
+        key: Key::new(&id.to_string()).unwrap(),
+        until: Timestamp::NEVER,
+    };
+    let keys = (0..ENDED_KEYS_MAX - 1).map(ended).collect();
+    store.import(Timestamp::EPOCH, Import::EndedKeys(tube, keys)).await.unwrap();
+    let clock = Arc::new(SystemClock::new());
+    let engine = Engine::start(Box::new(store), clock, Settings::default());
+    let fixture = Fixture::over(engine, |_| {}).await;
+    for (key, freed) in [("a", 0), ("b", 1), ("c", 2)] {
+        let placed = put(&fixture, json!({ "data": 1, "key": key, "unique_for": 600 })).await;
+        fixture.done("/v1/tubes/mail/delete", json!({ "ids": [placed["id"]] })).await;
+        assert_eq!(fixture.metric("taskyard_keys_freed_early_total").await, freed, "{key}");
+    }
+    assert_eq!(put(&fixture, json!({ "data": 2, "key": "a" })).await["existing"], Value::Null);
+    assert_eq!(put(&fixture, json!({ "data": 2, "key": "c" })).await["existing"], json!(true));
 }

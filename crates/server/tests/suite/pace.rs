@@ -1,7 +1,12 @@
 //! Retry policies, rate limits and the number of attempts of a task.
 
+use std::sync::Arc;
+
 use reqwest::Method;
 use serde_json::{Value, json};
+use taskyard_core::{Span, Timestamp};
+use taskyard_engine::{Engine, ManualClock, Settings};
+use taskyard_store::MemoryStore;
 
 use crate::fixture::{Answer, Fixture};
 
@@ -173,6 +178,30 @@ async fn the_rate_is_limited_and_its_end_is_shown() {
     alter(&fixture, json!({ "rate": null })).await;
     let taken = fixture.done("/v1/tubes/jobs/take", json!({})).await;
     assert_eq!(taken["tasks"][0]["data"], 2);
+}
+
+#[tokio::test]
+async fn a_waiting_take_is_answered_when_the_rate_allows() {
+    let clock = Arc::new(ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000)));
+    let store = Box::new(MemoryStore::default());
+    let engine = Engine::start(store, clock.clone(), Settings::default());
+    let fixture = Fixture::over(engine, |_| {}).await;
+    create(&fixture, json!({ "rate": { "count": 1, "per": 5, "burst": 1 } })).await;
+    put(&fixture, json!({ "tasks": [{ "data": 0 }, { "data": 1 }, { "data": 2 }] })).await;
+    let taken = fixture.done("/v1/tubes/jobs/take", json!({ "count": 3 })).await;
+    assert_eq!(taken["tasks"].as_array().unwrap().len(), 1);
+    let waiting = fixture.done("/v1/tubes/jobs/take", json!({ "count": 3, "wait": 60 }));
+    let time = async {
+        fixture.consumers("jobs", 1).await;
+        clock.advance(Span::from_micros(4_999_999));
+        fixture.consumers("jobs", 1).await;
+        clock.advance(Span::from_micros(1));
+    };
+    let (taken, ()) = tokio::join!(waiting, time);
+    let taken = taken["tasks"].as_array().unwrap();
+    assert_eq!((taken.len(), &taken[0]["data"]), (1, &json!(1)));
+    let shown = fixture.get("/v1/tubes/jobs/tasks/2").await.body;
+    assert_eq!(shown["reason"]["name"], "rate_limited");
 }
 
 #[tokio::test]

@@ -154,6 +154,9 @@ async fn wrong_fields_are_named() {
         let message = answer.body["error"]["message"].as_str().unwrap_or_default();
         assert!(answer.status == 400 && message.contains(field), "{fields}: {}", answer.body);
     }
+    let answer = server.set(&"n".repeat(120), json!({ "every": 60, "overlap": "skip" })).await;
+    let message = answer.refused(400, "invalid");
+    assert!(message.contains("'overlap'") && message.contains("at most 119 bytes"), "{message}");
     assert_eq!(server.get("/v1/schedules").await, json!({ "schedules": [] }));
 }
 

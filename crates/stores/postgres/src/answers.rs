@@ -398,8 +398,14 @@ impl<'a> AnswerReader<'a> {
                 self.deltas.deadline(get(row, 3)?);
                 continue;
             }
-            if event == event::CLOCK && get::<Option<i32>>(row, 1)? == Some(event::NEXT_SCHEDULE) {
-                self.deltas.all_schedules(get(row, 3)?);
+            if event == event::CLOCK {
+                match get::<Option<i32>>(row, 1)? {
+                    Some(event::NEXT_SCHEDULE) => self.deltas.all_schedules(get(row, 3)?),
+                    Some(event::KEYS_FREED_EARLY) => {
+                        self.deltas.keys_freed_early += count_from_sql(get(row, 3)?);
+                    }
+                    _ => {}
+                }
             }
             if event == event::CLOCK || event == event::SEMAPHORE_EVENTS {
                 self.deltas.news(event == event::SEMAPHORE_EVENTS, None);

@@ -32,6 +32,8 @@ pub(super) struct CounterDeltas {
     pub next_schedule: Option<i64>,
     /// When the first of all schedules is due, if the batch has asked for it.
     pub exact_schedule: Option<Option<i64>>,
+    /// How many keys of ended tasks were freed before their time.
+    pub keys_freed_early: u64,
 }
 
 /// The times that a tick reports.
@@ -145,6 +147,7 @@ impl CounterDeltas {
             events: self.events,
             next_wakeup,
             next_schedule,
+            keys_freed_early: self.keys_freed_early,
         }
     }
 }

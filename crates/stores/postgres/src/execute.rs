@@ -439,6 +439,7 @@ fn add_effects(whole: &mut Effects, part: Effects) {
     whole.events.add(part.events);
     whole.next_wakeup = part.next_wakeup;
     whole.next_schedule = part.next_schedule;
+    whole.keys_freed_early += part.keys_freed_early;
 }
 
 /// Updates the head hints after one step of a batch.

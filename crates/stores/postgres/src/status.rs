@@ -89,9 +89,11 @@ pub(super) mod event {
     pub const ATTEMPTS_USED_UP: i32 = 3;
     pub const EXPIRED: i32 = 4;
     pub const RELEASED: i32 = 5;
-    /// The clock of the database; with the number below, when the next schedule is due.
+    /// The clock of the database; with the numbers below, when the next schedule is due, or how many keys were freed before their
+    /// time.
     pub const CLOCK: i32 = 6;
     pub const NEXT_SCHEDULE: i32 = -1;
+    pub const KEYS_FREED_EARLY: i32 = -2;
     /// How much room a tube with a capacity has.
     pub const ROOM: i32 = 7;
     /// There are new events of semaphores.

@@ -41,6 +41,8 @@ pub(super) struct TubeHead {
     pub rated: bool,
     /// Whether it lost its capacity.
     pub unlimited: bool,
+    /// How many keys of ended tasks were freed before their time.
+    pub keys_freed_early: u64,
     /// Its name, where the call did not name it.
     pub name: Option<TubeName>,
 }
@@ -298,7 +300,8 @@ fn read_head(text: &[u8]) -> Result<TubeHead, Unreadable> {
     let (room, next) = (bytes.number()?, bytes.maybe_moment()?);
     let (number, kind) = (bytes.small()?, bytes.byte()?);
     let room = (room >= 0.0).then_some(room as u64);
-    let (unlimited, removal) = (bytes.byte()? == 1, bytes.maybe_moment()?);
+    let (rare, removal) = (bytes.byte()?, bytes.maybe_moment()?);
+    let keys_freed_early = if rare & 2 != 0 { bytes.count()? } else { 0 };
     let name = std::str::from_utf8(bytes.rest()).ok().and_then(|name| TubeName::new(name).ok());
     let (present, has_other_name) = (present == 1, present == 2);
     let (gated, mergeable) = (kind & 1 != 0, kind & 2 != 0 && room.is_none());
@@ -314,7 +317,8 @@ fn read_head(text: &[u8]) -> Result<TubeHead, Unreadable> {
         gated,
         mergeable,
         rated: kind & 4 != 0,
-        unlimited,
+        unlimited: rare & 1 != 0,
+        keys_freed_early,
         name,
     })
 }

@@ -71,8 +71,7 @@ impl Batch<'_> {
         let (mut tubes, mut semaphores) = (Vec::new(), SemaphoreBatch::default());
         for (place, command) in commands.into_iter().enumerate() {
             if let Some(refusal) = refusal(&command, cluster) {
-                let reply = self.refuse(&command, refusal).await;
-                self.answer(place, reply);
+                self.answer(place, Err(refusal));
             } else if tube_of(&command).is_some() {
                 self.call_semaphores(std::mem::take(&mut semaphores)).await;
                 tubes.push((place, command));
@@ -85,15 +84,6 @@ impl Batch<'_> {
         }
         self.call_semaphores(semaphores).await;
         self.call_tubes(tubes).await;
-    }
-
-    /// The reply to a command that is refused whatever its tube is like: a put into a tube that does not exist is refused for that.
-    async fn refuse(&mut self, command: &Command, refusal: Error) -> Result<Reply, Error> {
-        let Command::Put { tube, .. } = command else { return Err(refusal) };
-        match self.find(tube).await {
-            Ok((_, None)) => Err(Error::TubeNotFound(tube.clone())),
-            _ => Err(refusal),
-        }
     }
 
     async fn run_single(&mut self, place: usize, command: Command) {

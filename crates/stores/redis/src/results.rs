@@ -21,6 +21,7 @@ pub(super) struct Results<'a> {
     room: BTreeMap<TubeName, u64>,
     /// The semaphores that may have new events.
     pub events: NewEvents,
+    keys_freed_early: u64,
     /// Whether the connection is lost: later commands are not sent.
     pub lost: bool,
     /// Why the change of a command that was sent alone may be undone by a failover.
@@ -55,9 +56,16 @@ impl Leases {
 impl<'a> Results<'a> {
     /// Results for this number of commands, none of which has a reply yet.
     pub fn new(shared: &'a Redis, count: usize) -> Self {
-        let (ready, room) = (BTreeMap::new(), BTreeMap::new());
-        let (events, lost, short) = (NewEvents::Nothing, false, None);
-        Results { shared, replies: vec![None; count], ready, room, events, lost, short }
+        Results {
+            shared,
+            replies: vec![None; count],
+            ready: BTreeMap::new(),
+            room: BTreeMap::new(),
+            events: NewEvents::Nothing,
+            keys_freed_early: 0,
+            lost: false,
+            short: None,
+        }
     }
 }
 
@@ -75,6 +83,7 @@ impl Results<'_> {
             events: self.events,
             next_wakeup,
             next_schedule,
+            keys_freed_early: self.keys_freed_early,
         };
         Executed { replies, effects, unloaded: Vec::new() }
     }
@@ -180,6 +189,7 @@ impl Results<'_> {
     /// Records the state of a tube after a call.
     pub fn learn(&mut self, tube: &TubeName, head: &TubeHead, changed: bool) {
         self.shared.cache().learn(tube, head);
+        self.keys_freed_early += head.keys_freed_early;
         if !changed {
             return;
         }

@@ -49,7 +49,6 @@ fn refuse_schedule(command: &ScheduleCommand) -> Option<Error> {
 /// The command without its values, if other refusals come before those of its values.
 pub(super) fn without_values(command: Command) -> Option<Command> {
     match command {
-        Command::Put { tube, wait, .. } => Some(Command::Put { tube, tasks: Vec::new(), wait }),
         Command::Schedule(command) => {
             without_tasks(*command).map(|command| Command::Schedule(Box::new(command)))
         }

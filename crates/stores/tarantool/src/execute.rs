@@ -37,6 +37,8 @@ struct Batch<'a> {
     room: BTreeMap<TubeName, u64>,
     /// The semaphores that may have new events.
     events: NewEvents,
+    /// How many keys of ended tasks were freed before their time.
+    keys_freed_early: u64,
     /// What is due next, if a call was answered.
     due: Option<NextDue>,
     /// Whether the tasks of a call were too large for one answer.
@@ -77,6 +79,7 @@ impl Tarantool {
             ready: BTreeMap::new(),
             room: BTreeMap::new(),
             events: NewEvents::Nothing,
+            keys_freed_early: 0,
             due: None,
             is_large: false,
         };
@@ -368,6 +371,7 @@ impl Batch<'_> {
             self.room.extend(effects.room);
         }
         self.events.add(effects.events);
+        self.keys_freed_early += effects.keys_freed_early;
         let here = |next: Timestamp| Timestamp::from_micros(next.as_micros().saturating_sub(ahead));
         let (wakeup, schedule) = (effects.next_wakeup.map(here), effects.next_schedule.map(here));
         self.due = Some(NextDue { wakeup, schedule });
@@ -385,6 +389,7 @@ impl Batch<'_> {
             events: self.events,
             next_wakeup: due.wakeup,
             next_schedule: due.schedule,
+            keys_freed_early: self.keys_freed_early,
         };
         Executed { replies, effects, unloaded: Vec::new() }
     }

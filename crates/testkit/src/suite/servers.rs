@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use taskyard_conformance::model::seeds;
+use taskyard_conformance::model::{amount, seeds};
 use taskyard_core::{
     Command, Finish, FinishItem, Holder, Kind, Outcome, Reply, SessionId, Span, Take, Task,
     TubeName, TubeOptions,
@@ -164,31 +164,30 @@ pub fn deadlines_of_other_servers_are_met<D: SharedDatabase>() {
 /// The number of servers, and of clients that put the same keys through them.
 const KEY_SERVERS: usize = 4;
 const KEY_CLIENTS: u64 = 16;
-/// How often each client puts all keys.
+/// How often each client puts all keys in a usual run.
 const KEY_ROUNDS: usize = 2;
 
 /// Clients of several servers put the same thousand keys in different orders: there are a thousand tasks.
 pub fn a_storm_of_the_same_keys_adds_each_once<D: SharedDatabase>() {
     D::run(async {
-        for seed in seeds(1) {
-            let part = D::part();
-            let stores: Vec<_> = (0..KEY_SERVERS).map(|_| D::open(&part)).collect();
-            if !stores[0].capabilities().keys {
-                return;
-            }
-            let tube = make_tube(&stores[0], TubeOptions::new(Kind::Fifo));
-            let added = std::thread::scope(|scope| {
-                let clients = stores.iter().cycle().zip(0..KEY_CLIENTS).map(|(store, client)| {
-                    let keys = SameKeys::new(seed * KEY_CLIENTS + client, KEY_ROUNDS);
-                    let tube = &tube;
-                    scope.spawn(move || added_by(store, tube, keys))
-                });
-                let clients: Vec<_> = clients.collect();
-                clients.into_iter().map(|client| client.join().expect("it puts all")).sum::<usize>()
-            });
-            assert_eq!(added, SameKeys::KEYS, "seed {seed}");
-            assert_eq!(take(&stores[1], &tube, 2 * SameKeys::KEYS).len(), SameKeys::KEYS);
+        let (seed, rounds) = (seeds(1)[0], amount(KEY_ROUNDS, SameKeys::ROUNDS_OF_A_RUN));
+        let part = D::part();
+        let stores: Vec<_> = (0..KEY_SERVERS).map(|_| D::open(&part)).collect();
+        if !stores[0].capabilities().keys {
+            return;
         }
+        let tube = make_tube(&stores[0], TubeOptions::new(Kind::Fifo));
+        let added = std::thread::scope(|scope| {
+            let clients = stores.iter().cycle().zip(0..KEY_CLIENTS).map(|(store, client)| {
+                let keys = SameKeys::new(seed * KEY_CLIENTS + client, rounds);
+                let tube = &tube;
+                scope.spawn(move || added_by(store, tube, keys))
+            });
+            let clients: Vec<_> = clients.collect();
+            clients.into_iter().map(|client| client.join().expect("it puts all")).sum::<usize>()
+        });
+        assert_eq!(added, SameKeys::KEYS, "seed {seed}, {rounds} rounds");
+        assert_eq!(take(&stores[1], &tube, 2 * SameKeys::KEYS).len(), SameKeys::KEYS);
     });
 }
 

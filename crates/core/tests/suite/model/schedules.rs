@@ -62,7 +62,7 @@ impl Model {
                 schedule.next = next;
                 schedule.fired += placed.len() as u64 - existing;
                 schedule.skipped += skipped + existing;
-                if !placed.is_empty() {
+                if placed.iter().any(|placed| !placed.existing) {
                     schedule.last = Some(now);
                 }
                 Ok(ScheduleReply::Fired(Some(placed)))

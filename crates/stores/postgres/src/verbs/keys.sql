@@ -229,24 +229,28 @@ BEGIN
     RAISE EXCEPTION 'the keys of tube ''%'' change too fast', _t.name USING ERRCODE = 'serialization_failure';
 END $$;
 
--- Forgets keys of a tube that are free, and those that would be free first if there are too many, at most _limit. Returns how many.
--- The caller has locked the tube, and no other tick runs.
-CREATE OR REPLACE FUNCTION taskyard.trim_keys(_number integer, _now bigint, _limit bigint) RETURNS bigint
+DROP FUNCTION IF EXISTS taskyard.trim_keys(integer, bigint, bigint);
+DROP FUNCTION IF EXISTS taskyard.tick_keys(bigint, bigint);
+
+-- Forgets keys of a tube that are free, and those that would be free first if there are too many, at most _limit. Returns how many, and how
+-- many of them before their time. The caller has locked the tube, and no other tick runs.
+CREATE FUNCTION taskyard.trim_keys(_number integer, _now bigint, _limit bigint, OUT gone bigint, OUT early bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _excess bigint := (SELECT sum(c.ended) FROM taskyard.count c WHERE c.tube = _number) - {{ENDED_KEYS_MAX}};
     _last bigint := CASE WHEN _excess > 0 THEN 9223372036854775807 ELSE _now END;
-    _gone bigint;
 BEGIN
-    DELETE FROM taskyard.key k WHERE k.ctid = ANY (ARRAY(SELECT p.place FROM (SELECT e.until, e.keys FROM taskyard.ended_keys e
-            WHERE e.tube = _number AND e.until <= _last ORDER BY e.until LIMIT _limit) e
-        CROSS JOIN LATERAL unnest(e.keys) AS n(key)
-        CROSS JOIN LATERAL (SELECT i.ctid AS place FROM taskyard.key i
-            WHERE i.tube = _number AND i.key = n.key AND i.until = e.until FOR UPDATE SKIP LOCKED OFFSET 0) p
-        LIMIT CASE WHEN _excess > 0 THEN least(_excess, _limit) ELSE _limit END));
-    GET DIAGNOSTICS _gone = ROW_COUNT;
-    IF _gone > 0 THEN
-        INSERT INTO taskyard.count (tube, ended) VALUES (_number, -_gone);
+    WITH removed AS (
+        DELETE FROM taskyard.key k WHERE k.ctid = ANY (ARRAY(SELECT p.place FROM (SELECT e.until, e.keys FROM taskyard.ended_keys e
+                WHERE e.tube = _number AND e.until <= _last ORDER BY e.until LIMIT _limit) e
+            CROSS JOIN LATERAL unnest(e.keys) AS n(key)
+            CROSS JOIN LATERAL (SELECT i.ctid AS place FROM taskyard.key i
+                WHERE i.tube = _number AND i.key = n.key AND i.until = e.until FOR UPDATE SKIP LOCKED OFFSET 0) p
+            LIMIT CASE WHEN _excess > 0 THEN least(_excess, _limit) ELSE _limit END))
+        RETURNING k.until)
+    SELECT count(*), count(*) FILTER (WHERE r.until > _now) INTO gone, early FROM removed r;
+    IF gone > 0 THEN
+        INSERT INTO taskyard.count (tube, ended) VALUES (_number, -gone);
     END IF;
     -- Keys that a put has locked stay, and so does what says when they are free, since the put may be taken back.
     DELETE FROM taskyard.ended_keys o WHERE o.ctid = ANY (ARRAY(SELECT e.ctid FROM taskyard.ended_keys e
@@ -254,19 +258,20 @@ BEGIN
         AND NOT EXISTS (SELECT 1 FROM unnest(o.keys) AS n(key)
             CROSS JOIN LATERAL (SELECT 1 FROM taskyard.key i
                 WHERE i.tube = _number AND i.key = n.key AND i.until = o.until OFFSET 0) p);
-    RETURN _gone;
 END $$;
 
 -- The same for all tubes. The search goes from one tube with such keys to the next, so that others cost nothing.
-CREATE OR REPLACE FUNCTION taskyard.tick_keys(_now bigint, _limit bigint) RETURNS bigint
+CREATE FUNCTION taskyard.tick_keys(_now bigint, _limit bigint, OUT gone bigint, OUT early bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _number integer := -1;
     _until bigint;
     _name text;
-    _gone bigint := 0;
+    _trimmed record;
 BEGIN
-    WHILE _gone < _limit LOOP
+    gone := 0;
+    early := 0;
+    WHILE gone < _limit LOOP
         SELECT e.tube, e.until INTO _number, _until FROM taskyard.ended_keys e
             WHERE e.tube > _number ORDER BY e.tube, e.until LIMIT 1;
         EXIT WHEN NOT FOUND;
@@ -280,7 +285,8 @@ BEGIN
         END IF;
         -- A tube that is being altered or emptied waits for the next tick.
         CONTINUE WHEN NOT pg_try_advisory_xact_lock_shared(1952543595, hashtext(_name));
-        _gone := _gone + taskyard.trim_keys(_number, _now, _limit - _gone);
+        _trimmed := taskyard.trim_keys(_number, _now, _limit - gone);
+        gone := gone + _trimmed.gone;
+        early := early + _trimmed.early;
     END LOOP;
-    RETURN _gone;
 END $$;

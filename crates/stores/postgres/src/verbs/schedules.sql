@@ -81,7 +81,6 @@ BEGIN
     status := 0;
     IF outcome = 0 AND _refuse THEN
         outcome := 3;
-        status := CASE WHEN EXISTS (SELECT 1 FROM taskyard.tube t WHERE t.name = _s.tube) THEN 0 ELSE 1 END;
     END IF;
     IF outcome <> 0 THEN
         RETURN;
@@ -102,9 +101,8 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    _held := cardinality(array_remove(existing, false));
-    UPDATE taskyard.schedule s SET next = _next, last = CASE WHEN _count > 0 THEN _now ELSE s.last END,
-        fired = s.fired + _count - coalesce(_held, 0),
-        skipped = taskyard.plus(taskyard.plus(s.skipped, _skipped), coalesce(_held, 0))
+    _held := coalesce(cardinality(array_remove(existing, false)), 0);
+    UPDATE taskyard.schedule s SET next = _next, last = CASE WHEN _count > _held THEN _now ELSE s.last END,
+        fired = s.fired + _count - _held, skipped = taskyard.plus(taskyard.plus(s.skipped, _skipped), _held)
         WHERE s.name = _name;
 END $$;

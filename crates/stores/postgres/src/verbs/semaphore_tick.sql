@@ -154,7 +154,7 @@ BEGIN
     FOR _row IN SELECT * FROM taskyard.tick(_now, _limit, _from, _seed) LOOP
         IF _row.event = 0 THEN
             _end := _row;
-        ELSIF _row.event = 6 THEN
+        ELSIF _row.event = 6 AND _row.number >= 0 THEN
             _clock := _row;
         ELSE
             RETURN QUERY SELECT _row.event, _row.number, _row.name, _row.count, _row.status;

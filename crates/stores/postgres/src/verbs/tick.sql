@@ -148,7 +148,7 @@ END $$;
 
 -- Moves what is due, about _limit tasks. The row with event 0 closes the answer: number is how many tasks and sessions
 -- moved, count the next deadline, status 0; then one with event 6 whose count is this clock and number the microseconds this
--- took. One server at a time does it; for the others nothing is due. A caller that knows of nothing that waits for a moment
+-- took. Before them, one with event 6 and number -2 has the count of keys that were freed before their time, if any. One server at a time does it; for the others nothing is due. A caller that knows of nothing that waits for a moment
 -- before _from may pass it. _seed is a random number for the delays of retry policies.
 CREATE OR REPLACE FUNCTION taskyard.tick(_now bigint, _limit bigint, _from bigint, _seed bigint DEFAULT NULL)
 RETURNS TABLE (event integer, number integer, name text, count bigint, status smallint)
@@ -160,6 +160,7 @@ DECLARE
     _begun bigint := taskyard.clock();
     _timed integer[];
     _due record;
+    _keys record;
     _next bigint;
     _idle boolean := false;
 BEGIN
@@ -197,11 +198,13 @@ BEGIN
     END IF;
     IF _moved < _limit AND pg_try_advisory_xact_lock(1952543593) THEN
         _moved := _moved + taskyard.tick_done(_now, _limit - _moved);
-        _moved := _moved + taskyard.tick_keys(_now, _limit - _moved);
+        _keys := taskyard.tick_keys(_now, _limit - _moved);
+        _moved := _moved + _keys.gone;
+        RETURN QUERY SELECT 6, -2, NULL::text, _keys.early, 0::smallint WHERE _keys.early > 0;
     END IF;
     RETURN QUERY SELECT 0, _moved::integer, NULL::text, least(_next,
         (SELECT taskyard.timer(min(r.due)) FROM taskyard.retention r), (SELECT min(s.ends) FROM taskyard.session s
             WHERE s.ends IS NOT NULL AND s.ends < 9223372036854775807)), 0::smallint;
-    RETURN QUERY SELECT 6, least(taskyard.clock() - _begun, 2000000000)::integer, NULL::text, _now,
+    RETURN QUERY SELECT 6, least(greatest(taskyard.clock() - _begun, 0), 2000000000)::integer, NULL::text, _now,
         0::smallint;
 END $$;

@@ -310,14 +310,17 @@ fn free_keys_are_forgotten() {
         }
         let url = database.url();
         let keys = || sql(&url, "SELECT string_agg(key, '' ORDER BY key) FROM taskyard.key");
+        // How many keys a tick forgets, and how many of them before their time.
         let tick = |later: u64| {
             let now = NOW + Span::from_secs(later);
-            let tick = vec![Command::Tick { limit: 100, seed: 0 }];
-            block_on(store.execute(now, tick)).replies.remove(0).expect("it ticks")
+            let mut ticked =
+                block_on(store.execute(now, vec![Command::Tick { limit: 100, seed: 0 }]));
+            let reply = ticked.replies.remove(0).expect("it ticks");
+            (reply, ticked.effects.keys_freed_early)
         };
-        assert_eq!(tick(9), Reply::Ticked(0));
+        assert_eq!(tick(9), (Reply::Ticked(0), 0));
         assert_eq!(keys().as_deref(), Some("abc"));
-        assert_eq!(tick(10), Reply::Ticked(1));
+        assert_eq!(tick(10), (Reply::Ticked(1), 0));
         assert_eq!(keys().as_deref(), Some("bc"));
         check_keys(&url);
         // As if there were one more than a tube remembers.
@@ -326,9 +329,9 @@ fn free_keys_are_forgotten() {
             "INSERT INTO taskyard.count (tube, ended) SELECT number, 1000001 - (SELECT sum(ended) FROM taskyard.count) \
             FROM taskyard.tube",
         );
-        assert_eq!(tick(11), Reply::Ticked(1));
+        assert_eq!(tick(11), (Reply::Ticked(1), 1));
         assert_eq!(keys().as_deref(), Some("c"), "the one that would be free first");
-        assert_eq!(tick(11), Reply::Ticked(0));
+        assert_eq!(tick(11), (Reply::Ticked(0), 0));
     });
 }
 

@@ -108,7 +108,8 @@ end
 
 -- The state of the tube for the caller: whether it exists (or another has its tag), this clock, how many tasks can be taken, how many more
 -- it may hold (negative: no limit), the next deadline, its number, whether it has a semaphore (1) or is plain (2) and whether it has a rate
--- limit (4), whether it lost its capacity, and when done tasks or keys are to be removed.
+-- limit (4), whether it lost its capacity (1) and whether keys were freed before their time (2), when done tasks or keys are to be removed,
+-- and how many keys were freed, if any.
 local HEAD = '<BddddI4BBd'
 
 local function head_of(tube, now, other)
@@ -125,7 +126,10 @@ local function head_of(tube, now, other)
     if o.ended_keys then
         removal = math.min(removal, keyring.due(tube))
     end
-    return struct.pack(HEAD, 1, now, takeable(tube), room, next_timer(tube), o.number, kind, tube.unlimited and 1 or 0, removal)
+    local freed = tube.freed_early or 0
+    local rare = (tube.unlimited and 1 or 0) + (freed > 0 and 2 or 0)
+    return struct.pack(HEAD, 1, now, takeable(tube), room, next_timer(tube), o.number, kind, rare, removal)
+        .. (freed > 0 and struct.pack('<d', freed) or '')
 end
 
 -- After the first arguments comes the name of the tube (or nothing: then the name is answered), then the commands.

@@ -173,6 +173,11 @@ local function limit_ended(tube)
         change_options(tube, { flags = tube.options.flags + keyring.ENDED })
     end
     local excess = redis.call('ZCARD', base .. ':j') - ENDED_MAX
+    if excess > 0 then
+        -- The first ones may be free by now.
+        local free = redis.call('ZCOUNT', base .. ':j', '-inf', string.format('%.0f', tube.now))
+        tube.freed_early = (tube.freed_early or 0) + math.max(excess - free, 0)
+    end
     for first = 1, excess, VALUES_MAX do
         remove_ended(tube, redis.call('ZRANGE', base .. ':j', 0, math.min(VALUES_MAX, excess - first + 1) - 1))
     end

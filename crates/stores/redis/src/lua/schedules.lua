@@ -163,13 +163,13 @@ local function check(base, name, text)
 end
 
 -- Changes a schedule after its tasks were put.
-local function change(base, now, s, text, put, added, existing)
+local function change(base, now, s, text, added, existing)
     local _, has_next, next_time, skipped
     _, _, has_next, next_time, skipped = struct.unpack(FIRE, text)
     set_flag(s, HAS_NEXT, has_next == 1)
     s.generation = next_generation(base)
     s.next, s.fired, s.skipped = next_time, s.fired + added, s.skipped + skipped + existing
-    if put > 0 then
+    if added > 0 then
         set_flag(s, HAS_LAST, true)
         s.last = now
     end
@@ -181,7 +181,7 @@ function schedules.schedule_fired(base, now, name, text)
     local status, s = check(base, name, text)
     local generation, expected, _, _, _, put, added, existing = struct.unpack(FIRED, text)
     if status == OK or s and put > 0 and s.generation == generation and s.next == expected then
-        change(base, now, s, text, put, added, existing)
+        change(base, now, s, text, added, existing)
         return answer(base, OK)
     end
     return answer(base, status)
@@ -264,10 +264,11 @@ local function fire_into(call, tube, name, text, header)
     verbs.put(tube, header, call)
     local placed = call.answers[#call.answers]
     if string.byte(placed) == 0 then
+        local put, added, existing = count_placed(header, placed)
         if s then
-            change(base, call.now, s, text, count_placed(header, placed))
+            change(base, call.now, s, text, added, existing)
         else
-            redis.call('HSET', marks, name, text .. struct.pack('<ddd', count_placed(header, placed)))
+            redis.call('HSET', marks, name, text .. struct.pack('<ddd', put, added, existing))
         end
     end
     return OK

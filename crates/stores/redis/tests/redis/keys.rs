@@ -3,9 +3,10 @@
 use std::thread;
 
 use taskyard_conformance::block_on;
+use taskyard_core::limits::ENDED_KEYS_MAX;
 use taskyard_core::{
-    Body, Command, Key, KeyRequest, Kind, NewTask, Outcome, Placed, Reply, Span, State, TaskId,
-    Timestamp, TubeName, TubeOptions,
+    Body, Command, Finish, FinishItem, Holder, Key, KeyRequest, Kind, NewTask, Outcome, Placed,
+    Reply, Span, State, Task, TaskId, Timestamp, TubeName, TubeOptions,
 };
 use taskyard_store::copy::{copy, plan};
 use taskyard_store::{MemoryStore, Store};
@@ -147,6 +148,48 @@ fn free_keys_of_ended_tasks_are_removed() {
         assert_eq!(tick(40), Ok(Reply::Ticked(1)));
         assert!(!exists(&prefix, "j"));
         instance().audit(&prefix, "mail");
+    });
+}
+
+/// Adds so many keys of ended tasks that are free at this moment.
+const MORE_ENDED: &str = "
+for first = 1, tonumber(ARGV[1]), 1000 do
+    local members = {}
+    for number = first, math.min(first + 999, tonumber(ARGV[1])) do
+        members[#members + 1] = ARGV[2]
+        members[#members + 1] = struct.pack('>I8', number + 1000) .. 'other ' .. number
+    end
+    redis.call('ZADD', KEYS[1] .. ':j', unpack(members))
+end
+return redis.call('ZCARD', KEYS[1] .. ':j')";
+
+/// The key that would be free first is free when there are too many, and the server learns how many were freed before their time.
+#[test]
+fn the_number_of_ended_keys_is_limited() {
+    run(async {
+        let (url, prefix) = part();
+        let store = open(&url);
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        place(&store, &tube, vec![keyed("a", 60), keyed("b", 60), keyed("c", 60)]);
+        let freed_by = |now, task: &Task| {
+            let holder = Holder::Lease(task.lease.expect("a lease"));
+            let items = vec![FinishItem { id: task.id, holder, finish: Finish::Ack }];
+            let ack = Command::Finish { tube: tube.clone(), items, show: false };
+            let acked = block_on(store.execute(now, vec![ack]));
+            assert_eq!(acked.replies, [Ok(Reply::Finished(vec![Outcome::Done(None)]))]);
+            acked.effects.keys_freed_early
+        };
+        let tasks = take(&store, &tube, 3);
+        assert_eq!(freed_by(NOW, &tasks[0]), 0);
+        let (base, more) = (format!("{{{prefix}:mail}}"), (ENDED_KEYS_MAX - 1).to_string());
+        let until = later(3_600).as_micros().to_string();
+        let count = instance().talk(&["EVAL", MORE_ENDED, "1", &base, &more, &until]);
+        assert_eq!(count, ENDED_KEYS_MAX.to_string());
+        assert_eq!(freed_by(NOW, &tasks[1]), 1);
+        let placed = place(&store, &tube, vec![keyed("a", 0), keyed("b", 0)]);
+        assert_eq!(placed.iter().map(|one| one.existing).collect::<Vec<_>>(), [false, true]);
+        assert_eq!(freed_by(later(60), &tasks[2]), 0, "the first was free");
+        ask(&store, Command::DropTube { tube }).expect("it is dropped");
     });
 }
 

@@ -134,8 +134,9 @@ local function finish_batch(server, names, events, replicas)
     return replicas == 0 or wait_for_replicas(replicas, REPLICAS_SECONDS)
 end
 
--- Answers the replies, this clock, the next deadline, tubes with takeable tasks, tubes with room, semaphores that may have events, and when
--- the next schedule is due; an empty list for a call that is refused. If too few replicas have the batch in time, it answers only that.
+-- Answers the replies, this clock, the next deadline, tubes with takeable tasks, tubes with room, semaphores that may have events, when the
+-- next schedule is due, and how many keys were freed before their time; an empty list for a call that is refused. If too few replicas have
+-- the batch in time, it answers only that.
 function api.batch(server, call, now, lease, commands, replicas, together, invalid)
     if box.info.ro then
         box.error(box.error.READONLY)
@@ -162,7 +163,7 @@ function api.batch(server, call, now, lease, commands, replicas, together, inval
     if not (finished and replicated) then
         return { REPLICAS_SECONDS }
     end
-    return { replies, c.now, next_at, ready, rooms, event_keys, next_schedule }
+    return { replies, c.now, next_at, ready, rooms, event_keys, next_schedule, c.freed_early }
 end
 
 -- Writes to the log. Answers whether enough replicas have it.

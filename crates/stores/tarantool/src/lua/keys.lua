@@ -90,7 +90,9 @@ function keys.release(c, tube, task, delivery)
     end
     add_ended(tube, task[ID], free_at, key)
     if tube.ended > {{ENDED_KEYS_MAX}} then
-        forget(tube, first_ended(of))
+        local first = first_ended(of)
+        c.freed_early = c.freed_early + (first[FREE_AT] > c.now and 1 or 0)
+        forget(tube, first)
     end
 end
 

@@ -258,8 +258,6 @@ verbs[4] = function(c, command)
     local tube, tasks = open_tube(c, command[2]), command[3]
     if not tube then
         return refuse('tube_not_found', command[2])
-    elseif c.is_invalid then
-        return INVALID
     end
     local size = #tasks
     local refusal, is_extended = refuse_put(c, tube, tasks)

@@ -151,9 +151,11 @@ commands[FIRE] = function(c, request)
     elseif schedule[PAUSED] or moment(schedule[NEXT]) ~= moment(expected) then
         c.follows = true
         return answer(NOT_FIRED)
+    elseif c.is_invalid then
+        return INVALID
     end
     local placed, existing = {}, 0
-    if #puts > 0 or c.is_invalid then
+    if #puts > 0 then
         if schedule[OVERLAP] == SKIP then
             add_keys(name, puts)
         end
@@ -162,7 +164,7 @@ commands[FIRE] = function(c, request)
             return reply
         end
         placed, existing = placed_by(reply)
-        schedule[LAST] = c.now
+        schedule[LAST] = #placed > existing and c.now or schedule[LAST]
     end
     schedule[FIRED] = tonumber(schedule[FIRED]) + #placed - existing
     schedule[SKIPPED] = tonumber(schedule[SKIPPED]) + tonumber(skipped) + existing

@@ -289,7 +289,9 @@ fn the_number_of_ended_keys_is_limited() {
             "local row = {space}_ended_count:select()[1]
             {space}_ended_count:update(row[1], {{{{'=', 3, {ENDED_KEYS_MAX}}}}})"
         ));
-        ask(&store, delete(&tube, &[2])).expect("it is deleted");
+        let deleted = block_on(store.execute(NOW, vec![delete(&tube, &[2])]));
+        assert!(deleted.replies[0].is_ok(), "{:?}", deleted.replies);
+        assert_eq!(deleted.effects.keys_freed_early, 1);
         assert_eq!(number(instance(), &format!("{space}_ended:len()")), 2);
         assert_eq!(holder(&store, &tube, "b"), existing(1, State::Done));
         assert_eq!(holder(&store, &tube, "c"), existing(2, State::Done));
