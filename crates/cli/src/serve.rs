@@ -21,6 +21,7 @@ use taskyard_core::{Command, Execute, Reply, Span, TubeName};
 use taskyard_engine::{Engine, Settings, SystemClock};
 use taskyard_server::{
     AuditFile, BindError, Config, Listeners, PageSessionConfig, Server, Token, TokenError, Users,
+    UsersHandle,
 };
 use taskyard_sql::Source;
 use taskyard_store::{OpenOptions, Store};
@@ -38,7 +39,7 @@ use crate::open_store::{self, STORE_WAIT};
 use crate::output::{note, quoted};
 use crate::tls::{TlsArgs, keep_current};
 use crate::units::Size;
-use crate::users_file::UsersFile;
+use crate::users_file::{UsersFile, UsersFormat};
 use crate::{
     iproto, listen_addresses, log, output, pool, secret_file, service_manager, sql, units,
 };
@@ -222,7 +223,11 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         let has_certificates = server.certificates().next().is_some();
         let has_files =
             users_file.is_some() || audit_file.is_some() || args.sql.is_some() || has_certificates;
-        watch_files(&server, users_file, audit_file)?;
+        let users = match args.iproto.has_users() {
+            true => server.iproto_users(),
+            false => Some(server.users()),
+        };
+        watch_files(&server, users_file.zip(users), audit_file)?;
         // A closed standard output does not stop the server.
         let hosted = pool.as_ref().map(|pool| pool.screen(&server.url()));
         let message = start_message(&server, &opened, &args, &hosted.unwrap_or_default());
@@ -294,7 +299,10 @@ impl ServeArgs {
                 other => UsageError(other.to_string()),
             })?;
         let (users, users_file) = match &self.users {
-            Some(path) => UsersFile::open(path).map(|(users, file)| (users, Some(file)))?,
+            Some(path) => {
+                let (users, file) = UsersFile::open(path, UsersFormat::Toml)?;
+                (users, Some(file))
+            }
             None => (Users::default(), None),
         };
         let is_open = token.is_none() && users.is_empty();
@@ -315,6 +323,8 @@ impl ServeArgs {
         }
         let audit = self.audit.as_deref().map(AuditFile::open).transpose();
         let audit = audit.map_err(|error| UsageError(error.to_string()))?;
+        // There is one file of users at most.
+        let (iproto, iproto_users) = self.iproto.config(&self.tls)?;
         let config = Config {
             audit,
             token,
@@ -332,10 +342,10 @@ impl ServeArgs {
             tubes_per_user_max: self.tubes_per_user.into(),
             metrics_tubes_max: self.metrics_tubes.into(),
             tls: self.tls.http()?,
-            iproto: self.iproto.config(&self.tls)?,
+            iproto,
             ..Config::new(self.http)
         };
-        Ok((config, users_file))
+        Ok((config, users_file.or(iproto_users)))
     }
 
     /// Starts the pool, if one is configured.
@@ -400,15 +410,15 @@ async fn listen(config: Config, iproto: &IprotoArgs) -> Result<Listeners, BindEr
 /// Reads certificates and users again when their files change, and all files on SIGHUP.
 fn watch_files(
     server: &Server,
-    users: Option<UsersFile>,
+    users: Option<(UsersFile, UsersHandle)>,
     audit: Option<AuditFile>,
 ) -> io::Result<()> {
     let certificates: Vec<_> = server.certificates().cloned().collect();
     if !certificates.is_empty() {
         tokio::spawn(keep_current(certificates, signal(SignalKind::hangup())?));
     }
-    if let Some(file) = users {
-        file.watch(server.users(), server.audit())?;
+    if let Some((file, users)) = users {
+        file.watch(users, server.audit())?;
     }
     if let Some(file) = audit {
         // It may have been moved while the store was being opened.
