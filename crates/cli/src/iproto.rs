@@ -27,7 +27,7 @@ pub struct IprotoArgs {
     /// YAML file with the users of this address and their rights, which only its owner may open; without it every client
     /// has all rights or, if the server has a token, only user admin with the token as password. It is read again when it
     /// changes and on SIGHUP.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "users")]
     iproto_users: Option<PathBuf>,
     /// PEM file with the certificate for TLS at this address, if it is not that of --tls-cert.
     #[arg(long, value_name = "FILE", requires = "iproto_tls_key")]

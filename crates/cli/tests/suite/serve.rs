@@ -137,6 +137,9 @@ fn short_tokens_and_readable_token_files_are_refused() {
     fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
     let serving = Serving::start(binary().args(serve).args(["--token-file", &file]));
     serving.run(&["put", "mail", "x", "--token", TOKEN]).good();
+    // The start screen suggested --token, which other users of the machine can read in the list of processes.
+    let screen = &serving.screen;
+    assert!(screen.contains(" --token-file FILE") && !screen.contains("--token "), "{screen}");
 }
 
 // Of the files with secrets only the token file was refused when every user of the machine could read it.

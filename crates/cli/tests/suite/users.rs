@@ -11,13 +11,13 @@ use taskyard_testkit::recorded_output::register_secret;
 use crate::process::{LoggedServer, Ran, Serving, TOKEN, binary, run, shown_iproto};
 
 /// A folder with a file of users.
-struct UsersFolder {
-    folder: tempfile::TempDir,
-    users: String,
+pub struct UsersFolder {
+    pub folder: tempfile::TempDir,
+    pub users: String,
 }
 
 impl UsersFolder {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let users = text(&folder.path().join("users.toml"));
         UsersFolder { folder, users }
@@ -29,7 +29,7 @@ impl UsersFolder {
     }
 
     /// Adds a user; returns a file with its token.
-    fn add(&self, args: &[&str]) -> String {
+    pub fn add(&self, args: &[&str]) -> String {
         let token = self.user(&[&["add"], args].concat()).good();
         let path = self.folder.path().join(format!("{}.token", args[0]));
         let mut file = fs::OpenOptions::new();
