@@ -38,7 +38,9 @@ fn serve(recent: &mut RecentTubes, out: &mut Vec<u8>, body: &[u8]) {
         Operation::Call { name, args, .. } => {
             let _ = parse_call_with(recent, QUEUE, name, args);
             // Most names are wrong; the arguments get their chance with good ones.
-            for name in ["queue.tube.t:put", "queue.create_tube", "taskyard.execute"] {
+            for name in
+                ["queue.tube.t:put", "queue.create_tube", "taskyard.execute", "taskyard.run_schedule"]
+            {
                 let parsed = parse_call_with(recent, QUEUE, name, args);
                 if let Ok(Call { function, action: CallAction::DependsOnKind { tube, args } }) =
                     parsed

@@ -1,16 +1,15 @@
 //! The options of `serve` for clients of Tarantool's queue.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
-use taskyard_server::{BindError, Config, IprotoConfig, Server, Users};
+use taskyard_server::{BindError, Config, IprotoConfig, Server};
 
 use crate::failure::UsageError;
 use crate::output::note;
-use crate::secret_file;
 use crate::tls::TlsArgs;
-use crate::users_file::parse_yaml;
+use crate::users_file::{UsersFile, UsersFormat};
 
 /// The default address for clients of Tarantool's queue.
 const ADDRESS_DEFAULT: SocketAddr =
@@ -25,9 +24,10 @@ pub struct IprotoArgs {
     /// Prefix of the function names that these clients call.
     #[arg(long, value_name = "NAME", default_value = "queue")]
     iproto_prefix: String,
-    /// YAML file with the users of this address and their rights; without it every client has all rights or, if the
-    /// server has a token, only user admin with the token as password.
-    #[arg(long, value_name = "FILE")]
+    /// YAML file with the users of this address and their rights, which only its owner may open; without it every client
+    /// has all rights or, if the server has a token, only user admin with the token as password. It is read again when it
+    /// changes and on SIGHUP.
+    #[arg(long, value_name = "FILE", conflicts_with = "users")]
     iproto_users: Option<PathBuf>,
     /// PEM file with the certificate for TLS at this address, if it is not that of --tls-cert.
     #[arg(long, value_name = "FILE", requires = "iproto_tls_key")]
@@ -54,8 +54,11 @@ fn address(text: &str) -> Result<Address, String> {
 }
 
 impl IprotoArgs {
-    /// The configuration; `None` if such clients are not served.
-    pub fn config(&self, tls: &TlsArgs) -> anyhow::Result<Option<IprotoConfig>> {
+    /// The configuration, `None` if such clients are not served, and the file of its users.
+    pub fn config(
+        &self,
+        tls: &TlsArgs,
+    ) -> anyhow::Result<(Option<IprotoConfig>, Option<UsersFile>)> {
         if !is_prefix(&self.iproto_prefix) {
             let text = "--iproto-prefix must be a name such as queue or box.queue";
             return Err(UsageError(text.into()).into());
@@ -66,19 +69,21 @@ impl IprotoArgs {
                     "--iproto off cannot be combined with --iproto-users or --iproto-tls-cert";
                 return Err(UsageError(text.into()).into());
             }
-            Some(Address::Off) => return Ok(None),
+            Some(Address::Off) => return Ok((None, None)),
             Some(Address::At(address)) => address,
             None => ADDRESS_DEFAULT,
         };
-        let users = self.iproto_users.as_deref().map(read_users).transpose()?;
+        let open = |path| UsersFile::open(path, UsersFormat::Yaml);
+        let (users, file) = self.iproto_users.as_deref().map(open).transpose()?.unzip();
         let own = self.iproto_tls_cert.as_deref().zip(self.iproto_tls_key.as_deref());
         let tls = tls.iproto(own)?;
-        Ok(Some(IprotoConfig {
+        let config = IprotoConfig {
             prefix: self.iproto_prefix.clone(),
             users: users.unwrap_or_default(),
             tls,
             ..IprotoConfig::new(address)
-        }))
+        };
+        Ok((Some(config), file))
     }
 
     /// The address, if other machines can reach it and no users are configured.
@@ -136,29 +141,9 @@ fn is_prefix(text: &str) -> bool {
     text.split('.').all(is_name)
 }
 
-fn read_users(path: &Path) -> anyhow::Result<Users> {
-    let path_shown = path.display();
-    let text = secret_file::read(path, "the users and their passwords")?;
-    let users: Users = parse_yaml(&text)
-        .map_err(|error| UsageError(format!("cannot parse the users in {path_shown}: {error}")))?;
-    if users.is_empty() {
-        let text = format!("no users in {path_shown}; list at least one under users:");
-        return Err(UsageError(text).into());
-    }
-    Ok(users)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
     use super::*;
-
-    fn users(text: &str) -> Result<Users, String> {
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        file.write_all(text.as_bytes()).unwrap();
-        read_users(file.path()).map_err(|error| error.to_string())
-    }
 
     #[test]
     fn a_prefix_is_a_dotted_name() {
@@ -171,29 +156,5 @@ mod tests {
         assert_eq!(address("off"), Ok(Address::Off));
         assert_eq!(address("127.0.0.1:3301"), Ok(Address::At(ADDRESS_DEFAULT)));
         assert!(address("3301").unwrap_err().contains("127.0.0.1:3301"));
-    }
-
-    #[test]
-    fn a_file_lists_users() {
-        let text = "
-users:
-  - name: boss
-    password: secret
-    grants: all
-  - name: mailer
-    password_hash: vhvewKp0tNyweZQ+cFKAlsyphfg=
-    grants:
-      - tube: mail*
-        verbs: [put, take, ack]
-      - tube: '*'
-  - name: guest
-    grants: []
-";
-        assert!(!users(text).unwrap().is_empty());
-        assert!(users("users: []").unwrap_err().contains("no users"));
-        let refused = users("users:\n  - name: a\n    grants: all\n").unwrap_err();
-        assert!(refused.contains("needs either password"), "{refused}");
-        let refused = users("people: 7\n").unwrap_err();
-        assert!(refused.contains("people"), "{refused}");
     }
 }

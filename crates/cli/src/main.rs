@@ -5,6 +5,7 @@
 //!
 //! Start reading at `args` (all commands), then `serve` and `take` (a server and a client command).
 
+mod access;
 mod actions;
 mod args;
 mod audit;

@@ -1,7 +1,6 @@
 //! `serve`: runs the server.
 
 use std::io::IsTerminal;
-use std::net::SocketAddr;
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use taskyard_core::service::Service;
 use taskyard_core::{Command, Execute, Reply, Span, TubeName};
 use taskyard_engine::{Engine, Settings, SystemClock};
 use taskyard_server::{
-    AuditFile, BindError, Config, Listeners, PageSessionConfig, Server, Token, TokenError, Users,
+    AuditFile, BindError, Config, Listeners, PageSessionConfig, Server, UsersHandle,
 };
 use taskyard_sql::Source;
 use taskyard_store::{OpenOptions, Store};
@@ -29,19 +28,18 @@ use taskyard_worker::ManagerService;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::connect::{URL_DEFAULT, unexpected_reply};
+use crate::access::AccessArgs;
+use crate::connect::unexpected_reply;
 use crate::contract_check::ContractCheck;
 use crate::failure::UsageError;
 use crate::iproto::IprotoArgs;
 use crate::migrate::without_password;
 use crate::open_store::{self, STORE_WAIT};
 use crate::output::{note, quoted};
-use crate::tls::{TlsArgs, keep_current};
+use crate::tls::keep_current;
 use crate::units::Size;
 use crate::users_file::UsersFile;
-use crate::{
-    iproto, listen_addresses, log, output, pool, secret_file, service_manager, sql, units,
-};
+use crate::{iproto, listen_addresses, log, output, pool, service_manager, sql, units};
 
 /// The arguments of `serve`.
 #[derive(Debug, Args)]
@@ -65,30 +63,11 @@ pub struct ServeArgs {
     /// tarantool://USER@HOST:PORT.
     #[arg(long, value_name = "URL")]
     store: Option<String>,
-    /// Address for HTTP; port 0 selects a free port.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070")]
-    http: SocketAddr,
-    /// Access token that clients must send. Other users of this machine can read command lines: prefer --token-file or
-    /// TASKYARD_TOKEN.
-    #[arg(long, value_name = "TOKEN", env = "TASKYARD_TOKEN", hide_env_values = true)]
-    token: Option<String>,
-    /// Read the token from this file, which only its owner may read.
-    #[arg(long, value_name = "FILE", conflicts_with = "token")]
-    token_file: Option<PathBuf>,
-    /// TOML file with users, their tokens and roles; see taskyard user --help. It is read again when it changes and on
-    /// SIGHUP. The token above stays valid and has all rights.
-    #[arg(long, value_name = "FILE", conflicts_with = "iproto_users")]
-    users: Option<PathBuf>,
+    #[command(flatten)]
+    pub access: AccessArgs,
     /// How long a user who signed in on the dashboard stays signed in without using it: 1m to 12h.
     #[arg(long, value_name = "TIME", value_parser = session_idle, default_value = "30m")]
     session_idle: Span,
-    /// Append a JSON line to this file for each change that an operator or administrator makes: who, from where, what, how
-    /// many tasks. It is created for its owner alone; SIGHUP opens it again after a rotation.
-    #[arg(long, value_name = "FILE")]
-    audit: Option<PathBuf>,
-    /// Allow an address that other machines can reach although there are neither users nor a token.
-    #[arg(long)]
-    insecure: bool,
     /// A host name that requests without a token may use; may be repeated.
     #[arg(long, value_name = "NAME")]
     host_name: Vec<String>,
@@ -143,8 +122,6 @@ pub struct ServeArgs {
     #[arg(long)]
     no_manager: bool,
     #[command(flatten)]
-    tls: TlsArgs,
-    #[command(flatten)]
     iproto: IprotoArgs,
 }
 
@@ -161,10 +138,6 @@ fn session_idle(text: &str) -> Result<Span, String> {
         false => Err(format!("{text} is not between 1m and {}h", PAGE_SESSION_SECS_MAX / 3600)),
     }
 }
-
-/// How to run a server without a token.
-const WITHOUT_TOKEN: &str = "to run without a token, leave out --token and --token-file and unset \
-                             TASKYARD_TOKEN";
 
 /// The opened store, for the start message.
 struct OpenedStore {
@@ -222,7 +195,11 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         let has_certificates = server.certificates().next().is_some();
         let has_files =
             users_file.is_some() || audit_file.is_some() || args.sql.is_some() || has_certificates;
-        watch_files(&server, users_file, audit_file)?;
+        let users = match args.iproto.has_users() {
+            true => server.iproto_users(),
+            false => Some(server.users()),
+        };
+        watch_files(&server, users_file.zip(users), audit_file)?;
         // A closed standard output does not stop the server.
         let hosted = pool.as_ref().map(|pool| pool.screen(&server.url()));
         let message = start_message(&server, &opened, &args, &hosted.unwrap_or_default());
@@ -283,47 +260,22 @@ impl ServeArgs {
                 UsageError(format!("--payload-max is more than the maximum of {most}")).into()
             );
         }
-        let token = match &self.token_file {
-            Some(path) => Some(secret_file::read(path, "the token")?),
-            None => self.token.clone(),
-        };
-        // An empty token is usually a missing secret, so it must not make the server accessible without one.
-        let token =
-            token.map(|text| Token::new(&text)).transpose().map_err(|error| match error {
-                TokenError::Empty => UsageError(format!("{error}; {WITHOUT_TOKEN}")),
-                other => UsageError(other.to_string()),
-            })?;
-        let (users, users_file) = match &self.users {
-            Some(path) => UsersFile::open(path).map(|(users, file)| (users, Some(file)))?,
-            None => (Users::default(), None),
-        };
-        let is_open = token.is_none() && users.is_empty();
-        let http = Some(self.http).filter(|http| is_open && !http.ip().is_loopback());
-        let iproto = self.iproto.open_address().filter(|_| users.is_empty());
-        let open = [(http, "a token"), (iproto, "a user")];
-        for (address, what) in open.into_iter().filter(|_| self.insecure) {
-            let Some(address) = address else { continue };
-            note(format!(
-                "warning: --insecure: {address} can be reached from other machines without {what}; every client \
-                 there can read, change and delete all tasks"
-            ));
+        let (access, users_file) = self.access.config()?;
+        if let Some(address) = self.iproto.open_address().filter(|_| access.users.is_empty()) {
+            self.access.warn_open(address, "a user");
         }
-        if token.is_none() && self.iproto.has_users() {
+        if access.token.is_none() && self.iproto.has_users() {
             note(
                 "--iproto-users applies to iproto only; without a token every user of this machine can use HTTP",
             );
         }
-        let audit = self.audit.as_deref().map(AuditFile::open).transpose();
-        let audit = audit.map_err(|error| UsageError(error.to_string()))?;
+        // There is one file of users at most.
+        let (iproto, iproto_users) = self.iproto.config(&self.access.tls)?;
         let config = Config {
-            audit,
-            token,
-            users,
             page_sessions: PageSessionConfig {
                 idle_max: self.session_idle.into(),
                 ..PageSessionConfig::default()
             },
-            insecure: self.insecure,
             host_names: self.host_name.clone(),
             program: program(),
             read_only_dashboard: self.read_only_dashboard,
@@ -331,11 +283,10 @@ impl ServeArgs {
             events_tube: self.events_tube.as_deref().map(TubeName::new).transpose()?,
             tubes_per_user_max: self.tubes_per_user.into(),
             metrics_tubes_max: self.metrics_tubes.into(),
-            tls: self.tls.http()?,
-            iproto: self.iproto.config(&self.tls)?,
-            ..Config::new(self.http)
+            iproto,
+            ..access
         };
-        Ok((config, users_file))
+        Ok((config, users_file.or(iproto_users)))
     }
 
     /// Starts the pool, if one is configured.
@@ -368,7 +319,7 @@ impl ServeArgs {
 
     /// Starts the manager, which makes plans once the first worker has reported.
     fn manager(&self, engine: &Engine) -> Arc<dyn Service> {
-        let name = format!("{} on {}, process {}", self.http, host_name(), process::id());
+        let name = format!("{} on {}, process {}", self.access.http, host_name(), process::id());
         Arc::new(ManagerService::start(engine.clone(), &name))
     }
 
@@ -400,15 +351,15 @@ async fn listen(config: Config, iproto: &IprotoArgs) -> Result<Listeners, BindEr
 /// Reads certificates and users again when their files change, and all files on SIGHUP.
 fn watch_files(
     server: &Server,
-    users: Option<UsersFile>,
+    users: Option<(UsersFile, UsersHandle)>,
     audit: Option<AuditFile>,
 ) -> io::Result<()> {
     let certificates: Vec<_> = server.certificates().cloned().collect();
     if !certificates.is_empty() {
         tokio::spawn(keep_current(certificates, signal(SignalKind::hangup())?));
     }
-    if let Some(file) = users {
-        file.watch(server.users(), server.audit())?;
+    if let Some((file, users)) = users {
+        file.watch(users, server.audit())?;
     }
     if let Some(file) = audit {
         // It may have been moved while the store was being opened.
@@ -476,7 +427,7 @@ fn start_message(server: &Server, opened: &OpenedStore, args: &ServeArgs, hosted
         listen_addresses::line(server),
         iproto::line(server, &args.iproto),
         match is_pool_alone(args) {
-            true => pool::to_paste(&program(), server.url().as_str(), server.needs_token()),
+            true => pool::to_paste(&program(), &server.url(), &args.access.client_flags(server)),
             false => to_paste(server, &free_name(&opened.tubes), args),
         },
     )
@@ -489,21 +440,7 @@ fn is_pool_alone(args: &ServeArgs) -> bool {
 
 /// Commands that put, take and ack a task; where a put does not create the tube, a command that does.
 fn to_paste(server: &Server, tube: &str, args: &ServeArgs) -> String {
-    let program = program();
-    let mut flags = String::new();
-    if server.url() != URL_DEFAULT {
-        flags = format!(" --url {}", server.url());
-    }
-    if server.needs_token() {
-        flags.push_str(" --token TOKEN");
-    }
-    if let Some(certificate) = args.tls.certificate() {
-        // A client trusts the certificate that it is given, whichever authority signed it.
-        flags.push_str(&format!(" --ca {}", quoted(&certificate.display().to_string())));
-    }
-    if args.tls.needs_client_certificate() {
-        flags.push_str(" --client-cert FILE --client-key FILE");
-    }
+    let (program, flags) = (program(), args.access.client_flags(server));
     let create = args.strict_tubes.then(|| format!("tube create {tube}"));
     let verbs = [
         format!("put {tube} '{{\"to\": \"ann\"}}'"),

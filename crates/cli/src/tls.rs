@@ -1,4 +1,4 @@
-//! The options of `serve` for encrypted connections, and the replacement of certificates while it runs.
+//! The options of a server for encrypted connections, and the replacement of certificates while it runs.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

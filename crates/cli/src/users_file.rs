@@ -1,5 +1,6 @@
-//! Reads the file of users, and reads it again when it changes or on SIGHUP.
+//! Reads a file of users, and reads it again when it changes or on SIGHUP.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -22,7 +23,17 @@ const COMPARE_EVERY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct UsersFile {
     path: PathBuf,
+    format: UsersFormat,
     version: FileVersion,
+    /// A pipe can be read only once.
+    is_pipe: bool,
+}
+
+/// How a file of users is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UsersFormat {
+    Toml,
+    Yaml,
 }
 
 /// What changes when a file is written or replaced.
@@ -36,16 +47,21 @@ struct FileVersion {
 }
 
 impl UsersFile {
-    /// Reads the file.
-    pub fn open(path: &Path) -> Result<(Users, UsersFile), UsageError> {
+    /// Reads the file. Its name says how it is written; any other name means `otherwise`.
+    pub fn open(path: &Path, otherwise: UsersFormat) -> Result<(Users, UsersFile), UsageError> {
+        let format = UsersFormat::of(path, otherwise);
         let (text, about) = read_text(path)?;
-        let users = users_in(path, &text, &about)?;
-        Ok((users, UsersFile { path: path.into(), version: FileVersion::of(&about) }))
+        let users = users_in(path, format, &text, &about)?;
+        let (version, is_pipe) = (FileVersion::of(&about), !about.is_file());
+        Ok((users, UsersFile { path: path.into(), format, version, is_pipe }))
     }
 
     /// Replaces the users whenever the file has changed, and on SIGHUP. A file that cannot be used
     /// changes nothing. Both are recorded in the audit.
     pub fn watch(mut self, users: UsersHandle, audit: AuditHandle) -> io::Result<()> {
+        if self.is_pipe {
+            return Ok(());
+        }
         // From here on SIGHUP does not end the process.
         let mut hangup = signal(SignalKind::hangup())?;
         let mut compare = interval(COMPARE_EVERY);
@@ -77,7 +93,7 @@ impl UsersFile {
         let read = match read_text(&self.path) {
             Ok((text, about)) => {
                 self.version = FileVersion::of(&about);
-                users_in(&self.path, &text, &about)
+                users_in(&self.path, self.format, &text, &about)
             }
             Err(error) => {
                 if let Ok(about) = fs::metadata(&self.path) {
@@ -111,13 +127,34 @@ impl FileVersion {
     }
 }
 
+impl UsersFormat {
+    /// How a file of this name is written; any other name means `otherwise`.
+    pub fn of(path: &Path, otherwise: UsersFormat) -> Self {
+        match path.extension().and_then(OsStr::to_str) {
+            Some("yaml" | "yml") => UsersFormat::Yaml,
+            Some("toml") => UsersFormat::Toml,
+            _ => otherwise,
+        }
+    }
+}
+
 /// The users of a file with this text, if a server may use it.
-fn users_in(path: &Path, text: &str, about: &Metadata) -> Result<Users, UsageError> {
-    let users: Users = parse(path, text)?;
+fn users_in(
+    path: &Path,
+    format: UsersFormat,
+    text: &str,
+    about: &Metadata,
+) -> Result<Users, UsageError> {
+    let users: Users = parse(path, format, text)?;
     if users.is_empty() {
-        let shown = path.display();
-        let text = format!("no users in {shown}; add one: taskyard user add NAME --role ROLE");
-        return Err(UsageError(text));
+        let (shown, advice) = (
+            path.display(),
+            match format {
+                UsersFormat::Toml => "add one: taskyard user add NAME --role ROLE",
+                UsersFormat::Yaml => "list at least one under users:",
+            },
+        );
+        return Err(UsageError(format!("no users in {shown}; {advice}")));
     }
     check_mode(path, about, users.has_passwords())?;
     Ok(users)
@@ -142,15 +179,19 @@ pub fn read_text(path: &Path) -> Result<(String, Metadata), UsageError> {
     Ok((text, about))
 }
 
-/// Parses the text of a file of users: YAML if its name says so, otherwise TOML.
-pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, UsageError> {
+/// Parses the text of a file of users.
+pub fn parse<T: DeserializeOwned>(
+    path: &Path,
+    format: UsersFormat,
+    text: &str,
+) -> Result<T, UsageError> {
     let wrong = |error: String| {
         UsageError(format!("cannot parse the users in {}: {}", path.display(), error.trim_end()))
     };
-    match is_yaml(path) {
-        true => parse_yaml(text).map_err(wrong),
+    match format {
+        UsersFormat::Yaml => parse_yaml(text).map_err(wrong),
         // Without the line itself, which may contain a password.
-        false => toml::from_str(text).map_err(|error| {
+        UsersFormat::Toml => toml::from_str(text).map_err(|error| {
             let before = error.span().and_then(|span| text.get(..span.start));
             let line = before.map_or(1, |before| before.matches('\n').count() + 1);
             wrong(format!("line {line}: {}", without_value(error.message())))
@@ -159,7 +200,7 @@ pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, UsageErr
 }
 
 /// Parses users in YAML. An error has neither the lines nor the value, which may contain a password.
-pub fn parse_yaml<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+fn parse_yaml<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     let mut options = serde_saphyr::Options::default();
     options.with_snippet = false;
     serde_saphyr::from_str_with_options(text, options)
@@ -173,11 +214,6 @@ fn without_value(message: &str) -> &str {
         Some(expected) if shows_value => &message[expected..],
         _ => message,
     }
-}
-
-/// Whether a file is written in YAML, as its name says.
-pub fn is_yaml(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
 }
 
 /// Refuses a file that other users of the machine can change or, if it has passwords, read.
@@ -213,7 +249,7 @@ mod tests {
     }
 
     fn refused(path: &Path) -> String {
-        UsersFile::open(path).unwrap_err().to_string()
+        UsersFile::open(path, UsersFormat::Toml).unwrap_err().to_string()
     }
 
     #[test]
@@ -226,10 +262,10 @@ mod tests {
             assert!(refused(&path).contains("chmod 600"), "{mode:o}");
         }
         write(&path, password, 0o600);
-        assert!(UsersFile::open(&path).is_ok());
+        assert!(UsersFile::open(&path, UsersFormat::Toml).is_ok());
         for (mode, accepted) in [(0o644, true), (0o600, true), (0o664, false), (0o646, false)] {
             write(&path, &user("a"), mode);
-            assert_eq!(UsersFile::open(&path).is_ok(), accepted, "{mode:o}");
+            assert_eq!(UsersFile::open(&path, UsersFormat::Toml).is_ok(), accepted, "{mode:o}");
         }
         assert!(refused(&path).contains("who could add users"));
     }
@@ -239,17 +275,48 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("users.yaml");
         write(&path, "users:\n  - name: boss\n    password: secret\n    grants: all\n", 0o600);
-        assert!(UsersFile::open(&path).is_ok());
+        assert!(UsersFile::open(&path, UsersFormat::Toml).is_ok());
         let path = folder.path().join("users");
         write(&path, &user("a"), 0o600);
-        assert!(UsersFile::open(&path).is_ok());
+        assert!(UsersFile::open(&path, UsersFormat::Toml).is_ok());
+        // The files of iproto have always been YAML, whatever their name.
+        assert!(UsersFile::open(&path, UsersFormat::Yaml).is_err());
+        let grants = "\
+users:
+  - name: boss
+    password: secret
+    grants: all
+  - name: mailer
+    password_hash: vhvewKp0tNyweZQ+cFKAlsyphfg=
+    grants:
+      - tube: mail*
+        verbs: [put, take, ack]
+      - tube: '*'
+  - name: guest
+    grants: []
+";
+        write(&path, grants, 0o600);
+        let (users, mut file) = UsersFile::open(&path, UsersFormat::Yaml).unwrap();
+        assert!(users.has_passwords());
+        let (handle, audit) = (UsersHandle::default(), AuditHandle::default());
+        file.reload(&handle, &audit);
+        assert_eq!(handle.names(), ["boss", "guest", "mailer"]);
+        for (text, said) in [
+            ("users: []", "list at least one under users:"),
+            ("users:\n  - name: a\n    grants: all\n", "needs either password"),
+            ("people: 7\n", "people"),
+        ] {
+            write(&path, text, 0o600);
+            let refused = UsersFile::open(&path, UsersFormat::Yaml).unwrap_err().to_string();
+            assert!(refused.contains(said), "{refused}");
+        }
     }
 
     #[test]
     fn the_example_of_the_documents_is_accepted() {
         let page = include_str!("../../../docs/security.md");
         let example = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
-        let users: Users = parse(Path::new("users.toml"), example).unwrap();
+        let users: Users = parse(Path::new("users.toml"), UsersFormat::Toml, example).unwrap();
         assert!(!users.is_empty() && !users.has_passwords());
     }
 
@@ -294,7 +361,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("users.toml");
         write(&path, &user("ann"), 0o600);
-        let (first, mut file) = UsersFile::open(&path).unwrap();
+        let (first, mut file) = UsersFile::open(&path, UsersFormat::Toml).unwrap();
         let (users, audit) = (UsersHandle::default(), AuditHandle::default());
         users.replace(first);
         assert!(!file.has_changed());

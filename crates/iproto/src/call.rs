@@ -5,14 +5,14 @@ use std::sync::Arc;
 use taskyard_core::failure::is_worker_name;
 use taskyard_core::limits::{BATCH_TASKS_MAX, WORKER_BYTES_MAX};
 use taskyard_core::{
-    Command, Error, Finish, FinishItem, Holder, Kind, List, NewTask, SessionId, Span, Take, TaskId,
-    TubeName,
+    Command, Error, Finish, FinishItem, Holder, Kind, List, NewTask, ScheduleName, SessionId, Span,
+    Take, TaskId, TubeName,
 };
 
 use super::args::{ArgumentReader, list, task_id};
 use super::call_names::{is_function, method_named};
 use super::faults::{MALFORMED, lua, no_statistics, not_defined, shortened, wrong_key};
-use super::native::{EXECUTE, decode_commands};
+use super::native::{EXECUTE, RUN_SCHEDULE, decode_commands};
 use super::options::{
     read_cfg, read_create, read_failure, read_list, read_put, read_release, read_result,
 };
@@ -45,6 +45,11 @@ pub enum CallAction {
     Command(Command, ReplyForm),
     /// Runs these commands as one batch and answers with all replies: [`EXECUTE`].
     Batch(Vec<Command>),
+    /// Puts the task of a schedule and answers as a batch with that put: [`RUN_SCHEDULE`].
+    RunSchedule {
+        /// Its name.
+        name: ScheduleName,
+    },
     /// Answers with the session of the connection.
     Identify {
         /// The session that the connection joins first.
@@ -210,6 +215,7 @@ pub fn parse_call_with(
     }
     match name {
         EXECUTE => execute(args),
+        RUN_SCHEDULE => run_schedule(args),
         BOX_INFO => Ok(Call::new("info", CallAction::BoxInfo)),
         _ => parse_function(context.prefix, inside.ok_or_else(undefined)?, args),
     }
@@ -550,6 +556,13 @@ fn execute(args: &[u8]) -> Result<Call, Fault> {
         .raw()?
         .ok_or_else(|| lua("execute needs a batch of commands"))?;
     decode_commands(batch).map(|commands| Call::new("execute", CallAction::Batch(commands)))
+}
+
+fn run_schedule(args: &[u8]) -> Result<Call, Fault> {
+    let name = ArgumentReader::new(args)?.value()?;
+    let name = text(&name).ok_or_else(|| lua("run_schedule needs the name of a schedule"))?;
+    let name = ScheduleName::new(name).map_err(|error| lua(error.to_string()))?;
+    Ok(Call::new("run_schedule", CallAction::RunSchedule { name }))
 }
 
 fn text<'a>(value: &Value<'a>) -> Option<&'a str> {

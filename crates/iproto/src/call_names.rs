@@ -1,7 +1,7 @@
 //! Lists the names of the functions and methods that clients may call.
 
 use super::call::BOX_INFO;
-use super::native::EXECUTE;
+use super::native::{EXECUTE, RUN_SCHEDULE};
 
 /// The methods of a tube.
 const METHODS: [&str; 17] = [
@@ -59,7 +59,7 @@ const FUNCTIONS: [&str; 26] = [
 pub fn function_names(prefix: &str) -> Vec<String> {
     let functions = FUNCTIONS.iter().map(|function| format!("{prefix}.{function}"));
     let methods = METHODS.iter().map(|method| format!("{prefix}.tube.TUBE:{method}"));
-    let own = [EXECUTE, BOX_INFO].map(String::from);
+    let own = [EXECUTE, RUN_SCHEDULE, BOX_INFO].map(String::from);
     functions.chain(methods).chain(own).collect()
 }
 

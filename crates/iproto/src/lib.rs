@@ -46,8 +46,8 @@ pub use identify::{identify_args, reply_session};
 pub use intern::intern;
 pub use msgpack::{MsgpackError, check_msgpack};
 pub use native::{
-    EXECUTE, decode_commands, decode_executed, decode_replies, encode_commands, encode_execute,
-    encode_replies,
+    EXECUTE, RUN_SCHEDULE, decode_commands, decode_executed, decode_replies, encode_commands,
+    encode_execute, encode_executed, encode_replies, encode_run_schedule,
 };
 pub use reply::{
     Fault, ReplyFrame, Shape, parse_reply, write_empty, write_fault, write_id, write_ok,

@@ -157,6 +157,11 @@ impl Server {
         self.app.users.clone()
     }
 
+    /// The users of iproto, to be replaced while the server runs: its own, or those of both protocols.
+    pub fn iproto_users(&self) -> Option<UsersHandle> {
+        self.app.iproto.as_ref().map(|iproto| iproto.users.clone())
+    }
+
     /// The audit of the server.
     pub fn audit(&self) -> AuditHandle {
         AuditHandle(self.app.audit.clone())

@@ -3,8 +3,8 @@
 mod parts;
 mod status;
 
+use std::ffi::OsString;
 use std::fs;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use taskyard_pool::{Config, Pool};
 use taskyard_server::ExtraRoutes;
 use taskyard_wire::Exit;
 
+use crate::access::AccessArgs;
 use crate::args::{Cli, Verb};
 use crate::failure::UsageError;
 use crate::serve;
@@ -32,7 +33,8 @@ Examples:
 On several machines, over one Redis and with one file:
   taskyard pool scheduler examples/asymptote.yaml --redis redis://db     run two: one is active
   taskyard pool backend examples/asymptote.yaml --redis redis://db --listen 10.0.0.7:7071
-  taskyard pool gateway examples/asymptote.yaml --redis redis://db --http 10.0.0.5:7070
+  taskyard pool gateway examples/asymptote.yaml --redis redis://db --http 10.0.0.5:7070 \\
+    --token-file token --tls-cert box5.pem --tls-key box5.key
   taskyard pool status --redis redis://db")]
 pub struct PoolArgs {
     #[command(subcommand)]
@@ -58,9 +60,11 @@ enum PoolCommand {
 #[command(after_help = "\
 Examples:
   taskyard pool serve examples/asymptote.yaml
+  taskyard pool serve pool.yaml --http 0.0.0.0:7070 --users users.toml \\
+    --tls-cert box7.pem --tls-key box7.key
   taskyard serve --pool examples/asymptote.yaml      beside a queue, in one process
 
-The second form accepts every option of `serve`.")]
+The last form accepts every option of `serve`.")]
 struct PoolServeArgs {
     #[command(flatten)]
     serve: ListenArgs,
@@ -70,7 +74,8 @@ struct PoolServeArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  taskyard pool gateway pool.yaml --redis redis://db --http 10.0.0.5:7070 --token-file token
+  taskyard pool gateway pool.yaml --redis rediss://db --http 10.0.0.5:7070 --token-file token \\
+    --tls-cert box5.pem --tls-key box5.key
   taskyard serve --pool pool.yaml --pool-redis redis://db     beside a queue, in one process")]
 struct GatewayArgs {
     #[command(flatten)]
@@ -89,15 +94,8 @@ struct ListenArgs {
     /// The YAML file with the programs and limits.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Address to listen on for HTTP; port 0 chooses a free one.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070")]
-    http: SocketAddr,
-    /// Read the token from this file.
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
-    /// Listen on a public address without a token.
-    #[arg(long)]
-    insecure: bool,
+    #[command(flatten)]
+    access: AccessArgs,
 }
 
 /// Runs the subcommand.
@@ -118,17 +116,8 @@ fn serve(
     backend_ca: Option<PathBuf>,
 ) -> anyhow::Result<Exit> {
     let mut command = vec!["taskyard".into(), "serve".into()];
-    for argument in ["--store", "memory:", "--iproto", "off", "--http"] {
-        command.push(argument.into());
-    }
-    command.push(args.http.to_string().into());
+    command.extend(["--store", "memory:", "--iproto", "off"].map(OsString::from));
     command.extend(["--pool".into(), args.file.into_os_string()]);
-    if let Some(file) = args.token_file {
-        command.extend(["--token-file".into(), file.into_os_string()]);
-    }
-    if args.insecure {
-        command.push("--insecure".into());
-    }
     if let Some(url) = redis {
         command.extend(["--pool-redis".into(), url.into()]);
     }
@@ -136,7 +125,10 @@ fn serve(
         command.extend(["--pool-backend-ca".into(), file.into_os_string()]);
     }
     match Cli::try_parse_from(command)?.verb {
-        Verb::Serve(args) => serve::run(args),
+        Verb::Serve(mut serve) => {
+            serve.access = args.access;
+            serve::run(serve)
+        }
         _ => Err(anyhow::anyhow!("`serve` did not parse as `serve`")),
     }
 }
@@ -195,9 +187,8 @@ impl HostedPool {
 }
 
 /// Example commands for a pool without a queue.
-pub fn to_paste(program: &str, url: &str, needs_token: bool) -> String {
-    let token = if needs_token { " --token TOKEN" } else { "" };
-    format!("  {program} pool status --url {url}{token}\nor open {url}/pool\n")
+pub fn to_paste(program: &str, url: &str, flags: &str) -> String {
+    format!("  {program} pool status{flags}\nor open {url}/pool\n")
 }
 
 /// Reads the file that describes a pool.

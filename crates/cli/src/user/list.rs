@@ -7,7 +7,7 @@ use taskyard_wire::Exit;
 
 use super::UsersFileArgs;
 use crate::output::{json_lines, printable, show, table};
-use crate::users_file::{parse, read_text};
+use crate::users_file::{UsersFormat, parse, read_text};
 
 /// The arguments of `user list`.
 #[derive(Debug, Args)]
@@ -67,7 +67,7 @@ impl From<ListedUser> for UserRow {
 pub fn run(args: ListUsersArgs) -> anyhow::Result<Exit> {
     let path = &args.file.users;
     let (text, _) = read_text(path)?;
-    let listed: ListedUsers = parse(path, &text)?;
+    let listed: ListedUsers = parse(path, UsersFormat::of(path, UsersFormat::Toml), &text)?;
     let rows = listed.users.into_iter().map(UserRow::from);
     if args.json {
         json_lines(rows)?;

@@ -10,7 +10,7 @@ use taskyard_server::Users;
 
 use super::remove::Names;
 use crate::failure::UsageError;
-use crate::users_file::{is_yaml, parse, read_text};
+use crate::users_file::{UsersFormat, parse, read_text};
 
 /// A change of the file. The new file exists while the change is made, so that two changes cannot
 /// lose one of them.
@@ -97,7 +97,7 @@ impl Replacement {
 
     /// Replaces the file, if a server could use the new one.
     pub fn commit(self) -> Result<(), UsageError> {
-        parse::<Users>(&self.path, &self.text)?;
+        parse::<Users>(&self.path, UsersFormat::Toml, &self.text)?;
         self.commit_without_users()
     }
 
@@ -131,17 +131,17 @@ pub fn names_in(path: &Path, text: &str) -> Result<Names, UsageError> {
     struct NamedUser {
         name: String,
     }
-    let named: NamedUsers = parse(path, text)?;
+    let named: NamedUsers = parse(path, UsersFormat::Toml, text)?;
     Ok(named.users.into_iter().map(|user| user.name).collect())
 }
 
 fn check_format(path: &Path) -> Result<(), UsageError> {
-    match is_yaml(path) {
-        true => Err(UsageError(format!(
+    match UsersFormat::of(path, UsersFormat::Toml) {
+        UsersFormat::Yaml => Err(UsageError(format!(
             "{} is written in YAML, which is changed with an editor; this command changes TOML files",
             path.display()
         ))),
-        false => Ok(()),
+        UsersFormat::Toml => Ok(()),
     }
 }
 

@@ -3,8 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::process::{Running, Serving, TestServer, binary, http_post, run};
-use crate::serve::iproto;
+use crate::process::{Running, Serving, TestServer, binary, http_post, run, shown_iproto};
 use crate::worker::{fetch, metrics_address};
 
 const GOOD: &str = include_str!("../../../contract/tests/reference.yaml");
@@ -299,7 +298,7 @@ fn a_server_with_a_contract_refuses_puts_that_do_not_match() {
     let response = http_post(&server.serving.url, "/v1/tubes/emails/put", r#"{"data": [7]}"#);
     assert!(response.starts_with("HTTP/1.1 400 "), "{response}");
     assert!(response.contains("field 'to' must be of type string: not a text"), "{response}");
-    let iproto = format!("iproto://{}", iproto(&server.serving.screen));
+    let iproto = format!("iproto://{}", shown_iproto(&server.serving.screen));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for url in [&server.serving.url, &iproto] {
         runtime.block_on(async {

@@ -11,11 +11,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use taskyard_testkit::certificates::Authority;
 use tempfile::TempDir;
 
 use crate::process::{Serving, TOKEN, binary, run, token_file};
+use crate::users::UsersFolder;
 
-const CONFIG: &str = "
+/// The programs of a pool.
+pub const CONFIG: &str = "
 backends: 1
 programs:
   sh: {command: [/bin/sh, '{main}'], input: .sh, formats: {txt: text/plain}, result: 'r.{format}'}
@@ -29,7 +32,7 @@ static BUBBLEWRAP: LazyLock<bool> = LazyLock::new(|| {
 });
 
 /// A file of a pool; without bubblewrap its programs have no sandbox.
-fn config(text: &str) -> (TempDir, PathBuf) {
+pub fn config(text: &str) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("pool.yaml");
     let sandbox = if *BUBBLEWRAP { "" } else { "sandbox: none\n" };
@@ -116,6 +119,41 @@ fn metrics_and_status_show_each_class_and_the_accuracy_of_estimates() {
         let shown = serving.run(&["pool", "status"]).good();
         assert!(shown.contains("1 of 1"), "{shown}");
         assert!(shown.contains("100.0 % of 1 task with an estimate started no later"), "{shown}");
+    }
+}
+
+// A pool of its own had neither a certificate nor users: its token travelled in clear text, and nothing was recorded.
+#[test]
+fn a_pool_by_itself_has_tls_users_and_an_audit() {
+    let (_folder, file) = config(CONFIG);
+    let users = UsersFolder::new();
+    let [boss, reader] = [("boss", "admin"), ("reader", "read")]
+        .map(|(name, role)| users.add(&[name, "--role", role]));
+    let folder = users.folder.path();
+    let authority = Authority::new(folder, "ca");
+    let (own, audit) = (authority.issue("server"), folder.join("audit.jsonl"));
+    let mut command = binary();
+    command.args(["pool", "serve", "--http", "127.0.0.1:0", "--users", &users.users]).arg(&file);
+    command.arg("--tls-cert").arg(&own.certificate).arg("--tls-key").arg(&own.key);
+    let serving = Serving::start(command.arg("--audit").arg(&audit));
+    assert!(serving.url.starts_with("https://127.0.0.1:"), "{}", serving.url);
+    let pasted = format!("pool status --url {} --token-file FILE --ca ", serving.url);
+    assert!(serving.screen.contains(&pasted), "{}", serving.screen);
+    let ca = ["--ca", authority.certificate.to_str().unwrap()];
+    let as_user = |token: &str, args: &[&str]| {
+        serving.run(&[args, &ca[..], &["--token-file", token]].concat())
+    };
+    assert!(as_user(&boss, &["pool", "status"]).good().contains("fast"));
+    let refused = as_user(&reader, &["pool", "status"]).ends(8);
+    assert!(refused.err.contains("the role 'admin'"), "{refused:?}");
+    serving.run(&[&["pool", "status"], &ca[..]].concat()).ends(8);
+    as_user(&boss, &["tube", "create", "mail"]).good();
+    let line = fs::read_to_string(&audit).unwrap();
+    assert!(line.contains(r#""user":"boss""#) && line.contains("create_tube"), "{line}");
+    // The gateway of a pool over Redis has the same options.
+    let help = run(&["pool", "gateway", "--help"]).good();
+    for option in ["--tls-cert", "--tls-key", "--tls-client-ca", "--users", "--audit"] {
+        assert!(help.contains(option), "{option}: {help}");
     }
 }
 

@@ -185,6 +185,46 @@ pub fn shown_url(screen: &str) -> String {
     screen.split_whitespace().find(is_url).expect("the start screen shows the address").to_owned()
 }
 
+/// The address for clients of Tarantool's queue in the start screen of a server.
+pub fn shown_iproto(screen: &str) -> &str {
+    let line = screen.lines().find_map(|line| line.trim().strip_prefix("iproto "));
+    line.and_then(|line| line.split(' ').next()).expect("the screen has such a line")
+}
+
+/// A server whose log is read.
+pub struct LoggedServer {
+    pub running: Running,
+    pub url: String,
+    pub screen: String,
+}
+
+impl LoggedServer {
+    /// Starts the server and reads its start screen.
+    pub fn start(command: &mut Command) -> Self {
+        let mut running = Running::start(command.env(LOG, "info"));
+        let mut screen = String::new();
+        while !screen.contains("Ctrl-C") {
+            let line = running.line();
+            assert!(!line.is_empty(), "the server ended after {screen:?}");
+            screen.push_str(&line);
+        }
+        LoggedServer { running, url: shown_url(&screen), screen }
+    }
+
+    /// Waits for a line of the log.
+    pub fn logs(&mut self, text: &str) -> String {
+        let mut seen = String::new();
+        loop {
+            let line = self.running.error_line();
+            assert!(!line.is_empty(), "the log ended without {text:?}: {seen}");
+            if line.contains(text) {
+                return line;
+            }
+            seen.push_str(&line);
+        }
+    }
+}
+
 /// A running server. Dropping this kills it.
 pub struct Serving {
     child: Child,

@@ -4,10 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use taskyard::Iproto;
 use taskyard_testkit::certificates::{Authority, CertificateFiles, self_signed};
 use tempfile::TempDir;
 
-use crate::process::{Ran, Running, Serving, TestServer, binary, run, shown_url};
+use crate::process::{LoggedServer, Ran, Running, Serving, TestServer, binary, run, shown_iproto};
 
 /// An authority and the certificate of a server.
 struct Certificates {
@@ -191,42 +192,12 @@ fn files_that_cannot_be_used_stop_the_start() {
     }
 }
 
-/// A server whose log is read.
-struct Logged {
-    running: Running,
-    url: String,
-}
-
-impl Logged {
-    fn start(command: &mut Command) -> Self {
-        let mut running = Running::start(command.env("TASKYARD_LOG", "info"));
-        let mut screen = String::new();
-        while !screen.contains("Ctrl-C") {
-            let line = running.line();
-            assert!(!line.is_empty(), "the server ended after {screen:?}");
-            screen.push_str(&line);
-        }
-        Logged { running, url: shown_url(&screen) }
-    }
-
-    /// Waits for a line of the log.
-    fn logs(&mut self, text: &str) -> String {
-        loop {
-            let line = self.running.error_line();
-            assert!(!line.is_empty(), "the log ended without {text:?}");
-            if line.contains(text) {
-                return line;
-            }
-        }
-    }
-}
-
 #[test]
 fn a_certificate_is_replaced_by_a_signal_or_by_a_change_of_its_file() {
     let certificates = Certificates::new();
     let other = Authority::new(certificates.folder.path(), "other_ca");
-    let mut server = Logged::start(&mut certificates.serve(&certificates.server));
-    let stats = |server: &Logged, authority: &Authority| {
+    let mut server = LoggedServer::start(&mut certificates.serve(&certificates.server));
+    let stats = |server: &LoggedServer, authority: &Authority| {
         run_at(&server.url, &["stats", "--ca", text(&authority.certificate)])
     };
     stats(&server, &certificates.authority).good();
@@ -247,4 +218,38 @@ fn a_certificate_is_replaced_by_a_signal_or_by_a_change_of_its_file() {
     stats(&server, &certificates.authority).good();
     server.running.signal("TERM");
     server.running.ended().ends(0);
+}
+
+/// Connects over iproto with TLS and asks for an answer.
+fn ping(screen: &str, trusted: &Authority) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let iproto = Iproto::new(&format!("iprotos://{}", shown_iproto(screen)));
+        let iproto = iproto.and_then(|iproto| iproto.with_roots(&trusted.certificate));
+        iproto.unwrap().ping().await.map_err(|error| error.to_string())
+    })
+}
+
+#[test]
+fn iproto_has_a_certificate_of_its_own_that_a_signal_replaces() {
+    let certificates = Certificates::new();
+    let (shared, folder) = (&certificates.authority, certificates.folder.path());
+    let [own, renewed] = ["iproto_ca", "renewed_ca"].map(|name| Authority::new(folder, name));
+    let pair = own.issue("iproto");
+    let mut command = certificates.serve(&certificates.server);
+    command.arg("--iproto-tls-cert").arg(&pair.certificate);
+    let mut server = LoggedServer::start(command.arg("--iproto-tls-key").arg(&pair.key));
+    let stats = |server: &LoggedServer, authority: &Authority| {
+        run_at(&server.url, &["stats", "--ca", text(&authority.certificate)]).exit
+    };
+    ping(&server.screen, &own).unwrap();
+    let refused = ping(&server.screen, shared).unwrap_err();
+    assert!(refused.contains("no trusted certificate signed it"), "{refused}");
+    assert_eq!((stats(&server, shared), stats(&server, &own)), (0, 1));
+    renewed.issue("iproto_renewed").replace(&pair);
+    server.running.signal("HUP");
+    while !server.logs("read the TLS certificate again").contains(text(&pair.certificate)) {}
+    ping(&server.screen, &renewed).unwrap();
+    assert!(ping(&server.screen, &own).is_err(), "it is replaced");
+    assert_eq!((stats(&server, shared), stats(&server, &renewed)), (0, 1), "HTTP keeps its own");
 }

@@ -5,16 +5,19 @@ use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::process::{Ran, Running, Serving, TOKEN, binary, run};
+use taskyard::Client;
+use taskyard_testkit::recorded_output::register_secret;
+
+use crate::process::{LoggedServer, Ran, Serving, TOKEN, binary, run, shown_iproto};
 
 /// A folder with a file of users.
-struct UsersFolder {
-    folder: tempfile::TempDir,
-    users: String,
+pub struct UsersFolder {
+    pub folder: tempfile::TempDir,
+    pub users: String,
 }
 
 impl UsersFolder {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let users = text(&folder.path().join("users.toml"));
         UsersFolder { folder, users }
@@ -26,7 +29,7 @@ impl UsersFolder {
     }
 
     /// Adds a user; returns a file with its token.
-    fn add(&self, args: &[&str]) -> String {
+    pub fn add(&self, args: &[&str]) -> String {
         let token = self.user(&[&["add"], args].concat()).good();
         let path = self.folder.path().join(format!("{}.token", args[0]));
         let mut file = fs::OpenOptions::new();
@@ -149,56 +152,85 @@ fn a_server_does_not_start_with_a_wrong_file() {
     assert!(!folder.data().exists());
 }
 
-/// A server that logs to a pipe, and its address.
-fn logging_server(folder: &UsersFolder) -> (Running, String) {
+/// A server that logs to a pipe.
+fn logging_server(folder: &UsersFolder) -> LoggedServer {
     let mut command = binary();
-    command.env("TASKYARD_LOG", "info");
     command.args(["serve", "--http", "127.0.0.1:0", "--iproto", "off", "--users", &folder.users]);
-    let mut server = Running::start(command.arg("--data").arg(folder.data()));
-    let mut url = String::new();
-    loop {
-        let line = server.line();
-        assert!(!line.is_empty(), "the server ended");
-        let found = line.split_whitespace().find(|word| word.starts_with("http://"));
-        url = found.map_or(url, Into::into);
-        if line.contains("Ctrl-C") {
-            return (server, url);
-        }
-    }
-}
-
-fn wait_for_log(server: &mut Running, text: &str) -> String {
-    let mut seen = String::new();
-    loop {
-        let line = server.error_line();
-        assert!(!line.is_empty(), "the server ended: {seen}");
-        if line.contains(text) {
-            return line;
-        }
-        seen.push_str(&line);
-    }
+    LoggedServer::start(command.arg("--data").arg(folder.data()))
 }
 
 #[test]
 fn the_file_is_read_again_when_it_changes_and_on_a_signal() {
     let folder = UsersFolder::new();
     let ann = folder.add(&["ann", "--role", "read"]);
-    let (mut server, url) = logging_server(&folder);
+    let mut server = logging_server(&folder);
+    let url = server.url.clone();
     let stats = |token: &str| run(&["stats", "--url", &url, "--token-file", token]).exit;
     assert_eq!(stats(&ann), 0);
-    server.signal("HUP");
-    wait_for_log(&mut server, "users reloaded");
+    server.running.signal("HUP");
+    server.logs("users reloaded");
     let bob = folder.add(&["bob", "--role", "read"]);
-    wait_for_log(&mut server, "users reloaded");
+    server.logs("users reloaded");
     assert_eq!((stats(&ann), stats(&bob)), (0, 0));
     let before = fs::read(&folder.users).unwrap();
     fs::write(&folder.users, "[[users]]\nname = 'eve'\npassword = 's3cret\n").unwrap();
-    let line = wait_for_log(&mut server, "users not reloaded; the previous ones stay");
+    let line = server.logs("users not reloaded; the previous ones stay");
     assert!(line.contains("users.toml") && !line.contains("s3cret"), "{line}");
     assert_eq!((stats(&ann), stats(&bob)), (0, 0));
     fs::write(&folder.users, before).unwrap();
-    wait_for_log(&mut server, "users reloaded");
+    server.logs("users reloaded");
     folder.user(&["remove", "ann"]).good();
-    wait_for_log(&mut server, "users reloaded");
+    server.logs("users reloaded");
     assert_eq!((stats(&ann), stats(&bob)), (8, 0));
+}
+
+/// A file of `--iproto-users` with these users, each with its name as a part of the password.
+fn write_iproto_users(path: &Path, names: &[&str]) {
+    let mut text = "users:\n".to_owned();
+    for name in names {
+        let password = iproto_password(name);
+        text.push_str(&format!("  - {{ name: {name}, password: {password}, grants: all }}\n"));
+    }
+    let new = path.with_extension("new");
+    fs::write(&new, text).unwrap();
+    fs::set_permissions(&new, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::rename(new, path).unwrap();
+}
+
+fn iproto_password(name: &str) -> String {
+    let password = format!("iproto-password-of-{name}");
+    register_secret(&password);
+    password
+}
+
+// The file was read once: a user that was removed could log in until the next restart.
+#[test]
+fn the_users_of_iproto_are_read_again_too() {
+    let folder = tempfile::tempdir().unwrap();
+    // Any name is YAML here.
+    let path = folder.path().join("iproto-users");
+    write_iproto_users(&path, &["ann", "bob"]);
+    let mut command = binary();
+    command.args(["serve", "--store", "memory:", "--http", "127.0.0.1:0", "--iproto"]);
+    let mut server =
+        LoggedServer::start(command.args(["127.0.0.1:0", "--iproto-users"]).arg(&path));
+    let address = shown_iproto(&server.screen).to_owned();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let open = |name: &str| {
+        let url = format!("iproto://{name}:{}@{address}", iproto_password(name));
+        runtime.block_on(Client::open(&url)).unwrap()
+    };
+    let may_list = |client: &Client| runtime.block_on(client.tubes()).is_ok();
+    let connected = open("ann");
+    assert!(may_list(&connected) && may_list(&open("bob")) && !may_list(&open("carol")));
+    write_iproto_users(&path, &["bob", "carol"]);
+    server.logs("users reloaded");
+    assert!(!may_list(&connected) && !may_list(&open("ann")));
+    assert!(may_list(&open("bob")) && may_list(&open("carol")));
+    server.running.signal("HUP");
+    server.logs("users reloaded");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    let line = server.logs("users not reloaded; the previous ones stay");
+    assert!(line.contains("chmod 600"), "{line}");
+    assert!(may_list(&open("bob")));
 }

@@ -17,10 +17,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use taskyard_core::{Command, Error, Execute, Kind, Reply, Result, SessionId, TubeOptions};
-use taskyard_iproto::{Fault, Operation, Shape, decode_executed, encode_execute};
-use taskyard_iproto::{encode_request, reply_session};
+use taskyard_core::{
+    Command, Error, Execute, Kind, Placed, Reply, Result, ScheduleName, SessionId, TubeOptions,
+};
+use taskyard_iproto::{
+    Fault, Operation, Shape, decode_executed, encode_execute, encode_request, encode_run_schedule,
+    reply_session,
+};
 
+use crate::client::unexpected;
 use crate::error::IprotoError;
 #[cfg(feature = "tls")]
 use crate::tls::{Encryption, not_encrypted};
@@ -181,15 +186,35 @@ impl Iproto {
         Ok(session)
     }
 
+    /// Puts the task of a schedule now; its times stay. A user that may put into the tube need not see the payload.
+    pub async fn run_schedule(&self, name: &ScheduleName) -> Result<Vec<Placed>> {
+        let encode = |out: &mut Vec<u8>, sync| encode_run_schedule(out, sync, name);
+        match self.request(1, TakeCommands::new(), encode).await?.pop() {
+            Some(Ok(Reply::Put(placed))) => Ok(placed),
+            Some(Err(error)) => Err(error),
+            _ => Err(unexpected("run_schedule")),
+        }
+    }
+
     async fn run(&self, commands: &[Command]) -> Result<Vec<Result<Reply>>, IprotoError> {
-        let connection = self.connection().await?;
         let takes = pending_requests::takes_in(commands);
         let encode = |out: &mut Vec<u8>, sync| encode_execute(out, sync, commands);
+        self.request(commands.len(), takes, encode).await
+    }
+
+    /// Sends one request that this many commands reply to.
+    async fn request(
+        &self,
+        commands: usize,
+        takes: TakeCommands,
+        encode: impl FnOnce(&mut Vec<u8>, u64),
+    ) -> Result<Vec<Result<Reply>>, IprotoError> {
+        let connection = self.connection().await?;
         let replies = connection.request(1, takes, encode).await?.pop();
         let data =
             replies.ok_or_else(|| self.wrong_reply_count())?.map_err(IprotoError::Refused)?;
         let replies = decode_executed(&data).map_err(|error| self.malformed(&error))?;
-        if replies.len() == commands.len() { Ok(replies) } else { Err(self.wrong_reply_count()) }
+        if replies.len() == commands { Ok(replies) } else { Err(self.wrong_reply_count()) }
     }
 
     /// Creates the tube of a refused put, and puts again.

@@ -1,7 +1,13 @@
 //! Schedules by the Rust client, over every transport.
 
+use std::time::Duration;
+
 use taskyard::{CatchUp, Client, Error, Kind, Schedule, Span, TimingRule, TubeOptions, new_task};
-use taskyard_testkit::server::TestServer;
+use taskyard_core::access::{NamePattern, Role};
+use taskyard_server::{Config, Grant, Grants, Token, User, Users};
+use taskyard_store::MemoryStore;
+use taskyard_testkit::recorded_output::register_secret;
+use taskyard_testkit::server::{TestServer, clock, config};
 
 const MINUTELY: TimingRule = TimingRule::Every { every: Span::from_secs(60), start: None };
 
@@ -28,7 +34,7 @@ async fn play(client: &Client) {
     let names: Vec<_> = names.iter().map(|one| one.name.as_str()).collect();
     assert_eq!(names, ["daily", "job 0", "job 1", "job 2"]);
     let placed = schedules.run("daily").await.unwrap();
-    let task = client.take("jobs", std::time::Duration::ZERO).await.unwrap().unwrap();
+    let task = client.take("jobs", Duration::ZERO).await.unwrap().unwrap();
     assert_eq!((task.id(), task.data::<Vec<u8>>().unwrap()), (placed.id, vec![1, 2]));
     schedules.remove("job 1").await.unwrap();
     assert_eq!(schedules.list().await.unwrap().len(), 3);
@@ -57,6 +63,59 @@ async fn over_iproto() {
     let client = Client::new(server.connect());
     play(&client).await;
     assert_eq!(client.schedules().next_times("daily", 7).await.unwrap().len(), 7);
+}
+
+const ADMIN_TOKEN: &str = "schedules-token-of-the-server";
+
+/// The secret of the user with this role.
+fn secret_of(role: Role) -> String {
+    format!("schedules-secret-of-{}", role.name())
+}
+
+/// The user with this role: over HTTP with a token, over iproto with a password.
+fn users_of(role: Role) -> [User; 2] {
+    let grants = || {
+        let names = vec![NamePattern::new("*").expect("the pattern of all names")];
+        Grants::List(vec![Grant::roles(&[role], names)])
+    };
+    let (name, secret) = (role.name(), secret_of(role));
+    register_secret(&secret);
+    let http = User::with_token(&format!("{name} over http"), &secret, grants());
+    [http, User::new(name, &secret, grants())]
+}
+
+// The client read the schedule and put what it was shown. A user who may put but not peek is shown nil instead of the
+// payload, and nil was put.
+#[tokio::test]
+async fn a_producer_runs_a_schedule_whose_payload_is_hidden() {
+    register_secret(ADMIN_TOKEN);
+    let users = [Role::Produce, Role::Read].into_iter().flat_map(users_of).collect();
+    let token = Token::new(ADMIN_TOKEN).ok();
+    let config = Config { users: Users::new(users), token, ..config() };
+    let server = TestServer::start(Box::new(MemoryStore::default()), clock(), config).await;
+    let admin = server.client().with_token(ADMIN_TOKEN).unwrap();
+    admin.create("jobs", TubeOptions::new(Kind::FifoTtl)).await.unwrap();
+    let job = Schedule::new("job", "jobs", new_task("the payload").unwrap(), &MINUTELY).unwrap();
+    admin.schedules().set(job).await.unwrap();
+    let over_http = |role| server.client().with_token(&secret_of(role)).unwrap();
+    let over_iproto = async |role: Role| {
+        let (name, secret) = (role.name(), secret_of(role));
+        Client::open(&format!("iproto://{name}:{secret}@{}", server.iproto)).await.unwrap()
+    };
+    for producer in [over_http(Role::Produce), over_iproto(Role::Produce).await] {
+        let placed = producer.schedules().run("job").await.unwrap();
+        let task = admin.take("jobs", Duration::ZERO).await.unwrap().unwrap();
+        assert_eq!(task.id(), placed.id, "{producer:?}");
+        assert_eq!(task.data::<String>().unwrap(), "the payload", "{producer:?}");
+        let missing: Error = producer.schedules().run("none").await.unwrap_err();
+        assert!(missing.to_string().contains("schedule 'none' does not exist"), "{missing}");
+    }
+    for reader in [over_http(Role::Read), over_iproto(Role::Read).await] {
+        let refused: Error = reader.schedules().run("job").await.unwrap_err();
+        let why = "the role 'produce' for tube 'jobs' is needed to put";
+        assert!(refused.to_string().contains(why), "{refused}");
+    }
+    assert!(admin.take("jobs", Duration::ZERO).await.unwrap().is_none());
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ mod task;
 mod tube;
 
 use taskyard_core::limits::BATCH_TASKS_MAX;
-use taskyard_core::{Command, Error, Reply};
+use taskyard_core::{Command, Error, Reply, ScheduleName};
 
 use super::IprotoError;
 use super::faults::lua;
@@ -27,6 +27,9 @@ use row::{Budget, RowError, RowReader};
 /// The function that runs a batch of commands.
 pub const EXECUTE: &str = "taskyard.execute";
 
+/// The function that puts the task of a schedule now. The client need not see the payload.
+pub const RUN_SCHEDULE: &str = "taskyard.run_schedule";
+
 /// Most commands and tasks in one batch together, so that a small message cannot use much memory.
 const ITEMS_MAX: usize = 20 * BATCH_TASKS_MAX;
 
@@ -35,6 +38,15 @@ pub fn encode_execute(out: &mut Vec<u8>, sync: u64, commands: &[Command]) {
     write_call(out, sync, EXECUTE, |out| {
         pack::array(out, 1);
         encode_commands(out, commands);
+    });
+}
+
+/// Writes a request that puts the task of this schedule now. Its reply is that of a batch with one
+/// command, the put.
+pub fn encode_run_schedule(out: &mut Vec<u8>, sync: u64, name: &ScheduleName) {
+    write_call(out, sync, RUN_SCHEDULE, |out| {
+        pack::array(out, 1);
+        pack::str(out, name.as_str());
     });
 }
 
@@ -69,6 +81,13 @@ pub fn encode_replies(out: &mut Vec<u8>, replies: &[Result<Reply, Error>]) {
     }
 }
 
+/// Writes replies as the data of the reply to [`encode_execute`] or [`encode_run_schedule`].
+pub fn encode_executed(out: &mut Vec<u8>, replies: &[Result<Reply, Error>]) {
+    // A list of one result.
+    pack::array(out, 1);
+    encode_replies(out, replies);
+}
+
 /// Decodes replies.
 pub fn decode_replies(bytes: &[u8]) -> Result<Vec<Result<Reply, Error>>, IprotoError> {
     // The length of the message limits the number of items.
@@ -86,7 +105,7 @@ pub(super) fn read_procedure_replies(
     Ok(RowReader::begin(reader, &mut budget)?.all(reply::read_procedure_replies)?)
 }
 
-/// Decodes replies from the data of the reply to [`encode_execute`].
+/// Decodes replies that [`encode_executed`] wrote.
 pub fn decode_executed(data: &[u8]) -> Result<Vec<Result<Reply, Error>>, IprotoError> {
     let mut reader = ValueReader::new(data);
     match reader.array() {

@@ -2,12 +2,12 @@
 
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::{
-    Body, Command, Finish, FinishItem, Holder, Kind, List, ListOrder, NewTask, SessionId, Span,
-    State, StateSet, Take, TaskId, TubeName, TubeOptions,
+    Body, Command, Finish, FinishItem, Holder, Kind, List, ListOrder, NewTask, ScheduleName,
+    SessionId, Span, State, StateSet, Take, TaskId, TubeName, TubeOptions,
 };
 use taskyard_iproto::{
-    Call, CallAction, CallContext, EXECUTE, RecentTubes, ReplyForm, encode_commands, parse_call,
-    parse_call_with,
+    Call, CallAction, CallContext, EXECUTE, RUN_SCHEDULE, RecentTubes, ReplyForm, encode_commands,
+    parse_call, parse_call_with,
 };
 
 use crate::hex::{QUEUE, SESSION, args, hex};
@@ -376,4 +376,14 @@ fn commands_are_sent_in_a_call_of_their_own() {
     let call = parse_call(other, EXECUTE, &arguments).unwrap();
     assert_eq!(call.function, "execute");
     assert_eq!(call.action, CallAction::Batch(commands));
+}
+
+#[test]
+fn a_schedule_is_run_by_its_name() {
+    let call = parse_call(QUEUE, RUN_SCHEDULE, b"\x91\xa5daily").unwrap();
+    let name = ScheduleName::new("daily").unwrap();
+    assert_eq!((call.function, call.action), ("run_schedule", CallAction::RunSchedule { name }));
+    for args in [&b"\x90"[..], b"\x91\x07", b"\x91\xa0"] {
+        assert!(parse_call(QUEUE, RUN_SCHEDULE, args).is_err(), "{args:?}");
+    }
 }

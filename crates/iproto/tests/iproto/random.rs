@@ -29,6 +29,7 @@ const NAMES: &[&str] = &[
     "queue.create_tube",
     "queue.tube",
     "taskyard.execute",
+    "taskyard.run_schedule",
 ];
 
 /// Processes a request as far as a server does.

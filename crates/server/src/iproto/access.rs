@@ -17,6 +17,10 @@ pub(super) fn check(permissions: &Permissions, call: &Call) -> Result<(), Denied
         CallAction::Batch(commands) => {
             commands.iter().try_for_each(|command| permissions.check(command))
         }
+        // The right to put into its tube is checked when the tube is known.
+        CallAction::RunSchedule { name } => {
+            permissions.require(AccessVerb::RunSchedule, AccessTarget::Schedule(name.as_str()))
+        }
         CallAction::TubeExists { name } => {
             permissions.require(AccessVerb::ShowTube, AccessTarget::Tube(name))
         }

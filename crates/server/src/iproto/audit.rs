@@ -61,6 +61,10 @@ impl ProtocolSession {
                 let target = AccessTarget::Tube(tube.as_str());
                 drop(self.draft(call.function, target).refused(&error));
             }
+            CallAction::RunSchedule { name } => {
+                let target = AccessTarget::Schedule(name.as_str());
+                drop(self.draft(call.function, target).refused(&error));
+            }
             CallAction::NoSettings => {
                 drop(self.draft("configure_sessions", AccessTarget::All).refused(&error));
             }
@@ -78,7 +82,8 @@ impl ProtocolSession {
         AuditDraft::of_command(&self.server.audit, command, || self.requester())
     }
 
-    fn draft(&self, action: &str, target: AccessTarget<'_>) -> AuditDraft {
+    /// Begins the audit entry of an action of several commands.
+    pub(super) fn draft(&self, action: &str, target: AccessTarget<'_>) -> AuditDraft {
         AuditDraft::new(&self.server.audit, self.requester(), action, target)
     }
 

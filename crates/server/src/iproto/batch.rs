@@ -110,11 +110,16 @@ pub(super) enum Completion {
         replies: vec::IntoIter<CoreResult<Reply>>,
         share: LimitShare,
     },
-    /// The rows of a SELECT.
-    Rows { reply_to: ReplyTo, rows: Result<Vec<u8>, Fault>, charge: ReplyCharge, share: LimitShare },
+    /// The result of a request that is not a batch, such as the rows of a SELECT, as bytes.
+    Encoded {
+        reply_to: ReplyTo,
+        result: Result<Vec<u8>, Fault>,
+        charge: ReplyCharge,
+        share: LimitShare,
+    },
 }
 
-/// A batch or SELECT that the engine works on.
+/// A batch or another request that the engine works on.
 pub(super) type CompletionFuture = Pin<Box<dyn Future<Output = Completion> + Send>>;
 
 impl Batch {

@@ -127,6 +127,7 @@ impl ProtocolSession {
         match call.action {
             CallAction::Command(command, form) => self.run(reply_to, command, form),
             CallAction::Batch(commands) => self.execute(reply_to, commands),
+            CallAction::RunSchedule { name } => self.run_schedule(reply_to, name),
             CallAction::Identify { session } => self.identify(reply_to, session),
             CallAction::Worker { name } => {
                 if let Some(name) = name {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Every verb that is counted, and one for all others.
-const VERBS: [&str; 37] = [
+const VERBS: [&str; 38] = [
     "call",
     "put",
     "put_many",
@@ -33,6 +33,7 @@ const VERBS: [&str; 37] = [
     "create_tube",
     "tube",
     "execute",
+    "run_schedule",
     "semaphore",
     "eval",
     "ping",

@@ -24,6 +24,7 @@ mod list_page;
 mod protocol_session;
 mod repeatable_take;
 mod replies;
+mod run_schedule;
 mod select;
 mod server;
 mod session_worker;

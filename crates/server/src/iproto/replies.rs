@@ -8,7 +8,7 @@ use taskyard_core::{
     TaskId, TubeName,
 };
 use taskyard_iproto::{
-    Answer, Fault, ReplyForm, encode_replies, fault_of, faults, parse_method_of, write_ok,
+    Answer, Fault, ReplyForm, encode_executed, fault_of, faults, parse_method_of, write_ok,
 };
 
 use super::batch::{Completion, FollowUp, PendingRequest, UnresolvedCall};
@@ -21,13 +21,13 @@ impl ProtocolSession {
     pub(super) fn write_replies(&mut self, completion: Completion) -> Option<Completion> {
         let (mut requests, mut replies, share) = match completion {
             Completion::Replies { requests, replies, share } => (requests, replies, share),
-            Completion::Rows { reply_to, rows, charge, share } if self.can_reply() => {
+            Completion::Encoded { reply_to, result, charge, share } if self.can_reply() => {
                 self.in_flight -= share.amount();
                 self.expected.record(charge, 0);
-                self.write_select_rows(reply_to, rows);
+                self.write_encoded(reply_to, result);
                 return None;
             }
-            rows @ Completion::Rows { .. } => return Some(rows),
+            encoded @ Completion::Encoded { .. } => return Some(encoded),
         };
         while self.can_reply()
             && let Some(request) = requests.next()
@@ -64,11 +64,7 @@ impl ProtocolSession {
             }
             self.sessions.record(&changes, &replies);
             self.server.counters.answered(reply_to.verb);
-            write_ok(&mut self.answers, reply_to.sync, |out| {
-                // A list of one result.
-                out.push(0x91);
-                encode_replies(out, &replies);
-            });
+            write_ok(&mut self.answers, reply_to.sync, |out| encode_executed(out, &replies));
         } else if let FollowUp::SetVariables(tubes) = follow_up {
             match self.store_variables(tubes, replies) {
                 Ok(()) => self.send_answer(reply_to, &Answer::Nothing),
@@ -105,12 +101,12 @@ impl ProtocolSession {
         stored
     }
 
-    /// Writes the rows of a SELECT.
-    fn write_select_rows(&mut self, reply_to: ReplyTo, rows: Result<Vec<u8>, Fault>) {
-        match rows {
-            Ok(rows) => {
+    /// Writes a result that is encoded already, such as the rows of a SELECT.
+    fn write_encoded(&mut self, reply_to: ReplyTo, result: Result<Vec<u8>, Fault>) {
+        match result {
+            Ok(data) => {
                 self.server.counters.answered(reply_to.verb);
-                let write = |out: &mut Vec<u8>| out.extend_from_slice(&rows);
+                let write = |out: &mut Vec<u8>| out.extend_from_slice(&data);
                 write_ok(&mut self.answers, reply_to.sync, write);
             }
             Err(fault) => self.send_fault(reply_to, &fault),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use taskyard_core::access::Permissions;
 use taskyard_core::command::TubeInfo;
-use taskyard_core::{Command, Error, Execute, Reply, State, Task, TubeName};
+use taskyard_core::{Command, Error, Reply, State, Task, TubeName};
 use taskyard_engine::Side;
 use taskyard_iproto::{
     ConsumerRow, Fault, Query, Rows, Space, TakenKey, TakenRow, fault_of, faults, write_rows,
@@ -71,8 +71,8 @@ impl ProtocolSession {
         let charge = self.expected.add(if schema { ReplySize::Small } else { ReplySize::Rows });
         let (server, share) = (self.server.clone(), self.batch.share.split());
         let future = Box::pin(async move {
-            let rows = rows(&server, space, &request, identities, all_tubes).await;
-            Completion::Rows { reply_to, rows, charge, share }
+            let result = rows(&server, space, &request, identities, all_tubes).await;
+            Completion::Encoded { reply_to, result, charge, share }
         });
         self.start(future, WaitMode::Immediate);
     }
@@ -121,7 +121,7 @@ fn names_rows(query: &Query<'_>) -> bool {
 }
 
 async fn tubes(server: &IprotoServer) -> Result<Vec<TubeInfo>, Fault> {
-    match execute_one(server, Command::Tubes { tube: None }).await {
+    match server.execute_one(Command::Tubes { tube: None }).await {
         Ok(Reply::Tubes(tubes)) => Ok(tubes),
         other => Err(refusal(other)),
     }
@@ -187,7 +187,7 @@ async fn taken(
 
 /// The taken tasks among those in the reply to this command.
 async fn held(server: &IprotoServer, command: Command) -> Result<Vec<Task>, Fault> {
-    match execute_one(server, command).await {
+    match server.execute_one(command).await {
         Ok(Reply::Tasks(mut tasks)) => {
             tasks.retain(|task| task.state == State::Taken);
             Ok(tasks)
@@ -196,11 +196,6 @@ async fn held(server: &IprotoServer, command: Command) -> Result<Vec<Task>, Faul
         Err(Error::TubeNotFound(_)) => Ok(Vec::new()),
         other => Err(refusal(other)),
     }
-}
-
-async fn execute_one(server: &IprotoServer, command: Command) -> Result<Reply, Error> {
-    let reply = server.engine.execute(vec![command]).await.pop();
-    reply.unwrap_or_else(|| Err(Error::Store("the engine returned no reply".into())))
 }
 
 /// The fault for an error, or for a reply of another kind than the command has.

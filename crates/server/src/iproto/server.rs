@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use taskyard_core::TubeName;
 use taskyard_core::limits::PENDING_BYTES_MAX;
+use taskyard_core::{Command, Error, Execute, Reply, Result as CoreResult, TubeName};
 use taskyard_engine::Engine;
 use tokio::sync::Semaphore;
 
@@ -141,6 +141,12 @@ impl IprotoServer {
             unsent: quota(PENDING_BYTES_MAX),
             variables: Mutex::default(),
         }
+    }
+
+    /// Runs one command, whose rights were checked.
+    pub async fn execute_one(&self, command: Command) -> CoreResult<Reply> {
+        let reply = self.engine.execute(vec![command]).await.pop();
+        reply.unwrap_or_else(|| Err(Error::Store("the engine returned no reply".into())))
     }
 
     /// The tube that an expression of this user, on any connection, stored in this variable.

@@ -9,7 +9,7 @@ use taskyard_iproto::{Operation, auth};
 use taskyard_server::{AuditFile, Grant, Grants, Token, User, Users};
 
 use crate::fixture::TestServer;
-use crate::native::execute;
+use crate::native::{execute, set_schedule};
 
 const TOKEN: &str = "secret-0123456789";
 
@@ -155,4 +155,52 @@ async fn a_refused_call_has_an_entry_and_a_line() {
     let text = fs::read_to_string(&path).unwrap();
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!((lines.len(), &lines[4]["user"]), (5, &json!("admin")));
+}
+
+// A client read the schedule and put what it was shown: the entry of the run was missing.
+#[tokio::test]
+async fn a_run_of_a_schedule_has_an_entry() {
+    let grants = || {
+        let names = vec![NamePattern::new("mail").unwrap()];
+        Grants::List(vec![Grant::roles(&[Role::Produce], names)])
+    };
+    let server = TestServer::with_all(|config| {
+        config.users = Users::new(vec![User::new("ann", "password-of-ann", grants())]);
+        config.token = Token::new(TOKEN).ok();
+    })
+    .await;
+    let mut admin = server.connect().await;
+    let scramble = Some(auth::scramble(TOKEN, &admin.greeting.salt));
+    admin.execute(&Operation::Auth { user: "admin", scramble }).await.unwrap();
+    for tube in ["mail", "orders"] {
+        admin.done("queue.create_tube", json!([tube, "fifottl"])).await;
+    }
+    assert!(execute(&mut admin, &[set_schedule("mail", "mail")]).await[0].is_ok());
+    let mut client = server.connect().await;
+    let scramble = Some(auth::scramble("password-of-ann", &client.greeting.salt));
+    client.execute(&Operation::Auth { user: "ann", scramble }).await.unwrap();
+    for (name, outcome, tasks) in [
+        ("mail", "done", Some(1)),
+        // The pattern of the user does not match the name.
+        ("orders", "refused", None),
+    ] {
+        let run = client.call("taskyard.run_schedule", json!([name])).await;
+        assert_eq!(run.is_ok(), outcome == "done", "{run:?}");
+        let entry = entries(&server).await.pop().unwrap();
+        assert_eq!(
+            (&entry["action"], &entry["outcome"]),
+            (&json!("run_schedule"), &json!(outcome))
+        );
+        assert_eq!((&entry["user"], &entry["target"]), (&json!("ann"), &json!(name)));
+        assert_eq!(entry["tasks"].as_u64(), tasks);
+    }
+    // A schedule that is visible, with a tube into which the user may not put.
+    execute(&mut admin, &[set_schedule("mail", "orders")]).await;
+    client.refused("taskyard.run_schedule", json!(["mail"]), 42, "the role 'produce' for").await;
+    assert_eq!(entries(&server).await.pop().unwrap()["outcome"], "refused");
+    admin.done("taskyard.run_schedule", json!(["none"])).await;
+    let entry = entries(&server).await.pop().unwrap();
+    assert_eq!((&entry["outcome"], &entry["user"]), (&json!("failed"), &json!("admin")));
+    let task = admin.done("queue.tube.mail:take", json!([0])).await;
+    assert_eq!(task[0][2], "x");
 }

@@ -1,10 +1,11 @@
 //! The native call: a batch of encoded commands.
 
 use serde_json::json;
+use taskyard_core::schedule::TimingRule;
 use taskyard_core::tube::Kind;
 use taskyard_core::{
-    Body, Command, Error, Finish, FinishItem, Holder, NewTask, Outcome, Reply, Result, SessionId,
-    Span, Take, TubeName, TubeOptions,
+    Body, Command, Error, Finish, FinishItem, Holder, NewTask, Outcome, Reply, Result,
+    ScheduleCommand, SessionId, Span, StoredSchedule, Take, TubeName, TubeOptions,
 };
 use taskyard_iproto::{decode_replies, encode_execute, parse_reply};
 
@@ -21,6 +22,15 @@ pub async fn execute(client: &mut RawClient, commands: &[Command]) -> Vec<Result
     let data = reply.data.unwrap();
     assert_eq!(data[0], 0x91);
     decode_replies(&data[1..]).unwrap()
+}
+
+/// The command that sets an hourly schedule of this name, with the text `x` as the payload.
+pub fn set_schedule(name: &str, tube: &str) -> Command {
+    let rule = TimingRule::Every { every: Span::from_secs(3600), start: None };
+    let schedule =
+        StoredSchedule::new(name, tube, NewTask::new(Body::new(b"\xa1x")), &rule).unwrap();
+    let set = ScheduleCommand::Set { schedule, only_new: false, keep_paused: false };
+    Command::Schedule(Box::new(set))
 }
 
 fn mail() -> TubeName {

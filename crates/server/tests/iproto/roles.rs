@@ -10,7 +10,7 @@ use taskyard_server::{Grant, Grants, Token, User, Users};
 use taskyard_testkit::recorded_output::register_secret;
 
 use crate::fixture::{RawClient, TestServer};
-use crate::native::execute;
+use crate::native::{execute, set_schedule};
 
 /// A call: the function, its arguments, and the roles that allow it, each by its first letter.
 type FunctionCase = (&'static str, Value, &'static str);
@@ -104,6 +104,7 @@ fn cases() -> Vec<FunctionCase> {
         ("taskyard.execute", json!([[[TUBES]]]), "rpcoa"),
         ("taskyard.execute", json!([[[PEEK, "TUBE", [0]]]]), "oa"),
         ("taskyard.execute", json!([[[TUBES, "TUBE"], [PEEK, "TUBE", [0]]]]), "oa"),
+        ("taskyard.run_schedule", json!(["TUBE"]), "pa"),
         ("queue.create_tube", json!(["TUBE", "fifottl", { "if_not_exists": true }]), "a"),
         ("queue.schema.create_tube", json!(["TUBE", "fifottl", { "if_not_exists": true }]), "a"),
         ("queue.tube.TUBE:drop", json!([]), "a"),
@@ -128,6 +129,7 @@ async fn a_role_allows_its_functions_and_no_others() {
         admin.done("queue.create_tube", options).await;
         admin.done("queue.tube.TUBE:put", json!([1])).await;
         admin.done("queue.semaphore.set", json!(["TUBE", { "active": 1 }])).await;
+        assert!(execute(&mut admin, &[set_schedule("TUBE", "TUBE")]).await[0].is_ok());
         let mut user = log_in(&server, &format!("{} *", role.name()), PASSWORD).await;
         let mut other = log_in(&server, &format!("{} other.*", role.name()), PASSWORD).await;
         for (function, args, roles) in cases() {

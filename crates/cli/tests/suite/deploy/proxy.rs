@@ -14,7 +14,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::{KeptProgram, deploy_file, tool};
+use super::{KeptProgram, deploy_file, tool, write_secret};
+use crate::pool::{CONFIG as POOL_PROGRAMS, config as pool_config};
 use crate::process::{Ran, Running, Serving, TOKEN, binary, run, token_file};
 
 /// What surrounds our file in nginx's own configuration.
@@ -36,6 +37,9 @@ http {
 
 /// The part of the configuration in docs/security.md that moves the server below a path.
 const BELOW_PATH: &str = include_str!("../../../../../deploy/nginx-below-path.conf");
+
+/// The location of a pool with a port of its own, from docs/security.md.
+const POOL: &str = include_str!("../../../../../deploy/nginx-pool.conf");
 
 /// A server behind nginx.
 struct ProxiedServer {
@@ -70,7 +74,7 @@ impl ProxiedServer {
             .replace("/var/log/nginx", shown);
         let lines = config.lines().filter(|line| !line.trim_start().starts_with('#'));
         for (line, left) in
-            lines.flat_map(|line| [":7070", ":443", "/etc/", "/var/"].map(|left| (line, left)))
+            lines.flat_map(|line| [":7070;", ":443 ", "/etc/", "/var/"].map(|left| (line, left)))
         {
             assert!(!line.contains(left), "{left} is not replaced: {line}");
         }
@@ -268,4 +272,37 @@ fn the_server_may_be_below_a_path() {
     let page = proxied.ask("GET /queue/tubes/50%25%20of%20a HTTP/1.1");
     assert!(page.starts_with("HTTP/1.1 200") && page.contains("../assets/app.js"), "{page}");
     assert!(proxied.ask("GET /queue/assets/app.js HTTP/1.1").starts_with("HTTP/1.1 200"));
+}
+
+/// The pool of taskyard-pool.service has another port and another token than the queue.
+#[test]
+fn a_pool_with_a_port_of_its_own_is_behind_the_same_proxy() {
+    let (folder, file) = pool_config(POOL_PROGRAMS);
+    let token = folder.path().join("pool-token");
+    write_secret(&token, "pool-secret-0123456789");
+    let token = token.to_str().unwrap();
+    let mut command = binary();
+    command.args(["pool", "serve", "--http", "127.0.0.1:0", "--token-file", token]).arg(file);
+    let pool = Serving::start(&mut command);
+    let change = |config: String| {
+        let location = POOL.replace("127.0.0.1:7071", pool.url.trim_start_matches("http://"));
+        let changed = config.replace("    location / {", &format!("{location}    location / {{"));
+        assert_ne!(config, changed);
+        changed
+    };
+    let Some(proxied) = ProxiedServer::start(change) else { return };
+    let status = ["pool", "status", "--url", &proxied.url, "--ca", proxied.ca()];
+    run(&[&status[..], &["--token-file", token]].concat()).good();
+    run(&[&status[..], &["--token-file", &proxied.token]].concat()).ends(8);
+    let page = proxied.ask("GET /pool HTTP/1.1");
+    assert!(page.starts_with("HTTP/1.1 200"), "{page}");
+    assert_eq!(proxied.run(&["put", "mail", "hello"]).good(), "0\n", "the queue has its own token");
+    let head = "GET /pool/run/sh HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nAuthorization: Bearer pool-secret-0123456789";
+    block_on(async {
+        let mut stream = proxied.send(head).await;
+        let mut received = [0; 12];
+        stream.read_exact(&mut received).await.unwrap();
+        assert_eq!(&received, b"HTTP/1.1 101");
+    });
 }

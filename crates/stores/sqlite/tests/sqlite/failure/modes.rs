@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use taskyard_core::{Kind, TubeOptions};
 
@@ -29,18 +30,49 @@ fn only_the_owner_reads_and_writes() {
     assert!(check_private(&folder).contains(&"taskyard.db.damaged-1".to_owned()));
 }
 
-#[test]
-fn permissions_of_other_users_are_removed() {
-    let parent = fast_folder();
-    let folder = parent.path().join("data");
+/// A folder with an empty store.
+fn stored(parent: &Path) -> PathBuf {
+    let folder = parent.join("data");
     let store = open(&folder);
     must(&store, create("mail", TubeOptions::new(Kind::FifoTtl)));
     drop(store);
-    for (folder_mode, file_mode) in [(0o755, 0o644), (0o777, 0o666), (0o770, 0o660)] {
-        for path in files(&folder).values() {
-            fs::set_permissions(path, Permissions::from_mode(file_mode)).expect("a mode");
-        }
-        fs::set_permissions(&folder, Permissions::from_mode(folder_mode)).expect("a mode");
+    folder
+}
+
+fn set_modes(folder: &Path, folder_mode: u32, file_mode: u32) {
+    for path in files(folder).values() {
+        fs::set_permissions(path, Permissions::from_mode(file_mode)).expect("a mode");
+    }
+    fs::set_permissions(folder, Permissions::from_mode(folder_mode)).expect("a mode");
+}
+
+#[test]
+fn permissions_of_other_users_to_read_are_removed() {
+    let parent = fast_folder();
+    let folder = stored(parent.path());
+    for (folder_mode, file_mode) in [(0o755, 0o644), (0o750, 0o640), (0o700, 0o604)] {
+        set_modes(&folder, folder_mode, file_mode);
+        drop(open(&folder));
+        check_private(&folder);
+    }
+}
+
+/// A folder that every user could write to was repaired and opened, although its data may have been changed.
+#[test]
+fn a_folder_that_other_users_can_change_is_refused() {
+    let parent = fast_folder();
+    let folder = stored(parent.path());
+    for (folder_mode, file_mode) in
+        [(0o777, 0o600), (0o770, 0o600), (0o702, 0o600), (0o700, 0o666), (0o755, 0o620)]
+    {
+        set_modes(&folder, folder_mode, file_mode);
+        let refused = try_open(&folder, false).expect_err("other users can write").to_string();
+        let command = format!("chmod -R go-w {}", folder.display());
+        assert!(refused.contains(&command), "{refused}");
+        assert_eq!(mode(&folder), folder_mode, "nothing is changed");
+        assert!(files(&folder).values().all(|path| mode(path) == file_mode));
+        let ran = Command::new("sh").args(["-c", &command]).status().expect("a shell");
+        assert!(ran.success());
         drop(open(&folder));
         check_private(&folder);
     }
@@ -53,7 +85,7 @@ fn a_repair_keeps_the_special_bits() {
     let parent = fast_folder();
     let folder = parent.path().join("data");
     drop(open(&folder));
-    fs::set_permissions(&folder, Permissions::from_mode(0o3770)).expect("a mode");
+    fs::set_permissions(&folder, Permissions::from_mode(0o3750)).expect("a mode");
     let all = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o7777;
     // A system may refuse the setgid bit.
     let special = all(&folder) & 0o7000;
@@ -72,6 +104,7 @@ fn a_shared_folder_is_refused_if_other_users_can_write_to_it() {
     fs::set_permissions(&folder, Permissions::from_mode(0o1777)).expect("a mode");
     let refused = try_open(&folder, false).expect_err("other users can write there").to_string();
     assert!(refused.contains("run chmod go-w"), "{refused}");
+    assert!(refused.contains("or choose another folder"), "{refused}");
     fs::set_permissions(&folder, Permissions::from_mode(0o755)).expect("a mode");
     drop(open(&folder));
     assert_eq!(mode(&folder), 0o755);
@@ -91,7 +124,7 @@ fn check_private(folder: &Path) -> Vec<String> {
     files.into_keys().collect()
 }
 
-fn files(folder: &Path) -> BTreeMap<String, std::path::PathBuf> {
+fn files(folder: &Path) -> BTreeMap<String, PathBuf> {
     let entries = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry"));
     entries.map(|entry| (entry.file_name().to_string_lossy().into(), entry.path())).collect()
 }
