@@ -19,18 +19,10 @@ use super::commands::brief;
 use comparison::Comparison;
 use script::{Step, TubeScript};
 
+pub use super::random::seeds;
+
 /// How many of the latest commands a failure shows.
 const SHOWN: usize = 15;
-
-/// The seeds of a test: `count` of them, or those from `TASKYARD_SEED` on, one or as many as `TASKYARD_RUNS` says.
-pub fn seeds(count: u64) -> Vec<u64> {
-    let number =
-        |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
-    match number("TASKYARD_SEED") {
-        Some(first) => (first..first + number("TASKYARD_RUNS").unwrap_or(1)).collect(),
-        None => (0..count).collect(),
-    }
-}
 
 /// Runs the commands of a seed on the queue and on the machine, and compares every reply; at the
 /// end the whole visible state, now and after all deadlines.
