@@ -1,9 +1,10 @@
 //! Stores tasks in a PostgreSQL database that any number of servers share.
 //!
 //! Every command is one call of a function in the schema `taskyard`; the rules are in `verbs/*.sql` and are
-//! compared with the core's machine by the conformance suite. A batch is one transaction whose
-//! calls are sent together, so a batch costs one round trip and one sync of the disk, however many
-//! callers share it.
+//! compared with the core's machine by the conformance suite. A batch is usually one transaction whose
+//! calls are sent together, so it costs one round trip and one sync of the disk, however many
+//! callers share it. A large batch is divided between two connections (`connections`), and commands that
+//! lock several tubes or replace tasks are transactions of their own (`order`): each command is atomic, a batch is not.
 //!
 //! Start reading at `verbs/put.sql`, `take.sql` and `finish.sql`. In Rust, `plan` turns commands into calls, `execute`
 //! sends them on a `connection`, `answers` decodes the rows, and `presence` sends heartbeats and exchanges notifications

@@ -1,8 +1,9 @@
 //! Stores tasks in Tarantool, shared by any number of servers.
 //!
 //! The rules are procedures in `lua/*.lua` and the shared Lua files of the store crate, which a server loads into Tarantool when it
-//! connects; the conformance suite compares them with the core's machine. A batch is one call and one transaction of memtx, in which
-//! nothing yields until its commit, so no other call sees half of it. Its writes are in the log before it is answered.
+//! connects; the conformance suite compares them with the core's machine. A batch is one call, or several if it is large, that
+//! are sent together. A call is one transaction of memtx, in which nothing yields until its commit, so no other call sees half of it.
+//! Its writes are in the log before it is answered.
 //!
 //! Start reading at `lua/batch.lua`, `lua/spaces.lua` and `lua/put.lua`. In Rust, `execute` turns a batch into calls, `link` finds the
 //! writable instance and loads the procedures, and `presence` sends heartbeats and receives notices of other servers.
