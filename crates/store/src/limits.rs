@@ -10,8 +10,8 @@ pub fn limits() -> Vec<(&'static str, String)> {
         ($($name:ident),* $(,)?) => { vec![$((stringify!($name), limits::$name.to_string())),*] };
     }
     let mut values = named![
-        SETTLE_STEPS_MAX,
-        SETTLE_STEP_PLACES,
+        ADMIT_STEPS_MAX,
+        ADMIT_STEP_PLACES,
         BATCH_BYTES_MAX,
         BATCH_TASKS_MAX,
         ENDED_KEYS_MAX,
