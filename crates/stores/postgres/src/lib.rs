@@ -79,8 +79,7 @@ use session_registry::SessionRegistry;
 use statements::{self as sql, Call, param};
 use url::DatabaseUrl;
 
-pub use presence::HEARTBEAT;
-pub use taskyard_store::remote::Clock;
+pub use taskyard_store::remote::{Clock, HEARTBEAT};
 pub use transaction::put_in;
 
 /// How long to wait for a connection.
@@ -252,7 +251,7 @@ impl Postgres {
         let rows = connection.client().query_typed(random, &[]).await;
         let rows = rows.map_err(|error| unavailable(&describe(&error)))?;
         let server: Vec<u8> = rows.first().map(|row| row.get(0)).unwrap_or_default();
-        let patience = presence::patience();
+        let patience = presence::heartbeat_timeout();
         let begin = [Call::new(&sql::BEGIN_SERVER, [param(server.clone()), param(patience)])];
         if serves {
             connection.transact(&begin).await.map_err(|failure| unavailable(&failure.text()))?;
@@ -286,7 +285,7 @@ impl Postgres {
             let _ = timeout(HEARTBEAT, background).await;
         }
         let now = (self.clock == Clock::Caller).then(|| self.known().now);
-        let params = [param(self.server.clone()), param(presence::patience()), param(now)];
+        let params = [param(self.server.clone()), param(presence::heartbeat_timeout()), param(now)];
         let mut end: Vec<Call> = self.known().counters.flush_call().into_iter().collect();
         end.push(Call::new(&sql::END_SERVER, params));
         let ended = match self.serves {

@@ -175,7 +175,7 @@ impl Redis {
         }
         let cache = self.cache();
         if cache.resync.is_some()
-            || self.presence.is_overdue()
+            || self.presence.last.is_overdue()
             || !cache.has_leases(leases)
             || !tubes.iter().all(|tube| cache.mergeable.contains(*tube))
         {

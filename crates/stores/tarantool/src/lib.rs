@@ -49,8 +49,7 @@ use link::{Connector, Link, error_of, may_come_up};
 use presence::Presence;
 use tube_cache::TubeCache;
 
-pub use presence::HEARTBEAT;
-pub use taskyard_store::remote::Clock;
+pub use taskyard_store::remote::{Clock, HEARTBEAT};
 
 /// An existing queue sends no notices of what others put: it is polled this often.
 const ADAPTER_POLL: Span = Span::from_micros(100_000);
