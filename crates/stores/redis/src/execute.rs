@@ -16,7 +16,7 @@ use super::answers::TubeHead;
 use super::codec;
 use super::failure::error;
 use super::merge::{self, IndexedCommand};
-use super::refuse::refusal;
+use super::checks::refusal;
 use super::results::{CallResult, Leases, Results};
 use super::semaphores::SemaphoreBatch;
 use super::tubes::HashTag;

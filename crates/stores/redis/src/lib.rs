@@ -17,6 +17,7 @@
 //!   the last second.
 
 mod answers;
+mod checks;
 mod codec;
 mod durability;
 mod execute;
@@ -26,7 +27,6 @@ mod library;
 mod merge;
 mod pipeline;
 mod presence;
-mod refuse;
 mod registry;
 mod replicas;
 mod results;

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use super::Redis;
 use super::execute::{Batch, TubeGroup, leases_of, rounds, sessions_of, tasks_in, tube_of};
 use super::failure::error;
-use super::refuse::refusal;
+use super::checks::refusal;
 use super::results::{CallResult, Leases, Results};
 use taskyard_store::Executed;
 

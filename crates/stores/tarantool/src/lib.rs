@@ -16,7 +16,7 @@
 //! - Counts are in a temporary space of the instance, which is part of the transaction but not of the log. An instance that became
 //!   writable counts once. **Invariant**: a transaction that writes counts also writes to the log. A transaction without log rows
 //!   commits at once, before others that wait for the log, and Tarantool aborts if it must roll back one of those below it.
-//! - Done tasks that a tube keeps are rows of a space of their own (`lua/kept.lua`), and so are unique keys (`lua/keys.lua`): tubes
+//! - Done tasks that a tube keeps are rows of a space of their own (`lua/done.lua`), and so are unique keys (`lua/keys.lua`): tubes
 //!   without them do the same work as before.
 //! - Consumers do not wait in Tarantool, because it stops reading at 768 requests in flight: they wait in the engine.
 //! - Lease numbers come from ranges that begin at the clock of Tarantool: none is issued twice, even when a replica takes over that did

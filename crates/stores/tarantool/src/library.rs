@@ -25,7 +25,7 @@ const TUBES: [&str; 17] = [
     include_str!("lua/show.lua"),
     include_str!("lua/list.lua"),
     include_str!("lua/failures.lua"),
-    include_str!("lua/kept.lua"),
+    include_str!("lua/done.lua"),
     include_str!("lua/keys.lua"),
     include_str!("lua/finish.lua"),
     include_str!("lua/tubes.lua"),
