@@ -1,7 +1,7 @@
-// What the benchmarks of other queues share: how the work is spread, timed and told.
+// Runs a benchmark of another queue: divides the work among concurrent clients, measures it and prints the figures.
 //
-// A benchmark is called with one JSON argument: the place of the database, how long to measure, how many
-// work at the same time, how many tasks are in a batch. It prints one line of JSON with its figures.
+// A benchmark is called with one JSON argument: the address of the database, how long to measure, how many
+// clients work at the same time, how many tasks are in a batch. It prints one line of JSON with its figures.
 
 const fs = require("node:fs");
 const path = require("node:path");

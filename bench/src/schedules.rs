@@ -18,7 +18,7 @@ use super::{Size, store_in};
 /// Schedules that are set with one call.
 const BATCH: usize = 500;
 /// How long a server may work on what it was asked for, before it is idle.
-const SETTLE: Duration = Duration::from_secs(3);
+const WORK_TIME_MAX: Duration = Duration::from_secs(3);
 /// The time between two rounds of schedules that are due together, in seconds. They are set in the first one.
 const ROUND: u64 = 15;
 /// How often the number of tasks is read.
@@ -105,7 +105,7 @@ impl ServerProcess {
 
     /// The share of one core that it uses while nothing is asked of it, in percent.
     async fn idle_share(&self, time: Duration) -> Result<f64> {
-        tokio::time::sleep(SETTLE).await;
+        tokio::time::sleep(WORK_TIME_MAX).await;
         let progress = Progress::new("seconds idle", time.as_secs() as usize);
         let (begin, used) = (Instant::now(), seconds_used(self.child.id())?);
         for second in 0..time.as_secs() {

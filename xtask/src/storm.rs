@@ -1,6 +1,6 @@
 //! `cargo xtask storm`: runs the random tests again and again, with new seeds and larger sizes than `cargo xtask test`.
 //!
-//! Random tests read two variables: `TASKYARD_SEED` is their seed, and `TASKYARD_RUNS` multiplies what they do. A failure is
+//! Random tests read two variables: `TASKYARD_SEED` is their first seed, and `TASKYARD_RUNS` multiplies what they do. A failure is
 //! repeated with the seed that is printed before each round.
 
 use std::process::Command;
@@ -11,30 +11,52 @@ use crate::shell;
 use crate::test::{runner, with_tools};
 use crate::tools::{self, Tools};
 
-/// Parts of the names of random tests.
-const RANDOM_TESTS: [&str; 11] = [
-    "storm",
-    "model",
+/// The variables that random tests read: their seed, and the factor of what they do.
+pub const VARIABLES: [&str; 2] = ["TASKYARD_SEED", "TASKYARD_RUNS"];
+
+/// Parts of the names of random tests. `cargo xtask tidy` checks that each test that reads a variable has one of them.
+pub const RANDOM_TESTS: &[&str] = &[
+    "bodies::",
+    "compare::",
+    "concurrent_clients",
+    "conforms_to_its_document",
     "crash",
+    "cut::",
     "damage",
-    "random",
-    "kills",
-    "propert",
-    "promises",
-    "interleaved",
+    "data_loss",
     "disk::",
+    "frozen::",
+    "history::",
+    "installed_package",
+    "interleaved",
     "killed_at_any_step",
+    "killed_servers",
+    "kills",
+    "list::pages",
+    "machine::tests",
+    "memory::",
+    "merging::",
+    "model",
+    "outage::",
+    "pooled",
+    "promises",
+    "random",
+    "same_keys",
+    "storm",
 ];
 
 /// How much more each test does than in `cargo xtask test`.
 const RUNS: u64 = 5;
+
+/// The distance between the seeds of two rounds. It is more than a test uses, so that no round repeats runs of another.
+const SEEDS_PER_ROUND: u64 = 10_000;
 
 /// The arguments of `storm`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct StormOptions {
     /// How long to go on; a round that has begun is finished.
     pub minutes: u64,
-    /// The seed of the first round; the seeds of the next rounds count up from it.
+    /// The seed of the first round; those of the next rounds are higher.
     pub seed: Option<u64>,
 }
 
@@ -66,7 +88,7 @@ pub fn run(options: &StormOptions) -> Result<(), String> {
     let first = options.seed.unwrap_or_else(time_seed);
     let mut rounds = 0;
     while rounds == 0 || started.elapsed() < Duration::from_secs(60 * options.minutes) {
-        let seed = first.wrapping_add(rounds * RUNS);
+        let seed = first.wrapping_add(rounds * SEEDS_PER_ROUND);
         eprintln!("\n== round {}: TASKYARD_SEED={seed} TASKYARD_RUNS={RUNS}", rounds + 1);
         round(&tools, seed).map_err(|error| {
             format!("{error}\nrepeat with: cargo xtask storm --minutes 1 --seed {seed}")
@@ -75,7 +97,7 @@ pub fn run(options: &StormOptions) -> Result<(), String> {
     }
     println!(
         "storm: {rounds} rounds passed, seeds {first} to {}",
-        first.wrapping_add((rounds - 1) * RUNS)
+        first.wrapping_add((rounds - 1) * SEEDS_PER_ROUND)
     );
     Ok(())
 }
@@ -83,18 +105,18 @@ pub fn run(options: &StormOptions) -> Result<(), String> {
 fn round(tools: &Tools, seed: u64) -> Result<(), String> {
     let seeded = |command: &mut Command| {
         with_tools(command, Some(tools));
-        command.env("TASKYARD_SEED", seed.to_string()).env("TASKYARD_RUNS", RUNS.to_string());
+        command.envs(VARIABLES.into_iter().zip([seed.to_string(), RUNS.to_string()]));
     };
     let mut tests = runner(true);
     tests.args(["--no-fail-fast", "--retries", "0", "--filterset", &filterset()]);
     seeded(&mut tests);
     shell::run(&mut tests)?;
-    fixtures::run(&RANDOM_TESTS, seeded, Failures::Fail).map(drop)
+    fixtures::run(RANDOM_TESTS, seeded, Failures::Fail).map(drop)
 }
 
 /// The random tests that share no database or browser, as a filterset of nextest.
 fn filterset() -> String {
-    let names = RANDOM_TESTS.map(|name| format!("test({name})"));
+    let names: Vec<_> = RANDOM_TESTS.iter().map(|name| format!("test({name})")).collect();
     format!("{} and ({})", without_fixtures(), names.join(" or "))
 }
 

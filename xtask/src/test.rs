@@ -53,6 +53,9 @@ pub fn run(options: &TestOptions) -> Result<(), String> {
     let notes = run_steps(options, &mut steps);
     println!("\n{}", steps.table());
     notes.iter().for_each(|note| println!("{note}"));
+    if options.filter.is_none() {
+        println!("{}", steps.target());
+    }
     let tested = match &options.filter {
         Some(filter) => format!("tests named `{filter}`"),
         None if options.embedded => "all tests without external tools".into(),

@@ -169,7 +169,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     let mut listeners = runtime.block_on(listen(config, &args.iproto))?;
     tracing::info!(http = %listeners.address(), "listening; opening the store");
     let pool = runtime.block_on(args.start_pool())?;
-    listeners.config.extra_routes = pool.as_ref().map(pool::HostedPool::guests);
+    listeners.config.extra_routes = pool.as_ref().map(pool::HostedPool::extra_routes);
     let started = Instant::now();
     let (url, store) = args.open()?;
     let durable = store.capabilities().durable;

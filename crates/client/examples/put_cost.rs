@@ -29,7 +29,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     for on_disk in [false, true] {
         for batch in [1, 100] {
             measure("HTTP", on_disk, tasks, batch, TestServer::client).await?;
-            measure("iproto", on_disk, tasks, batch, |rig| Client::new(rig.connect())).await?;
+            measure("iproto", on_disk, tasks, batch, |test_server| {
+                Client::new(test_server.connect())
+            })
+            .await?;
         }
     }
     ended_keys(10 * tasks).await
@@ -47,12 +50,13 @@ async fn measure(
     for _ in 0..ROUNDS {
         for (best, idempotent) in best.iter_mut().zip([false, true]) {
             let folder = tempfile::tempdir()?;
-            let rig = TestServer::start(store(on_disk, folder.path())?, clock(), config()).await;
-            let client = connect(&rig).idempotent(idempotent);
+            let test_server =
+                TestServer::start(store(on_disk, folder.path())?, clock(), config()).await;
+            let client = connect(&test_server).idempotent(idempotent);
             let rates = put_and_ack(&client, tasks, batch).await?;
             best.put = best.put.max(rates.put);
             best.ack = best.ack.max(rates.ack);
-            rig.stop().await;
+            test_server.stop().await;
         }
     }
     let [without, with] = best;
@@ -121,8 +125,8 @@ async fn put_and_ack(
 
 /// The memory of a server after tasks with random keys have ended.
 async fn ended_keys(tasks: usize) -> Result<(), Box<dyn std::error::Error>> {
-    let rig = TestServer::in_memory().await;
-    let client = Client::new(rig.connect());
+    let test_server = TestServer::in_memory().await;
+    let client = Client::new(test_server.connect());
     client.create(TUBE, TubeOptions::new(Kind::FifoTtl)).await?;
     let before = resident()?;
     let mut put = 0;
@@ -135,7 +139,7 @@ async fn ended_keys(tasks: usize) -> Result<(), Box<dyn std::error::Error>> {
     }
     let bytes = (resident()? - before) / put as f64;
     println!("{bytes:.0} bytes of memory for each of {put} keys of ended tasks");
-    rig.stop().await;
+    test_server.stop().await;
     Ok(())
 }
 

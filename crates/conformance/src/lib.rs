@@ -2,8 +2,8 @@
 //!
 //! A case is written over [`Execute`] and a [`Harness`], so the same cases run on a store itself and
 //! through a live server. [`conformance_suite!`] lists them. Beside the cases
-//! there are [`model`], which compares random commands with the core's machine, and [`audit`], which
-//! checks the history that many concurrent clients recorded.
+//! there are [`model`], which compares random commands with the core's machine, [`audit`], which
+//! checks the history that many concurrent clients recorded, and [`random`], which gives random tests their seeds.
 //!
 //! Nothing here sleeps or reads a clock: the tests advance a manual clock.
 //!
@@ -16,6 +16,7 @@ mod harness;
 
 pub mod audit;
 pub mod model;
+pub mod random;
 pub mod semaphores;
 pub mod worker_addresses;
 
@@ -48,6 +49,7 @@ pub mod pause;
 pub mod rate;
 pub mod restart;
 pub mod retry;
+mod schedule_commands;
 pub mod schedules;
 pub mod sessions;
 pub mod stats;

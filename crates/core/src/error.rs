@@ -146,8 +146,8 @@ pub enum Error {
     /// The store is unreachable; nothing was done.
     #[error("{0}")]
     StoreUnavailable(String),
-    /// The connection to the store was lost between the command and its reply: it may or may not
-    /// have been executed.
+    /// The connection to the store was lost between the command and its reply, or a write to the
+    /// disk was not confirmed: the command may or may not have been executed.
     #[error("{0}")]
     OutcomeUnknown(String),
     /// The engine is stopping; nothing was done.

@@ -115,9 +115,9 @@ pub const SEMAPHORE_ACTIVE_MAX: u32 = 10_000_000;
 /// find the task that the next one is asked for, as many waiting tasks are skipped.
 pub const SEMAPHORE_REVOKING_MAX: u32 = 10_000;
 /// Maximum number of admission steps of a semaphore in one command; the next tick does the rest.
-pub const SETTLE_STEPS_MAX: usize = 20_000;
+pub const ADMIT_STEPS_MAX: usize = 20_000;
 /// How many waiting tasks may be skipped at the cost of one step.
-pub const SETTLE_STEP_PLACES: usize = 64;
+pub const ADMIT_STEP_PLACES: usize = 64;
 /// Longest delay of a retry policy before its jitter, in seconds.
 pub const RETRY_DELAY_SECS_MAX: u64 = 30 * 24 * 3600;
 /// Largest factor of a retry policy, in thousandths.

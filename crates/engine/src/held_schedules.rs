@@ -7,11 +7,11 @@ use taskyard_core::{ScheduleName, Timestamp};
 
 /// The schedules that are left alone, by name.
 #[derive(Default)]
-pub(crate) struct HeldSchedules(HashMap<ScheduleName, Hold>);
+pub(crate) struct HeldSchedules(HashMap<ScheduleName, SchedulePause>);
 
 /// For how long a schedule is left alone: until a moment of the engine's time, or until another of
 /// its times is next.
-struct Hold {
+struct SchedulePause {
     expected: Timestamp,
     until: Timestamp,
 }
@@ -22,12 +22,12 @@ impl HeldSchedules {
         if self.0.len() >= SCHEDULES_MAX {
             self.0.clear();
         }
-        self.0.insert(name, Hold { expected, until });
+        self.0.insert(name, SchedulePause { expected, until });
     }
 
     /// Whether a schedule with this next time is left alone.
     pub fn has(&self, name: &ScheduleName, expected: Timestamp, now: Timestamp) -> bool {
-        self.0.get(name).is_some_and(|hold| hold.expected == expected && hold.until > now)
+        self.0.get(name).is_some_and(|pause| pause.expected == expected && pause.until > now)
     }
 
     /// Ends the pause of a schedule.
@@ -42,7 +42,7 @@ impl HeldSchedules {
 
     /// Forgets the schedules whose pause is over. Returns when the next pause ends.
     pub fn expire(&mut self, now: Timestamp) -> Option<Timestamp> {
-        self.0.retain(|_, hold| hold.until > now);
-        self.0.values().map(|hold| hold.until).min()
+        self.0.retain(|_, pause| pause.until > now);
+        self.0.values().map(|pause| pause.until).min()
     }
 }

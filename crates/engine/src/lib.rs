@@ -1,11 +1,12 @@
 //! The event loop of Taskyard: gathers commands, stamps the time, runs them in batches on a store,
-//! wakes waiting commands and triggers what becomes due.
+//! wakes waiting commands, triggers what becomes due and fires schedules.
 //!
 //! It handles no bytes and no sockets, and it does not implement the commands: the store does. It
 //! knows only as much about a command as it needs to keep the order of waiting takes and puts, to
-//! bound batches, to return tasks whose caller is gone, and to count for time series and the list of
-//! workers. One thread owns all mutable state;
-//! callers send it messages.
+//! bound batches, to return tasks whose caller is gone, to check puts against a contract, to
+//! compute the next time of a schedule that is set, and to count for time series and the list of
+//! workers. The state of the loop belongs to one thread, to which callers send messages; time series
+//! and workers are read beside it.
 //!
 //! Start reading at `engine` (the public handle), then `event_loop` (one turn of the loop).
 

@@ -43,16 +43,20 @@ pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// that arrive meanwhile form the next batch. Embedded stores do their work on the calling thread.
 pub trait Store: Send + Sync + 'static {
     /// Executes a batch at the moment `now`, in order. When the future resolves, the changes that the replies
-    /// report are as durable as the store is. If the batch cannot be made durable, every reply is
-    /// [`Error::Store`] and nothing has changed.
+    /// report are as durable as the store is.
     ///
-    /// A store behind a network may be unreachable: then every reply is [`Error::StoreUnavailable`] and
-    /// nothing has changed. The connection may also break after the batch was sent and before its reply
-    /// arrived; then every reply is [`Error::OutcomeUnknown`], and either the whole batch was executed or
-    /// nothing. The caller must check (an ack can be repeated: a task that does not exist was acked) or
-    /// accept that a repeated put adds its tasks twice. The store itself reverts the deliveries of such a
-    /// batch to sessions and the sessions that it joined and left; tasks that it took without a session
-    /// become ready when their lease ends.
+    /// Each reply is about its own command. After [`Error::Store`] and [`Error::StoreUnavailable`] the command
+    /// has changed nothing. After [`Error::OutcomeUnknown`] it was executed or not: the connection broke after
+    /// the command was sent and before its reply arrived, or a write to the disk was not confirmed. The
+    /// caller must check (an ack can be repeated: a task that does not exist was acked) or accept that a
+    /// repeated put adds its tasks twice.
+    ///
+    /// An embedded store executes a batch as a whole: if it cannot be made durable, every reply is one of
+    /// these errors. A store in a database may execute it in several steps. If the connection breaks between
+    /// them, earlier commands have their replies, those in flight are unknown and later ones were not sent.
+    /// A command about several tubes, such as the end of a session, may have been executed for some of them; a
+    /// tick does the rest. Such a store reverts the deliveries of unknown commands to sessions, and the sessions that they joined
+    /// and left; tasks that were taken without a session become ready when their lease ends.
     fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed>;
 
     /// Maximum number of batches in flight. They are executed in the order in which they were started; only a

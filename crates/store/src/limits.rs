@@ -10,25 +10,31 @@ pub fn limits() -> Vec<(&'static str, String)> {
         ($($name:ident),* $(,)?) => { vec![$((stringify!($name), limits::$name.to_string())),*] };
     }
     let mut values = named![
+        ADMIT_STEPS_MAX,
+        ADMIT_STEP_PLACES,
         BATCH_BYTES_MAX,
         BATCH_TASKS_MAX,
+        ENDED_KEYS_MAX,
         FAILURES_MAX,
         KEEP_DONE_DEFAULT,
+        KEY_BYTES_MAX,
         META_BYTES_MAX,
         NESTING_MAX,
         OLDEST_LOOKED_MAX,
         PAYLOAD_BYTES_MAX,
+        RETRY_GROWTH_MAX,
+        SCHEDULES_MAX,
+        SCHEDULE_PUTS_MAX,
         SEMAPHORES_MAX,
         SEMAPHORE_ACTIVE_MAX,
         SEMAPHORE_KEY_BYTES_MAX,
         SEMAPHORE_REVOKING_MAX,
-        SETTLE_STEPS_MAX,
-        SETTLE_STEP_PLACES,
         SUBQUEUE_BYTES_MAX,
         TASK_ID_MAX,
         TUBES_MAX,
         TUBE_NAME_BYTES_MAX,
         TUBE_NUMBERS_MAX,
+        UNIQUE_FOR_SECS_MAX,
     ];
     values.push(("FOREVER", Span::FOREVER.as_micros().to_string()));
     values.push(("SEMAPHORE_ACTIVE_DEFAULT", SemaphoreOptions::default().active.to_string()));
@@ -39,6 +45,9 @@ pub fn limits() -> Vec<(&'static str, String)> {
 pub fn with_limits(text: &str) -> String {
     substitute(text, &limits())
 }
+
+/// The factors between units of time, which are also limits.
+const UNITS: &[&str] = &["1000", "1000000"];
 
 /// The lines of SQL or Lua code that contain the number of a limit, each with the names of these limits, for the tests of
 /// the libraries. Comments do not count, nor do lines that contain one of the `accepted` fragments, in which the number
@@ -60,23 +69,43 @@ pub fn typed_limits(source: &str, accepted: &[&str]) -> Vec<String> {
 /// Whether a line contains the number of a limit. Short numbers are also those of bytes, bits and columns, so they count only
 /// beside the name of their limit, or as the bound of a loop or a query.
 fn is_typed(code: &str, name: &str, value: &str) -> bool {
-    let is_word = |char: char| char.is_ascii_alphanumeric() || char == '_';
-    let words: Vec<&str> =
-        code.split(|char| !is_word(char)).filter(|word| !word.is_empty()).collect();
-    if !words.iter().any(|word| word.trim_end_matches("ULL") == value) {
+    if !has_number(code, value) {
         return false;
     }
-    let is_named = words.contains(&name) && !code.contains(&format!("{{{{{name}}}}}"));
-    let bounds = [format!("LIMIT {value}"), format!(".. {value} LOOP"), format!(", {value} do")];
-    value.len() > 3 || is_named || bounds.iter().any(|bound| code.contains(bound.as_str()))
+    let is_named = code.split(|char| !is_word(char)).any(|word| word == name);
+    let is_filled = code.contains(&format!("{{{{{name}}}}}"));
+    let bounds = [
+        format!("LIMIT {value}"),
+        format!(".. {value} LOOP"),
+        format!(", {value} do"),
+        format!("BETWEEN 1 AND {value}"),
+    ];
+    value.len() > 3
+        || is_named && !is_filled
+        || bounds.iter().any(|bound| code.contains(bound.as_str()))
+}
+
+/// Whether a line contains a number as a whole word, other than to convert or add times.
+fn has_number(code: &str, number: &str) -> bool {
+    code.match_indices(number).any(|(at, _)| {
+        let (before, after) = (&code[..at], &code[at + number.len()..]);
+        let is_whole = !before.ends_with(is_word)
+            && !after.strip_prefix("ULL").unwrap_or(after).starts_with(is_word);
+        let converts = UNITS.contains(&number) && before.trim_end().ends_with(['*', '/', '+']);
+        is_whole && !converts
+    })
+}
+
+fn is_word(char: char) -> bool {
+    char.is_ascii_alphanumeric() || char == '_'
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Limits of servers, connections and files, and of features that databases do not have yet: no rule inside a database
-    /// needs them.
+    /// Limits of servers, connections and files, and those that are checked before a command reaches a database: no rule inside a
+    /// database needs them.
     const OUTSIDE_DATABASES: &[&str] = &[
         "ANSWER_BYTES_MAX",
         "ANSWER_BYTES_TOTAL_MAX",
@@ -87,10 +116,8 @@ mod tests {
         "AUDIT_WAITING_MAX",
         "CLASSES_MAX",
         "CONNECTIONS_MAX",
-        "ENDED_KEYS_MAX",
         "ERROR_BYTES_MAX",
         "KEEP_DONE_MAX",
-        "KEY_BYTES_MAX",
         "LIST_TASKS_MAX",
         "LOGIN_PEERS_MAX",
         "LOGIN_USERS_PER_PEER_MAX",
@@ -115,13 +142,10 @@ mod tests {
         "RESULT_BYTES_MAX",
         "RETRY_DELAY_SECS_MAX",
         "RETRY_FACTOR_PERMILLE_MAX",
-        "RETRY_GROWTH_MAX",
         "RETRY_JITTER_PERMILLE_MAX",
         "SCHEDULES_LISTED_MAX",
-        "SCHEDULES_MAX",
         "SCHEDULE_EVERY_SECS_MIN",
         "SCHEDULE_NAME_BYTES_MAX",
-        "SCHEDULE_PUTS_MAX",
         "SCHEDULE_TEMPLATE_BYTES_MAX",
         "SCHEDULE_TIMING_BYTES_MAX",
         "SERIES_TUBES_MAX",
@@ -133,7 +157,6 @@ mod tests {
         "TOKEN_CHARS_MIN",
         "TUBES_PER_USER_MAX",
         "TUBES_RESERVED",
-        "UNIQUE_FOR_SECS_MAX",
         "USERS_FILE_BYTES_MAX",
         "USERS_MAX",
         "USER_NAME_BYTES_MAX",
@@ -163,11 +186,34 @@ mod tests {
         assert!(!typed("LIMIT 100001\n-- 20000\n"));
         assert_eq!(
             typed_limits("local most = 100000\n", &[]),
-            ["SEMAPHORES_MAX: local most = 100000"]
+            ["SCHEDULES_MAX, SEMAPHORES_MAX: local most = 100000"]
         );
         assert!(typed("LIMIT 10000 -- 20000\n"));
         assert!(typed("local id_max = 562949953421311ULL"));
         assert_eq!(typed_limits("local page = 10000\n", &["page = 10000"]), Vec::<String>::new());
+    }
+
+    /// Limits of keys, retries and schedules were substituted, but not looked for.
+    #[test]
+    fn typed_limits_of_keys_retries_and_schedules_are_found() {
+        let typed = |line: &str| !typed_limits(line, &[]).is_empty();
+        for line in [
+            "if tube.ended > 1000000 then",
+            "octet_length(_key) NOT BETWEEN 1 AND 128 THEN",
+            "FOR _n IN 2 .. least(_attempt, 1000 + 1) LOOP",
+            "elseif S.schedule:len() >= 100000 then",
+            "elseif #puts > 1000 then",
+            "make_interval(secs => 604800)",
+        ] {
+            assert!(typed(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn factors_between_units_of_time_are_no_limits() {
+        let typed = |line: &str| !typed_limits(line, &[]).is_empty();
+        assert!(!typed("_now + 1000000") && !typed("10 * 1000000") && !typed("factor / 1000.0"));
+        assert!(typed("1000000 * n") && typed("n - 1000000") && typed("n + 10000000"));
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! one thread of its own, so that a batch costs two thread switches and not two for each of its replies, and
 //! starts whether or not the caller already polls its future.
 
+mod heartbeat;
+
 use std::collections::hash_map::RandomState;
 use std::fmt::Display;
 use std::future::{Future, ready};
@@ -20,6 +22,8 @@ use crate::{
     BodyKey, Capabilities, Executed, Export, Exported, Import, OpenError, OpenOptions, Pending,
     Store, StoreHealth, Watcher,
 };
+
+pub use heartbeat::{HEARTBEAT, HEARTBEAT_TIMEOUT, LastHeartbeat, declared_other_dead};
 
 /// Changes of other servers may be missed when a notification is lost: every shared store is polled this
 /// often.

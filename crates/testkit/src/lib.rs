@@ -28,6 +28,7 @@ use taskyard_store::remote::{Backend, Clock, RemoteStore};
 use lossy_proxy::LossyProxy;
 
 pub use ports::free_port;
+pub use taskyard_conformance::random;
 
 /// A database that several servers can share, with the fixture that starts it.
 pub trait SharedDatabase: 'static {

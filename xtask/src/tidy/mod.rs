@@ -10,6 +10,7 @@ mod leftovers;
 mod lexer;
 mod links;
 mod lua;
+mod random_tests;
 mod shape;
 mod source;
 mod sql;
@@ -41,6 +42,7 @@ const CHECKS: &[fn(&Tree) -> Vec<Diagnostic>] = &[
     links::check,
     copies::check,
     words::check,
+    random_tests::check,
 ];
 
 /// What `tidy` changes before it checks.

@@ -20,8 +20,13 @@ pub const LIST: &str = "xtask/words.toml";
 
 /// Files that must name the words.
 const EXEMPT: &[&str] = &["CHANGELOG.md", LIST, PENDING, "xtask/src/tidy/words"];
-/// The kinds of files with prose or names of ours.
-const KINDS: &[&str] = &[".rs", ".sql", ".lua", ".md", ".js", ".html", ".py"];
+/// The kinds of files with prose or names of ours. Files without an extension belong to them, too.
+const KINDS: &[&str] = &[
+    "rs", "sql", "lua", "md", "js", "mjs", "ts", "mts", "cts", "html", "css", "py", "sh", "toml",
+    "yaml", "conf", "service",
+];
+/// The beginnings of the names of files with words of others.
+const FOREIGN: &[&str] = &["LICENSE"];
 
 /// All findings about vocabulary but those of pending files, and an error for each pending file that is clean.
 pub fn check(tree: &Tree) -> Vec<Diagnostic> {
@@ -40,10 +45,15 @@ fn all(tree: &Tree) -> Vec<Diagnostic> {
 
 /// The files in which vocabulary is checked.
 fn files(tree: &Tree) -> impl Iterator<Item = (&str, &str)> {
-    tree.texts().filter(|(path, _)| {
-        KINDS.iter().any(|kind| path.ends_with(kind))
-            && !EXEMPT.iter().any(|exempt| path.starts_with(exempt))
-    })
+    tree.texts()
+        .filter(|(path, _)| is_ours(path) && !EXEMPT.iter().any(|exempt| path.starts_with(exempt)))
+}
+
+fn is_ours(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let kind = name.rsplit_once('.').filter(|(stem, _)| !stem.is_empty());
+    kind.is_none_or(|(_, kind)| KINDS.contains(&kind))
+        && !FOREIGN.iter().any(|foreign| name.starts_with(foreign))
 }
 
 /// Words that the list refuses, in texts and in names.
@@ -121,10 +131,11 @@ take_off = \"dispatch\"
     fn texts_are_checked_in_code_comments_and_documents() {
         let text = "//! Checks.\n// Nobody waits\nfn nobody_waits() {}\nstruct NobodyWaits;\n\"nobody\";\nbusynobody();\n";
         assert_eq!(lines("src/a.rs", text), [2, 3, 4, 5]);
-        for path in ["a.md", "a.sql", "a.lua"] {
-            assert_eq!(lines(path, "fine\nIt is for nobody.\n"), [2], "{path}");
+        for path in ["a.md", "a.sql", "a.lua", "a.ts", "a.test.mjs", ".ci/run", ".gitignore"] {
+            assert_eq!(lines(path, "-- Checks.\nIt is for nobody.\n"), [2], "{path}");
         }
         assert_eq!(lines("a.png", "nobody"), []);
+        assert_eq!(lines("crates/a/LICENSE-MIT", "nobody"), []);
         assert_eq!(lines("CHANGELOG.md", "nobody"), []);
     }
 
@@ -139,7 +150,7 @@ take_off = \"dispatch\"
         let text = "//! Checks.\nstruct YardHandle;\n// a wall\nlet wall_count = 1;\nlet wallet = wall_clock();\nfn take_off() {}\nfn take() {}\nuse taskyard::Taskyard;\n";
         assert_eq!(lines("src/a.rs", text), [2, 4, 6]);
         assert_eq!(lines("a.md", "a wall"), []);
-        assert_eq!(lines("a.sql", "CREATE FUNCTION take_off()"), [1]);
+        assert_eq!(lines("a.sql", "-- Checks.\nCREATE FUNCTION take_off()"), [2]);
     }
 
     #[test]

@@ -168,7 +168,7 @@ impl HostedPool {
     }
 
     /// The pool's routes, for the server that hosts it.
-    pub fn guests(&self) -> ExtraRoutes {
+    pub fn extra_routes(&self) -> ExtraRoutes {
         ExtraRoutes { router: router(self.gateway.clone()), is_open: is_page }
     }
 

@@ -51,10 +51,11 @@ impl RunningCommand {
         }
         let mut running = RunningCommand::spawn(shell, payload::plain(task.body.as_ref()))?;
         let errors = running.child.stderr.take();
-        running.errors = errors
-            .map(|from| PassedOutput::begin(from, tokio::io::stderr(), Kept::End(ERRORS_KEPT)));
+        running.errors = errors.map(|from| {
+            PassedOutput::begin(from, tokio::io::stderr(), OutputPart::End(ERRORS_KEPT))
+        });
         running.output = running.child.stdout.take().zip(output_kept).map(|(from, bytes)| {
-            PassedOutput::begin(from, tokio::io::stdout(), Kept::Beginning(bytes))
+            PassedOutput::begin(from, tokio::io::stdout(), OutputPart::Beginning(bytes))
         });
         Ok(running)
     }
@@ -114,20 +115,20 @@ impl Drop for RunningCommand {
 
 /// Which part of an output is kept.
 #[derive(Clone, Copy)]
-enum Kept {
+enum OutputPart {
     Beginning(usize),
     End(usize),
 }
 
-impl Kept {
+impl OutputPart {
     fn add(self, kept: &Mutex<Vec<u8>>, part: &[u8]) {
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
         match self {
-            Kept::Beginning(most) => {
+            OutputPart::Beginning(most) => {
                 let size = part.len().min(most.saturating_sub(kept.len()));
                 kept.extend_from_slice(&part[..size]);
             }
-            Kept::End(most) => {
+            OutputPart::End(most) => {
                 kept.extend_from_slice(part);
                 let surplus = kept.len().saturating_sub(most);
                 kept.drain(..surplus);
@@ -147,7 +148,7 @@ impl PassedOutput {
     fn begin(
         mut from: impl AsyncRead + Send + Unpin + 'static,
         mut to: impl AsyncWrite + Send + Unpin + 'static,
-        which: Kept,
+        which: OutputPart,
     ) -> Self {
         let kept = Arc::new(Mutex::new(Vec::new()));
         let shared = kept.clone();

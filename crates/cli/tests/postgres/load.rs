@@ -8,6 +8,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use taskyard::{Http, Iproto};
 use taskyard_conformance::audit::{Operation, Recorder};
+use taskyard_conformance::random::{new_seed, runs};
 use taskyard_core::{
     Body, Command, Error, Execute, Finish, FinishItem, Holder, Lease, NewTask, Outcome, Reply,
     SessionId, Span, State, Take, TaskId, TubeName,
@@ -78,15 +79,8 @@ enum CallOutcome {
     Unknown,
 }
 
-/// A number in the environment: the seed of a storm, or the factor of its size.
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
-
 impl StormLoad {
     pub fn new() -> Arc<Self> {
-        let seed = number("TASKYARD_SEED").unwrap_or_else(|| fastrand::u64(..));
-        println!("TASKYARD_SEED={seed}");
         Arc::new(StormLoad {
             recorder: Recorder::default(),
             acknowledged: Mutex::default(),
@@ -97,7 +91,7 @@ impl StormLoad {
             steps: watch::channel(0).0,
             stop: AtomicBool::new(false),
             clients: Mutex::default(),
-            seed,
+            seed: new_seed(),
         })
     }
 
@@ -118,11 +112,10 @@ impl StormLoad {
         clients.spawn(client.run());
     }
 
-    /// Waits for so many more replies.
+    /// Waits for so many more replies, which `TASKYARD_RUNS` multiplies.
     pub async fn wait_for_replies(&self, more: usize) {
         let mut steps = self.steps.subscribe();
-        let runs = number("TASKYARD_RUNS").map_or(1, |runs| runs as usize);
-        let wanted = *steps.borrow() + more * runs;
+        let wanted = *steps.borrow() + more * runs();
         steps.wait_for(|steps| *steps >= wanted).await.expect("clients are running");
     }
 

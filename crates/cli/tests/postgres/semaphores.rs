@@ -1,5 +1,6 @@
 //! Servers are killed under a load of semaphore calls, and others replace them.
 
+use taskyard_conformance::random::runs;
 use taskyard_conformance::semaphores::storm;
 use taskyard_core::Span;
 use taskyard_testkit::postgres::sql;
@@ -24,11 +25,11 @@ fn killed_servers_lose_no_grant_and_no_event() {
         let servers = LiveServers::new(vec![stays.http.clone(), killed.http.clone()]);
         storm::prepare(&servers, SEMAPHORES, LEASE).await;
         let mut clients = JoinSet::new();
-        for seed in 0..4 {
+        for seed in storm::client_seeds(4) {
             let servers = servers.clone();
             clients.spawn(async move { storm::run_client(&servers, seed, SEMAPHORES, 250).await });
         }
-        for round in 1..=2 {
+        for round in 1..=2 * runs() {
             servers.wait_for_replies(round * REPLIES).await;
             killed.serving.signal("KILL");
             killed = fixture.serve();

@@ -1,9 +1,10 @@
 //! Two server processes on one database; a proxy cuts the connections of one of them to it.
 
 use fastrand::Rng;
+use taskyard_conformance::random::new_seed;
 
 use crate::key_storm::FaultyServers;
-use crate::killed_servers::{http, storm_rng};
+use crate::killed_servers::http;
 use crate::live_servers::LiveServers;
 use crate::process::Serving;
 
@@ -23,7 +24,7 @@ impl<C: AsyncFn(usize)> CutServers<C> {
     /// These servers; `cut` cuts so many connections of one of them, and none afterwards.
     pub fn new(running: [Serving; 2], cut: C) -> Self {
         let live = LiveServers::new(running.iter().map(http).collect());
-        CutServers { _running: running, live, rng: storm_rng(), cut }
+        CutServers { _running: running, live, rng: Rng::with_seed(new_seed()), cut }
     }
 }
 

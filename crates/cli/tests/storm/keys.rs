@@ -14,10 +14,11 @@ use taskyard::{
     Client, Finish, FinishItem, HeldKey, Holder, Key, KeyRequest, Kind, NewTask, OnConflict,
     Placed, Span, Task, TaskId, TubeName, TubeOptions, new_task,
 };
+use taskyard_conformance::random::runs;
 use taskyard_core::{Command, Execute, Reply};
 use tokio::task::JoinSet;
 
-use crate::killed_servers::{KilledServers, all_tasks, runs};
+use crate::killed_servers::{KilledServers, all_tasks};
 use crate::live_servers::LiveServers;
 use crate::process::Serving;
 

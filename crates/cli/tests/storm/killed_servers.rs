@@ -2,6 +2,7 @@
 
 use fastrand::Rng;
 use taskyard::{Client, Http, Task};
+use taskyard_conformance::random::new_seed;
 use taskyard_core::limits::LIST_TASKS_MAX;
 use taskyard_core::{Command, Execute, List, ListOrder, Reply, StateSet, TaskId, TubeName};
 
@@ -19,9 +20,10 @@ pub struct KilledServers<S> {
 impl<S: Fn() -> Serving> KilledServers<S> {
     /// Starts so many servers.
     pub fn new(count: usize, start: S) -> Self {
+        let rng = Rng::with_seed(new_seed());
         let running: Vec<Serving> = (0..count).map(|_| start()).collect();
         let live = LiveServers::new(running.iter().map(http).collect());
-        KilledServers { start, running, live, rng: storm_rng() }
+        KilledServers { start, running, live, rng }
     }
 
     /// A client that uses any of them and repeats what failed.
@@ -52,23 +54,6 @@ impl<S: Fn() -> Serving> KilledServers<S> {
 /// A client of this server.
 pub fn http(serving: &Serving) -> Http {
     Http::new(&serving.url).expect("a server has a good address")
-}
-
-/// The source of all that is random in a storm. Prints its seed.
-pub fn storm_rng() -> Rng {
-    let seed = number("TASKYARD_SEED").unwrap_or_else(|| fastrand::u64(..));
-    println!("TASKYARD_SEED={seed}");
-    Rng::with_seed(seed)
-}
-
-/// A number in the environment: the seed of a storm, or the factor of its size.
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
-
-/// How many times as long as usual a storm is.
-pub fn runs() -> usize {
-    number("TASKYARD_RUNS").map_or(1, |runs| runs as usize)
 }
 
 /// All tasks of a tube, whatever their state.

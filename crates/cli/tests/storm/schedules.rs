@@ -6,8 +6,9 @@ use std::time::Duration;
 use taskyard::{
     CatchUp, Client, Kind, Schedule, Span, Task, Timestamp, TimingRule, TubeOptions, new_task,
 };
+use taskyard_conformance::random::runs;
 
-use crate::killed_servers::{KilledServers, all_tasks, runs};
+use crate::killed_servers::{KilledServers, all_tasks};
 use crate::process::Serving;
 
 const TUBE: &str = "fired";

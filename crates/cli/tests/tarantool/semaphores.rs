@@ -1,5 +1,6 @@
 //! Servers and Tarantool are killed under a load of semaphore calls.
 
+use taskyard_conformance::random::runs;
 use taskyard_conformance::semaphores::storm;
 use taskyard_core::Span;
 use taskyard_testkit::tarantool::{TarantoolInstance, program};
@@ -18,21 +19,23 @@ const REPLIES: usize = 150;
 fn kills_lose_no_grant_and_no_event() {
     run(async {
         let tarantool = TarantoolInstance::new(program().expect("it is installed"));
-        let (stays, killed) = (serve(&tarantool.url()), serve(&tarantool.url()));
+        let (stays, mut killed) = (serve(&tarantool.url()), serve(&tarantool.url()));
         let servers = LiveServers::new(vec![stays.http.clone(), killed.http.clone()]);
         storm::prepare(&servers, SEMAPHORES, LEASE).await;
         let mut clients = JoinSet::new();
-        for seed in 0..4 {
+        for seed in storm::client_seeds(4) {
             let servers = servers.clone();
             clients.spawn(async move { storm::run_client(&servers, seed, SEMAPHORES, 200).await });
         }
-        servers.wait_for_replies(REPLIES).await;
-        killed.serving.signal("KILL");
-        let next = serve(&tarantool.url());
-        servers.replace(1, next.http.clone());
-        servers.wait_for_replies(2 * REPLIES).await;
-        tarantool.kill();
-        tarantool.start();
+        for round in 0..runs() {
+            servers.wait_for_replies((2 * round + 1) * REPLIES).await;
+            killed.serving.signal("KILL");
+            killed = serve(&tarantool.url());
+            servers.replace(1, killed.http.clone());
+            servers.wait_for_replies((2 * round + 2) * REPLIES).await;
+            tarantool.kill();
+            tarantool.start();
+        }
         let delivered = clients.join_all().await.into_iter().flatten().collect();
         // Unacknowledged events would be delivered again after half a minute; here immediately.
         tarantool.talk(

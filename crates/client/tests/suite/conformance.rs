@@ -50,7 +50,7 @@ fn model() {
 
 /// A live server over a store on disk.
 struct HttpHarness {
-    rig: TestServer,
+    test_server: TestServer,
     folder: Arc<TempDir>,
 }
 
@@ -64,7 +64,7 @@ impl HttpHarness {
         let url = format!("sqlite:{}", folder.path().display());
         let store = open(&url, &OpenOptions::default()).expect("the store opens");
         let config = Config { strict_tubes: true, ..server::config() };
-        HttpHarness { rig: TestServer::without_firing(store, clock, config).await, folder }
+        HttpHarness { test_server: TestServer::without_firing(store, clock, config).await, folder }
     }
 
     async fn execute_one(&self, command: Command) -> Result<Reply, Error> {
@@ -73,15 +73,15 @@ impl HttpHarness {
         if !by_engine && !self.would_ignore(&command).await {
             // Read before: a task that is done shows its last holder.
             let held = self.held(&command).await;
-            let mut reply = self.rig.http.execute_one(command).await?;
+            let mut reply = self.test_server.http.execute_one(command).await?;
             name_holders(&held, &mut reply);
             remove_addresses(&mut reply);
             return Ok(reply);
         }
         if !differs {
-            assert_refused(&self.rig.http, command.clone()).await;
+            assert_refused(&self.test_server.http, command.clone()).await;
         }
-        self.rig.engine.execute(vec![command]).await.remove(0)
+        self.test_server.engine.execute(vec![command]).await.remove(0)
     }
 }
 
@@ -93,7 +93,7 @@ impl HttpHarness {
             return false;
         }
         let asked = vec![Command::Tubes { tube: Some(tube.clone()) }];
-        match self.rig.engine.execute(asked).await.remove(0) {
+        match self.test_server.engine.execute(asked).await.remove(0) {
             Ok(Reply::Tubes(tubes)) => tubes.iter().any(|tube| !tube.options.kind.has_subqueues()),
             _ => false,
         }
@@ -103,7 +103,7 @@ impl HttpHarness {
     async fn held(&self, command: &Command) -> Vec<Task> {
         let Some(tube) = shows_holders(command) else { return Vec::new() };
         let deliveries = Command::Deliveries { tube, count: BATCH_TASKS_MAX };
-        match self.rig.http.execute_one(deliveries).await {
+        match self.test_server.http.execute_one(deliveries).await {
             Ok(Reply::Tasks(held)) => held,
             // The command itself returns the error.
             _ => Vec::new(),
@@ -193,20 +193,20 @@ impl Execute for HttpHarness {
 
 impl Harness for HttpHarness {
     fn capabilities(&self) -> Capabilities {
-        self.rig.engine.capabilities()
+        self.test_server.engine.capabilities()
     }
 
     fn now(&self) -> Timestamp {
-        self.rig.clock.now()
+        self.test_server.clock.now()
     }
 
     fn advance(&self, span: Span) {
-        self.rig.clock.advance(span);
+        self.test_server.clock.advance(span);
     }
 
     async fn restart(self) -> Self {
-        let (clock, folder) = (self.rig.clock.clone(), self.folder);
-        self.rig.stop().await;
+        let (clock, folder) = (self.test_server.clock.clone(), self.folder);
+        self.test_server.stop().await;
         HttpHarness::start(folder, clock).await
     }
 }

@@ -79,29 +79,31 @@ fn the_outcome_of_the_function_ends_its_task() {
 /// A payload of another type was tried forever, once an hour.
 #[test]
 fn a_task_of_another_type_is_buried_with_its_error_after_its_attempts() {
-    each(async |rig| {
-        rig.client.put("mail", &7).await.unwrap();
+    each(async |test_server| {
+        test_server.client.put("mail", &7).await.unwrap();
         for attempts_max in [2, 12] {
             let limited = NewTask { attempts_max: Some(attempts_max), ..new_task(&7).unwrap() };
-            rig.client.put_task("mail", limited).await.unwrap();
+            test_server.client.put_task("mail", limited).await.unwrap();
         }
-        let running = rig.start(rig.client.worker("mail"), async |_, _| Ok(()));
+        let running = test_server.start(test_server.client.worker("mail"), async |_, _| Ok(()));
         loop {
-            rig.wait_until(|tube| tube.stats.tasks.ready + tube.stats.tasks.taken == 0).await;
-            if rig.client.stats("mail").await.unwrap().tasks.delayed == 0 {
+            test_server
+                .wait_until(|tube| tube.stats.tasks.ready + tube.stats.tasks.taken == 0)
+                .await;
+            if test_server.client.stats("mail").await.unwrap().tasks.delayed == 0 {
                 break;
             }
-            rig.timer.advance(Duration::from_secs(3600));
+            test_server.timer.advance(Duration::from_secs(3600));
         }
         for (id, attempts) in [(0, 10), (1, 2), (2, 12)] {
-            let (state, error) = rig.failed(id).await;
+            let (state, error) = test_server.failed(id).await;
             assert_eq!(state, State::Buried, "{id}");
             assert!(error.starts_with("cannot decode the payload: invalid type"), "{error}");
-            let task = rig.client.peek("mail", TaskId(id)).await.unwrap().unwrap().task;
+            let task = test_server.client.peek("mail", TaskId(id)).await.unwrap().unwrap().task;
             let last = task.failures.unwrap().iter().last().unwrap().attempt;
             assert_eq!(last, attempts, "{id}");
         }
-        rig.stop(running).await;
+        test_server.stop(running).await;
     });
 }
 

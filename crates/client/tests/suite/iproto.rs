@@ -15,35 +15,35 @@ use taskyard_testkit::server::{TestServer, block_on};
 #[test]
 fn a_task_is_put_taken_and_finished() {
     block_on(async {
-        let rig = TestServer::in_memory().await;
-        let client = Client::new(rig.connect());
+        let test_server = TestServer::in_memory().await;
+        let client = Client::new(test_server.connect());
         let id = client.put("mail", "hello").await.expect("the first put creates the tube");
         let task =
             client.take("mail", Duration::ZERO).await.unwrap().expect("the queue has a task");
         assert_eq!((task.id(), task.data::<String>().unwrap().as_str()), (id, "hello"));
         client.ack(&task).await.unwrap();
         assert_eq!(client.stats("mail").await.unwrap().tasks.done, 1);
-        rig.stop().await;
+        test_server.stop().await;
     });
 }
 
 #[test]
 fn a_waiting_take_does_not_block_its_connection() {
     block_on(async {
-        let rig = TestServer::in_memory().await;
-        let client = Client::new(rig.connect());
+        let test_server = TestServer::in_memory().await;
+        let client = Client::new(test_server.connect());
         client.create("mail", TubeOptions::new(Kind::Fifo)).await.unwrap();
         let waiting = client.take("mail", Duration::from_secs(60));
         let putting = async {
             // The reply arrives while the take waits, because only this put ends the take.
-            while rig.engine.waiting().await.is_empty() {
+            while test_server.engine.waiting().await.is_empty() {
                 tokio::task::yield_now().await;
             }
             client.put("mail", &7).await
         };
         let (taken, put) = tokio::join!(waiting, putting);
         assert_eq!(taken.unwrap().expect("the put woke it").id(), put.unwrap());
-        rig.stop().await;
+        test_server.stop().await;
     });
 }
 
@@ -51,14 +51,14 @@ fn a_waiting_take_does_not_block_its_connection() {
 #[test]
 fn a_task_taken_for_a_cancelled_caller_is_released() {
     block_on(async {
-        let rig = TestServer::in_memory().await;
-        let client = Client::new(rig.connect());
+        let test_server = TestServer::in_memory().await;
+        let client = Client::new(test_server.connect());
         client.create("mail", TubeOptions::new(Kind::FifoTtl)).await.unwrap();
         let impatient = tokio::spawn({
             let client = client.clone();
             async move { client.take("mail", Duration::from_secs(60)).await }
         });
-        while rig.engine.waiting().await.is_empty() {
+        while test_server.engine.waiting().await.is_empty() {
             tokio::task::yield_now().await;
         }
         impatient.abort();
@@ -71,15 +71,15 @@ fn a_task_taken_for_a_cancelled_caller_is_released() {
             .expect("the task is ready again");
         assert_eq!(task.id(), id);
         assert_eq!(task.task.attempts, 0, "the delivery does not count");
-        rig.stop().await;
+        test_server.stop().await;
     });
 }
 
 #[test]
 fn several_calls_in_one_request() {
     block_on(async {
-        let rig = TestServer::in_memory().await;
-        let queue = rig.connect();
+        let test_server = TestServer::in_memory().await;
+        let queue = test_server.connect();
         Client::new(queue.clone()).create("mail", TubeOptions::new(Kind::Fifo)).await.unwrap();
         let put = Call { function: "queue.tube.mail:put", args: &[0x91, 0xa2, b'h', b'i'] };
         let unknown = Call { function: "queue.tube.none:put", args: &[0x91, 0x01] };
@@ -90,7 +90,7 @@ fn several_calls_in_one_request() {
         assert_eq!(results[2], Ok(task(1)));
         assert!(queue.call_many(&[]).await.unwrap().is_empty());
         queue.ping().await.unwrap();
-        rig.stop().await;
+        test_server.stop().await;
     });
 }
 
@@ -99,8 +99,8 @@ fn several_calls_in_one_request() {
 #[test]
 fn a_new_connection_joins_the_session_of_the_old_one() {
     block_on(async {
-        let rig = TestServer::in_memory().await;
-        let proxy = Proxy::start(rig.iproto).await;
+        let test_server = TestServer::in_memory().await;
+        let proxy = Proxy::start(test_server.iproto).await;
         let queue = Iproto::new(&proxy.address).unwrap();
         let client = Client::new(queue.clone());
         client.put("mail", &7).await.unwrap();
@@ -123,7 +123,7 @@ fn a_new_connection_joins_the_session_of_the_old_one() {
             panic!("no outcomes")
         };
         assert_eq!(outcomes, [Outcome::Done(None)]);
-        rig.stop().await;
+        test_server.stop().await;
     });
 }
 
@@ -145,9 +145,9 @@ fn without_a_server_every_call_fails() {
 #[test]
 fn a_program_that_is_not_a_server_is_recognized() {
     block_on(async {
-        let rig = TestServer::in_memory().await;
+        let test_server = TestServer::in_memory().await;
         // An HTTP server sends no greeting.
-        let http = rig.http.url().replace("http://", "");
+        let http = test_server.http.url().replace("http://", "");
         let queue = Iproto::new(&http).unwrap().connect_within(Duration::from_millis(50));
         let error = queue.ping().await.unwrap_err();
         assert!(error.to_string().contains("no response in time"), "{error}");
@@ -160,7 +160,7 @@ fn a_program_that_is_not_a_server_is_recognized() {
         let queue = Iproto::new(&address).unwrap();
         let (error, ()) = tokio::join!(queue.ping(), greeting);
         assert!(matches!(error, Err(IprotoError::NotTaskyard { .. })), "{error:?}");
-        rig.stop().await;
+        test_server.stop().await;
     });
 }
 
@@ -208,18 +208,18 @@ fn an_overloaded_server_is_reported() {
     block_on(async {
         let mut config = taskyard_testkit::server::config();
         config.iproto.as_mut().unwrap().connections_max = 1;
-        let rig = TestServer::start(
+        let test_server = TestServer::start(
             Box::new(MemoryStore::default()),
             taskyard_testkit::server::clock(),
             config,
         )
         .await;
-        let (one, two) = (rig.connect(), rig.connect());
+        let (one, two) = (test_server.connect(), test_server.connect());
         one.ping().await.unwrap();
         let error = two.ping().await.unwrap_err();
         assert!(error.to_string().contains("overloaded"), "{error}");
         one.ping().await.unwrap();
-        rig.stop().await;
+        test_server.stop().await;
     });
 }
 
@@ -227,24 +227,24 @@ fn an_overloaded_server_is_reported() {
 #[test]
 fn too_many_calls_in_one_request_are_refused() {
     block_on(async {
-        let rig = TestServer::in_memory().await;
+        let test_server = TestServer::in_memory().await;
         let call = Call { function: "queue.state", args: &[0x90] };
-        let error = rig.connect().call_many(&vec![call; (1 << 20) + 1]).await.unwrap_err();
+        let error = test_server.connect().call_many(&vec![call; (1 << 20) + 1]).await.unwrap_err();
         assert!(matches!(&error, IprotoError::Refused(fault) if fault.text.contains("send fewer")));
-        rig.stop().await;
+        test_server.stop().await;
     });
 }
 
 #[test]
 fn a_batch_larger_than_the_socket_buffer_arrives() {
     block_on(async {
-        let rig = TestServer::in_memory().await;
-        let client = Client::new(rig.connect());
+        let test_server = TestServer::in_memory().await;
+        let client = Client::new(test_server.connect());
         let data = "x".repeat(500_000);
         let put = client.put_many("mail", &vec![data; 40]).await.unwrap();
         assert_eq!(put.len(), 40);
         assert_eq!(client.stats("mail").await.unwrap().tasks.ready, 40);
-        rig.stop().await;
+        test_server.stop().await;
     });
 }
 

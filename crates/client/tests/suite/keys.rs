@@ -54,17 +54,17 @@ fn embedded() {
 #[test]
 fn over_http() {
     block_on(async {
-        let rig = TestServer::in_memory().await;
-        keys_are_unique(rig.client()).await;
-        rig.stop().await;
+        let test_server = TestServer::in_memory().await;
+        keys_are_unique(test_server.client()).await;
+        test_server.stop().await;
     });
 }
 
 #[test]
 fn over_iproto() {
     block_on(async {
-        let rig = TestServer::in_memory().await;
-        keys_are_unique(Client::new(rig.connect())).await;
-        rig.stop().await;
+        let test_server = TestServer::in_memory().await;
+        keys_are_unique(Client::new(test_server.connect())).await;
+        test_server.stop().await;
     });
 }

@@ -17,7 +17,7 @@ type Open = Arc<dyn Fn() -> Box<dyn Store> + Send + Sync>;
 
 /// A live server over a store of its own.
 pub struct Live {
-    rig: TestServer,
+    test_server: TestServer,
     queue: Iproto,
     open: Open,
 }
@@ -30,9 +30,9 @@ impl Live {
 
     async fn start(open: Open, clock: Arc<ManualClock>) -> Self {
         let config = Config { strict_tubes: true, ..server::config() };
-        let rig = TestServer::without_firing(open(), clock, config).await;
-        let queue = rig.connect().strict_tubes();
-        Live { rig, queue, open }
+        let test_server = TestServer::without_firing(open(), clock, config).await;
+        let queue = test_server.connect().strict_tubes();
+        Live { test_server, queue, open }
     }
 }
 
@@ -46,20 +46,20 @@ impl Execute for Live {
 
 impl Harness for Live {
     fn capabilities(&self) -> Capabilities {
-        self.rig.engine.capabilities()
+        self.test_server.engine.capabilities()
     }
 
     fn now(&self) -> Timestamp {
-        self.rig.clock.now()
+        self.test_server.clock.now()
     }
 
     fn advance(&self, span: Span) {
-        self.rig.clock.advance(span);
+        self.test_server.clock.advance(span);
     }
 
     async fn restart(self) -> Self {
-        let (clock, open) = (self.rig.clock.clone(), self.open);
-        self.rig.stop().await;
+        let (clock, open) = (self.test_server.clock.clone(), self.open);
+        self.test_server.stop().await;
         Live::start(open, clock).await
     }
 }

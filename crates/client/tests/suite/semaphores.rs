@@ -34,7 +34,7 @@ async fn storm_on(url: &str) {
     let engine = Engine::start(store, clock.clone(), Settings::default());
     storm::prepare(&engine, SEMAPHORES, storm::LEASE).await;
     let mut clients = JoinSet::new();
-    for seed in 0..CLIENTS {
+    for seed in storm::client_seeds(CLIENTS) {
         let stormy = AdvancingQueue(engine.clone(), clock.clone());
         clients.spawn(async move { storm::run_client(&stormy, seed, SEMAPHORES, 300).await });
     }

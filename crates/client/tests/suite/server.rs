@@ -10,8 +10,8 @@ use taskyard_testkit::server::{TestServer, block_on};
 #[test]
 fn a_task_is_put_taken_and_acked() {
     block_on(async {
-        let rig = TestServer::in_memory().await;
-        let client = rig.client();
+        let test_server = TestServer::in_memory().await;
+        let client = test_server.client();
         let id = client.put("mail", &("ann", 7)).await.unwrap();
         assert_eq!(id, TaskId(0));
         let task = client.take("mail", Duration::ZERO).await.unwrap().unwrap();
@@ -19,20 +19,20 @@ fn a_task_is_put_taken_and_acked() {
         client.ack(&task).await.unwrap();
         let stale = client.ack(&task).await.unwrap_err();
         assert!(matches!(stale, Error::Refused(Refusal::TaskNotFound(..))), "{stale}");
-        rig.stop().await;
+        test_server.stop().await;
     });
 }
 
 #[test]
 fn a_waiting_take_is_woken_by_a_put() {
     block_on(async {
-        let rig = TestServer::in_memory().await;
-        let client = rig.client();
+        let test_server = TestServer::in_memory().await;
+        let client = test_server.client();
         client.create("mail", TubeOptions::new(Kind::Fifo)).await.unwrap();
         let taker = client.clone();
         let taking = tokio::spawn(async move { taker.take("mail", Duration::from_secs(60)).await });
         let tube = TubeName::new("mail").unwrap();
-        while rig.http.consumers(&tube, 10).await.unwrap().is_empty() {
+        while test_server.http.consumers(&tube, 10).await.unwrap().is_empty() {
             tokio::task::yield_now().await;
         }
         client.put("mail", "x").await.unwrap();
@@ -44,8 +44,8 @@ fn a_waiting_take_is_woken_by_a_put() {
 #[test]
 fn a_long_wait_is_split() {
     block_on(async {
-        let rig = TestServer::in_memory().await;
-        let client = rig.client();
+        let test_server = TestServer::in_memory().await;
+        let client = test_server.client();
         client.create("mail", TubeOptions::new(Kind::Fifo)).await.unwrap();
         let taker = client.clone();
         let taking =
@@ -55,14 +55,14 @@ fn a_long_wait_is_split() {
         for _ in 0..3 {
             // Each request waits again.
             let consumer = loop {
-                let consumers = rig.http.consumers(&tube, 1).await.unwrap();
+                let consumers = test_server.http.consumers(&tube, 1).await.unwrap();
                 match consumers.into_iter().next() {
                     Some(consumer) if Some(consumer.since) != since => break consumer,
                     _ => tokio::task::yield_now().await,
                 }
             };
             since = Some(consumer.since);
-            rig.clock.advance(Span::from_secs(300));
+            test_server.clock.advance(Span::from_secs(300));
         }
         client.put("mail", "x").await.unwrap();
         assert!(taking.await.unwrap().unwrap().is_some());
@@ -72,8 +72,8 @@ fn a_long_wait_is_split() {
 #[test]
 fn every_tube_name_is_encoded_in_the_path() {
     block_on(async {
-        let rig = TestServer::in_memory().await;
-        let client = rig.client();
+        let test_server = TestServer::in_memory().await;
+        let client = test_server.client();
         for name in ["a b", "50%", "%2e%2e", "почта", "a?b#c", "a\\b", "...", "+", "take"] {
             client.put(name, name).await.unwrap_or_else(|error| panic!("{name}: {error}"));
             let task = client.take(name, Duration::ZERO).await.unwrap().unwrap();
@@ -90,13 +90,13 @@ fn every_tube_name_is_encoded_in_the_path() {
 #[test]
 fn the_token_is_sent() {
     block_on(async {
-        let rig = TestServer::with_token("secret-0123456789").await;
+        let test_server = TestServer::with_token("secret-0123456789").await;
         let tubes = || Command::Tubes { tube: None };
-        let without = rig.http.execute_one(tubes()).await.unwrap_err();
+        let without = test_server.http.execute_one(tubes()).await.unwrap_err();
         assert!(matches!(without, HttpError::Unauthorized(_)), "{without}");
-        let wrong = rig.http.clone().with_token("guess").unwrap();
+        let wrong = test_server.http.clone().with_token("guess").unwrap();
         assert!(matches!(wrong.execute_one(tubes()).await, Err(HttpError::Unauthorized(_))));
-        let right = rig.http.clone().with_token("secret-0123456789\n").unwrap();
+        let right = test_server.http.clone().with_token("secret-0123456789\n").unwrap();
         right.execute_one(tubes()).await.unwrap();
         assert!(!format!("{right:?}").contains("secret"));
     });
@@ -105,8 +105,8 @@ fn the_token_is_sent() {
 #[test]
 fn refusals_keep_their_error_and_message() {
     block_on(async {
-        let rig = TestServer::in_memory().await;
-        let client = rig.client();
+        let test_server = TestServer::in_memory().await;
+        let client = test_server.client();
         let options = TubeOptions { capacity: Some(1), ..TubeOptions::new(Kind::LimFifoTtl) };
         client.create("inbox", options).await.unwrap();
         client.put("inbox", "x").await.unwrap();
@@ -115,7 +115,7 @@ fn refusals_keep_their_error_and_message() {
         let tube = TubeName::new("big").unwrap();
         let tasks = vec![new_task(&"x".repeat(2 << 20)).unwrap()];
         let put = Command::Put { tube, tasks, wait: Span::ZERO };
-        let large = rig.http.execute_one(put).await.unwrap_err();
+        let large = test_server.http.execute_one(put).await.unwrap_err();
         assert!(large.to_string().contains("store the data somewhere else"), "{large}");
         assert!(matches!(Refusal::from(large), Refusal::TooLarge { .. }));
     });
@@ -124,12 +124,14 @@ fn refusals_keep_their_error_and_message() {
 #[test]
 fn a_batch_of_commands_has_one_reply_each() {
     block_on(async {
-        let rig = TestServer::in_memory().await;
+        let test_server = TestServer::in_memory().await;
         let tube = TubeName::new("mail").unwrap();
         let tasks: Vec<NewTask> = vec![new_task("x").unwrap()];
         let put = Command::Put { tube: tube.clone(), tasks, wait: Span::ZERO };
-        let replies =
-            rig.http.execute(vec![put.clone(), Command::Tick { limit: 1, seed: 0 }, put]).await;
+        let replies = test_server
+            .http
+            .execute(vec![put.clone(), Command::Tick { limit: 1, seed: 0 }, put])
+            .await;
         assert!(replies[0].is_ok() && replies[2].is_ok());
         assert!(matches!(replies[1], Err(Refusal::Invalid(_))));
     });
@@ -138,9 +140,9 @@ fn a_batch_of_commands_has_one_reply_each() {
 #[test]
 fn an_unreachable_server_is_reported() {
     block_on(async {
-        let rig = TestServer::in_memory().await;
-        let http = rig.http.clone();
-        rig.stop().await;
+        let test_server = TestServer::in_memory().await;
+        let http = test_server.http.clone();
+        test_server.stop().await;
         let unreachable = http.execute_one(Command::Tubes { tube: None }).await.unwrap_err();
         assert!(matches!(unreachable, HttpError::Unreachable { .. }), "{unreachable}");
     });

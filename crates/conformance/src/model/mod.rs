@@ -20,27 +20,10 @@ use super::commands::brief;
 use comparison::Comparison;
 use script::{Step, TubeScript};
 
+pub use super::random::{amount, seeds};
+
 /// How many of the latest commands a failure shows.
 const SHOWN: usize = 15;
-
-/// The seeds of a test: `count` of them, or those from `TASKYARD_SEED` on, one or as many as `TASKYARD_RUNS` says.
-pub fn seeds(count: u64) -> Vec<u64> {
-    match number("TASKYARD_SEED") {
-        Some(first) => (first..first + number("TASKYARD_RUNS").unwrap_or(1)).collect(),
-        None => (0..count).collect(),
-    }
-}
-
-/// How much one long random test does: `usual`, or `each_run` for each of `TASKYARD_RUNS`. A storm with five runs does all that is
-/// promised; a usual run is short.
-pub fn amount(usual: usize, each_run: usize) -> usize {
-    number("TASKYARD_RUNS").map_or(usual, |runs| runs as usize * each_run)
-}
-
-/// A number in the environment.
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
-}
 
 /// Runs the commands of a seed on the queue and on the machine, and compares every reply; at the
 /// end the whole visible state, now and after all deadlines.

@@ -15,6 +15,7 @@ use taskyard_core::{
 
 use super::audit;
 use super::commands::key;
+use crate::random;
 
 /// The tasks of each semaphore.
 const TASKS: u64 = 40;
@@ -103,8 +104,15 @@ struct StormClient {
     latest: Vec<SemaphoreEvent>,
 }
 
-/// Runs one client with random calls, of which half of the acknowledgements are lost, and returns its events. Failed calls of
-/// the store are accepted.
+/// The seeds of so many clients.
+pub fn client_seeds(clients: u64) -> Vec<u64> {
+    let first = random::first_seed();
+    println!("repeat with TASKYARD_SEED={first}");
+    (0..clients).map(|client| first.wrapping_add(client)).collect()
+}
+
+/// Runs one client with random calls, [`runs`](random::runs) times as many as given, of which half of the acknowledgements are lost,
+/// and returns its events. Failed calls of the store are accepted.
 pub async fn run_client<E: Execute>(
     queue: &E,
     seed: u64,
@@ -114,7 +122,7 @@ pub async fn run_client<E: Execute>(
     let (rng, keys) = (Rng::with_seed(seed), keys(semaphores));
     let mut client =
         StormClient { rng, keys, delivered: DeliveredEvents::new(), latest: Vec::new() };
-    for _ in 0..calls {
+    for _ in 0..calls * random::runs() {
         let command = client.command();
         match execute(queue, command).await {
             Ok(SemaphoreReply::Events(events)) => {

@@ -1,7 +1,7 @@
 //! Grants free capacity to waiting tasks and asks holders to release: runs after every change of a
 //! semaphore.
 
-use crate::limits::{SETTLE_STEP_PLACES, SETTLE_STEPS_MAX};
+use crate::limits::{ADMIT_STEP_PLACES, ADMIT_STEPS_MAX};
 use crate::task::TaskId;
 use crate::time::{Span, Timestamp};
 
@@ -16,7 +16,7 @@ impl Semaphores {
     /// then the next tick continues.
     pub(super) fn admit_waiters(&mut self, now: Timestamp, number: u32) {
         let mut recheck = None;
-        let mut left = SETTLE_STEPS_MAX;
+        let mut left = ADMIT_STEPS_MAX;
         while let Some(cost) = self.step(now, number, &mut recheck) {
             left = left.saturating_sub(cost);
             if left == 0 {
@@ -42,7 +42,7 @@ impl Semaphores {
             return Some(1);
         }
         // The other steps search for a waiting task behind as many as were asked.
-        let cost = 1 + self.queue(number).revoking() / SETTLE_STEP_PLACES;
+        let cost = 1 + self.queue(number).revoking() / ADMIT_STEP_PLACES;
         let taken = self.unrevoke(now, number)
             || self.end_decline(number)
             || self.revoke(now, number, recheck)

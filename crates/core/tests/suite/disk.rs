@@ -6,8 +6,7 @@ use std::collections::{BTreeMap, HashSet};
 use taskyard_core::command::TubeInfo;
 use taskyard_core::*;
 
-use crate::random::{Step, Steps};
-use crate::shrink::seeds;
+use crate::random::{Step, Steps, seeds};
 
 /// The content of a store's disk.
 #[derive(Default)]

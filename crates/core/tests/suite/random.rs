@@ -1,10 +1,18 @@
 //! Random but meaningful commands: they name tubes, tasks and leases that probably exist, and their
 //! times are so short that deadlines are hit exactly.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use fastrand::Rng;
 use taskyard_core::*;
+
+/// The seeds of `runs` runs. `TASKYARD_RUNS` multiplies them, `TASKYARD_SEED` is the first.
+pub fn seeds(runs: u64) -> Range<u64> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let first = number("TASKYARD_SEED").unwrap_or(0);
+    first..first + runs * number("TASKYARD_RUNS").unwrap_or(1)
+}
 
 /// One command at its moment.
 #[derive(Clone, Debug)]

@@ -1,18 +1,11 @@
 //! Many random runs of one property, and the shortest run that breaks it.
 
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::random::{self, Step};
+use crate::random::{self, Step, seeds};
 
 /// The result of a property; a broken one says how.
 pub type PropertyResult = Result<(), String>;
-
-/// The seeds of `runs` runs. `TASKYARD_RUNS` multiplies them, `TASKYARD_SEED` is the first.
-pub fn seeds(runs: u64) -> Range<u64> {
-    let first = number("TASKYARD_SEED").unwrap_or(0);
-    first..first + runs * number("TASKYARD_RUNS").unwrap_or(1)
-}
 
 /// Checks `property` on `runs` random runs of `length` steps.
 pub fn check(runs: u64, length: usize, property: impl Fn(&[Step]) -> PropertyResult) {
@@ -24,10 +17,6 @@ pub fn check(runs: u64, length: usize, property: impl Fn(&[Step]) -> PropertyRes
             panic!("seed {seed}: {violation}\nafter\n{}", steps.join("\n"));
         }
     }
-}
-
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok()?.parse().ok()
 }
 
 /// A panic of the machine breaks the property too.

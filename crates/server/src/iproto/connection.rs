@@ -137,7 +137,8 @@ impl Connection {
                 return Poll::Ready(Ok(()));
             }
             if self.poll_authentication(cx).is_ready() {
-                let error = "authentication timed out";
+                let seconds = AUTHENTICATION_MAX.as_secs();
+                let error = format!("authentication timed out after {seconds} s");
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, error)));
             }
             let can_read = self.can_read();

@@ -3,6 +3,7 @@
 use fastrand::Rng;
 use serde_json::json;
 use taskyard_iproto::{Operation, Shape, auth};
+use taskyard_testkit::random::{new_seed, runs};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -50,13 +51,12 @@ fn requests(rng: &mut Rng) -> Vec<Vec<u8>> {
 
 #[tokio::test]
 async fn random_bytes_do_not_affect_other_clients() {
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
+    let seed = new_seed();
     let mut rng = Rng::with_seed(seed);
     let server = TestServer::new().await;
     let mut client = server.with_tube("mail", "fifo").await;
     client.done("queue.create_tube", json!(["other", "fifottl"])).await;
-    for round in 0..100 {
+    for round in 0..100 * runs() {
         let length = rng.usize(1..300);
         let bytes: Vec<u8> = std::iter::repeat_with(|| rng.u8(..)).take(length).collect();
         send_noise(&server, &bytes).await;
@@ -66,14 +66,13 @@ async fn random_bytes_do_not_affect_other_clients() {
 
 #[tokio::test]
 async fn damaged_requests_do_not_affect_other_clients() {
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
+    let seed = new_seed();
     let mut rng = Rng::with_seed(seed);
     let server = TestServer::new().await;
     let mut client = server.with_tube("mail", "fifo").await;
     client.done("queue.create_tube", json!(["other", "fifottl"])).await;
     client.done("queue.create_tube", json!(["empty", "fifottl"])).await;
-    for round in 0..200 {
+    for round in 0..200 * runs() {
         let mut bytes = requests(&mut rng).concat();
         for _ in 0..rng.usize(0..4) {
             let at = rng.usize(..bytes.len());

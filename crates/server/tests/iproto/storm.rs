@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use fastrand::Rng;
 use serde_json::json;
 use taskyard_iproto::{Operation, Shape, parse_reply};
+use taskyard_testkit::random::new_seed;
 use tokio::sync::watch;
 use tokio::task::{JoinSet, yield_now};
 
@@ -21,8 +22,7 @@ type Acked = Arc<Mutex<BTreeMap<u64, usize>>>;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_task_is_acknowledged_once_despite_disconnects() {
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
+    let seed = new_seed();
     let server = TestServer::new().await;
     let mut client = server.with_tube("mail", "fifottl").await;
     let acked = Acked::default();
@@ -103,8 +103,7 @@ async fn consume(address: SocketAddr, mut rng: Rng, acked: Acked) {
 // session; the tasks of such a session stay there until its time is over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_task_is_acknowledged_once_when_takes_wait() {
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
+    let seed = new_seed();
     let server = TestServer::new().await;
     let mut client = server.with_tube("mail", "fifottl").await;
     client.done("queue.cfg", json!([{ "ttr": 10 }])).await;

@@ -1,7 +1,7 @@
-"""What the document cannot say about right requests.
+"""Corrects requests that fit the document and break a rule that it cannot express.
 
 The fuzzer takes every request that fits the document for a right one, and complains when it is
-refused with 400. A few rules go beyond what a schema can express; here such requests are mended, so
+refused with 400. A few rules go beyond what a schema can express; here such requests are corrected, so
 that for all others the complaint is a mistake of the server.
 """
 

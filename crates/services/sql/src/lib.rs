@@ -1,8 +1,8 @@
 //! SQL tasks: INSERT a query into a table of PostgreSQL, and it runs.
 //!
 //! An external scheduler for the table of pg_task: it needs no extension, no superuser and no restart of the database. It
-//! owns its table and depends on two crates of Taskyard only: `core`, which holds the rules of time, and `postgres`, which
-//! reads connection strings and sets up encryption.
+//! owns its table and depends on three crates of Taskyard only: `core`, which holds the rules of time, `timezone`, which finds
+//! time zones by name, and `postgres`, which reads connection strings and sets up encryption.
 //!
 //! Start reading at `statements/claim.sql` (which tasks may start), then `leader` (the loop of round trips), `session`
 //! (how a task runs) and `outcome` (how its result is written to the table).

@@ -184,14 +184,14 @@ end
 -- Takes steps until none is left to take, or the limit of steps is reached: then the next tick goes on. Everything that changes a
 -- semaphore ends with it.
 function rules.admit_waiters(s)
-    local left = {{SETTLE_STEPS_MAX}}
+    local left = {{ADMIT_STEPS_MAX}}
     s.changed = true
     while true do
         s.recheck = NEVER
         local cost = 1
         if not grant_next(s) then
             -- The other steps skip as many waiting tasks as there are requests.
-            cost = 1 + math.floor(sem.count_asked(s) / {{SETTLE_STEP_PLACES}})
+            cost = 1 + math.floor(sem.count_asked(s) / {{ADMIT_STEP_PLACES}})
             if not (withdraw_request(s) or end_decline(s) or revoke(s) or shed(s)) then
                 return
             end

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use taskyard_core::limits::{BATCH_BYTES_MAX, TUBES_MAX};
+use taskyard_core::limits::BATCH_BYTES_MAX;
 use taskyard_core::{
-    Command, Error, Lease, ListedTask, Outcome, Placed, Reply, SessionId, State, TaskId, Timestamp,
-    TubeName, TubeOptions, no_semaphore,
+    Command, Error, Lease, ListedTask, Outcome, Placed, Reply, State, TaskId, Timestamp, TubeName,
+    no_semaphore,
 };
 use tokio_postgres::Row;
 
@@ -19,6 +19,7 @@ use super::limited_tubes::LimitedTubes;
 use super::plan::{CallDetail, StepRequest};
 use super::semaphores;
 use super::status::{event, finished, head, outcome, put, state, tube_status};
+use super::tube_answers::{created, found, known, taken_num};
 
 /// The replies of one call.
 pub(super) type Replies = Vec<Result<Reply, Error>>;
@@ -558,46 +559,6 @@ fn listed(tube: &TubeName, row: &Row) -> Result<Result<Reply, Error>, DecodeErro
     Ok(Ok(Reply::Listed(column(1)?.into_iter().zip(column(2)?).map(task).collect())))
 }
 
-fn found(tube: &TubeName, status: i16) -> Result<(), Error> {
-    if status == tube_status::NO_TUBE { Err(Error::TubeNotFound(tube.clone())) } else { Ok(()) }
-}
-
-fn known(session: SessionId, status: i16) -> Result<(), Error> {
-    if status == tube_status::SESSION_UNKNOWN {
-        Err(Error::SessionUnknown(session))
-    } else {
-        Ok(())
-    }
-}
-
-/// The reply to a command that creates a tube.
-fn created(
-    tube: &TubeName,
-    options: &TubeOptions,
-    if_not_exists: bool,
-    row: &Row,
-) -> Result<Result<Reply, Error>, DecodeError> {
-    Ok(match get::<i16>(row, 0)? {
-        tube_status::DONE => Ok(Reply::Created(true)),
-        tube_status::QUEUE_NUM_TAKEN => {
-            Err(taken_num(codec::name(get(row, 2)?)?, options.queue_num)?)
-        }
-        tube_status::TOO_MANY_TUBES => Err(Error::TooManyTubes(TUBES_MAX)),
-        tube_status::NO_SEMAPHORE => {
-            let key = options.semaphore.clone();
-            Err(Error::SemaphoreNotFound(key.ok_or("a semaphore that was not named is missing")?))
-        }
-        _ if if_not_exists => Ok(Reply::Created(false)),
-        _ => Err(Error::TubeExists(tube.clone())),
-    })
-}
-
 fn first(rows: &[Row]) -> Result<&Row, DecodeError> {
     rows.first().ok_or_else(|| "an answer has no row".into())
-}
-
-/// The error for a queue number that this tube has.
-fn taken_num(tube: TubeName, num: Option<u32>) -> Result<Error, DecodeError> {
-    let num = num.ok_or("a queue number that was not named is taken")?;
-    Ok(Error::QueueNumTaken { tube, num })
 }

@@ -192,7 +192,7 @@ impl Postgres {
         known.now = moment;
         let now = (self.clock == Clock::Caller).then_some(moment);
         let LocalState { head_hints, timers, row_locations, plain, gated, sessions, .. } = &*known;
-        let may_split = sessions.divergence().is_none() && !self.presence.is_overdue();
+        let may_split = sessions.divergence().is_none() && !self.presence.last.is_overdue();
         let server = &self.server;
         let context = PlanContext {
             now,
@@ -280,7 +280,7 @@ impl Postgres {
     async fn reconcile(&self, connection: &mut Connection) -> Result<(), Failure> {
         let (divergence, call) = {
             let mut known = self.known();
-            if self.presence.is_overdue() {
+            if self.presence.last.is_overdue() {
                 known.sessions.mark_diverged();
             }
             let Some(divergence) = known.sessions.divergence() else { return Ok(()) };

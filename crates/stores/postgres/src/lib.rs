@@ -1,9 +1,10 @@
 //! Stores tasks in a PostgreSQL database that any number of servers share.
 //!
 //! Every command is one call of a function in the schema `taskyard`; the rules are in `verbs/*.sql` and are
-//! compared with the core's machine by the conformance suite. A batch is one transaction whose
-//! calls are sent together, so a batch costs one round trip and one sync of the disk, however many
-//! callers share it.
+//! compared with the core's machine by the conformance suite. A batch is usually one transaction whose
+//! calls are sent together, so it costs one round trip and one sync of the disk, however many
+//! callers share it. A large batch is divided between two connections (`connections`), and commands that
+//! lock several tubes or replace tasks are transactions of their own (`order`): each command is atomic, a batch is not.
 //!
 //! Start reading at `verbs/put.sql`, `take.sql` and `finish.sql`. In Rust, `plan` turns commands into calls, `execute`
 //! sends them on a `connection`, `answers` decodes the rows, and `presence` sends heartbeats and exchanges notifications
@@ -49,6 +50,7 @@ mod take_answers;
 mod tls;
 mod transaction;
 mod transfer;
+mod tube_answers;
 mod url;
 
 use std::collections::HashSet;
@@ -78,8 +80,7 @@ use session_registry::SessionRegistry;
 use statements::{self as sql, Call, param};
 use url::DatabaseUrl;
 
-pub use presence::HEARTBEAT;
-pub use taskyard_store::remote::Clock;
+pub use taskyard_store::remote::{Clock, HEARTBEAT};
 pub use transaction::put_in;
 
 /// How long to wait for a connection.
@@ -251,7 +252,7 @@ impl Postgres {
         let rows = connection.client().query_typed(random, &[]).await;
         let rows = rows.map_err(|error| unavailable(&describe(&error)))?;
         let server: Vec<u8> = rows.first().map(|row| row.get(0)).unwrap_or_default();
-        let patience = presence::patience();
+        let patience = presence::heartbeat_timeout();
         let begin = [Call::new(&sql::BEGIN_SERVER, [param(server.clone()), param(patience)])];
         if serves {
             connection.transact(&begin).await.map_err(|failure| unavailable(&failure.text()))?;
@@ -285,7 +286,7 @@ impl Postgres {
             let _ = timeout(HEARTBEAT, background).await;
         }
         let now = (self.clock == Clock::Caller).then(|| self.known().now);
-        let params = [param(self.server.clone()), param(presence::patience()), param(now)];
+        let params = [param(self.server.clone()), param(presence::heartbeat_timeout()), param(now)];
         let mut end: Vec<Call> = self.known().counters.flush_call().into_iter().collect();
         end.push(Call::new(&sql::END_SERVER, params));
         let ended = match self.serves {

@@ -9,7 +9,6 @@ use tokio_postgres::error::SqlState;
 
 use super::connection::describe;
 use taskyard_core::failure::{LEASE_EXPIRED, SERVER_LOST, SESSION_ENDED};
-use taskyard_core::limits::{ENDED_KEYS_MAX, KEY_BYTES_MAX, RETRY_GROWTH_MAX, UNIQUE_FOR_SECS_MAX};
 use taskyard_store::limits::with_limits;
 use taskyard_store::template::substitute;
 
@@ -60,12 +59,12 @@ const VERBS: &[&str] = &[
     include_str!("verbs/tick.sql"),
     include_str!("verbs/counters.sql"),
     include_str!("verbs/servers.sql"),
-    include_str!("verbs/settle.sql"),
+    include_str!("verbs/resync.sql"),
     include_str!("verbs/plain.sql"),
     include_str!("verbs/gates.sql"),
     include_str!("verbs/semaphore_heads.sql"),
     include_str!("verbs/semaphore_declines.sql"),
-    include_str!("verbs/semaphore_settle.sql"),
+    include_str!("verbs/semaphore_advance.sql"),
     include_str!("verbs/semaphore_configure.sql"),
     include_str!("verbs/semaphore_drop.sql"),
     include_str!("verbs/semaphore_members.sql"),
@@ -195,11 +194,6 @@ fn filled(verbs: &str) -> String {
         ("LEASE_EXPIRED", LEASE_EXPIRED.to_owned()),
         ("SESSION_ENDED", SESSION_ENDED.to_owned()),
         ("SERVER_LOST", SERVER_LOST.to_owned()),
-        // These numbers have other meanings as well, so nothing finds them typed by hand.
-        ("ENDED_KEYS_MAX", ENDED_KEYS_MAX.to_string()),
-        ("KEY_BYTES_MAX", KEY_BYTES_MAX.to_string()),
-        ("RETRY_GROWTH_MAX", RETRY_GROWTH_MAX.to_string()),
-        ("UNIQUE_FOR_SECS_MAX", UNIQUE_FOR_SECS_MAX.to_string()),
     ];
     substitute(&with_limits(verbs), &own)
 }
@@ -213,7 +207,7 @@ mod tests {
     fn limits_come_from_the_core() {
         for verbs in VERBS {
             assert_eq!(
-                typed_limits(verbs, &[]),
+                typed_limits(verbs, &["20 * _r.cost, 1000000"]),
                 Vec::<String>::new(),
                 "write {{{{NAME}}}} instead"
             );

@@ -1,9 +1,9 @@
-//! Orders the calls of a batch so that two servers never deadlock.
+//! Orders the calls of a transaction so that two servers never deadlock, and divides a batch into transactions where no order can.
 //!
-//! A batch is one transaction and keeps its locks until the end: rows of tubes with a capacity, of sub-queues and of unique
+//! A transaction keeps its locks until the end: rows of tubes with a capacity, of sub-queues and of unique
 //! keys. Calls for different tubes are independent, so they are in the order of the tube names; where there is more than one
 //! call for a tube, all its locks are taken first, in one order as well. Puts that may replace tasks wait for the locks of these,
-//! so they share no transaction with other commands.
+//! so they share no transaction with other commands, and neither do commands that lock several tubes.
 
 use std::collections::HashSet;
 

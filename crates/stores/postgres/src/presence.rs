@@ -19,11 +19,8 @@ use super::connection::{Connection, Failure};
 use super::counter_deltas::CounterDeltas;
 use super::statements::{self as sql, Call, param};
 use super::{Clock, Postgres};
+use taskyard_store::remote::{HEARTBEAT, HEARTBEAT_TIMEOUT, LastHeartbeat, declared_other_dead};
 use taskyard_store::{RemoteChange, Watcher};
-
-/// The interval of heartbeats. The sessions of a server that misses two of them are ended by another one, which checks as
-/// often: a dead server's tasks return within three.
-pub const HEARTBEAT: Duration = Duration::from_secs(2);
 
 /// The notification of new semaphore events. No tube has such a name, so servers of an older version ignore it.
 const EVENTS: &str = "/events";
@@ -31,12 +28,13 @@ const EVENTS: &str = "/events";
 /// Least time between two rounds of notifications.
 const THROTTLE: Duration = Duration::from_millis(2);
 
-/// How long a server may be silent, in microseconds.
-pub(super) fn patience() -> i64 {
-    2 * HEARTBEAT.as_micros() as i64
+/// How long a server may miss heartbeats, in microseconds.
+pub(super) fn heartbeat_timeout() -> i64 {
+    HEARTBEAT_TIMEOUT.as_micros() as i64
 }
 
 /// The state of the background work, and the notifications to send.
+#[derive(Default)]
 pub(super) struct Presence {
     stopped: AtomicBool,
     /// Whether there are other live servers.
@@ -46,21 +44,7 @@ pub(super) struct Presence {
     /// Signals that something is in the outbox, or that the store is closed.
     wake: Notify,
     watcher: Mutex<Option<Watcher>>,
-    /// When the last successful heartbeat was sent.
-    seen: Mutex<Instant>,
-}
-
-impl Default for Presence {
-    fn default() -> Self {
-        Presence {
-            stopped: AtomicBool::default(),
-            has_peers: AtomicBool::default(),
-            outbox: Mutex::default(),
-            wake: Notify::default(),
-            watcher: Mutex::default(),
-            seen: Mutex::new(Instant::now()),
-        }
-    }
+    pub last: LastHeartbeat,
 }
 
 impl Presence {
@@ -90,16 +74,6 @@ impl Presence {
 
     fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
-    }
-
-    /// Whether other servers may have declared this one dead: it was frozen, or cut off.
-    pub fn is_overdue(&self) -> bool {
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.elapsed() > 2 * HEARTBEAT
-    }
-
-    fn note_heartbeat(&self, at: Instant) {
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = at;
     }
 
     /// Lets all waiting callers check again.
@@ -203,7 +177,7 @@ async fn serve_connection(
 /// Sends a heartbeat, which also ends the sessions of dead servers.
 async fn send_heartbeat(shared: &Postgres, connection: &mut Connection) -> Result<(), Failure> {
     let now = (shared.clock == Clock::Caller).then(|| shared.known().now);
-    let params = [param(shared.server.clone()), param(patience()), param(now)];
+    let params = [param(shared.server.clone()), param(heartbeat_timeout()), param(now)];
     let leaves = Instant::now();
     let rows = connection.transact(&[Call::new(&sql::HEARTBEAT, params)]).await?;
     let Some(row) = rows.first().and_then(|rows| rows.first()) else { return Ok(()) };
@@ -211,15 +185,13 @@ async fn send_heartbeat(shared: &Postgres, connection: &mut Connection) -> Resul
     shared.presence.has_peers.store(count(0)? > 0, Ordering::Relaxed);
     let forgotten: bool = get(row, 2).map_err(|error| Failure::Refused(error.to_string()))?;
     if forgotten {
-        tracing::warn!(
-            "missed two heartbeats; other servers declared this one dead and ended its sessions"
-        );
+        tracing::warn!("{}", shared.presence.last.declared_dead());
         shared.known().sessions.mark_diverged();
         shared.presence.recheck_all();
     }
-    shared.presence.note_heartbeat(leaves);
+    shared.presence.last.note(leaves);
     if count(1)? > 0 {
-        tracing::warn!("another server missed two heartbeats; its sessions end");
+        tracing::warn!("{}", declared_other_dead());
         shared.known().head_hints.forget_all();
         shared.presence.report(RemoteChange::Anything);
     }

@@ -110,7 +110,7 @@ impl SessionRegistry {
             param(count_to_sql(self.last_lease)),
             param(now),
         ];
-        Call::new(&sql::SETTLE_SERVER, params)
+        Call::new(&sql::RESYNC_SERVER, params)
     }
 }
 

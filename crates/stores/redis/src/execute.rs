@@ -13,10 +13,10 @@ use taskyard_core::{Command, Error, Holder, List, Reply, SessionId, TubeName};
 use taskyard_redis::{Call, Failure, Link, Value};
 
 use super::answers::TubeHead;
+use super::checks::refusal;
 use super::codec;
 use super::failure::error;
 use super::merge::{self, IndexedCommand};
-use super::refuse::refusal;
 use super::results::{CallResult, Leases, Results};
 use super::semaphores::SemaphoreBatch;
 use super::tubes::HashTag;

@@ -17,6 +17,7 @@
 //!   the last second.
 
 mod answers;
+mod checks;
 mod codec;
 mod durability;
 mod execute;
@@ -26,7 +27,6 @@ mod library;
 mod merge;
 mod pipeline;
 mod presence;
-mod refuse;
 mod registry;
 mod replicas;
 mod results;
@@ -59,8 +59,7 @@ use presence::Presence;
 use transfer::Pages;
 use tube_cache::TubeCache;
 
-pub use presence::HEARTBEAT;
-pub use taskyard_store::remote::Clock;
+pub use taskyard_store::remote::{Clock, HEARTBEAT};
 
 /// The capabilities with Redis's default settings; `appendfsync always` makes it durable.
 pub const CAPABILITIES: Capabilities = Capabilities {
@@ -268,7 +267,7 @@ impl Redis {
         let [epoch, found] = numbers[..] else { return Err(execute::unreadable_registry()) };
         self.durability = Durability::ask(link).await?;
         self.cache().epoch = epoch.unsigned_abs();
-        self.presence.seen(Instant::now());
+        self.presence.last.note(Instant::now());
         Ok(found)
     }
 

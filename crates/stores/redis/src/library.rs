@@ -3,7 +3,6 @@
 use taskyard_redis::Library;
 
 use taskyard_core::failure::{LEASE_EXPIRED, SERVER_LOST, SESSION_ENDED};
-use taskyard_core::limits::{ENDED_KEYS_MAX, RETRY_GROWTH_MAX, SCHEDULES_MAX};
 use taskyard_store::limits::with_limits;
 use taskyard_store::lua::{PACE_RULES, SEMAPHORE_RULES, VALUES};
 use taskyard_store::template::substitute;
@@ -60,9 +59,6 @@ pub(super) fn library() -> Library {
         ("LEASE_EXPIRED", LEASE_EXPIRED.to_owned()),
         ("SESSION_ENDED", SESSION_ENDED.to_owned()),
         ("SERVER_LOST", SERVER_LOST.to_owned()),
-        ("ENDED_KEYS_MAX", ENDED_KEYS_MAX.to_string()),
-        ("RETRY_GROWTH_MAX", RETRY_GROWTH_MAX.to_string()),
-        ("SCHEDULES_MAX", SCHEDULES_MAX.to_string()),
     ];
     let text = substitute(&with_limits(&FILES.concat()), &values);
     Library::new(&format!("taskyard_{FORMAT}"), &[&text])
@@ -80,7 +76,7 @@ mod tests {
             "VALUES_MAX = 1000",
             "decoded_count >= 1000",
             "given, 1024",
-            "/ 1000.0",
+            "SKIP = 1000000",
         ];
         assert_eq!(typed_limits(&FILES.concat(), &accepted), Vec::<String>::new());
         assert!(!library().text().contains("{{"), "a placeholder without a value");

@@ -14,9 +14,9 @@ use taskyard_redis::{Failure, Link, SentCalls};
 use tokio::sync::oneshot;
 
 use super::Redis;
+use super::checks::refusal;
 use super::execute::{Batch, TubeGroup, leases_of, rounds, sessions_of, tasks_in, tube_of};
 use super::failure::error;
-use super::refuse::refusal;
 use super::results::{CallResult, Leases, Results};
 use taskyard_store::Executed;
 
@@ -175,7 +175,7 @@ impl Redis {
         }
         let cache = self.cache();
         if cache.resync.is_some()
-            || self.presence.is_overdue()
+            || self.presence.last.is_overdue()
             || !cache.has_leases(leases)
             || !tubes.iter().all(|tube| cache.mergeable.contains(*tube))
         {

@@ -6,7 +6,6 @@
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use taskyard_core::{Error, SemaphoreKey, TubeName};
 use taskyard_redis::{Connection, Failure, Link, Value};
@@ -16,18 +15,15 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use super::Redis;
 use super::execute::unreadable_registry;
 use super::library::FORMAT;
+use taskyard_store::remote::{HEARTBEAT, HEARTBEAT_TIMEOUT, LastHeartbeat, declared_other_dead};
 use taskyard_store::{RemoteChange, Watcher};
-
-/// The interval of heartbeats. A server that missed two is declared dead by another one, which ends its sessions: the tasks of a
-/// dead server are ready again within three intervals.
-pub const HEARTBEAT: Duration = Duration::from_secs(2);
 
 /// Allowed on a subscribed connection, too.
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
 /// How long a server may miss heartbeats, in microseconds.
 pub(super) fn heartbeat_timeout() -> Vec<u8> {
-    (2 * HEARTBEAT.as_micros()).to_string().into_bytes()
+    HEARTBEAT_TIMEOUT.as_micros().to_string().into_bytes()
 }
 
 /// This server's view of the other servers.
@@ -39,8 +35,7 @@ pub(super) struct Presence {
     has_others: AtomicBool,
     wake: Notify,
     watcher: Mutex<Option<Watcher>>,
-    /// When the last heartbeat was sent that Redis received.
-    seen: Mutex<Instant>,
+    pub last: LastHeartbeat,
     /// The version of the stored format that the last heartbeat found.
     format: AtomicI64,
     /// Held while a heartbeat is in flight.
@@ -59,7 +54,7 @@ impl Presence {
             has_others: AtomicBool::default(),
             wake: Notify::default(),
             watcher: Mutex::default(),
-            seen: Mutex::new(Instant::now()),
+            last: LastHeartbeat::default(),
             format: AtomicI64::default(),
             sending: tokio::sync::Mutex::default(),
         }
@@ -104,12 +99,6 @@ impl Presence {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Whether other servers may have declared this one dead, because it was frozen or disconnected.
-    pub fn is_overdue(&self) -> bool {
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.elapsed() > 2 * HEARTBEAT
-    }
-
     /// Records the version of the stored format.
     fn check_format(&self, format: i64) {
         if self.format.swap(format, Ordering::Relaxed) <= FORMAT && format > FORMAT {
@@ -129,10 +118,6 @@ impl Presence {
              a later version has converted it, so stop this server"
         );
         (format > FORMAT).then_some(Error::Store(why))
-    }
-
-    pub fn seen(&self, at: Instant) {
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = at;
     }
 
     /// Reports that anything may have changed, so that all waiting callers look again.
@@ -255,15 +240,15 @@ async fn send_heartbeat(shared: &Redis, link: &mut Link) -> Result<(), Failure> 
         let mut cache = shared.cache();
         cache.raise_epoch(epoch);
         if forgotten == 1 {
-            tracing::warn!("missed heartbeats; declared dead, sessions released");
+            tracing::warn!("{}", shared.presence.last.declared_dead());
             cache.request_resync();
         }
         if lost > 0 {
-            tracing::warn!("another server missed its heartbeats; its sessions end");
+            tracing::warn!("{}", declared_other_dead());
             cache.forget_sweep();
         }
     }
-    shared.presence.seen(leaves);
+    shared.presence.last.note(leaves);
     if forgotten == 1 || lost > 0 {
         shared.presence.notify_unknown();
     }

@@ -19,7 +19,7 @@ impl Batch<'_> {
     pub async fn resync(&mut self) -> Result<(), Failure> {
         let (is_reported, unacknowledged) = {
             let mut cache = self.shared.cache();
-            if self.shared.presence.is_overdue() {
+            if self.shared.presence.last.is_overdue() {
                 cache.request_resync();
             }
             let Some(resync) = &mut cache.resync else { return Ok(()) };

@@ -440,7 +440,7 @@ impl Writer {
 
     /// Handles a failed batch, which is undone on disk, here and in the machine.
     fn failed(&mut self, error: &WriteError) -> Error {
-        // The written rows of tubes are undone too, so their next ids are unstate.
+        // The written rows of tubes are undone too, so their next ids are unknown.
         self.next_ids.fill(0);
         let message = error.describe();
         if error.is_permanent() {

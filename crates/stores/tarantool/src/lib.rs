@@ -1,8 +1,9 @@
 //! Stores tasks in Tarantool, shared by any number of servers.
 //!
 //! The rules are procedures in `lua/*.lua` and the shared Lua files of the store crate, which a server loads into Tarantool when it
-//! connects; the conformance suite compares them with the core's machine. A batch is one call and one transaction of memtx, in which
-//! nothing yields until its commit, so no other call sees half of it. Its writes are in the log before it is answered.
+//! connects; the conformance suite compares them with the core's machine. A batch is one call, or several if it is large, that
+//! are sent together. A call is one transaction of memtx, in which nothing yields until its commit, so no other call sees half of it.
+//! Its writes are in the log before it is answered.
 //!
 //! Start reading at `lua/batch.lua`, `lua/spaces.lua` and `lua/put.lua`. In Rust, `execute` turns a batch into calls, `link` finds the
 //! writable instance and loads the procedures, and `presence` sends heartbeats and receives notices of other servers.
@@ -15,7 +16,7 @@
 //! - Counts are in a temporary space of the instance, which is part of the transaction but not of the log. An instance that became
 //!   writable counts once. **Invariant**: a transaction that writes counts also writes to the log. A transaction without log rows
 //!   commits at once, before others that wait for the log, and Tarantool aborts if it must roll back one of those below it.
-//! - Done tasks that a tube keeps are rows of a space of their own (`lua/kept.lua`), and so are unique keys (`lua/keys.lua`): tubes
+//! - Done tasks that a tube keeps are rows of a space of their own (`lua/done.lua`), and so are unique keys (`lua/keys.lua`): tubes
 //!   without them do the same work as before.
 //! - Consumers do not wait in Tarantool, because it stops reading at 768 requests in flight: they wait in the engine.
 //! - Lease numbers come from ranges that begin at the clock of Tarantool: none is issued twice, even when a replica takes over that did
@@ -48,8 +49,7 @@ use link::{Connector, Link, error_of, may_come_up};
 use presence::Presence;
 use tube_cache::TubeCache;
 
-pub use presence::HEARTBEAT;
-pub use taskyard_store::remote::Clock;
+pub use taskyard_store::remote::{Clock, HEARTBEAT};
 
 /// An existing queue sends no notices of what others put: it is polled this often.
 const ADAPTER_POLL: Span = Span::from_micros(100_000);

@@ -1,7 +1,6 @@
 //! Assembles the library of Lua procedures that run inside Tarantool.
 
 use taskyard_core::failure::{LEASE_EXPIRED, SERVER_LOST, SESSION_ENDED};
-use taskyard_core::limits::{ENDED_KEYS_MAX, RETRY_GROWTH_MAX, SCHEDULE_PUTS_MAX, SCHEDULES_MAX};
 use taskyard_store::limits::with_limits;
 use taskyard_store::lua::{PACE_RULES, SEMAPHORE_RULES, VALUES};
 use taskyard_store::template::substitute;
@@ -26,7 +25,7 @@ const TUBES: [&str; 17] = [
     include_str!("lua/show.lua"),
     include_str!("lua/list.lua"),
     include_str!("lua/failures.lua"),
-    include_str!("lua/kept.lua"),
+    include_str!("lua/done.lua"),
     include_str!("lua/keys.lua"),
     include_str!("lua/finish.lua"),
     include_str!("lua/tubes.lua"),
@@ -101,10 +100,6 @@ fn with_values(text: &str) -> String {
         ("LEASE_EXPIRED", LEASE_EXPIRED.to_owned()),
         ("SESSION_ENDED", SESSION_ENDED.to_owned()),
         ("SERVER_LOST", SERVER_LOST.to_owned()),
-        ("ENDED_KEYS_MAX", ENDED_KEYS_MAX.to_string()),
-        ("RETRY_GROWTH_MAX", RETRY_GROWTH_MAX.to_string()),
-        ("SCHEDULES_MAX", SCHEDULES_MAX.to_string()),
-        ("SCHEDULE_PUTS_MAX", SCHEDULE_PUTS_MAX.to_string()),
     ];
     substitute(&with_limits(text), &values)
 }
@@ -133,7 +128,7 @@ mod tests {
         let files =
             [&SHARED[..], &TUBES, &[SEMAPHORE], &SEMAPHORES, &[SERVERS, RESYNC], &LAST, &ADAPTER];
         let files = files.concat();
-        let accepted = ["64() / 1000", "/ 1000.0", "STEP = 1000", "NOTICES_MAX = 1000"];
+        let accepted = ["STEP = 1000", "NOTICES_MAX = 1000", "PULSE_SECONDS = 1000000"];
         assert_eq!(typed_limits(&files.concat(), &accepted), Vec::<String>::new());
         for library in [Library::new(), Library::adapter()] {
             assert!(!library.text.contains("{{"), "a placeholder without a value");

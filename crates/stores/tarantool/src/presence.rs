@@ -11,21 +11,19 @@ use std::time::Duration;
 use taskyard_core::TubeName;
 use taskyard_tarantool::{ANSWER_MAX, Failure, LuaValue, decode_value};
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::Tarantool;
 use super::link::Link;
+use taskyard_store::remote::{HEARTBEAT, HEARTBEAT_TIMEOUT, LastHeartbeat, declared_other_dead};
 use taskyard_store::{RemoteChange, Watcher};
 
-/// The interval of heartbeats. A server that missed two is declared dead by another one, which ends its sessions: the tasks of a
-/// dead server are ready again within three intervals.
-pub const HEARTBEAT: Duration = Duration::from_secs(2);
 /// How long a call waits for notices.
 const WATCH: Duration = Duration::from_secs(5);
 
 /// How long a server may miss heartbeats, in microseconds.
 pub(super) fn heartbeat_timeout() -> u64 {
-    2 * HEARTBEAT.as_micros() as u64
+    HEARTBEAT_TIMEOUT.as_micros() as u64
 }
 
 /// The background work of this server.
@@ -34,6 +32,7 @@ pub(super) struct Presence {
     stopped: AtomicBool,
     wake: Notify,
     watcher: Mutex<Option<Watcher>>,
+    last: LastHeartbeat,
 }
 
 impl Presence {
@@ -86,7 +85,7 @@ pub(super) async fn run(shared: Arc<Tarantool>) {
 }
 
 async fn send_heartbeat(shared: &Tarantool, link: &mut Link) -> Result<(), Failure> {
-    let now = shared.moment();
+    let (now, leaves) = (shared.moment(), Instant::now());
     let answer = link
         .call_with_retry("heartbeat", |args| {
             _ = args.bytes(&shared.server).optional(now).uint(heartbeat_timeout());
@@ -97,12 +96,13 @@ async fn send_heartbeat(shared: &Tarantool, link: &mut Link) -> Result<(), Failu
     };
     let lost = lost.uint().unwrap_or(0) > 0;
     if forgotten.is_true() {
-        tracing::warn!("missed heartbeats; declared dead, sessions released");
+        tracing::warn!("{}", shared.presence.last.declared_dead());
         shared.cache().request_resync();
     }
     if lost {
-        tracing::warn!("another server missed its heartbeats; its sessions end");
+        tracing::warn!("{}", declared_other_dead());
     }
+    shared.presence.last.note(leaves);
     if lost || forgotten.is_true() {
         shared.presence.notify_unknown();
     }

@@ -85,7 +85,7 @@ impl Pooler {
         shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let shell = shell.spawn().expect("a shell can be started");
         let pooler = Pooler { folder, _shell: shell };
-        // The socket is there a moment before anybody listens.
+        // The socket is there a moment before the pooler listens.
         while UnixStream::connect(pooler.folder.join(".s.PGSQL.6432")).is_err() {
             std::thread::yield_now();
         }

@@ -1,4 +1,4 @@
--- Whether the orders of a tube say the same as its tasks. Answers what does not, in words.
+-- Compares the orders of a tube with its tasks, and returns the differences as text.
 local base, wrong = KEYS[1], {}
 local NEVER = 9007199254740992
 local raw = redis.call('GET', base .. ':o')

@@ -1,4 +1,4 @@
--- Whether the orders of a semaphore say the same as its places. Answers what does not, in words.
+-- Compares the orders of a semaphore with its entries, and returns the differences as text.
 local base, wrong = KEYS[1], {}
 local NEVER = 9007199254740992
 local raw = redis.call('MGET', base .. ':o', base .. ':s')

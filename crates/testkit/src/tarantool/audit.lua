@@ -1,4 +1,4 @@
--- Whether the spaces of a store say the same as each other. Answers what does not, in words.
+-- Compares the spaces of a store with each other, and returns the differences as text.
 local wrong = {}
 
 local function of(name)

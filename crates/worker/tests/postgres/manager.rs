@@ -23,16 +23,16 @@ fn worker(name: &str, queue: impl Execute + 'static, timer: Arc<ManualTimer>) ->
 }
 
 /// Advances the clock by a second and lets all tasks react.
-async fn advance_second(timer: &ManualTimer, rig: &TestServer) {
+async fn advance_second(timer: &ManualTimer, test_server: &TestServer) {
     timer.advance(Duration::from_secs(1));
-    let client = Client::new(rig.engine.clone());
+    let client = Client::new(test_server.engine.clone());
     for _ in 0..20 {
         client.tubes().await.unwrap();
     }
 }
 
-async fn shown(rig: &TestServer) -> ManagerAnswer {
-    rig.http.get("/v1/manager").await.unwrap()
+async fn shown(test_server: &TestServer) -> ManagerAnswer {
+    test_server.http.get("/v1/manager").await.unwrap()
 }
 
 #[test]
@@ -43,8 +43,9 @@ fn a_standby_replaces_the_active_manager() {
         let start =
             || TestServer::start(Box::new(database.open()), clock.clone(), server::config());
         let (a, b) = (start().await, start().await);
-        let managers = [(&a, "a"), (&b, "b")]
-            .map(|(rig, name)| ManagerService::start_by(rig.engine.clone(), name, timer.clone()));
+        let managers = [(&a, "a"), (&b, "b")].map(|(test_server, name)| {
+            ManagerService::start_by(test_server.engine.clone(), name, timer.clone())
+        });
         let workers = [
             worker("at a", a.http.clone(), timer.clone()),
             worker("at b", b.connect(), timer.clone()),

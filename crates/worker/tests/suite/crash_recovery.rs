@@ -59,18 +59,26 @@ async fn crash_and_recover<E: Execute + Clone + 'static>(queue: E, timer: Arc<Ma
 #[test]
 fn over_http() {
     block_on(async {
-        let rig = TestServer::in_memory().await;
-        crash_and_recover(rig.http.clone(), Arc::new(ManualTimer::new(rig.clock.clone()))).await;
-        rig.stop().await;
+        let test_server = TestServer::in_memory().await;
+        crash_and_recover(
+            test_server.http.clone(),
+            Arc::new(ManualTimer::new(test_server.clock.clone())),
+        )
+        .await;
+        test_server.stop().await;
     });
 }
 
 #[test]
 fn over_iproto() {
     block_on(async {
-        let rig = TestServer::in_memory().await;
-        crash_and_recover(rig.connect(), Arc::new(ManualTimer::new(rig.clock.clone()))).await;
-        rig.stop().await;
+        let test_server = TestServer::in_memory().await;
+        crash_and_recover(
+            test_server.connect(),
+            Arc::new(ManualTimer::new(test_server.clock.clone())),
+        )
+        .await;
+        test_server.stop().await;
     });
 }
 

@@ -27,16 +27,16 @@ const PERIOD: Duration = Duration::from_secs(5);
 
 /// A server, its clock, and the number of workers that report to it.
 struct ManagedServer {
-    rig: TestServer,
+    test_server: TestServer,
     timer: Arc<ManualTimer>,
     workers: u64,
 }
 
 impl ManagedServer {
     async fn new() -> Self {
-        let rig = TestServer::in_memory().await;
-        let timer = Arc::new(ManualTimer::new(rig.clock.clone()));
-        ManagedServer { rig, timer, workers: 0 }
+        let test_server = TestServer::in_memory().await;
+        let timer = Arc::new(ManualTimer::new(test_server.clock.clone()));
+        ManagedServer { test_server, timer, workers: 0 }
     }
 
     fn manager(&self, queue: impl Execute + 'static, name: &str) -> ManagerService {
@@ -64,7 +64,7 @@ impl ManagedServer {
     }
 
     async fn stats(&self, tube: &str) -> TubeStats {
-        Client::new(self.rig.engine.clone()).stats(tube).await.unwrap_or_default()
+        Client::new(self.test_server.engine.clone()).stats(tube).await.unwrap_or_default()
     }
 
     /// Advances the clock by five seconds and waits until every worker has reported.
@@ -105,7 +105,7 @@ impl ManagedServer {
     }
 
     async fn shown(&self) -> ManagerAnswer {
-        self.rig.http.get("/v1/manager").await.unwrap()
+        self.test_server.http.get("/v1/manager").await.unwrap()
     }
 }
 
@@ -127,7 +127,7 @@ fn status(manager: &ManagerService) -> String {
 fn the_status_of_a_manager_is_understandable() {
     block_on(async {
         let mut server = ManagedServer::new().await;
-        let first = server.manager(server.rig.engine.clone(), "first");
+        let first = server.manager(server.test_server.engine.clone(), "first");
         assert_eq!(status(&first), "starting: no evaluation yet");
         while status(&first).starts_with("starting") {
             yield_now().await;
@@ -135,7 +135,7 @@ fn the_status_of_a_manager_is_understandable() {
         assert_eq!(status(&first), "standby: no worker has reported");
         let recorder = RecordingHandler::new(Act::Done);
         let (worker, running) =
-            server.start("worker", server.rig.engine.clone(), &recorder, 2).await;
+            server.start("worker", server.test_server.engine.clone(), &recorder, 2).await;
         wait_for_newer_plan(&server, &worker, 0).await;
         let made = |text: &str| {
             let age = text.strip_prefix("active: plan for 1 worker and 2 queues, made ");
@@ -148,7 +148,7 @@ fn the_status_of_a_manager_is_understandable() {
         let before = made(&status(&first));
         server.timer.advance(Duration::from_secs(2));
         assert_eq!(made(&status(&first)), before + 2);
-        let second = server.manager(server.rig.engine.clone(), "second");
+        let second = server.manager(server.test_server.engine.clone(), "second");
         while status(&second).starts_with("starting") {
             yield_now().await;
         }
@@ -162,13 +162,14 @@ fn workers_on_all_transports_follow_one_plan() {
     block_on(async {
         let mut server = ManagedServer::new().await;
         assert_eq!(server.shown().await, ManagerAnswer::default());
-        let manager = server.manager(server.rig.engine.clone(), "first");
+        let manager = server.manager(server.test_server.engine.clone(), "first");
         let recorder = RecordingHandler::new(Act::Wait);
-        let (http, a) = server.start("http", server.rig.http.clone(), &recorder, 2).await;
-        let (iproto, b) = server.start("iproto", server.rig.connect(), &recorder, 2).await;
-        let (engine, c) = server.start("engine", server.rig.engine.clone(), &recorder, 1).await;
+        let (http, a) = server.start("http", server.test_server.http.clone(), &recorder, 2).await;
+        let (iproto, b) = server.start("iproto", server.test_server.connect(), &recorder, 2).await;
+        let (engine, c) =
+            server.start("engine", server.test_server.engine.clone(), &recorder, 1).await;
         for _ in 0..20 {
-            put(&server.rig.engine, "x").await;
+            put(&server.test_server.engine, "x").await;
         }
         server.wait_for_manager().await;
         for worker in [&http, &iproto, &engine] {
@@ -189,7 +190,7 @@ fn workers_on_all_transports_follow_one_plan() {
             yield_now().await;
         }
         // A queue without planned processors is served by idle ones.
-        notify(&server.rig.engine, "x").await;
+        notify(&server.test_server.engine, "x").await;
         while server.stats("notifications").await.tasks.total() > 0 {
             yield_now().await;
         }
@@ -203,7 +204,7 @@ fn workers_on_all_transports_follow_one_plan() {
             running.stop().await;
         }
         manager.stop().await;
-        server.rig.stop().await;
+        server.test_server.stop().await;
     });
 }
 
@@ -244,13 +245,14 @@ impl Execute for FreezableQueue {
 fn a_standby_replaces_a_frozen_manager() {
     block_on(async {
         let mut server = ManagedServer::new().await;
-        let first = FreezableQueue::new(server.rig.engine.clone());
+        let first = FreezableQueue::new(server.test_server.engine.clone());
         let (one, recorder) =
             (server.manager(first.clone(), "one"), RecordingHandler::new(Act::Done));
-        let (worker, running) = server.start("w", server.rig.http.clone(), &recorder, 2).await;
-        put(&server.rig.engine, "x").await;
+        let (worker, running) =
+            server.start("w", server.test_server.http.clone(), &recorder, 2).await;
+        put(&server.test_server.engine, "x").await;
         server.wait_for_manager().await;
-        let other = server.manager(server.rig.engine.clone(), "other");
+        let other = server.manager(server.test_server.engine.clone(), "other");
         wait_for_newer_plan(&server, &worker, 0).await;
         assert!(one.leads() && !other.leads());
 
@@ -258,7 +260,7 @@ fn a_standby_replaces_a_frozen_manager() {
         let version = worker.plan_version();
         for _ in 0..2 {
             server.reporting_period().await;
-            put(&server.rig.engine, "x").await;
+            put(&server.test_server.engine, "x").await;
             while server.stats("emails").await.tasks.total() > 0 {
                 yield_now().await;
             }
@@ -280,7 +282,7 @@ fn a_standby_replaces_a_frozen_manager() {
         assert_eq!(server.shown().await.leader.as_deref(), Some("other"));
         assert!(worker.plan_version() >= version);
         running.stop().await;
-        server.rig.stop().await;
+        server.test_server.stop().await;
     });
 }
 
@@ -288,12 +290,14 @@ fn a_standby_replaces_a_frozen_manager() {
 fn a_manager_that_stops_resigns_at_once() {
     block_on(async {
         let mut server = ManagedServer::new().await;
-        let (one, recorder) =
-            (server.manager(server.rig.engine.clone(), "one"), RecordingHandler::new(Act::Done));
-        let (worker, running) = server.start("w", server.rig.connect(), &recorder, 1).await;
+        let (one, recorder) = (
+            server.manager(server.test_server.engine.clone(), "one"),
+            RecordingHandler::new(Act::Done),
+        );
+        let (worker, running) = server.start("w", server.test_server.connect(), &recorder, 1).await;
         server.wait_for_manager().await;
         wait_for_newer_plan(&server, &worker, 0).await;
-        let other = server.manager(server.rig.engine.clone(), "other");
+        let other = server.manager(server.test_server.engine.clone(), "other");
         one.stop().await;
         while !other.leads() {
             server.timer.advance(Duration::from_millis(100));
@@ -303,7 +307,7 @@ fn a_manager_that_stops_resigns_at_once() {
         wait_for_newer_plan(&server, &worker, version).await;
         running.stop().await;
         other.stop().await;
-        server.rig.stop().await;
+        server.test_server.stop().await;
     });
 }
 
@@ -311,11 +315,14 @@ fn a_manager_that_stops_resigns_at_once() {
 fn stopped_and_crashed_workers_are_no_longer_planned_for() {
     block_on(async {
         let mut server = ManagedServer::new().await;
-        let (manager, recorder) =
-            (server.manager(server.rig.engine.clone(), "m"), RecordingHandler::new(Act::Done));
-        let (remaining, a) = server.start("remaining", server.rig.http.clone(), &recorder, 1).await;
-        let (_, b) = server.start("stopping", server.rig.http.clone(), &recorder, 1).await;
-        let (_, c) = server.start("crashing", server.rig.http.clone(), &recorder, 1).await;
+        let (manager, recorder) = (
+            server.manager(server.test_server.engine.clone(), "m"),
+            RecordingHandler::new(Act::Done),
+        );
+        let (remaining, a) =
+            server.start("remaining", server.test_server.http.clone(), &recorder, 1).await;
+        let (_, b) = server.start("stopping", server.test_server.http.clone(), &recorder, 1).await;
+        let (_, c) = server.start("crashing", server.test_server.http.clone(), &recorder, 1).await;
         server.wait_for_manager().await;
         while server.shown().await.workers.len() < 3 {
             server.evaluation_period().await;
@@ -333,7 +340,7 @@ fn stopped_and_crashed_workers_are_no_longer_planned_for() {
         assert_eq!(server.shown().await.workers[0].worker, remaining.id());
         a.stop().await;
         manager.stop().await;
-        server.rig.stop().await;
+        server.test_server.stop().await;
     });
 }
 
@@ -343,15 +350,16 @@ fn without_a_manager_queues_are_served_round_robin() {
     block_on(async {
         let mut server = ManagedServer::new().await;
         let recorder = RecordingHandler::new(Act::Done);
-        let (worker, running) = server.start("alone", server.rig.http.clone(), &recorder, 1).await;
+        let (worker, running) =
+            server.start("alone", server.test_server.http.clone(), &recorder, 1).await;
         for _ in 0..20 {
             server.reporting_period().await;
         }
         assert!(server.stats(REPORTS_TUBE).await.tasks.total() <= 4);
         recorder.set_act(Act::Wait);
         for _ in 0..5 {
-            put(&server.rig.engine, "x").await;
-            notify(&server.rig.engine, "x").await;
+            put(&server.test_server.engine, "x").await;
+            notify(&server.test_server.engine, "x").await;
         }
         recorder.gate.add_permits(100);
         while recorder.queue_nums_served().len() < 10 {
@@ -362,7 +370,7 @@ fn without_a_manager_queues_are_served_round_robin() {
         assert_eq!((emails, served.len()), (5, 10), "{served:?}");
         assert_eq!(worker.plan_version(), 0);
         running.stop().await;
-        server.rig.stop().await;
+        server.test_server.stop().await;
     });
 }
 
@@ -371,10 +379,13 @@ fn without_a_manager_queues_are_served_round_robin() {
 fn tasks_that_are_not_reports_are_removed() {
     block_on(async {
         let mut server = ManagedServer::new().await;
-        let (manager, recorder) =
-            (server.manager(server.rig.engine.clone(), "m"), RecordingHandler::new(Act::Done));
-        let (worker, running) = server.start("w", server.rig.http.clone(), &recorder, 1).await;
-        let client = Client::new(server.rig.engine.clone());
+        let (manager, recorder) = (
+            server.manager(server.test_server.engine.clone(), "m"),
+            RecordingHandler::new(Act::Done),
+        );
+        let (worker, running) =
+            server.start("w", server.test_server.http.clone(), &recorder, 1).await;
+        let client = Client::new(server.test_server.engine.clone());
         client.put(REPORTS_TUBE, "hello").await.unwrap();
         server.wait_for_manager().await;
         client.put("taskyard.manager.plans", &[1, 2, 3]).await.unwrap();
@@ -382,14 +393,14 @@ fn tasks_that_are_not_reports_are_removed() {
         assert_eq!(server.shown().await.workers.len(), 1);
         assert_eq!(server.stats(REPORTS_TUBE).await.tasks.buried, 0);
         // The next plan removes the task that is not a plan.
-        let (_, more) = server.start("more", server.rig.http.clone(), &recorder, 1).await;
+        let (_, more) = server.start("more", server.test_server.http.clone(), &recorder, 1).await;
         let version = worker.plan_version();
         wait_for_newer_plan(&server, &worker, version).await;
         assert_eq!(server.stats("taskyard.manager.plans").await.tasks.total(), 1);
         more.stop().await;
         running.stop().await;
         manager.stop().await;
-        server.rig.stop().await;
+        server.test_server.stop().await;
     });
 }
 
@@ -399,14 +410,17 @@ fn tasks_that_are_not_reports_are_removed() {
 fn an_idle_processor_serves_a_queue_that_the_plan_gives_none() {
     block_on(async {
         let mut server = ManagedServer::new().await;
-        let (manager, recorder) =
-            (server.manager(server.rig.engine.clone(), "m"), RecordingHandler::new(Act::Done));
-        let (worker, running) = server.start("w", server.rig.http.clone(), &recorder, 1).await;
+        let (manager, recorder) = (
+            server.manager(server.test_server.engine.clone(), "m"),
+            RecordingHandler::new(Act::Done),
+        );
+        let (worker, running) =
+            server.start("w", server.test_server.http.clone(), &recorder, 1).await;
         server.wait_for_manager().await;
         wait_for_newer_plan(&server, &worker, 0).await;
         for _ in 0..3 {
-            notify(&server.rig.engine, "x").await;
-            put(&server.rig.engine, "x").await;
+            notify(&server.test_server.engine, "x").await;
+            put(&server.test_server.engine, "x").await;
             for queue in ["notifications", "emails"] {
                 while server.stats(queue).await.tasks.total() > 0 {
                     yield_now().await;
@@ -416,7 +430,7 @@ fn an_idle_processor_serves_a_queue_that_the_plan_gives_none() {
         assert_eq!(recorder.queue_nums_served().len(), 6);
         running.stop().await;
         manager.stop().await;
-        server.rig.stop().await;
+        server.test_server.stop().await;
     });
 }
 
@@ -438,7 +452,7 @@ async fn put_report(server: &ManagedServer, report: &WorkerReport) {
     let task = NewTask::new(encode_message(report).unwrap());
     let tube = TubeName::new(REPORTS_TUBE).unwrap();
     let put = Command::Put { tube, tasks: vec![task], wait: Span::ZERO };
-    server.rig.engine.execute(vec![put]).await.pop().unwrap().unwrap();
+    server.test_server.engine.execute(vec![put]).await.pop().unwrap().unwrap();
 }
 
 /// A forged report named the largest number as the version that it follows: the next plan had that version, no worker
@@ -448,9 +462,12 @@ async fn put_report(server: &ManagedServer, report: &WorkerReport) {
 fn a_forged_report_does_not_stop_the_planning() {
     block_on(async {
         let mut server = ManagedServer::new().await;
-        let (manager, recorder) =
-            (server.manager(server.rig.engine.clone(), "m"), RecordingHandler::new(Act::Done));
-        let (worker, running) = server.start("w", server.rig.http.clone(), &recorder, 1).await;
+        let (manager, recorder) = (
+            server.manager(server.test_server.engine.clone(), "m"),
+            RecordingHandler::new(Act::Done),
+        );
+        let (worker, running) =
+            server.start("w", server.test_server.http.clone(), &recorder, 1).await;
         for version in [u64::MAX - 1, u64::MAX] {
             put_report(&server, &report(&version.to_string(), version, "emails")).await;
         }
@@ -461,7 +478,7 @@ fn a_forged_report_does_not_stop_the_planning() {
         let now = worker.store().now().as_micros() as u64;
         assert!(worker.plan_version() <= now + day, "{}", worker.plan_version());
         let version = worker.plan_version();
-        let (_, more) = server.start("more", server.rig.http.clone(), &recorder, 1).await;
+        let (_, more) = server.start("more", server.test_server.http.clone(), &recorder, 1).await;
         put_report(&server, &report("d", u64::MAX, "a/b")).await;
         wait_for_newer_plan(&server, &worker, version).await;
         assert!(manager.leads() && manager.health() == Health::Healthy);
@@ -469,7 +486,7 @@ fn a_forged_report_does_not_stop_the_planning() {
             running.stop().await;
         }
         manager.stop().await;
-        server.rig.stop().await;
+        server.test_server.stop().await;
     });
 }
 
@@ -480,8 +497,9 @@ fn workers_follow_a_manager_whose_clock_is_behind() {
     block_on(async {
         let mut server = ManagedServer::new().await;
         let recorder = RecordingHandler::new(Act::Done);
-        let (worker, running) = server.start("w", server.rig.http.clone(), &recorder, 1).await;
-        let manager = server.manager(server.rig.engine.clone(), "behind");
+        let (worker, running) =
+            server.start("w", server.test_server.http.clone(), &recorder, 1).await;
+        let manager = server.manager(server.test_server.engine.clone(), "behind");
         server.wait_for_manager().await;
         let ahead = worker.store().now().as_micros() as u64 + 3_600_000_000;
         let share = BTreeMap::from([(1, 1), (2, 0)]);
@@ -489,7 +507,7 @@ fn workers_follow_a_manager_whose_clock_is_behind() {
         wait_for_newer_plan(&server, &worker, ahead).await;
         running.stop().await;
         manager.stop().await;
-        server.rig.stop().await;
+        server.test_server.stop().await;
     });
 }
 
@@ -526,9 +544,11 @@ fn a_worker_that_may_not_report_logs_this_once() {
     let _subscribed = tracing::subscriber::set_default(log.clone());
     block_on(async {
         let server = ManagedServer::new().await;
-        let (manager, recorder) =
-            (server.manager(server.rig.engine.clone(), "m"), RecordingHandler::new(Act::Done));
-        let faulty = FaultyQueue::new(server.rig.engine.clone());
+        let (manager, recorder) = (
+            server.manager(server.test_server.engine.clone(), "m"),
+            RecordingHandler::new(Act::Done),
+        );
+        let faulty = FaultyQueue::new(server.test_server.engine.clone());
         let denied = Fault::Refuse(Error::Store("access is denied".into()));
         faulty.fail_next_of(REPORTS_TUBE, "create", usize::MAX, denied.clone());
         faulty.fail_next_of(REPORTS_TUBE, "put", usize::MAX, denied);
@@ -537,8 +557,8 @@ fn a_worker_that_may_not_report_logs_this_once() {
         let running = RunningWorker::start(&worker, server.timer.clone()).await;
         for round in 1..=3 {
             faulty.wait_for_commands("put", round).await;
-            put(&server.rig.engine, "x").await;
-            notify(&server.rig.engine, "x").await;
+            put(&server.test_server.engine, "x").await;
+            notify(&server.test_server.engine, "x").await;
             while recorder.queue_nums_served().len() < 2 * round {
                 yield_now().await;
             }
@@ -548,6 +568,6 @@ fn a_worker_that_may_not_report_logs_this_once() {
         assert_eq!(log.0.load(Ordering::SeqCst), 1);
         running.stop().await;
         manager.stop().await;
-        server.rig.stop().await;
+        server.test_server.stop().await;
     });
 }

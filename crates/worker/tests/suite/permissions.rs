@@ -28,8 +28,8 @@ fn own(verbs: &[Verb]) -> Vec<Grant> {
     ["emails", "notifications"].map(|tube| Grant::new(tube, verbs)).into()
 }
 
-fn as_user(rig: &TestServer, user: &str) -> Iproto {
-    Iproto::new(&format!("iproto://{user}:x@{}", rig.iproto)).unwrap()
+fn as_user(test_server: &TestServer, user: &str) -> Iproto {
+    Iproto::new(&format!("iproto://{user}:x@{}", test_server.iproto)).unwrap()
 }
 
 fn denied(why: &impl ToString, user: &str) {
@@ -42,26 +42,26 @@ fn denied(why: &impl ToString, user: &str) {
 fn a_worker_and_a_producer_need_access_to_their_tubes_alone() {
     block_on(async {
         let work = [Verb::Take, Verb::Ack, Verb::Release, Verb::Touch, Verb::Bury];
-        let rig = server_with_users(vec![
+        let test_server = server_with_users(vec![
             ("worker", own(&work)),
             ("producer", own(&[Verb::Put])),
             ("first", own(&[Verb::Create])),
         ])
         .await;
-        let timer = Arc::new(ManualTimer::new(rig.clock.clone()));
+        let timer = Arc::new(ManualTimer::new(test_server.clock.clone()));
         let recorder = RecordingHandler::new(Act::Done);
         let worker = |user: &str| {
-            let worker = Worker::builder(user, as_user(&rig, user), recorder.handlers());
+            let worker = Worker::builder(user, as_user(&test_server, user), recorder.handlers());
             worker.timer(timer.clone()).build().unwrap()
         };
         denied(&worker("worker").init().await.unwrap_err(), "worker");
         worker("first").init().await.unwrap();
         worker("worker").init().await.unwrap();
 
-        let producer = as_user(&rig, "producer");
+        let producer = as_user(&test_server, "producer");
         mail("ann").put(&producer, PutOptions::default()).await.unwrap();
         let running = RunningWorker::start(&worker("worker"), timer.clone()).await;
-        let seen = Client::new(as_user(&rig, "worker"));
+        let seen = Client::new(as_user(&test_server, "worker"));
         while seen.stats("emails").await.unwrap().tasks.total() > 0 {
             yield_now().await;
         }
@@ -73,7 +73,7 @@ fn a_worker_and_a_producer_need_access_to_their_tubes_alone() {
         denied(&seen.put("emails", "x").await.unwrap_err(), "worker");
         denied(&seen.put("other", "x").await.unwrap_err(), "worker");
         denied(&seen.stats("other").await.unwrap_err(), "worker");
-        rig.stop().await;
+        test_server.stop().await;
     });
 }
 
@@ -81,12 +81,13 @@ fn a_worker_and_a_producer_need_access_to_their_tubes_alone() {
 #[test]
 fn one_denied_command_denies_the_batch() {
     block_on(async {
-        let rig = server_with_users(vec![("lim", vec![Grant::new("emails", &[Verb::Put])])]).await;
+        let test_server =
+            server_with_users(vec![("lim", vec![Grant::new("emails", &[Verb::Put])])]).await;
         let emails = TubeName::new("emails").unwrap();
         let options = TubeOptions::new(Kind::FifoTtl);
         let create = Command::CreateTube { tube: emails.clone(), options, if_not_exists: false };
-        rig.engine.execute(vec![create]).await.pop().unwrap().unwrap();
-        let lim = as_user(&rig, "lim");
+        test_server.engine.execute(vec![create]).await.pop().unwrap().unwrap();
+        let lim = as_user(&test_server, "lim");
         let put = Client::new(lim.clone());
         put.put("emails", "x").await.unwrap();
         let one = Command::Tubes { tube: Some(emails.clone()) };
@@ -108,12 +109,12 @@ fn one_denied_command_denies_the_batch() {
             options: TubeOptions::new(Kind::Fifo),
             if_not_exists: false,
         };
-        rig.engine.execute(vec![secret]).await.pop().unwrap().unwrap();
+        test_server.engine.execute(vec![secret]).await.pop().unwrap().unwrap();
         for reply in lim.execute(vec![one, Command::Tubes { tube: None }]).await {
             let Ok(Reply::Tubes(tubes)) = reply else { panic!("{reply:?}") };
             assert_eq!(tubes.iter().map(|tube| tube.name.as_str()).collect::<Vec<_>>(), ["emails"]);
         }
-        rig.stop().await;
+        test_server.stop().await;
     });
 }
 
@@ -122,7 +123,7 @@ fn one_denied_command_denies_the_batch() {
 fn reporting_needs_access_to_the_tubes_of_the_manager() {
     block_on(async {
         let verbs = [Verb::Create, Verb::Put, Verb::Take, Verb::Ack, Verb::Release, Verb::Touch];
-        let rig = server_with_users(vec![
+        let test_server = server_with_users(vec![
             ("alone", own(&verbs)),
             (
                 "led",
@@ -130,14 +131,15 @@ fn reporting_needs_access_to_the_tubes_of_the_manager() {
             ),
         ])
         .await;
-        let timer = Arc::new(ManualTimer::new(rig.clock.clone()));
+        let timer = Arc::new(ManualTimer::new(test_server.clock.clone()));
         let recorder = RecordingHandler::new(Act::Done);
-        let client = Client::new(rig.engine.clone());
+        let client = Client::new(test_server.engine.clone());
         for (user, reports) in [("alone", false), ("led", true)] {
-            let worker = Worker::builder(user, as_user(&rig, user), recorder.handlers()).managed();
+            let worker =
+                Worker::builder(user, as_user(&test_server, user), recorder.handlers()).managed();
             let worker = worker.timer(timer.clone()).build().unwrap();
             let running = RunningWorker::start(&worker, timer.clone()).await;
-            mail(user).put(&as_user(&rig, user), PutOptions::default()).await.unwrap();
+            mail(user).put(&as_user(&test_server, user), PutOptions::default()).await.unwrap();
             while client.stats("emails").await.unwrap().tasks.total() > 0 {
                 yield_now().await;
             }
@@ -149,6 +151,6 @@ fn reporting_needs_access_to_the_tubes_of_the_manager() {
             assert_eq!(client.stats(REPORTS_TUBE).await.is_ok(), reports, "{user}");
         }
         assert_eq!(recorder.receivers(), ["alone", "led"]);
-        rig.stop().await;
+        test_server.stop().await;
     });
 }

@@ -68,12 +68,20 @@ async fn keeps_its_tasks<E: Execute + Clone + 'static>(queue: E, timer: Arc<Manu
 #[test]
 fn a_renamed_queue_keeps_its_tasks_over_the_network() {
     block_on(async {
-        let rig = TestServer::in_memory().await;
-        keeps_its_tasks(rig.http.clone(), Arc::new(ManualTimer::new(rig.clock.clone()))).await;
-        rig.stop().await;
-        let rig = TestServer::in_memory().await;
-        keeps_its_tasks(rig.connect(), Arc::new(ManualTimer::new(rig.clock.clone()))).await;
-        rig.stop().await;
+        let test_server = TestServer::in_memory().await;
+        keeps_its_tasks(
+            test_server.http.clone(),
+            Arc::new(ManualTimer::new(test_server.clock.clone())),
+        )
+        .await;
+        test_server.stop().await;
+        let test_server = TestServer::in_memory().await;
+        keeps_its_tasks(
+            test_server.connect(),
+            Arc::new(ManualTimer::new(test_server.clock.clone())),
+        )
+        .await;
+        test_server.stop().await;
     });
 }
 
@@ -95,8 +103,8 @@ fn a_renamed_queue_keeps_its_tasks_in_this_process() {
 #[test]
 fn an_ambiguous_registration_is_refused() {
     block_on(async {
-        let rig = TestServer::in_memory().await;
-        let (queue, client) = (rig.http.clone(), rig.client());
+        let test_server = TestServer::in_memory().await;
+        let (queue, client) = (test_server.http.clone(), test_server.client());
         worker(&queue, 1, "emails", &[]).init().await.unwrap();
         client.create("letters", TubeOptions::new(Kind::FifoTtl)).await.unwrap();
         let error = worker(&queue, 1, "letters", &["emails"]).init().await.unwrap_err();
@@ -104,7 +112,7 @@ fn an_ambiguous_registration_is_refused() {
         let error = worker(&queue, 2, "emails", &[]).init().await.unwrap_err();
         assert!(error.to_string().contains("the number of another queue"), "{error}");
         assert_eq!(client.tube("letters").await.unwrap().options.queue_num, None);
-        rig.stop().await;
+        test_server.stop().await;
     });
 }
 
@@ -112,8 +120,8 @@ fn an_ambiguous_registration_is_refused() {
 #[test]
 fn a_tube_without_a_number_gets_it() {
     block_on(async {
-        let rig = TestServer::in_memory().await;
-        let (queue, client) = (rig.connect(), rig.client());
+        let test_server = TestServer::in_memory().await;
+        let (queue, client) = (test_server.connect(), test_server.client());
         client.put("emails", "a").await.unwrap();
         worker(&queue, 1, "emails", &[]).init().await.unwrap();
         client.put("old_notes", "a").await.unwrap();
@@ -122,15 +130,15 @@ fn a_tube_without_a_number_gets_it() {
             let tube = client.tube(name).await.unwrap();
             assert_eq!((tube.options.queue_num, tube.stats.tasks.ready), (Some(num), 1));
         }
-        rig.stop().await;
+        test_server.stop().await;
     });
 }
 
 #[test]
 fn workers_that_register_together_agree() {
     block_on(async {
-        let rig = TestServer::in_memory().await;
-        let queue = rig.http.clone();
+        let test_server = TestServer::in_memory().await;
+        let queue = test_server.http.clone();
         let workers: Vec<_> = (0..8).map(|_| worker(&queue, 1, "emails", &[])).collect();
         let mut starting = tokio::task::JoinSet::new();
         for worker in workers {
@@ -147,7 +155,7 @@ fn workers_that_register_together_agree() {
         for started in starting.join_all().await {
             started.unwrap();
         }
-        assert_eq!(rig.client().tubes().await.unwrap().len(), 1);
-        rig.stop().await;
+        assert_eq!(test_server.client().tubes().await.unwrap().len(), 1);
+        test_server.stop().await;
     });
 }

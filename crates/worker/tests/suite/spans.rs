@@ -271,12 +271,12 @@ async fn trace_reaches_the_handler<E: Execute + Clone + 'static>(
 #[test]
 fn a_trace_context_reaches_the_handler_over_each_transport() {
     block_on(async {
-        let rig = TestServer::in_memory().await;
-        let timer = || Arc::new(ManualTimer::new(rig.clock.clone()));
-        trace_reaches_the_handler(rig.http.clone(), timer()).await;
-        trace_reaches_the_handler(rig.connect(), timer()).await;
-        trace_reaches_the_handler(rig.engine.clone(), timer()).await;
-        rig.stop().await;
+        let test_server = TestServer::in_memory().await;
+        let timer = || Arc::new(ManualTimer::new(test_server.clock.clone()));
+        trace_reaches_the_handler(test_server.http.clone(), timer()).await;
+        trace_reaches_the_handler(test_server.connect(), timer()).await;
+        trace_reaches_the_handler(test_server.engine.clone(), timer()).await;
+        test_server.stop().await;
     });
 }
 

@@ -260,20 +260,20 @@ impl<E: Execute + Clone + 'static> Transport<E> {
 #[test]
 fn over_http() {
     block_on(async {
-        let rig = TestServer::in_memory().await;
-        let timer = Arc::new(ManualTimer::new(rig.clock.clone()));
-        Transport { queue: rig.http.clone(), timer }.run_all().await;
-        rig.stop().await;
+        let test_server = TestServer::in_memory().await;
+        let timer = Arc::new(ManualTimer::new(test_server.clock.clone()));
+        Transport { queue: test_server.http.clone(), timer }.run_all().await;
+        test_server.stop().await;
     });
 }
 
 #[test]
 fn over_iproto() {
     block_on(async {
-        let rig = TestServer::in_memory().await;
-        let timer = Arc::new(ManualTimer::new(rig.clock.clone()));
-        Transport { queue: rig.connect(), timer }.run_all().await;
-        rig.stop().await;
+        let test_server = TestServer::in_memory().await;
+        let timer = Arc::new(ManualTimer::new(test_server.clock.clone()));
+        Transport { queue: test_server.connect(), timer }.run_all().await;
+        test_server.stop().await;
     });
 }
 

@@ -8,6 +8,8 @@ pub type Entry = (String, String);
 pub struct WordList {
     /// In any text.
     pub text: Vec<Entry>,
+    /// Names of types that are not defined.
+    pub whole_types: Vec<Entry>,
     /// In names of types.
     pub types: Vec<Entry>,
     /// In all other names.
@@ -35,6 +37,7 @@ impl WordList {
             let entry = (unquoted(word), unquoted(instead));
             match section {
                 "text" => list.text.push(entry),
+                "whole_types" => list.whole_types.push(entry),
                 "types" => list.types.push(entry),
                 "names" => list.names.push(entry),
                 "allowed" => list.allowed.push(entry),
@@ -73,11 +76,13 @@ mod tests {
     fn the_list_itself_is_read_completely() {
         let text = include_str!("../../../words.toml");
         let list = WordList::parse(text);
-        let read = [&list.text, &list.types, &list.names, &list.allowed].map(Vec::len);
+        let lists = [&list.text, &list.whole_types, &list.types, &list.names, &list.allowed];
+        let read = lists.map(Vec::len);
         let written = text.lines().filter(|line| line.contains(" = \"") && !line.starts_with('#'));
         assert_eq!(read.iter().sum::<usize>(), written.count());
         assert!(list.text.iter().all(|(word, _)| *word == word.to_lowercase()));
-        assert!(list.types.iter().all(|(word, _)| word.starts_with(char::is_uppercase)));
+        let mut types = list.types.iter().chain(&list.whole_types);
+        assert!(types.all(|(word, _)| word.starts_with(char::is_uppercase)));
         assert!(list.names.iter().all(|(word, _)| *word == word.to_lowercase()));
     }
 }

@@ -37,7 +37,9 @@ pub fn words_of(name: &str) -> Vec<&str> {
 
 /// The banned words in the names of a line of code.
 pub fn banned(code: &str, list: &WordList) -> Vec<Entry> {
-    let mut found = Vec::new();
+    let defined = defined(code);
+    let whole = list.whole_types.iter().filter(|(word, _)| defined.as_ref() == Some(word));
+    let mut found: Vec<Entry> = whole.cloned().collect();
     for name in code.split(|char| !is_word(char)).filter(|name| !name.is_empty()) {
         found.extend(banned_in(name, list));
     }
@@ -142,6 +144,17 @@ mod tests {
             |code| banned(code, &list).into_iter().map(|(word, _)| word).collect::<Vec<_>>();
         assert_eq!(words("const BELL_MAX: Bay = Bays;"), ["bell", "Bay"]);
         assert!(words("const BAY: u8 = bellow;").is_empty());
+    }
+
+    #[test]
+    fn whole_types_are_names_of_definitions() {
+        let list = WordList::parse("[whole_types]\nPlace = \"Slot\"\n");
+        for code in ["struct Place;", "pub enum Place {", "pub(crate) type Place<T> = T;"] {
+            assert_eq!(banned(code, &list).len(), 1, "{code}");
+        }
+        for code in ["struct PlacedTask;", "enum Places {", "fn f(place: Place) {", "    Place,"] {
+            assert!(banned(code, &list).is_empty(), "{code}");
+        }
     }
 
     #[test]

@@ -3,11 +3,12 @@
 use taskyard_core::Span;
 
 use super::world::{Troubles, World};
+use crate::random::seeds;
 
 const RUNS: u64 = 80;
 
 fn run_all(troubles: Troubles, runs: u64) {
-    for seed in 0..runs {
+    for seed in seeds(runs) {
         println!("seed {seed}");
         World::new(seed, troubles).run(100);
     }
@@ -43,7 +44,7 @@ fn they_hold_when_sessions_are_spared() {
 
 #[test]
 fn the_same_seed_gives_the_same_log() {
-    for seed in 0..40 {
+    for seed in seeds(40) {
         let troubles = Troubles { losses: true, leaving: true, ..Troubles::default() };
         let mut worlds = [World::new(seed, troubles), World::new(seed, troubles)];
         worlds.iter_mut().for_each(|world| world.run(150));

@@ -17,7 +17,6 @@ mod no_sandbox;
 mod page;
 mod plain;
 mod queue;
-mod random;
 mod redis;
 mod sandbox_end;
 mod sandboxes;

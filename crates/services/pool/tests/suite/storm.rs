@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use fastrand::Rng;
+use taskyard_testkit::random::{first_seed, runs};
 use tokio::sync::Semaphore;
 
 use crate::fixture::{Client, TestPool, until_gone};
-use crate::random::{first_seed, runs};
 
 /// Number of clients; `TASKYARD_RUNS` multiplies it.
 const CLIENTS: u64 = 250;
@@ -69,7 +69,7 @@ async fn nothing_is_left_after_many_clients() {
     let site = Arc::new(TestPool::new(6, CONFIG).await);
     let permits = Arc::new(Semaphore::new(AT_ONCE));
     let mut clients = Vec::new();
-    let clients_max = CLIENTS * runs();
+    let clients_max = CLIENTS * runs() as u64;
     let first = first_seed();
     for seed in 0..clients_max {
         let permit = permits.clone().acquire_owned().await.unwrap();

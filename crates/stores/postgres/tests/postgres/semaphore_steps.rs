@@ -5,11 +5,11 @@
 //! snapshot each, so the data may change between two of them. A call that runs alone counts its steps; then it runs once for
 //! each of them.
 
-use std::env;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use taskyard_conformance::block_on;
+use taskyard_conformance::random::{new_seed, runs};
 use taskyard_conformance::semaphores::pair::{PAIRS, Pair};
 use taskyard_core::{Command, Error, Execute, Reply};
 use taskyard_store::Store;
@@ -267,11 +267,8 @@ impl StepSample {
 
     /// The steps of this run, which `TASKYARD_SEED` repeats.
     fn new() -> Self {
-        let number = |name: &str| env::var(name).ok().and_then(|text| text.parse::<usize>().ok());
-        let seed = number("TASKYARD_SEED").unwrap_or_else(|| fastrand::usize(..Self::DISTANCE));
-        println!("repeat with TASKYARD_SEED={seed}");
-        let distance = (Self::DISTANCE / number("TASKYARD_RUNS").unwrap_or(1).max(1)).max(1);
-        StepSample { first: seed % distance, distance }
+        let distance = (Self::DISTANCE / runs().max(1)).max(1);
+        StepSample { first: new_seed() as usize % distance, distance }
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use taskyard_conformance::random::runs;
 use taskyard_conformance::semaphores::{SemaphoreCommands, storm};
 use taskyard_conformance::{Harness, StoreHarness, block_on};
 use taskyard_core::{
@@ -55,7 +56,8 @@ impl Execute for Stormy<'_> {
 fn storm(database: &Database, calls: usize, meanwhile: impl Fn() + Sync) -> storm::DeliveredEvents {
     let (barrier, clock) = (Barrier::new(CLIENTS as usize + 1), storm::Clock::new(NOW));
     thread::scope(|scope| {
-        let clients: Vec<_> = (0..CLIENTS)
+        let clients: Vec<_> = storm::client_seeds(CLIENTS)
+            .into_iter()
             .map(|seed| {
                 let (barrier, clock) = (&barrier, &clock);
                 scope.spawn(move || {
@@ -99,7 +101,7 @@ fn a_storm_with_cut_connections_leaves_no_inconsistency() {
         let cut = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
                    WHERE datname = current_database() AND pid <> pg_backend_pid() AND random() < 0.3";
         let told = storm(&database, 60, || {
-            for _ in 0..10 {
+            for _ in 0..10 * runs() {
                 sql(&database.url(), cut);
             }
         });
@@ -144,13 +146,14 @@ fn a_storm_with_kills_of_the_database_leaves_no_inconsistency() {
     block_on(storm::prepare(&server(database), SEMAPHORES, storm::LEASE));
     let (answers, clock) = (&AtomicUsize::new(0), &storm::Clock::new(NOW));
     let told = thread::scope(|scope| {
-        let clients: Vec<_> = (0..4)
+        let clients: Vec<_> = storm::client_seeds(4)
+            .into_iter()
             .map(|seed| {
                 let queue = Patient(Stormy(database.open(), clock), answers);
                 scope.spawn(move || block_on(storm::run_client(&queue, seed, SEMAPHORES, 250)))
             })
             .collect();
-        for blow in 1..=2 {
+        for blow in 1..=2 * runs() {
             while answers.load(Ordering::Relaxed) < blow * ANSWERS {
                 thread::yield_now();
             }
@@ -181,7 +184,7 @@ fn a_storm_on_tubes_with_a_semaphore() {
                    WHERE datname = current_database() AND pid <> pg_backend_pid() AND random() < 0.3";
         let barrier = Barrier::new(5);
         thread::scope(|scope| {
-            for seed in 0..4 {
+            for seed in storm::client_seeds(4) {
                 let (barrier, tubes) = (&barrier, &tubes);
                 scope.spawn(move || {
                     let queue = Direct(database.open());
@@ -190,7 +193,7 @@ fn a_storm_on_tubes_with_a_semaphore() {
                 });
             }
             barrier.wait();
-            for _ in 0..5 {
+            for _ in 0..5 * runs() {
                 sql(&database.url(), cut);
                 let most = sql(
                     &database.url(),
@@ -217,7 +220,7 @@ fn a_storm_on_tubes_with_a_semaphore() {
 /// Puts, takes, acks, releases and deletes; the outcome does not matter.
 async fn work(queue: &Direct, seed: u64, tubes: &[TubeName]) {
     let mut rng = fastrand::Rng::with_seed(seed);
-    for _ in 0..60 {
+    for _ in 0..60 * runs() {
         let tube = tubes[rng.usize(0..tubes.len())].clone();
         let mut task = NewTask::new(Body::new(&[0xc0]));
         task.pri = Some(rng.u64(0..4));

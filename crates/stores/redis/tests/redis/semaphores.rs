@@ -5,6 +5,7 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use taskyard_conformance::random::runs;
 use taskyard_conformance::semaphores::{SemaphoreCommands, storm};
 use taskyard_conformance::{Harness, StoreHarness, block_on};
 use taskyard_core::{
@@ -58,7 +59,8 @@ fn play(url: &str, calls: usize, meanwhile: impl Fn(&AtomicUsize)) -> storm::Del
     let (barrier, answers) = (Barrier::new(CLIENTS as usize + 1), AtomicUsize::new(0));
     let clock = storm::Clock::new(NOW);
     thread::scope(|scope| {
-        let clients: Vec<_> = (0..CLIENTS)
+        let clients: Vec<_> = storm::client_seeds(CLIENTS)
+            .into_iter()
             .map(|seed| {
                 let (barrier, answers, clock) = (&barrier, &answers, &clock);
                 scope.spawn(move || {
@@ -115,13 +117,15 @@ fn random_load_with_kills_leaves_semaphores_consistent() {
     let url = own(&redis.url());
     block_on(storm::prepare(&harness(&url), SEMAPHORES, storm::LEASE));
     let told = play(&url, 120, |answers| {
-        for blow in 1..=4 {
+        for blow in 1..=5 * runs() {
             wait_for(answers, blow * 150);
-            redis.talk(&["CLIENT", "KILL", "TYPE", "normal"]);
+            if blow % 5 > 0 {
+                redis.talk(&["CLIENT", "KILL", "TYPE", "normal"]);
+            } else {
+                redis.kill();
+                redis.start();
+            }
         }
-        wait_for(answers, 700);
-        redis.kill();
-        redis.start();
     });
     judge(&redis, &url, told);
 }
@@ -388,7 +392,7 @@ fn random_load_on_tubes_with_a_semaphore() {
     let (barrier, answers) = (&Barrier::new(5), &AtomicUsize::new(0));
     let clock = &storm::Clock::new(NOW);
     thread::scope(|scope| {
-        for seed in 0..4 {
+        for seed in storm::client_seeds(4) {
             scope.spawn(move || {
                 let server = Server { store: open(url), answers, clock };
                 barrier.wait();
@@ -396,7 +400,7 @@ fn random_load_on_tubes_with_a_semaphore() {
             });
         }
         barrier.wait();
-        for blow in 1..=5 {
+        for blow in 1..=5 * runs() {
             wait_for(answers, blow * 40);
             redis.talk(&["CLIENT", "KILL", "TYPE", "normal"]);
         }
@@ -420,7 +424,7 @@ fn random_load_on_tubes_with_a_semaphore() {
 /// Random puts, takes, acks, releases and deletes, with any outcome.
 async fn work(queue: &Server<'_>, seed: u64, tubes: &[TubeName]) {
     let mut rng = fastrand::Rng::with_seed(seed);
-    for _ in 0..80 {
+    for _ in 0..80 * runs() {
         let tube = &tubes[rng.usize(0..tubes.len())];
         let mut task = NewTask::new(Body::new(&[0xc0]));
         task.pri = Some(rng.u64(0..4));

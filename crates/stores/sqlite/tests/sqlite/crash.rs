@@ -14,10 +14,11 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use model::Model;
 use script::Line;
+use taskyard_conformance::random::runs;
 
 use crate::fixture::{close, open, random, tubes};
 
-/// Number of kills on one folder.
+/// Number of kills on one folder; `TASKYARD_RUNS` multiplies it.
 const KILLS: usize = 60;
 
 #[test]
@@ -25,7 +26,7 @@ fn acknowledged_batches_survive_a_kill() {
     let mut random = random();
     let folder = tempfile::tempdir().expect("a folder");
     let mut model = Model::default();
-    for round in 0..KILLS {
+    for round in 0..KILLS * runs() {
         let kill = Kill { lines_max: 80, spins_max: 200_000 };
         let lines = lines_until_killed(folder.path(), &mut random, kill);
         println!("round {round}: {} lines", lines.len());
@@ -43,7 +44,7 @@ fn acknowledged_batches_survive_a_kill() {
 #[test]
 fn a_folder_whose_creation_was_killed_can_be_opened() {
     let mut random = random();
-    for _ in 0..30 {
+    for _ in 0..30 * runs() {
         let folder = tempfile::tempdir().expect("a folder");
         let kill = Kill { lines_max: 1, spins_max: 2_000_000 };
         let lines = lines_until_killed(folder.path(), &mut random, kill);

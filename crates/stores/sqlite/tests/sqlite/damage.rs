@@ -9,11 +9,12 @@ mod trial;
 use std::fs;
 use std::path::Path;
 
+use taskyard_conformance::random::runs;
 use taskyard_core::{Body, Kind, NewTask, TubeOptions};
 use taskyard_store::OpenError;
 
 use crate::fixture::{
-    FILES, TaskContent, close, content, copy, create, fast_folder, must, open, put, random, runs,
+    FILES, TaskContent, close, content, copy, create, fast_folder, must, open, put, random,
     try_open,
 };
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
+use taskyard_conformance::random::new_seed;
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
     Body, Command, Error, Finish, FinishItem, Holder, NewTask, Outcome, Reply, Span, Take, Task,
@@ -45,15 +46,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
 
 /// Random numbers that `TASKYARD_SEED` repeats; the seed is printed when the test fails.
 pub fn random() -> fastrand::Rng {
-    let given = std::env::var("TASKYARD_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = given.unwrap_or_else(|| fastrand::u64(..));
-    println!("repeat with TASKYARD_SEED={seed}");
-    fastrand::Rng::with_seed(seed)
-}
-
-/// The factor by which random tests do more work than usual.
-pub fn runs() -> usize {
-    std::env::var("TASKYARD_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(1)
+    fastrand::Rng::with_seed(new_seed())
 }
 
 /// Opens the store of a folder that must be intact.

@@ -8,6 +8,7 @@ use std::collections::HashSet;
 
 use fastrand::Rng;
 use taskyard_conformance::block_on;
+use taskyard_conformance::random::runs;
 use taskyard_core::{
     Body, Command, Error, Finish, FinishItem, HeldKey, Holder, Key, KeyRequest, Kind, NewTask,
     OnConflict, Placed, Reply, Span, State, Take, Task, TaskId, Timestamp, TubeOptions,
@@ -17,7 +18,7 @@ use taskyard_store::{MemoryStore, Store};
 use crate::fixture::{NOW, fast_folder, name, open, random, run_at};
 use crate::killed_child::{self, answered_until_killed};
 
-/// Number of children that are killed.
+/// Number of children that are killed; `TASKYARD_RUNS` multiplies it.
 const KILLS: usize = 25;
 /// Number of keys: few, so that they are often held.
 const KEYS: usize = 10;
@@ -176,7 +177,7 @@ fn child() {
 fn every_key_with_a_reply_survives_a_kill() {
     let mut rng = random();
     let mut compared = 0;
-    for _ in 0..KILLS {
+    for _ in 0..KILLS * runs() {
         let (folder, seed) = (fast_folder(), rng.u64(..));
         let answered =
             answered_until_killed("key_crash::child", folder.path(), seed, &mut rng, 150);

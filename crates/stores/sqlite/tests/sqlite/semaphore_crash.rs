@@ -6,6 +6,7 @@
 
 use fastrand::Rng;
 use taskyard_conformance::block_on;
+use taskyard_conformance::random::runs;
 use taskyard_core::{
     Command, EnqueueItem, Error, EventId, Grant, GrantFinish, GrantItem, Reply, SemaphoreChange,
     SemaphoreCommand, SemaphoreKey, Span, TaskId, Timestamp,
@@ -15,7 +16,7 @@ use taskyard_store::{MemoryStore, Store};
 use crate::fixture::{NOW, fast_folder, open, random};
 use crate::killed_child::{self, answered_until_killed};
 
-/// Number of children that are killed.
+/// Number of children that are killed; `TASKYARD_RUNS` multiplies it.
 const KILLS: usize = 20;
 const TASKS: u64 = 12;
 const KEYS: [&str; 3] = ["a", "b", "c"];
@@ -125,7 +126,7 @@ fn child() {
 #[test]
 fn every_grant_and_event_with_a_reply_survives_a_kill() {
     let mut rng = random();
-    for _ in 0..KILLS {
+    for _ in 0..KILLS * runs() {
         let (folder, seed) = (fast_folder(), rng.u64(..));
         let answered =
             answered_until_killed("semaphore_crash::child", folder.path(), seed, &mut rng, 120);

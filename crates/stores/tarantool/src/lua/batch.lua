@@ -51,7 +51,7 @@ local function next_wakeup(c)
     local first = S.live.index[1]:min()
     local at = first and moment(first[2]) or NEVER
     local session = S.session.index[1]:min()
-    at = math.min(at, session and moment(session[3]) or NEVER, next_semaphore(c), kept.wakeup(), keys.wakeup())
+    at = math.min(at, session and moment(session[3]) or NEVER, next_semaphore(c), done_tasks.wakeup(), keys.wakeup())
     return at < NEVER and at or NULL
 end
 

@@ -54,7 +54,7 @@ function api.export_tasks(of, from, count, bytes_max)
         end
         tasks[2 * size - 1], tasks[2 * size] = task, delivery and delivery[D_START] or finished or NULL
     end
-    local done, at = kept.export(of, from, count), 1
+    local done, at = done_tasks.export(of, from, count), 1
     -- Adds the done tasks before this id; answers whether there is room for more.
     local function add_done(id)
         while size < count and bytes < bytes_max and done[at] and done[at][1][ID] < id do

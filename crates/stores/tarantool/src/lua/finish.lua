@@ -101,7 +101,7 @@ local function ack(c, tube, key, delivery, result)
         update_subqueue(tube, task[SUBQUEUE], -1)
     end
     if tube.o.keep_done then
-        kept.add(c, tube, task, delivery, result)
+        done_tasks.add(c, tube, task, delivery, result)
     elseif task[PARTS] > 0 then
         forget_body(tube, task)
     end
@@ -151,7 +151,7 @@ local function finish_one(c, tube, item, show, key)
         remove(c, tube, task, delivery, tube.o.keep_done)
         tube.n.ack = tube.n.ack + 1
         if tube.o.keep_done then
-            kept.add(c, tube, task, delivery, item[4])
+            done_tasks.add(c, tube, task, delivery, item[4])
         end
         return { 0, seen }
     elseif verb == RELEASE then
@@ -241,10 +241,10 @@ verbs[8] = function(c, command)
     local outcomes = {}
     for place, id in ipairs(ids) do
         local task = S.task:get({ tube.number, id })
-        local done = not task and kept.get(c, tube, id)
+        local done = not task and done_tasks.get(c, tube, id)
         if done then
-            outcomes[place] = show and { 0, kept.view(c, tube, done) } or DONE_ITEM
-            kept.remove(c, tube, done)
+            outcomes[place] = show and { 0, done_tasks.view(c, tube, done) } or DONE_ITEM
+            done_tasks.remove(c, tube, done)
             tube.n.delete = tube.n.delete + 1
         elseif not task then
             outcomes[place], c.follows = MISSING_ITEM, true

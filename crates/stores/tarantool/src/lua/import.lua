@@ -37,7 +37,7 @@ local function import_task(c, tube, new)
     keep_body(tube, row, text(new[N_PAYLOAD]), text(given(new[N_META])))
     add_key(tube, row, new)
     if new[N_STATE] == DONE then
-        kept.import(c, tube, row, text(new[N_FINISHED]), row[DUE])
+        done_tasks.import(c, tube, row, text(new[N_FINISHED]), row[DUE])
     else
         S.task:insert(row)
         enter(tube, row)

@@ -201,7 +201,7 @@ local function with_done(c, tube, page, after, limit, key)
     for _, task in ipairs(page) do
         known[tonumber(task[1])] = true
     end
-    for _, task in ipairs(kept.page(c, tube, first, limit, pause, key)) do
+    for _, task in ipairs(done_tasks.page(c, tube, first, limit, pause, key)) do
         if not known[tonumber(task[1])] then
             page[#page + 1] = task
         end

@@ -1,3 +1,4 @@
+-- Loads the library for a prefix, unless it is loaded, into a global table with the name of its version.
 local name, prefix, format, text = ...
 local all, fiber = rawget(_G, name), require('fiber')
 if not all then

@@ -1,3 +1,4 @@
+-- Returns whether the library is loaded for a prefix, whether the instance is read-only, and the stored format.
 local name, prefix = ...
 local all, meta = rawget(_G, name), box.space[prefix .. '_meta']
 local format = meta and meta:get('format')

@@ -178,7 +178,7 @@ function keys.insert_plain(tube, tasks, from, to, row, most)
 end
 
 -- Inserts a done task: five numbers, how it ended in less than 64 KiB, and its row as an unfinished task of so many bytes.
-function kept.insert_raw(of, id, ended, pri, parts, finished, task, size)
+function done_tasks.insert_raw(of, id, ended, pri, parts, finished, task, size)
     local bytes = new_bytes(ROOM_BYTES + #finished + size)
     bytes[0] = 0x97
     local at = write_uint(write_uint(write_uint(bytes + 1, of), id), ended)

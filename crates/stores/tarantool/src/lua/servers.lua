@@ -109,7 +109,7 @@ local function ensure_counted()
         count_tube(tube[1])
     end
     formats.find_spaces()
-    kept.count_all()
+    done_tasks.count_all()
     keys.count_all()
     write_meta('counted', micros())
     if others > 0 then

@@ -78,7 +78,7 @@ function refuse_shown(c, tube, ids)
     local bytes = 0
     for _, id in ipairs(ids) do
         local task = S.task:get({ tube.number, id })
-        bytes = bytes + (task and task[BYTES] or kept.bytes(tube, id))
+        bytes = bytes + (task and task[BYTES] or done_tasks.bytes(tube, id))
     end
     if bytes > BATCH_BYTES_MAX then
         return refuse('too_large', 'the size of the tasks to show, in bytes,', bytes, BATCH_BYTES_MAX, 'ask for fewer at a time')
@@ -110,8 +110,8 @@ verbs[9] = function(c, command)
             end
             shown[#shown + 1] = seen
         else
-            local done = kept.get(c, tube, id)
-            shown[#shown + 1] = done and kept.view(c, tube, done, true)
+            local done = done_tasks.get(c, tube, id)
+            shown[#shown + 1] = done and done_tasks.view(c, tube, done, true)
         end
     end
     return { REPLY.tasks, shown }
@@ -166,7 +166,7 @@ function info(tube)
         options[place] = value
     end
     options[O.queue_num] = tube.queue_num or NULL
-    return { tube.name, tube.number, options, { n.ready, n.taken, n.buried, n.delayed, n.done, kept.count(tube) }, calls, takeable(tube),
+    return { tube.name, tube.number, options, { n.ready, n.taken, n.buried, n.delayed, n.done, done_tasks.count(tube) }, calls, takeable(tube),
         n.next < NEVER and n.next or NULL, oldest_ready(tube) }
 end
 

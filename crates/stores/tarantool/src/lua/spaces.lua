@@ -46,7 +46,7 @@ local SPACES = {
     place = { '1 2', '1 3 4:number 5', '1 13 2' },
     -- Number, semaphore, task, grant, kind, deliveries, when it is due, whether it waits behind another event of its grant.
     event = { '1', '8 7 1', '2 8 7 1', '2 3 4 1' },
-    -- Done tasks that are kept, by id and by the time of their end. See kept.lua.
+    -- Done tasks that are kept, by id and by the time of their end. See done.lua.
     done = { '1 2', '1 3 2' },
     -- Tube with done tasks, when some are to be removed, and how many there are.
     kept = { '1', '2 1', temporary = true },

@@ -65,7 +65,7 @@ verbs[16] = function(c, command)
             flush_all(c)
         end
     end
-    moved = moved + kept.tick(c, limit - moved)
+    moved = moved + done_tasks.tick(c, limit - moved)
     moved = moved + keys.tick(c, limit - moved)
     moved = moved + tick_semaphores(c, math.max(limit - moved, 0))
     return { REPLY.ticked, moved }

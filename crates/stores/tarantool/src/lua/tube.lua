@@ -157,7 +157,7 @@ local function flush(tube)
         end
     end
     if tube.kept_at then
-        kept.flush(tube)
+        done_tasks.flush(tube)
     end
     if tube.ended_changed then
         keys.flush(tube)

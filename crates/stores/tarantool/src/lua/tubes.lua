@@ -31,7 +31,7 @@ verbs[0] = function(c, command)
     elseif semaphore and not S.semaphore.index[1]:get(semaphore) then
         return refuse('semaphore_not_found', semaphore)
     end
-    refusal = options[O.keep_done] ~= nil and kept.begin()
+    refusal = options[O.keep_done] ~= nil and done_tasks.begin()
         or (options[O.retry] ~= nil or options[O.rate] ~= nil) and pace.begin()
     if refusal then
         return refusal
@@ -59,7 +59,7 @@ verbs[1] = function(c, command)
     end
     -- A policy and a limit are in lists, which are empty to remove them.
     local retry, rate = given(change[10]), given(change[11])
-    local refusal = number(change[8]) and kept.begin() or (retry and retry[1] or rate and rate[1]) and pace.begin()
+    local refusal = number(change[8]) and done_tasks.begin() or (retry and retry[1] or rate and rate[1]) and pace.begin()
     if refusal then
         return refusal
     end
@@ -79,7 +79,7 @@ verbs[1] = function(c, command)
     end
     tube.o, tube.renewed = read_options(tube.options), true
     mark_changed(c, tube)
-    kept.update(c, tube)
+    done_tasks.update(c, tube)
     if had_limit and not tube.o.capacity then
         c.unlimited[tube.number] = true
     end

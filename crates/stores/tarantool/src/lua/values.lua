@@ -103,6 +103,6 @@ local is_alive, body_of, view, view_done, delivery_of, refuse_shown, info, give_
 local verbs, LIST = {}, 19
 -- Functions that import from another store, those for done tasks that are kept, for unique keys, for retry policies and rate limits, for
 -- schedules, and for the stored format.
-local imports, kept, keys, pace, schedules, formats = {}, {}, {}, {}, {}, {}
+local imports, done_tasks, keys, pace, schedules, formats = {}, {}, {}, {}, {}, {}
 -- Announcements of events.
 local confirm_announced, reset_announced

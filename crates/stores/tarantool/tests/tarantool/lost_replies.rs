@@ -51,14 +51,14 @@ fn a_delayed_resync_is_ignored() {
     let store = open(&alone.url());
     let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
     ask(&store, put(&tube, 1)).expect("it is put");
-    let settle = format!("{CALL} call('resync', server, nil, 9, {{}}, {{}})");
-    alone.talk(&settle);
+    let resync = format!("{CALL} call('resync', server, nil, 9, {{}}, {{}})");
+    alone.talk(&resync);
     alone.talk(&format!(
         "{CALL} call('batch', server, 10, nil, 7, {{{{13, ('s'):rep(16), true}}, {{5, 'mail', 1, 0, nil, ('s'):rep(16)}}}}, 0)"
     ));
     let held = "return box.space.taskyard_held:len()";
     assert_eq!(alone.talk(held), LuaValue::Int(1));
-    alone.talk(&settle);
+    alone.talk(&resync);
     alone.talk(&format!("{CALL} call('batch', server, 11, nil, 8, {{{{16, 9}}}}, 0)"));
     assert_eq!(alone.talk(held), LuaValue::Int(1));
 }

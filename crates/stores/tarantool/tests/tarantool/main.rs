@@ -3,12 +3,12 @@
 mod suite;
 
 mod adapter;
+mod done;
 mod exact;
 mod failures;
 mod failures_stored;
 mod fixture;
 mod full_disk;
-mod kept;
 mod keys;
 mod kills;
 mod large;

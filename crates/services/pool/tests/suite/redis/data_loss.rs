@@ -2,10 +2,10 @@
 
 use rustix::process::Signal;
 use serde_json::Value;
+use taskyard_testkit::random::runs;
 
 use super::failures::{ProcessPool, end};
 use super::process::Process;
-use crate::random::runs;
 
 /// Options of tasks that occupy all backends.
 const LONG: &str = r#"{"duration": 50}"#;

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use taskyard_testkit::random::{first_seed, runs};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::fixture::{GatewayAddress, RedisFixture};
 use super::process::Process;
-use crate::random::{first_seed, runs};
 
 /// Number of tasks, which `TASKYARD_RUNS` multiplies, and of concurrent clients.
 const TASKS: usize = 2_000;
@@ -41,7 +41,7 @@ type Gateways = Arc<Mutex<Vec<Process>>>;
 async fn thousands_of_tasks_while_parts_fail() {
     let Some(fixture) = RedisFixture::new(4, CONFIG) else { return };
     let seed = first_seed();
-    let tasks = TASKS * runs() as usize;
+    let tasks = TASKS * runs();
     let fixture = Arc::new(fixture);
     let outcomes = Arc::new(ClientOutcomes::default());
     let mut schedulers = vec![fixture.process("scheduler one"), fixture.process("scheduler two")];

@@ -14,9 +14,9 @@ use rustix::cmsg_space;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::json;
+use taskyard_testkit::random::{new_seed, runs};
 
 use crate::fixture::{TestPool, processes};
-use crate::random::runs;
 
 const INIT: &str = env!("CARGO_BIN_EXE_taskyard-pool-sandbox-init");
 const STEPS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sandbox_end/steps.pl");
@@ -103,10 +103,7 @@ fn kill_at_step(args: &[String], folder: &str, uid: u32, whom: &str, steps: usiz
 
 /// Chooses other steps in each run, unless `TASKYARD_SEED` is set. A failure prints the seed.
 fn random_steps() -> fastrand::Rng {
-    let given = std::env::var("TASKYARD_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = given.unwrap_or_else(|| fastrand::u64(..));
-    println!("TASKYARD_SEED={seed}");
-    fastrand::Rng::with_seed(seed)
+    fastrand::Rng::with_seed(new_seed())
 }
 
 /// A pool was killed just when the outer process of bubblewrap had requested to die with it, and the inner one had

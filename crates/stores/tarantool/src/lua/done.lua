@@ -16,7 +16,7 @@ local CHECK_BYTES = 1048576
 local RAW_BYTES_MAX = 65536
 
 -- A tube is about to keep done tasks. Answers a refusal if they cannot be stored.
-function kept.begin()
+function done_tasks.begin()
     return formats.need(2, 'done', 'done tasks')
 end
 
@@ -43,7 +43,7 @@ local function read_count(tube)
 end
 
 -- How many done tasks a tube has.
-function kept.count(tube)
+function done_tasks.count(tube)
     if S.done then
         read_count(tube)
     end
@@ -57,7 +57,7 @@ local function count_more(c, tube, more)
 end
 
 -- Writes the number of done tasks, and when some are to be removed: if there are too many, since this change.
-function kept.flush(tube)
+function done_tasks.flush(tube)
     local of, at = tube.number, tube.kept_at
     tube.kept_at = nil
     if tube.kept == 0 then
@@ -74,14 +74,14 @@ function kept.flush(tube)
 end
 
 -- After the options of a tube changed.
-function kept.update(c, tube)
+function done_tasks.update(c, tube)
     if S.done and S.kept:get(tube.number) then
         count_more(c, tube, 0)
     end
 end
 
 -- Counts the done tasks of all tubes after this instance started or became writable.
-function kept.count_all()
+function done_tasks.count_all()
     if not S.done then
         return
     end
@@ -90,7 +90,7 @@ function kept.count_all()
     end
     for _, row in S.tube:pairs() do
         -- An excess is due at once, whatever the clock of the caller.
-        kept.flush({ number = row[1], o = read_options(row[3]), kept = S.done:count({ row[1] }), kept_at = 0 })
+        done_tasks.flush({ number = row[1], o = read_options(row[3]), kept = S.done:count({ row[1] }), kept_at = 0 })
     end
 end
 
@@ -123,7 +123,7 @@ local function insert(c, of, id, pri, parts, finished, task, size)
     end
     local done, why
     if c.keeps_raw and #finished < RAW_BYTES_MAX and type(pri) == 'number' and type(id) == 'number' then
-        done, why = pcall(kept.insert_raw, of, id, c.now, pri, parts, finished, task, size)
+        done, why = pcall(done_tasks.insert_raw, of, id, c.now, pri, parts, finished, task, size)
     else
         done, why = pcall(S.done.insert, S.done, { of, id, c.now, pri, parts, finished, task })
     end
@@ -138,7 +138,7 @@ local function insert(c, of, id, pri, parts, finished, task, size)
 end
 
 -- Keeps a task whose delivery was acked at this moment. The caller has removed it, but not its body.
-function kept.add(c, tube, task, delivery, result)
+function done_tasks.add(c, tube, task, delivery, result)
     local finished, parts, size = head_of(c, delivery), task[PARTS], task:bsize()
     if result ~= nil then
         finished = finished .. text(result)
@@ -152,8 +152,8 @@ function kept.add(c, tube, task, delivery, result)
 end
 
 -- Keeps a task from another store, which ended at this moment.
-function kept.import(c, tube, task, finished, at)
-    local refusal = kept.begin()
+function done_tasks.import(c, tube, task, finished, at)
+    local refusal = done_tasks.begin()
     if refusal then
         error(refusal[3], 0)
     end
@@ -162,7 +162,7 @@ function kept.import(c, tube, task, finished, at)
 end
 
 -- Done tasks of a tube from this id on, at most so many, each as an unfinished task with how it ended.
-function kept.export(of, from, count)
+function done_tasks.export(of, from, count)
     local tasks = {}
     for place, row in ipairs(S.done and S.done:select({ of, from }, { iterator = 'GE', limit = count }) or {}) do
         if row[K_TUBE] ~= of then
@@ -176,13 +176,13 @@ function kept.export(of, from, count)
 end
 
 -- A done task that is not over age.
-function kept.get(c, tube, id)
+function done_tasks.get(c, tube, id)
     local row = tube.o.keep_done and S.done:get({ tube.number, id })
     return row and is_kept(c, tube.o, row) and row or nil
 end
 
 -- How many bytes the body and the result of a done task have.
-function kept.bytes(tube, id)
+function done_tasks.bytes(tube, id)
     local row = tube.o.keep_done and S.done:get({ tube.number, id })
     if not row then
         return 0
@@ -193,7 +193,7 @@ end
 
 -- A done task as answers show it; a peek shows all of it. In an answer, failures, end, key and number of attempts are in the places of the
 -- tube, the size of the body, its parts and the flag.
-function kept.view(c, tube, row, is_peek)
+function done_tasks.view(c, tube, row, is_peek)
     local task = row[K_TASK]
     local failures = is_peek and given(task[FAILURES])
     task[BODY], task[STATE], task[REASON] = body_of(tube, task), DONE, { REASONS.finished }
@@ -204,7 +204,7 @@ function kept.view(c, tube, row, is_peek)
     return task
 end
 
-function kept.remove(c, tube, row)
+function done_tasks.remove(c, tube, row)
     local id, parts = row[K_ID], row[K_PARTS]
     S.done:delete({ tube.number, id })
     if parts > 0 then
@@ -224,7 +224,7 @@ local function trim(c, tube, limit)
             if removed >= over and is_kept(c, tube.o, row) then
                 return removed
             end
-            kept.remove(c, tube, row)
+            done_tasks.remove(c, tube, row)
             removed = removed + 1
         end
         if #rows < wanted then
@@ -235,7 +235,7 @@ local function trim(c, tube, limit)
 end
 
 -- Removes done tasks of all tubes, at most so many. Answers how many.
-function kept.tick(c, limit)
+function done_tasks.tick(c, limit)
     local removed = 0
     while S.done and removed < limit do
         local first = S.kept.index[1]:min()
@@ -254,13 +254,13 @@ function kept.tick(c, limit)
 end
 
 -- When a tick has to remove some.
-function kept.wakeup()
+function done_tasks.wakeup()
     local first = S.done and S.kept.index[1]:min()
     return first and later(moment(first[2]), REMOVAL_DELAY) or NEVER
 end
 
 -- A page by id, of all or those with this key, with a pause after each STEP rows.
-function kept.page(c, tube, first, limit, pause, key)
+function done_tasks.page(c, tube, first, limit, pause, key)
     local of, page = tube.number, {}
     while tube.o.keep_done do
         local rows = S.done:select({ of, first }, { iterator = 'GE', limit = STEP })

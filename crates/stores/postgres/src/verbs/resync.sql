@@ -1,4 +1,4 @@
--- Repairs the rows of a server after a lost answer.
+-- Repairs the rows of a server after a lost answer. Running servers of earlier versions call the function by its name.
 
 -- A batch whose answer was lost may have been done, and a server that missed heartbeats may have been declared dead: then it sends
 -- how many connections of which sessions it has, and the rows are replaced by that. A task that a session connected to this server

@@ -263,7 +263,7 @@ CREATE OR REPLACE FUNCTION taskyard.semaphore_advance(_s taskyard.semaphore, _ol
     _n taskyard.semaphore_state, _now bigint, OUT _deadline bigint, OUT _news boolean)
 LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
-    _left integer := {{SETTLE_STEPS_MAX}};
+    _left integer := {{ADMIT_STEPS_MAX}};
     _rank float8;
     _seq bigint;
     _granted record;
@@ -300,7 +300,7 @@ BEGIN
                 THEN greatest(_n.acquired + _n.revoking - _s.active, 0) ELSE 0 END,
                 taskyard.semaphore_from_rank(_n), taskyard.semaphore_from_seq(_n), _now);
             IF _canceled.done THEN
-                _left := _left - 1 - _n.revoking / {{SETTLE_STEP_PLACES}};
+                _left := _left - 1 - _n.revoking / {{ADMIT_STEP_PLACES}};
                 _n := taskyard.semaphore_kept(_n, _canceled.rank, _canceled.seq);
                 _news := _news OR _canceled.news;
                 CONTINUE;
@@ -312,7 +312,7 @@ BEGIN
         EXIT WHEN _n.acquired + _n.revoking < _s.active;
         _asked := taskyard.semaphore_ask_worst(_s, _n, _now);
         _done := _asked.acquired < _n.acquired;
-        _left := CASE WHEN _done THEN _left - 1 - _n.revoking / {{SETTLE_STEP_PLACES}} ELSE _left END;
+        _left := CASE WHEN _done THEN _left - 1 - _n.revoking / {{ADMIT_STEP_PLACES}} ELSE _left END;
         _news := _news OR _asked.revoking > _n.revoking;
         _deadline := CASE WHEN _asked.revoking > _n.revoking
             THEN least(_deadline, taskyard.later(_now, _s.revoke_grace)) ELSE _deadline END;
