@@ -132,7 +132,7 @@ fn read_file<'a>(tree: &'a Tree, path: &'a str, source: &Source) -> Vec<KnownFun
             line: function.line,
             full_name: full_name.collect::<Vec<_>>().join("::"),
             is_test: is_case || has_test_attribute(&code[..first]),
-            names_variable: text[lines.clone()].iter().any(|line| names(line)),
+            names_variable: text[lines.clone()].iter().any(names),
             calls: calls(&code[lines].join("\n")),
             package,
             owner: owner.clone(),
