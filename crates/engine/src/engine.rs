@@ -184,6 +184,15 @@ impl Engine {
         receiver.await.unwrap_or_default()
     }
 
+    /// The number of deliveries that failed on this server, for each tube that has time series: those
+    /// reported as failed, expired leases, and what sessions held when they ended. `None` if series
+    /// are turned off.
+    pub async fn failures(&self) -> Option<BTreeMap<TubeName, u64>> {
+        let (reply, receiver) = oneshot::channel();
+        self.inner.inbox.query(Query::Failures(reply));
+        receiver.await.unwrap_or_default()
+    }
+
     /// The workers that took tasks on this server, by name. Those that were not seen for an hour
     /// are removed, unless they are among `holding`: the names that the store shows as holders of
     /// tasks.

@@ -251,6 +251,10 @@ pub fn decode_batch(data: &[u8]) -> Result<BatchReply, IprotoError> {
     if count > 6 {
         effects.next_schedule = read_moment(&mut reader).map_err(wrong)?;
     }
+    // Neither does it count failures.
+    if count > 7 {
+        effects.failed = read_counts(&mut reader).map_err(wrong)?;
+    }
     Ok(BatchReply::Executed(Box::new(ExecutedBatch { replies, clock, effects })))
 }
 
@@ -261,6 +265,7 @@ fn read_effects(reader: &mut ValueReader<'_>) -> Result<(Timestamp, Effects), Ma
         ready: read_counts(reader)?,
         room: read_counts(reader)?,
         events: read_news(reader)?,
+        failed: Vec::new(),
         next_schedule: None,
     };
     Ok((clock, effects))
@@ -359,6 +364,14 @@ mod tests {
             panic!("it was executed")
         };
         assert_eq!(executed.effects.next_schedule, Some(Timestamp::from_micros(7)));
+        assert_eq!(executed.effects.failed, []);
+        // The same with failures of one tube.
+        let data =
+            [0x91, 0x98, 0x90, 0x05, 0xc0, 0x90, 0x90, 0xc2, 0xc0, 0x91, 0x92, 0xa1, b'q', 3];
+        let Ok(BatchReply::Executed(executed)) = decode_batch(&data) else {
+            panic!("it was executed")
+        };
+        assert_eq!(executed.effects.failed, [(TubeName::new("q").unwrap(), 3)]);
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub(super) struct Results<'a> {
     pub replies: Vec<Option<Result<Reply, Error>>>,
     ready: BTreeMap<TubeName, u64>,
     room: BTreeMap<TubeName, u64>,
+    failed: BTreeMap<TubeName, u64>,
     /// The semaphores that may have new events.
     pub events: NewEvents,
     /// Whether the connection is lost: later commands are not sent.
@@ -55,9 +56,9 @@ impl Leases {
 impl<'a> Results<'a> {
     /// Results for this number of commands, none of which has a reply yet.
     pub fn new(shared: &'a Redis, count: usize) -> Self {
-        let (ready, room) = (BTreeMap::new(), BTreeMap::new());
+        let (ready, room, failed) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let (events, lost, short) = (NewEvents::Nothing, false, None);
-        Results { shared, replies: vec![None; count], ready, room, events, lost, short }
+        Results { shared, replies: vec![None; count], ready, room, failed, events, lost, short }
     }
 }
 
@@ -72,6 +73,7 @@ impl Results<'_> {
         let effects = Effects {
             ready: self.ready.into_iter().collect(),
             room: self.room.into_iter().collect(),
+            failed: self.failed.into_iter().collect(),
             events: self.events,
             next_wakeup,
             next_schedule,
@@ -196,6 +198,13 @@ impl Results<'_> {
         self.ready.remove(tube);
         if takeable > 0 {
             self.ready.insert(tube.clone(), takeable);
+        }
+    }
+
+    /// Notes that deliveries of a tube failed without a command for them.
+    pub fn note_failed(&mut self, tube: Option<&TubeName>, count: u64) {
+        if let Some(tube) = tube.filter(|_| count > 0) {
+            *self.failed.entry(tube.clone()).or_default() += count;
         }
     }
 

@@ -35,6 +35,7 @@ struct Batch<'a> {
     invalid: BTreeMap<usize, Error>,
     ready: BTreeMap<TubeName, u64>,
     room: BTreeMap<TubeName, u64>,
+    failed: BTreeMap<TubeName, u64>,
     /// The semaphores that may have new events.
     events: NewEvents,
     /// What is due next, if a call was answered.
@@ -76,6 +77,7 @@ impl Tarantool {
             invalid: BTreeMap::new(),
             ready: BTreeMap::new(),
             room: BTreeMap::new(),
+            failed: BTreeMap::new(),
             events: NewEvents::Nothing,
             due: None,
             is_large: false,
@@ -367,6 +369,9 @@ impl Batch<'_> {
             self.ready.extend(effects.ready);
             self.room.extend(effects.room);
         }
+        for (tube, count) in effects.failed {
+            *self.failed.entry(tube).or_default() += count;
+        }
         self.events.add(effects.events);
         let here = |next: Timestamp| Timestamp::from_micros(next.as_micros().saturating_sub(ahead));
         let (wakeup, schedule) = (effects.next_wakeup.map(here), effects.next_schedule.map(here));
@@ -382,6 +387,7 @@ impl Batch<'_> {
         let effects = Effects {
             ready: self.ready.into_iter().collect(),
             room: self.room.into_iter().collect(),
+            failed: self.failed.into_iter().collect(),
             events: self.events,
             next_wakeup: due.wakeup,
             next_schedule: due.schedule,
