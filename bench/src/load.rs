@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use hdrhistogram::Histogram;
-use taskyard::{Client, Key, KeyRequest, NewTask, bytes_task};
+use serde_json::json;
+use taskyard::{Client, Key, KeyRequest, NewTask, bytes_task, new_task};
 use tokio::task::JoinSet;
 
 /// The payload of every task: 100 bytes.
@@ -64,6 +65,15 @@ pub async fn open(url: &str) -> Result<Client> {
 /// A task of the benchmark.
 pub fn task() -> Result<NewTask> {
     Ok(bytes_task(&PAYLOAD)?)
+}
+
+/// A task with a map of about 100 bytes, which has a text as JSON, unlike binary data.
+pub fn json_task() -> Result<NewTask> {
+    let letter = json!({
+        "to": "alice@example.com", "subject": "Your invoice of March",
+        "template": "invoice", "number": 1_234_567, "urgent": false,
+    });
+    Ok(new_task(&letter)?)
 }
 
 /// A task with a key that no other task has.

@@ -1,4 +1,4 @@
-//! The effects of a batch that waiting commands depend on.
+//! The effects of a batch that its replies do not show.
 
 use std::collections::BTreeSet;
 
@@ -6,13 +6,16 @@ use crate::semaphore::SemaphoreKey;
 use crate::time::Timestamp;
 use crate::tube::TubeName;
 
-/// The effects of a batch. Waiting commands are woken from this alone.
+/// The effects of a batch. Waiting commands are woken from this alone, and failures are counted that no caller reported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
     /// Tubes in which tasks became takeable, and how many are takeable now.
     pub ready: Vec<(TubeName, u64)>,
     /// Full tubes that have free capacity again, and how much.
     pub room: Vec<(TubeName, u64)>,
+    /// Tubes in which deliveries failed without a command for them, because a lease expired or a
+    /// session ended, and how many.
+    pub failed: Vec<(TubeName, u64)>,
     /// Semaphores with new due events, for callers that wait for events.
     pub events: NewEvents,
     /// When the next change is due; a tick is needed then.

@@ -72,6 +72,7 @@ pub type PutCheck = Arc<dyn Fn(&TubeName, &[NewTask]) -> Result<()> + Send + Syn
 struct EngineInner {
     inbox: Arc<Inbox>,
     store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
     ended: LoopOutcome,
     settings: Settings,
 }
@@ -83,12 +84,12 @@ impl Engine {
         let inbox = Arc::new(Inbox::default());
         clock.watch(Waker::from(inbox.clone()));
         let (ending, ended) = ShutdownNotifier::new(inbox.clone());
-        let running = (inbox.clone(), store.clone());
+        let running = (inbox.clone(), store.clone(), clock.clone());
         let spawned = thread::Builder::new().name("taskyard-engine".into()).spawn(move || {
             // Bound first and therefore dropped last: when the end is reported, the store is
             // released.
             let ending = ending;
-            let (inbox, store) = running;
+            let (inbox, store, clock) = running;
             let outcome = EventLoop::new(inbox, store, clock, settings).run();
             ending.orderly(outcome);
         });
@@ -98,7 +99,7 @@ impl Engine {
         }
         let payload_bytes_max = settings.payload_bytes_max.min(PAYLOAD_BYTES_MAX);
         let settings = Settings { payload_bytes_max, ..settings };
-        let inner = EngineInner { inbox, store, ended, settings };
+        let inner = EngineInner { inbox, store, clock, ended, settings };
         Engine { inner: Arc::new(inner), put_check: None }
     }
 
@@ -114,6 +115,11 @@ impl Engine {
     pub async fn stop(&self) -> Result<()> {
         self.inner.inbox.stop();
         outcome_of(self.inner.ended.clone()).await
+    }
+
+    /// The current time of the engine's clock, which callers may use to measure durations.
+    pub fn now(&self) -> Timestamp {
+        self.inner.clock.now()
     }
 
     /// What the store can do.
@@ -175,6 +181,15 @@ impl Engine {
     pub async fn latencies(&self) -> Vec<TubeLatency> {
         let (reply, receiver) = oneshot::channel();
         self.inner.inbox.query(Query::Latencies(reply));
+        receiver.await.unwrap_or_default()
+    }
+
+    /// The number of deliveries that failed on this server, for each tube that has time series: those
+    /// reported as failed, expired leases, and what sessions held when they ended. `None` if series
+    /// are turned off.
+    pub async fn failures(&self) -> Option<BTreeMap<TubeName, u64>> {
+        let (reply, receiver) = oneshot::channel();
+        self.inner.inbox.query(Query::Failures(reply));
         receiver.await.unwrap_or_default()
     }
 

@@ -64,7 +64,7 @@ pub(crate) struct EventLoop {
     /// How many keys were freed before their time.
     keys_freed_early: u64,
     /// The time series, unless they are turned off.
-    series: Option<Collector>,
+    pub(crate) series: Option<Collector>,
     /// The workers, unless none are remembered.
     pub(crate) workers: Option<WorkerRegistry>,
 }
@@ -335,7 +335,8 @@ impl EventLoop {
             executed.replies.resize_with(count, missing);
         }
         if let Some(series) = &mut self.series {
-            series.observe(self.timeline.moment(self.now), &mut batch.notes, &executed.replies);
+            let (moment, failed) = (self.timeline.moment(self.now), &executed.effects.failed);
+            series.observe(moment, &mut batch.notes, &executed.replies, failed);
         }
         if let Some(workers) = &mut self.workers {
             workers.observe(self.now, &mut batch.worker_notes, &executed.replies);
@@ -441,6 +442,9 @@ impl EventLoop {
             Query::Latencies(reply) => {
                 let latencies = self.series.as_ref().map(Collector::latencies);
                 drop(reply.send(latencies.unwrap_or_default()));
+            }
+            Query::Failures(reply) => {
+                drop(reply.send(self.series.as_ref().map(Collector::failures)));
             }
             Query::Workers(holding, reply) => drop(reply.send(self.list_workers(&holding))),
             Query::Schedules(names, reply) => drop(reply.send(self.scheduler.notes_of(&names))),

@@ -60,6 +60,8 @@ pub(crate) enum Query {
     Series(SeriesRequest, oneshot::Sender<Option<Series>>),
     /// The durations of each tube that has series.
     Latencies(oneshot::Sender<Vec<TubeLatency>>),
+    /// The number of failed deliveries of each tube that has series; `None` without any series.
+    Failures(oneshot::Sender<Option<BTreeMap<TubeName, u64>>>),
     /// The workers; those of these names hold tasks.
     Workers(HashSet<Arc<str>>, oneshot::Sender<Vec<WorkerInfo>>),
     /// What is known of these schedules.

@@ -14,7 +14,7 @@ use taskyard_core::limits::{BATCH_BYTES_MAX, SCHEDULES_MAX};
 use taskyard_core::schedule::{Firing, Timing};
 use taskyard_core::{
     Command, Error, NewTask, Placed, Reply, Result, ScheduleCommand, ScheduleName, ScheduleReply,
-    Span, StoredSchedule, Timestamp,
+    Span, StoredSchedule, Timestamp, TubeName,
 };
 use taskyard_timezone::NamedZones;
 
@@ -79,6 +79,7 @@ pub(crate) struct Scheduler {
 /// One step of a schedule.
 struct Fire {
     name: ScheduleName,
+    tube: TubeName,
     expected: Timestamp,
     firing: Firing,
     template: NewTask,
@@ -210,8 +211,8 @@ impl Scheduler {
             if !self.queued.is_empty() && (puts > TURN_PUTS_MAX || bytes > BATCH_BYTES_MAX) {
                 return false;
             }
-            let StoredSchedule { name, template, .. } = schedule;
-            self.queued.push(Fire { name, expected, firing, template, failed: false });
+            let StoredSchedule { name, tube, template, .. } = schedule;
+            self.queued.push(Fire { name, tube, expected, firing, template, failed: false });
         }
         true
     }
@@ -277,11 +278,19 @@ impl Scheduler {
                 let skipped = skipped + puts as u64;
                 let firing = Firing { puts: 0, skipped, next, late: Span::ZERO };
                 let (expected, template) = (fire.expected, fire.template.clone());
+                let tube = fire.tube.clone();
                 self.note_error(&name, error.to_string());
-                self.queued.push(Fire { name, expected, firing, template, failed: true });
+                self.queued.push(Fire { name, tube, expected, firing, template, failed: true });
             }
         }
         None
+    }
+
+    /// The tube to which a command that fired a schedule added tasks, and how many.
+    fn added(&self, index: usize, reply: &Result<Reply>) -> Option<(&TubeName, usize)> {
+        let Ok(Reply::Schedule(ScheduleReply::Fired(Some(placed)))) = reply else { return None };
+        let added = placed.iter().filter(|task| !task.existing).count();
+        self.sent.get(index).filter(|_| added > 0).map(|fire| (&fire.tube, added))
     }
 
     fn retry(&mut self, now: Timestamp) {
@@ -335,6 +344,11 @@ impl EventLoop {
 
     /// Applies the reply of a command that fired a schedule.
     pub fn record_fire(&mut self, index: usize, reply: Result<Reply>) {
+        if let Some((tube, count)) = self.scheduler.added(index, &reply)
+            && let Some(series) = &mut self.series
+        {
+            series.count_scheduled(self.timeline.moment(self.now), tube, count);
+        }
         if let Some(next) = self.scheduler.record(index, reply, self.now) {
             self.scheduler.request(self.of_schedule(next));
         }

@@ -252,6 +252,10 @@ pub fn decode_batch(data: &[u8]) -> Result<BatchReply, IprotoError> {
         effects.next_schedule = read_moment(&mut reader).map_err(wrong)?;
         effects.keys_freed_early = reader.uint().map_err(wrong)?;
     }
+    // Neither does it count failures.
+    if count > 8 {
+        effects.failed = read_counts(&mut reader).map_err(wrong)?;
+    }
     Ok(BatchReply::Executed(Box::new(ExecutedBatch { replies, clock, effects })))
 }
 
@@ -262,6 +266,7 @@ fn read_effects(reader: &mut ValueReader<'_>) -> Result<(Timestamp, Effects), Ma
         ready: read_counts(reader)?,
         room: read_counts(reader)?,
         events: read_news(reader)?,
+        failed: Vec::new(),
         next_schedule: None,
         keys_freed_early: 0,
     };
@@ -361,7 +366,14 @@ mod tests {
             panic!("it was executed")
         };
         assert_eq!(executed.effects.next_schedule, Some(Timestamp::from_micros(7)));
-        assert_eq!(executed.effects.keys_freed_early, 3);
+        assert_eq!((executed.effects.keys_freed_early, executed.effects.failed), (3, vec![]));
+        // The same with failures of one tube.
+        let data =
+            [0x91, 0x99, 0x90, 0x05, 0xc0, 0x90, 0x90, 0xc2, 0xc0, 0x00, 0x91, 0x92, 0xa1, b'q', 3];
+        let Ok(BatchReply::Executed(executed)) = decode_batch(&data) else {
+            panic!("it was executed")
+        };
+        assert_eq!(executed.effects.failed, [(TubeName::new("q").unwrap(), 3)]);
     }
 
     #[test]

@@ -140,6 +140,7 @@ impl Machine {
         for entry in std::mem::take(&mut self.journal.entries).into_iter().rev() {
             self.undo_entry(entry);
         }
+        self.failed.clear();
         // Repairs made in this batch were reverted with it.
         self.restored();
     }

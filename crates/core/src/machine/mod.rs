@@ -23,7 +23,7 @@ pub(crate) mod tubes;
 mod view;
 mod wall_clock;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::command::{Command, Reply};
 use crate::effects::Effects;
@@ -76,6 +76,8 @@ pub struct Machine {
     room: Vec<u32>,
     /// Keys that were freed before their time, since the effects were last taken.
     keys_freed_early: u64,
+    /// The number of deliveries that failed by time or with their session since then, by tube.
+    failed: BTreeMap<u32, u64>,
 }
 
 impl Machine {
@@ -159,7 +161,18 @@ impl Machine {
                 effects.room.push((tube.name.clone(), tube.room()));
             }
         }
+        for (number, count) in std::mem::take(&mut self.failed) {
+            let Some(tube) = self.tubes.get(number) else { continue };
+            effects.failed.push((tube.name.clone(), count));
+        }
         effects
+    }
+
+    /// Notes that deliveries of a tube failed without a command for them.
+    fn note_failed(&mut self, number: u32, count: usize) {
+        if count > 0 {
+            *self.failed.entry(number).or_default() += count as u64;
+        }
     }
 
     /// When the next change is due.

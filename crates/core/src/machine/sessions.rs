@@ -70,6 +70,7 @@ impl Machine {
         }
         for of_tube in held.chunk_by(|a, b| a.1 == b.1) {
             let ids: Vec<_> = of_tube.iter().map(|held| held.2).collect();
+            self.note_failed(of_tube[0].1, ids.len());
             self.regate(now, of_tube[0].1, &ids);
         }
         if self.sessions.contains_key(&id) {

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use crate::record::Record;
 use crate::task::{Body, TaskId};
 use crate::{
-    Command, Error, Key, KeyRequest, Kind, Machine, NewTask, Reply, Span, Timestamp, TubeName,
-    TubeOptions,
+    Command, Error, Key, KeyRequest, Kind, Machine, NewTask, Reply, SessionId, Span, Take,
+    Timestamp, TubeName, TubeOptions,
 };
 
 mod gated;
@@ -111,6 +111,46 @@ fn an_undone_batch_has_no_effect() {
             machine.audit();
         }
     }
+}
+
+/// Only failures that a caller reports are in a reply.
+#[test]
+fn failures_that_no_caller_reports_are_effects() {
+    let tube = |name| TubeName::new(name).unwrap();
+    let (mail, sms, session) = (tube("mail"), tube("sms"), SessionId([7; 16]));
+    let at = |seconds: u64| Timestamp::EPOCH + Span::from_secs(seconds);
+    let mut machine = Machine::default();
+    let options = TubeOptions::new(Kind::FifoTtl);
+    for tube in [&mail, &sms] {
+        let (tube, options) = (tube.clone(), options.clone());
+        let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: false };
+        machine.apply(at(0), create).unwrap();
+        let tasks = vec![NewTask::new(Body::new(&[0xc0])); 5];
+        machine.apply(at(0), Command::Put { tube, tasks, wait: Span::ZERO }).unwrap();
+    }
+    machine.apply(at(0), Command::JoinSession { session, create: true }).unwrap();
+    let take = |tube: &TubeName, count, session: Option<SessionId>| {
+        let lease = session.is_none().then_some(Span::from_secs(5));
+        let (tube, worker, wait) = (tube.clone(), None, Span::ZERO);
+        Command::Take(Take { tube, count, session, lease, worker, wait })
+    };
+    for (tube, count, holder) in
+        [(&mail, 2, None), (&mail, 1, Some(session)), (&sms, 2, Some(session))]
+    {
+        machine.apply(at(0), take(tube, count, holder)).unwrap();
+    }
+    assert_eq!(machine.take_effects().failed, []);
+    machine.begin();
+    machine.apply(at(5), Command::Tick { limit: 100, seed: 0 }).unwrap();
+    machine.undo();
+    assert_eq!(machine.take_effects().failed, [], "an undone batch has none");
+    machine.apply(at(5), Command::Tick { limit: 100, seed: 0 }).unwrap();
+    assert_eq!(machine.take_effects().failed, [(mail.clone(), 2)]);
+    machine.apply(at(6), Command::LeaveSession { session }).unwrap();
+    assert_eq!(machine.take_effects().failed, [(mail.clone(), 1), (sms, 2)]);
+    machine.apply(at(6), take(&mail, 3, None)).unwrap();
+    machine.apply(at(7), Command::ReleaseAll { tube: mail }).unwrap();
+    assert_eq!(machine.take_effects().failed, [], "what an operator releases did not fail");
 }
 
 impl Machine {

@@ -31,7 +31,7 @@ impl Machine {
     }
 
     fn tick_tube(&mut self, now: Timestamp, number: u32, limit: usize, seed: u32) -> usize {
-        let mut moved = Vec::new();
+        let (mut moved, mut failed) = (Vec::new(), 0);
         while moved.len() < limit {
             let tube = &self.tubes[number];
             let Some((at, id)) = tube.tasks.next_timer() else { break };
@@ -58,6 +58,7 @@ impl Machine {
                         policy.map_or(Span::ZERO, |policy| tube.retry_delay(policy, slot, seed));
                     let how = ReleaseMode { delay, ..ReleaseMode::LEASE_OVER };
                     self.give_back(now, number, id, how);
+                    failed += 1;
                 }
                 SlotState::Ready(_) | SlotState::Gated(_) | SlotState::Buried { .. } => {
                     debug_assert_eq!(
@@ -69,6 +70,7 @@ impl Machine {
             }
             moved.push(id);
         }
+        self.note_failed(number, failed);
         self.regate(now, number, &moved);
         let mut removed = self.trim_done(now, number, limit - moved.len());
         removed += self.trim_keys(now, number, limit - moved.len() - removed);

@@ -1,5 +1,7 @@
 //! Feeds the series from the commands and replies that pass through the event loop.
 
+use std::collections::BTreeMap;
+
 use taskyard_core::{Command, Error, Outcome, Reply, Result, Span, Task, Timestamp, TubeName};
 
 use super::notes::{LatestTube, Note, NotedFinish, NotedTube, Notes};
@@ -38,9 +40,15 @@ impl Collector {
         notes.note(commands, &self.registry, &mut self.latest);
     }
 
-    /// Counts what the commands of a batch did. Depths at the beginning of a batch are those at the
-    /// end of the last second.
-    pub fn observe(&mut self, moment: Moment, notes: &mut Notes, replies: &[Result<Reply>]) {
+    /// Counts what the commands of a batch did; `failed` are deliveries that failed without a command
+    /// for them. Depths at the beginning of a batch are those at the end of the last second.
+    pub fn observe(
+        &mut self,
+        moment: Moment,
+        notes: &mut Notes,
+        replies: &[Result<Reply>],
+        failed: &[(TubeName, u64)],
+    ) {
         let mut is_current = false;
         for (note, reply) in notes.commands.drain(..).zip(replies) {
             if !is_current && !matches!(note, Note::Show { .. }) {
@@ -55,7 +63,20 @@ impl Collector {
             }
         }
         self.registry.advance(moment.wall);
+        for (tube, count) in failed {
+            if let Some(number) = self.changed_by_name(tube) {
+                self.registry.count_failures(number, *count);
+            }
+        }
         self.schedule(moment);
+    }
+
+    /// Counts tasks that a schedule added to a tube.
+    pub fn count_scheduled(&mut self, moment: Moment, tube: &TubeName, count: usize) {
+        self.registry.advance(moment.wall);
+        if let Some(number) = self.changed_by_name(tube) {
+            self.registry.count_puts(number, count);
+        }
     }
 
     /// Other servers may have changed these tubes.
@@ -94,6 +115,11 @@ impl Collector {
     /// The durations of each tube that has series.
     pub fn latencies(&self) -> Vec<TubeLatency> {
         self.registry.latencies()
+    }
+
+    /// The number of failed deliveries of each tube since its series began.
+    pub fn failures(&self) -> BTreeMap<TubeName, u64> {
+        self.registry.failures()
     }
 
     fn schedule(&mut self, Moment { now, wall }: Moment) {
@@ -156,8 +182,14 @@ impl Collector {
     fn changed(&mut self, tube: NotedTube) -> Option<TubeNumber> {
         let number = match tube {
             NotedTube::Known(number) => number,
-            NotedTube::New(tube) => self.registry.number(&tube)?,
+            NotedTube::New(tube) => return self.changed_by_name(&tube),
         };
+        self.sampling.note_changed(number);
+        Some(number)
+    }
+
+    fn changed_by_name(&mut self, tube: &TubeName) -> Option<TubeNumber> {
+        let number = self.registry.number(tube)?;
         self.sampling.note_changed(number);
         Some(number)
     }

@@ -1,6 +1,6 @@
 //! The series of all tubes, and their sum.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::TUBES_MAX;
@@ -217,6 +217,14 @@ impl SeriesRegistry {
         }
     }
 
+    /// Counts deliveries that failed without a command for them. How long they had lasted is not known.
+    pub fn count_failures(&mut self, number: TubeNumber, failures: u64) {
+        if let Some((series, _)) = self.use_series(number) {
+            let counts = &mut series.second().counts;
+            counts.fails = counts.fails.saturating_add(failures.try_into().unwrap_or(u32::MAX));
+        }
+    }
+
     /// Sets the current depths of tubes; `all` if there are no others.
     pub fn set_depths(&mut self, infos: &[TubeInfo], all: bool) {
         for info in infos {
@@ -252,6 +260,16 @@ impl SeriesRegistry {
             let [wait, run] = known.series.as_ref()?.latencies();
             Some(TubeLatency { tube: known.name.clone(), wait, run })
         });
+        with_series.collect()
+    }
+
+    /// The number of failed deliveries of each tube that has series.
+    pub fn failures(&self) -> BTreeMap<TubeName, u64> {
+        let with_series = self
+            .tubes
+            .iter()
+            .flatten()
+            .filter_map(|known| Some((known.name.clone(), known.series.as_ref()?.failures())));
         with_series.collect()
     }
 

@@ -1,5 +1,5 @@
-//! The series of one tube: an hour of seconds, two days of minutes, and all durations since it
-//! began.
+//! The series of one tube: an hour of seconds, two days of minutes, and all durations and failures
+//! since it began.
 
 use taskyard_core::Span;
 
@@ -18,6 +18,8 @@ pub(super) struct TubeSeries {
     minutes: Ring,
     wait: Latency,
     run: Latency,
+    /// Failed deliveries before the second that has not ended.
+    failures: u64,
 }
 
 /// What a tube needs only while it is used.
@@ -116,6 +118,7 @@ impl TubeSeries {
             minutes: Ring::new(MINUTES, depth),
             wait: Latency::default(),
             run: Latency::default(),
+            failures: 0,
         }
     }
 
@@ -138,6 +141,7 @@ impl TubeSeries {
         self.minute.add(closed);
         self.wait.add_histogram(&closed.wait);
         self.run.add_histogram(&closed.run);
+        self.failures += u64::from(closed.counts.fails);
         if let Some(sum) = sum {
             sum.second().add(closed);
         }
@@ -169,6 +173,12 @@ impl TubeSeries {
             run.add_histogram(&recent.second.run);
         }
         [wait, run]
+    }
+
+    /// All failed deliveries since the series began.
+    pub fn failures(&self) -> u64 {
+        let latest = self.recent.as_ref().map_or(0, |recent| recent.second.counts.fails);
+        self.failures + u64::from(latest)
     }
 
     /// Frees what is older than these intervals, and, in an idle tube, everything but the minutes.

@@ -6,7 +6,7 @@ use taskyard_core::{
     Body, CatchUp, Command, Error, Execute, Kind, NewTask, Overlap, Reply, Result, ScheduleCommand,
     ScheduleName, ScheduleReply, Span, StoredSchedule, Timestamp, TubeOptions,
 };
-use taskyard_engine::{Engine, ScheduleCounts};
+use taskyard_engine::{Engine, ScheduleCounts, SeriesRequest, SeriesStart, Step};
 
 use crate::fixture::{Fixture, MINUTE, finish, take, tube};
 use crate::several_engines::TwoEngines;
@@ -505,5 +505,23 @@ async fn the_clock_of_the_store_decides() {
         let job = get(&engines.first, "job").await;
         let expected = (minutes as u64, 0, minute(minutes + 1));
         assert_eq!((job.fired, job.skipped, job.next), expected);
+    }
+}
+
+/// Tasks that schedules added were missing in the time series.
+#[tokio::test]
+async fn tasks_of_schedules_are_puts_of_the_time_series() {
+    let request =
+        SeriesRequest { tube: Some(tube("mail")), from: SeriesStart::Oldest, step: Step::Minute };
+    for (overlap, expected) in [(Overlap::Allow, [0, 1, 1]), (Overlap::Skip, [0, 1, 0])] {
+        let fixture =
+            Fixture::scheduled(StoredSchedule { overlap, ..schedule("job", MINUTELY) }).await;
+        for _ in 0..2 {
+            fixture.pass(MINUTE).await;
+        }
+        fixture.clock.advance(Span::from_secs(59));
+        let points = fixture.engine.series(request.clone()).await.unwrap().points;
+        let puts: Vec<_> = points.iter().map(|point| point.counts.puts).collect();
+        assert_eq!(puts, expected, "{overlap:?}");
     }
 }

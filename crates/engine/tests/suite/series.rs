@@ -1,9 +1,9 @@
 //! Time series of an engine.
 
-use taskyard_core::{Command, Finish, Reply, Span};
+use taskyard_core::{Command, Finish, Reply, SessionId, Span, Take};
 use taskyard_engine::{CommandCounts, Series, SeriesRequest, SeriesStart, Step};
 
-use crate::fixture::{Fixture, finish, put, tube};
+use crate::fixture::{Fixture, finish, put, taken, tube};
 
 const SECOND: Span = Span::from_secs(1);
 
@@ -69,4 +69,36 @@ async fn a_dropped_tube_has_no_series() {
     assert!(series(&fixture, "mail").await.is_some());
     fixture.run(Command::DropTube { tube: tube("mail") }).await.unwrap();
     assert_eq!(series(&fixture, "mail").await, None);
+}
+
+/// Only the failures that a worker reported were counted.
+#[tokio::test]
+async fn expired_leases_and_ended_sessions_are_failures() {
+    let fixture = Fixture::new().await;
+    let session = SessionId([7; 16]);
+    fixture.run(Command::JoinSession { session, create: true }).await.unwrap();
+    fixture.put("mail", &[1, 2, 3, 4, 5, 6, 7]).await;
+    let take = |count, session, lease| {
+        let (tube, worker, wait) = (tube("mail"), None, Span::ZERO);
+        fixture.run(Command::Take(Take { tube, count, session, lease, worker, wait }))
+    };
+    assert_eq!(taken(take(2, None, Some(SECOND)).await).len(), 2);
+    let held = taken(take(4, Some(session), None).await);
+    assert_eq!(taken(take(1, None, None).await).len(), 1);
+    fixture.clock.advance(SECOND);
+    fixture.idle().await;
+    fixture.clock.advance(SECOND);
+    fixture.run(finish("mail", &held[..1], Finish::fail("no route", None))).await.unwrap();
+    fixture.run(Command::LeaveSession { session }).await.unwrap();
+    // What an operator releases did not fail.
+    fixture.run(Command::ReleaseAll { tube: tube("mail") }).await.unwrap();
+    assert_eq!(fixture.engine.failures().await.unwrap()[&tube("mail")], 6);
+    fixture.clock.advance(SECOND);
+    let points = series(&fixture, "mail").await.unwrap().points;
+    let fails: Vec<_> = points.iter().map(|point| point.counts.fails).collect();
+    assert_eq!(fails, [0, 2, 4]);
+    let request = SeriesRequest { tube: None, from: SeriesStart::Oldest, step: Step::Second };
+    let sum = fixture.engine.series(request).await.unwrap().points;
+    assert_eq!(sum[2].counts, CommandCounts { fails: 4, ..CommandCounts::default() });
+    assert_eq!(fixture.engine.failures().await.unwrap()[&tube("mail")], 6);
 }

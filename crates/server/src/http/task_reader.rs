@@ -11,15 +11,10 @@ use taskyard_core::{
     Command, Error, List, ListOrder, ListedTask, Reason, Reply, State, Task, TaskId, TubeName,
 };
 
+use super::part_size::{MeasuredPart, PART_BYTES, PartSize, within_bytes};
 use super::{Refusal, RequestApp, RunError};
 use crate::app::unexpected_reply;
 
-/// How many tasks the first part has, and each one at least: their payloads are in memory at the same time.
-const PART_FIRST: usize = 100;
-/// How many tasks a part has at most: other commands wait while a store reads it.
-const PART_MAX: usize = 500;
-/// About how many bytes the payloads of a part have.
-const PART_BYTES: usize = 256 << 10;
 /// At least one of this many consecutive ids has a task of the list, or the ids are listed first.
 const DENSE_SHARE: u64 = 4;
 
@@ -46,8 +41,8 @@ pub(super) struct TaskReader {
     list: List,
     /// How many more tasks may be read.
     left: usize,
-    /// How many tasks the next part has.
-    together: usize,
+    /// The size of the next part.
+    size: PartSize,
     /// Whether ids may be peeked at that were not listed.
     is_search: bool,
     /// Whether most of the ids that follow are expected to have a task of the list.
@@ -64,7 +59,7 @@ impl TaskReader {
         TaskReader {
             left: list.limit,
             list,
-            together: PART_FIRST,
+            size: PartSize::first(),
             is_search: false,
             is_dense: false,
             listed: VecDeque::new(),
@@ -104,7 +99,7 @@ impl TaskReader {
             return None;
         }
         let first = after.0.checked_add(1)?;
-        let end = first.checked_add(self.together.min(self.left) as u64)?;
+        let end = first.checked_add(self.size.tasks().min(self.left) as u64)?;
         Some(first..end)
     }
 
@@ -112,8 +107,7 @@ impl TaskReader {
     /// to one yet.
     async fn read_following(&mut self, app: &RequestApp, ids: Range<u64>) -> Result<Part, Refusal> {
         let ids: Vec<TaskId> = ids.map(TaskId).collect();
-        let (tasks, read) = peek(app, &self.list.tube, &ids).await?;
-        self.set_size(read, &tasks);
+        let (tasks, read) = peek(app, &self.list.tube, &ids, &mut self.size).await?;
         let tasks = self.of_list(tasks);
         self.is_dense = tasks.len() as u64 * DENSE_SHARE >= read as u64;
         if let Some(last) = tasks.last() {
@@ -124,13 +118,12 @@ impl TaskReader {
 
     /// The tasks that are listed, as far as they still belong to the list.
     async fn read_listed(&mut self, app: &RequestApp) -> Result<Part, Refusal> {
-        let size = self.together.min(self.left).min(self.listed.len());
+        let size = self.size.tasks().min(self.left).min(self.listed.len());
         let ids: Vec<TaskId> = self.listed.iter().take(size).map(|place| place.id).collect();
         if ids.is_empty() {
             return Ok(self.part(Vec::new()));
         }
-        let (tasks, read) = peek(app, &self.list.tube, &ids).await?;
-        self.set_size(read, &tasks);
+        let (tasks, read) = peek(app, &self.list.tube, &ids, &mut self.size).await?;
         if let Some(last) = self.listed.drain(..read).next_back() {
             self.list.order = after(self.list.order, last.pri, last.id);
         }
@@ -148,12 +141,6 @@ impl TaskReader {
         self.is_dense = self.is_search && is_dense(&listed);
         self.listed = listed.into();
         Ok(())
-    }
-
-    /// Sets the size of the next part after one with this many ids: its payloads are expected to be as large.
-    fn set_size(&mut self, read: usize, tasks: &[Task]) {
-        let size = read * PART_BYTES / payload_bytes(tasks).max(1);
-        self.together = size.clamp(PART_FIRST, PART_MAX);
     }
 
     /// Those of these tasks that belong to the list: a task may have changed since its id was listed.
@@ -184,18 +171,26 @@ pub(super) fn after(order: ListOrder, pri: u64, id: TaskId) -> ListOrder {
 }
 
 /// The tasks with these ids that still exist, in this order, and how many of the ids were looked up: fewer if the tasks of all
-/// are too large for one reply.
+/// are too large for one reply. Sets the size of the next part.
 async fn peek(
     app: &RequestApp,
     tube: &TubeName,
     ids: &[TaskId],
+    next: &mut PartSize,
 ) -> Result<(Vec<Task>, usize), Refusal> {
     let mut count = ids.len();
     loop {
         let ids = ids[..count].to_vec();
+        let begun = app.engine.now();
         match app.run(Command::Peek { tube: tube.clone(), ids }).await {
-            Ok(Reply::Tasks(tasks)) => return Ok((tasks, count)),
-            Err(RunError::Failed(Error::TooLarge { .. })) if count > 1 => count /= 2,
+            Ok(Reply::Tasks(tasks)) => {
+                let (bytes, took) = (payload_bytes(&tasks), app.engine.now().since(begun));
+                next.record(MeasuredPart { ids: count, bytes, took });
+                return Ok((tasks, count));
+            }
+            Err(RunError::Failed(Error::TooLarge { size, .. })) if count > 1 => {
+                count = within_bytes(count, size).min(count / 2);
+            }
             Ok(_) => return Err(unexpected_reply()),
             Err(error) => return Err(error.into()),
         }
@@ -208,9 +203,10 @@ pub(super) async fn count_existing(
     tube: &TubeName,
     mut ids: &[TaskId],
 ) -> Result<u64, Refusal> {
-    let mut count = 0;
+    let (mut count, mut size) = (0, PartSize::first());
     while !ids.is_empty() {
-        let (tasks, read) = peek(app, tube, &ids[..ids.len().min(PART_FIRST)]).await?;
+        let part = &ids[..ids.len().min(size.tasks())];
+        let (tasks, read) = peek(app, tube, part, &mut size).await?;
         count += tasks.len() as u64;
         ids = &ids[read..];
     }

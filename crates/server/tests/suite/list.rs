@@ -1,8 +1,14 @@
 //! Pages of tasks: states, orders, filters and cursors.
 
+use std::sync::{Arc, Mutex};
+
 use reqwest::Method;
 use serde_json::{Value, json};
-use taskyard_core::{Body, Command, Execute, Kind, NewTask, Span, TubeName, TubeOptions};
+use taskyard_core::{
+    Body, Command, Error, Execute, Kind, NewTask, Reply, Span, Timestamp, TubeName, TubeOptions,
+};
+use taskyard_engine::{Engine, ManualClock, Settings};
+use taskyard_store::{BodyKey, Capabilities, Executed, MemoryStore, Pending, Store};
 
 use crate::fixture::Fixture;
 
@@ -168,6 +174,156 @@ async fn a_search_reads_large_payloads_in_smaller_parts() {
     assert!(fixture.engine.execute(commands).await.iter().all(Result::is_ok));
     let (found, scanned) = search(&fixture, "match=small&limit=1000").await;
     assert_eq!((found, scanned), ((0..300).chain(500..800).collect(), 800));
+}
+
+/// A store in which each task of a peek takes a certain time of a manual clock.
+struct SlowStore {
+    store: MemoryStore,
+    clock: Arc<ManualClock>,
+    task_micros: i64,
+    peeks: Arc<Mutex<Vec<Peeked>>>,
+}
+
+/// A peek: the number of ids, and the bytes of the payloads.
+#[derive(Clone, Copy, Debug)]
+struct Peeked {
+    ids: usize,
+    bytes: usize,
+}
+
+impl SlowStore {
+    /// A server over such a store, and the peeks that it sends.
+    async fn serve(task_micros: i64) -> (Fixture, Arc<Mutex<Vec<Peeked>>>) {
+        let clock = Arc::new(ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000)));
+        let peeks = Arc::new(Mutex::new(Vec::new()));
+        let (store, shared) = (MemoryStore::default(), peeks.clone());
+        let store = SlowStore { store, clock: clock.clone(), task_micros, peeks: shared };
+        let engine = Engine::start(Box::new(store), clock, Settings::default());
+        (Fixture::over(engine, |_| {}).await, peeks)
+    }
+}
+
+impl Store for SlowStore {
+    fn execute(&self, now: Timestamp, commands: Vec<Command>) -> Pending<'_, Executed> {
+        let peeked = commands.iter().find_map(|command| match command {
+            Command::Peek { ids, .. } => Some(ids.len()),
+            _ => None,
+        });
+        Box::pin(async move {
+            let executed = self.store.execute(now, commands).await;
+            if let Some(ids) = peeked {
+                self.clock.advance(Span::from_micros(self.task_micros * ids as i64));
+                let bytes = executed.replies.iter().map(payload_bytes).sum();
+                self.peeks.lock().unwrap().push(Peeked { ids, bytes });
+            }
+            executed
+        })
+    }
+
+    fn load(&self, keys: Vec<BodyKey>) -> Pending<'_, Vec<Result<Option<Body>, Error>>> {
+        self.store.load(keys)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+
+    fn close(&self) -> Pending<'_, Result<(), Error>> {
+        self.store.close()
+    }
+}
+
+fn payload_bytes(reply: &Result<Reply, Error>) -> usize {
+    let Ok(Reply::Tasks(tasks)) = reply else { return 0 };
+    tasks.iter().filter_map(|task| Some(task.body.as_ref()?.payload().len())).sum()
+}
+
+/// A peek had at least a hundred tasks, so one with payloads of 512 KiB carried 51 MB.
+#[tokio::test]
+async fn a_peek_of_a_search_carries_a_few_mebibytes() {
+    let (fixture, peeks) = SlowStore::serve(1).await;
+    let tasks: Vec<_> = (0..60).map(|_| json!({ "data": "x".repeat(500_000) })).collect();
+    for tasks in tasks.chunks(20) {
+        fixture.done("/v1/tubes/mail/put", json!({ "tasks": tasks })).await;
+    }
+    for query in ["match=nothing", "limit=60"] {
+        peeks.lock().unwrap().clear();
+        assert_eq!(page(&fixture, query).await["scanned"], 60, "{query}");
+        let peeks = peeks.lock().unwrap().clone();
+        assert!(peeks.iter().all(|peek| peek.bytes < 6 << 20), "{query}: {peeks:?}");
+        assert_eq!(peeks.iter().map(|peek| peek.bytes / 500_000).sum::<usize>(), 60, "{query}");
+    }
+    // So does one that only counts tasks.
+    peeks.lock().unwrap().clear();
+    let ids: Vec<u64> = (0..60).collect();
+    let counted =
+        fixture.done(&format!("{TASKS}/delete"), json!({ "ids": ids, "dry_run": true })).await;
+    assert_eq!(counted["matched"], 60);
+    assert!(peeks.lock().unwrap().iter().all(|peek| peek.bytes < 6 << 20));
+}
+
+/// The parts of a search were limited by the number of tasks alone, however long a store took for one.
+#[tokio::test]
+async fn a_peek_of_a_search_takes_a_few_milliseconds() {
+    for (task_micros, ids_max) in [(1, 500), (50, 100), (1_000, 10)] {
+        let (fixture, peeks) = SlowStore::serve(task_micros).await;
+        let tasks: Vec<_> = (0..5_100).map(|n| json!({ "data": n })).collect();
+        fixture.done("/v1/tubes/mail/put", json!({ "tasks": tasks })).await;
+        peeks.lock().unwrap().clear();
+        let first = page(&fixture, "match=nothing").await;
+        assert_eq!((&first["scanned"], &first["next"]), (&json!(5_000), &json!("4999")));
+        let peeks = peeks.lock().unwrap().clone();
+        let largest = peeks.iter().map(|peek| peek.ids).max();
+        assert_eq!(largest, Some(ids_max), "{task_micros}: {peeks:?}");
+        let too_long = peeks.iter().filter(|peek| peek.ids as i64 * task_micros > 5_000).count();
+        assert!(too_long <= 1, "{task_micros}: {peeks:?}");
+    }
+}
+
+/// Puts tasks, takes tasks, acks those of them that are not to be found and releases the others.
+async fn put_and_take(fixture: &Fixture, turn: u64) {
+    let tasks: Vec<_> = (0..30)
+        .map(|n| json!({ "data": format!("other {turn} {n}"), "pri": n % 3 * 10 }))
+        .collect();
+    fixture.done("/v1/tubes/mail/put", json!({ "tasks": tasks })).await;
+    let taken = fixture.done("/v1/tubes/mail/take", json!({ "count": 40 })).await;
+    let taken = taken["tasks"].as_array().unwrap();
+    let (fixed, others): (Vec<&Value>, Vec<&Value>) =
+        taken.iter().partition(|task| task["data"].as_str().unwrap().starts_with("fixed"));
+    let items = |tasks: &[&Value]| -> Vec<Value> {
+        tasks.iter().map(|task| json!({ "id": task["id"], "lease": task["lease"] })).collect()
+    };
+    fixture.done("/v1/tubes/mail/ack", json!({ "tasks": items(&others) })).await;
+    fixture.done("/v1/tubes/mail/release", json!({ "tasks": items(&fixed) })).await;
+}
+
+/// Tasks that exist during the whole search are found once, while others are put, taken and acked between and during its requests,
+/// and while they are taken and released themselves.
+#[tokio::test]
+async fn a_search_finds_each_task_once_while_tasks_come_and_go() {
+    let fixture = Fixture::new().await;
+    // Task 4 n is one of the fixed ones, from 3,000 on only one of forty.
+    let is_fixed = |id: u64| id.is_multiple_of(if id < 3_000 { 4 } else { 40 });
+    let data = |id| if is_fixed(id) { format!("fixed {id}") } else { format!("other {id}") };
+    let tasks: Vec<_> =
+        (0..6_000).map(|id| json!({ "data": data(id), "pri": id % 5 * 10 })).collect();
+    fixture.done("/v1/tubes/mail/put", json!({ "tasks": tasks })).await;
+    let expected: Vec<u64> = (0..6_000).filter(|id| is_fixed(*id)).collect();
+    for limit in [20, 300] {
+        let (mut found, mut after, mut turn) = (Vec::new(), String::new(), 0);
+        loop {
+            let query = format!("match=fixed&limit={limit}{after}");
+            let (page, ()) = tokio::join!(page(&fixture, &query), put_and_take(&fixture, turn));
+            found.extend(ids(&page));
+            put_and_take(&fixture, turn + 1).await;
+            turn += 2;
+            match page["next"].as_str() {
+                Some(next) => after = format!("&after={next}"),
+                None => break,
+            }
+        }
+        assert_eq!(found, expected, "limit {limit}");
+    }
 }
 
 #[tokio::test]

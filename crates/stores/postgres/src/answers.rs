@@ -129,13 +129,13 @@ impl<'a> AnswerReader<'a> {
                 found(tube, get(row, 0)?).map(|()| Reply::Nothing)
             }
             Command::ReleaseAll { tube } => {
-                found(tube, self.events(rows)?).map(|()| Reply::Nothing)
+                found(tube, self.events(rows, false)?).map(|()| Reply::Nothing)
             }
             Command::JoinSession { session, .. } => {
-                known(*session, self.events(rows)?).map(|()| Reply::Session(*session))
+                known(*session, self.events(rows, true)?).map(|()| Reply::Session(*session))
             }
             Command::LeaveSession { session } => {
-                known(*session, self.events(rows)?).map(|()| Reply::Nothing)
+                known(*session, self.events(rows, true)?).map(|()| Reply::Nothing)
             }
             Command::ConfigureSessions { .. } => Ok(Reply::Nothing),
             Command::Semaphore(command) => semaphores::read(command, rows, &mut self.deltas)?,
@@ -389,8 +389,9 @@ impl<'a> AnswerReader<'a> {
         Ok(Ok(Reply::Tubes(tubes)))
     }
 
-    /// Counts what happened to tasks without a command for them. Returns the status.
-    fn events(&mut self, rows: &[Row]) -> Result<i16, DecodeError> {
+    /// Counts what happened to tasks without a command for them. What a session held when it ended has failed. Returns the
+    /// status.
+    fn events(&mut self, rows: &[Row], ends_sessions: bool) -> Result<i16, DecodeError> {
         let mut status = tube_status::DONE;
         for row in rows {
             let event: i32 = get(row, 0)?;
@@ -421,6 +422,12 @@ impl<'a> AnswerReader<'a> {
                 }
                 _ => {}
             }
+            let is_failure = match event {
+                event::LEASE_ENDED => true,
+                event::RELEASED => ends_sessions,
+                _ => false,
+            };
+            self.deltas.failed(&tube, if is_failure { count } else { 0 });
             let counted = self.deltas.of(codec::number(row, 1)?);
             match event {
                 event::DELAY_ENDED => counted.calls.delay += count,
@@ -439,7 +446,7 @@ impl<'a> AnswerReader<'a> {
     }
 
     fn tick(&mut self, rows: &[Row]) -> Result<usize, DecodeError> {
-        self.events(rows)?;
+        self.events(rows, true)?;
         let [.., end, clock] = rows else { return Err("a tick has no end".into()) };
         let now: i64 = get(clock, 3)?;
         for tube in self.limited.refilled(now) {

@@ -1,4 +1,4 @@
-//! Collects what a batch did: counts per tube, and effects on waiting callers.
+//! Collects what a batch did: counts per tube, effects on waiting callers, and failures that no caller reported.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,6 +18,7 @@ pub(super) struct CounterDeltas {
     dropped: Vec<u32>,
     ready: BTreeMap<TubeName, u64>,
     room: BTreeMap<TubeName, u64>,
+    failed: BTreeMap<TubeName, u64>,
     /// Tubes to which tasks returned.
     pub back: Vec<TubeName>,
     /// The best priority of the latest put.
@@ -100,6 +101,13 @@ impl CounterDeltas {
         self.ready(tube, count);
     }
 
+    /// Notes that deliveries of a tube failed without a command for them.
+    pub fn failed(&mut self, tube: &TubeName, count: u64) {
+        if count > 0 {
+            *self.failed.entry(tube.clone()).or_default() += count;
+        }
+    }
+
     /// Notes how much room a tube has now.
     pub fn room(&mut self, tube: &TubeName, room: Option<u64>) {
         if let Some(room) = room {
@@ -135,7 +143,7 @@ impl CounterDeltas {
         self.ready.keys().chain(self.room.keys())
     }
 
-    /// The effects on waiting callers.
+    /// The effects of the batch.
     pub fn into_effects(
         self,
         next_wakeup: Option<Timestamp>,
@@ -144,6 +152,7 @@ impl CounterDeltas {
         Effects {
             ready: self.ready.into_iter().collect(),
             room: self.room.into_iter().filter(|(_, room)| *room > 0).collect(),
+            failed: self.failed.into_iter().collect(),
             events: self.events,
             next_wakeup,
             next_schedule,

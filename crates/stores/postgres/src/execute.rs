@@ -434,12 +434,14 @@ fn is_locked(reply: &Result<Reply, Error>) -> bool {
 
 /// Adds the effects of a later part of a batch.
 fn add_effects(whole: &mut Effects, part: Effects) {
-    whole.ready.extend(part.ready);
-    whole.room.extend(part.room);
-    whole.events.add(part.events);
-    whole.next_wakeup = part.next_wakeup;
-    whole.next_schedule = part.next_schedule;
-    whole.keys_freed_early += part.keys_freed_early;
+    let Effects { ready, room, failed, events, next_wakeup, next_schedule, keys_freed_early } =
+        part;
+    whole.ready.extend(ready);
+    whole.room.extend(room);
+    whole.failed.extend(failed);
+    whole.events.add(events);
+    (whole.next_wakeup, whole.next_schedule) = (next_wakeup, next_schedule);
+    whole.keys_freed_early += keys_freed_early;
 }
 
 /// Updates the head hints after one step of a batch.

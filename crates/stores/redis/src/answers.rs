@@ -111,6 +111,13 @@ impl AnswerParts {
         if bytes.byte()? == 0 { bytes.count() } else { Ok(0) }
     }
 
+    /// How many tasks a tick changed, and how many deliveries it ended.
+    pub fn ticked(&mut self) -> Result<(u64, u64), Unreadable> {
+        let text = self.text()?;
+        let mut bytes = ByteReader(&text);
+        if bytes.byte()? == 0 { Ok((bytes.count()?, bytes.count()?)) } else { Ok((0, 0)) }
+    }
+
     /// The description of a tube, or the status with which it refuses.
     pub fn info(&mut self) -> Result<Result<TubeInfo, u8>, Unreadable> {
         let text = self.text()?;

@@ -8,7 +8,9 @@ use taskyard_redis::{Call, Failure, Value};
 use super::Redis;
 use super::codec;
 use super::execute::{Batch, unreadable_registry};
-use super::tubes::{HashTag, NEVER, TUBES_TOGETHER, TubeAddress, read_counted, status};
+use super::tubes::{
+    HashTag, NEVER, TUBES_TOGETHER, TubeAddress, read_counted, read_ticked, status,
+};
 
 /// The status of an answer of the registry.
 const OK: i64 = 0;
@@ -132,6 +134,7 @@ impl Batch<'_> {
                 Ok((head, mut parts, count)) => {
                     back += count;
                     self.learn_unnamed(&head);
+                    self.note_failed(head.name.as_ref(), count as u64);
                     self.learn_others(&mut parts);
                 }
                 Err(failure) => failed = failed.or(Some(failure)),
@@ -181,7 +184,8 @@ impl Batch<'_> {
             }
             let words = codec::tick(limit - ticked.moved, seed);
             for (address, answer) in self.call_each(address, &words).await {
-                let Some((head, mut parts, here)) = ticked.take(answer.and_then(read_counted))
+                let Some((head, mut parts, (here, failed))) =
+                    ticked.take(answer.and_then(read_ticked))
                 else {
                     self.tick_later(address);
                     continue;
@@ -190,6 +194,7 @@ impl Batch<'_> {
                     // A rate limit may allow deliveries again.
                     self.learn(name, &head, here > 0 || head.rated);
                 }
+                self.note_failed(address.name.as_ref().or(head.name.as_ref()), failed);
                 self.learn_others(&mut parts);
                 ticked.moved += here;
             }

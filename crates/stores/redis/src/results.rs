@@ -19,6 +19,7 @@ pub(super) struct Results<'a> {
     pub replies: Vec<Option<Result<Reply, Error>>>,
     ready: BTreeMap<TubeName, u64>,
     room: BTreeMap<TubeName, u64>,
+    failed: BTreeMap<TubeName, u64>,
     /// The semaphores that may have new events.
     pub events: NewEvents,
     keys_freed_early: u64,
@@ -61,6 +62,7 @@ impl<'a> Results<'a> {
             replies: vec![None; count],
             ready: BTreeMap::new(),
             room: BTreeMap::new(),
+            failed: BTreeMap::new(),
             events: NewEvents::Nothing,
             keys_freed_early: 0,
             lost: false,
@@ -80,6 +82,7 @@ impl Results<'_> {
         let effects = Effects {
             ready: self.ready.into_iter().collect(),
             room: self.room.into_iter().collect(),
+            failed: self.failed.into_iter().collect(),
             events: self.events,
             next_wakeup,
             next_schedule,
@@ -206,6 +209,13 @@ impl Results<'_> {
         self.ready.remove(tube);
         if takeable > 0 {
             self.ready.insert(tube.clone(), takeable);
+        }
+    }
+
+    /// Notes that deliveries of a tube failed without a command for them.
+    pub fn note_failed(&mut self, tube: Option<&TubeName>, count: u64) {
+        if let Some(tube) = tube.filter(|_| count > 0) {
+            *self.failed.entry(tube.clone()).or_default() += count;
         }
     }
 

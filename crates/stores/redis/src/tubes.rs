@@ -510,6 +510,13 @@ pub(super) fn read_counted(answer: Value) -> Result<(TubeHead, AnswerParts, usiz
     Ok((head, parts, count))
 }
 
+/// The answer to a tick: how many tasks it changed, and how many deliveries it ended.
+pub(super) fn read_ticked(answer: Value) -> Result<(TubeHead, AnswerParts, (usize, u64)), Failure> {
+    let (head, mut parts) = read(answer)?;
+    let (moved, failed) = parts.ticked().map_err(unreadable)?;
+    Ok((head, parts, (moved as usize, failed)))
+}
+
 pub(super) fn unreadable(error: Unreadable) -> Failure {
     Failure::Refused(error.to_string())
 }

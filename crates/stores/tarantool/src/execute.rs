@@ -35,6 +35,7 @@ struct Batch<'a> {
     invalid: BTreeMap<usize, Error>,
     ready: BTreeMap<TubeName, u64>,
     room: BTreeMap<TubeName, u64>,
+    failed: BTreeMap<TubeName, u64>,
     /// The semaphores that may have new events.
     events: NewEvents,
     /// How many keys of ended tasks were freed before their time.
@@ -78,6 +79,7 @@ impl Tarantool {
             invalid: BTreeMap::new(),
             ready: BTreeMap::new(),
             room: BTreeMap::new(),
+            failed: BTreeMap::new(),
             events: NewEvents::Nothing,
             keys_freed_early: 0,
             due: None,
@@ -370,6 +372,9 @@ impl Batch<'_> {
             self.ready.extend(effects.ready);
             self.room.extend(effects.room);
         }
+        for (tube, count) in effects.failed {
+            *self.failed.entry(tube).or_default() += count;
+        }
         self.events.add(effects.events);
         self.keys_freed_early += effects.keys_freed_early;
         let here = |next: Timestamp| Timestamp::from_micros(next.as_micros().saturating_sub(ahead));
@@ -386,6 +391,7 @@ impl Batch<'_> {
         let effects = Effects {
             ready: self.ready.into_iter().collect(),
             room: self.room.into_iter().collect(),
+            failed: self.failed.into_iter().collect(),
             events: self.events,
             next_wakeup: due.wakeup,
             next_schedule: due.schedule,

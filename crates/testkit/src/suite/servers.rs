@@ -126,6 +126,35 @@ pub fn counters_are_those_of_all_servers<D: SharedDatabase>() {
     });
 }
 
+/// Each server reports the deliveries whose failure it noticed itself: only those are no replies of a command.
+pub fn failures_are_reported_by_the_server_that_noticed_them<D: SharedDatabase>() {
+    D::run(async {
+        let part = D::part();
+        let (here, there) = (D::open(&part), D::open(&part));
+        let tube = make_tube(&here, TubeOptions::new(Kind::FifoTtl));
+        ask(&here, put(&tube, 6)).expect("they are put");
+        let lease = Some(Span::from_secs(5));
+        let (session, worker, wait) = (None, None, Span::ZERO);
+        let take = Take { tube: tube.clone(), count: 2, session, lease, worker, wait };
+        ask(&here, Command::Take(take)).expect("it takes");
+        join(&here, true);
+        for _ in 0..3 {
+            take_as(&here, &tube);
+        }
+        let failed = async |store: &RemoteStore<D::Backend>, command| {
+            let executed = store.execute(NOW + Span::from_secs(6), vec![command]).await;
+            assert!(executed.replies[0].is_ok(), "{:?}", executed.replies);
+            executed.effects.failed
+        };
+        let tick = || Command::Tick { limit: 100, seed: 0 };
+        let leave = Command::LeaveSession { session: SESSION };
+        assert_eq!(failed(&here, leave).await, [(tube.clone(), 3)]);
+        assert_eq!(failed(&there, tick()).await, [(tube.clone(), 2)]);
+        assert_eq!(failed(&here, tick()).await, []);
+        assert_eq!(failed(&there, Command::ReleaseAll { tube: tube.clone() }).await, []);
+    });
+}
+
 /// A deadline that another server set is met, even if that server is gone and its notice was lost.
 pub fn deadlines_of_other_servers_are_met<D: SharedDatabase>() {
     D::run(async {
@@ -213,6 +242,7 @@ crate::suite::suite! {
     a_newer_format_is_refused
     a_put_of_another_server_is_noticed
     counters_are_those_of_all_servers
+    failures_are_reported_by_the_server_that_noticed_them
     deadlines_of_other_servers_are_met
     a_storm_of_the_same_keys_adds_each_once
 }

@@ -1,7 +1,7 @@
--- Applies due deadlines to about so many tasks, and removes done ones and free keys. Answers how many changed.
+-- Applies due deadlines to about so many tasks, and removes done ones and free keys. Answers how many changed, and how many deliveries ended.
 function verbs.tick(tube, header, call)
     local limit, seed = struct.unpack('<dd', header, 2)
-    local moved, all, retries_lost = 0, {}, tube.options.retry and tube.options.retry.lost == 1
+    local moved, failed, all, retries_lost = 0, 0, {}, tube.options.retry and tube.options.retry.lost == 1
     while moved < limit do
         flush(tube)
         local ids = redis.call('ZRANGEBYSCORE', tube.base .. ':w', '-inf', tube.now, 'LIMIT', 0,
@@ -20,6 +20,7 @@ function verbs.tick(tube, header, call)
             elseif task.state == TAKEN then
                 local delay = retries_lost and pace.delay_of(tube, id, task, seed) or 0
                 give_back(tube, id, task, delay, true, 'ttr', failures.LEASE_EXPIRED)
+                failed = failed + 1
             else
                 remove(tube, id, task)
                 count(tube, 'delete')
@@ -34,5 +35,5 @@ function verbs.tick(tube, header, call)
     if tube.options.ended_keys then
         moved = moved + keyring.trim(tube, math.max(limit - moved, 0))
     end
-    call:answer('\0' .. struct.pack('<d', moved))
+    call:answer('\0' .. struct.pack('<dd', moved, failed))
 end

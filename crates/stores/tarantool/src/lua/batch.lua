@@ -25,12 +25,15 @@ local function event_keys_of(c)
     return keys
 end
 
--- What waiting callers may need: tubes with takeable tasks, and tubes with room.
+-- What waiting callers may need: tubes with takeable tasks, and tubes with room; and tubes in which deliveries failed.
 local function effects(c)
-    local ready, rooms, names = {}, {}, {}
+    local ready, rooms, names, failed = {}, {}, {}, {}
     for of in pairs(c.changed_tubes) do
         local tube = c.by_number[of]
         local count, free = takeable(tube), room(tube)
+        if c.failed[of] then
+            failed[#failed + 1] = { tube.name, c.failed[of] }
+        end
         if count > 0 then
             ready[#ready + 1] = { tube.name, count }
         end
@@ -43,7 +46,7 @@ local function effects(c)
             names[#names + 1] = tube.name
         end
     end
-    return ready, rooms, names
+    return ready, rooms, names, failed
 end
 
 -- The next deadline.
@@ -135,8 +138,8 @@ local function finish_batch(server, names, events, replicas)
 end
 
 -- Answers the replies, this clock, the next deadline, tubes with takeable tasks, tubes with room, semaphores that may have events, when the
--- next schedule is due, and how many keys were freed before their time; an empty list for a call that is refused. If too few replicas have
--- the batch in time, it answers only that.
+-- next schedule is due, how many keys were freed before their time, and tubes in which deliveries failed; an empty list for a call that is
+-- refused. If too few replicas have the batch in time, it answers only that.
 function api.batch(server, call, now, lease, commands, replicas, together, invalid)
     if box.info.ro then
         box.error(box.error.READONLY)
@@ -153,7 +156,7 @@ function api.batch(server, call, now, lease, commands, replicas, together, inval
     else
         replies = run_in_transaction(c, commands, together or call, invalid or {})
     end
-    local ready, rooms, names = effects(c)
+    local ready, rooms, names, failed = effects(c)
     local next_at, event_keys, next_schedule = next_wakeup(c), event_keys_of(c), schedules.next_due()
     if not is_list then
         box.commit()
@@ -163,7 +166,7 @@ function api.batch(server, call, now, lease, commands, replicas, together, inval
     if not (finished and replicated) then
         return { REPLICAS_SECONDS }
     end
-    return { replies, c.now, next_at, ready, rooms, event_keys, next_schedule, c.freed_early }
+    return { replies, c.now, next_at, ready, rooms, event_keys, next_schedule, c.freed_early, failed }
 end
 
 -- Writes to the log. Answers whether enough replicas have it.

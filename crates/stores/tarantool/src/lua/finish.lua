@@ -318,7 +318,7 @@ function give_back_all(c, tube, all, counted, why)
         give_back(c, tube, task, delivery, 0, counted, 'release', why)
         ids[place] = delivery[D_ID]
     end
-    mark_changed(c, tube)
+    mark_changed(c, tube, why and #ids)
     return ids
 end
 

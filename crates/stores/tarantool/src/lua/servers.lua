@@ -59,7 +59,7 @@ end
 -- The state of one call.
 local function new_context(server, now, lease)
     return { now = now or micros(), server = server, lease = lease, by_name = {}, by_number = {}, changed_tubes = {}, unlimited = {},
-        alive = {}, moved = {}, semaphores = {}, event_keys = {}, bytes = 0, freed_early = 0 }
+        alive = {}, moved = {}, semaphores = {}, event_keys = {}, failed = {}, bytes = 0, freed_early = 0 }
 end
 
 function flush_all(c)

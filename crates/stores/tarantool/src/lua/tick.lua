@@ -18,7 +18,7 @@ local function first_due(c, tube)
 end
 
 local function tick_tube(c, tube, limit, seed)
-    local moved = {}
+    local moved, failed = {}, 0
     while #moved < limit do
         local id, order = first_due(c, tube)
         if not id then
@@ -35,13 +35,14 @@ local function tick_tube(c, tube, limit, seed)
             local retry = tube.o.retry
             local delay = retry and retry.lost and pace.delay_of(tube, task, seed) or 0
             give_back(c, tube, task, delivery_of(tube, id), delay, true, 'ttr', ERRORS.lease_expired)
+            failed = failed + 1
         end
         moved[#moved + 1] = id
     end
     if #moved == 0 and tube.o.rate then
         pace.touch(tube)
     end
-    mark_changed(c, tube)
+    mark_changed(c, tube, failed)
     regate(c, tube, moved)
     flush(tube)
     return #moved

@@ -164,10 +164,13 @@ local function flush(tube)
     end
 end
 
--- Notes that a tube changed: callers may wait for its tasks, or for room in it.
-local function mark_changed(c, tube)
+-- Notes that a tube changed: callers may wait for its tasks, or for room in it. So many deliveries failed without a command for them.
+local function mark_changed(c, tube, failed)
     tube.changed = true
     c.changed_tubes[tube.number] = true
+    if failed and failed > 0 then
+        c.failed[tube.number] = (c.failed[tube.number] or 0) + failed
+    end
 end
 
 -- Counts the tasks of a tube after this instance started or became writable.

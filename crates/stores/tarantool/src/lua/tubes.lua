@@ -168,7 +168,7 @@ verbs[2] = function(c, command)
         S.bucket:delete(tube.number)
     end
     c.by_name[tube.name], c.by_number[tube.number] = nil, nil
-    c.changed_tubes[tube.number], c.unlimited[tube.number] = nil, nil
+    c.changed_tubes[tube.number], c.unlimited[tube.number], c.failed[tube.number] = nil, nil, nil
     regate(c, tube, ids)
     return NOTHING
 end
