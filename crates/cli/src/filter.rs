@@ -2,10 +2,11 @@
 
 use clap::{Args, ValueEnum};
 use taskyard::Http;
-use taskyard_core::{Command, Counts, Execute, Reply, TubeName};
+use taskyard_core::{Command, Counts, Execute, Reply, Timestamp, TubeName};
 use taskyard_wire::http::TaskFilterRequest;
 
 use crate::progress::Progress;
+use crate::units;
 
 /// Conditions that tasks meet.
 #[derive(Debug, Args)]
@@ -32,6 +33,18 @@ pub struct FilterArgs {
     /// Only tasks with at least this many attempts.
     #[arg(long, value_name = "N")]
     attempts_min: Option<u32>,
+    /// Only tasks put at this time or later: 2030-01-31T08:00:00Z, or seconds since 1970.
+    #[arg(long, value_name = "DATETIME", value_parser = units::timestamp)]
+    created_from: Option<Timestamp>,
+    /// Only tasks put before this time.
+    #[arg(long, value_name = "DATETIME", value_parser = units::timestamp)]
+    created_until: Option<Timestamp>,
+    /// Only done tasks that ended at this time or later.
+    #[arg(long, value_name = "DATETIME", value_parser = units::timestamp)]
+    finished_from: Option<Timestamp>,
+    /// Only done tasks that ended before this time.
+    #[arg(long, value_name = "DATETIME", value_parser = units::timestamp)]
+    finished_until: Option<Timestamp>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -65,7 +78,12 @@ impl FilterArgs {
             StateName::Buried => "buried",
             StateName::Done => "done",
         };
-        let states: Vec<_> = self.state.iter().map(name).collect();
+        let mut states: Vec<_> = self.state.iter().map(name).collect();
+        // Other tasks have not ended.
+        if states.is_empty() && self.finished_from.or(self.finished_until).is_some() {
+            states.push("done");
+        }
+        let seconds = |time: Option<Timestamp>| time.map(Timestamp::as_secs_f64);
         TaskFilterRequest {
             state: (!states.is_empty()).then(|| states.join(",")),
             text: self.text.clone(),
@@ -74,7 +92,10 @@ impl FilterArgs {
             worker: self.worker.clone(),
             error: self.error_match.clone(),
             attempts_min: self.attempts_min.map(u64::from),
-            ..TaskFilterRequest::default()
+            created_from: seconds(self.created_from),
+            created_until: seconds(self.created_until),
+            finished_from: seconds(self.finished_from),
+            finished_until: seconds(self.finished_until),
         }
     }
 }

@@ -13,12 +13,14 @@ use crate::output;
 #[command(after_help = "\
 A kicked task keeps its attempts. In a tube with attempts_max a task that was buried because they
 were used up gets one more delivery: when that fails, it is buried again. To give such tasks more
-attempts, raise the limit before the kick.
+attempts, count them from zero again with retry --reset-attempts, or raise the limit before the
+kick.
 
 Examples:
   taskyard kick mail               the first one
   taskyard kick mail --count 10
   taskyard kick mail --all
+  taskyard retry mail --all --reset-attempts
   taskyard tube alter mail --attempts-max 20 && taskyard kick mail --all")]
 pub struct KickArgs {
     /// The tube.

@@ -26,7 +26,8 @@ Examples:
   taskyard tasks mail --key report:2030-01     the task with this key
   taskyard tasks mail --worker web1:4711:mailer
   taskyard tasks mail --state taken --limit 5000
-  taskyard tasks mail --state done             of a tube with keep_done")]
+  taskyard tasks mail --state done             of a tube with keep_done
+  taskyard tasks mail --created-until 2030-01-31T08:00:00Z")]
 pub struct TasksArgs {
     /// The tube.
     tube: String,
@@ -85,6 +86,10 @@ impl TasksArgs {
             worker: filter.worker,
             error: filter.error,
             attempts_min: filter.attempts_min.map(|min| min.to_string()),
+            created_from: filter.created_from,
+            created_until: filter.created_until,
+            finished_from: filter.finished_from,
+            finished_until: filter.finished_until,
             ..TasksQuery::default()
         }
     }

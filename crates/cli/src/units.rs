@@ -152,6 +152,17 @@ pub fn in_words(seconds: f64) -> String {
     if words.is_empty() { "less than a second".into() } else { words.join(" ") }
 }
 
+/// A duration in seconds as a short text, with its largest unit.
+pub fn short(seconds: f64) -> String {
+    let seconds = seconds.max(0.0) as u64;
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..172_800 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
 /// Numbers, each with the letters after it.
 fn parts(text: &str) -> Option<Vec<(f64, &str)>> {
     let mut parts = Vec::new();

@@ -5,6 +5,7 @@ use taskyard_wire::Exit;
 use taskyard_wire::http::{WorkerSummary, WorkersAnswer};
 
 use crate::connect::{ConnectArgs, block_on};
+use crate::table::Table;
 use crate::{output, units};
 
 /// The number of tubes that the table shows of one worker.
@@ -15,9 +16,10 @@ const TUBES_SHOWN: usize = 3;
 #[command(after_help = "\
 A worker is the name with which tasks are taken: --worker of take, the field worker over HTTP,
 queue.worker(name) over iproto. Without one, Taskyard's own clients use host:process:program, and
-others appear with their address. RUNNING counts the tasks that it holds, taken from any server;
-DONE and FAILED count on this server. A worker that was not seen for an hour is removed, unless it
-holds tasks.
+others appear with their address. VERSION is that of Taskyard's client, if it is one. RUNNING counts
+the tasks that it holds, taken from any server, and AGE is for how long it has held the oldest of
+them. DONE and FAILED count on this server; after each is the number of the last minute. A worker
+that was not seen for an hour is removed, unless it holds tasks.
 
 Examples:
   taskyard workers
@@ -46,12 +48,7 @@ pub fn run(args: WorkersArgs) -> anyhow::Result<Exit> {
              taskyard take mail --worker NAME",
         )?;
     } else {
-        let head = ["name", "address", "tubes", "running", "oldest", "last seen", "done", "failed"];
-        let mut table = output::table(&head);
-        for worker in &workers {
-            table.add_row(row(worker, time));
-        }
-        output::show(&table)?;
+        output::show(&table(&workers, time))?;
     }
     if cut {
         output::note("too many tasks are taken to read all of them: RUNNING is incomplete");
@@ -59,19 +56,31 @@ pub fn run(args: WorkersArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
-fn row(worker: &WorkerSummary, time: f64) -> [String; 8] {
-    let oldest = worker.running.first();
+/// The workers, each in a line that usually has at most 100 characters.
+fn table(workers: &[WorkerSummary], time: f64) -> Table {
+    let counts = ["running", "age", "seen", "done", "/min", "failed", "/min"];
+    let mut table =
+        output::table(&[&["name", "version", "address", "tubes"][..], &counts].concat());
+    for worker in workers {
+        table.add_row(row(worker, time));
+    }
+    table
+}
+
+fn row(worker: &WorkerSummary, time: f64) -> [String; 11] {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
     [
         output::printable(&worker.name),
-        worker.address.clone().unwrap_or_else(|| "-".into()),
+        or_dash(worker.version.as_deref().map(output::printable)),
+        or_dash(worker.address.clone()),
         tubes(&worker.tubes),
         worker.running_count.to_string(),
-        oldest.map_or_else(|| "-".into(), |task| units::in_words(task.age)),
-        worker
-            .last_seen
-            .map_or_else(|| "-".into(), |seen| format!("{} ago", units::in_words(time - seen))),
+        or_dash(worker.running.first().map(|oldest| units::short(oldest.age))),
+        or_dash(worker.last_seen.map(|seen| format!("{} ago", units::short(time - seen)))),
         worker.done.to_string(),
+        worker.done_per_minute.to_string(),
         worker.failed.to_string(),
+        worker.failed_per_minute.to_string(),
     ]
 }
 
@@ -88,7 +97,34 @@ fn tubes(tubes: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use taskyard_wire::http::RunningTask;
+
     use super::*;
+
+    #[test]
+    fn a_line_has_at_most_a_hundred_characters() {
+        let task = |age| RunningTask { tube: "mail".into(), id: 17, age };
+        let worker = WorkerSummary {
+            address: Some("192.168.100.200".into()),
+            version: Some("0.1.0".into()),
+            tubes: vec!["mail".into()],
+            running: vec![task(75.0), task(2.0)],
+            running_count: 2,
+            last_seen: Some(955.0),
+            done: 3810,
+            failed: 12,
+            done_per_minute: 57,
+            failed_per_minute: 1,
+            ..WorkerSummary::new("web1:4711:mailer")
+        };
+        let shown = table(&[worker, WorkerSummary::new("a")], 1_000.0).to_string();
+        let lines: Vec<&str> = shown.lines().collect();
+        let titles = "NAME VERSION ADDRESS TUBES RUNNING AGE SEEN DONE /MIN FAILED /MIN";
+        let mailer = "web1:4711:mailer 0.1.0 192.168.100.200 mail 2 1m 45s ago 3810 57 12 1";
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!((words(lines[0]), words(lines[1])), (titles.into(), mailer.into()));
+        assert!(lines.iter().all(|line| line.len() <= 100), "{shown}");
+    }
 
     #[test]
     fn many_tubes_are_counted() {

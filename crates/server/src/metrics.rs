@@ -93,6 +93,8 @@ pub(crate) struct TubeMetrics {
     pub tubes: Vec<TubeInfo>,
     /// Waiting takes and puts.
     pub waiting: BTreeMap<TubeName, WaitingCount>,
+    /// Failed deliveries, if this server counts them.
+    pub failures: Option<BTreeMap<TubeName, u64>>,
     /// How long tasks waited and ran, also in tubes that are not shown.
     pub latencies: Vec<TubeLatency>,
     /// How often schedules fired on this server.
@@ -105,8 +107,12 @@ pub(crate) struct TubeMetrics {
 pub(crate) fn text(app: &App, metrics: &TubeMetrics, store: &Result<StoreHealth, Error>) -> String {
     let mut text = MetricsText::default();
     write_server(&mut text, app);
-    let TubeMetrics { tubes, waiting, latencies, schedules, keys_freed_early } = metrics;
-    write_tubes(&mut text, &rows(tubes, waiting, now(), app.metrics_tubes_max));
+    let TubeMetrics { tubes, failures, latencies, schedules, keys_freed_early, .. } = metrics;
+    let rows = rows(metrics, now(), app.metrics_tubes_max);
+    write_tubes(&mut text, &rows);
+    if failures.is_some() {
+        write_failures(&mut text, &rows);
+    }
     let most = app.metrics_tubes_max.min(METRICS_HISTOGRAMS_MAX);
     write_latencies(&mut text, &latency_rows(tubes, latencies, most));
     write_schedules(&mut text, schedules);
@@ -211,6 +217,14 @@ fn write_tubes(text: &mut MetricsText, tubes: &[TubeRow<'_>]) {
         for row in tubes {
             text.line(&[("tube", row.tube)], of(row));
         }
+    }
+}
+
+fn write_failures(text: &mut MetricsText, tubes: &[TubeRow<'_>]) {
+    let about = "Deliveries that failed on this server: reported as failed, lease expired, or session ended.";
+    text.family("taskyard_failures_total", "counter", about);
+    for row in tubes {
+        text.line(&[("tube", row.tube)], row.failures);
     }
 }
 

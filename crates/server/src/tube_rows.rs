@@ -1,10 +1,12 @@
 //! Selects the tubes for `/metrics`: the busiest get their own rows, the others share one.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{Calls, Counts, Span, Timestamp, TubeName};
 use taskyard_engine::{Latency, TubeLatency, WaitingCount};
+
+use crate::metrics::TubeMetrics;
 
 /// The name of the row for all other tubes; no tube can have this name.
 const REST: &str = ":rest";
@@ -26,16 +28,14 @@ pub(crate) struct TubeRow<'a> {
     pub oldest: Span,
     /// Waiting takes and puts.
     pub waiting: WaitingCount,
+    /// Deliveries that failed on this server.
+    pub failures: u64,
 }
 
 /// A row for each of the `most` busiest tubes, by name, and one for the others if there are any.
-pub(crate) fn rows<'a>(
-    tubes: &'a [TubeInfo],
-    waiting: &BTreeMap<TubeName, WaitingCount>,
-    now: Timestamp,
-    most: usize,
-) -> Vec<TubeRow<'a>> {
-    let row = |info: &'a TubeInfo| TubeRow::new(info, waiting, now);
+pub(crate) fn rows(metrics: &TubeMetrics, now: Timestamp, most: usize) -> Vec<TubeRow<'_>> {
+    let tubes = &metrics.tubes;
+    let row = |info| TubeRow::new(info, metrics, now);
     if tubes.len() <= most {
         return tubes.iter().map(row).collect();
     }
@@ -95,7 +95,8 @@ fn activity(info: &TubeInfo) -> (u64, u64) {
 }
 
 impl<'a> TubeRow<'a> {
-    fn new(info: &'a TubeInfo, waiting: &BTreeMap<TubeName, WaitingCount>, now: Timestamp) -> Self {
+    fn new(info: &'a TubeInfo, metrics: &TubeMetrics, now: Timestamp) -> Self {
+        let failures = metrics.failures.as_ref().and_then(|all| all.get(&info.name));
         TubeRow {
             tube: info.name.as_str(),
             tasks: info.stats.tasks,
@@ -103,7 +104,8 @@ impl<'a> TubeRow<'a> {
             takeable: info.takeable,
             paused: info.options.paused.into(),
             oldest: info.oldest_ready.map_or(Span::ZERO, |since| now.since(since)),
-            waiting: waiting.get(&info.name).copied().unwrap_or_default(),
+            waiting: metrics.waiting.get(&info.name).copied().unwrap_or_default(),
+            failures: failures.copied().unwrap_or(0),
         }
     }
 
@@ -115,6 +117,7 @@ impl<'a> TubeRow<'a> {
         self.oldest = self.oldest.max(other.oldest);
         self.waiting.takes += other.waiting.takes;
         self.waiting.puts += other.waiting.puts;
+        self.failures += other.failures;
     }
 }
 

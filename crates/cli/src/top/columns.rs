@@ -21,15 +21,18 @@ pub enum Column {
     Put,
     Take,
     Ack,
+    Fail,
     Wake,
 }
 
-use Column::{Ack, Buried, Delayed, Done, Kind, Put, Ready, Take, Taken, Tube, Waiting, Wake};
+use Column::{
+    Ack, Buried, Delayed, Done, Fail, Kind, Put, Ready, Take, Taken, Tube, Waiting, Wake,
+};
 
 impl Column {
     /// All of them, from left to right.
-    pub const ALL: [Column; 12] =
-        [Tube, Kind, Ready, Taken, Delayed, Buried, Done, Waiting, Put, Take, Ack, Wake];
+    pub const ALL: [Column; 13] =
+        [Tube, Kind, Ready, Taken, Delayed, Buried, Done, Waiting, Put, Take, Ack, Fail, Wake];
 
     /// Its title.
     pub const fn title(self) -> &'static str {
@@ -45,6 +48,7 @@ impl Column {
             Put => "put/s",
             Take => "take/s",
             Ack => "ack/s",
+            Fail => "fail/s",
             Wake => "wake",
         }
     }
@@ -84,6 +88,7 @@ impl Column {
             Put => rate(|rates| rates.put),
             Take => rate(|rates| rates.take),
             Ack => rate(|rates| rates.ack),
+            Fail => row.rates.and_then(|rates| rates.fail),
             Wake => row.next_wakeup,
         }
     }
@@ -132,8 +137,8 @@ const fn flip(order: Ordering, reversed: bool) -> Ordering {
 }
 
 /// Which columns are left out first when the screen is narrow.
-const DROPPED: [Column; 11] =
-    [Kind, Wake, Done, Waiting, Delayed, Buried, Ack, Take, Put, Taken, Ready];
+const DROPPED: [Column; 12] =
+    [Kind, Wake, Done, Waiting, Delayed, Fail, Buried, Ack, Take, Put, Taken, Ready];
 /// A name longer than this removes no other column.
 const NAME_KEPT: usize = 20;
 /// The minimum width of a name.
@@ -216,7 +221,7 @@ mod tests {
     #[test]
     fn a_column_ends_at_the_edges() {
         assert_eq!((Tube.beside(false), Tube.beside(true)), (Tube, Kind));
-        assert_eq!((Wake.beside(true), Wake.beside(false)), (Wake, Ack));
+        assert_eq!((Wake.beside(true), Wake.beside(false)), (Wake, Fail));
     }
 
     #[test]
@@ -232,9 +237,9 @@ mod tests {
             }
         }
         let order = Order { column: Tube, reversed: false };
-        assert_eq!(fitting(200, 30, order).len(), 12);
+        assert_eq!(fitting(200, 30, order).len(), 13);
         let columns: Vec<Column> = fitting(80, 8, order).into_iter().map(|(c, _)| c).collect();
-        assert_eq!(columns, [Tube, Ready, Taken, Delayed, Buried, Done, Waiting, Put, Take, Ack]);
+        assert_eq!(columns, [Tube, Ready, Taken, Delayed, Buried, Waiting, Put, Take, Ack, Fail]);
     }
 
     #[test]

@@ -38,8 +38,10 @@ const INTERVAL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// What to show.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A line for each tube: tasks by state, consumers that wait, puts, takes and acks a second over the
-last interval, and when time alone next changes something in it (a delay, a ttl, a lease that ends).
+A line for each tube: tasks by state, consumers that wait, puts, takes, acks and failures a second
+over the last interval, and when time alone next changes something in it (a delay, a ttl, a lease
+that ends). Failures are those that this server noticed: reported ones, leases that expired, and
+deliveries whose session ended.
 
 Above them the sums of all tubes, and the median (p50) and the 99th percentile (p99) of how long
 tasks had been ready when they were taken (wait) and how long deliveries lasted (run), in the

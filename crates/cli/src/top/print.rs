@@ -162,7 +162,7 @@ mod tests {
         });
         let mail = json!({
             "name": "mail", "kind": "fifottl", "paused": false, "tasks": tasks, "consumers": 2,
-            "next_wakeup": null, "rates": { "put": 2.5, "take": 0.0, "ack": 0.0 },
+            "next_wakeup": null, "rates": { "put": 2.5, "take": 0.0, "ack": 0.0, "fail": null },
         });
         assert_eq!(line["tubes"], json!([mail]));
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use taskyard::{Http, HttpError};
 use taskyard_core::{Error, Kind};
-use taskyard_wire::http::{CallCounts, PercentilesAnswer, TaskCounts, TubeAnswer};
+use taskyard_wire::http::{PercentilesAnswer, TaskCounts, TubeAnswer};
 
 use crate::internal_tubes::InternalArgs;
 
@@ -86,18 +86,22 @@ pub struct Rates {
     pub put: f64,
     pub take: f64,
     pub ack: f64,
+    /// Failed deliveries, which the server counts by itself: it may collect no time series, or have
+    /// begun those of the tube again.
+    pub fail: Option<f64>,
 }
 
-/// The rates between two counts; none if the counters were reset meanwhile.
-pub fn rates(old: &CallCounts, new: &CallCounts, seconds: f64) -> Option<Rates> {
+/// The rates between two replies about a tube; none if the counters were reset meanwhile.
+pub fn rates(old: &TubeAnswer, new: &TubeAnswer, seconds: f64) -> Option<Rates> {
     if seconds < SECONDS_MIN {
         return None;
     }
     let rate = |new: u64, old: u64| Some(new.checked_sub(old)? as f64 / seconds);
     Some(Rates {
-        put: rate(new.put, old.put)?,
-        take: rate(new.take, old.take)?,
-        ack: rate(new.ack, old.ack)?,
+        put: rate(new.calls.put, old.calls.put)?,
+        take: rate(new.calls.take, old.calls.take)?,
+        ack: rate(new.calls.ack, old.calls.ack)?,
+        fail: new.failures.zip(old.failures).and_then(|(new, old)| rate(new, old)),
     })
 }
 
@@ -143,18 +147,17 @@ impl Report {
     /// Compares a reply with the previous one.
     pub fn new(new: &Sample, old: Option<&Sample>) -> Self {
         let seconds = old.map(|old| new.at.saturating_duration_since(old.at).as_secs_f64());
-        let mut before: HashMap<_, &CallCounts> = HashMap::new();
+        let mut before: HashMap<_, &TubeAnswer> = HashMap::new();
         for tube in old.iter().flat_map(|old| &old.tubes) {
             // A tube that was removed and created again has the same name but another number.
-            before.insert((tube.number, tube.name.as_str()), &tube.calls);
+            before.insert((tube.number, tube.name.as_str()), tube);
         }
         let tubes: Vec<Row> = new
             .tubes
             .iter()
             .map(|tube| {
                 let old = before.get(&(tube.number, tube.name.as_str()));
-                let rates =
-                    old.zip(seconds).and_then(|(old, seconds)| rates(old, &tube.calls, seconds));
+                let rates = old.zip(seconds).and_then(|(old, seconds)| rates(old, tube, seconds));
                 row(tube, rates)
             })
             .collect();
@@ -193,6 +196,7 @@ fn total(rows: &[Row], measured: bool) -> Total {
         put: sum.put + more.put,
         take: sum.take + more.take,
         ack: sum.ack + more.ack,
+        fail: sum.fail.into_iter().chain(more.fail).reduce(|sum, more| sum + more),
     });
     // After a restart all counters are reset: a rate of zero would be wrong.
     let any = measured && (rows.is_empty() || rows.iter().any(|row| row.rates.is_some()));
@@ -302,9 +306,22 @@ pub mod tests {
     fn rates_are_calls_per_elapsed_time() {
         let report =
             report(500, [vec![tube(1, "a", [10, 5, 5])], vec![tube(1, "a", [110, 55, 6])]]);
-        let rates = Some(Rates { put: 200.0, take: 100.0, ack: 2.0 });
+        let rates = Some(Rates { put: 200.0, take: 100.0, ack: 2.0, fail: None });
         assert_eq!((report.tubes[0].rates, report.total.rates), (rates, rates));
         assert_eq!(report.seconds, Some(0.5));
+    }
+
+    #[test]
+    fn failures_have_rates_where_the_server_counts_them() {
+        let counted = |name, failures| TubeAnswer { failures, ..tube(1, name, [0; 3]) };
+        let old = vec![counted("a", Some(1)), counted("b", Some(9)), counted("c", None)];
+        let new = vec![counted("a", Some(4)), counted("b", Some(2)), counted("c", Some(5))];
+        let report = report(2000, [old, new]);
+        let fail: Vec<_> = report.tubes.iter().map(|row| row.rates.unwrap().fail).collect();
+        assert_eq!(
+            (fail, report.total.rates.unwrap().fail),
+            (vec![Some(1.5), None, None], Some(1.5))
+        );
     }
 
     #[test]

@@ -176,7 +176,7 @@ mod tests {
     use taskyard::HttpError;
 
     use super::super::keys::Key;
-    use super::super::sample::{Durations, Observation, Percentiles};
+    use super::super::sample::{Durations, Observation, Percentiles, Rates};
     use super::super::view::Choice;
     use super::super::view::tests::{press, view};
     use super::*;
@@ -200,15 +200,15 @@ mod tests {
                 "taskyard top  http://127.0.0.1:7070",
                 "answered in 0.8 ms, queried every 1s",
                 "2 tubes: 31 ready, 0 taken, 0 delayed, 0 buried, 30 done; 4 waiting",
-                "wait p50 -, p99 -; run p50 -, p99 -",
+                "wait p50 -, p99 -; run p50 -, p99 -; fail/s -",
                 "put/s 40       █                        take/s 20      █                        \
                  ack/s 20       █",
                 "TUBE▲         KIND         READY   TAKEN DELAYED  BURIED    DONE WAITING   PUT/S  \
-                 TAKE/S   ACK/S   WAKE",
+                 TAKE/S   ACK/S  FAIL/S   WAKE",
                 "mail (paused) fifottl         15       0       0       0      15       2      \
-                 20      10      10      -",
+                 20      10      10       -      -",
                 "sms           fifottl         16       0       0       0      15       2      \
-                 20      10      10     1m",
+                 20      10      10       -     1m",
                 "q quit  / filter  ←→ order by  r reverse  ↑↓ scroll",
             ]
         );
@@ -218,7 +218,7 @@ mod tests {
     fn eighty_columns_are_enough_for_the_counts_and_the_rates() {
         let shown = screen(&mut view(&["mail"]), 80, 8);
         let titles =
-            "TUBE▲    READY   TAKEN DELAYED  BURIED    DONE WAITING   PUT/S  TAKE/S   ACK/S";
+            "TUBE▲    READY   TAKEN DELAYED  BURIED WAITING   PUT/S  TAKE/S   ACK/S  FAIL/S";
         assert_eq!(shown[5], titles);
     }
 
@@ -229,8 +229,12 @@ mod tests {
         let total = &mut view.report.as_mut().unwrap().total;
         let long = Some(Percentiles { p50: 0.5234, p99: 99.4 });
         total.durations = Durations { wait: long, run: long };
+        total.rates = Some(Rates { fail: Some(12_345.6), ..Rates::default() });
         let shown = screen(&mut view, 80, 8);
-        assert_eq!(shown[3], "wait p50 523 ms, p99 99.4 s; run p50 523 ms, p99 99.4 s");
+        assert_eq!(
+            shown[3],
+            "wait p50 523 ms, p99 99.4 s; run p50 523 ms, p99 99.4 s; fail/s 12346"
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::columns::Column;
 use super::sample::{Durations, Percentiles, Rates, Report, Row};
 use crate::output::printable;
+use crate::units;
 
 /// The text of a cell, for a narrow screen.
 pub fn cell(row: &Row, column: Column, now: f64) -> String {
@@ -18,6 +19,7 @@ pub fn cell(row: &Row, column: Column, now: f64) -> String {
         Column::Put => rate(row.rates.map(|rates| rates.put)),
         Column::Take => rate(row.rates.map(|rates| rates.take)),
         Column::Ack => rate(row.rates.map(|rates| rates.ack)),
+        Column::Fail => rate(row.rates.and_then(|rates| rates.fail)),
         Column::Wake => row.next_wakeup.map_or_else(|| "-".into(), |wake| until(wake - now)),
     }
 }
@@ -73,14 +75,8 @@ pub fn rate(rate: Option<f64>) -> String {
 
 /// The time until a deadline.
 pub fn until(seconds: f64) -> String {
-    let seconds = seconds.ceil().max(0.0) as u64;
-    match seconds {
-        0 => "now".into(),
-        1..60 => format!("{seconds}s"),
-        60..3600 => format!("{}m", seconds / 60),
-        3600..172_800 => format!("{}h", seconds / 3600),
-        _ => format!("{}d", seconds / 86_400),
-    }
+    let seconds = seconds.ceil().max(0.0);
+    if seconds == 0.0 { "now".into() } else { units::short(seconds) }
 }
 
 /// The latency of a reply.
@@ -105,10 +101,12 @@ pub fn totals(report: &Report) -> String {
     )
 }
 
-/// How long tasks of all tubes waited and ran, in one line that fits into 80 characters.
+/// How long tasks of all tubes waited and ran, and how many failed, in one line that fits into 80
+/// characters.
 pub fn durations(report: &Report) -> String {
     let Durations { wait, run } = report.total.durations;
-    format!("{}; {}", percentiles("wait", wait), percentiles("run", run))
+    let fail = report.total.rates.and_then(|rates| rates.fail);
+    format!("{}; {}; fail/s {}", percentiles("wait", wait), percentiles("run", run), rate(fail))
 }
 
 /// Median and 99th percentile of a duration; dashes while they are unknown.

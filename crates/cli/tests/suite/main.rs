@@ -20,6 +20,8 @@ mod many;
 mod pace;
 mod pool;
 mod process;
+mod progress;
+mod pseudo_terminal;
 #[path = "../storm/schedules.rs"]
 mod schedule_storm;
 mod schedules;

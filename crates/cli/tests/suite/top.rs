@@ -2,88 +2,28 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 
 use crate::process::{Running, Serving, TestServer, binary, run, token_file};
+use crate::pseudo_terminal::PseudoTerminal;
 
 /// The sequences that enter and leave full screen mode.
 const TAKEN_OVER: &str = "\u{1b}[?1049h";
 const GIVEN_BACK: &str = "\u{1b}[?1049l";
 const CURSOR_SHOWN: &str = "\u{1b}[?25h";
 
-/// The view in a terminal that `script` creates. Dropping this kills it.
-struct PseudoTerminal {
-    child: Child,
-    keys: Option<ChildStdin>,
-    out: ChildStdout,
-    /// Everything that was written to the terminal so far.
-    screen: String,
+/// Starts the view in a terminal.
+fn view(url: &str) -> PseudoTerminal {
+    PseudoTerminal::start(&format!("top --interval 100ms --url {url}"))
 }
 
-impl PseudoTerminal {
-    /// Starts the view. The shell prints its process id before it runs the view.
-    fn start(url: &str) -> Self {
-        let line = format!(
-            "stty rows 24 cols 120; echo pid $$.; exec '{}' top --interval 100ms --url {url}",
-            env!("CARGO_BIN_EXE_taskyard"),
-        );
-        let mut command = Command::new("script");
-        command.args(["--quiet", "--flush", "--return", "--command", &line, "/dev/null"]);
-        command.env("TERM", "xterm").env("SHELL", "/bin/sh").env_remove("TASKYARD_TOKEN");
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("script is there");
-        let out = child.stdout.take().expect("the output is piped");
-        let keys = child.stdin.take();
-        PseudoTerminal { child, keys, out, screen: String::new() }
-    }
-
-    /// Reads until this text is shown after what was read before.
-    #[track_caller]
-    fn shows(&mut self, text: &str) {
-        let seen = self.screen.len();
-        let mut bytes = [0; 4096];
-        while !self.screen[seen..].contains(text) {
-            let read = self.out.read(&mut bytes).expect("the terminal is read");
-            assert!(read > 0, "ended before {text:?}: {:?}", self.screen);
-            self.screen.push_str(&String::from_utf8_lossy(&bytes[..read]));
-        }
-    }
-
-    /// Presses keys.
-    fn press(&mut self, keys: &str) {
-        let terminal = self.keys.as_mut().expect("keys can be pressed");
-        terminal.write_all(keys.as_bytes()).expect("the keys arrive");
-    }
-
-    /// Sends a signal to the view itself.
-    fn signal(&self, name: &str) {
-        let (_, rest) = self.screen.split_once("pid ").expect("the shell said its number");
-        let (pid, _) = rest.split_once('.').expect("the number ends");
-        let kill = Command::new("kill").args(["-s", name, pid]).status();
-        assert!(kill.expect("kill is there").success());
-    }
-
-    /// Waits for the end; checks the exit code and that the terminal was restored.
-    #[track_caller]
-    fn ends_well(mut self) {
-        let mut rest = Vec::new();
-        self.out.read_to_end(&mut rest).expect("the terminal is read");
-        self.screen.push_str(&String::from_utf8_lossy(&rest));
-        let status = self.child.wait().expect("script ends");
-        assert!(status.success(), "{status}: {:?}", self.screen);
-        let (_, after) = self.screen.split_once(TAKEN_OVER).expect("it was taken over");
-        assert!(after.trim_end().ends_with(GIVEN_BACK), "{after:?}");
-        assert!(after.contains(CURSOR_SHOWN), "{after:?}");
-    }
-}
-
-impl Drop for PseudoTerminal {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Waits for the end of the view; checks the exit code and that the terminal was restored.
+#[track_caller]
+fn ends_well(terminal: PseudoTerminal) {
+    let screen = terminal.ended();
+    let (_, after) = screen.split_once(TAKEN_OVER).expect("it was taken over");
+    assert!(after.trim_end().ends_with(GIVEN_BACK), "{after:?}");
+    assert!(after.contains(CURSOR_SHOWN), "{after:?}");
 }
 
 #[test]
@@ -91,10 +31,10 @@ fn keys_end_it_and_restore_the_terminal() {
     let server = TestServer::new();
     server.run(&["put", "letters", "x"]).good();
     for keys in ["q", "\u{1b}", "\u{3}", "/qq\r>>rq"] {
-        let mut terminal = PseudoTerminal::start(&server.serving.url);
+        let mut terminal = view(&server.serving.url);
         terminal.shows("letters");
         terminal.press(keys);
-        terminal.ends_well();
+        ends_well(terminal);
     }
 }
 
@@ -103,10 +43,10 @@ fn signals_end_it_and_restore_the_terminal() {
     let server = TestServer::new();
     server.run(&["put", "letters", "x"]).good();
     for signal in ["TERM", "INT", "HUP"] {
-        let mut terminal = PseudoTerminal::start(&server.serving.url);
+        let mut terminal = view(&server.serving.url);
         terminal.shows("letters");
         terminal.signal(signal);
-        terminal.ends_well();
+        ends_well(terminal);
     }
 }
 
@@ -116,7 +56,7 @@ fn it_waits_for_an_unreachable_server() {
     let serving = Serving::folder(folder.path(), &[]);
     serving.run(&["put", "letters", "x"]).good();
     let address = serving.url.trim_start_matches("http://").to_owned();
-    let mut terminal = PseudoTerminal::start(&serving.url);
+    let mut terminal = view(&serving.url);
     terminal.shows("letters");
     serving.signal("TERM");
     serving.ended();
@@ -126,7 +66,7 @@ fn it_waits_for_an_unreachable_server() {
     let _serving = Serving::start(&mut again);
     terminal.shows("answered in");
     terminal.press("q");
-    terminal.ends_well();
+    ends_well(terminal);
 }
 
 #[test]
@@ -142,15 +82,15 @@ fn without_a_terminal_one_table_is_printed() {
             out.lines().map(|line| line.split_whitespace().collect()).collect();
         assert!(out.starts_with(&server.serving.url), "{out}");
         assert_eq!(lines[1][..4], ["2", "tubes:", "2", "ready,"], "{out}");
-        assert_eq!(lines[2].join(" "), "wait p50 -, p99 -; run p50 -, p99 -", "{out}");
+        assert_eq!(lines[2].join(" "), "wait p50 -, p99 -; run p50 -, p99 -; fail/s 0", "{out}");
         assert_eq!(lines[4][..3], ["TUBE", "KIND", "READY"], "{out}");
         assert_eq!(lines[5][..4], ["mail", "(paused)", "fifottl", "1"], "{out}");
         assert_eq!(
-            lines[6][..11],
-            ["sms", "fifottl", "1", "0", "1", "0", "0", "0", "0", "0", "0"],
+            lines[6][..12],
+            ["sms", "fifottl", "1", "0", "1", "0", "0", "0", "0", "0", "0", "0"],
             "{out}"
         );
-        assert_ne!(lines[6][11], "-", "the delayed task wakes: {out}");
+        assert_ne!(lines[6][12], "-", "the delayed task wakes: {out}");
     }
     let out = server.run(&["top", "--interval", "100ms", "--filter", "SM"]).good();
     assert!(out.contains("sms") && !out.contains("mail"), "{out}");
@@ -170,6 +110,7 @@ fn json_lines_are_printed_until_a_signal() {
         assert_eq!(line["tubes"][0]["name"], "mail");
         assert_eq!(line["tubes"][0]["tasks"]["ready"], 1);
         assert_eq!(line["tubes"][0]["rates"]["put"], 0.0);
+        assert_eq!(line["tubes"][0]["rates"]["fail"], 0.0);
         assert_eq!(line["total"]["tubes"], 1);
         assert_eq!(line["url"], server.serving.url.as_str());
     }

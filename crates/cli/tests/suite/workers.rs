@@ -23,9 +23,13 @@ fn workers_are_listed_with_their_tasks() {
     assert_eq!(drained["version"], env!("CARGO_PKG_VERSION"));
     let table = server.run(&["workers"]).good();
     let row = table.lines().find(|line| line.starts_with("mine ")).expect("a row");
-    let cells: Vec<_> = row.split_whitespace().take(4).collect();
-    assert_eq!(cells, ["mine", "127.0.0.1", "mail", "1"], "{table}");
+    let cells: Vec<_> = row.split_whitespace().take(5).collect();
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(cells, ["mine", version, "127.0.0.1", "mail", "1"], "{table}");
     assert!(table.starts_with("NAME ") && table.contains(" ago "), "{table}");
+    let row = table.lines().find(|line| line.contains(":taskyard ")).expect("a row");
+    // Done, in the last minute, failed, in the last minute.
+    assert!(row.split_whitespace().rev().take(4).eq(["0", "0", "1", "1"]), "{table}");
 }
 
 #[test]

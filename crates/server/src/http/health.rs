@@ -79,11 +79,11 @@ async fn metrics(
 ) -> Result<Response, Refusal> {
     let tubes = query.of(infos(&app, None).await?);
     let waiting = app.engine.waiting_counts().await;
-    let latencies = app.engine.latencies().await;
+    let (latencies, failures) = (app.engine.latencies().await, app.engine.failures().await);
     let store = app.store_health().await;
     let schedules = app.engine.schedule_notes(Vec::new()).await.counts;
     let keys_freed_early = app.engine.keys_freed_early().await;
-    let metrics = TubeMetrics { tubes, waiting, latencies, schedules, keys_freed_early };
+    let metrics = TubeMetrics { tubes, waiting, failures, latencies, schedules, keys_freed_early };
     let text = metrics::text(&app, &metrics, &store);
     Ok(([(header::CONTENT_TYPE, METRICS)], text).into_response())
 }

@@ -28,6 +28,9 @@ const COUNT_DEFAULT: usize = 1_000;
 pub(crate) const STATES_PATTERN: &str =
     "^(ready|taken|delayed|buried|done)(,(ready|taken|delayed|buried|done)){0,4}$";
 
+/// The `next` of a page: an id, in the order of delivery after a priority.
+const CURSOR_PATTERN: &str = "^([0-9]{1,20}:)?[0-9]{1,15}$";
+
 /// The endpoints of this file.
 pub(crate) fn routes() -> Vec<Route> {
     let mut routes = verbs();
@@ -68,11 +71,7 @@ fn page_fields() -> [QueryField; 14] {
             "id, or queue for the order of delivery; id when absent",
             "^(id|queue)$",
         ),
-        QueryField::pattern(
-            "after",
-            "The `next` of the page before",
-            "^[0-9]{1,15}(:[0-9]{1,15})?$",
-        ),
+        QueryField::pattern("after", "The `next` of the page before", CURSOR_PATTERN),
         QueryField::count("limit", "Maximum number of tasks; 100 when absent", LIST_TASKS_MAX),
         QueryField::text("match", "Only tasks whose payload contains this text; case-sensitive"),
         QueryField::text("key", "Only tasks with this key; not with order=queue"),
@@ -269,4 +268,19 @@ pub(super) fn checked(count: usize) -> CoreResult<usize> {
         return Ok(count);
     }
     Err(Error::Invalid(format!("'count' is {count}; request 1 to {BATCH_TASKS_MAX} entries")))
+}
+
+#[cfg(test)]
+mod tests {
+    use taskyard_core::limits::TASK_ID_MAX;
+
+    use super::*;
+
+    /// A priority had at most 15 digits.
+    #[test]
+    fn the_pattern_of_a_cursor_has_room_for_every_priority_and_id() {
+        let digits = |number: u64| format!("[0-9]{{1,{}}}", number.to_string().len());
+        let expected = format!("^({}:)?{}$", digits(u64::MAX), digits(TASK_ID_MAX));
+        assert_eq!(CURSOR_PATTERN, expected);
+    }
 }

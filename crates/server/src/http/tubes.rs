@@ -1,5 +1,7 @@
 //! Endpoints that create, change, show and remove tubes.
 
+use std::collections::BTreeMap;
+
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use serde::Deserialize;
@@ -103,7 +105,7 @@ async fn list(
 
 async fn show(app: RequestApp, TubePath(tube): TubePath) -> Result<Response, Refusal> {
     let infos = infos(&app, Some(tube)).await?;
-    ok(&with_consumers(&app, &infos).await.pop().ok_or_else(unexpected_reply)?)
+    ok(&with_own_counts(&app, &infos).await.pop().ok_or_else(unexpected_reply)?)
 }
 
 async fn create(
@@ -134,7 +136,7 @@ async fn alter(
     };
     let reply = app.run(request.into_command(tube, current.as_deref())?).await?;
     let Reply::Tubes(infos) = reply else { return Err(unexpected_reply()) };
-    ok(&with_consumers(&app, &infos).await.pop().ok_or_else(unexpected_reply)?)
+    ok(&with_own_counts(&app, &infos).await.pop().ok_or_else(unexpected_reply)?)
 }
 
 async fn name(
@@ -144,7 +146,7 @@ async fn name(
 ) -> Result<Response, Refusal> {
     let reply = app.run(request.into_command(tube)?).await?;
     let Reply::Tubes(infos) = reply else { return Err(unexpected_reply()) };
-    ok(&with_consumers(&app, &infos).await.pop().ok_or_else(unexpected_reply)?)
+    ok(&with_own_counts(&app, &infos).await.pop().ok_or_else(unexpected_reply)?)
 }
 
 async fn drop(app: RequestApp, TubePath(tube): TubePath) -> Result<Response, Refusal> {
@@ -173,7 +175,7 @@ async fn release_all(
 /// The requested tubes, as the response shows them.
 pub(super) async fn tubes(app: &RequestApp, query: ListQuery) -> Result<Vec<TubeAnswer>, Refusal> {
     let infos = query.of(infos(app, None).await?);
-    Ok(with_consumers(app, &infos).await)
+    Ok(with_own_counts(app, &infos).await)
 }
 
 /// One tube, or all that the user may see, as the engine reports them.
@@ -187,8 +189,14 @@ pub(super) async fn infos(
     }
 }
 
-async fn with_consumers(app: &RequestApp, infos: &[TubeInfo]) -> Vec<TubeAnswer> {
+/// These tubes, with what only this server knows of them.
+async fn with_own_counts(app: &RequestApp, infos: &[TubeInfo]) -> Vec<TubeAnswer> {
     let waiting = app.engine.waiting_counts().await;
-    let consumers = |info: &TubeInfo| waiting.get(&info.name).map_or(0, |count| count.takes as u64);
-    infos.iter().map(|info| TubeAnswer::new(info, consumers(info))).collect()
+    let failures = app.engine.failures().await;
+    let answer = |info: &TubeInfo| {
+        let consumers = waiting.get(&info.name).map_or(0, |count| count.takes as u64);
+        let failed = |all: &BTreeMap<TubeName, u64>| all.get(&info.name).copied().unwrap_or(0);
+        TubeAnswer { failures: failures.as_ref().map(failed), ..TubeAnswer::new(info, consumers) }
+    };
+    infos.iter().map(answer).collect()
 }

@@ -203,6 +203,33 @@ async fn the_metrics_have_histograms_of_wait_and_run_times() {
     assert!(server.fixture.text("/metrics?internal=true").await.contains(internal));
 }
 
+/// No counter of `/metrics` had failures: a failed delivery is a release or a bury there.
+#[tokio::test]
+async fn failures_are_counted() {
+    let server = Timed::new(Settings::default()).await;
+    server.put("mail", 5).await;
+    server.put("sms", 1).await;
+    let taken = server.take("mail", 3).await;
+    let failed = json!({ "id": taken[0]["id"], "lease": taken[0]["lease"], "error": "no route" });
+    server.fixture.done("/v1/tubes/mail/fail", failed).await;
+    let released = json!({ "id": taken[1]["id"], "lease": taken[1]["lease"] });
+    server.fixture.done("/v1/tubes/mail/release", released).await;
+    // The lease of the third one expires.
+    server.pass(60);
+    let failures = async |tube| server.fixture.get(&format!("/v1/tubes/{tube}")).await.body;
+    while failures("mail").await["failures"] == 1 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(failures("mail").await["failures"], 2);
+    assert_eq!(failures("sms").await["failures"], 0);
+    let text = server.fixture.text("/metrics").await;
+    for line in
+        ["taskyard_failures_total{tube=\"mail\"} 2", "taskyard_failures_total{tube=\"sms\"} 0"]
+    {
+        assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+    }
+}
+
 #[tokio::test]
 async fn only_some_tubes_have_series_and_histograms_of_their_own() {
     let settings = Settings { series_tubes_max: 2, ..Settings::default() };
@@ -237,5 +264,8 @@ async fn series_can_be_turned_off() {
         let refused = server.fixture.get(&format!("/v1/series{query}")).await;
         assert!(refused.refused(400, "invalid").contains("--series-tubes"));
     }
-    assert!(!server.fixture.text("/metrics").await.contains("taskyard_wait_seconds_count"));
+    let text = server.fixture.text("/metrics").await;
+    assert!(!text.contains("taskyard_wait_seconds_count") && !text.contains("taskyard_failures"));
+    let tube = server.fixture.get("/v1/tubes/mail").await.body;
+    assert_eq!((&tube["tasks"]["ready"], tube.get("failures")), (&json!(1), None));
 }

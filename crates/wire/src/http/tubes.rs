@@ -230,6 +230,10 @@ pub struct TubeAnswer {
     pub takeable: u64,
     /// Consumers that wait for a task on this server.
     pub consumers: u64,
+    /// Deliveries that failed on this server, as its time series count them; absent if it collects
+    /// none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failures: Option<u64>,
     /// When time alone next changes something in it, in seconds since the epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_wakeup: Option<f64>,
@@ -499,6 +503,7 @@ impl TubeAnswer {
             queue_num: options.queue_num,
             takeable: info.takeable,
             consumers,
+            failures: None,
             next_wakeup: info.next_wakeup.and_then(moment_of),
             oldest_ready: info.oldest_ready.and_then(moment_of),
             tasks: info.stats.tasks.into(),

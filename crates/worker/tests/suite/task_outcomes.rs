@@ -1,13 +1,17 @@
 //! The outcomes that handlers give to tasks: done, retry, bury, several queues in one call.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use taskyard::State;
-use taskyard_core::{Error, Kind, Span, Take, TaskId, Timestamp, TubeName, TubeOptions};
+use taskyard_core::limits::RESULT_BYTES_MAX;
+use taskyard_core::{
+    Command, Error, Execute, Kind, Span, Take, TaskId, Timestamp, TubeChange, TubeName, TubeOptions,
+};
 use taskyard_worker::testing::TestKit;
 use taskyard_worker::{
     BatchOutcome, Dispatcher, Handler, HandlerStats, OnConflict, PutOptions, RawTask, Retry,
-    SettledCount, Store, TypedTask,
+    SettledCount, Store, TypedTask, worker_name,
 };
 
 use crate::faulty_queue::{Fault, FaultyQueue};
@@ -283,5 +287,70 @@ fn the_test_kit_shows_the_tasks_that_a_handler_put() {
         let mails = kit.tasks::<EmailsTask>().await;
         assert_eq!(mails, [mail("ann"), mail("ben")]);
         running.crash().await;
+    });
+}
+
+/// A handler that acks its tasks with the result that a function makes of the place in the batch.
+fn with_result<R: serde::Serialize + 'static>(result: fn(usize) -> R) -> Dispatcher {
+    let handler = Handler::raw(move |_, store, tasks: Vec<RawTask>| async move {
+        let mut outcome = BatchOutcome::new(&store);
+        for (place, task) in tasks.iter().enumerate() {
+            outcome.done_with(task.delivery.task_id, &result(place));
+        }
+        outcome.commit().await
+    });
+    Dispatcher::new([]).with_queue(7, "orders", handler)
+}
+
+/// The done tasks of a batch of two, each with its result.
+async fn results_of(handlers: Dispatcher) -> Vec<Option<BTreeMap<String, usize>>> {
+    let kit = TestKit::new();
+    let worker = kit.worker(handlers).build().unwrap();
+    worker.init().await.unwrap();
+    let keep_done = Some(Some(Span::from_secs(3600)));
+    let change = TubeChange { keep_done, ..TubeChange::default() };
+    let alter = Command::AlterTube { tube: TubeName::new("orders").unwrap(), change };
+    kit.queue().execute(vec![alter]).await.remove(0).unwrap();
+    for _ in 0..2 {
+        client(&kit).put("orders", "x").await.unwrap();
+    }
+    let running = kit.start(&worker).await;
+    kit.wait_until("orders", |tube| tube.stats.tasks.kept == 2).await;
+    running.stop().await;
+    let mut results = Vec::new();
+    for id in 0..2 {
+        let task = client(&kit).peek("orders", TaskId(id)).await.unwrap().unwrap().task;
+        assert_eq!(task.state, State::Done);
+        let finished = task.finished.expect("it is done");
+        assert_eq!(finished.worker(), Some(&*worker_name()));
+        results.push(finished.result().map(|bytes| rmp_serde::from_slice(bytes).unwrap()));
+    }
+    results
+}
+
+#[test]
+fn a_task_is_done_with_a_result() {
+    block_on(async {
+        let result = |place| BTreeMap::from([("place".to_owned(), place)]);
+        assert_eq!(results_of(with_result(result)).await, [Some(result(0)), Some(result(1))]);
+    });
+}
+
+/// What cannot be encoded, and what is too large.
+struct Unfit(usize);
+
+impl serde::Serialize for Unfit {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            0 => Err(serde::ser::Error::custom("it has no form")),
+            _ => serializer.serialize_str(&"x".repeat(RESULT_BYTES_MAX)),
+        }
+    }
+}
+
+#[test]
+fn a_task_is_done_without_a_result_that_does_not_fit() {
+    block_on(async {
+        assert_eq!(results_of(with_result(Unfit)).await, [None, None]);
     });
 }

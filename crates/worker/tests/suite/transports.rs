@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use taskyard::{Client, Execute, Kind, NewTask, TubeInfo, TubeOptions, new_task};
+use taskyard::{Client, Execute, Http, Kind, NewTask, TubeInfo, TubeOptions, new_task};
 use taskyard_core::{Body, Span};
 use taskyard_engine::{Engine, Settings as EngineSettings};
 use taskyard_store::OpenOptions;
 use taskyard_stores::open;
 use taskyard_worker::testing::{ManualTimer, RunningWorker};
-use taskyard_worker::{PutOptions, Settings, TypedTask, Worker};
+use taskyard_worker::{PutOptions, Settings, TypedTask, Worker, worker_name};
 use tokio::task::yield_now;
 
 use crate::queues::EmailsTask;
@@ -63,6 +63,29 @@ impl<E: Execute + Clone + 'static> Transport<E> {
         self.a_stale_ack_is_refused().await;
         self.a_graceful_stop_waits().await;
         self.a_shutdown_cancels().await;
+    }
+
+    /// A worker holds a task and finishes it; then its process has finished so many.
+    async fn is_listed(&self, http: &Http, done: u64) {
+        let recorder = RecordingHandler::new(Act::Wait);
+        let worker = self.worker(&recorder, 1, 1);
+        let running = self.start(&worker).await;
+        put(&self.queue, "ann").await;
+        recorder.started().await;
+        let workers = http.workers(false).await.unwrap().workers;
+        let [listed] = &workers[..] else { panic!("{workers:?}") };
+        assert_eq!(
+            (listed.name.as_str(), listed.process),
+            (&*worker_name(), Some(std::process::id()))
+        );
+        assert!(listed.tubes.contains(&"emails".to_owned()), "{listed:?}");
+        assert_eq!((listed.running_count, listed.running[0].tube.as_str()), (1, "emails"));
+        assert_eq!(listed.address.as_deref(), Some("127.0.0.1"));
+        recorder.gate.add_permits(1);
+        self.wait_empty("emails").await;
+        running.stop().await;
+        let workers = http.workers(false).await.unwrap().workers;
+        assert_eq!((workers[0].running_count, workers[0].done), (0, done));
     }
 
     async fn order_and_fairness(&self) {
@@ -263,6 +286,20 @@ fn over_http() {
         let test_server = TestServer::in_memory().await;
         let timer = Arc::new(ManualTimer::new(test_server.clock.clone()));
         Transport { queue: test_server.http.clone(), timer }.run_all().await;
+        test_server.stop().await;
+    });
+}
+
+/// Typed workers appear in the list of workers under the name of their process, over both protocols.
+#[test]
+fn workers_are_listed_by_name() {
+    block_on(async {
+        let test_server = TestServer::in_memory().await;
+        let timer = Arc::new(ManualTimer::new(test_server.clock.clone()));
+        Transport { queue: test_server.http.clone(), timer: timer.clone() }
+            .is_listed(&test_server.http, 1)
+            .await;
+        Transport { queue: test_server.connect(), timer }.is_listed(&test_server.http, 2).await;
         test_server.stop().await;
     });
 }

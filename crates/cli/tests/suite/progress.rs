@@ -1,0 +1,54 @@
+//! The progress of long commands, which only a person at a terminal sees.
+
+use crate::process::TestServer;
+use crate::pseudo_terminal::PseudoTerminal;
+
+/// Clears the line that shows the progress.
+const CLEARED: &str = "\r\u{1b}[K";
+
+/// A server with 6,000 tasks: a search compares 5,000 in one request.
+fn server() -> TestServer {
+    let server = TestServer::new();
+    let lines: String = (0..6_000).map(|number| format!("{number}\n")).collect();
+    server.serving.run_with(&["put", "mail", "--lines"], &lines).good();
+    server
+}
+
+/// The first request has compared five of six thousand: 33 of 40 cells.
+fn bar() -> String {
+    format!("{CLEARED}{}{} 5,000 of 6,000 tasks  ", "█".repeat(33), "░".repeat(7))
+}
+
+#[test]
+fn a_search_shows_how_many_tasks_it_has_compared() {
+    let server = server();
+    for (args, result) in [
+        ("tasks mail --match nothing", "no such task in mail"),
+        ("delete mail --match nothing --dry-run", "0 tasks would be deleted"),
+        ("delete mail --created-until 2000-01-01 --dry-run", "0 tasks would be deleted"),
+    ] {
+        let screen = PseudoTerminal::start(&format!("{args} --url {}", server.serving.url)).ended();
+        let (_, shown) = screen.split_once(&bar()).unwrap_or_else(|| panic!("{args}: {screen:?}"));
+        let (progress, after) = shown.rsplit_once(CLEARED).expect("the line is cleared");
+        assert!(progress.contains(" left  compared"), "{args}: {screen:?}");
+        assert!(after.starts_with(result), "{args}: {screen:?}");
+    }
+}
+
+#[test]
+fn puts_are_counted() {
+    let server = TestServer::new();
+    let folder = tempfile::tempdir().unwrap();
+    let lines = folder.path().join("lines");
+    std::fs::write(&lines, "1\n2\n3\n").unwrap();
+    let args = format!("put mail --lines --url {} < {}", server.serving.url, lines.display());
+    let screen = PseudoTerminal::start(&args).ended();
+    assert!(screen.contains(CLEARED) && screen.contains(" tasks put, "), "{screen:?}");
+}
+
+#[test]
+fn a_program_that_reads_the_output_sees_no_progress() {
+    let server = server();
+    let ran = server.run(&["tasks", "mail", "--match", "nothing"]).ends(0);
+    assert_eq!((ran.out.as_str(), ran.err.trim_end()), ("", "no such task in mail"));
+}
