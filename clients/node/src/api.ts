@@ -1367,6 +1367,11 @@ export interface TubeAnswer {
   consumers: number;
   /** Default delay, in seconds. */
   delay?: number | null | undefined;
+  /**
+   * Deliveries that failed on this server, as its time series count them; absent if it collects
+   * none.
+   */
+  failures?: number | null | undefined;
   /** How many seconds done tasks are kept. */
   keep_done?: number | null | undefined;
   /** Most done tasks to keep, if it keeps any. */
