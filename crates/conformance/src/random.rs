@@ -25,7 +25,7 @@ pub fn seeds(count: u64) -> Vec<u64> {
 
 /// The given seed, or another one in each run. It is printed, so that a failure shows it.
 pub fn new_seed() -> u64 {
-    let seed = number("TASKYARD_SEED").unwrap_or_else(|| fastrand::u64(..));
+    let seed = number("TASKYARD_SEED").unwrap_or_else(|| u64::from(fastrand::u32(..)));
     println!("repeat with TASKYARD_SEED={seed}");
     seed
 }

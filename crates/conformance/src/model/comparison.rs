@@ -177,7 +177,12 @@ impl<H: Harness> Comparison<H> {
             (Ok(Reply::Tubes(expected)), Ok(Reply::Tubes(got))) => {
                 same(expected.len(), got.len(), "the number of tubes")?;
                 let mut pairs = expected.iter().zip(got);
-                pairs.try_for_each(|(expected, got)| {
+                pairs.try_for_each(|(expected, mut got)| {
+                    // A server removes done tasks that are too old some time later; until then they are counted.
+                    let (shown, kept) = (&mut got.stats.tasks.kept, expected.stats.tasks.kept);
+                    if self.tick_seed.is_none() && *shown > kept {
+                        *shown = kept;
+                    }
                     // A store chooses the numbers of its tubes.
                     same(expected, &TubeInfo { number: expected.number, ..got }, "a tube")
                 })

@@ -49,7 +49,16 @@ impl Collector {
         replies: &[Result<Reply>],
         failed: &[(TubeName, u64)],
     ) {
-        let mut is_current = false;
+        let mut is_current = !failed.is_empty();
+        if is_current {
+            self.registry.advance(moment.wall);
+        }
+        // Before the commands: one of them may have dropped the tube.
+        for (tube, count) in failed {
+            if let Some(number) = self.changed_by_name(tube) {
+                self.registry.count_failures(number, *count);
+            }
+        }
         for (note, reply) in notes.commands.drain(..).zip(replies) {
             if !is_current && !matches!(note, Note::Show { .. }) {
                 self.registry.advance(moment.wall);
@@ -63,11 +72,6 @@ impl Collector {
             }
         }
         self.registry.advance(moment.wall);
-        for (tube, count) in failed {
-            if let Some(number) = self.changed_by_name(tube) {
-                self.registry.count_failures(number, *count);
-            }
-        }
         self.schedule(moment);
     }
 

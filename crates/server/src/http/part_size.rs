@@ -62,10 +62,15 @@ impl PartSize {
             let growth = (allowed / took).clamp(1, GROWTH_MAX as i64) as usize;
             return part.ids.saturating_mul(growth);
         }
+        let slow = self.slow.take();
+        // One task cannot be halved. Two that take about as long show the same.
+        if part.ids == 1 && slow.is_some_and(|slow| slow.ids == 1) {
+            return 2;
+        }
         let is_unrelated = |slow: MeasuredPart| {
             part.ids < slow.ids && part.took.as_micros() / 3 > slow.took.as_micros() / 4
         };
-        if self.slow.take().is_some_and(is_unrelated) {
+        if slow.is_some_and(is_unrelated) {
             return part.ids.saturating_mul(PROBE_GROWTH);
         }
         self.slow = Some(part);
@@ -110,7 +115,7 @@ mod tests {
         assert_eq!(sizes(0, 100, 100)[..4], [10, 50, 50, 50]);
         assert_eq!(sizes(0, 1_000, 100)[..4], [10, 5, 5, 5]);
         assert_eq!(sizes(0, 4_000, 100)[..6], [10, 5, 2, 1, 1, 1]);
-        assert_eq!(sizes(0, 90_000, 100)[..6], [10, 5, 2, 1, 1, 1]);
+        assert_eq!(sizes(0, 90_000, 100), [10, 5, 2, 1, 1, 2, 1, 1]);
     }
 
     /// The parts became as small as one task while other clients kept the store busy, and a search took minutes.
@@ -118,6 +123,19 @@ mod tests {
     fn parts_grow_if_their_size_is_not_the_reason() {
         assert_eq!(sizes(20_000, 0, 100), [10, 5, 40, 20, 160, 80, 500, 250]);
         assert_eq!(sizes(6_000, 8, 100)[4..], [160, 80, 500, 250]);
+    }
+
+    /// Large payloads made the parts as small as one task, and they stayed so on a store with a slow network.
+    #[test]
+    fn parts_of_one_task_grow_if_their_size_is_not_the_reason() {
+        let mut size = PartSize { tasks: 1, slow: None };
+        let part = |_| {
+            let ids = size.tasks();
+            size.record(MeasuredPart { ids, bytes: 100 * ids, took: Span::from_micros(6_000) });
+            ids
+        };
+        let sizes: Vec<usize> = (0..10).map(part).collect();
+        assert_eq!(sizes, [1, 1, 2, 1, 8, 4, 32, 16, 128, 64]);
     }
 
     #[test]

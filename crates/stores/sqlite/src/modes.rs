@@ -20,7 +20,7 @@ const OTHERS_WRITE: u32 = 0o022;
 const OURS: &str = "taskyard.";
 
 /// Creates the folder if it does not exist. Refuses it if other users can write to it or to a file of the
-/// store: they may have changed the data already. Otherwise removes the permissions of other users to read;
+/// store: they may have changed the data already; an empty one has no data. Otherwise removes the permissions of other users to read;
 /// a folder that also has other files keeps its own.
 pub(super) fn make_private(folder: &Path) -> Result<(), OpenError> {
     DirBuilder::new()
@@ -36,6 +36,9 @@ pub(super) fn make_private(folder: &Path) -> Result<(), OpenError> {
         if is_ours && entry.file_type().is_ok_and(|kind| kind.is_file()) {
             ours.push(entry.path());
         }
+    }
+    if ours.is_empty() && !has_other_files {
+        repair(folder, folder)?;
     }
     // All of them before anything is changed.
     let shown = folder.display();

@@ -147,6 +147,13 @@ impl TaskAction {
     }
 }
 
+impl TaskFilterRequest {
+    /// Whether only done tasks can match.
+    fn is_of_done(&self) -> bool {
+        self.finished_from.or(self.finished_until).is_some()
+    }
+}
+
 impl TaskActionRequest {
     /// Kicks these tasks, on the client's side.
     pub fn kick(ids: &[TaskId], reset_attempts: bool) -> Self {
@@ -173,6 +180,9 @@ impl TaskActionRequest {
             return only("delay", TaskAction::Release);
         }
         let filter = self.filter.as_ref();
+        if filter.is_some_and(TaskFilterRequest::is_of_done) && action != TaskAction::Delete {
+            return only("finished_from' and 'finished_until", TaskAction::Delete);
+        }
         let is_empty = |text: &Option<String>| text.as_deref() == Some("");
         if filter.is_some_and(|filter| is_empty(&filter.text) || is_empty(&filter.error)) {
             // Every task would match, which is rarely meant.
@@ -204,8 +214,9 @@ impl TaskActionRequest {
     /// The query for the tasks that the filter chooses, on the server's side.
     pub fn query(&self, action: TaskAction) -> TasksQuery {
         let filter = self.filter.clone().unwrap_or_default();
+        let states = if filter.is_of_done() { "done" } else { action.states() };
         TasksQuery {
-            state: Some(filter.state.unwrap_or_else(|| action.states().into())),
+            state: Some(filter.state.unwrap_or_else(|| states.into())),
             after: self.after.clone(),
             limit: Some(self.limit.unwrap_or(LIST_TASKS_MAX as u64).to_string()),
             text: filter.text,
@@ -307,6 +318,20 @@ mod tests {
         let too_many = Some(vec![0; BATCH_TASKS_MAX + 1]);
         let too_many = TaskActionRequest { ids: too_many, ..TaskActionRequest::default() };
         assert!(matches!(too_many.check(TaskAction::Delete), Err(Error::TooLarge { .. })));
+    }
+
+    /// Other actions do not change done tasks, but a dry run counted them.
+    #[test]
+    fn a_time_of_the_end_is_for_deletes() {
+        let filter =
+            TaskFilterRequest { finished_until: Some(1.0), ..TaskFilterRequest::default() };
+        let request = TaskActionRequest { filter: Some(filter), ..TaskActionRequest::default() };
+        assert_eq!(request.check(TaskAction::Delete), Ok(()));
+        assert_eq!(request.query(TaskAction::Delete).state.as_deref(), Some("done"));
+        for action in [TaskAction::Kick, TaskAction::Bury, TaskAction::Release] {
+            let refused = request.check(action).unwrap_err().to_string();
+            assert!(refused.contains("'finished_until' belongs to delete"), "{refused}");
+        }
     }
 
     // A script with an empty variable removed every task of a tube.

@@ -170,7 +170,11 @@ impl TasksQuery {
     fn order(&self) -> Result<ListOrder> {
         match self.order.as_deref() {
             None | Some("id") => {
-                let states = self.state.as_deref().map_or(Ok(StateSet::UNFINISHED), states)?;
+                // Other tasks have not finished.
+                let is_done = self.finished_from.or(self.finished_until).is_some();
+                let default =
+                    if is_done { StateSet::EMPTY.with(State::Done) } else { StateSet::UNFINISHED };
+                let states = self.state.as_deref().map_or(Ok(default), states)?;
                 let after = self.after.as_deref().map(id).transpose()?;
                 Ok(ListOrder::Id { states, after })
             }
@@ -327,6 +331,19 @@ mod tests {
         assert_eq!(first.order, ListOrder::Id { states: StateSet::UNFINISHED, after: None });
         assert_eq!(first.limit, LIST_TASKS_DEFAULT);
         assert!(TasksQuery::default().filter().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_time_of_the_end_lists_done_tasks() {
+        let query = |state: Option<&str>| TasksQuery {
+            finished_until: Some(1.0),
+            state: state.map(String::from),
+            ..TasksQuery::default()
+        };
+        let listed = |state| list(query(state)).unwrap().order;
+        let order = |states| ListOrder::Id { states, after: None };
+        assert_eq!(listed(None), order(StateSet::EMPTY.with(State::Done)));
+        assert_eq!(listed(Some("buried")), order(StateSet::EMPTY.with(State::Buried)));
     }
 
     #[test]

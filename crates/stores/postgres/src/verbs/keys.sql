@@ -229,12 +229,9 @@ BEGIN
     RAISE EXCEPTION 'the keys of tube ''%'' change too fast', _t.name USING ERRCODE = 'serialization_failure';
 END $$;
 
-DROP FUNCTION IF EXISTS taskyard.trim_keys(integer, bigint, bigint);
-DROP FUNCTION IF EXISTS taskyard.tick_keys(bigint, bigint);
-
 -- Forgets keys of a tube that are free, and those that would be free first if there are too many, at most _limit. Returns how many, and how
 -- many of them before their time. The caller has locked the tube, and no other tick runs.
-CREATE FUNCTION taskyard.trim_keys(_number integer, _now bigint, _limit bigint, OUT gone bigint, OUT early bigint)
+CREATE OR REPLACE FUNCTION taskyard.trim_ended_keys(_number integer, _now bigint, _limit bigint, OUT gone bigint, OUT early bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _excess bigint := (SELECT sum(c.ended) FROM taskyard.count c WHERE c.tube = _number) - {{ENDED_KEYS_MAX}};
@@ -260,8 +257,8 @@ BEGIN
                 WHERE i.tube = _number AND i.key = n.key AND i.until = o.until OFFSET 0) p);
 END $$;
 
--- The same for all tubes. The search goes from one tube with such keys to the next, so that others cost nothing.
-CREATE FUNCTION taskyard.tick_keys(_now bigint, _limit bigint, OUT gone bigint, OUT early bigint)
+-- The same for all tubes. Ticks of earlier versions call tick_keys, which stays as it is. The search goes from one tube with such keys to the next, so that others cost nothing.
+CREATE OR REPLACE FUNCTION taskyard.tick_ended_keys(_now bigint, _limit bigint, OUT gone bigint, OUT early bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _number integer := -1;
@@ -285,7 +282,7 @@ BEGIN
         END IF;
         -- A tube that is being altered or emptied waits for the next tick.
         CONTINUE WHEN NOT pg_try_advisory_xact_lock_shared(1952543595, hashtext(_name));
-        _trimmed := taskyard.trim_keys(_number, _now, _limit - gone);
+        _trimmed := taskyard.trim_ended_keys(_number, _now, _limit - gone);
         gone := gone + _trimmed.gone;
         early := early + _trimmed.early;
     END LOOP;

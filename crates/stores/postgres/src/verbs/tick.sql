@@ -198,7 +198,7 @@ BEGIN
     END IF;
     IF _moved < _limit AND pg_try_advisory_xact_lock(1952543593) THEN
         _moved := _moved + taskyard.tick_done(_now, _limit - _moved);
-        _keys := taskyard.tick_keys(_now, _limit - _moved);
+        _keys := taskyard.tick_ended_keys(_now, _limit - _moved);
         _moved := _moved + _keys.gone;
         RETURN QUERY SELECT 6, -2, NULL::text, _keys.early, 0::smallint WHERE _keys.early > 0;
     END IF;

@@ -113,6 +113,17 @@ fn a_shared_folder_is_refused_if_other_users_can_write_to_it() {
     }
 }
 
+/// A folder made with the umask 002 is writable for its group. It has no data that others can have changed.
+#[test]
+fn an_empty_folder_becomes_private() {
+    let parent = fast_folder();
+    let folder = parent.path().join("new");
+    fs::create_dir(&folder).expect("a folder");
+    fs::set_permissions(&folder, Permissions::from_mode(0o775)).expect("a mode");
+    drop(open(&folder));
+    check_private(&folder);
+}
+
 /// The names of all files of a folder; checks that other users have no permissions.
 #[track_caller]
 fn check_private(folder: &Path) -> Vec<String> {
