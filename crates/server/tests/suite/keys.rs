@@ -167,7 +167,8 @@ async fn keys_that_are_freed_early_are_counted() {
     let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: false };
     store.execute(Timestamp::EPOCH, vec![create]).await;
     let ended = |id: usize| EndedKey {
-        id: TaskId(id as u64),
+        // Not the ids of the tasks that are put below.
+        id: TaskId((ENDED_KEYS_MAX + id) as u64),
         key: Key::new(&id.to_string()).unwrap(),
         until: Timestamp::NEVER,
     };
