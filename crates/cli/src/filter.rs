@@ -78,11 +78,7 @@ impl FilterArgs {
             StateName::Buried => "buried",
             StateName::Done => "done",
         };
-        let mut states: Vec<_> = self.state.iter().map(name).collect();
-        // Other tasks have not ended.
-        if states.is_empty() && self.finished_from.or(self.finished_until).is_some() {
-            states.push("done");
-        }
+        let states: Vec<_> = self.state.iter().map(name).collect();
         let seconds = |time: Option<Timestamp>| time.map(Timestamp::as_secs_f64);
         TaskFilterRequest {
             state: (!states.is_empty()).then(|| states.join(",")),
