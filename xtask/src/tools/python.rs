@@ -37,6 +37,8 @@ pub const PEERS: PythonPackages = PythonPackages {
         // Celery needs it on Redis.
         ("packaging", "26.3"),
         ("procrastinate", "3.10.0"),
+        // Both must have the same version.
+        ("psycopg", "3.3.8"),
         ("psycopg-binary", "3.3.8"),
         ("redis", "8.1.0"),
         ("rq", "2.12.0"),
