@@ -13,6 +13,7 @@ mod keys;
 mod limits;
 mod metrics;
 mod native;
+mod native_roles;
 mod noise;
 mod pipelining;
 mod roles;

@@ -20,7 +20,7 @@ const TUBES: u8 = 3;
 const PEEK: u8 = 9;
 
 /// Long enough to be recognized in a log.
-const PASSWORD: &str = "secret-of-every-user";
+pub const PASSWORD: &str = "secret-of-every-user";
 
 fn user(role: Role, pattern: &str) -> User {
     let names = vec![NamePattern::new(pattern).unwrap()];
@@ -28,7 +28,7 @@ fn user(role: Role, pattern: &str) -> User {
     User::new(&format!("{} {pattern}", role.name()), PASSWORD, grants)
 }
 
-async fn server(patterns: &[&str]) -> TestServer {
+pub async fn server(patterns: &[&str]) -> TestServer {
     let users = patterns.iter().flat_map(|pattern| Role::ALL.map(|role| user(role, pattern)));
     let users = Users::new(users.collect());
     TestServer::with_all(|config| {
@@ -38,7 +38,7 @@ async fn server(patterns: &[&str]) -> TestServer {
     .await
 }
 
-async fn log_in(server: &TestServer, name: &str, password: &str) -> RawClient {
+pub async fn log_in(server: &TestServer, name: &str, password: &str) -> RawClient {
     let mut client = server.connect().await;
     register_secret(password);
     let scramble = Some(auth::scramble(password, &client.greeting.salt));
@@ -177,8 +177,6 @@ async fn lists_show_what_the_user_may_see() {
     }
 }
 
-// Grants were copied at the login, so that a user that was removed kept them for as long as it stayed
-// connected.
 // A user that knew the session of another could leave it, and all its tasks returned.
 #[tokio::test]
 async fn only_joined_sessions_can_be_left() {
@@ -198,6 +196,8 @@ async fn only_joined_sessions_can_be_left() {
     assert_eq!(execute(&mut owner, &[leave]).await, [Ok(Reply::Nothing)]);
 }
 
+// Grants were copied at the login, so that a user that was removed kept them for as long as it stayed
+// connected.
 #[tokio::test]
 async fn a_connected_user_loses_rights_that_are_taken_away() {
     let clerk = |pattern: &str| {
