@@ -31,6 +31,19 @@ pub fn register_secret(text: &str) {
     }
 }
 
+/// A random password of a database, which must not be printed, as it is or as a part of a URL. It has a character that URLs encode.
+pub fn new_password() -> String {
+    let password = format!("pass/{:016x}", fastrand::u64(..));
+    register_secret(&password);
+    register_secret(&in_url(&password));
+    password
+}
+
+/// A password as a part of a URL.
+pub fn in_url(password: &str) -> String {
+    password.replace('/', "%2F")
+}
+
 /// Keeps what was printed, in a file of this name.
 pub fn record(name: &str, text: &str) {
     append("output", name, text);
@@ -82,4 +95,17 @@ fn open(kind: &str, name: &str) -> Option<File> {
         opened => opened,
     };
     Some(file.expect("the folder of the tests can be written"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_random_and_long_enough_to_be_searched_for() {
+        let (one, other) = (new_password(), new_password());
+        assert_ne!(one, other);
+        assert!(one.len() >= SECRET_BYTES_MIN, "{one}");
+        assert_ne!(in_url(&one), one);
+    }
 }

@@ -10,6 +10,7 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::watch;
 
 use taskyard_testkit::postgres::Cluster;
+use taskyard_testkit::recorded_output::in_url;
 
 /// The largest number of bytes of replies after which a connection is closed. The first hundreds belong to the handshake.
 const BYTES_MAX: usize = 6_000;
@@ -30,7 +31,8 @@ impl PostgresProxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("the listener has an address");
         let (cutting, cuts) = (Arc::new(AtomicBool::new(false)), watch::channel(0).0);
-        let url = format!("postgres://postgres@{address}/{database}");
+        let password = in_url(cluster.password());
+        let url = format!("postgres://postgres:{password}@{address}/{database}");
         tokio::spawn(accept(listener, socket, cutting.clone(), cuts.clone()));
         PostgresProxy { url, cutting, cuts }
     }

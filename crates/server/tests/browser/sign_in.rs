@@ -9,6 +9,7 @@ use taskyard_core::{Span, Timestamp};
 use taskyard_engine::ManualClock;
 use taskyard_server::{Config, Grant, Grants, PageSessionConfig, User, Users};
 use taskyard_testkit::chromium::{ENTER, Page, browse};
+use taskyard_testkit::recorded_output::register_secret;
 
 use crate::site::DashboardServer;
 
@@ -20,6 +21,7 @@ const IDLE_SECONDS: u64 = 600;
 const KEPT: &str = "return [localStorage.length, sessionStorage.length, document.cookie]";
 
 fn user(name: &str, token: &str, role: Role, pattern: &str) -> User {
+    register_secret(token);
     let names = vec![NamePattern::new(pattern).unwrap()];
     User::with_token(name, token, Grants::List(vec![Grant::roles(&[role], names)]))
 }

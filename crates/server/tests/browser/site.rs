@@ -10,6 +10,7 @@ use taskyard_core::service::Service;
 use taskyard_engine::{Engine, Settings, SystemClock};
 use taskyard_server::{Config, Server, Token};
 use taskyard_store::MemoryStore;
+use taskyard_testkit::recorded_output::{keep_log, register_secret};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -35,6 +36,8 @@ impl DashboardServer {
 
     /// The same, with other settings.
     pub async fn configured(token: Option<&'static str>, change: impl FnOnce(&mut Config)) -> Self {
+        keep_log();
+        token.into_iter().for_each(register_secret);
         let mut config = Config::new(SocketAddr::from(([127, 0, 0, 1], 0)));
         config.token = token.map(|text| Token::new(text).unwrap());
         change(&mut config);

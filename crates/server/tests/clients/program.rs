@@ -7,6 +7,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::json;
+use taskyard_testkit::recorded_output::record;
 use tokio::process::Command;
 
 use crate::scenario::{self, Ability, Case, PASSWORD, USER};
@@ -107,6 +108,7 @@ impl Program {
         let output = ended.expect("the program ends in time").unwrap();
         let said = [output.stdout, output.stderr].concat();
         let text = format!("{}\n{}", output.status, String::from_utf8_lossy(&said));
+        record("client", &text);
         ProgramOutput { success: output.status.success(), text }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use taskyard_engine::{Engine, Settings, SystemClock};
 use taskyard_server::{Config, Grant, Grants, IprotoConfig, Server, User, Users, Verb};
 use taskyard_store::MemoryStore;
+use taskyard_testkit::recorded_output::{keep_log, register_secret};
 use tokio::task::JoinHandle;
 
 use crate::scenario::{LIMITED_TUBE, LIMITED_USER, PASSWORD, USER};
@@ -24,6 +25,8 @@ impl ScenarioServer {
 
     /// The same with these grants for clients without a user name.
     pub async fn with(guest: Grants) -> Self {
+        keep_log();
+        register_secret(PASSWORD);
         let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut iproto = IprotoConfig::new(any_port);
         iproto.users = users(guest);

@@ -10,6 +10,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tempfile::TempDir;
 
+use crate::recorded_output::{in_url, keep_log, new_password};
+
 /// Where PostgreSQL's programs are, unless `TASKYARD_POSTGRES` says otherwise.
 const USUAL: &str = "/usr/lib/postgresql/15/bin";
 
@@ -59,6 +61,7 @@ pub struct Cluster {
     programs: PathBuf,
     folder: PathBuf,
     port: u16,
+    password: String,
     /// A child of this process, because the process that adopts orphans may leave them as zombies,
     /// and PostgreSQL's programs mistake a zombie for a server.
     server: Mutex<Option<Child>>,
@@ -74,13 +77,14 @@ impl Cluster {
 
     /// The same with this port and more settings, which `prepare` may prepare in the folder of the data.
     pub fn with(programs: PathBuf, port: u16, prepare: impl FnOnce(&Path) -> String) -> Self {
+        keep_log();
         let folder = TempDir::new().expect("a temporary folder can be made").keep();
         if let Some((uid, gid)) = other_user() {
             chown(&folder, Some(uid), Some(gid)).expect("the owner of a folder can be changed");
         }
         let keeper = PostgresCleanup::new(&programs.join("pg_ctl"), &folder);
-        let server = Mutex::default();
-        let cluster = Cluster { programs, folder, port, server, _keeper: keeper };
+        let (password, server) = (new_password(), Mutex::default());
+        let cluster = Cluster { programs, folder, port, password, server, _keeper: keeper };
         let mut initdb = cluster.program("initdb");
         initdb.args(["--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-sync"]);
         succeed(initdb.arg("--locale=C").arg("--pgdata").arg(cluster.data()));
@@ -126,8 +130,22 @@ impl Cluster {
 
     /// The URL of one of its databases.
     pub fn url(&self, database: &str) -> String {
+        format!("postgres://postgres@{}/{database}", self.host())
+    }
+
+    /// The same with a password, which the server does not ask for. No program may print it.
+    pub fn url_with_password(&self, database: &str) -> String {
+        format!("postgres://postgres:{}@{}/{database}", in_url(&self.password), self.host())
+    }
+
+    /// A random password for users that a test makes, registered as a secret.
+    pub fn password(&self) -> &str {
+        &self.password
+    }
+
+    fn host(&self) -> String {
         let folder = self.folder.to_str().expect("the folder's name is plain").replace('/', "%2F");
-        format!("postgres://postgres@{folder}:{}/{database}", self.port)
+        format!("{folder}:{}", self.port)
     }
 
     /// Where it listens.

@@ -15,6 +15,7 @@ use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 use super::cluster::{Cluster, programs};
 use crate::lossy_proxy::{LossyProxy, Protocol, Target};
+use crate::recorded_output::in_url;
 use crate::{LossyPath, OwnServer, Request, SharedDatabase};
 
 /// The server that the tests of this process share.
@@ -115,7 +116,12 @@ impl Database {
 
     /// Its URL.
     pub fn url(&self) -> String {
-        self.cluster.url(&self.name)
+        self.cluster.url_with_password(&self.name)
+    }
+
+    /// Its name on the server.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// A store in it whose clock is the caller's.
@@ -189,7 +195,8 @@ impl SharedDatabase for SharedPostgres {
         // The connection with the heartbeat is left alone.
         let protocol = Protocol { exempt: Some(b"LISTEN"), complete: Some(b"COMMIT\0") };
         let proxy = LossyProxy::new(Target::Socket(cluster().socket()), protocol);
-        let url = format!("postgres://postgres@{}/{}", proxy.address(), part.name);
+        let password = in_url(cluster().password());
+        let url = format!("postgres://postgres:{password}@{}/{}", proxy.address(), part.name);
         LossyPath { part, url, proxy }
     }
 

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::{Builder, TempDir};
 
 use crate::ports::free_port;
+use crate::recorded_output::{in_url, keep_log, new_password};
 
 /// The default program, unless `TASKYARD_REDIS` is set.
 const USUAL: &str = "/usr/bin/redis-server";
@@ -60,6 +61,8 @@ pub struct RedisInstance {
     folder: PathBuf,
     port: u16,
     settings: Vec<String>,
+    /// The password that clients need.
+    password: Option<String>,
     server: Mutex<Option<Child>>,
     /// Dropped last, and not at all where the server is shared by the whole process.
     _keeper: RedisCleanup,
@@ -80,21 +83,30 @@ impl RedisInstance {
 
     /// Prepares a server without starting it.
     pub fn prepared(program: PathBuf, settings: &[&str]) -> Self {
+        keep_log();
         let folder = folder().keep();
         let keeper = RedisCleanup::new(&folder);
         let settings = settings.iter().map(|word| (*word).to_owned()).collect();
-        let server = Mutex::default();
-        RedisInstance { program, folder, port: free_port(), settings, server, _keeper: keeper }
+        let (port, server) = (free_port(), Mutex::default());
+        RedisInstance { program, folder, port, settings, password: None, server, _keeper: keeper }
+    }
+
+    /// Starts a server that requires a random password.
+    pub fn with_password(program: PathBuf, settings: &[&str]) -> Self {
+        let password = new_password();
+        let settings = [settings, &["--requirepass", &password]].concat();
+        let mut instance = Self::prepared(program, &settings);
+        instance.password = Some(password);
+        instance.start();
+        instance
     }
 
     /// Starts the server and waits until it answers.
     pub fn start(&self) {
-        self.launch(&["PING"]);
-    }
-
-    /// Starts a server that requires a password.
-    pub fn start_with_password(&self, password: &str) {
-        self.launch(&["--no-auth-warning", "-a", password, "PING"]);
+        match &self.password {
+            Some(password) => self.launch(&["--no-auth-warning", "-a", password, "PING"]),
+            None => self.launch(&["PING"]),
+        }
     }
 
     fn launch(&self, ping: &[&str]) {
@@ -135,9 +147,15 @@ impl RedisInstance {
         self.port
     }
 
-    /// Its URL.
+    /// Its URL, with its password if it has one.
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        let password = self.password.as_deref().map(|text| format!(":{}@", in_url(text)));
+        self.url_with(&password.unwrap_or_default())
+    }
+
+    /// The same for a user and a password, as they are in a URL.
+    pub fn url_with(&self, user: &str) -> String {
+        format!("redis://{user}127.0.0.1:{}", self.port)
     }
 
     /// Runs a command and answers what `redis-cli` prints, errors included.

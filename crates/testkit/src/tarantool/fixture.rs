@@ -7,7 +7,7 @@ use taskyard_conformance::StoreHarness;
 use taskyard_core::TubeName;
 use taskyard_store_tarantool::{Clock, Tarantool, TarantoolStore};
 
-use super::instance::{TarantoolInstance, program};
+use super::instance::{TarantoolInstance, program, url_of_store};
 use crate::lossy_proxy::{LossyProxy, Protocol, Target};
 use crate::{LossyPath, OwnServer, Request, SharedDatabase};
 
@@ -126,6 +126,6 @@ pub fn store() -> TarantoolStore {
 /// A part of this server behind a proxy that can lose replies.
 pub fn lossy_path_to(instance: &TarantoolInstance) -> LossyPath<String> {
     let proxy = LossyProxy::new(Target::Port(instance.port()), Protocol::default());
-    let url = own(&format!("tarantool://taskyard:se%2Fcret@{}", proxy.address()));
+    let url = own(&url_of_store(&proxy.address().to_string()));
     LossyPath { part: url.clone(), url, proxy }
 }

@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use taskyard_tarantool::{Address, Connection, Failure, LuaValue, decode_value};
 use tempfile::{Builder, TempDir};
 
 use crate::ports::free_port;
+use crate::recorded_output::{in_url, keep_log, new_password, register_secret};
 
 /// How long Lua may run: an audit reads every task, and the machine may be busy.
 const TALK_MAX: Duration = Duration::from_secs(120);
@@ -31,6 +32,23 @@ const SCRIPT: &str = include_str!("instance.lua");
 
 /// What is wrong with the spaces of a store.
 const AUDIT: &str = include_str!("audit.lua");
+
+/// The user of a store, which may create spaces.
+const USER: &str = "taskyard";
+
+/// The password of all other users on all servers of this process: a replica has the users of its master.
+static PASSWORD: LazyLock<String> = LazyLock::new(new_password);
+
+/// The password of the administrator. Tarantool does not decode its own URIs, so it has no character that URLs encode.
+static ADMIN_PASSWORD: LazyLock<String> = LazyLock::new(|| {
+    let password = new_password().replace('/', "-");
+    register_secret(&password);
+    password
+});
+
+/// The variables that name the passwords to the script.
+const PASSWORD_VARIABLE: &str = "TASKYARD_TEST_PASSWORD";
+const ADMIN_PASSWORD_VARIABLE: &str = "TASKYARD_TEST_ADMIN_PASSWORD";
 
 /// The program; `None` when the tests may be skipped.
 pub fn program() -> Option<PathBuf> {
@@ -77,6 +95,7 @@ impl TarantoolInstance {
 
     /// Prepares a server without starting it.
     pub fn prepared(program: PathBuf, settings: &[(&str, &str)]) -> Self {
+        keep_log();
         let folder = folder().keep();
         let keeper = TarantoolCleanup::new(&folder);
         fs::write(folder.join("instance.lua"), SCRIPT).expect("a script can be written");
@@ -97,7 +116,8 @@ impl TarantoolInstance {
     /// A server and one that follows it and is read-only.
     pub fn pair(program: &Path) -> [TarantoolInstance; 2] {
         let mut pair = [(); 2].map(|()| Self::prepared(program.into(), &[]));
-        let uris = pair.each_ref().map(|one| format!("admin:boss@127.0.0.1:{}", one.port));
+        let uris =
+            pair.each_ref().map(|one| format!("admin:{}@127.0.0.1:{}", *ADMIN_PASSWORD, one.port));
         // The first starts alone: the second needs its users.
         pair[0].start();
         pair[1].replica = true;
@@ -128,6 +148,7 @@ impl TarantoolInstance {
         server.arg("instance.lua").arg(self.port.to_string());
         server.arg(if read_only { "replica" } else { "master" });
         server.args(&self.settings).current_dir(&self.folder);
+        server.env(PASSWORD_VARIABLE, &*PASSWORD).env(ADMIN_PASSWORD_VARIABLE, &*ADMIN_PASSWORD);
         let errors = log.try_clone().expect("a file can be opened twice");
         server.stdin(Stdio::null()).stdout(log).stderr(errors);
         *self.server() = Some(server.spawn().expect("the server can be started"));
@@ -184,7 +205,17 @@ impl TarantoolInstance {
 
     /// Its URL, with the user that a store would be.
     pub fn url(&self) -> String {
-        format!("tarantool://taskyard:se%2Fcret@127.0.0.1:{}", self.port)
+        self.url_as(USER)
+    }
+
+    /// The same for another user, with the password of this process.
+    pub fn url_as(&self, user: &str) -> String {
+        self.url_with(&format!("{user}:{}@", in_url(&PASSWORD)))
+    }
+
+    /// The same for a user and a password, as they are in a URL.
+    pub fn url_with(&self, user: &str) -> String {
+        url_at(user, &format!("127.0.0.1:{}", self.port))
     }
 
     /// A URL through a proxy that answers the first connections like a server that loads its data.
@@ -222,7 +253,7 @@ impl TarantoolInstance {
 
     fn talk_here(&self, lua: &str) -> Result<LuaValue, Failure> {
         let address = Address { host: "127.0.0.1".into(), port: self.port };
-        let user = ("admin".to_owned(), "boss".to_owned());
+        let user = ("admin".to_owned(), ADMIN_PASSWORD.clone());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime").block_on(async {
             let mut connection = Connection::open(&address, Some(&user)).await?;
@@ -237,6 +268,15 @@ impl TarantoolInstance {
     fn server(&self) -> MutexGuard<'_, Option<Child>> {
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The URL of a store at this address, with its user.
+pub(super) fn url_of_store(address: &str) -> String {
+    url_at(&format!("{USER}:{}@", in_url(&PASSWORD)), address)
+}
+
+fn url_at(user: &str, address: &str) -> String {
+    format!("tarantool://{user}{address}")
 }
 
 impl Drop for TarantoolInstance {

@@ -13,6 +13,7 @@ use taskyard_pool::config::SandboxKind;
 use taskyard_pool::gateway::router;
 use taskyard_pool::scheduler::Status;
 use taskyard_pool::{Config, Pool};
+use taskyard_testkit::recorded_output::keep_log;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
@@ -43,6 +44,7 @@ static BUBBLEWRAP: LazyLock<bool> = LazyLock::new(|| {
 /// Enables sandboxes: the executable of the tests cannot be their init process. Without bubblewrap programs run without
 /// a sandbox, because most tests are about something else.
 pub fn enable_sandboxes(config: &Config) -> Config {
+    keep_log();
     set_sandbox_init_executable(env!("CARGO_BIN_EXE_taskyard-pool-sandbox-init").into());
     let sandbox = if *BUBBLEWRAP { config.sandbox } else { SandboxKind::None };
     Config { sandbox, ..config.clone() }

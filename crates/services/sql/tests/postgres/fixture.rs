@@ -178,6 +178,8 @@ pub fn start(schema: &str, settings: &str) -> SqlTasks {
     let schema = serde_json::to_string(schema).expect("a name is JSON");
     let config = format!("[{{\"data\": \"postgres\", \"schema\": {schema}{comma}{settings}}}]");
     let config = Config::parse(&config).expect("a configuration");
-    let database = database("postgres", "postgres");
+    // The server does not ask for the password, but no log and no message may contain it.
+    let mut database = database("postgres", "postgres");
+    database.password = Some(cluster().password().into());
     SqlTasks::start(database, Source::Inline(config), PATIENCE).expect("it starts")
 }

@@ -226,6 +226,8 @@ async fn until_reported(tasks: &SqlTasks, expected: &str) {
 fn passwords_work_with_scram_and_md5() {
     run(async {
         let (name, admin) = (Fixture::name(), Client::new(&database("postgres", "postgres")).await);
+        // Configurations may have a password with a quote.
+        let password = format!("it's {}", cluster().password());
         for method in ["md5", "scram-sha-256"] {
             let role = format!("{name}_{}", &method[..3]);
             let rules = format!(
@@ -233,8 +235,9 @@ fn passwords_work_with_scram_and_md5() {
             );
             admin
                 .run(&format!(
-                    "SET password_encryption = '{method}'; CREATE ROLE {role} LOGIN PASSWORD 'it''s secret'; \
+                    "SET password_encryption = '{method}'; CREATE ROLE {role} LOGIN PASSWORD '{}'; \
                      DO $d$ BEGIN EXECUTE format('COPY ({}) TO %L', current_setting('hba_file')); END $d$",
+                    password.replace('\'', "''"),
                     rules.replace('\'', "''")
                 ))
                 .await;
@@ -251,7 +254,7 @@ fn passwords_work_with_scram_and_md5() {
             let said = format!("password authentication failed for user \"{role}\"");
             // The server reads the file asynchronously.
             while refused(conninfo.clone()).await.as_deref() != Some(said.as_str()) {}
-            conninfo.password = Some("it's secret".into());
+            conninfo.password = Some(password.clone());
             assert_eq!(refused(conninfo.clone()).await, None, "{method}");
             conninfo.password = None;
             assert_eq!(

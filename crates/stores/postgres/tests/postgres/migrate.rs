@@ -6,7 +6,7 @@ use taskyard_store::Store;
 use taskyard_store_postgres::{Clock, PostgresStore};
 
 use taskyard_testkit::calls::{ack, ask, make_tube, put, take};
-use taskyard_testkit::postgres::{Database, run, sql};
+use taskyard_testkit::postgres::{Database, cluster, run, sql};
 
 const FIRST: &str = include_str!("../../src/migrations/0001_tables.sql");
 
@@ -56,10 +56,10 @@ fn the_first_version_is_upgraded() {
 fn missing_privileges_are_reported_with_advice() {
     run(async {
         let database = Database::unopened();
-        let name = database.url().rsplit('/').next().expect("it has a name").to_owned();
+        let name = database.name();
         let guest = format!("guest_{name}");
         sql(&database.url(), &format!("CREATE ROLE {guest} LOGIN"));
-        let url = database.url().replacen("postgres@", &format!("{guest}@"), 1);
+        let url = cluster().url(name).replacen("postgres@", &format!("{guest}@"), 1);
         let refusal = || match PostgresStore::open(&url, Clock::Caller) {
             Ok(_) => panic!("{guest} may not open it"),
             Err(refusal) => refusal.to_string(),

@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use taskyard_testkit::postgres::{Cluster, programs};
 use taskyard_testkit::postgres::{prepare, run, sql};
+use taskyard_testkit::recorded_output::in_url;
 
 /// The access rules of the database: no unencrypted connection over the network.
 const ACCESS: &str = "
@@ -22,7 +23,7 @@ hostnossl all all 127.0.0.1/32 reject
 
 /// A database that accepts only encrypted connections over the network, as `localhost`.
 struct Guarded {
-    _cluster: Cluster,
+    cluster: Cluster,
     port: u16,
     /// Has the self-signed certificate, and another one.
     folder: TempDir,
@@ -47,15 +48,21 @@ fn guarded() -> &'static Guarded {
                 .into()
         });
         prepare(&cluster);
-        let role = "CREATE ROLE guarded SUPERUSER LOGIN PASSWORD 'open sesame'";
-        sql(&cluster.url("original"), role);
-        Guarded { _cluster: cluster, port, folder }
+        let password = cluster.password();
+        let role = format!("CREATE ROLE guarded SUPERUSER LOGIN PASSWORD '{password}'");
+        sql(&cluster.url("original"), &role);
+        Guarded { cluster, port, folder }
     })
 }
 
 impl Guarded {
     fn url(&self, user: &str, host: &str, parameters: &str) -> String {
         format!("postgres://{user}@{host}:{}/original?{parameters}", self.port)
+    }
+
+    /// The user that needs a password, with it.
+    fn user(&self) -> String {
+        format!("guarded:{}", in_url(self.cluster.password()))
     }
 
     fn root(&self, name: &str) -> String {
@@ -117,7 +124,7 @@ fn a_password_of_the_url_is_sent_encrypted() {
     run(async {
         let guarded = guarded();
         let url = |user: &str| guarded.url(user, "localhost", "sslmode=require");
-        assert_eq!(opened(&url("guarded:open%20sesame")), Ok(()));
+        assert_eq!(opened(&url(&guarded.user())), Ok(()));
         refused(&url("guarded:wrong"), "password authentication failed");
     });
 }
@@ -133,7 +140,7 @@ fn a_password_exchange_is_bound_to_the_certificate() {
             guarded.url(user, "localhost", &parameters)
         };
         for binding in ["require", "prefer", "disable"] {
-            assert_eq!(opened(&url("guarded:open%20sesame", binding)), Ok(()), "{binding}");
+            assert_eq!(opened(&url(&guarded.user(), binding)), Ok(()), "{binding}");
         }
         refused(&url("postgres", "require"), "channel binding");
     });

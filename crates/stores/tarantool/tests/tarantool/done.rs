@@ -151,7 +151,7 @@ fn without_the_right_to_create_spaces_keeping_is_refused() {
         "box.schema.user.create('plain', { password = 'plain' })
         box.schema.user.grant('plain', 'read,write,execute', 'universe')",
     );
-    let plain = open(&tarantool.url().replace("taskyard:se%2Fcret", "plain:plain"));
+    let plain = open(&tarantool.url_with("plain:plain@"));
     finish_many(&plain, &tube, 3);
     assert_eq!(tick_at(&plain, NOW, 10).0, 0);
     let change = TubeChange { keep_done: Some(Some(KEEP)), ..TubeChange::default() };

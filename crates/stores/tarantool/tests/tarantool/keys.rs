@@ -227,7 +227,7 @@ fn without_the_right_to_create_spaces_keys_are_refused() {
         "box.schema.user.create('plain', { password = 'plain' })
         box.schema.user.grant('plain', 'read,write,execute', 'universe')",
     );
-    let plain = open(&tarantool.url().replace("taskyard:se%2Fcret", "plain:plain"));
+    let plain = open(&tarantool.url_with("plain:plain@"));
     ask(&plain, put(&tube, 1)).expect("it is put");
     let taken = take(&plain, &tube, 1).remove(0);
     assert_eq!(ack(&plain, &tube, &taken), Outcome::Done(None));

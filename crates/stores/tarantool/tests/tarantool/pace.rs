@@ -171,7 +171,7 @@ fn without_the_right_to_create_spaces_limits_are_refused() {
         box.schema.user.create('plain', { password = 'plain' })
         box.schema.user.grant('plain', 'read,write,execute', 'universe')",
     );
-    let plain = open(&tarantool.url().replace("taskyard:se%2Fcret", "plain:plain"));
+    let plain = open(&tarantool.url_with("plain:plain@"));
     ask(&plain, put(&tube, 1)).expect("it is put");
     assert_eq!(take(&plain, &tube, 1).len(), 1);
     let alter = Command::AlterTube { tube: tube.clone(), change: change(Some(RATE)) };
