@@ -61,8 +61,8 @@ pub struct Isolation {
 #[derive(Clone, Debug)]
 struct Bubblewrap {
     path: PathBuf,
-    /// Whether it is asked to refuse nested user namespaces, which versions before 0.8 cannot.
-    disable_userns: bool,
+    /// Whether it refuses nested user namespaces, or why it cannot: versions before 0.8 have no such option.
+    userns_disabled: Result<(), String>,
 }
 
 /// The folder and the user of a program.
@@ -93,18 +93,12 @@ impl Isolation {
         if !path.exists() {
             return Err(SandboxUnavailable::Missing(path));
         }
-        let mut error = String::new();
-        for disable_userns in [true, false] {
-            this.sandbox = Some(Bubblewrap { path: path.clone(), disable_userns });
-            match sandbox_probe::probe(&this, folders).await {
-                Ok(()) => {
-                    tracing::debug!(disable_userns, "bubblewrap works");
-                    return Ok(this);
-                }
-                Err(why) => error = why,
-            }
-        }
-        Err(SandboxUnavailable::Failed(error))
+        this.sandbox = Some(Bubblewrap { path: path.clone(), userns_disabled: Ok(()) });
+        let Err(why) = sandbox_probe::probe(&this, folders).await else { return Ok(this) };
+        // The filter of system calls refuses them as well, so that this is a gap and not a reason not to start.
+        this.sandbox = Some(Bubblewrap { path, userns_disabled: Err(why) });
+        let probed = sandbox_probe::probe(&this, folders).await;
+        probed.map(|()| this).map_err(SandboxUnavailable::Failed)
     }
 
     /// Describes each missing kind of isolation in a sentence; empty if nothing is missing.
@@ -116,6 +110,13 @@ impl Isolation {
                  `sandbox: none`"
                     .into(),
             );
+        }
+        if let Some(Bubblewrap { userns_disabled: Err(why), .. }) = &self.sandbox {
+            gaps.push(format!(
+                "nested user namespaces are refused by the filter of system calls only, not by bubblewrap: with \
+                 --disable-userns, {why}; install bubblewrap 0.8 or later, and make /proc/sys/user writable in a \
+                 container"
+            ));
         }
         if self.first_uid.is_none() {
             gaps.push(
@@ -225,7 +226,7 @@ impl Isolation {
         let mut args: Vec<String> = Vec::new();
         let mut add = |parts: &[&str]| args.extend(parts.iter().map(|part| part.to_string()));
         add(&["--unshare-all", "--new-session", "--as-pid-1"]);
-        if sandbox.disable_userns {
+        if sandbox.userns_disabled.is_ok() {
             add(&["--unshare-user", "--disable-userns"]);
         }
         add(&["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"]);
@@ -334,14 +335,45 @@ fn visible_paths(read: &[PathBuf]) -> impl Iterator<Item = &Path> {
 mod tests {
     use super::*;
 
+    fn isolation(sandbox: Option<Bubblewrap>) -> Isolation {
+        let init = Arc::new(File::open("/dev/null").unwrap());
+        Isolation { first_uid: None, init, sandbox, groups: Err(String::new()) }
+    }
+
+    /// Tries to make a user namespace in a sandbox without the filter of system calls; returns what was printed if that failed.
+    fn nested_namespace(userns_disabled: Result<(), String>) -> Option<String> {
+        let path = PathBuf::from("/usr/bin/bwrap");
+        let sandbox = Bubblewrap { path, userns_disabled };
+        let mut command = Command::new(&sandbox.path);
+        command.args(isolation(Some(sandbox.clone())).sandbox_args(&sandbox, &[]));
+        command.args(["--", "/usr/bin/unshare", "--user", "/bin/true"]);
+        let ended = command.output().ok()?;
+        (!ended.status.success()).then(|| String::from_utf8_lossy(&ended.stderr).into_owned())
+    }
+
+    // The filter hides whether bubblewrap itself refuses them.
+    #[test]
+    fn bubblewrap_refuses_nested_user_namespaces() {
+        let is_missing = |path: &&str| !Path::new(path).exists();
+        let needed = ["/usr/bin/bwrap", "/usr/bin/unshare"];
+        let missing = needed.iter().find(|path| is_missing(path)).map(|path| path.to_string());
+        if let Some(why) = missing.or_else(|| nested_namespace(Err("not asked for".into()))) {
+            println!("skipped: no user namespace can be made in a sandbox here: {why}");
+            return;
+        }
+        let refused = nested_namespace(Ok(())).expect("it is refused");
+        if refused.contains("Unknown option") {
+            println!("skipped: this bubblewrap cannot refuse them: {refused}");
+            return;
+        }
+        assert!(refused.contains("unshare failed: No space left on device"), "{refused}");
+    }
+
     // A program with two busy threads was killed after half of the time its client had asked for, and was run again
     // twice: processor time counts for all threads together.
     #[test]
     fn a_program_may_use_every_processor_all_its_time() {
-        let init = Arc::new(File::open("/dev/null").unwrap());
-        let isolation =
-            Isolation { first_uid: None, init, sandbox: None, groups: Err(String::new()) };
-        let (soft, hard) = isolation.limits(None, Some(30), &Limits::default()).cpu.unwrap();
+        let (soft, hard) = isolation(None).limits(None, Some(30), &Limits::default()).cpu.unwrap();
         let processors = std::thread::available_parallelism().unwrap().get() as u64;
         assert!(soft > 30 * processors && hard > soft, "{soft} {hard}");
     }

@@ -44,6 +44,27 @@ async fn a_pool_without_a_working_sandbox_does_not_start() {
     assert!(error.contains("a program in bubblewrap is not isolated: PPid is "), "{error}");
 }
 
+/// The option was left out after any failure, and only a debug line of the log told it.
+#[tokio::test]
+async fn a_bubblewrap_that_allows_nested_user_namespaces_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let old = "case \" $* \" in *--disable-userns*) echo Unknown option --disable-userns >&2; exit 1;; esac\n\
+               exec /usr/bin/bwrap \"$@\"";
+    let path = script(folder.path(), old);
+    let site = TestPool::new(1, &format!("isolation: {{bubblewrap: '{}'}}", path.display())).await;
+    let isolation = site.pool.backends().isolation();
+    if !isolation.has_bubblewrap() {
+        println!("skipped: bubblewrap does not work on this machine");
+        return;
+    }
+    let gaps = isolation.gaps();
+    let found = gaps.iter().find(|gap| gap.contains("nested user namespaces"));
+    assert!(found.is_some_and(|gap| gap.contains("Unknown option --disable-userns;")), "{gaps:?}");
+    // The filter of system calls refuses them all the same.
+    let answer = site.run("unshare --user true").await;
+    assert!(answer["error"]["output"].to_string().contains("not permitted"), "{answer}");
+}
+
 #[tokio::test]
 async fn a_pool_that_wants_no_sandbox_starts_and_says_so() {
     let site = TestPool::new(1, "sandbox: none\nisolation: {bubblewrap: /nowhere}").await;
