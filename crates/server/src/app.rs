@@ -95,6 +95,11 @@ pub(crate) struct App {
     pub extra_routes: Option<ExtraRoutes>,
 }
 
+/// The error of a command without a reply.
+pub(crate) fn unanswered() -> Error {
+    Error::Store("the engine did not reply".into())
+}
+
 /// The form in which handlers hold it.
 pub(crate) type SharedApp = Arc<App>;
 
@@ -173,20 +178,31 @@ impl App {
     /// Runs one command for this user, whose rights were checked.
     pub async fn run_as(&self, creator: TubeCreator<'_>, command: Command) -> Result<Reply, Error> {
         let lists_tubes = matches!(command, Command::Tubes { tube: None });
-        if let Command::DropTube { tube } | Command::NameTube { tube, .. } = &command {
-            self.subqueue_tubes.forget(tube);
-        }
-        let replies = match TubeQuota::concerns(&command) {
-            true => self.tubes.execute(&self.engine, creator, vec![command]).await,
-            false => self.engine.execute(vec![command]).await,
-        };
+        let replies = self.execute_as(creator, vec![command]).await;
         let reply = replies.into_iter().next();
         if let Some(Ok(Reply::Tubes(tubes))) = &reply
             && lists_tubes
         {
             self.tubes.counted(tubes.len());
         }
-        reply.unwrap_or_else(|| Err(Error::Store("the engine did not reply".into())))
+        reply.unwrap_or_else(|| Err(unanswered()))
+    }
+
+    /// Runs a batch for this user, whose rights were checked.
+    pub async fn execute_as(
+        &self,
+        creator: TubeCreator<'_>,
+        commands: Vec<Command>,
+    ) -> Vec<Result<Reply, Error>> {
+        for command in &commands {
+            if let Command::DropTube { tube } | Command::NameTube { tube, .. } = command {
+                self.subqueue_tubes.forget(tube);
+            }
+        }
+        match commands.iter().any(TubeQuota::concerns) {
+            true => self.tubes.execute(&self.engine, creator, commands).await,
+            false => self.engine.execute(commands).await,
+        }
     }
 
     /// Checks whether the store works. Concurrent callers share one check: it may take long, and

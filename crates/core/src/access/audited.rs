@@ -2,9 +2,9 @@
 
 use super::needs::{AccessTarget, verb_of_change, verb_of_item};
 use super::verb::AccessVerb;
-use crate::command::{AfterFailure, Command, Finish, FinishItem, Outcome, Reply};
+use crate::command::{AfterFailure, Command, Finish, FinishItem, Outcome, Placed, Reply};
 use crate::semaphore::SemaphoreCommand;
-use crate::stored_schedule::ScheduleCommand;
+use crate::stored_schedule::{ScheduleCommand, ScheduleReply};
 
 /// An action that gets an audit entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,10 +130,13 @@ fn schedule_action(command: &ScheduleCommand) -> Option<AuditedAction<'_>> {
         ScheduleCommand::Pause { name, paused: false } => {
             (AccessVerb::PauseSchedule, "resume_schedule", name)
         }
+        // Servers fire schedules without a request; one that a client sends is an action of an administrator.
+        ScheduleCommand::Fire { name, .. } => (AccessVerb::RunSchedule, "run_schedule", name),
         ScheduleCommand::Get { .. }
         | ScheduleCommand::List { .. }
-        | ScheduleCommand::Due { .. }
-        | ScheduleCommand::Fire { .. } => return None,
+        | ScheduleCommand::Due { .. } => {
+            return None;
+        }
     };
     let target = AccessTarget::Schedule(schedule.as_str());
     Some(AuditedAction { verb, name, target, ids: None })
@@ -147,9 +150,14 @@ pub fn changed_tasks(reply: &Reply) -> Option<u64> {
             Some(done.count() as u64)
         }
         Reply::Kicked(count) => Some(*count),
-        Reply::Put(placed) => Some(placed.iter().filter(|placed| !placed.existing).count() as u64),
+        Reply::Put(placed) => Some(added(placed)),
+        Reply::Schedule(ScheduleReply::Fired(placed)) => Some(placed.as_deref().map_or(0, added)),
         _ => None,
     }
+}
+
+fn added(placed: &[Placed]) -> u64 {
+    placed.iter().filter(|placed| !placed.existing).count() as u64
 }
 
 #[cfg(test)]
@@ -161,7 +169,7 @@ mod tests {
     use crate::semaphore::{SemaphoreChange, SemaphoreKey};
     use crate::stored_schedule::ScheduleName;
     use crate::task::TaskId;
-    use crate::time::Span;
+    use crate::time::{Span, Timestamp};
     use crate::tube::{Kind, TubeChange, TubeName, TubeOptions};
 
     fn tube() -> TubeName {
@@ -259,9 +267,14 @@ mod tests {
         let remove = Command::Schedule(Box::new(ScheduleCommand::Remove { name }));
         let action = audited_action(&remove).unwrap();
         assert_eq!(action.target, AccessTarget::Schedule("nightly"));
+        let (name, expected) = (ScheduleName::new("nightly").unwrap(), Timestamp::from_micros(1));
+        let fire =
+            ScheduleCommand::Fire { name, expected, next: None, puts: Vec::new(), skipped: 0 };
+        assert_eq!(name_of(&Command::Schedule(Box::new(fire))), Some("run_schedule"));
     }
 
-    // A command whose rights have an audited verb has an entry, and no other command has one.
+    // A command whose rights have an audited verb has an entry, and no other command has one but the firing of a schedule, which
+    // needs the rights of a server.
     #[test]
     fn the_verbs_of_the_rights_decide() {
         let release = Finish::Release { delay: Span::ZERO, counted: true };
@@ -289,6 +302,7 @@ mod tests {
         let outcomes = vec![Outcome::Done(None), Outcome::Stale, Outcome::Missing];
         assert_eq!(changed_tasks(&Reply::Finished(outcomes)), Some(1));
         assert_eq!(changed_tasks(&Reply::Kicked(7)), Some(7));
+        assert_eq!(changed_tasks(&Reply::Schedule(ScheduleReply::Fired(None))), Some(0));
         assert_eq!(changed_tasks(&Reply::Nothing), None);
     }
 }

@@ -102,6 +102,18 @@ impl AuditDraft {
         }
     }
 
+    /// Records the outcome of a command that changes as many tasks as there were before it.
+    pub fn finish_counted(
+        mut self,
+        result: Result<&Reply, &Error>,
+        before: Option<u64>,
+    ) -> PendingLine {
+        if let (Ok(_), Some(tasks)) = (result, before) {
+            self.add_tasks(tasks);
+        }
+        self.finish(result)
+    }
+
     /// Records the outcome of a command.
     pub fn finish(mut self, result: Result<&Reply, &Error>) -> PendingLine {
         match result {

@@ -10,6 +10,7 @@ mod detail;
 mod draft;
 mod file;
 mod refusals;
+mod tasks_before;
 mod text;
 
 use std::collections::VecDeque;
@@ -22,6 +23,7 @@ use taskyard_wire::http::{AuditEntry, AuditOutcome};
 
 pub(crate) use draft::{AuditDraft, Requester};
 pub use file::{AuditFile, AuditFileError};
+pub(crate) use tasks_before::TaskCounts;
 pub(crate) use text::bounded;
 
 use crate::users::UsersChange;

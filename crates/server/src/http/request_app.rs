@@ -13,8 +13,8 @@ use taskyard_core::{Command, Error, Reply};
 use taskyard_wire::Code;
 
 use super::Refusal;
-use crate::app::{App, SharedApp};
-use crate::audit::{AuditDraft, Requester};
+use crate::app::{App, SharedApp, unanswered};
+use crate::audit::{AuditDraft, Requester, TaskCounts};
 use crate::guard::ClientConnection;
 use crate::users::Principal;
 
@@ -44,19 +44,22 @@ pub(crate) enum RunError {
 impl RequestApp {
     /// Runs one command, if the user may. An action of an operator or administrator is recorded.
     pub async fn run(&self, command: Command) -> Result<Reply, RunError> {
-        let Some(mut draft) = self.draft_of(&command) else { return self.run_part(command).await };
-        let before = self.tasks_before(&command).await;
-        let result = self.run_part(command).await;
-        let recorded = match &result {
-            Ok(reply) => {
-                before.into_iter().for_each(|tasks| draft.add_tasks(tasks));
-                draft.finish(Ok(reply))
-            }
-            Err(RunError::Failed(error)) => draft.finish(Err(error)),
-            Err(denied @ RunError::Denied { .. }) => draft.refused(&denied.to_string()),
-        };
-        recorded.written().await;
-        result
+        let Some(draft) = self.draft_of(&command) else { return self.run_part(command).await };
+        let principal = self.principal();
+        if let Err(denied) = principal.permissions().check(&command) {
+            let refused = refused(&principal, denied);
+            draft.refused(&refused.to_string()).written().await;
+            return Err(refused);
+        }
+        let (commands, counts) = TaskCounts::insert(vec![command]);
+        let replies = self.app.execute_as(principal.creator(), commands).await;
+        let (mut replies, before) = counts.remove(replies);
+        let mut reply = replies.pop().unwrap_or_else(|| Err(unanswered()));
+        draft.finish_counted(reply.as_ref(), before.of(0)).written().await;
+        if let Ok(reply) = &mut reply {
+            principal.permissions().hide(reply);
+        }
+        Ok(reply?)
     }
 
     /// Runs one command, if the user may, as a part of an action that its caller records.
@@ -76,24 +79,6 @@ impl RequestApp {
             draft.finish(result.as_ref()).written().await;
         }
         result
-    }
-
-    /// How many tasks a command changes whose reply does not say it: as many as there are right
-    /// before it.
-    async fn tasks_before(&self, command: &Command) -> Option<u64> {
-        let (Command::Truncate { tube }
-        | Command::DropTube { tube }
-        | Command::ReleaseAll { tube }) = command
-        else {
-            return None;
-        };
-        let shown = self.app.run(Command::Tubes { tube: Some(tube.clone()) }).await;
-        let Ok(Reply::Tubes(tubes)) = shown else { return None };
-        let tasks = &tubes.first()?.stats.tasks;
-        Some(match command {
-            Command::ReleaseAll { .. } => tasks.taken,
-            _ => tasks.total() + tasks.kept,
-        })
     }
 
     /// Begins an audit entry for an action of several commands.

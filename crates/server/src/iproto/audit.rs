@@ -6,28 +6,43 @@ use taskyard_iproto::{Call, CallAction};
 
 use super::access::verb_of_method;
 use super::protocol_session::ProtocolSession;
-use crate::audit::{AuditDraft, Requester};
+use crate::audit::{AuditDraft, Requester, TaskCounts};
 
 /// The audit entries of a batch, each with the position of its command.
 #[derive(Debug, Default)]
 pub(super) struct BatchDrafts(Vec<(usize, AuditDraft)>);
 
 impl BatchDrafts {
-    /// Records the outcomes, before the replies are sent.
-    pub async fn record(self, replies: &[CoreResult<Reply>]) {
+    /// Counts the tasks that commands of the batch change, where an entry says it and no reply does.
+    pub fn count(&self, commands: Vec<Command>) -> (Vec<Command>, TaskCounts) {
+        match self.0.is_empty() {
+            true => (commands, TaskCounts::default()),
+            false => TaskCounts::insert(commands),
+        }
+    }
+
+    /// Records the outcomes, before the replies are sent; returns the replies to the commands of the client.
+    pub async fn record(
+        self,
+        replies: Vec<CoreResult<Reply>>,
+        counts: TaskCounts,
+    ) -> Vec<CoreResult<Reply>> {
+        let (replies, before) = counts.remove(replies);
         for (position, draft) in self.0 {
             // Without a reply the outcome stays unknown.
             if let Some(reply) = replies.get(position) {
-                draft.finish(reply.as_ref()).written().await;
+                let before = before.of(position);
+                draft.finish_counted(reply.as_ref(), before).written().await;
             }
         }
+        replies
     }
 }
 
 impl ProtocolSession {
     /// Begins the audit entry of a call, if it has one, before it is added to the batch.
     pub(super) fn audit_call(&mut self, command: &Command) {
-        if is_audited_call(command)
+        if self.is_audited_call(command)
             && let Some(draft) = self.draft_of(command)
         {
             self.batch.drafts.0.push((self.batch.commands.len(), draft));
@@ -53,7 +68,7 @@ impl ProtocolSession {
             }
         };
         match &call.action {
-            CallAction::Command(command, _) if is_audited_call(command) => refuse(command),
+            CallAction::Command(command, _) if self.is_audited_call(command) => refuse(command),
             CallAction::Batch(commands) => commands.iter().for_each(refuse),
             CallAction::DependsOnKind { tube, .. }
                 if verb_of_method(call.function).is_audited() =>
@@ -78,6 +93,18 @@ impl ProtocolSession {
         drafts.for_each(|draft| drop(draft.refused(&denied.to_string())));
     }
 
+    /// The method `bury` never names a delivery: it is how consumers set aside what they have taken. A user who
+    /// may not take from the tube is no consumer.
+    fn is_audited_call(&self, command: &Command) -> bool {
+        match command {
+            Command::Finish { tube, .. } => audited_action(command).is_some_and(|action| {
+                action.verb != AccessVerb::BuryAny
+                    || !self.permissions().allows(AccessVerb::Take, tube.as_str())
+            }),
+            _ => true,
+        }
+    }
+
     fn draft_of(&self, command: &Command) -> Option<AuditDraft> {
         AuditDraft::of_command(&self.server.audit, command, || self.requester())
     }
@@ -89,15 +116,5 @@ impl ProtocolSession {
 
     fn requester(&self) -> Requester<'_> {
         Requester { user: self.principal.name(), peer: self.peer, protocol: "iproto" }
-    }
-}
-
-/// The method `bury` never names a delivery: it is how consumers set aside what they have taken.
-fn is_audited_call(command: &Command) -> bool {
-    match command {
-        Command::Finish { .. } => {
-            audited_action(command).is_some_and(|action| action.verb != AccessVerb::BuryAny)
-        }
-        _ => true,
     }
 }

@@ -167,9 +167,10 @@ impl Batch {
     /// Sends the batch to the engine.
     pub fn execute(self, server: Arc<IprotoServer>) -> CompletionFuture {
         let Batch { commands, requests, drafts, share, .. } = self;
+        let (commands, counts) = drafts.count(commands);
         Box::pin(async move {
             let replies = server.engine.execute(commands).await;
-            drafts.record(&replies).await;
+            let replies = drafts.record(replies, counts).await;
             let (requests, replies) = (requests.into_iter(), replies.into_iter());
             Completion::Replies { requests, replies, share }
         })
@@ -178,10 +179,11 @@ impl Batch {
     /// Sends a batch with commands that may create tubes; the number of tubes of a user is limited.
     pub fn execute_as(self, server: Arc<IprotoServer>, user: Principal) -> CompletionFuture {
         let Batch { commands, requests, drafts, share, .. } = self;
+        let (commands, counts) = drafts.count(commands);
         Box::pin(async move {
             let creator = user.creator();
             let replies = server.tubes.execute(&server.engine, creator, commands).await;
-            drafts.record(&replies).await;
+            let replies = drafts.record(replies, counts).await;
             let (requests, replies) = (requests.into_iter(), replies.into_iter());
             Completion::Replies { requests, replies, share }
         })

@@ -4,12 +4,16 @@ use std::fs;
 
 use serde_json::{Value, json};
 use taskyard_core::access::{NamePattern, Role};
-use taskyard_core::{Command, Finish, FinishItem, Holder, SessionId, TaskId, TubeName};
+use taskyard_core::{
+    Body, Command, Finish, FinishItem, Holder, NewTask, Reply, ScheduleCommand, ScheduleName,
+    SessionId, Span, TaskId, Timestamp, TubeName,
+};
 use taskyard_iproto::{Operation, auth};
 use taskyard_server::{AuditFile, Grant, Grants, Token, User, Users};
 
 use crate::fixture::TestServer;
 use crate::native::{execute, set_schedule};
+use crate::roles::log_in;
 
 const TOKEN: &str = "secret-0123456789";
 
@@ -41,12 +45,12 @@ async fn a_call_of_an_operator_has_one_entry() {
     for (function, args, action, tasks) in [
         ("queue.tube.mail:kick", json!([5]), "kick", Some(2)),
         ("queue.tube.mail:delete", json!([3]), "delete", Some(1)),
-        ("queue.tube.mail:release_all", json!([]), "release_all", None),
-        ("queue.tube.mail:truncate", json!([]), "truncate", None),
+        ("queue.tube.mail:release_all", json!([]), "release_all", Some(1)),
+        ("queue.tube.mail:truncate", json!([]), "truncate", Some(3)),
         ("queue.semaphore.create", json!(["gpu", { "active": 1 }]), "set_semaphore", None),
         ("queue.semaphore.drop", json!(["gpu"]), "drop_semaphore", None),
         ("queue.cfg", json!([{ "ttr": 5 }]), "configure_sessions", None),
-        ("queue.tube.mail:drop", json!([]), "drop_tube", None),
+        ("queue.tube.mail:drop", json!([]), "drop_tube", Some(0)),
     ] {
         let before = entries(&server).await.len();
         client.done(function, args).await;
@@ -105,6 +109,90 @@ async fn each_audited_command_of_a_native_batch_has_an_entry() {
         (Some("drop_tube"), None, Some("failed")),
     ];
     assert_eq!(shown, expected);
+}
+
+// Over iproto the number of tasks was missing. Those that commands of the same batch put are counted.
+#[tokio::test]
+async fn the_tasks_of_a_truncated_and_of_a_dropped_tube_are_counted() {
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("mail", "fifottl").await;
+    client.done("queue.tube.mail:put", json!([1])).await;
+    let tasks = || vec![NewTask::new(Body::new(b"\x01")), NewTask::new(Body::new(b"\x02"))];
+    let put = || Command::Put { tube: tube("mail"), tasks: tasks(), wait: Span::ZERO };
+    let commands = [
+        put(),
+        Command::Truncate { tube: tube("mail") },
+        put(),
+        Command::ReleaseAll { tube: tube("mail") },
+        Command::DropTube { tube: tube("mail") },
+        Command::Truncate { tube: tube("mail") },
+    ];
+    let before = entries(&server).await.len();
+    let replies = execute(&mut client, &commands).await;
+    assert_eq!(replies.len(), commands.len());
+    assert!(matches!(&replies[2], Ok(Reply::Put(placed)) if placed.len() == 2), "{replies:?}");
+    let found = entries(&server).await.split_off(before);
+    let shown: Vec<_> = found
+        .iter()
+        .map(|entry| (entry["action"].as_str(), entry["tasks"].as_u64(), entry["outcome"].as_str()))
+        .collect();
+    let expected = [
+        (Some("truncate"), Some(3), Some("done")),
+        (Some("release_all"), Some(0), Some("done")),
+        (Some("drop_tube"), Some(2), Some("done")),
+        (Some("truncate"), None, Some("failed")),
+    ];
+    assert_eq!(shown, expected);
+}
+
+// An operator takes no tasks, so what the operator buries is not the user's own delivery.
+#[tokio::test]
+async fn a_bury_of_an_operator_has_an_entry() {
+    let user = |name: &str, roles: &[Role]| {
+        let names = vec![NamePattern::new("*").unwrap()];
+        User::new(name, "password-of-all", Grants::List(vec![Grant::roles(roles, names)]))
+    };
+    let server = TestServer::with_all(|config| {
+        let both = user("both", &[Role::Operate, Role::Consume]);
+        config.users = Users::new(vec![
+            user("olga", &[Role::Operate]),
+            user("carl", &[Role::Consume]),
+            both,
+            user("rita", &[Role::Read]),
+        ]);
+        config.token = Token::new(TOKEN).ok();
+    })
+    .await;
+    let mut admin = log_in(&server, "admin", TOKEN).await;
+    admin.done("queue.create_tube", json!(["mail", "fifottl"])).await;
+    admin.done("queue.tube.mail:put", json!([1])).await;
+    for (name, outcome) in
+        [("olga", Some("done")), ("carl", None), ("both", None), ("rita", Some("refused"))]
+    {
+        let mut client = log_in(&server, name, "password-of-all").await;
+        let before = entries(&server).await.len();
+        assert_eq!(client.call("queue.tube.mail:bury", json!([0])).await.is_ok(), name != "rita");
+        let entry = entries(&server).await.split_off(before).pop();
+        assert_eq!(entry.as_ref().map(|entry| entry["outcome"].as_str().unwrap()), outcome);
+        if let Some(entry) = entry {
+            assert_eq!((entry["action"].as_str(), &entry["user"]), (Some("bury"), &json!(name)));
+        }
+    }
+}
+
+// The tasks that an administrator puts by firing a schedule.
+#[tokio::test]
+async fn a_fired_schedule_has_an_entry() {
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("mail", "fifottl").await;
+    execute(&mut client, &[set_schedule("nightly", "mail")]).await;
+    let name = ScheduleName::new("nightly").unwrap();
+    let expected = Timestamp::from_micros(1);
+    let fire = ScheduleCommand::Fire { name, expected, next: None, puts: Vec::new(), skipped: 0 };
+    execute(&mut client, &[Command::Schedule(Box::new(fire))]).await;
+    let entry = entries(&server).await.pop().unwrap();
+    assert_eq!((&entry["action"], &entry["target"]), (&json!("run_schedule"), &json!("nightly")));
+    assert_eq!((&entry["tasks"], &entry["outcome"]), (&json!(0), &json!("done")));
 }
 
 #[tokio::test]
