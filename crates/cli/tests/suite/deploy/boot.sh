@@ -41,7 +41,7 @@ exec unshare --mount --pid --fork --uts --ipc --cgroup --propagation private --k
     for unit in taskyard taskyard-pool; do
         cp "$3/$unit.service" etc/systemd/system
         mkdir "etc/systemd/system/$unit.service.d"
-        printf "[Service]\nStandardOutput=append:/var/log/$unit\nStandardError=inherit\n" \
+        printf "[Service]\nStandardOutput=append:/var/log/$unit.log\nStandardError=inherit\n" \
             > "etc/systemd/system/$unit.service.d/log.conf"
     done
     systemd-sysusers --root="$PWD" "$3/taskyard.sysusers"

@@ -133,9 +133,11 @@ impl Machine {
         write_secret(&etc.join("pool-token"), TOKEN);
         fs::write(etc.join("pool.yaml"), POOL).unwrap();
         let options = format!("TASKYARD_OPTIONS=--http 127.0.0.1:{port}");
-        fs::write(etc.join("pool-options"), &options).unwrap();
+        let audit = |name: &str| format!("--audit /var/log/{name}/audit.jsonl");
+        let pool_options = format!("{options} {}", audit("taskyard-pool"));
+        fs::write(etc.join("pool-options"), pool_options).unwrap();
         let users = "--iproto off --users /etc/taskyard/users.toml";
-        fs::write(etc.join("options"), format!("{options} {users}")).unwrap();
+        fs::write(etc.join("options"), format!("{options} {users} {}", audit("taskyard"))).unwrap();
         add_user(folder.path(), "ann");
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/deploy/boot.sh");
         let mut boot = Command::new("sh");
@@ -188,10 +190,26 @@ impl Machine {
         run(&[args, &["--url", &url, "--token-file", token.to_str().unwrap()]].concat())
     }
 
+    /// Checks that the audit file is in a folder of its own, and that a reload opens it again after a rotation.
+    fn rotate_audit(&self, name: &str, user: &str) -> String {
+        let folder = self.folder.path().join("log").join(name);
+        let file = folder.join("audit.jsonl");
+        for (path, mode) in [(&folder, 0o700), (&file, 0o600)] {
+            let about = fs::metadata(path).unwrap();
+            let found = (about.mode() & 0o777, about.uid().to_string());
+            assert_eq!(found, (mode, user.to_owned()), "{path:?}");
+        }
+        let moved = folder.join("audit.jsonl.1");
+        fs::rename(&file, &moved).unwrap();
+        self.must("reload");
+        while !file.exists() {}
+        fs::read_to_string(moved).unwrap()
+    }
+
     fn console(&self) -> String {
         let read =
             |name: &str| fs::read_to_string(self.folder.path().join(name)).unwrap_or_default();
-        ["console", "log/taskyard", "log/taskyard-pool"].map(read).concat()
+        ["console", "log/taskyard.log", "log/taskyard-pool.log"].map(read).concat()
     }
 }
 
@@ -283,6 +301,8 @@ fn systemd_runs_the_unit() {
     add_user(machine.folder.path(), "bob");
     machine.must("reload");
     while machine.client("bob", &["stats"]).exit == 8 {}
+    let audit = machine.rotate_audit("taskyard", &user);
+    assert!(audit.contains("\"action\":\"create_tube\""), "{audit}");
     assert_eq!(machine.property("MainPID"), process);
 
     // A server that was killed is started again, with its tasks.
@@ -299,7 +319,7 @@ fn systemd_runs_the_unit() {
 fn systemd_runs_the_unit_of_a_pool() {
     let Some(machine) = Machine::boot("taskyard-pool.service") else { return };
     machine.must("start");
-    check_rights(&machine);
+    let user = check_rights(&machine);
     // The pool has tried its sandbox before it was ready. A program runs in one, and cannot see the token.
     let script =
         "id -u; cat /run/credentials/*/token /etc/taskyard/pool-token; ls /proc | grep -c '^[0-9]'";
@@ -309,6 +329,9 @@ fn systemd_runs_the_unit_of_a_pool() {
         http_post_as(TOKEN, &format!("http://127.0.0.1:{}", machine.port), "/pool/run/sh", &body);
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}\n{}", machine.console());
     assert!(answer.contains("No such file") && !answer.contains(TOKEN), "{answer}");
+    let process = machine.property("MainPID");
+    machine.rotate_audit("taskyard-pool", &user);
+    assert_eq!(machine.property("MainPID"), process);
     machine.must("stop");
     assert_eq!(machine.property("Result"), "success");
 }
