@@ -69,6 +69,14 @@ class Tls(ServerTest):
             for call in tubes(self.server.url):
                 self.assertTrue(call())
 
+    def test_the_roots_of_the_system_are_trusted(self) -> None:
+        with mock.patch.dict(os.environ, SSL_CERT_FILE=file("ca.pem")):
+            for call in tubes(self.server.url):
+                call()
+        with mock.patch.dict(os.environ, SSL_CERT_FILE=file("other_ca.pem")):
+            for call in tubes(self.server.url):
+                self.assert_untrusted(call, "name its authority in TASKYARD_CA")
+
     def test_the_certificate_of_a_server_is_trusted_if_it_is_given_itself(self) -> None:
         own = tls_server(self, "self_signed")
         for call in tubes(self.server.url, ca=file("server.pem")) + tubes(own.url, ca=file("self_signed.pem")):

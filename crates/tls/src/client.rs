@@ -18,7 +18,10 @@ pub const CERT_VARIABLE: &str = "TASKYARD_CLIENT_CERT";
 /// The environment variable that names the file of the key of a client's certificate.
 pub const KEY_VARIABLE: &str = "TASKYARD_CLIENT_KEY";
 
-/// The files in which systems keep trusted root certificates.
+/// The environment variable that names the trusted root certificates of the system to many programs.
+const SYSTEM_VARIABLE: &str = "SSL_CERT_FILE";
+
+/// The files in which systems keep trusted root certificates, where the variable does not name one.
 const SYSTEM: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
 
@@ -36,12 +39,10 @@ pub struct ClientFiles {
 impl ClientFiles {
     /// The files that the environment names.
     pub fn from_env() -> Self {
-        let named =
-            |variable| env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from);
         ClientFiles {
-            roots: named(CA_VARIABLE),
-            certificate: named(CERT_VARIABLE),
-            key: named(KEY_VARIABLE),
+            roots: named_file(CA_VARIABLE),
+            certificate: named_file(CERT_VARIABLE),
+            key: named_file(KEY_VARIABLE),
         }
     }
 
@@ -94,8 +95,13 @@ pub fn connector(roots: Option<&Path>, advice: &str) -> Result<TlsConnector, Str
     ClientFiles { roots, ..ClientFiles::default() }.connector(advice)
 }
 
+/// The file that an environment variable names.
+fn named_file(variable: &str) -> Option<PathBuf> {
+    env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
 fn roots_path(named: Option<&Path>, advice: &str) -> Result<PathBuf, String> {
     let system = || SYSTEM.iter().map(PathBuf::from).find(|path| path.exists());
-    let path = named.map(Path::to_owned).or_else(system);
+    let path = named.map(Path::to_owned).or_else(|| named_file(SYSTEM_VARIABLE)).or_else(system);
     path.ok_or_else(|| format!("no root certificates in this system; {advice}"))
 }

@@ -67,6 +67,29 @@ fn commands_connect_over_tls() {
     assert!(missing.err.contains("/nonexistent/ca.pem: No such file"), "{}", missing.err);
 }
 
+/// A server is also trusted through the root certificates of the system, without an option of ours.
+#[test]
+fn the_roots_of_the_system_are_trusted() {
+    let certificates = Certificates::new();
+    let serving = Serving::start(&mut certificates.serve(&certificates.server));
+    let other = Authority::new(certificates.folder.path(), "other_ca");
+    let stats = |system: &str, ca: Option<&str>| {
+        let mut command = binary();
+        command.args(["stats", "--url", &serving.url]).env("SSL_CERT_FILE", system);
+        Running::start(command.envs(ca.map(|ca| ("TASKYARD_CA", ca)))).ended()
+    };
+    let (own, other) = (certificates.ca(), text(&other.certificate));
+    stats(own, None).good();
+    // What is named for this program comes first.
+    stats(other, Some(own)).good();
+    for (system, ca) in [(other, None), (own, Some(other))] {
+        let refused = stats(system, ca).ends(1);
+        assert!(refused.err.contains("no trusted certificate signed it"), "{}", refused.err);
+    }
+    let missing = stats("/nonexistent/roots.pem", None).ends(1);
+    assert!(missing.err.contains("/nonexistent/roots.pem: No such file"), "{}", missing.err);
+}
+
 /// The commands of the start screen work as they are, also when no authority of the system signed the certificate.
 #[test]
 fn the_start_screen_shows_commands_that_work() {
