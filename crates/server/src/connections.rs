@@ -44,13 +44,22 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// How long to wait after the system could not accept a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// What all connections are told.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ServerSignal {
+    /// Whether the server is stopping.
+    closing: bool,
+    /// The number of the list of users. Connections over HTTP look for a new list themselves.
+    users: u64,
+}
+
 /// All open connections.
 pub(crate) struct Connections {
     app: SharedApp,
     router: Router,
     open: JoinSet<()>,
     rejections: Arc<Semaphore>,
-    closing: watch::Sender<bool>,
+    signal: watch::Sender<ServerSignal>,
 }
 
 impl Connections {
@@ -62,17 +71,23 @@ impl Connections {
             router,
             open: JoinSet::new(),
             rejections,
-            closing: watch::Sender::new(false),
+            signal: watch::Sender::default(),
         }
     }
 
     /// Accepts connections forever.
     pub async fn accept(&mut self, http: &TcpListener, iproto: Option<&TcpListener>) {
+        let iproto_users = self.app.iproto.as_ref().map_or(&self.app.users, |face| &face.users);
+        let mut users = iproto_users.changes();
         loop {
             let accepted = tokio::select! {
                 accepted = http.accept() => accepted.map(|(stream, _)| self.admit(stream)),
                 accepted = next_of(iproto) => accepted.map(|stream| self.admit_iproto(stream)),
                 Some(_) = self.open.join_next() => Ok(()),
+                Ok(()) = users.changed() => {
+                    self.signal.send_modify(|signal| signal.users += 1);
+                    Ok(())
+                }
             };
             if let Err(error) = accepted {
                 pause_after(&error).await;
@@ -85,10 +100,10 @@ impl Connections {
             return self.reject(stream);
         };
         let router = self.router.clone();
-        let closing = self.closing.subscribe();
+        let signal = self.signal.subscribe();
         let app = self.app.clone();
         self.open.spawn(async move {
-            serve(stream, router, closing, app).await;
+            serve(stream, router, signal, app).await;
             drop(permit);
         });
     }
@@ -102,10 +117,10 @@ impl Connections {
             return;
         };
         prepare(&stream);
-        let closing = self.closing.subscribe();
+        let signal = self.signal.subscribe();
         self.open.spawn(async move {
             let open = face.counters.open();
-            iproto::serve(stream, face.clone(), closing).await;
+            iproto::serve(stream, face.clone(), signal).await;
             drop((open, permit));
         });
     }
@@ -132,7 +147,7 @@ impl Connections {
 
     /// Lets every connection finish its current request, for at most this long.
     pub async fn finish(&mut self, within: Duration) {
-        self.closing.send_replace(true);
+        self.signal.send_modify(|signal| signal.closing = true);
         let finishing = async { while self.open.join_next().await.is_some() {} };
         if timeout(within, finishing).await.is_err() {
             tracing::warn!(
@@ -147,14 +162,14 @@ impl Connections {
 async fn serve(
     stream: TcpStream,
     router: Router,
-    mut closing: watch::Receiver<bool>,
+    mut signal: watch::Receiver<ServerSignal>,
     app: SharedApp,
 ) {
     prepare(&stream);
     let peer = stream.peer_addr().ok();
     let accepted = tokio::select! {
         accepted = accept(app.tls.as_deref(), stream) => accepted,
-        () = wait_for_close(&mut closing) => None,
+        () = wait_for_close(&mut signal) => None,
     };
     let Some(stream) = accepted else { return };
     if clock_is_unusable() {
@@ -186,7 +201,7 @@ async fn serve(
     let mut connection = pin!(connection);
     let ended = tokio::select! {
         ended = serve_guarded(connection.as_mut()) => ended,
-        () = wait_for_close(&mut closing) => {
+        () = wait_for_close(&mut signal) => {
             connection.as_mut().graceful_shutdown();
             serve_guarded(connection).await
         }
@@ -219,9 +234,26 @@ pub(crate) fn prepare(stream: &TcpStream) {
 }
 
 /// Waits until the server is stopping.
-pub(crate) async fn wait_for_close(closing: &mut watch::Receiver<bool>) {
+pub(crate) async fn wait_for_close(signal: &mut watch::Receiver<ServerSignal>) {
     // An error means that the server is gone, which is the same.
-    let _ = closing.wait_for(|closing| *closing).await;
+    let _ = signal.wait_for(|signal| signal.closing).await;
+}
+
+/// Waits until the server is stopping, which is false, or has another list of users than that of this number, which is true and
+/// updates the number.
+pub(crate) async fn wait_for_users(
+    signal: &mut watch::Receiver<ServerSignal>,
+    users: &mut u64,
+) -> bool {
+    let is_new = |signal: &ServerSignal| signal.closing || signal.users != *users;
+    let found = signal.wait_for(is_new).await.map(|signal| *signal);
+    match found {
+        Ok(ServerSignal { closing: false, users: number }) => {
+            *users = number;
+            true
+        }
+        _ => false,
+    }
 }
 
 /// Pauses after an error that a retry would repeat; connections that broke before they were

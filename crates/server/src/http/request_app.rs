@@ -4,12 +4,13 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::ops::Deref;
+use std::pin::pin;
 use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use taskyard_core::access::{AccessTarget, AccessVerb, Denied, Permissions};
-use taskyard_core::{Command, Error, Reply};
+use taskyard_core::{Command, Error, Reply, SemaphoreCommand};
 use taskyard_wire::Code;
 
 use super::Refusal;
@@ -66,9 +67,34 @@ impl RequestApp {
     pub async fn run_part(&self, command: Command) -> Result<Reply, RunError> {
         let principal = self.principal();
         principal.permissions().check(&command).map_err(|denied| refused(&principal, denied))?;
-        let mut reply = self.app.run_as(principal.creator(), command).await?;
+        let mut reply = match waits(&command) {
+            true => self.run_waiting(&principal, command).await?,
+            false => self.app.run_as(principal.creator(), command).await?,
+        };
         principal.permissions().hide(&mut reply);
         Ok(reply)
+    }
+
+    /// Runs a command that waits, as long as the user may: the users may change meanwhile. What the engine delivers to a future
+    /// that is dropped returns.
+    async fn run_waiting(
+        &self,
+        principal: &Principal,
+        command: Command,
+    ) -> Result<Reply, RunError> {
+        let (mut changes, checked) = (self.app.users.changes(), command.clone());
+        let mut running = pin!(self.app.run_as(principal.creator(), command));
+        loop {
+            // The first time as well: they may have changed right before.
+            let current = self.principal();
+            let found = current.permissions().check(&checked);
+            found.map_err(|denied| refused(&current, denied))?;
+            tokio::select! {
+                biased;
+                reply = &mut running => return Ok(reply?),
+                Ok(()) = changes.changed() => {}
+            }
+        }
     }
 
     /// Runs one command that is part of a request for which the user has the rights.
@@ -115,6 +141,15 @@ impl RequestApp {
             principal.withdraw();
         }
         principal
+    }
+}
+
+/// Whether a command waits for a delivery.
+fn waits(command: &Command) -> bool {
+    match command {
+        Command::Take(take) => !take.wait.is_zero(),
+        Command::Semaphore(SemaphoreCommand::Events { wait, .. }) => !wait.is_zero(),
+        _ => false,
     }
 }
 

@@ -13,7 +13,7 @@ use super::access;
 use super::batch::{FollowUp, PendingRequest, SessionChange, UnresolvedCall};
 use super::counters::CountedVerb;
 use super::expected_replies::{ReplySize, size_of, size_of_all};
-use super::inflight::WaitMode;
+use super::inflight::{NativeTake, WaitMode};
 use super::keyed_put::KeyedPut;
 use super::list_page::ListPage;
 use super::protocol_session::{ProtocolSession, ReplyTo};
@@ -38,12 +38,17 @@ impl ProtocolSession {
                 Err(denied) => {
                     self.audit_refusal(&call, &denied);
                     let reply_to = ReplyTo { verb: CountedVerb::of(call.function), ..reply_to };
-                    let fault = faults::denied(name, self.principal.name());
-                    self.send_fault(reply_to, &fault.because(&denied));
+                    self.deny(reply_to, name, &denied);
                 }
             },
             Err(fault) => self.send_fault(reply_to, &fault),
         }
+    }
+
+    /// Refuses a call of a function for which the user has no right.
+    pub(super) fn deny(&mut self, reply_to: ReplyTo, function: &str, denied: &Denied) {
+        let fault = faults::denied(function, self.principal.name());
+        self.send_fault(reply_to, &fault.because(denied));
     }
 
     /// Serves an expression.
@@ -302,11 +307,15 @@ impl ProtocolSession {
         self.audit_native(&commands);
         let charge = self.expected.add(size_of_all(&commands));
         let follow_up = FollowUp::SendAll(changes);
+        let waits_alone = match &commands[..] {
+            [Command::Take(take)] if mode == WaitMode::MayWait => Some(take.tube.clone()),
+            _ => None,
+        };
         self.batch.push_all(commands, PendingRequest { reply_to, follow_up, charge });
-        if changing {
-            self.start_session_change();
-        } else {
-            self.submit_as(mode);
+        match waits_alone {
+            Some(tube) => self.submit_native_take(NativeTake { tube, reply_to, charge }),
+            None if changing => self.start_session_change(),
+            None => self.submit_as(mode),
         }
     }
 

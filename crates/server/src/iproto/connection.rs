@@ -18,7 +18,7 @@ use super::goodbye::{GOODBYE_MAX, refuse_connection};
 use super::input_buffer::{InputBuffer, ReadOutcome};
 use super::protocol_session::{ConnectionSecrets, ProtocolSession};
 use super::server::{IprotoServer, LimitShare, SharedLimit};
-use crate::connections::wait_for_close;
+use crate::connections::{ServerSignal, wait_for_close, wait_for_users};
 use crate::server_stream::{ServerStream, close_gracefully};
 use crate::tls_listener::accept;
 
@@ -31,7 +31,7 @@ const SENT_BYTES_MAX: usize = 1 << 20;
 pub(crate) async fn serve(
     stream: TcpStream,
     server: Arc<IprotoServer>,
-    mut closing: watch::Receiver<bool>,
+    mut signal: watch::Receiver<ServerSignal>,
 ) {
     let mut share = LimitShare::new(server.clone(), SharedLimit::Connections);
     if !share.grow(1) {
@@ -41,10 +41,10 @@ pub(crate) async fn serve(
     let peer = stream.peer_addr().ok();
     let accepted = tokio::select! {
         accepted = accept(server.tls.as_deref(), stream) => accepted,
-        () = wait_for_close(&mut closing) => None,
+        () = wait_for_close(&mut signal) => None,
     };
     if let Some(stream) = accepted {
-        serve_stream(stream, peer, server.clone(), closing).await;
+        serve_stream(stream, peer, server.clone(), signal).await;
     }
 }
 
@@ -52,17 +52,23 @@ async fn serve_stream(
     stream: ServerStream,
     peer: Option<SocketAddr>,
     server: Arc<IprotoServer>,
-    mut closing: watch::Receiver<bool>,
+    mut signal: watch::Receiver<ServerSignal>,
 ) {
     let mut connection = match Connection::new(stream, peer, server) {
         Ok(connection) => connection,
         Err(error) => return tracing::error!(%error, "cannot read random bytes for the greeting"),
     };
-    let ended = tokio::select! {
-        ended = poll_fn(|cx| connection.poll_run(cx)) => ended,
-        () = wait_for_close(&mut closing) => {
-            connection.stopping = true;
-            poll_fn(|cx| connection.poll_run(cx)).await
+    let mut users = 0;
+    let ended = loop {
+        tokio::select! {
+            ended = poll_fn(|cx| connection.poll_run(cx)) => break ended,
+            has_new_users = wait_for_users(&mut signal, &mut users) => match has_new_users {
+                true => connection.protocol.end_forbidden_takes(),
+                false => {
+                    connection.stopping = true;
+                    break poll_fn(|cx| connection.poll_run(cx)).await;
+                }
+            },
         }
     };
     match ended {

@@ -6,10 +6,13 @@ use std::task::{Context, Poll, Waker};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use taskyard_core::{SessionId, Take};
+use taskyard_core::access::{AccessTarget, AccessVerb, Denied};
+use taskyard_core::{SessionId, Take, TubeName};
+use taskyard_iproto::EXECUTE;
 
 use super::batch::{Completion, CompletionFuture, PendingRequest};
-use super::protocol_session::ProtocolSession;
+use super::expected_replies::ReplyCharge;
+use super::protocol_session::{ProtocolSession, ReplyTo};
 use super::waiting_take::{SentTake, WaitingTake};
 use crate::tube_quota::TubeQuota;
 
@@ -23,7 +26,7 @@ pub(super) struct Inflight {
     /// Batches that are answered soon. These few are polled whenever anything happens.
     fast: Vec<CompletionFuture>,
     /// Batches that may take longer; each wakes the connection when it is done.
-    slow: FuturesUnordered<CompletionFuture>,
+    slow: FuturesUnordered<SlowBatch>,
     /// Takes that wait for a task in the session of the connection.
     waiting: FuturesUnordered<WaitingTake>,
     /// How many of these there were so far.
@@ -33,6 +36,23 @@ pub(super) struct Inflight {
     session_change: Option<CompletionFuture>,
     /// Replies that are not written yet, because too many bytes are unsent.
     completed: VecDeque<Completion>,
+}
+
+/// A batch that may take longer.
+struct SlowBatch {
+    future: CompletionFuture,
+    /// What it consists of, if that is one native take.
+    take: Option<NativeTake>,
+}
+
+/// A native take that waits, alone in its batch.
+pub(super) struct NativeTake {
+    /// The tube that it takes from.
+    pub tube: TubeName,
+    /// The request that it answers.
+    pub reply_to: ReplyTo,
+    /// The expected size of the reply.
+    pub charge: ReplyCharge,
 }
 
 /// Whether a command may wait for a task or for free capacity.
@@ -105,8 +125,52 @@ impl ProtocolSession {
             Poll::Pending if mode == WaitMode::Immediate && self.inflight.fast.len() < FAST_MAX => {
                 self.inflight.fast.push(future);
             }
-            Poll::Pending => self.inflight.slow.push(future),
+            Poll::Pending => self.inflight.slow.push(SlowBatch { future, take: None }),
         }
+    }
+
+    /// Sends the current batch, which is this take.
+    pub(super) fn submit_native_take(&mut self, take: NativeTake) {
+        let mut future = self.batch.split().execute(self.server.clone());
+        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(completion) => self.inflight.completed.push_back(completion),
+            Poll::Pending => self.inflight.slow.push(SlowBatch { future, take: Some(take) }),
+        }
+    }
+
+    /// Ends the waiting takes for which the user has no right any more, after a change of the users. Their answer is that of a
+    /// request without the right; a task that was taken meanwhile returns to its tube.
+    pub fn end_forbidden_takes(&mut self) {
+        self.server.users.refresh(&mut self.principal);
+        for waiting in std::mem::take(&mut self.inflight.waiting) {
+            let Err(denied) = self.require_take(waiting.tube()) else {
+                self.inflight.waiting.push(waiting);
+                continue;
+            };
+            let function = format!("{}.tube.{}:take", self.server.prefix, waiting.tube());
+            if let Some((request, share)) = waiting.cancel().into_request() {
+                self.in_flight -= share.amount();
+                self.expected.record(request.charge, 0);
+                self.deny(request.reply_to, &function, &denied);
+            }
+        }
+        for batch in std::mem::take(&mut self.inflight.slow) {
+            let denied = batch.take.as_ref().and_then(|NativeTake { tube, reply_to, charge }| {
+                Some((*reply_to, *charge, self.require_take(tube).err()?))
+            });
+            let Some((reply_to, charge, denied)) = denied else {
+                self.inflight.slow.push(batch);
+                continue;
+            };
+            drop(batch);
+            self.in_flight -= 1;
+            self.expected.record(charge, 0);
+            self.deny(reply_to, EXECUTE, &denied);
+        }
+    }
+
+    fn require_take(&self, tube: &TubeName) -> Result<(), Denied> {
+        self.permissions().require(AccessVerb::Take, AccessTarget::Tube(tube.as_str()))
     }
 
     /// Starts a take that waits.
@@ -191,6 +255,14 @@ impl ProtocolSession {
             }
         }
         self.sessions.leave(&self.server).await;
+    }
+}
+
+impl Future for SlowBatch {
+    type Output = Completion;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Completion> {
+        self.future.as_mut().poll(cx)
     }
 }
 

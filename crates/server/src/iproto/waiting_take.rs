@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use taskyard_core::{Command, Execute, Reply, Result as CoreResult, SessionId, Span, Take};
+use taskyard_core::{
+    Command, Execute, Reply, Result as CoreResult, SessionId, Span, Take, TubeName,
+};
 use tokio::time::Instant;
 
 use super::batch::{Completion, PendingRequest};
@@ -37,6 +39,11 @@ impl SentTake {
         SentTake { number, take, until, answer: Some((request, share)) }
     }
 
+    /// The request that it would have answered.
+    pub fn into_request(self) -> Option<(PendingRequest, LimitShare)> {
+        self.answer
+    }
+
     /// The same take for another session, with its remaining time.
     pub fn for_session(mut self, session: SessionId) -> Self {
         self.take.session = Some(session);
@@ -59,6 +66,11 @@ impl WaitingTake {
     /// Cancels the take; a task that was taken meanwhile returns to its tube.
     pub fn cancel(self) -> SentTake {
         self.request
+    }
+
+    /// The tube that it takes from.
+    pub fn tube(&self) -> &TubeName {
+        &self.request.take.tube
     }
 }
 

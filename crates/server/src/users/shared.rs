@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use taskyard_core::access::Permissions;
+use tokio::sync::watch;
 
 use super::{GUEST, LoginFailed, NONE, TokenHash, User, Users, UsersChange};
 use crate::auth::Token;
@@ -21,6 +22,8 @@ struct CurrentUsers {
     generation: AtomicU64,
     /// The token of the server, whose user belongs to every list.
     token: Option<Token>,
+    /// Wakes requests that wait, after every new list.
+    changes: watch::Sender<()>,
 }
 
 /// The user that sends a request, with its rights.
@@ -53,7 +56,14 @@ impl UsersHandle {
         let change = UsersChange::between(&current, &users);
         *current = Arc::new(users);
         self.0.generation.fetch_add(1, Ordering::Release);
+        drop(current);
+        self.0.changes.send_replace(());
         change
+    }
+
+    /// Changes with every list from now on.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.0.changes.subscribe()
     }
 
     /// The names of the users, in order.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use taskyard_core::access::{NamePattern, Role};
-use taskyard_core::{Command, Reply, SessionId};
+use taskyard_core::{Command, Reply, SessionId, Span, Take, TubeName};
 use taskyard_iproto::{Fault, Operation, auth, encode_execute, function_names, parse_reply};
 use taskyard_server::{Grant, Grants, Token, User, Users};
 use taskyard_testkit::recorded_output::register_secret;
@@ -44,6 +44,13 @@ pub async fn log_in(server: &TestServer, name: &str, password: &str) -> RawClien
     let scramble = Some(auth::scramble(password, &client.greeting.salt));
     client.execute(&Operation::Auth { user: name, scramble }).await.unwrap();
     client
+}
+
+/// The users of whom one has this role.
+fn clerk(role: Role) -> Users {
+    let names = vec![NamePattern::new("*").unwrap()];
+    let grants = Grants::List(vec![Grant::roles(&[role], names)]);
+    Users::new(vec![User::new("clerk", PASSWORD, grants)])
 }
 
 /// The fault of a call. Its data may be bytes that are not text.
@@ -216,4 +223,42 @@ async fn a_connected_user_loses_rights_that_are_taken_away() {
     assert_ne!(missing.code, 42);
     server.users.replace(Users::new(vec![User::guest(Grants::List(Vec::new()))]));
     client.refused("queue.state", json!([]), 42, "denied for user 'clerk'").await;
+}
+
+// A take that waited already delivered the next task to a user that was removed.
+#[tokio::test]
+async fn the_waiting_takes_of_a_user_without_the_right_end() {
+    let no_one = || Users::new(vec![User::guest(Grants::List(Vec::new()))]);
+    for users in [no_one(), clerk(Role::Produce)] {
+        let server = TestServer::with_all(|config| config.users = clerk(Role::Admin)).await;
+        let mut client = log_in(&server, "clerk", PASSWORD).await;
+        client.done("queue.create_tube", json!(["mail", "fifottl"])).await;
+        client.post("queue.tube.mail:take", json!([])).await;
+        let take = Take {
+            tube: TubeName::new("mail").unwrap(),
+            count: 1,
+            session: None,
+            lease: None,
+            worker: None,
+            wait: Span::FOREVER,
+        };
+        let mut bytes = Vec::new();
+        encode_execute(&mut bytes, 7, &[Command::Take(take)]);
+        client.send(&bytes).await;
+        server.consumers("mail", 2).await;
+        // A user who keeps the right goes on waiting.
+        server.users.replace(clerk(Role::Consume));
+        server.consumers("mail", 2).await;
+        server.users.replace(users);
+        for function in ["queue.tube.mail:take", "taskyard.execute"] {
+            let frame = client.next_bytes().await.expect("the server answers");
+            let fault = parse_reply(&frame).unwrap().fault().expect("it is refused");
+            assert_eq!(fault.code, 42, "{fault:?}");
+            let text = format!("to function '{function}' is denied for user 'clerk'");
+            assert!(fault.text.contains(&text), "{fault:?}");
+            assert!(fault.text.contains("the role 'consume' for tube 'mail'"), "{fault:?}");
+        }
+        server.consumers("mail", 0).await;
+        client.refused("queue.tube.mail:take", json!([0]), 42, "denied for user 'clerk'").await;
+    }
 }

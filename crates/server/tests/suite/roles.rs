@@ -453,3 +453,28 @@ async fn a_new_list_of_users_applies_to_the_next_request() {
     assert_eq!(tubes(&token_of(Role::Operate, "*")).await, 200);
     assert_eq!(tubes(ADMIN_TOKEN).await, 200, "the token of the server stays");
 }
+
+// A take that waited already delivered the next task to a user that was removed.
+#[tokio::test]
+async fn the_waiting_take_of_a_user_without_the_right_ends() {
+    let fixture = server(&["*"]).await;
+    done(&fixture, Method::PUT, "/v1/tubes/mail", json!({})).await;
+    let (token, name) = (token_of(Role::Consume, "*"), "consume of *");
+    let all = vec![NamePattern::new("*").unwrap()];
+    let produce = Grants::List(vec![Grant::roles(&[Role::Produce], all)]);
+    for users in [vec![User::with_token(name, &token, produce)], vec![user(Role::Read, "*")]] {
+        fixture.users.replace(Users::new(vec![user(Role::Consume, "*")]));
+        let wait = json!({ "wait": 60 });
+        let waiting = send(&fixture, &token, Method::POST, "/v1/tubes/mail/take", &wait);
+        let change = async {
+            fixture.consumers("mail", 1).await;
+            // A user who keeps the right goes on waiting.
+            fixture.users.replace(Users::new(vec![user(Role::Consume, "*")]));
+            fixture.users.replace(Users::new(users));
+        };
+        let (answer, ()) = tokio::join!(waiting, change);
+        let text = answer.refused(403, "forbidden");
+        assert!(text.contains("the role 'consume' for tube 'mail'"), "{text}");
+        fixture.consumers("mail", 0).await;
+    }
+}
