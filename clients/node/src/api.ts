@@ -1481,7 +1481,7 @@ export interface WorkerSummary {
   running_count: number;
   /** The tubes from which it took, at most 32. */
   tubes: string[];
-  /** The version of Taskyard's client that it uses, if it uses that over HTTP. */
+  /** The version of its client, if that is Taskyard's or gave one over iproto. */
   version?: string | null | undefined;
 }
 

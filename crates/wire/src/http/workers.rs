@@ -52,7 +52,7 @@ pub struct WorkerSummary {
     /// Its program, if the name has that form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
-    /// The version of Taskyard's client that it uses, if it uses that over HTTP.
+    /// The version of its client, if that is Taskyard's or gave one over iproto.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// The tubes from which it took, at most 32.
