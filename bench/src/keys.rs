@@ -9,8 +9,7 @@ use super::load::{self, Load, Measured};
 use super::queue_figures::{CLIENTS, warm_up};
 use super::redis::server::{self as redis_server, RedisServer};
 use super::report::{Report, Row, Target};
-use super::tarantool::server::{self as tarantool_server, TarantoolServer};
-use super::{Size, postgres, store_in};
+use super::{Size, postgres, store_in, tarantool};
 
 /// Turns of a comparison.
 const TURNS: usize = 4;
@@ -34,14 +33,8 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
         }
         None => eprintln!("  Redis is not measured: it is not installed; set TASKYARD_REDIS"),
     }
-    match tarantool_server::program() {
-        Some(program) => {
-            let server = TarantoolServer::start(&program, &folder.join("tarantool"))?;
-            one_store(report, "Tarantool", &server.url(), 64, shared).await?;
-        }
-        None => {
-            eprintln!("  Tarantool is not measured: it is not installed; set TASKYARD_TARANTOOL");
-        }
+    if let Some(server) = tarantool::server::start(folder)? {
+        one_store(report, "Tarantool", &server.url(), 64, shared).await?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Done tasks that a tube keeps, pages of tasks and searches of payloads, on the embedded store and on PostgreSQL.
+//! Done tasks that a tube keeps, pages of tasks and searches of payloads: on the embedded store, PostgreSQL and Tarantool.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::load::{self, Load, Measured, TUBE};
 use super::report::{Report, Row, Target};
-use super::{Size, postgres, store_in};
+use super::{Size, postgres, store_in, tarantool};
 
 /// Turns of a comparison.
 const TURNS: usize = 4;
@@ -27,7 +27,14 @@ pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<(
     keep_done(report, "SQLite", &plain, &keeping, load).await?;
     lists(report, "SQLite", &store_in(folder, "lists"), size).await?;
     if let Some(database) = postgres::database(folder, None)? {
+        // A database finishes fewer tasks in a second; these are still more than are kept.
+        let load = Load { tasks: load.tasks / 10, ..load };
+        let (plain, keeping) = (database.another("plain")?, database.another("keeping")?);
+        keep_done(report, "PostgreSQL", &plain, &keeping, load).await?;
         lists(report, "PostgreSQL", &database.url(), size).await?;
+    }
+    if let Some(server) = tarantool::server::start(folder)? {
+        lists(report, "Tarantool", &server.url(), size).await?;
     }
     Ok(())
 }
@@ -185,5 +192,42 @@ async fn puts_until<T>(
                 return Ok((latency, done));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{Permissions, set_permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    const TINY: Size = Size { tasks: 1_000, seconds: Duration::from_millis(10), resident: &[] };
+
+    /// Also runs on the databases that are installed.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn every_figure_is_measured() {
+        let folder = tempfile::tempdir().unwrap();
+        // PostgreSQL may run as another user.
+        set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+        let mut report = Report::default();
+        measure(&mut report, folder.path(), TINY).await.unwrap();
+        let rows = report.json();
+        let found: Vec<_> =
+            rows.as_array().unwrap().iter().map(|row| row["what"].as_str().unwrap()).collect();
+        let stores = [
+            ("SQLite", true, true),
+            ("PostgreSQL", postgres::programs().is_some(), true),
+            ("Tarantool", tarantool::server::program().is_some(), false),
+        ];
+        let mut expected = Vec::new();
+        for (store, _, keeps) in stores.into_iter().filter(|(_, is_installed, _)| *is_installed) {
+            expected.extend(keeps.then(|| format!("take + ack with keep_done, {store}")));
+            for what in ["a page of 100 tasks", "search of all payloads"] {
+                expected.push(format!("{what}, {store}"));
+            }
+            expected.push(format!("delay of another client by the search, {store}"));
+        }
+        assert_eq!(found, expected);
     }
 }

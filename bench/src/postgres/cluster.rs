@@ -84,8 +84,13 @@ impl Cluster {
 
     /// The URL of its database.
     pub fn url(&self) -> String {
+        self.url_of("postgres")
+    }
+
+    /// The URL of another database.
+    pub fn url_of(&self, database: &str) -> String {
         let folder = self.folder.display().to_string().replace('/', "%2F");
-        format!("postgres://postgres@{folder}/postgres")
+        format!("postgres://postgres@{folder}/{database}")
     }
 
     /// The folder of its socket, as PostgreSQL's own clients want it.

@@ -10,7 +10,7 @@ mod snapshot;
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use super::Size;
 use super::load::{self, Load, Measured, TUBE};
@@ -128,6 +128,15 @@ impl Database {
             Database::Given(url) => url.clone(),
             Database::Own(cluster) => cluster.url(),
         }
+    }
+
+    /// The URL of a new database beside it.
+    pub fn another(&self, name: &str) -> Result<String> {
+        let Database::Own(cluster) = self else {
+            bail!("no database is created on a given server")
+        };
+        cluster.sql(&format!("CREATE DATABASE {name}"))?;
+        Ok(cluster.url_of(name))
     }
 }
 

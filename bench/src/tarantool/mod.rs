@@ -17,7 +17,6 @@ use super::Size;
 use super::load::{self, Load, Measured, TUBE};
 use super::queue_figures::warm_up;
 use super::report::{Report, Row, Target};
-use server::TarantoolServer;
 
 /// Concurrent calls.
 const CLIENTS: usize = 64;
@@ -30,11 +29,7 @@ const NAMES: [&str; 4] = ["put", "take", "ack", "take and ack"];
 
 /// Measures tasks in batches, which must be twice as fast as tarantool/queue, and one by one.
 pub async fn measure(report: &mut Report, folder: &Path, size: Size) -> Result<()> {
-    let Some(program) = server::program() else {
-        eprintln!("  Tarantool is not measured: it is not installed; set TASKYARD_TARANTOOL");
-        return Ok(());
-    };
-    let server = TarantoolServer::start(&program, &folder.join("tarantool"))?;
+    let Some(server) = server::start(folder)? else { return Ok(()) };
     let client = load::open(&server.url()).await?;
     warm_up(&client, BATCH).await?;
     let tasks = if size.is_quick() { 50_000 } else { 500_000 };

@@ -24,6 +24,15 @@ pub fn program() -> Option<PathBuf> {
     program.exists().then_some(program)
 }
 
+/// Starts a server below this folder; `None` with a note if Tarantool is not installed.
+pub fn start(folder: &Path) -> Result<Option<TarantoolServer>> {
+    let Some(program) = program() else {
+        eprintln!("  Tarantool is not measured: it is not installed; set TASKYARD_TARANTOOL");
+        return Ok(None);
+    };
+    TarantoolServer::start(&program, &folder.join("tarantool")).map(Some)
+}
+
 /// A running server; it ends with this.
 pub struct TarantoolServer {
     port: u16,

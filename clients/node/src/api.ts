@@ -569,6 +569,14 @@ export interface MembersAnswer {
   tasks: MemberAnswer[];
 }
 
+/** A server that is not part of an answer about all servers. */
+export interface MissingServer {
+  /** Why it is missing. */
+  reason: string;
+  /** Its URL. */
+  url: string;
+}
+
 /** The new name of a tube. Its tasks stay, taken ones too. */
 export interface NameRequest {
   /** The name; the current one is accepted. */
@@ -1017,12 +1025,18 @@ export interface SeriesAnswer {
   fails: number[];
   /** When the first interval begins, in seconds since the epoch. */
   from: number;
+  /** Identifies the running server that answers. */
+  instance?: string | null | undefined;
+  /** Peers of the server whose series are not added. */
+  missing?: MissingServer[] | undefined;
   /** Tasks put in each interval. */
   puts: number[];
   /** Ready tasks at the end of each interval. */
   ready: number[];
   /** How long the deliveries that were acknowledged or failed in each interval had lasted. */
   run: PercentilesAnswer;
+  /** The number of servers whose series are added; absent unless `all` is set. */
+  servers?: number | null | undefined;
   /** The length of an interval, in seconds. */
   step: number;
   /** Taken tasks. */
@@ -1441,13 +1455,13 @@ export interface WorkerAnswer {
 
 /** One worker: a name with which tasks are taken. */
 export interface WorkerSummary {
-  /** The address from which it last connected to this server. */
+  /** The address from which it last connected to this server, or to a peer with `all`. */
   address?: string | null | undefined;
-  /** Deliveries that it acknowledged on this server. */
+  /** Deliveries that it acknowledged on this server, or on all with `all`. */
   done: number;
   /** Of these, acknowledged in the last minute. */
   done_per_minute: number;
-  /** Deliveries that it reported as failed on this server. */
+  /** Deliveries that it reported as failed there. */
   failed: number;
   /** Of these, failed in the last minute. */
   failed_per_minute: number;
@@ -1467,7 +1481,7 @@ export interface WorkerSummary {
   running_count: number;
   /** The tubes from which it took, at most 32. */
   tubes: string[];
-  /** The version of Taskyard's client that it uses, if it uses that over HTTP. */
+  /** The version of its client, if that is Taskyard's or gave one over iproto. */
   version?: string | null | undefined;
 }
 
@@ -1475,8 +1489,14 @@ export interface WorkerSummary {
 export interface WorkersAnswer {
   /** So many tasks are taken that not all of them are shown and counted. */
   cut?: boolean | undefined;
+  /** Identifies the running server that answers. */
+  instance?: string | null | undefined;
+  /** Peers of the server that are not in this list. */
+  missing?: MissingServer[] | undefined;
   /** The value of `after` for the next page; absent if no worker follows. */
   next?: string | null | undefined;
+  /** The number of servers that are in this list; absent unless `all` is set. */
+  servers?: number | null | undefined;
   /** The time of this list, in seconds since the epoch. */
   time: number;
   /** The workers, by name. */

@@ -295,12 +295,12 @@ export class Taskyard {
   }
 
   /** Time series of a tube, or of all tubes. */
-  series(options: { tube?: string; from?: number; step?: "1s" | "1m" } = {}): Promise<SeriesAnswer> {
+  series(options: { tube?: string; from?: number; step?: "1s" | "1m"; all?: boolean } = {}): Promise<SeriesAnswer> {
     return this.get(`/v1/series${queryText(options)}`);
   }
 
   /** The workers that take tasks from this server. */
-  workers(options: { internal?: boolean; limit?: number; after?: string } = {}): Promise<WorkersAnswer> {
+  workers(options: { internal?: boolean; limit?: number; after?: string; all?: boolean } = {}): Promise<WorkersAnswer> {
     return this.get(`/v1/workers${queryText(options)}`);
   }
 

@@ -104,6 +104,7 @@ test("the server", async (t) => {
   const { workers } = await client.workers();
   assert.deepEqual([workers[0].process, workers[0].version, workers[0].tubes], [process.pid, "0.1.0", ["a"]]);
   assert.ok(Array.isArray((await client.series({ tube: "a", from: -5 })).puts));
+  assert.equal((await client.series({ all: true })).servers, 1);
   const { entries } = await client.audit({ limit: 5 });
   assert.deepEqual(entries.map(({ action, target }) => [action, target]), [["create_tube", "a"]]);
   assert.ok(Array.isArray(await client.services()));

@@ -202,7 +202,8 @@ class Verbs(ServerTest):
         self.assertIsNone(self.client.take(self.tube))
         self.assertFalse(self.client.resume_tube(self.tube)["paused"])
         self.assertIn("puts", self.client.series(self.tube, start=-60))
-        workers = {worker["name"]: worker for worker in self.client.workers()}
+        self.assertEqual(self.client.series(all_servers=True)["servers"], 1)
+        workers = {worker["name"]: worker for worker in self.client.workers(all_servers=True)}
         self.assertEqual(workers[f"web1:4711:{self.tube}"]["version"], taskyard.__version__)
         self.assertIn("taskyard_", self.client.metrics())
         actions = [(entry["action"], entry.get("target")) for entry in self.client.audit(limit=100)]

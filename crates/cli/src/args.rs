@@ -68,7 +68,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Verb {
     /// Run the server; by default it stores tasks in a folder of this machine.
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Upgrade the schema of a database to this version.
     Migrate(MigrateArgs),
     /// Copy tubes with their tasks, and semaphores, from one store to another.

@@ -162,7 +162,7 @@ fn given(file: &Option<PathBuf>) -> Option<&Path> {
 }
 
 /// Adds the scheme and the default port to an address such as `localhost:7071` or `10.0.0.7`.
-fn with_scheme(url: &str) -> Result<String, Infallible> {
+pub fn with_scheme(url: &str) -> Result<String, Infallible> {
     if url.contains("://") {
         return Ok(url.to_owned());
     }

@@ -49,6 +49,7 @@ mod log;
 mod open_store;
 mod output;
 mod payload;
+mod peers;
 mod progress;
 mod secret_file;
 mod service_manager;
@@ -73,7 +74,7 @@ fn main() -> ExitCode {
         return end;
     }
     let done = match Cli::parse().verb {
-        Verb::Serve(args) => serve::run(args),
+        Verb::Serve(args) => serve::run(*args),
         Verb::Migrate(args) => migrate::run(args),
         Verb::Copy(args) => copy::run(args),
         Verb::Put(args) => put::run(args),

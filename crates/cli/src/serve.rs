@@ -36,6 +36,7 @@ use crate::iproto::IprotoArgs;
 use crate::migrate::without_password;
 use crate::open_store::{self, STORE_WAIT};
 use crate::output::{note, quoted};
+use crate::peers::PeerArgs;
 use crate::tls::keep_current;
 use crate::units::Size;
 use crate::users_file::UsersFile;
@@ -121,6 +122,8 @@ pub struct ServeArgs {
     /// Run no manager of typed workers; other servers of the store do.
     #[arg(long)]
     no_manager: bool,
+    #[command(flatten)]
+    peers: PeerArgs,
     #[command(flatten)]
     iproto: IprotoArgs,
 }
@@ -284,9 +287,16 @@ impl ServeArgs {
             tubes_per_user_max: self.tubes_per_user.into(),
             metrics_tubes_max: self.metrics_tubes.into(),
             iproto,
+            peers: self.peers.servers(self.is_shared())?,
             ..access
         };
         Ok((config, users_file.or(iproto_users)))
+    }
+
+    /// Whether other servers may use the same store.
+    fn is_shared(&self) -> bool {
+        let own = ["memory:", "sqlite:"];
+        self.store.as_ref().is_some_and(|url| !own.iter().any(|scheme| url.starts_with(scheme)))
     }
 
     /// Starts the pool, if one is configured.

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use taskyard_wire::Exit;
-use taskyard_wire::http::{WorkerSummary, WorkersAnswer};
+use taskyard_wire::http::{MissingServer, WorkerSummary, WorkersAnswer};
 
 use crate::connect::{ConnectArgs, block_on};
 use crate::table::Table;
@@ -18,8 +18,9 @@ A worker is the name with which tasks are taken: --worker of take, the field wor
 queue.worker(name) over iproto. Without one, Taskyard's own clients use host:process:program, and
 others appear with their address. VERSION is that of Taskyard's client, if it is one. RUNNING counts
 the tasks that it holds, taken from any server, and AGE is for how long it has held the oldest of
-them. DONE and FAILED count on this server; after each is the number of the last minute. A worker
-that was not seen for an hour is removed, unless it holds tasks.
+them. DONE and FAILED count on this server and on its peers (taskyard serve --peer); after each is
+the number of the last minute. A worker that was not seen for an hour is removed, unless it holds
+tasks.
 
 Examples:
   taskyard workers
@@ -38,7 +39,7 @@ pub struct WorkersArgs {
 /// Prints the workers.
 pub fn run(args: WorkersArgs) -> anyhow::Result<Exit> {
     let http = args.connect.http()?;
-    let WorkersAnswer { time, workers, cut, .. } =
+    let WorkersAnswer { time, workers, cut, missing, .. } =
         block_on(async { Ok(http.workers(args.internal).await?) })?;
     if args.json {
         output::json_lines(&workers)?;
@@ -52,6 +53,10 @@ pub fn run(args: WorkersArgs) -> anyhow::Result<Exit> {
     }
     if cut {
         output::note("too many tasks are taken to read all of them: RUNNING is incomplete");
+    }
+    for MissingServer { url, reason } in missing {
+        let (url, reason) = (output::printable(&url), output::printable(&reason));
+        output::note(format!("without what {url} saw: {reason}"));
     }
     Ok(Exit::Ok)
 }

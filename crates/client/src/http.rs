@@ -24,8 +24,9 @@ use taskyard_wire::http::{
     AlterRequest, AuditAnswer, ConsumerAnswer, ConsumersAnswer, CreateAnswer, CreateRequest,
     DeleteRequest, DeliveriesAnswer, DeliveryAnswer, ErrorAnswer, FinishAnswer, FinishRequest,
     KickAnswer, KickRequest, NameRequest, NothingAnswer, PeekRequest, PutAnswer, PutRequest,
-    SeriesAnswer, TakeRequest, TaskAction, TaskActionAnswer, TaskActionRequest, TaskAnswer,
-    TaskPageAnswer, TasksAnswer, TasksQuery, TubeAnswer, TubesAnswer, WorkersAnswer, parse_answer,
+    SeriesAnswer, SeriesQuery, TakeRequest, TaskAction, TaskActionAnswer, TaskActionRequest,
+    TaskAnswer, TaskPageAnswer, TasksAnswer, TasksQuery, TubeAnswer, TubesAnswer, WorkersAnswer,
+    parse_answer,
 };
 
 use self::connection_pool::{ConnectionPool, HttpCall, RequestError};
@@ -47,6 +48,8 @@ const WAIT_MAX: Span = Span::from_secs(300);
 #[derive(Clone)]
 pub struct Http {
     pool: ConnectionPool,
+    /// How long the server may take to respond.
+    answer_max: Duration,
 }
 
 impl Http {
@@ -56,9 +59,10 @@ impl Http {
         #[cfg(feature = "tls")]
         if server.is_encrypted() {
             let encryption = Encryption::new();
-            return Ok(Http { pool: ConnectionPool::new(server).with_encryption(encryption) });
+            let pool = ConnectionPool::new(server).with_encryption(encryption);
+            return Ok(Http { pool, answer_max: ANSWER_MAX });
         }
-        Ok(Http { pool: ConnectionPool::new(server) })
+        Ok(Http { pool: ConnectionPool::new(server), answer_max: ANSWER_MAX })
     }
 
     /// Sets a file of root certificates in PEM form that sign the certificate of an `https` server, instead of those that
@@ -88,7 +92,7 @@ impl Http {
             return Err(HttpError::Certificates(not_encrypted(&self.url(), "https://")));
         };
         let encryption = change(encryption).map_err(HttpError::Certificates)?;
-        Ok(Http { pool: self.pool.with_encryption(encryption) })
+        Ok(Http { pool: self.pool.with_encryption(encryption), ..self })
     }
 
     /// Sets the access token.
@@ -96,7 +100,13 @@ impl Http {
         let header = HeaderValue::from_str(&format!("Bearer {}", token.trim()));
         let mut header = header.map_err(|_| HttpError::Token)?;
         header.set_sensitive(true);
-        Ok(Http { pool: self.pool.with_token(header) })
+        Ok(Http { pool: self.pool.with_token(header), ..self })
+    }
+
+    /// Sets how long the server may take to respond, in addition to the wait in the request, and the largest response in
+    /// bytes. By default it has a minute, and responses have no limit.
+    pub fn with_limits(self, answer_max: Duration, bytes_max: usize) -> Self {
+        Http { pool: self.pool.with_answer_bytes_max(bytes_max), answer_max }
     }
 
     /// The URL, without a password.
@@ -259,30 +269,51 @@ impl Http {
         Ok(vec![self.send(request, Duration::ZERO, "tubes").await?])
     }
 
-    /// The time series of the sum over all tubes that are not internal: the last `seconds` by
-    /// second, at most 3600.
-    pub async fn recent_series(&self, seconds: u32) -> Result<SeriesAnswer, HttpError> {
-        let target = self.target(&["series"]).with("from", &format!("-{seconds}"));
+    /// Time series of a tube, or of all tubes together, of this server or of all servers of its store.
+    pub async fn series(&self, query: &SeriesQuery) -> Result<SeriesAnswer, HttpError> {
+        let parameters = query.parameters().into_iter();
+        let target = self.target(&["series"]);
+        let target = parameters.fold(target, |target, (name, value)| target.with(name, &value));
         self.send(HttpCall::new(Method::GET, target), Duration::ZERO, "series").await
     }
 
-    /// The workers that took tasks from this server in the last hour or hold tasks, by name; those that use nothing but
-    /// internal tubes only if `internal` is set.
+    /// The workers that took tasks from this server or its peers in the last hour or hold tasks, by name; those that use
+    /// nothing but internal tubes only if `internal` is set.
     pub async fn workers(&self, internal: bool) -> Result<WorkersAnswer, HttpError> {
         let mut all = WorkersAnswer::default();
         loop {
-            let mut target = self.target(&["workers"]).with("internal", &internal.to_string());
-            if let Some(after) = &all.next {
-                target = target.with("after", after);
-            }
-            let call = HttpCall::new(Method::GET, target);
-            let page: WorkersAnswer = self.send(call, Duration::ZERO, "workers").await?;
+            let target = self.target(&["workers"]).with("internal", &internal.to_string());
+            let page = self.workers_page(target.with("all", "true"), all.next.as_deref()).await?;
             all.workers.extend(page.workers);
-            (all.time, all.cut, all.next) = (page.time, all.cut || page.cut, page.next);
+            all.cut |= page.cut;
+            for missing in page.missing {
+                if !all.missing.contains(&missing) {
+                    all.missing.push(missing);
+                }
+            }
+            (all.time, all.servers, all.next) = (page.time, page.servers, page.next);
             if all.next.is_none() {
                 return Ok(all);
             }
         }
+    }
+
+    /// A page of the workers that this server saw itself, without the tasks that they hold, but with those that use
+    /// nothing but internal tubes: as its peers ask for them.
+    pub async fn seen_workers(&self, after: Option<&str>) -> Result<WorkersAnswer, HttpError> {
+        let target = self.target(&["workers"]).with("internal", "true").with("running", "false");
+        self.workers_page(target, after).await
+    }
+
+    async fn workers_page(
+        &self,
+        mut target: RequestTarget,
+        after: Option<&str>,
+    ) -> Result<WorkersAnswer, HttpError> {
+        if let Some(after) = after {
+            target = target.with("after", after);
+        }
+        self.send(HttpCall::new(Method::GET, target), Duration::ZERO, "workers").await
     }
 
     /// The latest actions of operators and administrators on this server, the newest first.
@@ -400,7 +431,7 @@ impl Http {
         wait: Duration,
         verb: &'static str,
     ) -> Result<A, HttpError> {
-        let response = self.pool.send(request, wait.saturating_add(ANSWER_MAX)).await;
+        let response = self.pool.send(request, wait.saturating_add(self.answer_max)).await;
         let (status, body) = response.map_err(|error| match error {
             RequestError::Failed(why) => HttpError::Unreachable { url: self.url(), why },
             RequestError::Untrusted(why) => HttpError::Certificates(why),

@@ -1,9 +1,10 @@
 //! Compiles each case once, in this crate, for a queue behind a pointer, instead of once in every test target.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 
-use taskyard_core::{Command, Error, Execute, Reply, Span, Timestamp};
+use taskyard_core::{Command, Error, Execute, Reply, Span, Timestamp, TubeName};
 use taskyard_store::Capabilities;
 
 use crate::Harness;
@@ -19,6 +20,7 @@ trait Queue: Send + Sync {
     fn advance(&self, span: Span);
     fn advance_unticked(&self, span: Span);
     fn seed_ticks(&self, seed: u32) -> bool;
+    fn take_failures(&self) -> Option<BTreeMap<TubeName, u64>>;
     fn restart(self: Box<Self>) -> Later<'static, Box<dyn Queue>>;
 }
 
@@ -45,6 +47,10 @@ impl<H: Harness + 'static> Queue for H {
 
     fn seed_ticks(&self, seed: u32) -> bool {
         Harness::seed_ticks(self, seed)
+    }
+
+    fn take_failures(&self) -> Option<BTreeMap<TubeName, u64>> {
+        Harness::take_failures(self)
     }
 
     fn restart(self: Box<Self>) -> Later<'static, Box<dyn Queue>> {
@@ -87,6 +93,10 @@ impl Harness for BoxedHarness {
 
     fn seed_ticks(&self, seed: u32) -> bool {
         self.0.seed_ticks(seed)
+    }
+
+    fn take_failures(&self) -> Option<BTreeMap<TubeName, u64>> {
+        self.0.take_failures()
     }
 
     async fn restart(self) -> Self {

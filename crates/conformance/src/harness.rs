@@ -1,8 +1,10 @@
 //! Runs a store with a manual clock.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-use taskyard_core::{Command, Error, Execute, Reply, Span, Timestamp};
+use taskyard_core::{Command, Effects, Error, Execute, Reply, Span, Timestamp, TubeName};
 
 use super::Harness;
 use taskyard_store::{Capabilities, Store, fill};
@@ -23,6 +25,7 @@ pub struct StoreHarness {
     now_micros: AtomicI64,
     hold_tick: AtomicBool,
     tick_seed: AtomicU32,
+    failures: Mutex<BTreeMap<TubeName, u64>>,
 }
 
 impl StoreHarness {
@@ -34,6 +37,14 @@ impl StoreHarness {
             now_micros: AtomicI64::new(START.as_micros()),
             hold_tick: AtomicBool::new(false),
             tick_seed: AtomicU32::new(0),
+            failures: Mutex::default(),
+        }
+    }
+
+    fn note(&self, effects: &Effects) {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        for (tube, count) in &effects.failed {
+            *failures.entry(tube.clone()).or_default() += count;
         }
     }
 
@@ -43,6 +54,7 @@ impl StoreHarness {
         loop {
             let tick = vec![Command::Tick { limit: TICK_LIMIT, seed }];
             let executed = self.store.execute(self.now(), tick).await;
+            self.note(&executed.effects);
             match executed.replies.as_slice() {
                 [Ok(Reply::Ticked(0))] => return,
                 [Ok(Reply::Ticked(_))] => {}
@@ -58,6 +70,7 @@ impl Execute for StoreHarness {
             self.tick().await;
         }
         let mut executed = self.store.execute(self.now(), commands).await;
+        self.note(&executed.effects);
         if !executed.unloaded.is_empty() {
             let keys = executed.unloaded.iter().map(|unloaded| unloaded.key).collect();
             let bodies = self.store.load(keys).await.into_iter();
@@ -91,11 +104,17 @@ impl Harness for StoreHarness {
         true
     }
 
+    fn take_failures(&self) -> Option<BTreeMap<TubeName, u64>> {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(std::mem::take(&mut failures))
+    }
+
     async fn restart(self) -> Self {
         self.store.close().await.expect("the store closes");
-        let StoreHarness { store, open, now_micros, hold_tick, tick_seed } = self;
+        let StoreHarness { store, open, now_micros, hold_tick, tick_seed, .. } = self;
         // The old store must be dropped before the new one opens: it holds the lock of its folder.
         drop(store);
-        StoreHarness { store: open(), open, now_micros, hold_tick, tick_seed }
+        let failures = Mutex::default();
+        StoreHarness { store: open(), open, now_micros, hold_tick, tick_seed, failures }
     }
 }

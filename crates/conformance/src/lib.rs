@@ -57,13 +57,14 @@ pub mod subqueue;
 pub mod ttl;
 pub mod ttr;
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use taskyard_core::{Execute, Span, Timestamp};
+use taskyard_core::{Execute, Span, Timestamp, TubeName};
 
 use taskyard_store::Capabilities;
 
@@ -91,6 +92,12 @@ pub trait Harness: Execute + Sized {
     /// Gives this random number to all ticks from now on. False where a server draws a number for each.
     fn seed_ticks(&self, _seed: u32) -> bool {
         false
+    }
+
+    /// The deliveries that failed since the last call without a command for them, by tube, as the effects of batches
+    /// report them. `None` where effects cannot be seen.
+    fn take_failures(&self) -> Option<BTreeMap<TubeName, u64>> {
+        None
     }
 
     /// Stops the queue cleanly and starts it again on the same data.

@@ -16,7 +16,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::limits::{ERROR_BYTES_MAX, FAILURES_MAX, WORKER_BYTES_MAX};
+use crate::limits::{CLIENT_VERSION_BYTES_MAX, ERROR_BYTES_MAX, FAILURES_MAX, WORKER_BYTES_MAX};
 use crate::time::{Span, Timestamp};
 
 /// The error of a delivery whose lease expired.
@@ -165,6 +165,12 @@ pub fn stored_error(text: &str) -> Arc<str> {
 /// Whether a worker may have this name.
 pub fn is_worker_name(name: &str) -> bool {
     (1..=WORKER_BYTES_MAX).contains(&name.len()) && crate::names::unfit_char(name).is_none()
+}
+
+/// Whether this can be the version of a worker's client: letters, digits, `.`, `-` and `+`.
+pub fn is_client_version(version: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-+".contains(&byte);
+    (1..=CLIENT_VERSION_BYTES_MAX).contains(&version.len()) && version.bytes().all(is_plain)
 }
 
 #[cfg(test)]

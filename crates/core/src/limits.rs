@@ -20,6 +20,8 @@ pub const BATCH_TASKS_MAX: usize = 10_000;
 pub const BATCH_BYTES_MAX: usize = 64 << 20;
 /// Maximum number of tasks in one page of a list.
 pub const LIST_TASKS_MAX: usize = 1_000;
+/// Longest version of the client of a worker, in bytes.
+pub const CLIENT_VERSION_BYTES_MAX: usize = 32;
 /// Longest name of a worker, in bytes.
 pub const WORKER_BYTES_MAX: usize = 128;
 /// Longest stored error of a failed delivery, in bytes.
@@ -105,6 +107,10 @@ pub const METRICS_ROWS_MAX: usize = 50_000;
 pub const METRICS_HISTOGRAMS_MAX: usize = 250;
 /// Default for the number of tubes with time series.
 pub const SERIES_TUBES_MAX: usize = 1_000;
+/// Maximum number of other servers that a server asks for time series and workers.
+pub const PEERS_MAX: usize = 32;
+/// Largest answer of such a server, in bytes.
+pub const PEER_ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Longest key of a semaphore, in bytes.
 pub const SEMAPHORE_KEY_BYTES_MAX: usize = 128;
 /// Maximum number of semaphores in one store.

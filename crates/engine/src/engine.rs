@@ -195,8 +195,8 @@ impl Engine {
 
     /// The workers that took tasks on this server, by name. Those that were not seen for an hour
     /// are removed, unless they are among `holding`: the names that the store shows as holders of
-    /// tasks.
-    pub async fn workers(&self, holding: HashSet<Arc<str>>) -> Vec<WorkerInfo> {
+    /// tasks. `None` removes none.
+    pub async fn workers(&self, holding: Option<HashSet<Arc<str>>>) -> Vec<WorkerInfo> {
         let (reply, receiver) = oneshot::channel();
         self.inner.inbox.query(Query::Workers(holding, reply));
         receiver.await.unwrap_or_default()

@@ -446,18 +446,21 @@ impl EventLoop {
             Query::Failures(reply) => {
                 drop(reply.send(self.series.as_ref().map(Collector::failures)));
             }
-            Query::Workers(holding, reply) => drop(reply.send(self.list_workers(&holding))),
+            Query::Workers(holding, reply) => drop(reply.send(self.list_workers(holding.as_ref()))),
             Query::Schedules(names, reply) => drop(reply.send(self.scheduler.notes_of(&names))),
         }
     }
 
     /// The workers; those that wait for a task are seen now.
-    fn list_workers(&mut self, holding: &HashSet<Arc<str>>) -> Vec<WorkerInfo> {
+    fn list_workers(&mut self, holding: Option<&HashSet<Arc<str>>>) -> Vec<WorkerInfo> {
         let Some(workers) = &mut self.workers else { return Vec::new() };
         for (worker, tube) in self.waiters.workers() {
             workers.see_waiting(self.now, worker, tube);
         }
-        let mut infos = workers.list(self.now, holding);
+        if let Some(holding) = holding {
+            workers.remove_old(self.now, holding);
+        }
+        let mut infos = workers.list(self.now);
         for WorkerInfo { last_seen, .. } in &mut infos {
             *last_seen = self.timeline.to_wall(*last_seen);
         }

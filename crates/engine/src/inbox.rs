@@ -62,8 +62,8 @@ pub(crate) enum Query {
     Latencies(oneshot::Sender<Vec<TubeLatency>>),
     /// The number of failed deliveries of each tube that has series; `None` without any series.
     Failures(oneshot::Sender<Option<BTreeMap<TubeName, u64>>>),
-    /// The workers; those of these names hold tasks.
-    Workers(HashSet<Arc<str>>, oneshot::Sender<Vec<WorkerInfo>>),
+    /// The workers; those of these names hold tasks, if that is known.
+    Workers(Option<HashSet<Arc<str>>>, oneshot::Sender<Vec<WorkerInfo>>),
     /// What is known of these schedules.
     Schedules(Vec<ScheduleName>, oneshot::Sender<ScheduleNotes>),
 }

@@ -15,6 +15,7 @@ use super::faults::{MALFORMED, lua, no_statistics, not_defined, shortened, wrong
 use super::native::{EXECUTE, RUN_SCHEDULE, decode_commands};
 use super::options::{
     read_cfg, read_create, read_failure, read_list, read_put, read_release, read_result,
+    read_worker_version,
 };
 use super::reader::Value;
 use super::reply::Fault;
@@ -59,6 +60,8 @@ pub enum CallAction {
     Worker {
         /// The name that it gets first.
         name: Option<Arc<str>>,
+        /// The version of its client.
+        version: Option<Box<str>>,
     },
     /// Answers whether a tube of this name exists. The name need not be a valid one.
     TubeExists {
@@ -508,7 +511,8 @@ fn worker(args: &mut ArgumentReader<'_>) -> Result<Call, Fault> {
             Some(name.into())
         }
     };
-    Ok(Call::new("worker", CallAction::Worker { name }))
+    let version = read_worker_version(args.raw()?)?;
+    Ok(Call::new("worker", CallAction::Worker { name, version }))
 }
 
 fn create_tube(args: &mut ArgumentReader<'_>) -> Result<Call, Fault> {

@@ -16,6 +16,17 @@ pub fn identify_args(session: Option<SessionId>) -> Vec<u8> {
     out
 }
 
+/// The arguments of `worker` that set the version of the client and no name.
+pub fn version_args(version: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    pack::array(&mut out, 2);
+    pack::nil(&mut out);
+    pack::map(&mut out, 1);
+    pack::str(&mut out, "version");
+    pack::str(&mut out, version);
+    out
+}
+
 /// The session in the results of `identify`.
 pub fn reply_session(results: &[u8]) -> Result<SessionId, IprotoError> {
     let mut reader = ValueReader::new(results);

@@ -42,7 +42,7 @@ pub use eval::{Eval, EvalAction, parse_eval};
 pub use faults::fault_of;
 pub use frame::{BadFrame, Frame, next_frame};
 pub use greeting::{Greeting, VERSION};
-pub use identify::{identify_args, reply_session};
+pub use identify::{identify_args, reply_session, version_args};
 pub use intern::intern;
 pub use msgpack::{MsgpackError, check_msgpack};
 pub use native::{

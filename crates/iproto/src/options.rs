@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use taskyard_core::failure::is_client_version;
+use taskyard_core::limits::CLIENT_VERSION_BYTES_MAX;
 use taskyard_core::{
     Key, KeyRequest, Kind, ListOrder, NewTask, OnConflict, Priority, SemaphoreKey, Span, StateSet,
     TaskId, TubeOptions,
@@ -162,6 +164,28 @@ pub(super) fn read_release(table: Option<&[u8]>, kind: Option<Kind>) -> Result<S
         Ok(())
     })?;
     Ok(later)
+}
+
+/// Reads the version of a client. Other options are ignored.
+pub(super) fn read_worker_version(table: Option<&[u8]>) -> Result<Option<Box<str>>, Fault> {
+    let mut version = None;
+    pairs(table, |name, value| {
+        if name == b"version" {
+            let text = match value {
+                Value::Str(bytes) | Value::Bin(bytes) => std::str::from_utf8(bytes).ok(),
+                _ => None,
+            };
+            let given = text.filter(|text| is_client_version(text)).ok_or_else(|| {
+                lua(format!(
+                    "the version of a client is a text of 1 to {CLIENT_VERSION_BYTES_MAX} letters, \
+                     digits, '.', '-' and '+'"
+                ))
+            })?;
+            version = Some(given.into());
+        }
+        Ok(())
+    })?;
+    Ok(version)
 }
 
 /// Reads the result of an ack, as the bytes that arrived. Other options are ignored, as is everything

@@ -20,6 +20,7 @@ use crate::http::Refusal;
 use crate::iproto::{IprotoConfig, IprotoServer};
 use crate::metrics::Requests;
 use crate::page_sessions::PageSessions;
+use crate::peer_servers::PeerServers;
 use crate::request_reader::RequestReader;
 use crate::response_budget::ResponseBudget;
 use crate::semaphore_monitor::SemaphoreMonitor;
@@ -93,6 +94,8 @@ pub(crate) struct App {
     pub worker_origins: Arc<WorkerOrigins>,
     /// Routes added by a hosted service.
     pub extra_routes: Option<ExtraRoutes>,
+    /// The other servers of the store.
+    pub peers: PeerServers,
 }
 
 /// The error of a command without a reply.
@@ -167,6 +170,7 @@ impl App {
             semaphore_monitor: SemaphoreMonitor::default(),
             worker_origins,
             extra_routes: config.extra_routes,
+            peers: PeerServers::new(config.peers, instance),
         }
     }
 

@@ -18,6 +18,7 @@ use crate::audit::AuditFile;
 use crate::auth::Token;
 use crate::iproto::IprotoConfig;
 use crate::page_sessions::PageSessionConfig;
+use crate::peer_servers::PeerServer;
 use crate::tls_listener::HandshakeLimits;
 use crate::users::Users;
 
@@ -99,6 +100,8 @@ pub struct Config {
     pub services: Vec<Arc<dyn Service>>,
     /// Routes added by a hosted service.
     pub extra_routes: Option<ExtraRoutes>,
+    /// The other servers of the store, at most 32.
+    pub peers: Vec<Arc<dyn PeerServer>>,
 }
 
 /// Routes added by a hosted service, behind the same checks as all others.
@@ -141,6 +144,7 @@ impl Config {
             audit: None,
             services: Vec::new(),
             extra_routes: None,
+            peers: Vec::new(),
         }
     }
 

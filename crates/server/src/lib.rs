@@ -26,6 +26,7 @@ mod metrics;
 #[cfg(test)]
 mod openapi;
 mod page_sessions;
+mod peer_servers;
 mod request_reader;
 mod response_budget;
 mod semaphore_monitor;
@@ -46,6 +47,7 @@ pub use auth::{Token, TokenError};
 pub use config::{BindError, Config, ExtraRoutes, HTTP_PROTOCOL};
 pub use iproto::IprotoConfig;
 pub use page_sessions::PageSessionConfig;
+pub use peer_servers::{PeerFuture, PeerServer};
 pub use server::{Listeners, Server};
 pub use taskyard_tls::{ServerFiles, ServerTls, TlsError};
 pub use tls_listener::HandshakeLimits;

@@ -1,22 +1,20 @@
 //! Records where named workers connect from, and with which version of the client.
 //!
 //! A connection notes this once for a name, not with each take. A worker without a name of its own is
-//! called by its address, so nothing is noted for it.
+//! called by its address, so nothing is noted for it unless its version is known.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use taskyard_core::failure::is_worker_name;
+use taskyard_core::failure::{is_client_version, is_worker_name};
 use taskyard_engine::WORKERS_MAX;
 
 /// How many names are noted before the older half is removed.
 const NAMES_MAX: usize = 2 * WORKERS_MAX;
 /// What the `User-Agent` of Taskyard's client begins with.
 const CLIENT_AGENT: &str = "taskyard/";
-/// Longest version that is shown, in bytes.
-const VERSION_BYTES_MAX: usize = 32;
 
 /// The origin of each named worker.
 #[derive(Debug, Default)]
@@ -107,9 +105,7 @@ impl WorkerOrigins {
 /// The version in the `User-Agent` of Taskyard's client.
 pub(crate) fn client_version(agent: &str) -> Option<Box<str>> {
     let version = agent.strip_prefix(CLIENT_AGENT)?.split(' ').next()?;
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-+".contains(&byte);
-    let fits = (1..=VERSION_BYTES_MAX).contains(&version.len());
-    (fits && version.bytes().all(is_plain)).then(|| version.into())
+    is_client_version(version).then(|| version.into())
 }
 
 #[cfg(test)]

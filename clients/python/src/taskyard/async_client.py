@@ -368,17 +368,25 @@ class AsyncClient(AsyncSender):
         return await self._send(calls.get("/v1/stats", calls.same, internal=internal))
 
     async def series(
-        self, tube: Optional[str] = None, *, start: Optional[float] = None, step: Optional[str] = None
+        self,
+        tube: Optional[str] = None,
+        *,
+        start: Optional[float] = None,
+        step: Optional[str] = None,
+        all_servers: bool = False,
     ) -> JsonObject:
         """The time series of a tube or of all tubes; a negative `start` is so many seconds ago."""
-        return await self._send(calls.get("/v1/series", calls.same, tube=tube, from_=start, step=step))
+        return await self._send(
+            calls.get("/v1/series", calls.same, tube=tube, from_=start, step=step, all=all_servers or None)
+        )
 
-    async def workers(self, *, internal: bool = False) -> List[JsonObject]:
+    async def workers(self, *, internal: bool = False, all_servers: bool = False) -> List[JsonObject]:
         """The workers that took tasks from this server in the last hour or hold tasks."""
         workers: List[JsonObject] = []
         after = None
         while True:
-            page: JsonObject = await self._send(calls.get("/v1/workers", calls.same, internal=internal, after=after))
+            call = calls.get("/v1/workers", calls.same, internal=internal, after=after, all=all_servers or None)
+            page: JsonObject = await self._send(call)
             workers.extend(page["workers"])
             after = page.get("next")
             if after is None:

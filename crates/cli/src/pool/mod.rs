@@ -127,7 +127,7 @@ fn serve(
     match Cli::try_parse_from(command)?.verb {
         Verb::Serve(mut serve) => {
             serve.access = args.access;
-            serve::run(serve)
+            serve::run(*serve)
         }
         _ => Err(anyhow::anyhow!("`serve` did not parse as `serve`")),
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use taskyard::{Http, HttpError};
 use taskyard_core::{Error, Kind};
-use taskyard_wire::http::{PercentilesAnswer, TaskCounts, TubeAnswer};
+use taskyard_wire::http::{PercentilesAnswer, SeriesQuery, TaskCounts, TubeAnswer};
 
 use crate::internal_tubes::InternalArgs;
 
@@ -71,7 +71,9 @@ pub async fn sample(http: Http, internal: InternalArgs) -> Result<Sample, HttpEr
 
 /// Asks for wait and run times. A server that cannot tell is shown without them.
 async fn durations(http: &Http) -> Durations {
-    match tokio::time::timeout(ANSWER_MAX, http.recent_series(LATENCY_SECONDS)).await {
+    let from = Some(-f64::from(LATENCY_SECONDS));
+    let query = SeriesQuery { from, all: true, ..SeriesQuery::default() };
+    match tokio::time::timeout(ANSWER_MAX, http.series(&query)).await {
         Ok(Ok(series)) => Durations {
             wait: Percentiles::latest(&series.wait),
             run: Percentiles::latest(&series.run),

@@ -35,5 +35,6 @@ fn is_installed() -> bool {
 }
 
 mod copy;
+mod peers;
 mod serve;
 mod storms;

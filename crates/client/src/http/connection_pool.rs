@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
@@ -74,6 +74,8 @@ impl From<String> for RequestError {
 pub(super) struct ConnectionPool {
     server: Arc<ServerUrl>,
     token: Option<HeaderValue>,
+    /// The largest response.
+    answer_bytes_max: usize,
     /// For an encrypted server.
     #[cfg(feature = "tls")]
     encryption: Option<Encryption>,
@@ -88,6 +90,7 @@ impl ConnectionPool {
         ConnectionPool {
             server: Arc::new(server),
             token: None,
+            answer_bytes_max: usize::MAX,
             #[cfg(feature = "tls")]
             encryption: None,
             idle: Arc::default(),
@@ -109,6 +112,11 @@ impl ConnectionPool {
     /// Sets the value of the `Authorization` header.
     pub fn with_token(self, token: HeaderValue) -> Self {
         ConnectionPool { token: Some(token), ..self }
+    }
+
+    /// Sets the largest response, in bytes.
+    pub fn with_answer_bytes_max(self, answer_bytes_max: usize) -> Self {
+        ConnectionPool { answer_bytes_max, ..self }
     }
 
     pub fn server(&self) -> &ServerUrl {
@@ -165,8 +173,8 @@ impl ConnectionPool {
                 },
             };
             let status = response.status();
-            let body = response.into_body().collect().await;
-            let body = body.map_err(|error| self.failure(&error))?.to_bytes();
+            let body = Limited::new(response.into_body(), self.answer_bytes_max).collect().await;
+            let body = body.map_err(|error| self.failure(&*error))?.to_bytes();
             self.keep(connection);
             return Ok((status, body));
         }

@@ -9,7 +9,7 @@ use taskyard_core::SessionId;
 use taskyard_iproto::greeting::GREETING_BYTES;
 use taskyard_iproto::{
     Greeting, Operation, Shape, auth, encode_execute, encode_request, faults, identify_args,
-    next_frame, parse_reply,
+    next_frame, parse_reply, version_args,
 };
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
@@ -88,6 +88,7 @@ impl Connection {
             let scramble = Some(auth::scramble(password, &greeting.salt));
             connection.execute(&Operation::Auth { user, scramble }).await?;
         }
+        connection.announce_version(prefix);
         if session.is_some() {
             let (name, args) = identify(prefix, session);
             let call = Operation::Call { name: &name, args: &args, shape: Shape::Call };
@@ -108,6 +109,14 @@ impl Connection {
         let reading = tokio::spawn(read_all(shared.clone()));
         let tasks = [writing.abort_handle(), reading.abort_handle()];
         Arc::new(Connection { shared, tasks })
+    }
+
+    /// Writes the version for the list of workers ahead of the first request, without waiting for the reply: a server that
+    /// cannot note it refuses, which does not matter.
+    fn announce_version(&self, prefix: &str) {
+        let (name, args) = (format!("{prefix}.worker"), version_args(env!("CARGO_PKG_VERSION")));
+        let call = Operation::Call { name: &name, args: &args, shape: Shape::Call };
+        encode_request(self.shared.lock().write_buffer.end(), NO_CALLER, &call);
     }
 
     /// Whether the connection can send requests.

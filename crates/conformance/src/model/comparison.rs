@@ -1,6 +1,6 @@
 //! Runs commands on a queue and on the machine and compares the replies.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use taskyard_core::command::TubeInfo;
 use taskyard_core::{
@@ -25,6 +25,8 @@ pub(super) struct Comparison<H> {
     tick_seed: Option<u32>,
     to_store: HashMap<Lease, Lease>,
     to_machine: HashMap<Lease, Lease>,
+    /// Failed deliveries that the machine has reported as effects of the latest batch and the ticks before it.
+    failures: BTreeMap<TubeName, u64>,
 }
 
 /// The description of a difference.
@@ -40,6 +42,7 @@ impl<H: Harness> Comparison<H> {
             tick_seed,
             to_store: HashMap::new(),
             to_machine: HashMap::new(),
+            failures: BTreeMap::new(),
         }
     }
 
@@ -69,6 +72,7 @@ impl<H: Harness> Comparison<H> {
     /// Restarts both cleanly.
     pub(super) async fn restart(mut self) -> Self {
         self.machine.restart();
+        self.machine.take_effects();
         Comparison { queue: self.queue.restart().await, ..self }
     }
 
@@ -91,17 +95,42 @@ impl<H: Harness> Comparison<H> {
                 format!("{difference}\n{command}\n  machine: {expected}\n  queue:   {said}")
             })?;
         }
+        self.compare_failures(commands)?;
         Ok(expected)
+    }
+
+    /// Compares the failures that are effects. A tube that a batch renamed or removed may be reported with its name before.
+    fn compare_failures(&mut self, commands: &[Command]) -> std::result::Result<(), Difference> {
+        let expected = std::mem::take(&mut self.failures);
+        let Some(got) = self.queue.take_failures() else { return Ok(()) };
+        let renames = |command: &Command| {
+            matches!(command, Command::NameTube { .. } | Command::DropTube { .. })
+        };
+        if expected == got || commands.iter().any(renames) {
+            return Ok(());
+        }
+        let commands: Vec<_> = commands.iter().map(brief).collect();
+        let commands = commands.join("\n");
+        Err(format!(
+            "the failed deliveries differ\n{commands}\n  machine: {expected:?}\n  queue:   {got:?}"
+        ))
+    }
+
+    fn note_effects(&mut self) {
+        for (tube, count) in self.machine.take_effects().failed {
+            *self.failures.entry(tube).or_default() += count;
+        }
     }
 
     fn execute_on_machine(&mut self, commands: &[Command]) -> Vec<Result<Reply>> {
         let now = self.queue.now();
         let tick = Command::Tick { limit: TICK_LIMIT, seed: self.tick_seed.unwrap_or(0) };
         while self.machine.apply(now, tick.clone()) != Ok(Reply::Ticked(0)) {}
+        // A later command may rename a tube.
+        self.note_effects();
         let replies =
             commands.iter().map(|command| self.machine.apply(now, command.clone())).collect();
-        // No client waits here, but the effects must not accumulate.
-        self.machine.take_effects();
+        self.note_effects();
         replies
     }
 

@@ -115,12 +115,16 @@ impl WorkerRegistry {
     }
 
     /// Removes the workers that were not seen for an hour, except those that hold tasks according to
-    /// the store, and shows the others, by name. Times are of the engine.
-    pub fn list(&mut self, now: Timestamp, holding: &HashSet<Arc<str>>) -> Vec<WorkerInfo> {
+    /// the store.
+    pub fn remove_old(&mut self, now: Timestamp, holding: &HashSet<Arc<str>>) {
         let is_old = |worker: &Worker| {
             now.since(worker.last_seen) >= WORKER_KEPT && !holding.contains(&worker.name)
         };
         self.remove_if(is_old);
+    }
+
+    /// The workers by name. Times are of the engine.
+    pub fn list(&mut self, now: Timestamp) -> Vec<WorkerInfo> {
         let workers = self.slots.iter_mut().filter_map(|slot| slot.worker.as_mut());
         let mut infos: Vec<_> = workers.map(|worker| worker.info(now)).collect();
         infos.sort_unstable_by(|a, b| a.name.cmp(&b.name));
@@ -317,7 +321,7 @@ mod tests {
         for (second, name) in [(1, "a"), (2, "b"), (3, "c"), (4, "a"), (5, "d")] {
             see(&mut registry, second, name, "mail");
         }
-        let infos = registry.list(at(6), &HashSet::new());
+        let infos = registry.list(at(6));
         assert_eq!(names(&infos), ["a", "c", "d"]);
         assert_eq!(infos[0].last_seen, at(4));
     }
@@ -329,7 +333,7 @@ mod tests {
             see(&mut registry, number / 7, &format!("w{number}"), "mail");
             assert!(registry.by_name.len() <= 100 && registry.slots.len() <= 100);
         }
-        let infos = registry.list(at(2_000), &HashSet::new());
+        let infos = registry.list(at(2_000));
         assert!(names(&infos).contains(&"w9999") && infos.len() > 90, "{}", infos.len());
     }
 
@@ -341,8 +345,11 @@ mod tests {
         see(&mut registry, 1, "late", "mail");
         let (hour, holding) =
             (Timestamp::EPOCH + Span::from_secs(3_600), HashSet::from(["busy".into()]));
-        assert_eq!(names(&registry.list(hour, &holding)), ["busy", "late"]);
-        assert_eq!(names(&registry.list(hour, &HashSet::new())), ["late"]);
+        assert_eq!(names(&registry.list(hour)), ["busy", "idle", "late"]);
+        registry.remove_old(hour, &holding);
+        assert_eq!(names(&registry.list(hour)), ["busy", "late"]);
+        registry.remove_old(hour, &HashSet::new());
+        assert_eq!(names(&registry.list(hour)), ["late"]);
     }
 
     #[test]
@@ -352,7 +359,7 @@ mod tests {
             see(&mut registry, number, "w", &format!("t{number}"));
             see(&mut registry, number, "w", &format!("t{number}"));
         }
-        let tubes = &registry.list(at(50), &HashSet::new())[0].tubes;
+        let tubes = &registry.list(at(50))[0].tubes;
         assert_eq!((tubes.len(), tubes[0].as_str()), (WORKER_TUBES_MAX, "t8"));
     }
 
@@ -364,6 +371,6 @@ mod tests {
         let NotedWorker::Known(number) = registry.noted(&"a".into()) else { panic!("a is known") };
         see(&mut registry, 1, "b", "mail");
         assert!(registry.get_mut(number).is_none());
-        assert_eq!(names(&registry.list(at(1), &HashSet::new())), ["b"]);
+        assert_eq!(names(&registry.list(at(1))), ["b"]);
     }
 }

@@ -24,7 +24,7 @@ async fn taken(fixture: &Fixture, worker: &str, count: usize) -> Vec<Task> {
 }
 
 async fn workers(fixture: &Fixture) -> Vec<WorkerInfo> {
-    fixture.engine.workers(HashSet::new()).await
+    fixture.engine.workers(Some(HashSet::new())).await
 }
 
 #[tokio::test]
@@ -82,7 +82,8 @@ async fn workers_that_wait_are_seen_now_and_stay() {
         yield_now().await;
     }
     fixture.clock.advance(Span::from_secs(3_600));
+    assert_eq!(fixture.engine.workers(None).await.len(), 2, "none is removed");
     let holding: HashSet<Arc<str>> = HashSet::from(["b".into()]);
-    assert_eq!(fixture.engine.workers(holding).await.len(), 1, "one holds a task");
+    assert_eq!(fixture.engine.workers(Some(holding)).await.len(), 1, "one holds a task");
     assert_eq!(workers(&fixture).await, []);
 }

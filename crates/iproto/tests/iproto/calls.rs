@@ -275,9 +275,13 @@ fn functions_of_the_queue() {
     assert_eq!(function("stats", "[]"), all(ReplyForm::AllStatistics));
     assert_eq!(function("stats", "[null]"), all(ReplyForm::AllStatistics));
     assert_eq!(function("state", "[]"), CallAction::State);
-    assert_eq!(function("worker", "[]"), CallAction::Worker { name: None });
-    let named = CallAction::Worker { name: Some("web1:7:mailer".into()) };
+    let (name, version) = (Some("web1:7:mailer".into()), Some("1.2.0-rc.1".into()));
+    assert_eq!(function("worker", "[]"), CallAction::Worker { name: None, version: None });
+    let named = CallAction::Worker { name, version: None };
     assert_eq!(function("worker", r#"["web1:7:mailer"]"#), named);
+    assert_eq!(function("worker", r#"["web1:7:mailer", {"other": 1}]"#), named);
+    let with_version = CallAction::Worker { name: None, version };
+    assert_eq!(function("worker", r#"[null, {"version": "1.2.0-rc.1"}]"#), with_version);
     assert_eq!(function("identify", "[]"), CallAction::Identify { session: None });
     assert_eq!(function("tube", "[]"), all(ReplyForm::TubeNames));
     assert_eq!(function("tube", r#"["a/b"]"#), CallAction::TubeExists { name: "a/b".into() });

@@ -94,9 +94,10 @@ export async function stats(internal, signal) {
 // The hosted services; none for a user who may not see them.
 export const services = async (signal) =>
   (mayWithAll("show_server") ? request("v1/services", { signal }) : { services: [] });
-export const series = (values, signal) => request(`v1/series?${query(values)}`, { signal });
-// A page of workers, after the one with the name `after`.
-export const workers = (after, signal) => request(`v1/workers${after ? `?${query({ after })}` : ""}`, { signal });
+// Time series of all servers of the store that this one knows.
+export const series = (values, signal) => request(`v1/series?${query({ ...values, all: true })}`, { signal });
+// A page of workers of these servers, after the one with the name `after`.
+export const workers = (after, signal) => request(`v1/workers?${query({ after, all: true })}`, { signal });
 // The latest audit entries, the newest first.
 export const audit = (limit, signal) => request(`v1/audit?${query({ limit })}`, { signal });
 export const poolStatus = (signal) => request("pool/status", { signal });

@@ -9,6 +9,10 @@ export const number = (value) => numbers.format(value);
 const REASONS = { buried: "set aside; retry makes it ready", attempts_used_up: "its attempts are used up; retry makes it ready" };
 export const reason = (found) => (found ? REASONS[found.name] ?? found.text : "");
 
+// The servers whose numbers are not in an answer about all servers, with the reasons.
+export const missingServers = (servers = []) =>
+  (servers.length ? `Not included: ${servers.map(({ url, reason }) => `${url} (${reason})`).join(", ")}` : "");
+
 // A number on an axis: "1.5K".
 export const compact = (value) => (value >= 10_000 ? short : numbers).format(value);
 

@@ -3,6 +3,7 @@
 import { series } from "./api.js";
 import { chart } from "./chart.js";
 import { make, say, show } from "./dom.js";
+import { missingServers } from "./format.js";
 import { setQuery } from "./router.js";
 
 // The ranges that can be chosen: the server has an hour of seconds and two days of minutes.
@@ -63,7 +64,7 @@ function extend(kept, newer, most) {
 // The charts with these names, of a tube or of all tubes. The range is in the query of the address.
 export function charts(names, tube) {
   const drawn = names.map((name) => chart(CHARTS[name]));
-  const missing = make("p", { class: "note", hidden: true });
+  const missing = make("p", { class: "note missing", hidden: true });
   const radios = Object.entries(RANGES).map(([name, { text }]) => {
     const input = make("input", { type: "radio", name: "range", value: name,
       change: () => setQuery({ range: name === RANGE_DEFAULT ? null : name }, { replace: true }) });
@@ -74,14 +75,20 @@ export function charts(names, tube) {
   let range = null;
   let kept = null;
   let fetched = 0;
+  let withoutServers = "";
 
   async function fetchSeries(signal) {
     const { step, seconds } = RANGES[range];
     if (step === "1m" && kept && performance.now() - fetched < MINUTES_EVERY_MS) return;
     const wanted = { tube, step, from: kept ? kept.from + kept.values.puts.length * kept.step : -seconds };
-    const answer = flat(await series(wanted, signal));
-    if (!kept) kept = pad(answer, seconds / answer.step);
+    const found = await series(wanted, signal);
+    const answer = flat(found);
+    // Servers that are back have numbers for the intervals that are shown already.
+    const without = missingServers(found.missing);
+    if (withoutServers && without !== withoutServers && kept) kept = null;
+    else if (!kept) kept = pad(answer, seconds / answer.step);
     else if (!extend(kept, answer, seconds / kept.step)) kept = null;
+    withoutServers = without;
     fetched = performance.now();
   }
 
@@ -106,6 +113,9 @@ export function charts(names, tube) {
         show(box, false);
         return;
       }
+      say(missing, withoutServers);
+      show(missing, withoutServers !== "");
+      show(box, true);
       if (kept) for (const { draw } of drawn) draw(kept);
     },
   };

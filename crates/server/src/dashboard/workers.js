@@ -1,4 +1,4 @@
-// Workers that take tasks from this server, what each runs, and the manager of typed workers.
+// Workers that take tasks from this server and its peers, what each runs, and the manager of typed workers.
 
 import { now, services, workers as fetchWorkers } from "./api.js";
 import { make, mark, say, section, show } from "./dom.js";
@@ -67,6 +67,7 @@ export function workers(route, { setTitle }) {
   const table = grid({ label: "Workers", columns: COLUMNS, key: ({ name }) => name, className: "workers" });
   const nothing = make("p", { class: "card note", hidden: true });
   const cut = make("p", { class: "note", hidden: true }, "So many tasks are taken that not all of them are shown and counted.");
+  const without = make("p", { class: "note missing", hidden: true });
   const first = make("a", { class: "button" }, "First page");
   const following = make("a", { class: "button" }, "Next page");
   const pager = make("nav", { class: "bar pager", "aria-label": "Pages" }, first, following);
@@ -74,7 +75,7 @@ export function workers(route, { setTitle }) {
   const manager = servicePart("manager");
   const managerSection = section("Worker manager",
     make("p", { class: "note" }, "Decides how many job processors the typed workers give to each queue."), manager.element);
-  const element = make("div", { class: "stack" }, make("h2", { tabindex: "-1" }, "Workers"), nothing, bar, table.element, cut, pager, managerSection);
+  const element = make("div", { class: "stack" }, make("h2", { tabindex: "-1" }, "Workers"), nothing, bar, table.element, cut, without, pager, managerSection);
   managerSection.hidden = true;
 
   function draw() {
@@ -93,6 +94,8 @@ export function workers(route, { setTitle }) {
       const answer = await fetchWorkers(query.after, signal);
       newest = answer.workers;
       show(cut, Boolean(answer.cut));
+      say(without, format.missingServers(answer.missing));
+      show(without, without.textContent !== "");
       show(first, Boolean(query.after));
       show(following, answer.next !== undefined);
       show(pager, Boolean(query.after) || answer.next !== undefined);

@@ -16,6 +16,7 @@ mod route_access;
 mod schedules;
 mod semaphores;
 mod series;
+mod series_sum;
 mod services;
 mod session;
 mod stats;
@@ -26,6 +27,7 @@ mod task_page;
 mod task_reader;
 mod tasks;
 mod tubes;
+mod worker_list;
 mod workers;
 
 use axum::Router;

@@ -2,54 +2,37 @@
 
 use axum::http::Method;
 use axum::response::Response;
-use serde::Deserialize;
 use taskyard_core::access::{AccessTarget, AccessVerb};
 use taskyard_core::{Error, Span, Timestamp, TubeName};
 use taskyard_engine::{Depth, Percentiles, Series, SeriesPoint, SeriesRequest, SeriesStart, Step};
 use taskyard_wire::Code;
-use taskyard_wire::http::{PercentilesAnswer, SeriesAnswer};
+use taskyard_wire::http::{PercentilesAnswer, SeriesAnswer, SeriesQuery, SeriesStep};
 
 use super::request::QueryParams;
 use super::route::QueryField;
+use super::series_sum;
 use super::tubes::infos;
 use super::{Refusal, RequestApp, Route, ok};
-
-/// The query parameters.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SeriesQuery {
-    tube: Option<String>,
-    from: Option<f64>,
-    #[serde(default)]
-    step: StepName,
-}
-
-/// The lengths of intervals, as the query names them.
-#[derive(Clone, Copy, Default, Deserialize)]
-enum StepName {
-    #[default]
-    #[serde(rename = "1s")]
-    Second,
-    #[serde(rename = "1m")]
-    Minute,
-}
 
 /// The endpoints of this file.
 pub(crate) fn routes() -> Vec<Route> {
     let about = (
         "series",
-        "Show rates, numbers of tasks, wait times and run times as this server saw them: the last \
-         hour by second, or the last two days by minute",
+        "Show rates, numbers of tasks, wait times and run times as this server saw them, or all \
+         servers together: the last hour by second, or the last two days by minute",
     );
     let from = "The first moment, in seconds since the epoch, or before now if negative; the \
                 earliest when absent";
     let step = "The length of an interval: `1s` (when absent) for the last hour, or `1m` for the \
                 last two days";
     let tube = "The tube; when absent, the sum over all tubes that are not internal";
+    let all = "Add the series of the other servers of the store that this one was started with \
+               (`--peer`)";
     let route = Route::new(Method::GET, "/v1/series", about, series)
         .query_param(QueryField::name("tube", tube))
         .query_param(QueryField::number("from", from))
         .query_param(QueryField::one_of("step", step, &["1s", "1m"]))
+        .query_param(QueryField::flag("all", all))
         .responds::<SeriesAnswer>("The series")
         .refuses([Code::TubeNotFound])
         .uses_engine();
@@ -63,25 +46,37 @@ async fn series(
     let tube = query.tube.as_deref().map(TubeName::new).transpose()?;
     let from = query.from.map_or(Ok(SeriesStart::Oldest), start)?;
     let step = match query.step {
-        StepName::Second => Step::Second,
-        StepName::Minute => Step::Minute,
+        SeriesStep::Second => Step::Second,
+        SeriesStep::Minute => Step::Minute,
     };
     let target = tube.as_ref().map_or(AccessTarget::All, |tube| AccessTarget::Tube(tube.as_str()));
     app.require(AccessVerb::ShowTube, target)?;
-    let request = SeriesRequest { tube, from, step };
+    let own = own_series(&app, SeriesRequest { tube, from, step }).await?;
+    if !query.all {
+        return ok(&own);
+    }
+    let mut peers = app.peers.series(&query).await;
+    peers.retain(|peer| series_sum::check(&own, peer, step.points_max()));
+    let answers: Vec<_> = peers.answers.iter().map(|(_, answer)| answer).collect();
+    let sum = series_sum::sum(&own, &answers);
+    ok(&SeriesAnswer { servers: Some(peers.servers()), missing: peers.missing, ..sum })
+}
+
+/// The series of this server.
+async fn own_series(app: &RequestApp, request: SeriesRequest) -> Result<SeriesAnswer, Refusal> {
     if let Some(found) = app.engine.series(request.clone()).await {
-        return ok(&answer(&request, &found));
+        return Ok(answer(app, &request, &found));
     }
     // A tube that was not used yet has no series, but it has tasks.
     let mut depth = Depth::default();
     if let Some(tube) = request.tube.clone() {
-        let infos = infos(&app, Some(tube)).await?;
+        let infos = infos(app, Some(tube)).await?;
         depth = infos.first().map_or(depth, |info| Depth::of(&info.stats.tasks));
     }
     let sum = SeriesRequest { tube: None, ..request.clone() };
     let mut quiet = app.engine.series(sum).await.ok_or_else(turned_off)?;
     quiet.points.fill(SeriesPoint::quiet(depth));
-    ok(&answer(&request, &quiet))
+    Ok(answer(app, &request, &quiet))
 }
 
 fn turned_off() -> Refusal {
@@ -103,7 +98,7 @@ fn start(from: f64) -> Result<SeriesStart, Error> {
     Ok(SeriesStart::At(Timestamp::from_secs_f64(from).ok_or_else(wrong)?))
 }
 
-fn answer(request: &SeriesRequest, series: &Series) -> SeriesAnswer {
+fn answer(app: &RequestApp, request: &SeriesRequest, series: &Series) -> SeriesAnswer {
     let points = &series.points;
     let field = |of: fn(&SeriesPoint) -> u32| points.iter().map(of).collect();
     SeriesAnswer {
@@ -120,6 +115,9 @@ fn answer(request: &SeriesRequest, series: &Series) -> SeriesAnswer {
         buried: field(|point| point.depth.buried),
         wait: percentiles(points, SeriesPoint::wait),
         run: percentiles(points, SeriesPoint::run),
+        instance: Some(app.peers.own_instance().to_owned()),
+        servers: None,
+        missing: Vec::new(),
     }
 }
 

@@ -8,11 +8,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use axum::http::Method;
 use axum::response::Response;
 use serde::Deserialize;
-use taskyard_core::access::AccessVerb;
 use taskyard_core::command::TubeInfo;
 use taskyard_core::limits::BATCH_TASKS_MAX;
 use taskyard_core::{Command, Error, Execute, Reply, Result as CoreResult, Task, TubeName};
-use taskyard_engine::WorkerInfo;
 use taskyard_wire::http::{
     RunningTask, WORKER_RUNNING_MAX, WORKERS_PAGE_MAX, WorkerSummary, WorkersAnswer,
 };
@@ -20,6 +18,7 @@ use taskyard_wire::http::{
 use super::request::{QueryParams, count};
 use super::route::QueryField;
 use super::tubes::{infos, internal};
+use super::worker_list::WorkerList;
 use super::{Refusal, RequestApp, Route, ok};
 use crate::app::unexpected_reply;
 
@@ -33,10 +32,16 @@ pub(crate) fn routes() -> Vec<Route> {
         "Show the workers that took tasks from this server in the last hour or hold tasks",
     );
     let limit = "Maximum number of workers; 1000 when absent";
+    let all =
+        "Add what the other servers of the store saw that this one was started with (`--peer`)";
+    let running = "Whether to read the tasks that workers hold (when absent, yes); otherwise only what \
+                   this server saw itself is shown";
     let route = Route::new(Method::GET, "/v1/workers", about, workers)
         .query_param(internal())
         .query_param(QueryField::count("limit", limit, WORKERS_PAGE_MAX))
         .query_param(QueryField::text("after", "The `next` of the page before"))
+        .query_param(QueryField::flag("all", all))
+        .query_param(QueryField::flag("running", running))
         .responds::<WorkersAnswer>("The workers, by name")
         .uses_engine();
     vec![route]
@@ -50,10 +55,18 @@ struct WorkersQuery {
     #[serde(default = "limit_default", deserialize_with = "count")]
     limit: usize,
     after: Option<String>,
+    #[serde(default)]
+    all: bool,
+    #[serde(default = "running_default")]
+    running: bool,
 }
 
 const fn limit_default() -> usize {
     WORKERS_PAGE_MAX
+}
+
+const fn running_default() -> bool {
+    true
 }
 
 async fn workers(
@@ -65,64 +78,31 @@ async fn workers(
         let message = format!("'limit' is {limit}; request 1 to {WORKERS_PAGE_MAX} workers");
         return Err(Error::Invalid(message).into());
     }
-    let running = RunningTasks::read(&app, query.internal).await?;
-    let cut = running.cut;
-    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    let seen = app.engine.workers(running.holding.clone()).await;
-    let mut workers = running.into_answers(time);
-    let may_see = |tube: &TubeName| {
-        app.with_permissions(|permissions| {
-            permissions.allows(AccessVerb::ShowWorkers, tube.as_str())
-        })
+    let running = match query.running {
+        true => RunningTasks::read(&app, query.internal).await?,
+        false => RunningTasks::default(),
     };
-    let shown = |tube: &TubeName| (query.internal || !tube.is_internal()) && may_see(tube);
+    let (cut, holding) = (running.cut, running.holding.clone());
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let seen = app.engine.workers(query.running.then(|| holding.clone())).await;
+    let mut list =
+        WorkerList { workers: running.into_answers(time), app: &app, internal: query.internal };
     for info in seen {
-        let sees_all = info.tubes.iter().all(may_see);
-        add_seen(&mut workers, info, shown, sees_all);
+        list.add(info);
     }
     let after = query.after.as_deref();
-    let mut page: Vec<_> =
-        workers.into_values().filter(|one| after.is_none_or(|after| *one.name > *after)).collect();
-    let next = (page.len() > limit).then(|| page[limit - 1].name.clone());
-    page.truncate(limit);
-    for worker in &mut page {
-        let (address, version) = app.worker_origins.find(&worker.name);
-        worker.address = address.map(|address| address.to_string());
-        worker.version = version;
+    let mut answer = WorkersAnswer { time, cut, ..WorkersAnswer::default() };
+    let mut bound = None;
+    if query.all {
+        let peers = app.peers.workers(after).await;
+        answer.servers = Some(peers.servers());
+        let pages = peers.answers.into_iter().map(|(_, page)| page);
+        bound = list.add_peers(pages, time, &holding);
+        answer.missing = peers.missing;
     }
-    ok(&WorkersAnswer { time, workers: page, next, cut })
-}
-
-/// Adds what this server saw of a worker. One that uses no tube that is shown is left out: internal
-/// tubes are shown on request, others if the user may see them.
-fn add_seen(
-    workers: &mut BTreeMap<Arc<str>, WorkerSummary>,
-    info: WorkerInfo,
-    shown: impl Fn(&TubeName) -> bool,
-    sees_all: bool,
-) {
-    let tubes: Vec<_> =
-        info.tubes.iter().filter(|tube| shown(tube)).map(ToString::to_string).collect();
-    if tubes.is_empty() && !workers.contains_key(&info.name) {
-        return;
-    }
-    let worker = workers.entry(info.name.clone()).or_insert_with(|| WorkerSummary::new(&info.name));
-    for tube in tubes {
-        if !worker.tubes.contains(&tube) {
-            worker.tubes.push(tube);
-        }
-    }
-    worker.tubes.sort_unstable();
-    let last_seen = info.last_seen.as_secs_f64();
-    worker.last_seen = Some(worker.last_seen.map_or(last_seen, |taken| taken.max(last_seen)));
-    // The counts are not divided by tubes.
-    if !sees_all {
-        return;
-    }
-    worker.done = info.done;
-    worker.failed = info.failed;
-    worker.done_per_minute = info.done_last_minute;
-    worker.failed_per_minute = info.failed_last_minute;
+    (answer.workers, answer.next) = list.page(after, bound, limit);
+    answer.instance = Some(app.peers.own_instance().to_owned());
+    ok(&answer)
 }
 
 /// The tasks that named workers hold.

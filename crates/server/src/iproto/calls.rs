@@ -134,9 +134,12 @@ impl ProtocolSession {
             CallAction::Batch(commands) => self.execute(reply_to, commands),
             CallAction::RunSchedule { name } => self.run_schedule(reply_to, name),
             CallAction::Identify { session } => self.identify(reply_to, session),
-            CallAction::Worker { name } => {
+            CallAction::Worker { name, version } => {
                 if let Some(name) = name {
                     self.worker.set_name(name);
+                }
+                if let Some(version) = version {
+                    self.worker.set_version(version);
                 }
                 let name = self.worker.name(&self.server);
                 self.send_answer(reply_to, &Answer::Text(name.as_deref().unwrap_or_default()));

@@ -11,6 +11,8 @@ pub(super) struct SessionWorker {
     peer: Option<SocketAddr>,
     /// The name that the connection set.
     own: Option<Arc<str>>,
+    /// The version of the client, if the connection gave it.
+    version: Option<Box<str>>,
     /// The address as a name, made by the first take.
     address: Option<Arc<str>>,
     /// The latest name whose origin is noted.
@@ -22,12 +24,25 @@ impl SessionWorker {
     pub fn new(peer: Option<SocketAddr>) -> Self {
         let canonical = |peer: SocketAddr| SocketAddr::new(peer.ip().to_canonical(), peer.port());
         let peer = peer.map(canonical);
-        SessionWorker { peer, own: None, address: None, latest: LatestWorker::default() }
+        SessionWorker {
+            peer,
+            own: None,
+            version: None,
+            address: None,
+            latest: LatestWorker::default(),
+        }
     }
 
     /// Sets the name of later takes.
     pub fn set_name(&mut self, name: Arc<str>) {
         self.own = Some(name);
+    }
+
+    /// Sets the version of the client.
+    pub fn set_version(&mut self, version: Box<str>) {
+        self.version = Some(version);
+        // A name that is noted already gets it with the next take.
+        self.latest = LatestWorker::default();
     }
 
     /// The name of a take that gives none; `None` if also the address is unknown.
@@ -38,13 +53,18 @@ impl SessionWorker {
         if self.address.is_none() {
             self.address = self.peer.map(|peer| peer.to_string().into());
         }
-        self.address.clone()
+        let address = self.address.clone()?;
+        // Without a version there is nothing to note: the name is the address.
+        Some(if self.version.is_some() { self.native_name(server, address) } else { address })
     }
 
     /// The name that a native take gives.
     pub fn native_name(&mut self, server: &IprotoServer, name: Arc<str>) -> Arc<str> {
         match self.peer {
-            Some(peer) => self.latest.name(&server.worker_origins, &name, peer.ip(), || None),
+            Some(peer) => {
+                let version = || self.version.clone();
+                self.latest.name(&server.worker_origins, &name, peer.ip(), version)
+            }
             None => name,
         }
     }

@@ -78,3 +78,32 @@ async fn native_takes_have_the_name_of_the_session_unless_they_give_one() {
     let workers = get(&server, "/v1/workers").await["workers"].clone();
     assert_eq!(workers[1]["address"], "127.0.0.1");
 }
+
+// Only clients over HTTP had a version.
+#[tokio::test]
+async fn a_session_may_tell_the_version_of_its_client() {
+    let server = TestServer::new().await;
+    let mut client = server.with_tube("mail", "fifo").await;
+    for task in 0..3 {
+        client.done("queue.tube.mail:put", json!([task])).await;
+    }
+    let shown = async || {
+        let workers = get(&server, "/v1/workers").await["workers"].clone();
+        let shown = |one: &Value| (one["name"].clone(), one["version"].clone());
+        workers.as_array().unwrap().iter().map(shown).collect::<Vec<_>>()
+    };
+    let address = json!(client.stream.local_addr().unwrap().to_string());
+    client.done("queue.tube.mail:take", json!([0])).await;
+    assert_eq!(shown().await, [(address.clone(), Value::Null)]);
+    let version = json!([null, { "version": "1.2.0" }]);
+    assert_eq!(client.done("queue.worker", version).await, json!([address]));
+    client.done("queue.tube.mail:take", json!([0])).await;
+    assert_eq!(shown().await, [(address.clone(), json!("1.2.0"))]);
+    client.done("queue.worker", json!(["web1:7:mailer"])).await;
+    client.done("queue.tube.mail:take", json!([0])).await;
+    assert_eq!(shown().await[1], (json!("web1:7:mailer"), json!("1.2.0")));
+    for wrong in ["", "<b>", "0123456789012345678901234567890123"] {
+        let args = json!([null, { "version": wrong }]);
+        client.refused("queue.worker", args, 32, "the version of a client").await;
+    }
+}

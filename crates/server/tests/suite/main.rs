@@ -13,6 +13,7 @@ mod limits;
 mod list;
 mod openapi;
 mod pace;
+mod peers;
 mod refusals;
 mod roles;
 mod schedules;

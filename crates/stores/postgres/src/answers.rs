@@ -391,7 +391,7 @@ impl<'a> AnswerReader<'a> {
 
     /// Counts what happened to tasks without a command for them. What a session held when it ended has failed. Returns the
     /// status.
-    fn events(&mut self, rows: &[Row], ends_sessions: bool) -> Result<i16, DecodeError> {
+    pub fn events(&mut self, rows: &[Row], ends_sessions: bool) -> Result<i16, DecodeError> {
         let mut status = tube_status::DONE;
         for row in rows {
             let event: i32 = get(row, 0)?;

@@ -296,7 +296,7 @@ impl Postgres {
         }
         // It is idempotent, so an unknown outcome does no harm,
         let reconciled = connection.transact(&[call]).await;
-        reconciled.map_err(|failure| match failure {
+        let rows = reconciled.map_err(|failure| match failure {
             Failure::Lost(text) => {
                 // but it must have ended before the next repair.
                 self.known().sessions.lost(connection.backend(), &[]);
@@ -306,7 +306,10 @@ impl Postgres {
             Failure::Refused(text) => Failure::Unreachable(text),
             other => other,
         })?;
-        self.known().sessions.reconciled();
+        let mut known = self.known();
+        known.sessions.reconciled();
+        known.note_ended_sessions(rows.first().map_or(&[], Vec::as_slice));
+        drop(known);
         self.presence.recheck_all();
         Ok(())
     }
@@ -359,9 +362,11 @@ impl Postgres {
             plain,
             gated,
             limited,
+            ended_sessions,
             ..
         } = &mut *known;
         let mut reader = AnswerReader::new(counters, limited);
+        reader.deltas = std::mem::take(ended_sessions);
         let mut replies = undecodable_replies(count);
         for step in steps {
             let answer = if step.has_call() { rows.next().unwrap_or_default() } else { Vec::new() };
@@ -413,6 +418,16 @@ impl LocalState {
 }
 
 impl LocalState {
+    /// Notes what happened to tasks of sessions that had ended when the rows of this server were repaired.
+    fn note_ended_sessions(&mut self, rows: &[Row]) {
+        let mut reader = AnswerReader::new(&self.counters, &mut self.limited);
+        reader.deltas = std::mem::take(&mut self.ended_sessions);
+        if let Err(error) = reader.events(rows, true) {
+            tracing::error!(%error, "cannot decode an answer of the database");
+        }
+        self.ended_sessions = reader.deltas;
+    }
+
     /// Notes when schedules are due. Returns when the first one is, by the caller's clock. Those of other servers are seen by the next
     /// tick.
     fn note_schedules(&mut self, deltas: &CounterDeltas) -> Option<Timestamp> {

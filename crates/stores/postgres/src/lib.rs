@@ -69,6 +69,7 @@ use tokio::time::timeout;
 
 use connection::{Connection, describe};
 use connector::Connector;
+use counter_deltas::CounterDeltas;
 use counters::Counters;
 use execute::ConnectionRole;
 use head_hints::{HeadHints, TimerHint};
@@ -164,6 +165,8 @@ struct LocalState {
     next_schedule: Option<i64>,
     /// The next deadline that this server knows of, by the clock of the tasks.
     deadline: Option<i64>,
+    /// What happened to tasks of sessions that had ended when the rows of this server were repaired; the next batch reports it.
+    ended_sessions: CounterDeltas,
     /// How far the clock of the tasks is ahead of the caller's.
     ahead: i64,
     /// The caller's latest moment.

@@ -34,7 +34,7 @@ const MIGRATIONS: &[&str] = &[
 ];
 
 /// The version of the functions; to be raised with every change of them.
-const FUNCTIONS: i32 = 25;
+const FUNCTIONS: i32 = 26;
 
 const VERBS: &[&str] = &[
     include_str!("verbs/moments.sql"),

@@ -92,7 +92,7 @@ statements! {
     ALL_COUNTERS: "SELECT * FROM taskyard.counter" ();
     COUNTERS: "SELECT c.* FROM taskyard.tube t JOIN taskyard.counter c ON c.tube = t.number \
         WHERE t.name = ANY ($1)" (TEXT_ARRAY);
-    RESYNC_SERVER: "SELECT taskyard.settle_server($1,$2,$3,$4,$5,$6)"
+    RESYNC_SERVER: "SELECT * FROM taskyard.resync_server($1,$2,$3,$4,$5,$6)"
         (BYTEA, BYTEA_ARRAY, INT8_ARRAY, BYTEA_ARRAY, INT8, INT8);
     BEGIN_SERVER: "SELECT taskyard.begin_server($1,$2)" (BYTEA, INT8);
     END_SERVER: "SELECT taskyard.end_server($1,$2,$3)" (BYTEA, INT8, INT8);

@@ -9,7 +9,9 @@ use taskyard_core::names::check_names;
 use taskyard_core::{
     Command, Effects, Error, NewEvents, Reply, ScheduleCommand, Timestamp, TubeName,
 };
-use taskyard_tarantool::{ANSWER_MAX, BatchReply as BatchAnswer, Failure, Fault, decode_batch};
+use taskyard_tarantool::{
+    ANSWER_MAX, BatchReply as BatchAnswer, Failure, Fault, LuaValue, decode_batch,
+};
 
 use super::checks::{is_invalid, refusal, without_values};
 use super::link::{Link, error_of, needs_reconnect};
@@ -265,7 +267,7 @@ impl Batch<'_> {
         };
         let now = self.shared.moment();
         let server = &self.shared.server;
-        let last = self
+        let answer = self
             .link
             .call_with_retry("resync", |args| {
                 args.bytes(server).optional(now).uint(calls);
@@ -278,13 +280,27 @@ impl Batch<'_> {
                 });
             })
             .await?;
-        if let Some(last) = last.uint().filter(|last| *last > calls) {
+        let mut parts = answer.list().iter();
+        let last = parts.next().and_then(LuaValue::uint);
+        self.count_failed(parts.next().map_or(&[], LuaValue::list));
+        if let Some(last) = last.filter(|last| *last > calls) {
             self.shared.cache().calls = last;
             return Ok(false);
         }
         self.shared.cache().resync = None;
         self.shared.presence.notify_unknown();
         Ok(true)
+    }
+
+    /// Counts deliveries that failed because their sessions had ended: tubes and numbers.
+    fn count_failed(&mut self, failed: &[LuaValue]) {
+        for row in failed {
+            let [tube, count] = row.list() else { continue };
+            let tube = tube.text().and_then(|name| TubeName::new(name).ok());
+            if let (Some(tube), Some(count)) = (tube, count.uint()) {
+                *self.failed.entry(tube).or_default() += count;
+            }
+        }
     }
 
     /// Handles the failure of calls that were not answered.

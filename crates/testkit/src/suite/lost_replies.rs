@@ -157,6 +157,32 @@ pub fn the_outcome_of_a_put_is_unknown<D: SharedDatabase>() {
     });
 }
 
+// Of the stores only Redis reported them: the others ended such sessions without counting what they held.
+pub fn failures_of_sessions_that_ended_unnoticed_are_reported<D: SharedDatabase>() {
+    D::run(async {
+        let path = D::lossy_path();
+        let store = open::<D>(&path);
+        let tube = make_tube(&store, TubeOptions::new(Kind::Fifo));
+        ask(&store, put(&tube, 3)).expect("they are put");
+        ask(&store, Command::ConfigureSessions { ttr: Span::from_secs(5) }).expect("it is set");
+        ask(&store, join()).expect("it joins");
+        for _ in 0..2 {
+            take(&store, &tube).expect("there is one");
+        }
+        path.proxy.withhold_reply(D::word_of(Request::Leave));
+        is_unknown(ask(&store, Command::LeaveSession { session: SESSION }));
+        // The database has ended its connection, and its time is over.
+        let later = NOW + Span::from_secs(6);
+        let tubes = || vec![Command::Tubes { tube: Some(tube.clone()) }];
+        let mut executed = store.execute(later, tubes()).await;
+        assert_eq!(executed.effects.failed, [(tube.clone(), 2)]);
+        let Ok(Reply::Tubes(shown)) = executed.replies.remove(0) else { panic!("it is shown") };
+        let stats = &shown[0].stats;
+        assert_eq!((stats.tasks.ready, stats.tasks.taken, stats.calls.release), (3, 0, 2));
+        assert_eq!(store.execute(later, tubes()).await.effects.failed, [], "only once");
+    });
+}
+
 crate::suite::suite! {
     /// Runs the cases about lost replies on a [`SharedDatabase`].
     lost_reply_suite, lost_replies, $:
@@ -166,4 +192,5 @@ crate::suite::suite! {
     thousands_of_sessions_survive_a_lost_reply
     reads_are_repeated
     the_outcome_of_a_put_is_unknown
+    failures_of_sessions_that_ended_unnoticed_are_reported
 }

@@ -41,7 +41,7 @@
 //! | schedule: next times | | [`NextTimesAnswer`] |
 //! | schedule: run | | [`PutAnswer`] |
 //! | manager | | [`ManagerAnswer`] |
-//! | time series | | [`SeriesAnswer`] |
+//! | time series | [`SeriesQuery`] | [`SeriesAnswer`] |
 //! | workers | | [`WorkersAnswer`] |
 //! | audit | | [`AuditAnswer`] |
 //! | a refusal | | [`ErrorAnswer`] |
@@ -111,7 +111,7 @@ pub use semaphores::{
     GrantsRequest, MemberAnswer, MemberInfoAnswer, MemberInfosAnswer, MembersAnswer,
     SemaphoreAnswer, SemaphorePeekRequest, SemaphoreRequest, SemaphoresAnswer, StatusWord,
 };
-pub use series::{PercentilesAnswer, SeriesAnswer};
+pub use series::{MissingServer, PercentilesAnswer, SeriesAnswer, SeriesQuery, SeriesStep};
 pub use take::{LEASE_SECONDS_DEFAULT, TakeRequest, TasksAnswer};
 pub use task::{FailureAnswer, Form, ReasonAnswer, TaskAnswer};
 pub use tubes::{

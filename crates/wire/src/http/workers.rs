@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::is_false;
+use super::{MissingServer, is_false};
 
 /// How many of its running tasks a worker shows.
 pub const WORKER_RUNNING_MAX: usize = 100;
@@ -23,6 +23,15 @@ pub struct WorkersAnswer {
     /// So many tasks are taken that not all of them are shown and counted.
     #[serde(default, skip_serializing_if = "is_false")]
     pub cut: bool,
+    /// Identifies the running server that answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
+    /// The number of servers that are in this list; absent unless `all` is set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub servers: Option<u32>,
+    /// Peers of the server that are not in this list.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<MissingServer>,
 }
 
 /// One worker: a name with which tasks are taken.
@@ -31,7 +40,7 @@ pub struct WorkersAnswer {
 pub struct WorkerSummary {
     /// Its name.
     pub name: String,
-    /// The address from which it last connected to this server.
+    /// The address from which it last connected to this server, or to a peer with `all`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     /// Its machine, if the name has the form `host:process:program`.
@@ -43,7 +52,7 @@ pub struct WorkerSummary {
     /// Its program, if the name has that form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
-    /// The version of Taskyard's client that it uses, if it uses that over HTTP.
+    /// The version of its client, if that is Taskyard's or gave one over iproto.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// The tubes from which it took, at most 32.
@@ -55,9 +64,9 @@ pub struct WorkerSummary {
     /// When it last took, finished or touched a task, in seconds since the epoch; now while it waits for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_seen: Option<f64>,
-    /// Deliveries that it acknowledged on this server.
+    /// Deliveries that it acknowledged on this server, or on all with `all`.
     pub done: u64,
-    /// Deliveries that it reported as failed on this server.
+    /// Deliveries that it reported as failed there.
     pub failed: u64,
     /// Of these, acknowledged in the last minute.
     pub done_per_minute: u64,

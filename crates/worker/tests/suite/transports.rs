@@ -81,6 +81,7 @@ impl<E: Execute + Clone + 'static> Transport<E> {
         assert!(listed.tubes.contains(&"emails".to_owned()), "{listed:?}");
         assert_eq!((listed.running_count, listed.running[0].tube.as_str()), (1, "emails"));
         assert_eq!(listed.address.as_deref(), Some("127.0.0.1"));
+        assert_eq!(listed.version.as_deref(), Some(env!("CARGO_PKG_VERSION")));
         recorder.gate.add_permits(1);
         self.wait_empty("emails").await;
         running.stop().await;

@@ -1,12 +1,13 @@
--- Repairs the rows of a server after a lost answer. Running servers of earlier versions call the function by its name.
+-- Repairs the rows of a server after a lost answer.
 
 -- A batch whose answer was lost may have been done, and a server that missed heartbeats may have been declared dead: then it sends
 -- how many connections of which sessions it has, and the rows are replaced by that. A task that a session connected to this server
 -- alone holds with a lease above _lease was taken by a batch whose answer was lost: it is released without counting as an attempt.
--- Only the sessions in _unsure can have such tasks.
-CREATE OR REPLACE FUNCTION taskyard.settle_server(
+-- Only the sessions in _unsure can have such tasks. Answers what happened to tasks of sessions that have ended.
+CREATE OR REPLACE FUNCTION taskyard.resync_server(
     _server bytea, _sessions bytea[], _counts bigint[], _unsure bytea[], _lease bigint, _now bigint)
-RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+RETURNS TABLE (event integer, number integer, name text, count bigint, status smallint)
+LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     _session bytea;
     _count bigint;
@@ -26,7 +27,8 @@ BEGIN
         PERFORM 1 FROM taskyard.session s WHERE s.id = _session FOR UPDATE;
         IF NOT taskyard.is_alive(_session, _now) THEN
             -- It ended meanwhile. It continues without the tasks that it held.
-            PERFORM taskyard.end_session(_session, _now);
+            RETURN QUERY SELECT g.event, g.number, g.name, g.count, 0::smallint
+                FROM taskyard.end_session(_session, _now) g;
         END IF;
         DELETE FROM taskyard.connection c WHERE c.session = _session AND c.count <= 0;
         INSERT INTO taskyard.session AS s (id) VALUES (_session)
@@ -47,4 +49,12 @@ BEGIN
             array_fill(0::bigint, ARRAY[cardinality(_ids)]),
             array_fill(false, ARRAY[cardinality(_ids)]), false, 0, NULL);
     END LOOP;
+END $$;
+
+-- For servers of earlier versions, which do not count these tasks.
+CREATE OR REPLACE FUNCTION taskyard.settle_server(
+    _server bytea, _sessions bytea[], _counts bigint[], _unsure bytea[], _lease bigint, _now bigint)
+RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    PERFORM * FROM taskyard.resync_server(_server, _sessions, _counts, _unsure, _lease, _now);
 END $$;

@@ -71,14 +71,22 @@ local function undo_unacknowledged(c, lost)
     end
 end
 
+local function failures(c)
+    local failed = {}
+    for of, count in pairs(c.failed) do
+        failed[#failed + 1] = { open_number(c, of).name, count }
+    end
+    return failed
+end
+
 -- Replaces the sessions that are connected at a server, undoes deliveries whose replies were lost, and refuses calls up to this one from now
--- on. Answers the last refused call.
+-- on. Answers the last refused call, and tubes in which deliveries failed because their sessions had ended.
 function api.resync(server, now, last, sessions, lost)
     return atomically(function()
         local row = S.server:get(server)
         if row and row[3] >= last then
             -- This call was delayed, and a later one is done already.
-            return row[3]
+            return { row[3], {} }
         end
         local c, kept = new_context(server, moment(now)), {}
         S.server:replace({ server, micros(), last })
@@ -96,6 +104,6 @@ function api.resync(server, now, last, sessions, lost)
         end
         undo_unacknowledged(c, lost)
         flush_all(c)
-        return last
+        return { last, failures(c) }
     end)
 end
