@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::{Builder, TempDir};
 
 use crate::ports::free_port;
+use crate::server_process::send_signal;
 
 /// The default program, unless `TASKYARD_REDIS` is set.
 const USUAL: &str = "/usr/bin/redis-server";
@@ -125,9 +126,7 @@ impl RedisInstance {
 
     /// Sends the server a signal: `STOP`, `CONT`.
     pub fn signal(&self, name: &str) {
-        let id = self.server().as_ref().map(Child::id).expect("the server runs");
-        let sent = Command::new("kill").args([&format!("-{name}"), &id.to_string()]).status();
-        assert!(sent.expect("there is a program that sends signals").success());
+        send_signal(self.server().as_ref().map(Child::id).expect("the server runs"), name);
     }
 
     /// The port.
