@@ -82,7 +82,7 @@ struct ProxiedConnection {
 }
 
 impl FaultyProxy {
-    /// A proxy that loses nothing before it is told to.
+    /// A proxy that loses nothing until one of its methods asks for it.
     pub fn new(target: Target, protocol: Protocol) -> Self {
         Self::start(target, protocol, CutRule::REPLIES, Rng::new(), false)
     }
