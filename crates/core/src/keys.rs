@@ -36,6 +36,9 @@ use crate::limits::ENDED_KEYS_MAX;
 use crate::task::TaskId;
 use crate::time::{Span, Timestamp};
 
+/// The most keys of ended tasks that a tube remembers. Unit tests reach a small number.
+pub(crate) const ENDED_MAX: usize = if cfg!(test) { 100 } else { ENDED_KEYS_MAX };
+
 /// Free keys of ended tasks are removed in groups: when the clock is at a multiple of this.
 const CLEANUP_EVERY: Span = Span::from_secs(10);
 
@@ -260,7 +263,7 @@ impl TubeKeys {
 
     /// The ended task whose key a tick forgets now, because it is free or there are too many.
     pub fn surplus(&self, now: Timestamp) -> Option<TaskId> {
-        self.surplus_over(now, ENDED_KEYS_MAX)
+        self.surplus_over(now, ENDED_MAX)
     }
 
     fn surplus_over(&self, now: Timestamp, max: usize) -> Option<TaskId> {
@@ -275,7 +278,7 @@ impl TubeKeys {
 
     /// Whether there are too many keys of ended tasks.
     pub fn is_full(&self) -> bool {
-        self.by_until.len() > ENDED_KEYS_MAX
+        self.by_until.len() > ENDED_MAX
     }
 }
 

@@ -1,5 +1,5 @@
-//! Fixtures of the tests: starts PostgreSQL, PgBouncer, Redis, Tarantool and Chromium, calls stores in short form, and issues
-//! certificates.
+//! Fixtures of the tests: starts PostgreSQL, PgBouncer, Redis, Tarantool, Chromium and servers, calls stores in short form, lets all of
+//! them fail under load, and issues certificates.
 //!
 //! Servers belong to the test process that started them and end with it, however it ends. A fixture panics when its program is not
 //! installed, unless `TASKYARD_EMBEDDED=1` allows to go on without; then tests that need it are skipped.
@@ -7,8 +7,7 @@
 pub mod calls;
 pub mod certificates;
 pub mod chromium;
-pub mod cutting_proxy;
-pub mod lossy_proxy;
+pub mod faulty_proxy;
 mod ports;
 pub mod postgres;
 pub mod recorded_output;
@@ -16,6 +15,8 @@ pub mod redis;
 pub mod same_keys;
 #[cfg(feature = "server")]
 pub mod server;
+pub mod server_process;
+pub mod storm;
 pub mod suite;
 pub mod tarantool;
 
@@ -25,7 +26,7 @@ use taskyard_conformance::block_on;
 use taskyard_core::TubeName;
 use taskyard_store::remote::{Backend, Clock, RemoteStore};
 
-use lossy_proxy::LossyProxy;
+use faulty_proxy::FaultyProxy;
 
 pub use ports::free_port;
 pub use taskyard_conformance::random;
@@ -102,7 +103,7 @@ pub struct LossyPath<P> {
     /// The URL that leads through the proxy.
     pub url: String,
     /// The proxy.
-    pub proxy: LossyProxy,
+    pub proxy: FaultyProxy,
 }
 
 /// Kinds of requests whose replies can be lost.

@@ -80,7 +80,7 @@ const RULES: &[Rule] = &[
         package: "taskyard-testkit",
         unreachable: &["rusqlite", "taskyard-engine", "taskyard-server", "taskyard"],
         unnamed: &[],
-        instead: "fixtures start databases and browsers: a server needs the feature `server`",
+        instead: "fixtures start databases and browsers: a server needs the feature `server` or `storm`",
     },
     Rule {
         package: "taskyard-engine",

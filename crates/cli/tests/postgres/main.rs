@@ -5,33 +5,5 @@
 #[path = "../suite/process.rs"]
 mod process;
 
-#[path = "../storm/cut_servers.rs"]
-mod cut_servers;
-mod database;
-#[path = "../storm/fixture.rs"]
-mod fixture;
-mod judge;
-#[path = "../storm/keys.rs"]
-mod key_storm;
-#[path = "../storm/killed_servers.rs"]
-mod killed_servers;
-#[path = "../storm/live_servers.rs"]
-mod live_servers;
-mod load;
-mod proxy;
-#[path = "../storm/schedules.rs"]
-mod schedule_storm;
-#[path = "../storm/storm_check.rs"]
-mod storm_check;
-
-/// Whether the tests have a PostgreSQL.
-fn is_installed() -> bool {
-    taskyard_testkit::postgres::programs().is_some()
-}
-
-mod cut;
-mod frozen;
-mod killed;
-mod outage;
 mod pooled;
-mod semaphores;
+mod storms;

@@ -2,23 +2,23 @@
 
 use taskyard_core::{Body, Command, Execute, NewTask, Reply, Span, Take, TaskId};
 
-use crate::database::DatabaseFixture;
-use crate::fixture::{PLAIN, create_tubes, run, serve, tube};
-use crate::judge::judge;
-use crate::load::{ServerFate, StormLoad};
-use taskyard_testkit::postgres::{is_there, pooler};
+use taskyard_testkit::OwnServer;
+use taskyard_testkit::postgres::{OwnCluster, SharedPostgres, is_there, pooler};
+use taskyard_testkit::storm::load::{Finishes, PLAIN, ServerFate, StormLoad, create_tubes, tube};
+use taskyard_testkit::storm::server::StormServer;
+use taskyard_testkit::storm::{StormDatabase, run};
+use taskyard_testkit::suite::storms::judge_storm;
+
+use crate::process::binary;
 
 #[test]
 fn servers_behind_a_pooler_poll_and_print_it() {
+    let Some(cluster) = OwnCluster::steady().filter(|_| is_there()) else { return };
     run(async {
-        if !is_there() {
-            return;
-        }
-        let fixture = DatabaseFixture::new();
-        let url = pooler().url(&fixture.database.url());
-        let servers = [serve(&url), serve(&url)];
-        assert!(servers[0].serving.screen.contains("behind a pooler"));
-        create_tubes(&servers[0]).await;
+        let url = pooler().url(&cluster.url());
+        let servers = [(); 2].map(|()| StormServer::start(binary, &url));
+        assert!(servers[0].process.screen.contains("behind a pooler"));
+        create_tubes(&servers[0].http, None).await;
         let take = Take {
             tube: tube(PLAIN),
             count: 1,
@@ -36,12 +36,11 @@ fn servers_behind_a_pooler_poll_and_print_it() {
         let ids = vec![TaskId(0)];
         let delete = Command::Delete { tube: tube(PLAIN), ids, show: false };
         servers[0].http.execute(vec![delete]).await.remove(0).expect("it is deleted");
-        let load = StormLoad::new();
+        let load = StormLoad::new(Finishes::Any);
         for server in &servers {
             load.begin(server, ServerFate::Stays).await;
         }
         load.wait_for_replies(200).await;
-        load.end().await;
-        judge(&fixture, &load);
+        judge_storm::<SharedPostgres>(&cluster, &servers[0], &load).await;
     });
 }

@@ -3,8 +3,9 @@
 use std::fs;
 use std::process::Command;
 
-use crate::process::{Running, Serving, TestServer, binary, http_post, run, shown_iproto};
+use crate::process::{Running, Serving, TestServer, binary, http_post, run};
 use crate::worker::{fetch, metrics_address};
+use taskyard_testkit::server_process::shown_iproto;
 
 const GOOD: &str = include_str!("../../../contract/tests/reference.yaml");
 

@@ -9,12 +9,6 @@ mod crash;
 mod deploy;
 mod exits;
 mod help;
-#[path = "../storm/keys.rs"]
-mod key_storm;
-#[path = "../storm/killed_servers.rs"]
-mod killed_servers;
-#[path = "../storm/live_servers.rs"]
-mod live_servers;
 mod manager;
 mod many;
 mod pace;
@@ -22,8 +16,6 @@ mod pool;
 mod process;
 mod progress;
 mod pseudo_terminal;
-#[path = "../storm/schedules.rs"]
-mod schedule_storm;
 mod schedules;
 mod secrets;
 mod semaphores;

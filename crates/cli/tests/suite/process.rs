@@ -3,12 +3,16 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::ops::Deref;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 
 use serde_json::Value;
-use taskyard_testkit::recorded_output::{is_kept, log_file, record, register_secret};
+use taskyard_testkit::recorded_output::{record, register_secret};
+use taskyard_testkit::server_process::{
+    LOG, ServerProcess, record_command_line, send_signal, shown_url,
+};
 use tempfile::TempDir;
 
 /// The result of a run of the binary.
@@ -41,9 +45,6 @@ impl Ran {
         self.out.lines().map(parse).collect()
     }
 }
-
-/// The variable that says how much is logged.
-const LOG: &str = "TASKYARD_LOG";
 
 /// The token of servers that require one.
 pub const TOKEN: &str = "secret-0123456789";
@@ -102,19 +103,6 @@ fn keep(command: &Command, ran: &Ran) {
     record("command", &ran.err);
 }
 
-/// Keeps the command line of a process, which every user of the machine can read. Tests of `--token` show a token there.
-fn keep_command_line(command: &Command, child: &Child) {
-    if !command.get_args().any(|arg| arg == "--token") {
-        let line = fs::read(format!("/proc/{}/cmdline", child.id())).unwrap_or_default();
-        record("processes", &(String::from_utf8_lossy(&line) + "\n"));
-    }
-}
-
-fn signal(child: &Child, name: &str) {
-    let kill = Command::new("kill").args(["-s", name, &child.id().to_string()]).status();
-    assert!(kill.expect("kill is there").success());
-}
-
 /// A running command, read line by line. Dropping this kills it.
 pub struct Running {
     child: Child,
@@ -127,7 +115,7 @@ impl Running {
     pub fn start(command: &mut Command) -> Self {
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = child.expect("the binary starts");
-        keep_command_line(command, &child);
+        record_command_line(command, &child);
         let out = BufReader::new(child.stdout.take().expect("the output is piped"));
         let err = BufReader::new(child.stderr.take().expect("the complaints are piped"));
         Running { child, out, err }
@@ -150,7 +138,7 @@ impl Running {
 
     /// Sends a signal by name.
     pub fn signal(&self, name: &str) {
-        signal(&self.child, name);
+        send_signal(self.child.id(), name);
     }
 
     /// Waits until it and everything that writes to its output has ended.
@@ -177,18 +165,6 @@ fn next_line(from: &mut impl BufRead) -> String {
     from.read_line(&mut line).expect("the lines are text");
     record("command", &line);
     line
-}
-
-/// The address of a server in its start screen.
-pub fn shown_url(screen: &str) -> String {
-    let is_url = |word: &&str| word.starts_with("http://") || word.starts_with("https://");
-    screen.split_whitespace().find(is_url).expect("the start screen shows the address").to_owned()
-}
-
-/// The address for clients of Tarantool's queue in the start screen of a server.
-pub fn shown_iproto(screen: &str) -> &str {
-    let line = screen.lines().find_map(|line| line.trim().strip_prefix("iproto "));
-    line.and_then(|line| line.split(' ').next()).expect("the screen has such a line")
 }
 
 /// A server whose log is read.
@@ -225,12 +201,9 @@ impl LoggedServer {
     }
 }
 
-/// A running server. Dropping this kills it.
+/// A running server, and commands against it. Dropping this kills it.
 pub struct Serving {
-    child: Child,
-    out: BufReader<ChildStdout>,
-    pub url: String,
-    pub screen: String,
+    pub process: ServerProcess,
 }
 
 impl Serving {
@@ -244,22 +217,7 @@ impl Serving {
 
     /// Starts the server and reads its start screen.
     pub fn start(command: &mut Command) -> Self {
-        // All of the log is kept where it is searched for secrets.
-        if is_kept() && command.get_envs().all(|(name, value)| name != LOG || value.is_none()) {
-            command.env(LOG, "debug");
-        }
-        let child = command.stdout(Stdio::piped()).stderr(log_file("server")).spawn();
-        let mut child = child.expect("the binary starts");
-        keep_command_line(command, &child);
-        let mut out = BufReader::new(child.stdout.take().expect("the output is piped"));
-        let mut screen = String::new();
-        while !screen.contains("Ctrl-C") {
-            let read = out.read_line(&mut screen).expect("the start screen is text");
-            assert!(read > 0, "the server ended after {screen:?}");
-        }
-        record("server", &screen);
-        let url = shown_url(&screen);
-        Serving { child, out, url, screen }
+        Serving { process: ServerProcess::start(command) }
     }
 
     /// Runs a client command against it.
@@ -272,24 +230,17 @@ impl Serving {
         finish(binary().args(args).env("TASKYARD_URL", &self.url), input)
     }
 
-    /// Sends a signal by name.
-    pub fn signal(&self, name: &str) {
-        signal(&self.child, name);
-    }
-
     /// Waits for its end and returns the rest of its output.
-    pub fn ended(mut self) -> (ExitStatus, String) {
-        let mut rest = String::new();
-        self.out.read_to_string(&mut rest).expect("the output is text");
-        (self.child.wait().expect("the server ends"), rest)
+    pub fn ended(self) -> (ExitStatus, String) {
+        self.process.ended()
     }
 }
 
-impl Drop for Serving {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+impl Deref for Serving {
+    type Target = ServerProcess;
+
+    fn deref(&self) -> &ServerProcess {
+        &self.process
     }
 }
 

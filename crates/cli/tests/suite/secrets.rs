@@ -5,8 +5,9 @@ use std::fs;
 use std::process::Command;
 
 use taskyard_testkit::recorded_output::record;
+use taskyard_testkit::server_process::shown_url;
 
-use crate::process::{Running, TOKEN, binary, http_get, run, shown_url, token_file};
+use crate::process::{Running, TOKEN, binary, http_get, run, token_file};
 
 /// The command line of a process, as every user of the machine can read it.
 fn command_line(process: u32) -> String {

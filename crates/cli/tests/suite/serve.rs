@@ -7,10 +7,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use taskyard_testkit::certificates::self_signed;
+use taskyard_testkit::server_process::shown_iproto;
 
-use crate::process::{
-    Ran, Running, Serving, TOKEN, TestServer, binary, run, shown_iproto, token_file,
-};
+use crate::process::{Ran, Running, Serving, TOKEN, TestServer, binary, run, token_file};
 
 /// The suggested commands work in a shell.
 #[test]

@@ -1,32 +1,27 @@
 //! A server with a data folder is killed under load, again and again, and started on what it left.
 
-use std::future::Future;
-
+use taskyard_testkit::storm::faulty_servers::KilledServers;
+use taskyard_testkit::storm::keys::add_each_key_once;
+use taskyard_testkit::storm::run;
+use taskyard_testkit::storm::schedules::fire_each_time_once;
 use tempfile::TempDir;
-use tokio::runtime::Builder;
 
-use crate::key_storm::add_each_key_once;
-use crate::killed_servers::KilledServers;
 use crate::process::Serving;
-use crate::schedule_storm::fire_each_time_once;
 
 fn folder() -> TempDir {
     tempfile::tempdir().expect("a temporary folder can be made")
 }
 
-fn run(storm: impl Future) {
-    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.expect("a runtime starts").block_on(storm);
-}
-
 #[test]
 fn a_killed_server_fires_each_time_once() {
     let folder = folder();
-    run(fire_each_time_once(KilledServers::new(1, || Serving::folder(folder.path(), &[]))));
+    let start = || Serving::folder(folder.path(), &[]).process;
+    run(fire_each_time_once(KilledServers::new(1, start)));
 }
 
 #[test]
 fn a_killed_server_adds_each_key_once() {
     let folder = folder();
-    run(add_each_key_once(KilledServers::new(1, || Serving::folder(folder.path(), &[]))));
+    let start = || Serving::folder(folder.path(), &[]).process;
+    run(add_each_key_once(KilledServers::new(1, start)));
 }

@@ -6,9 +6,10 @@ use std::process::Command;
 
 use taskyard::Iproto;
 use taskyard_testkit::certificates::{Authority, CertificateFiles, self_signed};
+use taskyard_testkit::server_process::shown_iproto;
 use tempfile::TempDir;
 
-use crate::process::{LoggedServer, Ran, Running, Serving, TestServer, binary, run, shown_iproto};
+use crate::process::{LoggedServer, Ran, Running, Serving, TestServer, binary, run};
 
 /// An authority and the certificate of a server.
 struct Certificates {

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use taskyard::Client;
 use taskyard_testkit::recorded_output::register_secret;
+use taskyard_testkit::server_process::shown_iproto;
 
-use crate::process::{LoggedServer, Ran, Serving, TOKEN, binary, run, shown_iproto};
+use crate::process::{LoggedServer, Ran, Serving, TOKEN, binary, run};
 
 /// A folder with a file of users.
 pub struct UsersFolder {

@@ -1,14 +1,18 @@
 //! The output of `serve` and `stats` about Tarantool.
 
-use crate::fixture::start;
-use crate::process::run;
+use crate::process::{Serving, binary, run};
+use taskyard_testkit::server_process::ServerProcess;
 use taskyard_testkit::tarantool::{TarantoolInstance, program};
+
+fn serve(url: &str) -> Serving {
+    Serving { process: ServerProcess::on_store(binary, url) }
+}
 
 #[test]
 fn the_durability_of_tarantool_is_printed_by_serve_and_stats() {
     let Some(program) = program() else { return };
     let tarantool = TarantoolInstance::with(program, &[("wal_mode", "write")]);
-    let serving = start(&tarantool.url());
+    let serving = serve(&tarantool.url());
     assert!(serving.screen.contains("power failure"), "{}", serving.screen);
     assert!(!serving.screen.contains("pass%2F"), "a password is not shown: {}", serving.screen);
     assert_eq!(serving.run(&["put", "mail", "hello"]).good().trim(), "0");
@@ -21,7 +25,7 @@ fn the_durability_of_tarantool_is_printed_by_serve_and_stats() {
     let (status, rest) = serving.ended();
     assert!(status.success() && rest.contains("all tasks are in tarantool://"), "{status} {rest}");
     assert!(!rest.contains("pass%2F"), "{rest}");
-    let again = start(&tarantool.url());
+    let again = serve(&tarantool.url());
     assert!(again.screen.contains("1 in 1 tube"), "{}", again.screen);
 }
 
@@ -53,7 +57,7 @@ fn tubes_of_an_existing_queue_are_served() {
     let tarantool = TarantoolInstance::new(program);
     tarantool.talk(STAND_IN);
     tarantool.talk("queue.create_tube('mail', 'fifottl', {}) queue.tube.mail:put('hello')");
-    let serving = start(&tarantool.url().replace("tarantool://", "tarantool+queue://"));
+    let serving = serve(&tarantool.url().replace("tarantool://", "tarantool+queue://"));
     assert!(serving.screen.contains("without attempts"), "{}", serving.screen);
     let task = serving.run(&["take", "mail", "--json"]).json()[0].clone();
     assert_eq!(

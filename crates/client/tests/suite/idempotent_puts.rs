@@ -1,6 +1,8 @@
 //! Puts that are repeated after a lost answer add their tasks once; puts with the same key do, too.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -14,7 +16,7 @@ use taskyard_conformance::model::{amount, seeds};
 use taskyard_core::{Command, Error as Refusal, Key, KeyRequest, Reply};
 use taskyard_store::OpenOptions;
 use taskyard_stores::open;
-use taskyard_testkit::cutting_proxy::{ByteRange, CuttingProxy};
+use taskyard_testkit::faulty_proxy::{CutRule, FaultyProxy, Target};
 use taskyard_testkit::same_keys::SameKeys;
 use taskyard_testkit::server::{self, TestServer, block_on};
 use tempfile::TempDir;
@@ -42,7 +44,7 @@ struct StormCounts {
 /// Puts until enough connections were cut. Returns the numbers of acknowledged tasks.
 async fn put_until_cut(
     client: Client,
-    proxy: Arc<CuttingProxy>,
+    proxy: Arc<FaultyProxy>,
     counts: Arc<StormCounts>,
     seed: u64,
 ) -> Vec<usize> {
@@ -90,8 +92,8 @@ async fn drain(rig: &TestServer, until: impl Fn() -> bool) -> HashMap<usize, usi
 /// most once.
 async fn cut_connections<E: Execute + 'static>(
     rig: TestServer,
-    proxy: CuttingProxy,
-    connect: impl Fn(&CuttingProxy) -> E,
+    proxy: FaultyProxy,
+    connect: impl Fn(&FaultyProxy) -> E,
     seed: u64,
 ) {
     rig.client().create("mail", TubeOptions::new(Kind::Fifo)).await.unwrap();
@@ -130,15 +132,20 @@ async fn serve(url: &str) -> TestServer {
     TestServer::start(store, server::clock(), server::config()).await
 }
 
+/// A proxy that cuts every connection after some bytes of requests and replies.
+fn cutting_proxy(server: SocketAddr, bytes: RangeInclusive<usize>, seed: u64) -> FaultyProxy {
+    let rule = CutRule { bytes, counts_requests: true };
+    FaultyProxy::cutting(Target::Port(server.port()), rule, seed)
+}
+
 fn cut_http(url: &str) {
     let seed = seeds(1)[0];
     block_on(async {
         let rig = serve(url).await;
-        let server = rig.http.url().trim_start_matches("http://").parse().unwrap();
-        let bytes = ByteRange { least: 0, most: 3_000 };
-        let proxy = CuttingProxy::new(server, bytes, seed).await;
+        let server: SocketAddr = rig.http.url().trim_start_matches("http://").parse().unwrap();
+        let proxy = cutting_proxy(server, 0..=3_000, seed);
         let connect =
-            |proxy: &CuttingProxy| Http::new(&format!("http://{}", proxy.address())).unwrap();
+            |proxy: &FaultyProxy| Http::new(&format!("http://{}", proxy.address())).unwrap();
         cut_connections(rig, proxy, connect, seed).await;
     });
 }
@@ -148,9 +155,8 @@ fn cut_iproto(url: &str) {
     block_on(async {
         let rig = serve(url).await;
         // The greeting has 128 bytes.
-        let bytes = ByteRange { least: 128, most: 1_500 };
-        let proxy = CuttingProxy::new(rig.iproto, bytes, seed).await;
-        let connect = |proxy: &CuttingProxy| Iproto::new(&proxy.address().to_string()).unwrap();
+        let proxy = cutting_proxy(rig.iproto, 128..=1_500, seed);
+        let connect = |proxy: &FaultyProxy| Iproto::new(&proxy.address().to_string()).unwrap();
         cut_connections(rig, proxy, connect, seed).await;
     });
 }

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
+use crate::keys::ENDED_MAX;
 use crate::record::Record;
 use crate::task::{Body, TaskId};
 use crate::{
-    Command, Error, Key, KeyRequest, Kind, Machine, NewTask, Reply, SessionId, Span, Take,
-    Timestamp, TubeName, TubeOptions,
+    Command, Error, HeldKey, Key, KeyRequest, Kind, Machine, NewTask, OnConflict, Reply, SessionId,
+    Span, Take, Timestamp, TubeName, TubeOptions,
 };
 
 mod gated;
@@ -32,6 +33,37 @@ fn every_index_is_correct_after_every_step() {
         machine.restart();
         machine.audit();
     }
+}
+
+/// A tube that had more keys of ended tasks than it may remember freed some before their time, and nothing showed that.
+#[test]
+fn keys_that_are_freed_early_are_counted() {
+    let (mut machine, tube) = (Machine::default(), TubeName::new("mail").unwrap());
+    let options = TubeOptions::new(Kind::FifoTtl);
+    let create = Command::CreateTube { tube: tube.clone(), options, if_not_exists: false };
+    machine.apply(Timestamp::EPOCH, create).unwrap();
+    let put = |number: usize, key: usize, machine: &mut Machine| {
+        let held =
+            HeldKey { key: Key::new(&key.to_string()).unwrap(), unique_for: Span::from_secs(600) };
+        let request = KeyRequest { held, on_conflict: OnConflict::Keep };
+        let task = NewTask { key: Some(Box::new(request)), ..NewTask::new(Body::new(&[0xc0])) };
+        let put = Command::Put { tube: tube.clone(), tasks: vec![task], wait: Span::ZERO };
+        match machine.apply(Timestamp::from_micros(number as i64), put) {
+            Ok(Reply::Put(placed)) => placed[0].clone(),
+            other => panic!("unexpected reply to a put: {other:?}"),
+        }
+    };
+    for number in 0..ENDED_MAX + 2 {
+        let placed = put(number, number, &mut machine);
+        let (tube, ids) = (TubeName::new("mail").unwrap(), vec![placed.id]);
+        let delete = Command::Delete { tube, ids, show: false };
+        machine.apply(Timestamp::from_micros(number as i64), delete).unwrap();
+        let freed = machine.take_effects().keys_freed_early;
+        assert_eq!(freed, u64::from(number >= ENDED_MAX), "{number}");
+    }
+    let last = ENDED_MAX + 1;
+    assert!(put(last, last, &mut machine).existing);
+    assert!(!put(last, 0, &mut machine).existing, "it was freed");
 }
 
 /// The wall clock is set from time to time: tasks with a start time move, and nothing else does.

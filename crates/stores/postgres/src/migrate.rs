@@ -8,6 +8,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::connection::describe;
+use super::presence::heartbeat_timeout;
 use taskyard_core::failure::{LEASE_EXPIRED, SERVER_LOST, SESSION_ENDED};
 use taskyard_store::limits::with_limits;
 use taskyard_store::template::substitute;
@@ -194,6 +195,7 @@ fn filled(verbs: &str) -> String {
         ("LEASE_EXPIRED", LEASE_EXPIRED.to_owned()),
         ("SESSION_ENDED", SESSION_ENDED.to_owned()),
         ("SERVER_LOST", SERVER_LOST.to_owned()),
+        ("HEARTBEAT_TIMEOUT", heartbeat_timeout().to_string()),
     ];
     substitute(&with_limits(verbs), &own)
 }

@@ -21,7 +21,7 @@ impl Durability {
         match link.ask_masters(&["CONFIG", "GET", "*append*"]).await {
             Ok(answers) => Ok(answers.into_iter().map(Self::read).min().flatten()),
             // Managed Redis often forbids CONFIG.
-            Err(Failure::Refused(_)) => Ok(None),
+            Err(Failure::Refused(why)) if !is_login(&why) => Ok(None),
             Err(failure) => Err(failure),
         }
     }
@@ -70,7 +70,7 @@ pub(super) async fn ask_eviction(
 ) -> Result<Option<String>, Failure> {
     let answers = match link.ask_masters(&["INFO", "memory"]).await {
         Ok(answers) => answers,
-        Err(Failure::Refused(_)) => return Ok(None),
+        Err(Failure::Refused(why)) if !is_login(&why) => return Ok(None),
         Err(failure) => return Err(failure),
     };
     let Some(policy) = answers.into_iter().find_map(evicting_policy) else { return Ok(None) };
@@ -83,6 +83,11 @@ pub(super) async fn ask_eviction(
     }
     tracing::warn!(policy, "Redis evicts tasks when its memory is full");
     Ok(Some(policy))
+}
+
+/// Whether Redis refused the user or the password, and not one command.
+fn is_login(why: &str) -> bool {
+    ["WRONGPASS", "NOAUTH"].iter().any(|word| why.contains(word))
 }
 
 /// The policy, if it evicts keys without a time to live. Ours have none.

@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::TempDir;
 
 use crate::recorded_output::{in_url, keep_log, new_password};
+use crate::server_process::send_signal;
 
 /// Where PostgreSQL's programs are, unless `TASKYARD_POSTGRES` says otherwise.
 const USUAL: &str = "/usr/lib/postgresql/15/bin";
@@ -124,6 +125,15 @@ impl Cluster {
         }
     }
 
+    /// Sends all its processes a signal: `STOP`, `CONT`. The first process begins, so that it starts no others.
+    pub fn signal(&self, name: &str) {
+        let first = self.server().as_ref().map(Child::id).expect("the server runs");
+        send_signal(first, name);
+        for process in child_processes(first) {
+            send_signal(process, name);
+        }
+    }
+
     fn server(&self) -> MutexGuard<'_, Option<Child>> {
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -173,6 +183,20 @@ impl Cluster {
         command.current_dir(&self.folder).stdin(Stdio::null()).stdout(Stdio::null());
         command
     }
+}
+
+/// The processes that a process has started and that run.
+fn child_processes(parent: u32) -> Vec<u32> {
+    let parent = parent.to_string();
+    let processes = fs::read_dir("/proc").expect("Linux has it").flatten();
+    let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_child = |id: &u32| {
+        // The name of the program, in parentheses, can contain anything; then come the state and the parent.
+        let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        rest.split(' ').nth(1) == Some(&parent)
+    };
+    ids.filter(is_child).collect()
 }
 
 /// A shell that removes the cluster after this process has ended.

@@ -6,7 +6,6 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 
 use taskyard_conformance::{StoreHarness, block_on};
-use taskyard_core::TubeName;
 use taskyard_store::Store;
 use taskyard_store_postgres::{Clock, Postgres, PostgresStore};
 use tokio::runtime::{Builder, Runtime};
@@ -14,9 +13,10 @@ use tokio::task::JoinHandle;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 use super::cluster::{Cluster, programs};
-use crate::lossy_proxy::{LossyProxy, Protocol, Target};
+use super::own_cluster::OwnCluster;
+use crate::faulty_proxy::{FaultyProxy, Protocol, Target};
 use crate::recorded_output::in_url;
-use crate::{LossyPath, OwnServer, Request, SharedDatabase};
+use crate::{LossyPath, Request, SharedDatabase};
 
 /// The server that the tests of this process share.
 pub fn cluster() -> &'static Cluster {
@@ -185,16 +185,14 @@ impl SharedDatabase for SharedPostgres {
     }
 
     fn server() -> Option<OwnCluster> {
-        let cluster: &'static Cluster = Box::leak(Box::new(Cluster::new(programs()?)));
-        prepare(cluster);
-        Some(OwnCluster { cluster, database: Database::on(cluster) })
+        OwnCluster::new()
     }
 
     fn lossy_path() -> LossyPath<Database> {
         let part = Database::new();
         // The connection with the heartbeat is left alone.
         let protocol = Protocol { exempt: Some(b"LISTEN"), complete: Some(b"COMMIT\0") };
-        let proxy = LossyProxy::new(Target::Socket(cluster().socket()), protocol);
+        let proxy = FaultyProxy::new(Target::Socket(cluster().socket()), protocol);
         let password = in_url(cluster().password());
         let url = format!("postgres://postgres:{password}@{}/{}", proxy.address(), part.name);
         LossyPath { part, url, proxy }
@@ -212,30 +210,6 @@ impl SharedDatabase for SharedPostgres {
         let update = format!("UPDATE taskyard.version SET tables = {format}, functions = {format}");
         sql(&part.url(), &update);
         part.again.store(false, Ordering::Relaxed);
-    }
-}
-
-/// A cluster that one test may kill, with a database in it.
-pub struct OwnCluster {
-    cluster: &'static Cluster,
-    database: Database,
-}
-
-impl OwnServer for OwnCluster {
-    fn url(&self) -> String {
-        self.database.url()
-    }
-
-    fn kill(&self) {
-        self.cluster.kill();
-    }
-
-    fn start(&self) {
-        self.cluster.start();
-    }
-
-    fn audit(&self, _: &TubeName) {
-        check_counts(&self.database.url());
     }
 }
 

@@ -1,5 +1,6 @@
 //! A part of Redis for each case.
 
+use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -8,7 +9,8 @@ use taskyard_core::TubeName;
 use taskyard_store_redis::{Clock, Redis, RedisStore};
 
 use super::instance::{RedisInstance, program};
-use crate::lossy_proxy::{LossyProxy, Protocol, Target};
+use crate::faulty_proxy::{FaultyProxy, Protocol, Target};
+use crate::storm::StormDatabase;
 use crate::{LossyPath, OwnServer, Request, SharedDatabase};
 
 /// The server that the tests of this process share.
@@ -104,6 +106,46 @@ impl OwnServer for RedisInstance {
     }
 }
 
+impl StormDatabase for RedisInstance {
+    fn steady() -> Option<Self> {
+        SharedRedis::server()
+    }
+
+    fn freeze(&self) {
+        self.signal("STOP");
+    }
+
+    fn thaw(&self) {
+        self.signal("CONT");
+    }
+
+    fn close_connections(&self) {
+        for kind in ["normal", "pubsub"] {
+            self.talk(&["CLIENT", "KILL", "TYPE", kind]);
+        }
+    }
+
+    fn target(&self) -> Target {
+        Target::Port(self.port())
+    }
+
+    fn url_by(&self, proxy: SocketAddr) -> String {
+        format!("redis://{proxy}?prefix=kill")
+    }
+
+    fn server_count(&self) -> usize {
+        self.talk(&["ZCARD", "{kill}:v"]).parse().expect("a number")
+    }
+
+    /// The audit of each tube covers its sub-queues.
+    fn audit_sessions(&self) {}
+
+    fn audit_semaphores(&self) {
+        let keys = self.talk(&["HKEYS", "{kill}:semaphores"]);
+        keys.lines().for_each(|key| self.audit_semaphore(&format!("{{kill:/{key}}}")));
+    }
+}
+
 /// The prefix of the keys in a URL.
 fn prefix_of(url: &str) -> &str {
     url.rsplit_once('=').expect("it has a prefix").1
@@ -121,7 +163,7 @@ pub fn store() -> RedisStore {
 
 /// A part of this server behind a proxy that can lose replies.
 pub fn lossy_path_to(instance: &RedisInstance) -> LossyPath<String> {
-    let proxy = LossyProxy::new(Target::Port(instance.port()), Protocol::default());
+    let proxy = FaultyProxy::new(Target::Port(instance.port()), Protocol::default());
     let url = own(&format!("redis://{}", proxy.address()));
     LossyPath { part: url.clone(), url, proxy }
 }

@@ -10,6 +10,7 @@ use tempfile::{Builder, TempDir};
 
 use crate::ports::free_port;
 use crate::recorded_output::{in_url, keep_log, new_password};
+use crate::server_process::send_signal;
 
 /// The default program, unless `TASKYARD_REDIS` is set.
 const USUAL: &str = "/usr/bin/redis-server";
@@ -137,9 +138,7 @@ impl RedisInstance {
 
     /// Sends the server a signal: `STOP`, `CONT`.
     pub fn signal(&self, name: &str) {
-        let id = self.server().as_ref().map(Child::id).expect("the server runs");
-        let sent = Command::new("kill").args([&format!("-{name}"), &id.to_string()]).status();
-        assert!(sent.expect("there is a program that sends signals").success());
+        send_signal(self.server().as_ref().map(Child::id).expect("the server runs"), name);
     }
 
     /// The port.

@@ -1,4 +1,4 @@
-//! The suite of stores that servers share: kills, lost replies, several servers, exact values.
+//! The suite of stores that servers share: kills, lost replies, several servers, exact values; and storms on their servers.
 //!
 //! A case is a function over [`SharedDatabase`](crate::SharedDatabase); each database runs all of them by one macro per file. What
 //! only one database can do wrong is tested beside its store.
@@ -9,6 +9,8 @@ pub mod exact;
 pub mod kills;
 pub mod lost_replies;
 pub mod servers;
+#[cfg(feature = "storm")]
+pub mod storms;
 
 /// Defines a macro that makes a test of each listed case of a module of this suite.
 macro_rules! suite {
@@ -16,11 +18,11 @@ macro_rules! suite {
         $(#[$doc])*
         #[macro_export]
         macro_rules! $name {
-            ($dollar database:ty) => {
+            ($dollar database:ty $dollar(, $dollar argument:expr)*) => {
                 $(
                     #[test]
                     fn $case() {
-                        $crate::suite::$module::$case::<$dollar database>();
+                        $crate::suite::$module::$case::<$dollar database>($dollar($dollar argument),*);
                     }
                 )*
             };

@@ -1,14 +1,17 @@
 //! A part of Tarantool for each case.
 
+use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use taskyard_conformance::StoreHarness;
 use taskyard_core::TubeName;
 use taskyard_store_tarantool::{Clock, Tarantool, TarantoolStore};
+use taskyard_tarantool::LuaValue;
 
 use super::instance::{TarantoolInstance, program, url_of_store};
-use crate::lossy_proxy::{LossyProxy, Protocol, Target};
+use crate::faulty_proxy::{FaultyProxy, Protocol, Target};
+use crate::storm::StormDatabase;
 use crate::{LossyPath, OwnServer, Request, SharedDatabase};
 
 /// The server that the tests of this process share.
@@ -108,6 +111,47 @@ impl OwnServer for TarantoolInstance {
     }
 }
 
+impl StormDatabase for TarantoolInstance {
+    fn steady() -> Option<Self> {
+        SharedTarantool::server()
+    }
+
+    fn freeze(&self) {
+        self.signal("STOP");
+    }
+
+    fn thaw(&self) {
+        self.signal("CONT");
+    }
+
+    fn close_connections(&self) {
+        TarantoolInstance::close_connections(self);
+    }
+
+    fn target(&self) -> Target {
+        Target::Port(self.port())
+    }
+
+    fn url_by(&self, proxy: SocketAddr) -> String {
+        format!("{}?prefix=kill", url_of_store(&proxy.to_string()))
+    }
+
+    fn server_count(&self) -> usize {
+        match self.talk("return box.space.kill_server:len()") {
+            LuaValue::Int(count) => count.try_into().expect("a number of servers"),
+            other => panic!("a number was expected, not {other:?}"),
+        }
+    }
+
+    fn audit_sessions(&self) {
+        TarantoolInstance::audit(self, "kill");
+    }
+
+    fn audit_semaphores(&self) {
+        TarantoolInstance::audit(self, "kill");
+    }
+}
+
 /// The prefix of the spaces in a URL.
 fn prefix_of(url: &str) -> &str {
     url.rsplit_once('=').expect("it has a prefix").1
@@ -125,7 +169,7 @@ pub fn store() -> TarantoolStore {
 
 /// A part of this server behind a proxy that can lose replies.
 pub fn lossy_path_to(instance: &TarantoolInstance) -> LossyPath<String> {
-    let proxy = LossyProxy::new(Target::Port(instance.port()), Protocol::default());
+    let proxy = FaultyProxy::new(Target::Port(instance.port()), Protocol::default());
     let url = own(&url_of_store(&proxy.address().to_string()));
     LossyPath { part: url.clone(), url, proxy }
 }

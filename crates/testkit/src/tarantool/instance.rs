@@ -15,6 +15,7 @@ use tempfile::{Builder, TempDir};
 
 use crate::ports::free_port;
 use crate::recorded_output::{in_url, keep_log, new_password, register_secret};
+use crate::server_process::send_signal;
 
 /// How long Lua may run: an audit reads every task, and the machine may be busy.
 const TALK_MAX: Duration = Duration::from_secs(120);
@@ -29,6 +30,17 @@ for _ in 1 2 3 4 5 6 7 8 9; do rm -rf "$0" && break; sleep 0.2; done
 "#;
 
 const SCRIPT: &str = include_str!("instance.lua");
+
+/// Closes all connections, also that of the caller. Tarantool itself has no such call; a listening socket has no peer.
+const CLOSE_CONNECTIONS: &str = "
+    local ffi = require('ffi')
+    pcall(ffi.cdef, 'int getpeername(int, void *, unsigned *); int shutdown(int, int);')
+    local peer, size = ffi.new('char[128]'), ffi.new('unsigned[1]')
+    for _, name in ipairs(require('fio').listdir('/proc/self/fd')) do
+        size[0] = 128
+        if ffi.C.getpeername(tonumber(name), peer, size) == 0 then ffi.C.shutdown(tonumber(name), 2) end
+    end
+";
 
 /// What is wrong with the spaces of a store.
 const AUDIT: &str = include_str!("audit.lua");
@@ -185,9 +197,7 @@ impl TarantoolInstance {
 
     /// Sends the server a signal: `STOP`, `CONT`.
     pub fn signal(&self, name: &str) {
-        let id = self.server().as_ref().map(Child::id).expect("the server runs");
-        let sent = Command::new("kill").args([&format!("-{name}"), &id.to_string()]).status();
-        assert!(sent.expect("there is a program that sends signals").success());
+        send_signal(self.server().as_ref().map(Child::id).expect("the server runs"), name);
     }
 
     /// Lets no file grow any more, as on a full disk, or lets them grow again.
@@ -244,6 +254,13 @@ impl TarantoolInstance {
     pub fn audit(&self, prefix: &str) {
         let wrong = self.talk(&format!("local PREFIX = '{prefix}'\n{AUDIT}"));
         assert_eq!(wrong, LuaValue::List(Vec::new()), "what is kept contradicts itself");
+    }
+
+    /// Closes all connections to it.
+    pub fn close_connections(&self) {
+        // The reply is lost with its connection.
+        let closed = self.try_talk(CLOSE_CONNECTIONS);
+        assert!(matches!(closed, Err(Failure::Lost(_))), "{closed:?}");
     }
 
     fn try_talk(&self, lua: &str) -> Result<LuaValue, Failure> {

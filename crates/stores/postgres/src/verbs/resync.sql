@@ -17,6 +17,7 @@ DECLARE
 BEGIN
     PERFORM pg_advisory_xact_lock(1952543592);
     _now := coalesce(_now, taskyard.clock());
+    PERFORM taskyard.note_standstill(taskyard.clock(), {{HEARTBEAT_TIMEOUT}});
     INSERT INTO taskyard.server (id, heartbeat) VALUES (_server, taskyard.clock())
         ON CONFLICT (id) DO UPDATE SET heartbeat = excluded.heartbeat;
     PERFORM taskyard.disconnect_sessions(_server, _sessions, _now);

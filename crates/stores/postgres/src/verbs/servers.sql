@@ -84,6 +84,14 @@ BEGIN
     RETURN CASE WHEN _began > _clock - _patience THEN -9223372036854775808 ELSE _clock - _patience END;
 END $$;
 
+-- Without a heartbeat of any server for _patience this database stood still or was unreachable: all have that time to return, as
+-- after a restart. To be called before a heartbeat is registered.
+CREATE OR REPLACE FUNCTION taskyard.note_standstill(_clock bigint, _patience bigint) RETURNS void
+LANGUAGE sql VOLATILE AS $$
+    UPDATE taskyard.incarnation SET began = _clock
+        WHERE NOT EXISTS (SELECT 1 FROM taskyard.server v WHERE v.heartbeat > _clock - _patience);
+$$;
+
 DROP FUNCTION IF EXISTS taskyard.heartbeat(bytea, bigint, bigint);
 
 -- Registers a heartbeat and deletes servers without one for _patience. Returns how many other servers are alive, how many were
@@ -103,6 +111,7 @@ DECLARE
     _sessions bytea[];
 BEGIN
     PERFORM pg_advisory_xact_lock(1952543592);
+    PERFORM taskyard.note_standstill(_clock, _patience);
     _limit := taskyard.heartbeat_limit(_clock, _patience);
     lost := 0;
     SELECT v.heartbeat, v.previous INTO _before, _previous FROM taskyard.server v WHERE v.id = _server;

@@ -99,6 +99,34 @@ fn a_server_is_dead_only_after_two_heartbeats_of_another() {
     });
 }
 
+// After the database stood still for five seconds, the first server that came back sent two heartbeats at once, the delayed one and the
+// next, or repaired its rows before, and declared those dead whose own were still on their way.
+#[test]
+fn all_servers_may_return_after_a_standstill_of_the_database() {
+    run(async {
+        let database = Database::new();
+        let url = database.url();
+        wait_until(&url, "clock_timestamp() > pg_postmaster_start_time() + '4 seconds'");
+        let repair = "SELECT taskyard.settle_server('\\x0b', '{}', '{}', '{}', 0, NULL)";
+        let beat = "SELECT lost FROM taskyard.heartbeat('\\x0b', 4000000, NULL)";
+        for first in [beat, repair] {
+            sql(
+                &url,
+                "UPDATE taskyard.incarnation SET began = 0;
+                 DELETE FROM taskyard.server;
+                 INSERT INTO taskyard.server (id, heartbeat, previous) VALUES
+                    ('\\x0a', taskyard.clock() - 6000000, NULL),
+                    ('\\x0b', taskyard.clock() - 5500000, taskyard.clock() - 5900000)",
+            );
+            sql(&url, first);
+            assert_eq!(sql(&url, beat).as_deref(), Some("0"), "after {first}");
+            // The time to return is over.
+            sql(&url, "UPDATE taskyard.incarnation SET began = 0");
+            assert_eq!(sql(&url, beat).as_deref(), Some("1"), "after {first}");
+        }
+    });
+}
+
 // Each connection took a hundred lease numbers ahead: a delivery by one server had a smaller number than an earlier one by another, so
 // that a resource which accepts only growing numbers refused the holder and accepted the one before.
 #[test]

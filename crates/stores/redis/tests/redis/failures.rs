@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 use std::thread;
+use std::time::Duration;
 
 use taskyard_conformance::block_on;
 use taskyard_core::{
@@ -9,7 +10,7 @@ use taskyard_core::{
     Reply, SemaphoreChange, SemaphoreCommand, SemaphoreKey, Span, Take, TaskId, TubeName,
     TubeOptions,
 };
-use taskyard_store::{OpenError, Store};
+use taskyard_store::{OpenError, OpenOptions, Store};
 use taskyard_store_redis::{Clock, RedisStore};
 
 use taskyard_testkit::calls::{NOW, ack, ask, health_becomes, make_tube, put, take};
@@ -265,12 +266,14 @@ fn a_full_redis_accepts_releases_beside_refused_enqueues() {
     assert!(replies[1].is_ok(), "{replies:?}");
 }
 
+// A wrong password was taken for a Redis that is starting: `serve` waited for it for half a minute.
 #[test]
 fn a_password_is_needed_where_redis_has_one() {
     let Some(program) = program() else { return };
     let redis = RedisInstance::with_password(program, DURABLE);
     let opened = |url: &str| {
-        RedisStore::open(url, Clock::Database).map(drop).map_err(|error| error.to_string())
+        let options = OpenOptions { wait: Duration::from_secs(3600), ..OpenOptions::default() };
+        taskyard_store_redis::open(url, &options).map(drop).map_err(|error| error.to_string())
     };
     let of_user = |user: &str| redis.url().replace("//:", &format!("//{user}:"));
     assert_eq!(opened(&redis.url()), Ok(()));

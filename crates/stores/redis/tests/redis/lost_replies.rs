@@ -8,7 +8,7 @@ use taskyard_store_redis::RedisStore;
 
 use taskyard_testkit::SharedDatabase;
 use taskyard_testkit::calls::{NOW, ask, make_tube, put};
-use taskyard_testkit::lossy_proxy::Loss;
+use taskyard_testkit::faulty_proxy::Loss;
 use taskyard_testkit::redis::{RedisInstance, SharedRedis, lossy_path_to, open, program, run};
 use taskyard_testkit::suite::lost_replies::{is_unknown, ready_and_taken};
 

@@ -6,7 +6,7 @@ use taskyard_tarantool::LuaValue;
 
 use taskyard_testkit::SharedDatabase;
 use taskyard_testkit::calls::{NOW, ask, make_tube, put};
-use taskyard_testkit::lossy_proxy::Loss;
+use taskyard_testkit::faulty_proxy::Loss;
 use taskyard_testkit::suite::lost_replies::{is_unknown, ready_and_taken};
 use taskyard_testkit::tarantool::{
     CALL, SharedTarantool, TarantoolInstance, lossy_path_to, open, program, run,

@@ -18,10 +18,9 @@ use taskyard_conformance::random::runs;
 use taskyard_core::{Command, Execute, Reply};
 use tokio::task::JoinSet;
 
-use crate::killed_servers::{KilledServers, all_tasks};
-use crate::live_servers::LiveServers;
-use crate::process::Serving;
+use super::faulty_servers::{FaultyServers, all_tasks};
 
+/// The tube of the storm.
 pub const TUBE: &str = "keyed";
 /// How many clients put tasks.
 const CLIENTS: u64 = 8;
@@ -45,25 +44,6 @@ struct KeyLoad {
     /// The keys whose task was new, and the client that added it.
     added: Mutex<HashMap<String, u64>>,
     stop: AtomicBool,
-}
-
-/// The servers of a storm, and what goes wrong with them.
-pub trait FaultyServers {
-    /// The servers, and the source of all that is random.
-    fn parts(&mut self) -> (&LiveServers, &mut Rng);
-
-    /// One fault.
-    fn fail(&mut self) -> impl Future<Output = ()>;
-}
-
-impl<S: Fn() -> Serving> FaultyServers for KilledServers<S> {
-    fn parts(&mut self) -> (&LiveServers, &mut Rng) {
-        (&self.live, &mut self.rng)
-    }
-
-    async fn fail(&mut self) {
-        self.kill();
-    }
 }
 
 /// Runs the storm on these servers, and checks keys and tasks at its end.

@@ -1,4 +1,4 @@
-//! Runs clients that put, take and finish tasks, and records their calls.
+//! Runs clients that put, take and finish tasks of three tubes, and records their calls. Clients of servers and of stores are the same.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,18 +6,26 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fastrand::Rng;
-use taskyard::{Http, Iproto};
 use taskyard_conformance::audit::{Operation, Recorder};
 use taskyard_conformance::random::{new_seed, runs};
 use taskyard_core::{
-    Body, Command, Error, Execute, Finish, FinishItem, Holder, Lease, NewTask, Outcome, Reply,
-    SessionId, Span, State, Take, TaskId, TubeName,
+    Body, Command, Error, Execute, Finish, FinishItem, Holder, Kind, Lease, NewTask, Outcome,
+    Reply, SemaphoreKey, SessionId, Span, State, Take, TaskId, TubeName, TubeOptions,
 };
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::fixture::{LANES, PLAIN, ROOM, StormServer, tube};
+/// The tubes of a storm: plain tasks, sub-queues, and a small capacity.
+pub const PLAIN: &str = "plain";
+/// Tasks with sub-queues.
+pub const LANES: &str = "lanes";
+/// At most [`CAPACITY`] tasks.
+pub const ROOM: &str = "room";
+/// All of them.
+pub const TUBES: [&str; 3] = [PLAIN, LANES, ROOM];
+/// The capacity of [`ROOM`].
+pub const CAPACITY: u64 = 30;
 
 /// Longer than any storm, so that no lease ends.
 const LEASE: Span = Span::from_secs(300);
@@ -32,6 +40,7 @@ pub type Payload = Vec<u8>;
 
 /// The state that all clients of a storm share.
 pub struct StormLoad {
+    /// The calls.
     pub recorder: Recorder,
     /// Tasks whose put had a reply, with their payloads.
     pub acknowledged: Mutex<HashMap<TaskKey, Payload>>,
@@ -46,6 +55,7 @@ pub struct StormLoad {
     steps: watch::Sender<usize>,
     stop: AtomicBool,
     clients: Mutex<JoinSet<()>>,
+    finishes: Finishes,
     seed: u64,
 }
 
@@ -58,18 +68,42 @@ pub enum ServerFate {
     Stops,
 }
 
-/// The protocol of a client.
-enum Connection {
-    Http(Http),
-    Iproto(Iproto, SessionId),
+/// How the clients of a storm finish tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finishes {
+    /// They ack most of them; some fail, and some are buried.
+    Any,
+    /// They ack all. A task of a semaphore that fails waits for a grant again, and no client records when it gets it.
+    Acks,
 }
 
-struct Client {
+struct StormClient<E> {
     load: Arc<StormLoad>,
-    queue: Connection,
+    queue: E,
+    session: Option<SessionId>,
     fate: ServerFate,
     rng: Rng,
     held: Vec<(TubeName, TaskId, Lease)>,
+}
+
+/// A tube of this name.
+pub fn tube(name: &str) -> TubeName {
+    TubeName::new(name).expect("a name")
+}
+
+/// Creates the tubes, which may have a semaphore.
+pub async fn create_tubes(queue: &impl Execute, semaphore: Option<&SemaphoreKey>) {
+    let capacities = [
+        (PLAIN, Kind::FifoTtl, None),
+        (LANES, Kind::Utube, None),
+        (ROOM, Kind::FifoTtl, Some(CAPACITY)),
+    ];
+    for (name, kind, capacity) in capacities {
+        let options =
+            TubeOptions { capacity, semaphore: semaphore.cloned(), ..TubeOptions::new(kind) };
+        let create = Command::CreateTube { tube: tube(name), options, if_not_exists: false };
+        queue.execute(vec![create]).await.remove(0).expect("the tube is created");
+    }
 }
 
 /// The outcome of a call.
@@ -80,7 +114,8 @@ enum CallOutcome {
 }
 
 impl StormLoad {
-    pub fn new() -> Arc<Self> {
+    /// A load without clients.
+    pub fn new(finishes: Finishes) -> Arc<Self> {
         Arc::new(StormLoad {
             recorder: Recorder::default(),
             acknowledged: Mutex::default(),
@@ -91,24 +126,22 @@ impl StormLoad {
             steps: watch::channel(0).0,
             stop: AtomicBool::new(false),
             clients: Mutex::default(),
+            finishes,
             seed: new_seed(),
         })
     }
 
-    /// Starts clients of a server: one over HTTP and two sessions over iproto.
-    pub async fn begin(self: &Arc<Self>, server: &StormServer, fate: ServerFate) {
-        self.spawn(Connection::Http(server.http.clone()), fate);
-        for _ in 0..2 {
-            let iproto = server.iproto();
-            let session = iproto.identify().await.expect("a session begins");
-            self.spawn(Connection::Iproto(iproto, session), fate);
-        }
-    }
-
-    fn spawn(self: &Arc<Self>, queue: Connection, fate: ServerFate) {
+    /// Starts a client, in a session or without one.
+    pub fn spawn<E: Execute + 'static>(
+        self: &Arc<Self>,
+        queue: E,
+        session: Option<SessionId>,
+        fate: ServerFate,
+    ) {
         let mut clients = self.clients.lock().expect("no client failed");
         let rng = Rng::with_seed(self.seed ^ clients.len() as u64);
-        let client = Client { load: self.clone(), queue, fate, rng, held: Vec::new() };
+        let load = self.clone();
+        let client = StormClient { load, queue, session, fate, rng, held: Vec::new() };
         clients.spawn(client.run());
     }
 
@@ -128,6 +161,11 @@ impl StormLoad {
         }
     }
 
+    /// How many calls had a reply.
+    pub fn replies(&self) -> usize {
+        *self.steps.borrow()
+    }
+
     /// A number that no other task has, as MessagePack.
     fn payload(&self) -> Payload {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -139,7 +177,7 @@ impl StormLoad {
     }
 }
 
-impl Client {
+impl<E: Execute> StormClient<E> {
     async fn run(mut self) {
         while !self.load.is_over() {
             match self.rng.u8(..10) {
@@ -154,11 +192,7 @@ impl Client {
     }
 
     async fn call(&self, command: Command) -> CallOutcome {
-        let reply = match &self.queue {
-            Connection::Http(http) => http.execute(vec![command]).await,
-            Connection::Iproto(iproto, _) => iproto.execute(vec![command]).await,
-        };
-        match reply.into_iter().next().expect("each command has a reply") {
+        match self.queue.execute(vec![command]).await.remove(0) {
             Ok(reply) => {
                 self.load.steps.send_modify(|steps| *steps += 1);
                 CallOutcome::Replied(reply)
@@ -216,10 +250,7 @@ impl Client {
 
     async fn take(&mut self) {
         let tube = self.any_tube();
-        let (session, lease) = match &self.queue {
-            Connection::Http(_) => (None, Some(LEASE)),
-            Connection::Iproto(_, session) => (Some(*session), None),
-        };
+        let (session, lease) = (self.session, self.session.is_none().then_some(LEASE));
         let wait = if self.rng.bool() { Span::ZERO } else { Span::from_micros(5_000) };
         let begin = self.load.recorder.begin();
         let take = Take { tube: tube.clone(), count: 1, session, lease, worker: None, wait };
@@ -244,24 +275,30 @@ impl Client {
         }
     }
 
+    fn any_finish(&mut self, lease: Lease) -> (Finish, Operation) {
+        match self.rng.u8(..10) {
+            0 if self.load.finishes == Finishes::Any => {
+                let fail = Finish::fail("the storm", Some(Span::ZERO));
+                (fail, Operation::Release(lease, State::Ready))
+            }
+            1 if self.load.finishes == Finishes::Any => {
+                (Finish::Bury, Operation::Bury(Some(lease)))
+            }
+            _ => (Finish::Ack, Operation::Ack(lease)),
+        }
+    }
+
     /// Finishes the task that it holds longest: repeats the call until it has a reply, unless its server stops.
     async fn finish(&mut self) {
         if self.held.is_empty() {
             return;
         }
         let (tube, id, lease) = self.held.remove(0);
-        let holder = match &self.queue {
-            Connection::Iproto(_, session) if self.rng.bool() => Holder::Session(*session),
+        let holder = match self.session {
+            Some(session) if self.rng.bool() => Holder::Session(session),
             _ => Holder::Lease(lease),
         };
-        let (finish, operation) = match self.rng.u8(..10) {
-            0 => {
-                let fail = Finish::fail("the storm", Some(Span::ZERO));
-                (fail, Operation::Release(lease, State::Ready))
-            }
-            1 => (Finish::Bury, Operation::Bury(Some(lease))),
-            _ => (Finish::Ack, Operation::Ack(lease)),
-        };
+        let (finish, operation) = self.any_finish(lease);
         let mut unacknowledged = false;
         loop {
             let begin = self.load.recorder.begin();
@@ -269,11 +306,15 @@ impl Client {
             let command = Command::Finish { tube: tube.clone(), items, show: false };
             match self.call(command).await {
                 CallOutcome::Replied(Reply::Finished(outcomes)) => {
-                    if matches!(outcomes[0], Outcome::Done(_)) {
-                        self.load.recorder.end(begin, &tube, id, operation);
-                    } else {
-                        let lost = unacknowledged || self.fate == ServerFate::Stops;
-                        assert!(lost, "{id} of '{tube}' was held: {outcomes:?}");
+                    match &outcomes[0] {
+                        Outcome::Done(_) => self.load.recorder.end(begin, &tube, id, operation),
+                        // The session that held it can have ended.
+                        _ if self.fate == ServerFate::Stops => {}
+                        // An acked task is gone; one that failed can have another holder.
+                        other => assert!(
+                            unacknowledged && (finish != Finish::Ack || *other == Outcome::Missing),
+                            "{id} of '{tube}' was held: {other:?}"
+                        ),
                     }
                     return;
                 }

@@ -8,10 +8,11 @@ use taskyard::{
 };
 use taskyard_conformance::random::runs;
 
-use crate::killed_servers::{KilledServers, all_tasks};
-use crate::process::Serving;
+use super::faulty_servers::{KilledServers, all_tasks};
+use crate::server_process::ServerProcess;
 
-const TUBE: &str = "fired";
+/// The tube of the storm.
+pub const TUBE: &str = "fired";
 /// How many schedules there are. Each fires once a second, all at different moments. With a hundred, servers on a busy machine
 /// were occupied with firing, and everything else took minutes.
 const SCHEDULES: i64 = 20;
@@ -25,7 +26,7 @@ const TASKS_MAX: usize = 20;
 const WAIT: Duration = Duration::from_secs(30);
 
 /// Runs the storm on these servers, and checks all times and tasks at its end.
-pub async fn fire_each_time_once<S: Fn() -> Serving>(mut servers: KilledServers<S>) {
+pub async fn fire_each_time_once<S: Fn() -> ServerProcess>(mut servers: KilledServers<S>) {
     let client = servers.client();
     client.create(TUBE, TubeOptions::new(Kind::Fifo)).await.expect("the tube is created");
     let first = begin(&client).await;
