@@ -47,11 +47,11 @@ Examples:
   taskyard copy --from tarantool+queue://old:3301 --to sqlite:taskyard-data")]
 pub struct CopyArgs {
     /// The store to read: sqlite:DIR, postgres://…, redis://…, tarantool://…, or tarantool+queue://… for the tubes of an
-    /// existing tarantool/queue.
-    #[arg(long, value_name = "URL")]
+    /// existing tarantool/queue. A URL with a password belongs into the variable.
+    #[arg(long, value_name = "URL", env = "TASKYARD_COPY_FROM", hide_env_values = true)]
     from: String,
     /// The store to write: any of these except the last.
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", env = "TASKYARD_COPY_TO", hide_env_values = true)]
     to: String,
     /// Copy only this tube and its semaphore; may be given several times.
     #[arg(long, value_name = "NAME")]

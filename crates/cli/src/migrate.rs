@@ -22,7 +22,7 @@ Examples:
   taskyard migrate --store postgres://owner@db/queue")]
 pub struct MigrateArgs {
     /// The store: sqlite:DIR, postgres://…, redis://… or tarantool://…
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", env = "TASKYARD_STORE", hide_env_values = true)]
     store: String,
 }
 

@@ -61,8 +61,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "DIR", default_value = "taskyard-data", conflicts_with = "store")]
     data: PathBuf,
     /// The store: memory:, sqlite:DIR, postgres://USER@HOST/DATABASE, redis://HOST or
-    /// tarantool://USER@HOST:PORT.
-    #[arg(long, value_name = "URL")]
+    /// tarantool://USER@HOST:PORT. A URL with a password belongs into the variable, because other users see the arguments of processes.
+    #[arg(long, value_name = "URL", env = "TASKYARD_STORE", hide_env_values = true)]
     store: Option<String>,
     #[command(flatten)]
     pub access: AccessArgs,

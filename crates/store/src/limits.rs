@@ -115,6 +115,7 @@ mod tests {
         "AUDIT_TEXT_BYTES_MAX",
         "AUDIT_WAITING_MAX",
         "CLASSES_MAX",
+        "CLIENT_VERSION_BYTES_MAX",
         "CONNECTIONS_MAX",
         "ERROR_BYTES_MAX",
         "KEEP_DONE_MAX",

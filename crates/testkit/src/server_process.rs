@@ -48,7 +48,8 @@ impl ServerProcess {
     pub fn on_store(binary: Binary, url: &str) -> Self {
         let mut command = binary();
         command.args(["serve", "--http", "127.0.0.1:0", "--iproto", "127.0.0.1:0"]);
-        Self::start(command.args(["--store", url]))
+        // Its password must not be in the list of processes.
+        Self::start(command.env("TASKYARD_STORE", url))
     }
 
     /// Sends a signal by name.

@@ -19,7 +19,8 @@ fn a_killed_copy_resumes() {
         count.trim().parse().unwrap_or(0)
     };
     for least in [1, 10_000, 25_000] {
-        let copy = Running::start(binary().args(["copy", "--from", &from, "--to", &url]));
+        let copy =
+            Running::start(binary().args(["copy", "--from", &from]).env("TASKYARD_COPY_TO", &url));
         while there() < least {}
         copy.signal("KILL");
         drop(copy);

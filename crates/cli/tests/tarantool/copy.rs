@@ -14,7 +14,8 @@ fn a_killed_copy_resumes() {
     let from = source(&folder.path().join("first"));
     let there = "return box.space.taskyard_task and box.space.taskyard_task:len() or 0";
     for least in [1, 10_000, 25_000] {
-        let copy = Running::start(binary().args(["copy", "--from", &from, "--to", &url]));
+        let copy =
+            Running::start(binary().args(["copy", "--from", &from]).env("TASKYARD_COPY_TO", &url));
         while !matches!(instance.talk(there), LuaValue::Int(count) if count >= least) {}
         copy.signal("KILL");
         drop(copy);

@@ -49,7 +49,7 @@ fn keys_that_are_freed_early_are_counted() {
         let task = NewTask { key: Some(Box::new(request)), ..NewTask::new(Body::new(&[0xc0])) };
         let put = Command::Put { tube: tube.clone(), tasks: vec![task], wait: Span::ZERO };
         match machine.apply(Timestamp::from_micros(number as i64), put) {
-            Ok(Reply::Put(placed)) => placed[0].clone(),
+            Ok(Reply::Put(placed)) => placed[0],
             other => panic!("unexpected reply to a put: {other:?}"),
         }
     };
