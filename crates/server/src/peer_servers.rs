@@ -67,7 +67,7 @@ struct KnownPeer {
 }
 
 /// The right of one request to ask peers.
-struct RequestPermit<'a> {
+struct PeerRequestPermit<'a> {
     _of_user: OwnedSemaphorePermit,
     _of_all: SemaphorePermit<'a>,
 }
@@ -176,14 +176,14 @@ impl PeerServers {
 
     /// Waits until a request of this user may ask. Its other requests wait among themselves, so they
     /// do not keep those of other users waiting.
-    async fn permit(&self, user: UserKey) -> Option<RequestPermit<'_>> {
+    async fn permit(&self, user: UserKey) -> Option<PeerRequestPermit<'_>> {
         let of_user = {
             let mut users = self.user_requests.lock().unwrap_or_else(PoisonError::into_inner);
             users.retain(|_, requests| Arc::strong_count(requests) > 1);
             let new = || Arc::new(Semaphore::new(REQUESTS_PER_USER_MAX));
             users.entry(user).or_insert_with(new).clone()
         };
-        Some(RequestPermit {
+        Some(PeerRequestPermit {
             _of_user: of_user.acquire_owned().await.ok()?,
             _of_all: self.requests.acquire().await.ok()?,
         })
