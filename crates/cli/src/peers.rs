@@ -58,7 +58,7 @@ impl PeerArgs {
 
     fn server(&self, url: &str, token: Option<&str>) -> anyhow::Result<Arc<dyn PeerServer>> {
         let mut http = Http::new(url)?.with_limits(ANSWER_MAX, PEER_ANSWER_BYTES_MAX);
-        if let Some(ca) = &self.peer_ca {
+        if let Some(ca) = self.peer_ca.as_ref().filter(|_| http.url().starts_with("https://")) {
             http = http.with_roots(ca)?;
         }
         if let Some(token) = token {
@@ -91,5 +91,23 @@ fn reason(error: HttpError) -> String {
     match error {
         HttpError::Unreachable { why, .. } => why,
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // An http:// peer was refused if there were certificates for others.
+    #[test]
+    fn certificates_are_for_encrypted_peers_only() {
+        let peers = |urls: &[&str]| PeerArgs {
+            peer: urls.iter().map(ToString::to_string).collect(),
+            peer_token_file: None,
+            peer_ca: Some("/nonexistent/ca.pem".into()),
+        };
+        assert_eq!(peers(&["http://box7", "http://box8"]).servers(true).unwrap().len(), 2);
+        let error = peers(&["http://box7", "https://box8"]).servers(true).unwrap_err();
+        assert!(error.to_string().contains("ca.pem"), "{error}");
     }
 }

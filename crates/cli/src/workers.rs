@@ -77,7 +77,7 @@ fn row(worker: &WorkerSummary, time: f64) -> [String; 11] {
     [
         output::printable(&worker.name),
         or_dash(worker.version.as_deref().map(output::printable)),
-        or_dash(worker.address.clone()),
+        or_dash(worker.address.as_deref().map(output::printable)),
         tubes(&worker.tubes),
         worker.running_count.to_string(),
         or_dash(worker.running.first().map(|oldest| units::short(oldest.age))),

@@ -270,7 +270,18 @@ impl Http {
     }
 
     /// Time series of a tube, or of all tubes together, of this server or of all servers of its store.
+    /// A server of a version that cannot tell those of all shows its own.
     pub async fn series(&self, query: &SeriesQuery) -> Result<SeriesAnswer, HttpError> {
+        match self.series_of(query).await {
+            Err(error) if (query.all || query.passive) && is_invalid(&error) => {
+                let older = SeriesQuery { all: false, passive: false, ..query.clone() };
+                self.series_of(&older).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn series_of(&self, query: &SeriesQuery) -> Result<SeriesAnswer, HttpError> {
         let parameters = query.parameters().into_iter();
         let target = self.target(&["series"]);
         let target = parameters.fold(target, |target, (name, value)| target.with(name, &value));
@@ -278,12 +289,22 @@ impl Http {
     }
 
     /// The workers that took tasks from this server or its peers in the last hour or hold tasks, by name; those that use
-    /// nothing but internal tubes only if `internal` is set.
+    /// nothing but internal tubes only if `internal` is set. A server of a version that cannot tell what its peers saw shows
+    /// what it saw itself.
     pub async fn workers(&self, internal: bool) -> Result<WorkersAnswer, HttpError> {
-        let mut all = WorkersAnswer::default();
+        let (mut all, mut asks_peers) = (WorkersAnswer::default(), true);
         loop {
-            let target = self.target(&["workers"]).with("internal", &internal.to_string());
-            let page = self.workers_page(target.with("all", "true"), all.next.as_deref()).await?;
+            let mut target = self.target(&["workers"]).with("internal", &internal.to_string());
+            if asks_peers {
+                target = target.with("all", "true");
+            }
+            let page = match self.workers_page(target, all.next.as_deref()).await {
+                Err(error) if asks_peers && is_invalid(&error) => {
+                    asks_peers = false;
+                    continue;
+                }
+                page => page?,
+            };
             all.workers.extend(page.workers);
             all.cut |= page.cut;
             for missing in page.missing {
@@ -517,6 +538,11 @@ fn error_of(answer: ErrorAnswer, verb: &'static str) -> HttpError {
         Some(Code::Forbidden) => HttpError::Forbidden(message),
         _ => HttpError::Refused { error: answer.into_error(verb), message },
     }
+}
+
+/// Whether the server refused the request itself: one of an older version does not know a parameter of it.
+fn is_invalid(error: &HttpError) -> bool {
+    matches!(error, HttpError::Refused { error: Error::Invalid(_), .. })
 }
 
 fn not_over_http(verb: &str) -> Error {

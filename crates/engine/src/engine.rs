@@ -172,8 +172,17 @@ impl Engine {
     /// A part of the time series of a tube, or of the sum of all. `None` if the tube was not used
     /// since the start, or there are too many, or series are turned off.
     pub async fn series(&self, request: SeriesRequest) -> Option<Series> {
+        self.query_series(request, true).await
+    }
+
+    /// The same for a caller that does not count as an observer: no tasks are counted for it.
+    pub async fn unobserved_series(&self, request: SeriesRequest) -> Option<Series> {
+        self.query_series(request, false).await
+    }
+
+    async fn query_series(&self, request: SeriesRequest, observes: bool) -> Option<Series> {
         let (reply, receiver) = oneshot::channel();
-        self.inner.inbox.query(Query::Series(request, reply));
+        self.inner.inbox.query(Query::Series { request, observes, reply });
         receiver.await.unwrap_or_default()
     }
 

@@ -434,10 +434,15 @@ impl EventLoop {
                 let now = self.timeline.to_store(self.now);
                 drop(reply.send(block_on(self.store.health(now), &self.thread_waker)));
             }
-            Query::Series(request, reply) => {
+            Query::Series { request, observes, reply } => {
                 let moment = self.timeline.moment(self.now);
-                let series = self.series.as_mut();
-                drop(reply.send(series.and_then(|series| series.series(moment, &request))));
+                let found = self.series.as_mut().and_then(|series| {
+                    if observes {
+                        series.note_observed(moment.now);
+                    }
+                    series.series(moment, &request)
+                });
+                drop(reply.send(found));
             }
             Query::Latencies(reply) => {
                 let latencies = self.series.as_ref().map(Collector::latencies);

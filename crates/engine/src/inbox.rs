@@ -57,7 +57,12 @@ pub(crate) enum Query {
     /// Whether the store works.
     Health(oneshot::Sender<Result<StoreHealth>>),
     /// A part of a time series; `None` for a tube that has none.
-    Series(SeriesRequest, oneshot::Sender<Option<Series>>),
+    Series {
+        request: SeriesRequest,
+        /// Whether the numbers of tasks are read for a while.
+        observes: bool,
+        reply: oneshot::Sender<Option<Series>>,
+    },
     /// The durations of each tube that has series.
     Latencies(oneshot::Sender<Vec<TubeLatency>>),
     /// The number of failed deliveries of each tube that has series; `None` without any series.

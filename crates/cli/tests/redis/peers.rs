@@ -124,6 +124,8 @@ fn peers_are_asked_with_their_own_token_and_users_see_what_they_may() {
     // Without a token of its own the peer refuses.
     let without = serve(&redis.url(), &[&options[..], &["--peer", &other.url]].concat());
     let refused = without.run(&["workers", "--token-file", &mail_file]);
+    assert!(refused.err.contains("without what peer 1 saw"), "{refused:?}");
+    let refused = without.run(&["workers", "--token", TOKEN]);
     assert!(refused.err.contains("without what http://127.0.0.1:"), "{refused:?}");
 }
 

@@ -11,6 +11,7 @@ mod iproto_conformance;
 mod keys;
 mod killed;
 mod live;
+mod older_server;
 mod readme;
 mod schedules;
 mod semaphores;

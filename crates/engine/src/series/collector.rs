@@ -108,10 +108,14 @@ impl Collector {
         self.sampling.commands(now, &self.registry)
     }
 
+    /// A caller looks at a series.
+    pub fn note_observed(&mut self, now: Timestamp) {
+        self.sampling.note_observed(now);
+    }
+
     /// A part of a series. `None` for a tube that has none.
     pub fn series(&mut self, moment: Moment, request: &SeriesRequest) -> Option<Series> {
         self.registry.advance(moment.wall);
-        self.sampling.note_observed(moment.now);
         self.schedule(moment);
         self.registry.series(request)
     }

@@ -153,6 +153,21 @@ async fn tasks_in_a_shared_store_are_counted_every_five_seconds_while_a_series_i
     assert!(points.iter().all(|point| point.counts == CommandCounts::default()), "not its own");
 }
 
+// The requests of another server counted as observers: one open page made all servers read all tubes.
+#[tokio::test]
+async fn tasks_in_a_shared_store_are_not_counted_for_other_servers() {
+    let two = TwoEngines::new().await;
+    let request = SeriesRequest { tube: None, from: SeriesStart::Oldest, step: Step::Second };
+    let unobserved = async || two.second.unobserved_series(request.clone()).await.unwrap().points;
+    two.put(&[1]).await;
+    for _ in 0..7 {
+        two.clock.advance(Span::from_secs(1));
+        unobserved().await;
+    }
+    let ready: Vec<_> = unobserved().await.iter().map(|point| point.depth.ready).collect();
+    assert_eq!(ready, [0; 7]);
+}
+
 #[tokio::test]
 async fn a_notification_wakes_waiting_takes_of_another_engine() {
     let two = TwoEngines::new().await;

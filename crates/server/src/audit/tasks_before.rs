@@ -1,7 +1,11 @@
 //! Counts the tasks of commands whose replies do not say how many they changed, for their audit entries: as many as
 //! there are right before them, found by a command in the same batch.
 
-use taskyard_core::{Command, Reply, Result as CoreResult};
+use taskyard_core::limits::PENDING_COMMANDS_MAX;
+use taskyard_core::{Command, Reply, Result as CoreResult, TubeName};
+
+/// Maximum number of commands of a batch whose tasks are counted; those of a batch with more are not.
+const COUNTS_MAX: usize = 1_000;
 
 /// The commands of a batch that count tasks.
 #[derive(Debug, Default)]
@@ -10,7 +14,7 @@ pub(crate) struct TaskCounts {
     inserted: Vec<(usize, CountedCommand)>,
 }
 
-/// The numbers of tasks, by the positions of the commands that changed them.
+/// The numbers of tasks, in the order of the positions of the commands that changed them.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct TasksBefore(Vec<(usize, u64)>);
 
@@ -24,16 +28,19 @@ enum CountedCommand {
 }
 
 impl TaskCounts {
-    /// Puts a command that counts before each one that needs it. Without any, this costs no memory.
+    /// Puts a command that counts before each one that needs it. Without any, this costs no memory. The batch never
+    /// becomes so large that it would be refused for that.
     pub fn insert(commands: Vec<Command>) -> (Vec<Command>, Self) {
-        if !commands.iter().any(|command| counted(command).is_some()) {
+        let counts = commands.iter().filter(|command| counted_tube(command).is_some()).count();
+        let length = commands.len() + counts;
+        if counts == 0 || counts > COUNTS_MAX || length > PENDING_COMMANDS_MAX {
             return (commands, TaskCounts::default());
         }
-        let (mut all, mut inserted) = (Vec::with_capacity(commands.len() + 1), Vec::new());
+        let (mut all, mut inserted) = (Vec::with_capacity(length), Vec::new());
         for command in commands {
-            if let Some((kind, count)) = counted(&command) {
+            if let Some((kind, tube)) = counted_tube(&command) {
                 inserted.push((all.len(), kind));
-                all.push(count);
+                all.push(Command::Tubes { tube: Some(tube.clone()) });
             }
             all.push(command);
         }
@@ -62,7 +69,8 @@ impl TaskCounts {
 impl TasksBefore {
     /// How many tasks there were before the command at this position, if it was counted.
     pub fn of(&self, position: usize) -> Option<u64> {
-        self.0.iter().find(|(counted, _)| *counted == position).map(|(_, tasks)| *tasks)
+        let found = self.0.binary_search_by_key(&position, |(counted, _)| *counted);
+        found.ok().map(|at| self.0[at].1)
     }
 }
 
@@ -77,19 +85,20 @@ impl CountedCommand {
     }
 }
 
-/// What a command changes if its reply does not say how much, and the command that counts it.
-fn counted(command: &Command) -> Option<(CountedCommand, Command)> {
-    let (kind, tube) = match command {
-        Command::Truncate { tube } | Command::DropTube { tube } => (CountedCommand::All, tube),
-        Command::ReleaseAll { tube } => (CountedCommand::Taken, tube),
-        _ => return None,
-    };
-    Some((kind, Command::Tubes { tube: Some(tube.clone()) }))
+/// What a command changes if its reply does not say how much, and the tube where it is counted.
+fn counted_tube(command: &Command) -> Option<(CountedCommand, &TubeName)> {
+    match command {
+        Command::Truncate { tube } | Command::DropTube { tube } => {
+            Some((CountedCommand::All, tube))
+        }
+        Command::ReleaseAll { tube } => Some((CountedCommand::Taken, tube)),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use taskyard_core::{Error, TubeName};
+    use taskyard_core::Error;
 
     use super::*;
 
@@ -122,5 +131,24 @@ mod tests {
         assert_eq!(same, commands);
         let (replies, before) = counts.remove(vec![Ok(Reply::Nothing)]);
         assert_eq!((replies, before.of(0)), (vec![Ok(Reply::Nothing)], None));
+    }
+
+    #[test]
+    fn each_command_has_the_number_of_tasks_before_it() {
+        let before = TasksBefore((0..100).map(|at| (at * 2, at as u64)).collect());
+        assert_eq!((before.of(0), before.of(198), before.of(64)), (Some(0), Some(99), Some(32)));
+        assert_eq!((before.of(1), before.of(200)), (None, None));
+    }
+
+    // The commands that counted were added without a limit, so that a batch was refused for them.
+    #[test]
+    fn a_batch_with_very_many_commands_is_not_counted() {
+        let truncate = Command::Truncate { tube: TubeName::new("mail").unwrap() };
+        let length = |commands: Vec<Command>| TaskCounts::insert(commands).0.len();
+        assert_eq!(length(vec![truncate.clone(); COUNTS_MAX]), 2 * COUNTS_MAX);
+        assert_eq!(length(vec![truncate.clone(); COUNTS_MAX + 1]), COUNTS_MAX + 1);
+        let mut full = vec![Command::Tubes { tube: None }; PENDING_COMMANDS_MAX - 1];
+        full.push(truncate);
+        assert_eq!(length(full), PENDING_COMMANDS_MAX);
     }
 }

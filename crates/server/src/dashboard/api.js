@@ -94,10 +94,22 @@ export async function stats(internal, signal) {
 // The hosted services; none for a user who may not see them.
 export const services = async (signal) =>
   (mayWithAll("show_server") ? request("v1/services", { signal }) : { services: [] });
-// Time series of all servers of the store that this one knows.
-export const series = (values, signal) => request(`v1/series?${query({ ...values, all: true })}`, { signal });
-// A page of workers of these servers, after the one with the name `after`.
-export const workers = (after, signal) => request(`v1/workers?${query({ after, all: true })}`, { signal });
+
+// Asks about all servers of the store that this one knows. One of an older version refuses that, and shows what it saw itself.
+async function ofAllServers(path, values, signal) {
+  const ask = (all) => request(`${path}?${query({ ...values, all })}`, { signal });
+  try {
+    return await ask(true);
+  } catch (error) {
+    if (error.status !== 400) throw error;
+    return ask();
+  }
+}
+
+// Time series of all servers.
+export const series = (values, signal) => ofAllServers("v1/series", values, signal);
+// A page of workers of all servers, after the one with the name `after`.
+export const workers = (after, signal) => ofAllServers("v1/workers", { after }, signal);
 // The latest audit entries, the newest first.
 export const audit = (limit, signal) => request(`v1/audit?${query({ limit })}`, { signal });
 export const poolStatus = (signal) => request("pool/status", { signal });

@@ -7,6 +7,7 @@ mod events;
 mod finish;
 mod health;
 mod manager;
+mod missing_servers;
 mod part_size;
 mod put;
 mod request;

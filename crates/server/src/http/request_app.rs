@@ -17,7 +17,7 @@ use super::Refusal;
 use crate::app::{App, SharedApp, unanswered};
 use crate::audit::{AuditDraft, Requester, TaskCounts};
 use crate::guard::ClientConnection;
-use crate::users::Principal;
+use crate::users::{Principal, UserKey};
 
 /// The state of the server, and the user that sent the request.
 #[derive(Clone)]
@@ -125,6 +125,11 @@ impl RequestApp {
         let principal = self.principal();
         let found = principal.permissions().require(verb, target);
         found.map_err(|denied| refused(&principal, denied))
+    }
+
+    /// Identifies the user.
+    pub fn user(&self) -> UserKey {
+        self.principal.key()
     }
 
     /// Uses the rights of the user.

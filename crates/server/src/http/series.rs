@@ -8,6 +8,7 @@ use taskyard_engine::{Depth, Percentiles, Series, SeriesPoint, SeriesRequest, Se
 use taskyard_wire::Code;
 use taskyard_wire::http::{PercentilesAnswer, SeriesAnswer, SeriesQuery, SeriesStep};
 
+use super::missing_servers::shown_missing;
 use super::request::QueryParams;
 use super::route::QueryField;
 use super::series_sum;
@@ -28,11 +29,14 @@ pub(crate) fn routes() -> Vec<Route> {
     let tube = "The tube; when absent, the sum over all tubes that are not internal";
     let all = "Add the series of the other servers of the store that this one was started with \
                (`--peer`)";
+    let passive = "Show only what the server has in memory, and read no tasks from the store for it: \
+                   as peers ask";
     let route = Route::new(Method::GET, "/v1/series", about, series)
         .query_param(QueryField::name("tube", tube))
         .query_param(QueryField::number("from", from))
         .query_param(QueryField::one_of("step", step, &["1s", "1m"]))
         .query_param(QueryField::flag("all", all))
+        .query_param(QueryField::flag("passive", passive))
         .responds::<SeriesAnswer>("The series")
         .refuses([Code::TubeNotFound])
         .uses_engine();
@@ -51,32 +55,48 @@ async fn series(
     };
     let target = tube.as_ref().map_or(AccessTarget::All, |tube| AccessTarget::Tube(tube.as_str()));
     app.require(AccessVerb::ShowTube, target)?;
-    let own = own_series(&app, SeriesRequest { tube, from, step }).await?;
+    let own = own_series(&app, SeriesRequest { tube, from, step }, query.passive).await?;
     if !query.all {
         return ok(&own);
     }
-    let mut peers = app.peers.series(&query).await;
-    peers.retain(|peer| series_sum::check(&own, peer, step.points_max()));
+    let mut peers = app.peers.series(app.user(), &query).await;
+    peers.retain(|_, peer| series_sum::check(&own, peer, step.points_max()));
     let answers: Vec<_> = peers.answers.iter().map(|(_, answer)| answer).collect();
     let sum = series_sum::sum(&own, &answers);
-    ok(&SeriesAnswer { servers: Some(peers.servers()), missing: peers.missing, ..sum })
+    let servers = Some(peers.servers());
+    ok(&SeriesAnswer { servers, missing: shown_missing(&app, peers.missing), ..sum })
 }
 
-/// The series of this server.
-async fn own_series(app: &RequestApp, request: SeriesRequest) -> Result<SeriesAnswer, Refusal> {
-    if let Some(found) = app.engine.series(request.clone()).await {
+/// The series of this server; a passive request reads nothing from the store.
+async fn own_series(
+    app: &RequestApp,
+    request: SeriesRequest,
+    is_passive: bool,
+) -> Result<SeriesAnswer, Refusal> {
+    if let Some(found) = found_series(app, request.clone(), is_passive).await {
         return Ok(answer(app, &request, &found));
     }
     // A tube that was not used yet has no series, but it has tasks.
     let mut depth = Depth::default();
-    if let Some(tube) = request.tube.clone() {
+    if let Some(tube) = request.tube.clone().filter(|_| !is_passive) {
         let infos = infos(app, Some(tube)).await?;
         depth = infos.first().map_or(depth, |info| Depth::of(&info.stats.tasks));
     }
     let sum = SeriesRequest { tube: None, ..request.clone() };
-    let mut quiet = app.engine.series(sum).await.ok_or_else(turned_off)?;
+    let mut quiet = found_series(app, sum, is_passive).await.ok_or_else(turned_off)?;
     quiet.points.fill(SeriesPoint::quiet(depth));
     Ok(answer(app, &request, &quiet))
+}
+
+async fn found_series(
+    app: &RequestApp,
+    request: SeriesRequest,
+    is_passive: bool,
+) -> Option<Series> {
+    match is_passive {
+        true => app.engine.unobserved_series(request).await,
+        false => app.engine.series(request).await,
+    }
 }
 
 fn turned_off() -> Refusal {

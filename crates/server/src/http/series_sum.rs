@@ -1,7 +1,7 @@
 //! Adds the time series of several servers of one store.
 //!
-//! Commands are added up. Numbers of tasks are those of the first server that has the interval: all
-//! of them read the same store. A percentile is the least that is certain to be at least the one of
+//! Commands are added up. Numbers of tasks are those of the server with the most commands: all read
+//! the same store, but a server only while it changes something or is observed. A percentile is the least that is certain to be at least the one of
 //! all durations together: a server tells three percentiles and not its durations.
 
 use taskyard_wire::http::{PercentilesAnswer, SeriesAnswer};
@@ -44,7 +44,10 @@ pub(super) fn sum(own: &SeriesAnswer, peers: &[&SeriesAnswer]) -> SeriesAnswer {
     let servers: Vec<&SeriesAnswer> = std::iter::once(own).chain(peers.iter().copied()).collect();
     let begin = servers.iter().map(|one| begin(one)).min().unwrap_or(0);
     let end = servers.iter().map(|one| end(one)).min().unwrap_or(0);
-    let sum = Sum { servers, begin, end };
+    let mut by_commands = servers.clone();
+    // Of servers with as many commands the first one stays the first.
+    by_commands.sort_by_key(|one| std::cmp::Reverse(commands(one)));
+    let sum = Sum { servers, by_commands, begin, end };
     let count = |of: fn(&SeriesAnswer) -> &[u32]| sum.counts(of);
     let depth = |of: fn(&SeriesAnswer) -> &[u32]| sum.depths(of);
     SeriesAnswer {
@@ -73,6 +76,8 @@ pub(super) fn sum(own: &SeriesAnswer, peers: &[&SeriesAnswer]) -> SeriesAnswer {
 /// Series of several servers, and the intervals to show.
 struct Sum<'a> {
     servers: Vec<&'a SeriesAnswer>,
+    /// The servers with the most commands first.
+    by_commands: Vec<&'a SeriesAnswer>,
     begin: i64,
     end: i64,
 }
@@ -80,10 +85,7 @@ struct Sum<'a> {
 impl Sum<'_> {
     /// The servers that have an interval, each with the place in its arrays.
     fn of_interval(&self, interval: i64) -> impl Iterator<Item = (&SeriesAnswer, usize)> {
-        self.servers.iter().filter_map(move |one| {
-            let at = usize::try_from(interval - begin(one)).ok()?;
-            (at < one.puts.len()).then_some((*one, at))
-        })
+        self.servers.iter().filter_map(move |one| Some((*one, place(one, interval)?)))
     }
 
     fn counts(&self, of: fn(&SeriesAnswer) -> &[u32]) -> Vec<u32> {
@@ -95,7 +97,11 @@ impl Sum<'_> {
     }
 
     fn depths(&self, of: fn(&SeriesAnswer) -> &[u32]) -> Vec<u32> {
-        let first = |interval| self.of_interval(interval).next().map_or(0, |(one, at)| of(one)[at]);
+        let first = |interval| {
+            let found =
+                self.by_commands.iter().find_map(|one| Some(of(one)[place(one, interval)?]));
+            found.unwrap_or(0)
+        };
         (self.begin..self.end).map(first).collect()
     }
 
@@ -144,6 +150,18 @@ fn upper_bounds(servers: Vec<Weighted>) -> [Option<f64>; 3] {
     bounds
 }
 
+/// The number of commands in a series.
+fn commands(series: &SeriesAnswer) -> u64 {
+    let counts = [&series.puts, &series.takes, &series.acks, &series.fails];
+    counts.into_iter().flatten().map(|count| u64::from(*count)).sum()
+}
+
+/// The place of an interval in the arrays of a series that has it.
+fn place(series: &SeriesAnswer, interval: i64) -> Option<usize> {
+    let at = usize::try_from(interval - begin(series)).ok()?;
+    (at < series.puts.len()).then_some(at)
+}
+
 /// The number of the first interval since the epoch.
 fn begin(series: &SeriesAnswer) -> i64 {
     (series.from / series.step).round() as i64
@@ -181,14 +199,27 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_added_and_tasks_are_those_of_the_first_server() {
+    fn commands_are_added() {
         let own = series(100, &[1, 2, 3], 7);
         // It runs for longer, and its last second has not ended.
         let peer = series(98, &[10, 20, 30, 40], 9);
         let sum = sum(&own, &[&peer]);
         assert_eq!((sum.from, &*sum.puts), (98.0, &[10, 20, 31, 42][..]));
-        assert_eq!((&*sum.ready, sum.taken.len()), (&[9, 9, 7, 7][..], 4));
+        assert_eq!((sum.ready.len(), sum.taken.len()), (4, 4));
         assert_eq!((sum.run.p50.len(), sum.wait.p99.len()), (4, 4));
+    }
+
+    // They were those of the server that was asked, which does not read them while others work.
+    #[test]
+    fn tasks_are_those_of_the_server_with_the_most_commands() {
+        let ready = |own: &SeriesAnswer, peers: &[&SeriesAnswer]| sum(own, peers).ready;
+        let (busy, idle) = (series(100, &[1, 2, 3], 7), series(98, &[0; 5], 9));
+        assert_eq!(ready(&idle, &[&busy]), [9, 9, 7, 7, 7]);
+        assert_eq!(ready(&busy, &[&idle]), [9, 9, 7, 7, 7]);
+        let taking = SeriesAnswer { takes: vec![0, 2, 9], ..series(100, &[0; 3], 5) };
+        assert_eq!(ready(&idle, &[&busy, &taking]), [9, 9, 5, 5, 5]);
+        let other = series(98, &[0; 5], 4);
+        assert_eq!(ready(&idle, &[&other]), [9; 5], "without commands, those of this server");
     }
 
     #[test]

@@ -1,16 +1,31 @@
 //! The list of workers of one request: what this server and its peers saw, as far as the user may
 //! see it.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use taskyard_core::access::AccessVerb;
-use taskyard_core::failure::is_worker_name;
+use taskyard_core::failure::{is_client_version, is_worker_name};
 use taskyard_core::{Timestamp, TubeName};
-use taskyard_engine::{WORKER_KEPT, WORKER_TUBES_MAX, WorkerInfo};
-use taskyard_wire::http::{WORKERS_PAGE_MAX, WorkerSummary, WorkersAnswer};
+use taskyard_engine::{WORKER_KEPT, WORKER_TUBES_MAX, WORKERS_MAX, WorkerInfo};
+use taskyard_wire::http::{MissingServer, WORKERS_PAGE_MAX, WorkerSummary, WorkersAnswer};
 
 use super::RequestApp;
+
+/// Maximum number of pages that one list reads of a peer: all that a server remembers.
+const PEER_PAGES_MAX: usize = WORKERS_MAX.div_ceil(WORKERS_PAGE_MAX);
+
+/// What was added of peers.
+#[derive(Default)]
+pub(super) struct AddedPeers {
+    /// The name up to which the workers are complete, if a peer has more.
+    pub bound: Option<String>,
+    /// The peers that answered.
+    pub urls: BTreeSet<String>,
+    /// The others.
+    pub missing: Vec<MissingServer>,
+}
 
 /// The workers by name.
 pub(super) struct WorkerList<'a> {
@@ -58,55 +73,82 @@ impl WorkerList<'_> {
         Some(worker)
     }
 
-    /// Adds what peers saw, except workers that were not seen for an hour and hold no tasks. Returns
-    /// the name up to which all of them are complete, if one has a further page.
-    pub fn add_peers(
+    /// Adds what peers saw after a name: pages of each, until there is a worker that the user may see
+    /// and of which all counts are known, or until they have no more.
+    pub async fn add_peers(
         &mut self,
-        pages: impl Iterator<Item = WorkersAnswer>,
+        after: Option<&str>,
         time: f64,
         holding: &HashSet<Arc<str>>,
-    ) -> Option<String> {
-        let mut bound: Option<String> = None;
-        let kept = WORKER_KEPT.as_secs_f64();
-        for page in pages {
-            for seen in page.workers.into_iter().take(WORKERS_PAGE_MAX) {
-                let (address, version) = (seen.address.clone(), seen.version.clone());
-                let Some(info) = info(seen) else { continue };
-                let is_old = time - info.last_seen.as_secs_f64() >= kept;
-                if is_old && !holding.contains(&info.name) {
-                    continue;
-                }
-                if let Some(worker) = self.add(info) {
-                    worker.address = worker.address.take().or(address);
-                    worker.version = worker.version.take().or(version);
-                }
+    ) -> AddedPeers {
+        let app = self.app;
+        let mut added = AddedPeers::default();
+        // The peers that have a further page, with the name after which it begins.
+        let begin = |url: &str| (url.to_owned(), after.map(str::to_owned));
+        let mut rest: BTreeMap<String, Option<String>> = app.peers.urls().map(begin).collect();
+        for _ in 0..PEER_PAGES_MAX {
+            let mut pages = app.peers.workers(app.user(), &rest).await;
+            pages.retain(|url, page| check_next(page, rest.get(url).and_then(Option::as_deref)));
+            for missing in &pages.missing {
+                added.urls.remove(&missing.url);
             }
-            bound = match (bound, page.next) {
-                (Some(one), Some(other)) => Some(one.min(other)),
-                (one, other) => one.or(other),
-            };
+            added.missing.extend(pages.missing);
+            rest.clear();
+            for (url, page) in pages.answers {
+                self.add_page(page.workers, time, holding);
+                if page.next.is_some() {
+                    rest.insert(url.clone(), page.next);
+                }
+                added.urls.insert(url);
+            }
+            added.bound = rest.values().flatten().min().cloned();
+            if rest.is_empty() || self.has_complete(after, added.bound.as_deref()) {
+                return added;
+            }
         }
-        bound
+        // A server does not remember so many: it is not asked for more.
+        AddedPeers { bound: None, ..added }
     }
 
-    /// The workers after a name, up to another one, and where the next page begins.
+    /// Adds a page of a peer, except workers that were not seen for an hour and hold no tasks.
+    fn add_page(&mut self, page: Vec<WorkerSummary>, time: f64, holding: &HashSet<Arc<str>>) {
+        let kept = WORKER_KEPT.as_secs_f64();
+        for seen in page.into_iter().take(WORKERS_PAGE_MAX) {
+            let address = seen.address.as_deref().and_then(|text| text.parse::<IpAddr>().ok());
+            let version = seen.version.clone().filter(|version| is_client_version(version));
+            let Some(info) = info(seen) else { continue };
+            let is_old = time - info.last_seen.as_secs_f64() >= kept;
+            if is_old && !holding.contains(&info.name) {
+                continue;
+            }
+            if let Some(worker) = self.add(info) {
+                let address = address.map(|address| address.to_string());
+                worker.address = worker.address.take().or(address);
+                worker.version = worker.version.take().or(version);
+            }
+        }
+    }
+
+    /// Whether there is a worker after a name, up to another one.
+    fn has_complete(&self, after: Option<&str>, bound: Option<&str>) -> bool {
+        let mut names = self.workers.keys();
+        names.any(|name| is_between(name, after, bound))
+    }
+
+    /// The workers after a name, up to another one, and where the next page begins: after the last
+    /// worker of this one, because the user may not see others.
     pub fn page(
         self,
         after: Option<&str>,
-        bound: Option<String>,
+        bound: Option<&str>,
         limit: usize,
     ) -> (Vec<WorkerSummary>, Option<String>) {
         let WorkerList { workers, app, .. } = self;
-        let follows = |name: &str| after.is_none_or(|after| name > after);
-        let is_complete = |name: &str| bound.as_deref().is_none_or(|bound| name <= bound);
-        let of_page = |one: &WorkerSummary| follows(&one.name) && is_complete(&one.name);
+        let of_page = |one: &WorkerSummary| is_between(&one.name, after, bound);
         let mut page: Vec<_> = workers.into_values().filter(of_page).collect();
-        // A peer whose list goes nowhere ends it.
-        let mut next = bound.filter(|bound| follows(bound));
-        if page.len() > limit {
-            next = Some(page[limit - 1].name.clone());
-            page.truncate(limit);
-        }
+        let is_last = page.len() <= limit && bound.is_none();
+        page.truncate(limit);
+        let next = page.last().filter(|_| !is_last).map(|last| last.name.clone());
         for worker in &mut page {
             let (address, version) = app.worker_origins.find(&worker.name);
             let address = address.map(|address| address.to_string());
@@ -115,6 +157,21 @@ impl WorkerList<'_> {
             worker.tubes.truncate(WORKER_TUBES_MAX);
         }
         (page, next)
+    }
+}
+
+fn is_between(name: &str, after: Option<&str>, bound: Option<&str>) -> bool {
+    after.is_none_or(|after| name > after) && bound.is_none_or(|bound| name <= bound)
+}
+
+/// Checks that the page of a peer after a name leads on.
+fn check_next(page: &WorkersAnswer, after: Option<&str>) -> Result<(), String> {
+    let leads_on = |next: &str| is_worker_name(next) && after.is_none_or(|after| next > after);
+    match page.next.as_deref().is_none_or(leads_on) {
+        true => Ok(()),
+        false => {
+            Err("its list of workers does not have the expected form; use the same version".into())
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use taskyard_wire::http::{
     RunningTask, WORKER_RUNNING_MAX, WORKERS_PAGE_MAX, WorkerSummary, WorkersAnswer,
 };
 
+use super::missing_servers::shown_missing;
 use super::request::{QueryParams, count};
 use super::route::QueryField;
 use super::tubes::{infos, internal};
@@ -94,13 +95,12 @@ async fn workers(
     let mut answer = WorkersAnswer { time, cut, ..WorkersAnswer::default() };
     let mut bound = None;
     if query.all {
-        let peers = app.peers.workers(after).await;
-        answer.servers = Some(peers.servers());
-        let pages = peers.answers.into_iter().map(|(_, page)| page);
-        bound = list.add_peers(pages, time, &holding);
-        answer.missing = peers.missing;
+        let peers = list.add_peers(after, time, &holding).await;
+        answer.servers = Some(peers.urls.len() as u32 + 1);
+        answer.missing = shown_missing(&app, peers.missing);
+        bound = peers.bound;
     }
-    (answer.workers, answer.next) = list.page(after, bound, limit);
+    (answer.workers, answer.next) = list.page(after, bound.as_deref(), limit);
     answer.instance = Some(app.peers.own_instance().to_owned());
     ok(&answer)
 }

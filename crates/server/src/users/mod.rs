@@ -23,8 +23,8 @@ use taskyard_iproto::auth;
 pub use change::UsersChange;
 pub use grants::{Grant, Grants, Verb};
 pub use new_secret::NewSecret;
-pub(crate) use shared::Principal;
 pub use shared::UsersHandle;
+pub(crate) use shared::{Principal, UserKey};
 
 use crate::auth::Token;
 use crate::config::ADMIN;

@@ -37,6 +37,22 @@ pub(crate) struct Principal {
     session: Option<SessionHash>,
 }
 
+/// Identifies a user.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct UserKey {
+    name: String,
+    /// A user of the list may have the name of the server's own.
+    is_listed: bool,
+}
+
+#[cfg(test)]
+impl UserKey {
+    /// A user of the list.
+    pub fn listed(name: &str) -> Self {
+        UserKey { name: name.into(), is_listed: true }
+    }
+}
+
 impl UsersHandle {
     /// A list that begins with these users, and the user of the token.
     pub(crate) fn new(users: Users, token: Option<Token>) -> Self {
@@ -181,9 +197,14 @@ impl Principal {
         self.user.as_ref().is_some_and(|user| !user.is_fixed)
     }
 
-    /// Whether both are the same user. A user of the list may have the name of the server's own.
+    /// Whether both are the same user.
     pub fn is_same_user(&self, other: &Principal) -> bool {
         (self.name(), self.is_listed()) == (other.name(), other.is_listed())
+    }
+
+    /// Identifies the user. All clients that do not authenticate are the same one.
+    pub fn key(&self) -> UserKey {
+        UserKey { name: self.name().into(), is_listed: self.is_listed() }
     }
 
     /// Its rights.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use taskyard_core::access::{NamePattern, Role};
-use taskyard_core::{Command, Reply, SessionId, Span, Take, TubeName};
+use taskyard_core::{Body, Command, Execute, NewTask, Reply, SessionId, Span, Take, TubeName};
 use taskyard_iproto::{Fault, Operation, auth, encode_execute, function_names, parse_reply};
 use taskyard_server::{Grant, Grants, Token, User, Users};
 use taskyard_testkit::recorded_output::register_secret;
@@ -225,6 +225,23 @@ async fn a_connected_user_loses_rights_that_are_taken_away() {
     client.refused("queue.state", json!([]), 42, "denied for user 'clerk'").await;
 }
 
+/// Waits for tasks with a call and with a native command.
+async fn wait_twice(server: &TestServer, client: &mut RawClient) {
+    client.post("queue.tube.mail:take", json!([])).await;
+    let take = Take {
+        tube: TubeName::new("mail").unwrap(),
+        count: 1,
+        session: None,
+        lease: None,
+        worker: None,
+        wait: Span::FOREVER,
+    };
+    let mut bytes = Vec::new();
+    encode_execute(&mut bytes, 7, &[Command::Take(take)]);
+    client.send(&bytes).await;
+    server.consumers("mail", 2).await;
+}
+
 // A take that waited already delivered the next task to a user that was removed.
 #[tokio::test]
 async fn the_waiting_takes_of_a_user_without_the_right_end() {
@@ -233,22 +250,18 @@ async fn the_waiting_takes_of_a_user_without_the_right_end() {
         let server = TestServer::with_all(|config| config.users = clerk(Role::Admin)).await;
         let mut client = log_in(&server, "clerk", PASSWORD).await;
         client.done("queue.create_tube", json!(["mail", "fifottl"])).await;
-        client.post("queue.tube.mail:take", json!([])).await;
-        let take = Take {
-            tube: TubeName::new("mail").unwrap(),
-            count: 1,
-            session: None,
-            lease: None,
-            worker: None,
-            wait: Span::FOREVER,
-        };
-        let mut bytes = Vec::new();
-        encode_execute(&mut bytes, 7, &[Command::Take(take)]);
-        client.send(&bytes).await;
-        server.consumers("mail", 2).await;
+        wait_twice(&server, &mut client).await;
         // A user who keeps the right goes on waiting.
         server.users.replace(clerk(Role::Consume));
-        server.consumers("mail", 2).await;
+        let tasks = vec![NewTask::new(Body::new(&[1])); 2];
+        let put = Command::Put { tube: TubeName::new("mail").unwrap(), tasks, wait: Span::ZERO };
+        server.engine.execute(vec![put]).await.remove(0).unwrap();
+        for _ in 0..2 {
+            let frame = client.next_bytes().await.expect("the server answers");
+            let fault = parse_reply(&frame).unwrap().fault();
+            assert!(fault.is_none(), "{fault:?}");
+        }
+        wait_twice(&server, &mut client).await;
         server.users.replace(users);
         for function in ["queue.tube.mail:take", "taskyard.execute"] {
             let frame = client.next_bytes().await.expect("the server answers");

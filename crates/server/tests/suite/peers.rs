@@ -1,16 +1,17 @@
 //! Series and workers of several servers, on clocks that the test moves.
 
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use taskyard_core::access::{NamePattern, Role};
-use taskyard_core::{Span, Timestamp};
+use taskyard_core::{Command, Execute, Kind, Span, Timestamp, TubeName, TubeOptions};
 use taskyard_engine::{Engine, ManualClock, Settings};
 use taskyard_server::{Config, Grant, Grants, PeerFuture, PeerServer, User, Users};
 use taskyard_store::MemoryStore;
 use taskyard_testkit::recorded_output::register_secret;
-use taskyard_wire::http::{SeriesAnswer, SeriesQuery, WorkersAnswer};
+use taskyard_wire::http::{SeriesAnswer, SeriesQuery, WorkerSummary, WorkersAnswer};
 
 use crate::fixture::{Answer, Fixture};
 
@@ -103,8 +104,8 @@ async fn series_of_peers_are_added() {
         let all = get(&own, &format!("/v1/series{query}&all=true")).await;
         assert_eq!(all["from"], json!((START - 2) as f64));
         assert_eq!((&all["puts"], &all["servers"]), (&json!([5, 0, 11, 0]), &json!(2)));
-        // Both would read the same store.
-        assert_eq!((&all["ready"], all.get("missing")), (&json!([5, 5, 1, 1]), None));
+        // Both would read the same store, which the peer has changed most.
+        assert_eq!((&all["ready"], all.get("missing")), (&json!([5, 5, 15, 15]), None));
     }
     let newest = get(&own, &format!("/v1/series?all=true&from={}", START + 1)).await;
     assert_eq!((&newest["from"], &newest["puts"]), (&json!((START + 1) as f64), &json!([0])));
@@ -199,21 +200,25 @@ async fn pages_of_peers_are_put_together() {
 
 const TOKEN: &str = "token-of-the-mail-reader";
 
+/// A server with these peers and a user who may read the tube mail.
+async fn reader_of_mail(peers: Vec<Arc<dyn PeerServer>>) -> Fixture {
+    register_secret(TOKEN);
+    let names = vec![NamePattern::new("mail").unwrap()];
+    let grants = Grants::List(vec![Grant::roles(&[Role::Read], names)]);
+    Fixture::with(|config| {
+        config.users = Users::new(vec![User::with_token("reader", TOKEN, grants)]);
+        config.peers = peers;
+    })
+    .await
+}
+
 #[tokio::test]
 async fn a_user_sees_of_peers_what_it_may_see() {
     let peer = Fixture::new().await;
     for (tube, worker) in [("mail", "a"), ("mail", "b"), ("pay", "b"), ("pay", "c")] {
         work(&peer, tube, worker).await;
     }
-    register_secret(TOKEN);
-    let names = vec![NamePattern::new("mail").unwrap()];
-    let grants = Grants::List(vec![Grant::roles(&[Role::Read], names)]);
-    let peers = vec![PlainPeer::of(&peer)];
-    let own = Fixture::with(|config| {
-        config.users = Users::new(vec![User::with_token("reader", TOKEN, grants)]);
-        config.peers = peers;
-    })
-    .await;
+    let own = reader_of_mail(vec![PlainPeer::of(&peer)]).await;
     let ask = async |path: &str| {
         let request = own.request(Method::GET, path).bearer_auth(TOKEN);
         Answer::of(request.send().await.unwrap()).await
@@ -228,4 +233,103 @@ async fn a_user_sees_of_peers_what_it_may_see() {
     assert_eq!(shown, [a, b]);
     ask("/v1/series?all=true").await.refused(403, "forbidden");
     ask("/v1/series?all=true&tube=pay").await.refused(403, "forbidden");
+    // Where a peer is, and why it does not answer, is not for everyone.
+    peer.stop().await.unwrap().unwrap();
+    let tube = TubeName::new("mail").unwrap();
+    let options = TubeOptions::new(Kind::FifoTtl);
+    let create = Command::CreateTube { tube, options, if_not_exists: false };
+    own.engine.execute(vec![create]).await.remove(0).unwrap();
+    for path in ["/v1/workers?all=true", "/v1/series?all=true&tube=mail"] {
+        let answer = ask(path).await;
+        let missing = &answer.body["missing"][0];
+        assert_eq!(missing["url"], "peer 1", "{}", answer.body);
+        let reason = missing["reason"].as_str().unwrap();
+        assert!(reason.contains("users who may see the whole server"), "{reason}");
+    }
+}
+
+// The `next` of a peer was shown as it is: the name of a worker that the user may not see.
+#[tokio::test]
+async fn no_page_ends_with_a_worker_that_the_user_may_not_see() {
+    let peer = Fixture::new().await;
+    for tube in ["mail", "pay"] {
+        peer.done(&format!("/v1/tubes/{tube}/put"), json!({ "tasks": [] })).await;
+    }
+    let take = async |tube: &str, worker: &str| {
+        let path = format!("/v1/tubes/{tube}/take");
+        peer.done(&path, json!({ "worker": worker })).await;
+    };
+    for number in 0..1_001 {
+        take("pay", &format!("w{number:04}")).await;
+    }
+    take("mail", "z").await;
+    let own = reader_of_mail(vec![PlainPeer::of(&peer)]).await;
+    let page = async |path: &str| {
+        let request = own.request(Method::GET, path).bearer_auth(TOKEN);
+        let answer = Answer::of(request.send().await.unwrap()).await.body;
+        let workers = answer["workers"].as_array().unwrap();
+        let names: Vec<_> = workers.iter().map(|one| one["name"].clone()).collect();
+        (names, answer.get("next").cloned())
+    };
+    assert_eq!(page("/v1/workers?all=true").await, (vec![json!("z")], None));
+    take("mail", "a").await;
+    let first = page("/v1/workers?all=true").await;
+    assert_eq!(first, (vec![json!("a")], Some(json!("a"))));
+    assert_eq!(page("/v1/workers?all=true&after=a").await, (vec![json!("z")], None));
+}
+
+/// A peer with this list of workers.
+#[derive(Debug)]
+struct ListPeer(WorkersAnswer);
+
+impl PeerServer for ListPeer {
+    fn url(&self) -> String {
+        "http://list".into()
+    }
+
+    fn series(&self, _: SeriesQuery) -> PeerFuture<'_, SeriesAnswer> {
+        Box::pin(std::future::ready(Err("x".repeat(10_000))))
+    }
+
+    fn workers(&self, _: Option<String>) -> PeerFuture<'_, WorkersAnswer> {
+        Box::pin(std::future::ready(Ok(self.0.clone())))
+    }
+}
+
+#[tokio::test]
+async fn what_a_peer_answers_is_checked() {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+    let worker = |name: &str, address: &str, version: &str| WorkerSummary {
+        address: Some(address.into()),
+        version: Some(version.into()),
+        tubes: vec!["mail".into()],
+        last_seen: Some(now),
+        ..WorkerSummary::new(name)
+    };
+    let workers = vec![
+        worker("good", "10.0.0.7", "1.2.0"),
+        worker("wrong", "\u{1b}[2J", "<script>"),
+        worker("line\nbreak", "10.0.0.7", "1.2.0"),
+    ];
+    let list = WorkersAnswer { workers, ..WorkersAnswer::default() };
+    let answer = async |list: WorkersAnswer, path: &str| {
+        let peers: Vec<Arc<dyn PeerServer>> = vec![Arc::new(ListPeer(list))];
+        get(&Fixture::with(|config| config.peers = peers).await, path).await
+    };
+    let shown = answer(list.clone(), "/v1/workers?all=true").await;
+    let workers = shown["workers"].as_array().unwrap();
+    assert_eq!((workers.len(), &shown["servers"]), (2, &json!(2)));
+    let origin = |at: usize| (workers[at].get("address"), workers[at].get("version"));
+    assert_eq!(origin(0), (Some(&json!("10.0.0.7")), Some(&json!("1.2.0"))));
+    assert_eq!(origin(1), (None, None));
+    for next in ["line\nbreak", "", "a"] {
+        let list = WorkersAnswer { next: Some(next.into()), ..list.clone() };
+        let shown = answer(list, "/v1/workers?all=true&after=b").await;
+        assert_eq!((&shown["servers"], shown.get("next")), (&json!(1), None));
+        let reason = shown["missing"][0]["reason"].as_str().unwrap();
+        assert!(reason.contains("does not have the expected form"), "{reason}");
+    }
+    let series = answer(list, "/v1/series?all=true").await;
+    let reason = series["missing"][0]["reason"].as_str().unwrap();
+    assert!((100..=300).contains(&reason.len()), "{}", reason.len());
 }

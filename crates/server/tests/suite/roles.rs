@@ -465,14 +465,20 @@ async fn the_waiting_take_of_a_user_without_the_right_ends() {
     for users in [vec![User::with_token(name, &token, produce)], vec![user(Role::Read, "*")]] {
         fixture.users.replace(Users::new(vec![user(Role::Consume, "*")]));
         let wait = json!({ "wait": 60 });
-        let waiting = send(&fixture, &token, Method::POST, "/v1/tubes/mail/take", &wait);
+        let take = || send(&fixture, &token, Method::POST, "/v1/tubes/mail/take", &wait);
+        // A user who keeps the right goes on waiting.
+        let keep = async {
+            fixture.consumers("mail", 1).await;
+            fixture.users.replace(Users::new(vec![user(Role::Consume, "*")]));
+            done(&fixture, Method::POST, "/v1/tubes/mail/put", json!({ "data": 1 })).await;
+        };
+        let (answer, ()) = tokio::join!(take(), keep);
+        assert_eq!(answer.body["tasks"].as_array().map(Vec::len), Some(1), "{}", answer.body);
         let change = async {
             fixture.consumers("mail", 1).await;
-            // A user who keeps the right goes on waiting.
-            fixture.users.replace(Users::new(vec![user(Role::Consume, "*")]));
             fixture.users.replace(Users::new(users));
         };
-        let (answer, ()) = tokio::join!(waiting, change);
+        let (answer, ()) = tokio::join!(take(), change);
         let text = answer.refused(403, "forbidden");
         assert!(text.contains("the role 'consume' for tube 'mail'"), "{text}");
         fixture.consumers("mail", 0).await;

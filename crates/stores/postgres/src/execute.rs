@@ -96,6 +96,9 @@ impl Postgres {
             // The database may accept no more connections.
             done = self.transact(ConnectionRole::Main, &steps, &calls).await;
         }
+        if done.is_err() {
+            self.known().counters.keep_unsent(counter_calls);
+        }
         match done {
             Ok(mut rows) => {
                 let back =

@@ -16,6 +16,9 @@ pub struct SeriesQuery {
     /// Whether the series of the peers of the server are added.
     #[serde(default)]
     pub all: bool,
+    /// Whether only what the server has in memory is shown, as its peers ask for it.
+    #[serde(default)]
+    pub passive: bool,
 }
 
 /// The length of an interval, as a query names it.
@@ -41,6 +44,9 @@ impl SeriesQuery {
         }
         if self.all {
             parameters.push(("all", "true".into()));
+        }
+        if self.passive {
+            parameters.push(("passive", "true".into()));
         }
         parameters
     }
