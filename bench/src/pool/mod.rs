@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use taskyard::Http;
+use taskyard_core::classes::estimate::Means;
 use taskyard_core::classes::{Classes, Rules, RunRequest, Ticket};
-use taskyard_core::estimate::Means;
 use taskyard_core::{Span, Timestamp};
 
 use super::report::{Report, Row, Target};

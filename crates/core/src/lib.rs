@@ -11,7 +11,6 @@ pub mod classes;
 pub mod command;
 pub mod effects;
 pub mod error;
-pub mod estimate;
 pub mod execute;
 pub mod failure;
 pub mod finished;
@@ -57,7 +56,6 @@ pub use command::{
 };
 pub use effects::{Effects, NewEvents};
 pub use error::{Error, Result};
-pub use estimate::Estimate;
 pub use execute::{BoxedReplies, DynExecute, Execute};
 pub use failure::{Failure, Failures};
 pub use finished::{Finished, check_results};

@@ -9,6 +9,7 @@
 mod audit;
 mod choice;
 mod cycle;
+pub mod estimate;
 mod load;
 mod machine;
 mod queue;

@@ -1,9 +1,9 @@
 //! The reason and the estimated start of each waiting task.
 
+use super::estimate::{Means, Occupant, Profile, Simulation, StartEstimate, Waiter};
 use crate::classes::queue::Queued;
 use crate::classes::running::RunningTask;
 use crate::classes::{Classes, TaskKind, Ticket};
-use crate::estimate::{Estimate, Means, Occupant, Profile, Simulation, Waiter};
 use crate::reason::Reason;
 use crate::time::{Span, Timestamp};
 
@@ -17,7 +17,7 @@ pub struct Waiting {
     /// Why it does not run now.
     pub reason: Reason,
     /// When it will start; `None` while that depends on a new backend or the end of a pause.
-    pub estimate: Option<Estimate>,
+    pub estimate: Option<StartEstimate>,
 }
 
 /// The expected future of the queue, so that a new task gets its estimate at once. It is valid
@@ -79,7 +79,7 @@ impl Classes {
             let expected = usual.get(ahead).map(|start| start.since(now));
             let estimate = max.zip(expected).map(|(max, expected)| {
                 // The expected start is no promise, and never later than the latest one.
-                Estimate { max, expected: expected.min(max) }
+                StartEstimate { max, expected: expected.min(max) }
             });
             Waiting { ticket: *ticket, ahead, reason: self.reason(task.class), estimate }
         });
@@ -133,7 +133,7 @@ impl Classes {
         let expected = forecast.usual.add(now, usual).map(|start| start.since(now));
         let estimate = max.zip(expected).filter(|_| !self.paused);
         let estimate =
-            estimate.map(|(max, expected)| Estimate { max, expected: expected.min(max) });
+            estimate.map(|(max, expected)| StartEstimate { max, expected: expected.min(max) });
         forecast.ahead += 1;
         let ahead = forecast.ahead - 1;
         Some(Waiting { ticket, ahead, reason: self.reason(task.class), estimate })

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use fastrand::Rng;
+use taskyard_core::classes::estimate::{Means, Occupant, Profile, Simulation, Waiter};
 use taskyard_core::classes::*;
-use taskyard_core::estimate::{Means, Occupant, Profile, Simulation, Waiter};
 use taskyard_core::{Span, Timestamp};
 
 use super::world::rules;

@@ -1,7 +1,7 @@
 //! Single rules.
 
+use taskyard_core::classes::estimate::Means;
 use taskyard_core::classes::*;
-use taskyard_core::estimate::Means;
 use taskyard_core::{Reason, Span, Timestamp};
 
 const NOW: Timestamp = Timestamp::from_micros(1_000_000_000);

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fastrand::Rng;
+use taskyard_core::classes::estimate::Means;
 use taskyard_core::classes::*;
-use taskyard_core::estimate::Means;
 use taskyard_core::{Reason, Span, Timestamp};
 
 /// What may happen beside arrivals and ends.

@@ -1,7 +1,7 @@
 //! Publishes estimates to waiting tasks: at once when something changes, otherwise at intervals.
 
+use taskyard_core::classes::estimate::StartEstimate;
 use taskyard_core::classes::{Class, Ticket, Waiting};
-use taskyard_core::estimate::Estimate;
 use taskyard_core::{Reason, Span, Timestamp};
 
 use super::state::{Action, SchedulerState};
@@ -43,7 +43,7 @@ pub(super) struct EstimateError {
 }
 
 impl FirstEstimate {
-    fn new(now: Timestamp, estimate: Estimate) -> Self {
+    fn new(now: Timestamp, estimate: StartEstimate) -> Self {
         FirstEstimate { max: now + estimate.max, expected: now + estimate.expected }
     }
 

@@ -6,10 +6,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use taskyard_core::classes::estimate::Means;
 use taskyard_core::classes::{
     Classes, Decision, Denial, LowerError, QueueForecast, Resumed, RunRequest, TaskKind, Ticket,
 };
-use taskyard_core::estimate::Means;
 use taskyard_core::{Span, Timestamp};
 
 use super::counts::{Counts, StopDelays};

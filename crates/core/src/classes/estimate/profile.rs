@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use crate::estimate::{Occupant, Waiter};
+use super::{Occupant, Waiter};
 use crate::limits::CLASSES_MAX;
 use crate::time::Timestamp;
 

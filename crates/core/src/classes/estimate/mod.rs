@@ -15,7 +15,7 @@ pub use simulation::{Occupant, Simulation, Waiter};
 
 /// When a task will start, counted from now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Estimate {
+pub struct StartEstimate {
     /// The latest start, if every task before it uses all its time.
     pub max: Span,
     /// The expected start, if tasks take as long as they did recently.
